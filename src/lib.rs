@@ -1,0 +1,33 @@
+//! Lockgate: a Redis-protocol proxy that makes locks hold.
+//!
+//! The tree follows the way of a byte. A client's socket is accepted by
+//! [`server`]; [`session`] owns it together with its own upstream socket and
+//! moves bytes both ways, with [`resp`] finding where commands and replies end;
+//! `LOCK`, `UNLOCK` and `RENEW` are parsed by [`command`] and carried out by
+//! [`lock`] on a quorum of Redis nodes.
+//!
+//! - [`config`]: the YAML file, its defaults, and its errors with line numbers.
+//! - [`server`]: listeners, accept, limits, drain.
+//! - [`resp`]: the wire, and nothing of locks.
+//! - [`session`]: one client connection and its upstream connection.
+//! - [`command`]: words of a command to a typed request.
+//! - [`lock`]: what a lock is; knows nothing of the sockets of clients.
+//! - [`net`]: TCP and Unix streams under one name, and their socket options.
+//! - [`metrics`]: names and handles of everything that is counted.
+//! - [`admin`]: `/metrics`, `/healthz`, `/readyz` over HTTP.
+//! - [`redis_server`]: real `redis-server` children, for `dev` and for tests.
+//! - [`dev`]: `lockgate dev`, a whole deployment on this machine.
+//! - [`logging`]: tracing's output, human on a terminal and JSON otherwise.
+
+pub mod admin;
+pub mod command;
+pub mod config;
+pub mod dev;
+pub mod lock;
+pub mod logging;
+pub mod metrics;
+pub mod net;
+pub mod redis_server;
+pub mod resp;
+pub mod server;
+pub mod session;

@@ -1,0 +1,68 @@
+//! What a lock is: votes of N independent Redis nodes, a quorum, a fence.
+//!
+//! Knows nothing of clients, their sockets or their protocol.
+
+mod engine;
+
+pub use engine::{Acquire, Engine, Release, Renew};
+
+use std::{fmt, time::Duration};
+
+/// What a granted LOCK is worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grant {
+    /// Grows from grant to grant of the same lock.
+    pub fence: u64,
+    /// What is left of the TTL for the holder.
+    pub validity: Duration,
+}
+
+/// Why a LOCK was not granted.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NotGranted {
+    /// Another token holds it.
+    Held {
+        /// The longest remaining TTL that a node reported, if one did.
+        remaining: Option<Duration>,
+    },
+    /// Too few nodes answered to tell.
+    NoQuorum(NoQuorum),
+}
+
+/// Too few lock nodes answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NoQuorum {
+    /// Nodes that answered in time.
+    pub answered: usize,
+    /// Nodes there are.
+    pub nodes: usize,
+    /// Nodes that were needed.
+    pub quorum: usize,
+    /// Addresses of those that did not answer, without credentials, with the reason:
+    /// `10.0.0.1:6379 (down)`.
+    pub missing: Vec<String>,
+}
+
+impl fmt::Display for NoQuorum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} of {} lock nodes answered, {} are needed; missing: {}",
+            self.answered,
+            self.nodes,
+            self.quorum,
+            self.missing.join(", ")
+        )
+    }
+}
+
+/// One lock node as seen now, for /readyz and for operators.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct NodeStatus {
+    /// Address without credentials.
+    pub address: String,
+    /// Connected and answering.
+    pub up: bool,
+    /// Why it is not up.
+    pub reason: Option<String>,
+}

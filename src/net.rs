@@ -1,0 +1,116 @@
+//! TCP and Unix streams under one name, and their socket options.
+//!
+//! Everything that touches a socket goes through [`Stream`], so that TLS and
+//! simulated networks have one place to enter.
+
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use socket2::{SockRef, TcpKeepalive};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::{TcpStream, UnixStream},
+};
+
+use crate::config::{Endpoint, RedisUrl};
+
+/// A connected byte stream.
+#[derive(Debug)]
+pub enum Stream {
+    /// Over TCP.
+    Tcp(TcpStream),
+    /// Over a Unix socket.
+    Unix(UnixStream),
+}
+
+/// Connects to where `url` says, with the options of [`tune`].
+///
+/// # Errors
+/// As the operating system says, or [`io::ErrorKind::TimedOut`] after `limit`.
+pub async fn connect(url: &RedisUrl, limit: Duration, keepalive: Duration) -> io::Result<Stream> {
+    let connecting = async {
+        match &url.endpoint {
+            Endpoint::Tcp { host, port } => {
+                let stream = TcpStream::connect((host.as_str(), *port)).await?;
+                tune(&stream, keepalive)?;
+                Ok(Stream::Tcp(stream))
+            }
+            Endpoint::Unix(path) => Ok(Stream::Unix(UnixStream::connect(path).await?)),
+        }
+    };
+    match tokio::time::timeout(limit, connecting).await {
+        Ok(result) => result,
+        Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "connection timed out")),
+    }
+}
+
+/// Sets TCP_NODELAY, keepalive after `idle`, and TCP_USER_TIMEOUT.
+///
+/// A peer that vanished is found after `idle` plus three probes a third of it
+/// apart; data that is never acknowledged gives up after the same time.
+///
+/// # Errors
+/// As the operating system says.
+pub fn tune(stream: &TcpStream, idle: Duration) -> io::Result<()> {
+    stream.set_nodelay(true)?;
+    let socket = SockRef::from(stream);
+    let interval = (idle / 3).max(Duration::from_secs(1));
+    socket.set_tcp_keepalive(
+        &TcpKeepalive::new().with_time(idle).with_interval(interval).with_retries(3),
+    )?;
+    #[cfg(target_os = "linux")]
+    socket.set_tcp_user_timeout(Some(idle + 3 * interval))?;
+    Ok(())
+}
+
+impl Stream {
+    /// Makes closing this stream reset it: what the peer has not yet received
+    /// is then never delivered.
+    pub fn reset_on_drop(&self) {
+        if let Stream::Tcp(stream) = self {
+            // A socket that cannot linger is closed the ordinary way.
+            let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
+        }
+    }
+}
+
+impl AsyncRead for Stream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Stream::Tcp(s) => Pin::new(s).poll_read(cx, buf),
+            Stream::Unix(s) => Pin::new(s).poll_read(cx, buf),
+        }
+    }
+}
+
+impl AsyncWrite for Stream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        match self.get_mut() {
+            Stream::Tcp(s) => Pin::new(s).poll_write(cx, buf),
+            Stream::Unix(s) => Pin::new(s).poll_write(cx, buf),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Stream::Tcp(s) => Pin::new(s).poll_shutdown(cx),
+            Stream::Unix(s) => Pin::new(s).poll_shutdown(cx),
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! Real `redis-server` children on free loopback ports, for `lockgate dev` and for tests.
+//!
+//! A child never outlives the process that started it: dropping a
+//! [`RedisServer`] kills it, and should this process be killed before it can
+//! do so, the kernel does it (`PR_SET_PDEATHSIG`, set by util-linux's
+//! `setpriv`, so that no unsafe code is needed here).
+
+use std::{
+    io::{self, Read, Write},
+    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    path::{Path, PathBuf},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+/// How long a new server may take until it answers PING.
+const START_LIMIT: Duration = Duration::from_secs(10);
+/// How often a free port is looked for again when another process took it first.
+const PORT_ATTEMPTS: usize = 10;
+
+/// One running `redis-server`, with its own temporary directory and no persistence.
+#[derive(Debug)]
+pub struct RedisServer {
+    child: Child,
+    port: u16,
+    arguments: Vec<String>,
+    dir: tempfile::TempDir,
+}
+
+impl RedisServer {
+    /// Starts a server on a free loopback port.
+    ///
+    /// `arguments` are added to its command line, as in `["--maxmemory", "10mb"]`.
+    /// Must be called from a thread that lives as long as the server is wanted:
+    /// the kernel ends the child with the thread that started it.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::NotFound`] with a hint where `redis-server` or `setpriv`
+    /// is missing; [`io::ErrorKind::Other`] with the server's own words when it
+    /// does not come up.
+    pub fn start(arguments: &[&str]) -> io::Result<RedisServer> {
+        let arguments: Vec<String> = arguments.iter().map(|a| (*a).to_owned()).collect();
+        let dir = tempfile::Builder::new().prefix("lockgate-redis-").tempdir()?;
+        let mut last = io::Error::other("no free port");
+        for _ in 0..PORT_ATTEMPTS {
+            let port = free_port()?;
+            match spawn(port, dir.path(), &arguments) {
+                Ok(child) => return Ok(RedisServer { child, port, arguments, dir }),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(error),
+                Err(error) => last = error,
+            }
+        }
+        Err(last)
+    }
+
+    /// The loopback port it listens on; the same after [`RedisServer::restart`].
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// 127.0.0.1 and the port.
+    pub fn addr(&self) -> SocketAddr {
+        SocketAddr::from((Ipv4Addr::LOCALHOST, self.port))
+    }
+
+    /// `redis://127.0.0.1:port`.
+    pub fn url(&self) -> String {
+        format!("redis://{}", self.addr())
+    }
+
+    /// Path of its Unix socket.
+    pub fn unix_socket(&self) -> PathBuf {
+        self.dir.path().join("redis.sock")
+    }
+
+    /// The server's process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// SIGKILL, and waits until it is gone.
+    ///
+    /// # Errors
+    /// As the operating system says.
+    pub fn kill(&mut self) -> io::Result<()> {
+        self.child.kill()?;
+        self.child.wait().map(drop)
+    }
+
+    /// SIGSTOP: the process keeps its connections and answers nothing.
+    ///
+    /// # Errors
+    /// As the operating system says.
+    pub fn freeze(&self) -> io::Result<()> {
+        self.signal(Signal::STOP)
+    }
+
+    /// SIGCONT after [`RedisServer::freeze`].
+    ///
+    /// # Errors
+    /// As the operating system says.
+    pub fn thaw(&self) -> io::Result<()> {
+        self.signal(Signal::CONT)
+    }
+
+    /// Kills it if it runs and starts it again, empty, on the same port.
+    ///
+    /// # Errors
+    /// As [`RedisServer::start`].
+    pub fn restart(&mut self) -> io::Result<()> {
+        self.kill()?;
+        self.child = spawn(self.port, self.dir.path(), &self.arguments)?;
+        Ok(())
+    }
+
+    fn signal(&self, signal: Signal) -> io::Result<()> {
+        Ok(kill_process(Pid::from_child(&self.child), signal)?)
+    }
+}
+
+impl Drop for RedisServer {
+    fn drop(&mut self) {
+        // Already gone is as good; there is nobody to tell anything else.
+        let _ = self.kill();
+    }
+}
+
+/// A port that was free a moment ago.
+///
+/// # Errors
+/// As the operating system says.
+pub fn free_port() -> io::Result<u16> {
+    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+}
+
+fn spawn(port: u16, dir: &Path, arguments: &[String]) -> io::Result<Child> {
+    let log = dir.join("redis.log");
+    let mut child = Command::new("setpriv")
+        .args(["--pdeathsig", "KILL", "redis-server"])
+        .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
+        .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
+        .arg("--dir")
+        .arg(dir)
+        .arg("--unixsocket")
+        .arg(dir.join("redis.sock"))
+        .arg("--logfile")
+        .arg(&log)
+        .args(arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => missing("setpriv (package util-linux)"),
+            _ => error,
+        })?;
+    let deadline = Instant::now() + START_LIMIT;
+    loop {
+        if let Some(status) = child.try_wait()? {
+            // setpriv's own status for a program it cannot find.
+            if status.code() == Some(127) {
+                return Err(missing("redis-server (apt-get install redis-server)"));
+            }
+            let words = std::fs::read_to_string(&log).unwrap_or_default();
+            return Err(io::Error::other(format!("redis-server ended with {status}: {words}")));
+        }
+        if answers(port) {
+            return Ok(child);
+        }
+        if Instant::now() > deadline {
+            child.kill()?;
+            child.wait()?;
+            return Err(io::Error::other("redis-server does not answer PING"));
+        }
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn missing(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, format!("not found: {what}"))
+}
+
+/// Whether a Redis says anything at all to PING; `-NOAUTH` will do.
+fn answers(port: u16) -> bool {
+    let ping = || -> io::Result<bool> {
+        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+        stream.set_read_timeout(Some(Duration::from_secs(1)))?;
+        stream.write_all(b"PING\r\n")?;
+        let mut first = [0; 1];
+        stream.read_exact(&mut first)?;
+        Ok(matches!(first[0], b'+' | b'-'))
+    };
+    ping().unwrap_or(false)
+}
