@@ -1,1 +1,12 @@
-//! (to come)
+//! The wire, and nothing of locks.
+//!
+//! Forwarded bytes are never decoded: [`request`] and [`reply`] find where
+//! commands and replies end while the bytes pass, without holding or copying
+//! them. Only our own commands are taken apart ([`request::split`],
+//! [`inline`]), and only our own replies are made ([`encode`]).
+
+pub mod encode;
+pub mod inline;
+pub mod number;
+pub mod reply;
+pub mod request;

@@ -1,0 +1,84 @@
+//! Encoding of the few replies and commands that are our own.
+
+use std::io::Write;
+
+/// Appends a bulk string.
+pub fn bulk(out: &mut Vec<u8>, value: &[u8]) {
+    head(out, b'$', value.len() as i64);
+    out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends an integer.
+pub fn integer(out: &mut Vec<u8>, value: i64) {
+    head(out, b':', value);
+}
+
+/// Appends the head of an array of `length` elements.
+pub fn array(out: &mut Vec<u8>, length: usize) {
+    head(out, b'*', length as i64);
+}
+
+/// Appends the null array: `*-1` in RESP2, `_` in RESP3.
+pub fn null_array(out: &mut Vec<u8>, resp3: bool) {
+    out.extend_from_slice(if resp3 { b"_\r\n" } else { b"*-1\r\n" });
+}
+
+/// Appends an error; its text must begin with the code, as in `ERR syntax error`.
+/// Line ends in the text become spaces, as they would end the frame.
+pub fn error(out: &mut Vec<u8>, text: &str) {
+    out.push(b'-');
+    out.extend(text.bytes().map(|b| if matches!(b, b'\r' | b'\n') { b' ' } else { b }));
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends a command as an array of bulk strings.
+pub fn command(out: &mut Vec<u8>, words: &[&[u8]]) {
+    array(out, words.len());
+    for word in words {
+        bulk(out, word);
+    }
+}
+
+fn head(out: &mut Vec<u8>, kind: u8, number: i64) {
+    out.push(kind);
+    // Writing to a Vec cannot fail.
+    let _ = write!(out, "{number}\r\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use redis_protocol::{
+        resp2::{decode::decode as decode2, types::OwnedFrame as Frame2},
+        resp3::{decode::complete::decode as decode3, types::OwnedFrame as Frame3},
+    };
+
+    #[test]
+    fn a_decoder_reads_what_was_encoded() {
+        let mut out = Vec::new();
+        array(&mut out, 3);
+        bulk(&mut out, b"to\r\nken");
+        integer(&mut out, -5);
+        error(&mut out, "NOQUORUM a\r\nb");
+        let (frame, used) = decode2(&out).unwrap().unwrap();
+        assert_eq!(used, out.len());
+        assert_eq!(
+            frame,
+            Frame2::Array(vec![
+                Frame2::BulkString(b"to\r\nken".to_vec()),
+                Frame2::Integer(-5),
+                Frame2::Error("NOQUORUM a  b".into()),
+            ])
+        );
+    }
+
+    #[test]
+    fn null_array_is_null_in_both_protocols() {
+        let (mut two, mut three) = (Vec::new(), Vec::new());
+        null_array(&mut two, false);
+        null_array(&mut three, true);
+        assert_eq!(decode2(&two).unwrap().unwrap().0, Frame2::Null);
+        assert_eq!(decode3(&three).unwrap().unwrap().0, Frame3::Null);
+    }
+}

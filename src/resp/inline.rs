@@ -1,0 +1,145 @@
+//! Redis's inline grammar: a command as a line of text, with quoting.
+//!
+//! Follows what Redis 7.0 was observed to accept: words parted by white space;
+//! `"…"` with `\n \r \t \b \a \xHH` and backslash-anything; `'…'` with `\'`;
+//! a closing quote must be followed by white space or the line's end.
+
+/// What C's `isspace` says in the "C" locale.
+pub fn is_space(byte: u8) -> bool {
+    matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c)
+}
+
+/// The words of a line, or none where its quotes do not balance.
+pub fn split(line: &[u8]) -> Option<Vec<Vec<u8>>> {
+    let mut words = Vec::new();
+    let mut rest = line;
+    loop {
+        while let [first, tail @ ..] = rest
+            && is_space(*first)
+        {
+            rest = tail;
+        }
+        if rest.is_empty() {
+            return Some(words);
+        }
+        let mut word = Vec::new();
+        rest = read_word(rest, &mut word)?;
+        words.push(word);
+    }
+}
+
+/// Reads one word into `word` and returns what follows it.
+fn read_word<'a>(mut rest: &'a [u8], word: &mut Vec<u8>) -> Option<&'a [u8]> {
+    loop {
+        match rest {
+            [] => return Some(rest),
+            [b'"', tail @ ..] => return read_double_quoted(tail, word),
+            [b'\'', tail @ ..] => return read_single_quoted(tail, word),
+            [byte, tail @ ..] if is_space(*byte) => return Some(tail),
+            [byte, tail @ ..] => {
+                word.push(*byte);
+                rest = tail;
+            }
+        }
+    }
+}
+
+fn read_double_quoted<'a>(mut rest: &'a [u8], word: &mut Vec<u8>) -> Option<&'a [u8]> {
+    loop {
+        rest = match rest {
+            [] => return None,
+            [b'\\', b'x', high, low, tail @ ..]
+                if high.is_ascii_hexdigit() && low.is_ascii_hexdigit() =>
+            {
+                word.push(hex(*high) << 4 | hex(*low));
+                tail
+            }
+            [b'\\', escaped, tail @ ..] => {
+                word.push(match escaped {
+                    b'n' => b'\n',
+                    b'r' => b'\r',
+                    b't' => b'\t',
+                    b'b' => 0x08,
+                    b'a' => 0x07,
+                    other => *other,
+                });
+                tail
+            }
+            [b'"', tail @ ..] => return after_quote(tail),
+            [byte, tail @ ..] => {
+                word.push(*byte);
+                tail
+            }
+        };
+    }
+}
+
+fn read_single_quoted<'a>(mut rest: &'a [u8], word: &mut Vec<u8>) -> Option<&'a [u8]> {
+    loop {
+        rest = match rest {
+            [] => return None,
+            [b'\\', b'\'', tail @ ..] => {
+                word.push(b'\'');
+                tail
+            }
+            [b'\'', tail @ ..] => return after_quote(tail),
+            [byte, tail @ ..] => {
+                word.push(*byte);
+                tail
+            }
+        };
+    }
+}
+
+fn after_quote(rest: &[u8]) -> Option<&[u8]> {
+    match rest {
+        [] => Some(rest),
+        [byte, tail @ ..] if is_space(*byte) => Some(tail),
+        _ => None,
+    }
+}
+
+fn hex(digit: u8) -> u8 {
+    match digit {
+        b'0'..=b'9' => digit - b'0',
+        b'a'..=b'f' => digit - b'a' + 10,
+        _ => digit - b'A' + 10,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(line: &str) -> Option<Vec<String>> {
+        split(line.as_bytes()).map(|words| {
+            words.into_iter().map(|word| word.iter().map(|b| char::from(*b)).collect()).collect()
+        })
+    }
+
+    #[test]
+    fn splits_as_redis_does() {
+        let cases: [(&str, Option<&[&str]>); 16] = [
+            ("", Some(&[])),
+            ("  \t ", Some(&[])),
+            ("PING", Some(&["PING"])),
+            (" SET  a\tb ", Some(&["SET", "a", "b"])),
+            (r#"SET a "b c""#, Some(&["SET", "a", "b c"])),
+            (r#"SET a "\x41\n\"\q""#, Some(&["SET", "a", "A\n\"q"])),
+            (r#"SET a "\xzz""#, Some(&["SET", "a", "xzz"])),
+            (r"SET a 'b\'c\n'", Some(&["SET", "a", r"b'c\n"])),
+            (r#"a"b""#, Some(&["ab"])),
+            (r#""""#, Some(&[""])),
+            (r#"a "b"c"#, None),
+            (r#"a "b"#, None),
+            ("a 'b", None),
+            (r#"a "b\"#, None),
+            ("a 'b'c", None),
+            (r#"'a' "b""#, Some(&["a", "b"])),
+        ];
+        for (line, expected) in cases {
+            let expected = expected.map(|w| w.iter().map(|s| (*s).to_owned()).collect::<Vec<_>>());
+            assert_eq!(words(line), expected, "{line}");
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! Where a reply ends: an incremental span scanner for RESP2 and RESP3.
+//!
+//! [`ReplyScanner::next`] is given the bytes as they arrive, holds none of
+//! them, and reports each top-level frame once its last byte is there. Nesting
+//! needs no stack: one count of the elements still to come is enough, so that
+//! no depth can hurt. A push inside an aggregate (Redis 7.0 does that in EXEC)
+//! does not count as one of its elements.
+
+/// How much of a frame's beginning is kept for [`Frame::head`] when the frame
+/// arrives in pieces. Enough for `*4\r\n$12\r\npunsubscribe\r\n`, for
+/// `-ERR unknown command` and for MONITOR's time stamp.
+const HEAD: usize = 32;
+
+/// A top-level frame that has arrived whole.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Frame<'a> {
+    /// Its first bytes: the first element's text is in there, or a line's beginning.
+    pub head: &'a [u8],
+    /// The last integer in it; in a pub/sub confirmation the number of subscriptions.
+    pub last_integer: i64,
+}
+
+impl Frame<'_> {
+    /// The type byte.
+    pub fn kind(&self) -> u8 {
+        self.head.first().copied().unwrap_or_default()
+    }
+
+    /// Whether it is a push, which answers no command.
+    pub fn is_push(&self) -> bool {
+        self.kind() == b'>'
+    }
+
+    /// The text of an aggregate's first element, if that is a bulk string short
+    /// enough for the head.
+    pub fn first_element(&self) -> Option<&[u8]> {
+        let mut lines = self.head.split(|b| *b == b'\n');
+        let (_, length) = (lines.next()?, lines.next()?);
+        if length.first() != Some(&b'$') {
+            return None;
+        }
+        lines.next()?.strip_suffix(b"\r")
+    }
+}
+
+/// What the scanner found.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Next<'a> {
+    /// A frame ends just before the position.
+    Frame(Frame<'a>),
+    /// All bytes were seen.
+    End,
+    /// This is not RESP.
+    Broken,
+}
+
+/// Finds replies in a stream of bytes. Knows nothing of connections.
+#[derive(Debug, Default)]
+pub struct ReplyScanner {
+    phase: Phase,
+    /// Elements of the current top-level frame still to come; 0 between frames.
+    remaining: u64,
+    /// Whether the current frame's aggregate has been entered.
+    inside: bool,
+    last_integer: i64,
+    head: [u8; HEAD],
+    /// Bytes of the current frame kept in `head` from earlier calls.
+    head_len: usize,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Before a type byte.
+    #[default]
+    Type,
+    /// Inside a line whose text does not matter.
+    Text,
+    /// Inside the number of a line of the given type.
+    Number { kind: u8, value: i64, negative: bool },
+    /// Inside a bulk string with its line end.
+    Bulk { left: u64 },
+}
+
+impl ReplyScanner {
+    /// Whether the last byte seen was the last of a frame.
+    pub fn between_frames(&self) -> bool {
+        self.remaining == 0
+    }
+
+    /// Looks on from `*pos` and moves it behind what was seen.
+    #[inline]
+    pub fn next<'a>(&'a mut self, buf: &'a [u8], pos: &mut usize) -> Next<'a> {
+        let from = *pos;
+        if self.remaining == 0 {
+            if from == buf.len() {
+                return Next::End;
+            }
+            self.head_len = 0;
+            self.inside = false;
+            self.remaining = 1;
+        }
+        if !self.scan(buf, pos) {
+            return Next::Broken;
+        }
+        if self.remaining == 0 && self.head_len == 0 {
+            // The usual case: the whole frame is in these bytes.
+            let head = &buf[from..(*pos).min(from + HEAD)];
+            return Next::Frame(Frame { head, last_integer: self.last_integer });
+        }
+        let more = (*pos - from).min(HEAD - self.head_len);
+        self.head[self.head_len..self.head_len + more].copy_from_slice(&buf[from..from + more]);
+        self.head_len += more;
+        if self.remaining == 0 {
+            let head = &self.head[..self.head_len];
+            return Next::Frame(Frame { head, last_integer: self.last_integer });
+        }
+        Next::End
+    }
+
+    /// Moves on to the frame's end or the bytes' end. False: not RESP.
+    #[inline]
+    fn scan(&mut self, buf: &[u8], pos: &mut usize) -> bool {
+        while self.remaining > 0 && *pos < buf.len() {
+            match self.phase {
+                Phase::Type => {
+                    let kind = buf[*pos];
+                    *pos += 1;
+                    self.phase = match kind {
+                        b'+' | b'-' | b'_' | b'#' | b',' | b'(' => Phase::Text,
+                        b':' | b'$' | b'=' | b'!' | b'*' | b'~' | b'%' | b'>' | b'|' => {
+                            Phase::Number { kind, value: 0, negative: false }
+                        }
+                        _ => return false,
+                    };
+                }
+                Phase::Text => match memchr::memchr(b'\n', &buf[*pos..]) {
+                    Some(end) => {
+                        *pos += end + 1;
+                        self.element_done();
+                    }
+                    None => *pos = buf.len(),
+                },
+                Phase::Number { kind, mut value, mut negative } => {
+                    let mut ended = false;
+                    for byte in &buf[*pos..] {
+                        *pos += 1;
+                        match byte {
+                            b'0'..=b'9' => {
+                                value = value.wrapping_mul(10).wrapping_add(i64::from(byte - b'0'));
+                            }
+                            b'-' => negative = true,
+                            b'\r' => {}
+                            b'\n' => {
+                                ended = true;
+                                break;
+                            }
+                            _ => return false,
+                        }
+                    }
+                    if ended {
+                        self.number_done(kind, if negative { value.wrapping_neg() } else { value });
+                    } else {
+                        self.phase = Phase::Number { kind, value, negative };
+                    }
+                }
+                Phase::Bulk { left } => {
+                    let here = (buf.len() - *pos) as u64;
+                    if here < left {
+                        *pos = buf.len();
+                        self.phase = Phase::Bulk { left: left - here };
+                    } else {
+                        *pos += left as usize;
+                        self.element_done();
+                    }
+                }
+            }
+        }
+        true
+    }
+
+    fn element_done(&mut self) {
+        self.phase = Phase::Type;
+        self.remaining -= 1;
+    }
+
+    fn number_done(&mut self, kind: u8, value: i64) {
+        let elements = value.max(0) as u64;
+        match kind {
+            b':' => {
+                self.last_integer = value;
+                self.element_done();
+            }
+            b'$' | b'=' | b'!' if value >= 0 => {
+                self.phase = Phase::Bulk { left: elements.saturating_add(2) };
+            }
+            b'*' | b'~' | b'>' | b'%' => {
+                // A push inside an aggregate is not one of its elements. At the
+                // top there is nothing that it could be inside of.
+                let nested_push = kind == b'>' && self.inside;
+                let elements = if kind == b'%' { elements.saturating_mul(2) } else { elements };
+                self.phase = Phase::Type;
+                self.inside = true;
+                self.remaining = self.remaining.saturating_add(elements) - u64::from(!nested_push);
+            }
+            // An attribute goes before the element that it describes.
+            b'|' => {
+                self.phase = Phase::Type;
+                self.remaining = self.remaining.saturating_add(elements.saturating_mul(2));
+            }
+            // A null bulk string.
+            _ => self.element_done(),
+        }
+    }
+}
+
+#[cfg(test)]
+#[path = "reply_tests.rs"]
+mod tests;

@@ -1,0 +1,472 @@
+//! Where a command ends and what it is called: an incremental span scanner.
+//!
+//! [`RequestScanner::next`] is given the bytes as they arrive and holds none of
+//! them. A command is reported as soon as its name is known, that is, before
+//! its values have arrived; until then its few bytes are *undecided* and the
+//! caller keeps them back and shows them again with more behind them. From the
+//! first byte that Redis would refuse, everything is [`Next::Broken`]: such
+//! bytes are forwarded, so that Redis words the error.
+
+use std::ops::Range;
+
+use super::{
+    inline,
+    number::{self, MAX_DIGITS},
+};
+
+/// The longest line without an end that Redis reads before it gives up
+/// (`PROTO_INLINE_MAX_SIZE`).
+pub const INLINE_LIMIT: usize = 64 * 1024;
+/// Longest length line: type, digits, `\r` and the byte behind it, which Redis does not check.
+const HEADER_LIMIT: usize = 1 + MAX_DIGITS + 2;
+/// The longest name that any rule of ours knows (`PUNSUBSCRIBE`).
+const NAME_LIMIT: usize = 12;
+
+/// What kind of channels a pub/sub command is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Channels {
+    /// SUBSCRIBE, UNSUBSCRIBE.
+    Plain,
+    /// PSUBSCRIBE, PUNSUBSCRIBE.
+    Pattern,
+    /// SSUBSCRIBE, SUNSUBSCRIBE.
+    Shard,
+}
+
+/// The argument of CLIENT REPLY.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReplyMode {
+    /// Replies are sent.
+    On,
+    /// No replies are sent.
+    Off,
+    /// The next command's reply is not sent.
+    Skip,
+}
+
+/// A command's name, as far as a rule of ours depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Name {
+    /// LOCK, UNLOCK or RENEW.
+    Own(Own),
+    /// An empty line, `*0` or `*-1`: no command at all, and no reply.
+    Blank,
+    /// MULTI.
+    Multi,
+    /// EXEC.
+    Exec,
+    /// DISCARD.
+    Discard,
+    /// SUBSCRIBE and its kin.
+    Subscribe(Channels),
+    /// UNSUBSCRIBE and its kin.
+    Unsubscribe(Channels),
+    /// CLIENT REPLY with a valid argument.
+    ClientReply(ReplyMode),
+    /// ASKING or CLIENT CACHING: a flag for the next command only.
+    NextOnly,
+    /// AUTH.
+    Auth,
+    /// HELLO.
+    Hello,
+    /// RESET.
+    Reset,
+    /// QUIT.
+    Quit,
+    /// MONITOR.
+    Monitor,
+    /// SYNC or PSYNC.
+    Sync,
+    /// REPLCONF: a replica's command, with or without a reply.
+    Replconf,
+    /// Anything else: one reply.
+    Other,
+}
+
+/// The commands that the proxy answers itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Own {
+    /// LOCK.
+    Lock,
+    /// UNLOCK.
+    Unlock,
+    /// RENEW.
+    Renew,
+}
+
+/// What the scanner found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Next {
+    /// A command begins where the position was before the call. `arguments`
+    /// counts its words, the name included.
+    Command {
+        /// What it is called.
+        name: Name,
+        /// Number of words.
+        arguments: usize,
+    },
+    /// All bytes were seen; what follows belongs to a command already reported,
+    /// or begins a new one.
+    End,
+    /// The bytes from the position on begin a command whose name is not yet known.
+    Undecided,
+    /// Not what Redis reads: it will answer with a protocol error and close.
+    Broken,
+}
+
+/// Finds commands in a stream of bytes. Knows nothing of connections.
+#[derive(Debug, Default)]
+pub struct RequestScanner {
+    phase: Phase,
+    /// A length line that was cut by the end of the bytes.
+    line: [u8; HEADER_LIMIT],
+    line_len: usize,
+}
+
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+enum Phase {
+    /// Between commands.
+    #[default]
+    Start,
+    /// Before the length line of the next of `left` arguments.
+    Header { left: usize },
+    /// `bytes` of a value and its line end are still to come, then `left` arguments.
+    Value { bytes: u64, left: usize },
+}
+
+/// A line's number, if the line is whole.
+enum Line {
+    Number { value: i64, length: usize },
+    Incomplete,
+    Bad,
+}
+
+impl RequestScanner {
+    /// Whether the last command reported has been seen to its end.
+    pub fn between_commands(&self) -> bool {
+        self.phase == Phase::Start
+    }
+
+    /// Forgets the command just reported; its bytes will be shown again.
+    pub fn restart(&mut self) {
+        *self = RequestScanner::default();
+    }
+
+    /// Looks on from `*pos` and moves it.
+    ///
+    /// After `Command`, `*pos` is somewhere behind the command's first byte;
+    /// the next call goes on from there. After `Undecided` it is where those
+    /// bytes begin, after `Broken` at most one length line further.
+    #[inline]
+    pub fn next(&mut self, buf: &[u8], pos: &mut usize) -> Next {
+        loop {
+            match self.phase {
+                Phase::Start => return self.start(buf, pos),
+                Phase::Value { bytes, left } => {
+                    let here = (buf.len() - *pos) as u64;
+                    if here < bytes {
+                        *pos = buf.len();
+                        self.phase = Phase::Value { bytes: bytes - here, left };
+                        return Next::End;
+                    }
+                    *pos += bytes as usize;
+                    self.phase = after_value(left);
+                }
+                Phase::Header { left } => {
+                    if *pos == buf.len() {
+                        return Next::End;
+                    }
+                    match self.argument_line(buf, pos) {
+                        Line::Number { value, .. } if value >= 0 => {
+                            self.phase = Phase::Value { bytes: value as u64 + 2, left: left - 1 };
+                        }
+                        Line::Incomplete => return Next::End,
+                        Line::Number { .. } | Line::Bad => return Next::Broken,
+                    }
+                }
+            }
+        }
+    }
+
+    /// Reads an argument's length line, which an earlier call may have begun.
+    fn argument_line(&mut self, buf: &[u8], pos: &mut usize) -> Line {
+        if self.line_len == 0 {
+            let line = line(&buf[*pos..], b'$');
+            match line {
+                Line::Number { length, .. } => *pos += length,
+                Line::Incomplete => {
+                    let rest = &buf[*pos..];
+                    self.line[..rest.len()].copy_from_slice(rest);
+                    self.line_len = rest.len();
+                    *pos = buf.len();
+                }
+                Line::Bad => {}
+            }
+            return line;
+        }
+        // Rare: the line was cut. At most HEADER_LIMIT bytes go this way.
+        while let Some(byte) = buf.get(*pos) {
+            self.line[self.line_len] = *byte;
+            self.line_len += 1;
+            *pos += 1;
+            match line(&self.line[..self.line_len], b'$') {
+                Line::Incomplete => {}
+                done => {
+                    self.line_len = 0;
+                    return done;
+                }
+            }
+        }
+        Line::Incomplete
+    }
+
+    fn start(&mut self, buf: &[u8], pos: &mut usize) -> Next {
+        let here = &buf[*pos..];
+        match here.first() {
+            None => Next::End,
+            Some(b'*') => self.start_array(here, pos),
+            Some(_) => start_inline(here, pos),
+        }
+    }
+
+    fn start_array(&mut self, here: &[u8], pos: &mut usize) -> Next {
+        let (arguments, mut at) = match line(here, b'*') {
+            Line::Number { value, length } if value <= 0 => {
+                *pos += length;
+                return Next::Command { name: Name::Blank, arguments: 0 };
+            }
+            Line::Number { value, length } if value <= i64::from(i32::MAX) => {
+                (value as usize, length)
+            }
+            Line::Incomplete => return Next::Undecided,
+            Line::Number { .. } | Line::Bad => return Next::Broken,
+        };
+        let length = match line(&here[at..], b'$') {
+            Line::Number { value, length } if value >= 0 => {
+                at += length;
+                value as u64
+            }
+            Line::Incomplete => return Next::Undecided,
+            Line::Number { .. } | Line::Bad => return Next::Broken,
+        };
+        let mut name = Name::Other;
+        if length <= NAME_LIMIT as u64 {
+            let Some(text) = here.get(at..at + length as usize) else { return Next::Undecided };
+            name = match name_of(text) {
+                Known::Name(name) => name,
+                Known::Client => match client_rule(here, at + length as usize + 2, arguments) {
+                    Some(name) => name,
+                    None => return Next::Undecided,
+                },
+            };
+        }
+        self.phase = Phase::Value { bytes: length + 2, left: arguments - 1 };
+        *pos += at;
+        Next::Command { name, arguments }
+    }
+}
+
+fn after_value(left: usize) -> Phase {
+    if left == 0 { Phase::Start } else { Phase::Header { left } }
+}
+
+/// Reads `<kind><number>\r<any byte>` at the beginning of `buf`.
+#[inline]
+fn line(buf: &[u8], kind: u8) -> Line {
+    match buf.first() {
+        None => return Line::Incomplete,
+        Some(first) if *first != kind => return Line::Bad,
+        Some(_) => {}
+    }
+    let window = &buf[..buf.len().min(HEADER_LIMIT)];
+    match window.iter().position(|b| *b == b'\r') {
+        // Redis waits for the byte behind `\r` and does not look at it.
+        Some(end) if end + 1 < buf.len() => match number::integer(&buf[1..end]) {
+            Some(value) => Line::Number { value, length: end + 2 },
+            None => Line::Bad,
+        },
+        Some(_) => Line::Incomplete,
+        None if window.len() == HEADER_LIMIT => Line::Bad,
+        None => Line::Incomplete,
+    }
+}
+
+fn start_inline(here: &[u8], pos: &mut usize) -> Next {
+    let Some(end) = memchr::memchr(b'\n', here) else {
+        return if here.len() > INLINE_LIMIT { Next::Broken } else { Next::Undecided };
+    };
+    let text = here[..end].strip_suffix(b"\r").unwrap_or(&here[..end]);
+    // Redis looks for the line's end with strchr, which a NUL stops.
+    if memchr::memchr(0, text).is_some() {
+        return Next::Broken;
+    }
+    let plain = memchr::memchr2(b'"', b'\'', text).is_none();
+    let (name, arguments) = if plain {
+        let mut words = text.split(|b| inline::is_space(*b)).filter(|word| !word.is_empty());
+        inline_rule(words.next(), words.next(), words.next(), words.count())
+    } else {
+        match inline::split(text) {
+            None => return Next::Broken,
+            Some(words) => {
+                let word = |n: usize| words.get(n).map(Vec::as_slice);
+                inline_rule(word(0), word(1), word(2), words.len().saturating_sub(3))
+            }
+        }
+    };
+    *pos += end + 1;
+    Next::Command { name, arguments }
+}
+
+/// Name and number of words of an inline command, from its first three and how many follow.
+fn inline_rule(
+    first: Option<&[u8]>,
+    second: Option<&[u8]>,
+    third: Option<&[u8]>,
+    more: usize,
+) -> (Name, usize) {
+    let Some(first) = first else { return (Name::Blank, 0) };
+    let words = 1 + usize::from(second.is_some()) + usize::from(third.is_some()) + more;
+    let name = match name_of(first) {
+        Known::Name(name) => name,
+        Known::Client => match (second, third) {
+            (Some(sub), Some(argument)) if words == 3 => client_name(sub, argument),
+            _ => Name::Other,
+        },
+    };
+    (name, words)
+}
+
+enum Known {
+    Name(Name),
+    /// CLIENT: its next two words decide.
+    Client,
+}
+
+#[inline]
+fn name_of(text: &[u8]) -> Known {
+    let is = |name: &str| text.eq_ignore_ascii_case(name.as_bytes());
+    // One look at length and first letter keeps ordinary commands cheap.
+    let name = match (text.len(), text.first().map(u8::to_ascii_uppercase)) {
+        (4, Some(b'L')) if is("LOCK") => Name::Own(Own::Lock),
+        (6, Some(b'U')) if is("UNLOCK") => Name::Own(Own::Unlock),
+        (5, Some(b'R')) if is("RENEW") => Name::Own(Own::Renew),
+        (5, Some(b'M')) if is("MULTI") => Name::Multi,
+        (4, Some(b'E')) if is("EXEC") => Name::Exec,
+        (7, Some(b'D')) if is("DISCARD") => Name::Discard,
+        (9, Some(b'S')) if is("SUBSCRIBE") => Name::Subscribe(Channels::Plain),
+        (10, Some(b'P')) if is("PSUBSCRIBE") => Name::Subscribe(Channels::Pattern),
+        (10, Some(b'S')) if is("SSUBSCRIBE") => Name::Subscribe(Channels::Shard),
+        (11, Some(b'U')) if is("UNSUBSCRIBE") => Name::Unsubscribe(Channels::Plain),
+        (12, Some(b'P')) if is("PUNSUBSCRIBE") => Name::Unsubscribe(Channels::Pattern),
+        (12, Some(b'S')) if is("SUNSUBSCRIBE") => Name::Unsubscribe(Channels::Shard),
+        (6, Some(b'C')) if is("CLIENT") => return Known::Client,
+        (6, Some(b'A')) if is("ASKING") => Name::NextOnly,
+        (4, Some(b'A')) if is("AUTH") => Name::Auth,
+        (5, Some(b'H')) if is("HELLO") => Name::Hello,
+        (5, Some(b'R')) if is("RESET") => Name::Reset,
+        (4, Some(b'Q')) if is("QUIT") => Name::Quit,
+        (7, Some(b'M')) if is("MONITOR") => Name::Monitor,
+        (4, Some(b'S')) if is("SYNC") => Name::Sync,
+        (5, Some(b'P')) if is("PSYNC") => Name::Sync,
+        (8, Some(b'R')) if is("REPLCONF") => Name::Replconf,
+        _ => Name::Other,
+    };
+    Known::Name(name)
+}
+
+fn client_name(sub: &[u8], argument: &[u8]) -> Name {
+    if sub.eq_ignore_ascii_case(b"CACHING") {
+        return Name::NextOnly;
+    }
+    if !sub.eq_ignore_ascii_case(b"REPLY") {
+        return Name::Other;
+    }
+    match argument.to_ascii_uppercase().as_slice() {
+        b"ON" => Name::ClientReply(ReplyMode::On),
+        b"OFF" => Name::ClientReply(ReplyMode::Off),
+        b"SKIP" => Name::ClientReply(ReplyMode::Skip),
+        _ => Name::Other,
+    }
+}
+
+/// The rule for CLIENT by its second and third word, which begin at `at`; none while undecided.
+fn client_rule(here: &[u8], at: usize, arguments: usize) -> Option<Name> {
+    const LONGEST: usize = 7; // CACHING
+    if arguments != 3 {
+        return Some(Name::Other);
+    }
+    let mut at = at;
+    let mut words: [&[u8]; 2] = [&[], &[]];
+    for word in &mut words {
+        match line(here.get(at..)?, b'$') {
+            Line::Number { value, length } if (0..=LONGEST as i64).contains(&value) => {
+                let start = at + length;
+                *word = here.get(start..start + value as usize)?;
+                at = start + value as usize + 2;
+            }
+            Line::Incomplete => return None,
+            // Another subcommand, or bytes that the scanner will call broken.
+            Line::Number { .. } | Line::Bad => return Some(Name::Other),
+        }
+    }
+    Some(client_name(words[0], words[1]))
+}
+
+/// The words of one command of ours.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Split {
+    /// All there: its words and how many bytes it takes.
+    Whole {
+        /// The words, the name included.
+        words: Vec<Vec<u8>>,
+        /// Bytes from the command's first to its last.
+        length: usize,
+    },
+    /// More bytes are needed.
+    Incomplete,
+    /// More words or bytes than any of our commands has; nothing was copied.
+    TooLong,
+}
+
+/// Takes apart the command that begins at `buf[0]` and that the scanner has
+/// reported, if it has at most `max_words` words in at most `max_bytes` bytes.
+pub fn split(buf: &[u8], max_words: usize, max_bytes: usize) -> Split {
+    let mut spans: Vec<Range<usize>> = Vec::new();
+    if buf.first() != Some(&b'*') {
+        let Some(end) = memchr::memchr(b'\n', buf) else { return Split::Incomplete };
+        let Some(words) = inline::split(&buf[..end]) else { return Split::TooLong };
+        if words.len() > max_words || end > max_bytes {
+            return Split::TooLong;
+        }
+        return Split::Whole { words, length: end + 1 };
+    }
+    let Line::Number { value, length: mut at } = line(buf, b'*') else { return Split::Incomplete };
+    if value > max_words as i64 {
+        return Split::TooLong;
+    }
+    for _ in 0..value {
+        match line(buf.get(at..).unwrap_or_default(), b'$') {
+            Line::Number { value, length } => {
+                let start = at + length;
+                if value < 0 || value > max_bytes as i64 {
+                    return Split::TooLong;
+                }
+                at = start + value as usize + 2;
+                if at > max_bytes {
+                    return Split::TooLong;
+                }
+                spans.push(start..start + value as usize);
+            }
+            Line::Incomplete => return Split::Incomplete,
+            Line::Bad => return Split::TooLong,
+        }
+    }
+    if at > buf.len() {
+        return Split::Incomplete;
+    }
+    Split::Whole { words: spans.into_iter().map(|s| buf[s].to_vec()).collect(), length: at }
+}
+
+#[cfg(test)]
+#[path = "request_tests.rs"]
+mod tests;

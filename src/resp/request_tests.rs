@@ -1,0 +1,242 @@
+//! Every command is found at every split, as redis-protocol finds it.
+
+use proptest::prelude::*;
+use redis_protocol::resp2::{decode::decode, types::OwnedFrame};
+
+use super::*;
+
+/// Plays `pieces` as a session does: undecided bytes are shown again with more behind them.
+/// Gives each command with the offset of its first byte, and where `Broken` began.
+fn scan(pieces: &[&[u8]]) -> (Vec<(usize, Name, usize)>, Option<usize>, bool) {
+    let mut scanner = RequestScanner::default();
+    let (mut found, mut kept, mut kept_at) = (Vec::new(), Vec::new(), 0);
+    for piece in pieces {
+        kept.extend_from_slice(piece);
+        let mut pos = 0;
+        loop {
+            let begin = pos;
+            match scanner.next(&kept, &mut pos) {
+                Next::Command { name, arguments } => {
+                    // The end of the command before may have been in the same call.
+                    found.push((kept_at + begin, name, arguments));
+                }
+                Next::End => {
+                    assert_eq!(pos, kept.len());
+                    break;
+                }
+                Next::Undecided => break,
+                Next::Broken => return (found, Some(kept_at + pos), false),
+            }
+        }
+        kept_at += pos;
+        kept.drain(..pos);
+    }
+    let done = scanner.between_commands() && kept.is_empty();
+    (found, None, done)
+}
+
+fn names(input: &[u8]) -> Vec<(Name, usize)> {
+    let whole = scan(&[input]);
+    let what = |result: &(Vec<(usize, Name, usize)>, Option<usize>, bool)| {
+        (result.0.iter().map(|c| (c.1, c.2)).collect::<Vec<_>>(), result.1.is_some(), result.2)
+    };
+    for cut in 0..=input.len() {
+        assert_eq!(what(&scan(&[&input[..cut], &input[cut..]])), what(&whole), "cut at {cut}");
+    }
+    let bytes: Vec<&[u8]> = input.chunks(1).collect();
+    assert_eq!(what(&scan(&bytes)), what(&whole), "byte by byte");
+    assert!(whole.2, "the end of {input:?} was not found");
+    what(&whole).0
+}
+
+#[test]
+fn names_are_known_in_any_case_at_every_split() {
+    let cases: [(&str, Name); 30] = [
+        ("LOCK", Name::Own(Own::Lock)),
+        ("lock", Name::Own(Own::Lock)),
+        ("uNlOcK", Name::Own(Own::Unlock)),
+        ("RENEW", Name::Own(Own::Renew)),
+        ("LOCKX", Name::Other),
+        ("LOC", Name::Other),
+        ("GET", Name::Other),
+        ("", Name::Other),
+        ("MULTI", Name::Multi),
+        ("EXEC", Name::Exec),
+        ("discard", Name::Discard),
+        ("SUBSCRIBE", Name::Subscribe(Channels::Plain)),
+        ("PSUBSCRIBE", Name::Subscribe(Channels::Pattern)),
+        ("SSUBSCRIBE", Name::Subscribe(Channels::Shard)),
+        ("UNSUBSCRIBE", Name::Unsubscribe(Channels::Plain)),
+        ("PUNSUBSCRIBE", Name::Unsubscribe(Channels::Pattern)),
+        ("SUNSUBSCRIBE", Name::Unsubscribe(Channels::Shard)),
+        ("ASKING", Name::NextOnly),
+        ("AUTH", Name::Auth),
+        ("HELLO", Name::Hello),
+        ("RESET", Name::Reset),
+        ("QUIT", Name::Quit),
+        ("MONITOR", Name::Monitor),
+        ("SYNC", Name::Sync),
+        ("PSYNC", Name::Sync),
+        ("REPLCONF", Name::Replconf),
+        ("CLIENT", Name::Other),
+        ("COMMAND", Name::Other),
+        ("PUNSUBSCRIBEX", Name::Other),
+        ("ABCDEFGHIJKLMNOPQRSTUVWXYZ", Name::Other),
+    ];
+    for (word, name) in cases {
+        let input = format!("*2\r\n${}\r\n{word}\r\n$2\r\n\r\n\r\n", word.len());
+        assert_eq!(names(input.as_bytes()), vec![(name, 2)], "{word}");
+        if !word.is_empty() {
+            assert_eq!(names(format!("{word} x\r\n").as_bytes()), vec![(name, 2)], "{word}");
+            assert_eq!(names(format!(" \"{word}\" 'x'\n").as_bytes()), vec![(name, 2)], "{word}");
+        }
+    }
+}
+
+#[test]
+fn client_is_told_apart_by_its_next_words() {
+    let cases: [(&[&str], Name); 9] = [
+        (&["CLIENT", "REPLY", "OFF"], Name::ClientReply(ReplyMode::Off)),
+        (&["client", "reply", "on"], Name::ClientReply(ReplyMode::On)),
+        (&["CLIENT", "REPLY", "sKip"], Name::ClientReply(ReplyMode::Skip)),
+        (&["CLIENT", "REPLY", "X"], Name::Other),
+        (&["CLIENT", "REPLY", "ON", "ON"], Name::Other),
+        (&["CLIENT", "CACHING", "YES"], Name::NextOnly),
+        (&["CLIENT", "SETNAME", "REPLY"], Name::Other),
+        (&["CLIENT", "SETINFO", "a-longer-argument"], Name::Other),
+        (&["CLIENT", "ID"], Name::Other),
+    ];
+    for (words, name) in cases {
+        let mut input = Vec::new();
+        let bytes: Vec<&[u8]> = words.iter().map(|w| w.as_bytes()).collect();
+        crate::resp::encode::command(&mut input, &bytes);
+        assert_eq!(names(&input), vec![(name, words.len())], "{words:?}");
+        let line = words.join(" ") + "\r\n";
+        assert_eq!(names(line.as_bytes()), vec![(name, words.len())], "{words:?}");
+    }
+}
+
+#[test]
+fn commands_without_words_have_no_reply() {
+    assert_eq!(names(b"\r\n*0\r\n*-1\r\n  \n*-7\rX"), vec![(Name::Blank, 0); 5]);
+}
+
+#[test]
+fn line_ends_are_as_careless_as_in_redis() {
+    assert_eq!(names(b"*1\rX$4\r?PINGabPING\n"), vec![(Name::Other, 1), (Name::Other, 1)]);
+}
+
+#[test]
+fn what_redis_refuses_is_broken_where_it_begins() {
+    let head = b"*1\r\n$4\r\nPING\r\n";
+    for bad in [
+        "*01\r\n",
+        "*+1\r\n",
+        "*1 \r\n",
+        "*-0\r\n",
+        "*2147483648\r\n",
+        "*x\r\n",
+        "*\r\n",
+        "*11111111111111111111111111",
+        "*1\r\n:4\r\n",
+        "*1\r\n$-1\r\n",
+        "*1\r\n$+4\r\n",
+        "*1\r\n$04\r\nPING\r\n",
+        "*1\r\n$x\r\n",
+        "a \"b\r\n",
+        "a\0b\r\n",
+    ] {
+        let input = [head, bad.as_bytes()].concat();
+        let (found, broken, _) = scan(&[&input]);
+        assert_eq!((found.len(), broken), (1, Some(head.len())), "{bad:?}");
+        let bytes: Vec<&[u8]> = input.chunks(1).collect();
+        assert_eq!(scan(&bytes).1, Some(head.len()), "{bad:?} byte by byte");
+    }
+    // Behind a name already reported, at the bad argument.
+    let (found, broken, _) = scan(&[b"*2\r\n$3\r\nGET\r\n$-1\r\n"]);
+    assert_eq!((found.len(), broken.is_some()), (1, true));
+}
+
+#[test]
+fn an_endless_line_is_broken_and_not_kept_for_ever() {
+    let line = vec![b'a'; INLINE_LIMIT + 1];
+    assert_eq!(scan(&[&line]).1, Some(0));
+    assert_eq!(scan(&[&line[..INLINE_LIMIT]]).1, None);
+}
+
+#[test]
+fn a_command_is_known_before_its_values_arrive() {
+    let (found, broken, done) = scan(&[b"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$536870912\r\nabc"]);
+    assert_eq!(found, vec![(0, Name::Other, 3)]);
+    assert_eq!((broken, done), (None, false));
+}
+
+#[test]
+fn nesting_is_only_a_broken_command() {
+    let nested = b"*1\r\n".repeat(100_000);
+    assert_eq!(scan(&[&nested]), (vec![], Some(0), false));
+}
+
+#[test]
+fn split_takes_a_whole_command_apart_at_no_split_too_early() {
+    let input = b"*3\r\n$4\r\nLOCK\r\n$3\r\na\r\n\r\n$0\r\n\r\nmore";
+    let length = input.len() - 4;
+    for cut in 0..length {
+        assert_eq!(split(&input[..cut], 8, 100), Split::Incomplete, "cut at {cut}");
+    }
+    let words = vec![b"LOCK".to_vec(), b"a\r\n".to_vec(), Vec::new()];
+    assert_eq!(split(input, 8, 100), Split::Whole { words, length });
+    assert_eq!(split(input, 2, 100), Split::TooLong);
+    assert_eq!(split(input, 8, 20), Split::TooLong);
+    assert_eq!(split(b"*2\r\n$4\r\nLOCK\r\n$9223372036854775807\r\n", 8, 100), Split::TooLong);
+    let words = vec![b"lock".to_vec(), b"a b".to_vec()];
+    assert_eq!(split(b"lock 'a b'\r\nx", 8, 100), Split::Whole { words, length: 12 });
+}
+
+proptest! {
+    #[test]
+    fn agrees_with_redis_protocol_at_every_split(
+        commands in proptest::collection::vec(
+            proptest::collection::vec(
+                prop_oneof![
+                    proptest::collection::vec(any::<u8>(), 0..20),
+                    prop::sample::select(vec!["LOCK", "CLIENT", "REPLY", "OFF", "EXEC", "*1\r\n"])
+                        .prop_map(|s| s.as_bytes().to_vec()),
+                ],
+                1..6,
+            ),
+            1..4,
+        )
+    ) {
+        let mut input = Vec::new();
+        for words in &commands {
+            let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+            crate::resp::encode::command(&mut input, &words);
+        }
+        let mut at = 0;
+        for words in &commands {
+            let (frame, used) = decode(&input[at..]).unwrap().unwrap();
+            let expected = words.iter().cloned().map(OwnedFrame::BulkString).collect();
+            prop_assert_eq!(frame, OwnedFrame::Array(expected));
+            let whole = Split::Whole { words: words.clone(), length: used };
+            prop_assert_eq!(split(&input[at..], 8, 1000), whole);
+            at += used;
+        }
+        let counts: Vec<usize> = names(&input).into_iter().map(|(_, n)| n).collect();
+        prop_assert_eq!(counts, commands.iter().map(Vec::len).collect::<Vec<_>>());
+    }
+
+    #[test]
+    fn any_bytes_are_scanned_alike_however_they_are_split(
+        input in proptest::collection::vec(
+            prop::sample::select(b"*$12\r\nA\" -+0x".to_vec()), 0..60),
+        cut in 0usize..60,
+    ) {
+        let cut = cut.min(input.len());
+        let (whole, split) = (scan(&[&input]), scan(&[&input[..cut], &input[cut..]]));
+        let what = |r: &(Vec<(usize, Name, usize)>, Option<usize>, bool)| {
+            (r.0.iter().map(|c| (c.1, c.2)).collect::<Vec<_>>(), r.1.is_some(), r.2)
+        };
+        prop_assert_eq!(what(&whole), what(&split));
+    }
+}
