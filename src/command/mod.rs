@@ -1,1 +1,175 @@
-//! (to come)
+//! Our own commands: from words to a typed [`Request`], in Redis's grammar and wording.
+//!
+//! Knows nothing of connections or of how a lock is taken.
+
+use std::time::Duration;
+
+use thiserror::Error;
+
+use crate::{
+    config::LocksConfig,
+    resp::{number, request::Own},
+};
+
+/// Most words that a command of ours can have and still be well formed:
+/// `LOCK key token PX ms WAIT ms`.
+pub const MAX_WORDS: usize = 7;
+/// What is left of every key that begins so belongs to Lockgate itself.
+const RESERVED: &[u8] = b"lockgate:";
+/// The shortest TTL of which a validity is left after the constant part of the drift.
+const MIN_TTL: Duration = Duration::from_millis(3);
+
+/// A well-formed command of ours. Keys carry the prefix already.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Request {
+    /// Take a lock.
+    Lock {
+        /// Key on the nodes.
+        key: Vec<u8>,
+        /// The client's own token; none: the proxy makes one.
+        token: Option<Vec<u8>>,
+        /// How long without renewal.
+        ttl: Duration,
+    },
+    /// Give a lock back.
+    Unlock {
+        /// Key on the nodes.
+        key: Vec<u8>,
+        /// None: the token that this connection was granted.
+        token: Option<Vec<u8>>,
+    },
+    /// Give a lock a fresh TTL.
+    Renew {
+        /// Key on the nodes.
+        key: Vec<u8>,
+        /// None: the token that this connection was granted.
+        token: Option<Vec<u8>>,
+        /// None: the TTL that it was taken with, or `locks.default_ttl`.
+        ttl: Option<Duration>,
+    },
+}
+
+/// Why words are no command; displays as the error that the client reads.
+#[derive(Debug, Clone, PartialEq, Eq, Error)]
+pub enum BadRequest {
+    /// Too few words, or too many for a command without options.
+    #[error("ERR wrong number of arguments for '{}' command", name(*.0))]
+    Arity(Own),
+    /// An unknown, repeated or incomplete option.
+    #[error("ERR syntax error")]
+    Syntax,
+    /// Not an integer of 64 bits.
+    #[error("ERR value is not an integer or out of range")]
+    NotAnInteger,
+    /// A TTL that is not positive, overflows, or leaves no validity.
+    #[error("ERR invalid expire time in '{}' command", name(*.0))]
+    ExpireTime(Own),
+    /// A TTL over `locks.max_ttl`.
+    #[error("ERR invalid expire time in '{}' command, the longest is {} ms (locks.max_ttl)", name(*.0), .1.as_millis())]
+    ExpireTimeOverLimit(Own, Duration),
+    /// A key longer than `locks.max_key`.
+    #[error("ERR key is longer than {0} bytes (locks.max_key)")]
+    KeyTooLong(usize),
+    /// A token longer than `locks.max_token`.
+    #[error("ERR token is longer than {0} bytes (locks.max_token)")]
+    TokenTooLong(usize),
+    /// A key of Lockgate's own.
+    #[error("ERR keys that begin with 'lockgate:' are reserved")]
+    Reserved,
+    /// LOCK with WAIT.
+    #[error("ERR WAIT is not supported by this version, retry LOCK without it")]
+    Wait,
+    /// LOCK without a TTL.
+    #[error("ERR LOCK needs PX or EX, session locks are not supported by this version")]
+    NoTtl,
+}
+
+/// The command's name as Redis writes it in errors.
+pub fn name(own: Own) -> &'static str {
+    match own {
+        Own::Lock => "lock",
+        Own::Unlock => "unlock",
+        Own::Renew => "renew",
+    }
+}
+
+/// Whether the number of words alone is right, which Redis checks before
+/// it asks who the client is. `words` counts the name too.
+///
+/// # Errors
+/// [`BadRequest::Arity`], or [`BadRequest::Syntax`] where options are too many.
+pub fn check_arity(own: Own, words: usize) -> Result<(), BadRequest> {
+    let too_many = match own {
+        Own::Lock | Own::Renew => false,
+        Own::Unlock => words > 3,
+    };
+    if words < 2 || too_many { Err(BadRequest::Arity(own)) } else { Ok(()) }
+}
+
+/// The key on the nodes: the prefix and the client's key.
+pub fn full_key(key: &[u8], config: &LocksConfig) -> Vec<u8> {
+    [config.prefix.as_bytes(), key].concat()
+}
+
+/// Reads the words behind the name, whose number [`check_arity`] has approved.
+///
+/// # Errors
+/// The first thing that is wrong with them.
+pub fn parse(own: Own, words: &[Vec<u8>], config: &LocksConfig) -> Result<Request, BadRequest> {
+    let [key, rest @ ..] = words else { return Err(BadRequest::Arity(own)) };
+    // Options come in pairs, so an odd word more is the token.
+    let (token, pairs) = match rest {
+        [token, pairs @ ..] if rest.len() % 2 == 1 => (Some(token.clone()), pairs),
+        pairs => (None, pairs),
+    };
+    let mut ttl = None;
+    let mut wait = None;
+    for pair in pairs.chunks_exact(2) {
+        let [option, value] = pair else { return Err(BadRequest::Syntax) };
+        let slot = match (own, option.to_ascii_uppercase().as_slice()) {
+            (Own::Lock | Own::Renew, b"PX" | b"EX") => &mut ttl,
+            (Own::Lock, b"WAIT") => &mut wait,
+            _ => return Err(BadRequest::Syntax),
+        };
+        let unit = if option.eq_ignore_ascii_case(b"EX") { 1000 } else { 1 };
+        if slot.replace((value, unit)).is_some() {
+            return Err(BadRequest::Syntax);
+        }
+    }
+    let ttl = ttl.map(|(value, unit)| read_ttl(own, value, unit, config.max_ttl)).transpose()?;
+    if let Some((value, _)) = wait {
+        number::integer(value).ok_or(BadRequest::NotAnInteger)?;
+        return Err(BadRequest::Wait);
+    }
+    if key.len() > config.max_key {
+        return Err(BadRequest::KeyTooLong(config.max_key));
+    }
+    if token.as_ref().is_some_and(|token| token.len() > config.max_token) {
+        return Err(BadRequest::TokenTooLong(config.max_token));
+    }
+    let key = full_key(key, config);
+    if key.starts_with(RESERVED) {
+        return Err(BadRequest::Reserved);
+    }
+    Ok(match own {
+        Own::Lock => Request::Lock { key, token, ttl: ttl.ok_or(BadRequest::NoTtl)? },
+        Own::Unlock => Request::Unlock { key, token },
+        Own::Renew => Request::Renew { key, token, ttl },
+    })
+}
+
+fn read_ttl(own: Own, value: &[u8], unit: i64, max: Duration) -> Result<Duration, BadRequest> {
+    let value = number::integer(value).ok_or(BadRequest::NotAnInteger)?;
+    let millis = value.checked_mul(unit).and_then(|millis| u64::try_from(millis).ok());
+    let ttl = Duration::from_millis(millis.ok_or(BadRequest::ExpireTime(own))?);
+    if ttl < MIN_TTL {
+        return Err(BadRequest::ExpireTime(own));
+    }
+    if ttl > max {
+        return Err(BadRequest::ExpireTimeOverLimit(own, max));
+    }
+    Ok(ttl)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,129 @@
+//! The grammar of our commands, by example.
+
+use super::*;
+
+fn config() -> LocksConfig {
+    LocksConfig {
+        nodes: Vec::new(),
+        prefix: "lock:".into(),
+        default_ttl: Duration::from_secs(10),
+        max_ttl: Duration::from_secs(60),
+        node_timeout: Duration::from_millis(50),
+        node_silence: Duration::from_secs(2),
+        node_queue: 10,
+        drift_factor: 0.01,
+        fence_ttl: Duration::from_secs(60),
+        max_key: 8,
+        max_token: 6,
+        authorize_cache: Duration::from_secs(3),
+    }
+}
+
+fn read(own: Own, words: &str) -> Result<Request, BadRequest> {
+    let words: Vec<Vec<u8>> = words.split_whitespace().map(|w| w.as_bytes().to_vec()).collect();
+    check_arity(own, words.len() + 1)?;
+    parse(own, &words, &config())
+}
+
+fn lock(key: &str, token: Option<&str>, millis: u64) -> Result<Request, BadRequest> {
+    Ok(Request::Lock {
+        key: key.as_bytes().to_vec(),
+        token: token.map(|t| t.as_bytes().to_vec()),
+        ttl: Duration::from_millis(millis),
+    })
+}
+
+#[test]
+fn options_are_pairs_and_an_odd_word_is_the_token() {
+    assert_eq!(read(Own::Lock, "k PX 100"), lock("lock:k", None, 100));
+    assert_eq!(read(Own::Lock, "k t px 100"), lock("lock:k", Some("t"), 100));
+    assert_eq!(read(Own::Lock, "k eX 2"), lock("lock:k", None, 2000));
+    assert_eq!(read(Own::Lock, "k PX PX 100"), lock("lock:k", Some("PX"), 100));
+    assert_eq!(read(Own::Lock, "PX PX 60000"), lock("lock:PX", None, 60_000));
+    let unlock = |token: Option<&[u8]>| {
+        Ok(Request::Unlock { key: b"lock:k".to_vec(), token: token.map(<[u8]>::to_vec) })
+    };
+    assert_eq!(read(Own::Unlock, "k"), unlock(None));
+    assert_eq!(read(Own::Unlock, "k t"), unlock(Some(b"t")));
+    let renew = |token: Option<&[u8]>, ttl: Option<u64>| {
+        Ok(Request::Renew {
+            key: b"lock:k".to_vec(),
+            token: token.map(<[u8]>::to_vec),
+            ttl: ttl.map(Duration::from_millis),
+        })
+    };
+    assert_eq!(read(Own::Renew, "k"), renew(None, None));
+    assert_eq!(read(Own::Renew, "k t"), renew(Some(b"t"), None));
+    assert_eq!(read(Own::Renew, "k t EX 1"), renew(Some(b"t"), Some(1000)));
+    assert_eq!(read(Own::Renew, "k PX 7"), renew(None, Some(7)));
+}
+
+#[test]
+fn bad_words_get_redis_own_wording() {
+    let cases: [(Own, &str, &str); 30] = [
+        (Own::Lock, "", "ERR wrong number of arguments for 'lock' command"),
+        (Own::Unlock, "", "ERR wrong number of arguments for 'unlock' command"),
+        (Own::Unlock, "k t x", "ERR wrong number of arguments for 'unlock' command"),
+        (Own::Renew, "", "ERR wrong number of arguments for 'renew' command"),
+        (Own::Lock, "k PX 1 PX 1", "ERR syntax error"),
+        (Own::Lock, "k PX 100 EX 1", "ERR syntax error"),
+        (Own::Lock, "k FOO 100", "ERR syntax error"),
+        (Own::Lock, "k t PX", "ERR syntax error"),
+        (Own::Lock, "k PX 9 WAIT 1 WAIT 1", "ERR syntax error"),
+        (Own::Renew, "k t WAIT 9", "ERR syntax error"),
+        (Own::Lock, "k PX x", "ERR value is not an integer or out of range"),
+        (Own::Lock, "k PX 1.5", "ERR value is not an integer or out of range"),
+        (Own::Lock, "k PX +5", "ERR value is not an integer or out of range"),
+        (Own::Lock, "k PX 9223372036854775808", "ERR value is not an integer or out of range"),
+        (Own::Lock, "k PX 100 WAIT x", "ERR value is not an integer or out of range"),
+        (Own::Lock, "k PX 0", "ERR invalid expire time in 'lock' command"),
+        (Own::Lock, "k PX -1", "ERR invalid expire time in 'lock' command"),
+        (Own::Lock, "k PX 2", "ERR invalid expire time in 'lock' command"),
+        (Own::Lock, "k EX 9223372036854775807", "ERR invalid expire time in 'lock' command"),
+        (Own::Renew, "k PX 0", "ERR invalid expire time in 'renew' command"),
+        (
+            Own::Lock,
+            "k PX 60001",
+            "ERR invalid expire time in 'lock' command, the longest is 60000 ms (locks.max_ttl)",
+        ),
+        (
+            Own::Lock,
+            "k PX 9223372036854775807",
+            "ERR invalid expire time in 'lock' command, the longest is 60000 ms (locks.max_ttl)",
+        ),
+        (
+            Own::Renew,
+            "k EX 61",
+            "ERR invalid expire time in 'renew' command, the longest is 60000 ms (locks.max_ttl)",
+        ),
+        (Own::Lock, "123456789 PX 100", "ERR key is longer than 8 bytes (locks.max_key)"),
+        (Own::Unlock, "123456789", "ERR key is longer than 8 bytes (locks.max_key)"),
+        (Own::Lock, "k 1234567 PX 100", "ERR token is longer than 6 bytes (locks.max_token)"),
+        (Own::Renew, "k 1234567", "ERR token is longer than 6 bytes (locks.max_token)"),
+        (
+            Own::Lock,
+            "k PX 100 WAIT 5",
+            "ERR WAIT is not supported by this version, retry LOCK without it",
+        ),
+        (
+            Own::Lock,
+            "k",
+            "ERR LOCK needs PX or EX, session locks are not supported by this version",
+        ),
+        (
+            Own::Lock,
+            "k t",
+            "ERR LOCK needs PX or EX, session locks are not supported by this version",
+        ),
+    ];
+    for (own, words, error) in cases {
+        assert_eq!(read(own, words).unwrap_err().to_string(), error, "{own:?} {words}");
+    }
+}
+
+#[test]
+fn lockgates_own_keys_are_out_of_reach() {
+    let config = LocksConfig { prefix: String::new(), max_key: 100, ..config() };
+    let words = [b"lockgate:fence:x".to_vec(), b"PX".to_vec(), b"100".to_vec()];
+    assert_eq!(parse(Own::Lock, &words, &config), Err(BadRequest::Reserved));
+}
