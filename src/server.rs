@@ -1,1 +1,173 @@
-//! (to come)
+//! Listeners, accept, limits, drain.
+//!
+//! Each accepted connection becomes one task with one [`Session`]; nothing is
+//! shared between sessions but the lock engine and the counters.
+
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::Context as _;
+use tokio::{
+    io::AsyncWriteExt,
+    net::{TcpListener, TcpSocket, TcpStream},
+    time::{sleep, timeout},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::{error, info, warn};
+
+use crate::{
+    admin,
+    config::Config,
+    lock::Engine,
+    metrics::{self, CloseReason, Metrics},
+    net::{self, Stream},
+    session::{Session, Shared},
+};
+
+/// Connections that the kernel may complete before they are accepted
+/// (`tcp-backlog` in redis.conf).
+const BACKLOG: u32 = 511;
+/// Pause after accept has failed, as for want of file descriptors: trying again
+/// at once would only burn the processor.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+/// What is left of the grace for releases to reach the nodes.
+const RELEASE_GRACE: Duration = Duration::from_millis(500);
+
+/// Runs the proxy until `shutdown` is cancelled and what was in flight is done.
+///
+/// # Errors
+/// If an address cannot be listened on, or the metrics cannot be set up.
+pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<()> {
+    let recorder = metrics::install()?;
+    let listeners = config
+        .listen
+        .iter()
+        .map(|addr| listen(*addr).with_context(|| format!("cannot listen on {addr} (listen)")))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    let admin_listener = match config.admin {
+        Some(addr) => {
+            Some(listen(addr).with_context(|| format!("cannot listen on {addr} (admin)"))?)
+        }
+        None => None,
+    };
+    let metrics = Metrics::new();
+    let engine = Engine::start(&config.locks);
+    let tasks = TaskTracker::new();
+    let admin_stop = CancellationToken::new();
+    if let Some(listener) = admin_listener {
+        let state = admin::State::new(recorder, engine.clone(), config.data.clone());
+        tokio::spawn(admin::serve(listener, Arc::new(state), admin_stop.clone()));
+    }
+
+    let drain = CancellationToken::new();
+    let shared = Arc::new(Shared {
+        engine: engine.clone(),
+        metrics,
+        locks: config.locks.clone(),
+        barrier_buffer: config.barrier_buffer,
+        draining: AtomicBool::new(false),
+        drain: drain.clone(),
+    });
+    let config = Arc::new(config);
+    for listener in listeners {
+        if let Ok(addr) = listener.local_addr() {
+            info!(%addr, data = %config.data, nodes = config.locks.nodes.len(), "listening");
+        }
+        let door = Door { shared: shared.clone(), config: config.clone(), tasks: tasks.clone() };
+        tokio::spawn(door.accept(listener, shutdown.clone()));
+    }
+
+    shutdown.cancelled().await;
+    info!(connections = tasks.len(), grace = ?config.shutdown_grace, "shutting down");
+    shared.draining.store(true, Ordering::Relaxed);
+    drain.cancel();
+    tasks.close();
+    if timeout(config.shutdown_grace, tasks.wait()).await.is_err() {
+        warn!(connections = tasks.len(), "closed with commands still in flight");
+    }
+    engine.drain(RELEASE_GRACE).await;
+    admin_stop.cancel();
+    Ok(())
+}
+
+fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    socket.bind(addr)?;
+    socket.listen(BACKLOG)
+}
+
+/// Lets clients in at one listener.
+struct Door {
+    shared: Arc<Shared>,
+    config: Arc<Config>,
+    /// Every session's task, so that a shutdown can wait for them.
+    tasks: TaskTracker,
+}
+
+impl Door {
+    async fn accept(self, listener: TcpListener, shutdown: CancellationToken) {
+        let door = Arc::new(self);
+        let mut failing = false;
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                () = shutdown.cancelled() => return,
+            };
+            match accepted {
+                Ok((client, _)) => {
+                    failing = false;
+                    door.tasks.spawn(door.clone().admit(client));
+                }
+                Err(error) => {
+                    if !failing {
+                        error!(%error, "cannot accept connections");
+                    }
+                    failing = true;
+                    sleep(ACCEPT_PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// One client from its arrival to its end.
+    async fn admit(self: Arc<Self>, client: TcpStream) {
+        let metrics = self.shared.metrics.clone();
+        metrics.clients_total.increment(1);
+        let reason = if self.tasks.len() > self.config.maxclients {
+            refuse(client, b"-ERR max number of clients reached\r\n").await;
+            CloseReason::MaxClients
+        } else {
+            metrics.clients.increment(1);
+            let reason = self.serve(client).await;
+            metrics.clients.decrement(1);
+            reason
+        };
+        metrics.closed(reason);
+    }
+
+    async fn serve(&self, client: TcpStream) -> CloseReason {
+        let config = &self.config;
+        if net::tune(&client, config.tcp_keepalive).is_err() {
+            return CloseReason::Client;
+        }
+        match net::connect(&config.data, config.connect_timeout, config.tcp_keepalive).await {
+            Ok(upstream) => {
+                Session::new(Stream::Tcp(client), upstream, self.shared.clone()).run().await
+            }
+            Err(_) => CloseReason::UpstreamConnect,
+        }
+    }
+}
+
+/// Says why and closes. A client that does not read that is not waited for.
+async fn refuse(mut client: TcpStream, words: &[u8]) {
+    let _ = timeout(ACCEPT_PAUSE, client.write_all(words)).await;
+}

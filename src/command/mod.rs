@@ -73,6 +73,9 @@ pub enum BadRequest {
     /// A token longer than `locks.max_token`.
     #[error("ERR token is longer than {0} bytes (locks.max_token)")]
     TokenTooLong(usize),
+    /// So much longer that it was not even kept.
+    #[error("ERR key or token is too long (locks.max_key, locks.max_token)")]
+    TooLong,
     /// A key of Lockgate's own.
     #[error("ERR keys that begin with 'lockgate:' are reserved")]
     Reserved,

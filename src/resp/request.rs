@@ -97,13 +97,14 @@ pub enum Own {
 /// What the scanner found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
-    /// A command begins where the position was before the call. `arguments`
-    /// counts its words, the name included.
+    /// A command begins.
     Command {
         /// What it is called.
         name: Name,
-        /// Number of words.
+        /// Number of words, the name included.
         arguments: usize,
+        /// Where its first byte is.
+        at: usize,
     },
     /// All bytes were seen; what follows belongs to a command already reported,
     /// or begins a new one.
@@ -230,10 +231,11 @@ impl RequestScanner {
     }
 
     fn start_array(&mut self, here: &[u8], pos: &mut usize) -> Next {
+        let begin = *pos;
         let (arguments, mut at) = match line(here, b'*') {
             Line::Number { value, length } if value <= 0 => {
                 *pos += length;
-                return Next::Command { name: Name::Blank, arguments: 0 };
+                return Next::Command { name: Name::Blank, arguments: 0, at: begin };
             }
             Line::Number { value, length } if value <= i64::from(i32::MAX) => {
                 (value as usize, length)
@@ -262,7 +264,7 @@ impl RequestScanner {
         }
         self.phase = Phase::Value { bytes: length + 2, left: arguments - 1 };
         *pos += at;
-        Next::Command { name, arguments }
+        Next::Command { name, arguments, at: begin }
     }
 }
 
@@ -313,8 +315,9 @@ fn start_inline(here: &[u8], pos: &mut usize) -> Next {
             }
         }
     };
+    let at = *pos;
     *pos += end + 1;
-    Next::Command { name, arguments }
+    Next::Command { name, arguments, at }
 }
 
 /// Name and number of words of an inline command, from its first three and how many follow.

@@ -14,11 +14,9 @@ fn scan(pieces: &[&[u8]]) -> (Vec<(usize, Name, usize)>, Option<usize>, bool) {
         kept.extend_from_slice(piece);
         let mut pos = 0;
         loop {
-            let begin = pos;
             match scanner.next(&kept, &mut pos) {
-                Next::Command { name, arguments } => {
-                    // The end of the command before may have been in the same call.
-                    found.push((kept_at + begin, name, arguments));
+                Next::Command { name, arguments, at } => {
+                    found.push((kept_at + at, name, arguments));
                 }
                 Next::End => {
                     assert_eq!(pos, kept.len());
@@ -38,7 +36,7 @@ fn scan(pieces: &[&[u8]]) -> (Vec<(usize, Name, usize)>, Option<usize>, bool) {
 fn names(input: &[u8]) -> Vec<(Name, usize)> {
     let whole = scan(&[input]);
     let what = |result: &(Vec<(usize, Name, usize)>, Option<usize>, bool)| {
-        (result.0.iter().map(|c| (c.1, c.2)).collect::<Vec<_>>(), result.1.is_some(), result.2)
+        (result.0.clone(), result.1.is_some(), result.2)
     };
     for cut in 0..=input.len() {
         assert_eq!(what(&scan(&[&input[..cut], &input[cut..]])), what(&whole), "cut at {cut}");
@@ -46,7 +44,7 @@ fn names(input: &[u8]) -> Vec<(Name, usize)> {
     let bytes: Vec<&[u8]> = input.chunks(1).collect();
     assert_eq!(what(&scan(&bytes)), what(&whole), "byte by byte");
     assert!(whole.2, "the end of {input:?} was not found");
-    what(&whole).0
+    what(&whole).0.iter().map(|c| (c.1, c.2)).collect()
 }
 
 #[test]
@@ -235,7 +233,7 @@ proptest! {
         let cut = cut.min(input.len());
         let (whole, split) = (scan(&[&input]), scan(&[&input[..cut], &input[cut..]]));
         let what = |r: &(Vec<(usize, Name, usize)>, Option<usize>, bool)| {
-            (r.0.iter().map(|c| (c.1, c.2)).collect::<Vec<_>>(), r.1.is_some(), r.2)
+            (r.0.clone(), r.1.is_some(), r.2)
         };
         prop_assert_eq!(what(&whole), what(&split));
     }

@@ -1,1 +1,258 @@
-//! (to come)
+//! One client connection and its upstream connection, for their whole life.
+//!
+//! [`Session::poll`] is the place to see a byte pass: both directions and the
+//! lock command under way, if there is one, move in one task, and none stalls
+//! another. Bytes are read into one buffer that all sessions of a thread share
+//! and are written from there; a session keeps only what a socket did not take
+//! and what may not be sent yet, so that an idle one costs no buffer.
+//!
+//! - [`requests`]: client → data node, and what each command will be answered.
+//! - [`replies`]: data node → client, and what each reply tells.
+//! - [`barrier`]: the life of a command that must wait for earlier replies.
+//! - [`lock_command`]: LOCK, UNLOCK and RENEW on the engine, and their replies.
+//! - [`owed`], [`state`]: which replies are owed, and what they have told so far.
+//! - [`authorize`]: may this client lock this key.
+//! - [`outbox`]: bytes that a socket did not take yet.
+
+pub mod authorize;
+pub mod barrier;
+pub mod lock_command;
+pub mod outbox;
+pub mod owed;
+pub mod replies;
+pub mod requests;
+pub mod state;
+
+use std::{
+    cell::RefCell,
+    future::{Future, poll_fn},
+    pin::{Pin, pin},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use tokio::time::{Instant, Sleep, sleep_until};
+use tokio_util::sync::CancellationToken;
+
+use self::{
+    authorize::Permissions, barrier::Barrier, lock_command::Tokens, outbox::Outbox, owed::Owed,
+    state::State,
+};
+use crate::{
+    config::LocksConfig,
+    lock::Engine,
+    metrics::{CloseReason, Metrics},
+    net::Stream,
+    resp::{
+        reply::ReplyScanner,
+        request::{INLINE_LIMIT, ReplyMode, RequestScanner},
+    },
+};
+
+/// Most bytes moved by one read. Half the cost of large values is saved by
+/// 64 KB against 8 KB; small ones do not care.
+const READ: usize = 64 * 1024;
+/// Room for a read behind bytes shown a second time: at most an inline command.
+const SCRATCH: usize = INLINE_LIMIT + 1 + READ;
+/// How long a connection may linger after QUIT while its replies are off, or
+/// with an UNLOCK pipelined behind a blocked command after its client has hung up.
+const LINGER: Duration = Duration::from_secs(1);
+
+thread_local! {
+    /// Holds bytes only between a read and the write that follows it in the
+    /// same poll, hence one for all sessions of a thread.
+    static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH].into_boxed_slice());
+}
+
+/// What all sessions share.
+pub struct Shared {
+    /// The lock engine.
+    pub engine: Arc<Engine>,
+    /// Counters.
+    pub metrics: Arc<Metrics>,
+    /// Limits and defaults of locks.
+    pub locks: LocksConfig,
+    /// See `barrier_buffer` in the configuration.
+    pub barrier_buffer: usize,
+    /// Set when the proxy shuts down, before `drain` is cancelled.
+    pub draining: AtomicBool,
+    /// Wakes every session once `draining` is set.
+    pub drain: CancellationToken,
+}
+
+/// One client connection, its upstream connection, and what passes between them.
+pub struct Session {
+    client: Stream,
+    upstream: Stream,
+    shared: Arc<Shared>,
+
+    /// Where the client's commands end.
+    requests: RequestScanner,
+    /// Client bytes that may not be sent yet: the beginning of a command whose
+    /// name is not yet known, or all that came during a barrier.
+    held: Vec<u8>,
+    /// `held` is to be scanned again: the barrier before it is over.
+    rescan: bool,
+    /// The command at the beginning of `held` has waited and is now forwarded.
+    pass_next: Option<requests::Pass>,
+    /// A command of ours too long to be one is being dropped.
+    dropping: Option<requests::Dropping>,
+    to_upstream: Outbox,
+    /// The client has sent FIN.
+    client_done: bool,
+    /// FIN was passed on.
+    upstream_shut: bool,
+    /// The data node takes no more bytes; its last replies may still come.
+    upstream_dead: bool,
+
+    /// What CLIENT REPLY was last set to.
+    reply_mode: ReplyMode,
+    /// ASKING or CLIENT CACHING has set a flag for the next command.
+    next_only: bool,
+    /// MULTI went by while replies were off, so nobody will tell whether it worked.
+    blind_multi: bool,
+    /// AUTH was queued by MULTI: EXEC may make the client somebody else.
+    auth_queued: bool,
+
+    /// Where the data node's replies end.
+    replies: ReplyScanner,
+    owed: Owed,
+    state: State,
+    to_client: Outbox,
+    /// The reply being received answers a command of the proxy's own.
+    own_reply: Option<Vec<u8>>,
+    /// The data node has closed.
+    upstream_done: bool,
+
+    /// Replies can no longer be followed (see PROTOCOL.md, "tainted"): all bytes
+    /// pass untouched, and LOCK with them, which the data node refuses.
+    relay: bool,
+    barrier: Option<Barrier>,
+    permissions: Permissions,
+    tokens: Tokens,
+    /// When to close whatever is still missing.
+    linger: Option<Pin<Box<Sleep>>>,
+}
+
+/// How a direction's step ended: whether anything moved, or that the session is over.
+type Step = Result<bool, CloseReason>;
+
+impl Session {
+    /// A session over two fresh connections.
+    pub fn new(client: Stream, upstream: Stream, shared: Arc<Shared>) -> Session {
+        let permissions = Permissions::new(shared.locks.authorize_cache);
+        Session {
+            client,
+            upstream,
+            shared,
+            requests: RequestScanner::default(),
+            held: Vec::new(),
+            rescan: false,
+            pass_next: None,
+            dropping: None,
+            to_upstream: Outbox::default(),
+            client_done: false,
+            upstream_shut: false,
+            upstream_dead: false,
+            reply_mode: ReplyMode::On,
+            next_only: false,
+            blind_multi: false,
+            auth_queued: false,
+            replies: ReplyScanner::default(),
+            owed: Owed::default(),
+            state: State::default(),
+            to_client: Outbox::default(),
+            own_reply: None,
+            upstream_done: false,
+            relay: false,
+            barrier: None,
+            permissions,
+            tokens: Tokens::default(),
+            linger: None,
+        }
+    }
+
+    /// Moves bytes until either side is gone or the proxy shuts down.
+    /// Both connections are closed when this returns or is dropped, and a LOCK
+    /// under way is released.
+    pub async fn run(mut self) -> CloseReason {
+        let shared = self.shared.clone();
+        let mut drain = pin!(shared.drain.cancelled());
+        let mut registered = false;
+        poll_fn(|cx| {
+            if !registered {
+                // Once is enough: this task's waker stays the same, and the
+                // flag beside the token is cheaper to look at.
+                registered = true;
+                let _ = drain.as_mut().poll(cx);
+            }
+            self.poll(cx)
+        })
+        .await
+    }
+
+    /// Both directions and the barrier, until none of them can move.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<CloseReason> {
+        BUFFER.with_borrow_mut(|buffer| {
+            loop {
+                match self.step(cx, buffer) {
+                    Err(reason) => return Poll::Ready(reason),
+                    Ok(true) => {}
+                    Ok(false) => return Poll::Pending,
+                }
+            }
+        })
+    }
+
+    fn step(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Step {
+        let mut moved = self.poll_requests(cx, buffer)?;
+        moved |= self.poll_replies(cx, buffer)?;
+        moved |= self.poll_barrier(cx)?;
+        self.poll_linger(cx)?;
+        if self.upstream_done && self.to_client.is_empty() && !self.answer_is_near() {
+            return Err(if self.client_done { CloseReason::Client } else { CloseReason::Upstream });
+        }
+        if self.shared.draining.load(Ordering::Relaxed) && self.is_at_rest() {
+            return Err(CloseReason::Shutdown);
+        }
+        Ok(moved)
+    }
+
+    /// Whether nothing that was begun is unfinished.
+    fn is_at_rest(&self) -> bool {
+        self.barrier.is_none()
+            && self.owed.is_empty()
+            && self.replies.between_frames()
+            && self.requests.between_commands()
+            && self.to_client.is_empty()
+            && self.to_upstream.is_empty()
+    }
+
+    /// Gives up following the replies: from here on bytes only pass.
+    fn relay_from_here(&mut self) {
+        self.relay = true;
+        self.owed.clear();
+        self.own_reply = None;
+        if self.barrier.take().is_some() || !self.held.is_empty() {
+            self.rescan = true;
+        }
+    }
+
+    /// Closes after [`LINGER`] unless something else does it before.
+    fn start_linger(&mut self) {
+        let until = Instant::now() + LINGER;
+        self.linger.get_or_insert_with(|| Box::pin(sleep_until(until)));
+    }
+
+    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Result<(), CloseReason> {
+        match self.linger.as_mut().map(|timer| timer.as_mut().poll(cx)) {
+            Some(Poll::Ready(())) if self.client_done => Err(CloseReason::Client),
+            Some(Poll::Ready(())) => Err(CloseReason::Quit),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,382 @@
+//! The life of a command that must wait for every earlier reply.
+//!
+//! LOCK, UNLOCK and RENEW keep a pipeline's order: they begin after every
+//! earlier command of the connection has been answered, and what comes after
+//! them is sent on only when they are done. AUTH, HELLO and CLIENT REPLY are
+//! ordinary commands that only wait, because of what their replies depend on.
+//!
+//! ```text
+//! Drain ─ all earlier replies are in ─┬─ forwarded: a command that only waited, or
+//!                                     │  one of ours where the data node is to refuse it
+//!                                     ├─ Probe ─ may this client lock this key? ─┐
+//!                                     └──────────────────────────────────────────┴─ Run ─ Answer
+//! ```
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+    time::Instant,
+};
+
+use super::{
+    Session, Step,
+    authorize::{self, Permission},
+    lock_command::Running,
+    owed::Entry,
+    requests::Pass,
+};
+use crate::{
+    command::{self, BadRequest},
+    metrics::{Operation, Outcome},
+    resp::{
+        encode,
+        request::{Name, Own, ReplyMode},
+    },
+};
+
+/// A command that waits, and how far it has come. Its bytes, where it has any
+/// left, are at the beginning of what the session holds.
+#[derive(Debug)]
+pub struct Barrier {
+    what: What,
+    phase: Phase,
+    /// When it began to wait.
+    since: Instant,
+}
+
+#[derive(Debug)]
+enum What {
+    /// AUTH or HELLO: forwarded after the wait.
+    Pass,
+    /// CLIENT REPLY: forwarded after the wait, answered or not.
+    ClientReply(ReplyMode),
+    /// One of ours.
+    Own {
+        own: Own,
+        /// Its words behind the name, or why they were not kept.
+        words: Result<Vec<Vec<u8>>, BadRequest>,
+        /// How many bytes of what is held are its own.
+        length: usize,
+        /// Replies are off or skipped: it runs, but says nothing.
+        silent: bool,
+    },
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// Waits for earlier replies.
+    Drain,
+    /// Waits for the replies to so many commands of the proxy's own; the last one tells.
+    Probe { missing: usize },
+    /// The nodes are being asked.
+    Run(Pin<Box<Running>>),
+    /// Done; this is to be written between two frames.
+    Answer(Vec<u8>),
+}
+
+impl Barrier {
+    /// An ordinary command that only waits.
+    pub fn pass(name: Name) -> Barrier {
+        match name {
+            Name::ClientReply(mode) => Barrier::new(What::ClientReply(mode)),
+            _ => Barrier::new(What::Pass),
+        }
+    }
+
+    /// A command of ours, its words with the name, in `length` bytes.
+    pub fn own(own: Own, mut words: Vec<Vec<u8>>, length: usize) -> Barrier {
+        words.remove(0);
+        Barrier::new(What::Own { own, words: Ok(words), length, silent: false })
+    }
+
+    /// A command of ours whose bytes were dropped.
+    pub fn refused(own: Own, error: BadRequest) -> Barrier {
+        Barrier::new(What::Own { own, words: Err(error), length: 0, silent: false })
+    }
+
+    /// Whether it is a LOCK.
+    pub fn is_lock(&self) -> bool {
+        matches!(self.what, What::Own { own: Own::Lock, .. })
+    }
+
+    fn new(what: What) -> Barrier {
+        Barrier { what, phase: Phase::Drain, since: Instant::now() }
+    }
+}
+
+/// The metrics' word for a command of ours.
+fn operation(own: Own) -> Operation {
+    match own {
+        Own::Lock => Operation::Lock,
+        Own::Unlock => Operation::Unlock,
+        Own::Renew => Operation::Renew,
+    }
+}
+
+impl Session {
+    /// Starts the wait for all replies owed so far.
+    pub(super) fn wait(&mut self, barrier: Barrier) {
+        let metrics = &self.shared.metrics;
+        if let What::Own { own, .. } = barrier.what {
+            match own {
+                Own::Lock => &metrics.commands_lock,
+                Own::Unlock => &metrics.commands_unlock,
+                Own::Renew => &metrics.commands_renew,
+            }
+            .increment(1);
+            if !self.owed.is_empty() {
+                metrics.barrier_waits.increment(1);
+            }
+        }
+        self.barrier = Some(barrier);
+    }
+
+    /// Whether replies must be read for the barrier to get on, even if the
+    /// client does not take them.
+    pub(super) fn barrier_needs_replies(&self) -> bool {
+        self.barrier
+            .as_ref()
+            .is_some_and(|barrier| matches!(barrier.phase, Phase::Drain | Phase::Probe { .. }))
+    }
+
+    /// Whether an answer is on its way that needs nothing of the data node any more.
+    pub(super) fn answer_is_near(&self) -> bool {
+        self.barrier.as_ref().is_some_and(|barrier| {
+            !barrier.is_lock() && matches!(barrier.phase, Phase::Run(_) | Phase::Answer(_))
+        })
+    }
+
+    /// Moves the barrier as far as it goes.
+    pub(super) fn poll_barrier(&mut self, cx: &mut Context<'_>) -> Step {
+        let mut moved = false;
+        while let Some(mut barrier) = self.barrier.take() {
+            match &mut barrier.phase {
+                Phase::Drain if self.owed.is_empty() => self.begin(barrier),
+                Phase::Run(running) => match running.as_mut().poll_answer(cx) {
+                    Poll::Ready(finished) => {
+                        let answer = self.finish_running(finished);
+                        self.answer(barrier, answer);
+                    }
+                    Poll::Pending => {
+                        self.barrier = Some(barrier);
+                        return Ok(moved);
+                    }
+                },
+                Phase::Answer(answer) if self.replies.between_frames() => {
+                    self.to_client.push(answer);
+                    self.end_barrier(&barrier);
+                }
+                Phase::Drain | Phase::Probe { .. } | Phase::Answer(_) => {
+                    self.barrier = Some(barrier);
+                    return Ok(moved);
+                }
+            }
+            moved = true;
+        }
+        Ok(moved)
+    }
+
+    /// All earlier replies are in, so the state of the connection is known.
+    fn begin(&mut self, barrier: Barrier) {
+        let refused_here = self.state.multi
+            || self.blind_multi
+            || self.state.monitor
+            || self.state.is_resp2_subscriber();
+        match barrier.what {
+            What::Pass => self.pass_held(Pass::Counted),
+            What::ClientReply(mode) => self.begin_client_reply(mode, refused_here, barrier),
+            What::Own { own, .. } => {
+                self.shared
+                    .metrics
+                    .barrier_wait_seconds
+                    .record(barrier.since.elapsed().as_secs_f64());
+                if refused_here {
+                    self.refuse_by_forwarding(own, &barrier);
+                } else {
+                    self.begin_own(barrier);
+                }
+            }
+        }
+    }
+
+    /// Lets the data node refuse a command of ours, in its place and in its own
+    /// words, and mark a transaction as failed.
+    fn refuse_by_forwarding(&mut self, own: Own, barrier: &Barrier) {
+        if matches!(barrier.what, What::Own { length: 0, .. }) {
+            // Its own bytes were dropped; the bare name does as well.
+            let mut bytes = Vec::new();
+            encode::command(&mut bytes, &[command::name(own).as_bytes()]);
+            self.to_upstream.push(&bytes);
+            self.note(Name::Own(own), 1);
+            self.end_barrier(barrier);
+        } else {
+            self.pass_held(Pass::Counted);
+        }
+    }
+
+    /// Scans what is held again, its first command going through.
+    fn pass_held(&mut self, pass: Pass) {
+        self.pass_next = Some(pass);
+        self.rescan = true;
+    }
+
+    fn begin_client_reply(&mut self, mode: ReplyMode, refused_here: bool, mut barrier: Barrier) {
+        match (self.reply_mode, mode) {
+            // Answered, with OK, an error or QUEUED.
+            (ReplyMode::On, ReplyMode::On) => self.pass_held(Pass::Counted),
+            (ReplyMode::On, _) if refused_here => self.pass_held(Pass::Counted),
+            // It will be obeyed in silence if CLIENT REPLY is allowed at all.
+            (ReplyMode::On, _) => {
+                self.ask(|out| encode::command(out, &[b"CLIENT", b"REPLY", b"ON"]));
+                barrier.phase = Phase::Probe { missing: 1 };
+                self.barrier = Some(barrier);
+            }
+            // Queued without a word: nobody will tell.
+            _ if self.blind_multi => self.relay_from_here(),
+            (_, ReplyMode::On) => {
+                self.reply_mode = ReplyMode::On;
+                self.pass_held(Pass::Counted);
+            }
+            // SKIP has no effect while replies are off.
+            (ReplyMode::Off, _) => self.pass_held(Pass::Unanswered(ReplyMode::Off)),
+            (ReplyMode::Skip, mode) => self.pass_held(Pass::Unanswered(mode)),
+        }
+    }
+
+    /// Sends a command of the proxy's own whose reply the client does not see.
+    fn ask(&mut self, command: impl FnOnce(&mut Vec<u8>)) {
+        let mut bytes = Vec::new();
+        command(&mut bytes);
+        self.to_upstream.push(&bytes);
+        // Nothing else is owed, so there is room.
+        let _ = self.owed.push(Entry::Ours);
+    }
+
+    fn begin_own(&mut self, mut barrier: Barrier) {
+        let What::Own { own, words, length, silent } = &mut barrier.what else { return };
+        *silent = self.reply_mode != ReplyMode::On;
+        let checked = match words {
+            Ok(words) => command::check_arity(*own, words.len() + 1),
+            Err(error) => Err(error.clone()),
+        };
+        if self.reply_mode == ReplyMode::Skip {
+            // Uses the flag up, as any command would.
+            let bytes = self.held[..*length].to_vec();
+            self.to_upstream.push(if bytes.is_empty() { b"LOCK\r\n" } else { &bytes });
+            self.reply_mode = ReplyMode::On;
+        }
+        let key = match (checked, words) {
+            (Ok(()), Ok(words)) => command::full_key(&words[0], &self.shared.locks),
+            (Err(error), _) => {
+                return self.answer_error(barrier, &error.to_string(), Outcome::BadRequest);
+            }
+            (Ok(()), Err(error)) => {
+                let error = error.to_string();
+                return self.answer_error(barrier, &error, Outcome::BadRequest);
+            }
+        };
+        // A flag for the next command only must be used up; a silent one must
+        // learn that earlier commands are done.
+        let ask = *silent || std::mem::take(&mut self.next_only);
+        if !ask && self.permissions.remembered(&key, Instant::now()) {
+            return self.ask_nodes(barrier);
+        }
+        let mut missing = 1;
+        if self.reply_mode == ReplyMode::Off {
+            self.ask(|out| encode::command(out, &[b"CLIENT", b"REPLY", b"ON"]));
+            missing = 2;
+        }
+        self.ask(|out| authorize::probe(out, &key));
+        barrier.phase = Phase::Probe { missing };
+        self.barrier = Some(barrier);
+    }
+
+    /// A reply to [`Session::ask`] has come.
+    pub(super) fn probe_answered(&mut self, reply: &[u8]) {
+        let Some(mut barrier) = self.barrier.take() else { return };
+        if let Phase::Probe { missing } = &mut barrier.phase
+            && *missing > 1
+        {
+            *missing -= 1;
+            self.barrier = Some(barrier);
+            return;
+        }
+        match &barrier.what {
+            What::ClientReply(mode) if reply.starts_with(b"+OK") => {
+                self.pass_held(Pass::Unanswered(*mode));
+            }
+            What::ClientReply(_) | What::Pass => self.pass_held(Pass::Counted),
+            What::Own { words, .. } => {
+                if self.reply_mode == ReplyMode::Off {
+                    let mut off = Vec::new();
+                    encode::command(&mut off, &[b"CLIENT", b"REPLY", b"OFF"]);
+                    self.to_upstream.push(&off);
+                }
+                match authorize::read(reply) {
+                    Permission::Refused(error) => {
+                        self.answer_error(barrier, &error, Outcome::Denied);
+                    }
+                    Permission::Granted => {
+                        if let Ok([key, ..]) = words.as_deref() {
+                            let key = command::full_key(key, &self.shared.locks);
+                            self.permissions.remember(&key, Instant::now());
+                        }
+                        self.ask_nodes(barrier);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The client may: reads the words and asks the nodes.
+    fn ask_nodes(&mut self, mut barrier: Barrier) {
+        let What::Own { own, words, .. } = &barrier.what else { return };
+        let words = words.as_deref().unwrap_or_default();
+        match command::parse(*own, words, &self.shared.locks) {
+            Ok(request) => {
+                barrier.phase = Phase::Run(Box::pin(self.start_running(request)));
+                self.barrier = Some(barrier);
+            }
+            Err(error) => {
+                let error = error.to_string();
+                self.answer_error(barrier, &error, Outcome::BadRequest);
+            }
+        }
+    }
+
+    fn answer_error(&mut self, barrier: Barrier, error: &str, outcome: Outcome) {
+        if let What::Own { own, .. } = barrier.what {
+            self.shared.metrics.lock_request(operation(own), outcome, barrier.since.elapsed());
+        }
+        let mut answer = Vec::new();
+        encode::error(&mut answer, error);
+        self.answer(barrier, answer);
+    }
+
+    /// Answers at the next boundary between frames, or not at all where
+    /// replies are off.
+    fn answer(&mut self, mut barrier: Barrier, answer: Vec<u8>) {
+        if matches!(barrier.what, What::Own { silent: true, .. }) {
+            self.end_barrier(&barrier);
+        } else {
+            barrier.phase = Phase::Answer(answer);
+            self.barrier = Some(barrier);
+        }
+    }
+
+    /// The command is done: what came behind it goes on.
+    fn end_barrier(&mut self, barrier: &Barrier) {
+        if let What::Own { length, .. } = barrier.what {
+            self.held.drain(..length.min(self.held.len()));
+            self.rescan = !self.held.is_empty();
+        }
+    }
+
+    /// Gives the barrier up. A LOCK under way is released on every node when
+    /// its future is dropped.
+    pub(super) fn abort_barrier(&mut self) {
+        if let Some(Barrier { what: What::Own { own, .. }, since, .. }) = self.barrier.take() {
+            self.shared.metrics.lock_request(operation(own), Outcome::Aborted, since.elapsed());
+        }
+    }
+}

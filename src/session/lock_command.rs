@@ -1,0 +1,214 @@
+//! LOCK, UNLOCK and RENEW on the engine, and what the client is told.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    time::{Duration, Instant},
+};
+
+use super::Session;
+use crate::{
+    command::Request,
+    lock::{Acquire, Grant, NoQuorum, NotGranted, Release, Renew},
+    metrics::{Operation, Outcome},
+    resp::encode,
+};
+
+/// Tokens remembered on one connection. Those whose TTL has run out make room
+/// first; a connection that holds more at once must name its tokens itself.
+const MAX_TOKENS: usize = 10_000;
+
+/// A token that this connection was granted, for UNLOCK and RENEW without one.
+#[derive(Debug)]
+struct Held {
+    token: Vec<u8>,
+    ttl: Duration,
+    until: Instant,
+}
+
+/// The tokens that this connection was granted, by key.
+#[derive(Debug, Default)]
+pub struct Tokens {
+    held: HashMap<Vec<u8>, Held>,
+}
+
+impl Tokens {
+    fn insert(&mut self, key: Vec<u8>, held: Held, now: Instant) {
+        if self.held.len() >= MAX_TOKENS {
+            self.held.retain(|_, held| held.until > now);
+        }
+        if self.held.len() < MAX_TOKENS || self.held.contains_key(&key) {
+            self.held.insert(key, held);
+        }
+    }
+
+    /// Forgets the token of `key` if it is this one.
+    fn remove(&mut self, key: &[u8], token: &[u8]) {
+        if self.held.get(key).is_some_and(|held| held.token == token) {
+            self.held.remove(key);
+        }
+    }
+}
+
+/// A request on its way through the nodes.
+pub struct Running {
+    key: Vec<u8>,
+    token: Vec<u8>,
+    ttl: Duration,
+    since: Instant,
+    /// None: the connection holds no token for that key, so there is nobody to ask.
+    asking: Option<Asking>,
+    operation: Operation,
+}
+
+enum Asking {
+    Lock(Acquire),
+    Unlock(Release),
+    Renew(Renew),
+}
+
+enum Told {
+    Lock(Result<Grant, NotGranted>),
+    Unlock(Result<bool, NoQuorum>),
+    Renew(Result<Option<Duration>, NoQuorum>),
+    Nothing,
+}
+
+/// A request and what the nodes said.
+pub struct Finished {
+    key: Vec<u8>,
+    token: Vec<u8>,
+    ttl: Duration,
+    since: Instant,
+    operation: Operation,
+    told: Told,
+}
+
+impl fmt::Debug for Running {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Running({:?})", self.operation)
+    }
+}
+
+impl Running {
+    /// Ready once a quorum has decided, or cannot.
+    pub fn poll_answer(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Finished> {
+        let this = self.get_mut();
+        let told = match &mut this.asking {
+            Some(Asking::Lock(asking)) => Told::Lock(ready!(Pin::new(asking).poll(cx))),
+            Some(Asking::Unlock(asking)) => Told::Unlock(ready!(Pin::new(asking).poll(cx))),
+            Some(Asking::Renew(asking)) => Told::Renew(ready!(Pin::new(asking).poll(cx))),
+            None => Told::Nothing,
+        };
+        Poll::Ready(Finished {
+            key: std::mem::take(&mut this.key),
+            token: std::mem::take(&mut this.token),
+            ttl: this.ttl,
+            since: this.since,
+            operation: this.operation,
+            told,
+        })
+    }
+}
+
+/// A token nobody can guess: 128 random bits as 32 hexadecimal digits.
+fn new_token() -> Vec<u8> {
+    format!("{:032x}", rand::random::<u128>()).into_bytes()
+}
+
+impl Session {
+    /// Asks the nodes.
+    pub(super) fn start_running(&mut self, request: Request) -> Running {
+        let engine = &self.shared.engine;
+        let mut running = Running {
+            key: Vec::new(),
+            token: Vec::new(),
+            ttl: Duration::ZERO,
+            since: Instant::now(),
+            asking: None,
+            operation: Operation::Lock,
+        };
+        match request {
+            Request::Lock { key, token, ttl } => {
+                let token = token.unwrap_or_else(new_token);
+                running.asking = Some(Asking::Lock(engine.acquire(&key, &token, ttl)));
+                Running { key, token, ttl, ..running }
+            }
+            Request::Unlock { key, token } => {
+                let token = token.or_else(|| self.tokens.held.get(&key).map(|h| h.token.clone()));
+                running.asking =
+                    token.as_ref().map(|token| Asking::Unlock(engine.release(&key, token)));
+                let token = token.unwrap_or_default();
+                Running { key, token, operation: Operation::Unlock, ..running }
+            }
+            Request::Renew { key, token, ttl } => {
+                let held = self.tokens.held.get(&key);
+                let token = token.or_else(|| held.map(|held| held.token.clone()));
+                let before = held.filter(|h| Some(&h.token) == token.as_ref()).map(|h| h.ttl);
+                let ttl = ttl.or(before).unwrap_or(self.shared.locks.default_ttl);
+                running.asking =
+                    token.as_ref().map(|token| Asking::Renew(engine.renew(&key, token, ttl)));
+                let token = token.unwrap_or_default();
+                Running { key, token, ttl, operation: Operation::Renew, ..running }
+            }
+        }
+    }
+
+    /// Notes what the nodes said and words the reply.
+    pub(super) fn finish_running(&mut self, finished: Finished) -> Vec<u8> {
+        let Finished { key, token, ttl, since, operation, told } = finished;
+        let mut out = Vec::new();
+        let now = Instant::now();
+        let outcome = match told {
+            Told::Lock(Ok(grant)) => {
+                encode::array(&mut out, 3);
+                encode::bulk(&mut out, &token);
+                encode::integer(&mut out, i64::try_from(grant.fence).unwrap_or(i64::MAX));
+                encode::integer(&mut out, millis(grant.validity));
+                self.tokens.insert(key, Held { token, ttl, until: now + ttl }, now);
+                Outcome::Ok
+            }
+            Told::Lock(Err(NotGranted::Held { .. })) => {
+                encode::null_array(&mut out, self.state.resp3);
+                Outcome::NotHeld
+            }
+            Told::Unlock(Ok(released)) => {
+                self.tokens.remove(&key, &token);
+                encode::integer(&mut out, i64::from(released));
+                if released { Outcome::Ok } else { Outcome::NotHeld }
+            }
+            Told::Renew(Ok(Some(validity))) => {
+                encode::integer(&mut out, millis(validity));
+                if self.tokens.held.get(&key).is_some_and(|held| held.token == token) {
+                    self.tokens.insert(key, Held { token, ttl, until: now + ttl }, now);
+                }
+                Outcome::Ok
+            }
+            Told::Renew(Ok(None)) => {
+                self.tokens.remove(&key, &token);
+                encode::integer(&mut out, 0);
+                Outcome::NotHeld
+            }
+            Told::Nothing => {
+                encode::integer(&mut out, 0);
+                Outcome::NotHeld
+            }
+            Told::Lock(Err(NotGranted::NoQuorum(error)))
+            | Told::Unlock(Err(error))
+            | Told::Renew(Err(error)) => {
+                encode::error(&mut out, &format!("NOQUORUM {error}"));
+                Outcome::NoQuorum
+            }
+        };
+        self.shared.metrics.lock_request(operation, outcome, since.elapsed());
+        out
+    }
+}
+
+/// Whole milliseconds, rounded down: a validity must not be overstated.
+fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}

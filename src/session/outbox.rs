@@ -1,0 +1,88 @@
+//! Bytes that a socket did not take yet.
+
+use std::{
+    io,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use tokio::io::AsyncWrite;
+
+use crate::net::Stream;
+
+/// Memory kept for the next time once everything is written; more is given back.
+const KEEP: usize = 4 * 1024;
+
+/// What is still to be written to one socket, in order.
+#[derive(Debug, Default)]
+pub struct Outbox {
+    bytes: Vec<u8>,
+    /// How much of `bytes` has been written.
+    written: usize,
+}
+
+impl Outbox {
+    /// Whether the socket has taken everything.
+    pub fn is_empty(&self) -> bool {
+        self.bytes.is_empty()
+    }
+
+    /// Bytes still to be written.
+    pub fn len(&self) -> usize {
+        self.bytes.len() - self.written
+    }
+
+    /// Puts bytes at the end, without writing yet.
+    pub fn push(&mut self, bytes: &[u8]) {
+        self.bytes.extend_from_slice(bytes);
+    }
+
+    /// Writes `bytes` after what is there, straight from where they are if
+    /// nothing waits before them; keeps what the socket does not take.
+    ///
+    /// # Errors
+    /// As the socket says.
+    pub fn send(
+        &mut self,
+        stream: &mut Stream,
+        cx: &mut Context<'_>,
+        mut bytes: &[u8],
+    ) -> io::Result<()> {
+        if self.is_empty() {
+            while !bytes.is_empty() {
+                match Pin::new(&mut *stream).poll_write(cx, bytes) {
+                    Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
+                    Poll::Ready(Ok(n)) => bytes = &bytes[n..],
+                    Poll::Ready(Err(error)) => return Err(error),
+                    Poll::Pending => break,
+                }
+            }
+        }
+        self.push(bytes);
+        Ok(())
+    }
+
+    /// Writes what is there; ready once all of it is written.
+    ///
+    /// # Errors
+    /// As the socket says.
+    pub fn poll_flush(
+        &mut self,
+        stream: &mut Stream,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<()>> {
+        while self.written < self.bytes.len() {
+            match ready!(Pin::new(&mut *stream).poll_write(cx, &self.bytes[self.written..]))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                n => self.written += n,
+            }
+        }
+        self.written = 0;
+        if self.bytes.capacity() > KEEP {
+            self.bytes = Vec::new();
+        } else {
+            self.bytes.clear();
+        }
+        Poll::Ready(Ok(()))
+    }
+}

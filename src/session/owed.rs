@@ -1,0 +1,229 @@
+//! Which replies the data node still owes, in order, and what each will tell.
+//!
+//! The queue holds one entry for each command whose reply matters, and one
+//! counter for each run of others. Frames that answer nothing (pushes, messages
+//! to a RESP2 subscriber, MONITOR's lines) are told from replies by their shape.
+
+use std::collections::VecDeque;
+
+use super::state::State;
+use crate::resp::{reply::Frame, request::Channels};
+
+/// Entries kept before exact counting is given up: a client must pipeline that
+/// many state-changing commands (MULTI, SUBSCRIBE, …) without reading to get
+/// there, and 24 bytes an entry keep that under 2 MB.
+const MAX_ENTRIES: usize = 65_536;
+
+/// What is owed for one or several commands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Entry {
+    /// So many replies that tell nothing.
+    Plain(u32),
+    /// One reply to a command that must not be queued by MULTI, as its effects
+    /// inside EXEC cannot be followed.
+    Unqueued,
+    /// MULTI.
+    Multi,
+    /// EXEC.
+    Exec,
+    /// DISCARD.
+    Discard,
+    /// A confirmation for each of so many channels, or one error.
+    Subscribe(Channels, usize),
+    /// The same; none: all subscriptions of the kind.
+    Unsubscribe(Channels, Option<usize>),
+    /// HELLO.
+    Hello,
+    /// RESET.
+    Reset,
+    /// MONITOR.
+    Monitor,
+    /// SYNC or PSYNC.
+    Sync,
+    /// The reply to a command that the proxy sent for itself.
+    Ours,
+}
+
+/// What is to be done with a frame.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Verdict {
+    /// Pass it on.
+    Pass,
+    /// It was not expected, or nothing behind it can be: pass it on, and
+    /// everything else untouched from here.
+    Lost,
+}
+
+/// The replies owed on one connection.
+#[derive(Debug, Default)]
+pub struct Owed {
+    queue: VecDeque<Entry>,
+}
+
+impl Owed {
+    /// Notes a command that was forwarded. False: too many to follow.
+    #[must_use]
+    pub fn push(&mut self, entry: Entry) -> bool {
+        if let (Some(Entry::Plain(run)), Entry::Plain(more)) = (self.queue.back_mut(), entry)
+            && let Some(sum) = run.checked_add(more)
+        {
+            *run = sum;
+            return true;
+        }
+        if self.queue.len() >= MAX_ENTRIES {
+            return false;
+        }
+        self.queue.push_back(entry);
+        true
+    }
+
+    /// Whether every reply has arrived.
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Whether the next reply must be looked at before it is passed on: the
+    /// proxy's own, or what may begin a replication stream.
+    pub fn next_is_special(&self) -> bool {
+        matches!(self.queue.front(), Some(Entry::Ours | Entry::Sync))
+    }
+
+    /// Whether the next reply may turn the connection into a replication stream.
+    pub fn next_is_sync(&self) -> bool {
+        self.queue.front() == Some(&Entry::Sync)
+    }
+
+    /// Forgets everything, giving back the memory.
+    pub fn clear(&mut self) {
+        self.queue = VecDeque::new();
+    }
+
+    /// Takes in one whole frame.
+    #[inline]
+    pub fn frame(&mut self, frame: Frame<'_>, state: &mut State) -> Verdict {
+        if let Some(Entry::Plain(run)) = self.queue.front_mut()
+            && !frame.is_push()
+            && state.is_plain()
+        {
+            *run -= 1;
+            if *run == 0 {
+                self.pop(state);
+            }
+            return Verdict::Pass;
+        }
+        self.uncommon(frame, state)
+    }
+
+    fn uncommon(&mut self, frame: Frame<'_>, state: &mut State) -> Verdict {
+        if self.confirmation(frame, state) {
+            return Verdict::Pass;
+        }
+        if frame.is_push()
+            || (state.monitor && is_monitor_line(frame.head))
+            || (state.is_resp2_subscriber() && is_message(frame))
+        {
+            return Verdict::Pass;
+        }
+        let Some(front) = self.queue.front_mut() else { return Verdict::Lost };
+        let queued = frame.head.starts_with(b"+QUEUED");
+        let ok = frame.head.starts_with(b"+OK");
+        match front {
+            Entry::Plain(run) if *run > 1 => {
+                *run -= 1;
+                return Verdict::Pass;
+            }
+            Entry::Plain(_) | Entry::Ours => {}
+            Entry::Multi => state.multi |= ok,
+            // Redis ends the transaction even where it refuses EXEC.
+            Entry::Exec => state.multi = false,
+            Entry::Discard => state.multi &= !ok,
+            Entry::Reset if frame.head.starts_with(b"+RESET") => *state = State::default(),
+            Entry::Hello if frame.kind() == b'%' => state.resp3 = true,
+            Entry::Hello if frame.kind() == b'*' => state.resp3 = false,
+            Entry::Monitor if ok => state.monitor = true,
+            // Inside EXEC's reply their frames cannot be told apart.
+            Entry::Unqueued
+            | Entry::Subscribe(..)
+            | Entry::Unsubscribe(..)
+            | Entry::Hello
+            | Entry::Monitor
+                if queued =>
+            {
+                return Verdict::Lost;
+            }
+            // One error for the whole command.
+            Entry::Subscribe(..) | Entry::Unsubscribe(..) if frame.kind() != b'-' => {
+                return Verdict::Lost;
+            }
+            _ => {}
+        }
+        self.pop(state);
+        Verdict::Pass
+    }
+
+    /// Whether the frame confirms a subscription or its end for the first entry.
+    fn confirmation(&mut self, frame: Frame<'_>, state: &mut State) -> bool {
+        let Some(front) = self.queue.front_mut() else { return false };
+        let left = match front {
+            Entry::Subscribe(kind, left) if confirms(frame, "subscribe", *kind) => {
+                state.set_subscriptions(*kind, frame.last_integer);
+                left
+            }
+            Entry::Unsubscribe(kind, left) if confirms(frame, "unsubscribe", *kind) => {
+                // Without channels Redis confirms each there is, or the lack of any.
+                let left = left.get_or_insert(state.subscriptions(*kind).max(1) as usize);
+                state.set_subscriptions(*kind, frame.last_integer);
+                left
+            }
+            _ => return false,
+        };
+        *left -= 1;
+        if *left == 0 {
+            self.pop(state);
+        }
+        true
+    }
+
+    /// Ends the first entry, and those behind it to which Redis will say nothing:
+    /// after MONITOR, MONITOR and SYNC have no reply.
+    fn pop(&mut self, state: &State) {
+        self.queue.pop_front();
+        while state.monitor && matches!(self.queue.front(), Some(Entry::Monitor | Entry::Sync)) {
+            self.queue.pop_front();
+        }
+    }
+}
+
+fn confirms(frame: Frame<'_>, verb: &str, kind: Channels) -> bool {
+    if !matches!(frame.kind(), b'*' | b'>') {
+        return false;
+    }
+    let Some(name) = frame.first_element() else { return false };
+    let letter: &[u8] = match kind {
+        Channels::Plain => b"",
+        Channels::Pattern => b"p",
+        Channels::Shard => b"s",
+    };
+    name.strip_prefix(letter) == Some(verb.as_bytes())
+}
+
+fn is_message(frame: Frame<'_>) -> bool {
+    frame.kind() == b'*'
+        && matches!(frame.first_element(), Some(b"message" | b"pmessage" | b"smessage"))
+}
+
+/// `+1699999999.123456 [`: no command answers with a status of that shape.
+fn is_monitor_line(head: &[u8]) -> bool {
+    let Some(text) = head.strip_prefix(b"+") else { return false };
+    let seconds = text.iter().take_while(|b| b.is_ascii_digit()).count();
+    match text.get(seconds..seconds + 9) {
+        Some([b'.', micros @ .., b' ', b'[']) => {
+            seconds > 0 && micros.iter().all(u8::is_ascii_digit)
+        }
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+#[path = "owed_tests.rs"]
+mod tests;

@@ -1,0 +1,108 @@
+//! Data node → client: pass the replies on and follow what they tell.
+
+use std::{
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use tokio::io::{AsyncRead, ReadBuf};
+
+use super::{READ, Session, Step, owed::Verdict};
+use crate::{metrics::CloseReason, resp::reply::Next};
+
+/// How much of the reply to a command of the proxy's own is kept: an error line.
+const OWN_REPLY_LIMIT: usize = 1024;
+
+impl Session {
+    /// Sends what waits for the client, then reads from the data node as long
+    /// as the client takes it. While a barrier needs the replies before it, they
+    /// are read even if the client does not, up to `barrier_buffer`.
+    pub(super) fn poll_replies(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Step {
+        let mut moved = false;
+        loop {
+            if !self.to_client.is_empty() {
+                match self.to_client.poll_flush(&mut self.client, cx) {
+                    Poll::Ready(Ok(())) => moved = true,
+                    Poll::Ready(Err(_)) => return Err(CloseReason::Client),
+                    Poll::Pending if !self.barrier_needs_replies() => return Ok(moved),
+                    Poll::Pending if self.to_client.len() >= self.shared.barrier_buffer => {
+                        return Err(CloseReason::BarrierBuffer);
+                    }
+                    Poll::Pending => {}
+                }
+            }
+            if self.upstream_done {
+                return Ok(moved);
+            }
+            let mut read = ReadBuf::new(&mut buffer[..READ]);
+            match Pin::new(&mut self.upstream).poll_read(cx, &mut read) {
+                Poll::Pending => return Ok(moved),
+                Poll::Ready(Ok(())) if !read.filled().is_empty() => {}
+                // Whatever it said before it went has been read.
+                Poll::Ready(_) => {
+                    self.upstream_done = true;
+                    return Ok(true);
+                }
+            }
+            moved = true;
+            let end = read.filled().len();
+            self.shared.metrics.bytes_from_data.increment(end as u64);
+            if self.pass(cx, &buffer[..end]).is_err() {
+                return Err(CloseReason::Client);
+            }
+        }
+    }
+
+    /// Passes replies on, but for those to commands of the proxy's own.
+    fn pass(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> std::io::Result<()> {
+        let (mut from, mut pos) = (0, 0);
+        while !self.relay {
+            if self.replies.between_frames()
+                && pos < bytes.len()
+                && self.owed.next_is_special()
+                && !self.begin_special(bytes[pos])
+            {
+                break;
+            }
+            let begin = pos;
+            let next = self.replies.next(bytes, &mut pos);
+            let verdict = match next {
+                Next::Frame(frame) => Some(self.owed.frame(frame, &mut self.state)),
+                Next::End => None,
+                Next::Broken => Some(Verdict::Lost),
+            };
+            if let Some(reply) = &mut self.own_reply {
+                let room = OWN_REPLY_LIMIT.saturating_sub(reply.len());
+                reply.extend_from_slice(&bytes[begin..pos.min(begin + room)]);
+                self.to_client.push(&bytes[from..begin]);
+                from = pos;
+            }
+            match verdict {
+                None => break,
+                Some(Verdict::Lost) => self.relay_from_here(),
+                Some(Verdict::Pass) => {
+                    if let Some(reply) = self.own_reply.take() {
+                        self.probe_answered(&reply);
+                    }
+                }
+            }
+        }
+        self.to_client.send(&mut self.client, cx, &bytes[from..])
+    }
+
+    /// Looks at the first byte of a reply that is more than a reply.
+    /// False: from here on everything only passes.
+    fn begin_special(&mut self, first: u8) -> bool {
+        if self.owed.next_is_sync() {
+            // An error is an ordinary reply; anything else begins a replication
+            // stream, which is not RESP.
+            if first != b'-' {
+                self.relay_from_here();
+                return false;
+            }
+        } else if first != b'>' {
+            self.own_reply = Some(Vec::new());
+        }
+        true
+    }
+}

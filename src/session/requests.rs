@@ -1,0 +1,328 @@
+//! Client → data node: forward runs of commands, stop at those that must wait.
+
+use std::{
+    pin::Pin,
+    sync::atomic::Ordering,
+    task::{Context, Poll},
+};
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use super::{READ, Session, Step, barrier::Barrier, outbox::Outbox, owed::Entry};
+use crate::{
+    command::{BadRequest, MAX_WORDS},
+    metrics::CloseReason,
+    resp::request::{Name, Next, Own, ReplyMode, Split, split},
+};
+
+/// Bytes read ahead during a barrier, so that a client's FIN behind them is seen.
+const READ_AHEAD: usize = 64 * 1024;
+/// Bytes of a command of ours beside its key and token: lengths, options, numbers.
+const WORDS_SLACK: usize = 512;
+/// Forwarded in place of a dropped command whose bytes turned out to be
+/// malformed, so that Redis answers with its protocol error.
+const MALFORMED: &[u8] = b"*1\r\n$-1\r\n";
+
+/// How the command at the beginning of what is held goes on after its barrier.
+#[derive(Debug, Clone, Copy)]
+pub enum Pass {
+    /// It is forwarded and answered as any other.
+    Counted,
+    /// It is a CLIENT REPLY that will be obeyed without an answer.
+    Unanswered(ReplyMode),
+}
+
+/// A command of ours that is too long to be one: its bytes are dropped as they
+/// come, and then it is answered.
+#[derive(Debug, Clone, Copy)]
+pub struct Dropping {
+    own: Own,
+    words: usize,
+}
+
+impl Session {
+    /// Sends what waits for the data node, then reads from the client as long
+    /// as the data node takes it.
+    pub(super) fn poll_requests(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Step {
+        let mut moved = false;
+        loop {
+            if !self.to_upstream.is_empty() {
+                match self.to_upstream.poll_flush(&mut self.upstream, cx) {
+                    Poll::Ready(Ok(())) => moved = true,
+                    Poll::Ready(Err(_)) => self.upstream_is_dead(),
+                    Poll::Pending => return Ok(moved),
+                }
+            }
+            if self.upstream_dead {
+                return Ok(moved);
+            }
+            if self.rescan && self.barrier.is_none() {
+                self.rescan = false;
+                moved = true;
+                let held = std::mem::take(&mut self.held);
+                self.scan(cx, &held);
+                continue;
+            }
+            if self.client_done {
+                return Ok(self.pass_fin(cx) || moved);
+            }
+            let waiting = self.barrier.is_some();
+            let draining = self.shared.draining.load(Ordering::Relaxed);
+            if (waiting && self.held.len() >= READ_AHEAD) || (draining && self.is_at_rest()) {
+                return Ok(moved);
+            }
+            // Bytes held back are shown again with the new ones behind them.
+            let kept = if waiting { 0 } else { self.held.len() };
+            buffer[..kept].copy_from_slice(&self.held[..kept]);
+            let mut read = ReadBuf::new(&mut buffer[kept..kept + READ]);
+            match Pin::new(&mut self.client).poll_read(cx, &mut read) {
+                Poll::Pending => return Ok(moved),
+                Poll::Ready(Err(_)) => return Err(CloseReason::Client),
+                Poll::Ready(Ok(())) => moved = true,
+            }
+            let end = kept + read.filled().len();
+            if end == kept {
+                self.client_done = true;
+                self.client_hung_up();
+                continue;
+            }
+            self.shared.metrics.bytes_from_clients.increment((end - kept) as u64);
+            if waiting {
+                self.held.extend_from_slice(&buffer[..end]);
+            } else {
+                self.held.clear();
+                self.scan(cx, &buffer[..end]);
+            }
+        }
+    }
+
+    /// Forwards the commands in `bytes` up to the first that must wait.
+    fn scan(&mut self, cx: &mut Context<'_>, bytes: &[u8]) {
+        let (mut from, mut pos, mut others) = (0, 0, 0);
+        // Bytes from here on are kept back.
+        let keep = loop {
+            if self.relay {
+                break bytes.len();
+            }
+            match self.requests.next(bytes, &mut pos) {
+                Next::End => {
+                    if self.dropping.is_some() {
+                        from = bytes.len();
+                        if self.requests.between_commands() {
+                            self.answer_dropped();
+                        }
+                    }
+                    break bytes.len();
+                }
+                Next::Undecided => {
+                    if self.answer_dropped() {
+                        from = pos;
+                    }
+                    break pos;
+                }
+                Next::Broken => {
+                    self.shared.metrics.protocol_errors.increment(1);
+                    if self.dropping.take().is_some() {
+                        self.forward(cx, MALFORMED);
+                        from = bytes.len();
+                    }
+                    self.relay_from_here();
+                    break bytes.len();
+                }
+                Next::Command { name, arguments, at } => {
+                    if self.answer_dropped() {
+                        from = at;
+                        break at;
+                    }
+                    match (self.pass_next.take(), name) {
+                        (Some(Pass::Counted), _) => self.note(name, arguments),
+                        (Some(Pass::Unanswered(mode)), _) => {
+                            self.next_only = false;
+                            self.reply_mode = mode;
+                        }
+                        (None, Name::Own(own)) => {
+                            if self.intercept(own, arguments, &bytes[at..]) {
+                                break at;
+                            }
+                            self.forward(cx, &bytes[from..at]);
+                            from = at;
+                            continue;
+                        }
+                        (None, _) if self.must_wait(name) => {
+                            self.wait(Barrier::pass(name));
+                            break at;
+                        }
+                        (None, _) => self.note(name, arguments),
+                    }
+                    others += 1;
+                }
+            }
+        };
+        self.forward(cx, &bytes[from.min(keep)..keep]);
+        if others > 0 {
+            self.shared.metrics.commands_other.increment(others);
+        }
+        if keep < bytes.len() {
+            self.requests.restart();
+            self.held.extend_from_slice(&bytes[keep..]);
+        }
+    }
+
+    /// Begins a command of ours if all of it is there. False: it is to be dropped.
+    fn intercept(&mut self, own: Own, arguments: usize, bytes: &[u8]) -> bool {
+        let locks = &self.shared.locks;
+        let limit = locks.max_key + locks.max_token + WORDS_SLACK;
+        match split(bytes, MAX_WORDS, limit) {
+            Split::Whole { words, length } => self.wait(Barrier::own(own, words, length)),
+            Split::Incomplete => {}
+            Split::TooLong => {
+                self.dropping = Some(Dropping { own, words: arguments });
+                return false;
+            }
+        }
+        true
+    }
+
+    /// The last byte of a command being dropped has been seen: answers it.
+    /// False: none was being dropped.
+    fn answer_dropped(&mut self) -> bool {
+        let Some(Dropping { own, words }) = self.dropping.take() else { return false };
+        let error = match own {
+            _ if words <= MAX_WORDS => BadRequest::TooLong,
+            Own::Unlock => BadRequest::Arity(own),
+            Own::Lock | Own::Renew => BadRequest::Syntax,
+        };
+        self.wait(Barrier::refused(own, error));
+        true
+    }
+
+    /// Whether this command may only be sent once every earlier reply is in:
+    /// CLIENT REPLY, because only then is it known whether it will be obeyed;
+    /// AUTH and HELLO, because Redis 7.4 to 8 may drop the reply to a failing
+    /// one behind other output.
+    fn must_wait(&self, name: Name) -> bool {
+        match name {
+            Name::ClientReply(_) => true,
+            Name::Auth | Name::Hello => !self.owed.is_empty(),
+            _ => false,
+        }
+    }
+
+    /// Notes what the data node will answer to a command that is forwarded.
+    pub(super) fn note(&mut self, name: Name, arguments: usize) {
+        self.next_only = name == Name::NextOnly;
+        match name {
+            Name::Exec | Name::Discard | Name::Reset => {
+                self.blind_multi = false;
+                if std::mem::take(&mut self.auth_queued) || name == Name::Reset {
+                    self.permissions.forget();
+                }
+            }
+            Name::Auth | Name::Hello => {
+                self.permissions.forget();
+                self.auth_queued = true;
+            }
+            _ => {}
+        }
+        if self.reply_mode != ReplyMode::On {
+            return self.note_unanswered(name);
+        }
+        let entry = match name {
+            Name::Blank => return,
+            Name::Replconf => return self.relay_from_here(),
+            Name::Multi => Entry::Multi,
+            Name::Exec => Entry::Exec,
+            Name::Discard => Entry::Discard,
+            Name::Subscribe(kind) if arguments > 1 => Entry::Subscribe(kind, arguments - 1),
+            Name::Unsubscribe(kind) => {
+                Entry::Unsubscribe(kind, (arguments > 1).then(|| arguments - 1))
+            }
+            Name::Hello => Entry::Hello,
+            Name::Reset => Entry::Reset,
+            Name::Monitor => Entry::Monitor,
+            Name::Sync => Entry::Sync,
+            Name::ClientReply(_) => Entry::Unqueued,
+            _ => Entry::Plain(1),
+        };
+        if !self.owed.push(entry) {
+            self.relay_from_here();
+        }
+    }
+
+    /// Notes a command to which CLIENT REPLY OFF or SKIP allows no reply.
+    fn note_unanswered(&mut self, name: Name) {
+        let skipped = self.reply_mode == ReplyMode::Skip;
+        if skipped {
+            self.reply_mode = ReplyMode::On;
+        }
+        match name {
+            Name::Multi => self.blind_multi = true,
+            Name::Quit => self.start_linger(),
+            // Shown even while replies are off, and turns them on.
+            Name::Reset if !skipped => {
+                self.reply_mode = ReplyMode::On;
+                if !self.owed.push(Entry::Reset) {
+                    self.relay_from_here();
+                }
+            }
+            // Nobody will tell how these ended.
+            Name::Reset
+            | Name::Subscribe(_)
+            | Name::Unsubscribe(_)
+            | Name::Hello
+            | Name::Monitor
+            | Name::Sync
+            | Name::Replconf => self.relay_from_here(),
+            _ => {}
+        }
+    }
+
+    /// Sends bytes to the data node, or drops them where it takes no more.
+    pub(super) fn forward(&mut self, cx: &mut Context<'_>, bytes: &[u8]) {
+        if !bytes.is_empty()
+            && !self.upstream_dead
+            && self.to_upstream.send(&mut self.upstream, cx, bytes).is_err()
+        {
+            self.upstream_is_dead();
+        }
+    }
+
+    /// The data node has closed, but what it said before may still be on its way.
+    fn upstream_is_dead(&mut self) {
+        self.upstream_dead = true;
+        self.to_upstream = Outbox::default();
+    }
+
+    /// Passes the client's FIN on, once everything before it is sent.
+    fn pass_fin(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.barrier.is_some() || self.upstream_shut {
+            return false;
+        }
+        if !self.held.is_empty() {
+            // The beginning of a command that will never be whole.
+            let held = std::mem::take(&mut self.held);
+            self.forward(cx, &held);
+            return true;
+        }
+        match Pin::new(&mut self.upstream).poll_shutdown(cx) {
+            Poll::Pending => false,
+            Poll::Ready(_) => {
+                self.upstream_shut = true;
+                true
+            }
+        }
+    }
+
+    /// The client has sent FIN: a LOCK is not wanted any more, nor is what was
+    /// to run under it. Anything else may finish, within a limit.
+    fn client_hung_up(&mut self) {
+        match &self.barrier {
+            Some(barrier) if barrier.is_lock() => {
+                self.abort_barrier();
+                self.held.clear();
+            }
+            Some(_) => self.start_linger(),
+            None => {}
+        }
+    }
+}
