@@ -208,10 +208,15 @@ impl Session {
         })
     }
 
+    /// One turn of everything. True: it may be worth another.
     fn step(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Step {
+        let waited = self.barrier.is_some();
         let mut moved = self.poll_requests(cx, buffer)?;
         moved |= self.poll_replies(cx, buffer)?;
         moved |= self.poll_barrier(cx)?;
+        // Each direction goes on until its sockets stop it; only a barrier
+        // makes one wait for the other.
+        let entangled = waited || self.barrier.is_some() || self.rescan;
         self.poll_linger(cx)?;
         if self.upstream_done && self.to_client.is_empty() && !self.answer_is_near() {
             return Err(if self.client_done { CloseReason::Client } else { CloseReason::Upstream });
@@ -219,7 +224,7 @@ impl Session {
         if self.shared.draining.load(Ordering::Relaxed) && self.is_at_rest() {
             return Err(CloseReason::Shutdown);
         }
-        Ok(moved)
+        Ok(moved && entangled)
     }
 
     /// Whether nothing that was begun is unfinished.

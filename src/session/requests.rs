@@ -64,7 +64,11 @@ impl Session {
                 continue;
             }
             if self.client_done {
-                return Ok(self.pass_fin(cx) || moved);
+                if !self.pass_fin(cx) {
+                    return Ok(moved);
+                }
+                moved = true;
+                continue;
             }
             let waiting = self.barrier.is_some();
             let draining = self.shared.draining.load(Ordering::Relaxed);
