@@ -87,6 +87,20 @@ impl ReplyScanner {
         self.remaining == 0
     }
 
+    /// Moves over at most `most` frames of the common, flat kinds that are
+    /// whole in these bytes, and counts them. It stops at anything else, which
+    /// is then for [`ReplyScanner::next`].
+    #[inline]
+    pub fn skip_flat(&mut self, buf: &[u8], pos: &mut usize, most: u32) -> u32 {
+        let mut count = 0;
+        while self.remaining == 0 && count < most {
+            let Some(length) = flat_length(&buf[*pos..]) else { break };
+            *pos += length;
+            count += 1;
+        }
+        count
+    }
+
     /// Looks on from `*pos` and moves it behind what was seen.
     #[inline]
     pub fn next<'a>(&'a mut self, buf: &'a [u8], pos: &mut usize) -> Next<'a> {
@@ -210,6 +224,27 @@ impl ReplyScanner {
             // A null bulk string.
             _ => self.element_done(),
         }
+    }
+}
+
+/// The length of the flat frame that `buf` begins with, if all of it is there
+/// and nothing about it is unusual.
+#[inline]
+fn flat_length(buf: &[u8]) -> Option<usize> {
+    match *buf.first()? {
+        b'+' | b'-' | b':' => Some(memchr::memchr(b'\n', buf)? + 1),
+        b'$' => {
+            let mut value = 0;
+            for (at, byte) in buf.iter().enumerate().take(8).skip(1) {
+                match byte {
+                    b'0'..=b'9' => value = value * 10 + usize::from(byte - b'0'),
+                    b'\r' => return Some(at + 2 + value + 2).filter(|length| *length <= buf.len()),
+                    _ => return None,
+                }
+            }
+            None
+        }
+        _ => None,
     }
 }
 

@@ -160,36 +160,51 @@ impl RequestScanner {
     /// bytes begin, after `Broken` at most one length line further.
     #[inline]
     pub fn next(&mut self, buf: &[u8], pos: &mut usize) -> Next {
+        if self.phase != Phase::Start
+            && let Some(stopped) = self.skip(buf, pos)
+        {
+            return stopped;
+        }
+        self.start(buf, pos)
+    }
+
+    /// Skips what is left of the command reported last. None: its end was reached.
+    #[inline]
+    fn skip(&mut self, buf: &[u8], pos: &mut usize) -> Option<Next> {
+        let (mut bytes, mut left) = match self.phase {
+            Phase::Start => return None,
+            Phase::Value { bytes, left } => (bytes, left),
+            Phase::Header { left } => (0, left),
+        };
         loop {
-            match self.phase {
-                Phase::Start => return self.start(buf, pos),
-                Phase::Value { bytes, left } => {
-                    let here = (buf.len() - *pos) as u64;
-                    if here < bytes {
-                        *pos = buf.len();
-                        self.phase = Phase::Value { bytes: bytes - here, left };
-                        return Next::End;
-                    }
-                    *pos += bytes as usize;
-                    self.phase = after_value(left);
+            let here = (buf.len() - *pos) as u64;
+            if here < bytes {
+                *pos = buf.len();
+                self.phase = Phase::Value { bytes: bytes - here, left };
+                return Some(Next::End);
+            }
+            *pos += bytes as usize;
+            if left == 0 {
+                self.phase = Phase::Start;
+                return None;
+            }
+            match self.argument_line(buf, pos) {
+                Line::Number { value, .. } if value >= 0 => bytes = value as u64 + 2,
+                Line::Incomplete => {
+                    self.phase = Phase::Header { left };
+                    return Some(Next::End);
                 }
-                Phase::Header { left } => {
-                    if *pos == buf.len() {
-                        return Next::End;
-                    }
-                    match self.argument_line(buf, pos) {
-                        Line::Number { value, .. } if value >= 0 => {
-                            self.phase = Phase::Value { bytes: value as u64 + 2, left: left - 1 };
-                        }
-                        Line::Incomplete => return Next::End,
-                        Line::Number { .. } | Line::Bad => return Next::Broken,
-                    }
+                Line::Number { .. } | Line::Bad => {
+                    self.phase = Phase::Header { left };
+                    return Some(Next::Broken);
                 }
             }
+            left -= 1;
         }
     }
 
     /// Reads an argument's length line, which an earlier call may have begun.
+    #[inline]
     fn argument_line(&mut self, buf: &[u8], pos: &mut usize) -> Line {
         if self.line_len == 0 {
             let line = line(&buf[*pos..], b'$');
@@ -205,7 +220,12 @@ impl RequestScanner {
             }
             return line;
         }
-        // Rare: the line was cut. At most HEADER_LIMIT bytes go this way.
+        self.cut_line(buf, pos)
+    }
+
+    /// Goes on with a line of which at most HEADER_LIMIT bytes came before.
+    #[cold]
+    fn cut_line(&mut self, buf: &[u8], pos: &mut usize) -> Line {
         while let Some(byte) = buf.get(*pos) {
             self.line[self.line_len] = *byte;
             self.line_len += 1;
@@ -268,13 +288,22 @@ impl RequestScanner {
     }
 }
 
-fn after_value(left: usize) -> Phase {
-    if left == 0 { Phase::Start } else { Phase::Header { left } }
-}
-
 /// Reads `<kind><number>\r<any byte>` at the beginning of `buf`.
 #[inline]
 fn line(buf: &[u8], kind: u8) -> Line {
+    match *buf {
+        // Numbers of one digit and of two are nearly all there are.
+        [first, digit @ b'0'..=b'9', b'\r', _, ..] if first == kind => {
+            Line::Number { value: i64::from(digit - b'0'), length: 4 }
+        }
+        [first, ten @ b'1'..=b'9', one @ b'0'..=b'9', b'\r', _, ..] if first == kind => {
+            Line::Number { value: i64::from(ten - b'0') * 10 + i64::from(one - b'0'), length: 5 }
+        }
+        _ => any_line(buf, kind),
+    }
+}
+
+fn any_line(buf: &[u8], kind: u8) -> Line {
     match buf.first() {
         None => return Line::Incomplete,
         Some(first) if *first != kind => return Line::Bad,

@@ -63,6 +63,7 @@ pub struct Owed {
 impl Owed {
     /// Notes a command that was forwarded. False: too many to follow.
     #[must_use]
+    #[inline]
     pub fn push(&mut self, entry: Entry) -> bool {
         if let (Some(Entry::Plain(run)), Entry::Plain(more)) = (self.queue.back_mut(), entry)
             && let Some(sum) = run.checked_add(more)
@@ -98,23 +99,28 @@ impl Owed {
         self.queue = VecDeque::new();
     }
 
-    /// Takes in one whole frame.
+    /// How many replies come next of which nothing but the number matters.
     #[inline]
-    pub fn frame(&mut self, frame: Frame<'_>, state: &mut State) -> Verdict {
-        if let Some(Entry::Plain(run)) = self.queue.front_mut()
-            && !frame.is_push()
-            && state.is_plain()
-        {
-            *run -= 1;
+    pub fn plain_run(&self, state: &State) -> u32 {
+        match self.queue.front() {
+            Some(Entry::Plain(run)) if state.is_plain() => *run,
+            _ => 0,
+        }
+    }
+
+    /// Takes in so many of [`Owed::plain_run`], pushes not counted.
+    #[inline]
+    pub fn plain(&mut self, count: u32, state: &State) {
+        if let Some(Entry::Plain(run)) = self.queue.front_mut() {
+            *run -= count;
             if *run == 0 {
                 self.pop(state);
             }
-            return Verdict::Pass;
         }
-        self.uncommon(frame, state)
     }
 
-    fn uncommon(&mut self, frame: Frame<'_>, state: &mut State) -> Verdict {
+    /// Takes in one whole frame.
+    pub fn frame(&mut self, frame: Frame<'_>, state: &mut State) -> Verdict {
         if self.confirmation(frame, state) {
             return Verdict::Pass;
         }

@@ -57,6 +57,11 @@ impl Session {
     fn pass(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> std::io::Result<()> {
         let (mut from, mut pos) = (0, 0);
         while !self.relay {
+            let run = self.owed.plain_run(&self.state);
+            if run > 0 {
+                let count = self.replies.skip_flat(bytes, &mut pos, run);
+                self.owed.plain(count, &self.state);
+            }
             if self.replies.between_frames()
                 && pos < bytes.len()
                 && self.owed.next_is_special()

@@ -213,8 +213,19 @@ impl Session {
     }
 
     /// Notes what the data node will answer to a command that is forwarded.
+    #[inline]
     pub(super) fn note(&mut self, name: Name, arguments: usize) {
         self.next_only = name == Name::NextOnly;
+        if name == Name::Other && self.reply_mode == ReplyMode::On {
+            if !self.owed.push(Entry::Plain(1)) {
+                self.relay_from_here();
+            }
+        } else {
+            self.note_special(name, arguments);
+        }
+    }
+
+    fn note_special(&mut self, name: Name, arguments: usize) {
         match name {
             Name::Exec | Name::Discard | Name::Reset => {
                 self.blind_multi = false;
