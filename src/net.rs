@@ -3,6 +3,10 @@
 //! Everything that touches a socket goes through [`Stream`], so that TLS and
 //! simulated networks have one place to enter.
 
+pub use outbox::Outbox;
+
+mod outbox;
+
 use std::{
     io,
     pin::Pin,

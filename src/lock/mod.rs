@@ -1,8 +1,24 @@
 //! What a lock is: votes of N independent Redis nodes, a quorum, a fence.
 //!
 //! Knows nothing of clients, their sockets or their protocol.
+//!
+//! - [`engine`]: acquire, release, renew: the algorithm.
+//! - `operation`: one request to all nodes, and their votes as they come in.
+//! - `quorum`: what votes come to; validity. Pure arithmetic.
+//! - `scripts`: the Lua that nodes run.
+//! - `node`: one lock node: whether it can be asked, what it has missed.
+//! - `link`: the ordered, pipelined connection to it; `connect` opens one,
+//!   `backoff` says when to try again, `reply` reads what comes back.
 
-mod engine;
+mod backoff;
+mod connect;
+pub mod engine;
+mod link;
+mod node;
+mod operation;
+mod quorum;
+mod reply;
+mod scripts;
 
 pub use engine::{Acquire, Engine, Release, Renew};
 

@@ -12,12 +12,10 @@
 //! - [`lock_command`]: LOCK, UNLOCK and RENEW on the engine, and their replies.
 //! - [`owed`], [`state`]: which replies are owed, and what they have told so far.
 //! - [`authorize`]: may this client lock this key.
-//! - [`outbox`]: bytes that a socket did not take yet.
 
 pub mod authorize;
 pub mod barrier;
 pub mod lock_command;
-pub mod outbox;
 pub mod owed;
 pub mod replies;
 pub mod requests;
@@ -39,14 +37,13 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    authorize::Permissions, barrier::Barrier, lock_command::Tokens, outbox::Outbox, owed::Owed,
-    state::State,
+    authorize::Permissions, barrier::Barrier, lock_command::Tokens, owed::Owed, state::State,
 };
 use crate::{
     config::LocksConfig,
     lock::Engine,
     metrics::{CloseReason, Metrics},
-    net::Stream,
+    net::{Outbox, Stream},
     resp::{
         reply::ReplyScanner,
         request::{INLINE_LIMIT, ReplyMode, RequestScanner},

@@ -8,10 +8,11 @@ use std::{
 
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::{READ, Session, Step, barrier::Barrier, outbox::Outbox, owed::Entry};
+use super::{READ, Session, Step, barrier::Barrier, owed::Entry};
 use crate::{
     command::{BadRequest, MAX_WORDS},
     metrics::CloseReason,
+    net::Outbox,
     resp::request::{Name, Next, Own, ReplyMode, Split, split},
 };
 

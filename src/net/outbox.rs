@@ -8,7 +8,7 @@ use std::{
 
 use tokio::io::AsyncWrite;
 
-use crate::net::Stream;
+use super::Stream;
 
 /// Memory kept for the next time once everything is written; more is given back.
 const KEEP: usize = 4 * 1024;

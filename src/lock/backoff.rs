@@ -1,0 +1,46 @@
+//! How long to wait before the next attempt to connect.
+
+use std::time::Duration;
+
+/// Before the second attempt.
+const FIRST: Duration = Duration::from_millis(50);
+/// At most: how long a node that is back may wait to be found.
+const LONGEST: Duration = Duration::from_secs(2);
+
+/// Exponential back-off with jitter, so that many proxies do not come back to
+/// a node all at once.
+#[derive(Debug, Default)]
+pub(super) struct Backoff {
+    failures: u32,
+}
+
+impl Backoff {
+    /// The pause after one more failure: between half and all of the doubled one before.
+    pub(super) fn next(&mut self) -> Duration {
+        let full = FIRST.saturating_mul(1 << self.failures.min(16)).min(LONGEST);
+        self.failures += 1;
+        full.mul_f64(rand::random_range(0.5..1.0))
+    }
+
+    /// It worked.
+    pub(super) fn reset(&mut self) {
+        self.failures = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_double_up_to_a_limit_and_are_never_equal() {
+        let mut backoff = Backoff::default();
+        let pauses: Vec<Duration> = (0..40).map(|_| backoff.next()).collect();
+        assert!(pauses[0] >= FIRST / 2 && pauses[0] < FIRST);
+        assert!(pauses.iter().all(|pause| *pause < LONGEST));
+        assert!(pauses[10..].iter().all(|pause| *pause >= LONGEST / 2));
+        assert_ne!(pauses[20], pauses[21]);
+        backoff.reset();
+        assert!(backoff.next() < FIRST);
+    }
+}

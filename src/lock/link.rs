@@ -1,0 +1,435 @@
+//! The ordered, pipelined connection to one lock node.
+//!
+//! One task owns the socket. Operations of all clients come through one FIFO
+//! queue into which sending is synchronous, leave in batches, one write each,
+//! and their replies are matched in order. That order is what keeps a release
+//! from overtaking its own acquire, on the slowest node too.
+
+use std::{
+    collections::VecDeque,
+    io,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use redis_protocol::resp2::types::OwnedFrame;
+use thiserror::Error;
+use tokio::{
+    io::{AsyncRead, ReadBuf},
+    sync::{Notify, mpsc},
+    time::{Instant, Interval, MissedTickBehavior, interval},
+};
+
+use super::{
+    operation::{Kind, Missing, Operation, Vote},
+    reply, scripts,
+};
+use crate::{
+    metrics::NodeMetrics,
+    net::{Outbox, Stream},
+    resp::encode,
+};
+
+/// Operations put into one write at most: bounds a batch's memory, not its speed.
+const BATCH: usize = 512;
+/// Bytes read at a time; an answer takes some thirty.
+const READ: usize = 16 * 1024;
+/// How often an idle connection is asked for a sign of life.
+const PING_EVERY: Duration = Duration::from_secs(1);
+
+/// Why a connection ended.
+#[derive(Debug, Error)]
+pub(super) enum Closed {
+    /// The node closed it, or the network did.
+    #[error("disconnected: {0}")]
+    Io(#[from] io::Error),
+    /// Requests were in flight and nothing came for `locks.node_silence`.
+    #[error("silent for {0:?}")]
+    Silent(Duration),
+    /// It answered what Redis does not answer.
+    #[error("{0}")]
+    Garbage(#[from] reply::Garbage),
+    /// The engine has gone.
+    #[error("not needed any more")]
+    Unused,
+}
+
+/// What goes through the queue.
+pub(super) enum Job {
+    /// One node's part of an operation.
+    Operation(Arc<Operation>),
+    /// A command whose reply does not matter.
+    Blind(Bytes),
+}
+
+/// The sending end of a connection.
+#[derive(Clone)]
+pub(super) struct Link {
+    queue: mpsc::UnboundedSender<Job>,
+    shared: Arc<LinkShared>,
+    /// What CLIENT ID said, to be able to end this connection from the next one.
+    pub(super) client_id: Option<i64>,
+    /// The node's `run_id`.
+    pub(super) run_id: Option<String>,
+}
+
+struct LinkShared {
+    /// Operations queued or in flight.
+    pending: AtomicUsize,
+    closed: AtomicBool,
+    ended: Notify,
+}
+
+/// What was not answered when the connection ended.
+pub(super) struct Leftover {
+    /// Sent, outcome unknown.
+    pub(super) sent: Vec<Arc<Operation>>,
+    /// Never sent.
+    pub(super) unsent: Vec<Arc<Operation>>,
+    /// Why it ended.
+    pub(super) reason: Closed,
+}
+
+impl Link {
+    /// Operations queued or in flight.
+    pub(super) fn pending(&self) -> usize {
+        self.shared.pending.load(Ordering::Relaxed)
+    }
+
+    /// Puts a job at the end of the queue; gives it back where the connection has ended.
+    pub(super) fn send(&self, job: Job) -> Result<(), Job> {
+        self.shared.pending.fetch_add(1, Ordering::Relaxed);
+        self.queue.send(job).map_err(|refused| refused.0)
+    }
+
+    /// Whether the connection has ended.
+    pub(super) fn is_closed(&self) -> bool {
+        self.shared.closed.load(Ordering::Acquire)
+    }
+
+    /// Waits until the connection has ended.
+    pub(super) async fn closed(&self) {
+        loop {
+            let ended = self.shared.ended.notified();
+            if self.is_closed() {
+                return;
+            }
+            ended.await;
+        }
+    }
+}
+
+/// Starts the task that owns `stream`, whose handshake is done. `on_end` is
+/// told what was not answered, after the link has been marked as closed.
+pub(super) fn start(
+    stream: Stream,
+    node: usize,
+    silence: Duration,
+    metrics: Arc<NodeMetrics>,
+    client_id: Option<i64>,
+    run_id: Option<String>,
+    on_end: impl FnOnce(Leftover) + Send + 'static,
+) -> Link {
+    let (queue, jobs) = mpsc::unbounded_channel();
+    let shared = Arc::new(LinkShared {
+        pending: AtomicUsize::new(0),
+        closed: AtomicBool::new(false),
+        ended: Notify::new(),
+    });
+    let mut ticks = interval((silence / 4).min(PING_EVERY / 2).max(Duration::from_millis(1)));
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut pump = Pump {
+        stream,
+        node,
+        silence,
+        metrics,
+        jobs,
+        batch: Vec::new(),
+        out: Outbox::default(),
+        in_flight: VecDeque::new(),
+        healing: Healing::No,
+        received: Vec::new(),
+        heard: Instant::now(),
+        ticks,
+        shared: shared.clone(),
+    };
+    let ending = shared.clone();
+    tokio::spawn(async move {
+        let reason = std::future::poll_fn(|cx| pump.poll(cx)).await;
+        let leftover = pump.end(reason);
+        on_end(leftover);
+        ending.closed.store(true, Ordering::Release);
+        ending.ended.notify_waiters();
+    });
+    Link { queue, shared, client_id, run_id }
+}
+
+/// Something sent whose reply has not come.
+enum Sent {
+    Operation(Arc<Operation>),
+    /// Sent again after the scripts were loaded again.
+    Again(Arc<Operation>),
+    Blind,
+    Ping(Instant),
+}
+
+/// A node that has forgotten our scripts (SCRIPT FLUSH) is taught them again
+/// without anybody noticing, and without changing the order of operations:
+/// nothing new is sent until all that is in flight has been answered.
+enum Healing {
+    No,
+    /// These were refused, in this order. `mixed`: one sent after them was not.
+    Waiting {
+        refused: Vec<Arc<Operation>>,
+        mixed: bool,
+    },
+}
+
+struct Pump {
+    stream: Stream,
+    node: usize,
+    silence: Duration,
+    metrics: Arc<NodeMetrics>,
+    jobs: mpsc::UnboundedReceiver<Job>,
+    batch: Vec<Job>,
+    out: Outbox,
+    in_flight: VecDeque<Sent>,
+    healing: Healing,
+    received: Vec<u8>,
+    /// When something last came, or the first of what is in flight was sent.
+    heard: Instant,
+    ticks: Interval,
+    shared: Arc<LinkShared>,
+}
+
+impl Pump {
+    /// Reads, sends and watches the clock until the connection ends.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Closed> {
+        loop {
+            if let Err(closed) = self.tick(cx) {
+                return Poll::Ready(closed);
+            }
+            match self.read(cx) {
+                Poll::Ready(closed) => return Poll::Ready(closed),
+                Poll::Pending => {}
+            }
+            self.heal();
+            match self.out.poll_flush(&mut self.stream, cx) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(Err(error)) => return Poll::Ready(error.into()),
+                Poll::Ready(Ok(())) => {}
+            }
+            if !matches!(self.healing, Healing::No) {
+                return Poll::Pending;
+            }
+            match ready!(self.jobs.poll_recv_many(cx, &mut self.batch, BATCH)) {
+                0 => return Poll::Ready(Closed::Unused),
+                _ => self.encode(),
+            }
+        }
+    }
+
+    fn tick(&mut self, cx: &mut Context<'_>) -> Result<(), Closed> {
+        while let Poll::Ready(now) = self.ticks.poll_tick(cx) {
+            let quiet = now.saturating_duration_since(self.heard);
+            if self.in_flight.is_empty() {
+                if quiet >= PING_EVERY {
+                    encode_ping(&mut self.out);
+                    self.push(Sent::Ping(now), now);
+                }
+            } else if quiet >= self.silence {
+                return Err(Closed::Silent(self.silence));
+            }
+        }
+        Ok(())
+    }
+
+    fn push(&mut self, sent: Sent, now: Instant) {
+        if self.in_flight.is_empty() {
+            self.heard = now;
+        }
+        self.in_flight.push_back(sent);
+    }
+
+    fn encode(&mut self) {
+        let now = Instant::now();
+        for job in std::mem::take(&mut self.batch) {
+            match job {
+                Job::Operation(operation) => {
+                    self.out.push(&operation.request);
+                    self.push(Sent::Operation(operation), now);
+                }
+                Job::Blind(bytes) => {
+                    self.out.push(&bytes);
+                    self.push(Sent::Blind, now);
+                }
+            }
+        }
+    }
+
+    /// Reads all there is. Ready: the connection has ended.
+    fn read(&mut self, cx: &mut Context<'_>) -> Poll<Closed> {
+        let mut space = [0; READ];
+        loop {
+            let mut buf = ReadBuf::new(&mut space);
+            if let Err(error) = ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buf)) {
+                return Poll::Ready(error.into());
+            }
+            if buf.filled().is_empty() {
+                let error = io::Error::new(io::ErrorKind::UnexpectedEof, "closed by the node");
+                return Poll::Ready(error.into());
+            }
+            self.heard = Instant::now();
+            self.received.extend_from_slice(buf.filled());
+            if let Err(garbage) = self.read_replies() {
+                return Poll::Ready(garbage.into());
+            }
+        }
+    }
+
+    fn read_replies(&mut self) -> Result<(), reply::Garbage> {
+        let received = std::mem::take(&mut self.received);
+        let mut at = 0;
+        while let Some(length) = reply::length(&received[at..])? {
+            let frame = reply::read(&received[at..at + length])?;
+            at += length;
+            // A reply to nothing is as wrong as one that cannot be read.
+            let sent = self.in_flight.pop_front().ok_or(reply::Garbage)?;
+            self.answered(sent, &frame)?;
+        }
+        self.received = received;
+        self.received.drain(..at);
+        Ok(())
+    }
+
+    fn answered(&mut self, sent: Sent, frame: &OwnedFrame) -> Result<(), reply::Garbage> {
+        let operation = match sent {
+            Sent::Ping(at) => {
+                self.metrics.round_trip_seconds.record(at.elapsed().as_secs_f64());
+                return Ok(());
+            }
+            Sent::Blind => {
+                self.shared.pending.fetch_sub(1, Ordering::Relaxed);
+                return Ok(());
+            }
+            Sent::Operation(operation) if is_noscript(frame) => {
+                match &mut self.healing {
+                    Healing::Waiting { refused, .. } => refused.push(operation),
+                    Healing::No => {
+                        self.healing = Healing::Waiting { refused: vec![operation], mixed: false };
+                    }
+                }
+                return Ok(());
+            }
+            Sent::Operation(operation) => {
+                if let Healing::Waiting { mixed, .. } = &mut self.healing {
+                    *mixed = true;
+                }
+                operation
+            }
+            Sent::Again(operation) => operation,
+        };
+        let vote = match reply::vote(frame) {
+            Ok(vote) => vote,
+            Err(garbage) => {
+                // Its outcome is unknown, like that of those behind it.
+                self.in_flight.push_front(Sent::Operation(operation));
+                return Err(garbage);
+            }
+        };
+        self.vote(&operation, vote);
+        Ok(())
+    }
+
+    fn vote(&self, operation: &Operation, vote: Vote) {
+        if matches!(vote, Vote::Missing(Missing::Error)) {
+            self.metrics.errors_reply.increment(1);
+        }
+        self.shared.pending.fetch_sub(1, Ordering::Relaxed);
+        operation.vote(self.node, vote);
+    }
+
+    /// Loads the scripts and repeats what was refused for want of them, once
+    /// nothing else is in flight.
+    fn heal(&mut self) {
+        if matches!(self.healing, Healing::No) || !self.in_flight.is_empty() {
+            return;
+        }
+        let Healing::Waiting { refused, mixed } = std::mem::replace(&mut self.healing, Healing::No)
+        else {
+            return;
+        };
+        let now = Instant::now();
+        let mut scripts = Vec::new();
+        scripts::load(&mut scripts);
+        self.out.push(&scripts);
+        for _ in 0..scripts::LOADS {
+            self.shared.pending.fetch_add(1, Ordering::Relaxed);
+            self.push(Sent::Blind, now);
+        }
+        for operation in refused {
+            // Repeated after something that was sent behind it, an acquire could
+            // come after its own release, and a release could hit a newer grant
+            // of the same token. Nor may an acquire be repeated that was given up,
+            // as its release may be among those that were not refused.
+            let given_up = operation.kind == Kind::Acquire && operation.is_closed();
+            if mixed || given_up {
+                self.vote(&operation, Vote::Missing(Missing::Error));
+            } else {
+                self.out.push(&operation.request);
+                self.push(Sent::Again(operation), now);
+            }
+        }
+    }
+
+    /// Closes the queue and hands over what was not answered.
+    fn end(&mut self, reason: Closed) -> Leftover {
+        // What has not reached the node must not reach it after the cleanup.
+        self.stream.reset_on_drop();
+        self.jobs.close();
+        let mut unsent = Vec::new();
+        for job in self.batch.drain(..) {
+            unsent.extend(job.operation());
+        }
+        while let Ok(job) = self.jobs.try_recv() {
+            unsent.extend(job.operation());
+        }
+        let mut sent = Vec::new();
+        if let Healing::Waiting { refused, .. } = std::mem::replace(&mut self.healing, Healing::No)
+        {
+            sent.extend(refused);
+        }
+        for entry in self.in_flight.drain(..) {
+            if let Sent::Operation(operation) | Sent::Again(operation) = entry {
+                sent.push(operation);
+            }
+        }
+        Leftover { sent, unsent, reason }
+    }
+}
+
+impl Job {
+    /// The operation in it, if it is one.
+    pub(super) fn operation(self) -> Option<Arc<Operation>> {
+        match self {
+            Job::Operation(operation) => Some(operation),
+            Job::Blind(_) => None,
+        }
+    }
+}
+
+fn encode_ping(out: &mut Outbox) {
+    let mut ping = Vec::new();
+    encode::command(&mut ping, &[b"PING"]);
+    out.push(&ping);
+}
+
+fn is_noscript(frame: &OwnedFrame) -> bool {
+    matches!(frame, OwnedFrame::Error(text) if text.starts_with("NOSCRIPT"))
+}

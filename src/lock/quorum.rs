@@ -1,0 +1,179 @@
+//! Votes and validity: pure arithmetic, without clocks or connections.
+//!
+//! The words are those of Redlock
+//! (<https://redis.io/docs/latest/develop/use/patterns/distributed-locks/>).
+
+use std::time::Duration;
+
+/// The constant part of the clock drift: Redis expires keys with a precision of
+/// one millisecond, and so much again for the rounding of ours.
+const DRIFT: Duration = Duration::from_millis(2);
+
+/// How many of `nodes` make a majority: any two quorums share a node.
+pub(super) fn quorum(nodes: usize) -> usize {
+    nodes / 2 + 1
+}
+
+/// What is left of `ttl` for the holder after `elapsed`: none if nothing is.
+///
+/// `ttl × drift_factor + 2 ms` are set aside, as a node's clock may run faster
+/// than ours. `elapsed` counts from before the first node was asked.
+pub(super) fn validity(ttl: Duration, elapsed: Duration, drift_factor: f64) -> Option<Duration> {
+    let drift = ttl.mul_f64(drift_factor) + DRIFT;
+    ttl.checked_sub(elapsed)?.checked_sub(drift).filter(|left| !left.is_zero())
+}
+
+/// How the nodes have voted so far.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Votes {
+    /// All nodes there are.
+    pub(super) nodes: usize,
+    /// Granted, released or renewed.
+    pub(super) yes: usize,
+    /// Held by another, or not held by this token.
+    pub(super) no: usize,
+    /// Did not answer, and will not be waited for.
+    pub(super) missing: usize,
+}
+
+/// What the votes come to.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Decision {
+    /// More answers are needed.
+    Open,
+    /// Yes.
+    Yes,
+    /// No, on the word of at least a quorum.
+    No,
+    /// Too few nodes answered to tell.
+    NoQuorum,
+}
+
+impl Votes {
+    fn pending(self) -> usize {
+        self.nodes - self.yes - self.no - self.missing
+    }
+
+    fn answered(self) -> usize {
+        self.yes + self.no
+    }
+
+    /// A grant or a renewal: a quorum must say yes.
+    ///
+    /// It fails as soon as that is impossible. While it is not yet known
+    /// whether a quorum will have answered at all, the end is waited for, so
+    /// that "held" and "too few nodes" are never confused; what was got has
+    /// to be released in either case.
+    pub(super) fn majority(self) -> Decision {
+        let quorum = quorum(self.nodes);
+        if self.yes >= quorum {
+            Decision::Yes
+        } else if self.yes + self.pending() >= quorum {
+            Decision::Open
+        } else if self.answered() >= quorum {
+            Decision::No
+        } else if self.answered() + self.pending() < quorum {
+            Decision::NoQuorum
+        } else {
+            Decision::Open
+        }
+    }
+
+    /// A release: it held if the nodes that released it, with those that cannot
+    /// say, may have been a quorum.
+    pub(super) fn release(self) -> Decision {
+        let quorum = quorum(self.nodes);
+        if self.yes >= quorum {
+            Decision::Yes
+        } else if self.no > self.nodes - quorum {
+            Decision::No
+        } else if self.pending() > 0 {
+            Decision::Open
+        } else if self.answered() < quorum {
+            Decision::NoQuorum
+        } else if self.yes > 0 && self.yes + self.missing >= quorum {
+            Decision::Yes
+        } else {
+            Decision::No
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn two_quorums_share_a_node() {
+        for (nodes, expected) in [(1, 1), (3, 2), (5, 3), (7, 4), (9, 5)] {
+            assert_eq!(quorum(nodes), expected);
+            assert!(2 * quorum(nodes) > nodes);
+        }
+    }
+
+    #[test]
+    fn validity_is_ttl_less_time_and_drift() {
+        let ms = Duration::from_millis;
+        assert_eq!(validity(ms(1000), ms(100), 0.01), Some(ms(888)));
+        assert_eq!(validity(ms(1000), ms(987), 0.01), Some(ms(1)));
+        assert_eq!(validity(ms(1000), ms(988), 0.01), None);
+        assert_eq!(validity(ms(1000), ms(2000), 0.01), None);
+        assert_eq!(validity(ms(2), ms(0), 0.0), None);
+    }
+
+    fn votes(yes: usize, no: usize, missing: usize) -> Votes {
+        Votes { nodes: 5, yes, no, missing }
+    }
+
+    #[test]
+    fn a_grant_is_decided_as_early_as_it_can_be() {
+        assert_eq!(votes(3, 0, 0).majority(), Decision::Yes);
+        assert_eq!(votes(2, 2, 0).majority(), Decision::Open);
+        assert_eq!(votes(0, 3, 0).majority(), Decision::No);
+        assert_eq!(votes(2, 3, 0).majority(), Decision::No);
+        assert_eq!(votes(1, 1, 2).majority(), Decision::Open);
+        assert_eq!(votes(1, 2, 2).majority(), Decision::No);
+        assert_eq!(votes(1, 1, 3).majority(), Decision::NoQuorum);
+        assert_eq!(votes(0, 0, 3).majority(), Decision::NoQuorum);
+        assert_eq!(votes(2, 0, 3).majority(), Decision::NoQuorum);
+    }
+
+    #[test]
+    fn a_release_is_believed_where_a_quorum_may_have_held() {
+        assert_eq!(votes(3, 0, 0).release(), Decision::Yes);
+        assert_eq!(votes(0, 3, 0).release(), Decision::No);
+        assert_eq!(votes(2, 2, 0).release(), Decision::Open);
+        assert_eq!(votes(2, 2, 1).release(), Decision::Yes);
+        assert_eq!(votes(1, 2, 2).release(), Decision::Yes);
+        assert_eq!(votes(1, 3, 1).release(), Decision::No);
+        assert_eq!(votes(2, 0, 3).release(), Decision::NoQuorum);
+    }
+
+    proptest! {
+        #[test]
+        fn a_decision_stands_whatever_the_others_say(
+            half in 0usize..4, order in proptest::collection::vec(0u8..3, 7)
+        ) {
+            let nodes = 2 * half + 1;
+            let mut now = Votes { nodes, ..Votes::default() };
+            let (mut majority, mut release) = (Decision::Open, Decision::Open);
+            for vote in &order[..nodes] {
+                match vote {
+                    0 => now.yes += 1,
+                    1 => now.no += 1,
+                    _ => now.missing += 1,
+                }
+                for (before, after) in [(&mut majority, now.majority()), (&mut release, now.release())] {
+                    if *before != Decision::Open {
+                        prop_assert_eq!(*before, after);
+                    }
+                    *before = after;
+                }
+            }
+            prop_assert_ne!(majority, Decision::Open);
+            prop_assert_ne!(release, Decision::Open);
+            prop_assert_eq!(majority == Decision::Yes, now.yes >= quorum(nodes));
+        }
+    }
+}

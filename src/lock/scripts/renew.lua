@@ -1,0 +1,7 @@
+-- Gives a lock a fresh TTL on this node.
+-- KEYS[1]  the lock's key          ARGV[1]  token, ARGV[2]  TTL in ms
+-- Answer: {1, 0} renewed; {0, 0} not held by this token.
+if redis.call('GET', KEYS[1]) == ARGV[1] then
+  return {redis.call('PEXPIRE', KEYS[1], ARGV[2]), 0}
+end
+return {0, 0}
