@@ -1,1 +1,126 @@
-//! (to come)
+//! `lockgate dev`: a whole deployment on this machine, for trying things out.
+//!
+//! A data node and lock nodes are real `redis-server` children in temporary
+//! directories. They go down with this process, however it ends.
+
+use std::{
+    io::ErrorKind,
+    net::{Ipv4Addr, SocketAddr, TcpListener},
+    time::Duration,
+};
+
+use anyhow::{Context as _, bail};
+use tokio::{
+    net::TcpStream,
+    runtime::Builder,
+    signal::unix::{SignalKind, signal},
+    time::sleep,
+};
+use tokio_util::sync::CancellationToken;
+
+use crate::{
+    config::{Config, RedisUrl},
+    logging,
+    redis_server::RedisServer,
+    server,
+};
+
+/// What can be chosen.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Options {
+    /// Where the proxy listens on 127.0.0.1.
+    #[arg(long, default_value_t = 6380)]
+    pub port: u16,
+    /// Where /metrics, /healthz and /readyz are served on 127.0.0.1.
+    #[arg(long, default_value_t = 9380)]
+    pub admin_port: u16,
+    /// Lock nodes: 1, 3, 5, 7.
+    #[arg(long, default_value_t = 5)]
+    pub nodes: usize,
+}
+
+/// Runs until SIGINT or SIGTERM.
+///
+/// Must be called on the main thread, before there is a runtime: the kernel
+/// ends the children with the thread that started them.
+///
+/// # Errors
+/// If `redis-server` is missing, a port is taken, or the number of nodes is even.
+pub fn run(options: &Options) -> anyhow::Result<()> {
+    if options.nodes.is_multiple_of(2) {
+        bail!("{} lock nodes have no better majority than one less; give 1, 3, 5", options.nodes);
+    }
+    logging::start("warn", "auto")?;
+    let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, options.port));
+    let admin = SocketAddr::from((Ipv4Addr::LOCALHOST, options.admin_port));
+    for (addr, option) in [(listen, "--port"), (admin, "--admin-port")] {
+        match TcpListener::bind(addr) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse => {
+                bail!("{addr} is in use; choose another port with {option}")
+            }
+            other => drop(other.with_context(|| format!("cannot listen on {addr}"))?),
+        }
+    }
+    let start = || RedisServer::start(&["--maxmemory-policy", "noeviction"]);
+    let data = start()?;
+    let nodes = (0..options.nodes).map(|_| start()).collect::<Result<Vec<_>, _>>()?;
+
+    let mut config = Config {
+        listen: vec![listen],
+        admin: Some(admin),
+        data: RedisUrl::local(data.port()),
+        ..Config::default()
+    };
+    config.locks.nodes = nodes.iter().map(|node| RedisUrl::local(node.port())).collect();
+
+    let runtime = Builder::new_multi_thread().enable_all().build()?;
+    let result = runtime.block_on(async {
+        let shutdown = CancellationToken::new();
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let mut proxy = tokio::spawn(server::run(config, shutdown.clone()));
+        tokio::select! {
+            ended = &mut proxy => return ended?,
+            () = accepts(listen) => println!("{}", welcome(options, &data, &nodes)),
+        }
+        tokio::select! {
+            ended = &mut proxy => return ended?,
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        shutdown.cancel();
+        proxy.await?
+    });
+    drop(runtime);
+    result
+}
+
+/// Waits until somebody can connect.
+async fn accepts(addr: SocketAddr) {
+    while TcpStream::connect(addr).await.is_err() {
+        sleep(Duration::from_millis(10)).await;
+    }
+}
+
+fn welcome(options: &Options, data: &RedisServer, nodes: &[RedisServer]) -> String {
+    let port = options.port;
+    let mut text = format!(
+        "\nLockgate is running. Ctrl-C ends it and everything below.\n\n  \
+         proxy       127.0.0.1:{port}\n  \
+         admin       http://127.0.0.1:{}/metrics  /healthz  /readyz\n  \
+         data node   {}  (pid {})\n",
+        options.admin_port,
+        data.addr(),
+        data.pid(),
+    );
+    for (index, node) in nodes.iter().enumerate() {
+        text += &format!("  lock node {} {}  (pid {})\n", index + 1, node.addr(), node.pid());
+    }
+    text += &format!(
+        "\nTry, in another terminal:\n\n  \
+         redis-cli -p {port} LOCK job PX 30000\n  \
+         redis-cli -p {port} SET x 1\n  \
+         redis-cli -p {port} UNLOCK job TOKEN     (the token that LOCK answered)\n"
+    );
+    text
+}

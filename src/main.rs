@@ -1,42 +1,89 @@
-//! stub
-use lockgate::config::*;
-use std::time::Duration;
-fn main() {
-    let a: Vec<String> = std::env::args().collect();
-    let url = |p: &str| RedisUrl {
-        endpoint: Endpoint::Tcp { host: "127.0.0.1".into(), port: p.parse().unwrap() },
-        username: None,
-        password: None,
-        db: 0,
+//! Command line → configuration → runtime; nothing else.
+
+use std::{path::PathBuf, process::ExitCode};
+
+use anyhow::Context as _;
+use clap::{Parser, Subcommand};
+use lockgate::{admin, config::Config, dev, logging, server};
+use tokio::{
+    runtime::Builder,
+    signal::unix::{SignalKind, signal},
+};
+use tokio_util::sync::CancellationToken;
+
+/// A Redis-protocol proxy that makes locks hold.
+///
+/// Without a configuration file it listens on 127.0.0.1:6380 before a Redis on
+/// 127.0.0.1:6379, which is data node and only lock node at once.
+#[derive(Parser)]
+#[command(version, args_conflicts_with_subcommands = true)]
+struct Arguments {
+    /// The configuration file.
+    #[arg(long, value_name = "FILE", env = "LOCKGATE_CONFIG")]
+    config: Option<PathBuf>,
+    #[command(subcommand)]
+    command: Option<Command>,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Says all that is wrong with a configuration file.
+    Check {
+        /// The configuration file.
+        file: PathBuf,
+    },
+    /// Runs a whole deployment on this machine, for trying things out.
+    Dev(dev::Options),
+    /// Asks a running proxy whether it is healthy; for a container's HEALTHCHECK.
+    Health {
+        /// Its admin address.
+        #[arg(default_value = "127.0.0.1:9380")]
+        admin: String,
+    },
+}
+
+fn main() -> ExitCode {
+    let arguments = Arguments::parse();
+    let result = match arguments.command {
+        Some(Command::Check { file }) => check(&file),
+        Some(Command::Dev(options)) => dev::run(&options),
+        Some(Command::Health { admin }) => admin::health_check(&admin),
+        None => run(arguments.config),
     };
-    let config = Config {
-        listen: vec![format!("127.0.0.1:{}", a[1]).parse().unwrap()],
-        admin: None,
-        data: url(&a[2]),
-        connect_timeout: Duration::from_secs(1),
-        tcp_keepalive: Duration::from_secs(60),
-        maxclients: 10000,
-        barrier_buffer: 1 << 20,
-        shutdown_grace: Duration::from_secs(5),
-        locks: LocksConfig {
-            nodes: vec![url(&a[3])],
-            prefix: "lock:".into(),
-            default_ttl: Duration::from_secs(10),
-            max_ttl: Duration::from_secs(60),
-            node_timeout: Duration::from_millis(50),
-            node_silence: Duration::from_secs(2),
-            node_queue: 4096,
-            drift_factor: 0.01,
-            fence_ttl: Duration::from_secs(7 * 86400),
-            max_key: 4096,
-            max_token: 1024,
-            authorize_cache: Duration::from_secs(3),
-        },
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("lockgate: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn check(file: &std::path::Path) -> anyhow::Result<()> {
+    let config = Config::load(file).context("the configuration is refused\n")?;
+    let nodes = config.locks.nodes.len();
+    println!("{}: ok, data node {}, {nodes} lock nodes", file.display(), config.data);
+    Ok(())
+}
+
+fn run(file: Option<PathBuf>) -> anyhow::Result<()> {
+    let config = match file {
+        Some(file) => Config::load(&file).context("the configuration is refused\n")?,
+        None => Config::default(),
     };
-    tokio::runtime::Builder::new_multi_thread()
-        .enable_all()
-        .build()
-        .unwrap()
-        .block_on(lockgate::server::run(config, Default::default()))
-        .unwrap();
+    logging::start(&config.log_level, &config.log_format)?;
+    Builder::new_multi_thread().enable_all().build()?.block_on(async {
+        let shutdown = CancellationToken::new();
+        let mut terminate = signal(SignalKind::terminate())?;
+        let mut interrupt = signal(SignalKind::interrupt())?;
+        let stop = shutdown.clone();
+        tokio::spawn(async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+            stop.cancel();
+        });
+        server::run(config, shutdown).await
+    })
 }

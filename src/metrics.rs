@@ -3,9 +3,18 @@
 //! Handles are made once, because looking one up costs ten times what counting
 //! does. Labels never carry a key, a token or a user.
 
-use std::sync::Arc;
+use std::{
+    sync::{Arc, OnceLock},
+    time::Duration,
+};
 
-use metrics::{Counter, Gauge, Histogram};
+use anyhow::Context as _;
+use metrics::{
+    Counter, Gauge, Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram,
+    gauge, histogram,
+};
+use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use tokio::time::{MissedTickBehavior, interval};
 
 /// Why a client's connection ended; the label `reason` of `lockgate_closes_total`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -24,13 +33,11 @@ pub enum CloseReason {
     Shutdown,
     /// More than `maxclients`.
     MaxClients,
-    /// The data node did not answer a command of the proxy's own.
-    ProbeTimeout,
 }
 
 impl CloseReason {
     /// Every reason, in the order of the handles.
-    pub const ALL: [CloseReason; 8] = [
+    pub const ALL: [CloseReason; 7] = [
         CloseReason::Client,
         CloseReason::Upstream,
         CloseReason::UpstreamConnect,
@@ -38,7 +45,6 @@ impl CloseReason {
         CloseReason::Quit,
         CloseReason::Shutdown,
         CloseReason::MaxClients,
-        CloseReason::ProbeTimeout,
     ];
 
     /// The label's value.
@@ -51,7 +57,6 @@ impl CloseReason {
             CloseReason::Quit => "quit",
             CloseReason::Shutdown => "shutdown",
             CloseReason::MaxClients => "maxclients",
-            CloseReason::ProbeTimeout => "probe_timeout",
         }
     }
 }
@@ -65,6 +70,18 @@ pub enum Operation {
     Unlock,
     /// RENEW.
     Renew,
+}
+
+impl Operation {
+    const ALL: [Operation; 3] = [Operation::Lock, Operation::Unlock, Operation::Renew];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Operation::Lock => "lock",
+            Operation::Unlock => "unlock",
+            Operation::Renew => "renew",
+        }
+    }
 }
 
 /// How one of our commands ended; the label `result`.
@@ -84,95 +101,231 @@ pub enum Outcome {
     Aborted,
 }
 
-/// Handles of all clients' connections and of our own commands.
-pub struct Metrics {
-    /// `lockgate_client_connections`: open now.
-    pub clients: Gauge,
-    /// `lockgate_client_connections_total`: accepted since the start.
-    pub clients_total: Counter,
-    /// `lockgate_received_bytes_total{from="client"}`.
-    pub bytes_from_clients: Counter,
-    /// `lockgate_received_bytes_total{from="data"}`.
-    pub bytes_from_data: Counter,
-    /// `lockgate_commands_total{command="lock"}`.
-    pub commands_lock: Counter,
-    /// `lockgate_commands_total{command="unlock"}`.
-    pub commands_unlock: Counter,
-    /// `lockgate_commands_total{command="renew"}`.
-    pub commands_renew: Counter,
-    /// `lockgate_commands_total{command="other"}`.
-    pub commands_other: Counter,
-    /// `lockgate_protocol_errors_total`: requests that Redis refuses to parse.
-    pub protocol_errors: Counter,
-    /// `lockgate_barrier_waits_total`: own commands that had to wait for earlier replies.
-    pub barrier_waits: Counter,
-    /// `lockgate_barrier_wait_seconds`: for how long.
-    pub barrier_wait_seconds: Histogram,
+impl Outcome {
+    const ALL: [Outcome; 6] = [
+        Outcome::Ok,
+        Outcome::NotHeld,
+        Outcome::NoQuorum,
+        Outcome::BadRequest,
+        Outcome::Denied,
+        Outcome::Aborted,
+    ];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Outcome::Ok => "ok",
+            Outcome::NotHeld => "not_held",
+            Outcome::NoQuorum => "no_quorum",
+            Outcome::BadRequest => "bad_request",
+            Outcome::Denied => "denied",
+            Outcome::Aborted => "aborted",
+        }
+    }
 }
 
-/// Handles of one lock node; label `node` is its number in `locks.nodes` from 1,
-/// label `address` its address without credentials.
-pub struct NodeMetrics {
-    /// `lockgate_node_up`: 1 while connected and answering.
-    pub up: Gauge,
-    /// `lockgate_node_round_trip_seconds`.
-    pub round_trip_seconds: Histogram,
-    /// `lockgate_node_errors_total{reason="connect"}`.
-    pub errors_connect: Counter,
-    /// `lockgate_node_errors_total{reason="disconnect"}`.
-    pub errors_disconnect: Counter,
-    /// `lockgate_node_errors_total{reason="silence"}`.
-    pub errors_silence: Counter,
-    /// `lockgate_node_errors_total{reason="timeout"}`.
-    pub errors_timeout: Counter,
-    /// `lockgate_node_errors_total{reason="reply"}`: an error reply or one that makes no sense.
-    pub errors_reply: Counter,
-    /// `lockgate_node_errors_total{reason="queue_full"}`.
-    pub errors_queue_full: Counter,
+/// How often samples are folded into buckets; left alone they pile up
+/// (110 MB after ten million).
+const UPKEEP_EVERY: Duration = Duration::from_secs(5);
+/// Buckets of durations in seconds: a loopback round trip to a long wait.
+const SECONDS: [f64; 15] = [
+    0.0001, 0.000_25, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
+    10.0,
+];
+
+/// Where counted values are kept and rendered.
+#[derive(Clone)]
+pub struct Recorder(PrometheusHandle);
+
+impl Recorder {
+    /// All metrics in Prometheus's text format.
+    pub fn render(&self) -> String {
+        self.0.render()
+    }
+
+    /// Keeps memory bounded; runs for ever.
+    pub async fn keep_up(self) {
+        let mut ticks = interval(UPKEEP_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            self.0.run_upkeep();
+        }
+    }
+}
+
+/// Makes this process count. Further calls give the same recorder.
+///
+/// # Errors
+/// If another recorder was installed before.
+pub fn install() -> anyhow::Result<Recorder> {
+    static RECORDER: OnceLock<Recorder> = OnceLock::new();
+    if let Some(recorder) = RECORDER.get() {
+        return Ok(recorder.clone());
+    }
+    let handle = PrometheusBuilder::new()
+        .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &SECONDS)?
+        .install_recorder()
+        .context("cannot install the metrics recorder")?;
+    describe();
+    gauge!("lockgate_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
+    Ok(RECORDER.get_or_init(|| Recorder(handle)).clone())
+}
+
+fn describe() {
+    describe_gauge!("lockgate_build_info", "Always 1; the label tells the version.");
+    describe_gauge!("lockgate_client_connections", "Client connections open now.");
+    describe_counter!("lockgate_client_connections_total", "Client connections accepted.");
+    describe_counter!(
+        "lockgate_received_bytes_total",
+        "Bytes received, from clients and from the data node."
+    );
+    describe_counter!("lockgate_commands_total", "Commands of clients, by kind.");
+    describe_counter!("lockgate_protocol_errors_total", "Requests that Redis refuses to parse.");
+    describe_counter!("lockgate_closes_total", "Client connections ended, by reason.");
+    describe_counter!(
+        "lockgate_barrier_waits_total",
+        "LOCK, UNLOCK and RENEW that had to wait for earlier replies of their connection."
+    );
+    describe_histogram!(
+        "lockgate_barrier_wait_seconds",
+        Unit::Seconds,
+        "How long LOCK, UNLOCK and RENEW waited for earlier replies."
+    );
+    describe_counter!(
+        "lockgate_lock_requests_total",
+        "LOCK, UNLOCK and RENEW answered, by operation and result."
+    );
+    describe_histogram!(
+        "lockgate_lock_request_seconds",
+        Unit::Seconds,
+        "From asking the lock nodes to the answer."
+    );
+    describe_gauge!("lockgate_node_up", "1 while a lock node is connected and answers.");
+    describe_histogram!(
+        "lockgate_node_round_trip_seconds",
+        Unit::Seconds,
+        "Round trip of a PING to a lock node."
+    );
+    describe_counter!("lockgate_node_errors_total", "Failures of lock nodes, by reason.");
+}
+
+/// Handles of all clients' connections and of our own commands.
+pub struct Metrics {
+    /// Open now.
+    pub clients: Gauge,
+    /// Accepted since the start.
+    pub clients_total: Counter,
+    /// Bytes received from clients.
+    pub bytes_from_clients: Counter,
+    /// Bytes received from the data node.
+    pub bytes_from_data: Counter,
+    /// LOCKs.
+    pub commands_lock: Counter,
+    /// UNLOCKs.
+    pub commands_unlock: Counter,
+    /// RENEWs.
+    pub commands_renew: Counter,
+    /// Commands forwarded.
+    pub commands_other: Counter,
+    /// Requests that Redis refuses to parse.
+    pub protocol_errors: Counter,
+    /// Own commands that had to wait for earlier replies.
+    pub barrier_waits: Counter,
+    /// For how long.
+    pub barrier_wait_seconds: Histogram,
+    /// By [`CloseReason`].
+    closes: Vec<Counter>,
+    /// By [`Operation`], then [`Outcome`].
+    requests: Vec<Vec<Counter>>,
+    /// By [`Operation`].
+    request_seconds: Vec<Histogram>,
 }
 
 impl Metrics {
     /// Makes the handles. Install the recorder first: handles made before go nowhere.
     pub fn new() -> Arc<Metrics> {
-        let _ = Outcome::Ok;
+        let commands = |kind: &'static str| counter!("lockgate_commands_total", "command" => kind);
+        let request = |operation: Operation, outcome: Outcome| {
+            counter!("lockgate_lock_requests_total",
+                "operation" => operation.as_str(), "result" => outcome.as_str())
+        };
+        let close =
+            |reason: CloseReason| counter!("lockgate_closes_total", "reason" => reason.as_str());
         Arc::new(Metrics {
-            clients: Gauge::noop(),
-            clients_total: Counter::noop(),
-            bytes_from_clients: Counter::noop(),
-            bytes_from_data: Counter::noop(),
-            commands_lock: Counter::noop(),
-            commands_unlock: Counter::noop(),
-            commands_renew: Counter::noop(),
-            commands_other: Counter::noop(),
-            protocol_errors: Counter::noop(),
-            barrier_waits: Counter::noop(),
-            barrier_wait_seconds: Histogram::noop(),
+            clients: gauge!("lockgate_client_connections"),
+            clients_total: counter!("lockgate_client_connections_total"),
+            bytes_from_clients: counter!("lockgate_received_bytes_total", "from" => "client"),
+            bytes_from_data: counter!("lockgate_received_bytes_total", "from" => "data"),
+            commands_lock: commands("lock"),
+            commands_unlock: commands("unlock"),
+            commands_renew: commands("renew"),
+            commands_other: commands("other"),
+            protocol_errors: counter!("lockgate_protocol_errors_total"),
+            barrier_waits: counter!("lockgate_barrier_waits_total"),
+            barrier_wait_seconds: histogram!("lockgate_barrier_wait_seconds"),
+            closes: CloseReason::ALL.map(close).into(),
+            requests: Operation::ALL
+                .map(|operation| Outcome::ALL.map(|outcome| request(operation, outcome)).into())
+                .into(),
+            request_seconds: Operation::ALL
+                .map(|operation| {
+                    histogram!("lockgate_lock_request_seconds", "operation" => operation.as_str())
+                })
+                .into(),
         })
     }
 
     /// Counts one closed connection.
-    pub fn closed(&self, _reason: CloseReason) {}
+    pub fn closed(&self, reason: CloseReason) {
+        self.closes[reason as usize].increment(1);
+    }
 
-    /// Counts one lock request and how long it took from its barrier's end to its answer.
-    pub fn lock_request(&self, _op: Operation, _outcome: Outcome, _took: std::time::Duration) {}
+    /// Counts one lock request and how long it took.
+    pub fn lock_request(&self, operation: Operation, outcome: Outcome, took: Duration) {
+        self.requests[operation as usize][outcome as usize].increment(1);
+        self.request_seconds[operation as usize].record(took.as_secs_f64());
+    }
+}
+
+/// Handles of one lock node; label `node` is its number in `locks.nodes` from 1,
+/// label `address` its address without credentials.
+pub struct NodeMetrics {
+    /// 1 while connected and answering.
+    pub up: Gauge,
+    /// Of its PINGs.
+    pub round_trip_seconds: Histogram,
+    /// It could not be connected to.
+    pub errors_connect: Counter,
+    /// Its connection ended.
+    pub errors_disconnect: Counter,
+    /// Its connection was dropped because nothing came.
+    pub errors_silence: Counter,
+    /// It did not vote in time.
+    pub errors_timeout: Counter,
+    /// It answered with an error, or with what makes no sense.
+    pub errors_reply: Counter,
+    /// An acquire was refused because too many operations were under way.
+    pub errors_queue_full: Counter,
 }
 
 impl NodeMetrics {
     /// Makes the handles of node `number` (from 1) at `address`.
-    pub fn new(_number: usize, _address: &str) -> NodeMetrics {
+    pub fn new(number: usize, address: &str) -> NodeMetrics {
+        let labels = [("node", number.to_string()), ("address", address.to_owned())];
+        let errors = |reason: &'static str| {
+            let mut labels = labels.to_vec();
+            labels.push(("reason", reason.to_owned()));
+            counter!("lockgate_node_errors_total", &labels)
+        };
         NodeMetrics {
-            up: Gauge::noop(),
-            round_trip_seconds: Histogram::noop(),
-            errors_connect: Counter::noop(),
-            errors_disconnect: Counter::noop(),
-            errors_silence: Counter::noop(),
-            errors_timeout: Counter::noop(),
-            errors_reply: Counter::noop(),
-            errors_queue_full: Counter::noop(),
+            up: gauge!("lockgate_node_up", &labels),
+            round_trip_seconds: histogram!("lockgate_node_round_trip_seconds", &labels),
+            errors_connect: errors("connect"),
+            errors_disconnect: errors("disconnect"),
+            errors_silence: errors("silence"),
+            errors_timeout: errors("timeout"),
+            errors_reply: errors("reply"),
+            errors_queue_full: errors("queue_full"),
         }
     }
-}
-pub struct Recorder;
-pub fn install() -> anyhow::Result<Recorder> {
-    Ok(Recorder)
 }

@@ -8,6 +8,7 @@
 use std::{
     io::{self, Read, Write},
     net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
+    os::unix::process::CommandExt,
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
@@ -149,6 +150,8 @@ fn spawn(port: u16, dir: &Path, arguments: &[String]) -> io::Result<Child> {
         .arg("--logfile")
         .arg(&log)
         .args(arguments)
+        // A Ctrl-C in the terminal is for the parent, which then ends its children.
+        .process_group(0)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())

@@ -1,18 +1,10 @@
-//! stub
-use std::sync::Arc;
-pub struct State;
-impl State {
-    pub fn new(
-        _: crate::metrics::Recorder,
-        _: Arc<crate::lock::Engine>,
-        _: crate::config::RedisUrl,
-    ) -> State {
-        State
-    }
-}
-pub async fn serve(
-    _: tokio::net::TcpListener,
-    _: Arc<State>,
-    _: tokio_util::sync::CancellationToken,
-) {
-}
+//! What an operator and Prometheus see: `/metrics`, `/healthz`, `/readyz`.
+//!
+//! - [`http`]: the bounded HTTP server.
+//! - [`health`]: whether the data node and a quorum of lock nodes are there.
+
+pub mod health;
+pub mod http;
+
+pub use health::{State, health_check};
+pub use http::serve;

@@ -2,14 +2,64 @@
 //!
 //! Knows nothing of the rest of Lockgate: it only says what was asked for.
 
-use std::{net::SocketAddr, time::Duration};
+//!
+//! - `reader`: values out of parsed YAML, everything wrong with them at once.
+//! - `check`: what each value alone does not tell: contradictions.
+//! - `locate`: on which line something stands.
+//! - `units`, `url`: how durations, sizes and Redis URLs are written.
 
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    path::Path,
+    time::Duration,
+};
+
+mod check;
+mod error;
+mod locate;
+mod reader;
+mod units;
 mod url;
 
+pub use error::{ConfigErrors, Problem};
+pub use reader::Environment;
 pub use url::{Endpoint, RedisUrl};
 
+use reader::Reader;
+
+/// The keys at the top of the file.
+const KEYS: &[&str] = &[
+    "listen",
+    "admin",
+    "data",
+    "connect_timeout",
+    "tcp_keepalive",
+    "maxclients",
+    "barrier_buffer",
+    "shutdown_grace",
+    "log",
+    "locks",
+];
+/// The keys under `log`.
+const LOG_KEYS: &[&str] = &["level", "format"];
+/// The keys under `locks`.
+const LOCKS_KEYS: &[&str] = &[
+    "nodes",
+    "prefix",
+    "default_ttl",
+    "max_ttl",
+    "node_timeout",
+    "node_silence",
+    "node_queue",
+    "drift_factor",
+    "fence_ttl",
+    "max_key",
+    "max_token",
+    "authorize_cache",
+];
+
 /// Everything that can be configured, checked and with its defaults filled in.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct Config {
     /// `listen`: addresses on which clients are accepted.
     pub listen: Vec<SocketAddr>,
@@ -28,12 +78,119 @@ pub struct Config {
     pub barrier_buffer: usize,
     /// `shutdown_grace`: how long commands in flight may take after SIGTERM.
     pub shutdown_grace: Duration,
+    /// `log.level`: least severe level that is written; LOCKGATE_LOG goes before it.
+    pub log_level: String,
+    /// `log.format`: `auto`, `human` or `json`.
+    pub log_format: String,
     /// `locks`: the lock nodes and the limits of locks.
     pub locks: LocksConfig,
 }
 
+impl Default for Config {
+    fn default() -> Config {
+        Config {
+            listen: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 6380))],
+            admin: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 9380))),
+            data: RedisUrl::local(6379),
+            connect_timeout: Duration::from_secs(1),
+            tcp_keepalive: Duration::from_secs(60),
+            maxclients: 10_000,
+            barrier_buffer: 1024 * 1024,
+            shutdown_grace: Duration::from_secs(10),
+            log_level: "info".into(),
+            log_format: "auto".into(),
+            locks: LocksConfig::default(),
+        }
+    }
+}
+
+impl Default for LocksConfig {
+    fn default() -> LocksConfig {
+        LocksConfig {
+            nodes: vec![RedisUrl::local(6379)],
+            prefix: "lock:".into(),
+            default_ttl: Duration::from_secs(10),
+            max_ttl: Duration::from_secs(60),
+            node_timeout: Duration::from_millis(50),
+            node_silence: Duration::from_secs(2),
+            node_queue: 4096,
+            drift_factor: 0.01,
+            fence_ttl: Duration::from_secs(7 * 24 * 60 * 60),
+            max_key: 4 * 1024,
+            max_token: 1024,
+            authorize_cache: Duration::from_secs(3),
+        }
+    }
+}
+
+impl Config {
+    /// Reads the file at `path`, with `${NAME}` from the process's environment.
+    ///
+    /// # Errors
+    /// All that is wrong with it; that it cannot be read is line 1.
+    pub fn load(path: &Path) -> Result<Config, ConfigErrors> {
+        let file = path.display().to_string();
+        match std::fs::read_to_string(path) {
+            Ok(text) => Config::parse(&text, &file, &|name| std::env::var(name).ok()),
+            Err(error) => {
+                let problem = Problem { line: 1, key: String::new(), what: error.to_string() };
+                Err(ConfigErrors { file, problems: vec![problem] })
+            }
+        }
+    }
+
+    /// Reads a text. What it leaves out has its default.
+    ///
+    /// # Errors
+    /// All that is wrong with it.
+    pub fn parse(
+        text: &str,
+        file: &str,
+        environment: Environment<'_>,
+    ) -> Result<Config, ConfigErrors> {
+        let value = serde_yaml::from_str(text).map_err(|error| {
+            let line = error.location().map_or(1, |location| location.line());
+            let problem = Problem { line, key: String::new(), what: error.to_string() };
+            ConfigErrors { file: file.to_owned(), problems: vec![problem] }
+        })?;
+        let mut config = Config::default();
+        let mut reader = Reader::new(text, file, environment);
+        let top = reader.top(&value, KEYS);
+        reader.read(&top, "listen", &mut config.listen);
+        reader.read(&top, "admin", &mut config.admin);
+        reader.read(&top, "data", &mut config.data);
+        reader.read(&top, "connect_timeout", &mut config.connect_timeout);
+        reader.read(&top, "tcp_keepalive", &mut config.tcp_keepalive);
+        reader.read(&top, "maxclients", &mut config.maxclients);
+        reader.read(&top, "barrier_buffer", &mut config.barrier_buffer);
+        reader.read(&top, "shutdown_grace", &mut config.shutdown_grace);
+        let log = reader.section(&top, "log", LOG_KEYS);
+        reader.read(&log, "level", &mut config.log_level);
+        reader.read(&log, "format", &mut config.log_format);
+        let section = reader.section(&top, "locks", LOCKS_KEYS);
+        let locks = &mut config.locks;
+        reader.read(&section, "nodes", &mut locks.nodes);
+        reader.read(&section, "prefix", &mut locks.prefix);
+        reader.read(&section, "default_ttl", &mut locks.default_ttl);
+        reader.read(&section, "max_ttl", &mut locks.max_ttl);
+        reader.read(&section, "node_timeout", &mut locks.node_timeout);
+        reader.read(&section, "node_silence", &mut locks.node_silence);
+        reader.read(&section, "node_queue", &mut locks.node_queue);
+        reader.read(&section, "drift_factor", &mut locks.drift_factor);
+        reader.read(&section, "fence_ttl", &mut locks.fence_ttl);
+        reader.read(&section, "max_key", &mut locks.max_key);
+        reader.read(&section, "max_token", &mut locks.max_token);
+        reader.read(&section, "authorize_cache", &mut locks.authorize_cache);
+        check::top(&mut reader, &top, &config);
+        check::log(&mut reader, &log, &config);
+        check::locks(&mut reader, &section, &config.locks);
+        reader.finish()?;
+        Ok(config)
+    }
+}
+
 /// The `locks:` section.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub struct LocksConfig {
     /// `nodes`: the independent Redis masters that vote. 1, 3, 5, 7, …
     pub nodes: Vec<RedisUrl>,
@@ -61,3 +218,6 @@ pub struct LocksConfig {
     /// `authorize_cache`: how long a connection's permission for a key is remembered.
     pub authorize_cache: Duration,
 }
+
+#[cfg(test)]
+mod tests;

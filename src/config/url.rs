@@ -1,6 +1,13 @@
 //! The URL of one Redis: `redis://[user:password@]host:port[/db]` or `unix:///path[?db=n]`.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, str::FromStr};
+
+use percent_encoding::percent_decode_str;
+
+/// Where Redis listens unless told otherwise.
+const DEFAULT_PORT: u16 = 6379;
+/// What a URL may look like, for errors.
+const FORMS: &str = "redis://[user:password@]host[:port][/db] or unix:///path[?db=n]";
 
 /// Where a Redis listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +36,92 @@ pub struct RedisUrl {
     pub db: u32,
 }
 
+impl RedisUrl {
+    /// `redis://127.0.0.1:port`.
+    pub fn local(port: u16) -> RedisUrl {
+        let endpoint = Endpoint::Tcp { host: "127.0.0.1".into(), port };
+        RedisUrl { endpoint, username: None, password: None, db: 0 }
+    }
+}
+
+/// Errors never repeat the URL, as it may hold a password.
+impl FromStr for RedisUrl {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<RedisUrl, String> {
+        let (scheme, rest) = text.split_once("://").ok_or(format!("not a URL; write {FORMS}"))?;
+        match scheme {
+            "redis" => tcp(rest),
+            "unix" | "redis+unix" => unix(rest),
+            "rediss" => {
+                Err("TLS (rediss://) is not supported by this version; write redis://".into())
+            }
+            other => Err(format!("unknown scheme '{other}'; write {FORMS}")),
+        }
+    }
+}
+
+fn tcp(rest: &str) -> Result<RedisUrl, String> {
+    let (credentials, place) = match rest.rsplit_once('@') {
+        Some((credentials, place)) => (Some(credentials), place),
+        None => (None, rest),
+    };
+    let (place, db) = match place.split_once('/') {
+        Some((place, "")) => (place, 0),
+        Some((place, db)) => (place, database(db)?),
+        None => (place, 0),
+    };
+    let (host, port) = match place.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
+        Some((host, port)) => (host, port.strip_prefix(':').or((port.is_empty()).then_some(""))),
+        None => match place.split_once(':') {
+            Some((host, port)) => (host, Some(port)),
+            None => (place, Some("")),
+        },
+    };
+    let port = match port {
+        Some("") => DEFAULT_PORT,
+        port => port
+            .and_then(|port| port.parse().ok())
+            .filter(|port| *port != 0)
+            .ok_or("the port is not a number from 1 to 65535")?,
+    };
+    if host.is_empty() {
+        return Err(format!("the host is missing; write {FORMS}"));
+    }
+    let (username, password) = match credentials.map(|both| both.split_once(':')) {
+        None => (None, None),
+        Some(None) => {
+            return Err("a user without a password; write redis://user:password@host".into());
+        }
+        Some(Some((user, password))) => (Some(decode(user)?), Some(decode(password)?)),
+    };
+    let endpoint = Endpoint::Tcp { host: host.to_owned(), port };
+    Ok(RedisUrl { endpoint, username: username.filter(|user| !user.is_empty()), password, db })
+}
+
+fn unix(rest: &str) -> Result<RedisUrl, String> {
+    let (path, query) = rest.split_once('?').unwrap_or((rest, ""));
+    let db = match query.strip_prefix("db=") {
+        Some(db) => database(db)?,
+        None if query.is_empty() => 0,
+        None => return Err("only ?db=n may follow the path".into()),
+    };
+    if !path.starts_with('/') {
+        return Err("the path of the socket must be absolute; write unix:///path".into());
+    }
+    let endpoint = Endpoint::Unix(PathBuf::from(decode(path)?));
+    Ok(RedisUrl { endpoint, username: None, password: None, db })
+}
+
+fn database(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| "the database is not a number".into())
+}
+
+fn decode(text: &str) -> Result<String, String> {
+    let decoded = percent_decode_str(text).decode_utf8();
+    decoded.map(Into::into).map_err(|_| "its percent-encoding is not UTF-8".into())
+}
+
 impl std::fmt::Display for RedisUrl {
     /// Host and port or path, never the user or the password.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
@@ -44,5 +137,45 @@ impl std::fmt::Display for RedisUrl {
 impl std::fmt::Debug for RedisUrl {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "RedisUrl({self})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_every_form() {
+        let url: RedisUrl = "redis://me:p%40ss@10.0.0.1:7000/3".parse().unwrap();
+        assert_eq!(url.endpoint, Endpoint::Tcp { host: "10.0.0.1".into(), port: 7000 });
+        assert_eq!((url.username.as_deref(), url.password.as_deref()), (Some("me"), Some("p@ss")));
+        assert_eq!((url.db, url.to_string()), (3, "10.0.0.1:7000/3".into()));
+        let url: RedisUrl = "redis://:secret@[::1]".parse().unwrap();
+        assert_eq!((url.username, url.password.as_deref()), (None, Some("secret")));
+        assert_eq!(url.endpoint, Endpoint::Tcp { host: "::1".into(), port: 6379 });
+        let url: RedisUrl = "unix:///run/redis.sock?db=2".parse().unwrap();
+        assert_eq!((url.endpoint, url.db), (Endpoint::Unix("/run/redis.sock".into()), 2));
+        assert_eq!("redis://localhost/".parse::<RedisUrl>().unwrap().to_string(), "localhost:6379");
+    }
+
+    #[test]
+    fn a_refused_url_is_never_repeated() {
+        for bad in [
+            "secret",
+            "http://secret@x",
+            "rediss://:secret@x",
+            "redis://secret@x",
+            "redis://:secret@",
+            "redis://:secret@x:0",
+            "redis://:secret@x:99999",
+            "redis://:secret@x/secret",
+            "redis://:secret%ff@x",
+            "unix://secret",
+            "unix:///x?secret=1",
+            "redis://:secret@[::1]secret",
+        ] {
+            let error = bad.parse::<RedisUrl>().unwrap_err();
+            assert!(!error.contains("secret"), "{bad}: {error}");
+        }
     }
 }

@@ -5,9 +5,12 @@ use redis_protocol::resp2::{decode::decode, types::OwnedFrame};
 
 use super::*;
 
+/// Commands with the offset of their first byte and their number of words, where
+/// `Broken` began, and whether everything was whole.
+type Scanned = (Vec<(usize, Name, usize)>, Option<usize>, bool);
+
 /// Plays `pieces` as a session does: undecided bytes are shown again with more behind them.
-/// Gives each command with the offset of its first byte, and where `Broken` began.
-fn scan(pieces: &[&[u8]]) -> (Vec<(usize, Name, usize)>, Option<usize>, bool) {
+fn scan(pieces: &[&[u8]]) -> Scanned {
     let mut scanner = RequestScanner::default();
     let (mut found, mut kept, mut kept_at) = (Vec::new(), Vec::new(), 0);
     for piece in pieces {
@@ -35,9 +38,7 @@ fn scan(pieces: &[&[u8]]) -> (Vec<(usize, Name, usize)>, Option<usize>, bool) {
 
 fn names(input: &[u8]) -> Vec<(Name, usize)> {
     let whole = scan(&[input]);
-    let what = |result: &(Vec<(usize, Name, usize)>, Option<usize>, bool)| {
-        (result.0.clone(), result.1.is_some(), result.2)
-    };
+    let what = |result: &Scanned| (result.0.clone(), result.1.is_some(), result.2);
     for cut in 0..=input.len() {
         assert_eq!(what(&scan(&[&input[..cut], &input[cut..]])), what(&whole), "cut at {cut}");
     }
@@ -232,7 +233,7 @@ proptest! {
     ) {
         let cut = cut.min(input.len());
         let (whole, split) = (scan(&[&input]), scan(&[&input[..cut], &input[cut..]]));
-        let what = |r: &(Vec<(usize, Name, usize)>, Option<usize>, bool)| {
+        let what = |r: &Scanned| {
             (r.0.clone(), r.1.is_some(), r.2)
         };
         prop_assert_eq!(what(&whole), what(&split));

@@ -1,0 +1,130 @@
+//! Whether the data node and a quorum of lock nodes are there.
+
+use std::{
+    fmt::Write as _,
+    io::{self, Read, Write},
+    net::{TcpStream, ToSocketAddrs},
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
+
+use anyhow::{Context as _, bail};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    time::{MissedTickBehavior, interval, timeout},
+};
+use tracing::{info, warn};
+
+use crate::{config::RedisUrl, lock::Engine, metrics::Recorder, net, resp::encode};
+
+/// How often the data node is asked; never by a scrape.
+const CHECK_EVERY: Duration = Duration::from_secs(1);
+/// How long it may take to answer.
+const CHECK_LIMIT: Duration = Duration::from_secs(1);
+/// How long a health check may take in all.
+const HEALTH_LIMIT: Duration = Duration::from_secs(3);
+
+/// What the pages are made from.
+pub struct State {
+    recorder: Recorder,
+    engine: Arc<Engine>,
+    data: RedisUrl,
+    /// None: reachable. Otherwise why not. Changed by [`State::watch`].
+    data_problem: Mutex<Option<String>>,
+}
+
+impl State {
+    /// Ready only once the data node has answered.
+    pub fn new(recorder: Recorder, engine: Arc<Engine>, data: RedisUrl) -> State {
+        let data_problem = Mutex::new(Some("not asked yet".into()));
+        State { recorder, engine, data, data_problem }
+    }
+
+    /// Prometheus's text format.
+    pub(super) fn metrics(&self) -> String {
+        self.recorder.render()
+    }
+
+    /// Whether traffic should be sent here, and a line for each thing that matters.
+    pub(super) fn readiness(&self) -> (bool, String) {
+        let nodes = self.engine.status();
+        let up = nodes.iter().filter(|node| node.up).count();
+        let quorum = self.engine.quorum();
+        let problem = self.data_problem.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let mut text = String::new();
+        // Writing to a String cannot fail.
+        let _ = match &problem {
+            None => writeln!(text, "data node {}: ok", self.data),
+            Some(problem) => writeln!(text, "data node {}: {problem}", self.data),
+        };
+        let _ = writeln!(text, "lock nodes: {up} of {} up, {quorum} needed", nodes.len());
+        for node in nodes {
+            let reason = node.reason.as_deref().unwrap_or("ok");
+            let _ = writeln!(text, "lock node {}: {reason}", node.address);
+        }
+        (problem.is_none() && up >= quorum, text)
+    }
+
+    /// Keeps asking the data node, with one line in the log for each change.
+    pub(super) async fn watch(&self) {
+        let mut ticks = interval(CHECK_EVERY);
+        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        loop {
+            ticks.tick().await;
+            let problem = match timeout(CHECK_LIMIT, self.ping()).await {
+                Ok(Ok(())) => None,
+                Ok(Err(error)) => Some(error.to_string()),
+                Err(_) => Some(format!("no answer within {CHECK_LIMIT:?}")),
+            };
+            let mut known = self.data_problem.lock().unwrap_or_else(PoisonError::into_inner);
+            if *known != problem {
+                match &problem {
+                    None => info!(data = %self.data, "data node is reachable"),
+                    Some(reason) => warn!(data = %self.data, %reason, "data node is not reachable"),
+                }
+                *known = problem;
+            }
+        }
+    }
+
+    /// PING on a fresh connection, as a new client would find it.
+    async fn ping(&self) -> io::Result<()> {
+        let mut stream = net::connect(&self.data, CHECK_LIMIT, Duration::from_secs(60)).await?;
+        let mut out = Vec::new();
+        if let Some(password) = &self.data.password {
+            let user = self.data.username.as_deref().unwrap_or("default");
+            encode::command(&mut out, &[b"AUTH", user.as_bytes(), password.as_bytes()]);
+        }
+        encode::command(&mut out, &[b"PING"]);
+        stream.write_all(&out).await?;
+        let mut reply = [0; 256];
+        let length = stream.read(&mut reply).await?;
+        let text = String::from_utf8_lossy(&reply[..length]);
+        // That it asks for a password is its clients' affair.
+        if text.starts_with('+') || text.starts_with("-NOAUTH") {
+            return Ok(());
+        }
+        let line = text.lines().next().unwrap_or("closed the connection");
+        Err(io::Error::other(line.trim_start_matches('-').to_owned()))
+    }
+}
+
+/// Asks the proxy whose admin address is `admin` for /healthz.
+///
+/// # Errors
+/// If it cannot be reached or says anything else than 200.
+pub fn health_check(admin: &str) -> anyhow::Result<()> {
+    let addr = admin.to_socket_addrs()?.next().context("no such address")?;
+    let mut stream = TcpStream::connect_timeout(&addr, HEALTH_LIMIT)
+        .with_context(|| format!("cannot connect to {admin}"))?;
+    stream.set_read_timeout(Some(HEALTH_LIMIT))?;
+    stream.set_write_timeout(Some(HEALTH_LIMIT))?;
+    let request = format!("GET /healthz HTTP/1.1\r\nHost: {admin}\r\nConnection: close\r\n\r\n");
+    stream.write_all(request.as_bytes())?;
+    let mut status = [0; 12];
+    stream.read_exact(&mut status)?;
+    if &status != b"HTTP/1.1 200" {
+        bail!("{admin} says {}", String::from_utf8_lossy(&status));
+    }
+    Ok(())
+}

@@ -1,0 +1,140 @@
+//! What each value alone does not tell: limits and contradictions.
+
+use std::time::Duration;
+
+use super::{
+    Config, LocksConfig,
+    reader::{Reader, Section},
+};
+
+/// The share of the longest TTL that asking one node may take (see the engine).
+const TIMEOUT_SHARE: u32 = 10;
+/// More of the TTL than this set aside for drift leaves no lock worth having.
+const MAX_DRIFT: f64 = 0.5;
+
+fn positive(reader: &mut Reader<'_>, section: &Section<'_>, key: &str, value: Duration) {
+    if value.is_zero() {
+        reader.problem(&section.path(key), "must be longer than 0");
+    }
+}
+
+pub(super) fn top(reader: &mut Reader<'_>, top: &Section<'_>, config: &Config) {
+    if config.listen.is_empty() {
+        reader.problem(&top.path("listen"), "no address; give at least one");
+    }
+    for (index, addr) in config.listen.iter().enumerate() {
+        if config.listen[..index].contains(addr) {
+            reader.problem(&top.path("listen"), format!("{addr} is there twice"));
+        }
+    }
+    if let Some(admin) = config.admin
+        && config.listen.contains(&admin)
+    {
+        reader.problem(
+            &top.path("admin"),
+            format!("{admin} is in listen too; clients and /metrics need two ports"),
+        );
+    }
+    positive(reader, top, "connect_timeout", config.connect_timeout);
+    if config.tcp_keepalive < Duration::from_secs(1) {
+        reader.problem(&top.path("tcp_keepalive"), "must be at least 1s");
+    }
+    if config.maxclients == 0 {
+        reader.problem(&top.path("maxclients"), "0 lets nobody in; give at least 1");
+    }
+    if config.barrier_buffer < 1024 {
+        reader.problem(&top.path("barrier_buffer"), "must be at least 1kb");
+    }
+}
+
+pub(super) fn log(reader: &mut Reader<'_>, log: &Section<'_>, config: &Config) {
+    let levels = ["error", "warn", "info", "debug", "trace"];
+    if !levels.contains(&config.log_level.as_str()) {
+        let what = format!("'{}' is no level; use one of {}", config.log_level, levels.join(", "));
+        reader.problem(&log.path("level"), what);
+    }
+    let formats = ["auto", "human", "json"];
+    if !formats.contains(&config.log_format.as_str()) {
+        let what =
+            format!("'{}' is no format; use one of {}", config.log_format, formats.join(", "));
+        reader.problem(&log.path("format"), what);
+    }
+}
+
+pub(super) fn locks(reader: &mut Reader<'_>, section: &Section<'_>, locks: &LocksConfig) {
+    nodes(reader, section, locks);
+    positive(reader, section, "default_ttl", locks.default_ttl);
+    if locks.default_ttl > locks.max_ttl {
+        let what = format!("longer than locks.max_ttl ({:?})", locks.max_ttl);
+        reader.problem(&section.path("default_ttl"), what);
+    }
+    if locks.max_ttl < Duration::from_millis(10) {
+        reader.problem(&section.path("max_ttl"), "must be at least 10ms");
+    }
+    positive(reader, section, "node_timeout", locks.node_timeout);
+    if locks.node_timeout > locks.max_ttl / TIMEOUT_SHARE {
+        let what = format!(
+            "more than a tenth of locks.max_ttl ({:?}), so it would never be waited for",
+            locks.max_ttl
+        );
+        reader.problem(&section.path("node_timeout"), what);
+    }
+    if locks.node_silence < locks.node_timeout {
+        let what = format!("shorter than locks.node_timeout ({:?})", locks.node_timeout);
+        reader.problem(&section.path("node_silence"), what);
+    }
+    if locks.node_queue == 0 {
+        reader.problem(&section.path("node_queue"), "0 refuses every lock; give at least 1");
+    }
+    if !(0.0..MAX_DRIFT).contains(&locks.drift_factor) {
+        let what = format!("{} is not at least 0 and below {MAX_DRIFT}", locks.drift_factor);
+        reader.problem(&section.path("drift_factor"), what);
+    }
+    if locks.fence_ttl < locks.max_ttl {
+        let what = format!(
+            "shorter than locks.max_ttl ({:?}): a fence must be remembered longer than its lock",
+            locks.max_ttl
+        );
+        reader.problem(&section.path("fence_ttl"), what);
+    }
+    if locks.prefix.starts_with("lockgate:") {
+        reader.problem(&section.path("prefix"), "keys that begin with 'lockgate:' are reserved");
+    }
+    if locks.max_key == 0 {
+        reader.problem(&section.path("max_key"), "0 refuses every key; give at least 1");
+    }
+    if locks.max_token < 32 {
+        reader.problem(
+            &section.path("max_token"),
+            "shorter than the tokens that Lockgate makes itself (32 bytes)",
+        );
+    }
+}
+
+fn nodes(reader: &mut Reader<'_>, section: &Section<'_>, locks: &LocksConfig) {
+    let path = section.path("nodes");
+    match locks.nodes.len() {
+        0 => reader.problem(&path, "no lock node; give 1, 3, 5 or 7"),
+        2 => reader.problem(
+            &path,
+            "2 nodes; a majority of 2 is 2, so one that fails stops all locks: give 1 or 3",
+        ),
+        even if even % 2 == 0 => {
+            let what = format!(
+                "{even} nodes bear no more failures than {}; give {} or {}",
+                even - 1,
+                even - 1,
+                even + 1
+            );
+            reader.problem(&path, what);
+        }
+        _ => {}
+    }
+    for (index, node) in locks.nodes.iter().enumerate() {
+        let before = &locks.nodes[..index];
+        if before.iter().any(|other| other.endpoint == node.endpoint) {
+            let what = format!("{node} is there twice; votes of one instance are not independent");
+            reader.problem(&path, what);
+        }
+    }
+}

@@ -1,0 +1,41 @@
+//! Everything that is wrong with a configuration, each with its place.
+
+use std::fmt;
+
+/// One thing that is wrong.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// Line in the file, from 1.
+    pub line: usize,
+    /// The key, as `locks.node_timeout`; empty where it is the file as a whole.
+    pub key: String,
+    /// What is wrong and what would be right.
+    pub what: String,
+}
+
+/// All that is wrong with one file. Displays as one line for each.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ConfigErrors {
+    /// The file's name.
+    pub file: String,
+    /// In the order of their lines.
+    pub problems: Vec<Problem>,
+}
+
+impl fmt::Display for ConfigErrors {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, Problem { line, key, what }) in self.problems.iter().enumerate() {
+            if index > 0 {
+                writeln!(f)?;
+            }
+            write!(f, "{}:{line}: ", self.file)?;
+            if !key.is_empty() {
+                write!(f, "{key}: ")?;
+            }
+            f.write_str(what)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for ConfigErrors {}

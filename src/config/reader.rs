@@ -1,0 +1,284 @@
+//! Reads values out of parsed YAML and collects everything that is wrong.
+
+use std::{net::SocketAddr, time::Duration};
+
+use serde_yaml::{Mapping, Value};
+
+use super::{
+    error::{ConfigErrors, Problem},
+    locate::{self, Step},
+    units,
+    url::RedisUrl,
+};
+
+/// How alike (0 to 1) a known key must be to be suggested for an unknown one.
+const ALIKE: f64 = 0.75;
+
+/// Looks a variable up in the environment.
+pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
+
+/// Collects problems while values are read.
+pub(super) struct Reader<'a> {
+    pub(super) text: &'a str,
+    pub(super) file: &'a str,
+    pub(super) environment: Environment<'a>,
+    problems: Vec<Problem>,
+}
+
+/// A mapping and the way to it.
+pub(super) struct Section<'v> {
+    mapping: Option<&'v Mapping>,
+    path: Vec<Step>,
+}
+
+impl<'a> Reader<'a> {
+    pub(super) fn new(text: &'a str, file: &'a str, environment: Environment<'a>) -> Reader<'a> {
+        Reader { text, file, environment, problems: Vec::new() }
+    }
+
+    /// All problems, or none.
+    pub(super) fn finish(mut self) -> Result<(), ConfigErrors> {
+        if self.problems.is_empty() {
+            return Ok(());
+        }
+        self.problems.sort_by_key(|problem| problem.line);
+        Err(ConfigErrors { file: self.file.to_owned(), problems: self.problems })
+    }
+
+    /// Notes that something is wrong at `path`.
+    pub(super) fn problem(&mut self, path: &[Step], what: impl Into<String>) {
+        let key = path.iter().fold(String::new(), |mut all, step| {
+            match step {
+                Step::Key(key) if all.is_empty() => all.push_str(key),
+                Step::Key(key) => all.extend([".", key]),
+                Step::Index(index) => all.push_str(&format!("[{index}]")),
+            }
+            all
+        });
+        // A key that is not there has the line of what it is missing from.
+        let line = (0..=path.len()).rev().find_map(|end| locate::line(self.text, &path[..end]));
+        self.problems.push(Problem { line: line.unwrap_or(1), key, what: what.into() });
+    }
+
+    /// The top of the document.
+    pub(super) fn top<'v>(&mut self, value: &'v Value, known: &[&str]) -> Section<'v> {
+        self.mapping(value, Vec::new(), known)
+    }
+
+    /// The mapping under `key`, in which only `known` keys may be.
+    pub(super) fn section<'v>(
+        &mut self,
+        parent: &Section<'v>,
+        key: &str,
+        known: &[&str],
+    ) -> Section<'v> {
+        let path = parent.path(key);
+        match parent.get(key) {
+            Some(value) => self.mapping(value, path, known),
+            None => Section { mapping: None, path },
+        }
+    }
+
+    fn mapping<'v>(&mut self, value: &'v Value, path: Vec<Step>, known: &[&str]) -> Section<'v> {
+        let mapping = match value {
+            Value::Mapping(mapping) => Some(mapping),
+            Value::Null => None,
+            other => {
+                self.problem(&path, format!("{} where a mapping of keys is wanted", kind(other)));
+                None
+            }
+        };
+        for key in mapping.into_iter().flat_map(Mapping::keys) {
+            let Some(name) = key.as_str() else {
+                self.problem(&path, "a key that is not text");
+                continue;
+            };
+            if !known.contains(&name) {
+                let mut path = path.clone();
+                path.push(Step::Key(name.to_owned()));
+                self.problem(&path, unknown(name, known));
+            }
+        }
+        Section { mapping, path }
+    }
+
+    /// Reads the value under `key`, if there is one, into `slot`.
+    pub(super) fn read<T: Read>(&mut self, section: &Section<'_>, key: &str, slot: &mut T) {
+        let path = section.path(key);
+        if let Some(value) = section.get(key)
+            && let Some(read) = self.value(value, &path)
+        {
+            *slot = read;
+        }
+    }
+
+    fn value<T: Read>(&mut self, value: &Value, path: &[Step]) -> Option<T> {
+        let value = match self.expand(value) {
+            Ok(value) => value,
+            Err(what) => {
+                self.problem(path, what);
+                return None;
+            }
+        };
+        match T::read(self, &value, path) {
+            Ok(read) => Some(read),
+            Err(what) => {
+                self.problem(path, what);
+                None
+            }
+        }
+    }
+
+    /// Puts the environment's values in for `${NAME}`; `$$` is a dollar sign.
+    /// Done after parsing, so that no value can change the structure.
+    fn expand(&self, value: &Value) -> Result<Value, String> {
+        let Value::String(text) = value else { return Ok(value.clone()) };
+        let mut out = String::new();
+        let mut rest = text.as_str();
+        while let Some(at) = rest.find('$') {
+            out.push_str(&rest[..at]);
+            rest = &rest[at + 1..];
+            if let Some(after) = rest.strip_prefix('$') {
+                out.push('$');
+                rest = after;
+            } else if let Some((name, after)) =
+                rest.strip_prefix('{').and_then(|rest| rest.split_once('}'))
+            {
+                let value = (self.environment)(name);
+                out += &value.ok_or(format!("the environment has no variable {name}"))?;
+                rest = after;
+            } else {
+                return Err("a '$' that begins no ${NAME}; write '$$' for a dollar sign".into());
+            }
+        }
+        out.push_str(rest);
+        Ok(Value::String(out))
+    }
+}
+
+impl<'v> Section<'v> {
+    fn get(&self, key: &str) -> Option<&'v Value> {
+        self.mapping?.get(key)
+    }
+
+    /// The way to `key` in this section.
+    pub(super) fn path(&self, key: &str) -> Vec<Step> {
+        let mut path = self.path.clone();
+        path.push(Step::Key(key.to_owned()));
+        path
+    }
+}
+
+fn unknown(name: &str, known: &[&str]) -> String {
+    let closest = known
+        .iter()
+        .map(|known| (strsim::jaro_winkler(name, known), known))
+        .max_by(|a, b| a.0.total_cmp(&b.0));
+    match closest {
+        Some((alike, known)) if alike >= ALIKE => {
+            format!("unknown key; did you mean {known}?")
+        }
+        _ => format!("unknown key; known here are {}", known.join(", ")),
+    }
+}
+
+fn kind(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "nothing",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "text",
+        Value::Sequence(_) => "a list",
+        Value::Mapping(_) => "a mapping",
+        Value::Tagged(_) => "a tagged value",
+    }
+}
+
+/// Something that can be read from a value. The error says what would be right.
+pub(super) trait Read: Sized {
+    fn read(reader: &mut Reader<'_>, value: &Value, path: &[Step]) -> Result<Self, String>;
+}
+
+fn wrong(value: &Value, wanted: &str) -> String {
+    match value {
+        Value::String(text) => format!("'{text}' where {wanted} is wanted"),
+        Value::Number(number) => format!("{number} where {wanted} is wanted"),
+        other => format!("{} where {wanted} is wanted", kind(other)),
+    }
+}
+
+impl Read for Duration {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<Duration, String> {
+        let wanted = "a duration with its unit, as 50ms, 10s, 5m or 7d,";
+        value.as_str().and_then(units::duration).ok_or_else(|| wrong(value, wanted))
+    }
+}
+
+/// A size in bytes.
+impl Read for usize {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<usize, String> {
+        match value {
+            Value::Number(number) => number.as_u64().and_then(|n| usize::try_from(n).ok()),
+            Value::String(text) => units::size(text),
+            _ => None,
+        }
+        .ok_or_else(|| wrong(value, "a number or a size, as 512, 64kb or 1mb,"))
+    }
+}
+
+impl Read for f64 {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<f64, String> {
+        value.as_f64().ok_or_else(|| wrong(value, "a number, as 0.01,"))
+    }
+}
+
+impl Read for String {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<String, String> {
+        value.as_str().map(str::to_owned).ok_or_else(|| wrong(value, "text"))
+    }
+}
+
+impl Read for SocketAddr {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<SocketAddr, String> {
+        value
+            .as_str()
+            .and_then(|text| text.parse().ok())
+            .ok_or_else(|| wrong(value, "an address and a port, as 127.0.0.1:6380 or [::1]:6380,"))
+    }
+}
+
+/// An address, or `off`.
+impl Read for Option<SocketAddr> {
+    fn read(reader: &mut Reader<'_>, value: &Value, path: &[Step]) -> Result<Self, String> {
+        match value {
+            Value::Bool(false) => Ok(None),
+            Value::String(text) if text == "off" => Ok(None),
+            _ => SocketAddr::read(reader, value, path)
+                .map(Some)
+                .map_err(|_| wrong(value, "an address and a port, as 127.0.0.1:9380, or off,")),
+        }
+    }
+}
+
+/// The value may hold a password, so it is never repeated.
+impl Read for RedisUrl {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<RedisUrl, String> {
+        value.as_str().ok_or_else(|| format!("{} where a URL is wanted", kind(value)))?.parse()
+    }
+}
+
+/// A list, or a single element for a list of one.
+impl<T: Read> Read for Vec<T> {
+    fn read(reader: &mut Reader<'_>, value: &Value, path: &[Step]) -> Result<Vec<T>, String> {
+        let Value::Sequence(elements) = value else {
+            return T::read(reader, value, path).map(|one| vec![one]);
+        };
+        let mut all = Vec::new();
+        for (index, element) in elements.iter().enumerate() {
+            let mut path = path.to_vec();
+            path.push(Step::Index(index));
+            all.extend(reader.value(element, &path));
+        }
+        Ok(all)
+    }
+}

@@ -1,0 +1,114 @@
+//! The configuration by example: what is read, what is refused and where.
+
+use super::*;
+
+const ANNOTATED: &str = include_str!("../../config/lockgate.yaml");
+
+fn parse(text: &str) -> Result<Config, String> {
+    let environment = |name: &str| (name == "PASSWORD").then(|| "p@:/s$".to_owned());
+    Config::parse(text, "f.yaml", &environment).map_err(|errors| errors.to_string())
+}
+
+fn errors(text: &str) -> Vec<String> {
+    parse(text).unwrap_err().lines().map(str::to_owned).collect()
+}
+
+#[test]
+fn the_annotated_file_says_every_key_and_every_default() {
+    assert_eq!(parse(ANNOTATED).unwrap(), Config::default());
+    for key in KEYS.iter().chain(LOG_KEYS).chain(LOCKS_KEYS) {
+        let stands = |line: &str| line.trim_start().starts_with(&format!("{key}:"));
+        assert!(ANNOTATED.lines().any(stands), "{key} is not in config/lockgate.yaml");
+    }
+}
+
+#[test]
+fn nothing_is_all_defaults() {
+    for empty in ["", "# only a comment\n", "{}", "locks:\n"] {
+        assert_eq!(parse(empty).unwrap(), Config::default(), "{empty:?}");
+    }
+}
+
+#[test]
+fn values_are_read() {
+    let config = parse(
+        "listen: [127.0.0.1:1, '[::1]:2']\nadmin: off\ndata: unix:///run/r.sock\nmaxclients: 7\n\
+         barrier_buffer: 64kb\nlog: {level: debug, format: json}\nlocks:\n  nodes:\n    - redis://a\n    \
+         - redis://u:${PASSWORD}@b:7/2\n    - redis://c\n  node_timeout: 20ms\n  prefix: ''\n",
+    )
+    .unwrap();
+    assert_eq!(config.locks.nodes[1].password.as_deref(), Some("p@:/s$"));
+    assert_eq!((config.barrier_buffer, config.maxclients), (65_536, 7));
+    assert_eq!((config.log_level.as_str(), config.log_format.as_str()), ("debug", "json"));
+    let config = parse(
+        "listen: [127.0.0.1:1, '[::1]:2']\nadmin: off\nlocks: {prefix: 'a$$b', node_timeout: 20ms}",
+    )
+    .unwrap();
+    assert_eq!((config.listen.len(), config.admin), (2, None));
+    assert_eq!(config.locks.prefix, "a$b");
+    assert_eq!(config.locks.node_timeout, Duration::from_millis(20));
+}
+
+#[test]
+fn everything_wrong_is_said_at_once_with_its_line() {
+    let text = "listne: 127.0.0.1:1\nadmin: nowhere\nmaxclients: many\nlocks:\n  nodes:\n    \
+                - redis://a\n    - redis://u:hunter2@a:99999\n  node_timout: 5s\n  max_ttl: 60\n  \
+                default_ttl: ${NOT_THERE}\n  drift_factor: 0.7\nguards: []\n";
+    assert_eq!(
+        errors(text),
+        [
+            "f.yaml:1: listne: unknown key; did you mean listen?",
+            "f.yaml:2: admin: 'nowhere' where an address and a port, as 127.0.0.1:9380, or off, is wanted",
+            "f.yaml:3: maxclients: 'many' where a number or a size, as 512, 64kb or 1mb, is wanted",
+            "f.yaml:7: locks.nodes[1]: the port is not a number from 1 to 65535",
+            "f.yaml:8: locks.node_timout: unknown key; did you mean node_timeout?",
+            "f.yaml:9: locks.max_ttl: 60 where a duration with its unit, as 50ms, 10s, 5m or 7d, is wanted",
+            "f.yaml:10: locks.default_ttl: the environment has no variable NOT_THERE",
+            "f.yaml:11: locks.drift_factor: 0.7 is not at least 0 and below 0.5",
+            "f.yaml:12: guards: unknown key; known here are listen, admin, data, connect_timeout, \
+             tcp_keepalive, maxclients, barrier_buffer, shutdown_grace, log, locks",
+        ]
+    );
+}
+
+#[test]
+fn contradictions_are_refused_with_what_would_be_right() {
+    let cases = [
+        ("locks: {nodes: []}", "no lock node"),
+        ("locks: {nodes: [redis://a, redis://b]}", "a majority of 2 is 2"),
+        ("locks: {nodes: [redis://a, redis://b, redis://c, redis://d]}", "give 3 or 5"),
+        ("locks: {nodes: [redis://a, redis://b, redis://a]}", "there twice"),
+        ("locks: {default_ttl: 61s}", "longer than locks.max_ttl"),
+        ("locks: {node_timeout: 7s, node_silence: 9s}", "more than a tenth"),
+        ("locks: {node_timeout: 0s}", "longer than 0"),
+        ("locks: {node_silence: 1ms}", "shorter than locks.node_timeout"),
+        ("locks: {fence_ttl: 1s}", "a fence must be remembered longer"),
+        ("locks: {drift_factor: -0.1}", "at least 0"),
+        ("locks: {drift_factor: .nan}", "at least 0"),
+        ("locks: {prefix: 'lockgate:x'}", "reserved"),
+        ("locks: {max_token: 8}", "makes itself"),
+        ("locks: {node_queue: 0}", "refuses every lock"),
+        ("listen: []", "no address"),
+        ("listen: [127.0.0.1:1, 127.0.0.1:1]", "twice"),
+        ("listen: 127.0.0.1:9380", "two ports"),
+        ("maxclients: 0", "lets nobody in"),
+        ("tcp_keepalive: 1ms", "at least 1s"),
+        ("log: {level: loud}", "no level"),
+        ("log: {format: xml}", "no format"),
+        ("data: rediss://a", "TLS"),
+    ];
+    for (text, expected) in cases {
+        let errors = errors(text);
+        assert!(errors.len() == 1 && errors[0].contains(expected), "{text}: {errors:?}");
+    }
+}
+
+#[test]
+fn what_is_not_yaml_is_refused_with_its_line() {
+    let broken =
+        ["a: 1\n\tb: 2", "listen: [", "data: x\ndata: y", "- a", "locks: 5", "'", "a: b: c"];
+    for text in broken {
+        let errors = errors(text);
+        assert!(errors[0].starts_with("f.yaml:"), "{text:?}: {errors:?}");
+    }
+}
