@@ -60,10 +60,9 @@ impl Votes {
 
     /// A grant or a renewal: a quorum must say yes.
     ///
-    /// It fails as soon as that is impossible. While it is not yet known
-    /// whether a quorum will have answered at all, the end is waited for, so
-    /// that "held" and "too few nodes" are never confused; what was got has
-    /// to be released in either case.
+    /// It fails as soon as that is impossible, if a quorum has said enough for
+    /// "held"; otherwise all are waited for, so that "held" and "too few nodes"
+    /// are never confused and the error names the right ones.
     pub(super) fn majority(self) -> Decision {
         let quorum = quorum(self.nodes);
         if self.yes >= quorum {
@@ -72,10 +71,10 @@ impl Votes {
             Decision::Open
         } else if self.answered() >= quorum {
             Decision::No
-        } else if self.answered() + self.pending() < quorum {
-            Decision::NoQuorum
-        } else {
+        } else if self.pending() > 0 {
             Decision::Open
+        } else {
+            Decision::NoQuorum
         }
     }
 
@@ -135,7 +134,8 @@ mod tests {
         assert_eq!(votes(1, 1, 2).majority(), Decision::Open);
         assert_eq!(votes(1, 2, 2).majority(), Decision::No);
         assert_eq!(votes(1, 1, 3).majority(), Decision::NoQuorum);
-        assert_eq!(votes(0, 0, 3).majority(), Decision::NoQuorum);
+        assert_eq!(votes(0, 0, 3).majority(), Decision::Open);
+        assert_eq!(votes(0, 0, 5).majority(), Decision::NoQuorum);
         assert_eq!(votes(2, 0, 3).majority(), Decision::NoQuorum);
     }
 

@@ -180,7 +180,7 @@ impl Session {
         let shared = self.shared.clone();
         let mut drain = pin!(shared.drain.cancelled());
         let mut registered = false;
-        poll_fn(|cx| {
+        let reason = poll_fn(|cx| {
             if !registered {
                 // Once is enough: this task's waker stays the same, and the
                 // flag beside the token is cheaper to look at.
@@ -189,7 +189,9 @@ impl Session {
             }
             self.poll(cx)
         })
-        .await
+        .await;
+        self.abort_barrier();
+        reason
     }
 
     /// Both directions and the barrier, until none of them can move.
@@ -207,8 +209,9 @@ impl Session {
 
     /// One turn of everything. True: it may be worth another.
     fn step(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Step {
-        let waited = self.barrier.is_some();
+        let mut waited = self.barrier.is_some();
         let mut moved = self.poll_requests(cx, buffer)?;
+        waited |= self.barrier.is_some();
         moved |= self.poll_replies(cx, buffer)?;
         moved |= self.poll_barrier(cx)?;
         // Each direction goes on until its sockets stop it; only a barrier

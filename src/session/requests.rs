@@ -245,6 +245,9 @@ impl Session {
         }
         let entry = match name {
             Name::Blank => return,
+            // A second one is not answered. Where it is not yet known to be
+            // the second, the tracker finds out.
+            Name::Monitor | Name::Sync if self.state.monitor && self.owed.is_empty() => return,
             Name::Replconf => return self.relay_from_here(),
             Name::Multi => Entry::Multi,
             Name::Exec => Entry::Exec,

@@ -1,0 +1,461 @@
+//! A real deployment in one line, and a client that sees every byte.
+//!
+//! [`Proxy`] runs the real binary before real `redis-server` processes on free
+//! loopback ports, and stops them all when it is dropped. [`Client`] speaks RESP
+//! over a plain socket. Everything has a time limit: a test fails, it never hangs.
+
+#![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
+
+use std::{
+    io::{BufRead, BufReader, ErrorKind, Read, Write},
+    net::{Shutdown, TcpStream},
+    os::unix::process::CommandExt,
+    process::{Child, Command, ExitStatus, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use lockgate::redis_server::{RedisServer, free_port};
+
+/// How long anything may take that should happen at once.
+pub const LIMIT: Duration = Duration::from_secs(10);
+
+/// Waits until `condition` holds.
+pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let deadline = Instant::now() + LIMIT;
+    while !condition() {
+        assert!(Instant::now() < deadline, "not within {LIMIT:?}: {what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// What a [`Proxy`] is to be like.
+pub struct Setup {
+    nodes: usize,
+    data_arguments: Vec<&'static str>,
+    data_port: Option<u16>,
+    top: String,
+    locks: String,
+    node_urls: Option<Vec<String>>,
+}
+
+impl Setup {
+    /// So many lock nodes.
+    pub fn nodes(mut self, nodes: usize) -> Setup {
+        self.nodes = nodes;
+        self
+    }
+
+    /// Arguments for the data node's command line.
+    pub fn data_arguments(mut self, arguments: &[&'static str]) -> Setup {
+        self.data_arguments = arguments.to_vec();
+        self
+    }
+
+    /// Something else on this loopback port plays the data node.
+    pub fn data_port(mut self, port: u16) -> Setup {
+        self.data_port = Some(port);
+        self
+    }
+
+    /// Lines for the top of the configuration.
+    pub fn top(mut self, lines: &str) -> Setup {
+        self.top += lines;
+        self.top.push('\n');
+        self
+    }
+
+    /// A line for the `locks:` section.
+    pub fn locks(mut self, line: &str) -> Setup {
+        self.locks += &format!("  {line}\n");
+        self
+    }
+
+    /// These lock nodes instead of own ones; readiness is not waited for.
+    pub fn node_urls(mut self, urls: &[String]) -> Setup {
+        self.node_urls = Some(urls.to_vec());
+        self
+    }
+
+    /// Starts everything and waits until it is ready.
+    pub fn start(self) -> Proxy {
+        let data = RedisServer::start(&self.data_arguments).expect("data node");
+        let nodes: Vec<RedisServer> = match self.node_urls {
+            Some(_) => Vec::new(),
+            None => (0..self.nodes).map(|_| RedisServer::start(&[]).expect("lock node")).collect(),
+        };
+        let wait_for_nodes = self.node_urls.is_none() && self.data_port.is_none();
+        let urls = self.node_urls.unwrap_or_else(|| nodes.iter().map(RedisServer::url).collect());
+        let (port, admin_port) = (free_port().expect("port"), free_port().expect("port"));
+        let data_port = self.data_port.unwrap_or(data.port());
+        let list: String = urls.iter().map(|url| format!("    - {url}\n")).collect();
+        let config = format!(
+            "listen: 127.0.0.1:{port}\nadmin: 127.0.0.1:{admin_port}\n\
+             data: redis://127.0.0.1:{data_port}\n{}locks:\n{}  nodes:\n{list}",
+            self.top, self.locks
+        );
+        let dir = tempfile::tempdir().expect("directory");
+        let file = dir.path().join("lockgate.yaml");
+        std::fs::write(&file, &config).expect("configuration");
+        let log = std::fs::File::create(dir.path().join("log")).expect("log");
+        let child = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", env!("CARGO_BIN_EXE_lockgate"), "--config"])
+            .arg(&file)
+            .env("LOCKGATE_LOG", "debug")
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("lockgate");
+        let mut proxy = Proxy { child, port, admin_port, data, nodes, dir };
+        eventually("the proxy listens", || {
+            let ended = proxy.child.try_wait().expect("status");
+            assert!(ended.is_none(), "the proxy ended: {ended:?}\n{}\n{config}", proxy.log());
+            TcpStream::connect(("127.0.0.1", port)).is_ok()
+        });
+        if wait_for_nodes {
+            eventually("the proxy is ready", || proxy.http("/readyz").starts_with("HTTP/1.1 200"));
+            eventually("every node is up", || proxy.nodes_up() == proxy.nodes.len());
+        }
+        proxy
+    }
+}
+
+/// The real binary, its data node and its lock nodes.
+pub struct Proxy {
+    child: Child,
+    port: u16,
+    admin_port: u16,
+    data: RedisServer,
+    nodes: Vec<RedisServer>,
+    dir: tempfile::TempDir,
+}
+
+impl Proxy {
+    /// One data node, one lock node.
+    pub fn start() -> Proxy {
+        Proxy::with().start()
+    }
+
+    /// Something else than that.
+    pub fn with() -> Setup {
+        Setup {
+            nodes: 1,
+            data_arguments: Vec::new(),
+            data_port: None,
+            top: String::new(),
+            locks: String::new(),
+            node_urls: None,
+        }
+    }
+
+    /// Where clients connect.
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The proxy's process id.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    /// A client of the proxy.
+    pub fn client(&self) -> Client {
+        Client::connect(self.port)
+    }
+
+    /// The data node.
+    pub fn data(&mut self) -> &mut RedisServer {
+        &mut self.data
+    }
+
+    /// A lock node, from 0.
+    pub fn node(&mut self, index: usize) -> &mut RedisServer {
+        &mut self.nodes[index]
+    }
+
+    /// A client of a lock node, past the proxy.
+    pub fn node_client(&self, index: usize) -> Client {
+        Client::connect(self.nodes[index].port())
+    }
+
+    /// How many lock nodes have this key.
+    pub fn nodes_with(&self, key: &str) -> usize {
+        let exists =
+            |index: &usize| self.node_client(*index).cmd(&["EXISTS", key]) == Reply::Int(1);
+        (0..self.nodes.len()).filter(exists).count()
+    }
+
+    /// How many lock nodes the proxy sees up.
+    pub fn nodes_up(&self) -> usize {
+        let metrics = self.http("/metrics");
+        metrics.lines().filter(|l| l.starts_with("lockgate_node_up") && l.ends_with(" 1")).count()
+    }
+
+    /// A page of the admin port, with its head.
+    pub fn http(&self, path: &str) -> String {
+        let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.admin_port)) else {
+            return String::new();
+        };
+        let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
+        stream.write_all(request.as_bytes()).expect("request");
+        let mut page = String::new();
+        stream.read_to_string(&mut page).expect("page");
+        page
+    }
+
+    /// The sum of all samples of a metric whose line contains `labels`.
+    pub fn metric(&self, name: &str, labels: &str) -> f64 {
+        let page = self.http("/metrics");
+        let samples = page.lines().filter(|line| {
+            line.strip_prefix(name).is_some_and(|rest| rest.starts_with(['{', ' ']))
+                && line.contains(labels)
+        });
+        samples.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    }
+
+    /// A field of /proc/PID/status in bytes, as VmRSS or VmHWM.
+    pub fn memory(&self, field: &str) -> usize {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("proc");
+        let line = status.lines().find(|line| line.starts_with(field)).expect("field");
+        let kib = line.split_whitespace().nth(1).and_then(|n| n.parse::<usize>().ok());
+        kib.expect("number") * 1024
+    }
+
+    /// Whether the process still runs.
+    pub fn is_alive(&mut self) -> bool {
+        self.child.try_wait().expect("status").is_none()
+    }
+
+    /// SIGTERM.
+    pub fn terminate(&self) {
+        let pid = rustix::process::Pid::from_child(&self.child);
+        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("SIGTERM");
+    }
+
+    /// Waits for the process's end.
+    pub fn wait(&mut self) -> ExitStatus {
+        let mut status = None;
+        eventually("the proxy ends", || {
+            status = self.child.try_wait().expect("status");
+            status.is_some()
+        });
+        status.expect("status")
+    }
+
+    /// What it has logged.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Proxy {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if thread::panicking() {
+            eprintln!("the proxy's log:\n{}", self.log());
+        }
+    }
+}
+
+/// One reply, RESP2 or RESP3.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Reply {
+    /// `+`
+    Simple(String),
+    /// `-`
+    Error(String),
+    /// `:`
+    Int(i64),
+    /// `$`
+    Bulk(Vec<u8>),
+    /// `$-1`
+    NullBulk,
+    /// `*-1`
+    NullArray,
+    /// `_`
+    Null,
+    /// `*`
+    Array(Vec<Reply>),
+    /// `~`
+    Set(Vec<Reply>),
+    /// `%`, keys and values in turn
+    Map(Vec<Reply>),
+    /// `>`
+    Push(Vec<Reply>),
+    /// Any other line, with its type
+    Other(String),
+}
+
+impl Reply {
+    /// A bulk string of text.
+    pub fn bulk(text: &str) -> Reply {
+        Reply::Bulk(text.as_bytes().to_vec())
+    }
+
+    /// A status.
+    pub fn simple(text: &str) -> Reply {
+        Reply::Simple(text.to_owned())
+    }
+
+    /// `+OK`
+    pub fn ok() -> Reply {
+        Reply::simple("OK")
+    }
+
+    /// An error's text; panics where it is none.
+    pub fn error(&self) -> &str {
+        match self {
+            Reply::Error(text) => text,
+            other => panic!("not an error: {other:?}"),
+        }
+    }
+
+    /// The grant in the reply to LOCK; panics where it was not granted.
+    pub fn grant(&self) -> Granted {
+        match self {
+            Reply::Array(all) => match all.as_slice() {
+                [Reply::Bulk(token), Reply::Int(fence), Reply::Int(validity)] => Granted {
+                    token: String::from_utf8_lossy(token).into_owned(),
+                    fence: *fence,
+                    validity: *validity,
+                },
+                other => panic!("not a grant: {other:?}"),
+            },
+            other => panic!("not a grant: {other:?}"),
+        }
+    }
+}
+
+/// What LOCK answers.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Granted {
+    /// Whose it is.
+    pub token: String,
+    /// Its fence.
+    pub fence: i64,
+    /// In ms.
+    pub validity: i64,
+}
+
+/// A command as an array of bulk strings.
+pub fn encode(words: &[&str]) -> Vec<u8> {
+    let mut out = format!("*{}\r\n", words.len());
+    for word in words {
+        out += &format!("${}\r\n{word}\r\n", word.len());
+    }
+    out.into_bytes()
+}
+
+/// Several commands behind one another.
+pub fn pipeline(commands: &[&[&str]]) -> Vec<u8> {
+    commands.iter().flat_map(|words| encode(words)).collect()
+}
+
+/// A client that sees every byte.
+pub struct Client {
+    reader: BufReader<TcpStream>,
+}
+
+impl Client {
+    /// Connects to a loopback port.
+    pub fn connect(port: u16) -> Client {
+        let stream = TcpStream::connect(("127.0.0.1", port)).expect("connection");
+        stream.set_nodelay(true).expect("nodelay");
+        stream.set_read_timeout(Some(LIMIT)).expect("limit");
+        stream.set_write_timeout(Some(LIMIT)).expect("limit");
+        Client { reader: BufReader::new(stream) }
+    }
+
+    /// The socket.
+    pub fn socket(&self) -> &TcpStream {
+        self.reader.get_ref()
+    }
+
+    /// Writes bytes.
+    pub fn send(&mut self, bytes: &[u8]) {
+        self.reader.get_mut().write_all(bytes).expect("write");
+    }
+
+    /// Sends a command and reads one reply.
+    pub fn cmd(&mut self, words: &[&str]) -> Reply {
+        self.send(&encode(words));
+        self.reply()
+    }
+
+    /// Sends several commands at once and reads a reply for each.
+    pub fn pipe(&mut self, commands: &[&[&str]]) -> Vec<Reply> {
+        self.send(&pipeline(commands));
+        commands.iter().map(|_| self.reply()).collect()
+    }
+
+    /// Reads one reply.
+    pub fn reply(&mut self) -> Reply {
+        let mut line = Vec::new();
+        self.reader.read_until(b'\n', &mut line).expect("reply");
+        let text = String::from_utf8_lossy(&line).into_owned();
+        let text =
+            text.strip_suffix("\r\n").unwrap_or_else(|| panic!("connection ended: {text:?}"));
+        let (kind, rest) = text.split_at(1);
+        let count = || rest.parse::<usize>().unwrap_or_else(|_| panic!("length: {text:?}"));
+        match kind {
+            "+" => Reply::simple(rest),
+            "-" => Reply::Error(rest.to_owned()),
+            ":" => Reply::Int(rest.parse().expect("integer")),
+            "$" if rest == "-1" => Reply::NullBulk,
+            "*" if rest == "-1" => Reply::NullArray,
+            "_" => Reply::Null,
+            "$" | "=" => {
+                let mut value = vec![0; count() + 2];
+                self.reader.read_exact(&mut value).expect("value");
+                value.truncate(count());
+                Reply::Bulk(value)
+            }
+            "*" => Reply::Array(self.replies(count())),
+            "~" => Reply::Set(self.replies(count())),
+            ">" => Reply::Push(self.replies(count())),
+            "%" => Reply::Map(self.replies(2 * count())),
+            _ => Reply::Other(text.to_owned()),
+        }
+    }
+
+    fn replies(&mut self, count: usize) -> Vec<Reply> {
+        (0..count).map(|_| self.reply()).collect()
+    }
+
+    /// Sends FIN.
+    pub fn hang_up(&mut self) {
+        self.socket().shutdown(Shutdown::Write).expect("FIN");
+    }
+
+    /// Everything that comes until the other side closes; false: by a reset.
+    pub fn rest(&mut self) -> (Vec<u8>, bool) {
+        let mut all = Vec::new();
+        match self.reader.read_to_end(&mut all) {
+            Ok(_) => (all, true),
+            Err(error) if error.kind() == ErrorKind::ConnectionReset => (all, false),
+            Err(error) => panic!("neither closed nor reset: {error} after {all:?}"),
+        }
+    }
+
+    /// Whether the next line is `+PONG`; the connection may also end.
+    pub fn rest_is_pong(&mut self) -> bool {
+        let mut line = String::new();
+        self.reader.read_line(&mut line).is_ok() && line == "+PONG\r\n"
+    }
+
+    /// Panics unless nothing comes within `time`.
+    pub fn expect_silence(&mut self, time: Duration) {
+        assert!(self.reader.buffer().is_empty(), "unread: {:?}", self.reader.buffer());
+        self.socket().set_read_timeout(Some(time)).expect("limit");
+        let mut byte = [0; 1];
+        let read = self.reader.get_mut().read(&mut byte);
+        self.socket().set_read_timeout(Some(LIMIT)).expect("limit");
+        match read {
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {}
+            other => panic!("not silent: {other:?} {byte:?}"),
+        }
+    }
+}
