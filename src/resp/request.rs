@@ -157,7 +157,7 @@ impl RequestScanner {
     ///
     /// After `Command`, `*pos` is somewhere behind the command's first byte;
     /// the next call goes on from there. After `Undecided` it is where those
-    /// bytes begin, after `Broken` at most one length line further.
+    /// bytes begin.
     #[inline]
     pub fn next(&mut self, buf: &[u8], pos: &mut usize) -> Next {
         if self.phase != Phase::Start
@@ -209,7 +209,8 @@ impl RequestScanner {
         if self.line_len == 0 {
             let line = line(&buf[*pos..], b'$');
             match line {
-                Line::Number { length, .. } => *pos += length,
+                Line::Number { value: 0.., length } => *pos += length,
+                Line::Number { .. } => {}
                 Line::Incomplete => {
                     let rest = &buf[*pos..];
                     self.line[..rest.len()].copy_from_slice(rest);

@@ -21,8 +21,10 @@ const READ_AHEAD: usize = 64 * 1024;
 /// Bytes of a command of ours beside its key and token: lengths, options, numbers.
 const WORDS_SLACK: usize = 512;
 /// Forwarded in place of a dropped command whose bytes turned out to be
-/// malformed, so that Redis answers with its protocol error.
-const MALFORMED: &[u8] = b"*1\r\n$-1\r\n";
+/// malformed, so that Redis answers with its protocol error: the beginning of a
+/// command, and a length that is none.
+const BEGINNING: &[u8] = b"*1\r\n";
+const BAD_LENGTH: &[u8] = b"$-1\r\n";
 
 /// How the command at the beginning of what is held goes on after its barrier.
 #[derive(Debug, Clone, Copy)]
@@ -128,7 +130,11 @@ impl Session {
                 Next::Broken => {
                     self.shared.metrics.protocol_errors.increment(1);
                     if self.dropping.take().is_some() {
-                        self.forward(cx, MALFORMED);
+                        // What is no length at all is named in the error.
+                        let offending = bytes[pos..].iter().take(1).find(|byte| **byte != b'$');
+                        self.forward(cx, BEGINNING);
+                        self.forward(cx, offending.map_or(BAD_LENGTH, std::slice::from_ref));
+                        self.forward(cx, b"\r\n");
                         from = bytes.len();
                     }
                     self.relay_from_here();

@@ -5,6 +5,7 @@
 //! over a plain socket. Everything has a time limit: a test fails, it never hangs.
 
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
+#![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 use std::{
     io::{BufRead, BufReader, ErrorKind, Read, Write},
@@ -153,6 +154,11 @@ impl Proxy {
     /// Where clients connect.
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// Where the metrics are.
+    pub fn admin_port(&self) -> u16 {
+        self.admin_port
     }
 
     /// The proxy's process id.

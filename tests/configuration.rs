@@ -1,0 +1,82 @@
+//! The command line and what it says about configurations.
+
+use std::process::{Command, Output};
+
+fn lockgate(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_lockgate"))
+        .args(arguments)
+        .env("GATE_PASSWORD", "hunter2")
+        .output()
+        .unwrap()
+}
+
+fn check(text: &str) -> (Option<i32>, String, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("f.yaml");
+    std::fs::write(&file, text).unwrap();
+    let output = lockgate(&["check", file.to_str().unwrap()]);
+    let text =
+        |bytes: &[u8]| String::from_utf8_lossy(bytes).replace(dir.path().to_str().unwrap(), "");
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+#[test]
+fn a_good_file_is_ok() {
+    let (status, out, _) = check("locks:\n  nodes: ['redis://:${GATE_PASSWORD}@10.0.0.1']\n");
+    assert_eq!(
+        (status, out.as_str()),
+        (Some(0), "/f.yaml: ok, data node 127.0.0.1:6379, 1 lock nodes\n")
+    );
+}
+
+#[test]
+fn a_bad_file_is_refused_with_every_problem_and_its_line() {
+    let text = "lisen: 127.0.0.1:1\nlocks:\n  nodes:\n    - redis://a\n    - redis://:${GATE_PASSWORD}@b:x\n  \
+                max_ttl: 60\n";
+    let (status, out, error) = check(text);
+    assert_eq!((status, out.as_str()), (Some(1), ""));
+    for line in [
+        "/f.yaml:1: lisen: unknown key; did you mean listen?",
+        "/f.yaml:5: locks.nodes[1]: the port is not a number from 1 to 65535",
+        "/f.yaml:6: locks.max_ttl: 60 where a duration with its unit",
+    ] {
+        assert!(error.contains(line), "{line} is not in {error}");
+    }
+    assert!(!error.contains("hunter2"));
+}
+
+#[test]
+fn a_missing_file_is_named() {
+    let output = lockgate(&["--config", "/nowhere/f.yaml"]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("/nowhere/f.yaml:1: No such file"));
+}
+
+#[test]
+fn a_taken_port_is_named() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = taken.local_addr().unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("f.yaml");
+    std::fs::write(&file, format!("listen: {addr}\nadmin: off\n")).unwrap();
+    let output = lockgate(&["--config", file.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(
+        error.contains(&format!("cannot listen on {addr} (listen): Address already in use")),
+        "{error}"
+    );
+}
+
+#[test]
+fn help_and_version_are_there() {
+    let help = lockgate(&["--help"]);
+    let text = String::from_utf8_lossy(&help.stdout).into_owned();
+    assert!(help.status.success());
+    for word in ["--config", "check", "dev", "health", "LOCKGATE_CONFIG"] {
+        assert!(text.contains(word), "{word} is not in {text}");
+    }
+    let version = lockgate(&["--version"]);
+    let expected = format!("lockgate {}\n", env!("CARGO_PKG_VERSION"));
+    assert_eq!(String::from_utf8_lossy(&version.stdout), expected);
+}

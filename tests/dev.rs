@@ -1,0 +1,99 @@
+//! `lockgate dev`: everything comes up, and goes down however it ends.
+
+mod support;
+
+use std::{
+    io::{BufRead, BufReader},
+    process::{Child, Command, Stdio},
+    thread,
+};
+
+use lockgate::redis_server::free_port;
+use rustix::process::{Pid, Signal, kill_process};
+use support::{Client, Reply, eventually};
+
+struct Dev {
+    child: Child,
+    port: u16,
+    /// The pids that it prints.
+    servers: Vec<i32>,
+    printed: String,
+}
+
+impl Drop for Dev {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn start() -> Dev {
+    let (port, admin) = (free_port().unwrap(), free_port().unwrap());
+    let mut child = Command::new(env!("CARGO_BIN_EXE_lockgate"))
+        .args(["dev", "--port", &port.to_string(), "--admin-port", &admin.to_string()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let (mut servers, mut printed) = (Vec::new(), String::new());
+    while !printed.contains("UNLOCK job") {
+        let line = lines.next().expect("it ended").unwrap();
+        if let Some((_, pid)) = line.split_once("(pid ") {
+            servers.push(pid.trim_end_matches(')').parse().unwrap());
+        }
+        printed += &line;
+        printed.push('\n');
+    }
+    thread::spawn(move || lines.for_each(drop));
+    Dev { child, port, servers, printed }
+}
+
+fn runs(pid: i32) -> bool {
+    // A child that init has not yet buried is dead all the same.
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+fn end(signal: Signal) -> Option<i32> {
+    let mut dev = start();
+    assert_eq!(dev.servers.len(), 6, "{}", dev.printed);
+    assert!(dev.servers.iter().all(|pid| runs(*pid)));
+    let mut client = Client::connect(dev.port);
+    assert_eq!(client.cmd(&["SET", "x", "1"]), Reply::ok());
+    eventually("a quorum is there", || {
+        matches!(client.cmd(&["LOCK", "job", "t", "PX", "30000"]), Reply::Array(_))
+    });
+    assert_eq!(client.cmd(&["UNLOCK", "job", "t"]), Reply::Int(1));
+    kill_process(Pid::from_child(&dev.child), signal).unwrap();
+    let status = dev.child.wait().unwrap();
+    eventually("its servers are gone", || !dev.servers.iter().any(|pid| runs(*pid)));
+    status.code()
+}
+
+#[test]
+fn sigterm_takes_everything_down() {
+    assert_eq!(end(Signal::TERM), Some(0));
+}
+
+#[test]
+fn ctrl_c_takes_everything_down() {
+    assert_eq!(end(Signal::INT), Some(0));
+}
+
+#[test]
+fn sigkill_takes_everything_down() {
+    assert_eq!(end(Signal::KILL), None);
+}
+
+#[test]
+fn a_taken_port_is_said_in_one_line() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = taken.local_addr().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_lockgate"))
+        .args(["dev", "--port", &addr.port().to_string()])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(error, format!("lockgate: {addr} is in use; choose another port with --port\n"));
+}
