@@ -1,5 +1,12 @@
 //! What Prometheus and an operator are told.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
 mod support;
 
 use std::process::Command;

@@ -1,5 +1,12 @@
 //! Bad input gets Redis's error and harms nobody else; memory stays bounded.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
 mod support;
 
 use std::{

@@ -1,5 +1,12 @@
 //! `lockgate dev`: everything comes up, and goes down however it ends.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
 mod support;
 
 use std::{

@@ -1,5 +1,12 @@
 //! What LOCK, UNLOCK and RENEW promise, over real nodes.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
 mod support;
 
 use std::{thread, time::Duration};

@@ -4,6 +4,13 @@
 //!
 //! `LOCKGATE_TEST_SEED=n` plays other random sequences.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
 mod support;
 
 use std::{

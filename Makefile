@@ -1,0 +1,35 @@
+# Two commands are all it takes: make run, make test. Each installs what it needs.
+
+CARGO ?= cargo
+
+.PHONY: help run test lint bench docker
+
+help:
+	@echo "make run     a whole deployment on this machine: proxy, data node, five lock nodes"
+	@echo "make test    formatting, lints, and every test against real servers and clients"
+	@echo "make bench   CPU per command beside HAProxy and twemproxy"
+	@echo "make lint    formatting and lints alone"
+	@echo "make docker  the container image lockgate:latest"
+
+run:
+	@scripts/setup.sh run
+	$(CARGO) build --release --quiet
+	@exec target/release/lockgate dev
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --all-targets --quiet -- -D warnings
+
+test:
+	@scripts/setup.sh test
+	@$(MAKE) --no-print-directory lint
+	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --quiet
+	$(CARGO) test --quiet --no-fail-fast
+
+bench:
+	@scripts/setup.sh bench
+	$(CARGO) build --release --quiet
+	bench/run
+
+docker:
+	docker build --tag lockgate:latest .

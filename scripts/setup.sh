@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# Installs what is missing, and nothing where nothing is.
+#
+#   scripts/setup.sh run        redis-server and what the build needs
+#   scripts/setup.sh test       the same, and the clients that the tests run
+#   scripts/setup.sh bench      the same as run, and the peers of the benchmarks
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+# "command package": what must be there, and the Debian package that has it.
+wanted=("redis-server redis-server" "redis-cli redis-tools" "cc gcc" "setpriv util-linux")
+case "${1:-run}" in
+  run) ;;
+  test) wanted+=("python3 python3" "node nodejs" "npm npm") ;;
+  bench) wanted+=("haproxy haproxy" "nutcracker nutcracker" "redis-benchmark redis-tools" "python3 python3") ;;
+  *) echo "usage: $0 run|test|bench" >&2; exit 2 ;;
+esac
+
+missing=()
+for pair in "${wanted[@]}"; do
+  read -r command package <<<"$pair"
+  command -v "$command" >/dev/null || PATH="$PATH:/usr/sbin:/sbin" command -v "$command" >/dev/null ||
+    missing+=("$package")
+done
+if [ "${1:-run}" = test ] && ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
+  missing+=(python3-venv)
+fi
+
+if [ ${#missing[@]} -gt 0 ]; then
+  if [ "$(id -u)" = 0 ]; then
+    as_root=()
+  elif command -v sudo >/dev/null && sudo -n true 2>/dev/null; then
+    as_root=(sudo)
+  else
+    echo "Missing, and neither root nor sudo to install it: ${missing[*]}" >&2
+    echo "On Debian or Ubuntu: apt-get install ${missing[*]}" >&2
+    exit 1
+  fi
+  if ! command -v apt-get >/dev/null; then
+    echo "Missing, and no apt-get to install it: ${missing[*]}" >&2
+    exit 1
+  fi
+  echo "Installing: ${missing[*]}"
+  # Debian starts a service with the package, on a port that may be somebody's.
+  policy=/usr/sbin/policy-rc.d
+  if [ ! -e "$policy" ]; then
+    printf '#!/bin/sh\nexit 101\n' | "${as_root[@]}" tee "$policy" >/dev/null
+    "${as_root[@]}" chmod +x "$policy"
+    trap '"${as_root[@]}" rm -f "$policy"' EXIT
+  fi
+  "${as_root[@]}" apt-get update -qq
+  "${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+    apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+fi
+
+if ! command -v cargo >/dev/null; then
+  echo "Missing: Rust 1.88 or later, with cargo (https://rustup.rs)" >&2
+  exit 1
+fi
+
+if [ "${1:-run}" = test ]; then
+  # Marked with what was installed, so that a change of the list is noticed.
+  clients=tests/clients
+  if ! cmp -s $clients/requirements.txt $clients/.venv/installed 2>/dev/null; then
+    rm -rf $clients/.venv
+    python3 -m venv $clients/.venv
+    $clients/.venv/bin/pip install --quiet --disable-pip-version-check -r $clients/requirements.txt
+    cp $clients/requirements.txt $clients/.venv/installed
+  fi
+  if ! cmp -s $clients/package-lock.json $clients/node_modules/installed 2>/dev/null; then
+    (cd $clients && npm ci --silent --no-audit --no-fund)
+    cp $clients/package-lock.json $clients/node_modules/installed
+  fi
+fi
