@@ -23,7 +23,7 @@ lint:
 test:
 	@scripts/setup.sh test
 	@$(MAKE) --no-print-directory lint
-	RUSTDOCFLAGS="-D warnings" $(CARGO) doc --no-deps --quiet
+	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" $(CARGO) doc --no-deps --quiet
 	$(CARGO) test --quiet --no-fail-fast
 
 bench:
