@@ -8,6 +8,7 @@
 //!
 //! - [`config`]: the YAML file, its defaults, and its errors with line numbers.
 //! - [`server`]: listeners, accept, limits, drain.
+//! - [`workers`]: a thread for each core, to which sessions are dealt.
 //! - [`resp`]: the wire, and nothing of locks.
 //! - [`session`]: one client connection and its upstream connection.
 //! - [`command`]: words of a command to a typed request.
@@ -31,3 +32,4 @@ pub mod redis_server;
 pub mod resp;
 pub mod server;
 pub mod session;
+pub mod workers;

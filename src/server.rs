@@ -1,7 +1,8 @@
 //! Listeners, accept, limits, drain.
 //!
-//! Each accepted connection becomes one task with one [`Session`]; nothing is
-//! shared between sessions but the lock engine and the counters.
+//! Each accepted connection becomes one task with one [`Session`] on one of the
+//! [`Workers`]; nothing is shared between sessions but the lock engine and the
+//! counters.
 
 use std::{
     io,
@@ -19,7 +20,7 @@ use tokio::{
     net::{TcpListener, TcpSocket, TcpStream},
     time::{sleep, timeout},
 };
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::{
@@ -29,6 +30,7 @@ use crate::{
     metrics::{self, CloseReason, Metrics},
     net::{self, Stream},
     session::{Session, Shared},
+    workers::Workers,
 };
 
 /// Connections that the kernel may complete before they are accepted
@@ -59,7 +61,7 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<
     };
     let metrics = Metrics::new();
     let engine = Engine::start(&config.locks);
-    let tasks = TaskTracker::new();
+    let workers = Arc::new(Workers::start()?);
     let admin_stop = CancellationToken::new();
     if let Some(listener) = admin_listener {
         let state = admin::State::new(recorder, engine.clone(), config.data.clone());
@@ -80,17 +82,17 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<
         if let Ok(addr) = listener.local_addr() {
             info!(%addr, data = %config.data, nodes = config.locks.nodes.len(), "listening");
         }
-        let door = Door { shared: shared.clone(), config: config.clone(), tasks: tasks.clone() };
+        let door =
+            Door { shared: shared.clone(), config: config.clone(), workers: workers.clone() };
         tokio::spawn(door.accept(listener, shutdown.clone()));
     }
 
     shutdown.cancelled().await;
-    info!(connections = tasks.len(), grace = ?config.shutdown_grace, "shutting down");
+    info!(connections = workers.running(), grace = ?config.shutdown_grace, "shutting down");
     shared.draining.store(true, Ordering::Relaxed);
     drain.cancel();
-    tasks.close();
-    if timeout(config.shutdown_grace, tasks.wait()).await.is_err() {
-        warn!(connections = tasks.len(), "closed with commands still in flight");
+    if timeout(config.shutdown_grace, workers.finished()).await.is_err() {
+        warn!(connections = workers.running(), "closed with commands still in flight");
     }
     engine.drain(RELEASE_GRACE).await;
     admin_stop.cancel();
@@ -108,8 +110,7 @@ fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
 struct Door {
     shared: Arc<Shared>,
     config: Arc<Config>,
-    /// Every session's task, so that a shutdown can wait for them.
-    tasks: TaskTracker,
+    workers: Arc<Workers>,
 }
 
 impl Door {
@@ -124,7 +125,7 @@ impl Door {
             match accepted {
                 Ok((client, _)) => {
                     failing = false;
-                    door.tasks.spawn(door.clone().admit(client));
+                    door.admit(client);
                 }
                 Err(error) => {
                     if !failing {
@@ -137,20 +138,30 @@ impl Door {
         }
     }
 
-    /// One client from its arrival to its end.
-    async fn admit(self: Arc<Self>, client: TcpStream) {
-        let metrics = self.shared.metrics.clone();
+    /// Gives a client to a worker.
+    fn admit(self: &Arc<Self>, client: TcpStream) {
+        let metrics = &self.shared.metrics;
         metrics.clients_total.increment(1);
-        let reason = if self.tasks.len() > self.config.maxclients {
-            refuse(client, b"-ERR max number of clients reached\r\n").await;
-            CloseReason::MaxClients
-        } else {
-            metrics.clients.increment(1);
-            let reason = self.serve(client).await;
-            metrics.clients.decrement(1);
-            reason
-        };
-        metrics.closed(reason);
+        let full = self.workers.running() >= self.config.maxclients;
+        // A socket belongs to the runtime it was made in until it is taken out.
+        let Ok(client) = client.into_std() else { return metrics.closed(CloseReason::Client) };
+        let door = self.clone();
+        self.workers.spawn(async move {
+            let reason = match TcpStream::from_std(client) {
+                Err(_) => CloseReason::Client,
+                Ok(client) if full => {
+                    refuse(client, b"-ERR max number of clients reached\r\n").await;
+                    CloseReason::MaxClients
+                }
+                Ok(client) => {
+                    door.shared.metrics.clients.increment(1);
+                    let reason = door.serve(client).await;
+                    door.shared.metrics.clients.decrement(1);
+                    reason
+                }
+            };
+            door.shared.metrics.closed(reason);
+        });
     }
 
     async fn serve(&self, client: TcpStream) -> CloseReason {

@@ -1,0 +1,75 @@
+//! A thread for each core, each with a runtime of its own, to which sessions
+//! are dealt.
+//!
+//! A session never moves to another thread and shares nothing with others on
+//! the way of a byte, so nothing is gained by a scheduler that lets threads
+//! steal tasks: it woke them up for one another's work and cost a seventh of
+//! the CPU at pipeline depth 16 (bench/README.md).
+
+use std::{
+    future::Future,
+    io,
+    sync::atomic::{AtomicUsize, Ordering},
+    thread::{self, JoinHandle},
+};
+
+use tokio::runtime::{Builder, Handle};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+
+/// The threads. Dropping them ends what still runs on them.
+pub struct Workers {
+    handles: Vec<Handle>,
+    threads: Vec<JoinHandle<()>>,
+    /// Whose turn it is.
+    next: AtomicUsize,
+    /// Every task, so that a shutdown can wait for them.
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+impl Workers {
+    /// As many threads as there are cores to run on.
+    ///
+    /// # Errors
+    /// If the operating system gives no thread or no epoll.
+    pub fn start() -> io::Result<Workers> {
+        let count = thread::available_parallelism().map_or(1, usize::from);
+        let stop = CancellationToken::new();
+        let (mut handles, mut threads) = (Vec::new(), Vec::new());
+        for number in 0..count {
+            let runtime = Builder::new_current_thread().enable_all().build()?;
+            handles.push(runtime.handle().clone());
+            let stop = stop.clone();
+            let worker = move || runtime.block_on(stop.cancelled());
+            threads.push(thread::Builder::new().name(format!("worker-{number}")).spawn(worker)?);
+        }
+        Ok(Workers { handles, threads, next: AtomicUsize::new(0), tasks: TaskTracker::new(), stop })
+    }
+
+    /// Runs a task on the thread whose turn it is.
+    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+        let turn = self.next.fetch_add(1, Ordering::Relaxed) % self.handles.len();
+        self.tasks.spawn_on(task, &self.handles[turn]);
+    }
+
+    /// Tasks that have not ended.
+    pub fn running(&self) -> usize {
+        self.tasks.len()
+    }
+
+    /// Waits until all tasks have ended.
+    pub async fn finished(&self) {
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+}
+
+impl Drop for Workers {
+    fn drop(&mut self) {
+        self.stop.cancel();
+        for thread in self.threads.drain(..) {
+            // A worker that panicked has nothing left to end.
+            let _ = thread.join();
+        }
+    }
+}
