@@ -4,7 +4,9 @@
 //! does. Labels never carry a key, a token or a user.
 
 use std::{
-    sync::{Arc, OnceLock},
+    io,
+    sync::{Arc, Mutex, PoisonError},
+    thread,
     time::Duration,
 };
 
@@ -14,7 +16,6 @@ use metrics::{
     gauge, histogram,
 };
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
-use tokio::time::{MissedTickBehavior, interval};
 
 /// Why a client's connection ended; the label `reason` of `lockgate_closes_total`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -141,34 +142,40 @@ impl Recorder {
     pub fn render(&self) -> String {
         self.0.render()
     }
-
-    /// Keeps memory bounded; runs for ever.
-    pub async fn keep_up(self) {
-        let mut ticks = interval(UPKEEP_EVERY);
-        ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
-            ticks.tick().await;
-            self.0.run_upkeep();
-        }
-    }
 }
 
-/// Makes this process count. Further calls give the same recorder.
+/// Makes this process count, and keeps what it counts bounded in memory.
+/// Further calls give the same recorder.
 ///
 /// # Errors
-/// If another recorder was installed before.
+/// If somebody else installed a recorder before, or no thread can be started.
 pub fn install() -> anyhow::Result<Recorder> {
-    static RECORDER: OnceLock<Recorder> = OnceLock::new();
-    if let Some(recorder) = RECORDER.get() {
+    // Held while installing: whoever comes second must get the first one's recorder.
+    static RECORDER: Mutex<Option<Recorder>> = Mutex::new(None);
+    let mut installed = RECORDER.lock().unwrap_or_else(PoisonError::into_inner);
+    if let Some(recorder) = &*installed {
         return Ok(recorder.clone());
     }
     let handle = PrometheusBuilder::new()
         .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &SECONDS)?
         .install_recorder()
         .context("cannot install the metrics recorder")?;
+    keep_up(handle.clone()).context("cannot start the metrics thread")?;
     describe();
     gauge!("lockgate_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
-    Ok(RECORDER.get_or_init(|| Recorder(handle)).clone())
+    Ok(installed.insert(Recorder(handle)).clone())
+}
+
+/// Folds samples for as long as the process runs, scraped or not. A thread and
+/// not a task: the recorder outlives any one runtime.
+fn keep_up(handle: PrometheusHandle) -> io::Result<()> {
+    let run = move || {
+        loop {
+            thread::sleep(UPKEEP_EVERY);
+            handle.run_upkeep();
+        }
+    };
+    thread::Builder::new().name("metrics".into()).spawn(run).map(drop)
 }
 
 fn describe() {
@@ -326,6 +333,45 @@ impl NodeMetrics {
             errors_timeout: errors("timeout"),
             errors_reply: errors("reply"),
             errors_queue_full: errors("queue_full"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn installing_from_many_threads_gives_one_recorder() {
+        let threads: Vec<_> = (0..8).map(|_| thread::spawn(install)).collect();
+        for thread in threads {
+            thread.join().unwrap().unwrap();
+        }
+        assert!(install().unwrap().render().contains("lockgate_build_info{"));
+    }
+
+    #[test]
+    fn everything_is_there_at_zero_before_anything_happened() {
+        let recorder = install().unwrap();
+        let _metrics = Metrics::new();
+        let _node = NodeMetrics::new(7, "10.0.0.7:6379");
+        let text = recorder.render();
+        for line in [
+            r#"lockgate_closes_total{reason="maxclients"} 0"#,
+            r#"lockgate_commands_total{command="renew"} 0"#,
+            r#"lockgate_lock_requests_total{operation="lock",result="no_quorum"} 0"#,
+            r#"lockgate_lock_request_seconds_bucket{operation="unlock",le="0.0001"} 0"#,
+            r#"lockgate_lock_request_seconds_count{operation="unlock"} 0"#,
+            r#"lockgate_node_up{node="7",address="10.0.0.7:6379"} 0"#,
+        ] {
+            assert!(text.contains(line), "{line} is missing in\n{text}");
+        }
+    }
+
+    #[test]
+    fn each_reason_has_its_own_handle() {
+        for (index, reason) in CloseReason::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, index);
         }
     }
 }
