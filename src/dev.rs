@@ -4,7 +4,7 @@
 //! directories. They go down with this process, however it ends.
 
 use std::{
-    io::ErrorKind,
+    io::{ErrorKind, Write, stdout},
     net::{Ipv4Addr, SocketAddr, TcpListener},
     time::Duration,
 };
@@ -81,7 +81,10 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         let mut proxy = tokio::spawn(server::run(config, shutdown.clone()));
         tokio::select! {
             ended = &mut proxy => return ended?,
-            () = accepts(listen) => println!("{}", welcome(options, &data, &nodes)),
+            () = accepts(listen) => {
+                // Whoever does not want to read it may still use the proxy.
+                let _ = writeln!(stdout(), "{}", welcome(options, &data, &nodes));
+            }
         }
         tokio::select! {
             ended = &mut proxy => return ended?,

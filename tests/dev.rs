@@ -11,13 +11,15 @@ mod support;
 
 use std::{
     io::{BufRead, BufReader},
+    net::TcpStream,
+    os::unix::process::CommandExt,
     process::{Child, Command, Stdio},
     thread,
 };
 
 use lockgate::redis_server::free_port;
-use rustix::process::{Pid, Signal, kill_process};
-use support::{Client, Reply, eventually};
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use support::{Client, Reply, eventually, pipeline};
 
 struct Dev {
     child: Child,
@@ -34,14 +36,20 @@ impl Drop for Dev {
     }
 }
 
+/// In a process group of its own, as a shell starts it.
+fn command(port: u16, admin: u16) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lockgate"));
+    command
+        .args(["dev", "--port", &port.to_string(), "--admin-port", &admin.to_string()])
+        .process_group(0)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    command
+}
+
 fn start() -> Dev {
     let (port, admin) = (free_port().unwrap(), free_port().unwrap());
-    let mut child = Command::new(env!("CARGO_BIN_EXE_lockgate"))
-        .args(["dev", "--port", &port.to_string(), "--admin-port", &admin.to_string()])
-        .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .spawn()
-        .unwrap();
+    let mut child = command(port, admin).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let (mut servers, mut printed) = (Vec::new(), String::new());
     while !printed.contains("UNLOCK job") {
@@ -90,6 +98,34 @@ fn ctrl_c_takes_everything_down() {
 #[test]
 fn sigkill_takes_everything_down() {
     assert_eq!(end(Signal::KILL), None);
+}
+
+#[test]
+fn ctrl_c_lets_a_command_in_flight_finish_before_the_servers_go() {
+    let mut dev = start();
+    let mut client = Client::connect(dev.port);
+    // In one packet: once PING is answered, BLPOP is on its way too. A Redis that
+    // got the signal itself would drop it.
+    client.send(&pipeline(&[&["PING"], &["BLPOP", "nothing", "1"]]));
+    assert_eq!(client.reply(), Reply::simple("PONG"));
+    // A terminal sends it to the whole process group.
+    kill_process_group(Pid::from_child(&dev.child), Signal::INT).unwrap();
+    assert_eq!(client.reply(), Reply::NullArray);
+    assert_eq!(dev.child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn it_runs_on_when_nobody_reads_what_it_says() {
+    let (port, admin) = (free_port().unwrap(), free_port().unwrap());
+    let mut child = command(port, admin).spawn().unwrap();
+    drop(child.stdout.take());
+    let mut dev = Dev { child, port, servers: Vec::new(), printed: String::new() };
+    eventually("it accepts", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+    // It speaks once it accepts; by the end of this wait it has.
+    let mut client = Client::connect(dev.port);
+    assert_eq!(client.cmd(&["BLPOP", "nothing", "1"]), Reply::NullArray);
+    kill_process(Pid::from_child(&dev.child), Signal::TERM).unwrap();
+    assert_eq!(dev.child.wait().unwrap().code(), Some(0));
 }
 
 #[test]
