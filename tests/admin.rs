@@ -9,9 +9,14 @@
 
 mod support;
 
-use std::process::Command;
+use std::{
+    io::{Read, Write},
+    net::TcpStream,
+    process::Command,
+};
 
-use support::{Proxy, Reply, eventually};
+use lockgate::redis_server::RedisServer;
+use support::{LIMIT, Proxy, Reply, eventually};
 
 #[test]
 fn every_metric_is_there_from_the_start() {
@@ -111,4 +116,51 @@ fn a_container_can_ask_for_health() {
     let gone = health(&addr);
     assert_eq!(gone.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&gone.stderr).contains("cannot connect"));
+}
+
+#[test]
+fn a_data_node_that_asks_for_a_password_is_reachable() {
+    let proxy = Proxy::with().data_arguments(&["--requirepass", "word"]).start();
+    assert!(proxy.http("/readyz").starts_with("HTTP/1.1 200"));
+    assert!(proxy.client().cmd(&["GET", "a"]).error().starts_with("NOAUTH"));
+}
+
+#[test]
+fn users_and_passwords_of_nodes_are_not_shown() {
+    let rights = ["--user", "hiddenuser", "on", ">hiddenword", "~*", "&*", "+@all"];
+    let node = RedisServer::start(&rights).unwrap();
+    let url = format!("redis://hiddenuser:hiddenword@{}", node.addr());
+    let proxy = Proxy::with().node_urls(&[url]).start();
+    eventually("ready", || proxy.http("/readyz").starts_with("HTTP/1.1 200"));
+    let seen = proxy.http("/metrics") + &proxy.http("/readyz") + &proxy.log();
+    assert!(seen.contains(&node.addr().to_string()) && !seen.contains("hidden"), "{seen}");
+}
+
+#[test]
+fn only_get_and_head_of_known_pages_are_served() {
+    let proxy = Proxy::start();
+    let ask = |method: &str, path: &str| {
+        let mut stream = TcpStream::connect(("127.0.0.1", proxy.admin_port())).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        write!(stream, "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+        let mut page = String::new();
+        stream.read_to_string(&mut page).unwrap();
+        page
+    };
+    let refused = ask("POST", "/metrics");
+    assert!(refused.starts_with("HTTP/1.1 405") && refused.contains("allow: GET, HEAD"));
+    assert!(refused.ends_with("\r\n\r\nonly GET and HEAD\n"), "{refused}");
+    assert!(ask("GET", "/").ends_with("\r\n\r\nthere are /metrics, /healthz and /readyz\n"));
+    let head = ask("HEAD", "/healthz");
+    assert!(head.starts_with("HTTP/1.1 200") && head.ends_with("\r\n\r\n"), "{head}");
+}
+
+#[test]
+fn connections_that_say_nothing_do_not_keep_others_out() {
+    let proxy = Proxy::start();
+    // More than are served at once: some must be shut out for the page's turn to come.
+    let silent: Vec<_> =
+        (0..100).map(|_| TcpStream::connect(("127.0.0.1", proxy.admin_port())).unwrap()).collect();
+    assert!(proxy.http("/healthz").starts_with("HTTP/1.1 200"));
+    drop(silent);
 }
