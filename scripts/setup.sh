@@ -8,7 +8,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # "command package": what must be there, and the Debian package that has it.
-wanted=("redis-server redis-server" "redis-cli redis-tools" "cc gcc" "setpriv util-linux")
+wanted=("redis-server redis-server" "redis-cli redis-tools" "setpriv util-linux")
 case "${1:-run}" in
   run) ;;
   test) wanted+=("python3 python3" "node nodejs" "npm npm") ;;
@@ -22,6 +22,10 @@ for pair in "${wanted[@]}"; do
   command -v "$command" >/dev/null || PATH="$PATH:/usr/sbin:/sbin" command -v "$command" >/dev/null ||
     missing+=("$package")
 done
+# A compiler alone, without the C library's files, cannot link.
+if ! echo 'int main(void) { return 0; }' | cc -x c -o /dev/null - 2>/dev/null; then
+  missing+=(gcc libc6-dev)
+fi
 if [ "${1:-run}" = test ] && ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
   missing+=(python3-venv)
 fi
