@@ -136,22 +136,26 @@ fn users_and_passwords_of_nodes_are_not_shown() {
     assert!(seen.contains(&node.addr().to_string()) && !seen.contains("hidden"), "{seen}");
 }
 
+/// One whole answer, or a panic after [`LIMIT`].
+fn ask(proxy: &Proxy, method: &str, path: &str) -> String {
+    let mut stream = TcpStream::connect(("127.0.0.1", proxy.admin_port())).unwrap();
+    stream.set_read_timeout(Some(LIMIT)).unwrap();
+    write!(stream, "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
+    let mut page = String::new();
+    stream.read_to_string(&mut page).unwrap();
+    page
+}
+
 #[test]
 fn only_get_and_head_of_known_pages_are_served() {
     let proxy = Proxy::start();
-    let ask = |method: &str, path: &str| {
-        let mut stream = TcpStream::connect(("127.0.0.1", proxy.admin_port())).unwrap();
-        stream.set_read_timeout(Some(LIMIT)).unwrap();
-        write!(stream, "{method} {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n").unwrap();
-        let mut page = String::new();
-        stream.read_to_string(&mut page).unwrap();
-        page
-    };
-    let refused = ask("POST", "/metrics");
+    let refused = ask(&proxy, "POST", "/metrics");
     assert!(refused.starts_with("HTTP/1.1 405") && refused.contains("allow: GET, HEAD"));
     assert!(refused.ends_with("\r\n\r\nonly GET and HEAD\n"), "{refused}");
-    assert!(ask("GET", "/").ends_with("\r\n\r\nthere are /metrics, /healthz and /readyz\n"));
-    let head = ask("HEAD", "/healthz");
+    assert!(
+        ask(&proxy, "GET", "/").ends_with("\r\n\r\nthere are /metrics, /healthz and /readyz\n")
+    );
+    let head = ask(&proxy, "HEAD", "/healthz");
     assert!(head.starts_with("HTTP/1.1 200") && head.ends_with("\r\n\r\n"), "{head}");
 }
 
@@ -161,6 +165,6 @@ fn connections_that_say_nothing_do_not_keep_others_out() {
     // More than are served at once: some must be shut out for the page's turn to come.
     let silent: Vec<_> =
         (0..100).map(|_| TcpStream::connect(("127.0.0.1", proxy.admin_port())).unwrap()).collect();
-    assert!(proxy.http("/healthz").starts_with("HTTP/1.1 200"));
+    assert!(ask(&proxy, "GET", "/healthz").starts_with("HTTP/1.1 200"));
     drop(silent);
 }
