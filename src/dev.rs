@@ -94,7 +94,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         shutdown.cancel();
         proxy.await?
     });
-    drop(runtime);
+    runtime.shutdown_background();
     result
 }
 

@@ -72,7 +72,8 @@ fn run(file: Option<PathBuf>) -> anyhow::Result<()> {
         None => Config::default(),
     };
     logging::start(&config.log_level, &config.log_format)?;
-    Builder::new_multi_thread().enable_all().build()?.block_on(async {
+    let runtime = Builder::new_multi_thread().enable_all().build()?;
+    let result = runtime.block_on(async {
         let shutdown = CancellationToken::new();
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
@@ -85,5 +86,8 @@ fn run(file: Option<PathBuf>) -> anyhow::Result<()> {
             stop.cancel();
         });
         server::run(config, shutdown).await
-    })
+    });
+    // A look-up of a name that nobody answers is not waited for.
+    runtime.shutdown_background();
+    result
 }

@@ -204,6 +204,7 @@ impl Proxy {
         let Ok(mut stream) = TcpStream::connect(("127.0.0.1", self.admin_port)) else {
             return String::new();
         };
+        stream.set_read_timeout(Some(LIMIT)).expect("limit");
         let request = format!("GET {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n");
         stream.write_all(request.as_bytes()).expect("request");
         let mut page = String::new();
