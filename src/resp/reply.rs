@@ -11,6 +11,9 @@
 /// `-ERR unknown command` and for MONITOR's time stamp.
 const HEAD: usize = 32;
 
+/// What a GET of nothing answers.
+const NULL_BULK: &[u8] = b"$-1\r\n";
+
 /// A top-level frame that has arrived whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame<'a> {
@@ -233,6 +236,7 @@ impl ReplyScanner {
 fn flat_length(buf: &[u8]) -> Option<usize> {
     match *buf.first()? {
         b'+' | b'-' | b':' => Some(memchr::memchr(b'\n', buf)? + 1),
+        b'$' if buf.starts_with(NULL_BULK) => Some(NULL_BULK.len()),
         b'$' => {
             let mut value = 0;
             for (at, byte) in buf.iter().enumerate().take(8).skip(1) {
