@@ -421,3 +421,21 @@ fn a_node_that_answers_garbage_hurts_nobody() {
         assert!(proxy.is_alive() && proxy.memory("VmRSS") < 64 << 20);
     }
 }
+
+#[test]
+fn a_holder_that_fails_to_lock_again_still_holds() {
+    let mut proxy = Proxy::with().nodes(3).start();
+    let mut holder = proxy.client();
+    holder.cmd(&["LOCK", "k", "t", "PX", "60000"]).grant();
+    proxy.node(1).freeze().unwrap();
+    proxy.node(2).freeze().unwrap();
+    assert!(holder.cmd(&["LOCK", "k", "t", "PX", "60000"]).error().starts_with("NOQUORUM 1 of 3"));
+    proxy.node(1).thaw().unwrap();
+    proxy.node(2).thaw().unwrap();
+    eventually("all vote again", || {
+        matches!(holder.cmd(&["LOCK", "other", "o", "PX", "60000"]), Reply::Array(_))
+    });
+    // The grant before counts until its TTL has run out.
+    assert_eq!(proxy.client().cmd(&["LOCK", "k", "PX", "60000"]), Reply::NullArray);
+    assert!(matches!(holder.cmd(&["RENEW", "k", "t"]), Reply::Int(1..)));
+}

@@ -175,7 +175,7 @@ impl Engine {
             .filter_map(|(vote, node)| match vote {
                 Vote::Missing(why) => Some((why.as_str(), node)),
                 Vote::Pending => Some((Missing::Timeout.as_str(), node)),
-                Vote::Yes(_) | Vote::No(_) => None,
+                Vote::Yes(_) | Vote::Again(_) | Vote::No(_) => None,
             })
             .map(|(why, node)| format!("{} ({why})", node.status().address))
             .collect();
@@ -237,10 +237,8 @@ impl Acquire {
 
     /// Releases everywhere and says why.
     fn failed(&mut self, held: bool) -> NotGranted {
-        self.done = true;
-        let operation = self.asking.operation.clone();
-        self.engine.release_everywhere(&operation);
-        let votes = operation.votes();
+        self.give_up();
+        let votes = self.asking.operation.votes();
         if held {
             let remaining = votes.iter().filter_map(|vote| match vote {
                 Vote::No(millis) => u64::try_from(*millis).ok().map(Duration::from_millis),
@@ -252,11 +250,24 @@ impl Acquire {
         }
     }
 
+    /// Releases everywhere what was got, but for a lock that this token held
+    /// before: its holder may still count on the grant before this one, so
+    /// that only time may end it.
+    fn give_up(&mut self) {
+        self.done = true;
+        let operation = &self.asking.operation;
+        if operation.votes().iter().any(|vote| matches!(vote, Vote::Again(_))) {
+            operation.close();
+        } else {
+            self.engine.release_everywhere(operation);
+        }
+    }
+
     /// The largest fence that a granting node gave, and how many nodes store it.
     fn fence(&self) -> (u64, usize) {
         let (mut fence, mut stored) = (0, 0);
         for vote in self.asking.operation.votes() {
-            if let Vote::Yes(given) = vote {
+            if let Vote::Yes(given) | Vote::Again(given) = vote {
                 let given = u64::try_from(given).unwrap_or(0);
                 if given > fence {
                     (fence, stored) = (given, 0);
@@ -299,7 +310,7 @@ impl Future for Acquire {
 impl Drop for Acquire {
     fn drop(&mut self) {
         if !self.done {
-            self.engine.release_everywhere(&self.asking.operation);
+            self.give_up();
         }
     }
 }

@@ -60,6 +60,8 @@ pub(super) enum Vote {
     Pending,
     /// Yes; the number is the fence where one was asked for.
     Yes(i64),
+    /// Yes, to the token that held the lock already; the number is the fence.
+    Again(i64),
     /// No; the number is the holder's remaining TTL in ms where it was a LOCK.
     No(i64),
     /// There will be none.
@@ -117,7 +119,7 @@ impl Operation {
             _ => return,
         }
         match vote {
-            Vote::Yes(_) => state.counted.yes += 1,
+            Vote::Yes(_) | Vote::Again(_) => state.counted.yes += 1,
             Vote::No(_) => state.counted.no += 1,
             Vote::Missing(_) => state.counted.missing += 1,
             Vote::Pending => return,

@@ -2,7 +2,7 @@
 -- KEYS[1]  the lock's key          KEYS[2]  the key of its last fence
 -- ARGV[1]  token                   ARGV[2]  TTL in ms
 -- ARGV[3]  proposed fence          ARGV[4]  TTL of the fence in ms
--- Answer: {1, fence} granted, also to the token that holds it already;
+-- Answer: {1, fence} granted; {2, fence} granted again to the token that held it;
 --         {0, remaining TTL in ms} held by another (-1: without a TTL).
 local holder = redis.call('GET', KEYS[1])
 if holder and holder ~= ARGV[1] then
@@ -16,4 +16,4 @@ end
 -- Fences are exact up to 2^53; the format keeps them out of scientific notation.
 redis.call('SET', KEYS[2], string.format('%.0f', fence), 'PX', ARGV[4])
 redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-return {1, fence}
+return {holder and 2 or 1, fence}
