@@ -2,9 +2,12 @@
 
 use std::{path::PathBuf, process::ExitCode};
 
-use anyhow::Context as _;
 use clap::{Parser, Subcommand};
-use lockgate::{admin, config::Config, dev, logging, server};
+use lockgate::{
+    admin,
+    config::{Config, ConfigErrors},
+    dev, logging, server,
+};
 use tokio::{
     runtime::Builder,
     signal::unix::{SignalKind, signal},
@@ -53,22 +56,27 @@ fn main() -> ExitCode {
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("lockgate: {error:#}");
+            match error.downcast_ref::<ConfigErrors>() {
+                // Each of its lines begins with a place, where editors look for it.
+                Some(errors) => eprintln!("{errors}"),
+                None => eprintln!("lockgate: {error:#}"),
+            }
             ExitCode::FAILURE
         }
     }
 }
 
 fn check(file: &std::path::Path) -> anyhow::Result<()> {
-    let config = Config::load(file).context("the configuration is refused\n")?;
+    let config = Config::load(file)?;
     let nodes = config.locks.nodes.len();
-    println!("{}: ok, data node {}, {nodes} lock nodes", file.display(), config.data);
+    let nodes = if nodes == 1 { "1 lock node".into() } else { format!("{nodes} lock nodes") };
+    println!("{}: ok, data node {}, {nodes}", file.display(), config.data);
     Ok(())
 }
 
 fn run(file: Option<PathBuf>) -> anyhow::Result<()> {
     let config = match file {
-        Some(file) => Config::load(&file).context("the configuration is refused\n")?,
+        Some(file) => Config::load(&file)?,
         None => Config::default(),
     };
     logging::start(&config.log_level, &config.log_format)?;

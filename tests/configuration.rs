@@ -32,7 +32,7 @@ fn a_good_file_is_ok() {
     let (status, out, _) = check("locks:\n  nodes: ['redis://:${GATE_PASSWORD}@10.0.0.1']\n");
     assert_eq!(
         (status, out.as_str()),
-        (Some(0), "/f.yaml: ok, data node 127.0.0.1:6379, 1 lock nodes\n")
+        (Some(0), "/f.yaml: ok, data node 127.0.0.1:6379, 1 lock node\n")
     );
 }
 
@@ -50,6 +50,18 @@ fn a_bad_file_is_refused_with_every_problem_and_its_line() {
         assert!(error.contains(line), "{line} is not in {error}");
     }
     assert!(!error.contains("hunter2"));
+    // Editors and CI find a place only where it begins the line.
+    assert!(error.lines().all(|line| line.starts_with("/f.yaml:")), "{error}");
+}
+
+#[test]
+fn a_log_filter_that_is_none_is_refused_by_its_name() {
+    let refused = Command::new(env!("CARGO_BIN_EXE_lockgate"))
+        .env("LOCKGATE_LOG", "lockgate=loud")
+        .output()
+        .unwrap();
+    assert_eq!(refused.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&refused.stderr).contains("LOCKGATE_LOG: "));
 }
 
 #[test]
