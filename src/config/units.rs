@@ -2,8 +2,6 @@
 
 use std::time::Duration;
 
-use crate::resp::number;
-
 /// Units of time, in microseconds.
 const TIME: [(&str, u64); 6] = [
     ("us", 1),
@@ -44,7 +42,7 @@ pub(super) fn size(text: &str) -> Option<usize> {
 fn parts(text: &str) -> Option<(u64, &str)> {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
-    Some((number::integer(number.as_bytes())?.try_into().ok()?, unit))
+    Some((number.parse().ok()?, unit))
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The URL of one Redis: `redis://[user:password@]host:port[/db]` or `unix:///path[?db=n]`.
 
-use std::{path::PathBuf, str::FromStr};
+use std::{net::Ipv6Addr, path::PathBuf, str::FromStr};
 
 use percent_encoding::percent_decode_str;
 
@@ -56,7 +56,7 @@ impl FromStr for RedisUrl {
             "rediss" => {
                 Err("TLS (rediss://) is not supported by this version; write redis://".into())
             }
-            other => Err(format!("unknown scheme '{other}'; write {FORMS}")),
+            _ => Err(format!("unknown scheme; write {FORMS}")),
         }
     }
 }
@@ -87,6 +87,15 @@ fn tcp(rest: &str) -> Result<RedisUrl, String> {
     };
     if host.is_empty() {
         return Err(format!("the host is missing; write {FORMS}"));
+    }
+    let bracketed = place.starts_with('[');
+    // A zone, as in fe80::1%eth0, is the system's to understand.
+    let address = host.split('%').next().unwrap_or(host);
+    if bracketed && address.parse::<Ipv6Addr>().is_err() {
+        return Err("what stands in brackets is not an IPv6 address".into());
+    }
+    if !bracketed && host.contains(|c: char| c.is_whitespace() || "%?#[]@".contains(c)) {
+        return Err(format!("the host is not a name or an address; write {FORMS}"));
     }
     let (username, password) = match credentials.map(|both| both.split_once(':')) {
         None => (None, None),
@@ -159,10 +168,20 @@ mod tests {
     }
 
     #[test]
+    fn what_is_no_host_is_refused() {
+        for bad in ["[zz]:1", "[::1", "a b:1", "a%zz", "a?db=1", "a#1", "::1:6379", "", ":6379"] {
+            let url = format!("redis://{bad}");
+            assert!(url.parse::<RedisUrl>().is_err(), "{url}");
+        }
+        assert!("redis://[fe80::1%eth0]:1".parse::<RedisUrl>().is_ok());
+    }
+
+    #[test]
     fn a_refused_url_is_never_repeated() {
         for bad in [
             "secret",
             "http://secret@x",
+            "secret://x",
             "rediss://:secret@x",
             "redis://secret@x",
             "redis://:secret@",
