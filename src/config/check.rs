@@ -9,6 +9,8 @@ use super::{
 
 /// The share of the longest TTL that asking one node may take (see the engine).
 const TIMEOUT_SHARE: u32 = 10;
+/// Redis knows no shorter TTL.
+const SHORTEST_TTL: Duration = Duration::from_millis(1);
 /// More of the TTL than this set aside for drift leaves no lock worth having.
 const MAX_DRIFT: f64 = 0.5;
 
@@ -19,7 +21,7 @@ fn positive(reader: &mut Reader<'_>, section: &Section<'_>, key: &str, value: Du
 }
 
 pub(super) fn top(reader: &mut Reader<'_>, top: &Section<'_>, config: &Config) {
-    if config.listen.is_empty() {
+    if config.listen.is_empty() && reader.sound(top, &["listen"]) {
         reader.problem(&top.path("listen"), "no address; give at least one");
     }
     for (index, addr) in config.listen.iter().enumerate() {
@@ -27,7 +29,12 @@ pub(super) fn top(reader: &mut Reader<'_>, top: &Section<'_>, config: &Config) {
             reader.problem(&top.path("listen"), format!("{addr} is there twice"));
         }
     }
+    if config.data.db != 0 {
+        let what = "a database has no effect here: clients choose theirs with SELECT; leave it out";
+        reader.problem(&top.path("data"), what);
+    }
     if let Some(admin) = config.admin
+        && reader.sound(top, &["listen", "admin"])
         && config.listen.contains(&admin)
     {
         reader.problem(
@@ -49,38 +56,50 @@ pub(super) fn top(reader: &mut Reader<'_>, top: &Section<'_>, config: &Config) {
 
 pub(super) fn log(reader: &mut Reader<'_>, log: &Section<'_>, config: &Config) {
     let levels = ["error", "warn", "info", "debug", "trace"];
+    // The values may come from the environment, so they are not repeated.
     if !levels.contains(&config.log_level.as_str()) {
-        let what = format!("'{}' is no level; use one of {}", config.log_level, levels.join(", "));
+        let what = format!("no level; use one of {}", levels.join(", "));
         reader.problem(&log.path("level"), what);
     }
     let formats = ["auto", "human", "json"];
     if !formats.contains(&config.log_format.as_str()) {
-        let what =
-            format!("'{}' is no format; use one of {}", config.log_format, formats.join(", "));
+        let what = format!("no format; use one of {}", formats.join(", "));
         reader.problem(&log.path("format"), what);
     }
 }
 
 pub(super) fn locks(reader: &mut Reader<'_>, section: &Section<'_>, locks: &LocksConfig) {
-    nodes(reader, section, locks);
-    positive(reader, section, "default_ttl", locks.default_ttl);
-    if locks.default_ttl > locks.max_ttl {
-        let what = format!("longer than locks.max_ttl ({:?})", locks.max_ttl);
-        reader.problem(&section.path("default_ttl"), what);
+    if reader.sound(section, &["nodes"]) {
+        nodes(reader, section, locks);
+    }
+    if locks.default_ttl < SHORTEST_TTL {
+        reader.problem(&section.path("default_ttl"), "must be at least 1ms");
     }
     if locks.max_ttl < Duration::from_millis(10) {
         reader.problem(&section.path("max_ttl"), "must be at least 10ms");
     }
     positive(reader, section, "node_timeout", locks.node_timeout);
-    if locks.node_timeout > locks.max_ttl / TIMEOUT_SHARE {
+    if locks.default_ttl > locks.max_ttl && reader.sound(section, &["default_ttl", "max_ttl"]) {
+        let what =
+            format!("{:?} is longer than locks.max_ttl ({:?})", locks.default_ttl, locks.max_ttl);
+        reader.problem(&section.path("default_ttl"), what);
+    }
+    if locks.node_timeout > locks.max_ttl / TIMEOUT_SHARE
+        && reader.sound(section, &["node_timeout", "max_ttl"])
+    {
         let what = format!(
-            "more than a tenth of locks.max_ttl ({:?}), so it would never be waited for",
-            locks.max_ttl
+            "{:?} is more than a tenth of locks.max_ttl ({:?}), so it would never be waited for",
+            locks.node_timeout, locks.max_ttl
         );
         reader.problem(&section.path("node_timeout"), what);
     }
-    if locks.node_silence < locks.node_timeout {
-        let what = format!("shorter than locks.node_timeout ({:?})", locks.node_timeout);
+    if locks.node_silence < locks.node_timeout
+        && reader.sound(section, &["node_silence", "node_timeout"])
+    {
+        let what = format!(
+            "{:?} is shorter than locks.node_timeout ({:?})",
+            locks.node_silence, locks.node_timeout
+        );
         reader.problem(&section.path("node_silence"), what);
     }
     if locks.node_queue == 0 {
@@ -90,10 +109,10 @@ pub(super) fn locks(reader: &mut Reader<'_>, section: &Section<'_>, locks: &Lock
         let what = format!("{} is not at least 0 and below {MAX_DRIFT}", locks.drift_factor);
         reader.problem(&section.path("drift_factor"), what);
     }
-    if locks.fence_ttl < locks.max_ttl {
+    if locks.fence_ttl < locks.max_ttl && reader.sound(section, &["fence_ttl", "max_ttl"]) {
         let what = format!(
-            "shorter than locks.max_ttl ({:?}): a fence must be remembered longer than its lock",
-            locks.max_ttl
+            "{:?} is shorter than locks.max_ttl ({:?}): a fence must be remembered longer than its lock",
+            locks.fence_ttl, locks.max_ttl
         );
         reader.problem(&section.path("fence_ttl"), what);
     }

@@ -22,6 +22,13 @@ pub struct ConfigErrors {
     pub problems: Vec<Problem>,
 }
 
+impl ConfigErrors {
+    /// The one thing that is wrong where it keeps the rest from being read.
+    pub(super) fn one(file: &str, line: usize, key: String, what: String) -> ConfigErrors {
+        ConfigErrors { file: file.to_owned(), problems: vec![Problem { line, key, what }] }
+    }
+}
+
 impl fmt::Display for ConfigErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         for (index, Problem { line, key, what }) in self.problems.iter().enumerate() {

@@ -16,6 +16,18 @@ pub(super) enum Step {
     Index(usize),
 }
 
+/// A path as people write it: `locks.nodes[1]`.
+pub(super) fn name(path: &[Step]) -> String {
+    path.iter().fold(String::new(), |mut all, step| {
+        match step {
+            Step::Key(key) if all.is_empty() => all.push_str(key),
+            Step::Key(key) => all.extend([".", key]),
+            Step::Index(index) => all.push_str(&format!("[{index}]")),
+        }
+        all
+    })
+}
+
 /// The line of the key or element at the end of `path`, from 1.
 pub(super) fn line(text: &str, path: &[Step]) -> Option<usize> {
     let error = Follow(path).deserialize(serde_yaml::Deserializer::from_str(text)).err()?;

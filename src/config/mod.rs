@@ -1,10 +1,10 @@
 //! The configuration: one YAML file to one checked [`Config`].
 //!
 //! Knows nothing of the rest of Lockgate: it only says what was asked for.
-
 //!
 //! - `reader`: values out of parsed YAML, everything wrong with them at once.
 //! - `check`: what each value alone does not tell: contradictions.
+//! - `duplicates`: a key that stands twice.
 //! - `locate`: on which line something stands.
 //! - `units`, `url`: how durations, sizes and Redis URLs are written.
 
@@ -15,6 +15,7 @@ use std::{
 };
 
 mod check;
+mod duplicates;
 mod error;
 mod locate;
 mod reader;
@@ -56,6 +57,18 @@ const LOCKS_KEYS: &[&str] = &[
     "max_key",
     "max_token",
     "authorize_cache",
+];
+
+/// Keys of the design that this version refuses, wherever they stand.
+const PLANNED: &[&str] = &[
+    "guards",
+    "adopt",
+    "tls",
+    "proxy_protocol",
+    "max_wait",
+    "max_waiters",
+    "on_lost",
+    "allow_shared_instance",
 ];
 
 /// Everything that can be configured, checked and with its defaults filled in.
@@ -132,10 +145,7 @@ impl Config {
         let file = path.display().to_string();
         match std::fs::read_to_string(path) {
             Ok(text) => Config::parse(&text, &file, &|name| std::env::var(name).ok()),
-            Err(error) => {
-                let problem = Problem { line: 1, key: String::new(), what: error.to_string() };
-                Err(ConfigErrors { file, problems: vec![problem] })
-            }
+            Err(error) => Err(ConfigErrors::one(&file, 1, String::new(), error.to_string())),
         }
     }
 
@@ -148,10 +158,13 @@ impl Config {
         file: &str,
         environment: Environment<'_>,
     ) -> Result<Config, ConfigErrors> {
+        if let Some((line, path)) = duplicates::first(text) {
+            let what = "is there twice in the same place; keep one".to_owned();
+            return Err(ConfigErrors::one(file, line, locate::name(&path), what));
+        }
         let value = serde_yaml::from_str(text).map_err(|error| {
             let line = error.location().map_or(1, |location| location.line());
-            let problem = Problem { line, key: String::new(), what: error.to_string() };
-            ConfigErrors { file: file.to_owned(), problems: vec![problem] }
+            ConfigErrors::one(file, line, String::new(), error.to_string())
         })?;
         let mut config = Config::default();
         let mut reader = Reader::new(text, file, environment);

@@ -5,6 +5,7 @@ use std::{net::SocketAddr, time::Duration};
 use serde_yaml::{Mapping, Value};
 
 use super::{
+    PLANNED,
     error::{ConfigErrors, Problem},
     locate::{self, Step},
     units,
@@ -47,17 +48,24 @@ impl<'a> Reader<'a> {
 
     /// Notes that something is wrong at `path`.
     pub(super) fn problem(&mut self, path: &[Step], what: impl Into<String>) {
-        let key = path.iter().fold(String::new(), |mut all, step| {
-            match step {
-                Step::Key(key) if all.is_empty() => all.push_str(key),
-                Step::Key(key) => all.extend([".", key]),
-                Step::Index(index) => all.push_str(&format!("[{index}]")),
-            }
-            all
-        });
         // A key that is not there has the line of what it is missing from.
         let line = (0..=path.len()).rev().find_map(|end| locate::line(self.text, &path[..end]));
+        let key = locate::name(path);
         self.problems.push(Problem { line: line.unwrap_or(1), key, what: what.into() });
+    }
+
+    /// Whether nothing is wrong so far with any of `keys`, nor inside them. What
+    /// could not be read kept its default, which must not be held against others.
+    pub(super) fn sound(&self, section: &Section<'_>, keys: &[&str]) -> bool {
+        keys.iter().all(|key| {
+            let name = locate::name(&section.path(key));
+            let about = |problem: &Problem| {
+                problem.key.strip_prefix(&name).is_some_and(|rest| {
+                    rest.is_empty() || rest.starts_with('[') || rest.starts_with('.')
+                })
+            };
+            !self.problems.iter().any(about)
+        })
     }
 
     /// The top of the document.
@@ -113,17 +121,19 @@ impl<'a> Reader<'a> {
     }
 
     fn value<T: Read>(&mut self, value: &Value, path: &[Step]) -> Option<T> {
-        let value = match self.expand(value) {
-            Ok(value) => value,
-            Err(what) => {
-                self.problem(path, what);
-                return None;
-            }
+        let read = match self.expand(value) {
+            Ok(expanded) => T::read(self, &expanded, path),
+            Err(what) => Err(Wrong::Because(what)),
         };
-        match T::read(self, &value, path) {
+        match read {
             Ok(read) => Some(read),
-            Err(what) => {
+            Err(Wrong::Because(what)) => {
                 self.problem(path, what);
+                None
+            }
+            // As it stands in the file: what ${NAME} became may be a secret.
+            Err(Wrong::Wanted(wanted)) => {
+                self.problem(path, format!("{} where {wanted} is wanted", shown(value)));
                 None
             }
         }
@@ -170,6 +180,9 @@ impl<'v> Section<'v> {
 }
 
 fn unknown(name: &str, known: &[&str]) -> String {
+    if PLANNED.contains(&name) {
+        return "unknown key; this version does not have it yet".into();
+    }
     let closest = known
         .iter()
         .map(|known| (strsim::jaro_winkler(name, known), known))
@@ -194,82 +207,93 @@ fn kind(value: &Value) -> &'static str {
     }
 }
 
-/// Something that can be read from a value. The error says what would be right.
-pub(super) trait Read: Sized {
-    fn read(reader: &mut Reader<'_>, value: &Value, path: &[Step]) -> Result<Self, String>;
+/// Why a value cannot be read.
+pub(super) enum Wrong {
+    /// What would be right. What stands in the file is said beside it.
+    Wanted(&'static str),
+    /// All there is to say; it must not repeat the value.
+    Because(String),
 }
 
-fn wrong(value: &Value, wanted: &str) -> String {
+/// Something that can be read from a value.
+pub(super) trait Read: Sized {
+    fn read(reader: &mut Reader<'_>, value: &Value, path: &[Step]) -> Result<Self, Wrong>;
+}
+
+/// What stands in the file, for an error. A URL may hold a password.
+fn shown(value: &Value) -> String {
     match value {
-        Value::String(text) => format!("'{text}' where {wanted} is wanted"),
-        Value::Number(number) => format!("{number} where {wanted} is wanted"),
-        other => format!("{} where {wanted} is wanted", kind(other)),
+        Value::String(text) if text.contains("://") => "a URL".into(),
+        Value::String(text) => format!("'{text}'"),
+        Value::Number(number) => number.to_string(),
+        other => kind(other).into(),
     }
 }
 
 impl Read for Duration {
-    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<Duration, String> {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<Duration, Wrong> {
         let wanted = "a duration with its unit, as 50ms, 10s, 5m or 7d,";
-        value.as_str().and_then(units::duration).ok_or_else(|| wrong(value, wanted))
+        value.as_str().and_then(units::duration).ok_or(Wrong::Wanted(wanted))
     }
 }
 
 /// A size in bytes.
 impl Read for usize {
-    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<usize, String> {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<usize, Wrong> {
         match value {
             Value::Number(number) => number.as_u64().and_then(|n| usize::try_from(n).ok()),
             Value::String(text) => units::size(text),
             _ => None,
         }
-        .ok_or_else(|| wrong(value, "a number or a size, as 512, 64kb or 1mb,"))
+        .ok_or(Wrong::Wanted("a number or a size, as 512, 64kb or 1mb,"))
     }
 }
 
 impl Read for f64 {
-    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<f64, String> {
-        value.as_f64().ok_or_else(|| wrong(value, "a number, as 0.01,"))
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<f64, Wrong> {
+        // What ${NAME} became is text.
+        let text = || value.as_str().and_then(|text| text.parse().ok());
+        value.as_f64().or_else(text).ok_or(Wrong::Wanted("a number, as 0.01,"))
     }
 }
 
 impl Read for String {
-    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<String, String> {
-        value.as_str().map(str::to_owned).ok_or_else(|| wrong(value, "text"))
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<String, Wrong> {
+        value.as_str().map(str::to_owned).ok_or(Wrong::Wanted("text"))
     }
 }
 
 impl Read for SocketAddr {
-    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<SocketAddr, String> {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<SocketAddr, Wrong> {
         value
             .as_str()
             .and_then(|text| text.parse().ok())
-            .ok_or_else(|| wrong(value, "an address and a port, as 127.0.0.1:6380 or [::1]:6380,"))
+            .ok_or(Wrong::Wanted("an address and a port, as 127.0.0.1:6380 or [::1]:6380,"))
     }
 }
 
 /// An address, or `off`.
 impl Read for Option<SocketAddr> {
-    fn read(reader: &mut Reader<'_>, value: &Value, path: &[Step]) -> Result<Self, String> {
+    fn read(reader: &mut Reader<'_>, value: &Value, path: &[Step]) -> Result<Self, Wrong> {
+        let wanted = "an address and a port, as 127.0.0.1:9380, or off,";
         match value {
             Value::Bool(false) => Ok(None),
             Value::String(text) if text == "off" => Ok(None),
-            _ => SocketAddr::read(reader, value, path)
-                .map(Some)
-                .map_err(|_| wrong(value, "an address and a port, as 127.0.0.1:9380, or off,")),
+            _ => SocketAddr::read(reader, value, path).map(Some).map_err(|_| Wrong::Wanted(wanted)),
         }
     }
 }
 
 /// The value may hold a password, so it is never repeated.
 impl Read for RedisUrl {
-    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<RedisUrl, String> {
-        value.as_str().ok_or_else(|| format!("{} where a URL is wanted", kind(value)))?.parse()
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<RedisUrl, Wrong> {
+        value.as_str().ok_or(Wrong::Wanted("a URL"))?.parse().map_err(Wrong::Because)
     }
 }
 
 /// A list, or a single element for a list of one.
 impl<T: Read> Read for Vec<T> {
-    fn read(reader: &mut Reader<'_>, value: &Value, path: &[Step]) -> Result<Vec<T>, String> {
+    fn read(reader: &mut Reader<'_>, value: &Value, path: &[Step]) -> Result<Vec<T>, Wrong> {
         let Value::Sequence(elements) = value else {
             return T::read(reader, value, path).map(|one| vec![one]);
         };

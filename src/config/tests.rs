@@ -53,7 +53,7 @@ fn values_are_read() {
 fn everything_wrong_is_said_at_once_with_its_line() {
     let text = "listne: 127.0.0.1:1\nadmin: nowhere\nmaxclients: many\nlocks:\n  nodes:\n    \
                 - redis://a\n    - redis://u:hunter2@a:99999\n  node_timout: 5s\n  max_ttl: 60\n  \
-                default_ttl: ${NOT_THERE}\n  drift_factor: 0.7\nguards: []\n";
+                default_ttl: ${NOT_THERE}\n  drift_factor: 0.7\nzzz: []\n";
     assert_eq!(
         errors(text),
         [
@@ -65,7 +65,7 @@ fn everything_wrong_is_said_at_once_with_its_line() {
             "f.yaml:9: locks.max_ttl: 60 where a duration with its unit, as 50ms, 10s, 5m or 7d, is wanted",
             "f.yaml:10: locks.default_ttl: the environment has no variable NOT_THERE",
             "f.yaml:11: locks.drift_factor: 0.7 is not at least 0 and below 0.5",
-            "f.yaml:12: guards: unknown key; known here are listen, admin, data, connect_timeout, \
+            "f.yaml:12: zzz: unknown key; known here are listen, admin, data, connect_timeout, \
              tcp_keepalive, maxclients, barrier_buffer, shutdown_grace, log, locks",
         ]
     );
@@ -96,6 +96,14 @@ fn contradictions_are_refused_with_what_would_be_right() {
         ("log: {level: loud}", "no level"),
         ("log: {format: xml}", "no format"),
         ("data: rediss://a", "TLS"),
+        ("data: redis://a/3", "SELECT"),
+        ("locks: {default_ttl: 500us}", "at least 1ms"),
+        ("locks: {max_wait: 60s}", "this version does not have it yet"),
+        ("locks: {max_waiters: 9}", "this version does not have it yet"),
+        ("locks: {on_lost: error}", "this version does not have it yet"),
+        ("guards: []", "this version does not have it yet"),
+        ("adopt: []", "this version does not have it yet"),
+        ("tls: {}", "this version does not have it yet"),
     ];
     for (text, expected) in cases {
         let errors = errors(text);
@@ -110,5 +118,71 @@ fn what_is_not_yaml_is_refused_with_its_line() {
     for text in broken {
         let errors = errors(text);
         assert!(errors[0].starts_with("f.yaml:"), "{text:?}: {errors:?}");
+    }
+}
+
+#[test]
+fn a_value_from_the_environment_is_never_repeated() {
+    let secret = |_: &str| Some("hunter2".to_owned());
+    for key in KEYS.iter().filter(|key| !["log", "locks"].contains(key)) {
+        refuses_without_repeating(&format!("{key}: '${{SECRET}}'"), &secret);
+    }
+    for key in LOG_KEYS {
+        refuses_without_repeating(&format!("log: {{{key}: '${{SECRET}}'}}"), &secret);
+    }
+    for key in LOCKS_KEYS.iter().filter(|key| **key != "prefix") {
+        refuses_without_repeating(&format!("locks: {{{key}: '${{SECRET}}'}}"), &secret);
+    }
+    refuses_without_repeating("data: '${SECRET}://x'", &secret);
+    refuses_without_repeating("listen: ['${SECRET}']", &secret);
+}
+
+fn refuses_without_repeating(text: &str, environment: Environment<'_>) {
+    let error = Config::parse(text, "f.yaml", environment).unwrap_err().to_string();
+    assert!(!error.contains("hunter2"), "{text}: {error}");
+}
+
+#[test]
+fn a_url_at_the_wrong_key_does_not_show_its_password() {
+    for key in ["listen", "admin", "connect_timeout", "maxclients"] {
+        let error = errors(&format!("{key}: redis://me:hunter2@a:1")).join("");
+        assert!(!error.contains("hunter2"), "{key}: {error}");
+    }
+}
+
+#[test]
+fn the_environment_may_give_numbers() {
+    let environment = |name: &str| (name == "DRIFT").then(|| "0.02".to_owned());
+    let config =
+        Config::parse("locks: {drift_factor: '${DRIFT}'}", "f.yaml", &environment).unwrap();
+    assert_eq!(config.locks.drift_factor, 0.02);
+}
+
+#[test]
+fn what_cannot_be_read_is_not_held_against_anything_else() {
+    let cases = [
+        "locks: {nodes: [redis://a, redis://b:x, redis://c]}",
+        "locks: {nodes: ['redis://b:x']}",
+        "locks: {max_ttl: 60, default_ttl: 90s}",
+        "locks: {max_ttl: 60, node_timeout: 7s, node_silence: 9s}",
+        "locks: {max_ttl: 5s, default_ttl: 3}",
+        "listen: [x]",
+    ];
+    for text in cases {
+        let errors = errors(text);
+        assert_eq!(errors.len(), 1, "{text}: {errors:?}");
+    }
+}
+
+#[test]
+fn a_key_given_twice_is_refused_on_its_second_line() {
+    let cases = [
+        ("data: redis://a\ndata: redis://b\n", "f.yaml:2: data: "),
+        ("locks:\n  max_ttl: 5s\n  prefix: x\n  max_ttl: 6s\n", "f.yaml:4: locks.max_ttl: "),
+        ("log: {level: info}\nlocks:\n  nodes: []\nlog:\n  level: warn\n", "f.yaml:4: log: "),
+    ];
+    for (text, expected) in cases {
+        let errors = errors(text);
+        assert!(errors[0].starts_with(expected) && errors[0].contains("twice"), "{errors:?}");
     }
 }
