@@ -9,10 +9,12 @@
 //! - `node`: one lock node: whether it can be asked, what it has missed.
 //! - `link`: the ordered, pipelined connection to it; `connect` opens one,
 //!   `backoff` says when to try again, `reply` reads what comes back.
+//! - `inspect`: what a node says of itself that makes it unfit to vote.
 
 mod backoff;
 mod connect;
 pub mod engine;
+mod inspect;
 mod link;
 mod node;
 mod operation;

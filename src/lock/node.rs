@@ -3,7 +3,7 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
@@ -15,6 +15,7 @@ use super::{
     NodeStatus,
     backoff::Backoff,
     connect::LinkManager,
+    inspect::{InspectError, Inspector},
     link::{Closed, Job, Leftover, Link},
     operation::{Kind, Missing, Operation, Vote},
     scripts,
@@ -132,6 +133,7 @@ impl Node {
             .max_lifetime(None)
             .idle_timeout(None)
             .build_unchecked(LinkManager { node: Arc::downgrade(&self) });
+        let inspector = Inspector::new(&self.url);
         let this = Arc::downgrade(&self);
         drop(self);
         let mut backoff = Backoff::default();
@@ -146,7 +148,10 @@ impl Node {
                         backoff.reset();
                         node.connected(&link);
                         drop(node);
-                        link.closed().await;
+                        tokio::select! {
+                            () = link.closed() => {}
+                            () = warn_of_faults(&inspector, &this) => link.closed().await,
+                        }
                     }
                 }
                 Err(error) => {
@@ -244,5 +249,21 @@ impl Node {
     /// Nothing panics while it holds the lock, and the state stays sound if something did.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// One line in the log for each thing that makes a node unfit to vote.
+async fn warn_of_faults(inspector: &Result<Inspector, InspectError>, node: &Weak<Node>) {
+    let Ok(inspector) = inspector else { return };
+    let inspected = inspector.inspect().await;
+    let Some(node) = node.upgrade() else { return };
+    match inspected {
+        Ok(faults) => {
+            for fault in faults {
+                warn!(node = %node.url, "lock node is unfit: {fault}");
+            }
+        }
+        // An ACL may keep INFO from us; the node votes all the same.
+        Err(error) => info!(node = %node.url, %error, "lock node cannot be inspected"),
     }
 }
