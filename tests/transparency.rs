@@ -62,13 +62,17 @@ struct Seen {
     end: End,
 }
 
-/// Plays a case. `expected` bytes are waited for; beyond them only a short silence.
-fn play(
-    port: u16,
-    direct_port: u16,
-    case: &Case,
-    expected: Option<&[usize]>,
-) -> (Seen, Vec<usize>) {
+/// Redis itself has no more to say: its answers come at once, a BLPOP that
+/// times out in these cases within half of it.
+const SILENCE: Duration = Duration::from_millis(120);
+/// The same where nothing more is expected.
+const SHORT_SILENCE: Duration = Duration::from_millis(25);
+
+/// How many bytes had come when a reading was over, and how the connection stood.
+type Mark = (usize, End);
+
+/// Plays a case. What is `expected` is waited for; beyond it only a short silence.
+fn play(port: u16, direct_port: u16, case: &Case, expected: Option<&[Mark]>) -> (Seen, Vec<Mark>) {
     let mut rng = StdRng::seed_from_u64(case.seed);
     let mut other = Client::connect(direct_port);
     other.cmd(&["FLUSHALL"]);
@@ -89,9 +93,14 @@ fn play(
                 }
             }
             Step::Read => {
-                let goal = expected.and_then(|marks_of| marks_of.get(marks.len()).copied());
-                read(&mut stream, &mut seen, goal);
-                marks.push(seen.bytes.len());
+                // Once more when Redis has answered somebody else: it may have
+                // been kept from running so far.
+                for patience in [SILENCE, SHORT_SILENCE] {
+                    let goal = expected.and_then(|marks_of| marks_of.get(marks.len()).copied());
+                    read(&mut stream, &mut seen, goal, patience);
+                    marks.push((seen.bytes.len(), seen.end));
+                    other.cmd(&["PING"]);
+                }
             }
             Step::Other(words) => drop(other.cmd(words)),
             Step::HangUp => drop(stream.shutdown(Shutdown::Write)),
@@ -118,16 +127,16 @@ fn pieces<'a>(bytes: &'a [u8], rng: &mut StdRng) -> Vec<&'a [u8]> {
     }
 }
 
-fn read(stream: &mut TcpStream, seen: &mut Seen, goal: Option<usize>) {
+/// Reads what comes: up to the goal, or from Redis itself until `silence`.
+fn read(stream: &mut TcpStream, seen: &mut Seen, goal: Option<Mark>, silence: Duration) {
     let deadline = Instant::now() + Duration::from_secs(5);
     let mut space = vec![0; 65_536];
     loop {
-        let missing = goal.is_some_and(|goal| seen.bytes.len() < goal);
+        let missing = goal.is_some_and(|(bytes, end)| seen.bytes.len() < bytes || end != seen.end);
         let patience = match goal {
-            // Redis itself: what it says comes at once.
-            None => Duration::from_millis(120),
+            None => silence,
             Some(_) if missing => Duration::from_secs(5),
-            Some(_) => Duration::from_millis(40),
+            Some(_) => SHORT_SILENCE,
         };
         stream.set_read_timeout(Some(patience)).unwrap();
         match stream.read(&mut space) {
@@ -655,6 +664,12 @@ fn corner_cases() -> Vec<Case> {
 
 /// A random sequence out of a small grammar that reaches every state.
 fn random_case(seed: u64) -> Case {
+    sequence(seed, &[0, 1, 10, 100, 20_000], true)
+}
+
+/// The same with values of these lengths, and without CLIENT REPLY OFF and SKIP
+/// unless they may be `mute`.
+fn sequence(seed: u64, lengths: &[usize], mute: bool) -> Case {
     let mut rng = StdRng::seed_from_u64(seed);
     let mut steps = Vec::new();
     let mut bytes = Vec::new();
@@ -665,7 +680,7 @@ fn random_case(seed: u64) -> Case {
     }
     for _ in 0..rng.random_range(3..25) {
         let key = *["a", "b", "c"].choose(&mut rng).unwrap();
-        let value = "x".repeat([0, 1, 10, 100, 20_000][rng.random_range(0..5)]);
+        let value = "x".repeat(*lengths.choose(&mut rng).unwrap());
         let words: &[&str] = match rng.random_range(0..36) {
             0..3 => &["SET", key, &value],
             3..6 => &["GET", key],
@@ -685,8 +700,8 @@ fn random_case(seed: u64) -> Case {
             20 => &["UNSUBSCRIBE"],
             21 => &["PUNSUBSCRIBE"],
             22 => &["UNSUBSCRIBE", key, "a"],
-            23 => &["CLIENT", "REPLY", "SKIP"],
-            24 => &["CLIENT", "REPLY", "OFF"],
+            23 if mute => &["CLIENT", "REPLY", "SKIP"],
+            24 if mute => &["CLIENT", "REPLY", "OFF"],
             25 => &["CLIENT", "REPLY", "ON"],
             26 => &["RESET"],
             27 => &["HELLO", if resp3 { "2" } else { "3" }],
@@ -732,6 +747,44 @@ fn random_case(seed: u64) -> Case {
     Case { name: "random".into(), seed, steps }
 }
 
+/// A random sequence with a few bytes of it changed, lost, doubled or put in.
+///
+/// Small values only: what Redis has not yet read when it closes makes the
+/// kernel send a reset, which may overtake the error. Never mute: whether Redis
+/// closes after an error that it may not tell depends on whether it has earlier
+/// replies still to write, hence on how the packets fell.
+fn damaged_case(seed: u64) -> Case {
+    const PUT_IN: &[u8] = b"*$:+-\r\n 019\"'\\x\0\xff";
+    let mut case = sequence(seed, &[0, 1, 10, 100, 300], false);
+    let mut rng = StdRng::seed_from_u64(!seed);
+    case.name = "damaged".into();
+    for step in &mut case.steps {
+        let Step::Send(bytes) = step else { continue };
+        for _ in 0..rng.random_range(1..4) {
+            // Rather near the start, where something is left to be misread.
+            let reach = [bytes.len(), bytes.len().min(40)][rng.random_range(0..2)];
+            if reach == 0 {
+                continue;
+            }
+            let at = rng.random_range(0..reach);
+            let new = PUT_IN[rng.random_range(0..PUT_IN.len())];
+            match rng.random_range(0..5) {
+                0 => bytes[at] = new,
+                1 => bytes.insert(at, new),
+                2 => drop(bytes.remove(at)),
+                3 => bytes.insert(at, bytes[at]),
+                _ => drop(bytes.drain(at..reach.min(at + 9))),
+            }
+        }
+    }
+    case
+}
+
+/// Where random sequences begin.
+fn first_seed() -> u64 {
+    std::env::var("LOCKGATE_TEST_SEED").map_or(1, |seed| seed.parse().unwrap())
+}
+
 #[test]
 fn corner_cases_are_answered_as_by_redis() {
     compare(&corner_cases(), &[]);
@@ -739,8 +792,13 @@ fn corner_cases_are_answered_as_by_redis() {
 
 #[test]
 fn random_sequences_are_answered_as_by_redis() {
-    let first = std::env::var("LOCKGATE_TEST_SEED").map_or(1, |seed| seed.parse().unwrap());
-    let cases: Vec<Case> = (first..first + 300).map(random_case).collect();
+    let cases: Vec<Case> = (first_seed()..).take(300).map(random_case).collect();
+    compare(&cases, &[]);
+}
+
+#[test]
+fn damaged_sequences_are_answered_as_by_redis() {
+    let cases: Vec<Case> = (first_seed()..).take(300).map(damaged_case).collect();
     compare(&cases, &[]);
 }
 
@@ -766,4 +824,23 @@ fn strangers_are_answered_as_by_redis() {
         })
         .collect();
     compare(&cases, &["--requirepass", "pw"]);
+}
+
+/// With an earlier reply still to write, Redis closes once that is written.
+#[test]
+#[ignore = "does not hold yet: after the error the connection stays open"]
+fn an_error_or_quit_while_mute_closes_behind_earlier_replies() {
+    let mut proxy = Proxy::start();
+    let data = proxy.data().port();
+    for port in [data, proxy.port()] {
+        for mute in ["OFF", "SKIP"] {
+            for end in ["QUIT", "*x", "*1\r\n$x", "SET a \"b"] {
+                let mut client = Client::connect(port);
+                client.send(format!("PING\r\nCLIENT REPLY {mute}\r\n{end}\r\n").as_bytes());
+                // Only SKIP lets a reply through: it has skipped its own.
+                let (bytes, closed) = client.rest();
+                assert!(bytes.starts_with(b"+PONG\r\n") && closed, "{mute} {end}: {bytes:?}");
+            }
+        }
+    }
 }
