@@ -205,6 +205,30 @@ fn clients_that_never_read_hold_no_memory_here() {
 }
 
 #[test]
+fn a_flood_behind_a_slow_lock_is_not_kept() {
+    let mut proxy = Proxy::with().locks("node_timeout: 2s").locks("node_silence: 4s").start();
+    proxy.node(0).freeze().unwrap();
+    let mut client = proxy.client();
+    let mut writer = client.socket().try_clone().unwrap();
+    let value = "x".repeat(1 << 20);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            writer.write_all(&encode(&["LOCK", "k", "PX", "30000"])).unwrap();
+            let echo = encode(&["ECHO", &value]);
+            for _ in 0..100 {
+                writer.write_all(&echo).unwrap();
+            }
+        });
+        assert!(client.reply().error().starts_with("NOQUORUM"));
+        for _ in 0..100 {
+            assert!(matches!(client.reply(), Reply::Bulk(echoed) if echoed.len() == value.len()));
+        }
+    });
+    let peak = proxy.memory("VmHWM");
+    assert!(proxy.is_alive() && peak < BOUND, "{} MB at the peak", peak >> 20);
+}
+
+#[test]
 fn a_flood_of_state_changing_commands_is_bounded() {
     while_another_works(|proxy| {
         let mut client = proxy.client();
