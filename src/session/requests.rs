@@ -137,6 +137,11 @@ impl Session {
                         self.forward(cx, b"\r\n");
                         from = bytes.len();
                     }
+                    if self.reply_mode != ReplyMode::On {
+                        // Redis closes once replies that were pending are out. Here
+                        // they are out already, and it would forget to.
+                        self.start_linger();
+                    }
                     self.relay_from_here();
                     break bytes.len();
                 }
