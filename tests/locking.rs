@@ -510,3 +510,17 @@ fn a_fence_known_to_one_node_is_raised_on_a_quorum_before_it_is_given() {
     let second = client.cmd(&["LOCK", "k", "PX", "60000"]).grant();
     assert!(second.fence > first.fence, "{} after {}", second.fence, first.fence);
 }
+
+#[test]
+fn a_key_may_be_as_long_as_is_configured() {
+    let proxy = Proxy::with().locks("max_key: 1mb").locks("max_token: 1mb").start();
+    let mut client = proxy.client();
+    let (key, token) = ("k".repeat(1 << 20), "t".repeat(300_000));
+    for _ in 0..2 {
+        assert_eq!(client.cmd(&["LOCK", &key, &token, "PX", "30000"]).grant().token, token);
+        assert_eq!(client.cmd(&["UNLOCK", &key, &token]), Reply::Int(1));
+    }
+    let longer = key + "k";
+    let error = "ERR key is longer than 1048576 bytes (locks.max_key)";
+    assert_eq!(client.cmd(&["LOCK", &longer, "PX", "1000"]).error(), error);
+}

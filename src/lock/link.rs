@@ -154,6 +154,7 @@ pub(super) fn start(
         out: Outbox::default(),
         in_flight: VecDeque::new(),
         healing: Healing::No,
+        space: vec![0; READ].into_boxed_slice(),
         received: Vec::new(),
         heard: Instant::now(),
         ticks,
@@ -201,6 +202,8 @@ struct Pump {
     out: Outbox,
     in_flight: VecDeque<Sent>,
     healing: Healing,
+    space: Box<[u8]>,
+    /// The beginning of a reply that is not yet whole.
     received: Vec<u8>,
     /// When something last came, or the first of what is in flight was sent.
     heard: Instant,
@@ -275,9 +278,8 @@ impl Pump {
 
     /// Reads all there is. Ready: the connection has ended.
     fn read(&mut self, cx: &mut Context<'_>) -> Poll<Closed> {
-        let mut space = [0; READ];
         loop {
-            let mut buf = ReadBuf::new(&mut space);
+            let mut buf = ReadBuf::new(&mut self.space);
             if let Err(error) = ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buf)) {
                 return Poll::Ready(error.into());
             }

@@ -78,8 +78,10 @@ impl Session {
             if (waiting && self.held.len() >= READ_AHEAD) || (draining && self.is_at_rest()) {
                 return Ok(moved);
             }
-            // Bytes held back are shown again with the new ones behind them.
-            let kept = if waiting { 0 } else { self.held.len() };
+            // Bytes held back are shown again with the new ones behind them, in
+            // front of the buffer unless locks.max_key makes them too many.
+            let apart = waiting || self.held.len() > buffer.len() - READ;
+            let kept = if apart { 0 } else { self.held.len() };
             buffer[..kept].copy_from_slice(&self.held[..kept]);
             let mut read = ReadBuf::new(&mut buffer[kept..kept + READ]);
             match Pin::new(&mut self.client).poll_read(cx, &mut read) {
@@ -94,8 +96,9 @@ impl Session {
                 continue;
             }
             self.shared.metrics.bytes_from_clients.increment((end - kept) as u64);
-            if waiting {
+            if apart {
                 self.held.extend_from_slice(&buffer[..end]);
+                self.rescan = true;
             } else {
                 self.held.clear();
                 self.scan(cx, &buffer[..end]);
