@@ -47,7 +47,7 @@ pub enum NotGranted {
     NoQuorum(NoQuorum),
 }
 
-/// Too few lock nodes answered.
+/// Too few lock nodes answered, or not in time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NoQuorum {
     /// Nodes that answered in time.
@@ -63,14 +63,16 @@ pub struct NoQuorum {
 
 impl fmt::Display for NoQuorum {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "{} of {} lock nodes answered, {} are needed; missing: {}",
-            self.answered,
-            self.nodes,
-            self.quorum,
-            self.missing.join(", ")
-        )
+        write!(f, "{} of {} lock nodes answered, ", self.answered, self.nodes)?;
+        if self.answered < self.quorum {
+            write!(f, "{} are needed", self.quorum)?;
+        } else {
+            f.write_str("which did not settle it in time")?;
+        }
+        if !self.missing.is_empty() {
+            write!(f, "; missing: {}", self.missing.join(", "))?;
+        }
+        Ok(())
     }
 }
 

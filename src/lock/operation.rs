@@ -175,7 +175,8 @@ impl Operation {
 
     fn decide(&self, votes: Votes) -> Decision {
         match self.kind {
-            Kind::Acquire | Kind::Renew | Kind::Raise => votes.majority(),
+            Kind::Acquire | Kind::Raise => votes.majority(),
+            Kind::Renew => votes.renewal(),
             Kind::Release => votes.release(),
             Kind::Flush if votes.yes + votes.no + votes.missing == votes.nodes => Decision::Yes,
             Kind::Flush => Decision::Open,

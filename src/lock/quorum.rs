@@ -58,7 +58,7 @@ impl Votes {
         self.yes + self.no
     }
 
-    /// A grant or a renewal: a quorum must say yes.
+    /// A grant: a quorum must say yes.
     ///
     /// It fails as soon as that is impossible, if a quorum has said enough for
     /// "held"; otherwise all are waited for, so that "held" and "too few nodes"
@@ -70,6 +70,21 @@ impl Votes {
         } else if self.yes + self.pending() >= quorum {
             Decision::Open
         } else if self.answered() >= quorum {
+            Decision::No
+        } else if self.pending() > 0 {
+            Decision::Open
+        } else {
+            Decision::NoQuorum
+        }
+    }
+
+    /// A renewal: a quorum must say yes. "Not held" needs so many who say so that
+    /// the others are no quorum: nodes that are only slow may still hold it.
+    pub(super) fn renewal(self) -> Decision {
+        let quorum = quorum(self.nodes);
+        if self.yes >= quorum {
+            Decision::Yes
+        } else if self.no > self.nodes - quorum {
             Decision::No
         } else if self.pending() > 0 {
             Decision::Open
@@ -140,6 +155,16 @@ mod tests {
     }
 
     #[test]
+    fn a_renewal_fails_only_by_those_who_say_not_held() {
+        assert_eq!(votes(3, 0, 0).renewal(), Decision::Yes);
+        assert_eq!(votes(0, 3, 0).renewal(), Decision::No);
+        assert_eq!(votes(2, 2, 0).renewal(), Decision::Open);
+        assert_eq!(votes(2, 1, 2).renewal(), Decision::NoQuorum);
+        assert_eq!(votes(0, 2, 3).renewal(), Decision::NoQuorum);
+        assert_eq!(votes(2, 3, 0).renewal(), Decision::No);
+    }
+
+    #[test]
     fn a_release_is_believed_where_a_quorum_may_have_held() {
         assert_eq!(votes(3, 0, 0).release(), Decision::Yes);
         assert_eq!(votes(0, 3, 0).release(), Decision::No);
@@ -157,14 +182,19 @@ mod tests {
         ) {
             let nodes = 2 * half + 1;
             let mut now = Votes { nodes, ..Votes::default() };
-            let (mut majority, mut release) = (Decision::Open, Decision::Open);
+            let (mut majority, mut renewal, mut release) =
+                (Decision::Open, Decision::Open, Decision::Open);
             for vote in &order[..nodes] {
                 match vote {
                     0 => now.yes += 1,
                     1 => now.no += 1,
                     _ => now.missing += 1,
                 }
-                for (before, after) in [(&mut majority, now.majority()), (&mut release, now.release())] {
+                for (before, after) in [
+                    (&mut majority, now.majority()),
+                    (&mut renewal, now.renewal()),
+                    (&mut release, now.release()),
+                ] {
                     if *before != Decision::Open {
                         prop_assert_eq!(*before, after);
                     }
@@ -172,7 +202,9 @@ mod tests {
                 }
             }
             prop_assert_ne!(majority, Decision::Open);
+            prop_assert_ne!(renewal, Decision::Open);
             prop_assert_ne!(release, Decision::Open);
+            prop_assert_eq!(renewal == Decision::Yes, now.yes >= quorum(nodes));
             prop_assert_eq!(majority == Decision::Yes, now.yes >= quorum(nodes));
         }
     }
