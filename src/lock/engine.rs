@@ -98,9 +98,10 @@ impl Engine {
     /// behalf of `token`.
     pub fn acquire(self: &Arc<Self>, key: &[u8], token: &[u8], ttl: Duration) -> Acquire {
         let since = Instant::now();
-        let request = scripts::acquire(key, token, ttl, (self.wall_clock)(), self.fence_ttl);
-        let asking = self.ask(Kind::Acquire, key, token, ttl, request);
-        Acquire { engine: self.clone(), since, ttl, asking, raising: None, done: false }
+        let (fence, attempt) = ((self.wall_clock)(), rand::random());
+        let request = scripts::acquire(key, token, ttl, fence, self.fence_ttl, attempt);
+        let asking = self.ask(Kind::Acquire { attempt }, key, token, ttl, request);
+        Acquire { engine: self.clone(), since, ttl, attempt, asking, raising: None, done: false }
     }
 
     /// Releases `key` on every node if `token` holds it there.
@@ -155,16 +156,11 @@ impl Engine {
         Asking { engine: self.clone(), operation, timer: Box::pin(sleep(limit)) }
     }
 
-    /// Releases on every node, whatever it answered or failed to answer.
-    fn release_everywhere(self: &Arc<Self>, operation: &Operation) {
-        operation.close();
-        let request = scripts::release(&operation.key, &operation.token);
-        let (key, token) = (&operation.key, &operation.token);
-        let release =
-            Operation::new(Kind::Release, key, token, operation.ttl, request, self.nodes.len());
-        let release = Arc::new(release);
+    /// Asks every node, and does not wait for what it says.
+    fn tell(&self, operation: Operation) {
+        let operation = Arc::new(operation);
         for node in &self.nodes {
-            node.submit(&release);
+            node.submit(&operation);
         }
     }
 
@@ -175,7 +171,7 @@ impl Engine {
             .filter_map(|(vote, node)| match vote {
                 Vote::Missing(why) => Some((why.as_str(), node)),
                 Vote::Pending => Some((Missing::Timeout.as_str(), node)),
-                Vote::Yes(_) | Vote::Again(_) | Vote::No(_) => None,
+                Vote::Yes(_) | Vote::No(_) => None,
             })
             .map(|(why, node)| format!("{} ({why})", node.status().address))
             .collect();
@@ -210,12 +206,14 @@ impl Asking {
     }
 }
 
-/// A LOCK under way. Dropped before it is ready, it releases what it got on every node.
+/// A LOCK under way. Dropped before it is ready, it gives back what it got on every node.
 pub struct Acquire {
     engine: Arc<Engine>,
     /// Before the first node was asked.
     since: Instant,
     ttl: Duration,
+    /// What the nodes know this attempt by.
+    attempt: u64,
     asking: Asking,
     /// The fence, and the second round that makes a quorum remember it.
     raising: Option<(u64, Asking)>,
@@ -231,43 +229,43 @@ impl Acquire {
                 Ok(Grant { fence, validity })
             }
             // Too slow to be worth anything.
-            None => Err(self.failed(false)),
+            None => Err(self.no_quorum(&self.asking.operation.votes())),
         }
     }
 
-    /// Releases everywhere and says why.
-    fn failed(&mut self, held: bool) -> NotGranted {
+    /// Another holds it.
+    fn held(&mut self) -> NotGranted {
         self.give_up();
         let votes = self.asking.operation.votes();
-        if held {
-            let remaining = votes.iter().filter_map(|vote| match vote {
-                Vote::No(millis) => u64::try_from(*millis).ok().map(Duration::from_millis),
-                _ => None,
-            });
-            NotGranted::Held { remaining: remaining.max() }
-        } else {
-            NotGranted::NoQuorum(self.engine.no_quorum(&votes))
-        }
+        let remaining = votes.iter().filter_map(|vote| match vote {
+            Vote::No(millis) => u64::try_from(*millis).ok().map(Duration::from_millis),
+            _ => None,
+        });
+        NotGranted::Held { remaining: remaining.max() }
     }
 
-    /// Releases everywhere what was got, but for a lock that this token held
-    /// before: its holder may still count on the grant before this one, so
-    /// that only time may end it.
+    /// These votes do not tell, or came too late.
+    fn no_quorum(&mut self, votes: &[Vote]) -> NotGranted {
+        self.give_up();
+        NotGranted::NoQuorum(self.engine.no_quorum(votes))
+    }
+
+    /// Undoes this attempt on every node, whatever it answered or failed to answer.
+    ///
+    /// What the token held before stays: its holder may still count on the grant
+    /// before this one.
     fn give_up(&mut self) {
         self.done = true;
         let operation = &self.asking.operation;
-        if operation.votes().iter().any(|vote| matches!(vote, Vote::Again(_))) {
-            operation.close();
-        } else {
-            self.engine.release_everywhere(operation);
-        }
+        operation.close();
+        self.engine.tell(operation.undo(self.attempt));
     }
 
     /// The largest fence that a granting node gave, and how many nodes store it.
     fn fence(&self) -> (u64, usize) {
         let (mut fence, mut stored) = (0, 0);
         for vote in self.asking.operation.votes() {
-            if let Vote::Yes(given) | Vote::Again(given) = vote {
+            if let Vote::Yes(given) = vote {
                 let given = u64::try_from(given).unwrap_or(0);
                 if given > fence {
                     (fence, stored) = (given, 0);
@@ -286,8 +284,11 @@ impl Future for Acquire {
         if self.raising.is_none() {
             match ready!(self.asking.poll_decision(cx)) {
                 Decision::Yes => {}
-                Decision::No => return Poll::Ready(Err(self.failed(true))),
-                Decision::NoQuorum | Decision::Open => return Poll::Ready(Err(self.failed(false))),
+                Decision::No => return Poll::Ready(Err(self.held())),
+                Decision::NoQuorum | Decision::Open => {
+                    let votes = self.asking.operation.votes();
+                    return Poll::Ready(Err(self.no_quorum(&votes)));
+                }
             }
             let (fence, stored) = self.fence();
             if stored >= self.engine.quorum() {
@@ -300,9 +301,10 @@ impl Future for Acquire {
         let Some((fence, raising)) = &mut self.raising else { return Poll::Pending };
         let fence = *fence;
         let decision = ready!(raising.poll_decision(cx));
+        let votes = raising.operation.votes();
         Poll::Ready(match decision {
             Decision::Yes => self.granted(fence),
-            _ => Err(self.failed(false)),
+            _ => Err(self.no_quorum(&votes)),
         })
     }
 }
@@ -359,7 +361,11 @@ impl Future for Renew {
             }
             // The holder is told that it holds nothing, so nothing of it may stay.
             Decision::No => {
-                self.engine.release_everywhere(operation);
+                let (key, token) = (&operation.key, &operation.token);
+                let (request, nodes) = (scripts::release(key, token), self.engine.nodes.len());
+                let release =
+                    Operation::new(Kind::Release, key, token, operation.ttl, request, nodes);
+                self.engine.tell(release);
                 Ok(None)
             }
             Decision::NoQuorum | Decision::Open => Err(self.engine.no_quorum(&operation.votes())),

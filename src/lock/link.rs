@@ -380,7 +380,7 @@ impl Pump {
             // come after its own release, and a release could hit a newer grant
             // of the same token. Nor may an acquire be repeated that was given up,
             // as its release may be among those that were not refused.
-            let given_up = operation.kind == Kind::Acquire && operation.is_closed();
+            let given_up = matches!(operation.kind, Kind::Acquire { .. }) && operation.is_closed();
             if mixed || given_up {
                 self.vote(&operation, Vote::Missing(Missing::Error));
             } else {

@@ -18,7 +18,6 @@ use super::{
     inspect::{InspectError, Inspector},
     link::{Closed, Job, Leftover, Link},
     operation::{Kind, Missing, Operation, Vote},
-    scripts,
 };
 use crate::{
     config::{LocksConfig, RedisUrl},
@@ -50,8 +49,10 @@ struct State {
     link: Option<Link>,
     /// Why there is none.
     reason: String,
-    /// Locks that the node may hold in vain, and until when at the longest.
-    cleanup: VecDeque<(Arc<Operation>, Instant)>,
+    /// What gives back locks that the node may hold in vain, and until when at
+    /// the longest it may; that is not known of an acquire that a stopped node
+    /// has not read yet, as its TTL has not begun.
+    cleanup: VecDeque<(Arc<Operation>, Option<Instant>)>,
     /// `run_id` and CLIENT ID of the connection before.
     before: Option<(String, i64)>,
 }
@@ -89,7 +90,7 @@ impl Node {
             drop(state);
             return operation.vote(self.index, Vote::Missing(Missing::Down));
         };
-        if operation.kind == Kind::Acquire && link.pending() >= self.queue_limit {
+        if matches!(operation.kind, Kind::Acquire { .. }) && link.pending() >= self.queue_limit {
             drop(state);
             self.metrics.errors_queue_full.increment(1);
             return operation.vote(self.index, Vote::Missing(Missing::Busy));
@@ -103,17 +104,16 @@ impl Node {
         }
     }
 
-    /// Remembers to release what `operation` may have taken.
+    /// Remembers to give back what `operation` may have taken, or was to give back.
     fn clean_up_later(&self, state: &mut State, operation: Arc<Operation>) {
-        let release = match operation.kind {
-            Kind::Release => operation,
-            _ => {
-                let request = scripts::release(&operation.key, &operation.token);
-                let (key, token) = (&operation.key, &operation.token);
-                Arc::new(Operation::new(Kind::Release, key, token, operation.ttl, request, 0))
+        let (release, until) = match operation.kind {
+            Kind::Acquire { attempt } => (Arc::new(operation.undo(attempt)), None),
+            Kind::Release => {
+                let until = Instant::now() + operation.ttl.min(self.max_ttl);
+                (operation, Some(until))
             }
+            Kind::Renew | Kind::Raise | Kind::Flush => return,
         };
-        let until = Instant::now() + release.ttl.min(self.max_ttl);
         if state.cleanup.len() >= MAX_CLEANUP {
             state.cleanup.pop_front();
         }
@@ -181,7 +181,7 @@ impl Node {
         let cleanup = std::mem::take(&mut state.cleanup);
         let mut releases = 0;
         for (release, until) in cleanup {
-            if until > now {
+            if until.is_none_or(|until| until > now) {
                 releases += 1;
                 if link.send(Job::Operation(release.clone())).is_err() {
                     self.clean_up_later(&mut state, release);
@@ -206,9 +206,7 @@ impl Node {
         let mut state = self.lock();
         state.link = None;
         for operation in &leftover.sent {
-            if matches!(operation.kind, Kind::Acquire | Kind::Release) {
-                self.clean_up_later(&mut state, operation.clone());
-            }
+            self.clean_up_later(&mut state, operation.clone());
         }
         for operation in &leftover.unsent {
             if operation.kind == Kind::Release {

@@ -8,14 +8,20 @@ use std::{
 
 use bytes::Bytes;
 
-use super::quorum::{Decision, Votes};
+use super::{
+    quorum::{Decision, Votes},
+    scripts,
+};
 
 /// What is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// To take a lock. Its outcome being unknown, it must be released.
-    Acquire,
-    /// To give a lock back.
+    /// To take a lock. Its outcome being unknown, it must be undone.
+    Acquire {
+        /// Known to no other, so that undoing it ends no other grant.
+        attempt: u64,
+    },
+    /// To give a lock back, or what one attempt has taken of it.
     Release,
     /// To give a lock a fresh TTL.
     Renew,
@@ -60,8 +66,6 @@ pub(super) enum Vote {
     Pending,
     /// Yes; the number is the fence where one was asked for.
     Yes(i64),
-    /// Yes, to the token that held the lock already; the number is the fence.
-    Again(i64),
     /// No; the number is the holder's remaining TTL in ms where it was a LOCK.
     No(i64),
     /// There will be none.
@@ -119,7 +123,7 @@ impl Operation {
             _ => return,
         }
         match vote {
-            Vote::Yes(_) | Vote::Again(_) => state.counted.yes += 1,
+            Vote::Yes(_) => state.counted.yes += 1,
             Vote::No(_) => state.counted.no += 1,
             Vote::Missing(_) => state.counted.missing += 1,
             Vote::Pending => return,
@@ -173,9 +177,16 @@ impl Operation {
         self.lock().votes.clone()
     }
 
+    /// What takes back all that a LOCK may have taken.
+    pub(super) fn undo(&self, attempt: u64) -> Operation {
+        let request = scripts::undo(&self.key, &self.token, attempt);
+        let nodes = self.lock().votes.len();
+        Operation::new(Kind::Release, &self.key, &self.token, self.ttl, request, nodes)
+    }
+
     fn decide(&self, votes: Votes) -> Decision {
         match self.kind {
-            Kind::Acquire | Kind::Raise => votes.majority(),
+            Kind::Acquire { .. } | Kind::Raise => votes.majority(),
             Kind::Renew => votes.renewal(),
             Kind::Release => votes.release(),
             Kind::Flush if votes.yes + votes.no + votes.missing == votes.nodes => Decision::Yes,

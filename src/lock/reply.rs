@@ -80,12 +80,11 @@ pub(super) fn read(frame: &[u8]) -> Result<OwnedFrame, Garbage> {
     }
 }
 
-/// What a script's answer says: `{1, n}`, `{2, n}` or `{0, n}`.
+/// What a script's answer says: `{1, n}` or `{0, n}`.
 pub(super) fn vote(frame: &OwnedFrame) -> Result<Vote, Garbage> {
     match frame {
         OwnedFrame::Array(both) => match both.as_slice() {
             [OwnedFrame::Integer(1), OwnedFrame::Integer(value)] => Ok(Vote::Yes(*value)),
-            [OwnedFrame::Integer(2), OwnedFrame::Integer(value)] => Ok(Vote::Again(*value)),
             [OwnedFrame::Integer(0), OwnedFrame::Integer(value)] => Ok(Vote::No(*value)),
             _ => Err(Garbage),
         },
@@ -147,10 +146,9 @@ mod tests {
     fn votes_are_pairs() {
         let vote_of = |text: &str| vote(&read(text.as_bytes()).unwrap());
         assert_eq!(vote_of("*2\r\n:1\r\n:7\r\n"), Ok(Vote::Yes(7)));
-        assert_eq!(vote_of("*2\r\n:2\r\n:7\r\n"), Ok(Vote::Again(7)));
         assert_eq!(vote_of("*2\r\n:0\r\n:-1\r\n"), Ok(Vote::No(-1)));
         assert_eq!(vote_of("-ERR x\r\n"), Ok(Vote::Missing(Missing::Error)));
-        for bad in ["*2\r\n:3\r\n:7\r\n", "*1\r\n:1\r\n", ":1\r\n", "$-1\r\n"] {
+        for bad in ["*2\r\n:2\r\n:7\r\n", "*1\r\n:1\r\n", ":1\r\n", "$-1\r\n"] {
             assert_eq!(vote_of(bad), Err(Garbage), "{bad:?}");
         }
     }

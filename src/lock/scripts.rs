@@ -37,15 +37,16 @@ static ACQUIRE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/acquire.lua")));
 static RELEASE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/release.lua")));
+static UNDO: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/undo.lua")));
 static RENEW: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/renew.lua")));
 static RAISE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/raise.lua")));
 
 /// How many commands [`load`] appends.
-pub(super) const LOADS: usize = 4;
+pub(super) const LOADS: usize = 5;
 
 /// Appends a SCRIPT LOAD for every script.
 pub(super) fn load(out: &mut Vec<u8>) {
-    for script in [&ACQUIRE, &RELEASE, &RENEW, &RAISE] {
+    for script in [&ACQUIRE, &RELEASE, &UNDO, &RENEW, &RAISE] {
         encode::command(out, &[b"SCRIPT", b"LOAD", script.body.as_bytes()]);
     }
 }
@@ -61,11 +62,22 @@ pub(super) fn acquire(
     ttl: Duration,
     fence: u64,
     fence_ttl: Duration,
+    attempt: u64,
 ) -> Bytes {
+    let (fence, attempt) = (fence.to_string(), name(attempt));
     ACQUIRE.call(
         &[key, &fence_key(key)],
-        &[token, &millis(ttl), fence.to_string().as_bytes(), &millis(fence_ttl)],
+        &[token, &millis(ttl), fence.as_bytes(), &millis(fence_ttl), attempt.as_bytes()],
     )
+}
+
+pub(super) fn undo(key: &[u8], token: &[u8], attempt: u64) -> Bytes {
+    UNDO.call(&[key, &fence_key(key)], &[token, name(attempt).as_bytes()])
+}
+
+/// An attempt as the nodes know it.
+fn name(attempt: u64) -> String {
+    format!("{attempt:x}")
 }
 
 pub(super) fn release(key: &[u8], token: &[u8]) -> Bytes {
