@@ -156,14 +156,6 @@ impl Engine {
         Asking { engine: self.clone(), operation, timer: Box::pin(sleep(limit)) }
     }
 
-    /// Asks every node, and does not wait for what it says.
-    fn tell(&self, operation: Operation) {
-        let operation = Arc::new(operation);
-        for node in &self.nodes {
-            node.submit(&operation);
-        }
-    }
-
     fn no_quorum(&self, votes: &[Vote]) -> NoQuorum {
         let missing: Vec<String> = votes
             .iter()
@@ -250,7 +242,8 @@ impl Acquire {
         NotGranted::NoQuorum(self.engine.no_quorum(votes))
     }
 
-    /// Undoes this attempt on every node, whatever it answered or failed to answer.
+    /// Undoes this attempt on every node that may have granted it, whatever it
+    /// answered or failed to answer.
     ///
     /// What the token held before stays: its holder may still count on the grant
     /// before this one.
@@ -258,7 +251,14 @@ impl Acquire {
         self.done = true;
         let operation = &self.asking.operation;
         operation.close();
-        self.engine.tell(operation.undo(self.attempt));
+        let undo = Arc::new(operation.undo(self.attempt));
+        for (node, vote) in self.engine.nodes.iter().zip(operation.votes()) {
+            match vote {
+                // It was never asked, or has this on its list for when it is back.
+                Vote::Missing(Missing::Down | Missing::Busy | Missing::Disconnected) => {}
+                _ => node.submit(&undo),
+            }
+        }
     }
 
     /// The largest fence that a granting node gave, and how many nodes store it.
@@ -365,7 +365,8 @@ impl Future for Renew {
                 let (request, nodes) = (scripts::release(key, token), self.engine.nodes.len());
                 let release =
                     Operation::new(Kind::Release, key, token, operation.ttl, request, nodes);
-                self.engine.tell(release);
+                let release = Arc::new(release);
+                self.engine.nodes.iter().for_each(|node| node.submit(&release));
                 Ok(None)
             }
             Decision::NoQuorum | Decision::Open => Err(self.engine.no_quorum(&operation.votes())),
