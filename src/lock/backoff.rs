@@ -22,9 +22,11 @@ impl Backoff {
         full.mul_f64(rand::random_range(0.5..1.0))
     }
 
-    /// It worked.
-    pub(super) fn reset(&mut self) {
-        self.failures = 0;
+    /// A connection lasted for `time`: one that ends at once is a failure like another.
+    pub(super) fn lasted(&mut self, time: Duration) {
+        if time >= LONGEST {
+            self.failures = 0;
+        }
     }
 }
 
@@ -40,7 +42,9 @@ mod tests {
         assert!(pauses.iter().all(|pause| *pause < LONGEST));
         assert!(pauses[10..].iter().all(|pause| *pause >= LONGEST / 2));
         assert_ne!(pauses[20], pauses[21]);
-        backoff.reset();
+        backoff.lasted(LONGEST / 2);
+        assert!(backoff.next() >= LONGEST / 2);
+        backoff.lasted(LONGEST);
         assert!(backoff.next() < FIRST);
     }
 }

@@ -163,7 +163,7 @@ pub(super) fn start(
     let ending = shared.clone();
     tokio::spawn(async move {
         let reason = std::future::poll_fn(|cx| pump.poll(cx)).await;
-        let leftover = pump.end(reason);
+        let leftover = pump.end(reason).await;
         on_end(leftover);
         ending.closed.store(true, Ordering::Release);
         ending.ended.notify_waiters();
@@ -185,10 +185,11 @@ enum Sent {
 /// nothing new is sent until all that is in flight has been answered.
 enum Healing {
     No,
-    /// These were refused, in this order. `mixed`: one sent after them was not.
+    /// `refused`: these were, in this order. `done`: sent after the first of
+    /// them and not refused, as another proxy had loaded the scripts meanwhile.
     Waiting {
         refused: Vec<Arc<Operation>>,
-        mixed: bool,
+        done: Vec<Arc<Operation>>,
     },
 }
 
@@ -324,20 +325,21 @@ impl Pump {
                 match &mut self.healing {
                     Healing::Waiting { refused, .. } => refused.push(operation),
                     Healing::No => {
-                        self.healing = Healing::Waiting { refused: vec![operation], mixed: false };
+                        self.healing =
+                            Healing::Waiting { refused: vec![operation], done: Vec::new() };
                     }
                 }
                 return Ok(());
             }
             Sent::Operation(operation) => {
-                if let Healing::Waiting { mixed, .. } = &mut self.healing {
-                    *mixed = true;
+                if let Healing::Waiting { done, .. } = &mut self.healing {
+                    done.push(operation.clone());
                 }
                 operation
             }
             Sent::Again(operation) => operation,
         };
-        let vote = match reply::vote(frame) {
+        let vote = match reply::vote(operation.kind, frame) {
             Ok(vote) => vote,
             Err(garbage) => {
                 // Its outcome is unknown, like that of those behind it.
@@ -363,7 +365,7 @@ impl Pump {
         if matches!(self.healing, Healing::No) || !self.in_flight.is_empty() {
             return;
         }
-        let Healing::Waiting { refused, mixed } = std::mem::replace(&mut self.healing, Healing::No)
+        let Healing::Waiting { refused, done } = std::mem::replace(&mut self.healing, Healing::No)
         else {
             return;
         };
@@ -376,12 +378,7 @@ impl Pump {
             self.push(Sent::Blind, now);
         }
         for operation in refused {
-            // Repeated after something that was sent behind it, an acquire could
-            // come after its own release, and a release could hit a newer grant
-            // of the same token. Nor may an acquire be repeated that was given up,
-            // as its release may be among those that were not refused.
-            let given_up = matches!(operation.kind, Kind::Acquire { .. }) && operation.is_closed();
-            if mixed || given_up {
+            if !may_repeat(&operation, &done) {
                 self.vote(&operation, Vote::Missing(Missing::Error));
             } else {
                 self.out.push(&operation.request);
@@ -391,15 +388,18 @@ impl Pump {
     }
 
     /// Closes the queue and hands over what was not answered.
-    fn end(&mut self, reason: Closed) -> Leftover {
-        // What has not reached the node must not reach it after the cleanup.
-        self.stream.reset_on_drop();
+    async fn end(&mut self, reason: Closed) -> Leftover {
+        if !matches!(reason, Closed::Unused) {
+            // What has not reached the node must not reach it after the cleanup.
+            self.stream.reset_on_drop();
+        }
         self.jobs.close();
         let mut unsent = Vec::new();
         for job in self.batch.drain(..) {
             unsent.extend(job.operation());
         }
-        while let Ok(job) = self.jobs.try_recv() {
+        // Also waits for a job that is being put into the queue at this moment.
+        while let Some(job) = self.jobs.recv().await {
             unsent.extend(job.operation());
         }
         let mut sent = Vec::new();
@@ -413,6 +413,20 @@ impl Pump {
             }
         }
         Leftover { sent, unsent, reason }
+    }
+}
+
+/// Whether an operation that a node refused may be asked again after `done`.
+///
+/// An acquire could come after its own release: among what was done, or behind
+/// one that was given up. A release or a renewal could hit a newer grant of the
+/// same token. A fence only grows, whenever it is raised.
+fn may_repeat(refused: &Operation, done: &[Arc<Operation>]) -> bool {
+    let same_lock = |other: &Arc<Operation>| other.key == refused.key;
+    match refused.kind {
+        Kind::Acquire { .. } => !refused.is_closed() && !done.iter().any(same_lock),
+        Kind::Release | Kind::Renew => !done.iter().any(same_lock),
+        Kind::Raise | Kind::Flush => true,
     }
 }
 

@@ -9,6 +9,7 @@ use std::{
 
 use bb8_redis::bb8::Pool;
 use tokio::time::{Instant, sleep};
+use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use super::{
@@ -38,6 +39,8 @@ pub(super) struct Node {
     pub(super) keepalive: Duration,
     pub(super) metrics: Arc<NodeMetrics>,
     queue_limit: usize,
+    /// Cancelled when the engine has gone.
+    gone: CancellationToken,
     /// The longest that anything it holds can last.
     max_ttl: Duration,
     state: Mutex<State>,
@@ -68,6 +71,7 @@ impl Node {
             keepalive: config.node_silence.max(Duration::from_secs(3)),
             metrics: Arc::new(metrics),
             queue_limit: config.node_queue,
+            gone: CancellationToken::new(),
             max_ttl: config.max_ttl,
             state: Mutex::new(State {
                 link: None,
@@ -134,6 +138,7 @@ impl Node {
             .idle_timeout(None)
             .build_unchecked(LinkManager { node: Arc::downgrade(&self) });
         let inspector = Inspector::new(&self.url);
+        let gone = self.gone.clone();
         let this = Arc::downgrade(&self);
         drop(self);
         let mut backoff = Backoff::default();
@@ -145,12 +150,21 @@ impl Node {
                     if pool.add(link).is_ok()
                         && let Ok(link) = pool.get().await
                     {
-                        backoff.reset();
+                        let since = Instant::now();
                         node.connected(&link);
                         drop(node);
+                        let inspecting = async {
+                            warn_of_faults(&inspector, &this).await;
+                            std::future::pending::<()>().await;
+                        };
                         tokio::select! {
                             () = link.closed() => {}
-                            () = warn_of_faults(&inspector, &this) => link.closed().await,
+                            () = inspecting => {}
+                            () = gone.cancelled() => return,
+                        }
+                        backoff.lasted(since.elapsed());
+                        if let Some(node) = this.upgrade() {
+                            node.disconnected();
                         }
                     }
                 }
@@ -193,6 +207,14 @@ impl Node {
         drop(state);
         self.metrics.up.set(1.0);
         info!(node = %self.url, releases, "lock node is up");
+    }
+
+    /// The connection may have ended before it was opened to everybody, so that
+    /// its end found nothing to close.
+    fn disconnected(&self) {
+        if self.lock().link.take().is_some() {
+            self.is_down("disconnected".into());
+        }
     }
 
     /// Fails at once what was in flight; called by the connection's own task.
@@ -247,6 +269,12 @@ impl Node {
     /// Nothing panics while it holds the lock, and the state stays sound if something did.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Node {
+    fn drop(&mut self) {
+        self.gone.cancel();
     }
 }
 

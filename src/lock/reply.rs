@@ -7,7 +7,7 @@
 use redis_protocol::resp2::{decode::decode, types::OwnedFrame};
 use thiserror::Error;
 
-use super::operation::{Missing, Vote};
+use super::operation::{Kind, Missing, Vote};
 use crate::resp::number;
 
 /// The longest reply: INFO of one section at the handshake is the largest we ask for.
@@ -80,15 +80,15 @@ pub(super) fn read(frame: &[u8]) -> Result<OwnedFrame, Garbage> {
     }
 }
 
-/// What a script's answer says: `{1, n}` or `{0, n}`.
-pub(super) fn vote(frame: &OwnedFrame) -> Result<Vote, Garbage> {
+/// What the answer to this kind says: scripts answer `{1, n}` or `{0, n}`, PING a status.
+pub(super) fn vote(kind: Kind, frame: &OwnedFrame) -> Result<Vote, Garbage> {
     match frame {
-        OwnedFrame::Array(both) => match both.as_slice() {
+        OwnedFrame::Array(both) if kind != Kind::Flush => match both.as_slice() {
             [OwnedFrame::Integer(1), OwnedFrame::Integer(value)] => Ok(Vote::Yes(*value)),
             [OwnedFrame::Integer(0), OwnedFrame::Integer(value)] => Ok(Vote::No(*value)),
             _ => Err(Garbage),
         },
-        OwnedFrame::SimpleString(_) => Ok(Vote::Yes(0)),
+        OwnedFrame::SimpleString(_) if kind == Kind::Flush => Ok(Vote::Yes(0)),
         OwnedFrame::Error(_) => Ok(Vote::Missing(Missing::Error)),
         _ => Err(Garbage),
     }
@@ -144,12 +144,15 @@ mod tests {
 
     #[test]
     fn votes_are_pairs() {
-        let vote_of = |text: &str| vote(&read(text.as_bytes()).unwrap());
+        let vote_of = |text: &str| vote(Kind::Release, &read(text.as_bytes()).unwrap());
         assert_eq!(vote_of("*2\r\n:1\r\n:7\r\n"), Ok(Vote::Yes(7)));
         assert_eq!(vote_of("*2\r\n:0\r\n:-1\r\n"), Ok(Vote::No(-1)));
         assert_eq!(vote_of("-ERR x\r\n"), Ok(Vote::Missing(Missing::Error)));
-        for bad in ["*2\r\n:2\r\n:7\r\n", "*1\r\n:1\r\n", ":1\r\n", "$-1\r\n"] {
+        for bad in ["*2\r\n:2\r\n:7\r\n", "*1\r\n:1\r\n", ":1\r\n", "$-1\r\n", "+OK\r\n"] {
             assert_eq!(vote_of(bad), Err(Garbage), "{bad:?}");
         }
+        let pong = read(b"+PONG\r\n").unwrap();
+        assert_eq!(vote(Kind::Flush, &pong), Ok(Vote::Yes(0)));
+        assert_eq!(vote(Kind::Acquire { attempt: 1 }, &pong), Err(Garbage));
     }
 }
