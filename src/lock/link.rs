@@ -40,6 +40,9 @@ use crate::{
 const BATCH: usize = 512;
 /// Bytes read at a time; an answer takes some thirty.
 const READ: usize = 16 * 1024;
+/// How often an operation is repeated for want of the scripts, which may be
+/// forgotten again meanwhile; a node without them for longer counts as an error.
+const MAX_REPEATS: u8 = 8;
 /// How often an idle connection is asked for a sign of life.
 const PING_EVERY: Duration = Duration::from_secs(1);
 
@@ -173,9 +176,8 @@ pub(super) fn start(
 
 /// Something sent whose reply has not come.
 enum Sent {
-    Operation(Arc<Operation>),
-    /// Sent again after the scripts were loaded again.
-    Again(Arc<Operation>),
+    /// With how often it was refused before for want of the scripts.
+    Operation(Arc<Operation>, u8),
     Blind,
     Ping(Instant),
 }
@@ -188,7 +190,7 @@ enum Healing {
     /// `refused`: these were, in this order. `done`: sent after the first of
     /// them and not refused, as another proxy had loaded the scripts meanwhile.
     Waiting {
-        refused: Vec<Arc<Operation>>,
+        refused: Vec<(Arc<Operation>, u8)>,
         done: Vec<Arc<Operation>>,
     },
 }
@@ -267,7 +269,7 @@ impl Pump {
             match job {
                 Job::Operation(operation) => {
                     self.out.push(&operation.request);
-                    self.push(Sent::Operation(operation), now);
+                    self.push(Sent::Operation(operation, 0), now);
                 }
                 Job::Blind(bytes) => {
                     self.out.push(&bytes);
@@ -321,29 +323,28 @@ impl Pump {
                 self.shared.pending.fetch_sub(1, Ordering::Relaxed);
                 return Ok(());
             }
-            Sent::Operation(operation) if is_noscript(frame) => {
+            Sent::Operation(operation, before) if is_noscript(frame) && before < MAX_REPEATS => {
+                let again = (operation, before + 1);
                 match &mut self.healing {
-                    Healing::Waiting { refused, .. } => refused.push(operation),
+                    Healing::Waiting { refused, .. } => refused.push(again),
                     Healing::No => {
-                        self.healing =
-                            Healing::Waiting { refused: vec![operation], done: Vec::new() };
+                        self.healing = Healing::Waiting { refused: vec![again], done: Vec::new() };
                     }
                 }
                 return Ok(());
             }
-            Sent::Operation(operation) => {
+            Sent::Operation(operation, _) => {
                 if let Healing::Waiting { done, .. } = &mut self.healing {
                     done.push(operation.clone());
                 }
                 operation
             }
-            Sent::Again(operation) => operation,
         };
         let vote = match reply::vote(operation.kind, frame) {
             Ok(vote) => vote,
             Err(garbage) => {
                 // Its outcome is unknown, like that of those behind it.
-                self.in_flight.push_front(Sent::Operation(operation));
+                self.in_flight.push_front(Sent::Operation(operation, 0));
                 return Err(garbage);
             }
         };
@@ -377,12 +378,12 @@ impl Pump {
             self.shared.pending.fetch_add(1, Ordering::Relaxed);
             self.push(Sent::Blind, now);
         }
-        for operation in refused {
+        for (operation, times) in refused {
             if !may_repeat(&operation, &done) {
                 self.vote(&operation, Vote::Missing(Missing::Error));
             } else {
                 self.out.push(&operation.request);
-                self.push(Sent::Again(operation), now);
+                self.push(Sent::Operation(operation, times), now);
             }
         }
     }
@@ -405,10 +406,10 @@ impl Pump {
         let mut sent = Vec::new();
         if let Healing::Waiting { refused, .. } = std::mem::replace(&mut self.healing, Healing::No)
         {
-            sent.extend(refused);
+            sent.extend(refused.into_iter().map(|(operation, _)| operation));
         }
         for entry in self.in_flight.drain(..) {
-            if let Sent::Operation(operation) | Sent::Again(operation) = entry {
+            if let Sent::Operation(operation, _) = entry {
                 sent.push(operation);
             }
         }
