@@ -27,7 +27,8 @@ use tokio::{
 };
 
 use super::{
-    operation::{Kind, Missing, Operation, Vote},
+    heal::Healing,
+    operation::{Missing, Operation, Vote},
     reply, scripts,
 };
 use crate::{
@@ -40,9 +41,6 @@ use crate::{
 const BATCH: usize = 512;
 /// Bytes read at a time; an answer takes some thirty.
 const READ: usize = 16 * 1024;
-/// How often an operation is repeated for want of the scripts, which may be
-/// forgotten again meanwhile; a node without them for longer counts as an error.
-const MAX_REPEATS: u8 = 8;
 /// How often an idle connection is asked for a sign of life.
 const PING_EVERY: Duration = Duration::from_secs(1);
 
@@ -156,7 +154,7 @@ pub(super) fn start(
         batch: Vec::new(),
         out: Outbox::default(),
         in_flight: VecDeque::new(),
-        healing: Healing::No,
+        healing: Healing::default(),
         space: vec![0; READ].into_boxed_slice(),
         received: Vec::new(),
         heard: Instant::now(),
@@ -182,19 +180,6 @@ enum Sent {
     Ping(Instant),
 }
 
-/// A node that has forgotten our scripts (SCRIPT FLUSH) is taught them again
-/// without anybody noticing, and without changing the order of operations:
-/// nothing new is sent until all that is in flight has been answered.
-enum Healing {
-    No,
-    /// `refused`: these were, in this order. `done`: sent after the first of
-    /// them and not refused, as another proxy had loaded the scripts meanwhile.
-    Waiting {
-        refused: Vec<(Arc<Operation>, u8)>,
-        done: Vec<Arc<Operation>>,
-    },
-}
-
 struct Pump {
     stream: Stream,
     node: usize,
@@ -204,6 +189,8 @@ struct Pump {
     batch: Vec<Job>,
     out: Outbox,
     in_flight: VecDeque<Sent>,
+    /// While something is noted in it, nothing new is sent, so that the order of
+    /// operations stays.
     healing: Healing,
     space: Box<[u8]>,
     /// The beginning of a reply that is not yet whole.
@@ -231,7 +218,7 @@ impl Pump {
                 Poll::Ready(Err(error)) => return Poll::Ready(error.into()),
                 Poll::Ready(Ok(())) => {}
             }
-            if !matches!(self.healing, Healing::No) {
+            if self.healing.is_needed() {
                 return Poll::Pending;
             }
             match ready!(self.jobs.poll_recv_many(cx, &mut self.batch, BATCH)) {
@@ -323,20 +310,14 @@ impl Pump {
                 self.shared.pending.fetch_sub(1, Ordering::Relaxed);
                 return Ok(());
             }
-            Sent::Operation(operation, before) if is_noscript(frame) && before < MAX_REPEATS => {
-                let again = (operation, before + 1);
-                match &mut self.healing {
-                    Healing::Waiting { refused, .. } => refused.push(again),
-                    Healing::No => {
-                        self.healing = Healing::Waiting { refused: vec![again], done: Vec::new() };
-                    }
+            Sent::Operation(operation, times) if is_noscript(frame) => {
+                match self.healing.refused((operation, times)) {
+                    Ok(()) => return Ok(()),
+                    Err(too_often) => too_often,
                 }
-                return Ok(());
             }
             Sent::Operation(operation, _) => {
-                if let Healing::Waiting { done, .. } = &mut self.healing {
-                    done.push(operation.clone());
-                }
+                self.healing.answered(&operation);
                 operation
             }
         };
@@ -363,13 +344,9 @@ impl Pump {
     /// Loads the scripts and repeats what was refused for want of them, once
     /// nothing else is in flight.
     fn heal(&mut self) {
-        if matches!(self.healing, Healing::No) || !self.in_flight.is_empty() {
+        if !self.healing.is_needed() || !self.in_flight.is_empty() {
             return;
         }
-        let Healing::Waiting { refused, done } = std::mem::replace(&mut self.healing, Healing::No)
-        else {
-            return;
-        };
         let now = Instant::now();
         let mut scripts = Vec::new();
         scripts::load(&mut scripts);
@@ -378,12 +355,12 @@ impl Pump {
             self.shared.pending.fetch_add(1, Ordering::Relaxed);
             self.push(Sent::Blind, now);
         }
-        for (operation, times) in refused {
-            if !may_repeat(&operation, &done) {
-                self.vote(&operation, Vote::Missing(Missing::Error));
-            } else {
+        for ((operation, times), again) in self.healing.take() {
+            if again {
                 self.out.push(&operation.request);
                 self.push(Sent::Operation(operation, times), now);
+            } else {
+                self.vote(&operation, Vote::Missing(Missing::Error));
             }
         }
     }
@@ -403,31 +380,14 @@ impl Pump {
         while let Some(job) = self.jobs.recv().await {
             unsent.extend(job.operation());
         }
-        let mut sent = Vec::new();
-        if let Healing::Waiting { refused, .. } = std::mem::replace(&mut self.healing, Healing::No)
-        {
-            sent.extend(refused.into_iter().map(|(operation, _)| operation));
-        }
+        let mut sent: Vec<_> =
+            self.healing.take().into_iter().map(|((operation, _), _)| operation).collect();
         for entry in self.in_flight.drain(..) {
             if let Sent::Operation(operation, _) = entry {
                 sent.push(operation);
             }
         }
         Leftover { sent, unsent, reason }
-    }
-}
-
-/// Whether an operation that a node refused may be asked again after `done`.
-///
-/// An acquire could come after its own release: among what was done, or behind
-/// one that was given up. A release or a renewal could hit a newer grant of the
-/// same token. A fence only grows, whenever it is raised.
-fn may_repeat(refused: &Operation, done: &[Arc<Operation>]) -> bool {
-    let same_lock = |other: &Arc<Operation>| other.key == refused.key;
-    match refused.kind {
-        Kind::Acquire { .. } => !refused.is_closed() && !done.iter().any(same_lock),
-        Kind::Release | Kind::Renew => !done.iter().any(same_lock),
-        Kind::Raise | Kind::Flush => true,
     }
 }
 

@@ -9,11 +9,13 @@
 //! - `node`: one lock node: whether it can be asked, what it has missed.
 //! - `link`: the ordered, pipelined connection to it; `connect` opens one,
 //!   `backoff` says when to try again, `reply` reads what comes back.
+//! - `heal`: what to do where a node has forgotten the scripts.
 //! - `inspect`: what a node says of itself that makes it unfit to vote.
 
 mod backoff;
 mod connect;
 pub mod engine;
+mod heal;
 mod inspect;
 mod link;
 mod node;

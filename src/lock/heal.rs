@@ -1,0 +1,146 @@
+//! What a node refused because it has forgotten our scripts (SCRIPT FLUSH), and
+//! what of it may be asked again.
+//!
+//! Knows nothing of connections: the link sends nothing new while something is
+//! noted here, and takes it up once all that was in flight has been answered.
+
+use std::sync::Arc;
+
+use super::operation::{Kind, Operation};
+
+/// How often an operation is repeated, as the scripts may be forgotten again
+/// meanwhile; a node without them for longer answers with an error.
+const MAX_REPEATS: u8 = 8;
+
+/// An operation, and how often it was refused.
+pub(super) type Refused = (Arc<Operation>, u8);
+
+/// Noted in the order of the answers.
+#[derive(Default)]
+pub(super) struct Healing {
+    /// Each with how much of `done` was done before it.
+    refused: Vec<(Refused, usize)>,
+    /// Sent after the first of those and not refused, as another proxy had
+    /// loaded the scripts meanwhile.
+    done: Vec<Arc<Operation>>,
+}
+
+impl Healing {
+    /// Whether anything waits for the scripts.
+    pub(super) fn is_needed(&self) -> bool {
+        !self.refused.is_empty()
+    }
+
+    /// Notes a refusal; gives the operation back where it is one too many.
+    pub(super) fn refused(&mut self, (operation, times): Refused) -> Result<(), Arc<Operation>> {
+        if times >= MAX_REPEATS {
+            return Err(operation);
+        }
+        self.refused.push(((operation, times + 1), self.done.len()));
+        Ok(())
+    }
+
+    /// Notes an answer.
+    pub(super) fn answered(&mut self, operation: &Arc<Operation>) {
+        if self.is_needed() {
+            self.done.push(operation.clone());
+        }
+    }
+
+    /// Hands over what was refused, each with whether it may be asked again.
+    pub(super) fn take(&mut self) -> Vec<(Refused, bool)> {
+        let done = std::mem::take(&mut self.done);
+        let refused = std::mem::take(&mut self.refused);
+        let judged = |(refused, before): (Refused, usize)| {
+            let again = may_repeat(&refused.0, &done[before..]);
+            (refused, again)
+        };
+        refused.into_iter().map(judged).collect()
+    }
+}
+
+/// Whether what was refused may be asked after `done`, which was sent behind it.
+///
+/// An acquire could come after its own release, which is among what was done or
+/// follows when it was given up. A release or a renewal could hit a newer grant
+/// of the same token. A fence only grows, whenever it is raised.
+fn may_repeat(refused: &Operation, done: &[Arc<Operation>]) -> bool {
+    let met = || done.iter().any(|other| other.key == refused.key);
+    match refused.kind {
+        Kind::Acquire { .. } => !refused.is_closed() && !met(),
+        Kind::Release | Kind::Renew => !met(),
+        Kind::Raise | Kind::Flush => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use bytes::Bytes;
+    use std::time::Duration;
+
+    fn operation(kind: Kind, key: &[u8]) -> Arc<Operation> {
+        Arc::new(Operation::new(kind, key, b"t", Duration::from_secs(1), Bytes::new(), 1))
+    }
+
+    const ACQUIRE: Kind = Kind::Acquire { attempt: 1 };
+
+    /// Refused in this order, with these answered behind the first of them.
+    fn repeated(refused: &[&Arc<Operation>], done: &[(Kind, &[u8])]) -> Vec<bool> {
+        let mut healing = Healing::default();
+        healing.answered(&operation(Kind::Release, b"before"));
+        for operation in refused {
+            assert!(healing.refused(((*operation).clone(), 0)).is_ok());
+        }
+        for (kind, key) in done {
+            healing.answered(&operation(*kind, key));
+        }
+        let taken = healing.take();
+        assert!(!healing.is_needed() && healing.take().is_empty());
+        assert!(taken.iter().zip(refused).all(|((got, _), given)| Arc::ptr_eq(&got.0, given)));
+        taken.into_iter().map(|(_, again)| again).collect()
+    }
+
+    #[test]
+    fn what_met_nothing_is_asked_again_in_order() {
+        let (acquire, release) = (operation(ACQUIRE, b"k"), operation(Kind::Release, b"k"));
+        assert_eq!(repeated(&[&acquire, &release], &[]), [true, true]);
+        let others: &[(Kind, &[u8])] = &[(ACQUIRE, b"other"), (Kind::Release, b"other")];
+        assert_eq!(repeated(&[&acquire, &release], others), [true, true]);
+        let before = operation(Kind::Release, b"before");
+        assert_eq!(repeated(&[&before], &[]), [true], "that was answered before the refusal");
+    }
+
+    #[test]
+    fn nothing_is_asked_again_behind_its_own_end_or_a_newer_grant() {
+        let (acquire, release) = (operation(ACQUIRE, b"k"), operation(Kind::Release, b"k"));
+        assert_eq!(repeated(&[&acquire], &[(Kind::Release, b"k")]), [false]);
+        assert_eq!(repeated(&[&release], &[(ACQUIRE, b"k")]), [false]);
+        acquire.close();
+        assert_eq!(repeated(&[&acquire], &[]), [false], "it was given up");
+        let raise = operation(Kind::Raise, b"k");
+        assert_eq!(repeated(&[&raise], &[(ACQUIRE, b"k")]), [true]);
+    }
+
+    #[test]
+    fn a_release_is_asked_again_though_its_acquire_was_done_before() {
+        let (other, release) = (operation(ACQUIRE, b"other"), operation(Kind::Release, b"k"));
+        let mut healing = Healing::default();
+        assert!(healing.refused((other, 0)).is_ok());
+        healing.answered(&operation(ACQUIRE, b"k"));
+        assert!(healing.refused((release, 0)).is_ok());
+        assert!(healing.take().into_iter().all(|(_, again)| again));
+    }
+
+    #[test]
+    fn a_node_that_never_learns_is_given_up() {
+        let mut healing = Healing::default();
+        let mut next = (operation(Kind::Release, b"k"), 0);
+        let mut times = 0;
+        while healing.refused(next.clone()).is_ok() {
+            next = healing.take().remove(0).0;
+            times += 1;
+        }
+        assert_eq!(times, MAX_REPEATS);
+    }
+}
