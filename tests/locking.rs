@@ -144,10 +144,10 @@ fn only_one_of_many_clients_gets_a_lock() {
 fn a_lock_ends_with_its_ttl() {
     let proxy = Proxy::with().nodes(3).start();
     let mut client = proxy.client();
-    client.cmd(&["LOCK", "k", "PX", "200"]).grant();
-    assert_eq!(client.cmd(&["LOCK", "k", "PX", "200"]), Reply::NullArray);
-    thread::sleep(ms(210));
-    client.cmd(&["LOCK", "k", "PX", "200"]).grant();
+    client.cmd(&["LOCK", "k", "PX", "1000"]).grant();
+    assert_eq!(client.cmd(&["LOCK", "k", "PX", "1000"]), Reply::NullArray);
+    thread::sleep(ms(1010));
+    client.cmd(&["LOCK", "k", "PX", "1000"]).grant();
 }
 
 #[test]
