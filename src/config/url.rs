@@ -151,7 +151,66 @@ impl std::fmt::Debug for RedisUrl {
 
 #[cfg(test)]
 mod tests {
+    use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
+    use proptest::prelude::*;
+
     use super::*;
+
+    fn encoded(text: &str) -> String {
+        utf8_percent_encode(text, NON_ALPHANUMERIC).to_string()
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_encoded_is_read_as_meant(
+            user in any::<Option<String>>(),
+            password in any::<String>(),
+            host in "[a-z0-9][a-z0-9.-]{0,20}",
+            port in 1u16..,
+            db in any::<u32>(),
+        ) {
+            let (name, word) = (encoded(user.as_deref().unwrap_or("")), encoded(&password));
+            let url: RedisUrl = format!("redis://{name}:{word}@{host}:{port}/{db}").parse().unwrap();
+            prop_assert_eq!(url.username, user.filter(|user| !user.is_empty()));
+            prop_assert_eq!(url.password, Some(password));
+            prop_assert_eq!(url.endpoint, Endpoint::Tcp { host, port });
+            prop_assert_eq!(url.db, db);
+        }
+
+        #[test]
+        fn every_ipv6_address_is_read_in_brackets(ip in any::<Ipv6Addr>(), port in 1u16..) {
+            let url: RedisUrl = format!("redis://[{ip}]:{port}").parse().unwrap();
+            prop_assert_eq!(url.to_string(), format!("[{ip}]:{port}"));
+            prop_assert_eq!(url.endpoint, Endpoint::Tcp { host: ip.to_string(), port });
+        }
+
+        #[test]
+        fn every_socket_path_is_read(path in "/[^\\x00]{0,40}", db in any::<u32>()) {
+            for scheme in ["unix", "redis+unix"] {
+                let url: RedisUrl = format!("{scheme}://{}?db={db}", path_encoded(&path)).parse().unwrap();
+                prop_assert_eq!(&url.endpoint, &Endpoint::Unix(PathBuf::from(&path)));
+                prop_assert_eq!(url.db, db);
+            }
+        }
+
+        #[test]
+        fn no_text_is_too_odd_to_be_refused_or_shown(
+            text in r"(redis|unix|redis\+unix|rediss)?(://)?[\[\]@:/?%=a-z0-9]{0,24}|\PC*",
+        ) {
+            if let Ok(url) = text.parse::<RedisUrl>() {
+                let again: RedisUrl = match url.endpoint {
+                    Endpoint::Tcp { .. } => format!("redis://{url}").parse().unwrap(),
+                    Endpoint::Unix(_) => return Ok(()),
+                };
+                prop_assert_eq!((again.endpoint, again.db), (url.endpoint, url.db));
+            }
+        }
+    }
+
+    /// As `encoded`, but a path begins with a plain slash.
+    fn path_encoded(path: &str) -> String {
+        format!("/{}", encoded(&path[1..]))
+    }
 
     #[test]
     fn reads_every_form() {
