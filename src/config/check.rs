@@ -1,9 +1,12 @@
 //! What each value alone does not tell: limits and contradictions.
 
-use std::time::Duration;
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
+    time::Duration,
+};
 
 use super::{
-    Config, LocksConfig,
+    Config, Endpoint, LocksConfig, RedisUrl,
     reader::{Reader, Section},
 };
 
@@ -13,10 +16,58 @@ const TIMEOUT_SHARE: u32 = 10;
 const SHORTEST_TTL: Duration = Duration::from_millis(1);
 /// More of the TTL than this set aside for drift leaves no lock worth having.
 const MAX_DRIFT: f64 = 0.5;
+/// Linux probes no peer later (MAX_TCP_KEEPIDLE): asked for more it refuses the
+/// option, and with it every connection.
+const LONGEST_KEEPALIVE: Duration = Duration::from_secs(32_767);
+/// The longest string that a Redis accepts (proto-max-bulk-len), in bytes.
+const LONGEST_STRING: usize = 512 * 1024 * 1024;
 
 fn positive(reader: &mut Reader<'_>, section: &Section<'_>, key: &str, value: Duration) {
     if value.is_zero() {
         reader.problem(&section.path(key), "must be longer than 0");
+    }
+}
+
+/// For a time after which a silent peer is probed.
+fn keepalive(reader: &mut Reader<'_>, section: &Section<'_>, key: &str, value: Duration) {
+    if value > LONGEST_KEEPALIVE {
+        let what = format!("{value:?} is more than the system can wait; give at most 9h");
+        reader.problem(&section.path(key), what);
+    }
+}
+
+fn string(reader: &mut Reader<'_>, section: &Section<'_>, key: &str, value: usize) {
+    if value > LONGEST_STRING {
+        let what = "Redis has no longer strings than 512mb; give at most that";
+        reader.problem(&section.path(key), what);
+    }
+}
+
+/// Whether `url` certainly leads to a listener on `addr`. Names other than
+/// localhost are not looked up.
+fn leads_to(url: &RedisUrl, addr: &SocketAddr) -> bool {
+    let Endpoint::Tcp { host, port } = &url.endpoint else { return false };
+    let (loopback, every) = match addr.ip() {
+        IpAddr::V4(ip) => (IpAddr::from(Ipv4Addr::LOCALHOST), ip.is_unspecified()),
+        IpAddr::V6(ip) => (IpAddr::from(Ipv6Addr::LOCALHOST), ip.is_unspecified()),
+    };
+    let ip = if host == "localhost" { Ok(loopback) } else { host.parse() };
+    *port != 0
+        && *port == addr.port()
+        && ip.is_ok_and(|ip| ip == addr.ip() || every && ip == loopback)
+}
+
+/// A proxy that connects to itself does so until it is full.
+fn itself(
+    reader: &mut Reader<'_>,
+    section: &Section<'_>,
+    key: &str,
+    url: &RedisUrl,
+    listen: &[SocketAddr],
+) {
+    if listen.iter().any(|addr| leads_to(url, addr)) {
+        let what = format!("{url} is this proxy itself (listen); give the address of a Redis");
+        reader.problem(&section.path(key), what);
     }
 }
 
@@ -42,7 +93,11 @@ pub(super) fn top(reader: &mut Reader<'_>, top: &Section<'_>, config: &Config) {
             format!("{admin} is in listen too; clients and /metrics need two ports"),
         );
     }
+    if reader.sound(top, &["listen", "data"]) {
+        itself(reader, top, "data", &config.data, &config.listen);
+    }
     positive(reader, top, "connect_timeout", config.connect_timeout);
+    keepalive(reader, top, "tcp_keepalive", config.tcp_keepalive);
     if config.tcp_keepalive < Duration::from_secs(1) {
         reader.problem(&top.path("tcp_keepalive"), "must be at least 1s");
     }
@@ -68,9 +123,20 @@ pub(super) fn log(reader: &mut Reader<'_>, log: &Section<'_>, config: &Config) {
     }
 }
 
-pub(super) fn locks(reader: &mut Reader<'_>, section: &Section<'_>, locks: &LocksConfig) {
+pub(super) fn locks(
+    reader: &mut Reader<'_>,
+    top: &Section<'_>,
+    section: &Section<'_>,
+    config: &Config,
+) {
+    let locks = &config.locks;
     if reader.sound(section, &["nodes"]) {
         nodes(reader, section, locks);
+        if reader.sound(top, &["listen"]) {
+            for node in &locks.nodes {
+                itself(reader, section, "nodes", node, &config.listen);
+            }
+        }
     }
     if locks.default_ttl < SHORTEST_TTL {
         reader.problem(&section.path("default_ttl"), "must be at least 1ms");
@@ -79,6 +145,8 @@ pub(super) fn locks(reader: &mut Reader<'_>, section: &Section<'_>, locks: &Lock
         reader.problem(&section.path("max_ttl"), "must be at least 10ms");
     }
     positive(reader, section, "node_timeout", locks.node_timeout);
+    // A node's connection has it as its keepalive too.
+    keepalive(reader, section, "node_silence", locks.node_silence);
     if locks.default_ttl > locks.max_ttl && reader.sound(section, &["default_ttl", "max_ttl"]) {
         let what =
             format!("{:?} is longer than locks.max_ttl ({:?})", locks.default_ttl, locks.max_ttl);
@@ -122,6 +190,8 @@ pub(super) fn locks(reader: &mut Reader<'_>, section: &Section<'_>, locks: &Lock
     if locks.max_key == 0 {
         reader.problem(&section.path("max_key"), "0 refuses every key; give at least 1");
     }
+    string(reader, section, "max_key", locks.max_key);
+    string(reader, section, "max_token", locks.max_token);
     if locks.max_token < 32 {
         reader.problem(
             &section.path("max_token"),

@@ -16,12 +16,15 @@ pub(super) enum Step {
     Index(usize),
 }
 
-/// A path as people write it: `locks.nodes[1]`.
+/// A path as people write it: `locks.nodes[1]`. A URL that stands as a key, for
+/// want of the `-` before it, may hold a password and is not repeated.
 pub(super) fn name(path: &[Step]) -> String {
     path.iter().fold(String::new(), |mut all, step| {
         match step {
-            Step::Key(key) if all.is_empty() => all.push_str(key),
-            Step::Key(key) => all.extend([".", key]),
+            Step::Key(key) => {
+                let dot = if all.is_empty() { "" } else { "." };
+                all.extend([dot, if key.contains("://") { "(a URL)" } else { key }]);
+            }
             Step::Index(index) => all.push_str(&format!("[{index}]")),
         }
         all
@@ -32,6 +35,12 @@ pub(super) fn name(path: &[Step]) -> String {
 pub(super) fn line(text: &str, path: &[Step]) -> Option<usize> {
     let error = Follow(path).deserialize(serde_yaml::Deserializer::from_str(text)).err()?;
     Some(error.location()?.line())
+}
+
+/// Whether there is a tab in what indents `line`, counted from 1.
+pub(super) fn indented_by_tab(text: &str, line: usize) -> bool {
+    let line = text.lines().nth(line.saturating_sub(1)).unwrap_or_default();
+    line.chars().take_while(|c| c.is_whitespace()).any(|c| c == '\t')
 }
 
 struct Follow<'a>(&'a [Step]);

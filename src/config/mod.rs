@@ -158,13 +158,20 @@ impl Config {
         file: &str,
         environment: Environment<'_>,
     ) -> Result<Config, ConfigErrors> {
+        // Some editors begin UTF-8 with a mark, which the YAML crate does not
+        // take before everything that may come first.
+        let text = text.strip_prefix('\u{feff}').unwrap_or(text);
         if let Some((line, path)) = duplicates::first(text) {
             let what = "is there twice in the same place; keep one".to_owned();
             return Err(ConfigErrors::one(file, line, locate::name(&path), what));
         }
         let value = serde_yaml::from_str(text).map_err(|error| {
             let line = error.location().map_or(1, |location| location.line());
-            ConfigErrors::one(file, line, String::new(), error.to_string())
+            let mut what = error.to_string();
+            if locate::indented_by_tab(text, line) {
+                what += "; this line is indented with a tab: use spaces";
+            }
+            ConfigErrors::one(file, line, String::new(), what)
         })?;
         let mut config = Config::default();
         let mut reader = Reader::new(text, file, environment);
@@ -196,7 +203,7 @@ impl Config {
         reader.read(&section, "authorize_cache", &mut locks.authorize_cache);
         check::top(&mut reader, &top, &config);
         check::log(&mut reader, &log, &config);
-        check::locks(&mut reader, &section, &config.locks);
+        check::locks(&mut reader, &top, &section, &config);
         reader.finish()?;
         Ok(config)
     }

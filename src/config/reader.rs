@@ -142,6 +142,10 @@ impl<'a> Reader<'a> {
     /// Puts the environment's values in for `${NAME}`; `$$` is a dollar sign.
     /// Done after parsing, so that no value can change the structure.
     fn expand(&self, value: &Value) -> Result<Value, String> {
+        // The YAML crate would read on as if the tag were not there.
+        if let Value::Tagged(_) = value {
+            return Err("a tag (!…) has no meaning here; leave it out".into());
+        }
         let Value::String(text) = value else { return Ok(value.clone()) };
         let mut out = String::new();
         let mut rest = text.as_str();

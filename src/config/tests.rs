@@ -93,6 +93,17 @@ fn contradictions_are_refused_with_what_would_be_right() {
         ("listen: 127.0.0.1:9380", "two ports"),
         ("maxclients: 0", "lets nobody in"),
         ("tcp_keepalive: 1ms", "at least 1s"),
+        ("tcp_keepalive: 32768s", "at most 9h"),
+        ("locks: {node_silence: 1d}", "at most 9h"),
+        ("locks: {max_key: 1gb}", "512mb"),
+        ("locks: {max_token: 513mb}", "512mb"),
+        ("data: redis://127.0.0.1:6380", "this proxy itself"),
+        ("data: redis://localhost:6380", "this proxy itself"),
+        ("{listen: '0.0.0.0:1', data: 'redis://127.0.0.1:1'}", "this proxy itself"),
+        ("{listen: '[::]:1', data: 'redis://[::1]:1'}", "this proxy itself"),
+        ("locks: {nodes: [redis://a, redis://127.0.0.1:6380, redis://c]}", "this proxy itself"),
+        ("data: !env redis://a", "a tag"),
+        ("locks: {nodes: [!env redis://a]}", "a tag"),
         ("log: {level: loud}", "no level"),
         ("log: {format: xml}", "no format"),
         ("data: rediss://a", "TLS"),
@@ -109,6 +120,37 @@ fn contradictions_are_refused_with_what_would_be_right() {
         let errors = errors(text);
         assert!(errors.len() == 1 && errors[0].contains(expected), "{text}: {errors:?}");
     }
+}
+
+#[test]
+fn a_redis_beside_the_proxy_is_not_the_proxy() {
+    for text in [
+        "data: redis://127.0.0.1:6381",
+        "data: redis://127.0.0.2:6380",
+        "data: redis://elsewhere:6380",
+        "data: redis://[::1]:6380",
+        "data: unix:///run/6380",
+        "{listen: '127.0.0.2:6379', data: 'redis://localhost:6379'}",
+        "{listen: '0.0.0.0:6380', data: 'redis://10.0.0.1:6380'}",
+    ] {
+        assert!(parse(text).is_ok(), "{text}: {:?}", parse(text));
+    }
+}
+
+#[test]
+fn a_mark_before_the_text_is_not_part_of_it() {
+    for rest in ["maxclients: 7\n", "---\r\n# x\r\nmaxclients: 7\r\n"] {
+        assert_eq!(parse(&format!("\u{feff}{rest}")).unwrap().maxclients, 7, "{rest:?}");
+    }
+}
+
+#[test]
+fn a_tab_that_indents_is_named() {
+    for text in ["locks:\n\tmax_ttl: 5s\n", "locks:\n  max_ttl: 5s\n \tprefix: x\n"] {
+        let errors = errors(text);
+        assert!(errors[0].ends_with("indented with a tab: use spaces"), "{errors:?}");
+    }
+    assert!(!errors("listen: [\n")[0].contains("tab"));
 }
 
 #[test]
@@ -147,6 +189,16 @@ fn a_url_at_the_wrong_key_does_not_show_its_password() {
     for key in ["listen", "admin", "connect_timeout", "maxclients"] {
         let error = errors(&format!("{key}: redis://me:hunter2@a:1")).join("");
         assert!(!error.contains("hunter2"), "{key}: {error}");
+    }
+    let url = "redis://me:hunter2@a:1";
+    for text in [
+        format!("{url}: 1"),
+        format!("locks:\n  {url}:\n"),
+        format!("locks:\n  nodes:\n    {url}:\n"),
+        format!("{url}: 1\n{url}: 2\n"),
+    ] {
+        let error = errors(&text).join("");
+        assert!(!error.contains("hunter2"), "{text}: {error}");
     }
 }
 
