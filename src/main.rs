@@ -14,6 +14,9 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
+/// The environment variable that names the configuration file.
+const CONFIG_VARIABLE: &str = "LOCKGATE_CONFIG";
+
 /// A Redis-protocol proxy that makes locks hold.
 ///
 /// Without a configuration file it listens on 127.0.0.1:6380 before a Redis on
@@ -21,8 +24,8 @@ use tokio_util::sync::CancellationToken;
 #[derive(Parser)]
 #[command(version, args_conflicts_with_subcommands = true)]
 struct Arguments {
-    /// The configuration file.
-    #[arg(long, value_name = "FILE", env = "LOCKGATE_CONFIG")]
+    /// The configuration file; without it, the one that LOCKGATE_CONFIG names.
+    #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
     #[command(subcommand)]
     command: Option<Command>,
@@ -74,8 +77,14 @@ fn check(file: &std::path::Path) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// An empty variable names no file: that is how compose files pass on one that
+/// is not set.
+fn file_of_environment() -> Option<PathBuf> {
+    std::env::var_os(CONFIG_VARIABLE).filter(|file| !file.is_empty()).map(PathBuf::from)
+}
+
 fn run(file: Option<PathBuf>) -> anyhow::Result<()> {
-    let config = match file {
+    let config = match file.or_else(file_of_environment) {
         Some(file) => Config::load(&file)?,
         None => Config::default(),
     };

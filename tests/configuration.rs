@@ -64,6 +64,53 @@ fn a_log_filter_that_is_none_is_refused_by_its_name() {
     assert!(String::from_utf8_lossy(&refused.stderr).contains("LOCKGATE_LOG: "));
 }
 
+/// Runs with LOCKGATE_CONFIG as given; gives the exit status and what it says on stderr.
+fn with_config_variable(value: &str, arguments: &[&str]) -> (Option<i32>, String) {
+    let output = Command::new(env!("CARGO_BIN_EXE_lockgate"))
+        .args(arguments)
+        .env("LOCKGATE_CONFIG", value)
+        .output()
+        .unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+}
+
+#[test]
+fn the_environment_names_the_file_unless_it_is_empty_or_one_is_given() {
+    let (status, error) = with_config_variable("/nowhere/e.yaml", &[]);
+    assert_eq!(status, Some(1));
+    assert!(error.contains("/nowhere/e.yaml:1: No such file"), "{error}");
+    let (_, error) = with_config_variable("/nowhere/e.yaml", &["--config", "/nowhere/f.yaml"]);
+    assert!(error.contains("/nowhere/f.yaml:1: No such file"), "{error}");
+    // Other commands have no use for it.
+    for variable in ["", "/nowhere/e.yaml"] {
+        let good = concat!(env!("CARGO_MANIFEST_DIR"), "/config/lockgate.yaml");
+        let (status, error) = with_config_variable(variable, &["check", good]);
+        assert_eq!((status, error.as_str()), (Some(0), ""), "{variable:?}");
+    }
+    // Empty, it is as if it were not there: nothing is said against it. The log
+    // filter ends the run before any port is opened.
+    let output = Command::new(env!("CARGO_BIN_EXE_lockgate"))
+        .env("LOCKGATE_CONFIG", "")
+        .env("LOCKGATE_LOG", "lockgate=loud")
+        .output()
+        .unwrap();
+    let error = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(error.starts_with("lockgate: LOCKGATE_LOG: "), "{error}");
+}
+
+#[test]
+fn the_longest_keepalive_is_one_that_the_system_takes() {
+    let (status, _, error) = check("tcp_keepalive: 32767s\n");
+    assert_eq!((status, error.as_str()), (Some(0), ""));
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let addr = listener.local_addr().unwrap();
+        let stream = tokio::net::TcpStream::connect(addr).await.unwrap();
+        lockgate::net::tune(&stream, std::time::Duration::from_secs(32_767)).unwrap();
+    });
+}
+
 #[test]
 fn a_missing_file_is_named() {
     let output = lockgate(&["--config", "/nowhere/f.yaml"]);
