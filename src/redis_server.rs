@@ -7,8 +7,9 @@
 
 use std::{
     io::{self, Read, Write},
-    net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream},
-    os::unix::process::CommandExt,
+    net::{Ipv4Addr, SocketAddr, TcpListener},
+    ops::Range,
+    os::unix::{net::UnixStream, process::CommandExt},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
     thread,
@@ -19,6 +20,8 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// How long a new server may take until it answers PING.
 const START_LIMIT: Duration = Duration::from_secs(10);
+/// Where free ports are looked for; Linux gives outgoing connections those from 32768.
+const PORTS: Range<u16> = 10_000..32_000;
 /// How often a free port is looked for again when another process took it first.
 const PORT_ATTEMPTS: usize = 10;
 
@@ -131,10 +134,17 @@ impl Drop for RedisServer {
 
 /// A port that was free a moment ago.
 ///
+/// It is below those that the kernel gives to outgoing connections, of which
+/// one could take it before it is listened on.
+///
 /// # Errors
-/// As the operating system says.
+/// If none of many is free.
 pub fn free_port() -> io::Result<u16> {
-    Ok(TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()?.port())
+    let free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
+    (0..1000)
+        .map(|_| rand::random_range(PORTS))
+        .find(free)
+        .ok_or_else(|| io::Error::other("no free port"))
 }
 
 fn spawn(port: u16, dir: &Path, arguments: &[String]) -> io::Result<Child> {
@@ -170,7 +180,7 @@ fn spawn(port: u16, dir: &Path, arguments: &[String]) -> io::Result<Child> {
             let words = std::fs::read_to_string(&log).unwrap_or_default();
             return Err(io::Error::other(format!("redis-server ended with {status}: {words}")));
         }
-        if answers(port) {
+        if answers(&dir.join("redis.sock")) {
             return Ok(child);
         }
         if Instant::now() > deadline {
@@ -186,10 +196,11 @@ fn missing(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, format!("not found: {what}"))
 }
 
-/// Whether a Redis says anything at all to PING; `-NOAUTH` will do.
-fn answers(port: u16) -> bool {
+/// Whether the server says anything at all to PING; `-NOAUTH` will do. Asked at
+/// its Unix socket, which it opens last and which nobody else has.
+fn answers(socket: &Path) -> bool {
     let ping = || -> io::Result<bool> {
-        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, port))?;
+        let mut stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(Duration::from_secs(1)))?;
         stream.write_all(b"PING\r\n")?;
         let mut first = [0; 1];
