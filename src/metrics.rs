@@ -34,11 +34,13 @@ pub enum CloseReason {
     Shutdown,
     /// More than `maxclients`.
     MaxClients,
+    /// Its session lock was lost (`locks.on_lost`).
+    LockLost,
 }
 
 impl CloseReason {
     /// Every reason, in the order of the handles.
-    pub const ALL: [CloseReason; 7] = [
+    pub const ALL: [CloseReason; 8] = [
         CloseReason::Client,
         CloseReason::Upstream,
         CloseReason::UpstreamConnect,
@@ -46,6 +48,7 @@ impl CloseReason {
         CloseReason::Quit,
         CloseReason::Shutdown,
         CloseReason::MaxClients,
+        CloseReason::LockLost,
     ];
 
     /// The label's value.
@@ -58,6 +61,7 @@ impl CloseReason {
             CloseReason::Quit => "quit",
             CloseReason::Shutdown => "shutdown",
             CloseReason::MaxClients => "maxclients",
+            CloseReason::LockLost => "lock_lost",
         }
     }
 }
@@ -100,16 +104,19 @@ pub enum Outcome {
     Denied,
     /// The client went away before the answer.
     Aborted,
+    /// Too many waited.
+    QueueFull,
 }
 
 impl Outcome {
-    const ALL: [Outcome; 6] = [
+    const ALL: [Outcome; 7] = [
         Outcome::Ok,
         Outcome::NotHeld,
         Outcome::NoQuorum,
         Outcome::BadRequest,
         Outcome::Denied,
         Outcome::Aborted,
+        Outcome::QueueFull,
     ];
 
     fn as_str(self) -> &'static str {
@@ -120,6 +127,83 @@ impl Outcome {
             Outcome::BadRequest => "bad_request",
             Outcome::Denied => "denied",
             Outcome::Aborted => "aborted",
+            Outcome::QueueFull => "queue_full",
+        }
+    }
+}
+
+/// Why the head of a queue asked the nodes once more; the label `cause`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum WakeUp {
+    /// The lock was handed over to it.
+    HandOver,
+    /// It was released through this proxy, but not handed over.
+    Release,
+    /// A quorum of nodes told of a release through another proxy.
+    Message,
+    /// The holder's TTL had run out.
+    Expiry,
+    /// In case a message was lost, or because several clashed.
+    Retry,
+}
+
+impl WakeUp {
+    const ALL: [WakeUp; 5] =
+        [WakeUp::HandOver, WakeUp::Release, WakeUp::Message, WakeUp::Expiry, WakeUp::Retry];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            WakeUp::HandOver => "handover",
+            WakeUp::Release => "release",
+            WakeUp::Message => "message",
+            WakeUp::Expiry => "expiry",
+            WakeUp::Retry => "retry",
+        }
+    }
+}
+
+/// How a renewal of a session lock ended; the label `result`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Renewal {
+    /// A quorum renewed it.
+    Ok,
+    /// Too few nodes answered.
+    Retried,
+    /// A quorum said that it is not held.
+    Lost,
+}
+
+impl Renewal {
+    const ALL: [Renewal; 3] = [Renewal::Ok, Renewal::Retried, Renewal::Lost];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Renewal::Ok => "ok",
+            Renewal::Retried => "retried",
+            Renewal::Lost => "lost",
+        }
+    }
+}
+
+/// Why a session lock was lost; the label `reason`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum LostReason {
+    /// No quorum renewed it before its validity ended.
+    NoQuorum,
+    /// A quorum said that it is not held.
+    NotHeld,
+    /// `locks.max_hold`.
+    MaxHold,
+}
+
+impl LostReason {
+    const ALL: [LostReason; 3] = [LostReason::NoQuorum, LostReason::NotHeld, LostReason::MaxHold];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            LostReason::NoQuorum => "no_quorum",
+            LostReason::NotHeld => "not_held",
+            LostReason::MaxHold => "max_hold",
         }
     }
 }
@@ -214,6 +298,25 @@ fn describe() {
         "Round trip of a PING to a lock node."
     );
     describe_counter!("lockgate_node_errors_total", "Failures of lock nodes, by reason.");
+    describe_gauge!("lockgate_waiters", "Clients waiting in line for a lock now.");
+    describe_histogram!(
+        "lockgate_queue_seconds",
+        Unit::Seconds,
+        "How long clients waited in line, granted or not."
+    );
+    describe_histogram!(
+        "lockgate_hold_seconds",
+        Unit::Seconds,
+        "From a grant to its release, both through this proxy."
+    );
+    describe_counter!("lockgate_handovers_total", "Locks handed from client to client.");
+    describe_counter!(
+        "lockgate_wakeups_total",
+        "Why the head of a queue asked the lock nodes once more, by cause."
+    );
+    describe_gauge!("lockgate_session_locks", "Locks kept for connections now.");
+    describe_counter!("lockgate_renewals_total", "Renewals of session locks, by result.");
+    describe_counter!("lockgate_lost_locks_total", "Session locks lost, by reason.");
 }
 
 /// Handles of all clients' connections and of our own commands.
@@ -294,6 +397,68 @@ impl Metrics {
     }
 }
 
+/// Handles of the locks themselves.
+pub struct LockMetrics {
+    /// Clients waiting in line now.
+    pub waiters: Gauge,
+    /// For how long.
+    pub queue_seconds: Histogram,
+    /// From a grant to its release.
+    pub hold_seconds: Histogram,
+    /// Locks handed from client to client.
+    pub handovers: Counter,
+    /// Locks kept for connections now.
+    pub session_locks: Gauge,
+    /// By [`WakeUp`].
+    wakeups: Vec<Counter>,
+    /// By [`Renewal`].
+    renewals: Vec<Counter>,
+    /// By [`LostReason`].
+    lost: Vec<Counter>,
+}
+
+impl LockMetrics {
+    /// Makes the handles.
+    pub fn new() -> LockMetrics {
+        let wakeup = |cause: WakeUp| counter!("lockgate_wakeups_total", "cause" => cause.as_str());
+        let renewal =
+            |result: Renewal| counter!("lockgate_renewals_total", "result" => result.as_str());
+        let lost =
+            |reason: LostReason| counter!("lockgate_lost_locks_total", "reason" => reason.as_str());
+        LockMetrics {
+            waiters: gauge!("lockgate_waiters"),
+            queue_seconds: histogram!("lockgate_queue_seconds"),
+            hold_seconds: histogram!("lockgate_hold_seconds"),
+            handovers: counter!("lockgate_handovers_total"),
+            session_locks: gauge!("lockgate_session_locks"),
+            wakeups: WakeUp::ALL.map(wakeup).into(),
+            renewals: Renewal::ALL.map(renewal).into(),
+            lost: LostReason::ALL.map(lost).into(),
+        }
+    }
+
+    /// Counts one wake-up of a queue's head.
+    pub fn woken(&self, cause: WakeUp) {
+        self.wakeups[cause as usize].increment(1);
+    }
+
+    /// Counts one renewal.
+    pub fn renewed(&self, result: Renewal) {
+        self.renewals[result as usize].increment(1);
+    }
+
+    /// Counts one lost lock.
+    pub fn lost(&self, reason: LostReason) {
+        self.lost[reason as usize].increment(1);
+    }
+}
+
+impl Default for LockMetrics {
+    fn default() -> LockMetrics {
+        LockMetrics::new()
+    }
+}
+
 /// Handles of one lock node; label `node` is its number in `locks.nodes` from 1,
 /// label `address` its address without credentials.
 pub struct NodeMetrics {
@@ -354,6 +519,7 @@ mod tests {
     fn everything_is_there_at_zero_before_anything_happened() {
         let recorder = install().unwrap();
         let _metrics = Metrics::new();
+        let _locks = LockMetrics::new();
         let _node = NodeMetrics::new(7, "10.0.0.7:6379");
         let text = recorder.render();
         for line in [
@@ -362,6 +528,11 @@ mod tests {
             r#"lockgate_lock_requests_total{operation="lock",result="no_quorum"} 0"#,
             r#"lockgate_lock_request_seconds_bucket{operation="unlock",le="0.0001"} 0"#,
             r#"lockgate_lock_request_seconds_count{operation="unlock"} 0"#,
+            r#"lockgate_waiters 0"#,
+            r#"lockgate_wakeups_total{cause="message"} 0"#,
+            r#"lockgate_renewals_total{result="retried"} 0"#,
+            r#"lockgate_lost_locks_total{reason="max_hold"} 0"#,
+            r#"lockgate_hold_seconds_count 0"#,
             r#"lockgate_node_up{node="7",address="10.0.0.7:6379"} 0"#,
         ] {
             assert!(text.contains(line), "{line} is missing in\n{text}");
@@ -371,6 +542,15 @@ mod tests {
     #[test]
     fn each_reason_has_its_own_handle() {
         for (index, reason) in CloseReason::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, index);
+        }
+        for (index, cause) in WakeUp::ALL.into_iter().enumerate() {
+            assert_eq!(cause as usize, index);
+        }
+        for (index, result) in Renewal::ALL.into_iter().enumerate() {
+            assert_eq!(result as usize, index);
+        }
+        for (index, reason) in LostReason::ALL.into_iter().enumerate() {
             assert_eq!(reason as usize, index);
         }
     }

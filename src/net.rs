@@ -14,6 +14,7 @@ use std::{
     time::Duration,
 };
 
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
@@ -72,6 +73,19 @@ pub fn tune(stream: &TcpStream, idle: Duration) -> io::Result<()> {
 }
 
 impl Stream {
+    /// Whether the peer has sent FIN or a reset, be it behind bytes that nobody
+    /// has read yet.
+    pub fn has_hung_up(&self) -> bool {
+        let flags = PollFlags::RDHUP;
+        let mut asked = match self {
+            Stream::Tcp(stream) => [PollFd::new(stream, flags)],
+            Stream::Unix(stream) => [PollFd::new(stream, flags)],
+        };
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let hung_up = flags | PollFlags::HUP | PollFlags::ERR;
+        poll(&mut asked, Some(&at_once)).is_ok() && asked[0].revents().intersects(hung_up)
+    }
+
     /// Makes closing this stream reset it: what the peer has not yet received
     /// is then never delivered.
     pub fn reset_on_drop(&self) {

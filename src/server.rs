@@ -93,6 +93,9 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<
     drain.cancel();
     if timeout(config.shutdown_grace, workers.finished()).await.is_err() {
         warn!(connections = workers.running(), "closed with commands still in flight");
+        // Each gives back what it holds when it is dropped.
+        workers.stop();
+        let _ = timeout(RELEASE_GRACE, workers.finished()).await;
     }
     engine.drain(RELEASE_GRACE).await;
     admin_stop.cancel();

@@ -57,6 +57,11 @@ impl Workers {
         self.tasks.len()
     }
 
+    /// Ends the threads and drops what still runs on them, without waiting for it.
+    pub fn stop(&self) {
+        self.stop.cancel();
+    }
+
     /// Waits until all tasks have ended.
     pub async fn finished(&self) {
         self.tasks.close();

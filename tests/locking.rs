@@ -52,7 +52,7 @@ fn bad_words_are_refused_in_redis_wording_and_harm_nothing() {
     let mut client = proxy.client();
     let long = "x".repeat(5000);
     let huge = "x".repeat(200_000);
-    let cases: [(&[&str], &str); 19] = [
+    let cases: [(&[&str], &str); 20] = [
         (&["LOCK"], "ERR wrong number of arguments for 'lock' command"),
         (&["unlock"], "ERR wrong number of arguments for 'unlock' command"),
         (&["UNLOCK", "a", "b", "c"], "ERR wrong number of arguments for 'unlock' command"),
@@ -80,12 +80,13 @@ fn bad_words_are_refused_in_redis_wording_and_harm_nothing() {
         ),
         (&["RENEW", "a", &huge], "ERR key or token is too long (locks.max_key, locks.max_token)"),
         (
-            &["LOCK", "a", "PX", "1000", "WAIT", "5"],
-            "ERR WAIT is not supported by this version, retry LOCK without it",
+            &["LOCK", "a", "PX", "1000", "WAIT", "x"],
+            "ERR timeout is not an integer or out of range",
         ),
+        (&["LOCK", "a", "WAIT", "-1"], "ERR timeout is negative"),
         (
-            &["LOCK", "a"],
-            "ERR LOCK needs PX or EX, session locks are not supported by this version",
+            &["LOCK", "a", "WAIT", "60001"],
+            "ERR invalid wait time in 'lock' command, the longest is 60000 ms (locks.max_wait)",
         ),
     ];
     for (words, error) in cases {

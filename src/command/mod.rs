@@ -28,8 +28,10 @@ pub enum Request {
         key: Vec<u8>,
         /// The client's own token; none: the proxy makes one.
         token: Option<Vec<u8>>,
-        /// How long without renewal.
-        ttl: Duration,
+        /// A lease's TTL; none: a session lock, which lives as its connection does.
+        ttl: Option<Duration>,
+        /// How long to wait for it; none: not at all.
+        wait: Option<Duration>,
     },
     /// Give a lock back.
     Unlock {
@@ -76,15 +78,21 @@ pub enum BadRequest {
     /// So much longer that it was not even kept.
     #[error("ERR key or token is too long (locks.max_key, locks.max_token)")]
     TooLong,
+    /// A session lock more than a connection can keep.
+    #[error("ERR too many session locks on this connection, it can keep {0} locks")]
+    TooManySessionLocks(usize),
     /// A key of Lockgate's own.
     #[error("ERR keys that begin with 'lockgate:' are reserved")]
     Reserved,
-    /// LOCK with WAIT.
-    #[error("ERR WAIT is not supported by this version, retry LOCK without it")]
-    Wait,
-    /// LOCK without a TTL.
-    #[error("ERR LOCK needs PX or EX, session locks are not supported by this version")]
-    NoTtl,
+    /// WAIT with no integer of 64 bits, in the words of XREAD's BLOCK.
+    #[error("ERR timeout is not an integer or out of range")]
+    Timeout,
+    /// WAIT with a negative number.
+    #[error("ERR timeout is negative")]
+    NegativeTimeout,
+    /// A WAIT over `locks.max_wait`.
+    #[error("ERR invalid wait time in 'lock' command, the longest is {} ms (locks.max_wait)", .0.as_millis())]
+    TimeoutOverLimit(Duration),
 }
 
 /// The command's name as Redis writes it in errors.
@@ -140,10 +148,7 @@ pub fn parse(own: Own, words: &[Vec<u8>], config: &LocksConfig) -> Result<Reques
         }
     }
     let ttl = ttl.map(|(value, unit)| read_ttl(own, value, unit, config.max_ttl)).transpose()?;
-    if let Some((value, _)) = wait {
-        number::integer(value).ok_or(BadRequest::NotAnInteger)?;
-        return Err(BadRequest::Wait);
-    }
+    let wait = wait.map(|(value, _)| read_wait(value, config.max_wait)).transpose()?;
     if key.len() > config.max_key {
         return Err(BadRequest::KeyTooLong(config.max_key));
     }
@@ -155,7 +160,7 @@ pub fn parse(own: Own, words: &[Vec<u8>], config: &LocksConfig) -> Result<Reques
         return Err(BadRequest::Reserved);
     }
     Ok(match own {
-        Own::Lock => Request::Lock { key, token, ttl: ttl.ok_or(BadRequest::NoTtl)? },
+        Own::Lock => Request::Lock { key, token, ttl, wait },
         Own::Unlock => Request::Unlock { key, token },
         Own::Renew => Request::Renew { key, token, ttl },
     })
@@ -172,6 +177,18 @@ fn read_ttl(own: Own, value: &[u8], unit: i64, max: Duration) -> Result<Duration
         return Err(BadRequest::ExpireTimeOverLimit(own, max));
     }
     Ok(ttl)
+}
+
+/// 0 waits as long as is allowed. More is refused rather than cut: a client would
+/// take the null that comes too early for the end of its own time-out.
+fn read_wait(value: &[u8], max: Duration) -> Result<Duration, BadRequest> {
+    let millis = number::integer(value).ok_or(BadRequest::Timeout)?;
+    let millis = u64::try_from(millis).map_err(|_| BadRequest::NegativeTimeout)?;
+    match Duration::from_millis(millis) {
+        Duration::ZERO => Ok(max),
+        wait if wait > max => Err(BadRequest::TimeoutOverLimit(max)),
+        wait => Ok(wait),
+    }
 }
 
 #[cfg(test)]

@@ -5,17 +5,11 @@ use super::*;
 fn config() -> LocksConfig {
     LocksConfig {
         nodes: Vec::new(),
-        prefix: "lock:".into(),
-        default_ttl: Duration::from_secs(10),
-        max_ttl: Duration::from_secs(60),
-        node_timeout: Duration::from_millis(50),
-        node_silence: Duration::from_secs(2),
         node_queue: 10,
-        drift_factor: 0.01,
         fence_ttl: Duration::from_secs(60),
         max_key: 8,
         max_token: 6,
-        authorize_cache: Duration::from_secs(3),
+        ..LocksConfig::default()
     }
 }
 
@@ -26,10 +20,20 @@ fn read(own: Own, words: &str) -> Result<Request, BadRequest> {
 }
 
 fn lock(key: &str, token: Option<&str>, millis: u64) -> Result<Request, BadRequest> {
+    waiting(key, token, Some(millis), None)
+}
+
+fn waiting(
+    key: &str,
+    token: Option<&str>,
+    ttl: Option<u64>,
+    wait: Option<u64>,
+) -> Result<Request, BadRequest> {
     Ok(Request::Lock {
         key: key.as_bytes().to_vec(),
         token: token.map(|t| t.as_bytes().to_vec()),
-        ttl: Duration::from_millis(millis),
+        ttl: ttl.map(Duration::from_millis),
+        wait: wait.map(Duration::from_millis),
     })
 }
 
@@ -40,6 +44,15 @@ fn options_are_pairs_and_an_odd_word_is_the_token() {
     assert_eq!(read(Own::Lock, "k eX 2"), lock("lock:k", None, 2000));
     assert_eq!(read(Own::Lock, "k PX PX 100"), lock("lock:k", Some("PX"), 100));
     assert_eq!(read(Own::Lock, "PX PX 60000"), lock("lock:PX", None, 60_000));
+    assert_eq!(read(Own::Lock, "k"), waiting("lock:k", None, None, None));
+    assert_eq!(read(Own::Lock, "k t"), waiting("lock:k", Some("t"), None, None));
+    assert_eq!(read(Own::Lock, "k wait 5"), waiting("lock:k", None, None, Some(5)));
+    assert_eq!(
+        read(Own::Lock, "k t WAIT 60000 PX 9"),
+        waiting("lock:k", Some("t"), Some(9), Some(60_000))
+    );
+    assert_eq!(read(Own::Lock, "k WAIT 0"), waiting("lock:k", None, None, Some(60_000)));
+    assert_eq!(read(Own::Lock, "k WAIT WAIT 1"), waiting("lock:k", Some("WAIT"), None, Some(1)));
     let unlock = |token: Option<&[u8]>| {
         Ok(Request::Unlock { key: b"lock:k".to_vec(), token: token.map(<[u8]>::to_vec) })
     };
@@ -60,7 +73,7 @@ fn options_are_pairs_and_an_odd_word_is_the_token() {
 
 #[test]
 fn bad_words_get_redis_own_wording() {
-    let cases: [(Own, &str, &str); 30] = [
+    let cases: [(Own, &str, &str); 31] = [
         (Own::Lock, "", "ERR wrong number of arguments for 'lock' command"),
         (Own::Unlock, "", "ERR wrong number of arguments for 'unlock' command"),
         (Own::Unlock, "k t x", "ERR wrong number of arguments for 'unlock' command"),
@@ -75,7 +88,7 @@ fn bad_words_get_redis_own_wording() {
         (Own::Lock, "k PX 1.5", "ERR value is not an integer or out of range"),
         (Own::Lock, "k PX +5", "ERR value is not an integer or out of range"),
         (Own::Lock, "k PX 9223372036854775808", "ERR value is not an integer or out of range"),
-        (Own::Lock, "k PX 100 WAIT x", "ERR value is not an integer or out of range"),
+        (Own::Lock, "k PX 100 WAIT x", "ERR timeout is not an integer or out of range"),
         (Own::Lock, "k PX 0", "ERR invalid expire time in 'lock' command"),
         (Own::Lock, "k PX -1", "ERR invalid expire time in 'lock' command"),
         (Own::Lock, "k PX 2", "ERR invalid expire time in 'lock' command"),
@@ -100,20 +113,13 @@ fn bad_words_get_redis_own_wording() {
         (Own::Unlock, "123456789", "ERR key is longer than 8 bytes (locks.max_key)"),
         (Own::Lock, "k 1234567 PX 100", "ERR token is longer than 6 bytes (locks.max_token)"),
         (Own::Renew, "k 1234567", "ERR token is longer than 6 bytes (locks.max_token)"),
+        (Own::Lock, "k WAIT 1.5", "ERR timeout is not an integer or out of range"),
+        (Own::Lock, "k WAIT 9223372036854775808", "ERR timeout is not an integer or out of range"),
+        (Own::Lock, "k WAIT -1", "ERR timeout is negative"),
         (
             Own::Lock,
-            "k PX 100 WAIT 5",
-            "ERR WAIT is not supported by this version, retry LOCK without it",
-        ),
-        (
-            Own::Lock,
-            "k",
-            "ERR LOCK needs PX or EX, session locks are not supported by this version",
-        ),
-        (
-            Own::Lock,
-            "k t",
-            "ERR LOCK needs PX or EX, session locks are not supported by this version",
+            "k WAIT 60001",
+            "ERR invalid wait time in 'lock' command, the longest is 60000 ms (locks.max_wait)",
         ),
     ];
     for (own, words, error) in cases {

@@ -12,8 +12,9 @@ use super::{
 
 /// The share of the longest TTL that asking one node may take (see the engine).
 const TIMEOUT_SHARE: u32 = 10;
-/// Redis knows no shorter TTL.
-const SHORTEST_TTL: Duration = Duration::from_millis(1);
+/// Of a session lock: renewed every third of a shorter one, it would live on the
+/// promptness of every machine involved.
+const SHORTEST_TTL: Duration = Duration::from_millis(100);
 /// More of the TTL than this set aside for drift leaves no lock worth having.
 const MAX_DRIFT: f64 = 0.5;
 /// Linux probes no peer later (MAX_TCP_KEEPIDLE): asked for more it refuses the
@@ -139,7 +140,7 @@ pub(super) fn locks(
         }
     }
     if locks.default_ttl < SHORTEST_TTL {
-        reader.problem(&section.path("default_ttl"), "must be at least 1ms");
+        reader.problem(&section.path("default_ttl"), "must be at least 100ms");
     }
     if locks.max_ttl < Duration::from_millis(10) {
         reader.problem(&section.path("max_ttl"), "must be at least 10ms");
@@ -183,6 +184,20 @@ pub(super) fn locks(
             locks.fence_ttl, locks.max_ttl
         );
         reader.problem(&section.path("fence_ttl"), what);
+    }
+    positive(reader, section, "max_wait", locks.max_wait);
+    if locks.max_waiters == 0 {
+        reader.problem(&section.path("max_waiters"), "0 lets nobody wait; give at least 1");
+    }
+    if let Some(max_hold) = locks.max_hold
+        && max_hold < locks.default_ttl
+        && reader.sound(section, &["max_hold", "default_ttl"])
+    {
+        let what = format!(
+            "{max_hold:?} is shorter than locks.default_ttl ({:?}), which every session lock has",
+            locks.default_ttl
+        );
+        reader.problem(&section.path("max_hold"), what);
     }
     if locks.prefix.starts_with("lockgate:") {
         reader.problem(&section.path("prefix"), "keys that begin with 'lockgate:' are reserved");

@@ -57,19 +57,15 @@ const LOCKS_KEYS: &[&str] = &[
     "max_key",
     "max_token",
     "authorize_cache",
+    "max_wait",
+    "max_waiters",
+    "max_handovers",
+    "max_hold",
+    "on_lost",
 ];
 
 /// Keys of the design that this version refuses, wherever they stand.
-const PLANNED: &[&str] = &[
-    "guards",
-    "adopt",
-    "tls",
-    "proxy_protocol",
-    "max_wait",
-    "max_waiters",
-    "on_lost",
-    "allow_shared_instance",
-];
+const PLANNED: &[&str] = &["guards", "adopt", "tls", "proxy_protocol", "allow_shared_instance"];
 
 /// Everything that can be configured, checked and with its defaults filled in.
 #[derive(Debug, Clone, PartialEq)]
@@ -132,6 +128,11 @@ impl Default for LocksConfig {
             max_key: 4 * 1024,
             max_token: 1024,
             authorize_cache: Duration::from_secs(3),
+            max_wait: Duration::from_secs(60),
+            max_waiters: 100,
+            max_handovers: 16,
+            max_hold: None,
+            on_lost: OnLost::Error,
         }
     }
 }
@@ -201,6 +202,11 @@ impl Config {
         reader.read(&section, "max_key", &mut locks.max_key);
         reader.read(&section, "max_token", &mut locks.max_token);
         reader.read(&section, "authorize_cache", &mut locks.authorize_cache);
+        reader.read(&section, "max_wait", &mut locks.max_wait);
+        reader.read(&section, "max_waiters", &mut locks.max_waiters);
+        reader.read(&section, "max_handovers", &mut locks.max_handovers);
+        reader.read(&section, "max_hold", &mut locks.max_hold);
+        reader.read(&section, "on_lost", &mut locks.on_lost);
         check::top(&mut reader, &top, &config);
         check::log(&mut reader, &log, &config);
         check::locks(&mut reader, &top, &section, &config);
@@ -237,6 +243,29 @@ pub struct LocksConfig {
     pub max_token: usize,
     /// `authorize_cache`: how long a connection's permission for a key is remembered.
     pub authorize_cache: Duration,
+    /// `max_wait`: the longest WAIT that a client may ask for.
+    pub max_wait: Duration,
+    /// `max_waiters`: clients in the queue of one lock.
+    pub max_waiters: usize,
+    /// `max_handovers`: how often in a row a lock may pass from client to client
+    /// of this proxy before other proxies have their turn.
+    pub max_handovers: usize,
+    /// `max_hold`: the longest that a session lock may be held; none with `off`.
+    pub max_hold: Option<Duration>,
+    /// `on_lost`: what becomes of a connection whose session lock is lost.
+    pub on_lost: OnLost,
+}
+
+/// What becomes of a connection whose session lock is lost.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnLost {
+    /// Its next command is answered `-LOCKLOST` and goes no further, unless the
+    /// client speaks RESP3 and was told by a push.
+    Error,
+    /// It is closed.
+    Close,
+    /// It is told by a push in RESP3, otherwise not.
+    Ignore,
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, time::Duration};
 use serde_yaml::{Mapping, Value};
 
 use super::{
-    PLANNED,
+    OnLost, PLANNED,
     error::{ConfigErrors, Problem},
     locate::{self, Step},
     units,
@@ -238,6 +238,29 @@ impl Read for Duration {
     fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<Duration, Wrong> {
         let wanted = "a duration with its unit, as 50ms, 10s, 5m or 7d,";
         value.as_str().and_then(units::duration).ok_or(Wrong::Wanted(wanted))
+    }
+}
+
+/// A duration, or `off`.
+impl Read for Option<Duration> {
+    fn read(reader: &mut Reader<'_>, value: &Value, path: &[Step]) -> Result<Self, Wrong> {
+        let wanted = "a duration with its unit, as 50ms, 10s, 5m or 7d, or off,";
+        match value {
+            Value::Bool(false) => Ok(None),
+            Value::String(text) if text == "off" => Ok(None),
+            _ => Duration::read(reader, value, path).map(Some).map_err(|_| Wrong::Wanted(wanted)),
+        }
+    }
+}
+
+impl Read for OnLost {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<OnLost, Wrong> {
+        match value.as_str() {
+            Some("error") => Ok(OnLost::Error),
+            Some("close") => Ok(OnLost::Close),
+            Some("ignore") => Ok(OnLost::Ignore),
+            _ => Err(Wrong::Wanted("error, close or ignore")),
+        }
     }
 }
 

@@ -9,25 +9,30 @@
 use std::{
     future::Future,
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, Weak},
     task::{Context, Poll, Waker, ready},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use tokio::time::{Instant, Sleep, sleep};
+use tokio::time::{Instant, Sleep, sleep, sleep_until};
 
 use super::{
-    Grant, NoQuorum, NodeStatus, NotGranted,
+    Acquire, NoQuorum, NodeStatus, Waiter,
+    holders::{Holders, Known},
     node::Node,
     operation::{Kind, Missing, Operation, Vote},
-    quorum::{Decision, quorum, validity},
-    scripts,
+    queue::{Next, Queues},
+    quorum::{Decision, Rule, quorum, validity},
+    scripts, subscribe,
+    watchdog::{self, Watch, Watchdog},
 };
-use crate::config::LocksConfig;
+use crate::{config::LocksConfig, metrics::LockMetrics};
 
 /// A node waits for an answer at most this share of the TTL, so that asking
 /// does not use the validity up.
 const TIMEOUT_SHARE: u32 = 10;
+/// How often queues that nobody comes back to are looked for.
+const SWEEP_EVERY: Duration = Duration::from_millis(500);
 
 /// Something that can be asked and votes exactly once on each operation.
 pub(super) trait Voter: Send + Sync {
@@ -58,10 +63,18 @@ pub type WallClock = Box<dyn Fn() -> u64 + Send + Sync>;
 pub struct Engine {
     nodes: Vec<Box<dyn Voter>>,
     wall_clock: WallClock,
+    /// Names this proxy in what its releases tell the others.
+    who: String,
     node_timeout: Duration,
-    drift_factor: f64,
-    fence_ttl: Duration,
+    pub(super) drift_factor: f64,
+    pub(super) fence_ttl: Duration,
     max_ttl: Duration,
+    /// What was granted here.
+    pub(super) holders: Holders,
+    /// Who waits here.
+    pub(super) queues: Queues,
+    pub(super) watchdog: Watchdog,
+    pub(super) metrics: Arc<LockMetrics>,
 }
 
 impl Engine {
@@ -84,37 +97,81 @@ impl Engine {
             tokio::spawn(node.clone().supervise());
             nodes.push(Box::new(node));
         }
-        Arc::new(Engine {
+        let metrics = Arc::new(LockMetrics::new());
+        let engine = Arc::new(Engine {
             nodes,
             wall_clock,
+            who: format!("{:016x}", rand::random::<u64>()),
             node_timeout: config.node_timeout,
             drift_factor: config.drift_factor,
             fence_ttl: config.fence_ttl,
             max_ttl: config.max_ttl,
-        })
+            holders: Holders::default(),
+            queues: Queues::new(config, metrics.clone()),
+            watchdog: Watchdog::new(config, metrics.clone()),
+            metrics,
+        });
+        for (index, url) in config.nodes.iter().enumerate() {
+            tokio::spawn(subscribe::run(Arc::downgrade(&engine), index, url.clone()));
+        }
+        tokio::spawn(watchdog::run(Arc::downgrade(&engine)));
+        tokio::spawn(sweep(Arc::downgrade(&engine)));
+        engine
     }
 
     /// Asks all nodes for `key` (with the prefix already put before it) on
     /// behalf of `token`.
     pub fn acquire(self: &Arc<Self>, key: &[u8], token: &[u8], ttl: Duration) -> Acquire {
-        let since = Instant::now();
-        let (fence, attempt) = ((self.wall_clock)(), rand::random());
-        let request = scripts::acquire(key, token, ttl, fence, self.fence_ttl, attempt);
-        let asking = self.ask(Kind::Acquire { attempt }, key, token, ttl, request);
-        Acquire { engine: self.clone(), since, ttl, attempt, asking, raising: None, done: false }
+        Acquire::ask(self, key, token, ttl)
     }
 
-    /// Releases `key` on every node if `token` holds it there.
+    /// The same, waiting in line for at most `wait`.
+    pub fn wait(
+        self: &Arc<Self>,
+        key: &[u8],
+        token: &[u8],
+        ttl: Duration,
+        wait: Duration,
+    ) -> Waiter {
+        Waiter::new(self, key, token, ttl, wait)
+    }
+
+    /// Releases `key` on every node if `token` holds it there, or hands it over
+    /// to who waits for it here.
     pub fn release(self: &Arc<Self>, key: &[u8], token: &[u8]) -> Release {
-        let request = scripts::release(key, token);
-        Release { asking: self.ask(Kind::Release, key, token, self.max_ttl, request) }
+        let (known, watch, held) = self.holders.release(key, token);
+        if let Some(held) = held {
+            self.metrics.hold_seconds.record(held.as_secs_f64());
+        }
+        if let Some(watch) = &watch {
+            self.watchdog.pause(watch);
+        }
+        let next = match known {
+            Known::Another => Next::Nobody,
+            Known::This | Known::Nothing => self.queues.next(key),
+        };
+        let operation = match next {
+            Next::Nobody => {
+                let request = scripts::release(key, token, self.who.as_bytes());
+                let operation = self.operation(Kind::Release, key, token, self.max_ttl, request);
+                self.submit(operation)
+            }
+            Next::HandTo { ticket, token: next, ttl } => {
+                let (acquire, operation) = Acquire::hand_over(self, token, key, &next, ttl);
+                // Where that waiter has left meanwhile, this undoes it.
+                drop(self.queues.hand(key, ticket, acquire));
+                operation
+            }
+        };
+        let asking = self.await_votes(operation, Rule::Release, self.max_ttl);
+        Release { asking, watch }
     }
 
     /// Gives `key` a fresh TTL on every node where `token` holds it.
     pub fn renew(self: &Arc<Self>, key: &[u8], token: &[u8], ttl: Duration) -> Renew {
         let since = Instant::now();
-        let request = scripts::renew(key, token, ttl);
-        let asking = self.ask(Kind::Renew, key, token, ttl, request);
+        let request = scripts::renew(&[(key, token, ttl)]);
+        let asking = self.ask(Kind::Renew, Rule::Renewal, key, token, ttl, request);
         Renew { engine: self.clone(), since, ttl, asking }
     }
 
@@ -133,37 +190,79 @@ impl Engine {
     pub async fn drain(self: &Arc<Self>, limit: Duration) {
         let mut ping = Vec::new();
         crate::resp::encode::command(&mut ping, &[b"PING"]);
-        let mut asking = self.ask(Kind::Flush, b"", b"", limit, ping.into());
-        asking.timer = Box::pin(sleep(limit));
+        let mut asking = self.ask(Kind::Flush, Rule::All, b"", b"", limit, ping.into());
+        asking.deadline = Instant::now() + limit;
         std::future::poll_fn(|cx| asking.poll_decision(cx).map(drop)).await;
     }
 
     /// Puts one request to every node, in one go and without waiting.
-    fn ask(
+    pub(super) fn ask(
         self: &Arc<Self>,
         kind: Kind,
+        rule: Rule,
         key: &[u8],
         token: &[u8],
         ttl: Duration,
         request: bytes::Bytes,
     ) -> Asking {
-        let operation = Operation::new(kind, key, token, ttl, request, self.nodes.len());
+        let operation = self.submit(self.operation(kind, key, token, ttl, request));
+        self.await_votes(operation, rule, ttl)
+    }
+
+    pub(super) fn operation(
+        &self,
+        kind: Kind,
+        key: &[u8],
+        token: &[u8],
+        ttl: Duration,
+        request: bytes::Bytes,
+    ) -> Operation {
+        Operation::new(kind, key, token, ttl, request, self.nodes.len())
+    }
+
+    pub(super) fn submit(&self, operation: Operation) -> Arc<Operation> {
         let operation = Arc::new(operation);
         for node in &self.nodes {
             node.submit(&operation);
         }
-        let limit = self.node_timeout.min(ttl / TIMEOUT_SHARE);
-        Asking { engine: self.clone(), operation, timer: Box::pin(sleep(limit)) }
+        operation
     }
 
-    fn no_quorum(&self, votes: &[Vote]) -> NoQuorum {
+    /// Asks one node alone.
+    pub(super) fn submit_to(&self, node: usize, operation: &Arc<Operation>) {
+        self.nodes[node].submit(operation);
+    }
+
+    /// Waits for the votes by `rule`, no longer than a lock of that TTL allows.
+    pub(super) fn await_votes(
+        self: &Arc<Self>,
+        operation: Arc<Operation>,
+        rule: Rule,
+        ttl: Duration,
+    ) -> Asking {
+        let limit = self.node_timeout.min(ttl / TIMEOUT_SHARE);
+        let deadline = Instant::now() + limit;
+        Asking { engine: self.clone(), operation, rule, deadline, timer: None }
+    }
+
+    /// From which a fence is proposed.
+    pub(super) fn now_in_micros(&self) -> u64 {
+        (self.wall_clock)()
+    }
+
+    /// Whether a message about a release was told by this proxy itself.
+    pub(super) fn is_own_word(&self, who: &[u8]) -> bool {
+        who == self.who.as_bytes()
+    }
+
+    pub(super) fn no_quorum(&self, votes: &[Vote]) -> NoQuorum {
         let missing: Vec<String> = votes
             .iter()
             .zip(&self.nodes)
             .filter_map(|(vote, node)| match vote {
                 Vote::Missing(why) => Some((why.as_str(), node)),
                 Vote::Pending => Some((Missing::Timeout.as_str(), node)),
-                Vote::Yes(_) | Vote::No(_) => None,
+                Vote::Yes(_) | Vote::Taken(_) | Vote::No(_) => None,
             })
             .map(|(why, node)| format!("{} ({why})", node.status().address))
             .collect();
@@ -176,150 +275,49 @@ impl Engine {
     }
 }
 
-/// One operation and the time its nodes have for it.
-struct Asking {
+/// Ends queues that nobody comes back to, for as long as the engine lives.
+async fn sweep(engine: Weak<Engine>) {
+    loop {
+        sleep(SWEEP_EVERY).await;
+        match engine.upgrade() {
+            Some(engine) => engine.queues.sweep(),
+            None => return,
+        }
+    }
+}
+
+/// Waits for what the votes on one operation come to, as long as its nodes have.
+pub(super) struct Asking {
     engine: Arc<Engine>,
-    operation: Arc<Operation>,
-    timer: Pin<Box<Sleep>>,
+    pub(super) operation: Arc<Operation>,
+    rule: Rule,
+    deadline: Instant,
+    /// Made when it is first waited for.
+    timer: Option<Pin<Box<Sleep>>>,
 }
 
 impl Asking {
     /// Ready once the votes decide, or time is up.
-    fn poll_decision(&mut self, cx: &mut Context<'_>) -> Poll<Decision> {
-        let decision = self.operation.decision(cx.waker());
+    pub(super) fn poll_decision(&mut self, cx: &mut Context<'_>) -> Poll<Decision> {
+        let decision = self.operation.decision(self.rule, cx.waker());
         if decision != Decision::Open {
             return Poll::Ready(decision);
         }
-        ready!(self.timer.as_mut().poll(cx));
+        let deadline = self.deadline;
+        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        ready!(timer.as_mut().poll(cx));
         for late in self.operation.time_out() {
             self.engine.nodes[late].was_late();
         }
-        Poll::Ready(self.operation.decision(Waker::noop()))
-    }
-}
-
-/// A LOCK under way. Dropped before it is ready, it gives back what it got on every node.
-pub struct Acquire {
-    engine: Arc<Engine>,
-    /// Before the first node was asked.
-    since: Instant,
-    ttl: Duration,
-    /// What the nodes know this attempt by.
-    attempt: u64,
-    asking: Asking,
-    /// The fence, and the second round that makes a quorum remember it.
-    raising: Option<(u64, Asking)>,
-    done: bool,
-}
-
-impl Acquire {
-    fn granted(&mut self, fence: u64) -> Result<Grant, NotGranted> {
-        match validity(self.ttl, self.since.elapsed(), self.engine.drift_factor) {
-            Some(validity) => {
-                self.done = true;
-                self.asking.operation.close();
-                Ok(Grant { fence, validity })
-            }
-            // Too slow to be worth anything.
-            None => Err(self.no_quorum(&self.asking.operation.votes())),
-        }
-    }
-
-    /// Another holds it.
-    fn held(&mut self) -> NotGranted {
-        self.give_up();
-        let votes = self.asking.operation.votes();
-        let remaining = votes.iter().filter_map(|vote| match vote {
-            Vote::No(millis) => u64::try_from(*millis).ok().map(Duration::from_millis),
-            _ => None,
-        });
-        NotGranted::Held { remaining: remaining.max() }
-    }
-
-    /// These votes do not tell, or came too late.
-    fn no_quorum(&mut self, votes: &[Vote]) -> NotGranted {
-        self.give_up();
-        NotGranted::NoQuorum(self.engine.no_quorum(votes))
-    }
-
-    /// Undoes this attempt on every node that may have granted it, whatever it
-    /// answered or failed to answer.
-    ///
-    /// What the token held before stays: its holder may still count on the grant
-    /// before this one.
-    fn give_up(&mut self) {
-        self.done = true;
-        let operation = &self.asking.operation;
-        operation.close();
-        let undo = Arc::new(operation.undo(self.attempt));
-        for (node, vote) in self.engine.nodes.iter().zip(operation.votes()) {
-            match vote {
-                // It was never asked, or has this on its list for when it is back.
-                Vote::Missing(Missing::Down | Missing::Busy | Missing::Disconnected) => {}
-                _ => node.submit(&undo),
-            }
-        }
-    }
-
-    /// The largest fence that a granting node gave, and how many nodes store it.
-    fn fence(&self) -> (u64, usize) {
-        let (mut fence, mut stored) = (0, 0);
-        for vote in self.asking.operation.votes() {
-            if let Vote::Yes(given) = vote {
-                let given = u64::try_from(given).unwrap_or(0);
-                if given > fence {
-                    (fence, stored) = (given, 0);
-                }
-                stored += usize::from(given == fence);
-            }
-        }
-        (fence, stored)
-    }
-}
-
-impl Future for Acquire {
-    type Output = Result<Grant, NotGranted>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        if self.raising.is_none() {
-            match ready!(self.asking.poll_decision(cx)) {
-                Decision::Yes => {}
-                Decision::No => return Poll::Ready(Err(self.held())),
-                Decision::NoQuorum | Decision::Open => {
-                    let votes = self.asking.operation.votes();
-                    return Poll::Ready(Err(self.no_quorum(&votes)));
-                }
-            }
-            let (fence, stored) = self.fence();
-            if stored >= self.engine.quorum() {
-                return Poll::Ready(self.granted(fence));
-            }
-            let (engine, key) = (self.engine.clone(), self.asking.operation.key.clone());
-            let request = scripts::raise(&key, fence, engine.fence_ttl);
-            self.raising = Some((fence, engine.ask(Kind::Raise, &key, b"", self.ttl, request)));
-        }
-        let Some((fence, raising)) = &mut self.raising else { return Poll::Pending };
-        let fence = *fence;
-        let decision = ready!(raising.poll_decision(cx));
-        let votes = raising.operation.votes();
-        Poll::Ready(match decision {
-            Decision::Yes => self.granted(fence),
-            _ => Err(self.no_quorum(&votes)),
-        })
-    }
-}
-
-impl Drop for Acquire {
-    fn drop(&mut self) {
-        if !self.done {
-            self.give_up();
-        }
+        Poll::Ready(self.operation.decision(self.rule, Waker::noop()))
     }
 }
 
 /// An UNLOCK under way. Dropping it does not stop the release.
 pub struct Release {
     asking: Asking,
+    /// Of a session lock.
+    watch: Option<Arc<Watch>>,
 }
 
 impl Future for Release {
@@ -327,12 +325,17 @@ impl Future for Release {
     type Output = Result<bool, NoQuorum>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        Poll::Ready(match ready!(self.asking.poll_decision(cx)) {
-            Decision::Yes => Ok(true),
-            Decision::No => Ok(false),
-            Decision::NoQuorum | Decision::Open => {
-                Err(self.asking.engine.no_quorum(&self.asking.operation.votes()))
+        let decision = ready!(self.asking.poll_decision(cx));
+        let (engine, operation) = (&self.asking.engine, &self.asking.operation);
+        engine.queues.heard_of_listeners(&operation.key, operation.listeners());
+        Poll::Ready(match decision {
+            Decision::Yes | Decision::No => {
+                if let Some(watch) = &self.watch {
+                    watch.end();
+                }
+                Ok(decision == Decision::Yes)
             }
+            Decision::NoQuorum | Decision::Open => Err(engine.no_quorum(&operation.votes())),
         })
     }
 }
@@ -354,6 +357,8 @@ impl Future for Renew {
         let operation = &self.asking.operation;
         Poll::Ready(match decision {
             Decision::Yes => {
+                let (key, token) = (&operation.key, &operation.token);
+                self.engine.holders.renewed(key, token, self.since + self.ttl);
                 match validity(self.ttl, self.since.elapsed(), self.engine.drift_factor) {
                     Some(validity) => Ok(Some(validity)),
                     None => Err(self.engine.no_quorum(&operation.votes())),
@@ -361,12 +366,7 @@ impl Future for Renew {
             }
             // The holder is told that it holds nothing, so nothing of it may stay.
             Decision::No => {
-                let (key, token) = (&operation.key, &operation.token);
-                let (request, nodes) = (scripts::release(key, token), self.engine.nodes.len());
-                let release =
-                    Operation::new(Kind::Release, key, token, operation.ttl, request, nodes);
-                let release = Arc::new(release);
-                self.engine.nodes.iter().for_each(|node| node.submit(&release));
+                drop(self.engine.release(&operation.key, &operation.token));
                 Ok(None)
             }
             Decision::NoQuorum | Decision::Open => Err(self.engine.no_quorum(&operation.votes())),

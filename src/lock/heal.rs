@@ -67,8 +67,10 @@ impl Healing {
 fn may_repeat(refused: &Operation, done: &[Arc<Operation>]) -> bool {
     let met = || done.iter().any(|other| other.key == refused.key);
     match refused.kind {
-        Kind::Acquire { .. } => !refused.is_closed() && !met(),
+        Kind::Acquire { .. } | Kind::HandOver { .. } => !refused.is_closed() && !met(),
         Kind::Release | Kind::Renew => !met(),
+        // The watchdog asks again, later.
+        Kind::RenewMany => false,
         Kind::Raise | Kind::Flush => true,
     }
 }

@@ -59,7 +59,7 @@ impl Inspector {
     }
 }
 
-fn connection_info(url: &RedisUrl) -> Result<ConnectionInfo, redis::RedisError> {
+pub(super) fn connection_info(url: &RedisUrl) -> Result<ConnectionInfo, redis::RedisError> {
     let addr = match &url.endpoint {
         Endpoint::Tcp { host, port } => ConnectionAddr::Tcp(host.clone(), *port),
         Endpoint::Unix(path) => ConnectionAddr::Unix(path.clone()),

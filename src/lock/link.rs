@@ -322,7 +322,12 @@ impl Pump {
             }
         };
         let vote = match reply::vote(operation.kind, frame) {
-            Ok(vote) => vote,
+            Ok((vote, listeners)) => {
+                if listeners != 0 {
+                    operation.heard_of_listeners(listeners);
+                }
+                vote
+            }
             Err(garbage) => {
                 // Its outcome is unknown, like that of those behind it.
                 self.in_flight.push_front(Sent::Operation(operation, 0));

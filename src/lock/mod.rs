@@ -2,7 +2,11 @@
 //!
 //! Knows nothing of clients, their sockets or their protocol.
 //!
-//! - [`engine`]: acquire, release, renew: the algorithm.
+//! - [`engine`]: acquire, release, renew: the algorithm; `acquire` is one attempt.
+//! - `queue`: who waits for which lock, and whose turn it is; `waiter` is one of
+//!   them, `subscribe` hears of releases through other proxies.
+//! - [`watchdog`]: session locks, renewed for as long as somebody keeps them.
+//! - `holders`: what was granted here and is not given back.
 //! - `operation`: one request to all nodes, and their votes as they come in.
 //! - `quorum`: what votes come to; validity. Pure arithmetic.
 //! - `scripts`: the Lua that nodes run.
@@ -12,19 +16,28 @@
 //! - `heal`: what to do where a node has forgotten the scripts.
 //! - `inspect`: what a node says of itself that makes it unfit to vote.
 
+mod acquire;
 mod backoff;
 mod connect;
 pub mod engine;
 mod heal;
+mod holders;
 mod inspect;
 mod link;
 mod node;
 mod operation;
+mod queue;
 mod quorum;
 mod reply;
 mod scripts;
+mod subscribe;
+mod waiter;
+pub mod watchdog;
 
-pub use engine::{Acquire, Engine, Release, Renew};
+pub use acquire::Acquire;
+pub use engine::{Engine, Release, Renew};
+pub use waiter::Waiter;
+pub use watchdog::{Keep, Losses};
 
 use std::{fmt, time::Duration};
 
@@ -42,8 +55,15 @@ pub struct Grant {
 pub enum NotGranted {
     /// Another token holds it.
     Held {
-        /// The longest remaining TTL that a node reported, if one did.
+        /// When a quorum of nodes may be free at the latest, if they told.
         remaining: Option<Duration>,
+        /// Some nodes granted it all the same: others asked at the same time.
+        contested: bool,
+    },
+    /// Too many wait for it.
+    QueueFull {
+        /// How many may.
+        limit: usize,
     },
     /// Too few nodes answered to tell.
     NoQuorum(NoQuorum),

@@ -29,6 +29,9 @@ use crate::{
 /// Releases remembered for a node that is away. Those that find no place are
 /// left to the TTL.
 const MAX_CLEANUP: usize = 10_000;
+/// Who gives back a lock on a node that has been away: no proxy's release, so that
+/// all that hear of it look.
+const NOBODY: &[u8] = b"";
 
 /// One lock node.
 pub(super) struct Node {
@@ -86,11 +89,7 @@ impl Node {
     pub(super) fn submit(&self, operation: &Arc<Operation>) {
         let mut state = self.lock();
         let Some(link) = &state.link else {
-            // What a node that is away was never asked for it does not hold;
-            // a lock given back may be one that it holds from before.
-            if operation.kind == Kind::Release {
-                self.clean_up_later(&mut state, operation.clone());
-            }
+            self.clean_up_unsent(&mut state, operation);
             drop(state);
             return operation.vote(self.index, Vote::Missing(Missing::Down));
         };
@@ -100,24 +99,38 @@ impl Node {
             return operation.vote(self.index, Vote::Missing(Missing::Busy));
         }
         if link.send(Job::Operation(operation.clone())).is_err() {
-            if operation.kind == Kind::Release {
-                self.clean_up_later(&mut state, operation.clone());
-            }
+            self.clean_up_unsent(&mut state, operation);
             drop(state);
             operation.vote(self.index, Vote::Missing(Missing::Down));
         }
     }
 
-    /// Remembers to give back what `operation` may have taken, or was to give back.
-    fn clean_up_later(&self, state: &mut State, operation: Arc<Operation>) {
-        let (release, until) = match operation.kind {
-            Kind::Acquire { attempt } => (Arc::new(operation.undo(attempt)), None),
-            Kind::Release => {
-                let until = Instant::now() + operation.ttl.min(self.max_ttl);
-                (operation, Some(until))
+    /// What a node was never asked for it does not hold; a lock given back may be
+    /// one that it holds from before.
+    fn clean_up_unsent(&self, state: &mut State, operation: &Arc<Operation>) {
+        match operation.kind {
+            Kind::Release => self.clean_up_later(state, operation.clone(), true),
+            Kind::HandOver { .. } => {
+                let release = operation.giving_back(NOBODY);
+                self.clean_up_later(state, Arc::new(release), true);
             }
-            Kind::Renew | Kind::Raise | Kind::Flush => return,
-        };
+            _ => {}
+        }
+    }
+
+    /// Remembers to give back what an operation whose outcome is unknown may have
+    /// taken, or was to give back.
+    fn clean_up_sent(&self, state: &mut State, operation: &Arc<Operation>) {
+        self.clean_up_unsent(state, operation);
+        if let Kind::Acquire { attempt } | Kind::HandOver { attempt } = operation.kind {
+            self.clean_up_later(state, Arc::new(operation.undo(attempt)), false);
+        }
+    }
+
+    /// Remembers a release for when the node is back. `ends`: what it gives back
+    /// has a TTL that runs already.
+    fn clean_up_later(&self, state: &mut State, release: Arc<Operation>, ends: bool) {
+        let until = ends.then(|| Instant::now() + release.ttl.min(self.max_ttl));
         if state.cleanup.len() >= MAX_CLEANUP {
             state.cleanup.pop_front();
         }
@@ -198,7 +211,7 @@ impl Node {
             if until.is_none_or(|until| until > now) {
                 releases += 1;
                 if link.send(Job::Operation(release.clone())).is_err() {
-                    self.clean_up_later(&mut state, release);
+                    state.cleanup.push_back((release, until));
                 }
             }
         }
@@ -228,12 +241,10 @@ impl Node {
         let mut state = self.lock();
         state.link = None;
         for operation in &leftover.sent {
-            self.clean_up_later(&mut state, operation.clone());
+            self.clean_up_sent(&mut state, operation);
         }
         for operation in &leftover.unsent {
-            if operation.kind == Kind::Release {
-                self.clean_up_later(&mut state, operation.clone());
-            }
+            self.clean_up_unsent(&mut state, operation);
         }
         drop(state);
         self.is_down(leftover.reason.to_string());

@@ -9,7 +9,7 @@ use std::{
 use bytes::Bytes;
 
 use super::{
-    quorum::{Decision, Votes},
+    quorum::{Decision, Rule, Votes},
     scripts,
 };
 
@@ -21,10 +21,17 @@ pub(super) enum Kind {
         /// Known to no other, so that undoing it ends no other grant.
         attempt: u64,
     },
+    /// To pass a lock on: to give it back and to take it for another.
+    HandOver {
+        /// As that of an acquire.
+        attempt: u64,
+    },
     /// To give a lock back, or what one attempt has taken of it.
     Release,
     /// To give a lock a fresh TTL.
     Renew,
+    /// To give several locks a fresh TTL.
+    RenewMany,
     /// To remember a fence.
     Raise,
     /// Nothing: the answer shows that all before it was done.
@@ -64,9 +71,13 @@ impl Missing {
 pub(super) enum Vote {
     /// Not yet known.
     Pending,
-    /// Yes; the number is the fence where one was asked for.
+    /// Yes; the number is the fence where one was asked for, or which of several
+    /// locks were renewed.
     Yes(i64),
-    /// No; the number is the holder's remaining TTL in ms where it was a LOCK.
+    /// Of a hand-over: the lock is the taker's, but was not the giver's. The fence.
+    Taken(i64),
+    /// No; the number is the holder's remaining TTL in ms where it was a LOCK, or
+    /// which of several locks were renewed.
     No(i64),
     /// There will be none.
     Missing(Missing),
@@ -80,6 +91,8 @@ pub(super) struct Operation {
     pub(super) key: Vec<u8>,
     /// On whose behalf.
     pub(super) token: Vec<u8>,
+    /// Who gives the lock, where it is handed over.
+    pub(super) from: Vec<u8>,
     /// How long a grant that nobody knows of could last.
     pub(super) ttl: Duration,
     /// The command, encoded once for all nodes.
@@ -92,7 +105,12 @@ struct State {
     counted: Votes,
     /// Nobody waits for it any more: it is answered, or was given up.
     closed: bool,
-    waker: Option<Waker>,
+    /// Who waits for the votes to decide, by which rule. A hand-over has two of
+    /// them: who gives the lock and who gets it.
+    waiting: Vec<(Rule, Waker)>,
+    /// The most subscribers of the lock's channel that a node has told; below 0: a
+    /// node has refused to tell.
+    listeners: i64,
 }
 
 impl Operation {
@@ -109,10 +127,16 @@ impl Operation {
             votes: vec![Vote::Pending; nodes],
             counted: Votes { nodes, ..Votes::default() },
             closed: false,
-            waker: None,
+            waiting: Vec::new(),
+            listeners: 0,
         };
         let (key, token) = (key.to_vec(), token.to_vec());
-        Operation { kind, key, token, ttl, request, state: Mutex::new(state) }
+        Operation { kind, key, token, from: Vec::new(), ttl, request, state: Mutex::new(state) }
+    }
+
+    /// The same, of a lock that `from` gives.
+    pub(super) fn given_by(self, from: &[u8]) -> Operation {
+        Operation { from: from.to_vec(), ..self }
     }
 
     /// Takes in what node `node` said. Its first word counts.
@@ -124,30 +148,45 @@ impl Operation {
         }
         match vote {
             Vote::Yes(_) => state.counted.yes += 1,
+            Vote::Taken(_) => state.counted.taken += 1,
             Vote::No(_) => state.counted.no += 1,
             Vote::Missing(_) => state.counted.missing += 1,
             Vote::Pending => return,
         }
-        if self.decide(state.counted) != Decision::Open {
-            let waker = state.waker.take();
-            drop(state);
-            if let Some(waker) = waker {
-                waker.wake();
-            }
+        let counted = state.counted;
+        while let Some(decided) =
+            state.waiting.iter().position(|(rule, _)| counted.decide(*rule) != Decision::Open)
+        {
+            let (_, waker) = state.waiting.swap_remove(decided);
+            waker.wake();
         }
     }
 
-    /// What the votes come to so far; while that is open, `waker` is woken once it is not.
-    pub(super) fn decision(&self, waker: &Waker) -> Decision {
+    /// What the votes come to so far by `rule`; while that is open, `waker` is
+    /// woken once it is not.
+    pub(super) fn decision(&self, rule: Rule, waker: &Waker) -> Decision {
         let mut state = self.lock();
-        let decision = self.decide(state.counted);
+        let decision = state.counted.decide(rule);
         if decision == Decision::Open {
-            match &mut state.waker {
-                Some(known) => known.clone_from(waker),
-                none => *none = Some(waker.clone()),
+            match state.waiting.iter_mut().find(|(known, _)| *known == rule) {
+                Some((_, known)) => known.clone_from(waker),
+                None => state.waiting.push((rule, waker.clone())),
             }
         }
         decision
+    }
+
+    /// Takes in how many subscribers of the lock's channel a node has told.
+    pub(super) fn heard_of_listeners(&self, listeners: i64) {
+        let mut state = self.lock();
+        state.listeners =
+            if listeners < 0 || state.listeners < 0 { -1 } else { state.listeners.max(listeners) };
+    }
+
+    /// The most subscribers of the lock's channel that a node has told; none: a
+    /// node has refused to tell.
+    pub(super) fn listeners(&self) -> Option<u64> {
+        u64::try_from(self.lock().listeners).ok()
     }
 
     /// Time is up: who has not answered is missing. Gives their numbers.
@@ -184,14 +223,12 @@ impl Operation {
         Operation::new(Kind::Release, &self.key, &self.token, self.ttl, request, nodes)
     }
 
-    fn decide(&self, votes: Votes) -> Decision {
-        match self.kind {
-            Kind::Acquire { .. } | Kind::Raise => votes.majority(),
-            Kind::Renew => votes.renewal(),
-            Kind::Release => votes.release(),
-            Kind::Flush if votes.yes + votes.no + votes.missing == votes.nodes => Decision::Yes,
-            Kind::Flush => Decision::Open,
-        }
+    /// What gives back a lock that was to be handed over. How long its giver may
+    /// hold it is not known here.
+    pub(super) fn giving_back(&self, who: &[u8]) -> Operation {
+        let request = scripts::release(&self.key, &self.from, who);
+        let nodes = self.lock().votes.len();
+        Operation::new(Kind::Release, &self.key, &self.from, Duration::MAX, request, nodes)
     }
 
     /// Nothing panics while it holds the lock, and votes stay sound if something did.

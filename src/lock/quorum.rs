@@ -30,10 +30,25 @@ pub(super) struct Votes {
     pub(super) nodes: usize,
     /// Granted, released or renewed.
     pub(super) yes: usize,
+    /// Of a hand-over: granted to the one, though not by the other's release.
+    pub(super) taken: usize,
     /// Held by another, or not held by this token.
     pub(super) no: usize,
     /// Did not answer, and will not be waited for.
     pub(super) missing: usize,
+}
+
+/// By what rule votes are counted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Rule {
+    /// A quorum must say yes.
+    Grant,
+    /// A quorum must say yes; to be lost, so many must say no that no quorum is left.
+    Renewal,
+    /// It was held if a quorum may have held it.
+    Release,
+    /// Whatever they say, all of them must have answered or be missing.
+    All,
 }
 
 /// What the votes come to.
@@ -51,11 +66,22 @@ pub(super) enum Decision {
 
 impl Votes {
     fn pending(self) -> usize {
-        self.nodes - self.yes - self.no - self.missing
+        self.nodes - self.answered() - self.missing
     }
 
     fn answered(self) -> usize {
-        self.yes + self.no
+        self.yes + self.taken + self.no
+    }
+
+    /// What they come to by this rule.
+    pub(super) fn decide(self, rule: Rule) -> Decision {
+        match rule {
+            Rule::Grant => self.majority(),
+            Rule::Renewal => self.renewal(),
+            Rule::Release => self.release(),
+            Rule::All if self.pending() == 0 => Decision::Yes,
+            Rule::All => Decision::Open,
+        }
     }
 
     /// A grant: a quorum must say yes.
@@ -63,11 +89,12 @@ impl Votes {
     /// It fails as soon as that is impossible, if a quorum has said enough for
     /// "held"; otherwise all are waited for, so that "held" and "too few nodes"
     /// are never confused and the error names the right ones.
-    pub(super) fn majority(self) -> Decision {
+    fn majority(self) -> Decision {
         let quorum = quorum(self.nodes);
-        if self.yes >= quorum {
+        let granted = self.yes + self.taken;
+        if granted >= quorum {
             Decision::Yes
-        } else if self.yes + self.pending() >= quorum {
+        } else if granted + self.pending() >= quorum {
             Decision::Open
         } else if self.answered() >= quorum {
             Decision::No
@@ -80,7 +107,7 @@ impl Votes {
 
     /// A renewal: a quorum must say yes. "Not held" needs so many who say so that
     /// the others are no quorum: nodes that are only slow may still hold it.
-    pub(super) fn renewal(self) -> Decision {
+    fn renewal(self) -> Decision {
         let quorum = quorum(self.nodes);
         if self.yes >= quorum {
             Decision::Yes
@@ -95,11 +122,11 @@ impl Votes {
 
     /// A release: it held if the nodes that released it, with those that cannot
     /// say, may have been a quorum.
-    pub(super) fn release(self) -> Decision {
+    fn release(self) -> Decision {
         let quorum = quorum(self.nodes);
         if self.yes >= quorum {
             Decision::Yes
-        } else if self.no > self.nodes - quorum {
+        } else if self.no + self.taken > self.nodes - quorum {
             Decision::No
         } else if self.pending() > 0 {
             Decision::Open
@@ -137,7 +164,20 @@ mod tests {
     }
 
     fn votes(yes: usize, no: usize, missing: usize) -> Votes {
-        Votes { nodes: 5, yes, no, missing }
+        Votes { nodes: 5, yes, no, missing, taken: 0 }
+    }
+
+    #[test]
+    fn what_was_taken_and_not_given_counts_for_one_side() {
+        let votes = |yes, taken, no| Votes { nodes: 5, yes, taken, no, missing: 0 };
+        assert_eq!(votes(3, 0, 0).decide(Rule::Grant), Decision::Yes);
+        assert_eq!(votes(3, 0, 0).decide(Rule::Release), Decision::Yes);
+        assert_eq!(votes(1, 2, 0).decide(Rule::Grant), Decision::Yes);
+        assert_eq!(votes(1, 2, 0).decide(Rule::Release), Decision::Open);
+        assert_eq!(votes(1, 3, 0).decide(Rule::Release), Decision::No);
+        assert_eq!(votes(2, 0, 3).decide(Rule::Grant), Decision::No);
+        assert_eq!(votes(2, 2, 0).decide(Rule::All), Decision::Open);
+        assert_eq!(votes(2, 2, 1).decide(Rule::All), Decision::Yes);
     }
 
     #[test]

@@ -80,16 +80,31 @@ pub(super) fn read(frame: &[u8]) -> Result<OwnedFrame, Garbage> {
     }
 }
 
-/// What the answer to this kind says: scripts answer `{1, n}` or `{0, n}`, PING a status.
-pub(super) fn vote(kind: Kind, frame: &OwnedFrame) -> Result<Vote, Garbage> {
+/// What the answer to this kind says, and how many subscribers of the lock's
+/// channel it tells of: scripts answer `{1, n}` or `{0, n}` with those behind it, a
+/// hand-over also `{2, n}`, PING a status.
+pub(super) fn vote(kind: Kind, frame: &OwnedFrame) -> Result<(Vote, i64), Garbage> {
     match frame {
-        OwnedFrame::Array(both) if kind != Kind::Flush => match both.as_slice() {
-            [OwnedFrame::Integer(1), OwnedFrame::Integer(value)] => Ok(Vote::Yes(*value)),
-            [OwnedFrame::Integer(0), OwnedFrame::Integer(value)] => Ok(Vote::No(*value)),
-            _ => Err(Garbage),
-        },
-        OwnedFrame::SimpleString(_) if kind == Kind::Flush => Ok(Vote::Yes(0)),
-        OwnedFrame::Error(_) => Ok(Vote::Missing(Missing::Error)),
+        OwnedFrame::Array(all) if kind != Kind::Flush => {
+            let (said, value, listeners) = match all.as_slice() {
+                [OwnedFrame::Integer(said), OwnedFrame::Integer(value)] => (*said, *value, 0),
+                [
+                    OwnedFrame::Integer(said),
+                    OwnedFrame::Integer(value),
+                    OwnedFrame::Integer(listeners),
+                ] => (*said, *value, *listeners),
+                _ => return Err(Garbage),
+            };
+            let vote = match (said, kind) {
+                (1, _) => Vote::Yes(value),
+                (0, _) => Vote::No(value),
+                (2, Kind::HandOver { .. }) => Vote::Taken(value),
+                _ => return Err(Garbage),
+            };
+            Ok((vote, listeners))
+        }
+        OwnedFrame::SimpleString(_) if kind == Kind::Flush => Ok((Vote::Yes(0), 0)),
+        OwnedFrame::Error(_) => Ok((Vote::Missing(Missing::Error), 0)),
         _ => Err(Garbage),
     }
 }
@@ -143,16 +158,20 @@ mod tests {
     }
 
     #[test]
-    fn votes_are_pairs() {
+    fn votes_are_short_arrays() {
         let vote_of = |text: &str| vote(Kind::Release, &read(text.as_bytes()).unwrap());
-        assert_eq!(vote_of("*2\r\n:1\r\n:7\r\n"), Ok(Vote::Yes(7)));
-        assert_eq!(vote_of("*2\r\n:0\r\n:-1\r\n"), Ok(Vote::No(-1)));
-        assert_eq!(vote_of("-ERR x\r\n"), Ok(Vote::Missing(Missing::Error)));
+        assert_eq!(vote_of("*2\r\n:1\r\n:7\r\n"), Ok((Vote::Yes(7), 0)));
+        assert_eq!(vote_of("*3\r\n:1\r\n:7\r\n:2\r\n"), Ok((Vote::Yes(7), 2)));
+        assert_eq!(vote_of("*2\r\n:0\r\n:-1\r\n"), Ok((Vote::No(-1), 0)));
+        assert_eq!(vote_of("-ERR x\r\n"), Ok((Vote::Missing(Missing::Error), 0)));
+        let passed_on = read(b"*3\r\n:2\r\n:7\r\n:-1\r\n").unwrap();
+        assert_eq!(vote(Kind::HandOver { attempt: 1 }, &passed_on), Ok((Vote::Taken(7), -1)));
+        assert_eq!(vote(Kind::Acquire { attempt: 1 }, &passed_on), Err(Garbage));
         for bad in ["*2\r\n:2\r\n:7\r\n", "*1\r\n:1\r\n", ":1\r\n", "$-1\r\n", "+OK\r\n"] {
             assert_eq!(vote_of(bad), Err(Garbage), "{bad:?}");
         }
         let pong = read(b"+PONG\r\n").unwrap();
-        assert_eq!(vote(Kind::Flush, &pong), Ok(Vote::Yes(0)));
+        assert_eq!(vote(Kind::Flush, &pong), Ok((Vote::Yes(0), 0)));
         assert_eq!(vote(Kind::Acquire { attempt: 1 }, &pong), Err(Garbage));
     }
 }

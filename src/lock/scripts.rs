@@ -8,6 +8,12 @@ use crate::resp::encode;
 
 /// Put before a lock's key to make the key of its last fence.
 const FENCE_PREFIX: &[u8] = b"lockgate:fence:";
+/// Put before a lock's key to make the channel on which its release is told.
+/// The scripts know it too.
+const CHANNEL_PREFIX: &[u8] = b"lockgate:free:";
+/// Locks that one call renews at the most: their sum (see renew.lua) must be
+/// exact in a double, as Lua's numbers are, which 53 would allow.
+pub(super) const MAX_RENEWALS: usize = 50;
 
 /// One script, known to a node by its digest.
 struct Script {
@@ -39,14 +45,16 @@ static RELEASE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/release.lua")));
 static UNDO: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/undo.lua")));
 static RENEW: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/renew.lua")));
+static HAND_OVER: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/hand_over.lua")));
 static RAISE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/raise.lua")));
 
 /// How many commands [`load`] appends.
-pub(super) const LOADS: usize = 5;
+pub(super) const LOADS: usize = 6;
 
 /// Appends a SCRIPT LOAD for every script.
 pub(super) fn load(out: &mut Vec<u8>) {
-    for script in [&ACQUIRE, &RELEASE, &UNDO, &RENEW, &RAISE] {
+    for script in [&ACQUIRE, &RELEASE, &UNDO, &RENEW, &RAISE, &HAND_OVER] {
         encode::command(out, &[b"SCRIPT", b"LOAD", script.body.as_bytes()]);
     }
 }
@@ -56,18 +64,54 @@ pub(super) fn fence_key(key: &[u8]) -> Vec<u8> {
     [FENCE_PREFIX, key].concat()
 }
 
-pub(super) fn acquire(
-    key: &[u8],
-    token: &[u8],
-    ttl: Duration,
-    fence: u64,
-    fence_ttl: Duration,
-    attempt: u64,
-) -> Bytes {
-    let (fence, attempt) = (fence.to_string(), name(attempt));
+/// The channel on which a node tells the release of the lock at `key`.
+pub(super) fn channel(key: &[u8]) -> Vec<u8> {
+    [CHANNEL_PREFIX, key].concat()
+}
+
+/// The key of the lock whose releases are told on `channel`.
+pub(super) fn key_of_channel(channel: &[u8]) -> Option<&[u8]> {
+    channel.strip_prefix(CHANNEL_PREFIX)
+}
+
+/// What a lock is asked for with.
+pub(super) struct Wanted<'a> {
+    pub(super) key: &'a [u8],
+    pub(super) token: &'a [u8],
+    pub(super) ttl: Duration,
+    /// Proposed; the node gives a larger one where it knows one.
+    pub(super) fence: u64,
+    pub(super) fence_ttl: Duration,
+    /// Known to no other.
+    pub(super) attempt: u64,
+}
+
+pub(super) fn acquire(wanted: &Wanted<'_>) -> Bytes {
+    let (fence, attempt) = (wanted.fence.to_string(), name(wanted.attempt));
     ACQUIRE.call(
-        &[key, &fence_key(key)],
-        &[token, &millis(ttl), fence.as_bytes(), &millis(fence_ttl), attempt.as_bytes()],
+        &[wanted.key, &fence_key(wanted.key)],
+        &[
+            wanted.token,
+            &millis(wanted.ttl),
+            fence.as_bytes(),
+            &millis(wanted.fence_ttl),
+            attempt.as_bytes(),
+        ],
+    )
+}
+
+pub(super) fn hand_over(from: &[u8], wanted: &Wanted<'_>) -> Bytes {
+    let (fence, attempt) = (wanted.fence.to_string(), name(wanted.attempt));
+    HAND_OVER.call(
+        &[wanted.key, &fence_key(wanted.key)],
+        &[
+            from,
+            wanted.token,
+            &millis(wanted.ttl),
+            fence.as_bytes(),
+            &millis(wanted.fence_ttl),
+            attempt.as_bytes(),
+        ],
     )
 }
 
@@ -80,12 +124,17 @@ fn name(attempt: u64) -> String {
     format!("{attempt:x}")
 }
 
-pub(super) fn release(key: &[u8], token: &[u8]) -> Bytes {
-    RELEASE.call(&[key], &[token])
+pub(super) fn release(key: &[u8], token: &[u8], who: &[u8]) -> Bytes {
+    RELEASE.call(&[key], &[token, who])
 }
 
-pub(super) fn renew(key: &[u8], token: &[u8], ttl: Duration) -> Bytes {
-    RENEW.call(&[key], &[token, &millis(ttl)])
+/// At most [`MAX_RENEWALS`] locks: key, token and TTL of each.
+pub(super) fn renew(locks: &[(&[u8], &[u8], Duration)]) -> Bytes {
+    let keys: Vec<&[u8]> = locks.iter().map(|(key, ..)| *key).collect();
+    let ttls: Vec<Vec<u8>> = locks.iter().map(|(.., ttl)| millis(*ttl)).collect();
+    let arguments: Vec<&[u8]> =
+        locks.iter().zip(&ttls).flat_map(|((_, token, _), ttl)| [*token, ttl.as_slice()]).collect();
+    RENEW.call(&keys, &arguments)
 }
 
 pub(super) fn raise(key: &[u8], fence: u64, fence_ttl: Duration) -> Bytes {

@@ -19,6 +19,11 @@ pub fn array(out: &mut Vec<u8>, length: usize) {
     head(out, b'*', length as i64);
 }
 
+/// Appends the head of a push of `length` elements; RESP3 alone has them.
+pub fn push(out: &mut Vec<u8>, length: usize) {
+    head(out, b'>', length as i64);
+}
+
 /// Appends the null array: `*-1` in RESP2, `_` in RESP3.
 pub fn null_array(out: &mut Vec<u8>, resp3: bool) {
     out.extend_from_slice(if resp3 { b"_\r\n" } else { b"*-1\r\n" });

@@ -50,6 +50,9 @@ enum What {
     Pass,
     /// CLIENT REPLY: forwarded after the wait, answered or not.
     ClientReply(ReplyMode),
+    /// A command that was dropped, because the client must first be told that its
+    /// lock is lost.
+    Lost,
     /// One of ours.
     Own {
         own: Own,
@@ -92,6 +95,16 @@ impl Barrier {
     /// A command of ours whose bytes were dropped.
     pub fn refused(own: Own, error: BadRequest) -> Barrier {
         Barrier::new(What::Own { own, words: Err(error), length: 0, silent: false })
+    }
+
+    /// The answer to a command dropped in favour of the news.
+    pub fn lost() -> Barrier {
+        Barrier::new(What::Lost)
+    }
+
+    /// Whether it is a LOCK that waits in line.
+    pub fn waits_in_line(&self) -> bool {
+        matches!(&self.phase, Phase::Run(running) if running.waits_in_line())
     }
 
     /// Whether it is a LOCK.
@@ -154,7 +167,7 @@ impl Session {
                 Phase::Drain if self.owed.is_empty() => self.begin(barrier),
                 Phase::Run(running) => match running.as_mut().poll_answer(cx) {
                     Poll::Ready(finished) => {
-                        let answer = self.finish_running(finished);
+                        let answer = self.finish_running(finished, cx.waker());
                         self.answer(barrier, answer);
                     }
                     Poll::Pending => {
@@ -184,6 +197,7 @@ impl Session {
             || self.state.is_resp2_subscriber();
         match barrier.what {
             What::Pass => self.pass_held(Pass::Counted),
+            What::Lost => self.begin_lost(barrier),
             What::ClientReply(mode) => self.begin_client_reply(mode, refused_here, barrier),
             What::Own { own, .. } => {
                 self.shared
@@ -212,6 +226,24 @@ impl Session {
         } else {
             self.pass_held(Pass::Counted);
         }
+    }
+
+    /// A transaction must not go on without the command that was dropped.
+    fn begin_lost(&mut self, mut barrier: Barrier) {
+        if self.state.multi || self.blind_multi {
+            self.ask(|out| encode::command(out, &[b"LOCK"]));
+            barrier.phase = Phase::Probe { missing: 1 };
+            self.barrier = Some(barrier);
+        } else {
+            self.answer_lost(barrier);
+        }
+    }
+
+    fn answer_lost(&mut self, barrier: Barrier) {
+        let mut answer = Vec::new();
+        let lost = self.lost.take().unwrap_or_default();
+        encode::error(&mut answer, &lost);
+        self.answer(barrier, answer);
     }
 
     /// Scans what is held again, its first command going through.
@@ -306,6 +338,7 @@ impl Session {
                 self.pass_held(Pass::Unanswered(*mode));
             }
             What::ClientReply(_) | What::Pass => self.pass_held(Pass::Counted),
+            What::Lost => self.answer_lost(barrier),
             What::Own { words, .. } => {
                 if self.reply_mode == ReplyMode::Off {
                     let mut off = Vec::new();
@@ -332,9 +365,10 @@ impl Session {
     fn ask_nodes(&mut self, mut barrier: Barrier) {
         let What::Own { own, words, .. } = &barrier.what else { return };
         let words = words.as_deref().unwrap_or_default();
-        match command::parse(*own, words, &self.shared.locks) {
-            Ok(request) => {
-                barrier.phase = Phase::Run(Box::pin(self.start_running(request)));
+        let parsed = command::parse(*own, words, &self.shared.locks);
+        match parsed.and_then(|request| self.start_running(request)) {
+            Ok(running) => {
+                barrier.phase = Phase::Run(Box::pin(running));
                 self.barrier = Some(barrier);
             }
             Err(error) => {
@@ -366,10 +400,13 @@ impl Session {
 
     /// The command is done: what came behind it goes on.
     fn end_barrier(&mut self, barrier: &Barrier) {
-        if let What::Own { length, .. } = barrier.what {
-            self.held.drain(..length.min(self.held.len()));
-            self.rescan = !self.held.is_empty();
-        }
+        let length = match barrier.what {
+            What::Own { length, .. } => length,
+            What::Lost => 0,
+            What::Pass | What::ClientReply(_) => return,
+        };
+        self.held.drain(..length.min(self.held.len()));
+        self.rescan = !self.held.is_empty();
     }
 
     /// Gives the barrier up. A LOCK under way is released on every node when

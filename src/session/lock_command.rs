@@ -5,14 +5,15 @@ use std::{
     fmt,
     future::Future,
     pin::Pin,
-    task::{Context, Poll, ready},
+    sync::Arc,
+    task::{Context, Poll, Waker, ready},
     time::{Duration, Instant},
 };
 
 use super::Session;
 use crate::{
-    command::Request,
-    lock::{Acquire, Grant, NoQuorum, NotGranted, Release, Renew},
+    command::{BadRequest, Request},
+    lock::{Acquire, Grant, Keep, Losses, NoQuorum, NotGranted, Release, Renew, Waiter},
     metrics::{Operation, Outcome},
     resp::encode,
 };
@@ -27,6 +28,8 @@ struct Held {
     token: Vec<u8>,
     ttl: Duration,
     until: Instant,
+    /// A session lock: it is released when this goes.
+    keep: Option<Keep>,
 }
 
 /// The tokens that this connection was granted, by key.
@@ -37,16 +40,21 @@ pub struct Tokens {
 
 impl Tokens {
     fn insert(&mut self, key: Vec<u8>, held: Held, now: Instant) {
-        if self.held.len() >= MAX_TOKENS {
-            self.held.retain(|_, held| held.until > now);
-        }
-        if self.held.len() < MAX_TOKENS || self.held.contains_key(&key) {
+        if self.has_room(&key, now) {
             self.held.insert(key, held);
         }
     }
 
+    /// Whether one more can be remembered, or this one anew.
+    fn has_room(&mut self, key: &[u8], now: Instant) -> bool {
+        if self.held.len() >= MAX_TOKENS && !self.held.contains_key(key) {
+            self.held.retain(|_, held| held.keep.is_some() || held.until > now);
+        }
+        self.held.len() < MAX_TOKENS || self.held.contains_key(key)
+    }
+
     /// Forgets the token of `key` if it is this one.
-    fn remove(&mut self, key: &[u8], token: &[u8]) {
+    pub(super) fn remove(&mut self, key: &[u8], token: &[u8]) {
         if self.held.get(key).is_some_and(|held| held.token == token) {
             self.held.remove(key);
         }
@@ -58,6 +66,8 @@ pub struct Running {
     key: Vec<u8>,
     token: Vec<u8>,
     ttl: Duration,
+    /// LOCK without a TTL.
+    is_session_lock: bool,
     since: Instant,
     /// None: the connection holds no token for that key, so there is nobody to ask.
     asking: Option<Asking>,
@@ -66,6 +76,7 @@ pub struct Running {
 
 enum Asking {
     Lock(Acquire),
+    Wait(Box<Waiter>),
     Unlock(Release),
     Renew(Renew),
 }
@@ -82,6 +93,7 @@ pub struct Finished {
     key: Vec<u8>,
     token: Vec<u8>,
     ttl: Duration,
+    is_session_lock: bool,
     since: Instant,
     operation: Operation,
     told: Told,
@@ -94,11 +106,17 @@ impl fmt::Debug for Running {
 }
 
 impl Running {
+    /// Whether it is a LOCK that waits in line.
+    pub fn waits_in_line(&self) -> bool {
+        matches!(self.asking, Some(Asking::Wait(_)))
+    }
+
     /// Ready once a quorum has decided, or cannot.
     pub fn poll_answer(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Finished> {
         let this = self.get_mut();
         let told = match &mut this.asking {
             Some(Asking::Lock(asking)) => Told::Lock(ready!(Pin::new(asking).poll(cx))),
+            Some(Asking::Wait(waiter)) => Told::Lock(ready!(Pin::new(waiter).poll(cx))),
             Some(Asking::Unlock(asking)) => Told::Unlock(ready!(Pin::new(asking).poll(cx))),
             Some(Asking::Renew(asking)) => Told::Renew(ready!(Pin::new(asking).poll(cx))),
             None => Told::Nothing,
@@ -107,6 +125,7 @@ impl Running {
             key: std::mem::take(&mut this.key),
             token: std::mem::take(&mut this.token),
             ttl: this.ttl,
+            is_session_lock: this.is_session_lock,
             since: this.since,
             operation: this.operation,
             told,
@@ -121,21 +140,33 @@ fn new_token() -> Vec<u8> {
 
 impl Session {
     /// Asks the nodes.
-    pub(super) fn start_running(&mut self, request: Request) -> Running {
+    ///
+    /// # Errors
+    /// If the connection has too many locks to keep one more.
+    pub(super) fn start_running(&mut self, request: Request) -> Result<Running, BadRequest> {
         let engine = &self.shared.engine;
         let mut running = Running {
             key: Vec::new(),
             token: Vec::new(),
             ttl: Duration::ZERO,
+            is_session_lock: false,
             since: Instant::now(),
             asking: None,
             operation: Operation::Lock,
         };
-        match request {
-            Request::Lock { key, token, ttl } => {
+        Ok(match request {
+            Request::Lock { key, token, ttl, wait } => {
+                let is_session_lock = ttl.is_none();
+                if is_session_lock && !self.tokens.has_room(&key, running.since) {
+                    return Err(BadRequest::TooManySessionLocks(MAX_TOKENS));
+                }
                 let token = token.unwrap_or_else(new_token);
-                running.asking = Some(Asking::Lock(engine.acquire(&key, &token, ttl)));
-                Running { key, token, ttl, ..running }
+                let ttl = ttl.unwrap_or(self.shared.locks.default_ttl);
+                running.asking = Some(match wait {
+                    None => Asking::Lock(engine.acquire(&key, &token, ttl)),
+                    Some(wait) => Asking::Wait(Box::new(engine.wait(&key, &token, ttl, wait))),
+                });
+                Running { key, token, ttl, is_session_lock, ..running }
             }
             Request::Unlock { key, token } => {
                 let token = token.or_else(|| self.tokens.held.get(&key).map(|h| h.token.clone()));
@@ -154,12 +185,12 @@ impl Session {
                 let token = token.unwrap_or_default();
                 Running { key, token, ttl, operation: Operation::Renew, ..running }
             }
-        }
+        })
     }
 
     /// Notes what the nodes said and words the reply.
-    pub(super) fn finish_running(&mut self, finished: Finished) -> Vec<u8> {
-        let Finished { key, token, ttl, since, operation, told } = finished;
+    pub(super) fn finish_running(&mut self, finished: Finished, waker: &Waker) -> Vec<u8> {
+        let Finished { key, token, ttl, is_session_lock, since, operation, told } = finished;
         let mut out = Vec::new();
         let now = Instant::now();
         let outcome = match told {
@@ -168,8 +199,18 @@ impl Session {
                 encode::bulk(&mut out, &token);
                 encode::integer(&mut out, i64::try_from(grant.fence).unwrap_or(i64::MAX));
                 encode::integer(&mut out, millis(grant.validity));
-                self.tokens.insert(key, Held { token, ttl, until: now + ttl }, now);
+                let keep = is_session_lock.then(|| {
+                    let losses =
+                        self.losses.get_or_insert_with(|| Arc::new(Losses::new(waker.clone())));
+                    self.shared.engine.keep(&key, &token, ttl, grant.validity, losses)
+                });
+                self.tokens.insert(key, Held { token, ttl, until: now + ttl, keep }, now);
                 Outcome::Ok
+            }
+            Told::Lock(Err(NotGranted::QueueFull { limit })) => {
+                let error = format!("QUEUEFULL {limit} clients wait for this lock already");
+                encode::error(&mut out, &error);
+                Outcome::QueueFull
             }
             Told::Lock(Err(NotGranted::Held { .. })) => {
                 encode::null_array(&mut out, self.state.resp3);
@@ -182,8 +223,13 @@ impl Session {
             }
             Told::Renew(Ok(Some(validity))) => {
                 encode::integer(&mut out, millis(validity));
-                if self.tokens.held.get(&key).is_some_and(|held| held.token == token) {
-                    self.tokens.insert(key, Held { token, ttl, until: now + ttl }, now);
+                if let Some(held) = self.tokens.held.get_mut(&key)
+                    && held.token == token
+                {
+                    (held.ttl, held.until) = (ttl, now + ttl);
+                    if let Some(keep) = &held.keep {
+                        keep.renewed(ttl, validity);
+                    }
                 }
                 Outcome::Ok
             }

@@ -10,12 +10,14 @@
 //! - [`replies`]: data node → client, and what each reply tells.
 //! - [`barrier`]: the life of a command that must wait for earlier replies.
 //! - [`lock_command`]: LOCK, UNLOCK and RENEW on the engine, and their replies.
+//! - [`lost`]: what a client is told when its session lock is lost.
 //! - [`owed`], [`state`]: which replies are owed, and what they have told so far.
 //! - [`authorize`]: may this client lock this key.
 
 pub mod authorize;
 pub mod barrier;
 pub mod lock_command;
+pub mod lost;
 pub mod owed;
 pub mod replies;
 pub mod requests;
@@ -41,7 +43,7 @@ use self::{
 };
 use crate::{
     config::LocksConfig,
-    lock::Engine,
+    lock::{Engine, Losses},
     metrics::{CloseReason, Metrics},
     net::{Outbox, Stream},
     resp::{
@@ -131,6 +133,14 @@ pub struct Session {
     barrier: Option<Barrier>,
     permissions: Permissions,
     tokens: Tokens,
+    /// Where the watchdog tells of lost locks, once there is one to lose.
+    losses: Option<Arc<Losses>>,
+    /// Pushes about them, to be written between two frames.
+    pushes: Vec<u8>,
+    /// The error that the next command is answered with.
+    lost: Option<String>,
+    /// When to look again whether a client that floods has hung up.
+    look: Option<Pin<Box<Sleep>>>,
     /// When to close whatever is still missing.
     linger: Option<Pin<Box<Sleep>>>,
 }
@@ -169,6 +179,10 @@ impl Session {
             barrier: None,
             permissions,
             tokens: Tokens::default(),
+            losses: None,
+            pushes: Vec::new(),
+            lost: None,
+            look: None,
             linger: None,
         }
     }
@@ -210,10 +224,12 @@ impl Session {
     /// One turn of everything. True: it may be worth another.
     fn step(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Step {
         let mut waited = self.barrier.is_some();
+        self.take_losses(cx)?;
         let mut moved = self.poll_requests(cx, buffer)?;
         waited |= self.barrier.is_some();
         moved |= self.poll_replies(cx, buffer)?;
         moved |= self.poll_barrier(cx)?;
+        moved |= self.push_losses(cx)?;
         // Each direction goes on until its sockets stop it; only a barrier
         // makes one wait for the other.
         let entangled = waited || self.barrier.is_some() || self.rescan;
@@ -221,7 +237,8 @@ impl Session {
         if self.upstream_done && self.to_client.is_empty() && !self.answer_is_near() {
             return Err(if self.client_done { CloseReason::Client } else { CloseReason::Upstream });
         }
-        if self.shared.draining.load(Ordering::Relaxed) && self.is_at_rest() {
+        let in_line = self.barrier.as_ref().is_some_and(Barrier::waits_in_line);
+        if self.shared.draining.load(Ordering::Relaxed) && (self.is_at_rest() || in_line) {
             return Err(CloseReason::Shutdown);
         }
         Ok(moved && entangled)

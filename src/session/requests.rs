@@ -1,12 +1,17 @@
 //! Client → data node: forward runs of commands, stop at those that must wait.
 
 use std::{
+    future::Future,
     pin::Pin,
     sync::atomic::Ordering,
     task::{Context, Poll},
+    time::Duration,
 };
 
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    time::sleep,
+};
 
 use super::{READ, Session, Step, barrier::Barrier, owed::Entry};
 use crate::{
@@ -18,6 +23,8 @@ use crate::{
 
 /// Bytes read ahead during a barrier, so that a client's FIN behind them is seen.
 const READ_AHEAD: usize = 64 * 1024;
+/// How often a client that sends more than that behind a LOCK is looked after.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Bytes of a command of ours beside its key and token: lengths, options, numbers.
 const WORDS_SLACK: usize = 512;
 /// Forwarded in place of a dropped command whose bytes turned out to be
@@ -35,12 +42,18 @@ pub enum Pass {
     Unanswered(ReplyMode),
 }
 
-/// A command of ours that is too long to be one: its bytes are dropped as they
-/// come, and then it is answered.
+/// A command whose bytes are dropped as they come, and that is answered then.
 #[derive(Debug, Clone, Copy)]
-pub struct Dropping {
-    own: Own,
-    words: usize,
+pub enum Dropping {
+    /// One of ours, too long to be one.
+    TooLong {
+        /// Which.
+        own: Own,
+        /// How many words it has, the name included.
+        words: usize,
+    },
+    /// Any: the client must first be told that its lock is lost.
+    Lost,
 }
 
 impl Session {
@@ -75,7 +88,15 @@ impl Session {
             }
             let waiting = self.barrier.is_some();
             let draining = self.shared.draining.load(Ordering::Relaxed);
-            if (waiting && self.held.len() >= READ_AHEAD) || (draining && self.is_at_rest()) {
+            if draining && self.is_at_rest() {
+                return Ok(moved);
+            }
+            if waiting && self.held.len() >= READ_AHEAD {
+                if self.flood_has_ended(cx) {
+                    self.client_done = true;
+                    self.client_hung_up();
+                    continue;
+                }
                 return Ok(moved);
             }
             // Bytes held back are shown again with the new ones behind them, in
@@ -153,6 +174,12 @@ impl Session {
                         from = at;
                         break at;
                     }
+                    if self.lost.is_some() && name != Name::Blank && self.pass_next.is_none() {
+                        self.dropping = Some(Dropping::Lost);
+                        self.forward(cx, &bytes[from..at]);
+                        from = at;
+                        continue;
+                    }
                     match (self.pass_next.take(), name) {
                         (Some(Pass::Counted), _) => self.note(name, arguments),
                         (Some(Pass::Unanswered(mode)), _) => {
@@ -195,7 +222,7 @@ impl Session {
             Split::Whole { words, length } => self.wait(Barrier::own(own, words, length)),
             Split::Incomplete => {}
             Split::TooLong => {
-                self.dropping = Some(Dropping { own, words: arguments });
+                self.dropping = Some(Dropping::TooLong { own, words: arguments });
                 return false;
             }
         }
@@ -205,13 +232,18 @@ impl Session {
     /// The last byte of a command being dropped has been seen: answers it.
     /// False: none was being dropped.
     fn answer_dropped(&mut self) -> bool {
-        let Some(Dropping { own, words }) = self.dropping.take() else { return false };
-        let error = match own {
-            _ if words <= MAX_WORDS => BadRequest::TooLong,
-            Own::Unlock => BadRequest::Arity(own),
-            Own::Lock | Own::Renew => BadRequest::Syntax,
-        };
-        self.wait(Barrier::refused(own, error));
+        let Some(dropping) = self.dropping.take() else { return false };
+        self.wait(match dropping {
+            Dropping::Lost => Barrier::lost(),
+            Dropping::TooLong { own, words } => {
+                let error = match own {
+                    _ if words <= MAX_WORDS => BadRequest::TooLong,
+                    Own::Unlock => BadRequest::Arity(own),
+                    Own::Lock | Own::Renew => BadRequest::Syntax,
+                };
+                Barrier::refused(own, error)
+            }
+        });
         true
     }
 
@@ -342,6 +374,24 @@ impl Session {
             Poll::Ready(_) => {
                 self.upstream_shut = true;
                 true
+            }
+        }
+    }
+
+    /// Whether the client has hung up behind more bytes than are read ahead, so
+    /// that reading does not show it. Asked now and then, and only for a LOCK.
+    fn flood_has_ended(&mut self, cx: &mut Context<'_>) -> bool {
+        if !self.barrier.as_ref().is_some_and(Barrier::is_lock) {
+            return false;
+        }
+        loop {
+            let timer = self.look.get_or_insert_with(|| Box::pin(sleep(LOOK_EVERY)));
+            if timer.as_mut().poll(cx).is_pending() {
+                return false;
+            }
+            self.look = None;
+            if self.client.has_hung_up() {
+                return true;
             }
         }
     }

@@ -9,4 +9,6 @@ end
 if string.match(redis.call('GET', KEYS[2]) or '', ' (.+)$') ~= ARGV[2] then
   return {0, 0}
 end
-return {redis.call('DEL', KEYS[1]), 0}
+redis.call('DEL', KEYS[1])
+redis.pcall('PUBLISH', 'lockgate:free:' .. KEYS[1], '')
+return {1, 0}

@@ -1,0 +1,202 @@
+//! One attempt to take a lock: by asking for it, or by being handed it.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::{
+    Grant, NotGranted,
+    engine::{Asking, Engine},
+    operation::{Kind, Missing, Operation, Vote},
+    quorum::{Decision, Rule, validity},
+    scripts::{self, Wanted},
+};
+
+/// A LOCK under way. Dropped before it is ready, it gives back what it got on every node.
+pub struct Acquire {
+    engine: Arc<Engine>,
+    /// Before the first node was asked.
+    since: Instant,
+    ttl: Duration,
+    /// What the nodes know this attempt by.
+    attempt: u64,
+    asking: Asking,
+    /// The fence, and the second round that makes a quorum remember it.
+    raising: Option<(u64, Asking)>,
+    done: bool,
+}
+
+impl Acquire {
+    /// Asks all nodes for `key` on behalf of `token`.
+    pub(super) fn ask(engine: &Arc<Engine>, key: &[u8], token: &[u8], ttl: Duration) -> Acquire {
+        Acquire::start(engine, None, key, token, ttl).0
+    }
+
+    /// Has all nodes pass `key` on from the one token to the other. The operation
+    /// tells by [`Rule::Release`] whether it was the giver's.
+    pub(super) fn hand_over(
+        engine: &Arc<Engine>,
+        from: &[u8],
+        key: &[u8],
+        token: &[u8],
+        ttl: Duration,
+    ) -> (Acquire, Arc<Operation>) {
+        Acquire::start(engine, Some(from), key, token, ttl)
+    }
+
+    fn start(
+        engine: &Arc<Engine>,
+        from: Option<&[u8]>,
+        key: &[u8],
+        token: &[u8],
+        ttl: Duration,
+    ) -> (Acquire, Arc<Operation>) {
+        let since = Instant::now();
+        let attempt = rand::random();
+        let (fence, fence_ttl) = (engine.now_in_micros(), engine.fence_ttl);
+        let wanted = Wanted { key, token, ttl, fence, fence_ttl, attempt };
+        let operation = match from {
+            None => {
+                let request = scripts::acquire(&wanted);
+                engine.operation(Kind::Acquire { attempt }, key, token, ttl, request)
+            }
+            Some(from) => {
+                let request = scripts::hand_over(from, &wanted);
+                let kind = Kind::HandOver { attempt };
+                engine.operation(kind, key, token, ttl, request).given_by(from)
+            }
+        };
+        let operation = engine.submit(operation);
+        let asking = engine.await_votes(operation.clone(), Rule::Grant, ttl);
+        let engine = engine.clone();
+        let acquire = Acquire { engine, since, ttl, attempt, asking, raising: None, done: false };
+        (acquire, operation)
+    }
+
+    fn granted(&mut self, fence: u64) -> Result<Grant, NotGranted> {
+        match validity(self.ttl, self.since.elapsed(), self.engine.drift_factor) {
+            Some(validity) => {
+                self.done = true;
+                let operation = &self.asking.operation;
+                operation.close();
+                let until = self.since + self.ttl;
+                let (key, token) = (&operation.key, &operation.token);
+                if let Some(before) = self.engine.holders.granted(key, token, fence, until) {
+                    self.engine.watchdog.pause(&before);
+                    before.end();
+                }
+                Ok(Grant { fence, validity })
+            }
+            // Too slow to be worth anything.
+            None => Err(self.no_quorum(&self.asking.operation.votes())),
+        }
+    }
+
+    /// Another holds it.
+    fn held(&mut self) -> NotGranted {
+        self.give_up();
+        let votes = self.asking.operation.votes();
+        let granted = |vote: &&Vote| matches!(vote, Vote::Yes(_) | Vote::Taken(_));
+        let contested = votes.iter().filter(granted).count() > 0;
+        // It may be had once a quorum of nodes is free.
+        let mut held: Vec<Option<Duration>> = votes
+            .iter()
+            .filter_map(|vote| match vote {
+                Vote::Yes(_) | Vote::Taken(_) => Some(Some(Duration::ZERO)),
+                Vote::No(millis) => Some(u64::try_from(*millis).ok().map(Duration::from_millis)),
+                _ => None,
+            })
+            .collect();
+        // A key without a TTL comes last.
+        held.sort_by_key(|remaining| remaining.unwrap_or(Duration::MAX));
+        let remaining = held.get(self.engine.quorum() - 1).copied().flatten();
+        NotGranted::Held { remaining, contested }
+    }
+
+    /// These votes do not tell, or came too late.
+    fn no_quorum(&mut self, votes: &[Vote]) -> NotGranted {
+        self.give_up();
+        NotGranted::NoQuorum(self.engine.no_quorum(votes))
+    }
+
+    /// Undoes this attempt on every node that may have granted it, whatever it
+    /// answered or failed to answer.
+    ///
+    /// What the token held before stays: its holder may still count on the grant
+    /// before this one.
+    fn give_up(&mut self) {
+        self.done = true;
+        let operation = &self.asking.operation;
+        operation.close();
+        let undo = Arc::new(operation.undo(self.attempt));
+        for (node, vote) in operation.votes().into_iter().enumerate() {
+            match vote {
+                // It was never asked, or has this on its list for when it is back.
+                Vote::Missing(Missing::Down | Missing::Busy | Missing::Disconnected) => {}
+                _ => self.engine.submit_to(node, &undo),
+            }
+        }
+    }
+
+    /// The largest fence that a granting node gave, and how many nodes store it.
+    fn fence(&self) -> (u64, usize) {
+        let (mut fence, mut stored) = (0, 0);
+        for vote in self.asking.operation.votes() {
+            if let Vote::Yes(given) | Vote::Taken(given) = vote {
+                let given = u64::try_from(given).unwrap_or(0);
+                if given > fence {
+                    (fence, stored) = (given, 0);
+                }
+                stored += usize::from(given == fence);
+            }
+        }
+        (fence, stored)
+    }
+}
+
+impl Future for Acquire {
+    type Output = Result<Grant, NotGranted>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        if self.raising.is_none() {
+            match ready!(self.asking.poll_decision(cx)) {
+                Decision::Yes => {}
+                Decision::No => return Poll::Ready(Err(self.held())),
+                Decision::NoQuorum | Decision::Open => {
+                    let votes = self.asking.operation.votes();
+                    return Poll::Ready(Err(self.no_quorum(&votes)));
+                }
+            }
+            let (fence, stored) = self.fence();
+            if stored >= self.engine.quorum() {
+                return Poll::Ready(self.granted(fence));
+            }
+            let (engine, key) = (self.engine.clone(), self.asking.operation.key.clone());
+            let request = scripts::raise(&key, fence, engine.fence_ttl);
+            let raising = engine.ask(Kind::Raise, Rule::Grant, &key, b"", self.ttl, request);
+            self.raising = Some((fence, raising));
+        }
+        let Some((fence, raising)) = &mut self.raising else { return Poll::Pending };
+        let fence = *fence;
+        let decision = ready!(raising.poll_decision(cx));
+        let votes = raising.operation.votes();
+        Poll::Ready(match decision {
+            Decision::Yes => self.granted(fence),
+            _ => Err(self.no_quorum(&votes)),
+        })
+    }
+}
+
+impl Drop for Acquire {
+    fn drop(&mut self) {
+        if !self.done {
+            self.give_up();
+        }
+    }
+}

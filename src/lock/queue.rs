@@ -1,0 +1,521 @@
+//! Who waits for which lock on this proxy, and whose turn it is.
+//!
+//! One queue for each lock, first come, first served. Only its head asks the
+//! nodes: at once when nothing is known of the lock, then when a quorum of nodes
+//! has told of a release, when the holder's TTL has run out, and now and then in
+//! case a message was lost. Nothing here knows connections or nodes.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::Waker,
+    time::Duration,
+};
+
+use tokio::{sync::Notify, time::Instant};
+use tokio_util::sync::CancellationToken;
+
+use super::{Acquire, NotGranted, quorum::quorum};
+use crate::{
+    config::LocksConfig,
+    metrics::{LockMetrics, WakeUp},
+};
+
+/// How long a head sleeps at the most while it is told of releases: what a lost
+/// message costs.
+const LISTENING: Duration = Duration::from_secs(2);
+/// How long it sleeps between tries while it is not: at first, and at the most.
+const POLLING: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(250));
+/// The same where several proxies got some nodes each, or too few nodes answered.
+const CONTENDING: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(100));
+/// How long a head leaves a lock to other proxies' clients after this proxy has
+/// given it up for them. Their release wakes it before that.
+const OTHERS_TURN: Duration = Duration::from_millis(10);
+/// A node's clock may be behind by so much when a TTL runs out.
+const EXPIRY_SLACK: Duration = Duration::from_millis(1);
+/// How long a queue, and with it the subscription to its lock's channel, is kept
+/// after the last waiter has left: clients that take turns come back.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// All queues of one proxy.
+pub(super) struct Queues {
+    queues: Mutex<HashMap<Vec<u8>, Queue>>,
+    /// How many there are, for those who only want to know whether there is one.
+    count: AtomicUsize,
+    quorum: usize,
+    max_waiters: usize,
+    max_handovers: usize,
+    metrics: Arc<LockMetrics>,
+    /// For each node, what its subscription has to do.
+    wishes: Vec<Arc<Wishes>>,
+    /// Cancelled when the engine has gone.
+    pub(super) gone: CancellationToken,
+}
+
+/// What the subscription to one node has to do.
+#[derive(Default)]
+pub(super) struct Wishes {
+    /// By key, whether to subscribe or to unsubscribe. None while there is no
+    /// connection: the next one begins with all that is wanted then.
+    changes: Mutex<Option<HashMap<Vec<u8>, bool>>>,
+    /// Told whenever there is something.
+    pub(super) changed: Notify,
+}
+
+/// Those who wait for one lock.
+struct Queue {
+    seats: VecDeque<Seat>,
+    /// The head's request, or a hand-over to it, is under way.
+    asking: bool,
+    /// When the head asks the nodes again if nothing wakes it, and why.
+    next_try: Instant,
+    reason: Option<WakeUp>,
+    /// It is to ask at once, or once more.
+    woken: Option<WakeUp>,
+    /// Tries without success since something was last heard.
+    tries: u32,
+    /// Several proxies got some nodes each: messages are of their giving up, and
+    /// to follow them would be to clash again.
+    clashed: bool,
+    /// Hand-overs in a row.
+    handovers: usize,
+    /// Another proxy's clients wait too.
+    others: bool,
+    /// Nodes that have told of a release since the last try, one bit each.
+    heard: u64,
+    /// Nodes that are subscribed to, one bit each.
+    subscribed: u64,
+    /// Nodes were asked to tell of releases.
+    listening: bool,
+    /// Since when nobody waits.
+    empty_since: Option<Instant>,
+}
+
+struct Seat {
+    ticket: u64,
+    token: Vec<u8>,
+    ttl: Duration,
+    waker: Option<Waker>,
+    /// The lock is being handed over to it.
+    handed: Option<Acquire>,
+}
+
+/// What a waiter is to do.
+pub(super) enum Turn {
+    /// Ask the nodes. None: for the first time.
+    Ask(Option<WakeUp>),
+    /// Take what is being handed over.
+    Take(Acquire),
+    /// Wait, the head until that time at the longest.
+    Wait(Option<Instant>),
+}
+
+/// Who is next when a lock is released.
+pub(super) enum Next {
+    /// Nobody here, or it is the turn of others.
+    Nobody,
+    /// The head of the queue.
+    HandTo { ticket: u64, token: Vec<u8>, ttl: Duration },
+}
+
+/// How a waiter leaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Left {
+    /// It has the lock for so long.
+    Granted(Duration),
+    /// Its time was up, or its client has gone.
+    Gone,
+}
+
+impl Queues {
+    pub(super) fn new(config: &LocksConfig, metrics: Arc<LockMetrics>) -> Queues {
+        Queues {
+            queues: Mutex::default(),
+            count: AtomicUsize::new(0),
+            quorum: quorum(config.nodes.len()),
+            max_waiters: config.max_waiters,
+            max_handovers: config.max_handovers,
+            metrics,
+            wishes: config.nodes.iter().map(|_| Arc::default()).collect(),
+            gone: CancellationToken::new(),
+        }
+    }
+
+    /// Takes a place at the end of the queue of `key`.
+    ///
+    /// # Errors
+    /// If it is full.
+    pub(super) fn join(
+        &self,
+        key: &[u8],
+        token: &[u8],
+        ttl: Duration,
+        ticket: u64,
+    ) -> Result<(), NotGranted> {
+        let mut queues = self.lock();
+        let queue = match queues.get_mut(key) {
+            Some(queue) => queue,
+            None => queues.entry(key.to_vec()).or_insert_with(Queue::new),
+        };
+        if queue.seats.len() >= self.max_waiters {
+            return Err(NotGranted::QueueFull { limit: self.max_waiters });
+        }
+        if queue.seats.is_empty() {
+            queue.ask_at_once(None);
+        }
+        queue.empty_since = None;
+        let token = token.to_vec();
+        queue.seats.push_back(Seat { ticket, token, ttl, waker: None, handed: None });
+        self.count.store(queues.len(), Ordering::Relaxed);
+        self.metrics.waiters.increment(1.0);
+        Ok(())
+    }
+
+    /// What the waiter with this ticket is to do. Where that is to wait, `waker`
+    /// is woken when it is something else.
+    pub(super) fn turn(&self, key: &[u8], ticket: u64, waker: &Waker) -> Turn {
+        let mut queues = self.lock();
+        let Some(queue) = queues.get_mut(key) else { return Turn::Wait(None) };
+        let is_head = queue.seats.front().is_some_and(|seat| seat.ticket == ticket);
+        let Some(seat) = queue.seats.iter_mut().find(|seat| seat.ticket == ticket) else {
+            return Turn::Wait(None);
+        };
+        if let Some(acquire) = seat.handed.take() {
+            return Turn::Take(acquire);
+        }
+        match &mut seat.waker {
+            Some(known) => known.clone_from(waker),
+            none => *none = Some(waker.clone()),
+        }
+        if !is_head || queue.asking {
+            return Turn::Wait(None);
+        }
+        let reason = match queue.woken.take() {
+            Some(woken) => Some(woken),
+            None if queue.next_try <= Instant::now() => queue.reason,
+            None => return Turn::Wait(Some(queue.next_try)),
+        };
+        queue.asking = true;
+        queue.heard = 0;
+        Turn::Ask(reason)
+    }
+
+    /// The head was not granted the lock: says when it is to try again.
+    pub(super) fn refused(&self, key: &[u8], ticket: u64, why: &NotGranted) {
+        let mut queues = self.lock();
+        let Some(queue) = queues.get_mut(key) else { return };
+        if queue.seats.front().is_none_or(|seat| seat.ticket != ticket) {
+            return;
+        }
+        queue.asking = false;
+        match why {
+            NotGranted::Held { remaining, contested: false } => {
+                queue.clashed = false;
+                queue.sleep(*remaining, self.quorum);
+                self.listen(key, queue);
+            }
+            NotGranted::Held { contested: true, .. } => {
+                queue.clashed = true;
+                queue.retry_after(CONTENDING);
+            }
+            NotGranted::NoQuorum(_) | NotGranted::QueueFull { .. } => {
+                queue.retry_after(CONTENDING);
+            }
+        }
+    }
+
+    /// Gives a place up.
+    pub(super) fn leave(&self, key: &[u8], ticket: u64, how: Left) {
+        let mut queues = self.lock();
+        let Some(queue) = queues.get_mut(key) else { return };
+        let Some(at) = queue.seats.iter().position(|seat| seat.ticket == ticket) else { return };
+        let left = queue.seats.remove(at);
+        self.metrics.waiters.decrement(1.0);
+        if at == 0 {
+            let asking = std::mem::take(&mut queue.asking);
+            match how {
+                Left::Granted(ttl) => {
+                    (queue.clashed, queue.woken) = (false, None);
+                    queue.sleep(Some(ttl), self.quorum);
+                    if !queue.seats.is_empty() {
+                        self.listen(key, queue);
+                    }
+                }
+                // What it asked for is being undone: all is open again.
+                Left::Gone if asking => queue.ask_at_once(Some(WakeUp::Retry)),
+                Left::Gone => {}
+            }
+        }
+        let next = (at == 0).then(|| queue.seats.front_mut()?.waker.take()).flatten();
+        if queue.seats.is_empty() {
+            if queue.listening {
+                queue.empty_since = Some(Instant::now());
+            } else {
+                queues.remove(key);
+                self.count.store(queues.len(), Ordering::Relaxed);
+            }
+        }
+        drop(queues);
+        if let Some(waker) = next {
+            waker.wake();
+        }
+        // Undoes what was being handed over to it; not under the lock.
+        drop(left);
+    }
+
+    /// The lock is about to be released: who gets it?
+    pub(super) fn next(&self, key: &[u8]) -> Next {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return Next::Nobody;
+        }
+        let mut queues = self.lock();
+        let Some(queue) = queues.get_mut(key) else { return Next::Nobody };
+        let Some(head) = queue.seats.front_mut() else { return Next::Nobody };
+        if queue.asking {
+            // Its request is on its way before the release.
+            queue.woken = Some(WakeUp::Release);
+            return Next::Nobody;
+        }
+        if queue.others || queue.handovers >= self.max_handovers {
+            let waker = head.waker.take();
+            queue.handovers = 0;
+            queue.woken = None;
+            queue.next_try = Instant::now() + jittered(2 * OTHERS_TURN);
+            queue.reason = Some(WakeUp::Retry);
+            drop(queues);
+            if let Some(waker) = waker {
+                waker.wake();
+            }
+            return Next::Nobody;
+        }
+        queue.asking = true;
+        queue.handovers += 1;
+        queue.heard = 0;
+        Next::HandTo { ticket: head.ticket, token: head.token.clone(), ttl: head.ttl }
+    }
+
+    /// Gives the head what [`Queues::next`] has promised; gives it back where that
+    /// waiter has left.
+    pub(super) fn hand(&self, key: &[u8], ticket: u64, acquire: Acquire) -> Option<Acquire> {
+        let mut queues = self.lock();
+        let head = queues.get_mut(key).and_then(|queue| queue.seats.front_mut());
+        let Some(head) = head.filter(|head| head.ticket == ticket) else { return Some(acquire) };
+        head.handed = Some(acquire);
+        let waker = head.waker.take();
+        drop(queues);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        None
+    }
+
+    /// A release or a hand-over through this proxy has told how many subscribe to
+    /// the lock's channel; none: that was refused.
+    pub(super) fn heard_of_listeners(&self, key: &[u8], listeners: Option<u64>) {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let mut queues = self.lock();
+        let Some(queue) = queues.get_mut(key) else { return };
+        // One of them is this proxy.
+        queue.others = listeners.is_some_and(|listeners| listeners > 1);
+        let nobody_else = listeners.is_some_and(|listeners| listeners <= 1);
+        if nobody_else && queue.handovers == 0 && !queue.asking {
+            // The turn was given up for nobody.
+            queue.wake(WakeUp::Release);
+        }
+    }
+
+    /// Node `node` has told of a release through another proxy.
+    pub(super) fn heard_of_release(&self, node: usize, key: &[u8]) {
+        let mut queues = self.lock();
+        let Some(queue) = queues.get_mut(key) else { return };
+        queue.heard |= bit(node);
+        if queue.heard.count_ones() as usize >= self.quorum {
+            queue.heard = 0;
+            if !queue.clashed {
+                queue.tries = 0;
+                queue.wake(WakeUp::Message);
+            }
+        }
+    }
+
+    /// Node `node` will tell of releases from now on.
+    pub(super) fn subscribed<'a>(&self, node: usize, keys: impl Iterator<Item = &'a [u8]>) {
+        let mut queues = self.lock();
+        for key in keys {
+            let Some(queue) = queues.get_mut(key) else { continue };
+            let before = queue.subscribed.count_ones() as usize;
+            queue.subscribed |= bit(node);
+            if before < self.quorum && queue.subscribed.count_ones() as usize >= self.quorum {
+                // It may have been released before that.
+                queue.wake(WakeUp::Retry);
+            }
+        }
+    }
+
+    /// Whether anybody wants to be told of anything.
+    pub(super) fn is_listening(&self) -> bool {
+        self.count.load(Ordering::Relaxed) > 0 && self.lock().values().any(|queue| queue.listening)
+    }
+
+    /// Node `node` can be subscribed to. Gives all keys that are wanted now.
+    pub(super) fn connected(&self, node: usize) -> Vec<Vec<u8>> {
+        let queues = self.lock();
+        *self.wishes[node].lock() = Some(HashMap::new());
+        let wanted = queues.iter().filter(|(_, queue)| queue.listening);
+        wanted.map(|(key, _)| key.clone()).collect()
+    }
+
+    /// Node `node` tells of nothing any more.
+    pub(super) fn disconnected(&self, node: usize) {
+        let mut queues = self.lock();
+        *self.wishes[node].lock() = None;
+        for queue in queues.values_mut() {
+            queue.subscribed &= !bit(node);
+            // It must look for itself, and soon.
+            queue.next_try = queue.next_try.min(Instant::now() + jittered(POLLING.1));
+            if let Some(waker) = queue.seats.front_mut().and_then(|head| head.waker.take()) {
+                waker.wake();
+            }
+        }
+    }
+
+    /// What the subscription to a node has to do.
+    pub(super) fn wishes(&self, node: usize) -> Arc<Wishes> {
+        self.wishes[node].clone()
+    }
+
+    /// Ends the queues in which nobody has waited for a while.
+    pub(super) fn sweep(&self) {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let now = Instant::now();
+        let mut queues = self.lock();
+        queues.retain(|key, queue| {
+            let stays = queue.empty_since.is_none_or(|since| now - since < LINGER);
+            if !stays {
+                self.wishes.iter().for_each(|wishes| wishes.add(key, false));
+            }
+            stays
+        });
+        self.count.store(queues.len(), Ordering::Relaxed);
+    }
+
+    /// Has all nodes tell of this lock's releases.
+    fn listen(&self, key: &[u8], queue: &mut Queue) {
+        if !std::mem::replace(&mut queue.listening, true) {
+            self.wishes.iter().for_each(|wishes| wishes.add(key, true));
+        }
+    }
+
+    /// Nothing panics while it holds the lock.
+    fn lock(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Queue>> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Queues {
+    fn drop(&mut self) {
+        self.gone.cancel();
+    }
+}
+
+impl Wishes {
+    fn add(&self, key: &[u8], subscribe: bool) {
+        if let Some(changes) = &mut *self.lock() {
+            changes.insert(key.to_vec(), subscribe);
+        }
+        self.changed.notify_one();
+    }
+
+    /// Takes all changes: key, and whether to subscribe or to unsubscribe.
+    pub(super) fn take(&self) -> HashMap<Vec<u8>, bool> {
+        self.lock().as_mut().map(std::mem::take).unwrap_or_default()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Option<HashMap<Vec<u8>, bool>>> {
+        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Queue {
+    fn new() -> Queue {
+        Queue {
+            seats: VecDeque::new(),
+            asking: false,
+            next_try: Instant::now(),
+            reason: None,
+            woken: None,
+            tries: 0,
+            clashed: false,
+            handovers: 0,
+            others: false,
+            heard: 0,
+            subscribed: 0,
+            listening: false,
+            empty_since: None,
+        }
+    }
+
+    /// Nothing is known of the lock.
+    fn ask_at_once(&mut self, reason: Option<WakeUp>) {
+        self.next_try = Instant::now();
+        self.reason = reason;
+        self.woken = None;
+        self.asking = false;
+        self.handovers = 0;
+        self.tries = 0;
+    }
+
+    /// The head asks now, or once more when its request is answered.
+    fn wake(&mut self, reason: WakeUp) {
+        self.woken = Some(reason);
+        if !self.asking
+            && let Some(waker) = self.seats.front_mut().and_then(|head| head.waker.take())
+        {
+            waker.wake();
+        }
+    }
+
+    /// The lock is held, for so long if nobody renews it.
+    fn sleep(&mut self, remaining: Option<Duration>, quorum: usize) {
+        let listens = self.subscribed.count_ones() as usize >= quorum;
+        if listens {
+            self.next_try = Instant::now() + jittered(LISTENING);
+            self.reason = Some(WakeUp::Retry);
+        } else {
+            self.retry_after(POLLING);
+        }
+        if let Some(remaining) = remaining {
+            let expiry = Instant::now() + remaining + EXPIRY_SLACK;
+            if expiry <= self.next_try {
+                self.next_try = expiry;
+                self.reason = Some(WakeUp::Expiry);
+            }
+        }
+    }
+
+    /// Tries again after a while that grows from try to try.
+    fn retry_after(&mut self, (first, longest): (Duration, Duration)) {
+        let pause = first.saturating_mul(1 << self.tries.min(16)).min(longest);
+        self.tries = self.tries.saturating_add(1);
+        self.next_try = Instant::now() + jittered(pause);
+        self.reason = Some(WakeUp::Retry);
+    }
+}
+
+/// Something between half of it and all of it, so that those who clash do not do
+/// so again.
+fn jittered(pause: Duration) -> Duration {
+    pause.mul_f64(0.5 + 0.5 * rand::random::<f64>())
+}
+
+/// Nodes beyond the 64th, which nobody has, share one.
+fn bit(node: usize) -> u64 {
+    1 << node.min(63)
+}

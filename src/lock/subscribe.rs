@@ -1,0 +1,151 @@
+//! Hears of releases through other proxies: a subscription to one lock node, for
+//! the locks that clients of this proxy wait for, while there are any.
+//!
+//! Over bb8-redis's client library and apart from the connection that carries
+//! operations. Whatever is missed here costs a waiter time and nothing else.
+
+use std::{
+    pin::Pin,
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use bb8_redis::redis::{
+    Client, Msg, RedisError,
+    aio::{PubSubSink, PubSubStream},
+};
+use futures_core::Stream;
+use thiserror::Error;
+use tokio::time::{Instant, error::Elapsed, sleep, timeout};
+use tracing::debug;
+
+use super::{Engine, backoff::Backoff, inspect::connection_info, queue::Wishes, scripts};
+use crate::config::RedisUrl;
+
+/// How long connecting, or a confirmation, may take.
+const LIMIT: Duration = Duration::from_secs(1);
+/// Channels in one command.
+const CHANNELS: usize = 1000;
+/// A connection without subscriptions is closed after that.
+const IDLE: Duration = Duration::from_secs(10);
+
+/// Why a subscription ended.
+#[derive(Debug, Error)]
+enum Ended {
+    #[error("{0}")]
+    Redis(#[from] RedisError),
+    #[error("no answer within {LIMIT:?}")]
+    Silent(#[from] Elapsed),
+    #[error("disconnected")]
+    Disconnected,
+    /// Nobody waits for anything.
+    #[error("idle")]
+    Idle,
+    /// The engine has gone.
+    #[error("not needed any more")]
+    Unused,
+}
+
+/// Keeps a subscription to node `node` for as long as somebody waits.
+pub(super) async fn run(engine: Weak<Engine>, node: usize, url: RedisUrl) {
+    let Some((wishes, gone)) =
+        engine.upgrade().map(|engine| (engine.queues.wishes(node), engine.queues.gone.clone()))
+    else {
+        return;
+    };
+    let mut backoff = Backoff::default();
+    loop {
+        let idle = match engine.upgrade() {
+            Some(engine) => !engine.queues.is_listening(),
+            None => return,
+        };
+        if idle {
+            tokio::select! {
+                () = wishes.changed.notified() => {}
+                () = gone.cancelled() => return,
+            }
+            continue;
+        }
+        let since = Instant::now();
+        let ended = tokio::select! {
+            ended = listen(&engine, node, &url, &wishes) => ended,
+            () = gone.cancelled() => return,
+        };
+        if let Some(engine) = engine.upgrade() {
+            engine.queues.disconnected(node);
+        }
+        if !matches!(ended, Err(Ended::Idle)) {
+            if let Err(reason) = ended {
+                debug!(node = %url, %reason, "subscription has ended");
+            }
+            backoff.lasted(since.elapsed());
+            sleep(backoff.next()).await;
+        }
+    }
+}
+
+/// One connection's life.
+async fn listen(
+    engine: &Weak<Engine>,
+    node: usize,
+    url: &RedisUrl,
+    wishes: &Wishes,
+) -> Result<(), Ended> {
+    let client = Client::open(connection_info(url)?)?;
+    let connection = timeout(LIMIT, client.get_async_pubsub()).await??;
+    let (mut sink, mut messages) = connection.split();
+    let wanted = engine.upgrade().ok_or(Ended::Unused)?.queues.connected(node);
+    subscribe(engine, node, &mut sink, &wanted).await?;
+    loop {
+        tokio::select! {
+            message = next(&mut messages) => {
+                let message = message.ok_or(Ended::Disconnected)?;
+                heard(&engine.upgrade().ok_or(Ended::Unused)?, node, &message);
+            }
+            () = wishes.changed.notified() => {
+                let (mut wanted, mut unwanted) = (Vec::new(), Vec::new());
+                for (key, subscribe) in wishes.take() {
+                    if subscribe { wanted.push(key) } else { unwanted.push(scripts::channel(&key)) }
+                }
+                for channels in unwanted.chunks(CHANNELS) {
+                    timeout(LIMIT, sink.unsubscribe(channels)).await??;
+                }
+                subscribe(engine, node, &mut sink, &wanted).await?;
+            }
+            () = sleep(IDLE) => {
+                if !engine.upgrade().ok_or(Ended::Unused)?.queues.is_listening() {
+                    return Err(Ended::Idle);
+                }
+            }
+        }
+    }
+}
+
+async fn subscribe(
+    engine: &Weak<Engine>,
+    node: usize,
+    sink: &mut PubSubSink,
+    keys: &[Vec<u8>],
+) -> Result<(), Ended> {
+    for keys in keys.chunks(CHANNELS) {
+        let channels: Vec<Vec<u8>> = keys.iter().map(|key| scripts::channel(key)).collect();
+        timeout(LIMIT, sink.subscribe(channels.as_slice())).await??;
+        let engine = engine.upgrade().ok_or(Ended::Unused)?;
+        engine.queues.subscribed(node, keys.iter().map(Vec::as_slice));
+    }
+    Ok(())
+}
+
+async fn next(messages: &mut PubSubStream) -> Option<Msg> {
+    std::future::poll_fn(|cx| Pin::new(&mut *messages).poll_next(cx)).await
+}
+
+/// A node has told of a release. What this proxy has told itself it knows.
+fn heard(engine: &Arc<Engine>, node: usize, message: &Msg) {
+    let Ok(channel) = message.get_channel::<Vec<u8>>() else { return };
+    if let Some(key) = scripts::key_of_channel(&channel)
+        && !engine.is_own_word(message.get_payload_bytes())
+    {
+        engine.queues.heard_of_release(node, key);
+    }
+}

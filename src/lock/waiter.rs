@@ -1,0 +1,153 @@
+//! One client that waits in line for a lock.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use tokio::time::{Instant, Sleep, sleep_until};
+
+use super::{
+    Acquire, Engine, Grant, NotGranted,
+    queue::{Left, Turn},
+};
+use crate::metrics::WakeUp;
+
+/// Tells waiters apart.
+static TICKETS: AtomicU64 = AtomicU64::new(0);
+
+/// A LOCK that waits in line. Dropped before it is ready, it leaves the queue and
+/// gives back what it got on every node.
+///
+/// A request under way when the time is up may still be granted: that takes no
+/// longer than a LOCK that does not wait.
+pub struct Waiter {
+    engine: Arc<Engine>,
+    key: Vec<u8>,
+    token: Vec<u8>,
+    ttl: Duration,
+    ticket: u64,
+    /// It has a place in the queue.
+    seated: bool,
+    since: Instant,
+    deadline: Instant,
+    asking: Option<Acquire>,
+    timer: Pin<Box<Sleep>>,
+    /// What the nodes said last.
+    last: NotGranted,
+}
+
+impl Waiter {
+    pub(super) fn new(
+        engine: &Arc<Engine>,
+        key: &[u8],
+        token: &[u8],
+        ttl: Duration,
+        wait: Duration,
+    ) -> Waiter {
+        let since = Instant::now();
+        let deadline = since + wait;
+        // Who has it already must not wait for itself.
+        let asking = engine.holders.has(key, token).then(|| engine.acquire(key, token, ttl));
+        Waiter {
+            engine: engine.clone(),
+            key: key.to_vec(),
+            token: token.to_vec(),
+            ttl,
+            ticket: TICKETS.fetch_add(1, Ordering::Relaxed),
+            seated: false,
+            since,
+            deadline,
+            asking,
+            timer: Box::pin(sleep_until(deadline)),
+            last: NotGranted::Held { remaining: None, contested: false },
+        }
+    }
+
+    /// Whether it only waits, so that nothing is lost if it is given up now.
+    pub fn is_idle(&self) -> bool {
+        self.asking.is_none()
+    }
+
+    fn leave(&mut self, how: Left) {
+        if std::mem::take(&mut self.seated) {
+            self.engine.queues.leave(&self.key, self.ticket, how);
+            self.engine.metrics.queue_seconds.record(self.since.elapsed().as_secs_f64());
+        }
+    }
+
+    /// Waits until `until` or the deadline, whatever is first.
+    fn poll_timer(&mut self, until: Option<Instant>, cx: &mut Context<'_>) -> Poll<()> {
+        let until = until.map_or(self.deadline, |until| until.min(self.deadline));
+        if self.timer.deadline() != until {
+            self.timer.as_mut().reset(until);
+        }
+        self.timer.as_mut().poll(cx)
+    }
+}
+
+impl Future for Waiter {
+    type Output = Result<Grant, NotGranted>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        loop {
+            if let Some(asking) = &mut self.asking {
+                let result = ready!(Pin::new(asking).poll(cx));
+                self.asking = None;
+                match result {
+                    Ok(grant) => {
+                        let ttl = self.ttl;
+                        self.leave(Left::Granted(ttl));
+                        return Poll::Ready(Ok(grant));
+                    }
+                    Err(why) => {
+                        if self.seated {
+                            self.engine.queues.refused(&self.key, self.ticket, &why);
+                        }
+                        self.last = why;
+                    }
+                }
+            }
+            if !self.seated {
+                self.engine.queues.join(&self.key, &self.token, self.ttl, self.ticket)?;
+                self.seated = true;
+            }
+            let until = match self.engine.queues.turn(&self.key, self.ticket, cx.waker()) {
+                Turn::Take(acquire) => {
+                    self.engine.metrics.woken(WakeUp::HandOver);
+                    self.engine.metrics.handovers.increment(1);
+                    self.asking = Some(acquire);
+                    continue;
+                }
+                Turn::Ask(reason) if reason.is_none() || Instant::now() < self.deadline => {
+                    if let Some(reason) = reason {
+                        self.engine.metrics.woken(reason);
+                    }
+                    self.asking = Some(self.engine.acquire(&self.key, &self.token, self.ttl));
+                    continue;
+                }
+                Turn::Ask(_) => None,
+                Turn::Wait(until) => until,
+            };
+            if Instant::now() >= self.deadline {
+                self.leave(Left::Gone);
+                return Poll::Ready(Err(self.last.clone()));
+            }
+            ready!(self.poll_timer(until, cx));
+        }
+    }
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        // What it asks for is undone before the next one asks.
+        self.asking = None;
+        self.leave(Left::Gone);
+    }
+}

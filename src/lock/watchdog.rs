@@ -1,0 +1,378 @@
+//! Session locks: renewed for as long as somebody keeps them, and told when lost.
+//!
+//! One timer for all of them. Each is renewed at a third of its TTL, those that
+//! are due at about the same time in one call to each node. A renewal without a
+//! quorum is tried again until validity ends; then, or as soon as a quorum of
+//! nodes says that the lock is not its token's any more, the lock is lost.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering},
+    },
+    task::Waker,
+    time::Duration,
+};
+
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep_until},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Engine,
+    operation::{Kind, Vote},
+    quorum::{Decision, Rule, Votes, validity},
+    scripts::{self, MAX_RENEWALS},
+};
+use crate::{
+    config::LocksConfig,
+    metrics::{LockMetrics, LostReason, Renewal},
+};
+
+/// A lock is renewed after this share of its TTL.
+const RENEW_SHARE: u32 = 3;
+/// A renewal that got no quorum is tried again after this share of the TTL.
+const RETRY_SHARE: u32 = 20;
+/// Renewals that are due within this share of the default TTL go together.
+const TOGETHER_SHARE: u32 = 30;
+
+/// A session lock that is watched over.
+pub(super) struct Watch {
+    id: u64,
+    key: Vec<u8>,
+    token: Vec<u8>,
+    /// In ms.
+    ttl: AtomicU64,
+    /// `locks.max_hold` after its grant.
+    hold_until: Option<Instant>,
+    stage: AtomicU8,
+    times: Mutex<Times>,
+    losses: Arc<Losses>,
+}
+
+struct Times {
+    /// When validity ends.
+    valid_until: Instant,
+    /// Where it stands on the schedule.
+    due: Option<Instant>,
+}
+
+/// It is renewed.
+const KEPT: u8 = 0;
+/// A release is under way, whose outcome is not known.
+const RELEASING: u8 = 1;
+/// It is released or lost.
+const ENDED: u8 = 2;
+
+impl Watch {
+    fn stage(&self) -> u8 {
+        self.stage.load(Ordering::Acquire)
+    }
+
+    /// It is released.
+    pub(super) fn end(&self) {
+        self.stage.store(ENDED, Ordering::Release);
+    }
+
+    fn ttl(&self) -> Duration {
+        Duration::from_millis(self.ttl.load(Ordering::Relaxed))
+    }
+
+    fn times(&self) -> MutexGuard<'_, Times> {
+        self.times.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Keeps a session lock. Dropped, it releases it, or hands it over to who waits.
+pub struct Keep {
+    engine: Arc<Engine>,
+    watch: Arc<Watch>,
+}
+
+impl fmt::Debug for Keep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Keep({})", self.watch.id)
+    }
+}
+
+impl Keep {
+    /// It was renewed for `ttl`, of which `validity` is left; it is to go on with that TTL.
+    pub fn renewed(&self, ttl: Duration, validity: Duration) {
+        let now = Instant::now();
+        if self.watch.stage() == KEPT {
+            self.watch.ttl.store(millis(ttl), Ordering::Relaxed);
+            self.watch.times().valid_until = now + validity;
+            self.engine.watchdog.schedule(&self.watch, now + ttl / RENEW_SHARE);
+        }
+    }
+}
+
+impl Drop for Keep {
+    fn drop(&mut self) {
+        self.engine.watchdog.pause(&self.watch);
+        self.engine.metrics.session_locks.decrement(1.0);
+        if self.watch.stage.swap(ENDED, Ordering::AcqRel) != ENDED {
+            drop(self.engine.release(&self.watch.key, &self.watch.token));
+        }
+    }
+}
+
+/// A lock that was lost: key (with the prefix) and token.
+pub type Lost = (Vec<u8>, Vec<u8>);
+
+/// What one connection is to be told of.
+#[derive(Debug)]
+pub struct Losses {
+    any: AtomicBool,
+    lost: Mutex<Vec<Lost>>,
+    waker: Waker,
+}
+
+impl Losses {
+    /// None yet. `waker` is woken for each.
+    pub fn new(waker: Waker) -> Losses {
+        Losses { any: AtomicBool::new(false), lost: Mutex::default(), waker }
+    }
+
+    /// Whether there is anything to take.
+    pub fn any(&self) -> bool {
+        self.any.load(Ordering::Acquire)
+    }
+
+    /// Takes the locks that were lost since the last time.
+    pub fn take(&self) -> Vec<Lost> {
+        let mut lost = self.lock();
+        self.any.store(false, Ordering::Release);
+        std::mem::take(&mut lost)
+    }
+
+    fn add(&self, lost: Lost) {
+        self.lock().push(lost);
+        self.any.store(true, Ordering::Release);
+        self.waker.wake_by_ref();
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Lost>> {
+        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// All session locks of one proxy, by when they are to be renewed.
+pub(super) struct Watchdog {
+    schedule: Arc<Schedule>,
+    next_id: AtomicU64,
+    max_hold: Option<Duration>,
+    together: Duration,
+    metrics: Arc<LockMetrics>,
+}
+
+#[derive(Default)]
+struct Schedule {
+    due: Mutex<BTreeMap<(Instant, u64), Arc<Watch>>>,
+    /// The first of them has changed.
+    changed: Notify,
+    gone: CancellationToken,
+}
+
+impl Schedule {
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<(Instant, u64), Arc<Watch>>> {
+        self.due.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Watchdog {
+    pub(super) fn new(config: &LocksConfig, metrics: Arc<LockMetrics>) -> Watchdog {
+        Watchdog {
+            schedule: Arc::default(),
+            next_id: AtomicU64::new(0),
+            max_hold: config.max_hold,
+            together: config.default_ttl / TOGETHER_SHARE,
+            metrics,
+        }
+    }
+
+    /// Puts it on the schedule, or moves it there.
+    fn schedule(&self, watch: &Arc<Watch>, when: Instant) {
+        let when = watch.hold_until.map_or(when, |until| when.min(until));
+        let mut due = self.schedule.lock();
+        let mut times = watch.times();
+        if let Some(before) = times.due.replace(when) {
+            due.remove(&(before, watch.id));
+        }
+        due.insert((when, watch.id), watch.clone());
+        let first = due.first_key_value().is_some_and(|((_, id), _)| *id == watch.id);
+        drop(times);
+        drop(due);
+        if first {
+            self.schedule.changed.notify_one();
+        }
+    }
+
+    /// Takes it off the schedule: it is being released.
+    pub(super) fn pause(&self, watch: &Watch) {
+        let _ = watch.stage.compare_exchange(KEPT, RELEASING, Ordering::AcqRel, Ordering::Acquire);
+        let mut due = self.schedule.lock();
+        if let Some(before) = watch.times().due.take() {
+            due.remove(&(before, watch.id));
+        }
+    }
+}
+
+impl Drop for Watchdog {
+    fn drop(&mut self) {
+        self.schedule.gone.cancel();
+    }
+}
+
+impl Engine {
+    /// Keeps a lock that was just granted for `ttl`, of which `validity` is left,
+    /// renewing it until the [`Keep`] is dropped. `losses` is told if it is lost.
+    pub fn keep(
+        self: &Arc<Self>,
+        key: &[u8],
+        token: &[u8],
+        ttl: Duration,
+        validity: Duration,
+        losses: &Arc<Losses>,
+    ) -> Keep {
+        let now = Instant::now();
+        let watch = Arc::new(Watch {
+            id: self.watchdog.next_id.fetch_add(1, Ordering::Relaxed),
+            key: key.to_vec(),
+            token: token.to_vec(),
+            ttl: AtomicU64::new(millis(ttl)),
+            hold_until: self.watchdog.max_hold.map(|hold| now + hold),
+            stage: AtomicU8::new(KEPT),
+            times: Mutex::new(Times { valid_until: now + validity, due: None }),
+            losses: losses.clone(),
+        });
+        self.holders.watch(key, token, watch.clone());
+        self.watchdog.schedule(&watch, now + ttl / RENEW_SHARE);
+        self.metrics.session_locks.increment(1.0);
+        Keep { engine: self.clone(), watch }
+    }
+
+    /// The holder is told, and nothing of the lock may stay.
+    fn lose(self: &Arc<Self>, watch: &Arc<Watch>, reason: LostReason) {
+        let stage = watch.stage.compare_exchange(KEPT, ENDED, Ordering::AcqRel, Ordering::Acquire);
+        if stage.is_ok() {
+            self.watchdog.metrics.lost(reason);
+            watch.losses.add((watch.key.clone(), watch.token.clone()));
+            drop(self.release(&watch.key, &watch.token));
+        }
+    }
+
+    /// Renews these locks, at most [`MAX_RENEWALS`], on every node.
+    async fn renew_many(self: Arc<Self>, watches: Vec<Arc<Watch>>) {
+        let since = Instant::now();
+        let locks: Vec<(&[u8], &[u8], Duration)> = watches
+            .iter()
+            .map(|watch| (watch.key.as_slice(), watch.token.as_slice(), watch.ttl()))
+            .collect();
+        let ttl = locks.iter().map(|(.., ttl)| *ttl).min().unwrap_or_default();
+        let request = scripts::renew(&locks);
+        let mut asking = self.ask(Kind::RenewMany, Rule::All, b"", b"", ttl, request);
+        std::future::poll_fn(|cx| asking.poll_decision(cx).map(drop)).await;
+        let votes = asking.operation.votes();
+        for (place, watch) in watches.iter().enumerate() {
+            if watch.stage() == KEPT {
+                self.renewed(watch, since, decide(&votes, place));
+            }
+        }
+    }
+
+    fn renewed(self: &Arc<Self>, watch: &Arc<Watch>, since: Instant, decision: Decision) {
+        let now = Instant::now();
+        let ttl = watch.ttl();
+        let metrics = &self.watchdog.metrics;
+        let left = validity(ttl, now - since, self.drift_factor);
+        match (decision, left) {
+            (Decision::Yes, Some(left)) => {
+                metrics.renewed(Renewal::Ok);
+                watch.times().valid_until = now + left;
+                self.holders.renewed(&watch.key, &watch.token, since + ttl);
+                self.watchdog.schedule(watch, since + ttl / RENEW_SHARE);
+            }
+            (Decision::No, _) => {
+                metrics.renewed(Renewal::Lost);
+                self.lose(watch, LostReason::NotHeld);
+            }
+            (Decision::Yes | Decision::NoQuorum | Decision::Open, _) => {
+                metrics.renewed(Renewal::Retried);
+                let until = watch.times().valid_until;
+                self.watchdog.schedule(watch, (now + ttl / RETRY_SHARE).min(until));
+            }
+        }
+    }
+}
+
+/// What the nodes say of one lock of several.
+fn decide(votes: &[Vote], place: usize) -> Decision {
+    let mut counted = Votes { nodes: votes.len(), ..Votes::default() };
+    for vote in votes {
+        match vote {
+            Vote::Yes(sum) | Vote::No(sum) | Vote::Taken(sum) if sum >> place & 1 == 1 => {
+                counted.yes += 1;
+            }
+            Vote::Yes(_) | Vote::No(_) | Vote::Taken(_) => counted.no += 1,
+            Vote::Pending | Vote::Missing(_) => counted.missing += 1,
+        }
+    }
+    counted.decide(Rule::Renewal)
+}
+
+/// Renews what is due, for as long as the engine lives.
+pub(super) async fn run(engine: Weak<Engine>) {
+    let Some(schedule) = engine.upgrade().map(|engine| engine.watchdog.schedule.clone()) else {
+        return;
+    };
+    loop {
+        let first = schedule.lock().first_key_value().map(|((when, _), _)| *when);
+        let sleeping = async {
+            match first {
+                Some(when) => sleep_until(when).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = sleeping => {}
+            () = schedule.changed.notified() => continue,
+            () = schedule.gone.cancelled() => return,
+        }
+        let Some(engine) = engine.upgrade() else { return };
+        let now = Instant::now();
+        let due = take_due(&schedule, now + engine.watchdog.together);
+        let mut renewing = Vec::new();
+        for watch in due {
+            if watch.hold_until.is_some_and(|until| until <= now) {
+                engine.lose(&watch, LostReason::MaxHold);
+            } else if watch.times().valid_until <= now {
+                engine.lose(&watch, LostReason::NoQuorum);
+            } else if watch.stage() == KEPT {
+                renewing.push(watch);
+            }
+        }
+        for batch in renewing.chunks(MAX_RENEWALS) {
+            tokio::spawn(engine.clone().renew_many(batch.to_vec()));
+        }
+    }
+}
+
+/// Takes off the schedule what is due until then.
+fn take_due(schedule: &Schedule, until: Instant) -> Vec<Arc<Watch>> {
+    let mut due = schedule.lock();
+    let later = due.split_off(&(until, u64::MAX));
+    let taken: Vec<Arc<Watch>> = std::mem::replace(&mut *due, later).into_values().collect();
+    for watch in &taken {
+        watch.times().due = None;
+    }
+    taken
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
