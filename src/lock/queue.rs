@@ -259,11 +259,11 @@ impl Queues {
             }
         }
         drop(queues);
+        // Undoes what was being handed over to it, before the next one asks.
+        drop(left);
         if let Some(waker) = next {
             waker.wake();
         }
-        // Undoes what was being handed over to it; not under the lock.
-        drop(left);
     }
 
     /// The lock is about to be released: who gets it?
