@@ -60,15 +60,15 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<
         None => None,
     };
     let metrics = Metrics::new();
-    let engine = Engine::start(&config.locks);
     let workers = Arc::new(Workers::start()?);
+    let engine = Engine::start_on(&config.locks, workers.handles());
     let admin_stop = CancellationToken::new();
     if let Some(listener) = admin_listener {
         let state = admin::State::new(recorder, engine.clone(), config.data.clone());
         tokio::spawn(admin::serve(listener, Arc::new(state), admin_stop.clone()));
     }
 
-    let drain = CancellationToken::new();
+    let (drain, abort) = (CancellationToken::new(), CancellationToken::new());
     let shared = Arc::new(Shared {
         engine: engine.clone(),
         metrics,
@@ -76,6 +76,7 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<
         barrier_buffer: config.barrier_buffer,
         draining: AtomicBool::new(false),
         drain: drain.clone(),
+        abort: abort.clone(),
     });
     let config = Arc::new(config);
     for listener in listeners {
@@ -93,8 +94,7 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<
     drain.cancel();
     if timeout(config.shutdown_grace, workers.finished()).await.is_err() {
         warn!(connections = workers.running(), "closed with commands still in flight");
-        // Each gives back what it holds when it is dropped.
-        workers.stop();
+        abort.cancel();
         let _ = timeout(RELEASE_GRACE, workers.finished()).await;
     }
     engine.drain(RELEASE_GRACE).await;

@@ -57,9 +57,9 @@ impl Workers {
         self.tasks.len()
     }
 
-    /// Ends the threads and drops what still runs on them, without waiting for it.
-    pub fn stop(&self) {
-        self.stop.cancel();
+    /// The threads' runtimes.
+    pub fn handles(&self) -> &[Handle] {
+        &self.handles
     }
 
     /// Waits until all tasks have ended.

@@ -78,11 +78,10 @@ fn may_repeat(refused: &Operation, done: &[Arc<Operation>]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use bytes::Bytes;
     use std::time::Duration;
 
     fn operation(kind: Kind, key: &[u8]) -> Arc<Operation> {
-        Arc::new(Operation::new(kind, key, b"t", Duration::from_secs(1), Bytes::new(), 1))
+        Arc::new(Operation::new(kind, key, b"t", Duration::from_secs(1), Vec::new(), 1))
     }
 
     const ACQUIRE: Kind = Kind::Acquire { attempt: 1 };

@@ -17,7 +17,6 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
 use redis_protocol::resp2::types::OwnedFrame;
 use thiserror::Error;
 use tokio::{
@@ -39,6 +38,8 @@ use crate::{
 
 /// Operations put into one write at most: bounds a batch's memory, not its speed.
 const BATCH: usize = 512;
+/// Memory kept for the next batch.
+const KEEP: usize = 64 * 1024;
 /// Bytes read at a time; an answer takes some thirty.
 const READ: usize = 16 * 1024;
 /// How often an idle connection is asked for a sign of life.
@@ -66,7 +67,7 @@ pub(super) enum Job {
     /// One node's part of an operation.
     Operation(Arc<Operation>),
     /// A command whose reply does not matter.
-    Blind(Bytes),
+    Blind(Vec<u8>),
 }
 
 /// The sending end of a connection.
@@ -152,7 +153,7 @@ pub(super) fn start(
         metrics,
         jobs,
         batch: Vec::new(),
-        out: Outbox::default(),
+        out: Outbox::keeping(KEEP),
         in_flight: VecDeque::new(),
         healing: Healing::default(),
         space: vec![0; READ].into_boxed_slice(),
@@ -252,7 +253,8 @@ impl Pump {
 
     fn encode(&mut self) {
         let now = Instant::now();
-        for job in std::mem::take(&mut self.batch) {
+        let mut batch = std::mem::take(&mut self.batch);
+        for job in batch.drain(..) {
             match job {
                 Job::Operation(operation) => {
                     self.out.push(&operation.request);
@@ -264,6 +266,7 @@ impl Pump {
                 }
             }
         }
+        self.batch = batch;
     }
 
     /// Reads all there is. Ready: the connection has ended.
@@ -288,19 +291,26 @@ impl Pump {
     fn read_replies(&mut self) -> Result<(), reply::Garbage> {
         let received = std::mem::take(&mut self.received);
         let mut at = 0;
-        while let Some(length) = reply::length(&received[at..])? {
-            let frame = reply::read(&received[at..at + length])?;
+        loop {
+            let rest = &received[at..];
+            let (answer, length) = match reply::numbers(rest) {
+                Some((numbers, length)) => (Answer::Numbers(numbers), length),
+                None => match reply::length(rest)? {
+                    Some(length) => (Answer::Frame(reply::read(&rest[..length])?), length),
+                    None => break,
+                },
+            };
             at += length;
             // A reply to nothing is as wrong as one that cannot be read.
             let sent = self.in_flight.pop_front().ok_or(reply::Garbage)?;
-            self.answered(sent, &frame)?;
+            self.answered(sent, &answer)?;
         }
         self.received = received;
         self.received.drain(..at);
         Ok(())
     }
 
-    fn answered(&mut self, sent: Sent, frame: &OwnedFrame) -> Result<(), reply::Garbage> {
+    fn answered(&mut self, sent: Sent, answer: &Answer) -> Result<(), reply::Garbage> {
         let operation = match sent {
             Sent::Ping(at) => {
                 self.metrics.round_trip_seconds.record(at.elapsed().as_secs_f64());
@@ -310,7 +320,7 @@ impl Pump {
                 self.shared.pending.fetch_sub(1, Ordering::Relaxed);
                 return Ok(());
             }
-            Sent::Operation(operation, times) if is_noscript(frame) => {
+            Sent::Operation(operation, times) if answer.is_noscript() => {
                 match self.healing.refused((operation, times)) {
                     Ok(()) => return Ok(()),
                     Err(too_often) => too_often,
@@ -321,21 +331,24 @@ impl Pump {
                 operation
             }
         };
-        let vote = match reply::vote(operation.kind, frame) {
+        let vote = match answer {
+            Answer::Numbers(numbers) => reply::vote_of_numbers(operation.kind, *numbers),
+            Answer::Frame(frame) => reply::vote(operation.kind, frame),
+        };
+        match vote {
             Ok((vote, listeners)) => {
                 if listeners != 0 {
                     operation.heard_of_listeners(listeners);
                 }
-                vote
+                self.vote(&operation, vote);
+                Ok(())
             }
             Err(garbage) => {
                 // Its outcome is unknown, like that of those behind it.
                 self.in_flight.push_front(Sent::Operation(operation, 0));
-                return Err(garbage);
+                Err(garbage)
             }
-        };
-        self.vote(&operation, vote);
-        Ok(())
+        }
     }
 
     fn vote(&self, operation: &Operation, vote: Vote) {
@@ -412,6 +425,14 @@ fn encode_ping(out: &mut Outbox) {
     out.push(&ping);
 }
 
-fn is_noscript(frame: &OwnedFrame) -> bool {
-    matches!(frame, OwnedFrame::Error(text) if text.starts_with("NOSCRIPT"))
+/// A reply, as far as it had to be decoded.
+enum Answer {
+    Numbers(reply::Numbers),
+    Frame(OwnedFrame),
+}
+
+impl Answer {
+    fn is_noscript(&self) -> bool {
+        matches!(self, Answer::Frame(OwnedFrame::Error(text)) if text.starts_with("NOSCRIPT"))
+    }
 }

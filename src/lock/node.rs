@@ -201,7 +201,7 @@ impl Node {
             // that was stopped: they must not be carried out after the cleanup.
             let mut kill = Vec::new();
             encode::command(&mut kill, &[b"CLIENT", b"KILL", b"ID", id.to_string().as_bytes()]);
-            let _ = link.send(Job::Blind(kill.into()));
+            let _ = link.send(Job::Blind(kill));
         }
         state.before = link.run_id.clone().zip(link.client_id);
         let now = Instant::now();

@@ -6,8 +6,6 @@ use std::{
     time::Duration,
 };
 
-use bytes::Bytes;
-
 use super::{
     quorum::{Decision, Rule, Votes},
     scripts,
@@ -96,7 +94,7 @@ pub(super) struct Operation {
     /// How long a grant that nobody knows of could last.
     pub(super) ttl: Duration,
     /// The command, encoded once for all nodes.
-    pub(super) request: Bytes,
+    pub(super) request: Vec<u8>,
     state: Mutex<State>,
 }
 
@@ -120,7 +118,7 @@ impl Operation {
         key: &[u8],
         token: &[u8],
         ttl: Duration,
-        request: Bytes,
+        request: Vec<u8>,
         nodes: usize,
     ) -> Operation {
         let state = State {

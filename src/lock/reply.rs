@@ -80,28 +80,60 @@ pub(super) fn read(frame: &[u8]) -> Result<OwnedFrame, Garbage> {
     }
 }
 
-/// What the answer to this kind says, and how many subscribers of the lock's
-/// channel it tells of: scripts answer `{1, n}` or `{0, n}` with those behind it, a
-/// hand-over also `{2, n}`, PING a status.
+/// The numbers of a flat array of two or three of them, which is what our scripts
+/// answer, and its length. None where it is anything else or not yet whole: a
+/// decoder for all that Redis can say costs ten times as much.
+pub(super) fn numbers(buf: &[u8]) -> Option<(Numbers, usize)> {
+    let (count, mut at) = match buf.get(..5)? {
+        b"*2\r\n:" => (2, 4),
+        b"*3\r\n:" => (3, 4),
+        _ => return None,
+    };
+    let mut numbers = [0; 3];
+    for number in &mut numbers[..count] {
+        let rest = buf[at..].strip_prefix(b":")?;
+        let digits = rest.iter().position(|byte| *byte == b'\r')?;
+        if *rest.get(digits + 1)? != b'\n' {
+            return None;
+        }
+        *number = number::integer(&rest[..digits])?;
+        at += digits + 3;
+    }
+    Some((numbers, at))
+}
+
+/// What a script answers: `{1, n}` or `{0, n}`, a hand-over also `{2, n}`, and
+/// behind that how many subscribers of the lock's channel it tells of.
+pub(super) type Numbers = [i64; 3];
+
+/// What these numbers say.
+pub(super) fn vote_of_numbers(
+    kind: Kind,
+    [said, value, listeners]: Numbers,
+) -> Result<(Vote, i64), Garbage> {
+    let vote = match (said, kind) {
+        (_, Kind::Flush) => return Err(Garbage),
+        (1, _) => Vote::Yes(value),
+        (0, _) => Vote::No(value),
+        (2, Kind::HandOver { .. }) => Vote::Taken(value),
+        _ => return Err(Garbage),
+    };
+    Ok((vote, listeners))
+}
+
+/// What the answer to this kind says: PING has a status, scripts have numbers.
 pub(super) fn vote(kind: Kind, frame: &OwnedFrame) -> Result<(Vote, i64), Garbage> {
     match frame {
-        OwnedFrame::Array(all) if kind != Kind::Flush => {
-            let (said, value, listeners) = match all.as_slice() {
-                [OwnedFrame::Integer(said), OwnedFrame::Integer(value)] => (*said, *value, 0),
-                [
-                    OwnedFrame::Integer(said),
-                    OwnedFrame::Integer(value),
-                    OwnedFrame::Integer(listeners),
-                ] => (*said, *value, *listeners),
-                _ => return Err(Garbage),
-            };
-            let vote = match (said, kind) {
-                (1, _) => Vote::Yes(value),
-                (0, _) => Vote::No(value),
-                (2, Kind::HandOver { .. }) => Vote::Taken(value),
-                _ => return Err(Garbage),
-            };
-            Ok((vote, listeners))
+        OwnedFrame::Array(all) => {
+            let mut numbers = Numbers::default();
+            if !(2..=numbers.len()).contains(&all.len()) {
+                return Err(Garbage);
+            }
+            for (number, element) in numbers.iter_mut().zip(all) {
+                let OwnedFrame::Integer(value) = element else { return Err(Garbage) };
+                *number = *value;
+            }
+            vote_of_numbers(kind, numbers)
         }
         OwnedFrame::SimpleString(_) if kind == Kind::Flush => Ok((Vote::Yes(0), 0)),
         OwnedFrame::Error(_) => Ok((Vote::Missing(Missing::Error), 0)),
@@ -155,6 +187,22 @@ mod tests {
         }
         assert_eq!(length(&b"*1\r\n".repeat(100_000)), Err(Garbage));
         assert_eq!(length(&[b'+'; MAX_LINE]), Err(Garbage));
+    }
+
+    #[test]
+    fn numbers_are_read_as_the_decoder_reads_them() {
+        for reply in ["*2\r\n:1\r\n:-1\r\n", "*3\r\n:1\r\n:1795238030796546\r\n:2\r\n"] {
+            let (read, at) = numbers(reply.as_bytes()).unwrap();
+            assert_eq!(at, reply.len());
+            let frame = self::read(reply.as_bytes()).unwrap();
+            assert_eq!(vote_of_numbers(Kind::Release, read), vote(Kind::Release, &frame));
+            for cut in 0..reply.len() {
+                assert_eq!(numbers(&reply.as_bytes()[..cut]), None, "{reply:?} cut at {cut}");
+            }
+        }
+        for other in ["*1\r\n:1\r\n", "*2\r\n:1\r\n$1\r\na\r\n", "*2\r\n:x\r\n:1\r\n", ":1\r\n"] {
+            assert_eq!(numbers(other.as_bytes()), None, "{other:?}");
+        }
     }
 
     #[test]

@@ -2,8 +2,6 @@
 
 use std::{sync::LazyLock, time::Duration};
 
-use bytes::Bytes;
-
 use crate::resp::encode;
 
 /// Put before a lock's key to make the key of its last fence.
@@ -26,16 +24,16 @@ impl Script {
         Script { body, digest: sha1_smol::Sha1::from(body).digest().to_string() }
     }
 
-    fn call(&self, keys: &[&[u8]], arguments: &[&[u8]]) -> Bytes {
-        let count = keys.len().to_string();
-        let mut words: Vec<&[u8]> = Vec::with_capacity(3 + keys.len() + arguments.len());
-        words.extend([b"EVALSHA".as_slice(), self.digest.as_bytes(), count.as_bytes()]);
-        words.extend(keys);
-        words.extend(arguments);
-        let bytes = words.iter().map(|word| word.len() + 16).sum();
-        let mut out = Vec::with_capacity(bytes);
-        encode::command(&mut out, &words);
-        out.into()
+    /// Begins a call with so many keys and arguments, which are to be appended,
+    /// and room for about so many bytes of them.
+    fn call(&self, keys: usize, arguments: usize, bytes: usize) -> Vec<u8> {
+        let words = 3 + keys + arguments;
+        let mut out = Vec::with_capacity(96 + 16 * words + bytes);
+        encode::array(&mut out, words);
+        encode::bulk(&mut out, b"EVALSHA");
+        encode::bulk(&mut out, self.digest.as_bytes());
+        encode::bulk_number(&mut out, keys as u64);
+        out
     }
 }
 
@@ -57,11 +55,6 @@ pub(super) fn load(out: &mut Vec<u8>) {
     for script in [&ACQUIRE, &RELEASE, &UNDO, &RENEW, &RAISE, &HAND_OVER] {
         encode::command(out, &[b"SCRIPT", b"LOAD", script.body.as_bytes()]);
     }
-}
-
-/// The key under which a node remembers the last fence of the lock at `key`.
-pub(super) fn fence_key(key: &[u8]) -> Vec<u8> {
-    [FENCE_PREFIX, key].concat()
 }
 
 /// The channel on which a node tells the release of the lock at `key`.
@@ -86,62 +79,80 @@ pub(super) struct Wanted<'a> {
     pub(super) attempt: u64,
 }
 
-pub(super) fn acquire(wanted: &Wanted<'_>) -> Bytes {
-    let (fence, attempt) = (wanted.fence.to_string(), name(wanted.attempt));
-    ACQUIRE.call(
-        &[wanted.key, &fence_key(wanted.key)],
-        &[
-            wanted.token,
-            &millis(wanted.ttl),
-            fence.as_bytes(),
-            &millis(wanted.fence_ttl),
-            attempt.as_bytes(),
-        ],
-    )
+impl Wanted<'_> {
+    fn bytes(&self) -> usize {
+        FENCE_PREFIX.len() + 2 * self.key.len() + self.token.len() + 64
+    }
+
+    fn append_keys(&self, out: &mut Vec<u8>) {
+        encode::bulk(out, self.key);
+        encode::bulk_of_two(out, FENCE_PREFIX, self.key);
+    }
+
+    fn append_arguments(&self, out: &mut Vec<u8>) {
+        encode::bulk(out, self.token);
+        encode::bulk_number(out, millis(self.ttl));
+        encode::bulk_number(out, self.fence);
+        encode::bulk_number(out, millis(self.fence_ttl));
+        encode::bulk_number(out, self.attempt);
+    }
 }
 
-pub(super) fn hand_over(from: &[u8], wanted: &Wanted<'_>) -> Bytes {
-    let (fence, attempt) = (wanted.fence.to_string(), name(wanted.attempt));
-    HAND_OVER.call(
-        &[wanted.key, &fence_key(wanted.key)],
-        &[
-            from,
-            wanted.token,
-            &millis(wanted.ttl),
-            fence.as_bytes(),
-            &millis(wanted.fence_ttl),
-            attempt.as_bytes(),
-        ],
-    )
+pub(super) fn acquire(wanted: &Wanted<'_>) -> Vec<u8> {
+    let mut out = ACQUIRE.call(2, 5, wanted.bytes());
+    wanted.append_keys(&mut out);
+    wanted.append_arguments(&mut out);
+    out
 }
 
-pub(super) fn undo(key: &[u8], token: &[u8], attempt: u64) -> Bytes {
-    UNDO.call(&[key, &fence_key(key)], &[token, name(attempt).as_bytes()])
+pub(super) fn hand_over(from: &[u8], wanted: &Wanted<'_>) -> Vec<u8> {
+    let mut out = HAND_OVER.call(2, 6, wanted.bytes() + from.len());
+    wanted.append_keys(&mut out);
+    encode::bulk(&mut out, from);
+    wanted.append_arguments(&mut out);
+    out
 }
 
-/// An attempt as the nodes know it.
-fn name(attempt: u64) -> String {
-    format!("{attempt:x}")
+pub(super) fn undo(key: &[u8], token: &[u8], attempt: u64) -> Vec<u8> {
+    let mut out = UNDO.call(2, 2, FENCE_PREFIX.len() + 2 * key.len() + token.len());
+    encode::bulk(&mut out, key);
+    encode::bulk_of_two(&mut out, FENCE_PREFIX, key);
+    encode::bulk(&mut out, token);
+    encode::bulk_number(&mut out, attempt);
+    out
 }
 
-pub(super) fn release(key: &[u8], token: &[u8], who: &[u8]) -> Bytes {
-    RELEASE.call(&[key], &[token, who])
+pub(super) fn release(key: &[u8], token: &[u8], who: &[u8]) -> Vec<u8> {
+    let mut out = RELEASE.call(1, 2, key.len() + token.len() + who.len());
+    encode::bulk(&mut out, key);
+    encode::bulk(&mut out, token);
+    encode::bulk(&mut out, who);
+    out
 }
 
 /// At most [`MAX_RENEWALS`] locks: key, token and TTL of each.
-pub(super) fn renew(locks: &[(&[u8], &[u8], Duration)]) -> Bytes {
-    let keys: Vec<&[u8]> = locks.iter().map(|(key, ..)| *key).collect();
-    let ttls: Vec<Vec<u8>> = locks.iter().map(|(.., ttl)| millis(*ttl)).collect();
-    let arguments: Vec<&[u8]> =
-        locks.iter().zip(&ttls).flat_map(|((_, token, _), ttl)| [*token, ttl.as_slice()]).collect();
-    RENEW.call(&keys, &arguments)
+pub(super) fn renew(locks: &[(&[u8], &[u8], Duration)]) -> Vec<u8> {
+    let bytes = locks.iter().map(|(key, token, _)| key.len() + token.len()).sum();
+    let mut out = RENEW.call(locks.len(), 2 * locks.len(), bytes);
+    for (key, ..) in locks {
+        encode::bulk(&mut out, key);
+    }
+    for (_, token, ttl) in locks {
+        encode::bulk(&mut out, token);
+        encode::bulk_number(&mut out, millis(*ttl));
+    }
+    out
 }
 
-pub(super) fn raise(key: &[u8], fence: u64, fence_ttl: Duration) -> Bytes {
-    RAISE.call(&[&fence_key(key)], &[fence.to_string().as_bytes(), &millis(fence_ttl)])
+pub(super) fn raise(key: &[u8], fence: u64, fence_ttl: Duration) -> Vec<u8> {
+    let mut out = RAISE.call(1, 2, FENCE_PREFIX.len() + key.len());
+    encode::bulk_of_two(&mut out, FENCE_PREFIX, key);
+    encode::bulk_number(&mut out, fence);
+    encode::bulk_number(&mut out, millis(fence_ttl));
+    out
 }
 
-/// Whole milliseconds as text, rounded down: a TTL must not outlive its validity's basis.
-fn millis(duration: Duration) -> Vec<u8> {
-    duration.as_millis().to_string().into_bytes()
+/// Whole milliseconds, rounded down: a TTL must not outlive its validity's basis.
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

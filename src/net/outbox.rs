@@ -10,18 +10,31 @@ use tokio::io::AsyncWrite;
 
 use super::Stream;
 
-/// Memory kept for the next time once everything is written; more is given back.
+/// Memory kept for the next time once everything is written, unless said
+/// otherwise; more is given back.
 const KEEP: usize = 4 * 1024;
 
 /// What is still to be written to one socket, in order.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Outbox {
     bytes: Vec<u8>,
     /// How much of `bytes` has been written.
     written: usize,
+    keep: usize,
+}
+
+impl Default for Outbox {
+    fn default() -> Outbox {
+        Outbox::keeping(KEEP)
+    }
 }
 
 impl Outbox {
+    /// Keeps so much memory for the next time once everything is written.
+    pub fn keeping(keep: usize) -> Outbox {
+        Outbox { bytes: Vec::new(), written: 0, keep }
+    }
+
     /// Whether the socket has taken everything.
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
@@ -78,7 +91,7 @@ impl Outbox {
             }
         }
         self.written = 0;
-        if self.bytes.capacity() > KEEP {
+        if self.bytes.capacity() > self.keep {
             self.bytes = Vec::new();
         } else {
             self.bytes.clear();

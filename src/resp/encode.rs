@@ -1,11 +1,24 @@
 //! Encoding of the few replies and commands that are our own.
 
-use std::io::Write;
+use super::number::Decimal;
 
 /// Appends a bulk string.
 pub fn bulk(out: &mut Vec<u8>, value: &[u8]) {
     head(out, b'$', value.len() as i64);
     out.extend_from_slice(value);
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends a bulk string that is a number.
+pub fn bulk_number(out: &mut Vec<u8>, number: u64) {
+    bulk(out, Decimal::unsigned(number).as_bytes());
+}
+
+/// Appends a bulk string that consists of two parts.
+pub fn bulk_of_two(out: &mut Vec<u8>, first: &[u8], second: &[u8]) {
+    head(out, b'$', (first.len() + second.len()) as i64);
+    out.extend_from_slice(first);
+    out.extend_from_slice(second);
     out.extend_from_slice(b"\r\n");
 }
 
@@ -47,8 +60,8 @@ pub fn command(out: &mut Vec<u8>, words: &[&[u8]]) {
 
 fn head(out: &mut Vec<u8>, kind: u8, number: i64) {
     out.push(kind);
-    // Writing to a Vec cannot fail.
-    let _ = write!(out, "{number}\r\n");
+    out.extend_from_slice(Decimal::new(number).as_bytes());
+    out.extend_from_slice(b"\r\n");
 }
 
 #[cfg(test)]

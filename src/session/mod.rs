@@ -81,6 +81,8 @@ pub struct Shared {
     pub draining: AtomicBool,
     /// Wakes every session once `draining` is set.
     pub drain: CancellationToken,
+    /// Ends every session, whatever it is doing.
+    pub abort: CancellationToken,
 }
 
 /// One client connection, its upstream connection, and what passes between them.
@@ -193,6 +195,7 @@ impl Session {
     pub async fn run(mut self) -> CloseReason {
         let shared = self.shared.clone();
         let mut drain = pin!(shared.drain.cancelled());
+        let mut abort = pin!(shared.abort.cancelled());
         let mut registered = false;
         let reason = poll_fn(|cx| {
             if !registered {
@@ -200,6 +203,7 @@ impl Session {
                 // flag beside the token is cheaper to look at.
                 registered = true;
                 let _ = drain.as_mut().poll(cx);
+                let _ = abort.as_mut().poll(cx);
             }
             self.poll(cx)
         })
@@ -238,7 +242,9 @@ impl Session {
             return Err(if self.client_done { CloseReason::Client } else { CloseReason::Upstream });
         }
         let in_line = self.barrier.as_ref().is_some_and(Barrier::waits_in_line);
-        if self.shared.draining.load(Ordering::Relaxed) && (self.is_at_rest() || in_line) {
+        if self.shared.draining.load(Ordering::Relaxed)
+            && (self.is_at_rest() || in_line || self.shared.abort.is_cancelled())
+        {
             return Err(CloseReason::Shutdown);
         }
         Ok(moved && entangled)
