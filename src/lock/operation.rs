@@ -6,6 +6,8 @@ use std::{
     time::Duration,
 };
 
+use smallvec::{SmallVec, smallvec};
+
 use super::{
     quorum::{Decision, Rule, Votes},
     scripts,
@@ -98,14 +100,17 @@ pub(super) struct Operation {
     state: Mutex<State>,
 }
 
+/// The votes of all nodes; as many as anybody has need no memory of their own.
+pub(super) type AllVotes = SmallVec<[Vote; 5]>;
+
 struct State {
-    votes: Vec<Vote>,
+    votes: AllVotes,
     counted: Votes,
     /// Nobody waits for it any more: it is answered, or was given up.
     closed: bool,
     /// Who waits for the votes to decide, by which rule. A hand-over has two of
     /// them: who gives the lock and who gets it.
-    waiting: Vec<(Rule, Waker)>,
+    waiting: SmallVec<[(Rule, Waker); 1]>,
     /// The most subscribers of the lock's channel that a node has told; below 0: a
     /// node has refused to tell.
     listeners: i64,
@@ -122,10 +127,10 @@ impl Operation {
         nodes: usize,
     ) -> Operation {
         let state = State {
-            votes: vec![Vote::Pending; nodes],
+            votes: smallvec![Vote::Pending; nodes],
             counted: Votes { nodes, ..Votes::default() },
             closed: false,
-            waiting: Vec::new(),
+            waiting: SmallVec::new(),
             listeners: 0,
         };
         let (key, token) = (key.to_vec(), token.to_vec());
@@ -210,7 +215,7 @@ impl Operation {
     }
 
     /// The votes as they are now.
-    pub(super) fn votes(&self) -> Vec<Vote> {
+    pub(super) fn votes(&self) -> AllVotes {
         self.lock().votes.clone()
     }
 

@@ -89,17 +89,32 @@ pub(super) fn numbers(buf: &[u8]) -> Option<(Numbers, usize)> {
         b"*3\r\n:" => (3, 4),
         _ => return None,
     };
-    let mut numbers = [0; 3];
+    let mut numbers = Numbers::default();
     for number in &mut numbers[..count] {
-        let rest = buf[at..].strip_prefix(b":")?;
-        let digits = rest.iter().position(|byte| *byte == b'\r')?;
-        if *rest.get(digits + 1)? != b'\n' {
-            return None;
-        }
-        *number = number::integer(&rest[..digits])?;
-        at += digits + 3;
+        at += short_integer(&buf[at..], number)?;
     }
     Some((numbers, at))
+}
+
+/// Reads a whole `:` line of at most 18 digits, which cannot overflow. Gives its length.
+fn short_integer(buf: &[u8], number: &mut i64) -> Option<usize> {
+    let (sign, from) = match buf.get(..2)? {
+        b":-" => (-1, 2),
+        [b':', _] => (1, 1),
+        _ => return None,
+    };
+    let mut value = 0;
+    for (at, byte) in buf.iter().enumerate().skip(from).take(19) {
+        if byte.is_ascii_digit() {
+            value = 10 * value + i64::from(byte - b'0');
+        } else if at > from && buf[at..].starts_with(b"\r\n") {
+            *number = sign * value;
+            return Some(at + 2);
+        } else {
+            return None;
+        }
+    }
+    None
 }
 
 /// What a script answers: `{1, n}` or `{0, n}`, a hand-over also `{2, n}`, and
@@ -200,7 +215,14 @@ mod tests {
                 assert_eq!(numbers(&reply.as_bytes()[..cut]), None, "{reply:?} cut at {cut}");
             }
         }
-        for other in ["*1\r\n:1\r\n", "*2\r\n:1\r\n$1\r\na\r\n", "*2\r\n:x\r\n:1\r\n", ":1\r\n"] {
+        for other in [
+            "*1\r\n:1\r\n",
+            "*2\r\n:1\r\n:1234567890123456789\r\n",
+            "*2\r\n:\r\n:1\r\n",
+            "*2\r\n:1\r\n$1\r\na\r\n",
+            "*2\r\n:x\r\n:1\r\n",
+            ":1\r\n",
+        ] {
             assert_eq!(numbers(other.as_bytes()), None, "{other:?}");
         }
     }

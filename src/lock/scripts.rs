@@ -17,35 +17,46 @@ pub(super) const MAX_RENEWALS: usize = 50;
 struct Script {
     body: &'static str,
     digest: String,
+    /// How every call begins that has so many keys and arguments.
+    call: Vec<u8>,
 }
 
 impl Script {
-    fn new(body: &'static str) -> Script {
-        Script { body, digest: sha1_smol::Sha1::from(body).digest().to_string() }
+    fn new(body: &'static str, keys: usize, arguments: usize) -> Script {
+        let digest = sha1_smol::Sha1::from(body).digest().to_string();
+        let call = beginning(&digest, keys, arguments);
+        Script { body, digest, call }
     }
 
-    /// Begins a call with so many keys and arguments, which are to be appended,
-    /// and room for about so many bytes of them.
-    fn call(&self, keys: usize, arguments: usize, bytes: usize) -> Vec<u8> {
-        let words = 3 + keys + arguments;
-        let mut out = Vec::with_capacity(96 + 16 * words + bytes);
-        encode::array(&mut out, words);
-        encode::bulk(&mut out, b"EVALSHA");
-        encode::bulk(&mut out, self.digest.as_bytes());
-        encode::bulk_number(&mut out, keys as u64);
+    /// Begins a call; what is to be appended takes about so many bytes.
+    fn call(&self, bytes: usize) -> Vec<u8> {
+        let mut out = Vec::with_capacity(self.call.len() + bytes);
+        out.extend_from_slice(&self.call);
         out
     }
 }
 
+fn beginning(digest: &str, keys: usize, arguments: usize) -> Vec<u8> {
+    let mut out = Vec::new();
+    encode::array(&mut out, 3 + keys + arguments);
+    encode::bulk(&mut out, b"EVALSHA");
+    encode::bulk(&mut out, digest.as_bytes());
+    encode::bulk_number(&mut out, keys as u64);
+    out
+}
+
 static ACQUIRE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/acquire.lua")));
+    LazyLock::new(|| Script::new(include_str!("scripts/acquire.lua"), 2, 5));
 static RELEASE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/release.lua")));
-static UNDO: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/undo.lua")));
-static RENEW: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/renew.lua")));
+    LazyLock::new(|| Script::new(include_str!("scripts/release.lua"), 1, 2));
+static UNDO: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/undo.lua"), 2, 2));
+static RENEW: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/renew.lua"), 1, 2));
 static HAND_OVER: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/hand_over.lua")));
-static RAISE: LazyLock<Script> = LazyLock::new(|| Script::new(include_str!("scripts/raise.lua")));
+    LazyLock::new(|| Script::new(include_str!("scripts/hand_over.lua"), 2, 6));
+static RAISE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/raise.lua"), 1, 2));
 
 /// How many commands [`load`] appends.
 pub(super) const LOADS: usize = 6;
@@ -81,7 +92,7 @@ pub(super) struct Wanted<'a> {
 
 impl Wanted<'_> {
     fn bytes(&self) -> usize {
-        FENCE_PREFIX.len() + 2 * self.key.len() + self.token.len() + 64
+        FENCE_PREFIX.len() + 2 * self.key.len() + self.token.len() + 200
     }
 
     fn append_keys(&self, out: &mut Vec<u8>) {
@@ -99,14 +110,14 @@ impl Wanted<'_> {
 }
 
 pub(super) fn acquire(wanted: &Wanted<'_>) -> Vec<u8> {
-    let mut out = ACQUIRE.call(2, 5, wanted.bytes());
+    let mut out = ACQUIRE.call(wanted.bytes());
     wanted.append_keys(&mut out);
     wanted.append_arguments(&mut out);
     out
 }
 
 pub(super) fn hand_over(from: &[u8], wanted: &Wanted<'_>) -> Vec<u8> {
-    let mut out = HAND_OVER.call(2, 6, wanted.bytes() + from.len());
+    let mut out = HAND_OVER.call(wanted.bytes() + from.len());
     wanted.append_keys(&mut out);
     encode::bulk(&mut out, from);
     wanted.append_arguments(&mut out);
@@ -114,7 +125,7 @@ pub(super) fn hand_over(from: &[u8], wanted: &Wanted<'_>) -> Vec<u8> {
 }
 
 pub(super) fn undo(key: &[u8], token: &[u8], attempt: u64) -> Vec<u8> {
-    let mut out = UNDO.call(2, 2, FENCE_PREFIX.len() + 2 * key.len() + token.len());
+    let mut out = UNDO.call(FENCE_PREFIX.len() + 2 * key.len() + token.len() + 100);
     encode::bulk(&mut out, key);
     encode::bulk_of_two(&mut out, FENCE_PREFIX, key);
     encode::bulk(&mut out, token);
@@ -123,7 +134,7 @@ pub(super) fn undo(key: &[u8], token: &[u8], attempt: u64) -> Vec<u8> {
 }
 
 pub(super) fn release(key: &[u8], token: &[u8], who: &[u8]) -> Vec<u8> {
-    let mut out = RELEASE.call(1, 2, key.len() + token.len() + who.len());
+    let mut out = RELEASE.call(key.len() + token.len() + who.len() + 30);
     encode::bulk(&mut out, key);
     encode::bulk(&mut out, token);
     encode::bulk(&mut out, who);
@@ -132,8 +143,10 @@ pub(super) fn release(key: &[u8], token: &[u8], who: &[u8]) -> Vec<u8> {
 
 /// At most [`MAX_RENEWALS`] locks: key, token and TTL of each.
 pub(super) fn renew(locks: &[(&[u8], &[u8], Duration)]) -> Vec<u8> {
-    let bytes = locks.iter().map(|(key, token, _)| key.len() + token.len()).sum();
-    let mut out = RENEW.call(locks.len(), 2 * locks.len(), bytes);
+    let mut out = match locks {
+        [(key, token, _)] => RENEW.call(key.len() + token.len() + 50),
+        many => beginning(&RENEW.digest, many.len(), 2 * many.len()),
+    };
     for (key, ..) in locks {
         encode::bulk(&mut out, key);
     }
@@ -145,7 +158,7 @@ pub(super) fn renew(locks: &[(&[u8], &[u8], Duration)]) -> Vec<u8> {
 }
 
 pub(super) fn raise(key: &[u8], fence: u64, fence_ttl: Duration) -> Vec<u8> {
-    let mut out = RAISE.call(1, 2, FENCE_PREFIX.len() + key.len());
+    let mut out = RAISE.call(FENCE_PREFIX.len() + key.len() + 80);
     encode::bulk_of_two(&mut out, FENCE_PREFIX, key);
     encode::bulk_number(&mut out, fence);
     encode::bulk_number(&mut out, millis(fence_ttl));
