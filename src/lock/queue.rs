@@ -519,3 +519,7 @@ fn jittered(pause: Duration) -> Duration {
 fn bit(node: usize) -> u64 {
     1 << node.min(63)
 }
+
+#[cfg(test)]
+#[path = "queue_tests.rs"]
+mod tests;

@@ -1,0 +1,216 @@
+//! Whose turn it is, without nodes and without clients.
+
+use super::*;
+
+const TTL: Duration = Duration::from_secs(10);
+const HELD: NotGranted =
+    NotGranted::Held { remaining: Some(Duration::from_secs(10)), contested: false };
+const CLASHED: NotGranted = NotGranted::Held { remaining: None, contested: true };
+
+/// Five nodes, three waiters at the most, two hand-overs in a row.
+fn queues() -> Queues {
+    let config = LocksConfig {
+        nodes: (1..=5).map(|n| format!("redis://10.0.0.{n}").parse().unwrap()).collect(),
+        max_waiters: 3,
+        max_handovers: 2,
+        ..LocksConfig::default()
+    };
+    Queues::new(&config, Arc::default())
+}
+
+fn join(queues: &Queues, ticket: u64) {
+    queues.join(b"k", format!("t{ticket}").as_bytes(), TTL, ticket).unwrap();
+}
+
+/// `ask` with the cause, `take`, or `wait`.
+fn turn(queues: &Queues, ticket: u64) -> String {
+    match queues.turn(b"k", ticket, Waker::noop()) {
+        Turn::Ask(None) => "ask".into(),
+        Turn::Ask(Some(cause)) => format!("ask {cause:?}"),
+        Turn::Take(_) => "take".into(),
+        Turn::Wait(_) => "wait".into(),
+    }
+}
+
+/// Who gets the lock that is about to be released.
+fn next(queues: &Queues) -> Option<u64> {
+    match queues.next(b"k") {
+        Next::Nobody => None,
+        Next::HandTo { ticket, .. } => Some(ticket),
+    }
+}
+
+/// A queue whose head knows that the lock is held.
+fn held() -> Queues {
+    let queues = queues();
+    join(&queues, 1);
+    assert_eq!(turn(&queues, 1), "ask");
+    queues.refused(b"k", 1, &HELD);
+    for node in 0..5 {
+        queues.subscribed(node, [b"k".as_slice()].into_iter());
+    }
+    // The lock may have been released before the nodes would have told.
+    assert_eq!(turn(&queues, 1), "ask Retry");
+    queues.refused(b"k", 1, &HELD);
+    assert_eq!(turn(&queues, 1), "wait");
+    queues
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_the_head_asks_and_the_next_one_follows() {
+    let queues = queues();
+    for ticket in 1..=3 {
+        join(&queues, ticket);
+    }
+    assert_eq!([1, 2, 3].map(|ticket| turn(&queues, ticket)), ["ask", "wait", "wait"]);
+    assert_eq!(turn(&queues, 1), "wait", "it is asking");
+    queues.leave(b"k", 1, Left::Granted(TTL));
+    assert_eq!([2, 3].map(|ticket| turn(&queues, ticket)), ["wait", "wait"], "it is held");
+    tokio::time::advance(TTL + EXPIRY_SLACK).await;
+    assert_eq!([2, 3].map(|ticket| turn(&queues, ticket)), ["ask Retry", "wait"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_queue_is_bounded_and_whoever_leaves_makes_room() {
+    let queues = queues();
+    for ticket in 1..=3 {
+        join(&queues, ticket);
+    }
+    let full = queues.join(b"k", b"t4", TTL, 4);
+    assert_eq!(full, Err(NotGranted::QueueFull { limit: 3 }));
+    queues.join(b"other", b"t4", TTL, 4).unwrap();
+    queues.leave(b"k", 2, Left::Gone);
+    join(&queues, 5);
+    queues.leave(b"k", 9, Left::Gone);
+    assert_eq!([1, 3, 5].map(|ticket| turn(&queues, ticket)), ["ask", "wait", "wait"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_head_that_leaves_while_it_asks_leaves_everything_open() {
+    let queues = queues();
+    join(&queues, 1);
+    join(&queues, 2);
+    assert_eq!(turn(&queues, 1), "ask");
+    queues.leave(b"k", 1, Left::Gone);
+    assert_eq!(turn(&queues, 2), "ask Retry");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_quorum_must_tell_of_a_release() {
+    let queues = held();
+    queues.heard_of_release(0, b"k");
+    queues.heard_of_release(0, b"k");
+    queues.heard_of_release(4, b"k");
+    assert_eq!(turn(&queues, 1), "wait");
+    queues.heard_of_release(2, b"k");
+    assert_eq!(turn(&queues, 1), "ask Message");
+    for node in 0..3 {
+        queues.heard_of_release(node, b"k");
+    }
+    queues.refused(b"k", 1, &HELD);
+    assert_eq!(turn(&queues, 1), "ask Message", "it was told while it asked");
+    join(&queues, 2);
+    (0..3).for_each(|node| queues.heard_of_release(node, b"k"));
+    queues.leave(b"k", 1, Left::Granted(TTL));
+    assert_eq!(turn(&queues, 2), "wait", "that was of the release before the grant");
+}
+
+#[tokio::test(start_paused = true)]
+async fn who_listens_sleeps_long_and_who_does_not_looks_often() {
+    let queues = held();
+    tokio::time::advance(LISTENING / 3).await;
+    assert_eq!(turn(&queues, 1), "wait");
+    queues.disconnected(0);
+    queues.disconnected(1);
+    queues.disconnected(2);
+    tokio::time::advance(POLLING.1).await;
+    assert_eq!(turn(&queues, 1), "ask Retry");
+    let soon = NotGranted::Held { remaining: Some(Duration::from_millis(3)), contested: false };
+    queues.refused(b"k", 1, &soon);
+    tokio::time::advance(Duration::from_millis(4)).await;
+    assert_eq!(turn(&queues, 1), "ask Expiry");
+    queues.refused(b"k", 1, &HELD);
+    tokio::time::advance(POLLING.1).await;
+    assert_eq!(turn(&queues, 1), "ask Retry", "nobody would tell");
+}
+
+#[tokio::test(start_paused = true)]
+async fn those_who_clashed_do_not_follow_each_others_giving_up() {
+    let queues = held();
+    (0..3).for_each(|node| queues.heard_of_release(node, b"k"));
+    assert_eq!(turn(&queues, 1), "ask Message");
+    queues.refused(b"k", 1, &CLASHED);
+    (0..5).for_each(|node| queues.heard_of_release(node, b"k"));
+    assert_eq!(turn(&queues, 1), "wait");
+    tokio::time::advance(CONTENDING.0).await;
+    assert_eq!(turn(&queues, 1), "ask Retry");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_finds_the_head_unless_it_asks_already() {
+    let queues = held();
+    assert_eq!(next(&queues), Some(1));
+    assert_eq!(turn(&queues, 1), "wait", "it is being handed over");
+    queues.refused(b"k", 1, &HELD);
+    (0..3).for_each(|node| queues.heard_of_release(node, b"k"));
+    assert_eq!(turn(&queues, 1), "ask Message");
+    assert_eq!(next(&queues), None, "its request is before the release");
+    queues.refused(b"k", 1, &HELD);
+    assert_eq!(turn(&queues, 1), "ask Release");
+    assert_eq!(queues.count.load(Ordering::Relaxed), 1);
+    assert!(matches!(queues.next(b"other"), Next::Nobody));
+}
+
+#[tokio::test(start_paused = true)]
+async fn after_some_hand_overs_others_have_their_turn() {
+    let queues = held();
+    for ticket in 1..=2 {
+        join(&queues, ticket + 1);
+        assert_eq!(next(&queues), Some(ticket));
+        queues.heard_of_listeners(b"k", Some(1));
+        queues.leave(b"k", ticket, Left::Granted(TTL));
+    }
+    assert_eq!(next(&queues), None, "two in a row");
+    assert_eq!(turn(&queues, 3), "wait");
+    queues.heard_of_listeners(b"k", Some(1));
+    assert_eq!(turn(&queues, 3), "ask Release", "there are no others");
+    queues.leave(b"k", 3, Left::Granted(TTL));
+    join(&queues, 4);
+    assert_eq!(turn(&queues, 4), "ask");
+    queues.refused(b"k", 4, &HELD);
+    assert_eq!(next(&queues), Some(4));
+    queues.heard_of_listeners(b"k", Some(2));
+    queues.leave(b"k", 4, Left::Granted(TTL));
+    join(&queues, 5);
+    assert_eq!(turn(&queues, 5), "ask");
+    queues.refused(b"k", 5, &HELD);
+    assert_eq!(next(&queues), None, "another proxy listens");
+    queues.heard_of_listeners(b"k", Some(2));
+    assert_eq!(turn(&queues, 5), "wait");
+    tokio::time::advance(2 * OTHERS_TURN).await;
+    assert_eq!(turn(&queues, 5), "ask Retry", "its turn ends");
+}
+
+#[tokio::test(start_paused = true)]
+async fn nodes_tell_only_as_long_as_somebody_waits() {
+    let queues = queues();
+    join(&queues, 1);
+    assert_eq!(turn(&queues, 1), "ask");
+    assert!(!queues.is_listening(), "it may be granted at once");
+    assert!(queues.connected(0).is_empty());
+    queues.refused(b"k", 1, &HELD);
+    assert!(queues.is_listening());
+    assert_eq!(queues.connected(1), [b"k"]);
+    assert_eq!(queues.wishes(0).take(), HashMap::from([(b"k".to_vec(), true)]));
+    queues.leave(b"k", 1, Left::Gone);
+    queues.sweep();
+    assert!(queues.is_listening(), "whoever was here may come back");
+    tokio::time::advance(LINGER).await;
+    queues.sweep();
+    assert!(!queues.is_listening());
+    assert_eq!(queues.wishes(0).take(), HashMap::from([(b"k".to_vec(), false)]));
+    assert!(queues.wishes(4).take().is_empty(), "that node is not connected");
+    join(&queues, 2);
+    queues.leave(b"k", 2, Left::Granted(TTL));
+    assert_eq!(queues.count.load(Ordering::Relaxed), 0, "nobody was told of it");
+}
