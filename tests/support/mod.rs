@@ -17,6 +17,7 @@ use std::{
 };
 
 use lockgate::redis_server::{RedisServer, free_port};
+use rustix::process::{Pid, Signal, kill_process};
 
 /// How long anything may take that should happen at once.
 pub const LIMIT: Duration = Duration::from_secs(30);
@@ -38,6 +39,7 @@ pub struct Setup {
     top: String,
     locks: String,
     node_urls: Option<Vec<String>>,
+    ready: bool,
 }
 
 impl Setup {
@@ -56,6 +58,7 @@ impl Setup {
     /// Something else on this loopback port plays the data node.
     pub fn data_port(mut self, port: u16) -> Setup {
         self.data_port = Some(port);
+        self.ready = false;
         self
     }
 
@@ -75,6 +78,7 @@ impl Setup {
     /// These lock nodes instead of own ones; readiness is not waited for.
     pub fn node_urls(mut self, urls: &[String]) -> Setup {
         self.node_urls = Some(urls.to_vec());
+        self.ready = false;
         self
     }
 
@@ -85,7 +89,6 @@ impl Setup {
             Some(_) => Vec::new(),
             None => (0..self.nodes).map(|_| RedisServer::start(&[]).expect("lock node")).collect(),
         };
-        let wait_for_nodes = self.node_urls.is_none() && self.data_port.is_none();
         let urls = self.node_urls.unwrap_or_else(|| nodes.iter().map(RedisServer::url).collect());
         let (port, admin_port) = (free_port().expect("port"), free_port().expect("port"));
         let data_port = self.data_port.unwrap_or(data.port());
@@ -111,16 +114,18 @@ impl Setup {
             .stderr(log)
             .spawn()
             .expect("lockgate");
-        let mut proxy = Proxy { child, port, admin_port, data, nodes, dir };
+        let (locks, node_urls) = (self.locks, urls);
+        let mut proxy =
+            Proxy { child, port, admin_port, data_port, data, nodes, node_urls, locks, dir };
         eventually("the proxy listens", || {
             let ended = proxy.child.try_wait().expect("status");
             assert!(ended.is_none(), "the proxy ended: {ended:?}\n{}\n{config}", proxy.log());
             // Its own word: somebody else could answer at the port.
             proxy.log().contains("\"listening\"")
         });
-        if wait_for_nodes {
+        if self.ready {
             eventually("the proxy is ready", || proxy.http("/readyz").starts_with("HTTP/1.1 200"));
-            eventually("every node is up", || proxy.nodes_up() == proxy.nodes.len());
+            eventually("every node is up", || proxy.nodes_up() == proxy.node_urls.len());
         }
         proxy
     }
@@ -131,8 +136,11 @@ pub struct Proxy {
     child: Child,
     port: u16,
     admin_port: u16,
+    data_port: u16,
     data: RedisServer,
     nodes: Vec<RedisServer>,
+    node_urls: Vec<String>,
+    locks: String,
     dir: tempfile::TempDir,
 }
 
@@ -151,6 +159,18 @@ impl Proxy {
             top: String::new(),
             locks: String::new(),
             node_urls: None,
+            ready: true,
+        }
+    }
+
+    /// One more proxy in front of the nodes and the data node of `other`, with
+    /// the same limits of locks. Nodes are stopped and looked at through `other`.
+    pub fn beside(other: &Proxy) -> Setup {
+        Setup {
+            data_port: Some(other.data_port),
+            locks: other.locks.clone(),
+            node_urls: Some(other.node_urls.clone()),
+            ..Proxy::with()
         }
     }
 
@@ -196,6 +216,11 @@ impl Proxy {
         (0..self.nodes.len()).filter(exists).count()
     }
 
+    /// What the lock nodes have at this key.
+    pub fn on_nodes(&self, key: &str) -> Vec<Reply> {
+        (0..self.nodes.len()).map(|index| self.node_client(index).cmd(&["GET", key])).collect()
+    }
+
     /// How many lock nodes the proxy sees up.
     pub fn nodes_up(&self) -> usize {
         let metrics = self.http("/metrics");
@@ -225,6 +250,12 @@ impl Proxy {
         samples.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
     }
 
+    /// How many clients stand in line.
+    pub fn waiters(&self) -> usize {
+        // A gauge of whole numbers.
+        self.metric("lockgate_waiters", "").round() as usize
+    }
+
     /// A field of /proc/PID/status in bytes, as VmRSS or VmHWM.
     pub fn memory(&self, field: &str) -> usize {
         let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid())).expect("proc");
@@ -240,8 +271,27 @@ impl Proxy {
 
     /// SIGTERM.
     pub fn terminate(&self) {
-        let pid = rustix::process::Pid::from_child(&self.child);
-        rustix::process::kill_process(pid, rustix::process::Signal::TERM).expect("SIGTERM");
+        self.signal(Signal::TERM);
+    }
+
+    /// SIGSTOP: it keeps its connections and answers nothing.
+    pub fn freeze(&self) {
+        self.signal(Signal::STOP);
+    }
+
+    /// SIGCONT.
+    pub fn thaw(&self) {
+        self.signal(Signal::CONT);
+    }
+
+    /// SIGKILL.
+    pub fn kill(&mut self) {
+        self.signal(Signal::KILL);
+        self.wait();
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).expect("signal");
     }
 
     /// Waits for the process's end.
@@ -438,6 +488,12 @@ impl Client {
     /// Sends FIN.
     pub fn hang_up(&mut self) {
         self.socket().shutdown(Shutdown::Write).expect("FIN");
+    }
+
+    /// Sends RST.
+    pub fn reset(self) {
+        let socket = socket2::SockRef::from(self.socket());
+        socket.set_linger(Some(Duration::ZERO)).expect("linger");
     }
 
     /// Everything that comes until the other side closes; false: by a reset.
