@@ -17,6 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use lockgate::redis_server::RedisServer;
 use support::{Client, Proxy, Reply, encode, eventually, pipeline};
 
 /// What must come at once has come before this, however busy the machine.
@@ -989,5 +990,36 @@ fn sigterm_while_the_nodes_are_asked_leaves_nothing() {
     } else {
         // Granted before it was told to end: a lease goes on.
         assert_held(&first, "k", "a");
+    }
+}
+
+#[test]
+fn nodes_that_refuse_channels_cost_time_only() {
+    let nodes: Vec<RedisServer> = (0..3).map(|_| RedisServer::start(&[]).unwrap()).collect();
+    for node in &nodes {
+        let user = "ACL SETUSER locker on >secret ~* resetchannels -@all +evalsha +script|load \
+                    +get +set +del +pttl +pexpire +select +ping";
+        let words: Vec<&str> = user.split_whitespace().collect();
+        assert_eq!(Client::connect(node.port()).cmd(&words), Reply::ok());
+    }
+    let urls: Vec<String> = nodes
+        .iter()
+        .map(|node| format!("redis://locker:secret@127.0.0.1:{}", node.port()))
+        .collect();
+    let here = Proxy::with().node_urls(&urls).start();
+    eventually("every node is up", || here.nodes_up() == 3);
+    let there = Proxy::beside(&here).start();
+    let mut holder = here.client();
+    holder.cmd(&["LOCK", "k", "h", "PX", "60000"]).grant();
+    let mut next = in_line(&here, &["LOCK", "k", "n", "PX", "60000", "WAIT", "0"]);
+    let mut other = in_line(&there, &["LOCK", "k", "o", "PX", "60000", "WAIT", "0"]);
+    assert_eq!(holder.cmd(&["UNLOCK", "k"]), Reply::Int(1));
+    assert_eq!(next.reply().grant().token, "n");
+    assert_eq!(next.cmd(&["UNLOCK", "k"]), Reply::Int(1));
+    assert_eq!(other.reply().grant().token, "o");
+    assert_eq!(other.cmd(&["UNLOCK", "k"]), Reply::Int(1));
+    for node in &nodes {
+        let mut node = Client::connect(node.port());
+        eventually("released", || node.cmd(&["EXISTS", "lock:k"]) == Reply::Int(0));
     }
 }

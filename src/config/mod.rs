@@ -101,7 +101,7 @@ impl Default for Config {
             listen: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 6380))],
             admin: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 9380))),
             data: RedisUrl::local(6379),
-            connect_timeout: Duration::from_secs(1),
+            connect_timeout: Duration::from_secs(5),
             tcp_keepalive: Duration::from_secs(60),
             maxclients: 10_000,
             barrier_buffer: 1024 * 1024,
