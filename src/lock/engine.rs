@@ -20,8 +20,8 @@ use tokio::{
 };
 
 use super::{
-    Acquire, NoQuorum, NodeStatus, Waiter,
-    holders::{Holders, Known},
+    Acquire, LockStatus, NoQuorum, NodeStatus, Waiter,
+    holders::{Holders, Known, Shown},
     node::Node,
     operation::{Kind, Missing, Operation, Vote},
     queue::{Next, Queues},
@@ -190,6 +190,28 @@ impl Engine {
     /// Every node as seen now, in the order of the configuration.
     pub fn status(&self) -> Vec<NodeStatus> {
         self.nodes.iter().map(|node| node.status()).collect()
+    }
+
+    /// Shows every lock that was granted here and is held now, until `visit` says
+    /// false.
+    pub fn locks(&self, visit: &mut dyn FnMut(&LockStatus) -> bool) {
+        self.holders.visit(&mut |key, shown| visit(&self.lock_status(key, shown)));
+    }
+
+    /// Shows one of them.
+    pub fn lock(&self, key: &[u8]) -> Option<LockStatus> {
+        self.holders.show(key).map(|shown| self.lock_status(key, shown))
+    }
+
+    fn lock_status(&self, key: &[u8], shown: Shown) -> LockStatus {
+        LockStatus {
+            key: key.to_vec(),
+            fence: shown.fence,
+            session: shown.is_session_lock,
+            held_for: shown.held_for,
+            remaining: shown.remaining,
+            waiters: self.queues.waiting(key),
+        }
     }
 
     /// How many nodes must be up for a lock to be granted.

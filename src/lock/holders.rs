@@ -13,11 +13,19 @@ use super::watchdog::Watch;
 
 /// Those whose TTL has run out are looked for once there are twice as many as
 /// were left the last time, and at least so many.
-const SWEEP: usize = 1024;
+const SWEEP: usize = 64;
+
+/// Parts of the map, so that who looks at all of it stops nobody for long.
+const SHARDS: usize = 64;
 
 /// Holders of locks, by key.
-#[derive(Default)]
-pub(super) struct Holders(Mutex<Map>);
+pub(super) struct Holders(Vec<Mutex<Map>>);
+
+impl Default for Holders {
+    fn default() -> Holders {
+        Holders((0..SHARDS).map(|_| Mutex::default()).collect())
+    }
+}
 
 #[derive(Default)]
 struct Map {
@@ -34,6 +42,25 @@ struct Holder {
     until: Instant,
     /// Of a session lock.
     watch: Option<Arc<Watch>>,
+}
+
+/// What may be told of a holder.
+pub(super) struct Shown {
+    pub(super) fence: u64,
+    pub(super) is_session_lock: bool,
+    pub(super) held_for: Duration,
+    pub(super) remaining: Duration,
+}
+
+impl Holder {
+    fn shown(&self, now: Instant) -> Shown {
+        Shown {
+            fence: self.fence,
+            is_session_lock: self.watch.is_some(),
+            held_for: now - self.since,
+            remaining: self.until - now,
+        }
+    }
 }
 
 /// Who holds a lock that is to be released.
@@ -58,7 +85,7 @@ impl Holders {
         until: Instant,
     ) -> Option<Arc<Watch>> {
         let now = Instant::now();
-        let mut map = self.lock();
+        let mut map = self.lock(key);
         if let Some(holder) = map.by_key.get_mut(key) {
             if holder.token == token {
                 (holder.fence, holder.until) = (fence, until);
@@ -78,7 +105,7 @@ impl Holders {
 
     /// Notes a renewal.
     pub(super) fn renewed(&self, key: &[u8], token: &[u8], until: Instant) {
-        if let Some(holder) = self.lock().by_key.get_mut(key)
+        if let Some(holder) = self.lock(key).by_key.get_mut(key)
             && holder.token == token
         {
             holder.until = until;
@@ -87,7 +114,7 @@ impl Holders {
 
     /// Notes that the holder is watched over.
     pub(super) fn watch(&self, key: &[u8], token: &[u8], watch: Arc<Watch>) {
-        if let Some(holder) = self.lock().by_key.get_mut(key)
+        if let Some(holder) = self.lock(key).by_key.get_mut(key)
             && holder.token == token
         {
             holder.watch = Some(watch);
@@ -101,7 +128,7 @@ impl Holders {
         token: &[u8],
     ) -> (Known, Option<Arc<Watch>>, Option<Duration>) {
         let now = Instant::now();
-        let mut map = self.lock();
+        let mut map = self.lock(key);
         match map.by_key.get(key) {
             None => (Known::Nothing, None, None),
             Some(holder) if holder.token != token && holder.until > now => {
@@ -118,14 +145,91 @@ impl Holders {
 
     /// Whether `token` has the lock, as far as is known.
     pub(super) fn has(&self, key: &[u8], token: &[u8]) -> bool {
-        self.lock()
+        self.lock(key)
             .by_key
             .get(key)
             .is_some_and(|holder| holder.token == token && holder.until > Instant::now())
     }
 
+    /// Shows every lock that is held now, until `visit` says false.
+    pub(super) fn visit(&self, visit: &mut dyn FnMut(&[u8], Shown) -> bool) {
+        let now = Instant::now();
+        for shard in &self.0 {
+            let map = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            for (key, holder) in map.by_key.iter().filter(|(_, holder)| holder.until > now) {
+                if !visit(key, holder.shown(now)) {
+                    return;
+                }
+            }
+        }
+    }
+
+    /// Shows one lock, if it is held now.
+    pub(super) fn show(&self, key: &[u8]) -> Option<Shown> {
+        let now = Instant::now();
+        let map = self.lock(key);
+        map.by_key.get(key).filter(|holder| holder.until > now).map(|holder| holder.shown(now))
+    }
+
     /// Nothing panics while it holds the lock.
-    fn lock(&self) -> MutexGuard<'_, Map> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self, key: &[u8]) -> MutexGuard<'_, Map> {
+        // Only has to spread them; who makes keys meet gains nothing.
+        let sum = key
+            .iter()
+            .fold(0_usize, |sum, byte| sum.wrapping_mul(31).wrapping_add(usize::from(*byte)));
+        self.0[sum % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn after(secs: u64) -> Instant {
+        Instant::now() + Duration::from_secs(secs)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_holder_is_who_was_granted_last_until_its_time_is_up() {
+        let holders = Holders::default();
+        holders.granted(b"k", b"a", 1, after(10));
+        assert!(holders.has(b"k", b"a") && !holders.has(b"k", b"b"));
+        assert_eq!(holders.release(b"k", b"b").0, Known::Another);
+        tokio::time::advance(Duration::from_secs(4)).await;
+        holders.granted(b"k", b"a", 2, after(10));
+        let shown = holders.show(b"k").unwrap();
+        assert_eq!((shown.fence, shown.held_for), (2, Duration::from_secs(4)));
+        holders.renewed(b"k", b"b", after(60));
+        holders.renewed(b"k", b"a", after(20));
+        tokio::time::advance(Duration::from_secs(19)).await;
+        assert!(holders.has(b"k", b"a"));
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(!holders.has(b"k", b"a") && holders.show(b"k").is_none());
+        assert_eq!(holders.release(b"k", b"b").0, Known::Nothing, "that one's time is up");
+        holders.granted(b"k", b"b", 3, after(10));
+        let (known, _, held) = holders.release(b"k", b"b");
+        assert_eq!((known, held), (Known::This, Some(Duration::ZERO)));
+        assert_eq!(holders.release(b"k", b"b").0, Known::Nothing);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_nobody_gives_back_takes_no_memory_for_ever() {
+        let holders = Holders::default();
+        for round in 0..50_u64 {
+            for n in 0..1000_u64 {
+                holders.granted(format!("{round} {n}").as_bytes(), b"t", n, after(1));
+            }
+            tokio::time::advance(Duration::from_secs(2)).await;
+        }
+        let kept: usize = holders.0.iter().map(|shard| shard.lock().unwrap().by_key.len()).sum();
+        assert!(kept <= SHARDS * SWEEP, "{kept}");
+        let mut seen = 0;
+        holders.granted(b"k", b"t", 1, after(1));
+        holders.visit(&mut |key, _| {
+            seen += 1;
+            assert_eq!(key, b"k");
+            true
+        });
+        assert_eq!(seen, 1);
     }
 }

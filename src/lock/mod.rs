@@ -108,3 +108,21 @@ pub struct NodeStatus {
     /// Why it is not up.
     pub reason: Option<String>,
 }
+
+/// One lock that was granted through this proxy, for operators. Without its token,
+/// which is all it takes to release it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockStatus {
+    /// Its key on the nodes.
+    pub key: Vec<u8>,
+    /// That of the last grant.
+    pub fence: u64,
+    /// A session lock; otherwise a lease.
+    pub session: bool,
+    /// Since the grant.
+    pub held_for: Duration,
+    /// Until it ends if nobody renews it.
+    pub remaining: Duration,
+    /// Clients of this proxy that wait for it.
+    pub waiters: usize,
+}

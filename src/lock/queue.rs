@@ -384,6 +384,11 @@ impl Queues {
         }
     }
 
+    /// How many wait for `key`.
+    pub(super) fn waiting(&self, key: &[u8]) -> usize {
+        self.lock().get(key).map_or(0, |queue| queue.seats.len())
+    }
+
     /// What the subscription to a node has to do.
     pub(super) fn wishes(&self, node: usize) -> Arc<Wishes> {
         self.wishes[node].clone()
