@@ -19,6 +19,7 @@ impl Session {
         self.note_losses(cx)
     }
 
+    #[cold]
     fn note_losses(&mut self, cx: &mut Context<'_>) -> Result<(), CloseReason> {
         let all = self.losses.as_ref().map(|losses| losses.take()).unwrap_or_default();
         let prefix = self.shared.locks.prefix.len();
@@ -62,7 +63,12 @@ impl Session {
     /// Writes pushes between two frames.
     #[inline]
     pub(super) fn push_losses(&mut self, cx: &mut Context<'_>) -> Step {
-        if self.pushes.is_empty() || !self.replies.between_frames() || self.relay {
+        if self.pushes.is_empty() { Ok(false) } else { self.push_between_frames(cx) }
+    }
+
+    #[cold]
+    fn push_between_frames(&mut self, cx: &mut Context<'_>) -> Step {
+        if !self.replies.between_frames() || self.relay {
             return Ok(false);
         }
         let pushes = std::mem::take(&mut self.pushes);

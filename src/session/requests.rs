@@ -130,6 +130,7 @@ impl Session {
     /// Forwards the commands in `bytes` up to the first that must wait.
     fn scan(&mut self, cx: &mut Context<'_>, bytes: &[u8]) {
         let (mut from, mut pos, mut others) = (0, 0, 0);
+        let lost = self.lost.is_some();
         // Bytes from here on are kept back.
         let keep = loop {
             if self.relay {
@@ -174,9 +175,8 @@ impl Session {
                         from = at;
                         break at;
                     }
-                    if self.lost.is_some() && name != Name::Blank && self.pass_next.is_none() {
-                        self.dropping = Some(Dropping::Lost);
-                        self.forward(cx, &bytes[from..at]);
+                    if lost && name != Name::Blank && self.pass_next.is_none() {
+                        self.drop_for_the_news(cx, &bytes[from..at]);
                         from = at;
                         continue;
                     }
@@ -214,6 +214,14 @@ impl Session {
         }
     }
 
+    /// Begins to drop a command, because the client must first be told that its
+    /// lock is lost. What stands before it is forwarded.
+    #[cold]
+    fn drop_for_the_news(&mut self, cx: &mut Context<'_>, before: &[u8]) {
+        self.dropping = Some(Dropping::Lost);
+        self.forward(cx, before);
+    }
+
     /// Begins a command of ours if all of it is there. False: it is to be dropped.
     fn intercept(&mut self, own: Own, arguments: usize, bytes: &[u8]) -> bool {
         let locks = &self.shared.locks;
@@ -231,8 +239,17 @@ impl Session {
 
     /// The last byte of a command being dropped has been seen: answers it.
     /// False: none was being dropped.
+    #[inline]
     fn answer_dropped(&mut self) -> bool {
-        let Some(dropping) = self.dropping.take() else { return false };
+        match self.dropping.take() {
+            Some(dropping) => self.answer_instead(dropping),
+            None => return false,
+        }
+        true
+    }
+
+    #[cold]
+    fn answer_instead(&mut self, dropping: Dropping) {
         self.wait(match dropping {
             Dropping::Lost => Barrier::lost(),
             Dropping::TooLong { own, words } => {
@@ -244,7 +261,6 @@ impl Session {
                 Barrier::refused(own, error)
             }
         });
-        true
     }
 
     /// Whether this command may only be sent once every earlier reply is in:
