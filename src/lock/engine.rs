@@ -163,10 +163,14 @@ impl Engine {
             Known::This | Known::Nothing => self.queues.next(key),
         };
         let operation = match next {
-            Next::Nobody => {
+            Next::Nobody | Next::Others => {
                 let request = scripts::release(key, token, self.who.as_bytes());
                 let operation = self.operation(Kind::Release, key, token, self.max_ttl, request);
-                self.submit(operation)
+                let operation = self.submit(operation);
+                if known != Known::Another {
+                    self.queues.released(key, &next);
+                }
+                operation
             }
             Next::HandTo { ticket, token: next, ttl } => {
                 let (acquire, operation) = Acquire::hand_over(self, token, key, &next, ttl);

@@ -115,8 +115,10 @@ pub(super) enum Turn {
 
 /// Who is next when a lock is released.
 pub(super) enum Next {
-    /// Nobody here, or it is the turn of others.
+    /// Nobody here, or a head that asks the nodes already.
     Nobody,
+    /// Another proxy's clients.
+    Others,
     /// The head of the queue.
     HandTo { ticket: u64, token: Vec<u8>, ttl: Duration },
 }
@@ -273,28 +275,39 @@ impl Queues {
         }
         let mut queues = self.lock();
         let Some(queue) = queues.get_mut(key) else { return Next::Nobody };
-        let Some(head) = queue.seats.front_mut() else { return Next::Nobody };
+        let Some(head) = queue.seats.front() else { return Next::Nobody };
         if queue.asking {
-            // Its request is on its way before the release.
-            queue.woken = Some(WakeUp::Release);
             return Next::Nobody;
         }
         if queue.others || queue.handovers >= self.max_handovers {
-            let waker = head.waker.take();
             queue.handovers = 0;
-            queue.woken = None;
-            queue.next_try = Instant::now() + jittered(2 * OTHERS_TURN);
-            queue.reason = Some(WakeUp::Retry);
-            drop(queues);
-            if let Some(waker) = waker {
-                waker.wake();
-            }
-            return Next::Nobody;
+            return Next::Others;
         }
         queue.asking = true;
         queue.handovers += 1;
         queue.heard = 0;
         Next::HandTo { ticket: head.ticket, token: head.token.clone(), ttl: head.ttl }
+    }
+
+    /// The release is on its way to every node, before whatever is asked from now
+    /// on. What the head has asked for may have come too early.
+    pub(super) fn released(&self, key: &[u8], next: &Next) {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let mut queues = self.lock();
+        let Some(queue) = queues.get_mut(key).filter(|queue| !queue.seats.is_empty()) else {
+            return;
+        };
+        if !matches!(next, Next::Others) || queue.asking {
+            return queue.wake(WakeUp::Release);
+        }
+        queue.woken = None;
+        queue.next_try = Instant::now() + jittered(2 * OTHERS_TURN);
+        queue.reason = Some(WakeUp::Retry);
+        if let Some(waker) = queue.seats.front_mut().and_then(|head| head.waker.take()) {
+            waker.wake();
+        }
     }
 
     /// Gives the head what [`Queues::next`] has promised; gives it back where that

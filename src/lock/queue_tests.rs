@@ -32,11 +32,14 @@ fn turn(queues: &Queues, ticket: u64) -> String {
     }
 }
 
-/// Who gets the lock that is about to be released.
+/// Who gets the lock; none: it is released.
 fn next(queues: &Queues) -> Option<u64> {
     match queues.next(b"k") {
-        Next::Nobody => None,
         Next::HandTo { ticket, .. } => Some(ticket),
+        nobody => {
+            queues.released(b"k", &nobody);
+            None
+        }
     }
 }
 
@@ -159,6 +162,39 @@ async fn a_release_finds_the_head_unless_it_asks_already() {
     assert_eq!(turn(&queues, 1), "ask Release");
     assert_eq!(queues.count.load(Ordering::Relaxed), 1);
     assert!(matches!(queues.next(b"other"), Next::Nobody));
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_was_asked_before_the_release_is_asked_again() {
+    let queues = held();
+    (0..3).for_each(|node| queues.heard_of_release(node, b"k"));
+    assert_eq!(turn(&queues, 1), "ask Message");
+    let busy = queues.next(b"k");
+    assert!(matches!(busy, Next::Nobody), "it is asking");
+    queues.refused(b"k", 1, &HELD);
+    assert_eq!(turn(&queues, 1), "wait", "the release is not yet on its way");
+    queues.released(b"k", &busy);
+    assert_eq!(turn(&queues, 1), "ask Release");
+    queues.leave(b"k", 1, Left::Gone);
+    // Whoever comes between the two asks too early as well.
+    let nobody = queues.next(b"k");
+    join(&queues, 2);
+    assert_eq!(turn(&queues, 2), "ask");
+    queues.released(b"k", &nobody);
+    queues.refused(b"k", 2, &HELD);
+    assert_eq!(turn(&queues, 2), "ask Release");
+    // Nor may a request in the turn of others go under.
+    queues.refused(b"k", 2, &HELD);
+    assert_eq!(next(&queues), Some(2));
+    queues.heard_of_listeners(b"k", Some(2));
+    queues.refused(b"k", 2, &HELD);
+    let others = queues.next(b"k");
+    assert!(matches!(others, Next::Others));
+    (0..3).for_each(|node| queues.heard_of_release(node, b"k"));
+    assert_eq!(turn(&queues, 2), "ask Message");
+    queues.released(b"k", &others);
+    queues.refused(b"k", 2, &HELD);
+    assert_eq!(turn(&queues, 2), "ask Release");
 }
 
 #[tokio::test(start_paused = true)]
