@@ -174,8 +174,12 @@ impl Engine {
             }
             Next::HandTo { ticket, token: next, ttl } => {
                 let (acquire, operation) = Acquire::hand_over(self, token, key, &next, ttl);
-                // Where that waiter has left meanwhile, this undoes it.
-                drop(self.queues.hand(key, ticket, acquire));
+                if let Some(unwanted) = self.queues.hand(key, ticket, acquire) {
+                    // That waiter has left meanwhile: this undoes it, and whoever
+                    // has asked since has asked too early.
+                    drop(unwanted);
+                    self.queues.released(key, &Next::Nobody);
+                }
                 operation
             }
         };
