@@ -21,7 +21,7 @@ use std::{
 };
 
 use lockgate::redis_server::RedisServer;
-use support::{Client, Proxy, Reply, encode, eventually, pipeline};
+use support::{Client, LIMIT, Proxy, Reply, encode, eventually, pipeline};
 
 /// What must come at once has come before this, however busy the machine.
 const SOON: Duration = Duration::from_secs(5);
@@ -137,6 +137,7 @@ fn contend(proxies: &[&Proxy], key: &str, clients: usize, rounds: usize) -> Cont
         let mut client = proxy.client();
         let (mut share, mut slowest) = (0, Duration::ZERO);
         while granted.load(Ordering::SeqCst) < rounds {
+            assert!(begun.elapsed() < 4 * LIMIT, "{granted:?} of {rounds} granted");
             let asked = Instant::now();
             let reply = client.cmd(&["LOCK", key, "PX", "5000", "WAIT", "20000"]);
             slowest = slowest.max(asked.elapsed());
@@ -244,6 +245,7 @@ fn a_lock_passed_around_between_three_proxies_forgets_nobody() {
     let contest = contend(&[&first, &others[0], &others[1]], "k", 4, 1500);
     assert_eq!((contest.timed_out, contest.stalls < 3), (0, true), "{}", contest.stalls);
     assert!(contest.shares.iter().all(|share| *share >= 150), "{:?}", contest.shares);
+    assert!(first.metric("lockgate_wakeups_total", "message") > 0.0, "they tell each other");
 }
 
 #[test]
@@ -287,6 +289,34 @@ fn subscriptions_killed_again_and_again_cost_time_only() {
     });
     println!("subscriptions killed: {killed:?}");
     assert!(killed.into_inner() > 0);
+}
+
+#[test]
+fn a_release_through_another_proxy_is_told_at_once() {
+    let first = Proxy::with().nodes(3).start();
+    let second = Proxy::beside(&first).start();
+    let session: &[&str] = &["LOCK", "k"];
+    let lease: &[&str] = &["LOCK", "k", "PX", "60000"];
+    let subscribed = |node| {
+        let numsub = &["PUBSUB", "NUMSUB", "lockgate:free:lock:k"];
+        matches!(first.node_client(node).cmd(numsub), Reply::Array(all) if all[1] == Reply::Int(1))
+    };
+    for round in 0..20 {
+        let mut holder = first.client();
+        holder.cmd(if round % 2 == 0 { session } else { lease }).grant();
+        let mut next = in_line(&second, &["LOCK", "k", "PX", "60000", "WAIT", "0"]);
+        eventually("all will tell", || (0..3).all(subscribed));
+        if round % 2 == 0 {
+            holder.reset();
+        } else {
+            assert_eq!(holder.cmd(&["UNLOCK", "k"]), Reply::Int(1));
+        }
+        next.reply().grant();
+        assert_eq!(next.cmd(&["UNLOCK", "k"]), Reply::Int(1));
+    }
+    // It looks for itself too, and may have been about to.
+    let told = second.metric("lockgate_wakeups_total", "message");
+    assert!(told >= 10.0, "{told} of 20");
 }
 
 #[test]
