@@ -49,10 +49,15 @@ fn leave(mut client: Client, reset: bool) -> Option<Client> {
     Some(client)
 }
 
-/// Every node has this token, and another client gets nothing.
+/// A quorum of nodes has this token and none another, and another client gets nothing.
 fn assert_held(proxy: &Proxy, key: &str, token: &str) {
-    let stored = proxy.on_nodes(&format!("lock:{key}"));
-    assert!(stored.iter().all(|value| *value == Reply::bulk(token)), "{token}: {stored:?}");
+    // A node where the lease before ran out a little later than elsewhere has none.
+    eventually("a quorum has it", || {
+        let stored = proxy.on_nodes(&format!("lock:{key}"));
+        let (holds, free) = (Reply::bulk(token), Reply::NullBulk);
+        let count = stored.iter().filter(|value| **value == holds).count();
+        count > stored.len() / 2 && stored.iter().all(|value| *value == holds || *value == free)
+    });
     assert_eq!(proxy.client().cmd(&["LOCK", key, "PX", "1000"]), Reply::NullArray);
 }
 

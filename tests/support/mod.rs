@@ -93,7 +93,7 @@ impl Setup {
         let (port, admin_port) = (free_port().expect("port"), free_port().expect("port"));
         let data_port = self.data_port.unwrap_or(data.port());
         // Patient nodes, unless the test is about time: the machine may be busy.
-        let patience = if self.locks.contains("node_") { "" } else { "  node_timeout: 1s\n" };
+        let patience = if self.locks.contains("node_") { "" } else { "  node_timeout: 2s\n" };
         let list: String = urls.iter().map(|url| format!("    - {url}\n")).collect();
         let config = format!(
             "listen: 127.0.0.1:{port}\nadmin: 127.0.0.1:{admin_port}\n\
