@@ -335,6 +335,8 @@ pub struct Metrics {
     pub commands_unlock: Counter,
     /// RENEWs.
     pub commands_renew: Counter,
+    /// LOCKGATE, and COMMAND about commands of ours.
+    pub commands_lockgate: Counter,
     /// Commands forwarded.
     pub commands_other: Counter,
     /// Requests that Redis refuses to parse.
@@ -369,6 +371,7 @@ impl Metrics {
             commands_lock: commands("lock"),
             commands_unlock: commands("unlock"),
             commands_renew: commands("renew"),
+            commands_lockgate: commands("lockgate"),
             commands_other: commands("other"),
             protocol_errors: counter!("lockgate_protocol_errors_total"),
             barrier_waits: counter!("lockgate_barrier_waits_total"),

@@ -18,7 +18,7 @@ use anyhow::Context as _;
 use tokio::{
     io::AsyncWriteExt,
     net::{TcpListener, TcpSocket, TcpStream},
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
@@ -74,6 +74,8 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<
         metrics,
         locks: config.locks.clone(),
         barrier_buffer: config.barrier_buffer,
+        started: Instant::now(),
+        listen: config.listen.clone(),
         draining: AtomicBool::new(false),
         drain: drain.clone(),
         abort: abort.clone(),

@@ -1,6 +1,13 @@
 //! Our own commands: from words to a typed [`Request`], in Redis's grammar and wording.
 //!
 //! Knows nothing of connections or of how a lock is taken.
+//!
+//! - [`operator`]: LOCKGATE, and what libraries ask of our commands.
+//! - [`docs`]: what they are told; [`glob`]: which keys an operator means.
+
+pub mod docs;
+pub mod glob;
+pub mod operator;
 
 use std::time::Duration;
 
@@ -78,6 +85,12 @@ pub enum BadRequest {
     /// So much longer that it was not even kept.
     #[error("ERR key or token is too long (locks.max_key, locks.max_token)")]
     TooLong,
+    /// An unknown subcommand.
+    #[error("ERR unknown subcommand '{0}'. Try LOCKGATE HELP.")]
+    Subcommand(String),
+    /// A subcommand with too few or too many words.
+    #[error("ERR wrong number of arguments for 'lockgate|{0}' command")]
+    SubcommandArity(String),
     /// A session lock more than a connection can keep.
     #[error("ERR too many session locks on this connection, it can keep {0} locks")]
     TooManySessionLocks(usize),
@@ -101,6 +114,8 @@ pub fn name(own: Own) -> &'static str {
         Own::Lock => "lock",
         Own::Unlock => "unlock",
         Own::Renew => "renew",
+        Own::Lockgate => "lockgate",
+        Own::Command => "command",
     }
 }
 
@@ -111,7 +126,7 @@ pub fn name(own: Own) -> &'static str {
 /// [`BadRequest::Arity`], or [`BadRequest::Syntax`] where options are too many.
 pub fn check_arity(own: Own, words: usize) -> Result<(), BadRequest> {
     let too_many = match own {
-        Own::Lock | Own::Renew => false,
+        Own::Lock | Own::Renew | Own::Lockgate | Own::Command => false,
         Own::Unlock => words > 3,
     };
     if words < 2 || too_many { Err(BadRequest::Arity(own)) } else { Ok(()) }
@@ -122,7 +137,7 @@ pub fn full_key(key: &[u8], config: &LocksConfig) -> Vec<u8> {
     [config.prefix.as_bytes(), key].concat()
 }
 
-/// Reads the words behind the name, whose number [`check_arity`] has approved.
+/// Reads the words behind LOCK, UNLOCK or RENEW, whose number [`check_arity`] has approved.
 ///
 /// # Errors
 /// The first thing that is wrong with them.
@@ -163,6 +178,7 @@ pub fn parse(own: Own, words: &[Vec<u8>], config: &LocksConfig) -> Result<Reques
         Own::Lock => Request::Lock { key, token, ttl, wait },
         Own::Unlock => Request::Unlock { key, token },
         Own::Renew => Request::Renew { key, token, ttl },
+        Own::Lockgate | Own::Command => return Err(BadRequest::Syntax),
     })
 }
 

@@ -20,8 +20,8 @@ use tokio::{
 };
 
 use super::{
-    Acquire, LockStatus, NoQuorum, NodeStatus, Waiter,
-    holders::{Holders, Known, Shown},
+    Acquire, Counts, LockStatus, NoQuorum, NodeStatus, Waiter,
+    holders::{Holders, Known},
     node::Node,
     operation::{Kind, Missing, Operation, Vote},
     queue::{Next, Queues},
@@ -200,26 +200,34 @@ impl Engine {
         self.nodes.iter().map(|node| node.status()).collect()
     }
 
-    /// Shows every lock that was granted here and is held now, until `visit` says
-    /// false.
-    pub fn locks(&self, visit: &mut dyn FnMut(&LockStatus) -> bool) {
-        self.holders.visit(&mut |key, shown| visit(&self.lock_status(key, shown)));
+    /// Shows the key of every lock that was granted here and is held now, until
+    /// `visit` says false.
+    pub fn locks(&self, visit: &mut dyn FnMut(&[u8]) -> bool) {
+        self.holders.visit(&mut |key, _| visit(key));
     }
 
-    /// Shows one of them.
+    /// Tells of one of them.
     pub fn lock(&self, key: &[u8]) -> Option<LockStatus> {
-        self.holders.show(key).map(|shown| self.lock_status(key, shown))
-    }
-
-    fn lock_status(&self, key: &[u8], shown: Shown) -> LockStatus {
-        LockStatus {
+        let shown = self.holders.show(key)?;
+        Some(LockStatus {
             key: key.to_vec(),
             fence: shown.fence,
             session: shown.is_session_lock,
             held_for: shown.held_for,
             remaining: shown.remaining,
             waiters: self.queues.waiting(key),
-        }
+        })
+    }
+
+    /// How many locks are held through this proxy, and how many clients wait.
+    pub fn counts(&self) -> Counts {
+        let mut counts = Counts { waiters: self.queues.all_waiting(), ..Counts::default() };
+        self.holders.visit(&mut |_, shown| {
+            counts.held += 1;
+            counts.session_locks += usize::from(shown.is_session_lock);
+            true
+        });
+        counts
     }
 
     /// How many nodes must be up for a lock to be granted.

@@ -126,3 +126,14 @@ pub struct LockStatus {
     /// Clients of this proxy that wait for it.
     pub waiters: usize,
 }
+
+/// Locks and waiters of this proxy.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub struct Counts {
+    /// Locks granted here and held now.
+    pub held: usize,
+    /// Those of them that are session locks.
+    pub session_locks: usize,
+    /// Clients that wait in line.
+    pub waiters: usize,
+}

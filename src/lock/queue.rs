@@ -402,6 +402,11 @@ impl Queues {
         self.lock().get(key).map_or(0, |queue| queue.seats.len())
     }
 
+    /// How many wait for anything.
+    pub(super) fn all_waiting(&self) -> usize {
+        self.lock().values().map(|queue| queue.seats.len()).sum()
+    }
+
     /// What the subscription to a node has to do.
     pub(super) fn wishes(&self, node: usize) -> Arc<Wishes> {
         self.wishes[node].clone()

@@ -32,6 +32,28 @@ pub fn array(out: &mut Vec<u8>, length: usize) {
     head(out, b'*', length as i64);
 }
 
+/// Appends a status. It must not contain line ends.
+pub fn simple(out: &mut Vec<u8>, text: &str) {
+    out.push(b'+');
+    out.extend_from_slice(text.as_bytes());
+    out.extend_from_slice(b"\r\n");
+}
+
+/// Appends the head of a map of `length` fields: an array of twice as many in RESP2.
+pub fn map(out: &mut Vec<u8>, length: usize, resp3: bool) {
+    if resp3 { head(out, b'%', length as i64) } else { array(out, 2 * length) }
+}
+
+/// Appends the head of a set of `length` elements: an array in RESP2.
+pub fn set(out: &mut Vec<u8>, length: usize, resp3: bool) {
+    head(out, if resp3 { b'~' } else { b'*' }, length as i64);
+}
+
+/// Appends null where a map could stand.
+pub fn null(out: &mut Vec<u8>, resp3: bool) {
+    out.extend_from_slice(if resp3 { b"_\r\n" } else { b"$-1\r\n" });
+}
+
 /// Appends the head of a push of `length` elements; RESP3 alone has them.
 pub fn push(out: &mut Vec<u8>, length: usize) {
     head(out, b'>', length as i64);

@@ -47,7 +47,7 @@ pub enum ReplyMode {
 /// A command's name, as far as a rule of ours depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Name {
-    /// LOCK, UNLOCK or RENEW.
+    /// One that the proxy may answer.
     Own(Own),
     /// An empty line, `*0` or `*-1`: no command at all, and no reply.
     Blank,
@@ -92,6 +92,18 @@ pub enum Own {
     Unlock,
     /// RENEW.
     Renew,
+    /// LOCKGATE.
+    Lockgate,
+    /// COMMAND INFO or DOCS about one of these.
+    Command,
+}
+
+/// The command of ours that is called so, in any case.
+pub fn own_by_name(name: &[u8]) -> Option<Own> {
+    match name_of(name) {
+        Known::Name(Name::Own(own)) => Some(own),
+        _ => None,
+    }
 }
 
 /// What the scanner found.
@@ -277,10 +289,12 @@ impl RequestScanner {
             let Some(text) = here.get(at..at + length as usize) else { return Next::Undecided };
             name = match name_of(text) {
                 Known::Name(name) => name,
-                Known::Client => match client_rule(here, at + length as usize + 2, arguments) {
-                    Some(name) => name,
-                    None => return Next::Undecided,
-                },
+                Known::Container(rule) => {
+                    match container_rule(rule, here, at + length as usize + 2, arguments) {
+                        Some(name) => name,
+                        None => return Next::Undecided,
+                    }
+                }
             };
         }
         self.phase = Phase::Value { bytes: length + 2, left: arguments - 1 };
@@ -361,8 +375,8 @@ fn inline_rule(
     let words = 1 + usize::from(second.is_some()) + usize::from(third.is_some()) + more;
     let name = match name_of(first) {
         Known::Name(name) => name,
-        Known::Client => match (second, third) {
-            (Some(sub), Some(argument)) if words == 3 => client_name(sub, argument),
+        Known::Container(rule) => match (second, third) {
+            (Some(sub), Some(argument)) => rule(sub, argument, words),
             _ => Name::Other,
         },
     };
@@ -371,8 +385,8 @@ fn inline_rule(
 
 enum Known {
     Name(Name),
-    /// CLIENT: its next two words decide.
-    Client,
+    /// Its next two words decide, and how many there are.
+    Container(fn(&[u8], &[u8], usize) -> Name),
 }
 
 #[inline]
@@ -392,7 +406,9 @@ fn name_of(text: &[u8]) -> Known {
         (11, Some(b'U')) if is("UNSUBSCRIBE") => Name::Unsubscribe(Channels::Plain),
         (12, Some(b'P')) if is("PUNSUBSCRIBE") => Name::Unsubscribe(Channels::Pattern),
         (12, Some(b'S')) if is("SUNSUBSCRIBE") => Name::Unsubscribe(Channels::Shard),
-        (6, Some(b'C')) if is("CLIENT") => return Known::Client,
+        (6, Some(b'C')) if is("CLIENT") => return Known::Container(client_name),
+        (7, Some(b'C')) if is("COMMAND") => return Known::Container(command_name),
+        (8, Some(b'L')) if is("LOCKGATE") => Name::Own(Own::Lockgate),
         (6, Some(b'A')) if is("ASKING") => Name::NextOnly,
         (4, Some(b'A')) if is("AUTH") => Name::Auth,
         (5, Some(b'H')) if is("HELLO") => Name::Hello,
@@ -407,7 +423,16 @@ fn name_of(text: &[u8]) -> Known {
     Known::Name(name)
 }
 
-fn client_name(sub: &[u8], argument: &[u8]) -> Name {
+/// COMMAND is ours only where it may be about commands of ours alone.
+fn command_name(sub: &[u8], argument: &[u8], _: usize) -> Name {
+    let asks = sub.eq_ignore_ascii_case(b"INFO") || sub.eq_ignore_ascii_case(b"DOCS");
+    if asks && own_by_name(argument).is_some() { Name::Own(Own::Command) } else { Name::Other }
+}
+
+fn client_name(sub: &[u8], argument: &[u8], words: usize) -> Name {
+    if words != 3 {
+        return Name::Other;
+    }
     if sub.eq_ignore_ascii_case(b"CACHING") {
         return Name::NextOnly;
     }
@@ -422,10 +447,15 @@ fn client_name(sub: &[u8], argument: &[u8]) -> Name {
     }
 }
 
-/// The rule for CLIENT by its second and third word, which begin at `at`; none while undecided.
-fn client_rule(here: &[u8], at: usize, arguments: usize) -> Option<Name> {
-    const LONGEST: usize = 7; // CACHING
-    if arguments != 3 {
+/// What a rule says to the second and third word, which begin at `at`; none while undecided.
+fn container_rule(
+    rule: fn(&[u8], &[u8], usize) -> Name,
+    here: &[u8],
+    at: usize,
+    arguments: usize,
+) -> Option<Name> {
+    const LONGEST: usize = 8; // LOCKGATE
+    if arguments < 3 {
         return Some(Name::Other);
     }
     let mut at = at;
@@ -442,7 +472,7 @@ fn client_rule(here: &[u8], at: usize, arguments: usize) -> Option<Name> {
             Line::Number { .. } | Line::Bad => return Some(Name::Other),
         }
     }
-    Some(client_name(words[0], words[1]))
+    Some(rule(words[0], words[1], arguments))
 }
 
 /// The words of one command of ours.

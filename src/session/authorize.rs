@@ -62,6 +62,12 @@ pub fn probe(out: &mut Vec<u8>, key: &[u8]) {
     encode::command(out, &[b"SET", key, b"x", b"NX", b"XX"]);
 }
 
+/// Appends the probe for LOCKGATE: who may ask Redis for INFO may ask us. The
+/// section is none that Redis has, so that it says nothing.
+pub fn probe_operator(out: &mut Vec<u8>) {
+    encode::command(out, &[b"INFO", b"lockgate"]);
+}
+
 /// Reads the reply to a probe. Other errors than these two (`-ERR syntax
 /// error`, but also `-READONLY`, `-OOM`, `-LOADING`, …) come after Redis has
 /// let the client pass.

@@ -26,7 +26,10 @@ use super::{
     requests::Pass,
 };
 use crate::{
-    command::{self, BadRequest},
+    command::{
+        self, BadRequest,
+        operator::{self, Inquiry},
+    },
     metrics::{Operation, Outcome},
     resp::{
         encode,
@@ -118,11 +121,12 @@ impl Barrier {
 }
 
 /// The metrics' word for a command of ours.
-fn operation(own: Own) -> Operation {
+fn operation(own: Own) -> Option<Operation> {
     match own {
-        Own::Lock => Operation::Lock,
-        Own::Unlock => Operation::Unlock,
-        Own::Renew => Operation::Renew,
+        Own::Lock => Some(Operation::Lock),
+        Own::Unlock => Some(Operation::Unlock),
+        Own::Renew => Some(Operation::Renew),
+        Own::Lockgate | Own::Command => None,
     }
 }
 
@@ -135,6 +139,7 @@ impl Session {
                 Own::Lock => &metrics.commands_lock,
                 Own::Unlock => &metrics.commands_unlock,
                 Own::Renew => &metrics.commands_renew,
+                Own::Lockgate | Own::Command => &metrics.commands_lockgate,
             }
             .increment(1);
             if !self.owed.is_empty() {
@@ -298,7 +303,8 @@ impl Session {
             self.reply_mode = ReplyMode::On;
         }
         let key = match (checked, words) {
-            (Ok(()), Ok(words)) => command::full_key(&words[0], &self.shared.locks),
+            (Ok(()), Ok(_)) if matches!(own, Own::Lockgate | Own::Command) => None,
+            (Ok(()), Ok(words)) => Some(command::full_key(&words[0], &self.shared.locks)),
             (Err(error), _) => {
                 return self.answer_error(barrier, &error.to_string(), Outcome::BadRequest);
             }
@@ -310,15 +316,24 @@ impl Session {
         // A flag for the next command only must be used up; a silent one must
         // learn that earlier commands are done.
         let ask = *silent || std::mem::take(&mut self.next_only);
-        if !ask && self.permissions.remembered(&key, Instant::now()) {
+        let remembered = key.as_ref().is_some_and(|key| {
+            let now = Instant::now();
+            self.permissions.remembered(key, now)
+        });
+        if !ask && remembered {
             return self.ask_nodes(barrier);
         }
+        let is_about_commands = *own == Own::Command;
         let mut missing = 1;
         if self.reply_mode == ReplyMode::Off {
             self.ask(|out| encode::command(out, &[b"CLIENT", b"REPLY", b"ON"]));
             missing = 2;
         }
-        self.ask(|out| authorize::probe(out, &key));
+        self.ask(|out| match &key {
+            Some(key) => authorize::probe(out, key),
+            None if is_about_commands => encode::command(out, &[b"COMMAND", b"COUNT"]),
+            None => authorize::probe_operator(out),
+        });
         barrier.phase = Phase::Probe { missing };
         self.barrier = Some(barrier);
     }
@@ -339,7 +354,7 @@ impl Session {
             }
             What::ClientReply(_) | What::Pass => self.pass_held(Pass::Counted),
             What::Lost => self.answer_lost(barrier),
-            What::Own { words, .. } => {
+            What::Own { own, words, .. } => {
                 if self.reply_mode == ReplyMode::Off {
                     let mut off = Vec::new();
                     encode::command(&mut off, &[b"CLIENT", b"REPLY", b"OFF"]);
@@ -348,6 +363,9 @@ impl Session {
                 match authorize::read(reply) {
                     Permission::Refused(error) => {
                         self.answer_error(barrier, &error, Outcome::Denied);
+                    }
+                    Permission::Granted if matches!(own, Own::Lockgate | Own::Command) => {
+                        self.answer_inquiry(barrier);
                     }
                     Permission::Granted => {
                         if let Ok([key, ..]) = words.as_deref() {
@@ -378,9 +396,33 @@ impl Session {
         }
     }
 
+    /// The client may know: LOCKGATE, or COMMAND about commands of ours.
+    fn answer_inquiry(&mut self, barrier: Barrier) {
+        let What::Own { own, words, .. } = &barrier.what else { return };
+        let words = words.as_deref().unwrap_or_default();
+        let inquiry = match own {
+            Own::Lockgate => operator::lockgate(words),
+            _ => Ok(operator::command(words)),
+        };
+        match inquiry {
+            // About commands of Redis too, so Redis answers.
+            Ok(Inquiry::Redis) => self.pass_held(Pass::Counted),
+            Ok(inquiry) => {
+                let answer = self.tell(&inquiry);
+                self.answer(barrier, answer);
+            }
+            Err(error) => {
+                let error = error.to_string();
+                self.answer_error(barrier, &error, Outcome::BadRequest);
+            }
+        }
+    }
+
     fn answer_error(&mut self, barrier: Barrier, error: &str, outcome: Outcome) {
-        if let What::Own { own, .. } = barrier.what {
-            self.shared.metrics.lock_request(operation(own), outcome, barrier.since.elapsed());
+        if let What::Own { own, .. } = barrier.what
+            && let Some(operation) = operation(own)
+        {
+            self.shared.metrics.lock_request(operation, outcome, barrier.since.elapsed());
         }
         let mut answer = Vec::new();
         encode::error(&mut answer, error);
@@ -412,8 +454,10 @@ impl Session {
     /// Gives the barrier up. A LOCK under way is released on every node when
     /// its future is dropped.
     pub(super) fn abort_barrier(&mut self) {
-        if let Some(Barrier { what: What::Own { own, .. }, since, .. }) = self.barrier.take() {
-            self.shared.metrics.lock_request(operation(own), Outcome::Aborted, since.elapsed());
+        if let Some(Barrier { what: What::Own { own, .. }, since, .. }) = self.barrier.take()
+            && let Some(operation) = operation(own)
+        {
+            self.shared.metrics.lock_request(operation, Outcome::Aborted, since.elapsed());
         }
     }
 }

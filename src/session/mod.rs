@@ -10,12 +10,14 @@
 //! - [`replies`]: data node → client, and what each reply tells.
 //! - [`barrier`]: the life of a command that must wait for earlier replies.
 //! - [`lock_command`]: LOCK, UNLOCK and RENEW on the engine, and their replies.
+//! - [`inquiry`]: LOCKGATE's answers.
 //! - [`lost`]: what a client is told when its session lock is lost.
 //! - [`owed`], [`state`]: which replies are owed, and what they have told so far.
 //! - [`authorize`]: may this client lock this key.
 
 pub mod authorize;
 pub mod barrier;
+pub mod inquiry;
 pub mod lock_command;
 pub mod lost;
 pub mod owed;
@@ -26,6 +28,7 @@ pub mod state;
 use std::{
     cell::RefCell,
     future::{Future, poll_fn},
+    net::SocketAddr,
     pin::{Pin, pin},
     sync::{
         Arc,
@@ -77,6 +80,10 @@ pub struct Shared {
     pub locks: LocksConfig,
     /// See `barrier_buffer` in the configuration.
     pub barrier_buffer: usize,
+    /// When the proxy was started.
+    pub started: Instant,
+    /// Addresses on which clients are accepted.
+    pub listen: Vec<SocketAddr>,
     /// Set when the proxy shuts down, before `drain` is cancelled.
     pub draining: AtomicBool,
     /// Wakes every session once `draining` is set.

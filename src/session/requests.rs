@@ -256,7 +256,8 @@ impl Session {
                 let error = match own {
                     _ if words <= MAX_WORDS => BadRequest::TooLong,
                     Own::Unlock => BadRequest::Arity(own),
-                    Own::Lock | Own::Renew => BadRequest::Syntax,
+                    Own::Lock | Own::Renew | Own::Command => BadRequest::Syntax,
+                    Own::Lockgate => BadRequest::Arity(own),
                 };
                 Barrier::refused(own, error)
             }

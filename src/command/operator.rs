@@ -1,0 +1,113 @@
+//! LOCKGATE, with which an operator looks in, and COMMAND INFO and DOCS as far as
+//! they ask for commands of ours: from words to a typed [`Inquiry`].
+
+use super::{BadRequest, MAX_WORDS};
+use crate::resp::request::{Own, own_by_name};
+
+/// What an operator, or a client library, wants to know.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Inquiry {
+    /// The subcommands.
+    Help,
+    /// The proxy as a whole.
+    Info,
+    /// The lock nodes.
+    Nodes,
+    /// Locks granted here whose key matches the pattern.
+    Locks {
+        /// A glob; none: all.
+        pattern: Option<Vec<u8>>,
+    },
+    /// One lock.
+    Lock {
+        /// As clients write it, without the prefix.
+        key: Vec<u8>,
+    },
+    /// The program's version.
+    Version,
+    /// COMMAND INFO.
+    CommandInfo(Vec<Own>),
+    /// COMMAND DOCS.
+    CommandDocs(Vec<Own>),
+    /// COMMAND about commands of Redis too: that is the data node's to answer.
+    Redis,
+}
+
+/// Reads the words behind LOCKGATE.
+///
+/// # Errors
+/// In Redis's words for a container command.
+pub fn lockgate(words: &[Vec<u8>]) -> Result<Inquiry, BadRequest> {
+    let [subcommand, arguments @ ..] = words else { return Err(BadRequest::Arity(Own::Lockgate)) };
+    let name = subcommand.to_ascii_lowercase();
+    match (name.as_slice(), arguments) {
+        (b"help", []) => Ok(Inquiry::Help),
+        (b"info", []) => Ok(Inquiry::Info),
+        (b"nodes", []) => Ok(Inquiry::Nodes),
+        (b"version", []) => Ok(Inquiry::Version),
+        (b"locks", []) => Ok(Inquiry::Locks { pattern: None }),
+        (b"locks", [pattern]) => Ok(Inquiry::Locks { pattern: Some(pattern.clone()) }),
+        (b"lock", [key]) => Ok(Inquiry::Lock { key: key.clone() }),
+        (b"help" | b"info" | b"nodes" | b"version" | b"locks" | b"lock", _) => {
+            Err(BadRequest::SubcommandArity(String::from_utf8_lossy(&name).into_owned()))
+        }
+        _ => {
+            let shown = &subcommand[..subcommand.len().min(128)];
+            Err(BadRequest::Subcommand(String::from_utf8_lossy(shown).into_owned()))
+        }
+    }
+}
+
+/// Reads the words behind COMMAND, the second of which names one of ours.
+pub fn command(words: &[Vec<u8>]) -> Inquiry {
+    let [subcommand, names @ ..] = words else { return Inquiry::Redis };
+    let ours: Option<Vec<Own>> = names.iter().map(|name| own_by_name(name)).collect();
+    match (subcommand.to_ascii_lowercase().as_slice(), ours) {
+        (b"info", Some(ours)) if words.len() < MAX_WORDS => Inquiry::CommandInfo(ours),
+        (b"docs", Some(ours)) if words.len() < MAX_WORDS => Inquiry::CommandDocs(ours),
+        _ => Inquiry::Redis,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words(text: &str) -> Vec<Vec<u8>> {
+        text.split_whitespace().map(|word| word.as_bytes().to_vec()).collect()
+    }
+
+    #[test]
+    fn subcommands_are_read_in_any_case() {
+        let read = |text: &str| lockgate(&words(text));
+        assert_eq!(read("HeLp"), Ok(Inquiry::Help));
+        assert_eq!(read("info"), Ok(Inquiry::Info));
+        assert_eq!(read("NODES"), Ok(Inquiry::Nodes));
+        assert_eq!(read("version"), Ok(Inquiry::Version));
+        assert_eq!(read("locks"), Ok(Inquiry::Locks { pattern: None }));
+        assert_eq!(read("LOCKS a*"), Ok(Inquiry::Locks { pattern: Some(b"a*".to_vec()) }));
+        assert_eq!(read("LOCK K"), Ok(Inquiry::Lock { key: b"K".to_vec() }));
+    }
+
+    #[test]
+    fn bad_words_get_redis_own_wording() {
+        for (text, error) in [
+            ("", "ERR wrong number of arguments for 'lockgate' command"),
+            ("foo", "ERR unknown subcommand 'foo'. Try LOCKGATE HELP."),
+            ("LOCK", "ERR wrong number of arguments for 'lockgate|lock' command"),
+            ("Locks a b", "ERR wrong number of arguments for 'lockgate|locks' command"),
+            ("info all", "ERR wrong number of arguments for 'lockgate|info' command"),
+        ] {
+            assert_eq!(lockgate(&words(text)).unwrap_err().to_string(), error);
+        }
+    }
+
+    #[test]
+    fn command_is_ours_only_where_all_names_are() {
+        let read = |text: &str| command(&words(text));
+        assert_eq!(read("docs LOCK"), Inquiry::CommandDocs(vec![Own::Lock]));
+        assert_eq!(read("INFO lock unlock"), Inquiry::CommandInfo(vec![Own::Lock, Own::Unlock]));
+        assert_eq!(read("INFO lock get"), Inquiry::Redis);
+        assert_eq!(read("GETKEYS lock"), Inquiry::Redis);
+    }
+}

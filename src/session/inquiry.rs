@@ -1,0 +1,138 @@
+//! What LOCKGATE tells an operator, and COMMAND of our own commands.
+
+use super::Session;
+use crate::{
+    command::{docs, glob, operator::Inquiry},
+    lock::LockStatus,
+    resp::encode,
+};
+
+/// Locks in one answer to LOCKGATE LOCKS.
+const MAX_LOCKS: usize = 1000;
+
+const HELP: [&str; 15] = [
+    "LOCKGATE <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
+    "INFO",
+    "    Tell of this proxy: version, uptime, lock nodes, locks and waiters.",
+    "NODES",
+    "    List the lock nodes, with the reason where one is down.",
+    "LOCKS [<pattern>]",
+    "    List the locks granted through this proxy and held now, at most 1000,",
+    "    whose key matches the glob-style pattern.",
+    "LOCK <key>",
+    "    Tell of one of these locks; null if it is not held through this proxy.",
+    "VERSION",
+    "    Tell the version.",
+    "HELP",
+    "    Print this help.",
+    "LOCK, UNLOCK and RENEW have help of their own: COMMAND DOCS LOCK.",
+];
+
+impl Session {
+    /// Words the answer.
+    pub(super) fn tell(&self, inquiry: &Inquiry) -> Vec<u8> {
+        let mut out = Vec::new();
+        let resp3 = self.state.resp3;
+        match inquiry {
+            Inquiry::Help => {
+                encode::array(&mut out, HELP.len());
+                HELP.iter().for_each(|line| encode::simple(&mut out, line));
+            }
+            Inquiry::Version => encode::bulk(&mut out, env!("CARGO_PKG_VERSION").as_bytes()),
+            Inquiry::Info => encode::bulk(&mut out, self.info().as_bytes()),
+            Inquiry::Nodes => self.tell_nodes(&mut out),
+            Inquiry::Locks { pattern } => self.tell_locks(&mut out, pattern.as_deref()),
+            Inquiry::Lock { key } => {
+                let key = [self.shared.locks.prefix.as_bytes(), key].concat();
+                match self.shared.engine.lock(&key) {
+                    Some(lock) => self.tell_lock(&mut out, &lock),
+                    None => encode::null(&mut out, resp3),
+                }
+            }
+            Inquiry::CommandInfo(all) => {
+                encode::array(&mut out, all.len());
+                all.iter().for_each(|own| docs::info(&mut out, *own, resp3));
+            }
+            Inquiry::CommandDocs(all) => {
+                encode::map(&mut out, all.len(), resp3);
+                all.iter().for_each(|own| docs::docs(&mut out, *own, resp3));
+            }
+            // The data node's to answer.
+            Inquiry::Redis => {}
+        }
+        out
+    }
+
+    fn info(&self) -> String {
+        let engine = &self.shared.engine;
+        let (nodes, counts) = (engine.status(), engine.counts());
+        let listen: Vec<String> = self.shared.listen.iter().map(ToString::to_string).collect();
+        format!(
+            "# Server\r\nlockgate_version:{}\r\nprocess_id:{}\r\nuptime_in_seconds:{}\r\n\
+             listen:{}\r\n\r\n# Nodes\r\nnodes:{}\r\nnodes_up:{}\r\nquorum:{}\r\n\r\n\
+             # Locks\r\nheld:{}\r\nsession_locks:{}\r\nwaiters:{}\r\n",
+            env!("CARGO_PKG_VERSION"),
+            std::process::id(),
+            self.shared.started.elapsed().as_secs(),
+            listen.join(","),
+            nodes.len(),
+            nodes.iter().filter(|node| node.up).count(),
+            engine.quorum(),
+            counts.held,
+            counts.session_locks,
+            counts.waiters,
+        )
+    }
+
+    fn tell_nodes(&self, out: &mut Vec<u8>) {
+        let nodes = self.shared.engine.status();
+        encode::array(out, nodes.len());
+        for node in nodes {
+            encode::map(out, 3, self.state.resp3);
+            encode::bulk(out, b"address");
+            encode::bulk(out, node.address.as_bytes());
+            encode::bulk(out, b"up");
+            encode::integer(out, i64::from(node.up));
+            encode::bulk(out, b"reason");
+            encode::bulk(out, node.reason.unwrap_or_default().as_bytes());
+        }
+    }
+
+    fn tell_locks(&self, out: &mut Vec<u8>, pattern: Option<&[u8]>) {
+        let mut found = Vec::new();
+        let prefix = self.shared.locks.prefix.len();
+        self.shared.engine.locks(&mut |key| {
+            let key = &key[prefix.min(key.len())..];
+            if pattern.is_none_or(|pattern| glob::matches(pattern, key)) {
+                found.push(key.to_vec());
+            }
+            found.len() < MAX_LOCKS
+        });
+        found.sort();
+        let full = |key: &Vec<u8>| [self.shared.locks.prefix.as_bytes(), key].concat();
+        // One may have been given back meanwhile.
+        let found: Vec<LockStatus> =
+            found.iter().filter_map(|key| self.shared.engine.lock(&full(key))).collect();
+        encode::array(out, found.len());
+        found.iter().for_each(|lock| self.tell_lock(out, lock));
+    }
+
+    fn tell_lock(&self, out: &mut Vec<u8>, lock: &LockStatus) {
+        let millis =
+            |time: std::time::Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
+        encode::map(out, 6, self.state.resp3);
+        encode::bulk(out, b"key");
+        encode::bulk(out, &lock.key[self.shared.locks.prefix.len().min(lock.key.len())..]);
+        encode::bulk(out, b"kind");
+        encode::bulk(out, if lock.session { b"session" } else { b"lease" });
+        for (field, value) in [
+            ("fence", i64::try_from(lock.fence).unwrap_or(i64::MAX)),
+            ("held-ms", millis(lock.held_for)),
+            ("remaining-ms", millis(lock.remaining)),
+            ("waiters", i64::try_from(lock.waiters).unwrap_or(i64::MAX)),
+        ] {
+            encode::bulk(out, field.as_bytes());
+            encode::integer(out, value);
+        }
+    }
+}

@@ -1,0 +1,237 @@
+//! What an operator learns with redis-cli alone, and libraries of our commands.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+mod support;
+
+use std::{thread, time::Duration};
+
+use support::{Client, Proxy, Reply, eventually};
+
+fn text(reply: &Reply) -> String {
+    match reply {
+        Reply::Bulk(bytes) => String::from_utf8(bytes.clone()).unwrap(),
+        Reply::Simple(text) => text.clone(),
+        other => panic!("no text: {other:?}"),
+    }
+}
+
+fn elements(reply: Reply) -> Vec<Reply> {
+    match reply {
+        Reply::Array(all) | Reply::Set(all) | Reply::Map(all) => all,
+        other => panic!("no elements: {other:?}"),
+    }
+}
+
+/// The value of one field of a map, or of an array that stands for one.
+fn field(map: &Reply, name: &str) -> Reply {
+    let all = elements(map.clone());
+    let at = all.iter().step_by(2).position(|key| text(key) == name);
+    all[2 * at.unwrap_or_else(|| panic!("no {name} in {all:?}")) + 1].clone()
+}
+
+#[test]
+fn a_whole_proxy_is_told_in_its_place_of_a_pipeline() {
+    let proxy = Proxy::with().nodes(3).start();
+    let mut client = proxy.client();
+    let replies = client.pipe(&[
+        &["ECHO", "before"],
+        &["LOCKGATE", "version"],
+        &["lockgate", "HELP"],
+        &["LOCKGATE", "INFO"],
+        &["ECHO", "behind"],
+    ]);
+    assert_eq!(replies[0], Reply::bulk("before"));
+    assert_eq!(replies[1], Reply::bulk(env!("CARGO_PKG_VERSION")));
+    let help = elements(replies[2].clone());
+    assert!(text(&help[0]).starts_with("LOCKGATE <subcommand>"));
+    let info = text(&replies[3]);
+    for line in ["process_id:", "nodes:3\r\n", "nodes_up:3\r\n", "quorum:2\r\n", "held:0\r\n"] {
+        assert!(info.contains(line), "{line} in {info}");
+    }
+    assert!(info.contains(&format!("listen:127.0.0.1:{}\r\n", proxy.port())));
+    assert_eq!(replies[4], Reply::bulk("behind"));
+}
+
+#[test]
+fn nodes_are_told_with_the_reason_where_one_is_down() {
+    let mut proxy = Proxy::with().nodes(3).start();
+    proxy.node(1).kill().unwrap();
+    eventually("it is seen", || proxy.nodes_up() == 2);
+    for version in ["2", "3"] {
+        let mut client = proxy.client();
+        client.cmd(&["HELLO", version]);
+        let nodes = elements(client.cmd(&["LOCKGATE", "NODES"]));
+        let up: Vec<Reply> = nodes.iter().map(|node| field(node, "up")).collect();
+        assert_eq!(up, [Reply::Int(1), Reply::Int(0), Reply::Int(1)]);
+        assert_ne!(field(&nodes[1], "reason"), Reply::bulk(""));
+        assert_eq!(field(&nodes[2], "reason"), Reply::bulk(""));
+        assert!(text(&field(&nodes[0], "address")).starts_with("127.0.0.1:"));
+        assert_eq!(matches!(nodes[0], Reply::Map(_)), version == "3");
+    }
+}
+
+#[test]
+fn locks_are_told_without_their_tokens() {
+    let proxy = Proxy::with().nodes(3).start();
+    let (mut holder, mut operator) = (proxy.client(), proxy.client());
+    holder.cmd(&["LOCK", "job:1", "secret-token", "PX", "30000"]).grant();
+    let session = holder.cmd(&["LOCK", "job:2"]).grant();
+    holder.cmd(&["LOCK", "other", "PX", "30000"]).grant();
+    let mut waiter = proxy.client();
+    waiter.send(&support::encode(&["LOCK", "job:1", "WAIT", "0"]));
+    eventually("it waits", || proxy.waiters() == 1);
+
+    let locks = elements(operator.cmd(&["LOCKGATE", "LOCKS", "job:*"]));
+    let keys: Vec<String> = locks.iter().map(|lock| text(&field(lock, "key"))).collect();
+    assert_eq!(keys, ["job:1", "job:2"]);
+    assert_eq!(field(&locks[0], "kind"), Reply::bulk("lease"));
+    assert_eq!(field(&locks[0], "waiters"), Reply::Int(1));
+    assert_eq!(field(&locks[1], "kind"), Reply::bulk("session"));
+    assert_eq!(field(&locks[1], "fence"), Reply::Int(session.fence));
+    assert_eq!(elements(operator.cmd(&["LOCKGATE", "LOCKS"])).len(), 3);
+    assert!(elements(operator.cmd(&["LOCKGATE", "LOCKS", "nothing*"])).is_empty());
+    let all = format!("{:?}", operator.cmd(&["LOCKGATE", "LOCKS"]));
+    let shown = format!("{:?}", Reply::bulk("secret-token"));
+    assert!(!all.contains(&shown) && !all.contains(&format!("{:?}", Reply::bulk(&session.token))));
+
+    let one = operator.cmd(&["LOCKGATE", "LOCK", "job:2"]);
+    let Reply::Int(remaining) = field(&one, "remaining-ms") else { panic!("{one:?}") };
+    assert!((1..=10_000).contains(&remaining));
+    assert_eq!(operator.cmd(&["LOCKGATE", "LOCK", "none"]), Reply::NullBulk);
+    assert_eq!(holder.cmd(&["UNLOCK", "job:2"]), Reply::Int(1));
+    assert_eq!(operator.cmd(&["LOCKGATE", "LOCK", "job:2"]), Reply::NullBulk);
+    let info = text(&operator.cmd(&["LOCKGATE", "INFO"]));
+    assert!(info.contains("held:2\r\nsession_locks:0\r\nwaiters:1\r\n"), "{info}");
+    operator.cmd(&["HELLO", "3"]);
+    assert_eq!(operator.cmd(&["LOCKGATE", "LOCK", "none"]), Reply::Null);
+    assert!(matches!(operator.cmd(&["LOCKGATE", "LOCK", "job:1"]), Reply::Map(_)));
+}
+
+#[test]
+fn an_answer_is_bounded_whatever_there_is() {
+    let proxy = Proxy::start();
+    let mut client = proxy.client();
+    for key in 0..1100 {
+        client.cmd(&["LOCK", &format!("k{key}"), "PX", "60000"]).grant();
+    }
+    assert_eq!(elements(client.cmd(&["LOCKGATE", "LOCKS"])).len(), 1000);
+    assert_eq!(elements(client.cmd(&["LOCKGATE", "LOCKS", "k10?9"])).len(), 10);
+}
+
+#[test]
+fn who_may_not_ask_redis_for_info_may_not_ask_lockgate() {
+    let proxy = Proxy::with().data_arguments(&["--requirepass", "secret"]).start();
+    let mut client = proxy.client();
+    for words in [&["LOCKGATE", "INFO"][..], &["COMMAND", "DOCS", "lock"]] {
+        assert_eq!(client.cmd(words).error(), "NOAUTH Authentication required.", "{words:?}");
+    }
+    client.cmd(&["AUTH", "secret"]);
+    let user = ["ACL", "SETUSER", "app", "on", ">app", "~*", "+@all", "-info"];
+    assert_eq!(client.cmd(&user), Reply::ok());
+    assert!(matches!(client.cmd(&["LOCKGATE", "INFO"]), Reply::Bulk(_)));
+    client.cmd(&["AUTH", "app", "app"]);
+    assert!(client.cmd(&["LOCKGATE", "LOCKS"]).error().starts_with("NOPERM"));
+    assert!(matches!(client.cmd(&["COMMAND", "DOCS", "lock"]), Reply::Array(_)));
+}
+
+#[test]
+fn bad_words_and_wrong_places_are_refused() {
+    let proxy = Proxy::start();
+    let mut client = proxy.client();
+    for (words, error) in [
+        (&["LOCKGATE"][..], "ERR wrong number of arguments for 'lockgate' command"),
+        (&["LOCKGATE", "FOO"], "ERR unknown subcommand 'FOO'. Try LOCKGATE HELP."),
+        (&["LOCKGATE", "LOCK"], "ERR wrong number of arguments for 'lockgate|lock' command"),
+        (
+            &["LOCKGATE", "1", "2", "3", "4", "5", "6", "7"],
+            "ERR wrong number of arguments for 'lockgate' command",
+        ),
+    ] {
+        assert_eq!(client.cmd(words).error(), error);
+    }
+    let replies = client.pipe(&[&["MULTI"], &["LOCKGATE", "INFO"], &["EXEC"]]);
+    assert!(replies[1].error().starts_with("ERR unknown command 'LOCKGATE'"));
+    assert!(replies[2].error().starts_with("EXECABORT"));
+    client.cmd(&["SUBSCRIBE", "c"]);
+    assert!(client.cmd(&["LOCKGATE", "INFO"]).error().starts_with("ERR"));
+    client.cmd(&["UNSUBSCRIBE", "c"]);
+    client.send(&support::encode(&["CLIENT", "REPLY", "OFF"]));
+    client.send(&support::encode(&["LOCKGATE", "INFO"]));
+    client.send(&support::encode(&["CLIENT", "REPLY", "ON"]));
+    assert_eq!(client.reply(), Reply::ok());
+    assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
+}
+
+/// The shape of a reply: types without their values.
+fn shape(reply: &Reply) -> String {
+    match reply {
+        Reply::Array(all) => format!("[{}]", all.first().map(shape).unwrap_or_default()),
+        Reply::Set(all) => format!("~{}", all.first().map(shape).unwrap_or_default()),
+        Reply::Map(all) => format!("%{}", all.first().map(shape).unwrap_or_default()),
+        Reply::Simple(_) => "+".into(),
+        Reply::Bulk(_) => "$".into(),
+        Reply::Int(_) => ":".into(),
+        other => format!("{other:?}"),
+    }
+}
+
+#[test]
+fn command_tells_of_ours_as_redis_tells_of_its_own() {
+    let proxy = Proxy::start();
+    for version in ["2", "3"] {
+        let mut client = proxy.client();
+        client.cmd(&["HELLO", version]);
+        let ours =
+            elements(client.cmd(&["COMMAND", "INFO", "lock", "UNLOCK", "renew", "lockgate"]));
+        let redis = elements(client.cmd(&["COMMAND", "INFO", "set"]));
+        let names: Vec<String> = ours.iter().map(|one| text(&elements(one.clone())[0])).collect();
+        assert_eq!(names, ["lock", "unlock", "renew", "lockgate"]);
+        for (ours, redis) in
+            elements(ours[0].clone()).iter().zip(elements(redis[0].clone())).take(7)
+        {
+            assert_eq!(shape(ours), shape(&redis), "{ours:?} {redis:?}");
+        }
+        let docs = client.cmd(&["COMMAND", "DOCS", "lock"]);
+        let redis = client.cmd(&["COMMAND", "DOCS", "set"]);
+        let (docs, redis) = (field(&docs, "lock"), field(&redis, "set"));
+        for name in ["summary", "since", "group", "arguments"] {
+            assert_eq!(shape(&field(&docs, name)), shape(&field(&redis, name)), "{name}");
+        }
+        let arguments = elements(field(&docs, "arguments"));
+        assert_eq!(field(&arguments[4], "token"), Reply::bulk("WAIT"));
+        assert_eq!(elements(field(&arguments[4], "flags")), [Reply::simple("optional")]);
+    }
+}
+
+#[test]
+fn what_command_says_of_others_is_redis_own() {
+    let mut proxy = Proxy::start();
+    let mut direct = Client::connect(proxy.data().port());
+    let mut client = proxy.client();
+    for words in [
+        &["COMMAND", "INFO", "lock", "get"][..],
+        &["COMMAND", "INFO", "get", "lock"],
+        &["COMMAND", "DOCS", "get"],
+        &["COMMAND", "GETKEYS", "lock", "a"],
+        &["COMMAND", "COUNT"],
+        &["COMMAND", "INFO"],
+    ] {
+        assert_eq!(client.cmd(words), direct.cmd(words), "{words:?}");
+    }
+    // Cut anywhere, it is the same.
+    let bytes =
+        support::pipeline(&[&["COMMAND", "INFO", "lock", "get"], &["COMMAND", "DOCS", "lock"]]);
+    let whole = client.pipe(&[&["COMMAND", "INFO", "lock", "get"], &["COMMAND", "DOCS", "lock"]]);
+    for cut in (1..bytes.len()).step_by(3) {
+        client.send(&bytes[..cut]);
+        thread::sleep(Duration::from_millis(1));
+        client.send(&bytes[cut..]);
+        assert_eq!([client.reply(), client.reply()], *whole, "cut at {cut}");
+    }
+}
