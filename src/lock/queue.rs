@@ -18,7 +18,7 @@ use std::{
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{Acquire, NotGranted, quorum::quorum};
+use super::{Acquire, NoQuorum, NotGranted, quorum::quorum};
 use crate::{
     config::LocksConfig,
     metrics::{LockMetrics, WakeUp},
@@ -84,6 +84,8 @@ struct Queue {
     handovers: usize,
     /// Another proxy's clients wait too.
     others: bool,
+    /// Too few nodes answered the last request.
+    no_quorum: Option<NoQuorum>,
     /// Nodes that have told of a release since the last try, one bit each.
     heard: u64,
     /// Nodes that are subscribed to, one bit each.
@@ -213,6 +215,10 @@ impl Queues {
             return;
         }
         queue.asking = false;
+        queue.no_quorum = match why {
+            NotGranted::NoQuorum(error) => Some(error.clone()),
+            _ => None,
+        };
         match why {
             NotGranted::Held { remaining, contested: false } => {
                 queue.clashed = false;
@@ -229,6 +235,11 @@ impl Queues {
         }
     }
 
+    /// Why nobody in this queue can be told whether the lock is held.
+    pub(super) fn no_quorum(&self, key: &[u8]) -> Option<NoQuorum> {
+        self.lock().get(key)?.no_quorum.clone()
+    }
+
     /// Gives a place up.
     pub(super) fn leave(&self, key: &[u8], ticket: u64, how: Left) {
         let mut queues = self.lock();
@@ -240,7 +251,7 @@ impl Queues {
             let asking = std::mem::take(&mut queue.asking);
             match how {
                 Left::Granted(ttl) => {
-                    (queue.clashed, queue.woken) = (false, None);
+                    (queue.clashed, queue.woken, queue.no_quorum) = (false, None, None);
                     queue.sleep(Some(ttl), self.quorum);
                     if !queue.seats.is_empty() {
                         self.listen(key, queue);
@@ -478,6 +489,7 @@ impl Queue {
             clashed: false,
             handovers: 0,
             others: false,
+            no_quorum: None,
             heard: 0,
             subscribed: 0,
             listening: false,

@@ -136,8 +136,12 @@ impl Future for Waiter {
                 Turn::Wait(until) => until,
             };
             if Instant::now() >= self.deadline {
+                // Who is not at the head knows no more than the head.
+                let no_quorum = self.engine.queues.no_quorum(&self.key);
                 self.leave(Left::Gone);
-                return Poll::Ready(Err(self.last.clone()));
+                return Poll::Ready(Err(
+                    no_quorum.map_or_else(|| self.last.clone(), NotGranted::NoQuorum)
+                ));
             }
             ready!(self.poll_timer(until, cx));
         }
