@@ -263,6 +263,9 @@ fn a_lock_that_crosses_an_unlock_is_not_left_waiting() {
             stalls += usize::from(clock.is_stall(asked));
             assert_eq!(holder.reply(), Reply::Int(1));
             std::mem::swap(&mut holder, &mut next);
+            if stalls > 2 {
+                break;
+            }
         }
         assert_eq!(holder.cmd(&["UNLOCK", key]), Reply::Int(1));
         stalls
