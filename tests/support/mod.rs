@@ -40,6 +40,7 @@ pub struct Setup {
     locks: String,
     node_urls: Option<Vec<String>>,
     ready: bool,
+    host: String,
 }
 
 impl Setup {
@@ -59,6 +60,12 @@ impl Setup {
     pub fn data_port(mut self, port: u16) -> Setup {
         self.data_port = Some(port);
         self.ready = false;
+        self
+    }
+
+    /// Clients connect to this address instead of loopback.
+    pub fn host(mut self, host: &str) -> Setup {
+        self.host = host.to_owned();
         self
     }
 
@@ -96,9 +103,9 @@ impl Setup {
         let patience = if self.locks.contains("node_") { "" } else { "  node_timeout: 2s\n" };
         let list: String = urls.iter().map(|url| format!("    - {url}\n")).collect();
         let config = format!(
-            "listen: 127.0.0.1:{port}\nadmin: 127.0.0.1:{admin_port}\n\
+            "listen: {}:{port}\nadmin: 127.0.0.1:{admin_port}\n\
              data: redis://127.0.0.1:{data_port}\n{}locks:\n{}{patience}  nodes:\n{list}",
-            self.top, self.locks
+            self.host, self.top, self.locks
         );
         let dir = tempfile::tempdir().expect("directory");
         let file = dir.path().join("lockgate.yaml");
@@ -160,6 +167,7 @@ impl Proxy {
             locks: String::new(),
             node_urls: None,
             ready: true,
+            host: "127.0.0.1".into(),
         }
     }
 
@@ -248,6 +256,12 @@ impl Proxy {
                 && line.contains(labels)
         });
         samples.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
+    }
+
+    /// What the lock nodes of `owner`, which are this proxy's too, have at this key.
+    pub fn on_nodes_of(&self, owner: &Proxy, key: &str) -> Vec<Reply> {
+        assert_eq!(self.node_urls, owner.node_urls);
+        owner.on_nodes(key)
     }
 
     /// How many clients stand in line.

@@ -1,0 +1,624 @@
+//! Session locks live exactly as long as their connection, and are never lost in silence.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+mod support;
+
+use std::{
+    io::{BufRead, BufReader, Write},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use support::{Client, Proxy, Reply, encode, eventually, pipeline};
+
+/// What must come at once has come before this, however busy the machine.
+const SOON: Duration = Duration::from_secs(5);
+
+fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// Three nodes; a TTL so long that nothing ends by it, or so short that much is renewed.
+fn proxy(default_ttl: &str) -> Proxy {
+    Proxy::with().nodes(3).locks(&format!("default_ttl: {default_ttl}")).start()
+}
+
+fn free(proxy: &Proxy, key: &str) -> bool {
+    proxy.nodes_with(&format!("lock:{key}")) == 0
+}
+
+/// On every node the lock is deleted behind its holder's back.
+fn delete(proxy: &Proxy, key: &str, nodes: usize) {
+    for node in 0..nodes {
+        assert_eq!(
+            proxy.node_client(node).cmd(&["DEL", &format!("lock:{key}")]),
+            Reply::Int(1),
+            "node {node}"
+        );
+    }
+}
+
+fn lost(proxy: &Proxy, reason: &str) -> f64 {
+    proxy.metric("lockgate_lost_locks_total", reason)
+}
+
+#[test]
+fn it_is_renewed_as_long_as_its_connection_lives() {
+    let proxy = proxy("300ms");
+    let mut client = proxy.client();
+    let grant = client.cmd(&["LOCK", "k"]).grant();
+    assert!((200..300).contains(&grant.validity), "{grant:?}");
+    for _ in 0..20 {
+        thread::sleep(ms(100));
+        assert!(proxy.on_nodes("lock:k").contains(&Reply::bulk(&grant.token)));
+    }
+    assert_eq!(lost(&proxy, ""), 0.0);
+    assert!(proxy.metric("lockgate_renewals_total", "ok") >= 10.0);
+    assert_eq!(proxy.metric("lockgate_session_locks", ""), 1.0);
+    assert_eq!(client.cmd(&["UNLOCK", "k"]), Reply::Int(1));
+    eventually("released", || free(&proxy, "k"));
+    assert_eq!(proxy.metric("lockgate_session_locks", ""), 0.0);
+    let renewals = proxy.metric("lockgate_renewals_total", "");
+    thread::sleep(ms(400));
+    assert_eq!(proxy.metric("lockgate_renewals_total", ""), renewals, "none after its end");
+}
+
+/// A client in a process of its own.
+fn child(port: u16, key: &str) -> Child {
+    let script = format!(
+        "exec 3<>/dev/tcp/127.0.0.1/{port}; printf 'LOCK {key}\\r\\n' >&3; \
+         read -r line <&3; echo \"$line\"; sleep 1000"
+    );
+    let mut child = Command::new("setpriv")
+        .args(["--pdeathsig", "KILL", "bash", "-c", &script])
+        .stdout(Stdio::piped())
+        .stdin(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line.trim_end(), "*3");
+    child
+}
+
+/// The lock at "k" is gone from every node at once.
+fn ends(proxy: &Proxy, what: &str) {
+    let begun = Instant::now();
+    eventually(what, || free(proxy, "k"));
+    println!("{what}: {:?}", begun.elapsed());
+    assert!(begun.elapsed() < SOON);
+}
+
+#[test]
+fn it_ends_with_its_connection_however_that_ends() {
+    let mut proxy = proxy("40s");
+    let port = proxy.port();
+    let lock = |key: &str| {
+        let mut client = Client::connect(port);
+        client.cmd(&["LOCK", key]).grant();
+        client
+    };
+    let mut client = lock("k");
+    client.hang_up();
+    ends(&proxy, "FIN");
+    lock("k").reset();
+    ends(&proxy, "RST");
+    drop(lock("k"));
+    ends(&proxy, "close");
+    let mut killed = child(proxy.port(), "k");
+    assert_eq!(proxy.nodes_with("lock:k"), 3);
+    killed.kill().unwrap();
+    killed.wait().unwrap();
+    ends(&proxy, "kill -9");
+    let mut client = lock("k");
+    let Reply::Int(id) = client.cmd(&["CLIENT", "ID"]) else { panic!() };
+    let kill = ["CLIENT", "KILL", "ID", &id.to_string()];
+    assert_eq!(proxy.client().cmd(&kill), Reply::Int(1));
+    ends(&proxy, "CLIENT KILL of its upstream");
+    let mut client = lock("k");
+    client.send(&pipeline(&[&["BLPOP", "nothing", "0"], &["GET", "x"]]));
+    client.hang_up();
+    ends(&proxy, "FIN behind a blocked command");
+    let mut client = lock("k");
+    client.send(&encode(&["CLIENT", "REPLY", "OFF"]));
+    client.send(&encode(&["QUIT"]));
+    ends(&proxy, "QUIT in silence");
+    let client = lock("k");
+    proxy.data().kill().unwrap();
+    ends(&proxy, "the end of the data node");
+    drop(client);
+}
+
+#[test]
+fn it_ends_with_its_proxy() {
+    let mut proxy = proxy("40s");
+    let mut idle = proxy.client();
+    idle.cmd(&["LOCK", "idle"]).grant();
+    let mut busy = proxy.client();
+    busy.cmd(&["LOCK", "busy"]).grant();
+    busy.send(&encode(&["BLPOP", "nothing", "0"]));
+    let other = Proxy::beside(&proxy).start();
+    let mut next = other.client();
+    next.send(&encode(&["LOCK", "idle", "WAIT", "0"]));
+    eventually("it waits", || other.waiters() == 1);
+    proxy.terminate();
+    // At once where the connection is at rest, and after shutdown_grace otherwise.
+    next.reply().grant();
+    assert!(proxy.wait().success());
+    assert!(free(&proxy, "busy"), "{:?}", proxy.on_nodes("lock:busy"));
+}
+
+#[test]
+fn a_lease_stays_when_its_connection_ends_and_is_not_renewed() {
+    let proxy = proxy("300ms");
+    let mut client = proxy.client();
+    client.cmd(&["LOCK", "long", "PX", "60000"]).grant();
+    client.cmd(&["LOCK", "short", "PX", "400"]).grant();
+    drop(client);
+    eventually("its TTL is over", || free(&proxy, "short"));
+    assert_eq!(proxy.nodes_with("lock:long"), 3);
+    assert_eq!(lost(&proxy, ""), 0.0, "nobody's loss");
+    assert_eq!(proxy.metric("lockgate_renewals_total", ""), 0.0);
+}
+
+#[test]
+fn a_peer_that_vanished_is_found_by_keepalive() {
+    // Two hosts and a cable between them.
+    let id = std::process::id();
+    let (here, there) = (format!("lga{id}"), format!("lgb{id}"));
+    let ip = |words: &str| {
+        let status = Command::new("ip").args(words.split_whitespace()).status();
+        assert!(
+            status.is_ok_and(|status| status.success()),
+            "`ip {words}` failed: this test needs iproute2 and the right to make network \
+             namespaces (root)"
+        );
+    };
+    struct Cleanup(String);
+    impl Drop for Cleanup {
+        fn drop(&mut self) {
+            let _ = Command::new("ip").args(["netns", "del", &self.0]).status();
+        }
+    }
+    ip(&format!("netns add {there}"));
+    let _cleanup = Cleanup(there.clone());
+    ip(&format!("link add {here} type veth peer name eth0 netns {there}"));
+    let net = 1 + id % 250;
+    ip(&format!("addr add 10.213.{net}.1/30 dev {here}"));
+    ip(&format!("link set {here} up"));
+    ip(&format!("-n {there} addr add 10.213.{net}.2/30 dev eth0"));
+    ip(&format!("-n {there} link set eth0 up"));
+    let proxy = Proxy::with()
+        .nodes(3)
+        .host(&format!("10.213.{net}.1"))
+        .top("tcp_keepalive: 1s")
+        .locks("default_ttl: 50s")
+        .start();
+    let script = format!(
+        "exec 3<>/dev/tcp/10.213.{net}.1/{}; printf 'LOCK k\\r\\n' >&3; \
+         read -r line <&3; echo \"$line\"; sleep 1000",
+        proxy.port()
+    );
+    let mut child = Command::new("setpriv")
+        .args(["--pdeathsig", "KILL", "ip", "netns", "exec", &there, "bash", "-c", &script])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut line = String::new();
+    BufReader::new(child.stdout.as_mut().unwrap()).read_line(&mut line).unwrap();
+    assert_eq!(line.trim_end(), "*3");
+    thread::sleep(ms(3000));
+    assert_eq!(proxy.nodes_with("lock:k"), 3, "idle, but alive");
+    let cut = Instant::now();
+    ip(&format!("link set {here} down"));
+    eventually("found", || free(&proxy, "k"));
+    println!("found {:?} after the cable was cut", cut.elapsed());
+    child.kill().unwrap();
+    child.wait().unwrap();
+}
+
+#[test]
+fn ten_thousand_are_kept_in_few_round_trips() {
+    const LOCKS: usize = 10_000;
+    let proxy = proxy("3s");
+    let mut clients: Vec<Client> = (0..10).map(|_| proxy.client()).collect();
+    for (n, client) in clients.iter_mut().enumerate() {
+        let keys: Vec<String> = (0..LOCKS / 10).map(|key| format!("{n}:{key}")).collect();
+        for keys in keys.chunks(100) {
+            let locks: Vec<[&str; 2]> = keys.iter().map(|key| ["LOCK", key.as_str()]).collect();
+            let locks: Vec<&[&str]> = locks.iter().map(<[&str; 2]>::as_slice).collect();
+            client.pipe(&locks).iter().for_each(|reply| drop(reply.grant()));
+        }
+    }
+    let calls = || {
+        let Reply::Bulk(stats) = proxy.node_client(0).cmd(&["INFO", "commandstats"]) else {
+            panic!()
+        };
+        let stats = String::from_utf8(stats).unwrap();
+        let line = stats.lines().find(|line| line.starts_with("cmdstat_evalsha:")).unwrap();
+        let calls = line.split(['=', ',']).nth(1).unwrap();
+        calls.parse::<f64>().unwrap()
+    };
+    let (before, renewed, begun) =
+        (calls(), proxy.metric("lockgate_renewals_total", "ok"), Instant::now());
+    thread::sleep(ms(9000));
+    let calls = calls() - before;
+    let renewed = proxy.metric("lockgate_renewals_total", "ok") - renewed;
+    println!("{renewed} renewals in {calls} calls in {:?}", begun.elapsed());
+    assert!(renewed >= 5.0 * LOCKS as f64, "{renewed}");
+    assert!(calls <= renewed / 25.0, "{calls} calls for {renewed} renewals");
+    assert_eq!(lost(&proxy, ""), 0.0);
+    assert_eq!(proxy.metric("lockgate_session_locks", ""), LOCKS as f64);
+    let size = |node: usize| {
+        proxy.node_client(node).cmd(&["EVAL", "return #redis.call('KEYS', 'lock:*')", "0"])
+    };
+    assert_eq!(size(1), Reply::Int(LOCKS as i64));
+    drop(clients);
+    eventually("all are released", || size(0) == Reply::Int(0) && size(2) == Reply::Int(0));
+}
+
+#[test]
+fn more_than_a_connection_can_keep_are_refused() {
+    let proxy = Proxy::with().locks("default_ttl: 40s").start();
+    let mut client = proxy.client();
+    for chunk in 0..100 {
+        let keys: Vec<String> = (0..100).map(|key| format!("{chunk}:{key}")).collect();
+        let locks: Vec<[&str; 2]> = keys.iter().map(|key| ["LOCK", key.as_str()]).collect();
+        let locks: Vec<&[&str]> = locks.iter().map(<[&str; 2]>::as_slice).collect();
+        client.pipe(&locks).iter().for_each(|reply| drop(reply.grant()));
+    }
+    let reply = client.cmd(&["LOCK", "one more"]);
+    assert!(reply.error().starts_with("ERR too many session locks on this connection"));
+    assert_eq!(client.cmd(&["LOCK", "0:0", "PX", "60000"]), Reply::NullArray);
+    client.cmd(&["LOCK", "lease", "PX", "60000"]).grant();
+    assert_eq!(client.cmd(&["UNLOCK", "0:1"]), Reply::Int(1));
+    client.cmd(&["LOCK", "one more"]).grant();
+}
+
+#[test]
+fn a_loss_is_told_once_and_the_command_behind_it_does_nothing() {
+    let proxy = proxy("300ms");
+    let mut client = proxy.client();
+    let grant = client.cmd(&["LOCK", "k"]).grant();
+    client.cmd(&["SET", "x", "before"]);
+    delete(&proxy, "k", 3);
+    eventually("it is lost", || lost(&proxy, "not_held") == 1.0);
+    let replies = client.pipe(&[&["SET", "x", "behind"], &["GET", "x"], &["RENEW", "k"]]);
+    assert!(replies[0].error().starts_with("LOCKLOST the lock 'k' was lost"), "{replies:?}");
+    assert_eq!(replies[1], Reply::bulk("before"));
+    assert_eq!(replies[2], Reply::Int(0));
+    assert_eq!(client.cmd(&["RENEW", "k", &grant.token]), Reply::Int(0));
+    assert_eq!(client.cmd(&["UNLOCK", "k"]), Reply::Int(0));
+    assert_eq!(client.cmd(&["UNLOCK", "k"]), Reply::Int(0));
+    assert_eq!(proxy.metric("lockgate_session_locks", ""), 0.0);
+    client.cmd(&["LOCK", "k"]).grant();
+}
+
+#[test]
+fn commands_under_way_are_answered_before_the_news() {
+    let proxy = proxy("300ms");
+    let mut client = proxy.client();
+    client.cmd(&["LOCK", "k"]).grant();
+    client.send(&encode(&["BLPOP", "list", "0"]));
+    thread::sleep(ms(50));
+    delete(&proxy, "k", 3);
+    eventually("it is lost", || lost(&proxy, "") == 1.0);
+    let big = "x".repeat(3 << 20);
+    client.send(&pipeline(&[&["SET", "big", &big], &["EXISTS", "big"]]));
+    thread::sleep(ms(50));
+    proxy.client().cmd(&["RPUSH", "list", "item"]);
+    assert_eq!(client.reply(), Reply::Array(vec![Reply::bulk("list"), Reply::bulk("item")]));
+    assert!(client.reply().error().starts_with("LOCKLOST"));
+    assert_eq!(client.reply(), Reply::Int(0), "what was dropped was not stored");
+    // Own commands and inline ones are no exception.
+    for words in ["LOCK a", "UNLOCK k", "PING", "get x"] {
+        client.cmd(&["LOCK", "k"]).grant();
+        let before = lost(&proxy, "");
+        delete(&proxy, "k", 3);
+        eventually("it is lost", || lost(&proxy, "") > before);
+        client.send(format!("\r\n{words}\r\n").as_bytes());
+        assert!(client.reply().error().starts_with("LOCKLOST"), "{words}");
+        assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
+    }
+    assert!(free(&proxy, "a"));
+}
+
+#[test]
+fn a_transaction_fails_with_the_lock() {
+    let proxy = proxy("300ms");
+    let mut client = proxy.client();
+    client.cmd(&["LOCK", "k"]).grant();
+    client.pipe(&[&["MULTI"], &["SET", "a", "1"]]);
+    delete(&proxy, "k", 3);
+    eventually("it is lost", || lost(&proxy, "") == 1.0);
+    let replies = client.pipe(&[&["SET", "b", "1"], &["SET", "c", "1"], &["EXEC"], &["DBSIZE"]]);
+    assert!(replies[0].error().starts_with("LOCKLOST"), "{replies:?}");
+    assert_eq!(replies[1], Reply::simple("QUEUED"));
+    assert!(replies[2].error().starts_with("EXECABORT"), "{replies:?}");
+    assert_eq!(replies[3], Reply::Int(0));
+}
+
+#[test]
+fn resp3_is_told_by_a_push_between_frames() {
+    let proxy = proxy("300ms");
+    let mut client = proxy.client();
+    client.cmd(&["HELLO", "3"]);
+    let push = |key: &str, token: &str| {
+        Reply::Push(vec![Reply::bulk("lock-lost"), Reply::bulk(key), Reply::bulk(token)])
+    };
+    let grant = client.cmd(&["LOCK", "k"]).grant();
+    delete(&proxy, "k", 3);
+    assert_eq!(client.reply(), push("k", &grant.token), "idle");
+    assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"), "it was told");
+    client.cmd(&["LOCK", "k", "mine"]).grant();
+    client.send(&encode(&["BLPOP", "list", "0"]));
+    delete(&proxy, "k", 3);
+    assert_eq!(client.reply(), push("k", "mine"), "blocked");
+    proxy.client().cmd(&["RPUSH", "list", "item"]);
+    assert!(matches!(client.reply(), Reply::Array(_)));
+    // While a large reply is on its way, which is read late.
+    let big = "x".repeat(30 << 20);
+    client.cmd(&["SET", "big", &big]);
+    client.cmd(&["LOCK", "k", "mine"]).grant();
+    client.send(&encode(&["GET", "big"]));
+    thread::sleep(ms(50));
+    let before = lost(&proxy, "");
+    delete(&proxy, "k", 3);
+    eventually("it is lost", || lost(&proxy, "") > before);
+    thread::sleep(ms(100));
+    assert_eq!(client.reply(), Reply::Bulk(big.into_bytes()));
+    assert_eq!(client.reply(), push("k", "mine"));
+    assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
+}
+
+#[test]
+fn who_gets_no_replies_is_closed() {
+    let proxy = proxy("300ms");
+    let mut client = proxy.client();
+    client.cmd(&["LOCK", "k"]).grant();
+    client.send(&encode(&["CLIENT", "REPLY", "OFF"]));
+    client.send(&encode(&["SET", "a", "1"]));
+    eventually("silent", || proxy.client().cmd(&["EXISTS", "a"]) == Reply::Int(1));
+    delete(&proxy, "k", 3);
+    assert!(client.rest().0.is_empty());
+    assert_eq!(proxy.metric("lockgate_closes_total", "lock_lost"), 1.0);
+}
+
+#[test]
+fn on_lost_can_close_or_say_nothing() {
+    let closing =
+        Proxy::with().nodes(3).locks("default_ttl: 300ms").locks("on_lost: close").start();
+    for version in ["2", "3"] {
+        let mut client = closing.client();
+        client.cmd(&["HELLO", version]);
+        client.cmd(&["LOCK", "k", "t"]).grant();
+        delete(&closing, "k", 3);
+        let (rest, _) = client.rest();
+        let push = b">3\r\n$9\r\nlock-lost\r\n$1\r\nk\r\n$1\r\nt\r\n".to_vec();
+        assert_eq!(rest, if version == "3" { push } else { Vec::new() });
+    }
+    let silent =
+        Proxy::with().nodes(3).locks("default_ttl: 300ms").locks("on_lost: ignore").start();
+    let mut client = silent.client();
+    client.cmd(&["LOCK", "k"]).grant();
+    delete(&silent, "k", 3);
+    eventually("it is lost", || lost(&silent, "") == 1.0);
+    assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
+    assert_eq!(client.cmd(&["RENEW", "k"]), Reply::Int(0));
+}
+
+#[test]
+fn a_minority_that_forgot_it_loses_nothing() {
+    let proxy = proxy("300ms");
+    let mut client = proxy.client();
+    let grant = client.cmd(&["LOCK", "k"]).grant();
+    delete(&proxy, "k", 1);
+    thread::sleep(ms(1000));
+    assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
+    assert_eq!(lost(&proxy, ""), 0.0);
+    assert_eq!(proxy.on_nodes("lock:k")[2], Reply::bulk(&grant.token));
+    assert_eq!(proxy.node_client(1).cmd(&["FLUSHALL"]), Reply::ok());
+    eventually("it is lost with the quorum", || lost(&proxy, "not_held") == 1.0);
+    eventually("nothing of it stays", || free(&proxy, "k"));
+}
+
+#[test]
+fn nodes_that_hang_longer_than_validity_lose_it() {
+    let mut proxy = Proxy::with()
+        .nodes(3)
+        .locks("default_ttl: 1s")
+        .locks("node_timeout: 50ms")
+        .locks("node_silence: 20s")
+        .start();
+    let mut client = proxy.client();
+    client.cmd(&["HELLO", "3"]);
+    let grant = client.cmd(&["LOCK", "k"]).grant();
+    let mut brief = proxy.client();
+    proxy.node(0).freeze().unwrap();
+    proxy.node(1).freeze().unwrap();
+    thread::sleep(ms(400));
+    proxy.node(1).thaw().unwrap();
+    thread::sleep(ms(1500));
+    assert_eq!(lost(&proxy, ""), 0.0, "renewed again in time");
+    proxy.node(1).freeze().unwrap();
+    let told = client.reply();
+    assert!(matches!(&told, Reply::Push(all) if all[2] == Reply::bulk(&grant.token)), "{told:?}");
+    assert_eq!(lost(&proxy, "no_quorum"), 1.0);
+    assert!(proxy.metric("lockgate_renewals_total", "retried") >= 1.0);
+    proxy.node(0).thaw().unwrap();
+    proxy.node(1).thaw().unwrap();
+    eventually("nothing of it stays", || free(&proxy, "k"));
+    thread::sleep(ms(500));
+    assert!(free(&proxy, "k"), "nor is it renewed");
+    brief.cmd(&["LOCK", "k", "PX", "60000"]).grant();
+}
+
+#[test]
+fn a_proxy_that_slept_loses_what_another_has_taken() {
+    let first = proxy("1s");
+    let second = Proxy::beside(&first).start();
+    let mut holder = first.client();
+    holder.cmd(&["LOCK", "k"]).grant();
+    let mut next = second.client();
+    next.send(&encode(&["LOCK", "k", "WAIT", "0"]));
+    eventually("it waits", || second.waiters() == 1);
+    thread::sleep(ms(2000));
+    first.freeze();
+    let grant = next.reply().grant();
+    thread::sleep(ms(300));
+    first.thaw();
+    eventually("it is lost", || lost(&first, "") == 1.0);
+    assert!(holder.cmd(&["SET", "x", "1"]).error().starts_with("LOCKLOST"));
+    for _ in 0..10 {
+        thread::sleep(ms(100));
+        let held = second.on_nodes_of(&first, "lock:k");
+        assert!(held.iter().filter(|value| **value == Reply::bulk(&grant.token)).count() >= 2);
+    }
+    assert_eq!(next.cmd(&["UNLOCK", "k"]), Reply::Int(1));
+}
+
+#[test]
+fn max_hold_ends_even_a_renewed_lock() {
+    let proxy =
+        Proxy::with().nodes(3).locks("default_ttl: 300ms").locks("max_hold: 1500ms").start();
+    let mut client = proxy.client();
+    client.cmd(&["HELLO", "3"]);
+    let begun = Instant::now();
+    let grant = client.cmd(&["LOCK", "k"]).grant();
+    let mut next = proxy.client();
+    next.send(&encode(&["LOCK", "k", "n", "PX", "60000", "WAIT", "0"]));
+    let push = [Reply::bulk("lock-lost"), Reply::bulk("k"), Reply::bulk(&grant.token)];
+    assert_eq!(client.reply(), Reply::Push(push.to_vec()));
+    assert!(begun.elapsed() >= ms(1500), "{:?}", begun.elapsed());
+    assert_eq!(next.reply().grant().token, "n");
+    assert_eq!(lost(&proxy, "max_hold"), 1.0);
+}
+
+#[test]
+fn renew_and_lock_again_say_what_it_is_from_then_on() {
+    let proxy = proxy("400ms");
+    let mut client = proxy.client();
+    let grant = client.cmd(&["LOCK", "k"]).grant();
+    let Reply::Int(validity) = client.cmd(&["RENEW", "k", "PX", "3000"]) else { panic!() };
+    assert!(validity > 2000);
+    thread::sleep(ms(3500));
+    assert_eq!(proxy.nodes_with("lock:k"), 3, "renewed with the new TTL");
+    // The same token again, with a TTL: a lease.
+    client.cmd(&["LOCK", "k", &grant.token, "PX", "1000"]).grant();
+    assert_eq!(proxy.metric("lockgate_session_locks", ""), 0.0);
+    eventually("it is not renewed any more", || free(&proxy, "k"));
+    assert_eq!(lost(&proxy, ""), 0.0);
+    // And the other way round.
+    client.cmd(&["LOCK", "k", "t", "PX", "1000"]).grant();
+    client.cmd(&["LOCK", "k", "t"]).grant();
+    thread::sleep(ms(1500));
+    assert_eq!(proxy.nodes_with("lock:k"), 3);
+    drop(client);
+    eventually("released", || free(&proxy, "k"));
+}
+
+#[test]
+fn a_client_that_came_back_keeps_what_it_locked_again() {
+    let proxy = proxy("300ms");
+    let mut old = proxy.client();
+    old.cmd(&["LOCK", "k", "mine"]).grant();
+    // Its connection is gone, but nobody has noticed yet.
+    let mut new = proxy.client();
+    new.cmd(&["LOCK", "k", "mine"]).grant();
+    drop(old);
+    thread::sleep(ms(1000));
+    assert_eq!(proxy.on_nodes("lock:k"), vec![Reply::bulk("mine"); 3]);
+    assert_eq!(lost(&proxy, ""), 0.0);
+    assert_eq!(new.cmd(&["UNLOCK", "k"]), Reply::Int(1));
+}
+
+#[test]
+fn unlock_on_another_connection_is_no_loss() {
+    let proxy = proxy("300ms");
+    let (mut holder, mut other) = (proxy.client(), proxy.client());
+    let grant = holder.cmd(&["LOCK", "k"]).grant();
+    assert_eq!(other.cmd(&["UNLOCK", "k", &grant.token]), Reply::Int(1));
+    thread::sleep(ms(600));
+    assert_eq!(holder.cmd(&["PING"]), Reply::simple("PONG"));
+    assert_eq!(lost(&proxy, ""), 0.0);
+    // Nor does the first one's end touch what is another's by then.
+    other.cmd(&["LOCK", "k", "PX", "60000"]).grant();
+    drop(holder);
+    thread::sleep(ms(300));
+    assert_eq!(proxy.nodes_with("lock:k"), 3);
+}
+
+#[test]
+fn an_unlock_without_a_quorum_is_made_good_at_the_end() {
+    let mut proxy = Proxy::with()
+        .nodes(3)
+        .locks("default_ttl: 50s")
+        .locks("node_timeout: 100ms")
+        .locks("node_silence: 20s")
+        .start();
+    let mut client = proxy.client();
+    client.cmd(&["LOCK", "k"]).grant();
+    proxy.node(0).freeze().unwrap();
+    proxy.node(1).freeze().unwrap();
+    assert!(client.cmd(&["UNLOCK", "k"]).error().starts_with("NOQUORUM"));
+    drop(client);
+    proxy.node(0).thaw().unwrap();
+    proxy.node(1).thaw().unwrap();
+    eventually("released", || free(&proxy, "k"));
+    assert_eq!(lost(&proxy, ""), 0.0);
+}
+
+#[test]
+fn a_lost_connection_hands_its_locks_to_those_who_wait() {
+    let proxy = proxy("40s");
+    let mut holder = proxy.client();
+    holder.pipe(&[&["LOCK", "a"], &["LOCK", "b"]]).iter().for_each(|reply| drop(reply.grant()));
+    let mut waiters: Vec<Client> = ["a", "b"]
+        .iter()
+        .map(|key| {
+            let mut client = proxy.client();
+            client.send(&encode(&["LOCK", key, "WAIT", "0"]));
+            client
+        })
+        .collect();
+    eventually("they wait", || proxy.waiters() == 2);
+    let begun = Instant::now();
+    holder.reset();
+    waiters.iter_mut().for_each(|client| drop(client.reply().grant()));
+    println!("after {:?}", begun.elapsed());
+    assert!(begun.elapsed() < SOON);
+    assert_eq!(proxy.metric("lockgate_handovers_total", ""), 2.0);
+}
+
+#[test]
+fn a_writer_that_never_reads_is_told_when_it_does() {
+    let proxy = proxy("300ms");
+    let mut client = proxy.client();
+    client.cmd(&["HELLO", "3"]);
+    client.cmd(&["LOCK", "k", "t"]).grant();
+    let mut writer = client.socket().try_clone().unwrap();
+    let writing = thread::spawn(move || {
+        let echo = encode(&["ECHO", &"x".repeat(10_000)]);
+        (0..2000).for_each(|_| writer.write_all(&echo).unwrap());
+    });
+    thread::sleep(ms(200));
+    delete(&proxy, "k", 3);
+    eventually("it is lost", || lost(&proxy, "") == 1.0);
+    let (mut echoes, mut pushes) = (0, 0);
+    while echoes < 2000 || pushes < 1 {
+        match client.reply() {
+            Reply::Push(_) => pushes += 1,
+            Reply::Bulk(value) if value.len() == 10_000 => echoes += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    writing.join().unwrap();
+    assert_eq!((echoes, pushes), (2000, 1));
+}
