@@ -11,8 +11,9 @@ cd "$(dirname "$0")/.."
 wanted=("redis-server redis-server" "redis-cli redis-tools" "setpriv util-linux")
 case "${1:-run}" in
   run) ;;
-  test) wanted+=("python3 python3" "node nodejs" "npm npm") ;;
-  bench) wanted+=("haproxy haproxy" "nutcracker nutcracker" "redis-benchmark redis-tools" "python3 python3") ;;
+  test) wanted+=("python3 python3" "node nodejs" "npm npm" "ip iproute2") ;;
+  bench) wanted+=("haproxy haproxy" "nutcracker nutcracker" "redis-benchmark redis-tools"
+    "python3 python3" "node nodejs" "npm npm") ;;
   *) echo "usage: $0 run|test|bench" >&2; exit 2 ;;
 esac
 
@@ -26,7 +27,7 @@ done
 if ! echo 'int main(void) { return 0; }' | cc -x c -o /dev/null - 2>/dev/null; then
   missing+=(gcc libc6-dev)
 fi
-if [ "${1:-run}" = test ] && ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
+if [ "${1:-run}" != run ] && ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
   missing+=(python3-venv)
 fi
 
@@ -62,17 +63,19 @@ if ! command -v cargo >/dev/null; then
   exit 1
 fi
 
-if [ "${1:-run}" = test ]; then
-  # Marked with what was installed, so that a change of the list is noticed.
-  clients=tests/clients
-  if ! cmp -s $clients/requirements.txt $clients/.venv/installed 2>/dev/null; then
-    rm -rf $clients/.venv
-    python3 -m venv $clients/.venv
-    $clients/.venv/bin/pip install --quiet --disable-pip-version-check -r $clients/requirements.txt
-    cp $clients/requirements.txt $clients/.venv/installed
-  fi
-  if ! cmp -s $clients/package-lock.json $clients/node_modules/installed 2>/dev/null; then
-    (cd $clients && npm ci --silent --no-audit --no-fund)
-    cp $clients/package-lock.json $clients/node_modules/installed
-  fi
+case "${1:-run}" in
+  run) exit ;;
+  test) libraries=tests/clients ;;
+  bench) libraries=bench/peers ;;
+esac
+# Marked with what was installed, so that a change of the list is noticed.
+if ! cmp -s $libraries/requirements.txt $libraries/.venv/installed 2>/dev/null; then
+  rm -rf $libraries/.venv
+  python3 -m venv $libraries/.venv
+  $libraries/.venv/bin/pip install --quiet --disable-pip-version-check -r $libraries/requirements.txt
+  cp $libraries/requirements.txt $libraries/.venv/installed
+fi
+if ! cmp -s $libraries/package-lock.json $libraries/node_modules/installed 2>/dev/null; then
+  (cd $libraries && npm ci --silent --no-audit --no-fund)
+  cp $libraries/package-lock.json $libraries/node_modules/installed
 fi

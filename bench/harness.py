@@ -1,0 +1,76 @@
+"""What the benchmarks share: processes of their own on free ports, and their CPU time."""
+
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Processes:
+    """Children that are stopped, by their own ids, however this ends."""
+
+    def __init__(self):
+        self.running = []
+
+    def start(self, arguments, port):
+        child = subprocess.Popen(
+            arguments, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        self.running.append(child)
+        deadline = time.monotonic() + 10
+        while time.monotonic() < deadline:
+            if child.poll() is not None:
+                sys.exit(f"{arguments[0]} ended with {child.returncode}")
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                return child.pid
+            except OSError:
+                time.sleep(0.02)
+        sys.exit(f"{arguments[0]} does not listen")
+
+    def redis(self, directory):
+        """A redis-server without persistence: its port and process id."""
+        port = free_port()
+        arguments = [program("redis-server"), "--port", str(port), "--bind", "127.0.0.1", "--save", "",
+                     "--dir", str(directory)]
+        return port, self.start(arguments, port)
+
+    def stop(self):
+        for child in self.running:
+            child.kill()
+        for child in self.running:
+            child.wait()
+
+
+def cpu_ns(pid):
+    total = 0
+    for task in os.listdir(f"/proc/{pid}/task"):
+        try:
+            total += int(pathlib.Path(f"/proc/{pid}/task/{task}/schedstat").read_text().split()[0])
+        except FileNotFoundError:
+            pass
+    return total
+
+
+def memory_mb(pid, field):
+    """A field of /proc/PID/status: VmRSS now, VmHWM at the most."""
+    for line in pathlib.Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith(field):
+            return int(line.split()[1]) / 1024
+    return 0.0
+
+
+def program(name):
+    found = shutil.which(name, path=os.environ["PATH"] + ":/usr/sbin:/sbin")
+    return found or sys.exit(f"{name} is missing; make bench installs it")

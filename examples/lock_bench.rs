@@ -1,0 +1,266 @@
+//! Load for `bench/locks`: many clients of a proxy, or the limit of what nodes can do.
+//!
+//!     lock_bench pairs   CLIENTS SECONDS PORT     LOCK and UNLOCK through a proxy
+//!     lock_bench contend CLIENTS SECONDS PORT     the same, all on one lock, WAIT
+//!     lock_bench limit   CLIENTS SECONDS PORT…    a bare client of the nodes
+//!
+//! The limit is what a library could reach at best: one process with one pipelined
+//! connection to each node runs the very scripts that the proxy runs, for so many
+//! clients that exist only as numbers, and goes on with each as soon as a quorum has
+//! answered. Prints one line of JSON.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a benchmark that fails must not go on")]
+
+use std::{
+    cell::RefCell,
+    collections::VecDeque,
+    rc::Rc,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use lockgate::resp::encode;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    sync::Notify,
+    task::{LocalSet, spawn_local},
+    time::timeout,
+};
+
+const ACQUIRE: &str = include_str!("../src/lock/scripts/acquire.lua");
+const RELEASE: &str = include_str!("../src/lock/scripts/release.lua");
+
+/// What all clients have seen.
+#[derive(Default)]
+struct Seen {
+    grants: Vec<u64>,
+    /// From a release to the grant of another client.
+    gaps: Vec<Duration>,
+    released: Option<Instant>,
+    last: usize,
+}
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [mode, clients, seconds, ports @ ..] = arguments.as_slice() else {
+        panic!("lock_bench pairs|contend|limit CLIENTS SECONDS PORT…")
+    };
+    let clients: usize = clients.parse().unwrap();
+    let seconds = Duration::from_secs_f64(seconds.parse().unwrap());
+    let ports: Vec<u16> = ports.iter().map(|port| port.parse().unwrap()).collect();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let seen = Rc::new(RefCell::new(Seen { grants: vec![0; clients], ..Seen::default() }));
+    LocalSet::new().block_on(&runtime, async {
+        let until = Instant::now() + seconds;
+        if mode == "limit" {
+            limit(&ports, until, &seen).await;
+            return;
+        }
+        let contended = mode == "contend";
+        let all: Vec<_> = (0..clients)
+            .map(|client| {
+                spawn_local(through_proxy(ports[0], client, contended, until, seen.clone()))
+            })
+            .collect();
+        for one in all {
+            one.await.unwrap();
+        }
+    });
+    let mut seen = seen.borrow_mut();
+    seen.gaps.sort();
+    let gap = |share: f64| {
+        let at = (share * seen.gaps.len().saturating_sub(1) as f64) as usize;
+        seen.gaps.get(at).map_or(0, Duration::as_micros)
+    };
+    println!(
+        "{{\"seconds\":{},\"grants\":{:?},\"handovers\":{},\"gap_us\":[{},{}]}}",
+        seconds.as_secs_f64(),
+        seen.grants,
+        seen.gaps.len(),
+        gap(0.5),
+        gap(0.99)
+    );
+}
+
+fn command(words: &[&str]) -> Vec<u8> {
+    let mut out = Vec::new();
+    let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+    encode::command(&mut out, &words);
+    out
+}
+
+async fn connect(port: u16) -> TcpStream {
+    let stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    stream.set_nodelay(true).unwrap();
+    stream
+}
+
+async fn through_proxy(
+    port: u16,
+    client: usize,
+    contended: bool,
+    until: Instant,
+    seen: Rc<RefCell<Seen>>,
+) {
+    let mut stream = connect(port).await;
+    let key = if contended { "contended".to_owned() } else { format!("pairs:{client}") };
+    let wait: &[&str] = if contended { &["WAIT", "30000"] } else { &[] };
+    let lock = command(&[&["LOCK", &key, "PX", "10000"], wait].concat());
+    let unlock = command(&["UNLOCK", &key]);
+    let mut reply = [0; 512];
+    while Instant::now() < until {
+        stream.write_all(&lock).await.unwrap();
+        let length = stream.read(&mut reply).await.unwrap();
+        assert!(reply.starts_with(b"*3\r\n"), "{:?}", String::from_utf8_lossy(&reply[..length]));
+        {
+            let mut seen = seen.borrow_mut();
+            if let Some(released) = seen.released.filter(|_| contended && seen.last != client) {
+                seen.gaps.push(released.elapsed());
+            }
+            seen.last = client;
+            seen.grants[client] += 1;
+            seen.released = Some(Instant::now());
+        }
+        stream.write_all(&unlock).await.unwrap();
+        let length = stream.read(&mut reply).await.unwrap();
+        assert_eq!(&reply[..length], b":1\r\n");
+    }
+}
+
+/// The bare client's state.
+struct Limit {
+    scripts: [String; 2],
+    /// By client: whether it holds its lock, its request's number, and its votes.
+    clients: Vec<(bool, u32, usize)>,
+    /// By node: what is to be sent, and whose requests are in flight.
+    out: Vec<Vec<u8>>,
+    in_flight: Vec<VecDeque<(usize, u32)>>,
+}
+
+impl Limit {
+    fn ask(&mut self, client: usize) {
+        let (held, request, votes) = &mut self.clients[client];
+        *request += 1;
+        *votes = 0;
+        let (key, token) = (format!("lock:limit:{client}"), format!("{client:032x}"));
+        let bytes = if *held {
+            command(&["EVALSHA", &self.scripts[1], "1", &key, &token, "0123456789abcdef"])
+        } else {
+            let fence =
+                SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros().to_string();
+            let attempt = rand::random::<u64>().to_string();
+            let fence_key = format!("lockgate:fence:{key}");
+            command(&[
+                "EVALSHA",
+                &self.scripts[0],
+                "2",
+                &key,
+                &fence_key,
+                &token,
+                "10000",
+                &fence,
+                "604800000",
+                &attempt,
+            ])
+        };
+        for (out, in_flight) in self.out.iter_mut().zip(&mut self.in_flight) {
+            out.extend_from_slice(&bytes);
+            in_flight.push_back((client, *request));
+        }
+    }
+
+    /// One node has said yes. True: something new is to be sent.
+    fn voted(&mut self, node: usize, until: Instant, seen: &mut Seen) -> bool {
+        let (client, asked) = self.in_flight[node].pop_front().unwrap();
+        let quorum = self.out.len() / 2 + 1;
+        let (held, request, votes) = &mut self.clients[client];
+        if *request != asked {
+            return false;
+        }
+        *votes += 1;
+        if *votes != quorum {
+            return false;
+        }
+        seen.grants[client] += u64::from(*held);
+        *held = !*held;
+        if !*held && Instant::now() >= until {
+            return false;
+        }
+        self.ask(client);
+        true
+    }
+}
+
+/// The length of the flat array of numbers at the beginning, if it is whole.
+fn reply_length(buf: &[u8]) -> Option<usize> {
+    let lines = 1 + usize::from(buf.get(1)? - b'0');
+    let mut at = 0;
+    for _ in 0..lines {
+        at += 1 + buf[at..].iter().position(|byte| *byte == b'\n')?;
+    }
+    Some(at)
+}
+
+async fn limit(ports: &[u16], until: Instant, seen: &Rc<RefCell<Seen>>) {
+    let digest = |body: &str| sha1_smol::Sha1::from(body).digest().to_string();
+    let clients = seen.borrow().grants.len();
+    let state = Rc::new(RefCell::new(Limit {
+        scripts: [digest(ACQUIRE), digest(RELEASE)],
+        clients: vec![(false, 0, 0); clients],
+        out: vec![Vec::new(); ports.len()],
+        in_flight: vec![VecDeque::new(); ports.len()],
+    }));
+    let changed: Rc<Vec<Notify>> = Rc::new(ports.iter().map(|_| Notify::new()).collect());
+    let mut tasks = Vec::new();
+    let mut streams = Vec::new();
+    for port in ports {
+        let mut stream = connect(*port).await;
+        let load = [command(&["SCRIPT", "LOAD", ACQUIRE]), command(&["SCRIPT", "LOAD", RELEASE])];
+        stream.write_all(&load.concat()).await.unwrap();
+        // Two digests of 40 bytes with their lengths.
+        stream.read_exact(&mut [0; 94]).await.unwrap();
+        streams.push(stream.into_split());
+    }
+    (0..clients).for_each(|client| state.borrow_mut().ask(client));
+    for (node, (mut reader, mut writer)) in streams.into_iter().enumerate() {
+        let (writing, wake) = (state.clone(), changed.clone());
+        spawn_local(async move {
+            loop {
+                let out = std::mem::take(&mut writing.borrow_mut().out[node]);
+                if out.is_empty() {
+                    wake[node].notified().await;
+                } else {
+                    writer.write_all(&out).await.unwrap();
+                }
+            }
+        });
+        let (reading, wake, seen) = (state.clone(), changed.clone(), seen.clone());
+        tasks.push(spawn_local(async move {
+            let mut received = Vec::with_capacity(64 * 1024);
+            loop {
+                reader.read_buf(&mut received).await.unwrap();
+                let (mut at, mut more) = (0, false);
+                let idle = {
+                    let mut state = reading.borrow_mut();
+                    let mut seen = seen.borrow_mut();
+                    while let Some(length) = reply_length(&received[at..]) {
+                        assert_eq!(received[at + 5], b'1', "not granted");
+                        at += length;
+                        more |= state.voted(node, until, &mut seen);
+                    }
+                    state.in_flight[node].is_empty()
+                };
+                received.drain(..at);
+                if more {
+                    wake.iter().for_each(Notify::notify_one);
+                }
+                if idle && Instant::now() >= until {
+                    return;
+                }
+            }
+        }));
+    }
+    for task in tasks {
+        let _ = timeout(Duration::from_secs(5), task).await;
+    }
+}
