@@ -98,23 +98,25 @@ pub(super) fn numbers(buf: &[u8]) -> Option<(Numbers, usize)> {
 
 /// Reads a whole `:` line of at most 18 digits, which cannot overflow. Gives its length.
 fn short_integer(buf: &[u8], number: &mut i64) -> Option<usize> {
-    let (sign, from) = match buf.get(..2)? {
-        b":-" => (-1, 2),
-        [b':', _] => (1, 1),
+    let (negative, from) = match buf {
+        [b':', b'-', ..] => (true, 2),
+        [b':', ..] => (false, 1),
         _ => return None,
     };
     let mut value = 0;
-    for (at, byte) in buf.iter().enumerate().skip(from).take(19) {
-        if byte.is_ascii_digit() {
-            value = 10 * value + i64::from(byte - b'0');
-        } else if at > from && buf[at..].starts_with(b"\r\n") {
-            *number = sign * value;
-            return Some(at + 2);
-        } else {
+    let mut at = from;
+    while let Some(digit @ b'0'..=b'9') = buf.get(at) {
+        value = 10 * value + i64::from(digit - b'0');
+        at += 1;
+        if at > from + 18 {
             return None;
         }
     }
-    None
+    if at == from || buf.get(at..at + 2) != Some(b"\r\n") {
+        return None;
+    }
+    *number = if negative { -value } else { value };
+    Some(at + 2)
 }
 
 /// What a script answers: `{1, n}` or `{0, n}`, a hand-over also `{2, n}`, and

@@ -81,9 +81,19 @@ pub fn command(out: &mut Vec<u8>, words: &[&[u8]]) {
 }
 
 fn head(out: &mut Vec<u8>, kind: u8, number: i64) {
-    out.push(kind);
-    out.extend_from_slice(Decimal::new(number).as_bytes());
-    out.extend_from_slice(b"\r\n");
+    match number {
+        // Nearly all lengths and counts have one digit or two.
+        0..=9 => out.extend_from_slice(&[kind, b'0' + number as u8, b'\r', b'\n']),
+        10..=99 => {
+            let (ten, one) = (number as u8 / 10, number as u8 % 10);
+            out.extend_from_slice(&[kind, b'0' + ten, b'0' + one, b'\r', b'\n']);
+        }
+        _ => {
+            out.push(kind);
+            out.extend_from_slice(Decimal::new(number).as_bytes());
+            out.extend_from_slice(b"\r\n");
+        }
+    }
 }
 
 #[cfg(test)]

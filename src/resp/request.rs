@@ -7,8 +7,6 @@
 //! first byte that Redis would refuse, everything is [`Next::Broken`]: such
 //! bytes are forwarded, so that Redis words the error.
 
-use std::ops::Range;
-
 use super::{
     inline,
     number::{self, MAX_DIGITS},
@@ -494,7 +492,6 @@ pub enum Split {
 /// Takes apart the command that begins at `buf[0]` and that the scanner has
 /// reported, if it has at most `max_words` words in at most `max_bytes` bytes.
 pub fn split(buf: &[u8], max_words: usize, max_bytes: usize) -> Split {
-    let mut spans: Vec<Range<usize>> = Vec::new();
     if buf.first() != Some(&b'*') {
         let Some(end) = memchr::memchr(b'\n', buf) else { return Split::Incomplete };
         let Some(words) = inline::split(&buf[..end]) else { return Split::TooLong };
@@ -507,6 +504,7 @@ pub fn split(buf: &[u8], max_words: usize, max_bytes: usize) -> Split {
     if value > max_words as i64 {
         return Split::TooLong;
     }
+    let mut words = Vec::with_capacity(max_words);
     for _ in 0..value {
         match line(buf.get(at..).unwrap_or_default(), b'$') {
             Line::Number { value, length } => {
@@ -518,7 +516,10 @@ pub fn split(buf: &[u8], max_words: usize, max_bytes: usize) -> Split {
                 if at > max_bytes {
                     return Split::TooLong;
                 }
-                spans.push(start..start + value as usize);
+                let Some(word) = buf.get(start..start + value as usize) else {
+                    return Split::Incomplete;
+                };
+                words.push(word.to_vec());
             }
             Line::Incomplete => return Split::Incomplete,
             Line::Bad => return Split::TooLong,
@@ -527,7 +528,7 @@ pub fn split(buf: &[u8], max_words: usize, max_bytes: usize) -> Split {
     if at > buf.len() {
         return Split::Incomplete;
     }
-    Split::Whole { words: spans.into_iter().map(|s| buf[s].to_vec()).collect(), length: at }
+    Split::Whole { words, length: at }
 }
 
 #[cfg(test)]

@@ -45,6 +45,8 @@ pub struct Barrier {
     phase: Phase,
     /// When it began to wait.
     since: Instant,
+    /// There were earlier replies to wait for.
+    waited: bool,
 }
 
 #[derive(Debug)]
@@ -116,7 +118,7 @@ impl Barrier {
     }
 
     fn new(what: What) -> Barrier {
-        Barrier { what, phase: Phase::Drain, since: Instant::now() }
+        Barrier { what, phase: Phase::Drain, since: Instant::now(), waited: false }
     }
 }
 
@@ -132,7 +134,7 @@ fn operation(own: Own) -> Option<Operation> {
 
 impl Session {
     /// Starts the wait for all replies owed so far.
-    pub(super) fn wait(&mut self, barrier: Barrier) {
+    pub(super) fn wait(&mut self, mut barrier: Barrier) {
         let metrics = &self.shared.metrics;
         if let What::Own { own, .. } = barrier.what {
             match own {
@@ -143,6 +145,7 @@ impl Session {
             }
             .increment(1);
             if !self.owed.is_empty() {
+                barrier.waited = true;
                 metrics.barrier_waits.increment(1);
             }
         }
@@ -205,10 +208,10 @@ impl Session {
             What::Lost => self.begin_lost(barrier),
             What::ClientReply(mode) => self.begin_client_reply(mode, refused_here, barrier),
             What::Own { own, .. } => {
-                self.shared
-                    .metrics
-                    .barrier_wait_seconds
-                    .record(barrier.since.elapsed().as_secs_f64());
+                if barrier.waited {
+                    let waited = barrier.since.elapsed().as_secs_f64();
+                    self.shared.metrics.barrier_wait_seconds.record(waited);
+                }
                 if refused_here {
                     self.refuse_by_forwarding(own, &barrier);
                 } else {

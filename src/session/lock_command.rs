@@ -135,7 +135,9 @@ impl Running {
 
 /// A token nobody can guess: 128 random bits as 32 hexadecimal digits.
 fn new_token() -> Vec<u8> {
-    format!("{:032x}", rand::random::<u128>()).into_bytes()
+    let bytes: [u8; 16] = rand::random();
+    let digit = |value: u8| b"0123456789abcdef"[usize::from(value)];
+    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
 }
 
 impl Session {
@@ -191,7 +193,7 @@ impl Session {
     /// Notes what the nodes said and words the reply.
     pub(super) fn finish_running(&mut self, finished: Finished, waker: &Waker) -> Vec<u8> {
         let Finished { key, token, ttl, is_session_lock, since, operation, told } = finished;
-        let mut out = Vec::new();
+        let mut out = Vec::with_capacity(96);
         let now = Instant::now();
         let outcome = match told {
             Told::Lock(Ok(grant)) => {
