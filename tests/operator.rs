@@ -321,3 +321,46 @@ fn redis_cli_shows_our_hints() {
     assert!(shown.contains(hint), "{shown}");
     assert!(shown.contains("Gives a lock a fresh TTL."), "{shown}");
 }
+
+#[test]
+fn command_about_more_than_ours_is_forwarded_untouched() {
+    let mut proxy = Proxy::start();
+    let mut direct = Client::connect(proxy.data().port());
+    let mut client = proxy.client();
+    let many: Vec<&str> = ["COMMAND", "INFO", "lock"].into_iter().chain(["get"; 40]).collect();
+    let (long, nothing) = ("x".repeat(200_000), "");
+    for words in [
+        &many[..],
+        &["COMMAND", "DOCS", "lock", "get", "set", "del", "type", "ttl", "pttl", "copy"],
+        &["COMMAND", "INFO", "unlock", &long],
+        &["COMMAND", "DOCS", "renew", nothing],
+    ] {
+        assert_eq!(client.cmd(words), direct.cmd(words), "{} words", words.len());
+    }
+    assert_eq!(
+        client.cmd(&["COMMAND", "INFO", "lock", "get"]),
+        direct.cmd(&["COMMAND", "INFO", "lock", "get"])
+    );
+}
+
+#[test]
+fn a_skipped_reply_is_that_of_the_command_behind_skip() {
+    let proxy = Proxy::start();
+    let mut client = proxy.client();
+    for words in [
+        &["COMMAND", "INFO", "lock"][..],
+        &["COMMAND", "INFO", "lock", "get"],
+        &["COMMAND", "DOCS"],
+        &["LOCKGATE", "VERSION"],
+        &["LOCKGATE", "FOO"],
+    ] {
+        client.send(&support::pipeline(&[
+            &["CLIENT", "REPLY", "SKIP"],
+            words,
+            &["ECHO", "behind"],
+            &["ECHO", "again"],
+        ]));
+        assert_eq!(client.reply(), Reply::bulk("behind"), "{words:?}");
+        assert_eq!(client.reply(), Reply::bulk("again"), "{words:?}");
+    }
+}

@@ -1,7 +1,7 @@
 //! LOCKGATE, with which an operator looks in, and COMMAND INFO and DOCS as far as
 //! they ask for commands of ours: from words to a typed [`Inquiry`].
 
-use super::{BadRequest, MAX_WORDS};
+use super::BadRequest;
 use crate::resp::request::{Own, own_by_name};
 
 /// What an operator, or a client library, wants to know.
@@ -29,8 +29,6 @@ pub enum Inquiry {
     CommandInfo(Vec<Own>),
     /// COMMAND DOCS.
     CommandDocs(Vec<Own>),
-    /// COMMAND about commands of Redis too: that is the data node's to answer.
-    Redis,
 }
 
 /// Reads the words behind LOCKGATE.
@@ -58,14 +56,15 @@ pub fn lockgate(words: &[Vec<u8>]) -> Result<Inquiry, BadRequest> {
     }
 }
 
-/// Reads the words behind COMMAND, the second of which names one of ours.
-pub fn command(words: &[Vec<u8>]) -> Inquiry {
-    let [subcommand, names @ ..] = words else { return Inquiry::Redis };
-    let ours: Option<Vec<Own>> = names.iter().map(|name| own_by_name(name)).collect();
-    match (subcommand.to_ascii_lowercase().as_slice(), ours) {
-        (b"info", Some(ours)) if words.len() < MAX_WORDS => Inquiry::CommandInfo(ours),
-        (b"docs", Some(ours)) if words.len() < MAX_WORDS => Inquiry::CommandDocs(ours),
-        _ => Inquiry::Redis,
+/// Reads the words behind COMMAND. None where it is about commands of Redis too:
+/// that is the data node's to answer.
+pub fn command(words: &[Vec<u8>]) -> Option<Inquiry> {
+    let (subcommand, names) = words.split_first()?;
+    let ours = names.iter().map(|name| own_by_name(name)).collect::<Option<Vec<Own>>>()?;
+    match subcommand.to_ascii_lowercase().as_slice() {
+        b"info" => Some(Inquiry::CommandInfo(ours)),
+        b"docs" => Some(Inquiry::CommandDocs(ours)),
+        _ => None,
     }
 }
 
@@ -105,9 +104,10 @@ mod tests {
     #[test]
     fn command_is_ours_only_where_all_names_are() {
         let read = |text: &str| command(&words(text));
-        assert_eq!(read("docs LOCK"), Inquiry::CommandDocs(vec![Own::Lock]));
-        assert_eq!(read("INFO lock unlock"), Inquiry::CommandInfo(vec![Own::Lock, Own::Unlock]));
-        assert_eq!(read("INFO lock get"), Inquiry::Redis);
-        assert_eq!(read("GETKEYS lock"), Inquiry::Redis);
+        assert_eq!(read("docs LOCK"), Some(Inquiry::CommandDocs(vec![Own::Lock])));
+        let both = Some(Inquiry::CommandInfo(vec![Own::Lock, Own::Unlock]));
+        assert_eq!(read("INFO lock unlock"), both);
+        assert_eq!(read("INFO lock get"), None);
+        assert_eq!(read("GETKEYS lock"), None);
     }
 }

@@ -26,10 +26,7 @@ use super::{
     requests::Pass,
 };
 use crate::{
-    command::{
-        self, BadRequest,
-        operator::{self, Inquiry},
-    },
+    command::{self, BadRequest, operator},
     metrics::{Operation, Outcome},
     resp::{
         encode,
@@ -405,11 +402,10 @@ impl Session {
         let words = words.as_deref().unwrap_or_default();
         let inquiry = match own {
             Own::Lockgate => operator::lockgate(words),
-            _ => Ok(operator::command(words)),
+            // One about commands of Redis too has been forwarded.
+            _ => operator::command(words).ok_or(BadRequest::Syntax),
         };
         match inquiry {
-            // About commands of Redis too, so Redis answers.
-            Ok(Inquiry::Redis) => self.pass_held(Pass::Counted),
             Ok(inquiry) => {
                 let answer = self.tell(&inquiry);
                 self.answer(barrier, answer);

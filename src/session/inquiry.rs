@@ -57,8 +57,6 @@ impl Session {
                 encode::map(&mut out, all.len(), resp3);
                 all.iter().for_each(|own| docs::docs(&mut out, *own, resp3));
             }
-            // The data node's to answer.
-            Inquiry::Redis => {}
         }
         out
     }

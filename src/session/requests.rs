@@ -15,7 +15,7 @@ use tokio::{
 
 use super::{READ, Session, Step, barrier::Barrier, owed::Entry};
 use crate::{
-    command::{BadRequest, MAX_WORDS},
+    command::{BadRequest, MAX_WORDS, operator},
     metrics::CloseReason,
     net::Outbox,
     resp::request::{Name, Next, Own, ReplyMode, Split, split},
@@ -54,6 +54,16 @@ pub enum Dropping {
     },
     /// Any: the client must first be told that its lock is lost.
     Lost,
+}
+
+/// What becomes of a command of ours when it begins.
+enum Intercepted {
+    /// It waits for its turn, or for the rest of itself.
+    Kept,
+    /// It is too long to be one: its bytes are dropped as they come.
+    Dropping,
+    /// It is about commands of Redis too, which answers.
+    Redis,
 }
 
 impl Session {
@@ -187,12 +197,15 @@ impl Session {
                             self.reply_mode = mode;
                         }
                         (None, Name::Own(own)) => {
-                            if self.intercept(own, arguments, &bytes[at..]) {
-                                break at;
+                            match self.intercept(own, arguments, &bytes[at..]) {
+                                Intercepted::Kept => break at,
+                                Intercepted::Dropping => {
+                                    self.forward(cx, &bytes[from..at]);
+                                    from = at;
+                                    continue;
+                                }
+                                Intercepted::Redis => self.note(Name::Other, arguments),
                             }
-                            self.forward(cx, &bytes[from..at]);
-                            from = at;
-                            continue;
                         }
                         (None, _) if self.must_wait(name) => {
                             self.wait(Barrier::pass(name));
@@ -222,19 +235,28 @@ impl Session {
         self.forward(cx, before);
     }
 
-    /// Begins a command of ours if all of it is there. False: it is to be dropped.
-    fn intercept(&mut self, own: Own, arguments: usize, bytes: &[u8]) -> bool {
+    /// Begins a command of ours if all of it is there.
+    fn intercept(&mut self, own: Own, arguments: usize, bytes: &[u8]) -> Intercepted {
         let locks = &self.shared.locks;
         let limit = locks.max_key + locks.max_token + WORDS_SLACK;
         match split(bytes, MAX_WORDS, limit) {
-            Split::Whole { words, length } => self.wait(Barrier::own(own, words, length)),
-            Split::Incomplete => {}
+            Split::Whole { words, .. }
+                if own == Own::Command && operator::command(&words[1..]).is_none() =>
+            {
+                Intercepted::Redis
+            }
+            Split::Whole { words, length } => {
+                self.wait(Barrier::own(own, words, length));
+                Intercepted::Kept
+            }
+            Split::Incomplete => Intercepted::Kept,
+            // More names than we have.
+            Split::TooLong if own == Own::Command => Intercepted::Redis,
             Split::TooLong => {
                 self.dropping = Some(Dropping::TooLong { own, words: arguments });
-                return false;
+                Intercepted::Dropping
             }
         }
-        true
     }
 
     /// The last byte of a command being dropped has been seen: answers it.
@@ -256,8 +278,8 @@ impl Session {
                 let error = match own {
                     _ if words <= MAX_WORDS => BadRequest::TooLong,
                     Own::Unlock => BadRequest::Arity(own),
-                    Own::Lock | Own::Renew | Own::Command => BadRequest::Syntax,
-                    Own::Lockgate => BadRequest::Arity(own),
+                    Own::Lock | Own::Renew => BadRequest::Syntax,
+                    Own::Lockgate | Own::Command => BadRequest::Arity(own),
                 };
                 Barrier::refused(own, error)
             }
