@@ -9,7 +9,7 @@ use std::{
     net::SocketAddr,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -74,6 +74,7 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<
         metrics,
         locks: config.locks.clone(),
         barrier_buffer: config.barrier_buffer,
+        clients: AtomicUsize::new(0),
         started: Instant::now(),
         listen: config.listen.clone(),
         draining: AtomicBool::new(false),
@@ -160,7 +161,9 @@ impl Door {
                 }
                 Ok(client) => {
                     door.shared.metrics.clients.increment(1);
+                    door.shared.clients.fetch_add(1, Ordering::Relaxed);
                     let reason = door.serve(client).await;
+                    door.shared.clients.fetch_sub(1, Ordering::Relaxed);
                     door.shared.metrics.clients.decrement(1);
                     reason
                 }

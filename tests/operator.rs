@@ -57,7 +57,14 @@ fn a_whole_proxy_is_told_in_its_place_of_a_pipeline() {
     let help = elements(replies[2].clone());
     assert!(text(&help[0]).starts_with("LOCKGATE <subcommand>"));
     let info = text(&replies[3]);
-    for line in ["process_id:", "nodes:3\r\n", "nodes_up:3\r\n", "quorum:2\r\n", "held:0\r\n"] {
+    for line in [
+        "process_id:",
+        "nodes:3\r\n",
+        "connected_clients:1\r\n",
+        "nodes_up:3\r\n",
+        "quorum:2\r\n",
+        "held:0\r\n",
+    ] {
         assert!(info.contains(line), "{line} in {info}");
     }
     assert!(info.contains(&format!("listen:127.0.0.1:{}\r\n", proxy.port())));
@@ -187,6 +194,11 @@ fn shape(reply: &Reply) -> String {
     }
 }
 
+/// The names of a map's fields.
+fn names_of(map: &Reply) -> Vec<String> {
+    elements(map.clone()).iter().step_by(2).map(text).collect()
+}
+
 #[test]
 fn command_tells_of_ours_as_redis_tells_of_its_own() {
     let proxy = Proxy::start();
@@ -198,10 +210,19 @@ fn command_tells_of_ours_as_redis_tells_of_its_own() {
         let redis = elements(client.cmd(&["COMMAND", "INFO", "set"]));
         let names: Vec<String> = ours.iter().map(|one| text(&elements(one.clone())[0])).collect();
         assert_eq!(names, ["lock", "unlock", "renew", "lockgate"]);
-        for (ours, redis) in
-            elements(ours[0].clone()).iter().zip(elements(redis[0].clone())).take(7)
-        {
-            assert_eq!(shape(ours), shape(&redis), "{ours:?} {redis:?}");
+        let (lock, set) = (elements(ours[0].clone()), elements(redis[0].clone()));
+        assert_eq!(lock.len(), set.len());
+        for (ours, redis) in lock.iter().zip(&set) {
+            assert_eq!(shape(ours), shape(redis), "{ours:?} {redis:?}");
+        }
+        for part in ["flags", "begin_search", "find_keys"] {
+            let of = |entry: &[Reply]| field(&elements(entry[8].clone())[0], part);
+            assert_eq!(shape(&of(&lock)), shape(&of(&set)), "{part}");
+        }
+        let container = elements(client.cmd(&["COMMAND", "INFO", "client"]));
+        let (lockgate, redis) = (elements(ours[3].clone()), elements(container[0].clone()));
+        for (ours, redis) in lockgate.iter().zip(&redis) {
+            assert_eq!(shape(ours), shape(redis), "{ours:?} {redis:?}");
         }
         let docs = client.cmd(&["COMMAND", "DOCS", "lock"]);
         let redis = client.cmd(&["COMMAND", "DOCS", "set"]);
@@ -210,8 +231,24 @@ fn command_tells_of_ours_as_redis_tells_of_its_own() {
             assert_eq!(shape(&field(&docs, name)), shape(&field(&redis, name)), "{name}");
         }
         let arguments = elements(field(&docs, "arguments"));
-        assert_eq!(field(&arguments[4], "token"), Reply::bulk("WAIT"));
-        assert_eq!(elements(field(&arguments[4], "flags")), [Reply::simple("optional")]);
+        assert_eq!(field(&arguments[3], "token"), Reply::bulk("WAIT"));
+        let of_set = elements(field(&redis, "arguments"));
+        for (ours, redis) in [(&arguments[0], &of_set[0]), (&arguments[2], &of_set[4])] {
+            assert_eq!(names_of(ours), names_of(redis));
+            assert_eq!(shape(ours), shape(redis));
+        }
+        for name in ["flags", "arguments"] {
+            assert_eq!(shape(&field(&arguments[2], name)), shape(&field(&of_set[4], name)));
+        }
+        let docs = field(&client.cmd(&["COMMAND", "DOCS", "lockgate"]), "lockgate");
+        let redis = field(&client.cmd(&["COMMAND", "DOCS", "client"]), "client");
+        let mut fields = names_of(&redis);
+        fields.retain(|name| name != "complexity");
+        assert_eq!(names_of(&docs), fields);
+        let (docs, redis) = (field(&docs, "subcommands"), field(&redis, "subcommands"));
+        assert_eq!(shape(&docs), shape(&redis));
+        let locks = elements(field(&field(&docs, "lockgate|locks"), "arguments"));
+        assert_eq!(field(&locks[0], "name"), Reply::bulk("pattern"));
     }
 }
 
@@ -227,7 +264,9 @@ fn what_command_says_of_others_is_redis_own() {
         &["COMMAND", "GETKEYS", "lock", "a"],
         &["COMMAND", "COUNT"],
         &["COMMAND", "LIST"],
+        &["COMMAND", "HELP"],
         &["COMMAND", "FOO"],
+        &["COMMAND", ""],
     ] {
         assert_eq!(client.cmd(words), direct.cmd(words), "{words:?}");
     }
@@ -317,7 +356,7 @@ fn redis_cli_shows_our_hints() {
     let _ = child.kill();
     let _ = child.wait();
     let shown = shown();
-    let hint = "key [token] [PX milliseconds] [EX seconds] [WAIT milliseconds]";
+    let hint = "key [token] [PX milliseconds|EX seconds] [WAIT milliseconds]";
     assert!(shown.contains(hint), "{shown}");
     assert!(shown.contains("Gives a lock a fresh TTL."), "{shown}");
 }

@@ -10,122 +10,230 @@ struct Argument {
     /// The word before it.
     token: Option<&'static str>,
     optional: bool,
+    /// One of these stands for it.
+    choices: &'static [Argument],
 }
 
 /// One of our commands.
 struct Described {
+    /// A subcommand's begins with its command's, as in `lockgate|help`.
+    name: &'static str,
     summary: &'static str,
+    group: &'static str,
     arity: i64,
     flags: &'static [&'static str],
     categories: &'static [&'static str],
-    /// Where its key is; 0: it has none.
-    key: i64,
+    /// Its first argument is a key.
+    has_key: bool,
     arguments: &'static [Argument],
+    subcommands: &'static [Described],
 }
 
-const KEY: Argument = Argument { name: "key", kind: "key", token: None, optional: false };
-const TOKEN: Argument = Argument { name: "token", kind: "string", token: None, optional: true };
-const PX: Argument =
-    Argument { name: "milliseconds", kind: "integer", token: Some("PX"), optional: true };
-const EX: Argument =
-    Argument { name: "seconds", kind: "integer", token: Some("EX"), optional: true };
-const WAIT: Argument =
-    Argument { name: "milliseconds", kind: "integer", token: Some("WAIT"), optional: true };
+const KEY: Argument =
+    Argument { name: "key", kind: "key", token: None, optional: false, choices: &[] };
+const TOKEN: Argument =
+    Argument { name: "token", kind: "string", token: None, optional: true, choices: &[] };
+const EXPIRATION: Argument = Argument {
+    name: "expiration",
+    kind: "oneof",
+    token: None,
+    optional: true,
+    choices: &[number("milliseconds", "PX", false), number("seconds", "EX", false)],
+};
+const WAIT: Argument = number("milliseconds", "WAIT", true);
 
-fn described(own: Own) -> Described {
-    let (flags, categories): (&[&str], &[&str]) = (&["write", "noscript"], &["@write", "@slow"]);
+const fn number(name: &'static str, token: &'static str, optional: bool) -> Argument {
+    Argument { name, kind: "integer", token: Some(token), optional, choices: &[] }
+}
+
+const LOCK: Described = Described {
+    name: "lock",
+    summary: "Takes a lock on a quorum of nodes. \
+              Without PX or EX it lives as long as the connection.",
+    group: "generic",
+    arity: -2,
+    flags: &["write", "noscript", "blocking"],
+    categories: &["@write", "@slow", "@blocking"],
+    has_key: true,
+    arguments: &[KEY, TOKEN, EXPIRATION, WAIT],
+    subcommands: &[],
+};
+const UNLOCK: Described = Described {
+    name: "unlock",
+    summary: "Gives a lock back, or hands it over to who waits for it.",
+    flags: &["write", "noscript"],
+    categories: &["@write", "@slow"],
+    arguments: &[KEY, TOKEN],
+    ..LOCK
+};
+const RENEW: Described = Described {
+    name: "renew",
+    summary: "Gives a lock a fresh TTL.",
+    arguments: &[KEY, TOKEN, EXPIRATION],
+    ..UNLOCK
+};
+const LOCKGATE: Described = Described {
+    name: "lockgate",
+    summary: "Tells of the proxy, its lock nodes and its locks.",
+    group: "server",
+    arity: -2,
+    flags: &[],
+    categories: &["@slow"],
+    has_key: false,
+    arguments: &[],
+    subcommands: &[
+        subcommand("lockgate|help", "Shows the subcommands.", 2, &[]),
+        subcommand("lockgate|info", "Tells of the proxy as a whole.", 2, &[]),
+        subcommand("lockgate|nodes", "Lists the lock nodes.", 2, &[]),
+        subcommand("lockgate|version", "Tells the version.", 2, &[]),
+        subcommand(
+            "lockgate|locks",
+            "Lists the locks granted through this proxy.",
+            -2,
+            &[Argument { name: "pattern", kind: "pattern", ..TOKEN }],
+        ),
+        // No key by which a command could be routed: the answer is this proxy's.
+        subcommand(
+            "lockgate|lock",
+            "Tells of one lock granted through this proxy.",
+            3,
+            &[Argument { name: "key", optional: false, ..TOKEN }],
+        ),
+    ],
+};
+
+const fn subcommand(
+    name: &'static str,
+    summary: &'static str,
+    arity: i64,
+    arguments: &'static [Argument],
+) -> Described {
+    Described {
+        name,
+        summary,
+        group: "server",
+        arity,
+        flags: &["noscript", "loading", "stale"],
+        categories: &["@slow", "@dangerous"],
+        has_key: false,
+        arguments,
+        subcommands: &[],
+    }
+}
+
+fn described(own: Own) -> &'static Described {
     match own {
-        Own::Lock => Described {
-            summary: "Takes a lock on a quorum of nodes. \
-                      Without PX or EX it lives as long as the connection.",
-            arity: -2,
-            flags: &["write", "noscript", "blocking"],
-            categories: &["@write", "@slow", "@blocking"],
-            key: 1,
-            arguments: &[KEY, TOKEN, PX, EX, WAIT],
-        },
-        Own::Unlock => Described {
-            summary: "Gives a lock back, or hands it over to who waits for it.",
-            arity: -2,
-            flags,
-            categories,
-            key: 1,
-            arguments: &[KEY, TOKEN],
-        },
-        Own::Renew => Described {
-            summary: "Gives a lock a fresh TTL.",
-            arity: -2,
-            flags,
-            categories,
-            key: 1,
-            arguments: &[KEY, TOKEN, PX, EX],
-        },
-        Own::Lockgate | Own::Command => Described {
-            summary: "Tells of the proxy, its lock nodes and its locks.",
-            arity: -2,
-            flags: &["admin", "noscript", "loading", "stale"],
-            categories: &["@admin", "@slow", "@dangerous"],
-            key: 0,
-            arguments: &[
-                Argument { name: "subcommand", kind: "string", token: None, optional: false },
-                Argument { name: "argument", kind: "string", token: None, optional: true },
-            ],
-        },
+        Own::Lock => &LOCK,
+        Own::Unlock => &UNLOCK,
+        Own::Renew => &RENEW,
+        Own::Lockgate | Own::Command => &LOCKGATE,
     }
 }
 
 /// Appends the entry of `COMMAND INFO`.
 pub fn info(out: &mut Vec<u8>, own: Own, resp3: bool) {
-    let it = described(own);
-    let words = |out: &mut Vec<u8>, words: &[&str]| {
-        encode::set(out, words.len(), resp3);
-        words.iter().for_each(|word| encode::simple(out, word));
-    };
+    info_of(out, described(own), resp3);
+}
+
+fn info_of(out: &mut Vec<u8>, it: &Described, resp3: bool) {
     encode::array(out, 10);
-    encode::bulk(out, super::name(own).as_bytes());
+    encode::bulk(out, it.name.as_bytes());
     encode::integer(out, it.arity);
-    words(out, it.flags);
+    words(out, it.flags, resp3);
     // First key, last key, step.
     for _ in 0..3 {
-        encode::integer(out, it.key);
+        encode::integer(out, i64::from(it.has_key));
     }
-    words(out, it.categories);
-    // Tips, key specifications, subcommands.
-    for _ in 0..3 {
-        encode::array(out, 0);
+    words(out, it.categories, resp3);
+    // Tips.
+    encode::set(out, 0, resp3);
+    encode::set(out, usize::from(it.has_key), resp3);
+    if it.has_key {
+        key_specification(out, resp3);
+    }
+    if it.subcommands.is_empty() {
+        encode::set(out, 0, resp3);
+    } else {
+        encode::array(out, it.subcommands.len());
+        it.subcommands.iter().for_each(|each| info_of(out, each, resp3));
+    }
+}
+
+/// The key is the first argument, and there is no other.
+fn key_specification(out: &mut Vec<u8>, resp3: bool) {
+    encode::map(out, 3, resp3);
+    encode::bulk(out, b"flags");
+    words(out, &["RW", "access", "update"], resp3);
+    for (field, kind, numbers) in [
+        ("begin_search", "index", &[("index", 1)][..]),
+        ("find_keys", "range", &[("lastkey", 0), ("keystep", 1), ("limit", 0)]),
+    ] {
+        encode::bulk(out, field.as_bytes());
+        encode::map(out, 2, resp3);
+        text(out, "type", kind);
+        encode::bulk(out, b"spec");
+        encode::map(out, numbers.len(), resp3);
+        for (name, number) in numbers {
+            encode::bulk(out, name.as_bytes());
+            encode::integer(out, *number);
+        }
     }
 }
 
 /// Appends the name and the entry of `COMMAND DOCS`.
 pub fn docs(out: &mut Vec<u8>, own: Own, resp3: bool) {
-    let it = described(own);
-    encode::bulk(out, super::name(own).as_bytes());
-    encode::map(out, 4, resp3);
-    for (field, value) in
-        [("summary", it.summary), ("since", env!("CARGO_PKG_VERSION")), ("group", "generic")]
-    {
-        encode::bulk(out, field.as_bytes());
-        encode::bulk(out, value.as_bytes());
+    docs_of(out, described(own), resp3);
+}
+
+fn docs_of(out: &mut Vec<u8>, it: &Described, resp3: bool) {
+    let (has_arguments, has_subcommands) = (!it.arguments.is_empty(), !it.subcommands.is_empty());
+    encode::bulk(out, it.name.as_bytes());
+    encode::map(out, 3 + usize::from(has_arguments) + usize::from(has_subcommands), resp3);
+    text(out, "summary", it.summary);
+    text(out, "since", env!("CARGO_PKG_VERSION"));
+    text(out, "group", it.group);
+    if has_arguments {
+        arguments(out, it.arguments, resp3);
     }
+    if has_subcommands {
+        encode::bulk(out, b"subcommands");
+        encode::map(out, it.subcommands.len(), resp3);
+        it.subcommands.iter().for_each(|each| docs_of(out, each, resp3));
+    }
+}
+
+fn arguments(out: &mut Vec<u8>, all: &[Argument], resp3: bool) {
     encode::bulk(out, b"arguments");
-    encode::array(out, it.arguments.len());
-    for argument in it.arguments {
-        let fields = 2 + usize::from(argument.token.is_some()) + usize::from(argument.optional);
-        encode::map(out, fields, resp3);
-        for (field, value) in [
-            ("name", Some(argument.name)),
-            ("type", Some(argument.kind)),
-            ("token", argument.token),
-        ] {
-            if let Some(value) = value {
-                encode::bulk(out, field.as_bytes());
-                encode::bulk(out, value.as_bytes());
-            }
+    encode::array(out, all.len());
+    for argument in all {
+        let (is_key, has_choices) = (argument.kind == "key", !argument.choices.is_empty());
+        let has = [is_key, argument.token.is_some(), argument.optional, has_choices];
+        encode::map(out, 2 + has.into_iter().filter(|has| *has).count(), resp3);
+        text(out, "name", argument.name);
+        text(out, "type", argument.kind);
+        if is_key {
+            encode::bulk(out, b"key_spec_index");
+            encode::integer(out, 0);
+        }
+        if let Some(token) = argument.token {
+            text(out, "token", token);
         }
         if argument.optional {
             encode::bulk(out, b"flags");
-            encode::array(out, 1);
-            encode::simple(out, "optional");
+            words(out, &["optional"], resp3);
+        }
+        if has_choices {
+            arguments(out, argument.choices, resp3);
         }
     }
+}
+
+fn text(out: &mut Vec<u8>, field: &str, value: &str) {
+    encode::bulk(out, field.as_bytes());
+    encode::bulk(out, value.as_bytes());
+}
+
+fn words(out: &mut Vec<u8>, words: &[&str], resp3: bool) {
+    encode::set(out, words.len(), resp3);
+    words.iter().for_each(|word| encode::simple(out, word));
 }

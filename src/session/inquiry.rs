@@ -1,5 +1,7 @@
 //! What LOCKGATE tells an operator, and COMMAND of our own commands.
 
+use std::sync::atomic::Ordering;
+
 use super::Session;
 use crate::{
     command::{docs, glob, operator::Inquiry},
@@ -67,12 +69,13 @@ impl Session {
         let listen: Vec<String> = self.shared.listen.iter().map(ToString::to_string).collect();
         format!(
             "# Server\r\nlockgate_version:{}\r\nprocess_id:{}\r\nuptime_in_seconds:{}\r\n\
-             listen:{}\r\n\r\n# Nodes\r\nnodes:{}\r\nnodes_up:{}\r\nquorum:{}\r\n\r\n\
+             listen:{}\r\n\r\n# Clients\r\nconnected_clients:{}\r\n\r\n# Nodes\r\nnodes:{}\r\nnodes_up:{}\r\nquorum:{}\r\n\r\n\
              # Locks\r\nheld:{}\r\nsession_locks:{}\r\nwaiters:{}\r\n",
             env!("CARGO_PKG_VERSION"),
             std::process::id(),
             self.shared.started.elapsed().as_secs(),
             listen.join(","),
+            self.shared.clients.load(Ordering::Relaxed),
             nodes.len(),
             nodes.iter().filter(|node| node.up).count(),
             engine.quorum(),

@@ -32,7 +32,7 @@ use std::{
     pin::{Pin, pin},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::{Context, Poll},
     time::Duration,
@@ -80,6 +80,8 @@ pub struct Shared {
     pub locks: LocksConfig,
     /// See `barrier_buffer` in the configuration.
     pub barrier_buffer: usize,
+    /// Clients connected now, for LOCKGATE; a metric cannot be read back.
+    pub clients: AtomicUsize,
     /// When the proxy was started.
     pub started: Instant,
     /// Addresses on which clients are accepted.
