@@ -7,7 +7,7 @@ CARGO ?= cargo
 help:
 	@echo "make run     a whole deployment on this machine: proxy, data node, five lock nodes"
 	@echo "make test    formatting, lints, and every test against real servers and clients"
-	@echo "make bench   CPU per command beside HAProxy and twemproxy; locks beside lock libraries"
+	@echo "make bench   CPU per command beside HAProxy and twemproxy"
 	@echo "make lint    formatting and lints alone"
 	@echo "make docker  the container image lockgate:latest"
 
@@ -28,9 +28,8 @@ test:
 
 bench:
 	@scripts/setup.sh bench
-	$(CARGO) build --release --quiet --bin lockgate --example lock_bench
+	$(CARGO) build --release --quiet
 	bench/run
-	bench/locks
 
 docker:
 	docker build --tag lockgate:latest .

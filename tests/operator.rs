@@ -9,13 +9,7 @@
 
 mod support;
 
-use std::{
-    io::{Read, Write},
-    process::{Command, Stdio},
-    sync::{Arc, Mutex},
-    thread,
-    time::Duration,
-};
+use std::{thread, time::Duration};
 
 use support::{Client, Proxy, Reply, eventually};
 
@@ -280,85 +274,6 @@ fn what_command_says_of_others_is_redis_own() {
         client.send(&bytes[cut..]);
         assert_eq!([client.reply(), client.reply()], *whole, "cut at {cut}");
     }
-}
-
-#[test]
-fn lists_of_all_commands_have_ours_at_their_end() {
-    let mut proxy = Proxy::start();
-    for version in ["2", "3"] {
-        let (mut client, mut direct) = (proxy.client(), Client::connect(proxy.data().port()));
-        client.cmd(&["HELLO", version]);
-        direct.cmd(&["HELLO", version]);
-        let replies = client.pipe(&[
-            &["ECHO", "before"],
-            &["COMMAND", "DOCS"],
-            &["command", "docs"],
-            &["ECHO", "behind"],
-        ]);
-        assert_eq!(replies[0], Reply::bulk("before"));
-        assert_eq!(replies[1], replies[2]);
-        assert_eq!(replies[3], Reply::bulk("behind"));
-        let all = elements(replies[1].clone());
-        let redis = elements(direct.cmd(&["COMMAND", "DOCS"]));
-        // Redis lists its own in an order of its own, anew for each process.
-        assert_eq!(all[..redis.len()], redis);
-        let ours = client.cmd(&["COMMAND", "DOCS", "lock", "unlock", "renew", "lockgate"]);
-        assert_eq!(all[redis.len()..], elements(ours));
-        for words in [&["COMMAND"][..], &["COMMAND", "INFO"]] {
-            let (all, redis) = (elements(client.cmd(words)), elements(direct.cmd(words)));
-            assert_eq!(all[..redis.len()], redis);
-            let ours = client.cmd(&["COMMAND", "INFO", "lock", "unlock", "renew", "lockgate"]);
-            assert_eq!(all[redis.len()..], elements(ours));
-        }
-        // Not where it is no list of commands.
-        let queued = client.pipe(&[&["MULTI"], &["COMMAND", "DOCS"], &["EXEC"], &["PING"]]);
-        assert_eq!(queued[1], Reply::simple("QUEUED"));
-        assert_eq!(elements(elements(queued[2].clone())[0].clone()).len(), redis.len());
-        assert_eq!(queued[3], Reply::simple("PONG"));
-    }
-    let mut client = proxy.client();
-    client.send(b"COMMAND DOCS\r\n");
-    assert!(elements(client.reply()).len() > 400, "inline");
-    client.pipe(&[&["SUBSCRIBE", "c"]]);
-    assert!(client.cmd(&["COMMAND", "DOCS"]).error().starts_with("ERR"));
-}
-
-#[test]
-fn redis_cli_shows_our_hints() {
-    let proxy = Proxy::start();
-    // Only on a terminal does redis-cli look for help; script(1) makes one.
-    let command = format!("stty cols 120 rows 24; redis-cli -p {}", proxy.port());
-    let mut child = Command::new("script")
-        .args(["-qec", &command, "/dev/null"])
-        .env("TERM", "xterm")
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .spawn()
-        .unwrap();
-    let mut output = child.stdout.take().unwrap();
-    let seen = Arc::new(Mutex::new(Vec::new()));
-    let seeing = seen.clone();
-    thread::spawn(move || {
-        let mut bytes = [0; 4096];
-        while let Ok(count @ 1..) = output.read(&mut bytes) {
-            seeing.lock().unwrap().extend_from_slice(&bytes[..count]);
-        }
-    });
-    let shown = || String::from_utf8_lossy(&seen.lock().unwrap()).into_owned();
-    // It drops what was typed before it is ready.
-    eventually("the prompt", || shown().contains("> "));
-    for line in ["help lock", "help renew"] {
-        let before = shown().len();
-        child.stdin.as_mut().unwrap().write_all(format!("{line}\r").as_bytes()).unwrap();
-        eventually("help", || shown()[before..].contains("group:"));
-        thread::sleep(Duration::from_millis(100));
-    }
-    let _ = child.kill();
-    let _ = child.wait();
-    let shown = shown();
-    let hint = "key [token] [PX milliseconds|EX seconds] [WAIT milliseconds]";
-    assert!(shown.contains(hint), "{shown}");
-    assert!(shown.contains("Gives a lock a fresh TTL."), "{shown}");
 }
 
 #[test]

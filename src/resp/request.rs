@@ -61,8 +61,6 @@ pub enum Name {
     Unsubscribe(Channels),
     /// CLIENT REPLY with a valid argument.
     ClientReply(ReplyMode),
-    /// COMMAND DOCS (true), COMMAND INFO or COMMAND about all commands.
-    AllCommands(bool),
     /// ASKING or CLIENT CACHING: a flag for the next command only.
     NextOnly,
     /// AUTH.
@@ -96,11 +94,6 @@ pub enum Own {
     Lockgate,
     /// COMMAND INFO or DOCS about one of these.
     Command,
-}
-
-impl Own {
-    /// Those that are commands of their own.
-    pub const ALL: [Own; 4] = [Own::Lock, Own::Unlock, Own::Renew, Own::Lockgate];
 }
 
 /// The command of ours that is called so, in any case.
@@ -380,16 +373,17 @@ fn inline_rule(
     let words = 1 + usize::from(second.is_some()) + usize::from(third.is_some()) + more;
     let name = match name_of(first) {
         Known::Name(name) => name,
-        Known::Container(rule) => {
-            rule(second.unwrap_or_default(), third.unwrap_or_default(), words)
-        }
+        Known::Container(rule) => match (second, third) {
+            (Some(sub), Some(argument)) => rule(sub, argument, words),
+            _ => Name::Other,
+        },
     };
     (name, words)
 }
 
 enum Known {
     Name(Name),
-    /// Its next two words decide, and how many there are in all.
+    /// Its next two words decide, and how many there are.
     Container(fn(&[u8], &[u8], usize) -> Name),
 }
 
@@ -428,12 +422,8 @@ fn name_of(text: &[u8]) -> Known {
 }
 
 /// COMMAND is ours only where it may be about commands of ours alone.
-fn command_name(sub: &[u8], argument: &[u8], words: usize) -> Name {
-    let docs = sub.eq_ignore_ascii_case(b"DOCS");
-    let asks = docs || sub.eq_ignore_ascii_case(b"INFO");
-    if words == 1 || words == 2 && asks {
-        return Name::AllCommands(docs);
-    }
+fn command_name(sub: &[u8], argument: &[u8], _: usize) -> Name {
+    let asks = sub.eq_ignore_ascii_case(b"INFO") || sub.eq_ignore_ascii_case(b"DOCS");
     if asks && own_by_name(argument).is_some() { Name::Own(Own::Command) } else { Name::Other }
 }
 
@@ -463,9 +453,12 @@ fn container_rule(
     arguments: usize,
 ) -> Option<Name> {
     const LONGEST: usize = 8; // LOCKGATE
+    if arguments < 3 {
+        return Some(Name::Other);
+    }
     let mut at = at;
     let mut words: [&[u8]; 2] = [&[], &[]];
-    for word in words.iter_mut().take(arguments.saturating_sub(1)) {
+    for word in &mut words {
         match line(here.get(at..)?, b'$') {
             Line::Number { value, length } if (0..=LONGEST as i64).contains(&value) => {
                 let start = at + length;

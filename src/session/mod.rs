@@ -135,9 +135,6 @@ pub struct Session {
     to_client: Outbox,
     /// The reply being received answers a command of the proxy's own.
     own_reply: Option<Vec<u8>>,
-    /// The reply being received lists all commands, with their docs or without, and
-    /// ours are added to its end.
-    listing: Option<bool>,
     /// The data node has closed.
     upstream_done: bool,
 
@@ -188,7 +185,6 @@ impl Session {
             state: State::default(),
             to_client: Outbox::default(),
             own_reply: None,
-            listing: None,
             upstream_done: false,
             relay: false,
             barrier: None,

@@ -40,8 +40,6 @@ pub enum Entry {
     Monitor,
     /// SYNC or PSYNC.
     Sync,
-    /// COMMAND DOCS (true) or COMMAND about all commands.
-    AllCommands(bool),
     /// The reply to a command that the proxy sent for itself.
     Ours,
 }
@@ -88,16 +86,7 @@ impl Owed {
     /// Whether the next reply must be looked at before it is passed on: the
     /// proxy's own, or what may begin a replication stream.
     pub fn next_is_special(&self) -> bool {
-        matches!(self.queue.front(), Some(Entry::Ours | Entry::Sync | Entry::AllCommands(_)))
-    }
-
-    /// Whether the next reply lists all commands, to which ours are added, and
-    /// whether with their docs.
-    pub fn next_lists_commands(&self) -> Option<bool> {
-        match self.queue.front() {
-            Some(Entry::AllCommands(docs)) => Some(*docs),
-            _ => None,
-        }
+        matches!(self.queue.front(), Some(Entry::Ours | Entry::Sync))
     }
 
     /// Whether the next reply may turn the connection into a replication stream.

@@ -8,15 +8,7 @@ use std::{
 use tokio::io::{AsyncRead, ReadBuf};
 
 use super::{READ, Session, Step, owed::Verdict};
-use crate::{
-    command::docs,
-    metrics::CloseReason,
-    resp::{
-        number::{self, Decimal, MAX_DIGITS},
-        reply::Next,
-        request::Own,
-    },
-};
+use crate::{metrics::CloseReason, resp::reply::Next};
 
 /// How much of the reply to a command of the proxy's own is kept: an error line.
 const OWN_REPLY_LIMIT: usize = 1024;
@@ -70,12 +62,12 @@ impl Session {
                 let count = self.replies.skip_flat(bytes, &mut pos, run);
                 self.owed.plain(count, &self.state);
             }
-            if self.replies.between_frames() && pos < bytes.len() && self.owed.next_is_special() {
-                if let Some(docs) = self.owed.next_lists_commands() {
-                    from = self.begin_listing(docs, bytes, from, pos);
-                } else if !self.begin_special(bytes[pos]) {
-                    break;
-                }
+            if self.replies.between_frames()
+                && pos < bytes.len()
+                && self.owed.next_is_special()
+                && !self.begin_special(bytes[pos])
+            {
+                break;
             }
             let begin = pos;
             let next = self.replies.next(bytes, &mut pos);
@@ -94,11 +86,6 @@ impl Session {
                 None => break,
                 Some(Verdict::Lost) => self.relay_from_here(),
                 Some(Verdict::Pass) => {
-                    if let Some(docs) = self.listing.take() {
-                        self.to_client.push(&bytes[from..pos]);
-                        from = pos;
-                        self.list_own_commands(docs);
-                    }
                     if let Some(reply) = self.own_reply.take() {
                         self.probe_answered(&reply);
                     }
@@ -106,36 +93,6 @@ impl Session {
             }
         }
         self.to_client.send(&mut self.client, cx, &bytes[from..])
-    }
-
-    /// Raises the count at the head of a list of all commands by ours, as redis-cli
-    /// makes its hints from it. Gives where what is to be sent on begins.
-    fn begin_listing(&mut self, docs: bool, bytes: &[u8], from: usize, pos: usize) -> usize {
-        let rest = &bytes[pos..];
-        let is_map = rest.first() == Some(&b'%');
-        // A message to a subscriber is an array too. The head is sent in one piece
-        // with what follows; where it is cut all the same, nothing is added.
-        if !(is_map || rest.first() == Some(&b'*')) || self.state.is_resp2_subscriber() {
-            return from;
-        }
-        let head = &rest[..rest.len().min(MAX_DIGITS + 3)];
-        let Some(length) = head.windows(2).position(|end| end == b"\r\n") else { return from };
-        let Some(count) = number::integer(&head[1..length]) else { return from };
-        // In RESP2 a map is an array of its keys and values.
-        let more = Own::ALL.len() as i64 * if docs && !is_map { 2 } else { 1 };
-        self.to_client.push(&bytes[from..pos]);
-        let mut out = vec![head[0]];
-        out.extend_from_slice(Decimal::new(count.saturating_add(more)).as_bytes());
-        self.to_client.push(&out);
-        self.listing = Some(docs);
-        pos + length
-    }
-
-    fn list_own_commands(&mut self, with_docs: bool) {
-        let mut out = Vec::new();
-        let list = if with_docs { docs::docs } else { docs::info };
-        Own::ALL.iter().for_each(|own| list(&mut out, *own, self.state.resp3));
-        self.to_client.push(&out);
     }
 
     /// Looks at the first byte of a reply that is more than a reply.

@@ -345,7 +345,6 @@ impl Session {
             Name::Reset => Entry::Reset,
             Name::Monitor => Entry::Monitor,
             Name::Sync => Entry::Sync,
-            Name::AllCommands(docs) => Entry::AllCommands(docs),
             Name::ClientReply(_) => Entry::Unqueued,
             _ => Entry::Plain(1),
         };
