@@ -11,7 +11,8 @@ cd "$(dirname "$0")/.."
 wanted=("redis-server redis-server" "redis-cli redis-tools" "setpriv util-linux")
 case "${1:-run}" in
   run) ;;
-  test) wanted+=("python3 python3" "node nodejs" "npm npm" "ip iproute2") ;;
+  test) wanted+=("python3 python3" "node nodejs" "npm npm" "ip iproute2"
+    "script bsdutils") ;;
   bench) wanted+=("haproxy haproxy" "nutcracker nutcracker" "redis-benchmark redis-tools"
     "python3 python3" "node nodejs" "npm npm") ;;
   *) echo "usage: $0 run|test|bench" >&2; exit 2 ;;

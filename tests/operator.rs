@@ -9,7 +9,13 @@
 
 mod support;
 
-use std::{thread, time::Duration};
+use std::{
+    io::{Read, Write},
+    net::{Shutdown, TcpListener, TcpStream},
+    process::{Command, Stdio},
+    thread,
+    time::Duration,
+};
 
 use support::{Client, Proxy, Reply, eventually};
 
@@ -316,5 +322,207 @@ fn a_skipped_reply_is_that_of_the_command_behind_skip() {
         ]));
         assert_eq!(client.reply(), Reply::bulk("behind"), "{words:?}");
         assert_eq!(client.reply(), Reply::bulk("again"), "{words:?}");
+    }
+}
+
+const LISTINGS: [&[&str]; 4] =
+    [&["COMMAND"], &["COMMAND", "INFO"], &["command", "Info"], &["COMMAND", "DOCS"]];
+
+#[test]
+fn command_without_names_lists_ours_behind_redis_own() {
+    let mut proxy = Proxy::start();
+    let mut direct = Client::connect(proxy.data().port());
+    let mut client = proxy.client();
+    for version in ["2", "3", "2"] {
+        for client in [&mut direct, &mut client] {
+            client.cmd(&["HELLO", version]);
+        }
+        for listing in LISTINGS {
+            let (redis, [before, ours, behind]) = (
+                direct.cmd(listing),
+                client
+                    .pipe(&[&["ECHO", "a"], listing, &["LOCKGATE", "VERSION"]])
+                    .try_into()
+                    .unwrap(),
+            );
+            assert_eq!(before, Reply::bulk("a"));
+            assert_eq!(behind, Reply::bulk(env!("CARGO_PKG_VERSION")));
+            // Arrays or a map, as it was.
+            assert_eq!(std::mem::discriminant(&ours), std::mem::discriminant(&redis));
+            let (ours, redis) = (elements(ours), elements(redis));
+            let (same, added) = ours.split_at(redis.len());
+            assert!(same == redis, "RESP{version} {listing:?}");
+            let subcommand = listing.get(1).unwrap_or(&"INFO");
+            let by_name = ["COMMAND", subcommand, "lock", "unlock", "renew", "lockgate"];
+            assert_eq!(added, elements(client.cmd(&by_name)), "RESP{version} {listing:?}");
+        }
+    }
+}
+
+#[test]
+fn a_list_is_only_added_to_where_redis_gives_one() {
+    let mut proxy = Proxy::start();
+    let mut direct = Client::connect(proxy.data().port());
+    let mut client = proxy.client();
+    let mut same = |what: &[&[&str]]| {
+        let (redis, seen) = (direct.pipe(what), client.pipe(what));
+        assert!(redis == seen, "{what:?}");
+    };
+    for listing in LISTINGS {
+        same(&[&["MULTI"], listing, &["ECHO", "a"], &["EXEC"]]);
+        same(&[&["SUBSCRIBE", "c"], listing, &["UNSUBSCRIBE", "c"], &["PING"]]);
+    }
+    let user = ["ACL", "SETUSER", "app", "on", "nopass", "+@all", "-command"];
+    direct.cmd(&user);
+    for client in [&mut direct, &mut client] {
+        client.cmd(&["AUTH", "app", "x"]);
+    }
+    for listing in LISTINGS {
+        let (redis, seen) = (direct.cmd(listing), client.cmd(listing));
+        assert!(redis.error().starts_with("NOPERM") && redis == seen, "{listing:?}");
+    }
+}
+
+/// Plays the data node: waits for a word, then sends pieces with pauses between, and
+/// closes. Health checks are left without an answer.
+fn scripted(word: &'static str, pieces: Vec<Vec<u8>>) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let (mut stream, pieces) = (stream.unwrap(), pieces.clone());
+            thread::spawn(move || {
+                if !read_until(&mut stream, word) {
+                    return;
+                }
+                stream.set_nodelay(true).unwrap();
+                for piece in pieces {
+                    if piece.is_empty() {
+                        // The next word to wait for.
+                        read_until(&mut stream, "REPLCONF");
+                    }
+                    stream.write_all(&piece).unwrap();
+                    thread::sleep(Duration::from_millis(2));
+                }
+                let _ = stream.shutdown(Shutdown::Both);
+            });
+        }
+    });
+    port
+}
+
+fn read_until(stream: &mut TcpStream, word: &str) -> bool {
+    let (mut seen, mut space) = (Vec::new(), [0; 4096]);
+    while !String::from_utf8_lossy(&seen).contains(word) {
+        match stream.read(&mut space) {
+            Ok(n) if n > 0 => seen.extend_from_slice(&space[..n]),
+            _ => return false,
+        }
+    }
+    true
+}
+
+/// Behind the head, what our entries begin with.
+const FIRST_OF_OURS: &str = "*10\r\n$4\r\nlock\r\n";
+
+/// All that a client of such a data node gets for COMMAND.
+fn listed(pieces: Vec<Vec<u8>>, then: &[u8]) -> String {
+    let proxy = Proxy::with().data_port(scripted("COMMAND", pieces)).start();
+    let mut client = proxy.client();
+    client.send(b"COMMAND\r\n");
+    if !then.is_empty() {
+        // Once the list has begun.
+        let mut begun = [0; 4];
+        client.socket().read_exact(&mut begun).unwrap();
+        assert_eq!(&begun, b"*5\r\n");
+        client.send(then);
+    }
+    String::from_utf8(client.rest().0).unwrap()
+}
+
+#[test]
+fn a_list_in_pieces_is_added_to_as_a_whole_one() {
+    let reply = b"*1\r\n*2\r\n$3\r\nget\r\n:2\r\n+NEXT\r\n".to_vec();
+    let bytes: Vec<Vec<u8>> = reply.chunks(1).map(<[u8]>::to_vec).collect();
+    let (whole, pieces) = (listed(vec![reply.clone()], b""), listed(bytes, b""));
+    assert_eq!(whole, pieces);
+    let head = "*5\r\n*2\r\n$3\r\nget\r\n:2\r\n".to_owned() + FIRST_OF_OURS;
+    assert!(whole.starts_with(&head) && whole.ends_with("\r\n+NEXT\r\n"), "{whole}");
+    // Nothing listed, a head that never ends, and heads that are none.
+    assert!(listed(vec![b"*0\r\n".to_vec()], b"").starts_with(&format!("*4\r\n{FIRST_OF_OURS}")));
+    for odd in ["*24", "*", "*-1\r\n", "*1x\r\n", "$-1\r\n", "%1\r\n+a\r\n+b\r\n"] {
+        assert_eq!(listed(vec![odd.into()], b""), odd);
+    }
+    let endless = format!("*{}\r\n", "1".repeat(50));
+    assert_eq!(listed(endless.bytes().map(|byte| vec![byte]).collect(), b""), endless);
+}
+
+#[test]
+fn a_list_that_was_begun_is_ended_even_where_replies_are_no_longer_followed() {
+    let pieces = [&b"*1\r\n"[..], b"", b"$3\r\nget", b"\r\n", b"+OK\r\n"];
+    let seen = listed(pieces.map(<[u8]>::to_vec).into(), b"REPLCONF x\r\n");
+    assert!(seen.starts_with(&format!("$3\r\nget\r\n{FIRST_OF_OURS}")), "{seen}");
+    assert!(seen.ends_with("\r\n+OK\r\n"), "{seen}");
+}
+
+#[test]
+fn lists_pass_without_being_held() {
+    let proxy = Proxy::start();
+    let mut client = proxy.client();
+    client.cmd(&["COMMAND", "DOCS"]);
+    let before = proxy.memory("VmHWM");
+    // 50 MB of replies, for which Redis waits until the client reads.
+    client.send(&b"COMMAND DOCS\r\n".repeat(300));
+    thread::sleep(Duration::from_millis(500));
+    for _ in 0..300 {
+        assert!(elements(client.reply()).len() > 400);
+    }
+    let growth = proxy.memory("VmHWM") - before;
+    assert!(growth < 8 << 20, "{} KB more", growth >> 10);
+}
+
+/// What redis-cli shows at its prompt in a terminal 150 columns wide.
+fn typed(port: u16, keys: &[&str]) -> String {
+    let mut child = Command::new("timeout")
+        .args(["20", "script", "--quiet", "--return", "--command"])
+        .arg(format!("stty cols 150; exec redis-cli -p {port}"))
+        .arg("/dev/null")
+        .env("TERM", "xterm")
+        .env("HOME", "/nonexistent")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    let mut output = child.stdout.take().unwrap();
+    let reader = thread::spawn(move || {
+        let mut seen = Vec::new();
+        let _ = output.read_to_end(&mut seen);
+        String::from_utf8_lossy(&seen).into_owned()
+    });
+    // It reads keys one by one once it has asked for the commands.
+    thread::sleep(Duration::from_millis(1000));
+    for key in keys {
+        input.write_all(key.as_bytes()).unwrap();
+        thread::sleep(Duration::from_millis(200));
+    }
+    child.wait().unwrap();
+    reader.join().unwrap()
+}
+
+#[test]
+fn redis_cli_gives_hints_and_help() {
+    let proxy = Proxy::start();
+    let seen = typed(proxy.port(), &["lock ", "job ", "\r", "lockgate locks ", "\r", "exit\r"]);
+    for hint in [
+        "key [token] [PX milliseconds|EX seconds] [WAIT milliseconds]",
+        "[token] [PX milliseconds|EX seconds] [WAIT milliseconds]\u{1b}",
+        "[pattern]\u{1b}",
+    ] {
+        assert!(seen.contains(hint), "no {hint:?} in {seen:?}");
+    }
+    let seen = typed(proxy.port(), &["help unlock\r", "help lockgate nodes\r", "exit\r"]);
+    for line in ["Gives a lock back, or hands it over", "Lists the lock nodes."] {
+        assert!(seen.contains(line), "no {line:?} in {seen:?}");
     }
 }

@@ -3,6 +3,9 @@
 
 use crate::resp::{encode, request::Own};
 
+/// Every command of ours that there is to tell of.
+pub const OURS: [Own; 4] = [Own::Lock, Own::Unlock, Own::Renew, Own::Lockgate];
+
 /// An argument, as DOCS has it.
 struct Argument {
     name: &'static str,

@@ -42,6 +42,15 @@ pub enum ReplyMode {
     Skip,
 }
 
+/// What COMMAND without names lists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Listing {
+    /// COMMAND and COMMAND INFO: an array with an entry for each command.
+    Info,
+    /// COMMAND DOCS: a map from names to entries.
+    Docs,
+}
+
 /// A command's name, as far as a rule of ours depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Name {
@@ -61,6 +70,8 @@ pub enum Name {
     Unsubscribe(Channels),
     /// CLIENT REPLY with a valid argument.
     ClientReply(ReplyMode),
+    /// COMMAND, COMMAND INFO or COMMAND DOCS without names.
+    Listing(Listing),
     /// ASKING or CLIENT CACHING: a flag for the next command only.
     NextOnly,
     /// AUTH.
@@ -287,8 +298,8 @@ impl RequestScanner {
             let Some(text) = here.get(at..at + length as usize) else { return Next::Undecided };
             name = match name_of(text) {
                 Known::Name(name) => name,
-                Known::Container(rule) => {
-                    match container_rule(rule, here, at + length as usize + 2, arguments) {
+                Known::Container(container) => {
+                    match container_rule(container, here, at + length as usize + 2, arguments) {
                         Some(name) => name,
                         None => return Next::Undecided,
                     }
@@ -373,10 +384,7 @@ fn inline_rule(
     let words = 1 + usize::from(second.is_some()) + usize::from(third.is_some()) + more;
     let name = match name_of(first) {
         Known::Name(name) => name,
-        Known::Container(rule) => match (second, third) {
-            (Some(sub), Some(argument)) => rule(sub, argument, words),
-            _ => Name::Other,
-        },
+        Known::Container(container) => container_name(container, second, third, words),
     };
     (name, words)
 }
@@ -384,7 +392,13 @@ fn inline_rule(
 enum Known {
     Name(Name),
     /// Its next two words decide, and how many there are.
-    Container(fn(&[u8], &[u8], usize) -> Name),
+    Container(Container),
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Container {
+    Client,
+    Command,
 }
 
 #[inline]
@@ -404,8 +418,8 @@ fn name_of(text: &[u8]) -> Known {
         (11, Some(b'U')) if is("UNSUBSCRIBE") => Name::Unsubscribe(Channels::Plain),
         (12, Some(b'P')) if is("PUNSUBSCRIBE") => Name::Unsubscribe(Channels::Pattern),
         (12, Some(b'S')) if is("SUNSUBSCRIBE") => Name::Unsubscribe(Channels::Shard),
-        (6, Some(b'C')) if is("CLIENT") => return Known::Container(client_name),
-        (7, Some(b'C')) if is("COMMAND") => return Known::Container(command_name),
+        (6, Some(b'C')) if is("CLIENT") => return Known::Container(Container::Client),
+        (7, Some(b'C')) if is("COMMAND") => return Known::Container(Container::Command),
         (8, Some(b'L')) if is("LOCKGATE") => Name::Own(Own::Lockgate),
         (6, Some(b'A')) if is("ASKING") => Name::NextOnly,
         (4, Some(b'A')) if is("AUTH") => Name::Auth,
@@ -421,16 +435,36 @@ fn name_of(text: &[u8]) -> Known {
     Known::Name(name)
 }
 
-/// COMMAND is ours only where it may be about commands of ours alone.
-fn command_name(sub: &[u8], argument: &[u8], _: usize) -> Name {
-    let asks = sub.eq_ignore_ascii_case(b"INFO") || sub.eq_ignore_ascii_case(b"DOCS");
-    if asks && own_by_name(argument).is_some() { Name::Own(Own::Command) } else { Name::Other }
+/// What a container command of `words` words is, by its second and third.
+fn container_name(
+    container: Container,
+    second: Option<&[u8]>,
+    third: Option<&[u8]>,
+    words: usize,
+) -> Name {
+    match (container, second, third) {
+        (Container::Client, Some(sub), Some(argument)) if words == 3 => client_name(sub, argument),
+        (Container::Client, ..) => Name::Other,
+        (Container::Command, None, _) => Name::Listing(Listing::Info),
+        (Container::Command, Some(sub), argument) => command_name(sub, argument),
+    }
 }
 
-fn client_name(sub: &[u8], argument: &[u8], words: usize) -> Name {
-    if words != 3 {
-        return Name::Other;
+/// COMMAND with names is ours only where it may be about commands of ours alone.
+fn command_name(sub: &[u8], name: Option<&[u8]>) -> Name {
+    let listing = match sub.to_ascii_uppercase().as_slice() {
+        b"INFO" => Listing::Info,
+        b"DOCS" => Listing::Docs,
+        _ => return Name::Other,
+    };
+    match name {
+        None => Name::Listing(listing),
+        Some(name) if own_by_name(name).is_some() => Name::Own(Own::Command),
+        Some(_) => Name::Other,
     }
+}
+
+fn client_name(sub: &[u8], argument: &[u8]) -> Name {
     if sub.eq_ignore_ascii_case(b"CACHING") {
         return Name::NextOnly;
     }
@@ -445,24 +479,19 @@ fn client_name(sub: &[u8], argument: &[u8], words: usize) -> Name {
     }
 }
 
-/// What a rule says to the second and third word, which begin at `at`; none while undecided.
-fn container_rule(
-    rule: fn(&[u8], &[u8], usize) -> Name,
-    here: &[u8],
-    at: usize,
-    arguments: usize,
-) -> Option<Name> {
+/// The same, of a command whose second word begins at `at`; none while undecided.
+fn container_rule(container: Container, here: &[u8], at: usize, arguments: usize) -> Option<Name> {
     const LONGEST: usize = 8; // LOCKGATE
-    if arguments < 3 {
+    if container == Container::Client && arguments != 3 {
         return Some(Name::Other);
     }
     let mut at = at;
-    let mut words: [&[u8]; 2] = [&[], &[]];
-    for word in &mut words {
+    let mut words: [Option<&[u8]>; 2] = [None, None];
+    for word in words.iter_mut().take(arguments - 1) {
         match line(here.get(at..)?, b'$') {
             Line::Number { value, length } if (0..=LONGEST as i64).contains(&value) => {
                 let start = at + length;
-                *word = here.get(start..start + value as usize)?;
+                *word = Some(here.get(start..start + value as usize)?);
                 at = start + value as usize + 2;
             }
             Line::Incomplete => return None,
@@ -470,7 +499,7 @@ fn container_rule(
             Line::Number { .. } | Line::Bad => return Some(Name::Other),
         }
     }
-    Some(rule(words[0], words[1], arguments))
+    Some(container_name(container, words[0], words[1], arguments))
 }
 
 /// The words of one command of ours.

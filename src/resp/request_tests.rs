@@ -116,6 +116,42 @@ fn client_is_told_apart_by_its_next_words() {
 }
 
 #[test]
+fn command_is_told_apart_by_its_next_words() {
+    let cases: [(&[&str], Name); 13] = [
+        (&["COMMAND"], Name::Listing(Listing::Info)),
+        (&["command", "info"], Name::Listing(Listing::Info)),
+        (&["COMMAND", "Docs"], Name::Listing(Listing::Docs)),
+        (&["COMMAND", "INFO", "lock"], Name::Own(Own::Command)),
+        (&["COMMAND", "DOCS", "LOCKGATE", "get"], Name::Own(Own::Command)),
+        (&["COMMAND", "DOCS", "get"], Name::Other),
+        (&["COMMAND", "DOCS", "get", "lock"], Name::Other),
+        (&["COMMAND", "DOCS", "georadiusbymember"], Name::Other),
+        (&["COMMAND", "COUNT"], Name::Other),
+        (&["COMMAND", "LIST"], Name::Other),
+        (&["COMMAND", "GETKEYSANDFLAGS", "lock"], Name::Other),
+        (&["COMMAND", "INFOS"], Name::Other),
+        (&["COMMAND", "LIST", "lock"], Name::Other),
+    ];
+    for (words, name) in cases {
+        let mut input = Vec::new();
+        let bytes: Vec<&[u8]> = words.iter().map(|w| w.as_bytes()).collect();
+        crate::resp::encode::command(&mut input, &bytes);
+        assert_eq!(names(&input), vec![(name, words.len())], "{words:?}");
+        let line = words.join(" ") + "\r\n";
+        assert_eq!(names(line.as_bytes()), vec![(name, words.len())], "{words:?}");
+        // Kept back until it is clear, and then the same.
+        for cut in 0..input.len() {
+            let (mut scanner, mut pos) = (RequestScanner::default(), 0);
+            match scanner.next(&input[..cut], &mut pos) {
+                Next::Command { name: early, .. } => assert_eq!(early, name, "{words:?} {cut}"),
+                Next::Undecided | Next::End => {}
+                Next::Broken => panic!("{words:?} {cut}"),
+            }
+        }
+    }
+}
+
+#[test]
 fn commands_without_words_have_no_reply() {
     assert_eq!(names(b"\r\n*0\r\n*-1\r\n  \n*-7\rX"), vec![(Name::Blank, 0); 5]);
 }

@@ -11,6 +11,7 @@
 //! - [`barrier`]: the life of a command that must wait for earlier replies.
 //! - [`lock_command`]: LOCK, UNLOCK and RENEW on the engine, and their replies.
 //! - [`inquiry`]: LOCKGATE's answers.
+//! - [`listing`]: our entries behind the data node's in COMMAND's lists.
 //! - [`lost`]: what a client is told when its session lock is lost.
 //! - [`owed`], [`state`]: which replies are owed, and what they have told so far.
 //! - [`authorize`]: may this client lock this key.
@@ -18,6 +19,7 @@
 pub mod authorize;
 pub mod barrier;
 pub mod inquiry;
+pub mod listing;
 pub mod lock_command;
 pub mod lost;
 pub mod owed;
@@ -135,6 +137,8 @@ pub struct Session {
     to_client: Outbox,
     /// The reply being received answers a command of the proxy's own.
     own_reply: Option<Vec<u8>>,
+    /// The reply being received is a list to which our entries are added.
+    addition: Option<listing::Addition>,
     /// The data node has closed.
     upstream_done: bool,
 
@@ -185,6 +189,7 @@ impl Session {
             state: State::default(),
             to_client: Outbox::default(),
             own_reply: None,
+            addition: None,
             upstream_done: false,
             relay: false,
             barrier: None,

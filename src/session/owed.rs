@@ -7,7 +7,10 @@
 use std::collections::VecDeque;
 
 use super::state::State;
-use crate::resp::{reply::Frame, request::Channels};
+use crate::resp::{
+    reply::Frame,
+    request::{Channels, Listing},
+};
 
 /// Entries kept before exact counting is given up: a client must pipeline that
 /// many state-changing commands (MULTI, SUBSCRIBE, …) without reading to get
@@ -40,6 +43,8 @@ pub enum Entry {
     Monitor,
     /// SYNC or PSYNC.
     Sync,
+    /// A list of commands, to which ours are added.
+    Listing(Listing),
     /// The reply to a command that the proxy sent for itself.
     Ours,
 }
@@ -83,15 +88,12 @@ impl Owed {
         self.queue.is_empty()
     }
 
-    /// Whether the next reply must be looked at before it is passed on: the
-    /// proxy's own, or what may begin a replication stream.
-    pub fn next_is_special(&self) -> bool {
-        matches!(self.queue.front(), Some(Entry::Ours | Entry::Sync))
-    }
-
-    /// Whether the next reply may turn the connection into a replication stream.
-    pub fn next_is_sync(&self) -> bool {
-        self.queue.front() == Some(&Entry::Sync)
+    /// What comes next, if it must be looked at before it is passed on: the
+    /// proxy's own, what may begin a replication stream, or a list to add to.
+    pub fn next_special(&self) -> Option<Entry> {
+        let special =
+            |entry: &&Entry| matches!(entry, Entry::Ours | Entry::Sync | Entry::Listing(_));
+        self.queue.front().filter(special).copied()
     }
 
     /// Forgets everything, giving back the memory.

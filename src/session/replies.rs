@@ -7,7 +7,11 @@ use std::{
 
 use tokio::io::{AsyncRead, ReadBuf};
 
-use super::{READ, Session, Step, owed::Verdict};
+use super::{
+    READ, Session, Step,
+    listing::Addition,
+    owed::{Entry, Verdict},
+};
 use crate::{metrics::CloseReason, resp::reply::Next};
 
 /// How much of the reply to a command of the proxy's own is kept: an error line.
@@ -41,7 +45,11 @@ impl Session {
                 // Whatever it said before it went has been read.
                 Poll::Ready(_) => {
                     self.upstream_done = true;
-                    return Ok(true);
+                    moved = true;
+                    if let Some(addition) = self.addition.take() {
+                        self.to_client.push(addition.head());
+                    }
+                    continue;
                 }
             }
             moved = true;
@@ -56,7 +64,8 @@ impl Session {
     /// Passes replies on, but for those to commands of the proxy's own.
     fn pass(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> std::io::Result<()> {
         let (mut from, mut pos) = (0, 0);
-        while !self.relay {
+        // A list that was begun must be ended, as its length has been changed.
+        while !self.relay || self.addition.is_some() {
             let run = self.owed.plain_run(&self.state);
             if run > 0 {
                 let count = self.replies.skip_flat(bytes, &mut pos, run);
@@ -64,14 +73,16 @@ impl Session {
             }
             if self.replies.between_frames()
                 && pos < bytes.len()
-                && self.owed.next_is_special()
-                && !self.begin_special(bytes[pos])
+                && let Some(special) = self.owed.next_special()
+                && !self.begin_special(special, bytes[pos])
             {
                 break;
             }
             let begin = pos;
             let next = self.replies.next(bytes, &mut pos);
+            let whole = matches!(next, Next::Frame(_));
             let verdict = match next {
+                Next::Frame(_) if self.relay => Some(Verdict::Pass),
                 Next::Frame(frame) => Some(self.owed.frame(frame, &mut self.state)),
                 Next::End => None,
                 Next::Broken => Some(Verdict::Lost),
@@ -81,6 +92,9 @@ impl Session {
                 reply.extend_from_slice(&bytes[begin..pos.min(begin + room)]);
                 self.to_client.push(&bytes[from..begin]);
                 from = pos;
+            }
+            if self.addition.is_some() {
+                from = self.add_to_listing(bytes, from, begin..pos, verdict.is_some(), whole);
             }
             match verdict {
                 None => break,
@@ -97,16 +111,20 @@ impl Session {
 
     /// Looks at the first byte of a reply that is more than a reply.
     /// False: from here on everything only passes.
-    fn begin_special(&mut self, first: u8) -> bool {
-        if self.owed.next_is_sync() {
+    fn begin_special(&mut self, special: Entry, first: u8) -> bool {
+        match special {
             // An error is an ordinary reply; anything else begins a replication
             // stream, which is not RESP.
-            if first != b'-' {
+            Entry::Sync if first != b'-' => {
                 self.relay_from_here();
                 return false;
             }
-        } else if first != b'>' {
-            self.own_reply = Some(Vec::new());
+            Entry::Ours if first != b'>' => self.own_reply = Some(Vec::new()),
+            // A RESP2 subscriber may not ask for it, so that is a message.
+            Entry::Listing(listing) if !self.state.is_resp2_subscriber() => {
+                self.addition = Addition::begin(listing, first);
+            }
+            _ => {}
         }
         true
     }

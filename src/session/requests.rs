@@ -346,6 +346,7 @@ impl Session {
             Name::Monitor => Entry::Monitor,
             Name::Sync => Entry::Sync,
             Name::ClientReply(_) => Entry::Unqueued,
+            Name::Listing(listing) => Entry::Listing(listing),
             _ => Entry::Plain(1),
         };
         if !self.owed.push(entry) {
