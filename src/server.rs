@@ -60,7 +60,7 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<
         None => None,
     };
     let metrics = Metrics::new();
-    let workers = Arc::new(Workers::start()?);
+    let workers = Arc::new(Workers::start(config.io_threads)?);
     let engine = Engine::start_on(&config.locks, workers.handles());
     let admin_stop = CancellationToken::new();
     if let Some(listener) = admin_listener {

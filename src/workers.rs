@@ -1,4 +1,4 @@
-//! A thread for each core, each with a runtime of its own, to which sessions
+//! Threads, as many as cores unless told otherwise, each with a runtime of its own, to which sessions
 //! are dealt.
 //!
 //! A session never moves to another thread and shares nothing with others on
@@ -28,12 +28,13 @@ pub struct Workers {
 }
 
 impl Workers {
-    /// As many threads as there are cores to run on.
+    /// So many threads; none: as many as there are cores to run on.
     ///
     /// # Errors
     /// If the operating system gives no thread or no epoll.
-    pub fn start() -> io::Result<Workers> {
-        let count = thread::available_parallelism().map_or(1, usize::from);
+    pub fn start(count: Option<usize>) -> io::Result<Workers> {
+        let cores = || thread::available_parallelism().map_or(1, usize::from);
+        let count = count.unwrap_or_else(cores);
         let stop = CancellationToken::new();
         let (mut handles, mut threads) = (Vec::new(), Vec::new());
         for number in 0..count {

@@ -20,6 +20,8 @@ const MAX_DRIFT: f64 = 0.5;
 /// Linux probes no peer later (MAX_TCP_KEEPIDLE): asked for more it refuses the
 /// option, and with it every connection.
 const LONGEST_KEEPALIVE: Duration = Duration::from_secs(32_767);
+/// As many as Redis allows (io-threads).
+const MAX_THREADS: usize = 128;
 /// The longest string that a Redis accepts (proto-max-bulk-len), in bytes.
 const LONGEST_STRING: usize = 512 * 1024 * 1024;
 
@@ -104,6 +106,9 @@ pub(super) fn top(reader: &mut Reader<'_>, top: &Section<'_>, config: &Config) {
     }
     if config.maxclients == 0 {
         reader.problem(&top.path("maxclients"), "0 lets nobody in; give at least 1");
+    }
+    if config.io_threads.is_some_and(|threads| !(1..=MAX_THREADS).contains(&threads)) {
+        reader.problem(&top.path("io_threads"), "must be auto or from 1 to 128");
     }
     if config.barrier_buffer < 1024 {
         reader.problem(&top.path("barrier_buffer"), "must be at least 1kb");

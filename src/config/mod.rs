@@ -36,6 +36,7 @@ const KEYS: &[&str] = &[
     "connect_timeout",
     "tcp_keepalive",
     "maxclients",
+    "io_threads",
     "barrier_buffer",
     "shutdown_grace",
     "log",
@@ -82,6 +83,8 @@ pub struct Config {
     pub tcp_keepalive: Duration,
     /// `maxclients`: connections accepted at the same time.
     pub maxclients: usize,
+    /// `io_threads`: threads that serve clients; none with `auto`: one for each core.
+    pub io_threads: Option<usize>,
     /// `barrier_buffer`: bytes of replies held for a client that does not read
     /// while one of its own lock commands is under way.
     pub barrier_buffer: usize,
@@ -104,6 +107,7 @@ impl Default for Config {
             connect_timeout: Duration::from_secs(5),
             tcp_keepalive: Duration::from_secs(60),
             maxclients: 10_000,
+            io_threads: None,
             barrier_buffer: 1024 * 1024,
             shutdown_grace: Duration::from_secs(10),
             log_level: "info".into(),
@@ -183,6 +187,7 @@ impl Config {
         reader.read(&top, "connect_timeout", &mut config.connect_timeout);
         reader.read(&top, "tcp_keepalive", &mut config.tcp_keepalive);
         reader.read(&top, "maxclients", &mut config.maxclients);
+        reader.read(&top, "io_threads", &mut config.io_threads);
         reader.read(&top, "barrier_buffer", &mut config.barrier_buffer);
         reader.read(&top, "shutdown_grace", &mut config.shutdown_grace);
         let log = reader.section(&top, "log", LOG_KEYS);

@@ -276,6 +276,18 @@ impl Read for usize {
     }
 }
 
+/// A number, or `auto`.
+impl Read for Option<usize> {
+    fn read(reader: &mut Reader<'_>, value: &Value, path: &[Step]) -> Result<Self, Wrong> {
+        match value {
+            Value::String(text) if text == "auto" => Ok(None),
+            _ => usize::read(reader, value, path)
+                .map(Some)
+                .map_err(|_| Wrong::Wanted("a number, or auto,")),
+        }
+    }
+}
+
 impl Read for f64 {
     fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<f64, Wrong> {
         // What ${NAME} became is text.
