@@ -261,8 +261,10 @@ impl Engine {
         let stage = watch.stage.compare_exchange(KEPT, ENDED, Ordering::AcqRel, Ordering::Acquire);
         if stage.is_ok() {
             self.watchdog.metrics.lost(reason);
-            watch.losses.add((watch.key.clone(), watch.token.clone()));
+            // Before anybody is told: who locks again at once, by the same token,
+            // must not be met by this.
             drop(self.release(&watch.key, &watch.token));
+            watch.losses.add((watch.key.clone(), watch.token.clone()));
         }
     }
 

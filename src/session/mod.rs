@@ -98,6 +98,9 @@ pub struct Shared {
 
 /// One client connection, its upstream connection, and what passes between them.
 pub struct Session {
+    /// First, so that session locks are given back before the client sees its
+    /// connection end and comes back.
+    tokens: Tokens,
     client: Stream,
     upstream: Stream,
     shared: Arc<Shared>,
@@ -147,7 +150,6 @@ pub struct Session {
     relay: bool,
     barrier: Option<Barrier>,
     permissions: Permissions,
-    tokens: Tokens,
     /// Where the watchdog tells of lost locks, once there is one to lose.
     losses: Option<Arc<Losses>>,
     /// Pushes about them, to be written between two frames.
