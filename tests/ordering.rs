@@ -518,7 +518,9 @@ fn one_client_too_many_gets_redis_own_error() {
 
 #[test]
 fn an_answer_never_lands_inside_a_push() {
-    let proxy = Proxy::with().nodes(3).start();
+    // Redis must not close a subscriber that a busy machine makes slow.
+    let patient = ["--client-output-buffer-limit", "pubsub 0 0 0"];
+    let proxy = Proxy::with().nodes(3).data_arguments(&patient).start();
     let mut client = proxy.client();
     client.cmd(&["HELLO", "3"]);
     client.send(&pipeline(&[&["SUBSCRIBE", "a"], &["LOCK", "k", "PX", "60000"]]));

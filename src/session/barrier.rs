@@ -159,9 +159,11 @@ impl Session {
 
     /// Whether an answer is on its way that needs nothing of the data node any more.
     pub(super) fn answer_is_near(&self) -> bool {
-        self.barrier.as_ref().is_some_and(|barrier| {
-            !barrier.is_lock() && matches!(barrier.phase, Phase::Run(_) | Phase::Answer(_))
-        })
+        // Nothing can be placed behind the beginning of a frame that has no end.
+        self.replies.between_frames()
+            && self.barrier.as_ref().is_some_and(|barrier| {
+                !barrier.is_lock() && matches!(barrier.phase, Phase::Run(_) | Phase::Answer(_))
+            })
     }
 
     /// Moves the barrier as far as it goes.
