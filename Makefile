@@ -7,7 +7,7 @@ CARGO ?= cargo
 help:
 	@echo "make run     a whole deployment on this machine: proxy, data node, five lock nodes"
 	@echo "make test    formatting, lints, and every test against real servers and clients"
-	@echo "make bench   CPU per command beside HAProxy and twemproxy"
+	@echo "make bench   what commands and locks cost, beside other proxies and lock libraries"
 	@echo "make lint    formatting and lints alone"
 	@echo "make docker  the container image lockgate:latest"
 
@@ -28,8 +28,8 @@ test:
 
 bench:
 	@scripts/setup.sh bench
-	$(CARGO) build --release --quiet
-	bench/run
+	$(CARGO) build --release --bins --examples --quiet
+	@failed=0; bench/run || failed=1; bench/locks || failed=1; exit $$failed
 
 docker:
 	docker build --tag lockgate:latest .

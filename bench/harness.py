@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import random
 import shutil
 import socket
 import subprocess
@@ -12,9 +13,17 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    # Below those that the kernel gives to outgoing connections, of which one could
+    # take it before it is listened on.
+    for _ in range(1000):
+        port = random.randrange(10_000, 32_000)
+        with socket.socket() as probe:
+            try:
+                probe.bind(("127.0.0.1", port))
+                return port
+            except OSError:
+                pass
+    sys.exit("no free port")
 
 
 class Processes:
