@@ -22,7 +22,7 @@ use lockgate::resp::encode;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
-    sync::Notify,
+    sync::{Barrier, Notify},
     task::{LocalSet, spawn_local},
     time::timeout,
 };
@@ -51,15 +51,16 @@ fn main() {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let seen = Rc::new(RefCell::new(Seen { grants: vec![0; clients], ..Seen::default() }));
     LocalSet::new().block_on(&runtime, async {
-        let until = Instant::now() + seconds;
         if mode == "limit" {
-            limit(&ports, until, &seen).await;
+            limit(&ports, seconds, &seen).await;
             return;
         }
         let contended = mode == "contend";
+        let connected = Rc::new(Barrier::new(clients));
         let all: Vec<_> = (0..clients)
             .map(|client| {
-                spawn_local(through_proxy(ports[0], client, contended, until, seen.clone()))
+                let (connected, seen) = (connected.clone(), seen.clone());
+                spawn_local(through_proxy(ports[0], client, contended, seconds, connected, seen))
             })
             .collect();
         for one in all {
@@ -99,7 +100,8 @@ async fn through_proxy(
     port: u16,
     client: usize,
     contended: bool,
-    until: Instant,
+    seconds: Duration,
+    connected: Rc<Barrier>,
     seen: Rc<RefCell<Seen>>,
 ) {
     let mut stream = connect(port).await;
@@ -108,6 +110,12 @@ async fn through_proxy(
     let lock = command(&[&["LOCK", &key, "PX", "10000"], wait].concat());
     let unlock = command(&["UNLOCK", &key]);
     let mut reply = [0; 512];
+    // Connections, also those behind the proxy, are made before the time begins.
+    stream.write_all(&command(&["PING"])).await.unwrap();
+    let length = stream.read(&mut reply).await.unwrap();
+    assert_eq!(&reply[..length], b"+PONG\r\n");
+    connected.wait().await;
+    let until = Instant::now() + seconds;
     while Instant::now() < until {
         stream.write_all(&lock).await.unwrap();
         let length = stream.read(&mut reply).await.unwrap();
@@ -201,7 +209,7 @@ fn reply_length(buf: &[u8]) -> Option<usize> {
     Some(at)
 }
 
-async fn limit(ports: &[u16], until: Instant, seen: &Rc<RefCell<Seen>>) {
+async fn limit(ports: &[u16], seconds: Duration, seen: &Rc<RefCell<Seen>>) {
     let digest = |body: &str| sha1_smol::Sha1::from(body).digest().to_string();
     let clients = seen.borrow().grants.len();
     let state = Rc::new(RefCell::new(Limit {
@@ -221,6 +229,7 @@ async fn limit(ports: &[u16], until: Instant, seen: &Rc<RefCell<Seen>>) {
         stream.read_exact(&mut [0; 94]).await.unwrap();
         streams.push(stream.into_split());
     }
+    let until = Instant::now() + seconds;
     (0..clients).for_each(|client| state.borrow_mut().ask(client));
     for (node, (mut reader, mut writer)) in streams.into_iter().enumerate() {
         let (writing, wake) = (state.clone(), changed.clone());

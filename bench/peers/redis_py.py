@@ -14,9 +14,8 @@ released = 0.0
 last = -1
 
 
-async def run(client, until):
+async def run(client, connection, until):
     global released, last
-    connection = redis.Redis(port=port)
     # Its defaults: who waits asks again every 0.1 s.
     lock = connection.lock(f"pairs:{client}" if mode == "pairs" else "contended", timeout=10)
     while time.monotonic() < until:
@@ -32,8 +31,12 @@ async def run(client, until):
 
 
 async def main():
+    connections = [redis.Redis(port=port) for _ in range(clients)]
+    # Connections are made before the time begins.
+    await asyncio.gather(*(connection.ping() for connection in connections))
     begun = time.monotonic()
-    tasks = [asyncio.ensure_future(run(client, begun + seconds)) for client in range(clients)]
+    tasks = [asyncio.ensure_future(run(client, connection, begun + seconds))
+             for client, connection in enumerate(connections)]
     await asyncio.wait(tasks, timeout=seconds + 0.5)
     for task in tasks:
         task.cancel()
