@@ -5,8 +5,14 @@ const Redlock = require("redlock").default;
 
 const [mode, clients, seconds, ...ports] = process.argv.slice(2);
 const nodes = ports.map((port) => new Redis(Number(port), "127.0.0.1"));
-// Its defaults but for the number of retries: who waits goes on until it has the lock.
-const redlock = new Redlock(nodes, { retryCount: -1 });
+// Its defaults (200 ms and up to 100 more between tries) but for the number of retries:
+// who waits goes on until it has the lock. POLL_MS has it ask more often.
+const settings = { retryCount: -1 };
+if (process.env.POLL_MS) {
+  settings.retryDelay = Number(process.env.POLL_MS);
+  settings.retryJitter = settings.retryDelay / 2;
+}
+const redlock = new Redlock(nodes, settings);
 redlock.on("error", () => {});
 
 const counts = new Array(Number(clients)).fill(0);
