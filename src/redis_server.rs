@@ -12,6 +12,10 @@ use std::{
     os::unix::{net::UnixStream, process::CommandExt},
     path::{Path, PathBuf},
     process::{Child, Command, Stdio},
+    sync::{
+        LazyLock,
+        atomic::{AtomicU16, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -132,19 +136,20 @@ impl Drop for RedisServer {
     }
 }
 
-/// A port that was free a moment ago.
+/// A port that was free a moment ago, another one each time.
 ///
 /// It is below those that the kernel gives to outgoing connections, of which
-/// one could take it before it is listened on.
+/// one could take it before it is listened on. Another process may all the
+/// same: who is told that the address is in use asks for another.
 ///
 /// # Errors
 /// If none of many is free.
 pub fn free_port() -> io::Result<u16> {
+    static GIVEN: LazyLock<AtomicU16> =
+        LazyLock::new(|| AtomicU16::new(rand::random_range(0..PORTS.end - PORTS.start)));
+    let next = || PORTS.start + GIVEN.fetch_add(1, Ordering::Relaxed) % (PORTS.end - PORTS.start);
     let free = |port: &u16| TcpListener::bind((Ipv4Addr::LOCALHOST, *port)).is_ok();
-    (0..1000)
-        .map(|_| rand::random_range(PORTS))
-        .find(free)
-        .ok_or_else(|| io::Error::other("no free port"))
+    (0..1000).map(|_| next()).find(free).ok_or_else(|| io::Error::other("no free port"))
 }
 
 fn spawn(port: u16, dir: &Path, arguments: &[String]) -> io::Result<Child> {

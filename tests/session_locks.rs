@@ -583,6 +583,60 @@ fn renew_and_lock_again_say_what_it_is_from_then_on() {
 }
 
 #[test]
+fn a_renewal_behind_a_longer_renew_takes_nothing_from_it() {
+    let mut proxy = Proxy::with()
+        .nodes(3)
+        .locks("default_ttl: 3s")
+        .locks("node_silence: 20s")
+        .locks("node_timeout: 2s")
+        .start();
+    let mut client = proxy.client();
+    client.cmd(&["LOCK", "k"]).grant();
+    (0..3).for_each(|node| proxy.node(node).freeze().unwrap());
+    client.send(&encode(&["RENEW", "k", "PX", "60000"]));
+    // The renewal after a third of the TTL comes to the nodes behind the RENEW.
+    thread::sleep(ms(1200));
+    (0..3).for_each(|node| proxy.node(node).thaw().unwrap());
+    let Reply::Int(validity) = client.reply() else { panic!("not renewed") };
+    assert!(validity > 50_000, "{validity}");
+    for _ in 0..5 {
+        for node in 0..3 {
+            let left = proxy.node_client(node).cmd(&["PTTL", "lock:k"]);
+            assert!(matches!(left, Reply::Int(50_000..)), "{left:?}");
+        }
+        thread::sleep(ms(200));
+    }
+    assert_eq!(client.cmd(&["UNLOCK", "k"]), Reply::Int(1));
+}
+
+#[test]
+fn a_shorter_renew_of_which_nothing_is_heard_loses_nothing() {
+    let mut proxy = impatient("60s");
+    let mut client = proxy.client();
+    client.cmd(&["LOCK", "k"]).grant();
+    (0..3).for_each(|node| proxy.node(node).freeze().unwrap());
+    let reply = client.cmd(&["RENEW", "k", "PX", "2000"]);
+    assert!(reply.error().starts_with("NOQUORUM "), "{reply:?}");
+    // They do what they were asked for, and the lock has two seconds left.
+    (0..3).for_each(|node| proxy.node(node).thaw().unwrap());
+    thread::sleep(ms(3000));
+    assert_eq!(proxy.nodes_with("lock:k"), 3);
+    assert_eq!(lost(&proxy, ""), 0.0);
+    assert_eq!(client.cmd(&["UNLOCK", "k"]), Reply::Int(1));
+}
+
+#[test]
+fn a_renew_on_another_connection_counts_for_its_holder_too() {
+    let proxy = proxy("60s");
+    let (mut client, mut other) = (proxy.client(), proxy.client());
+    let grant = client.cmd(&["LOCK", "k"]).grant();
+    let Reply::Int(1..) = other.cmd(&["RENEW", "k", &grant.token, "PX", "600"]) else { panic!() };
+    thread::sleep(ms(1500));
+    assert!(proxy.nodes_with("lock:k") >= 2);
+    assert_eq!(client.cmd(&["UNLOCK", "k"]), Reply::Int(1));
+}
+
+#[test]
 fn a_client_that_came_back_keeps_what_it_locked_again() {
     let proxy = proxy("300ms");
     let mut old = proxy.client();

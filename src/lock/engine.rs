@@ -190,9 +190,13 @@ impl Engine {
     /// Gives `key` a fresh TTL on every node where `token` holds it.
     pub fn renew(self: &Arc<Self>, key: &[u8], token: &[u8], ttl: Duration) -> Renew {
         let since = Instant::now();
-        let request = scripts::renew(&[(key, token, ttl)]);
+        let watch = self.holders.watched(key, token);
+        if let Some(watch) = &watch {
+            self.watchdog.asked(watch, ttl, self.drift_factor);
+        }
+        let request = scripts::renew(key, token, ttl);
         let asking = self.ask(Kind::Renew, Rule::Renewal, key, token, ttl, request);
-        Renew { engine: self.clone(), since, ttl, asking }
+        Renew { engine: self.clone(), since, ttl, asking, watch }
     }
 
     /// Every node as seen now, in the order of the configuration.
@@ -396,6 +400,8 @@ pub struct Renew {
     since: Instant,
     ttl: Duration,
     asking: Asking,
+    /// Of a session lock.
+    watch: Option<Arc<Watch>>,
 }
 
 impl Future for Renew {
@@ -410,7 +416,12 @@ impl Future for Renew {
                 let (key, token) = (&operation.key, &operation.token);
                 self.engine.holders.renewed(key, token, self.since + self.ttl);
                 match validity(self.ttl, self.since.elapsed(), self.engine.drift_factor) {
-                    Some(validity) => Ok(Some(validity)),
+                    Some(validity) => {
+                        if let Some(watch) = &self.watch {
+                            self.engine.watchdog.granted(watch, self.ttl, validity);
+                        }
+                        Ok(Some(validity))
+                    }
                     None => Err(self.engine.no_quorum(&operation.votes())),
                 }
             }

@@ -121,6 +121,12 @@ impl Holders {
         }
     }
 
+    /// Who watches over the lock of `token`, if it is a session lock.
+    pub(super) fn watched(&self, key: &[u8], token: &[u8]) -> Option<Arc<Watch>> {
+        let map = self.lock(key);
+        map.by_key.get(key).filter(|holder| holder.token == token)?.watch.clone()
+    }
+
     /// Forgets a holder that gives the lock back. Gives for how long it was held.
     pub(super) fn release(
         &self,

@@ -9,7 +9,7 @@ const FENCE_PREFIX: &[u8] = b"lockgate:fence:";
 /// Put before a lock's key to make the channel on which its release is told.
 /// The scripts know it too.
 const CHANNEL_PREFIX: &[u8] = b"lockgate:free:";
-/// Locks that one call renews at the most: their sum (see renew.lua) must be
+/// Locks that one call renews at the most: their sum (see prolong.lua) must be
 /// exact in a double, as Lua's numbers are, which 53 would allow.
 pub(super) const MAX_RENEWALS: usize = 50;
 
@@ -53,17 +53,19 @@ static UNDO: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/undo.lua"), 2, 2));
 static RENEW: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/renew.lua"), 1, 2));
+static PROLONG: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/prolong.lua"), 1, 2));
 static HAND_OVER: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/hand_over.lua"), 2, 6));
 static RAISE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/raise.lua"), 1, 2));
 
 /// How many commands [`load`] appends.
-pub(super) const LOADS: usize = 6;
+pub(super) const LOADS: usize = 7;
 
 /// Appends a SCRIPT LOAD for every script.
 pub(super) fn load(out: &mut Vec<u8>) {
-    for script in [&ACQUIRE, &RELEASE, &UNDO, &RENEW, &RAISE, &HAND_OVER] {
+    for script in [&ACQUIRE, &RELEASE, &UNDO, &RENEW, &PROLONG, &RAISE, &HAND_OVER] {
         encode::command(out, &[b"SCRIPT", b"LOAD", script.body.as_bytes()]);
     }
 }
@@ -141,12 +143,17 @@ pub(super) fn release(key: &[u8], token: &[u8], who: &[u8]) -> Vec<u8> {
     out
 }
 
+pub(super) fn renew(key: &[u8], token: &[u8], ttl: Duration) -> Vec<u8> {
+    let mut out = RENEW.call(key.len() + token.len() + 50);
+    encode::bulk(&mut out, key);
+    encode::bulk(&mut out, token);
+    encode::bulk_number(&mut out, millis(ttl));
+    out
+}
+
 /// At most [`MAX_RENEWALS`] locks: key, token and TTL of each.
-pub(super) fn renew(locks: &[(&[u8], &[u8], Duration)]) -> Vec<u8> {
-    let mut out = match locks {
-        [(key, token, _)] => RENEW.call(key.len() + token.len() + 50),
-        many => beginning(&RENEW.digest, many.len(), 2 * many.len()),
-    };
+pub(super) fn prolong(locks: &[(&[u8], &[u8], Duration)]) -> Vec<u8> {
+    let mut out = beginning(&PROLONG.digest, locks.len(), 2 * locks.len());
     for (key, ..) in locks {
         encode::bulk(&mut out, key);
     }

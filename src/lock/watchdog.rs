@@ -45,8 +45,6 @@ pub(super) struct Watch {
     id: u64,
     key: Vec<u8>,
     token: Vec<u8>,
-    /// In ms.
-    ttl: AtomicU64,
     /// `locks.max_hold` after its grant.
     hold_until: Option<Instant>,
     stage: AtomicU8,
@@ -55,7 +53,9 @@ pub(super) struct Watch {
 }
 
 struct Times {
-    /// When validity ends.
+    /// It is renewed for so long.
+    ttl: Duration,
+    /// When validity ends. No node that has voted for the lock ends it before.
     valid_until: Instant,
     /// Where it stands on the schedule.
     due: Option<Instant>,
@@ -78,10 +78,6 @@ impl Watch {
         self.stage.store(ENDED, Ordering::Release);
     }
 
-    fn ttl(&self) -> Duration {
-        Duration::from_millis(self.ttl.load(Ordering::Relaxed))
-    }
-
     fn times(&self) -> MutexGuard<'_, Times> {
         self.times.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -96,18 +92,6 @@ pub struct Keep {
 impl fmt::Debug for Keep {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Keep({})", self.watch.id)
-    }
-}
-
-impl Keep {
-    /// It was renewed for `ttl`, of which `validity` is left; it is to go on with that TTL.
-    pub fn renewed(&self, ttl: Duration, validity: Duration) {
-        let now = Instant::now();
-        if self.watch.stage() == KEPT {
-            self.watch.ttl.store(millis(ttl), Ordering::Relaxed);
-            self.watch.times().valid_until = now + validity;
-            self.engine.watchdog.schedule(&self.watch, now + ttl / RENEW_SHARE);
-        }
     }
 }
 
@@ -195,11 +179,13 @@ impl Watchdog {
         }
     }
 
-    /// Puts it on the schedule, or moves it there.
-    fn schedule(&self, watch: &Arc<Watch>, when: Instant) {
-        let when = watch.hold_until.map_or(when, |until| when.min(until));
+    /// Puts it on the schedule, or moves it there, unless `change` says that it is
+    /// to stay where it is.
+    fn schedule(&self, watch: &Arc<Watch>, change: impl FnOnce(&mut Times) -> Option<Instant>) {
         let mut due = self.schedule.lock();
         let mut times = watch.times();
+        let Some(when) = change(&mut times) else { return };
+        let when = watch.hold_until.map_or(when, |until| when.min(until));
         if let Some(before) = times.due.replace(when) {
             due.remove(&(before, watch.id));
         }
@@ -209,6 +195,35 @@ impl Watchdog {
         drop(due);
         if first {
             self.schedule.changed.notify_one();
+        }
+    }
+
+    /// Its holder asks the nodes for another TTL. A shorter one counts at once: the
+    /// nodes may have it though nobody hears of it, and a renewal for the longer
+    /// one, under way since before, says nothing any more.
+    pub(super) fn asked(&self, watch: &Arc<Watch>, ttl: Duration, drift_factor: f64) {
+        let now = Instant::now();
+        if watch.stage() == KEPT {
+            self.schedule(watch, |times| {
+                let shorter = ttl < times.ttl;
+                if shorter {
+                    let until =
+                        now + validity(ttl, Duration::ZERO, drift_factor).unwrap_or_default();
+                    (times.ttl, times.valid_until) = (ttl, times.valid_until.min(until));
+                }
+                shorter.then(|| now + ttl / RENEW_SHARE)
+            });
+        }
+    }
+
+    /// Its holder got that TTL, of which `validity` is left; it goes on with it.
+    pub(super) fn granted(&self, watch: &Arc<Watch>, ttl: Duration, validity: Duration) {
+        let now = Instant::now();
+        if watch.stage() == KEPT {
+            self.schedule(watch, |times| {
+                (times.ttl, times.valid_until) = (ttl, now + validity);
+                Some(now + ttl / RENEW_SHARE)
+            });
         }
     }
 
@@ -244,14 +259,13 @@ impl Engine {
             id: self.watchdog.next_id.fetch_add(1, Ordering::Relaxed),
             key: key.to_vec(),
             token: token.to_vec(),
-            ttl: AtomicU64::new(millis(ttl)),
             hold_until: self.watchdog.max_hold.map(|hold| now + hold),
             stage: AtomicU8::new(KEPT),
-            times: Mutex::new(Times { valid_until: now + validity, due: None }),
+            times: Mutex::new(Times { ttl, valid_until: now + validity, due: None }),
             losses: losses.clone(),
         });
         self.holders.watch(key, token, watch.clone());
-        self.watchdog.schedule(&watch, now + ttl / RENEW_SHARE);
+        self.watchdog.schedule(&watch, |_| Some(now + ttl / RENEW_SHARE));
         self.metrics.session_locks.increment(1.0);
         Keep { engine: self.clone(), watch }
     }
@@ -271,33 +285,45 @@ impl Engine {
     /// Renews these locks, at most [`MAX_RENEWALS`], on every node.
     async fn renew_many(self: Arc<Self>, watches: Vec<Arc<Watch>>) {
         let since = Instant::now();
-        let locks: Vec<(&[u8], &[u8], Duration)> = watches
-            .iter()
-            .map(|watch| (watch.key.as_slice(), watch.token.as_slice(), watch.ttl()))
+        let ttls: Vec<Duration> = watches.iter().map(|watch| watch.times().ttl).collect();
+        let locks = watches.iter().zip(&ttls);
+        let locks: Vec<(&[u8], &[u8], Duration)> = locks
+            .map(|(watch, ttl)| (watch.key.as_slice(), watch.token.as_slice(), *ttl))
             .collect();
-        let ttl = locks.iter().map(|(.., ttl)| *ttl).min().unwrap_or_default();
-        let request = scripts::renew(&locks);
-        let mut asking = self.ask(Kind::RenewMany, Rule::All, b"", b"", ttl, request);
+        let least = ttls.iter().min().copied().unwrap_or_default();
+        let request = scripts::prolong(&locks);
+        let mut asking = self.ask(Kind::RenewMany, Rule::All, b"", b"", least, request);
         std::future::poll_fn(|cx| asking.poll_decision(cx).map(drop)).await;
         let votes = asking.operation.votes();
-        for (place, watch) in watches.iter().enumerate() {
+        for (place, (watch, ttl)) in watches.iter().zip(ttls).enumerate() {
             if watch.stage() == KEPT {
-                self.renewed(watch, since, decide(&votes, place));
+                self.renewed(watch, since, ttl, decide(&votes, place));
             }
         }
     }
 
-    fn renewed(self: &Arc<Self>, watch: &Arc<Watch>, since: Instant, decision: Decision) {
+    /// What came of a renewal for `ttl`, sent at `since`.
+    fn renewed(
+        self: &Arc<Self>,
+        watch: &Arc<Watch>,
+        since: Instant,
+        ttl: Duration,
+        decision: Decision,
+    ) {
         let now = Instant::now();
-        let ttl = watch.ttl();
         let metrics = &self.watchdog.metrics;
         let left = validity(ttl, now - since, self.drift_factor);
         match (decision, left) {
             (Decision::Yes, Some(left)) => {
                 metrics.renewed(Renewal::Ok);
-                watch.times().valid_until = now + left;
-                self.holders.renewed(&watch.key, &watch.token, since + ttl);
-                self.watchdog.schedule(watch, since + ttl / RENEW_SHARE);
+                self.watchdog.schedule(watch, |times| {
+                    // Else its holder has asked for another TTL meanwhile: that counts.
+                    (times.ttl == ttl).then(|| {
+                        times.valid_until = times.valid_until.max(now + left);
+                        self.holders.renewed(&watch.key, &watch.token, since + ttl);
+                        since + ttl / RENEW_SHARE
+                    })
+                });
             }
             (Decision::No, _) => {
                 metrics.renewed(Renewal::Lost);
@@ -305,8 +331,9 @@ impl Engine {
             }
             (Decision::Yes | Decision::NoQuorum | Decision::Open, _) => {
                 metrics.renewed(Renewal::Retried);
-                let until = watch.times().valid_until;
-                self.watchdog.schedule(watch, (now + ttl / RETRY_SHARE).min(until));
+                self.watchdog.schedule(watch, |times| {
+                    (times.ttl == ttl).then(|| (now + ttl / RETRY_SHARE).min(times.valid_until))
+                });
             }
         }
     }
@@ -373,8 +400,4 @@ fn take_due(schedule: &Schedule, until: Instant) -> Vec<Arc<Watch>> {
         watch.times().due = None;
     }
     taken
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -229,9 +229,6 @@ impl Session {
                     && held.token == token
                 {
                     (held.ttl, held.until) = (ttl, now + ttl);
-                    if let Some(keep) = &held.keep {
-                        keep.renewed(ttl, validity);
-                    }
                 }
                 Outcome::Ok
             }

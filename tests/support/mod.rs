@@ -22,6 +22,9 @@ use rustix::process::{Pid, Signal, kill_process};
 /// How long anything may take that should happen at once.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
+/// How often a proxy is started whose ports others have taken.
+const PORT_ATTEMPTS: usize = 10;
+
 /// Waits until `condition` holds.
 pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + LIMIT;
@@ -97,45 +100,56 @@ impl Setup {
             None => (0..self.nodes).map(|_| RedisServer::start(&[]).expect("lock node")).collect(),
         };
         let urls = self.node_urls.unwrap_or_else(|| nodes.iter().map(RedisServer::url).collect());
-        let (port, admin_port) = (free_port().expect("port"), free_port().expect("port"));
         let data_port = self.data_port.unwrap_or(data.port());
         // Patient nodes, unless the test is about time: the machine may be busy.
         let patience = if self.locks.contains("node_") { "" } else { "  node_timeout: 2s\n" };
         let list: String = urls.iter().map(|url| format!("    - {url}\n")).collect();
-        let config = format!(
-            "listen: {}:{port}\nadmin: 127.0.0.1:{admin_port}\n\
-             data: redis://127.0.0.1:{data_port}\n{}locks:\n{}{patience}  nodes:\n{list}",
-            self.host, self.top, self.locks
+        let settings = format!(
+            "data: redis://127.0.0.1:{data_port}\n{}locks:\n{}{patience}  nodes:\n{list}",
+            self.top, self.locks
         );
-        let dir = tempfile::tempdir().expect("directory");
-        let file = dir.path().join("lockgate.yaml");
-        std::fs::write(&file, &config).expect("configuration");
-        let log = std::fs::File::create(dir.path().join("log")).expect("log");
-        let child = Command::new("setpriv")
-            .args(["--pdeathsig", "KILL", env!("CARGO_BIN_EXE_lockgate"), "--config"])
-            .arg(&file)
-            .env("LOCKGATE_LOG", "debug")
-            .process_group(0)
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .spawn()
-            .expect("lockgate");
+        let (child, port, admin_port, dir) = (0..PORT_ATTEMPTS)
+            .find_map(|_| listening(&self.host, &settings))
+            .expect("a port that nobody else takes");
         let (locks, node_urls) = (self.locks, urls);
-        let mut proxy =
+        let proxy =
             Proxy { child, port, admin_port, data_port, data, nodes, node_urls, locks, dir };
-        eventually("the proxy listens", || {
-            let ended = proxy.child.try_wait().expect("status");
-            assert!(ended.is_none(), "the proxy ended: {ended:?}\n{}\n{config}", proxy.log());
-            // Its own word: somebody else could answer at the port.
-            proxy.log().contains("\"listening\"")
-        });
         if self.ready {
             eventually("the proxy is ready", || proxy.http("/readyz").starts_with("HTTP/1.1 200"));
             eventually("every node is up", || proxy.nodes_up() == proxy.node_urls.len());
         }
         proxy
     }
+}
+
+/// Starts the binary and waits until it listens; none where another process has
+/// taken one of its ports.
+fn listening(host: &str, settings: &str) -> Option<(Child, u16, u16, tempfile::TempDir)> {
+    let (port, admin_port) = (free_port().expect("port"), free_port().expect("port"));
+    let config = format!("listen: {host}:{port}\nadmin: 127.0.0.1:{admin_port}\n{settings}");
+    let dir = tempfile::tempdir().expect("directory");
+    let (file, log_file) = (dir.path().join("lockgate.yaml"), dir.path().join("log"));
+    std::fs::write(&file, &config).expect("configuration");
+    let mut child = Command::new("setpriv")
+        .args(["--pdeathsig", "KILL", env!("CARGO_BIN_EXE_lockgate"), "--config"])
+        .arg(&file)
+        .env("LOCKGATE_LOG", "debug")
+        .process_group(0)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(std::fs::File::create(&log_file).expect("log"))
+        .spawn()
+        .expect("lockgate");
+    let mut taken = false;
+    eventually("the proxy listens", || {
+        let ended = child.try_wait().expect("status");
+        let log = std::fs::read_to_string(&log_file).expect("log");
+        taken = ended.is_some() && log.contains("Address already in use");
+        assert!(taken || ended.is_none(), "the proxy ended: {ended:?}\n{log}\n{config}");
+        // Its own word: somebody else could answer at the port.
+        taken || log.contains("\"listening\"")
+    });
+    (!taken).then_some((child, port, admin_port, dir))
 }
 
 /// The real binary, its data node and its lock nodes.

@@ -1,14 +1,9 @@
--- Gives locks a fresh TTL on this node.
--- KEYS     the locks' keys, at most 50
--- ARGV     token and TTL in ms of each
--- Answer: {1, sum} all renewed; {0, sum} not all: the rest are not held by their
--- tokens. In the sum each lock renewed counts 2^(its place from 0).
-local sum, value = 0, 1
-for i, key in ipairs(KEYS) do
-  if redis.call('GET', key) == ARGV[2 * i - 1] then
-    redis.call('PEXPIRE', key, ARGV[2 * i])
-    sum = sum + value
-  end
-  value = value * 2
+-- Gives a lock a fresh TTL on this node.
+-- KEYS[1]  the lock's key
+-- ARGV[1]  token                   ARGV[2]  TTL in ms
+-- Answer: {1, 0} renewed; {0, 0} not held by that token.
+if redis.call('GET', KEYS[1]) ~= ARGV[1] then
+  return {0, 0}
 end
-return {sum == value - 1 and 1 or 0, sum}
+redis.call('PEXPIRE', KEYS[1], ARGV[2])
+return {1, 0}
