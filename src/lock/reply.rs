@@ -96,27 +96,35 @@ pub(super) fn numbers(buf: &[u8]) -> Option<(Numbers, usize)> {
     Some((numbers, at))
 }
 
-/// Reads a whole `:` line of at most 18 digits, which cannot overflow. Gives its length.
+/// Digits that cannot overflow.
+const MOST: usize = 18;
+
+/// Reads a whole `:` line of at most that many. Gives its length.
 fn short_integer(buf: &[u8], number: &mut i64) -> Option<usize> {
     let (negative, from) = match buf {
+        // Most are a yes, a no or a zero.
+        [b':', digit @ b'0'..=b'9', b'\r', b'\n', ..] => {
+            *number = i64::from(digit - b'0');
+            return Some(4);
+        }
         [b':', b'-', ..] => (true, 2),
         [b':', ..] => (false, 1),
         _ => return None,
     };
-    let mut value = 0;
-    let mut at = from;
-    while let Some(digit @ b'0'..=b'9') = buf.get(at) {
-        value = 10 * value + i64::from(digit - b'0');
-        at += 1;
-        if at > from + 18 {
-            return None;
+    let (mut value, mut length) = (0, 0);
+    for byte in buf[from..].iter().take(MOST + 1) {
+        match byte {
+            b'0'..=b'9' => value = 10 * value + i64::from(byte - b'0'),
+            _ => break,
         }
+        length += 1;
     }
-    if at == from || buf.get(at..at + 2) != Some(b"\r\n") {
+    let end = from + length;
+    if !(1..=MOST).contains(&length) || !buf[end..].starts_with(b"\r\n") {
         return None;
     }
     *number = if negative { -value } else { value };
-    Some(at + 2)
+    Some(end + 2)
 }
 
 /// What a script answers: `{1, n}` or `{0, n}`, a hand-over also `{2, n}`, and

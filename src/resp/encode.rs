@@ -1,7 +1,5 @@
 //! Encoding of the few replies and commands that are our own.
 
-use super::number::Decimal;
-
 /// Appends a bulk string.
 pub fn bulk(out: &mut Vec<u8>, value: &[u8]) {
     head(out, b'$', value.len() as i64);
@@ -11,7 +9,7 @@ pub fn bulk(out: &mut Vec<u8>, value: &[u8]) {
 
 /// Appends a bulk string that is a number.
 pub fn bulk_number(out: &mut Vec<u8>, number: u64) {
-    bulk(out, Decimal::unsigned(number).as_bytes());
+    bulk(out, itoa::Buffer::new().format(number).as_bytes());
 }
 
 /// Appends a bulk string that consists of two parts.
@@ -90,7 +88,7 @@ fn head(out: &mut Vec<u8>, kind: u8, number: i64) {
         }
         _ => {
             out.push(kind);
-            out.extend_from_slice(Decimal::new(number).as_bytes());
+            out.extend_from_slice(itoa::Buffer::new().format(number).as_bytes());
             out.extend_from_slice(b"\r\n");
         }
     }

@@ -26,54 +26,9 @@ pub fn integer(text: &[u8]) -> Option<i64> {
     if negative { Some(value) } else { value.checked_neg() }
 }
 
-/// A number as text, without the formatting machinery, which costs thrice as much.
-pub struct Decimal {
-    bytes: [u8; MAX_DIGITS],
-    from: usize,
-}
-
-impl Decimal {
-    /// Of a number and its sign.
-    pub fn new(number: i64) -> Decimal {
-        let mut text = Decimal::unsigned(number.unsigned_abs());
-        if number < 0 {
-            // An i64 has at most 19 digits.
-            text.from -= 1;
-            text.bytes[text.from] = b'-';
-        }
-        text
-    }
-
-    /// Of a number that has no sign.
-    pub fn unsigned(mut number: u64) -> Decimal {
-        let mut text = Decimal { bytes: [b'0'; MAX_DIGITS], from: MAX_DIGITS };
-        loop {
-            text.from -= 1;
-            text.bytes[text.from] = b'0' + (number % 10) as u8;
-            number /= 10;
-            if number == 0 {
-                return text;
-            }
-        }
-    }
-
-    /// Its digits.
-    pub fn as_bytes(&self) -> &[u8] {
-        &self.bytes[self.from..]
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn writes_what_the_formatting_machinery_writes() {
-        for number in [0, 1, -1, 9, 10, -10, 1_795_238_030_796_546, i64::MAX, i64::MIN] {
-            assert_eq!(Decimal::new(number).as_bytes(), number.to_string().as_bytes());
-        }
-        assert_eq!(Decimal::unsigned(u64::MAX).as_bytes(), u64::MAX.to_string().as_bytes());
-    }
 
     #[test]
     fn reads_what_redis_reads_and_nothing_else() {

@@ -23,11 +23,11 @@ use super::{
     authorize::{self, Permission},
     lock_command::Running,
     owed::Entry,
-    requests::Pass,
+    requests::{Pass, READ_AHEAD},
 };
 use crate::{
     command::{self, BadRequest, operator},
-    metrics::{Operation, Outcome},
+    metrics::{CloseReason, Operation, Outcome},
     resp::{
         encode,
         request::{Name, Own, ReplyMode},
@@ -183,7 +183,8 @@ impl Session {
                     }
                 },
                 Phase::Answer(answer) if self.replies.between_frames() => {
-                    self.to_client.push(answer);
+                    let sent = self.to_client.send(&mut self.client, cx, answer);
+                    sent.map_err(|_| CloseReason::Client)?;
                     self.end_barrier(&barrier);
                 }
                 Phase::Drain | Phase::Probe { .. } | Phase::Answer(_) => {
@@ -448,8 +449,10 @@ impl Session {
             What::Lost => 0,
             What::Pass | What::ClientReply(_) => return,
         };
+        // With so much held, nothing was read any more.
+        let stopped = self.held.len() >= READ_AHEAD;
         self.held.drain(..length.min(self.held.len()));
-        self.rescan = !self.held.is_empty();
+        self.rescan = stopped || !self.held.is_empty();
     }
 
     /// Gives the barrier up. A LOCK under way is released on every node when

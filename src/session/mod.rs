@@ -245,14 +245,18 @@ impl Session {
     fn step(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Step {
         let mut waited = self.barrier.is_some();
         self.take_losses(cx)?;
-        let mut moved = self.poll_requests(cx, buffer)?;
+        self.poll_requests(cx, buffer)?;
         waited |= self.barrier.is_some();
-        moved |= self.poll_replies(cx, buffer)?;
+        let mut moved = self.poll_replies(cx, buffer)?;
         moved |= self.poll_barrier(cx)?;
         moved |= self.push_losses(cx)?;
         // Each direction goes on until its sockets stop it; only a barrier
-        // makes one wait for the other.
-        let entangled = waited || self.barrier.is_some() || self.rescan;
+        // makes one wait for the other, and then leaves it something to do.
+        let entangled = waited || self.barrier.is_some();
+        let left = self.rescan
+            || self.client_done
+            || !self.to_upstream.is_empty()
+            || !self.to_client.is_empty();
         self.poll_linger(cx)?;
         if self.upstream_done && self.to_client.is_empty() && !self.answer_is_near() {
             return Err(if self.client_done { CloseReason::Client } else { CloseReason::Upstream });
@@ -263,7 +267,7 @@ impl Session {
         {
             return Err(CloseReason::Shutdown);
         }
-        Ok(moved && entangled)
+        Ok(moved && entangled && left)
     }
 
     /// Whether nothing that was begun is unfinished.

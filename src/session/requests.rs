@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// Bytes read ahead during a barrier, so that a client's FIN behind them is seen.
-const READ_AHEAD: usize = 64 * 1024;
+pub(super) const READ_AHEAD: usize = 64 * 1024;
 /// How often a client that sends more than that behind a LOCK is looked after.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 /// Bytes of a command of ours beside its key and token: lengths, options, numbers.
