@@ -17,6 +17,8 @@ use metrics::{
 };
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
+use crate::lock::Fault;
+
 /// Why a client's connection ended; the label `reason` of `lockgate_closes_total`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum CloseReason {
@@ -467,6 +469,8 @@ impl Default for LockMetrics {
 pub struct NodeMetrics {
     /// 1 while connected and answering.
     pub up: Gauge,
+    /// 1 for each [`Fault`] that it has, at the fault's number.
+    pub faults: [Gauge; Fault::ALL.len()],
     /// Of its PINGs.
     pub round_trip_seconds: Histogram,
     /// It could not be connected to.
@@ -494,6 +498,11 @@ impl NodeMetrics {
         };
         NodeMetrics {
             up: gauge!("lockgate_node_up", &labels),
+            faults: Fault::ALL.map(|fault| {
+                let mut labels = labels.to_vec();
+                labels.push(("fault", fault.name().to_owned()));
+                gauge!("lockgate_node_fault", &labels)
+            }),
             round_trip_seconds: histogram!("lockgate_node_round_trip_seconds", &labels),
             errors_connect: errors("connect"),
             errors_disconnect: errors("disconnect"),

@@ -79,7 +79,7 @@ fn what_happens_is_counted_and_nothing_secret_is_shown() {
 
 #[test]
 fn readiness_follows_the_data_node_and_the_quorum() {
-    let mut proxy = Proxy::with().nodes(3).start();
+    let mut proxy = Proxy::with().nodes(3).locks("quarantine: no").start();
     let ready = |proxy: &Proxy| proxy.http("/readyz").starts_with("HTTP/1.1 200");
     proxy.node(0).kill().unwrap();
     eventually("the node is seen down", || proxy.http("/readyz").contains("2 of 3 up"));

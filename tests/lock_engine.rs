@@ -334,7 +334,11 @@ async fn a_node_that_greets_and_goes_is_not_up() {
     for _ in 0..40 {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let url = format!("redis://{}", listener.local_addr().unwrap()).parse().unwrap();
-        engines.push(Engine::start(&LocksConfig { nodes: vec![url], ..LocksConfig::default() }));
+        engines.push(Engine::start(&LocksConfig {
+            nodes: vec![url],
+            quarantine: false,
+            ..LocksConfig::default()
+        }));
         let (mut stream, _) = listener.accept().unwrap();
         greet(&mut stream);
     }
@@ -349,15 +353,15 @@ async fn a_node_that_greets_and_goes_is_not_up() {
 /// Reads the handshake and answers it as a Redis would, but for `run_id`.
 fn greet(stream: &mut std::net::TcpStream) {
     let mut seen = Vec::new();
-    while !seen.ends_with(b"$6\r\nserver\r\n") {
+    while !seen.ends_with(b"lockgate:node\r\n") {
         let mut space = [0; 4096];
         let n = stream.read(&mut space).unwrap();
         assert_ne!(n, 0, "the handshake ended early");
         seen.extend_from_slice(&space[..n]);
     }
     let commands = seen.windows(3).filter(|bytes| bytes[0] == b'*' && bytes[2] == b'\r').count();
-    let mut out = b"+OK\r\n".repeat(commands - 2);
-    out.extend_from_slice(b":1\r\n$-1\r\n");
+    let mut out = b"+OK\r\n".repeat(commands - 4);
+    out.extend_from_slice(b":1\r\n$-1\r\n$-1\r\n$-1\r\n");
     stream.write_all(&out).unwrap();
 }
 
@@ -379,6 +383,7 @@ async fn a_status_is_no_vote() {
     let engine = Engine::start(&LocksConfig {
         nodes: vec![url],
         node_timeout: ms(300),
+        quarantine: false,
         ..LocksConfig::default()
     });
     eventually("it is up", || up(&engine) == 1);
@@ -419,7 +424,7 @@ async fn what_came_too_late_for_its_ttl_says_so() {
 async fn a_restarted_node_votes_again() {
     for count in [1, 3] {
         let mut nodes = Nodes::start(count);
-        let engine = nodes.engine(&nodes.config());
+        let engine = nodes.engine(&LocksConfig { quarantine: false, ..nodes.config() });
         nodes.0[0].kill().unwrap();
         eventually("it is seen", || up(&engine) == count - 1);
         nodes.0[0].restart().unwrap();

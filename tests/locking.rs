@@ -180,7 +180,7 @@ fn the_holder_may_lock_again_and_fences_only_grow() {
 
 #[test]
 fn locks_hold_while_a_quorum_is_up_and_noquorum_says_who_is_missing() {
-    let mut proxy = Proxy::with().nodes(5).start();
+    let mut proxy = Proxy::with().nodes(5).locks("quarantine: no").start();
     let mut client = proxy.client();
     let held = client.cmd(&["LOCK", "held", "PX", "60000"]).grant();
     for killed in 0..3 {
@@ -261,8 +261,12 @@ fn ghost_hunt(mut proxy: Proxy, stopped: Duration) {
 
 #[test]
 fn a_node_killed_with_requests_in_flight_fails_them_at_once() {
-    let mut proxy =
-        Proxy::with().nodes(1).locks("node_timeout: 5s").locks("node_silence: 6s").start();
+    let mut proxy = Proxy::with()
+        .nodes(1)
+        .locks("node_timeout: 5s")
+        .locks("node_silence: 6s")
+        .locks("quarantine: no")
+        .start();
     let mut client = proxy.client();
     proxy.node(0).freeze().unwrap();
     client.send(&pipeline(&[&["LOCK", "k", "PX", "60000"]]));
@@ -411,7 +415,7 @@ fn a_node_that_answers_garbage_hurts_nobody() {
         let good: Vec<_> =
             (0..2).map(|_| lockgate::redis_server::RedisServer::start(&[]).unwrap()).collect();
         let urls = [format!("redis://127.0.0.1:{port}"), good[0].url(), good[1].url()];
-        let mut proxy = Proxy::with().node_urls(&urls).start();
+        let mut proxy = Proxy::with().node_urls(&urls).locks("quarantine: no").start();
         eventually("the good ones are up", || proxy.nodes_up() == 2);
         let mut client = proxy.client();
         for _ in 0..20 {
@@ -439,24 +443,6 @@ fn a_holder_that_fails_to_lock_again_still_holds() {
     // The grant before counts until its TTL has run out.
     assert_eq!(proxy.client().cmd(&["LOCK", "k", "PX", "60000"]), Reply::NullArray);
     assert!(matches!(holder.cmd(&["RENEW", "k", "t"]), Reply::Int(1..)));
-}
-
-#[test]
-fn a_node_unfit_to_vote_is_warned_of() {
-    let start = |arguments: &[&str]| lockgate::redis_server::RedisServer::start(arguments).unwrap();
-    let evicting = start(&["--maxmemory", "50mb", "--maxmemory-policy", "allkeys-lru"]);
-    let replica = start(&["--replicaof", "127.0.0.1 1", "--replica-read-only", "no"]);
-    let fit = start(&[]);
-    let proxy = Proxy::with().node_urls(&[evicting.url(), replica.url(), fit.url()]).start();
-    for (node, fault) in [(&evicting, "noeviction"), (&replica, "a replica")] {
-        let port = node.port().to_string();
-        eventually("it is warned of", || {
-            let log = proxy.log();
-            log.lines()
-                .any(|line| line.contains("unfit") && line.contains(&port) && line.contains(fault))
-        });
-    }
-    assert_eq!(proxy.log().matches("unfit").count(), 2);
 }
 
 #[test]

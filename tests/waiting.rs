@@ -1054,7 +1054,7 @@ fn while_too_few_nodes_answer_a_waiter_goes_on_trying_until_its_time_is_up() {
 
 #[test]
 fn nodes_killed_and_started_again_lose_no_waiter() {
-    let mut proxy = Proxy::with().nodes(3).start();
+    let mut proxy = Proxy::with().nodes(3).locks("quarantine: no").start();
     let mut holder = proxy.client();
     holder.cmd(&["LOCK", "k", "h", "PX", "60000"]).grant();
     let mut next = in_line(&proxy, &["LOCK", "k", "n", "PX", "60000", "WAIT", "0"]);
@@ -1130,7 +1130,7 @@ fn nodes_that_refuse_channels_cost_time_only() {
     let nodes: Vec<RedisServer> = (0..3).map(|_| RedisServer::start(&[]).unwrap()).collect();
     for node in &nodes {
         let user = "ACL SETUSER locker on >secret ~* resetchannels -@all +evalsha +script|load \
-                    +get +set +del +pttl +pexpire +select +ping";
+                    +get +set +del +pttl +pexpire +select +ping +info";
         let words: Vec<&str> = user.split_whitespace().collect();
         assert_eq!(Client::connect(node.port()).cmd(&words), Reply::ok());
     }

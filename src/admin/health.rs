@@ -60,7 +60,11 @@ impl State {
         let _ = writeln!(text, "lock nodes: {up} of {} up, {quorum} needed", nodes.len());
         for node in nodes {
             let reason = node.reason.as_deref().unwrap_or("ok");
-            let _ = writeln!(text, "lock node {}: {reason}", node.address);
+            let _ = write!(text, "lock node {}: {reason}", node.address);
+            for fault in node.found {
+                let _ = write!(text, "; {}", fault.meaning());
+            }
+            text.push('\n');
         }
         (problem.is_none() && up >= quorum, text)
     }

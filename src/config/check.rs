@@ -241,7 +241,10 @@ fn nodes(reader: &mut Reader<'_>, section: &Section<'_>, locks: &LocksConfig) {
     }
     for (index, node) in locks.nodes.iter().enumerate() {
         let before = &locks.nodes[..index];
-        if before.iter().any(|other| other.endpoint == node.endpoint) {
+        let same = |other: &RedisUrl| {
+            other.endpoint == node.endpoint && (!locks.allow_shared_instance || other.db == node.db)
+        };
+        if before.iter().any(same) {
             let what = format!("{node} is there twice; votes of one instance are not independent");
             reader.problem(&path, what);
         }

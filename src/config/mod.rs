@@ -63,10 +63,12 @@ const LOCKS_KEYS: &[&str] = &[
     "max_handovers",
     "max_hold",
     "on_lost",
+    "quarantine",
+    "allow_shared_instance",
 ];
 
 /// Keys of the design that this version refuses, wherever they stand.
-const PLANNED: &[&str] = &["guards", "adopt", "tls", "proxy_protocol", "allow_shared_instance"];
+const PLANNED: &[&str] = &["guards", "adopt", "tls", "proxy_protocol"];
 
 /// Everything that can be configured, checked and with its defaults filled in.
 #[derive(Debug, Clone, PartialEq)]
@@ -137,6 +139,8 @@ impl Default for LocksConfig {
             max_handovers: 16,
             max_hold: None,
             on_lost: OnLost::Error,
+            quarantine: true,
+            allow_shared_instance: false,
         }
     }
 }
@@ -212,6 +216,8 @@ impl Config {
         reader.read(&section, "max_handovers", &mut locks.max_handovers);
         reader.read(&section, "max_hold", &mut locks.max_hold);
         reader.read(&section, "on_lost", &mut locks.on_lost);
+        reader.read(&section, "quarantine", &mut locks.quarantine);
+        reader.read(&section, "allow_shared_instance", &mut locks.allow_shared_instance);
         check::top(&mut reader, &top, &config);
         check::log(&mut reader, &log, &config);
         check::locks(&mut reader, &top, &section, &config);
@@ -259,6 +265,11 @@ pub struct LocksConfig {
     pub max_hold: Option<Duration>,
     /// `on_lost`: what becomes of a connection whose session lock is lost.
     pub on_lost: OnLost,
+    /// `quarantine`: a node that was restarted votes only once all that it may have
+    /// forgotten has run out.
+    pub quarantine: bool,
+    /// `allow_shared_instance`: several nodes may be one instance.
+    pub allow_shared_instance: bool,
 }
 
 /// What becomes of a connection whose session lock is lost.

@@ -253,6 +253,18 @@ impl Read for Option<Duration> {
     }
 }
 
+impl Read for bool {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<bool, Wrong> {
+        match (value.as_bool(), value.as_str()) {
+            (Some(value), _) => Ok(value),
+            // As redis.conf has it; to YAML 1.2 these are words.
+            (None, Some("yes")) => Ok(true),
+            (None, Some("no")) => Ok(false),
+            _ => Err(Wrong::Wanted("yes or no")),
+        }
+    }
+}
+
 impl Read for OnLost {
     fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<OnLost, Wrong> {
         match value.as_str() {

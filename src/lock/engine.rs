@@ -21,8 +21,9 @@ use tokio::{
 
 use super::{
     Acquire, Counts, LockStatus, NoQuorum, NodeStatus, Waiter,
+    admission::Admissions,
     holders::{Holders, Known},
-    node::Node,
+    node::{self, Node},
     operation::{Kind, Missing, Operation, Vote},
     queue::{Next, Queues},
     quorum::{Decision, Rule, quorum, validity},
@@ -103,10 +104,14 @@ impl Engine {
     }
 
     fn start_all(config: &LocksConfig, runtimes: &[Handle], wall_clock: WallClock) -> Arc<Engine> {
+        let admissions = Arc::new(Admissions::new(config));
         let mut nodes: Vec<Box<dyn Voter>> = Vec::new();
         for (index, url) in config.nodes.iter().enumerate() {
-            let node = Arc::new(Node::new(url.clone(), index, config));
-            runtimes[index % runtimes.len()].spawn(node.clone().supervise());
+            let node = Node::new(url.clone(), index, config, admissions.clone());
+            let node = Arc::new(node);
+            let runtime = &runtimes[index % runtimes.len()];
+            runtime.spawn(node::inspect(Arc::downgrade(&node)));
+            runtime.spawn(node.clone().supervise());
             nodes.push(Box::new(node));
         }
         let metrics = Arc::new(LockMetrics::new());

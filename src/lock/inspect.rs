@@ -12,6 +12,7 @@ use bb8_redis::{
 };
 use thiserror::Error;
 
+use super::fault::Fault;
 use crate::config::{Endpoint, RedisUrl};
 
 /// Connections for admin traffic to one node.
@@ -48,8 +49,8 @@ impl Inspector {
         Ok(Inspector { pool })
     }
 
-    /// What is wrong with the node as a voter, each in one sentence.
-    pub(super) async fn inspect(&self) -> Result<Vec<&'static str>, InspectError> {
+    /// What is wrong with the node as a voter.
+    pub(super) async fn inspect(&self) -> Result<Vec<Fault>, InspectError> {
         let mut connection = self.pool.get().await?;
         let command = redis::cmd("INFO");
         let asking = command.query_async::<String>(&mut *connection);
@@ -74,19 +75,19 @@ pub(super) fn connection_info(url: &RedisUrl) -> Result<ConnectionInfo, redis::R
     Ok(addr.into_connection_info()?.set_redis_settings(settings))
 }
 
-fn faults(info: &str) -> Vec<&'static str> {
+fn faults(info: &str) -> Vec<Fault> {
     let fields: HashMap<&str, &str> =
         info.lines().filter_map(|line| line.trim_end().split_once(':')).collect();
     let field = |name: &str| fields.get(name).copied().unwrap_or_default();
     let mut faults = Vec::new();
     if !matches!(field("role"), "master" | "") {
-        faults.push("it is a replica, whose votes are not its own");
+        faults.push(Fault::Replica);
     }
     if !matches!(field("maxmemory_policy"), "noeviction" | "") {
-        faults.push("its maxmemory-policy is not noeviction, so it may drop locks");
+        faults.push(Fault::Eviction);
     }
     if !matches!(field("cluster_enabled"), "0" | "") {
-        faults.push("it is in cluster mode, where it refuses keys of other slots");
+        faults.push(Fault::Cluster);
     }
     faults
 }
@@ -102,6 +103,6 @@ mod tests {
         assert!(faults(sound).is_empty());
         assert!(faults("").is_empty(), "what is not said is not held against it");
         let bad = "role:slave\r\nmaxmemory_policy:allkeys-lru\r\ncluster_enabled:1\r\n";
-        assert_eq!(faults(bad).len(), 3);
+        assert_eq!(faults(bad), [Fault::Replica, Fault::Eviction, Fault::Cluster]);
     }
 }

@@ -14,12 +14,15 @@
 //! - `link`: the ordered, pipelined connection to it; `connect` opens one,
 //!   `backoff` says when to try again, `reply` reads what comes back.
 //! - `heal`: what to do where a node has forgotten the scripts.
-//! - `inspect`: what a node says of itself that makes it unfit to vote.
+//! - `admission`: which nodes may vote: one that was restarted may not, for a while.
+//! - [`fault`]: what can be wrong with a node; `inspect` looks for it now and then.
 
 mod acquire;
+mod admission;
 mod backoff;
 mod connect;
 pub mod engine;
+pub mod fault;
 mod heal;
 mod holders;
 mod inspect;
@@ -36,6 +39,7 @@ pub mod watchdog;
 
 pub use acquire::Acquire;
 pub use engine::{Engine, Release, Renew};
+pub use fault::Fault;
 pub use waiter::Waiter;
 pub use watchdog::{Keep, Losses};
 
@@ -107,6 +111,10 @@ pub struct NodeStatus {
     pub up: bool,
     /// Why it is not up.
     pub reason: Option<String>,
+    /// What makes it unfit to vote, if that is the reason.
+    pub unfit: Option<Fault>,
+    /// What else was found wrong with it, whether it is up or not.
+    pub found: Vec<Fault>,
 }
 
 /// One lock that was granted through this proxy, for operators. Without its token,

@@ -10,13 +10,15 @@ use std::{
 use bb8_redis::bb8::Pool;
 use tokio::time::{Instant, sleep};
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use super::{
     NodeStatus,
+    admission::Admissions,
     backoff::Backoff,
     connect::LinkManager,
-    inspect::{InspectError, Inspector},
+    fault::Fault,
+    inspect::Inspector,
     link::{Closed, Job, Leftover, Link},
     operation::{Kind, Missing, Operation, Vote},
 };
@@ -32,6 +34,12 @@ const MAX_CLEANUP: usize = 10_000;
 /// Who gives back a lock on a node that has been away: no proxy's release, so that
 /// all that hear of it look.
 const NOBODY: &[u8] = b"";
+/// How often a node is asked for what may have become wrong with it.
+const INSPECT_EVERY: Duration = Duration::from_secs(10);
+/// How soon it is asked for the first time.
+const INSPECT_FIRST: Duration = Duration::from_millis(500);
+/// How soon it is asked again after it did not answer.
+const INSPECT_AGAIN: Duration = Duration::from_secs(2);
 
 /// One lock node.
 pub(super) struct Node {
@@ -41,6 +49,7 @@ pub(super) struct Node {
     pub(super) silence: Duration,
     pub(super) keepalive: Duration,
     pub(super) metrics: Arc<NodeMetrics>,
+    pub(super) admissions: Arc<Admissions>,
     queue_limit: usize,
     /// Cancelled when the engine has gone.
     gone: CancellationToken,
@@ -55,6 +64,10 @@ struct State {
     link: Option<Link>,
     /// Why there is none.
     reason: String,
+    /// What makes it unfit to vote, if that is why.
+    unfit: Option<Fault>,
+    /// What else was found wrong with it.
+    found: Vec<Fault>,
     /// What gives back locks that the node may hold in vain, and until when at
     /// the longest it may; that is not known of an acquire that a stopped node
     /// has not read yet, as its TTL has not begun.
@@ -64,7 +77,12 @@ struct State {
 }
 
 impl Node {
-    pub(super) fn new(url: RedisUrl, index: usize, config: &LocksConfig) -> Node {
+    pub(super) fn new(
+        url: RedisUrl,
+        index: usize,
+        config: &LocksConfig,
+        admissions: Arc<Admissions>,
+    ) -> Node {
         let metrics = NodeMetrics::new(index + 1, &url.to_string());
         metrics.up.set(0.0);
         Node {
@@ -73,12 +91,15 @@ impl Node {
             silence: config.node_silence,
             keepalive: config.node_silence.max(Duration::from_secs(3)),
             metrics: Arc::new(metrics),
+            admissions,
             queue_limit: config.node_queue,
             gone: CancellationToken::new(),
             max_ttl: config.max_ttl,
             state: Mutex::new(State {
                 link: None,
                 reason: "not connected yet".into(),
+                unfit: None,
+                found: Vec::new(),
                 cleanup: VecDeque::new(),
                 before: None,
             }),
@@ -90,8 +111,10 @@ impl Node {
         let mut state = self.lock();
         let Some(link) = &state.link else {
             self.clean_up_unsent(&mut state, operation);
+            let quarantined = state.unfit == Some(Fault::Quarantined);
             drop(state);
-            return operation.vote(self.index, Vote::Missing(Missing::Down));
+            let why = if quarantined { Missing::Quarantined } else { Missing::Down };
+            return operation.vote(self.index, Vote::Missing(why));
         };
         if matches!(operation.kind, Kind::Acquire { .. }) && link.pending() >= self.queue_limit {
             drop(state);
@@ -150,7 +173,6 @@ impl Node {
             .max_lifetime(None)
             .idle_timeout(None)
             .build_unchecked(LinkManager { node: Arc::downgrade(&self) });
-        let inspector = Inspector::new(&self.url);
         let gone = self.gone.clone();
         let this = Arc::downgrade(&self);
         drop(self);
@@ -166,24 +188,20 @@ impl Node {
                         let since = Instant::now();
                         node.connected(&link);
                         drop(node);
-                        let inspecting = async {
-                            warn_of_faults(&inspector, &this).await;
-                            std::future::pending::<()>().await;
-                        };
                         tokio::select! {
                             () = link.closed() => {}
-                            () = inspecting => {}
                             () = gone.cancelled() => return,
                         }
                         backoff.lasted(since.elapsed());
                         if let Some(node) = this.upgrade() {
+                            node.admissions.left(node.index);
                             node.disconnected();
                         }
                     }
                 }
                 Err(error) => {
                     node.metrics.errors_connect.increment(1);
-                    node.is_down(error.to_string());
+                    node.is_down(error.to_string(), error.fault());
                     drop(node);
                 }
             }
@@ -217,6 +235,8 @@ impl Node {
         }
         state.link = Some(link.clone());
         state.reason.clear();
+        state.unfit = None;
+        self.show_faults(&state);
         drop(state);
         self.metrics.up.set(1.0);
         info!(node = %self.url, releases, "lock node is up");
@@ -226,7 +246,7 @@ impl Node {
     /// its end found nothing to close.
     fn disconnected(&self) {
         if self.lock().link.take().is_some() {
-            self.is_down("disconnected".into());
+            self.is_down("disconnected".into(), None);
         }
     }
 
@@ -247,7 +267,8 @@ impl Node {
             self.clean_up_unsent(&mut state, operation);
         }
         drop(state);
-        self.is_down(leftover.reason.to_string());
+        let garbage = matches!(leftover.reason, Closed::Garbage(_)).then_some(Fault::Garbage);
+        self.is_down(leftover.reason.to_string(), garbage);
         for operation in leftover.sent {
             operation.vote(self.index, Vote::Missing(Missing::Disconnected));
         }
@@ -258,11 +279,13 @@ impl Node {
 
     /// Notes why the node cannot be asked, with one line in the log for each
     /// new reason.
-    fn is_down(&self, reason: String) {
+    pub(super) fn is_down(&self, reason: String, unfit: Option<Fault>) {
         let mut state = self.lock();
         if state.reason == reason {
             return;
         }
+        state.unfit = unfit;
+        self.show_faults(&state);
         warn!(node = %self.url, %reason, "lock node is down");
         state.reason = reason;
         drop(state);
@@ -274,7 +297,26 @@ impl Node {
         let state = self.lock();
         let up = state.link.is_some();
         let reason = (!up).then(|| state.reason.clone());
-        NodeStatus { address: self.url.to_string(), up, reason }
+        let unfit = state.unfit;
+        let found = state.found.iter().copied().filter(|fault| Some(*fault) != unfit).collect();
+        NodeStatus { address: self.url.to_string(), up, reason, unfit, found }
+    }
+
+    /// Notes what an inspection has found, with one line in the log for each that is new.
+    fn inspected(&self, found: Vec<Fault>) {
+        let mut state = self.lock();
+        for fault in found.iter().filter(|fault| !state.found.contains(fault)) {
+            warn!(node = %self.url, fault = fault.name(), "lock node is unfit: {}", fault.meaning());
+        }
+        state.found = found;
+        self.show_faults(&state);
+    }
+
+    fn show_faults(&self, state: &State) {
+        for (fault, gauge) in Fault::ALL.into_iter().zip(&self.metrics.faults) {
+            let has = state.unfit == Some(fault) || state.found.contains(&fault);
+            gauge.set(f64::from(u8::from(has)));
+        }
     }
 
     /// Nothing panics while it holds the lock, and the state stays sound if something did.
@@ -289,18 +331,30 @@ impl Drop for Node {
     }
 }
 
-/// One line in the log for each thing that makes a node unfit to vote.
-async fn warn_of_faults(inspector: &Result<Inspector, InspectError>, node: &Weak<Node>) {
-    let Ok(inspector) = inspector else { return };
-    let inspected = inspector.inspect().await;
-    let Some(node) = node.upgrade() else { return };
-    match inspected {
-        Ok(faults) => {
-            for fault in faults {
-                warn!(node = %node.url, "lock node is unfit: {fault}");
-            }
+/// Looks now and then for what makes a node unfit to vote, for as long as it is wanted.
+pub(super) async fn inspect(node: Weak<Node>) {
+    let Some(gone) = node.upgrade().map(|node| node.gone.clone()) else { return };
+    let inspecting = async {
+        let inspector = Inspector::new(&node.upgrade()?.url).ok()?;
+        // Locks first.
+        sleep(INSPECT_FIRST).await;
+        loop {
+            let inspected = inspector.inspect().await;
+            let node = node.upgrade()?;
+            let pause = match inspected {
+                Ok(faults) => {
+                    node.inspected(faults);
+                    INSPECT_EVERY
+                }
+                // It is away, or an ACL keeps INFO from us.
+                Err(error) => {
+                    debug!(node = %node.url, %error, "lock node cannot be inspected");
+                    INSPECT_AGAIN
+                }
+            };
+            drop(node);
+            sleep(pause).await;
         }
-        // An ACL may keep INFO from us; the node votes all the same.
-        Err(error) => info!(node = %node.url, %error, "lock node cannot be inspected"),
-    }
+    };
+    let _: Option<Option<std::convert::Infallible>> = gone.run_until_cancelled(inspecting).await;
 }

@@ -43,6 +43,8 @@ pub(super) enum Kind {
 pub(super) enum Missing {
     /// It was not connected.
     Down,
+    /// It may have forgotten locks that are still held.
+    Quarantined,
     /// The connection ended before the answer.
     Disconnected,
     /// Too many operations are under way there.
@@ -58,6 +60,7 @@ impl Missing {
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Missing::Down => "down",
+            Missing::Quarantined => "quarantined",
             Missing::Disconnected => "disconnected",
             Missing::Busy => "busy",
             Missing::Timeout => "timeout",

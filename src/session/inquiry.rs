@@ -17,7 +17,7 @@ const HELP: [&str; 15] = [
     "INFO",
     "    Tell of this proxy: version, uptime, lock nodes, locks and waiters.",
     "NODES",
-    "    List the lock nodes, with the reason where one is down.",
+    "    List the lock nodes, with the reason where one is down, and what is wrong with it.",
     "LOCKS [<pattern>]",
     "    List the locks granted through this proxy and held now, at most 1000,",
     "    whose key matches the glob-style pattern.",
@@ -89,13 +89,17 @@ impl Session {
         let nodes = self.shared.engine.status();
         encode::array(out, nodes.len());
         for node in nodes {
-            encode::map(out, 3, self.state.resp3);
+            encode::map(out, 4, self.state.resp3);
             encode::bulk(out, b"address");
             encode::bulk(out, node.address.as_bytes());
             encode::bulk(out, b"up");
             encode::integer(out, i64::from(node.up));
             encode::bulk(out, b"reason");
             encode::bulk(out, node.reason.unwrap_or_default().as_bytes());
+            encode::bulk(out, b"faults");
+            let faults: Vec<_> = node.unfit.into_iter().chain(node.found).collect();
+            encode::array(out, faults.len());
+            faults.iter().for_each(|fault| encode::bulk(out, fault.name().as_bytes()));
         }
     }
 

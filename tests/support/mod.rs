@@ -401,6 +401,14 @@ impl Reply {
         }
     }
 
+    /// An error's text, or nothing.
+    pub fn error_text(&self) -> &str {
+        match self {
+            Reply::Error(text) => text,
+            _ => "",
+        }
+    }
+
     /// The grant in the reply to LOCK; panics where it was not granted.
     pub fn grant(&self) -> Granted {
         match self {
