@@ -18,12 +18,14 @@
 //! - [`admin`]: `/metrics`, `/healthz`, `/readyz` over HTTP.
 //! - [`redis_server`]: real `redis-server` children, for `dev` and for tests.
 //! - [`dev`]: `lockgate dev`, a whole deployment on this machine.
+//! - [`doctor`]: `lockgate doctor`, what is wrong with each Redis of a configuration.
 //! - [`logging`]: tracing's output, human on a terminal and JSON otherwise.
 
 pub mod admin;
 pub mod command;
 pub mod config;
 pub mod dev;
+pub mod doctor;
 pub mod lock;
 pub mod logging;
 pub mod metrics;

@@ -6,7 +6,7 @@ use clap::{Parser, Subcommand};
 use lockgate::{
     admin,
     config::{Config, ConfigErrors},
-    dev, logging, server,
+    dev, doctor, logging, server,
 };
 use tokio::{
     runtime::Builder,
@@ -44,6 +44,12 @@ enum Command {
         /// The configuration file.
         file: PathBuf,
     },
+    /// Looks at every Redis that a configuration file names, and says what is wrong
+    /// with it and what to do about it.
+    Doctor {
+        /// The configuration file.
+        file: PathBuf,
+    },
     /// Runs a whole deployment on this machine, for trying things out.
     Dev(dev::Options),
     /// Asks a running proxy whether it is healthy; for a container's HEALTHCHECK.
@@ -58,6 +64,7 @@ fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = match arguments.command {
         Some(Command::Check { file }) => check(&file),
+        Some(Command::Doctor { file }) => doctor::run(&file),
         Some(Command::Dev(options)) => dev::run(&options),
         Some(Command::Health { admin }) => admin::health_check(&admin),
         None => run(arguments.config),

@@ -19,7 +19,7 @@ use super::fault::Fault;
 use crate::config::LocksConfig;
 
 /// The key on a node that has the `run_id` that was admitted.
-pub(super) const MARKER: &[u8] = b"lockgate:node";
+pub(crate) const MARKER: &[u8] = b"lockgate:node";
 
 /// What a node says of itself before it is admitted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]

@@ -56,11 +56,17 @@ impl Inspector {
         let asking = command.query_async::<String>(&mut *connection);
         let info =
             tokio::time::timeout(LIMIT, asking).await.map_err(|_| InspectError::Silent)??;
-        Ok(faults(&info))
+        let fields: HashMap<&str, &str> =
+            info.lines().filter_map(|line| line.trim_end().split_once(':')).collect();
+        Ok(faults_of(|name| fields.get(name).copied().unwrap_or_default()))
     }
 }
 
-pub(super) fn connection_info(url: &RedisUrl) -> Result<ConnectionInfo, redis::RedisError> {
+/// How the client library is told of a node.
+///
+/// # Errors
+/// If it cannot connect to such a node.
+pub(crate) fn connection_info(url: &RedisUrl) -> Result<ConnectionInfo, redis::RedisError> {
     let addr = match &url.endpoint {
         Endpoint::Tcp { host, port } => ConnectionAddr::Tcp(host.clone(), *port),
         Endpoint::Unix(path) => ConnectionAddr::Unix(path.clone()),
@@ -75,10 +81,9 @@ pub(super) fn connection_info(url: &RedisUrl) -> Result<ConnectionInfo, redis::R
     Ok(addr.into_connection_info()?.set_redis_settings(settings))
 }
 
-fn faults(info: &str) -> Vec<Fault> {
-    let fields: HashMap<&str, &str> =
-        info.lines().filter_map(|line| line.trim_end().split_once(':')).collect();
-    let field = |name: &str| fields.get(name).copied().unwrap_or_default();
+/// What the fields of INFO tell; a field that is not there is empty, and not held
+/// against the node.
+pub(crate) fn faults_of<'a>(field: impl Fn(&str) -> &'a str) -> Vec<Fault> {
     let mut faults = Vec::new();
     if !matches!(field("role"), "master" | "") {
         faults.push(Fault::Replica);
@@ -98,11 +103,20 @@ mod tests {
 
     #[test]
     fn a_sound_node_has_no_faults_and_others_are_named() {
-        let sound =
-            "# Server\r\nrole:master\r\nmaxmemory_policy:noeviction\r\ncluster_enabled:0\r\n";
-        assert!(faults(sound).is_empty());
-        assert!(faults("").is_empty(), "what is not said is not held against it");
-        let bad = "role:slave\r\nmaxmemory_policy:allkeys-lru\r\ncluster_enabled:1\r\n";
-        assert_eq!(faults(bad), [Fault::Replica, Fault::Eviction, Fault::Cluster]);
+        let sound = |name: &str| match name {
+            "role" => "master",
+            "maxmemory_policy" => "noeviction",
+            "cluster_enabled" => "0",
+            _ => "",
+        };
+        assert!(faults_of(sound).is_empty());
+        assert!(faults_of(|_| "").is_empty(), "what is not said is not held against it");
+        let bad = |name: &str| match name {
+            "role" => "slave",
+            "maxmemory_policy" => "allkeys-lru",
+            "cluster_enabled" => "1",
+            _ => "",
+        };
+        assert_eq!(faults_of(bad), [Fault::Replica, Fault::Eviction, Fault::Cluster]);
     }
 }

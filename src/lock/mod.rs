@@ -38,8 +38,10 @@ mod waiter;
 pub mod watchdog;
 
 pub use acquire::Acquire;
+pub(crate) use admission::MARKER;
 pub use engine::{Engine, Release, Renew};
 pub use fault::Fault;
+pub(crate) use inspect::{connection_info, faults_of};
 pub use waiter::Waiter;
 pub use watchdog::{Keep, Losses};
 
