@@ -2,12 +2,13 @@
 
 CARGO ?= cargo
 
-.PHONY: help run test lint bench docker
+.PHONY: help run test lint bench chaos docker
 
 help:
 	@echo "make run     a whole deployment on this machine: proxy, data node, five lock nodes"
 	@echo "make test    formatting, lints, and every test against real servers and clients"
 	@echo "make bench   what commands and locks cost, beside other proxies and lock libraries"
+	@echo "make chaos   thousands of simulated deployments in which everything fails; SEEDS=n, SEED=n"
 	@echo "make lint    formatting and lints alone"
 	@echo "make docker  the container image lockgate:latest"
 
@@ -30,6 +31,11 @@ bench:
 	@scripts/setup.sh bench
 	$(CARGO) build --release --bins --examples --quiet
 	@failed=0; bench/run || failed=1; bench/locks || failed=1; exit $$failed
+
+chaos:
+	@scripts/setup.sh run
+	LOCKGATE_SEEDS=$(or $(SEEDS),5000) LOCKGATE_SEED=$(or $(SEED),0) \
+		$(CARGO) test --release --quiet --lib simulation -- --nocapture
 
 docker:
 	docker build --tag lockgate:latest .

@@ -5,6 +5,8 @@
 
 pub use outbox::Outbox;
 
+#[cfg(test)]
+pub mod memory;
 mod outbox;
 
 use std::{
@@ -30,6 +32,9 @@ pub enum Stream {
     Tcp(TcpStream),
     /// Over a Unix socket.
     Unix(UnixStream),
+    /// Inside this process.
+    #[cfg(test)]
+    Memory(tokio::io::DuplexStream),
 }
 
 /// Connects to where `url` says, with the options of [`tune`].
@@ -40,6 +45,10 @@ pub async fn connect(url: &RedisUrl, limit: Duration, keepalive: Duration) -> io
     let connecting = async {
         match &url.endpoint {
             Endpoint::Tcp { host, port } => {
+                #[cfg(test)]
+                if let Some(stream) = memory::connect(host) {
+                    return stream.map(Stream::Memory);
+                }
                 let stream = TcpStream::connect((host.as_str(), *port)).await?;
                 tune(&stream, keepalive)?;
                 Ok(Stream::Tcp(stream))
@@ -80,6 +89,8 @@ impl Stream {
         let mut asked = match self {
             Stream::Tcp(stream) => [PollFd::new(stream, flags)],
             Stream::Unix(stream) => [PollFd::new(stream, flags)],
+            #[cfg(test)]
+            Stream::Memory(_) => return false,
         };
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         let hung_up = flags | PollFlags::HUP | PollFlags::ERR;
@@ -105,6 +116,8 @@ impl AsyncRead for Stream {
         match self.get_mut() {
             Stream::Tcp(s) => Pin::new(s).poll_read(cx, buf),
             Stream::Unix(s) => Pin::new(s).poll_read(cx, buf),
+            #[cfg(test)]
+            Stream::Memory(s) => Pin::new(s).poll_read(cx, buf),
         }
     }
 }
@@ -118,6 +131,8 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Stream::Tcp(s) => Pin::new(s).poll_write(cx, buf),
             Stream::Unix(s) => Pin::new(s).poll_write(cx, buf),
+            #[cfg(test)]
+            Stream::Memory(s) => Pin::new(s).poll_write(cx, buf),
         }
     }
 
@@ -129,6 +144,8 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Stream::Tcp(s) => Pin::new(s).poll_shutdown(cx),
             Stream::Unix(s) => Pin::new(s).poll_shutdown(cx),
+            #[cfg(test)]
+            Stream::Memory(s) => Pin::new(s).poll_shutdown(cx),
         }
     }
 }

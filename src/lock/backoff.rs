@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use super::jitter::jittered;
+
 /// Before the second attempt.
 const FIRST: Duration = Duration::from_millis(50);
 /// At most: how long a node that is back may wait to be found.
@@ -19,7 +21,7 @@ impl Backoff {
     pub(super) fn next(&mut self) -> Duration {
         let full = FIRST.saturating_mul(1 << self.failures.min(16)).min(LONGEST);
         self.failures += 1;
-        full.mul_f64(rand::random_range(0.5..1.0))
+        jittered(full)
     }
 
     /// A connection lasted for `time`: one that ends at once is a failure like another.

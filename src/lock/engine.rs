@@ -104,13 +104,35 @@ impl Engine {
     }
 
     fn start_all(config: &LocksConfig, runtimes: &[Handle], wall_clock: WallClock) -> Arc<Engine> {
+        let (engine, nodes) = Engine::start_locks(config, runtimes, wall_clock);
+        for (runtime, node) in nodes {
+            runtime.spawn(node::inspect(node));
+        }
+        for (index, url) in config.nodes.iter().enumerate() {
+            tokio::spawn(subscribe::run(Arc::downgrade(&engine), index, url.clone()));
+        }
+        engine
+    }
+
+    /// Without what goes over connections of another library.
+    #[cfg(test)]
+    pub(super) fn start_alone(config: &LocksConfig, wall_clock: WallClock) -> Arc<Engine> {
+        Engine::start_locks(config, &[Handle::current()], wall_clock).0
+    }
+
+    fn start_locks(
+        config: &LocksConfig,
+        runtimes: &[Handle],
+        wall_clock: WallClock,
+    ) -> (Arc<Engine>, Vec<(Handle, Weak<Node>)>) {
+        let mut inspected = Vec::new();
         let admissions = Arc::new(Admissions::new(config));
         let mut nodes: Vec<Box<dyn Voter>> = Vec::new();
         for (index, url) in config.nodes.iter().enumerate() {
             let node = Node::new(url.clone(), index, config, admissions.clone());
             let node = Arc::new(node);
             let runtime = &runtimes[index % runtimes.len()];
-            runtime.spawn(node::inspect(Arc::downgrade(&node)));
+            inspected.push((runtime.clone(), Arc::downgrade(&node)));
             runtime.spawn(node.clone().supervise());
             nodes.push(Box::new(node));
         }
@@ -128,12 +150,9 @@ impl Engine {
             watchdog: Watchdog::new(config, metrics.clone()),
             metrics,
         });
-        for (index, url) in config.nodes.iter().enumerate() {
-            tokio::spawn(subscribe::run(Arc::downgrade(&engine), index, url.clone()));
-        }
         tokio::spawn(watchdog::run(Arc::downgrade(&engine)));
         tokio::spawn(sweep(Arc::downgrade(&engine)));
-        engine
+        (engine, inspected)
     }
 
     /// Asks all nodes for `key` (with the prefix already put before it) on

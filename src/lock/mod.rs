@@ -26,6 +26,7 @@ pub mod fault;
 mod heal;
 mod holders;
 mod inspect;
+mod jitter;
 mod link;
 mod node;
 mod operation;
@@ -33,6 +34,8 @@ mod queue;
 mod quorum;
 mod reply;
 mod scripts;
+#[cfg(test)]
+mod simulation;
 mod subscribe;
 mod waiter;
 pub mod watchdog;

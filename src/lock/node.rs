@@ -189,6 +189,7 @@ impl Node {
                         node.connected(&link);
                         drop(node);
                         tokio::select! {
+                            biased;
                             () = link.closed() => {}
                             () = gone.cancelled() => return,
                         }

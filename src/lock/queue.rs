@@ -18,7 +18,7 @@ use std::{
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{Acquire, NoQuorum, NotGranted, quorum::quorum};
+use super::{Acquire, NoQuorum, NotGranted, jitter::jittered, quorum::quorum};
 use crate::{
     config::LocksConfig,
     metrics::{LockMetrics, WakeUp},
@@ -542,12 +542,6 @@ impl Queue {
         self.next_try = Instant::now() + jittered(pause);
         self.reason = Some(WakeUp::Retry);
     }
-}
-
-/// Something between half of it and all of it, so that those who clash do not do
-/// so again.
-fn jittered(pause: Duration) -> Duration {
-    pause.mul_f64(0.5 + 0.5 * rand::random::<f64>())
 }
 
 /// Nodes beyond the 64th, which nobody has, share one.

@@ -368,6 +368,7 @@ pub(super) async fn run(engine: Weak<Engine>) {
             }
         };
         tokio::select! {
+            biased;
             () = sleeping => {}
             () = schedule.changed.notified() => continue,
             () = schedule.gone.cancelled() => return,

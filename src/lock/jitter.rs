@@ -1,0 +1,36 @@
+//! Chance, in one place: so that a simulation can have it follow from a seed.
+
+use std::time::Duration;
+
+/// Something between half of `pause` and all of it, so that those who clash do not
+/// do so again.
+pub(super) fn jittered(pause: Duration) -> Duration {
+    pause.mul_f64(0.5 + 0.5 * fraction())
+}
+
+#[cfg(not(test))]
+fn fraction() -> f64 {
+    rand::random()
+}
+
+#[cfg(test)]
+thread_local! {
+    static RANDOM: std::cell::RefCell<Option<rand::rngs::StdRng>> =
+        const { std::cell::RefCell::new(None) };
+}
+
+/// From here on, chance on this thread follows from `seed`.
+#[cfg(test)]
+pub(super) fn set_seed(seed: Option<u64>) {
+    use rand::SeedableRng;
+    RANDOM.set(seed.map(rand::rngs::StdRng::seed_from_u64));
+}
+
+#[cfg(test)]
+fn fraction() -> f64 {
+    use rand::RngExt;
+    RANDOM.with_borrow_mut(|random| match random {
+        Some(random) => random.random(),
+        None => rand::random(),
+    })
+}

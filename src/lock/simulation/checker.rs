@@ -1,0 +1,156 @@
+//! What must hold in every history: no two holders at once, fences that grow.
+
+use std::{
+    collections::HashMap,
+    fmt::Write as _,
+    hash::{DefaultHasher, Hash, Hasher},
+    sync::{Mutex, MutexGuard},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+/// Everything that clients were told, and what is wrong with it.
+pub(super) struct Checker {
+    begun: Instant,
+    seen: Mutex<Seen>,
+}
+
+#[derive(Default)]
+struct Seen {
+    /// By key.
+    locks: HashMap<&'static str, Lock>,
+    history: String,
+    faults: Vec<String>,
+    counts: Counts,
+}
+
+/// How much has happened.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Counts {
+    pub(super) grants: usize,
+    pub(super) refusals: usize,
+    pub(super) renewals: usize,
+    pub(super) losses: usize,
+}
+
+#[derive(Default)]
+struct Lock {
+    fence: u64,
+    /// Who may believe that it holds it, and until when; none: until it is told
+    /// otherwise.
+    holders: HashMap<String, Option<Instant>>,
+}
+
+impl Checker {
+    pub(super) fn new() -> Checker {
+        Checker { begun: Instant::now(), seen: Mutex::default() }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap()
+    }
+
+    fn note(&self, seen: &mut Seen, what: &str) {
+        let _ = writeln!(seen.history, "{:>12?} {what}", self.begun.elapsed());
+    }
+
+    /// Something happened that clients were not told of.
+    pub(super) fn happened(&self, what: &str) {
+        let mut seen = self.lock();
+        self.note(&mut seen, what);
+    }
+
+    /// `until` is none for a session lock.
+    pub(super) fn granted(
+        &self,
+        key: &'static str,
+        token: &str,
+        fence: u64,
+        validity: Option<Duration>,
+    ) {
+        let mut seen = self.lock();
+        seen.counts.grants += 1;
+        self.note(&mut seen, &format!("{key} granted to {token}, fence {fence}, for {validity:?}"));
+        let before = seen.locks.entry(key).or_default().fence;
+        if fence <= before {
+            self.wrong(&mut seen, &format!("{key}: fence {fence} after {before}"));
+        }
+        seen.locks.entry(key).or_default().fence = fence;
+        self.holds(&mut seen, key, token, validity);
+    }
+
+    pub(super) fn renewed(&self, key: &'static str, token: &str, validity: Duration) {
+        let mut seen = self.lock();
+        seen.counts.renewals += 1;
+        self.note(&mut seen, &format!("{key} renewed by {token} for {validity:?}"));
+        self.holds(&mut seen, key, token, Some(validity));
+    }
+
+    /// A shorter TTL counts from when it is asked for, whatever comes of it.
+    pub(super) fn asked(&self, key: &'static str, token: &str, validity: Duration) {
+        let mut seen = self.lock();
+        self.note(&mut seen, &format!("{key} to be renewed by {token} for {validity:?}"));
+        let until = Instant::now() + validity;
+        if let Some(Some(before)) = seen.locks.entry(key).or_default().holders.get_mut(token) {
+            *before = until.min(*before);
+        }
+    }
+
+    fn holds(&self, seen: &mut Seen, key: &'static str, token: &str, validity: Option<Duration>) {
+        let now = Instant::now();
+        let lock = seen.locks.entry(key).or_default();
+        lock.holders.retain(|_, until| until.is_none_or(|until| until > now));
+        let others: Vec<String> =
+            lock.holders.keys().filter(|holder| *holder != token).cloned().collect();
+        lock.holders.insert(token.to_owned(), validity.map(|validity| now + validity));
+        if !others.is_empty() {
+            self.wrong(seen, &format!("{key}: {token} and {others:?} hold it at once"));
+        }
+    }
+
+    /// From now on it does not believe to hold it any more.
+    pub(super) fn ended(&self, key: &'static str, token: &str, why: &str) {
+        let mut seen = self.lock();
+        seen.counts.losses += usize::from(why == "lost");
+        self.note(&mut seen, &format!("{key} ended by {token}: {why}"));
+        seen.locks.entry(key).or_default().holders.remove(token);
+    }
+
+    pub(super) fn refused(&self, key: &str, token: &str, why: &str) {
+        let mut seen = self.lock();
+        seen.counts.refusals += 1;
+        self.note(&mut seen, &format!("{key} refused to {token}: {why}"));
+    }
+
+    fn wrong(&self, seen: &mut Seen, what: &str) {
+        self.note(seen, &format!("WRONG: {what}"));
+        seen.faults.push(what.to_owned());
+    }
+
+    /// Something else must not be so.
+    pub(super) fn must(&self, is_so: bool, what: &str) {
+        if !is_so {
+            self.wrong(&mut self.lock(), what);
+        }
+    }
+
+    pub(super) fn faults(&self) -> Vec<String> {
+        self.lock().faults.clone()
+    }
+
+    pub(super) fn counts(&self) -> Counts {
+        self.lock().counts
+    }
+
+    pub(super) fn history(&self) -> String {
+        self.lock().history.clone()
+    }
+
+    /// Equal for equal histories.
+    pub(super) fn digest(&self) -> u64 {
+        let mut hasher = DefaultHasher::new();
+        self.lock().history.hash(&mut hasher);
+        hasher.finish()
+    }
+}

@@ -1,0 +1,242 @@
+//! The real engine, its real connections and its real scripts against nodes that
+//! are not there, under virtual time and a network whose faults follow from a seed.
+//!
+//! Everything below the sockets' bytes is simulated: [`redis`] the nodes,
+//! [`network`] the ways to them and what goes wrong; [`client`] is who locks,
+//! [`checker`] knows what must hold. A seed that fails does so each time:
+//! `LOCKGATE_SEED=n cargo test --lib simulation` prints its history.
+//! `LOCKGATE_SEEDS=n` tries so many.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod checker;
+mod client;
+mod network;
+mod redis;
+
+use std::{cell::Cell, sync::Arc, time::Duration};
+
+use tokio::time::sleep;
+
+use super::{Engine, jitter};
+use crate::{
+    config::{Endpoint, LocksConfig, RedisUrl},
+    net::memory::set_network,
+};
+use checker::{Checker, Counts};
+use client::{Client, full};
+use network::Network;
+
+const MAX_TTL: Duration = Duration::from_millis(1500);
+/// Large, so that clocks may be far from true.
+const DRIFT_FACTOR: f64 = 0.1;
+const PROXIES: usize = 2;
+const CLIENTS: usize = 6;
+const ROUNDS: usize = 8;
+/// Tried in `make test`; see [`seeds`].
+const SEEDS: u64 = 60;
+
+/// What is wrong on purpose.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Planted {
+    Nothing,
+    /// A quorum is one too small.
+    SmallQuorum,
+    /// A release does not look whose the lock is.
+    CarelessRelease,
+    /// Nothing is set aside for clocks that run fast.
+    NoDrift,
+    /// A node that was restarted votes at once.
+    NoQuarantine,
+}
+
+thread_local! {
+    static PLANTED: Cell<Planted> = const { Cell::new(Planted::Nothing) };
+}
+
+/// Whether this is wrong on purpose, on this thread.
+pub(super) fn is_planted(what: Planted) -> bool {
+    PLANTED.get() == what
+}
+
+struct Outcome {
+    faults: Vec<String>,
+    history: String,
+    digest: u64,
+    counts: Counts,
+}
+
+/// One deployment, from its start to its end.
+fn simulate(seed: u64, planted: Planted) -> Outcome {
+    PLANTED.set(planted);
+    jitter::set_seed(Some(seed));
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .unwrap();
+    let outcome = runtime.block_on(live(seed, planted));
+    drop(runtime);
+    set_network(None);
+    jitter::set_seed(None);
+    PLANTED.set(Planted::Nothing);
+    outcome
+}
+
+async fn live(seed: u64, planted: Planted) -> Outcome {
+    let nodes = if seed.is_multiple_of(3) { 5 } else { 3 };
+    let delay = Duration::from_micros([500, 3_000, 20_000][seed as usize % 3]);
+    let network = Network::new(seed, nodes, 1.09, delay);
+    if planted == Planted::CarelessRelease {
+        network.careless();
+    }
+    let dialled = network.clone();
+    set_network(Some(Box::new(move |host| {
+        let numbers: Vec<usize> =
+            host.split('-').skip(1).map(|number| number.parse().unwrap()).collect();
+        dialled.connect(numbers[0], numbers[1])
+    })));
+    let checker = Arc::new(Checker::new());
+    let engines: Vec<Arc<Engine>> = (0..PROXIES)
+        .map(|proxy| Engine::start_alone(&config(proxy, nodes, planted), clock(proxy)))
+        .collect();
+    // New proxies find each other's markers, and all nodes.
+    sleep(Duration::from_secs(2)).await;
+    let clients: Vec<_> = (0..CLIENTS)
+        .map(|name| {
+            let engine = engines[name % PROXIES].clone();
+            let (network, checker) = (network.clone(), checker.clone());
+            tokio::spawn(Client { engine, network, checker, name }.run(ROUNDS))
+        })
+        .collect();
+    let failing = {
+        let (network, checker) = (network.clone(), checker.clone());
+        tokio::spawn(async move {
+            loop {
+                sleep(Duration::from_millis(50 + network.below(500))).await;
+                checker.happened(&network.fail(PROXIES));
+            }
+        })
+    };
+    for client in clients {
+        let ended = tokio::time::timeout(Duration::from_secs(600), client).await;
+        checker.must(matches!(ended, Ok(Ok(()))), "a client never got its answer");
+    }
+    failing.abort();
+    network.heal();
+    // By now nodes are out of quarantine and forgotten locks have run out.
+    sleep(Duration::from_secs(10)).await;
+    for (proxy, engine) in engines.iter().enumerate() {
+        let (key, token) = (full("a"), format!("last.{proxy}"));
+        let granted = engine.acquire(&key, token.as_bytes(), MAX_TTL).await;
+        let granted = granted.map(|grant| grant.fence);
+        checker.must(granted.is_ok(), &format!("not to be had when all is well: {granted:?}"));
+        let released = engine.release(&key, token.as_bytes()).await;
+        checker.must(released == Ok(true), &format!("not to be given back: {released:?}"));
+        sleep(Duration::from_secs(1)).await;
+    }
+    let left = network.locks();
+    checker.must(left.iter().all(Vec::is_empty), &format!("left behind: {left:?}"));
+    let outcome = Outcome {
+        faults: checker.faults(),
+        history: checker.history(),
+        digest: checker.digest(),
+        counts: checker.counts(),
+    };
+    drop(engines);
+    outcome
+}
+
+fn config(proxy: usize, nodes: usize, planted: Planted) -> LocksConfig {
+    let node = |index: usize| RedisUrl {
+        endpoint: Endpoint::Tcp { host: format!("simulated-{proxy}-{index}"), port: 1 },
+        ..RedisUrl::local(1)
+    };
+    LocksConfig {
+        nodes: (0..nodes).map(node).collect(),
+        max_ttl: MAX_TTL,
+        default_ttl: Duration::from_millis(600),
+        node_timeout: Duration::from_millis(100),
+        node_silence: Duration::from_millis(800),
+        drift_factor: if planted == Planted::NoDrift { 0.0 } else { DRIFT_FACTOR },
+        quarantine: planted != Planted::NoQuarantine,
+        ..LocksConfig::default()
+    }
+}
+
+/// The time of day of a proxy. Where most nodes forget at once, fences grow only if
+/// proxies' clocks are apart by less than such a node is kept out for.
+fn clock(proxy: usize) -> super::engine::WallClock {
+    let begun = tokio::time::Instant::now();
+    let wrong = [1_000_000, 0][proxy % 2];
+    Box::new(move || 1_000_000_000 + wrong + u64::try_from(begun.elapsed().as_micros()).unwrap())
+}
+
+/// How many to try, and from which on.
+fn seeds() -> std::ops::Range<u64> {
+    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
+    match (number("LOCKGATE_SEED"), number("LOCKGATE_SEEDS")) {
+        (Some(seed), None) => seed..seed + 1,
+        (first, count) => first.unwrap_or(0)..first.unwrap_or(0) + count.unwrap_or(SEEDS),
+    }
+}
+
+#[test]
+fn no_seed_breaks_anything() {
+    let (mut counts, begun, seeds) = (Counts::default(), std::time::Instant::now(), seeds());
+    let tried = seeds.end - seeds.start;
+    for seed in seeds {
+        let outcome = simulate(seed, Planted::Nothing);
+        if tried == 1 {
+            println!("{}", outcome.history);
+        }
+        assert!(
+            outcome.faults.is_empty(),
+            "seed {seed}: {:?}\nLOCKGATE_SEED={seed} shows its history",
+            outcome.faults
+        );
+        counts.grants += outcome.counts.grants;
+        counts.refusals += outcome.counts.refusals;
+        counts.renewals += outcome.counts.renewals;
+        counts.losses += outcome.counts.losses;
+    }
+    println!("{tried} seeds in {:?}: {counts:?}", begun.elapsed());
+    assert!(tried == 1 || counts.grants as u64 > 5 * tried, "hardly anything happened");
+    assert!(tried < 20 || counts.losses > 0 && counts.renewals > 0);
+}
+
+#[test]
+fn a_seed_tells_the_same_story_each_time() {
+    for seed in [1, 2, 3] {
+        let digests: Vec<u64> = (0..3).map(|_| simulate(seed, Planted::Nothing).digest).collect();
+        assert!(digests.iter().all(|digest| *digest == digests[0]), "seed {seed}: {digests:?}");
+    }
+}
+
+/// Two clients hold one lock, and the checker says so.
+fn is_found(planted: Planted) {
+    let twice = |seed: &u64| simulate(*seed, planted).faults.iter().any(|f| f.contains("at once"));
+    let found = (0..400).find(twice);
+    println!("{planted:?} is found by seed {found:?}");
+    assert!(found.is_some(), "{planted:?} is not found");
+}
+
+#[test]
+fn a_quorum_one_too_small_is_found() {
+    is_found(Planted::SmallQuorum);
+}
+
+#[test]
+fn a_release_that_does_not_look_is_found() {
+    is_found(Planted::CarelessRelease);
+}
+
+#[test]
+fn a_validity_without_drift_is_found() {
+    is_found(Planted::NoDrift);
+}
+
+#[test]
+fn restarted_nodes_that_vote_at_once_are_found() {
+    is_found(Planted::NoQuarantine);
+}

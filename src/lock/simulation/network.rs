@@ -1,0 +1,293 @@
+//! The network between proxies and nodes: connections that keep their order,
+//! delay, stall and break; nodes that stop, go away and come back.
+
+use std::{
+    collections::BTreeMap,
+    io,
+    sync::{
+        Arc, Mutex, MutexGuard,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt, DuplexStream, ReadHalf, WriteHalf, duplex, split},
+    sync::mpsc,
+    time::{Instant, sleep_until},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::redis::{Redis, next_command};
+
+/// Bytes under way in one direction.
+const PIPE: usize = 64 * 1024;
+
+/// All nodes and the ways to them.
+pub(super) struct Network {
+    state: Mutex<State>,
+}
+
+struct State {
+    random: StdRng,
+    nodes: Vec<Node>,
+    next_connection: u64,
+    /// The longest that a message takes.
+    delay: Duration,
+    /// Nothing goes wrong any more.
+    is_well: bool,
+}
+
+struct Node {
+    redis: Redis,
+    is_up: bool,
+    /// It does nothing before.
+    stopped_until: Instant,
+    /// Nothing gets through before, by proxy.
+    cut_until: BTreeMap<usize, Instant>,
+    restarts: usize,
+    connections: BTreeMap<u64, Connection>,
+}
+
+struct Connection {
+    proxy: usize,
+    /// Cancelled: both ends see it closed.
+    broken: CancellationToken,
+    /// What has arrived is not carried out any more.
+    killed: Arc<AtomicBool>,
+}
+
+impl Network {
+    pub(super) fn new(seed: u64, nodes: usize, fastest: f64, delay: Duration) -> Arc<Network> {
+        let mut random = StdRng::seed_from_u64(seed);
+        let now = Instant::now();
+        let nodes = (0..nodes)
+            .map(|index| Node {
+                redis: Redis::new(
+                    &format!("n{index}"),
+                    random.random_range(2.0 - fastest..=fastest),
+                ),
+                is_up: true,
+                stopped_until: now,
+                cut_until: BTreeMap::new(),
+                restarts: 0,
+                connections: BTreeMap::new(),
+            })
+            .collect();
+        Arc::new(Network {
+            state: Mutex::new(State { random, nodes, next_connection: 1, delay, is_well: false }),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap()
+    }
+
+    /// A number that depends on the seed alone.
+    pub(super) fn below(&self, limit: u64) -> u64 {
+        self.lock().random.random_range(0..limit)
+    }
+
+    pub(super) fn careless(&self) {
+        self.lock().nodes.iter_mut().for_each(|node| node.redis.careless = true);
+    }
+
+    /// Locks that are still there, by node.
+    pub(super) fn locks(&self) -> Vec<Vec<Vec<u8>>> {
+        self.lock().nodes.iter_mut().map(|node| node.redis.locks()).collect()
+    }
+
+    /// Connects proxy `proxy` to node `index`.
+    pub(super) fn connect(
+        self: &Arc<Self>,
+        proxy: usize,
+        index: usize,
+    ) -> io::Result<DuplexStream> {
+        let mut state = self.lock();
+        let now = Instant::now();
+        let connection = state.next_connection;
+        state.next_connection += 1;
+        let node = &mut state.nodes[index];
+        if !node.is_up || node.cut_until.get(&proxy).is_some_and(|until| *until > now) {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+        let (here, there) = duplex(PIPE);
+        let broken = CancellationToken::new();
+        let killed = Arc::new(AtomicBool::new(false));
+        let entry = Connection { proxy, broken: broken.clone(), killed: killed.clone() };
+        node.connections.insert(connection, entry);
+        drop(state);
+        let (reader, writer) = split(there);
+        let (arriving, arrived) = mpsc::unbounded_channel();
+        let (leaving, left) = mpsc::unbounded_channel();
+        let way = Way { network: self.clone(), proxy, index, connection };
+        tokio::spawn(way.clone().read(reader, arriving, broken.clone()));
+        tokio::spawn(way.carry_out(arrived, leaving, killed));
+        tokio::spawn(write(writer, left, broken));
+        Ok(here)
+    }
+
+    /// When something sent now arrives.
+    fn arrival(&self, proxy: usize, index: usize) -> Instant {
+        let mut state = self.lock();
+        let now = Instant::now();
+        let most = state.delay.as_micros() as u64;
+        let mut delay = Duration::from_micros(state.random.random_range(50..most));
+        // Now and then one takes much longer.
+        if !state.is_well && state.random.random_ratio(1, 50) {
+            delay *= 10;
+        }
+        let cut = state.nodes[index].cut_until.get(&proxy).copied().unwrap_or(now);
+        cut.max(now) + delay
+    }
+
+    /// Something goes wrong. What, depends on the seed.
+    pub(super) fn fail(&self, proxies: usize) -> String {
+        let mut state = self.lock();
+        let now = Instant::now();
+        let nodes = state.nodes.len();
+        let index = state.random.random_range(0..nodes);
+        let proxy = state.random.random_range(0..proxies);
+        let time = Duration::from_millis(state.random.random_range(20..1500));
+        match state.random.random_range(0..5) {
+            // A connection breaks.
+            0 => {
+                let node = &mut state.nodes[index];
+                node.break_connections(|connection| connection.proxy == proxy);
+                format!("connections from proxy {proxy} to node {index} break")
+            }
+            // The way to a node is cut for a while; what is under way arrives later.
+            1 => {
+                state.nodes[index].cut_until.insert(proxy, now + time);
+                format!("nothing passes from proxy {proxy} to node {index} for {time:?}")
+            }
+            // A node is stopped, and goes on as if nothing had happened.
+            2 => {
+                state.nodes[index].stopped_until = now + time;
+                format!("node {index} is stopped for {time:?}")
+            }
+            // It dies, and is back at some time.
+            _ => {
+                let keeps_memory = state.random.random_ratio(1, 4);
+                let node = &mut state.nodes[index];
+                node.break_connections(|_| true);
+                for connection in node.connections.values() {
+                    connection.killed.store(true, Ordering::Relaxed);
+                }
+                node.restarts += 1;
+                node.redis.restart(node.restarts, keeps_memory);
+                node.stopped_until = now;
+                format!("node {index} is restarted, keeping its memory: {keeps_memory}")
+            }
+        }
+    }
+
+    /// All is well again.
+    pub(super) fn heal(&self) {
+        let mut state = self.lock();
+        let now = Instant::now();
+        state.is_well = true;
+        for node in &mut state.nodes {
+            node.cut_until.clear();
+            node.stopped_until = now;
+            node.is_up = true;
+        }
+    }
+}
+
+impl Node {
+    fn break_connections(&mut self, which: impl Fn(&Connection) -> bool) {
+        for connection in self.connections.values().filter(|connection| which(connection)) {
+            connection.broken.cancel();
+        }
+    }
+}
+
+#[derive(Clone)]
+struct Way {
+    network: Arc<Network>,
+    proxy: usize,
+    index: usize,
+    connection: u64,
+}
+
+impl Way {
+    /// What a proxy sends, in the order in which it arrives.
+    async fn read(
+        self,
+        mut reader: ReadHalf<DuplexStream>,
+        arriving: mpsc::UnboundedSender<(Instant, Vec<Vec<u8>>)>,
+        broken: CancellationToken,
+    ) {
+        let mut received = Vec::new();
+        let mut last = Instant::now();
+        loop {
+            let read = reader.read_buf(&mut received);
+            match broken.run_until_cancelled(read).await {
+                Some(Ok(1..)) => {}
+                _ => return,
+            }
+            while let Some(words) = next_command(&mut received) {
+                last = last.max(self.network.arrival(self.proxy, self.index));
+                let _ = arriving.send((last, words));
+            }
+        }
+    }
+
+    /// Carries out what has arrived, even of a connection that is broken: unless it
+    /// was killed, a node reads what is in its socket to the end.
+    async fn carry_out(
+        self,
+        mut arrived: mpsc::UnboundedReceiver<(Instant, Vec<Vec<u8>>)>,
+        leaving: mpsc::UnboundedSender<(Instant, Vec<u8>)>,
+        killed: Arc<AtomicBool>,
+    ) {
+        let mut last = Instant::now();
+        while let Some((when, words)) = arrived.recv().await {
+            sleep_until(when).await;
+            loop {
+                let until = self.network.lock().nodes[self.index].stopped_until;
+                if until <= Instant::now() {
+                    break;
+                }
+                sleep_until(until).await;
+            }
+            if killed.load(Ordering::Relaxed) {
+                break;
+            }
+            let reply = {
+                let mut state = self.network.lock();
+                let node = &mut state.nodes[self.index];
+                if words[0] == b"CLIENT" && words[1] == b"KILL" {
+                    let id: u64 = String::from_utf8_lossy(&words[3]).parse().unwrap();
+                    if let Some(connection) = node.connections.get(&id) {
+                        connection.killed.store(true, Ordering::Relaxed);
+                        connection.broken.cancel();
+                    }
+                }
+                node.redis.execute(&words, self.connection)
+            };
+            last = last.max(self.network.arrival(self.proxy, self.index));
+            let _ = leaving.send((last, reply));
+        }
+        self.network.lock().nodes[self.index].connections.remove(&self.connection);
+    }
+}
+
+async fn write(
+    mut writer: WriteHalf<DuplexStream>,
+    mut left: mpsc::UnboundedReceiver<(Instant, Vec<u8>)>,
+    broken: CancellationToken,
+) {
+    let writing = async {
+        while let Some((when, reply)) = left.recv().await {
+            sleep_until(when).await;
+            if writer.write_all(&reply).await.is_err() {
+                return;
+            }
+        }
+    };
+    broken.run_until_cancelled(writing).await;
+    let _ = writer.shutdown().await;
+}
