@@ -221,6 +221,22 @@ fn locks_hold_when_locked_again() {
     holds("again", again());
 }
 
+/// Two things at once, of what the others have one at a time.
+#[test]
+#[ignore = "takes minutes"]
+fn locks_hold_in_wider_bounds() {
+    let properties = ALWAYS;
+    let base = Setup { locks: [1, 1, 0], properties, ..one_proxy() };
+    holds("hand-over and loss", Setup { hand_overs: 1, breaks: 1, ..base.clone() });
+    holds("renewal and loss", Setup { renewals: 1, breaks: 1, ..base.clone() });
+    let right = Setup { clocks: Clocks::Right(4), restarts: 1, ..base.clone() };
+    holds("hand-over and amnesia", Setup { hand_overs: 1, locks: [1, 0, 0], ..right.clone() });
+    holds("renewal and amnesia", Setup { renewals: 1, ..right.clone() });
+    let drift = Setup { ttl: 3, drift: 1, fastest: 1, ..base };
+    holds("renewal and drift", Setup { renewals: 1, ..drift.clone() });
+    holds("amnesia and drift", Setup { clocks: Clocks::Right(4), restarts: 1, ..drift });
+}
+
 #[test]
 fn a_quorum_and_what_it_compares_are_needed() {
     breaks("quorum too small", HOLDER, planted(Fault::QuorumTooSmall, plain()));

@@ -19,7 +19,7 @@ pub(crate) const FENCES_GROW: &str = "fences grow from grant to grant";
 pub(crate) const NO_GHOST: &str = "no node holds the lock for nobody";
 
 /// Those that must hold in every state.
-pub(crate) const ALWAYS: [&str; 3] = [ONE_HOLDER, FENCES_GROW, NO_GHOST];
+pub(crate) const ALWAYS: &[&str] = &[ONE_HOLDER, FENCES_GROW, NO_GHOST];
 
 /// Somebody is granted the lock.
 pub(crate) const GRANTED: &str = "a grant";
