@@ -1,0 +1,110 @@
+//! What must hold in every state, and what must happen in some, so that the first
+//! is not true for want of anything happening.
+
+use stateright::{Model, Property};
+
+use super::{
+    link::Request,
+    setup::Setup,
+    state::{State, What},
+    steps::Step,
+};
+
+/// At most one client may count on the lock at any instant.
+pub(crate) const ONE_HOLDER: &str = "one valid holder at the most";
+/// Fences grow in the order in which grants are told.
+pub(crate) const FENCES_GROW: &str = "fences grow from grant to grant";
+/// Once all is done, a node holds the lock only for who was told so and has not
+/// given it back.
+pub(crate) const NO_GHOST: &str = "no node holds the lock for nobody";
+
+/// Those that must hold in every state.
+pub(crate) const ALWAYS: &[&str] = &[ONE_HOLDER, FENCES_GROW, NO_GHOST];
+
+/// Somebody is granted the lock.
+pub(crate) const GRANTED: &str = "a grant";
+/// While the request of one node is still on its way.
+pub(crate) const EARLY: &str = "a grant before every node was asked";
+/// After another client's validity has ended.
+pub(crate) const EXPIRED: &str = "a grant after another has expired";
+/// By a hand-over.
+pub(crate) const HANDED_OVER: &str = "a hand-over";
+/// A lock is valid though its first TTL has run out.
+pub(crate) const OUTLIVED: &str = "a lock that outlives its first TTL";
+/// Nodes gave different fences.
+pub(crate) const SECOND_ROUND: &str = "a second round for the fence";
+/// A lock is granted while a node is kept from voting.
+pub(crate) const QUARANTINED: &str = "a grant while a node is in quarantine";
+/// Each of two attempts got a node, and one will be undone.
+pub(crate) const CLASH: &str = "two attempts of which each has a node";
+
+/// One run of the checker.
+pub(crate) struct Locks(pub Setup);
+
+impl Model for Locks {
+    type State = State;
+    type Action = Step;
+
+    fn init_states(&self) -> Vec<State> {
+        State::first(&self.0)
+    }
+
+    fn actions(&self, state: &State, steps: &mut Vec<Step>) {
+        state.steps(&self.0, steps);
+    }
+
+    fn next_state(&self, state: &State, step: Step) -> Option<State> {
+        Some(state.after(step, &self.0))
+    }
+
+    fn properties(&self) -> Vec<Property<Locks>> {
+        let all: [Property<Locks>; 11] = [
+            Property::always(ONE_HOLDER, |_, state: &State| state.valid_holders() <= 1),
+            Property::always(FENCES_GROW, |_, state: &State| !state.fence_went_back),
+            Property::always(NO_GHOST, |_, state: &State| !has_ghost(state)),
+            Property::sometimes(GRANTED, |_, state: &State| state.valid_holders() > 0),
+            Property::sometimes(EARLY, is_early),
+            Property::sometimes(EXPIRED, |_, state: &State| {
+                state.valid_holders() > 0 && state.held().any(|held| held.valid == 0)
+            }),
+            Property::sometimes(HANDED_OVER, |_, state: &State| {
+                state.held().any(|held| held.handed && held.valid > 0)
+            }),
+            Property::sometimes(OUTLIVED, |_, state: &State| {
+                state.held().any(|held| held.valid > 0 && held.first == 0)
+            }),
+            Property::sometimes(SECOND_ROUND, |_, state: &State| {
+                let asking = state.clients.iter().filter_map(|client| client.asking);
+                asking.into_iter().any(|asking| matches!(asking.what, What::Raise { .. }))
+            }),
+            Property::sometimes(QUARANTINED, |_, state: &State| {
+                let waits = state.columns.iter().any(|column| column.node.quarantine > 0);
+                waits && state.valid_holders() > 0
+            }),
+            Property::sometimes(CLASH, |_, state: &State| {
+                let has =
+                    |by: u8| state.columns.iter().any(|column| column.node.holder == Some(by));
+                state.held().count() == 0 && has(0) && has(1)
+            }),
+        ];
+        all.into_iter().filter(|one| self.0.properties.contains(&one.name)).collect()
+    }
+}
+
+fn has_ghost(state: &State) -> bool {
+    let given_back = |by: u8| state.clients[usize::from(by)].held.is_none();
+    state.is_quiet()
+        && state.columns.iter().any(|column| column.node.holder.is_some_and(given_back))
+}
+
+fn is_early(model: &Locks, state: &State) -> bool {
+    state.clients.iter().enumerate().any(|(client, one)| {
+        let Some(proxy) = model.0.proxy_of.get(client) else { return false };
+        one.held.is_some_and(|held| held.valid > 0)
+            && state.columns.iter().any(|column| {
+                column.links[*proxy].requests.iter().any(|request| {
+                    matches!(request, Request::Acquire { by, .. } if usize::from(*by) == client)
+                })
+            })
+    })
+}
