@@ -14,11 +14,11 @@ mod client;
 mod network;
 mod redis;
 
-use std::{cell::Cell, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use tokio::time::sleep;
 
-use super::{Engine, jitter};
+use super::{Engine, jitter, quorum::TOO_SMALL};
 use crate::{
     config::{Endpoint, LocksConfig, RedisUrl},
     net::memory::set_network,
@@ -38,7 +38,7 @@ const SEEDS: u64 = 60;
 
 /// What is wrong on purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Planted {
+enum Planted {
     Nothing,
     /// A quorum is one too small.
     SmallQuorum,
@@ -50,15 +50,6 @@ pub(super) enum Planted {
     NoQuarantine,
 }
 
-thread_local! {
-    static PLANTED: Cell<Planted> = const { Cell::new(Planted::Nothing) };
-}
-
-/// Whether this is wrong on purpose, on this thread.
-pub(super) fn is_planted(what: Planted) -> bool {
-    PLANTED.get() == what
-}
-
 struct Outcome {
     faults: Vec<String>,
     history: String,
@@ -68,7 +59,7 @@ struct Outcome {
 
 /// One deployment, from its start to its end.
 fn simulate(seed: u64, planted: Planted) -> Outcome {
-    PLANTED.set(planted);
+    TOO_SMALL.set(planted == Planted::SmallQuorum);
     jitter::set_seed(Some(seed));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -79,7 +70,7 @@ fn simulate(seed: u64, planted: Planted) -> Outcome {
     drop(runtime);
     set_network(None);
     jitter::set_seed(None);
-    PLANTED.set(Planted::Nothing);
+    TOO_SMALL.set(false);
     outcome
 }
 
