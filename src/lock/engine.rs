@@ -29,7 +29,11 @@ use super::{
     scripts, subscribe,
     watchdog::{self, Watch, Watchdog},
 };
-use crate::{config::LocksConfig, metrics::LockMetrics};
+use crate::{
+    config::LocksConfig,
+    key::{Key, Token},
+    metrics::LockMetrics,
+};
 
 /// A node waits for an answer at most this share of the TTL, so that asking
 /// does not use the validity up.
@@ -133,25 +137,31 @@ impl Engine {
 
     /// Asks all nodes for `key` (with the prefix already put before it) on
     /// behalf of `token`.
-    pub fn acquire(self: &Arc<Self>, key: &[u8], token: &[u8], ttl: Duration) -> Acquire {
-        Acquire::ask(self, key, token, ttl)
+    pub fn acquire(
+        self: &Arc<Self>,
+        key: impl Into<Key>,
+        token: impl Into<Token>,
+        ttl: Duration,
+    ) -> Acquire {
+        Acquire::ask(self, key.into(), token.into(), ttl)
     }
 
     /// The same, waiting in line for at most `wait`.
     pub fn wait(
         self: &Arc<Self>,
-        key: &[u8],
-        token: &[u8],
+        key: impl Into<Key>,
+        token: impl Into<Token>,
         ttl: Duration,
         wait: Duration,
     ) -> Waiter {
-        Waiter::new(self, key, token, ttl, wait)
+        Waiter::new(self, key.into(), token.into(), ttl, wait)
     }
 
     /// Releases `key` on every node if `token` holds it there, or hands it over
     /// to who waits for it here.
-    pub fn release(self: &Arc<Self>, key: &[u8], token: &[u8]) -> Release {
-        let (known, watch, held) = self.holders.release(key, token);
+    pub fn release(self: &Arc<Self>, key: impl Into<Key>, token: impl Into<Token>) -> Release {
+        let (key, token) = (key.into(), token.into());
+        let (known, watch, held) = self.holders.release(&key, &token);
         if let Some(held) = held {
             self.metrics.hold_seconds.record(held.as_secs_f64());
         }
@@ -160,20 +170,21 @@ impl Engine {
         }
         let next = match known {
             Known::Another => Next::Nobody,
-            Known::This | Known::Nothing => self.queues.next(key),
+            Known::This | Known::Nothing => self.queues.next(&key),
         };
         let operation = match next {
             Next::Nobody | Next::Others => {
-                let request = scripts::release(key, token, self.who.as_bytes());
+                let request = scripts::release(&key, &token, self.who.as_bytes());
                 let operation = self.operation(Kind::Release, key, token, self.max_ttl, request);
                 let operation = self.submit(operation);
                 if known != Known::Another {
-                    self.queues.released(key, &next);
+                    self.queues.released(&operation.key, &next);
                 }
                 operation
             }
             Next::HandTo { ticket, token: next, ttl } => {
-                let (acquire, operation) = Acquire::hand_over(self, token, key, &next, ttl);
+                let (acquire, operation) = Acquire::hand_over(self, token, key, next, ttl);
+                let key = &operation.key;
                 if let Some(unwanted) = self.queues.hand(key, ticket, acquire) {
                     // That waiter has left meanwhile: this undoes it, and whoever
                     // has asked since has asked too early.
@@ -188,13 +199,19 @@ impl Engine {
     }
 
     /// Gives `key` a fresh TTL on every node where `token` holds it.
-    pub fn renew(self: &Arc<Self>, key: &[u8], token: &[u8], ttl: Duration) -> Renew {
+    pub fn renew(
+        self: &Arc<Self>,
+        key: impl Into<Key>,
+        token: impl Into<Token>,
+        ttl: Duration,
+    ) -> Renew {
         let since = Instant::now();
-        let watch = self.holders.watched(key, token);
+        let (key, token) = (key.into(), token.into());
+        let watch = self.holders.watched(&key, &token);
         if let Some(watch) = &watch {
             self.watchdog.asked(watch, ttl, self.drift_factor);
         }
-        let request = scripts::renew(key, token, ttl);
+        let request = scripts::renew(&key, &token, ttl);
         let asking = self.ask(Kind::Renew, Rule::Renewal, key, token, ttl, request);
         Renew { engine: self.clone(), since, ttl, asking, watch }
     }
@@ -212,7 +229,7 @@ impl Engine {
 
     /// Tells of one of them.
     pub fn lock(&self, key: &[u8]) -> Option<LockStatus> {
-        let shown = self.holders.show(key)?;
+        let shown = self.holders.show(&Key::from(key))?;
         Some(LockStatus {
             key: key.to_vec(),
             fence: shown.fence,
@@ -244,7 +261,7 @@ impl Engine {
     pub async fn drain(self: &Arc<Self>, limit: Duration) {
         let mut ping = Vec::new();
         crate::resp::encode::command(&mut ping, &[b"PING"]);
-        let mut asking = self.ask(Kind::Flush, Rule::All, b"", b"", limit, ping);
+        let mut asking = self.ask(Kind::Flush, Rule::All, "".into(), "".into(), limit, ping);
         asking.deadline = Instant::now() + limit;
         std::future::poll_fn(|cx| asking.poll_decision(cx).map(drop)).await;
     }
@@ -254,8 +271,8 @@ impl Engine {
         self: &Arc<Self>,
         kind: Kind,
         rule: Rule,
-        key: &[u8],
-        token: &[u8],
+        key: Key,
+        token: Token,
         ttl: Duration,
         request: Vec<u8>,
     ) -> Asking {
@@ -266,8 +283,8 @@ impl Engine {
     pub(super) fn operation(
         &self,
         kind: Kind,
-        key: &[u8],
-        token: &[u8],
+        key: Key,
+        token: Token,
         ttl: Duration,
         request: Vec<u8>,
     ) -> Operation {
@@ -427,7 +444,7 @@ impl Future for Renew {
             }
             // The holder is told that it holds nothing, so nothing of it may stay.
             Decision::No => {
-                drop(self.engine.release(&operation.key, &operation.token));
+                drop(self.engine.release(operation.key.clone(), operation.token.clone()));
                 Ok(None)
             }
             Decision::NoQuorum | Decision::Open => Err(self.engine.no_quorum(&operation.votes())),

@@ -246,7 +246,8 @@ impl Session {
                 Intercepted::Redis
             }
             Split::Whole { words, length } => {
-                self.wait(Barrier::own(own, words, length));
+                let barrier = Barrier::own(own, &words[1..], length, locks);
+                self.wait(barrier);
                 Intercepted::Kept
             }
             Split::Incomplete => Intercepted::Kept,
