@@ -74,21 +74,22 @@ impl Acquire {
             }
         };
         let operation = engine.submit(operation);
-        let asking = engine.await_votes(operation.clone(), Rule::Grant, ttl);
+        let asking = engine.await_votes(operation.clone(), Rule::Grant, since, ttl);
         let engine = engine.clone();
         let acquire = Acquire { engine, since, ttl, attempt, asking, raising: None, done: false };
         (acquire, operation)
     }
 
     fn granted(&mut self, fence: u64) -> Result<Grant, NotGranted> {
-        match validity(self.ttl, self.since.elapsed(), self.engine.drift_factor) {
+        let now = Instant::now();
+        match validity(self.ttl, now - self.since, self.engine.drift_factor) {
             Some(validity) => {
                 self.done = true;
                 let operation = &self.asking.operation;
                 operation.close();
                 let until = self.since + self.ttl;
                 let (key, token) = (&operation.key, &operation.token);
-                if let Some(before) = self.engine.holders.granted(key, token, fence, until) {
+                if let Some(before) = self.engine.holders.granted(key, token, fence, now, until) {
                     self.engine.watchdog.pause(&before);
                     before.end();
                 }

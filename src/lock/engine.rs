@@ -160,8 +160,8 @@ impl Engine {
     /// Releases `key` on every node if `token` holds it there, or hands it over
     /// to who waits for it here.
     pub fn release(self: &Arc<Self>, key: impl Into<Key>, token: impl Into<Token>) -> Release {
-        let (key, token) = (key.into(), token.into());
-        let (known, watch, held) = self.holders.release(&key, &token);
+        let (key, token, since) = (key.into(), token.into(), Instant::now());
+        let (known, watch, held) = self.holders.release(&key, &token, since);
         if let Some(held) = held {
             self.metrics.hold_seconds.record(held.as_secs_f64());
         }
@@ -194,7 +194,7 @@ impl Engine {
                 operation
             }
         };
-        let asking = self.await_votes(operation, Rule::Release, self.max_ttl);
+        let asking = self.await_votes(operation, Rule::Release, since, self.max_ttl);
         Release { asking, watch }
     }
 
@@ -276,8 +276,9 @@ impl Engine {
         ttl: Duration,
         request: Vec<u8>,
     ) -> Asking {
+        let since = Instant::now();
         let operation = self.submit(self.operation(kind, key, token, ttl, request));
-        self.await_votes(operation, rule, ttl)
+        self.await_votes(operation, rule, since, ttl)
     }
 
     pub(super) fn operation(
@@ -304,15 +305,16 @@ impl Engine {
         self.nodes[node].submit(operation);
     }
 
-    /// Waits for the votes by `rule`, no longer than a lock of that TTL allows.
+    /// Waits for the votes by `rule`, no longer than a lock of that TTL allows that
+    /// was asked for at `since`.
     pub(super) fn await_votes(
         self: &Arc<Self>,
         operation: Arc<Operation>,
         rule: Rule,
+        since: Instant,
         ttl: Duration,
     ) -> Asking {
-        let limit = self.node_timeout.min(ttl / TIMEOUT_SHARE);
-        let deadline = Instant::now() + limit;
+        let deadline = since + self.node_timeout.min(ttl / TIMEOUT_SHARE);
         Asking { engine: self.clone(), operation, rule, deadline, timer: None }
     }
 

@@ -82,9 +82,9 @@ impl Holders {
         key: &Key,
         token: &Token,
         fence: u64,
+        now: Instant,
         until: Instant,
     ) -> Option<Arc<Watch>> {
-        let now = Instant::now();
         let mut map = self.lock(key);
         if let Some(holder) = map.by_key.get_mut(key) {
             if holder.token == *token {
@@ -132,8 +132,8 @@ impl Holders {
         &self,
         key: &Key,
         token: &Token,
+        now: Instant,
     ) -> (Known, Option<Arc<Watch>>, Option<Duration>) {
-        let now = Instant::now();
         let mut map = self.lock(key);
         match map.by_key.get(key) {
             None => (Known::Nothing, None, None),
@@ -195,11 +195,11 @@ mod tests {
     async fn a_holder_is_who_was_granted_last_until_its_time_is_up() {
         let holders = Holders::default();
         let (k, a, b) = (&Key::from("k"), &Token::from("a"), &Token::from("b"));
-        holders.granted(k, a, 1, after(10));
+        holders.granted(k, a, 1, Instant::now(), after(10));
         assert!(holders.has(k, a) && !holders.has(k, b));
-        assert_eq!(holders.release(k, b).0, Known::Another);
+        assert_eq!(holders.release(k, b, Instant::now()).0, Known::Another);
         tokio::time::advance(Duration::from_secs(4)).await;
-        holders.granted(k, a, 2, after(10));
+        holders.granted(k, a, 2, Instant::now(), after(10));
         let shown = holders.show(k).unwrap();
         assert_eq!((shown.fence, shown.held_for), (2, Duration::from_secs(4)));
         holders.renewed(k, b, after(60));
@@ -208,11 +208,15 @@ mod tests {
         assert!(holders.has(k, a));
         tokio::time::advance(Duration::from_secs(1)).await;
         assert!(!holders.has(k, a) && holders.show(k).is_none());
-        assert_eq!(holders.release(k, b).0, Known::Nothing, "that one's time is up");
-        holders.granted(k, b, 3, after(10));
-        let (known, _, held) = holders.release(k, b);
+        assert_eq!(
+            holders.release(k, b, Instant::now()).0,
+            Known::Nothing,
+            "that one's time is up"
+        );
+        holders.granted(k, b, 3, Instant::now(), after(10));
+        let (known, _, held) = holders.release(k, b, Instant::now());
         assert_eq!((known, held), (Known::This, Some(Duration::ZERO)));
-        assert_eq!(holders.release(k, b).0, Known::Nothing);
+        assert_eq!(holders.release(k, b, Instant::now()).0, Known::Nothing);
     }
 
     #[tokio::test(start_paused = true)]
@@ -221,14 +225,20 @@ mod tests {
         let token = &Token::from("t");
         for round in 0..50_u64 {
             for n in 0..1000_u64 {
-                holders.granted(&Key::from(&format!("{round} {n}")), token, n, after(1));
+                holders.granted(
+                    &Key::from(&format!("{round} {n}")),
+                    token,
+                    n,
+                    Instant::now(),
+                    after(1),
+                );
             }
             tokio::time::advance(Duration::from_secs(2)).await;
         }
         let kept: usize = holders.0.iter().map(|shard| shard.lock().unwrap().by_key.len()).sum();
         assert!(kept <= SHARDS * SWEEP, "{kept}");
         let mut seen = 0;
-        holders.granted(&Key::from("k"), token, 1, after(1));
+        holders.granted(&Key::from("k"), token, 1, Instant::now(), after(1));
         holders.visit(&mut |key, _| {
             seen += 1;
             assert_eq!(key, b"k");

@@ -338,12 +338,11 @@ impl Session {
         // A flag for the next command only must be used up; a silent one must
         // learn that earlier commands are done.
         let ask = *silent || std::mem::take(&mut self.next_only);
-        let remembered = key.is_some_and(|key| {
-            let now = Instant::now();
-            self.permissions.remembered(key, now)
-        });
+        // Read once for all that begins with it.
+        let now = if barrier.waited { Instant::now() } else { barrier.since };
+        let remembered = key.is_some_and(|key| self.permissions.remembered(key, now));
         if !ask && remembered {
-            return self.carry_out(barrier);
+            return self.carry_out(barrier, now);
         }
         let is_about_commands = *own == Own::Command;
         let mut missing = 1;
@@ -387,10 +386,11 @@ impl Session {
                         self.answer_error(barrier, &error, Outcome::Denied);
                     }
                     Permission::Granted => {
+                        let now = Instant::now();
                         if let Ok(Asked::Lock { key, .. }) = asked {
-                            self.permissions.remember(key, Instant::now());
+                            self.permissions.remember(key, now);
                         }
-                        self.carry_out(barrier);
+                        self.carry_out(barrier, now);
                     }
                 }
             }
@@ -398,21 +398,23 @@ impl Session {
     }
 
     /// The client may: asks the nodes, or tells what it wants to know.
-    fn carry_out(&mut self, mut barrier: Barrier) {
+    fn carry_out(&mut self, mut barrier: Barrier, now: Instant) {
         let What::Own { asked: Ok(asked), .. } = &barrier.what else { return };
         let error = match asked {
             Asked::Inquiry(Ok(inquiry)) => {
                 let answer = self.tell(inquiry);
                 return self.answer(barrier, answer);
             }
-            Asked::Lock { key, request: Ok(request) } => match self.start_running(key, request) {
-                Ok(running) => {
-                    barrier.phase = Phase::Run(running);
-                    self.barrier = Some(barrier);
-                    return;
+            Asked::Lock { key, request: Ok(request) } => {
+                match self.start_running(key, request, now) {
+                    Ok(running) => {
+                        barrier.phase = Phase::Run(running);
+                        self.barrier = Some(barrier);
+                        return;
+                    }
+                    Err(error) => error.to_string(),
                 }
-                Err(error) => error.to_string(),
-            },
+            }
             Asked::Inquiry(Err(error)) | Asked::Lock { request: Err(error), .. } => {
                 error.to_string()
             }

@@ -130,7 +130,7 @@ fn new_token() -> Token {
 }
 
 impl Session {
-    /// Asks the nodes.
+    /// Asks the nodes. `since`: now.
     ///
     /// # Errors
     /// If the connection has too many locks to keep one more.
@@ -138,9 +138,9 @@ impl Session {
         &mut self,
         key: &Key,
         request: &Request,
+        since: Instant,
     ) -> Result<Box<Running>, BadRequest> {
         let engine = &self.shared.engine;
-        let since = Instant::now();
         let nobody = || (Token::from(""), Asking::Nobody);
         let (operation, token, ttl, is_session_lock, asking) = match request {
             Request::Lock { token, ttl, wait } => {
