@@ -9,8 +9,6 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
-use smallvec::SmallVec;
-
 /// A lock's key on the nodes, with its hash: a key is looked up by its connection
 /// and by the engine, some ten times for a LOCK with its UNLOCK.
 #[derive(Clone, PartialEq, Eq)]
@@ -22,10 +20,15 @@ pub struct Key {
 impl Key {
     /// The key that a client knows as `key`.
     pub fn new(prefix: &[u8], key: &[u8]) -> Key {
-        let mut bytes = SmallVec::<[u8; 128]>::with_capacity(prefix.len() + key.len());
-        bytes.extend_from_slice(prefix);
-        bytes.extend_from_slice(key);
-        Key::from(&*bytes)
+        Key::of(prefix.iter().chain(key).copied().collect())
+    }
+
+    fn of(bytes: Arc<[u8]>) -> Key {
+        // Clients choose keys, so they must not be able to make them meet.
+        static HASHES: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+        let mut hasher = HASHES.build_hasher();
+        hasher.write(&bytes);
+        Key { hash: hasher.finish(), bytes }
     }
 
     /// A number that tells nothing of the key to who does not know the process,
@@ -37,12 +40,7 @@ impl Key {
 
 impl<T: AsRef<[u8]> + ?Sized> From<&T> for Key {
     fn from(bytes: &T) -> Key {
-        // Clients choose keys, so they must not be able to make them meet.
-        static HASHES: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-        let bytes = bytes.as_ref();
-        let mut hasher = HASHES.build_hasher();
-        hasher.write(bytes);
-        Key { hash: hasher.finish(), bytes: bytes.into() }
+        Key::of(bytes.as_ref().into())
     }
 }
 

@@ -11,7 +11,7 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    Grant, NotGranted,
+    Alarm, Grant, NotGranted,
     engine::{Asking, Engine},
     operation::{Kind, Missing, Operation, Vote},
     quorum::{Decision, Rule, validity},
@@ -78,6 +78,11 @@ impl Acquire {
         let engine = engine.clone();
         let acquire = Acquire { engine, since, ttl, attempt, asking, raising: None, done: false };
         (acquire, operation)
+    }
+
+    /// What it times itself with, to be used again.
+    pub fn alarm(&mut self) -> &mut Alarm {
+        &mut self.asking.alarm
     }
 
     fn granted(&mut self, fence: u64) -> Result<Grant, NotGranted> {

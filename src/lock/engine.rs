@@ -16,11 +16,11 @@ use std::{
 
 use tokio::{
     runtime::Handle,
-    time::{Instant, Sleep, sleep, sleep_until},
+    time::{Instant, sleep},
 };
 
 use super::{
-    Acquire, Counts, LockStatus, NoQuorum, NodeStatus, Waiter,
+    Acquire, Alarm, Counts, LockStatus, NoQuorum, NodeStatus, Waiter,
     holders::{Holders, Known},
     node::Node,
     operation::{Kind, Missing, Operation, Vote},
@@ -315,7 +315,7 @@ impl Engine {
         ttl: Duration,
     ) -> Asking {
         let deadline = since + self.node_timeout.min(ttl / TIMEOUT_SHARE);
-        Asking { engine: self.clone(), operation, rule, deadline, timer: None }
+        Asking { engine: self.clone(), operation, rule, deadline, alarm: Alarm::default() }
     }
 
     /// From which a fence is proposed.
@@ -365,8 +365,7 @@ pub(super) struct Asking {
     pub(super) operation: Arc<Operation>,
     rule: Rule,
     deadline: Instant,
-    /// Made when it is first waited for.
-    timer: Option<Pin<Box<Sleep>>>,
+    pub(super) alarm: Alarm,
 }
 
 impl Asking {
@@ -376,9 +375,7 @@ impl Asking {
         if decision != Decision::Open {
             return Poll::Ready(decision);
         }
-        let deadline = self.deadline;
-        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
-        ready!(timer.as_mut().poll(cx));
+        ready!(self.alarm.poll(self.deadline, cx));
         for late in self.operation.time_out() {
             self.engine.nodes[late].was_late();
         }
@@ -391,6 +388,13 @@ pub struct Release {
     asking: Asking,
     /// Of a session lock.
     watch: Option<Arc<Watch>>,
+}
+
+impl Release {
+    /// What it times itself with, to be used again.
+    pub fn alarm(&mut self) -> &mut Alarm {
+        &mut self.asking.alarm
+    }
 }
 
 impl Future for Release {
@@ -421,6 +425,13 @@ pub struct Renew {
     asking: Asking,
     /// Of a session lock.
     watch: Option<Arc<Watch>>,
+}
+
+impl Renew {
+    /// What it times itself with, to be used again.
+    pub fn alarm(&mut self) -> &mut Alarm {
+        &mut self.asking.alarm
+    }
 }
 
 impl Future for Renew {

@@ -7,6 +7,7 @@
 //!   them, `subscribe` hears of releases through other proxies.
 //! - [`watchdog`]: session locks, renewed for as long as somebody keeps them.
 //! - `holders`: what was granted here and is not given back.
+//! - `alarm`: the timer of an operation, which nearly never fires.
 //! - `operation`: one request to all nodes, and their votes as they come in.
 //! - `quorum`: what votes come to; validity. Pure arithmetic.
 //! - `scripts`: the Lua that nodes run.
@@ -17,6 +18,7 @@
 //! - `inspect`: what a node says of itself that makes it unfit to vote.
 
 mod acquire;
+mod alarm;
 mod backoff;
 mod connect;
 pub mod engine;
@@ -35,6 +37,7 @@ mod waiter;
 pub mod watchdog;
 
 pub use acquire::Acquire;
+pub use alarm::Alarm;
 pub use engine::{Engine, Release, Renew};
 pub use waiter::Waiter;
 pub use watchdog::{Keep, Losses};

@@ -83,20 +83,21 @@ enum Asked {
 }
 
 #[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "it is in a box")]
 enum Phase {
     /// Waits for earlier replies.
     Drain,
     /// Waits for the replies to so many commands of the proxy's own; the last one tells.
     Probe { missing: usize },
     /// The nodes are being asked.
-    Run(Box<Running>),
+    Run(Running),
     /// Done; this is to be written between two frames.
     Answer(Vec<u8>),
 }
 
 impl Barrier {
     /// An ordinary command that only waits.
-    pub fn pass(name: Name) -> Barrier {
+    pub fn pass(name: Name) -> Box<Barrier> {
         match name {
             Name::ClientReply(mode) => Barrier::new(What::ClientReply(mode)),
             _ => Barrier::new(What::Pass),
@@ -104,7 +105,12 @@ impl Barrier {
     }
 
     /// A command of ours, with the words behind its name, in `length` bytes.
-    pub fn own(own: Own, words: &[Cow<'_, [u8]>], length: usize, locks: &LocksConfig) -> Barrier {
+    pub fn own(
+        own: Own,
+        words: &[Cow<'_, [u8]>],
+        length: usize,
+        locks: &LocksConfig,
+    ) -> Box<Barrier> {
         let asked = command::check_arity(own, words.len() + 1).map(|()| match own {
             Own::Lockgate => Asked::Inquiry(operator::lockgate(words)),
             // One about commands of Redis too has been forwarded.
@@ -119,12 +125,12 @@ impl Barrier {
     }
 
     /// A command of ours whose bytes were dropped.
-    pub fn refused(own: Own, error: BadRequest) -> Barrier {
+    pub fn refused(own: Own, error: BadRequest) -> Box<Barrier> {
         Barrier::new(What::Own { own, asked: Err(error), length: 0, silent: false })
     }
 
     /// The answer to a command dropped in favour of the news.
-    pub fn lost() -> Barrier {
+    pub fn lost() -> Box<Barrier> {
         Barrier::new(What::Lost)
     }
 
@@ -138,8 +144,9 @@ impl Barrier {
         matches!(self.what, What::Own { own: Own::Lock, .. })
     }
 
-    fn new(what: What) -> Barrier {
-        Barrier { what, phase: Phase::Drain, since: Instant::now(), waited: false }
+    fn new(what: What) -> Box<Barrier> {
+        let since = Instant::now();
+        Box::new(Barrier { what, phase: Phase::Drain, since, waited: false })
     }
 }
 
@@ -155,7 +162,7 @@ fn operation(own: Own) -> Option<Operation> {
 
 impl Session {
     /// Starts the wait for all replies owed so far.
-    pub(super) fn wait(&mut self, mut barrier: Barrier) {
+    pub(super) fn wait(&mut self, mut barrier: Box<Barrier>) {
         let metrics = &self.shared.metrics;
         if let What::Own { own, .. } = barrier.what {
             match own {
@@ -211,9 +218,9 @@ impl Session {
             };
             moved = true;
             let Some(mut barrier) = self.barrier.take() else { continue };
-            match (std::mem::replace(&mut barrier.phase, Phase::Drain), told) {
+            match (&mut barrier.phase, told) {
                 (Phase::Run(running), Some(told)) => {
-                    let answer = self.finish_running(&running, told, cx.waker());
+                    let answer = self.finish_running(running, told, cx.waker());
                     self.answer(barrier, answer);
                 }
                 (Phase::Answer(_), _) => self.end_barrier(&barrier),
@@ -224,7 +231,7 @@ impl Session {
     }
 
     /// All earlier replies are in, so the state of the connection is known.
-    fn begin(&mut self, barrier: Barrier) {
+    fn begin(&mut self, barrier: Box<Barrier>) {
         let refused_here = self.state.multi
             || self.blind_multi
             || self.state.monitor
@@ -263,7 +270,7 @@ impl Session {
     }
 
     /// A transaction must not go on without the command that was dropped.
-    fn begin_lost(&mut self, mut barrier: Barrier) {
+    fn begin_lost(&mut self, mut barrier: Box<Barrier>) {
         if self.state.multi || self.blind_multi {
             self.ask(|out| encode::command(out, &[b"LOCK"]));
             barrier.phase = Phase::Probe { missing: 1 };
@@ -273,7 +280,7 @@ impl Session {
         }
     }
 
-    fn answer_lost(&mut self, barrier: Barrier) {
+    fn answer_lost(&mut self, barrier: Box<Barrier>) {
         let mut answer = Vec::new();
         let lost = self.lost.take().unwrap_or_default();
         encode::error(&mut answer, &lost);
@@ -286,7 +293,12 @@ impl Session {
         self.rescan = true;
     }
 
-    fn begin_client_reply(&mut self, mode: ReplyMode, refused_here: bool, mut barrier: Barrier) {
+    fn begin_client_reply(
+        &mut self,
+        mode: ReplyMode,
+        refused_here: bool,
+        mut barrier: Box<Barrier>,
+    ) {
         match (self.reply_mode, mode) {
             // Answered, with OK, an error or QUEUED.
             (ReplyMode::On, ReplyMode::On) => self.pass_held(Pass::Counted),
@@ -318,7 +330,7 @@ impl Session {
         let _ = self.owed.push(Entry::Ours);
     }
 
-    fn begin_own(&mut self, mut barrier: Barrier) {
+    fn begin_own(&mut self, mut barrier: Box<Barrier>) {
         let What::Own { own, asked, length, silent } = &mut barrier.what else { return };
         *silent = self.reply_mode != ReplyMode::On;
         if self.reply_mode == ReplyMode::Skip {
@@ -398,7 +410,7 @@ impl Session {
     }
 
     /// The client may: asks the nodes, or tells what it wants to know.
-    fn carry_out(&mut self, mut barrier: Barrier, now: Instant) {
+    fn carry_out(&mut self, mut barrier: Box<Barrier>, now: Instant) {
         let What::Own { asked: Ok(asked), .. } = &barrier.what else { return };
         let error = match asked {
             Asked::Inquiry(Ok(inquiry)) => {
@@ -422,7 +434,7 @@ impl Session {
         self.answer_error(barrier, &error, Outcome::BadRequest);
     }
 
-    fn answer_error(&mut self, barrier: Barrier, error: &str, outcome: Outcome) {
+    fn answer_error(&mut self, barrier: Box<Barrier>, error: &str, outcome: Outcome) {
         if let What::Own { own, .. } = barrier.what
             && let Some(operation) = operation(own)
         {
@@ -435,7 +447,7 @@ impl Session {
 
     /// Answers at the next boundary between frames, or not at all where
     /// replies are off.
-    fn answer(&mut self, mut barrier: Barrier, answer: Vec<u8>) {
+    fn answer(&mut self, mut barrier: Box<Barrier>, answer: Vec<u8>) {
         if matches!(barrier.what, What::Own { silent: true, .. }) {
             self.end_barrier(&barrier);
         } else {
@@ -460,10 +472,12 @@ impl Session {
     /// Gives the barrier up. A LOCK under way is released on every node when
     /// its future is dropped.
     pub(super) fn abort_barrier(&mut self) {
-        if let Some(Barrier { what: What::Own { own, .. }, since, .. }) = self.barrier.take()
+        if let Some(barrier) = self.barrier.take()
+            && let What::Own { own, .. } = barrier.what
             && let Some(operation) = operation(own)
         {
-            self.shared.metrics.lock_request(operation, Outcome::Aborted, since.elapsed());
+            let took = barrier.since.elapsed();
+            self.shared.metrics.lock_request(operation, Outcome::Aborted, took);
         }
     }
 }

@@ -13,7 +13,7 @@ use super::Session;
 use crate::{
     command::{BadRequest, Request},
     key::{Key, KeyMap, Token},
-    lock::{Acquire, Grant, Keep, Losses, NoQuorum, NotGranted, Release, Renew, Waiter},
+    lock::{Acquire, Alarm, Grant, Keep, Losses, NoQuorum, NotGranted, Release, Renew, Waiter},
     metrics::{Operation, Outcome},
     resp::encode,
 };
@@ -100,10 +100,29 @@ impl fmt::Debug for Running {
     }
 }
 
+impl Asking {
+    /// What it times itself with; one that waits in line has more to time.
+    fn alarm(&mut self) -> Option<&mut Alarm> {
+        match self {
+            Asking::Lock(asking) => Some(asking.alarm()),
+            Asking::Unlock(asking) => Some(asking.alarm()),
+            Asking::Renew(asking) => Some(asking.alarm()),
+            Asking::Wait(_) | Asking::Nobody => None,
+        }
+    }
+}
+
 impl Running {
     /// Whether it is a LOCK that waits in line.
     pub fn waits_in_line(&self) -> bool {
         matches!(self.asking, Asking::Wait(_))
+    }
+
+    /// Gives it the connection's alarm, or gives that back.
+    fn swap_alarms(&mut self, alarm: &mut Alarm) {
+        if let Some(own) = self.asking.alarm() {
+            std::mem::swap(own, alarm);
+        }
     }
 
     /// Ready once a quorum has decided, or cannot.
@@ -122,9 +141,9 @@ impl Running {
 fn new_token() -> Token {
     let bytes: [u8; 16] = rand::random();
     let mut token = [0; 32];
-    for (digits, byte) in token.chunks_exact_mut(2).zip(bytes) {
+    for (at, byte) in bytes.into_iter().enumerate() {
         let digit = |value: u8| b"0123456789abcdef"[usize::from(value)];
-        digits.copy_from_slice(&[digit(byte >> 4), digit(byte & 15)]);
+        (token[2 * at], token[2 * at + 1]) = (digit(byte >> 4), digit(byte & 15));
     }
     Token::from(&token)
 }
@@ -139,7 +158,7 @@ impl Session {
         key: &Key,
         request: &Request,
         since: Instant,
-    ) -> Result<Box<Running>, BadRequest> {
+    ) -> Result<Running, BadRequest> {
         let engine = &self.shared.engine;
         let nobody = || (Token::from(""), Asking::Nobody);
         let (operation, token, ttl, is_session_lock, asking) = match request {
@@ -185,16 +204,19 @@ impl Session {
             }
         };
         let key = key.clone();
-        Ok(Box::new(Running { key, token, ttl, is_session_lock, since, asking, operation }))
+        let mut running = Running { key, token, ttl, is_session_lock, since, asking, operation };
+        running.swap_alarms(&mut self.alarm);
+        Ok(running)
     }
 
     /// Notes what the nodes said and words the reply.
     pub(super) fn finish_running(
         &mut self,
-        running: &Running,
+        running: &mut Running,
         told: Told,
         waker: &Waker,
     ) -> Vec<u8> {
+        running.swap_alarms(&mut self.alarm);
         let Running { key, token, ttl, is_session_lock, since, operation, .. } = running;
         let ttl = *ttl;
         let mut out = Vec::with_capacity(96);
