@@ -20,15 +20,17 @@ pub struct Key {
 impl Key {
     /// The key that a client knows as `key`.
     pub fn new(prefix: &[u8], key: &[u8]) -> Key {
-        Key::of(prefix.iter().chain(key).copied().collect())
-    }
-
-    fn of(bytes: Arc<[u8]>) -> Key {
-        // Clients choose keys, so they must not be able to make them meet.
-        static HASHES: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-        let mut hasher = HASHES.build_hasher();
-        hasher.write(&bytes);
-        Key { hash: hasher.finish(), bytes }
+        let length = prefix.len() + key.len();
+        let mut space = [0; 128];
+        match space.get_mut(..length) {
+            Some(bytes) => {
+                let (first, second) = bytes.split_at_mut(prefix.len());
+                first.copy_from_slice(prefix);
+                second.copy_from_slice(key);
+                Key::from(&*bytes)
+            }
+            None => Key::from(&[prefix, key].concat()),
+        }
     }
 
     /// A number that tells nothing of the key to who does not know the process,
@@ -40,7 +42,12 @@ impl Key {
 
 impl<T: AsRef<[u8]> + ?Sized> From<&T> for Key {
     fn from(bytes: &T) -> Key {
-        Key::of(bytes.as_ref().into())
+        // Clients choose keys, so they must not be able to make them meet.
+        static HASHES: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+        let bytes = bytes.as_ref();
+        let mut hasher = HASHES.build_hasher();
+        hasher.write(bytes);
+        Key { hash: hasher.finish(), bytes: bytes.into() }
     }
 }
 

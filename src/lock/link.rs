@@ -352,24 +352,25 @@ impl Pump {
         let mut at = 0;
         loop {
             let rest = &received[at..];
-            let (answer, length) = match reply::numbers(rest) {
-                Some((numbers, length)) => (Answer::Numbers(numbers), length),
-                None => match reply::length(rest)? {
-                    Some(length) => (Answer::Frame(reply::read(&rest[..length])?), length),
-                    None => break,
-                },
-            };
-            at += length;
-            // A reply to nothing is as wrong as one that cannot be read.
-            let sent = self.in_flight.pop_front().ok_or(reply::Garbage)?;
-            self.answered(sent, &answer)?;
+            if let Some((numbers, length)) = reply::numbers(rest) {
+                at += length;
+                self.answered(Answer::Numbers(numbers))?;
+            } else if let Some(length) = reply::length(rest)? {
+                at += length;
+                self.answered(Answer::Frame(&reply::read(&rest[..length])?))?;
+            } else {
+                break;
+            }
         }
         self.received = received;
         self.received.drain(..at);
         Ok(())
     }
 
-    fn answered(&mut self, sent: Sent, answer: &Answer) -> Result<(), reply::Garbage> {
+    #[inline]
+    fn answered(&mut self, answer: Answer<'_>) -> Result<(), reply::Garbage> {
+        // A reply to nothing is as wrong as one that cannot be read.
+        let sent = self.in_flight.pop_front().ok_or(reply::Garbage)?;
         let operation = match sent {
             Sent::Ping(at) => {
                 self.metrics.round_trip_seconds.record(at.elapsed().as_secs_f64());
@@ -391,7 +392,7 @@ impl Pump {
             }
         };
         let vote = match answer {
-            Answer::Numbers(numbers) => reply::vote_of_numbers(operation.kind, *numbers),
+            Answer::Numbers(numbers) => reply::vote_of_numbers(operation.kind, numbers),
             Answer::Frame(frame) => reply::vote(operation.kind, frame),
         };
         match vote {
@@ -481,13 +482,14 @@ fn encode_ping(out: &mut Outbox) {
 }
 
 /// A reply, as far as it had to be decoded.
-enum Answer {
+#[derive(Clone, Copy)]
+enum Answer<'a> {
     Numbers(reply::Numbers),
-    Frame(OwnedFrame),
+    Frame(&'a OwnedFrame),
 }
 
-impl Answer {
-    fn is_noscript(&self) -> bool {
+impl Answer<'_> {
+    fn is_noscript(self) -> bool {
         matches!(self, Answer::Frame(OwnedFrame::Error(text)) if text.starts_with("NOSCRIPT"))
     }
 }

@@ -145,6 +145,7 @@ impl Operation {
     /// Takes in what node `node` said. Its first word counts.
     pub(super) fn vote(&self, node: usize, vote: Vote) {
         let mut state = self.lock();
+        let state = &mut *state;
         match state.votes.get_mut(node) {
             Some(slot @ Vote::Pending) => *slot = vote,
             _ => return,
@@ -156,12 +157,13 @@ impl Operation {
             Vote::Missing(_) => state.counted.missing += 1,
             Vote::Pending => return,
         }
-        let counted = state.counted;
-        while let Some(decided) =
-            state.waiting.iter().position(|(rule, _)| counted.decide(*rule) != Decision::Open)
-        {
-            let (_, waker) = state.waiting.swap_remove(decided);
-            waker.wake();
+        let mut at = 0;
+        while let Some((rule, _)) = state.waiting.get(at) {
+            if state.counted.decide(*rule) == Decision::Open {
+                at += 1;
+            } else {
+                state.waiting.swap_remove(at).1.wake();
+            }
         }
     }
 

@@ -141,7 +141,7 @@ impl Running {
 fn new_token() -> Token {
     let bytes: [u8; 16] = rand::random();
     let mut token = [0; 32];
-    for (at, byte) in bytes.into_iter().enumerate() {
+    for (at, byte) in bytes.iter().enumerate() {
         let digit = |value: u8| b"0123456789abcdef"[usize::from(value)];
         (token[2 * at], token[2 * at + 1]) = (digit(byte >> 4), digit(byte & 15));
     }
