@@ -139,7 +139,7 @@ impl Running {
 
 /// A token nobody can guess: 128 random bits as 32 hexadecimal digits.
 fn new_token() -> Token {
-    let bytes: [u8; 16] = rand::random();
+    let bytes = rand::random::<u128>().to_le_bytes();
     let mut token = [0; 32];
     for (at, byte) in bytes.iter().enumerate() {
         let digit = |value: u8| b"0123456789abcdef"[usize::from(value)];
