@@ -140,13 +140,14 @@ impl Link {
         self.sender.0.pending.load(Ordering::Relaxed)
     }
 
-    /// Puts a job at the end of the queue; gives it back where the connection has ended.
-    pub(super) fn send(&self, job: Job) -> Result<(), Job> {
+    /// Puts a job at the end of the queue. False: the connection has ended.
+    #[inline]
+    pub(super) fn send(&self, job: Job) -> bool {
         let shared = &self.sender.0;
         shared.pending.fetch_add(1, Ordering::Relaxed);
         let mut queue = shared.queue();
         if queue.closed {
-            return Err(job);
+            return false;
         }
         queue.jobs.push_back(job);
         let waker = queue.waker.take();
@@ -154,7 +155,7 @@ impl Link {
         if let Some(waker) = waker {
             waker.wake();
         }
-        Ok(())
+        true
     }
 
     /// Whether the connection has ended.

@@ -119,6 +119,7 @@ struct State {
 
 impl Operation {
     /// A request to `nodes` nodes.
+    #[inline]
     pub(super) fn new(
         kind: Kind,
         key: Key,

@@ -83,6 +83,7 @@ pub(super) fn read(frame: &[u8]) -> Result<OwnedFrame, Garbage> {
 /// The numbers of a flat array of two or three of them, which is what our scripts
 /// answer, and its length. None where it is anything else or not yet whole: a
 /// decoder for all that Redis can say costs ten times as much.
+#[inline]
 pub(super) fn numbers(buf: &[u8]) -> Option<(Numbers, usize)> {
     let (three, rest) = match buf {
         [b'*', b'2', b'\r', b'\n', rest @ ..] => (false, rest),
