@@ -12,6 +12,7 @@
 //! - [`resp`]: the wire, and nothing of locks.
 //! - [`session`]: one client connection and its upstream connection.
 //! - [`command`]: words of a command to a typed request.
+//! - [`key`]: a lock's key and a token, shared by all that know them.
 //! - [`lock`]: what a lock is; knows nothing of the sockets of clients.
 //! - [`net`]: TCP and Unix streams under one name, and their socket options.
 //! - [`metrics`]: names and handles of everything that is counted.
@@ -26,6 +27,7 @@ pub mod command;
 pub mod config;
 pub mod dev;
 pub mod doctor;
+pub mod key;
 pub mod lock;
 pub mod logging;
 pub mod metrics;

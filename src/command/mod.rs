@@ -15,6 +15,7 @@ use thiserror::Error;
 
 use crate::{
     config::LocksConfig,
+    key::{Key, Token},
     resp::{number, request::Own},
 };
 
@@ -26,15 +27,13 @@ const RESERVED: &[u8] = b"lockgate:";
 /// The shortest TTL of which a validity is left after the constant part of the drift.
 const MIN_TTL: Duration = Duration::from_millis(3);
 
-/// A well-formed command of ours. Keys carry the prefix already.
+/// A well-formed command on one lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Request {
     /// Take a lock.
     Lock {
-        /// Key on the nodes.
-        key: Vec<u8>,
         /// The client's own token; none: the proxy makes one.
-        token: Option<Vec<u8>>,
+        token: Option<Token>,
         /// A lease's TTL; none: a session lock, which lives as its connection does.
         ttl: Option<Duration>,
         /// How long to wait for it; none: not at all.
@@ -42,17 +41,13 @@ pub enum Request {
     },
     /// Give a lock back.
     Unlock {
-        /// Key on the nodes.
-        key: Vec<u8>,
         /// None: the token that this connection was granted.
-        token: Option<Vec<u8>>,
+        token: Option<Token>,
     },
     /// Give a lock a fresh TTL.
     Renew {
-        /// Key on the nodes.
-        key: Vec<u8>,
         /// None: the token that this connection was granted.
-        token: Option<Vec<u8>>,
+        token: Option<Token>,
         /// None: the TTL that it was taken with, or `locks.default_ttl`.
         ttl: Option<Duration>,
     },
@@ -133,51 +128,58 @@ pub fn check_arity(own: Own, words: usize) -> Result<(), BadRequest> {
 }
 
 /// The key on the nodes: the prefix and the client's key.
-pub fn full_key(key: &[u8], config: &LocksConfig) -> Vec<u8> {
-    [config.prefix.as_bytes(), key].concat()
+pub fn full_key(key: &[u8], config: &LocksConfig) -> Key {
+    Key::new(config.prefix.as_bytes(), key)
 }
 
-/// Reads the words behind LOCK, UNLOCK or RENEW, whose number [`check_arity`] has approved.
+/// Reads the words behind LOCK, UNLOCK or RENEW, whose number [`check_arity`] has
+/// approved. `full_key` is what [`full_key`] has made of the first.
 ///
 /// # Errors
 /// The first thing that is wrong with them.
-pub fn parse(own: Own, words: &[Vec<u8>], config: &LocksConfig) -> Result<Request, BadRequest> {
+pub fn parse<Word: AsRef<[u8]>>(
+    own: Own,
+    full_key: &Key,
+    words: &[Word],
+    config: &LocksConfig,
+) -> Result<Request, BadRequest> {
     let [key, rest @ ..] = words else { return Err(BadRequest::Arity(own)) };
     // Options come in pairs, so an odd word more is the token.
     let (token, pairs) = match rest {
-        [token, pairs @ ..] if rest.len() % 2 == 1 => (Some(token.clone()), pairs),
+        [token, pairs @ ..] if rest.len() % 2 == 1 => (Some(token.as_ref()), pairs),
         pairs => (None, pairs),
     };
     let mut ttl = None;
     let mut wait = None;
     for pair in pairs.chunks_exact(2) {
         let [option, value] = pair else { return Err(BadRequest::Syntax) };
-        let slot = match (own, option.to_ascii_uppercase().as_slice()) {
-            (Own::Lock | Own::Renew, b"PX" | b"EX") => &mut ttl,
-            (Own::Lock, b"WAIT") => &mut wait,
+        let is = |name: &[u8]| option.as_ref().eq_ignore_ascii_case(name);
+        let (slot, unit) = match own {
+            Own::Lock | Own::Renew if is(b"PX") => (&mut ttl, 1),
+            Own::Lock | Own::Renew if is(b"EX") => (&mut ttl, 1000),
+            Own::Lock if is(b"WAIT") => (&mut wait, 1),
             _ => return Err(BadRequest::Syntax),
         };
-        let unit = if option.eq_ignore_ascii_case(b"EX") { 1000 } else { 1 };
-        if slot.replace((value, unit)).is_some() {
+        if slot.replace((value.as_ref(), unit)).is_some() {
             return Err(BadRequest::Syntax);
         }
     }
     let ttl = ttl.map(|(value, unit)| read_ttl(own, value, unit, config.max_ttl)).transpose()?;
     let wait = wait.map(|(value, _)| read_wait(value, config.max_wait)).transpose()?;
-    if key.len() > config.max_key {
+    if key.as_ref().len() > config.max_key {
         return Err(BadRequest::KeyTooLong(config.max_key));
     }
-    if token.as_ref().is_some_and(|token| token.len() > config.max_token) {
+    if token.is_some_and(|token| token.len() > config.max_token) {
         return Err(BadRequest::TokenTooLong(config.max_token));
     }
-    let key = full_key(key, config);
-    if key.starts_with(RESERVED) {
+    if full_key.starts_with(RESERVED) {
         return Err(BadRequest::Reserved);
     }
+    let token = token.map(Token::from);
     Ok(match own {
-        Own::Lock => Request::Lock { key, token, ttl, wait },
-        Own::Unlock => Request::Unlock { key, token },
-        Own::Renew => Request::Renew { key, token, ttl },
+        Own::Lock => Request::Lock { token, ttl, wait },
+        Own::Unlock => Request::Unlock { token },
+        Own::Renew => Request::Renew { token, ttl },
         Own::Lockgate | Own::Command => return Err(BadRequest::Syntax),
     })
 }

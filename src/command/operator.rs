@@ -35,8 +35,9 @@ pub enum Inquiry {
 ///
 /// # Errors
 /// In Redis's words for a container command.
-pub fn lockgate(words: &[Vec<u8>]) -> Result<Inquiry, BadRequest> {
+pub fn lockgate<Word: AsRef<[u8]>>(words: &[Word]) -> Result<Inquiry, BadRequest> {
     let [subcommand, arguments @ ..] = words else { return Err(BadRequest::Arity(Own::Lockgate)) };
+    let subcommand = subcommand.as_ref();
     let name = subcommand.to_ascii_lowercase();
     match (name.as_slice(), arguments) {
         (b"help", []) => Ok(Inquiry::Help),
@@ -44,8 +45,8 @@ pub fn lockgate(words: &[Vec<u8>]) -> Result<Inquiry, BadRequest> {
         (b"nodes", []) => Ok(Inquiry::Nodes),
         (b"version", []) => Ok(Inquiry::Version),
         (b"locks", []) => Ok(Inquiry::Locks { pattern: None }),
-        (b"locks", [pattern]) => Ok(Inquiry::Locks { pattern: Some(pattern.clone()) }),
-        (b"lock", [key]) => Ok(Inquiry::Lock { key: key.clone() }),
+        (b"locks", [pattern]) => Ok(Inquiry::Locks { pattern: Some(pattern.as_ref().to_vec()) }),
+        (b"lock", [key]) => Ok(Inquiry::Lock { key: key.as_ref().to_vec() }),
         (b"help" | b"info" | b"nodes" | b"version" | b"locks" | b"lock", _) => {
             Err(BadRequest::SubcommandArity(String::from_utf8_lossy(&name).into_owned()))
         }
@@ -58,10 +59,10 @@ pub fn lockgate(words: &[Vec<u8>]) -> Result<Inquiry, BadRequest> {
 
 /// Reads the words behind COMMAND. None where it is about commands of Redis too:
 /// that is the data node's to answer.
-pub fn command(words: &[Vec<u8>]) -> Option<Inquiry> {
+pub fn command<Word: AsRef<[u8]>>(words: &[Word]) -> Option<Inquiry> {
     let (subcommand, names) = words.split_first()?;
-    let ours = names.iter().map(|name| own_by_name(name)).collect::<Option<Vec<Own>>>()?;
-    match subcommand.to_ascii_lowercase().as_slice() {
+    let ours = names.iter().map(|name| own_by_name(name.as_ref())).collect::<Option<Vec<Own>>>()?;
+    match subcommand.as_ref().to_ascii_lowercase().as_slice() {
         b"info" => Some(Inquiry::CommandInfo(ours)),
         b"docs" => Some(Inquiry::CommandDocs(ours)),
         _ => None,

@@ -13,28 +13,27 @@ fn config() -> LocksConfig {
     }
 }
 
-fn read(own: Own, words: &str) -> Result<Request, BadRequest> {
+/// The key on the nodes, and what is asked for.
+type Read = Result<(Key, Request), BadRequest>;
+
+fn read(own: Own, words: &str) -> Read {
     let words: Vec<Vec<u8>> = words.split_whitespace().map(|w| w.as_bytes().to_vec()).collect();
     check_arity(own, words.len() + 1)?;
-    parse(own, &words, &config())
+    let key = full_key(&words[0], &config());
+    parse(own, &key, &words, &config()).map(|request| (key, request))
 }
 
-fn lock(key: &str, token: Option<&str>, millis: u64) -> Result<Request, BadRequest> {
+fn lock(key: &str, token: Option<&str>, millis: u64) -> Read {
     waiting(key, token, Some(millis), None)
 }
 
-fn waiting(
-    key: &str,
-    token: Option<&str>,
-    ttl: Option<u64>,
-    wait: Option<u64>,
-) -> Result<Request, BadRequest> {
-    Ok(Request::Lock {
-        key: key.as_bytes().to_vec(),
-        token: token.map(|t| t.as_bytes().to_vec()),
+fn waiting(key: &str, token: Option<&str>, ttl: Option<u64>, wait: Option<u64>) -> Read {
+    let request = Request::Lock {
+        token: token.map(Token::from),
         ttl: ttl.map(Duration::from_millis),
         wait: wait.map(Duration::from_millis),
-    })
+    };
+    Ok((Key::from(key), request))
 }
 
 #[test]
@@ -54,16 +53,13 @@ fn options_are_pairs_and_an_odd_word_is_the_token() {
     assert_eq!(read(Own::Lock, "k WAIT 0"), waiting("lock:k", None, None, Some(60_000)));
     assert_eq!(read(Own::Lock, "k WAIT WAIT 1"), waiting("lock:k", Some("WAIT"), None, Some(1)));
     let unlock = |token: Option<&[u8]>| {
-        Ok(Request::Unlock { key: b"lock:k".to_vec(), token: token.map(<[u8]>::to_vec) })
+        Ok((Key::from("lock:k"), Request::Unlock { token: token.map(Token::from) }))
     };
     assert_eq!(read(Own::Unlock, "k"), unlock(None));
     assert_eq!(read(Own::Unlock, "k t"), unlock(Some(b"t")));
     let renew = |token: Option<&[u8]>, ttl: Option<u64>| {
-        Ok(Request::Renew {
-            key: b"lock:k".to_vec(),
-            token: token.map(<[u8]>::to_vec),
-            ttl: ttl.map(Duration::from_millis),
-        })
+        let ttl = ttl.map(Duration::from_millis);
+        Ok((Key::from("lock:k"), Request::Renew { token: token.map(Token::from), ttl }))
     };
     assert_eq!(read(Own::Renew, "k"), renew(None, None));
     assert_eq!(read(Own::Renew, "k t"), renew(Some(b"t"), None));
@@ -131,5 +127,6 @@ fn bad_words_get_redis_own_wording() {
 fn lockgates_own_keys_are_out_of_reach() {
     let config = LocksConfig { prefix: String::new(), max_key: 100, ..config() };
     let words = [b"lockgate:fence:x".to_vec(), b"PX".to_vec(), b"100".to_vec()];
-    assert_eq!(parse(Own::Lock, &words, &config), Err(BadRequest::Reserved));
+    let key = full_key(&words[0], &config);
+    assert_eq!(parse(Own::Lock, &key, &words, &config), Err(BadRequest::Reserved));
 }

@@ -11,12 +11,13 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    Grant, NotGranted,
+    Alarm, Grant, NotGranted,
     engine::{Asking, Engine},
     operation::{Kind, Missing, Operation, Vote},
     quorum::{Decision, Rule, validity},
     scripts::{self, Wanted},
 };
+use crate::key::{Key, Token};
 
 /// A LOCK under way. Dropped before it is ready, it gives back what it got on every node.
 pub struct Acquire {
@@ -34,7 +35,7 @@ pub struct Acquire {
 
 impl Acquire {
     /// Asks all nodes for `key` on behalf of `token`.
-    pub(super) fn ask(engine: &Arc<Engine>, key: &[u8], token: &[u8], ttl: Duration) -> Acquire {
+    pub(super) fn ask(engine: &Arc<Engine>, key: Key, token: Token, ttl: Duration) -> Acquire {
         Acquire::start(engine, None, key, token, ttl).0
     }
 
@@ -42,9 +43,9 @@ impl Acquire {
     /// tells by [`Rule::Release`] whether it was the giver's.
     pub(super) fn hand_over(
         engine: &Arc<Engine>,
-        from: &[u8],
-        key: &[u8],
-        token: &[u8],
+        from: Token,
+        key: Key,
+        token: Token,
         ttl: Duration,
     ) -> (Acquire, Arc<Operation>) {
         Acquire::start(engine, Some(from), key, token, ttl)
@@ -52,42 +53,48 @@ impl Acquire {
 
     fn start(
         engine: &Arc<Engine>,
-        from: Option<&[u8]>,
-        key: &[u8],
-        token: &[u8],
+        from: Option<Token>,
+        key: Key,
+        token: Token,
         ttl: Duration,
     ) -> (Acquire, Arc<Operation>) {
         let since = Instant::now();
         let attempt = rand::random();
         let (fence, fence_ttl) = (engine.now_in_micros(), engine.fence_ttl);
-        let wanted = Wanted { key, token, ttl, fence, fence_ttl, attempt };
+        let wanted = Wanted { key: &key, token: &token, ttl, fence, fence_ttl, attempt };
         let operation = match from {
             None => {
                 let request = scripts::acquire(&wanted);
                 engine.operation(Kind::Acquire { attempt }, key, token, ttl, request)
             }
             Some(from) => {
-                let request = scripts::hand_over(from, &wanted);
+                let request = scripts::hand_over(&from, &wanted);
                 let kind = Kind::HandOver { attempt };
                 engine.operation(kind, key, token, ttl, request).given_by(from)
             }
         };
         let operation = engine.submit(operation);
-        let asking = engine.await_votes(operation.clone(), Rule::Grant, ttl);
+        let asking = engine.await_votes(operation.clone(), Rule::Grant, since, ttl);
         let engine = engine.clone();
         let acquire = Acquire { engine, since, ttl, attempt, asking, raising: None, done: false };
         (acquire, operation)
     }
 
+    /// What it times itself with, to be used again.
+    pub fn alarm(&mut self) -> &mut Alarm {
+        &mut self.asking.alarm
+    }
+
     fn granted(&mut self, fence: u64) -> Result<Grant, NotGranted> {
-        match validity(self.ttl, self.since.elapsed(), self.engine.drift_factor) {
+        let now = Instant::now();
+        match validity(self.ttl, now - self.since, self.engine.drift_factor) {
             Some(validity) => {
                 self.done = true;
                 let operation = &self.asking.operation;
                 operation.close();
                 let until = self.since + self.ttl;
                 let (key, token) = (&operation.key, &operation.token);
-                if let Some(before) = self.engine.holders.granted(key, token, fence, until) {
+                if let Some(before) = self.engine.holders.granted(key, token, fence, now, until) {
                     self.engine.watchdog.pause(&before);
                     before.end();
                 }
@@ -177,9 +184,11 @@ impl Future for Acquire {
             if stored >= self.engine.quorum() {
                 return Poll::Ready(self.granted(fence));
             }
-            let (engine, key) = (self.engine.clone(), self.asking.operation.key.clone());
-            let request = scripts::raise(&key, fence, engine.fence_ttl);
-            let raising = engine.ask(Kind::Raise, Rule::Grant, &key, b"", self.ttl, request);
+            let (engine, asked) = (self.engine.clone(), &self.asking.operation);
+            let key = asked.key.clone();
+            let request = scripts::raise(&key, &asked.token, fence, engine.fence_ttl);
+            let nobody = Token::from("");
+            let raising = engine.ask(Kind::Raise, Rule::Grant, key, nobody, self.ttl, request);
             self.raising = Some((fence, raising));
         }
         let Some((fence, raising)) = &mut self.raising else { return Poll::Pending };

@@ -16,11 +16,11 @@ use std::{
 
 use tokio::{
     runtime::Handle,
-    time::{Instant, Sleep, sleep, sleep_until},
+    time::{Instant, sleep},
 };
 
 use super::{
-    Acquire, Counts, LockStatus, NoQuorum, NodeStatus, Waiter,
+    Acquire, Alarm, Counts, LockStatus, NoQuorum, NodeStatus, Waiter,
     admission::Admissions,
     holders::{Holders, Known},
     node::{self, Node},
@@ -30,7 +30,11 @@ use super::{
     scripts, subscribe,
     watchdog::{self, Watch, Watchdog},
 };
-use crate::{config::LocksConfig, metrics::LockMetrics};
+use crate::{
+    config::LocksConfig,
+    key::{Key, Token},
+    metrics::LockMetrics,
+};
 
 /// A node waits for an answer at most this share of the TTL, so that asking
 /// does not use the validity up.
@@ -157,25 +161,31 @@ impl Engine {
 
     /// Asks all nodes for `key` (with the prefix already put before it) on
     /// behalf of `token`.
-    pub fn acquire(self: &Arc<Self>, key: &[u8], token: &[u8], ttl: Duration) -> Acquire {
-        Acquire::ask(self, key, token, ttl)
+    pub fn acquire(
+        self: &Arc<Self>,
+        key: impl Into<Key>,
+        token: impl Into<Token>,
+        ttl: Duration,
+    ) -> Acquire {
+        Acquire::ask(self, key.into(), token.into(), ttl)
     }
 
     /// The same, waiting in line for at most `wait`.
     pub fn wait(
         self: &Arc<Self>,
-        key: &[u8],
-        token: &[u8],
+        key: impl Into<Key>,
+        token: impl Into<Token>,
         ttl: Duration,
         wait: Duration,
     ) -> Waiter {
-        Waiter::new(self, key, token, ttl, wait)
+        Waiter::new(self, key.into(), token.into(), ttl, wait)
     }
 
     /// Releases `key` on every node if `token` holds it there, or hands it over
     /// to who waits for it here.
-    pub fn release(self: &Arc<Self>, key: &[u8], token: &[u8]) -> Release {
-        let (known, watch, held) = self.holders.release(key, token);
+    pub fn release(self: &Arc<Self>, key: impl Into<Key>, token: impl Into<Token>) -> Release {
+        let (key, token, since) = (key.into(), token.into(), Instant::now());
+        let (known, watch, held) = self.holders.release(&key, &token, since);
         if let Some(held) = held {
             self.metrics.hold_seconds.record(held.as_secs_f64());
         }
@@ -184,20 +194,21 @@ impl Engine {
         }
         let next = match known {
             Known::Another => Next::Nobody,
-            Known::This | Known::Nothing => self.queues.next(key),
+            Known::This | Known::Nothing => self.queues.next(&key),
         };
         let operation = match next {
             Next::Nobody | Next::Others => {
-                let request = scripts::release(key, token, self.who.as_bytes());
+                let request = scripts::release(&key, &token, self.who.as_bytes());
                 let operation = self.operation(Kind::Release, key, token, self.max_ttl, request);
                 let operation = self.submit(operation);
                 if known != Known::Another {
-                    self.queues.released(key, &next);
+                    self.queues.released(&operation.key, &next);
                 }
                 operation
             }
             Next::HandTo { ticket, token: next, ttl } => {
-                let (acquire, operation) = Acquire::hand_over(self, token, key, &next, ttl);
+                let (acquire, operation) = Acquire::hand_over(self, token, key, next, ttl);
+                let key = &operation.key;
                 if let Some(unwanted) = self.queues.hand(key, ticket, acquire) {
                     // That waiter has left meanwhile: this undoes it, and whoever
                     // has asked since has asked too early.
@@ -207,18 +218,24 @@ impl Engine {
                 operation
             }
         };
-        let asking = self.await_votes(operation, Rule::Release, self.max_ttl);
+        let asking = self.await_votes(operation, Rule::Release, since, self.max_ttl);
         Release { asking, watch }
     }
 
     /// Gives `key` a fresh TTL on every node where `token` holds it.
-    pub fn renew(self: &Arc<Self>, key: &[u8], token: &[u8], ttl: Duration) -> Renew {
+    pub fn renew(
+        self: &Arc<Self>,
+        key: impl Into<Key>,
+        token: impl Into<Token>,
+        ttl: Duration,
+    ) -> Renew {
         let since = Instant::now();
-        let watch = self.holders.watched(key, token);
+        let (key, token) = (key.into(), token.into());
+        let watch = self.holders.watched(&key, &token);
         if let Some(watch) = &watch {
             self.watchdog.asked(watch, ttl, self.drift_factor);
         }
-        let request = scripts::renew(key, token, ttl);
+        let request = scripts::renew(&key, &token, ttl);
         let asking = self.ask(Kind::Renew, Rule::Renewal, key, token, ttl, request);
         Renew { engine: self.clone(), since, ttl, asking, watch }
     }
@@ -236,7 +253,7 @@ impl Engine {
 
     /// Tells of one of them.
     pub fn lock(&self, key: &[u8]) -> Option<LockStatus> {
-        let shown = self.holders.show(key)?;
+        let shown = self.holders.show(&Key::from(key))?;
         Some(LockStatus {
             key: key.to_vec(),
             fence: shown.fence,
@@ -268,7 +285,7 @@ impl Engine {
     pub async fn drain(self: &Arc<Self>, limit: Duration) {
         let mut ping = Vec::new();
         crate::resp::encode::command(&mut ping, &[b"PING"]);
-        let mut asking = self.ask(Kind::Flush, Rule::All, b"", b"", limit, ping);
+        let mut asking = self.ask(Kind::Flush, Rule::All, "".into(), "".into(), limit, ping);
         asking.deadline = Instant::now() + limit;
         std::future::poll_fn(|cx| asking.poll_decision(cx).map(drop)).await;
     }
@@ -278,20 +295,21 @@ impl Engine {
         self: &Arc<Self>,
         kind: Kind,
         rule: Rule,
-        key: &[u8],
-        token: &[u8],
+        key: Key,
+        token: Token,
         ttl: Duration,
         request: Vec<u8>,
     ) -> Asking {
+        let since = Instant::now();
         let operation = self.submit(self.operation(kind, key, token, ttl, request));
-        self.await_votes(operation, rule, ttl)
+        self.await_votes(operation, rule, since, ttl)
     }
 
     pub(super) fn operation(
         &self,
         kind: Kind,
-        key: &[u8],
-        token: &[u8],
+        key: Key,
+        token: Token,
         ttl: Duration,
         request: Vec<u8>,
     ) -> Operation {
@@ -311,16 +329,17 @@ impl Engine {
         self.nodes[node].submit(operation);
     }
 
-    /// Waits for the votes by `rule`, no longer than a lock of that TTL allows.
+    /// Waits for the votes by `rule`, no longer than a lock of that TTL allows that
+    /// was asked for at `since`.
     pub(super) fn await_votes(
         self: &Arc<Self>,
         operation: Arc<Operation>,
         rule: Rule,
+        since: Instant,
         ttl: Duration,
     ) -> Asking {
-        let limit = self.node_timeout.min(ttl / TIMEOUT_SHARE);
-        let deadline = Instant::now() + limit;
-        Asking { engine: self.clone(), operation, rule, deadline, timer: None }
+        let deadline = since + self.node_timeout.min(ttl / TIMEOUT_SHARE);
+        Asking { engine: self.clone(), operation, rule, deadline, alarm: Alarm::default() }
     }
 
     /// From which a fence is proposed.
@@ -370,8 +389,7 @@ pub(super) struct Asking {
     pub(super) operation: Arc<Operation>,
     rule: Rule,
     deadline: Instant,
-    /// Made when it is first waited for.
-    timer: Option<Pin<Box<Sleep>>>,
+    pub(super) alarm: Alarm,
 }
 
 impl Asking {
@@ -381,9 +399,7 @@ impl Asking {
         if decision != Decision::Open {
             return Poll::Ready(decision);
         }
-        let deadline = self.deadline;
-        let timer = self.timer.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
-        ready!(timer.as_mut().poll(cx));
+        ready!(self.alarm.poll(self.deadline, cx));
         for late in self.operation.time_out() {
             self.engine.nodes[late].was_late();
         }
@@ -396,6 +412,13 @@ pub struct Release {
     asking: Asking,
     /// Of a session lock.
     watch: Option<Arc<Watch>>,
+}
+
+impl Release {
+    /// What it times itself with, to be used again.
+    pub fn alarm(&mut self) -> &mut Alarm {
+        &mut self.asking.alarm
+    }
 }
 
 impl Future for Release {
@@ -428,6 +451,13 @@ pub struct Renew {
     watch: Option<Arc<Watch>>,
 }
 
+impl Renew {
+    /// What it times itself with, to be used again.
+    pub fn alarm(&mut self) -> &mut Alarm {
+        &mut self.asking.alarm
+    }
+}
+
 impl Future for Renew {
     /// The new validity, or none: not held by that token.
     type Output = Result<Option<Duration>, NoQuorum>;
@@ -451,7 +481,7 @@ impl Future for Renew {
             }
             // The holder is told that it holds nothing, so nothing of it may stay.
             Decision::No => {
-                drop(self.engine.release(&operation.key, &operation.token));
+                drop(self.engine.release(operation.key.clone(), operation.token.clone()));
                 Ok(None)
             }
             Decision::NoQuorum | Decision::Open => Err(self.engine.no_quorum(&operation.votes())),

@@ -81,7 +81,14 @@ mod tests {
     use std::time::Duration;
 
     fn operation(kind: Kind, key: &[u8]) -> Arc<Operation> {
-        Arc::new(Operation::new(kind, key, b"t", Duration::from_secs(1), Vec::new(), 1))
+        Arc::new(Operation::new(
+            kind,
+            key.into(),
+            "t".into(),
+            Duration::from_secs(1),
+            Vec::new(),
+            1,
+        ))
     }
 
     const ACQUIRE: Kind = Kind::Acquire { attempt: 1 };

@@ -2,7 +2,6 @@
 //! knows: another proxy may have released it, or a node may have forgotten it.
 
 use std::{
-    collections::HashMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -10,6 +9,7 @@ use std::{
 use tokio::time::Instant;
 
 use super::watchdog::Watch;
+use crate::key::{Key, KeyMap, Token};
 
 /// Those whose TTL has run out are looked for once there are twice as many as
 /// were left the last time, and at least so many.
@@ -29,13 +29,13 @@ impl Default for Holders {
 
 #[derive(Default)]
 struct Map {
-    by_key: HashMap<Vec<u8>, Holder>,
+    by_key: KeyMap<Holder>,
     /// How many were left when those without a TTL were last taken out.
     swept: usize,
 }
 
 struct Holder {
-    token: Vec<u8>,
+    token: Token,
     fence: u64,
     since: Instant,
     /// When the lock ends if nobody renews it.
@@ -79,68 +79,68 @@ impl Holders {
     /// it before is given back, as the newer grant is another's to keep.
     pub(super) fn granted(
         &self,
-        key: &[u8],
-        token: &[u8],
+        key: &Key,
+        token: &Token,
         fence: u64,
+        now: Instant,
         until: Instant,
     ) -> Option<Arc<Watch>> {
-        let now = Instant::now();
         let mut map = self.lock(key);
         if let Some(holder) = map.by_key.get_mut(key) {
-            if holder.token == token {
+            if holder.token == *token {
                 (holder.fence, holder.until) = (fence, until);
                 return holder.watch.take();
             }
-            *holder = Holder { token: token.to_vec(), fence, since: now, until, watch: None };
+            *holder = Holder { token: token.clone(), fence, since: now, until, watch: None };
             return None;
         }
         if map.by_key.len() >= SWEEP.max(2 * map.swept) {
             map.by_key.retain(|_, holder| holder.until > now);
             map.swept = map.by_key.len();
         }
-        let holder = Holder { token: token.to_vec(), fence, since: now, until, watch: None };
-        map.by_key.insert(key.to_vec(), holder);
+        let holder = Holder { token: token.clone(), fence, since: now, until, watch: None };
+        map.by_key.insert(key.clone(), holder);
         None
     }
 
     /// Notes a renewal.
-    pub(super) fn renewed(&self, key: &[u8], token: &[u8], until: Instant) {
+    pub(super) fn renewed(&self, key: &Key, token: &Token, until: Instant) {
         if let Some(holder) = self.lock(key).by_key.get_mut(key)
-            && holder.token == token
+            && holder.token == *token
         {
             holder.until = until;
         }
     }
 
     /// Notes that the holder is watched over.
-    pub(super) fn watch(&self, key: &[u8], token: &[u8], watch: Arc<Watch>) {
+    pub(super) fn watch(&self, key: &Key, token: &Token, watch: Arc<Watch>) {
         if let Some(holder) = self.lock(key).by_key.get_mut(key)
-            && holder.token == token
+            && holder.token == *token
         {
             holder.watch = Some(watch);
         }
     }
 
     /// Who watches over the lock of `token`, if it is a session lock.
-    pub(super) fn watched(&self, key: &[u8], token: &[u8]) -> Option<Arc<Watch>> {
+    pub(super) fn watched(&self, key: &Key, token: &Token) -> Option<Arc<Watch>> {
         let map = self.lock(key);
-        map.by_key.get(key).filter(|holder| holder.token == token)?.watch.clone()
+        map.by_key.get(key).filter(|holder| holder.token == *token)?.watch.clone()
     }
 
     /// Forgets a holder that gives the lock back. Gives for how long it was held.
     pub(super) fn release(
         &self,
-        key: &[u8],
-        token: &[u8],
+        key: &Key,
+        token: &Token,
+        now: Instant,
     ) -> (Known, Option<Arc<Watch>>, Option<Duration>) {
-        let now = Instant::now();
         let mut map = self.lock(key);
         match map.by_key.get(key) {
             None => (Known::Nothing, None, None),
-            Some(holder) if holder.token != token && holder.until > now => {
+            Some(holder) if holder.token != *token && holder.until > now => {
                 (Known::Another, None, None)
             }
-            Some(holder) if holder.token != token => (Known::Nothing, None, None),
+            Some(holder) if holder.token != *token => (Known::Nothing, None, None),
             Some(_) => {
                 let holder = map.by_key.remove(key);
                 let held = holder.as_ref().map(|holder| now - holder.since);
@@ -150,11 +150,11 @@ impl Holders {
     }
 
     /// Whether `token` has the lock, as far as is known.
-    pub(super) fn has(&self, key: &[u8], token: &[u8]) -> bool {
+    pub(super) fn has(&self, key: &Key, token: &Token) -> bool {
         self.lock(key)
             .by_key
             .get(key)
-            .is_some_and(|holder| holder.token == token && holder.until > Instant::now())
+            .is_some_and(|holder| holder.token == *token && holder.until > Instant::now())
     }
 
     /// Shows every lock that is held now, until `visit` says false.
@@ -171,19 +171,15 @@ impl Holders {
     }
 
     /// Shows one lock, if it is held now.
-    pub(super) fn show(&self, key: &[u8]) -> Option<Shown> {
+    pub(super) fn show(&self, key: &Key) -> Option<Shown> {
         let now = Instant::now();
         let map = self.lock(key);
         map.by_key.get(key).filter(|holder| holder.until > now).map(|holder| holder.shown(now))
     }
 
     /// Nothing panics while it holds the lock.
-    fn lock(&self, key: &[u8]) -> MutexGuard<'_, Map> {
-        // Only has to spread them; who makes keys meet gains nothing.
-        let sum = key
-            .iter()
-            .fold(0_usize, |sum, byte| sum.wrapping_mul(31).wrapping_add(usize::from(*byte)));
-        self.0[sum % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self, key: &Key) -> MutexGuard<'_, Map> {
+        self.0[key.spread() % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -198,39 +194,51 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_holder_is_who_was_granted_last_until_its_time_is_up() {
         let holders = Holders::default();
-        holders.granted(b"k", b"a", 1, after(10));
-        assert!(holders.has(b"k", b"a") && !holders.has(b"k", b"b"));
-        assert_eq!(holders.release(b"k", b"b").0, Known::Another);
+        let (k, a, b) = (&Key::from("k"), &Token::from("a"), &Token::from("b"));
+        holders.granted(k, a, 1, Instant::now(), after(10));
+        assert!(holders.has(k, a) && !holders.has(k, b));
+        assert_eq!(holders.release(k, b, Instant::now()).0, Known::Another);
         tokio::time::advance(Duration::from_secs(4)).await;
-        holders.granted(b"k", b"a", 2, after(10));
-        let shown = holders.show(b"k").unwrap();
+        holders.granted(k, a, 2, Instant::now(), after(10));
+        let shown = holders.show(k).unwrap();
         assert_eq!((shown.fence, shown.held_for), (2, Duration::from_secs(4)));
-        holders.renewed(b"k", b"b", after(60));
-        holders.renewed(b"k", b"a", after(20));
+        holders.renewed(k, b, after(60));
+        holders.renewed(k, a, after(20));
         tokio::time::advance(Duration::from_secs(19)).await;
-        assert!(holders.has(b"k", b"a"));
+        assert!(holders.has(k, a));
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert!(!holders.has(b"k", b"a") && holders.show(b"k").is_none());
-        assert_eq!(holders.release(b"k", b"b").0, Known::Nothing, "that one's time is up");
-        holders.granted(b"k", b"b", 3, after(10));
-        let (known, _, held) = holders.release(b"k", b"b");
+        assert!(!holders.has(k, a) && holders.show(k).is_none());
+        assert_eq!(
+            holders.release(k, b, Instant::now()).0,
+            Known::Nothing,
+            "that one's time is up"
+        );
+        holders.granted(k, b, 3, Instant::now(), after(10));
+        let (known, _, held) = holders.release(k, b, Instant::now());
         assert_eq!((known, held), (Known::This, Some(Duration::ZERO)));
-        assert_eq!(holders.release(b"k", b"b").0, Known::Nothing);
+        assert_eq!(holders.release(k, b, Instant::now()).0, Known::Nothing);
     }
 
     #[tokio::test(start_paused = true)]
     async fn what_nobody_gives_back_takes_no_memory_for_ever() {
         let holders = Holders::default();
+        let token = &Token::from("t");
         for round in 0..50_u64 {
             for n in 0..1000_u64 {
-                holders.granted(format!("{round} {n}").as_bytes(), b"t", n, after(1));
+                holders.granted(
+                    &Key::from(&format!("{round} {n}")),
+                    token,
+                    n,
+                    Instant::now(),
+                    after(1),
+                );
             }
             tokio::time::advance(Duration::from_secs(2)).await;
         }
         let kept: usize = holders.0.iter().map(|shard| shard.lock().unwrap().by_key.len()).sum();
         assert!(kept <= SHARDS * SWEEP, "{kept}");
         let mut seen = 0;
-        holders.granted(b"k", b"t", 1, after(1));
+        holders.granted(&Key::from("k"), token, 1, Instant::now(), after(1));
         holders.visit(&mut |key, _| {
             seen += 1;
             assert_eq!(key, b"k");

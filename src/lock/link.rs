@@ -10,10 +10,10 @@ use std::{
     io,
     pin::Pin,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
-    task::{Context, Poll, ready},
+    task::{Context, Poll, Waker, ready},
     time::Duration,
 };
 
@@ -21,7 +21,7 @@ use redis_protocol::resp2::types::OwnedFrame;
 use thiserror::Error;
 use tokio::{
     io::{AsyncRead, ReadBuf},
-    sync::{Notify, mpsc},
+    sync::Notify,
     time::{Instant, Interval, MissedTickBehavior, interval},
 };
 
@@ -40,6 +40,8 @@ use crate::{
 const BATCH: usize = 512;
 /// Memory kept for the next batch.
 const KEEP: usize = 64 * 1024;
+/// The same for jobs, of which a node that had stopped may have left many.
+const KEEP_JOBS: usize = 4 * BATCH;
 /// Bytes read at a time; an answer takes some thirty.
 const READ: usize = 16 * 1024;
 /// How often an idle connection is asked for a sign of life.
@@ -73,19 +75,53 @@ pub(super) enum Job {
 /// The sending end of a connection.
 #[derive(Clone)]
 pub(super) struct Link {
-    queue: mpsc::UnboundedSender<Job>,
-    shared: Arc<LinkShared>,
+    sender: Arc<Sender>,
     /// What CLIENT ID said, to be able to end this connection from the next one.
     pub(super) client_id: Option<i64>,
     /// The node's `run_id`.
     pub(super) run_id: Option<String>,
 }
 
+/// What all clones of a [`Link`] share. Dropped with the last of them, it ends the
+/// connection.
+struct Sender(Arc<LinkShared>);
+
+impl Drop for Sender {
+    fn drop(&mut self) {
+        let mut queue = self.0.queue();
+        queue.closed = true;
+        let waker = queue.waker.take();
+        drop(queue);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
 struct LinkShared {
+    queue: Mutex<Queue>,
     /// Operations queued or in flight.
     pending: AtomicUsize,
     closed: AtomicBool,
     ended: Notify,
+}
+
+impl LinkShared {
+    /// Nothing panics while it holds the lock.
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Jobs of all clients. The connection takes them all at once, so that neither
+/// side pays for more than a lock that is nearly always free.
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    /// Nothing is put into it any more.
+    closed: bool,
+    /// Of the connection, while it waits for a job.
+    waker: Option<Waker>,
 }
 
 /// What was not answered when the connection ended.
@@ -101,24 +137,36 @@ pub(super) struct Leftover {
 impl Link {
     /// Operations queued or in flight.
     pub(super) fn pending(&self) -> usize {
-        self.shared.pending.load(Ordering::Relaxed)
+        self.sender.0.pending.load(Ordering::Relaxed)
     }
 
-    /// Puts a job at the end of the queue; gives it back where the connection has ended.
-    pub(super) fn send(&self, job: Job) -> Result<(), Job> {
-        self.shared.pending.fetch_add(1, Ordering::Relaxed);
-        self.queue.send(job).map_err(|refused| refused.0)
+    /// Puts a job at the end of the queue. False: the connection has ended.
+    #[inline]
+    pub(super) fn send(&self, job: Job) -> bool {
+        let shared = &self.sender.0;
+        shared.pending.fetch_add(1, Ordering::Relaxed);
+        let mut queue = shared.queue();
+        if queue.closed {
+            return false;
+        }
+        queue.jobs.push_back(job);
+        let waker = queue.waker.take();
+        drop(queue);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+        true
     }
 
     /// Whether the connection has ended.
     pub(super) fn is_closed(&self) -> bool {
-        self.shared.closed.load(Ordering::Acquire)
+        self.sender.0.closed.load(Ordering::Acquire)
     }
 
     /// Waits until the connection has ended.
     pub(super) async fn closed(&self) {
         loop {
-            let ended = self.shared.ended.notified();
+            let ended = self.sender.0.ended.notified();
             if self.is_closed() {
                 return;
             }
@@ -138,8 +186,8 @@ pub(super) fn start(
     run_id: Option<String>,
     on_end: impl FnOnce(Leftover) + Send + 'static,
 ) -> Link {
-    let (queue, jobs) = mpsc::unbounded_channel();
     let shared = Arc::new(LinkShared {
+        queue: Mutex::default(),
         pending: AtomicUsize::new(0),
         closed: AtomicBool::new(false),
         ended: Notify::new(),
@@ -151,8 +199,7 @@ pub(super) fn start(
         node,
         silence,
         metrics,
-        jobs,
-        batch: Vec::new(),
+        jobs: VecDeque::new(),
         out: Outbox::keeping(KEEP),
         in_flight: VecDeque::new(),
         healing: Healing::default(),
@@ -165,12 +212,12 @@ pub(super) fn start(
     let ending = shared.clone();
     tokio::spawn(async move {
         let reason = std::future::poll_fn(|cx| pump.poll(cx)).await;
-        let leftover = pump.end(reason).await;
+        let leftover = pump.end(reason);
         on_end(leftover);
         ending.closed.store(true, Ordering::Release);
         ending.ended.notify_waiters();
     });
-    Link { queue, shared, client_id, run_id }
+    Link { sender: Arc::new(Sender(shared)), client_id, run_id }
 }
 
 /// Something sent whose reply has not come.
@@ -186,8 +233,8 @@ struct Pump {
     node: usize,
     silence: Duration,
     metrics: Arc<NodeMetrics>,
-    jobs: mpsc::UnboundedReceiver<Job>,
-    batch: Vec<Job>,
+    /// Taken from the queue.
+    jobs: VecDeque<Job>,
     out: Outbox,
     in_flight: VecDeque<Sent>,
     /// While something is noted in it, nothing new is sent, so that the order of
@@ -222,10 +269,10 @@ impl Pump {
             if self.healing.is_needed() {
                 return Poll::Pending;
             }
-            match ready!(self.jobs.poll_recv_many(cx, &mut self.batch, BATCH)) {
-                0 => return Poll::Ready(Closed::Unused),
-                _ => self.encode(),
+            if self.jobs.is_empty() && !ready!(self.poll_jobs(cx)) {
+                return Poll::Ready(Closed::Unused);
             }
+            self.encode();
         }
     }
 
@@ -251,10 +298,24 @@ impl Pump {
         self.in_flight.push_back(sent);
     }
 
+    /// Takes all jobs there are. False: there will be none any more.
+    fn poll_jobs(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+        if self.jobs.capacity() > KEEP_JOBS {
+            self.jobs = VecDeque::new();
+        }
+        let mut queue = self.shared.queue();
+        if queue.jobs.is_empty() && !queue.closed {
+            queue.waker = Some(cx.waker().clone());
+            return Poll::Pending;
+        }
+        std::mem::swap(&mut self.jobs, &mut queue.jobs);
+        Poll::Ready(!self.jobs.is_empty())
+    }
+
     fn encode(&mut self) {
         let now = Instant::now();
-        let mut batch = std::mem::take(&mut self.batch);
-        for job in batch.drain(..) {
+        for _ in 0..BATCH {
+            let Some(job) = self.jobs.pop_front() else { return };
             match job {
                 Job::Operation(operation) => {
                     self.out.push(&operation.request);
@@ -266,7 +327,6 @@ impl Pump {
                 }
             }
         }
-        self.batch = batch;
     }
 
     /// Reads all there is. Ready: the connection has ended.
@@ -293,24 +353,25 @@ impl Pump {
         let mut at = 0;
         loop {
             let rest = &received[at..];
-            let (answer, length) = match reply::numbers(rest) {
-                Some((numbers, length)) => (Answer::Numbers(numbers), length),
-                None => match reply::length(rest)? {
-                    Some(length) => (Answer::Frame(reply::read(&rest[..length])?), length),
-                    None => break,
-                },
-            };
-            at += length;
-            // A reply to nothing is as wrong as one that cannot be read.
-            let sent = self.in_flight.pop_front().ok_or(reply::Garbage)?;
-            self.answered(sent, &answer)?;
+            if let Some((numbers, length)) = reply::numbers(rest) {
+                at += length;
+                self.answered(Answer::Numbers(numbers))?;
+            } else if let Some(length) = reply::length(rest)? {
+                at += length;
+                self.answered(Answer::Frame(&reply::read(&rest[..length])?))?;
+            } else {
+                break;
+            }
         }
         self.received = received;
         self.received.drain(..at);
         Ok(())
     }
 
-    fn answered(&mut self, sent: Sent, answer: &Answer) -> Result<(), reply::Garbage> {
+    #[inline]
+    fn answered(&mut self, answer: Answer<'_>) -> Result<(), reply::Garbage> {
+        // A reply to nothing is as wrong as one that cannot be read.
+        let sent = self.in_flight.pop_front().ok_or(reply::Garbage)?;
         let operation = match sent {
             Sent::Ping(at) => {
                 self.metrics.round_trip_seconds.record(at.elapsed().as_secs_f64());
@@ -332,7 +393,7 @@ impl Pump {
             }
         };
         let vote = match answer {
-            Answer::Numbers(numbers) => reply::vote_of_numbers(operation.kind, *numbers),
+            Answer::Numbers(numbers) => reply::vote_of_numbers(operation.kind, numbers),
             Answer::Frame(frame) => reply::vote(operation.kind, frame),
         };
         match vote {
@@ -384,20 +445,16 @@ impl Pump {
     }
 
     /// Closes the queue and hands over what was not answered.
-    async fn end(&mut self, reason: Closed) -> Leftover {
+    fn end(&mut self, reason: Closed) -> Leftover {
         if !matches!(reason, Closed::Unused) {
             // What has not reached the node must not reach it after the cleanup.
             self.stream.reset_on_drop();
         }
-        self.jobs.close();
-        let mut unsent = Vec::new();
-        for job in self.batch.drain(..) {
-            unsent.extend(job.operation());
-        }
-        // Also waits for a job that is being put into the queue at this moment.
-        while let Some(job) = self.jobs.recv().await {
-            unsent.extend(job.operation());
-        }
+        let mut queue = self.shared.queue();
+        queue.closed = true;
+        let queued = std::mem::take(&mut queue.jobs);
+        drop(queue);
+        let unsent = self.jobs.drain(..).chain(queued).filter_map(Job::operation).collect();
         let mut sent: Vec<_> =
             self.healing.take().into_iter().map(|((operation, _), _)| operation).collect();
         for entry in self.in_flight.drain(..) {
@@ -426,13 +483,14 @@ fn encode_ping(out: &mut Outbox) {
 }
 
 /// A reply, as far as it had to be decoded.
-enum Answer {
+#[derive(Clone, Copy)]
+enum Answer<'a> {
     Numbers(reply::Numbers),
-    Frame(OwnedFrame),
+    Frame(&'a OwnedFrame),
 }
 
-impl Answer {
-    fn is_noscript(&self) -> bool {
+impl Answer<'_> {
+    fn is_noscript(self) -> bool {
         matches!(self, Answer::Frame(OwnedFrame::Error(text)) if text.starts_with("NOSCRIPT"))
     }
 }

@@ -7,6 +7,7 @@
 //!   them, `subscribe` hears of releases through other proxies.
 //! - [`watchdog`]: session locks, renewed for as long as somebody keeps them.
 //! - `holders`: what was granted here and is not given back.
+//! - `alarm`: the timer of an operation, which nearly never fires.
 //! - `operation`: one request to all nodes, and their votes as they come in.
 //! - `quorum`: what votes come to; validity. Pure arithmetic.
 //! - `scripts`: the Lua that nodes run.
@@ -19,6 +20,7 @@
 
 mod acquire;
 mod admission;
+mod alarm;
 mod backoff;
 mod connect;
 pub mod engine;
@@ -42,6 +44,7 @@ pub mod watchdog;
 
 pub use acquire::Acquire;
 pub(crate) use admission::MARKER;
+pub use alarm::Alarm;
 pub use engine::{Engine, Release, Renew};
 pub use fault::Fault;
 pub(crate) use inspect::{connection_info, faults_of};

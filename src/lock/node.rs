@@ -121,7 +121,7 @@ impl Node {
             self.metrics.errors_queue_full.increment(1);
             return operation.vote(self.index, Vote::Missing(Missing::Busy));
         }
-        if link.send(Job::Operation(operation.clone())).is_err() {
+        if !link.send(Job::Operation(operation.clone())) {
             self.clean_up_unsent(&mut state, operation);
             drop(state);
             operation.vote(self.index, Vote::Missing(Missing::Down));
@@ -220,7 +220,7 @@ impl Node {
             // that was stopped: they must not be carried out after the cleanup.
             let mut kill = Vec::new();
             encode::command(&mut kill, &[b"CLIENT", b"KILL", b"ID", id.to_string().as_bytes()]);
-            let _ = link.send(Job::Blind(kill));
+            link.send(Job::Blind(kill));
         }
         state.before = link.run_id.clone().zip(link.client_id);
         let now = Instant::now();
@@ -229,7 +229,7 @@ impl Node {
         for (release, until) in cleanup {
             if until.is_none_or(|until| until > now) {
                 releases += 1;
-                if link.send(Job::Operation(release.clone())).is_err() {
+                if !link.send(Job::Operation(release.clone())) {
                     state.cleanup.push_back((release, until));
                 }
             }

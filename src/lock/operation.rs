@@ -12,6 +12,7 @@ use super::{
     quorum::{Decision, Rule, Votes},
     scripts,
 };
+use crate::key::{Key, Token};
 
 /// What is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -91,11 +92,11 @@ pub(super) struct Operation {
     /// What is asked.
     pub(super) kind: Kind,
     /// The lock's key.
-    pub(super) key: Vec<u8>,
+    pub(super) key: Key,
     /// On whose behalf.
-    pub(super) token: Vec<u8>,
+    pub(super) token: Token,
     /// Who gives the lock, where it is handed over.
-    pub(super) from: Vec<u8>,
+    pub(super) from: Option<Token>,
     /// How long a grant that nobody knows of could last.
     pub(super) ttl: Duration,
     /// The command, encoded once for all nodes.
@@ -121,10 +122,11 @@ struct State {
 
 impl Operation {
     /// A request to `nodes` nodes.
+    #[inline]
     pub(super) fn new(
         kind: Kind,
-        key: &[u8],
-        token: &[u8],
+        key: Key,
+        token: Token,
         ttl: Duration,
         request: Vec<u8>,
         nodes: usize,
@@ -136,18 +138,18 @@ impl Operation {
             waiting: SmallVec::new(),
             listeners: 0,
         };
-        let (key, token) = (key.to_vec(), token.to_vec());
-        Operation { kind, key, token, from: Vec::new(), ttl, request, state: Mutex::new(state) }
+        Operation { kind, key, token, from: None, ttl, request, state: Mutex::new(state) }
     }
 
     /// The same, of a lock that `from` gives.
-    pub(super) fn given_by(self, from: &[u8]) -> Operation {
-        Operation { from: from.to_vec(), ..self }
+    pub(super) fn given_by(self, from: Token) -> Operation {
+        Operation { from: Some(from), ..self }
     }
 
     /// Takes in what node `node` said. Its first word counts.
     pub(super) fn vote(&self, node: usize, vote: Vote) {
         let mut state = self.lock();
+        let state = &mut *state;
         match state.votes.get_mut(node) {
             Some(slot @ Vote::Pending) => *slot = vote,
             _ => return,
@@ -159,12 +161,13 @@ impl Operation {
             Vote::Missing(_) => state.counted.missing += 1,
             Vote::Pending => return,
         }
-        let counted = state.counted;
-        while let Some(decided) =
-            state.waiting.iter().position(|(rule, _)| counted.decide(*rule) != Decision::Open)
-        {
-            let (_, waker) = state.waiting.swap_remove(decided);
-            waker.wake();
+        let mut at = 0;
+        while let Some((rule, _)) = state.waiting.get(at) {
+            if state.counted.decide(*rule) == Decision::Open {
+                at += 1;
+            } else {
+                state.waiting.swap_remove(at).1.wake();
+            }
         }
     }
 
@@ -226,15 +229,17 @@ impl Operation {
     pub(super) fn undo(&self, attempt: u64) -> Operation {
         let request = scripts::undo(&self.key, &self.token, attempt);
         let nodes = self.lock().votes.len();
-        Operation::new(Kind::Release, &self.key, &self.token, self.ttl, request, nodes)
+        let (key, token) = (self.key.clone(), self.token.clone());
+        Operation::new(Kind::Release, key, token, self.ttl, request, nodes)
     }
 
     /// What gives back a lock that was to be handed over. How long its giver may
     /// hold it is not known here.
     pub(super) fn giving_back(&self, who: &[u8]) -> Operation {
-        let request = scripts::release(&self.key, &self.from, who);
+        let from = self.from.as_ref().unwrap_or(&self.token).clone();
+        let request = scripts::release(&self.key, &from, who);
         let nodes = self.lock().votes.len();
-        Operation::new(Kind::Release, &self.key, &self.from, Duration::MAX, request, nodes)
+        Operation::new(Kind::Release, self.key.clone(), from, Duration::MAX, request, nodes)
     }
 
     /// Nothing panics while it holds the lock, and votes stay sound if something did.

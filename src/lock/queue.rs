@@ -21,6 +21,7 @@ use tokio_util::sync::CancellationToken;
 use super::{Acquire, NoQuorum, NotGranted, jitter::jittered, quorum::quorum};
 use crate::{
     config::LocksConfig,
+    key::Token,
     metrics::{LockMetrics, WakeUp},
 };
 
@@ -98,7 +99,7 @@ struct Queue {
 
 struct Seat {
     ticket: u64,
-    token: Vec<u8>,
+    token: Token,
     ttl: Duration,
     waker: Option<Waker>,
     /// The lock is being handed over to it.
@@ -122,7 +123,7 @@ pub(super) enum Next {
     /// Another proxy's clients.
     Others,
     /// The head of the queue.
-    HandTo { ticket: u64, token: Vec<u8>, ttl: Duration },
+    HandTo { ticket: u64, token: Token, ttl: Duration },
 }
 
 /// How a waiter leaves.
@@ -155,7 +156,7 @@ impl Queues {
     pub(super) fn join(
         &self,
         key: &[u8],
-        token: &[u8],
+        token: Token,
         ttl: Duration,
         ticket: u64,
     ) -> Result<(), NotGranted> {
@@ -171,7 +172,6 @@ impl Queues {
             queue.ask_at_once(None);
         }
         queue.empty_since = None;
-        let token = token.to_vec();
         queue.seats.push_back(Seat { ticket, token, ttl, waker: None, handed: None });
         self.count.store(queues.len(), Ordering::Relaxed);
         self.metrics.waiters.increment(1.0);

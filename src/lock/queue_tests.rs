@@ -19,7 +19,7 @@ fn queues() -> Queues {
 }
 
 fn join(queues: &Queues, ticket: u64) {
-    queues.join(b"k", format!("t{ticket}").as_bytes(), TTL, ticket).unwrap();
+    queues.join(b"k", Token::from(&format!("t{ticket}")), TTL, ticket).unwrap();
 }
 
 /// `ask` with the cause, `take`, or `wait`.
@@ -79,9 +79,9 @@ async fn a_queue_is_bounded_and_whoever_leaves_makes_room() {
     for ticket in 1..=3 {
         join(&queues, ticket);
     }
-    let full = queues.join(b"k", b"t4", TTL, 4);
+    let full = queues.join(b"k", Token::from("t4"), TTL, 4);
     assert_eq!(full, Err(NotGranted::QueueFull { limit: 3 }));
-    queues.join(b"other", b"t4", TTL, 4).unwrap();
+    queues.join(b"other", Token::from("t4"), TTL, 4).unwrap();
     queues.leave(b"k", 2, Left::Gone);
     join(&queues, 5);
     queues.leave(b"k", 9, Left::Gone);

@@ -83,48 +83,71 @@ pub(super) fn read(frame: &[u8]) -> Result<OwnedFrame, Garbage> {
 /// The numbers of a flat array of two or three of them, which is what our scripts
 /// answer, and its length. None where it is anything else or not yet whole: a
 /// decoder for all that Redis can say costs ten times as much.
+#[inline]
 pub(super) fn numbers(buf: &[u8]) -> Option<(Numbers, usize)> {
-    let (count, mut at) = match buf.get(..5)? {
-        b"*2\r\n:" => (2, 4),
-        b"*3\r\n:" => (3, 4),
+    let (three, rest) = match buf {
+        [b'*', b'2', b'\r', b'\n', rest @ ..] => (false, rest),
+        [b'*', b'3', b'\r', b'\n', rest @ ..] => (true, rest),
         _ => return None,
     };
-    let mut numbers = Numbers::default();
-    for number in &mut numbers[..count] {
-        at += short_integer(&buf[at..], number)?;
-    }
-    Some((numbers, at))
+    let (first, rest) = short_integer(rest)?;
+    let (second, rest) = short_integer(rest)?;
+    let (third, rest) = if three { short_integer(rest)? } else { (0, rest) };
+    Some(([first, second, third], buf.len() - rest.len()))
 }
 
 /// Digits that cannot overflow.
 const MOST: usize = 18;
 
-/// Reads a whole `:` line of at most that many. Gives its length.
-fn short_integer(buf: &[u8], number: &mut i64) -> Option<usize> {
-    let (negative, from) = match buf {
+/// Reads a whole `:` line of at most that many. Gives what is behind it.
+#[inline]
+fn short_integer(buf: &[u8]) -> Option<(i64, &[u8])> {
+    match buf {
         // Most are a yes, a no or a zero.
-        [b':', digit @ b'0'..=b'9', b'\r', b'\n', ..] => {
-            *number = i64::from(digit - b'0');
-            return Some(4);
+        [b':', digit @ b'0'..=b'9', b'\r', b'\n', rest @ ..] => {
+            Some((i64::from(digit - b'0'), rest))
         }
-        [b':', b'-', ..] => (true, 2),
-        [b':', ..] => (false, 1),
-        _ => return None,
-    };
-    let (mut value, mut length) = (0, 0);
-    for byte in buf[from..].iter().take(MOST + 1) {
-        match byte {
-            b'0'..=b'9' => value = 10 * value + i64::from(byte - b'0'),
-            _ => break,
+        [b':', b'-', rest @ ..] => digits(rest).map(|(value, rest)| (-value, rest)),
+        [b':', rest @ ..] => digits(rest),
+        _ => None,
+    }
+}
+
+/// Reads digits and the line's end. Gives what is behind it.
+fn digits(buf: &[u8]) -> Option<(i64, &[u8])> {
+    let (mut value, mut rest) = (0, buf);
+    // A fence has sixteen.
+    while let Some((first, behind)) = rest.split_first_chunk()
+        && let Some(eight) = eight_digits(*first)
+    {
+        if buf.len() - rest.len() > MOST - 8 {
+            return None;
         }
-        length += 1;
+        (value, rest) = (100_000_000 * value + eight, behind);
     }
-    let end = from + length;
-    if !(1..=MOST).contains(&length) || !buf[end..].starts_with(b"\r\n") {
-        return None;
+    while let [digit @ b'0'..=b'9', behind @ ..] = rest {
+        if buf.len() - rest.len() == MOST {
+            return None;
+        }
+        (value, rest) = (10 * value + i64::from(digit - b'0'), behind);
     }
-    *number = if negative { -value } else { value };
-    Some(end + 2)
+    let behind = rest.strip_prefix(b"\r\n")?;
+    (rest.len() < buf.len()).then_some((value, behind))
+}
+
+/// The number that these eight bytes write, if they are all digits. All of them are
+/// looked at in one word: first pairs of digits are joined, then pairs of pairs.
+fn eight_digits(text: [u8; 8]) -> Option<i64> {
+    const EACH: u64 = 0x0101_0101_0101_0101;
+    let word = u64::from_le_bytes(text);
+    let high = 0xf0 * EACH;
+    // Of a digit both halves are 3; of the six signs behind 9 the sum's is 4.
+    let digits = word & high == 0x30 * EACH && (word.wrapping_add(6 * EACH)) & high == 0x30 * EACH;
+    let ones = word & (0x0f * EACH);
+    let tens = (10 * ones + (ones >> 8)) & 0x00ff_00ff_00ff_00ff;
+    let hundreds = (100 * tens + (tens >> 16)) & 0x0000_ffff_0000_ffff;
+    let all = (10_000 * hundreds + (hundreds >> 32)) & 0xffff_ffff;
+    digits.then_some(all as i64)
 }
 
 /// What a script answers: `{1, n}` or `{0, n}`, a hand-over also `{2, n}`, and
@@ -234,6 +257,24 @@ mod tests {
             ":1\r\n",
         ] {
             assert_eq!(numbers(other.as_bytes()), None, "{other:?}");
+        }
+    }
+
+    #[test]
+    fn numbers_of_any_length_are_read() {
+        for length in 1..=MOST as u32 {
+            let (least, most) = (10_i64.pow(length - 1), 10_i64.pow(length) - 1);
+            for number in [least, most, (least + most) / 7 * 5, -most] {
+                let reply = format!("*2\r\n:{number}\r\n:7\r\n");
+                assert_eq!(numbers(reply.as_bytes()), Some(([number, 7, 0], reply.len())));
+                for at in 5..reply.len() - 7 {
+                    for other in [b'/', b':', b'?', 0, 0xb0, 0xff] {
+                        let mut reply = reply.clone().into_bytes();
+                        reply[at] = other;
+                        assert_eq!(numbers(&reply), None, "{number} with {other} at {at}");
+                    }
+                }
+            }
         }
     }
 

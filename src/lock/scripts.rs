@@ -58,7 +58,7 @@ static PROLONG: LazyLock<Script> =
 static HAND_OVER: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/hand_over.lua"), 2, 6));
 static RAISE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/raise.lua"), 1, 2));
+    LazyLock::new(|| Script::new(include_str!("scripts/raise.lua"), 2, 3));
 
 /// How many commands [`load`] appends.
 pub(super) const LOADS: usize = 7;
@@ -164,9 +164,11 @@ pub(super) fn prolong(locks: &[(&[u8], &[u8], Duration)]) -> Vec<u8> {
     out
 }
 
-pub(super) fn raise(key: &[u8], fence: u64, fence_ttl: Duration) -> Vec<u8> {
-    let mut out = RAISE.call(FENCE_PREFIX.len() + key.len() + 80);
+pub(super) fn raise(key: &[u8], token: &[u8], fence: u64, fence_ttl: Duration) -> Vec<u8> {
+    let mut out = RAISE.call(FENCE_PREFIX.len() + 2 * key.len() + token.len() + 100);
+    encode::bulk(&mut out, key);
     encode::bulk_of_two(&mut out, FENCE_PREFIX, key);
+    encode::bulk(&mut out, token);
     encode::bulk_number(&mut out, fence);
     encode::bulk_number(&mut out, millis(fence_ttl));
     out

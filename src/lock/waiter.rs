@@ -17,7 +17,10 @@ use super::{
     Acquire, Engine, Grant, NotGranted,
     queue::{Left, Turn},
 };
-use crate::metrics::WakeUp;
+use crate::{
+    key::{Key, Token},
+    metrics::WakeUp,
+};
 
 /// Tells waiters apart.
 static TICKETS: AtomicU64 = AtomicU64::new(0);
@@ -29,8 +32,8 @@ static TICKETS: AtomicU64 = AtomicU64::new(0);
 /// longer than a LOCK that does not wait.
 pub struct Waiter {
     engine: Arc<Engine>,
-    key: Vec<u8>,
-    token: Vec<u8>,
+    key: Key,
+    token: Token,
     ttl: Duration,
     ticket: u64,
     /// It has a place in the queue.
@@ -46,19 +49,22 @@ pub struct Waiter {
 impl Waiter {
     pub(super) fn new(
         engine: &Arc<Engine>,
-        key: &[u8],
-        token: &[u8],
+        key: Key,
+        token: Token,
         ttl: Duration,
         wait: Duration,
     ) -> Waiter {
         let since = Instant::now();
         let deadline = since + wait;
         // Who has it already must not wait for itself.
-        let asking = engine.holders.has(key, token).then(|| engine.acquire(key, token, ttl));
+        let asking = engine
+            .holders
+            .has(&key, &token)
+            .then(|| engine.acquire(key.clone(), token.clone(), ttl));
         Waiter {
             engine: engine.clone(),
-            key: key.to_vec(),
-            token: token.to_vec(),
+            key,
+            token,
             ttl,
             ticket: TICKETS.fetch_add(1, Ordering::Relaxed),
             seated: false,
@@ -115,7 +121,8 @@ impl Future for Waiter {
                 }
             }
             if !self.seated {
-                self.engine.queues.join(&self.key, &self.token, self.ttl, self.ticket)?;
+                let token = self.token.clone();
+                self.engine.queues.join(&self.key, token, self.ttl, self.ticket)?;
                 self.seated = true;
             }
             let until = match self.engine.queues.turn(&self.key, self.ticket, cx.waker()) {
@@ -129,7 +136,8 @@ impl Future for Waiter {
                     if let Some(reason) = reason {
                         self.engine.metrics.woken(reason);
                     }
-                    self.asking = Some(self.engine.acquire(&self.key, &self.token, self.ttl));
+                    let (key, token) = (self.key.clone(), self.token.clone());
+                    self.asking = Some(self.engine.acquire(key, token, self.ttl));
                     continue;
                 }
                 Turn::Ask(_) => None,

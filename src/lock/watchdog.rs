@@ -30,6 +30,7 @@ use super::{
 };
 use crate::{
     config::LocksConfig,
+    key::{Key, Token},
     metrics::{LockMetrics, LostReason, Renewal},
 };
 
@@ -43,8 +44,8 @@ const TOGETHER_SHARE: u32 = 30;
 /// A session lock that is watched over.
 pub(super) struct Watch {
     id: u64,
-    key: Vec<u8>,
-    token: Vec<u8>,
+    key: Key,
+    token: Token,
     /// `locks.max_hold` after its grant.
     hold_until: Option<Instant>,
     stage: AtomicU8,
@@ -100,13 +101,13 @@ impl Drop for Keep {
         self.engine.watchdog.pause(&self.watch);
         self.engine.metrics.session_locks.decrement(1.0);
         if self.watch.stage.swap(ENDED, Ordering::AcqRel) != ENDED {
-            drop(self.engine.release(&self.watch.key, &self.watch.token));
+            drop(self.engine.release(self.watch.key.clone(), self.watch.token.clone()));
         }
     }
 }
 
 /// A lock that was lost: key (with the prefix) and token.
-pub type Lost = (Vec<u8>, Vec<u8>);
+pub type Lost = (Key, Token);
 
 /// What one connection is to be told of.
 #[derive(Debug)]
@@ -248,8 +249,8 @@ impl Engine {
     /// renewing it until the [`Keep`] is dropped. `losses` is told if it is lost.
     pub fn keep(
         self: &Arc<Self>,
-        key: &[u8],
-        token: &[u8],
+        key: &Key,
+        token: &Token,
         ttl: Duration,
         validity: Duration,
         losses: &Arc<Losses>,
@@ -257,8 +258,8 @@ impl Engine {
         let now = Instant::now();
         let watch = Arc::new(Watch {
             id: self.watchdog.next_id.fetch_add(1, Ordering::Relaxed),
-            key: key.to_vec(),
-            token: token.to_vec(),
+            key: key.clone(),
+            token: token.clone(),
             hold_until: self.watchdog.max_hold.map(|hold| now + hold),
             stage: AtomicU8::new(KEPT),
             times: Mutex::new(Times { ttl, valid_until: now + validity, due: None }),
@@ -277,7 +278,7 @@ impl Engine {
             self.watchdog.metrics.lost(reason);
             // Before anybody is told: who locks again at once, by the same token,
             // must not be met by this.
-            drop(self.release(&watch.key, &watch.token));
+            drop(self.release(watch.key.clone(), watch.token.clone()));
             watch.losses.add((watch.key.clone(), watch.token.clone()));
         }
     }
@@ -287,12 +288,11 @@ impl Engine {
         let since = Instant::now();
         let ttls: Vec<Duration> = watches.iter().map(|watch| watch.times().ttl).collect();
         let locks = watches.iter().zip(&ttls);
-        let locks: Vec<(&[u8], &[u8], Duration)> = locks
-            .map(|(watch, ttl)| (watch.key.as_slice(), watch.token.as_slice(), *ttl))
-            .collect();
+        let locks: Vec<(&[u8], &[u8], Duration)> =
+            locks.map(|(watch, ttl)| (&*watch.key, &*watch.token, *ttl)).collect();
         let least = ttls.iter().min().copied().unwrap_or_default();
         let request = scripts::prolong(&locks);
-        let mut asking = self.ask(Kind::RenewMany, Rule::All, b"", b"", least, request);
+        let mut asking = self.ask(Kind::RenewMany, Rule::All, "".into(), "".into(), least, request);
         std::future::poll_fn(|cx| asking.poll_decision(cx).map(drop)).await;
         let votes = asking.operation.votes();
         for (place, (watch, ttl)) in watches.iter().zip(ttls).enumerate() {

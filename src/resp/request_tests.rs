@@ -219,12 +219,13 @@ fn split_takes_a_whole_command_apart_at_no_split_too_early() {
     for cut in 0..length {
         assert_eq!(split(&input[..cut], 8, 100), Split::Incomplete, "cut at {cut}");
     }
-    let words = vec![b"LOCK".to_vec(), b"a\r\n".to_vec(), Vec::new()];
+    let copied = |words: &[&'static [u8]]| words.iter().map(|word| Cow::Borrowed(*word)).collect();
+    let words = copied(&[b"LOCK", b"a\r\n", b""]);
     assert_eq!(split(input, 8, 100), Split::Whole { words, length });
     assert_eq!(split(input, 2, 100), Split::TooLong);
     assert_eq!(split(input, 8, 20), Split::TooLong);
     assert_eq!(split(b"*2\r\n$4\r\nLOCK\r\n$9223372036854775807\r\n", 8, 100), Split::TooLong);
-    let words = vec![b"lock".to_vec(), b"a b".to_vec()];
+    let words = copied(&[b"lock", b"a b"]);
     assert_eq!(split(b"lock 'a b'\r\nx", 8, 100), Split::Whole { words, length: 12 });
 }
 
@@ -253,7 +254,8 @@ proptest! {
             let (frame, used) = decode(&input[at..]).unwrap().unwrap();
             let expected = words.iter().cloned().map(OwnedFrame::BulkString).collect();
             prop_assert_eq!(frame, OwnedFrame::Array(expected));
-            let whole = Split::Whole { words: words.clone(), length: used };
+            let same = words.iter().map(|word| Cow::Borrowed(word.as_slice())).collect();
+            let whole = Split::Whole { words: same, length: used };
             prop_assert_eq!(split(&input[at..], 8, 1000), whole);
             at += used;
         }

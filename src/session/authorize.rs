@@ -4,12 +4,12 @@
 //! connection: Redis looks at who asks before it refuses the contradicting
 //! options, so that the probe tells and changes nothing.
 
-use std::{
-    collections::HashMap,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
-use crate::resp::encode;
+use crate::{
+    key::{Key, KeyMap},
+    resp::encode,
+};
 
 /// Keys remembered on one connection; more make it forget all and ask again.
 const MAX_KEYS: usize = 64;
@@ -27,7 +27,7 @@ pub enum Permission {
 #[derive(Debug)]
 pub struct Permissions {
     /// Until when each key's permission holds.
-    granted: HashMap<Vec<u8>, Instant>,
+    granted: KeyMap<Instant>,
     /// How long one is believed: a change of the ACL is seen after that.
     lifetime: Duration,
 }
@@ -35,25 +35,25 @@ pub struct Permissions {
 impl Permissions {
     /// None yet.
     pub fn new(lifetime: Duration) -> Permissions {
-        Permissions { granted: HashMap::new(), lifetime }
+        Permissions { granted: KeyMap::default(), lifetime }
     }
 
     /// Whether a recent probe for this key was answered well.
-    pub fn remembered(&self, key: &[u8], now: Instant) -> bool {
+    pub fn remembered(&self, key: &Key, now: Instant) -> bool {
         self.granted.get(key).is_some_and(|until| now < *until)
     }
 
     /// Notes that the client may lock this key.
-    pub fn remember(&mut self, key: &[u8], now: Instant) {
+    pub fn remember(&mut self, key: &Key, now: Instant) {
         if self.granted.len() >= MAX_KEYS {
             self.granted.clear();
         }
-        self.granted.insert(key.to_vec(), now + self.lifetime);
+        self.granted.insert(key.clone(), now + self.lifetime);
     }
 
     /// The client may have become somebody else.
     pub fn forget(&mut self) {
-        self.granted = HashMap::new();
+        self.granted = KeyMap::default();
     }
 }
 
@@ -106,15 +106,16 @@ mod tests {
     #[test]
     fn a_permission_is_forgotten_in_time_and_when_there_are_many() {
         let (mut permissions, now) = (Permissions::new(Duration::from_secs(3)), Instant::now());
-        permissions.remember(b"a", now);
-        assert!(permissions.remembered(b"a", now + Duration::from_millis(2999)));
-        assert!(!permissions.remembered(b"a", now + Duration::from_secs(3)));
-        assert!(!permissions.remembered(b"b", now));
+        let (a, b) = (Key::from("a"), Key::from("b"));
+        permissions.remember(&a, now);
+        assert!(permissions.remembered(&a, now + Duration::from_millis(2999)));
+        assert!(!permissions.remembered(&a, now + Duration::from_secs(3)));
+        assert!(!permissions.remembered(&b, now));
         for key in 0..MAX_KEYS {
-            permissions.remember(key.to_string().as_bytes(), now);
+            permissions.remember(&Key::from(&key.to_string()), now);
         }
         assert!(permissions.granted.len() <= MAX_KEYS);
         permissions.forget();
-        assert!(!permissions.remembered(b"5", now));
+        assert!(!permissions.remembered(&Key::from("5"), now));
     }
 }

@@ -13,7 +13,7 @@
 //! ```
 
 use std::{
-    pin::Pin,
+    borrow::Cow,
     task::{Context, Poll},
     time::Instant,
 };
@@ -26,7 +26,12 @@ use super::{
     requests::{Pass, READ_AHEAD},
 };
 use crate::{
-    command::{self, BadRequest, operator},
+    command::{
+        self, BadRequest, Request,
+        operator::{self, Inquiry},
+    },
+    config::LocksConfig,
+    key::Key,
     metrics::{CloseReason, Operation, Outcome},
     resp::{
         encode,
@@ -58,8 +63,8 @@ enum What {
     /// One of ours.
     Own {
         own: Own,
-        /// Its words behind the name, or why they were not kept.
-        words: Result<Vec<Vec<u8>>, BadRequest>,
+        /// What its words say, or what is wrong with it whoever asks.
+        asked: Result<Asked, BadRequest>,
         /// How many bytes of what is held are its own.
         length: usize,
         /// Replies are off or skipped: it runs, but says nothing.
@@ -67,40 +72,65 @@ enum What {
     },
 }
 
+/// What a command of ours asks for. That its options are wrong is told only to
+/// who may ask.
 #[derive(Debug)]
+enum Asked {
+    /// LOCK, UNLOCK or RENEW.
+    Lock { key: Key, request: Result<Request, BadRequest> },
+    /// LOCKGATE, or COMMAND about commands of ours.
+    Inquiry(Result<Inquiry, BadRequest>),
+}
+
+#[derive(Debug)]
+#[allow(clippy::large_enum_variant, reason = "it is in a box")]
 enum Phase {
     /// Waits for earlier replies.
     Drain,
     /// Waits for the replies to so many commands of the proxy's own; the last one tells.
     Probe { missing: usize },
     /// The nodes are being asked.
-    Run(Pin<Box<Running>>),
+    Run(Running),
     /// Done; this is to be written between two frames.
     Answer(Vec<u8>),
 }
 
 impl Barrier {
     /// An ordinary command that only waits.
-    pub fn pass(name: Name) -> Barrier {
+    pub fn pass(name: Name) -> Box<Barrier> {
         match name {
             Name::ClientReply(mode) => Barrier::new(What::ClientReply(mode)),
             _ => Barrier::new(What::Pass),
         }
     }
 
-    /// A command of ours, its words with the name, in `length` bytes.
-    pub fn own(own: Own, mut words: Vec<Vec<u8>>, length: usize) -> Barrier {
-        words.remove(0);
-        Barrier::new(What::Own { own, words: Ok(words), length, silent: false })
+    /// A command of ours, with the words behind its name, in `length` bytes.
+    pub fn own(
+        own: Own,
+        words: &[Cow<'_, [u8]>],
+        length: usize,
+        locks: &LocksConfig,
+    ) -> Box<Barrier> {
+        let asked = command::check_arity(own, words.len() + 1).map(|()| match own {
+            Own::Lockgate => Asked::Inquiry(operator::lockgate(words)),
+            // One about commands of Redis too has been forwarded.
+            Own::Command => Asked::Inquiry(operator::command(words).ok_or(BadRequest::Syntax)),
+            Own::Lock | Own::Unlock | Own::Renew => {
+                let key = command::full_key(&words[0], locks);
+                let request = command::parse(own, &key, words, locks);
+                Asked::Lock { key, request }
+            }
+        });
+        Barrier::new(What::Own { own, asked, length, silent: false })
     }
 
     /// A command of ours whose bytes were dropped.
-    pub fn refused(own: Own, error: BadRequest) -> Barrier {
-        Barrier::new(What::Own { own, words: Err(error), length: 0, silent: false })
+    pub fn refused(own: Own, error: BadRequest) -> Box<Barrier> {
+        Barrier::new(What::Own { own, asked: Err(error), length: 0, silent: false })
     }
 
     /// The answer to a command dropped in favour of the news.
-    pub fn lost() -> Barrier {
+    pub fn lost() -> Box<Barrier> {
         Barrier::new(What::Lost)
     }
 
@@ -114,8 +144,9 @@ impl Barrier {
         matches!(self.what, What::Own { own: Own::Lock, .. })
     }
 
-    fn new(what: What) -> Barrier {
-        Barrier { what, phase: Phase::Drain, since: Instant::now(), waited: false }
+    fn new(what: What) -> Box<Barrier> {
+        let since = Instant::now();
+        Box::new(Barrier { what, phase: Phase::Drain, since, waited: false })
     }
 }
 
@@ -131,7 +162,7 @@ fn operation(own: Own) -> Option<Operation> {
 
 impl Session {
     /// Starts the wait for all replies owed so far.
-    pub(super) fn wait(&mut self, mut barrier: Barrier) {
+    pub(super) fn wait(&mut self, mut barrier: Box<Barrier>) {
         let metrics = &self.shared.metrics;
         if let What::Own { own, .. } = barrier.what {
             match own {
@@ -152,9 +183,12 @@ impl Session {
     /// Whether replies must be read for the barrier to get on, even if the
     /// client does not take them.
     pub(super) fn barrier_needs_replies(&self) -> bool {
-        self.barrier
-            .as_ref()
-            .is_some_and(|barrier| matches!(barrier.phase, Phase::Drain | Phase::Probe { .. }))
+        self.barrier.as_ref().is_some_and(|barrier| match barrier.phase {
+            // Else it begins before anything more has to be read.
+            Phase::Drain => !self.owed.is_empty(),
+            Phase::Probe { .. } => true,
+            Phase::Run(_) | Phase::Answer(_) => false,
+        })
     }
 
     /// Whether an answer is on its way that needs nothing of the data node any more.
@@ -169,36 +203,38 @@ impl Session {
     /// Moves the barrier as far as it goes.
     pub(super) fn poll_barrier(&mut self, cx: &mut Context<'_>) -> Step {
         let mut moved = false;
-        while let Some(mut barrier) = self.barrier.take() {
-            match &mut barrier.phase {
-                Phase::Drain if self.owed.is_empty() => self.begin(barrier),
-                Phase::Run(running) => match running.as_mut().poll_answer(cx) {
-                    Poll::Ready(finished) => {
-                        let answer = self.finish_running(finished, cx.waker());
-                        self.answer(barrier, answer);
-                    }
-                    Poll::Pending => {
-                        self.barrier = Some(barrier);
-                        return Ok(moved);
-                    }
+        while let Some(barrier) = &mut self.barrier {
+            let told = match &mut barrier.phase {
+                Phase::Drain if self.owed.is_empty() => None,
+                Phase::Run(running) => match running.poll_answer(cx) {
+                    Poll::Ready(told) => Some(told),
+                    Poll::Pending => return Ok(moved),
                 },
                 Phase::Answer(answer) if self.replies.between_frames() => {
-                    let sent = self.to_client.send(&mut self.client, cx, answer);
-                    sent.map_err(|_| CloseReason::Client)?;
-                    self.end_barrier(&barrier);
+                    if self.to_client.send(&mut self.client, cx, answer).is_err() {
+                        self.barrier = None;
+                        return Err(CloseReason::Client);
+                    }
+                    None
                 }
-                Phase::Drain | Phase::Probe { .. } | Phase::Answer(_) => {
-                    self.barrier = Some(barrier);
-                    return Ok(moved);
-                }
-            }
+                Phase::Drain | Phase::Probe { .. } | Phase::Answer(_) => return Ok(moved),
+            };
             moved = true;
+            let Some(mut barrier) = self.barrier.take() else { continue };
+            match (&mut barrier.phase, told) {
+                (Phase::Run(running), Some(told)) => {
+                    let answer = self.finish_running(running, told, cx.waker());
+                    self.answer(barrier, answer);
+                }
+                (Phase::Answer(_), _) => self.end_barrier(&barrier),
+                _ => self.begin(barrier),
+            }
         }
         Ok(moved)
     }
 
     /// All earlier replies are in, so the state of the connection is known.
-    fn begin(&mut self, barrier: Barrier) {
+    fn begin(&mut self, barrier: Box<Barrier>) {
         let refused_here = self.state.multi
             || self.blind_multi
             || self.state.monitor
@@ -237,7 +273,7 @@ impl Session {
     }
 
     /// A transaction must not go on without the command that was dropped.
-    fn begin_lost(&mut self, mut barrier: Barrier) {
+    fn begin_lost(&mut self, mut barrier: Box<Barrier>) {
         if self.state.multi || self.blind_multi {
             self.ask(|out| encode::command(out, &[b"LOCK"]));
             barrier.phase = Phase::Probe { missing: 1 };
@@ -247,7 +283,7 @@ impl Session {
         }
     }
 
-    fn answer_lost(&mut self, barrier: Barrier) {
+    fn answer_lost(&mut self, barrier: Box<Barrier>) {
         let mut answer = Vec::new();
         let lost = self.lost.take().unwrap_or_default();
         encode::error(&mut answer, &lost);
@@ -260,7 +296,12 @@ impl Session {
         self.rescan = true;
     }
 
-    fn begin_client_reply(&mut self, mode: ReplyMode, refused_here: bool, mut barrier: Barrier) {
+    fn begin_client_reply(
+        &mut self,
+        mode: ReplyMode,
+        refused_here: bool,
+        mut barrier: Box<Barrier>,
+    ) {
         match (self.reply_mode, mode) {
             // Answered, with OK, an error or QUEUED.
             (ReplyMode::On, ReplyMode::On) => self.pass_held(Pass::Counted),
@@ -292,26 +333,19 @@ impl Session {
         let _ = self.owed.push(Entry::Ours);
     }
 
-    fn begin_own(&mut self, mut barrier: Barrier) {
-        let What::Own { own, words, length, silent } = &mut barrier.what else { return };
+    fn begin_own(&mut self, mut barrier: Box<Barrier>) {
+        let What::Own { own, asked, length, silent } = &mut barrier.what else { return };
         *silent = self.reply_mode != ReplyMode::On;
-        let checked = match words {
-            Ok(words) => command::check_arity(*own, words.len() + 1),
-            Err(error) => Err(error.clone()),
-        };
         if self.reply_mode == ReplyMode::Skip {
             // Uses the flag up, as any command would.
             let bytes = self.held[..*length].to_vec();
             self.to_upstream.push(if bytes.is_empty() { b"LOCK\r\n" } else { &bytes });
             self.reply_mode = ReplyMode::On;
         }
-        let key = match (checked, words) {
-            (Ok(()), Ok(_)) if matches!(own, Own::Lockgate | Own::Command) => None,
-            (Ok(()), Ok(words)) => Some(command::full_key(&words[0], &self.shared.locks)),
-            (Err(error), _) => {
-                return self.answer_error(barrier, &error.to_string(), Outcome::BadRequest);
-            }
-            (Ok(()), Err(error)) => {
+        let key = match asked {
+            Ok(Asked::Lock { key, .. }) => Some(&*key),
+            Ok(Asked::Inquiry(_)) => None,
+            Err(error) => {
                 let error = error.to_string();
                 return self.answer_error(barrier, &error, Outcome::BadRequest);
             }
@@ -319,12 +353,11 @@ impl Session {
         // A flag for the next command only must be used up; a silent one must
         // learn that earlier commands are done.
         let ask = *silent || std::mem::take(&mut self.next_only);
-        let remembered = key.as_ref().is_some_and(|key| {
-            let now = Instant::now();
-            self.permissions.remembered(key, now)
-        });
+        // Read once for all that begins with it.
+        let now = if barrier.waited { Instant::now() } else { barrier.since };
+        let remembered = key.is_some_and(|key| self.permissions.remembered(key, now));
         if !ask && remembered {
-            return self.ask_nodes(barrier);
+            return self.carry_out(barrier, now);
         }
         let is_about_commands = *own == Own::Command;
         let mut missing = 1;
@@ -332,7 +365,7 @@ impl Session {
             self.ask(|out| encode::command(out, &[b"CLIENT", b"REPLY", b"ON"]));
             missing = 2;
         }
-        self.ask(|out| match &key {
+        self.ask(|out| match key {
             Some(key) => authorize::probe(out, key),
             None if is_about_commands => encode::command(out, &[b"COMMAND", b"COUNT"]),
             None => authorize::probe_operator(out),
@@ -357,7 +390,7 @@ impl Session {
             }
             What::ClientReply(_) | What::Pass => self.pass_held(Pass::Counted),
             What::Lost => self.answer_lost(barrier),
-            What::Own { own, words, .. } => {
+            What::Own { asked, .. } => {
                 if self.reply_mode == ReplyMode::Off {
                     let mut off = Vec::new();
                     encode::command(&mut off, &[b"CLIENT", b"REPLY", b"OFF"]);
@@ -367,60 +400,44 @@ impl Session {
                     Permission::Refused(error) => {
                         self.answer_error(barrier, &error, Outcome::Denied);
                     }
-                    Permission::Granted if matches!(own, Own::Lockgate | Own::Command) => {
-                        self.answer_inquiry(barrier);
-                    }
                     Permission::Granted => {
-                        if let Ok([key, ..]) = words.as_deref() {
-                            let key = command::full_key(key, &self.shared.locks);
-                            self.permissions.remember(&key, Instant::now());
+                        let now = Instant::now();
+                        if let Ok(Asked::Lock { key, .. }) = asked {
+                            self.permissions.remember(key, now);
                         }
-                        self.ask_nodes(barrier);
+                        self.carry_out(barrier, now);
                     }
                 }
             }
         }
     }
 
-    /// The client may: reads the words and asks the nodes.
-    fn ask_nodes(&mut self, mut barrier: Barrier) {
-        let What::Own { own, words, .. } = &barrier.what else { return };
-        let words = words.as_deref().unwrap_or_default();
-        let parsed = command::parse(*own, words, &self.shared.locks);
-        match parsed.and_then(|request| self.start_running(request)) {
-            Ok(running) => {
-                barrier.phase = Phase::Run(Box::pin(running));
-                self.barrier = Some(barrier);
+    /// The client may: asks the nodes, or tells what it wants to know.
+    fn carry_out(&mut self, mut barrier: Box<Barrier>, now: Instant) {
+        let What::Own { asked: Ok(asked), .. } = &barrier.what else { return };
+        let error = match asked {
+            Asked::Inquiry(Ok(inquiry)) => {
+                let answer = self.tell(inquiry);
+                return self.answer(barrier, answer);
             }
-            Err(error) => {
-                let error = error.to_string();
-                self.answer_error(barrier, &error, Outcome::BadRequest);
+            Asked::Lock { key, request: Ok(request) } => {
+                match self.start_running(key, request, now) {
+                    Ok(running) => {
+                        barrier.phase = Phase::Run(running);
+                        self.barrier = Some(barrier);
+                        return;
+                    }
+                    Err(error) => error.to_string(),
+                }
             }
-        }
-    }
-
-    /// The client may know: LOCKGATE, or COMMAND about commands of ours.
-    fn answer_inquiry(&mut self, barrier: Barrier) {
-        let What::Own { own, words, .. } = &barrier.what else { return };
-        let words = words.as_deref().unwrap_or_default();
-        let inquiry = match own {
-            Own::Lockgate => operator::lockgate(words),
-            // One about commands of Redis too has been forwarded.
-            _ => operator::command(words).ok_or(BadRequest::Syntax),
+            Asked::Inquiry(Err(error)) | Asked::Lock { request: Err(error), .. } => {
+                error.to_string()
+            }
         };
-        match inquiry {
-            Ok(inquiry) => {
-                let answer = self.tell(&inquiry);
-                self.answer(barrier, answer);
-            }
-            Err(error) => {
-                let error = error.to_string();
-                self.answer_error(barrier, &error, Outcome::BadRequest);
-            }
-        }
+        self.answer_error(barrier, &error, Outcome::BadRequest);
     }
 
-    fn answer_error(&mut self, barrier: Barrier, error: &str, outcome: Outcome) {
+    fn answer_error(&mut self, barrier: Box<Barrier>, error: &str, outcome: Outcome) {
         if let What::Own { own, .. } = barrier.what
             && let Some(operation) = operation(own)
         {
@@ -433,7 +450,7 @@ impl Session {
 
     /// Answers at the next boundary between frames, or not at all where
     /// replies are off.
-    fn answer(&mut self, mut barrier: Barrier, answer: Vec<u8>) {
+    fn answer(&mut self, mut barrier: Box<Barrier>, answer: Vec<u8>) {
         if matches!(barrier.what, What::Own { silent: true, .. }) {
             self.end_barrier(&barrier);
         } else {
@@ -458,10 +475,12 @@ impl Session {
     /// Gives the barrier up. A LOCK under way is released on every node when
     /// its future is dropped.
     pub(super) fn abort_barrier(&mut self) {
-        if let Some(Barrier { what: What::Own { own, .. }, since, .. }) = self.barrier.take()
+        if let Some(barrier) = self.barrier.take()
+            && let What::Own { own, .. } = barrier.what
             && let Some(operation) = operation(own)
         {
-            self.shared.metrics.lock_request(operation, Outcome::Aborted, since.elapsed());
+            let took = barrier.since.elapsed();
+            self.shared.metrics.lock_request(operation, Outcome::Aborted, took);
         }
     }
 }

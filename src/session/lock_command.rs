@@ -1,7 +1,6 @@
 //! LOCK, UNLOCK and RENEW on the engine, and what the client is told.
 
 use std::{
-    collections::HashMap,
     fmt,
     future::Future,
     pin::Pin,
@@ -13,7 +12,8 @@ use std::{
 use super::Session;
 use crate::{
     command::{BadRequest, Request},
-    lock::{Acquire, Grant, Keep, Losses, NoQuorum, NotGranted, Release, Renew, Waiter},
+    key::{Key, KeyMap, Token},
+    lock::{Acquire, Alarm, Grant, Keep, Losses, NoQuorum, NotGranted, Release, Renew, Waiter},
     metrics::{Operation, Outcome},
     resp::encode,
 };
@@ -25,7 +25,7 @@ const MAX_TOKENS: usize = 10_000;
 /// A token that this connection was granted, for UNLOCK and RENEW without one.
 #[derive(Debug)]
 struct Held {
-    token: Vec<u8>,
+    token: Token,
     ttl: Duration,
     until: Instant,
     /// A session lock: it is released when this goes.
@@ -35,18 +35,18 @@ struct Held {
 /// The tokens that this connection was granted, by key.
 #[derive(Debug, Default)]
 pub struct Tokens {
-    held: HashMap<Vec<u8>, Held>,
+    held: KeyMap<Held>,
 }
 
 impl Tokens {
-    fn insert(&mut self, key: Vec<u8>, held: Held, now: Instant) {
+    fn insert(&mut self, key: Key, held: Held, now: Instant) {
         if self.has_room(&key, now) {
             self.held.insert(key, held);
         }
     }
 
     /// Whether one more can be remembered, or this one anew.
-    fn has_room(&mut self, key: &[u8], now: Instant) -> bool {
+    fn has_room(&mut self, key: &Key, now: Instant) -> bool {
         if self.held.len() >= MAX_TOKENS && !self.held.contains_key(key) {
             self.held.retain(|_, held| held.keep.is_some() || held.until > now);
         }
@@ -54,8 +54,8 @@ impl Tokens {
     }
 
     /// Forgets the token of `key` if it is this one.
-    pub(super) fn remove(&mut self, key: &[u8], token: &[u8]) {
-        if self.held.get(key).is_some_and(|held| held.token == token) {
+    pub(super) fn remove(&mut self, key: &Key, token: &Token) {
+        if self.held.get(key).is_some_and(|held| held.token == *token) {
             self.held.remove(key);
         }
     }
@@ -63,14 +63,13 @@ impl Tokens {
 
 /// A request on its way through the nodes.
 pub struct Running {
-    key: Vec<u8>,
-    token: Vec<u8>,
+    key: Key,
+    token: Token,
     ttl: Duration,
     /// LOCK without a TTL.
     is_session_lock: bool,
     since: Instant,
-    /// None: the connection holds no token for that key, so there is nobody to ask.
-    asking: Option<Asking>,
+    asking: Asking,
     operation: Operation,
 }
 
@@ -79,24 +78,20 @@ enum Asking {
     Wait(Box<Waiter>),
     Unlock(Release),
     Renew(Renew),
+    /// The connection holds no token for that key, so there is nobody to ask.
+    Nobody,
 }
 
-enum Told {
+/// What the nodes said.
+pub enum Told {
+    /// To a LOCK.
     Lock(Result<Grant, NotGranted>),
+    /// To an UNLOCK.
     Unlock(Result<bool, NoQuorum>),
+    /// To a RENEW.
     Renew(Result<Option<Duration>, NoQuorum>),
+    /// They were not asked.
     Nothing,
-}
-
-/// A request and what the nodes said.
-pub struct Finished {
-    key: Vec<u8>,
-    token: Vec<u8>,
-    ttl: Duration,
-    is_session_lock: bool,
-    since: Instant,
-    operation: Operation,
-    told: Told,
 }
 
 impl fmt::Debug for Running {
@@ -105,108 +100,140 @@ impl fmt::Debug for Running {
     }
 }
 
+impl Asking {
+    /// What it times itself with; one that waits in line has more to time.
+    fn alarm(&mut self) -> Option<&mut Alarm> {
+        match self {
+            Asking::Lock(asking) => Some(asking.alarm()),
+            Asking::Unlock(asking) => Some(asking.alarm()),
+            Asking::Renew(asking) => Some(asking.alarm()),
+            Asking::Wait(_) | Asking::Nobody => None,
+        }
+    }
+}
+
 impl Running {
     /// Whether it is a LOCK that waits in line.
     pub fn waits_in_line(&self) -> bool {
-        matches!(self.asking, Some(Asking::Wait(_)))
+        matches!(self.asking, Asking::Wait(_))
+    }
+
+    /// Gives it the connection's alarm, or gives that back.
+    fn swap_alarms(&mut self, alarm: &mut Alarm) {
+        if let Some(own) = self.asking.alarm() {
+            std::mem::swap(own, alarm);
+        }
     }
 
     /// Ready once a quorum has decided, or cannot.
-    pub fn poll_answer(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Finished> {
-        let this = self.get_mut();
-        let told = match &mut this.asking {
-            Some(Asking::Lock(asking)) => Told::Lock(ready!(Pin::new(asking).poll(cx))),
-            Some(Asking::Wait(waiter)) => Told::Lock(ready!(Pin::new(waiter).poll(cx))),
-            Some(Asking::Unlock(asking)) => Told::Unlock(ready!(Pin::new(asking).poll(cx))),
-            Some(Asking::Renew(asking)) => Told::Renew(ready!(Pin::new(asking).poll(cx))),
-            None => Told::Nothing,
-        };
-        Poll::Ready(Finished {
-            key: std::mem::take(&mut this.key),
-            token: std::mem::take(&mut this.token),
-            ttl: this.ttl,
-            is_session_lock: this.is_session_lock,
-            since: this.since,
-            operation: this.operation,
-            told,
+    pub fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Told> {
+        Poll::Ready(match &mut self.asking {
+            Asking::Lock(asking) => Told::Lock(ready!(Pin::new(asking).poll(cx))),
+            Asking::Wait(waiter) => Told::Lock(ready!(Pin::new(waiter).poll(cx))),
+            Asking::Unlock(asking) => Told::Unlock(ready!(Pin::new(asking).poll(cx))),
+            Asking::Renew(asking) => Told::Renew(ready!(Pin::new(asking).poll(cx))),
+            Asking::Nobody => Told::Nothing,
         })
     }
 }
 
 /// A token nobody can guess: 128 random bits as 32 hexadecimal digits.
-fn new_token() -> Vec<u8> {
-    let bytes: [u8; 16] = rand::random();
-    let digit = |value: u8| b"0123456789abcdef"[usize::from(value)];
-    bytes.iter().flat_map(|byte| [digit(byte >> 4), digit(byte & 15)]).collect()
+fn new_token() -> Token {
+    let bytes = rand::random::<u128>().to_le_bytes();
+    let mut token = [0; 32];
+    for (at, byte) in bytes.iter().enumerate() {
+        let digit = |value: u8| b"0123456789abcdef"[usize::from(value)];
+        (token[2 * at], token[2 * at + 1]) = (digit(byte >> 4), digit(byte & 15));
+    }
+    Token::from(&token)
 }
 
 impl Session {
-    /// Asks the nodes.
+    /// Asks the nodes. `since`: now.
     ///
     /// # Errors
     /// If the connection has too many locks to keep one more.
-    pub(super) fn start_running(&mut self, request: Request) -> Result<Running, BadRequest> {
+    pub(super) fn start_running(
+        &mut self,
+        key: &Key,
+        request: &Request,
+        since: Instant,
+    ) -> Result<Running, BadRequest> {
         let engine = &self.shared.engine;
-        let mut running = Running {
-            key: Vec::new(),
-            token: Vec::new(),
-            ttl: Duration::ZERO,
-            is_session_lock: false,
-            since: Instant::now(),
-            asking: None,
-            operation: Operation::Lock,
-        };
-        Ok(match request {
-            Request::Lock { key, token, ttl, wait } => {
+        let nobody = || (Token::from(""), Asking::Nobody);
+        let (operation, token, ttl, is_session_lock, asking) = match request {
+            Request::Lock { token, ttl, wait } => {
                 let is_session_lock = ttl.is_none();
-                if is_session_lock && !self.tokens.has_room(&key, running.since) {
+                if is_session_lock && !self.tokens.has_room(key, since) {
                     return Err(BadRequest::TooManySessionLocks(MAX_TOKENS));
                 }
-                let token = token.unwrap_or_else(new_token);
+                let token = token.clone().unwrap_or_else(new_token);
                 let ttl = ttl.unwrap_or(self.shared.locks.default_ttl);
-                running.asking = Some(match wait {
-                    None => Asking::Lock(engine.acquire(&key, &token, ttl)),
-                    Some(wait) => Asking::Wait(Box::new(engine.wait(&key, &token, ttl, wait))),
-                });
-                Running { key, token, ttl, is_session_lock, ..running }
+                let (key, wanted) = (key.clone(), token.clone());
+                let asking = match wait {
+                    None => Asking::Lock(engine.acquire(key, wanted, ttl)),
+                    Some(wait) => Asking::Wait(Box::new(engine.wait(key, wanted, ttl, *wait))),
+                };
+                (Operation::Lock, token, ttl, is_session_lock, asking)
             }
-            Request::Unlock { key, token } => {
-                let token = token.or_else(|| self.tokens.held.get(&key).map(|h| h.token.clone()));
-                running.asking =
-                    token.as_ref().map(|token| Asking::Unlock(engine.release(&key, token)));
-                let token = token.unwrap_or_default();
-                Running { key, token, operation: Operation::Unlock, ..running }
+            Request::Unlock { token } => {
+                let held = self.tokens.held.get(key);
+                let token = token.as_ref().or(held.map(|held| &held.token)).cloned();
+                let (token, asking) = match token {
+                    Some(token) => {
+                        let asking = Asking::Unlock(engine.release(key.clone(), token.clone()));
+                        (token, asking)
+                    }
+                    None => nobody(),
+                };
+                (Operation::Unlock, token, Duration::ZERO, false, asking)
             }
-            Request::Renew { key, token, ttl } => {
-                let held = self.tokens.held.get(&key);
-                let token = token.or_else(|| held.map(|held| held.token.clone()));
+            Request::Renew { token, ttl } => {
+                let held = self.tokens.held.get(key);
+                let token = token.as_ref().or(held.map(|held| &held.token)).cloned();
                 let before = held.filter(|h| Some(&h.token) == token.as_ref()).map(|h| h.ttl);
                 let ttl = ttl.or(before).unwrap_or(self.shared.locks.default_ttl);
-                running.asking =
-                    token.as_ref().map(|token| Asking::Renew(engine.renew(&key, token, ttl)));
-                let token = token.unwrap_or_default();
-                Running { key, token, ttl, operation: Operation::Renew, ..running }
+                let (token, asking) = match token {
+                    Some(token) => {
+                        let asking = engine.renew(key.clone(), token.clone(), ttl);
+                        (token, Asking::Renew(asking))
+                    }
+                    None => nobody(),
+                };
+                (Operation::Renew, token, ttl, false, asking)
             }
-        })
+        };
+        let key = key.clone();
+        let mut running = Running { key, token, ttl, is_session_lock, since, asking, operation };
+        running.swap_alarms(&mut self.alarm);
+        Ok(running)
     }
 
     /// Notes what the nodes said and words the reply.
-    pub(super) fn finish_running(&mut self, finished: Finished, waker: &Waker) -> Vec<u8> {
-        let Finished { key, token, ttl, is_session_lock, since, operation, told } = finished;
+    pub(super) fn finish_running(
+        &mut self,
+        running: &mut Running,
+        told: Told,
+        waker: &Waker,
+    ) -> Vec<u8> {
+        running.swap_alarms(&mut self.alarm);
+        let Running { key, token, ttl, is_session_lock, since, operation, .. } = running;
+        let ttl = *ttl;
         let mut out = Vec::with_capacity(96);
         let now = Instant::now();
         let outcome = match told {
             Told::Lock(Ok(grant)) => {
                 encode::array(&mut out, 3);
-                encode::bulk(&mut out, &token);
+                encode::bulk(&mut out, token);
                 encode::integer(&mut out, i64::try_from(grant.fence).unwrap_or(i64::MAX));
                 encode::integer(&mut out, millis(grant.validity));
                 let keep = is_session_lock.then(|| {
                     let losses =
                         self.losses.get_or_insert_with(|| Arc::new(Losses::new(waker.clone())));
-                    self.shared.engine.keep(&key, &token, ttl, grant.validity, losses)
+                    self.shared.engine.keep(key, token, ttl, grant.validity, losses)
                 });
-                self.tokens.insert(key, Held { token, ttl, until: now + ttl, keep }, now);
+                let held = Held { token: token.clone(), ttl, until: now + ttl, keep };
+                self.tokens.insert(key.clone(), held, now);
                 Outcome::Ok
             }
             Told::Lock(Err(NotGranted::QueueFull { limit })) => {
@@ -219,21 +246,21 @@ impl Session {
                 Outcome::NotHeld
             }
             Told::Unlock(Ok(released)) => {
-                self.tokens.remove(&key, &token);
+                self.tokens.remove(key, token);
                 encode::integer(&mut out, i64::from(released));
                 if released { Outcome::Ok } else { Outcome::NotHeld }
             }
             Told::Renew(Ok(Some(validity))) => {
                 encode::integer(&mut out, millis(validity));
-                if let Some(held) = self.tokens.held.get_mut(&key)
-                    && held.token == token
+                if let Some(held) = self.tokens.held.get_mut(key)
+                    && held.token == *token
                 {
                     (held.ttl, held.until) = (ttl, now + ttl);
                 }
                 Outcome::Ok
             }
             Told::Renew(Ok(None)) => {
-                self.tokens.remove(&key, &token);
+                self.tokens.remove(key, token);
                 encode::integer(&mut out, 0);
                 Outcome::NotHeld
             }
@@ -248,7 +275,7 @@ impl Session {
                 Outcome::NoQuorum
             }
         };
-        self.shared.metrics.lock_request(operation, outcome, since.elapsed());
+        self.shared.metrics.lock_request(*operation, outcome, now - *since);
         out
     }
 }

@@ -48,7 +48,7 @@ use self::{
 };
 use crate::{
     config::LocksConfig,
-    lock::{Engine, Losses},
+    lock::{Alarm, Engine, Losses},
     metrics::{CloseReason, Metrics},
     net::{Outbox, Stream},
     resp::{
@@ -148,7 +148,10 @@ pub struct Session {
     /// Replies can no longer be followed (see PROTOCOL.md, "tainted"): all bytes
     /// pass untouched, and LOCK with them, which the data node refuses.
     relay: bool,
-    barrier: Option<Barrier>,
+    /// In a box, as it is passed from hand to hand and most connections have none.
+    barrier: Option<Box<Barrier>>,
+    /// Of the lock command under way, kept for the next one.
+    alarm: Alarm,
     permissions: Permissions,
     /// Where the watchdog tells of lost locks, once there is one to lose.
     losses: Option<Arc<Losses>>,
@@ -195,6 +198,7 @@ impl Session {
             upstream_done: false,
             relay: false,
             barrier: None,
+            alarm: Alarm::default(),
             permissions,
             tokens: Tokens::default(),
             losses: None,
@@ -261,7 +265,7 @@ impl Session {
         if self.upstream_done && self.to_client.is_empty() && !self.answer_is_near() {
             return Err(if self.client_done { CloseReason::Client } else { CloseReason::Upstream });
         }
-        let in_line = self.barrier.as_ref().is_some_and(Barrier::waits_in_line);
+        let in_line = self.barrier.as_ref().is_some_and(|barrier| barrier.waits_in_line());
         if self.shared.draining.load(Ordering::Relaxed)
             && (self.is_at_rest() || in_line || self.shared.abort.is_cancelled())
         {

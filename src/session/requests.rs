@@ -113,7 +113,9 @@ impl Session {
             // front of the buffer unless locks.max_key makes them too many.
             let apart = waiting || self.held.len() > buffer.len() - READ;
             let kept = if apart { 0 } else { self.held.len() };
-            buffer[..kept].copy_from_slice(&self.held[..kept]);
+            if kept > 0 {
+                buffer[..kept].copy_from_slice(&self.held);
+            }
             let mut read = ReadBuf::new(&mut buffer[kept..kept + READ]);
             match Pin::new(&mut self.client).poll_read(cx, &mut read) {
                 Poll::Pending => return Ok(moved),
@@ -246,7 +248,8 @@ impl Session {
                 Intercepted::Redis
             }
             Split::Whole { words, length } => {
-                self.wait(Barrier::own(own, words, length));
+                let barrier = Barrier::own(own, &words[1..], length, locks);
+                self.wait(barrier);
                 Intercepted::Kept
             }
             Split::Incomplete => Intercepted::Kept,
@@ -421,7 +424,7 @@ impl Session {
     /// Whether the client has hung up behind more bytes than are read ahead, so
     /// that reading does not show it. Asked now and then, and only for a LOCK.
     fn flood_has_ended(&mut self, cx: &mut Context<'_>) -> bool {
-        if !self.barrier.as_ref().is_some_and(Barrier::is_lock) {
+        if !self.barrier.as_ref().is_some_and(|barrier| barrier.is_lock()) {
             return false;
         }
         loop {

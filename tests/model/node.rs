@@ -38,7 +38,10 @@ impl Node {
                     return Some(Answer::No);
                 }
                 let attempt = if held { 0 } else { number };
-                Some(self.take(by, attempt, ttl, fence, setup))
+                let left = if setup.has(Fault::AgainShortens) { 0 } else { self.left };
+                let answer = self.take(by, attempt, ttl, fence, setup);
+                self.left = self.left.max(left);
+                Some(answer)
             }
             Request::HandOver { from, by, number, ttl, fence } => {
                 let given = self.holder == Some(from) || setup.has(Fault::HandOverWithoutCompare);

@@ -69,9 +69,9 @@ pub(crate) enum Clocks {
 /// Where the second round, which makes a quorum remember a fence, counts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Raise {
-    /// On every node, whoever holds the lock there: `raise.lua`.
+    /// On every node, whoever holds the lock there: a planted fault.
     Anywhere,
-    /// Only where the attempt holds the lock.
+    /// Only where the attempt holds the lock: `raise.lua`.
     WhereHeld,
 }
 
@@ -111,6 +111,8 @@ pub(crate) enum Fault {
     NoCleanUp,
     /// A node may carry out a proxy's later request before its earlier one.
     Overtaking,
+    /// A LOCK again by the holder sets the TTL even if it is shorter.
+    AgainShortens,
 }
 
 impl Setup {

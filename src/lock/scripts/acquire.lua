@@ -3,7 +3,8 @@
 -- ARGV[1]  token                   ARGV[2]  TTL in ms
 -- ARGV[3]  proposed fence          ARGV[4]  TTL of the fence in ms
 -- ARGV[5]  a name for this attempt, for undo.lua
--- Answer: {1, fence} granted, also to the token that holds it already;
+-- Answer: {1, fence} granted, also to the token that holds it already, whose TTL
+--         is not shortened;
 --         {0, remaining TTL in ms} held by another (-1: without a TTL).
 -- At KEYS[2] stands "fence attempt". A lock taken again belongs to more than one
 -- attempt, so that none may undo it: then "-" stands for the attempt.
@@ -19,5 +20,10 @@ end
 -- Fences are exact up to 2^53; the format keeps them out of scientific notation.
 local value = string.format('%.0f %s', fence, holder and '-' or ARGV[5])
 redis.call('SET', KEYS[2], value, 'PX', ARGV[4])
-redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
+local ttl = tonumber(ARGV[2])
+if holder then
+  -- Its holder may still count on the grant before, should this one fail.
+  ttl = math.max(ttl, redis.call('PTTL', KEYS[1]))
+end
+redis.call('SET', KEYS[1], ARGV[1], 'PX', string.format('%.0f', ttl))
 return {1, fence}

@@ -14,6 +14,7 @@ use super::{
     checker::Checker,
     network::Network,
 };
+use crate::key::{Key, Token};
 
 const KEYS: [&str; 2] = ["a", "b"];
 
@@ -69,7 +70,13 @@ impl Client {
             self.checker.granted(key, token, grant.fence, None);
             let lost = Lost { checker: self.checker.clone(), key, token: token.to_owned() };
             let losses = Arc::new(Losses::new(Waker::from(Arc::new(lost))));
-            let keep = self.engine.keep(&full(key), token.as_bytes(), ttl, grant.validity, &losses);
+            let keep = self.engine.keep(
+                &Key::from(&full(key)),
+                &Token::from(token),
+                ttl,
+                grant.validity,
+                &losses,
+            );
             self.hold(key, token, ttl * 2, true).await;
             self.checker.ended(key, token, "closed");
             drop(keep);
@@ -120,6 +127,14 @@ impl Client {
                 continue;
             }
             let ttl = ms(50 + self.below(MAX_TTL.as_millis() as u64 - 49));
+            if !is_session_lock && self.one_in(3) {
+                // It repeats itself, as after a time-out.
+                let again = self.engine.acquire(&full(key), token.as_bytes(), ttl).await;
+                if let Ok(grant) = again {
+                    self.checker.granted(key, token, grant.fence, Some(grant.validity));
+                }
+                continue;
+            }
             let least = validity(ttl, Duration::ZERO, DRIFT_FACTOR).unwrap_or_default();
             self.checker.asked(key, token, least);
             match self.engine.renew(&full(key), token.as_bytes(), ttl).await {

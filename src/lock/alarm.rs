@@ -1,0 +1,55 @@
+//! A timer for what nearly always ends long before.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use tokio::time::{Instant, Sleep, sleep_until};
+
+/// A timer that is left to run when what it was set for has ended: whoever uses it
+/// next for something later finds it set early enough, which costs less than to set
+/// it anew. It belongs to one task.
+#[derive(Debug, Default)]
+pub struct Alarm(Option<Pin<Box<Sleep>>>);
+
+impl Alarm {
+    /// Ready at `deadline`.
+    pub(super) fn poll(&mut self, deadline: Instant, cx: &mut Context<'_>) -> Poll<()> {
+        let timer = self.0.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
+        if timer.deadline() > deadline {
+            timer.as_mut().reset(deadline);
+        }
+        loop {
+            ready!(timer.as_mut().poll(cx));
+            if timer.deadline() >= deadline {
+                return Poll::Ready(());
+            }
+            timer.as_mut().reset(deadline);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{future::poll_fn, time::Duration};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn it_is_on_time_whatever_it_was_set_for_before() {
+        let begun = Instant::now();
+        let at = |millis| begun + Duration::from_millis(millis);
+        let mut alarm = Alarm::default();
+        // Given up, then used for something later, earlier, and the same.
+        for (given_up, deadline) in [(50, 80), (500, 100), (110, 130), (140, 135), (150, 150)] {
+            let first = poll_fn(|cx| Poll::Ready(alarm.poll(at(given_up), cx))).await;
+            assert!(first.is_pending(), "{given_up}");
+            poll_fn(|cx| alarm.poll(at(deadline), cx)).await;
+            assert_eq!(Instant::now(), at(deadline));
+        }
+        poll_fn(|cx| alarm.poll(at(100), cx)).await;
+        assert_eq!(Instant::now(), at(150), "that is past");
+    }
+}
