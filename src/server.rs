@@ -1,4 +1,4 @@
-//! Listeners, accept, limits, drain.
+//! Listeners, accept, drain.
 //!
 //! Each accepted connection becomes one task with one [`Session`] on one of the
 //! [`Workers`]; nothing is shared between sessions but the lock engine and the
@@ -6,7 +6,7 @@
 
 use std::{
     io,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -16,18 +16,19 @@ use std::{
 
 use anyhow::Context as _;
 use tokio::{
-    io::AsyncWriteExt,
     net::{TcpListener, TcpSocket, TcpStream},
     time::{Instant, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
 use crate::{
     admin,
+    admission::{AcceptTrouble, Admission},
     config::Config,
+    descriptors,
     lock::Engine,
-    metrics::{self, CloseReason, Metrics},
+    metrics::{self, CloseReason, Metrics, Refusal},
     net::{self, Stream},
     session::{Session, Shared},
     workers::Workers,
@@ -46,7 +47,7 @@ const RELEASE_GRACE: Duration = Duration::from_millis(500);
 ///
 /// # Errors
 /// If an address cannot be listened on, or the metrics cannot be set up.
-pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<()> {
+pub async fn run(mut config: Config, shutdown: CancellationToken) -> anyhow::Result<()> {
     let recorder = metrics::install()?;
     let listeners = config
         .listen
@@ -59,6 +60,8 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<
         }
         None => None,
     };
+    config.maxclients = descriptors::make_room(config.maxclients, config.locks.nodes.len());
+    let admission = Admission::new(&config);
     let metrics = Metrics::new();
     let workers = Arc::new(Workers::start(config.io_threads)?);
     let engine = Engine::start_on(&config.locks, workers.handles());
@@ -86,8 +89,12 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<
         if let Ok(addr) = listener.local_addr() {
             info!(%addr, data = %config.data, nodes = config.locks.nodes.len(), "listening");
         }
-        let door =
-            Door { shared: shared.clone(), config: config.clone(), workers: workers.clone() };
+        let door = Door {
+            shared: shared.clone(),
+            config: config.clone(),
+            workers: workers.clone(),
+            admission: admission.clone(),
+        };
         tokio::spawn(door.accept(listener, shutdown.clone()));
     }
 
@@ -117,48 +124,49 @@ struct Door {
     shared: Arc<Shared>,
     config: Arc<Config>,
     workers: Arc<Workers>,
+    /// One for all listeners.
+    admission: Arc<Admission>,
 }
 
 impl Door {
     async fn accept(self, listener: TcpListener, shutdown: CancellationToken) {
         let door = Arc::new(self);
-        let mut failing = false;
+        let mut trouble = AcceptTrouble::default();
         loop {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
                 () = shutdown.cancelled() => return,
             };
             match accepted {
-                Ok((client, _)) => {
-                    failing = false;
-                    door.admit(client);
-                }
+                Ok((client, peer)) => door.admit(client, peer.ip()),
                 Err(error) => {
-                    if !failing {
-                        error!(%error, "cannot accept connections");
+                    door.shared.metrics.accept_errors.increment(1);
+                    if trouble.note(&error, Instant::now().into_std()) {
+                        sleep(ACCEPT_PAUSE).await;
                     }
-                    failing = true;
-                    sleep(ACCEPT_PAUSE).await;
                 }
             }
         }
     }
 
-    /// Gives a client to a worker.
-    fn admit(self: &Arc<Self>, client: TcpStream) {
+    /// Gives a client to a worker, if it may come in.
+    fn admit(self: &Arc<Self>, client: TcpStream, peer: IpAddr) {
         let metrics = &self.shared.metrics;
-        metrics.clients_total.increment(1);
-        let full = self.workers.running() >= self.config.maxclients;
+        let admitted = self.admission.admit(peer, Instant::now().into_std());
         // A socket belongs to the runtime it was made in until it is taken out.
-        let Ok(client) = client.into_std() else { return metrics.closed(CloseReason::Client) };
+        let (place, client) = match (admitted, client.into_std()) {
+            (Ok(place), Ok(client)) => (place, client),
+            (Err(refusal), client) => {
+                metrics.refused(refusal);
+                return client.iter().for_each(|client| refusal.tell(client));
+            }
+            (Ok(_), Err(_)) => return,
+        };
+        metrics.clients_total.increment(1);
         let door = self.clone();
         self.workers.spawn(async move {
             let reason = match TcpStream::from_std(client) {
                 Err(_) => CloseReason::Client,
-                Ok(client) if full => {
-                    refuse(client, b"-ERR max number of clients reached\r\n").await;
-                    CloseReason::MaxClients
-                }
                 Ok(client) => {
                     door.shared.metrics.clients.increment(1);
                     door.shared.clients.fetch_add(1, Ordering::Relaxed);
@@ -169,6 +177,7 @@ impl Door {
                 }
             };
             door.shared.metrics.closed(reason);
+            drop(place);
         });
     }
 
@@ -177,16 +186,35 @@ impl Door {
         if net::tune(&client, config.tcp_keepalive).is_err() {
             return CloseReason::Client;
         }
+        if let Err(reason) = self.first_byte(&client).await {
+            return reason;
+        }
         match net::connect(&config.data, config.connect_timeout, config.tcp_keepalive).await {
             Ok(upstream) => {
                 Session::new(Stream::Tcp(client), upstream, self.shared.clone()).run().await
             }
-            Err(_) => CloseReason::UpstreamConnect,
+            Err(error) => {
+                if descriptors::are_used_up(&error)
+                    && let Ok(client) = client.into_std()
+                {
+                    Refusal::MaxClients.tell(&client);
+                }
+                CloseReason::UpstreamConnect
+            }
         }
     }
-}
 
-/// Says why and closes. A client that does not read that is not waited for.
-async fn refuse(mut client: TcpStream, words: &[u8]) {
-    let _ = timeout(ACCEPT_PAUSE, client.write_all(words)).await;
+    /// Waits for the client's first byte, if there is a limit for that.
+    async fn first_byte(&self, client: &TcpStream) -> Result<(), CloseReason> {
+        let Some(limit) = self.config.first_byte_timeout else { return Ok(()) };
+        let mut byte = [0; 1];
+        tokio::select! {
+            spoken = timeout(limit, client.peek(&mut byte)) => match spoken {
+                Ok(Ok(1..)) => Ok(()),
+                Ok(_) => Err(CloseReason::Client),
+                Err(_) => Err(CloseReason::FirstByte),
+            },
+            () = self.shared.drain.cancelled() => Err(CloseReason::Shutdown),
+        }
+    }
 }

@@ -36,6 +36,9 @@ const KEYS: &[&str] = &[
     "connect_timeout",
     "tcp_keepalive",
     "maxclients",
+    "max_clients_per_address",
+    "max_connect_rate",
+    "first_byte_timeout",
     "io_threads",
     "barrier_buffer",
     "shutdown_grace",
@@ -83,6 +86,13 @@ pub struct Config {
     pub tcp_keepalive: Duration,
     /// `maxclients`: connections accepted at the same time.
     pub maxclients: usize,
+    /// `max_clients_per_address`: of them, from one address; 0 for no limit.
+    pub max_clients_per_address: usize,
+    /// `max_connect_rate`: connections accepted from one address in a second; 0
+    /// for no limit.
+    pub max_connect_rate: usize,
+    /// `first_byte_timeout`: how long a new client may say nothing; none with `off`.
+    pub first_byte_timeout: Option<Duration>,
     /// `io_threads`: threads that serve clients; none with `auto`: one for each core.
     pub io_threads: Option<usize>,
     /// `barrier_buffer`: bytes of replies held for a client that does not read
@@ -107,6 +117,9 @@ impl Default for Config {
             connect_timeout: Duration::from_secs(5),
             tcp_keepalive: Duration::from_secs(60),
             maxclients: 10_000,
+            max_clients_per_address: 0,
+            max_connect_rate: 0,
+            first_byte_timeout: None,
             io_threads: None,
             barrier_buffer: 1024 * 1024,
             shutdown_grace: Duration::from_secs(10),
@@ -187,6 +200,9 @@ impl Config {
         reader.read(&top, "connect_timeout", &mut config.connect_timeout);
         reader.read(&top, "tcp_keepalive", &mut config.tcp_keepalive);
         reader.read(&top, "maxclients", &mut config.maxclients);
+        reader.read(&top, "max_clients_per_address", &mut config.max_clients_per_address);
+        reader.read(&top, "max_connect_rate", &mut config.max_connect_rate);
+        reader.read(&top, "first_byte_timeout", &mut config.first_byte_timeout);
         reader.read(&top, "io_threads", &mut config.io_threads);
         reader.read(&top, "barrier_buffer", &mut config.barrier_buffer);
         reader.read(&top, "shutdown_grace", &mut config.shutdown_grace);

@@ -9,7 +9,7 @@
 
 use std::{
     io::{BufRead, BufReader, ErrorKind, Read, Write},
-    net::{Shutdown, TcpStream},
+    net::{Shutdown, SocketAddr, TcpStream},
     os::unix::process::CommandExt,
     process::{Child, Command, ExitStatus, Stdio},
     thread,
@@ -450,7 +450,19 @@ pub struct Client {
 impl Client {
     /// Connects to a loopback port.
     pub fn connect(port: u16) -> Client {
-        let stream = TcpStream::connect(("127.0.0.1", port)).expect("connection");
+        Client::over(TcpStream::connect(("127.0.0.1", port)).expect("connection"))
+    }
+
+    /// Connects to a loopback port from an address of its own, as 127.0.0.2.
+    pub fn connect_from(source: [u8; 4], port: u16) -> Client {
+        use socket2::{Domain, Socket, Type};
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("socket");
+        socket.bind(&SocketAddr::from((source, 0)).into()).expect("source address");
+        socket.connect(&SocketAddr::from(([127, 0, 0, 1], port)).into()).expect("connection");
+        Client::over(socket.into())
+    }
+
+    fn over(stream: TcpStream) -> Client {
         stream.set_nodelay(true).expect("nodelay");
         stream.set_read_timeout(Some(LIMIT)).expect("limit");
         stream.set_write_timeout(Some(LIMIT)).expect("limit");
