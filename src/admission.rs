@@ -39,6 +39,13 @@ impl Refusal {
             Refusal::ConnectRate => {
                 b"-ERR too many new connections from this address, come back later\r\n"
             }
+            Refusal::Open => {
+                b"-DENIED Lockgate can be reached from other machines, and the Redis behind it is \
+                  not known to ask for a password, so nobody is let in here. Give that Redis one \
+                  (requirepass, or an ACL); or have Lockgate listen on 127.0.0.1; or, if whoever \
+                  reaches it may do as they like with the data, set allow_open: true in its \
+                  configuration.\r\n"
+            }
         }
     }
 

@@ -8,6 +8,7 @@
 //!
 //! - [`config`]: the YAML file, its defaults, and its errors with line numbers.
 //! - [`server`]: listeners, accept, drain.
+//! - [`exposure`]: whether clients from elsewhere may come at all.
 //! - [`admission`]: who is let in; [`descriptors`]: how many there is room for.
 //! - [`workers`]: a thread for each core, to which sessions are dealt.
 //! - [`resp`]: the wire, and nothing of locks.
@@ -27,6 +28,7 @@ pub mod command;
 pub mod config;
 pub mod descriptors;
 pub mod dev;
+pub mod exposure;
 pub mod lock;
 pub mod logging;
 pub mod metrics;

@@ -75,16 +75,21 @@ pub enum Refusal {
     PerAddress,
     /// `max_connect_rate`.
     ConnectRate,
+    /// It comes from elsewhere, and the data node is not known to ask for a
+    /// password (`allow_open`).
+    Open,
 }
 
 impl Refusal {
-    const ALL: [Refusal; 3] = [Refusal::MaxClients, Refusal::PerAddress, Refusal::ConnectRate];
+    const ALL: [Refusal; 4] =
+        [Refusal::MaxClients, Refusal::PerAddress, Refusal::ConnectRate, Refusal::Open];
 
     fn as_str(self) -> &'static str {
         match self {
             Refusal::MaxClients => "maxclients",
             Refusal::PerAddress => "per_address",
             Refusal::ConnectRate => "connect_rate",
+            Refusal::Open => "open",
         }
     }
 }

@@ -27,6 +27,7 @@ use crate::{
     admission::{AcceptTrouble, Admission},
     config::Config,
     descriptors,
+    exposure::{self, Exposure},
     lock::Engine,
     metrics::{self, CloseReason, Metrics, Refusal},
     net::{self, Stream},
@@ -46,9 +47,11 @@ const RELEASE_GRACE: Duration = Duration::from_millis(500);
 /// Runs the proxy until `shutdown` is cancelled and what was in flight is done.
 ///
 /// # Errors
-/// If an address cannot be listened on, or the metrics cannot be set up.
+/// If an address cannot be listened on, strangers would come to a data node that is open
+/// to them, or the metrics cannot be set up.
 pub async fn run(mut config: Config, shutdown: CancellationToken) -> anyhow::Result<()> {
     let recorder = metrics::install()?;
+    let exposure = Exposure::find_out(&config).await?;
     let listeners = config
         .listen
         .iter()
@@ -67,7 +70,8 @@ pub async fn run(mut config: Config, shutdown: CancellationToken) -> anyhow::Res
     let engine = Engine::start_on(&config.locks, workers.handles());
     let admin_stop = CancellationToken::new();
     if let Some(listener) = admin_listener {
-        let state = admin::State::new(recorder, engine.clone(), config.data.clone());
+        let state =
+            admin::State::new(recorder, engine.clone(), config.data.clone(), exposure.clone());
         tokio::spawn(admin::serve(listener, Arc::new(state), admin_stop.clone()));
     }
 
@@ -84,8 +88,9 @@ pub async fn run(mut config: Config, shutdown: CancellationToken) -> anyhow::Res
         drain: drain.clone(),
         abort: abort.clone(),
     });
+    tokio::spawn(exposure.clone().watch(config.data.clone(), shutdown.clone()));
     let config = Arc::new(config);
-    for listener in listeners {
+    for (listener, addr) in listeners.into_iter().zip(&config.listen) {
         if let Ok(addr) = listener.local_addr() {
             info!(%addr, data = %config.data, nodes = config.locks.nodes.len(), "listening");
         }
@@ -94,6 +99,8 @@ pub async fn run(mut config: Config, shutdown: CancellationToken) -> anyhow::Res
             config: config.clone(),
             workers: workers.clone(),
             admission: admission.clone(),
+            // None: its clients can only be on this machine.
+            exposure: Some(exposure.clone()).filter(|_| !exposure::is_local(addr)),
         };
         tokio::spawn(door.accept(listener, shutdown.clone()));
     }
@@ -126,6 +133,8 @@ struct Door {
     workers: Arc<Workers>,
     /// One for all listeners.
     admission: Arc<Admission>,
+    /// What must be safe before anybody is let in.
+    exposure: Option<Arc<Exposure>>,
 }
 
 impl Door {
@@ -152,7 +161,10 @@ impl Door {
     /// Gives a client to a worker, if it may come in.
     fn admit(self: &Arc<Self>, client: TcpStream, peer: IpAddr) {
         let metrics = &self.shared.metrics;
-        let admitted = self.admission.admit(peer, Instant::now().into_std());
+        let admitted = match &self.exposure {
+            Some(exposure) if !exposure.is_safe() => Err(Refusal::Open),
+            _ => self.admission.admit(peer, Instant::now().into_std()),
+        };
         // A socket belongs to the runtime it was made in until it is taken out.
         let (place, client) = match (admitted, client.into_std()) {
             (Ok(place), Ok(client)) => (place, client),

@@ -15,12 +15,14 @@ mod support;
 
 use std::{
     io::{Read, Write},
+    process::{Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
+use lockgate::redis_server::{RedisServer, free_port};
 use rustix::process::{Pid, Resource, Rlimit, getrlimit, prlimit};
-use support::{Client, Proxy, Reply, encode, eventually};
+use support::{Client, Proxy, Reply, Setup, encode, eventually, pipeline};
 
 /// 127.0.0.2, which is this machine too but another address.
 const ELSEWHERE: [u8; 4] = [127, 0, 0, 2];
@@ -228,4 +230,107 @@ fn maxclients_is_made_to_fit_the_file_descriptors_there_are() {
     assert_eq!(client.cmd(&["PING"]), pong());
     client.send(&encode(&["LOCK", "k", "PX", "1000"]));
     client.reply().grant();
+}
+
+/// A proxy at every address of this machine, before `data`.
+fn before(data: &RedisServer) -> Setup {
+    Proxy::with().host("0.0.0.0").data_port(data.port())
+}
+
+/// Runs with this configuration until it ends by itself, and gives what it said.
+fn ends_with(config: &str) -> String {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("lockgate.yaml");
+    std::fs::write(&file, config).unwrap();
+    let mut child = Command::new("setpriv")
+        .args(["--pdeathsig", "KILL", env!("CARGO_BIN_EXE_lockgate"), "--config"])
+        .arg(&file)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let begun = Instant::now();
+    let status = loop {
+        if let Some(status) = child.try_wait().unwrap() {
+            break status;
+        }
+        if begun.elapsed() > support::LIMIT {
+            let _ = child.kill();
+            panic!("it runs with {config}");
+        }
+        thread::sleep(Duration::from_millis(5));
+    };
+    assert_eq!(status.code(), Some(1));
+    let mut said = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut said).unwrap();
+    said
+}
+
+#[test]
+fn beyond_loopback_an_open_data_node_is_refused() {
+    let data = RedisServer::start(&[]).unwrap();
+    for host in ["0.0.0.0", "[::]"] {
+        let port = free_port().unwrap();
+        let said = ends_with(&format!(
+            "listen: [127.0.0.1:{}, '{host}:{port}']\nadmin: off\ndata: redis://127.0.0.1:{}\n",
+            free_port().unwrap(),
+            data.port()
+        ));
+        for words in [&format!("{host}:{port} (listen)"), "for a password", "allow_open: true"] {
+            assert!(said.contains(words), "{words} is not in {said}");
+        }
+    }
+    let proxy = before(&data).top("allow_open: true").start();
+    assert_eq!(proxy.client().cmd(&["PING"]), pong());
+}
+
+#[test]
+fn beyond_loopback_a_data_node_with_a_password_is_served() {
+    let data = RedisServer::start(&["--requirepass", "secret"]).unwrap();
+    let proxy = before(&data).start();
+    let mut client = proxy.client();
+    assert!(client.cmd(&["PING"]).error().starts_with("NOAUTH"));
+    assert_eq!(client.cmd(&["AUTH", "secret"]), Reply::ok());
+    assert_eq!(client.cmd(&["PING"]), pong());
+}
+
+#[test]
+fn a_data_node_that_cannot_be_asked_at_start_is_asked_until_it_tells() {
+    let mut data = RedisServer::start(&[]).unwrap();
+    data.kill().unwrap();
+    let proxy = before(&data).start();
+    let denied = |proxy: &Proxy| {
+        let text = String::from_utf8(proxy.client().rest().0).unwrap();
+        text.starts_with("-DENIED Lockgate ")
+            && text.contains("allow_open")
+            && text.ends_with("\r\n")
+    };
+    assert!(denied(&proxy));
+    assert!(proxy.http("/readyz").contains("not known to ask for a password"));
+    // It comes up, and is open to everybody.
+    data.restart().unwrap();
+    eventually("it is seen", || proxy.log().contains("asks nobody for a password"));
+    assert!(denied(&proxy));
+    eventually("it is reached", || proxy.http("/readyz").contains(": ok"));
+    assert!(proxy.http("/readyz").starts_with("HTTP/1.1 503"));
+    assert!(proxy.metric("lockgate_clients_refused_total", "open") >= 2.0);
+    // Its operator gives it a password.
+    Client::connect(data.port()).cmd(&["CONFIG", "SET", "requirepass", "secret"]);
+    eventually("clients are let in", || {
+        let mut client = proxy.client();
+        client.send(&pipeline(&[&["AUTH", "secret"], &["QUIT"]]));
+        client.rest().0.starts_with(b"+OK")
+    });
+    eventually("it is ready", || proxy.http("/readyz").starts_with("HTTP/1.1 200"));
+}
+
+#[test]
+fn on_loopback_nothing_is_asked() {
+    let mut data = RedisServer::start(&[]).unwrap();
+    data.kill().unwrap();
+    let proxy = Proxy::with().data_port(data.port()).start();
+    assert_eq!(proxy.client().rest().0, b"", "closed for want of a data node, not denied");
+    data.restart().unwrap();
+    assert_eq!(proxy.client().cmd(&["PING"]), pong());
 }

@@ -243,7 +243,7 @@ fn a_peer_that_vanished_is_found_by_keepalive() {
     let proxy = Proxy::with()
         .nodes(3)
         .host(&beyond.address(1))
-        .top("tcp_keepalive: 1s")
+        .top("tcp_keepalive: 1s\nallow_open: true")
         .locks("default_ttl: 50s")
         .start();
     let script = format!(

@@ -31,6 +31,7 @@ use reader::Reader;
 /// The keys at the top of the file.
 const KEYS: &[&str] = &[
     "listen",
+    "allow_open",
     "admin",
     "data",
     "connect_timeout",
@@ -76,6 +77,8 @@ const PLANNED: &[&str] = &["guards", "adopt", "tls", "proxy_protocol", "allow_sh
 pub struct Config {
     /// `listen`: addresses on which clients are accepted.
     pub listen: Vec<SocketAddr>,
+    /// `allow_open`: `listen` may leave loopback though the data node asks for no password.
+    pub allow_open: bool,
     /// `admin`: address of `/metrics`, `/healthz` and `/readyz`; none with `off`.
     pub admin: Option<SocketAddr>,
     /// `data`: the Redis to which every forwarded command goes.
@@ -112,6 +115,7 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             listen: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 6380))],
+            allow_open: false,
             admin: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 9380))),
             data: RedisUrl::local(6379),
             connect_timeout: Duration::from_secs(5),
@@ -195,6 +199,7 @@ impl Config {
         let mut reader = Reader::new(text, file, environment);
         let top = reader.top(&value, KEYS);
         reader.read(&top, "listen", &mut config.listen);
+        reader.read(&top, "allow_open", &mut config.allow_open);
         reader.read(&top, "admin", &mut config.admin);
         reader.read(&top, "data", &mut config.data);
         reader.read(&top, "connect_timeout", &mut config.connect_timeout);

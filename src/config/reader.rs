@@ -296,6 +296,14 @@ impl Read for f64 {
     }
 }
 
+impl Read for bool {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<bool, Wrong> {
+        // What ${NAME} became is text.
+        let text = || value.as_str().and_then(|text| text.parse().ok());
+        value.as_bool().or_else(text).ok_or(Wrong::Wanted("true or false"))
+    }
+}
+
 impl Read for String {
     fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<String, Wrong> {
         value.as_str().map(str::to_owned).ok_or(Wrong::Wanted("text"))
