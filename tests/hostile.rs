@@ -15,7 +15,10 @@ mod support;
 
 use std::{
     io::{Read, Write},
+    net::Shutdown,
+    panic::{self, AssertUnwindSafe},
     process::{Command, Stdio},
+    sync::atomic::{AtomicBool, Ordering},
     thread,
     time::{Duration, Instant},
 };
@@ -333,4 +336,172 @@ fn on_loopback_nothing_is_asked() {
     assert_eq!(proxy.client().rest().0, b"", "closed for want of a data node, not denied");
     data.restart().unwrap();
     assert_eq!(proxy.client().cmd(&["PING"]), pong());
+}
+
+/// What the proxy may hold at most, whatever comes: see [`while_others_work`].
+const BOUND: usize = 64 << 20;
+/// How long another client's command may take meanwhile. Far more than it does,
+/// as the machine runs other tests too; far less than for ever.
+const PROMPT: Duration = Duration::from_secs(5);
+
+/// Runs `attack` while another client pings and locks, promptly each time, and
+/// the proxy's memory never passes [`BOUND`].
+fn while_others_work(proxy: &mut Proxy, attack: impl FnOnce(&Proxy) + Send) {
+    let (done, proxy_then) = (AtomicBool::new(false), &*proxy);
+    thread::scope(|scope| {
+        let attack = scope.spawn(|| {
+            let ended = panic::catch_unwind(AssertUnwindSafe(|| attack(proxy_then)));
+            done.store(true, Ordering::Relaxed);
+            ended
+        });
+        let mut client = proxy_then.client();
+        let mut slowest = Duration::ZERO;
+        while !done.load(Ordering::Relaxed) {
+            let begun = Instant::now();
+            assert_eq!(client.cmd(&["PING"]), pong());
+            client.cmd(&["LOCK", "mine", "PX", "10000"]).grant();
+            assert_eq!(client.cmd(&["UNLOCK", "mine"]), Reply::Int(1));
+            slowest = slowest.max(begun.elapsed());
+            // New clients come in too.
+            assert_eq!(proxy_then.client().cmd(&["PING"]), pong());
+            thread::sleep(Duration::from_millis(2));
+        }
+        if let Err(panic) = attack.join().unwrap() {
+            panic::resume_unwind(panic);
+        }
+        let peak = proxy_then.memory("VmHWM");
+        println!("slowest {slowest:?}, {} MB at the peak", peak >> 20);
+        assert!(slowest < PROMPT, "the other client waited {slowest:?}");
+        assert!(peak < BOUND, "{} MB at the peak", peak >> 20);
+    });
+    assert!(proxy.is_alive());
+}
+
+/// Lock nodes are patient, as the machine may be busy.
+fn patient() -> Setup {
+    Proxy::with().nodes(3).locks("node_timeout: 5s").locks("node_silence: 6s")
+}
+
+#[test]
+fn a_reader_that_leaves_100_mb_unread_holds_up_nobody() {
+    let mut proxy = patient().start();
+    proxy.client().cmd(&["SET", "big", &"x".repeat(1 << 20)]);
+    while_others_work(&mut proxy, |proxy| {
+        let mut greedy: Vec<Client> = (0..4).map(|_| proxy.client()).collect();
+        for client in &mut greedy {
+            client.send(&encode(&["GET", "big"]).repeat(100));
+        }
+        thread::sleep(Duration::from_secs(2));
+        // One of them reads a little now and then, and all of it is there.
+        for _ in 0..100 {
+            assert!(matches!(greedy[0].reply(), Reply::Bulk(value) if value.len() == 1 << 20));
+        }
+    });
+}
+
+#[test]
+fn a_reader_that_leaves_its_replies_unread_before_a_lock_is_closed_at_the_cap() {
+    let mut proxy = patient().top("barrier_buffer: 1mb").start();
+    proxy.client().cmd(&["SET", "big", &"x".repeat(1 << 20)]);
+    while_others_work(&mut proxy, |proxy| {
+        let greedy: Vec<Client> = (0..4)
+            .map(|number| {
+                let mut client = proxy.client();
+                let mut bytes = encode(&["GET", "big"]).repeat(50);
+                bytes.extend(encode(&["LOCK", &format!("greedy:{number}"), "PX", "60000"]));
+                client.send(&bytes);
+                client
+            })
+            .collect();
+        let closed = || proxy.metric("lockgate_closes_total", "barrier_buffer");
+        eventually("all are closed", || closed() == 4.0);
+        drop(greedy);
+    });
+    // None of them has left a lock.
+    for number in 0..4 {
+        assert_eq!(proxy.nodes_with(&format!("lock:greedy:{number}")), 0);
+    }
+}
+
+#[test]
+fn writers_of_a_byte_at_a_time_hold_up_nobody() {
+    let mut proxy = patient().start();
+    while_others_work(&mut proxy, |proxy| {
+        let mut slow: Vec<Client> = (0..50).map(|_| proxy.client()).collect();
+        let command =
+            |number: usize| encode(&["LOCK", &format!("slow:{number:02}"), "PX", "60000"]);
+        for at in 0..command(0).len() {
+            for (number, client) in slow.iter_mut().enumerate() {
+                client.send(&command(number)[at..=at]);
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+        for client in &mut slow {
+            client.reply().grant();
+        }
+    });
+}
+
+#[test]
+fn a_thousand_half_commands_hold_up_nobody_and_go_with_their_clients() {
+    let mut proxy = patient().start();
+    while_others_work(&mut proxy, |proxy| {
+        let halves: [&[u8]; 4] = [
+            b"*",
+            b"*4\r\n$4\r\nLOCK\r\n$1000\r\nhalf a key",
+            b"*3\r\n$3\r\nSET\r\n$1\r\na\r\n$536870912\r\nhalf a value",
+            b"LOCK half an inline comma",
+        ];
+        let clients: Vec<Client> = (0..1000)
+            .map(|number| {
+                let mut client = proxy.client();
+                client.send(halves[number % halves.len()]);
+                client
+            })
+            .collect();
+        let open = || proxy.metric("lockgate_client_connections", "");
+        eventually("all are in", || open() >= 1000.0);
+        thread::sleep(Duration::from_millis(500));
+        drop(clients);
+        eventually("all are gone", || open() <= 3.0);
+    });
+}
+
+#[test]
+fn a_hundred_megabytes_of_garbage_on_several_connections_harm_nobody() {
+    // Of six; some are closed long before.
+    const EACH: usize = 25 << 20;
+    let mut proxy = patient().start();
+    while_others_work(&mut proxy, |proxy| {
+        // What is no command at all, what is one that nobody knows, what may be
+        // a value, and what looks like replies.
+        let block = |begin: &str, fill: u8| [begin.as_bytes(), &vec![fill; 1 << 20]].concat();
+        let random: Vec<u8> =
+            (0..1u32 << 20).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
+        let beginnings = [
+            random,
+            b"nonsense of some length\r\n".repeat(40_000),
+            block("*3\r\n$3\r\nSET\r\n$7\r\ngarbage\r\n$104857600\r\n", 0xff),
+            b"+OK\r\n:1\r\n$-1\r\n".repeat(80_000),
+            block("*2\r\n$4\r\nLOCK\r\n$104857600\r\n", 0),
+            b"\r\n".repeat(500_000),
+        ];
+        thread::scope(|scope| {
+            for bytes in &beginnings {
+                let client = proxy.client();
+                let mut reader = client.socket().try_clone().unwrap();
+                // Nobody is made to wait for want of a reader here.
+                scope.spawn(move || std::io::copy(&mut reader, &mut std::io::sink()));
+                scope.spawn(move || {
+                    let mut sent = 0;
+                    // Redis closes at the first protocol error.
+                    while sent < EACH && client.socket().write_all(bytes).is_ok() {
+                        sent += bytes.len();
+                    }
+                    // The reader ends with this, if it has not by then.
+                    let _ = client.socket().shutdown(Shutdown::Both);
+                });
+            }
+        });
+    });
 }
