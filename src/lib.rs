@@ -7,7 +7,9 @@
 //! [`lock`] on a quorum of Redis nodes.
 //!
 //! - [`config`]: the YAML file, its defaults, and its errors with line numbers.
-//! - [`server`]: listeners, accept, limits, drain.
+//! - [`server`]: listeners, accept, drain.
+//! - [`exposure`]: whether clients from elsewhere may come at all.
+//! - [`admission`]: who is let in; [`descriptors`]: how many there is room for.
 //! - [`workers`]: a thread for each core, to which sessions are dealt.
 //! - [`resp`]: the wire, and nothing of locks.
 //! - [`session`]: one client connection and its upstream connection.
@@ -23,10 +25,13 @@
 //! - [`logging`]: tracing's output, human on a terminal and JSON otherwise.
 
 pub mod admin;
+pub mod admission;
 pub mod command;
 pub mod config;
+pub mod descriptors;
 pub mod dev;
 pub mod doctor;
+pub mod exposure;
 pub mod key;
 pub mod lock;
 pub mod logging;

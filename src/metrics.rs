@@ -34,8 +34,8 @@ pub enum CloseReason {
     Quit,
     /// The proxy shuts down.
     Shutdown,
-    /// More than `maxclients`.
-    MaxClients,
+    /// The client said nothing within `first_byte_timeout`.
+    FirstByte,
     /// Its session lock was lost (`locks.on_lost`).
     LockLost,
 }
@@ -49,7 +49,7 @@ impl CloseReason {
         CloseReason::BarrierBuffer,
         CloseReason::Quit,
         CloseReason::Shutdown,
-        CloseReason::MaxClients,
+        CloseReason::FirstByte,
         CloseReason::LockLost,
     ];
 
@@ -62,8 +62,36 @@ impl CloseReason {
             CloseReason::BarrierBuffer => "barrier_buffer",
             CloseReason::Quit => "quit",
             CloseReason::Shutdown => "shutdown",
-            CloseReason::MaxClients => "maxclients",
+            CloseReason::FirstByte => "first_byte",
             CloseReason::LockLost => "lock_lost",
+        }
+    }
+}
+
+/// Why a client was not let in; the label `reason` of `lockgate_clients_refused_total`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Refusal {
+    /// `maxclients`.
+    MaxClients,
+    /// `max_clients_per_address`.
+    PerAddress,
+    /// `max_connect_rate`.
+    ConnectRate,
+    /// It comes from elsewhere, and the data node is not known to ask for a
+    /// password (`allow_open`).
+    Open,
+}
+
+impl Refusal {
+    const ALL: [Refusal; 4] =
+        [Refusal::MaxClients, Refusal::PerAddress, Refusal::ConnectRate, Refusal::Open];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            Refusal::MaxClients => "maxclients",
+            Refusal::PerAddress => "per_address",
+            Refusal::ConnectRate => "connect_rate",
+            Refusal::Open => "open",
         }
     }
 }
@@ -267,7 +295,15 @@ fn keep_up(handle: PrometheusHandle) -> io::Result<()> {
 fn describe() {
     describe_gauge!("lockgate_build_info", "Always 1; the label tells the version.");
     describe_gauge!("lockgate_client_connections", "Client connections open now.");
-    describe_counter!("lockgate_client_connections_total", "Client connections accepted.");
+    describe_counter!("lockgate_client_connections_total", "Clients let in.");
+    describe_counter!(
+        "lockgate_clients_refused_total",
+        "Clients told that they may not come in, and closed, by reason."
+    );
+    describe_counter!(
+        "lockgate_accept_errors_total",
+        "Failures to accept connections, as for want of file descriptors."
+    );
     describe_counter!(
         "lockgate_received_bytes_total",
         "Bytes received, from clients and from the data node."
@@ -325,8 +361,10 @@ fn describe() {
 pub struct Metrics {
     /// Open now.
     pub clients: Gauge,
-    /// Accepted since the start.
+    /// Let in since the start.
     pub clients_total: Counter,
+    /// Failures to accept connections.
+    pub accept_errors: Counter,
     /// Bytes received from clients.
     pub bytes_from_clients: Counter,
     /// Bytes received from the data node.
@@ -349,6 +387,8 @@ pub struct Metrics {
     pub barrier_wait_seconds: Histogram,
     /// By [`CloseReason`].
     closes: Vec<Counter>,
+    /// By [`Refusal`].
+    refused: Vec<Counter>,
     /// By [`Operation`], then [`Outcome`].
     requests: Vec<Vec<Counter>>,
     /// By [`Operation`].
@@ -365,9 +405,11 @@ impl Metrics {
         };
         let close =
             |reason: CloseReason| counter!("lockgate_closes_total", "reason" => reason.as_str());
+        let refused = |reason: Refusal| counter!("lockgate_clients_refused_total", "reason" => reason.as_str());
         Arc::new(Metrics {
             clients: gauge!("lockgate_client_connections"),
             clients_total: counter!("lockgate_client_connections_total"),
+            accept_errors: counter!("lockgate_accept_errors_total"),
             bytes_from_clients: counter!("lockgate_received_bytes_total", "from" => "client"),
             bytes_from_data: counter!("lockgate_received_bytes_total", "from" => "data"),
             commands_lock: commands("lock"),
@@ -379,6 +421,7 @@ impl Metrics {
             barrier_waits: counter!("lockgate_barrier_waits_total"),
             barrier_wait_seconds: histogram!("lockgate_barrier_wait_seconds"),
             closes: CloseReason::ALL.map(close).into(),
+            refused: Refusal::ALL.map(refused).into(),
             requests: Operation::ALL
                 .map(|operation| Outcome::ALL.map(|outcome| request(operation, outcome)).into())
                 .into(),
@@ -393,6 +436,11 @@ impl Metrics {
     /// Counts one closed connection.
     pub fn closed(&self, reason: CloseReason) {
         self.closes[reason as usize].increment(1);
+    }
+
+    /// Counts one client that was not let in.
+    pub fn refused(&self, reason: Refusal) {
+        self.refused[reason as usize].increment(1);
     }
 
     /// Counts one lock request and how long it took.
@@ -535,7 +583,9 @@ mod tests {
         let _node = NodeMetrics::new(7, "10.0.0.7:6379");
         let text = recorder.render();
         for line in [
-            r#"lockgate_closes_total{reason="maxclients"} 0"#,
+            r#"lockgate_closes_total{reason="first_byte"} 0"#,
+            r#"lockgate_clients_refused_total{reason="connect_rate"} 0"#,
+            r#"lockgate_accept_errors_total 0"#,
             r#"lockgate_commands_total{command="renew"} 0"#,
             r#"lockgate_lock_requests_total{operation="lock",result="no_quorum"} 0"#,
             r#"lockgate_lock_request_seconds_bucket{operation="unlock",le="0.0001"} 0"#,
@@ -554,6 +604,9 @@ mod tests {
     #[test]
     fn each_reason_has_its_own_handle() {
         for (index, reason) in CloseReason::ALL.into_iter().enumerate() {
+            assert_eq!(reason as usize, index);
+        }
+        for (index, reason) in Refusal::ALL.into_iter().enumerate() {
             assert_eq!(reason as usize, index);
         }
         for (index, cause) in WakeUp::ALL.into_iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Listeners, accept, limits, drain.
+//! Listeners, accept, drain.
 //!
 //! Each accepted connection becomes one task with one [`Session`] on one of the
 //! [`Workers`]; nothing is shared between sessions but the lock engine and the
@@ -6,7 +6,7 @@
 
 use std::{
     io,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -16,18 +16,20 @@ use std::{
 
 use anyhow::Context as _;
 use tokio::{
-    io::AsyncWriteExt,
     net::{TcpListener, TcpSocket, TcpStream},
     time::{Instant, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info, warn};
+use tracing::{info, warn};
 
 use crate::{
     admin,
+    admission::{AcceptTrouble, Admission},
     config::Config,
+    descriptors,
+    exposure::{self, Exposure},
     lock::Engine,
-    metrics::{self, CloseReason, Metrics},
+    metrics::{self, CloseReason, Metrics, Refusal},
     net::{self, Stream},
     session::{Session, Shared},
     workers::Workers,
@@ -45,9 +47,11 @@ const RELEASE_GRACE: Duration = Duration::from_millis(500);
 /// Runs the proxy until `shutdown` is cancelled and what was in flight is done.
 ///
 /// # Errors
-/// If an address cannot be listened on, or the metrics cannot be set up.
-pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<()> {
+/// If an address cannot be listened on, strangers would come to a data node that is open
+/// to them, or the metrics cannot be set up.
+pub async fn run(mut config: Config, shutdown: CancellationToken) -> anyhow::Result<()> {
     let recorder = metrics::install()?;
+    let exposure = Exposure::find_out(&config).await?;
     let listeners = config
         .listen
         .iter()
@@ -59,12 +63,15 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<
         }
         None => None,
     };
+    config.maxclients = descriptors::make_room(config.maxclients, config.locks.nodes.len());
+    let admission = Admission::new(&config);
     let metrics = Metrics::new();
     let workers = Arc::new(Workers::start(config.io_threads)?);
     let engine = Engine::start_on(&config.locks, workers.handles());
     let admin_stop = CancellationToken::new();
     if let Some(listener) = admin_listener {
-        let state = admin::State::new(recorder, engine.clone(), config.data.clone());
+        let state =
+            admin::State::new(recorder, engine.clone(), config.data.clone(), exposure.clone());
         tokio::spawn(admin::serve(listener, Arc::new(state), admin_stop.clone()));
     }
 
@@ -81,13 +88,20 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<
         drain: drain.clone(),
         abort: abort.clone(),
     });
+    tokio::spawn(exposure.clone().watch(config.data.clone(), shutdown.clone()));
     let config = Arc::new(config);
-    for listener in listeners {
+    for (listener, addr) in listeners.into_iter().zip(&config.listen) {
         if let Ok(addr) = listener.local_addr() {
             info!(%addr, data = %config.data, nodes = config.locks.nodes.len(), "listening");
         }
-        let door =
-            Door { shared: shared.clone(), config: config.clone(), workers: workers.clone() };
+        let door = Door {
+            shared: shared.clone(),
+            config: config.clone(),
+            workers: workers.clone(),
+            admission: admission.clone(),
+            // None: its clients can only be on this machine.
+            exposure: Some(exposure.clone()).filter(|_| !exposure::is_local(addr)),
+        };
         tokio::spawn(door.accept(listener, shutdown.clone()));
     }
 
@@ -117,48 +131,54 @@ struct Door {
     shared: Arc<Shared>,
     config: Arc<Config>,
     workers: Arc<Workers>,
+    /// One for all listeners.
+    admission: Arc<Admission>,
+    /// What must be safe before anybody is let in.
+    exposure: Option<Arc<Exposure>>,
 }
 
 impl Door {
     async fn accept(self, listener: TcpListener, shutdown: CancellationToken) {
         let door = Arc::new(self);
-        let mut failing = false;
+        let mut trouble = AcceptTrouble::default();
         loop {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
                 () = shutdown.cancelled() => return,
             };
             match accepted {
-                Ok((client, _)) => {
-                    failing = false;
-                    door.admit(client);
-                }
+                Ok((client, peer)) => door.admit(client, peer.ip()),
                 Err(error) => {
-                    if !failing {
-                        error!(%error, "cannot accept connections");
+                    door.shared.metrics.accept_errors.increment(1);
+                    if trouble.note(&error, Instant::now().into_std()) {
+                        sleep(ACCEPT_PAUSE).await;
                     }
-                    failing = true;
-                    sleep(ACCEPT_PAUSE).await;
                 }
             }
         }
     }
 
-    /// Gives a client to a worker.
-    fn admit(self: &Arc<Self>, client: TcpStream) {
+    /// Gives a client to a worker, if it may come in.
+    fn admit(self: &Arc<Self>, client: TcpStream, peer: IpAddr) {
         let metrics = &self.shared.metrics;
-        metrics.clients_total.increment(1);
-        let full = self.workers.running() >= self.config.maxclients;
+        let admitted = match &self.exposure {
+            Some(exposure) if !exposure.is_safe() => Err(Refusal::Open),
+            _ => self.admission.admit(peer, Instant::now().into_std()),
+        };
         // A socket belongs to the runtime it was made in until it is taken out.
-        let Ok(client) = client.into_std() else { return metrics.closed(CloseReason::Client) };
+        let (place, client) = match (admitted, client.into_std()) {
+            (Ok(place), Ok(client)) => (place, client),
+            (Err(refusal), client) => {
+                metrics.refused(refusal);
+                return client.iter().for_each(|client| refusal.tell(client));
+            }
+            (Ok(_), Err(_)) => return,
+        };
+        metrics.clients_total.increment(1);
         let door = self.clone();
         self.workers.spawn(async move {
             let reason = match TcpStream::from_std(client) {
                 Err(_) => CloseReason::Client,
-                Ok(client) if full => {
-                    refuse(client, b"-ERR max number of clients reached\r\n").await;
-                    CloseReason::MaxClients
-                }
                 Ok(client) => {
                     door.shared.metrics.clients.increment(1);
                     door.shared.clients.fetch_add(1, Ordering::Relaxed);
@@ -169,6 +189,7 @@ impl Door {
                 }
             };
             door.shared.metrics.closed(reason);
+            drop(place);
         });
     }
 
@@ -177,16 +198,35 @@ impl Door {
         if net::tune(&client, config.tcp_keepalive).is_err() {
             return CloseReason::Client;
         }
+        if let Err(reason) = self.first_byte(&client).await {
+            return reason;
+        }
         match net::connect(&config.data, config.connect_timeout, config.tcp_keepalive).await {
             Ok(upstream) => {
                 Session::new(Stream::Tcp(client), upstream, self.shared.clone()).run().await
             }
-            Err(_) => CloseReason::UpstreamConnect,
+            Err(error) => {
+                if descriptors::are_used_up(&error)
+                    && let Ok(client) = client.into_std()
+                {
+                    Refusal::MaxClients.tell(&client);
+                }
+                CloseReason::UpstreamConnect
+            }
         }
     }
-}
 
-/// Says why and closes. A client that does not read that is not waited for.
-async fn refuse(mut client: TcpStream, words: &[u8]) {
-    let _ = timeout(ACCEPT_PAUSE, client.write_all(words)).await;
+    /// Waits for the client's first byte, if there is a limit for that.
+    async fn first_byte(&self, client: &TcpStream) -> Result<(), CloseReason> {
+        let Some(limit) = self.config.first_byte_timeout else { return Ok(()) };
+        let mut byte = [0; 1];
+        tokio::select! {
+            spoken = timeout(limit, client.peek(&mut byte)) => match spoken {
+                Ok(Ok(1..)) => Ok(()),
+                Ok(_) => Err(CloseReason::Client),
+                Err(_) => Err(CloseReason::FirstByte),
+            },
+            () = self.shared.drain.cancelled() => Err(CloseReason::Shutdown),
+        }
+    }
 }

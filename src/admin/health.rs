@@ -15,7 +15,9 @@ use tokio::{
 };
 use tracing::{info, warn};
 
-use crate::{config::RedisUrl, lock::Engine, metrics::Recorder, net, resp::encode};
+use crate::{
+    config::RedisUrl, exposure::Exposure, lock::Engine, metrics::Recorder, net, resp::encode,
+};
 
 /// How often the data node is asked; never by a scrape.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
@@ -29,15 +31,21 @@ pub struct State {
     recorder: Recorder,
     engine: Arc<Engine>,
     data: RedisUrl,
+    exposure: Arc<Exposure>,
     /// None: reachable. Otherwise why not. Changed by [`State::watch`].
     data_problem: Mutex<Option<String>>,
 }
 
 impl State {
     /// Ready only once the data node has answered.
-    pub fn new(recorder: Recorder, engine: Arc<Engine>, data: RedisUrl) -> State {
+    pub fn new(
+        recorder: Recorder,
+        engine: Arc<Engine>,
+        data: RedisUrl,
+        exposure: Arc<Exposure>,
+    ) -> State {
         let data_problem = Mutex::new(Some("not asked yet".into()));
-        State { recorder, engine, data, data_problem }
+        State { recorder, engine, data, exposure, data_problem }
     }
 
     /// Prometheus's text format.
@@ -66,7 +74,12 @@ impl State {
             }
             text.push('\n');
         }
-        (problem.is_none() && up >= quorum, text)
+        let safe = self.exposure.is_safe();
+        if !safe {
+            text += "listen: clients from elsewhere are refused: the data node is not known to ask \
+                     for a password (allow_open)\n";
+        }
+        (problem.is_none() && up >= quorum && safe, text)
     }
 
     /// Keeps asking the data node, with one line in the log for each change.

@@ -107,6 +107,9 @@ pub(super) fn top(reader: &mut Reader<'_>, top: &Section<'_>, config: &Config) {
     if config.maxclients == 0 {
         reader.problem(&top.path("maxclients"), "0 lets nobody in; give at least 1");
     }
+    if let Some(limit) = config.first_byte_timeout {
+        positive(reader, top, "first_byte_timeout", limit);
+    }
     if config.io_threads.is_some_and(|threads| !(1..=MAX_THREADS).contains(&threads)) {
         reader.problem(&top.path("io_threads"), "must be auto or from 1 to 128");
     }

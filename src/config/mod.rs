@@ -31,11 +31,15 @@ use reader::Reader;
 /// The keys at the top of the file.
 const KEYS: &[&str] = &[
     "listen",
+    "allow_open",
     "admin",
     "data",
     "connect_timeout",
     "tcp_keepalive",
     "maxclients",
+    "max_clients_per_address",
+    "max_connect_rate",
+    "first_byte_timeout",
     "io_threads",
     "barrier_buffer",
     "shutdown_grace",
@@ -75,6 +79,8 @@ const PLANNED: &[&str] = &["guards", "adopt", "tls", "proxy_protocol"];
 pub struct Config {
     /// `listen`: addresses on which clients are accepted.
     pub listen: Vec<SocketAddr>,
+    /// `allow_open`: `listen` may leave loopback though the data node asks for no password.
+    pub allow_open: bool,
     /// `admin`: address of `/metrics`, `/healthz` and `/readyz`; none with `off`.
     pub admin: Option<SocketAddr>,
     /// `data`: the Redis to which every forwarded command goes.
@@ -85,6 +91,13 @@ pub struct Config {
     pub tcp_keepalive: Duration,
     /// `maxclients`: connections accepted at the same time.
     pub maxclients: usize,
+    /// `max_clients_per_address`: of them, from one address; 0 for no limit.
+    pub max_clients_per_address: usize,
+    /// `max_connect_rate`: connections accepted from one address in a second; 0
+    /// for no limit.
+    pub max_connect_rate: usize,
+    /// `first_byte_timeout`: how long a new client may say nothing; none with `off`.
+    pub first_byte_timeout: Option<Duration>,
     /// `io_threads`: threads that serve clients; none with `auto`: one for each core.
     pub io_threads: Option<usize>,
     /// `barrier_buffer`: bytes of replies held for a client that does not read
@@ -104,11 +117,15 @@ impl Default for Config {
     fn default() -> Config {
         Config {
             listen: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 6380))],
+            allow_open: false,
             admin: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 9380))),
             data: RedisUrl::local(6379),
             connect_timeout: Duration::from_secs(5),
             tcp_keepalive: Duration::from_secs(60),
             maxclients: 10_000,
+            max_clients_per_address: 0,
+            max_connect_rate: 0,
+            first_byte_timeout: None,
             io_threads: None,
             barrier_buffer: 1024 * 1024,
             shutdown_grace: Duration::from_secs(10),
@@ -186,11 +203,15 @@ impl Config {
         let mut reader = Reader::new(text, file, environment);
         let top = reader.top(&value, KEYS);
         reader.read(&top, "listen", &mut config.listen);
+        reader.read(&top, "allow_open", &mut config.allow_open);
         reader.read(&top, "admin", &mut config.admin);
         reader.read(&top, "data", &mut config.data);
         reader.read(&top, "connect_timeout", &mut config.connect_timeout);
         reader.read(&top, "tcp_keepalive", &mut config.tcp_keepalive);
         reader.read(&top, "maxclients", &mut config.maxclients);
+        reader.read(&top, "max_clients_per_address", &mut config.max_clients_per_address);
+        reader.read(&top, "max_connect_rate", &mut config.max_connect_rate);
+        reader.read(&top, "first_byte_timeout", &mut config.first_byte_timeout);
         reader.read(&top, "io_threads", &mut config.io_threads);
         reader.read(&top, "barrier_buffer", &mut config.barrier_buffer);
         reader.read(&top, "shutdown_grace", &mut config.shutdown_grace);

@@ -253,18 +253,6 @@ impl Read for Option<Duration> {
     }
 }
 
-impl Read for bool {
-    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<bool, Wrong> {
-        match (value.as_bool(), value.as_str()) {
-            (Some(value), _) => Ok(value),
-            // As redis.conf has it; to YAML 1.2 these are words.
-            (None, Some("yes")) => Ok(true),
-            (None, Some("no")) => Ok(false),
-            _ => Err(Wrong::Wanted("yes or no")),
-        }
-    }
-}
-
 impl Read for OnLost {
     fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<OnLost, Wrong> {
         match value.as_str() {
@@ -305,6 +293,18 @@ impl Read for f64 {
         // What ${NAME} became is text.
         let text = || value.as_str().and_then(|text| text.parse().ok());
         value.as_f64().or_else(text).ok_or(Wrong::Wanted("a number, as 0.01,"))
+    }
+}
+
+impl Read for bool {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<bool, Wrong> {
+        // What ${NAME} became is text, and so are redis.conf's words.
+        let text = || match value.as_str() {
+            Some("true" | "yes") => Some(true),
+            Some("false" | "no") => Some(false),
+            _ => None,
+        };
+        value.as_bool().or_else(text).ok_or(Wrong::Wanted("true or false"))
     }
 }
 

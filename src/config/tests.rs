@@ -65,8 +65,9 @@ fn everything_wrong_is_said_at_once_with_its_line() {
             "f.yaml:9: locks.max_ttl: 60 where a duration with its unit, as 50ms, 10s, 5m or 7d, is wanted",
             "f.yaml:10: locks.default_ttl: the environment has no variable NOT_THERE",
             "f.yaml:11: locks.drift_factor: 0.7 is not at least 0 and below 0.5",
-            "f.yaml:12: zzz: unknown key; known here are listen, admin, data, connect_timeout, \
-             tcp_keepalive, maxclients, io_threads, barrier_buffer, shutdown_grace, log, locks",
+            "f.yaml:12: zzz: unknown key; known here are listen, allow_open, admin, data, connect_timeout, \
+             tcp_keepalive, maxclients, max_clients_per_address, max_connect_rate, \
+             first_byte_timeout, io_threads, barrier_buffer, shutdown_grace, log, locks",
         ]
     );
 }
@@ -89,9 +90,13 @@ fn contradictions_are_refused_with_what_would_be_right() {
         ("locks: {max_token: 8}", "makes itself"),
         ("locks: {node_queue: 0}", "refuses every lock"),
         ("listen: []", "no address"),
+        ("allow_open: perhaps", "'perhaps' where true or false is wanted"),
+        ("allow_open: 1", "1 where true or false is wanted"),
         ("listen: [127.0.0.1:1, 127.0.0.1:1]", "twice"),
         ("listen: 127.0.0.1:9380", "two ports"),
         ("maxclients: 0", "lets nobody in"),
+        ("first_byte_timeout: 0s", "first_byte_timeout: must be longer than 0"),
+        ("max_connect_rate: fast", "'fast' where a number"),
         ("io_threads: 0", "auto or from 1 to 128"),
         ("io_threads: many", "'many' where a number, or auto, is wanted"),
         ("tcp_keepalive: 1ms", "at least 1s"),

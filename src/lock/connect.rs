@@ -16,10 +16,10 @@ use tokio::{
 };
 
 use super::{
-    admission::{Look, MARKER, Verdict},
     fault::Fault,
     link::{self, Link},
     node::Node,
+    quarantine::{Look, MARKER, Verdict},
     reply, scripts,
 };
 use crate::{

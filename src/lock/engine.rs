@@ -21,10 +21,10 @@ use tokio::{
 
 use super::{
     Acquire, Alarm, Counts, LockStatus, NoQuorum, NodeStatus, Waiter,
-    admission::Admissions,
     holders::{Holders, Known},
     node::{self, Node},
     operation::{Kind, Missing, Operation, Vote},
+    quarantine::Admissions,
     queue::{Next, Queues},
     quorum::{Decision, Rule, quorum, validity},
     scripts, subscribe,

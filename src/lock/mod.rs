@@ -15,11 +15,11 @@
 //! - `link`: the ordered, pipelined connection to it; `connect` opens one,
 //!   `backoff` says when to try again, `reply` reads what comes back.
 //! - `heal`: what to do where a node has forgotten the scripts.
-//! - `admission`: which nodes may vote: one that was restarted may not, for a while.
+//! - `quarantine`: which nodes may vote: one that was restarted may not, for a while.
 //! - [`fault`]: what can be wrong with a node; `inspect` looks for it now and then.
 
 mod acquire;
-mod admission;
+
 mod alarm;
 mod backoff;
 mod connect;
@@ -32,6 +32,7 @@ mod jitter;
 mod link;
 mod node;
 mod operation;
+mod quarantine;
 mod queue;
 mod quorum;
 mod reply;
@@ -43,11 +44,11 @@ mod waiter;
 pub mod watchdog;
 
 pub use acquire::Acquire;
-pub(crate) use admission::MARKER;
 pub use alarm::Alarm;
 pub use engine::{Engine, Release, Renew};
 pub use fault::Fault;
 pub(crate) use inspect::{connection_info, faults_of};
+pub(crate) use quarantine::MARKER;
 pub use waiter::Waiter;
 pub use watchdog::{Keep, Losses};
 

@@ -14,13 +14,13 @@ use tracing::{debug, info, warn};
 
 use super::{
     NodeStatus,
-    admission::Admissions,
     backoff::Backoff,
     connect::LinkManager,
     fault::Fault,
     inspect::Inspector,
     link::{Closed, Job, Leftover, Link},
     operation::{Kind, Missing, Operation, Vote},
+    quarantine::Admissions,
 };
 use crate::{
     config::{LocksConfig, RedisUrl},

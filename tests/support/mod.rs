@@ -9,7 +9,7 @@
 
 use std::{
     io::{BufRead, BufReader, ErrorKind, Read, Write},
-    net::{Shutdown, TcpStream},
+    net::{Shutdown, SocketAddr, TcpStream},
     os::unix::process::CommandExt,
     process::{Child, Command, ExitStatus, Stdio},
     thread,
@@ -44,6 +44,7 @@ pub struct Setup {
     node_urls: Option<Vec<String>>,
     ready: bool,
     host: String,
+    files: Option<(u64, u64)>,
 }
 
 impl Setup {
@@ -69,6 +70,12 @@ impl Setup {
     /// Clients connect to this address instead of loopback.
     pub fn host(mut self, host: &str) -> Setup {
         self.host = host.to_owned();
+        self
+    }
+
+    /// So many files may be open, and so many if the proxy asks for more.
+    pub fn files(mut self, soft: u64, hard: u64) -> Setup {
+        self.files = Some((soft, hard));
         self
     }
 
@@ -109,7 +116,7 @@ impl Setup {
             self.top, self.locks
         );
         let (child, port, admin_port, dir) = (0..PORT_ATTEMPTS)
-            .find_map(|_| listening(&self.host, &settings))
+            .find_map(|_| listening(&self.host, &settings, self.files))
             .expect("a port that nobody else takes");
         let (locks, node_urls) = (self.locks, urls);
         let proxy =
@@ -124,14 +131,25 @@ impl Setup {
 
 /// Starts the binary and waits until it listens; none where another process has
 /// taken one of its ports.
-fn listening(host: &str, settings: &str) -> Option<(Child, u16, u16, tempfile::TempDir)> {
+fn listening(
+    host: &str,
+    settings: &str,
+    files: Option<(u64, u64)>,
+) -> Option<(Child, u16, u16, tempfile::TempDir)> {
     let (port, admin_port) = (free_port().expect("port"), free_port().expect("port"));
     let config = format!("listen: {host}:{port}\nadmin: 127.0.0.1:{admin_port}\n{settings}");
     let dir = tempfile::tempdir().expect("directory");
     let (file, log_file) = (dir.path().join("lockgate.yaml"), dir.path().join("log"));
     std::fs::write(&file, &config).expect("configuration");
     let mut child = Command::new("setpriv")
-        .args(["--pdeathsig", "KILL", env!("CARGO_BIN_EXE_lockgate"), "--config"])
+        .args(["--pdeathsig", "KILL"])
+        // Both become the program that they start.
+        .args(
+            files
+                .iter()
+                .flat_map(|(soft, hard)| ["prlimit".to_owned(), format!("--nofile={soft}:{hard}")]),
+        )
+        .args([env!("CARGO_BIN_EXE_lockgate"), "--config"])
         .arg(&file)
         .env("LOCKGATE_LOG", "debug")
         .process_group(0)
@@ -182,6 +200,7 @@ impl Proxy {
             node_urls: None,
             ready: true,
             host: "127.0.0.1".into(),
+            files: None,
         }
     }
 
@@ -458,7 +477,19 @@ pub struct Client {
 impl Client {
     /// Connects to a loopback port.
     pub fn connect(port: u16) -> Client {
-        let stream = TcpStream::connect(("127.0.0.1", port)).expect("connection");
+        Client::over(TcpStream::connect(("127.0.0.1", port)).expect("connection"))
+    }
+
+    /// Connects to a loopback port from an address of its own, as 127.0.0.2.
+    pub fn connect_from(source: [u8; 4], port: u16) -> Client {
+        use socket2::{Domain, Socket, Type};
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("socket");
+        socket.bind(&SocketAddr::from((source, 0)).into()).expect("source address");
+        socket.connect(&SocketAddr::from(([127, 0, 0, 1], port)).into()).expect("connection");
+        Client::over(socket.into())
+    }
+
+    fn over(stream: TcpStream) -> Client {
         stream.set_nodelay(true).expect("nodelay");
         stream.set_read_timeout(Some(LIMIT)).expect("limit");
         stream.set_write_timeout(Some(LIMIT)).expect("limit");

@@ -1,0 +1,310 @@
+//! Who is let in, before a client costs a task or a connection to the data node.
+//!
+//! Everything here happens once for each connection; no command ever comes here.
+//! It knows nothing of listeners, and time is an argument.
+
+use std::{
+    collections::{HashMap, hash_map::Entry},
+    io::{self, Write},
+    mem,
+    net::{IpAddr, Ipv6Addr, TcpStream},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use tracing::error;
+
+use crate::{config::Config, metrics::Refusal};
+
+/// How far an address may run ahead of its rate: one that was quiet for so long
+/// may come with a second's worth of connections at once.
+const BURST: Duration = Duration::from_secs(1);
+/// Addresses whose rate is remembered for each [`BURST`]: 4 MB at the most. More
+/// in one second than that is a flood which no limit for each address would stop;
+/// those beyond it are let in unmeasured, rather than everybody kept out.
+const MAX_ADDRESSES: usize = 32 * 1024;
+/// How often it is logged that connections cannot be accepted.
+const TELL_EVERY: Duration = Duration::from_secs(10);
+
+impl Refusal {
+    /// What the client is told before it is closed.
+    pub fn words(self) -> &'static [u8] {
+        match self {
+            // Redis's own.
+            Refusal::MaxClients => b"-ERR max number of clients reached\r\n",
+            Refusal::PerAddress => b"-ERR max number of clients of this address reached\r\n",
+            Refusal::ConnectRate => {
+                b"-ERR too many new connections from this address, come back later\r\n"
+            }
+            Refusal::Open => {
+                b"-DENIED Lockgate can be reached from other machines, and the Redis behind it is \
+                  not known to ask for a password, so nobody is let in here. Give that Redis one \
+                  (requirepass, or an ACL); or have Lockgate listen on 127.0.0.1; or, if whoever \
+                  reaches it may do as they like with the data, set allow_open: true in its \
+                  configuration.\r\n"
+            }
+        }
+    }
+
+    /// Tells the client and closes. Whether it ever reads that is its own affair:
+    /// the words are in the kernel's hands or nowhere, and nothing is kept here.
+    pub fn tell(self, mut client: &TcpStream) {
+        let _ = client.write(self.words());
+    }
+}
+
+/// Keeps count of who is in.
+pub struct Admission {
+    max_clients: usize,
+    /// 0: no limit.
+    max_per_address: usize,
+    /// Clients that hold a [`Place`].
+    clients: AtomicUsize,
+    /// Clients of each address that has any; empty without a limit. Changed when
+    /// a client comes and when it goes.
+    addresses: Mutex<HashMap<IpAddr, usize>>,
+    rates: Option<Mutex<Rates>>,
+}
+
+/// A client's place. Dropping it makes room for another.
+pub struct Place {
+    admission: Arc<Admission>,
+    /// Where it is counted, if addresses are.
+    address: Option<IpAddr>,
+}
+
+impl Admission {
+    /// With the limits of `config`.
+    pub fn new(config: &Config) -> Arc<Admission> {
+        let rate = u32::try_from(config.max_connect_rate).unwrap_or(u32::MAX);
+        Arc::new(Admission {
+            max_clients: config.maxclients,
+            max_per_address: config.max_clients_per_address,
+            clients: AtomicUsize::new(0),
+            addresses: Mutex::default(),
+            rates: (rate > 0).then(|| Mutex::new(Rates::new(rate, Instant::now()))),
+        })
+    }
+
+    /// A place for a client from `peer`.
+    ///
+    /// # Errors
+    /// Why there is none. It then counts for nothing, not for its rate either.
+    pub fn admit(self: &Arc<Self>, peer: IpAddr, now: Instant) -> Result<Place, Refusal> {
+        // Counted first: two listeners must not both give the last place away.
+        // From here on the drop of `place` undoes it.
+        let before = self.clients.fetch_add(1, Ordering::Relaxed);
+        let mut place = Place { admission: self.clone(), address: None };
+        if before >= self.max_clients {
+            return Err(Refusal::MaxClients);
+        }
+        let peer = host(peer);
+        if self.max_per_address > 0 {
+            let mut addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
+            let clients = addresses.entry(peer).or_default();
+            if *clients >= self.max_per_address {
+                return Err(Refusal::PerAddress);
+            }
+            *clients += 1;
+            place.address = Some(peer);
+        }
+        if let Some(rates) = &self.rates
+            && !rates.lock().unwrap_or_else(PoisonError::into_inner).admit(peer, now)
+        {
+            return Err(Refusal::ConnectRate);
+        }
+        Ok(place)
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        self.admission.clients.fetch_sub(1, Ordering::Relaxed);
+        let Some(address) = self.address else { return };
+        let mut addresses = self.admission.addresses.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Entry::Occupied(mut clients) = addresses.entry(address) {
+            match clients.get() {
+                0 | 1 => drop(clients.remove()),
+                _ => *clients.get_mut() -= 1,
+            }
+        }
+    }
+}
+
+/// What counts as one address. A host on IPv6 usually has all 2^64 that share
+/// their first half.
+fn host(peer: IpAddr) -> IpAddr {
+    match peer.to_canonical() {
+        IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
+        v4 => v4,
+    }
+}
+
+/// How often each address may come: a token bucket, told by when it is full again.
+struct Rates {
+    /// Between two connections of one address that comes evenly.
+    spacing: Duration,
+    /// When the bucket of each address that came since `turned` is full again.
+    recent: HashMap<IpAddr, Instant>,
+    /// The same of those that came in the [`BURST`] before. Who is in neither
+    /// has not come for a whole one, so that its bucket is full: it may be
+    /// forgotten.
+    older: HashMap<IpAddr, Instant>,
+    turned: Instant,
+}
+
+impl Rates {
+    fn new(rate: u32, now: Instant) -> Rates {
+        let (recent, older) = (HashMap::new(), HashMap::new());
+        Rates { spacing: BURST / rate, recent, older, turned: now }
+    }
+
+    fn admit(&mut self, peer: IpAddr, now: Instant) -> bool {
+        if now.duration_since(self.turned) >= BURST {
+            self.older = mem::take(&mut self.recent);
+            self.turned = now;
+        }
+        let known = self.recent.get(&peer).or_else(|| self.older.get(&peer));
+        let full_again = known.map_or(now, |full| now.max(*full)) + self.spacing;
+        if full_again > now + BURST {
+            return false;
+        }
+        if self.recent.len() < MAX_ADDRESSES || self.recent.contains_key(&peer) {
+            self.recent.insert(peer, full_again);
+        }
+        true
+    }
+}
+
+/// What accept's failures come to in the log.
+#[derive(Default)]
+pub struct AcceptTrouble {
+    told: Option<Instant>,
+    /// Failures since then.
+    untold: u64,
+}
+
+impl AcceptTrouble {
+    /// Notes a failure, with a line in the log now and then. True: accept would
+    /// fail again at once, as for want of file descriptors; false: only the
+    /// connection failed that was to be accepted.
+    pub fn note(&mut self, error: &io::Error, now: Instant) -> bool {
+        use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
+        if matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted) {
+            return false;
+        }
+        self.untold += 1;
+        if self.told.is_none_or(|told| now.duration_since(told) >= TELL_EVERY) {
+            error!(%error, times = self.untold, "cannot accept connections; trying again");
+            (self.told, self.untold) = (Some(now), 0);
+        }
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn admission(maxclients: usize, per_address: usize, rate: usize) -> Arc<Admission> {
+        Admission::new(&Config {
+            maxclients,
+            max_clients_per_address: per_address,
+            max_connect_rate: rate,
+            ..Config::default()
+        })
+    }
+
+    fn ip(text: &str) -> IpAddr {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_place_is_free_again_when_its_client_goes() {
+        let (door, now) = (admission(2, 0, 0), Instant::now());
+        let one = door.admit(ip("10.0.0.1"), now);
+        let _two = door.admit(ip("10.0.0.1"), now).unwrap();
+        for _ in 0..3 {
+            assert_eq!(door.admit(ip("10.0.0.2"), now).err(), Some(Refusal::MaxClients));
+        }
+        drop(one);
+        assert!(door.admit(ip("10.0.0.2"), now).is_ok());
+    }
+
+    #[test]
+    fn each_address_has_its_own_limit_and_leaves_nothing_behind() {
+        let (door, now) = (admission(100, 2, 0), Instant::now());
+        let same = ["10.0.0.1", "::ffff:10.0.0.1"].map(|peer| door.admit(ip(peer), now).unwrap());
+        assert_eq!(door.admit(ip("10.0.0.1"), now).err(), Some(Refusal::PerAddress));
+        let net =
+            ["2001:db8::1", "2001:db8::2:0:0:1"].map(|peer| door.admit(ip(peer), now).unwrap());
+        assert_eq!(door.admit(ip("2001:db8::3"), now).err(), Some(Refusal::PerAddress));
+        let other = door.admit(ip("2001:db8:0:1::1"), now).unwrap();
+        drop((same, net, other));
+        assert!(door.addresses.lock().unwrap().is_empty());
+        assert_eq!(door.clients.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn a_refused_client_is_not_counted_against_its_address() {
+        let (door, now) = (admission(100, 1, 1), Instant::now());
+        drop(door.admit(ip("10.0.0.1"), now).unwrap());
+        assert_eq!(door.admit(ip("10.0.0.1"), now).err(), Some(Refusal::ConnectRate));
+        assert!(door.addresses.lock().unwrap().is_empty());
+        assert!(door.admit(ip("10.0.0.1"), now + BURST).is_ok());
+    }
+
+    #[test]
+    fn rates_of_old_addresses_are_forgotten_and_those_kept_are_bounded() {
+        let now = Instant::now();
+        let mut rates = Rates::new(1, now);
+        for n in 0..100_000u32 {
+            assert!(rates.admit(IpAddr::from(n.to_be_bytes()), now));
+        }
+        assert_eq!(rates.recent.len(), MAX_ADDRESSES);
+        assert!(!rates.admit(IpAddr::from(7u32.to_be_bytes()), now));
+        for seconds in 1..=2 {
+            assert!(rates.admit(ip("10.0.0.1"), now + seconds * BURST));
+        }
+        assert_eq!((rates.recent.len(), rates.older.len()), (1, 1));
+    }
+
+    proptest! {
+        /// Beside a bucket that forgets nothing.
+        #[test]
+        fn forgetting_changes_nothing(
+            rate in 1u32..50,
+            steps in prop::collection::vec((0u64..300, 0u8..3), 1..300),
+        ) {
+            let mut now = Instant::now();
+            let mut rates = Rates::new(rate, now);
+            let mut plain: HashMap<IpAddr, Instant> = HashMap::new();
+            for (millis, peer) in steps {
+                now += Duration::from_millis(millis);
+                let peer = IpAddr::from([10, 0, 0, peer]);
+                let after = plain.get(&peer).map_or(now, |full| now.max(*full)) + BURST / rate;
+                let expected = after <= now + BURST;
+                if expected {
+                    plain.insert(peer, after);
+                }
+                prop_assert_eq!(rates.admit(peer, now), expected);
+            }
+        }
+    }
+
+    #[test]
+    fn failures_to_accept_are_told_now_and_then() {
+        let (mut trouble, now) = (AcceptTrouble::default(), Instant::now());
+        let full = || io::Error::from_raw_os_error(24);
+        assert!(trouble.note(&full(), now) && trouble.note(&full(), now));
+        assert_eq!(trouble.untold, 1);
+        assert!(trouble.note(&full(), now + TELL_EVERY));
+        assert_eq!(trouble.untold, 0);
+        assert!(!trouble.note(&io::ErrorKind::ConnectionAborted.into(), now));
+    }
+}

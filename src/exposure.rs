@@ -1,0 +1,179 @@
+//! Whether strangers may come: clients at a listener that is not on loopback.
+//!
+//! Redis keeps strangers out while it has no password (protected-mode), and
+//! knows them by their address. A proxy beside it has all its clients look
+//! local, so it must be the one to ask: whoever may do PING without a word of
+//! introduction may do anything.
+
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use anyhow::bail;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    time::{sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+use tracing::{error, info, warn};
+
+use crate::{
+    config::{Config, RedisUrl},
+    net,
+};
+
+/// How long the data node may take to answer.
+const ASK_LIMIT: Duration = Duration::from_secs(1);
+/// How often it is asked until strangers may come.
+const ASK_EVERY: Duration = Duration::from_secs(1);
+
+/// What a data node does with a client that has no credentials.
+#[derive(Debug, PartialEq, Eq)]
+enum Manner {
+    /// It asks for a password.
+    Guarded,
+    /// It serves it.
+    Open,
+    /// It has said neither, but this.
+    Unclear(String),
+}
+
+/// What is known of the data node, for all listeners.
+pub struct Exposure {
+    /// Strangers may come. Set once, by [`Exposure::watch`] or from the start.
+    safe: AtomicBool,
+}
+
+/// Whether clients at `addr` can only be on this machine.
+pub fn is_local(addr: &SocketAddr) -> bool {
+    addr.ip().to_canonical().is_loopback()
+}
+
+impl Exposure {
+    /// Asks the data node, if there are listeners for strangers. While it cannot
+    /// be asked, strangers must wait: [`Exposure::watch`] is then to be run.
+    ///
+    /// # Errors
+    /// If it serves anybody.
+    pub async fn find_out(config: &Config) -> anyhow::Result<Arc<Exposure>> {
+        let exposure = Arc::new(Exposure { safe: AtomicBool::new(false) });
+        let stranger = config.listen.iter().find(|addr| !is_local(addr));
+        let Some(addr) = stranger.filter(|_| !config.allow_open) else {
+            exposure.safe.store(true, Ordering::Relaxed);
+            return Ok(exposure);
+        };
+        match ask(&config.data).await {
+            Manner::Guarded => exposure.safe.store(true, Ordering::Relaxed),
+            Manner::Open => bail!(
+                "{addr} (listen) can be reached from other machines, and the data node {} asks \
+                 nobody for a password: whoever comes could do as they like with it. Give it one \
+                 (requirepass, or an ACL), listen on 127.0.0.1, or set allow_open: true",
+                config.data
+            ),
+            Manner::Unclear(reason) => warn!(
+                data = %config.data, %reason,
+                "not known whether the data node asks for a password; clients are let in on \
+                 loopback alone until it is (allow_open)"
+            ),
+        }
+        Ok(exposure)
+    }
+
+    /// Whether strangers may come.
+    pub fn is_safe(&self) -> bool {
+        self.safe.load(Ordering::Relaxed)
+    }
+
+    /// Asks until strangers may come, with a line in the log for each change.
+    pub async fn watch(self: Arc<Self>, data: RedisUrl, shutdown: CancellationToken) {
+        let mut told_open = false;
+        while !self.is_safe() {
+            tokio::select! {
+                () = sleep(ASK_EVERY) => {}
+                () = shutdown.cancelled() => return,
+            }
+            match ask(&data).await {
+                Manner::Guarded => {
+                    info!(%data, "the data node asks for a password; clients are let in everywhere");
+                    self.safe.store(true, Ordering::Relaxed);
+                }
+                Manner::Open if !told_open => {
+                    told_open = true;
+                    error!(
+                        %data,
+                        "the data node asks nobody for a password; clients are let in on loopback \
+                         alone until it does (allow_open)"
+                    );
+                }
+                Manner::Open | Manner::Unclear(_) => {}
+            }
+        }
+    }
+}
+
+async fn ask(data: &RedisUrl) -> Manner {
+    match timeout(ASK_LIMIT, ping(data)).await {
+        Ok(Ok(answer)) => judge(&answer),
+        Ok(Err(error)) => Manner::Unclear(error.to_string()),
+        Err(_) => Manner::Unclear(format!("no answer within {ASK_LIMIT:?}")),
+    }
+}
+
+/// The line that answers PING on a fresh connection, where nobody has said who they are.
+async fn ping(data: &RedisUrl) -> io::Result<String> {
+    let mut stream = net::connect(data, ASK_LIMIT, Duration::from_secs(60)).await?;
+    stream.write_all(b"PING\r\n").await?;
+    let (mut line, mut bytes) = (Vec::new(), [0; 256]);
+    while !line.contains(&b'\n') && line.len() < 1024 {
+        match stream.read(&mut bytes).await? {
+            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            length => line.extend_from_slice(&bytes[..length]),
+        }
+    }
+    let text = String::from_utf8_lossy(&line);
+    Ok(text.lines().next().unwrap_or_default().to_owned())
+}
+
+fn judge(answer: &str) -> Manner {
+    if answer.starts_with("-NOAUTH") {
+        return Manner::Guarded;
+    }
+    // An ACL that forbids PING to those who have no password gives them the rest.
+    if answer.starts_with('+') || answer.starts_with("-NOPERM") {
+        return Manner::Open;
+    }
+    // As -LOADING, or -DENIED by a Redis that takes the proxy for a stranger.
+    Manner::Unclear(answer.trim_start_matches('-').to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_demand_for_a_password_counts_as_one() {
+        assert_eq!(judge("-NOAUTH Authentication required."), Manner::Guarded);
+        for open in ["+PONG", "-NOPERM this user has no permissions to run the 'ping' command"] {
+            assert_eq!(judge(open), Manner::Open);
+        }
+        for unclear in ["-LOADING Redis is loading", "-DENIED Redis is running", "", "$4"] {
+            assert!(matches!(judge(unclear), Manner::Unclear(_)), "{unclear}");
+        }
+    }
+
+    #[test]
+    fn loopback_is_all_of_it() {
+        for local in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
+            assert!(is_local(&local.parse().unwrap()), "{local}");
+        }
+        for stranger in ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "[::ffff:10.0.0.1]:1"] {
+            assert!(!is_local(&stranger.parse().unwrap()), "{stranger}");
+        }
+    }
+}
