@@ -13,7 +13,7 @@
 //! - [`session`]: one client connection and its upstream connection.
 //! - [`command`]: words of a command to a typed request.
 //! - [`lock`]: what a lock is; knows nothing of the sockets of clients.
-//! - [`net`]: TCP and Unix streams under one name, and their socket options.
+//! - [`net`]: TCP, TLS and Unix streams under one name, and their socket options.
 //! - [`metrics`]: names and handles of everything that is counted.
 //! - [`admin`]: `/metrics`, `/healthz`, `/readyz` over HTTP.
 //! - [`redis_server`]: real `redis-server` children, for `dev` and for tests.

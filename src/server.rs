@@ -7,6 +7,7 @@
 use std::{
     io,
     net::SocketAddr,
+    slice,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -21,14 +22,14 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
-use tracing::{error, info, warn};
+use tracing::{debug, error, info, warn};
 
 use crate::{
     admin,
-    config::Config,
+    config::{Config, Listener},
     lock::Engine,
     metrics::{self, CloseReason, Metrics},
-    net::{self, Stream},
+    net::{self, Acceptor, Connector, Stream},
     session::{Session, Shared},
     workers::Workers,
 };
@@ -48,11 +49,7 @@ const RELEASE_GRACE: Duration = Duration::from_millis(500);
 /// If an address cannot be listened on, or the metrics cannot be set up.
 pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<()> {
     let recorder = metrics::install()?;
-    let listeners = config
-        .listen
-        .iter()
-        .map(|addr| listen(*addr).with_context(|| format!("cannot listen on {addr} (listen)")))
-        .collect::<anyhow::Result<Vec<_>>>()?;
+    let listeners = config.listen.iter().map(open).collect::<anyhow::Result<Vec<_>>>()?;
     let admin_listener = match config.admin {
         Some(addr) => {
             Some(listen(addr).with_context(|| format!("cannot listen on {addr} (admin)"))?)
@@ -61,10 +58,12 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<
     };
     let metrics = Metrics::new();
     let workers = Arc::new(Workers::start(config.io_threads)?);
+    let connector = Connector::start("data", &config.tls, slice::from_ref(&config.data));
     let engine = Engine::start_on(&config.locks, workers.handles());
     let admin_stop = CancellationToken::new();
     if let Some(listener) = admin_listener {
-        let state = admin::State::new(recorder, engine.clone(), config.data.clone());
+        let state =
+            admin::State::new(recorder, engine.clone(), config.data.clone(), connector.clone());
         tokio::spawn(admin::serve(listener, Arc::new(state), admin_stop.clone()));
     }
 
@@ -76,18 +75,24 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<
         barrier_buffer: config.barrier_buffer,
         clients: AtomicUsize::new(0),
         started: Instant::now(),
-        listen: config.listen.clone(),
+        listen: config.listen.iter().map(|listener| listener.address).collect(),
         draining: AtomicBool::new(false),
         drain: drain.clone(),
         abort: abort.clone(),
     });
     let config = Arc::new(config);
-    for listener in listeners {
+    for (listener, tls) in listeners {
         if let Ok(addr) = listener.local_addr() {
-            info!(%addr, data = %config.data, nodes = config.locks.nodes.len(), "listening");
+            let (nodes, tls) = (config.locks.nodes.len(), tls.is_some());
+            info!(%addr, tls, data = %config.data, nodes, "listening");
         }
-        let door =
-            Door { shared: shared.clone(), config: config.clone(), workers: workers.clone() };
+        let door = Door {
+            shared: shared.clone(),
+            config: config.clone(),
+            workers: workers.clone(),
+            tls,
+            connector: connector.clone(),
+        };
         tokio::spawn(door.accept(listener, shutdown.clone()));
     }
 
@@ -105,6 +110,15 @@ pub async fn run(config: Config, shutdown: CancellationToken) -> anyhow::Result<
     Ok(())
 }
 
+/// Opens one entry of `listen`.
+fn open(listener: &Listener) -> anyhow::Result<(TcpListener, Option<Acceptor>)> {
+    let Listener { address, tls } = listener;
+    let cannot = || format!("cannot listen on {address} (listen)");
+    let socket = listen(*address).with_context(cannot)?;
+    let acceptor = tls.as_ref().map(|tls| Acceptor::start(*address, tls)).transpose();
+    Ok((socket, acceptor.map_err(anyhow::Error::msg).with_context(cannot)?))
+}
+
 fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
     let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_reuseaddr(true)?;
@@ -117,6 +131,10 @@ struct Door {
     shared: Arc<Shared>,
     config: Arc<Config>,
     workers: Arc<Workers>,
+    /// None: plain TCP.
+    tls: Option<Acceptor>,
+    /// The way to the data node.
+    connector: Connector,
 }
 
 impl Door {
@@ -155,6 +173,8 @@ impl Door {
         self.workers.spawn(async move {
             let reason = match TcpStream::from_std(client) {
                 Err(_) => CloseReason::Client,
+                // Without a handshake there is no way to say why.
+                Ok(_) if full && door.tls.is_some() => CloseReason::MaxClients,
                 Ok(client) if full => {
                     refuse(client, b"-ERR max number of clients reached\r\n").await;
                     CloseReason::MaxClients
@@ -177,12 +197,37 @@ impl Door {
         if net::tune(&client, config.tcp_keepalive).is_err() {
             return CloseReason::Client;
         }
-        match net::connect(&config.data, config.connect_timeout, config.tcp_keepalive).await {
-            Ok(upstream) => {
-                Session::new(Stream::Tcp(client), upstream, self.shared.clone()).run().await
-            }
+        let client = match &self.tls {
+            None => Stream::Tcp(client),
+            Some(acceptor) => match self.shake_hands(acceptor, client).await {
+                Ok(client) => client,
+                Err(reason) => return reason,
+            },
+        };
+        let (limit, keepalive) = (config.connect_timeout, config.tcp_keepalive);
+        match net::connect(&config.data, &self.connector, limit, keepalive).await {
+            Ok(upstream) => Session::new(client, upstream, self.shared.clone()).run().await,
             Err(_) => CloseReason::UpstreamConnect,
         }
+    }
+
+    /// TLS with a client, before anything else is done for it.
+    async fn shake_hands(
+        &self,
+        acceptor: &Acceptor,
+        client: TcpStream,
+    ) -> Result<Stream, CloseReason> {
+        let peer = client.peer_addr().ok();
+        let accepted = tokio::select! {
+            accepted = acceptor.accept(client) => accepted,
+            () = self.shared.drain.cancelled() => return Err(CloseReason::Shutdown),
+        };
+        accepted.map_err(|error| {
+            // Anybody can cause it, at any rate, so it is said to those who look for it.
+            let peer = peer.map(tracing::field::display);
+            debug!(peer, %error, "no TLS with a client");
+            CloseReason::TlsHandshake
+        })
     }
 }
 

@@ -63,7 +63,8 @@ impl ManageConnection for LinkManager {
 
     async fn connect(&self) -> Result<Link, ConnectError> {
         let node = self.node.upgrade().ok_or(ConnectError::Unused)?;
-        let mut stream = net::connect(&node.url, CONNECT_LIMIT, node.keepalive).await?;
+        let mut stream =
+            net::connect(&node.url, &node.connector, CONNECT_LIMIT, node.keepalive).await?;
         let greeting = match timeout(CONNECT_LIMIT, greet(&mut stream, &node)).await {
             Ok(greeting) => greeting?,
             Err(_) => return Err(ConnectError::Silent),
@@ -122,6 +123,7 @@ async fn greet(stream: &mut Stream, node: &Node) -> Result<Greeting, ConnectErro
     encode::command(&mut out, &[b"CLIENT", b"ID"]);
     encode::command(&mut out, &[b"INFO", b"server"]);
     stream.write_all(&out).await?;
+    stream.flush().await?;
 
     let mut received = Vec::new();
     for command in asked {

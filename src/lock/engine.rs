@@ -29,7 +29,7 @@ use super::{
     scripts, subscribe,
     watchdog::{self, Watch, Watchdog},
 };
-use crate::{config::LocksConfig, metrics::LockMetrics};
+use crate::{config::LocksConfig, metrics::LockMetrics, net::Connector};
 
 /// A node waits for an answer at most this share of the TTL, so that asking
 /// does not use the validity up.
@@ -104,8 +104,9 @@ impl Engine {
 
     fn start_all(config: &LocksConfig, runtimes: &[Handle], wall_clock: WallClock) -> Arc<Engine> {
         let mut nodes: Vec<Box<dyn Voter>> = Vec::new();
+        let connector = Connector::start("node", &config.tls, &config.nodes);
         for (index, url) in config.nodes.iter().enumerate() {
-            let node = Arc::new(Node::new(url.clone(), index, config));
+            let node = Arc::new(Node::new(url.clone(), connector.clone(), index, config));
             runtimes[index % runtimes.len()].spawn(node.clone().supervise());
             nodes.push(Box::new(node));
         }
@@ -124,7 +125,8 @@ impl Engine {
             metrics,
         });
         for (index, url) in config.nodes.iter().enumerate() {
-            tokio::spawn(subscribe::run(Arc::downgrade(&engine), index, url.clone()));
+            let (engine, url) = (Arc::downgrade(&engine), url.clone());
+            tokio::spawn(subscribe::run(engine, index, url, connector.clone()));
         }
         tokio::spawn(watchdog::run(Arc::downgrade(&engine)));
         tokio::spawn(sweep(Arc::downgrade(&engine)));

@@ -16,13 +16,14 @@ use super::{
     NodeStatus,
     backoff::Backoff,
     connect::LinkManager,
-    inspect::{InspectError, Inspector},
+    inspect::Inspector,
     link::{Closed, Job, Leftover, Link},
     operation::{Kind, Missing, Operation, Vote},
 };
 use crate::{
     config::{LocksConfig, RedisUrl},
     metrics::NodeMetrics,
+    net::Connector,
     resp::encode,
 };
 
@@ -36,6 +37,7 @@ const NOBODY: &[u8] = b"";
 /// One lock node.
 pub(super) struct Node {
     pub(super) url: RedisUrl,
+    pub(super) connector: Connector,
     /// Its place in `locks.nodes`, from 0.
     pub(super) index: usize,
     pub(super) silence: Duration,
@@ -64,11 +66,17 @@ struct State {
 }
 
 impl Node {
-    pub(super) fn new(url: RedisUrl, index: usize, config: &LocksConfig) -> Node {
+    pub(super) fn new(
+        url: RedisUrl,
+        connector: Connector,
+        index: usize,
+        config: &LocksConfig,
+    ) -> Node {
         let metrics = NodeMetrics::new(index + 1, &url.to_string());
         metrics.up.set(0.0);
         Node {
             url,
+            connector,
             index,
             silence: config.node_silence,
             keepalive: config.node_silence.max(Duration::from_secs(3)),
@@ -150,7 +158,7 @@ impl Node {
             .max_lifetime(None)
             .idle_timeout(None)
             .build_unchecked(LinkManager { node: Arc::downgrade(&self) });
-        let inspector = Inspector::new(&self.url);
+        let inspector = Inspector::new(&self.url, &self.connector);
         let gone = self.gone.clone();
         let this = Arc::downgrade(&self);
         drop(self);
@@ -290,8 +298,7 @@ impl Drop for Node {
 }
 
 /// One line in the log for each thing that makes a node unfit to vote.
-async fn warn_of_faults(inspector: &Result<Inspector, InspectError>, node: &Weak<Node>) {
-    let Ok(inspector) = inspector else { return };
+async fn warn_of_faults(inspector: &Inspector, node: &Weak<Node>) {
     let inspected = inspector.inspect().await;
     let Some(node) = node.upgrade() else { return };
     match inspected {

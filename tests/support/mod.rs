@@ -39,6 +39,9 @@ pub struct Setup {
     nodes: usize,
     data_arguments: Vec<&'static str>,
     data_port: Option<u16>,
+    data_url: Option<String>,
+    tls: Option<String>,
+    environment: Vec<(String, String)>,
     top: String,
     locks: String,
     node_urls: Option<Vec<String>>,
@@ -63,6 +66,25 @@ impl Setup {
     pub fn data_port(mut self, port: u16) -> Setup {
         self.data_port = Some(port);
         self.ready = false;
+        self
+    }
+
+    /// The Redis at this URL is the data node.
+    pub fn data_url(mut self, url: &str) -> Setup {
+        self.data_url = Some(url.to_owned());
+        self.ready = false;
+        self
+    }
+
+    /// One more listener, whose `tls` is this mapping of YAML; see [`Proxy::tls_port`].
+    pub fn tls(mut self, settings: &str) -> Setup {
+        self.tls = Some(settings.to_owned());
+        self
+    }
+
+    /// A variable of its environment.
+    pub fn environment(mut self, name: &str, value: &str) -> Setup {
+        self.environment.push((name.to_owned(), value.to_owned()));
         self
     }
 
@@ -104,16 +126,28 @@ impl Setup {
         // Patient nodes, unless the test is about time: the machine may be busy.
         let patience = if self.locks.contains("node_") { "" } else { "  node_timeout: 2s\n" };
         let list: String = urls.iter().map(|url| format!("    - {url}\n")).collect();
+        let data_url = self.data_url.unwrap_or(format!("redis://127.0.0.1:{data_port}"));
         let settings = format!(
-            "data: redis://127.0.0.1:{data_port}\n{}locks:\n{}{patience}  nodes:\n{list}",
+            "data: {data_url}\n{}locks:\n{}{patience}  nodes:\n{list}",
             self.top, self.locks
         );
-        let (child, port, admin_port, dir) = (0..PORT_ATTEMPTS)
-            .find_map(|_| listening(&self.host, &settings))
+        let tls = self.tls.as_deref();
+        let Listening { child, port, tls_port, admin_port, dir } = (0..PORT_ATTEMPTS)
+            .find_map(|_| listening(&self.host, tls, &settings, &self.environment))
             .expect("a port that nobody else takes");
         let (locks, node_urls) = (self.locks, urls);
-        let proxy =
-            Proxy { child, port, admin_port, data_port, data, nodes, node_urls, locks, dir };
+        let proxy = Proxy {
+            child,
+            port,
+            tls_port,
+            admin_port,
+            data_port,
+            data,
+            nodes,
+            node_urls,
+            locks,
+            dir,
+        };
         if self.ready {
             eventually("the proxy is ready", || proxy.http("/readyz").starts_with("HTTP/1.1 200"));
             eventually("every node is up", || proxy.nodes_up() == proxy.node_urls.len());
@@ -122,11 +156,29 @@ impl Setup {
     }
 }
 
+/// A process that accepts connections.
+struct Listening {
+    child: Child,
+    port: u16,
+    tls_port: u16,
+    admin_port: u16,
+    dir: tempfile::TempDir,
+}
+
 /// Starts the binary and waits until it listens; none where another process has
 /// taken one of its ports.
-fn listening(host: &str, settings: &str) -> Option<(Child, u16, u16, tempfile::TempDir)> {
-    let (port, admin_port) = (free_port().expect("port"), free_port().expect("port"));
-    let config = format!("listen: {host}:{port}\nadmin: 127.0.0.1:{admin_port}\n{settings}");
+fn listening(
+    host: &str,
+    tls: Option<&str>,
+    settings: &str,
+    environment: &[(String, String)],
+) -> Option<Listening> {
+    let [port, tls_port, admin_port] = [(); 3].map(|()| free_port().expect("port"));
+    let mut listen = format!("listen:\n  - {host}:{port}\n");
+    if let Some(tls) = tls {
+        listen += &format!("  - address: {host}:{tls_port}\n    tls: {tls}\n");
+    }
+    let config = format!("{listen}admin: 127.0.0.1:{admin_port}\n{settings}");
     let dir = tempfile::tempdir().expect("directory");
     let (file, log_file) = (dir.path().join("lockgate.yaml"), dir.path().join("log"));
     std::fs::write(&file, &config).expect("configuration");
@@ -134,6 +186,7 @@ fn listening(host: &str, settings: &str) -> Option<(Child, u16, u16, tempfile::T
         .args(["--pdeathsig", "KILL", env!("CARGO_BIN_EXE_lockgate"), "--config"])
         .arg(&file)
         .env("LOCKGATE_LOG", "debug")
+        .envs(environment.iter().map(|(name, value)| (name, value)))
         .process_group(0)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -147,15 +200,17 @@ fn listening(host: &str, settings: &str) -> Option<(Child, u16, u16, tempfile::T
         taken = ended.is_some() && log.contains("Address already in use");
         assert!(taken || ended.is_none(), "the proxy ended: {ended:?}\n{log}\n{config}");
         // Its own word: somebody else could answer at the port.
-        taken || log.contains("\"listening\"")
+        let listeners = 1 + usize::from(tls.is_some());
+        taken || log.matches("\"listening\"").count() == listeners
     });
-    (!taken).then_some((child, port, admin_port, dir))
+    (!taken).then_some(Listening { child, port, tls_port, admin_port, dir })
 }
 
 /// The real binary, its data node and its lock nodes.
 pub struct Proxy {
     child: Child,
     port: u16,
+    tls_port: u16,
     admin_port: u16,
     data_port: u16,
     data: RedisServer,
@@ -177,6 +232,9 @@ impl Proxy {
             nodes: 1,
             data_arguments: Vec::new(),
             data_port: None,
+            data_url: None,
+            tls: None,
+            environment: Vec::new(),
             top: String::new(),
             locks: String::new(),
             node_urls: None,
@@ -199,6 +257,11 @@ impl Proxy {
     /// Where clients connect.
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// Where clients connect that speak TLS; only with [`Setup::tls`].
+    pub fn tls_port(&self) -> u16 {
+        self.tls_port
     }
 
     /// Where the metrics are.
@@ -442,9 +505,9 @@ pub fn pipeline(commands: &[&[&str]]) -> Vec<u8> {
     commands.iter().flat_map(|words| encode(words)).collect()
 }
 
-/// A client that sees every byte.
-pub struct Client {
-    reader: BufReader<TcpStream>,
+/// A client that sees every byte, over TCP unless said otherwise.
+pub struct Client<S = TcpStream> {
+    reader: BufReader<S>,
 }
 
 impl Client {
@@ -460,6 +523,18 @@ impl Client {
     /// The socket.
     pub fn socket(&self) -> &TcpStream {
         self.reader.get_ref()
+    }
+}
+
+impl<S: Read + Write> Client<S> {
+    /// Over a stream that has limits of its own.
+    pub fn over(stream: S) -> Client<S> {
+        Client { reader: BufReader::new(stream) }
+    }
+
+    /// What it reads from.
+    pub fn reader(&mut self) -> &mut BufReader<S> {
+        &mut self.reader
     }
 
     /// Writes bytes.
@@ -512,7 +587,9 @@ impl Client {
     fn replies(&mut self, count: usize) -> Vec<Reply> {
         (0..count).map(|_| self.reply()).collect()
     }
+}
 
+impl Client {
     /// Sends FIN.
     pub fn hang_up(&mut self) {
         self.socket().shutdown(Shutdown::Write).expect("FIN");
