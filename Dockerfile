@@ -17,6 +17,8 @@ RUN touch src/main.rs src/lib.rs && cargo build --release --locked --bin lockgat
 FROM debian:bookworm-slim
 RUN useradd --system --no-create-home --uid 6380 --shell /usr/sbin/nologin lockgate
 COPY --from=builder /build/target/release/lockgate /usr/local/bin/lockgate
+# Whom to trust at rediss:// where no CA is configured.
+COPY --from=builder /etc/ssl/certs/ca-certificates.crt /etc/ssl/certs/ca-certificates.crt
 USER lockgate
 # Clients; /metrics, /healthz and /readyz.
 EXPOSE 6380 9380

@@ -14,7 +14,7 @@ case "${1:-run}" in
   test) wanted+=("python3 python3" "node nodejs" "npm npm" "ip iproute2"
     "script bsdutils") ;;
   bench) wanted+=("haproxy haproxy" "nutcracker nutcracker" "redis-benchmark redis-tools"
-    "python3 python3" "node nodejs" "npm npm") ;;
+    "openssl openssl" "python3 python3" "node nodejs" "npm npm") ;;
   *) echo "usage: $0 run|test|bench" >&2; exit 2 ;;
 esac
 

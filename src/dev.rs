@@ -19,7 +19,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    config::{Config, RedisUrl},
+    config::{Config, Listener, RedisUrl},
     logging,
     redis_server::RedisServer,
     server,
@@ -66,7 +66,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let nodes = (0..options.nodes).map(|_| start()).collect::<Result<Vec<_>, _>>()?;
 
     let mut config = Config {
-        listen: vec![listen],
+        listen: vec![Listener::plain(listen)],
         admin: Some(admin),
         data: RedisUrl::local(data.port()),
         ..Config::default()

@@ -5,16 +5,18 @@ use std::{
     collections::HashMap,
     fmt::Write as _,
     path::Path,
+    slice,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::bail;
-use bb8_redis::redis::{self, Client, RedisError, aio::MultiplexedConnection};
+use bb8_redis::redis::{self, RedisError, aio::MultiplexedConnection};
 use tokio::time::timeout;
 
 use crate::{
     config::{Config, LocksConfig, RedisUrl},
     lock::{self, Fault},
+    net::Connector,
 };
 
 /// How long anything that is asked of a server may take.
@@ -92,10 +94,17 @@ pub fn run(file: &Path) -> anyhow::Result<()> {
 }
 
 async fn examine_all(config: &Config) -> (String, usize) {
-    let urls: Vec<RedisUrl> =
-        std::iter::once(&config.data).chain(&config.locks.nodes).cloned().collect();
-    let asking: Vec<_> =
-        urls.iter().cloned().map(|url| tokio::spawn(async move { examine(&url).await })).collect();
+    let nodes = &config.locks.nodes;
+    let to_data = Connector::start("data", &config.tls, slice::from_ref(&config.data));
+    let to_nodes = Connector::start("node", &config.locks.tls, nodes);
+    let urls: Vec<RedisUrl> = std::iter::once(&config.data).chain(nodes).cloned().collect();
+    let ways = std::iter::once(&to_data).chain(std::iter::repeat(&to_nodes));
+    let asking: Vec<_> = urls
+        .iter()
+        .zip(ways)
+        .map(|(url, way)| (url.clone(), way.clone()))
+        .map(|(url, way)| tokio::spawn(async move { examine(&url, &way).await }))
+        .collect();
     let mut patients = Vec::new();
     for asked in asking {
         patients.push(asked.await.unwrap_or_else(|error| Err(error.to_string())));
@@ -232,11 +241,10 @@ fn of_fault(fault: Fault) -> Finding {
 }
 
 /// Asks one server.
-async fn examine(url: &RedisUrl) -> Result<Patient, String> {
+async fn examine(url: &RedisUrl, way: &Connector) -> Result<Patient, String> {
     let asking = async {
-        let client = Client::open(lock::connection_info(url)?)?;
-        let mut connection = client.get_multiplexed_async_connection().await?;
-        question(&mut connection).await
+        let mut connection = lock::connect(url, way).await?;
+        question(&mut connection.redis).await
     };
     match timeout(LIMIT, asking).await {
         Ok(answer) => answer.map_err(|error: RedisError| error.to_string()),

@@ -25,7 +25,7 @@ use tracing::{error, info, warn};
 
 use crate::{
     config::{Config, RedisUrl},
-    net,
+    net::{self, Connector},
 };
 
 /// How long the data node may take to answer.
@@ -48,6 +48,9 @@ enum Manner {
 pub struct Exposure {
     /// Strangers may come. Set once, by [`Exposure::watch`] or from the start.
     safe: AtomicBool,
+    data: RedisUrl,
+    /// The way to it.
+    connector: Connector,
 }
 
 /// Whether clients at `addr` can only be on this machine.
@@ -61,14 +64,16 @@ impl Exposure {
     ///
     /// # Errors
     /// If it serves anybody.
-    pub async fn find_out(config: &Config) -> anyhow::Result<Arc<Exposure>> {
-        let exposure = Arc::new(Exposure { safe: AtomicBool::new(false) });
-        let stranger = config.listen.iter().find(|addr| !is_local(addr));
+    pub async fn find_out(config: &Config, connector: Connector) -> anyhow::Result<Arc<Exposure>> {
+        let (safe, data) = (AtomicBool::new(false), config.data.clone());
+        let exposure = Arc::new(Exposure { safe, data, connector });
+        let addresses = config.listen.iter().map(|listener| listener.address);
+        let stranger = addresses.into_iter().find(|addr| !is_local(addr));
         let Some(addr) = stranger.filter(|_| !config.allow_open) else {
             exposure.safe.store(true, Ordering::Relaxed);
             return Ok(exposure);
         };
-        match ask(&config.data).await {
+        match exposure.ask().await {
             Manner::Guarded => exposure.safe.store(true, Ordering::Relaxed),
             Manner::Open => bail!(
                 "{addr} (listen) can be reached from other machines, and the data node {} asks \
@@ -91,14 +96,15 @@ impl Exposure {
     }
 
     /// Asks until strangers may come, with a line in the log for each change.
-    pub async fn watch(self: Arc<Self>, data: RedisUrl, shutdown: CancellationToken) {
+    pub async fn watch(self: Arc<Self>, shutdown: CancellationToken) {
+        let data = &self.data;
         let mut told_open = false;
         while !self.is_safe() {
             tokio::select! {
                 () = sleep(ASK_EVERY) => {}
                 () = shutdown.cancelled() => return,
             }
-            match ask(&data).await {
+            match self.ask().await {
                 Manner::Guarded => {
                     info!(%data, "the data node asks for a password; clients are let in everywhere");
                     self.safe.store(true, Ordering::Relaxed);
@@ -115,20 +121,21 @@ impl Exposure {
             }
         }
     }
-}
 
-async fn ask(data: &RedisUrl) -> Manner {
-    match timeout(ASK_LIMIT, ping(data)).await {
-        Ok(Ok(answer)) => judge(&answer),
-        Ok(Err(error)) => Manner::Unclear(error.to_string()),
-        Err(_) => Manner::Unclear(format!("no answer within {ASK_LIMIT:?}")),
+    async fn ask(&self) -> Manner {
+        match timeout(ASK_LIMIT, ping(&self.data, &self.connector)).await {
+            Ok(Ok(answer)) => judge(&answer),
+            Ok(Err(error)) => Manner::Unclear(error.to_string()),
+            Err(_) => Manner::Unclear(format!("no answer within {ASK_LIMIT:?}")),
+        }
     }
 }
 
 /// The line that answers PING on a fresh connection, where nobody has said who they are.
-async fn ping(data: &RedisUrl) -> io::Result<String> {
-    let mut stream = net::connect(data, ASK_LIMIT, Duration::from_secs(60)).await?;
+async fn ping(data: &RedisUrl, connector: &Connector) -> io::Result<String> {
+    let mut stream = net::connect(data, connector, ASK_LIMIT, Duration::from_secs(60)).await?;
     stream.write_all(b"PING\r\n").await?;
+    stream.flush().await?;
     let (mut line, mut bytes) = (Vec::new(), [0; 256]);
     while !line.contains(&b'\n') && line.len() < 1024 {
         match stream.read(&mut bytes).await? {

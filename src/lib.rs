@@ -16,7 +16,7 @@
 //! - [`command`]: words of a command to a typed request.
 //! - [`key`]: a lock's key and a token, shared by all that know them.
 //! - [`lock`]: what a lock is; knows nothing of the sockets of clients.
-//! - [`net`]: TCP and Unix streams under one name, and their socket options.
+//! - [`net`]: TCP, TLS and Unix streams under one name, and their socket options.
 //! - [`metrics`]: names and handles of everything that is counted.
 //! - [`admin`]: `/metrics`, `/healthz`, `/readyz` over HTTP.
 //! - [`redis_server`]: real `redis-server` children, for `dev` and for tests.

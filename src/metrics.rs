@@ -38,11 +38,13 @@ pub enum CloseReason {
     FirstByte,
     /// Its session lock was lost (`locks.on_lost`).
     LockLost,
+    /// It did not finish its TLS handshake.
+    TlsHandshake,
 }
 
 impl CloseReason {
     /// Every reason, in the order of the handles.
-    pub const ALL: [CloseReason; 8] = [
+    pub const ALL: [CloseReason; 9] = [
         CloseReason::Client,
         CloseReason::Upstream,
         CloseReason::UpstreamConnect,
@@ -51,6 +53,7 @@ impl CloseReason {
         CloseReason::Shutdown,
         CloseReason::FirstByte,
         CloseReason::LockLost,
+        CloseReason::TlsHandshake,
     ];
 
     /// The label's value.
@@ -64,6 +67,7 @@ impl CloseReason {
             CloseReason::Shutdown => "shutdown",
             CloseReason::FirstByte => "first_byte",
             CloseReason::LockLost => "lock_lost",
+            CloseReason::TlsHandshake => "tls_handshake",
         }
     }
 }
@@ -329,6 +333,11 @@ fn describe() {
         Unit::Seconds,
         "From asking the lock nodes to the answer."
     );
+    describe_counter!("lockgate_tls_handshake_failures_total", "TLS handshakes failed, by side.");
+    describe_counter!(
+        "lockgate_tls_reloads_total",
+        "Certificates read again because their files had changed, by side and result."
+    );
     describe_gauge!("lockgate_node_up", "1 while a lock node is connected and answers.");
     describe_histogram!(
         "lockgate_node_round_trip_seconds",
@@ -512,6 +521,29 @@ impl Default for LockMetrics {
     }
 }
 
+/// Handles of TLS on one side; the label `side` is `client`, `data` or `node`.
+#[derive(Clone)]
+pub struct TlsMetrics {
+    /// Handshakes that were not finished.
+    pub handshake_failures: Counter,
+    /// Changed files that were read.
+    pub reloads_ok: Counter,
+    /// Changed files that could not be used.
+    pub reloads_failed: Counter,
+}
+
+impl TlsMetrics {
+    /// Makes the handles.
+    pub fn new(side: &'static str) -> TlsMetrics {
+        let reloads = |result: &'static str| counter!("lockgate_tls_reloads_total", "side" => side, "result" => result);
+        TlsMetrics {
+            handshake_failures: counter!("lockgate_tls_handshake_failures_total", "side" => side),
+            reloads_ok: reloads("ok"),
+            reloads_failed: reloads("failed"),
+        }
+    }
+}
+
 /// Handles of one lock node; label `node` is its number in `locks.nodes` from 1,
 /// label `address` its address without credentials.
 pub struct NodeMetrics {
@@ -581,6 +613,7 @@ mod tests {
         let _metrics = Metrics::new();
         let _locks = LockMetrics::new();
         let _node = NodeMetrics::new(7, "10.0.0.7:6379");
+        let _tls = TlsMetrics::new("client");
         let text = recorder.render();
         for line in [
             r#"lockgate_closes_total{reason="first_byte"} 0"#,
@@ -595,6 +628,8 @@ mod tests {
             r#"lockgate_renewals_total{result="retried"} 0"#,
             r#"lockgate_lost_locks_total{reason="max_hold"} 0"#,
             r#"lockgate_hold_seconds_count 0"#,
+            r#"lockgate_tls_handshake_failures_total{side="client"} 0"#,
+            r#"lockgate_tls_reloads_total{side="client",result="failed"} 0"#,
             r#"lockgate_node_up{node="7",address="10.0.0.7:6379"} 0"#,
         ] {
             assert!(text.contains(line), "{line} is missing in\n{text}");

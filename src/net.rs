@@ -1,13 +1,15 @@
-//! TCP and Unix streams under one name, and their socket options.
+//! TCP, TLS and Unix streams under one name, and their socket options.
 //!
-//! Everything that touches a socket goes through [`Stream`], so that TLS and
-//! simulated networks have one place to enter.
+//! Everything that touches a socket goes through [`Stream`], so that
+//! nobody else knows what it is made of.
 
 pub use outbox::Outbox;
+pub use tls::{Acceptor, Connector};
 
 #[cfg(test)]
 pub mod memory;
 mod outbox;
+pub mod tls;
 
 use std::{
     io,
@@ -21,8 +23,10 @@ use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpStream, UnixStream},
+    time::Instant,
 };
 
+use self::tls::TlsStream;
 use crate::config::{Endpoint, RedisUrl};
 
 /// A connected byte stream.
@@ -32,16 +36,31 @@ pub enum Stream {
     Tcp(TcpStream),
     /// Over a Unix socket.
     Unix(UnixStream),
+    /// Over TCP, encrypted. In a box, as it is ten times the size of the others.
+    Tls(Box<TlsStream>),
     /// Inside this process.
     #[cfg(test)]
     Memory(tokio::io::DuplexStream),
 }
 
+impl From<TlsStream> for Stream {
+    fn from(stream: TlsStream) -> Stream {
+        Stream::Tls(Box::new(stream))
+    }
+}
+
 /// Connects to where `url` says, with the options of [`tune`].
 ///
 /// # Errors
-/// As the operating system says, or [`io::ErrorKind::TimedOut`] after `limit`.
-pub async fn connect(url: &RedisUrl, limit: Duration, keepalive: Duration) -> io::Result<Stream> {
+/// As the operating system says, or [`io::ErrorKind::TimedOut`] after `limit`; with
+/// TLS, also if the server cannot be trusted.
+pub async fn connect(
+    url: &RedisUrl,
+    connector: &Connector,
+    limit: Duration,
+    keepalive: Duration,
+) -> io::Result<Stream> {
+    let begun = Instant::now();
     let connecting = async {
         match &url.endpoint {
             Endpoint::Tcp { host, port } => {
@@ -56,9 +75,15 @@ pub async fn connect(url: &RedisUrl, limit: Duration, keepalive: Duration) -> io
             Endpoint::Unix(path) => Ok(Stream::Unix(UnixStream::connect(path).await?)),
         }
     };
-    match tokio::time::timeout(limit, connecting).await {
+    let connected: io::Result<Stream> = match tokio::time::timeout(limit, connecting).await {
         Ok(result) => result,
         Err(_) => Err(io::Error::new(io::ErrorKind::TimedOut, "connection timed out")),
+    };
+    match (connected?, &url.endpoint) {
+        (Stream::Tcp(stream), Endpoint::Tcp { host, .. }) if url.tls => {
+            connector.connect(stream, host, limit.saturating_sub(begun.elapsed())).await
+        }
+        (stream, _) => Ok(stream),
     }
 }
 
@@ -89,6 +114,8 @@ impl Stream {
         let mut asked = match self {
             Stream::Tcp(stream) => [PollFd::new(stream, flags)],
             Stream::Unix(stream) => [PollFd::new(stream, flags)],
+            // Whoever ends TLS ends TCP with it.
+            Stream::Tls(stream) => [PollFd::new(stream.tcp(), flags)],
             #[cfg(test)]
             Stream::Memory(_) => return false,
         };
@@ -99,11 +126,19 @@ impl Stream {
 
     /// Makes closing this stream reset it: what the peer has not yet received
     /// is then never delivered.
-    pub fn reset_on_drop(&self) {
-        if let Stream::Tcp(stream) = self {
-            // A socket that cannot linger is closed the ordinary way.
-            let _ = SockRef::from(stream).set_linger(Some(Duration::ZERO));
-        }
+    pub fn reset_on_drop(&mut self) {
+        let tcp = match self {
+            Stream::Tcp(stream) => &*stream,
+            Stream::Tls(stream) => {
+                stream.forget_unsent();
+                stream.tcp()
+            }
+            Stream::Unix(_) => return,
+            #[cfg(test)]
+            Stream::Memory(_) => return,
+        };
+        // A socket that cannot linger is closed the ordinary way.
+        let _ = SockRef::from(tcp).set_linger(Some(Duration::ZERO));
     }
 }
 
@@ -116,6 +151,7 @@ impl AsyncRead for Stream {
         match self.get_mut() {
             Stream::Tcp(s) => Pin::new(s).poll_read(cx, buf),
             Stream::Unix(s) => Pin::new(s).poll_read(cx, buf),
+            Stream::Tls(s) => Pin::new(&mut **s).poll_read(cx, buf),
             #[cfg(test)]
             Stream::Memory(s) => Pin::new(s).poll_read(cx, buf),
         }
@@ -131,19 +167,26 @@ impl AsyncWrite for Stream {
         match self.get_mut() {
             Stream::Tcp(s) => Pin::new(s).poll_write(cx, buf),
             Stream::Unix(s) => Pin::new(s).poll_write(cx, buf),
+            Stream::Tls(s) => Pin::new(&mut **s).poll_write(cx, buf),
             #[cfg(test)]
             Stream::Memory(s) => Pin::new(s).poll_write(cx, buf),
         }
     }
 
-    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(Ok(()))
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.get_mut() {
+            Stream::Tcp(_) | Stream::Unix(_) => Poll::Ready(Ok(())),
+            #[cfg(test)]
+            Stream::Memory(s) => Pin::new(s).poll_flush(cx),
+            Stream::Tls(s) => Pin::new(&mut **s).poll_flush(cx),
+        }
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.get_mut() {
             Stream::Tcp(s) => Pin::new(s).poll_shutdown(cx),
             Stream::Unix(s) => Pin::new(s).poll_shutdown(cx),
+            Stream::Tls(s) => Pin::new(&mut **s).poll_shutdown(cx),
             #[cfg(test)]
             Stream::Memory(s) => Pin::new(s).poll_shutdown(cx),
         }

@@ -7,6 +7,7 @@
 use std::{
     io,
     net::{IpAddr, SocketAddr},
+    slice,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -20,17 +21,17 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 use tokio_util::sync::CancellationToken;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 use crate::{
     admin,
     admission::{AcceptTrouble, Admission},
-    config::Config,
+    config::{Config, Listener},
     descriptors,
     exposure::{self, Exposure},
     lock::Engine,
     metrics::{self, CloseReason, Metrics, Refusal},
-    net::{self, Stream},
+    net::{self, Acceptor, Connector, Stream},
     session::{Session, Shared},
     workers::Workers,
 };
@@ -51,12 +52,9 @@ const RELEASE_GRACE: Duration = Duration::from_millis(500);
 /// to them, or the metrics cannot be set up.
 pub async fn run(mut config: Config, shutdown: CancellationToken) -> anyhow::Result<()> {
     let recorder = metrics::install()?;
-    let exposure = Exposure::find_out(&config).await?;
-    let listeners = config
-        .listen
-        .iter()
-        .map(|addr| listen(*addr).with_context(|| format!("cannot listen on {addr} (listen)")))
-        .collect::<anyhow::Result<Vec<_>>>()?;
+    let connector = Connector::start("data", &config.tls, slice::from_ref(&config.data));
+    let exposure = Exposure::find_out(&config, connector.clone()).await?;
+    let listeners = config.listen.iter().map(open).collect::<anyhow::Result<Vec<_>>>()?;
     let admin_listener = match config.admin {
         Some(addr) => {
             Some(listen(addr).with_context(|| format!("cannot listen on {addr} (admin)"))?)
@@ -70,8 +68,13 @@ pub async fn run(mut config: Config, shutdown: CancellationToken) -> anyhow::Res
     let engine = Engine::start_on(&config.locks, workers.handles());
     let admin_stop = CancellationToken::new();
     if let Some(listener) = admin_listener {
-        let state =
-            admin::State::new(recorder, engine.clone(), config.data.clone(), exposure.clone());
+        let state = admin::State::new(
+            recorder,
+            engine.clone(),
+            config.data.clone(),
+            connector.clone(),
+            exposure.clone(),
+        );
         tokio::spawn(admin::serve(listener, Arc::new(state), admin_stop.clone()));
     }
 
@@ -83,16 +86,17 @@ pub async fn run(mut config: Config, shutdown: CancellationToken) -> anyhow::Res
         barrier_buffer: config.barrier_buffer,
         clients: AtomicUsize::new(0),
         started: Instant::now(),
-        listen: config.listen.clone(),
+        listen: config.listen.iter().map(|listener| listener.address).collect(),
         draining: AtomicBool::new(false),
         drain: drain.clone(),
         abort: abort.clone(),
     });
-    tokio::spawn(exposure.clone().watch(config.data.clone(), shutdown.clone()));
+    tokio::spawn(exposure.clone().watch(shutdown.clone()));
     let config = Arc::new(config);
-    for (listener, addr) in listeners.into_iter().zip(&config.listen) {
+    for ((listener, tls), Listener { address, .. }) in listeners.into_iter().zip(&config.listen) {
         if let Ok(addr) = listener.local_addr() {
-            info!(%addr, data = %config.data, nodes = config.locks.nodes.len(), "listening");
+            let (nodes, tls) = (config.locks.nodes.len(), tls.is_some());
+            info!(%addr, tls, data = %config.data, nodes, "listening");
         }
         let door = Door {
             shared: shared.clone(),
@@ -100,7 +104,9 @@ pub async fn run(mut config: Config, shutdown: CancellationToken) -> anyhow::Res
             workers: workers.clone(),
             admission: admission.clone(),
             // None: its clients can only be on this machine.
-            exposure: Some(exposure.clone()).filter(|_| !exposure::is_local(addr)),
+            exposure: Some(exposure.clone()).filter(|_| !exposure::is_local(address)),
+            tls,
+            connector: connector.clone(),
         };
         tokio::spawn(door.accept(listener, shutdown.clone()));
     }
@@ -119,6 +125,15 @@ pub async fn run(mut config: Config, shutdown: CancellationToken) -> anyhow::Res
     Ok(())
 }
 
+/// Opens one entry of `listen`.
+fn open(listener: &Listener) -> anyhow::Result<(TcpListener, Option<Acceptor>)> {
+    let Listener { address, tls } = listener;
+    let cannot = || format!("cannot listen on {address} (listen)");
+    let socket = listen(*address).with_context(cannot)?;
+    let acceptor = tls.as_ref().map(|tls| Acceptor::start(*address, tls)).transpose();
+    Ok((socket, acceptor.map_err(anyhow::Error::msg).with_context(cannot)?))
+}
+
 fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
     let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
     socket.set_reuseaddr(true)?;
@@ -135,6 +150,10 @@ struct Door {
     admission: Arc<Admission>,
     /// What must be safe before anybody is let in.
     exposure: Option<Arc<Exposure>>,
+    /// None: plain TCP.
+    tls: Option<Acceptor>,
+    /// The way to the data node.
+    connector: Connector,
 }
 
 impl Door {
@@ -170,7 +189,11 @@ impl Door {
             (Ok(place), Ok(client)) => (place, client),
             (Err(refusal), client) => {
                 metrics.refused(refusal);
-                return client.iter().for_each(|client| refusal.tell(client));
+                // Without a handshake there is no way to say why.
+                return client
+                    .iter()
+                    .filter(|_| self.tls.is_none())
+                    .for_each(|client| refusal.tell(client));
             }
             (Ok(_), Err(_)) => return,
         };
@@ -201,12 +224,19 @@ impl Door {
         if let Err(reason) = self.first_byte(&client).await {
             return reason;
         }
-        match net::connect(&config.data, config.connect_timeout, config.tcp_keepalive).await {
-            Ok(upstream) => {
-                Session::new(Stream::Tcp(client), upstream, self.shared.clone()).run().await
-            }
+        let client = match &self.tls {
+            None => Stream::Tcp(client),
+            Some(acceptor) => match self.shake_hands(acceptor, client).await {
+                Ok(client) => client,
+                Err(reason) => return reason,
+            },
+        };
+        let (limit, keepalive) = (config.connect_timeout, config.tcp_keepalive);
+        match net::connect(&config.data, &self.connector, limit, keepalive).await {
+            Ok(upstream) => Session::new(client, upstream, self.shared.clone()).run().await,
             Err(error) => {
                 if descriptors::are_used_up(&error)
+                    && let Stream::Tcp(client) = client
                     && let Ok(client) = client.into_std()
                 {
                     Refusal::MaxClients.tell(&client);
@@ -228,5 +258,24 @@ impl Door {
             },
             () = self.shared.drain.cancelled() => Err(CloseReason::Shutdown),
         }
+    }
+
+    /// TLS with a client, before anything else is done for it.
+    async fn shake_hands(
+        &self,
+        acceptor: &Acceptor,
+        client: TcpStream,
+    ) -> Result<Stream, CloseReason> {
+        let peer = client.peer_addr().ok();
+        let accepted = tokio::select! {
+            accepted = acceptor.accept(client) => accepted,
+            () = self.shared.drain.cancelled() => return Err(CloseReason::Shutdown),
+        };
+        accepted.map_err(|error| {
+            // Anybody can cause it, at any rate, so it is said to those who look for it.
+            let peer = peer.map(tracing::field::display);
+            debug!(peer, %error, "no TLS with a client");
+            CloseReason::TlsHandshake
+        })
     }
 }

@@ -16,13 +16,20 @@ use tokio::{
 use tracing::{info, warn};
 
 use crate::{
-    config::RedisUrl, exposure::Exposure, lock::Engine, metrics::Recorder, net, resp::encode,
+    config::RedisUrl,
+    exposure::Exposure,
+    lock::Engine,
+    metrics::Recorder,
+    net::{self, Connector},
+    resp::encode,
 };
 
 /// How often the data node is asked; never by a scrape.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// How long it may take to answer.
 const CHECK_LIMIT: Duration = Duration::from_secs(1);
+/// Of a connection that does not last so long.
+const KEEPALIVE: Duration = Duration::from_secs(60);
 /// How long a health check may take in all.
 const HEALTH_LIMIT: Duration = Duration::from_secs(3);
 
@@ -31,6 +38,7 @@ pub struct State {
     recorder: Recorder,
     engine: Arc<Engine>,
     data: RedisUrl,
+    connector: Connector,
     exposure: Arc<Exposure>,
     /// None: reachable. Otherwise why not. Changed by [`State::watch`].
     data_problem: Mutex<Option<String>>,
@@ -42,10 +50,11 @@ impl State {
         recorder: Recorder,
         engine: Arc<Engine>,
         data: RedisUrl,
+        connector: Connector,
         exposure: Arc<Exposure>,
     ) -> State {
         let data_problem = Mutex::new(Some("not asked yet".into()));
-        State { recorder, engine, data, exposure, data_problem }
+        State { recorder, engine, data, connector, exposure, data_problem }
     }
 
     /// Prometheus's text format.
@@ -106,7 +115,7 @@ impl State {
 
     /// PING on a fresh connection, as a new client would find it.
     async fn ping(&self) -> io::Result<()> {
-        let mut stream = net::connect(&self.data, CHECK_LIMIT, Duration::from_secs(60)).await?;
+        let mut stream = net::connect(&self.data, &self.connector, CHECK_LIMIT, KEEPALIVE).await?;
         let mut out = Vec::new();
         if let Some(password) = &self.data.password {
             let user = self.data.username.as_deref().unwrap_or("default");
@@ -114,6 +123,7 @@ impl State {
         }
         encode::command(&mut out, &[b"PING"]);
         stream.write_all(&out).await?;
+        stream.flush().await?;
         let mut reply = [0; 256];
         let length = stream.read(&mut reply).await?;
         let text = String::from_utf8_lossy(&reply[..length]);

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    Config, Endpoint, LocksConfig, RedisUrl,
+    ClientTls, Config, Endpoint, Listener, LocksConfig, RedisUrl,
     reader::{Reader, Section},
 };
 
@@ -66,9 +66,9 @@ fn itself(
     section: &Section<'_>,
     key: &str,
     url: &RedisUrl,
-    listen: &[SocketAddr],
+    listen: &[Listener],
 ) {
-    if listen.iter().any(|addr| leads_to(url, addr)) {
+    if listen.iter().any(|listener| leads_to(url, &listener.address)) {
         let what = format!("{url} is this proxy itself (listen); give the address of a Redis");
         reader.problem(&section.path(key), what);
     }
@@ -78,8 +78,8 @@ pub(super) fn top(reader: &mut Reader<'_>, top: &Section<'_>, config: &Config) {
     if config.listen.is_empty() && reader.sound(top, &["listen"]) {
         reader.problem(&top.path("listen"), "no address; give at least one");
     }
-    for (index, addr) in config.listen.iter().enumerate() {
-        if config.listen[..index].contains(addr) {
+    for (index, Listener { address: addr, .. }) in config.listen.iter().enumerate() {
+        if config.listen[..index].iter().any(|before| before.address == *addr) {
             reader.problem(&top.path("listen"), format!("{addr} is there twice"));
         }
     }
@@ -89,7 +89,7 @@ pub(super) fn top(reader: &mut Reader<'_>, top: &Section<'_>, config: &Config) {
     }
     if let Some(admin) = config.admin
         && reader.sound(top, &["listen", "admin"])
-        && config.listen.contains(&admin)
+        && config.listen.iter().any(|listener| listener.address == admin)
     {
         reader.problem(
             &top.path("admin"),
@@ -220,6 +220,45 @@ pub(super) fn locks(
             &section.path("max_token"),
             "shorter than the tokens that Lockgate makes itself (32 bytes)",
         );
+    }
+}
+
+/// Of the sections at the top and under `locks`, each with its `tls`.
+pub(super) fn tls(
+    reader: &mut Reader<'_>,
+    (top, top_tls): (&Section<'_>, &Section<'_>),
+    (section, locks_tls): (&Section<'_>, &Section<'_>),
+    config: &Config,
+) {
+    // What could not be read may be the one that needs them.
+    if !reader.sound(top, &["data", "tls"]) || !reader.sound(section, &["nodes", "tls"]) {
+        return;
+    }
+    let data = config.data.tls;
+    let nodes = config.locks.nodes.iter().any(|node| node.tls);
+    if locks_tls.is_there() {
+        servers(reader, section, locks_tls, nodes, "locks.nodes", &config.locks.tls);
+        servers(reader, top, top_tls, data, "data", &config.tls);
+    } else {
+        servers(reader, top, top_tls, data || nodes, "data or locks.nodes", &config.tls);
+    }
+}
+
+/// Checks one `tls` section against the URLs that it is for.
+fn servers(
+    reader: &mut Reader<'_>,
+    parent: &Section<'_>,
+    section: &Section<'_>,
+    used: bool,
+    urls: &str,
+    tls: &ClientTls,
+) {
+    // Whoever wrote it believes that what passes is encrypted.
+    if section.is_there() && !used {
+        let what = format!("has no effect: no URL of {urls} begins with rediss://");
+        reader.problem(&parent.path("tls"), what);
+    } else if used && let Err(problems) = tls.load() {
+        reader.tls_problems(section, problems);
     }
 }
 

@@ -7,6 +7,7 @@
 //! - `duplicates`: a key that stands twice.
 //! - `locate`: on which line something stands.
 //! - `units`, `url`: how durations, sizes and Redis URLs are written.
+//! - `tls`: which certificates and keys, and whether they can be used.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -19,11 +20,13 @@ mod duplicates;
 mod error;
 mod locate;
 mod reader;
+pub(crate) mod tls;
 mod units;
 mod url;
 
 pub use error::{ConfigErrors, Problem};
 pub use reader::Environment;
+pub use tls::{AuthClients, ClientTls, ServerTls, TlsProblem};
 pub use url::{Endpoint, RedisUrl};
 
 use reader::Reader;
@@ -34,6 +37,7 @@ const KEYS: &[&str] = &[
     "allow_open",
     "admin",
     "data",
+    "tls",
     "connect_timeout",
     "tcp_keepalive",
     "maxclients",
@@ -46,11 +50,14 @@ const KEYS: &[&str] = &[
     "log",
     "locks",
 ];
+/// The keys of a listener that is more than an address.
+const LISTENER_KEYS: &[&str] = &["address", "tls"];
 /// The keys under `log`.
 const LOG_KEYS: &[&str] = &["level", "format"];
 /// The keys under `locks`.
 const LOCKS_KEYS: &[&str] = &[
     "nodes",
+    "tls",
     "prefix",
     "default_ttl",
     "max_ttl",
@@ -72,19 +79,21 @@ const LOCKS_KEYS: &[&str] = &[
 ];
 
 /// Keys of the design that this version refuses, wherever they stand.
-const PLANNED: &[&str] = &["guards", "adopt", "tls", "proxy_protocol"];
+const PLANNED: &[&str] = &["guards", "adopt", "proxy_protocol"];
 
 /// Everything that can be configured, checked and with its defaults filled in.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Config {
-    /// `listen`: addresses on which clients are accepted.
-    pub listen: Vec<SocketAddr>,
+    /// `listen`: where clients are accepted.
+    pub listen: Vec<Listener>,
     /// `allow_open`: `listen` may leave loopback though the data node asks for no password.
     pub allow_open: bool,
     /// `admin`: address of `/metrics`, `/healthz` and `/readyz`; none with `off`.
     pub admin: Option<SocketAddr>,
     /// `data`: the Redis to which every forwarded command goes.
     pub data: RedisUrl,
+    /// `tls`: how a data node at `rediss://` is trusted.
+    pub tls: ClientTls,
     /// `connect_timeout`: how long connecting to the data node may take.
     pub connect_timeout: Duration,
     /// `tcp_keepalive`: idle time before a peer is probed, on both sides.
@@ -116,10 +125,11 @@ pub struct Config {
 impl Default for Config {
     fn default() -> Config {
         Config {
-            listen: vec![SocketAddr::from((Ipv4Addr::LOCALHOST, 6380))],
+            listen: vec![Listener::plain(SocketAddr::from((Ipv4Addr::LOCALHOST, 6380)))],
             allow_open: false,
             admin: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 9380))),
             data: RedisUrl::local(6379),
+            tls: ClientTls::default(),
             connect_timeout: Duration::from_secs(5),
             tcp_keepalive: Duration::from_secs(60),
             maxclients: 10_000,
@@ -136,10 +146,27 @@ impl Default for Config {
     }
 }
 
+/// One address on which clients are accepted, and how.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Listener {
+    /// `address`, or the whole entry.
+    pub address: SocketAddr,
+    /// `tls`: none means plain TCP.
+    pub tls: Option<ServerTls>,
+}
+
+impl Listener {
+    /// Without TLS.
+    pub fn plain(address: SocketAddr) -> Listener {
+        Listener { address, tls: None }
+    }
+}
+
 impl Default for LocksConfig {
     fn default() -> LocksConfig {
         LocksConfig {
             nodes: vec![RedisUrl::local(6379)],
+            tls: ClientTls::default(),
             prefix: "lock:".into(),
             default_ttl: Duration::from_secs(10),
             max_ttl: Duration::from_secs(60),
@@ -206,6 +233,8 @@ impl Config {
         reader.read(&top, "allow_open", &mut config.allow_open);
         reader.read(&top, "admin", &mut config.admin);
         reader.read(&top, "data", &mut config.data);
+        let tls = reader.section(&top, "tls", tls::CLIENT_KEYS);
+        reader.client_tls(&tls, &mut config.tls);
         reader.read(&top, "connect_timeout", &mut config.connect_timeout);
         reader.read(&top, "tcp_keepalive", &mut config.tcp_keepalive);
         reader.read(&top, "maxclients", &mut config.maxclients);
@@ -221,6 +250,12 @@ impl Config {
         let section = reader.section(&top, "locks", LOCKS_KEYS);
         let locks = &mut config.locks;
         reader.read(&section, "nodes", &mut locks.nodes);
+        let locks_tls = reader.section(&section, "tls", tls::CLIENT_KEYS);
+        if locks_tls.is_there() {
+            reader.client_tls(&locks_tls, &mut locks.tls);
+        } else {
+            locks.tls = config.tls.clone();
+        }
         reader.read(&section, "prefix", &mut locks.prefix);
         reader.read(&section, "default_ttl", &mut locks.default_ttl);
         reader.read(&section, "max_ttl", &mut locks.max_ttl);
@@ -242,6 +277,7 @@ impl Config {
         check::top(&mut reader, &top, &config);
         check::log(&mut reader, &log, &config);
         check::locks(&mut reader, &top, &section, &config);
+        check::tls(&mut reader, (&top, &tls), (&section, &locks_tls), &config);
         reader.finish()?;
         Ok(config)
     }
@@ -252,6 +288,8 @@ impl Config {
 pub struct LocksConfig {
     /// `nodes`: the independent Redis masters that vote. 1, 3, 5, 7, …
     pub nodes: Vec<RedisUrl>,
+    /// `tls`: how nodes at `rediss://` are trusted; as the data node unless it is given.
+    pub tls: ClientTls,
     /// `prefix`: put before a client's key to make the key on the nodes.
     pub prefix: String,
     /// `default_ttl`: TTL where a command may leave it out.

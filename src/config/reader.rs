@@ -1,13 +1,14 @@
 //! Reads values out of parsed YAML and collects everything that is wrong.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
 use serde_yaml::{Mapping, Value};
 
 use super::{
-    OnLost, PLANNED,
+    LISTENER_KEYS, Listener, OnLost, PLANNED,
     error::{ConfigErrors, Problem},
     locate::{self, Step},
+    tls::{AuthClients, ClientTls, SERVER_KEYS, ServerTls, TlsProblem},
     units,
     url::RedisUrl,
 };
@@ -120,6 +121,56 @@ impl<'a> Reader<'a> {
         }
     }
 
+    /// Reads what stands under a `tls` that is about servers.
+    pub(super) fn client_tls(&mut self, section: &Section<'_>, slot: &mut ClientTls) {
+        self.read(section, "ca_cert_file", &mut slot.ca_cert_file);
+        self.read(section, "cert_file", &mut slot.cert_file);
+        self.read(section, "key_file", &mut slot.key_file);
+        self.read(section, "server_name", &mut slot.server_name);
+    }
+
+    /// Reads the `tls` of a listener and tries its files.
+    fn server_tls(&mut self, section: &Section<'_>) -> Option<ServerTls> {
+        let before = self.problems.len();
+        let (mut cert, mut key, mut ca, mut auth) = (None, None, None, None);
+        self.read(section, "cert_file", &mut cert);
+        self.read(section, "key_file", &mut key);
+        self.read(section, "ca_cert_file", &mut ca);
+        self.read(section, "auth_clients", &mut auth);
+        for (key, file) in [("cert_file", &cert), ("key_file", &key)] {
+            if file.is_none() && section.get(key).is_none() {
+                self.problem(&section.path(key), "is missing; clients must be shown a certificate");
+            }
+        }
+        if ca.is_some() && auth == Some(AuthClients::No) {
+            let what =
+                "has no effect with auth_clients: no; leave it out, or write yes or optional";
+            self.problem(&section.path("ca_cert_file"), what);
+        }
+        if self.problems.len() > before {
+            return None;
+        }
+        let asked = if ca.is_some() { AuthClients::Yes } else { AuthClients::No };
+        let tls = ServerTls {
+            cert_file: cert?,
+            key_file: key?,
+            ca_cert_file: ca,
+            auth_clients: auth.unwrap_or(asked),
+        };
+        if let Err(problems) = tls.load() {
+            self.tls_problems(section, problems);
+            return None;
+        }
+        Some(tls)
+    }
+
+    /// Notes what is wrong with the files of a `tls` section.
+    pub(super) fn tls_problems(&mut self, section: &Section<'_>, problems: Vec<TlsProblem>) {
+        for TlsProblem { key, what } in problems {
+            self.problem(&section.path(key), what);
+        }
+    }
+
     fn value<T: Read>(&mut self, value: &Value, path: &[Step]) -> Option<T> {
         let read = match self.expand(value) {
             Ok(expanded) => T::read(self, &expanded, path),
@@ -131,6 +182,7 @@ impl<'a> Reader<'a> {
                 self.problem(path, what);
                 None
             }
+            Err(Wrong::Told) => None,
             // As it stands in the file: what ${NAME} became may be a secret.
             Err(Wrong::Wanted(wanted)) => {
                 self.problem(path, format!("{} where {wanted} is wanted", shown(value)));
@@ -175,6 +227,11 @@ impl<'v> Section<'v> {
         self.mapping?.get(key)
     }
 
+    /// Whether anything stands in it.
+    pub(super) fn is_there(&self) -> bool {
+        self.mapping.is_some_and(|mapping| !mapping.is_empty())
+    }
+
     /// The way to `key` in this section.
     pub(super) fn path(&self, key: &str) -> Vec<Step> {
         let mut path = self.path.clone();
@@ -217,6 +274,8 @@ pub(super) enum Wrong {
     Wanted(&'static str),
     /// All there is to say; it must not repeat the value.
     Because(String),
+    /// The problems inside it have been noted.
+    Told,
 }
 
 /// Something that can be read from a value.
@@ -311,6 +370,64 @@ impl Read for bool {
 impl Read for String {
     fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<String, Wrong> {
         value.as_str().map(str::to_owned).ok_or(Wrong::Wanted("text"))
+    }
+}
+
+/// The name of a file.
+impl Read for Option<PathBuf> {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<Self, Wrong> {
+        let name = value.as_str().filter(|name| !name.is_empty());
+        name.map(|name| Some(name.into())).ok_or(Wrong::Wanted("the name of a file"))
+    }
+}
+
+/// What a certificate must be for.
+impl Read for Option<String> {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<Self, Wrong> {
+        let name = value.as_str().filter(|name| super::tls::server_name(name).is_some());
+        name.map(|name| Some(name.into())).ok_or(Wrong::Wanted("a host name or an IP address"))
+    }
+}
+
+/// As tls-auth-clients in redis.conf. YAML has other words for yes and no too.
+impl Read for Option<AuthClients> {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<Self, Wrong> {
+        match value {
+            Value::Bool(true) => Ok(Some(AuthClients::Yes)),
+            Value::Bool(false) => Ok(Some(AuthClients::No)),
+            _ => match value.as_str() {
+                Some("yes") => Ok(Some(AuthClients::Yes)),
+                Some("no") => Ok(Some(AuthClients::No)),
+                Some("optional") => Ok(Some(AuthClients::Optional)),
+                _ => Err(Wrong::Wanted("yes, no or optional")),
+            },
+        }
+    }
+}
+
+/// An address, or a mapping that says more.
+impl Read for Listener {
+    fn read(reader: &mut Reader<'_>, value: &Value, path: &[Step]) -> Result<Listener, Wrong> {
+        let Value::Mapping(_) = value else {
+            return SocketAddr::read(reader, value, path).map(Listener::plain);
+        };
+        let before = reader.problems.len();
+        let section = reader.mapping(value, path.to_vec(), LISTENER_KEYS);
+        let mut address = None::<SocketAddr>;
+        if let Some(value) = section.get("address") {
+            address = reader.value(value, &section.path("address"));
+        } else {
+            reader.problem(&section.path("address"), "is missing; write it as 127.0.0.1:6380");
+        }
+        let mut tls = None;
+        if section.get("tls").is_some() {
+            let section = reader.section(&section, "tls", SERVER_KEYS);
+            tls = reader.server_tls(&section);
+        }
+        match address {
+            Some(address) if reader.problems.len() == before => Ok(Listener { address, tls }),
+            _ => Err(Wrong::Told),
+        }
     }
 }
 

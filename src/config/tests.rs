@@ -16,8 +16,11 @@ fn errors(text: &str) -> Vec<String> {
 #[test]
 fn the_annotated_file_says_every_key_and_every_default() {
     assert_eq!(parse(ANNOTATED).unwrap(), Config::default());
-    for key in KEYS.iter().chain(LOG_KEYS).chain(LOCKS_KEYS) {
-        let stands = |line: &str| line.trim_start().starts_with(&format!("{key}:"));
+    let sections = [KEYS, LOG_KEYS, LOCKS_KEYS, LISTENER_KEYS, tls::SERVER_KEYS, tls::CLIENT_KEYS];
+    for key in sections.concat() {
+        // Those that have no default stand in a comment.
+        let stands =
+            |line: &str| line.trim_start_matches([' ', '#', '-']).starts_with(&format!("{key}:"));
         assert!(ANNOTATED.lines().any(stands), "{key} is not in config/lockgate.yaml");
     }
 }
@@ -65,7 +68,7 @@ fn everything_wrong_is_said_at_once_with_its_line() {
             "f.yaml:9: locks.max_ttl: 60 where a duration with its unit, as 50ms, 10s, 5m or 7d, is wanted",
             "f.yaml:10: locks.default_ttl: the environment has no variable NOT_THERE",
             "f.yaml:11: locks.drift_factor: 0.7 is not at least 0 and below 0.5",
-            "f.yaml:12: zzz: unknown key; known here are listen, allow_open, admin, data, connect_timeout, \
+            "f.yaml:12: zzz: unknown key; known here are listen, allow_open, admin, data, tls, connect_timeout, \
              tcp_keepalive, maxclients, max_clients_per_address, max_connect_rate, \
              first_byte_timeout, io_threads, barrier_buffer, shutdown_grace, log, locks",
         ]
@@ -113,7 +116,6 @@ fn contradictions_are_refused_with_what_would_be_right() {
         ("locks: {nodes: [!env redis://a]}", "a tag"),
         ("log: {level: loud}", "no level"),
         ("log: {format: xml}", "no format"),
-        ("data: rediss://a", "TLS"),
         ("data: redis://a/3", "SELECT"),
         ("locks: {max_wait: 0s}", "locks.max_wait: must be longer than 0"),
         ("locks: {max_waiters: 0}", "locks.max_waiters: 0 lets nobody wait"),
@@ -123,7 +125,6 @@ fn contradictions_are_refused_with_what_would_be_right() {
         ("locks: {default_ttl: 99ms}", "locks.default_ttl: must be at least 100ms"),
         ("guards: []", "this version does not have it yet"),
         ("adopt: []", "this version does not have it yet"),
-        ("tls: {}", "this version does not have it yet"),
     ];
     for (text, expected) in cases {
         let errors = errors(text);
@@ -245,5 +246,180 @@ fn a_key_given_twice_is_refused_on_its_second_line() {
     for (text, expected) in cases {
         let errors = errors(text);
         assert!(errors[0].starts_with(expected) && errors[0].contains("twice"), "{errors:?}");
+    }
+}
+
+/// Certificates as files, made once for a test.
+struct Files {
+    dir: tempfile::TempDir,
+}
+
+impl Files {
+    fn new() -> Files {
+        let dir = tempfile::tempdir().unwrap();
+        let files = Files { dir };
+        for name in ["a", "b"] {
+            let made = rcgen::generate_simple_self_signed(vec!["localhost".into()]).unwrap();
+            files.write(&format!("{name}.crt"), &made.cert.pem());
+            files.write(&format!("{name}.key"), &made.signing_key.serialize_pem());
+        }
+        files.write("garbage", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n");
+        files.write("empty", "");
+        files
+    }
+
+    fn write(&self, name: &str, text: &str) {
+        std::fs::write(self.dir.path().join(name), text).unwrap();
+    }
+
+    /// Parses a text in which `@/` stands for the directory.
+    fn parse(&self, text: &str) -> Result<Config, String> {
+        parse(&text.replace('@', self.dir.path().to_str().unwrap()))
+    }
+
+    fn errors(&self, text: &str) -> Vec<String> {
+        self.parse(text).unwrap_err().lines().map(str::to_owned).collect()
+    }
+}
+
+#[test]
+fn listeners_with_and_without_tls_stand_side_by_side() {
+    let files = Files::new();
+    let config = files
+        .parse(
+            "listen:\n  - 127.0.0.1:1\n  - address: 127.0.0.1:2\n    tls:\n      cert_file: @/a.crt\n      \
+             key_file: @/a.key\n  - address: 127.0.0.1:3\n    tls: {cert_file: @/a.crt, key_file: @/a.key, \
+             ca_cert_file: @/b.crt}\n  - address: 127.0.0.1:4\n    tls: {cert_file: @/a.crt, key_file: \
+             @/a.key, ca_cert_file: @/b.crt, auth_clients: optional}\n  - {address: '[::1]:5'}\n",
+        )
+        .unwrap();
+    let asked = |index: usize| config.listen[index].tls.as_ref().map(|tls| tls.auth_clients);
+    assert_eq!(config.listen.len(), 5);
+    assert_eq!(asked(0), None);
+    assert_eq!(asked(1), Some(AuthClients::No));
+    assert_eq!(asked(2), Some(AuthClients::Yes), "who names a CA wants certificates");
+    assert_eq!(asked(3), Some(AuthClients::Optional));
+    assert_eq!(asked(4), None);
+    let config = files.parse("listen: {address: 127.0.0.1:2}\n").unwrap();
+    assert_eq!(config.listen, [Listener::plain("127.0.0.1:2".parse().unwrap())]);
+}
+
+#[test]
+fn lock_nodes_are_trusted_as_the_data_node_unless_they_have_a_section_of_their_own() {
+    let files = Files::new();
+    let config = files
+        .parse("tls: {ca_cert_file: @/a.crt}\ndata: rediss://a\nlocks: {nodes: [rediss://b:1]}\n")
+        .unwrap();
+    assert!(config.data.tls && config.locks.nodes[0].tls);
+    assert_eq!(config.locks.tls, config.tls);
+    let config = files
+        .parse(
+            "tls: {ca_cert_file: @/a.crt, server_name: r}\ndata: rediss://a\nlocks:\n  nodes: \
+             [rediss://b:1]\n  tls: {ca_cert_file: @/b.crt, cert_file: @/a.crt, key_file: @/a.key}\n",
+        )
+        .unwrap();
+    assert_eq!(config.tls.server_name.as_deref(), Some("r"));
+    assert_eq!(config.locks.tls.server_name, None);
+    assert!(config.locks.tls.cert_file.is_some());
+}
+
+#[test]
+fn certificates_that_cannot_be_used_are_named_with_their_line() {
+    let files = Files::new();
+    let listener = |rest: &str| format!("listen:\n- address: 127.0.0.1:2\n  tls:\n{rest}");
+    let cases = [
+        (
+            listener("    cert_file: @/none.crt\n    key_file: @/a.key\n"),
+            "f.yaml:4: listen[0].tls.cert_file: cannot be read: No such file or directory",
+        ),
+        (
+            listener("    cert_file: @/a.crt\n    key_file: @/empty\n"),
+            "f.yaml:5: listen[0].tls.key_file: there is no private key in PEM in it",
+        ),
+        (
+            listener("    cert_file: @/a.key\n    key_file: @/a.key\n"),
+            "f.yaml:4: listen[0].tls.cert_file: there is no certificate in PEM in it",
+        ),
+        (
+            listener("    cert_file: @/a.crt\n    key_file: @/b.key\n"),
+            "f.yaml:5: listen[0].tls.key_file: is not the key of cert_file",
+        ),
+        (
+            listener("    cert_file: @/garbage\n    key_file: @/a.key\n"),
+            "f.yaml:4: listen[0].tls.cert_file: its first certificate cannot be used",
+        ),
+        (
+            listener(
+                "    cert_file: @/a.crt\n    key_file: @/a.key\n    ca_cert_file: @/garbage\n",
+            ),
+            "f.yaml:6: listen[0].tls.ca_cert_file: a certificate in it is damaged",
+        ),
+        (listener("    key_file: @/a.key\n"), "f.yaml:3: listen[0].tls.cert_file: is missing"),
+        (
+            listener("    cert_file: @/a.crt\n    key_file: @/a.key\n    auth_clients: yes\n"),
+            "f.yaml:3: listen[0].tls.ca_cert_file: is missing",
+        ),
+        (
+            listener("    cert_file: @/a.crt\n    key_file: @/a.key\n    auth_clients: never\n"),
+            "f.yaml:6: listen[0].tls.auth_clients: 'never' where yes, no or optional is wanted",
+        ),
+        (
+            listener(
+                "    cert_file: @/a.crt\n    key_file: @/a.key\n    ca_cert_file: @/a.crt\n    \
+                 auth_clients: no\n",
+            ),
+            "f.yaml:6: listen[0].tls.ca_cert_file: has no effect",
+        ),
+        (
+            listener("    certfile: @/a.crt\n    cert_file: @/a.crt\n    key_file: @/a.key\n"),
+            "f.yaml:4: listen[0].tls.certfile: unknown key; did you mean cert_file?",
+        ),
+        (listener("    {}\n"), "f.yaml:3: listen[0].tls.cert_file: is missing"),
+        (
+            "listen: [{tls: {cert_file: @/a.crt, key_file: @/a.key}}]".into(),
+            "f.yaml:1: listen[0].address: is missing",
+        ),
+        ("listen: [{address: nowhere}]".into(), "f.yaml:1: listen[0].address: 'nowhere' where"),
+        ("tls: {ca_cert_file: @/a.crt}".into(), "f.yaml:1: tls: has no effect"),
+        ("locks: {tls: {ca_cert_file: @/a.crt}}".into(), "f.yaml:1: locks.tls: has no effect"),
+        (
+            "data: rediss://a\nlocks:\n  tls: {ca_cert_file: @/a.crt}\n".into(),
+            "f.yaml:3: locks.tls: has no effect: no URL of locks.nodes",
+        ),
+        (
+            "data: rediss://a\ntls:\n  ca_cert_file: @/none\n".into(),
+            "f.yaml:3: tls.ca_cert_file: cannot be read: No such file or directory",
+        ),
+        (
+            "data: rediss://a\ntls:\n  ca_cert_file: @/a.crt\n  cert_file: @/a.crt\n".into(),
+            "f.yaml:2: tls.key_file: is missing",
+        ),
+        (
+            "data: rediss://a\ntls:\n  ca_cert_file: @/a.crt\n  key_file: @/a.key\n".into(),
+            "f.yaml:2: tls.cert_file: is missing",
+        ),
+        (
+            "data: rediss://a\ntls: {ca_cert_file: @/a.crt, server_name: 'a b'}\n".into(),
+            "f.yaml:2: tls.server_name: 'a b' where a host name or an IP address is wanted",
+        ),
+        ("data: rediss://a_b..c\n".into(), "f.yaml:1: data: no certificate can be for this host"),
+    ];
+    for (text, expected) in cases {
+        let errors = files.errors(&text);
+        let count = if text.contains("{}") { 2 } else { 1 };
+        assert!(errors.len() == count && errors[0].starts_with(expected), "{text}: {errors:#?}");
+    }
+}
+
+#[test]
+fn a_file_named_by_the_environment_is_never_repeated() {
+    let secret = |_: &str| Some("/hunter2".to_owned());
+    for key in tls::SERVER_KEYS {
+        let text = format!("listen: [{{address: '127.0.0.1:1', tls: {{{key}: '${{SECRET}}'}}}}]");
+        refuses_without_repeating(&text, &secret);
+    }
+    for key in tls::CLIENT_KEYS.iter().filter(|key| **key != "server_name") {
+        let text = format!("data: rediss://a\ntls: {{{key}: '${{SECRET}}'}}");
+        refuses_without_repeating(&text, &secret);
     }
 }

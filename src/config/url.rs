@@ -1,13 +1,16 @@
-//! The URL of one Redis: `redis://[user:password@]host:port[/db]` or `unix:///path[?db=n]`.
+//! The URL of one Redis: `redis://[user:password@]host:port[/db]`, `rediss://` for the same
+//! over TLS, or `unix:///path[?db=n]`.
 
 use std::{net::Ipv6Addr, path::PathBuf, str::FromStr};
 
 use percent_encoding::percent_decode_str;
 
+use super::tls;
+
 /// Where Redis listens unless told otherwise.
 const DEFAULT_PORT: u16 = 6379;
 /// What a URL may look like, for errors.
-const FORMS: &str = "redis://[user:password@]host[:port][/db] or unix:///path[?db=n]";
+const FORMS: &str = "redis[s]://[user:password@]host[:port][/db] or unix:///path[?db=n]";
 
 /// Where a Redis listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -28,6 +31,8 @@ pub enum Endpoint {
 pub struct RedisUrl {
     /// Where it listens.
     pub endpoint: Endpoint,
+    /// Over TLS, with the settings of the `tls` section.
+    pub tls: bool,
     /// User for AUTH; none means the default user.
     pub username: Option<String>,
     /// Password for AUTH; none means no AUTH is sent.
@@ -40,7 +45,7 @@ impl RedisUrl {
     /// `redis://127.0.0.1:port`.
     pub fn local(port: u16) -> RedisUrl {
         let endpoint = Endpoint::Tcp { host: "127.0.0.1".into(), port };
-        RedisUrl { endpoint, username: None, password: None, db: 0 }
+        RedisUrl { endpoint, tls: false, username: None, password: None, db: 0 }
     }
 }
 
@@ -52,12 +57,20 @@ impl FromStr for RedisUrl {
         let (scheme, rest) = text.split_once("://").ok_or(format!("not a URL; write {FORMS}"))?;
         match scheme {
             "redis" => tcp(rest),
+            "rediss" => secure(rest),
             "unix" | "redis+unix" => unix(rest),
-            "rediss" => {
-                Err("TLS (rediss://) is not supported by this version; write redis://".into())
-            }
             _ => Err(format!("unknown scheme; write {FORMS}")),
         }
+    }
+}
+
+fn secure(rest: &str) -> Result<RedisUrl, String> {
+    let url = RedisUrl { tls: true, ..tcp(rest)? };
+    match &url.endpoint {
+        Endpoint::Tcp { host, .. } if tls::server_name(host).is_none() => {
+            Err("no certificate can be for this host".into())
+        }
+        _ => Ok(url),
     }
 }
 
@@ -105,7 +118,8 @@ fn tcp(rest: &str) -> Result<RedisUrl, String> {
         Some(Some((user, password))) => (Some(decode(user)?), Some(decode(password)?)),
     };
     let endpoint = Endpoint::Tcp { host: host.to_owned(), port };
-    Ok(RedisUrl { endpoint, username: username.filter(|user| !user.is_empty()), password, db })
+    let username = username.filter(|user| !user.is_empty());
+    Ok(RedisUrl { endpoint, tls: false, username, password, db })
 }
 
 fn unix(rest: &str) -> Result<RedisUrl, String> {
@@ -119,7 +133,7 @@ fn unix(rest: &str) -> Result<RedisUrl, String> {
         return Err("the path of the socket must be absolute; write unix:///path".into());
     }
     let endpoint = Endpoint::Unix(PathBuf::from(decode(path)?));
-    Ok(RedisUrl { endpoint, username: None, password: None, db })
+    Ok(RedisUrl { endpoint, tls: false, username: None, password: None, db })
 }
 
 fn database(text: &str) -> Result<u32, String> {
@@ -168,9 +182,13 @@ mod tests {
             host in "[a-z0-9][a-z0-9.-]{0,20}",
             port in 1u16..,
             db in any::<u32>(),
+            tls in any::<bool>(),
         ) {
+            prop_assume!(!tls || tls::server_name(&host).is_some());
+            let scheme = if tls { "rediss" } else { "redis" };
             let (name, word) = (encoded(user.as_deref().unwrap_or("")), encoded(&password));
-            let url: RedisUrl = format!("redis://{name}:{word}@{host}:{port}/{db}").parse().unwrap();
+            let url: RedisUrl = format!("{scheme}://{name}:{word}@{host}:{port}/{db}").parse().unwrap();
+            prop_assert_eq!(url.tls, tls);
             prop_assert_eq!(url.username, user.filter(|user| !user.is_empty()));
             prop_assert_eq!(url.password, Some(password));
             prop_assert_eq!(url.endpoint, Endpoint::Tcp { host, port });
@@ -241,7 +259,8 @@ mod tests {
             "secret",
             "http://secret@x",
             "secret://x",
-            "rediss://:secret@x",
+            "rediss://:secret@x:0",
+            "rediss://:secret@1.2.3.4.5",
             "redis://secret@x",
             "redis://:secret@",
             "redis://:secret@x:0",

@@ -95,7 +95,8 @@ impl ManageConnection for LinkManager {
 
     async fn connect(&self) -> Result<Link, ConnectError> {
         let node = self.node.upgrade().ok_or(ConnectError::Unused)?;
-        let mut stream = net::connect(&node.url, CONNECT_LIMIT, node.keepalive).await?;
+        let mut stream =
+            net::connect(&node.url, &node.connector, CONNECT_LIMIT, node.keepalive).await?;
         let greeting = within_limit(greet(&mut stream, &node)).await?;
         let run_id = greeting.look.run_id.clone();
         let weak = Arc::downgrade(&node);
@@ -173,6 +174,7 @@ async fn mark(stream: &mut Stream, run_id: &str) -> Result<(), ConnectError> {
     let mut out = Vec::new();
     encode::command(&mut out, &[b"SET", MARKER, run_id.as_bytes()]);
     stream.write_all(&out).await?;
+    stream.flush().await?;
     match read_reply(stream, &mut Vec::new()).await? {
         OwnedFrame::Error(error) => {
             Err(ConnectError::Refused { command: "SET lockgate:node", error })
@@ -185,6 +187,7 @@ async fn look_again(stream: &mut Stream) -> Result<Look, ConnectError> {
     let mut out = Vec::new();
     encode_look(&mut out);
     stream.write_all(&out).await?;
+    stream.flush().await?;
     read_look(stream, &mut Vec::new()).await
 }
 
@@ -247,6 +250,7 @@ async fn greet(stream: &mut Stream, node: &Node) -> Result<Greeting, ConnectErro
     encode::command(&mut out, &[b"CLIENT", b"ID"]);
     encode_look(&mut out);
     stream.write_all(&out).await?;
+    stream.flush().await?;
 
     let mut received = Vec::new();
     for command in asked {

@@ -34,6 +34,7 @@ use crate::{
     config::LocksConfig,
     key::{Key, Token},
     metrics::LockMetrics,
+    net::Connector,
 };
 
 /// A node waits for an answer at most this share of the TTL, so that asking
@@ -108,12 +109,14 @@ impl Engine {
     }
 
     fn start_all(config: &LocksConfig, runtimes: &[Handle], wall_clock: WallClock) -> Arc<Engine> {
-        let (engine, nodes) = Engine::start_locks(config, runtimes, wall_clock);
+        let connector = Connector::start("node", &config.tls, &config.nodes);
+        let (engine, nodes) = Engine::start_locks(config, runtimes, wall_clock, &connector);
         for (runtime, node) in nodes {
             runtime.spawn(node::inspect(node));
         }
         for (index, url) in config.nodes.iter().enumerate() {
-            tokio::spawn(subscribe::run(Arc::downgrade(&engine), index, url.clone()));
+            let (engine, url) = (Arc::downgrade(&engine), url.clone());
+            tokio::spawn(subscribe::run(engine, index, url, connector.clone()));
         }
         engine
     }
@@ -121,19 +124,21 @@ impl Engine {
     /// Without what goes over connections of another library.
     #[cfg(test)]
     pub(super) fn start_alone(config: &LocksConfig, wall_clock: WallClock) -> Arc<Engine> {
-        Engine::start_locks(config, &[Handle::current()], wall_clock).0
+        let connector = Connector::start("node", &config.tls, &config.nodes);
+        Engine::start_locks(config, &[Handle::current()], wall_clock, &connector).0
     }
 
     fn start_locks(
         config: &LocksConfig,
         runtimes: &[Handle],
         wall_clock: WallClock,
+        connector: &Connector,
     ) -> (Arc<Engine>, Vec<(Handle, Weak<Node>)>) {
         let mut inspected = Vec::new();
         let admissions = Arc::new(Admissions::new(config));
         let mut nodes: Vec<Box<dyn Voter>> = Vec::new();
         for (index, url) in config.nodes.iter().enumerate() {
-            let node = Node::new(url.clone(), index, config, admissions.clone());
+            let node = Node::new(url.clone(), connector.clone(), index, config, admissions.clone());
             let node = Arc::new(node);
             let runtime = &runtimes[index % runtimes.len()];
             inspected.push((runtime.clone(), Arc::downgrade(&node)));

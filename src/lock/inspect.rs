@@ -1,34 +1,43 @@
 //! What a node says of itself that makes it unfit to vote: a replica, an
 //! eviction policy that may drop locks, cluster mode.
 //!
-//! Asked over bb8-redis's own connections, apart from the one that carries
+//! Asked over bb8-redis's client library, apart from the one that carries
 //! operations, so that a slow INFO delays no lock.
 
 use std::{collections::HashMap, time::Duration};
 
 use bb8_redis::{
-    RedisConnectionManager, bb8,
-    redis::{self, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo},
+    bb8::{self, ManageConnection},
+    redis::{
+        self, AsyncConnectionConfig, RedisConnectionInfo, RedisError, aio::MultiplexedConnection,
+    },
 };
 use thiserror::Error;
+use tokio::{task::JoinHandle, time::timeout};
 
 use super::fault::Fault;
-use crate::config::{Endpoint, RedisUrl};
+use crate::{
+    config::RedisUrl,
+    net::{self, Connector},
+};
 
 /// Connections for admin traffic to one node.
 const MAX_CONNECTIONS: u32 = 2;
 /// How long getting one, or an answer, may take.
 const LIMIT: Duration = Duration::from_secs(1);
 
+/// How long a peer may be idle before it is asked for a sign of life.
+const KEEPALIVE: Duration = Duration::from_secs(3);
+
 /// Why a node could not be asked.
 #[derive(Debug, Error)]
 pub(super) enum InspectError {
-    /// The URL means nothing to the client library, or the node refused.
+    /// It cannot be reached, or refused.
     #[error("{0}")]
-    Redis(#[from] redis::RedisError),
+    Redis(#[from] RedisError),
     /// No connection in time.
     #[error("{0}")]
-    Pool(#[from] bb8::RunError<redis::RedisError>),
+    Pool(#[from] bb8::RunError<RedisError>),
     /// No answer in time.
     #[error("no answer within {LIMIT:?}")]
     Silent,
@@ -36,41 +45,85 @@ pub(super) enum InspectError {
 
 /// Admin connections to one node.
 pub(super) struct Inspector {
-    pool: bb8::Pool<RedisConnectionManager>,
+    pool: bb8::Pool<Manager>,
 }
 
 impl Inspector {
     /// Connects only once something is asked.
-    pub(super) fn new(url: &RedisUrl) -> Result<Inspector, InspectError> {
+    pub(super) fn new(url: &RedisUrl, connector: &Connector) -> Inspector {
         let pool = bb8::Pool::builder()
             .max_size(MAX_CONNECTIONS)
             .connection_timeout(LIMIT)
-            .build_unchecked(RedisConnectionManager::new(connection_info(url)?)?);
-        Ok(Inspector { pool })
+            .build_unchecked(Manager { url: url.clone(), connector: connector.clone() });
+        Inspector { pool }
     }
 
     /// What is wrong with the node as a voter.
     pub(super) async fn inspect(&self) -> Result<Vec<Fault>, InspectError> {
         let mut connection = self.pool.get().await?;
         let command = redis::cmd("INFO");
-        let asking = command.query_async::<String>(&mut *connection);
-        let info =
-            tokio::time::timeout(LIMIT, asking).await.map_err(|_| InspectError::Silent)??;
+        let asking = command.query_async::<String>(&mut connection.redis);
+        let info = timeout(LIMIT, asking).await.map_err(|_| InspectError::Silent)??;
         let fields: HashMap<&str, &str> =
             info.lines().filter_map(|line| line.trim_end().split_once(':')).collect();
         Ok(faults_of(|name| fields.get(name).copied().unwrap_or_default()))
     }
 }
 
-/// How the client library is told of a node.
+/// Makes connections as bb8 wants them; bb8-redis's own manager knows neither our
+/// TLS settings nor when their files have changed.
+struct Manager {
+    url: RedisUrl,
+    connector: Connector,
+}
+
+/// A connection of the client library over a stream of ours.
+pub(crate) struct Connection {
+    pub(crate) redis: MultiplexedConnection,
+    /// The task that moves its bytes.
+    driver: JoinHandle<()>,
+}
+
+/// Connects the client library to a node.
 ///
 /// # Errors
-/// If it cannot connect to such a node.
-pub(crate) fn connection_info(url: &RedisUrl) -> Result<ConnectionInfo, redis::RedisError> {
-    let addr = match &url.endpoint {
-        Endpoint::Tcp { host, port } => ConnectionAddr::Tcp(host.clone(), *port),
-        Endpoint::Unix(path) => ConnectionAddr::Unix(path.clone()),
-    };
+/// As the network and the node say.
+pub(crate) async fn connect(
+    url: &RedisUrl,
+    connector: &Connector,
+) -> Result<Connection, RedisError> {
+    let stream = net::connect(url, connector, LIMIT, KEEPALIVE).await?;
+    let (settings, options) = (redis_settings(url), AsyncConnectionConfig::new());
+    let (redis, driver) =
+        MultiplexedConnection::new_with_config(&settings, stream, options).await?;
+    Ok(Connection { redis, driver: tokio::spawn(driver) })
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+impl ManageConnection for Manager {
+    type Connection = Connection;
+    type Error = RedisError;
+
+    async fn connect(&self) -> Result<Connection, RedisError> {
+        connect(&self.url, &self.connector).await
+    }
+
+    async fn is_valid(&self, connection: &mut Connection) -> Result<(), RedisError> {
+        redis::cmd("PING").query_async::<()>(&mut connection.redis).await
+    }
+
+    fn has_broken(&self, connection: &mut Connection) -> bool {
+        connection.driver.is_finished()
+    }
+}
+
+/// Who we are and which database we want, for the client library.
+pub(super) fn redis_settings(url: &RedisUrl) -> RedisConnectionInfo {
     let mut settings = RedisConnectionInfo::default().set_db(i64::from(url.db));
     if let Some(user) = &url.username {
         settings = settings.set_username(user);
@@ -78,7 +131,7 @@ pub(crate) fn connection_info(url: &RedisUrl) -> Result<ConnectionInfo, redis::R
     if let Some(password) = &url.password {
         settings = settings.set_password(password);
     }
-    Ok(addr.into_connection_info()?.set_redis_settings(settings))
+    settings
 }
 
 /// What the fields of INFO tell; a field that is not there is empty, and not held

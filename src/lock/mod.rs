@@ -47,7 +47,7 @@ pub use acquire::Acquire;
 pub use alarm::Alarm;
 pub use engine::{Engine, Release, Renew};
 pub use fault::Fault;
-pub(crate) use inspect::{connection_info, faults_of};
+pub(crate) use inspect::{connect, faults_of};
 pub(crate) use quarantine::MARKER;
 pub use waiter::Waiter;
 pub use watchdog::{Keep, Losses};

@@ -25,6 +25,7 @@ use super::{
 use crate::{
     config::{LocksConfig, RedisUrl},
     metrics::NodeMetrics,
+    net::Connector,
     resp::encode,
 };
 
@@ -44,6 +45,7 @@ const INSPECT_AGAIN: Duration = Duration::from_secs(2);
 /// One lock node.
 pub(super) struct Node {
     pub(super) url: RedisUrl,
+    pub(super) connector: Connector,
     /// Its place in `locks.nodes`, from 0.
     pub(super) index: usize,
     pub(super) silence: Duration,
@@ -79,6 +81,7 @@ struct State {
 impl Node {
     pub(super) fn new(
         url: RedisUrl,
+        connector: Connector,
         index: usize,
         config: &LocksConfig,
         admissions: Arc<Admissions>,
@@ -87,6 +90,7 @@ impl Node {
         metrics.up.set(0.0);
         Node {
             url,
+            connector,
             index,
             silence: config.node_silence,
             keepalive: config.node_silence.max(Duration::from_secs(3)),
@@ -336,7 +340,7 @@ impl Drop for Node {
 pub(super) async fn inspect(node: Weak<Node>) {
     let Some(gone) = node.upgrade().map(|node| node.gone.clone()) else { return };
     let inspecting = async {
-        let inspector = Inspector::new(&node.upgrade()?.url).ok()?;
+        let inspector = node.upgrade().map(|node| Inspector::new(&node.url, &node.connector))?;
         // Locks first.
         sleep(INSPECT_FIRST).await;
         loop {

@@ -1,29 +1,35 @@
 //! Hears of releases through other proxies: a subscription to one lock node, for
 //! the locks that clients of this proxy wait for, while there are any.
 //!
-//! Over bb8-redis's client library and apart from the connection that carries
+//! By bb8-redis's client library, over a connection apart from the one that carries
 //! operations. Whatever is missed here costs a waiter time and nothing else.
 
 use std::{
+    io,
     pin::Pin,
     sync::{Arc, Weak},
     time::Duration,
 };
 
 use bb8_redis::redis::{
-    Client, Msg, RedisError,
-    aio::{PubSubSink, PubSubStream},
+    Msg, RedisError,
+    aio::{PubSub, PubSubSink, PubSubStream},
 };
 use futures_core::Stream;
 use thiserror::Error;
 use tokio::time::{Instant, error::Elapsed, sleep, timeout};
 use tracing::debug;
 
-use super::{Engine, backoff::Backoff, inspect::connection_info, queue::Wishes, scripts};
-use crate::config::RedisUrl;
+use super::{Engine, backoff::Backoff, inspect::redis_settings, queue::Wishes, scripts};
+use crate::{
+    config::RedisUrl,
+    net::{self, Connector},
+};
 
 /// How long connecting, or a confirmation, may take.
 const LIMIT: Duration = Duration::from_secs(1);
+/// Idle time after which the node is asked for a sign of life.
+const KEEPALIVE: Duration = Duration::from_secs(3);
 /// Channels in one command.
 const CHANNELS: usize = 1000;
 /// A connection without subscriptions is closed after that.
@@ -32,6 +38,8 @@ const IDLE: Duration = Duration::from_secs(10);
 /// Why a subscription ended.
 #[derive(Debug, Error)]
 enum Ended {
+    #[error("{0}")]
+    Io(#[from] io::Error),
     #[error("{0}")]
     Redis(#[from] RedisError),
     #[error("no answer within {LIMIT:?}")]
@@ -47,7 +55,7 @@ enum Ended {
 }
 
 /// Keeps a subscription to node `node` for as long as somebody waits.
-pub(super) async fn run(engine: Weak<Engine>, node: usize, url: RedisUrl) {
+pub(super) async fn run(engine: Weak<Engine>, node: usize, url: RedisUrl, connector: Connector) {
     let Some((wishes, gone)) =
         engine.upgrade().map(|engine| (engine.queues.wishes(node), engine.queues.gone.clone()))
     else {
@@ -68,7 +76,7 @@ pub(super) async fn run(engine: Weak<Engine>, node: usize, url: RedisUrl) {
         }
         let since = Instant::now();
         let ended = tokio::select! {
-            ended = listen(&engine, node, &url, &wishes) => ended,
+            ended = listen(&engine, node, (&url, &connector), &wishes) => ended,
             () = gone.cancelled() => return,
         };
         if let Some(engine) = engine.upgrade() {
@@ -88,11 +96,11 @@ pub(super) async fn run(engine: Weak<Engine>, node: usize, url: RedisUrl) {
 async fn listen(
     engine: &Weak<Engine>,
     node: usize,
-    url: &RedisUrl,
+    (url, connector): (&RedisUrl, &Connector),
     wishes: &Wishes,
 ) -> Result<(), Ended> {
-    let client = Client::open(connection_info(url)?)?;
-    let connection = timeout(LIMIT, client.get_async_pubsub()).await??;
+    let stream = net::connect(url, connector, LIMIT, KEEPALIVE).await?;
+    let connection = timeout(LIMIT, PubSub::new(&redis_settings(url), stream)).await??;
     let (mut sink, mut messages) = connection.split();
     let wanted = engine.upgrade().ok_or(Ended::Unused)?.queues.connected(node);
     subscribe(engine, node, &mut sink, &wanted).await?;

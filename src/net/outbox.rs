@@ -20,6 +20,8 @@ pub struct Outbox {
     bytes: Vec<u8>,
     /// How much of `bytes` has been written.
     written: usize,
+    /// The stream has taken more than its socket has: TLS encrypts ahead.
+    unflushed: bool,
     keep: usize,
 }
 
@@ -32,15 +34,15 @@ impl Default for Outbox {
 impl Outbox {
     /// Keeps so much memory for the next time once everything is written.
     pub fn keeping(keep: usize) -> Outbox {
-        Outbox { bytes: Vec::new(), written: 0, keep }
+        Outbox { bytes: Vec::new(), written: 0, unflushed: false, keep }
     }
 
     /// Whether the socket has taken everything.
     pub fn is_empty(&self) -> bool {
-        self.bytes.is_empty()
+        self.bytes.is_empty() && !self.unflushed
     }
 
-    /// Bytes still to be written.
+    /// Bytes still to be written, without those that TLS has taken.
     pub fn len(&self) -> usize {
         self.bytes.len() - self.written
     }
@@ -70,6 +72,11 @@ impl Outbox {
                     Poll::Pending => break,
                 }
             }
+            match Pin::new(stream).poll_flush(cx) {
+                Poll::Ready(Ok(())) => {}
+                Poll::Ready(Err(error)) => return Err(error),
+                Poll::Pending => self.unflushed = true,
+            }
         }
         self.push(bytes);
         Ok(())
@@ -90,6 +97,8 @@ impl Outbox {
                 n => self.written += n,
             }
         }
+        ready!(Pin::new(stream).poll_flush(cx))?;
+        self.unflushed = false;
         self.written = 0;
         if self.bytes.capacity() > self.keep {
             self.bytes = Vec::new();

@@ -39,6 +39,9 @@ pub struct Setup {
     nodes: usize,
     data_arguments: Vec<&'static str>,
     data_port: Option<u16>,
+    data_url: Option<String>,
+    tls: Option<String>,
+    environment: Vec<(String, String)>,
     top: String,
     locks: String,
     node_urls: Option<Vec<String>>,
@@ -64,6 +67,25 @@ impl Setup {
     pub fn data_port(mut self, port: u16) -> Setup {
         self.data_port = Some(port);
         self.ready = false;
+        self
+    }
+
+    /// The Redis at this URL is the data node.
+    pub fn data_url(mut self, url: &str) -> Setup {
+        self.data_url = Some(url.to_owned());
+        self.ready = false;
+        self
+    }
+
+    /// One more listener, whose `tls` is this mapping of YAML; see [`Proxy::tls_port`].
+    pub fn tls(mut self, settings: &str) -> Setup {
+        self.tls = Some(settings.to_owned());
+        self
+    }
+
+    /// A variable of its environment.
+    pub fn environment(mut self, name: &str, value: &str) -> Setup {
+        self.environment.push((name.to_owned(), value.to_owned()));
         self
     }
 
@@ -111,16 +133,28 @@ impl Setup {
         // Patient nodes, unless the test is about time: the machine may be busy.
         let patience = if self.locks.contains("node_") { "" } else { "  node_timeout: 2s\n" };
         let list: String = urls.iter().map(|url| format!("    - {url}\n")).collect();
+        let data_url = self.data_url.unwrap_or(format!("redis://127.0.0.1:{data_port}"));
         let settings = format!(
-            "data: redis://127.0.0.1:{data_port}\n{}locks:\n{}{patience}  nodes:\n{list}",
+            "data: {data_url}\n{}locks:\n{}{patience}  nodes:\n{list}",
             self.top, self.locks
         );
-        let (child, port, admin_port, dir) = (0..PORT_ATTEMPTS)
-            .find_map(|_| listening(&self.host, &settings, self.files))
+        let tls = self.tls.as_deref();
+        let Listening { child, port, tls_port, admin_port, dir } = (0..PORT_ATTEMPTS)
+            .find_map(|_| listening(&self.host, tls, &settings, &self.environment, self.files))
             .expect("a port that nobody else takes");
         let (locks, node_urls) = (self.locks, urls);
-        let proxy =
-            Proxy { child, port, admin_port, data_port, data, nodes, node_urls, locks, dir };
+        let proxy = Proxy {
+            child,
+            port,
+            tls_port,
+            admin_port,
+            data_port,
+            data,
+            nodes,
+            node_urls,
+            locks,
+            dir,
+        };
         if self.ready {
             eventually("the proxy is ready", || proxy.http("/readyz").starts_with("HTTP/1.1 200"));
             eventually("every node is up", || proxy.nodes_up() == proxy.node_urls.len());
@@ -129,15 +163,30 @@ impl Setup {
     }
 }
 
+/// A process that accepts connections.
+struct Listening {
+    child: Child,
+    port: u16,
+    tls_port: u16,
+    admin_port: u16,
+    dir: tempfile::TempDir,
+}
+
 /// Starts the binary and waits until it listens; none where another process has
 /// taken one of its ports.
 fn listening(
     host: &str,
+    tls: Option<&str>,
     settings: &str,
+    environment: &[(String, String)],
     files: Option<(u64, u64)>,
-) -> Option<(Child, u16, u16, tempfile::TempDir)> {
-    let (port, admin_port) = (free_port().expect("port"), free_port().expect("port"));
-    let config = format!("listen: {host}:{port}\nadmin: 127.0.0.1:{admin_port}\n{settings}");
+) -> Option<Listening> {
+    let [port, tls_port, admin_port] = [(); 3].map(|()| free_port().expect("port"));
+    let mut listen = format!("listen:\n  - {host}:{port}\n");
+    if let Some(tls) = tls {
+        listen += &format!("  - address: {host}:{tls_port}\n    tls: {tls}\n");
+    }
+    let config = format!("{listen}admin: 127.0.0.1:{admin_port}\n{settings}");
     let dir = tempfile::tempdir().expect("directory");
     let (file, log_file) = (dir.path().join("lockgate.yaml"), dir.path().join("log"));
     std::fs::write(&file, &config).expect("configuration");
@@ -152,6 +201,7 @@ fn listening(
         .args([env!("CARGO_BIN_EXE_lockgate"), "--config"])
         .arg(&file)
         .env("LOCKGATE_LOG", "debug")
+        .envs(environment.iter().map(|(name, value)| (name, value)))
         .process_group(0)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -165,15 +215,17 @@ fn listening(
         taken = ended.is_some() && log.contains("Address already in use");
         assert!(taken || ended.is_none(), "the proxy ended: {ended:?}\n{log}\n{config}");
         // Its own word: somebody else could answer at the port.
-        taken || log.contains("\"listening\"")
+        let listeners = 1 + usize::from(tls.is_some());
+        taken || log.matches("\"listening\"").count() == listeners
     });
-    (!taken).then_some((child, port, admin_port, dir))
+    (!taken).then_some(Listening { child, port, tls_port, admin_port, dir })
 }
 
 /// The real binary, its data node and its lock nodes.
 pub struct Proxy {
     child: Child,
     port: u16,
+    tls_port: u16,
     admin_port: u16,
     data_port: u16,
     data: RedisServer,
@@ -195,6 +247,9 @@ impl Proxy {
             nodes: 1,
             data_arguments: Vec::new(),
             data_port: None,
+            data_url: None,
+            tls: None,
+            environment: Vec::new(),
             top: String::new(),
             locks: String::new(),
             node_urls: None,
@@ -218,6 +273,11 @@ impl Proxy {
     /// Where clients connect.
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// Where clients connect that speak TLS; only with [`Setup::tls`].
+    pub fn tls_port(&self) -> u16 {
+        self.tls_port
     }
 
     /// Where the metrics are.
@@ -469,15 +529,15 @@ pub fn pipeline(commands: &[&[&str]]) -> Vec<u8> {
     commands.iter().flat_map(|words| encode(words)).collect()
 }
 
-/// A client that sees every byte.
-pub struct Client {
-    reader: BufReader<TcpStream>,
+/// A client that sees every byte, over TCP unless said otherwise.
+pub struct Client<S = TcpStream> {
+    reader: BufReader<S>,
 }
 
 impl Client {
     /// Connects to a loopback port.
     pub fn connect(port: u16) -> Client {
-        Client::over(TcpStream::connect(("127.0.0.1", port)).expect("connection"))
+        Client::over_tcp(TcpStream::connect(("127.0.0.1", port)).expect("connection"))
     }
 
     /// Connects to a loopback port from an address of its own, as 127.0.0.2.
@@ -486,10 +546,10 @@ impl Client {
         let socket = Socket::new(Domain::IPV4, Type::STREAM, None).expect("socket");
         socket.bind(&SocketAddr::from((source, 0)).into()).expect("source address");
         socket.connect(&SocketAddr::from(([127, 0, 0, 1], port)).into()).expect("connection");
-        Client::over(socket.into())
+        Client::over_tcp(socket.into())
     }
 
-    fn over(stream: TcpStream) -> Client {
+    fn over_tcp(stream: TcpStream) -> Client {
         stream.set_nodelay(true).expect("nodelay");
         stream.set_read_timeout(Some(LIMIT)).expect("limit");
         stream.set_write_timeout(Some(LIMIT)).expect("limit");
@@ -499,6 +559,18 @@ impl Client {
     /// The socket.
     pub fn socket(&self) -> &TcpStream {
         self.reader.get_ref()
+    }
+}
+
+impl<S: Read + Write> Client<S> {
+    /// Over a stream that has limits of its own.
+    pub fn over(stream: S) -> Client<S> {
+        Client { reader: BufReader::new(stream) }
+    }
+
+    /// What it reads from.
+    pub fn reader(&mut self) -> &mut BufReader<S> {
+        &mut self.reader
     }
 
     /// Writes bytes.
@@ -551,7 +623,9 @@ impl Client {
     fn replies(&mut self, count: usize) -> Vec<Reply> {
         (0..count).map(|_| self.reply()).collect()
     }
+}
 
+impl Client {
     /// Sends FIN.
     pub fn hang_up(&mut self) {
         self.socket().shutdown(Shutdown::Write).expect("FIN");

@@ -1,0 +1,281 @@
+//! An encrypted stream over TCP.
+//!
+//! rustls turns bytes into records and back and knows no sockets. Ciphertext is
+//! read into one buffer that all streams of a thread share, so that a large
+//! value costs few calls and an idle connection no buffer of ours.
+
+use std::{
+    cell::RefCell,
+    fmt,
+    future::poll_fn,
+    io::{self, IoSlice, Read, Write},
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use rustls::Connection;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    net::TcpStream,
+};
+
+use super::failure;
+
+/// Most ciphertext moved by one read; as much as a session reads.
+const READ: usize = 64 * 1024;
+/// The same during a handshake, whose last flight may have requests behind it: few
+/// enough for rustls to hold.
+const HANDSHAKE_READ: usize = 4 * 1024;
+/// What rustls always has room for; a longer read has it take more.
+const ROOM: usize = 4 * 1024;
+/// Plaintext encrypted ahead of the socket. No more is taken before all of it is
+/// written, so that this bounds what a slow reader holds here.
+const AHEAD: usize = 64 * 1024;
+
+thread_local! {
+    /// Holds bytes only between a read and their decryption.
+    static CIPHERTEXT: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ].into_boxed_slice());
+}
+
+/// An encrypted stream, its handshake done.
+pub struct TlsStream {
+    tcp: TcpStream,
+    session: Connection,
+    /// The peer has said that it sends no more, or has sent FIN.
+    done: bool,
+    /// rustls may have room for a whole record in hand.
+    grown: bool,
+    /// Nothing more is written when this is dropped.
+    reset: bool,
+}
+
+impl TlsStream {
+    /// Does the handshake.
+    pub(super) async fn handshake(
+        tcp: TcpStream,
+        mut session: Connection,
+    ) -> io::Result<TlsStream> {
+        session.set_buffer_limit(Some(AHEAD));
+        let mut stream = TlsStream { tcp, session, done: false, grown: false, reset: false };
+        poll_fn(|cx| stream.poll_handshake(cx)).await?;
+        Ok(stream)
+    }
+
+    fn poll_handshake(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            ready!(self.poll_send(cx))?;
+            if !self.session.is_handshaking() {
+                return Poll::Ready(Ok(()));
+            }
+            ready!(self.poll_receive(cx, HANDSHAKE_READ, &mut ReadBuf::new(&mut [])))?;
+            // One that has also sent its requests and its farewell is answered.
+            if self.done && self.session.is_handshaking() {
+                let words = "closed during the TLS handshake";
+                return Poll::Ready(Err(io::Error::new(io::ErrorKind::UnexpectedEof, words)));
+            }
+        }
+    }
+
+    /// The socket.
+    pub(in crate::net) fn tcp(&self) -> &TcpStream {
+        &self.tcp
+    }
+
+    /// Nothing that has not yet left will, not even that this is the end.
+    pub(in crate::net) fn forget_unsent(&mut self) {
+        self.reset = true;
+    }
+
+    /// Writes all ciphertext there is.
+    fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while self.session.wants_write() {
+            match self.session.write_tls(&mut Sink { tcp: &mut self.tcp, cx }) {
+                Ok(0) => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                Ok(_) => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Poll::Pending,
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    /// Reads ciphertext once, at most `room` bytes, and puts what it says into `buf`.
+    fn poll_receive(
+        &mut self,
+        cx: &mut Context<'_>,
+        room: usize,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buf.filled().len();
+        CIPHERTEXT.with_borrow_mut(|space| {
+            let mut read = ReadBuf::new(&mut space[..room.min(READ)]);
+            if Pin::new(&mut self.tcp).poll_read(cx, &mut read)?.is_pending() {
+                if std::mem::take(&mut self.grown) {
+                    // It gives memory back when it is asked to read and nothing is there.
+                    let _ = self.session.read_tls(&mut Nothing);
+                }
+                return Poll::Pending;
+            }
+            self.grown |= read.filled().len() > ROOM;
+            if read.filled().is_empty() {
+                // A peer that leaves without a word of TLS is no worse than one that
+                // does so without TLS: every command and reply tells where it ends.
+                self.done = true;
+            }
+            let mut ciphertext = read.filled();
+            while !ciphertext.is_empty() && !self.done {
+                self.session.read_tls(&mut ciphertext)?;
+                let processed = self.session.process_new_packets();
+                self.take(buf)?;
+                match processed {
+                    Ok(state) => self.done |= state.peer_has_closed(),
+                    // Whatever was sound before it comes first. rustls says it again.
+                    Err(_) if buf.filled().len() > before => break,
+                    Err(error) => {
+                        // What rustls tells the peer about it.
+                        let _ = self.poll_send(cx);
+                        return Poll::Ready(Err(failure(&error)));
+                    }
+                }
+            }
+            Poll::Ready(Ok(()))
+        })
+    }
+
+    /// Takes plaintext out of rustls, as far as there is room.
+    fn take(&mut self, buf: &mut ReadBuf<'_>) -> io::Result<()> {
+        while buf.remaining() > 0 {
+            match self.session.reader().read(buf.initialize_unfilled()) {
+                // The end, of which `done` tells too.
+                Ok(0) => break,
+                Ok(count) => buf.advance(count),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl AsyncRead for TlsStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        // Whoever waits for an answer may rely on its request being sent, and
+        // rustls has things to say of its own. An error shows when reading.
+        let _ = this.poll_send(cx);
+        let before = buf.filled().len();
+        loop {
+            this.take(buf)?;
+            if buf.filled().len() > before || this.done || buf.remaining() == 0 {
+                return Poll::Ready(Ok(()));
+            }
+            // Plaintext is shorter than its ciphertext, so that what finds no place in
+            // `buf` is less than one record, which rustls holds until the next read.
+            ready!(this.poll_receive(cx, buf.remaining(), buf))?;
+        }
+    }
+}
+
+impl AsyncWrite for TlsStream {
+    /// Takes bytes only once all before them have left; they may be written by a
+    /// later call, [`poll_flush`](AsyncWrite::poll_flush) at the latest.
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        ready!(this.poll_send(cx))?;
+        let taken = this.session.writer().write(bytes)?;
+        match this.poll_send(cx) {
+            Poll::Ready(Err(error)) => Poll::Ready(Err(error)),
+            Poll::Ready(Ok(())) | Poll::Pending => Poll::Ready(Ok(taken)),
+        }
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        self.get_mut().poll_send(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        this.session.send_close_notify();
+        ready!(this.poll_send(cx))?;
+        Pin::new(&mut this.tcp).poll_shutdown(cx)
+    }
+}
+
+impl Drop for TlsStream {
+    /// Tells the peer that this is no accident, as far as the socket takes it at once.
+    fn drop(&mut self) {
+        if self.reset {
+            return;
+        }
+        self.session.send_close_notify();
+        while self.session.wants_write() {
+            match self.session.write_tls(&mut AtOnce(&self.tcp)) {
+                Ok(count) if count > 0 => {}
+                _ => return,
+            }
+        }
+    }
+}
+
+impl fmt::Debug for TlsStream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TlsStream").field("tcp", &self.tcp).finish_non_exhaustive()
+    }
+}
+
+/// A socket from which nothing comes yet.
+struct Nothing;
+
+impl Read for Nothing {
+    fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+        Err(io::ErrorKind::WouldBlock.into())
+    }
+}
+
+/// A socket as rustls wants it, which wakes the task when it takes bytes again.
+struct Sink<'a, 'b> {
+    tcp: &'a mut TcpStream,
+    cx: &'a mut Context<'b>,
+}
+
+impl Write for Sink<'_, '_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(bytes)])
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        match Pin::new(&mut *self.tcp).poll_write_vectored(self.cx, slices) {
+            Poll::Ready(written) => written,
+            Poll::Pending => Err(io::ErrorKind::WouldBlock.into()),
+        }
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// A socket that is written to now or never.
+struct AtOnce<'a>(&'a TcpStream);
+
+impl Write for AtOnce<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.try_write(bytes)
+    }
+
+    fn write_vectored(&mut self, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.0.try_write_vectored(slices)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
