@@ -164,6 +164,7 @@ impl Secure {
             .tls(&pki.shown("server", ""))
             .data_url(&format!("rediss://127.0.0.1:{data}"))
             .node_urls(&urls)
+            .locks("quarantine: no")
             .top(&pki.trusting(""))
     }
 
@@ -796,5 +797,5 @@ fn more_than_maxclients_are_dropped_before_their_handshake() {
         matches!(error.kind(), ErrorKind::UnexpectedEof | ErrorKind::ConnectionReset),
         "{error}"
     );
-    assert_eq!(proxy.metric("lockgate_closes_total", "reason=\"maxclients\""), 1.0);
+    assert_eq!(proxy.metric("lockgate_clients_refused_total", "reason=\"maxclients\""), 1.0);
 }
