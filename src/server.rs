@@ -65,7 +65,7 @@ pub async fn run(mut config: Config, shutdown: CancellationToken) -> anyhow::Res
     let admission = Admission::new(&config);
     let metrics = Metrics::new();
     let workers = Arc::new(Workers::start(config.io_threads)?);
-    let engine = Engine::start_on(&config.locks, workers.handles());
+    let engine = Engine::start_on(&config.locks, workers.shared());
     let admin_stop = CancellationToken::new();
     if let Some(listener) = admin_listener {
         let state = admin::State::new(

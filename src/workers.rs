@@ -19,6 +19,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 /// The threads. Dropping them ends what still runs on them.
 pub struct Workers {
     handles: Vec<Handle>,
+    shared: Handle,
     threads: Vec<JoinHandle<()>>,
     /// Whose turn it is.
     next: AtomicUsize,
@@ -44,7 +45,17 @@ impl Workers {
             let worker = move || runtime.block_on(stop.cancelled());
             threads.push(thread::Builder::new().name(format!("worker-{number}")).spawn(worker)?);
         }
-        Ok(Workers { handles, threads, next: AtomicUsize::new(0), tasks: TaskTracker::new(), stop })
+        let Some(shared) = handles.first().cloned() else {
+            return Err(io::Error::other("no thread to run on"));
+        };
+        Ok(Workers {
+            handles,
+            shared,
+            threads,
+            next: AtomicUsize::new(0),
+            tasks: TaskTracker::new(),
+            stop,
+        })
     }
 
     /// Runs a task on the thread whose turn it is.
@@ -58,9 +69,9 @@ impl Workers {
         self.tasks.len()
     }
 
-    /// The threads' runtimes.
-    pub fn handles(&self) -> &[Handle] {
-        &self.handles
+    /// The runtime of one thread, for what all sessions share.
+    pub fn shared(&self) -> &Handle {
+        &self.shared
     }
 
     /// Waits until all tasks have ended.

@@ -89,29 +89,31 @@ pub struct Engine {
 impl Engine {
     /// Starts connecting to all nodes. Must be called inside a tokio runtime.
     pub fn start(config: &LocksConfig) -> Arc<Engine> {
-        Engine::start_on(config, &[Handle::current()])
+        Engine::start_on(config, &Handle::current())
     }
 
-    /// The same, with the nodes' connections dealt to these runtimes. A connection
-    /// on the thread of a session is cheap to reach: what the sessions of one turn
-    /// ask goes out in one write, and no other thread is woken for it.
-    pub fn start_on(config: &LocksConfig, runtimes: &[Handle]) -> Arc<Engine> {
+    /// The same, with all nodes' connections on this runtime, that of a thread which has
+    /// sessions too: for those no other thread is woken, and the votes on one operation
+    /// come from one thread. Spread over threads, a lock and its unlock took a seventh
+    /// more of the proxy's CPU, and one thread moves more than nodes can vote on
+    /// (bench/README.md).
+    pub fn start_on(config: &LocksConfig, runtime: &Handle) -> Arc<Engine> {
         let clock = || {
             let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
         };
-        Engine::start_all(config, runtimes, Box::new(clock))
+        Engine::start_all(config, runtime, Box::new(clock))
     }
 
     /// The same with another time of day.
     pub fn start_with_clock(config: &LocksConfig, wall_clock: WallClock) -> Arc<Engine> {
-        Engine::start_all(config, &[Handle::current()], wall_clock)
+        Engine::start_all(config, &Handle::current(), wall_clock)
     }
 
-    fn start_all(config: &LocksConfig, runtimes: &[Handle], wall_clock: WallClock) -> Arc<Engine> {
+    fn start_all(config: &LocksConfig, runtime: &Handle, wall_clock: WallClock) -> Arc<Engine> {
         let connector = Connector::start("node", &config.tls, &config.nodes);
-        let (engine, nodes) = Engine::start_locks(config, runtimes, wall_clock, &connector);
-        for (runtime, node) in nodes {
+        let (engine, nodes) = Engine::start_locks(config, runtime, wall_clock, &connector);
+        for node in nodes {
             runtime.spawn(node::inspect(node));
         }
         for (index, url) in config.nodes.iter().enumerate() {
@@ -125,23 +127,22 @@ impl Engine {
     #[cfg(test)]
     pub(super) fn start_alone(config: &LocksConfig, wall_clock: WallClock) -> Arc<Engine> {
         let connector = Connector::start("node", &config.tls, &config.nodes);
-        Engine::start_locks(config, &[Handle::current()], wall_clock, &connector).0
+        Engine::start_locks(config, &Handle::current(), wall_clock, &connector).0
     }
 
     fn start_locks(
         config: &LocksConfig,
-        runtimes: &[Handle],
+        runtime: &Handle,
         wall_clock: WallClock,
         connector: &Connector,
-    ) -> (Arc<Engine>, Vec<(Handle, Weak<Node>)>) {
+    ) -> (Arc<Engine>, Vec<Weak<Node>>) {
         let mut inspected = Vec::new();
         let admissions = Arc::new(Admissions::new(config));
         let mut nodes: Vec<Box<dyn Voter>> = Vec::new();
         for (index, url) in config.nodes.iter().enumerate() {
             let node = Node::new(url.clone(), connector.clone(), index, config, admissions.clone());
             let node = Arc::new(node);
-            let runtime = &runtimes[index % runtimes.len()];
-            inspected.push((runtime.clone(), Arc::downgrade(&node)));
+            inspected.push(Arc::downgrade(&node));
             runtime.spawn(node.clone().supervise());
             nodes.push(Box::new(node));
         }
