@@ -17,12 +17,6 @@ use tokio_util::sync::CancellationToken;
 /// The environment variable that names the configuration file.
 const CONFIG_VARIABLE: &str = "LOCKGATE_CONFIG";
 
-/// A lock is some thirty small pieces of memory, of which many are given back by
-/// another thread: glibc's allocator takes a twelfth more of the proxy's CPU for
-/// a lock and its unlock (bench/README.md).
-#[global_allocator]
-static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 /// A Redis-protocol proxy that makes locks hold.
 ///
 /// Without a configuration file it listens on 127.0.0.1:6380 before a Redis on

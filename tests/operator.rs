@@ -497,7 +497,7 @@ fn lists_pass_without_being_held() {
         assert!(elements(client.reply()).len() > 400);
     }
     let growth = proxy.memory("VmHWM") - before;
-    assert!(growth < 16 << 20, "{} KB more", growth >> 10);
+    assert!(growth < 8 << 20, "{} KB more", growth >> 10);
 }
 
 /// What redis-cli shows at its prompt in a terminal 150 columns wide.
