@@ -259,3 +259,43 @@ pub(super) fn next_command(received: &mut Vec<u8>) -> Option<Vec<Vec<u8>>> {
             .collect(),
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::{super::super::scripts, *};
+
+    /// What a node answers to `request`.
+    fn answer(redis: &mut Redis, mut request: Vec<u8>) -> String {
+        let mut replies = Vec::new();
+        while let Some(words) = next_command(&mut request) {
+            replies = redis.execute(&words, 1);
+        }
+        String::from_utf8(replies).unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_fence_is_raised_only_where_its_token_has_the_lock() {
+        let mut redis = Redis::new("n", 1.0);
+        let mut load = Vec::new();
+        scripts::load(&mut load);
+        answer(&mut redis, load);
+        let ttl = Duration::from_secs(10);
+        let wanted = scripts::Wanted {
+            key: b"lock:k",
+            token: b"a",
+            ttl,
+            fence: 9,
+            fence_ttl: ttl,
+            attempt: 1,
+        };
+        assert_eq!(answer(&mut redis, scripts::acquire(&wanted)), "*2\r\n:1\r\n:9\r\n");
+        let raise = |token: &[u8], fence| scripts::raise(b"lock:k", token, fence, ttl);
+        assert_eq!(answer(&mut redis, raise(b"b", 20)), "*2\r\n:0\r\n:0\r\n");
+        assert_eq!(answer(&mut redis, raise(b"a", 5)), "*2\r\n:1\r\n:9\r\n", "b's was not stored");
+        assert_eq!(answer(&mut redis, raise(b"a", 12)), "*2\r\n:1\r\n:12\r\n");
+        tokio::time::advance(ttl).await;
+        assert_eq!(answer(&mut redis, raise(b"a", 30)), "*2\r\n:0\r\n:0\r\n", "it has run out");
+    }
+}
