@@ -552,3 +552,27 @@ fn an_answer_never_lands_inside_a_push() {
         }
     });
 }
+
+#[test]
+fn a_push_that_is_not_read_is_no_reply_that_a_lock_waits_for() {
+    let patient = ["--client-output-buffer-limit", "pubsub 0 0 0"];
+    // Its permission to lock stays known, so that nothing has to be asked behind the push.
+    let proxy = Proxy::with()
+        .data_arguments(&patient)
+        .top("barrier_buffer: 16kb")
+        .locks("authorize_cache: 60s")
+        .start();
+    let mut client = proxy.client();
+    client.cmd(&["HELLO", "3"]);
+    client.send(&pipeline(&[&["LOCK", "k", "PX", "60000"], &["SUBSCRIBE", "a"]]));
+    client.reply().grant();
+    assert!(matches!(client.reply(), Reply::Push(_)));
+    let large = "m".repeat(32 << 20);
+    assert_eq!(proxy.client().cmd(&["PUBLISH", "a", &large]), Reply::Int(1));
+    // The push fills every buffer on its way before the RENEW comes.
+    thread::sleep(ms(500));
+    client.send(&encode(&["RENEW", "k"]));
+    thread::sleep(ms(300));
+    assert!(matches!(client.reply(), Reply::Push(all) if all[2] == Reply::bulk(&large)));
+    assert!(matches!(client.reply(), Reply::Int(1..)));
+}
