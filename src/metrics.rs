@@ -40,11 +40,13 @@ pub enum CloseReason {
     LockLost,
     /// It did not finish its TLS handshake.
     TlsHandshake,
+    /// Its replies could no longer be followed, so that guards could have been passed by.
+    Unguarded,
 }
 
 impl CloseReason {
     /// Every reason, in the order of the handles.
-    pub const ALL: [CloseReason; 9] = [
+    pub const ALL: [CloseReason; 10] = [
         CloseReason::Client,
         CloseReason::Upstream,
         CloseReason::UpstreamConnect,
@@ -54,6 +56,7 @@ impl CloseReason {
         CloseReason::FirstByte,
         CloseReason::LockLost,
         CloseReason::TlsHandshake,
+        CloseReason::Unguarded,
     ];
 
     /// The label's value.
@@ -68,6 +71,7 @@ impl CloseReason {
             CloseReason::FirstByte => "first_byte",
             CloseReason::LockLost => "lock_lost",
             CloseReason::TlsHandshake => "tls_handshake",
+            CloseReason::Unguarded => "unguarded",
         }
     }
 }
@@ -96,6 +100,42 @@ impl Refusal {
             Refusal::PerAddress => "per_address",
             Refusal::ConnectRate => "connect_rate",
             Refusal::Open => "open",
+        }
+    }
+}
+
+/// What became of a write to guarded keys; the label `result` of
+/// `lockgate_guarded_writes_total`.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum GuardedWrite {
+    /// It was made under its locks.
+    Passed,
+    /// The connection did not hold them, or no lock could allow it.
+    NotHeld,
+    /// The data node has seen a larger fence.
+    Fenced,
+    /// It was let through without its lock, as the policy is audit.
+    Audited,
+    /// It could not be checked.
+    Refused,
+}
+
+impl GuardedWrite {
+    const ALL: [GuardedWrite; 5] = [
+        GuardedWrite::Passed,
+        GuardedWrite::NotHeld,
+        GuardedWrite::Fenced,
+        GuardedWrite::Audited,
+        GuardedWrite::Refused,
+    ];
+
+    fn as_str(self) -> &'static str {
+        match self {
+            GuardedWrite::Passed => "passed",
+            GuardedWrite::NotHeld => "notheld",
+            GuardedWrite::Fenced => "fenced",
+            GuardedWrite::Audited => "audited",
+            GuardedWrite::Refused => "refused",
         }
     }
 }
@@ -314,6 +354,7 @@ fn describe() {
     );
     describe_counter!("lockgate_commands_total", "Commands of clients, by kind.");
     describe_counter!("lockgate_protocol_errors_total", "Requests that Redis refuses to parse.");
+    describe_counter!("lockgate_guarded_writes_total", "Writes to guarded keys, by result.");
     describe_counter!("lockgate_closes_total", "Client connections ended, by reason.");
     describe_counter!(
         "lockgate_barrier_waits_total",
@@ -398,6 +439,8 @@ pub struct Metrics {
     closes: Vec<Counter>,
     /// By [`Refusal`].
     refused: Vec<Counter>,
+    /// By [`GuardedWrite`].
+    guarded: Vec<Counter>,
     /// By [`Operation`], then [`Outcome`].
     requests: Vec<Vec<Counter>>,
     /// By [`Operation`].
@@ -431,6 +474,9 @@ impl Metrics {
             barrier_wait_seconds: histogram!("lockgate_barrier_wait_seconds"),
             closes: CloseReason::ALL.map(close).into(),
             refused: Refusal::ALL.map(refused).into(),
+            guarded: GuardedWrite::ALL
+                .map(|result| counter!("lockgate_guarded_writes_total", "result" => result.as_str()))
+                .into(),
             requests: Operation::ALL
                 .map(|operation| Outcome::ALL.map(|outcome| request(operation, outcome)).into())
                 .into(),
@@ -445,6 +491,11 @@ impl Metrics {
     /// Counts one closed connection.
     pub fn closed(&self, reason: CloseReason) {
         self.closes[reason as usize].increment(1);
+    }
+
+    /// Counts one write to guarded keys.
+    pub fn guarded(&self, result: GuardedWrite) {
+        self.guarded[result as usize].increment(1);
     }
 
     /// Counts one client that was not let in.

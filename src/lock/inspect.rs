@@ -99,6 +99,13 @@ pub(crate) async fn connect(
     Ok(Connection { redis, driver: tokio::spawn(driver) })
 }
 
+impl Connection {
+    /// Returns once it has ended.
+    pub(crate) async fn closed(&mut self) {
+        let _ = (&mut self.driver).await;
+    }
+}
+
 impl Drop for Connection {
     fn drop(&mut self) {
         self.driver.abort();

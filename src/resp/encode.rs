@@ -70,6 +70,13 @@ pub fn error(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(b"\r\n");
 }
 
+/// The same for a text that need not be UTF-8.
+pub fn error_bytes(out: &mut Vec<u8>, text: &[u8]) {
+    out.push(b'-');
+    out.extend(text.iter().map(|b| if matches!(b, b'\r' | b'\n') { b' ' } else { *b }));
+    out.extend_from_slice(b"\r\n");
+}
+
 /// Appends a command as an array of bulk strings.
 pub fn command(out: &mut Vec<u8>, words: &[&[u8]]) {
     array(out, words.len());

@@ -10,3 +10,4 @@ pub mod inline;
 pub mod number;
 pub mod reply;
 pub mod request;
+pub mod words;

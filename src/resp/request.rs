@@ -66,6 +66,10 @@ pub enum Name {
     Multi,
     /// EXEC.
     Exec,
+    /// WATCH.
+    Watch,
+    /// UNWATCH.
+    Unwatch,
     /// DISCARD.
     Discard,
     /// SUBSCRIBE and its kin.
@@ -161,7 +165,7 @@ enum Phase {
 }
 
 /// A line's number, if the line is whole.
-enum Line {
+pub(super) enum Line {
     Number { value: i64, length: usize },
     Incomplete,
     Bad,
@@ -318,7 +322,7 @@ impl RequestScanner {
 
 /// Reads `<kind><number>\r<any byte>` at the beginning of `buf`.
 #[inline]
-fn line(buf: &[u8], kind: u8) -> Line {
+pub(super) fn line(buf: &[u8], kind: u8) -> Line {
     match *buf {
         // Numbers of one digit and of two are nearly all there are.
         [first, digit @ b'0'..=b'9', b'\r', _, ..] if first == kind => {
@@ -415,6 +419,8 @@ fn name_of(text: &[u8]) -> Known {
         (5, Some(b'R')) if is("RENEW") => Name::Own(Own::Renew),
         (5, Some(b'M')) if is("MULTI") => Name::Multi,
         (4, Some(b'E')) if is("EXEC") => Name::Exec,
+        (5, Some(b'W')) if is("WATCH") => Name::Watch,
+        (7, Some(b'U')) if is("UNWATCH") => Name::Unwatch,
         (7, Some(b'D')) if is("DISCARD") => Name::Discard,
         (9, Some(b'S')) if is("SUBSCRIBE") => Name::Subscribe(Channels::Plain),
         (10, Some(b'P')) if is("PSUBSCRIBE") => Name::Subscribe(Channels::Pattern),

@@ -14,6 +14,8 @@
 
 use std::{
     borrow::Cow,
+    fmt,
+    sync::Arc,
     task::{Context, Poll},
     time::Instant,
 };
@@ -21,7 +23,9 @@ use std::{
 use super::{
     Session, Step,
     authorize::{self, Permission},
-    lock_command::Running,
+    fences,
+    guarded::{Guarded, Told},
+    lock_command::{Granted, Running},
     owed::Entry,
     requests::{Pass, READ_AHEAD},
 };
@@ -31,7 +35,8 @@ use crate::{
         operator::{self, Inquiry},
     },
     config::LocksConfig,
-    key::Key,
+    key::{Key, Token},
+    lock::Engine,
     metrics::{CloseReason, Operation, Outcome},
     resp::{
         encode,
@@ -60,6 +65,8 @@ enum What {
     /// A command that was dropped, because the client must first be told that its
     /// lock is lost.
     Lost,
+    /// A write to guarded keys, or a MULTI behind which there may be some.
+    Guarded(Guarded),
     /// One of ours.
     Own {
         own: Own,
@@ -82,6 +89,29 @@ enum Asked {
     Inquiry(Result<Inquiry, BadRequest>),
 }
 
+/// A lock just granted whose fence the data node is being told. It is given back
+/// when this is dropped before.
+struct Raising {
+    undo: Option<(Arc<Engine>, Key, Token)>,
+    fence: u64,
+    /// The reply to LOCK.
+    answer: Vec<u8>,
+}
+
+impl fmt::Debug for Raising {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Raising({})", self.fence)
+    }
+}
+
+impl Drop for Raising {
+    fn drop(&mut self) {
+        if let Some((engine, key, token)) = self.undo.take() {
+            drop(engine.release(key, token));
+        }
+    }
+}
+
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "it is in a box")]
 enum Phase {
@@ -89,8 +119,13 @@ enum Phase {
     Drain,
     /// Waits for the replies to so many commands of the proxy's own; the last one tells.
     Probe { missing: usize },
+    /// A guarded write is on its way; see [`Guarded`] for how far.
+    Guarded,
     /// The nodes are being asked.
     Run(Running),
+    /// A lock that guards need was granted; the data node is told its fence, and
+    /// then this is the answer.
+    Raise(Raising),
     /// Done; this is to be written between two frames.
     Answer(Vec<u8>),
 }
@@ -132,6 +167,34 @@ impl Barrier {
     /// The answer to a command dropped in favour of the news.
     pub fn lost() -> Box<Barrier> {
         Barrier::new(What::Lost)
+    }
+
+    /// A write that guards are about, or MULTI.
+    pub(super) fn of(guarded: Guarded) -> Box<Barrier> {
+        Barrier::new(What::Guarded(guarded))
+    }
+
+    /// What has been begun goes on as far as [`Guarded`] knows.
+    pub(super) fn goes_on(mut self: Box<Barrier>) -> Box<Barrier> {
+        self.phase = Phase::Guarded;
+        self
+    }
+
+    fn poll_told(&mut self, cx: &mut Context<'_>) -> Poll<Told> {
+        self.guarded().map_or(Poll::Pending, |guarded| guarded.poll_told(cx))
+    }
+
+    /// It, if it is one.
+    pub(super) fn guarded(&mut self) -> Option<&mut Guarded> {
+        match &mut self.what {
+            What::Guarded(guarded) => Some(guarded),
+            _ => None,
+        }
+    }
+
+    /// Whether the client is told nothing.
+    pub(super) fn is_silent(&mut self) -> bool {
+        self.guarded().is_some_and(|guarded| guarded.is_silent())
     }
 
     /// Whether it is a LOCK that waits in line.
@@ -186,7 +249,9 @@ impl Session {
         self.barrier.as_ref().is_some_and(|barrier| match barrier.phase {
             // Else it begins before anything more has to be read.
             Phase::Drain => !self.owed.is_empty(),
-            Phase::Probe { .. } => true,
+            Phase::Probe { .. } | Phase::Raise(_) => true,
+            // The reply to the write itself may be large, and is not held.
+            Phase::Guarded => !self.unwrap.as_ref().is_some_and(|unwrap| unwrap.is_passing()),
             Phase::Run(_) | Phase::Answer(_) => false,
         })
     }
@@ -217,14 +282,31 @@ impl Session {
                     }
                     None
                 }
-                Phase::Drain | Phase::Probe { .. } | Phase::Answer(_) => return Ok(moved),
+                Phase::Guarded => match barrier.poll_told(cx) {
+                    Poll::Ready(told) => {
+                        let Some(barrier) = self.barrier.take() else { continue };
+                        self.guard_was_told(barrier, told);
+                        moved = true;
+                        continue;
+                    }
+                    Poll::Pending => return Ok(moved),
+                },
+                Phase::Drain | Phase::Probe { .. } | Phase::Raise(_) | Phase::Answer(_) => {
+                    return Ok(moved);
+                }
             };
             moved = true;
             let Some(mut barrier) = self.barrier.take() else { continue };
             match (&mut barrier.phase, told) {
                 (Phase::Run(running), Some(told)) => {
+                    let granted = running.granted(&told);
                     let answer = self.finish_running(running, told, cx.waker());
-                    self.answer(barrier, answer);
+                    match granted {
+                        Some(lock) if self.is_guard_lock(&lock) => {
+                            self.begin_raise(barrier, lock, answer);
+                        }
+                        _ => self.answer(barrier, answer),
+                    }
                 }
                 (Phase::Answer(_), _) => self.end_barrier(&barrier),
                 _ => self.begin(barrier),
@@ -242,6 +324,7 @@ impl Session {
         match barrier.what {
             What::Pass => self.pass_held(Pass::Counted),
             What::Lost => self.begin_lost(barrier),
+            What::Guarded(_) => self.begin_guarded(barrier),
             What::ClientReply(mode) => self.begin_client_reply(mode, refused_here, barrier),
             What::Own { own, .. } => {
                 if barrier.waited {
@@ -283,6 +366,49 @@ impl Session {
         }
     }
 
+    /// Whether writes to some keys need this lock.
+    fn is_guard_lock(&self, (key, ..): &Granted) -> bool {
+        // One whose client is told nothing is told to the data node with its first write.
+        self.reply_mode == ReplyMode::On
+            && self.shared.guards.as_ref().is_some_and(|guards| {
+                key.get(self.shared.locks.prefix.len()..).is_some_and(|lock| guards.is_needed(lock))
+            })
+    }
+
+    /// Tells the data node the fence of a lock just granted, before the client is told
+    /// of the lock: from then on no earlier holder can write any more.
+    fn begin_raise(&mut self, mut barrier: Box<Barrier>, lock: Granted, answer: Vec<u8>) {
+        let (key, token, fence) = lock;
+        let ttl = self.shared.locks.fence_ttl;
+        self.ask(|out| fences::raise(out, &key, fence, ttl));
+        let undo = Some((self.shared.engine.clone(), key, token));
+        barrier.phase = Phase::Raise(Raising { undo, fence, answer });
+        self.barrier = Some(barrier);
+    }
+
+    fn raise_answered(&mut self, barrier: Box<Barrier>, mut raising: Raising, reply: &[u8]) {
+        let Some((_, key, _)) = &raising.undo else { return };
+        let error = match (fences::read_fence(reply), fences::read_error(reply)) {
+            (Some(seen), _) if seen <= raising.fence => {
+                self.tokens.raised(key, raising.fence);
+                raising.undo = None;
+                let answer = std::mem::take(&mut raising.answer);
+                return self.answer(barrier, answer);
+            }
+            (Some(seen), _) => {
+                format!("FENCED the data node has seen fence {seen} of this lock, more than {}, try again", raising.fence).into_bytes()
+            }
+            (None, Some(error)) => error,
+            (None, None) => b"ERR the data node did not take the lock's fence".to_vec(),
+        };
+        // The lock is given back, as nothing could be written under it.
+        self.tokens.forget(key, raising.fence);
+        drop(raising);
+        let mut answer = Vec::new();
+        encode::error_bytes(&mut answer, &error);
+        self.answer(barrier, answer);
+    }
+
     fn answer_lost(&mut self, barrier: Box<Barrier>) {
         let mut answer = Vec::new();
         let lost = self.lost.take().unwrap_or_default();
@@ -291,7 +417,7 @@ impl Session {
     }
 
     /// Scans what is held again, its first command going through.
-    fn pass_held(&mut self, pass: Pass) {
+    pub(super) fn pass_held(&mut self, pass: Pass) {
         self.pass_next = Some(pass);
         self.rescan = true;
     }
@@ -325,7 +451,7 @@ impl Session {
     }
 
     /// Sends a command of the proxy's own whose reply the client does not see.
-    fn ask(&mut self, command: impl FnOnce(&mut Vec<u8>)) {
+    pub(super) fn ask(&mut self, command: impl FnOnce(&mut Vec<u8>)) {
         let mut bytes = Vec::new();
         command(&mut bytes);
         self.to_upstream.push(&bytes);
@@ -377,6 +503,14 @@ impl Session {
     /// A reply to [`Session::ask`] has come.
     pub(super) fn probe_answered(&mut self, reply: &[u8]) {
         let Some(mut barrier) = self.barrier.take() else { return };
+        match std::mem::replace(&mut barrier.phase, Phase::Drain) {
+            Phase::Guarded => {
+                barrier.phase = Phase::Guarded;
+                return self.guard_answered(barrier, reply);
+            }
+            Phase::Raise(raising) => return self.raise_answered(barrier, raising, reply),
+            phase => barrier.phase = phase,
+        }
         if let Phase::Probe { missing } = &mut barrier.phase
             && *missing > 1
         {
@@ -388,7 +522,7 @@ impl Session {
             What::ClientReply(mode) if reply.starts_with(b"+OK") => {
                 self.pass_held(Pass::Unanswered(*mode));
             }
-            What::ClientReply(_) | What::Pass => self.pass_held(Pass::Counted),
+            What::ClientReply(_) | What::Pass | What::Guarded(_) => self.pass_held(Pass::Counted),
             What::Lost => self.answer_lost(barrier),
             What::Own { asked, .. } => {
                 if self.reply_mode == ReplyMode::Off {
@@ -450,8 +584,11 @@ impl Session {
 
     /// Answers at the next boundary between frames, or not at all where
     /// replies are off.
-    fn answer(&mut self, mut barrier: Box<Barrier>, answer: Vec<u8>) {
-        if matches!(barrier.what, What::Own { silent: true, .. }) {
+    pub(super) fn answer(&mut self, mut barrier: Box<Barrier>, answer: Vec<u8>) {
+        if matches!(barrier.what, What::Own { silent: true, .. })
+            || barrier.is_silent()
+            || answer.is_empty()
+        {
             self.end_barrier(&barrier);
         } else {
             barrier.phase = Phase::Answer(answer);
@@ -464,6 +601,7 @@ impl Session {
         let length = match barrier.what {
             What::Own { length, .. } => length,
             What::Lost => 0,
+            What::Guarded(ref guarded) => guarded.length(),
             What::Pass | What::ClientReply(_) => return,
         };
         // With so much held, nothing was read any more.

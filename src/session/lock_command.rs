@@ -28,6 +28,9 @@ struct Held {
     token: Token,
     ttl: Duration,
     until: Instant,
+    fence: u64,
+    /// The data node has been told the fence.
+    raised: bool,
     /// A session lock: it is released when this goes.
     keep: Option<Keep>,
 }
@@ -51,6 +54,33 @@ impl Tokens {
             self.held.retain(|_, held| held.keep.is_some() || held.until > now);
         }
         self.held.len() < MAX_TOKENS || self.held.contains_key(key)
+    }
+
+    /// The fence under which this connection holds a lock, and whether the data node
+    /// has been told of it. None: it does not hold it.
+    pub(super) fn claim(&self, key: &Key, now: Instant) -> Option<(u64, bool)> {
+        let held = self.held.get(key)?;
+        let holds = held.keep.is_some() || now < held.until;
+        holds.then_some((held.fence, held.raised))
+    }
+
+    /// The data node has been told this fence.
+    pub(super) fn raised(&mut self, key: &Key, fence: u64) {
+        if let Some(held) = self.held.get_mut(key).filter(|held| held.fence == fence) {
+            held.raised = true;
+        }
+    }
+
+    /// The connection does not hold the lock any more that was granted with this fence.
+    pub(super) fn forget(&mut self, key: &Key, fence: u64) {
+        if self.held.get(key).is_some_and(|held| held.fence == fence) {
+            self.held.remove(key);
+        }
+    }
+
+    /// Of all locks that a token is remembered for.
+    pub(super) fn keys(&self) -> impl Iterator<Item = &Key> {
+        self.held.keys()
     }
 
     /// Forgets the token of `key` if it is this one.
@@ -81,6 +111,9 @@ enum Asking {
     /// The connection holds no token for that key, so there is nobody to ask.
     Nobody,
 }
+
+/// A lock's key, token and fence.
+pub(super) type Granted = (Key, Token, u64);
 
 /// What the nodes said.
 pub enum Told {
@@ -116,6 +149,14 @@ impl Running {
     /// Whether it is a LOCK that waits in line.
     pub fn waits_in_line(&self) -> bool {
         matches!(self.asking, Asking::Wait(_))
+    }
+
+    /// The lock that was granted with this answer.
+    pub(super) fn granted(&self, told: &Told) -> Option<Granted> {
+        match told {
+            Told::Lock(Ok(grant)) => Some((self.key.clone(), self.token.clone(), grant.fence)),
+            _ => None,
+        }
     }
 
     /// Gives it the connection's alarm, or gives that back.
@@ -232,7 +273,10 @@ impl Session {
                         self.losses.get_or_insert_with(|| Arc::new(Losses::new(waker.clone())));
                     self.shared.engine.keep(key, token, ttl, grant.validity, losses)
                 });
-                let held = Held { token: token.clone(), ttl, until: now + ttl, keep };
+                // Held for as long as the client was told, not as the nodes keep it.
+                let until = now + grant.validity;
+                let (token, fence) = (token.clone(), grant.fence);
+                let held = Held { token, ttl, until, fence, raised: false, keep };
                 self.tokens.insert(key.clone(), held, now);
                 Outcome::Ok
             }
@@ -255,7 +299,7 @@ impl Session {
                 if let Some(held) = self.tokens.held.get_mut(key)
                     && held.token == *token
                 {
-                    (held.ttl, held.until) = (ttl, now + ttl);
+                    (held.ttl, held.until) = (ttl, now + validity);
                 }
                 Outcome::Ok
             }

@@ -12,12 +12,16 @@
 //! - [`lock_command`]: LOCK, UNLOCK and RENEW on the engine, and their replies.
 //! - [`inquiry`]: LOCKGATE's answers.
 //! - [`listing`]: our entries behind the data node's in COMMAND's lists.
+//! - [`guarded`]: writes that need a lock; [`fences`]: what is asked before one;
+//!   [`unwrap`]: its reply, out of EXEC's.
 //! - [`lost`]: what a client is told when its session lock is lost.
 //! - [`owed`], [`state`]: which replies are owed, and what they have told so far.
 //! - [`authorize`]: may this client lock this key.
 
 pub mod authorize;
 pub mod barrier;
+pub mod fences;
+pub mod guarded;
 pub mod inquiry;
 pub mod listing;
 pub mod lock_command;
@@ -26,6 +30,7 @@ pub mod owed;
 pub mod replies;
 pub mod requests;
 pub mod state;
+pub mod unwrap;
 
 use std::{
     cell::RefCell,
@@ -44,10 +49,18 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    authorize::Permissions, barrier::Barrier, lock_command::Tokens, owed::Owed, state::State,
+    authorize::Permissions,
+    barrier::Barrier,
+    guarded::Armed,
+    lock_command::Tokens,
+    owed::Owed,
+    requests::Gather,
+    state::State,
+    unwrap::Unwrap,
 };
 use crate::{
     config::LocksConfig,
+    guard::Guards,
     lock::{Alarm, Engine, Losses},
     metrics::{CloseReason, Metrics},
     net::{Outbox, Stream},
@@ -80,6 +93,8 @@ pub struct Shared {
     pub metrics: Arc<Metrics>,
     /// Limits and defaults of locks.
     pub locks: LocksConfig,
+    /// Rules on the keys that clients write, if there are any.
+    pub guards: Option<Arc<Guards>>,
     /// See `barrier_buffer` in the configuration.
     pub barrier_buffer: usize,
     /// Clients connected now, for LOCKGATE; a metric cannot be read back.
@@ -142,12 +157,20 @@ pub struct Session {
     own_reply: Option<Vec<u8>>,
     /// The reply being received is a list to which our entries are added.
     addition: Option<listing::Addition>,
+    /// The reply being received is EXEC's, and the proxy has a part in it.
+    unwrap: Option<Box<Unwrap>>,
     /// The data node has closed.
     upstream_done: bool,
 
     /// Replies can no longer be followed (see PROTOCOL.md, "tainted"): all bytes
     /// pass untouched, and LOCK with them, which the data node refuses.
     relay: bool,
+    /// Guards could be passed by unseen: the connection is to be closed.
+    unguarded: bool,
+    /// A large command that must be whole before it is looked at.
+    gather: Option<Box<Gather>>,
+    /// The fences that are watched for the transaction under way.
+    armed: Option<Box<Armed>>,
     /// In a box, as it is passed from hand to hand and most connections have none.
     barrier: Option<Box<Barrier>>,
     /// Of the lock command under way, kept for the next one.
@@ -195,8 +218,12 @@ impl Session {
             to_client: Outbox::default(),
             own_reply: None,
             addition: None,
+            unwrap: None,
             upstream_done: false,
             relay: false,
+            unguarded: false,
+            gather: None,
+            armed: None,
             barrier: None,
             alarm: Alarm::default(),
             permissions,
@@ -265,6 +292,9 @@ impl Session {
         if self.upstream_done && self.to_client.is_empty() && !self.answer_is_near() {
             return Err(if self.client_done { CloseReason::Client } else { CloseReason::Upstream });
         }
+        if self.unguarded {
+            return Err(CloseReason::Unguarded);
+        }
         let in_line = self.barrier.as_ref().is_some_and(|barrier| barrier.waits_in_line());
         if self.shared.draining.load(Ordering::Relaxed)
             && (self.is_at_rest() || in_line || self.shared.abort.is_cancelled())
@@ -287,6 +317,8 @@ impl Session {
     /// Gives up following the replies: from here on bytes only pass.
     fn relay_from_here(&mut self) {
         self.relay = true;
+        self.unguarded = self.shared.guards.as_ref().is_some_and(|guards| guards.enforces());
+        self.unwrap = None;
         self.owed.clear();
         self.own_reply = None;
         if self.barrier.take().is_some() || !self.held.is_empty() {

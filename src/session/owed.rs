@@ -29,6 +29,14 @@ pub enum Entry {
     Multi,
     /// EXEC.
     Exec,
+    /// EXEC of a transaction for which fences are watched.
+    ArmedExec,
+    /// EXEC of the proxy's own, around one write of the client's.
+    Guarded,
+    /// WATCH.
+    Watch,
+    /// UNWATCH.
+    Unwatch,
     /// DISCARD.
     Discard,
     /// A confirmation for each of so many channels, or one error.
@@ -89,10 +97,12 @@ impl Owed {
     }
 
     /// What comes next, if it must be looked at before it is passed on: the
-    /// proxy's own, what may begin a replication stream, or a list to add to.
+    /// proxy's own, what may begin a replication stream, or what is changed on its way.
     pub fn next_special(&self) -> Option<Entry> {
-        let special =
-            |entry: &&Entry| matches!(entry, Entry::Ours | Entry::Sync | Entry::Listing(_));
+        let special = |entry: &&Entry| {
+            use Entry::{ArmedExec, Guarded, Listing, Ours, Sync};
+            matches!(entry, Ours | Sync | Listing(_) | ArmedExec | Guarded)
+        };
         self.queue.front().filter(special).copied()
     }
 
@@ -143,8 +153,16 @@ impl Owed {
             Entry::Plain(_) | Entry::Ours => {}
             Entry::Multi => state.multi |= ok,
             // Redis ends the transaction even where it refuses EXEC.
-            Entry::Exec => state.multi = false,
-            Entry::Discard => state.multi &= !ok,
+            Entry::Exec | Entry::ArmedExec => {
+                state.watching &= !state.multi;
+                state.multi = false;
+            }
+            Entry::Discard => {
+                state.watching &= !ok;
+                state.multi &= !ok;
+            }
+            Entry::Watch => state.watching |= ok,
+            Entry::Unwatch => state.watching &= !ok,
             Entry::Reset if frame.head.starts_with(b"+RESET") => *state = State::default(),
             Entry::Hello if frame.kind() == b'%' => state.resp3 = true,
             Entry::Hello if frame.kind() == b'*' => state.resp3 = false,

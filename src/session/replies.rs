@@ -11,6 +11,7 @@ use super::{
     READ, Session, Step,
     listing::Addition,
     owed::{Entry, Verdict},
+    unwrap::{Unwrap, Whose},
 };
 use crate::{metrics::CloseReason, resp::reply::Next};
 
@@ -93,6 +94,9 @@ impl Session {
                 self.to_client.push(&bytes[from..begin]);
                 from = pos;
             }
+            if self.unwrap.is_some() {
+                from = self.unwrap_reply(bytes, from, begin..pos, verdict.is_some());
+            }
             if self.addition.is_some() {
                 from = self.add_to_listing(bytes, from, begin..pos, verdict.is_some(), whole);
             }
@@ -120,6 +124,14 @@ impl Session {
                 return false;
             }
             Entry::Ours if first != b'>' => self.own_reply = Some(Vec::new()),
+            Entry::Guarded if first != b'>' => {
+                let silent = self.barrier.as_mut().is_some_and(|barrier| barrier.is_silent());
+                let whose = if silent { Whose::OursInSilence } else { Whose::Ours };
+                self.unwrap = Some(Box::new(Unwrap::new(whose)));
+            }
+            Entry::ArmedExec if first != b'>' && !self.state.watching => {
+                self.unwrap = Some(Box::new(Unwrap::new(Whose::Clients)));
+            }
             // A RESP2 subscriber may not ask for it, so that is a message.
             Entry::Listing(listing) if !self.state.is_resp2_subscriber() => {
                 self.addition = Addition::begin(listing, first);

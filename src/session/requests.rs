@@ -13,12 +13,16 @@ use tokio::{
     time::sleep,
 };
 
-use super::{READ, Session, Step, barrier::Barrier, owed::Entry};
+use super::{READ, Session, Step as Moved, barrier::Barrier, guarded::Guarded, owed::Entry};
 use crate::{
     command::{BadRequest, MAX_WORDS, operator},
+    guard::{Look, Room, Stop, catalog::Table},
     metrics::CloseReason,
     net::Outbox,
-    resp::request::{Name, Next, Own, ReplyMode, Split, split},
+    resp::{
+        request::{Name, Next, Own, ReplyMode, Split, split},
+        words::{Step, Walk},
+    },
 };
 
 /// Bytes read ahead during a barrier, so that a client's FIN behind them is seen.
@@ -54,6 +58,29 @@ pub enum Dropping {
     },
     /// Any: the client must first be told that its lock is lost.
     Lost,
+    /// A write that cannot be checked against the guards: too large, or no room for it.
+    Unguardable {
+        /// It is larger than `guards.max_command`.
+        too_large: bool,
+    },
+}
+
+/// A large command that must be whole before it is looked at.
+pub struct Gather {
+    /// How many bytes are needed before it is worth another look.
+    need: usize,
+    walk: Walk,
+    room: Room,
+}
+
+/// What becomes of a command that guards may be about.
+enum Guarding {
+    /// It is forwarded.
+    Pass,
+    /// It waits for its turn, or for the rest of itself.
+    Kept,
+    /// Its bytes are dropped as they come.
+    Dropping(Dropping),
 }
 
 /// What becomes of a command of ours when it begins.
@@ -69,7 +96,7 @@ enum Intercepted {
 impl Session {
     /// Sends what waits for the data node, then reads from the client as long
     /// as the data node takes it.
-    pub(super) fn poll_requests(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Step {
+    pub(super) fn poll_requests(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Moved {
         let mut moved = false;
         loop {
             if !self.to_upstream.is_empty() {
@@ -110,8 +137,9 @@ impl Session {
                 return Ok(moved);
             }
             // Bytes held back are shown again with the new ones behind them, in
-            // front of the buffer unless locks.max_key makes them too many.
-            let apart = waiting || self.held.len() > buffer.len() - READ;
+            // front of the buffer unless they are too many.
+            let gathering = self.gather.is_some();
+            let apart = waiting || gathering || self.held.len() > buffer.len() - READ;
             let kept = if apart { 0 } else { self.held.len() };
             if kept > 0 {
                 buffer[..kept].copy_from_slice(&self.held);
@@ -131,7 +159,7 @@ impl Session {
             self.shared.metrics.bytes_from_clients.increment((end - kept) as u64);
             if apart {
                 self.held.extend_from_slice(&buffer[..end]);
-                self.rescan = true;
+                self.rescan = !gathering || self.is_gathered();
             } else {
                 self.held.clear();
                 self.scan(cx, &buffer[..end]);
@@ -143,10 +171,11 @@ impl Session {
     fn scan(&mut self, cx: &mut Context<'_>, bytes: &[u8]) {
         let (mut from, mut pos, mut others) = (0, 0, 0);
         let lost = self.lost.is_some();
+        let commands = self.shared.guards.as_ref().map(|guards| guards.catalog.table());
         // Bytes from here on are kept back.
         let keep = loop {
             if self.relay {
-                break bytes.len();
+                break if self.unguarded { from } else { bytes.len() };
             }
             match self.requests.next(bytes, &mut pos) {
                 Next::End => {
@@ -180,6 +209,8 @@ impl Session {
                         self.start_linger();
                     }
                     self.relay_from_here();
+                    // Redis carries out nothing from there on.
+                    self.unguarded = false;
                     break bytes.len();
                 }
                 Next::Command { name, arguments, at } => {
@@ -208,6 +239,22 @@ impl Session {
                                 }
                                 Intercepted::Redis => self.note(Name::Other, arguments),
                             }
+                        }
+                        (None, Name::Other) if let Some(commands) = &commands => {
+                            match self.guard(commands.as_deref(), &bytes[at..]) {
+                                Guarding::Pass => self.note(name, arguments),
+                                Guarding::Kept => break at,
+                                Guarding::Dropping(dropping) => {
+                                    self.dropping = Some(dropping);
+                                    self.forward(cx, &bytes[from..at]);
+                                    from = at;
+                                    continue;
+                                }
+                            }
+                        }
+                        (None, Name::Multi) if commands.is_some() && self.must_arm() => {
+                            self.wait(Barrier::of(Guarded::multi()));
+                            break at;
                         }
                         (None, _) if self.must_wait(name) => {
                             self.wait(Barrier::pass(name));
@@ -262,6 +309,63 @@ impl Session {
         }
     }
 
+    /// Looks at a command whether guards are about it.
+    #[inline]
+    fn guard(&mut self, commands: Option<&Table>, bytes: &[u8]) -> Guarding {
+        let look = self.shared.guards.as_ref().map(|guards| guards.look(commands, bytes));
+        match look {
+            None | Some(Look::Free) => Guarding::Pass,
+            Some(look) => self.guard_found(look, bytes),
+        }
+    }
+
+    #[cold]
+    fn guard_found(&mut self, look: Look, bytes: &[u8]) -> Guarding {
+        let room = |bytes| self.shared.guards.as_ref().and_then(|guards| guards.room(bytes));
+        match look {
+            Look::Free => Guarding::Pass,
+            Look::Audited(needs) => {
+                self.audit(&needs);
+                Guarding::Pass
+            }
+            Look::TooLarge => Guarding::Dropping(Dropping::Unguardable { too_large: true }),
+            Look::More(need, walk) => match room(need) {
+                Some(room) => {
+                    self.gather = Some(Box::new(Gather { need, walk, room }));
+                    Guarding::Kept
+                }
+                None => Guarding::Dropping(Dropping::Unguardable { too_large: false }),
+            },
+            Look::Stop(length, stop) => match room(length) {
+                Some(room) => {
+                    debug_assert!(length <= bytes.len());
+                    self.wait(Barrier::of(Guarded::write(length, stop, Some(room))));
+                    Guarding::Kept
+                }
+                None => Guarding::Dropping(Dropping::Unguardable { too_large: false }),
+            },
+        }
+    }
+
+    /// Whether enough of a large command has come to look at it again.
+    fn is_gathered(&mut self) -> bool {
+        let Some(gather) = &mut self.gather else { return true };
+        if self.held.len() < gather.need {
+            return false;
+        }
+        if let Step::More(need) = gather.walk.finish(&self.held)
+            && let Some(guards) = &self.shared.guards
+            && need <= guards.max_command
+            && let Some(room) = guards.room(need)
+        {
+            (gather.need, gather.room) = (need, room);
+            return false;
+        }
+        // All there, or more than is allowed.
+        self.gather = None;
+        true
+    }
+
     /// The last byte of a command being dropped has been seen: answers it.
     /// False: none was being dropped.
     #[inline]
@@ -277,6 +381,10 @@ impl Session {
     fn answer_instead(&mut self, dropping: Dropping) {
         self.wait(match dropping {
             Dropping::Lost => Barrier::lost(),
+            Dropping::Unguardable { too_large } => {
+                let stop = if too_large { Stop::TooLarge } else { Stop::NoRoom };
+                Barrier::of(Guarded::write(0, stop, None))
+            }
             Dropping::TooLong { own, words } => {
                 let error = match own {
                     _ if words <= MAX_WORDS => BadRequest::TooLong,
@@ -315,8 +423,10 @@ impl Session {
     }
 
     fn note_special(&mut self, name: Name, arguments: usize) {
+        let mut armed = false;
         match name {
             Name::Exec | Name::Discard | Name::Reset => {
+                armed = self.armed.take().is_some();
                 self.blind_multi = false;
                 if std::mem::take(&mut self.auth_queued) || name == Name::Reset {
                     self.permissions.forget();
@@ -338,7 +448,10 @@ impl Session {
             Name::Monitor | Name::Sync if self.state.monitor && self.owed.is_empty() => return,
             Name::Replconf => return self.relay_from_here(),
             Name::Multi => Entry::Multi,
+            Name::Exec if armed => Entry::ArmedExec,
             Name::Exec => Entry::Exec,
+            Name::Watch => Entry::Watch,
+            Name::Unwatch => Entry::Unwatch,
             Name::Discard => Entry::Discard,
             Name::Subscribe(kind) if arguments > 1 => Entry::Subscribe(kind, arguments - 1),
             Name::Unsubscribe(kind) => {

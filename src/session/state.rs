@@ -9,6 +9,8 @@ pub struct State {
     pub resp3: bool,
     /// Between MULTI and EXEC or DISCARD.
     pub multi: bool,
+    /// After WATCH, until EXEC, DISCARD or UNWATCH.
+    pub watching: bool,
     /// After MONITOR.
     pub monitor: bool,
     pub(super) channels: i64,

@@ -1,0 +1,268 @@
+//! What the data node's commands are: which of them write, and where their keys are.
+//!
+//! Read from the data node's own COMMAND, so that modules are known as well, and read
+//! again whenever the connection for it had to be made anew.
+
+use std::collections::HashMap;
+
+use bb8_redis::redis::Value;
+
+use super::keys::{Begin, Find, KeySpec};
+
+/// Names up to so many bytes are looked up as one number.
+const SHORT: usize = 16;
+
+/// Which keys a command writes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Writes {
+    /// None: it reads, or has nothing to do with keys.
+    Nothing,
+    /// The word behind its name.
+    First,
+    /// These groups.
+    Groups(Box<[KeySpec]>),
+    /// Only Redis can tell, from all of its words.
+    Ask,
+    /// Whole databases.
+    Databases,
+    /// That depends on the word behind its name.
+    Subcommand(Box<HashMap<Vec<u8>, Writes>>),
+}
+
+/// All commands, by name.
+#[derive(Debug, Default)]
+pub struct Table {
+    /// Open addressing over a power of two, at most half full. 0: free.
+    slots: Vec<(u128, Writes)>,
+    /// By name in capitals.
+    long: HashMap<Vec<u8>, Writes>,
+    commands: usize,
+}
+
+/// A name of at most [`SHORT`] bytes in capitals, as one number.
+#[inline]
+fn number_of(name: &[u8]) -> u128 {
+    let mut bytes = [0; SHORT];
+    for (to, from) in bytes.iter_mut().zip(name) {
+        *to = from.to_ascii_uppercase();
+    }
+    u128::from_le_bytes(bytes)
+}
+
+/// Multiplication by the golden ratio spreads what differs over the high bits.
+#[inline]
+fn spread(number: u128) -> usize {
+    let folded = (number as u64) ^ ((number >> 64) as u64).rotate_left(32);
+    (folded.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize
+}
+
+impl Table {
+    fn new(commands: Vec<(Vec<u8>, Writes)>) -> Table {
+        let size = (2 * commands.len()).next_power_of_two().max(2);
+        let mut table = Table { commands: commands.len(), ..Table::default() };
+        table.slots.resize(size, (0, Writes::Nothing));
+        for (name, writes) in commands {
+            if name.len() > SHORT {
+                table.long.insert(name.to_ascii_uppercase(), writes);
+                continue;
+            }
+            let number = number_of(&name);
+            let mut at = spread(number) & (size - 1);
+            while table.slots[at].0 != 0 && table.slots[at].0 != number {
+                at = (at + 1) & (size - 1);
+            }
+            table.slots[at] = (number, writes);
+        }
+        table
+    }
+
+    /// What the command of this name writes, in any case; none: there is no such command.
+    #[inline]
+    pub fn get(&self, name: &[u8]) -> Option<&Writes> {
+        if name.is_empty() || name.len() > SHORT {
+            return self.long.get(&name.to_ascii_uppercase());
+        }
+        let number = number_of(name);
+        let mask = self.slots.len().checked_sub(1)?;
+        let mut at = spread(number) & mask;
+        loop {
+            match &self.slots[at] {
+                (0, _) => return None,
+                (found, writes) if *found == number => return Some(writes),
+                _ => at = (at + 1) & mask,
+            }
+        }
+    }
+
+    /// How many there are, subcommands not counted.
+    pub fn len(&self) -> usize {
+        self.commands
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.commands == 0
+    }
+
+    /// Reads COMMAND's reply. Entries that make no sense are left out.
+    pub fn read(reply: &Value) -> Table {
+        Table::new(items(reply).iter().filter_map(entry).collect())
+    }
+}
+
+fn items(value: &Value) -> &[Value] {
+    match value {
+        Value::Array(items) | Value::Set(items) => items,
+        _ => &[],
+    }
+}
+
+fn text(value: &Value) -> Option<&[u8]> {
+    match value {
+        Value::BulkString(bytes) => Some(bytes),
+        Value::SimpleString(text) => Some(text.as_bytes()),
+        _ => None,
+    }
+}
+
+fn integer(value: Option<&Value>) -> Option<i64> {
+    match value {
+        Some(Value::Int(number)) => Some(*number),
+        _ => None,
+    }
+}
+
+fn index(value: Option<&Value>) -> Option<usize> {
+    usize::try_from(integer(value)?).ok()
+}
+
+fn has(flags: &[Value], flag: &str) -> bool {
+    flags.iter().any(|value| text(value).is_some_and(|t| t.eq_ignore_ascii_case(flag.as_bytes())))
+}
+
+/// The field of a map, which RESP2 writes as an array of names and values.
+fn field<'a>(map: &'a Value, name: &str) -> Option<&'a Value> {
+    let pair = items(map).chunks_exact(2).find(|pair| text(&pair[0]) == Some(name.as_bytes()))?;
+    pair.get(1)
+}
+
+/// One entry of COMMAND: name, arity, flags, first key, last key, step, and since
+/// Redis 7 ACL categories, tips, key specifications and subcommands.
+fn entry(value: &Value) -> Option<(Vec<u8>, Writes)> {
+    let fields = items(value);
+    let full = text(fields.first()?)?;
+    // A subcommand is listed as "container|subcommand".
+    let name = full.rsplit(|byte| *byte == b'|').next()?;
+    let subcommands = fields.get(9).map(items).unwrap_or_default();
+    if !subcommands.is_empty() {
+        let known = subcommands.iter().filter_map(entry);
+        let known = known.map(|(name, writes)| (name.to_ascii_uppercase(), writes)).collect();
+        return Some((name.to_vec(), Writes::Subcommand(Box::new(known))));
+    }
+    let writes = match writes(fields) {
+        Writes::Groups(groups) if groups.is_empty() => without_keys(full),
+        writes => writes,
+    };
+    Some((name.to_vec(), writes))
+}
+
+/// What its flags and key specifications tell; no group: it writes, but names no key.
+fn writes(fields: &[Value]) -> Writes {
+    let flags = fields.get(2).map(items).unwrap_or_default();
+    // Redis does not say of EVAL and its like that they write, as it depends on the
+    // script. Known by their flags, since rename-command may have given them a name.
+    let runs_scripts = has(flags, "movablekeys") && has(flags, "noscript");
+    if has(flags, "readonly") || !(has(flags, "write") || runs_scripts) {
+        return Writes::Nothing;
+    }
+    match fields.get(8) {
+        Some(specs) => by_specs(items(specs)),
+        None => by_positions(flags, fields),
+    }
+}
+
+/// A command that writes, but names no key, means all of them, but for libraries of
+/// functions.
+fn without_keys(name: &[u8]) -> Writes {
+    let about_functions = name.get(..9).is_some_and(|n| n.eq_ignore_ascii_case(b"function|"));
+    if about_functions { Writes::Nothing } else { Writes::Databases }
+}
+
+/// Before Redis 7: first key, last key and step.
+fn by_positions(flags: &[Value], fields: &[Value]) -> Writes {
+    if has(flags, "movablekeys") {
+        return Writes::Ask;
+    }
+    let (Some(first), Some(last)) = (index(fields.get(3)), integer(fields.get(4))) else {
+        return Writes::Ask;
+    };
+    if first == 0 {
+        return Writes::Groups(Box::default());
+    }
+    let step = index(fields.get(5)).unwrap_or(1);
+    let last = if last < 0 { last } else { last - first as i64 };
+    simplest(vec![KeySpec { begin: Begin::Index(first), find: Find::Range { last, step, limit: 0 } }])
+}
+
+fn by_specs(specs: &[Value]) -> Writes {
+    let (mut all, mut written) = (Vec::new(), Vec::new());
+    for spec in specs {
+        let flags = field(spec, "flags").map(items).unwrap_or_default();
+        let Some(read) = spec_of(spec).filter(|_| !has(flags, "incomplete")) else {
+            return Writes::Ask;
+        };
+        // Not a key's name, but a place for one in a cluster.
+        if has(flags, "not_key") {
+            continue;
+        }
+        if !has(flags, "RO") {
+            written.push(read.clone());
+        }
+        all.push(read);
+    }
+    // XREADGROUP only reads its streams, it is said, but writes to their groups.
+    simplest(if written.is_empty() { all } else { written })
+}
+
+fn simplest(groups: Vec<KeySpec>) -> Writes {
+    match groups.as_slice() {
+        [only] if *only == KeySpec::first_word() => Writes::First,
+        _ => Writes::Groups(groups.into()),
+    }
+}
+
+fn spec_of(spec: &Value) -> Option<KeySpec> {
+    let (begin, find) = (field(spec, "begin_search")?, field(spec, "find_keys")?);
+    let (how, to) = (field(begin, "spec")?, field(find, "spec")?);
+    let begin = match text(field(begin, "type")?)? {
+        b"index" => Begin::Index(index(field(how, "index"))?),
+        b"keyword" => Begin::Keyword {
+            word: text(field(how, "keyword")?)?.to_vec(),
+            from: integer(field(how, "startfrom"))?,
+        },
+        _ => return None,
+    };
+    let find = match text(field(find, "type")?)? {
+        b"range" => Find::Range {
+            last: integer(field(to, "lastkey"))?,
+            step: index(field(to, "keystep"))?,
+            limit: index(field(to, "limit"))?,
+        },
+        b"keynum" => Find::Count {
+            number: index(field(to, "keynumidx"))?,
+            first: index(field(to, "firstkey"))?,
+            step: index(field(to, "keystep"))?,
+        },
+        _ => return None,
+    };
+    Some(KeySpec { begin, find })
+}
+
+/// Reads the reply to COMMAND GETKEYSANDFLAGS: the keys that are written.
+pub(super) fn written_keys(reply: &Value) -> Vec<Vec<u8>> {
+    let written = |pair: &Value| {
+        let [key, flags] = items(pair) else { return None };
+        if has(items(flags), "RO") { None } else { text(key).map(<[u8]>::to_vec) }
+    };
+    items(reply).iter().filter_map(written).collect()
+}

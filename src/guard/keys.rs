@@ -1,0 +1,170 @@
+//! Which words of a command are keys that it writes: Redis's key specifications.
+//!
+//! They are two steps, as COMMAND tells them: where a group of keys begins, and how
+//! far it goes. Knows nothing of connections or of rules.
+
+use smallvec::SmallVec;
+
+use crate::resp::number;
+
+/// Where a group of keys begins.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Begin {
+    /// At this word; the name is word 0.
+    Index(usize),
+    /// Behind this word, looked for from the word `from` on, or, where that is
+    /// negative, backwards from so many words before the end.
+    Keyword {
+        /// In any case.
+        word: Vec<u8>,
+        /// Where the search begins.
+        from: i64,
+    },
+}
+
+/// How far a group of keys goes.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Find {
+    /// To a word counted from the first key, or from the end where negative.
+    Range {
+        /// The last key.
+        last: i64,
+        /// Distance from key to key, in words.
+        step: usize,
+        /// With `last` -1: only the first of so many equal parts of what is left.
+        limit: usize,
+    },
+    /// As many keys as one of the words says.
+    Count {
+        /// Where the number is, counted from the beginning of the group.
+        number: usize,
+        /// Where the first key is, counted likewise.
+        first: usize,
+        /// Distance from key to key, in words.
+        step: usize,
+    },
+}
+
+/// One group of keys.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KeySpec {
+    /// Where it begins.
+    pub begin: Begin,
+    /// How far it goes.
+    pub find: Find,
+}
+
+/// Positions of words.
+pub type Positions = SmallVec<[usize; 4]>;
+
+impl KeySpec {
+    /// The group of commands that have one key, right behind their name.
+    pub fn first_word() -> KeySpec {
+        KeySpec { begin: Begin::Index(1), find: Find::Range { last: 0, step: 1, limit: 0 } }
+    }
+
+    /// Adds where the keys are among these words, the name included. Words that are
+    /// not there are left out: Redis refuses such a command.
+    pub fn find<Word: AsRef<[u8]>>(&self, words: &[Word], found: &mut Positions) {
+        let Some(begin) = self.begin.position(words) else { return };
+        let (first, last, step) = match self.find {
+            Find::Range { last, step, limit } => {
+                let left = words.len().saturating_sub(begin);
+                let last = match last {
+                    -1 if limit > 1 => (begin + left / limit).checked_sub(1),
+                    0.. => usize::try_from(last).ok().and_then(|last| begin.checked_add(last)),
+                    _ => usize::try_from(-last).ok().and_then(|back| words.len().checked_sub(back)),
+                };
+                (begin, last, step)
+            }
+            Find::Count { number, first, step } => {
+                let count = words.get(begin + number).and_then(|word| number::integer(word.as_ref()));
+                let count = count.and_then(|count| usize::try_from(count).ok()).unwrap_or(0);
+                let last = count
+                    .checked_sub(1)
+                    .map(|more| (begin + first).saturating_add(more.saturating_mul(step)));
+                (begin + first, last, step)
+            }
+        };
+        let Some(last) = last else { return };
+        found.extend((first..words.len().min(last.saturating_add(1))).step_by(step.max(1)));
+    }
+}
+
+impl Begin {
+    fn position<Word: AsRef<[u8]>>(&self, words: &[Word]) -> Option<usize> {
+        match self {
+            Begin::Index(index) => Some(*index),
+            Begin::Keyword { word, from } => {
+                let is = |at: &usize| words[*at].as_ref().eq_ignore_ascii_case(word);
+                let at = match usize::try_from(*from) {
+                    Ok(from) => (from..words.len()).find(is),
+                    Err(_) => {
+                        let back = usize::try_from(from.unsigned_abs()).ok()?;
+                        (1..=words.len().checked_sub(back)?).rev().find(is)
+                    }
+                };
+                at.map(|at| at + 1)
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(spec: &KeySpec, line: &str) -> Vec<String> {
+        let words: Vec<&str> = line.split(' ').collect();
+        let mut positions = Positions::new();
+        spec.find(&words, &mut positions);
+        positions.iter().map(|at| words[*at].to_owned()).collect()
+    }
+
+    fn range(begin: usize, last: i64, step: usize) -> KeySpec {
+        KeySpec { begin: Begin::Index(begin), find: Find::Range { last, step, limit: 0 } }
+    }
+
+    #[test]
+    fn ranges_end_where_redis_ends_them() {
+        assert_eq!(found(&KeySpec::first_word(), "SET k v"), ["k"]);
+        assert_eq!(found(&range(1, -1, 1), "DEL a b c"), ["a", "b", "c"]);
+        assert_eq!(found(&range(1, -1, 2), "MSET a 1 b 2"), ["a", "b"]);
+        assert_eq!(found(&range(1, -2, 1), "BLPOP a b 0"), ["a", "b"]);
+        assert_eq!(found(&range(1, 1, 1), "RENAME a b"), ["a", "b"]);
+        assert_eq!(found(&range(2, 0, 1), "BITOP AND d a b"), ["d"]);
+        assert!(found(&range(1, -1, 1), "DEL").is_empty());
+        assert!(found(&range(5, 0, 1), "SET k v").is_empty());
+        assert_eq!(found(&range(1, 3, 1), "X a"), ["a"]);
+    }
+
+    #[test]
+    fn counted_keys_are_those_that_are_there() {
+        let eval = KeySpec {
+            begin: Begin::Index(2),
+            find: Find::Count { number: 0, first: 1, step: 1 },
+        };
+        assert_eq!(found(&eval, "EVAL s 2 a b c"), ["a", "b"]);
+        assert!(found(&eval, "EVAL s 0 a b c").is_empty());
+        assert!(found(&eval, "EVAL s -1 a").is_empty());
+        assert!(found(&eval, "EVAL s x a").is_empty());
+        assert_eq!(found(&eval, "EVAL s 9223372036854775807 a"), ["a"]);
+        assert!(found(&eval, "EVAL s").is_empty());
+    }
+
+    #[test]
+    fn keywords_are_looked_for_from_both_ends() {
+        let find = Find::Range { last: -1, step: 1, limit: 2 };
+        let begin = Begin::Keyword { word: b"STREAMS".to_vec(), from: 4 };
+        let streams = KeySpec { begin, find };
+        assert_eq!(found(&streams, "XREADGROUP GROUP g c streams a b 1 2"), ["a", "b"]);
+        assert!(found(&streams, "XREADGROUP GROUP STREAMS c x a").is_empty());
+        let find = Find::Range { last: -1, step: 1, limit: 0 };
+        let begin = Begin::Keyword { word: b"KEYS".to_vec(), from: -2 };
+        let migrate = KeySpec { begin, find };
+        assert_eq!(found(&migrate, "MIGRATE h p x 0 9 KEYS KEYS a"), ["a"]);
+        assert_eq!(found(&migrate, "MIGRATE h p x 0 9 KEYS a b"), ["a", "b"]);
+        assert!(found(&migrate, "MIGRATE h p x 0 9").is_empty());
+        assert!(found(&migrate, "M").is_empty());
+    }
+}

@@ -1,0 +1,180 @@
+//! Asks the data node what its commands are, over a connection of the proxy's own.
+//!
+//! The connection is kept, as its end is what tells that the data node may have
+//! become another: from then on nothing is known until it was asked again.
+
+use std::{sync::Arc, time::Duration};
+
+use arc_swap::{ArcSwapOption, Guard};
+use bb8_redis::redis::{self, RedisError, Value, aio::MultiplexedConnection};
+use thiserror::Error;
+use tokio::{
+    runtime::Handle,
+    sync::{mpsc, oneshot},
+    time::{Instant, sleep, sleep_until, timeout},
+};
+use tracing::{info, warn};
+
+use super::catalog::Table;
+use crate::{config::RedisUrl, lock, net::Connector};
+
+/// How long an answer may take.
+const LIMIT: Duration = Duration::from_secs(1);
+/// Pause after a failure.
+const PAUSE: Duration = Duration::from_millis(200);
+/// Least time from one reading of all commands to the next: their names are chosen
+/// by clients, and COMMAND is expensive.
+const EVERY: Duration = Duration::from_millis(200);
+/// Questions under way; each belongs to a client that waits.
+const MAX_QUESTIONS: usize = 1024;
+
+/// What is known of the data node's commands.
+pub struct Catalog {
+    table: Arc<ArcSwapOption<Table>>,
+    questions: mpsc::Sender<Question>,
+}
+
+/// A key and whether the command writes it.
+type Keys = Vec<Vec<u8>>;
+
+enum Question {
+    /// Which keys does this command write?
+    Keys(Vec<Vec<u8>>, oneshot::Sender<Result<Keys, AskError>>),
+    /// Read all commands again.
+    Again(oneshot::Sender<()>),
+}
+
+/// Why the data node could not be asked.
+#[derive(Debug, Error)]
+pub enum AskError {
+    /// It refused.
+    #[error("{0}")]
+    Redis(#[from] RedisError),
+    /// There is no connection, or no answer in time.
+    #[error("the data node does not answer")]
+    Silent,
+}
+
+impl Catalog {
+    /// Asks from now on, on `runtime`.
+    pub fn start(url: &RedisUrl, connector: &Connector, runtime: &Handle) -> Catalog {
+        let table = Arc::new(ArcSwapOption::empty());
+        let (questions, asked) = mpsc::channel(MAX_QUESTIONS);
+        let (url, connector, kept) = (url.clone(), connector.clone(), table.clone());
+        runtime.spawn(async move { keep(&url, &connector, &kept, asked).await });
+        Catalog { table, questions }
+    }
+
+    /// The commands; none while they are not known.
+    pub fn table(&self) -> Guard<Option<Arc<Table>>> {
+        self.table.load()
+    }
+
+    /// Which keys the data node says that this command writes.
+    ///
+    /// # Errors
+    /// If it cannot be asked.
+    pub async fn keys(&self, words: Vec<Vec<u8>>) -> Result<Keys, AskError> {
+        let (answer, answered) = oneshot::channel();
+        let asked = self.questions.try_send(Question::Keys(words, answer));
+        asked.map_err(|_| AskError::Silent)?;
+        match timeout(LIMIT, answered).await {
+            Ok(Ok(keys)) => keys,
+            _ => Err(AskError::Silent),
+        }
+    }
+
+    /// Returns once the commands were read, begun after the call; or could not be, in time.
+    pub async fn again(&self) {
+        let (answer, answered) = oneshot::channel();
+        if self.questions.try_send(Question::Again(answer)).is_ok() {
+            let _ = timeout(LIMIT, answered).await;
+        }
+    }
+}
+
+async fn keep(
+    url: &RedisUrl,
+    connector: &Connector,
+    table: &ArcSwapOption<Table>,
+    mut questions: mpsc::Receiver<Question>,
+) {
+    let mut told = false;
+    while !questions.is_closed() {
+        match follow(url, connector, table, &mut questions).await {
+            Ok(()) => told = false,
+            Err(error) if !told => {
+                told = true;
+                warn!(data = %url, %error, "guards: cannot read the data node's commands; clients' commands are refused until then");
+            }
+            Err(_) => {}
+        }
+        table.store(None);
+        sleep(PAUSE).await;
+    }
+}
+
+/// One connection, from its beginning to its end.
+async fn follow(
+    url: &RedisUrl,
+    connector: &Connector,
+    table: &ArcSwapOption<Table>,
+    questions: &mut mpsc::Receiver<Question>,
+) -> Result<(), AskError> {
+    let mut connection = lock::connect(url, connector).await?;
+    let mut read = Instant::now();
+    let known = read_commands(&mut connection.redis).await?;
+    info!(data = %url, commands = known.len(), "guards: the data node's commands are known");
+    table.store(Some(Arc::new(known)));
+    let mut waiting = Vec::new();
+    loop {
+        let again = sleep_until(read + EVERY);
+        tokio::select! {
+            () = connection.closed() => return Ok(()),
+            () = again, if !waiting.is_empty() => {
+                let answers = std::mem::take(&mut waiting);
+                read = Instant::now();
+                table.store(Some(Arc::new(read_commands(&mut connection.redis).await?)));
+                for answer in answers {
+                    let _: Result<(), ()> = oneshot::Sender::send(answer, ());
+                }
+            }
+            question = questions.recv() => match question {
+                None => return Ok(()),
+                Some(Question::Again(answer)) => waiting.push(answer),
+                Some(Question::Keys(words, answer)) => {
+                    let mut redis = connection.redis.clone();
+                    tokio::spawn(async move {
+                        let _ = answer.send(written(&mut redis, &words).await);
+                    });
+                }
+            },
+        }
+    }
+}
+
+async fn read_commands(redis: &mut MultiplexedConnection) -> Result<Table, AskError> {
+    let command = redis::cmd("COMMAND");
+    let reply = timeout(LIMIT, command.query_async::<Value>(redis)).await;
+    Ok(Table::read(&reply.map_err(|_| AskError::Silent)??))
+}
+
+/// Redis 7 says of each key whether it is written; before that, all count as such.
+async fn written(redis: &mut MultiplexedConnection, words: &[Vec<u8>]) -> Result<Keys, AskError> {
+    let mut question = redis::cmd("COMMAND");
+    question.arg("GETKEYSANDFLAGS").arg(words);
+    match timeout(LIMIT, question.query_async::<Value>(redis)).await {
+        Err(_) => return Err(AskError::Silent),
+        Ok(Ok(reply)) => return Ok(super::catalog::written_keys(&reply)),
+        Ok(Err(_)) => {}
+    }
+    let mut question = redis::cmd("COMMAND");
+    question.arg("GETKEYS").arg(words);
+    let reply = timeout(LIMIT, question.query_async::<Keys>(redis)).await;
+    match reply.map_err(|_| AskError::Silent)? {
+        Ok(keys) => Ok(keys),
+        // Without keys, or words that Redis will refuse.
+        Err(error) if error.code() == Some("ERR") || error.code().is_none() => Ok(Keys::new()),
+        Err(error) => Err(error.into()),
+    }
+}

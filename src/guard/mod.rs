@@ -1,0 +1,342 @@
+//! Guards: rules that keys are written only under a lock.
+//!
+//! Knows nothing of connections: is shown a command and says what it needs.
+//!
+//! - [`catalog`]: which commands write, and where their keys are.
+//! - [`keys`]: Redis's key specifications.
+//! - [`learn`]: asks the data node for both.
+
+pub mod catalog;
+pub mod keys;
+pub mod learn;
+
+use std::{
+    borrow::Cow,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, AtomicUsize, Ordering},
+    },
+    time::Instant,
+};
+
+use smallvec::SmallVec;
+use tokio::runtime::Handle;
+use tracing::warn;
+
+use self::{
+    catalog::{Table, Writes},
+    keys::Positions,
+    learn::Catalog,
+};
+use crate::{
+    config::{Config, Flush, GuardRule, GuardsConfig, Pattern, Policy},
+    net::Connector,
+    resp::{
+        inline,
+        words::{Step, Walk},
+    },
+};
+
+/// Put before a lock's key to make the key on the data node at which the largest
+/// fence stands that it has seen of that lock.
+pub const FENCE_PREFIX: &[u8] = b"lockgate:guard:";
+/// Locks under which one command can write, and whose fences one transaction can watch.
+pub const MAX_LOCKS: usize = 128;
+/// Commands of the largest size that may be held at the same time, by all clients.
+const MAX_HELD: usize = 8;
+/// Bytes of a command that are held without being counted.
+const UNCOUNTED: usize = 64 * 1024;
+
+/// The rules, and what must be known to apply them.
+pub struct Guards {
+    rules: Vec<GuardRule>,
+    /// Which locks enforced rules ask for.
+    locks: Vec<Pattern>,
+    flush: Flush,
+    /// The largest command that is held to be looked at, in bytes.
+    pub max_command: usize,
+    /// The data node's commands.
+    pub catalog: Catalog,
+    /// At least one rule is enforced.
+    enforces: bool,
+    /// Bytes of large commands held now.
+    held: AtomicUsize,
+    /// For [`Guards::tell_of_audited`], in seconds since `started`.
+    told_at: AtomicU64,
+    started: Instant,
+}
+
+/// A lock without which a key may not be written.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Need {
+    /// As clients know it, without `locks.prefix`.
+    pub lock: Vec<u8>,
+    /// The first key of the command that needs it.
+    pub key: Vec<u8>,
+}
+
+/// What becomes of a command.
+#[derive(Debug)]
+pub enum Look {
+    /// No guard is concerned.
+    Free,
+    /// It passes, but it is to be noted whether these locks are held.
+    Audited(Vec<Need>),
+    /// More of it is needed: so many bytes at least, and where the walk stands.
+    More(usize, Walk),
+    /// It is larger than `guards.max_command`.
+    TooLarge,
+    /// All of it is here, so many bytes, and it is to be stopped.
+    Stop(usize, Stop),
+}
+
+/// What stops a command.
+#[derive(Debug)]
+pub enum Stop {
+    /// It writes guarded keys.
+    Needs(Vec<Need>),
+    /// Its words do not tell which keys it writes; the data node does.
+    Ask(Vec<Vec<u8>>),
+    /// There is no such command, as far as is known.
+    Unknown,
+    /// It would empty or swap databases that have guarded keys.
+    Databases(Vec<u8>),
+    /// It would write a key of Lockgate's own.
+    Reserved,
+    /// It needs more than [`MAX_LOCKS`] locks.
+    TooMany,
+    /// It is larger than `guards.max_command`, and its bytes were dropped.
+    TooLarge,
+    /// Others hold too much, and its bytes were dropped.
+    NoRoom,
+}
+
+impl Guards {
+    /// The guards of a configuration, if there are any.
+    pub fn start(config: &Config, connector: &Connector, runtime: &Handle) -> Option<Arc<Guards>> {
+        let GuardsConfig { rules, max_command, flush } = &config.guards;
+        if rules.is_empty() {
+            return None;
+        }
+        Some(Arc::new(Guards {
+            rules: rules.clone(),
+            locks: rules
+                .iter()
+                .filter(|rule| rule.policy == Policy::Enforce)
+                .map(|rule| rule.lock.as_pattern())
+                .collect(),
+            flush: *flush,
+            max_command: *max_command,
+            catalog: Catalog::start(&config.data, connector, runtime),
+            enforces: rules.iter().any(|rule| rule.policy == Policy::Enforce),
+            held: AtomicUsize::new(0),
+            told_at: AtomicU64::new(u64::MAX),
+            started: Instant::now(),
+        }))
+    }
+
+    /// Whether at least one rule is enforced.
+    pub fn enforces(&self) -> bool {
+        self.enforces
+    }
+
+    /// Logs a write that was let through without its lock, at a bounded rate.
+    pub fn tell_of_audited(&self, need: &Need) {
+        let now = self.started.elapsed().as_secs();
+        if self.told_at.swap(now, Ordering::Relaxed) != now {
+            let (key, lock) = (shown(&need.key), shown(&need.lock));
+            warn!(%key, %lock, "guards: written without its lock, as the policy is audit");
+        }
+    }
+
+    /// Whether writes to some keys need this lock, named as clients know it.
+    pub fn is_needed(&self, lock: &[u8]) -> bool {
+        self.locks.iter().any(|pattern| pattern.matches(lock))
+    }
+
+    /// Looks at the command at the beginning of `bytes`, of which more may come.
+    #[inline]
+    pub fn look(&self, table: Option<&Table>, bytes: &[u8]) -> Look {
+        if bytes.first() != Some(&b'*') {
+            return self.look_at_line(table, bytes);
+        }
+        let mut walk = Walk::default();
+        let name = match walk.step(bytes) {
+            Step::Word(range) => &bytes[range],
+            Step::More(least) => return self.more(least, Walk::default()),
+            // Nothing that Redis would carry out.
+            Step::End(_) | Step::Bad => return Look::Free,
+        };
+        match table.map(|table| table.get(name)) {
+            Some(Some(Writes::Nothing)) => Look::Free,
+            Some(Some(Writes::First)) => self.look_at_first(walk, bytes),
+            known => self.look_at_all(known.flatten(), walk, bytes),
+        }
+    }
+
+    /// The commonest writes: one key, behind the name. Their values need not be here
+    /// unless the key is guarded.
+    #[inline]
+    fn look_at_first(&self, mut walk: Walk, bytes: &[u8]) -> Look {
+        let here = walk.clone();
+        let key = match walk.step(bytes) {
+            Step::Word(range) => &bytes[range],
+            Step::More(least) => return self.more(least, here),
+            Step::End(_) | Step::Bad => return Look::Free,
+        };
+        if !self.concerns(key) {
+            return Look::Free;
+        }
+        self.look_at_all(Some(&Writes::First), Walk::default(), bytes)
+    }
+
+    /// Whether any rule is about this key.
+    #[inline]
+    fn concerns(&self, key: &[u8]) -> bool {
+        self.rules.iter().any(|rule| rule.keys.matches(key)) || key.starts_with(FENCE_PREFIX)
+    }
+
+    #[cold]
+    fn look_at_all(&self, writes: Option<&Writes>, mut walk: Walk, bytes: &[u8]) -> Look {
+        let length = match walk.finish(bytes) {
+            Step::End(length) if length > self.max_command => return Look::TooLarge,
+            Step::End(length) => length,
+            Step::More(least) => return self.more(least, walk),
+            Step::Word(_) | Step::Bad => return Look::Free,
+        };
+        let (mut words, mut walk) = (SmallVec::<[&[u8]; 8]>::new(), Walk::default());
+        while let Step::Word(range) = walk.step(bytes) {
+            words.push(&bytes[range]);
+        }
+        self.judge(writes, &words, length)
+    }
+
+    /// The same for an inline command.
+    #[cold]
+    fn look_at_line(&self, table: Option<&Table>, bytes: &[u8]) -> Look {
+        let Some(end) = memchr::memchr(b'\n', bytes) else {
+            return self.more(bytes.len() + 1, Walk::default());
+        };
+        let Some(words) = inline::split(&bytes[..end]) else { return Look::Free };
+        let words: Vec<&[u8]> = words.iter().map(Vec::as_slice).collect();
+        let Some(name) = words.first() else { return Look::Free };
+        let writes = table.and_then(|table| table.get(name));
+        self.judge(writes, &words, end + 1)
+    }
+
+    fn more(&self, least: usize, walk: Walk) -> Look {
+        if least > self.max_command { Look::TooLarge } else { Look::More(least, walk) }
+    }
+
+    /// All words are here.
+    fn judge(&self, mut writes: Option<&Writes>, words: &[&[u8]], length: usize) -> Look {
+        if let (Some(Writes::Subcommand(known)), Some(word)) = (writes, words.get(1)) {
+            writes = known.get(&word.to_ascii_uppercase());
+            if writes.is_none() {
+                // Redis knows none either, and says so.
+                return Look::Free;
+            }
+        }
+        let mut positions = Positions::new();
+        match writes {
+            None if !self.enforces => return Look::Free,
+            None => return Look::Stop(length, Stop::Unknown),
+            Some(Writes::Nothing | Writes::Subcommand(_)) => return Look::Free,
+            Some(Writes::Databases) if self.flush == Flush::Allow || !self.enforces => {
+                return Look::Free;
+            }
+            Some(Writes::Databases) => {
+                let name = words.first().map(|name| name.to_ascii_uppercase()).unwrap_or_default();
+                return Look::Stop(length, Stop::Databases(name));
+            }
+            Some(Writes::Ask) => {
+                let words = words.iter().map(|word| word.to_vec()).collect();
+                return Look::Stop(length, Stop::Ask(words));
+            }
+            Some(Writes::First) => positions.push(1),
+            Some(Writes::Groups(groups)) => {
+                groups.iter().for_each(|group| group.find(words, &mut positions));
+            }
+        }
+        let keys = positions.iter().filter_map(|at| words.get(*at)).copied();
+        match self.needs(keys) {
+            Needs::Reserved => Look::Stop(length, Stop::Reserved),
+            Needs::TooMany => Look::Stop(length, Stop::TooMany),
+            Needs::Locks(needs) if !needs.is_empty() => Look::Stop(length, Stop::Needs(needs)),
+            Needs::Audited(needs) if !needs.is_empty() => Look::Audited(needs),
+            Needs::Locks(_) | Needs::Audited(_) => Look::Free,
+        }
+    }
+
+    /// What writing these keys needs.
+    pub fn needs<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) -> Needs {
+        let (mut enforced, mut audited) = (Vec::<Need>::new(), Vec::<Need>::new());
+        for key in keys {
+            if key.starts_with(FENCE_PREFIX) {
+                return Needs::Reserved;
+            }
+            for rule in &self.rules {
+                let Some(captures) = rule.keys.captures(key) else { continue };
+                let mut lock = Vec::new();
+                rule.lock.fill(&captures, &mut lock);
+                let needs = match rule.policy {
+                    Policy::Enforce => &mut enforced,
+                    Policy::Audit => &mut audited,
+                };
+                if !needs.iter().any(|need| need.lock == lock) {
+                    if needs.len() >= MAX_LOCKS {
+                        return Needs::TooMany;
+                    }
+                    needs.push(Need { lock, key: key.to_vec() });
+                }
+            }
+        }
+        if enforced.is_empty() { Needs::Audited(audited) } else { Needs::Locks(enforced) }
+    }
+
+    /// Room for a command of so many bytes; none: others hold too much.
+    pub fn room(self: &Arc<Self>, bytes: usize) -> Option<Room> {
+        if bytes <= UNCOUNTED {
+            return Some(Room { guards: self.clone(), bytes: 0 });
+        }
+        let before = self.held.fetch_add(bytes, Ordering::Relaxed);
+        let room = Room { guards: self.clone(), bytes };
+        (before.saturating_add(bytes) <= MAX_HELD.saturating_mul(self.max_command)).then_some(room)
+    }
+}
+
+/// See [`Guards::needs`].
+#[derive(Debug, PartialEq, Eq)]
+pub enum Needs {
+    /// These locks must be held; none: no rule is concerned.
+    Locks(Vec<Need>),
+    /// The same, but it is only noted.
+    Audited(Vec<Need>),
+    /// A key of Lockgate's own.
+    Reserved,
+    /// More than [`MAX_LOCKS`] locks.
+    TooMany,
+}
+
+/// A large command's share of what may be held; given back when dropped.
+pub struct Room {
+    guards: Arc<Guards>,
+    bytes: usize,
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        self.guards.held.fetch_sub(self.bytes, Ordering::Relaxed);
+    }
+}
+
+/// A key or a lock as an error shows it: printable, and not too long.
+pub fn shown(bytes: &[u8]) -> Cow<'_, str> {
+    const LONGEST: usize = 128;
+    let cut = &bytes[..bytes.len().min(LONGEST)];
+    if bytes.len() <= LONGEST && cut.iter().all(|b| b.is_ascii_graphic() || *b == b' ') {
+        return String::from_utf8_lossy(cut);
+    }
+    let dots = if bytes.len() > LONGEST { "…" } else { "" };
+    Cow::Owned(format!("{}{dots}", cut.escape_ascii()))
+}

@@ -1,0 +1,117 @@
+//! Where the words of one command are, as its bytes come.
+
+use std::ops::Range;
+
+use super::request::{Line, line};
+
+/// The fewest bytes of a word: `$0`, line end, nothing, line end.
+const SHORTEST: usize = 6;
+
+/// Walks over the words of a command that is an array, from its first byte.
+#[derive(Debug, Clone, Default)]
+pub struct Walk {
+    /// How far it has come.
+    at: usize,
+    /// Words still to come; none before the head was read.
+    left: Option<usize>,
+}
+
+/// How a step of a [`Walk`] ended.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Step {
+    /// The next word is here.
+    Word(Range<usize>),
+    /// There is none any more; the command takes so many bytes.
+    End(usize),
+    /// The command takes at least so many bytes, which are more than there are.
+    More(usize),
+    /// No command that Redis reads.
+    Bad,
+}
+
+impl Walk {
+    /// The next word of the command at the beginning of `bytes`, which must begin
+    /// with what was shown before.
+    pub fn step(&mut self, bytes: &[u8]) -> Step {
+        let left = match self.left {
+            Some(left) => left,
+            None => match line(bytes, b'*') {
+                Line::Number { value, length } => {
+                    let Ok(words) = usize::try_from(value) else { return Step::Bad };
+                    self.at = length;
+                    *self.left.insert(words)
+                }
+                Line::Incomplete => return Step::More(bytes.len() + 1),
+                Line::Bad => return Step::Bad,
+            },
+        };
+        let least = |left: usize, at: usize| at.saturating_add(left.saturating_mul(SHORTEST));
+        if left == 0 {
+            return if self.at > bytes.len() { Step::More(self.at) } else { Step::End(self.at) };
+        }
+        match line(bytes.get(self.at..).unwrap_or_default(), b'$') {
+            Line::Number { value, length } => {
+                let Ok(size) = usize::try_from(value) else { return Step::Bad };
+                let start = self.at + length;
+                let end = start.saturating_add(size);
+                if end > bytes.len() {
+                    return Step::More(least(left - 1, end.saturating_add(2)));
+                }
+                (self.at, self.left) = (end + 2, Some(left - 1));
+                Step::Word(start..end)
+            }
+            Line::Incomplete => Step::More(least(left, self.at).max(bytes.len() + 1)),
+            Line::Bad => Step::Bad,
+        }
+    }
+
+    /// Goes on to the command's end: `End`, `More` or `Bad`.
+    pub fn finish(&mut self, bytes: &[u8]) -> Step {
+        loop {
+            match self.step(bytes) {
+                Step::Word(_) => {}
+                last => return last,
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resp::encode;
+
+    #[test]
+    fn words_are_found_however_they_come() {
+        let words: [&[u8]; 4] = [b"MSET", b"", b"k\r\n", &[b'x'; 300]];
+        let mut whole = Vec::new();
+        encode::command(&mut whole, &words);
+        let mut walk = Walk::default();
+        let mut found = Vec::new();
+        for end in 0..=whole.len() {
+            loop {
+                match walk.step(&whole[..end]) {
+                    Step::Word(range) => found.push(whole[range].to_vec()),
+                    Step::More(least) => {
+                        assert!(least > end && least <= whole.len(), "{least} at {end}");
+                        break;
+                    }
+                    Step::End(length) => {
+                        assert_eq!((length, end), (whole.len(), whole.len()));
+                        break;
+                    }
+                    Step::Bad => panic!("bad at {end}"),
+                }
+            }
+        }
+        assert_eq!(found, words);
+    }
+
+    #[test]
+    fn lengths_without_bounds_do_not_overflow() {
+        let huge = b"*2147483647\r\n$9223372036854775807\r\n";
+        assert!(matches!(Walk::default().finish(huge), Step::More(_)));
+        assert_eq!(Walk::default().finish(b"*2\r\n$-1\r\n"), Step::Bad);
+        assert_eq!(Walk::default().finish(b"*2\r\n:1\r\n"), Step::Bad);
+    }
+}

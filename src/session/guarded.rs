@@ -1,0 +1,595 @@
+//! Writes to guarded keys: forwarded only under the lock, and only while the data
+//! node has seen no larger fence of it.
+//!
+//! The check and the write are one step on the data node: the fence's key is WATCHed
+//! before it is read, and the write runs in a transaction, which Redis drops if
+//! another fence was written in between. The write itself passes as it came, and its
+//! reply is the only element of EXEC's, so both are exact, whatever the command.
+//!
+//! ```text
+//! Start ─ which locks? ─┬─ not held: -NOTHELD
+//!                       └─ Fences ─┬─ a larger one was seen: DISCARD, -FENCED
+//!                            ↑     └─ Commit: the write, EXEC ─ its reply
+//!                            └── dropped, as a fence was written ──┘
+//! ```
+//!
+//! A transaction of the client's own is armed at its MULTI: the fences of all locks
+//! that the connection holds are WATCHed before it is passed on, and the writes in it
+//! are only compared with those.
+
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Instant,
+};
+
+use super::{
+    Session,
+    barrier::Barrier,
+    fences::{Claim, Fences, Standing, With, read_error},
+    owed::Entry,
+    requests::Pass,
+};
+use crate::{
+    guard::{Look, MAX_LOCKS, Need, Needs, Room, Stop, learn::AskError, shown},
+    key::Key,
+    metrics::GuardedWrite,
+    resp::{encode, request::ReplyMode},
+};
+
+/// How often a write is tried that Redis drops because a fence was written meanwhile.
+const MAX_TRIES: usize = 16;
+
+/// A write on its way, or a MULTI behind which there may be some.
+pub struct Guarded {
+    /// A MULTI; else a write, and what stops it.
+    is_multi: bool,
+    stop: Option<Stop>,
+    /// How many bytes of what is held are its own.
+    length: usize,
+    stage: Stage,
+    claims: Vec<Claim>,
+    /// Its share of what may be held.
+    room: Option<Room>,
+    tries: usize,
+    /// Replies are off or skipped: it runs, but says nothing.
+    silent: bool,
+    /// They are off, and were turned on for what is asked.
+    turned_on: bool,
+}
+
+enum Stage {
+    /// Nothing is asked.
+    Start,
+    /// The data node is asked about the command, over a connection of the proxy's own.
+    Asking(Pin<Box<dyn Future<Output = Told> + Send>>),
+    /// It is asked about the fences.
+    Fences(Fences),
+    /// The write and EXEC are sent; with the error to the write, if there was one.
+    Commit(Option<Vec<u8>>),
+    /// What undoes the question is sent, and then this is the answer.
+    GivingUp(Vec<u8>),
+}
+
+/// What the data node has said about a command.
+pub(super) enum Told {
+    /// Its commands were read again.
+    Commands,
+    /// The keys that it writes.
+    Keys(Result<Vec<Vec<u8>>, AskError>),
+}
+
+/// The fences that Redis watches for the client's transaction.
+#[derive(Debug, Default)]
+pub(super) struct Armed {
+    claims: Vec<Claim>,
+    /// Of other locks: why not.
+    refused: Option<Vec<u8>>,
+}
+
+impl fmt::Debug for Guarded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Guarded({:?})", self.claims)
+    }
+}
+
+impl Guarded {
+    fn new(length: usize, stop: Option<Stop>, room: Option<Room>) -> Guarded {
+        Guarded {
+            is_multi: stop.is_none(),
+            stop,
+            length,
+            stage: Stage::Start,
+            claims: Vec::new(),
+            room,
+            tries: 0,
+            silent: false,
+            turned_on: false,
+        }
+    }
+
+    /// A write.
+    pub(super) fn write(length: usize, stop: Stop, room: Option<Room>) -> Guarded {
+        Guarded::new(length, Some(stop), room)
+    }
+
+    /// The client's MULTI.
+    pub(super) fn multi() -> Guarded {
+        Guarded::new(0, None, None)
+    }
+
+    /// Bytes of what is held that are its own.
+    pub(super) fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Whether the client is told nothing.
+    pub(super) fn is_silent(&self) -> bool {
+        self.silent
+    }
+
+    /// Ready once it has answered.
+    pub(super) fn poll_told(&mut self, cx: &mut Context<'_>) -> Poll<Told> {
+        match &mut self.stage {
+            Stage::Asking(asking) => asking.as_mut().poll(cx),
+            _ => Poll::Pending,
+        }
+    }
+}
+
+impl Session {
+    /// All earlier replies are in: finds out which locks it needs.
+    pub(super) fn begin_guarded(&mut self, mut barrier: Box<Barrier>) {
+        // Redis refuses writes there itself, and says so in its words.
+        if self.state.is_resp2_subscriber() || self.state.monitor {
+            return self.pass_held(Pass::Counted);
+        }
+        let Some(guarded) = barrier.guarded() else { return };
+        if guarded.is_multi {
+            return self.begin_multi(barrier);
+        }
+        let Some(guards) = self.shared.guards.clone() else { return };
+        match guarded.stop.take() {
+            Some(Stop::Needs(needs)) => self.begin_write(barrier, &needs),
+            Some(Stop::Ask(words)) => {
+                let asking = async move { Told::Keys(guards.catalog.keys(words).await) };
+                guarded.stage = Stage::Asking(Box::pin(asking));
+                self.barrier = Some(barrier.goes_on());
+            }
+            Some(Stop::Unknown) => {
+                let asking = async move {
+                    guards.catalog.again().await;
+                    Told::Commands
+                };
+                guarded.stage = Stage::Asking(Box::pin(asking));
+                self.barrier = Some(barrier.goes_on());
+            }
+            Some(Stop::Databases(name)) => {
+                let error = format!(
+                    "NOTHELD {} would touch guarded keys without their locks (guards.flush)",
+                    shown(&name)
+                );
+                self.refuse_write(barrier, error.into_bytes(), GuardedWrite::NotHeld);
+            }
+            Some(Stop::Reserved) => {
+                let error = "ERR keys that begin with 'lockgate:guard:' are Lockgate's own";
+                self.refuse_write(barrier, error.into(), GuardedWrite::NotHeld);
+            }
+            Some(Stop::TooLarge) => {
+                let limit = guards.max_command;
+                let error = format!("ERR command too large to be checked against the guards, more than {limit} bytes (guards.max_command)");
+                self.refuse_write(barrier, error.into_bytes(), GuardedWrite::Refused);
+            }
+            Some(Stop::NoRoom) => {
+                let error = "ERR too many large commands are being checked against the guards, try again";
+                self.refuse_write(barrier, error.into(), GuardedWrite::Refused);
+            }
+            Some(Stop::TooMany) => {
+                let error = format!("ERR one command may write under at most {MAX_LOCKS} locks");
+                self.refuse_write(barrier, error.into_bytes(), GuardedWrite::NotHeld);
+            }
+            None => {}
+        }
+    }
+
+    /// The data node has told about the command.
+    pub(super) fn guard_was_told(&mut self, mut barrier: Box<Barrier>, told: Told) {
+        let (Some(guarded), Some(guards)) = (barrier.guarded(), self.shared.guards.clone()) else {
+            return;
+        };
+        guarded.stage = Stage::Start;
+        let unknown = |why: &str| format!("ERR the command could not be checked against the guards: {why}");
+        match told {
+            Told::Keys(Err(error)) => {
+                let error = unknown(&error.to_string());
+                self.refuse_write(barrier, error.into_bytes(), GuardedWrite::NotHeld);
+            }
+            Told::Keys(Ok(keys)) => match guards.needs(keys.iter().map(Vec::as_slice)) {
+                Needs::Locks(needs) if needs.is_empty() => self.pass_held(Pass::Counted),
+                Needs::Locks(needs) => self.begin_write(barrier, &needs),
+                Needs::Audited(needs) => {
+                    self.audit(&needs);
+                    self.pass_held(Pass::Counted);
+                }
+                Needs::Reserved => self.begin_with(barrier, Stop::Reserved),
+                Needs::TooMany => self.begin_with(barrier, Stop::TooMany),
+            },
+            Told::Commands => {
+                let table = guards.catalog.table();
+                match guards.look(table.as_deref(), &self.held[..guarded.length]) {
+                    Look::Stop(_, Stop::Unknown) if table.is_none() => {
+                        let error = unknown("the data node's commands cannot be read");
+                        self.refuse_write(barrier, error.into_bytes(), GuardedWrite::NotHeld);
+                    }
+                    // Redis does not know it either, and says so.
+                    Look::Stop(_, Stop::Unknown) => self.pass_held(Pass::Counted),
+                    Look::Stop(_, stop) => self.begin_with(barrier, stop),
+                    Look::Audited(needs) => {
+                        self.audit(&needs);
+                        self.pass_held(Pass::Counted);
+                    }
+                    Look::Free | Look::More(..) | Look::TooLarge => self.pass_held(Pass::Counted),
+                }
+            }
+        }
+    }
+
+    fn begin_with(&mut self, mut barrier: Box<Barrier>, stop: Stop) {
+        if let Some(guarded) = barrier.guarded() {
+            guarded.stop = Some(stop);
+        }
+        self.begin_guarded(barrier);
+    }
+
+    /// Goes on with a write if the connection holds these locks.
+    fn begin_write(&mut self, mut barrier: Box<Barrier>, needs: &[Need]) {
+        let now = Instant::now();
+        let mut claims = Vec::with_capacity(needs.len());
+        for need in needs {
+            let key = Key::new(self.shared.locks.prefix.as_bytes(), &need.lock);
+            let Some((fence, raised)) = self.tokens.claim(&key, now) else {
+                let error = not_held(need);
+                return self.refuse_write(barrier, error.into_bytes(), GuardedWrite::NotHeld);
+            };
+            claims.push(Claim { key, fence, raised, wanted_for: need.key.clone() });
+        }
+        if self.state.multi || self.blind_multi {
+            let armed = |claim: &Claim| {
+                let same = |other: &&Claim| other.key == claim.key && other.fence == claim.fence;
+                self.armed.as_ref().is_some_and(|armed| armed.claims.iter().find(same).is_some())
+            };
+            return match claims.iter().position(|claim| !armed(claim)) {
+                None if !self.blind_multi => {
+                    self.shared.metrics.guarded(GuardedWrite::Passed);
+                    self.pass_held(Pass::Counted);
+                }
+                at => {
+                    let why = self.armed.as_mut().and_then(|armed| armed.refused.clone());
+                    let need = at.and_then(|at| needs.get(at)).unwrap_or(&needs[0]);
+                    let error = why.unwrap_or_else(|| not_held(need).into_bytes());
+                    self.refuse_write(barrier, error, GuardedWrite::NotHeld);
+                }
+            };
+        }
+        if self.state.watching {
+            let error = "ERR a guarded write between WATCH and MULTI is not supported; write before \
+                         WATCH, or in the transaction";
+            return self.refuse_write(barrier, error.into(), GuardedWrite::NotHeld);
+        }
+        let Some(guarded) = barrier.guarded() else { return };
+        guarded.claims = claims;
+        self.turn_replies_on(&mut barrier);
+        self.ask_for_fences(barrier, false);
+    }
+
+    /// Nothing of what is asked may go unanswered.
+    fn turn_replies_on(&mut self, barrier: &mut Barrier) {
+        let Some(guarded) = barrier.guarded() else { return };
+        match self.reply_mode {
+            ReplyMode::On => {}
+            ReplyMode::Skip => {
+                guarded.silent = true;
+                self.to_upstream.push(b"PING\r\n");
+                self.reply_mode = ReplyMode::On;
+            }
+            ReplyMode::Off => {
+                (guarded.silent, guarded.turned_on) = (true, true);
+                self.ask(|out| encode::command(out, &[b"CLIENT", b"REPLY", b"ON"]));
+            }
+        }
+        // A flag for the next command only is used up.
+        self.next_only = false;
+    }
+
+    /// Asks about the claims' fences; `again`: in place of the transaction before.
+    fn ask_for_fences(&mut self, mut barrier: Box<Barrier>, again: bool) {
+        let ttl = self.shared.locks.fence_ttl;
+        let Some(guarded) = barrier.guarded() else { return };
+        let with = if guarded.is_multi { With::Nothing } else { With::Multi };
+        let mut before = usize::from(guarded.turned_on && guarded.tries == 0);
+        let mut bytes = Vec::new();
+        if again && !guarded.is_multi {
+            encode::command(&mut bytes, &[b"DISCARD"]);
+            before += 1;
+        }
+        let owed = usize::from(again && !guarded.is_multi);
+        let fences = Fences::ask(&mut bytes, &guarded.claims, before, with, ttl);
+        let owed = owed + fences.missing() - before;
+        self.to_upstream.push(&bytes);
+        for _ in 0..owed {
+            // Nothing else is owed but these, so there is room.
+            let _ = self.owed.push(Entry::Ours);
+        }
+        guarded.stage = Stage::Fences(fences);
+        self.barrier = Some(barrier.goes_on());
+    }
+
+    /// A reply to what was asked for a guarded write.
+    pub(super) fn guard_answered(&mut self, mut barrier: Box<Barrier>, reply: &[u8]) {
+        let Some(guarded) = barrier.guarded() else { return };
+        match &mut guarded.stage {
+            Stage::Fences(fences) => {
+                fences.reply(reply);
+                if fences.missing() > 0 {
+                    self.barrier = Some(barrier.goes_on());
+                } else {
+                    self.fences_are_known(barrier);
+                }
+            }
+            Stage::Commit(error) => {
+                *error = read_error(reply);
+                self.barrier = Some(barrier.goes_on());
+            }
+            Stage::GivingUp(answer) => {
+                let answer = std::mem::take(answer);
+                self.end_write(barrier, answer);
+            }
+            Stage::Start | Stage::Asking(_) => self.barrier = Some(barrier),
+        }
+    }
+
+    fn fences_are_known(&mut self, mut barrier: Box<Barrier>) {
+        let Some(guarded) = barrier.guarded() else { return };
+        let Stage::Fences(fences) = std::mem::replace(&mut guarded.stage, Stage::Start) else {
+            return;
+        };
+        if guarded.is_multi {
+            return self.arm(barrier, &fences);
+        }
+        if let Some(error) = fences.error() {
+            let error = error.to_vec();
+            self.shared.metrics.guarded(GuardedWrite::Refused);
+            return self.give_up(barrier, fences.in_multi(), &error);
+        }
+        let standings: Vec<Standing> = fences.standings(&guarded.claims).collect();
+        for (claim, standing) in guarded.claims.iter_mut().zip(&standings) {
+            match standing {
+                Standing::Fenced(seen) => {
+                    let error = fenced(claim, *seen, self.shared.locks.prefix.len());
+                    self.tokens.forget(&claim.key, claim.fence);
+                    self.shared.metrics.guarded(GuardedWrite::Fenced);
+                    return self.give_up(barrier, fences.in_multi(), error.as_bytes());
+                }
+                Standing::Unknown => claim.raised = false,
+                Standing::Largest => {
+                    claim.raised = true;
+                    self.tokens.raised(&claim.key, claim.fence);
+                }
+            }
+        }
+        if standings.contains(&Standing::Unknown) {
+            return self.try_again(barrier, fences.in_multi());
+        }
+        self.commit(barrier);
+    }
+
+    /// Sends the write and EXEC.
+    fn commit(&mut self, mut barrier: Box<Barrier>) {
+        let Some(guarded) = barrier.guarded() else { return };
+        let length = guarded.length.min(self.held.len());
+        self.to_upstream.push(&self.held[..length]);
+        let mut exec = Vec::new();
+        encode::command(&mut exec, &[b"EXEC"]);
+        self.to_upstream.push(&exec);
+        let _ = self.owed.push(Entry::Ours);
+        let _ = self.owed.push(Entry::Guarded);
+        guarded.stage = Stage::Commit(None);
+        self.barrier = Some(barrier.goes_on());
+    }
+
+    /// EXEC has carried the write out, and its reply was passed on.
+    pub(super) fn write_is_done(&mut self) {
+        let Some(barrier) = self.barrier.take() else { return };
+        self.shared.metrics.guarded(GuardedWrite::Passed);
+        self.end_write(barrier, Vec::new());
+    }
+
+    /// EXEC has not, and this is its reply.
+    pub(super) fn write_was_dropped(&mut self, reply: &[u8]) {
+        let Some(mut barrier) = self.barrier.take() else { return };
+        let Some(guarded) = barrier.guarded() else { return };
+        let Stage::Commit(error) = &mut guarded.stage else { return };
+        match (error.take(), read_error(reply)) {
+            // The write itself was refused, as for want of an argument.
+            (Some(error), _) => {
+                let mut answer = Vec::new();
+                encode::error_bytes(&mut answer, &error);
+                self.shared.metrics.guarded(GuardedWrite::Passed);
+                self.end_write(barrier, answer);
+            }
+            // EXEC was, and the transaction is still open.
+            (None, Some(error)) => {
+                self.shared.metrics.guarded(GuardedWrite::Refused);
+                self.give_up(barrier, true, &error);
+            }
+            // A fence was written in between.
+            (None, None) => self.try_again(barrier, false),
+        }
+    }
+
+    fn try_again(&mut self, mut barrier: Box<Barrier>, in_multi: bool) {
+        let Some(guarded) = barrier.guarded() else { return };
+        guarded.tries += 1;
+        if guarded.tries < MAX_TRIES {
+            return self.ask_for_fences(barrier, in_multi);
+        }
+        self.shared.metrics.guarded(GuardedWrite::Refused);
+        let error = "ERR the fences of this write's locks change too often, try again";
+        self.give_up(barrier, in_multi, error.as_bytes());
+    }
+
+    /// Undoes MULTI or WATCH, and then answers with this error.
+    fn give_up(&mut self, mut barrier: Box<Barrier>, in_multi: bool, error: &[u8]) {
+        let Some(guarded) = barrier.guarded() else { return };
+        let mut answer = Vec::new();
+        encode::error_bytes(&mut answer, error);
+        let undo: &[u8] = if in_multi { b"DISCARD" } else { b"UNWATCH" };
+        self.ask(|out| encode::command(out, &[undo]));
+        guarded.stage = Stage::GivingUp(answer);
+        self.barrier = Some(barrier.goes_on());
+    }
+
+    /// The write is done with; an empty answer was given already.
+    fn end_write(&mut self, mut barrier: Box<Barrier>, answer: Vec<u8>) {
+        let Some(guarded) = barrier.guarded() else { return };
+        guarded.room = None;
+        if guarded.turned_on {
+            let mut off = Vec::new();
+            encode::command(&mut off, &[b"CLIENT", b"REPLY", b"OFF"]);
+            self.to_upstream.push(&off);
+        }
+        self.answer(barrier, answer);
+    }
+
+    /// Answers with an error without having asked about fences. A transaction must
+    /// not go on without the write.
+    fn refuse_write(&mut self, mut barrier: Box<Barrier>, error: Vec<u8>, result: GuardedWrite) {
+        self.shared.metrics.guarded(result);
+        let Some(guarded) = barrier.guarded() else { return };
+        let mut answer = Vec::new();
+        encode::error_bytes(&mut answer, &error);
+        let in_multi = self.state.multi || self.blind_multi;
+        match self.reply_mode {
+            ReplyMode::On if in_multi => {
+                // Redis knows no such command, so EXEC will fail.
+                self.ask(|out| encode::command(out, &[b"LOCK"]));
+                guarded.stage = Stage::GivingUp(answer);
+                self.barrier = Some(barrier.goes_on());
+            }
+            ReplyMode::On => self.answer(barrier, answer),
+            ReplyMode::Off | ReplyMode::Skip => {
+                guarded.silent = true;
+                if self.reply_mode == ReplyMode::Skip || in_multi {
+                    self.to_upstream.push(b"LOCK\r\n");
+                }
+                if self.reply_mode == ReplyMode::Skip {
+                    self.reply_mode = ReplyMode::On;
+                }
+                self.answer(barrier, answer);
+            }
+        }
+    }
+
+    /// Whether a MULTI must first be armed. Else whatever was armed before is not any more.
+    pub(super) fn must_arm(&mut self) -> bool {
+        let Some(guards) = &self.shared.guards else { return false };
+        let prefix = self.shared.locks.prefix.len();
+        let needed = |key: &Key| key.get(prefix..).is_some_and(|lock| guards.is_needed(lock));
+        let any = self.reply_mode == ReplyMode::On && self.tokens.keys().any(needed);
+        if !any {
+            self.armed = None;
+        }
+        any
+    }
+
+    /// Has Redis watch the fences of all locks that may be needed.
+    fn begin_multi(&mut self, mut barrier: Box<Barrier>) {
+        // A second MULTI is refused, and nothing can be watched there.
+        if self.state.multi || self.blind_multi {
+            return self.pass_held(Pass::Counted);
+        }
+        self.armed = None;
+        let (now, prefix) = (Instant::now(), self.shared.locks.prefix.len());
+        let (Some(guards), Some(guarded)) = (&self.shared.guards, barrier.guarded()) else {
+            return;
+        };
+        let needed = |key: &&Key| key.get(prefix..).is_some_and(|lock| guards.is_needed(lock));
+        let keys: Vec<Key> = self.tokens.keys().filter(needed).take(MAX_LOCKS).cloned().collect();
+        guarded.claims = keys
+            .into_iter()
+            .filter_map(|key| {
+                let (fence, raised) = self.tokens.claim(&key, now)?;
+                Some(Claim { key, fence, raised, wanted_for: Vec::new() })
+            })
+            .collect();
+        if guarded.claims.is_empty() {
+            return self.pass_held(Pass::Counted);
+        }
+        self.ask_for_fences(barrier, false);
+    }
+
+    /// The fences are known, and watched.
+    fn arm(&mut self, mut barrier: Box<Barrier>, fences: &Fences) {
+        let Some(guarded) = barrier.guarded() else { return };
+        let mut armed = Armed::default();
+        if let Some(error) = fences.error() {
+            armed.refused = Some(error.to_vec());
+        } else {
+            let standings: Vec<Standing> = fences.standings(&guarded.claims).collect();
+            if standings.contains(&Standing::Unknown) && guarded.tries < MAX_TRIES {
+                for claim in &mut guarded.claims {
+                    claim.raised = false;
+                }
+                guarded.tries += 1;
+                return self.ask_for_fences(barrier, true);
+            }
+            for (claim, standing) in guarded.claims.drain(..).zip(standings) {
+                match standing {
+                    Standing::Largest => {
+                        self.tokens.raised(&claim.key, claim.fence);
+                        armed.claims.push(claim);
+                    }
+                    Standing::Fenced(seen) => {
+                        self.tokens.forget(&claim.key, claim.fence);
+                        let error = fenced(&claim, seen, self.shared.locks.prefix.len());
+                        armed.refused = Some(error.into_bytes());
+                    }
+                    Standing::Unknown => {}
+                }
+            }
+        }
+        self.armed = Some(Box::new(armed));
+        self.pass_held(Pass::Counted);
+    }
+
+    /// Notes writes that are let through whether the locks are held or not.
+    pub(super) fn audit(&self, needs: &[Need]) {
+        let (now, prefix) = (Instant::now(), self.shared.locks.prefix.as_bytes());
+        let missing = needs
+            .iter()
+            .find(|need| self.tokens.claim(&Key::new(prefix, &need.lock), now).is_none());
+        match missing {
+            None => self.shared.metrics.guarded(GuardedWrite::Passed),
+            Some(need) => {
+                self.shared.metrics.guarded(GuardedWrite::Audited);
+                if let Some(guards) = &self.shared.guards {
+                    guards.tell_of_audited(need);
+                }
+            }
+        }
+    }
+}
+
+fn not_held(Need { lock, key }: &Need) -> String {
+    let (lock, key) = (shown(lock), shown(key));
+    format!("NOTHELD '{key}' may only be written under the lock '{lock}', which this connection does not hold")
+}
+
+fn fenced(claim: &Claim, seen: u64, prefix: usize) -> String {
+    let lock = shown(claim.key.get(prefix..).unwrap_or_default());
+    let (key, fence) = (shown(&claim.wanted_for), claim.fence);
+    let what = if key.is_empty() { String::new() } else { format!("'{key}' was not written: ") };
+    format!("FENCED {what}the lock '{lock}' was granted again since, with fence {seen} after {fence}")
+}
