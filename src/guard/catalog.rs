@@ -201,7 +201,10 @@ fn by_positions(flags: &[Value], fields: &[Value]) -> Writes {
     }
     let step = index(fields.get(5)).unwrap_or(1);
     let last = if last < 0 { last } else { last - first as i64 };
-    simplest(vec![KeySpec { begin: Begin::Index(first), find: Find::Range { last, step, limit: 0 } }])
+    simplest(vec![KeySpec {
+        begin: Begin::Index(first),
+        find: Find::Range { last, step, limit: 0 },
+    }])
 }
 
 fn by_specs(specs: &[Value]) -> Writes {

@@ -78,7 +78,8 @@ impl KeySpec {
                 (begin, last, step)
             }
             Find::Count { number, first, step } => {
-                let count = words.get(begin + number).and_then(|word| number::integer(word.as_ref()));
+                let count =
+                    words.get(begin + number).and_then(|word| number::integer(word.as_ref()));
                 let count = count.and_then(|count| usize::try_from(count).ok()).unwrap_or(0);
                 let last = count
                     .checked_sub(1)
@@ -140,10 +141,8 @@ mod tests {
 
     #[test]
     fn counted_keys_are_those_that_are_there() {
-        let eval = KeySpec {
-            begin: Begin::Index(2),
-            find: Find::Count { number: 0, first: 1, step: 1 },
-        };
+        let eval =
+            KeySpec { begin: Begin::Index(2), find: Find::Count { number: 0, first: 1, step: 1 } };
         assert_eq!(found(&eval, "EVAL s 2 a b c"), ["a", "b"]);
         assert!(found(&eval, "EVAL s 0 a b c").is_empty());
         assert!(found(&eval, "EVAL s -1 a").is_empty());

@@ -395,9 +395,11 @@ impl Session {
                 let answer = std::mem::take(&mut raising.answer);
                 return self.answer(barrier, answer);
             }
-            (Some(seen), _) => {
-                format!("FENCED the data node has seen fence {seen} of this lock, more than {}, try again", raising.fence).into_bytes()
-            }
+            (Some(seen), _) => format!(
+                "FENCED the data node has seen fence {seen} of this lock, more than {}, try again",
+                raising.fence
+            )
+            .into_bytes(),
             (None, Some(error)) => error,
             (None, None) => b"ERR the data node did not take the lock's fence".to_vec(),
         };

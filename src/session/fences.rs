@@ -208,9 +208,11 @@ mod tests {
     #[test]
     fn a_fence_that_was_forgotten_is_not_the_largest() {
         let claims = [claim("a", 5, true)];
-        for (reply, expected) in
-            [("$-1\r\n", Standing::Unknown), ("_\r\n", Standing::Unknown), ("$1\r\n4\r\n", Standing::Unknown)]
-        {
+        for (reply, expected) in [
+            ("$-1\r\n", Standing::Unknown),
+            ("_\r\n", Standing::Unknown),
+            ("$1\r\n4\r\n", Standing::Unknown),
+        ] {
             let (_, mut fences) = asked(&claims, With::Nothing);
             fences.reply(b"+OK\r\n");
             fences.reply(reply.as_bytes());

@@ -85,8 +85,19 @@ pub(super) enum Told {
 #[derive(Debug, Default)]
 pub(super) struct Armed {
     claims: Vec<Claim>,
-    /// Of other locks: why not.
-    refused: Option<Vec<u8>>,
+    /// Why not of this lock; without a key, of any.
+    refused: Vec<(Option<Key>, Vec<u8>)>,
+}
+
+impl Armed {
+    fn watches(&self, claim: &Claim) -> bool {
+        self.claims.iter().any(|other| other.key == claim.key && other.fence == claim.fence)
+    }
+
+    fn refused(&self, key: &Key) -> Option<Vec<u8>> {
+        let of = |(other, _): &&(Option<Key>, Vec<u8>)| other.as_ref().is_none_or(|o| o == key);
+        self.refused.iter().find(of).map(|(_, error)| error.clone())
+    }
 }
 
 impl fmt::Debug for Guarded {
@@ -179,11 +190,14 @@ impl Session {
             }
             Some(Stop::TooLarge) => {
                 let limit = guards.max_command;
-                let error = format!("ERR command too large to be checked against the guards, more than {limit} bytes (guards.max_command)");
+                let error = format!(
+                    "ERR command too large to be checked against the guards, more than {limit} bytes (guards.max_command)"
+                );
                 self.refuse_write(barrier, error.into_bytes(), GuardedWrite::Refused);
             }
             Some(Stop::NoRoom) => {
-                let error = "ERR too many large commands are being checked against the guards, try again";
+                let error =
+                    "ERR too many large commands are being checked against the guards, try again";
                 self.refuse_write(barrier, error.into(), GuardedWrite::Refused);
             }
             Some(Stop::TooMany) => {
@@ -200,7 +214,8 @@ impl Session {
             return;
         };
         guarded.stage = Stage::Start;
-        let unknown = |why: &str| format!("ERR the command could not be checked against the guards: {why}");
+        let unknown =
+            |why: &str| format!("ERR the command could not be checked against the guards: {why}");
         match told {
             Told::Keys(Err(error)) => {
                 let error = unknown(&error.to_string());
@@ -245,33 +260,31 @@ impl Session {
 
     /// Goes on with a write if the connection holds these locks.
     fn begin_write(&mut self, mut barrier: Box<Barrier>, needs: &[Need]) {
-        let now = Instant::now();
+        let (now, in_multi) = (Instant::now(), self.state.multi || self.blind_multi);
         let mut claims = Vec::with_capacity(needs.len());
         for need in needs {
             let key = Key::new(self.shared.locks.prefix.as_bytes(), &need.lock);
-            let Some((fence, raised)) = self.tokens.claim(&key, now) else {
-                let error = not_held(need);
-                return self.refuse_write(barrier, error.into_bytes(), GuardedWrite::NotHeld);
-            };
-            claims.push(Claim { key, fence, raised, wanted_for: need.key.clone() });
-        }
-        if self.state.multi || self.blind_multi {
-            let armed = |claim: &Claim| {
-                let same = |other: &&Claim| other.key == claim.key && other.fence == claim.fence;
-                self.armed.as_ref().is_some_and(|armed| armed.claims.iter().find(same).is_some())
-            };
-            return match claims.iter().position(|claim| !armed(claim)) {
-                None if !self.blind_multi => {
-                    self.shared.metrics.guarded(GuardedWrite::Passed);
-                    self.pass_held(Pass::Counted);
+            let claim = self.tokens.claim(&key, now).map(|(fence, raised)| Claim {
+                key: key.clone(),
+                fence,
+                raised,
+                wanted_for: need.key.clone(),
+            });
+            let armed = self.armed.as_deref().filter(|_| in_multi);
+            match claim {
+                Some(claim) if !in_multi || armed.is_some_and(|armed| armed.watches(&claim)) => {
+                    claims.push(claim);
                 }
-                at => {
-                    let why = self.armed.as_mut().and_then(|armed| armed.refused.clone());
-                    let need = at.and_then(|at| needs.get(at)).unwrap_or(&needs[0]);
+                _ => {
+                    let why = armed.and_then(|armed| armed.refused(&key));
                     let error = why.unwrap_or_else(|| not_held(need).into_bytes());
-                    self.refuse_write(barrier, error, GuardedWrite::NotHeld);
+                    return self.refuse_write(barrier, error, GuardedWrite::NotHeld);
                 }
-            };
+            }
+        }
+        if in_multi {
+            self.shared.metrics.guarded(GuardedWrite::Passed);
+            return self.pass_held(Pass::Counted);
         }
         if self.state.watching {
             let error = "ERR a guarded write between WATCH and MULTI is not supported; write before \
@@ -535,7 +548,7 @@ impl Session {
         let Some(guarded) = barrier.guarded() else { return };
         let mut armed = Armed::default();
         if let Some(error) = fences.error() {
-            armed.refused = Some(error.to_vec());
+            armed.refused.push((None, error.to_vec()));
         } else {
             let standings: Vec<Standing> = fences.standings(&guarded.claims).collect();
             if standings.contains(&Standing::Unknown) && guarded.tries < MAX_TRIES {
@@ -554,7 +567,7 @@ impl Session {
                     Standing::Fenced(seen) => {
                         self.tokens.forget(&claim.key, claim.fence);
                         let error = fenced(&claim, seen, self.shared.locks.prefix.len());
-                        armed.refused = Some(error.into_bytes());
+                        armed.refused.push((Some(claim.key), error.into_bytes()));
                     }
                     Standing::Unknown => {}
                 }
@@ -584,12 +597,16 @@ impl Session {
 
 fn not_held(Need { lock, key }: &Need) -> String {
     let (lock, key) = (shown(lock), shown(key));
-    format!("NOTHELD '{key}' may only be written under the lock '{lock}', which this connection does not hold")
+    format!(
+        "NOTHELD '{key}' may only be written under the lock '{lock}', which this connection does not hold"
+    )
 }
 
 fn fenced(claim: &Claim, seen: u64, prefix: usize) -> String {
     let lock = shown(claim.key.get(prefix..).unwrap_or_default());
     let (key, fence) = (shown(&claim.wanted_for), claim.fence);
     let what = if key.is_empty() { String::new() } else { format!("'{key}' was not written: ") };
-    format!("FENCED {what}the lock '{lock}' was granted again since, with fence {seen} after {fence}")
+    format!(
+        "FENCED {what}the lock '{lock}' was granted again since, with fence {seen} after {fence}"
+    )
 }

@@ -49,14 +49,8 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    authorize::Permissions,
-    barrier::Barrier,
-    guarded::Armed,
-    lock_command::Tokens,
-    owed::Owed,
-    requests::Gather,
-    state::State,
-    unwrap::Unwrap,
+    authorize::Permissions, barrier::Barrier, guarded::Armed, lock_command::Tokens, owed::Owed,
+    requests::Gather, state::State, unwrap::Unwrap,
 };
 use crate::{
     config::LocksConfig,

@@ -240,8 +240,9 @@ impl Session {
                                 Intercepted::Redis => self.note(Name::Other, arguments),
                             }
                         }
-                        (None, Name::Other) if let Some(commands) = &commands => {
-                            match self.guard(commands.as_deref(), &bytes[at..]) {
+                        (None, Name::Other) if commands.is_some() => {
+                            let commands = commands.as_ref().and_then(|table| table.as_deref());
+                            match self.guard(commands, &bytes[at..]) {
                                 Guarding::Pass => self.note(name, arguments),
                                 Guarding::Kept => break at,
                                 Guarding::Dropping(dropping) => {
