@@ -14,6 +14,7 @@
 //! - [`resp`]: the wire, and nothing of locks.
 //! - [`session`]: one client connection and its upstream connection.
 //! - [`command`]: words of a command to a typed request.
+//! - [`glob`]: Redis's patterns, for an operator's question and for guards.
 //! - [`key`]: a lock's key and a token, shared by all that know them.
 //! - [`lock`]: what a lock is; knows nothing of the sockets of clients.
 //! - [`net`]: TCP, TLS and Unix streams under one name, and their socket options.
@@ -32,6 +33,7 @@ pub mod descriptors;
 pub mod dev;
 pub mod doctor;
 pub mod exposure;
+pub mod glob;
 pub mod key;
 pub mod lock;
 pub mod logging;
