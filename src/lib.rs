@@ -14,6 +14,7 @@
 //! - [`resp`]: the wire, and nothing of locks.
 //! - [`session`]: one client connection and its upstream connection.
 //! - [`command`]: words of a command to a typed request.
+//! - [`glob`]: Redis's patterns, for an operator's question and for guards.
 //! - [`guard`]: which locks a write needs.
 //! - [`key`]: a lock's key and a token, shared by all that know them.
 //! - [`lock`]: what a lock is; knows nothing of the sockets of clients.
@@ -33,6 +34,7 @@ pub mod descriptors;
 pub mod dev;
 pub mod doctor;
 pub mod exposure;
+pub mod glob;
 pub mod guard;
 pub mod key;
 pub mod lock;

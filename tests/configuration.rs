@@ -55,6 +55,29 @@ fn a_bad_file_is_refused_with_every_problem_and_its_line() {
 }
 
 #[test]
+fn guards_that_contradict_are_refused_with_their_lines() {
+    let good = "guards:\n  - keys: \"account:*\"\n    lock: \"account:{1}\"\n";
+    let (status, _, error) = check(good);
+    assert_eq!((status, error.as_str()), (Some(0), ""));
+    let text = "locks:\n  prefix: \"l:\"\nguards:\n  max_command: 1kb\n  rules:\n    - keys: \"a:*\"\n      \
+                lock: \"a:{2}\"\n    - keys: \"a:*\"\n      lock: \"b\"\n      policy: audit\n    - keys: \
+                \"*\"\n      lock: \"all\"\n";
+    let (status, out, error) = check(text);
+    assert_eq!((status, out.as_str()), (Some(1), ""));
+    let expected = [
+        "/f.yaml:4: guards.max_command: must be from 64kb to 512mb",
+        "/f.yaml:7: guards.rules[0].lock: there is no {2}: keys has one '*'",
+        "/f.yaml:8: guards.rules[1].keys: is there twice, as in guards.rules[0]; keep one rule",
+        "/f.yaml:11: guards.rules[2].keys: also matches keys of locks themselves, 'l:a:*' \
+         (locks.prefix and guards.rules[0].lock), and to take a lock must need none; narrow it, or \
+         choose another lock or locks.prefix",
+        "/f.yaml:11: guards.rules[2].keys: also matches Lockgate's own keys, 'lockgate:*'; narrow \
+         it, as by '[^l]*' for a star at the beginning, which leaves out keys that begin with l",
+    ];
+    assert_eq!(error.lines().collect::<Vec<_>>(), expected);
+}
+
+#[test]
 fn a_log_filter_that_is_none_is_refused_by_its_name() {
     let refused = Command::new(env!("CARGO_BIN_EXE_lockgate"))
         .env("LOCKGATE_LOG", "lockgate=loud")

@@ -6,12 +6,13 @@
 //! - [`docs`]: what they are told; [`glob`]: which keys an operator means.
 
 pub mod docs;
-pub mod glob;
 pub mod operator;
 
 use std::time::Duration;
 
 use thiserror::Error;
+
+pub use crate::glob;
 
 use crate::{
     config::LocksConfig,

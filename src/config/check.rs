@@ -23,7 +23,7 @@ const LONGEST_KEEPALIVE: Duration = Duration::from_secs(32_767);
 /// As many as Redis allows (io-threads).
 const MAX_THREADS: usize = 128;
 /// The longest string that a Redis accepts (proto-max-bulk-len), in bytes.
-const LONGEST_STRING: usize = 512 * 1024 * 1024;
+pub(super) const LONGEST_STRING: usize = 512 * 1024 * 1024;
 
 fn positive(reader: &mut Reader<'_>, section: &Section<'_>, key: &str, value: Duration) {
     if value.is_zero() {

@@ -6,6 +6,8 @@
 //! - `check`: what each value alone does not tell: contradictions.
 //! - `duplicates`: a key that stands twice.
 //! - `locate`: on which line something stands.
+//! - `guards`: which writes need which lock; `pattern`, `template`: of which keys,
+//!   and which lock.
 //! - `units`, `url`: how durations, sizes and Redis URLs are written.
 //! - `tls`: which certificates and keys, and whether they can be used.
 
@@ -18,14 +20,20 @@ use std::{
 mod check;
 mod duplicates;
 mod error;
+mod guards;
 mod locate;
+mod pattern;
 mod reader;
+mod template;
 pub(crate) mod tls;
 mod units;
 mod url;
 
 pub use error::{ConfigErrors, Problem};
+pub use guards::{Flush, GuardRule, GuardsConfig, Policy};
+pub use pattern::Pattern;
 pub use reader::Environment;
+pub use template::Template;
 pub use tls::{AuthClients, ClientTls, ServerTls, TlsProblem};
 pub use url::{Endpoint, RedisUrl};
 
@@ -49,6 +57,7 @@ const KEYS: &[&str] = &[
     "shutdown_grace",
     "log",
     "locks",
+    "guards",
 ];
 /// The keys of a listener that is more than an address.
 const LISTENER_KEYS: &[&str] = &["address", "tls"];
@@ -79,7 +88,7 @@ const LOCKS_KEYS: &[&str] = &[
 ];
 
 /// Keys of the design that this version refuses, wherever they stand.
-const PLANNED: &[&str] = &["guards", "adopt", "proxy_protocol"];
+const PLANNED: &[&str] = &["adopt", "proxy_protocol"];
 
 /// Everything that can be configured, checked and with its defaults filled in.
 #[derive(Debug, Clone, PartialEq)]
@@ -120,6 +129,8 @@ pub struct Config {
     pub log_format: String,
     /// `locks`: the lock nodes and the limits of locks.
     pub locks: LocksConfig,
+    /// `guards`: which writes need which lock.
+    pub guards: GuardsConfig,
 }
 
 impl Default for Config {
@@ -142,6 +153,7 @@ impl Default for Config {
             log_level: "info".into(),
             log_format: "auto".into(),
             locks: LocksConfig::default(),
+            guards: GuardsConfig::default(),
         }
     }
 }
@@ -277,6 +289,7 @@ impl Config {
         check::top(&mut reader, &top, &config);
         check::log(&mut reader, &log, &config);
         check::locks(&mut reader, &top, &section, &config);
+        config.guards = guards::read(&mut reader, &top, &section, &config.locks.prefix);
         check::tls(&mut reader, (&top, &tls), (&section, &locks_tls), &config);
         reader.finish()?;
         Ok(config)

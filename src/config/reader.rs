@@ -88,7 +88,13 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn mapping<'v>(&mut self, value: &'v Value, path: Vec<Step>, known: &[&str]) -> Section<'v> {
+    /// A mapping that stands at `path`, in which only `known` keys may be.
+    pub(super) fn mapping<'v>(
+        &mut self,
+        value: &'v Value,
+        path: Vec<Step>,
+        known: &[&str],
+    ) -> Section<'v> {
         let mapping = match value {
             Value::Mapping(mapping) => Some(mapping),
             Value::Null => None,
@@ -223,7 +229,8 @@ impl<'a> Reader<'a> {
 }
 
 impl<'v> Section<'v> {
-    fn get(&self, key: &str) -> Option<&'v Value> {
+    /// What stands under `key`.
+    pub(super) fn get(&self, key: &str) -> Option<&'v Value> {
         self.mapping?.get(key)
     }
 

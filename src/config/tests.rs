@@ -16,7 +16,16 @@ fn errors(text: &str) -> Vec<String> {
 #[test]
 fn the_annotated_file_says_every_key_and_every_default() {
     assert_eq!(parse(ANNOTATED).unwrap(), Config::default());
-    let sections = [KEYS, LOG_KEYS, LOCKS_KEYS, LISTENER_KEYS, tls::SERVER_KEYS, tls::CLIENT_KEYS];
+    let sections = [
+        KEYS,
+        LOG_KEYS,
+        LOCKS_KEYS,
+        LISTENER_KEYS,
+        tls::SERVER_KEYS,
+        tls::CLIENT_KEYS,
+        guards::KEYS,
+        guards::RULE_KEYS,
+    ];
     for key in sections.concat() {
         // Those that have no default stand in a comment.
         let stands =
@@ -70,9 +79,90 @@ fn everything_wrong_is_said_at_once_with_its_line() {
             "f.yaml:11: locks.drift_factor: 0.7 is not at least 0 and below 0.5",
             "f.yaml:12: zzz: unknown key; known here are listen, allow_open, admin, data, tls, connect_timeout, \
              tcp_keepalive, maxclients, max_clients_per_address, max_connect_rate, \
-             first_byte_timeout, io_threads, barrier_buffer, shutdown_grace, log, locks",
+             first_byte_timeout, io_threads, barrier_buffer, shutdown_grace, log, locks, guards",
         ]
     );
+}
+
+#[test]
+fn guards_are_a_list_of_rules_or_stand_beside_settings() {
+    let rule = |keys: &str, lock: &str, policy| GuardRule {
+        keys: Pattern::new(keys),
+        lock: Template::new(lock).unwrap(),
+        policy,
+    };
+    let rules = vec![
+        rule("account:*", "account:{1}", Policy::Enforce),
+        rule("{u*}:[ab]$", "{{1}}", Policy::Audit),
+    ];
+    let list = "- {keys: 'account:*', lock: 'account:{1}'}\n- keys: '{u*}:[ab]$$'\n  lock: \
+                '{{1}}'\n  policy: audit\n";
+    let default = GuardsConfig { rules: rules.clone(), ..GuardsConfig::default() };
+    assert_eq!((default.max_command, default.flush), (128 << 20, Flush::Refuse));
+    assert_eq!(parse(&format!("guards:\n{list}")).unwrap().guards, default);
+    let text = format!(
+        "guards:\n  max_command: 64kb\n  flush: allow\n  rules:\n  {}",
+        list.replace('\n', "\n  ")
+    );
+    let expected = GuardsConfig { rules, max_command: 64 << 10, flush: Flush::Allow };
+    assert_eq!(parse(&text).unwrap().guards, expected);
+    // A list of one, as elsewhere.
+    let one = [rule("a", "b", Policy::Enforce)];
+    for text in ["guards: {keys: a, lock: b}", "guards: {rules: {keys: a, lock: b}}"] {
+        assert_eq!(parse(text).unwrap().guards.rules, one, "{text}");
+    }
+    for none in ["guards:", "guards: []", "guards: {}", "guards: {rules: []}"] {
+        assert_eq!(parse(none).unwrap(), Config::default(), "{none}");
+    }
+}
+
+#[test]
+fn guards_that_seem_alike_but_do_not_contradict_are_taken() {
+    for text in [
+        // A key that both match needs both locks.
+        "guards: [{keys: 'a:*', lock: 'a:{1}'}, {keys: 'a:*:b', lock: all}]",
+        "guards: [{keys: 'a:*', lock: a}, {keys: 'b:*', lock: a}]",
+        "guards: [{keys: '[^l]*:balance', lock: '{1}'}]",
+        "guards: [{keys: 'locks:*', lock: 'l{1}'}]",
+        "guards: [{keys: 'lock:*:data', lock: '{1}:lock'}]",
+        "guards: [{keys: 'a*', lock: '{1}'}, {keys: 'lockgate', lock: 'lockgate:x'}]",
+        "{guards: [{keys: 'lock:*', lock: '{1}'}], locks: {prefix: 'l:'}}",
+        "guards: {max_command: 512mb}",
+    ] {
+        assert!(parse(text).is_ok(), "{text}: {:?}", parse(text));
+    }
+}
+
+#[test]
+fn the_rule_that_is_wrong_is_named_with_its_line_in_either_form() {
+    let rules = "- keys: a\n  lock: {}\n- keys: 'x*'\n  lock: '{1}'\n- keys: 'x*'\n  policy: maybe\n  \
+                 lock: '{2}'\n- lock: '}'\n- keys: '*'\n  lock: y\n";
+    let expected = [
+        ("2", "[0].lock: a mapping where the key of a lock"),
+        ("5", "[2].keys: is there twice, as in guards[1]; keep one rule"),
+        ("6", "[2].policy: 'maybe' where"),
+        ("7", "[2].lock: there is no {2}"),
+        ("8", "[3].lock: a '}' without"),
+        ("8", "[3].keys: is missing"),
+        ("9", "[4].keys: also matches keys of locks themselves, 'lock:*'"),
+        ("9", "[4].keys: also matches Lockgate's own keys"),
+    ];
+    for (before, name) in [("guards:\n", "guards"), ("guards:\n rules:\n", "guards.rules")] {
+        let indent = |line: &str| format!("  {line}\n");
+        let errors = errors(&(before.to_owned() + &rules.lines().map(indent).collect::<String>()));
+        let lines = before.lines().count();
+        let expected = expected.map(|(line, what)| {
+            let line = line.parse::<usize>().unwrap() + lines;
+            format!("f.yaml:{line}: {name}{}", what.replace("guards[", &format!("{name}[")))
+        });
+        assert_eq!(errors.len(), expected.len(), "{errors:#?}");
+        for (error, expected) in errors.iter().zip(&expected) {
+            assert!(error.starts_with(expected), "{error} does not begin with {expected}");
+        }
+    }
+    // What cannot be read is held against nothing else.
+    let errors = errors("{guards: [{keys: 'a*', lock: 'a{1}'}], locks: {prefix: 5}}");
+    assert_eq!(errors.len(), 1, "{errors:?}");
 }
 
 #[test]
@@ -123,8 +213,46 @@ fn contradictions_are_refused_with_what_would_be_right() {
         ("locks: {max_hold: soon}", "a duration with its unit, as 50ms, 10s, 5m or 7d, or off,"),
         ("locks: {on_lost: panic}", "'panic' where error, close or ignore is wanted"),
         ("locks: {default_ttl: 99ms}", "locks.default_ttl: must be at least 100ms"),
-        ("guards: []", "this version does not have it yet"),
         ("adopt: []", "this version does not have it yet"),
+        ("guards: 5", "guards: 5 where a rule with keys and lock is wanted"),
+        ("guards: [x]", "guards[0]: 'x' where a rule with keys and lock is wanted"),
+        ("guards: {rules: , flush: allow}", "guards.rules: nothing where a rule"),
+        ("guards: {ruels: []}", "guards.ruels: unknown key; did you mean rules?"),
+        ("guards: {max_command: 65535}", "guards.max_command: must be from 64kb to 512mb"),
+        ("guards: {max_command: 513mb}", "guards.max_command: must be from 64kb to 512mb"),
+        ("guards: {flush: never}", "guards.flush: 'never' where refuse or allow is wanted"),
+        ("guards: {flush: no}", "guards.flush: 'no' where refuse or allow is wanted"),
+        ("guards: [{keys: a, lock: b, polcy: audit}]", "did you mean policy?"),
+        ("guards: [{keys: a, lock: b, policy: off}]", "where enforce or audit is wanted"),
+        ("guards: [{keys: a}]", "guards[0].lock: is missing"),
+        ("guards: {lock: a}", "guards.keys: is missing"),
+        ("guards: [{keys: [a], lock: b}]", "a list where a pattern of keys, as \"account:*\", is"),
+        ("guards: [{keys: a, lock: 5}]", "5 where the key of a lock, as \"account:{1}\", is"),
+        ("guards: [{keys: '', lock: b}]", "guards[0].keys: is empty"),
+        ("guards: [{keys: a, lock: ''}]", "guards[0].lock: is empty"),
+        ("guards: [{keys: 'a*', lock: '{0}'}]", "from {1}"),
+        ("guards: [{keys: 'a*', lock: 'b{1'}]", "a '{' without its '}'"),
+        ("guards: [{keys: 'a*', lock: '{2}'}]", "there is no {2}: keys has one '*'"),
+        ("guards: [{keys: 'a**', lock: '{2}'}]", "there is no {2}: keys has one '*'"),
+        ("guards: [{keys: 'a*b*', lock: '{1}{3}'}]", "there is no {3}: keys has 2 '*'"),
+        ("guards: [{keys: 'a\\*[*]?', lock: '{1}'}]", "there is no {1}: keys has no '*'"),
+        (
+            "guards: [{keys: a, lock: b}, {keys: a, lock: c, policy: audit}]",
+            "guards[1].keys: is there twice, as in guards[0]",
+        ),
+        ("guards: [{keys: 'a[]', lock: b}]", "guards[0].keys: no key matches it"),
+        (
+            "guards: [{keys: 'lock:*', lock: 'a\\*{1}'}]",
+            "'lock:a\\**' (locks.prefix and guards[0].lock)",
+        ),
+        ("guards: [{keys: 'lock:a:5', lock: b}, {keys: c*, lock: 'a:{1}'}]", "guards[1].lock)"),
+        ("{guards: [{keys: 'a*', lock: 'a{1}'}], locks: {prefix: ''}}", "'a*' (locks.prefix and"),
+        ("guards: [{keys: 'lockgat*', lock: b}]", "Lockgate's own keys, 'lockgate:*'"),
+        ("guards: [{keys: '*:guard:*', lock: b}]", "Lockgate's own keys, 'lockgate:*'"),
+        (
+            "{guards: [{keys: a, lock: 'gate:{x}'}], locks: {prefix: lock}}",
+            "guards[0].lock: LOCK refuses keys that begin with 'lockgate:'",
+        ),
     ];
     for (text, expected) in cases {
         let errors = errors(text);
@@ -184,6 +312,12 @@ fn a_value_from_the_environment_is_never_repeated() {
     }
     for key in LOCKS_KEYS.iter().filter(|key| **key != "prefix") {
         refuses_without_repeating(&format!("locks: {{{key}: '${{SECRET}}'}}"), &secret);
+    }
+    for key in guards::RULE_KEYS {
+        refuses_without_repeating(&format!("guards: [{{{key}: '${{SECRET}}'}}]"), &secret);
+    }
+    for key in guards::KEYS {
+        refuses_without_repeating(&format!("guards: {{{key}: '${{SECRET}}'}}"), &secret);
     }
     refuses_without_repeating("data: '${SECRET}://x'", &secret);
     refuses_without_repeating("listen: ['${SECRET}']", &secret);

@@ -1,0 +1,233 @@
+//! The `guards:` section: which writes need which lock.
+
+use serde_yaml::Value;
+
+use super::{
+    Pattern, Template,
+    check::LONGEST_STRING,
+    locate::{self, Step},
+    reader::{Read, Reader, Section, Wrong},
+};
+
+/// The keys under `guards`, where it is more than a list of rules.
+pub(super) const KEYS: &[&str] = &["rules", "max_command", "flush"];
+/// The keys of a rule.
+pub(super) const RULE_KEYS: &[&str] = &["keys", "lock", "policy"];
+/// Less would refuse ordinary writes.
+const LEAST_COMMAND: usize = 64 * 1024;
+/// What Lockgate's own keys begin with, on the lock nodes and on the data node.
+const RESERVED: &str = "lockgate:";
+
+/// The `guards:` section.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GuardsConfig {
+    /// `rules`, or the whole section: what is guarded. A key that several rules match
+    /// needs the locks of all of them.
+    pub rules: Vec<GuardRule>,
+    /// `max_command`: the largest command, in bytes, that is held to be checked.
+    pub max_command: usize,
+    /// `flush`: what becomes of commands that would empty the data node.
+    pub flush: Flush,
+}
+
+impl Default for GuardsConfig {
+    fn default() -> GuardsConfig {
+        GuardsConfig { rules: Vec::new(), max_command: 128 * 1024 * 1024, flush: Flush::Refuse }
+    }
+}
+
+/// Writes to these keys need this lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GuardRule {
+    /// `keys`: which keys on the data node.
+    pub keys: Pattern,
+    /// `lock`: as a client names it to LOCK, without `locks.prefix`.
+    pub lock: Template,
+    /// `policy`: what becomes of a write without it.
+    pub policy: Policy,
+}
+
+/// What becomes of a write by somebody who does not hold the lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Policy {
+    /// It is refused.
+    Enforce,
+    /// It passes, and is logged and counted.
+    Audit,
+}
+
+/// What becomes of FLUSHALL, FLUSHDB and SWAPDB while there are enforced guards.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Flush {
+    /// They are refused.
+    Refuse,
+    /// They pass.
+    Allow,
+}
+
+/// A rule and the way to it.
+#[derive(Debug)]
+pub(super) struct Placed {
+    rule: GuardRule,
+    path: Vec<Step>,
+}
+
+impl Placed {
+    fn path(&self, key: &str) -> Vec<Step> {
+        let mut path = self.path.clone();
+        path.push(Step::Key(key.to_owned()));
+        path
+    }
+}
+
+/// Reads the section, a list of rules or a mapping, and checks it. `locks` and `prefix`
+/// are what stands beside it.
+pub(super) fn read(
+    reader: &mut Reader<'_>,
+    top: &Section<'_>,
+    locks: &Section<'_>,
+    prefix: &str,
+) -> GuardsConfig {
+    let mut guards = GuardsConfig::default();
+    let mut rules = Vec::<Placed>::new();
+    match top.get("guards") {
+        None | Some(Value::Null) => {}
+        Some(value @ Value::Mapping(mapping))
+            if !RULE_KEYS.iter().any(|key| mapping.contains_key(key)) =>
+        {
+            let section = reader.mapping(value, top.path("guards"), KEYS);
+            reader.read(&section, "rules", &mut rules);
+            reader.read(&section, "max_command", &mut guards.max_command);
+            reader.read(&section, "flush", &mut guards.flush);
+            if !(LEAST_COMMAND..=LONGEST_STRING).contains(&guards.max_command) {
+                reader.problem(&section.path("max_command"), "must be from 64kb to 512mb");
+            }
+        }
+        // As everywhere, a list of one may be that one.
+        Some(_) => reader.read(top, "guards", &mut rules),
+    }
+    for (index, rule) in rules.iter().enumerate() {
+        check(reader, rule, &rules[..index]);
+    }
+    own_keys(reader, &rules, reader.sound(locks, &["prefix"]).then_some(prefix));
+    guards.rules = rules.into_iter().map(|placed| placed.rule).collect();
+    guards
+}
+
+/// What is wrong with a rule by itself and beside those before it.
+fn check(reader: &mut Reader<'_>, placed: &Placed, before: &[Placed]) {
+    let Placed { rule: GuardRule { keys, lock, .. }, .. } = placed;
+    if lock.largest() > keys.stars() {
+        let what = match keys.stars() {
+            0 => format!("there is no {{{}}}: keys has no '*' to take it from", lock.largest()),
+            1 => format!("there is no {{{}}}: keys has one '*'", lock.largest()),
+            stars => format!("there is no {{{}}}: keys has {stars} '*'", lock.largest()),
+        };
+        reader.problem(&placed.path("lock"), what);
+    }
+    if let Some(same) = before.iter().find(|before| before.rule.keys == *keys) {
+        let what = format!("is there twice, as in {}; keep one rule", locate::name(&same.path));
+        reader.problem(&placed.path("keys"), what);
+    }
+    if !keys.overlaps(&Pattern::new("*")) {
+        reader.problem(&placed.path("keys"), "no key matches it: it has a class without bytes, []");
+    }
+}
+
+/// A lock's own key must not need a lock, nor must the fences that are kept beside the
+/// data. `prefix` is that of locks, if it is known.
+fn own_keys(reader: &mut Reader<'_>, rules: &[Placed], prefix: Option<&str>) {
+    let locks: Vec<_> = rules
+        .iter()
+        .filter_map(|placed| Some((placed, placed.rule.lock.behind(prefix?))))
+        .collect();
+    for (placed, lock) in &locks {
+        // Behind a capture it may be, and only those keys then cannot be written.
+        if lock.begins_with(RESERVED) {
+            let what = "LOCK refuses keys that begin with 'lockgate:', so nobody could hold it";
+            reader.problem(&placed.path("lock"), what);
+        }
+    }
+    let reserved = Pattern::new(&format!("{RESERVED}*"));
+    for placed in rules {
+        let keys = &placed.rule.keys;
+        if let Some((of, lock)) = locks.iter().find(|(_, lock)| keys.overlaps(lock)) {
+            let what = format!(
+                "also matches keys of locks themselves, '{}' (locks.prefix and {}), and to take a \
+                 lock must need none; narrow it, or choose another lock or locks.prefix",
+                lock.as_str(),
+                locate::name(&of.path("lock")),
+            );
+            reader.problem(&placed.path("keys"), what);
+        }
+        if keys.overlaps(&reserved) {
+            let what = "also matches Lockgate's own keys, 'lockgate:*'; narrow it, as by '[^l]*' for a \
+                        star at the beginning, which leaves out keys that begin with l";
+            reader.problem(&placed.path("keys"), what);
+        }
+    }
+}
+
+impl Read for Placed {
+    fn read(reader: &mut Reader<'_>, value: &Value, path: &[Step]) -> Result<Placed, Wrong> {
+        let Value::Mapping(_) = value else {
+            return Err(Wrong::Wanted("a rule with keys and lock"));
+        };
+        let section = reader.mapping(value, path.to_vec(), RULE_KEYS);
+        let (mut keys, mut lock) = (None, None);
+        let mut policy = Policy::Enforce;
+        reader.read(&section, "keys", &mut keys);
+        reader.read(&section, "lock", &mut lock);
+        reader.read(&section, "policy", &mut policy);
+        if section.get("keys").is_none() {
+            reader.problem(&section.path("keys"), "is missing; which keys need the lock?");
+        }
+        if section.get("lock").is_none() {
+            reader.problem(&section.path("lock"), "is missing; which lock do its keys need?");
+        }
+        match (keys, lock) {
+            (Some(keys), Some(lock)) => {
+                Ok(Placed { rule: GuardRule { keys, lock, policy }, path: path.to_vec() })
+            }
+            _ => Err(Wrong::Told),
+        }
+    }
+}
+
+impl Read for Option<Pattern> {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<Self, Wrong> {
+        match value.as_str().ok_or(Wrong::Wanted("a pattern of keys, as \"account:*\","))? {
+            "" => Err(Wrong::Because("is empty; it must match keys, as \"account:*\"".into())),
+            text => Ok(Some(Pattern::new(text))),
+        }
+    }
+}
+
+impl Read for Option<Template> {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<Self, Wrong> {
+        match value.as_str().ok_or(Wrong::Wanted("the key of a lock, as \"account:{1}\","))? {
+            "" => Err(Wrong::Because("is empty; it must name a lock, as \"account:{1}\"".into())),
+            text => Template::new(text).map(Some).map_err(Wrong::Because),
+        }
+    }
+}
+
+impl Read for Policy {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<Policy, Wrong> {
+        match value.as_str() {
+            Some("enforce") => Ok(Policy::Enforce),
+            Some("audit") => Ok(Policy::Audit),
+            _ => Err(Wrong::Wanted("enforce or audit")),
+        }
+    }
+}
+
+impl Read for Flush {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<Flush, Wrong> {
+        match value.as_str() {
+            Some("refuse") => Ok(Flush::Refuse),
+            Some("allow") => Ok(Flush::Allow),
+            _ => Err(Wrong::Wanted("refuse or allow")),
+        }
+    }
+}

@@ -1,0 +1,213 @@
+//! Which lock a guard asks for: a key with places for what the pattern's stars took.
+
+use super::pattern::{Pattern, escape};
+
+/// A lock's key in which `{1}` stands for what the pattern's first `*` took.
+///
+/// Other braces stand for themselves as long as each has its partner, so that Redis's
+/// hash tags can be written as ever: `{user}`, and `{{1}}` around a capture. `\x` is x,
+/// as in patterns: `\{1}` is no capture.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Template {
+    text: String,
+    parts: Vec<Part>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Part {
+    Literal(String),
+    /// From 1.
+    Capture(usize),
+}
+
+impl Template {
+    /// Reads one.
+    ///
+    /// # Errors
+    /// What is wrong with it, which does not repeat the text.
+    pub fn new(text: &str) -> Result<Template, String> {
+        let mut parts = Vec::new();
+        let mut literal = String::new();
+        // Braces that need a partner, and those behind a '\' that may have one.
+        let (mut open, mut escaped) = (0_usize, 0_usize);
+        let mut rest = text;
+        while let Some(c) = rest.chars().next() {
+            if let Some((number, behind)) = braced_number(rest) {
+                // `{01}` and `{}` are likelier slips than hash tags.
+                let number = number.parse().ok().filter(|n| *n > 0 && !number.starts_with('0'));
+                let number = number.ok_or(
+                    "braces around a number take the pattern's stars, from {1}; write '\\{' for \
+                     a brace as such",
+                )?;
+                if !literal.is_empty() {
+                    parts.push(Part::Literal(std::mem::take(&mut literal)));
+                }
+                parts.push(Part::Capture(number));
+                rest = behind;
+                continue;
+            }
+            rest = &rest[c.len_utf8()..];
+            match c {
+                '\\' => {
+                    let c = rest.chars().next().ok_or(
+                        "a '\\' at the end takes nothing; write '\\\\' for a backslash as such",
+                    )?;
+                    escaped += usize::from(c == '{');
+                    literal.push(c);
+                    rest = &rest[c.len_utf8()..];
+                    continue;
+                }
+                '{' => open += 1,
+                '}' if open > 0 => open -= 1,
+                '}' if escaped > 0 => escaped -= 1,
+                '}' => {
+                    let what = "a '}' without its '{'; write '\\}' for a brace that stands alone";
+                    return Err(what.into());
+                }
+                _ => {}
+            }
+            literal.push(c);
+        }
+        if open > 0 {
+            return Err("a '{' without its '}'; write '\\{' for a brace that stands alone".into());
+        }
+        if !literal.is_empty() {
+            parts.push(Part::Literal(literal));
+        }
+        Ok(Template { text: text.to_owned(), parts })
+    }
+
+    /// As it was written.
+    pub fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// Writes the key behind what is in `out`. `captures` are those of the pattern;
+    /// nothing stands for one that is not among them.
+    pub fn fill(&self, captures: &[&[u8]], out: &mut Vec<u8>) {
+        for part in &self.parts {
+            match part {
+                Part::Literal(text) => out.extend_from_slice(text.as_bytes()),
+                Part::Capture(number) => {
+                    out.extend_from_slice(captures.get(number - 1).copied().unwrap_or_default());
+                }
+            }
+        }
+    }
+
+    /// The largest capture that it uses; 0: none.
+    pub fn largest(&self) -> usize {
+        let number = |part: &Part| match part {
+            Part::Literal(_) => 0,
+            Part::Capture(number) => *number,
+        };
+        self.parts.iter().map(number).max().unwrap_or(0)
+    }
+
+    /// A pattern that all keys match that it can make.
+    pub fn as_pattern(&self) -> Pattern {
+        self.behind("")
+    }
+
+    /// The same, with a text before it.
+    pub(super) fn behind(&self, prefix: &str) -> Pattern {
+        let part = |part: &Part| match part {
+            Part::Literal(text) => escape(text),
+            Part::Capture(_) => "*".to_owned(),
+        };
+        let parts: String = self.parts.iter().map(part).collect();
+        Pattern::new(&(escape(prefix) + &parts))
+    }
+}
+
+/// What stands between braces at the beginning, if it is digits or nothing, and what is
+/// behind them.
+fn braced_number(text: &str) -> Option<(&str, &str)> {
+    let (number, behind) = text.strip_prefix('{')?.split_once('}')?;
+    number.bytes().all(|byte| byte.is_ascii_digit()).then_some((number, behind))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    fn filled(template: &str, captures: &[&str]) -> String {
+        let mut out = b">".to_vec();
+        let captures: Vec<_> = captures.iter().map(|capture| capture.as_bytes()).collect();
+        Template::new(template).unwrap().fill(&captures, &mut out);
+        String::from_utf8(out).unwrap()
+    }
+
+    #[test]
+    fn captures_stand_in_their_places() {
+        for (template, expected) in [
+            ("account:{1}", ">account:a"),
+            ("{2}:{1}:{2}", ">b:a:b"),
+            ("plain", ">plain"),
+            ("", ">"),
+            ("{user}:{1}", ">{user}:a"),
+            ("{{1}}:x", ">{a}:x"),
+            ("{u:{1}}", ">{u:a}"),
+            ("{u{1}{2}}é{1}", ">{uab}éa"),
+            ("\\{1}", ">{1}"),
+            ("\\{1\\}{1}", ">{1}a"),
+            ("{a\\{1}}", ">{a{1}}"),
+            ("a\\\\{1}", ">a\\a"),
+            ("\\é\\{", ">é{"),
+            ("{1 }{-1}", ">{1 }{-1}"),
+            ("{3}", ">"),
+        ] {
+            assert_eq!(filled(template, &["a", "b"]), expected, "{template}");
+        }
+        assert_eq!(Template::new("x").unwrap().largest(), 0);
+        assert_eq!(Template::new("{2}{11}{3}").unwrap().largest(), 11);
+    }
+
+    #[test]
+    fn slips_are_refused() {
+        for (template, expected) in [
+            ("{0}", "from {1}"),
+            ("{}", "from {1}"),
+            ("{01}", "from {1}"),
+            ("{99999999999999999999999}", "from {1}"),
+            ("account:{1", "a '{' without its '}'"),
+            ("account:1}", "a '}' without its '{'"),
+            ("}{", "a '}' without its '{'"),
+            ("{u:{1}", "a '{' without its '}'"),
+            ("\\{1}}", "a '}' without its '{'"),
+            ("x\\", "at the end"),
+        ] {
+            let error = Template::new(template).unwrap_err();
+            assert!(error.contains(expected), "{template}: {error}");
+        }
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
+        #[test]
+        fn what_it_makes_matches_its_pattern(
+            template in "([a*?\\[^-]|\\]|\\{1\\}|\\{2\\}|\\{u\\}|\\\\\\\\|\\\\\\*){0,6}",
+            first in "\\PC{0,4}", second in "\\PC{0,4}", prefix in "\\PC{0,4}"
+        ) {
+            let key = prefix.clone() + &filled(&template, &[&first, &second])[1..];
+            let template = Template::new(&template).unwrap();
+            prop_assert!(template.behind(&prefix).matches(key.as_bytes()));
+            prop_assert_eq!(template.as_pattern(), template.behind(""));
+            prop_assert!(template.largest() <= 2);
+            // Without captures it matches nothing else.
+            prop_assert!(template.largest() > 0 || template.as_pattern().stars() == 0);
+        }
+
+        #[test]
+        fn no_text_breaks_it(text in "[{}0-2a\\\\é]{0,12}") {
+            if let Ok(template) = Template::new(&text) {
+                let mut out = Vec::new();
+                template.fill(&[b"x"], &mut out);
+                prop_assert!(template.as_pattern().matches(&out));
+            }
+        }
+    }
+}

@@ -1,0 +1,179 @@
+//! Redis's glob patterns, as KEYS has them: `*`, `?`, `[abc]`, `[^abc]`, `[a-z]`, `\x`.
+//!
+//! A pattern is a row of elements, each of which is one byte of the text or, for a
+//! `*`, any number of them. Knows nothing of what patterns are for.
+
+/// One element of a pattern.
+#[derive(Debug, Clone, Copy)]
+pub(crate) enum Element<'p> {
+    /// Any bytes. A run of several is one: Redis makes no difference either.
+    Star,
+    /// Any byte.
+    Any,
+    /// This byte.
+    Literal(u8),
+    /// One of the bytes that stand between `[` and `]`, or with `^` one of the others.
+    Class(&'p [u8]),
+}
+
+impl<'p> Element<'p> {
+    /// The element at the beginning of a pattern, and what is behind it.
+    pub(crate) fn first(pattern: &'p [u8]) -> Option<(Element<'p>, &'p [u8])> {
+        Some(match pattern {
+            [] => return None,
+            [b'*', rest @ ..] => {
+                let more = rest.iter().take_while(|byte| **byte == b'*').count();
+                (Element::Star, &rest[more..])
+            }
+            [b'?', rest @ ..] => (Element::Any, rest),
+            [b'\\', literal, rest @ ..] => (Element::Literal(*literal), rest),
+            [b'[', class @ ..] => {
+                let length = members(class, |_, _| ());
+                (Element::Class(&class[..length]), &class[length..])
+            }
+            [literal, rest @ ..] => (Element::Literal(*literal), rest),
+        })
+    }
+
+    /// All elements of a pattern.
+    pub(crate) fn all(mut pattern: &'p [u8]) -> impl Iterator<Item = Element<'p>> {
+        std::iter::from_fn(move || {
+            let (element, rest) = Element::first(pattern)?;
+            pattern = rest;
+            Some(element)
+        })
+    }
+
+    /// Whether it may be this byte.
+    pub(crate) fn has(self, byte: u8) -> bool {
+        match self {
+            Element::Star | Element::Any => true,
+            Element::Literal(literal) => literal == byte,
+            Element::Class(class) => {
+                let mut found = false;
+                members(class, |low, high| found |= (low..=high).contains(&byte));
+                found != (class.first() == Some(&b'^'))
+            }
+        }
+    }
+}
+
+/// Tells the first and the last byte of each range of a class, which begins behind its
+/// `[`, and gives its length with the `]`. One that is not closed ends with the pattern.
+fn members(class: &[u8], mut range: impl FnMut(u8, u8)) -> usize {
+    let mut at = usize::from(class.first() == Some(&b'^'));
+    loop {
+        match &class[at..] {
+            [] => return at,
+            [b']', ..] => return at + 1,
+            [b'\\', literal, ..] => {
+                range(*literal, *literal);
+                at += 2;
+            }
+            [low, b'-', high, ..] => {
+                range(*low.min(high), *low.max(high));
+                at += 3;
+            }
+            [literal, ..] => {
+                range(*literal, *literal);
+                at += 1;
+            }
+        }
+    }
+}
+
+/// Whether all of `text` matches `pattern`. Takes at most as many steps as the one
+/// is long times the other, whatever they are.
+pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
+    captures(pattern, text, |_| ())
+}
+
+/// The same, and tells from the left what each `*` took: the first as little as
+/// possible, then the second, and so on. It counts only if the text matches.
+///
+/// Between two stars stands a fixed number of bytes. Where they are found first
+/// leaves most to what follows, so no star but the last is ever tried again.
+pub(crate) fn captures<'t>(pattern: &[u8], text: &'t [u8], mut took: impl FnMut(&'t [u8])) -> bool {
+    let (mut pattern, mut from) = (pattern, 0);
+    // The pattern behind the last `*`, and from where to where it has taken.
+    let mut star = None;
+    loop {
+        match (Element::first(pattern), text.get(from)) {
+            (Some((Element::Star, behind)), _) => {
+                if let Some((_, start, end)) = star {
+                    took(&text[start..end]);
+                }
+                if behind.is_empty() {
+                    took(&text[from..]);
+                    return true;
+                }
+                star = Some((behind, from, from));
+                pattern = behind;
+                continue;
+            }
+            (None, None) => {
+                if let Some((_, start, end)) = star {
+                    took(&text[start..end]);
+                }
+                return true;
+            }
+            // Whatever the star takes, too little text is left.
+            (Some(_), None) => return false,
+            (Some((element, behind)), Some(byte)) if element.has(*byte) => {
+                pattern = behind;
+                from += 1;
+                continue;
+            }
+            _ => {}
+        }
+        // The last `*` takes one byte more.
+        let Some((behind, start, end)) = star else { return false };
+        star = Some((behind, start, end + 1));
+        (pattern, from) = (behind, end + 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn matches_as_redis_does() {
+        for (pattern, text, expected) in [
+            ("", "", true),
+            ("", "a", false),
+            ("*", "", true),
+            ("*", "anything", true),
+            ("job:*", "job:1", true),
+            ("job:*", "jobs", false),
+            ("*:1", "job:1:1", true),
+            ("a*b*c", "aXbXbXc", true),
+            ("a*b*c", "aXbX", false),
+            ("h?llo", "hello", true),
+            ("h?llo", "hllo", false),
+            ("h[ae]llo", "hallo", true),
+            ("h[^e]llo", "hello", false),
+            ("h[^e]llo", "hallo", true),
+            ("h[a-b]llo", "hbllo", true),
+            ("h[b-a]llo", "hallo", true),
+            ("h[a-b]llo", "hcllo", false),
+            ("\\*", "*", true),
+            ("\\*", "a", false),
+            ("[\\]]", "]", true),
+            ("a\\", "a\\", true),
+            ("[abc", "b", true),
+            ("a**", "a", true),
+            ("?", "", false),
+        ] {
+            assert_eq!(matches(pattern.as_bytes(), text.as_bytes()), expected, "{pattern} {text}");
+        }
+    }
+
+    #[test]
+    fn a_hostile_pattern_takes_no_exponential_time() {
+        let pattern = b"*a".repeat(500);
+        assert!(!matches(&pattern, &[b'a'; 499]));
+        assert!(!matches(&[pattern, b"b".to_vec()].concat(), &b"a".repeat(4096)));
+        assert!(!matches(&b"*[^b-z]?".repeat(500), &[&[b'a'; 4096][..], b"zz"].concat()[1..999]));
+    }
+}
