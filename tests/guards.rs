@@ -298,3 +298,75 @@ fn the_lock_of_a_session_counts_until_it_is_released() {
     assert!(client.cmd(&["SET", "account:2", "y"]).error().starts_with("NOTHELD"));
     assert_eq!(client.cmd(&["SET", "account:1", "y"]), Reply::ok());
 }
+
+#[test]
+fn common_writes_go_the_short_way_and_reply_as_ever() {
+    let mut proxy = accounts();
+    let mut client = holder(&proxy, &["1"]);
+    let mut data = direct(&mut proxy);
+    let mut calls = |command: &str| {
+        let Reply::Bulk(info) = data.cmd(&["INFO", "commandstats"]) else { panic!("no INFO") };
+        let (info, field) =
+            (String::from_utf8_lossy(&info).into_owned(), format!("cmdstat_{command}:calls="));
+        let rest = info.split(&field).nth(1).unwrap_or("0,");
+        rest.split(',').next().and_then(|calls| calls.parse::<usize>().ok()).unwrap_or_default()
+    };
+    // The first one finds that the data node does not know the script.
+    assert_eq!(client.cmd(&["SET", "account:1", "9007199254740991"]), Reply::ok());
+    assert_eq!((calls("evalsha"), calls("multi")), (1, 1));
+    for (words, reply) in [
+        (&["INCR", "account:1"][..], Reply::Int(9_007_199_254_740_992)),
+        (&["incrby", "account:1", "1"], Reply::Int(9_007_199_254_740_993)),
+        (&["DECRBY", "account:1", "18014398509481986"], Reply::Int(-9_007_199_254_740_993)),
+        (&["SET", "account:1", "x", "NX"], Reply::NullBulk),
+        (&["SET", "account:1", "x", "GET"], Reply::bulk("-9007199254740993")),
+        (&["DEL", "account:1"], Reply::Int(1)),
+        (&["GETDEL", "account:1"], Reply::NullBulk),
+        (&["HSET", "account:1", "f", "9007199254740993"], Reply::Int(1)),
+        (&["HINCRBY", "account:1", "f", "2"], Reply::Int(9_007_199_254_740_995)),
+    ] {
+        assert_eq!(client.cmd(words), reply, "{words:?}");
+    }
+    assert_eq!((calls("evalsha"), calls("multi")), (10, 1));
+    // An error is found again on the long way, and worded there.
+    assert!(client.cmd(&["INCR", "account:1"]).error().starts_with("WRONGTYPE"));
+    assert_eq!(client.cmd(&["SET", "account:1", "x", "y"]).error(), "ERR syntax error");
+    assert_eq!((calls("evalsha"), calls("multi")), (12, 3));
+    data.cmd(&["SCRIPT", "FLUSH"]);
+    assert_eq!(client.cmd(&["SET", "account:1", "x"]), Reply::ok());
+    assert_eq!(client.cmd(&["SET", "account:1", "y"]), Reply::ok());
+    let queued = client.pipe(&[
+        &["HELLO", "3"],
+        &["SET", "account:1", "z", "XX", "GET"],
+        &["SET", "account:1", "z", "NX"],
+    ]);
+    assert_eq!(queued[1..], [Reply::bulk("y"), Reply::Null]);
+}
+
+#[test]
+fn a_client_that_may_not_call_scripts_writes_all_the_same() {
+    let mut proxy = accounts();
+    let mut data = direct(&mut proxy);
+    let user = ["ACL", "SETUSER", "app", "on", ">pw", "~*", "+@all", "-evalsha"];
+    assert_eq!(data.cmd(&user), Reply::ok());
+    let mut client = proxy.client();
+    assert_eq!(client.cmd(&["AUTH", "app", "pw"]), Reply::ok());
+    client.cmd(&["LOCK", "account:1", "PX", "30000"]).grant();
+    assert_eq!(client.cmd(&["SET", "account:1", "x"]), Reply::ok());
+    assert_eq!(client.cmd(&["SET", "account:1", "y"]), Reply::ok());
+    // Who may not do what a guard needs is refused, not let through.
+    assert_eq!(data.cmd(&["ACL", "SETUSER", "app", "-multi"]), Reply::ok());
+    assert_no_permission(&client.cmd(&["SET", "account:1", "z"]));
+    assert_eq!(data.cmd(&["ACL", "SETUSER", "app", "+multi", "-watch"]), Reply::ok());
+    assert_no_permission(&client.cmd(&["SET", "account:1", "z"]));
+    assert_eq!(data.cmd(&["ACL", "SETUSER", "app", "+watch", "-exec"]), Reply::ok());
+    assert!(client.cmd(&["SET", "account:1", "z"]).error().contains("NOPERM"));
+    assert_eq!(data.cmd(&["ACL", "SETUSER", "app", "+exec", "-eval"]), Reply::ok());
+    assert!(client.cmd(&["LOCK", "account:2", "PX", "30000"]).error().starts_with("NOPERM"));
+    assert_eq!(proxy.nodes_with("lock:account:2"), 0);
+    assert_eq!(data.cmd(&["GET", "account:1"]), Reply::bulk("y"));
+}
+
+fn assert_no_permission(reply: &Reply) {
+    assert!(reply.error_text().starts_with("NOPERM"), "{reply:?}");
+}

@@ -161,7 +161,7 @@ fn the_rule_that_is_wrong_is_named_with_its_line_in_either_form() {
         }
     }
     // What cannot be read is held against nothing else.
-    let errors = errors("{guards: [{keys: 'a*', lock: 'a{1}'}], locks: {prefix: 5}}");
+    let errors = errors("{guards: [{keys: 'lock:*', lock: '{1}'}], locks: {prefix: 5}}");
     assert_eq!(errors.len(), 1, "{errors:?}");
 }
 

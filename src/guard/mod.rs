@@ -5,10 +5,12 @@
 //! - [`catalog`]: which commands write, and where their keys are.
 //! - [`keys`]: Redis's key specifications.
 //! - [`learn`]: asks the data node for both.
+//! - [`write`]: the short way for most writes, in one script.
 
 pub mod catalog;
 pub mod keys;
 pub mod learn;
+pub mod write;
 
 use std::{
     borrow::Cow,

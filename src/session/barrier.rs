@@ -28,6 +28,7 @@ use super::{
     lock_command::{Granted, Running},
     owed::Entry,
     requests::{Pass, READ_AHEAD},
+    unwrap::Whose,
 };
 use crate::{
     command::{
@@ -172,6 +173,11 @@ impl Barrier {
     /// A write that guards are about, or MULTI.
     pub(super) fn of(guarded: Guarded) -> Box<Barrier> {
         Barrier::new(What::Guarded(guarded))
+    }
+
+    /// Whose reply comes next.
+    pub(super) fn whose(&mut self) -> Whose {
+        self.guarded().map_or(Whose::Exec, |guarded| guarded.whose())
     }
 
     /// What has been begun goes on as far as [`Guarded`] knows.

@@ -5,9 +5,13 @@
 //! before it is read, and the write runs in a transaction, which Redis drops if
 //! another fence was written in between. The write itself passes as it came, and its
 //! reply is the only element of EXEC's, so both are exact, whatever the command.
+//! Common commands are first tried by one script that does the same in one round trip
+//! ([`write`]); whatever error comes of it, the long way says what it is.
 //!
 //! ```text
 //! Start ─ which locks? ─┬─ not held: -NOTHELD
+//!                       ├─ Short: the script ─ its reply
+//!                       │    ↓ any error
 //!                       └─ Fences ─┬─ a larger one was seen: DISCARD, -FENCED
 //!                            ↑     └─ Commit: the write, EXEC ─ its reply
 //!                            └── dropped, as a fence was written ──┘
@@ -25,15 +29,18 @@ use std::{
     time::Instant,
 };
 
+use smallvec::SmallVec;
+
 use super::{
     Session,
     barrier::Barrier,
     fences::{Claim, Fences, Standing, With, read_error},
     owed::Entry,
     requests::Pass,
+    unwrap::Whose,
 };
 use crate::{
-    guard::{Look, MAX_LOCKS, Need, Needs, Room, Stop, learn::AskError, shown},
+    guard::{Look, MAX_LOCKS, Need, Needs, Room, Stop, learn::AskError, shown, write},
     key::Key,
     metrics::GuardedWrite,
     resp::{encode, request::ReplyMode},
@@ -65,6 +72,8 @@ enum Stage {
     Start,
     /// The data node is asked about the command, over a connection of the proxy's own.
     Asking(Pin<Box<dyn Future<Output = Told> + Send>>),
+    /// The script was sent that compares and writes.
+    Short,
     /// It is asked about the fences.
     Fences(Fences),
     /// The write and EXEC are sent; with the error to the write, if there was one.
@@ -129,6 +138,11 @@ impl Guarded {
     /// The client's MULTI.
     pub(super) fn multi() -> Guarded {
         Guarded::new(0, None, None)
+    }
+
+    /// Whose reply comes next.
+    pub(super) fn whose(&self) -> Whose {
+        if matches!(self.stage, Stage::Short) { Whose::Script } else { Whose::Exec }
     }
 
     /// Bytes of what is held that are its own.
@@ -294,6 +308,35 @@ impl Session {
         let Some(guarded) = barrier.guarded() else { return };
         guarded.claims = claims;
         self.turn_replies_on(&mut barrier);
+        self.write_by_script(barrier);
+    }
+
+    /// Goes the short way, if it is open to this write.
+    fn write_by_script(&mut self, mut barrier: Box<Barrier>) {
+        let Some(guarded) = barrier.guarded() else { return };
+        let open = guarded.claims.iter().all(|claim| claim.raised)
+            && !self.no_scripts
+            && !guarded.turned_on;
+        let fences = |claim: &'_ Claim| (claim.key.clone(), claim.fence);
+        let fences: SmallVec<[(Key, u64); 2]> = guarded.claims.iter().map(fences).collect();
+        let command = &self.held[..guarded.length.min(self.held.len())];
+        let call = if open { write::call(command, &fences) } else { None };
+        let Some(call) = call else { return self.ask_for_fences(barrier, false) };
+        self.to_upstream.push(&call);
+        // Nothing else is owed, so there is room.
+        let _ = self.owed.push(Entry::Guarded);
+        guarded.stage = Stage::Short;
+        self.barrier = Some(barrier.goes_on());
+    }
+
+    /// The script was refused, with this error, and nothing was written.
+    fn script_has_failed(&mut self, barrier: Box<Barrier>, error: &[u8]) {
+        if error.starts_with(b"-NOSCRIPT") {
+            self.ask(write::load);
+        } else if error.starts_with(b"-NOPERM") {
+            // The write may be allowed all the same.
+            self.no_scripts = true;
+        }
         self.ask_for_fences(barrier, false);
     }
 
@@ -321,17 +364,17 @@ impl Session {
         let ttl = self.shared.locks.fence_ttl;
         let Some(guarded) = barrier.guarded() else { return };
         let with = if guarded.is_multi { With::Nothing } else { With::Multi };
-        let mut before = usize::from(guarded.turned_on && guarded.tries == 0);
         let mut bytes = Vec::new();
+        // CLIENT REPLY ON, SCRIPT LOAD.
+        let owed_already = self.owed.len();
+        let mut before = owed_already;
         if again && !guarded.is_multi {
             encode::command(&mut bytes, &[b"DISCARD"]);
             before += 1;
         }
-        let owed = usize::from(again && !guarded.is_multi);
         let fences = Fences::ask(&mut bytes, &guarded.claims, before, with, ttl);
-        let owed = owed + fences.missing() - before;
         self.to_upstream.push(&bytes);
-        for _ in 0..owed {
+        for _ in owed_already..fences.missing() {
             // Nothing else is owed but these, so there is room.
             let _ = self.owed.push(Entry::Ours);
         }
@@ -359,7 +402,9 @@ impl Session {
                 let answer = std::mem::take(answer);
                 self.end_write(barrier, answer);
             }
-            Stage::Start | Stage::Asking(_) => self.barrier = Some(barrier),
+            Stage::Start | Stage::Asking(_) | Stage::Short => {
+                self.barrier = Some(barrier.goes_on());
+            }
         }
     }
 
@@ -412,18 +457,21 @@ impl Session {
         self.barrier = Some(barrier.goes_on());
     }
 
-    /// EXEC has carried the write out, and its reply was passed on.
+    /// The write was carried out, and its reply was passed on.
     pub(super) fn write_is_done(&mut self) {
         let Some(barrier) = self.barrier.take() else { return };
         self.shared.metrics.guarded(GuardedWrite::Passed);
         self.end_write(barrier, Vec::new());
     }
 
-    /// EXEC has not, and this is its reply.
+    /// It was not, and this is the reply to EXEC or to the script.
     pub(super) fn write_was_dropped(&mut self, reply: &[u8]) {
         let Some(mut barrier) = self.barrier.take() else { return };
         let Some(guarded) = barrier.guarded() else { return };
-        let Stage::Commit(error) = &mut guarded.stage else { return };
+        let error = match &mut guarded.stage {
+            Stage::Commit(error) => error,
+            _ => return self.script_has_failed(barrier, reply),
+        };
         match (error.take(), read_error(reply)) {
             // The write itself was refused, as for want of an argument.
             (Some(error), _) => {

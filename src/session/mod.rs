@@ -163,6 +163,8 @@ pub struct Session {
     unguarded: bool,
     /// A large command that must be whole before it is looked at.
     gather: Option<Box<Gather>>,
+    /// This client may not call scripts.
+    no_scripts: bool,
     /// The fences that are watched for the transaction under way.
     armed: Option<Box<Armed>>,
     /// In a box, as it is passed from hand to hand and most connections have none.
@@ -217,6 +219,7 @@ impl Session {
             relay: false,
             unguarded: false,
             gather: None,
+            no_scripts: false,
             armed: None,
             barrier: None,
             alarm: Alarm::default(),

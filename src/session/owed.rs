@@ -91,6 +91,11 @@ impl Owed {
         true
     }
 
+    /// How many entries there are.
+    pub fn len(&self) -> usize {
+        self.queue.len()
+    }
+
     /// Whether every reply has arrived.
     pub fn is_empty(&self) -> bool {
         self.queue.is_empty()

@@ -125,12 +125,13 @@ impl Session {
             }
             Entry::Ours if first != b'>' => self.own_reply = Some(Vec::new()),
             Entry::Guarded if first != b'>' => {
-                let silent = self.barrier.as_mut().is_some_and(|barrier| barrier.is_silent());
-                let whose = if silent { Whose::OursInSilence } else { Whose::Ours };
-                self.unwrap = Some(Box::new(Unwrap::new(whose)));
+                if let Some(barrier) = &mut self.barrier {
+                    let (whose, silent) = (barrier.whose(), barrier.is_silent());
+                    self.unwrap = Some(Box::new(Unwrap::new(whose, silent)));
+                }
             }
             Entry::ArmedExec if first != b'>' && !self.state.watching => {
-                self.unwrap = Some(Box::new(Unwrap::new(Whose::Clients)));
+                self.unwrap = Some(Box::new(Unwrap::new(Whose::Clients, false)));
             }
             // A RESP2 subscriber may not ask for it, so that is a message.
             Entry::Listing(listing) if !self.state.is_resp2_subscriber() => {

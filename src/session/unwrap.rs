@@ -1,24 +1,25 @@
-//! The reply to EXEC where the proxy has a part in the transaction: a guarded write's
-//! reply is taken out of it, and one that was dropped because of a fence is said to be.
+//! The replies in which a guarded write's own is: that of the script, and EXEC's, out of
+//! which it is taken. EXEC's to a client whose transaction was dropped because of a
+//! fence says so.
 
 use std::ops::Range;
 
 use super::Session;
-use crate::{metrics::GuardedWrite, resp::encode};
+use crate::{guard::write, metrics::GuardedWrite, resp::encode};
 
-/// Longest first line that is looked at: the head of an array, or a null.
-const LINE: usize = 16;
+/// Longest first line that is looked at: the head of an array, a null, or a large integer.
+const LINE: usize = 32;
 /// How much of a reply that is not passed on is kept: an error line.
 const KEEP: usize = 1024;
 
-/// Whose transaction it is.
+/// What was sent to get it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Whose {
-    /// The proxy's, around one write of the client's.
-    Ours,
-    /// The same, but the client gets no replies.
-    OursInSilence,
-    /// The client's, with fences watched for it.
+    /// The script's, which makes one write of the client's.
+    Script,
+    /// EXEC's, around one write of the client's.
+    Exec,
+    /// EXEC's, of the client, with fences watched for it.
     Clients,
 }
 
@@ -26,6 +27,8 @@ pub(super) enum Whose {
 #[derive(Debug)]
 pub(super) struct Unwrap {
     whose: Whose,
+    /// The client gets no replies.
+    silent: bool,
     stage: Stage,
 }
 
@@ -42,8 +45,8 @@ enum Stage {
 }
 
 impl Unwrap {
-    pub(super) fn new(whose: Whose) -> Unwrap {
-        Unwrap { whose, stage: Stage::Line(Vec::new()) }
+    pub(super) fn new(whose: Whose, silent: bool) -> Unwrap {
+        Unwrap { whose, silent, stage: Stage::Line(Vec::new()) }
     }
 
     /// Whether it is decided that the client gets it, and it is only a matter of
@@ -83,13 +86,21 @@ impl Session {
             if line.ends_with(b"\n") || line.len() >= LINE || ended {
                 let line = std::mem::take(line);
                 unwrap.stage = match unwrap.whose {
-                    Whose::Ours if line == b"*1\r\n" => Stage::Passing,
-                    Whose::OursInSilence if line == b"*1\r\n" => Stage::Dropping,
-                    Whose::Clients if !is_null(&line) => {
-                        self.to_client.push(&line);
+                    Whose::Exec if line != b"*1\r\n" => Stage::Keeping(line),
+                    Whose::Script if line.starts_with(b"-") => Stage::Keeping(line),
+                    Whose::Clients if is_null(&line) => Stage::Keeping(line),
+                    _ if unwrap.silent => Stage::Dropping,
+                    whose => {
+                        match line.strip_prefix(write::INTEGER) {
+                            _ if whose == Whose::Exec => {}
+                            Some(digits) if whose == Whose::Script => {
+                                self.to_client.push(b":");
+                                self.to_client.push(digits);
+                            }
+                            _ => self.to_client.push(&line),
+                        }
                         Stage::Passing
                     }
-                    _ => Stage::Keeping(line),
                 };
             }
         }
