@@ -9,9 +9,6 @@ use bb8_redis::redis::Value;
 
 use super::keys::{Begin, Find, KeySpec};
 
-/// Names up to so many bytes are looked up as one number.
-const SHORT: usize = 16;
-
 /// Which keys a command writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Writes {
@@ -32,76 +29,102 @@ pub enum Writes {
 /// All commands, by name.
 #[derive(Debug, Default)]
 pub struct Table {
-    /// Open addressing over a power of two, at most half full. 0: free.
-    slots: Vec<(u128, Writes)>,
-    /// By name in capitals.
-    long: HashMap<Vec<u8>, Writes>,
-    commands: usize,
+    /// In capitals.
+    names: HashMap<Vec<u8>, Writes>,
+    /// Names of up to eight bytes, as numbers, in open addressing over a power of two
+    /// that is at most a quarter full. 0: free.
+    numbers: Vec<u64>,
+    /// Of the same places.
+    glances: Vec<Glance>,
 }
 
-/// A name of at most [`SHORT`] bytes in capitals, as one number.
-#[inline]
-fn number_of(name: &[u8]) -> u128 {
-    let mut bytes = [0; SHORT];
-    for (to, from) in bytes.iter_mut().zip(name) {
-        *to = from.to_ascii_uppercase();
-    }
-    u128::from_le_bytes(bytes)
+/// What one look at the beginning of a command tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Glance {
+    /// It writes nothing.
+    Nothing,
+    /// It writes the word behind its name.
+    First,
+    /// More has to be looked at.
+    More,
 }
+
+/// Takes the case out of letters. What else it takes away makes no name that Redis has
+/// into another.
+const FOLD: u64 = u64::from_le_bytes([!0x20; 8]);
 
 /// Multiplication by the golden ratio spreads what differs over the high bits.
 #[inline]
-fn spread(number: u128) -> usize {
-    let folded = (number as u64) ^ ((number >> 64) as u64).rotate_left(32);
-    (folded.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32) as usize
+fn spread(number: u64) -> usize {
+    (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize
 }
 
 impl Table {
     fn new(commands: Vec<(Vec<u8>, Writes)>) -> Table {
-        let size = (2 * commands.len()).next_power_of_two().max(2);
-        let mut table = Table { commands: commands.len(), ..Table::default() };
-        table.slots.resize(size, (0, Writes::Nothing));
+        let size = (4 * commands.len()).next_power_of_two();
+        let mut table =
+            Table { numbers: vec![0; size], glances: vec![Glance::More; size], ..Table::default() };
         for (name, writes) in commands {
-            if name.len() > SHORT {
-                table.long.insert(name.to_ascii_uppercase(), writes);
-                continue;
+            if (1..=8).contains(&name.len()) {
+                let mut bytes = [0; 8];
+                bytes[..name.len()].copy_from_slice(&name);
+                let number = u64::from_le_bytes(bytes) & FOLD;
+                let mut at = spread(number) & (size - 1);
+                while table.numbers[at] != 0 && table.numbers[at] != number {
+                    at = (at + 1) & (size - 1);
+                }
+                // Two names that are one when folded are told apart by a second look.
+                let glance = match &writes {
+                    _ if table.numbers[at] == number => Glance::More,
+                    Writes::Nothing => Glance::Nothing,
+                    Writes::First => Glance::First,
+                    _ => Glance::More,
+                };
+                (table.numbers[at], table.glances[at]) = (number, glance);
             }
-            let number = number_of(&name);
-            let mut at = spread(number) & (size - 1);
-            while table.slots[at].0 != 0 && table.slots[at].0 != number {
-                at = (at + 1) & (size - 1);
-            }
-            table.slots[at] = (number, writes);
+            table.names.insert(name.to_ascii_uppercase(), writes);
         }
         table
     }
 
     /// What the command of this name writes, in any case; none: there is no such command.
-    #[inline]
     pub fn get(&self, name: &[u8]) -> Option<&Writes> {
-        if name.is_empty() || name.len() > SHORT {
-            return self.long.get(&name.to_ascii_uppercase());
-        }
-        let number = number_of(name);
-        let mask = self.slots.len().checked_sub(1)?;
+        self.names.get(&name.to_ascii_uppercase())
+    }
+
+    /// The same at one glance at a command that is an array of less than ten words, with
+    /// a name of up to eight bytes: what nearly all of them are. With it comes what is
+    /// behind the name.
+    #[inline]
+    pub fn glance<'b>(&self, bytes: &'b [u8]) -> (Glance, &'b [u8]) {
+        let [b'*', _, b'\r', _, b'$', digit @ b'1'..=b'8', b'\r', _, rest @ ..] = bytes else {
+            return (Glance::More, &[]);
+        };
+        let (length, Some(eight)) = (usize::from(digit - b'0'), rest.first_chunk::<8>()) else {
+            return (Glance::More, &[]);
+        };
+        let number = u64::from_le_bytes(*eight) & FOLD & (u64::MAX >> (64 - 8 * length));
+        let mask = self.numbers.len().wrapping_sub(1);
         let mut at = spread(number) & mask;
         loop {
-            match &self.slots[at] {
-                (0, _) => return None,
-                (found, writes) if *found == number => return Some(writes),
-                _ => at = (at + 1) & mask,
+            match self.numbers.get(at) {
+                Some(found) if *found == number => {
+                    return (self.glances[at], rest.get(length + 2..).unwrap_or_default());
+                }
+                Some(found) if *found != 0 => at = (at + 1) & mask,
+                _ => return (Glance::More, &[]),
             }
         }
     }
 
     /// How many there are, subcommands not counted.
     pub fn len(&self) -> usize {
-        self.commands
+        self.names.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.commands == 0
+        self.names.is_empty()
     }
 
     /// Reads COMMAND's reply. Entries that make no sense are left out.

@@ -26,7 +26,7 @@ use tokio::runtime::Handle;
 use tracing::warn;
 
 use self::{
-    catalog::{Table, Writes},
+    catalog::{Glance, Table, Writes},
     keys::Positions,
     learn::Catalog,
 };
@@ -52,6 +52,8 @@ const UNCOUNTED: usize = 64 * 1024;
 /// The rules, and what must be known to apply them.
 pub struct Guards {
     rules: Vec<GuardRule>,
+    /// With which bytes keys can begin that rules are about.
+    first_bytes: [bool; 256],
     /// Which locks enforced rules ask for.
     locks: Vec<Pattern>,
     flush: Flush,
@@ -122,6 +124,7 @@ impl Guards {
         }
         Some(Arc::new(Guards {
             rules: rules.clone(),
+            first_bytes: first_bytes(rules),
             locks: rules
                 .iter()
                 .filter(|rule| rule.policy == Policy::Enforce)
@@ -156,8 +159,29 @@ impl Guards {
         self.locks.iter().any(|pattern| pattern.matches(lock))
     }
 
-    /// Looks at the command at the beginning of `bytes`, of which more may come.
+    /// Whether one glance tells that no guard is about the command at the beginning of
+    /// `bytes`, as of nearly all of them.
     #[inline]
+    pub fn is_free(&self, table: &Table, bytes: &[u8]) -> bool {
+        match table.glance(bytes) {
+            (Glance::Nothing, _) => true,
+            (Glance::First, key) => {
+                let key = match *key {
+                    [b'$', length @ b'1'..=b'9', b'\r', _, ref key @ ..] => {
+                        key.get(..usize::from(length - b'0'))
+                    }
+                    [b'$', ten @ b'1'..=b'9', one @ b'0'..=b'9', b'\r', _, ref key @ ..] => {
+                        key.get(..usize::from(ten - b'0') * 10 + usize::from(one - b'0'))
+                    }
+                    _ => None,
+                };
+                key.is_some_and(|key| !self.concerns(key))
+            }
+            (Glance::More, _) => false,
+        }
+    }
+
+    /// Looks at the command at the beginning of `bytes`, of which more may come.
     pub fn look(&self, table: Option<&Table>, bytes: &[u8]) -> Look {
         if bytes.first() != Some(&b'*') {
             return self.look_at_line(table, bytes);
@@ -169,16 +193,15 @@ impl Guards {
             // Nothing that Redis would carry out.
             Step::End(_) | Step::Bad => return Look::Free,
         };
-        match table.map(|table| table.get(name)) {
-            Some(Some(Writes::Nothing)) => Look::Free,
-            Some(Some(Writes::First)) => self.look_at_first(walk, bytes),
-            known => self.look_at_all(known.flatten(), walk, bytes),
+        match table.and_then(|table| table.get(name)) {
+            Some(Writes::Nothing) => Look::Free,
+            Some(Writes::First) => self.look_at_first(walk, bytes),
+            known => self.look_at_all(known, walk, bytes),
         }
     }
 
     /// The commonest writes: one key, behind the name. Their values need not be here
     /// unless the key is guarded.
-    #[inline]
     fn look_at_first(&self, mut walk: Walk, bytes: &[u8]) -> Look {
         let here = walk.clone();
         let key = match walk.step(bytes) {
@@ -195,7 +218,9 @@ impl Guards {
     /// Whether any rule is about this key.
     #[inline]
     fn concerns(&self, key: &[u8]) -> bool {
-        self.rules.iter().any(|rule| rule.keys.matches(key)) || key.starts_with(FENCE_PREFIX)
+        key.first().is_none_or(|first| self.first_bytes[usize::from(*first)])
+            && (self.rules.iter().any(|rule| rule.keys.matches(key))
+                || key.starts_with(FENCE_PREFIX))
     }
 
     #[cold]
@@ -305,6 +330,18 @@ impl Guards {
         let room = Room { guards: self.clone(), bytes };
         (before.saturating_add(bytes) <= MAX_HELD.saturating_mul(self.max_command)).then_some(room)
     }
+}
+
+/// With which bytes keys can begin that rules, or Lockgate itself, are about.
+fn first_bytes(rules: &[GuardRule]) -> [bool; 256] {
+    let mut first = [false; 256];
+    for text in rules.iter().map(|rule| rule.keys.as_str().as_bytes()).chain([FENCE_PREFIX]) {
+        match text.first() {
+            Some(literal) if !b"*?[\\".contains(literal) => first[usize::from(*literal)] = true,
+            _ => first = [true; 256],
+        }
+    }
+    first
 }
 
 /// See [`Guards::needs`].

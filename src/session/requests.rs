@@ -313,15 +313,18 @@ impl Session {
     /// Looks at a command whether guards are about it.
     #[inline]
     fn guard(&mut self, commands: Option<&Table>, bytes: &[u8]) -> Guarding {
-        let look = self.shared.guards.as_ref().map(|guards| guards.look(commands, bytes));
-        match look {
-            None | Some(Look::Free) => Guarding::Pass,
-            Some(look) => self.guard_found(look, bytes),
+        if let (Some(guards), Some(commands)) = (&self.shared.guards, commands)
+            && guards.is_free(commands, bytes)
+        {
+            return Guarding::Pass;
         }
+        self.look_closely(commands, bytes)
     }
 
     #[cold]
-    fn guard_found(&mut self, look: Look, bytes: &[u8]) -> Guarding {
+    fn look_closely(&mut self, commands: Option<&Table>, bytes: &[u8]) -> Guarding {
+        let Some(guards) = &self.shared.guards else { return Guarding::Pass };
+        let look = guards.look(commands, bytes);
         let room = |bytes| self.shared.guards.as_ref().and_then(|guards| guards.room(bytes));
         match look {
             Look::Free => Guarding::Pass,

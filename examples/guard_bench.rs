@@ -1,0 +1,91 @@
+//! Load for `bench/guards`: clients that write an account of their own, one after the other.
+//!
+//!     guard_bench plain   CLIENTS SECONDS PORT    SET on keys that no guard is about
+//!     guard_bench guarded CLIENTS SECONDS PORT    SET on a guarded key, under its lock
+//!     guard_bench careful CLIENTS SECONDS PORT    what an application does without guards:
+//!                                                 a script that compares its fence and writes
+//!
+//! The careful application keeps the fence beside the account, as Lockgate does, and
+//! calls its script by digest. Prints how many writes were made.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a benchmark that fails must not go on")]
+
+use std::time::{Duration, Instant};
+
+use lockgate::resp::encode;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    task::JoinSet,
+};
+
+/// The least that a careful application can do.
+const CAREFUL: &str = "if tonumber(redis.call('GET', KEYS[1]) or 0) > tonumber(ARGV[1]) then \
+                       return redis.error_reply('FENCED') end \
+                       redis.call('SET', KEYS[1], ARGV[1]) \
+                       return redis.call('SET', KEYS[2], ARGV[2])";
+const VALUE: &[u8] = b"100";
+
+fn main() {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [mode, clients, seconds, port] = arguments.as_slice() else {
+        panic!("guard_bench plain|guarded|careful CLIENTS SECONDS PORT")
+    };
+    let (clients, port): (usize, u16) = (clients.parse().unwrap(), port.parse().unwrap());
+    let seconds = Duration::from_secs_f64(seconds.parse().unwrap());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let writes = runtime.block_on(async {
+        let mut all = JoinSet::new();
+        for client in 0..clients {
+            all.spawn(write(mode.clone(), client, seconds, port));
+        }
+        all.join_all().await.into_iter().sum::<u64>()
+    });
+    println!("{writes}");
+}
+
+/// How many writes one client makes.
+async fn write(mode: String, client: usize, seconds: Duration, port: u16) -> u64 {
+    let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    stream.set_nodelay(true).unwrap();
+    let (account, free) = (format!("account:{client}"), format!("free:{client}"));
+    let mut command = Vec::new();
+    match mode.as_str() {
+        "plain" => encode::command(&mut command, &[b"SET", free.as_bytes(), VALUE]),
+        "guarded" => {
+            let mut take = Vec::new();
+            encode::command(&mut take, &[b"LOCK", account.as_bytes(), b"WAIT", b"5000"]);
+            assert!(ask(&mut stream, &take).await.starts_with(b"*3"));
+            encode::command(&mut command, &[b"SET", account.as_bytes(), VALUE]);
+        }
+        "careful" => {
+            let mut load = Vec::new();
+            encode::command(&mut load, &[b"SCRIPT", b"LOAD", CAREFUL.as_bytes()]);
+            assert_eq!(ask(&mut stream, &load).await[0], b'$');
+            let digest = sha1_smol::Sha1::from(CAREFUL).digest().to_string();
+            let fence = format!("fence:{client}");
+            let keys = [b"2".as_slice(), fence.as_bytes(), free.as_bytes()];
+            let mut words = vec![b"EVALSHA".as_slice(), digest.as_bytes()];
+            words.extend(keys);
+            words.extend([b"1763712000000000".as_slice(), VALUE]);
+            encode::command(&mut command, &words);
+        }
+        other => panic!("no such mode: {other}"),
+    }
+    let (until, mut writes) = (Instant::now() + seconds, 0);
+    while Instant::now() < until {
+        let reply = ask(&mut stream, &command).await;
+        assert_eq!(reply, b"+OK\r\n", "{}", String::from_utf8_lossy(&reply));
+        writes += 1;
+    }
+    writes
+}
+
+/// One short reply.
+async fn ask(stream: &mut TcpStream, command: &[u8]) -> Vec<u8> {
+    stream.write_all(command).await.unwrap();
+    let mut reply = vec![0; 512];
+    let length = stream.read(&mut reply).await.unwrap();
+    reply.truncate(length);
+    reply
+}
