@@ -167,10 +167,10 @@ impl Guards {
             (Glance::Nothing, _) => true,
             (Glance::First, key) => {
                 let key = match *key {
-                    [b'$', length @ b'1'..=b'9', b'\r', _, ref key @ ..] => {
+                    [_, _, b'$', length @ b'1'..=b'9', b'\r', _, ref key @ ..] => {
                         key.get(..usize::from(length - b'0'))
                     }
-                    [b'$', ten @ b'1'..=b'9', one @ b'0'..=b'9', b'\r', _, ref key @ ..] => {
+                    [_, _, b'$', ten @ b'1'..=b'9', one @ b'0'..=b'9', b'\r', _, ref key @ ..] => {
                         key.get(..usize::from(ten - b'0') * 10 + usize::from(one - b'0'))
                     }
                     _ => None,
