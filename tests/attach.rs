@@ -93,17 +93,17 @@ fn whose_token_does_not_hold_the_lock_is_refused() {
 fn a_claim_lasts_no_longer_than_the_lock() {
     let proxy = accounts().start();
     let mut owner = proxy.client();
-    let grant = owner.cmd(&["LOCK", LOCK, "PX", "1000"]).grant();
+    let grant = owner.cmd(&["LOCK", LOCK, "PX", "3000"]).grant();
     let mut other = attached(&proxy, &grant.token);
     assert_eq!(write(&mut other), Reply::Int(1));
-    thread::sleep(ms(1050));
+    thread::sleep(ms(3100));
     assert!(write(&mut other).error().starts_with("NOTHELD"));
     assert_eq!(other.cmd(&["LOCK.ATTACH", LOCK, &grant.token]), Reply::NullArray);
 }
 
 #[test]
 fn a_pool_writes_under_the_lock_of_one_of_its_connections() {
-    let proxy = accounts().locks("default_ttl: 1s").start();
+    let proxy = accounts().locks("default_ttl: 2s").start();
     let mut owner = proxy.client();
     let grant = owner.cmd(&["LOCK", LOCK]).grant();
     let mut pool = [attached(&proxy, &grant.token), attached(&proxy, &grant.token)];
@@ -114,7 +114,7 @@ fn a_pool_writes_under_the_lock_of_one_of_its_connections() {
             assert!(matches!(write(client), Reply::Int(_)), "round {round}");
             assert!(matches!(write(client), Reply::Int(_)), "round {round}");
         }
-        thread::sleep(ms(1100));
+        thread::sleep(ms(2100));
     }
     assert_eq!(asked(), 24.0);
     let [first, second] = &mut pool;
@@ -126,7 +126,7 @@ fn a_pool_writes_under_the_lock_of_one_of_its_connections() {
     // The lock ends with its owner, whatever the pool does.
     owner.hang_up();
     eventually("it is free", || proxy.nodes_with(&format!("lock:{LOCK}")) == 0);
-    thread::sleep(ms(1100));
+    thread::sleep(ms(2100));
     assert!(write(first).error().starts_with("NOTHELD"));
 }
 
@@ -260,11 +260,11 @@ fn the_fence_is_that_of_the_grant_whatever_a_minority_stores() {
 fn an_attached_connection_may_renew_and_release_without_the_token() {
     let proxy = accounts().start();
     let mut owner = proxy.client();
-    let grant = owner.cmd(&["LOCK", LOCK, "PX", "1500"]).grant();
+    let grant = owner.cmd(&["LOCK", LOCK, "PX", "3000"]).grant();
     let mut other = attached(&proxy, &grant.token);
     let Reply::Int(validity) = other.cmd(&["RENEW", LOCK, "PX", "30000"]) else { panic!() };
     assert!(validity > 20_000);
-    thread::sleep(ms(1600));
+    thread::sleep(ms(3100));
     assert_eq!(write(&mut other), Reply::Int(1));
     assert!(write(&mut owner).error().starts_with("NOTHELD"), "it has not heard of it");
     owner.cmd(&["LOCK.ATTACH", LOCK, &grant.token]).grant();
@@ -310,14 +310,14 @@ fn a_connection_that_ends_leaves_the_lock_it_is_attached_to() {
 
 #[test]
 fn a_transaction_writes_under_a_lock_that_the_connection_is_attached_to() {
-    let proxy = accounts().locks("default_ttl: 1s").start();
+    let proxy = accounts().locks("default_ttl: 2s").start();
     let mut owner = proxy.client();
     let grant = owner.cmd(&["LOCK", LOCK]).grant();
     let mut other = attached(&proxy, &grant.token);
     for round in 1..3 {
         let replies = other.pipe(&[&["MULTI"], &["INCR", LOCK], &["EXEC"]]);
         assert_eq!(replies[1..], [Reply::simple("QUEUED"), Reply::Array(vec![Reply::Int(round)])]);
-        thread::sleep(ms(1100));
+        thread::sleep(ms(2100));
     }
     // Our commands are refused in it, by Redis itself.
     for words in [&["LOCK.ATTACH", LOCK, &grant.token][..], &["LOCK.DETACH", LOCK]] {
@@ -332,6 +332,38 @@ fn a_transaction_writes_under_a_lock_that_the_connection_is_attached_to() {
     assert_eq!(owner.cmd(&["UNLOCK", LOCK]), Reply::Int(1));
     holder(&proxy);
     assert!(other.cmd(&["EXEC"]).error().starts_with("FENCED"));
+}
+
+#[test]
+fn a_claim_that_runs_out_within_a_transaction_is_not_asked_about_again() {
+    let mut proxy = accounts().start();
+    let grant = proxy.client().cmd(&["LOCK", LOCK, "PX", "3000"]).grant();
+    let mut other = attached(&proxy, &grant.token);
+    assert_eq!(other.cmd(&["MULTI"]), Reply::ok());
+    assert_eq!(other.cmd(&["SET", LOCK, "x"]), Reply::simple("QUEUED"));
+    thread::sleep(ms(3100));
+    assert!(other.cmd(&["SET", LOCK, "y"]).error().starts_with("NOTHELD"));
+    assert!(other.cmd(&["EXEC"]).error().starts_with("EXECABORT"));
+    let mut data = Client::connect(proxy.data().port());
+    assert_eq!(data.cmd(&["EXISTS", LOCK]), Reply::Int(0));
+}
+
+#[test]
+fn who_asks_about_its_own_session_lock_is_still_told_that_it_is_lost() {
+    let proxy = accounts().locks("default_ttl: 3s").start();
+    let mut owner = proxy.client();
+    let grant = owner.cmd(&["LOCK", LOCK]).grant();
+    settled(&proxy, 5);
+    for node in 0..5 {
+        proxy.node_client(node).cmd(&["DEL", &format!("lock:{LOCK}")]);
+    }
+    let is_lost = |reply: &Reply| reply.error_text().starts_with("LOCKLOST");
+    // Unless it was told before.
+    let told = owner.cmd(&["LOCK.ATTACH", LOCK, &grant.token]);
+    if !is_lost(&told) {
+        assert_eq!(told, Reply::NullArray);
+        eventually("it is told", || is_lost(&owner.cmd(&["PING"])));
+    }
 }
 
 #[test]
@@ -390,9 +422,9 @@ fn it_answers_without_guards_and_where_replies_are_off() {
 fn audit_does_not_count_who_is_attached() {
     let proxy = Proxy::with().top(&format!("{ACCOUNTS}\n    policy: audit")).start();
     let mut owner = proxy.client();
-    let grant = owner.cmd(&["LOCK", LOCK, "PX", "1000"]).grant();
+    let grant = owner.cmd(&["LOCK", LOCK, "PX", "3000"]).grant();
     let mut other = attached(&proxy, &grant.token);
-    thread::sleep(ms(1050));
+    thread::sleep(ms(3100));
     assert_eq!(write(&mut other), Reply::Int(1));
     assert_eq!(write(&mut proxy.client()), Reply::Int(2));
     assert_eq!(proxy.metric("lockgate_guarded_writes_total", "\"audited\""), 1.0);
