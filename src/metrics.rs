@@ -149,16 +149,28 @@ pub enum Operation {
     Unlock,
     /// RENEW.
     Renew,
+    /// LOCK.ATTACH.
+    Attach,
+    /// LOCK.DETACH, which asks nothing.
+    Detach,
 }
 
 impl Operation {
-    const ALL: [Operation; 3] = [Operation::Lock, Operation::Unlock, Operation::Renew];
+    const ALL: [Operation; 5] = [
+        Operation::Lock,
+        Operation::Unlock,
+        Operation::Renew,
+        Operation::Attach,
+        Operation::Detach,
+    ];
 
     fn as_str(self) -> &'static str {
         match self {
             Operation::Lock => "lock",
             Operation::Unlock => "unlock",
             Operation::Renew => "renew",
+            Operation::Attach => "lock.attach",
+            Operation::Detach => "lock.detach",
         }
     }
 }
@@ -166,9 +178,10 @@ impl Operation {
 /// How one of our commands ended; the label `result`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// Granted, released or renewed.
+    /// Granted, released, renewed, attached or detached.
     Ok,
-    /// Held by another (LOCK), or not held by that token (UNLOCK, RENEW).
+    /// Held by another (LOCK), or not held by that token (UNLOCK, RENEW, LOCK.ATTACH), or
+    /// not attached (LOCK.DETACH).
     NotHeld,
     /// Too few nodes answered.
     NoQuorum,
@@ -425,6 +438,10 @@ pub struct Metrics {
     pub commands_unlock: Counter,
     /// RENEWs.
     pub commands_renew: Counter,
+    /// LOCK.ATTACHes.
+    pub commands_attach: Counter,
+    /// LOCK.DETACHes.
+    pub commands_detach: Counter,
     /// LOCKGATE, and COMMAND about commands of ours.
     pub commands_lockgate: Counter,
     /// Commands forwarded.
@@ -467,6 +484,8 @@ impl Metrics {
             commands_lock: commands("lock"),
             commands_unlock: commands("unlock"),
             commands_renew: commands("renew"),
+            commands_attach: commands("lock.attach"),
+            commands_detach: commands("lock.detach"),
             commands_lockgate: commands("lockgate"),
             commands_other: commands("other"),
             protocol_errors: counter!("lockgate_protocol_errors_total"),

@@ -151,7 +151,8 @@ fn eight_digits(text: [u8; 8]) -> Option<i64> {
 }
 
 /// What a script answers: `{1, n}` or `{0, n}`, a hand-over also `{2, n}`, and
-/// behind that how many subscribers of the lock's channel it tells of.
+/// behind that how many subscribers of the lock's channel it tells of; attach.lua
+/// there tells the remaining TTL.
 pub(super) type Numbers = [i64; 3];
 
 /// What these numbers say.
@@ -161,6 +162,11 @@ pub(super) fn vote_of_numbers(
 ) -> Result<(Vote, i64), Garbage> {
     let vote = match (said, kind) {
         (_, Kind::Flush) => return Err(Garbage),
+        (1, Kind::Attach) => {
+            // Below 0: without a TTL.
+            let left = u32::try_from(listeners).unwrap_or(u32::MAX);
+            return Ok((Vote::Held { fence: value, left }, 0));
+        }
         (1, _) => Vote::Yes(value),
         (0, _) => Vote::No(value),
         (2, Kind::HandOver { .. }) => Vote::Taken(value),
@@ -288,6 +294,10 @@ mod tests {
         let passed_on = read(b"*3\r\n:2\r\n:7\r\n:-1\r\n").unwrap();
         assert_eq!(vote(Kind::HandOver { attempt: 1 }, &passed_on), Ok((Vote::Taken(7), -1)));
         assert_eq!(vote(Kind::Acquire { attempt: 1 }, &passed_on), Err(Garbage));
+        for (text, left) in [(":300", 300), (":-1", u32::MAX), (":5000000000", u32::MAX)] {
+            let held = read(format!("*3\r\n:1\r\n:7\r\n{text}\r\n").as_bytes()).unwrap();
+            assert_eq!(vote(Kind::Attach, &held), Ok((Vote::Held { fence: 7, left }, 0)));
+        }
         for bad in ["*2\r\n:2\r\n:7\r\n", "*1\r\n:1\r\n", ":1\r\n", "$-1\r\n", "+OK\r\n"] {
             assert_eq!(vote_of(bad), Err(Garbage), "{bad:?}");
         }

@@ -59,13 +59,15 @@ static HAND_OVER: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/hand_over.lua"), 2, 6));
 static RAISE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/raise.lua"), 2, 3));
+static ATTACH: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/attach.lua"), 2, 1));
 
 /// How many commands [`load`] appends.
-pub(super) const LOADS: usize = 7;
+pub(super) const LOADS: usize = 8;
 
 /// Appends a SCRIPT LOAD for every script.
 pub(super) fn load(out: &mut Vec<u8>) {
-    for script in [&ACQUIRE, &RELEASE, &UNDO, &RENEW, &PROLONG, &RAISE, &HAND_OVER] {
+    for script in [&ACQUIRE, &RELEASE, &UNDO, &RENEW, &PROLONG, &RAISE, &HAND_OVER, &ATTACH] {
         encode::command(out, &[b"SCRIPT", b"LOAD", script.body.as_bytes()]);
     }
 }
@@ -171,6 +173,14 @@ pub(super) fn raise(key: &[u8], token: &[u8], fence: u64, fence_ttl: Duration) -
     encode::bulk(&mut out, token);
     encode::bulk_number(&mut out, fence);
     encode::bulk_number(&mut out, millis(fence_ttl));
+    out
+}
+
+pub(super) fn attach(key: &[u8], token: &[u8]) -> Vec<u8> {
+    let mut out = ATTACH.call(FENCE_PREFIX.len() + 2 * key.len() + token.len() + 30);
+    encode::bulk(&mut out, key);
+    encode::bulk_of_two(&mut out, FENCE_PREFIX, key);
+    encode::bulk(&mut out, token);
     out
 }
 

@@ -109,6 +109,10 @@ pub enum Own {
     Unlock,
     /// RENEW.
     Renew,
+    /// LOCK.ATTACH.
+    Attach,
+    /// LOCK.DETACH.
+    Detach,
     /// LOCKGATE.
     Lockgate,
     /// COMMAND INFO or DOCS about one of these.
@@ -417,6 +421,8 @@ fn name_of(text: &[u8]) -> Known {
         (4, Some(b'L')) if is("LOCK") => Name::Own(Own::Lock),
         (6, Some(b'U')) if is("UNLOCK") => Name::Own(Own::Unlock),
         (5, Some(b'R')) if is("RENEW") => Name::Own(Own::Renew),
+        (11, Some(b'L')) if is("LOCK.ATTACH") => Name::Own(Own::Attach),
+        (11, Some(b'L')) if is("LOCK.DETACH") => Name::Own(Own::Detach),
         (5, Some(b'M')) if is("MULTI") => Name::Multi,
         (4, Some(b'E')) if is("EXEC") => Name::Exec,
         (5, Some(b'W')) if is("WATCH") => Name::Watch,
@@ -491,7 +497,7 @@ fn client_name(sub: &[u8], argument: &[u8]) -> Name {
 
 /// The same, of a command whose second word begins at `at`; none while undecided.
 fn container_rule(container: Container, here: &[u8], at: usize, arguments: usize) -> Option<Name> {
-    const LONGEST: usize = 8; // LOCKGATE
+    const LONGEST: usize = 11; // LOCK.ATTACH
     if container == Container::Client && arguments != 3 {
         return Some(Name::Other);
     }

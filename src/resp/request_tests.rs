@@ -50,11 +50,14 @@ fn names(input: &[u8]) -> Vec<(Name, usize)> {
 
 #[test]
 fn names_are_known_in_any_case_at_every_split() {
-    let cases: [(&str, Name); 30] = [
+    let cases: [(&str, Name); 33] = [
         ("LOCK", Name::Own(Own::Lock)),
         ("lock", Name::Own(Own::Lock)),
         ("uNlOcK", Name::Own(Own::Unlock)),
         ("RENEW", Name::Own(Own::Renew)),
+        ("LOCK.ATTACH", Name::Own(Own::Attach)),
+        ("lock.Detach", Name::Own(Own::Detach)),
+        ("LOCK.ATTACK", Name::Other),
         ("LOCKX", Name::Other),
         ("LOC", Name::Other),
         ("GET", Name::Other),
@@ -117,11 +120,12 @@ fn client_is_told_apart_by_its_next_words() {
 
 #[test]
 fn command_is_told_apart_by_its_next_words() {
-    let cases: [(&[&str], Name); 13] = [
+    let cases: [(&[&str], Name); 14] = [
         (&["COMMAND"], Name::Listing(Listing::Info)),
         (&["command", "info"], Name::Listing(Listing::Info)),
         (&["COMMAND", "Docs"], Name::Listing(Listing::Docs)),
         (&["COMMAND", "INFO", "lock"], Name::Own(Own::Command)),
+        (&["COMMAND", "INFO", "lock.attach"], Name::Own(Own::Command)),
         (&["COMMAND", "DOCS", "LOCKGATE", "get"], Name::Own(Own::Command)),
         (&["COMMAND", "DOCS", "get"], Name::Other),
         (&["COMMAND", "DOCS", "get", "lock"], Name::Other),

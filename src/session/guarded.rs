@@ -33,6 +33,7 @@ use smallvec::SmallVec;
 
 use super::{
     Session,
+    attached::Verified,
     barrier::Barrier,
     fences::{Claim, Fences, Standing, With, read_error},
     owed::Entry,
@@ -65,6 +66,8 @@ pub struct Guarded {
     silent: bool,
     /// They are off, and were turned on for what is asked.
     turned_on: bool,
+    /// The lock nodes were asked about locks that the connection is attached to.
+    verified: bool,
 }
 
 enum Stage {
@@ -88,6 +91,8 @@ pub(super) enum Told {
     Commands,
     /// The keys that it writes.
     Keys(Result<Vec<Vec<u8>>, AskError>),
+    /// Not the data node but the lock nodes, about locks the connection is attached to.
+    Verified(Verified),
 }
 
 /// The fences that Redis watches for the client's transaction.
@@ -127,6 +132,7 @@ impl Guarded {
             tries: 0,
             silent: false,
             turned_on: false,
+            verified: false,
         }
     }
 
@@ -153,6 +159,16 @@ impl Guarded {
     /// Whether the client is told nothing.
     pub(super) fn is_silent(&self) -> bool {
         self.silent
+    }
+
+    /// Whether the lock nodes were asked already.
+    pub(super) fn is_verified(&self) -> bool {
+        self.verified
+    }
+
+    /// Waits for what is being asked.
+    pub(super) fn wait_for(&mut self, asking: impl Future<Output = Told> + Send + 'static) {
+        self.stage = Stage::Asking(Box::pin(asking));
     }
 
     /// Ready once it has answered.
@@ -231,6 +247,10 @@ impl Session {
         let unknown =
             |why: &str| format!("ERR the command could not be checked against the guards: {why}");
         match told {
+            Told::Verified(verified) => {
+                guarded.verified = true;
+                self.goes_on_verified(barrier, verified);
+            }
             Told::Keys(Err(error)) => {
                 let error = unknown(&error.to_string());
                 self.refuse_write(barrier, error.into_bytes(), GuardedWrite::NotHeld);
@@ -273,8 +293,11 @@ impl Session {
     }
 
     /// Goes on with a write if the connection holds these locks.
-    fn begin_write(&mut self, mut barrier: Box<Barrier>, needs: &[Need]) {
+    pub(super) fn begin_write(&mut self, mut barrier: Box<Barrier>, needs: &[Need]) {
         let (now, in_multi) = (Instant::now(), self.state.multi || self.blind_multi);
+        if !in_multi && self.verify_for(&mut barrier, needs, now) {
+            return self.barrier = Some(barrier.goes_on());
+        }
         let mut claims = Vec::with_capacity(needs.len());
         for need in needs {
             let key = Key::new(self.shared.locks.prefix.as_bytes(), &need.lock);
@@ -526,7 +549,12 @@ impl Session {
 
     /// Answers with an error without having asked about fences. A transaction must
     /// not go on without the write.
-    fn refuse_write(&mut self, mut barrier: Box<Barrier>, error: Vec<u8>, result: GuardedWrite) {
+    pub(super) fn refuse_write(
+        &mut self,
+        mut barrier: Box<Barrier>,
+        error: Vec<u8>,
+        result: GuardedWrite,
+    ) {
         self.shared.metrics.guarded(result);
         let Some(guarded) = barrier.guarded() else { return };
         let mut answer = Vec::new();
@@ -566,13 +594,16 @@ impl Session {
     }
 
     /// Has Redis watch the fences of all locks that may be needed.
-    fn begin_multi(&mut self, mut barrier: Box<Barrier>) {
+    pub(super) fn begin_multi(&mut self, mut barrier: Box<Barrier>) {
         // A second MULTI is refused, and nothing can be watched there.
         if self.state.multi || self.blind_multi {
             return self.pass_held(Pass::Counted);
         }
         self.armed = None;
         let (now, prefix) = (Instant::now(), self.shared.locks.prefix.len());
+        if self.verify_all(&mut barrier, now) {
+            return self.barrier = Some(barrier.goes_on());
+        }
         let (Some(guards), Some(guarded)) = (&self.shared.guards, barrier.guarded()) else {
             return;
         };
@@ -628,9 +659,8 @@ impl Session {
     /// Notes writes that are let through whether the locks are held or not.
     pub(super) fn audit(&self, needs: &[Need]) {
         let (now, prefix) = (Instant::now(), self.shared.locks.prefix.as_bytes());
-        let missing = needs
-            .iter()
-            .find(|need| self.tokens.claim(&Key::new(prefix, &need.lock), now).is_none());
+        let missing =
+            needs.iter().find(|need| !self.counts_as_held(&Key::new(prefix, &need.lock), now));
         match missing {
             None => self.shared.metrics.guarded(GuardedWrite::Passed),
             Some(need) => {

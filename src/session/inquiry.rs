@@ -12,7 +12,7 @@ use crate::{
 /// Locks in one answer to LOCKGATE LOCKS.
 const MAX_LOCKS: usize = 1000;
 
-const HELP: [&str; 15] = [
+const HELP: [&str; 16] = [
     "LOCKGATE <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
     "INFO",
     "    Tell of this proxy: version, uptime, lock nodes, locks and waiters.",
@@ -27,7 +27,8 @@ const HELP: [&str; 15] = [
     "    Tell the version.",
     "HELP",
     "    Print this help.",
-    "LOCK, UNLOCK and RENEW have help of their own: COMMAND DOCS LOCK.",
+    "LOCK, UNLOCK, RENEW, LOCK.ATTACH and LOCK.DETACH have help of their own:",
+    "    COMMAND DOCS LOCK.",
 ];
 
 impl Session {

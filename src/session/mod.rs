@@ -9,7 +9,8 @@
 //! - [`requests`]: client → data node, and what each command will be answered.
 //! - [`replies`]: data node → client, and what each reply tells.
 //! - [`barrier`]: the life of a command that must wait for earlier replies.
-//! - [`lock_command`]: LOCK, UNLOCK and RENEW on the engine, and their replies.
+//! - [`lock_command`]: LOCK, UNLOCK, RENEW and their kin on the engine, and their replies.
+//! - [`attached`]: locks taken elsewhere, asked about again once their time has run out.
 //! - [`inquiry`]: LOCKGATE's answers.
 //! - [`listing`]: our entries behind the data node's in COMMAND's lists.
 //! - [`guarded`]: writes that need a lock; [`fences`]: what is asked before one;
@@ -18,6 +19,7 @@
 //! - [`owed`], [`state`]: which replies are owed, and what they have told so far.
 //! - [`authorize`]: may this client lock this key.
 
+pub mod attached;
 pub mod authorize;
 pub mod barrier;
 pub mod fences;

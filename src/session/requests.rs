@@ -392,7 +392,7 @@ impl Session {
             Dropping::TooLong { own, words } => {
                 let error = match own {
                     _ if words <= MAX_WORDS => BadRequest::TooLong,
-                    Own::Unlock => BadRequest::Arity(own),
+                    Own::Unlock | Own::Attach | Own::Detach => BadRequest::Arity(own),
                     Own::Lock | Own::Renew => BadRequest::Syntax,
                     Own::Lockgate | Own::Command => BadRequest::Arity(own),
                 };
