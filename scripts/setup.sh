@@ -12,7 +12,7 @@ wanted=("redis-server redis-server" "redis-cli redis-tools" "setpriv util-linux"
 case "${1:-run}" in
   run) ;;
   test) wanted+=("python3 python3" "node nodejs" "npm npm" "ip iproute2"
-    "script bsdutils") ;;
+    "script bsdutils" "haproxy haproxy") ;;
   bench) wanted+=("haproxy haproxy" "nutcracker nutcracker" "redis-benchmark redis-tools"
     "openssl openssl" "python3 python3" "node nodejs" "npm npm") ;;
   *) echo "usage: $0 run|test|bench" >&2; exit 2 ;;

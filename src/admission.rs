@@ -26,7 +26,7 @@ const BURST: Duration = Duration::from_secs(1);
 /// in one second than that is a flood which no limit for each address would stop;
 /// those beyond it are let in unmeasured, rather than everybody kept out.
 const MAX_ADDRESSES: usize = 32 * 1024;
-/// How often it is logged that connections cannot be accepted.
+/// How often is logged what may happen at any rate.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
 impl Refusal {
@@ -38,6 +38,9 @@ impl Refusal {
             Refusal::PerAddress => b"-ERR max number of clients of this address reached\r\n",
             Refusal::ConnectRate => {
                 b"-ERR too many new connections from this address, come back later\r\n"
+            }
+            Refusal::ProxyHeader => {
+                b"-ERR this port is for a balancer, which must send a PROXY protocol header first\r\n"
             }
             Refusal::Open => {
                 b"-DENIED Lockgate can be reached from other machines, and the Redis behind it is \
@@ -94,29 +97,47 @@ impl Admission {
     /// # Errors
     /// Why there is none. It then counts for nothing, not for its rate either.
     pub fn admit(self: &Arc<Self>, peer: IpAddr, now: Instant) -> Result<Place, Refusal> {
+        let mut place = self.enter()?;
+        place.belongs_to(peer, now)?;
+        Ok(place)
+    }
+
+    /// A place for a client whose address is still to be told.
+    ///
+    /// # Errors
+    /// That there is none.
+    pub fn enter(self: &Arc<Self>) -> Result<Place, Refusal> {
         // Counted first: two listeners must not both give the last place away.
         // From here on the drop of `place` undoes it.
         let before = self.clients.fetch_add(1, Ordering::Relaxed);
-        let mut place = Place { admission: self.clone(), address: None };
-        if before >= self.max_clients {
-            return Err(Refusal::MaxClients);
-        }
+        let place = Place { admission: self.clone(), address: None };
+        if before >= self.max_clients { Err(Refusal::MaxClients) } else { Ok(place) }
+    }
+}
+
+impl Place {
+    /// Counts it for the address of its client, once.
+    ///
+    /// # Errors
+    /// Why that client may not have it; it is to be dropped then.
+    pub fn belongs_to(&mut self, peer: IpAddr, now: Instant) -> Result<(), Refusal> {
+        let admission = &self.admission;
         let peer = host(peer);
-        if self.max_per_address > 0 {
-            let mut addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
+        if admission.max_per_address > 0 {
+            let mut addresses = admission.addresses.lock().unwrap_or_else(PoisonError::into_inner);
             let clients = addresses.entry(peer).or_default();
-            if *clients >= self.max_per_address {
+            if *clients >= admission.max_per_address {
                 return Err(Refusal::PerAddress);
             }
             *clients += 1;
-            place.address = Some(peer);
+            self.address = Some(peer);
         }
-        if let Some(rates) = &self.rates
+        if let Some(rates) = &admission.rates
             && !rates.lock().unwrap_or_else(PoisonError::into_inner).admit(peer, now)
         {
             return Err(Refusal::ConnectRate);
         }
-        Ok(place)
+        Ok(())
     }
 }
 
@@ -179,13 +200,30 @@ impl Rates {
     }
 }
 
-/// What accept's failures come to in the log.
+/// What may happen at any rate and is logged now and then.
 #[derive(Default)]
-pub struct AcceptTrouble {
+pub struct Seldom {
     told: Option<Instant>,
-    /// Failures since then.
+    /// How often it has happened since then.
     untold: u64,
 }
+
+impl Seldom {
+    /// Notes that it has happened. If that is to be logged: how often it has happened
+    /// since it was logged the last time.
+    pub fn note(&mut self, now: Instant) -> Option<u64> {
+        self.untold += 1;
+        let due = self.told.is_none_or(|told| now.duration_since(told) >= TELL_EVERY);
+        due.then(|| {
+            self.told = Some(now);
+            mem::take(&mut self.untold)
+        })
+    }
+}
+
+/// What accept's failures come to in the log.
+#[derive(Default)]
+pub struct AcceptTrouble(Seldom);
 
 impl AcceptTrouble {
     /// Notes a failure, with a line in the log now and then. True: accept would
@@ -196,10 +234,8 @@ impl AcceptTrouble {
         if matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted) {
             return false;
         }
-        self.untold += 1;
-        if self.told.is_none_or(|told| now.duration_since(told) >= TELL_EVERY) {
-            error!(%error, times = self.untold, "cannot accept connections; trying again");
-            (self.told, self.untold) = (Some(now), 0);
+        if let Some(times) = self.0.note(now) {
+            error!(%error, times, "cannot accept connections; trying again");
         }
         true
     }
@@ -302,9 +338,9 @@ mod tests {
         let (mut trouble, now) = (AcceptTrouble::default(), Instant::now());
         let full = || io::Error::from_raw_os_error(24);
         assert!(trouble.note(&full(), now) && trouble.note(&full(), now));
-        assert_eq!(trouble.untold, 1);
+        assert_eq!(trouble.0.untold, 1);
         assert!(trouble.note(&full(), now + TELL_EVERY));
-        assert_eq!(trouble.untold, 0);
+        assert_eq!(trouble.0.untold, 0);
         assert!(!trouble.note(&io::ErrorKind::ConnectionAborted.into(), now));
     }
 }

@@ -10,6 +10,7 @@
 //! - [`server`]: listeners, accept, drain.
 //! - [`exposure`]: whether clients from elsewhere may come at all.
 //! - [`admission`]: who is let in; [`descriptors`]: how many there is room for.
+//! - [`introduction`]: clients that come through a balancer, which tells who they are.
 //! - [`workers`]: a thread for each core, to which sessions are dealt.
 //! - [`resp`]: the wire, and nothing of locks.
 //! - [`session`]: one client connection and its upstream connection.
@@ -32,6 +33,7 @@ pub mod descriptors;
 pub mod dev;
 pub mod doctor;
 pub mod exposure;
+pub mod introduction;
 pub mod key;
 pub mod lock;
 pub mod logging;

@@ -81,6 +81,9 @@ fn check(file: &std::path::Path) -> anyhow::Result<()> {
     let nodes = config.locks.nodes.len();
     let nodes = if nodes == 1 { "1 lock node".into() } else { format!("{nodes} lock nodes") };
     println!("{}: ok, data node {}, {nodes}", file.display(), config.data);
+    for note in config.notes() {
+        println!("note: {note}");
+    }
     Ok(())
 }
 

@@ -81,20 +81,29 @@ pub enum Refusal {
     PerAddress,
     /// `max_connect_rate`.
     ConnectRate,
+    /// It sent no PROXY header, or not in time, where one is demanded
+    /// (`proxy_protocol`).
+    ProxyHeader,
     /// It comes from elsewhere, and the data node is not known to ask for a
     /// password (`allow_open`).
     Open,
 }
 
 impl Refusal {
-    const ALL: [Refusal; 4] =
-        [Refusal::MaxClients, Refusal::PerAddress, Refusal::ConnectRate, Refusal::Open];
+    const ALL: [Refusal; 5] = [
+        Refusal::MaxClients,
+        Refusal::PerAddress,
+        Refusal::ConnectRate,
+        Refusal::ProxyHeader,
+        Refusal::Open,
+    ];
 
     fn as_str(self) -> &'static str {
         match self {
             Refusal::MaxClients => "maxclients",
             Refusal::PerAddress => "per_address",
             Refusal::ConnectRate => "connect_rate",
+            Refusal::ProxyHeader => "proxy_header",
             Refusal::Open => "open",
         }
     }
@@ -618,6 +627,7 @@ mod tests {
         for line in [
             r#"lockgate_closes_total{reason="first_byte"} 0"#,
             r#"lockgate_clients_refused_total{reason="connect_rate"} 0"#,
+            r#"lockgate_clients_refused_total{reason="proxy_header"} 0"#,
             r#"lockgate_accept_errors_total 0"#,
             r#"lockgate_commands_total{command="renew"} 0"#,
             r#"lockgate_lock_requests_total{operation="lock",result="no_quorum"} 0"#,

@@ -6,7 +6,7 @@
 
 use std::{
     io,
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     slice,
     sync::{
         Arc,
@@ -25,13 +25,14 @@ use tracing::{debug, info, warn};
 
 use crate::{
     admin,
-    admission::{AcceptTrouble, Admission},
+    admission::{AcceptTrouble, Admission, Place},
     config::{Config, Listener},
     descriptors,
     exposure::{self, Exposure},
+    introduction::Introduction,
     lock::Engine,
     metrics::{self, CloseReason, Metrics, Refusal},
-    net::{self, Acceptor, Connector, Stream},
+    net::{self, Acceptor, Connector, Stream, proxy_header::Ends},
     session::{Session, Shared},
     workers::Workers,
 };
@@ -52,7 +53,8 @@ const RELEASE_GRACE: Duration = Duration::from_millis(500);
 /// to them, or the metrics cannot be set up.
 pub async fn run(mut config: Config, shutdown: CancellationToken) -> anyhow::Result<()> {
     let recorder = metrics::install()?;
-    let connector = Connector::start("data", &config.tls, slice::from_ref(&config.data));
+    let connector = Connector::start("data", &config.tls, slice::from_ref(&config.data))
+        .sending_header(config.send_proxy_protocol);
     let exposure = Exposure::find_out(&config, connector.clone()).await?;
     let listeners = config.listen.iter().map(open).collect::<anyhow::Result<Vec<_>>>()?;
     let admin_listener = match config.admin {
@@ -93,7 +95,7 @@ pub async fn run(mut config: Config, shutdown: CancellationToken) -> anyhow::Res
     });
     tokio::spawn(exposure.clone().watch(shutdown.clone()));
     let config = Arc::new(config);
-    for ((listener, tls), Listener { address, .. }) in listeners.into_iter().zip(&config.listen) {
+    for ((listener, tls), settings) in listeners.into_iter().zip(&config.listen) {
         if let Ok(addr) = listener.local_addr() {
             let (nodes, tls) = (config.locks.nodes.len(), tls.is_some());
             info!(%addr, tls, data = %config.data, nodes, "listening");
@@ -104,7 +106,8 @@ pub async fn run(mut config: Config, shutdown: CancellationToken) -> anyhow::Res
             workers: workers.clone(),
             admission: admission.clone(),
             // None: its clients can only be on this machine.
-            exposure: Some(exposure.clone()).filter(|_| !exposure::is_local(address)),
+            exposure: Some(exposure.clone()).filter(|_| exposure::serves_strangers(settings)),
+            introduction: Introduction::demanded(&config, settings),
             tls,
             connector: connector.clone(),
         };
@@ -127,7 +130,7 @@ pub async fn run(mut config: Config, shutdown: CancellationToken) -> anyhow::Res
 
 /// Opens one entry of `listen`.
 fn open(listener: &Listener) -> anyhow::Result<(TcpListener, Option<Acceptor>)> {
-    let Listener { address, tls } = listener;
+    let Listener { address, tls, .. } = listener;
     let cannot = || format!("cannot listen on {address} (listen)");
     let socket = listen(*address).with_context(cannot)?;
     let acceptor = tls.as_ref().map(|tls| Acceptor::start(*address, tls)).transpose();
@@ -150,6 +153,8 @@ struct Door {
     admission: Arc<Admission>,
     /// What must be safe before anybody is let in.
     exposure: Option<Arc<Exposure>>,
+    /// What a balancer must send. None: clients connect themselves.
+    introduction: Option<Introduction>,
     /// None: plain TCP.
     tls: Option<Acceptor>,
     /// The way to the data node.
@@ -166,7 +171,7 @@ impl Door {
                 () = shutdown.cancelled() => return,
             };
             match accepted {
-                Ok((client, peer)) => door.admit(client, peer.ip()),
+                Ok((client, peer)) => door.admit(client, peer),
                 Err(error) => {
                     door.shared.metrics.accept_errors.increment(1);
                     if trouble.note(&error, Instant::now().into_std()) {
@@ -178,14 +183,16 @@ impl Door {
     }
 
     /// Gives a client to a worker, if it may come in.
-    fn admit(self: &Arc<Self>, client: TcpStream, peer: IpAddr) {
+    fn admit(self: &Arc<Self>, client: TcpStream, peer: SocketAddr) {
         let metrics = &self.shared.metrics;
         let admitted = match &self.exposure {
             Some(exposure) if !exposure.is_safe() => Err(Refusal::Open),
-            _ => self.admission.admit(peer, Instant::now().into_std()),
+            // Whose it is comes with the header.
+            _ if self.introduction.is_some() => self.admission.enter(),
+            _ => self.admission.admit(peer.ip(), Instant::now().into_std()),
         };
         // A socket belongs to the runtime it was made in until it is taken out.
-        let (place, client) = match (admitted, client.into_std()) {
+        let (mut place, client) = match (admitted, client.into_std()) {
             (Ok(place), Ok(client)) => (place, client),
             (Err(refusal), client) => {
                 metrics.refused(refusal);
@@ -197,42 +204,83 @@ impl Door {
             }
             (Ok(_), Err(_)) => return,
         };
-        metrics.clients_total.increment(1);
         let door = self.clone();
         self.workers.spawn(async move {
-            let reason = match TcpStream::from_std(client) {
-                Err(_) => CloseReason::Client,
-                Ok(client) => {
-                    door.shared.metrics.clients.increment(1);
-                    door.shared.clients.fetch_add(1, Ordering::Relaxed);
-                    let reason = door.serve(client).await;
-                    door.shared.clients.fetch_sub(1, Ordering::Relaxed);
-                    door.shared.metrics.clients.decrement(1);
-                    reason
-                }
+            let Ok(mut client) = TcpStream::from_std(client) else { return };
+            let told = match &door.introduction {
+                None => None,
+                // In a box, so that connections without one do not carry room for it.
+                Some(_) => match Box::pin(door.introduced(&mut client, peer, &mut place)).await {
+                    Ok(told) => told,
+                    Err(refusal) => return door.refuse(client, refusal),
+                },
             };
-            door.shared.metrics.closed(reason);
+            let metrics = &door.shared.metrics;
+            metrics.clients_total.increment(1);
+            metrics.clients.increment(1);
+            door.shared.clients.fetch_add(1, Ordering::Relaxed);
+            let reason = door.serve(client, told).await;
+            door.shared.clients.fetch_sub(1, Ordering::Relaxed);
+            metrics.clients.decrement(1);
+            metrics.closed(reason);
             drop(place);
         });
     }
 
-    async fn serve(&self, client: TcpStream) -> CloseReason {
+    /// Who comes through a balancer.
+    async fn introduced(
+        &self,
+        client: &mut TcpStream,
+        peer: SocketAddr,
+        place: &mut Place,
+    ) -> Result<Option<Ends>, Option<Refusal>> {
+        let Some(introduction) = &self.introduction else { return Ok(None) };
+        tokio::select! {
+            heard = introduction.hear(client, peer, place) => heard,
+            () = self.shared.drain.cancelled() => Err(None),
+        }
+    }
+
+    /// Ends the connection of a client that a balancer has brought in vain.
+    fn refuse(&self, client: TcpStream, refusal: Option<Refusal>) {
+        let Some(refusal) = refusal else { return };
+        self.shared.metrics.refused(refusal);
+        // Closed with bytes unread, the connection is reset before the words arrive.
+        let _ = client.try_read(&mut [0; 4096]);
+        if self.tls.is_none()
+            && let Ok(client) = client.into_std()
+        {
+            refusal.tell(&client);
+        }
+    }
+
+    /// Everything for a client that is let in; `told` is what a balancer has told of it.
+    async fn serve(&self, client: TcpStream, told: Option<Ends>) -> CloseReason {
         let config = &self.config;
         if net::tune(&client, config.tcp_keepalive).is_err() {
             return CloseReason::Client;
         }
+        let ends = match told {
+            // Nobody wants to know.
+            None if !self.connector.sends_header() => None,
+            None => match Ends::of(&client) {
+                Ok(ends) => Some(ends),
+                Err(_) => return CloseReason::Client,
+            },
+            told => told,
+        };
         if let Err(reason) = self.first_byte(&client).await {
             return reason;
         }
         let client = match &self.tls {
             None => Stream::Tcp(client),
-            Some(acceptor) => match self.shake_hands(acceptor, client).await {
+            Some(acceptor) => match self.shake_hands(acceptor, client, told).await {
                 Ok(client) => client,
                 Err(reason) => return reason,
             },
         };
         let (limit, keepalive) = (config.connect_timeout, config.tcp_keepalive);
-        match net::connect(&config.data, &self.connector, limit, keepalive).await {
+        match net::connect_for(ends, &config.data, &self.connector, limit, keepalive).await {
             Ok(upstream) => Session::new(client, upstream, self.shared.clone()).run().await,
             Err(error) => {
                 if descriptors::are_used_up(&error)
@@ -265,8 +313,9 @@ impl Door {
         &self,
         acceptor: &Acceptor,
         client: TcpStream,
+        told: Option<Ends>,
     ) -> Result<Stream, CloseReason> {
-        let peer = client.peer_addr().ok();
+        let peer = told.map(|told| told.source).or_else(|| client.peer_addr().ok());
         let accepted = tokio::select! {
             accepted = acceptor.accept(client) => accepted,
             () = self.shared.drain.cancelled() => return Err(CloseReason::Shutdown),

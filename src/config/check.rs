@@ -74,6 +74,23 @@ fn itself(
     }
 }
 
+impl Config {
+    /// What is allowed, and easily not what was meant: a line for each.
+    pub fn notes(&self) -> Vec<String> {
+        let open = |listener: &&Listener| {
+            listener.proxy_protocol && !listener.address.ip().to_canonical().is_loopback()
+        };
+        let note = |listener: &Listener| {
+            format!(
+                "{} (listen, proxy_protocol): whoever reaches it can claim any client's address; \
+                 let only the balancer reach it",
+                listener.address
+            )
+        };
+        self.listen.iter().filter(open).map(note).collect()
+    }
+}
+
 pub(super) fn top(reader: &mut Reader<'_>, top: &Section<'_>, config: &Config) {
     if config.listen.is_empty() && reader.sound(top, &["listen"]) {
         reader.problem(&top.path("listen"), "no address; give at least one");
@@ -146,6 +163,17 @@ pub(super) fn locks(
                 itself(reader, section, "nodes", node, &config.listen);
             }
         }
+    }
+    if config.send_proxy_protocol
+        && reader.sound(top, &["data", "send_proxy_protocol"])
+        && reader.sound(section, &["nodes"])
+        && let Some(node) = locks.nodes.iter().find(|node| node.endpoint == config.data.endpoint)
+    {
+        let what = format!(
+            "{node} is the data node too, which is sent a PROXY header (send_proxy_protocol); lock \
+             nodes are sent none: give the address of the Redis itself"
+        );
+        reader.problem(&section.path("nodes"), what);
     }
     if locks.default_ttl < SHORTEST_TTL {
         reader.problem(&section.path("default_ttl"), "must be at least 100ms");

@@ -37,6 +37,7 @@ const KEYS: &[&str] = &[
     "allow_open",
     "admin",
     "data",
+    "send_proxy_protocol",
     "tls",
     "connect_timeout",
     "tcp_keepalive",
@@ -51,7 +52,7 @@ const KEYS: &[&str] = &[
     "locks",
 ];
 /// The keys of a listener that is more than an address.
-const LISTENER_KEYS: &[&str] = &["address", "tls"];
+const LISTENER_KEYS: &[&str] = &["address", "tls", "proxy_protocol"];
 /// The keys under `log`.
 const LOG_KEYS: &[&str] = &["level", "format"];
 /// The keys under `locks`.
@@ -79,7 +80,7 @@ const LOCKS_KEYS: &[&str] = &[
 ];
 
 /// Keys of the design that this version refuses, wherever they stand.
-const PLANNED: &[&str] = &["guards", "adopt", "proxy_protocol"];
+const PLANNED: &[&str] = &["guards", "adopt"];
 
 /// Everything that can be configured, checked and with its defaults filled in.
 #[derive(Debug, Clone, PartialEq)]
@@ -92,6 +93,8 @@ pub struct Config {
     pub admin: Option<SocketAddr>,
     /// `data`: the Redis to which every forwarded command goes.
     pub data: RedisUrl,
+    /// `send_proxy_protocol`: connections to it begin with a PROXY header.
+    pub send_proxy_protocol: bool,
     /// `tls`: how a data node at `rediss://` is trusted.
     pub tls: ClientTls,
     /// `connect_timeout`: how long connecting to the data node may take.
@@ -129,6 +132,7 @@ impl Default for Config {
             allow_open: false,
             admin: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 9380))),
             data: RedisUrl::local(6379),
+            send_proxy_protocol: false,
             tls: ClientTls::default(),
             connect_timeout: Duration::from_secs(5),
             tcp_keepalive: Duration::from_secs(60),
@@ -153,12 +157,14 @@ pub struct Listener {
     pub address: SocketAddr,
     /// `tls`: none means plain TCP.
     pub tls: Option<ServerTls>,
+    /// `proxy_protocol`: a balancer connects here, and tells whose connection it is.
+    pub proxy_protocol: bool,
 }
 
 impl Listener {
-    /// Without TLS.
+    /// Without TLS, for clients that connect themselves.
     pub fn plain(address: SocketAddr) -> Listener {
-        Listener { address, tls: None }
+        Listener { address, tls: None, proxy_protocol: false }
     }
 }
 
@@ -233,6 +239,7 @@ impl Config {
         reader.read(&top, "allow_open", &mut config.allow_open);
         reader.read(&top, "admin", &mut config.admin);
         reader.read(&top, "data", &mut config.data);
+        reader.read(&top, "send_proxy_protocol", &mut config.send_proxy_protocol);
         let tls = reader.section(&top, "tls", tls::CLIENT_KEYS);
         reader.client_tls(&tls, &mut config.tls);
         reader.read(&top, "connect_timeout", &mut config.connect_timeout);

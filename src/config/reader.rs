@@ -424,8 +424,12 @@ impl Read for Listener {
             let section = reader.section(&section, "tls", SERVER_KEYS);
             tls = reader.server_tls(&section);
         }
+        let mut proxy_protocol = false;
+        reader.read(&section, "proxy_protocol", &mut proxy_protocol);
         match address {
-            Some(address) if reader.problems.len() == before => Ok(Listener { address, tls }),
+            Some(address) if reader.problems.len() == before => {
+                Ok(Listener { address, tls, proxy_protocol })
+            }
             _ => Err(Wrong::Told),
         }
     }

@@ -68,7 +68,7 @@ fn everything_wrong_is_said_at_once_with_its_line() {
             "f.yaml:9: locks.max_ttl: 60 where a duration with its unit, as 50ms, 10s, 5m or 7d, is wanted",
             "f.yaml:10: locks.default_ttl: the environment has no variable NOT_THERE",
             "f.yaml:11: locks.drift_factor: 0.7 is not at least 0 and below 0.5",
-            "f.yaml:12: zzz: unknown key; known here are listen, allow_open, admin, data, tls, connect_timeout, \
+            "f.yaml:12: zzz: unknown key; known here are listen, allow_open, admin, data, send_proxy_protocol, tls, connect_timeout, \
              tcp_keepalive, maxclients, max_clients_per_address, max_connect_rate, \
              first_byte_timeout, io_threads, barrier_buffer, shutdown_grace, log, locks",
         ]
@@ -302,6 +302,53 @@ fn listeners_with_and_without_tls_stand_side_by_side() {
     assert_eq!(asked(4), None);
     let config = files.parse("listen: {address: 127.0.0.1:2}\n").unwrap();
     assert_eq!(config.listen, [Listener::plain("127.0.0.1:2".parse().unwrap())]);
+}
+
+#[test]
+fn a_balancer_is_expected_where_that_is_said() {
+    let config = parse(
+        "listen: [127.0.0.1:1, {address: '127.0.0.1:2', proxy_protocol: yes}, {address: '127.0.0.1:3', \
+         proxy_protocol: no}]\nsend_proxy_protocol: yes\nlocks: {nodes: ['redis://10.0.0.1']}\n",
+    )
+    .unwrap();
+    assert_eq!(
+        config.listen.iter().map(|l| l.proxy_protocol).collect::<Vec<_>>(),
+        [false, true, false]
+    );
+    assert!(config.send_proxy_protocol);
+    assert_eq!(
+        errors("listen: {address: '127.0.0.1:1', proxy_protocol: v2}"),
+        ["f.yaml:1: listen.proxy_protocol: 'v2' where true or false is wanted"]
+    );
+}
+
+#[test]
+fn a_listener_whose_header_anybody_could_forge_is_noted() {
+    let notes = |address: &str, proxy_protocol: &str| {
+        let text = format!("listen: {{address: '{address}', proxy_protocol: {proxy_protocol}}}");
+        parse(&text).unwrap().notes()
+    };
+    for (address, proxy_protocol) in
+        [("127.0.0.1:1", "yes"), ("[::1]:1", "yes"), ("0.0.0.0:1", "no")]
+    {
+        assert!(notes(address, proxy_protocol).is_empty(), "{address}");
+    }
+    for address in ["0.0.0.0:1", "[::]:1", "10.0.0.1:1"] {
+        let [note] = <[String; 1]>::try_from(notes(address, "yes")).unwrap();
+        assert!(note.starts_with(&format!("{address} (listen, proxy_protocol)")), "{note}");
+    }
+}
+
+#[test]
+fn a_lock_node_cannot_be_a_data_node_that_demands_a_header() {
+    let problem = "127.0.0.1:6379 is the data node too, which is sent a PROXY header";
+    assert!(errors("send_proxy_protocol: yes")[0].contains(problem));
+    for fine in [
+        "send_proxy_protocol: no",
+        "send_proxy_protocol: yes\nlocks: {nodes: ['redis://127.0.0.1:6378']}",
+    ] {
+        parse(fine).unwrap();
+    }
 }
 
 #[test]
