@@ -15,7 +15,11 @@ use tokio::{
     net::TcpStream,
     time::{Instant, timeout},
 };
-use tracing::{debug, warn};
+use tracing::{
+    debug,
+    field::{DisplayValue, display},
+    warn,
+};
 
 use crate::{
     admission::{Place, Seldom},
@@ -46,17 +50,18 @@ impl Introduction {
         })
     }
 
-    /// Takes the header from a connection that the balancer `peer` has made, and
-    /// counts `place` for the client that it names. None: it names nobody.
+    /// Takes the header from a connection that the balancer has made, and counts
+    /// `place` for the client that it names. None: it names nobody.
     ///
     /// # Errors
     /// Why the client may not come in; none: it has left.
     pub async fn hear(
         &self,
         client: &mut TcpStream,
-        peer: SocketAddr,
         place: &mut Place,
     ) -> Result<Option<Ends>, Option<Refusal>> {
+        // Of the balancer, for the log.
+        let peer = client.peer_addr().ok().map(display);
         let told = match timeout(self.limit, proxy_header::receive(client)).await {
             Ok(Ok(told)) => told,
             Ok(Err(Missing::Silent)) => return Err(None),
@@ -64,19 +69,19 @@ impl Introduction {
             Err(_) => return Err(Some(self.missing(peer, "no PROXY header came in time"))),
         };
         let Some(ends) = told else { return Ok(None) };
-        debug!(client = %ends.source, balancer = %peer, "a client through a balancer");
+        debug!(client = %ends.source, balancer = peer, "a client through a balancer");
         match place.belongs_to(ends.source.ip(), Instant::now().into_std()) {
             Ok(()) => Ok(told),
             Err(refusal) => Err(Some(refusal)),
         }
     }
 
-    fn missing(&self, peer: SocketAddr, reason: &str) -> Refusal {
+    fn missing(&self, peer: Option<DisplayValue<SocketAddr>>, reason: &str) -> Refusal {
         let now = Instant::now().into_std();
         let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(times) = trouble.note(now) {
             let listener = self.listener;
-            warn!(%peer, %listener, reason, times, "closed: proxy_protocol demands a PROXY header");
+            warn!(peer, %listener, reason, times, "closed: proxy_protocol demands a PROXY header");
         }
         Refusal::ProxyHeader
     }

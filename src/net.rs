@@ -72,7 +72,7 @@ pub async fn connect(
 /// # Errors
 /// As [`connect`].
 pub async fn connect_for(
-    client: Option<Ends>,
+    client: Option<&Ends>,
     url: &RedisUrl,
     connector: &Connector,
     limit: Duration,
@@ -93,7 +93,7 @@ pub async fn connect_for(
             Endpoint::Unix(path) => Stream::Unix(UnixStream::connect(path).await?),
         };
         if connector.sends_header() {
-            stream.write_all(&proxy_header::encode(client)?).await?;
+            stream.write_all(&proxy_header::encode(client.copied())?).await?;
         }
         Ok(stream)
     };

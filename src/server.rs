@@ -6,7 +6,7 @@
 
 use std::{
     io,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     slice,
     sync::{
         Arc,
@@ -171,7 +171,7 @@ impl Door {
                 () = shutdown.cancelled() => return,
             };
             match accepted {
-                Ok((client, peer)) => door.admit(client, peer),
+                Ok((client, peer)) => door.admit(client, peer.ip()),
                 Err(error) => {
                     door.shared.metrics.accept_errors.increment(1);
                     if trouble.note(&error, Instant::now().into_std()) {
@@ -183,13 +183,13 @@ impl Door {
     }
 
     /// Gives a client to a worker, if it may come in.
-    fn admit(self: &Arc<Self>, client: TcpStream, peer: SocketAddr) {
+    fn admit(self: &Arc<Self>, client: TcpStream, peer: IpAddr) {
         let metrics = &self.shared.metrics;
         let admitted = match &self.exposure {
             Some(exposure) if !exposure.is_safe() => Err(Refusal::Open),
             // Whose it is comes with the header.
             _ if self.introduction.is_some() => self.admission.enter(),
-            _ => self.admission.admit(peer.ip(), Instant::now().into_std()),
+            _ => self.admission.admit(peer, Instant::now().into_std()),
         };
         // A socket belongs to the runtime it was made in until it is taken out.
         let (mut place, client) = match (admitted, client.into_std()) {
@@ -209,8 +209,8 @@ impl Door {
             let Ok(mut client) = TcpStream::from_std(client) else { return };
             let told = match &door.introduction {
                 None => None,
-                // In a box, so that connections without one do not carry room for it.
-                Some(_) => match Box::pin(door.introduced(&mut client, peer, &mut place)).await {
+                // All of it in boxes, so that connections without it have no room for it.
+                Some(_) => match Box::pin(door.introduced(&mut client, &mut place)).await {
                     Ok(told) => told,
                     Err(refusal) => return door.refuse(client, refusal),
                 },
@@ -231,12 +231,11 @@ impl Door {
     async fn introduced(
         &self,
         client: &mut TcpStream,
-        peer: SocketAddr,
         place: &mut Place,
-    ) -> Result<Option<Ends>, Option<Refusal>> {
+    ) -> Result<Option<Box<Ends>>, Option<Refusal>> {
         let Some(introduction) = &self.introduction else { return Ok(None) };
         tokio::select! {
-            heard = introduction.hear(client, peer, place) => heard,
+            heard = introduction.hear(client, place) => heard.map(|told| told.map(Box::new)),
             () = self.shared.drain.cancelled() => Err(None),
         }
     }
@@ -255,16 +254,14 @@ impl Door {
     }
 
     /// Everything for a client that is let in; `told` is what a balancer has told of it.
-    async fn serve(&self, client: TcpStream, told: Option<Ends>) -> CloseReason {
+    async fn serve(&self, client: TcpStream, told: Option<Box<Ends>>) -> CloseReason {
         let config = &self.config;
         if net::tune(&client, config.tcp_keepalive).is_err() {
             return CloseReason::Client;
         }
-        let ends = match told {
-            // Nobody wants to know.
-            None if !self.connector.sends_header() => None,
-            None => match Ends::of(&client) {
-                Ok(ends) => Some(ends),
+        let told = match told {
+            None if self.connector.sends_header() => match Ends::of(&client) {
+                Ok(ends) => Some(Box::new(ends)),
                 Err(_) => return CloseReason::Client,
             },
             told => told,
@@ -274,13 +271,15 @@ impl Door {
         }
         let client = match &self.tls {
             None => Stream::Tcp(client),
-            Some(acceptor) => match self.shake_hands(acceptor, client, told).await {
+            Some(acceptor) => match self.shake_hands(acceptor, client, told.as_deref()).await {
                 Ok(client) => client,
                 Err(reason) => return reason,
             },
         };
         let (limit, keepalive) = (config.connect_timeout, config.tcp_keepalive);
-        match net::connect_for(ends, &config.data, &self.connector, limit, keepalive).await {
+        match net::connect_for(told.as_deref(), &config.data, &self.connector, limit, keepalive)
+            .await
+        {
             Ok(upstream) => Session::new(client, upstream, self.shared.clone()).run().await,
             Err(error) => {
                 if descriptors::are_used_up(&error)
@@ -313,7 +312,7 @@ impl Door {
         &self,
         acceptor: &Acceptor,
         client: TcpStream,
-        told: Option<Ends>,
+        told: Option<&Ends>,
     ) -> Result<Stream, CloseReason> {
         let peer = told.map(|told| told.source).or_else(|| client.peer_addr().ok());
         let accepted = tokio::select! {
