@@ -284,11 +284,16 @@ fn the_rate_is_that_of_the_client_not_of_the_balancer() {
 #[test]
 fn a_balancer_that_looks_whether_the_proxy_lives_is_answered() {
     let proxy = behind_balancer().top("max_clients_per_address: 1\nmax_connect_rate: 1").start();
-    let server = format!("127.0.0.1:{} send-proxy-v2 check inter 500ms", proxy.balancer_port());
-    let haproxy = HaProxy::start("", "option redis-check\n  timeout check 5s", &server);
+    let server =
+        format!("127.0.0.1:{} send-proxy-v2 check inter 2s fastinter 100ms", proxy.balancer_port());
+    let haproxy = HaProxy::start(
+        "",
+        "option redis-check\n  option log-health-checks\n  timeout check 10s",
+        &server,
+    );
     let before = proxy.metric("lockgate_client_connections_total", "");
     eventually("it has looked many times", || {
-        proxy.metric("lockgate_client_connections_total", "") >= before + 5.0
+        proxy.metric("lockgate_client_connections_total", "") >= before + 3.0
     });
     assert_eq!(
         (haproxy.of_server("status"), haproxy.of_server("check_status")),
