@@ -441,3 +441,11 @@ fn a_problem_takes_one_line_whatever_it_repeats() {
     assert_eq!((shown.lines().count(), errors.problems.len()), (3, 3), "{shown}");
     assert!(!shown.contains(|c: char| c.is_control() && c != '\n'), "{shown:?}");
 }
+
+#[test]
+fn of_thousands_of_problems_a_hundred_are_told() {
+    let text: String = (0..1000).map(|n| format!("k{n}: 1\n")).collect();
+    let errors = errors(&text);
+    assert_eq!(errors.len(), 101);
+    assert!(errors[100].ends_with("these are 100 problems, and there are more"), "{}", errors[100]);
+}
