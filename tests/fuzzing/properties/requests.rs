@@ -1,6 +1,7 @@
 //! The request scanner: the same commands at every split, as `split`, the inline grammar
 //! and redis-protocol read them.
 
+use arbitrary::{Result, Unstructured};
 use lockgate::resp::{
     encode,
     request::{Name, Next, Own, RequestScanner, Split, own_by_name, split},
@@ -61,9 +62,82 @@ fn scan(pieces: &[&[u8]]) -> Scanned {
     Scanned { commands, broken: false, end }
 }
 
-/// Two bytes of seed, then what a client sends.
+/// All names that a rule of ours knows, and others.
+const VOCABULARY: [&str; 34] = [
+    "LOCK",
+    "UNLOCK",
+    "RENEW",
+    "LOCKGATE",
+    "MULTI",
+    "EXEC",
+    "DISCARD",
+    "SUBSCRIBE",
+    "PSUBSCRIBE",
+    "SSUBSCRIBE",
+    "UNSUBSCRIBE",
+    "PUNSUBSCRIBE",
+    "SUNSUBSCRIBE",
+    "CLIENT",
+    "REPLY",
+    "ON",
+    "OFF",
+    "SKIP",
+    "CACHING",
+    "YES",
+    "COMMAND",
+    "INFO",
+    "DOCS",
+    "ASKING",
+    "AUTH",
+    "HELLO",
+    "RESET",
+    "QUIT",
+    "MONITOR",
+    "SYNC",
+    "REPLCONF",
+    "GET",
+    "",
+    "a longer one",
+];
+
+/// Commands of known words, which byte by byte are not hit upon.
+fn commands(data: &mut Unstructured<'_>) -> Result<Vec<u8>> {
+    let mut out = Vec::new();
+    while !data.is_empty() {
+        let begin: &[&str] = match data.int_in_range(0..=7)? {
+            0 => &["CLIENT", "REPLY"],
+            1 => &["CLIENT", "CACHING"],
+            2 => &["COMMAND", "DOCS"],
+            3 => &["COMMAND", "INFO"],
+            _ => &[],
+        };
+        let mut words: Vec<String> = begin.iter().map(|word| (*word).to_owned()).collect();
+        for _ in 0..data.int_in_range(1..=3)? {
+            let word = *data.choose(&VOCABULARY)?;
+            words.push(if data.arbitrary()? { word.to_owned() } else { word.to_lowercase() });
+        }
+        if data.ratio(1, 3)? {
+            let quoted: Vec<String> = words.iter().map(|word| format!("\"{word}\"")).collect();
+            out.extend_from_slice(format!("{}\r\n", quoted.join(" ")).as_bytes());
+        } else {
+            let words: Vec<&[u8]> = words.iter().map(String::as_bytes).collect();
+            encode::command(&mut out, &words);
+        }
+    }
+    Ok(out)
+}
+
+/// Two bytes of seed, then what a client sends, or what commands are made out of.
 pub fn check(input: &[u8]) {
     let (mut rng, bytes) = seeded(input);
+    let made;
+    let bytes = match input.first() {
+        Some(128..) => {
+            made = commands(&mut Unstructured::new(bytes)).unwrap_or_default();
+            &made
+        }
+        _ => bytes,
+    };
     let whole = scan(&[bytes]);
     for pieces in ways(bytes, &mut rng) {
         assert_eq!(scan(&pieces), whole, "cut into {pieces:?}");
