@@ -4,6 +4,7 @@
 #   scripts/setup.sh run        redis-server and what the build needs
 #   scripts/setup.sh test       the same, and the clients that the tests run
 #   scripts/setup.sh bench      the same as run, and the peers of the benchmarks
+#   scripts/setup.sh fuzz       the same as run, and cargo-fuzz; says how to get a nightly
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -15,7 +16,9 @@ case "${1:-run}" in
     "script bsdutils" "haproxy haproxy") ;;
   bench) wanted+=("haproxy haproxy" "nutcracker nutcracker" "redis-benchmark redis-tools"
     "openssl openssl" "python3 python3" "node nodejs" "npm npm") ;;
-  *) echo "usage: $0 run|test|bench" >&2; exit 2 ;;
+  # libFuzzer is C++.
+  fuzz) wanted+=("c++ g++") ;;
+  *) echo "usage: $0 run|test|bench|fuzz" >&2; exit 2 ;;
 esac
 
 missing=()
@@ -28,7 +31,7 @@ done
 if ! echo 'int main(void) { return 0; }' | cc -x c -o /dev/null - 2>/dev/null; then
   missing+=(gcc libc6-dev)
 fi
-if [ "${1:-run}" != run ] && ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
+if [[ "${1:-run}" == @(test|bench) ]] && ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
   missing+=(python3-venv)
 fi
 
@@ -66,6 +69,14 @@ fi
 
 case "${1:-run}" in
   run) exit ;;
+  fuzz)
+    if ! cargo +nightly --version >/dev/null 2>&1; then
+      echo "Missing: a nightly Rust, which libFuzzer's coverage needs: rustup toolchain install nightly" >&2
+      exit 1
+    fi
+    command -v cargo-fuzz >/dev/null || cargo install --quiet --locked cargo-fuzz
+    exit
+    ;;
   test) libraries=tests/clients ;;
   bench) libraries=bench/peers ;;
 esac

@@ -1,6 +1,6 @@
 //! Everything that is wrong with a configuration, each with its place.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 /// One thing that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -37,12 +37,22 @@ impl fmt::Display for ConfigErrors {
             }
             write!(f, "{}:{line}: ", self.file)?;
             if !key.is_empty() {
-                write!(f, "{key}: ")?;
+                on_one_line(f, key)?;
+                f.write_str(": ")?;
             }
-            f.write_str(what)?;
+            on_one_line(f, what)?;
         }
         Ok(())
     }
+}
+
+/// Writes a text that may repeat some of the file, where keys and values can have line
+/// ends in them, or what a terminal obeys.
+fn on_one_line(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
+    text.chars().try_for_each(|c| match c.is_control() {
+        true => write!(f, "{}", c.escape_default()),
+        false => f.write_char(c),
+    })
 }
 
 impl std::error::Error for ConfigErrors {}

@@ -226,6 +226,8 @@ impl Config {
         }
         let value = serde_yaml::from_str(text).map_err(|error| {
             let line = error.location().map_or(1, |location| location.line());
+            // Where the last line has no end, the YAML crate's end of the file is on the next.
+            let line = line.min(locate::lines(text));
             let mut what = error.to_string();
             if locate::indented_by_tab(text, line) {
                 what += "; this line is indented with a tab: use spaces";

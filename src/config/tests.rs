@@ -470,3 +470,29 @@ fn a_file_named_by_the_environment_is_never_repeated() {
         refuses_without_repeating(&text, &secret);
     }
 }
+
+#[test]
+fn an_error_at_the_end_is_on_a_line_that_is_there() {
+    for text in ["a: [1", "\na: [1\n", "\r\na: [1\r\n", "# x\r  \ra: \"", "\u{feff}\nb: {"] {
+        let errors = Config::parse(text, "a.yaml", &|_| None).unwrap_err();
+        let last = locate::lines(text);
+        assert!((1..=last).contains(&errors.problems[0].line), "{text:?} {errors}");
+    }
+}
+
+#[test]
+fn a_problem_takes_one_line_whatever_it_repeats() {
+    let text = "\"a\\nb\": 1\nmaxclients: \"\\e[2J\n\n  x\"\nlisten: ['\r\n\r\n1']\n";
+    let errors = Config::parse(text, "a.yaml", &|_| None).unwrap_err();
+    let shown = errors.to_string();
+    assert_eq!((shown.lines().count(), errors.problems.len()), (3, 3), "{shown}");
+    assert!(!shown.contains(|c: char| c.is_control() && c != '\n'), "{shown:?}");
+}
+
+#[test]
+fn of_thousands_of_problems_a_hundred_are_told() {
+    let text: String = (0..1000).map(|n| format!("k{n}: 1\n")).collect();
+    let errors = errors(&text);
+    assert_eq!(errors.len(), 101);
+    assert!(errors[100].ends_with("these are 100 problems, and there are more"), "{}", errors[100]);
+}
