@@ -24,9 +24,9 @@ const LONGEST_KEEPALIVE: Duration = Duration::from_secs(32_767);
 const MAX_THREADS: usize = 128;
 /// The longest string that a Redis accepts (proto-max-bulk-len), in bytes.
 const LONGEST_STRING: usize = 512 * 1024 * 1024;
-/// A socket's address has room for 108 bytes with the one that ends it, and the path
-/// is made with up to 15 more before it gets its name.
-const LONGEST_PATH: usize = 90;
+/// A socket's address has room for 108 bytes with the one that ends it, and `.new` is
+/// put behind this path while the socket is made.
+const LONGEST_PATH: usize = 100;
 
 fn positive(reader: &mut Reader<'_>, section: &Section<'_>, key: &str, value: Duration) {
     if value.is_zero() {

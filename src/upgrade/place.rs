@@ -8,7 +8,6 @@ use std::{
         net::UnixStream,
     },
     path::{Path, PathBuf},
-    process,
 };
 
 use tokio::net::UnixListener;
@@ -25,6 +24,7 @@ pub struct Place {
 pub struct Prepared {
     path: PathBuf,
     own: PathBuf,
+    file: (u64, u64),
     listener: Option<UnixListener>,
 }
 
@@ -59,15 +59,17 @@ impl Prepared {
             let what = "there is a file that is not a socket; remove it, or give another path";
             return Err(io::Error::new(ErrorKind::AlreadyExists, what));
         }
+        // Always the same name, so that crashes leave one file at the most.
         let mut own = path.as_os_str().to_owned();
-        own.push(format!(".{}", process::id()));
+        own.push(".new");
         let (own, path) = (PathBuf::from(own), path.to_owned());
         match fs::remove_file(&own) {
             Err(error) if error.kind() != ErrorKind::NotFound => return Err(error),
             _ => {}
         }
         let listener = UnixListener::bind(&own)?;
-        let prepared = Prepared { path, own, listener: Some(listener) };
+        let file = identity(&own)?;
+        let prepared = Prepared { path, own, file, listener: Some(listener) };
         // Whoever comes before that is asked who they are, as everybody.
         fs::set_permissions(&prepared.own, fs::Permissions::from_mode(0o600))?;
         Ok(prepared)
@@ -79,16 +81,18 @@ impl Prepared {
     /// # Errors
     /// As the operating system says.
     pub fn install(mut self) -> io::Result<Place> {
-        let file = identity(&self.own)?;
+        if identity(&self.own)? != self.file {
+            return Err(io::Error::other("another process is making one at the same time"));
+        }
         fs::rename(&self.own, &self.path)?;
         let listener = self.listener.take().ok_or(ErrorKind::NotConnected)?;
-        Ok(Place { path: self.path.clone(), file, listener })
+        Ok(Place { path: self.path.clone(), file: self.file, listener })
     }
 }
 
 impl Drop for Prepared {
     fn drop(&mut self) {
-        if self.listener.is_some() {
+        if self.listener.is_some() && identity(&self.own).is_ok_and(|file| file == self.file) {
             let _ = fs::remove_file(&self.own);
         }
     }

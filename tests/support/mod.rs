@@ -11,6 +11,7 @@ use std::{
     io::{BufRead, BufReader, ErrorKind, Read, Write},
     net::{Shutdown, SocketAddr, TcpStream},
     os::unix::process::CommandExt,
+    path::PathBuf,
     process::{Child, Command, ExitStatus, Stdio},
     thread,
     time::{Duration, Instant},
@@ -285,6 +286,11 @@ impl Proxy {
         self.admin_port
     }
 
+    /// Its configuration.
+    pub fn config_file(&self) -> PathBuf {
+        self.dir.path().join("lockgate.yaml")
+    }
+
     /// The proxy's process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
@@ -384,6 +390,11 @@ impl Proxy {
     /// SIGSTOP: it keeps its connections and answers nothing.
     pub fn freeze(&self) {
         self.signal(Signal::STOP);
+    }
+
+    /// SIGHUP: it reads its configuration again.
+    pub fn reload(&self) {
+        self.signal(Signal::HUP);
     }
 
     /// SIGCONT.
