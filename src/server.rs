@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -49,12 +49,6 @@ use crate::{
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// What is left of the grace for releases to reach the nodes.
 const RELEASE_GRACE: Duration = Duration::from_millis(500);
-/// How long a process that takes another's place may take to reach the data node and a
-/// quorum of lock nodes. They answer within milliseconds if they ever do.
-const WARM_UP_LIMIT: Duration = Duration::from_secs(5);
-/// How often it looks.
-const WARM_UP_EVERY: Duration = Duration::from_millis(10);
-
 /// How a proxy is started and what reaches it from outside while it runs.
 #[derive(Default)]
 pub struct Control {
@@ -117,7 +111,11 @@ pub async fn run(config: Config, mut control: Control) -> anyhow::Result<()> {
     ));
     let has_predecessor = predecessor.is_some();
     if let Some(predecessor) = predecessor {
-        warm_up(&state, predecessor.is_ready).await?;
+        tokio::select! {
+            warm = predecessor.warm_up(&state) => warm?,
+            // The other one goes on.
+            () = shutdown.cancelled() => return Ok(()),
+        }
         predecessor.replace().await?;
     }
     let place = upgrade::install(place, has_predecessor)?;
@@ -215,26 +213,6 @@ pub async fn run(config: Config, mut control: Control) -> anyhow::Result<()> {
     engine.drain(RELEASE_GRACE).await;
     in_charge.shutdown().await;
     admin_stop.cancel();
-    Ok(())
-}
-
-/// Waits until clients can be served as they are by the process whose place this one is
-/// to take.
-///
-/// # Errors
-/// If that one could serve them and this one cannot.
-async fn warm_up(state: &admin::State, required: bool) -> anyhow::Result<()> {
-    let deadline = Instant::now() + WARM_UP_LIMIT;
-    while let Err(reason) = state.is_ready_now().await {
-        if Instant::now() < deadline {
-            sleep(WARM_UP_EVERY).await;
-        } else if required {
-            bail!("the running proxy goes on, as it is ready and this one is not: {reason}");
-        } else {
-            warn!(%reason, "taking over from a proxy that is not ready either");
-            break;
-        }
-    }
     Ok(())
 }
 

@@ -136,7 +136,7 @@ fn sigusr2_starts_a_new_process_that_becomes_the_main_one() {
     // One that cannot start changes nothing, and another may be tried.
     fs::write(proxy.config_file(), "nonsense").unwrap();
     upgrade();
-    eventually("it has failed", || proxy.log().contains("that was to take over has ended"));
+    eventually("it has failed", || proxy.log().contains("started to take over has ended"));
     manager.is_told_nothing();
     fs::write(proxy.config_file(), text).unwrap();
     upgrade();

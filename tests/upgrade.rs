@@ -304,6 +304,12 @@ fn the_old_process_goes_on_whatever_becomes_of_the_new_one() {
     new.signal(Signal::KILL);
     new.wait();
 
+    // Told to end before it has taken over: it does not.
+    let mut new = Process::start(&place, &unready, &["--upgrade"]);
+    passed(3);
+    new.signal(Signal::TERM);
+    assert!(new.wait().success());
+
     // A port that is taken.
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap();
@@ -314,7 +320,7 @@ fn the_old_process_goes_on_whatever_becomes_of_the_new_one() {
     assert!(new.log().contains("Address already in use"), "{}", new.log());
 
     eventually("the old process has noticed", || {
-        proxy.log().matches("did not take over").count() == 3
+        proxy.log().matches("did not take over").count() == 4
     });
     assert!(proxy.is_alive());
     assert_eq!(served_by(&mut client), proxy.pid().to_string());

@@ -50,12 +50,14 @@ impl Successor {
                 self.is_starting.store(false, Ordering::Relaxed);
             }
             Ok(mut child) => {
-                info!(pid = child.id(), "started the process that is to take over");
+                info!(pid = child.id(), "started a process that is to take over");
                 let is_starting = self.is_starting.clone();
                 tokio::spawn(async move {
                     match child.wait().await {
-                        Ok(status) => warn!(%status, "the process that was to take over has ended"),
-                        Err(error) => warn!(%error, "cannot wait for the process that took over"),
+                        Ok(status) => warn!(%status, "the process started to take over has ended"),
+                        Err(error) => {
+                            warn!(%error, "cannot wait for the process started to take over")
+                        }
                     }
                     is_starting.store(false, Ordering::Relaxed);
                 });

@@ -12,7 +12,7 @@ use anyhow::{Context as _, bail};
 use rustix::net::sockopt::socket_acceptconn;
 use tokio::{
     net::UnixStream,
-    time::{sleep, timeout},
+    time::{Instant, sleep, timeout},
 };
 use tracing::{info, warn};
 
@@ -21,12 +21,17 @@ use super::{
     place::is_nobody,
     wire::{Wire, bad},
 };
-use crate::listeners::Inherited;
+use crate::{admin::State, listeners::Inherited};
 
 /// How long the running process may take to hand its sockets over. It takes part in one
 /// conversation at a time, and each may keep it for some seconds.
 const HAND_OVER_LIMIT: Duration = Duration::from_secs(10);
-/// How long it may take to stop accepting.
+/// How long this process may take to reach the data node and a quorum of lock nodes. They
+/// answer within milliseconds if they ever do.
+const WARM_UP_LIMIT: Duration = Duration::from_secs(5);
+/// How often it looks.
+const WARM_UP_EVERY: Duration = Duration::from_millis(10);
+/// How long the other may take to stop accepting.
 const DONE_LIMIT: Duration = Duration::from_secs(5);
 
 /// How often it is looked whether it has gone that answers no more, and how long between.
@@ -38,7 +43,7 @@ pub struct Predecessor {
     wire: Wire,
     path: PathBuf,
     /// It could serve when it was asked.
-    pub is_ready: bool,
+    is_ready: bool,
 }
 
 impl Predecessor {
@@ -59,6 +64,25 @@ impl Predecessor {
             .context("it does not hand its sockets over")?;
         info!(pid = wire.peer(), sockets = sockets.len(), "taking over from a running proxy");
         Ok(Some((Predecessor { wire, path: path.to_owned(), is_ready }, sockets)))
+    }
+
+    /// Waits until clients can be served here as they are there: the first one may LOCK.
+    ///
+    /// # Errors
+    /// If that process could serve them and this one cannot.
+    pub async fn warm_up(&self, state: &State) -> anyhow::Result<()> {
+        let deadline = Instant::now() + WARM_UP_LIMIT;
+        while let Err(reason) = state.is_ready_now().await {
+            if Instant::now() < deadline {
+                sleep(WARM_UP_EVERY).await;
+            } else if self.is_ready {
+                bail!("the running proxy goes on, as it is ready and this one is not: {reason}");
+            } else {
+                warn!(%reason, "taking over from a proxy that is not ready either");
+                break;
+            }
+        }
+        Ok(())
     }
 
     /// Says that this process can serve, and waits until the other accepts no more.

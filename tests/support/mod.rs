@@ -390,6 +390,15 @@ impl Proxy {
     /// SIGSTOP: it keeps its connections and answers nothing.
     pub fn freeze(&self) {
         self.signal(Signal::STOP);
+        // Each of its threads stops when it comes to it.
+        let tasks = format!("/proc/{}/task", self.pid());
+        eventually("it stands still", || {
+            std::fs::read_dir(&tasks).expect("threads").all(|task| {
+                let stat = std::fs::read_to_string(task.expect("thread").path().join("stat"));
+                // Behind the name, which may have anything in it.
+                stat.is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|s| s.starts_with(" T")))
+            })
+        });
     }
 
     /// SIGHUP: it reads its configuration again.
