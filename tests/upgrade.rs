@@ -12,7 +12,7 @@ mod support;
 
 use std::{
     fs,
-    io::{Read, Write},
+    io::{BufRead, BufReader, Read, Write},
     net::TcpStream,
     os::unix::{
         fs::PermissionsExt,
@@ -124,6 +124,17 @@ impl Drop for Process {
     }
 }
 
+/// Sets them, so that threads end when a test fails.
+struct Ends<'a>([&'a AtomicBool; 2]);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        for end in self.0 {
+            end.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
 /// The pid of the proxy that serves this client.
 fn served_by(client: &mut Client) -> String {
     let Reply::Bulk(info) = client.cmd(&["LOCKGATE", "INFO"]) else { panic!("no INFO") };
@@ -160,6 +171,7 @@ fn clients_see_nothing_of_three_upgrades_in_a_row() {
                 }
             });
         }
+        let _ends = Ends([&stop, &leave]);
         // One that stays, and is never without commands under way.
         let (leave, batches) = (&leave, &batches);
         scope.spawn(move || {
@@ -200,6 +212,57 @@ fn clients_see_nothing_of_three_upgrades_in_a_row() {
     last.signal(Signal::TERM);
     assert!(last.wait().success());
     assert!(!place.socket().exists(), "who ends for good leaves nothing behind");
+}
+
+/// Its connections are never made anew behind its user's back.
+fn redis_py_sees_nothing_of_upgrades(version: &str) {
+    let clients = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients");
+    let python = clients.join(".venv/bin/python");
+    assert!(python.exists(), "redis-py is missing: run \"make test\", which installs it");
+    let place = Place::new();
+    let mut proxy = place.setup().nodes(3).start();
+    let errors = place.dir.path().join("errors");
+    let mut child = Command::new("timeout")
+        .args(["--kill-after=5", "120"])
+        .args([python, clients.join("redis_py_upgrade.py")])
+        .args([&proxy.port().to_string(), version])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(fs::File::create(&errors).unwrap())
+        .spawn()
+        .unwrap();
+    let mut rounds = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut some = || {
+        for _ in 0..10 {
+            let line = rounds.next().map(Result::unwrap);
+            assert!(line.is_some(), "{}", fs::read_to_string(&errors).unwrap());
+        }
+    };
+    some();
+    let processes: Vec<Process> = (0..3)
+        .map(|_| {
+            let process = Process::upgrade(&place, &proxy.config_file());
+            some();
+            process
+        })
+        .collect();
+    drop(child.stdin.take());
+    let last = rounds.map(Result::unwrap).last();
+    let status = child.wait().unwrap();
+    assert!(status.success(), "{}", fs::read_to_string(&errors).unwrap());
+    assert_eq!(last.as_deref(), Some("ok"));
+    assert!(proxy.wait().success());
+    drop(processes);
+}
+
+#[test]
+fn redis_py_sees_nothing_of_upgrades_in_resp2() {
+    redis_py_sees_nothing_of_upgrades("2");
+}
+
+#[test]
+fn redis_py_sees_nothing_of_upgrades_in_resp3() {
+    redis_py_sees_nothing_of_upgrades("3");
 }
 
 #[test]
