@@ -61,35 +61,50 @@ impl Refusal {
 
 /// Keeps count of who is in.
 pub struct Admission {
-    max_clients: usize,
+    max_clients: AtomicUsize,
     /// 0: no limit.
-    max_per_address: usize,
+    max_per_address: AtomicUsize,
     /// Clients that hold a [`Place`].
     clients: AtomicUsize,
-    /// Clients of each address that has any; empty without a limit. Changed when
-    /// a client comes and when it goes.
+    /// Clients of each address that has any, whether there is a limit or not: there may
+    /// be one when the configuration is read again. Changed when a client comes and when
+    /// it goes.
     addresses: Mutex<HashMap<IpAddr, usize>>,
-    rates: Option<Mutex<Rates>>,
+    /// None: no limit.
+    rates: Mutex<Option<Rates>>,
 }
 
 /// A client's place. Dropping it makes room for another.
 pub struct Place {
     admission: Arc<Admission>,
-    /// Where it is counted, if addresses are.
+    /// Where it is counted, if it is.
     address: Option<IpAddr>,
 }
 
 impl Admission {
     /// With the limits of `config`.
     pub fn new(config: &Config) -> Arc<Admission> {
-        let rate = u32::try_from(config.max_connect_rate).unwrap_or(u32::MAX);
-        Arc::new(Admission {
-            max_clients: config.maxclients,
-            max_per_address: config.max_clients_per_address,
+        let admission = Admission {
+            max_clients: AtomicUsize::new(0),
+            max_per_address: AtomicUsize::new(0),
             clients: AtomicUsize::new(0),
             addresses: Mutex::default(),
-            rates: (rate > 0).then(|| Mutex::new(Rates::new(rate, Instant::now()))),
-        })
+            rates: Mutex::new(None),
+        };
+        admission.set_limits(config, Instant::now());
+        Arc::new(admission)
+    }
+
+    /// Other limits from now on; whoever is in stays.
+    pub fn set_limits(&self, config: &Config, now: Instant) {
+        self.max_clients.store(config.maxclients, Ordering::Relaxed);
+        self.max_per_address.store(config.max_clients_per_address, Ordering::Relaxed);
+        let rate = u32::try_from(config.max_connect_rate).unwrap_or(u32::MAX);
+        let spacing = (rate > 0).then(|| BURST / rate);
+        let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
+        if rates.as_ref().map(|rates| rates.spacing) != spacing {
+            *rates = spacing.map(|spacing| Rates::new(spacing, now));
+        }
     }
 
     /// A place for a client from `peer`.
@@ -111,7 +126,8 @@ impl Admission {
         // From here on the drop of `place` undoes it.
         let before = self.clients.fetch_add(1, Ordering::Relaxed);
         let place = Place { admission: self.clone(), address: None };
-        if before >= self.max_clients { Err(Refusal::MaxClients) } else { Ok(place) }
+        let full = before >= self.max_clients.load(Ordering::Relaxed);
+        if full { Err(Refusal::MaxClients) } else { Ok(place) }
     }
 }
 
@@ -123,21 +139,18 @@ impl Place {
     pub fn belongs_to(&mut self, peer: IpAddr, now: Instant) -> Result<(), Refusal> {
         let admission = &self.admission;
         let peer = host(peer);
-        if admission.max_per_address > 0 {
-            let mut addresses = admission.addresses.lock().unwrap_or_else(PoisonError::into_inner);
-            let clients = addresses.entry(peer).or_default();
-            if *clients >= admission.max_per_address {
-                return Err(Refusal::PerAddress);
-            }
-            *clients += 1;
-            self.address = Some(peer);
+        let most = admission.max_per_address.load(Ordering::Relaxed);
+        let mut addresses = admission.addresses.lock().unwrap_or_else(PoisonError::into_inner);
+        let clients = addresses.entry(peer).or_default();
+        if most > 0 && *clients >= most {
+            return Err(Refusal::PerAddress);
         }
-        if let Some(rates) = &admission.rates
-            && !rates.lock().unwrap_or_else(PoisonError::into_inner).admit(peer, now)
-        {
-            return Err(Refusal::ConnectRate);
-        }
-        Ok(())
+        *clients += 1;
+        drop(addresses);
+        self.address = Some(peer);
+        let mut rates = admission.rates.lock().unwrap_or_else(PoisonError::into_inner);
+        let admitted = rates.as_mut().is_none_or(|rates| rates.admit(peer, now));
+        if admitted { Ok(()) } else { Err(Refusal::ConnectRate) }
     }
 }
 
@@ -178,9 +191,9 @@ struct Rates {
 }
 
 impl Rates {
-    fn new(rate: u32, now: Instant) -> Rates {
+    fn new(spacing: Duration, now: Instant) -> Rates {
         let (recent, older) = (HashMap::new(), HashMap::new());
-        Rates { spacing: BURST / rate, recent, older, turned: now }
+        Rates { spacing, recent, older, turned: now }
     }
 
     fn admit(&mut self, peer: IpAddr, now: Instant) -> bool {
@@ -287,6 +300,32 @@ mod tests {
     }
 
     #[test]
+    fn limits_that_come_later_count_who_is_in_already() {
+        let (door, now) = (admission(100, 0, 0), Instant::now());
+        let places = [(); 2].map(|()| door.admit(ip("10.0.0.1"), now).unwrap());
+        let limits = |maxclients, max_clients_per_address, max_connect_rate| Config {
+            maxclients,
+            max_clients_per_address,
+            max_connect_rate,
+            ..Config::default()
+        };
+        door.set_limits(&limits(100, 2, 0), now);
+        assert_eq!(door.admit(ip("10.0.0.1"), now).err(), Some(Refusal::PerAddress));
+        door.set_limits(&limits(2, 0, 0), now);
+        assert_eq!(door.admit(ip("10.0.0.2"), now).err(), Some(Refusal::MaxClients));
+        door.set_limits(&limits(100, 0, 1), now);
+        let third = door.admit(ip("10.0.0.1"), now).unwrap();
+        assert_eq!(door.admit(ip("10.0.0.1"), now).err(), Some(Refusal::ConnectRate));
+        door.set_limits(&limits(100, 2, 1), now);
+        drop(places);
+        door.set_limits(&limits(100, 2, 0), now);
+        let fourth = door.admit(ip("10.0.0.1"), now).unwrap();
+        assert_eq!(door.admit(ip("10.0.0.1"), now).err(), Some(Refusal::PerAddress));
+        drop((third, fourth));
+        assert!(door.addresses.lock().unwrap().is_empty());
+    }
+
+    #[test]
     fn a_refused_client_is_not_counted_against_its_address() {
         let (door, now) = (admission(100, 1, 1), Instant::now());
         drop(door.admit(ip("10.0.0.1"), now).unwrap());
@@ -298,7 +337,7 @@ mod tests {
     #[test]
     fn rates_of_old_addresses_are_forgotten_and_those_kept_are_bounded() {
         let now = Instant::now();
-        let mut rates = Rates::new(1, now);
+        let mut rates = Rates::new(BURST, now);
         for n in 0..100_000u32 {
             assert!(rates.admit(IpAddr::from(n.to_be_bytes()), now));
         }
@@ -318,7 +357,7 @@ mod tests {
             steps in prop::collection::vec((0u64..300, 0u8..3), 1..300),
         ) {
             let mut now = Instant::now();
-            let mut rates = Rates::new(rate, now);
+            let mut rates = Rates::new(BURST / rate, now);
             let mut plain: HashMap<IpAddr, Instant> = HashMap::new();
             for (millis, peer) in steps {
                 now += Duration::from_millis(millis);

@@ -7,7 +7,7 @@ use std::{
     io,
     sync::{Arc, Mutex, PoisonError},
     thread,
-    time::Duration,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::Context as _;
@@ -347,6 +347,14 @@ fn describe() {
         "lockgate_tls_reloads_total",
         "Certificates read again because their files had changed, by side and result."
     );
+    describe_counter!(
+        "lockgate_config_reloads_total",
+        "Times the configuration was read again (SIGHUP), by result."
+    );
+    describe_gauge!(
+        "lockgate_config_last_success_timestamp_seconds",
+        "When the configuration was last read with success, in seconds since 1970."
+    );
     describe_gauge!("lockgate_node_up", "1 while a lock node is connected and answers.");
     describe_histogram!(
         "lockgate_node_round_trip_seconds",
@@ -553,6 +561,41 @@ impl TlsMetrics {
     }
 }
 
+/// Handles of what is told when the configuration is read again.
+pub struct ReloadMetrics {
+    /// It was read and could be used.
+    pub ok: Counter,
+    /// It could not be used; nothing changed.
+    pub failed: Counter,
+    /// When it was last read with success, in seconds since 1970.
+    pub last_success: Gauge,
+}
+
+impl ReloadMetrics {
+    /// Makes the handles.
+    pub fn new() -> ReloadMetrics {
+        let reloads =
+            |result: &'static str| counter!("lockgate_config_reloads_total", "result" => result);
+        ReloadMetrics {
+            ok: reloads("ok"),
+            failed: reloads("failed"),
+            last_success: gauge!("lockgate_config_last_success_timestamp_seconds"),
+        }
+    }
+
+    /// Notes a success now.
+    pub fn succeeded_now(&self) {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.last_success.set(since.as_secs_f64());
+    }
+}
+
+impl Default for ReloadMetrics {
+    fn default() -> ReloadMetrics {
+        ReloadMetrics::new()
+    }
+}
+
 /// Handles of one lock node; label `node` is its number in `locks.nodes` from 1,
 /// label `address` its address without credentials.
 pub struct NodeMetrics {
@@ -623,6 +666,7 @@ mod tests {
         let _locks = LockMetrics::new();
         let _node = NodeMetrics::new(7, "10.0.0.7:6379");
         let _tls = TlsMetrics::new("client");
+        let _reloads = ReloadMetrics::new();
         let text = recorder.render();
         for line in [
             r#"lockgate_closes_total{reason="first_byte"} 0"#,
@@ -640,6 +684,7 @@ mod tests {
             r#"lockgate_hold_seconds_count 0"#,
             r#"lockgate_tls_handshake_failures_total{side="client"} 0"#,
             r#"lockgate_tls_reloads_total{side="client",result="failed"} 0"#,
+            r#"lockgate_config_reloads_total{result="failed"} 0"#,
             r#"lockgate_node_up{node="7",address="10.0.0.7:6379"} 0"#,
         ] {
             assert!(text.contains(line), "{line} is missing in\n{text}");

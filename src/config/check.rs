@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    ClientTls, Config, Endpoint, Listener, LocksConfig, RedisUrl,
+    ClientTls, Config, Endpoint, Listener, LocksConfig, RedisUrl, SocketPath,
     reader::{Reader, Section},
 };
 
@@ -24,6 +24,9 @@ const LONGEST_KEEPALIVE: Duration = Duration::from_secs(32_767);
 const MAX_THREADS: usize = 128;
 /// The longest string that a Redis accepts (proto-max-bulk-len), in bytes.
 const LONGEST_STRING: usize = 512 * 1024 * 1024;
+/// A socket's address has room for 108 bytes with the one that ends it, and `.new` is
+/// put behind this path while the socket is made.
+const LONGEST_PATH: usize = 100;
 
 fn positive(reader: &mut Reader<'_>, section: &Section<'_>, key: &str, value: Duration) {
     if value.is_zero() {
@@ -129,6 +132,12 @@ pub(super) fn top(reader: &mut Reader<'_>, top: &Section<'_>, config: &Config) {
     }
     if config.io_threads.is_some_and(|threads| !(1..=MAX_THREADS).contains(&threads)) {
         reader.problem(&top.path("io_threads"), "must be auto or from 1 to 128");
+    }
+    if let Some(SocketPath(path)) = &config.upgrade_socket
+        && path.as_os_str().len() > LONGEST_PATH
+    {
+        let what = format!("must be at most {LONGEST_PATH} bytes long, as the system has it");
+        reader.problem(&top.path("upgrade_socket"), what);
     }
     if config.barrier_buffer < 1024 {
         reader.problem(&top.path("barrier_buffer"), "must be at least 1kb");

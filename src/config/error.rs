@@ -23,6 +23,11 @@ pub struct ConfigErrors {
 }
 
 impl ConfigErrors {
+    /// That a file could not be read for a reason of our own.
+    pub(crate) fn unread(file: &str, what: String) -> ConfigErrors {
+        ConfigErrors::one(file, 1, String::new(), what)
+    }
+
     /// The one thing that is wrong where it keeps the rest from being read.
     pub(super) fn one(file: &str, line: usize, key: String, what: String) -> ConfigErrors {
         ConfigErrors { file: file.to_owned(), problems: vec![Problem { line, key, what }] }

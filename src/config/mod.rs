@@ -11,7 +11,7 @@
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
-    path::Path,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -32,7 +32,7 @@ pub use url::{Endpoint, RedisUrl};
 use reader::Reader;
 
 /// The keys at the top of the file.
-const KEYS: &[&str] = &[
+pub(crate) const KEYS: &[&str] = &[
     "listen",
     "allow_open",
     "admin",
@@ -48,15 +48,17 @@ const KEYS: &[&str] = &[
     "io_threads",
     "barrier_buffer",
     "shutdown_grace",
+    "upgrade_socket",
+    "upgrade_grace",
     "log",
     "locks",
 ];
 /// The keys of a listener that is more than an address.
 const LISTENER_KEYS: &[&str] = &["address", "tls", "proxy_protocol"];
 /// The keys under `log`.
-const LOG_KEYS: &[&str] = &["level", "format"];
+pub(crate) const LOG_KEYS: &[&str] = &["level", "format"];
 /// The keys under `locks`.
-const LOCKS_KEYS: &[&str] = &[
+pub(crate) const LOCKS_KEYS: &[&str] = &[
     "nodes",
     "tls",
     "prefix",
@@ -117,6 +119,12 @@ pub struct Config {
     pub barrier_buffer: usize,
     /// `shutdown_grace`: how long commands in flight may take after SIGTERM.
     pub shutdown_grace: Duration,
+    /// `upgrade_socket`: where a process that takes over asks for the listening
+    /// sockets; none with `off`.
+    pub upgrade_socket: Option<SocketPath>,
+    /// `upgrade_grace`: how long connections may stay with a process whose listening
+    /// sockets another has taken over; none with `off`: as long as they like.
+    pub upgrade_grace: Option<Duration>,
     /// `log.level`: least severe level that is written; LOCKGATE_LOG goes before it.
     pub log_level: String,
     /// `log.format`: `auto`, `human` or `json`.
@@ -143,12 +151,18 @@ impl Default for Config {
             io_threads: None,
             barrier_buffer: 1024 * 1024,
             shutdown_grace: Duration::from_secs(10),
+            upgrade_socket: None,
+            upgrade_grace: Some(Duration::from_secs(60 * 60)),
             log_level: "info".into(),
             log_format: "auto".into(),
             locks: LocksConfig::default(),
         }
     }
 }
+
+/// Where a Unix socket is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SocketPath(pub PathBuf);
 
 /// One address on which clients are accepted, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -253,6 +267,8 @@ impl Config {
         reader.read(&top, "io_threads", &mut config.io_threads);
         reader.read(&top, "barrier_buffer", &mut config.barrier_buffer);
         reader.read(&top, "shutdown_grace", &mut config.shutdown_grace);
+        reader.read(&top, "upgrade_socket", &mut config.upgrade_socket);
+        reader.read(&top, "upgrade_grace", &mut config.upgrade_grace);
         let log = reader.section(&top, "log", LOG_KEYS);
         reader.read(&log, "level", &mut config.log_level);
         reader.read(&log, "format", &mut config.log_format);

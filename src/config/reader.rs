@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use serde_yaml::{Mapping, Value};
 
 use super::{
-    LISTENER_KEYS, Listener, OnLost, PLANNED,
+    LISTENER_KEYS, Listener, OnLost, PLANNED, SocketPath,
     error::{ConfigErrors, Problem},
     locate::{self, Step},
     tls::{AuthClients, ClientTls, SERVER_KEYS, ServerTls, TlsProblem},
@@ -392,6 +392,18 @@ impl Read for Option<PathBuf> {
     fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<Self, Wrong> {
         let name = value.as_str().filter(|name| !name.is_empty());
         name.map(|name| Some(name.into())).ok_or(Wrong::Wanted("the name of a file"))
+    }
+}
+
+/// Where a Unix socket is, or `off`.
+impl Read for Option<SocketPath> {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<Self, Wrong> {
+        match value {
+            Value::Bool(false) => Ok(None),
+            Value::String(text) if text == "off" => Ok(None),
+            Value::String(text) if text.starts_with('/') => Ok(Some(SocketPath(text.into()))),
+            _ => Err(Wrong::Wanted("the path of a socket, from /, or off,")),
+        }
     }
 }
 

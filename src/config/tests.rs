@@ -70,7 +70,8 @@ fn everything_wrong_is_said_at_once_with_its_line() {
             "f.yaml:11: locks.drift_factor: 0.7 is not at least 0 and below 0.5",
             "f.yaml:12: zzz: unknown key; known here are listen, allow_open, admin, data, send_proxy_protocol, tls, connect_timeout, \
              tcp_keepalive, maxclients, max_clients_per_address, max_connect_rate, \
-             first_byte_timeout, io_threads, barrier_buffer, shutdown_grace, log, locks",
+             first_byte_timeout, io_threads, barrier_buffer, shutdown_grace, upgrade_socket, \
+             upgrade_grace, log, locks",
         ]
     );
 }
@@ -100,6 +101,8 @@ fn contradictions_are_refused_with_what_would_be_right() {
         ("maxclients: 0", "lets nobody in"),
         ("first_byte_timeout: 0s", "first_byte_timeout: must be longer than 0"),
         ("max_connect_rate: fast", "'fast' where a number"),
+        ("upgrade_socket: run/x.sock", "'run/x.sock' where the path of a socket, from /, or off,"),
+        ("upgrade_grace: 0", "0 where a duration with its unit"),
         ("io_threads: 0", "auto or from 1 to 128"),
         ("io_threads: many", "'many' where a number, or auto, is wanted"),
         ("tcp_keepalive: 1ms", "at least 1s"),

@@ -168,7 +168,7 @@ impl Session {
                     return Err(BadRequest::TooManySessionLocks(MAX_TOKENS));
                 }
                 let token = token.clone().unwrap_or_else(new_token);
-                let ttl = ttl.unwrap_or(self.shared.locks.default_ttl);
+                let ttl = ttl.unwrap_or(self.config.locks.default_ttl);
                 let (key, wanted) = (key.clone(), token.clone());
                 let asking = match wait {
                     None => Asking::Lock(engine.acquire(key, wanted, ttl)),
@@ -192,7 +192,7 @@ impl Session {
                 let held = self.tokens.held.get(key);
                 let token = token.as_ref().or(held.map(|held| &held.token)).cloned();
                 let before = held.filter(|h| Some(&h.token) == token.as_ref()).map(|h| h.ttl);
-                let ttl = ttl.or(before).unwrap_or(self.shared.locks.default_ttl);
+                let ttl = ttl.or(before).unwrap_or(self.config.locks.default_ttl);
                 let (token, asking) = match token {
                     Some(token) => {
                         let asking = engine.renew(key.clone(), token.clone(), ttl);

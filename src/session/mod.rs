@@ -40,6 +40,7 @@ use std::{
     time::Duration,
 };
 
+use arc_swap::ArcSwap;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -47,7 +48,7 @@ use self::{
     authorize::Permissions, barrier::Barrier, lock_command::Tokens, owed::Owed, state::State,
 };
 use crate::{
-    config::LocksConfig,
+    config::Config,
     lock::{Alarm, Engine, Losses},
     metrics::{CloseReason, Metrics},
     net::{Outbox, Stream},
@@ -78,10 +79,8 @@ pub struct Shared {
     pub engine: Arc<Engine>,
     /// Counters.
     pub metrics: Arc<Metrics>,
-    /// Limits and defaults of locks.
-    pub locks: LocksConfig,
-    /// See `barrier_buffer` in the configuration.
-    pub barrier_buffer: usize,
+    /// The configuration as it is now: it changes when it is read again.
+    pub config: ArcSwap<Config>,
     /// Clients connected now, for LOCKGATE; a metric cannot be read back.
     pub clients: AtomicUsize,
     /// When the proxy was started.
@@ -104,6 +103,8 @@ pub struct Session {
     client: Stream,
     upstream: Stream,
     shared: Arc<Shared>,
+    /// As it was when the client came.
+    config: Arc<Config>,
 
     /// Where the client's commands end.
     requests: RequestScanner,
@@ -171,11 +172,13 @@ type Step = Result<bool, CloseReason>;
 impl Session {
     /// A session over two fresh connections.
     pub fn new(client: Stream, upstream: Stream, shared: Arc<Shared>) -> Session {
-        let permissions = Permissions::new(shared.locks.authorize_cache);
+        let config = shared.config.load_full();
+        let permissions = Permissions::new(config.locks.authorize_cache);
         Session {
             client,
             upstream,
             shared,
+            config,
             requests: RequestScanner::default(),
             held: Vec::new(),
             rescan: false,

@@ -239,7 +239,7 @@ impl Session {
 
     /// Begins a command of ours if all of it is there.
     fn intercept(&mut self, own: Own, arguments: usize, bytes: &[u8]) -> Intercepted {
-        let locks = &self.shared.locks;
+        let locks = &self.config.locks;
         let limit = locks.max_key + locks.max_token + WORDS_SLACK;
         match split(bytes, MAX_WORDS, limit) {
             Split::Whole { words, .. }

@@ -11,6 +11,7 @@ use std::{
     io::{BufRead, BufReader, ErrorKind, Read, Write},
     net::{Shutdown, SocketAddr, TcpStream},
     os::unix::process::CommandExt,
+    path::PathBuf,
     process::{Child, Command, ExitStatus, Stdio},
     thread,
     time::{Duration, Instant},
@@ -307,6 +308,11 @@ impl Proxy {
         self.admin_port
     }
 
+    /// Its configuration.
+    pub fn config_file(&self) -> PathBuf {
+        self.dir.path().join("lockgate.yaml")
+    }
+
     /// The proxy's process id.
     pub fn pid(&self) -> u32 {
         self.child.id()
@@ -406,6 +412,20 @@ impl Proxy {
     /// SIGSTOP: it keeps its connections and answers nothing.
     pub fn freeze(&self) {
         self.signal(Signal::STOP);
+        // Each of its threads stops when it comes to it.
+        let tasks = format!("/proc/{}/task", self.pid());
+        eventually("it stands still", || {
+            std::fs::read_dir(&tasks).expect("threads").all(|task| {
+                let stat = std::fs::read_to_string(task.expect("thread").path().join("stat"));
+                // Behind the name, which may have anything in it.
+                stat.is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|s| s.starts_with(" T")))
+            })
+        });
+    }
+
+    /// SIGHUP: it reads its configuration again.
+    pub fn reload(&self) {
+        self.signal(Signal::HUP);
     }
 
     /// SIGCONT.

@@ -11,10 +11,9 @@ use std::{
 use lockgate::{
     config::Config,
     redis_server::{RedisServer, free_port},
-    server,
+    server::{self, Control},
 };
 use rand::{RngExt, SeedableRng, rngs::StdRng};
-use tokio_util::sync::CancellationToken;
 
 use super::{
     pieces::pieces,
@@ -201,7 +200,7 @@ impl Twins {
                 .enable_all()
                 .build()
                 .unwrap();
-            runtime.block_on(server::run(config, CancellationToken::new())).unwrap();
+            runtime.block_on(server::run(config, Control::default())).unwrap();
         });
         let mut twins = Twins { direct, behind, proxy, scripts: 0, _locks: locks };
         twins.wait_for_a_lock();
