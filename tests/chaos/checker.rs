@@ -372,9 +372,11 @@ mod tests {
 
     #[test]
     fn unlock_ends_a_lease_when_it_is_sent() {
-        let first =
-            "1000 sent Lease a | 2000 granted x 1 10 | 5000 sent Unlock a | 6000 number 1 | 7000 over";
-        assert_eq!(judge(&[first, "3000 sent Lease a | 5000 granted y 2 9 | 90000 over"]).wrong, []);
+        let first = "1000 sent Lease a | 2000 granted x 1 10 | 5000 sent Unlock a | 6000 number 1 | 7000 over";
+        assert_eq!(
+            judge(&[first, "3000 sent Lease a | 5000 granted y 2 9 | 90000 over"]).wrong,
+            []
+        );
         assert!(is_two(&judge(&[first, "3000 sent Lease a | 4999 granted y 2 9 | 90000 over"])));
     }
 
@@ -383,8 +385,7 @@ mod tests {
         let other = "3000 sent Lease a | 10500 granted y 2 9 | 90000 over";
         assert!(is_two(&judge(&["1000 sent Lease a | 2000 granted x 1 10 | 3000 closed", other])));
         let late = "13000 sent Lease a | 13500 granted y 2 9 | 90000 over";
-        let renewed =
-            "1000 sent Lease a | 2000 granted x 1 10 | 4000 sent Renew a | 5000 number 10 | 6000 over";
+        let renewed = "1000 sent Lease a | 2000 granted x 1 10 | 4000 sent Renew a | 5000 number 10 | 6000 over";
         assert!(is_two(&judge(&[renewed, late])));
         let denied = renewed.replace("number 10", "number 0");
         assert_eq!(judge(&[&denied, late]).wrong, []);
@@ -400,8 +401,7 @@ mod tests {
 
     #[test]
     fn a_session_lock_is_held_up_to_the_last_request_answered() {
-        let ping =
-            "1000 sent Session a | 2000 granted x 1 10 | 50000 sent Ping a | 60000 pong | 70000 closed";
+        let ping = "1000 sent Session a | 2000 granted x 1 10 | 50000 sent Ping a | 60000 pong | 70000 closed";
         let at = |time: u64| {
             format!("{} sent Lease a | {time} granted y 2 100 | 990000 over", time - 500)
         };
@@ -424,9 +424,8 @@ mod tests {
     #[test]
     fn fences_grow_from_one_that_was_told_to_the_next_that_is_asked_for() {
         let first = "1 sent Lease a | 2 granted x 5 0 | 9 over";
-        let next = |fence: u64, sent: u64| {
-            format!("{sent} sent Lease a | 7 granted y {fence} 0 | 9 over")
-        };
+        let next =
+            |fence: u64, sent: u64| format!("{sent} sent Lease a | 7 granted y {fence} 0 | 9 over");
         assert_eq!(judge(&[first, &next(6, 3)]).wrong, []);
         assert!(matches!(judge(&[first, &next(5, 3)]).wrong[..], [Wrong::Fence { .. }]));
         // Asked for before the other was told: either may be first.

@@ -372,7 +372,8 @@ impl Deployment {
     }
 
     fn running_client(&self, client: usize) -> Option<usize> {
-        let mut running = (0..self.clients.len()).filter(|number| self.clients[*number].0.is_some());
+        let mut running =
+            (0..self.clients.len()).filter(|number| self.clients[*number].0.is_some());
         running.nth(client)
     }
 

@@ -198,11 +198,8 @@ impl Fault {
         // A node that was restarted is back after quarantine, in whole seconds.
         let forgotten = max_ttl + Duration::from_secs(2) + AFTER;
         let some = |nodes: BTreeSet<usize>, after| Impaired { nodes, after, ..Impaired::default() };
-        let proxies = |proxy| Impaired {
-            proxies: [proxy].into(),
-            after: AFTER,
-            ..Impaired::default()
-        };
+        let proxies =
+            |proxy| Impaired { proxies: [proxy].into(), after: AFTER, ..Impaired::default() };
         match self {
             Fault::NodeForgets(node) | Fault::NodeRestarts(node) | Fault::DiskFull(node) => {
                 some([node].into(), forgotten)

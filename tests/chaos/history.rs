@@ -38,7 +38,11 @@ pub(crate) enum Verb {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
     /// LOCK's answer; validity in ms.
-    Granted { token: String, fence: u64, validity: u64 },
+    Granted {
+        token: String,
+        fence: u64,
+        validity: u64,
+    },
     /// LOCK's null.
     Held,
     /// What UNLOCK and RENEW answer.

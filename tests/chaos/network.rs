@@ -75,10 +75,13 @@ struct Switch {
     counts: Counts,
 }
 
+/// When it is due, its number, whom it is for, and what it is.
+type Packet = (Instant, u64, usize, Vec<u8>);
+
 #[derive(Default)]
 struct Late {
-    /// By when it is due, then by its number; with whom it is for.
-    packets: BinaryHeap<Reverse<(Instant, u64, usize, Vec<u8>)>>,
+    /// What is due next comes first.
+    packets: BinaryHeap<Reverse<Packet>>,
     number: u64,
     over: bool,
 }
@@ -127,6 +130,11 @@ impl Network {
         format!("/run/netns/{}{host}", self.prefix)
     }
 
+    /// Wires that everything passes.
+    pub(crate) fn all_well(&self) -> Wires {
+        vec![vec![Wire::default(); self.hosts]; self.hosts]
+    }
+
     /// From now on the wires are these.
     pub(crate) fn set(&self, wires: Wires) {
         assert_eq!(wires.len(), self.hosts);
@@ -168,7 +176,9 @@ impl Switch {
         while let Ok(length) = self.devices[from].recv(&mut packet) {
             // The address is the last field of an IPv4 header without options.
             let [a, b, c, d] = match &packet[..length] {
-                [0x40..=0x4f, rest @ ..] if length >= 20 => [rest[15], rest[16], rest[17], rest[18]],
+                [0x40..=0x4f, rest @ ..] if length >= 20 => {
+                    [rest[15], rest[16], rest[17], rest[18]]
+                }
                 _ => continue,
             };
             let to = usize::from(d.wrapping_sub(FIRST));

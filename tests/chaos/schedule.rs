@@ -13,10 +13,10 @@ use std::{
 use rand::{RngExt, SeedableRng, rngs::StdRng, seq::SliceRandom};
 
 use crate::{
-    deployment::{Deployment, GROUPS, NODES, PROXIES},
+    deployment::{Deployment, NODES, PROXIES},
     fault::{Fault, Impaired, KINDS},
     history::{Time, now},
-    network::{Wire, Wires},
+    network::Wires,
 };
 
 /// How long things last, in ms.
@@ -119,13 +119,13 @@ fn play(
         deployment.note(format!("begins: {fault:?}"));
         active.push(Span { fault: *fault, from: now(), until: Time::MAX });
         fault.begin(deployment);
-        deployment.network().set(wires(&active));
+        deployment.network().set(wires(deployment, &active));
     }
     sleep(&pace.fault, 1);
     // Not in the order in which they came.
     while let Some(mut span) = active.pop() {
         span.fault.end(deployment);
-        deployment.network().set(wires(&active));
+        deployment.network().set(wires(deployment, &active));
         deployment.note(format!("ends: {:?}", span.fault));
         span.until = now();
         spans.push(span);
@@ -136,9 +136,8 @@ fn play(
     sleep(&pace.calm, 1);
 }
 
-fn wires(active: &[Span]) -> Wires {
-    let hosts = NODES + PROXIES + 1 + GROUPS;
-    let mut wires = vec![vec![Wire::default(); hosts]; hosts];
+fn wires(deployment: &Deployment, active: &[Span]) -> Wires {
+    let mut wires = deployment.network().all_well();
     active.iter().for_each(|span| span.fault.change(&mut wires));
     wires
 }
@@ -206,7 +205,10 @@ mod tests {
         assert_eq!(up(&three), [(0, 15_000_000), (24_000_000, 100_000_000)]);
         let forgets = [&two[..], &[span(Fault::NodeForgets(3), 5, 6)]].concat();
         assert_eq!(up(&forgets), [(0, 10_000_000), (15_000_000, 100_000_000)]);
-        assert_eq!(up(&[span(Fault::AllSlow, 10, 20)]), [(0, 10_000_000), (24_000_000, 100_000_000)]);
+        assert_eq!(
+            up(&[span(Fault::AllSlow, 10, 20)]),
+            [(0, 10_000_000), (24_000_000, 100_000_000)]
+        );
     }
 
     #[test]
