@@ -29,6 +29,8 @@ pub(crate) enum Style {
     Mixed,
     /// Leases for as long as they may be, held to their very end; asks in a loop.
     ToTheEnd,
+    /// Session locks, held for seconds, with a PING or RENEW now and then.
+    Sessions,
     /// Short leases, and an UNLOCK that comes after their end.
     Late,
 }
@@ -75,6 +77,7 @@ impl Plan {
             style: match style {
                 "Mixed" => Style::Mixed,
                 "ToTheEnd" => Style::ToTheEnd,
+                "Sessions" => Style::Sessions,
                 "Late" => Style::Late,
                 _ => panic!("not a style: {style}"),
             },
@@ -96,7 +99,9 @@ pub(crate) fn run(plan: Plan) {
         let key = format!("key-{}", client.random.random_range(0..client.plan.keys));
         // Whatever ends it early is in the history.
         let _ = match client.plan.style {
-            Style::Mixed if client.random.random_bool(0.4) => {
+            style @ (Style::Mixed | Style::Sessions)
+                if style == Style::Sessions || client.random.random_bool(0.4) =>
+            {
                 let done = client.session(&key);
                 // Else the connection would go on holding what the client has given up.
                 if done.is_err() {
@@ -104,7 +109,7 @@ pub(crate) fn run(plan: Plan) {
                 }
                 done
             }
-            Style::Mixed => client.lease(&key),
+            Style::Mixed | Style::Sessions => client.lease(&key),
             Style::ToTheEnd => client.until_its_end(&key),
             Style::Late => client.late(&key),
         };
@@ -186,8 +191,12 @@ impl Client {
     fn session(&mut self, key: &str) -> Result<(), Ended> {
         self.think(2, 40);
         let grant = self.lock(key, None)?;
-        let long = self.random.random_bool(0.08);
-        let (signs, pause) = if long { (15, 400) } else { (self.random.random_range(0..5), 60) };
+        let (signs, pause) = match self.plan.style {
+            Style::Sessions => (8, 2500),
+            _ if self.random.random_bool(0.05) => (15, 400),
+            _ if self.random.random_bool(0.05) => (3, 3000),
+            _ => (self.random.random_range(0..5), 60),
+        };
         for _ in 0..signs {
             self.think(1, pause);
             if self.random.random_bool(0.3) {

@@ -7,6 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::process::Signal;
+
 use crate::{
     alone,
     checker::{self, Wrong},
@@ -174,4 +176,24 @@ fn planted_faults_are_found() {
     }
     forgetting("quarantine off", false).finds();
     forgetting("quarantine on", true).holds();
+}
+
+/// Proxies stand still for longer than a session lock lives.
+fn standstill() -> Directed {
+    let options = Options { clients: 50, keys: 20, ..calm(Style::Sessions, 1500) };
+    let step = |deployment: &mut Deployment, step: usize| {
+        let proxy = step / 3 % PROXIES;
+        match step % 3 {
+            0 => deployment.signal_proxy(proxy, Signal::STOP),
+            2 => deployment.signal_proxy(proxy, Signal::CONT),
+            _ => {}
+        }
+    };
+    Directed { name: "a proxy stands still", options, step }
+}
+
+#[test]
+#[ignore = "tests/session_locks.rs has it in short: make chaos"]
+fn a_proxy_that_stood_still_says_nothing_for_a_lock_it_has_lost() {
+    standstill().holds();
 }
