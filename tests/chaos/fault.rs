@@ -26,6 +26,9 @@ const JUMPS: usize = 4;
 /// The proxy whose clock does.
 const PROXY_JUMPS: usize = 0;
 
+/// Noted where a node has ended of a full disk.
+pub(crate) const ENDED: &str = "ended by itself: node";
+
 /// How long after its end a fault may still be felt: connections are made anew, TCP
 /// sends again what was lost.
 const AFTER: Duration = Duration::from_secs(4);
@@ -279,6 +282,7 @@ impl Fault {
                 deployment.free_disk(node);
                 // As a supervisor would.
                 if !deployment.node_runs(node) {
+                    deployment.note(format!("{ENDED} {node}"));
                     deployment.start_node(node);
                 }
             }

@@ -262,6 +262,13 @@ pub(crate) fn sweep() {
         unmount_below(&directory.join(&name));
         let _ = fs::remove_dir_all(directory.join(name));
     }
+    // libfaketime cleans up only behind processes that end by themselves.
+    for name in names("/dev/shm").filter(|name| name.contains("faketime_s")) {
+        let pid = name.rsplit('_').next().unwrap_or_default();
+        if !Path::new("/proc").join(pid).exists() {
+            let _ = fs::remove_file(Path::new("/dev/shm").join(name));
+        }
+    }
 }
 
 /// Unmounts everything below a directory.

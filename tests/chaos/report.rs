@@ -5,6 +5,7 @@ use std::{collections::BTreeMap, fmt::Write as _, sync::atomic::Ordering, time::
 use crate::{
     checker::{self, Verdict, Wrong},
     deployment::{Deployment, PROXIES},
+    fault::ENDED,
     history::Time,
     schedule::{self, Span},
 };
@@ -121,6 +122,9 @@ fn print(
         ("packets cut off", number(&packets.cut).to_string()),
         ("packets late", number(&packets.late).to_string()),
         ("packets that overtook", number(&packets.overtook).to_string()),
+        ("quarantines, in the proxies' logs", logged(deployment, "\"fault\":\"quarantined\"")),
+        ("accepts that failed, in the same", logged(deployment, "cannot accept connections")),
+        ("nodes ended by a full disk", ended(deployment)),
         ("seconds with a quorum up", format!("{:.1}", seconds(up))),
         ("longest without a grant then, s", format!("{:.2}", seconds(gap.max().unwrap_or(0)))),
         ("longest until the first one, s", format!("{:.2}", seconds(recovery.max().unwrap_or(0)))),
@@ -131,6 +135,16 @@ fn print(
     ] {
         println!("{what:<40} {value:>12}");
     }
+}
+
+/// How often the proxies have logged it.
+fn logged(deployment: &Deployment, words: &str) -> String {
+    let times = |proxy| deployment.proxy_log(proxy).matches(words).count();
+    (0..PROXIES).map(times).sum::<usize>().to_string()
+}
+
+fn ended(deployment: &Deployment) -> String {
+    deployment.log.iter().filter(|(_, what)| what.contains(ENDED)).count().to_string()
 }
 
 fn two(verdict: &Verdict) -> usize {
