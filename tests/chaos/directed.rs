@@ -197,3 +197,11 @@ fn standstill() -> Directed {
 fn a_proxy_that_stood_still_says_nothing_for_a_lock_it_has_lost() {
     standstill().holds();
 }
+
+#[test]
+fn what_is_delivered_has_no_fault_planted() {
+    let binary = std::fs::read(sound().0).expect("the binary");
+    let has = |words: &[u8]| binary.windows(words.len()).any(|window| window == words);
+    assert!(has(b"LOCKGATE_LOG"), "the environment's names can be found");
+    assert!(!has(b"LOCKGATE_PLANT"));
+}

@@ -122,7 +122,7 @@ fn print(
         ("packets cut off", number(&packets.cut).to_string()),
         ("packets late", number(&packets.late).to_string()),
         ("packets that overtook", number(&packets.overtook).to_string()),
-        ("quarantines, in the proxies' logs", logged(deployment, "\"fault\":\"quarantined\"")),
+        ("quarantines, in the proxies' logs", logged(deployment, "quarantined until")),
         ("accepts that failed, in the same", logged(deployment, "cannot accept connections")),
         ("nodes ended by a full disk", ended(deployment)),
         ("seconds with a quorum up", format!("{:.1}", seconds(up))),
