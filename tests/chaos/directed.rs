@@ -93,7 +93,8 @@ fn calm(style: Style, max_ttl: u64) -> Options {
 fn forgetting(name: &'static str, quarantine: bool) -> Directed {
     let options = Options { quarantine, ..calm(Style::ToTheEnd, 3000) };
     let step = |deployment: &mut Deployment, step: usize| {
-        if step % 4 == 1 {
+        // Quarantine and a grant lie in between.
+        if step % 7 == 1 {
             (2..NODES).for_each(|node| deployment.kill_node(node));
             (2..NODES).for_each(|node| deployment.start_node(node));
         }
