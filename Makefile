@@ -11,7 +11,8 @@ help:
 	@echo "make run     a whole deployment on this machine: proxy, data node, five lock nodes"
 	@echo "make test    formatting, lints, and every test against real servers and clients"
 	@echo "make bench   what commands and locks cost, beside other proxies and lock libraries"
-	@echo "make chaos   thousands of simulated deployments in which everything fails; SEEDS=n, SEED=n"
+	@echo "make chaos   everything fails, for minutes: simulated (SEEDS=n), and with real processes"
+	@echo "             in network namespaces, as root (MINUTES=n); SEED=n; planted faults are found"
 	@echo "make fuzz    any bytes, guided by coverage; TIME=seconds in all (600); needs a nightly"
 	@echo "make lint    formatting and lints alone"
 	@echo "make docker  the container image lockgate:latest"
@@ -37,9 +38,13 @@ bench:
 	@failed=0; bench/run || failed=1; bench/locks || failed=1; exit $$failed
 
 chaos:
-	@scripts/setup.sh run
+	@scripts/setup.sh chaos
 	LOCKGATE_SEEDS=$(or $(SEEDS),5000) LOCKGATE_SEED=$(or $(SEED),0) \
 		$(CARGO) test --release --quiet --lib simulation -- --nocapture
+	$(CARGO) build --quiet --features planted --target-dir target/planted --bin lockgate
+	LOCKGATE_MINUTES=$(or $(MINUTES),5) LOCKGATE_SEED=$(or $(SEED),0) \
+	LOCKGATE_PLANTED=$(CURDIR)/target/planted/debug/lockgate \
+		$(CARGO) test --release --quiet --test chaos -- --ignored --nocapture --test-threads=1
 
 fuzz:
 	@scripts/setup.sh fuzz

@@ -3,6 +3,7 @@
 #
 #   scripts/setup.sh run        redis-server and what the build needs
 #   scripts/setup.sh test       the same, and the clients that the tests run
+#   scripts/setup.sh chaos      the same as run, and what makes networks and wrong clocks
 #   scripts/setup.sh bench      the same as run, and the peers of the benchmarks
 #   scripts/setup.sh fuzz       the same as run, and cargo-fuzz; says how to get a nightly
 set -euo pipefail
@@ -10,15 +11,17 @@ cd "$(dirname "$0")/.."
 
 # "command package": what must be there, and the Debian package that has it.
 wanted=("redis-server redis-server" "redis-cli redis-tools" "setpriv util-linux")
+chaos=("ip iproute2" "nsenter util-linux" "mount mount" "faketime faketime")
 case "${1:-run}" in
   run) ;;
-  test) wanted+=("python3 python3" "node nodejs" "npm npm" "ip iproute2"
+  chaos) wanted+=("${chaos[@]}") ;;
+  test) wanted+=("${chaos[@]}" "python3 python3" "node nodejs" "npm npm"
     "script bsdutils" "haproxy haproxy") ;;
   bench) wanted+=("haproxy haproxy" "nutcracker nutcracker" "redis-benchmark redis-tools"
     "openssl openssl" "python3 python3" "node nodejs" "npm npm") ;;
   # libFuzzer is C++.
   fuzz) wanted+=("c++ g++") ;;
-  *) echo "usage: $0 run|test|bench|fuzz" >&2; exit 2 ;;
+  *) echo "usage: $0 run|test|chaos|bench|fuzz" >&2; exit 2 ;;
 esac
 
 missing=()
@@ -68,7 +71,7 @@ if ! command -v cargo >/dev/null; then
 fi
 
 case "${1:-run}" in
-  run) exit ;;
+  run | chaos) exit ;;
   fuzz)
     if ! cargo +nightly --version >/dev/null 2>&1; then
       echo "Missing: a nightly Rust, which libFuzzer's coverage needs: rustup toolchain install nightly" >&2

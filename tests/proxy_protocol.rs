@@ -71,9 +71,10 @@ fn with(proxy: &Proxy, bytes: &[u8]) -> Client {
 
 /// Whether the proxy serves a connection that begins with these bytes.
 fn is_served(proxy: &Proxy, bytes: &[u8]) -> bool {
-    let mut client = with(proxy, bytes);
-    client.send(&encode(&["PING"]));
-    client.rest_is_pong()
+    let mut client = Client::connect(proxy.balancer_port());
+    // Who is refused may find the connection closed before it has written.
+    let sent = client.reader().get_mut().write_all(&[bytes, &encode(&["PING"])].concat());
+    sent.is_ok() && client.rest_is_pong()
 }
 
 fn refused(proxy: &Proxy, reason: &str) -> f64 {

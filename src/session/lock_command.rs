@@ -53,6 +53,13 @@ impl Tokens {
         self.held.len() < MAX_TOKENS || self.held.contains_key(key)
     }
 
+    /// Until when all session locks are surely held; those that are not any more are lost.
+    #[cold]
+    pub(super) fn valid_until(&self) -> Option<tokio::time::Instant> {
+        let now = tokio::time::Instant::now();
+        self.held.values().filter_map(|held| held.keep.as_ref()?.valid_until(now)).min()
+    }
+
     /// Forgets the token of `key` if it is this one.
     pub(super) fn remove(&mut self, key: &Key, token: &Token) {
         if self.held.get(key).is_some_and(|held| held.token == *token) {

@@ -13,7 +13,13 @@ impl Session {
     /// Takes what the watchdog has told, and does as `locks.on_lost` says.
     #[inline]
     pub(super) fn take_losses(&mut self, cx: &mut Context<'_>) -> Result<(), CloseReason> {
-        if !self.losses.as_ref().is_some_and(|losses| losses.any()) {
+        let Some(losses) = &self.losses else { return Ok(()) };
+        if losses.is_check_due()
+            && let Some(first) = self.tokens.valid_until()
+        {
+            losses.check_by(first);
+        }
+        if !losses.any() {
             return Ok(());
         }
         self.note_losses(cx)

@@ -86,6 +86,7 @@ impl Session {
                 self.rescan = false;
                 moved = true;
                 let held = std::mem::take(&mut self.held);
+                self.take_losses(cx)?;
                 self.scan(cx, &held);
                 continue;
             }
@@ -129,6 +130,8 @@ impl Session {
                 continue;
             }
             self.shared.metrics.bytes_from_clients.increment((end - kept) as u64);
+            // Only now: this process may have stood still since it last looked.
+            self.take_losses(cx)?;
             if apart {
                 self.held.extend_from_slice(&buffer[..end]);
                 self.rescan = true;
