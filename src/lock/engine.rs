@@ -286,6 +286,11 @@ impl Engine {
         counts
     }
 
+    /// Takes on what can change while it runs: `max_waiters` and `max_handovers`.
+    pub fn set_limits(&self, config: &LocksConfig) {
+        self.queues.set_limits(config);
+    }
+
     /// How many nodes must be up for a lock to be granted.
     pub fn quorum(&self) -> usize {
         quorum(self.nodes.len())

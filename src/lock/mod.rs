@@ -52,6 +52,8 @@ pub use engine::{Engine, Release, Renew};
 pub use fault::Fault;
 pub(crate) use inspect::{connect, faults_of};
 pub(crate) use quarantine::MARKER;
+#[doc(hidden)]
+pub use reply::{VotesRead, read_votes};
 pub use waiter::Waiter;
 pub use watchdog::{Keep, Losses};
 

@@ -21,6 +21,10 @@ pub(super) fn quorum(nodes: usize) -> usize {
     if TOO_SMALL.get() {
         return nodes / 2;
     }
+    #[cfg(feature = "planted")]
+    if std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "quorum") {
+        return nodes / 2;
+    }
     nodes / 2 + 1
 }
 
@@ -30,6 +34,11 @@ pub(super) fn quorum(nodes: usize) -> usize {
 /// than ours. `elapsed` counts from before the first node was asked.
 pub(super) fn validity(ttl: Duration, elapsed: Duration, drift_factor: f64) -> Option<Duration> {
     let drift = ttl.mul_f64(drift_factor) + DRIFT;
+    #[cfg(feature = "planted")]
+    let drift = match std::env::var("LOCKGATE_PLANT") {
+        Ok(fault) if fault == "drift" => Duration::ZERO,
+        _ => drift,
+    };
     ttl.checked_sub(elapsed)?.checked_sub(drift).filter(|left| !left.is_zero())
 }
 

@@ -132,7 +132,8 @@ fn digits(buf: &[u8]) -> Option<(i64, &[u8])> {
         (value, rest) = (10 * value + i64::from(digit - b'0'), behind);
     }
     let behind = rest.strip_prefix(b"\r\n")?;
-    (rest.len() < buf.len()).then_some((value, behind))
+    // One digit was read by itself before, and no longer number begins with a zero.
+    (rest.len() < buf.len() && buf[0] != b'0').then_some((value, behind))
 }
 
 /// The number that these eight bytes write, if they are all digits. All of them are
@@ -192,6 +193,46 @@ pub(super) fn vote(kind: Kind, frame: &OwnedFrame) -> Result<(Vote, i64), Garbag
         OwnedFrame::SimpleString(_) if kind == Kind::Flush => Ok((Vote::Yes(0), 0)),
         OwnedFrame::Error(_) => Ok((Vote::Missing(Missing::Error), 0)),
         _ => Err(Garbage),
+    }
+}
+
+/// What a node's bytes come to. For the fuzzer, from which votes are hidden.
+#[doc(hidden)]
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct VotesRead {
+    /// What each whole reply says to each kind of operation: read as numbers, where it
+    /// is numbers, and decoded.
+    pub votes: Vec<[String; 2]>,
+    /// Bytes of whole replies.
+    pub used: usize,
+    /// What follows them is no reply.
+    pub garbage: bool,
+}
+
+/// Reads bytes as a node's connection does, and whatever can be read in two ways in both.
+#[doc(hidden)]
+pub fn read_votes(received: &[u8]) -> VotesRead {
+    const KINDS: [Kind; 3] = [Kind::HandOver { attempt: 0 }, Kind::Release, Kind::Flush];
+    let mut all = VotesRead::default();
+    loop {
+        let rest = &received[all.used..];
+        let by_numbers = numbers(rest).map(|(numbers, length)| {
+            (format!("{:?}", KINDS.map(|kind| vote_of_numbers(kind, numbers))), length)
+        });
+        let decoded = length(rest).and_then(|length| {
+            let Some(length) = length else { return Ok(None) };
+            let frame = read(&rest[..length])?;
+            Ok(Some((format!("{:?}", KINDS.map(|kind| vote(kind, &frame))), length)))
+        });
+        let (by_numbers, decoded) = match (by_numbers, decoded) {
+            (None, Ok(None)) => return all,
+            (None, Ok(Some(decoded))) => (decoded.clone(), decoded),
+            (Some(by_numbers), Ok(Some(decoded))) => (by_numbers, decoded),
+            (Some(by_numbers), _) => (by_numbers, ("not decoded".into(), 0)),
+            (None, Err(Garbage)) => return VotesRead { garbage: true, ..all },
+        };
+        all.used += by_numbers.1;
+        all.votes.push([by_numbers.0, decoded.0]);
     }
 }
 
@@ -258,6 +299,9 @@ mod tests {
             "*1\r\n:1\r\n",
             "*2\r\n:1\r\n:1234567890123456789\r\n",
             "*2\r\n:\r\n:1\r\n",
+            "*2\r\n:01\r\n:1\r\n",
+            "*2\r\n:1\r\n:-0\r\n",
+            "*2\r\n:1\r\n:00000000000000001\r\n",
             "*2\r\n:1\r\n$1\r\na\r\n",
             "*2\r\n:x\r\n:1\r\n",
             ":1\r\n",

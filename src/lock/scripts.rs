@@ -47,8 +47,13 @@ fn beginning(digest: &str, keys: usize, arguments: usize) -> Vec<u8> {
 
 static ACQUIRE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/acquire.lua"), 2, 5));
-static RELEASE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/release.lua"), 1, 2));
+static RELEASE: LazyLock<Script> = LazyLock::new(|| {
+    #[cfg(feature = "planted")]
+    if std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "release") {
+        return Script::new("redis.call('DEL', KEYS[1]) return {1, 0, 0}", 1, 2);
+    }
+    Script::new(include_str!("scripts/release.lua"), 1, 2)
+});
 static UNDO: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/undo.lua"), 2, 2));
 static RENEW: LazyLock<Script> =

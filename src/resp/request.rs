@@ -352,6 +352,8 @@ fn any_line(buf: &[u8], kind: u8) -> Line {
             Some(value) => Line::Number { value, length: end + 2 },
             None => Line::Bad,
         },
+        // With more digits than any number has, the byte behind `\r` no longer matters.
+        Some(_) if window.len() == HEADER_LIMIT => Line::Bad,
         Some(_) => Line::Incomplete,
         None if window.len() == HEADER_LIMIT => Line::Bad,
         None => Line::Incomplete,
@@ -482,7 +484,9 @@ fn command_name(sub: &[u8], name: Option<&[u8]>) -> Name {
 
 fn client_name(sub: &[u8], argument: &[u8]) -> Name {
     if sub.eq_ignore_ascii_case(b"CACHING") {
-        return Name::NextOnly;
+        // Refused with any other word, and then there is no flag.
+        let is = |word: &[u8]| argument.eq_ignore_ascii_case(word);
+        return if is(b"YES") || is(b"NO") { Name::NextOnly } else { Name::Other };
     }
     if !sub.eq_ignore_ascii_case(b"REPLY") {
         return Name::Other;

@@ -93,14 +93,14 @@ impl Session {
     /// Asks the lock nodes if the connection acts under some of these locks by
     /// LOCK.ATTACH and its time has run out. False: no need to.
     pub(super) fn verify_for(&self, barrier: &mut Barrier, needs: &[Need], now: Instant) -> bool {
-        let prefix = self.shared.locks.prefix.as_bytes();
+        let prefix = self.config.locks.prefix.as_bytes();
         let keys = needs.iter().map(|need| Key::new(prefix, &need.lock));
         self.verify(barrier, keys, now, || Some(needs.to_vec()))
     }
 
     /// The same, of all locks under which a transaction may write.
     pub(super) fn verify_all(&self, barrier: &mut Barrier, now: Instant) -> bool {
-        let prefix = self.shared.locks.prefix.len();
+        let prefix = self.config.locks.prefix.len();
         let Some(guards) = &self.shared.guards else { return false };
         let needed = |key: &&Key| key.get(prefix..).is_some_and(|lock| guards.is_needed(lock));
         self.verify(barrier, self.tokens.keys().filter(needed).cloned(), now, || None)
@@ -146,7 +146,7 @@ impl Session {
         for Lock { key, token, held, told_at } in verified.locks {
             match held {
                 Ok(Some(grant)) => {
-                    let ttl = self.shared.locks.default_ttl;
+                    let ttl = self.config.locks.default_ttl;
                     self.tokens.attach((&key, &token), ttl, grant, told_at);
                 }
                 Ok(None) => self.tokens.not_held(&key, &token),

@@ -381,7 +381,7 @@ impl Session {
         // One whose client is told nothing is told to the data node with its first write.
         self.reply_mode == ReplyMode::On
             && self.shared.guards.as_ref().is_some_and(|guards| {
-                key.get(self.shared.locks.prefix.len()..).is_some_and(|lock| guards.is_needed(lock))
+                key.get(self.config.locks.prefix.len()..).is_some_and(|lock| guards.is_needed(lock))
             })
     }
 
@@ -389,7 +389,7 @@ impl Session {
     /// of the lock: from then on no earlier holder can write any more.
     fn begin_raise(&mut self, mut barrier: Box<Barrier>, lock: Granted, answer: Vec<u8>) {
         let Granted { key, token, fence, attached } = lock;
-        let ttl = self.shared.locks.fence_ttl;
+        let ttl = self.config.locks.fence_ttl;
         self.ask(|out| fences::raise(out, &key, fence, ttl));
         let undo = (!attached).then(|| (self.shared.engine.clone(), token));
         barrier.phase = Phase::Raise(Raising { key, fence, undo, answer });

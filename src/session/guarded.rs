@@ -300,7 +300,7 @@ impl Session {
         }
         let mut claims = Vec::with_capacity(needs.len());
         for need in needs {
-            let key = Key::new(self.shared.locks.prefix.as_bytes(), &need.lock);
+            let key = Key::new(self.config.locks.prefix.as_bytes(), &need.lock);
             let claim = self.tokens.claim(&key, now).map(|(fence, raised)| Claim {
                 key: key.clone(),
                 fence,
@@ -384,7 +384,7 @@ impl Session {
 
     /// Asks about the claims' fences; `again`: in place of the transaction before.
     fn ask_for_fences(&mut self, mut barrier: Box<Barrier>, again: bool) {
-        let ttl = self.shared.locks.fence_ttl;
+        let ttl = self.config.locks.fence_ttl;
         let Some(guarded) = barrier.guarded() else { return };
         let with = if guarded.is_multi { With::Nothing } else { With::Multi };
         let mut bytes = Vec::new();
@@ -448,7 +448,7 @@ impl Session {
         for (claim, standing) in guarded.claims.iter_mut().zip(&standings) {
             match standing {
                 Standing::Fenced(seen) => {
-                    let error = fenced(claim, *seen, self.shared.locks.prefix.len());
+                    let error = fenced(claim, *seen, self.config.locks.prefix.len());
                     self.tokens.forget(&claim.key, claim.fence);
                     self.shared.metrics.guarded(GuardedWrite::Fenced);
                     return self.give_up(barrier, fences.in_multi(), error.as_bytes());
@@ -584,7 +584,7 @@ impl Session {
     /// Whether a MULTI must first be armed. Else whatever was armed before is not any more.
     pub(super) fn must_arm(&mut self) -> bool {
         let Some(guards) = &self.shared.guards else { return false };
-        let prefix = self.shared.locks.prefix.len();
+        let prefix = self.config.locks.prefix.len();
         let needed = |key: &Key| key.get(prefix..).is_some_and(|lock| guards.is_needed(lock));
         let any = self.reply_mode == ReplyMode::On && self.tokens.keys().any(needed);
         if !any {
@@ -600,7 +600,7 @@ impl Session {
             return self.pass_held(Pass::Counted);
         }
         self.armed = None;
-        let (now, prefix) = (Instant::now(), self.shared.locks.prefix.len());
+        let (now, prefix) = (Instant::now(), self.config.locks.prefix.len());
         if self.verify_all(&mut barrier, now) {
             return self.barrier = Some(barrier.goes_on());
         }
@@ -645,7 +645,7 @@ impl Session {
                     }
                     Standing::Fenced(seen) => {
                         self.tokens.forget(&claim.key, claim.fence);
-                        let error = fenced(&claim, seen, self.shared.locks.prefix.len());
+                        let error = fenced(&claim, seen, self.config.locks.prefix.len());
                         armed.refused.push((Some(claim.key), error.into_bytes()));
                     }
                     Standing::Unknown => {}
@@ -658,7 +658,7 @@ impl Session {
 
     /// Notes writes that are let through whether the locks are held or not.
     pub(super) fn audit(&self, needs: &[Need]) {
-        let (now, prefix) = (Instant::now(), self.shared.locks.prefix.as_bytes());
+        let (now, prefix) = (Instant::now(), self.config.locks.prefix.as_bytes());
         let missing =
             needs.iter().find(|need| !self.counts_as_held(&Key::new(prefix, &need.lock), now));
         match missing {

@@ -92,6 +92,13 @@ impl Tokens {
         self.held.keys()
     }
 
+    /// Until when all session locks are surely held; those that are not any more are lost.
+    #[cold]
+    pub(super) fn valid_until(&self) -> Option<tokio::time::Instant> {
+        let now = tokio::time::Instant::now();
+        self.held.values().filter_map(|held| held.keep.as_ref()?.valid_until(now)).min()
+    }
+
     /// Forgets the token of `key` if it is this one.
     pub(super) fn remove(&mut self, key: &Key, token: &Token) {
         if self.held.get(key).is_some_and(|held| held.token == *token) {
@@ -233,7 +240,7 @@ impl Session {
                     return Err(BadRequest::TooManySessionLocks(MAX_TOKENS));
                 }
                 let token = token.clone().unwrap_or_else(new_token);
-                let ttl = ttl.unwrap_or(self.shared.locks.default_ttl);
+                let ttl = ttl.unwrap_or(self.config.locks.default_ttl);
                 let (key, wanted) = (key.clone(), token.clone());
                 let asking = match wait {
                     None => Asking::Lock(engine.acquire(key, wanted, ttl)),
@@ -257,7 +264,7 @@ impl Session {
                 let held = self.tokens.held.get(key);
                 let token = token.as_ref().or(held.map(|held| &held.token)).cloned();
                 let before = held.filter(|h| Some(&h.token) == token.as_ref()).map(|h| h.ttl);
-                let ttl = ttl.or(before).unwrap_or(self.shared.locks.default_ttl);
+                let ttl = ttl.or(before).unwrap_or(self.config.locks.default_ttl);
                 let (token, asking) = match token {
                     Some(token) => {
                         let asking = engine.renew(key.clone(), token.clone(), ttl);
@@ -273,7 +280,7 @@ impl Session {
                 }
                 let asking = Asking::Attach(engine.attach(key.clone(), token.clone()));
                 // What it was taken for is not known here, should it be renewed.
-                (Operation::Attach, token.clone(), self.shared.locks.default_ttl, false, asking)
+                (Operation::Attach, token.clone(), self.config.locks.default_ttl, false, asking)
             }
             Request::Detach => {
                 let detached = self.tokens.detach(key);

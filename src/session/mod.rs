@@ -47,6 +47,7 @@ use std::{
     time::Duration,
 };
 
+use arc_swap::ArcSwap;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -55,7 +56,7 @@ use self::{
     requests::Gather, state::State, unwrap::Unwrap,
 };
 use crate::{
-    config::LocksConfig,
+    config::Config,
     guard::Guards,
     lock::{Alarm, Engine, Losses},
     metrics::{CloseReason, Metrics},
@@ -87,12 +88,10 @@ pub struct Shared {
     pub engine: Arc<Engine>,
     /// Counters.
     pub metrics: Arc<Metrics>,
-    /// Limits and defaults of locks.
-    pub locks: LocksConfig,
+    /// The configuration as it is now: it changes when it is read again.
+    pub config: ArcSwap<Config>,
     /// Rules on the keys that clients write, if there are any.
     pub guards: Option<Arc<Guards>>,
-    /// See `barrier_buffer` in the configuration.
-    pub barrier_buffer: usize,
     /// Clients connected now, for LOCKGATE; a metric cannot be read back.
     pub clients: AtomicUsize,
     /// When the proxy was started.
@@ -115,6 +114,8 @@ pub struct Session {
     client: Stream,
     upstream: Stream,
     shared: Arc<Shared>,
+    /// As it was when the client came.
+    config: Arc<Config>,
 
     /// Where the client's commands end.
     requests: RequestScanner,
@@ -192,11 +193,13 @@ type Step = Result<bool, CloseReason>;
 impl Session {
     /// A session over two fresh connections.
     pub fn new(client: Stream, upstream: Stream, shared: Arc<Shared>) -> Session {
-        let permissions = Permissions::new(shared.locks.authorize_cache);
+        let config = shared.config.load_full();
+        let permissions = Permissions::new(config.locks.authorize_cache);
         Session {
             client,
             upstream,
             shared,
+            config,
             requests: RequestScanner::default(),
             held: Vec::new(),
             rescan: false,

@@ -113,6 +113,7 @@ impl Session {
                 self.rescan = false;
                 moved = true;
                 let held = std::mem::take(&mut self.held);
+                self.take_losses(cx)?;
                 self.scan(cx, &held);
                 continue;
             }
@@ -157,6 +158,8 @@ impl Session {
                 continue;
             }
             self.shared.metrics.bytes_from_clients.increment((end - kept) as u64);
+            // Only now: this process may have stood still since it last looked.
+            self.take_losses(cx)?;
             if apart {
                 self.held.extend_from_slice(&buffer[..end]);
                 self.rescan = !gathering || self.is_gathered();
@@ -287,7 +290,7 @@ impl Session {
 
     /// Begins a command of ours if all of it is there.
     fn intercept(&mut self, own: Own, arguments: usize, bytes: &[u8]) -> Intercepted {
-        let locks = &self.shared.locks;
+        let locks = &self.config.locks;
         let limit = locks.max_key + locks.max_token + WORDS_SLACK;
         match split(bytes, MAX_WORDS, limit) {
             Split::Whole { words, .. }
