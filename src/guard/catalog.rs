@@ -79,6 +79,10 @@ impl Table {
     /// What the command of this name writes, in any case; none: there is no such command.
     #[inline]
     pub fn get(&self, name: &[u8]) -> Option<&Writes> {
+        // The number of a short name would be the same without it.
+        if name.last() == Some(&0) {
+            return None;
+        }
         if name.is_empty() || name.len() > SHORT {
             return self.long.get(&name.to_ascii_uppercase());
         }
@@ -104,10 +108,20 @@ impl Table {
         self.commands == 0
     }
 
-    /// Reads COMMAND's reply. Entries that make no sense are left out.
-    pub fn read(reply: &Value) -> Table {
-        Table::new(items(reply).iter().filter_map(entry).collect())
+    /// Reads the reply to COMMAND INFO with these names. Entries that make no sense
+    /// are left out, as are names that there are not.
+    pub fn read(names: &[Vec<u8>], reply: &Value) -> Table {
+        let named = names.iter().zip(items(reply));
+        let entries = named.filter_map(|(name, value)| Some((name.clone(), entry(value)?.1)));
+        Table::new(entries.collect())
     }
+}
+
+/// Reads the names in COMMAND's reply. They are those that Redis was built with, which
+/// `rename-command` may have taken away or given to others.
+pub fn names(reply: &Value) -> Vec<Vec<u8>> {
+    let name = |entry: &Value| items(entry).first().and_then(text).map(<[u8]>::to_vec);
+    items(reply).iter().filter_map(name).collect()
 }
 
 fn items(value: &Value) -> &[Value] {
@@ -153,6 +167,9 @@ fn entry(value: &Value) -> Option<(Vec<u8>, Writes)> {
     let full = text(fields.first()?)?;
     // A subcommand is listed as "container|subcommand".
     let name = full.rsplit(|byte| *byte == b'|').next()?;
+    if let Some(writes) = not_said_to_write(full) {
+        return Some((name.to_vec(), writes));
+    }
     let subcommands = fields.get(9).map(items).unwrap_or_default();
     if !subcommands.is_empty() {
         let known = subcommands.iter().filter_map(entry);
@@ -164,6 +181,20 @@ fn entry(value: &Value) -> Option<(Vec<u8>, Writes)> {
         writes => writes,
     };
     Some((name.to_vec(), writes))
+}
+
+/// Commands that replace data although Redis does not count them as writes.
+fn not_said_to_write(name: &[u8]) -> Option<Writes> {
+    const DEBUG: [&str; 7] =
+        ["CRASH-AND-RECOVER", "FLUSHALL", "LOADAOF", "POPULATE", "RELOAD", "REPLICATE", "RESTART"];
+    match name.to_ascii_uppercase().as_slice() {
+        b"REPLICAOF" | b"SLAVEOF" => Some(Writes::Databases),
+        b"DEBUG" => {
+            let known = DEBUG.map(|word| (word.as_bytes().to_vec(), Writes::Databases));
+            Some(Writes::Subcommand(Box::new(HashMap::from(known))))
+        }
+        _ => None,
+    }
 }
 
 /// What its flags and key specifications tell; no group: it writes, but names no key.

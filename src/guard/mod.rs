@@ -97,8 +97,11 @@ pub enum Stop {
     Needs(Vec<Need>),
     /// Its words do not tell which keys it writes; the data node does.
     Ask(Vec<Vec<u8>>),
-    /// There is no such command, as far as is known.
-    Unknown,
+    /// There is no command of this name, as far as is known.
+    Unknown(Vec<u8>),
+    /// Its name has a zero byte in it. Where two names share a place in Redis's table,
+    /// Redis compares them up to that byte, so nobody can tell what it would do.
+    ZeroInName,
     /// It would empty or swap databases that have guarded keys.
     Databases(Vec<u8>),
     /// It would write a key of Lockgate's own.
@@ -234,13 +237,22 @@ impl Guards {
             writes = known.get(&word.to_ascii_uppercase());
             if writes.is_none() {
                 // Redis knows none either, and says so.
-                return Look::Free;
+                return if self.enforces && word.contains(&0) {
+                    Look::Stop(length, Stop::ZeroInName)
+                } else {
+                    Look::Free
+                };
             }
         }
         let mut positions = Positions::new();
         match writes {
             None if !self.enforces => return Look::Free,
-            None => return Look::Stop(length, Stop::Unknown),
+            None => {
+                let name = words.first().copied().unwrap_or_default();
+                let zero = name.contains(&0);
+                let stop = if zero { Stop::ZeroInName } else { Stop::Unknown(name.to_vec()) };
+                return Look::Stop(length, stop);
+            }
             Some(Writes::Nothing | Writes::Subcommand(_)) => return Look::Free,
             Some(Writes::Databases) if self.flush == Flush::Allow || !self.enforces => {
                 return Look::Free;

@@ -153,11 +153,14 @@ impl Guarded {
 impl Session {
     /// All earlier replies are in: finds out which locks it needs.
     pub(super) fn begin_guarded(&mut self, mut barrier: Box<Barrier>) {
-        // Redis refuses writes there itself, and says so in its words.
-        if self.state.is_resp2_subscriber() || self.state.monitor {
+        let Some(guarded) = barrier.guarded() else { return };
+        // Redis refuses writes there itself, and says so in its words. One whose bytes
+        // were dropped has none to pass: the next command would go in its place.
+        let is_here = guarded.is_multi
+            || (guarded.length > 0 && !matches!(guarded.stop, Some(Stop::ZeroInName)));
+        if is_here && (self.state.is_resp2_subscriber() || self.state.monitor) {
             return self.pass_held(Pass::Counted);
         }
-        let Some(guarded) = barrier.guarded() else { return };
         if guarded.is_multi {
             return self.begin_multi(barrier);
         }
@@ -169,9 +172,9 @@ impl Session {
                 guarded.stage = Stage::Asking(Box::pin(asking));
                 self.barrier = Some(barrier.goes_on());
             }
-            Some(Stop::Unknown) => {
+            Some(Stop::Unknown(name)) => {
                 let asking = async move {
-                    guards.catalog.again().await;
+                    guards.catalog.again(name).await;
                     Told::Commands
                 };
                 guarded.stage = Stage::Asking(Box::pin(asking));
@@ -187,6 +190,10 @@ impl Session {
             Some(Stop::Reserved) => {
                 let error = "ERR keys that begin with 'lockgate:guard:' are Lockgate's own";
                 self.refuse_write(barrier, error.into(), GuardedWrite::NotHeld);
+            }
+            Some(Stop::ZeroInName) => {
+                let error = "ERR unknown command, there is a zero byte in its name";
+                self.refuse_write(barrier, error.into(), GuardedWrite::Refused);
             }
             Some(Stop::TooLarge) => {
                 let limit = guards.max_command;
@@ -234,12 +241,12 @@ impl Session {
             Told::Commands => {
                 let table = guards.catalog.table();
                 match guards.look(table.as_deref(), &self.held[..guarded.length]) {
-                    Look::Stop(_, Stop::Unknown) if table.is_none() => {
+                    Look::Stop(_, Stop::Unknown(_)) if table.is_none() => {
                         let error = unknown("the data node's commands cannot be read");
                         self.refuse_write(barrier, error.into_bytes(), GuardedWrite::NotHeld);
                     }
                     // Redis does not know it either, and says so.
-                    Look::Stop(_, Stop::Unknown) => self.pass_held(Pass::Counted),
+                    Look::Stop(_, Stop::Unknown(_)) => self.pass_held(Pass::Counted),
                     Look::Stop(_, stop) => self.begin_with(barrier, stop),
                     Look::Audited(needs) => {
                         self.audit(&needs);
