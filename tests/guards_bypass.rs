@@ -2,6 +2,8 @@
 
 mod support;
 
+use std::{net::Shutdown, time::Duration};
+
 use support::{Client, Proxy, Reply, encode, eventually, pipeline};
 
 const GUARDS: &str = "guards:\n  - keys: 'g:*'\n    lock: 'l:{1}'";
@@ -147,6 +149,64 @@ fn renamed_commands_are_what_they_were() {
 }
 
 #[test]
+fn a_line_that_is_too_long_is_never_completed() {
+    let mut proxy = guarded();
+    let mut data = direct(&mut proxy);
+    for name in ["SET g:1 ", "SET free x\r\nSET g:1 "] {
+        let mut client = proxy.client();
+        // Else DEBUG waits until the commands are known, and what is behind it with it.
+        assert_eq!(client.cmd(&["SET", "other", "x"]), Reply::ok());
+        // While Redis sleeps, what comes is read by it in one go.
+        client.send(&encode(&["DEBUG", "SLEEP", "0.5"]));
+        client.send(name.as_bytes());
+        client.send(&vec![b'x'; 65_530 + 10]);
+        std::thread::sleep(Duration::from_millis(100));
+        client.send(b"y\r\nSET g:1 y\r\n");
+        client.send(&encode(&["SET", "g:1", "z"]));
+        let said = String::from_utf8_lossy(&client.rest().0).into_owned();
+        assert!(said.starts_with("+OK\r\n"), "{said:?}");
+        assert!(said.ends_with("-ERR Protocol error: too big inline request\r\n"), "{said:?}");
+        assert_eq!(data.cmd(&["EXISTS", "g:1"]), Reply::Int(0), "{name}");
+    }
+}
+
+#[test]
+fn what_redis_would_not_parse_is_answered_and_nothing_behind_it_is_carried_out() {
+    let mut proxy = guarded();
+    for (bad, error) in [
+        (&b"*2147483648\r\n"[..], "invalid multibulk length"),
+        (b"*1x\r\n", "invalid multibulk length"),
+        (b"*123456789012345678901234567890", "invalid multibulk length"),
+        (b"*2\r\n$3\r\nSET\r\n$-1\r\n", "invalid bulk length"),
+        (b"*3\r\n$3\r\nSET\r\n$3\r\ng:1\r\n:3\r\n", "expected '$', got ':'"),
+        (b"*3\r\n$3\r\nSET\r\n$3\r\ng:1\r\n$3x\r\nabc\r\n", "invalid bulk length"),
+        (b"SET g:1 \"x\r\n", "unbalanced quotes in request"),
+        (b"SET g:1 'x'y\r\n", "unbalanced quotes in request"),
+    ] {
+        for split in [false, true] {
+            let mut client = proxy.client();
+            let mut bytes = b"PING\r\n".to_vec();
+            bytes.extend_from_slice(bad);
+            bytes.extend_from_slice(&pipeline(&[&["SET", "g:1", "x"], &["SET", "g:1", "y"]]));
+            // A part of it byte by byte, but not so much that it is refused in between.
+            let (begin, rest) = bytes.split_at(if split { 6 + bad.len() / 3 } else { 0 });
+            begin.iter().for_each(|byte| client.send(&[*byte]));
+            client.send(rest);
+            let said = String::from_utf8_lossy(&client.rest().0).into_owned();
+            assert!(said.starts_with("+PONG\r\n-ERR Protocol error: "), "{said:?}");
+            assert!(said.contains(error), "{said:?}");
+        }
+    }
+    // A line with a zero byte is none, for Redis waits for its end.
+    let mut client = proxy.client();
+    client.send(b"SET g:1 x\0\r\nSET g:1 x\r\n");
+    client.send(&encode(&["SET", "g:1", "x"]));
+    client.hang_up();
+    assert_eq!(client.rest().0, b"");
+    assert!(!exists(&mut proxy, "g:1"));
+}
+
+#[test]
 fn commands_that_replace_data_without_being_writes_are_refused() {
     let mut proxy = guarded();
     let mut client = proxy.client();
@@ -167,6 +227,79 @@ fn commands_that_replace_data_without_being_writes_are_refused() {
     assert!(zero.error_text().starts_with("ERR unknown command"), "{zero:?}");
     assert_eq!(client.cmd(&["DEBUG", "SLEEP", "0"]), Reply::ok());
     assert_eq!(direct(&mut proxy).cmd(&["DBSIZE"]), Reply::Int(0));
+}
+
+#[test]
+fn no_state_of_a_connection_opens_a_way() {
+    let mut proxy = guarded();
+    let set: &[&str] = &["SET", "g:1", "x"];
+    for before in [
+        &[&["MULTI"][..], &["MULTI"]][..],
+        &[&["EXEC"]],
+        &[&["MULTI"], &["DISCARD"]],
+        &[&["MULTI"], &["DISCARD", "x"]],
+        &[&["MULTI"], &["EXEC", "x"]],
+        &[&["MULTI", "x"]],
+        &[&["MULTI"], &["RESET"]],
+        &[&["MULTI"], &["WATCH", "g:1"]],
+        &[&["WATCH", "g:1"], &["MULTI"]],
+        &[&["WATCH", "g:1"]],
+        &[&["HELLO", "3"], &["SUBSCRIBE", "c"]],
+        &[&["SUBSCRIBE", "c"], &["UNSUBSCRIBE", "c"]],
+        &[&["PSUBSCRIBE", "c*"], &["SUBSCRIBE", "c"], &["PUNSUBSCRIBE"], &["UNSUBSCRIBE"]],
+        &[&["SSUBSCRIBE", "c"], &["SUNSUBSCRIBE", "c"]],
+        &[&["SUBSCRIBE", "c"], &["RESET"]],
+        &[&["MONITOR"]],
+        &[&["MONITOR"], &["RESET"]],
+        &[&["SELECT", "3"]],
+        &[&["CLIENT", "NO-EVICT", "on"]],
+        &[&["CLIENT", "TRACKING", "on"]],
+        &[&["CLIENT", "CACHING", "yes"]],
+        &[&["ASKING"]],
+        &[&["READONLY"]],
+        &[&["CLIENT", "REPLY", "ON"]],
+        &[&["AUTH", "default", "x"]],
+        &[&["*"]],
+    ] {
+        let mut client = proxy.client();
+        client.send(&pipeline(before));
+        client.send(b"\r\n*0\r\n*-1\r\n");
+        client.send(&pipeline(&[set, &["EXEC"], set, &["DISCARD"], set]));
+        client.send(b"set g:1 x\r\nSeT \"g:\\x31\" x\n");
+        let _ = client.socket().shutdown(Shutdown::Write);
+        let said = String::from_utf8_lossy(&client.rest().0).into_owned();
+        assert!(said.contains('-'), "{before:?}: {said:?}");
+        let mut data = direct(&mut proxy);
+        assert_eq!(data.cmd(&["DBSIZE"]), Reply::Int(0), "{before:?}: {said:?}");
+        data.cmd(&["SELECT", "3"]);
+        assert_eq!(data.cmd(&["DBSIZE"]), Reply::Int(0), "{before:?}: {said:?}");
+    }
+    // With replies off there is nothing to be read until they are on.
+    for before in [
+        &[&["CLIENT", "REPLY", "OFF"][..]][..],
+        &[&["CLIENT", "REPLY", "SKIP"]],
+        &[&["CLIENT", "REPLY", "SKIP"], &["MULTI"]],
+        &[&["CLIENT", "REPLY", "OFF"], &["MULTI"]],
+        &[&["CLIENT", "REPLY", "OFF"], &["SUBSCRIBE", "c"]],
+        &[&["CLIENT", "REPLY", "OFF"], &["RESET"]],
+        &[&["CLIENT", "REPLY", "OFF"], &["MULTI"], &["RESET"]],
+        &[&["CLIENT", "REPLY", "OFF"], &["MULTI"], &["DISCARD", "x"]],
+        &[&["CLIENT", "REPLY", "SKIP"], &["HELLO", "3"]],
+        &[&["MULTI"], &["CLIENT", "REPLY", "OFF"]],
+        &[&["MULTI"], &["HELLO", "3"]],
+        &[&["MULTI"], &["SUBSCRIBE", "c"]],
+        &[&["REPLCONF", "ACK", "0"]],
+        &[&["SYNC"]],
+        &[&["PSYNC", "?", "-1"]],
+    ] {
+        let mut client = proxy.client();
+        client.send(&pipeline(before));
+        client.send(&pipeline(&[set, &["EXEC"], set, &["DISCARD"], set]));
+        // Some are closed at once.
+        let _ = client.socket().shutdown(Shutdown::Write);
+        client.rest();
+        assert_eq!(direct(&mut proxy).cmd(&["DBSIZE"]), Reply::Int(0), "{before:?}");
+    }
 }
 
 #[test]

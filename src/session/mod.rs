@@ -161,6 +161,9 @@ pub struct Session {
     relay: bool,
     /// Guards could be passed by unseen: the connection is to be closed.
     unguarded: bool,
+    /// Bytes were met that Redis would not parse, and there are guards: no more of the
+    /// client's are forwarded.
+    broken: bool,
     /// A large command that must be whole before it is looked at.
     gather: Option<Box<Gather>>,
     /// The fences that are watched for the transaction under way.
@@ -216,6 +219,7 @@ impl Session {
             upstream_done: false,
             relay: false,
             unguarded: false,
+            broken: false,
             gather: None,
             armed: None,
             barrier: None,
