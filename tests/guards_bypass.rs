@@ -331,3 +331,32 @@ fn while_nothing_is_known_of_the_data_node_nothing_passes_unchecked() {
     eventually("others pass", || proxy.client().cmd(&["SET", "free", "x"]) == Reply::ok());
     assert!(!exists(&mut proxy, "g:1"));
 }
+
+#[test]
+fn keys_that_a_script_does_not_declare_are_not_seen() {
+    let mut proxy = guarded();
+    let mut client = proxy.client();
+    let script = "return redis.call('SET', 'g:' .. ARGV[1], 'x')";
+    assert_eq!(client.cmd(&["EVAL", script, "0", "1"]), Reply::ok());
+    assert!(exists(&mut proxy, "g:1"));
+}
+
+#[test]
+fn after_monitor_neither_scripts_nor_debug_write() {
+    let mut proxy = guarded();
+    for words in [
+        &["EVAL", "return redis.call('SET', KEYS[1], 'x')", "1", "g:1"][..],
+        &["DEBUG", "POPULATE", "3", "g"],
+        &["REPLICAOF", "127.0.0.1", "1"],
+        &["SET", "g:1", "x"],
+    ] {
+        let mut client = proxy.client();
+        assert_eq!(client.cmd(&["MONITOR"]), Reply::ok());
+        client.send(&encode(words));
+        assert_eq!(client.reply().error(), "ERR Replica can't interact with the keyspace");
+        // In a transaction the connection is given up.
+        client.send(&pipeline(&[&["MULTI"], words, &["EXEC"]]));
+        client.rest();
+        assert_eq!(direct(&mut proxy).cmd(&["DBSIZE"]), Reply::Int(0), "{words:?}");
+    }
+}

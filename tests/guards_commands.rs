@@ -446,3 +446,17 @@ fn messages_to_the_writer_itself_stand_where_they_would() {
         assert_eq!(both[0], both[1], "{line}");
     }
 }
+
+#[test]
+fn a_transaction_in_another_database_is_not_taken_for_one_of_an_earlier_holder() {
+    let bench = Bench::start();
+    let mut client = connect(bench.proxy.port(), "2", true);
+    client.cmd(&["SELECT", "1"]);
+    let replies = client.pipe(&[&["MULTI"], &["SET", "g:a", "v"], &["EXEC"]]);
+    assert_eq!(replies[2], Reply::Array(vec![Reply::ok()]));
+    // A client that watches something tries again, as such clients do.
+    client.cmd(&["SELECT", "2"]);
+    let words: [&[&str]; 4] = [&["WATCH", "free"], &["MULTI"], &["SET", "g:a", "v"], &["EXEC"]];
+    assert_eq!(client.pipe(&words)[3], Reply::NullArray);
+    assert_eq!(client.pipe(&words)[3], Reply::Array(vec![Reply::ok()]));
+}

@@ -154,6 +154,9 @@ impl Session {
     /// All earlier replies are in: finds out which locks it needs.
     pub(super) fn begin_guarded(&mut self, mut barrier: Box<Barrier>) {
         let Some(guarded) = barrier.guarded() else { return };
+        if self.state.monitor && !guarded.is_multi && self.guards_are_enforced() {
+            return self.refuse_monitor(barrier);
+        }
         // Redis refuses writes there itself, and says so in its words. One whose bytes
         // were dropped has none to pass: the next command would go in its place.
         let is_here = guarded.is_multi
@@ -213,6 +216,21 @@ impl Session {
             }
             None => {}
         }
+    }
+
+    fn guards_are_enforced(&self) -> bool {
+        self.shared.guards.as_ref().is_some_and(|guards| guards.enforces())
+    }
+
+    /// After MONITOR Redis refuses what it counts as a read or a write, but not scripts
+    /// nor DEBUG; and replies to the proxy's own commands could not be told from lines
+    /// that are monitored.
+    fn refuse_monitor(&mut self, barrier: Box<Barrier>) {
+        if self.state.multi || self.blind_multi {
+            return self.relay_from_here();
+        }
+        let error = "ERR Replica can't interact with the keyspace";
+        self.refuse_write(barrier, error.into(), GuardedWrite::Refused);
     }
 
     /// The data node has told about the command.
@@ -330,11 +348,18 @@ impl Session {
         let with = if guarded.is_multi { With::Nothing } else { With::Multi };
         let mut before = usize::from(guarded.turned_on && guarded.tries == 0);
         let mut bytes = Vec::new();
-        if again && !guarded.is_multi {
-            encode::command(&mut bytes, &[b"DISCARD"]);
+        // What is watched already must not be met by what is written now. A client that
+        // watches something itself keeps that, and finds its transaction dropped.
+        let undo: Option<&[u8]> = match again {
+            true if !guarded.is_multi => Some(b"DISCARD"),
+            true if !self.state.watching => Some(b"UNWATCH"),
+            _ => None,
+        };
+        if let Some(undo) = undo {
+            encode::command(&mut bytes, &[undo]);
             before += 1;
         }
-        let owed = usize::from(again && !guarded.is_multi);
+        let owed = usize::from(undo.is_some());
         let fences = Fences::ask(&mut bytes, &guarded.claims, before, with, ttl);
         let owed = owed + fences.missing() - before;
         self.to_upstream.push(&bytes);
