@@ -103,6 +103,8 @@ fn a_zero_byte_in_a_name_is_not_left_to_chance() {
         client.send(&encode(&["SET", "g:1", "x"]));
         assert!(client.reply().error().starts_with("ERR Can't execute 'set'"));
     }
+    let refused = proxy.client().cmd(&["client", "reply", "OFF\0"]);
+    assert!(refused.error().starts_with("ERR unknown command"));
     assert!(!exists(&mut proxy, "g:1"));
     let groups = direct(&mut proxy).cmd(&["XINFO", "GROUPS", "g:stream"]);
     assert_eq!(groups, Reply::Array(Vec::new()));

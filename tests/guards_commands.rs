@@ -460,3 +460,33 @@ fn a_transaction_in_another_database_is_not_taken_for_one_of_an_earlier_holder()
     assert_eq!(client.pipe(&words)[3], Reply::NullArray);
     assert_eq!(client.pipe(&words)[3], Reply::Array(vec![Reply::ok()]));
 }
+
+#[test]
+fn who_listens_is_refused_in_the_words_of_redis() {
+    let bench = Bench::start();
+    let mut holder = connect(bench.proxy.port(), "2", true);
+    let mut plain = connect(bench.plain.port(), "2", false);
+    for (state, reset) in [("SUBSCRIBE c", "UNSUBSCRIBE c"), ("MONITOR", "RESET")] {
+        for line in [state, "SET g:a v", "sOrT s STORE g:a", "BLPOP g:a 0", reset] {
+            for as_line in [false, true] {
+                if as_line && line != "SET g:a v" {
+                    continue;
+                }
+                let both = [&mut holder, &mut plain].map(|client| {
+                    let line_bytes = format!("{line}\r\n").into_bytes();
+                    client.send(&if as_line { line_bytes } else { encode(&words(line)) });
+                    // Lines about other commands are told from replies by their time.
+                    loop {
+                        let mut reply = Vec::new();
+                        read_raw(client, &mut reply);
+                        if !reply.starts_with(b"+1") {
+                            return shown(&reply);
+                        }
+                    }
+                });
+                assert_eq!(both[0], both[1], "{state}: {line}");
+            }
+        }
+        assert_eq!(holder.cmd(&["SET", "g:a", "v"]), Reply::ok(), "{state}");
+    }
+}

@@ -36,7 +36,11 @@ use crate::{
     guard::{Look, MAX_LOCKS, Need, Needs, Room, Stop, learn::AskError, shown},
     key::Key,
     metrics::GuardedWrite,
-    resp::{encode, request::ReplyMode},
+    resp::{
+        encode, inline,
+        request::ReplyMode,
+        words::{Step, Walk},
+    },
 };
 
 /// How often a write is tried that Redis drops because a fence was written meanwhile.
@@ -154,15 +158,14 @@ impl Session {
     /// All earlier replies are in: finds out which locks it needs.
     pub(super) fn begin_guarded(&mut self, mut barrier: Box<Barrier>) {
         let Some(guarded) = barrier.guarded() else { return };
-        if self.state.monitor && !guarded.is_multi && self.guards_are_enforced() {
-            return self.refuse_monitor(barrier);
-        }
-        // Redis refuses writes there itself, and says so in its words. One whose bytes
-        // were dropped has none to pass: the next command would go in its place.
-        let is_here = guarded.is_multi
-            || (guarded.length > 0 && !matches!(guarded.stop, Some(Stop::ZeroInName)));
-        if is_here && (self.state.is_resp2_subscriber() || self.state.monitor) {
-            return self.pass_held(Pass::Counted);
+        // One whose bytes were dropped is not here: the next would go in its place.
+        let is_here = guarded.is_multi || guarded.length > 0;
+        let is_known = !matches!(guarded.stop, Some(Stop::Unknown(_) | Stop::ZeroInName));
+        if is_here && is_known && (self.state.is_resp2_subscriber() || self.state.monitor) {
+            if guarded.is_multi || !self.guards_are_enforced() {
+                return self.pass_held(Pass::Counted);
+            }
+            return self.refuse_where_redis_would(barrier);
         }
         if guarded.is_multi {
             return self.begin_multi(barrier);
@@ -222,15 +225,25 @@ impl Session {
         self.shared.guards.as_ref().is_some_and(|guards| guards.enforces())
     }
 
-    /// After MONITOR Redis refuses what it counts as a read or a write, but not scripts
-    /// nor DEBUG; and replies to the proxy's own commands could not be told from lines
-    /// that are monitored.
-    fn refuse_monitor(&mut self, barrier: Box<Barrier>) {
+    /// A subscriber of RESP2 may not write, nor who monitors, and Redis says so. It is
+    /// said here in its words instead: nothing that guards stop is ever forwarded
+    /// because of what the connection is believed to be. After MONITOR, besides, Redis
+    /// itself would run scripts and DEBUG.
+    fn refuse_where_redis_would(&mut self, mut barrier: Box<Barrier>) {
         if self.state.multi || self.blind_multi {
+            // Replies to the proxy's own commands could not be told from others.
             return self.relay_from_here();
         }
-        let error = "ERR Replica can't interact with the keyspace";
-        self.refuse_write(barrier, error.into(), GuardedWrite::Refused);
+        let error = if self.state.monitor {
+            "ERR Replica can't interact with the keyspace".to_owned()
+        } else {
+            let length = barrier.guarded().map_or(0, |guarded| guarded.length);
+            let name = first_word(&self.held[..length.min(self.held.len())]).to_ascii_lowercase();
+            let allowed = "(P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET";
+            let name = shown(&name);
+            format!("ERR Can't execute '{name}': only {allowed} are allowed in this context")
+        };
+        self.refuse_write(barrier, error.into_bytes(), GuardedWrite::Refused);
     }
 
     /// The data node has told about the command.
@@ -625,6 +638,17 @@ impl Session {
             }
         }
     }
+}
+
+/// The name of the command in these bytes.
+fn first_word(bytes: &[u8]) -> Vec<u8> {
+    if bytes.first() == Some(&b'*') {
+        return match Walk::default().step(bytes) {
+            Step::Word(range) => bytes[range].to_vec(),
+            _ => Vec::new(),
+        };
+    }
+    inline::split(bytes).and_then(|words| words.into_iter().next()).unwrap_or_default()
 }
 
 fn not_held(Need { lock, key }: &Need) -> String {
