@@ -267,6 +267,8 @@ fn a_large_value_passes_and_a_larger_one_is_refused() {
 fn audit_lets_pass_and_counts() {
     let rules = "guards:\n  - keys: 'account:*'\n    lock: 'account:{1}'\n    policy: audit";
     let proxy = Proxy::with().top(rules).start();
+    // Before that, nothing is counted.
+    eventually("commands are known", || proxy.log().contains("commands are known"));
     assert_eq!(proxy.client().cmd(&["SET", "account:1", "x"]), Reply::ok());
     assert_eq!(holder(&proxy, &["1"]).cmd(&["SET", "account:1", "y"]), Reply::ok());
     assert_eq!(proxy.metric("lockgate_guarded_writes_total", "\"audited\""), 1.0);

@@ -117,6 +117,10 @@ impl Table {
             return (Glance::More, &[]);
         };
         let number = u64::from_le_bytes(*eight) & FOLD & (u64::MAX >> (64 - 8 * length));
+        // A zero byte at its end would not tell it from the name without.
+        if number >> (8 * (length - 1)) == 0 {
+            return (Glance::More, &[]);
+        }
         let mut at = place(number);
         while self.numbers[at] != number {
             if self.numbers[at] == 0 {
@@ -137,10 +141,20 @@ impl Table {
         self.names.is_empty()
     }
 
-    /// Reads COMMAND's reply. Entries that make no sense are left out.
-    pub fn read(reply: &Value) -> Table {
-        Table::new(items(reply).iter().filter_map(entry).collect())
+    /// Reads the reply to COMMAND INFO with these names. Entries that make no sense
+    /// are left out, as are names that there are not.
+    pub fn read(names: &[Vec<u8>], reply: &Value) -> Table {
+        let named = names.iter().zip(items(reply));
+        let entries = named.filter_map(|(name, value)| Some((name.clone(), entry(value)?.1)));
+        Table::new(entries.collect())
     }
+}
+
+/// Reads the names in COMMAND's reply. They are those that Redis was built with, which
+/// `rename-command` may have taken away or given to others.
+pub fn names(reply: &Value) -> Vec<Vec<u8>> {
+    let name = |entry: &Value| items(entry).first().and_then(text).map(<[u8]>::to_vec);
+    items(reply).iter().filter_map(name).collect()
 }
 
 fn items(value: &Value) -> &[Value] {
@@ -186,6 +200,9 @@ fn entry(value: &Value) -> Option<(Vec<u8>, Writes)> {
     let full = text(fields.first()?)?;
     // A subcommand is listed as "container|subcommand".
     let name = full.rsplit(|byte| *byte == b'|').next()?;
+    if let Some(writes) = not_said_to_write(full) {
+        return Some((name.to_vec(), writes));
+    }
     let subcommands = fields.get(9).map(items).unwrap_or_default();
     if !subcommands.is_empty() {
         let known = subcommands.iter().filter_map(entry);
@@ -197,6 +214,20 @@ fn entry(value: &Value) -> Option<(Vec<u8>, Writes)> {
         writes => writes,
     };
     Some((name.to_vec(), writes))
+}
+
+/// Commands that replace data although Redis does not count them as writes.
+fn not_said_to_write(name: &[u8]) -> Option<Writes> {
+    const DEBUG: [&str; 7] =
+        ["CRASH-AND-RECOVER", "FLUSHALL", "LOADAOF", "POPULATE", "RELOAD", "REPLICATE", "RESTART"];
+    match name.to_ascii_uppercase().as_slice() {
+        b"REPLICAOF" | b"SLAVEOF" => Some(Writes::Databases),
+        b"DEBUG" => {
+            let known = DEBUG.map(|word| (word.as_bytes().to_vec(), Writes::Databases));
+            Some(Writes::Subcommand(Box::new(HashMap::from(known))))
+        }
+        _ => None,
+    }
 }
 
 /// What its flags and key specifications tell; no group: it writes, but names no key.

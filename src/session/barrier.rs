@@ -538,7 +538,9 @@ impl Session {
             What::ClientReply(mode) if reply.starts_with(b"+OK") => {
                 self.pass_held(Pass::Unanswered(*mode));
             }
-            What::ClientReply(_) | What::Pass | What::Guarded(_) => self.pass_held(Pass::Counted),
+            What::ClientReply(_) | What::Pass => self.pass_held(Pass::Counted),
+            // A reply that nobody asked for: nothing is known any more.
+            What::Guarded(_) => self.relay_from_here(),
             What::Lost => self.answer_lost(barrier),
             What::Own { asked, .. } => {
                 if self.reply_mode == ReplyMode::Off {

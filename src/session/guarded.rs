@@ -44,7 +44,11 @@ use crate::{
     guard::{Look, MAX_LOCKS, Need, Needs, Room, Stop, learn::AskError, shown, write},
     key::Key,
     metrics::GuardedWrite,
-    resp::{encode, request::ReplyMode},
+    resp::{
+        encode, inline,
+        request::ReplyMode,
+        words::{Step, Walk},
+    },
 };
 
 /// How often a write is tried that Redis drops because a fence was written meanwhile.
@@ -183,11 +187,16 @@ impl Guarded {
 impl Session {
     /// All earlier replies are in: finds out which locks it needs.
     pub(super) fn begin_guarded(&mut self, mut barrier: Box<Barrier>) {
-        // Redis refuses writes there itself, and says so in its words.
-        if self.state.is_resp2_subscriber() || self.state.monitor {
-            return self.pass_held(Pass::Counted);
-        }
         let Some(guarded) = barrier.guarded() else { return };
+        // One whose bytes were dropped is not here: the next would go in its place.
+        let is_here = guarded.is_multi || guarded.length > 0;
+        let is_known = !matches!(guarded.stop, Some(Stop::Unknown(_) | Stop::ZeroInName));
+        if is_here && is_known && (self.state.is_resp2_subscriber() || self.state.monitor) {
+            if guarded.is_multi || !self.guards_are_enforced() {
+                return self.pass_held(Pass::Counted);
+            }
+            return self.refuse_where_redis_would(barrier);
+        }
         if guarded.is_multi {
             return self.begin_multi(barrier);
         }
@@ -199,9 +208,9 @@ impl Session {
                 guarded.stage = Stage::Asking(Box::pin(asking));
                 self.barrier = Some(barrier.goes_on());
             }
-            Some(Stop::Unknown) => {
+            Some(Stop::Unknown(name)) => {
                 let asking = async move {
-                    guards.catalog.again().await;
+                    guards.catalog.again(name).await;
                     Told::Commands
                 };
                 guarded.stage = Stage::Asking(Box::pin(asking));
@@ -217,6 +226,10 @@ impl Session {
             Some(Stop::Reserved) => {
                 let error = "ERR keys that begin with 'lockgate:guard:' are Lockgate's own";
                 self.refuse_write(barrier, error.into(), GuardedWrite::NotHeld);
+            }
+            Some(Stop::ZeroInName) => {
+                let error = "ERR unknown command, there is a zero byte in its name";
+                self.refuse_write(barrier, error.into(), GuardedWrite::Refused);
             }
             Some(Stop::TooLarge) => {
                 let limit = guards.max_command;
@@ -236,6 +249,31 @@ impl Session {
             }
             None => {}
         }
+    }
+
+    fn guards_are_enforced(&self) -> bool {
+        self.shared.guards.as_ref().is_some_and(|guards| guards.enforces())
+    }
+
+    /// A subscriber of RESP2 may not write, nor who monitors, and Redis says so. It is
+    /// said here in its words instead: nothing that guards stop is ever forwarded
+    /// because of what the connection is believed to be. After MONITOR, besides, Redis
+    /// itself would run scripts and DEBUG.
+    fn refuse_where_redis_would(&mut self, mut barrier: Box<Barrier>) {
+        if self.state.multi || self.blind_multi {
+            // Replies to the proxy's own commands could not be told from others.
+            return self.relay_from_here();
+        }
+        let error = if self.state.monitor {
+            "ERR Replica can't interact with the keyspace".to_owned()
+        } else {
+            let length = barrier.guarded().map_or(0, |guarded| guarded.length);
+            let name = first_word(&self.held[..length.min(self.held.len())]).to_ascii_lowercase();
+            let allowed = "(P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET";
+            let name = shown(&name);
+            format!("ERR Can't execute '{name}': only {allowed} are allowed in this context")
+        };
+        self.refuse_write(barrier, error.into_bytes(), GuardedWrite::Refused);
     }
 
     /// The data node has told about the command.
@@ -268,12 +306,12 @@ impl Session {
             Told::Commands => {
                 let table = guards.catalog.table();
                 match guards.look(table.as_deref(), &self.held[..guarded.length]) {
-                    Look::Stop(_, Stop::Unknown) if table.is_none() => {
+                    Look::Stop(_, Stop::Unknown(_)) if table.is_none() => {
                         let error = unknown("the data node's commands cannot be read");
                         self.refuse_write(barrier, error.into_bytes(), GuardedWrite::NotHeld);
                     }
                     // Redis does not know it either, and says so.
-                    Look::Stop(_, Stop::Unknown) => self.pass_held(Pass::Counted),
+                    Look::Stop(_, Stop::Unknown(_)) => self.pass_held(Pass::Counted),
                     Look::Stop(_, stop) => self.begin_with(barrier, stop),
                     Look::Audited(needs) => {
                         self.audit(&needs);
@@ -391,8 +429,15 @@ impl Session {
         // CLIENT REPLY ON, SCRIPT LOAD.
         let owed_already = self.owed.len();
         let mut before = owed_already;
-        if again && !guarded.is_multi {
-            encode::command(&mut bytes, &[b"DISCARD"]);
+        // What is watched already must not be met by what is written now. A client that
+        // watches something itself keeps that, and finds its transaction dropped.
+        let undo: Option<&[u8]> = match again {
+            true if !guarded.is_multi => Some(b"DISCARD"),
+            true if !self.state.watching => Some(b"UNWATCH"),
+            _ => None,
+        };
+        if let Some(undo) = undo {
+            encode::command(&mut bytes, &[undo]);
             before += 1;
         }
         let fences = Fences::ask(&mut bytes, &guarded.claims, before, with, ttl);
@@ -671,6 +716,17 @@ impl Session {
             }
         }
     }
+}
+
+/// The name of the command in these bytes.
+fn first_word(bytes: &[u8]) -> Vec<u8> {
+    if bytes.first() == Some(&b'*') {
+        return match Walk::default().step(bytes) {
+            Step::Word(range) => bytes[range].to_vec(),
+            _ => Vec::new(),
+        };
+    }
+    inline::split(bytes).and_then(|words| words.into_iter().next()).unwrap_or_default()
 }
 
 fn not_held(Need { lock, key }: &Need) -> String {

@@ -164,6 +164,9 @@ pub struct Session {
     relay: bool,
     /// Guards could be passed by unseen: the connection is to be closed.
     unguarded: bool,
+    /// Bytes were met that Redis would not parse, and there are guards: no more of the
+    /// client's are forwarded.
+    broken: bool,
     /// A large command that must be whole before it is looked at.
     gather: Option<Box<Gather>>,
     /// This client may not call scripts.
@@ -223,6 +226,7 @@ impl Session {
             upstream_done: false,
             relay: false,
             unguarded: false,
+            broken: false,
             gather: None,
             no_scripts: false,
             armed: None,

@@ -99,6 +99,10 @@ impl Session {
     pub(super) fn poll_requests(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Moved {
         let mut moved = false;
         loop {
+            if self.unguarded {
+                // What is held was never looked at, and the connection ends.
+                return Ok(moved);
+            }
             if !self.to_upstream.is_empty() {
                 match self.to_upstream.poll_flush(&mut self.upstream, cx) {
                     Poll::Ready(Ok(())) => moved = true,
@@ -178,6 +182,9 @@ impl Session {
         // Bytes from here on are kept back.
         let keep = loop {
             if self.relay {
+                if self.broken {
+                    from = bytes.len();
+                }
                 break if self.unguarded { from } else { bytes.len() };
             }
             match self.requests.next(bytes, &mut pos) {
@@ -212,8 +219,10 @@ impl Session {
                         self.start_linger();
                     }
                     self.relay_from_here();
-                    // Redis carries out nothing from there on.
-                    self.unguarded = false;
+                    if std::mem::take(&mut self.unguarded) {
+                        // Redis is to word the error, and to see nothing behind it.
+                        from = self.forward_broken(cx, bytes, from, pos);
+                    }
                     break bytes.len();
                 }
                 Next::Command { name, arguments, at } => {
@@ -286,6 +295,40 @@ impl Session {
     fn drop_for_the_news(&mut self, cx: &mut Context<'_>, before: &[u8]) {
         self.dropping = Some(Dropping::Lost);
         self.forward(cx, before);
+    }
+
+    /// Forwards what there is from `from` up to the end of the line at `pos`, which is
+    /// none that Redis reads, and nothing from there on. Returns where that is.
+    ///
+    /// What Redis makes of such a line depends on how it came: a line of text that is
+    /// too long is a command all the same if its end arrives soon enough.
+    #[cold]
+    fn forward_broken(
+        &mut self,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+        from: usize,
+        pos: usize,
+    ) -> usize {
+        self.broken = true;
+        if from > pos {
+            // It was dropped, and is told of already.
+            return bytes.len();
+        }
+        let (before, rest) = bytes.split_at(pos);
+        let end = memchr::memchr(b'\n', rest).map(|end| end + 1);
+        let line = &rest[..end.unwrap_or(rest.len())];
+        self.forward(cx, &before[from..]);
+        if rest.first() == Some(&b'*') || !self.requests.between_commands() {
+            self.forward(cx, line);
+            if end.is_none() {
+                self.forward(cx, b"\r\n");
+            }
+        } else if memchr::memchr(0, line).is_none() {
+            // One with a zero byte is waited for in vain by Redis 7, but not by all.
+            self.forward(cx, line);
+        }
+        bytes.len()
     }
 
     /// Begins a command of ours if all of it is there.
