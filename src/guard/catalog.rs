@@ -35,15 +35,19 @@ pub struct Table {
     numbers: Box<[u64; PLACES]>,
     /// Of the same places.
     glances: Box<[Glance; PLACES]>,
+    first_bytes: FirstBytes,
 }
 
 /// Redis has some 240 commands, so that most stand where they are looked for first. Of
 /// many more, as modules may bring, some are not known at a glance.
 const PLACES: usize = 1024;
 
+/// With which bytes keys can begin that guards are about.
+pub type FirstBytes = [bool; 256];
+
 /// What one look at the beginning of a command tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Glance {
+enum Glance {
     /// It writes nothing.
     Nothing,
     /// It writes the word behind its name.
@@ -68,11 +72,12 @@ fn place(number: u64) -> usize {
 }
 
 impl Table {
-    fn new(commands: Vec<(Vec<u8>, Writes)>) -> Table {
+    fn new(commands: Vec<(Vec<u8>, Writes)>, first_bytes: FirstBytes) -> Table {
         let mut table = Table {
             names: HashMap::new(),
             numbers: Box::new([0; PLACES]),
             glances: Box::new([Glance::More; PLACES]),
+            first_bytes,
         };
         for (count, (name, writes)) in commands.into_iter().enumerate() {
             if (1..=8).contains(&name.len()) && count < PLACES / 2 {
@@ -106,7 +111,7 @@ impl Table {
     /// a name of up to eight bytes: what nearly all of them are. With it comes what is
     /// behind the name, from its line end on.
     #[inline]
-    pub fn glance<'b>(&self, bytes: &'b [u8]) -> (Glance, &'b [u8]) {
+    fn glance<'b>(&self, bytes: &'b [u8]) -> (Glance, &'b [u8]) {
         let Some((head, rest)) = bytes.split_first_chunk::<8>() else {
             return (Glance::More, &[]);
         };
@@ -131,6 +136,35 @@ impl Table {
         (self.glances[at], &rest[length..])
     }
 
+    /// Whether one glance tells that no guard is about the command at the beginning of
+    /// `bytes`, as of nearly all of them.
+    #[inline]
+    pub fn is_free(&self, bytes: &[u8]) -> bool {
+        match self.glance(bytes) {
+            (Glance::Nothing, _) => true,
+            // The length of a key of one digit, or of two.
+            (Glance::First, [_, _, b'$', _, b'\r', _, first, ..])
+            | (Glance::First, [_, _, b'$', _, _, b'\r', _, first, ..]) => {
+                !self.first_bytes[usize::from(*first)]
+            }
+            _ => false,
+        }
+    }
+
+    /// The key of a command that writes the word behind its name, seen at one glance.
+    pub fn first_key<'b>(&self, bytes: &'b [u8]) -> Option<&'b [u8]> {
+        let (Glance::First, behind) = self.glance(bytes) else { return None };
+        match *behind {
+            [_, _, b'$', length @ b'1'..=b'9', b'\r', _, ref key @ ..] => {
+                key.get(..usize::from(length - b'0'))
+            }
+            [_, _, b'$', ten @ b'1'..=b'9', one @ b'0'..=b'9', b'\r', _, ref key @ ..] => {
+                key.get(..usize::from(ten - b'0') * 10 + usize::from(one - b'0'))
+            }
+            _ => None,
+        }
+    }
+
     /// How many there are, subcommands not counted.
     pub fn len(&self) -> usize {
         self.names.len()
@@ -143,10 +177,10 @@ impl Table {
 
     /// Reads the reply to COMMAND INFO with these names. Entries that make no sense
     /// are left out, as are names that there are not.
-    pub fn read(names: &[Vec<u8>], reply: &Value) -> Table {
+    pub fn read(names: &[Vec<u8>], reply: &Value, first_bytes: FirstBytes) -> Table {
         let named = names.iter().zip(items(reply));
         let entries = named.filter_map(|(name, value)| Some((name.clone(), entry(value)?.1)));
-        Table::new(entries.collect())
+        Table::new(entries.collect(), first_bytes)
     }
 }
 

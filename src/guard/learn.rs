@@ -16,7 +16,7 @@ use tokio::{
 use tracing::{info, warn};
 
 use super::{
-    catalog::{self, Table},
+    catalog::{self, FirstBytes, Table},
     keys::{self, Positions},
 };
 use crate::{config::RedisUrl, lock, net::Connector};
@@ -60,11 +60,16 @@ pub enum AskError {
 
 impl Catalog {
     /// Asks from now on, on `runtime`.
-    pub fn start(url: &RedisUrl, connector: &Connector, runtime: &Handle) -> Catalog {
+    pub fn start(
+        url: &RedisUrl,
+        first_bytes: FirstBytes,
+        connector: &Connector,
+        runtime: &Handle,
+    ) -> Catalog {
         let table = Arc::new(ArcSwapOption::empty());
         let (questions, asked) = mpsc::channel(MAX_QUESTIONS);
         let (url, connector, kept) = (url.clone(), connector.clone(), table.clone());
-        runtime.spawn(async move { keep(&url, &connector, &kept, asked).await });
+        runtime.spawn(async move { keep(&url, first_bytes, &connector, &kept, asked).await });
         Catalog { table, questions }
     }
 
@@ -107,13 +112,14 @@ impl Catalog {
 
 async fn keep(
     url: &RedisUrl,
+    first_bytes: FirstBytes,
     connector: &Connector,
     table: &ArcSwapOption<Table>,
     mut questions: mpsc::Receiver<Question>,
 ) {
     let mut told = false;
     while !questions.is_closed() {
-        match follow(url, connector, table, &mut questions).await {
+        match follow(url, first_bytes, connector, table, &mut questions).await {
             Ok(()) => told = false,
             Err(error) if !told => {
                 told = true;
@@ -129,6 +135,7 @@ async fn keep(
 /// One connection, from its beginning to its end.
 async fn follow(
     url: &RedisUrl,
+    first_bytes: FirstBytes,
     connector: &Connector,
     table: &ArcSwapOption<Table>,
     questions: &mut mpsc::Receiver<Question>,
@@ -137,7 +144,7 @@ async fn follow(
     let mut read = Instant::now();
     // Names that COMMAND does not tell, as `rename-command` has given them.
     let mut others = Vec::new();
-    let known = read_commands(&mut connection.redis, &others).await?;
+    let known = read_commands(&mut connection.redis, &others, first_bytes).await?;
     info!(data = %url, commands = known.len(), "guards: the data node's commands are known");
     table.store(Some(Arc::new(known)));
     let mut waiting = Vec::new();
@@ -148,7 +155,7 @@ async fn follow(
             () = again, if !waiting.is_empty() => {
                 let answers = std::mem::take(&mut waiting);
                 read = Instant::now();
-                let known = read_commands(&mut connection.redis, &others).await?;
+                let known = read_commands(&mut connection.redis, &others, first_bytes).await?;
                 // Those that there are not are not kept: clients choose them.
                 others.retain(|name| known.get(name).is_some());
                 table.store(Some(Arc::new(known)));
@@ -180,6 +187,7 @@ async fn follow(
 async fn read_commands(
     redis: &mut MultiplexedConnection,
     others: &[Vec<u8>],
+    first_bytes: FirstBytes,
 ) -> Result<Table, AskError> {
     let command = redis::cmd("COMMAND");
     let reply = timeout(LIMIT, command.query_async::<Value>(redis)).await;
@@ -188,7 +196,7 @@ async fn read_commands(
     let mut info = redis::cmd("COMMAND");
     info.arg("INFO").arg(&names);
     let reply = timeout(LIMIT, info.query_async::<Value>(redis)).await;
-    Ok(Table::read(&names, &reply.map_err(|_| AskError::Silent)??))
+    Ok(Table::read(&names, &reply.map_err(|_| AskError::Silent)??, first_bytes))
 }
 
 /// Redis 7 says of each key whether it is written; before that, all count as such.

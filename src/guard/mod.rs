@@ -26,7 +26,7 @@ use tokio::runtime::Handle;
 use tracing::warn;
 
 use self::{
-    catalog::{Glance, Table, Writes},
+    catalog::{FirstBytes, Table, Writes},
     keys::Positions,
     learn::Catalog,
 };
@@ -52,8 +52,6 @@ const UNCOUNTED: usize = 64 * 1024;
 /// The rules, and what must be known to apply them.
 pub struct Guards {
     rules: Vec<GuardRule>,
-    /// With which bytes keys can begin that rules are about.
-    first_bytes: [bool; 256],
     /// Which locks enforced rules ask for.
     locks: Vec<Pattern>,
     flush: Flush,
@@ -127,7 +125,6 @@ impl Guards {
         }
         Some(Arc::new(Guards {
             rules: rules.clone(),
-            first_bytes: first_bytes(rules),
             locks: rules
                 .iter()
                 .filter(|rule| rule.policy == Policy::Enforce)
@@ -135,7 +132,7 @@ impl Guards {
                 .collect(),
             flush: *flush,
             max_command: *max_command,
-            catalog: Catalog::start(&config.data, connector, runtime),
+            catalog: Catalog::start(&config.data, first_bytes(rules), connector, runtime),
             enforces: rules.iter().any(|rule| rule.policy == Policy::Enforce),
             held: AtomicUsize::new(0),
             told_at: AtomicU64::new(u64::MAX),
@@ -162,26 +159,10 @@ impl Guards {
         self.locks.iter().any(|pattern| pattern.matches(lock))
     }
 
-    /// Whether one glance tells that no guard is about the command at the beginning of
-    /// `bytes`, as of nearly all of them.
-    #[inline]
+    /// Whether the command at the beginning of `bytes` has one key, behind its name, and
+    /// no guard is about that.
     pub fn is_free(&self, table: &Table, bytes: &[u8]) -> bool {
-        match table.glance(bytes) {
-            (Glance::Nothing, _) => true,
-            (Glance::First, key) => {
-                let key = match *key {
-                    [_, _, b'$', length @ b'1'..=b'9', b'\r', _, ref key @ ..] => {
-                        key.get(..usize::from(length - b'0'))
-                    }
-                    [_, _, b'$', ten @ b'1'..=b'9', one @ b'0'..=b'9', b'\r', _, ref key @ ..] => {
-                        key.get(..usize::from(ten - b'0') * 10 + usize::from(one - b'0'))
-                    }
-                    _ => None,
-                };
-                key.is_some_and(|key| !self.concerns(key))
-            }
-            (Glance::More, _) => false,
-        }
+        table.first_key(bytes).is_some_and(|key| !self.concerns(key))
     }
 
     /// Looks at the command at the beginning of `bytes`, of which more may come.
@@ -221,9 +202,7 @@ impl Guards {
     /// Whether any rule is about this key.
     #[inline]
     fn concerns(&self, key: &[u8]) -> bool {
-        key.first().is_none_or(|first| self.first_bytes[usize::from(*first)])
-            && (self.rules.iter().any(|rule| rule.keys.matches(key))
-                || key.starts_with(FENCE_PREFIX))
+        self.rules.iter().any(|rule| rule.keys.matches(key)) || key.starts_with(FENCE_PREFIX)
     }
 
     #[cold]
@@ -348,7 +327,7 @@ impl Guards {
 }
 
 /// With which bytes keys can begin that rules, or Lockgate itself, are about.
-fn first_bytes(rules: &[GuardRule]) -> [bool; 256] {
+fn first_bytes(rules: &[GuardRule]) -> FirstBytes {
     let mut first = [false; 256];
     for text in rules.iter().map(|rule| rule.keys.as_str().as_bytes()).chain([FENCE_PREFIX]) {
         match text.first() {

@@ -179,6 +179,8 @@ impl Session {
         let (mut from, mut pos, mut others) = (0, 0, 0);
         let lost = self.lost.is_some();
         let commands = self.shared.guards.as_ref().map(|guards| guards.catalog.table());
+        let is_guarded = commands.is_some();
+        let commands = commands.as_ref().and_then(|table| table.as_deref());
         // Bytes from here on are kept back.
         let keep = loop {
             if self.relay {
@@ -252,8 +254,10 @@ impl Session {
                                 Intercepted::Redis => self.note(Name::Other, arguments),
                             }
                         }
-                        (None, Name::Other) if commands.is_some() => {
-                            let commands = commands.as_ref().and_then(|table| table.as_deref());
+                        (None, Name::Other)
+                            if is_guarded
+                                && !commands.is_some_and(|known| known.is_free(&bytes[at..])) =>
+                        {
                             match self.guard(commands, &bytes[at..]) {
                                 Guarding::Pass => self.note(name, arguments),
                                 Guarding::Kept => break at,
@@ -265,7 +269,7 @@ impl Session {
                                 }
                             }
                         }
-                        (None, Name::Multi) if commands.is_some() && self.must_arm() => {
+                        (None, Name::Multi) if is_guarded && self.must_arm() => {
                             self.wait(Barrier::of(Guarded::multi()));
                             break at;
                         }
@@ -357,7 +361,6 @@ impl Session {
     }
 
     /// Looks at a command whether guards are about it.
-    #[inline]
     fn guard(&mut self, commands: Option<&Table>, bytes: &[u8]) -> Guarding {
         if let (Some(guards), Some(commands)) = (&self.shared.guards, commands)
             && guards.is_free(commands, bytes)
