@@ -13,6 +13,7 @@
 //! - [`attached`]: locks taken elsewhere, asked about again once their time has run out.
 //! - [`inquiry`]: LOCKGATE's answers.
 //! - [`listing`]: our entries behind the data node's in COMMAND's lists.
+//! - [`gather`]: which commands guards are about.
 //! - [`guarded`]: writes that need a lock; [`fences`]: what is asked before one;
 //!   [`unwrap`]: its reply, out of EXEC's.
 //! - [`lost`]: what a client is told when its session lock is lost.
@@ -23,6 +24,7 @@ pub mod attached;
 pub mod authorize;
 pub mod barrier;
 pub mod fences;
+pub mod gather;
 pub mod guarded;
 pub mod inquiry;
 pub mod listing;
@@ -52,8 +54,8 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    authorize::Permissions, barrier::Barrier, guarded::Armed, lock_command::Tokens, owed::Owed,
-    requests::Gather, state::State, unwrap::Unwrap,
+    authorize::Permissions, barrier::Barrier, gather::Gather, guarded::Armed, lock_command::Tokens,
+    owed::Owed, state::State, unwrap::Unwrap,
 };
 use crate::{
     config::Config,
