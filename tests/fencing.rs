@@ -8,6 +8,7 @@ mod support;
 
 use std::{
     io::{BufRead, BufReader, Write},
+    net::TcpStream,
     process::{Child, ChildStdin, ChildStdout, Command, Stdio},
     sync::{
         Arc,
@@ -83,11 +84,6 @@ impl Way {
         let replies: Vec<Reply> = (0..count).map(|_| client.reply()).collect();
         let error = replies.iter().find(|reply| matches!(reply, Reply::Error(_)));
         error.or(replies.last()).expect("a reply").clone()
-    }
-
-    fn write(self, client: &mut Client, words: &[&str]) -> Reply {
-        self.send(client, words);
-        self.outcome(client)
     }
 }
 
@@ -381,5 +377,177 @@ fn a_proxy_late_between_its_check_and_its_write_is_refused() {
             });
             assert_refused(&told, &["FENCED"]);
         }
+    }
+}
+
+/// A has a session lock, and its write is held on its way to the data node.
+struct UnderWay {
+    b: Proxy,
+    a: Proxy,
+    relay: Relay,
+    client: Client,
+    /// A's connection to the data node, as CLIENT LIST names it.
+    upstream: String,
+    fence: String,
+}
+
+fn under_way(way: Way) -> UnderWay {
+    let (b, a, relay) = with_relay();
+    let mut client = a.client();
+    let fence = client.cmd(&["LOCK", "account:1"]).grant().fence.to_string();
+    assert_eq!(client.cmd(&["SET", "account:1", "100"]), Reply::ok());
+    let Reply::Int(id) = client.cmd(&["CLIENT", "ID"]) else { panic!("no id") };
+    relay.hold_request("late");
+    way.send(&mut client, &["SET", "account:1", "late"]);
+    relay.wait_until_held();
+    UnderWay { b, a, relay, client, upstream: id.to_string(), fence }
+}
+
+impl UnderWay {
+    fn data(&mut self) -> Client {
+        Client::connect(self.b.data().port())
+    }
+
+    /// Whether the data node has A's connection still, with what it watches and queues.
+    fn is_connected(&mut self) -> bool {
+        let Reply::Bulk(list) = self.data().cmd(&["CLIENT", "LIST"]) else { panic!("no list") };
+        let id = format!("id={} ", self.upstream);
+        String::from_utf8_lossy(&list).lines().any(|line| line.starts_with(&id))
+    }
+
+    /// A's lock is given back and its connection to the data node ends; nothing was
+    /// written, and nothing will be though the packet may still arrive.
+    fn assert_nothing_done(&mut self) {
+        let b = &self.b;
+        eventually("the lock is given back", || b.nodes_with("lock:account:1") == 0);
+        self.assert_nothing_done_after_the_next();
+    }
+
+    fn assert_nothing_done_after_the_next(&mut self) {
+        let mut next = next_holder(&self.b);
+        assert_eq!(next.cmd(&["INCR", "account:1"]), Reply::Int(101));
+        self.relay.release();
+        eventually("its connection ends", || !self.is_connected());
+        assert_eq!(next.cmd(&["GET", "account:1"]), Reply::bulk("101"));
+        assert_eq!(next.cmd(&["INCR", "account:1"]), Reply::Int(102));
+    }
+}
+
+#[test]
+fn the_data_node_dies_between_the_check_and_the_write() {
+    for way in Way::ALL {
+        let mut it = under_way(way);
+        it.b.data().kill().expect("killed");
+        let (_, _) = it.client.rest();
+        let b = &it.b;
+        eventually("the lock is given back", || b.nodes_with("lock:account:1") == 0);
+        it.b.data().restart().expect("restarted");
+        // It has forgotten all, and what was under way is not done by anybody else.
+        it.relay.release();
+        let mut next = next_holder(&it.a);
+        assert_eq!(next.cmd(&["GET", "account:1"]), Reply::NullBulk);
+        assert_eq!(next.cmd(&["INCR", "account:1"]), Reply::Int(1));
+    }
+}
+
+#[test]
+fn the_way_to_the_data_node_is_cut_between_the_check_and_the_write() {
+    for way in Way::ALL {
+        let mut it = under_way(way);
+        it.relay.cut();
+        assert_no_reply(way, &mut it.client);
+        it.assert_nothing_done();
+    }
+}
+
+#[test]
+fn the_data_node_ends_the_connection_between_the_check_and_the_write() {
+    for way in Way::ALL {
+        let mut it = under_way(way);
+        let id = it.upstream.clone();
+        assert_eq!(it.data().cmd(&["CLIENT", "KILL", "ID", &id]), Reply::Int(1));
+        assert_no_reply(way, &mut it.client);
+        it.assert_nothing_done();
+    }
+}
+
+/// The connection ends, with no more than what was said of MULTI before.
+fn assert_no_reply(way: Way, client: &mut Client) {
+    let (said, _) = client.rest();
+    let multi: &[u8] = if way == Way::Transaction { b"+OK\r\n" } else { b"" };
+    assert_eq!(String::from_utf8_lossy(&said), String::from_utf8_lossy(multi), "{way:?}");
+}
+
+#[test]
+fn the_client_goes_between_the_check_and_the_write() {
+    for way in Way::ALL {
+        let mut it = under_way(way);
+        std::mem::replace(&mut it.client, it.b.client()).reset();
+        it.assert_nothing_done();
+    }
+}
+
+#[test]
+fn the_proxy_is_killed_between_the_check_and_the_write() {
+    for way in Way::ALL {
+        let mut it = under_way(way);
+        it.a.kill();
+        // Nobody gives the lock back: it runs out.
+        it.assert_nothing_done_after_the_next();
+    }
+}
+
+#[test]
+fn fences_and_scripts_that_an_operator_deletes_meanwhile_are_written_again() {
+    for way in Way::ALL {
+        let mut it = under_way(way);
+        let mut data = it.data();
+        assert_eq!(data.cmd(&["FLUSHALL"]), Reply::ok());
+        assert_eq!(data.cmd(&["SCRIPT", "FLUSH"]), Reply::ok());
+        it.relay.release();
+        let told = way.outcome(&mut it.client);
+        if way == Way::Transaction {
+            // The proxy does not repeat what is the client's.
+            assert_refused(&told, &["FENCED"]);
+            way.send(&mut it.client, &["SET", "account:1", "again"]);
+            assert_eq!(way.outcome(&mut it.client), Reply::Array(vec![Reply::ok()]));
+        } else {
+            assert_eq!(told, Reply::ok());
+            assert_eq!(data.cmd(&["GET", "account:1"]), Reply::bulk("late"));
+        }
+        let fence = data.cmd(&["GET", "lockgate:guard:lock:account:1"]);
+        assert_eq!(fence, Reply::bulk(&it.fence), "{way:?}");
+    }
+}
+
+#[test]
+fn a_clients_own_watch_outlives_a_fence_that_is_written_again() {
+    let mut proxy = accounts();
+    let mut client = proxy.client();
+    client.cmd(&["LOCK", "account:1"]).grant();
+    let mut data = Client::connect(proxy.data().port());
+    assert_eq!(data.cmd(&["FLUSHALL"]), Reply::ok());
+    assert_eq!(client.cmd(&["WATCH", "free"]), Reply::ok());
+    assert_eq!(data.cmd(&["SET", "free", "1"]), Reply::ok());
+    Way::Transaction.send(&mut client, &["SET", "account:1", "x"]);
+    assert_eq!(Way::Transaction.outcome(&mut client), Reply::NullArray);
+    Way::Transaction.send(&mut client, &["SET", "account:1", "x"]);
+    assert_eq!(Way::Transaction.outcome(&mut client), Reply::Array(vec![Reply::ok()]));
+}
+
+#[test]
+fn a_proxy_told_to_end_ends_with_the_reply_to_the_write_under_way() {
+    for way in Way::ALL {
+        let mut it = under_way(way);
+        it.a.terminate();
+        let a = &it.a;
+        eventually("it drains", || TcpStream::connect(("127.0.0.1", a.port())).is_err());
+        it.relay.release();
+        let told = way.outcome(&mut it.client);
+        assert!(matches!(told, Reply::Simple(_) | Reply::Array(_)), "{way:?}: {told:?}");
+        assert_eq!(it.client.rest(), (Vec::new(), true));
+        assert!(it.a.wait().success());
+        let mut next = next_holder(&it.b);
+        assert_eq!(next.cmd(&["GET", "account:1"]), Reply::bulk("late"));
     }
 }

@@ -368,8 +368,16 @@ impl Session {
         // CLIENT REPLY ON, SCRIPT LOAD.
         let owed_already = self.owed.len();
         let mut before = owed_already;
-        if again && !guarded.is_multi {
-            encode::command(&mut bytes, &[b"DISCARD"]);
+        // What was watched before would notice the fence that is written now. Where the
+        // client watches something itself, that must stay: EXEC is then dropped, and the
+        // client tries again as it is prepared to.
+        let undo: Option<&[u8]> = match guarded.is_multi {
+            false if again => Some(b"DISCARD"),
+            true if again && !self.state.watching => Some(b"UNWATCH"),
+            _ => None,
+        };
+        if let Some(undo) = undo {
+            encode::command(&mut bytes, &[undo]);
             before += 1;
         }
         let fences = Fences::ask(&mut bytes, &guarded.claims, before, with, ttl);
