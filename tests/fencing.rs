@@ -20,7 +20,7 @@ use std::{
 };
 
 use rustix::process::{Pid, Signal, kill_process};
-use support::{Client, Proxy, Reply, Setup, encode, eventually, pipeline, relay::Relay};
+use support::{Client, Proxy, Reply, Setup, encode, eventually, freeze, pipeline, relay::Relay};
 
 const ACCOUNTS: &str = "guards:\n  - keys: 'account:*'\n    lock: 'account:{1}'";
 /// TTL of session locks here: short, so that a stopped proxy's run out soon.
@@ -133,8 +133,12 @@ impl RedisCli {
         assert!(fence.parse::<u64>().is_ok() && validity.parse::<u64>().is_ok(), "{fence}");
     }
 
-    fn signal(&self, signal: Signal) {
-        kill_process(Pid::from_child(&self.child), signal).expect("signal");
+    fn freeze(&self) {
+        freeze(&self.child);
+    }
+
+    fn thaw(&self) {
+        kill_process(Pid::from_child(&self.child), Signal::CONT).expect("signal");
     }
 }
 
@@ -154,13 +158,13 @@ fn a_client_stopped_past_its_ttl_writes_nothing_when_it_wakes() {
         a.lock("LOCK account:1 PX 2000");
         a.type_line("SET account:1 early");
         assert_eq!(a.line(), "OK");
-        a.signal(Signal::STOP);
+        a.freeze();
         // It reads this once it goes on, and believes in its lock still.
         a.type_line("SET account:1 late");
         let mut b = next_holder(proxy);
         assert_eq!(b.cmd(&["GET", "account:1"]), Reply::bulk("early"));
         assert_eq!(b.cmd(&["SET", "account:1", "b"]), Reply::ok());
-        a.signal(Signal::CONT);
+        a.thaw();
         let refused = a.line();
         assert!(refused.starts_with("NOTHELD") || refused.starts_with("FENCED"), "{refused}");
         assert_eq!(b.cmd(&["GET", "account:1"]), Reply::bulk("b"));
@@ -173,11 +177,11 @@ fn without_guards_the_same_client_overwrites_the_next_holder() {
     let proxy = Proxy::with().nodes(3).start();
     let mut a = RedisCli::start(&proxy);
     a.lock("LOCK account:1 PX 1000");
-    a.signal(Signal::STOP);
+    a.freeze();
     a.type_line("SET account:1 late");
     let mut b = next_holder(&proxy);
     assert_eq!(b.cmd(&["SET", "account:1", "b"]), Reply::ok());
-    a.signal(Signal::CONT);
+    a.thaw();
     assert_eq!(a.line(), "OK");
     assert_eq!(b.cmd(&["GET", "account:1"]), Reply::bulk("late"));
 }
@@ -188,14 +192,14 @@ fn a_client_stopped_with_a_session_lock_keeps_it_as_its_proxy_renews_it() {
     let second = beside(&first, |setup| setup);
     let mut a = RedisCli::start(&first);
     a.lock("LOCK account:1");
-    a.signal(Signal::STOP);
+    a.freeze();
     a.type_line("SET account:1 late");
     // Three times its TTL.
     let mut b = second.client();
     let held = b.cmd(&["LOCK", "account:1", "PX", "30000", "WAIT", "3000"]);
     assert_eq!(held, Reply::NullArray);
     assert_refused(&b.cmd(&["SET", "account:1", "b"]), &["NOTHELD"]);
-    a.signal(Signal::CONT);
+    a.thaw();
     assert_eq!(a.line(), "OK");
     assert_eq!(b.cmd(&["GET", "account:1"]), Reply::bulk("late"));
 }

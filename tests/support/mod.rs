@@ -36,6 +36,18 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
+/// SIGSTOP, and waits until every thread of the process has obeyed.
+pub fn freeze(child: &Child) {
+    kill_process(Pid::from_child(child), Signal::STOP).expect("signal");
+    let tasks = format!("/proc/{}/task", child.id());
+    let stopped = |task: std::io::Result<std::fs::DirEntry>| {
+        let stat = std::fs::read_to_string(task.expect("task").path().join("stat"));
+        // Behind the name, which may have anything in it.
+        stat.is_ok_and(|stat| stat.rsplit(") ").next().is_some_and(|s| s.starts_with('T')))
+    };
+    eventually("it is stopped", || std::fs::read_dir(&tasks).expect("tasks").all(stopped));
+}
+
 /// What a [`Proxy`] is to be like.
 pub struct Setup {
     nodes: usize,
@@ -383,17 +395,9 @@ impl Proxy {
         self.signal(Signal::TERM);
     }
 
-    /// SIGSTOP, and waits until every thread has obeyed: it keeps its connections and
-    /// answers nothing.
+    /// SIGSTOP: it keeps its connections and answers nothing.
     pub fn freeze(&self) {
-        self.signal(Signal::STOP);
-        let tasks = format!("/proc/{}/task", self.pid());
-        let stopped = |task: std::io::Result<std::fs::DirEntry>| {
-            let stat = std::fs::read_to_string(task.expect("task").path().join("stat"));
-            // Behind the name, which may have anything in it.
-            stat.is_ok_and(|stat| stat.rsplit(") ").next().is_some_and(|s| s.starts_with('T')))
-        };
-        eventually("it is stopped", || std::fs::read_dir(&tasks).expect("tasks").all(stopped));
+        freeze(&self.child);
     }
 
     /// SIGCONT.
