@@ -48,6 +48,8 @@ use crate::{
 
 /// How often a write is tried that Redis drops because a fence was written meanwhile.
 const MAX_TRIES: usize = 16;
+/// What Redis says where an EXEC that it refused has ended the transaction already.
+const NOTHING_TO_DISCARD: &[u8] = b"-ERR DISCARD without MULTI";
 
 /// A write on its way, or a MULTI behind which there may be some.
 pub struct Guarded {
@@ -80,6 +82,8 @@ enum Stage {
     Commit(Option<Vec<u8>>),
     /// What undoes the question is sent, and then this is the answer.
     GivingUp(Vec<u8>),
+    /// A command is sent that makes the client's transaction fail, and then the same.
+    Failing(Vec<u8>),
 }
 
 /// What the data node has said about a command.
@@ -406,8 +410,13 @@ impl Session {
                 *error = read_error(reply);
                 self.barrier = Some(barrier.goes_on());
             }
-            Stage::GivingUp(answer) => {
+            Stage::GivingUp(answer) | Stage::Failing(answer) => {
                 let answer = std::mem::take(answer);
+                // What was begun could not be undone: to the data node the connection is
+                // in a state of which its client knows nothing.
+                self.unguarded |= matches!(guarded.stage, Stage::GivingUp(_))
+                    && reply.starts_with(b"-")
+                    && !reply.starts_with(NOTHING_TO_DISCARD);
                 self.end_write(barrier, answer);
             }
             Stage::Start | Stage::Asking(_) | Stage::Short => {
@@ -544,7 +553,7 @@ impl Session {
             ReplyMode::On if in_multi => {
                 // Redis knows no such command, so EXEC will fail.
                 self.ask(|out| encode::command(out, &[b"LOCK"]));
-                guarded.stage = Stage::GivingUp(answer);
+                guarded.stage = Stage::Failing(answer);
                 self.barrier = Some(barrier.goes_on());
             }
             ReplyMode::On => self.answer(barrier, answer),
