@@ -24,7 +24,7 @@ use support::{Client, Proxy, Reply, Setup, encode, eventually, freeze, pipeline,
 
 const ACCOUNTS: &str = "guards:\n  - keys: 'account:*'\n    lock: 'account:{1}'";
 /// TTL of session locks here: short, so that a stopped proxy's run out soon.
-const SESSION_TTL: &str = "default_ttl: 1s";
+const SESSION_TTL: &str = "default_ttl: 2s";
 
 /// A deployment whose accounts are guarded.
 fn accounts() -> Proxy {
@@ -155,7 +155,7 @@ fn a_client_stopped_past_its_ttl_writes_nothing_when_it_wakes() {
     let second = beside(&first, |setup| setup);
     for proxy in [&first, &second] {
         let mut a = RedisCli::start(&first);
-        a.lock("LOCK account:1 PX 2000");
+        a.lock("LOCK account:1 PX 3000");
         a.type_line("SET account:1 early");
         assert_eq!(a.line(), "OK");
         a.freeze();
@@ -176,7 +176,7 @@ fn a_client_stopped_past_its_ttl_writes_nothing_when_it_wakes() {
 fn without_guards_the_same_client_overwrites_the_next_holder() {
     let proxy = Proxy::with().nodes(3).start();
     let mut a = RedisCli::start(&proxy);
-    a.lock("LOCK account:1 PX 1000");
+    a.lock("LOCK account:1 PX 3000");
     a.freeze();
     a.type_line("SET account:1 late");
     let mut b = next_holder(&proxy);
@@ -194,9 +194,9 @@ fn a_client_stopped_with_a_session_lock_keeps_it_as_its_proxy_renews_it() {
     a.lock("LOCK account:1");
     a.freeze();
     a.type_line("SET account:1 late");
-    // Three times its TTL.
+    // More than twice its TTL.
     let mut b = second.client();
-    let held = b.cmd(&["LOCK", "account:1", "PX", "30000", "WAIT", "3000"]);
+    let held = b.cmd(&["LOCK", "account:1", "PX", "30000", "WAIT", "5000"]);
     assert_eq!(held, Reply::NullArray);
     assert_refused(&b.cmd(&["SET", "account:1", "b"]), &["NOTHELD"]);
     a.thaw();
@@ -205,7 +205,7 @@ fn a_client_stopped_with_a_session_lock_keeps_it_as_its_proxy_renews_it() {
 }
 
 /// The clients of [`stop_the_proxy`].
-const CLIENTS: usize = 12;
+const CLIENTS: usize = 16;
 
 /// Writes an `a` to the end of a list again and again, until it is refused or, with the
 /// proxy awake again, may still write. Returns the word that it was refused with.
@@ -281,7 +281,7 @@ fn stop_the_proxy(b: &Proxy, a: &Proxy, lock: &[&str], stops: usize) -> (Vec<Str
 fn a_proxy_stopped_at_any_moment_past_its_session_locks_writes_nothing_when_it_wakes() {
     let b = accounts();
     let a = beside(&b, |setup| setup);
-    let (told, lost) = stop_the_proxy(&b, &a, &[], 6);
+    let (told, lost) = stop_the_proxy(&b, &a, &[], 4);
     let counts =
         ["FENCED", "NOTHELD", "LOCKLOST"].map(|word| told.iter().filter(|t| *t == word).count());
     println!("FENCED, NOTHELD, LOCKLOST: {counts:?}");
@@ -344,7 +344,7 @@ fn a_is_late(late: Late, way: Way, lock: &[&str], b_does: impl FnOnce(&mut Clien
 #[test]
 fn a_late_packet_is_refused_by_the_data_node_once_the_next_holder_has_written() {
     for way in Way::ALL {
-        let told = a_is_late(Late::Write, way, &["PX", "2000"], |b| {
+        let told = a_is_late(Late::Write, way, &["PX", "3000"], |b| {
             assert_eq!(b.cmd(&["SET", "account:1", "101"]), Reply::ok());
         });
         assert_refused(&told, &["FENCED"]);
@@ -357,7 +357,7 @@ fn a_late_packet_is_refused_once_the_next_holder_has_locked() {
     for way in Way::ALL {
         let (b, a, relay) = with_relay();
         let mut late = a.client();
-        late.cmd(&["LOCK", "account:1", "PX", "2000"]).grant();
+        late.cmd(&["LOCK", "account:1", "PX", "3000"]).grant();
         assert_eq!(late.cmd(&["SET", "account:1", "100"]), Reply::ok());
         relay.hold_request("150");
         way.send(&mut late, &["SET", "account:1", "150"]);
@@ -375,12 +375,38 @@ fn a_late_packet_is_refused_once_the_next_holder_has_locked() {
 #[test]
 fn a_proxy_late_between_its_check_and_its_write_is_refused() {
     for late in [Late::Check, Late::CheckUnread] {
-        for lock in [&["PX", "2000"][..], &[]] {
+        for lock in [&["PX", "3000"][..], &[]] {
             let told = a_is_late(late, Way::Long, lock, |b| {
                 assert_eq!(b.cmd(&["SET", "account:1", "101"]), Reply::ok());
             });
             assert_refused(&told, &["FENCED"]);
         }
+    }
+}
+
+/// Nobody is granted the lock while the data node cannot be told of it, so that what came
+/// first is carried out first.
+#[test]
+fn a_data_node_stopped_past_the_ttl_lets_the_next_holder_read_what_was_written() {
+    for way in Way::ALL {
+        let mut b = accounts();
+        let a = beside(&b, |setup| setup);
+        let mut late = a.client();
+        late.cmd(&["LOCK", "account:1", "PX", "3000"]).grant();
+        assert_eq!(late.cmd(&["SET", "account:1", "100"]), Reply::ok());
+        let mut next = b.client();
+        assert_eq!(next.cmd(&["PING"]), Reply::simple("PONG"));
+        b.data().freeze().expect("stopped");
+        way.send(&mut late, &["SET", "account:1", "150"]);
+        next.send(&encode(&["LOCK", "account:1", "PX", "30000", "WAIT", "30000"]));
+        eventually("its lock has run out", || b.nodes_with("lock:account:1") == 0);
+        b.data().thaw().expect("goes on");
+        next.reply().grant();
+        let seen = next.cmd(&["GET", "account:1"]);
+        let told = way.outcome(&mut late);
+        let written = !matches!(told, Reply::Error(_));
+        assert_eq!(seen, Reply::bulk(if written { "150" } else { "100" }), "{way:?} {told:?}");
+        assert_eq!(next.cmd(&["GET", "account:1"]), seen);
     }
 }
 
