@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use support::{Client, Proxy, Reply, eventually, pipeline};
+use support::{Client, Proxy, Reply, eventually, pipeline, relay::Relay};
 
 const GUIDE: &str = include_str!("../docs/guards.md");
 
@@ -175,6 +175,24 @@ fn the_program_keeps_the_sum_of_all_balances_though_its_locks_are_taken_away() {
         assert!(balances.iter().all(|balance| *balance >= 0), "{balances:?}");
     }
     println!("{} refused as too late in {rounds} rounds", fenced());
+}
+
+#[test]
+fn the_program_repeats_no_transfer_whose_reply_was_lost() {
+    let (_dir, file) = in_directory("transfer.py", block("python"));
+    let mut proxy = deployment();
+    let mut data = Client::connect(proxy.data().port());
+    for n in 0..4 {
+        assert_eq!(data.cmd(&["SET", &format!("account:{n}"), "100"]), Reply::ok());
+    }
+    let relay = Relay::to(proxy.port());
+    relay.hold_reply("*2\r\n+OK\r\n+OK\r\n");
+    let mut program = start_program(&file, relay.port(), 1);
+    relay.wait_until_held();
+    relay.cut();
+    assert!(!program.wait().expect("status").success());
+    let Reply::Bulk(info) = data.cmd(&["INFO", "commandstats"]) else { panic!("no INFO") };
+    assert!(String::from_utf8_lossy(&info).contains("cmdstat_exec:calls=1,"), "not once");
 }
 
 #[test]
