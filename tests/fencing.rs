@@ -16,7 +16,7 @@ use std::{
         mpsc,
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rustix::process::{Pid, Signal, kill_process};
@@ -408,6 +408,54 @@ fn a_data_node_stopped_past_the_ttl_lets_the_next_holder_read_what_was_written()
         assert_eq!(seen, Reply::bulk(if written { "150" } else { "100" }), "{way:?} {told:?}");
         assert_eq!(next.cmd(&["GET", "account:1"]), seen);
     }
+}
+
+/// Who is told of a lock is told how long it holds from then on, or that it does not.
+#[test]
+fn a_lock_whose_fence_the_data_node_learns_late_is_granted_for_what_is_left() {
+    let (b, a, relay) = with_relay();
+    let mut client = a.client();
+    relay.hold_request("lockgate:guard:");
+    client.send(&encode(&["LOCK", "account:1", "PX", "10000"]));
+    relay.wait_until_held();
+    let since = Instant::now();
+    thread::sleep(Duration::from_millis(300));
+    let late = i64::try_from(since.elapsed().as_millis()).expect("a short time");
+    relay.release();
+    let granted = client.reply().grant();
+    assert!(granted.validity <= 10_000 - late, "{granted:?} after {late} ms");
+    assert_eq!(client.cmd(&["SET", "account:1", "100"]), Reply::ok());
+    assert_eq!(client.cmd(&["UNLOCK", "account:1"]), Reply::Int(1));
+
+    relay.hold_request("lockgate:guard:");
+    client.send(&encode(&["LOCK", "account:1", "PX", "1000"]));
+    relay.wait_until_held();
+    eventually("it has run out", || b.nodes_with("lock:account:1") == 0);
+    relay.release();
+    assert_refused(&client.reply(), &["NOTHELD"]);
+    assert_refused(&client.cmd(&["SET", "account:1", "150"]), &["NOTHELD"]);
+    // Another was granted it meanwhile.
+    relay.hold_request("lockgate:guard:");
+    client.send(&encode(&["LOCK", "account:1", "PX", "1000"]));
+    relay.wait_until_held();
+    let mut next = next_holder(&b);
+    relay.release();
+    assert_refused(&client.reply(), &["FENCED"]);
+    assert_eq!(next.cmd(&["SET", "account:1", "101"]), Reply::ok());
+    assert_eq!(b.nodes_with("lock:account:1"), 3);
+}
+
+/// LOCK again with the token that holds the lock is a new grant, with a larger fence.
+#[test]
+fn a_lock_taken_again_through_another_connection_fences_the_first() {
+    let proxy = accounts();
+    let [mut first, mut second] = [(); 2].map(|()| proxy.client());
+    for client in [&mut first, &mut second] {
+        client.cmd(&["LOCK", "account:1", "mine", "PX", "30000"]).grant();
+        assert_eq!(client.cmd(&["SET", "account:1", "100"]), Reply::ok());
+    }
+    assert_refused(&first.cmd(&["SET", "account:1", "150"]), &["FENCED"]);
+    assert_eq!(second.cmd(&["GET", "account:1"]), Reply::bulk("100"));
 }
 
 /// A has a session lock, and its write is held on its way to the data node.

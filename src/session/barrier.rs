@@ -17,7 +17,7 @@ use std::{
     fmt,
     sync::Arc,
     task::{Context, Poll},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use super::{
@@ -25,7 +25,7 @@ use super::{
     authorize::{self, Permission},
     fences,
     guarded::{Guarded, Told},
-    lock_command::{Granted, Running},
+    lock_command::{Granted, Running, encode_grant},
     owed::Entry,
     requests::{Pass, READ_AHEAD},
     unwrap::Whose,
@@ -397,9 +397,22 @@ impl Session {
         let error = match (fences::read_fence(reply), fences::read_error(reply)) {
             (Some(seen), _) if seen <= raising.fence => {
                 self.tokens.raised(key, raising.fence);
-                raising.undo = None;
-                let answer = std::mem::take(&mut raising.answer);
-                return self.answer(barrier, answer);
+                // The data node may have taken its time, and a lease runs meanwhile.
+                match self.tokens.left(key, raising.fence, Instant::now()) {
+                    Some((_, Duration::ZERO)) => {
+                        b"NOTHELD the lock had run out before the data node took its fence, try again"
+                            .to_vec()
+                    }
+                    left => {
+                        let mut answer = std::mem::take(&mut raising.answer);
+                        if let Some((token, left)) = left {
+                            answer.clear();
+                            encode_grant(&mut answer, token, raising.fence, left);
+                        }
+                        raising.undo = None;
+                        return self.answer(barrier, answer);
+                    }
+                }
             }
             (Some(seen), _) => format!(
                 "FENCED the data node has seen fence {seen} of this lock, more than {}, try again",

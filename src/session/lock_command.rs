@@ -64,6 +64,13 @@ impl Tokens {
         holds.then_some((held.fence, held.raised))
     }
 
+    /// The token of a lease that this connection was granted with this fence, and what is
+    /// left of it. None: it is no lease, or too many are held for it to be known here.
+    pub(super) fn left(&self, key: &Key, fence: u64, now: Instant) -> Option<(&Token, Duration)> {
+        let held = self.held.get(key).filter(|held| held.fence == fence && held.keep.is_none())?;
+        Some((&held.token, held.until.saturating_duration_since(now)))
+    }
+
     /// The data node has been told this fence.
     pub(super) fn raised(&mut self, key: &Key, fence: u64) {
         if let Some(held) = self.held.get_mut(key).filter(|held| held.fence == fence) {
@@ -264,10 +271,7 @@ impl Session {
         let now = Instant::now();
         let outcome = match told {
             Told::Lock(Ok(grant)) => {
-                encode::array(&mut out, 3);
-                encode::bulk(&mut out, token);
-                encode::integer(&mut out, i64::try_from(grant.fence).unwrap_or(i64::MAX));
-                encode::integer(&mut out, millis(grant.validity));
+                encode_grant(&mut out, token, grant.fence, grant.validity);
                 let keep = is_session_lock.then(|| {
                     let losses =
                         self.losses.get_or_insert_with(|| Arc::new(Losses::new(waker.clone())));
@@ -322,6 +326,14 @@ impl Session {
         self.shared.metrics.lock_request(*operation, outcome, now - *since);
         out
     }
+}
+
+/// Appends the reply to a LOCK that was granted.
+pub(super) fn encode_grant(out: &mut Vec<u8>, token: &Token, fence: u64, validity: Duration) {
+    encode::array(out, 3);
+    encode::bulk(out, token);
+    encode::integer(out, i64::try_from(fence).unwrap_or(i64::MAX));
+    encode::integer(out, millis(validity));
 }
 
 /// Whole milliseconds, rounded down: a validity must not be overstated.
