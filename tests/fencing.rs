@@ -566,6 +566,24 @@ fn the_client_goes_between_the_check_and_the_write() {
 }
 
 #[test]
+fn a_client_that_only_stops_sending_has_its_reply() {
+    for way in Way::ALL {
+        let mut it = under_way(way);
+        it.client.hang_up();
+        // Its lock lasts as long as what it has sent.
+        let mut other = it.b.client();
+        let held = other.cmd(&["LOCK", "account:1", "PX", "30000", "WAIT", "300"]);
+        assert_eq!(held, Reply::NullArray, "{way:?}");
+        it.relay.release();
+        let told = way.outcome(&mut it.client);
+        assert!(matches!(told, Reply::Simple(_) | Reply::Array(_)), "{way:?}: {told:?}");
+        assert_eq!(it.client.rest(), (Vec::new(), true));
+        let mut next = next_holder(&it.b);
+        assert_eq!(next.cmd(&["GET", "account:1"]), Reply::bulk("late"));
+    }
+}
+
+#[test]
 fn the_proxy_is_killed_between_the_check_and_the_write() {
     for way in Way::ALL {
         let mut it = under_way(way);

@@ -6,7 +6,7 @@
 //! another fence was written in between. The write itself passes as it came, and its
 //! reply is the only element of EXEC's, so both are exact, whatever the command.
 //! Common commands are first tried by one script that does the same in one round trip
-//! ([`write`]); whatever error comes of it, the long way says what it is.
+//! ([`mod@write`]); whatever error comes of it, the long way says what it is.
 //!
 //! ```text
 //! Start ─ which locks? ─┬─ not held: -NOTHELD
