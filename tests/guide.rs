@@ -206,6 +206,15 @@ fn the_user_of_the_acl_may_do_what_the_guide_does_and_needs_what_it_says() {
         assert_eq!(data.cmd(&words), Reply::ok(), "{change:?}");
     };
     user(&rules);
+    let logged_in = "max_connections=1, username='bank', password='secret'";
+    let program = block("python").replace("max_connections=1", logged_in);
+    let (_dir, file) = in_directory("transfer.py", &program);
+    for n in 0..4 {
+        assert_eq!(direct.cmd(&["SET", &format!("account:{n}"), "100"]), Reply::ok());
+    }
+    assert!(start_program(&file, proxy.port(), 5).wait().expect("status").success());
+    let passed = proxy.metric("lockgate_guarded_writes_total", "result=\"passed\"");
+    assert_eq!(passed, 10.0);
     let log_in = || {
         let mut client = proxy.client();
         assert_eq!(client.cmd(&["AUTH", "bank", "secret"]), Reply::ok());
