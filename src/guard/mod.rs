@@ -5,7 +5,7 @@
 //! - [`catalog`]: which commands write, and where their keys are.
 //! - [`keys`]: Redis's key specifications.
 //! - [`learn`]: asks the data node for both.
-//! - [`write`]: the short way for most writes, in one script.
+//! - [`mod@write`]: the short way for most writes, in one script.
 
 pub mod catalog;
 pub mod keys;

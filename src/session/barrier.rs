@@ -25,7 +25,7 @@ use super::{
     authorize::{self, Permission},
     fences,
     guarded::{Guarded, Told},
-    lock_command::{Granted, Running},
+    lock_command::{Granted, Left, Running, encode_grant},
     owed::Entry,
     requests::{Pass, READ_AHEAD},
     unwrap::Whose,
@@ -399,10 +399,23 @@ impl Session {
     fn raise_answered(&mut self, barrier: Box<Barrier>, mut raising: Raising, reply: &[u8]) {
         let error = match (fences::read_fence(reply), fences::read_error(reply)) {
             (Some(seen), _) if seen <= raising.fence => {
-                self.tokens.raised(&raising.key, raising.fence);
-                raising.undo = None;
-                let answer = std::mem::take(&mut raising.answer);
-                return self.answer(barrier, answer);
+                // The data node took its time, which is the lock's time too.
+                match self.tokens.left(&raising.key, raising.fence, Instant::now()) {
+                    None => {
+                        b"NOTHELD the lock had run out before the data node took its fence, try again"
+                            .to_vec()
+                    }
+                    Some((token, left)) => {
+                        let mut answer = std::mem::take(&mut raising.answer);
+                        if let Left::For(validity) = left {
+                            answer.clear();
+                            encode_grant(&mut answer, token, raising.fence, validity);
+                        }
+                        self.tokens.raised(&raising.key, raising.fence);
+                        raising.undo = None;
+                        return self.answer(barrier, answer);
+                    }
+                }
             }
             (Some(seen), _) if raising.undo.is_none() => format!(
                 "FENCED the lock was granted again since, with fence {seen} after {}",

@@ -6,7 +6,7 @@
 //! another fence was written in between. The write itself passes as it came, and its
 //! reply is the only element of EXEC's, so both are exact, whatever the command.
 //! Common commands are first tried by one script that does the same in one round trip
-//! ([`write`]); whatever error comes of it, the long way says what it is.
+//! ([`mod@write`]); whatever error comes of it, the long way says what it is.
 //!
 //! ```text
 //! Start ─ which locks? ─┬─ not held: -NOTHELD
@@ -53,6 +53,8 @@ use crate::{
 
 /// How often a write is tried that Redis drops because a fence was written meanwhile.
 const MAX_TRIES: usize = 16;
+/// What Redis says where an EXEC that it refused has ended the transaction already.
+const NOTHING_TO_DISCARD: &[u8] = b"-ERR DISCARD without MULTI";
 
 /// A write on its way, or a MULTI behind which there may be some.
 pub struct Guarded {
@@ -87,6 +89,8 @@ enum Stage {
     Commit(Option<Vec<u8>>),
     /// What undoes the question is sent, and then this is the answer.
     GivingUp(Vec<u8>),
+    /// A command is sent that makes the client's transaction fail, and then the same.
+    Failing(Vec<u8>),
 }
 
 /// What the data node has said about a command.
@@ -466,8 +470,13 @@ impl Session {
                 *error = read_error(reply);
                 self.barrier = Some(barrier.goes_on());
             }
-            Stage::GivingUp(answer) => {
+            Stage::GivingUp(answer) | Stage::Failing(answer) => {
                 let answer = std::mem::take(answer);
+                // What was begun could not be undone: to the data node the connection is
+                // in a state of which its client knows nothing.
+                self.unguarded |= matches!(guarded.stage, Stage::GivingUp(_))
+                    && reply.starts_with(b"-")
+                    && !reply.starts_with(NOTHING_TO_DISCARD);
                 self.end_write(barrier, answer);
             }
             Stage::Start | Stage::Asking(_) | Stage::Short => {
@@ -609,7 +618,7 @@ impl Session {
             ReplyMode::On if in_multi => {
                 // Redis knows no such command, so EXEC will fail.
                 self.ask(|out| encode::command(out, &[b"LOCK"]));
-                guarded.stage = Stage::GivingUp(answer);
+                guarded.stage = Stage::Failing(answer);
                 self.barrier = Some(barrier.goes_on());
             }
             ReplyMode::On => self.answer(barrier, answer),

@@ -50,6 +50,15 @@ pub struct Tokens {
     pub(super) held: KeyMap<Held>,
 }
 
+/// How long a grant is still valid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Left {
+    /// As long as the connection: it is a session lock.
+    Kept,
+    /// So long.
+    For(Duration),
+}
+
 impl Tokens {
     pub(super) fn insert(&mut self, key: Key, held: Held, now: Instant) {
         if self.has_room(&key, now) {
@@ -71,6 +80,15 @@ impl Tokens {
         let held = self.held.get(key)?;
         let holds = held.keep.is_some() || now < held.until;
         holds.then_some((held.fence, held.raised))
+    }
+
+    /// The token of the grant with this fence, and what is left of it; none: nothing.
+    pub(super) fn left(&self, key: &Key, fence: u64, now: Instant) -> Option<(&Token, Left)> {
+        let held = self.held.get(key).filter(|held| held.fence == fence)?;
+        if held.keep.is_some() {
+            return Some((&held.token, Left::Kept));
+        }
+        (held.until > now).then(|| (&held.token, Left::For(held.until - now)))
     }
 
     /// The data node has been told this fence.
@@ -309,7 +327,7 @@ impl Session {
         let now = Instant::now();
         let outcome = match told {
             Told::Lock(Ok(grant)) => {
-                word_grant(&mut out, token, grant);
+                encode_grant(&mut out, token, grant.fence, grant.validity);
                 let keep = is_session_lock.then(|| {
                     let losses =
                         self.losses.get_or_insert_with(|| Arc::new(Losses::new(waker.clone())));
@@ -325,7 +343,7 @@ impl Session {
             }
             Told::Attach(Ok(Some(grant))) => {
                 let fence = self.tokens.attach((key, token), ttl, grant, now);
-                word_grant(&mut out, token, Grant { fence, ..grant });
+                encode_grant(&mut out, token, fence, grant.validity);
                 granted = Some(Granted::new(key, token, fence, true));
                 Outcome::Ok
             }
@@ -383,12 +401,12 @@ impl Session {
     }
 }
 
-/// The reply to LOCK and LOCK.ATTACH.
-fn word_grant(out: &mut Vec<u8>, token: &Token, grant: Grant) {
+/// Appends the reply to a LOCK that was granted, or a LOCK.ATTACH.
+pub(super) fn encode_grant(out: &mut Vec<u8>, token: &Token, fence: u64, validity: Duration) {
     encode::array(out, 3);
     encode::bulk(out, token);
-    encode::integer(out, i64::try_from(grant.fence).unwrap_or(i64::MAX));
-    encode::integer(out, millis(grant.validity));
+    encode::integer(out, i64::try_from(fence).unwrap_or(i64::MAX));
+    encode::integer(out, millis(validity));
 }
 
 /// Whole milliseconds, rounded down: a validity must not be overstated.

@@ -7,6 +7,8 @@
 #![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+pub mod relay;
+
 use std::{
     io::{BufRead, BufReader, ErrorKind, Read, Write},
     net::{Shutdown, SocketAddr, TcpStream},
@@ -33,6 +35,18 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
         assert!(Instant::now() < deadline, "not within {LIMIT:?}: {what}");
         thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// SIGSTOP, and waits until every thread of the process has obeyed.
+pub fn freeze(child: &Child) {
+    kill_process(Pid::from_child(child), Signal::STOP).expect("signal");
+    let tasks = format!("/proc/{}/task", child.id());
+    let stopped = |task: std::io::Result<std::fs::DirEntry>| {
+        let stat = std::fs::read_to_string(task.expect("task").path().join("stat"));
+        // Behind the name, which may have anything in it.
+        stat.is_ok_and(|stat| stat.rsplit(") ").next().is_some_and(|s| s.starts_with('T')))
+    };
+    eventually("it is stopped", || std::fs::read_dir(&tasks).expect("tasks").all(stopped));
 }
 
 /// What a [`Proxy`] is to be like.
@@ -411,16 +425,7 @@ impl Proxy {
 
     /// SIGSTOP: it keeps its connections and answers nothing.
     pub fn freeze(&self) {
-        self.signal(Signal::STOP);
-        // Each of its threads stops when it comes to it.
-        let tasks = format!("/proc/{}/task", self.pid());
-        eventually("it stands still", || {
-            std::fs::read_dir(&tasks).expect("threads").all(|task| {
-                let stat = std::fs::read_to_string(task.expect("thread").path().join("stat"));
-                // Behind the name, which may have anything in it.
-                stat.is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|s| s.starts_with(" T")))
-            })
-        });
+        freeze(&self.child);
     }
 
     /// SIGHUP: it reads its configuration again.
