@@ -6,7 +6,7 @@
 //! another fence was written in between. The write itself passes as it came, and its
 //! reply is the only element of EXEC's, so both are exact, whatever the command.
 //! Common commands are first tried by one script that does the same in one round trip
-//! ([`mod@write`]); whatever error comes of it, the long way says what it is.
+//! ([`mod@crate::guard::write`]); whatever error comes of it, the long way says what it is.
 //!
 //! ```text
 //! Start ─ which locks? ─┬─ not held: -NOTHELD
@@ -17,9 +17,15 @@
 //!                            └── dropped, as a fence was written ──┘
 //! ```
 //!
+//! - `ways`: the short and the long way, once the locks are known to be held.
+//! - `armed`: the client's own transactions.
+//!
 //! A transaction of the client's own is armed at its MULTI: the fences of all locks
 //! that the connection holds are WATCHed before it is passed on, and the writes in it
 //! are only compared with those.
+
+mod armed;
+mod ways;
 
 use std::{
     fmt,
@@ -29,19 +35,16 @@ use std::{
     time::Instant,
 };
 
-use smallvec::SmallVec;
-
 use super::{
     Session,
     attached::Verified,
     barrier::Barrier,
-    fences::{Claim, Fences, Standing, With, read_error},
-    owed::Entry,
+    fences::{Claim, Fences},
     requests::Pass,
     unwrap::Whose,
 };
 use crate::{
-    guard::{Look, MAX_LOCKS, Need, Needs, Room, Stop, learn::AskError, shown, write},
+    guard::{Look, MAX_LOCKS, Need, Needs, Room, Stop, learn::AskError, shown},
     key::Key,
     metrics::GuardedWrite,
     resp::{
@@ -51,10 +54,7 @@ use crate::{
     },
 };
 
-/// How often a write is tried that Redis drops because a fence was written meanwhile.
-const MAX_TRIES: usize = 16;
-/// What Redis says where an EXEC that it refused has ended the transaction already.
-const NOTHING_TO_DISCARD: &[u8] = b"-ERR DISCARD without MULTI";
+pub(super) use self::armed::Armed;
 
 /// A write on its way, or a MULTI behind which there may be some.
 pub struct Guarded {
@@ -101,25 +101,6 @@ pub(super) enum Told {
     Keys(Result<Vec<Vec<u8>>, AskError>),
     /// Not the data node but the lock nodes, about locks the connection is attached to.
     Verified(Verified),
-}
-
-/// The fences that Redis watches for the client's transaction.
-#[derive(Debug, Default)]
-pub(super) struct Armed {
-    claims: Vec<Claim>,
-    /// Why not of this lock; without a key, of any.
-    refused: Vec<(Option<Key>, Vec<u8>)>,
-}
-
-impl Armed {
-    fn watches(&self, claim: &Claim) -> bool {
-        self.claims.iter().any(|other| other.key == claim.key && other.fence == claim.fence)
-    }
-
-    fn refused(&self, key: &Key) -> Option<Vec<u8>> {
-        let of = |(other, _): &&(Option<Key>, Vec<u8>)| other.as_ref().is_none_or(|o| o == key);
-        self.refused.iter().find(of).map(|(_, error)| error.clone())
-    }
 }
 
 impl fmt::Debug for Guarded {
@@ -376,231 +357,6 @@ impl Session {
         self.write_by_script(barrier);
     }
 
-    /// Goes the short way, if it is open to this write.
-    fn write_by_script(&mut self, mut barrier: Box<Barrier>) {
-        let Some(guarded) = barrier.guarded() else { return };
-        let open = guarded.claims.iter().all(|claim| claim.raised)
-            && !self.no_scripts
-            && !guarded.turned_on;
-        let fences = |claim: &'_ Claim| (claim.key.clone(), claim.fence);
-        let fences: SmallVec<[(Key, u64); 2]> = guarded.claims.iter().map(fences).collect();
-        let command = &self.held[..guarded.length.min(self.held.len())];
-        let call = if open { write::call(command, &fences) } else { None };
-        let Some(call) = call else { return self.ask_for_fences(barrier, false) };
-        self.to_upstream.push(&call);
-        // Nothing else is owed, so there is room.
-        let _ = self.owed.push(Entry::Guarded);
-        guarded.stage = Stage::Short;
-        self.barrier = Some(barrier.goes_on());
-    }
-
-    /// The script was refused, with this error, and nothing was written.
-    fn script_has_failed(&mut self, barrier: Box<Barrier>, error: &[u8]) {
-        if error.starts_with(b"-NOSCRIPT") {
-            self.ask(write::load);
-        } else if error.starts_with(b"-NOPERM") {
-            // The write may be allowed all the same.
-            self.no_scripts = true;
-        }
-        self.ask_for_fences(barrier, false);
-    }
-
-    /// Nothing of what is asked may go unanswered.
-    fn turn_replies_on(&mut self, barrier: &mut Barrier) {
-        let Some(guarded) = barrier.guarded() else { return };
-        match self.reply_mode {
-            ReplyMode::On => {}
-            ReplyMode::Skip => {
-                guarded.silent = true;
-                self.to_upstream.push(b"PING\r\n");
-                self.reply_mode = ReplyMode::On;
-            }
-            ReplyMode::Off => {
-                (guarded.silent, guarded.turned_on) = (true, true);
-                self.ask(|out| encode::command(out, &[b"CLIENT", b"REPLY", b"ON"]));
-            }
-        }
-        // A flag for the next command only is used up.
-        self.next_only = false;
-    }
-
-    /// Asks about the claims' fences; `again`: in place of the transaction before.
-    fn ask_for_fences(&mut self, mut barrier: Box<Barrier>, again: bool) {
-        let ttl = self.config.locks.fence_ttl;
-        let Some(guarded) = barrier.guarded() else { return };
-        let with = if guarded.is_multi { With::Nothing } else { With::Multi };
-        let mut bytes = Vec::new();
-        // CLIENT REPLY ON, SCRIPT LOAD.
-        let owed_already = self.owed.len();
-        let mut before = owed_already;
-        // What is watched already must not be met by what is written now. A client that
-        // watches something itself keeps that, and finds its transaction dropped.
-        let undo: Option<&[u8]> = match again {
-            true if !guarded.is_multi => Some(b"DISCARD"),
-            true if !self.state.watching => Some(b"UNWATCH"),
-            _ => None,
-        };
-        if let Some(undo) = undo {
-            encode::command(&mut bytes, &[undo]);
-            before += 1;
-        }
-        let fences = Fences::ask(&mut bytes, &guarded.claims, before, with, ttl);
-        self.to_upstream.push(&bytes);
-        for _ in owed_already..fences.missing() {
-            // Nothing else is owed but these, so there is room.
-            let _ = self.owed.push(Entry::Ours);
-        }
-        guarded.stage = Stage::Fences(fences);
-        self.barrier = Some(barrier.goes_on());
-    }
-
-    /// A reply to what was asked for a guarded write.
-    pub(super) fn guard_answered(&mut self, mut barrier: Box<Barrier>, reply: &[u8]) {
-        let Some(guarded) = barrier.guarded() else { return };
-        match &mut guarded.stage {
-            Stage::Fences(fences) => {
-                fences.reply(reply);
-                if fences.missing() > 0 {
-                    self.barrier = Some(barrier.goes_on());
-                } else {
-                    self.fences_are_known(barrier);
-                }
-            }
-            Stage::Commit(error) => {
-                *error = read_error(reply);
-                self.barrier = Some(barrier.goes_on());
-            }
-            Stage::GivingUp(answer) | Stage::Failing(answer) => {
-                let answer = std::mem::take(answer);
-                // What was begun could not be undone: to the data node the connection is
-                // in a state of which its client knows nothing.
-                self.unguarded |= matches!(guarded.stage, Stage::GivingUp(_))
-                    && reply.starts_with(b"-")
-                    && !reply.starts_with(NOTHING_TO_DISCARD);
-                self.end_write(barrier, answer);
-            }
-            Stage::Start | Stage::Asking(_) | Stage::Short => {
-                self.barrier = Some(barrier.goes_on());
-            }
-        }
-    }
-
-    fn fences_are_known(&mut self, mut barrier: Box<Barrier>) {
-        let Some(guarded) = barrier.guarded() else { return };
-        let Stage::Fences(fences) = std::mem::replace(&mut guarded.stage, Stage::Start) else {
-            return;
-        };
-        if guarded.is_multi {
-            return self.arm(barrier, &fences);
-        }
-        if let Some(error) = fences.error() {
-            let error = error.to_vec();
-            self.shared.metrics.guarded(GuardedWrite::Refused);
-            return self.give_up(barrier, fences.in_multi(), &error);
-        }
-        let standings: Vec<Standing> = fences.standings(&guarded.claims).collect();
-        for (claim, standing) in guarded.claims.iter_mut().zip(&standings) {
-            match standing {
-                Standing::Fenced(seen) => {
-                    let error = fenced(claim, *seen, self.config.locks.prefix.len());
-                    self.tokens.forget(&claim.key, claim.fence);
-                    self.shared.metrics.guarded(GuardedWrite::Fenced);
-                    return self.give_up(barrier, fences.in_multi(), error.as_bytes());
-                }
-                Standing::Unknown => claim.raised = false,
-                Standing::Largest => {
-                    claim.raised = true;
-                    self.tokens.raised(&claim.key, claim.fence);
-                }
-            }
-        }
-        if standings.contains(&Standing::Unknown) {
-            return self.try_again(barrier, fences.in_multi());
-        }
-        self.commit(barrier);
-    }
-
-    /// Sends the write and EXEC.
-    fn commit(&mut self, mut barrier: Box<Barrier>) {
-        let Some(guarded) = barrier.guarded() else { return };
-        let length = guarded.length.min(self.held.len());
-        self.to_upstream.push(&self.held[..length]);
-        let mut exec = Vec::new();
-        encode::command(&mut exec, &[b"EXEC"]);
-        self.to_upstream.push(&exec);
-        let _ = self.owed.push(Entry::Ours);
-        let _ = self.owed.push(Entry::Guarded);
-        guarded.stage = Stage::Commit(None);
-        self.barrier = Some(barrier.goes_on());
-    }
-
-    /// The write was carried out, and its reply was passed on.
-    pub(super) fn write_is_done(&mut self) {
-        let Some(barrier) = self.barrier.take() else { return };
-        self.shared.metrics.guarded(GuardedWrite::Passed);
-        self.end_write(barrier, Vec::new());
-    }
-
-    /// It was not, and this is the reply to EXEC or to the script.
-    pub(super) fn write_was_dropped(&mut self, reply: &[u8]) {
-        let Some(mut barrier) = self.barrier.take() else { return };
-        let Some(guarded) = barrier.guarded() else { return };
-        let error = match &mut guarded.stage {
-            Stage::Commit(error) => error,
-            _ => return self.script_has_failed(barrier, reply),
-        };
-        match (error.take(), read_error(reply)) {
-            // The write itself was refused, as for want of an argument.
-            (Some(error), _) => {
-                let mut answer = Vec::new();
-                encode::error_bytes(&mut answer, &error);
-                self.shared.metrics.guarded(GuardedWrite::Passed);
-                self.end_write(barrier, answer);
-            }
-            // EXEC was, and the transaction is still open.
-            (None, Some(error)) => {
-                self.shared.metrics.guarded(GuardedWrite::Refused);
-                self.give_up(barrier, true, &error);
-            }
-            // A fence was written in between.
-            (None, None) => self.try_again(barrier, false),
-        }
-    }
-
-    fn try_again(&mut self, mut barrier: Box<Barrier>, in_multi: bool) {
-        let Some(guarded) = barrier.guarded() else { return };
-        guarded.tries += 1;
-        if guarded.tries < MAX_TRIES {
-            return self.ask_for_fences(barrier, in_multi);
-        }
-        self.shared.metrics.guarded(GuardedWrite::Refused);
-        let error = "ERR the fences of this write's locks change too often, try again";
-        self.give_up(barrier, in_multi, error.as_bytes());
-    }
-
-    /// Undoes MULTI or WATCH, and then answers with this error.
-    fn give_up(&mut self, mut barrier: Box<Barrier>, in_multi: bool, error: &[u8]) {
-        let Some(guarded) = barrier.guarded() else { return };
-        let mut answer = Vec::new();
-        encode::error_bytes(&mut answer, error);
-        let undo: &[u8] = if in_multi { b"DISCARD" } else { b"UNWATCH" };
-        self.ask(|out| encode::command(out, &[undo]));
-        guarded.stage = Stage::GivingUp(answer);
-        self.barrier = Some(barrier.goes_on());
-    }
-
-    /// The write is done with; an empty answer was given already.
-    fn end_write(&mut self, mut barrier: Box<Barrier>, answer: Vec<u8>) {
-        let Some(guarded) = barrier.guarded() else { return };
-        guarded.room = None;
-        if guarded.turned_on {
-            let mut off = Vec::new();
-            encode::command(&mut off, &[b"CLIENT", b"REPLY", b"OFF"]);
-            self.to_upstream.push(&off);
-        }
-        self.answer(barrier, answer);
-    }
-
     /// Answers with an error without having asked about fences. A transaction must
     /// not go on without the write.
     pub(super) fn refuse_write(
@@ -633,81 +389,6 @@ impl Session {
                 self.answer(barrier, answer);
             }
         }
-    }
-
-    /// Whether a MULTI must first be armed. Else whatever was armed before is not any more.
-    pub(super) fn must_arm(&mut self) -> bool {
-        let Some(guards) = &self.shared.guards else { return false };
-        let prefix = self.config.locks.prefix.len();
-        let needed = |key: &Key| key.get(prefix..).is_some_and(|lock| guards.is_needed(lock));
-        let any = self.reply_mode == ReplyMode::On && self.tokens.keys().any(needed);
-        if !any {
-            self.armed = None;
-        }
-        any
-    }
-
-    /// Has Redis watch the fences of all locks that may be needed.
-    pub(super) fn begin_multi(&mut self, mut barrier: Box<Barrier>) {
-        // A second MULTI is refused, and nothing can be watched there.
-        if self.state.multi || self.blind_multi {
-            return self.pass_held(Pass::Counted);
-        }
-        self.armed = None;
-        let (now, prefix) = (Instant::now(), self.config.locks.prefix.len());
-        if self.verify_all(&mut barrier, now) {
-            return self.barrier = Some(barrier.goes_on());
-        }
-        let (Some(guards), Some(guarded)) = (&self.shared.guards, barrier.guarded()) else {
-            return;
-        };
-        let needed = |key: &&Key| key.get(prefix..).is_some_and(|lock| guards.is_needed(lock));
-        let keys: Vec<Key> = self.tokens.keys().filter(needed).take(MAX_LOCKS).cloned().collect();
-        guarded.claims = keys
-            .into_iter()
-            .filter_map(|key| {
-                let (fence, raised) = self.tokens.claim(&key, now)?;
-                Some(Claim { key, fence, raised, wanted_for: Vec::new() })
-            })
-            .collect();
-        if guarded.claims.is_empty() {
-            return self.pass_held(Pass::Counted);
-        }
-        self.ask_for_fences(barrier, false);
-    }
-
-    /// The fences are known, and watched.
-    fn arm(&mut self, mut barrier: Box<Barrier>, fences: &Fences) {
-        let Some(guarded) = barrier.guarded() else { return };
-        let mut armed = Armed::default();
-        if let Some(error) = fences.error() {
-            armed.refused.push((None, error.to_vec()));
-        } else {
-            let standings: Vec<Standing> = fences.standings(&guarded.claims).collect();
-            if standings.contains(&Standing::Unknown) && guarded.tries < MAX_TRIES {
-                for claim in &mut guarded.claims {
-                    claim.raised = false;
-                }
-                guarded.tries += 1;
-                return self.ask_for_fences(barrier, true);
-            }
-            for (claim, standing) in guarded.claims.drain(..).zip(standings) {
-                match standing {
-                    Standing::Largest => {
-                        self.tokens.raised(&claim.key, claim.fence);
-                        armed.claims.push(claim);
-                    }
-                    Standing::Fenced(seen) => {
-                        self.tokens.forget(&claim.key, claim.fence);
-                        let error = fenced(&claim, seen, self.config.locks.prefix.len());
-                        armed.refused.push((Some(claim.key), error.into_bytes()));
-                    }
-                    Standing::Unknown => {}
-                }
-            }
-        }
-        self.armed = Some(Box::new(armed));
-        self.pass_held(Pass::Counted);
     }
 
     /// Notes writes that are let through whether the locks are held or not.
