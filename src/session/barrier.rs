@@ -25,7 +25,7 @@ use super::{
     authorize::{self, Permission},
     fences,
     guarded::{Guarded, Told},
-    lock_command::{Granted, Running},
+    lock_command::{Granted, Left, Running, encode_grant},
     owed::Entry,
     requests::{Pass, READ_AHEAD},
     unwrap::Whose,
@@ -393,13 +393,22 @@ impl Session {
     }
 
     fn raise_answered(&mut self, barrier: Box<Barrier>, mut raising: Raising, reply: &[u8]) {
-        let Some((_, key, _)) = &raising.undo else { return };
+        let Some((_, key, token)) = &raising.undo else { return };
+        let left = self.tokens.left(key, raising.fence, Instant::now());
         let error = match (fences::read_fence(reply), fences::read_error(reply)) {
-            (Some(seen), _) if seen <= raising.fence => {
+            (Some(seen), _) if seen <= raising.fence && left.is_some() => {
                 self.tokens.raised(key, raising.fence);
+                let mut answer = std::mem::take(&mut raising.answer);
+                // The data node took its time, which is the lock's time too.
+                if let Some(Left::For(validity)) = left {
+                    answer.clear();
+                    encode_grant(&mut answer, token, raising.fence, validity);
+                }
                 raising.undo = None;
-                let answer = std::mem::take(&mut raising.answer);
                 return self.answer(barrier, answer);
+            }
+            (Some(seen), _) if seen <= raising.fence => {
+                b"ERR the lock has run out before the data node took its fence".to_vec()
             }
             (Some(seen), _) => format!(
                 "FENCED the data node has seen fence {seen} of this lock, more than {}, try again",

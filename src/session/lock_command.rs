@@ -41,6 +41,15 @@ pub struct Tokens {
     held: KeyMap<Held>,
 }
 
+/// How long a grant is still valid.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Left {
+    /// As long as the connection: it is a session lock.
+    Kept,
+    /// So long.
+    For(Duration),
+}
+
 impl Tokens {
     fn insert(&mut self, key: Key, held: Held, now: Instant) {
         if self.has_room(&key, now) {
@@ -62,6 +71,15 @@ impl Tokens {
         let held = self.held.get(key)?;
         let holds = held.keep.is_some() || now < held.until;
         holds.then_some((held.fence, held.raised))
+    }
+
+    /// What is left of the grant with this fence; none: nothing.
+    pub(super) fn left(&self, key: &Key, fence: u64, now: Instant) -> Option<Left> {
+        let held = self.held.get(key).filter(|held| held.fence == fence)?;
+        if held.keep.is_some() {
+            return Some(Left::Kept);
+        }
+        (held.until > now).then(|| Left::For(held.until - now))
     }
 
     /// The data node has been told this fence.
@@ -264,10 +282,7 @@ impl Session {
         let now = Instant::now();
         let outcome = match told {
             Told::Lock(Ok(grant)) => {
-                encode::array(&mut out, 3);
-                encode::bulk(&mut out, token);
-                encode::integer(&mut out, i64::try_from(grant.fence).unwrap_or(i64::MAX));
-                encode::integer(&mut out, millis(grant.validity));
+                encode_grant(&mut out, token, grant.fence, grant.validity);
                 let keep = is_session_lock.then(|| {
                     let losses =
                         self.losses.get_or_insert_with(|| Arc::new(Losses::new(waker.clone())));
@@ -322,6 +337,14 @@ impl Session {
         self.shared.metrics.lock_request(*operation, outcome, now - *since);
         out
     }
+}
+
+/// The reply to a LOCK that was granted.
+pub(super) fn encode_grant(out: &mut Vec<u8>, token: &Token, fence: u64, validity: Duration) {
+    encode::array(out, 3);
+    encode::bulk(out, token);
+    encode::integer(out, i64::try_from(fence).unwrap_or(i64::MAX));
+    encode::integer(out, millis(validity));
 }
 
 /// Whole milliseconds, rounded down: a validity must not be overstated.
