@@ -426,6 +426,13 @@ fn the_data_node_must_compare_and_write_at_once() {
 }
 
 #[test]
+fn a_fence_that_was_forgotten_must_be_told_again() {
+    let fault = Some(guards::Fault::SmallerIsEnough);
+    let setup = guards::Setup { forgets: 1, fault, properties: BELOW, ..guarded() };
+    shortest_break("smaller is enough", Guarded(setup), GUARDS_ALWAYS);
+}
+
+#[test]
 fn clients_are_told_what_became_of_their_writes() {
     guards_break("dropped is done", guards::Fault::DroppedIsDone, WRITE_TOLD);
     guards_break("compare behind the write", guards::Fault::CompareBehindWrite, WRITE_TOLD);

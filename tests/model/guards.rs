@@ -50,6 +50,8 @@ pub(crate) enum Fault {
     NoCompareInScript,
     /// The proxy does not look at what GET says.
     NoCompareInProxy,
+    /// It is content with a smaller fence, and tells the data node of no larger one.
+    SmallerIsEnough,
     /// The long way goes without WATCH.
     NoWatch,
     /// It asks for the fence first, and watches it then.

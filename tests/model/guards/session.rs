@@ -266,7 +266,8 @@ impl State {
             }
             (Phase::Asking, Reply::Fence(seen)) => {
                 let fence = claim.fence;
-                if seen == fence || setup.has(Fault::NoCompareInProxy) {
+                let is_enough = seen < fence && setup.has(Fault::SmallerIsEnough);
+                if seen == fence || is_enough || setup.has(Fault::NoCompareInProxy) {
                     claim.raised = true;
                     one.commit(setup);
                 } else if seen < fence {
