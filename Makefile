@@ -2,13 +2,18 @@
 
 CARGO ?= cargo
 
-.PHONY: help run test lint bench chaos docker
+# Each for a share of the time; the one that runs real servers for three.
+FUZZ := requests replies grammar configuration node_replies differential differential differential
+
+.PHONY: help run test lint bench chaos fuzz docker
 
 help:
 	@echo "make run     a whole deployment on this machine: proxy, data node, five lock nodes"
 	@echo "make test    formatting, lints, and every test against real servers and clients"
 	@echo "make bench   what commands and locks cost, beside other proxies and lock libraries"
-	@echo "make chaos   thousands of simulated deployments in which everything fails; SEEDS=n, SEED=n"
+	@echo "make chaos   everything fails, for minutes: simulated (SEEDS=n), and with real processes"
+	@echo "             in network namespaces, as root (MINUTES=n); SEED=n; planted faults are found"
+	@echo "make fuzz    any bytes, guided by coverage; TIME=seconds in all (600); needs a nightly"
 	@echo "make lint    formatting and lints alone"
 	@echo "make docker  the container image lockgate:latest"
 
@@ -33,9 +38,22 @@ bench:
 	@failed=0; bench/run || failed=1; bench/locks || failed=1; exit $$failed
 
 chaos:
-	@scripts/setup.sh run
+	@scripts/setup.sh chaos
 	LOCKGATE_SEEDS=$(or $(SEEDS),5000) LOCKGATE_SEED=$(or $(SEED),0) \
 		$(CARGO) test --release --quiet --lib simulation -- --nocapture
+	$(CARGO) build --quiet --features planted --target-dir target/planted --bin lockgate
+	LOCKGATE_MINUTES=$(or $(MINUTES),5) LOCKGATE_SEED=$(or $(SEED),0) \
+	LOCKGATE_PLANTED=$(CURDIR)/target/planted/debug/lockgate \
+		$(CARGO) test --release --quiet --test chaos -- --ignored --nocapture --test-threads=1
+
+fuzz:
+	@scripts/setup.sh fuzz
+	@failed=0; for target in $(FUZZ); do \
+		mkdir -p fuzz/corpus/$$target; echo "== $$target"; \
+		$(CARGO) +nightly fuzz run --sanitizer none $$target fuzz/corpus/$$target \
+			tests/fuzzing/corpus/$$target -- -dict=fuzz/dictionary -timeout=20 \
+			-print_final_stats=1 -max_total_time=$$(($(or $(TIME),600) / 8)) || failed=1; \
+	done; exit $$failed
 
 docker:
 	docker build --tag lockgate:latest .

@@ -3,19 +3,25 @@
 #
 #   scripts/setup.sh run        redis-server and what the build needs
 #   scripts/setup.sh test       the same, and the clients that the tests run
+#   scripts/setup.sh chaos      the same as run, and what makes networks and wrong clocks
 #   scripts/setup.sh bench      the same as run, and the peers of the benchmarks
+#   scripts/setup.sh fuzz       the same as run, and cargo-fuzz; says how to get a nightly
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 # "command package": what must be there, and the Debian package that has it.
 wanted=("redis-server redis-server" "redis-cli redis-tools" "setpriv util-linux")
+chaos=("ip iproute2" "nsenter util-linux" "mount mount" "faketime faketime")
 case "${1:-run}" in
   run) ;;
-  test) wanted+=("python3 python3" "node nodejs" "npm npm" "ip iproute2"
-    "script bsdutils") ;;
+  chaos) wanted+=("${chaos[@]}") ;;
+  test) wanted+=("${chaos[@]}" "python3 python3" "node nodejs" "npm npm"
+    "script bsdutils" "haproxy haproxy") ;;
   bench) wanted+=("haproxy haproxy" "nutcracker nutcracker" "redis-benchmark redis-tools"
     "openssl openssl" "python3 python3" "node nodejs" "npm npm") ;;
-  *) echo "usage: $0 run|test|bench" >&2; exit 2 ;;
+  # libFuzzer is C++.
+  fuzz) wanted+=("c++ g++") ;;
+  *) echo "usage: $0 run|test|chaos|bench|fuzz" >&2; exit 2 ;;
 esac
 
 missing=()
@@ -28,7 +34,7 @@ done
 if ! echo 'int main(void) { return 0; }' | cc -x c -o /dev/null - 2>/dev/null; then
   missing+=(gcc libc6-dev)
 fi
-if [ "${1:-run}" != run ] && ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
+if [[ "${1:-run}" == @(test|bench) ]] && ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
   missing+=(python3-venv)
 fi
 
@@ -65,7 +71,15 @@ if ! command -v cargo >/dev/null; then
 fi
 
 case "${1:-run}" in
-  run) exit ;;
+  run | chaos) exit ;;
+  fuzz)
+    if ! cargo +nightly --version >/dev/null 2>&1; then
+      echo "Missing: a nightly Rust, which libFuzzer's coverage needs: rustup toolchain install nightly" >&2
+      exit 1
+    fi
+    command -v cargo-fuzz >/dev/null || cargo install --quiet --locked cargo-fuzz
+    exit
+    ;;
   test) libraries=tests/clients ;;
   bench) libraries=bench/peers ;;
 esac

@@ -26,7 +26,7 @@ const BURST: Duration = Duration::from_secs(1);
 /// in one second than that is a flood which no limit for each address would stop;
 /// those beyond it are let in unmeasured, rather than everybody kept out.
 const MAX_ADDRESSES: usize = 32 * 1024;
-/// How often it is logged that connections cannot be accepted.
+/// How often is logged what may happen at any rate.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
 impl Refusal {
@@ -38,6 +38,9 @@ impl Refusal {
             Refusal::PerAddress => b"-ERR max number of clients of this address reached\r\n",
             Refusal::ConnectRate => {
                 b"-ERR too many new connections from this address, come back later\r\n"
+            }
+            Refusal::ProxyHeader => {
+                b"-ERR this port is for a balancer, which must send a PROXY protocol header first\r\n"
             }
             Refusal::Open => {
                 b"-DENIED Lockgate can be reached from other machines, and the Redis behind it is \
@@ -58,35 +61,50 @@ impl Refusal {
 
 /// Keeps count of who is in.
 pub struct Admission {
-    max_clients: usize,
+    max_clients: AtomicUsize,
     /// 0: no limit.
-    max_per_address: usize,
+    max_per_address: AtomicUsize,
     /// Clients that hold a [`Place`].
     clients: AtomicUsize,
-    /// Clients of each address that has any; empty without a limit. Changed when
-    /// a client comes and when it goes.
+    /// Clients of each address that has any, whether there is a limit or not: there may
+    /// be one when the configuration is read again. Changed when a client comes and when
+    /// it goes.
     addresses: Mutex<HashMap<IpAddr, usize>>,
-    rates: Option<Mutex<Rates>>,
+    /// None: no limit.
+    rates: Mutex<Option<Rates>>,
 }
 
 /// A client's place. Dropping it makes room for another.
 pub struct Place {
     admission: Arc<Admission>,
-    /// Where it is counted, if addresses are.
+    /// Where it is counted, if it is.
     address: Option<IpAddr>,
 }
 
 impl Admission {
     /// With the limits of `config`.
     pub fn new(config: &Config) -> Arc<Admission> {
-        let rate = u32::try_from(config.max_connect_rate).unwrap_or(u32::MAX);
-        Arc::new(Admission {
-            max_clients: config.maxclients,
-            max_per_address: config.max_clients_per_address,
+        let admission = Admission {
+            max_clients: AtomicUsize::new(0),
+            max_per_address: AtomicUsize::new(0),
             clients: AtomicUsize::new(0),
             addresses: Mutex::default(),
-            rates: (rate > 0).then(|| Mutex::new(Rates::new(rate, Instant::now()))),
-        })
+            rates: Mutex::new(None),
+        };
+        admission.set_limits(config, Instant::now());
+        Arc::new(admission)
+    }
+
+    /// Other limits from now on; whoever is in stays.
+    pub fn set_limits(&self, config: &Config, now: Instant) {
+        self.max_clients.store(config.maxclients, Ordering::Relaxed);
+        self.max_per_address.store(config.max_clients_per_address, Ordering::Relaxed);
+        let rate = u32::try_from(config.max_connect_rate).unwrap_or(u32::MAX);
+        let spacing = (rate > 0).then(|| BURST / rate);
+        let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
+        if rates.as_ref().map(|rates| rates.spacing) != spacing {
+            *rates = spacing.map(|spacing| Rates::new(spacing, now));
+        }
     }
 
     /// A place for a client from `peer`.
@@ -94,29 +112,45 @@ impl Admission {
     /// # Errors
     /// Why there is none. It then counts for nothing, not for its rate either.
     pub fn admit(self: &Arc<Self>, peer: IpAddr, now: Instant) -> Result<Place, Refusal> {
+        let mut place = self.enter()?;
+        place.belongs_to(peer, now)?;
+        Ok(place)
+    }
+
+    /// A place for a client whose address is still to be told.
+    ///
+    /// # Errors
+    /// That there is none.
+    pub fn enter(self: &Arc<Self>) -> Result<Place, Refusal> {
         // Counted first: two listeners must not both give the last place away.
         // From here on the drop of `place` undoes it.
         let before = self.clients.fetch_add(1, Ordering::Relaxed);
-        let mut place = Place { admission: self.clone(), address: None };
-        if before >= self.max_clients {
-            return Err(Refusal::MaxClients);
-        }
+        let place = Place { admission: self.clone(), address: None };
+        let full = before >= self.max_clients.load(Ordering::Relaxed);
+        if full { Err(Refusal::MaxClients) } else { Ok(place) }
+    }
+}
+
+impl Place {
+    /// Counts it for the address of its client, once.
+    ///
+    /// # Errors
+    /// Why that client may not have it; it is to be dropped then.
+    pub fn belongs_to(&mut self, peer: IpAddr, now: Instant) -> Result<(), Refusal> {
+        let admission = &self.admission;
         let peer = host(peer);
-        if self.max_per_address > 0 {
-            let mut addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner);
-            let clients = addresses.entry(peer).or_default();
-            if *clients >= self.max_per_address {
-                return Err(Refusal::PerAddress);
-            }
-            *clients += 1;
-            place.address = Some(peer);
+        let most = admission.max_per_address.load(Ordering::Relaxed);
+        let mut addresses = admission.addresses.lock().unwrap_or_else(PoisonError::into_inner);
+        let clients = addresses.entry(peer).or_default();
+        if most > 0 && *clients >= most {
+            return Err(Refusal::PerAddress);
         }
-        if let Some(rates) = &self.rates
-            && !rates.lock().unwrap_or_else(PoisonError::into_inner).admit(peer, now)
-        {
-            return Err(Refusal::ConnectRate);
-        }
-        Ok(place)
+        *clients += 1;
+        drop(addresses);
+        self.address = Some(peer);
+        let mut rates = admission.rates.lock().unwrap_or_else(PoisonError::into_inner);
+        let admitted = rates.as_mut().is_none_or(|rates| rates.admit(peer, now));
+        if admitted { Ok(()) } else { Err(Refusal::ConnectRate) }
     }
 }
 
@@ -157,9 +191,9 @@ struct Rates {
 }
 
 impl Rates {
-    fn new(rate: u32, now: Instant) -> Rates {
+    fn new(spacing: Duration, now: Instant) -> Rates {
         let (recent, older) = (HashMap::new(), HashMap::new());
-        Rates { spacing: BURST / rate, recent, older, turned: now }
+        Rates { spacing, recent, older, turned: now }
     }
 
     fn admit(&mut self, peer: IpAddr, now: Instant) -> bool {
@@ -179,13 +213,30 @@ impl Rates {
     }
 }
 
-/// What accept's failures come to in the log.
+/// What may happen at any rate and is logged now and then.
 #[derive(Default)]
-pub struct AcceptTrouble {
+pub struct Seldom {
     told: Option<Instant>,
-    /// Failures since then.
+    /// How often it has happened since then.
     untold: u64,
 }
+
+impl Seldom {
+    /// Notes that it has happened. If that is to be logged: how often it has happened
+    /// since it was logged the last time.
+    pub fn note(&mut self, now: Instant) -> Option<u64> {
+        self.untold += 1;
+        let due = self.told.is_none_or(|told| now.duration_since(told) >= TELL_EVERY);
+        due.then(|| {
+            self.told = Some(now);
+            mem::take(&mut self.untold)
+        })
+    }
+}
+
+/// What accept's failures come to in the log.
+#[derive(Default)]
+pub struct AcceptTrouble(Seldom);
 
 impl AcceptTrouble {
     /// Notes a failure, with a line in the log now and then. True: accept would
@@ -196,10 +247,8 @@ impl AcceptTrouble {
         if matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted) {
             return false;
         }
-        self.untold += 1;
-        if self.told.is_none_or(|told| now.duration_since(told) >= TELL_EVERY) {
-            error!(%error, times = self.untold, "cannot accept connections; trying again");
-            (self.told, self.untold) = (Some(now), 0);
+        if let Some(times) = self.0.note(now) {
+            error!(%error, times, "cannot accept connections; trying again");
         }
         true
     }
@@ -251,6 +300,32 @@ mod tests {
     }
 
     #[test]
+    fn limits_that_come_later_count_who_is_in_already() {
+        let (door, now) = (admission(100, 0, 0), Instant::now());
+        let places = [(); 2].map(|()| door.admit(ip("10.0.0.1"), now).unwrap());
+        let limits = |maxclients, max_clients_per_address, max_connect_rate| Config {
+            maxclients,
+            max_clients_per_address,
+            max_connect_rate,
+            ..Config::default()
+        };
+        door.set_limits(&limits(100, 2, 0), now);
+        assert_eq!(door.admit(ip("10.0.0.1"), now).err(), Some(Refusal::PerAddress));
+        door.set_limits(&limits(2, 0, 0), now);
+        assert_eq!(door.admit(ip("10.0.0.2"), now).err(), Some(Refusal::MaxClients));
+        door.set_limits(&limits(100, 0, 1), now);
+        let third = door.admit(ip("10.0.0.1"), now).unwrap();
+        assert_eq!(door.admit(ip("10.0.0.1"), now).err(), Some(Refusal::ConnectRate));
+        door.set_limits(&limits(100, 2, 1), now);
+        drop(places);
+        door.set_limits(&limits(100, 2, 0), now);
+        let fourth = door.admit(ip("10.0.0.1"), now).unwrap();
+        assert_eq!(door.admit(ip("10.0.0.1"), now).err(), Some(Refusal::PerAddress));
+        drop((third, fourth));
+        assert!(door.addresses.lock().unwrap().is_empty());
+    }
+
+    #[test]
     fn a_refused_client_is_not_counted_against_its_address() {
         let (door, now) = (admission(100, 1, 1), Instant::now());
         drop(door.admit(ip("10.0.0.1"), now).unwrap());
@@ -262,7 +337,7 @@ mod tests {
     #[test]
     fn rates_of_old_addresses_are_forgotten_and_those_kept_are_bounded() {
         let now = Instant::now();
-        let mut rates = Rates::new(1, now);
+        let mut rates = Rates::new(BURST, now);
         for n in 0..100_000u32 {
             assert!(rates.admit(IpAddr::from(n.to_be_bytes()), now));
         }
@@ -282,7 +357,7 @@ mod tests {
             steps in prop::collection::vec((0u64..300, 0u8..3), 1..300),
         ) {
             let mut now = Instant::now();
-            let mut rates = Rates::new(rate, now);
+            let mut rates = Rates::new(BURST / rate, now);
             let mut plain: HashMap<IpAddr, Instant> = HashMap::new();
             for (millis, peer) in steps {
                 now += Duration::from_millis(millis);
@@ -302,9 +377,9 @@ mod tests {
         let (mut trouble, now) = (AcceptTrouble::default(), Instant::now());
         let full = || io::Error::from_raw_os_error(24);
         assert!(trouble.note(&full(), now) && trouble.note(&full(), now));
-        assert_eq!(trouble.untold, 1);
+        assert_eq!(trouble.0.untold, 1);
         assert!(trouble.note(&full(), now + TELL_EVERY));
-        assert_eq!(trouble.untold, 0);
+        assert_eq!(trouble.0.untold, 0);
         assert!(!trouble.note(&io::ErrorKind::ConnectionAborted.into(), now));
     }
 }

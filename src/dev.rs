@@ -22,7 +22,7 @@ use crate::{
     config::{Config, Listener, RedisUrl},
     logging,
     redis_server::RedisServer,
-    server,
+    server::{self, Control},
 };
 
 /// What can be chosen.
@@ -76,9 +76,10 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let runtime = Builder::new_multi_thread().enable_all().build()?;
     let result = runtime.block_on(async {
         let shutdown = CancellationToken::new();
+        let control = Control { shutdown: shutdown.clone(), ..Control::default() };
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        let mut proxy = tokio::spawn(server::run(config, shutdown.clone()));
+        let mut proxy = tokio::spawn(server::run(config, control));
         tokio::select! {
             ended = &mut proxy => return ended?,
             () = accepts(listen) => {

@@ -95,7 +95,8 @@ pub fn run(file: &Path) -> anyhow::Result<()> {
 
 async fn examine_all(config: &Config) -> (String, usize) {
     let nodes = &config.locks.nodes;
-    let to_data = Connector::start("data", &config.tls, slice::from_ref(&config.data));
+    let to_data = Connector::start("data", &config.tls, slice::from_ref(&config.data))
+        .sending_header(config.send_proxy_protocol);
     let to_nodes = Connector::start("node", &config.locks.tls, nodes);
     let urls: Vec<RedisUrl> = std::iter::once(&config.data).chain(nodes).cloned().collect();
     let ways = std::iter::once(&to_data).chain(std::iter::repeat(&to_nodes));

@@ -7,7 +7,6 @@
 
 use std::{
     io,
-    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -24,7 +23,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{error, info, warn};
 
 use crate::{
-    config::{Config, RedisUrl},
+    config::{Config, Listener, RedisUrl},
     net::{self, Connector},
 };
 
@@ -53,9 +52,10 @@ pub struct Exposure {
     connector: Connector,
 }
 
-/// Whether clients at `addr` can only be on this machine.
-pub fn is_local(addr: &SocketAddr) -> bool {
-    addr.ip().to_canonical().is_loopback()
+/// Whether clients of `listener` can be on other machines. Those of a balancer can,
+/// wherever it connects from.
+pub fn serves_strangers(listener: &Listener) -> bool {
+    listener.proxy_protocol || !listener.address.ip().to_canonical().is_loopback()
 }
 
 impl Exposure {
@@ -67,19 +67,21 @@ impl Exposure {
     pub async fn find_out(config: &Config, connector: Connector) -> anyhow::Result<Arc<Exposure>> {
         let (safe, data) = (AtomicBool::new(false), config.data.clone());
         let exposure = Arc::new(Exposure { safe, data, connector });
-        let addresses = config.listen.iter().map(|listener| listener.address);
-        let stranger = addresses.into_iter().find(|addr| !is_local(addr));
-        let Some(addr) = stranger.filter(|_| !config.allow_open) else {
+        let strangers = config.listen.iter().find(|listener| serves_strangers(listener));
+        let Some(listener) = strangers.filter(|_| !config.allow_open) else {
             exposure.safe.store(true, Ordering::Relaxed);
             return Ok(exposure);
         };
         match exposure.ask().await {
             Manner::Guarded => exposure.safe.store(true, Ordering::Relaxed),
             Manner::Open => bail!(
-                "{addr} (listen) can be reached from other machines, and the data node {} asks \
+                "{} (listen{}) can be reached from other machines, and the data node {} asks \
                  nobody for a password: whoever comes could do as they like with it. Give it one \
-                 (requirepass, or an ACL), listen on 127.0.0.1, or set allow_open: true",
-                config.data
+                 (requirepass, or an ACL), listen on 127.0.0.1{}, or set allow_open: true",
+                listener.address,
+                if listener.proxy_protocol { ", through a balancer" } else { "" },
+                config.data,
+                if listener.proxy_protocol { " without proxy_protocol" } else { "" },
             ),
             Manner::Unclear(reason) => warn!(
                 data = %config.data, %reason,
@@ -175,12 +177,15 @@ mod tests {
     }
 
     #[test]
-    fn loopback_is_all_of_it() {
+    fn loopback_is_all_of_it_unless_a_balancer_connects_there() {
+        let listener = |address: &str| Listener::plain(address.parse().unwrap());
         for local in ["127.0.0.1:1", "127.9.9.9:1", "[::1]:1", "[::ffff:127.0.0.1]:1"] {
-            assert!(is_local(&local.parse().unwrap()), "{local}");
+            assert!(!serves_strangers(&listener(local)), "{local}");
+            let proxied = Listener { proxy_protocol: true, ..listener(local) };
+            assert!(serves_strangers(&proxied), "{local}");
         }
         for stranger in ["0.0.0.0:1", "[::]:1", "10.0.0.1:1", "[::ffff:10.0.0.1]:1"] {
-            assert!(!is_local(&stranger.parse().unwrap()), "{stranger}");
+            assert!(serves_strangers(&listener(stranger)), "{stranger}");
         }
     }
 }

@@ -7,9 +7,14 @@
 //! [`lock`] on a quorum of Redis nodes.
 //!
 //! - [`config`]: the YAML file, its defaults, and its errors with line numbers.
-//! - [`server`]: listeners, accept, drain.
+//! - [`server`]: start, accept, drain.
+//! - [`listeners`]: listening sockets, opened here or by somebody else before.
+//! - [`upgrade`]: one process takes another's place.
+//! - [`reload`]: the configuration read again, and what of it can change.
+//! - [`systemd`]: what a service manager is told.
 //! - [`exposure`]: whether clients from elsewhere may come at all.
 //! - [`admission`]: who is let in; [`descriptors`]: how many there is room for.
+//! - [`introduction`]: clients that come through a balancer, which tells who they are.
 //! - [`workers`]: a thread for each core, to which sessions are dealt.
 //! - [`resp`]: the wire, and nothing of locks.
 //! - [`session`]: one client connection and its upstream connection.
@@ -36,13 +41,18 @@ pub mod doctor;
 pub mod exposure;
 pub mod glob;
 pub mod guard;
+pub mod introduction;
 pub mod key;
+pub mod listeners;
 pub mod lock;
 pub mod logging;
 pub mod metrics;
 pub mod net;
 pub mod redis_server;
+pub mod reload;
 pub mod resp;
 pub mod server;
 pub mod session;
+pub mod systemd;
+pub mod upgrade;
 pub mod workers;

@@ -3,33 +3,61 @@
 use std::io::{IsTerminal, stderr};
 
 use anyhow::anyhow;
-use tracing_subscriber::{EnvFilter, fmt, util::SubscriberInitExt};
+use tracing_subscriber::{
+    EnvFilter, Registry, fmt, layer::SubscriberExt, registry, reload, util::SubscriberInitExt,
+};
 
 /// The environment variable that goes before `log.level`.
 pub const FILTER_VARIABLE: &str = "LOCKGATE_LOG";
+
+/// Changes the least severe level of a running log.
+#[derive(Clone)]
+pub struct Level(reload::Handle<EnvFilter, Registry>);
+
+impl Level {
+    /// Writes what is at least of `level` from now on, unless LOCKGATE_LOG goes before
+    /// it: then false.
+    ///
+    /// # Errors
+    /// If it is no level, or nobody writes logs any more.
+    pub fn set(&self, level: &str) -> anyhow::Result<bool> {
+        if asked().is_some() {
+            return Ok(false);
+        }
+        self.0.reload(EnvFilter::try_new(level)?)?;
+        Ok(true)
+    }
+}
 
 /// Starts writing logs of at least `level`, in `format` (`auto`, `human` or `json`).
 ///
 /// # Errors
 /// If LOCKGATE_LOG is no filter, or logs are written already.
-pub fn start(level: &str, format: &str) -> anyhow::Result<()> {
-    let filter = filter(std::env::var(FILTER_VARIABLE).ok().as_deref(), level)?;
-    let output = fmt().with_env_filter(filter).with_writer(stderr).with_target(false);
+pub fn start(level: &str, format: &str) -> anyhow::Result<Level> {
+    let filter = filter(asked().as_deref(), level)?;
+    let (filter, handle) = reload::Layer::new(filter);
+    let all = registry().with(filter);
+    let output = fmt::layer().with_writer(stderr).with_target(false);
     let human = match format {
         "human" => true,
         "json" => false,
         _ => stderr().is_terminal(),
     };
-    let started = if human {
-        output.with_ansi(stderr().is_terminal()).finish().try_init()
+    if human {
+        all.with(output.with_ansi(stderr().is_terminal())).try_init()?;
     } else {
-        output.json().flatten_event(true).finish().try_init()
-    };
-    started.map_err(Into::into)
+        all.with(output.json().flatten_event(true)).try_init()?;
+    }
+    Ok(Level(handle))
 }
 
-/// What the environment asks for, or else `level`. An empty variable asks for
-/// nothing: that is how compose files pass on one that is not set.
+/// What the environment asks for. An empty variable asks for nothing: that is how
+/// compose files pass on one that is not set.
+fn asked() -> Option<String> {
+    std::env::var(FILTER_VARIABLE).ok().filter(|asked| !asked.is_empty())
+}
+
+/// What the environment asks for, or else `level`.
 fn filter(asked: Option<&str>, level: &str) -> anyhow::Result<EnvFilter> {
     match asked.filter(|asked| !asked.is_empty()) {
         Some(asked) => EnvFilter::try_new(asked)

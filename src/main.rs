@@ -6,13 +6,15 @@ use clap::{Parser, Subcommand};
 use lockgate::{
     admin,
     config::{Config, ConfigErrors},
-    dev, doctor, logging, server,
+    dev, doctor,
+    listeners::Listeners,
+    logging,
+    server::{self, Control},
 };
 use tokio::{
     runtime::Builder,
     signal::unix::{SignalKind, signal},
 };
-use tokio_util::sync::CancellationToken;
 
 /// The environment variable that names the configuration file.
 const CONFIG_VARIABLE: &str = "LOCKGATE_CONFIG";
@@ -27,6 +29,10 @@ struct Arguments {
     /// The configuration file; without it, the one that LOCKGATE_CONFIG names.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
+    /// Takes the place of the proxy that runs with the same upgrade_socket, without a
+    /// client noticing.
+    #[arg(long)]
+    upgrade: bool,
     #[command(subcommand)]
     command: Option<Command>,
 }
@@ -61,7 +67,7 @@ fn main() -> ExitCode {
         Some(Command::Doctor { file }) => doctor::run(&file),
         Some(Command::Dev(options)) => dev::run(&options),
         Some(Command::Health { admin }) => admin::health_check(&admin),
-        None => run(arguments.config),
+        None => run(arguments.config, arguments.upgrade),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -81,6 +87,9 @@ fn check(file: &std::path::Path) -> anyhow::Result<()> {
     let nodes = config.locks.nodes.len();
     let nodes = if nodes == 1 { "1 lock node".into() } else { format!("{nodes} lock nodes") };
     println!("{}: ok, data node {}, {nodes}", file.display(), config.data);
+    for note in config.notes() {
+        println!("note: {note}");
+    }
     Ok(())
 }
 
@@ -90,26 +99,35 @@ fn file_of_environment() -> Option<PathBuf> {
     std::env::var_os(CONFIG_VARIABLE).filter(|file| !file.is_empty()).map(PathBuf::from)
 }
 
-fn run(file: Option<PathBuf>) -> anyhow::Result<()> {
-    let config = match file.or_else(file_of_environment) {
-        Some(file) => Config::load(&file)?,
+fn run(file: Option<PathBuf>, take_over: bool) -> anyhow::Result<()> {
+    // Before there are threads: it changes the environment.
+    let listeners = Listeners::of_environment();
+    let file = file.or_else(file_of_environment);
+    let config = match &file {
+        Some(file) => Config::load(file)?,
         None => Config::default(),
     };
-    logging::start(&config.log_level, &config.log_format)?;
+    let log = logging::start(&config.log_level, &config.log_format)?;
     let runtime = Builder::new_multi_thread().enable_all().build()?;
     let result = runtime.block_on(async {
-        let shutdown = CancellationToken::new();
+        let control = Control { file, log: Some(log), listeners, take_over, ..Control::default() };
         let mut terminate = signal(SignalKind::terminate())?;
         let mut interrupt = signal(SignalKind::interrupt())?;
-        let stop = shutdown.clone();
+        let mut hang_up = signal(SignalKind::hangup())?;
+        let mut user = signal(SignalKind::user_defined2())?;
+        let shutdown = control.shutdown.clone();
+        let (reload, upgrade) = (control.reload.clone(), control.upgrade.clone());
         tokio::spawn(async move {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
+            loop {
+                tokio::select! {
+                    _ = terminate.recv() => shutdown.cancel(),
+                    _ = interrupt.recv() => shutdown.cancel(),
+                    _ = hang_up.recv() => reload.notify_one(),
+                    _ = user.recv() => upgrade.notify_one(),
+                }
             }
-            stop.cancel();
         });
-        server::run(config, shutdown).await
+        server::run(config, control).await
     });
     // A look-up of a name that nobody answers is not waited for.
     runtime.shutdown_background();

@@ -7,7 +7,7 @@ use std::{
     io,
     sync::{Arc, Mutex, PoisonError},
     thread,
-    time::Duration,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use anyhow::Context as _;
@@ -85,20 +85,29 @@ pub enum Refusal {
     PerAddress,
     /// `max_connect_rate`.
     ConnectRate,
+    /// It sent no PROXY header, or not in time, where one is demanded
+    /// (`proxy_protocol`).
+    ProxyHeader,
     /// It comes from elsewhere, and the data node is not known to ask for a
     /// password (`allow_open`).
     Open,
 }
 
 impl Refusal {
-    const ALL: [Refusal; 4] =
-        [Refusal::MaxClients, Refusal::PerAddress, Refusal::ConnectRate, Refusal::Open];
+    const ALL: [Refusal; 5] = [
+        Refusal::MaxClients,
+        Refusal::PerAddress,
+        Refusal::ConnectRate,
+        Refusal::ProxyHeader,
+        Refusal::Open,
+    ];
 
     fn as_str(self) -> &'static str {
         match self {
             Refusal::MaxClients => "maxclients",
             Refusal::PerAddress => "per_address",
             Refusal::ConnectRate => "connect_rate",
+            Refusal::ProxyHeader => "proxy_header",
             Refusal::Open => "open",
         }
     }
@@ -149,16 +158,28 @@ pub enum Operation {
     Unlock,
     /// RENEW.
     Renew,
+    /// LOCK.ATTACH.
+    Attach,
+    /// LOCK.DETACH, which asks nothing.
+    Detach,
 }
 
 impl Operation {
-    const ALL: [Operation; 3] = [Operation::Lock, Operation::Unlock, Operation::Renew];
+    const ALL: [Operation; 5] = [
+        Operation::Lock,
+        Operation::Unlock,
+        Operation::Renew,
+        Operation::Attach,
+        Operation::Detach,
+    ];
 
     fn as_str(self) -> &'static str {
         match self {
             Operation::Lock => "lock",
             Operation::Unlock => "unlock",
             Operation::Renew => "renew",
+            Operation::Attach => "lock.attach",
+            Operation::Detach => "lock.detach",
         }
     }
 }
@@ -166,9 +187,10 @@ impl Operation {
 /// How one of our commands ended; the label `result`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// Granted, released or renewed.
+    /// Granted, released, renewed, attached or detached.
     Ok,
-    /// Held by another (LOCK), or not held by that token (UNLOCK, RENEW).
+    /// Held by another (LOCK), or not held by that token (UNLOCK, RENEW, LOCK.ATTACH), or
+    /// not attached (LOCK.DETACH).
     NotHeld,
     /// Too few nodes answered.
     NoQuorum,
@@ -379,6 +401,14 @@ fn describe() {
         "lockgate_tls_reloads_total",
         "Certificates read again because their files had changed, by side and result."
     );
+    describe_counter!(
+        "lockgate_config_reloads_total",
+        "Times the configuration was read again (SIGHUP), by result."
+    );
+    describe_gauge!(
+        "lockgate_config_last_success_timestamp_seconds",
+        "When the configuration was last read with success, in seconds since 1970."
+    );
     describe_gauge!("lockgate_node_up", "1 while a lock node is connected and answers.");
     describe_histogram!(
         "lockgate_node_round_trip_seconds",
@@ -425,6 +455,10 @@ pub struct Metrics {
     pub commands_unlock: Counter,
     /// RENEWs.
     pub commands_renew: Counter,
+    /// LOCK.ATTACHes.
+    pub commands_attach: Counter,
+    /// LOCK.DETACHes.
+    pub commands_detach: Counter,
     /// LOCKGATE, and COMMAND about commands of ours.
     pub commands_lockgate: Counter,
     /// Commands forwarded.
@@ -467,6 +501,8 @@ impl Metrics {
             commands_lock: commands("lock"),
             commands_unlock: commands("unlock"),
             commands_renew: commands("renew"),
+            commands_attach: commands("lock.attach"),
+            commands_detach: commands("lock.detach"),
             commands_lockgate: commands("lockgate"),
             commands_other: commands("other"),
             protocol_errors: counter!("lockgate_protocol_errors_total"),
@@ -595,6 +631,41 @@ impl TlsMetrics {
     }
 }
 
+/// Handles of what is told when the configuration is read again.
+pub struct ReloadMetrics {
+    /// It was read and could be used.
+    pub ok: Counter,
+    /// It could not be used; nothing changed.
+    pub failed: Counter,
+    /// When it was last read with success, in seconds since 1970.
+    pub last_success: Gauge,
+}
+
+impl ReloadMetrics {
+    /// Makes the handles.
+    pub fn new() -> ReloadMetrics {
+        let reloads =
+            |result: &'static str| counter!("lockgate_config_reloads_total", "result" => result);
+        ReloadMetrics {
+            ok: reloads("ok"),
+            failed: reloads("failed"),
+            last_success: gauge!("lockgate_config_last_success_timestamp_seconds"),
+        }
+    }
+
+    /// Notes a success now.
+    pub fn succeeded_now(&self) {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.last_success.set(since.as_secs_f64());
+    }
+}
+
+impl Default for ReloadMetrics {
+    fn default() -> ReloadMetrics {
+        ReloadMetrics::new()
+    }
+}
+
 /// Handles of one lock node; label `node` is its number in `locks.nodes` from 1,
 /// label `address` its address without credentials.
 pub struct NodeMetrics {
@@ -665,10 +736,12 @@ mod tests {
         let _locks = LockMetrics::new();
         let _node = NodeMetrics::new(7, "10.0.0.7:6379");
         let _tls = TlsMetrics::new("client");
+        let _reloads = ReloadMetrics::new();
         let text = recorder.render();
         for line in [
             r#"lockgate_closes_total{reason="first_byte"} 0"#,
             r#"lockgate_clients_refused_total{reason="connect_rate"} 0"#,
+            r#"lockgate_clients_refused_total{reason="proxy_header"} 0"#,
             r#"lockgate_accept_errors_total 0"#,
             r#"lockgate_commands_total{command="renew"} 0"#,
             r#"lockgate_lock_requests_total{operation="lock",result="no_quorum"} 0"#,
@@ -681,6 +754,7 @@ mod tests {
             r#"lockgate_hold_seconds_count 0"#,
             r#"lockgate_tls_handshake_failures_total{side="client"} 0"#,
             r#"lockgate_tls_reloads_total{side="client",result="failed"} 0"#,
+            r#"lockgate_config_reloads_total{result="failed"} 0"#,
             r#"lockgate_node_up{node="7",address="10.0.0.7:6379"} 0"#,
         ] {
             assert!(text.contains(line), "{line} is missing in\n{text}");

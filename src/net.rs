@@ -1,4 +1,5 @@
-//! TCP, TLS and Unix streams under one name, and their socket options.
+//! TCP, TLS and Unix streams under one name, their socket options, and the PROXY
+//! header that one may begin with.
 //!
 //! Everything that touches a socket goes through [`Stream`], so that
 //! nobody else knows what it is made of.
@@ -9,6 +10,7 @@ pub use tls::{Acceptor, Connector};
 #[cfg(test)]
 pub mod memory;
 mod outbox;
+pub mod proxy_header;
 pub mod tls;
 
 use std::{
@@ -21,12 +23,12 @@ use std::{
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf},
     net::{TcpStream, UnixStream},
     time::Instant,
 };
 
-use self::tls::TlsStream;
+use self::{proxy_header::Ends, tls::TlsStream};
 use crate::config::{Endpoint, RedisUrl};
 
 /// A connected byte stream.
@@ -49,7 +51,8 @@ impl From<TlsStream> for Stream {
     }
 }
 
-/// Connects to where `url` says, with the options of [`tune`].
+/// Connects to where `url` says, with the options of [`tune`], for the proxy's own
+/// purposes.
 ///
 /// # Errors
 /// As the operating system says, or [`io::ErrorKind::TimedOut`] after `limit`; with
@@ -60,9 +63,24 @@ pub async fn connect(
     limit: Duration,
     keepalive: Duration,
 ) -> io::Result<Stream> {
+    connect_for(None, url, connector, limit, keepalive).await
+}
+
+/// As [`connect`], on behalf of the client whose connection that is. A server that is
+/// sent PROXY headers is told of it.
+///
+/// # Errors
+/// As [`connect`].
+pub async fn connect_for(
+    client: Option<&Ends>,
+    url: &RedisUrl,
+    connector: &Connector,
+    limit: Duration,
+    keepalive: Duration,
+) -> io::Result<Stream> {
     let begun = Instant::now();
     let connecting = async {
-        match &url.endpoint {
+        let mut stream = match &url.endpoint {
             Endpoint::Tcp { host, port } => {
                 #[cfg(test)]
                 if let Some(stream) = memory::connect(host) {
@@ -70,10 +88,14 @@ pub async fn connect(
                 }
                 let stream = TcpStream::connect((host.as_str(), *port)).await?;
                 tune(&stream, keepalive)?;
-                Ok(Stream::Tcp(stream))
+                Stream::Tcp(stream)
             }
-            Endpoint::Unix(path) => Ok(Stream::Unix(UnixStream::connect(path).await?)),
+            Endpoint::Unix(path) => Stream::Unix(UnixStream::connect(path).await?),
+        };
+        if connector.sends_header() {
+            stream.write_all(&proxy_header::encode(client.copied())?).await?;
         }
+        Ok(stream)
     };
     let connected: io::Result<Stream> = match tokio::time::timeout(limit, connecting).await {
         Ok(result) => result,

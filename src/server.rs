@@ -1,12 +1,13 @@
-//! Listeners, accept, drain.
+//! Start, accept, drain.
 //!
 //! Each accepted connection becomes one task with one [`Session`] on one of the
 //! [`Workers`]; nothing is shared between sessions but the lock engine and the
 //! counters.
 
 use std::{
-    io,
-    net::{IpAddr, SocketAddr},
+    future::pending,
+    net::IpAddr,
+    path::PathBuf,
     slice,
     sync::{
         Arc,
@@ -16,76 +17,118 @@ use std::{
 };
 
 use anyhow::Context as _;
+use arc_swap::ArcSwap;
 use tokio::{
-    net::{TcpListener, TcpSocket, TcpStream},
+    net::{TcpListener, TcpStream},
+    sync::Notify,
+    task::JoinSet,
     time::{Instant, sleep, timeout},
 };
-use tokio_util::sync::CancellationToken;
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{debug, info, warn};
 
 use crate::{
     admin,
-    admission::{AcceptTrouble, Admission},
+    admission::{AcceptTrouble, Admission, Place},
     config::{Config, Listener},
     descriptors,
     exposure::{self, Exposure},
     guard::Guards,
+    introduction::Introduction,
+    listeners::Listeners,
     lock::Engine,
-    metrics::{self, CloseReason, Metrics, Refusal},
-    net::{self, Acceptor, Connector, Stream},
+    logging::Level,
+    metrics::{self, CloseReason, Metrics, Refusal, ReloadMetrics},
+    net::{self, Acceptor, Connector, Stream, proxy_header::Ends},
+    reload::Reloader,
     session::{Session, Shared},
+    systemd, upgrade,
     workers::Workers,
 };
 
-/// Connections that the kernel may complete before they are accepted
-/// (`tcp-backlog` in redis.conf).
-const BACKLOG: u32 = 511;
 /// Pause after accept has failed, as for want of file descriptors: trying again
 /// at once would only burn the processor.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// What is left of the grace for releases to reach the nodes.
 const RELEASE_GRACE: Duration = Duration::from_millis(500);
+/// How a proxy is started and what reaches it from outside while it runs.
+#[derive(Default)]
+pub struct Control {
+    /// Cancelled when it is to end.
+    pub shutdown: CancellationToken,
+    /// Told when the configuration is to be read again.
+    pub reload: Arc<Notify>,
+    /// Told when a process is to be started that takes this one's place.
+    pub upgrade: Arc<Notify>,
+    /// Where the configuration was read.
+    pub file: Option<PathBuf>,
+    /// The running log.
+    pub log: Option<Level>,
+    /// Sockets that are open already.
+    pub listeners: Listeners,
+    /// It is to take the place of a proxy that runs, if one does.
+    pub take_over: bool,
+}
 
-/// Runs the proxy until `shutdown` is cancelled and what was in flight is done.
+/// Runs the proxy until it is to end, or another has taken its place, and what was in
+/// flight is done.
 ///
 /// # Errors
 /// If an address cannot be listened on, strangers would come to a data node that is open
-/// to them, or the metrics cannot be set up.
-pub async fn run(mut config: Config, shutdown: CancellationToken) -> anyhow::Result<()> {
+/// to them, the metrics cannot be set up, or a running proxy's place cannot be taken.
+pub async fn run(config: Config, mut control: Control) -> anyhow::Result<()> {
+    let shutdown = control.shutdown.clone();
     let recorder = metrics::install()?;
-    let connector = Connector::start("data", &config.tls, slice::from_ref(&config.data));
+    let predecessor = upgrade::predecessor(&config, control.take_over).await?;
+    let predecessor = predecessor.map(|(predecessor, sockets)| {
+        control.listeners.add(sockets);
+        predecessor
+    });
+    let connector = Connector::start("data", &config.tls, slice::from_ref(&config.data))
+        .sending_header(config.send_proxy_protocol);
     let exposure = Exposure::find_out(&config, connector.clone()).await?;
+    let open = |listener| open(listener, &mut control.listeners);
     let listeners = config.listen.iter().map(open).collect::<anyhow::Result<Vec<_>>>()?;
     let admin_listener = match config.admin {
         Some(addr) => {
-            Some(listen(addr).with_context(|| format!("cannot listen on {addr} (admin)"))?)
+            let listener = control.listeners.open(addr);
+            let listener = listener.with_context(|| format!("cannot listen on {addr} (admin)"))?;
+            Some((addr, Arc::new(listener)))
         }
         None => None,
     };
-    config.maxclients = descriptors::make_room(config.maxclients, config.locks.nodes.len());
-    let admission = Admission::new(&config);
+    control.listeners.close_others();
+    let place = upgrade::prepare(&config)?;
+    let room = descriptors::make_room(config.maxclients, config.locks.nodes.len());
+    let admission = Admission::new(&Config { maxclients: room, ..config.clone() });
     let metrics = Metrics::new();
     let workers = Arc::new(Workers::start(config.io_threads)?);
     let engine = Engine::start_on(&config.locks, workers.shared());
-    let admin_stop = CancellationToken::new();
-    if let Some(listener) = admin_listener {
-        let state = admin::State::new(
-            recorder,
-            engine.clone(),
-            config.data.clone(),
-            connector.clone(),
-            exposure.clone(),
-        );
-        tokio::spawn(admin::serve(listener, Arc::new(state), admin_stop.clone()));
+    tokio::spawn(exposure.clone().watch(shutdown.clone()));
+    let state = Arc::new(admin::State::new(
+        recorder,
+        engine.clone(),
+        config.data.clone(),
+        connector.clone(),
+        exposure.clone(),
+    ));
+    let has_predecessor = predecessor.is_some();
+    if let Some(predecessor) = predecessor {
+        tokio::select! {
+            warm = predecessor.warm_up(&state) => warm?,
+            // The other one goes on.
+            () = shutdown.cancelled() => return Ok(()),
+        }
+        predecessor.replace().await?;
     }
+    let place = upgrade::install(place, has_predecessor)?;
 
     let (drain, abort) = (CancellationToken::new(), CancellationToken::new());
     let shared = Arc::new(Shared {
         engine: engine.clone(),
         metrics,
-        locks: config.locks.clone(),
+        config: ArcSwap::from_pointee(config.clone()),
         guards: Guards::start(&config, &connector, workers.shared()),
-        barrier_buffer: config.barrier_buffer,
         clients: AtomicUsize::new(0),
         started: Instant::now(),
         listen: config.listen.iter().map(|listener| listener.address).collect(),
@@ -93,65 +136,121 @@ pub async fn run(mut config: Config, shutdown: CancellationToken) -> anyhow::Res
         drain: drain.clone(),
         abort: abort.clone(),
     });
-    tokio::spawn(exposure.clone().watch(shutdown.clone()));
-    let config = Arc::new(config);
-    for ((listener, tls), Listener { address, .. }) in listeners.into_iter().zip(&config.listen) {
+    // Tasks that accept, those of `admin` apart: it is open until all is done.
+    let (doors, accepting) = (TaskTracker::new(), shutdown.child_token());
+    let (admin_task, admin_stop) = (TaskTracker::new(), CancellationToken::new());
+    let mut sockets = Vec::new();
+    if let Some((addr, listener)) = admin_listener {
+        sockets.push((addr, listener.clone()));
+        admin_task.spawn(admin::serve(listener, state.clone(), admin_stop.clone()));
+    }
+    for ((listener, tls), settings) in listeners.into_iter().zip(&config.listen) {
         if let Ok(addr) = listener.local_addr() {
             let (nodes, tls) = (config.locks.nodes.len(), tls.is_some());
             info!(%addr, tls, data = %config.data, nodes, "listening");
         }
+        let listener = Arc::new(listener);
+        sockets.push((settings.address, listener.clone()));
         let door = Door {
             shared: shared.clone(),
-            config: config.clone(),
             workers: workers.clone(),
             admission: admission.clone(),
             // None: its clients can only be on this machine.
-            exposure: Some(exposure.clone()).filter(|_| !exposure::is_local(address)),
+            exposure: Some(exposure.clone()).filter(|_| exposure::serves_strangers(settings)),
+            introduction: Introduction::demanded(&config, settings),
             tls,
             connector: connector.clone(),
         };
-        tokio::spawn(door.accept(listener, shutdown.clone()));
+        doors.spawn(door.accept(listener, accepting.clone()));
     }
+    systemd::ready(has_predecessor).await;
 
-    shutdown.cancelled().await;
-    info!(connections = workers.running(), grace = ?config.shutdown_grace, "shutting down");
+    let metrics = ReloadMetrics::new();
+    metrics.succeeded_now();
+    let reloader = Reloader {
+        file: control.file,
+        log: control.log,
+        shared: shared.clone(),
+        admission,
+        metrics,
+    };
+    let mut in_charge = JoinSet::new();
+    in_charge.spawn(reloader.run(control.reload));
+    in_charge.spawn(upgrade::start_successors(control.upgrade, place.is_some()));
+    in_charge.spawn(systemd::watchdog(workers.clone()));
+    let is_ready = || async { state.is_ready_now().await.is_ok() };
+    let replaced = tokio::select! {
+        () = shutdown.cancelled() => None,
+        replaced = upgrade::wait(place.as_ref(), &sockets, is_ready) => Some(replaced),
+    };
+    drop(sockets);
+    if let Some(replaced) = replaced {
+        // From here on all that is another process's.
+        in_charge.shutdown().await;
+        accepting.cancel();
+        admin_stop.cancel();
+        for tasks in [&doors, &admin_task] {
+            tasks.close();
+            tasks.wait().await;
+        }
+        let (by, grace) = (replaced.by(), shared.config.load().upgrade_grace);
+        replaced.done().await;
+        let connections = workers.running();
+        info!(by, connections, ?grace, "replaced; serving the connections there are");
+        tokio::select! {
+            () = workers.finished() => {}
+            () = shutdown.cancelled() => {}
+            () = passed(grace) => warn!("upgrade_grace is over"),
+        }
+    } else {
+        upgrade::leave(place);
+        systemd::stopping().await;
+    }
+    let grace = shared.config.load().shutdown_grace;
+    info!(connections = workers.running(), ?grace, "shutting down");
     shared.draining.store(true, Ordering::Relaxed);
     drain.cancel();
-    if timeout(config.shutdown_grace, workers.finished()).await.is_err() {
+    if timeout(grace, workers.finished()).await.is_err() {
         warn!(connections = workers.running(), "closed with commands still in flight");
         abort.cancel();
         let _ = timeout(RELEASE_GRACE, workers.finished()).await;
     }
     engine.drain(RELEASE_GRACE).await;
+    in_charge.shutdown().await;
     admin_stop.cancel();
     Ok(())
 }
 
-/// Opens one entry of `listen`.
-fn open(listener: &Listener) -> anyhow::Result<(TcpListener, Option<Acceptor>)> {
-    let Listener { address, tls } = listener;
-    let cannot = || format!("cannot listen on {address} (listen)");
-    let socket = listen(*address).with_context(cannot)?;
-    let acceptor = tls.as_ref().map(|tls| Acceptor::start(*address, tls)).transpose();
-    Ok((socket, acceptor.map_err(anyhow::Error::msg).with_context(cannot)?))
+/// Once `time` has passed, if there is an end to it.
+async fn passed(time: Option<Duration>) {
+    match time {
+        Some(time) => sleep(time).await,
+        None => pending().await,
+    }
 }
 
-fn listen(addr: SocketAddr) -> io::Result<TcpListener> {
-    let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-    socket.set_reuseaddr(true)?;
-    socket.bind(addr)?;
-    socket.listen(BACKLOG)
+/// Opens one entry of `listen`.
+fn open(
+    listener: &Listener,
+    sockets: &mut Listeners,
+) -> anyhow::Result<(TcpListener, Option<Acceptor>)> {
+    let Listener { address, tls, .. } = listener;
+    let cannot = || format!("cannot listen on {address} (listen)");
+    let socket = sockets.open(*address).with_context(cannot)?;
+    let acceptor = tls.as_ref().map(|tls| Acceptor::start(*address, tls)).transpose();
+    Ok((socket, acceptor.map_err(anyhow::Error::msg).with_context(cannot)?))
 }
 
 /// Lets clients in at one listener.
 struct Door {
     shared: Arc<Shared>,
-    config: Arc<Config>,
     workers: Arc<Workers>,
     /// One for all listeners.
     admission: Arc<Admission>,
     /// What must be safe before anybody is let in.
     exposure: Option<Arc<Exposure>>,
+    /// What a balancer must send. None: clients connect themselves.
+    introduction: Option<Introduction>,
     /// None: plain TCP.
     tls: Option<Acceptor>,
     /// The way to the data node.
@@ -159,13 +258,13 @@ struct Door {
 }
 
 impl Door {
-    async fn accept(self, listener: TcpListener, shutdown: CancellationToken) {
+    async fn accept(self, listener: Arc<TcpListener>, stop: CancellationToken) {
         let door = Arc::new(self);
         let mut trouble = AcceptTrouble::default();
         loop {
             let accepted = tokio::select! {
                 accepted = listener.accept() => accepted,
-                () = shutdown.cancelled() => return,
+                () = stop.cancelled() => return,
             };
             match accepted {
                 Ok((client, peer)) => door.admit(client, peer.ip()),
@@ -184,10 +283,12 @@ impl Door {
         let metrics = &self.shared.metrics;
         let admitted = match &self.exposure {
             Some(exposure) if !exposure.is_safe() => Err(Refusal::Open),
+            // Whose it is comes with the header.
+            _ if self.introduction.is_some() => self.admission.enter(),
             _ => self.admission.admit(peer, Instant::now().into_std()),
         };
         // A socket belongs to the runtime it was made in until it is taken out.
-        let (place, client) = match (admitted, client.into_std()) {
+        let (mut place, client) = match (admitted, client.into_std()) {
             (Ok(place), Ok(client)) => (place, client),
             (Err(refusal), client) => {
                 metrics.refused(refusal);
@@ -199,42 +300,82 @@ impl Door {
             }
             (Ok(_), Err(_)) => return,
         };
-        metrics.clients_total.increment(1);
         let door = self.clone();
         self.workers.spawn(async move {
-            let reason = match TcpStream::from_std(client) {
-                Err(_) => CloseReason::Client,
-                Ok(client) => {
-                    door.shared.metrics.clients.increment(1);
-                    door.shared.clients.fetch_add(1, Ordering::Relaxed);
-                    let reason = door.serve(client).await;
-                    door.shared.clients.fetch_sub(1, Ordering::Relaxed);
-                    door.shared.metrics.clients.decrement(1);
-                    reason
-                }
+            let Ok(mut client) = TcpStream::from_std(client) else { return };
+            let told = match &door.introduction {
+                None => None,
+                // All of it in boxes, so that connections without it have no room for it.
+                Some(_) => match Box::pin(door.introduced(&mut client, &mut place)).await {
+                    Ok(told) => told,
+                    Err(refusal) => return door.refuse(client, refusal),
+                },
             };
-            door.shared.metrics.closed(reason);
+            let metrics = &door.shared.metrics;
+            metrics.clients_total.increment(1);
+            metrics.clients.increment(1);
+            door.shared.clients.fetch_add(1, Ordering::Relaxed);
+            let reason = door.serve(client, told).await;
+            door.shared.clients.fetch_sub(1, Ordering::Relaxed);
+            metrics.clients.decrement(1);
+            metrics.closed(reason);
             drop(place);
         });
     }
 
-    async fn serve(&self, client: TcpStream) -> CloseReason {
-        let config = &self.config;
+    /// Who comes through a balancer.
+    async fn introduced(
+        &self,
+        client: &mut TcpStream,
+        place: &mut Place,
+    ) -> Result<Option<Box<Ends>>, Option<Refusal>> {
+        let Some(introduction) = &self.introduction else { return Ok(None) };
+        tokio::select! {
+            heard = introduction.hear(client, place) => heard.map(|told| told.map(Box::new)),
+            () = self.shared.drain.cancelled() => Err(None),
+        }
+    }
+
+    /// Ends the connection of a client that a balancer has brought in vain.
+    fn refuse(&self, client: TcpStream, refusal: Option<Refusal>) {
+        let Some(refusal) = refusal else { return };
+        self.shared.metrics.refused(refusal);
+        // Closed with bytes unread, the connection is reset before the words arrive.
+        let _ = client.try_read(&mut [0; 4096]);
+        if self.tls.is_none()
+            && let Ok(client) = client.into_std()
+        {
+            refusal.tell(&client);
+        }
+    }
+
+    /// Everything for a client that is let in; `told` is what a balancer has told of it.
+    async fn serve(&self, client: TcpStream, told: Option<Box<Ends>>) -> CloseReason {
+        let config = &self.shared.config.load_full();
         if net::tune(&client, config.tcp_keepalive).is_err() {
             return CloseReason::Client;
         }
-        if let Err(reason) = self.first_byte(&client).await {
+        let told = match told {
+            None if self.connector.sends_header() => match Ends::of(&client) {
+                Ok(ends) => Some(Box::new(ends)),
+                Err(_) => return CloseReason::Client,
+            },
+            told => told,
+        };
+        if let Err(reason) = self.first_byte(&client, config).await {
             return reason;
         }
         let client = match &self.tls {
             None => Stream::Tcp(client),
-            Some(acceptor) => match self.shake_hands(acceptor, client).await {
+            Some(acceptor) => match self.shake_hands(acceptor, client, told.as_deref()).await {
                 Ok(client) => client,
                 Err(reason) => return reason,
             },
         };
         let (limit, keepalive) = (config.connect_timeout, config.tcp_keepalive);
-        match net::connect(&config.data, &self.connector, limit, keepalive).await {
+        match net::connect_for(told.as_deref(), &config.data, &self.connector, limit, keepalive)
+            .await
+        {
             Ok(upstream) => Session::new(client, upstream, self.shared.clone()).run().await,
             Err(error) => {
                 if descriptors::are_used_up(&error)
@@ -249,8 +390,8 @@ impl Door {
     }
 
     /// Waits for the client's first byte, if there is a limit for that.
-    async fn first_byte(&self, client: &TcpStream) -> Result<(), CloseReason> {
-        let Some(limit) = self.config.first_byte_timeout else { return Ok(()) };
+    async fn first_byte(&self, client: &TcpStream, config: &Config) -> Result<(), CloseReason> {
+        let Some(limit) = config.first_byte_timeout else { return Ok(()) };
         let mut byte = [0; 1];
         tokio::select! {
             spoken = timeout(limit, client.peek(&mut byte)) => match spoken {
@@ -267,8 +408,9 @@ impl Door {
         &self,
         acceptor: &Acceptor,
         client: TcpStream,
+        told: Option<&Ends>,
     ) -> Result<Stream, CloseReason> {
-        let peer = client.peer_addr().ok();
+        let peer = told.map(|told| told.source).or_else(|| client.peer_addr().ok());
         let accepted = tokio::select! {
             accepted = acceptor.accept(client) => accepted,
             () = self.shared.drain.cancelled() => return Err(CloseReason::Shutdown),

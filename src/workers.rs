@@ -74,6 +74,14 @@ impl Workers {
         &self.shared
     }
 
+    /// Waits until every thread has run a task: one that is stuck never does.
+    pub async fn answer(&self) {
+        for handle in &self.handles {
+            // A thread that has gone has said so.
+            let _ = handle.spawn(async {}).await;
+        }
+    }
+
     /// Waits until all tasks have ended.
     pub async fn finished(&self) {
         self.tasks.close();

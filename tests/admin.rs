@@ -40,6 +40,8 @@ fn every_metric_is_there_from_the_start() {
         "lockgate_barrier_waits_total ",
         "lockgate_lock_requests_total{operation=\"lock\",result=\"no_quorum\"} ",
         "lockgate_lock_requests_total{operation=\"renew\",result=\"aborted\"} ",
+        "lockgate_lock_requests_total{operation=\"lock.attach\",result=\"no_quorum\"} ",
+        "lockgate_commands_total{command=\"lock.detach\"} ",
         "lockgate_node_up{node=\"3\",address=\"127.0.0.1:",
         "lockgate_node_errors_total{node=\"1\",address=\"",
     ] {

@@ -37,6 +37,14 @@ fn a_good_file_is_ok() {
 }
 
 #[test]
+fn what_is_easily_not_meant_is_noted() {
+    let (status, out, _) = check("listen: {address: '0.0.0.0:6391', proxy_protocol: yes}\n");
+    assert_eq!(status, Some(0));
+    let note = out.lines().nth(1).unwrap();
+    assert!(note.starts_with("note: 0.0.0.0:6391 (listen, proxy_protocol): whoever"), "{out}");
+}
+
+#[test]
 fn a_bad_file_is_refused_with_every_problem_and_its_line() {
     let text = "lisen: 127.0.0.1:1\nlocks:\n  nodes:\n    - redis://a\n    - redis://:${GATE_PASSWORD}@b:x\n  \
                 max_ttl: 60\n";

@@ -119,7 +119,7 @@ fn a_lock_that_runs_out_while_the_data_takes_its_fence_is_not_granted() {
     eventually("it has run out", || proxy.nodes_with("lock:account:1") == 0);
     proxy.data().thaw().unwrap();
     let refused = client.reply();
-    assert_eq!(refused.error(), "ERR the lock has run out before the data node took its fence");
+    assert_eq!(refused.error(), "ERR the data node took the lock's fence too late, try again");
     assert!(client.cmd(&["SET", "account:1", "1"]).error().starts_with("NOTHELD"));
     client.cmd(&["LOCK", "account:1", "PX", "30000"]).grant();
     assert_eq!(client.cmd(&["SET", "account:1", "1"]), Reply::ok());
@@ -285,6 +285,8 @@ fn a_large_value_passes_and_a_larger_one_is_refused() {
 fn audit_lets_pass_and_counts() {
     let rules = "guards:\n  - keys: 'account:*'\n    lock: 'account:{1}'\n    policy: audit";
     let proxy = Proxy::with().top(rules).start();
+    // Before that, nothing is counted.
+    eventually("commands are known", || proxy.log().contains("commands are known"));
     assert_eq!(proxy.client().cmd(&["SET", "account:1", "x"]), Reply::ok());
     assert_eq!(holder(&proxy, &["1"]).cmd(&["SET", "account:1", "y"]), Reply::ok());
     assert_eq!(proxy.metric("lockgate_guarded_writes_total", "\"audited\""), 1.0);

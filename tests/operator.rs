@@ -162,7 +162,7 @@ fn bad_words_and_wrong_places_are_refused() {
         (&["LOCKGATE", "FOO"], "ERR unknown subcommand 'FOO'. Try LOCKGATE HELP."),
         (&["LOCKGATE", "LOCK"], "ERR wrong number of arguments for 'lockgate|lock' command"),
         (
-            &["LOCKGATE", "1", "2", "3", "4", "5", "6", "7"],
+            &["LOCKGATE", "1", "2", "3", "4", "5", "6", "7", "8"],
             "ERR wrong number of arguments for 'lockgate' command",
         ),
     ] {
@@ -205,11 +205,18 @@ fn command_tells_of_ours_as_redis_tells_of_its_own() {
     for version in ["2", "3"] {
         let mut client = proxy.client();
         client.cmd(&["HELLO", version]);
-        let ours =
-            elements(client.cmd(&["COMMAND", "INFO", "lock", "UNLOCK", "renew", "lockgate"]));
+        let ours = elements(client.cmd(&[
+            "COMMAND",
+            "INFO",
+            "lock",
+            "UNLOCK",
+            "renew",
+            "lockgate",
+            "lock.attach",
+        ]));
         let redis = elements(client.cmd(&["COMMAND", "INFO", "set"]));
         let names: Vec<String> = ours.iter().map(|one| text(&elements(one.clone())[0])).collect();
-        assert_eq!(names, ["lock", "unlock", "renew", "lockgate"]);
+        assert_eq!(names, ["lock", "unlock", "renew", "lockgate", "lock.attach"]);
         let (lock, set) = (elements(ours[0].clone()), elements(redis[0].clone()));
         assert_eq!(lock.len(), set.len());
         for (ours, redis) in lock.iter().zip(&set) {
@@ -360,7 +367,8 @@ fn command_without_names_lists_ours_behind_redis_own() {
             let (same, added) = ours.split_at(redis.len());
             assert!(same == redis, "RESP{version} {listing:?}");
             let subcommand = listing.get(1).unwrap_or(&"INFO");
-            let by_name = ["COMMAND", subcommand, "lock", "unlock", "renew", "lockgate"];
+            let of_locks = ["lock", "unlock", "renew", "lock.attach", "lock.detach", "lockgate"];
+            let by_name: Vec<&str> = ["COMMAND", subcommand].into_iter().chain(of_locks).collect();
             assert_eq!(added, elements(client.cmd(&by_name)), "RESP{version} {listing:?}");
         }
     }
@@ -441,7 +449,7 @@ fn listed(pieces: Vec<Vec<u8>>, then: &[u8]) -> String {
         // Once the list has begun.
         let mut begun = [0; 4];
         client.socket().read_exact(&mut begun).unwrap();
-        assert_eq!(&begun, b"*5\r\n");
+        assert_eq!(&begun, b"*7\r\n");
         client.send(then);
     }
     String::from_utf8(client.rest().0).unwrap()
@@ -453,10 +461,10 @@ fn a_list_in_pieces_is_added_to_as_a_whole_one() {
     let bytes: Vec<Vec<u8>> = reply.chunks(1).map(<[u8]>::to_vec).collect();
     let (whole, pieces) = (listed(vec![reply.clone()], b""), listed(bytes, b""));
     assert_eq!(whole, pieces);
-    let head = "*5\r\n*2\r\n$3\r\nget\r\n:2\r\n".to_owned() + FIRST_OF_OURS;
+    let head = "*7\r\n*2\r\n$3\r\nget\r\n:2\r\n".to_owned() + FIRST_OF_OURS;
     assert!(whole.starts_with(&head) && whole.ends_with("\r\n+NEXT\r\n"), "{whole}");
     // Nothing listed, a head that never ends, and heads that are none.
-    assert!(listed(vec![b"*0\r\n".to_vec()], b"").starts_with(&format!("*4\r\n{FIRST_OF_OURS}")));
+    assert!(listed(vec![b"*0\r\n".to_vec()], b"").starts_with(&format!("*6\r\n{FIRST_OF_OURS}")));
     for odd in ["*24", "*", "*-1\r\n", "*1x\r\n", "$-1\r\n", "%1\r\n+a\r\n+b\r\n"] {
         assert_eq!(listed(vec![odd.into()], b""), odd);
     }

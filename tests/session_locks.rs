@@ -540,6 +540,29 @@ fn a_proxy_that_slept_loses_what_another_has_taken() {
     assert_eq!(next.cmd(&["UNLOCK", "k"]), Reply::Int(1));
 }
 
+/// Many, as the proxy's threads race when it goes on: the one that serves the client may
+/// be before the one that finds the lock lost.
+#[test]
+fn what_was_sent_while_the_proxy_slept_is_not_executed_under_a_lost_lock() {
+    let proxy = proxy("1s");
+    let mut holders: Vec<Client> = (0..200).map(|_| proxy.client()).collect();
+    for round in 0..3 {
+        for (number, holder) in holders.iter_mut().enumerate() {
+            holder.cmd(&["LOCK", &format!("{round}-{number}")]).grant();
+        }
+        proxy.freeze();
+        thread::sleep(ms(1300));
+        for holder in &mut holders {
+            holder.send(&encode(&["INCR", "executed"]));
+        }
+        proxy.thaw();
+        for holder in &mut holders {
+            assert!(holder.reply().error().starts_with("LOCKLOST"));
+        }
+    }
+    assert_eq!(proxy.client().cmd(&["GET", "executed"]), Reply::NullBulk);
+}
+
 #[test]
 fn max_hold_ends_even_a_renewed_lock() {
     let proxy =

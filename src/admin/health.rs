@@ -91,25 +91,40 @@ impl State {
         (problem.is_none() && up >= quorum && safe, text)
     }
 
-    /// Keeps asking the data node, with one line in the log for each change.
+    /// Whether traffic should be sent here, as found out now.
+    ///
+    /// # Errors
+    /// What /readyz says.
+    pub async fn is_ready_now(&self) -> Result<(), String> {
+        self.check().await;
+        let (ready, text) = self.readiness();
+        if ready { Ok(()) } else { Err(text.trim_end().replace('\n', "; ")) }
+    }
+
+    /// Keeps asking the data node.
     pub(super) async fn watch(&self) {
         let mut ticks = interval(CHECK_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
             ticks.tick().await;
-            let problem = match timeout(CHECK_LIMIT, self.ping()).await {
-                Ok(Ok(())) => None,
-                Ok(Err(error)) => Some(error.to_string()),
-                Err(_) => Some(format!("no answer within {CHECK_LIMIT:?}")),
-            };
-            let mut known = self.data_problem.lock().unwrap_or_else(PoisonError::into_inner);
-            if *known != problem {
-                match &problem {
-                    None => info!(data = %self.data, "data node is reachable"),
-                    Some(reason) => warn!(data = %self.data, %reason, "data node is not reachable"),
-                }
-                *known = problem;
+            self.check().await;
+        }
+    }
+
+    /// Asks the data node, with a line in the log if its answer is another than before.
+    async fn check(&self) {
+        let problem = match timeout(CHECK_LIMIT, self.ping()).await {
+            Ok(Ok(())) => None,
+            Ok(Err(error)) => Some(error.to_string()),
+            Err(_) => Some(format!("no answer within {CHECK_LIMIT:?}")),
+        };
+        let mut known = self.data_problem.lock().unwrap_or_else(PoisonError::into_inner);
+        if *known != problem {
+            match &problem {
+                None => info!(data = %self.data, "data node is reachable"),
+                Some(reason) => warn!(data = %self.data, %reason, "data node is not reachable"),
             }
+            *known = problem;
         }
     }
 

@@ -1,6 +1,6 @@
 //! A small, bounded HTTP server for three pages.
 
-use std::{convert::Infallible, sync::Arc, time::Duration};
+use std::{convert::Infallible, pin::pin, sync::Arc, time::Duration};
 
 use http_body_util::Full;
 use hyper::{
@@ -34,28 +34,33 @@ const TEXT: &str = "text/plain; charset=utf-8";
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Serves the pages until `stop` is cancelled.
-pub async fn serve(listener: TcpListener, state: Arc<State>, stop: CancellationToken) {
+pub async fn serve(listener: Arc<TcpListener>, state: Arc<State>, stop: CancellationToken) {
     tokio::select! {
         () = stop.cancelled() => {}
         () = state.watch() => {}
-        () = accept(listener, &state) => {}
+        () = accept(listener, &state, &stop) => {}
     }
 }
 
-async fn accept(listener: TcpListener, state: &Arc<State>) {
+async fn accept(listener: Arc<TcpListener>, state: &Arc<State>, stop: &CancellationToken) {
     let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
     loop {
         let Ok(place) = places.clone().acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
-                tokio::spawn(one(stream, state.clone(), place));
+                tokio::spawn(one(stream, state.clone(), stop.clone(), place));
             }
             Err(_) => sleep(ACCEPT_PAUSE).await,
         }
     }
 }
 
-async fn one(stream: TcpStream, state: Arc<State>, _place: OwnedSemaphorePermit) {
+async fn one(
+    stream: TcpStream,
+    state: Arc<State>,
+    stop: CancellationToken,
+    _place: OwnedSemaphorePermit,
+) {
     let service = service_fn(|request| {
         let response = answer(&request, &state);
         async { Ok::<_, Infallible>(response) }
@@ -64,8 +69,14 @@ async fn one(stream: TcpStream, state: Arc<State>, _place: OwnedSemaphorePermit)
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_LIMIT)
         .serve_connection(TokioIo::new(stream), service);
+    let mut connection = pin!(connection);
     // What goes wrong here is the other side's affair.
-    let _ = tokio::time::timeout(CONNECTION_LIMIT, connection).await;
+    tokio::select! {
+        _ = tokio::time::timeout(CONNECTION_LIMIT, connection.as_mut()) => return,
+        () = stop.cancelled() => connection.as_mut().graceful_shutdown(),
+    }
+    // Whoever has taken this process's place answers from here on.
+    let _ = tokio::time::timeout(HEADER_LIMIT, connection).await;
 }
 
 fn answer(request: &Request<Incoming>, state: &State) -> Response<Full<Bytes>> {

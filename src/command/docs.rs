@@ -4,7 +4,8 @@
 use crate::resp::{encode, request::Own};
 
 /// Every command of ours that there is to tell of.
-pub const OURS: [Own; 4] = [Own::Lock, Own::Unlock, Own::Renew, Own::Lockgate];
+pub const OURS: [Own; 6] =
+    [Own::Lock, Own::Unlock, Own::Renew, Own::Attach, Own::Detach, Own::Lockgate];
 
 /// An argument, as DOCS has it.
 struct Argument {
@@ -75,6 +76,20 @@ const RENEW: Described = Described {
     arguments: &[KEY, TOKEN, EXPIRATION],
     ..UNLOCK
 };
+const ATTACH: Described = Described {
+    name: "lock.attach",
+    summary: "Lets the connection act under a lock that another has taken.",
+    arity: 3,
+    arguments: &[KEY, Argument { optional: false, ..TOKEN }],
+    ..UNLOCK
+};
+const DETACH: Described = Described {
+    name: "lock.detach",
+    summary: "Ends what LOCK.ATTACH began. The lock stays.",
+    arity: 2,
+    arguments: &[KEY],
+    ..UNLOCK
+};
 const LOCKGATE: Described = Described {
     name: "lockgate",
     summary: "Tells of the proxy, its lock nodes and its locks.",
@@ -129,6 +144,8 @@ fn described(own: Own) -> &'static Described {
         Own::Lock => &LOCK,
         Own::Unlock => &UNLOCK,
         Own::Renew => &RENEW,
+        Own::Attach => &ATTACH,
+        Own::Detach => &DETACH,
         Own::Lockgate | Own::Command => &LOCKGATE,
     }
 }

@@ -20,9 +20,9 @@ use crate::{
     resp::{number, request::Own},
 };
 
-/// Most words that a command of ours can have and still be well formed:
-/// `LOCK key token PX ms WAIT ms`.
-pub const MAX_WORDS: usize = 7;
+/// Most words that a command of ours can have and still be well formed: COMMAND INFO with
+/// the names of all six. `LOCK key token PX ms WAIT ms` has seven.
+pub const MAX_WORDS: usize = 8;
 /// What is left of every key that begins so belongs to Lockgate itself.
 const RESERVED: &[u8] = b"lockgate:";
 /// The shortest TTL of which a validity is left after the constant part of the drift.
@@ -52,6 +52,13 @@ pub enum Request {
         /// None: the TTL that it was taken with, or `locks.default_ttl`.
         ttl: Option<Duration>,
     },
+    /// Act under a lock that was taken elsewhere.
+    Attach {
+        /// What it was taken with.
+        token: Token,
+    },
+    /// Act under it no longer.
+    Detach,
 }
 
 /// Why words are no command; displays as the error that the client reads.
@@ -90,6 +97,9 @@ pub enum BadRequest {
     /// A session lock more than a connection can keep.
     #[error("ERR too many session locks on this connection, it can keep {0} locks")]
     TooManySessionLocks(usize),
+    /// An attached lock more than a connection can remember.
+    #[error("ERR too many locks on this connection, it can keep {0}")]
+    TooManyLocks(usize),
     /// A key of Lockgate's own.
     #[error("ERR keys that begin with 'lockgate:' are reserved")]
     Reserved,
@@ -110,6 +120,8 @@ pub fn name(own: Own) -> &'static str {
         Own::Lock => "lock",
         Own::Unlock => "unlock",
         Own::Renew => "renew",
+        Own::Attach => "lock.attach",
+        Own::Detach => "lock.detach",
         Own::Lockgate => "lockgate",
         Own::Command => "command",
     }
@@ -124,6 +136,8 @@ pub fn check_arity(own: Own, words: usize) -> Result<(), BadRequest> {
     let too_many = match own {
         Own::Lock | Own::Renew | Own::Lockgate | Own::Command => false,
         Own::Unlock => words > 3,
+        Own::Attach => words != 3,
+        Own::Detach => words != 2,
     };
     if words < 2 || too_many { Err(BadRequest::Arity(own)) } else { Ok(()) }
 }
@@ -133,7 +147,7 @@ pub fn full_key(key: &[u8], config: &LocksConfig) -> Key {
     Key::new(config.prefix.as_bytes(), key)
 }
 
-/// Reads the words behind LOCK, UNLOCK or RENEW, whose number [`check_arity`] has
+/// Reads the words behind LOCK, UNLOCK, RENEW, LOCK.ATTACH or LOCK.DETACH, whose number [`check_arity`] has
 /// approved. `full_key` is what [`full_key`] has made of the first.
 ///
 /// # Errors
@@ -181,6 +195,8 @@ pub fn parse<Word: AsRef<[u8]>>(
         Own::Lock => Request::Lock { token, ttl, wait },
         Own::Unlock => Request::Unlock { token },
         Own::Renew => Request::Renew { token, ttl },
+        Own::Attach => Request::Attach { token: token.ok_or(BadRequest::Arity(own))? },
+        Own::Detach => Request::Detach,
         Own::Lockgate | Own::Command => return Err(BadRequest::Syntax),
     })
 }

@@ -65,15 +65,24 @@ fn options_are_pairs_and_an_odd_word_is_the_token() {
     assert_eq!(read(Own::Renew, "k t"), renew(Some(b"t"), None));
     assert_eq!(read(Own::Renew, "k t EX 1"), renew(Some(b"t"), Some(1000)));
     assert_eq!(read(Own::Renew, "k PX 7"), renew(None, Some(7)));
+    let attach = Request::Attach { token: Token::from("PX") };
+    assert_eq!(read(Own::Attach, "k PX"), Ok((Key::from("lock:k"), attach)));
+    assert_eq!(read(Own::Detach, "k"), Ok((Key::from("lock:k"), Request::Detach)));
 }
 
 #[test]
 fn bad_words_get_redis_own_wording() {
-    let cases: [(Own, &str, &str); 31] = [
+    let cases: [(Own, &str, &str); 37] = [
         (Own::Lock, "", "ERR wrong number of arguments for 'lock' command"),
         (Own::Unlock, "", "ERR wrong number of arguments for 'unlock' command"),
         (Own::Unlock, "k t x", "ERR wrong number of arguments for 'unlock' command"),
         (Own::Renew, "", "ERR wrong number of arguments for 'renew' command"),
+        (Own::Attach, "", "ERR wrong number of arguments for 'lock.attach' command"),
+        (Own::Attach, "k", "ERR wrong number of arguments for 'lock.attach' command"),
+        (Own::Attach, "k t x", "ERR wrong number of arguments for 'lock.attach' command"),
+        (Own::Attach, "k 1234567", "ERR token is longer than 6 bytes (locks.max_token)"),
+        (Own::Detach, "k t", "ERR wrong number of arguments for 'lock.detach' command"),
+        (Own::Detach, "123456789", "ERR key is longer than 8 bytes (locks.max_key)"),
         (Own::Lock, "k PX 1 PX 1", "ERR syntax error"),
         (Own::Lock, "k PX 100 EX 1", "ERR syntax error"),
         (Own::Lock, "k FOO 100", "ERR syntax error"),

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    ClientTls, Config, Endpoint, Listener, LocksConfig, RedisUrl,
+    ClientTls, Config, Endpoint, Listener, LocksConfig, RedisUrl, SocketPath,
     reader::{Reader, Section},
 };
 
@@ -24,6 +24,9 @@ const LONGEST_KEEPALIVE: Duration = Duration::from_secs(32_767);
 const MAX_THREADS: usize = 128;
 /// The longest string that a Redis accepts (proto-max-bulk-len), in bytes.
 pub(super) const LONGEST_STRING: usize = 512 * 1024 * 1024;
+/// A socket's address has room for 108 bytes with the one that ends it, and `.new` is
+/// put behind this path while the socket is made.
+const LONGEST_PATH: usize = 100;
 
 fn positive(reader: &mut Reader<'_>, section: &Section<'_>, key: &str, value: Duration) {
     if value.is_zero() {
@@ -74,6 +77,23 @@ fn itself(
     }
 }
 
+impl Config {
+    /// What is allowed, and easily not what was meant: a line for each.
+    pub fn notes(&self) -> Vec<String> {
+        let open = |listener: &&Listener| {
+            listener.proxy_protocol && !listener.address.ip().to_canonical().is_loopback()
+        };
+        let note = |listener: &Listener| {
+            format!(
+                "{} (listen, proxy_protocol): whoever reaches it can claim any client's address; \
+                 let only the balancer reach it",
+                listener.address
+            )
+        };
+        self.listen.iter().filter(open).map(note).collect()
+    }
+}
+
 pub(super) fn top(reader: &mut Reader<'_>, top: &Section<'_>, config: &Config) {
     if config.listen.is_empty() && reader.sound(top, &["listen"]) {
         reader.problem(&top.path("listen"), "no address; give at least one");
@@ -113,6 +133,12 @@ pub(super) fn top(reader: &mut Reader<'_>, top: &Section<'_>, config: &Config) {
     if config.io_threads.is_some_and(|threads| !(1..=MAX_THREADS).contains(&threads)) {
         reader.problem(&top.path("io_threads"), "must be auto or from 1 to 128");
     }
+    if let Some(SocketPath(path)) = &config.upgrade_socket
+        && path.as_os_str().len() > LONGEST_PATH
+    {
+        let what = format!("must be at most {LONGEST_PATH} bytes long, as the system has it");
+        reader.problem(&top.path("upgrade_socket"), what);
+    }
     if config.barrier_buffer < 1024 {
         reader.problem(&top.path("barrier_buffer"), "must be at least 1kb");
     }
@@ -146,6 +172,17 @@ pub(super) fn locks(
                 itself(reader, section, "nodes", node, &config.listen);
             }
         }
+    }
+    if config.send_proxy_protocol
+        && reader.sound(top, &["data", "send_proxy_protocol"])
+        && reader.sound(section, &["nodes"])
+        && let Some(node) = locks.nodes.iter().find(|node| node.endpoint == config.data.endpoint)
+    {
+        let what = format!(
+            "{node} is the data node too, which is sent a PROXY header (send_proxy_protocol); lock \
+             nodes are sent none: give the address of the Redis itself"
+        );
+        reader.problem(&section.path("nodes"), what);
     }
     if locks.default_ttl < SHORTEST_TTL {
         reader.problem(&section.path("default_ttl"), "must be at least 100ms");

@@ -1,6 +1,6 @@
 //! Everything that is wrong with a configuration, each with its place.
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 
 /// One thing that is wrong.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +23,11 @@ pub struct ConfigErrors {
 }
 
 impl ConfigErrors {
+    /// That a file could not be read for a reason of our own.
+    pub(crate) fn unread(file: &str, what: String) -> ConfigErrors {
+        ConfigErrors::one(file, 1, String::new(), what)
+    }
+
     /// The one thing that is wrong where it keeps the rest from being read.
     pub(super) fn one(file: &str, line: usize, key: String, what: String) -> ConfigErrors {
         ConfigErrors { file: file.to_owned(), problems: vec![Problem { line, key, what }] }
@@ -37,12 +42,22 @@ impl fmt::Display for ConfigErrors {
             }
             write!(f, "{}:{line}: ", self.file)?;
             if !key.is_empty() {
-                write!(f, "{key}: ")?;
+                on_one_line(f, key)?;
+                f.write_str(": ")?;
             }
-            f.write_str(what)?;
+            on_one_line(f, what)?;
         }
         Ok(())
     }
+}
+
+/// Writes a text that may repeat some of the file, where keys and values can have line
+/// ends in them, or what a terminal obeys.
+fn on_one_line(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
+    text.chars().try_for_each(|c| match c.is_control() {
+        true => write!(f, "{}", c.escape_default()),
+        false => f.write_char(c),
+    })
 }
 
 impl std::error::Error for ConfigErrors {}

@@ -37,6 +37,12 @@ pub(super) fn line(text: &str, path: &[Step]) -> Option<usize> {
     Some(error.location()?.line())
 }
 
+/// How many lines the text has, counted as YAML does; an empty one behind the last line end too.
+pub(super) fn lines(text: &str) -> usize {
+    let ends = text.matches(['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}']).count();
+    1 + ends - text.matches("\r\n").count()
+}
+
 /// Whether there is a tab in what indents `line`, counted from 1.
 pub(super) fn indented_by_tab(text: &str, line: usize) -> bool {
     let line = text.lines().nth(line.saturating_sub(1)).unwrap_or_default();

@@ -13,7 +13,7 @@
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
-    path::Path,
+    path::{Path, PathBuf},
     time::Duration,
 };
 
@@ -40,11 +40,12 @@ pub use url::{Endpoint, RedisUrl};
 use reader::Reader;
 
 /// The keys at the top of the file.
-const KEYS: &[&str] = &[
+pub(crate) const KEYS: &[&str] = &[
     "listen",
     "allow_open",
     "admin",
     "data",
+    "send_proxy_protocol",
     "tls",
     "connect_timeout",
     "tcp_keepalive",
@@ -55,16 +56,18 @@ const KEYS: &[&str] = &[
     "io_threads",
     "barrier_buffer",
     "shutdown_grace",
+    "upgrade_socket",
+    "upgrade_grace",
     "log",
     "locks",
     "guards",
 ];
 /// The keys of a listener that is more than an address.
-const LISTENER_KEYS: &[&str] = &["address", "tls"];
+const LISTENER_KEYS: &[&str] = &["address", "tls", "proxy_protocol"];
 /// The keys under `log`.
-const LOG_KEYS: &[&str] = &["level", "format"];
+pub(crate) const LOG_KEYS: &[&str] = &["level", "format"];
 /// The keys under `locks`.
-const LOCKS_KEYS: &[&str] = &[
+pub(crate) const LOCKS_KEYS: &[&str] = &[
     "nodes",
     "tls",
     "prefix",
@@ -88,7 +91,7 @@ const LOCKS_KEYS: &[&str] = &[
 ];
 
 /// Keys of the design that this version refuses, wherever they stand.
-const PLANNED: &[&str] = &["adopt", "proxy_protocol"];
+const PLANNED: &[&str] = &["adopt"];
 
 /// Everything that can be configured, checked and with its defaults filled in.
 #[derive(Debug, Clone, PartialEq)]
@@ -101,6 +104,8 @@ pub struct Config {
     pub admin: Option<SocketAddr>,
     /// `data`: the Redis to which every forwarded command goes.
     pub data: RedisUrl,
+    /// `send_proxy_protocol`: connections to it begin with a PROXY header.
+    pub send_proxy_protocol: bool,
     /// `tls`: how a data node at `rediss://` is trusted.
     pub tls: ClientTls,
     /// `connect_timeout`: how long connecting to the data node may take.
@@ -123,6 +128,12 @@ pub struct Config {
     pub barrier_buffer: usize,
     /// `shutdown_grace`: how long commands in flight may take after SIGTERM.
     pub shutdown_grace: Duration,
+    /// `upgrade_socket`: where a process that takes over asks for the listening
+    /// sockets; none with `off`.
+    pub upgrade_socket: Option<SocketPath>,
+    /// `upgrade_grace`: how long connections may stay with a process whose listening
+    /// sockets another has taken over; none with `off`: as long as they like.
+    pub upgrade_grace: Option<Duration>,
     /// `log.level`: least severe level that is written; LOCKGATE_LOG goes before it.
     pub log_level: String,
     /// `log.format`: `auto`, `human` or `json`.
@@ -140,6 +151,7 @@ impl Default for Config {
             allow_open: false,
             admin: Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 9380))),
             data: RedisUrl::local(6379),
+            send_proxy_protocol: false,
             tls: ClientTls::default(),
             connect_timeout: Duration::from_secs(5),
             tcp_keepalive: Duration::from_secs(60),
@@ -150,6 +162,8 @@ impl Default for Config {
             io_threads: None,
             barrier_buffer: 1024 * 1024,
             shutdown_grace: Duration::from_secs(10),
+            upgrade_socket: None,
+            upgrade_grace: Some(Duration::from_secs(60 * 60)),
             log_level: "info".into(),
             log_format: "auto".into(),
             locks: LocksConfig::default(),
@@ -158,6 +172,10 @@ impl Default for Config {
     }
 }
 
+/// Where a Unix socket is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SocketPath(pub PathBuf);
+
 /// One address on which clients are accepted, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listener {
@@ -165,12 +183,14 @@ pub struct Listener {
     pub address: SocketAddr,
     /// `tls`: none means plain TCP.
     pub tls: Option<ServerTls>,
+    /// `proxy_protocol`: a balancer connects here, and tells whose connection it is.
+    pub proxy_protocol: bool,
 }
 
 impl Listener {
-    /// Without TLS.
+    /// Without TLS, for clients that connect themselves.
     pub fn plain(address: SocketAddr) -> Listener {
-        Listener { address, tls: None }
+        Listener { address, tls: None, proxy_protocol: false }
     }
 }
 
@@ -232,6 +252,8 @@ impl Config {
         }
         let value = serde_yaml::from_str(text).map_err(|error| {
             let line = error.location().map_or(1, |location| location.line());
+            // Where the last line has no end, the YAML crate's end of the file is on the next.
+            let line = line.min(locate::lines(text));
             let mut what = error.to_string();
             if locate::indented_by_tab(text, line) {
                 what += "; this line is indented with a tab: use spaces";
@@ -245,6 +267,7 @@ impl Config {
         reader.read(&top, "allow_open", &mut config.allow_open);
         reader.read(&top, "admin", &mut config.admin);
         reader.read(&top, "data", &mut config.data);
+        reader.read(&top, "send_proxy_protocol", &mut config.send_proxy_protocol);
         let tls = reader.section(&top, "tls", tls::CLIENT_KEYS);
         reader.client_tls(&tls, &mut config.tls);
         reader.read(&top, "connect_timeout", &mut config.connect_timeout);
@@ -256,6 +279,8 @@ impl Config {
         reader.read(&top, "io_threads", &mut config.io_threads);
         reader.read(&top, "barrier_buffer", &mut config.barrier_buffer);
         reader.read(&top, "shutdown_grace", &mut config.shutdown_grace);
+        reader.read(&top, "upgrade_socket", &mut config.upgrade_socket);
+        reader.read(&top, "upgrade_grace", &mut config.upgrade_grace);
         let log = reader.section(&top, "log", LOG_KEYS);
         reader.read(&log, "level", &mut config.log_level);
         reader.read(&log, "format", &mut config.log_format);

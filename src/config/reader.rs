@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use serde_yaml::{Mapping, Value};
 
 use super::{
-    LISTENER_KEYS, Listener, OnLost, PLANNED,
+    LISTENER_KEYS, Listener, OnLost, PLANNED, SocketPath,
     error::{ConfigErrors, Problem},
     locate::{self, Step},
     tls::{AuthClients, ClientTls, SERVER_KEYS, ServerTls, TlsProblem},
@@ -15,6 +15,9 @@ use super::{
 
 /// How alike (0 to 1) a known key must be to be suggested for an unknown one.
 const ALIKE: f64 = 0.75;
+/// Problems of one file that are told. To find the line of each, the file is read once
+/// more, which with thousands (another program's file, say) would take minutes.
+const MOST_PROBLEMS: usize = 100;
 
 /// Looks a variable up in the environment.
 pub type Environment<'a> = &'a dyn Fn(&str) -> Option<String>;
@@ -25,6 +28,8 @@ pub(super) struct Reader<'a> {
     pub(super) file: &'a str,
     pub(super) environment: Environment<'a>,
     problems: Vec<Problem>,
+    /// There are more than those.
+    more: bool,
 }
 
 /// A mapping and the way to it.
@@ -35,7 +40,7 @@ pub(super) struct Section<'v> {
 
 impl<'a> Reader<'a> {
     pub(super) fn new(text: &'a str, file: &'a str, environment: Environment<'a>) -> Reader<'a> {
-        Reader { text, file, environment, problems: Vec::new() }
+        Reader { text, file, environment, problems: Vec::new(), more: false }
     }
 
     /// All problems, or none.
@@ -44,11 +49,20 @@ impl<'a> Reader<'a> {
             return Ok(());
         }
         self.problems.sort_by_key(|problem| problem.line);
+        if self.more {
+            let line = self.problems.last().map_or(1, |last| last.line);
+            let what = format!("these are {MOST_PROBLEMS} problems, and there are more");
+            self.problems.push(Problem { line, key: String::new(), what });
+        }
         Err(ConfigErrors { file: self.file.to_owned(), problems: self.problems })
     }
 
     /// Notes that something is wrong at `path`.
     pub(super) fn problem(&mut self, path: &[Step], what: impl Into<String>) {
+        if self.problems.len() >= MOST_PROBLEMS {
+            self.more = true;
+            return;
+        }
         // A key that is not there has the line of what it is missing from.
         let line = (0..=path.len()).rev().find_map(|end| locate::line(self.text, &path[..end]));
         let key = locate::name(path);
@@ -388,6 +402,18 @@ impl Read for Option<PathBuf> {
     }
 }
 
+/// Where a Unix socket is, or `off`.
+impl Read for Option<SocketPath> {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<Self, Wrong> {
+        match value {
+            Value::Bool(false) => Ok(None),
+            Value::String(text) if text == "off" => Ok(None),
+            Value::String(text) if text.starts_with('/') => Ok(Some(SocketPath(text.into()))),
+            _ => Err(Wrong::Wanted("the path of a socket, from /, or off,")),
+        }
+    }
+}
+
 /// What a certificate must be for.
 impl Read for Option<String> {
     fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<Self, Wrong> {
@@ -431,8 +457,12 @@ impl Read for Listener {
             let section = reader.section(&section, "tls", SERVER_KEYS);
             tls = reader.server_tls(&section);
         }
+        let mut proxy_protocol = false;
+        reader.read(&section, "proxy_protocol", &mut proxy_protocol);
         match address {
-            Some(address) if reader.problems.len() == before => Ok(Listener { address, tls }),
+            Some(address) if reader.problems.len() == before => {
+                Ok(Listener { address, tls, proxy_protocol })
+            }
             _ => Err(Wrong::Told),
         }
     }

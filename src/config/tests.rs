@@ -77,9 +77,10 @@ fn everything_wrong_is_said_at_once_with_its_line() {
             "f.yaml:9: locks.max_ttl: 60 where a duration with its unit, as 50ms, 10s, 5m or 7d, is wanted",
             "f.yaml:10: locks.default_ttl: the environment has no variable NOT_THERE",
             "f.yaml:11: locks.drift_factor: 0.7 is not at least 0 and below 0.5",
-            "f.yaml:12: zzz: unknown key; known here are listen, allow_open, admin, data, tls, connect_timeout, \
+            "f.yaml:12: zzz: unknown key; known here are listen, allow_open, admin, data, send_proxy_protocol, tls, connect_timeout, \
              tcp_keepalive, maxclients, max_clients_per_address, max_connect_rate, \
-             first_byte_timeout, io_threads, barrier_buffer, shutdown_grace, log, locks, guards",
+             first_byte_timeout, io_threads, barrier_buffer, shutdown_grace, upgrade_socket, \
+             upgrade_grace, log, locks, guards",
         ]
     );
 }
@@ -190,6 +191,8 @@ fn contradictions_are_refused_with_what_would_be_right() {
         ("maxclients: 0", "lets nobody in"),
         ("first_byte_timeout: 0s", "first_byte_timeout: must be longer than 0"),
         ("max_connect_rate: fast", "'fast' where a number"),
+        ("upgrade_socket: run/x.sock", "'run/x.sock' where the path of a socket, from /, or off,"),
+        ("upgrade_grace: 0", "0 where a duration with its unit"),
         ("io_threads: 0", "auto or from 1 to 128"),
         ("io_threads: many", "'many' where a number, or auto, is wanted"),
         ("tcp_keepalive: 1ms", "at least 1s"),
@@ -439,6 +442,53 @@ fn listeners_with_and_without_tls_stand_side_by_side() {
 }
 
 #[test]
+fn a_balancer_is_expected_where_that_is_said() {
+    let config = parse(
+        "listen: [127.0.0.1:1, {address: '127.0.0.1:2', proxy_protocol: yes}, {address: '127.0.0.1:3', \
+         proxy_protocol: no}]\nsend_proxy_protocol: yes\nlocks: {nodes: ['redis://10.0.0.1']}\n",
+    )
+    .unwrap();
+    assert_eq!(
+        config.listen.iter().map(|l| l.proxy_protocol).collect::<Vec<_>>(),
+        [false, true, false]
+    );
+    assert!(config.send_proxy_protocol);
+    assert_eq!(
+        errors("listen: {address: '127.0.0.1:1', proxy_protocol: v2}"),
+        ["f.yaml:1: listen.proxy_protocol: 'v2' where true or false is wanted"]
+    );
+}
+
+#[test]
+fn a_listener_whose_header_anybody_could_forge_is_noted() {
+    let notes = |address: &str, proxy_protocol: &str| {
+        let text = format!("listen: {{address: '{address}', proxy_protocol: {proxy_protocol}}}");
+        parse(&text).unwrap().notes()
+    };
+    for (address, proxy_protocol) in
+        [("127.0.0.1:1", "yes"), ("[::1]:1", "yes"), ("0.0.0.0:1", "no")]
+    {
+        assert!(notes(address, proxy_protocol).is_empty(), "{address}");
+    }
+    for address in ["0.0.0.0:1", "[::]:1", "10.0.0.1:1"] {
+        let [note] = <[String; 1]>::try_from(notes(address, "yes")).unwrap();
+        assert!(note.starts_with(&format!("{address} (listen, proxy_protocol)")), "{note}");
+    }
+}
+
+#[test]
+fn a_lock_node_cannot_be_a_data_node_that_demands_a_header() {
+    let problem = "127.0.0.1:6379 is the data node too, which is sent a PROXY header";
+    assert!(errors("send_proxy_protocol: yes")[0].contains(problem));
+    for fine in [
+        "send_proxy_protocol: no",
+        "send_proxy_protocol: yes\nlocks: {nodes: ['redis://127.0.0.1:6378']}",
+    ] {
+        parse(fine).unwrap();
+    }
+}
+
+#[test]
 fn lock_nodes_are_trusted_as_the_data_node_unless_they_have_a_section_of_their_own() {
     let files = Files::new();
     let config = files
@@ -556,4 +606,30 @@ fn a_file_named_by_the_environment_is_never_repeated() {
         let text = format!("data: rediss://a\ntls: {{{key}: '${{SECRET}}'}}");
         refuses_without_repeating(&text, &secret);
     }
+}
+
+#[test]
+fn an_error_at_the_end_is_on_a_line_that_is_there() {
+    for text in ["a: [1", "\na: [1\n", "\r\na: [1\r\n", "# x\r  \ra: \"", "\u{feff}\nb: {"] {
+        let errors = Config::parse(text, "a.yaml", &|_| None).unwrap_err();
+        let last = locate::lines(text);
+        assert!((1..=last).contains(&errors.problems[0].line), "{text:?} {errors}");
+    }
+}
+
+#[test]
+fn a_problem_takes_one_line_whatever_it_repeats() {
+    let text = "\"a\\nb\": 1\nmaxclients: \"\\e[2J\n\n  x\"\nlisten: ['\r\n\r\n1']\n";
+    let errors = Config::parse(text, "a.yaml", &|_| None).unwrap_err();
+    let shown = errors.to_string();
+    assert_eq!((shown.lines().count(), errors.problems.len()), (3, 3), "{shown}");
+    assert!(!shown.contains(|c: char| c.is_control() && c != '\n'), "{shown:?}");
+}
+
+#[test]
+fn of_thousands_of_problems_a_hundred_are_told() {
+    let text: String = (0..1000).map(|n| format!("k{n}: 1\n")).collect();
+    let errors = errors(&text);
+    assert_eq!(errors.len(), 101);
+    assert!(errors[100].ends_with("these are 100 problems, and there are more"), "{}", errors[100]);
 }

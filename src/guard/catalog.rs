@@ -27,16 +27,19 @@ pub enum Writes {
 }
 
 /// All commands, by name.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Table {
     /// In capitals.
     names: HashMap<Vec<u8>, Writes>,
-    /// Names of up to eight bytes, as numbers, in open addressing over a power of two
-    /// that is at most a quarter full. 0: free.
-    numbers: Vec<u64>,
+    /// Names of up to eight bytes, as numbers, in open addressing. 0: free.
+    numbers: Box<[u64; PLACES]>,
     /// Of the same places.
-    glances: Vec<Glance>,
+    glances: Box<[Glance; PLACES]>,
 }
+
+/// Redis has some 240 commands, so that most stand where they are looked for first. Of
+/// many more, as modules may bring, some are not known at a glance.
+const PLACES: usize = 1024;
 
 /// What one look at the beginning of a command tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -52,26 +55,33 @@ pub enum Glance {
 /// Takes the case out of letters. What else it takes away makes no name that Redis has
 /// into another.
 const FOLD: u64 = u64::from_le_bytes([!0x20; 8]);
+/// `*?\r?$?\r?`: how commands of less than ten words begin, whose names have less than
+/// ten letters.
+const HEAD: u64 = u64::from_le_bytes([b'*', 0, b'\r', 0, b'$', 0, b'\r', 0]);
+const HEAD_MASK: u64 = u64::from_le_bytes([0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0]);
 
-/// Multiplication by the golden ratio spreads what differs over the high bits.
+/// Where a name is looked for first. Multiplication by the golden ratio spreads what
+/// differs over the high bits.
 #[inline]
-fn spread(number: u64) -> usize {
-    (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize
+fn place(number: u64) -> usize {
+    (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize % PLACES
 }
 
 impl Table {
     fn new(commands: Vec<(Vec<u8>, Writes)>) -> Table {
-        let size = (4 * commands.len()).next_power_of_two();
-        let mut table =
-            Table { numbers: vec![0; size], glances: vec![Glance::More; size], ..Table::default() };
-        for (name, writes) in commands {
-            if (1..=8).contains(&name.len()) {
+        let mut table = Table {
+            names: HashMap::new(),
+            numbers: Box::new([0; PLACES]),
+            glances: Box::new([Glance::More; PLACES]),
+        };
+        for (count, (name, writes)) in commands.into_iter().enumerate() {
+            if (1..=8).contains(&name.len()) && count < PLACES / 2 {
                 let mut bytes = [0; 8];
                 bytes[..name.len()].copy_from_slice(&name);
                 let number = u64::from_le_bytes(bytes) & FOLD;
-                let mut at = spread(number) & (size - 1);
+                let mut at = place(number);
                 while table.numbers[at] != 0 && table.numbers[at] != number {
-                    at = (at + 1) & (size - 1);
+                    at = (at + 1) % PLACES;
                 }
                 // Two names that are one when folded are told apart by a second look.
                 let glance = match &writes {
@@ -94,27 +104,31 @@ impl Table {
 
     /// The same at one glance at a command that is an array of less than ten words, with
     /// a name of up to eight bytes: what nearly all of them are. With it comes what is
-    /// behind the name.
+    /// behind the name, from its line end on.
     #[inline]
     pub fn glance<'b>(&self, bytes: &'b [u8]) -> (Glance, &'b [u8]) {
-        let [b'*', _, b'\r', _, b'$', digit @ b'1'..=b'8', b'\r', _, rest @ ..] = bytes else {
+        let Some((head, rest)) = bytes.split_first_chunk::<8>() else {
             return (Glance::More, &[]);
         };
-        let (length, Some(eight)) = (usize::from(digit - b'0'), rest.first_chunk::<8>()) else {
+        let length = usize::from(head[5].wrapping_sub(b'0'));
+        let (true, 1..=8, Some(eight)) =
+            (u64::from_le_bytes(*head) & HEAD_MASK == HEAD, length, rest.first_chunk::<8>())
+        else {
             return (Glance::More, &[]);
         };
         let number = u64::from_le_bytes(*eight) & FOLD & (u64::MAX >> (64 - 8 * length));
-        let mask = self.numbers.len().wrapping_sub(1);
-        let mut at = spread(number) & mask;
-        loop {
-            match self.numbers.get(at) {
-                Some(found) if *found == number => {
-                    return (self.glances[at], rest.get(length + 2..).unwrap_or_default());
-                }
-                Some(found) if *found != 0 => at = (at + 1) & mask,
-                _ => return (Glance::More, &[]),
-            }
+        // A zero byte at its end would not tell it from the name without.
+        if number >> (8 * (length - 1)) == 0 {
+            return (Glance::More, &[]);
         }
+        let mut at = place(number);
+        while self.numbers[at] != number {
+            if self.numbers[at] == 0 {
+                return (Glance::More, &[]);
+            }
+            at = (at + 1) % PLACES;
+        }
+        (self.glances[at], &rest[length..])
     }
 
     /// How many there are, subcommands not counted.
@@ -127,10 +141,20 @@ impl Table {
         self.names.is_empty()
     }
 
-    /// Reads COMMAND's reply. Entries that make no sense are left out.
-    pub fn read(reply: &Value) -> Table {
-        Table::new(items(reply).iter().filter_map(entry).collect())
+    /// Reads the reply to COMMAND INFO with these names. Entries that make no sense
+    /// are left out, as are names that there are not.
+    pub fn read(names: &[Vec<u8>], reply: &Value) -> Table {
+        let named = names.iter().zip(items(reply));
+        let entries = named.filter_map(|(name, value)| Some((name.clone(), entry(value)?.1)));
+        Table::new(entries.collect())
     }
+}
+
+/// Reads the names in COMMAND's reply. They are those that Redis was built with, which
+/// `rename-command` may have taken away or given to others.
+pub fn names(reply: &Value) -> Vec<Vec<u8>> {
+    let name = |entry: &Value| items(entry).first().and_then(text).map(<[u8]>::to_vec);
+    items(reply).iter().filter_map(name).collect()
 }
 
 fn items(value: &Value) -> &[Value] {
@@ -176,6 +200,9 @@ fn entry(value: &Value) -> Option<(Vec<u8>, Writes)> {
     let full = text(fields.first()?)?;
     // A subcommand is listed as "container|subcommand".
     let name = full.rsplit(|byte| *byte == b'|').next()?;
+    if let Some(writes) = not_said_to_write(full) {
+        return Some((name.to_vec(), writes));
+    }
     let subcommands = fields.get(9).map(items).unwrap_or_default();
     if !subcommands.is_empty() {
         let known = subcommands.iter().filter_map(entry);
@@ -187,6 +214,20 @@ fn entry(value: &Value) -> Option<(Vec<u8>, Writes)> {
         writes => writes,
     };
     Some((name.to_vec(), writes))
+}
+
+/// Commands that replace data although Redis does not count them as writes.
+fn not_said_to_write(name: &[u8]) -> Option<Writes> {
+    const DEBUG: [&str; 7] =
+        ["CRASH-AND-RECOVER", "FLUSHALL", "LOADAOF", "POPULATE", "RELOAD", "REPLICATE", "RESTART"];
+    match name.to_ascii_uppercase().as_slice() {
+        b"REPLICAOF" | b"SLAVEOF" => Some(Writes::Databases),
+        b"DEBUG" => {
+            let known = DEBUG.map(|word| (word.as_bytes().to_vec(), Writes::Databases));
+            Some(Writes::Subcommand(Box::new(HashMap::from(known))))
+        }
+        _ => None,
+    }
 }
 
 /// What its flags and key specifications tell; no group: it writes, but names no key.

@@ -12,8 +12,9 @@ use crate::resp::number;
 pub enum Begin {
     /// At this word; the name is word 0.
     Index(usize),
-    /// Behind this word, looked for from the word `from` on, or, where that is
-    /// negative, backwards from so many words before the end.
+    /// Behind this word, wherever it stands from the word `from` on, or, where that is
+    /// negative, up to so many words before the end. Redis reads its options in any
+    /// order and often lets the last one count, so each place counts here.
     Keyword {
         /// In any case.
         word: Vec<u8>,
@@ -66,7 +67,25 @@ impl KeySpec {
     /// Adds where the keys are among these words, the name included. Words that are
     /// not there are left out: Redis refuses such a command.
     pub fn find<Word: AsRef<[u8]>>(&self, words: &[Word], found: &mut Positions) {
-        let Some(begin) = self.begin.position(words) else { return };
+        match &self.begin {
+            Begin::Index(index) => self.find_from(*index, words, found),
+            Begin::Keyword { word, from } => {
+                let (first, last) = match usize::try_from(*from) {
+                    Ok(from) => (from, words.len()),
+                    Err(_) => {
+                        let back = usize::try_from(from.unsigned_abs()).unwrap_or(usize::MAX);
+                        (1, (words.len() + 1).saturating_sub(back))
+                    }
+                };
+                for at in (first..last).filter(|at| is_keyword(words[*at].as_ref(), word)) {
+                    self.find_from(at + 1, words, found);
+                }
+            }
+        }
+    }
+
+    /// Adds the keys of the group that begins there.
+    fn find_from<Word: AsRef<[u8]>>(&self, begin: usize, words: &[Word], found: &mut Positions) {
         let (first, last, step) = match self.find {
             Find::Range { last, step, limit } => {
                 let left = words.len().saturating_sub(begin);
@@ -92,22 +111,24 @@ impl KeySpec {
     }
 }
 
-impl Begin {
-    fn position<Word: AsRef<[u8]>>(&self, words: &[Word]) -> Option<usize> {
-        match self {
-            Begin::Index(index) => Some(*index),
-            Begin::Keyword { word, from } => {
-                let is = |at: &usize| words[*at].as_ref().eq_ignore_ascii_case(word);
-                let at = match usize::try_from(*from) {
-                    Ok(from) => (from..words.len()).find(is),
-                    Err(_) => {
-                        let back = usize::try_from(from.unsigned_abs()).ok()?;
-                        (1..=words.len().checked_sub(back)?).rev().find(is)
-                    }
-                };
-                at.map(|at| at + 1)
-            }
+/// Whether Redis reads this word as the keyword: in any case, and up to a zero byte.
+fn is_keyword(word: &[u8], keyword: &[u8]) -> bool {
+    let end = memchr::memchr(0, word).unwrap_or(word.len());
+    word[..end].eq_ignore_ascii_case(keyword)
+}
+
+/// Adds the words that may be written, whatever Redis says of a command that it has
+/// to be asked about: what it tells of SORT's options is not always what SORT does.
+pub fn behind_options<Word: AsRef<[u8]>>(words: &[Word], found: &mut Positions) {
+    for at in 2..words.len() {
+        if is_keyword(words[at - 1].as_ref(), b"STORE") {
+            found.push(at);
         }
+    }
+    // MIGRATE with several keys has none in place of the first.
+    if words.get(3).is_some_and(|word| word.as_ref().is_empty()) {
+        let keys = (6..words.len()).find(|at| is_keyword(words[*at].as_ref(), b"KEYS"));
+        found.extend(keys.unwrap_or(words.len()) + 1..words.len());
     }
 }
 
@@ -158,12 +179,32 @@ mod tests {
         let streams = KeySpec { begin, find };
         assert_eq!(found(&streams, "XREADGROUP GROUP g c streams a b 1 2"), ["a", "b"]);
         assert!(found(&streams, "XREADGROUP GROUP STREAMS c x a").is_empty());
+        let all = found(&streams, "XREADGROUP COUNT 1 GROUP STREAMS c STREAMS a 0");
+        assert!(all.contains(&"a".to_owned()), "{all:?}");
+        assert_eq!(found(&streams, "XREADGROUP GROUP g c streams\0 a 1"), ["a"]);
         let find = Find::Range { last: -1, step: 1, limit: 0 };
         let begin = Begin::Keyword { word: b"KEYS".to_vec(), from: -2 };
         let migrate = KeySpec { begin, find };
-        assert_eq!(found(&migrate, "MIGRATE h p x 0 9 KEYS KEYS a"), ["a"]);
+        assert_eq!(found(&migrate, "MIGRATE h p x 0 9 KEYS KEYS a"), ["KEYS", "a", "a"]);
         assert_eq!(found(&migrate, "MIGRATE h p x 0 9 KEYS a b"), ["a", "b"]);
         assert!(found(&migrate, "MIGRATE h p x 0 9").is_empty());
         assert!(found(&migrate, "M").is_empty());
+        let find = Find::Range { last: 0, step: 1, limit: 0 };
+        let store = KeySpec { begin: Begin::Keyword { word: b"STORE".to_vec(), from: 6 }, find };
+        assert_eq!(found(&store, "GEORADIUS k 0 0 1 m STORE a STORE b STORE"), ["a", "b"]);
+    }
+
+    #[test]
+    fn what_options_may_write_is_found_without_redis() {
+        let found = |line: &str| {
+            let words: Vec<&str> = line.split(' ').collect();
+            let mut positions = Positions::new();
+            behind_options(&words, &mut positions);
+            positions.iter().map(|at| words[*at].to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(found("SORT l STORE BY store\0 k"), ["BY", "k"]);
+        assert!(found("SORT STORE").is_empty());
+        assert_eq!(found("MIGRATE h p  0 9 COPY KEYS a b"), ["a", "b"]);
+        assert!(found("MIGRATE h p k 0 9 KEYS a b").is_empty());
     }
 }

@@ -15,7 +15,10 @@ use tokio::{
 };
 use tracing::{info, warn};
 
-use super::catalog::Table;
+use super::{
+    catalog::{self, Table},
+    keys::{self, Positions},
+};
 use crate::{config::RedisUrl, lock, net::Connector};
 
 /// How long an answer may take.
@@ -40,8 +43,8 @@ type Keys = Vec<Vec<u8>>;
 enum Question {
     /// Which keys does this command write?
     Keys(Vec<Vec<u8>>, oneshot::Sender<Result<Keys, AskError>>),
-    /// Read all commands again.
-    Again(oneshot::Sender<()>),
+    /// Read all commands again, and whether there is one of this name.
+    Again(Vec<u8>, oneshot::Sender<()>),
 }
 
 /// Why the data node could not be asked.
@@ -70,24 +73,33 @@ impl Catalog {
         self.table.load()
     }
 
-    /// Which keys the data node says that this command writes.
+    /// Which keys the data node says that this command writes, and which it may write
+    /// by its options.
     ///
     /// # Errors
     /// If it cannot be asked.
     pub async fn keys(&self, words: Vec<Vec<u8>>) -> Result<Keys, AskError> {
+        let mut positions = Positions::new();
+        keys::behind_options(&words, &mut positions);
+        let mut may: Keys = positions.iter().map(|at| words[*at].clone()).collect();
         let (answer, answered) = oneshot::channel();
         let asked = self.questions.try_send(Question::Keys(words, answer));
         asked.map_err(|_| AskError::Silent)?;
         match timeout(LIMIT, answered).await {
-            Ok(Ok(keys)) => keys,
+            Ok(Ok(Ok(keys))) => {
+                may.extend(keys);
+                Ok(may)
+            }
+            Ok(Ok(Err(error))) => Err(error),
             _ => Err(AskError::Silent),
         }
     }
 
-    /// Returns once the commands were read, begun after the call; or could not be, in time.
-    pub async fn again(&self) {
+    /// Returns once the commands were read, begun after the call, and with them the one
+    /// of this name, if there is any; or they could not be, in time.
+    pub async fn again(&self, name: Vec<u8>) {
         let (answer, answered) = oneshot::channel();
-        if self.questions.try_send(Question::Again(answer)).is_ok() {
+        if self.questions.try_send(Question::Again(name, answer)).is_ok() {
             let _ = timeout(LIMIT, answered).await;
         }
     }
@@ -123,7 +135,9 @@ async fn follow(
 ) -> Result<(), AskError> {
     let mut connection = lock::connect(url, connector).await?;
     let mut read = Instant::now();
-    let known = read_commands(&mut connection.redis).await?;
+    // Names that COMMAND does not tell, as `rename-command` has given them.
+    let mut others = Vec::new();
+    let known = read_commands(&mut connection.redis, &others).await?;
     info!(data = %url, commands = known.len(), "guards: the data node's commands are known");
     table.store(Some(Arc::new(known)));
     let mut waiting = Vec::new();
@@ -134,14 +148,23 @@ async fn follow(
             () = again, if !waiting.is_empty() => {
                 let answers = std::mem::take(&mut waiting);
                 read = Instant::now();
-                table.store(Some(Arc::new(read_commands(&mut connection.redis).await?)));
+                let known = read_commands(&mut connection.redis, &others).await?;
+                // Those that there are not are not kept: clients choose them.
+                others.retain(|name| known.get(name).is_some());
+                table.store(Some(Arc::new(known)));
                 for answer in answers {
                     let _: Result<(), ()> = oneshot::Sender::send(answer, ());
                 }
             }
             question = questions.recv() => match question {
                 None => return Ok(()),
-                Some(Question::Again(answer)) => waiting.push(answer),
+                Some(Question::Again(name, answer)) => {
+                    let name = name.to_ascii_uppercase();
+                    if !others.contains(&name) {
+                        others.push(name);
+                    }
+                    waiting.push(answer);
+                }
                 Some(Question::Keys(words, answer)) => {
                     let mut redis = connection.redis.clone();
                     tokio::spawn(async move {
@@ -153,10 +176,19 @@ async fn follow(
     }
 }
 
-async fn read_commands(redis: &mut MultiplexedConnection) -> Result<Table, AskError> {
+/// Asks for the names, and then of each what is behind it.
+async fn read_commands(
+    redis: &mut MultiplexedConnection,
+    others: &[Vec<u8>],
+) -> Result<Table, AskError> {
     let command = redis::cmd("COMMAND");
     let reply = timeout(LIMIT, command.query_async::<Value>(redis)).await;
-    Ok(Table::read(&reply.map_err(|_| AskError::Silent)??))
+    let mut names = catalog::names(&reply.map_err(|_| AskError::Silent)??);
+    names.extend_from_slice(others);
+    let mut info = redis::cmd("COMMAND");
+    info.arg("INFO").arg(&names);
+    let reply = timeout(LIMIT, info.query_async::<Value>(redis)).await;
+    Ok(Table::read(&names, &reply.map_err(|_| AskError::Silent)??))
 }
 
 /// Redis 7 says of each key whether it is written; before that, all count as such.
@@ -165,7 +197,7 @@ async fn written(redis: &mut MultiplexedConnection, words: &[Vec<u8>]) -> Result
     question.arg("GETKEYSANDFLAGS").arg(words);
     match timeout(LIMIT, question.query_async::<Value>(redis)).await {
         Err(_) => return Err(AskError::Silent),
-        Ok(Ok(reply)) => return Ok(super::catalog::written_keys(&reply)),
+        Ok(Ok(reply)) => return Ok(catalog::written_keys(&reply)),
         Ok(Err(_)) => {}
     }
     let mut question = redis::cmd("COMMAND");

@@ -101,8 +101,11 @@ pub enum Stop {
     Needs(Vec<Need>),
     /// Its words do not tell which keys it writes; the data node does.
     Ask(Vec<Vec<u8>>),
-    /// There is no such command, as far as is known.
-    Unknown,
+    /// There is no command of this name, as far as is known.
+    Unknown(Vec<u8>),
+    /// Its name has a zero byte in it, or the mode of CLIENT REPLY has. Where two names share a place in Redis's table,
+    /// Redis compares them up to that byte, so nobody can tell what it would do.
+    ZeroInName,
     /// It would empty or swap databases that have guarded keys.
     Databases(Vec<u8>),
     /// It would write a key of Lockgate's own.
@@ -167,10 +170,10 @@ impl Guards {
             (Glance::Nothing, _) => true,
             (Glance::First, key) => {
                 let key = match *key {
-                    [b'$', length @ b'1'..=b'9', b'\r', _, ref key @ ..] => {
+                    [_, _, b'$', length @ b'1'..=b'9', b'\r', _, ref key @ ..] => {
                         key.get(..usize::from(length - b'0'))
                     }
-                    [b'$', ten @ b'1'..=b'9', one @ b'0'..=b'9', b'\r', _, ref key @ ..] => {
+                    [_, _, b'$', ten @ b'1'..=b'9', one @ b'0'..=b'9', b'\r', _, ref key @ ..] => {
                         key.get(..usize::from(ten - b'0') * 10 + usize::from(one - b'0'))
                     }
                     _ => None,
@@ -257,17 +260,29 @@ impl Guards {
 
     /// All words are here.
     fn judge(&self, mut writes: Option<&Writes>, words: &[&[u8]], length: usize) -> Look {
+        if self.enforces && is_hidden_reply_mode(words) {
+            return Look::Stop(length, Stop::ZeroInName);
+        }
         if let (Some(Writes::Subcommand(known)), Some(word)) = (writes, words.get(1)) {
             writes = known.get(&word.to_ascii_uppercase());
             if writes.is_none() {
                 // Redis knows none either, and says so.
-                return Look::Free;
+                return if self.enforces && word.contains(&0) {
+                    Look::Stop(length, Stop::ZeroInName)
+                } else {
+                    Look::Free
+                };
             }
         }
         let mut positions = Positions::new();
         match writes {
             None if !self.enforces => return Look::Free,
-            None => return Look::Stop(length, Stop::Unknown),
+            None => {
+                let name = words.first().copied().unwrap_or_default();
+                let zero = name.contains(&0);
+                let stop = if zero { Stop::ZeroInName } else { Stop::Unknown(name.to_vec()) };
+                return Look::Stop(length, stop);
+            }
             Some(Writes::Nothing | Writes::Subcommand(_)) => return Look::Free,
             Some(Writes::Databases) if self.flush == Flush::Allow || !self.enforces => {
                 return Look::Free;
@@ -342,6 +357,14 @@ fn first_bytes(rules: &[GuardRule]) -> [bool; 256] {
         }
     }
     first
+}
+
+/// Whether it is a CLIENT REPLY as Redis reads it, up to a zero byte, but nobody else.
+/// Replies could not be counted behind it.
+fn is_hidden_reply_mode(words: &[&[u8]]) -> bool {
+    matches!(words, [name, sub, mode] if mode.contains(&0)
+        && name.eq_ignore_ascii_case(b"CLIENT")
+        && sub.eq_ignore_ascii_case(b"REPLY"))
 }
 
 /// See [`Guards::needs`].

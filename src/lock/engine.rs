@@ -20,7 +20,7 @@ use tokio::{
 };
 
 use super::{
-    Acquire, Alarm, Counts, LockStatus, NoQuorum, NodeStatus, Waiter,
+    Acquire, Alarm, Attach, Counts, LockStatus, NoQuorum, NodeStatus, Waiter,
     holders::{Holders, Known},
     node::{self, Node},
     operation::{Kind, Missing, Operation, Vote},
@@ -77,7 +77,7 @@ pub struct Engine {
     node_timeout: Duration,
     pub(super) drift_factor: f64,
     pub(super) fence_ttl: Duration,
-    max_ttl: Duration,
+    pub(super) max_ttl: Duration,
     /// What was granted here.
     pub(super) holders: Holders,
     /// Who waits here.
@@ -246,6 +246,11 @@ impl Engine {
         Renew { engine: self.clone(), since, ttl, asking, watch }
     }
 
+    /// Asks every node whether `token` holds `key`, and how long a quorum keeps it.
+    pub fn attach(self: &Arc<Self>, key: impl Into<Key>, token: impl Into<Token>) -> Attach {
+        Attach::ask(self, key.into(), token.into())
+    }
+
     /// Every node as seen now, in the order of the configuration.
     pub fn status(&self) -> Vec<NodeStatus> {
         self.nodes.iter().map(|node| node.status()).collect()
@@ -279,6 +284,11 @@ impl Engine {
             true
         });
         counts
+    }
+
+    /// Takes on what can change while it runs: `max_waiters` and `max_handovers`.
+    pub fn set_limits(&self, config: &LocksConfig) {
+        self.queues.set_limits(config);
     }
 
     /// How many nodes must be up for a lock to be granted.
@@ -365,7 +375,7 @@ impl Engine {
             .filter_map(|(vote, node)| match vote {
                 Vote::Missing(why) => Some((why.as_str(), node)),
                 Vote::Pending => Some((Missing::Timeout.as_str(), node)),
-                Vote::Yes(_) | Vote::Taken(_) | Vote::No(_) => None,
+                Vote::Yes(_) | Vote::Taken(_) | Vote::Held { .. } | Vote::No(_) => None,
             })
             .map(|(why, node)| format!("{} ({why})", node.status().address))
             .collect();
@@ -393,7 +403,7 @@ async fn sweep(engine: Weak<Engine>) {
 pub(super) struct Asking {
     engine: Arc<Engine>,
     pub(super) operation: Arc<Operation>,
-    rule: Rule,
+    pub(super) rule: Rule,
     deadline: Instant,
     pub(super) alarm: Alarm,
 }

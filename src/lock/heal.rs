@@ -63,7 +63,7 @@ impl Healing {
 ///
 /// An acquire could come after its own release, which is among what was done or
 /// follows when it was given up. A release or a renewal could hit a newer grant
-/// of the same token. A fence only grows, whenever it is raised.
+/// of the same token. A fence only grows, whenever it is raised; a question changes nothing.
 fn may_repeat(refused: &Operation, done: &[Arc<Operation>]) -> bool {
     let met = || done.iter().any(|other| other.key == refused.key);
     match refused.kind {
@@ -71,7 +71,7 @@ fn may_repeat(refused: &Operation, done: &[Arc<Operation>]) -> bool {
         Kind::Release | Kind::Renew => !met(),
         // The watchdog asks again, later.
         Kind::RenewMany => false,
-        Kind::Raise | Kind::Flush => true,
+        Kind::Raise | Kind::Attach | Kind::Flush => true,
     }
 }
 

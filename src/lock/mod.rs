@@ -2,7 +2,8 @@
 //!
 //! Knows nothing of clients, their sockets or their protocol.
 //!
-//! - [`engine`]: acquire, release, renew: the algorithm; `acquire` is one attempt.
+//! - [`engine`]: acquire, release, renew: the algorithm; `acquire` is one attempt,
+//!   `attach` asks who holds a lock.
 //! - `queue`: who waits for which lock, and whose turn it is; `waiter` is one of
 //!   them, `subscribe` hears of releases through other proxies.
 //! - [`watchdog`]: session locks, renewed for as long as somebody keeps them.
@@ -21,6 +22,7 @@
 mod acquire;
 
 mod alarm;
+mod attach;
 mod backoff;
 mod connect;
 pub mod engine;
@@ -45,10 +47,13 @@ pub mod watchdog;
 
 pub use acquire::Acquire;
 pub use alarm::Alarm;
+pub use attach::Attach;
 pub use engine::{Engine, Release, Renew};
 pub use fault::Fault;
 pub(crate) use inspect::{connect, faults_of};
 pub(crate) use quarantine::MARKER;
+#[doc(hidden)]
+pub use reply::{VotesRead, read_votes};
 pub use waiter::Waiter;
 pub use watchdog::{Keep, Losses};
 
@@ -80,6 +85,15 @@ pub enum NotGranted {
     },
     /// Too few nodes answered to tell.
     NoQuorum(NoQuorum),
+}
+
+/// Why it cannot be told whether a token holds a lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum NotAttached {
+    /// Too few nodes answered to tell.
+    NoQuorum(NoQuorum),
+    /// It does, but too few nodes store a fence of it.
+    FenceForgotten,
 }
 
 /// Too few lock nodes answered, or not in time.

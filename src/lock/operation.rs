@@ -35,6 +35,8 @@ pub(super) enum Kind {
     RenewMany,
     /// To remember a fence.
     Raise,
+    /// To tell whether a token holds a lock.
+    Attach,
     /// Nothing: the answer shows that all before it was done.
     Flush,
 }
@@ -80,6 +82,8 @@ pub(super) enum Vote {
     Yes(i64),
     /// Of a hand-over: the lock is the taker's, but was not the giver's. The fence.
     Taken(i64),
+    /// The token holds the lock: with this fence (0: none is stored), for so many ms more.
+    Held { fence: i64, left: u32 },
     /// No; the number is the holder's remaining TTL in ms where it was a LOCK, or
     /// which of several locks were renewed.
     No(i64),
@@ -155,7 +159,7 @@ impl Operation {
             _ => return,
         }
         match vote {
-            Vote::Yes(_) => state.counted.yes += 1,
+            Vote::Yes(_) | Vote::Held { .. } => state.counted.yes += 1,
             Vote::Taken(_) => state.counted.taken += 1,
             Vote::No(_) => state.counted.no += 1,
             Vote::Missing(_) => state.counted.missing += 1,

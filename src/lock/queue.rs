@@ -47,8 +47,9 @@ pub(super) struct Queues {
     /// How many there are, for those who only want to know whether there is one.
     count: AtomicUsize,
     quorum: usize,
-    max_waiters: usize,
-    max_handovers: usize,
+    /// These two change when the configuration is read again.
+    max_waiters: AtomicUsize,
+    max_handovers: AtomicUsize,
     metrics: Arc<LockMetrics>,
     /// For each node, what its subscription has to do.
     wishes: Vec<Arc<Wishes>>,
@@ -141,12 +142,18 @@ impl Queues {
             queues: Mutex::default(),
             count: AtomicUsize::new(0),
             quorum: quorum(config.nodes.len()),
-            max_waiters: config.max_waiters,
-            max_handovers: config.max_handovers,
+            max_waiters: AtomicUsize::new(config.max_waiters),
+            max_handovers: AtomicUsize::new(config.max_handovers),
             metrics,
             wishes: config.nodes.iter().map(|_| Arc::default()).collect(),
             gone: CancellationToken::new(),
         }
+    }
+
+    /// Other limits from now on; whoever has a place keeps it.
+    pub(super) fn set_limits(&self, config: &LocksConfig) {
+        self.max_waiters.store(config.max_waiters, Ordering::Relaxed);
+        self.max_handovers.store(config.max_handovers, Ordering::Relaxed);
     }
 
     /// Takes a place at the end of the queue of `key`.
@@ -165,8 +172,9 @@ impl Queues {
             Some(queue) => queue,
             None => queues.entry(key.to_vec()).or_insert_with(Queue::new),
         };
-        if queue.seats.len() >= self.max_waiters {
-            return Err(NotGranted::QueueFull { limit: self.max_waiters });
+        let limit = self.max_waiters.load(Ordering::Relaxed);
+        if queue.seats.len() >= limit {
+            return Err(NotGranted::QueueFull { limit });
         }
         if queue.seats.is_empty() {
             queue.ask_at_once(None);
@@ -290,7 +298,7 @@ impl Queues {
         if queue.asking {
             return Next::Nobody;
         }
-        if queue.others || queue.handovers >= self.max_handovers {
+        if queue.others || queue.handovers >= self.max_handovers.load(Ordering::Relaxed) {
             queue.handovers = 0;
             return Next::Others;
         }

@@ -21,6 +21,10 @@ pub(super) fn quorum(nodes: usize) -> usize {
     if TOO_SMALL.get() {
         return nodes / 2;
     }
+    #[cfg(feature = "planted")]
+    if std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "quorum") {
+        return nodes / 2;
+    }
     nodes / 2 + 1
 }
 
@@ -30,7 +34,25 @@ pub(super) fn quorum(nodes: usize) -> usize {
 /// than ours. `elapsed` counts from before the first node was asked.
 pub(super) fn validity(ttl: Duration, elapsed: Duration, drift_factor: f64) -> Option<Duration> {
     let drift = ttl.mul_f64(drift_factor) + DRIFT;
+    #[cfg(feature = "planted")]
+    let drift = match std::env::var("LOCKGATE_PLANT") {
+        Ok(fault) if fault == "drift" => Duration::ZERO,
+        _ => drift,
+    };
     ttl.checked_sub(elapsed)?.checked_sub(drift).filter(|left| !left.is_zero())
+}
+
+/// Between which two numbers the fence of a lock's grant is, by what some of `nodes`
+/// store: those where its holder has it. None: they are too few to tell.
+///
+/// A quorum, those who voted for the grant, stores at most its fence, and a quorum stores
+/// at least that. As many nodes as can be missing from a quorum may store anything else.
+pub(super) fn fence_bounds(stored: &mut [u64], nodes: usize) -> Option<(u64, u64)> {
+    let others = nodes - quorum(nodes);
+    let last = stored.len().checked_sub(1)?;
+    let at = last.checked_sub(others)?;
+    stored.sort_unstable();
+    Some((stored[at], stored[last - at]))
 }
 
 /// How the nodes have voted so far.
@@ -225,7 +247,53 @@ mod tests {
         assert_eq!(votes(2, 0, 3).release(), Decision::NoQuorum);
     }
 
+    #[test]
+    fn the_fence_of_a_grant_is_what_a_quorum_stores() {
+        let bounds = |stored: &[u64]| fence_bounds(&mut stored.to_vec(), 5);
+        assert_eq!(bounds(&[7, 7, 7]), Some((7, 7)));
+        assert_eq!(bounds(&[9, 7, 8]), Some((7, 9)));
+        assert_eq!(bounds(&[9, 7, 7, 7]), Some((7, 7)));
+        assert_eq!(bounds(&[9, 9, 7, 7]), Some((7, 9)));
+        assert_eq!(bounds(&[9, 9, 7, 7, 7]), Some((7, 7)));
+        assert_eq!(bounds(&[7, 7]), None);
+        assert_eq!(bounds(&[]), None);
+        assert_eq!(fence_bounds(&mut [5], 1), Some((5, 5)));
+    }
+
     proptest! {
+        #[test]
+        fn the_bounds_of_a_fence_have_it_between_them(
+            half in 0usize..4,
+            given in proptest::collection::vec(1u64..9, 7),
+            order in Just((0usize..7).collect::<Vec<_>>()).prop_shuffle(),
+            raised in Just((0usize..7).collect::<Vec<_>>()).prop_shuffle(),
+            told in Just((0usize..7).collect::<Vec<_>>()).prop_shuffle(),
+            more in 0usize..4,
+        ) {
+            let nodes = 2 * half + 1;
+            let quorum = quorum(nodes);
+            let those = |order: &[usize], many: usize| -> Vec<usize> {
+                order.iter().copied().filter(|node| *node < nodes).take(many).collect()
+            };
+            // What each gives; the first quorum's votes decide, the second round reaches
+            // another one.
+            let mut stored = given[..nodes].to_vec();
+            let voters = those(&order, quorum);
+            let fence = voters.iter().map(|node| stored[*node]).max().unwrap();
+            if voters.iter().any(|node| stored[*node] != fence) {
+                for node in those(&raised, quorum) {
+                    stored[node] = stored[node].max(fence);
+                }
+            }
+            let told = those(&told, quorum + more);
+            let mut seen: Vec<u64> = told.iter().map(|node| stored[*node]).collect();
+            let (least, most) = fence_bounds(&mut seen, nodes).unwrap();
+            prop_assert!(least <= fence && fence <= most, "{stored:?} {fence} {seen:?}");
+            if told.len() == nodes {
+                prop_assert_eq!(least, most);
+            }
+        }
+
         #[test]
         fn a_decision_stands_whatever_the_others_say(
             half in 0usize..4, order in proptest::collection::vec(0u8..3, 7)

@@ -132,7 +132,8 @@ fn digits(buf: &[u8]) -> Option<(i64, &[u8])> {
         (value, rest) = (10 * value + i64::from(digit - b'0'), behind);
     }
     let behind = rest.strip_prefix(b"\r\n")?;
-    (rest.len() < buf.len()).then_some((value, behind))
+    // One digit was read by itself before, and no longer number begins with a zero.
+    (rest.len() < buf.len() && buf[0] != b'0').then_some((value, behind))
 }
 
 /// The number that these eight bytes write, if they are all digits. All of them are
@@ -151,7 +152,8 @@ fn eight_digits(text: [u8; 8]) -> Option<i64> {
 }
 
 /// What a script answers: `{1, n}` or `{0, n}`, a hand-over also `{2, n}`, and
-/// behind that how many subscribers of the lock's channel it tells of.
+/// behind that how many subscribers of the lock's channel it tells of; attach.lua
+/// there tells the remaining TTL.
 pub(super) type Numbers = [i64; 3];
 
 /// What these numbers say.
@@ -161,6 +163,11 @@ pub(super) fn vote_of_numbers(
 ) -> Result<(Vote, i64), Garbage> {
     let vote = match (said, kind) {
         (_, Kind::Flush) => return Err(Garbage),
+        (1, Kind::Attach) => {
+            // Below 0: without a TTL.
+            let left = u32::try_from(listeners).unwrap_or(u32::MAX);
+            return Ok((Vote::Held { fence: value, left }, 0));
+        }
         (1, _) => Vote::Yes(value),
         (0, _) => Vote::No(value),
         (2, Kind::HandOver { .. }) => Vote::Taken(value),
@@ -186,6 +193,46 @@ pub(super) fn vote(kind: Kind, frame: &OwnedFrame) -> Result<(Vote, i64), Garbag
         OwnedFrame::SimpleString(_) if kind == Kind::Flush => Ok((Vote::Yes(0), 0)),
         OwnedFrame::Error(_) => Ok((Vote::Missing(Missing::Error), 0)),
         _ => Err(Garbage),
+    }
+}
+
+/// What a node's bytes come to. For the fuzzer, from which votes are hidden.
+#[doc(hidden)]
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct VotesRead {
+    /// What each whole reply says to each kind of operation: read as numbers, where it
+    /// is numbers, and decoded.
+    pub votes: Vec<[String; 2]>,
+    /// Bytes of whole replies.
+    pub used: usize,
+    /// What follows them is no reply.
+    pub garbage: bool,
+}
+
+/// Reads bytes as a node's connection does, and whatever can be read in two ways in both.
+#[doc(hidden)]
+pub fn read_votes(received: &[u8]) -> VotesRead {
+    const KINDS: [Kind; 3] = [Kind::HandOver { attempt: 0 }, Kind::Release, Kind::Flush];
+    let mut all = VotesRead::default();
+    loop {
+        let rest = &received[all.used..];
+        let by_numbers = numbers(rest).map(|(numbers, length)| {
+            (format!("{:?}", KINDS.map(|kind| vote_of_numbers(kind, numbers))), length)
+        });
+        let decoded = length(rest).and_then(|length| {
+            let Some(length) = length else { return Ok(None) };
+            let frame = read(&rest[..length])?;
+            Ok(Some((format!("{:?}", KINDS.map(|kind| vote(kind, &frame))), length)))
+        });
+        let (by_numbers, decoded) = match (by_numbers, decoded) {
+            (None, Ok(None)) => return all,
+            (None, Ok(Some(decoded))) => (decoded.clone(), decoded),
+            (Some(by_numbers), Ok(Some(decoded))) => (by_numbers, decoded),
+            (Some(by_numbers), _) => (by_numbers, ("not decoded".into(), 0)),
+            (None, Err(Garbage)) => return VotesRead { garbage: true, ..all },
+        };
+        all.used += by_numbers.1;
+        all.votes.push([by_numbers.0, decoded.0]);
     }
 }
 
@@ -252,6 +299,9 @@ mod tests {
             "*1\r\n:1\r\n",
             "*2\r\n:1\r\n:1234567890123456789\r\n",
             "*2\r\n:\r\n:1\r\n",
+            "*2\r\n:01\r\n:1\r\n",
+            "*2\r\n:1\r\n:-0\r\n",
+            "*2\r\n:1\r\n:00000000000000001\r\n",
             "*2\r\n:1\r\n$1\r\na\r\n",
             "*2\r\n:x\r\n:1\r\n",
             ":1\r\n",
@@ -288,6 +338,10 @@ mod tests {
         let passed_on = read(b"*3\r\n:2\r\n:7\r\n:-1\r\n").unwrap();
         assert_eq!(vote(Kind::HandOver { attempt: 1 }, &passed_on), Ok((Vote::Taken(7), -1)));
         assert_eq!(vote(Kind::Acquire { attempt: 1 }, &passed_on), Err(Garbage));
+        for (text, left) in [(":300", 300), (":-1", u32::MAX), (":5000000000", u32::MAX)] {
+            let held = read(format!("*3\r\n:1\r\n:7\r\n{text}\r\n").as_bytes()).unwrap();
+            assert_eq!(vote(Kind::Attach, &held), Ok((Vote::Held { fence: 7, left }, 0)));
+        }
         for bad in ["*2\r\n:2\r\n:7\r\n", "*1\r\n:1\r\n", ":1\r\n", "$-1\r\n", "+OK\r\n"] {
             assert_eq!(vote_of(bad), Err(Garbage), "{bad:?}");
         }

@@ -47,8 +47,13 @@ fn beginning(digest: &str, keys: usize, arguments: usize) -> Vec<u8> {
 
 static ACQUIRE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/acquire.lua"), 2, 5));
-static RELEASE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/release.lua"), 1, 2));
+static RELEASE: LazyLock<Script> = LazyLock::new(|| {
+    #[cfg(feature = "planted")]
+    if std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "release") {
+        return Script::new("redis.call('DEL', KEYS[1]) return {1, 0, 0}", 1, 2);
+    }
+    Script::new(include_str!("scripts/release.lua"), 1, 2)
+});
 static UNDO: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/undo.lua"), 2, 2));
 static RENEW: LazyLock<Script> =
@@ -59,13 +64,15 @@ static HAND_OVER: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/hand_over.lua"), 2, 6));
 static RAISE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/raise.lua"), 2, 3));
+static ATTACH: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/attach.lua"), 2, 1));
 
 /// How many commands [`load`] appends.
-pub(super) const LOADS: usize = 7;
+pub(super) const LOADS: usize = 8;
 
 /// Appends a SCRIPT LOAD for every script.
 pub(super) fn load(out: &mut Vec<u8>) {
-    for script in [&ACQUIRE, &RELEASE, &UNDO, &RENEW, &PROLONG, &RAISE, &HAND_OVER] {
+    for script in [&ACQUIRE, &RELEASE, &UNDO, &RENEW, &PROLONG, &RAISE, &HAND_OVER, &ATTACH] {
         encode::command(out, &[b"SCRIPT", b"LOAD", script.body.as_bytes()]);
     }
 }
@@ -171,6 +178,14 @@ pub(super) fn raise(key: &[u8], token: &[u8], fence: u64, fence_ttl: Duration) -
     encode::bulk(&mut out, token);
     encode::bulk_number(&mut out, fence);
     encode::bulk_number(&mut out, millis(fence_ttl));
+    out
+}
+
+pub(super) fn attach(key: &[u8], token: &[u8]) -> Vec<u8> {
+    let mut out = ATTACH.call(FENCE_PREFIX.len() + 2 * key.len() + token.len() + 30);
+    encode::bulk(&mut out, key);
+    encode::bulk_of_two(&mut out, FENCE_PREFIX, key);
+    encode::bulk(&mut out, token);
     out
 }
 

@@ -106,6 +106,24 @@ impl Drop for Keep {
     }
 }
 
+impl Keep {
+    /// Until when it is surely held, as far as is known; none if it is not, of which the
+    /// connection is told like of any loss. The watchdog finds that out too, but perhaps
+    /// only after its holder's next command: when this process has stood still, or while
+    /// a renewal is under way that comes too late.
+    pub fn valid_until(&self, now: Instant) -> Option<Instant> {
+        if self.watch.stage() != KEPT {
+            return None;
+        }
+        let until = self.watch.times().valid_until;
+        if until <= now {
+            self.engine.lose(&self.watch, LostReason::NoQuorum);
+            return None;
+        }
+        Some(until)
+    }
+}
+
 /// A lock that was lost: key (with the prefix) and token.
 pub type Lost = (Key, Token);
 
@@ -114,13 +132,33 @@ pub type Lost = (Key, Token);
 pub struct Losses {
     any: AtomicBool,
     lost: Mutex<Vec<Lost>>,
+    /// Before that, no lock of the connection's is lost for want of a renewal; none:
+    /// it keeps none.
+    check_at: Mutex<Option<Instant>>,
     waker: Waker,
 }
 
 impl Losses {
     /// None yet. `waker` is woken for each.
     pub fn new(waker: Waker) -> Losses {
-        Losses { any: AtomicBool::new(false), lost: Mutex::default(), waker }
+        let (any, lost) = (AtomicBool::new(false), Mutex::default());
+        Losses { any, lost, check_at: Mutex::default(), waker }
+    }
+
+    /// Whether validity may have ended of a lock that is kept. If so, each must be looked
+    /// at ([`Keep::valid_until`]), and the next check be set ([`Losses::check_by`]).
+    pub fn is_check_due(&self) -> bool {
+        self.check_at().take_if(|check_at| *check_at <= Instant::now()).is_some()
+    }
+
+    /// A check is due then, if none is before.
+    pub fn check_by(&self, valid_until: Instant) {
+        let mut check_at = self.check_at();
+        *check_at = Some(check_at.map_or(valid_until, |before| before.min(valid_until)));
+    }
+
+    fn check_at(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.check_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether there is anything to take.
@@ -211,6 +249,7 @@ impl Watchdog {
                     let until =
                         now + validity(ttl, Duration::ZERO, drift_factor).unwrap_or_default();
                     (times.ttl, times.valid_until) = (ttl, times.valid_until.min(until));
+                    watch.losses.check_by(times.valid_until);
                 }
                 shorter.then(|| now + ttl / RENEW_SHARE)
             });
@@ -223,6 +262,7 @@ impl Watchdog {
         if watch.stage() == KEPT {
             self.schedule(watch, |times| {
                 (times.ttl, times.valid_until) = (ttl, now + validity);
+                watch.losses.check_by(times.valid_until);
                 Some(now + ttl / RENEW_SHARE)
             });
         }
@@ -265,6 +305,7 @@ impl Engine {
             times: Mutex::new(Times { ttl, valid_until: now + validity, due: None }),
             losses: losses.clone(),
         });
+        losses.check_by(now + validity);
         self.holders.watch(key, token, watch.clone());
         self.watchdog.schedule(&watch, |_| Some(now + ttl / RENEW_SHARE));
         self.metrics.session_locks.increment(1.0);
@@ -347,7 +388,7 @@ fn decide(votes: &[Vote], place: usize) -> Decision {
             Vote::Yes(sum) | Vote::No(sum) | Vote::Taken(sum) if sum >> place & 1 == 1 => {
                 counted.yes += 1;
             }
-            Vote::Yes(_) | Vote::No(_) | Vote::Taken(_) => counted.no += 1,
+            Vote::Yes(_) | Vote::No(_) | Vote::Taken(_) | Vote::Held { .. } => counted.no += 1,
             Vote::Pending | Vote::Missing(_) => counted.missing += 1,
         }
     }

@@ -89,6 +89,7 @@ impl Acceptor {
 pub struct Connector {
     /// None where no URL needs it.
     tls: Option<Arc<Client>>,
+    sends_header: bool,
 }
 
 struct Client {
@@ -105,14 +106,26 @@ impl Connector {
     /// the files is the error of every connection until it is put right.
     pub fn start(side: &'static str, tls: &ClientTls, urls: &[RedisUrl]) -> Connector {
         if !urls.iter().any(|url| url.tls) {
-            return Connector { tls: None };
+            return Connector { tls: None, sends_header: false };
         }
         let (metrics, files) = (TlsMetrics::new(side), tls.files());
         let server_name = tls.server_name.as_deref().and_then(tls::server_name);
         let tls = tls.clone();
         let load = move || tls.load().map_err(|problems| listed(&problems));
         let settings = Reloading::start(format!("tls ({side})"), files, load, metrics.clone());
-        Connector { tls: Some(Arc::new(Client { settings, server_name, metrics })) }
+        let tls = Some(Arc::new(Client { settings, server_name, metrics }));
+        Connector { tls, sends_header: false }
+    }
+
+    /// Whether connections begin with a PROXY header, which goes before TLS.
+    #[must_use]
+    pub fn sending_header(self, sends_header: bool) -> Connector {
+        Connector { sends_header, ..self }
+    }
+
+    /// Whether they do; no unless told so.
+    pub fn sends_header(&self) -> bool {
+        self.sends_header
     }
 
     /// Makes a fresh connection to `host` a TLS stream.

@@ -235,14 +235,22 @@ impl ReplyScanner {
 #[inline]
 fn flat_length(buf: &[u8]) -> Option<usize> {
     match *buf.first()? {
-        b'+' | b'-' | b':' => Some(memchr::memchr(b'\n', buf)? + 1),
+        b'+' | b'-' => Some(memchr::memchr(b'\n', buf)? + 1),
+        b':' => {
+            let end = memchr::memchr(b'\n', buf)?;
+            // Whatever else stands there is broken, also if it comes in one piece.
+            let is_number = |byte: &u8| matches!(byte, b'0'..=b'9' | b'-' | b'\r');
+            buf[1..end].iter().all(is_number).then_some(end + 1)
+        }
         b'$' if buf.starts_with(NULL_BULK) => Some(NULL_BULK.len()),
         b'$' => {
             let mut value = 0;
             for (at, byte) in buf.iter().enumerate().take(8).skip(1) {
                 match byte {
                     b'0'..=b'9' => value = value * 10 + usize::from(byte - b'0'),
-                    b'\r' => return Some(at + 2 + value + 2).filter(|length| *length <= buf.len()),
+                    b'\r' if buf.get(at + 1) == Some(&b'\n') => {
+                        return Some(at + 2 + value + 2).filter(|length| *length <= buf.len());
+                    }
                     _ => return None,
                 }
             }

@@ -99,6 +99,17 @@ fn keeps_the_head_and_the_last_integer_over_every_split() {
 }
 
 #[test]
+fn skipping_takes_nothing_that_is_broken_in_pieces() {
+    for bad in [":1x\r\n", ":\x1d\n", "$1\r2\r\n", "$1\rab\r\n", "$\rab\n"] {
+        let whole = count_with_skipping(bad.as_bytes(), b"");
+        for cut in 0..=bad.len() {
+            let (one, two) = bad.as_bytes().split_at(cut);
+            assert_eq!(count_with_skipping(one, two), whole, "{bad:?} cut at {cut}");
+        }
+    }
+}
+
+#[test]
 fn depth_and_length_cost_nothing() {
     let nested = b"*1\r\n".repeat(100_000);
     assert_eq!(frames(&[&nested]), Some(vec![]));

@@ -109,6 +109,10 @@ pub enum Own {
     Unlock,
     /// RENEW.
     Renew,
+    /// LOCK.ATTACH.
+    Attach,
+    /// LOCK.DETACH.
+    Detach,
     /// LOCKGATE.
     Lockgate,
     /// COMMAND INFO or DOCS about one of these.
@@ -348,6 +352,8 @@ fn any_line(buf: &[u8], kind: u8) -> Line {
             Some(value) => Line::Number { value, length: end + 2 },
             None => Line::Bad,
         },
+        // With more digits than any number has, the byte behind `\r` no longer matters.
+        Some(_) if window.len() == HEADER_LIMIT => Line::Bad,
         Some(_) => Line::Incomplete,
         None if window.len() == HEADER_LIMIT => Line::Bad,
         None => Line::Incomplete,
@@ -417,6 +423,8 @@ fn name_of(text: &[u8]) -> Known {
         (4, Some(b'L')) if is("LOCK") => Name::Own(Own::Lock),
         (6, Some(b'U')) if is("UNLOCK") => Name::Own(Own::Unlock),
         (5, Some(b'R')) if is("RENEW") => Name::Own(Own::Renew),
+        (11, Some(b'L')) if is("LOCK.ATTACH") => Name::Own(Own::Attach),
+        (11, Some(b'L')) if is("LOCK.DETACH") => Name::Own(Own::Detach),
         (5, Some(b'M')) if is("MULTI") => Name::Multi,
         (4, Some(b'E')) if is("EXEC") => Name::Exec,
         (5, Some(b'W')) if is("WATCH") => Name::Watch,
@@ -476,7 +484,9 @@ fn command_name(sub: &[u8], name: Option<&[u8]>) -> Name {
 
 fn client_name(sub: &[u8], argument: &[u8]) -> Name {
     if sub.eq_ignore_ascii_case(b"CACHING") {
-        return Name::NextOnly;
+        // Refused with any other word, and then there is no flag.
+        let is = |word: &[u8]| argument.eq_ignore_ascii_case(word);
+        return if is(b"YES") || is(b"NO") { Name::NextOnly } else { Name::Other };
     }
     if !sub.eq_ignore_ascii_case(b"REPLY") {
         return Name::Other;
@@ -491,7 +501,7 @@ fn client_name(sub: &[u8], argument: &[u8]) -> Name {
 
 /// The same, of a command whose second word begins at `at`; none while undecided.
 fn container_rule(container: Container, here: &[u8], at: usize, arguments: usize) -> Option<Name> {
-    const LONGEST: usize = 8; // LOCKGATE
+    const LONGEST: usize = 11; // LOCK.ATTACH
     if container == Container::Client && arguments != 3 {
         return Some(Name::Other);
     }

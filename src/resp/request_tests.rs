@@ -50,11 +50,14 @@ fn names(input: &[u8]) -> Vec<(Name, usize)> {
 
 #[test]
 fn names_are_known_in_any_case_at_every_split() {
-    let cases: [(&str, Name); 30] = [
+    let cases: [(&str, Name); 33] = [
         ("LOCK", Name::Own(Own::Lock)),
         ("lock", Name::Own(Own::Lock)),
         ("uNlOcK", Name::Own(Own::Unlock)),
         ("RENEW", Name::Own(Own::Renew)),
+        ("LOCK.ATTACH", Name::Own(Own::Attach)),
+        ("lock.Detach", Name::Own(Own::Detach)),
+        ("LOCK.ATTACK", Name::Other),
         ("LOCKX", Name::Other),
         ("LOC", Name::Other),
         ("GET", Name::Other),
@@ -94,13 +97,15 @@ fn names_are_known_in_any_case_at_every_split() {
 
 #[test]
 fn client_is_told_apart_by_its_next_words() {
-    let cases: [(&[&str], Name); 9] = [
+    let cases: [(&[&str], Name); 11] = [
         (&["CLIENT", "REPLY", "OFF"], Name::ClientReply(ReplyMode::Off)),
         (&["client", "reply", "on"], Name::ClientReply(ReplyMode::On)),
         (&["CLIENT", "REPLY", "sKip"], Name::ClientReply(ReplyMode::Skip)),
         (&["CLIENT", "REPLY", "X"], Name::Other),
         (&["CLIENT", "REPLY", "ON", "ON"], Name::Other),
         (&["CLIENT", "CACHING", "YES"], Name::NextOnly),
+        (&["client", "caching", "no"], Name::NextOnly),
+        (&["CLIENT", "CACHING", "longer-than-ours"], Name::Other),
         (&["CLIENT", "SETNAME", "REPLY"], Name::Other),
         (&["CLIENT", "SETINFO", "a-longer-argument"], Name::Other),
         (&["CLIENT", "ID"], Name::Other),
@@ -117,11 +122,12 @@ fn client_is_told_apart_by_its_next_words() {
 
 #[test]
 fn command_is_told_apart_by_its_next_words() {
-    let cases: [(&[&str], Name); 13] = [
+    let cases: [(&[&str], Name); 14] = [
         (&["COMMAND"], Name::Listing(Listing::Info)),
         (&["command", "info"], Name::Listing(Listing::Info)),
         (&["COMMAND", "Docs"], Name::Listing(Listing::Docs)),
         (&["COMMAND", "INFO", "lock"], Name::Own(Own::Command)),
+        (&["COMMAND", "INFO", "lock.attach"], Name::Own(Own::Command)),
         (&["COMMAND", "DOCS", "LOCKGATE", "get"], Name::Own(Own::Command)),
         (&["COMMAND", "DOCS", "get"], Name::Other),
         (&["COMMAND", "DOCS", "get", "lock"], Name::Other),
@@ -190,6 +196,23 @@ fn what_redis_refuses_is_broken_where_it_begins() {
     // Behind a name already reported, at the bad argument.
     let (found, broken, _) = scan(&[b"*2\r\n$3\r\nGET\r\n$-1\r\n"]);
     assert_eq!((found.len(), broken.is_some()), (1, true));
+}
+
+/// Cut right behind the `\r` of the longest line that is kept, it ran over what keeps it.
+#[test]
+fn a_length_with_too_many_digits_is_broken_wherever_it_is_cut() {
+    for digits in 20..30 {
+        for number in ["9".repeat(digits), format!("-{}", "9".repeat(digits))] {
+            let input = format!("*2\r\n$3\r\nGET\r\n${number}\r\nabc");
+            for cut in 0..input.len() {
+                let (one, two) = input.as_bytes().split_at(cut);
+                let (found, broken, _) = scan(&[one, two]);
+                assert_eq!((found.len(), broken.is_some()), (1, true), "{number} cut at {cut}");
+            }
+            let bytes: Vec<&[u8]> = input.as_bytes().chunks(1).collect();
+            assert!(scan(&bytes).1.is_some(), "{number} byte by byte");
+        }
+    }
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! The life of a command that must wait for every earlier reply.
 //!
-//! LOCK, UNLOCK and RENEW keep a pipeline's order: they begin after every
+//! LOCK, UNLOCK, RENEW and their kin keep a pipeline's order: they begin after every
 //! earlier command of the connection has been answered, and what comes after
 //! them is sent on only when they are done. AUTH, HELLO and CLIENT REPLY are
 //! ordinary commands that only wait, because of what their replies depend on.
@@ -25,7 +25,7 @@ use super::{
     authorize::{self, Permission},
     fences,
     guarded::{Guarded, Told},
-    lock_command::{Granted, Left, Running, encode_grant},
+    lock_command::{Granted, Left, Running, word_grant},
     owed::Entry,
     requests::{Pass, READ_AHEAD},
     unwrap::Whose,
@@ -37,7 +37,7 @@ use crate::{
     },
     config::LocksConfig,
     key::{Key, Token},
-    lock::Engine,
+    lock::{Engine, Grant},
     metrics::{CloseReason, Operation, Outcome},
     resp::{
         encode,
@@ -84,18 +84,19 @@ enum What {
 /// who may ask.
 #[derive(Debug)]
 enum Asked {
-    /// LOCK, UNLOCK or RENEW.
+    /// What is about one lock: all but those.
     Lock { key: Key, request: Result<Request, BadRequest> },
     /// LOCKGATE, or COMMAND about commands of ours.
     Inquiry(Result<Inquiry, BadRequest>),
 }
 
-/// A lock just granted whose fence the data node is being told. It is given back
-/// when this is dropped before.
+/// A lock just granted, or attached to, whose fence the data node is being told.
 struct Raising {
-    undo: Option<(Arc<Engine>, Key, Token)>,
+    key: Key,
     fence: u64,
-    /// The reply to LOCK.
+    /// Of a lock granted to this connection: it is given back when this is dropped before.
+    undo: Option<(Arc<Engine>, Token)>,
+    /// The reply to LOCK or LOCK.ATTACH.
     answer: Vec<u8>,
 }
 
@@ -107,8 +108,8 @@ impl fmt::Debug for Raising {
 
 impl Drop for Raising {
     fn drop(&mut self) {
-        if let Some((engine, key, token)) = self.undo.take() {
-            drop(engine.release(key, token));
+        if let Some((engine, token)) = self.undo.take() {
+            drop(engine.release(self.key.clone(), token));
         }
     }
 }
@@ -151,7 +152,7 @@ impl Barrier {
             Own::Lockgate => Asked::Inquiry(operator::lockgate(words)),
             // One about commands of Redis too has been forwarded.
             Own::Command => Asked::Inquiry(operator::command(words).ok_or(BadRequest::Syntax)),
-            Own::Lock | Own::Unlock | Own::Renew => {
+            Own::Lock | Own::Unlock | Own::Renew | Own::Attach | Own::Detach => {
                 let key = command::full_key(&words[0], locks);
                 let request = command::parse(own, &key, words, locks);
                 Asked::Lock { key, request }
@@ -225,6 +226,8 @@ fn operation(own: Own) -> Option<Operation> {
         Own::Lock => Some(Operation::Lock),
         Own::Unlock => Some(Operation::Unlock),
         Own::Renew => Some(Operation::Renew),
+        Own::Attach => Some(Operation::Attach),
+        Own::Detach => Some(Operation::Detach),
         Own::Lockgate | Own::Command => None,
     }
 }
@@ -238,6 +241,8 @@ impl Session {
                 Own::Lock => &metrics.commands_lock,
                 Own::Unlock => &metrics.commands_unlock,
                 Own::Renew => &metrics.commands_renew,
+                Own::Attach => &metrics.commands_attach,
+                Own::Detach => &metrics.commands_detach,
                 Own::Lockgate | Own::Command => &metrics.commands_lockgate,
             }
             .increment(1);
@@ -305,10 +310,9 @@ impl Session {
             let Some(mut barrier) = self.barrier.take() else { continue };
             match (&mut barrier.phase, told) {
                 (Phase::Run(running), Some(told)) => {
-                    let granted = running.granted(&told);
-                    let answer = self.finish_running(running, told, cx.waker());
+                    let (answer, granted) = self.finish_running(running, told, cx.waker());
                     match granted {
-                        Some(lock) if self.is_guard_lock(&lock) => {
+                        Some(lock) if self.is_guard_lock(&lock.key) => {
                             self.begin_raise(barrier, lock, answer);
                         }
                         _ => self.answer(barrier, answer),
@@ -373,43 +377,48 @@ impl Session {
     }
 
     /// Whether writes to some keys need this lock.
-    fn is_guard_lock(&self, (key, ..): &Granted) -> bool {
+    fn is_guard_lock(&self, key: &Key) -> bool {
         // One whose client is told nothing is told to the data node with its first write.
         self.reply_mode == ReplyMode::On
             && self.shared.guards.as_ref().is_some_and(|guards| {
-                key.get(self.shared.locks.prefix.len()..).is_some_and(|lock| guards.is_needed(lock))
+                key.get(self.config.locks.prefix.len()..).is_some_and(|lock| guards.is_needed(lock))
             })
     }
 
-    /// Tells the data node the fence of a lock just granted, before the client is told
+    /// Tells the data node the fence of a lock just granted or attached to, before the client is told
     /// of the lock: from then on no earlier holder can write any more.
     fn begin_raise(&mut self, mut barrier: Box<Barrier>, lock: Granted, answer: Vec<u8>) {
-        let (key, token, fence) = lock;
-        let ttl = self.shared.locks.fence_ttl;
+        let Granted { key, token, fence, attached } = lock;
+        let ttl = self.config.locks.fence_ttl;
         self.ask(|out| fences::raise(out, &key, fence, ttl));
-        let undo = Some((self.shared.engine.clone(), key, token));
-        barrier.phase = Phase::Raise(Raising { undo, fence, answer });
+        let undo = (!attached).then(|| (self.shared.engine.clone(), token));
+        barrier.phase = Phase::Raise(Raising { key, fence, undo, answer });
         self.barrier = Some(barrier);
     }
 
     fn raise_answered(&mut self, barrier: Box<Barrier>, mut raising: Raising, reply: &[u8]) {
-        let Some((_, key, token)) = &raising.undo else { return };
-        let left = self.tokens.left(key, raising.fence, Instant::now());
+        let left = self.tokens.left(&raising.key, raising.fence, Instant::now());
         let error = match (fences::read_fence(reply), fences::read_error(reply)) {
             (Some(seen), _) if seen <= raising.fence && left.is_some() => {
-                self.tokens.raised(key, raising.fence);
+                let fence = raising.fence;
+                self.tokens.raised(&raising.key, fence);
                 let mut answer = std::mem::take(&mut raising.answer);
                 // The data node took its time, which is the lock's time too.
-                if let Some(Left::For(validity)) = left {
+                if let Some(Left::For(token, validity)) = left {
                     answer.clear();
-                    encode_grant(&mut answer, token, raising.fence, validity);
+                    word_grant(&mut answer, &token, Grant { fence, validity });
                 }
                 raising.undo = None;
                 return self.answer(barrier, answer);
             }
             (Some(seen), _) if seen <= raising.fence => {
-                b"ERR the lock has run out before the data node took its fence".to_vec()
+                b"ERR the data node took the lock's fence too late, try again".to_vec()
             }
+            (Some(seen), _) if raising.undo.is_none() => format!(
+                "FENCED the lock was granted again since, with fence {seen} after {}",
+                raising.fence
+            )
+            .into_bytes(),
             (Some(seen), _) => format!(
                 "FENCED the data node has seen fence {seen} of this lock, more than {}, try again",
                 raising.fence
@@ -418,8 +427,8 @@ impl Session {
             (None, Some(error)) => error,
             (None, None) => b"ERR the data node did not take the lock's fence".to_vec(),
         };
-        // The lock is given back, as nothing could be written under it.
-        self.tokens.forget(key, raising.fence);
+        // Nothing could be written under it. One granted here is given back.
+        self.tokens.forget(&raising.key, raising.fence);
         drop(raising);
         let mut answer = Vec::new();
         encode::error_bytes(&mut answer, &error);
@@ -539,7 +548,9 @@ impl Session {
             What::ClientReply(mode) if reply.starts_with(b"+OK") => {
                 self.pass_held(Pass::Unanswered(*mode));
             }
-            What::ClientReply(_) | What::Pass | What::Guarded(_) => self.pass_held(Pass::Counted),
+            What::ClientReply(_) | What::Pass => self.pass_held(Pass::Counted),
+            // A reply that nobody asked for: nothing is known any more.
+            What::Guarded(_) => self.relay_from_here(),
             What::Lost => self.answer_lost(barrier),
             What::Own { asked, .. } => {
                 if self.reply_mode == ReplyMode::Off {

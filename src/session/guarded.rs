@@ -33,6 +33,7 @@ use smallvec::SmallVec;
 
 use super::{
     Session,
+    attached::Verified,
     barrier::Barrier,
     fences::{Claim, Fences, Standing, With, read_error},
     owed::Entry,
@@ -43,7 +44,11 @@ use crate::{
     guard::{Look, MAX_LOCKS, Need, Needs, Room, Stop, learn::AskError, shown, write},
     key::Key,
     metrics::GuardedWrite,
-    resp::{encode, request::ReplyMode},
+    resp::{
+        encode, inline,
+        request::ReplyMode,
+        words::{Step, Walk},
+    },
 };
 
 /// How often a write is tried that Redis drops because a fence was written meanwhile.
@@ -65,6 +70,8 @@ pub struct Guarded {
     silent: bool,
     /// They are off, and were turned on for what is asked.
     turned_on: bool,
+    /// The lock nodes were asked about locks that the connection is attached to.
+    verified: bool,
 }
 
 enum Stage {
@@ -88,6 +95,8 @@ pub(super) enum Told {
     Commands,
     /// The keys that it writes.
     Keys(Result<Vec<Vec<u8>>, AskError>),
+    /// Not the data node but the lock nodes, about locks the connection is attached to.
+    Verified(Verified),
 }
 
 /// The fences that Redis watches for the client's transaction.
@@ -127,6 +136,7 @@ impl Guarded {
             tries: 0,
             silent: false,
             turned_on: false,
+            verified: false,
         }
     }
 
@@ -155,6 +165,16 @@ impl Guarded {
         self.silent
     }
 
+    /// Whether the lock nodes were asked already.
+    pub(super) fn is_verified(&self) -> bool {
+        self.verified
+    }
+
+    /// Waits for what is being asked.
+    pub(super) fn wait_for(&mut self, asking: impl Future<Output = Told> + Send + 'static) {
+        self.stage = Stage::Asking(Box::pin(asking));
+    }
+
     /// Ready once it has answered.
     pub(super) fn poll_told(&mut self, cx: &mut Context<'_>) -> Poll<Told> {
         match &mut self.stage {
@@ -167,11 +187,16 @@ impl Guarded {
 impl Session {
     /// All earlier replies are in: finds out which locks it needs.
     pub(super) fn begin_guarded(&mut self, mut barrier: Box<Barrier>) {
-        // Redis refuses writes there itself, and says so in its words.
-        if self.state.is_resp2_subscriber() || self.state.monitor {
-            return self.pass_held(Pass::Counted);
-        }
         let Some(guarded) = barrier.guarded() else { return };
+        // One whose bytes were dropped is not here: the next would go in its place.
+        let is_here = guarded.is_multi || guarded.length > 0;
+        let is_known = !matches!(guarded.stop, Some(Stop::Unknown(_) | Stop::ZeroInName));
+        if is_here && is_known && (self.state.is_resp2_subscriber() || self.state.monitor) {
+            if guarded.is_multi || !self.guards_are_enforced() {
+                return self.pass_held(Pass::Counted);
+            }
+            return self.refuse_where_redis_would(barrier);
+        }
         if guarded.is_multi {
             return self.begin_multi(barrier);
         }
@@ -183,9 +208,9 @@ impl Session {
                 guarded.stage = Stage::Asking(Box::pin(asking));
                 self.barrier = Some(barrier.goes_on());
             }
-            Some(Stop::Unknown) => {
+            Some(Stop::Unknown(name)) => {
                 let asking = async move {
-                    guards.catalog.again().await;
+                    guards.catalog.again(name).await;
                     Told::Commands
                 };
                 guarded.stage = Stage::Asking(Box::pin(asking));
@@ -201,6 +226,10 @@ impl Session {
             Some(Stop::Reserved) => {
                 let error = "ERR keys that begin with 'lockgate:guard:' are Lockgate's own";
                 self.refuse_write(barrier, error.into(), GuardedWrite::NotHeld);
+            }
+            Some(Stop::ZeroInName) => {
+                let error = "ERR unknown command, there is a zero byte in its name";
+                self.refuse_write(barrier, error.into(), GuardedWrite::Refused);
             }
             Some(Stop::TooLarge) => {
                 let limit = guards.max_command;
@@ -222,6 +251,31 @@ impl Session {
         }
     }
 
+    fn guards_are_enforced(&self) -> bool {
+        self.shared.guards.as_ref().is_some_and(|guards| guards.enforces())
+    }
+
+    /// A subscriber of RESP2 may not write, nor who monitors, and Redis says so. It is
+    /// said here in its words instead: nothing that guards stop is ever forwarded
+    /// because of what the connection is believed to be. After MONITOR, besides, Redis
+    /// itself would run scripts and DEBUG.
+    fn refuse_where_redis_would(&mut self, mut barrier: Box<Barrier>) {
+        if self.state.multi || self.blind_multi {
+            // Replies to the proxy's own commands could not be told from others.
+            return self.relay_from_here();
+        }
+        let error = if self.state.monitor {
+            "ERR Replica can't interact with the keyspace".to_owned()
+        } else {
+            let length = barrier.guarded().map_or(0, |guarded| guarded.length);
+            let name = first_word(&self.held[..length.min(self.held.len())]).to_ascii_lowercase();
+            let allowed = "(P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET";
+            let name = shown(&name);
+            format!("ERR Can't execute '{name}': only {allowed} are allowed in this context")
+        };
+        self.refuse_write(barrier, error.into_bytes(), GuardedWrite::Refused);
+    }
+
     /// The data node has told about the command.
     pub(super) fn guard_was_told(&mut self, mut barrier: Box<Barrier>, told: Told) {
         let (Some(guarded), Some(guards)) = (barrier.guarded(), self.shared.guards.clone()) else {
@@ -231,6 +285,10 @@ impl Session {
         let unknown =
             |why: &str| format!("ERR the command could not be checked against the guards: {why}");
         match told {
+            Told::Verified(verified) => {
+                guarded.verified = true;
+                self.goes_on_verified(barrier, verified);
+            }
             Told::Keys(Err(error)) => {
                 let error = unknown(&error.to_string());
                 self.refuse_write(barrier, error.into_bytes(), GuardedWrite::NotHeld);
@@ -248,12 +306,12 @@ impl Session {
             Told::Commands => {
                 let table = guards.catalog.table();
                 match guards.look(table.as_deref(), &self.held[..guarded.length]) {
-                    Look::Stop(_, Stop::Unknown) if table.is_none() => {
+                    Look::Stop(_, Stop::Unknown(_)) if table.is_none() => {
                         let error = unknown("the data node's commands cannot be read");
                         self.refuse_write(barrier, error.into_bytes(), GuardedWrite::NotHeld);
                     }
                     // Redis does not know it either, and says so.
-                    Look::Stop(_, Stop::Unknown) => self.pass_held(Pass::Counted),
+                    Look::Stop(_, Stop::Unknown(_)) => self.pass_held(Pass::Counted),
                     Look::Stop(_, stop) => self.begin_with(barrier, stop),
                     Look::Audited(needs) => {
                         self.audit(&needs);
@@ -273,11 +331,14 @@ impl Session {
     }
 
     /// Goes on with a write if the connection holds these locks.
-    fn begin_write(&mut self, mut barrier: Box<Barrier>, needs: &[Need]) {
+    pub(super) fn begin_write(&mut self, mut barrier: Box<Barrier>, needs: &[Need]) {
         let (now, in_multi) = (Instant::now(), self.state.multi || self.blind_multi);
+        if !in_multi && self.verify_for(&mut barrier, needs, now) {
+            return self.barrier = Some(barrier.goes_on());
+        }
         let mut claims = Vec::with_capacity(needs.len());
         for need in needs {
-            let key = Key::new(self.shared.locks.prefix.as_bytes(), &need.lock);
+            let key = Key::new(self.config.locks.prefix.as_bytes(), &need.lock);
             let claim = self.tokens.claim(&key, now).map(|(fence, raised)| Claim {
                 key: key.clone(),
                 fence,
@@ -361,15 +422,22 @@ impl Session {
 
     /// Asks about the claims' fences; `again`: in place of the transaction before.
     fn ask_for_fences(&mut self, mut barrier: Box<Barrier>, again: bool) {
-        let ttl = self.shared.locks.fence_ttl;
+        let ttl = self.config.locks.fence_ttl;
         let Some(guarded) = barrier.guarded() else { return };
         let with = if guarded.is_multi { With::Nothing } else { With::Multi };
         let mut bytes = Vec::new();
         // CLIENT REPLY ON, SCRIPT LOAD.
         let owed_already = self.owed.len();
         let mut before = owed_already;
-        if again && !guarded.is_multi {
-            encode::command(&mut bytes, &[b"DISCARD"]);
+        // What is watched already must not be met by what is written now. A client that
+        // watches something itself keeps that, and finds its transaction dropped.
+        let undo: Option<&[u8]> = match again {
+            true if !guarded.is_multi => Some(b"DISCARD"),
+            true if !self.state.watching => Some(b"UNWATCH"),
+            _ => None,
+        };
+        if let Some(undo) = undo {
+            encode::command(&mut bytes, &[undo]);
             before += 1;
         }
         let fences = Fences::ask(&mut bytes, &guarded.claims, before, with, ttl);
@@ -425,7 +493,7 @@ impl Session {
         for (claim, standing) in guarded.claims.iter_mut().zip(&standings) {
             match standing {
                 Standing::Fenced(seen) => {
-                    let error = fenced(claim, *seen, self.shared.locks.prefix.len());
+                    let error = fenced(claim, *seen, self.config.locks.prefix.len());
                     self.tokens.forget(&claim.key, claim.fence);
                     self.shared.metrics.guarded(GuardedWrite::Fenced);
                     return self.give_up(barrier, fences.in_multi(), error.as_bytes());
@@ -526,7 +594,12 @@ impl Session {
 
     /// Answers with an error without having asked about fences. A transaction must
     /// not go on without the write.
-    fn refuse_write(&mut self, mut barrier: Box<Barrier>, error: Vec<u8>, result: GuardedWrite) {
+    pub(super) fn refuse_write(
+        &mut self,
+        mut barrier: Box<Barrier>,
+        error: Vec<u8>,
+        result: GuardedWrite,
+    ) {
         self.shared.metrics.guarded(result);
         let Some(guarded) = barrier.guarded() else { return };
         let mut answer = Vec::new();
@@ -556,7 +629,7 @@ impl Session {
     /// Whether a MULTI must first be armed. Else whatever was armed before is not any more.
     pub(super) fn must_arm(&mut self) -> bool {
         let Some(guards) = &self.shared.guards else { return false };
-        let prefix = self.shared.locks.prefix.len();
+        let prefix = self.config.locks.prefix.len();
         let needed = |key: &Key| key.get(prefix..).is_some_and(|lock| guards.is_needed(lock));
         let any = self.reply_mode == ReplyMode::On && self.tokens.keys().any(needed);
         if !any {
@@ -566,13 +639,16 @@ impl Session {
     }
 
     /// Has Redis watch the fences of all locks that may be needed.
-    fn begin_multi(&mut self, mut barrier: Box<Barrier>) {
+    pub(super) fn begin_multi(&mut self, mut barrier: Box<Barrier>) {
         // A second MULTI is refused, and nothing can be watched there.
         if self.state.multi || self.blind_multi {
             return self.pass_held(Pass::Counted);
         }
         self.armed = None;
-        let (now, prefix) = (Instant::now(), self.shared.locks.prefix.len());
+        let (now, prefix) = (Instant::now(), self.config.locks.prefix.len());
+        if self.verify_all(&mut barrier, now) {
+            return self.barrier = Some(barrier.goes_on());
+        }
         let (Some(guards), Some(guarded)) = (&self.shared.guards, barrier.guarded()) else {
             return;
         };
@@ -614,7 +690,7 @@ impl Session {
                     }
                     Standing::Fenced(seen) => {
                         self.tokens.forget(&claim.key, claim.fence);
-                        let error = fenced(&claim, seen, self.shared.locks.prefix.len());
+                        let error = fenced(&claim, seen, self.config.locks.prefix.len());
                         armed.refused.push((Some(claim.key), error.into_bytes()));
                     }
                     Standing::Unknown => {}
@@ -627,10 +703,9 @@ impl Session {
 
     /// Notes writes that are let through whether the locks are held or not.
     pub(super) fn audit(&self, needs: &[Need]) {
-        let (now, prefix) = (Instant::now(), self.shared.locks.prefix.as_bytes());
-        let missing = needs
-            .iter()
-            .find(|need| self.tokens.claim(&Key::new(prefix, &need.lock), now).is_none());
+        let (now, prefix) = (Instant::now(), self.config.locks.prefix.as_bytes());
+        let missing =
+            needs.iter().find(|need| !self.counts_as_held(&Key::new(prefix, &need.lock), now));
         match missing {
             None => self.shared.metrics.guarded(GuardedWrite::Passed),
             Some(need) => {
@@ -641,6 +716,17 @@ impl Session {
             }
         }
     }
+}
+
+/// The name of the command in these bytes.
+fn first_word(bytes: &[u8]) -> Vec<u8> {
+    if bytes.first() == Some(&b'*') {
+        return match Walk::default().step(bytes) {
+            Step::Word(range) => bytes[range].to_vec(),
+            _ => Vec::new(),
+        };
+    }
+    inline::split(bytes).and_then(|words| words.into_iter().next()).unwrap_or_default()
 }
 
 fn not_held(Need { lock, key }: &Need) -> String {

@@ -12,7 +12,7 @@ use crate::{
 /// Locks in one answer to LOCKGATE LOCKS.
 const MAX_LOCKS: usize = 1000;
 
-const HELP: [&str; 15] = [
+const HELP: [&str; 16] = [
     "LOCKGATE <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
     "INFO",
     "    Tell of this proxy: version, uptime, lock nodes, locks and waiters.",
@@ -27,7 +27,8 @@ const HELP: [&str; 15] = [
     "    Tell the version.",
     "HELP",
     "    Print this help.",
-    "LOCK, UNLOCK and RENEW have help of their own: COMMAND DOCS LOCK.",
+    "LOCK, UNLOCK, RENEW, LOCK.ATTACH and LOCK.DETACH have help of their own:",
+    "    COMMAND DOCS LOCK.",
 ];
 
 impl Session {
@@ -45,7 +46,7 @@ impl Session {
             Inquiry::Nodes => self.tell_nodes(&mut out),
             Inquiry::Locks { pattern } => self.tell_locks(&mut out, pattern.as_deref()),
             Inquiry::Lock { key } => {
-                let key = [self.shared.locks.prefix.as_bytes(), key].concat();
+                let key = [self.config.locks.prefix.as_bytes(), key].concat();
                 match self.shared.engine.lock(&key) {
                     Some(lock) => self.tell_lock(&mut out, &lock),
                     None => encode::null(&mut out, resp3),
@@ -105,7 +106,7 @@ impl Session {
 
     fn tell_locks(&self, out: &mut Vec<u8>, pattern: Option<&[u8]>) {
         let mut found = Vec::new();
-        let prefix = self.shared.locks.prefix.len();
+        let prefix = self.config.locks.prefix.len();
         self.shared.engine.locks(&mut |key| {
             let key = &key[prefix.min(key.len())..];
             if pattern.is_none_or(|pattern| glob::matches(pattern, key)) {
@@ -114,7 +115,7 @@ impl Session {
             found.len() < MAX_LOCKS
         });
         found.sort();
-        let full = |key: &Vec<u8>| [self.shared.locks.prefix.as_bytes(), key].concat();
+        let full = |key: &Vec<u8>| [self.config.locks.prefix.as_bytes(), key].concat();
         // One may have been given back meanwhile.
         let found: Vec<LockStatus> =
             found.iter().filter_map(|key| self.shared.engine.lock(&full(key))).collect();
@@ -127,7 +128,7 @@ impl Session {
             |time: std::time::Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
         encode::map(out, 6, self.state.resp3);
         encode::bulk(out, b"key");
-        encode::bulk(out, &lock.key[self.shared.locks.prefix.len().min(lock.key.len())..]);
+        encode::bulk(out, &lock.key[self.config.locks.prefix.len().min(lock.key.len())..]);
         encode::bulk(out, b"kind");
         encode::bulk(out, if lock.session { b"session" } else { b"lease" });
         for (field, value) in [

@@ -1,4 +1,4 @@
-//! LOCK, UNLOCK and RENEW on the engine, and what the client is told.
+//! LOCK, UNLOCK, RENEW, LOCK.ATTACH and LOCK.DETACH on the engine, and what the client is told.
 
 use std::{
     fmt,
@@ -13,7 +13,10 @@ use super::Session;
 use crate::{
     command::{BadRequest, Request},
     key::{Key, KeyMap, Token},
-    lock::{Acquire, Alarm, Grant, Keep, Losses, NoQuorum, NotGranted, Release, Renew, Waiter},
+    lock::{
+        Acquire, Alarm, Attach, Grant, Keep, Losses, NoQuorum, NotAttached, NotGranted, Release,
+        Renew, Waiter,
+    },
     metrics::{Operation, Outcome},
     resp::encode,
 };
@@ -22,36 +25,42 @@ use crate::{
 /// first; a connection that holds more at once must name its tokens itself.
 const MAX_TOKENS: usize = 10_000;
 
-/// A token that this connection was granted, for UNLOCK and RENEW without one.
+/// Told of a lock whose nodes have forgotten its fence.
+pub(super) const FENCE_FORGOTTEN: &str =
+    "ERR too few lock nodes know this lock's fence (locks.fence_ttl), LOCK it again";
+
+/// A token that this connection was granted or attached to, for UNLOCK and RENEW without one.
 #[derive(Debug)]
-struct Held {
-    token: Token,
-    ttl: Duration,
-    until: Instant,
-    fence: u64,
+pub(super) struct Held {
+    pub(super) token: Token,
+    pub(super) ttl: Duration,
+    pub(super) until: Instant,
+    pub(super) fence: u64,
     /// The data node has been told the fence.
-    raised: bool,
+    pub(super) raised: bool,
     /// A session lock: it is released when this goes.
-    keep: Option<Keep>,
+    pub(super) keep: Option<Keep>,
+    /// By LOCK.ATTACH: it was granted elsewhere.
+    pub(super) attached: bool,
 }
 
-/// The tokens that this connection was granted, by key.
+/// The tokens that this connection was granted or attached to, by key.
 #[derive(Debug, Default)]
 pub struct Tokens {
-    held: KeyMap<Held>,
+    pub(super) held: KeyMap<Held>,
 }
 
 /// How long a grant is still valid.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug)]
 pub(super) enum Left {
     /// As long as the connection: it is a session lock.
     Kept,
-    /// So long.
-    For(Duration),
+    /// For this token, so long.
+    For(Token, Duration),
 }
 
 impl Tokens {
-    fn insert(&mut self, key: Key, held: Held, now: Instant) {
+    pub(super) fn insert(&mut self, key: Key, held: Held, now: Instant) {
         if self.has_room(&key, now) {
             self.held.insert(key, held);
         }
@@ -79,7 +88,7 @@ impl Tokens {
         if held.keep.is_some() {
             return Some(Left::Kept);
         }
-        (held.until > now).then(|| Left::For(held.until - now))
+        (held.until > now).then(|| Left::For(held.token.clone(), held.until - now))
     }
 
     /// The data node has been told this fence.
@@ -99,6 +108,13 @@ impl Tokens {
     /// Of all locks that a token is remembered for.
     pub(super) fn keys(&self) -> impl Iterator<Item = &Key> {
         self.held.keys()
+    }
+
+    /// Until when all session locks are surely held; those that are not any more are lost.
+    #[cold]
+    pub(super) fn valid_until(&self) -> Option<tokio::time::Instant> {
+        let now = tokio::time::Instant::now();
+        self.held.values().filter_map(|held| held.keep.as_ref()?.valid_until(now)).min()
     }
 
     /// Forgets the token of `key` if it is this one.
@@ -126,12 +142,22 @@ enum Asking {
     Wait(Box<Waiter>),
     Unlock(Release),
     Renew(Renew),
-    /// The connection holds no token for that key, so there is nobody to ask.
-    Nobody,
+    Attach(Attach),
+    /// Nobody need be asked, as the connection holds no token for that key; or, for
+    /// LOCK.DETACH, one that it has now forgotten.
+    Nobody {
+        detached: bool,
+    },
 }
 
-/// A lock's key, token and fence.
-pub(super) type Granted = (Key, Token, u64);
+/// A lock that this connection has, from now on.
+pub(super) struct Granted {
+    pub(super) key: Key,
+    pub(super) token: Token,
+    pub(super) fence: u64,
+    /// By LOCK.ATTACH.
+    pub(super) attached: bool,
+}
 
 /// What the nodes said.
 pub enum Told {
@@ -141,8 +167,19 @@ pub enum Told {
     Unlock(Result<bool, NoQuorum>),
     /// To a RENEW.
     Renew(Result<Option<Duration>, NoQuorum>),
+    /// To a LOCK.ATTACH.
+    Attach(Result<Option<Grant>, NotAttached>),
     /// They were not asked.
-    Nothing,
+    Nothing {
+        /// But LOCK.DETACH had something to end.
+        detached: bool,
+    },
+}
+
+impl Granted {
+    fn new(key: &Key, token: &Token, fence: u64, attached: bool) -> Granted {
+        Granted { key: key.clone(), token: token.clone(), fence, attached }
+    }
 }
 
 impl fmt::Debug for Running {
@@ -158,7 +195,8 @@ impl Asking {
             Asking::Lock(asking) => Some(asking.alarm()),
             Asking::Unlock(asking) => Some(asking.alarm()),
             Asking::Renew(asking) => Some(asking.alarm()),
-            Asking::Wait(_) | Asking::Nobody => None,
+            Asking::Attach(asking) => Some(asking.alarm()),
+            Asking::Wait(_) | Asking::Nobody { .. } => None,
         }
     }
 }
@@ -167,14 +205,6 @@ impl Running {
     /// Whether it is a LOCK that waits in line.
     pub fn waits_in_line(&self) -> bool {
         matches!(self.asking, Asking::Wait(_))
-    }
-
-    /// The lock that was granted with this answer.
-    pub(super) fn granted(&self, told: &Told) -> Option<Granted> {
-        match told {
-            Told::Lock(Ok(grant)) => Some((self.key.clone(), self.token.clone(), grant.fence)),
-            _ => None,
-        }
     }
 
     /// Gives it the connection's alarm, or gives that back.
@@ -191,7 +221,8 @@ impl Running {
             Asking::Wait(waiter) => Told::Lock(ready!(Pin::new(waiter).poll(cx))),
             Asking::Unlock(asking) => Told::Unlock(ready!(Pin::new(asking).poll(cx))),
             Asking::Renew(asking) => Told::Renew(ready!(Pin::new(asking).poll(cx))),
-            Asking::Nobody => Told::Nothing,
+            Asking::Attach(asking) => Told::Attach(ready!(Pin::new(asking).poll(cx))),
+            Asking::Nobody { detached } => Told::Nothing { detached: *detached },
         })
     }
 }
@@ -219,7 +250,7 @@ impl Session {
         since: Instant,
     ) -> Result<Running, BadRequest> {
         let engine = &self.shared.engine;
-        let nobody = || (Token::from(""), Asking::Nobody);
+        let nobody = || (Token::from(""), Asking::Nobody { detached: false });
         let (operation, token, ttl, is_session_lock, asking) = match request {
             Request::Lock { token, ttl, wait } => {
                 let is_session_lock = ttl.is_none();
@@ -227,7 +258,7 @@ impl Session {
                     return Err(BadRequest::TooManySessionLocks(MAX_TOKENS));
                 }
                 let token = token.clone().unwrap_or_else(new_token);
-                let ttl = ttl.unwrap_or(self.shared.locks.default_ttl);
+                let ttl = ttl.unwrap_or(self.config.locks.default_ttl);
                 let (key, wanted) = (key.clone(), token.clone());
                 let asking = match wait {
                     None => Asking::Lock(engine.acquire(key, wanted, ttl)),
@@ -251,7 +282,7 @@ impl Session {
                 let held = self.tokens.held.get(key);
                 let token = token.as_ref().or(held.map(|held| &held.token)).cloned();
                 let before = held.filter(|h| Some(&h.token) == token.as_ref()).map(|h| h.ttl);
-                let ttl = ttl.or(before).unwrap_or(self.shared.locks.default_ttl);
+                let ttl = ttl.or(before).unwrap_or(self.config.locks.default_ttl);
                 let (token, asking) = match token {
                     Some(token) => {
                         let asking = engine.renew(key.clone(), token.clone(), ttl);
@@ -261,6 +292,19 @@ impl Session {
                 };
                 (Operation::Renew, token, ttl, false, asking)
             }
+            Request::Attach { token } => {
+                if !self.tokens.has_room(key, since) {
+                    return Err(BadRequest::TooManyLocks(MAX_TOKENS));
+                }
+                let asking = Asking::Attach(engine.attach(key.clone(), token.clone()));
+                // What it was taken for is not known here, should it be renewed.
+                (Operation::Attach, token.clone(), self.config.locks.default_ttl, false, asking)
+            }
+            Request::Detach => {
+                let detached = self.tokens.detach(key);
+                let asking = Asking::Nobody { detached };
+                (Operation::Detach, Token::from(""), Duration::ZERO, false, asking)
+            }
         };
         let key = key.clone();
         let mut running = Running { key, token, ttl, is_session_lock, since, asking, operation };
@@ -268,21 +312,22 @@ impl Session {
         Ok(running)
     }
 
-    /// Notes what the nodes said and words the reply.
+    /// Notes what the nodes said and words the reply. Gives the lock too that it is about,
+    /// if that is this connection's from now on.
     pub(super) fn finish_running(
         &mut self,
         running: &mut Running,
         told: Told,
         waker: &Waker,
-    ) -> Vec<u8> {
+    ) -> (Vec<u8>, Option<Granted>) {
         running.swap_alarms(&mut self.alarm);
         let Running { key, token, ttl, is_session_lock, since, operation, .. } = running;
-        let ttl = *ttl;
+        let (ttl, mut granted) = (*ttl, None);
         let mut out = Vec::with_capacity(96);
         let now = Instant::now();
         let outcome = match told {
             Told::Lock(Ok(grant)) => {
-                encode_grant(&mut out, token, grant.fence, grant.validity);
+                word_grant(&mut out, token, grant);
                 let keep = is_session_lock.then(|| {
                     let losses =
                         self.losses.get_or_insert_with(|| Arc::new(Losses::new(waker.clone())));
@@ -291,9 +336,25 @@ impl Session {
                 // Held for as long as the client was told, not as the nodes keep it.
                 let until = now + grant.validity;
                 let (token, fence) = (token.clone(), grant.fence);
-                let held = Held { token, ttl, until, fence, raised: false, keep };
+                granted = Some(Granted::new(key, &token, fence, false));
+                let held = Held { token, ttl, until, fence, raised: false, keep, attached: false };
                 self.tokens.insert(key.clone(), held, now);
                 Outcome::Ok
+            }
+            Told::Attach(Ok(Some(grant))) => {
+                let fence = self.tokens.attach((key, token), ttl, grant, now);
+                word_grant(&mut out, token, Grant { fence, ..grant });
+                granted = Some(Granted::new(key, token, fence, true));
+                Outcome::Ok
+            }
+            Told::Attach(Ok(None)) => {
+                self.tokens.not_held(key, token);
+                encode::null_array(&mut out, self.state.resp3);
+                Outcome::NotHeld
+            }
+            Told::Attach(Err(NotAttached::FenceForgotten)) => {
+                encode::error(&mut out, FENCE_FORGOTTEN);
+                Outcome::NotHeld
             }
             Told::Lock(Err(NotGranted::QueueFull { limit })) => {
                 let error = format!("QUEUEFULL {limit} clients wait for this lock already");
@@ -323,11 +384,12 @@ impl Session {
                 encode::integer(&mut out, 0);
                 Outcome::NotHeld
             }
-            Told::Nothing => {
-                encode::integer(&mut out, 0);
-                Outcome::NotHeld
+            Told::Nothing { detached } => {
+                encode::integer(&mut out, i64::from(detached));
+                if detached { Outcome::Ok } else { Outcome::NotHeld }
             }
             Told::Lock(Err(NotGranted::NoQuorum(error)))
+            | Told::Attach(Err(NotAttached::NoQuorum(error)))
             | Told::Unlock(Err(error))
             | Told::Renew(Err(error)) => {
                 encode::error(&mut out, &format!("NOQUORUM {error}"));
@@ -335,16 +397,16 @@ impl Session {
             }
         };
         self.shared.metrics.lock_request(*operation, outcome, now - *since);
-        out
+        (out, granted)
     }
 }
 
-/// The reply to a LOCK that was granted.
-pub(super) fn encode_grant(out: &mut Vec<u8>, token: &Token, fence: u64, validity: Duration) {
+/// The reply to LOCK and LOCK.ATTACH.
+pub(super) fn word_grant(out: &mut Vec<u8>, token: &Token, grant: Grant) {
     encode::array(out, 3);
     encode::bulk(out, token);
-    encode::integer(out, i64::try_from(fence).unwrap_or(i64::MAX));
-    encode::integer(out, millis(validity));
+    encode::integer(out, i64::try_from(grant.fence).unwrap_or(i64::MAX));
+    encode::integer(out, millis(grant.validity));
 }
 
 /// Whole milliseconds, rounded down: a validity must not be overstated.

@@ -13,7 +13,13 @@ impl Session {
     /// Takes what the watchdog has told, and does as `locks.on_lost` says.
     #[inline]
     pub(super) fn take_losses(&mut self, cx: &mut Context<'_>) -> Result<(), CloseReason> {
-        if !self.losses.as_ref().is_some_and(|losses| losses.any()) {
+        let Some(losses) = &self.losses else { return Ok(()) };
+        if losses.is_check_due()
+            && let Some(first) = self.tokens.valid_until()
+        {
+            losses.check_by(first);
+        }
+        if !losses.any() {
             return Ok(());
         }
         self.note_losses(cx)
@@ -22,7 +28,7 @@ impl Session {
     #[cold]
     fn note_losses(&mut self, cx: &mut Context<'_>) -> Result<(), CloseReason> {
         let all = self.losses.as_ref().map(|losses| losses.take()).unwrap_or_default();
-        let prefix = self.shared.locks.prefix.len();
+        let prefix = self.config.locks.prefix.len();
         for (key, token) in &all {
             self.tokens.remove(key, token);
             if self.state.resp3 && !self.relay {
@@ -33,7 +39,7 @@ impl Session {
             }
         }
         let told = self.state.resp3 && !self.relay;
-        let close = match self.shared.locks.on_lost {
+        let close = match self.config.locks.on_lost {
             OnLost::Ignore => false,
             OnLost::Close => true,
             // Who gets no replies, or those that cannot be told apart, cannot be
@@ -44,7 +50,7 @@ impl Session {
             let _ = self.push_losses(cx)?;
             return Err(CloseReason::LockLost);
         }
-        if self.shared.locks.on_lost == OnLost::Error
+        if self.config.locks.on_lost == OnLost::Error
             && !told
             && let Some((key, _)) = all.last()
         {

@@ -9,7 +9,8 @@
 //! - [`requests`]: client → data node, and what each command will be answered.
 //! - [`replies`]: data node → client, and what each reply tells.
 //! - [`barrier`]: the life of a command that must wait for earlier replies.
-//! - [`lock_command`]: LOCK, UNLOCK and RENEW on the engine, and their replies.
+//! - [`lock_command`]: LOCK, UNLOCK, RENEW and their kin on the engine, and their replies.
+//! - [`attached`]: locks taken elsewhere, asked about again once their time has run out.
 //! - [`inquiry`]: LOCKGATE's answers.
 //! - [`listing`]: our entries behind the data node's in COMMAND's lists.
 //! - [`guarded`]: writes that need a lock; [`fences`]: what is asked before one;
@@ -18,6 +19,7 @@
 //! - [`owed`], [`state`]: which replies are owed, and what they have told so far.
 //! - [`authorize`]: may this client lock this key.
 
+pub mod attached;
 pub mod authorize;
 pub mod barrier;
 pub mod fences;
@@ -45,6 +47,7 @@ use std::{
     time::Duration,
 };
 
+use arc_swap::ArcSwap;
 use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
@@ -53,7 +56,7 @@ use self::{
     requests::Gather, state::State, unwrap::Unwrap,
 };
 use crate::{
-    config::LocksConfig,
+    config::Config,
     guard::Guards,
     lock::{Alarm, Engine, Losses},
     metrics::{CloseReason, Metrics},
@@ -85,12 +88,10 @@ pub struct Shared {
     pub engine: Arc<Engine>,
     /// Counters.
     pub metrics: Arc<Metrics>,
-    /// Limits and defaults of locks.
-    pub locks: LocksConfig,
+    /// The configuration as it is now: it changes when it is read again.
+    pub config: ArcSwap<Config>,
     /// Rules on the keys that clients write, if there are any.
     pub guards: Option<Arc<Guards>>,
-    /// See `barrier_buffer` in the configuration.
-    pub barrier_buffer: usize,
     /// Clients connected now, for LOCKGATE; a metric cannot be read back.
     pub clients: AtomicUsize,
     /// When the proxy was started.
@@ -113,6 +114,8 @@ pub struct Session {
     client: Stream,
     upstream: Stream,
     shared: Arc<Shared>,
+    /// As it was when the client came.
+    config: Arc<Config>,
 
     /// Where the client's commands end.
     requests: RequestScanner,
@@ -161,6 +164,9 @@ pub struct Session {
     relay: bool,
     /// Guards could be passed by unseen: the connection is to be closed.
     unguarded: bool,
+    /// Bytes were met that Redis would not parse, and there are guards: no more of the
+    /// client's are forwarded.
+    broken: bool,
     /// A large command that must be whole before it is looked at.
     gather: Option<Box<Gather>>,
     /// This client may not call scripts.
@@ -190,11 +196,13 @@ type Step = Result<bool, CloseReason>;
 impl Session {
     /// A session over two fresh connections.
     pub fn new(client: Stream, upstream: Stream, shared: Arc<Shared>) -> Session {
-        let permissions = Permissions::new(shared.locks.authorize_cache);
+        let config = shared.config.load_full();
+        let permissions = Permissions::new(config.locks.authorize_cache);
         Session {
             client,
             upstream,
             shared,
+            config,
             requests: RequestScanner::default(),
             held: Vec::new(),
             rescan: false,
@@ -218,6 +226,7 @@ impl Session {
             upstream_done: false,
             relay: false,
             unguarded: false,
+            broken: false,
             gather: None,
             no_scripts: false,
             armed: None,

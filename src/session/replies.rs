@@ -30,7 +30,7 @@ impl Session {
                     Poll::Ready(Ok(())) => moved = true,
                     Poll::Ready(Err(_)) => return Err(CloseReason::Client),
                     Poll::Pending if !self.barrier_needs_replies() => return Ok(moved),
-                    Poll::Pending if self.to_client.len() >= self.shared.barrier_buffer => {
+                    Poll::Pending if self.to_client.len() >= self.config.barrier_buffer => {
                         return Err(CloseReason::BarrierBuffer);
                     }
                     Poll::Pending => {}

@@ -99,6 +99,10 @@ impl Session {
     pub(super) fn poll_requests(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Moved {
         let mut moved = false;
         loop {
+            if self.unguarded {
+                // What is held was never looked at, and the connection ends.
+                return Ok(moved);
+            }
             if !self.to_upstream.is_empty() {
                 match self.to_upstream.poll_flush(&mut self.upstream, cx) {
                     Poll::Ready(Ok(())) => moved = true,
@@ -113,6 +117,7 @@ impl Session {
                 self.rescan = false;
                 moved = true;
                 let held = std::mem::take(&mut self.held);
+                self.take_losses(cx)?;
                 self.scan(cx, &held);
                 continue;
             }
@@ -157,6 +162,8 @@ impl Session {
                 continue;
             }
             self.shared.metrics.bytes_from_clients.increment((end - kept) as u64);
+            // Only now: this process may have stood still since it last looked.
+            self.take_losses(cx)?;
             if apart {
                 self.held.extend_from_slice(&buffer[..end]);
                 self.rescan = !gathering || self.is_gathered();
@@ -175,6 +182,9 @@ impl Session {
         // Bytes from here on are kept back.
         let keep = loop {
             if self.relay {
+                if self.broken {
+                    from = bytes.len();
+                }
                 break if self.unguarded { from } else { bytes.len() };
             }
             match self.requests.next(bytes, &mut pos) {
@@ -209,8 +219,10 @@ impl Session {
                         self.start_linger();
                     }
                     self.relay_from_here();
-                    // Redis carries out nothing from there on.
-                    self.unguarded = false;
+                    if std::mem::take(&mut self.unguarded) {
+                        // Redis is to word the error, and to see nothing behind it.
+                        from = self.forward_broken(cx, bytes, from, pos);
+                    }
                     break bytes.len();
                 }
                 Next::Command { name, arguments, at } => {
@@ -285,9 +297,43 @@ impl Session {
         self.forward(cx, before);
     }
 
+    /// Forwards what there is from `from` up to the end of the line at `pos`, which is
+    /// none that Redis reads, and nothing from there on. Returns where that is.
+    ///
+    /// What Redis makes of such a line depends on how it came: a line of text that is
+    /// too long is a command all the same if its end arrives soon enough.
+    #[cold]
+    fn forward_broken(
+        &mut self,
+        cx: &mut Context<'_>,
+        bytes: &[u8],
+        from: usize,
+        pos: usize,
+    ) -> usize {
+        self.broken = true;
+        if from > pos {
+            // It was dropped, and is told of already.
+            return bytes.len();
+        }
+        let (before, rest) = bytes.split_at(pos);
+        let end = memchr::memchr(b'\n', rest).map(|end| end + 1);
+        let line = &rest[..end.unwrap_or(rest.len())];
+        self.forward(cx, &before[from..]);
+        if rest.first() == Some(&b'*') || !self.requests.between_commands() {
+            self.forward(cx, line);
+            if end.is_none() {
+                self.forward(cx, b"\r\n");
+            }
+        } else if memchr::memchr(0, line).is_none() {
+            // One with a zero byte is waited for in vain by Redis 7, but not by all.
+            self.forward(cx, line);
+        }
+        bytes.len()
+    }
+
     /// Begins a command of ours if all of it is there.
     fn intercept(&mut self, own: Own, arguments: usize, bytes: &[u8]) -> Intercepted {
-        let locks = &self.shared.locks;
+        let locks = &self.config.locks;
         let limit = locks.max_key + locks.max_token + WORDS_SLACK;
         match split(bytes, MAX_WORDS, limit) {
             Split::Whole { words, .. }
@@ -392,7 +438,7 @@ impl Session {
             Dropping::TooLong { own, words } => {
                 let error = match own {
                     _ if words <= MAX_WORDS => BadRequest::TooLong,
-                    Own::Unlock => BadRequest::Arity(own),
+                    Own::Unlock | Own::Attach | Own::Detach => BadRequest::Arity(own),
                     Own::Lock | Own::Renew => BadRequest::Syntax,
                     Own::Lockgate | Own::Command => BadRequest::Arity(own),
                 };

@@ -11,6 +11,7 @@ use std::{
     io::{BufRead, BufReader, ErrorKind, Read, Write},
     net::{Shutdown, SocketAddr, TcpStream},
     os::unix::process::CommandExt,
+    path::PathBuf,
     process::{Child, Command, ExitStatus, Stdio},
     thread,
     time::{Duration, Instant},
@@ -41,6 +42,7 @@ pub struct Setup {
     data_port: Option<u16>,
     data_url: Option<String>,
     tls: Option<String>,
+    behind_balancer: Option<String>,
     environment: Vec<(String, String)>,
     top: String,
     locks: String,
@@ -80,6 +82,13 @@ impl Setup {
     /// One more listener, whose `tls` is this mapping of YAML; see [`Proxy::tls_port`].
     pub fn tls(mut self, settings: &str) -> Setup {
         self.tls = Some(settings.to_owned());
+        self
+    }
+
+    /// One more listener, which demands a PROXY header; with these further settings in
+    /// YAML, as `, tls: …`. See [`Proxy::balancer_port`].
+    pub fn behind_balancer(mut self, settings: &str) -> Setup {
+        self.behind_balancer = Some(settings.to_owned());
         self
     }
 
@@ -138,15 +147,17 @@ impl Setup {
             "data: {data_url}\n{}locks:\n{}{patience}  nodes:\n{list}",
             self.top, self.locks
         );
-        let tls = self.tls.as_deref();
-        let Listening { child, port, tls_port, admin_port, dir } = (0..PORT_ATTEMPTS)
-            .find_map(|_| listening(&self.host, tls, &settings, &self.environment, self.files))
+        let more = (self.tls.as_deref(), self.behind_balancer.as_deref());
+        let Listening { child, port, tls_port, balancer_port, admin_port, dir } = (0
+            ..PORT_ATTEMPTS)
+            .find_map(|_| listening(&self.host, more, &settings, &self.environment, self.files))
             .expect("a port that nobody else takes");
         let (locks, node_urls) = (self.locks, urls);
         let proxy = Proxy {
             child,
             port,
             tls_port,
+            balancer_port,
             admin_port,
             data_port,
             data,
@@ -168,6 +179,7 @@ struct Listening {
     child: Child,
     port: u16,
     tls_port: u16,
+    balancer_port: u16,
     admin_port: u16,
     dir: tempfile::TempDir,
 }
@@ -176,15 +188,19 @@ struct Listening {
 /// taken one of its ports.
 fn listening(
     host: &str,
-    tls: Option<&str>,
+    (tls, behind_balancer): (Option<&str>, Option<&str>),
     settings: &str,
     environment: &[(String, String)],
     files: Option<(u64, u64)>,
 ) -> Option<Listening> {
-    let [port, tls_port, admin_port] = [(); 3].map(|()| free_port().expect("port"));
+    let [port, tls_port, balancer_port, admin_port] = [(); 4].map(|()| free_port().expect("port"));
     let mut listen = format!("listen:\n  - {host}:{port}\n");
     if let Some(tls) = tls {
         listen += &format!("  - address: {host}:{tls_port}\n    tls: {tls}\n");
+    }
+    if let Some(settings) = behind_balancer {
+        listen +=
+            &format!("  - {{address: '{host}:{balancer_port}', proxy_protocol: yes{settings}}}\n");
     }
     let config = format!("{listen}admin: 127.0.0.1:{admin_port}\n{settings}");
     let dir = tempfile::tempdir().expect("directory");
@@ -215,10 +231,10 @@ fn listening(
         taken = ended.is_some() && log.contains("Address already in use");
         assert!(taken || ended.is_none(), "the proxy ended: {ended:?}\n{log}\n{config}");
         // Its own word: somebody else could answer at the port.
-        let listeners = 1 + usize::from(tls.is_some());
+        let listeners = 1 + [tls, behind_balancer].iter().flatten().count();
         taken || log.matches("\"listening\"").count() == listeners
     });
-    (!taken).then_some(Listening { child, port, tls_port, admin_port, dir })
+    (!taken).then_some(Listening { child, port, tls_port, balancer_port, admin_port, dir })
 }
 
 /// The real binary, its data node and its lock nodes.
@@ -226,6 +242,7 @@ pub struct Proxy {
     child: Child,
     port: u16,
     tls_port: u16,
+    balancer_port: u16,
     admin_port: u16,
     data_port: u16,
     data: RedisServer,
@@ -249,6 +266,7 @@ impl Proxy {
             data_port: None,
             data_url: None,
             tls: None,
+            behind_balancer: None,
             environment: Vec::new(),
             top: String::new(),
             locks: String::new(),
@@ -280,9 +298,19 @@ impl Proxy {
         self.tls_port
     }
 
+    /// Where a balancer connects; only with [`Setup::behind_balancer`].
+    pub fn balancer_port(&self) -> u16 {
+        self.balancer_port
+    }
+
     /// Where the metrics are.
     pub fn admin_port(&self) -> u16 {
         self.admin_port
+    }
+
+    /// Its configuration.
+    pub fn config_file(&self) -> PathBuf {
+        self.dir.path().join("lockgate.yaml")
     }
 
     /// The proxy's process id.
@@ -384,6 +412,20 @@ impl Proxy {
     /// SIGSTOP: it keeps its connections and answers nothing.
     pub fn freeze(&self) {
         self.signal(Signal::STOP);
+        // Each of its threads stops when it comes to it.
+        let tasks = format!("/proc/{}/task", self.pid());
+        eventually("it stands still", || {
+            std::fs::read_dir(&tasks).expect("threads").all(|task| {
+                let stat = std::fs::read_to_string(task.expect("thread").path().join("stat"));
+                // Behind the name, which may have anything in it.
+                stat.is_ok_and(|stat| stat.rsplit(')').next().is_some_and(|s| s.starts_with(" T")))
+            })
+        });
+    }
+
+    /// SIGHUP: it reads its configuration again.
+    pub fn reload(&self) {
+        self.signal(Signal::HUP);
     }
 
     /// SIGCONT.

@@ -432,6 +432,7 @@ pub(crate) fn corner_cases() -> Vec<Case> {
         "*2\r\n$6\r\nCLIENT\r\nx",
         "*3\r\n$6\r\nCLIENT\r\n$5\r\nREPLY\r\n$x\r\n",
         "*1\r\n$536870913\r\n",
+        "*2\r\n$4\r\nECHO\r\n$-92233720368547758081\r\n",
     ];
     for text in bad {
         all.push(("malformed", vec![send(text)]));

@@ -1,0 +1,85 @@
+//! Listening sockets: opened here, or had from somebody else who has opened them, a
+//! service manager (LISTEN_FDS) or the process whose place this one takes.
+
+use std::{
+    io,
+    net::{SocketAddr, TcpListener as StdListener},
+};
+
+use listenfd::ListenFd;
+use rustix::net::sockopt::socket_acceptconn;
+use tokio::net::{TcpListener, TcpSocket};
+use tracing::{info, warn};
+
+/// Connections that the kernel may complete before they are accepted
+/// (`tcp-backlog` in redis.conf).
+const BACKLOG: u32 = 511;
+
+/// A socket that another process has opened.
+pub struct Inherited {
+    /// What it listens on, as a configuration names it.
+    pub address: SocketAddr,
+    /// It listens.
+    pub socket: StdListener,
+}
+
+/// Sockets that are there already, until somebody wants them.
+#[derive(Default)]
+pub struct Listeners(Vec<Inherited>);
+
+impl Listeners {
+    /// With those of a service manager. Must be called before other threads are started,
+    /// as it takes the variables out of the environment.
+    pub fn of_environment() -> Listeners {
+        let mut passed = ListenFd::from_env();
+        let mut all = Vec::new();
+        for index in 0..passed.len() {
+            let taken = passed.take_tcp_listener(index).and_then(|taken| match taken {
+                Some(socket) if socket_acceptconn(&socket)? => {
+                    Ok(Some(Inherited { address: socket.local_addr()?, socket }))
+                }
+                Some(_) => Err(io::Error::other("it does not listen")),
+                None => Ok(None),
+            });
+            match taken {
+                Ok(inherited) => all.extend(inherited),
+                // Logs are not written yet.
+                Err(error) => eprintln!("lockgate: LISTEN_FDS: socket {index}: {error}"),
+            }
+        }
+        Listeners(all)
+    }
+
+    /// Adds those of another process.
+    pub fn add(&mut self, sockets: Vec<Inherited>) {
+        self.0.extend(sockets);
+    }
+
+    /// One that listens on `address`: what is there already goes before a new one.
+    ///
+    /// # Errors
+    /// If it cannot be listened on.
+    pub fn open(&mut self, address: SocketAddr) -> io::Result<TcpListener> {
+        let Some(index) = self.0.iter().position(|inherited| inherited.address == address) else {
+            return open(address);
+        };
+        let socket = self.0.swap_remove(index).socket;
+        socket.set_nonblocking(true)?;
+        info!(addr = %address, "this socket was open already");
+        TcpListener::from_std(socket)
+    }
+
+    /// Closes what nobody wanted.
+    pub fn close_others(&mut self) {
+        for Inherited { address, .. } in self.0.drain(..) {
+            warn!(addr = %address, "this socket was open, but is not configured; closed");
+        }
+    }
+}
+
+fn open(addr: SocketAddr) -> io::Result<TcpListener> {
+    let socket = if addr.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+    socket.set_reuseaddr(true)?;
+    socket.bind(addr)?;
+    socket.listen(BACKLOG)
+}

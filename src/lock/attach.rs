@@ -1,0 +1,109 @@
+//! Whether a token holds a lock, and with which fence: asked on behalf of who acts
+//! under a lock that was taken elsewhere. Changes nothing on the nodes.
+//!
+//! **How long.** A quorum of nodes must keep the lock, so what counts is the
+//! quorum-th largest of their remaining TTLs, less the time since before they were
+//! asked and the drift.
+//!
+//! **The fence.** No node need store the grant's own. While a token has the lock on a
+//! node, only its own attempts write the fence there. But a node whose vote was not
+//! waited for may have given it a larger one, if others' failed attempts have left one
+//! there; and a node that the second round (`raise.lua`) has not reached, a smaller one.
+//! A larger one would have the data node refuse who holds the lock, so the largest will
+//! not do. What is known of the grant: those who voted for it, a quorum, store at most
+//! its fence, and a quorum stores at least that. So it is between two numbers
+//! ([`fence_bounds`]), which are one if all nodes tell, and nearly always before. Where
+//! they differ, the other nodes are waited for; if they are away, the smaller one counts:
+//! the data node refuses that in favour of a larger one, and it harms nobody else.
+//!
+//! A LOCK of the same token that most nodes have granted but that was answered NOQUORUM
+//! cannot be told from one that was granted: its fence counts. And a token that somebody
+//! wrote on the nodes past Lockgate gets no fence of its own: that of the grant before, or
+//! none, where it is refused.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use tokio::time::Instant;
+
+use super::{
+    Alarm, Grant, NotAttached,
+    engine::{Asking, Engine},
+    operation::{Kind, Vote},
+    quorum::{Decision, Rule, fence_bounds, quorum, validity},
+    scripts,
+};
+use crate::key::{Key, Token};
+
+/// The question under way. Dropping it changes nothing.
+pub struct Attach {
+    engine: Arc<Engine>,
+    /// Before the first node was asked.
+    since: Instant,
+    asking: Asking,
+}
+
+impl Attach {
+    /// Asks all nodes whether `token` holds `key`.
+    pub(super) fn ask(engine: &Arc<Engine>, key: Key, token: Token) -> Attach {
+        let since = Instant::now();
+        let request = scripts::attach(&key, &token);
+        let asking = engine.ask(Kind::Attach, Rule::Renewal, key, token, engine.max_ttl, request);
+        Attach { engine: engine.clone(), since, asking }
+    }
+
+    /// What it times itself with, to be used again.
+    pub fn alarm(&mut self) -> &mut Alarm {
+        &mut self.asking.alarm
+    }
+
+    /// A quorum keeps it. None: the fence is not settled by these votes.
+    fn held(&self, all_told: bool) -> Option<Result<Option<Grant>, NotAttached>> {
+        let votes = self.asking.operation.votes();
+        let (mut fences, mut left) = (Vec::new(), Vec::new());
+        for vote in &votes {
+            if let Vote::Held { fence, left: millis } = vote {
+                left.push(Duration::from_millis((*millis).into()).min(self.engine.max_ttl));
+                fences.extend(u64::try_from(*fence).ok().filter(|fence| *fence > 0));
+            }
+        }
+        let fence = match fence_bounds(&mut fences, votes.len()) {
+            Some((least, most)) if least == most || all_told => least,
+            None if all_told => return Some(Err(NotAttached::FenceForgotten)),
+            _ => return None,
+        };
+        left.sort_unstable_by(|a, b| b.cmp(a));
+        let left = left.get(quorum(votes.len()) - 1).copied().unwrap_or_default();
+        let validity = validity(left, self.since.elapsed(), self.engine.drift_factor);
+        // One that has nothing left is as good as run out.
+        Some(Ok(validity.map(|validity| Grant { fence, validity })))
+    }
+}
+
+impl Future for Attach {
+    /// What the lock is worth from now on, or none: not held by that token.
+    type Output = Result<Option<Grant>, NotAttached>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        loop {
+            let all_told = self.asking.rule == Rule::All;
+            match ready!(self.asking.poll_decision(cx)) {
+                Decision::Yes => match self.held(all_told) {
+                    Some(answer) => return Poll::Ready(answer),
+                    None => self.asking.rule = Rule::All,
+                },
+                Decision::No => return Poll::Ready(Ok(None)),
+                Decision::NoQuorum | Decision::Open => {
+                    let votes = self.asking.operation.votes();
+                    let error = self.engine.no_quorum(&votes);
+                    return Poll::Ready(Err(NotAttached::NoQuorum(error)));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! The side of the process that is replaced: passes its listening sockets on to whoever
+//! may have them, and goes on until that one is ready.
+
+use std::{io, net::SocketAddr, os::fd::AsFd, sync::Arc, time::Duration};
+
+use tokio::{
+    net::{TcpListener, UnixListener},
+    time::{sleep, timeout},
+};
+use tracing::{info, warn};
+
+use super::{
+    DONE, HELLO, READY,
+    wire::{Wire, bad},
+};
+
+/// How long a peer may take to say what it wants, and to read what it is told.
+const TALK_LIMIT: Duration = Duration::from_secs(3);
+/// How long a new process may take until it can serve: it asks the data node and waits
+/// for the lock nodes, some seconds each.
+const READY_LIMIT: Duration = Duration::from_secs(30);
+/// Pause after accept has failed.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// Listening sockets, with their addresses as configured.
+pub type Sockets = [(SocketAddr, Arc<TcpListener>)];
+
+/// A process has taken over, and is to be told when this one accepts no more.
+pub struct Replaced(Wire);
+
+impl Replaced {
+    /// Which process, if the system knows.
+    pub fn by(&self) -> Option<i32> {
+        self.0.peer()
+    }
+
+    /// Tells it that this process accepts no more.
+    pub async fn done(self) {
+        // It goes on without this word too.
+        let _ = timeout(TALK_LIMIT, self.0.send(DONE, None)).await;
+    }
+}
+
+/// Waits until another process has taken over, one conversation at a time. `is_ready`
+/// tells whether this one could serve.
+pub(super) async fn serve<F: Future<Output = bool>>(
+    place: &UnixListener,
+    sockets: &Sockets,
+    is_ready: impl Fn() -> F,
+) -> Replaced {
+    loop {
+        let stream = match place.accept().await {
+            Ok((stream, _)) => stream,
+            Err(error) => {
+                warn!(%error, "cannot accept on upgrade_socket; trying again");
+                sleep(ACCEPT_PAUSE).await;
+                continue;
+            }
+        };
+        let mut peer = None;
+        let talked = async {
+            let mut wire = Wire::new(stream)?;
+            peer = wire.peer();
+            talk(&mut wire, sockets, &is_ready).await.map(|()| wire)
+        };
+        match talked.await {
+            Ok(wire) => return Replaced(wire),
+            Err(error) => warn!(
+                pid = peer, %error,
+                "a process that came to upgrade_socket did not take over; going on"
+            ),
+        }
+    }
+}
+
+async fn talk<F: Future<Output = bool>>(
+    wire: &mut Wire,
+    sockets: &Sockets,
+    is_ready: impl Fn() -> F,
+) -> io::Result<()> {
+    let begin = async {
+        expect(wire, HELLO).await?;
+        let ready = if is_ready().await { "yes" } else { "no" };
+        wire.send(&format!("sockets {} ready {ready}", sockets.len()), None).await?;
+        for (address, socket) in sockets {
+            wire.send(&address.to_string(), Some(socket.as_fd())).await?;
+        }
+        io::Result::Ok(())
+    };
+    timeout(TALK_LIMIT, begin).await.map_err(|_| late("said nothing"))??;
+    info!(pid = wire.peer(), "passed the listening sockets on; waiting until that is ready");
+    timeout(READY_LIMIT, expect(wire, READY)).await.map_err(|_| late("was not ready"))?
+}
+
+async fn expect(wire: &mut Wire, word: &str) -> io::Result<()> {
+    match wire.line().await? {
+        Some(line) if line == word => Ok(()),
+        Some(_) => Err(bad("it does not speak this version's language")),
+        None => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it has gone")),
+    }
+}
+
+fn late(what: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, format!("it {what} in time"))
+}

@@ -1,0 +1,142 @@
+//! One process takes another's place, and no client notices.
+//!
+//! The listening sockets are passed on, not opened anew: what waits in the kernel to be
+//! accepted waits for whichever process accepts next. Connections that are open stay
+//! with the process that accepted them, with their locks, until they end.
+//!
+//! ```text
+//! new → old   lockgate-upgrade 1                 who asks, to which both sides look
+//! old → new   sockets 2 ready yes                how many come, and whether old can serve
+//! old → new   127.0.0.1:6380            + socket each with its address
+//! new → old   ready                              from here on the new one has taken over
+//! old → new   done                               the old one accepts no more
+//! ```
+//!
+//! Until `ready` the old process goes on as if nobody had asked, whatever becomes of the
+//! new one.
+//!
+//! - `wire`: lines and sockets, and who may send them.
+//! - `place`: the socket in the file system over which all this goes.
+//! - `handover`: the side of the process that is replaced.
+//! - `takeover`: the side of the process that takes its place.
+//! - `successor`: starts that process (SIGUSR2).
+
+mod handover;
+mod place;
+mod successor;
+mod takeover;
+mod wire;
+
+pub use handover::{Replaced, Sockets};
+pub use place::{Place, Prepared};
+pub use successor::Successor;
+pub use takeover::Predecessor;
+
+use std::{
+    future::{Future, pending},
+    sync::Arc,
+};
+
+use anyhow::{Context as _, bail};
+use tokio::sync::Notify;
+use tracing::{error, info, warn};
+
+use crate::{
+    config::{Config, SocketPath},
+    listeners::Inherited,
+};
+
+/// What a process says that wants to take another's place, with the version of the
+/// language that follows.
+const HELLO: &str = "lockgate-upgrade 1";
+/// Said by the new process once it can serve.
+const READY: &str = "ready";
+/// Said by the old process once it accepts no more.
+const DONE: &str = "done";
+/// Listening sockets that are passed on: far more than anybody has.
+const MAX_SOCKETS: usize = 128;
+
+/// Asks the proxy that runs at `upgrade_socket` for its listening sockets, if this one is
+/// to take its place and there is one.
+///
+/// # Errors
+/// If it does not give them, or one runs there whose place is not to be taken.
+pub async fn predecessor(
+    config: &Config,
+    take_over: bool,
+) -> anyhow::Result<Option<(Predecessor, Vec<Inherited>)>> {
+    let Some(SocketPath(path)) = &config.upgrade_socket else {
+        if take_over {
+            bail!("--upgrade needs an upgrade_socket in the configuration");
+        }
+        return Ok(None);
+    };
+    let where_it_is = || format!("upgrade_socket {}", path.display());
+    if take_over {
+        let found = Predecessor::find(path).await.with_context(where_it_is)?;
+        if found.is_none() {
+            info!(path = %path.display(), "no proxy runs there; starting as without --upgrade");
+        }
+        return Ok(found);
+    }
+    if !Place::is_free(path).with_context(where_it_is)? {
+        bail!("{}: a proxy runs there; --upgrade takes its place", where_it_is());
+    }
+    Ok(None)
+}
+
+/// Makes the socket over which this process can be replaced, where nobody sees it yet.
+///
+/// # Errors
+/// If it cannot be made.
+pub fn prepare(config: &Config) -> anyhow::Result<Option<Prepared>> {
+    let Some(SocketPath(path)) = &config.upgrade_socket else { return Ok(None) };
+    let made = Prepared::new(path);
+    made.map(Some).with_context(|| format!("cannot make upgrade_socket {}", path.display()))
+}
+
+/// Puts it at its path. A process that has taken over already goes on without.
+///
+/// # Errors
+/// If it cannot be put there.
+pub fn install(prepared: Option<Prepared>, go_on: bool) -> anyhow::Result<Option<Place>> {
+    match prepared.map(Prepared::install).transpose() {
+        Err(error) if go_on => {
+            error!(%error, "upgrade_socket cannot be made; this process cannot be replaced");
+            Ok(None)
+        }
+        installed => installed.context("cannot make upgrade_socket"),
+    }
+}
+
+/// Waits until another process has taken over; for ever where there is no socket for that.
+pub async fn wait<F: Future<Output = bool>>(
+    place: Option<&Place>,
+    sockets: &Sockets,
+    is_ready: impl Fn() -> F,
+) -> Replaced {
+    match place {
+        Some(place) => handover::serve(&place.listener, sockets, is_ready).await,
+        None => pending().await,
+    }
+}
+
+/// Nobody can take over any more.
+pub fn leave(place: Option<Place>) {
+    if let Some(place) = place {
+        place.leave();
+    }
+}
+
+/// Starts a process that is to take over whenever it is asked to.
+pub async fn start_successors(asked: Arc<Notify>, is_possible: bool) {
+    let successor = Successor::default();
+    loop {
+        asked.notified().await;
+        if is_possible {
+            successor.start();
+        } else {
+            warn!("there is no upgrade_socket, over which another process could take over");
+        }
+    }
+}

@@ -1,0 +1,67 @@
+//! Starts the process that is to take this one's place: the same program with the same
+//! arguments and `--upgrade`, from the file where it stands now.
+//!
+//! A child of this process belongs to its service, so that a service manager believes
+//! what it says of itself.
+
+use std::{
+    env,
+    ffi::OsString,
+    process::Stdio,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use tokio::process::Command;
+use tracing::{error, info, warn};
+
+/// The argument that makes a process take another's place.
+const UPGRADE: &str = "--upgrade";
+/// What a service manager has said to this process alone.
+const NOT_PASSED_ON: [&str; 4] = ["WATCHDOG_PID", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
+
+/// At most one at a time.
+#[derive(Default)]
+pub struct Successor {
+    is_starting: Arc<AtomicBool>,
+}
+
+impl Successor {
+    /// Starts one, unless one is starting.
+    pub fn start(&self) {
+        if self.is_starting.swap(true, Ordering::Relaxed) {
+            warn!("a process that is to take over is starting already");
+            return;
+        }
+        // As it was called, and not by what it is: that file may have been replaced.
+        let mut arguments = env::args_os();
+        let program = arguments.next().unwrap_or_else(|| OsString::from("lockgate"));
+        let arguments = arguments.filter(|argument| argument != UPGRADE);
+        let mut command = Command::new(&program);
+        command.args(arguments).arg(UPGRADE).stdin(Stdio::null());
+        for name in NOT_PASSED_ON {
+            command.env_remove(name);
+        }
+        match command.spawn() {
+            Err(error) => {
+                error!(?program, %error, "cannot start the process that is to take over");
+                self.is_starting.store(false, Ordering::Relaxed);
+            }
+            Ok(mut child) => {
+                info!(pid = child.id(), "started a process that is to take over");
+                let is_starting = self.is_starting.clone();
+                tokio::spawn(async move {
+                    match child.wait().await {
+                        Ok(status) => warn!(%status, "the process started to take over has ended"),
+                        Err(error) => {
+                            warn!(%error, "cannot wait for the process started to take over")
+                        }
+                    }
+                    is_starting.store(false, Ordering::Relaxed);
+                });
+            }
+        }
+    }
+}

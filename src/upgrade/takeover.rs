@@ -1,0 +1,151 @@
+//! The side of the process that takes another's place: gets its listening sockets, and
+//! says when it can serve.
+
+use std::{
+    io,
+    net::TcpListener,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+
+use anyhow::{Context as _, bail};
+use rustix::net::sockopt::socket_acceptconn;
+use tokio::{
+    net::UnixStream,
+    time::{Instant, sleep, timeout},
+};
+use tracing::{info, warn};
+
+use super::{
+    DONE, HELLO, MAX_SOCKETS, Place, READY,
+    place::is_nobody,
+    wire::{Wire, bad},
+};
+use crate::{admin::State, listeners::Inherited};
+
+/// How long the running process may take to hand its sockets over. It takes part in one
+/// conversation at a time, and each may keep it for some seconds.
+const HAND_OVER_LIMIT: Duration = Duration::from_secs(10);
+/// How long this process may take to reach the data node and a quorum of lock nodes. They
+/// answer within milliseconds if they ever do.
+const WARM_UP_LIMIT: Duration = Duration::from_secs(5);
+/// How often it looks.
+const WARM_UP_EVERY: Duration = Duration::from_millis(10);
+/// How long the other may take to stop accepting.
+const DONE_LIMIT: Duration = Duration::from_secs(5);
+
+/// How often it is looked whether it has gone that answers no more, and how long between.
+const LAST_LOOKS: usize = 3;
+const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
+
+/// The process whose place is to be taken.
+pub struct Predecessor {
+    wire: Wire,
+    path: PathBuf,
+    /// It could serve when it was asked.
+    is_ready: bool,
+}
+
+impl Predecessor {
+    /// Asks whoever answers at `path` for its sockets; none if nobody does.
+    ///
+    /// # Errors
+    /// If it does not give them, or must not be trusted.
+    pub async fn find(path: &Path) -> anyhow::Result<Option<(Predecessor, Vec<Inherited>)>> {
+        let stream = match UnixStream::connect(path).await {
+            Ok(stream) => stream,
+            Err(error) if is_nobody(&error) => return Ok(None),
+            Err(error) => return Err(error).context("cannot connect"),
+        };
+        let mut wire = Wire::new(stream)?;
+        let asked = timeout(HAND_OVER_LIMIT, ask(&mut wire)).await;
+        let (is_ready, sockets) = asked
+            .context("it does not answer; perhaps another upgrade is under way")?
+            .context("it does not hand its sockets over")?;
+        info!(pid = wire.peer(), sockets = sockets.len(), "taking over from a running proxy");
+        Ok(Some((Predecessor { wire, path: path.to_owned(), is_ready }, sockets)))
+    }
+
+    /// Waits until clients can be served here as they are there: the first one may LOCK.
+    ///
+    /// # Errors
+    /// If that process could serve them and this one cannot.
+    pub async fn warm_up(&self, state: &State) -> anyhow::Result<()> {
+        let deadline = Instant::now() + WARM_UP_LIMIT;
+        while let Err(reason) = state.is_ready_now().await {
+            if Instant::now() < deadline {
+                sleep(WARM_UP_EVERY).await;
+            } else if self.is_ready {
+                bail!("the running proxy goes on, as it is ready and this one is not: {reason}");
+            } else {
+                warn!(%reason, "taking over from a proxy that is not ready either");
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Says that this process can serve, and waits until the other accepts no more.
+    ///
+    /// # Errors
+    /// If the other one goes on: it has given this upgrade up.
+    pub async fn replace(mut self) -> anyhow::Result<()> {
+        let told = self.wire.send(READY, None).await;
+        let answer = match told {
+            Ok(()) => timeout(DONE_LIMIT, self.wire.line()).await,
+            Err(error) => Ok(Err(error)),
+        };
+        match answer {
+            Ok(Ok(Some(line))) if line == DONE => info!("the other process accepts no more"),
+            // What waits in the kernel waits for both of them, so nothing is lost
+            // meanwhile, and it will read what it was told.
+            Err(_) => warn!("the other process does not answer; it will stop when it does"),
+            Ok(_) if self.has_gone().await => warn!("the other process has gone"),
+            Ok(_) => bail!("the running proxy has given this upgrade up and goes on"),
+        }
+        Ok(())
+    }
+}
+
+impl Predecessor {
+    /// One that is ending closes one socket after the other.
+    async fn has_gone(&self) -> bool {
+        for _ in 0..LAST_LOOKS {
+            if Place::is_free(&self.path).unwrap_or(false) {
+                return true;
+            }
+            sleep(BETWEEN_LOOKS).await;
+        }
+        false
+    }
+}
+
+async fn ask(wire: &mut Wire) -> io::Result<(bool, Vec<Inherited>)> {
+    wire.send(HELLO, None).await?;
+    let head = next(wire).await?;
+    let words: Vec<&str> = head.split(' ').collect();
+    let (count, is_ready) = match words.as_slice() {
+        ["sockets", count, "ready", ready @ ("yes" | "no")] => {
+            (count.parse::<usize>().ok(), *ready == "yes")
+        }
+        _ => (None, false),
+    };
+    let count = count.filter(|count| *count <= MAX_SOCKETS);
+    let count = count.ok_or_else(|| bad("it does not speak this version's language"))?;
+    let mut sockets = Vec::with_capacity(count);
+    for _ in 0..count {
+        let address = next(wire).await?.parse().map_err(|_| bad("it sent no address"))?;
+        let socket = wire.socket().ok_or_else(|| bad("it sent an address without a socket"))?;
+        let socket = TcpListener::from(socket);
+        if !socket_acceptconn(&socket)? || socket.local_addr().is_err() {
+            return Err(bad("it sent a socket that does not listen"));
+        }
+        sockets.push(Inherited { address, socket });
+    }
+    Ok((is_ready, sockets))
+}
+
+async fn next(wire: &mut Wire) -> io::Result<String> {
+    let gone = || io::Error::new(io::ErrorKind::UnexpectedEof, "it has gone");
+    wire.line().await?.ok_or_else(gone)
+}

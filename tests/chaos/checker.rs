@@ -1,0 +1,442 @@
+//! What must hold in every history: pure, from what clients wrote down.
+//!
+//! What a client may believe, and so what is checked:
+//! - A lease it holds from when it is told so until the validity it was told is over,
+//!   counted from when it *sent* the request: how long the answer was under way it cannot
+//!   know. Or until it sends UNLOCK.
+//! - A session lock it holds in the same way for the validity it was told; and up to the
+//!   last moment at which it sent something (PING, RENEW, UNLOCK) that was answered as
+//!   if the lock were held. Never beyond the end of its connection, as it sees it, or
+//!   the word that the lock is lost.
+
+use std::{collections::HashMap, fmt};
+
+use crate::history::{Event, Outcome, Time, Verb};
+
+/// A client believes to hold a lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Belief {
+    pub(crate) key: String,
+    pub(crate) token: String,
+    pub(crate) client: usize,
+    pub(crate) session: bool,
+    pub(crate) from: Time,
+    pub(crate) until: Time,
+    /// The same, had it counted from when the answer came: careless.
+    pub(crate) careless: Time,
+}
+
+/// LOCK was answered with a fence.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Grant {
+    key: String,
+    client: usize,
+    fence: u64,
+    sent: Time,
+    told: Time,
+}
+
+/// A request without an answer in time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Silence {
+    pub(crate) client: usize,
+    pub(crate) sent: Time,
+    pub(crate) until: Time,
+}
+
+/// What is wrong with a history.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Wrong {
+    /// Two at once.
+    TwoHolders(Belief, Belief),
+    /// It was told after the other, and is not larger.
+    Fence { key: String, before: u64, fence: u64, told: Time },
+    /// A request has no end, and nobody killed its client.
+    NoAnswer { client: usize, sent: Time },
+}
+
+/// How much has happened.
+#[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Counts {
+    pub(crate) requests: usize,
+    pub(crate) grants: usize,
+    pub(crate) held: usize,
+    pub(crate) no_quorum: usize,
+    pub(crate) renewals: usize,
+    pub(crate) losses: usize,
+    pub(crate) ended: usize,
+    pub(crate) errors: usize,
+}
+
+/// What histories come to.
+#[derive(Debug, Default)]
+pub(crate) struct Verdict {
+    pub(crate) wrong: Vec<Wrong>,
+    pub(crate) counts: Counts,
+    /// When LOCK was answered with a grant, in order.
+    pub(crate) granted: Vec<Time>,
+    pub(crate) silences: Vec<Silence>,
+    /// Overlaps there would be if holders counted from when the answer came.
+    pub(crate) careless: usize,
+    /// How many clients came to their end, told to or killed.
+    pub(crate) over: usize,
+}
+
+/// Judges the histories of all clients.
+pub(crate) fn check(histories: &[Vec<(Time, Event)>]) -> Verdict {
+    let mut verdict = Verdict::default();
+    let (mut beliefs, mut grants) = (Vec::new(), Vec::new());
+    for (client, history) in histories.iter().enumerate() {
+        let mut reader = Reader { client, ..Reader::default() };
+        for (time, event) in history {
+            reader.read(*time, event, &mut verdict);
+        }
+        reader.end(&mut verdict);
+        beliefs.extend(reader.beliefs);
+        grants.extend(reader.grants);
+    }
+    verdict.granted = grants.iter().map(|grant: &Grant| grant.told).collect();
+    verdict.granted.sort_unstable();
+    for (one, other) in overlaps(&beliefs, |belief| belief.until) {
+        verdict.wrong.push(Wrong::TwoHolders(one.clone(), other.clone()));
+    }
+    verdict.careless = overlaps(&beliefs, |belief| belief.careless).len();
+    verdict.wrong.extend(fences(&mut grants));
+    verdict
+}
+
+/// The longest time without a grant within `from..until`, and when it began.
+pub(crate) fn longest_gap(granted: &[Time], from: Time, until: Time) -> (Time, Time) {
+    let within = granted.iter().copied().filter(|time| (from..until).contains(time));
+    let (mut last, mut longest) = (from, (0, from));
+    for time in within.chain([until.max(from)]) {
+        longest = longest.max((time - last, last));
+        last = time;
+    }
+    longest
+}
+
+/// Pairs with different tokens that hold one key at once; each belief is in one at most
+/// with an earlier one.
+fn overlaps(beliefs: &[Belief], until: impl Fn(&Belief) -> Time) -> Vec<(&Belief, &Belief)> {
+    let mut in_order: Vec<&Belief> = beliefs.iter().filter(|b| until(b) > b.from).collect();
+    in_order.sort_by_key(|belief| belief.from);
+    let mut found = Vec::new();
+    // Of each key, those that may still be held.
+    let mut holders: HashMap<&str, Vec<&Belief>> = HashMap::new();
+    for belief in in_order {
+        let open = holders.entry(&belief.key).or_default();
+        open.retain(|holder| until(holder) > belief.from);
+        let other = open.iter().find(|holder| holder.token != belief.token);
+        found.extend(other.map(|other| (*other, belief)));
+        open.push(belief);
+    }
+    found
+}
+
+/// Whoever asks after a grant was told must be told a larger fence.
+fn fences(grants: &mut [Grant]) -> Vec<Wrong> {
+    let mut told: Vec<Grant> = grants.to_vec();
+    told.sort_by_key(|grant| grant.told);
+    grants.sort_by_key(|grant| grant.sent);
+    let (mut wrong, mut next) = (Vec::new(), 0);
+    let mut largest: HashMap<&str, u64> = HashMap::new();
+    for grant in grants.iter() {
+        while told.get(next).is_some_and(|before| before.told < grant.sent) {
+            let before = largest.entry(&told[next].key).or_default();
+            *before = told[next].fence.max(*before);
+            next += 1;
+        }
+        let before = largest.get(grant.key.as_str()).copied().unwrap_or(0);
+        if grant.fence <= before {
+            let (key, fence, told) = (grant.key.clone(), grant.fence, grant.told);
+            wrong.push(Wrong::Fence { key, before, fence, told });
+        }
+    }
+    wrong
+}
+
+/// One client's history, event by event. It has one request under way at the most, and
+/// one lock.
+#[derive(Default)]
+struct Reader {
+    client: usize,
+    asked: Option<(Time, Verb, String)>,
+    holds: Option<Belief>,
+    beliefs: Vec<Belief>,
+    grants: Vec<Grant>,
+    last: Time,
+    is_over: bool,
+}
+
+impl Reader {
+    fn read(&mut self, time: Time, event: &Event, verdict: &mut Verdict) {
+        self.last = time;
+        match event {
+            Event::Sent { verb, key } => {
+                verdict.counts.requests += 1;
+                self.unanswered(verdict);
+                // A lease ends here; whether a session lock was held until here, the
+                // answer says.
+                if *verb == Verb::Unlock
+                    && let Some(belief) = &mut self.holds
+                {
+                    belief.until = belief.until.min(time);
+                    belief.careless = belief.careless.min(time);
+                }
+                self.asked = Some((time, *verb, key.clone()));
+            }
+            Event::Answered(outcome) => self.answered(time, outcome, verdict),
+            Event::Pushed => {
+                verdict.counts.losses += 1;
+                self.ends(time, true);
+            }
+            Event::Closed => self.ends(time, true),
+            Event::Killed => {
+                self.asked = None;
+                self.ends(time, false);
+                self.is_over = true;
+            }
+            Event::Over => self.is_over = true,
+        }
+    }
+
+    fn answered(&mut self, time: Time, outcome: &Outcome, verdict: &mut Verdict) {
+        let Some((sent, verb, key)) = self.asked.take() else { return };
+        let counts = &mut verdict.counts;
+        let session = self.holds.as_ref().is_some_and(|belief| belief.session);
+        match (outcome, verb) {
+            (Outcome::Granted { token, fence, validity }, _) => {
+                counts.grants += 1;
+                let (client, fence) = (self.client, *fence);
+                self.grants.push(Grant { key: key.clone(), client, fence, sent, told: time });
+                if self.holds.as_ref().is_none_or(|b| b.token != *token || b.key != key) {
+                    let session = verb == Verb::Session;
+                    self.begins(key, token.clone(), session, time);
+                }
+                self.extends(sent, time, validity * 1000);
+            }
+            (Outcome::Number(validity), Verb::Renew) if *validity > 0 => {
+                counts.renewals += 1;
+                if session {
+                    self.certain(sent);
+                }
+                self.extends(sent, time, validity * 1000);
+            }
+            (Outcome::Number(_), Verb::Renew) => self.ends(time, false),
+            (Outcome::Number(held), _) => {
+                if session && *held == 1 {
+                    self.certain(sent);
+                }
+                self.ends(sent, false);
+            }
+            (Outcome::Pong, _) if session => self.certain(sent),
+            (Outcome::Pong, _) => {}
+            (Outcome::Held, _) => counts.held += 1,
+            (Outcome::Lost, _) => {
+                counts.losses += 1;
+                self.ends(time, true);
+            }
+            (Outcome::Error(word), _) => {
+                counts.no_quorum += usize::from(word == "NOQUORUM");
+                counts.errors += usize::from(word != "NOQUORUM");
+                if verb == Verb::Unlock {
+                    self.ends(sent, false);
+                }
+            }
+            (Outcome::Closed, _) => {
+                counts.ended += 1;
+                self.ends(time, true);
+            }
+            (Outcome::TimedOut, _) => {
+                verdict.silences.push(Silence { client: self.client, sent, until: time });
+                self.ends(time, true);
+            }
+        }
+    }
+
+    fn begins(&mut self, key: String, token: String, session: bool, time: Time) {
+        self.beliefs.extend(self.holds.take());
+        let client = self.client;
+        self.holds =
+            Some(Belief { key, token, client, session, from: time, until: time, careless: time });
+    }
+
+    /// Told at `time` that it is valid for so long.
+    fn extends(&mut self, sent: Time, time: Time, validity: Time) {
+        let Some(belief) = &mut self.holds else { return };
+        if belief.until < time && !belief.session {
+            // In between it did not believe so.
+            let again = Belief { from: time, until: time, careless: time, ..belief.clone() };
+            self.beliefs.push(std::mem::replace(belief, again));
+        }
+        let Some(belief) = &mut self.holds else { return };
+        belief.until = belief.until.max(sent + validity);
+        belief.careless = belief.careless.max(time + validity);
+    }
+
+    /// The session lock was held all the time, up to here.
+    fn certain(&mut self, sent: Time) {
+        if let Some(belief) = &mut self.holds {
+            belief.until = belief.until.max(sent);
+            belief.careless = belief.careless.max(sent);
+        }
+    }
+
+    /// It does not believe so any more; with its connection, if that is what ends, ends
+    /// only a session lock.
+    fn ends(&mut self, time: Time, connection: bool) {
+        let Some(mut belief) = self.holds.take() else { return };
+        if connection && !belief.session {
+            self.holds = Some(belief);
+            return;
+        }
+        belief.until = belief.until.min(time);
+        belief.careless = belief.careless.min(time);
+        self.beliefs.push(belief);
+    }
+
+    fn unanswered(&mut self, verdict: &mut Verdict) {
+        if let Some((sent, ..)) = self.asked.take() {
+            verdict.wrong.push(Wrong::NoAnswer { client: self.client, sent });
+        }
+    }
+
+    fn end(&mut self, verdict: &mut Verdict) {
+        if self.is_over {
+            self.unanswered(verdict);
+            verdict.over += 1;
+        }
+        if let Some(mut belief) = self.holds.take() {
+            // While it runs, what it has written down so far is certain.
+            if belief.session && !self.is_over {
+                belief.until = belief.until.min(self.last);
+            }
+            self.beliefs.push(belief);
+        }
+    }
+}
+
+impl fmt::Display for Wrong {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Wrong::TwoHolders(one, other) => {
+                let together = one.until.min(other.until) - other.from;
+                write!(out, "{}: {one} and {other} hold it at once, for {together} µs", one.key)
+            }
+            Wrong::Fence { key, before, fence, told } => {
+                write!(out, "{key}: fence {fence} after {before}, told at {told}")
+            }
+            Wrong::NoAnswer { client, sent } => {
+                write!(out, "client {client} has no answer to what it sent at {sent}")
+            }
+        }
+    }
+}
+
+impl fmt::Display for Belief {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Belief { client, token, from, until, session, .. } = self;
+        let kind = if *session { "session" } else { "lease" };
+        write!(out, "client {client} ({kind} {token}, {from} to {until})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::history::parse;
+
+    fn judge(histories: &[&str]) -> Verdict {
+        let text = |lines: &&str| {
+            lines.split('|').map(|line| format!("{}\n", line.trim())).collect::<String>()
+        };
+        check(&histories.iter().map(|lines| parse(&text(lines))).collect::<Vec<_>>())
+    }
+
+    fn is_two(verdict: &Verdict) -> bool {
+        matches!(verdict.wrong[..], [Wrong::TwoHolders(..)])
+    }
+
+    #[test]
+    fn two_leases_at_once_are_seen() {
+        let first = "1000 sent Lease a | 2000 granted x 1 10 | 20000 over";
+        // Valid from the sending at 1000 for 10 ms.
+        let at = |time: u64| format!("{} sent Lease a | {time} granted y 2 10 | 90000 over", 2001);
+        assert!(is_two(&judge(&[first, &at(10_999)])));
+        assert_eq!(judge(&[first, &at(11_000)]).wrong, []);
+        assert_eq!(judge(&[first, &at(11_000)]).careless, 1);
+        assert_eq!(judge(&[first, &at(12_000)]).careless, 0);
+        assert_eq!(judge(&[first, &at(3000).replace(" a ", " b ")]).wrong, []);
+    }
+
+    #[test]
+    fn unlock_ends_a_lease_when_it_is_sent() {
+        let first = "1000 sent Lease a | 2000 granted x 1 10 | 5000 sent Unlock a | 6000 number 1 | 7000 over";
+        assert_eq!(
+            judge(&[first, "3000 sent Lease a | 5000 granted y 2 9 | 90000 over"]).wrong,
+            []
+        );
+        assert!(is_two(&judge(&[first, "3000 sent Lease a | 4999 granted y 2 9 | 90000 over"])));
+    }
+
+    #[test]
+    fn a_lease_outlives_its_connection_and_a_renewal_prolongs_it() {
+        let other = "3000 sent Lease a | 10500 granted y 2 9 | 90000 over";
+        assert!(is_two(&judge(&["1000 sent Lease a | 2000 granted x 1 10 | 3000 closed", other])));
+        let late = "13000 sent Lease a | 13500 granted y 2 9 | 90000 over";
+        let renewed = "1000 sent Lease a | 2000 granted x 1 10 | 4000 sent Renew a | 5000 number 10 | 6000 over";
+        assert!(is_two(&judge(&[renewed, late])));
+        let denied = renewed.replace("number 10", "number 0");
+        assert_eq!(judge(&[&denied, late]).wrong, []);
+    }
+
+    #[test]
+    fn what_was_granted_too_late_is_held_only_from_a_renewal_on() {
+        let first = "1000 sent Lease a | 12000 granted x 1 10 | 13000 sent Renew a | 14000 number 10 | 90000 over";
+        let at = |time: u64| format!("12001 sent Lease a | {time} granted y 2 1 | 90000 over");
+        assert_eq!(judge(&[first, &at(12_500)]).wrong, []);
+        assert!(is_two(&judge(&[first, &at(15_000).replace("y 2 1 ", "y 2 9 ")])));
+    }
+
+    #[test]
+    fn a_session_lock_is_held_up_to_the_last_request_answered() {
+        let ping = "1000 sent Session a | 2000 granted x 1 10 | 50000 sent Ping a | 60000 pong | 70000 closed";
+        let at = |time: u64| {
+            format!("{} sent Lease a | {time} granted y 2 100 | 990000 over", time - 500)
+        };
+        assert!(is_two(&judge(&[ping, &at(49_000)])));
+        assert_eq!(judge(&[ping, &at(51_000)]).wrong, []);
+        // Told that it is lost, it was certain only for as long as it was told.
+        assert_eq!(judge(&[&ping.replace("pong", "lost"), &at(49_000)]).wrong, []);
+        assert!(is_two(&judge(&[&ping.replace("pong", "lost"), &at(10_000)])));
+        assert_eq!(judge(&["1 sent Session a | 2 granted x 1 10 | 9 closed", &at(1000)]).wrong, []);
+    }
+
+    #[test]
+    fn who_was_killed_believes_nothing_and_is_owed_nothing() {
+        let killed = "1000 sent Lease a | 2000 granted x 1 10 | 3000 sent Unlock a | 4000 killed";
+        assert_eq!(judge(&[killed]).wrong, []);
+        let waits = "1000 sent Lease a | 2000 over";
+        assert_eq!(judge(&[waits]).wrong, [Wrong::NoAnswer { client: 0, sent: 1000 }]);
+    }
+
+    #[test]
+    fn fences_grow_from_one_that_was_told_to_the_next_that_is_asked_for() {
+        let first = "1 sent Lease a | 2 granted x 5 0 | 9 over";
+        let next =
+            |fence: u64, sent: u64| format!("{sent} sent Lease a | 7 granted y {fence} 0 | 9 over");
+        assert_eq!(judge(&[first, &next(6, 3)]).wrong, []);
+        assert!(matches!(judge(&[first, &next(5, 3)]).wrong[..], [Wrong::Fence { .. }]));
+        // Asked for before the other was told: either may be first.
+        assert_eq!(judge(&[first, &next(4, 2)]).wrong, []);
+        assert_eq!(judge(&[first, &next(4, 3).replace(" a ", " b ")]).wrong, []);
+    }
+
+    #[test]
+    fn gaps_are_measured_to_both_ends() {
+        assert_eq!(longest_gap(&[10, 30, 90], 20, 50), (20, 30));
+        assert_eq!(longest_gap(&[10, 90], 20, 50), (30, 20));
+        assert_eq!(longest_gap(&[45], 20, 50), (25, 20));
+    }
+}

@@ -1,0 +1,468 @@
+//! A client process: locks, holds, renews, oversleeps, hangs up; writes down what it
+//! asked and what it was told.
+
+use std::{
+    collections::VecDeque,
+    io::{self, ErrorKind, Read, Write},
+    net::{SocketAddr, TcpStream},
+    path::PathBuf,
+    thread,
+    time::{Duration, Instant},
+};
+
+use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
+
+use crate::history::{Event, Outcome, Time, Verb, Writer, now};
+
+/// The environment variable that has a client's [`Plan`].
+pub(crate) const VARIABLE: &str = "LOCKGATE_CHAOS_CLIENT";
+/// How long an answer may take beyond what LOCK itself was told to wait.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(6);
+const CONNECT_LIMIT: Duration = Duration::from_secs(2);
+/// Between a connection that failed and the next.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// How a client behaves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Style {
+    /// Everything that clients do.
+    Mixed,
+    /// Leases for as long as they may be, held to their very end; asks in a loop.
+    ToTheEnd,
+    /// Session locks, held for seconds, with a PING or RENEW now and then.
+    Sessions,
+    /// Short leases, and an UNLOCK that comes after their end.
+    Late,
+}
+
+/// What a client is told.
+#[derive(Debug, Clone)]
+pub(crate) struct Plan {
+    pub(crate) seed: u64,
+    pub(crate) style: Style,
+    pub(crate) proxies: Vec<SocketAddr>,
+    /// Its history goes here.
+    pub(crate) history: PathBuf,
+    /// It ends when this file is empty.
+    pub(crate) control: PathBuf,
+    pub(crate) keys: usize,
+    /// The longest TTL in ms.
+    pub(crate) max_ttl: u64,
+}
+
+impl Plan {
+    /// For the environment.
+    pub(crate) fn encode(&self) -> String {
+        let proxies: Vec<String> = self.proxies.iter().map(SocketAddr::to_string).collect();
+        [
+            self.seed.to_string(),
+            format!("{:?}", self.style),
+            proxies.join(","),
+            self.history.display().to_string(),
+            self.control.display().to_string(),
+            self.keys.to_string(),
+            self.max_ttl.to_string(),
+        ]
+        .join(";")
+    }
+
+    /// From the environment.
+    pub(crate) fn decode(text: &str) -> Plan {
+        let words: Vec<&str> = text.split(';').collect();
+        let [seed, style, proxies, history, control, keys, max_ttl] = words[..] else {
+            panic!("not a plan: {text}");
+        };
+        Plan {
+            seed: seed.parse().expect("seed"),
+            style: match style {
+                "Mixed" => Style::Mixed,
+                "ToTheEnd" => Style::ToTheEnd,
+                "Sessions" => Style::Sessions,
+                "Late" => Style::Late,
+                _ => panic!("not a style: {style}"),
+            },
+            proxies: proxies.split(',').map(|a| a.parse().expect("address")).collect(),
+            history: history.into(),
+            control: control.into(),
+            keys: keys.parse().expect("keys"),
+            max_ttl: max_ttl.parse().expect("TTL"),
+        }
+    }
+}
+
+/// The process's whole life.
+pub(crate) fn run(plan: Plan) {
+    let history = Writer::new(&plan.history).expect("a file for the history");
+    let random = StdRng::seed_from_u64(plan.seed);
+    let mut client = Client { plan, random, history, connection: None };
+    while client.goes_on() {
+        let key = format!("key-{}", client.random.random_range(0..client.plan.keys));
+        // Whatever ends it early is in the history.
+        let _ = match client.plan.style {
+            style @ (Style::Mixed | Style::Sessions)
+                if style == Style::Sessions || client.random.random_bool(0.4) =>
+            {
+                let done = client.session(&key);
+                // Else the connection would go on holding what the client has given up.
+                if done.is_err() {
+                    client.hang_up();
+                }
+                done
+            }
+            Style::Mixed | Style::Sessions => client.lease(&key),
+            Style::ToTheEnd => client.until_its_end(&key),
+            Style::Late => client.late(&key),
+        };
+    }
+    client.history.add(&Event::Over);
+}
+
+struct Client {
+    plan: Plan,
+    random: StdRng,
+    history: Writer,
+    connection: Option<Connection>,
+}
+
+/// Nothing more can be done with this lock.
+struct Ended;
+
+/// A lock that was granted.
+struct Grant {
+    token: String,
+    /// How long a careful client may count on it.
+    until: Time,
+}
+
+impl Client {
+    fn goes_on(&self) -> bool {
+        std::fs::read(&self.plan.control).is_ok_and(|word| !word.is_empty())
+    }
+
+    fn lease(&mut self, key: &str) -> Result<(), Ended> {
+        self.think(2, 40);
+        let kind = self.random.random_range(0..100);
+        // Whoever does not give back must not keep others away for long.
+        let ttl = if kind < 20 {
+            self.random.random_range(250..700)
+        } else {
+            self.random.random_range(400..=self.plan.max_ttl)
+        };
+        let mut grant = self.lock(key, Some(ttl))?;
+        match kind {
+            // Sleeps through its end, and gives back what may be another's by then.
+            0..8 => {
+                self.sleep_until(grant.until);
+                self.think(1, 150);
+            }
+            // Hangs up; a lease lives on.
+            8..14 => {
+                self.hang_up();
+                self.sleep_until(grant.until);
+                return Ok(());
+            }
+            14..20 => {
+                self.sleep_until(grant.until);
+                return Ok(());
+            }
+            20..45 => {
+                for _ in 0..self.random.random_range(1..4) {
+                    self.think(5, 200);
+                    grant.until = self.renew(key, &grant.token, Some(ttl))?;
+                }
+            }
+            // Repeats itself.
+            45..55 => {
+                self.think(1, 50);
+                let ttl = self.random.random_range(400..=self.plan.max_ttl).to_string();
+                let again = ["LOCK", key, &grant.token, "PX", &ttl];
+                self.ask(Verb::Lease, key, &again, Duration::ZERO)?;
+                self.think(1, 50);
+            }
+            _ => self.think(0, 60),
+        }
+        self.ask(Verb::Unlock, key, &["UNLOCK", key, &grant.token], Duration::ZERO)?;
+        if self.random.random_bool(0.05) {
+            self.hang_up();
+        }
+        Ok(())
+    }
+
+    fn session(&mut self, key: &str) -> Result<(), Ended> {
+        self.think(2, 40);
+        let grant = self.lock(key, None)?;
+        let (signs, pause) = match self.plan.style {
+            Style::Sessions => (8, 2500),
+            _ if self.random.random_bool(0.05) => (15, 400),
+            _ if self.random.random_bool(0.05) => (3, 3000),
+            _ => (self.random.random_range(0..5), 60),
+        };
+        for _ in 0..signs {
+            self.think(1, pause);
+            if self.random.random_bool(0.3) {
+                self.renew(key, &grant.token, None)?;
+            } else {
+                self.ask(Verb::Ping, key, &["PING"], Duration::ZERO)?;
+            }
+        }
+        if self.random.random_bool(0.7) {
+            let words = ["UNLOCK", key];
+            match self.ask(Verb::Unlock, key, &words, Duration::ZERO)? {
+                (_, Outcome::Number(_)) => {}
+                // NOQUORUM: as long as the connection lives it may still be held.
+                _ => return Err(Ended),
+            }
+        } else {
+            self.hang_up();
+        }
+        Ok(())
+    }
+
+    fn until_its_end(&mut self, key: &str) -> Result<(), Ended> {
+        self.think(1, 3);
+        let ttl = self.plan.max_ttl.to_string();
+        let words = ["LOCK", key, "PX", &ttl];
+        let (sent, outcome) = self.ask(Verb::Lease, key, &words, Duration::ZERO)?;
+        if let Outcome::Granted { validity, .. } = outcome {
+            self.sleep_until(sent + validity * 1000);
+        }
+        Ok(())
+    }
+
+    fn late(&mut self, key: &str) -> Result<(), Ended> {
+        self.think(1, 10);
+        let ttl = self.random.random_range(200..600);
+        let grant = self.lock(key, Some(ttl))?;
+        self.sleep_until(grant.until);
+        self.think(30, 200);
+        self.ask(Verb::Unlock, key, &["UNLOCK", key, &grant.token], Duration::ZERO)?;
+        Ok(())
+    }
+
+    /// A grant, with PX or for the session, after waiting or without.
+    fn lock(&mut self, key: &str, ttl: Option<u64>) -> Result<Grant, Ended> {
+        let own = self.random.random_bool(0.2).then(|| format!("own-{:x}", self.random.next_u64()));
+        let ttl_words = ttl.map(|ttl| ttl.to_string());
+        let wait = self.random.random_bool(0.6).then(|| self.random.random_range(50..1500));
+        let wait_words = wait.map(|wait: u64| wait.to_string());
+        let mut words = vec!["LOCK", key];
+        words.extend(own.as_deref());
+        words.extend(ttl_words.iter().flat_map(|ttl| ["PX", ttl]));
+        words.extend(wait_words.iter().flat_map(|wait| ["WAIT", wait]));
+        let verb = if ttl.is_some() { Verb::Lease } else { Verb::Session };
+        let wait = Duration::from_millis(wait.unwrap_or(0));
+        let (sent, outcome) = self.ask(verb, key, &words, wait)?;
+        let Outcome::Granted { token, validity, .. } = outcome else { return Err(Ended) };
+        let mut grant = Grant { token, until: sent + validity * 1000 };
+        if grant.until <= now() {
+            // It has waited longer than the lock holds. When the grant was made it
+            // cannot know; from a renewal on it does.
+            grant.until = self.renew(key, &grant.token, ttl)?;
+        }
+        Ok(grant)
+    }
+
+    /// How long it may count on it from now on. A lease is never renewed for less than
+    /// it was taken for.
+    fn renew(&mut self, key: &str, token: &str, ttl: Option<u64>) -> Result<Time, Ended> {
+        let ttl = ttl.map(|ttl| ttl.to_string());
+        let mut words = vec!["RENEW", key, token];
+        words.extend(ttl.iter().flat_map(|ttl| ["PX", ttl]));
+        match self.ask(Verb::Renew, key, &words, Duration::ZERO)? {
+            (sent, Outcome::Number(validity)) if validity > 0 => Ok(sent + validity * 1000),
+            _ => Err(Ended),
+        }
+    }
+
+    /// Asks, on the connection that there is or on a new one, and writes down both.
+    fn ask(
+        &mut self,
+        verb: Verb,
+        key: &str,
+        words: &[&str],
+        wait: Duration,
+    ) -> Result<(Time, Outcome), Ended> {
+        if self.connection.is_none() {
+            self.connect()?;
+        }
+        let Some(connection) = &mut self.connection else { return Err(Ended) };
+        let sent = now();
+        self.history.add(&Event::Sent { verb, key: key.to_owned() });
+        let deadline = Instant::now() + PATIENCE + wait;
+        let outcome = match connection.ask(words, deadline) {
+            Ok(reply) => outcome(reply),
+            Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                Outcome::TimedOut
+            }
+            Err(_) => Outcome::Closed,
+        };
+        for _ in 0..std::mem::take(&mut connection.pushes) {
+            self.history.add(&Event::Pushed);
+        }
+        self.history.add(&Event::Answered(outcome.clone()));
+        match outcome {
+            Outcome::Closed | Outcome::TimedOut => {
+                self.hang_up();
+                Err(Ended)
+            }
+            Outcome::Lost => Err(Ended),
+            outcome => Ok((sent, outcome)),
+        }
+    }
+
+    fn connect(&mut self) -> Result<(), Ended> {
+        let proxy = self.plan.proxies[self.random.random_range(0..self.plan.proxies.len())];
+        let mut connection = Connection::new(proxy).map_err(|_| {
+            thread::sleep(PAUSE);
+            Ended
+        })?;
+        if self.random.random_bool(0.5) {
+            let hello = connection.ask(&["HELLO", "3"], Instant::now() + PATIENCE);
+            hello.map_err(|_| Ended)?;
+        }
+        self.connection = Some(connection);
+        Ok(())
+    }
+
+    fn hang_up(&mut self) {
+        if self.connection.is_some() {
+            self.history.add(&Event::Closed);
+            self.connection = None;
+        }
+    }
+
+    fn think(&mut self, least: u64, most: u64) {
+        thread::sleep(Duration::from_millis(self.random.random_range(least..=most)));
+    }
+
+    fn sleep_until(&self, time: Time) {
+        thread::sleep(Duration::from_micros(time.saturating_sub(now())));
+    }
+}
+
+fn outcome(reply: Reply) -> Outcome {
+    match reply {
+        Reply::Null => Outcome::Held,
+        Reply::Number(number) => Outcome::Number(number.unsigned_abs()),
+        Reply::Text(text) if text == "PONG" => Outcome::Pong,
+        Reply::Error(text) => match text.split(' ').next().unwrap_or_default() {
+            "LOCKLOST" => Outcome::Lost,
+            word => Outcome::Error(word.to_owned()),
+        },
+        Reply::All(all) => match &all[..] {
+            [Reply::Text(token), Reply::Number(fence), Reply::Number(validity)] => {
+                Outcome::Granted {
+                    token: token.clone(),
+                    fence: fence.unsigned_abs(),
+                    validity: validity.unsigned_abs(),
+                }
+            }
+            other => panic!("no answer of a lock: {other:?}"),
+        },
+        other => panic!("no answer of a lock: {other:?}"),
+    }
+}
+
+/// RESP2 or RESP3, as much of it as is answered here.
+#[derive(Debug)]
+enum Reply {
+    Text(String),
+    Error(String),
+    Number(i64),
+    Null,
+    All(Vec<Reply>),
+    Push,
+}
+
+struct Connection {
+    stream: TcpStream,
+    read: VecDeque<u8>,
+    /// Pushes that came since they were last looked at.
+    pushes: usize,
+}
+
+impl Connection {
+    fn new(address: SocketAddr) -> io::Result<Connection> {
+        let stream = TcpStream::connect_timeout(&address, CONNECT_LIMIT)?;
+        stream.set_nodelay(true)?;
+        stream.set_write_timeout(Some(PATIENCE))?;
+        Ok(Connection { stream, read: VecDeque::new(), pushes: 0 })
+    }
+
+    fn ask(&mut self, words: &[&str], deadline: Instant) -> io::Result<Reply> {
+        let mut request = format!("*{}\r\n", words.len());
+        for word in words {
+            request += &format!("${}\r\n{word}\r\n", word.len());
+        }
+        self.stream.write_all(request.as_bytes())?;
+        loop {
+            match self.reply(deadline)? {
+                Reply::Push => self.pushes += 1,
+                reply => return Ok(reply),
+            }
+        }
+    }
+
+    fn reply(&mut self, deadline: Instant) -> io::Result<Reply> {
+        let line = self.line(deadline)?;
+        let (kind, rest) = line.split_at(1);
+        let wrong = || io::Error::other(format!("no reply: {line:?}"));
+        let number = || rest.parse::<i64>().map_err(|_| wrong());
+        match kind {
+            "+" => Ok(Reply::Text(rest.to_owned())),
+            "-" => Ok(Reply::Error(rest.to_owned())),
+            ":" => Ok(Reply::Number(number()?)),
+            "_" => Ok(Reply::Null),
+            "$" | "*" if rest == "-1" => Ok(Reply::Null),
+            "$" => {
+                let length = usize::try_from(number()?).map_err(|_| wrong())?;
+                let bytes = self.take(length + 2, deadline)?;
+                Ok(Reply::Text(String::from_utf8_lossy(&bytes[..length]).into_owned()))
+            }
+            "*" | ">" | "%" => {
+                let count = number()? * if kind == "%" { 2 } else { 1 };
+                let all: io::Result<Vec<Reply>> =
+                    (0..count).map(|_| self.reply(deadline)).collect();
+                Ok(if kind == ">" { all.map(|_| Reply::Push)? } else { Reply::All(all?) })
+            }
+            _ => Err(wrong()),
+        }
+    }
+
+    fn line(&mut self, deadline: Instant) -> io::Result<String> {
+        loop {
+            if let Some(end) = self.read.iter().position(|byte| *byte == b'\n') {
+                let bytes = self.take(end + 1, deadline)?;
+                let text = String::from_utf8_lossy(&bytes[..end.saturating_sub(1)]).into_owned();
+                return match text.is_empty() {
+                    true => Err(io::Error::other("an empty line")),
+                    false => Ok(text),
+                };
+            }
+            self.fill(deadline)?;
+        }
+    }
+
+    fn take(&mut self, bytes: usize, deadline: Instant) -> io::Result<Vec<u8>> {
+        while self.read.len() < bytes {
+            self.fill(deadline)?;
+        }
+        Ok(self.read.drain(..bytes).collect())
+    }
+
+    fn fill(&mut self, deadline: Instant) -> io::Result<()> {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(ErrorKind::TimedOut.into());
+        }
+        self.stream.set_read_timeout(Some(left))?;
+        let mut buffer = [0; 4096];
+        match self.stream.read(&mut buffer)? {
+            0 => Err(ErrorKind::UnexpectedEof.into()),
+            bytes => {
+                self.read.extend(&buffer[..bytes]);
+                Ok(())
+            }
+        }
+    }
+}

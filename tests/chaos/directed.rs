@@ -1,0 +1,208 @@
+//! That the checker finds what it is there to find: faults planted in Lockgate, each
+//! provoked by a schedule of its own, and that the same schedule finds nothing without.
+
+use std::{
+    path::PathBuf,
+    thread,
+    time::{Duration, Instant},
+};
+
+use rustix::process::Signal;
+
+use crate::{
+    alone,
+    checker::{self, Wrong},
+    client::Style,
+    deployment::{Deployment, NODES, Options, PROXIES, proxy_host},
+    network::Wire,
+    sound,
+};
+
+/// For so long a planted fault is looked for.
+const SEARCH: Duration = Duration::from_secs(120);
+/// For so long a sound build is looked at.
+const SOUND: Duration = Duration::from_secs(12);
+/// How often the histories are looked at, and the schedule goes on.
+const STEP: Duration = Duration::from_secs(1);
+
+/// What is wrong, and what shows it.
+struct Directed {
+    name: &'static str,
+    options: Options,
+    /// Done at each step, the first being 0.
+    step: fn(&mut Deployment, usize),
+}
+
+impl Directed {
+    /// It finds two holders.
+    fn finds(self) {
+        let name = self.name;
+        match self.search(SEARCH) {
+            Some((time, wrong)) => println!("{name}: found after {time:.1?}: {wrong}"),
+            None => panic!("{name}: not found within {SEARCH:?}"),
+        }
+    }
+
+    /// It finds nothing.
+    fn holds(self) {
+        let name = self.name;
+        let found = self.search(SOUND);
+        assert!(found.is_none(), "{name}: {found:?}");
+        println!("{name}: nothing is found in {SOUND:?}");
+    }
+
+    fn search(self, limit: Duration) -> Option<(Duration, String)> {
+        let _alone = alone();
+        let mut deployment = Deployment::start(self.options);
+        deployment.start_clients();
+        let begun = Instant::now();
+        for step in 0.. {
+            (self.step)(&mut deployment, step);
+            thread::sleep(STEP);
+            let verdict = checker::check(&deployment.histories());
+            let two = |wrong: &&Wrong| matches!(wrong, Wrong::TwoHolders(..));
+            if let Some(wrong) = verdict.wrong.iter().find(two) {
+                return Some((begun.elapsed(), wrong.to_string()));
+            }
+            assert!(verdict.wrong.is_empty(), "something else: {:?}", verdict.wrong);
+            if begun.elapsed() > limit {
+                println!("{}: {:?}", self.name, verdict.counts);
+                assert!(verdict.counts.grants > 0, "no lock was granted: nothing is shown");
+                break;
+            }
+        }
+        None
+    }
+}
+
+fn calm(style: Style, max_ttl: u64) -> Options {
+    Options {
+        seed: 1,
+        style,
+        clients: 6,
+        keys: 1,
+        max_ttl,
+        quarantine: true,
+        proxy: sound(),
+        node_clocks: [None; NODES],
+        proxy_clocks: [None; PROXIES],
+    }
+}
+
+/// Three nodes lose their memory now and then, while locks are held to their end.
+fn forgetting(name: &'static str, quarantine: bool) -> Directed {
+    let options = Options { quarantine, ..calm(Style::ToTheEnd, 3000) };
+    let step = |deployment: &mut Deployment, step: usize| {
+        // Quarantine and a grant lie in between.
+        if step % 7 == 1 {
+            (2..NODES).for_each(|node| deployment.kill_node(node));
+            (2..NODES).for_each(|node| deployment.start_node(node));
+        }
+    };
+    Directed { name, options, step }
+}
+
+/// The clocks of so many nodes are stepped forward by an hour, over and over.
+fn stepping(name: &'static str, step: fn(&mut Deployment, usize)) -> Directed {
+    let clock = Some("+0");
+    let options = Options { node_clocks: [clock; NODES], ..calm(Style::ToTheEnd, 3000) };
+    Directed { name, options, step }
+}
+
+fn forward(deployment: &mut Deployment, step: usize, nodes: usize) {
+    if step % 4 == 1 {
+        let hours = i64::try_from(step).expect("a small number");
+        (NODES - nodes..NODES).for_each(|node| deployment.set_node_clock(node, hours * 3600));
+    }
+}
+
+#[test]
+fn without_quarantine_nodes_that_forget_make_two_holders() {
+    forgetting("quarantine off", false).finds();
+}
+
+#[test]
+fn a_quorum_of_clocks_that_step_forward_makes_two_holders() {
+    stepping("three clocks step forward", |deployment, step| forward(deployment, step, 3)).finds();
+}
+
+/// Each proxy reaches two nodes, none a quorum.
+fn divided(proxy: (PathBuf, Option<&'static str>)) -> Directed {
+    let options = Options { clients: 12, proxy, ..calm(Style::Mixed, 3000) };
+    let step = |deployment: &mut Deployment, step: usize| {
+        if step != 3 {
+            return;
+        }
+        // Before, and after a while, everybody reaches all.
+        let mut wires = deployment.network().all_well();
+        for proxy in 0..PROXIES {
+            for node in (0..NODES).filter(|node| (node + NODES - 2 * proxy) % NODES >= 2) {
+                let cut = Wire { cut: true, ..Wire::default() };
+                wires[proxy_host(proxy)][node] = cut;
+                wires[node][proxy_host(proxy)] = cut;
+            }
+        }
+        deployment.network().set(wires);
+    };
+    Directed { name: "a quorum one too small", options, step }
+}
+
+/// Clients give back late, when others have the lock.
+fn late(proxy: (PathBuf, Option<&'static str>)) -> Directed {
+    let options = Options { proxy, clients: 12, ..calm(Style::Late, 3000) };
+    Directed { name: "release without compare", options, step: |_, _| () }
+}
+
+/// The clocks of all nodes run too fast, by less than `drift_factor`.
+fn fast(proxy: (PathBuf, Option<&'static str>)) -> Directed {
+    let clock = Some("+0 x1.009");
+    let options = Options { node_clocks: [clock; NODES], proxy, ..calm(Style::ToTheEnd, 5000) };
+    Directed { name: "validity without drift", options, step: |_, _| () }
+}
+
+/// The binary with the feature `planted`.
+fn planted(fault: &'static str) -> (PathBuf, Option<&'static str>) {
+    let binary = std::env::var_os("LOCKGATE_PLANTED").expect("LOCKGATE_PLANTED: make chaos");
+    (binary.into(), Some(fault))
+}
+
+#[test]
+#[ignore = "needs a build with planted faults: make chaos"]
+fn planted_faults_are_found() {
+    for (directed, fault) in
+        [(divided as fn(_) -> Directed, "quorum"), (late, "release"), (fast, "drift")]
+    {
+        directed(planted(fault)).finds();
+        directed(sound()).holds();
+    }
+    forgetting("quarantine off", false).finds();
+    forgetting("quarantine on", true).holds();
+}
+
+/// Proxies stand still for longer than a session lock lives.
+fn standstill() -> Directed {
+    let options = Options { clients: 50, keys: 20, ..calm(Style::Sessions, 1500) };
+    let step = |deployment: &mut Deployment, step: usize| {
+        let proxy = step / 3 % PROXIES;
+        match step % 3 {
+            0 => deployment.signal_proxy(proxy, Signal::STOP),
+            2 => deployment.signal_proxy(proxy, Signal::CONT),
+            _ => {}
+        }
+    };
+    Directed { name: "a proxy stands still", options, step }
+}
+
+#[test]
+#[ignore = "tests/session_locks.rs has it in short: make chaos"]
+fn a_proxy_that_stood_still_says_nothing_for_a_lock_it_has_lost() {
+    standstill().holds();
+}
+
+#[test]
+fn what_is_delivered_has_no_fault_planted() {
+    let binary = std::fs::read(sound().0).expect("the binary");
+    let has = |words: &[u8]| binary.windows(words.len()).any(|window| window == words);
+    assert!(has(b"LOCKGATE_LOG"), "the environment's names can be found");
+    assert!(!has(b"LOCKGATE_PLANT"));
+}

@@ -1,0 +1,171 @@
+//! What one client did and was told, as lines of a file, and back.
+//!
+//! Times are those of CLOCK_MONOTONIC in microseconds: one clock for all processes of a
+//! machine, in whatever namespace, that nobody sets.
+
+use std::{
+    fmt,
+    fs::File,
+    io::{self, Write as _},
+    path::Path,
+    str::FromStr,
+};
+
+use rustix::time::{ClockId, clock_gettime};
+
+/// Microseconds since the machine was started.
+pub(crate) type Time = u64;
+
+/// Now.
+pub(crate) fn now() -> Time {
+    let time = clock_gettime(ClockId::Monotonic);
+    time.tv_sec.unsigned_abs() * 1_000_000 + time.tv_nsec.unsigned_abs() / 1000
+}
+
+/// What is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Verb {
+    /// LOCK with PX.
+    Lease,
+    /// LOCK without.
+    Session,
+    Unlock,
+    Renew,
+    Ping,
+}
+
+/// What came of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// LOCK's answer; validity in ms.
+    Granted {
+        token: String,
+        fence: u64,
+        validity: u64,
+    },
+    /// LOCK's null.
+    Held,
+    /// What UNLOCK and RENEW answer.
+    Number(u64),
+    Pong,
+    /// `-LOCKLOST`.
+    Lost,
+    /// The first word of another error.
+    Error(String),
+    /// The connection ended, or could not be made.
+    Closed,
+    /// No answer in the time that the client gives it.
+    TimedOut,
+}
+
+/// One line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Event {
+    /// A request is about to be sent.
+    Sent { verb: Verb, key: String },
+    /// The answer to the request before.
+    Answered(Outcome),
+    /// The client sees that its connection has ended, or is about to end it.
+    Closed,
+    /// A push: the lock is lost.
+    Pushed,
+    /// The client is about to be killed.
+    Killed,
+    /// The client was told to stop and has nothing more to ask.
+    Over,
+}
+
+/// Writes a history. Each line is one write, so that one of a client that is killed
+/// has whole lines.
+pub(crate) struct Writer(File);
+
+impl Writer {
+    /// Appends to the file.
+    pub(crate) fn new(file: &Path) -> io::Result<Writer> {
+        Ok(Writer(File::options().create(true).append(true).open(file)?))
+    }
+
+    /// Adds what happens now.
+    pub(crate) fn add(&mut self, event: &Event) {
+        self.0.write_all(format!("{} {event}\n", now()).as_bytes()).expect("a history");
+    }
+}
+
+impl fmt::Display for Event {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Event::Sent { verb, key } => write!(out, "sent {verb:?} {key}"),
+            Event::Answered(Outcome::Granted { token, fence, validity }) => {
+                write!(out, "granted {token} {fence} {validity}")
+            }
+            Event::Answered(Outcome::Held) => write!(out, "held"),
+            Event::Answered(Outcome::Number(number)) => write!(out, "number {number}"),
+            Event::Answered(Outcome::Pong) => write!(out, "pong"),
+            Event::Answered(Outcome::Lost) => write!(out, "lost"),
+            Event::Answered(Outcome::Error(word)) => write!(out, "error {word}"),
+            Event::Answered(Outcome::Closed) => write!(out, "ended"),
+            Event::Answered(Outcome::TimedOut) => write!(out, "timeout"),
+            Event::Closed => write!(out, "closed"),
+            Event::Pushed => write!(out, "pushed"),
+            Event::Killed => write!(out, "killed"),
+            Event::Over => write!(out, "over"),
+        }
+    }
+}
+
+impl FromStr for Event {
+    type Err = String;
+
+    fn from_str(line: &str) -> Result<Event, String> {
+        let words: Vec<&str> = line.split(' ').collect();
+        let wrong = || format!("not an event: {line:?}");
+        let number = |word: &str| word.parse().map_err(|_| wrong());
+        let answered = |outcome| Ok(Event::Answered(outcome));
+        match words[..] {
+            ["sent", verb, key] => {
+                let verb = match verb {
+                    "Lease" => Verb::Lease,
+                    "Session" => Verb::Session,
+                    "Unlock" => Verb::Unlock,
+                    "Renew" => Verb::Renew,
+                    "Ping" => Verb::Ping,
+                    _ => return Err(wrong()),
+                };
+                Ok(Event::Sent { verb, key: key.to_owned() })
+            }
+            ["granted", token, fence, validity] => answered(Outcome::Granted {
+                token: token.to_owned(),
+                fence: number(fence)?,
+                validity: number(validity)?,
+            }),
+            ["held"] => answered(Outcome::Held),
+            ["number", value] => answered(Outcome::Number(number(value)?)),
+            ["pong"] => answered(Outcome::Pong),
+            ["lost"] => answered(Outcome::Lost),
+            ["error", word] => answered(Outcome::Error(word.to_owned())),
+            ["ended"] => answered(Outcome::Closed),
+            ["timeout"] => answered(Outcome::TimedOut),
+            ["closed"] => Ok(Event::Closed),
+            ["pushed"] => Ok(Event::Pushed),
+            ["killed"] => Ok(Event::Killed),
+            ["over"] => Ok(Event::Over),
+            _ => Err(wrong()),
+        }
+    }
+}
+
+/// A client's whole history.
+pub(crate) fn read(file: &Path) -> Vec<(Time, Event)> {
+    parse(&std::fs::read_to_string(file).unwrap_or_default())
+}
+
+/// The same from text; a last line without its end was being written.
+pub(crate) fn parse(text: &str) -> Vec<(Time, Event)> {
+    let lines = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
+    lines
+        .map(|line| {
+            let (time, event) = line.split_once(' ').expect("a time and an event");
+            (time.parse().expect("a time"), event.parse().expect("an event"))
+        })
+        .collect()
+}

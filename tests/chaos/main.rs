@@ -1,0 +1,116 @@
+//! Real processes, and everything that can go wrong with them.
+//!
+//! Five lock nodes, three proxies and two dozen clients, each a process and each host in a
+//! network namespace. Nodes, proxies and clients are killed and stopped, cut off each way,
+//! made slow and lossy; nodes forget, have wrong clocks and full disks; proxies run out of
+//! file descriptors. Clients write down what they ask and are told, and a checker judges:
+//! never two holders at once, fences that grow, an answer to every request, grants
+//! whenever a quorum is up.
+//!
+//! `make test` runs the short form; `make chaos` the long one (`MINUTES`, `SEED`), and
+//! shows that planted faults are found. It needs root.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+mod checker;
+mod client;
+mod deployment;
+mod directed;
+mod fault;
+mod history;
+mod network;
+mod report;
+mod schedule;
+
+use std::{
+    path::PathBuf,
+    sync::{Mutex, MutexGuard, PoisonError},
+    thread,
+    time::Duration,
+};
+
+use client::Style;
+use deployment::{Deployment, Options};
+use schedule::Pace;
+
+/// The seed of the short form.
+const SEED: u64 = 4;
+/// At the end of every run nothing goes wrong for so long.
+const CALM: Duration = Duration::from_secs(13);
+
+/// One deployment at a time: they would starve each other.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The binary as it is delivered.
+fn sound() -> (PathBuf, Option<&'static str>) {
+    (PathBuf::from(env!("CARGO_BIN_EXE_lockgate")), None)
+}
+
+/// All nodes but one have clocks that are wrong, by a little or a lot.
+fn everything(seed: u64) -> Options {
+    Options {
+        seed,
+        style: Style::Mixed,
+        clients: 24,
+        keys: 10,
+        max_ttl: 3000,
+        quarantine: true,
+        proxy: sound(),
+        node_clocks: [None, Some("-90000"), Some("+0 x1.005"), Some("+0 x0.995"), Some("+7200")],
+        proxy_clocks: [Some("+0"), Some("-0.5"), None],
+    }
+}
+
+/// A number that the environment has, or another.
+fn number(name: &str, otherwise: u64) -> u64 {
+    let value = std::env::var(name).ok().filter(|value| !value.is_empty());
+    value.map_or(otherwise, |value| value.parse().expect("a number"))
+}
+
+fn run(options: Options, length: Duration, pace: &Pace) {
+    let _alone = alone();
+    let mut deployment = Deployment::start(options);
+    deployment.start_clients();
+    let from = history::now();
+    thread::sleep(Duration::from_secs(1));
+    let spans = schedule::run(&mut deployment, length, pace, true);
+    thread::sleep(CALM);
+    let until = history::now();
+    deployment.stop_clients();
+    report::judge(&deployment, &spans, from, until);
+}
+
+/// Not a test: what the tests here start, each a client of its own.
+#[test]
+#[ignore = "started by the other tests, as a process of its own"]
+fn client_process() {
+    if let Ok(plan) = std::env::var(client::VARIABLE) {
+        client::run(client::Plan::decode(&plan));
+    }
+}
+
+#[test]
+fn locks_hold_while_everything_fails_once() {
+    let pace = Pace { fault: 700..1600, calm: 100..600, together: 3 };
+    run(everything(number("LOCKGATE_SEED", SEED)), Duration::from_secs(30), &pace);
+}
+
+#[test]
+#[ignore = "takes minutes: make chaos"]
+fn locks_hold_while_everything_fails_for_minutes() {
+    let seed = match number("LOCKGATE_SEED", 0) {
+        0 => rand::random_range(1..1_000_000),
+        seed => seed,
+    };
+    let length = Duration::from_secs(60 * number("LOCKGATE_MINUTES", 5));
+    let pace = Pace { fault: 500..5000, calm: 100..5000, together: 3 };
+    run(everything(seed), length, &pace);
+}

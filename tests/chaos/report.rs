@@ -1,0 +1,188 @@
+//! What a run came to, printed; and its end if something was wrong.
+
+use std::{collections::BTreeMap, fmt::Write as _, sync::atomic::Ordering, time::Duration};
+
+use crate::{
+    checker::{self, Verdict, Wrong},
+    deployment::{Deployment, PROXIES},
+    fault::ENDED,
+    history::Time,
+    schedule::{self, Span},
+};
+
+/// The longest that there may be no grant while a quorum is up.
+const GAP: Time = 5_000_000;
+/// The same once a quorum is up again: quarantine is over by then, but clients may
+/// still be waiting for answers to what they sent before, and for TCP.
+const RECOVERY: Time = 8_000_000;
+/// From so long before the clients are stopped on, each of their requests is answered.
+const ANSWERED: Time = 4_000_000;
+/// Lines of history that are shown around what is wrong.
+const AROUND: Time = 4_000_000;
+const LINES: usize = 400;
+
+/// Prints what a run came to, and fails if it is not as it must be.
+pub(crate) fn judge(deployment: &Deployment, spans: &[Span], from: Time, until: Time) {
+    let verdict = checker::check(&deployment.histories());
+    let max_ttl = Duration::from_millis(deployment.options().max_ttl);
+    let windows = schedule::quorum_up(spans, from, until, max_ttl);
+    let mut wrong: Vec<String> = verdict.wrong.iter().map(Wrong::to_string).collect();
+    wrong.extend(pauses(&verdict, &windows));
+    wrong.extend(silences(&verdict, until));
+    if verdict.over != deployment.clients() {
+        wrong.push(format!("{} of {} clients ended", verdict.over, deployment.clients()));
+    }
+    print(deployment, spans, &verdict, &windows, (from, until));
+    if wrong.is_empty() {
+        println!("\nresult: nothing is wrong");
+        return;
+    }
+    for one in verdict.wrong.iter().take(3) {
+        println!("\nWRONG: {one}\n{}", history_around(deployment, one));
+    }
+    for proxy in 0..PROXIES {
+        let log = deployment.proxy_log(proxy);
+        let from = log.len().saturating_sub(4000);
+        println!("proxy {proxy}: …{}", String::from_utf8_lossy(&log.as_bytes()[from..]));
+    }
+    panic!("seed {}: {} things are wrong:\n{}", deployment.options().seed, wrong.len(), {
+        wrong.truncate(20);
+        wrong.join("\n")
+    });
+}
+
+/// Where there was no grant for too long.
+fn pauses(verdict: &Verdict, windows: &[(Time, Time)]) -> Vec<String> {
+    let long = windows.iter().filter_map(|(from, until)| {
+        let first = verdict.granted.iter().find(|time| **time >= *from).copied().unwrap_or(*until);
+        let (gap, at) = checker::longest_gap(&verdict.granted, first, *until);
+        let late = first.min(*until) - from;
+        (gap > GAP || late > RECOVERY).then(|| {
+            format!(
+                "a quorum was up from {from} to {until}: first grant after {late} µs, then none \
+                 for {gap} µs from {at} on"
+            )
+        })
+    });
+    long.collect()
+}
+
+/// Requests that were not answered although nothing was wrong any more.
+fn silences(verdict: &Verdict, until: Time) -> Vec<String> {
+    let late = verdict.silences.iter().filter(|silence| silence.sent > until - ANSWERED);
+    late.map(|silence| format!("no answer in the calm: {silence:?}")).collect()
+}
+
+fn print(
+    deployment: &Deployment,
+    spans: &[Span],
+    verdict: &Verdict,
+    windows: &[(Time, Time)],
+    (from, until): (Time, Time),
+) {
+    let mut table: BTreeMap<&str, (usize, Time)> = BTreeMap::new();
+    for span in spans {
+        let entry = table.entry(span.fault.name()).or_default();
+        entry.0 += 1;
+        entry.1 += span.until - span.from;
+    }
+    let options = deployment.options();
+    let seconds = |time: Time| time as f64 / 1e6;
+    println!("seed {}, {:.0} s, {} clients", options.seed, seconds(until - from), options.clients);
+    println!("\n{:<55} {:>5} {:>9}", "fault", "times", "seconds");
+    for (name, (times, lasted)) in &table {
+        println!("{name:<55} {times:>5} {:>9.1}", seconds(*lasted));
+    }
+    println!("{:<55} {:>5}", "all", spans.len());
+    let counts = &verdict.counts;
+    let packets = deployment.network().counts();
+    let number = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+    let up: Time = windows.iter().map(|(from, until)| until - from).sum();
+    let gap = windows.iter().map(|(from, until)| {
+        let first = verdict.granted.iter().find(|time| **time >= *from).copied().unwrap_or(*until);
+        checker::longest_gap(&verdict.granted, first, *until).0
+    });
+    let recovery = windows.iter().map(|(from, until)| {
+        let first = verdict.granted.iter().find(|time| **time >= *from);
+        first.copied().unwrap_or(*until).min(*until) - from
+    });
+    println!();
+    for (what, value) in [
+        ("requests", counts.requests.to_string()),
+        ("grants", counts.grants.to_string()),
+        ("renewals", counts.renewals.to_string()),
+        ("refused: held", counts.held.to_string()),
+        ("refused: NOQUORUM", counts.no_quorum.to_string()),
+        ("other errors", counts.errors.to_string()),
+        ("session locks lost", counts.losses.to_string()),
+        ("requests ended by the connection's end", counts.ended.to_string()),
+        ("requests given up by the client", verdict.silences.len().to_string()),
+        ("packets passed", number(&packets.passed).to_string()),
+        ("packets lost", number(&packets.lost).to_string()),
+        ("packets cut off", number(&packets.cut).to_string()),
+        ("packets late", number(&packets.late).to_string()),
+        ("packets that overtook", number(&packets.overtook).to_string()),
+        ("quarantines, in the proxies' logs", logged(deployment, "quarantined until")),
+        ("accepts that failed, in the same", logged(deployment, "cannot accept connections")),
+        ("nodes ended by a full disk", ended(deployment)),
+        ("seconds with a quorum up", format!("{:.1}", seconds(up))),
+        ("longest without a grant then, s", format!("{:.2}", seconds(gap.max().unwrap_or(0)))),
+        ("longest until the first one, s", format!("{:.2}", seconds(recovery.max().unwrap_or(0)))),
+        ("two holders at once", two(verdict).to_string()),
+        ("the same if counted from the answer", verdict.careless.to_string()),
+        ("fences that did not grow", fences(verdict).to_string()),
+        ("requests without an end", unanswered(verdict).to_string()),
+    ] {
+        println!("{what:<40} {value:>12}");
+    }
+}
+
+/// How often the proxies have logged it.
+fn logged(deployment: &Deployment, words: &str) -> String {
+    let times = |proxy| deployment.proxy_log(proxy).matches(words).count();
+    (0..PROXIES).map(times).sum::<usize>().to_string()
+}
+
+fn ended(deployment: &Deployment) -> String {
+    deployment.log.iter().filter(|(_, what)| what.contains(ENDED)).count().to_string()
+}
+
+fn two(verdict: &Verdict) -> usize {
+    verdict.wrong.iter().filter(|wrong| matches!(wrong, Wrong::TwoHolders(..))).count()
+}
+
+fn fences(verdict: &Verdict) -> usize {
+    verdict.wrong.iter().filter(|wrong| matches!(wrong, Wrong::Fence { .. })).count()
+}
+
+fn unanswered(verdict: &Verdict) -> usize {
+    verdict.wrong.iter().filter(|wrong| matches!(wrong, Wrong::NoAnswer { .. })).count()
+}
+
+/// What clients and faults did about the key in question, around that time.
+fn history_around(deployment: &Deployment, wrong: &Wrong) -> String {
+    let (key, time) = match wrong {
+        Wrong::TwoHolders(_, other) => (other.key.as_str(), other.from),
+        Wrong::Fence { key, told, .. } => (key.as_str(), *told),
+        Wrong::NoAnswer { sent, .. } => ("", *sent),
+    };
+    let mut lines: Vec<(Time, String)> = deployment.log.clone();
+    for (client, history) in deployment.histories().iter().enumerate() {
+        let mut about = false;
+        for (at, event) in history {
+            if let crate::history::Event::Sent { key: asked, .. } = event {
+                about = asked == key;
+            }
+            if about {
+                lines.push((*at, format!("client {client}: {event}")));
+            }
+        }
+    }
+    lines.retain(|(at, _)| at.abs_diff(time) < AROUND);
+    lines.sort();
+    let mut text = String::new();
+    for (at, line) in lines.iter().take(LINES) {
+        let _ = writeln!(text, "{at} {line}");
+    }
+    text
+}

@@ -1,0 +1,94 @@
+//! The configuration: any text is read or refused, with lines that are there and without a
+//! secret; what is accepted makes sense.
+
+use std::time::Duration;
+
+use lockgate::config::{Config, Endpoint, RedisUrl};
+
+/// Passwords and variables have this in them.
+const SECRET: &str = "hunter2";
+
+/// A variable's value follows from its name's first letter, so that any text can have one.
+fn environment(name: &str) -> Option<String> {
+    Some(match name.as_bytes().first()? {
+        b'U' => format!("redis://me:{SECRET}@127.0.0.1:7000"),
+        b'D' => "5s".into(),
+        b'N' => "7".into(),
+        b'A' => "127.0.0.1:7001".into(),
+        b'S' => SECRET.into(),
+        b'B' => format!("redis://{SECRET}"),
+        _ => return None,
+    })
+}
+
+/// The text of a configuration.
+pub fn check(input: &[u8]) {
+    let text = String::from_utf8_lossy(input);
+    // Any file that can be named could be one that never ends.
+    if text.contains("file") || text.to_lowercase().contains(SECRET) {
+        return;
+    }
+    // Reading the system's certificates for each input would take all the time.
+    if text.contains("rediss:") {
+        let _ = text.parse::<RedisUrl>();
+        return;
+    }
+    if let Ok(url) = text.parse::<RedisUrl>() {
+        is_the_same_when_shown(&url);
+    }
+    match Config::parse(&text, "a.yaml", &environment) {
+        Ok(config) => is_sensible(&config),
+        Err(errors) => {
+            assert!(!errors.problems.is_empty());
+            // YAML has more line ends than one.
+            let breaks = text.matches(['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}']).count();
+            let lines = 1 + breaks - text.matches("\r\n").count();
+            let mut before = 0;
+            for problem in &errors.problems {
+                assert!((1..=lines).contains(&problem.line), "{lines} lines, {problem:?}");
+                assert!(problem.line >= before, "{errors:?}");
+                assert!(!problem.what.is_empty());
+                before = problem.line;
+            }
+            let shown = errors.to_string();
+            assert_eq!(shown.lines().count(), errors.problems.len(), "{shown}");
+            assert!(!shown.contains(SECRET), "{shown}");
+        }
+    }
+}
+
+fn is_the_same_when_shown(url: &RedisUrl) {
+    if let Endpoint::Tcp { .. } = url.endpoint {
+        let again: RedisUrl = format!("redis://{url}").parse().unwrap();
+        assert_eq!((&again.endpoint, again.db), (&url.endpoint, url.db));
+    }
+}
+
+/// What the rest of the program counts on.
+fn is_sensible(config: &Config) {
+    assert!(!config.listen.is_empty());
+    assert!(config.maxclients > 0);
+    assert!(config.barrier_buffer >= 1024);
+    assert!(config.data.db == 0);
+    assert!(!config.connect_timeout.is_zero());
+    assert!(config.tcp_keepalive >= Duration::from_secs(1));
+    assert!(config.tcp_keepalive < Duration::from_secs(32_768));
+    assert!(config.io_threads.is_none_or(|threads| (1..=128).contains(&threads)));
+    let locks = &config.locks;
+    assert!(locks.nodes.len() % 2 == 1);
+    assert!((0.0..0.5).contains(&locks.drift_factor));
+    assert!(locks.default_ttl <= locks.max_ttl && !locks.default_ttl.is_zero());
+    assert!(locks.fence_ttl >= locks.max_ttl);
+    assert!(locks.node_timeout <= locks.max_ttl && !locks.node_timeout.is_zero());
+    assert!(locks.node_silence >= locks.node_timeout);
+    assert!(!locks.max_wait.is_zero() && locks.max_waiters > 0 && locks.node_queue > 0);
+    assert!(locks.max_key > 0 && locks.max_token >= 32);
+    // Redis's own limit for times, in ms; the clock is counted in too.
+    for time in [locks.max_ttl, locks.fence_ttl, locks.max_wait] {
+        assert!(i64::try_from(time.as_millis()).is_ok(), "{time:?}");
+    }
+    for url in [&config.data].into_iter().chain(&locks.nodes) {
+        is_the_same_when_shown(url);
+        assert!(!format!("{config:?}").contains("me:hunter2"), "{url}");
+    }
+}

@@ -1,0 +1,36 @@
+//! What a lock node says: whatever it is, it is votes or garbage, and every split of the
+//! bytes comes to the same.
+
+use lockgate::lock::{VotesRead, read_votes};
+
+use super::pieces::{seeded, ways};
+
+/// Reads `pieces` as a connection does, which keeps what is not yet whole.
+fn read(pieces: &[&[u8]]) -> VotesRead {
+    let (mut all, mut kept) = (VotesRead::default(), Vec::new());
+    for piece in pieces {
+        kept.extend_from_slice(piece);
+        let read = read_votes(&kept);
+        all.votes.extend(read.votes);
+        assert!(read.used <= kept.len());
+        all.used += read.used;
+        kept.drain(..read.used);
+        if read.garbage {
+            all.garbage = true;
+            break;
+        }
+    }
+    all
+}
+
+/// Two bytes of seed, then what a lock node sends.
+pub fn check(input: &[u8]) {
+    let (mut rng, bytes) = seeded(input);
+    let whole = read(&[bytes]);
+    for [by_numbers, decoded] in &whole.votes {
+        assert_eq!(by_numbers, decoded);
+    }
+    for pieces in ways(bytes, &mut rng) {
+        assert_eq!(read(&pieces), whole, "cut into {pieces:?}");
+    }
+}

@@ -1,0 +1,300 @@
+//! Whatever a client sends, in whatever pieces: without locks it changes no guarded
+//! key, and with all of them it is answered as by Redis itself.
+//!
+//! Commands are drawn from the table of `guards_commands`, from others about the state
+//! of a connection, and from bytes that are no command. A seed that fails is named;
+//! LOCKGATE_SEED runs that one alone.
+
+#![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod support;
+
+use std::{
+    io::{Read, Write},
+    net::{Shutdown, TcpStream},
+    thread,
+};
+
+use lockgate::{redis_server::RedisServer, resp::inline};
+use rand::{RngExt, SeedableRng, rngs::StdRng};
+use support::{Client, LIMIT, Proxy, Reply};
+
+const CASES: &str = include_str!("guards_commands/guarded.txt");
+const GUARDS: &str = "guards:\n  - keys: 'g:*'\n    lock: 'l:{1}'";
+const SEEDS: u64 = 6;
+
+/// About keys without guards, or without keys.
+const HARMLESS: &[&str] = &[
+    "PING",
+    "GET g:a",
+    "TYPE g:a",
+    "SET free v",
+    "MSET free 1 s2 2",
+    "GET free",
+    "INCR counter",
+    "NOSUCH g:a",
+    "GET",
+    "LRANGE g:a 0 -1",
+    "ECHO g:a",
+    "EVAL \"return redis.call('GET', KEYS[1])\" 1 free",
+    "SORT counters",
+    "STRLEN g:b",
+];
+/// Between which a transaction may be.
+const TRANSACTION: &[&str] = &["MULTI", "EXEC", "MULTI", "EXEC", "DISCARD", "EXEC x"];
+/// What else a connection may be made to be.
+const STATE: &[&str] = &[
+    "WATCH g:a",
+    "UNWATCH",
+    "HELLO 3",
+    "HELLO 2",
+    "HELLO 9",
+    "RESET",
+    "SELECT 1",
+    "SELECT 0",
+    "SELECT x",
+    "CLIENT REPLY OFF",
+    "CLIENT REPLY SKIP",
+    "CLIENT REPLY ON",
+    "CLIENT TRACKING ON",
+    "CLIENT CACHING YES",
+    "SUBSCRIBE c d",
+    "UNSUBSCRIBE",
+    "PSUBSCRIBE c*",
+    "PUNSUBSCRIBE",
+    "AUTH default x",
+    "MONITOR",
+    "FLUSHALL",
+    "FLUSHDB",
+    "SWAPDB 0 1",
+    "DEBUG POPULATE 5 g",
+    "LOCK l:other",
+    "UNLOCK l:other",
+];
+/// Bytes that are no command, or only the half of one.
+const NOISE: &[&[u8]] = &[
+    b"\r\n",
+    b"*0\r\n",
+    b"*-1\r\n",
+    b"   \r\n",
+    b"*1x\r\n",
+    b"*2\r\n$3\r\nSET\r\n",
+    b"SET g:a \"x\r\n",
+    b"*3\r\n$3\r\nSET\r\n$3\r\ng:a\r\n$-5\r\n",
+];
+
+fn seeds() -> Vec<u64> {
+    match std::env::var("LOCKGATE_SEED") {
+        Ok(seed) => vec![seed.parse().expect("LOCKGATE_SEED is a number")],
+        Err(_) => (1..=SEEDS).collect(),
+    }
+}
+
+/// The table's commands and what prepares them, where they do not need more than that.
+fn table(with_preparations: bool, is_wanted: impl Fn(&str) -> bool) -> Vec<&'static str> {
+    let mut all = Vec::new();
+    for line in CASES.lines().filter(|line| !line.starts_with('#')) {
+        let Some((before, command)) = line.split_once("=> ") else { continue };
+        let before = before.trim().split(" ; ").filter(|_| with_preparations);
+        all.extend(before.chain([command]));
+    }
+    all.retain(|line| !line.is_empty() && !line.contains('{') && is_wanted(line));
+    all
+}
+
+/// A command as an array or, now and then, as a line.
+fn encode(rng: &mut StdRng, line: &str, out: &mut Vec<u8>) {
+    if rng.random_ratio(1, 8) {
+        out.extend_from_slice(line.as_bytes());
+        out.extend_from_slice(if rng.random() { b"\r\n" } else { b"\n" });
+        return;
+    }
+    let words = inline::split(line.as_bytes()).expect("quotes");
+    out.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
+    for (at, word) in words.iter().enumerate() {
+        let word = match rng.random_range(0..4) {
+            0 if at == 0 => word.to_ascii_lowercase(),
+            _ => word.clone(),
+        };
+        out.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        out.extend_from_slice(&word);
+        out.extend_from_slice(b"\r\n");
+    }
+}
+
+fn one<Item: Copy>(rng: &mut StdRng, items: &[Item]) -> Item {
+    items[rng.random_range(0..items.len())]
+}
+
+/// Sends all in pieces of random length, as long as the other side takes it.
+fn send_in_pieces(rng: &mut StdRng, mut stream: &TcpStream, mut bytes: &[u8]) {
+    while !bytes.is_empty() {
+        let most = one(rng, &[1, 7, 100, 1000, 100_000]);
+        let (piece, rest) = bytes.split_at(rng.random_range(1..=most).min(bytes.len()));
+        if stream.write_all(piece).is_err() {
+            return;
+        }
+        bytes = rest;
+    }
+}
+
+/// Digests of all guarded keys of both databases.
+fn guarded_keys(client: &mut Client) -> Vec<(String, Reply, Reply)> {
+    let mut all = Vec::new();
+    for database in ["1", "0"] {
+        client.cmd(&["SELECT", database]);
+        let Reply::Array(keys) = client.cmd(&["KEYS", "g:*"]) else { panic!("no keys") };
+        for key in keys {
+            let Reply::Bulk(key) = key else { panic!("no key") };
+            let key = String::from_utf8(key).expect("text");
+            let digest = client.cmd(&["DEBUG", "DIGEST-VALUE", &key]);
+            let groups = client.cmd(&["XINFO", "GROUPS", &key]);
+            all.push((format!("{database} {key}"), digest, groups));
+        }
+    }
+    all.sort_by(|one, other| one.0.cmp(&other.0));
+    all
+}
+
+#[test]
+fn without_locks_no_guarded_key_ever_changes() {
+    let debug = ["--enable-debug-command", "yes"];
+    let mut proxy = Proxy::with().top(GUARDS).data_arguments(&debug).start();
+    let mut data = Client::connect(proxy.data().port());
+    for database in ["1", "0"] {
+        data.cmd(&["SELECT", database]);
+        data.cmd(&["RPUSH", "g:a", "1", "2", "3"]);
+        data.cmd(&["SET", "g:b", "v"]);
+        data.cmd(&["XADD", "g:missing", "1-1", "f", "v"]);
+        data.cmd(&["XGROUP", "CREATE", "g:missing", "grp", "0"]);
+        data.cmd(&["RPUSH", "s", "2", "1"]);
+    }
+    let before = guarded_keys(&mut data);
+    assert_eq!(before.len(), 6);
+    let writes = table(false, |_| true);
+    for seed in seeds() {
+        let rng = &mut StdRng::seed_from_u64(seed);
+        for session in 0..60 {
+            let mut bytes = Vec::new();
+            let most = if session % 20 == 0 { 1000 } else { 60 };
+            for _ in 0..rng.random_range(1..most) {
+                match rng.random_range(0..100) {
+                    0..60 => {
+                        let line = one(rng, &writes);
+                        encode(rng, line, &mut bytes);
+                    }
+                    60..75 => {
+                        let line = one(rng, HARMLESS);
+                        encode(rng, line, &mut bytes);
+                    }
+                    75..90 => {
+                        let line = one(rng, TRANSACTION);
+                        encode(rng, line, &mut bytes);
+                    }
+                    90..98 => {
+                        let line = one(rng, STATE);
+                        encode(rng, line, &mut bytes);
+                    }
+                    _ => bytes.extend_from_slice(one(rng, NOISE)),
+                }
+            }
+            let mut client = proxy.client();
+            let reader = client.socket().try_clone().expect("socket");
+            let drain = thread::spawn(move || {
+                let mut reader = reader;
+                let _ = reader.read_to_end(&mut Vec::new());
+            });
+            send_in_pieces(rng, client.socket(), &bytes);
+            let _ = client.socket().shutdown(Shutdown::Write);
+            drain.join().expect("reader");
+            let _ = client.reader();
+            let sent = bytes.escape_ascii();
+            assert_eq!(guarded_keys(&mut data), before, "seed {seed}, {session}: {sent}");
+        }
+    }
+}
+
+#[test]
+fn with_all_locks_replies_are_those_of_redis() {
+    // What depends on chance, on time, on another server or on who is blocked is left out.
+    let differs = ["SPOP", "nosort", "MIGRATE", "BLOCK", "BL", "BR", "BZ", "for i=1", "SORT s"];
+    let writes = table(true, |line| {
+        let name = line.split(' ').next().unwrap_or_default();
+        !differs.iter().any(|other| name.starts_with(other) || line.contains(&format!(" {other}")))
+            && !line.contains("for i=1")
+            && !line.contains("3000000")
+    });
+    assert!(writes.len() > 200);
+    for seed in seeds() {
+        let mut proxy = Proxy::with().top(GUARDS).start();
+        let plain = RedisServer::start(&[]).expect("plain server");
+        let rng = &mut StdRng::seed_from_u64(seed);
+        let mut bytes = Vec::new();
+        let mut sent = 0;
+        let protocol = one(rng, &["HELLO 2", "HELLO 3"]);
+        for _ in 0..1000 {
+            sent += 1;
+            match rng.random_range(0..100) {
+                0..65 => {
+                    let line = one(rng, &writes);
+                    encode(rng, line, &mut bytes);
+                }
+                65..80 => {
+                    let line = one(rng, HARMLESS);
+                    encode(rng, line, &mut bytes);
+                }
+                80..97 => {
+                    let line = one(rng, TRANSACTION);
+                    encode(rng, line, &mut bytes);
+                }
+                97 => {
+                    let line = one(rng, &["SELECT 1", "SELECT 0", "SELECT x"]);
+                    encode(rng, line, &mut bytes);
+                }
+                98 => {
+                    bytes.extend_from_slice(one(rng, &NOISE[..4]));
+                    sent -= 1;
+                }
+                _ => {
+                    encode(rng, "WATCH free", &mut bytes);
+                    encode(rng, "MULTI", &mut bytes);
+                    sent += 1;
+                }
+            }
+        }
+        let [guarded, expected] = [proxy.port(), plain.port()].map(|port| {
+            let mut client = Client::connect(port);
+            client.cmd(&protocol.split(' ').collect::<Vec<_>>());
+            if port == proxy.port() {
+                for lock in ["l:a", "l:b", "l:c", "l:d", "l:missing"] {
+                    client.cmd(&["LOCK", lock]).grant();
+                }
+                let odd = b"*2\r\n$4\r\nLOCK\r\n$7\r\nl:\x00\xff \n*\r\n";
+                client.send(odd);
+                client.reply().grant();
+            }
+            // A first transaction in a database may be dropped where the client watches
+            // something itself; see docs/guards.md.
+            for line in ["SELECT 1", "MULTI", "EXEC", "SELECT 0"] {
+                client.cmd(&line.split(' ').collect::<Vec<_>>());
+            }
+            let writer = client.socket().try_clone().expect("socket");
+            writer.set_write_timeout(Some(LIMIT)).expect("limit");
+            let (all, mut pieces) = (bytes.clone(), StdRng::seed_from_u64(seed));
+            let sender = thread::spawn(move || send_in_pieces(&mut pieces, &writer, &all));
+            let replies: Vec<Reply> = (0..sent).map(|_| client.reply()).collect();
+            sender.join().expect("sender");
+            replies
+        });
+        for (at, (one, other)) in guarded.iter().zip(&expected).enumerate() {
+            assert_eq!(one, other, "seed {seed}, reply {at} of {sent}");
+        }
+        let mut stores = [proxy.data().port(), plain.port()].map(Client::connect);
+        let [one, other] = stores.each_mut().map(|client| {
+            let Reply::Array(mut keys) = client.cmd(&["KEYS", "g:*"]) else { panic!("no keys") };
+            keys.sort_by_key(|key| format!("{key:?}"));
+            keys
+        });
+        assert_eq!(one, other, "seed {seed}");
+    }
+}
