@@ -12,6 +12,7 @@
 
 mod checker;
 mod client;
+mod lua;
 mod network;
 mod redis;
 mod session;
