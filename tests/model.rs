@@ -6,6 +6,9 @@
 //! `holds` has looked at every state; one that `breaks` has a fault planted, so that
 //! no property is believed that could not fail. `MODEL_PATHS=1` prints the paths.
 //!
+//! Guarded writes have a model of their own (`model/guards.rs`), in which the lock nodes
+//! are somebody who grants.
+//!
 //! What the model says about a step is what the code does there: the scripts of the
 //! nodes (`model/node.rs`), the connections to them (`model/link.rs`), the proxies
 //! (`model/steps.rs`), and votes are counted by `src/lock/quorum.rs` itself.
@@ -19,6 +22,7 @@
 
 /// The specification.
 mod model {
+    pub(crate) mod guards;
     pub(crate) mod link;
     pub(crate) mod node;
     pub(crate) mod properties;
@@ -32,46 +36,65 @@ mod model {
     mod quorum;
 }
 
-use std::time::Instant;
+use std::{fmt::Debug, hash::Hash, time::Instant};
 
 use stateright::{Checker, HasDiscoveries, Model};
 
 use model::{
+    guards::{self, *},
     properties::*,
     setup::{Clocks, Fault, Quarantine, Raise, Setup},
 };
 
-/// Looks at every state there is: what must never be is in none of them, and what
-/// must be possible is in some.
-fn holds(name: &str, setup: Setup) {
-    let (started, properties) = (Instant::now(), setup.properties);
-    let checker = Locks(setup).checker().threads(1).spawn_bfs().join();
+/// Looks at every state there is: what must `always` be is in all of them, and what
+/// else there is among the properties is in some.
+fn every_state<M>(name: &str, model: M, always: &[&str])
+where
+    M: Model + Send + Sync + 'static,
+    M::State: Hash + Debug + Send + Sync + Clone + PartialEq,
+    M::Action: Debug + Clone + PartialEq,
+{
+    let (started, properties) = (Instant::now(), model.properties());
+    let checker = model.checker().threads(1).spawn_bfs().join();
     let (states, depth) = (checker.unique_state_count(), checker.max_depth());
     println!("{name}: holds in {states} states, depth {depth}, {:.1?}", started.elapsed());
     for property in properties {
-        let found = checker.discovery(property).map(|path| path.into_actions());
-        let is_wanted = !ALWAYS.contains(property);
-        assert_eq!(found.is_some(), is_wanted, "{name}: {property}: {found:?}");
+        let found = checker.discovery(property.name).map(|path| path.into_actions());
+        let is_wanted = !always.contains(&property.name);
+        assert_eq!(found.is_some(), is_wanted, "{name}: {}: {found:?}", property.name);
     }
 }
 
-/// Finds a state in which `property` does not hold. Nothing else is looked for, so
-/// that the path there is the shortest.
-fn breaks(name: &str, property: &'static [&'static str; 1], setup: Setup) {
-    let (started, property_name) = (Instant::now(), property[0]);
-    assert!(ALWAYS.contains(&property_name));
-    let model = Locks(Setup { properties: property, ..setup });
+/// Finds a state in which the model's only property does not hold, so that the path
+/// there is the shortest.
+fn shortest_break<M>(name: &str, model: M, always: &[&str])
+where
+    M: Model + Send + Sync + 'static,
+    M::State: Hash + Debug + Send + Sync + Clone + PartialEq,
+    M::Action: Debug + Clone + PartialEq,
+{
+    let (started, properties) = (Instant::now(), model.properties());
+    let [property] = &properties[..] else { panic!("{name}: {} properties", properties.len()) };
+    assert!(always.contains(&property.name));
     let checker = model.checker().threads(1).finish_when(HasDiscoveries::Any).spawn_bfs().join();
     let states = checker.unique_state_count();
-    let Some(found) = checker.discovery(property_name) else {
+    let Some(found) = checker.discovery(property.name) else {
         panic!("{name}: nothing found in {states} states");
     };
     let steps = found.into_actions();
     let (length, time) = (steps.len(), started.elapsed());
-    println!("{name}: not {property_name}: {length} steps, {states} states, {time:.1?}");
+    println!("{name}: not {}: {length} steps, {states} states, {time:.1?}", property.name);
     if std::env::var_os("MODEL_PATHS").is_some() {
         steps.iter().for_each(|step| println!("    {step:?}"));
     }
+}
+
+fn holds(name: &str, setup: Setup) {
+    every_state(name, Locks(setup), ALWAYS);
+}
+
+fn breaks(name: &str, property: &'static [&'static str; 1], setup: Setup) {
+    shortest_break(name, Locks(Setup { properties: property, ..setup }), ALWAYS);
 }
 
 const HOLDER: &[&str; 1] = &[ONE_HOLDER];
@@ -310,4 +333,115 @@ fn a_shorter_lock_that_fails_leaves_the_grant_before_it() {
 fn a_fence_is_raised_where_its_attempt_has_the_lock() {
     breaks("raised anywhere", FENCE, Setup { raise: Raise::Anywhere, ..slow_loss() });
     holds("raised where held", slow_loss());
+}
+
+// Guarded writes.
+
+/// Three holders one after the other, with a write each.
+fn guarded() -> guards::Setup {
+    guards::Setup {
+        locks: [1, 1, 1],
+        writes: 1,
+        stops: 0,
+        forgets: 0,
+        fault: None,
+        properties: &[
+            NONE_BELOW,
+            NONE_OVERWRITTEN,
+            NO_LOST_UPDATE,
+            TOLD,
+            SECOND_HOLDER,
+            FENCED,
+            DROPPED,
+            GIVEN_BACK,
+            LATE,
+        ],
+    }
+}
+
+/// Two, of whom one may lock again, with two writes each.
+fn guarded_again() -> guards::Setup {
+    guards::Setup { locks: [2, 1, 0], writes: 2, ..guarded() }
+}
+
+fn guards_hold(name: &str, setup: guards::Setup) {
+    every_state(name, Guarded(setup), GUARDS_ALWAYS);
+}
+
+fn guards_break(name: &str, fault: guards::Fault, property: &'static [&'static str; 1]) {
+    let setup = guards::Setup { fault: Some(fault), properties: property, ..guarded() };
+    shortest_break(name, Guarded(setup), GUARDS_ALWAYS);
+}
+
+#[test]
+fn guarded_writes_hold_in_every_order() {
+    guards_hold("guarded writes", guarded());
+    guards_hold("guarded writes of one who locks again", guarded_again());
+}
+
+#[test]
+fn guarded_writes_hold_when_connections_end() {
+    guards_hold("guarded writes and ends", guards::Setup { stops: 1, ..guarded() });
+}
+
+/// What is in order is in order since the data node forgot: it cannot know better.
+#[test]
+fn guarded_writes_are_in_order_again_after_the_data_node_forgot() {
+    let properties = &[NONE_BELOW, NONE_OVERWRITTEN, TOLD, FENCED, RAISED_AGAIN];
+    let setup = guards::Setup { locks: [1, 1, 0], forgets: 1, properties, ..guarded() };
+    guards_hold("guarded writes and forgetting", setup);
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn guarded_writes_hold_in_wider_bounds() {
+    let setup = guards::Setup { locks: [2, 1, 1], writes: 2, stops: 1, ..guarded() };
+    guards_hold("more guarded writes and ends", setup);
+    let properties = &[NONE_BELOW, NONE_OVERWRITTEN, TOLD];
+    let setup = guards::Setup { forgets: 1, stops: 1, properties, ..guarded() };
+    guards_hold("guarded writes, ends and forgetting", setup);
+}
+
+const BELOW: &[&str; 1] = &[NONE_BELOW];
+const OVERWRITTEN: &[&str; 1] = &[NONE_OVERWRITTEN];
+const LOST: &[&str; 1] = &[NO_LOST_UPDATE];
+const WRITE_TOLD: &[&str; 1] = &[TOLD];
+
+#[test]
+fn lock_must_tell_the_data_node_before_the_client() {
+    guards_break("no raise at LOCK", guards::Fault::NoRaiseAtLock, LOST);
+    guards_break("raise behind the answer", guards::Fault::RaiseBehindAnswer, LOST);
+    guards_break("fence not larger", guards::Fault::FenceNotLarger, LOST);
+}
+
+#[test]
+fn the_data_node_must_compare_and_write_at_once() {
+    for property in [BELOW, OVERWRITTEN, LOST] {
+        guards_break("raise lowers", guards::Fault::RaiseLowers, property);
+        guards_break("no compare in the script", guards::Fault::NoCompareInScript, property);
+        guards_break("no compare in the proxy", guards::Fault::NoCompareInProxy, property);
+        guards_break("no WATCH", guards::Fault::NoWatch, property);
+        guards_break("WATCH behind GET", guards::Fault::WatchBehindGet, property);
+    }
+}
+
+#[test]
+fn a_fence_that_was_forgotten_must_be_told_again() {
+    let fault = Some(guards::Fault::SmallerIsEnough);
+    let setup = guards::Setup { forgets: 1, fault, properties: BELOW, ..guarded() };
+    shortest_break("smaller is enough", Guarded(setup), GUARDS_ALWAYS);
+}
+
+#[test]
+fn clients_are_told_what_became_of_their_writes() {
+    guards_break("dropped is done", guards::Fault::DroppedIsDone, WRITE_TOLD);
+    guards_break("compare behind the write", guards::Fault::CompareBehindWrite, WRITE_TOLD);
+}
+
+/// A data node that has forgotten its fences takes that of a holder whose time is
+/// over, once more, as long as nobody has told it a larger one.
+#[test]
+fn limit_a_data_node_that_forgets_lets_a_late_holder_in() {
+    let setup = guards::Setup { forgets: 1, properties: LOST, ..guarded() };
+    shortest_break("data node forgets", Guarded(setup), GUARDS_ALWAYS);
 }

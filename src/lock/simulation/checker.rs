@@ -10,6 +10,8 @@ use std::{
 
 use tokio::time::Instant;
 
+use super::{session::Told, writes::Writes};
+
 /// Everything that clients were told, and what is wrong with it.
 pub(super) struct Checker {
     begun: Instant,
@@ -23,6 +25,7 @@ struct Seen {
     history: String,
     faults: Vec<String>,
     counts: Counts,
+    writes: Writes,
 }
 
 /// How much has happened.
@@ -32,6 +35,11 @@ pub(super) struct Counts {
     pub(super) refusals: usize,
     pub(super) renewals: usize,
     pub(super) losses: usize,
+    /// Guarded writes that were acknowledged, refused for a larger fence, and of which
+    /// nothing was told.
+    pub(super) writes: usize,
+    pub(super) fenced: usize,
+    pub(super) untold: usize,
 }
 
 #[derive(Default)]
@@ -121,6 +129,34 @@ impl Checker {
         let mut seen = self.lock();
         seen.counts.refusals += 1;
         self.note(&mut seen, &format!("{key} refused to {token}: {why}"));
+    }
+
+    /// A read is sent; what it must see, or something later.
+    pub(super) fn reads(&self, key: &'static str) -> Option<String> {
+        self.lock().writes.acknowledged(key)
+    }
+
+    pub(super) fn read(&self, key: &str, found: Option<&str>, acknowledged: Option<String>) {
+        let mut seen = self.lock();
+        self.note(&mut seen, &format!("{key} read: {found:?}"));
+        seen.writes.read(found, acknowledged);
+    }
+
+    pub(super) fn wrote(&self, key: &'static str, name: &str, fence: u64, told: Told) {
+        let mut seen = self.lock();
+        self.note(&mut seen, &format!("{key} written by {name}, fence {fence}: {told:?}"));
+        seen.counts.writes += usize::from(told == Told::Done);
+        seen.counts.fenced += usize::from(told == Told::Fenced);
+        seen.counts.untold += usize::from(told == Told::Nothing);
+        seen.writes.told(key, name, told);
+    }
+
+    /// All that the data node has stored.
+    pub(super) fn stored(&self, record: &[(Vec<u8>, Vec<u8>)]) {
+        let mut seen = self.lock();
+        for fault in seen.writes.faults(record) {
+            self.wrong(&mut seen, &fault);
+        }
     }
 
     fn wrong(&self, seen: &mut Seen, what: &str) {

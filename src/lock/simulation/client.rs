@@ -6,15 +6,20 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::{sleep, timeout};
+use tokio::time::{Instant, sleep, timeout};
 
 use super::{
     super::{Engine, Grant, Losses, NotGranted, quorum::validity},
-    DRIFT_FACTOR, MAX_TTL,
+    DRIFT_FACTOR, MAX_TTL, Planted,
     checker::Checker,
     network::Network,
+    session::{Session, Told},
+    writes::{name, value},
 };
-use crate::key::{Key, Token};
+use crate::{
+    key::{Key, Token},
+    session::fences::Claim,
+};
 
 const KEYS: [&str; 2] = ["a", "b"];
 
@@ -23,6 +28,17 @@ pub(super) struct Client {
     pub(super) network: Arc<Network>,
     pub(super) checker: Arc<Checker>,
     pub(super) name: usize,
+    pub(super) planted: Planted,
+}
+
+/// A lock that it has, as its session knows it.
+struct Hold<'a> {
+    session: &'a mut Session,
+    claim: Option<Claim>,
+    key: &'static str,
+    token: &'a str,
+    /// How many writes it has sent.
+    writes: usize,
 }
 
 /// Notes a lost lock at the moment at which its holder is told.
@@ -52,22 +68,23 @@ impl Client {
         self.below(times) == 0
     }
 
-    pub(super) async fn run(self, rounds: usize) {
+    pub(super) async fn run(self, mut session: Session, rounds: usize) {
         for round in 0..rounds {
             let token = format!("{}.{round}", self.name);
             let key = KEYS[self.below(2) as usize];
-            self.one(key, &token).await;
+            self.one(&mut session, key, &token).await;
             sleep(ms(self.below(100))).await;
         }
     }
 
-    async fn one(&self, key: &'static str, token: &str) {
+    async fn one(&self, session: &mut Session, key: &'static str, token: &str) {
         let is_session_lock = self.one_in(3);
         let longest = MAX_TTL.as_millis() as u64;
         let ttl = if is_session_lock { ms(600) } else { ms(50 + self.below(longest - 49)) };
+        session.open();
         let Some(grant) = self.lock(key, token, ttl).await else { return };
+        let mut hold = Hold { session, claim: None, key, token, writes: 0 };
         if is_session_lock {
-            self.checker.granted(key, token, grant.fence, None);
             let lost = Lost { checker: self.checker.clone(), key, token: token.to_owned() };
             let losses = Arc::new(Losses::new(Waker::from(Arc::new(lost))));
             let keep = self.engine.keep(
@@ -77,13 +94,19 @@ impl Client {
                 grant.validity,
                 &losses,
             );
-            self.hold(key, token, ttl * 2, true).await;
+            self.checker.granted(key, token, grant.fence, None);
+            self.claim(&mut hold, &grant, true).await;
+            if hold.claim.is_some() {
+                self.hold(&mut hold, ttl * 2, true).await;
+            }
             self.checker.ended(key, token, "closed");
             drop(keep);
         } else {
-            self.checker.granted(key, token, grant.fence, Some(grant.validity));
-            self.hold(key, token, ttl, false).await;
-            if self.one_in(10) {
+            self.claim(&mut hold, &grant, false).await;
+            if hold.claim.is_some() {
+                self.hold(&mut hold, ttl, false).await;
+            }
+            if hold.claim.is_some() && self.one_in(10) {
                 // It forgets to unlock: the TTL does it.
                 return;
             }
@@ -119,10 +142,37 @@ impl Client {
         None
     }
 
-    /// Holds it for up to `longest`, renewing it now and then.
-    async fn hold(&self, key: &'static str, token: &str, longest: Duration, is_session_lock: bool) {
-        for _ in 0..self.below(3) {
+    /// Has the data node told of a grant before the client is. Without a claim after
+    /// that, the lock is to be given back.
+    async fn claim(&self, hold: &mut Hold<'_>, grant: &Grant, is_session_lock: bool) {
+        let asked = Instant::now();
+        hold.claim = hold.session.claim(hold.key, grant.fence).await;
+        if is_session_lock || hold.claim.is_none() {
+            return;
+        }
+        let spent = if self.planted == Planted::ValidityOfBefore {
+            Duration::ZERO
+        } else {
+            asked.elapsed()
+        };
+        let left = grant.validity.saturating_sub(spent);
+        if left.is_zero() {
+            hold.claim = None;
+        } else {
+            self.checker.granted(hold.key, hold.token, grant.fence, Some(left));
+        }
+    }
+
+    /// Holds it for up to `longest`, renewing it now and then, and writing under it,
+    /// even when it is over: nobody looks at a clock.
+    async fn hold(&self, hold: &mut Hold<'_>, longest: Duration, is_session_lock: bool) {
+        let (key, token) = (hold.key, hold.token);
+        for _ in 0..self.below(4) {
             sleep(ms(self.below(longest.as_millis() as u64 / 2))).await;
+            self.update(hold).await;
+            if hold.claim.is_none() {
+                return;
+            }
             if !self.one_in(2) {
                 continue;
             }
@@ -131,7 +181,10 @@ impl Client {
                 // It repeats itself, as after a time-out.
                 let again = self.engine.acquire(&full(key), token.as_bytes(), ttl).await;
                 if let Ok(grant) = again {
-                    self.checker.granted(key, token, grant.fence, Some(grant.validity));
+                    self.claim(hold, &grant, false).await;
+                    if hold.claim.is_none() {
+                        return;
+                    }
                 }
                 continue;
             }
@@ -146,6 +199,31 @@ impl Client {
             }
         }
         sleep(ms(self.below(longest.as_millis() as u64))).await;
+        if self.one_in(2) {
+            self.update(hold).await;
+        }
+    }
+
+    /// Reads, thinks, and writes what follows from that.
+    async fn update(&self, hold: &mut Hold<'_>) {
+        let Some(claim) = &mut hold.claim else { return };
+        let acknowledged = self.checker.reads(hold.key);
+        let Ok(found) = hold.session.read(hold.key).await else {
+            hold.claim = None;
+            return;
+        };
+        self.checker.read(hold.key, found.as_deref(), acknowledged);
+        if self.one_in(3) {
+            sleep(ms(self.below(500))).await;
+        }
+        hold.writes += 1;
+        let own = format!("{}.{}", hold.token, hold.writes);
+        let value = value(&own, claim.fence, found.as_deref().map(name));
+        let told = hold.session.write(claim, hold.key, &value).await;
+        self.checker.wrote(hold.key, &own, claim.fence, told);
+        if matches!(told, Told::Fenced | Told::Nothing) {
+            hold.claim = None;
+        }
     }
 }
 

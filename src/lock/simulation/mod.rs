@@ -2,8 +2,9 @@
 //! are not there, under virtual time and a network whose faults follow from a seed.
 //!
 //! Everything below the sockets' bytes is simulated: [`redis`] the nodes,
-//! [`network`] the ways to them and what goes wrong; [`client`] is who locks,
-//! [`checker`] knows what must hold. A seed that fails does so each time:
+//! [`network`] the ways to them and what goes wrong; [`client`] is who locks, and
+//! writes to a data node through its [`session`]; [`checker`] knows what must hold,
+//! [`writes`] what of guarded writes. A seed that fails does so each time:
 //! `LOCKGATE_SEED=n cargo test --lib simulation` prints its history.
 //! `LOCKGATE_SEEDS=n` tries so many.
 
@@ -11,8 +12,11 @@
 
 mod checker;
 mod client;
+mod lua;
 mod network;
 mod redis;
+mod session;
+mod writes;
 
 use std::{sync::Arc, time::Duration};
 
@@ -26,6 +30,7 @@ use crate::{
 use checker::{Checker, Counts};
 use client::{Client, full};
 use network::Network;
+use session::Session;
 
 const MAX_TTL: Duration = Duration::from_millis(1500);
 /// Large, so that clocks may be far from true.
@@ -48,6 +53,14 @@ enum Planted {
     NoDrift,
     /// A node that was restarted votes at once.
     NoQuarantine,
+    /// The data node is not told the fence at LOCK.
+    NoRaise,
+    /// The client is told as much validity as before the data node was told its fence.
+    ValidityOfBefore,
+    /// Neither script nor proxy compare fences.
+    NoCompare,
+    /// WATCH watches nothing.
+    NoWatch,
 }
 
 struct Outcome {
@@ -81,6 +94,8 @@ async fn live(seed: u64, planted: Planted) -> Outcome {
     if planted == Planted::CarelessRelease {
         network.careless();
     }
+    let (careless, blind) = (planted == Planted::NoCompare, planted == Planted::NoWatch);
+    let data = Network::of_data(seed, delay, seed % 4 == 3, careless, blind);
     let dialled = network.clone();
     set_network(Some(Box::new(move |host| {
         let numbers: Vec<usize> =
@@ -97,24 +112,29 @@ async fn live(seed: u64, planted: Planted) -> Outcome {
         .map(|name| {
             let engine = engines[name % PROXIES].clone();
             let (network, checker) = (network.clone(), checker.clone());
-            tokio::spawn(Client { engine, network, checker, name }.run(ROUNDS))
+            let session = Session::new(data.clone(), name, planted);
+            let client = Client { engine, network, checker, name, planted };
+            tokio::spawn(client.run(session, ROUNDS))
         })
         .collect();
-    let failing = {
-        let (network, checker) = (network.clone(), checker.clone());
-        tokio::spawn(async move {
-            loop {
-                sleep(Duration::from_millis(50 + network.below(500))).await;
-                checker.happened(&network.fail(PROXIES));
-            }
-        })
-    };
+    let failing =
+        [(&network, PROXIES, 500), (&data, CLIENTS, 2000)].map(|(what, ends, longest)| {
+            let (network, checker) = (what.clone(), checker.clone());
+            let name = if ends == CLIENTS { "data: " } else { "" };
+            tokio::spawn(async move {
+                loop {
+                    sleep(Duration::from_millis(50 + network.below(longest))).await;
+                    checker.happened(&format!("{name}{}", network.fail(ends)));
+                }
+            })
+        });
     for client in clients {
         let ended = tokio::time::timeout(Duration::from_secs(600), client).await;
         checker.must(matches!(ended, Ok(Ok(()))), "a client never got its answer");
     }
-    failing.abort();
+    failing.iter().for_each(|failing| failing.abort());
     network.heal();
+    data.heal();
     // By now nodes are out of quarantine and forgotten locks have run out.
     sleep(Duration::from_secs(10)).await;
     for (proxy, engine) in engines.iter().enumerate() {
@@ -126,6 +146,8 @@ async fn live(seed: u64, planted: Planted) -> Outcome {
         checker.must(released == Ok(true), &format!("not to be given back: {released:?}"));
         sleep(Duration::from_secs(1)).await;
     }
+    // What dead connections have sent may have landed since.
+    checker.stored(&data.written());
     let left = network.locks();
     checker.must(left.iter().all(Vec::is_empty), &format!("left behind: {left:?}"));
     let outcome = Outcome {
@@ -190,10 +212,14 @@ fn no_seed_breaks_anything() {
         counts.refusals += outcome.counts.refusals;
         counts.renewals += outcome.counts.renewals;
         counts.losses += outcome.counts.losses;
+        counts.writes += outcome.counts.writes;
+        counts.fenced += outcome.counts.fenced;
+        counts.untold += outcome.counts.untold;
     }
     println!("{tried} seeds in {:?}: {counts:?}", begun.elapsed());
     assert!(tried == 1 || counts.grants as u64 > 5 * tried, "hardly anything happened");
     assert!(tried < 20 || counts.losses > 0 && counts.renewals > 0);
+    assert!(tried < 20 || counts.fenced > 0 && counts.writes as u64 > 2 * tried);
 }
 
 #[test]
@@ -206,9 +232,14 @@ fn a_seed_tells_the_same_story_each_time() {
 
 /// Two clients hold one lock, and the checker says so.
 fn is_found(planted: Planted) {
-    let twice = |seed: &u64| simulate(*seed, planted).faults.iter().any(|f| f.contains("at once"));
-    let found = (0..400).find(twice);
-    println!("{planted:?} is found by seed {found:?}");
+    is_found_by(planted, "at once");
+}
+
+/// The checker says this of some seed.
+fn is_found_by(planted: Planted, what: &str) {
+    let says = |seed: &u64| simulate(*seed, planted).faults.iter().any(|f| f.contains(what));
+    let found = (0..400).find(says);
+    println!("{planted:?}, {what:?}, is found by seed {found:?}");
     assert!(found.is_some(), "{planted:?} is not found");
 }
 
@@ -230,4 +261,24 @@ fn a_validity_without_drift_is_found() {
 #[test]
 fn restarted_nodes_that_vote_at_once_are_found() {
     is_found(Planted::NoQuarantine);
+}
+
+#[test]
+fn a_lock_that_the_data_node_is_not_told_of_is_found() {
+    is_found_by(Planted::NoRaise, "is lost by");
+}
+
+#[test]
+fn a_validity_told_too_late_is_found() {
+    is_found(Planted::ValidityOfBefore);
+}
+
+#[test]
+fn fences_that_are_not_compared_are_found() {
+    is_found_by(Planted::NoCompare, "below");
+}
+
+#[test]
+fn fences_that_are_not_watched_are_found() {
+    is_found_by(Planted::NoWatch, "below");
 }

@@ -35,6 +35,10 @@ struct State {
     next_connection: u64,
     /// The longest that a message takes.
     delay: Duration,
+    /// It is the way to a data node: one that is restarted has what it had.
+    is_data: bool,
+    /// But now and then it forgets all fences.
+    forgets: bool,
     /// Nothing goes wrong any more.
     is_well: bool,
 }
@@ -76,7 +80,15 @@ impl Network {
             })
             .collect();
         Arc::new(Network {
-            state: Mutex::new(State { random, nodes, next_connection: 1, delay, is_well: false }),
+            state: Mutex::new(State {
+                random,
+                nodes,
+                next_connection: 1,
+                delay,
+                is_data: false,
+                forgets: false,
+                is_well: false,
+            }),
         })
     }
 
@@ -91,6 +103,27 @@ impl Network {
 
     pub(super) fn careless(&self) {
         self.lock().nodes.iter_mut().for_each(|node| node.redis.careless = true);
+    }
+
+    /// One data node. `forgets`: its fences; `careless`, `blind`: see [`Redis`].
+    pub(super) fn of_data(
+        seed: u64,
+        delay: Duration,
+        forgets: bool,
+        careless: bool,
+        blind: bool,
+    ) -> Arc<Network> {
+        let network = Network::new(!seed, 1, 1.0, delay);
+        let mut state = network.lock();
+        (state.is_data, state.forgets) = (true, forgets);
+        (state.nodes[0].redis.careless, state.nodes[0].redis.blind) = (careless, blind);
+        drop(state);
+        network
+    }
+
+    /// What the data node has stored, in order.
+    pub(super) fn written(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        self.lock().nodes[0].redis.written()
     }
 
     /// Locks that are still there, by node.
@@ -150,6 +183,10 @@ impl Network {
         let index = state.random.random_range(0..nodes);
         let proxy = state.random.random_range(0..proxies);
         let time = Duration::from_millis(state.random.random_range(20..1500));
+        if state.forgets && state.random.random_ratio(1, 3) {
+            state.nodes[index].redis.forget_fences();
+            return "it forgets its fences".to_owned();
+        }
         match state.random.random_range(0..5) {
             // A connection breaks.
             0 => {
@@ -169,7 +206,7 @@ impl Network {
             }
             // It dies, and is back at some time.
             _ => {
-                let keeps_memory = state.random.random_ratio(1, 4);
+                let keeps_memory = state.is_data || state.random.random_ratio(1, 4);
                 let node = &mut state.nodes[index];
                 node.break_connections(|_| true);
                 for connection in node.connections.values() {

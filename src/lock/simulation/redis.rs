@@ -1,13 +1,19 @@
 //! A lock node that is not there: keys that expire by a clock of their own, the
-//! few commands that Lockgate sends, and its own Lua scripts, run by a real Lua.
+//! few commands that Lockgate sends, transactions, and its own Lua scripts ([`lua`]).
 
-use std::{cell::RefCell, collections::HashMap, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
 
-use mlua::{Lua, MultiValue, Table, Value};
 use redis_protocol::resp2::types::OwnedFrame;
 use tokio::time::Instant;
 
-use crate::resp::encode;
+use super::lua;
+use crate::{guard::FENCE_PREFIX, resp::encode};
+
+/// Put before a lock's key to make that of what is written under the lock.
+pub(super) const DATA: &[u8] = b"data:";
 
 /// What a node knows and forgets.
 #[derive(Debug, Default)]
@@ -15,6 +21,10 @@ pub(super) struct Memory {
     keys: HashMap<Vec<u8>, (Vec<u8>, Option<u64>)>,
     /// By the node's own clock, in ms.
     now: u64,
+    /// Every SET of a data node, in order.
+    written: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Keys that somebody watches and that were written since.
+    touched: Vec<Vec<u8>>,
 }
 
 impl Memory {
@@ -29,7 +39,7 @@ impl Memory {
     }
 
     /// `redis.call` in a script, for the commands that ours use.
-    fn call(&mut self, words: &[Vec<u8>]) -> Answer {
+    pub(super) fn call(&mut self, words: &[Vec<u8>]) -> Answer {
         let number = |text: &[u8]| String::from_utf8_lossy(text).parse::<f64>().unwrap() as u64;
         let key = words.get(1).map_or(&[][..], Vec::as_slice);
         match words[0].as_slice() {
@@ -41,6 +51,10 @@ impl Memory {
                     Some(other) => panic!("SET with {other:?}"),
                 };
                 self.keys.insert(key.to_vec(), (words[2].clone(), ends));
+                if key.starts_with(DATA) || key.starts_with(FENCE_PREFIX) {
+                    self.written.push((key.to_vec(), words[2].clone()));
+                    self.touched.push(key.to_vec());
+                }
                 Answer::Ok
             }
             b"DEL" => {
@@ -71,76 +85,14 @@ impl Memory {
     }
 }
 
-enum Answer {
+/// What a command comes to.
+pub(super) enum Answer {
     Nil,
     Ok,
     Int(i64),
     Bulk(Vec<u8>),
     /// A channel and 0.
     Listeners,
-}
-
-thread_local! {
-    static LUA: Scripts = Scripts::new();
-    /// That of the node whose script runs.
-    static MEMORY: RefCell<Memory> = RefCell::default();
-}
-
-struct Scripts {
-    lua: Lua,
-    by_body: RefCell<HashMap<String, mlua::Function>>,
-}
-
-impl Scripts {
-    fn new() -> Scripts {
-        let lua = Lua::new();
-        let call = |lua: &Lua, words: MultiValue| {
-            let words: Vec<Vec<u8>> = words.iter().map(text).collect();
-            match MEMORY.with_borrow_mut(|memory| memory.call(&words)) {
-                Answer::Nil => Ok(Value::Boolean(false)),
-                Answer::Ok => Ok(Value::Table(lua.create_table_from([("ok", "OK")])?)),
-                Answer::Int(number) => Ok(Value::Number(number as f64)),
-                Answer::Bulk(bytes) => Ok(Value::String(lua.create_string(bytes)?)),
-                Answer::Listeners => {
-                    let table = lua.create_table()?;
-                    table.push("channel")?;
-                    table.push(0)?;
-                    Ok(Value::Table(table))
-                }
-            }
-        };
-        let redis = lua.create_table().unwrap();
-        redis.set("call", lua.create_function(call).unwrap()).unwrap();
-        redis.set("pcall", lua.create_function(call).unwrap()).unwrap();
-        lua.globals().set("redis", redis).unwrap();
-        Scripts { lua, by_body: RefCell::default() }
-    }
-
-    fn run(&self, body: &str, keys: &[Vec<u8>], arguments: &[Vec<u8>]) -> Vec<i64> {
-        let strings = |all: &[Vec<u8>]| -> Table {
-            let strings = all.iter().map(|bytes| self.lua.create_string(bytes).unwrap());
-            self.lua.create_sequence_from(strings).unwrap()
-        };
-        self.lua.globals().set("KEYS", strings(keys)).unwrap();
-        self.lua.globals().set("ARGV", strings(arguments)).unwrap();
-        let mut known = self.by_body.borrow_mut();
-        if !known.contains_key(body) {
-            known.insert(body.to_owned(), self.lua.load(body).into_function().unwrap());
-        }
-        let answer: Table = known[body].call(()).unwrap();
-        // As Redis does: numbers lose what is behind the point.
-        answer.sequence_values::<f64>().map(|number| number.unwrap() as i64).collect()
-    }
-}
-
-/// As `redis.call` takes its arguments: a number is written as Lua writes it.
-fn text(value: &Value) -> Vec<u8> {
-    match value {
-        Value::String(string) => string.as_bytes().to_vec(),
-        Value::Integer(number) => number.to_string().into_bytes(),
-        Value::Number(number) => number.to_string().into_bytes(),
-        other => panic!("{other:?}"),
-    }
 }
 
 /// One node.
@@ -154,8 +106,22 @@ pub(super) struct Redis {
     /// How much faster its clock runs than the true one.
     pub(super) rate: f64,
     begun: Instant,
-    /// Releases without looking whose the lock is: a planted fault.
+    /// Releases without looking whose the lock is, writes without looking at fences:
+    /// a planted fault.
     pub(super) careless: bool,
+    /// WATCH does nothing: another.
+    pub(super) blind: bool,
+    /// By connection.
+    transactions: BTreeMap<u64, Transaction>,
+}
+
+/// What a connection watches, and what it has queued.
+#[derive(Debug, Default)]
+struct Transaction {
+    watched: Vec<Vec<u8>>,
+    /// What is watched was written.
+    is_dirty: bool,
+    queued: Option<Vec<Vec<Vec<u8>>>>,
 }
 
 impl Redis {
@@ -170,12 +136,27 @@ impl Redis {
             rate,
             begun: now,
             careless: false,
+            blind: false,
+            transactions: BTreeMap::new(),
         }
     }
 
     pub(super) fn locks(&mut self) -> Vec<Vec<u8>> {
         self.memory.now = self.clock();
         self.memory.locks()
+    }
+
+    /// Every SET of a data node, in order.
+    pub(super) fn written(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
+        self.memory.written.clone()
+    }
+
+    /// It is as a replica that was behind and has taken its place. In the record of
+    /// what was stored a key with no lock's name tells of it.
+    pub(super) fn forget_fences(&mut self) {
+        self.memory.keys.retain(|key, _| !key.starts_with(FENCE_PREFIX));
+        self.memory.written.push((FENCE_PREFIX.to_vec(), Vec::new()));
+        self.transactions.values_mut().for_each(|one| one.is_dirty |= !one.watched.is_empty());
     }
 
     fn clock(&self) -> u64 {
@@ -187,6 +168,7 @@ impl Redis {
         self.run_id = format!("{}-{times}", self.run_id.split('-').next().unwrap());
         self.born = Instant::now();
         self.scripts.clear();
+        self.transactions.clear();
         if !keeps_memory {
             self.memory = Memory::default();
         }
@@ -196,16 +178,70 @@ impl Redis {
     pub(super) fn execute(&mut self, words: &[Vec<u8>], client: u64) -> Vec<u8> {
         self.memory.now = self.clock();
         let mut out = Vec::new();
+        if !self.transact(words, client, &mut out) {
+            self.carry_out(words, client, &mut out);
+        }
+        for key in std::mem::take(&mut self.memory.touched) {
+            for transaction in self.transactions.values_mut() {
+                transaction.is_dirty |= transaction.watched.contains(&key);
+            }
+        }
+        out
+    }
+
+    /// Whether the command is about a transaction, or queued in one.
+    fn transact(&mut self, words: &[Vec<u8>], client: u64, out: &mut Vec<u8>) -> bool {
+        let (name, blind) = (words[0].as_slice(), self.blind);
+        if name == b"WATCH" {
+            let transaction = self.transactions.entry(client).or_default();
+            if !blind {
+                transaction.watched.extend_from_slice(&words[1..]);
+            }
+            encode::simple(out, "OK");
+            return true;
+        }
+        match name {
+            b"MULTI" => {
+                self.transactions.entry(client).or_default().queued = Some(Vec::new());
+                encode::simple(out, "OK");
+            }
+            b"UNWATCH" | b"DISCARD" => {
+                self.transactions.remove(&client);
+                encode::simple(out, "OK");
+            }
+            b"EXEC" => {
+                let transaction = self.transactions.remove(&client).unwrap_or_default();
+                if transaction.is_dirty {
+                    out.extend_from_slice(b"*-1\r\n");
+                    return true;
+                }
+                let queued = transaction.queued.unwrap();
+                encode::array(out, queued.len());
+                queued.iter().for_each(|words| self.carry_out(words, client, out));
+            }
+            _ => {
+                let transaction = self.transactions.get_mut(&client);
+                let Some(queued) = transaction.and_then(|one| one.queued.as_mut()) else {
+                    return false;
+                };
+                queued.push(words.to_vec());
+                encode::simple(out, "QUEUED");
+            }
+        }
+        true
+    }
+
+    fn carry_out(&mut self, words: &[Vec<u8>], client: u64, out: &mut Vec<u8>) {
         match words[0].as_slice() {
             b"SELECT" | b"CLIENT" if words.len() == 2 && words[1] == b"ID" => {
-                encode::integer(&mut out, client as i64);
+                encode::integer(out, client as i64);
             }
-            b"SELECT" | b"CLIENT" => encode::simple(&mut out, "OK"),
-            b"PING" => encode::simple(&mut out, "PONG"),
+            b"SELECT" | b"CLIENT" => encode::simple(out, "OK"),
+            b"PING" => encode::simple(out, "PONG"),
             b"SCRIPT" => {
                 let body = String::from_utf8(words[2].clone()).unwrap();
                 let digest = sha1_smol::Sha1::from(&body).digest().to_string();
-                encode::bulk(&mut out, digest.as_bytes());
+                encode::bulk(out, digest.as_bytes());
                 self.scripts.insert(digest, body);
             }
             b"INFO" => {
@@ -215,32 +251,39 @@ impl Redis {
                     self.run_id,
                     uptime.as_secs()
                 );
-                encode::bulk(&mut out, info.as_bytes());
+                encode::bulk(out, info.as_bytes());
             }
-            b"EVALSHA" => match self.scripts.get(std::str::from_utf8(&words[1]).unwrap()) {
-                None => encode::error(&mut out, "NOSCRIPT No matching script."),
-                Some(body) => {
-                    let count: usize = String::from_utf8_lossy(&words[2]).parse().unwrap();
-                    let (keys, arguments) = words[3..].split_at(count);
-                    let mut body = body.clone();
-                    if self.careless && body.starts_with("-- Gives a lock back") {
-                        body = body.replace("~= ARGV[1]", "== nil");
-                    }
-                    MEMORY.set(std::mem::take(&mut self.memory));
-                    let answer = LUA.with(|lua| lua.run(&body, keys, arguments));
-                    self.memory = MEMORY.take();
-                    encode::array(&mut out, answer.len());
-                    answer.iter().for_each(|number| encode::integer(&mut out, *number));
+            b"EVAL" => {
+                let body = String::from_utf8(words[1].clone()).unwrap();
+                self.run(&body, &words[2..], out);
+            }
+            b"EVALSHA" => {
+                match self.scripts.get(std::str::from_utf8(&words[1]).unwrap()).cloned() {
+                    None => encode::error(out, "NOSCRIPT No matching script."),
+                    Some(body) => self.run(&body, &words[2..], out),
                 }
-            },
+            }
             _ => match self.memory.call(words) {
                 Answer::Nil => out.extend_from_slice(b"$-1\r\n"),
-                Answer::Bulk(bytes) => encode::bulk(&mut out, &bytes),
-                Answer::Int(number) => encode::integer(&mut out, number),
-                Answer::Ok | Answer::Listeners => encode::simple(&mut out, "OK"),
+                Answer::Bulk(bytes) => encode::bulk(out, &bytes),
+                Answer::Int(number) => encode::integer(out, number),
+                Answer::Ok | Answer::Listeners => encode::simple(out, "OK"),
             },
         }
-        out
+    }
+
+    /// Runs a script with the keys and arguments that follow their number.
+    fn run(&mut self, body: &str, words: &[Vec<u8>], out: &mut Vec<u8>) {
+        let count: usize = String::from_utf8_lossy(&words[0]).parse().unwrap();
+        let (keys, arguments) = words[1..].split_at(count);
+        let mut body = body.to_owned();
+        if self.careless && body.starts_with("-- Gives a lock back") {
+            body = body.replace("~= ARGV[1]", "== nil");
+        }
+        if self.careless && body.starts_with("-- Carries a write out") {
+            body = body.replace("~= ARGV[i]", "== nil");
+        }
+        lua::run(&mut self.memory, &body, keys, arguments, out);
     }
 }
 

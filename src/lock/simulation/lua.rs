@@ -1,0 +1,105 @@
+//! Lockgate's own Lua scripts, run by a real Lua as Redis runs them.
+
+use std::{cell::RefCell, collections::HashMap};
+
+use mlua::{Lua, MultiValue, Table, Value};
+
+use super::redis::{Answer, Memory};
+use crate::resp::encode;
+
+/// Runs a script on a node's memory and appends its reply.
+pub(super) fn run(
+    memory: &mut Memory,
+    body: &str,
+    keys: &[Vec<u8>],
+    arguments: &[Vec<u8>],
+    out: &mut Vec<u8>,
+) {
+    MEMORY.set(std::mem::take(memory));
+    LUA.with(|lua| lua.run(body, keys, arguments, out));
+    *memory = MEMORY.take();
+}
+
+thread_local! {
+    static LUA: Scripts = Scripts::new();
+    /// That of the node whose script runs.
+    static MEMORY: RefCell<Memory> = RefCell::default();
+}
+
+struct Scripts {
+    lua: Lua,
+    by_body: RefCell<HashMap<String, mlua::Function>>,
+}
+
+impl Scripts {
+    fn new() -> Scripts {
+        let lua = Lua::new();
+        let call = |lua: &Lua, words: MultiValue| {
+            let words: Vec<Vec<u8>> = words.iter().map(text).collect();
+            match MEMORY.with_borrow_mut(|memory| memory.call(&words)) {
+                Answer::Nil => Ok(Value::Boolean(false)),
+                Answer::Ok => Ok(Value::Table(lua.create_table_from([("ok", "OK")])?)),
+                Answer::Int(number) => Ok(Value::Number(number as f64)),
+                Answer::Bulk(bytes) => Ok(Value::String(lua.create_string(bytes)?)),
+                Answer::Listeners => {
+                    let table = lua.create_table()?;
+                    table.push("channel")?;
+                    table.push(0)?;
+                    Ok(Value::Table(table))
+                }
+            }
+        };
+        let status = |field: &'static str| {
+            move |lua: &Lua, text: mlua::LuaString| lua.create_table_from([(field, text)])
+        };
+        let redis = lua.create_table().unwrap();
+        redis.set("error_reply", lua.create_function(status("err")).unwrap()).unwrap();
+        redis.set("status_reply", lua.create_function(status("ok")).unwrap()).unwrap();
+        redis.set("call", lua.create_function(call).unwrap()).unwrap();
+        redis.set("pcall", lua.create_function(call).unwrap()).unwrap();
+        lua.globals().set("redis", redis).unwrap();
+        Scripts { lua, by_body: RefCell::default() }
+    }
+
+    /// Runs a script and appends its reply, as Redis makes it from what Lua returns.
+    fn run(&self, body: &str, keys: &[Vec<u8>], arguments: &[Vec<u8>], out: &mut Vec<u8>) {
+        let strings = |all: &[Vec<u8>]| -> Table {
+            let strings = all.iter().map(|bytes| self.lua.create_string(bytes).unwrap());
+            self.lua.create_sequence_from(strings).unwrap()
+        };
+        self.lua.globals().set("KEYS", strings(keys)).unwrap();
+        self.lua.globals().set("ARGV", strings(arguments)).unwrap();
+        let mut known = self.by_body.borrow_mut();
+        if !known.contains_key(body) {
+            known.insert(body.to_owned(), self.lua.load(body).into_function().unwrap());
+        }
+        match known[body].call(()).unwrap() {
+            Value::String(string) => encode::bulk(out, &string.as_bytes()),
+            Value::Table(table) => {
+                let field = |name: &str| table.get::<Option<String>>(name).unwrap();
+                if let Some(text) = field("ok") {
+                    return encode::simple(out, &text);
+                }
+                if let Some(text) = field("err") {
+                    return encode::error(out, &format!("ERR {text}"));
+                }
+                let numbers: Vec<f64> =
+                    table.sequence_values::<f64>().map(|number| number.unwrap()).collect();
+                encode::array(out, numbers.len());
+                // Numbers lose what is behind the point.
+                numbers.iter().for_each(|number| encode::integer(out, *number as i64));
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+/// As `redis.call` takes its arguments: a number is written as Lua writes it.
+fn text(value: &Value) -> Vec<u8> {
+    match value {
+        Value::String(string) => string.as_bytes().to_vec(),
+        Value::Integer(number) => number.to_string().into_bytes(),
+        Value::Number(number) => number.to_string().into_bytes(),
+        other => panic!("{other:?}"),
+    }
+}

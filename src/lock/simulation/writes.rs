@@ -1,0 +1,112 @@
+//! What must hold of guarded writes: the data node's own record of what it stored, held
+//! against what clients were told.
+
+use std::collections::BTreeMap;
+
+use super::{redis::DATA, session::Told};
+use crate::guard::FENCE_PREFIX;
+
+/// What clients were told.
+#[derive(Debug, Default)]
+pub(super) struct Writes {
+    /// Of each write, by name.
+    told: BTreeMap<String, Told>,
+    /// The last that was acknowledged, by key.
+    acknowledged: BTreeMap<&'static str, String>,
+    /// Reads: what was read, and what had been acknowledged when they were sent.
+    reads: Vec<(Option<String>, Option<String>)>,
+}
+
+/// What is in a value: which write it is, under which fence, and which one its client
+/// had read when it made it.
+pub(super) fn value(name: &str, fence: u64, based_on: Option<&str>) -> String {
+    format!("{name} {fence} {}", based_on.unwrap_or("-"))
+}
+
+/// The name of the write that left this value.
+pub(super) fn name(value: &str) -> &str {
+    value.split(' ').next().unwrap_or_default()
+}
+
+/// A lock, as the record tells of it.
+#[derive(Default)]
+struct Lock {
+    seen: u64,
+    last: Option<String>,
+}
+
+impl Writes {
+    pub(super) fn told(&mut self, key: &'static str, name: &str, told: Told) {
+        self.told.insert(name.to_owned(), told);
+        if told == Told::Done {
+            self.acknowledged.insert(key, name.to_owned());
+        }
+    }
+
+    /// What a read that is sent now must see, or something later.
+    pub(super) fn acknowledged(&self, key: &str) -> Option<String> {
+        self.acknowledged.get(key).cloned()
+    }
+
+    pub(super) fn read(&mut self, seen: Option<&str>, acknowledged: Option<String>) {
+        self.reads.push((seen.map(|value| name(value).to_owned()), acknowledged));
+    }
+
+    /// Everything that is wrong, given every key and value that the data node stored.
+    pub(super) fn faults(&self, record: &[(Vec<u8>, Vec<u8>)]) -> Vec<String> {
+        let mut faults = Vec::new();
+        let mut locks: BTreeMap<&[u8], Lock> = BTreeMap::new();
+        let mut landed: BTreeMap<&str, usize> = BTreeMap::new();
+        let mut has_forgotten = false;
+        for (place, (key, stored)) in record.iter().enumerate() {
+            let stored = std::str::from_utf8(stored).unwrap();
+            if key == FENCE_PREFIX {
+                locks.values_mut().for_each(|lock| lock.seen = 0);
+                has_forgotten = true;
+                continue;
+            }
+            if let Some(key) = key.strip_prefix(FENCE_PREFIX) {
+                let lock = locks.entry(key).or_default();
+                let fence: u64 = stored.parse().unwrap();
+                if fence < lock.seen {
+                    faults.push(format!("fence {fence} is stored over {}", lock.seen));
+                }
+                lock.seen = lock.seen.max(fence);
+                continue;
+            }
+            let lock = locks.entry(key.strip_prefix(DATA).unwrap()).or_default();
+            let words: Vec<&str> = stored.split(' ').collect();
+            let [name, fence, based_on] = words[..] else { panic!("{stored}") };
+            let fence: u64 = fence.parse().unwrap();
+            if fence < lock.seen {
+                faults.push(format!("{name} lands with fence {fence} below {}", lock.seen));
+            }
+            lock.seen = lock.seen.max(fence);
+            let last = lock.last.replace(name.to_owned());
+            // A late holder is let in where its fence is not known to be small.
+            if last.as_deref().unwrap_or("-") != based_on && !has_forgotten {
+                faults.push(format!("update {last:?} is lost by {name}, based on {based_on}"));
+            }
+            if landed.insert(name, place).is_some() {
+                faults.push(format!("{name} lands twice"));
+            }
+        }
+        for (name, told) in &self.told {
+            match (told, landed.contains_key(name.as_str())) {
+                (Told::Done, false) => faults.push(format!("{name} was acknowledged and is lost")),
+                (Told::Fenced | Told::Refused, true) => {
+                    faults.push(format!("{name} was refused and has landed"));
+                }
+                _ => {}
+            }
+        }
+        let place =
+            |name: &Option<String>| name.as_ref().and_then(|name| landed.get(name.as_str()));
+        for (seen, acknowledged) in &self.reads {
+            if place(seen) < place(acknowledged) {
+                faults.push(format!("{seen:?} is read after {acknowledged:?}"));
+            }
+        }
+        faults
+    }
+}

@@ -1,0 +1,157 @@
+//! Guarded writes: what may happen in a run, what must hold and what must be possible.
+//!
+//! The lock nodes are not looked at again. Here they are somebody who grants fences
+//! that grow, to one client at a time, and no holder notices that its time is over:
+//! so slow may all be. What is looked at is the data node (`guards/data.rs`) and the
+//! connections that write to it under a claim (`guards/session.rs`).
+
+pub(crate) mod data;
+pub(crate) mod session;
+
+use stateright::{Model, Property};
+
+use data::Reply;
+use session::{Phase, Session, State, Step};
+
+/// Clients at the most, each on a connection of its own.
+pub(crate) const CLIENTS: usize = 3;
+
+/// Bounds of one run.
+#[derive(Debug, Clone)]
+pub(crate) struct Setup {
+    /// LOCKs of each client.
+    pub(crate) locks: [u8; CLIENTS],
+    /// Guarded writes of each client.
+    pub(crate) writes: u8,
+    /// Connections that end at any moment: the client hangs up, or its proxy dies.
+    /// What they have sent may still be carried out at any time, or never.
+    pub(crate) stops: u8,
+    /// How often the data node forgets fences: FLUSHALL, a restart without what came
+    /// last, or a replica in its place that was behind.
+    pub(crate) forgets: u8,
+    /// What is done wrong on purpose.
+    pub(crate) fault: Option<Fault>,
+    /// What is to hold always, or to happen at all.
+    pub(crate) properties: &'static [&'static str],
+}
+
+/// What is done wrong on purpose, to see that the checker finds it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// LOCK does not tell the data node its fence; the first write does.
+    NoRaiseAtLock,
+    /// The client is told of its lock before the data node is.
+    RaiseBehindAnswer,
+    /// The data node takes a fence though it knows a larger one.
+    RaiseLowers,
+    /// A grant has the same fence as the one before it.
+    FenceNotLarger,
+    /// The script does not compare fences before it writes.
+    NoCompareInScript,
+    /// The proxy does not look at what GET says.
+    NoCompareInProxy,
+    /// It is content with a smaller fence, and tells the data node of no larger one.
+    SmallerIsEnough,
+    /// The long way goes without WATCH.
+    NoWatch,
+    /// It asks for the fence first, and watches it then.
+    WatchBehindGet,
+    /// A transaction that was dropped is taken for done.
+    DroppedIsDone,
+    /// The script compares after it has written: nothing takes that back.
+    CompareBehindWrite,
+}
+
+impl Setup {
+    /// Whether this fault is planted.
+    pub(crate) fn has(&self, fault: Fault) -> bool {
+        self.fault == Some(fault)
+    }
+}
+
+/// Since the data node forgot the last time, that is.
+pub(crate) const NONE_BELOW: &str = "no write lands below a fence that the data node has seen";
+/// The same, seen by clients.
+pub(crate) const NONE_OVERWRITTEN: &str = "no smaller fence lands on an acknowledged write";
+/// Between the read of a client that was told of its lock and the write that it
+/// computed from that, no other write lands.
+pub(crate) const NO_LOST_UPDATE: &str = "no update is lost";
+/// Acknowledged: once. Refused: not at all.
+pub(crate) const TOLD: &str = "what is told of a write is what became of it";
+
+/// Those that must hold in every state.
+pub(crate) const GUARDS_ALWAYS: &[&str] = &[NONE_BELOW, NONE_OVERWRITTEN, NO_LOST_UPDATE, TOLD];
+
+/// A later holder's write lands.
+pub(crate) const SECOND_HOLDER: &str = "writes under two grants";
+/// A write is refused for a larger fence.
+pub(crate) const FENCED: &str = "a fenced write";
+/// EXEC is dropped as a fence was written behind WATCH.
+pub(crate) const DROPPED: &str = "a dropped transaction";
+/// LOCK is refused as the data node has seen a later grant.
+pub(crate) const GIVEN_BACK: &str = "a lock given back";
+/// Nobody has locked since, so there is nobody to protect.
+pub(crate) const LATE: &str = "a write after its lock has run out";
+/// The data node has forgotten it.
+pub(crate) const RAISED_AGAIN: &str = "a fence that is told again";
+
+/// One run of the checker.
+pub(crate) struct Guarded(pub Setup);
+
+impl Model for Guarded {
+    type State = State;
+    type Action = Step;
+
+    fn init_states(&self) -> Vec<State> {
+        vec![State::first(&self.0)]
+    }
+
+    fn actions(&self, state: &State, steps: &mut Vec<Step>) {
+        state.steps(steps);
+    }
+
+    fn next_state(&self, state: &State, step: Step) -> Option<State> {
+        Some(state.after(step, &self.0))
+    }
+
+    fn properties(&self) -> Vec<Property<Guarded>> {
+        fn some(state: &State, is_so: impl Fn(&Session) -> bool) -> bool {
+            state.sessions.iter().any(is_so)
+        }
+        /// What the data node says of the fence, compared to the session's own.
+        fn told(session: &Session, phase: Phase) -> Option<std::cmp::Ordering> {
+            match (session.reply, session.claim) {
+                (Some(Reply::Fence(seen)), Some(claim)) if session.phase == phase => {
+                    Some(seen.cmp(&claim.fence))
+                }
+                _ => None,
+            }
+        }
+        use std::cmp::Ordering::{Greater, Less};
+        let all: [Property<Guarded>; 10] = [
+            Property::always(NONE_BELOW, |_, state: &State| !state.wrong.below),
+            Property::always(NONE_OVERWRITTEN, |_, state: &State| !state.wrong.overwritten),
+            Property::always(NO_LOST_UPDATE, |_, state: &State| !state.wrong.lost),
+            Property::always(TOLD, |_, state: &State| !state.wrong.told),
+            Property::sometimes(SECOND_HOLDER, |_, state: &State| {
+                state.data.landed.windows(2).any(|two| two[0] < two[1])
+            }),
+            Property::sometimes(FENCED, |_, state: &State| {
+                some(state, |session| told(session, Phase::Asking) == Some(Greater))
+            }),
+            Property::sometimes(DROPPED, |_, state: &State| {
+                some(state, |session| session.reply == Some(Reply::Dropped))
+            }),
+            Property::sometimes(GIVEN_BACK, |_, state: &State| {
+                some(state, |session| told(session, Phase::Locking) == Some(Greater))
+            }),
+            Property::sometimes(LATE, |_, state: &State| {
+                some(state, |session| session.reply == Some(Reply::Done) && !session.valid)
+            }),
+            Property::sometimes(RAISED_AGAIN, |_, state: &State| {
+                some(state, |session| told(session, Phase::Asking) == Some(Less))
+            }),
+        ];
+        all.into_iter().filter(|one| self.0.properties.contains(&one.name)).collect()
+    }
+}

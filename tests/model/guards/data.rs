@@ -1,0 +1,137 @@
+//! The data node: what it knows of the lock's fences, and the writes that landed.
+
+use super::{Fault, Setup};
+
+/// What it is asked. Each is carried out at one instant; between two of one
+/// connection others may come.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Request {
+    /// To remember a fence: `guard/raise.lua`.
+    Raise { fence: u8 },
+    /// To compare and write: `guard/write.lua`.
+    Script(Write),
+    /// To watch the fence, and no more what was watched before.
+    Watch,
+    /// Which fence it knows.
+    Get,
+    /// To write, unless what is watched was written: MULTI, the write, EXEC.
+    Exec(Write),
+}
+
+/// A guarded write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Write {
+    /// That of the claim under which it is made.
+    pub(crate) fence: u8,
+    /// So many writes its client had seen when it computed it.
+    pub(crate) based_on: u8,
+}
+
+/// What it says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Reply {
+    /// The largest fence that it knows; none: 0.
+    Fence(u8),
+    /// The fence is watched.
+    Watched,
+    /// The write has landed.
+    Done,
+    /// The script has seen another fence.
+    Refused,
+    /// EXEC has found what is watched written.
+    Dropped,
+}
+
+/// Whether a connection's EXEC will be carried out.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Watch {
+    /// Nothing is watched.
+    #[default]
+    Nothing,
+    /// Nobody has written the fence since.
+    Unwritten,
+    /// Somebody has.
+    Written,
+}
+
+/// The data node.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Data {
+    /// The lock's fence as it is stored; none: 0.
+    pub(crate) stored: u8,
+    /// The largest that was ever stored, or written with, since it forgot.
+    pub(crate) seen: u8,
+    /// The fences of all writes that landed, in order.
+    pub(crate) landed: Vec<u8>,
+    /// So many of them before it forgot.
+    pub(crate) forgotten: u8,
+    /// The largest fence of the others that were acknowledged.
+    pub(crate) acknowledged: u8,
+}
+
+/// What comes of a request.
+pub(crate) struct Outcome {
+    pub(crate) reply: Reply,
+    /// The fence was written, so that who watches it is concerned.
+    pub(crate) writes_fence: bool,
+    /// The client's write landed.
+    pub(crate) lands: Option<Write>,
+}
+
+impl Data {
+    /// So many writes have landed.
+    pub(crate) fn version(&self) -> u8 {
+        self.landed.len() as u8
+    }
+
+    /// Carries a request out, of a connection with this watch.
+    pub(crate) fn carry_out(
+        &mut self,
+        request: Request,
+        watch: &mut Watch,
+        setup: &Setup,
+    ) -> Outcome {
+        let mut outcome = Outcome { reply: Reply::Watched, writes_fence: false, lands: None };
+        match request {
+            Request::Raise { fence } => {
+                // An equal one is written again.
+                if self.stored <= fence || setup.has(Fault::RaiseLowers) {
+                    self.stored = fence;
+                    self.seen = self.seen.max(fence);
+                    outcome.writes_fence = true;
+                }
+                outcome.reply = Reply::Fence(self.stored);
+            }
+            Request::Get => outcome.reply = Reply::Fence(self.stored),
+            Request::Watch => *watch = Watch::Unwritten,
+            Request::Script(write) => {
+                let is_own = self.stored == write.fence || setup.has(Fault::NoCompareInScript);
+                outcome.lands = (is_own || setup.has(Fault::CompareBehindWrite)).then_some(write);
+                outcome.reply = if is_own { Reply::Done } else { Reply::Refused };
+            }
+            Request::Exec(write) => {
+                let was_written = std::mem::take(watch) == Watch::Written;
+                outcome.lands = (!was_written).then_some(write);
+                outcome.reply = if was_written { Reply::Dropped } else { Reply::Done };
+            }
+        }
+        if let Some(write) = outcome.lands {
+            self.landed.push(write.fence);
+            self.seen = self.seen.max(write.fence);
+        }
+        outcome
+    }
+
+    /// A client is told of the write that landed at this place.
+    pub(crate) fn acknowledge(&mut self, fence: u8, landed_at: u8) {
+        if landed_at > self.forgotten {
+            self.acknowledged = self.acknowledged.max(fence);
+        }
+    }
+
+    /// Forgets what it has seen but this fence.
+    pub(crate) fn forget(&mut self, to: u8) {
+        (self.stored, self.seen, self.acknowledged) = (to, to, 0);
+        self.forgotten = self.version();
+    }
+}

@@ -1,0 +1,356 @@
+//! Clients that write under a claim, each through a connection of its own: what the
+//! proxy does there in `src/session/guarded.rs` and, at LOCK, in `barrier.rs`.
+
+use super::{
+    CLIENTS, Fault, Setup,
+    data::{Data, Reply, Request, Watch, Write},
+};
+
+/// Everything there is at one instant. Nothing depends on the place of a session,
+/// so they are kept sorted, and states that differ in names only are one: a step's
+/// `client` is the place at which it stood just then.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub(crate) struct State {
+    pub(crate) data: Data,
+    pub(crate) sessions: [Session; CLIENTS],
+    /// That of the last grant.
+    pub(crate) last_fence: u8,
+    /// What may still go wrong.
+    pub(crate) stops: u8,
+    pub(crate) forgets: u8,
+    pub(crate) wrong: Wrong,
+}
+
+/// What must never have happened.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Wrong {
+    pub(crate) below: bool,
+    pub(crate) overwritten: bool,
+    pub(crate) lost: bool,
+    pub(crate) told: bool,
+}
+
+/// A client, and the proxy's connection for it.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Session {
+    /// LOCKs and writes that it may still send.
+    pub(crate) locks: u8,
+    pub(crate) writes: u8,
+    /// It holds the lock, by the lock nodes. It does not notice when it does not.
+    pub(crate) valid: bool,
+    /// What the proxy knows of that.
+    pub(crate) claim: Option<Claim>,
+    /// So many writes the client has seen since it was told of the lock.
+    pub(crate) read: Option<u8>,
+    pub(crate) phase: Phase,
+    /// The transaction under way is the client's own.
+    pub(crate) own: bool,
+    /// How often the write under way has landed, and at which place of all.
+    pub(crate) landings: u8,
+    pub(crate) landed_at: u8,
+    /// Sent and not carried out.
+    pub(crate) requests: Vec<Request>,
+    /// To the last one that was.
+    pub(crate) reply: Option<Reply>,
+    pub(crate) watch: Watch,
+}
+
+/// A grant.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct Claim {
+    pub(crate) fence: u8,
+    /// The data node has been told.
+    pub(crate) raised: bool,
+}
+
+/// What a session waits for.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) enum Phase {
+    /// Its client.
+    #[default]
+    Idle,
+    /// That the data node has the fence of a lock just granted.
+    Locking,
+    /// The script.
+    Short,
+    /// What the data node knows of the fence.
+    Asking,
+    /// EXEC.
+    Committing,
+    /// Nothing any more.
+    Stopped,
+}
+
+/// How a write goes to the data node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Way {
+    /// By the script, then by a transaction of the proxy's.
+    Short,
+    /// By a transaction of the proxy's, which is repeated when it is dropped.
+    Long,
+    /// By one of the client's, which is told so.
+    Own,
+}
+
+/// What may happen.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Step {
+    /// A client is granted the lock.
+    Lock { client: usize },
+    /// Its time is over; nobody tells it.
+    Expire { client: usize },
+    /// It gives the lock back.
+    Unlock { client: usize },
+    /// It reads, through whatever connection.
+    Read { client: usize },
+    /// It writes what it computed from that.
+    Write { client: usize, way: Way },
+    /// The data node carries out its connection's next request.
+    CarryOut { client: usize },
+    /// The proxy has all replies that it waits for.
+    Answered { client: usize },
+    /// Its connection ends.
+    Stop { client: usize },
+    /// The data node knows only this fence any more.
+    Forget { to: u8 },
+}
+
+impl State {
+    pub(crate) fn first(setup: &Setup) -> State {
+        let session = |locks| Session { locks, writes: setup.writes, ..Session::default() };
+        let mut sessions = setup.locks.map(session);
+        sessions.sort_unstable();
+        State {
+            data: Data::default(),
+            sessions,
+            last_fence: 0,
+            stops: setup.stops,
+            forgets: setup.forgets,
+            wrong: Wrong::default(),
+        }
+    }
+
+    pub(crate) fn steps(&self, steps: &mut Vec<Step>) {
+        for (client, one) in self.sessions.iter().enumerate() {
+            // Those that are alike do alike.
+            if client > 0 && *one == self.sessions[client - 1] {
+                continue;
+            }
+            if one.valid {
+                steps.push(Step::Expire { client });
+            }
+            if !one.requests.is_empty() {
+                steps.push(Step::CarryOut { client });
+            } else if one.reply.is_some() {
+                steps.push(Step::Answered { client });
+            }
+            let is_alive = one.phase != Phase::Stopped;
+            if self.stops > 0 && is_alive && one.claim.is_some() {
+                steps.push(Step::Stop { client });
+            }
+            if one.phase != Phase::Idle {
+                continue;
+            }
+            let others = || self.sessions.iter().enumerate().filter(|(other, _)| *other != client);
+            if one.locks > 0 && others().all(|(_, other)| !other.valid) {
+                steps.push(Step::Lock { client });
+            }
+            let Some(claim) = one.claim else { continue };
+            steps.push(Step::Unlock { client });
+            if one.writes == 0 {
+                continue;
+            }
+            if one.read != Some(self.data.version()) {
+                steps.push(Step::Read { client });
+            }
+            if one.read.is_some() {
+                let ways = [Way::Short, Way::Long, Way::Own];
+                // The script is for a fence that is known.
+                let open = &ways[usize::from(!claim.raised)..];
+                steps.extend(open.iter().map(|way| Step::Write { client, way: *way }));
+            }
+        }
+        if self.forgets > 0 {
+            steps.extend((0..self.data.stored).map(|to| Step::Forget { to }));
+        }
+    }
+
+    pub(crate) fn after(&self, step: Step, setup: &Setup) -> State {
+        let mut next = self.clone();
+        match step {
+            Step::Lock { client } => next.lock(client, setup),
+            Step::Expire { client } => next.sessions[client].valid = false,
+            Step::Unlock { client } => next.sessions[client].ends_claim(),
+            Step::Read { client } => next.sessions[client].read = Some(next.data.version()),
+            Step::Write { client, way } => next.sessions[client].write(way, setup),
+            Step::CarryOut { client } => next.carry_out(client, setup),
+            Step::Answered { client } => next.answered(client, setup),
+            Step::Stop { client } => {
+                next.stops -= 1;
+                next.sessions[client].stop();
+            }
+            Step::Forget { to } => {
+                next.forgets -= 1;
+                next.data.forget(to);
+                next.fence_is_written(None);
+            }
+        }
+        next.sessions.sort_unstable();
+        next
+    }
+
+    fn lock(&mut self, client: usize, setup: &Setup) {
+        if !setup.has(Fault::FenceNotLarger) || self.last_fence == 0 {
+            self.last_fence += 1;
+        }
+        let (fence, one) = (self.last_fence, &mut self.sessions[client]);
+        one.locks -= 1;
+        (one.valid, one.read) = (true, None);
+        one.claim = Some(Claim { fence, raised: setup.has(Fault::RaiseBehindAnswer) });
+        if setup.has(Fault::NoRaiseAtLock) {
+            return;
+        }
+        one.requests.push(Request::Raise { fence });
+        if !setup.has(Fault::RaiseBehindAnswer) {
+            one.phase = Phase::Locking;
+        }
+    }
+
+    fn carry_out(&mut self, client: usize, setup: &Setup) {
+        let one = &mut self.sessions[client];
+        let request = one.requests.remove(0);
+        let before = (self.data.seen, self.data.acknowledged, self.data.version());
+        let outcome = self.data.carry_out(request, &mut one.watch, setup);
+        if let Some(write) = outcome.lands {
+            let (seen, acknowledged, version) = before;
+            self.wrong.below |= write.fence < seen;
+            self.wrong.overwritten |= write.fence < acknowledged;
+            self.wrong.lost |= write.based_on != version;
+            one.landings += 1;
+            one.landed_at = self.data.version();
+        }
+        if one.phase == Phase::Stopped {
+            // Nobody waits for it.
+            (one.landings, one.landed_at, one.reply) = (0, 0, None);
+            if one.requests.is_empty() {
+                one.watch = Watch::Nothing;
+            }
+        } else {
+            one.reply = Some(outcome.reply);
+        }
+        if outcome.writes_fence {
+            self.fence_is_written(Some(client));
+        }
+    }
+
+    /// By a connection, which does not watch it itself then, or by none.
+    fn fence_is_written(&mut self, by: Option<usize>) {
+        for (client, one) in self.sessions.iter_mut().enumerate() {
+            if by != Some(client) && one.watch == Watch::Unwritten {
+                one.watch = Watch::Written;
+            }
+        }
+    }
+
+    fn answered(&mut self, client: usize, setup: &Setup) {
+        let one = &mut self.sessions[client];
+        let (Some(reply), Some(claim)) = (one.reply.take(), &mut one.claim) else { return };
+        match (one.phase, reply) {
+            (Phase::Locking, Reply::Fence(seen)) if seen <= claim.fence => {
+                claim.raised = true;
+                one.phase = Phase::Idle;
+            }
+            (Phase::Locking, _) => {
+                one.phase = Phase::Idle;
+                one.ends_claim();
+            }
+            (Phase::Asking, Reply::Fence(seen)) => {
+                let fence = claim.fence;
+                let is_enough = seen < fence && setup.has(Fault::SmallerIsEnough);
+                if seen == fence || is_enough || setup.has(Fault::NoCompareInProxy) {
+                    claim.raised = true;
+                    one.commit(setup);
+                } else if seen < fence {
+                    claim.raised = false;
+                    one.ask(setup);
+                } else {
+                    // FENCED: UNWATCH, and the claim is gone.
+                    (one.claim, one.read, one.watch) = (None, None, Watch::Nothing);
+                    self.tell(client, false);
+                }
+            }
+            (Phase::Short | Phase::Committing, Reply::Done) => self.tell(client, true),
+            (Phase::Committing, Reply::Dropped) if setup.has(Fault::DroppedIsDone) => {
+                self.tell(client, true);
+            }
+            (Phase::Committing, Reply::Dropped) if one.own => self.tell(client, false),
+            (Phase::Short, Reply::Refused) | (Phase::Committing, Reply::Dropped) => one.ask(setup),
+            // Where the client was told of its lock before.
+            _ => {}
+        }
+    }
+
+    /// The client is told of its write.
+    fn tell(&mut self, client: usize, is_done: bool) {
+        let one = &mut self.sessions[client];
+        self.wrong.told |= one.landings != u8::from(is_done);
+        if let (true, Some(claim)) = (is_done, one.claim) {
+            self.data.acknowledge(claim.fence, one.landed_at);
+            // It knows what it has written.
+            one.read = Some(one.landed_at);
+        }
+        (one.landings, one.landed_at) = (0, 0);
+        (one.phase, one.own) = (Phase::Idle, false);
+    }
+}
+
+impl Session {
+    fn ends_claim(&mut self) {
+        (self.claim, self.read, self.valid) = (None, None, false);
+    }
+
+    fn the_write(&self) -> Option<Write> {
+        Some(Write { fence: self.claim?.fence, based_on: self.read? })
+    }
+
+    fn write(&mut self, way: Way, setup: &Setup) {
+        let Some(write) = self.the_write() else { return };
+        self.writes -= 1;
+        self.own = way == Way::Own;
+        if way == Way::Short {
+            self.requests.push(Request::Script(write));
+            self.phase = Phase::Short;
+        } else {
+            self.ask(setup);
+        }
+    }
+
+    /// One packet: `Fences::ask`.
+    fn ask(&mut self, setup: &Setup) {
+        let Some(claim) = self.claim else { return };
+        if !claim.raised {
+            self.requests.push(Request::Raise { fence: claim.fence });
+        }
+        if !setup.has(Fault::NoWatch) && !setup.has(Fault::WatchBehindGet) {
+            self.requests.push(Request::Watch);
+        }
+        self.requests.push(Request::Get);
+        self.phase = Phase::Asking;
+    }
+
+    /// Another: the write and EXEC.
+    fn commit(&mut self, setup: &Setup) {
+        let Some(write) = self.the_write() else { return };
+        if setup.has(Fault::WatchBehindGet) {
+            self.requests.push(Request::Watch);
+        }
+        self.requests.push(Request::Exec(write));
+        self.phase = Phase::Committing;
+    }
+
+    /// What is sent is sent.
+    fn stop(&mut self) {
+        let (valid, requests, watch) = (self.valid, std::mem::take(&mut self.requests), self.watch);
+        *self = Session { valid, requests, watch, phase: Phase::Stopped, ..Session::default() };
+    }
+}
