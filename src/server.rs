@@ -105,12 +105,14 @@ pub async fn run(config: Config, mut control: Control) -> anyhow::Result<()> {
     let workers = Arc::new(Workers::start(config.io_threads)?);
     let engine = Engine::start_on(&config.locks, workers.shared());
     tokio::spawn(exposure.clone().watch(shutdown.clone()));
+    let guards = Guards::start(&config, &connector, workers.shared());
     let state = Arc::new(admin::State::new(
         recorder,
         engine.clone(),
         config.data.clone(),
         connector.clone(),
         exposure.clone(),
+        guards.clone(),
     ));
     let has_predecessor = predecessor.is_some();
     if let Some(predecessor) = predecessor {
@@ -128,7 +130,7 @@ pub async fn run(config: Config, mut control: Control) -> anyhow::Result<()> {
         engine: engine.clone(),
         metrics,
         config: ArcSwap::from_pointee(config.clone()),
-        guards: Guards::start(&config, &connector, workers.shared()),
+        guards,
         clients: AtomicUsize::new(0),
         started: Instant::now(),
         listen: config.listen.iter().map(|listener| listener.address).collect(),

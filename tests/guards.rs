@@ -393,3 +393,22 @@ fn a_client_that_may_not_call_scripts_writes_all_the_same() {
 fn assert_no_permission(reply: &Reply) {
     assert!(reply.error_text().starts_with("NOPERM"), "{reply:?}");
 }
+
+#[test]
+fn nobody_is_served_before_the_commands_are_known() {
+    let mut proxy = Proxy::with()
+        .top(ACCOUNTS)
+        .data_arguments(&["--user", "default", "on", "nopass", "~*", "&*", "+@all", "-command"])
+        .unready()
+        .start();
+    eventually("it says why", || {
+        proxy.http("/readyz").contains("guards: clients' commands are refused")
+    });
+    assert!(proxy.http("/readyz").starts_with("HTTP/1.1 503"));
+    let mut client = proxy.client();
+    let refused = client.cmd(&["GET", "account:1"]);
+    assert!(refused.error().starts_with("ERR the command could not be checked"), "{refused:?}");
+    assert_eq!(direct(&mut proxy).cmd(&["ACL", "SETUSER", "default", "+command"]), Reply::ok());
+    eventually("it is ready", || proxy.http("/readyz").starts_with("HTTP/1.1 200"));
+    assert_eq!(client.cmd(&["GET", "account:1"]), Reply::NullBulk);
+}

@@ -18,6 +18,7 @@ use tracing::{info, warn};
 use crate::{
     config::RedisUrl,
     exposure::Exposure,
+    guard::Guards,
     lock::Engine,
     metrics::Recorder,
     net::{self, Connector},
@@ -40,6 +41,7 @@ pub struct State {
     data: RedisUrl,
     connector: Connector,
     exposure: Arc<Exposure>,
+    guards: Option<Arc<Guards>>,
     /// None: reachable. Otherwise why not. Changed by [`State::watch`].
     data_problem: Mutex<Option<String>>,
 }
@@ -52,9 +54,10 @@ impl State {
         data: RedisUrl,
         connector: Connector,
         exposure: Arc<Exposure>,
+        guards: Option<Arc<Guards>>,
     ) -> State {
         let data_problem = Mutex::new(Some("not asked yet".into()));
-        State { recorder, engine, data, connector, exposure, data_problem }
+        State { recorder, engine, data, connector, exposure, guards, data_problem }
     }
 
     /// Prometheus's text format.
@@ -88,7 +91,12 @@ impl State {
             text += "listen: clients from elsewhere are refused: the data node is not known to ask \
                      for a password (allow_open)\n";
         }
-        (problem.is_none() && up >= quorum && safe, text)
+        let informed = self.guards.as_ref().is_none_or(|guards| guards.catalog.table().is_some());
+        if !informed {
+            text += "guards: clients' commands are refused: the data node has not told which commands \
+                     it has (COMMAND)\n";
+        }
+        (problem.is_none() && up >= quorum && safe && informed, text)
     }
 
     /// Whether traffic should be sent here, as found out now.

@@ -144,6 +144,12 @@ impl Setup {
         self
     }
 
+    /// Readiness is not waited for.
+    pub fn unready(mut self) -> Setup {
+        self.ready = false;
+        self
+    }
+
     /// Starts everything and waits until it is ready.
     pub fn start(self) -> Proxy {
         let data = RedisServer::start(&self.data_arguments).expect("data node");
