@@ -173,10 +173,9 @@ impl Losses {
         std::mem::take(&mut lost)
     }
 
-    fn add(&self, lost: Lost) {
-        self.lock().push(lost);
-        self.any.store(true, Ordering::Release);
-        self.waker.wake_by_ref();
+    /// Returns once every loss that had been found is among those to take.
+    pub fn settle(&self) {
+        drop(self.lock());
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Lost>> {
@@ -314,13 +313,19 @@ impl Engine {
 
     /// The holder is told, and nothing of the lock may stay.
     fn lose(self: &Arc<Self>, watch: &Arc<Watch>, reason: LostReason) {
+        // Held until it is told: its holder's connection, which may have found out at the
+        // same time, must not go on in between (see [`Losses::settle`]).
+        let mut lost = watch.losses.lock();
         let stage = watch.stage.compare_exchange(KEPT, ENDED, Ordering::AcqRel, Ordering::Acquire);
         if stage.is_ok() {
             self.watchdog.metrics.lost(reason);
             // Before anybody is told: who locks again at once, by the same token,
             // must not be met by this.
             drop(self.release(watch.key.clone(), watch.token.clone()));
-            watch.losses.add((watch.key.clone(), watch.token.clone()));
+            lost.push((watch.key.clone(), watch.token.clone()));
+            watch.losses.any.store(true, Ordering::Release);
+            drop(lost);
+            watch.losses.waker.wake_by_ref();
         }
     }
 

@@ -14,10 +14,11 @@ impl Session {
     #[inline]
     pub(super) fn take_losses(&mut self, cx: &mut Context<'_>) -> Result<(), CloseReason> {
         let Some(losses) = &self.losses else { return Ok(()) };
-        if losses.is_check_due()
-            && let Some(first) = self.tokens.valid_until()
-        {
-            losses.check_by(first);
+        if losses.is_check_due() {
+            if let Some(first) = self.tokens.valid_until() {
+                losses.check_by(first);
+            }
+            losses.settle();
         }
         if !losses.any() {
             return Ok(());
