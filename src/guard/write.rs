@@ -24,7 +24,15 @@ const MAX_BYTES: usize = 16 * 1024;
 const MAX_WORDS: usize = 128;
 
 static DIGEST: LazyLock<String> =
-    LazyLock::new(|| sha1_smol::Sha1::from(BODY).digest().to_string());
+    LazyLock::new(|| sha1_smol::Sha1::from(body()).digest().to_string());
+
+fn body() -> &'static str {
+    #[cfg(feature = "planted")]
+    if std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "compare") {
+        return "return redis.pcall(unpack(ARGV, #KEYS + 2))";
+    }
+    BODY
+}
 
 /// Commands whose replies are a status, a bulk string, an integer that counts or a null
 /// where a bulk string could stand, in RESP2 and in RESP3. Sorted.
@@ -121,7 +129,7 @@ pub fn call(command: &[u8], fences: &[(Key, u64)]) -> Option<Vec<u8>> {
 
 /// Appends what makes the data node know the script.
 pub fn load(out: &mut Vec<u8>) {
-    encode::command(out, &[b"SCRIPT", b"LOAD", BODY.as_bytes()]);
+    encode::command(out, &[b"SCRIPT", b"LOAD", body().as_bytes()]);
 }
 
 #[cfg(test)]

@@ -378,6 +378,10 @@ impl Session {
 
     /// Whether writes to some keys need this lock.
     fn is_guard_lock(&self, key: &Key) -> bool {
+        #[cfg(feature = "planted")]
+        if std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "raise") {
+            return false;
+        }
         // One whose client is told nothing is told to the data node with its first write.
         self.reply_mode == ReplyMode::On
             && self.shared.guards.as_ref().is_some_and(|guards| {

@@ -169,6 +169,10 @@ impl Fences {
     /// How each of the claims stands, once all replies are in.
     pub fn standings<'a>(&'a self, claims: &'a [Claim]) -> impl Iterator<Item = Standing> + 'a {
         claims.iter().zip(&self.seen).map(|(claim, seen)| match seen {
+            #[cfg(feature = "planted")]
+            _ if std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "compare") => {
+                Standing::Largest
+            }
             Some(seen) if *seen > claim.fence => Standing::Fenced(*seen),
             Some(seen) if *seen == claim.fence => Standing::Largest,
             _ => Standing::Unknown,

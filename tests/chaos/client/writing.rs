@@ -1,0 +1,209 @@
+//! What a client writes under its locks, in time and too late, and in which shapes. No
+//! write is ever sent twice.
+
+use std::{
+    io, thread,
+    time::{Duration, Instant},
+};
+
+use rand::RngExt;
+
+use super::{
+    Client, Ended, Grant, Line,
+    connection::{Connection, Reply, encode},
+    outcome,
+};
+use crate::{
+    history::{Event, Outcome, Shape, Verb, Writing},
+    trace::{self, Entry},
+};
+
+/// A script that writes what RPUSH does.
+const SCRIPT: &str = "return redis.call('RPUSH', KEYS[1], unpack(ARGV))";
+
+/// A second connection that acts under a lock, perhaps for longer than it is held.
+pub(super) struct Attached {
+    connection: Connection,
+    key: String,
+    fence: u64,
+}
+
+impl Attached {
+    pub(super) fn connection(&mut self) -> &mut Connection {
+        &mut self.connection
+    }
+}
+
+impl Client {
+    /// Whether writes need this lock.
+    pub(super) fn writes_under(&self, key: &str) -> bool {
+        self.plan.writes && trace::is_guard(key)
+    }
+
+    /// What is done with a lock just granted.
+    pub(super) fn work(&mut self, key: &str, grant: &Grant) -> Result<(), Ended> {
+        if !self.writes_under(key) {
+            return Ok(());
+        }
+        if self.random.random_bool(0.7) {
+            self.read(key)?;
+            self.think(0, 30);
+        }
+        for _ in 0..self.random.random_range(0..3) {
+            self.write(key, grant.fence)?;
+            self.think(0, 20);
+        }
+        if self.random.random_bool(0.25) && self.attach(key, &grant.token).is_ok() {
+            for _ in 0..self.random.random_range(0..3) {
+                let _ = self.write_attached();
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads how much has been written.
+    pub(super) fn read(&mut self, key: &str) -> Result<(), Ended> {
+        let words = ["LLEN", &trace::list(key)];
+        self.ask(Verb::Read, key, &words, Duration::ZERO).map(|_| ())
+    }
+
+    /// Acts under a lock of its own through another connection too.
+    fn attach(&mut self, key: &str, token: &str) -> Result<(), Ended> {
+        let proxy = self.plan.proxies[self.random.random_range(0..self.plan.proxies.len())];
+        let connection = Connection::new(proxy).map_err(|_| Ended)?;
+        self.attached = Some(Attached { connection, key: key.to_owned(), fence: 0 });
+        let event = Event::Sent { verb: Verb::Attach, key: key.to_owned() };
+        let talk = |connection: &mut Connection, deadline| {
+            connection.ask(&["LOCK.ATTACH", key, token], deadline).map(outcome)
+        };
+        match (self.exchange(Line::Attached, &event, Duration::ZERO, talk), &mut self.attached) {
+            (Ok((_, Outcome::Granted { fence, .. })), Some(attached)) => {
+                attached.fence = fence;
+                Ok(())
+            }
+            _ => {
+                self.attached = None;
+                Err(Ended)
+            }
+        }
+    }
+
+    /// Sometimes writes once more under a lock that was given back long ago, or has run out.
+    pub(super) fn write_late(&mut self) {
+        if self.attached.is_some() && self.random.random_bool(0.3) {
+            let _ = self.write_attached();
+            if self.random.random_bool(0.3) {
+                self.attached = None;
+            }
+        }
+    }
+
+    fn write_attached(&mut self) -> Result<Outcome, Ended> {
+        let Some(Attached { key, fence, .. }) = &self.attached else { return Err(Ended) };
+        let (key, fence) = (key.clone(), *fence);
+        self.write_over(Line::Attached, &key, fence)
+    }
+
+    /// Writes, if the lock is a guard's; whether it is still held is for others to know.
+    pub(super) fn write(&mut self, key: &str, fence: u64) -> Result<Outcome, Ended> {
+        if !self.writes_under(key) {
+            return Ok(Outcome::Pong);
+        }
+        self.write_over(Line::Own, key, fence)
+    }
+
+    fn write_over(&mut self, line: Line, key: &str, fence: u64) -> Result<Outcome, Ended> {
+        self.written += 1;
+        let shape = match self.random.random_range(0..10) {
+            0..4 => Shape::Command,
+            4 => Shape::Inline,
+            5..7 => Shape::Script,
+            _ => Shape::Transaction,
+        };
+        let parts = self.random.random_range(1..=3);
+        // Between a transaction's commands and its EXEC; else all go in one packet.
+        let pause = (shape == Shape::Transaction && self.random.random_bool(0.5))
+            .then(|| Duration::from_millis(self.random.random_range(0..300)));
+        let (client, number) = (self.plan.number, self.written);
+        let entries: Vec<String> =
+            (0..parts).map(|part| Entry { fence, client, number, part }.to_string()).collect();
+        let (key, attached) = (key.to_owned(), line == Line::Attached);
+        let list = trace::list(&key);
+        let event = Event::Writing(Writing { key, fence, number, parts, shape, attached });
+        let talk = |connection: &mut Connection, deadline| match shape {
+            Shape::Transaction => transaction(connection, &list, &entries, pause, deadline),
+            _ => single(connection, shape, &list, &entries, deadline),
+        };
+        let done = self.exchange(line, &event, pause.unwrap_or_default(), talk);
+        done.map(|(_, outcome)| outcome)
+    }
+}
+
+fn single(
+    connection: &mut Connection,
+    shape: Shape,
+    list: &str,
+    entries: &[String],
+    deadline: Instant,
+) -> io::Result<Outcome> {
+    let entries = entries.iter().map(String::as_str);
+    let start = match shape {
+        Shape::Script => vec!["EVAL", SCRIPT, "1", list],
+        _ => vec!["RPUSH", list],
+    };
+    let words: Vec<&str> = start.into_iter().chain(entries).collect();
+    match shape {
+        Shape::Inline => connection.send(format!("{}\r\n", words.join(" ")).as_bytes())?,
+        _ => connection.send(&encode(&words))?,
+    }
+    connection.answer(deadline).map(written)
+}
+
+fn transaction(
+    connection: &mut Connection,
+    list: &str,
+    entries: &[String],
+    pause: Option<Duration>,
+    deadline: Instant,
+) -> io::Result<Outcome> {
+    let pushes = entries.iter().map(|entry| encode(&["RPUSH", list, entry]));
+    let commands: Vec<Vec<u8>> =
+        [encode(&["MULTI"])].into_iter().chain(pushes).chain([encode(&["EXEC"])]).collect();
+    let mut replies = Vec::new();
+    match pause {
+        None => {
+            connection.send(&commands.concat())?;
+            for _ in &commands {
+                replies.push(connection.answer(deadline)?);
+            }
+        }
+        Some(pause) => {
+            for (number, command) in commands.iter().enumerate() {
+                if number + 1 == commands.len() {
+                    thread::sleep(pause);
+                }
+                connection.send(command)?;
+                replies.push(connection.answer(deadline)?);
+                if let (0, Some(Reply::Error(_))) = (number, replies.first()) {
+                    break;
+                }
+            }
+        }
+    }
+    let carried_out = match replies.pop() {
+        Some(Reply::All(mut all)) => all.pop(),
+        Some(other) => Some(replies.into_iter().find(Reply::is_error).unwrap_or(other)),
+        None => None,
+    };
+    carried_out.map(written).ok_or_else(|| io::Error::other("an empty transaction"))
+}
+
+/// What became of a write.
+fn written(reply: Reply) -> Outcome {
+    match reply {
+        Reply::Number(length) => Outcome::Written(length.unsigned_abs()),
+        Reply::Null => Outcome::Error("null".to_owned()),
+        error @ Reply::Error(_) => outcome(error),
+        other => panic!("no answer of a write: {other:?}"),
+    }
+}
