@@ -86,7 +86,10 @@ impl Directed {
             }
             assert!(others.is_empty(), "something else: {others:?}");
             if begun.elapsed() > limit {
-                println!("{}: {:?} {:?}", self.name, locks.counts, writes.counts);
+                println!("{}: {:?}", self.name, locks.counts);
+                if self.sought == Sought::LateWrite {
+                    println!("{}: {:?}", self.name, writes.counts);
+                }
                 assert!(locks.counts.grants > 0, "no lock was granted: nothing is shown");
                 let fenced = writes.counts.refused.contains_key("FENCED");
                 let late = self.sought != Sought::LateWrite || fenced;

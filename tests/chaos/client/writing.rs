@@ -2,7 +2,8 @@
 //! write is ever sent twice.
 
 use std::{
-    io, thread,
+    io::{self, ErrorKind},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -128,74 +129,80 @@ impl Client {
         let entries: Vec<String> =
             (0..parts).map(|part| Entry { fence, client, number, part }.to_string()).collect();
         let (key, attached) = (key.to_owned(), line == Line::Attached);
-        let list = trace::list(&key);
+        let commands = commands(shape, &trace::list(&key), &entries);
+        // Goes without waiting for an answer.
+        let hasty = self.random.random_bool(0.03);
         let event = Event::Writing(Writing { key, fence, number, parts, shape, attached });
-        let talk = |connection: &mut Connection, deadline| match shape {
-            Shape::Transaction => transaction(connection, &list, &entries, pause, deadline),
-            _ => single(connection, shape, &list, &entries, deadline),
+        let talk = |connection: &mut Connection, deadline| match (pause, &commands[..]) {
+            _ if hasty => {
+                connection.send(&commands.concat())?;
+                Err(ErrorKind::UnexpectedEof.into())
+            }
+            (_, [command]) => {
+                connection.send(command)?;
+                connection.answer(deadline).map(written)
+            }
+            (None, commands) => {
+                connection.send(&commands.concat())?;
+                let replies = commands.iter().map(|_| connection.answer(deadline));
+                carried_out(replies.collect::<io::Result<_>>()?)
+            }
+            (Some(pause), commands) => {
+                carried_out(one_by_one(connection, commands, pause, deadline)?)
+            }
         };
         let done = self.exchange(line, &event, pause.unwrap_or_default(), talk);
         done.map(|(_, outcome)| outcome)
     }
 }
 
-fn single(
-    connection: &mut Connection,
-    shape: Shape,
-    list: &str,
-    entries: &[String],
-    deadline: Instant,
-) -> io::Result<Outcome> {
-    let entries = entries.iter().map(String::as_str);
+/// A write in its shape.
+fn commands(shape: Shape, list: &str, entries: &[String]) -> Vec<Vec<u8>> {
     let start = match shape {
         Shape::Script => vec!["EVAL", SCRIPT, "1", list],
         _ => vec!["RPUSH", list],
     };
-    let words: Vec<&str> = start.into_iter().chain(entries).collect();
+    let words: Vec<&str> = start.into_iter().chain(entries.iter().map(String::as_str)).collect();
     match shape {
-        Shape::Inline => connection.send(format!("{}\r\n", words.join(" ")).as_bytes())?,
-        _ => connection.send(&encode(&words))?,
+        Shape::Command | Shape::Script => vec![encode(&words)],
+        Shape::Inline => vec![format!("{}\r\n", words.join(" ")).into_bytes()],
+        Shape::Transaction => {
+            let pushes = entries.iter().map(|entry| encode(&["RPUSH", list, entry]));
+            [encode(&["MULTI"])].into_iter().chain(pushes).chain([encode(&["EXEC"])]).collect()
+        }
     }
-    connection.answer(deadline).map(written)
 }
 
-fn transaction(
+/// Each command of a transaction once the one before is answered; pauses before EXEC.
+fn one_by_one(
     connection: &mut Connection,
-    list: &str,
-    entries: &[String],
-    pause: Option<Duration>,
+    commands: &[Vec<u8>],
+    pause: Duration,
     deadline: Instant,
-) -> io::Result<Outcome> {
-    let pushes = entries.iter().map(|entry| encode(&["RPUSH", list, entry]));
-    let commands: Vec<Vec<u8>> =
-        [encode(&["MULTI"])].into_iter().chain(pushes).chain([encode(&["EXEC"])]).collect();
+) -> io::Result<Vec<Reply>> {
     let mut replies = Vec::new();
-    match pause {
-        None => {
-            connection.send(&commands.concat())?;
-            for _ in &commands {
-                replies.push(connection.answer(deadline)?);
-            }
+    for (number, command) in commands.iter().enumerate() {
+        if number + 1 == commands.len() {
+            thread::sleep(pause);
         }
-        Some(pause) => {
-            for (number, command) in commands.iter().enumerate() {
-                if number + 1 == commands.len() {
-                    thread::sleep(pause);
-                }
-                connection.send(command)?;
-                replies.push(connection.answer(deadline)?);
-                if let (0, Some(Reply::Error(_))) = (number, replies.first()) {
-                    break;
-                }
-            }
+        connection.send(command)?;
+        replies.push(connection.answer(deadline)?);
+        // There is no transaction without MULTI.
+        if number == 0 && replies.iter().any(Reply::is_error) {
+            break;
         }
     }
-    let carried_out = match replies.pop() {
+    Ok(replies)
+}
+
+/// What became of a transaction: what EXEC says of its last write, or the first error.
+fn carried_out(mut replies: Vec<Reply>) -> io::Result<Outcome> {
+    let last = match replies.pop() {
         Some(Reply::All(mut all)) => all.pop(),
         Some(other) => Some(replies.into_iter().find(Reply::is_error).unwrap_or(other)),
         None => None,
     };
-    carried_out.map(written).ok_or_else(|| io::Error::other("an empty transaction"))
+    last.map(written).ok_or_else(|| io::Error::other("an empty transaction"))
 }
 
 /// What became of a write.
