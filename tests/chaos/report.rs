@@ -16,7 +16,8 @@ const GAP: Time = 5_000_000;
 /// The same once a quorum is up again: quarantine is over by then, but clients may
 /// still be waiting for answers to what they sent before, and for TCP.
 const RECOVERY: Time = 8_000_000;
-/// From so long before the clients are stopped on, each of their requests is answered.
+/// From so long before the clients are stopped on, each of their requests is answered, and
+/// some with a grant and with an acknowledged write.
 const ANSWERED: Time = 4_000_000;
 /// Lines of history that are shown around what is wrong.
 const AROUND: Time = 4_000_000;
@@ -45,6 +46,8 @@ pub(crate) fn judge(deployment: &Deployment, spans: &[Span], from: Time, until: 
     wrong.extend(pauses("grant", &verdict.granted, &windows));
     wrong.extend(pauses("write", &writes.acknowledged, &windows));
     wrong.extend(silences(&verdict, until));
+    wrong.extend(goes_on("grant", &verdict.granted, until));
+    wrong.extend(goes_on("write", &writes.acknowledged, until));
     if verdict.over != deployment.clients() {
         wrong.push(format!("{} of {} clients ended", verdict.over, deployment.clients()));
     }
@@ -84,6 +87,13 @@ fn pauses(what: &str, times: &[Time], windows: &[(Time, Time)]) -> Vec<String> {
         })
     });
     long.collect()
+}
+
+/// Whether there was one of `what` when nothing was wrong any more: however often things have
+/// failed, they are mended.
+fn goes_on(what: &str, times: &[Time], until: Time) -> Option<String> {
+    let is_there = times.iter().any(|time| (until - ANSWERED..until).contains(time));
+    (!is_there).then(|| format!("no {what} in the calm"))
 }
 
 /// How long it took until the first of these times, and then from one to the next at the
