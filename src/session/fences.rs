@@ -117,7 +117,13 @@ impl Fences {
             missing.push_back(Missing::Fence(index));
         }
         encode::array(out, 1 + claims.len());
-        encode::bulk(out, b"WATCH");
+        let watch = "WATCH";
+        #[cfg(feature = "planted")]
+        let watch = match std::env::var("LOCKGATE_PLANT") {
+            Ok(fault) if fault == "watch" => "EXISTS",
+            _ => watch,
+        };
+        encode::bulk(out, watch.as_bytes());
         claims.iter().for_each(|claim| fence_key(out, &claim.key));
         missing.push_back(Missing::Ok);
         for (index, claim) in claims.iter().enumerate() {

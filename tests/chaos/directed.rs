@@ -216,6 +216,7 @@ fn planted_faults_are_found() {
         directed(planted(fault)).finds();
         directed(sound()).holds();
     }
+    Directed { name: "fences not watched", ..overdue(planted("watch")) }.finds();
     forgetting("quarantine off", false).finds();
     forgetting("quarantine on", true).holds();
 }
@@ -230,7 +231,7 @@ fn overdue(proxy: (PathBuf, Option<&'static str>)) -> Directed {
         let mut wires = deployment.network().all_well();
         let (cut, stopped) = (step / 4 % PROXIES, (step / 4 + 1) % PROXIES);
         for proxy in (0..PROXIES).map(proxy_host) {
-            wires[DATA][proxy].delay = Duration::from_millis(20);
+            wires[DATA][proxy].delay = Duration::from_millis(50);
         }
         wires[proxy_host(cut)][DATA].cut = step % 4 < 2;
         deployment.network().set(wires);

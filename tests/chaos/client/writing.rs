@@ -10,7 +10,7 @@ use std::{
 use rand::RngExt;
 
 use super::{
-    Client, Ended, Grant, Line,
+    Client, Ended, Grant, Line, Style,
     connection::{Connection, Reply, encode},
     outcome,
 };
@@ -115,10 +115,12 @@ impl Client {
 
     fn write_over(&mut self, line: Line, key: &str, fence: u64) -> Result<Outcome, Ended> {
         self.written += 1;
+        // Writers go the long way mostly, on which more can come in between.
+        let short = if self.plan.style == Style::Writers { 2 } else { 4 };
         let shape = match self.random.random_range(0..10) {
-            0..4 => Shape::Command,
+            kind if kind < short => Shape::Command,
             4 => Shape::Inline,
-            5..7 => Shape::Script,
+            ..7 => Shape::Script,
             _ => Shape::Transaction,
         };
         let parts = self.random.random_range(1..=3);
