@@ -8,6 +8,7 @@
 pub mod encode;
 pub mod inline;
 pub mod number;
+mod repeat;
 pub mod reply;
 pub mod request;
 pub mod words;

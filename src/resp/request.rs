@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 use super::{
     inline,
     number::{self, MAX_DIGITS},
+    repeat::{Beginning, Last, NAME_AT},
 };
 
 /// The longest line without an end that Redis reads before it gives up
@@ -138,6 +139,9 @@ pub enum Next {
         arguments: usize,
         /// Where its first byte is.
         at: usize,
+        /// It begins as the one before, with the same number of words, up to the end of
+        /// its name.
+        repeated: bool,
     },
     /// All bytes were seen; what follows belongs to a command already reported,
     /// or begins a new one.
@@ -152,6 +156,7 @@ pub enum Next {
 #[derive(Debug, Default)]
 pub struct RequestScanner {
     phase: Phase,
+    last: Last,
     /// A length line that was cut by the end of the bytes.
     line: [u8; HEADER_LIMIT],
     line_len: usize,
@@ -197,6 +202,12 @@ impl RequestScanner {
             && let Some(stopped) = self.skip(buf, pos)
         {
             return stopped;
+        }
+        if let Some(Beginning { name, arguments, length }) = self.last.again(&buf[*pos..]) {
+            let at = *pos;
+            self.phase = Phase::Value { bytes: length as u64 + 2, left: arguments - 1 };
+            *pos += NAME_AT;
+            return Next::Command { name, arguments, at, repeated: true };
         }
         self.start(buf, pos)
     }
@@ -276,6 +287,7 @@ impl RequestScanner {
     }
 
     fn start(&mut self, buf: &[u8], pos: &mut usize) -> Next {
+        self.last.forget();
         let here = &buf[*pos..];
         match here.first() {
             None => Next::End,
@@ -289,7 +301,8 @@ impl RequestScanner {
         let (arguments, mut at) = match line(here, b'*') {
             Line::Number { value, length } if value <= 0 => {
                 *pos += length;
-                return Next::Command { name: Name::Blank, arguments: 0, at: begin };
+                let name = Name::Blank;
+                return Next::Command { name, arguments: 0, at: begin, repeated: false };
             }
             Line::Number { value, length } if value <= i64::from(i32::MAX) => {
                 (value as usize, length)
@@ -309,7 +322,11 @@ impl RequestScanner {
         if length <= NAME_LIMIT as u64 {
             let Some(text) = here.get(at..at + length as usize) else { return Next::Undecided };
             name = match name_of(text) {
-                Known::Name(name) => name,
+                Known::Name(name) => {
+                    let length = text.len();
+                    self.last.remember(here, at, Beginning { name, arguments, length });
+                    name
+                }
                 Known::Container(container) => {
                     match container_rule(container, here, at + length as usize + 2, arguments) {
                         Some(name) => name,
@@ -320,7 +337,7 @@ impl RequestScanner {
         }
         self.phase = Phase::Value { bytes: length + 2, left: arguments - 1 };
         *pos += at;
-        Next::Command { name, arguments, at: begin }
+        Next::Command { name, arguments, at: begin, repeated: false }
     }
 }
 
@@ -384,7 +401,7 @@ fn start_inline(here: &[u8], pos: &mut usize) -> Next {
     };
     let at = *pos;
     *pos += end + 1;
-    Next::Command { name, arguments, at }
+    Next::Command { name, arguments, at, repeated: false }
 }
 
 /// Name and number of words of an inline command, from its first three and how many follow.

@@ -18,7 +18,7 @@ fn scan(pieces: &[&[u8]]) -> Scanned {
         let mut pos = 0;
         loop {
             match scanner.next(&kept, &mut pos) {
-                Next::Command { name, arguments, at } => {
+                Next::Command { name, arguments, at, .. } => {
                     found.push((kept_at + at, name, arguments));
                 }
                 Next::End => {
@@ -46,6 +46,42 @@ fn names(input: &[u8]) -> Vec<(Name, usize)> {
     assert_eq!(what(&scan(&bytes)), what(&whole), "byte by byte");
     assert!(whole.2, "the end of {input:?} was not found");
     what(&whole).0.iter().map(|c| (c.1, c.2)).collect()
+}
+
+#[test]
+fn a_command_that_begins_as_the_one_before_is_known_again() {
+    let cases: [(&[&[u8]], bool); 14] = [
+        (&[b"GET", b"k"], false),
+        (&[b"GET", b"k"], true),
+        (&[b"GET", b"another"], true),
+        // Another number of words, another case, another name of the same length.
+        (&[b"GET"], false),
+        (&[b"get"], false),
+        (&[b"PUT"], false),
+        (&[b"PUTS"], false),
+        (&[b"PUTS"], true),
+        // Too long to be remembered, and then not the one before.
+        (&[b"SUBSCRIBE", b"k"], false),
+        (&[b"SUBSCRIBE", b"k"], false),
+        (&[b"PUTS"], false),
+        // Known by their second word.
+        (&[b"CLIENT", b"REPLY", b"ON"], false),
+        (&[b"CLIENT", b"REPLY", b"OFF"], false),
+        (&[b"GET", b"k"], false),
+    ];
+    let mut bytes = Vec::new();
+    for (words, _) in cases {
+        super::super::encode::command(&mut bytes, words);
+    }
+    // None is so near to the end that sixteen bytes are not there.
+    bytes.extend_from_slice(b"*2\r\n$3\r\nGET\r\n$1\r\n");
+    let (mut scanner, mut pos) = (RequestScanner::default(), 0);
+    for (words, expected) in cases {
+        let Next::Command { arguments, repeated, .. } = scanner.next(&bytes, &mut pos) else {
+            panic!("{words:?}");
+        };
+        assert_eq!((arguments, repeated), (words.len(), expected), "{words:?}");
+    }
 }
 
 #[test]

@@ -162,6 +162,8 @@ impl Session {
         let commands = self.shared.guards.as_ref().map(|guards| guards.catalog.table());
         let is_guarded = commands.is_some();
         let commands = commands.as_ref().and_then(|table| table.as_deref());
+        // What is known of the last command, and so of one that begins as it.
+        let mut glance = None;
         // Bytes from here on are kept back.
         let keep = loop {
             if self.relay {
@@ -208,7 +210,10 @@ impl Session {
                     }
                     break bytes.len();
                 }
-                Next::Command { name, arguments, at } => {
+                Next::Command { name, arguments, at, repeated } => {
+                    if !repeated {
+                        glance = None;
+                    }
                     if self.answer_dropped() {
                         from = at;
                         break at;
@@ -237,7 +242,11 @@ impl Session {
                         }
                         (None, Name::Other)
                             if is_guarded
-                                && !commands.is_some_and(|known| known.is_free(&bytes[at..])) =>
+                                && !commands.is_some_and(|known| {
+                                    let here = &bytes[at..];
+                                    let glance = glance.get_or_insert_with(|| known.glance(here));
+                                    known.is_free(*glance, here)
+                                }) =>
                         {
                             match self.guard(commands, &bytes[at..]) {
                                 Guarding::Pass => self.note(name, arguments),

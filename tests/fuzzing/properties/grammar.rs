@@ -39,7 +39,7 @@ fn line(line: &[u8]) -> Result<()> {
         let (whole, mut pos) = ([line, b"\n"].concat(), 0);
         match (RequestScanner::default().next(&whole, &mut pos), words) {
             (Next::Broken, None) => {}
-            (Next::Command { name, arguments, at: 0 }, Some(words)) => {
+            (Next::Command { name, arguments, at: 0, .. }, Some(words)) => {
                 assert_eq!((arguments, pos), (words.len(), whole.len()));
                 assert_eq!(name == Name::Blank, words.is_empty());
             }

@@ -36,8 +36,12 @@ fn scan(pieces: &[&[u8]]) -> Scanned {
             let next = scanner.next(&kept, &mut pos);
             assert!((before..=kept.len()).contains(&pos), "{before} {pos} {}", kept.len());
             match next {
-                Next::Command { name, arguments, at } => {
+                Next::Command { name, arguments, at, repeated } => {
                     assert!((before..pos).contains(&at));
+                    if repeated {
+                        let last = commands.last().map(|&(_, name, arguments)| (name, arguments));
+                        assert_eq!(last, Some((name, arguments)));
+                    }
                     commands.push((kept_at + at, name, arguments));
                 }
                 Next::End => {
@@ -121,7 +125,9 @@ fn commands(data: &mut Unstructured<'_>) -> Result<Vec<u8>> {
             out.extend_from_slice(format!("{}\r\n", quoted.join(" ")).as_bytes());
         } else {
             let words: Vec<&[u8]> = words.iter().map(String::as_bytes).collect();
-            encode::command(&mut out, &words);
+            for _ in 0..data.int_in_range(1..=3)? {
+                encode::command(&mut out, &words);
+            }
         }
     }
     Ok(out)
