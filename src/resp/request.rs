@@ -203,13 +203,40 @@ impl RequestScanner {
         {
             return stopped;
         }
-        if let Some(Beginning { name, arguments, length }) = self.last.again(&buf[*pos..]) {
-            let at = *pos;
-            self.phase = Phase::Value { bytes: length as u64 + 2, left: arguments - 1 };
-            *pos += NAME_AT;
+        if let Some(beginning) = self.last.again(&buf[*pos..]) {
+            let (Beginning { name, arguments, .. }, at) = (beginning, *pos);
+            self.begin_alike(beginning, pos);
             return Next::Command { name, arguments, at, repeated: true };
         }
         self.start(buf, pos)
+    }
+
+    /// Goes on over commands that begin as the one reported last, and that `also` is true
+    /// of when shown the bytes from their first on. Returns how many; each counts as
+    /// reported. [`RequestScanner::next`] goes on with what is behind them.
+    #[inline]
+    pub fn skip_alike(
+        &mut self,
+        buf: &[u8],
+        pos: &mut usize,
+        mut also: impl FnMut(&[u8]) -> bool,
+    ) -> u32 {
+        let mut count = 0;
+        while self.skip(buf, pos).is_none()
+            && let Some(beginning) = self.last.again(&buf[*pos..])
+            && also(&buf[*pos..])
+        {
+            self.begin_alike(beginning, pos);
+            count += 1;
+        }
+        count
+    }
+
+    #[inline]
+    fn begin_alike(&mut self, beginning: Beginning, pos: &mut usize) {
+        let Beginning { arguments, length, .. } = beginning;
+        self.phase = Phase::Value { bytes: length as u64 + 2, left: arguments - 1 };
+        *pos += NAME_AT;
     }
 
     /// Skips what is left of the command reported last. None: its end was reached.

@@ -270,6 +270,22 @@ impl Session {
                         (None, _) => self.note(name, arguments),
                     }
                     others += 1;
+                    if name == Name::Other
+                        && !lost
+                        && self.reply_mode == ReplyMode::On
+                        && !self.relay
+                    {
+                        let alike = self.requests.skip_alike(bytes, &mut pos, |command| {
+                            !is_guarded
+                                || glance
+                                    .zip(commands)
+                                    .is_some_and(|(glance, known)| known.is_free(glance, command))
+                        });
+                        others += u64::from(alike);
+                        if alike > 0 && !self.owed.push(Entry::Plain(alike)) {
+                            self.relay_from_here();
+                        }
+                    }
                 }
             }
         };

@@ -25,7 +25,8 @@ struct Scanned {
 }
 
 /// Plays `pieces` as a session does: undecided bytes are shown again with more behind them.
-fn scan(pieces: &[&[u8]]) -> Scanned {
+/// With `alike`, commands that begin as the one before are gone over at once.
+fn scan(pieces: &[&[u8]], alike: bool) -> Scanned {
     let mut scanner = RequestScanner::default();
     let (mut commands, mut kept, mut kept_at) = (Vec::new(), Vec::new(), 0);
     for piece in pieces {
@@ -43,6 +44,15 @@ fn scan(pieces: &[&[u8]]) -> Scanned {
                         assert_eq!(last, Some((name, arguments)));
                     }
                     commands.push((kept_at + at, name, arguments));
+                    if alike {
+                        let before = commands.len();
+                        let count = scanner.skip_alike(&kept, &mut pos, |here| {
+                            commands.push((kept_at + kept.len() - here.len(), name, arguments));
+                            true
+                        });
+                        assert_eq!(before + count as usize, commands.len());
+                        assert!(pos <= kept.len());
+                    }
                 }
                 Next::End => {
                     assert_eq!(pos, kept.len());
@@ -144,9 +154,11 @@ pub fn check(input: &[u8]) {
         }
         _ => bytes,
     };
-    let whole = scan(&[bytes]);
+    let whole = scan(&[bytes], false);
     for pieces in ways(bytes, &mut rng) {
-        assert_eq!(scan(&pieces), whole, "cut into {pieces:?}");
+        for alike in [false, true] {
+            assert_eq!(scan(&pieces, alike), whole, "cut into {pieces:?}, {alike}");
+        }
     }
     let ends = whole.commands.iter().skip(1).map(|next| Some(next.0)).chain([whole.end]);
     for (&(at, name, arguments), end) in whole.commands.iter().zip(ends) {
@@ -174,7 +186,7 @@ pub fn check(input: &[u8]) {
         let words: Vec<&[u8]> = words.iter().map(AsRef::as_ref).collect();
         let mut plain = Vec::new();
         encode::command(&mut plain, &words);
-        let again = scan(&[&plain]);
+        let again = scan(&[&plain], false);
         let same =
             Scanned { commands: vec![(0, name, arguments)], broken: false, end: Some(plain.len()) };
         assert_eq!(again, same, "{:?}", plain.escape_ascii().to_string());
