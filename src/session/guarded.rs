@@ -10,6 +10,8 @@
 //!
 //! ```text
 //! Start ─ which locks? ─┬─ not held: -NOTHELD
+//!                       ├─ Database: behind SELECT, which one that was ─┐
+//!                       ├───────────────────────────────────────────────┘
 //!                       ├─ Short: the script ─ its reply
 //!                       │    ↓ any error
 //!                       └─ Fences ─┬─ a larger one was seen: DISCARD, -FENCED
@@ -19,12 +21,14 @@
 //!
 //! - `ways`: the short and the long way, once the locks are known to be held.
 //! - `armed`: the client's own transactions.
+//! - `database`: in which database the write is to be made.
 //!
 //! A transaction of the client's own is armed at its MULTI: the fences of all locks
 //! that the connection holds are WATCHed before it is passed on, and the writes in it
 //! are only compared with those.
 
 mod armed;
+mod database;
 mod ways;
 
 use std::{
@@ -74,6 +78,8 @@ pub struct Guarded {
     turned_on: bool,
     /// The lock nodes were asked about locks that the connection is attached to.
     verified: bool,
+    /// To the data node the connection is in another database than to its client.
+    astray: bool,
 }
 
 enum Stage {
@@ -83,6 +89,8 @@ enum Stage {
     Asking(Pin<Box<dyn Future<Output = Told> + Send>>),
     /// The script was sent that compares and writes.
     Short,
+    /// It is asked which database is selected; so many replies are missing.
+    Database { missing: usize },
     /// It is asked about the fences.
     Fences(Fences),
     /// The write and EXEC are sent; with the error to the write, if there was one.
@@ -122,6 +130,7 @@ impl Guarded {
             silent: false,
             turned_on: false,
             verified: false,
+            astray: false,
         }
     }
 
@@ -354,7 +363,10 @@ impl Session {
         let Some(guarded) = barrier.guarded() else { return };
         guarded.claims = claims;
         self.turn_replies_on(&mut barrier);
-        self.write_by_script(barrier);
+        match self.database {
+            Some(_) => self.write_by_script(barrier),
+            None => self.ask_for_database(barrier),
+        }
     }
 
     /// Answers with an error without having asked about fences. A transaction must

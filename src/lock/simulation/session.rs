@@ -109,7 +109,7 @@ impl Session {
         }
         self.pause().await;
         let mut bytes = Vec::new();
-        raise(&mut bytes, &claim.key, fence, FENCE_TTL);
+        raise(&mut bytes, &claim.key, fence, Some(0), FENCE_TTL);
         let replies = self.ask(&bytes, 1).await.ok()?;
         claim.raised = read_fence(&replies[0])? <= fence;
         claim.raised.then_some(claim)
@@ -135,7 +135,7 @@ impl Session {
         let (mut before, mut bytes) = (0, Vec::new());
         self.pause().await;
         if claim.raised && self.network.below(2) == 0 {
-            let call = write::call(command, &[(claim.key.clone(), claim.fence)]).unwrap();
+            let call = write::call(command, &[(claim.key.clone(), claim.fence)], 0).unwrap();
             let reply = self.ask(&call, 1).await?.remove(0);
             if !reply.starts_with(b"-") {
                 return Ok(Told::Done);
@@ -148,7 +148,7 @@ impl Session {
         let undo = b"*1\r\n$7\r\nDISCARD\r\n";
         for _ in 0..MAX_TRIES {
             let claims = std::slice::from_ref(claim);
-            let mut fences = Fences::ask(&mut bytes, claims, before, With::Multi, FENCE_TTL);
+            let mut fences = Fences::ask(&mut bytes, claims, before, With::Multi, 0, FENCE_TTL);
             for reply in self.ask(&bytes, fences.missing()).await? {
                 fences.reply(&reply);
             }

@@ -59,8 +59,8 @@ impl Session {
         answer: Vec<u8>,
     ) {
         let Granted { key, token, fence, attached } = lock;
-        let ttl = self.config.locks.fence_ttl;
-        self.ask(|out| fences::raise(out, &key, fence, ttl));
+        let (selected, ttl) = (self.database, self.config.locks.fence_ttl);
+        self.ask(|out| fences::raise(out, &key, fence, selected, ttl));
         let undo = (!attached).then(|| (self.shared.engine.clone(), token));
         barrier.phase = Phase::Raise(Raising { key, fence, undo, answer });
         self.barrier = Some(barrier);
