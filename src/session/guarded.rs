@@ -22,6 +22,7 @@
 //! - `ways`: the short and the long way, once the locks are known to be held.
 //! - `armed`: the client's own transactions.
 //! - `database`: in which database the write is to be made.
+//! - `forgotten`: what becomes of fences that the data node knows no longer.
 //!
 //! A transaction of the client's own is armed at its MULTI: the fences of all locks
 //! that the connection holds are WATCHed before it is passed on, and the writes in it
@@ -29,6 +30,7 @@
 
 mod armed;
 mod database;
+mod forgotten;
 mod ways;
 
 use std::{
@@ -59,6 +61,7 @@ use crate::{
 };
 
 pub(super) use self::armed::Armed;
+use self::forgotten::Held;
 
 /// A write on its way, or a MULTI behind which there may be some.
 pub struct Guarded {
@@ -109,6 +112,8 @@ pub(super) enum Told {
     Keys(Result<Vec<Vec<u8>>, AskError>),
     /// Not the data node but the lock nodes, about locks the connection is attached to.
     Verified(Verified),
+    /// The same, about locks whose fences the data node has forgotten.
+    Held(Held),
 }
 
 impl fmt::Debug for Guarded {
@@ -283,6 +288,7 @@ impl Session {
                 guarded.verified = true;
                 self.goes_on_verified(barrier, verified);
             }
+            Told::Held(held) => self.goes_on_held(barrier, held),
             Told::Keys(Err(error)) => {
                 let error = unknown(&error.to_string());
                 self.refuse_write(barrier, error.into_bytes(), GuardedWrite::NotHeld);

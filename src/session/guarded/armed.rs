@@ -94,11 +94,10 @@ impl Session {
         }
         let standings: Vec<Standing> = fences.standings(&guarded.claims).collect();
         if standings.contains(&Standing::Unknown) && guarded.tries < MAX_TRIES {
-            for claim in &mut guarded.claims {
-                claim.raised = false;
+            for (claim, standing) in guarded.claims.iter_mut().zip(&standings) {
+                claim.raised = *standing != Standing::Unknown;
             }
-            guarded.tries += 1;
-            return self.ask_for_fences(barrier, true);
+            return self.ask_whether_held(barrier, false);
         }
         let mut armed = Armed::default();
         for (claim, standing) in guarded.claims.drain(..).zip(standings) {

@@ -176,7 +176,7 @@ impl Session {
             }
         }
         if standings.contains(&Standing::Unknown) {
-            return self.try_again(barrier, fences.in_multi());
+            return self.ask_whether_held(barrier, fences.in_multi());
         }
         self.commit(barrier);
     }
