@@ -24,6 +24,8 @@ pub(super) struct Raising {
     undo: Option<(Arc<Engine>, Token)>,
     /// The reply to LOCK or LOCK.ATTACH.
     answer: Vec<u8>,
+    /// How many replies are missing; the last one tells.
+    missing: usize,
 }
 
 impl fmt::Debug for Raising {
@@ -43,11 +45,9 @@ impl Drop for Raising {
 impl Session {
     /// Whether writes to some keys need this lock.
     pub(super) fn is_guard_lock(&self, key: &Key) -> bool {
-        // One whose client is told nothing is told to the data node with its first write.
-        self.reply_mode == ReplyMode::On
-            && self.shared.guards.as_ref().is_some_and(|guards| {
-                key.get(self.config.locks.prefix.len()..).is_some_and(|lock| guards.is_needed(lock))
-            })
+        self.shared.guards.as_ref().is_some_and(|guards| {
+            key.get(self.config.locks.prefix.len()..).is_some_and(|lock| guards.is_needed(lock))
+        })
     }
 
     /// Tells the data node the fence of a lock just granted or attached to, before the client is told
@@ -60,18 +60,32 @@ impl Session {
     ) {
         let Granted { key, token, fence, attached } = lock;
         let (selected, ttl) = (self.database, self.config.locks.fence_ttl);
+        if self.reply_mode == ReplyMode::Off {
+            self.ask(|out| encode::command(out, &[b"CLIENT", b"REPLY", b"ON"]));
+        }
         self.ask(|out| fences::raise(out, &key, fence, selected, ttl));
         let undo = (!attached).then(|| (self.shared.engine.clone(), token));
-        barrier.phase = Phase::Raise(Raising { key, fence, undo, answer });
+        let missing = self.owed.len();
+        barrier.phase = Phase::Raise(Raising { key, fence, undo, answer, missing });
         self.barrier = Some(barrier);
     }
 
     pub(super) fn raise_answered(
         &mut self,
-        barrier: Box<Barrier>,
+        mut barrier: Box<Barrier>,
         mut raising: Raising,
         reply: &[u8],
     ) {
+        raising.missing -= 1;
+        if raising.missing > 0 {
+            barrier.phase = Phase::Raise(raising);
+            return self.barrier = Some(barrier);
+        }
+        if self.reply_mode == ReplyMode::Off {
+            let mut off = Vec::new();
+            encode::command(&mut off, &[b"CLIENT", b"REPLY", b"OFF"]);
+            self.to_upstream.push(&off);
+        }
         let error = match (fences::read_fence(reply), fences::read_error(reply)) {
             (Some(seen), _) if seen <= raising.fence => {
                 // The data node took its time, which is the lock's time too.
