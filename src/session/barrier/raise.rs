@@ -50,8 +50,9 @@ impl Session {
         })
     }
 
-    /// Tells the data node the fence of a lock just granted or attached to, before the client is told
-    /// of the lock: from then on no earlier holder can write any more.
+    /// Tells the data node the fence of a lock just granted or attached to, before the client
+    /// is told of the lock: from then on no earlier holder can write any more. Where the client
+    /// gets no replies it is told all the same.
     pub(super) fn begin_raise(
         &mut self,
         mut barrier: Box<Barrier>,
