@@ -87,9 +87,9 @@ fn reader(name: &[u8]) -> Option<&'static str> {
     INTEGERS.iter().find(|(known, _)| known.as_bytes() == name).map(|(_, reader)| *reader)
 }
 
-/// Appends the call that carries `command` out if the data node has seen these fences,
-/// given as key and fence. None: it must go the longer way.
-pub fn call(command: &[u8], fences: &[(Key, u64)]) -> Option<Vec<u8>> {
+/// Appends the call that carries `command` out in this database if the data node has
+/// seen these fences, given as key and fence. None: it must go the longer way.
+pub fn call(command: &[u8], fences: &[(Key, u64)], database: u64) -> Option<Vec<u8>> {
     if command.len() > MAX_BYTES || command.first() != Some(&b'*') {
         return None;
     }
@@ -104,7 +104,7 @@ pub fn call(command: &[u8], fences: &[(Key, u64)]) -> Option<Vec<u8>> {
         return None;
     }
     let mut out = Vec::with_capacity(command.len() + 160 + fences.len() * 128);
-    encode::array(&mut out, 4 + 2 * fences.len() + words);
+    encode::array(&mut out, 5 + 2 * fences.len() + words);
     encode::bulk(&mut out, b"EVALSHA");
     encode::bulk(&mut out, DIGEST.as_bytes());
     encode::bulk_number(&mut out, fences.len() as u64);
@@ -113,6 +113,10 @@ pub fn call(command: &[u8], fences: &[(Key, u64)]) -> Option<Vec<u8>> {
     }
     for (_, fence) in fences {
         encode::bulk_number(&mut out, *fence);
+    }
+    match database {
+        0 => encode::bulk(&mut out, b""),
+        other => encode::bulk_number(&mut out, other),
     }
     encode::bulk(&mut out, reader.as_bytes());
     out.extend_from_slice(&command[head..]);
@@ -144,13 +148,14 @@ mod tests {
 
     #[test]
     fn the_write_follows_the_fences_as_it_came() {
-        let call = call(&encoded(&[b"SET", b"k", b"v"]), &[(Key::from("lock:a"), 7)]).unwrap();
+        let call = call(&encoded(&[b"SET", b"k", b"v"]), &[(Key::from("lock:a"), 7)], 0).unwrap();
         let expected = encoded(&[
             b"EVALSHA",
             DIGEST.as_bytes(),
             b"1",
             b"lockgate:guard:lock:a",
             b"7",
+            b"",
             b"",
             b"SET",
             b"k",
@@ -162,11 +167,11 @@ mod tests {
     #[test]
     fn what_lua_cannot_take_goes_the_longer_way() {
         let large = vec![b'x'; MAX_BYTES];
-        assert!(call(&encoded(&[b"SET", b"k", &large]), &[]).is_none());
+        assert!(call(&encoded(&[b"SET", b"k", &large]), &[], 0).is_none());
         let mut many: Vec<&[u8]> = vec![b"DEL"];
         many.resize(MAX_WORDS + 1, b"k");
-        assert!(call(&encoded(&many), &[]).is_none());
-        assert!(call(b"SET k v\r\n", &[]).is_none());
-        assert!(call(&encoded(&[b"EVAL", b"", b"0"]), &[]).is_none());
+        assert!(call(&encoded(&many), &[], 0).is_none());
+        assert!(call(b"SET k v\r\n", &[], 0).is_none());
+        assert!(call(&encoded(&[b"EVAL", b"", b"0"]), &[], 0).is_none());
     }
 }

@@ -86,7 +86,7 @@ fn a_command_that_begins_as_the_one_before_is_known_again() {
 
 #[test]
 fn names_are_known_in_any_case_at_every_split() {
-    let cases: [(&str, Name); 33] = [
+    let cases: [(&str, Name); 34] = [
         ("LOCK", Name::Own(Own::Lock)),
         ("lock", Name::Own(Own::Lock)),
         ("uNlOcK", Name::Own(Own::Unlock)),
@@ -101,6 +101,7 @@ fn names_are_known_in_any_case_at_every_split() {
         ("MULTI", Name::Multi),
         ("EXEC", Name::Exec),
         ("discard", Name::Discard),
+        ("Select", Name::Select),
         ("SUBSCRIBE", Name::Subscribe(Channels::Plain)),
         ("PSUBSCRIBE", Name::Subscribe(Channels::Pattern)),
         ("SSUBSCRIBE", Name::Subscribe(Channels::Shard)),
