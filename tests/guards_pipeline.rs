@@ -149,10 +149,37 @@ fn one_that_fails_is_told_at_its_place_and_each_is_made_once() {
 }
 
 #[test]
+fn writes_that_fail_are_not_sent_many_times() {
+    let mut proxy = accounts().start();
+    let mut data = direct(&mut proxy);
+    let mut client = holder(&proxy, &["1"]);
+    client.cmd(&["SET", "account:1", "x"]);
+    let mut received = || {
+        let Reply::Bulk(info) = data.cmd(&["INFO", "stats"]) else { panic!("no INFO") };
+        let info = String::from_utf8_lossy(&info).into_owned();
+        let rest = info.split("total_net_input_bytes:").nth(1).expect("field");
+        rest.split("\r\n").next().and_then(|n| n.parse::<usize>().ok()).expect("number")
+    };
+    let before = received();
+    let commands = [&["LPUSH", "account:1", "0123456789"][..]; 200];
+    let replies = at_once(&proxy, &mut client, &commands);
+    assert!(replies.iter().all(|reply| reply.error_text().starts_with("WRONGTYPE")), "{replies:?}");
+    // Twice each, with what is asked before, and one call of 64.
+    let sent = received() - before;
+    assert!(sent < 200 * 600, "{sent} bytes");
+}
+
+#[test]
 fn each_needs_its_own_lock() {
     let mut proxy = accounts().start();
     let mut data = direct(&mut proxy);
     let mut client = holder(&proxy, &["1", "2", "3"]);
+    let nobodys: [&[&str]; 3] =
+        [&["INCR", "account:1"], &["INCR", "account:9"], &["DECR", "account:1"]];
+    let replies = at_once(&proxy, &mut client, &nobodys);
+    assert_eq!((&replies[0], &replies[2]), (&Reply::Int(1), &Reply::Int(0)));
+    assert!(replies[1].error().starts_with("NOTHELD 'account:9'"), "{replies:?}");
+    assert_eq!(data.cmd(&["EXISTS", "account:9"]), Reply::Int(0));
     // Of 2 the lock has run out, of 3 another was granted it.
     client.cmd(&["UNLOCK", "account:2"]);
     client.cmd(&["LOCK", "account:2", "PX", "150"]).grant();

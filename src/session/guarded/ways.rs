@@ -223,7 +223,8 @@ impl Session {
                 let writes = *writes;
                 return self.script_has_failed(barrier, writes, reply);
             }
-            _ => return self.barrier = Some(barrier.goes_on()),
+            // No element of the script's array is an error.
+            _ => return self.relay_from_here(),
         };
         match (error.take(), read_error(reply)) {
             // The write itself was refused, as for want of an argument.
