@@ -1,7 +1,7 @@
 -- Carries writes out, in order, if the data node has seen no other fences than theirs.
 -- KEYS     the keys of the largest fences seen
--- ARGV     the fences, one for each key; then of each write how many words it has, and
---          its words
+-- ARGV     the fences, one for each key; then of each write how many words it has (none:
+--          it is the last), and its words
 -- Answer: the reply to the write if there is one; else an array of their replies. That
 -- ends before a write that failed, and behind one whose reply is large or a number too
 -- large for Lua; what is missing is for another call. Any error means that nothing was
@@ -12,31 +12,28 @@ for i = 1, n do
     return redis.error_reply('FENCE is another')
   end
 end
-local from, last, replies, count = n + 1, #ARGV, {}, 0
-while true do
-  local to = from + ARGV[from]
-  local reply = redis.pcall(unpack(ARGV, from + 1, to))
-  local kind, ends = type(reply), to == last
-  if kind == 'table' and reply.err then
-    return count > 0 and replies or reply
-  end
+local at, replies = n + 1, nil
+repeat
+  local to = ARGV[at] ~= '' and at + ARGV[at] or nil
+  local reply = redis.pcall(unpack(ARGV, at + 1, to))
+  local kind = type(reply)
   if kind == 'number' and math.abs(reply) >= 2 ^ 53 then
-    local read
-    if ARGV[from + 1]:upper() == 'HINCRBY' then
-      read = redis.pcall('HGET', ARGV[from + 2], ARGV[from + 3])
+    local exact
+    if ARGV[at + 1]:upper() == 'HINCRBY' then
+      exact = redis.pcall('HGET', ARGV[at + 2], ARGV[at + 3])
     else
-      read = redis.pcall('GET', ARGV[from + 2])
+      exact = redis.pcall('GET', ARGV[at + 2])
     end
     -- It is written, whether it may be read or not.
-    reply, ends = redis.status_reply('INTEGER ' .. (type(read) == 'string' and read or '')), true
+    kind, reply = 'exact', redis.status_reply('INTEGER ' .. (type(exact) == 'string' and exact or ''))
   end
-  if count == 0 and to == last then
+  if not to and not replies then
     return reply
+  elseif kind == 'table' and reply.err then
+    return replies or reply
   end
-  count = count + 1
-  replies[count] = reply
-  if ends or kind == 'string' and #reply > 4096 then
-    return replies
-  end
-  from = to + 1
-end
+  replies = replies or {}
+  replies[#replies + 1] = reply
+  at = to and to + 1
+until not to or kind == 'exact' or kind == 'string' and #reply > 4096
+return replies

@@ -154,8 +154,12 @@ pub fn call(writes: &[Write<'_>], fences: &[(Key, u64)]) -> Vec<u8> {
     for (_, fence) in fences {
         encode::bulk_number(&mut out, *fence);
     }
-    for write in writes {
-        encode::bulk_number(&mut out, write.count as u64);
+    for (at, write) in writes.iter().enumerate() {
+        if at + 1 < writes.len() {
+            encode::bulk_number(&mut out, write.count as u64);
+        } else {
+            encode::bulk(&mut out, b"");
+        }
         out.extend_from_slice(write.words);
     }
     out
@@ -206,7 +210,7 @@ mod tests {
             b"SET",
             b"k",
             b"v",
-            b"2",
+            b"",
             b"del",
             b"k",
         ]);
