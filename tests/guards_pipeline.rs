@@ -530,6 +530,39 @@ fn replies_that_are_off_or_skipped_stay_so() {
 }
 
 #[test]
+fn pushes_come_between_replies() {
+    let proxy = accounts().start();
+    let mut client = holder(&proxy, &["1", "2"]);
+    client.cmd(&["HELLO", "3"]);
+    assert_eq!(client.cmd(&["CLIENT", "TRACKING", "ON"]), Reply::ok());
+    for round in 0..3 {
+        for key in ["account:1", "account:2"] {
+            client.cmd(&["GET", key]);
+        }
+        proxy.freeze();
+        let add: [&[&str]; 4] = [
+            &["INCR", "account:1"],
+            &["INCR", "account:2"],
+            &["INCR", "account:1"],
+            &["INCR", "account:2"],
+        ];
+        client.send(&pipeline(&add));
+        client.send(&encode(&["PING"]));
+        proxy.thaw();
+        let (mut replies, mut pushes) = (Vec::new(), 0);
+        while replies.last() != Some(&Reply::simple("PONG")) || pushes < 2 {
+            match client.reply() {
+                Reply::Push(_) => pushes += 1,
+                reply => replies.push(reply),
+            }
+        }
+        let sums = [1, 1, 2, 2].map(|sum| Reply::Int(2 * round + sum));
+        assert_eq!(replies[..4], sums);
+        assert_eq!((replies.len(), pushes), (5, 2));
+    }
+}
+
+#[test]
 fn audited_writes_between_them_pass_and_are_counted() {
     let rules = format!("{ACCOUNTS}\n  - keys: 'log:*'\n    lock: 'log'\n    policy: audit");
     let mut proxy = Proxy::with().top(&rules).start();
