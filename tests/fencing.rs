@@ -362,22 +362,38 @@ fn a_late_packet_is_refused_by_the_data_node_once_the_next_holder_has_written() 
 /// The next holder's LOCK alone is enough: what it reads from then on is what it changes.
 #[test]
 fn a_late_packet_is_refused_once_the_next_holder_has_locked() {
-    for way in Way::ALL {
-        let (b, a, relay) = with_relay();
-        let mut late = a.client();
-        late.cmd(&["LOCK", "account:1", "PX", "3000"]).grant();
-        assert_eq!(late.cmd(&["SET", "account:1", "100"]), Reply::ok());
-        relay.hold_request("150");
-        way.send(&mut late, &["SET", "account:1", "150"]);
-        relay.wait_until_held();
-        let mut next = next_holder(&b);
-        assert_eq!(next.cmd(&["GET", "account:1"]), Reply::bulk("100"));
-        relay.release();
-        assert_refused(&way.outcome(&mut late), &["FENCED"]);
-        // What it has read is what it writes on.
-        assert_eq!(next.cmd(&["GET", "account:1"]), Reply::bulk("100"), "{way:?}");
-        assert_eq!(next.cmd(&["SET", "account:1", "101"]), Reply::ok());
+    Way::ALL.into_iter().for_each(|way| assert_late_packet_refused(way, ["0", "0"]));
+}
+
+/// The same if they have selected several databases: fences live in one.
+#[test]
+fn a_late_packet_is_refused_in_another_database_than_the_next_holders() {
+    for (way, databases) in Way::ALL.into_iter().zip([["1", "0"], ["1", "2"], ["0", "1"]]) {
+        assert_late_packet_refused(way, databases);
     }
+}
+
+fn assert_late_packet_refused(way: Way, [of_late, of_next]: [&str; 2]) {
+    let (b, a, relay) = with_relay();
+    let (mut late, mut next) = (a.client(), b.client());
+    if [of_late, of_next] != ["0", "0"] {
+        assert_eq!(late.cmd(&["SELECT", of_late]), Reply::ok());
+        assert_eq!(next.cmd(&["SELECT", of_next]), Reply::ok());
+    }
+    late.cmd(&["LOCK", "account:1", "PX", "3000"]).grant();
+    assert_eq!(late.cmd(&["SET", "account:1", "100"]), Reply::ok());
+    relay.hold_request("150");
+    way.send(&mut late, &["SET", "account:1", "150"]);
+    relay.wait_until_held();
+    next.cmd(&["LOCK", "account:1", "PX", "30000", "WAIT", "30000"]).grant();
+    let mut reader = b.client();
+    reader.cmd(&["SELECT", of_late]);
+    assert_eq!(reader.cmd(&["GET", "account:1"]), Reply::bulk("100"));
+    relay.release();
+    assert_refused(&way.outcome(&mut late), &["FENCED"]);
+    // What it has read is what it writes on.
+    assert_eq!(reader.cmd(&["GET", "account:1"]), Reply::bulk("100"), "{way:?}");
+    assert_eq!(next.cmd(&["SET", "account:1", "101"]), Reply::ok());
 }
 
 #[test]

@@ -530,6 +530,37 @@ fn replies_that_are_off_or_skipped_stay_so() {
 }
 
 #[test]
+fn they_are_made_in_the_database_that_is_selected() {
+    let mut proxy = accounts().start();
+    let mut data = direct(&mut proxy);
+    let mut client = holder(&proxy, &["1"]);
+    let before = calls(&mut data, "evalsha");
+    let replies = at_once(
+        &proxy,
+        &mut client,
+        &[
+            &["INCR", "account:1"],
+            &["INCRBY", "account:1", "9007199254740993"],
+            &["SELECT", "5"],
+            &["INCR", "account:1"],
+            &["INCR", "account:1"],
+            &["LPUSH", "account:1", "x"],
+            &["INCRBY", "account:1", "9007199254740993"],
+            &["SELECT", "0"],
+            &["DECR", "account:1"],
+        ],
+    );
+    assert_eq!(replies[..2], [Reply::Int(1), Reply::Int(9_007_199_254_740_994)]);
+    assert_eq!(replies[3..5], [1, 2].map(Reply::Int));
+    assert!(replies[5].error().starts_with("WRONGTYPE"), "{replies:?}");
+    assert_eq!(replies[6], Reply::Int(9_007_199_254_740_995));
+    assert_eq!(replies[8], Reply::Int(9_007_199_254_740_993));
+    assert_eq!(calls(&mut data, "evalsha") - before, 5);
+    assert_eq!(data.cmd(&["SELECT", "5"]), Reply::ok());
+    assert_eq!(data.cmd(&["GET", "account:1"]), Reply::bulk("9007199254740995"));
+}
+
+#[test]
 fn pushes_come_between_replies() {
     let proxy = accounts().start();
     let mut client = holder(&proxy, &["1", "2"]);

@@ -42,6 +42,8 @@ const HARMLESS: &[&str] = &[
 ];
 /// Between which a transaction may be.
 const TRANSACTION: &[&str] = &["MULTI", "EXEC", "MULTI", "EXEC", "DISCARD", "EXEC x"];
+/// By which another database may be selected.
+const DATABASES: &[&str] = &["SELECT 1", "SELECT 0", "SELECT 2", "SELECT x", "SELECT 99"];
 /// What else a connection may be made to be.
 const STATE: &[&str] = &[
     "WATCH g:a",
@@ -281,8 +283,9 @@ fn with_all_locks_replies_are_those_of_redis() {
     });
     assert!(writes.len() > 200);
     for seed in seeds() {
-        let mut proxy = Proxy::with().top(GUARDS).start();
-        let plain = RedisServer::start(&[]).expect("plain server");
+        let debug = ["--enable-debug-command", "yes"];
+        let mut proxy = Proxy::with().top(GUARDS).data_arguments(&debug).start();
+        let plain = RedisServer::start(&debug).expect("plain server");
         let rng = &mut StdRng::seed_from_u64(seed);
         let mut bytes = Vec::new();
         let mut sent = 0;
@@ -298,12 +301,12 @@ fn with_all_locks_replies_are_those_of_redis() {
                     let line = one(rng, HARMLESS);
                     encode(rng, line, &mut bytes);
                 }
-                80..97 => {
+                80..93 => {
                     let line = one(rng, TRANSACTION);
                     encode(rng, line, &mut bytes);
                 }
-                97 => {
-                    let line = one(rng, &["SELECT 1", "SELECT 0", "SELECT x"]);
+                93..98 => {
+                    let line = one(rng, DATABASES);
                     encode(rng, line, &mut bytes);
                 }
                 98 => {
@@ -328,11 +331,6 @@ fn with_all_locks_replies_are_those_of_redis() {
                 client.send(odd);
                 client.reply().grant();
             }
-            // A first transaction in a database may be dropped where the client watches
-            // something itself; see docs/guards.md.
-            for line in ["SELECT 1", "MULTI", "EXEC", "SELECT 0"] {
-                client.cmd(&line.split(' ').collect::<Vec<_>>());
-            }
             let writer = client.socket().try_clone().expect("socket");
             writer.set_write_timeout(Some(LIMIT)).expect("limit");
             let (all, mut pieces) = (bytes.clone(), StdRng::seed_from_u64(seed));
@@ -345,12 +343,22 @@ fn with_all_locks_replies_are_those_of_redis() {
             assert_eq!(one, other, "seed {seed}, reply {at} of {sent}");
         }
         let mut stores = [proxy.data().port(), plain.port()].map(Client::connect);
-        let [one, other] = stores.each_mut().map(|client| {
-            let Reply::Array(mut keys) = client.cmd(&["KEYS", "g:*"]) else { panic!("no keys") };
-            keys.sort_by_key(|key| format!("{key:?}"));
-            keys
-        });
-        assert_eq!(one, other, "seed {seed}");
+        for database in 0..16 {
+            let [one, other] = stores.each_mut().map(|client| {
+                client.cmd(&["SELECT", &database.to_string()]);
+                let Reply::Array(mut keys) = client.cmd(&["KEYS", "g:*"]) else { panic!("keys") };
+                keys.sort_by_key(|key| format!("{key:?}"));
+                let value = |key: &Reply| match key {
+                    Reply::Bulk(key) => {
+                        client.cmd(&["DEBUG", "DIGEST-VALUE", &String::from_utf8_lossy(key)])
+                    }
+                    other => panic!("{other:?}"),
+                };
+                let values: Vec<Reply> = keys.iter().map(value).collect();
+                (keys, values)
+            });
+            assert_eq!(one, other, "seed {seed}, database {database}");
+        }
     }
 }
 

@@ -1,18 +1,26 @@
 -- Carries writes out, in order, if the data node has seen no other fences than theirs.
--- KEYS     the keys of the largest fences seen
--- ARGV     the fences, one for each key; then of each write how many words it has (none:
---          it is the last), and its words
+-- KEYS     the keys of the largest fences seen, in database 0
+-- ARGV     the fences, one for each key; the database that the writes are for, '' if it
+--          is 0; then of each write how many words it has (none: it is the last), and
+--          its words
 -- Answer: the reply to the write if there is one; else an array of their replies. That
 -- ends before a write that failed, and behind one whose reply is large or a number too
 -- large for Lua; what is missing is for another call. Any error means that nothing was
 -- written, and that the first write is to go the longer way, which words the error.
 local n = #KEYS
+local database = ARGV[n + 1]
+if database ~= '' then
+  redis.call('SELECT', 0)
+end
 for i = 1, n do
   if redis.call('GET', KEYS[i]) ~= ARGV[i] then
     return redis.error_reply('FENCE is another')
   end
 end
-local at, replies = n + 1, nil
+if database ~= '' then
+  redis.call('SELECT', database)
+end
+local at, replies = n + 2, nil
 repeat
   local to = ARGV[at] ~= '' and at + ARGV[at] or nil
   local reply = redis.pcall(unpack(ARGV, at + 1, to))

@@ -138,13 +138,13 @@ impl<'a> Write<'a> {
     }
 }
 
-/// The call that carries the writes out if the data node has seen these fences, given as
-/// key and fence.
-pub fn call(writes: &[Write<'_>], fences: &[(Key, u64)]) -> Vec<u8> {
+/// The call that carries the writes out in this database if the data node has seen these
+/// fences, given as key and fence.
+pub fn call(writes: &[Write<'_>], fences: &[(Key, u64)], database: u64) -> Vec<u8> {
     let words = writes.iter().fold(0, |sum, write| sum + 1 + write.count);
     let bytes = writes.iter().fold(0, |sum, write| sum + 8 + write.words.len());
     let mut out = Vec::with_capacity(bytes + 160 + fences.len() * 128);
-    encode::array(&mut out, 3 + 2 * fences.len() + words);
+    encode::array(&mut out, 4 + 2 * fences.len() + words);
     encode::bulk(&mut out, b"EVALSHA");
     encode::bulk(&mut out, DIGEST.as_bytes());
     encode::bulk_number(&mut out, fences.len() as u64);
@@ -153,6 +153,10 @@ pub fn call(writes: &[Write<'_>], fences: &[(Key, u64)]) -> Vec<u8> {
     }
     for (_, fence) in fences {
         encode::bulk_number(&mut out, *fence);
+    }
+    match database {
+        0 => encode::bulk(&mut out, b""),
+        other => encode::bulk_number(&mut out, other),
     }
     for (at, write) in writes.iter().enumerate() {
         if at + 1 < writes.len() {
@@ -197,7 +201,7 @@ mod tests {
     fn the_writes_follow_the_fences_as_they_came() {
         let (set, del) = (encoded(&[b"SET", b"k", b"v"]), encoded(&[b"del", b"k"]));
         let fences = [(Key::from("lock:a"), 7), (Key::from("lock:b"), 8)];
-        let call = call(&[parsed(&set), parsed(&del)], &fences);
+        let call = call(&[parsed(&set), parsed(&del)], &fences, 5);
         let expected = encoded(&[
             b"EVALSHA",
             DIGEST.as_bytes(),
@@ -206,6 +210,7 @@ mod tests {
             b"lockgate:guard:lock:b",
             b"7",
             b"8",
+            b"5",
             b"3",
             b"SET",
             b"k",

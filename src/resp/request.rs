@@ -72,6 +72,8 @@ pub enum Name {
     Unwatch,
     /// DISCARD.
     Discard,
+    /// SELECT.
+    Select,
     /// SUBSCRIBE and its kin.
     Subscribe(Channels),
     /// UNSUBSCRIBE and its kin.
@@ -430,6 +432,7 @@ fn name_of(text: &[u8]) -> Known {
         (5, Some(b'W')) if is("WATCH") => Name::Watch,
         (7, Some(b'U')) if is("UNWATCH") => Name::Unwatch,
         (7, Some(b'D')) if is("DISCARD") => Name::Discard,
+        (6, Some(b'S')) if is("SELECT") => Name::Select,
         (9, Some(b'S')) if is("SUBSCRIBE") => Name::Subscribe(Channels::Plain),
         (10, Some(b'P')) if is("PSUBSCRIBE") => Name::Subscribe(Channels::Pattern),
         (10, Some(b'S')) if is("SSUBSCRIBE") => Name::Subscribe(Channels::Shard),

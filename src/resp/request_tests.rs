@@ -50,7 +50,7 @@ fn names(input: &[u8]) -> Vec<(Name, usize)> {
 
 #[test]
 fn names_are_known_in_any_case_at_every_split() {
-    let cases: [(&str, Name); 33] = [
+    let cases: [(&str, Name); 34] = [
         ("LOCK", Name::Own(Own::Lock)),
         ("lock", Name::Own(Own::Lock)),
         ("uNlOcK", Name::Own(Own::Unlock)),
@@ -65,6 +65,7 @@ fn names_are_known_in_any_case_at_every_split() {
         ("MULTI", Name::Multi),
         ("EXEC", Name::Exec),
         ("discard", Name::Discard),
+        ("Select", Name::Select),
         ("SUBSCRIBE", Name::Subscribe(Channels::Plain)),
         ("PSUBSCRIBE", Name::Subscribe(Channels::Pattern)),
         ("SSUBSCRIBE", Name::Subscribe(Channels::Shard)),

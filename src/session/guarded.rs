@@ -11,6 +11,8 @@
 //!
 //! ```text
 //! Start ─ which locks? ─┬─ not held: -NOTHELD
+//!                       ├─ Database: behind SELECT, which one that was ─┐
+//!                       ├───────────────────────────────────────────────┘
 //!                       ├─ Short: the script ─ its reply, or Telling: that of each write
 //!                       │    ↓ any error
 //!                       └─ Fences ─┬─ a larger one was seen: DISCARD, -FENCED
@@ -21,6 +23,8 @@
 //! - `ways`: the short and the long way, once the locks are known to be held.
 //! - `batch`: the writes that go the short way together.
 //! - `armed`: the client's own transactions.
+//! - `database`: in which database the write is to be made.
+//! - `forgotten`: what becomes of fences that the data node knows no longer.
 //!
 //! A transaction of the client's own is armed at its MULTI: the fences of all locks
 //! that the connection holds are WATCHed before it is passed on, and the writes in it
@@ -28,6 +32,8 @@
 
 mod armed;
 mod batch;
+mod database;
+mod forgotten;
 mod ways;
 
 use std::{
@@ -57,6 +63,7 @@ use crate::{
     },
 };
 
+use self::forgotten::Held;
 pub(super) use self::{armed::Armed, batch::Limit};
 
 /// A write on its way, or a MULTI behind which there may be some.
@@ -77,6 +84,8 @@ pub struct Guarded {
     turned_on: bool,
     /// The lock nodes were asked about locks that the connection is attached to.
     verified: bool,
+    /// To the data node the connection is in another database than to its client.
+    astray: bool,
 }
 
 enum Stage {
@@ -88,6 +97,8 @@ enum Stage {
     Short { writes: usize, length: usize },
     /// It has made several, and their replies are coming.
     Telling,
+    /// It is asked which database is selected; so many replies are missing.
+    Database { missing: usize },
     /// It is asked about the fences.
     Fences(Fences),
     /// The write and EXEC are sent; with the error to the write, if there was one.
@@ -106,6 +117,8 @@ pub(super) enum Told {
     Keys(Result<Vec<Vec<u8>>, AskError>),
     /// Not the data node but the lock nodes, about locks the connection is attached to.
     Verified(Verified),
+    /// The same, about locks whose fences the data node has forgotten.
+    Held(Held),
 }
 
 impl fmt::Debug for Guarded {
@@ -127,6 +140,7 @@ impl Guarded {
             silent: false,
             turned_on: false,
             verified: false,
+            astray: false,
         }
     }
 
@@ -288,6 +302,7 @@ impl Session {
                 guarded.verified = true;
                 self.goes_on_verified(barrier, verified);
             }
+            Told::Held(held) => self.goes_on_held(barrier, held),
             Told::Keys(Err(error)) => {
                 let error = unknown(&error.to_string());
                 self.refuse_write(barrier, error.into_bytes(), GuardedWrite::NotHeld);
@@ -368,7 +383,10 @@ impl Session {
         let Some(guarded) = barrier.guarded() else { return };
         guarded.claims = claims;
         self.turn_replies_on(&mut barrier);
-        self.write_by_script(barrier);
+        match self.database {
+            Some(_) => self.write_by_script(barrier),
+            None => self.ask_for_database(barrier),
+        }
     }
 
     /// Answers with an error without having asked about fences. A transaction must

@@ -146,6 +146,8 @@ pub struct Session {
     blind_multi: bool,
     /// AUTH was queued by MULTI: EXEC may make the client somebody else.
     auth_queued: bool,
+    /// Which database is selected. None: a SELECT has gone by, and nobody was asked since.
+    database: Option<u64>,
 
     /// Where the data node's replies end.
     replies: ReplyScanner,
@@ -220,6 +222,7 @@ impl Session {
             next_only: false,
             blind_multi: false,
             auth_queued: false,
+            database: Some(0),
             replies: ReplyScanner::default(),
             owed: Owed::default(),
             state: State::default(),

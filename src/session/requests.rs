@@ -235,7 +235,8 @@ impl Session {
                                 Intercepted::Redis => self.note(Name::Other, arguments),
                             }
                         }
-                        (None, Name::Other)
+                        // SELECT too, as `rename-command` may give its name to another.
+                        (None, Name::Other | Name::Select)
                             if is_guarded
                                 && !commands.is_some_and(|known| known.is_free(&bytes[at..])) =>
                         {
@@ -399,6 +400,9 @@ impl Session {
 
     fn note_special(&mut self, name: Name, arguments: usize) {
         let mut armed = false;
+        if matches!(name, Name::Select | Name::Reset) {
+            self.database = None;
+        }
         match name {
             Name::Exec | Name::Discard | Name::Reset => {
                 armed = self.armed.take().is_some();

@@ -78,7 +78,11 @@ impl Session {
             writes.push(write);
             at = end;
         }
-        Some(Batch { call: write::call(&writes, &fences), writes: writes.len(), length: at })
+        Some(Batch {
+            call: write::call(&writes, &fences, self.database.unwrap_or_default()),
+            writes: writes.len(),
+            length: at,
+        })
     }
 
     /// If a guarded write is at the beginning of these bytes, and all of it: its length,

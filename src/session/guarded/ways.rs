@@ -113,7 +113,8 @@ impl Session {
             encode::command(&mut bytes, &[undo]);
             before += 1;
         }
-        let fences = Fences::ask(&mut bytes, &guarded.claims, before, with, ttl);
+        let database = self.database.unwrap_or_default();
+        let fences = Fences::ask(&mut bytes, &guarded.claims, before, with, database, ttl);
         self.to_upstream.push(&bytes);
         for _ in owed_already..fences.missing() {
             // Nothing else is owed but these, so there is room.
@@ -135,6 +136,14 @@ impl Session {
                     self.fences_are_known(barrier);
                 }
             }
+            Stage::Database { missing } => {
+                *missing -= 1;
+                if *missing > 0 {
+                    self.barrier = Some(barrier.goes_on());
+                } else {
+                    self.database_was_told(barrier, reply);
+                }
+            }
             Stage::Commit(error) => {
                 *error = read_error(reply);
                 self.barrier = Some(barrier.goes_on());
@@ -143,9 +152,10 @@ impl Session {
                 let answer = std::mem::take(answer);
                 // What was begun could not be undone: to the data node the connection is
                 // in a state of which its client knows nothing.
-                self.unguarded |= matches!(guarded.stage, Stage::GivingUp(_))
-                    && reply.starts_with(b"-")
-                    && !reply.starts_with(NOTHING_TO_DISCARD);
+                self.unguarded |= guarded.astray
+                    || matches!(guarded.stage, Stage::GivingUp(_))
+                        && reply.starts_with(b"-")
+                        && !reply.starts_with(NOTHING_TO_DISCARD);
                 self.end_write(barrier, answer);
             }
             Stage::Start | Stage::Asking(_) | Stage::Short { .. } | Stage::Telling => {
@@ -159,7 +169,8 @@ impl Session {
         let Stage::Fences(fences) = std::mem::replace(&mut guarded.stage, Stage::Start) else {
             return;
         };
-        if guarded.is_multi {
+        guarded.astray = fences.is_astray();
+        if guarded.is_multi && !guarded.astray {
             return self.arm(barrier, &fences);
         }
         if let Some(error) = fences.error() {
@@ -184,7 +195,7 @@ impl Session {
             }
         }
         if standings.contains(&Standing::Unknown) {
-            return self.try_again(barrier, fences.in_multi());
+            return self.ask_whether_held(barrier, fences.in_multi());
         }
         self.commit(barrier);
     }
@@ -267,7 +278,7 @@ impl Session {
     }
 
     /// The write is done with; an empty answer was given already.
-    fn end_write(&mut self, mut barrier: Box<Barrier>, answer: Vec<u8>) {
+    pub(super) fn end_write(&mut self, mut barrier: Box<Barrier>, answer: Vec<u8>) {
         let Some(guarded) = barrier.guarded() else { return };
         guarded.room = None;
         if guarded.turned_on {
