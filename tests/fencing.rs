@@ -61,18 +61,21 @@ enum Way {
     /// The proxy asks for the fence and writes in a transaction, which the fence's being
     /// written again would drop.
     Long,
+    /// Twice, by the same script at once.
+    Together,
     /// The client's own transaction.
     Transaction,
 }
 
 impl Way {
-    const ALL: [Way; 3] = [Way::Short, Way::Long, Way::Transaction];
+    const ALL: [Way; 4] = [Way::Short, Way::Together, Way::Long, Way::Transaction];
 
     /// A write whose key is its second word, so that it takes this way.
     fn send(self, client: &mut Client, words: &[&str]) {
         let script = "return redis.call(unpack(ARGV))";
         match self {
             Way::Short => client.send(&encode(words)),
+            Way::Together => client.send(&pipeline(&[words, words])),
             Way::Long => client.send(&encode(&[&["EVAL", script, "1", words[1]], words].concat())),
             Way::Transaction => client.send(&pipeline(&[&["MULTI"], words, &["EXEC"]])),
         }
@@ -80,7 +83,11 @@ impl Way {
 
     /// What became of it: an error, if there was any.
     fn outcome(self, client: &mut Client) -> Reply {
-        let count = if self == Way::Transaction { 3 } else { 1 };
+        let count = match self {
+            Way::Short | Way::Long => 1,
+            Way::Together => 2,
+            Way::Transaction => 3,
+        };
         let replies: Vec<Reply> = (0..count).map(|_| client.reply()).collect();
         let error = replies.iter().find(|reply| matches!(reply, Reply::Error(_)));
         error.or(replies.last()).expect("a reply").clone()
@@ -248,7 +255,8 @@ fn stop_the_proxy(b: &Proxy, a: &Proxy, lock: &[&str], stops: usize) -> (Vec<Str
         let names: Vec<String> = (0..CLIENTS).map(|n| format!("account:{stop}-{n}")).collect();
         let writers: Vec<_> = (0..CLIENTS)
             .map(|n| {
-                let (mut client, of) = (a.client(), (names[n].clone(), Way::ALL[n % 3]));
+                let (mut client, of) =
+                    (a.client(), (names[n].clone(), Way::ALL[n % Way::ALL.len()]));
                 client.cmd(&[&["LOCK", &of.0], lock].concat()).grant();
                 let (started, awake) = (started.clone(), awake.clone());
                 thread::spawn(move || writer(client, of, started, awake))

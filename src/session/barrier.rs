@@ -145,6 +145,11 @@ impl Barrier {
         self.guarded().is_some_and(|guarded| guarded.is_silent())
     }
 
+    /// Whether all that is missing are replies for the client.
+    fn is_telling(&self) -> bool {
+        matches!(&self.what, What::Guarded(guarded) if guarded.is_telling())
+    }
+
     /// Whether it is a LOCK that waits in line.
     pub fn waits_in_line(&self) -> bool {
         matches!(&self.phase, Phase::Run(running) if running.waits_in_line())
@@ -190,8 +195,11 @@ impl Session {
             // Else it begins before anything more has to be read.
             Phase::Drain => !self.owed.is_empty(),
             Phase::Probe { .. } | Phase::Raise(_) => true,
-            // The reply to the write itself may be large, and is not held.
-            Phase::Guarded => !self.unwrap.as_ref().is_some_and(|unwrap| unwrap.is_passing()),
+            // The replies to the writes themselves may be large, and are not held.
+            Phase::Guarded => {
+                !barrier.is_telling()
+                    && !self.unwrap.as_ref().is_some_and(|unwrap| unwrap.is_passing())
+            }
             Phase::Run(_) | Phase::Answer(_) => false,
         })
     }

@@ -6,13 +6,14 @@
 //! another fence was written in between. The write itself passes as it came, and its
 //! reply is the only element of EXEC's, so both are exact, whatever the command.
 //! Common commands are first tried by one script that does the same in one round trip
-//! ([`mod@crate::guard::write`]); whatever error comes of it, the long way says what it is.
+//! ([`mod@crate::guard::write`]), for several that are here at once; whatever error comes of
+//! it, the long way says what it is.
 //!
 //! ```text
 //! Start ─ which locks? ─┬─ not held: -NOTHELD
 //!                       ├─ Database: behind SELECT, which one that was ─┐
 //!                       ├───────────────────────────────────────────────┘
-//!                       ├─ Short: the script ─ its reply
+//!                       ├─ Short: the script ─ its reply, or Telling: that of each write
 //!                       │    ↓ any error
 //!                       └─ Fences ─┬─ a larger one was seen: DISCARD, -FENCED
 //!                            ↑     └─ Commit: the write, EXEC ─ its reply
@@ -20,6 +21,7 @@
 //! ```
 //!
 //! - `ways`: the short and the long way, once the locks are known to be held.
+//! - `batch`: the writes that go the short way together.
 //! - `armed`: the client's own transactions.
 //! - `database`: in which database the write is to be made.
 //! - `forgotten`: what becomes of fences that the data node knows no longer.
@@ -29,6 +31,7 @@
 //! are only compared with those.
 
 mod armed;
+mod batch;
 mod database;
 mod forgotten;
 mod ways;
@@ -60,8 +63,8 @@ use crate::{
     },
 };
 
-pub(super) use self::armed::Armed;
 use self::forgotten::Held;
+pub(super) use self::{armed::Armed, batch::Limit};
 
 /// A write on its way, or a MULTI behind which there may be some.
 pub struct Guarded {
@@ -90,8 +93,10 @@ enum Stage {
     Start,
     /// The data node is asked about the command, over a connection of the proxy's own.
     Asking(Pin<Box<dyn Future<Output = Told> + Send>>),
-    /// The script was sent that compares and writes.
-    Short,
+    /// The script was sent that compares and makes so many writes, of so many bytes.
+    Short { writes: usize, length: usize },
+    /// It has made several, and their replies are coming.
+    Telling,
     /// It is asked which database is selected; so many replies are missing.
     Database { missing: usize },
     /// It is asked about the fences.
@@ -151,7 +156,16 @@ impl Guarded {
 
     /// Whose reply comes next.
     pub(super) fn whose(&self) -> Whose {
-        if matches!(self.stage, Stage::Short) { Whose::Script } else { Whose::Exec }
+        match self.stage {
+            Stage::Short { writes: 2.., .. } => Whose::Batch,
+            Stage::Short { .. } | Stage::Telling => Whose::Script,
+            _ => Whose::Exec,
+        }
+    }
+
+    /// Whether all that is missing are replies for the client.
+    pub(super) fn is_telling(&self) -> bool {
+        matches!(self.stage, Stage::Telling)
     }
 
     /// Bytes of what is held that are its own.

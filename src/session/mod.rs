@@ -158,7 +158,7 @@ pub struct Session {
     own_reply: Option<Vec<u8>>,
     /// The reply being received is a list to which our entries are added.
     addition: Option<listing::Addition>,
-    /// The reply being received is EXEC's, and the proxy has a part in it.
+    /// The reply being received is EXEC's or a script's, and the proxy has a part in it.
     unwrap: Option<Box<Unwrap>>,
     /// The data node has closed.
     upstream_done: bool,
@@ -175,6 +175,8 @@ pub struct Session {
     gather: Option<Box<Gather>>,
     /// This client may not call scripts.
     no_scripts: bool,
+    /// How many guarded writes may share the next call of one.
+    together: guarded::Limit,
     /// The fences that are watched for the transaction under way.
     armed: Option<Box<Armed>>,
     /// In a box, as it is passed from hand to hand and most connections have none.
@@ -234,6 +236,7 @@ impl Session {
             broken: false,
             gather: None,
             no_scripts: false,
+            together: guarded::Limit::default(),
             armed: None,
             barrier: None,
             alarm: Alarm::default(),

@@ -156,7 +156,8 @@ impl Session {
         let (mut before, mut bytes) = (0, Vec::new());
         self.pause().await;
         if claim.raised && self.network.below(2) == 0 {
-            let call = write::call(command, &[(claim.key.clone(), claim.fence)], 0).unwrap();
+            let writes = [write::Write::parse(command).unwrap()];
+            let call = write::call(&writes, &[(claim.key.clone(), claim.fence)], 0);
             let reply = self.ask(&call, 1).await?.remove(0);
             if !reply.starts_with(b"-") {
                 return Ok(Told::Done);
