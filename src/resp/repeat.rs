@@ -1,7 +1,7 @@
 //! Commands that begin as the one before, up to the end of their name: pipelines are
 //! full of them, and what was found out about one is true of the next.
 
-use super::request::Name;
+use super::name::Name;
 
 /// Where the name begins in the commands that are remembered: behind a head as in
 /// `*2\r\n$3\r\n`, of less than ten words and a name of at most eight letters.

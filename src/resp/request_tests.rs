@@ -1,9 +1,17 @@
 //! Every command is found at every split, as redis-protocol finds it.
 
+use std::borrow::Cow;
+
 use proptest::prelude::*;
 use redis_protocol::resp2::{decode::decode, types::OwnedFrame};
 
-use super::*;
+use super::{
+    super::{
+        name::{Channels, Listing, Own, ReplyMode},
+        split::{Split, split},
+    },
+    *,
+};
 
 /// Commands with the offset of their first byte and their number of words, where
 /// `Broken` began, and whether everything was whole.

@@ -41,7 +41,7 @@ use crate::{
     metrics::{CloseReason, Outcome},
     resp::{
         encode,
-        request::{Name, Own, ReplyMode},
+        name::{Name, Own, ReplyMode},
     },
 };
 

@@ -58,7 +58,7 @@ use crate::{
     metrics::GuardedWrite,
     resp::{
         encode, inline,
-        request::ReplyMode,
+        name::ReplyMode,
         words::{Step, Walk},
     },
 };

@@ -64,8 +64,9 @@ use crate::{
     metrics::{CloseReason, Metrics},
     net::{Outbox, Stream},
     resp::{
+        name::ReplyMode,
         reply::ReplyScanner,
-        request::{INLINE_LIMIT, ReplyMode, RequestScanner},
+        request::{INLINE_LIMIT, RequestScanner},
     },
 };
 

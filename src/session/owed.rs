@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 
 use super::state::State;
 use crate::resp::{
+    name::{Channels, Listing},
     reply::Frame,
-    request::{Channels, Listing},
 };
 
 /// Entries kept before exact counting is given up: a client must pipeline that

@@ -21,7 +21,11 @@ use crate::{
     guard::Stop,
     metrics::CloseReason,
     net::Outbox,
-    resp::request::{Name, Next, Own, ReplyMode, Split, split},
+    resp::{
+        name::{Name, Own, ReplyMode},
+        request::Next,
+        split::{Split, split},
+    },
 };
 
 /// Bytes read ahead during a barrier, so that a client's FIN behind them is seen.

@@ -16,7 +16,7 @@ use crate::{
     metrics::{Operation, Outcome},
     resp::{
         encode,
-        request::{Name, Own, ReplyMode},
+        name::{Name, Own, ReplyMode},
     },
 };
 

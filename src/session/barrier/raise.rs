@@ -13,7 +13,7 @@ use super::{
 use crate::{
     key::{Key, Token},
     lock::Engine,
-    resp::{encode, request::ReplyMode},
+    resp::{encode, name::ReplyMode},
 };
 
 /// A lock just granted, or attached to, whose fence the data node is being told.

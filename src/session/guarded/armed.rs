@@ -13,7 +13,7 @@ use super::{
     fenced,
     ways::MAX_TRIES,
 };
-use crate::{guard::MAX_LOCKS, key::Key, resp::request::ReplyMode};
+use crate::{guard::MAX_LOCKS, key::Key, resp::name::ReplyMode};
 
 /// The fences that Redis watches for the client's transaction.
 #[derive(Debug, Default)]

@@ -15,7 +15,7 @@ use super::{
 use crate::{
     guard::write,
     metrics::GuardedWrite,
-    resp::{encode, request::ReplyMode},
+    resp::{encode, name::ReplyMode},
 };
 
 /// How often a write is tried that Redis drops because a fence was written meanwhile.

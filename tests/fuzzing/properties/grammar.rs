@@ -9,8 +9,9 @@ use lockgate::{
     config::LocksConfig,
     resp::{
         encode, inline,
+        name::{Name, Own},
         reply::{self, ReplyScanner},
-        request::{Name, Next, Own, RequestScanner},
+        request::{Next, RequestScanner},
     },
 };
 

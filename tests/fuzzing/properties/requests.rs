@@ -4,7 +4,9 @@
 use arbitrary::{Result, Unstructured};
 use lockgate::resp::{
     encode,
-    request::{Name, Next, Own, RequestScanner, Split, own_by_name, split},
+    name::{Name, Own, own_by_name},
+    request::{Next, RequestScanner},
+    split::{Split, split},
 };
 use rand::RngExt;
 use redis_protocol::resp2::{decode::decode, types::OwnedFrame};
