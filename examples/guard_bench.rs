@@ -1,9 +1,11 @@
-//! Load for `bench/guards`: clients that write an account of their own, one after the other.
+//! Load for `bench/guards`: clients that write an account of their own, so many writes at a
+//! time.
 //!
-//!     guard_bench plain   CLIENTS SECONDS PORT    SET on keys that no guard is about
-//!     guard_bench guarded CLIENTS SECONDS PORT    SET on a guarded key, under its lock
-//!     guard_bench careful CLIENTS SECONDS PORT    what an application does without guards:
-//!                                                 a script that compares its fence and writes
+//!     guard_bench plain   CLIENTS SECONDS PORT DEPTH    SET on keys that no guard is about
+//!     guard_bench guarded CLIENTS SECONDS PORT DEPTH    SET on a guarded key, under its lock
+//!     guard_bench careful CLIENTS SECONDS PORT DEPTH    what an application does without guards:
+//!                                                       a script that compares its fence and
+//!                                                       writes
 //!
 //! The careful application keeps the fence beside the account, as Lockgate does, and
 //! calls its script by digest. Prints how many writes were made.
@@ -25,19 +27,21 @@ const CAREFUL: &str = "if tonumber(redis.call('GET', KEYS[1]) or 0) > tonumber(A
                        redis.call('SET', KEYS[1], ARGV[1]) \
                        return redis.call('SET', KEYS[2], ARGV[2])";
 const VALUE: &[u8] = b"100";
+const OK: &[u8] = b"+OK\r\n";
 
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let [mode, clients, seconds, port] = arguments.as_slice() else {
-        panic!("guard_bench plain|guarded|careful CLIENTS SECONDS PORT")
+    let [mode, clients, seconds, port, depth] = arguments.as_slice() else {
+        panic!("guard_bench plain|guarded|careful CLIENTS SECONDS PORT DEPTH")
     };
+    let depth: usize = depth.parse().unwrap();
     let (clients, port): (usize, u16) = (clients.parse().unwrap(), port.parse().unwrap());
     let seconds = Duration::from_secs_f64(seconds.parse().unwrap());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let writes = runtime.block_on(async {
         let mut all = JoinSet::new();
         for client in 0..clients {
-            all.spawn(write(mode.clone(), client, seconds, port));
+            all.spawn(write(mode.clone(), client, seconds, port, depth));
         }
         all.join_all().await.into_iter().sum::<u64>()
     });
@@ -45,7 +49,7 @@ fn main() {
 }
 
 /// How many writes one client makes.
-async fn write(mode: String, client: usize, seconds: Duration, port: u16) -> u64 {
+async fn write(mode: String, client: usize, seconds: Duration, port: u16, depth: usize) -> u64 {
     let mut stream = TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     stream.set_nodelay(true).unwrap();
     let (account, free) = (format!("account:{client}"), format!("free:{client}"));
@@ -72,11 +76,15 @@ async fn write(mode: String, client: usize, seconds: Duration, port: u16) -> u64
         }
         other => panic!("no such mode: {other}"),
     }
+    let (command, expected) = (command.repeat(depth), OK.repeat(depth));
+    let mut replies = vec![0; expected.len()];
     let (until, mut writes) = (Instant::now() + seconds, 0);
     while Instant::now() < until {
-        let reply = ask(&mut stream, &command).await;
-        assert_eq!(reply, b"+OK\r\n", "{}", String::from_utf8_lossy(&reply));
-        writes += 1;
+        stream.write_all(&command).await.unwrap();
+        // An error is longer.
+        stream.read_exact(&mut replies).await.unwrap();
+        assert_eq!(replies, expected, "{}", String::from_utf8_lossy(&replies));
+        writes += depth as u64;
     }
     writes
 }

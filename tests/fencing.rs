@@ -61,18 +61,21 @@ enum Way {
     /// The proxy asks for the fence and writes in a transaction, which the fence's being
     /// written again would drop.
     Long,
+    /// Twice, by the same script at once.
+    Together,
     /// The client's own transaction.
     Transaction,
 }
 
 impl Way {
-    const ALL: [Way; 3] = [Way::Short, Way::Long, Way::Transaction];
+    const ALL: [Way; 4] = [Way::Short, Way::Together, Way::Long, Way::Transaction];
 
     /// A write whose key is its second word, so that it takes this way.
     fn send(self, client: &mut Client, words: &[&str]) {
         let script = "return redis.call(unpack(ARGV))";
         match self {
             Way::Short => client.send(&encode(words)),
+            Way::Together => client.send(&pipeline(&[words, words])),
             Way::Long => client.send(&encode(&[&["EVAL", script, "1", words[1]], words].concat())),
             Way::Transaction => client.send(&pipeline(&[&["MULTI"], words, &["EXEC"]])),
         }
@@ -80,7 +83,11 @@ impl Way {
 
     /// What became of it: an error, if there was any.
     fn outcome(self, client: &mut Client) -> Reply {
-        let count = if self == Way::Transaction { 3 } else { 1 };
+        let count = match self {
+            Way::Short | Way::Long => 1,
+            Way::Together => 2,
+            Way::Transaction => 3,
+        };
         let replies: Vec<Reply> = (0..count).map(|_| client.reply()).collect();
         let error = replies.iter().find(|reply| matches!(reply, Reply::Error(_)));
         error.or(replies.last()).expect("a reply").clone()
@@ -248,7 +255,8 @@ fn stop_the_proxy(b: &Proxy, a: &Proxy, lock: &[&str], stops: usize) -> (Vec<Str
         let names: Vec<String> = (0..CLIENTS).map(|n| format!("account:{stop}-{n}")).collect();
         let writers: Vec<_> = (0..CLIENTS)
             .map(|n| {
-                let (mut client, of) = (a.client(), (names[n].clone(), Way::ALL[n % 3]));
+                let (mut client, of) =
+                    (a.client(), (names[n].clone(), Way::ALL[n % Way::ALL.len()]));
                 client.cmd(&[&["LOCK", &of.0], lock].concat()).grant();
                 let (started, awake) = (started.clone(), awake.clone());
                 thread::spawn(move || writer(client, of, started, awake))
@@ -354,22 +362,38 @@ fn a_late_packet_is_refused_by_the_data_node_once_the_next_holder_has_written() 
 /// The next holder's LOCK alone is enough: what it reads from then on is what it changes.
 #[test]
 fn a_late_packet_is_refused_once_the_next_holder_has_locked() {
-    for way in Way::ALL {
-        let (b, a, relay) = with_relay();
-        let mut late = a.client();
-        late.cmd(&["LOCK", "account:1", "PX", "3000"]).grant();
-        assert_eq!(late.cmd(&["SET", "account:1", "100"]), Reply::ok());
-        relay.hold_request("150");
-        way.send(&mut late, &["SET", "account:1", "150"]);
-        relay.wait_until_held();
-        let mut next = next_holder(&b);
-        assert_eq!(next.cmd(&["GET", "account:1"]), Reply::bulk("100"));
-        relay.release();
-        assert_refused(&way.outcome(&mut late), &["FENCED"]);
-        // What it has read is what it writes on.
-        assert_eq!(next.cmd(&["GET", "account:1"]), Reply::bulk("100"), "{way:?}");
-        assert_eq!(next.cmd(&["SET", "account:1", "101"]), Reply::ok());
+    Way::ALL.into_iter().for_each(|way| assert_late_packet_refused(way, ["0", "0"]));
+}
+
+/// The same if they have selected several databases: fences live in one.
+#[test]
+fn a_late_packet_is_refused_in_another_database_than_the_next_holders() {
+    for (way, databases) in Way::ALL.into_iter().zip([["1", "0"], ["1", "2"], ["0", "1"]]) {
+        assert_late_packet_refused(way, databases);
     }
+}
+
+fn assert_late_packet_refused(way: Way, [of_late, of_next]: [&str; 2]) {
+    let (b, a, relay) = with_relay();
+    let (mut late, mut next) = (a.client(), b.client());
+    if [of_late, of_next] != ["0", "0"] {
+        assert_eq!(late.cmd(&["SELECT", of_late]), Reply::ok());
+        assert_eq!(next.cmd(&["SELECT", of_next]), Reply::ok());
+    }
+    late.cmd(&["LOCK", "account:1", "PX", "3000"]).grant();
+    assert_eq!(late.cmd(&["SET", "account:1", "100"]), Reply::ok());
+    relay.hold_request("150");
+    way.send(&mut late, &["SET", "account:1", "150"]);
+    relay.wait_until_held();
+    next.cmd(&["LOCK", "account:1", "PX", "30000", "WAIT", "30000"]).grant();
+    let mut reader = b.client();
+    reader.cmd(&["SELECT", of_late]);
+    assert_eq!(reader.cmd(&["GET", "account:1"]), Reply::bulk("100"));
+    relay.release();
+    assert_refused(&way.outcome(&mut late), &["FENCED"]);
+    // What it has read is what it writes on.
+    assert_eq!(reader.cmd(&["GET", "account:1"]), Reply::bulk("100"), "{way:?}");
+    assert_eq!(next.cmd(&["SET", "account:1", "101"]), Reply::ok());
 }
 
 #[test]

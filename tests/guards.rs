@@ -264,6 +264,51 @@ fn replies_that_are_off_stay_off() {
 }
 
 #[test]
+fn a_lock_taken_without_a_reply_fences_the_holder_before() {
+    for mode in ["OFF", "SKIP"] {
+        let mut proxy = accounts();
+        let mut slow = holder(&proxy, &["1"]);
+        assert_eq!(slow.cmd(&["SET", "account:1", "slow"]), Reply::ok());
+        for node in 0..proxy.nodes_up() {
+            proxy.node_client(node).cmd(&["DEL", "lock:account:1"]);
+        }
+        let mut quick = proxy.client();
+        quick.send(&pipeline(&[
+            &["CLIENT", "REPLY", mode],
+            &["LOCK", "account:1", "PX", "30000"],
+            &["PING"],
+            &["CLIENT", "REPLY", "ON"],
+            &["GET", "account:1"],
+        ]));
+        if mode == "SKIP" {
+            assert_eq!(quick.reply(), Reply::simple("PONG"));
+        }
+        assert_eq!([quick.reply(), quick.reply()], [Reply::ok(), Reply::bulk("slow")]);
+        let refused = slow.cmd(&["SET", "account:1", "late"]);
+        assert!(refused.error_text().starts_with("FENCED"), "{mode}: {refused:?}");
+        assert_eq!(quick.cmd(&["SET", "account:1", "quick"]), Reply::ok());
+        // One whose fence the data node does not take is given back, without a word.
+        let mut data = direct(&mut proxy);
+        let user = ["ACL", "SETUSER", "app", "on", ">pw", "~*", "+@all", "-eval"];
+        assert_eq!(data.cmd(&user), Reply::ok());
+        let mut client = proxy.client();
+        client.send(&pipeline(&[
+            &["AUTH", "app", "pw"],
+            &["CLIENT", "REPLY", mode],
+            &["LOCK", "account:2", "PX", "30000"],
+            &["CLIENT", "REPLY", mode],
+            &["SET", "account:2", "x"],
+            &["CLIENT", "REPLY", "ON"],
+            &["PING"],
+        ]));
+        let pong = Reply::simple("PONG");
+        assert_eq!([(); 3].map(|()| client.reply()), [Reply::ok(), Reply::ok(), pong]);
+        eventually("it is given back", || proxy.nodes_with("lock:account:2") == 0);
+        assert_eq!(data.cmd(&["EXISTS", "account:2"]), Reply::Int(0));
+    }
+}
+
+#[test]
 fn a_large_value_passes_and_a_larger_one_is_refused() {
     let rules = "guards:\n  max_command: 64mb\n  rules:\n    - keys: 'account:*'\n      lock: 'account:{1}'";
     let mut proxy = Proxy::with().top(rules).start();

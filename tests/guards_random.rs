@@ -42,6 +42,8 @@ const HARMLESS: &[&str] = &[
 ];
 /// Between which a transaction may be.
 const TRANSACTION: &[&str] = &["MULTI", "EXEC", "MULTI", "EXEC", "DISCARD", "EXEC x"];
+/// By which another database may be selected.
+const DATABASES: &[&str] = &["SELECT 1", "SELECT 0", "SELECT 2", "SELECT x", "SELECT 99"];
 /// What else a connection may be made to be.
 const STATE: &[&str] = &[
     "WATCH g:a",
@@ -156,6 +158,61 @@ fn guarded_keys(client: &mut Client) -> Vec<(String, Reply, Reply)> {
     all
 }
 
+/// Writes of the short way, with every kind of reply, and others that may stand between.
+const PIPELINED: &[&str] = &[
+    "SET g:a v",
+    "SET g:b 1 NX",
+    "SET g:c v GET",
+    "SET g:a v XX GET",
+    "SETNX g:n 0",
+    "INCRBY g:n 9007199254740993",
+    "DECRBY g:n 9007199254740993",
+    "INCR g:n",
+    "DECR g:n",
+    "HINCRBY g:h f 9007199254740993",
+    "HINCRBY g:h f -9007199254740990",
+    "HINCRBYFLOAT g:h d 0.25",
+    "INCRBYFLOAT g:d 0.1",
+    "HSET g:h a 1 b 2",
+    "HDEL g:h a",
+    "LPUSH g:l a b",
+    "RPUSH g:l c",
+    "LSET g:l 0 x",
+    "LTRIM g:l 0 20",
+    "LREM g:l 1 a",
+    "SADD g:s a b",
+    "SMOVE g:s g:t a",
+    "SREM g:s a",
+    "DEL g:a g:b",
+    "DEL g:l",
+    "GETDEL g:b",
+    "GETSET g:a w",
+    "GETEX g:a",
+    "APPEND g:a xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx",
+    "MSET g:a 1 g:b 2",
+    "MSETNX g:c 1 g:d 2",
+    "RENAME g:a g:b",
+    "COPY g:a g:c REPLACE",
+    "EXPIRE g:a 1000",
+    "PERSIST g:a",
+    "SETRANGE g:a 5000 x",
+    "PFADD g:p a",
+];
+/// Those that mostly fail.
+const FAILING: &[&str] = &[
+    "LPUSH g:a x",
+    "INCR g:l",
+    "SET g:a v v",
+    "HSET g:h a",
+    "SETEX g:a 0 v",
+    "GETDEL g:l",
+    "INCRBY g:n 9223372036854775807",
+    "LSET g:l 99 x",
+    "RENAME g:none g:a",
+];
+/// The locks of these, under which all is written here.
+const LOCKED: &str = "abcdhlnpst";
+
 #[test]
 fn without_locks_no_guarded_key_ever_changes() {
     let debug = ["--enable-debug-command", "yes"];
@@ -226,8 +283,9 @@ fn with_all_locks_replies_are_those_of_redis() {
     });
     assert!(writes.len() > 200);
     for seed in seeds() {
-        let mut proxy = Proxy::with().top(GUARDS).start();
-        let plain = RedisServer::start(&[]).expect("plain server");
+        let debug = ["--enable-debug-command", "yes"];
+        let mut proxy = Proxy::with().top(GUARDS).data_arguments(&debug).start();
+        let plain = RedisServer::start(&debug).expect("plain server");
         let rng = &mut StdRng::seed_from_u64(seed);
         let mut bytes = Vec::new();
         let mut sent = 0;
@@ -243,12 +301,12 @@ fn with_all_locks_replies_are_those_of_redis() {
                     let line = one(rng, HARMLESS);
                     encode(rng, line, &mut bytes);
                 }
-                80..97 => {
+                80..93 => {
                     let line = one(rng, TRANSACTION);
                     encode(rng, line, &mut bytes);
                 }
-                97 => {
-                    let line = one(rng, &["SELECT 1", "SELECT 0", "SELECT x"]);
+                93..98 => {
+                    let line = one(rng, DATABASES);
                     encode(rng, line, &mut bytes);
                 }
                 98 => {
@@ -273,11 +331,6 @@ fn with_all_locks_replies_are_those_of_redis() {
                 client.send(odd);
                 client.reply().grant();
             }
-            // A first transaction in a database may be dropped where the client watches
-            // something itself; see docs/guards.md.
-            for line in ["SELECT 1", "MULTI", "EXEC", "SELECT 0"] {
-                client.cmd(&line.split(' ').collect::<Vec<_>>());
-            }
             let writer = client.socket().try_clone().expect("socket");
             writer.set_write_timeout(Some(LIMIT)).expect("limit");
             let (all, mut pieces) = (bytes.clone(), StdRng::seed_from_u64(seed));
@@ -290,10 +343,79 @@ fn with_all_locks_replies_are_those_of_redis() {
             assert_eq!(one, other, "seed {seed}, reply {at} of {sent}");
         }
         let mut stores = [proxy.data().port(), plain.port()].map(Client::connect);
+        for database in 0..16 {
+            let [one, other] = stores.each_mut().map(|client| {
+                client.cmd(&["SELECT", &database.to_string()]);
+                let Reply::Array(mut keys) = client.cmd(&["KEYS", "g:*"]) else { panic!("keys") };
+                keys.sort_by_key(|key| format!("{key:?}"));
+                let value = |key: &Reply| match key {
+                    Reply::Bulk(key) => {
+                        client.cmd(&["DEBUG", "DIGEST-VALUE", &String::from_utf8_lossy(key)])
+                    }
+                    other => panic!("{other:?}"),
+                };
+                let values: Vec<Reply> = keys.iter().map(value).collect();
+                (keys, values)
+            });
+            assert_eq!(one, other, "seed {seed}, database {database}");
+        }
+    }
+}
+
+#[test]
+fn pipelines_of_guarded_writes_are_answered_byte_for_byte_as_by_redis() {
+    for seed in seeds() {
+        let debug = ["--enable-debug-command", "yes"];
+        let mut proxy = Proxy::with().top(GUARDS).data_arguments(&debug).start();
+        let plain = RedisServer::start(&debug).expect("plain server");
+        let rng = &mut StdRng::seed_from_u64(seed);
+        let (mut bytes, mut writes) = (Vec::new(), 0);
+        // From none to every third.
+        let failing = rng.random_range(0..30);
+        for _ in 0..1500 {
+            let line = match rng.random_range(0..100) {
+                0..3 => one(rng, HARMLESS),
+                at if at < 3 + failing => one(rng, FAILING),
+                _ => one(rng, PIPELINED),
+            };
+            writes += usize::from(!HARMLESS.contains(&line));
+            encode(rng, line, &mut bytes);
+        }
+        bytes.extend_from_slice(b"QUIT\r\n");
+        let protocol = if seed % 2 == 0 { "2" } else { "3" };
+        let [guarded, expected] = [proxy.port(), plain.port()].map(|port| {
+            let mut client = Client::connect(port);
+            if port == proxy.port() {
+                for lock in LOCKED.chars().map(|key| format!("l:{key}")).chain(["l:none".into()]) {
+                    client.cmd(&["LOCK", &lock]).grant();
+                }
+            }
+            client.cmd(&["HELLO", protocol]);
+            let writer = client.socket().try_clone().expect("socket");
+            writer.set_write_timeout(Some(LIMIT)).expect("limit");
+            let (all, mut pieces) = (bytes.clone(), StdRng::seed_from_u64(seed));
+            let sender = thread::spawn(move || send_in_pieces(&mut pieces, &writer, &all));
+            let (replies, _) = client.rest();
+            sender.join().expect("sender");
+            replies
+        });
+        let differs = guarded.iter().zip(&expected).position(|(one, other)| one != other);
+        let at = differs.unwrap_or(guarded.len().min(expected.len())).saturating_sub(50);
+        let [shown, wanted] = [&guarded, &expected]
+            .map(|all| all[at..all.len().min(at + 100)].escape_ascii().to_string());
+        assert_eq!((shown, guarded.len()), (wanted, expected.len()), "seed {seed}, from {at}");
+        let mut stores = [proxy.data().port(), plain.port()].map(Client::connect);
+        let Reply::Bulk(stats) = stores[0].cmd(&["INFO", "commandstats"]) else {
+            panic!("no INFO")
+        };
+        let stats = String::from_utf8_lossy(&stats).into_owned();
+        let calls = stats.split("cmdstat_evalsha:calls=").nth(1).and_then(|s| s.split(',').next());
+        let calls: usize = calls.and_then(|calls| calls.parse().ok()).expect("calls");
+        println!("seed {seed}: {writes} writes in {calls} calls");
+        assert!(calls < writes, "seed {seed}: {writes} writes in {calls} calls");
         let [one, other] = stores.each_mut().map(|client| {
-            let Reply::Array(mut keys) = client.cmd(&["KEYS", "g:*"]) else { panic!("no keys") };
-            keys.sort_by_key(|key| format!("{key:?}"));
-            keys
+            let digest = |key| client.cmd(&["DEBUG", "DIGEST-VALUE", &format!("g:{key}")]);
+            LOCKED.chars().map(digest).collect::<Vec<_>>()
         });
         assert_eq!(one, other, "seed {seed}");
     }

@@ -266,6 +266,29 @@ fn the_user_of_the_acl_may_do_what_the_guide_does_and_needs_what_it_says() {
         }
         user(&[&format!("+{missing}")]);
     }
+
+    // Who sends SELECT needs these besides.
+    let besides = ["select", "client|info"];
+    let named: Vec<String> = besides.iter().map(|name| format!("+{name}")).collect();
+    assert!(GUIDE.contains(&format!("Who sends SELECT needs `{}` besides", named.join(" "))));
+    let all: Vec<&str> = named.iter().map(String::as_str).collect();
+    direct.cmd(&["SELECT", "1"]);
+    for missing in [None, Some("select"), Some("client|info")] {
+        for words in [&["SET", "account:1", "9"][..], &["EVAL", script, "1", "account:1", "9"]] {
+            user(&all);
+            let mut client = log_in();
+            assert_eq!(client.cmd(&["SELECT", "1"]), Reply::ok());
+            if let Some(missing) = missing {
+                user(&[&format!("-{missing}")]);
+            }
+            assert_eq!(direct.cmd(&["SET", "account:1", "before"]), Reply::ok());
+            let locked = holder(&mut client);
+            assert_eq!(locked.error_text().is_empty(), missing != Some("select"), "{locked:?}");
+            let (written, value) = (client.cmd(words), direct.cmd(&["GET", "account:1"]));
+            assert_eq!(written == Reply::ok(), missing.is_none(), "-{missing:?}: {written:?}");
+            assert_eq!(value == Reply::bulk("before"), missing.is_some(), "-{missing:?}");
+        }
+    }
 }
 
 /// What cannot be undone must not be hidden from the client either.

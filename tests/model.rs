@@ -344,6 +344,7 @@ fn guarded() -> guards::Setup {
         writes: 1,
         stops: 0,
         forgets: 0,
+        forgets_all: false,
         fault: None,
         properties: &[
             NONE_BELOW,
@@ -433,15 +434,26 @@ fn a_fence_that_was_forgotten_must_be_told_again() {
 }
 
 #[test]
+fn the_lock_nodes_must_be_asked_before_a_forgotten_fence_is_told_again() {
+    let setup = guards::Setup { forgets: 1, forgets_all: true, ..guarded() };
+    let holds = guards::Setup { properties: &[NO_LOST_UPDATE, TOLD, RAISED_AGAIN], ..setup };
+    guards_hold("guarded writes and all forgotten", holds);
+    let fault = Some(guards::Fault::NoAsking);
+    let setup = guards::Setup { forgets: 1, forgets_all: true, ..guarded() };
+    let breaks = guards::Setup { fault, properties: LOST, ..setup };
+    shortest_break("no asking", Guarded(breaks), GUARDS_ALWAYS);
+}
+
+#[test]
 fn clients_are_told_what_became_of_their_writes() {
     guards_break("dropped is done", guards::Fault::DroppedIsDone, WRITE_TOLD);
     guards_break("compare behind the write", guards::Fault::CompareBehindWrite, WRITE_TOLD);
 }
 
-/// A data node that has forgotten its fences takes that of a holder whose time is
-/// over, once more, as long as nobody has told it a larger one.
+/// A data node that goes back to the fence of a holder whose time is over lets that one
+/// write, as long as nobody has told it a larger one.
 #[test]
-fn limit_a_data_node_that_forgets_lets_a_late_holder_in() {
+fn limit_a_data_node_that_goes_back_lets_a_late_holder_in() {
     let setup = guards::Setup { forgets: 1, properties: LOST, ..guarded() };
-    shortest_break("data node forgets", Guarded(setup), GUARDS_ALWAYS);
+    shortest_break("data node goes back", Guarded(setup), GUARDS_ALWAYS);
 }

@@ -1,7 +1,7 @@
 //! What COMMAND INFO and COMMAND DOCS say of our own commands, in the shape in
 //! which Redis 7 speaks of its own.
 
-use crate::resp::{encode, request::Own};
+use crate::resp::{encode, name::Own};
 
 /// Every command of ours that there is to tell of.
 pub const OURS: [Own; 6] =

@@ -17,7 +17,7 @@ pub use crate::glob;
 use crate::{
     config::LocksConfig,
     key::{Key, Token},
-    resp::{number, request::Own},
+    resp::{name::Own, number},
 };
 
 /// Most words that a command of ours can have and still be well formed: COMMAND INFO with

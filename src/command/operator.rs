@@ -2,7 +2,7 @@
 //! they ask for commands of ours: from words to a typed [`Inquiry`].
 
 use super::BadRequest;
-use crate::resp::request::{Own, own_by_name};
+use crate::resp::name::{Own, own_by_name};
 
 /// What an operator, or a client library, wants to know.
 #[derive(Debug, Clone, PartialEq, Eq)]

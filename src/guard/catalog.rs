@@ -47,11 +47,14 @@ pub type FirstBytes = [bool; 256];
 
 /// What one look at the beginning of a command tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Glance {
+pub enum Glance {
     /// It writes nothing.
     Nothing,
-    /// It writes the word behind its name.
-    First,
+    /// It writes the word behind its name, which ends there.
+    First {
+        /// How many bytes are before the name's line end.
+        name_end: usize,
+    },
     /// More has to be looked at.
     More,
 }
@@ -63,6 +66,7 @@ const FOLD: u64 = u64::from_le_bytes([!0x20; 8]);
 /// ten letters.
 const HEAD: u64 = u64::from_le_bytes([b'*', 0, b'\r', 0, b'$', 0, b'\r', 0]);
 const HEAD_MASK: u64 = u64::from_le_bytes([0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0]);
+const HEAD_LENGTH: usize = 8;
 
 /// Where a name is looked for first. Multiplication by the golden ratio spreads what
 /// differs over the high bits.
@@ -92,7 +96,7 @@ impl Table {
                 let glance = match &writes {
                     _ if table.numbers[at] == number => Glance::More,
                     Writes::Nothing => Glance::Nothing,
-                    Writes::First => Glance::First,
+                    Writes::First => Glance::First { name_end: 0 },
                     _ => Glance::More,
                 };
                 (table.numbers[at], table.glances[at]) = (number, glance);
@@ -108,53 +112,58 @@ impl Table {
     }
 
     /// The same at one glance at a command that is an array of less than ten words, with
-    /// a name of up to eight bytes: what nearly all of them are. With it comes what is
-    /// behind the name, from its line end on.
+    /// a name of up to eight bytes: what nearly all of them are. What is told is true of
+    /// all commands that have the same bytes up to the end of the name.
     #[inline]
-    fn glance<'b>(&self, bytes: &'b [u8]) -> (Glance, &'b [u8]) {
-        let Some((head, rest)) = bytes.split_first_chunk::<8>() else {
-            return (Glance::More, &[]);
-        };
+    pub fn glance(&self, bytes: &[u8]) -> Glance {
+        let Some((head, rest)) = bytes.split_first_chunk::<8>() else { return Glance::More };
         let length = usize::from(head[5].wrapping_sub(b'0'));
         let (true, 1..=8, Some(eight)) =
             (u64::from_le_bytes(*head) & HEAD_MASK == HEAD, length, rest.first_chunk::<8>())
         else {
-            return (Glance::More, &[]);
+            return Glance::More;
         };
         let number = u64::from_le_bytes(*eight) & FOLD & (u64::MAX >> (64 - 8 * length));
         // A zero byte at its end would not tell it from the name without.
         if number >> (8 * (length - 1)) == 0 {
-            return (Glance::More, &[]);
+            return Glance::More;
         }
         let mut at = place(number);
         while self.numbers[at] != number {
             if self.numbers[at] == 0 {
-                return (Glance::More, &[]);
+                return Glance::More;
             }
             at = (at + 1) % PLACES;
         }
-        (self.glances[at], &rest[length..])
+        match self.glances[at] {
+            Glance::First { .. } => Glance::First { name_end: HEAD_LENGTH + length },
+            glance => glance,
+        }
     }
 
-    /// Whether one glance tells that no guard is about the command at the beginning of
-    /// `bytes`, as of nearly all of them.
+    /// Whether no guard is about the command at the beginning of `bytes`, as that glance
+    /// tells of nearly all of them.
     #[inline]
-    pub fn is_free(&self, bytes: &[u8]) -> bool {
-        match self.glance(bytes) {
-            (Glance::Nothing, _) => true,
-            // The length of a key of one digit, or of two.
-            (Glance::First, [_, _, b'$', _, b'\r', _, first, ..])
-            | (Glance::First, [_, _, b'$', _, _, b'\r', _, first, ..]) => {
-                !self.first_bytes[usize::from(*first)]
+    pub fn is_free(&self, glance: Glance, bytes: &[u8]) -> bool {
+        match glance {
+            Glance::Nothing => true,
+            Glance::First { name_end } => {
+                match bytes.get(name_end..).and_then(<[u8]>::first_chunk::<8>) {
+                    // The length of a key of one digit, or of two.
+                    Some(
+                        [_, _, b'$', _, b'\r', _, first, _] | [_, _, b'$', _, _, b'\r', _, first],
+                    ) => !self.first_bytes[usize::from(*first)],
+                    _ => false,
+                }
             }
-            _ => false,
+            Glance::More => false,
         }
     }
 
     /// The key of a command that writes the word behind its name, seen at one glance.
     pub fn first_key<'b>(&self, bytes: &'b [u8]) -> Option<&'b [u8]> {
-        let (Glance::First, behind) = self.glance(bytes) else { return None };
-        match *behind {
+        let Glance::First { name_end } = self.glance(bytes) else { return None };
+        match *bytes.get(name_end..)? {
             [_, _, b'$', length @ b'1'..=b'9', b'\r', _, ref key @ ..] => {
                 key.get(..usize::from(length - b'0'))
             }

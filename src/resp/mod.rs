@@ -2,12 +2,15 @@
 //!
 //! Forwarded bytes are never decoded: [`request`] and [`reply`] find where
 //! commands and replies end while the bytes pass, without holding or copying
-//! them. Only our own commands are taken apart ([`request::split`],
+//! them. Only our own commands are taken apart ([`split`],
 //! [`inline`]), and only our own replies are made ([`encode`]).
 
 pub mod encode;
 pub mod inline;
+pub mod name;
 pub mod number;
+mod repeat;
 pub mod reply;
 pub mod request;
+pub mod split;
 pub mod words;

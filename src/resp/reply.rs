@@ -90,6 +90,12 @@ impl ReplyScanner {
         self.remaining == 0
     }
 
+    /// From here on the elements of an aggregate are frames of their own. Its head is
+    /// the last that was seen.
+    pub fn enter(&mut self) {
+        self.remaining = 0;
+    }
+
     /// Moves over at most `most` frames of the common, flat kinds that are
     /// whole in these bytes, and counts them. It stops at anything else, which
     /// is then for [`ReplyScanner::next`].

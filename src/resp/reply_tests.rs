@@ -49,6 +49,25 @@ fn ends(input: &[u8]) -> Vec<usize> {
 }
 
 #[test]
+fn elements_of_an_array_that_is_entered_are_frames() {
+    let bytes = b"*3\r\n+OK\r\n$-1\r\n$1\r\nx\r\n:1\r\n";
+    for split in 0..=4 {
+        let mut scanner = ReplyScanner::default();
+        for piece in [&bytes[..split], &bytes[split..4]] {
+            assert_eq!(scanner.next(piece, &mut 0), Next::End);
+        }
+        scanner.enter();
+        assert!(scanner.between_frames());
+        let mut pos = 4;
+        assert_eq!(scanner.skip_flat(bytes, &mut pos, 1), 1);
+        for head in [b"$-1\r\n".as_slice(), b"$1\r\nx\r\n", b":1\r\n"] {
+            let Next::Frame(frame) = scanner.next(bytes, &mut pos) else { panic!("no frame") };
+            assert_eq!(frame.head, head);
+        }
+    }
+}
+
+#[test]
 fn finds_the_end_of_each_kind_of_frame() {
     for frame in [
         "+OK\r\n",

@@ -7,13 +7,11 @@
 //! first byte that Redis would refuse, everything is [`Next::Broken`]: such
 //! bytes are forwarded, so that Redis words the error.
 
-use std::borrow::Cow;
-
-use smallvec::SmallVec;
-
 use super::{
     inline,
+    name::{Container, Known, NAME_LIMIT, Name, container_name, name_of},
     number::{self, MAX_DIGITS},
+    repeat::{Beginning, Last, NAME_AT},
 };
 
 /// The longest line without an end that Redis reads before it gives up
@@ -21,112 +19,6 @@ use super::{
 pub const INLINE_LIMIT: usize = 64 * 1024;
 /// Longest length line: type, digits, `\r` and the byte behind it, which Redis does not check.
 const HEADER_LIMIT: usize = 1 + MAX_DIGITS + 2;
-/// The longest name that any rule of ours knows (`PUNSUBSCRIBE`).
-const NAME_LIMIT: usize = 12;
-
-/// What kind of channels a pub/sub command is about.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Channels {
-    /// SUBSCRIBE, UNSUBSCRIBE.
-    Plain,
-    /// PSUBSCRIBE, PUNSUBSCRIBE.
-    Pattern,
-    /// SSUBSCRIBE, SUNSUBSCRIBE.
-    Shard,
-}
-
-/// The argument of CLIENT REPLY.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum ReplyMode {
-    /// Replies are sent.
-    On,
-    /// No replies are sent.
-    Off,
-    /// The next command's reply is not sent.
-    Skip,
-}
-
-/// What COMMAND without names lists.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Listing {
-    /// COMMAND and COMMAND INFO: an array with an entry for each command.
-    Info,
-    /// COMMAND DOCS: a map from names to entries.
-    Docs,
-}
-
-/// A command's name, as far as a rule of ours depends on it.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Name {
-    /// One that the proxy may answer.
-    Own(Own),
-    /// An empty line, `*0` or `*-1`: no command at all, and no reply.
-    Blank,
-    /// MULTI.
-    Multi,
-    /// EXEC.
-    Exec,
-    /// WATCH.
-    Watch,
-    /// UNWATCH.
-    Unwatch,
-    /// DISCARD.
-    Discard,
-    /// SUBSCRIBE and its kin.
-    Subscribe(Channels),
-    /// UNSUBSCRIBE and its kin.
-    Unsubscribe(Channels),
-    /// CLIENT REPLY with a valid argument.
-    ClientReply(ReplyMode),
-    /// COMMAND, COMMAND INFO or COMMAND DOCS without names.
-    Listing(Listing),
-    /// ASKING or CLIENT CACHING: a flag for the next command only.
-    NextOnly,
-    /// AUTH.
-    Auth,
-    /// HELLO.
-    Hello,
-    /// RESET.
-    Reset,
-    /// QUIT.
-    Quit,
-    /// MONITOR.
-    Monitor,
-    /// SYNC or PSYNC.
-    Sync,
-    /// REPLCONF: a replica's command, with or without a reply.
-    Replconf,
-    /// Anything else: one reply.
-    Other,
-}
-
-/// The commands that the proxy answers itself.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Own {
-    /// LOCK.
-    Lock,
-    /// UNLOCK.
-    Unlock,
-    /// RENEW.
-    Renew,
-    /// LOCK.ATTACH.
-    Attach,
-    /// LOCK.DETACH.
-    Detach,
-    /// LOCKGATE.
-    Lockgate,
-    /// COMMAND INFO or DOCS about one of these.
-    Command,
-}
-
-/// The command of ours that is called so, in any case.
-pub fn own_by_name(name: &[u8]) -> Option<Own> {
-    match name_of(name) {
-        Known::Name(Name::Own(own)) => Some(own),
-        _ => None,
-    }
-}
-
 /// What the scanner found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Next {
@@ -138,6 +30,9 @@ pub enum Next {
         arguments: usize,
         /// Where its first byte is.
         at: usize,
+        /// It begins as the one before, with the same number of words, up to the end of
+        /// its name.
+        repeated: bool,
     },
     /// All bytes were seen; what follows belongs to a command already reported,
     /// or begins a new one.
@@ -152,6 +47,7 @@ pub enum Next {
 #[derive(Debug, Default)]
 pub struct RequestScanner {
     phase: Phase,
+    last: Last,
     /// A length line that was cut by the end of the bytes.
     line: [u8; HEADER_LIMIT],
     line_len: usize,
@@ -198,7 +94,40 @@ impl RequestScanner {
         {
             return stopped;
         }
+        if let Some(beginning) = self.last.again(&buf[*pos..]) {
+            let (Beginning { name, arguments, .. }, at) = (beginning, *pos);
+            self.begin_alike(beginning, pos);
+            return Next::Command { name, arguments, at, repeated: true };
+        }
         self.start(buf, pos)
+    }
+
+    /// Goes on over commands that begin as the one reported last, and that `also` is true
+    /// of when shown the bytes from their first on. Returns how many; each counts as
+    /// reported. [`RequestScanner::next`] goes on with what is behind them.
+    #[inline]
+    pub fn skip_alike(
+        &mut self,
+        buf: &[u8],
+        pos: &mut usize,
+        mut also: impl FnMut(&[u8]) -> bool,
+    ) -> u32 {
+        let mut count = 0;
+        while self.skip(buf, pos).is_none()
+            && let Some(beginning) = self.last.again(&buf[*pos..])
+            && also(&buf[*pos..])
+        {
+            self.begin_alike(beginning, pos);
+            count += 1;
+        }
+        count
+    }
+
+    #[inline]
+    fn begin_alike(&mut self, beginning: Beginning, pos: &mut usize) {
+        let Beginning { arguments, length, .. } = beginning;
+        self.phase = Phase::Value { bytes: length as u64 + 2, left: arguments - 1 };
+        *pos += NAME_AT;
     }
 
     /// Skips what is left of the command reported last. None: its end was reached.
@@ -276,6 +205,7 @@ impl RequestScanner {
     }
 
     fn start(&mut self, buf: &[u8], pos: &mut usize) -> Next {
+        self.last.forget();
         let here = &buf[*pos..];
         match here.first() {
             None => Next::End,
@@ -289,7 +219,8 @@ impl RequestScanner {
         let (arguments, mut at) = match line(here, b'*') {
             Line::Number { value, length } if value <= 0 => {
                 *pos += length;
-                return Next::Command { name: Name::Blank, arguments: 0, at: begin };
+                let name = Name::Blank;
+                return Next::Command { name, arguments: 0, at: begin, repeated: false };
             }
             Line::Number { value, length } if value <= i64::from(i32::MAX) => {
                 (value as usize, length)
@@ -309,7 +240,11 @@ impl RequestScanner {
         if length <= NAME_LIMIT as u64 {
             let Some(text) = here.get(at..at + length as usize) else { return Next::Undecided };
             name = match name_of(text) {
-                Known::Name(name) => name,
+                Known::Name(name) => {
+                    let length = text.len();
+                    self.last.remember(here, at, Beginning { name, arguments, length });
+                    name
+                }
                 Known::Container(container) => {
                     match container_rule(container, here, at + length as usize + 2, arguments) {
                         Some(name) => name,
@@ -320,7 +255,7 @@ impl RequestScanner {
         }
         self.phase = Phase::Value { bytes: length + 2, left: arguments - 1 };
         *pos += at;
-        Next::Command { name, arguments, at: begin }
+        Next::Command { name, arguments, at: begin, repeated: false }
     }
 }
 
@@ -384,7 +319,7 @@ fn start_inline(here: &[u8], pos: &mut usize) -> Next {
     };
     let at = *pos;
     *pos += end + 1;
-    Next::Command { name, arguments, at }
+    Next::Command { name, arguments, at, repeated: false }
 }
 
 /// Name and number of words of an inline command, from its first three and how many follow.
@@ -403,103 +338,8 @@ fn inline_rule(
     (name, words)
 }
 
-enum Known {
-    Name(Name),
-    /// Its next two words decide, and how many there are.
-    Container(Container),
-}
-
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Container {
-    Client,
-    Command,
-}
-
-#[inline]
-fn name_of(text: &[u8]) -> Known {
-    let is = |name: &str| text.eq_ignore_ascii_case(name.as_bytes());
-    // One look at length and first letter keeps ordinary commands cheap.
-    let name = match (text.len(), text.first().map(u8::to_ascii_uppercase)) {
-        (4, Some(b'L')) if is("LOCK") => Name::Own(Own::Lock),
-        (6, Some(b'U')) if is("UNLOCK") => Name::Own(Own::Unlock),
-        (5, Some(b'R')) if is("RENEW") => Name::Own(Own::Renew),
-        (11, Some(b'L')) if is("LOCK.ATTACH") => Name::Own(Own::Attach),
-        (11, Some(b'L')) if is("LOCK.DETACH") => Name::Own(Own::Detach),
-        (5, Some(b'M')) if is("MULTI") => Name::Multi,
-        (4, Some(b'E')) if is("EXEC") => Name::Exec,
-        (5, Some(b'W')) if is("WATCH") => Name::Watch,
-        (7, Some(b'U')) if is("UNWATCH") => Name::Unwatch,
-        (7, Some(b'D')) if is("DISCARD") => Name::Discard,
-        (9, Some(b'S')) if is("SUBSCRIBE") => Name::Subscribe(Channels::Plain),
-        (10, Some(b'P')) if is("PSUBSCRIBE") => Name::Subscribe(Channels::Pattern),
-        (10, Some(b'S')) if is("SSUBSCRIBE") => Name::Subscribe(Channels::Shard),
-        (11, Some(b'U')) if is("UNSUBSCRIBE") => Name::Unsubscribe(Channels::Plain),
-        (12, Some(b'P')) if is("PUNSUBSCRIBE") => Name::Unsubscribe(Channels::Pattern),
-        (12, Some(b'S')) if is("SUNSUBSCRIBE") => Name::Unsubscribe(Channels::Shard),
-        (6, Some(b'C')) if is("CLIENT") => return Known::Container(Container::Client),
-        (7, Some(b'C')) if is("COMMAND") => return Known::Container(Container::Command),
-        (8, Some(b'L')) if is("LOCKGATE") => Name::Own(Own::Lockgate),
-        (6, Some(b'A')) if is("ASKING") => Name::NextOnly,
-        (4, Some(b'A')) if is("AUTH") => Name::Auth,
-        (5, Some(b'H')) if is("HELLO") => Name::Hello,
-        (5, Some(b'R')) if is("RESET") => Name::Reset,
-        (4, Some(b'Q')) if is("QUIT") => Name::Quit,
-        (7, Some(b'M')) if is("MONITOR") => Name::Monitor,
-        (4, Some(b'S')) if is("SYNC") => Name::Sync,
-        (5, Some(b'P')) if is("PSYNC") => Name::Sync,
-        (8, Some(b'R')) if is("REPLCONF") => Name::Replconf,
-        _ => Name::Other,
-    };
-    Known::Name(name)
-}
-
-/// What a container command of `words` words is, by its second and third.
-fn container_name(
-    container: Container,
-    second: Option<&[u8]>,
-    third: Option<&[u8]>,
-    words: usize,
-) -> Name {
-    match (container, second, third) {
-        (Container::Client, Some(sub), Some(argument)) if words == 3 => client_name(sub, argument),
-        (Container::Client, ..) => Name::Other,
-        (Container::Command, None, _) => Name::Listing(Listing::Info),
-        (Container::Command, Some(sub), argument) => command_name(sub, argument),
-    }
-}
-
-/// COMMAND with names is ours only where it may be about commands of ours alone.
-fn command_name(sub: &[u8], name: Option<&[u8]>) -> Name {
-    let listing = match sub.to_ascii_uppercase().as_slice() {
-        b"INFO" => Listing::Info,
-        b"DOCS" => Listing::Docs,
-        _ => return Name::Other,
-    };
-    match name {
-        None => Name::Listing(listing),
-        Some(name) if own_by_name(name).is_some() => Name::Own(Own::Command),
-        Some(_) => Name::Other,
-    }
-}
-
-fn client_name(sub: &[u8], argument: &[u8]) -> Name {
-    if sub.eq_ignore_ascii_case(b"CACHING") {
-        // Refused with any other word, and then there is no flag.
-        let is = |word: &[u8]| argument.eq_ignore_ascii_case(word);
-        return if is(b"YES") || is(b"NO") { Name::NextOnly } else { Name::Other };
-    }
-    if !sub.eq_ignore_ascii_case(b"REPLY") {
-        return Name::Other;
-    }
-    match argument.to_ascii_uppercase().as_slice() {
-        b"ON" => Name::ClientReply(ReplyMode::On),
-        b"OFF" => Name::ClientReply(ReplyMode::Off),
-        b"SKIP" => Name::ClientReply(ReplyMode::Skip),
-        _ => Name::Other,
-    }
-}
-
-/// The same, of a command whose second word begins at `at`; none while undecided.
+/// The same as [`container_name`], of a command whose second word begins at `at`; none while
+/// undecided.
 fn container_rule(container: Container, here: &[u8], at: usize, arguments: usize) -> Option<Name> {
     const LONGEST: usize = 11; // LOCK.ATTACH
     if container == Container::Client && arguments != 3 {
@@ -520,68 +360,6 @@ fn container_rule(container: Container, here: &[u8], at: usize, arguments: usize
         }
     }
     Some(container_name(container, words[0], words[1], arguments))
-}
-
-/// Words where they stand, but for those that had to be freed of quotes.
-pub type Words<'a> = SmallVec<[Cow<'a, [u8]>; 7]>;
-
-/// The words of one command of ours.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Split<'a> {
-    /// All there: its words and how many bytes it takes.
-    Whole {
-        /// The words, the name included.
-        words: Words<'a>,
-        /// Bytes from the command's first to its last.
-        length: usize,
-    },
-    /// More bytes are needed.
-    Incomplete,
-    /// More words or bytes than any of our commands has.
-    TooLong,
-}
-
-/// Takes apart the command that begins at `buf[0]` and that the scanner has
-/// reported, if it has at most `max_words` words in at most `max_bytes` bytes.
-pub fn split(buf: &[u8], max_words: usize, max_bytes: usize) -> Split<'_> {
-    if buf.first() != Some(&b'*') {
-        let Some(end) = memchr::memchr(b'\n', buf) else { return Split::Incomplete };
-        let Some(words) = inline::split(&buf[..end]) else { return Split::TooLong };
-        if words.len() > max_words || end > max_bytes {
-            return Split::TooLong;
-        }
-        let words = words.into_iter().map(Cow::Owned).collect();
-        return Split::Whole { words, length: end + 1 };
-    }
-    let Line::Number { value, length: mut at } = line(buf, b'*') else { return Split::Incomplete };
-    if value > max_words as i64 {
-        return Split::TooLong;
-    }
-    let mut words = Words::new();
-    for _ in 0..value {
-        match line(buf.get(at..).unwrap_or_default(), b'$') {
-            Line::Number { value, length } => {
-                let start = at + length;
-                if value < 0 || value > max_bytes as i64 {
-                    return Split::TooLong;
-                }
-                at = start + value as usize + 2;
-                if at > max_bytes {
-                    return Split::TooLong;
-                }
-                let Some(word) = buf.get(start..start + value as usize) else {
-                    return Split::Incomplete;
-                };
-                words.push(Cow::Borrowed(word));
-            }
-            Line::Incomplete => return Split::Incomplete,
-            Line::Bad => return Split::TooLong,
-        }
-    }
-    if at > buf.len() {
-        return Split::Incomplete;
-    }
-    Split::Whole { words, length: at }
 }
 
 #[cfg(test)]

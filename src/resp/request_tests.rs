@@ -1,9 +1,17 @@
 //! Every command is found at every split, as redis-protocol finds it.
 
+use std::borrow::Cow;
+
 use proptest::prelude::*;
 use redis_protocol::resp2::{decode::decode, types::OwnedFrame};
 
-use super::*;
+use super::{
+    super::{
+        name::{Channels, Listing, Own, ReplyMode},
+        split::{Split, split},
+    },
+    *,
+};
 
 /// Commands with the offset of their first byte and their number of words, where
 /// `Broken` began, and whether everything was whole.
@@ -18,7 +26,7 @@ fn scan(pieces: &[&[u8]]) -> Scanned {
         let mut pos = 0;
         loop {
             match scanner.next(&kept, &mut pos) {
-                Next::Command { name, arguments, at } => {
+                Next::Command { name, arguments, at, .. } => {
                     found.push((kept_at + at, name, arguments));
                 }
                 Next::End => {
@@ -49,8 +57,44 @@ fn names(input: &[u8]) -> Vec<(Name, usize)> {
 }
 
 #[test]
+fn a_command_that_begins_as_the_one_before_is_known_again() {
+    let cases: [(&[&[u8]], bool); 14] = [
+        (&[b"GET", b"k"], false),
+        (&[b"GET", b"k"], true),
+        (&[b"GET", b"another"], true),
+        // Another number of words, another case, another name of the same length.
+        (&[b"GET"], false),
+        (&[b"get"], false),
+        (&[b"PUT"], false),
+        (&[b"PUTS"], false),
+        (&[b"PUTS"], true),
+        // Too long to be remembered, and then not the one before.
+        (&[b"SUBSCRIBE", b"k"], false),
+        (&[b"SUBSCRIBE", b"k"], false),
+        (&[b"PUTS"], false),
+        // Known by their second word.
+        (&[b"CLIENT", b"REPLY", b"ON"], false),
+        (&[b"CLIENT", b"REPLY", b"OFF"], false),
+        (&[b"GET", b"k"], false),
+    ];
+    let mut bytes = Vec::new();
+    for (words, _) in cases {
+        super::super::encode::command(&mut bytes, words);
+    }
+    // None is so near to the end that sixteen bytes are not there.
+    bytes.extend_from_slice(b"*2\r\n$3\r\nGET\r\n$1\r\n");
+    let (mut scanner, mut pos) = (RequestScanner::default(), 0);
+    for (words, expected) in cases {
+        let Next::Command { arguments, repeated, .. } = scanner.next(&bytes, &mut pos) else {
+            panic!("{words:?}");
+        };
+        assert_eq!((arguments, repeated), (words.len(), expected), "{words:?}");
+    }
+}
+
+#[test]
 fn names_are_known_in_any_case_at_every_split() {
-    let cases: [(&str, Name); 33] = [
+    let cases: [(&str, Name); 34] = [
         ("LOCK", Name::Own(Own::Lock)),
         ("lock", Name::Own(Own::Lock)),
         ("uNlOcK", Name::Own(Own::Unlock)),
@@ -65,6 +109,7 @@ fn names_are_known_in_any_case_at_every_split() {
         ("MULTI", Name::Multi),
         ("EXEC", Name::Exec),
         ("discard", Name::Discard),
+        ("Select", Name::Select),
         ("SUBSCRIBE", Name::Subscribe(Channels::Plain)),
         ("PSUBSCRIBE", Name::Subscribe(Channels::Pattern)),
         ("SSUBSCRIBE", Name::Subscribe(Channels::Shard)),

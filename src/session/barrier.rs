@@ -11,37 +11,37 @@
 //!                                     ├─ Probe ─ may this client lock this key? ─┐
 //!                                     └──────────────────────────────────────────┴─ Run ─ Answer
 //! ```
+//!
+//! - `own`: a command of ours, from its turn on.
+//! - `raise`: what is told to the data node of a lock that guards need.
+
+mod own;
+mod raise;
 
 use std::{
-    borrow::Cow,
-    fmt,
-    sync::Arc,
     task::{Context, Poll},
     time::Instant,
 };
 
+use self::{
+    own::{Asked, operation},
+    raise::Raising,
+};
 use super::{
     Session, Step,
     authorize::{self, Permission},
-    fences,
     guarded::{Guarded, Told},
-    lock_command::{Granted, Left, Running, encode_grant},
+    lock_command::Running,
     owed::Entry,
     requests::{Pass, READ_AHEAD},
     unwrap::Whose,
 };
 use crate::{
-    command::{
-        self, BadRequest, Request,
-        operator::{self, Inquiry},
-    },
-    config::LocksConfig,
-    key::{Key, Token},
-    lock::Engine,
-    metrics::{CloseReason, Operation, Outcome},
+    command::BadRequest,
+    metrics::{CloseReason, Outcome},
     resp::{
         encode,
-        request::{Name, Own, ReplyMode},
+        name::{Name, Own, ReplyMode},
     },
 };
 
@@ -80,40 +80,6 @@ enum What {
     },
 }
 
-/// What a command of ours asks for. That its options are wrong is told only to
-/// who may ask.
-#[derive(Debug)]
-enum Asked {
-    /// What is about one lock: all but those.
-    Lock { key: Key, request: Result<Request, BadRequest> },
-    /// LOCKGATE, or COMMAND about commands of ours.
-    Inquiry(Result<Inquiry, BadRequest>),
-}
-
-/// A lock just granted, or attached to, whose fence the data node is being told.
-struct Raising {
-    key: Key,
-    fence: u64,
-    /// Of a lock granted to this connection: it is given back when this is dropped before.
-    undo: Option<(Arc<Engine>, Token)>,
-    /// The reply to LOCK or LOCK.ATTACH.
-    answer: Vec<u8>,
-}
-
-impl fmt::Debug for Raising {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Raising({})", self.fence)
-    }
-}
-
-impl Drop for Raising {
-    fn drop(&mut self) {
-        if let Some((engine, token)) = self.undo.take() {
-            drop(engine.release(self.key.clone(), token));
-        }
-    }
-}
-
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "it is in a box")]
 enum Phase {
@@ -139,31 +105,6 @@ impl Barrier {
             Name::ClientReply(mode) => Barrier::new(What::ClientReply(mode)),
             _ => Barrier::new(What::Pass),
         }
-    }
-
-    /// A command of ours, with the words behind its name, in `length` bytes.
-    pub fn own(
-        own: Own,
-        words: &[Cow<'_, [u8]>],
-        length: usize,
-        locks: &LocksConfig,
-    ) -> Box<Barrier> {
-        let asked = command::check_arity(own, words.len() + 1).map(|()| match own {
-            Own::Lockgate => Asked::Inquiry(operator::lockgate(words)),
-            // One about commands of Redis too has been forwarded.
-            Own::Command => Asked::Inquiry(operator::command(words).ok_or(BadRequest::Syntax)),
-            Own::Lock | Own::Unlock | Own::Renew | Own::Attach | Own::Detach => {
-                let key = command::full_key(&words[0], locks);
-                let request = command::parse(own, &key, words, locks);
-                Asked::Lock { key, request }
-            }
-        });
-        Barrier::new(What::Own { own, asked, length, silent: false })
-    }
-
-    /// A command of ours whose bytes were dropped.
-    pub fn refused(own: Own, error: BadRequest) -> Box<Barrier> {
-        Barrier::new(What::Own { own, asked: Err(error), length: 0, silent: false })
     }
 
     /// The answer to a command dropped in favour of the news.
@@ -204,6 +145,11 @@ impl Barrier {
         self.guarded().is_some_and(|guarded| guarded.is_silent())
     }
 
+    /// Whether all that is missing are replies for the client.
+    fn is_telling(&self) -> bool {
+        matches!(&self.what, What::Guarded(guarded) if guarded.is_telling())
+    }
+
     /// Whether it is a LOCK that waits in line.
     pub fn waits_in_line(&self) -> bool {
         matches!(&self.phase, Phase::Run(running) if running.waits_in_line())
@@ -217,18 +163,6 @@ impl Barrier {
     fn new(what: What) -> Box<Barrier> {
         let since = Instant::now();
         Box::new(Barrier { what, phase: Phase::Drain, since, waited: false })
-    }
-}
-
-/// The metrics' word for a command of ours.
-fn operation(own: Own) -> Option<Operation> {
-    match own {
-        Own::Lock => Some(Operation::Lock),
-        Own::Unlock => Some(Operation::Unlock),
-        Own::Renew => Some(Operation::Renew),
-        Own::Attach => Some(Operation::Attach),
-        Own::Detach => Some(Operation::Detach),
-        Own::Lockgate | Own::Command => None,
     }
 }
 
@@ -261,8 +195,11 @@ impl Session {
             // Else it begins before anything more has to be read.
             Phase::Drain => !self.owed.is_empty(),
             Phase::Probe { .. } | Phase::Raise(_) => true,
-            // The reply to the write itself may be large, and is not held.
-            Phase::Guarded => !self.unwrap.as_ref().is_some_and(|unwrap| unwrap.is_passing()),
+            // The replies to the writes themselves may be large, and are not held.
+            Phase::Guarded => {
+                !barrier.is_telling()
+                    && !self.unwrap.as_ref().is_some_and(|unwrap| unwrap.is_passing())
+            }
             Phase::Run(_) | Phase::Answer(_) => false,
         })
     }
@@ -350,21 +287,6 @@ impl Session {
         }
     }
 
-    /// Lets the data node refuse a command of ours, in its place and in its own
-    /// words, and mark a transaction as failed.
-    fn refuse_by_forwarding(&mut self, own: Own, barrier: &Barrier) {
-        if matches!(barrier.what, What::Own { length: 0, .. }) {
-            // Its own bytes were dropped; the bare name does as well.
-            let mut bytes = Vec::new();
-            encode::command(&mut bytes, &[command::name(own).as_bytes()]);
-            self.to_upstream.push(&bytes);
-            self.note(Name::Own(own), 1);
-            self.end_barrier(barrier);
-        } else {
-            self.pass_held(Pass::Counted);
-        }
-    }
-
     /// A transaction must not go on without the command that was dropped.
     fn begin_lost(&mut self, mut barrier: Box<Barrier>) {
         if self.state.multi || self.blind_multi {
@@ -374,72 +296,6 @@ impl Session {
         } else {
             self.answer_lost(barrier);
         }
-    }
-
-    /// Whether writes to some keys need this lock.
-    fn is_guard_lock(&self, key: &Key) -> bool {
-        #[cfg(feature = "planted")]
-        if std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "raise") {
-            return false;
-        }
-        // One whose client is told nothing is told to the data node with its first write.
-        self.reply_mode == ReplyMode::On
-            && self.shared.guards.as_ref().is_some_and(|guards| {
-                key.get(self.config.locks.prefix.len()..).is_some_and(|lock| guards.is_needed(lock))
-            })
-    }
-
-    /// Tells the data node the fence of a lock just granted or attached to, before the client is told
-    /// of the lock: from then on no earlier holder can write any more.
-    fn begin_raise(&mut self, mut barrier: Box<Barrier>, lock: Granted, answer: Vec<u8>) {
-        let Granted { key, token, fence, attached } = lock;
-        let ttl = self.config.locks.fence_ttl;
-        self.ask(|out| fences::raise(out, &key, fence, ttl));
-        let undo = (!attached).then(|| (self.shared.engine.clone(), token));
-        barrier.phase = Phase::Raise(Raising { key, fence, undo, answer });
-        self.barrier = Some(barrier);
-    }
-
-    fn raise_answered(&mut self, barrier: Box<Barrier>, mut raising: Raising, reply: &[u8]) {
-        let error = match (fences::read_fence(reply), fences::read_error(reply)) {
-            (Some(seen), _) if seen <= raising.fence => {
-                // The data node took its time, which is the lock's time too.
-                match self.tokens.left(&raising.key, raising.fence, Instant::now()) {
-                    None => {
-                        b"NOTHELD the lock had run out before the data node took its fence, try again"
-                            .to_vec()
-                    }
-                    Some((token, left)) => {
-                        let mut answer = std::mem::take(&mut raising.answer);
-                        if let Left::For(validity) = left {
-                            answer.clear();
-                            encode_grant(&mut answer, token, raising.fence, validity);
-                        }
-                        self.tokens.raised(&raising.key, raising.fence);
-                        raising.undo = None;
-                        return self.answer(barrier, answer);
-                    }
-                }
-            }
-            (Some(seen), _) if raising.undo.is_none() => format!(
-                "FENCED the lock was granted again since, with fence {seen} after {}",
-                raising.fence
-            )
-            .into_bytes(),
-            (Some(seen), _) => format!(
-                "FENCED the data node has seen fence {seen} of this lock, more than {}, try again",
-                raising.fence
-            )
-            .into_bytes(),
-            (None, Some(error)) => error,
-            (None, None) => b"ERR the data node did not take the lock's fence".to_vec(),
-        };
-        // Nothing could be written under it. One granted here is given back.
-        self.tokens.forget(&raising.key, raising.fence);
-        drop(raising);
-        let mut answer = Vec::new();
-        encode::error_bytes(&mut answer, &error);
-        self.answer(barrier, answer);
     }
 
     fn answer_lost(&mut self, barrier: Box<Barrier>) {
@@ -492,47 +348,6 @@ impl Session {
         let _ = self.owed.push(Entry::Ours);
     }
 
-    fn begin_own(&mut self, mut barrier: Box<Barrier>) {
-        let What::Own { own, asked, length, silent } = &mut barrier.what else { return };
-        *silent = self.reply_mode != ReplyMode::On;
-        if self.reply_mode == ReplyMode::Skip {
-            // Uses the flag up, as any command would.
-            let bytes = self.held[..*length].to_vec();
-            self.to_upstream.push(if bytes.is_empty() { b"LOCK\r\n" } else { &bytes });
-            self.reply_mode = ReplyMode::On;
-        }
-        let key = match asked {
-            Ok(Asked::Lock { key, .. }) => Some(&*key),
-            Ok(Asked::Inquiry(_)) => None,
-            Err(error) => {
-                let error = error.to_string();
-                return self.answer_error(barrier, &error, Outcome::BadRequest);
-            }
-        };
-        // A flag for the next command only must be used up; a silent one must
-        // learn that earlier commands are done.
-        let ask = *silent || std::mem::take(&mut self.next_only);
-        // Read once for all that begins with it.
-        let now = if barrier.waited { Instant::now() } else { barrier.since };
-        let remembered = key.is_some_and(|key| self.permissions.remembered(key, now));
-        if !ask && remembered {
-            return self.carry_out(barrier, now);
-        }
-        let is_about_commands = *own == Own::Command;
-        let mut missing = 1;
-        if self.reply_mode == ReplyMode::Off {
-            self.ask(|out| encode::command(out, &[b"CLIENT", b"REPLY", b"ON"]));
-            missing = 2;
-        }
-        self.ask(|out| match key {
-            Some(key) => authorize::probe(out, key),
-            None if is_about_commands => encode::command(out, &[b"COMMAND", b"COUNT"]),
-            None => authorize::probe_operator(out),
-        });
-        barrier.phase = Phase::Probe { missing };
-        self.barrier = Some(barrier);
-    }
-
     /// A reply to [`Session::ask`] has come.
     pub(super) fn probe_answered(&mut self, reply: &[u8]) {
         let Some(mut barrier) = self.barrier.take() else { return };
@@ -579,42 +394,6 @@ impl Session {
                 }
             }
         }
-    }
-
-    /// The client may: asks the nodes, or tells what it wants to know.
-    fn carry_out(&mut self, mut barrier: Box<Barrier>, now: Instant) {
-        let What::Own { asked: Ok(asked), .. } = &barrier.what else { return };
-        let error = match asked {
-            Asked::Inquiry(Ok(inquiry)) => {
-                let answer = self.tell(inquiry);
-                return self.answer(barrier, answer);
-            }
-            Asked::Lock { key, request: Ok(request) } => {
-                match self.start_running(key, request, now) {
-                    Ok(running) => {
-                        barrier.phase = Phase::Run(running);
-                        self.barrier = Some(barrier);
-                        return;
-                    }
-                    Err(error) => error.to_string(),
-                }
-            }
-            Asked::Inquiry(Err(error)) | Asked::Lock { request: Err(error), .. } => {
-                error.to_string()
-            }
-        };
-        self.answer_error(barrier, &error, Outcome::BadRequest);
-    }
-
-    fn answer_error(&mut self, barrier: Box<Barrier>, error: &str, outcome: Outcome) {
-        if let What::Own { own, .. } = barrier.what
-            && let Some(operation) = operation(own)
-        {
-            self.shared.metrics.lock_request(operation, outcome, barrier.since.elapsed());
-        }
-        let mut answer = Vec::new();
-        encode::error(&mut answer, error);
-        self.answer(barrier, answer);
     }
 
     /// Answers at the next boundary between frames, or not at all where

@@ -2,7 +2,9 @@
 //!
 //! One packet: EVAL remembers a fence that is new, WATCH makes EXEC fail should it be
 //! written again, GET reads it, and MULTI opens the transaction that the write
-//! belongs to. Knows nothing of connections: makes bytes and reads replies.
+//! belongs to. Fences live in database 0: where the client has selected another one,
+//! SELECT goes there before WATCH and comes back behind GET. Knows nothing of
+//! connections: makes bytes and reads replies.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -14,6 +16,9 @@ use crate::{
 
 /// Makes the data node remember a fence; answers the largest that it knows.
 const RAISE: &[u8] = include_bytes!("../guard/raise.lua");
+
+/// Told where SELECT is answered with neither OK nor an error, so that it is none.
+const NOT_SELECTED: &[u8] = b"ERR the data node did not select the database";
 
 /// A lock that this connection holds, and the fence it was granted with.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -46,8 +51,12 @@ enum Missing {
     Any,
     /// To EVAL or GET: the fence that is known of this claim.
     Fence(usize),
+    /// To SELECT 0.
+    There,
     /// To WATCH.
     Ok,
+    /// To the SELECT of the client's own database.
+    Back,
     /// To MULTI.
     Multi,
 }
@@ -69,6 +78,8 @@ pub struct Fences {
     seen: Vec<Option<u64>>,
     /// The first error line, without `-` and line end.
     error: Option<Vec<u8>>,
+    /// Database 0 was selected, and the client's own was not again.
+    astray: bool,
     /// MULTI was answered with OK.
     in_multi: bool,
 }
@@ -78,15 +89,25 @@ fn fence_key(out: &mut Vec<u8>, key: &Key) {
     encode::bulk_of_two(out, FENCE_PREFIX, key);
 }
 
-/// Appends the call that makes the data node remember a fence.
-pub fn raise(out: &mut Vec<u8>, key: &Key, fence: u64, ttl: Duration) {
-    encode::array(out, 6);
+/// Appends the call that makes the data node remember a fence, whichever database is
+/// selected, as far as that is known.
+pub fn raise(out: &mut Vec<u8>, key: &Key, fence: u64, selected: Option<u64>, ttl: Duration) {
+    encode::array(out, 7);
     encode::bulk(out, b"EVAL");
     encode::bulk(out, RAISE);
     encode::bulk(out, b"1");
     fence_key(out, key);
     encode::bulk_number(out, fence);
     encode::bulk_number(out, u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
+    // Who uses no other needs no permission to SELECT.
+    encode::bulk(out, if selected == Some(0) { b"" } else { b"0" });
+}
+
+/// Appends SELECT.
+fn select(out: &mut Vec<u8>, database: u64) {
+    encode::array(out, 2);
+    encode::bulk(out, b"SELECT");
+    encode::bulk_number(out, database);
 }
 
 /// Reads a fence: a bulk string that is a number. None: another reply.
@@ -102,19 +123,24 @@ pub fn read_error(reply: &[u8]) -> Option<Vec<u8>> {
 }
 
 impl Fences {
-    /// Appends the question about `claims`. So many replies belong to `before`
-    /// commands that were put before it.
+    /// Appends the question about `claims` to a connection that has `selected` this
+    /// database. So many replies belong to `before` commands that were put before it.
     pub fn ask(
         out: &mut Vec<u8>,
         claims: &[Claim],
         before: usize,
         with: With,
+        selected: u64,
         ttl: Duration,
     ) -> Fences {
         let mut missing: VecDeque<Missing> = (0..before).map(|_| Missing::Any).collect();
         for (index, claim) in claims.iter().enumerate().filter(|(_, claim)| !claim.raised) {
-            raise(out, &claim.key, claim.fence, ttl);
+            raise(out, &claim.key, claim.fence, Some(selected), ttl);
             missing.push_back(Missing::Fence(index));
+        }
+        if selected != 0 {
+            select(out, 0);
+            missing.push_back(Missing::There);
         }
         encode::array(out, 1 + claims.len());
         let watch = "WATCH";
@@ -132,11 +158,16 @@ impl Fences {
             fence_key(out, &claim.key);
             missing.push_back(Missing::Fence(index));
         }
+        if selected != 0 {
+            select(out, selected);
+            missing.push_back(Missing::Back);
+        }
         if with == With::Multi {
             encode::command(out, &[b"MULTI"]);
             missing.push_back(Missing::Multi);
         }
-        Fences { missing, seen: vec![None; claims.len()], error: None, in_multi: false }
+        let (seen, error) = (vec![None; claims.len()], None);
+        Fences { missing, seen, error, astray: false, in_multi: false }
     }
 
     /// How many replies are missing.
@@ -158,6 +189,11 @@ impl Fences {
             // The last one told counts: GET comes after WATCH.
             Missing::Fence(index) => self.seen[index] = read_fence(reply),
             Missing::Multi => self.in_multi = reply.starts_with(b"+OK"),
+            Missing::There | Missing::Back if !reply.starts_with(b"+OK") => {
+                self.error.get_or_insert(NOT_SELECTED.to_vec());
+            }
+            Missing::There => self.astray = true,
+            Missing::Back => self.astray = false,
             Missing::Any | Missing::Ok => {}
         }
     }
@@ -165,6 +201,11 @@ impl Fences {
     /// Whether the transaction was opened.
     pub fn in_multi(&self) -> bool {
         self.in_multi
+    }
+
+    /// Whether another database is selected now than before, once all replies are in.
+    pub fn is_astray(&self) -> bool {
+        self.astray
     }
 
     /// The first error, once all replies are in.
@@ -195,8 +236,12 @@ mod tests {
     }
 
     fn asked(claims: &[Claim], with: With) -> (String, Fences) {
+        asked_in(0, claims, with)
+    }
+
+    fn asked_in(selected: u64, claims: &[Claim], with: With) -> (String, Fences) {
         let mut out = Vec::new();
-        let fences = Fences::ask(&mut out, claims, 0, with, Duration::from_secs(1));
+        let fences = Fences::ask(&mut out, claims, 0, with, selected, Duration::from_secs(1));
         (String::from_utf8(out).unwrap(), fences)
     }
 
@@ -227,6 +272,40 @@ mod tests {
             fences.reply(b"+OK\r\n");
             fences.reply(reply.as_bytes());
             assert_eq!(fences.standings(&claims).next(), Some(expected));
+        }
+    }
+
+    #[test]
+    fn another_database_is_left_and_selected_again() {
+        let claims = [claim("a", 5, true)];
+        let (sent, _) = asked(&claims, With::Multi);
+        assert!(!sent.contains("SELECT"));
+        let (sent, _) = asked_in(12, &claims, With::Multi);
+        let mut expected = Vec::new();
+        for words in [
+            &["SELECT", "0"][..],
+            &["WATCH", "lockgate:guard:a"],
+            &["GET", "lockgate:guard:a"],
+            &["SELECT", "12"],
+            &["MULTI"],
+        ] {
+            let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+            encode::command(&mut expected, &words);
+        }
+        assert_eq!(sent, String::from_utf8(expected).unwrap());
+        for (there, back, astray, error) in [
+            ("+OK", "+OK", false, None),
+            ("+OK", "-NOPERM x", true, Some("NOPERM x")),
+            ("-NOPERM y", "-NOPERM x", false, Some("NOPERM y")),
+            ("+OK", ":1", true, Some("ERR the data node did not select the database")),
+            ("$-1", "+OK", false, Some("ERR the data node did not select the database")),
+        ] {
+            let (_, mut fences) = asked_in(12, &claims, With::Multi);
+            for reply in [there, "+OK", "$1\r\n5", back, "+OK"] {
+                fences.reply(format!("{reply}\r\n").as_bytes());
+            }
+            assert_eq!((fences.missing(), fences.is_astray()), (0, astray), "{there} {back}");
+            assert_eq!(fences.error(), error.map(str::as_bytes), "{there} {back}");
         }
     }
 

@@ -6,11 +6,14 @@
 //! another fence was written in between. The write itself passes as it came, and its
 //! reply is the only element of EXEC's, so both are exact, whatever the command.
 //! Common commands are first tried by one script that does the same in one round trip
-//! ([`mod@crate::guard::write`]); whatever error comes of it, the long way says what it is.
+//! ([`mod@crate::guard::write`]), for several that are here at once; whatever error comes of
+//! it, the long way says what it is.
 //!
 //! ```text
 //! Start ─ which locks? ─┬─ not held: -NOTHELD
-//!                       ├─ Short: the script ─ its reply
+//!                       ├─ Database: behind SELECT, which one that was ─┐
+//!                       ├───────────────────────────────────────────────┘
+//!                       ├─ Short: the script ─ its reply, or Telling: that of each write
 //!                       │    ↓ any error
 //!                       └─ Fences ─┬─ a larger one was seen: DISCARD, -FENCED
 //!                            ↑     └─ Commit: the write, EXEC ─ its reply
@@ -18,13 +21,19 @@
 //! ```
 //!
 //! - `ways`: the short and the long way, once the locks are known to be held.
+//! - `batch`: the writes that go the short way together.
 //! - `armed`: the client's own transactions.
+//! - `database`: in which database the write is to be made.
+//! - `forgotten`: what becomes of fences that the data node knows no longer.
 //!
 //! A transaction of the client's own is armed at its MULTI: the fences of all locks
 //! that the connection holds are WATCHed before it is passed on, and the writes in it
 //! are only compared with those.
 
 mod armed;
+mod batch;
+mod database;
+mod forgotten;
 mod ways;
 
 use std::{
@@ -49,12 +58,13 @@ use crate::{
     metrics::GuardedWrite,
     resp::{
         encode, inline,
-        request::ReplyMode,
+        name::ReplyMode,
         words::{Step, Walk},
     },
 };
 
-pub(super) use self::armed::Armed;
+use self::forgotten::Held;
+pub(super) use self::{armed::Armed, batch::Limit};
 
 /// A write on its way, or a MULTI behind which there may be some.
 pub struct Guarded {
@@ -74,6 +84,8 @@ pub struct Guarded {
     turned_on: bool,
     /// The lock nodes were asked about locks that the connection is attached to.
     verified: bool,
+    /// To the data node the connection is in another database than to its client.
+    astray: bool,
 }
 
 enum Stage {
@@ -81,8 +93,12 @@ enum Stage {
     Start,
     /// The data node is asked about the command, over a connection of the proxy's own.
     Asking(Pin<Box<dyn Future<Output = Told> + Send>>),
-    /// The script was sent that compares and writes.
-    Short,
+    /// The script was sent that compares and makes so many writes, of so many bytes.
+    Short { writes: usize, length: usize },
+    /// It has made several, and their replies are coming.
+    Telling,
+    /// It is asked which database is selected; so many replies are missing.
+    Database { missing: usize },
     /// It is asked about the fences.
     Fences(Fences),
     /// The write and EXEC are sent; with the error to the write, if there was one.
@@ -101,6 +117,8 @@ pub(super) enum Told {
     Keys(Result<Vec<Vec<u8>>, AskError>),
     /// Not the data node but the lock nodes, about locks the connection is attached to.
     Verified(Verified),
+    /// The same, about locks whose fences the data node has forgotten.
+    Held(Held),
 }
 
 impl fmt::Debug for Guarded {
@@ -122,6 +140,7 @@ impl Guarded {
             silent: false,
             turned_on: false,
             verified: false,
+            astray: false,
         }
     }
 
@@ -137,7 +156,16 @@ impl Guarded {
 
     /// Whose reply comes next.
     pub(super) fn whose(&self) -> Whose {
-        if matches!(self.stage, Stage::Short) { Whose::Script } else { Whose::Exec }
+        match self.stage {
+            Stage::Short { writes: 2.., .. } => Whose::Batch,
+            Stage::Short { .. } | Stage::Telling => Whose::Script,
+            _ => Whose::Exec,
+        }
+    }
+
+    /// Whether all that is missing are replies for the client.
+    pub(super) fn is_telling(&self) -> bool {
+        matches!(self.stage, Stage::Telling)
     }
 
     /// Bytes of what is held that are its own.
@@ -274,6 +302,7 @@ impl Session {
                 guarded.verified = true;
                 self.goes_on_verified(barrier, verified);
             }
+            Told::Held(held) => self.goes_on_held(barrier, held),
             Told::Keys(Err(error)) => {
                 let error = unknown(&error.to_string());
                 self.refuse_write(barrier, error.into_bytes(), GuardedWrite::NotHeld);
@@ -354,7 +383,10 @@ impl Session {
         let Some(guarded) = barrier.guarded() else { return };
         guarded.claims = claims;
         self.turn_replies_on(&mut barrier);
-        self.write_by_script(barrier);
+        match self.database {
+            Some(_) => self.write_by_script(barrier),
+            None => self.ask_for_database(barrier),
+        }
     }
 
     /// Answers with an error without having asked about fences. A transaction must

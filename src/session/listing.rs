@@ -7,7 +7,7 @@ use std::ops::Range;
 use super::Session;
 use crate::{
     command::docs::{self, OURS},
-    resp::{encode, number, request::Listing},
+    resp::{encode, name::Listing, number},
 };
 
 /// The longest head of a list: type, digits, line end.

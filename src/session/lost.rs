@@ -6,7 +6,7 @@ use super::{Session, Step};
 use crate::{
     config::OnLost,
     metrics::CloseReason,
-    resp::{encode, request::ReplyMode},
+    resp::{encode, name::ReplyMode},
 };
 
 impl Session {

@@ -64,8 +64,9 @@ use crate::{
     metrics::{CloseReason, Metrics},
     net::{Outbox, Stream},
     resp::{
+        name::ReplyMode,
         reply::ReplyScanner,
-        request::{INLINE_LIMIT, ReplyMode, RequestScanner},
+        request::{INLINE_LIMIT, RequestScanner},
     },
 };
 
@@ -146,6 +147,8 @@ pub struct Session {
     blind_multi: bool,
     /// AUTH was queued by MULTI: EXEC may make the client somebody else.
     auth_queued: bool,
+    /// Which database is selected. None: a SELECT has gone by, and nobody was asked since.
+    database: Option<u64>,
 
     /// Where the data node's replies end.
     replies: ReplyScanner,
@@ -156,7 +159,7 @@ pub struct Session {
     own_reply: Option<Vec<u8>>,
     /// The reply being received is a list to which our entries are added.
     addition: Option<listing::Addition>,
-    /// The reply being received is EXEC's, and the proxy has a part in it.
+    /// The reply being received is EXEC's or a script's, and the proxy has a part in it.
     unwrap: Option<Box<Unwrap>>,
     /// The data node has closed.
     upstream_done: bool,
@@ -173,6 +176,8 @@ pub struct Session {
     gather: Option<Box<Gather>>,
     /// This client may not call scripts.
     no_scripts: bool,
+    /// How many guarded writes may share the next call of one.
+    together: guarded::Limit,
     /// The fences that are watched for the transaction under way.
     armed: Option<Box<Armed>>,
     /// In a box, as it is passed from hand to hand and most connections have none.
@@ -218,6 +223,7 @@ impl Session {
             next_only: false,
             blind_multi: false,
             auth_queued: false,
+            database: Some(0),
             replies: ReplyScanner::default(),
             owed: Owed::default(),
             state: State::default(),
@@ -231,6 +237,7 @@ impl Session {
             broken: false,
             gather: None,
             no_scripts: false,
+            together: guarded::Limit::default(),
             armed: None,
             barrier: None,
             alarm: Alarm::default(),

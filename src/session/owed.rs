@@ -8,8 +8,8 @@ use std::collections::VecDeque;
 
 use super::state::State;
 use crate::resp::{
+    name::{Channels, Listing},
     reply::Frame,
-    request::{Channels, Listing},
 };
 
 /// Entries kept before exact counting is given up: a client must pipeline that
@@ -31,7 +31,7 @@ pub enum Entry {
     Exec,
     /// EXEC of a transaction for which fences are watched.
     ArmedExec,
-    /// EXEC of the proxy's own, around one write of the client's.
+    /// EXEC of the proxy's own, around one write of the client's, or its script.
     Guarded,
     /// WATCH.
     Watch,
@@ -89,6 +89,13 @@ impl Owed {
         }
         self.queue.push_back(entry);
         true
+    }
+
+    /// So many replies that tell nothing turn out to come before all others.
+    pub fn push_before(&mut self, count: usize) {
+        if let Ok(run @ 1..) = u32::try_from(count) {
+            self.queue.push_front(Entry::Plain(run));
+        }
     }
 
     /// How many entries there are.

@@ -36,6 +36,19 @@ fn message(channel: &str, text: &str) -> String {
 }
 
 #[test]
+fn what_turns_out_to_come_before_is_paid_before() {
+    let (mut owed, state) = (Owed::default(), State::default());
+    assert!(owed.push(Entry::Guarded));
+    owed.push_before(0);
+    assert_eq!(owed.next_special(), Some(Entry::Guarded));
+    owed.push_before(2);
+    assert_eq!(owed.next_special(), None);
+    assert_eq!(owed.plain_run(&state), 2);
+    owed.plain(2, &state);
+    assert_eq!(owed.next_special(), Some(Entry::Guarded));
+}
+
+#[test]
 fn pushes_are_never_counted() {
     let push = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\na\r\n";
     let mut state = State { resp3: true, ..State::default() };

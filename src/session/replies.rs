@@ -80,7 +80,11 @@ impl Session {
                 break;
             }
             let begin = pos;
-            let next = self.replies.next(bytes, &mut pos);
+            // Of an array whose elements the client gets the head comes first, by itself.
+            let alone = self.unwrap.as_ref().is_some_and(|unwrap| unwrap.awaits_head());
+            let line = if alone { memchr::memchr(b'\n', &bytes[pos..]) } else { None };
+            let end = line.map_or(bytes.len(), |end| pos + end + 1);
+            let next = self.replies.next(&bytes[..end], &mut pos);
             let whole = matches!(next, Next::Frame(_));
             let verdict = match next {
                 Next::Frame(_) if self.relay => Some(Verdict::Pass),
@@ -101,6 +105,7 @@ impl Session {
                 from = self.add_to_listing(bytes, from, begin..pos, verdict.is_some(), whole);
             }
             match verdict {
+                None if pos < bytes.len() => {}
                 None => break,
                 Some(Verdict::Lost) => self.relay_from_here(),
                 Some(Verdict::Pass) => {

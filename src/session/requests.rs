@@ -21,7 +21,11 @@ use crate::{
     guard::Stop,
     metrics::CloseReason,
     net::Outbox,
-    resp::request::{Name, Next, Own, ReplyMode, Split, split},
+    resp::{
+        name::{Name, Own, ReplyMode},
+        request::Next,
+        split::{Split, split},
+    },
 };
 
 /// Bytes read ahead during a barrier, so that a client's FIN behind them is seen.
@@ -162,6 +166,8 @@ impl Session {
         let commands = self.shared.guards.as_ref().map(|guards| guards.catalog.table());
         let is_guarded = commands.is_some();
         let commands = commands.as_ref().and_then(|table| table.as_deref());
+        // What is known of the last command, and so of one that begins as it.
+        let mut glance = None;
         // Bytes from here on are kept back.
         let keep = loop {
             if self.relay {
@@ -208,7 +214,10 @@ impl Session {
                     }
                     break bytes.len();
                 }
-                Next::Command { name, arguments, at } => {
+                Next::Command { name, arguments, at, repeated } => {
+                    if !repeated {
+                        glance = None;
+                    }
                     if self.answer_dropped() {
                         from = at;
                         break at;
@@ -235,9 +244,14 @@ impl Session {
                                 Intercepted::Redis => self.note(Name::Other, arguments),
                             }
                         }
-                        (None, Name::Other)
+                        // SELECT too, as `rename-command` may give its name to another.
+                        (None, Name::Other | Name::Select)
                             if is_guarded
-                                && !commands.is_some_and(|known| known.is_free(&bytes[at..])) =>
+                                && !commands.is_some_and(|known| {
+                                    let here = &bytes[at..];
+                                    let glance = glance.get_or_insert_with(|| known.glance(here));
+                                    known.is_free(*glance, here)
+                                }) =>
                         {
                             match self.guard(commands, &bytes[at..]) {
                                 Guarding::Pass => self.note(name, arguments),
@@ -261,6 +275,22 @@ impl Session {
                         (None, _) => self.note(name, arguments),
                     }
                     others += 1;
+                    if name == Name::Other
+                        && !lost
+                        && self.reply_mode == ReplyMode::On
+                        && !self.relay
+                    {
+                        let alike = self.requests.skip_alike(bytes, &mut pos, |command| {
+                            !is_guarded
+                                || glance
+                                    .zip(commands)
+                                    .is_some_and(|(glance, known)| known.is_free(glance, command))
+                        });
+                        others += u64::from(alike);
+                        if alike > 0 && !self.owed.push(Entry::Plain(alike)) {
+                            self.relay_from_here();
+                        }
+                    }
                 }
             }
         };
@@ -399,6 +429,9 @@ impl Session {
 
     fn note_special(&mut self, name: Name, arguments: usize) {
         let mut armed = false;
+        if matches!(name, Name::Select | Name::Reset) {
+            self.database = None;
+        }
         match name {
             Name::Exec | Name::Discard | Name::Reset => {
                 armed = self.armed.take().is_some();

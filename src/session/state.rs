@@ -1,6 +1,6 @@
 //! What the data node thinks of this connection, learned from its replies.
 
-use crate::resp::request::Channels;
+use crate::resp::name::Channels;
 
 /// State of the upstream connection as of the last reply that was read.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]

@@ -1,11 +1,15 @@
-//! The replies in which a guarded write's own is: that of the script, and EXEC's, out of
-//! which it is taken. EXEC's to a client whose transaction was dropped because of a
+//! The replies in which those of guarded writes are: the script's, and EXEC's, out of
+//! which they are taken. EXEC's to a client whose transaction was dropped because of a
 //! fence says so.
 
 use std::ops::Range;
 
 use super::Session;
-use crate::{guard::write, metrics::GuardedWrite, resp::encode};
+use crate::{
+    guard::write,
+    metrics::GuardedWrite,
+    resp::{encode, number},
+};
 
 /// Longest first line that is looked at: the head of an array, a null, or a large integer.
 const LINE: usize = 32;
@@ -15,8 +19,10 @@ const KEEP: usize = 1024;
 /// What was sent to get it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Whose {
-    /// The script's, which makes one write of the client's.
+    /// The script's to one write of the client's, or to the last one of several.
     Script,
+    /// The script's to several: an array, whose elements the client gets.
+    Batch,
     /// EXEC's, around one write of the client's.
     Exec,
     /// EXEC's, of the client, with fences watched for it.
@@ -49,11 +55,22 @@ impl Unwrap {
         Unwrap { whose, silent, stage: Stage::Line(Vec::new()) }
     }
 
+    /// Whether its first line is to be looked at before anything behind it.
+    pub(super) fn awaits_head(&self) -> bool {
+        self.whose == Whose::Batch && matches!(self.stage, Stage::Line(_))
+    }
+
     /// Whether it is decided that the client gets it, and it is only a matter of
     /// its taking it.
     pub(super) fn is_passing(&self) -> bool {
         matches!(self.stage, Stage::Passing)
     }
+}
+
+/// The length of the array that the line is the head of; otherwise 0.
+fn elements(line: &[u8]) -> usize {
+    let digits = line.strip_prefix(b"*").and_then(|rest| rest.strip_suffix(b"\r\n"));
+    digits.and_then(number::integer).and_then(|count| count.try_into().ok()).unwrap_or_default()
 }
 
 /// Whether the line is null: the transaction was dropped.
@@ -87,12 +104,24 @@ impl Session {
                 let line = std::mem::take(line);
                 unwrap.stage = match unwrap.whose {
                     Whose::Exec if line != b"*1\r\n" => Stage::Keeping(line),
-                    Whose::Script if line.starts_with(b"-") => Stage::Keeping(line),
+                    Whose::Script | Whose::Batch if line.starts_with(b"-") => Stage::Keeping(line),
+                    Whose::Batch => {
+                        // Each element is a reply of its own, the last one Guarded again.
+                        if self.writes_are_told(elements(&line)) {
+                            self.replies.enter();
+                            return from;
+                        }
+                        self.relay_from_here();
+                        return bytes.len();
+                    }
                     Whose::Clients if is_null(&line) => Stage::Keeping(line),
                     _ if unwrap.silent => Stage::Dropping,
                     whose => {
                         match line.strip_prefix(write::INTEGER) {
                             _ if whose == Whose::Exec => {}
+                            // It is not known what was made of the number: the user of
+                            // an ACL may not read what it may write.
+                            Some(b"\r\n") if whose == Whose::Script => self.unguarded = true,
                             Some(digits) if whose == Whose::Script => {
                                 self.to_client.push(b":");
                                 self.to_client.push(digits);

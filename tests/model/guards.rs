@@ -29,6 +29,10 @@ pub(crate) struct Setup {
     /// How often the data node forgets fences: FLUSHALL, a restart without what came
     /// last, or a replica in its place that was behind.
     pub(crate) forgets: u8,
+    /// It forgets all of them then. Else it may also go back to an earlier one, which
+    /// nobody can tell from the largest. And no lock is told to its client after it has
+    /// run out: the proxy looks at its clock once the data node has the fence.
+    pub(crate) forgets_all: bool,
     /// What is done wrong on purpose.
     pub(crate) fault: Option<Fault>,
     /// What is to hold always, or to happen at all.
@@ -52,6 +56,8 @@ pub(crate) enum Fault {
     NoCompareInProxy,
     /// It is content with a smaller fence, and tells the data node of no larger one.
     SmallerIsEnough,
+    /// It tells the data node again without having asked the lock nodes.
+    NoAsking,
     /// The long way goes without WATCH.
     NoWatch,
     /// It asks for the fence first, and watches it then.
@@ -107,7 +113,7 @@ impl Model for Guarded {
     }
 
     fn actions(&self, state: &State, steps: &mut Vec<Step>) {
-        state.steps(steps);
+        state.steps(steps, &self.0);
     }
 
     fn next_state(&self, state: &State, step: Step) -> Option<State> {

@@ -219,7 +219,8 @@ impl Client {
         hold.writes += 1;
         let own = format!("{}.{}", hold.token, hold.writes);
         let value = value(&own, claim.fence, found.as_deref().map(name));
-        let told = hold.session.write(claim, hold.key, &value).await;
+        let asked = (&self.engine, hold.token);
+        let told = hold.session.write(asked, claim, (hold.key, &value)).await;
         self.checker.wrote(hold.key, &own, claim.fence, told);
         if matches!(told, Told::Fenced | Told::Nothing) {
             hold.claim = None;

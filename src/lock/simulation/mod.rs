@@ -61,6 +61,8 @@ enum Planted {
     NoCompare,
     /// WATCH watches nothing.
     NoWatch,
+    /// A fence that the data node has forgotten is raised again without asking.
+    NoAsking,
 }
 
 struct Outcome {
@@ -276,6 +278,11 @@ fn a_validity_told_too_late_is_found() {
 #[test]
 fn fences_that_are_not_compared_are_found() {
     is_found_by(Planted::NoCompare, "below");
+}
+
+#[test]
+fn forgotten_fences_that_are_raised_without_asking_are_found() {
+    is_found_by(Planted::NoAsking, "raised again");
 }
 
 #[test]

@@ -11,7 +11,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use super::{Planted, client::full, network::Network, redis::DATA};
+use super::{super::Engine, Planted, client::full, network::Network, redis::DATA};
 use crate::{
     guard::write,
     key::Key,
@@ -38,7 +38,8 @@ pub(super) enum Told {
     Done,
     /// A larger fence was seen.
     Fenced,
-    /// The fences changed too often.
+    /// The fences changed too often, or the data node has forgotten that of a lock which is
+    /// not held any more, as far as the lock nodes say.
     Refused,
     /// Nothing: the connection ended.
     Nothing,
@@ -109,7 +110,7 @@ impl Session {
         }
         self.pause().await;
         let mut bytes = Vec::new();
-        raise(&mut bytes, &claim.key, fence, FENCE_TTL);
+        raise(&mut bytes, &claim.key, fence, Some(0), FENCE_TTL);
         let replies = self.ask(&bytes, 1).await.ok()?;
         claim.raised = read_fence(&replies[0])? <= fence;
         claim.raised.then_some(claim)
@@ -125,17 +126,38 @@ impl Session {
         Ok(value.map(|value| String::from_utf8_lossy(value).into_owned()))
     }
 
-    pub(super) async fn write(&mut self, claim: &mut Claim, key: &str, value: &str) -> Told {
+    /// Writes under a claim of this token's, which `engine` can be asked about.
+    pub(super) async fn write(
+        &mut self,
+        (engine, token): (&Arc<Engine>, &str),
+        claim: &mut Claim,
+        (key, value): (&str, &str),
+    ) -> Told {
         let mut command = Vec::new();
         encode::command(&mut command, &[b"SET", &data(key), value.as_bytes()]);
-        self.try_write(claim, &command).await.unwrap_or(Told::Nothing)
+        self.try_write((engine, token), claim, &command).await.unwrap_or(Told::Nothing)
     }
 
-    async fn try_write(&mut self, claim: &mut Claim, command: &[u8]) -> Result<Told, Ended> {
+    /// Whether the lock nodes say so, as `session/guarded/forgotten.rs` asks them.
+    async fn is_held(&self, engine: &Arc<Engine>, token: &str, claim: &Claim) -> bool {
+        if self.planted == Planted::NoAsking {
+            return true;
+        }
+        let told = engine.attach(claim.key.clone(), token.as_bytes()).await;
+        matches!(told, Ok(Some(grant)) if grant.fence <= claim.fence)
+    }
+
+    async fn try_write(
+        &mut self,
+        (engine, token): (&Arc<Engine>, &str),
+        claim: &mut Claim,
+        command: &[u8],
+    ) -> Result<Told, Ended> {
         let (mut before, mut bytes) = (0, Vec::new());
         self.pause().await;
         if claim.raised && self.network.below(2) == 0 {
-            let call = write::call(command, &[(claim.key.clone(), claim.fence)]).unwrap();
+            let writes = [write::Write::parse(command).unwrap()];
+            let call = write::call(&writes, &[(claim.key.clone(), claim.fence)], 0);
             let reply = self.ask(&call, 1).await?.remove(0);
             if !reply.starts_with(b"-") {
                 return Ok(Told::Done);
@@ -148,7 +170,7 @@ impl Session {
         let undo = b"*1\r\n$7\r\nDISCARD\r\n";
         for _ in 0..MAX_TRIES {
             let claims = std::slice::from_ref(claim);
-            let mut fences = Fences::ask(&mut bytes, claims, before, With::Multi, FENCE_TTL);
+            let mut fences = Fences::ask(&mut bytes, claims, before, With::Multi, 0, FENCE_TTL);
             for reply in self.ask(&bytes, fences.missing()).await? {
                 fences.reply(&reply);
             }
@@ -163,6 +185,11 @@ impl Session {
                     return Ok(Told::Fenced);
                 }
                 Some(Standing::Unknown) | None => {
+                    if !self.is_held(engine, token, claim).await {
+                        self.ask(undo, 1).await?;
+                        return Ok(Told::Refused);
+                    }
+                    self.pause().await;
                     claim.raised = false;
                     (before, bytes) = (1, undo.to_vec());
                     continue;

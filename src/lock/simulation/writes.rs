@@ -33,6 +33,10 @@ pub(super) fn name(value: &str) -> &str {
 struct Lock {
     seen: u64,
     last: Option<String>,
+    /// The largest of all, forgotten or not.
+    largest: u64,
+    /// How often fences had been forgotten when each was stored for the first time.
+    stored: BTreeMap<u64, usize>,
 }
 
 impl Writes {
@@ -57,12 +61,12 @@ impl Writes {
         let mut faults = Vec::new();
         let mut locks: BTreeMap<&[u8], Lock> = BTreeMap::new();
         let mut landed: BTreeMap<&str, usize> = BTreeMap::new();
-        let mut has_forgotten = false;
+        let mut forgotten = 0;
         for (place, (key, stored)) in record.iter().enumerate() {
             let stored = std::str::from_utf8(stored).unwrap();
             if key == FENCE_PREFIX {
                 locks.values_mut().for_each(|lock| lock.seen = 0);
-                has_forgotten = true;
+                forgotten += 1;
                 continue;
             }
             if let Some(key) = key.strip_prefix(FENCE_PREFIX) {
@@ -71,6 +75,13 @@ impl Writes {
                 if fence < lock.seen {
                     faults.push(format!("fence {fence} is stored over {}", lock.seen));
                 }
+                // Once they were forgotten, the lock nodes are asked before it is stored
+                // again. Twice, and it may have been held when they were asked.
+                let first = *lock.stored.entry(fence).or_insert(forgotten);
+                if fence < lock.largest && forgotten == first + 1 {
+                    faults.push(format!("fence {fence} is raised again after {}", lock.largest));
+                }
+                lock.largest = lock.largest.max(fence);
                 lock.seen = lock.seen.max(fence);
                 continue;
             }
@@ -84,7 +95,7 @@ impl Writes {
             lock.seen = lock.seen.max(fence);
             let last = lock.last.replace(name.to_owned());
             // A late holder is let in where its fence is not known to be small.
-            if last.as_deref().unwrap_or("-") != based_on && !has_forgotten {
+            if last.as_deref().unwrap_or("-") != based_on && forgotten == 0 {
                 faults.push(format!("update {last:?} is lost by {name}, based on {based_on}"));
             }
             if landed.insert(name, place).is_some() {

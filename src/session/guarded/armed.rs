@@ -13,7 +13,7 @@ use super::{
     fenced,
     ways::MAX_TRIES,
 };
-use crate::{guard::MAX_LOCKS, key::Key, resp::request::ReplyMode};
+use crate::{guard::MAX_LOCKS, key::Key, resp::name::ReplyMode};
 
 /// The fences that Redis watches for the client's transaction.
 #[derive(Debug, Default)]
@@ -73,37 +73,45 @@ impl Session {
         if guarded.claims.is_empty() {
             return self.pass_held(Pass::Counted);
         }
-        self.ask_for_fences(barrier, false);
+        match self.database {
+            Some(_) => self.ask_for_fences(barrier, false),
+            None => self.ask_for_database(barrier),
+        }
+    }
+
+    /// The client's transaction can have no guarded write, for this reason.
+    pub(super) fn arm_for_nothing(&mut self, error: Vec<u8>) {
+        let (claims, refused) = (Vec::new(), vec![(None, error)]);
+        self.armed = Some(Box::new(Armed { claims, refused }));
+        self.pass_held(Pass::Counted);
     }
 
     /// The fences are known, and watched.
     pub(super) fn arm(&mut self, mut barrier: Box<Barrier>, fences: &Fences) {
         let Some(guarded) = barrier.guarded() else { return };
-        let mut armed = Armed::default();
         if let Some(error) = fences.error() {
-            armed.refused.push((None, error.to_vec()));
-        } else {
-            let standings: Vec<Standing> = fences.standings(&guarded.claims).collect();
-            if standings.contains(&Standing::Unknown) && guarded.tries < MAX_TRIES {
-                for claim in &mut guarded.claims {
-                    claim.raised = false;
-                }
-                guarded.tries += 1;
-                return self.ask_for_fences(barrier, true);
+            return self.arm_for_nothing(error.to_vec());
+        }
+        let standings: Vec<Standing> = fences.standings(&guarded.claims).collect();
+        if standings.contains(&Standing::Unknown) && guarded.tries < MAX_TRIES {
+            for (claim, standing) in guarded.claims.iter_mut().zip(&standings) {
+                claim.raised = *standing != Standing::Unknown;
             }
-            for (claim, standing) in guarded.claims.drain(..).zip(standings) {
-                match standing {
-                    Standing::Largest => {
-                        self.tokens.raised(&claim.key, claim.fence);
-                        armed.claims.push(claim);
-                    }
-                    Standing::Fenced(seen) => {
-                        self.tokens.forget(&claim.key, claim.fence);
-                        let error = fenced(&claim, seen, self.config.locks.prefix.len());
-                        armed.refused.push((Some(claim.key), error.into_bytes()));
-                    }
-                    Standing::Unknown => {}
+            return self.ask_whether_held(barrier, false);
+        }
+        let mut armed = Armed::default();
+        for (claim, standing) in guarded.claims.drain(..).zip(standings) {
+            match standing {
+                Standing::Largest => {
+                    self.tokens.raised(&claim.key, claim.fence);
+                    armed.claims.push(claim);
                 }
+                Standing::Fenced(seen) => {
+                    self.tokens.forget(&claim.key, claim.fence);
+                    let error = fenced(&claim, seen, self.config.locks.prefix.len());
+                    armed.refused.push((Some(claim.key), error.into_bytes()));
+                }
+                Standing::Unknown => {}
             }
         }
         self.armed = Some(Box::new(armed));

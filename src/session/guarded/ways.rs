@@ -1,22 +1,21 @@
 //! The two ways of a guarded write whose locks are held, from the question about the
 //! fences to the reply.
 
-use smallvec::SmallVec;
-
 use super::{
     super::{
         Session,
         barrier::Barrier,
-        fences::{Claim, Fences, Standing, With, read_error},
+        fences::{Fences, Standing, With, read_error},
         owed::Entry,
     },
-    Stage, fenced,
+    Stage,
+    batch::{Batch, length_of},
+    fenced,
 };
 use crate::{
     guard::write,
-    key::Key,
     metrics::GuardedWrite,
-    resp::{encode, request::ReplyMode},
+    resp::{encode, name::ReplyMode},
 };
 
 /// How often a write is tried that Redis drops because a fence was written meanwhile.
@@ -31,20 +30,41 @@ impl Session {
         let open = guarded.claims.iter().all(|claim| claim.raised)
             && !self.no_scripts
             && !guarded.turned_on;
-        let fences = |claim: &'_ Claim| (claim.key.clone(), claim.fence);
-        let fences: SmallVec<[(Key, u64); 2]> = guarded.claims.iter().map(fences).collect();
-        let command = &self.held[..guarded.length.min(self.held.len())];
-        let call = if open { write::call(command, &fences) } else { None };
-        let Some(call) = call else { return self.ask_for_fences(barrier, false) };
+        let batch = if open { self.batch(guarded) } else { None };
+        let Some(Batch { call, writes, length }) = batch else {
+            return self.ask_for_fences(barrier, false);
+        };
         self.to_upstream.push(&call);
         // Nothing else is owed, so there is room.
         let _ = self.owed.push(Entry::Guarded);
-        guarded.stage = Stage::Short;
+        guarded.stage = Stage::Short { writes, length };
         self.barrier = Some(barrier.goes_on());
     }
 
+    /// The script has made so many writes, of which it tells next. False: it cannot have.
+    pub(in crate::session) fn writes_are_told(&mut self, made: usize) -> bool {
+        let Some(guarded) = self.barrier.as_mut().and_then(|barrier| barrier.guarded()) else {
+            return false;
+        };
+        let Stage::Short { writes, length } = guarded.stage else { return false };
+        if made == 0 || made > writes {
+            return false;
+        }
+        guarded.stage = Stage::Telling;
+        guarded.length = length;
+        if made < writes {
+            guarded.length = length_of(&self.held, made);
+        }
+        self.together.note(writes, made);
+        // That which comes last ends this, as that of a single write would.
+        self.owed.push_before(made - 1);
+        (1..made).for_each(|_| self.shared.metrics.guarded(GuardedWrite::Passed));
+        true
+    }
+
     /// The script was refused, with this error, and nothing was written.
-    fn script_has_failed(&mut self, barrier: Box<Barrier>, error: &[u8]) {
+    fn script_has_failed(&mut self, barrier: Box<Barrier>, writes: usize, error: &[u8]) {
+        self.together.note(writes, 0);
         if error.starts_with(b"-NOSCRIPT") {
             self.ask(write::load);
         } else if error.starts_with(b"-NOPERM") {
@@ -93,7 +113,8 @@ impl Session {
             encode::command(&mut bytes, &[undo]);
             before += 1;
         }
-        let fences = Fences::ask(&mut bytes, &guarded.claims, before, with, ttl);
+        let database = self.database.unwrap_or_default();
+        let fences = Fences::ask(&mut bytes, &guarded.claims, before, with, database, ttl);
         self.to_upstream.push(&bytes);
         for _ in owed_already..fences.missing() {
             // Nothing else is owed but these, so there is room.
@@ -115,6 +136,14 @@ impl Session {
                     self.fences_are_known(barrier);
                 }
             }
+            Stage::Database { missing } => {
+                *missing -= 1;
+                if *missing > 0 {
+                    self.barrier = Some(barrier.goes_on());
+                } else {
+                    self.database_was_told(barrier, reply);
+                }
+            }
             Stage::Commit(error) => {
                 *error = read_error(reply);
                 self.barrier = Some(barrier.goes_on());
@@ -123,12 +152,13 @@ impl Session {
                 let answer = std::mem::take(answer);
                 // What was begun could not be undone: to the data node the connection is
                 // in a state of which its client knows nothing.
-                self.unguarded |= matches!(guarded.stage, Stage::GivingUp(_))
-                    && reply.starts_with(b"-")
-                    && !reply.starts_with(NOTHING_TO_DISCARD);
+                self.unguarded |= guarded.astray
+                    || matches!(guarded.stage, Stage::GivingUp(_))
+                        && reply.starts_with(b"-")
+                        && !reply.starts_with(NOTHING_TO_DISCARD);
                 self.end_write(barrier, answer);
             }
-            Stage::Start | Stage::Asking(_) | Stage::Short => {
+            Stage::Start | Stage::Asking(_) | Stage::Short { .. } | Stage::Telling => {
                 self.barrier = Some(barrier.goes_on());
             }
         }
@@ -139,7 +169,8 @@ impl Session {
         let Stage::Fences(fences) = std::mem::replace(&mut guarded.stage, Stage::Start) else {
             return;
         };
-        if guarded.is_multi {
+        guarded.astray = fences.is_astray();
+        if guarded.is_multi && !guarded.astray {
             return self.arm(barrier, &fences);
         }
         if let Some(error) = fences.error() {
@@ -164,7 +195,7 @@ impl Session {
             }
         }
         if standings.contains(&Standing::Unknown) {
-            return self.try_again(barrier, fences.in_multi());
+            return self.ask_whether_held(barrier, fences.in_multi());
         }
         self.commit(barrier);
     }
@@ -185,7 +216,10 @@ impl Session {
 
     /// The write was carried out, and its reply was passed on.
     pub(in crate::session) fn write_is_done(&mut self) {
-        let Some(barrier) = self.barrier.take() else { return };
+        let Some(mut barrier) = self.barrier.take() else { return };
+        if let Some(Stage::Short { writes, .. }) = barrier.guarded().map(|guarded| &guarded.stage) {
+            self.together.note(*writes, *writes);
+        }
         self.shared.metrics.guarded(GuardedWrite::Passed);
         self.end_write(barrier, Vec::new());
     }
@@ -196,7 +230,12 @@ impl Session {
         let Some(guarded) = barrier.guarded() else { return };
         let error = match &mut guarded.stage {
             Stage::Commit(error) => error,
-            _ => return self.script_has_failed(barrier, reply),
+            Stage::Short { writes, .. } => {
+                let writes = *writes;
+                return self.script_has_failed(barrier, writes, reply);
+            }
+            // No element of the script's array is an error.
+            _ => return self.relay_from_here(),
         };
         match (error.take(), read_error(reply)) {
             // The write itself was refused, as for want of an argument.
@@ -239,7 +278,7 @@ impl Session {
     }
 
     /// The write is done with; an empty answer was given already.
-    fn end_write(&mut self, mut barrier: Box<Barrier>, answer: Vec<u8>) {
+    pub(super) fn end_write(&mut self, mut barrier: Box<Barrier>, answer: Vec<u8>) {
         let Some(guarded) = barrier.guarded() else { return };
         guarded.room = None;
         if guarded.turned_on {

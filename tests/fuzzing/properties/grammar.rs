@@ -9,8 +9,9 @@ use lockgate::{
     config::LocksConfig,
     resp::{
         encode, inline,
+        name::{Name, Own},
         reply::{self, ReplyScanner},
-        request::{Name, Next, Own, RequestScanner},
+        request::{Next, RequestScanner},
     },
 };
 
@@ -39,7 +40,7 @@ fn line(line: &[u8]) -> Result<()> {
         let (whole, mut pos) = ([line, b"\n"].concat(), 0);
         match (RequestScanner::default().next(&whole, &mut pos), words) {
             (Next::Broken, None) => {}
-            (Next::Command { name, arguments, at: 0 }, Some(words)) => {
+            (Next::Command { name, arguments, at: 0, .. }, Some(words)) => {
                 assert_eq!((arguments, pos), (words.len(), whole.len()));
                 assert_eq!(name == Name::Blank, words.is_empty());
             }

@@ -4,7 +4,9 @@
 use arbitrary::{Result, Unstructured};
 use lockgate::resp::{
     encode,
-    request::{Name, Next, Own, RequestScanner, Split, own_by_name, split},
+    name::{Name, Own, own_by_name},
+    request::{Next, RequestScanner},
+    split::{Split, split},
 };
 use rand::RngExt;
 use redis_protocol::resp2::{decode::decode, types::OwnedFrame};
@@ -25,7 +27,8 @@ struct Scanned {
 }
 
 /// Plays `pieces` as a session does: undecided bytes are shown again with more behind them.
-fn scan(pieces: &[&[u8]]) -> Scanned {
+/// With `alike`, commands that begin as the one before are gone over at once.
+fn scan(pieces: &[&[u8]], alike: bool) -> Scanned {
     let mut scanner = RequestScanner::default();
     let (mut commands, mut kept, mut kept_at) = (Vec::new(), Vec::new(), 0);
     for piece in pieces {
@@ -36,9 +39,22 @@ fn scan(pieces: &[&[u8]]) -> Scanned {
             let next = scanner.next(&kept, &mut pos);
             assert!((before..=kept.len()).contains(&pos), "{before} {pos} {}", kept.len());
             match next {
-                Next::Command { name, arguments, at } => {
+                Next::Command { name, arguments, at, repeated } => {
                     assert!((before..pos).contains(&at));
+                    if repeated {
+                        let last = commands.last().map(|&(_, name, arguments)| (name, arguments));
+                        assert_eq!(last, Some((name, arguments)));
+                    }
                     commands.push((kept_at + at, name, arguments));
+                    if alike {
+                        let before = commands.len();
+                        let count = scanner.skip_alike(&kept, &mut pos, |here| {
+                            commands.push((kept_at + kept.len() - here.len(), name, arguments));
+                            true
+                        });
+                        assert_eq!(before + count as usize, commands.len());
+                        assert!(pos <= kept.len());
+                    }
                 }
                 Next::End => {
                     assert_eq!(pos, kept.len());
@@ -121,7 +137,9 @@ fn commands(data: &mut Unstructured<'_>) -> Result<Vec<u8>> {
             out.extend_from_slice(format!("{}\r\n", quoted.join(" ")).as_bytes());
         } else {
             let words: Vec<&[u8]> = words.iter().map(String::as_bytes).collect();
-            encode::command(&mut out, &words);
+            for _ in 0..data.int_in_range(1..=3)? {
+                encode::command(&mut out, &words);
+            }
         }
     }
     Ok(out)
@@ -138,9 +156,11 @@ pub fn check(input: &[u8]) {
         }
         _ => bytes,
     };
-    let whole = scan(&[bytes]);
+    let whole = scan(&[bytes], false);
     for pieces in ways(bytes, &mut rng) {
-        assert_eq!(scan(&pieces), whole, "cut into {pieces:?}");
+        for alike in [false, true] {
+            assert_eq!(scan(&pieces, alike), whole, "cut into {pieces:?}, {alike}");
+        }
     }
     let ends = whole.commands.iter().skip(1).map(|next| Some(next.0)).chain([whole.end]);
     for (&(at, name, arguments), end) in whole.commands.iter().zip(ends) {
@@ -168,7 +188,7 @@ pub fn check(input: &[u8]) {
         let words: Vec<&[u8]> = words.iter().map(AsRef::as_ref).collect();
         let mut plain = Vec::new();
         encode::command(&mut plain, &words);
-        let again = scan(&[&plain]);
+        let again = scan(&[&plain], false);
         let same =
             Scanned { commands: vec![(0, name, arguments)], broken: false, end: Some(plain.len()) };
         assert_eq!(again, same, "{:?}", plain.escape_ascii().to_string());

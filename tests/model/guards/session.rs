@@ -130,7 +130,7 @@ impl State {
         }
     }
 
-    pub(crate) fn steps(&self, steps: &mut Vec<Step>) {
+    pub(crate) fn steps(&self, steps: &mut Vec<Step>, setup: &Setup) {
         for (client, one) in self.sessions.iter().enumerate() {
             // Those that are alike do alike.
             if client > 0 && *one == self.sessions[client - 1] {
@@ -171,7 +171,8 @@ impl State {
             }
         }
         if self.forgets > 0 {
-            steps.extend((0..self.data.stored).map(|to| Step::Forget { to }));
+            let most = if setup.forgets_all { 1 } else { self.data.stored };
+            steps.extend((0..self.data.stored.min(most)).map(|to| Step::Forget { to }));
         }
     }
 
@@ -256,7 +257,9 @@ impl State {
         let one = &mut self.sessions[client];
         let (Some(reply), Some(claim)) = (one.reply.take(), &mut one.claim) else { return };
         match (one.phase, reply) {
-            (Phase::Locking, Reply::Fence(seen)) if seen <= claim.fence => {
+            (Phase::Locking, Reply::Fence(seen))
+                if seen <= claim.fence && (one.valid || !setup.forgets_all) =>
+            {
                 claim.raised = true;
                 one.phase = Phase::Idle;
             }
@@ -270,11 +273,12 @@ impl State {
                 if seen == fence || is_enough || setup.has(Fault::NoCompareInProxy) {
                     claim.raised = true;
                     one.commit(setup);
-                } else if seen < fence {
+                } else if seen < fence && (one.valid || setup.has(Fault::NoAsking)) {
+                    // The lock nodes have said so.
                     claim.raised = false;
                     one.ask(setup);
                 } else {
-                    // FENCED: UNWATCH, and the claim is gone.
+                    // FENCED or NOTHELD: UNWATCH, and the claim is gone.
                     (one.claim, one.read, one.watch) = (None, None, Watch::Nothing);
                     self.tell(client, false);
                 }

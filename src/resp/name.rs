@@ -1,0 +1,210 @@
+//! What a command is called, as far as a rule of ours depends on it.
+
+/// The longest name that any rule of ours knows (`PUNSUBSCRIBE`).
+pub(super) const NAME_LIMIT: usize = 12;
+
+/// What kind of channels a pub/sub command is about.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Channels {
+    /// SUBSCRIBE, UNSUBSCRIBE.
+    Plain,
+    /// PSUBSCRIBE, PUNSUBSCRIBE.
+    Pattern,
+    /// SSUBSCRIBE, SUNSUBSCRIBE.
+    Shard,
+}
+
+/// The argument of CLIENT REPLY.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ReplyMode {
+    /// Replies are sent.
+    On,
+    /// No replies are sent.
+    Off,
+    /// The next command's reply is not sent.
+    Skip,
+}
+
+/// What COMMAND without names lists.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Listing {
+    /// COMMAND and COMMAND INFO: an array with an entry for each command.
+    Info,
+    /// COMMAND DOCS: a map from names to entries.
+    Docs,
+}
+
+/// A command's name, as far as a rule of ours depends on it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Name {
+    /// One that the proxy may answer.
+    Own(Own),
+    /// An empty line, `*0` or `*-1`: no command at all, and no reply.
+    Blank,
+    /// MULTI.
+    Multi,
+    /// EXEC.
+    Exec,
+    /// WATCH.
+    Watch,
+    /// UNWATCH.
+    Unwatch,
+    /// DISCARD.
+    Discard,
+    /// SELECT.
+    Select,
+    /// SUBSCRIBE and its kin.
+    Subscribe(Channels),
+    /// UNSUBSCRIBE and its kin.
+    Unsubscribe(Channels),
+    /// CLIENT REPLY with a valid argument.
+    ClientReply(ReplyMode),
+    /// COMMAND, COMMAND INFO or COMMAND DOCS without names.
+    Listing(Listing),
+    /// ASKING or CLIENT CACHING: a flag for the next command only.
+    NextOnly,
+    /// AUTH.
+    Auth,
+    /// HELLO.
+    Hello,
+    /// RESET.
+    Reset,
+    /// QUIT.
+    Quit,
+    /// MONITOR.
+    Monitor,
+    /// SYNC or PSYNC.
+    Sync,
+    /// REPLCONF: a replica's command, with or without a reply.
+    Replconf,
+    /// Anything else: one reply.
+    Other,
+}
+
+/// The commands that the proxy answers itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Own {
+    /// LOCK.
+    Lock,
+    /// UNLOCK.
+    Unlock,
+    /// RENEW.
+    Renew,
+    /// LOCK.ATTACH.
+    Attach,
+    /// LOCK.DETACH.
+    Detach,
+    /// LOCKGATE.
+    Lockgate,
+    /// COMMAND INFO or DOCS about one of these.
+    Command,
+}
+
+/// The command of ours that is called so, in any case.
+pub fn own_by_name(name: &[u8]) -> Option<Own> {
+    match name_of(name) {
+        Known::Name(Name::Own(own)) => Some(own),
+        _ => None,
+    }
+}
+
+/// What a command's first word tells.
+pub(super) enum Known {
+    /// All.
+    Name(Name),
+    /// Its next two words decide, and how many there are.
+    Container(Container),
+}
+
+/// A command that is known by more than its first word.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Container {
+    Client,
+    Command,
+}
+
+/// What a command is by its first word, in any case.
+#[inline]
+pub(super) fn name_of(text: &[u8]) -> Known {
+    let is = |name: &str| text.eq_ignore_ascii_case(name.as_bytes());
+    // One look at length and first letter keeps ordinary commands cheap.
+    let name = match (text.len(), text.first().map(u8::to_ascii_uppercase)) {
+        (4, Some(b'L')) if is("LOCK") => Name::Own(Own::Lock),
+        (6, Some(b'U')) if is("UNLOCK") => Name::Own(Own::Unlock),
+        (5, Some(b'R')) if is("RENEW") => Name::Own(Own::Renew),
+        (11, Some(b'L')) if is("LOCK.ATTACH") => Name::Own(Own::Attach),
+        (11, Some(b'L')) if is("LOCK.DETACH") => Name::Own(Own::Detach),
+        (5, Some(b'M')) if is("MULTI") => Name::Multi,
+        (4, Some(b'E')) if is("EXEC") => Name::Exec,
+        (5, Some(b'W')) if is("WATCH") => Name::Watch,
+        (7, Some(b'U')) if is("UNWATCH") => Name::Unwatch,
+        (7, Some(b'D')) if is("DISCARD") => Name::Discard,
+        (6, Some(b'S')) if is("SELECT") => Name::Select,
+        (9, Some(b'S')) if is("SUBSCRIBE") => Name::Subscribe(Channels::Plain),
+        (10, Some(b'P')) if is("PSUBSCRIBE") => Name::Subscribe(Channels::Pattern),
+        (10, Some(b'S')) if is("SSUBSCRIBE") => Name::Subscribe(Channels::Shard),
+        (11, Some(b'U')) if is("UNSUBSCRIBE") => Name::Unsubscribe(Channels::Plain),
+        (12, Some(b'P')) if is("PUNSUBSCRIBE") => Name::Unsubscribe(Channels::Pattern),
+        (12, Some(b'S')) if is("SUNSUBSCRIBE") => Name::Unsubscribe(Channels::Shard),
+        (6, Some(b'C')) if is("CLIENT") => return Known::Container(Container::Client),
+        (7, Some(b'C')) if is("COMMAND") => return Known::Container(Container::Command),
+        (8, Some(b'L')) if is("LOCKGATE") => Name::Own(Own::Lockgate),
+        (6, Some(b'A')) if is("ASKING") => Name::NextOnly,
+        (4, Some(b'A')) if is("AUTH") => Name::Auth,
+        (5, Some(b'H')) if is("HELLO") => Name::Hello,
+        (5, Some(b'R')) if is("RESET") => Name::Reset,
+        (4, Some(b'Q')) if is("QUIT") => Name::Quit,
+        (7, Some(b'M')) if is("MONITOR") => Name::Monitor,
+        (4, Some(b'S')) if is("SYNC") => Name::Sync,
+        (5, Some(b'P')) if is("PSYNC") => Name::Sync,
+        (8, Some(b'R')) if is("REPLCONF") => Name::Replconf,
+        _ => Name::Other,
+    };
+    Known::Name(name)
+}
+
+/// What a container command of `words` words is, by its second and third.
+pub(super) fn container_name(
+    container: Container,
+    second: Option<&[u8]>,
+    third: Option<&[u8]>,
+    words: usize,
+) -> Name {
+    match (container, second, third) {
+        (Container::Client, Some(sub), Some(argument)) if words == 3 => client_name(sub, argument),
+        (Container::Client, ..) => Name::Other,
+        (Container::Command, None, _) => Name::Listing(Listing::Info),
+        (Container::Command, Some(sub), argument) => command_name(sub, argument),
+    }
+}
+
+/// COMMAND with names is ours only where it may be about commands of ours alone.
+fn command_name(sub: &[u8], name: Option<&[u8]>) -> Name {
+    let listing = match sub.to_ascii_uppercase().as_slice() {
+        b"INFO" => Listing::Info,
+        b"DOCS" => Listing::Docs,
+        _ => return Name::Other,
+    };
+    match name {
+        None => Name::Listing(listing),
+        Some(name) if own_by_name(name).is_some() => Name::Own(Own::Command),
+        Some(_) => Name::Other,
+    }
+}
+
+fn client_name(sub: &[u8], argument: &[u8]) -> Name {
+    if sub.eq_ignore_ascii_case(b"CACHING") {
+        // Refused with any other word, and then there is no flag.
+        let is = |word: &[u8]| argument.eq_ignore_ascii_case(word);
+        return if is(b"YES") || is(b"NO") { Name::NextOnly } else { Name::Other };
+    }
+    if !sub.eq_ignore_ascii_case(b"REPLY") {
+        return Name::Other;
+    }
+    match argument.to_ascii_uppercase().as_slice() {
+        b"ON" => Name::ClientReply(ReplyMode::On),
+        b"OFF" => Name::ClientReply(ReplyMode::Off),
+        b"SKIP" => Name::ClientReply(ReplyMode::Skip),
+        _ => Name::Other,
+    }
+}

@@ -1,0 +1,106 @@
+//! Which database a guarded write is for: fences live in database 0, whichever the client
+//! has selected.
+//!
+//! What a SELECT has come to is not followed, as it may be queued, skipped or refused: once
+//! one has gone by, the database is unknown, and the next guarded write, or MULTI, asks
+//! CLIENT INFO. Once for each SELECT, and only then.
+
+use super::{
+    super::{Session, barrier::Barrier, fences::read_error},
+    Stage,
+};
+use crate::{
+    metrics::GuardedWrite,
+    resp::{encode, number},
+};
+
+impl Session {
+    /// Asks the data node for it; earlier questions may still be unanswered.
+    pub(super) fn ask_for_database(&mut self, mut barrier: Box<Barrier>) {
+        let Some(guarded) = barrier.guarded() else { return };
+        self.ask(|out| encode::command(out, &[b"CLIENT", b"INFO"]));
+        guarded.stage = Stage::Database { missing: self.owed.len() };
+        self.barrier = Some(barrier.goes_on());
+    }
+
+    /// It has answered.
+    pub(super) fn database_was_told(&mut self, mut barrier: Box<Barrier>, reply: &[u8]) {
+        let Some(guarded) = barrier.guarded() else { return };
+        self.database = selected(reply);
+        if self.database.is_some() {
+            return match guarded.is_multi {
+                true => self.ask_for_fences(barrier, false),
+                false => self.write_by_script(barrier),
+            };
+        }
+        let error = unknown(reply);
+        if guarded.is_multi {
+            return self.arm_for_nothing(error);
+        }
+        self.shared.metrics.guarded(GuardedWrite::Refused);
+        let mut answer = Vec::new();
+        encode::error_bytes(&mut answer, &error);
+        self.end_write(barrier, answer);
+    }
+}
+
+/// The database in a reply to CLIENT INFO. None: it is not there, or not once.
+fn selected(reply: &[u8]) -> Option<u64> {
+    const FIELD: &[u8] = b" db=";
+    if !reply.starts_with(b"$") && !reply.starts_with(b"=") {
+        return None;
+    }
+    let mut places = memchr::memmem::find_iter(reply, FIELD);
+    let (Some(at), None) = (places.next(), places.next()) else { return None };
+    let rest = &reply[at + FIELD.len()..];
+    let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
+    match rest.get(digits) {
+        Some(b' ' | b'\r' | b'\n') => u64::try_from(number::integer(&rest[..digits])?).ok(),
+        // Cut off, it would be another.
+        _ => None,
+    }
+}
+
+/// Why a guarded write is refused, in the words of Redis as far as there are any.
+fn unknown(reply: &[u8]) -> Vec<u8> {
+    const WHAT: &[u8] = b" a guarded write behind SELECT needs CLIENT INFO: ";
+    let Some(error) = read_error(reply) else {
+        return [b"ERR", WHAT, b"the reply does not tell the database"].concat();
+    };
+    let end = memchr::memchr(b' ', &error).unwrap_or(error.len());
+    let (code, text) = error.split_at(end);
+    [code, WHAT, text.trim_ascii_start()].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_database_is_found_if_it_is_there_once() {
+        for (reply, expected) in [
+            ("$30\r\nid=3 name=db=5 idle=0 db=12 sub=0\r\n", Some(12)),
+            ("=20\r\ntxt:id=3 flags=N db=0 sub=0\r\n", Some(0)),
+            ("$9\r\nid=3 db=7\n\r\n", Some(7)),
+            ("$9\r\nid=3 name=x db=1", None),
+            ("$9\r\nid=3 db=1 x=/a db=2 \r\n", None),
+            ("$9\r\nid=3 db= sub=0\r\n", None),
+            ("$9\r\nid=3 db=-1 sub=0\r\n", None),
+            ("$9\r\nid=3 db=99999999999999999999 sub=0\r\n", None),
+            ("$9\r\nid=3 name=x\r\n", None),
+            ("-ERR x db=1 \r\n", None),
+            ("+OK\r\n", None),
+        ] {
+            assert_eq!(selected(reply.as_bytes()), expected, "{reply}");
+        }
+    }
+
+    #[test]
+    fn an_error_keeps_its_first_word() {
+        let told = |reply: &[u8]| String::from_utf8(unknown(reply)).unwrap();
+        let needs = "a guarded write behind SELECT needs CLIENT INFO";
+        assert_eq!(told(b"-NOPERM no\r\n"), format!("NOPERM {needs}: no"));
+        assert_eq!(told(b"-X\r\n"), format!("X {needs}: "));
+        assert_eq!(told(b"+OK\r\n"), format!("ERR {needs}: the reply does not tell the database"));
+    }
+}
