@@ -280,9 +280,9 @@ impl Reader {
                 counts.losses += 1;
                 self.ends(time, true);
             }
-            (Outcome::Error(word), Asked::Write) => {
+            (Outcome::Error(word) | Outcome::Partly { word, .. }, Asked::Write) => {
                 // The proxy has forgotten that it kept the lock.
-                if session && ["NOTHELD", "FENCED"].contains(&word.as_str()) {
+                if session && ["NOTHELD", "FENCED", "LOCKLOST"].contains(&word.as_str()) {
                     self.ends(sent, false);
                 }
             }
@@ -293,7 +293,7 @@ impl Reader {
                     self.ends(sent, false);
                 }
             }
-            (Outcome::Granted { .. }, Asked::Write) => {}
+            (Outcome::Granted { .. }, Asked::Write) | (Outcome::Partly { .. }, _) => {}
         }
     }
 

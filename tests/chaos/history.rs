@@ -49,6 +49,8 @@ pub(crate) enum Shape {
     Script,
     /// MULTI, a command for each entry, EXEC.
     Transaction,
+    /// A command for each entry, all in one packet: each is made or refused by itself.
+    Pipeline,
 }
 
 /// A guarded write.
@@ -83,6 +85,11 @@ pub(crate) enum Outcome {
     Pong,
     /// So long is the list behind what was written.
     Written(u64),
+    /// Of a pipeline, which entries were written, and the first error's first word.
+    Partly {
+        made: Vec<bool>,
+        word: String,
+    },
     /// `-LOCKLOST`.
     Lost,
     /// The first word of another error.
@@ -143,6 +150,10 @@ impl fmt::Display for Event {
             Event::Answered(Outcome::Number(number)) => write!(out, "number {number}"),
             Event::Answered(Outcome::Pong) => write!(out, "pong"),
             Event::Answered(Outcome::Written(length)) => write!(out, "written {length}"),
+            Event::Answered(Outcome::Partly { made, word }) => {
+                let made: String = made.iter().map(|made| if *made { '+' } else { '-' }).collect();
+                write!(out, "partly {made} {word}")
+            }
             Event::Answered(Outcome::Lost) => write!(out, "lost"),
             Event::Answered(Outcome::Error(word)) => write!(out, "error {word}"),
             Event::Answered(Outcome::Closed) => write!(out, "ended"),
@@ -183,6 +194,7 @@ impl FromStr for Event {
                     "Inline" => Shape::Inline,
                     "Script" => Shape::Script,
                     "Transaction" => Shape::Transaction,
+                    "Pipeline" => Shape::Pipeline,
                     _ => return Err(wrong()),
                 };
                 Ok(Event::Writing(Writing {
@@ -203,6 +215,10 @@ impl FromStr for Event {
             ["number", value] => answered(Outcome::Number(number(value)?)),
             ["pong"] => answered(Outcome::Pong),
             ["written", length] => answered(Outcome::Written(number(length)?)),
+            ["partly", made, word] => answered(Outcome::Partly {
+                made: made.chars().map(|made| made == '+').collect(),
+                word: word.to_owned(),
+            }),
             ["lost"] => answered(Outcome::Lost),
             ["error", word] => answered(Outcome::Error(word.to_owned())),
             ["ended"] => answered(Outcome::Closed),

@@ -91,6 +91,8 @@ enum Fate {
     /// The list's length behind it.
     Done(u64),
     Refused(String),
+    /// Of a pipeline.
+    Partly(Vec<bool>, String),
 }
 
 #[derive(Debug)]
@@ -179,6 +181,9 @@ fn tell(client: usize, history: &[(Time, Event)]) -> Told {
                     (Outcome::Error(word), _, Some(write)) => {
                         write.fate = Fate::Refused(word.clone());
                     }
+                    (Outcome::Partly { made, word }, _, Some(write)) => {
+                        write.fate = Fate::Partly(made.clone(), word.clone());
+                    }
                     (Outcome::Lost, _, Some(write)) => {
                         write.fate = Fate::Refused("LOCKLOST".to_owned());
                     }
@@ -212,13 +217,33 @@ fn fate(write: &Write, found: &[(usize, Entry)], verdict: &mut Verdict) {
     let has_twice = there.windows(2).any(|pair| pair[0] == pair[1]);
     let is_half = !there.is_empty() && there.len() < *parts;
     let counts = &mut verdict.counts;
+    let is_pipeline = *shape == Shape::Pipeline;
     let what = match fate {
         _ if has_twice => Some(What::Repeated),
+        // In the order in which they were sent, whichever there are.
+        _ if is_pipeline && !found.is_sorted_by_key(|(_, entry)| entry.part) => {
+            Some(What::Elsewhere(0))
+        }
+        Fate::Partly(made, word) => {
+            *counts.refused.entry(format!("{word}, in a pipeline")).or_default() += 1;
+            let is_there = |part: &usize| there.contains(part);
+            let missing = (0..made.len()).any(|part| made[part] && !is_there(&part));
+            let refused = (0..made.len()).any(|part| !made[part] && is_there(&part));
+            match (missing, refused) {
+                (true, _) => Some(What::Lost),
+                (_, true) => Some(What::Refused(word.clone())),
+                _ => None,
+            }
+        }
         Fate::Refused(word) => {
             *counts.refused.entry(word.clone()).or_default() += 1;
             (!there.is_empty()).then(|| What::Refused(word.clone()))
         }
         Fate::Done(_) if there.is_empty() => Some(What::Lost),
+        Fate::Open if is_pipeline => {
+            *(if there.is_empty() { &mut counts.open.1 } else { &mut counts.open.0 }) += 1;
+            None
+        }
         _ if is_half => Some(What::Half),
         Fate::Open => {
             *(if there.is_empty() { &mut counts.open.1 } else { &mut counts.open.0 }) += 1;
@@ -229,7 +254,12 @@ fn fate(write: &Write, found: &[(usize, Entry)], verdict: &mut Verdict) {
             let first = usize::try_from(*length).ok().and_then(|length| length.checked_sub(*parts));
             let is_at =
                 |(index, entry): &(usize, Entry)| Some(*index) == first.map(|f| f + entry.part);
-            (!found.iter().all(is_at)).then_some(What::Elsewhere(*length))
+            // Another connection under the same lock may write in between a pipeline's.
+            let is_told = match is_pipeline {
+                true => found.last().is_some_and(is_at),
+                false => found.iter().all(is_at),
+            };
+            (!is_told).then_some(What::Elsewhere(*length))
         }
     };
     let (key, client) = (key.clone(), *client);
@@ -337,6 +367,24 @@ mod tests {
             assert_eq!(whats(&[&open], "5:0:1:0 5:0:1:1"), []);
             assert_eq!(whats(&[&open], "5:0:1:0"), [What::Half]);
         }
+    }
+
+    #[test]
+    fn what_is_pipelined_is_made_or_refused_one_by_one() {
+        let pipeline = |answer| one(answer).replace("Command", "Pipeline");
+        let whats = |answer, list| whats(&[&pipeline(answer)], list);
+        assert_eq!(whats("partly +- FENCED", "5:0:1:0"), []);
+        assert_eq!(whats("partly +- FENCED", ""), [What::Lost]);
+        assert_eq!(
+            whats("partly +- FENCED", "5:0:1:0 5:0:1:1"),
+            [What::Refused("FENCED".to_owned())]
+        );
+        assert_eq!(whats("ended", "5:0:1:0"), []);
+        assert_eq!(whats("ended", "5:0:1:0 5:0:1:0"), [What::Repeated]);
+        assert_eq!(whats("ended", "5:0:1:1 5:0:1:0"), [What::Elsewhere(0)]);
+        assert_eq!(whats("written 2", "5:0:1:0"), [What::Half]);
+        assert_eq!(whats("written 2", "5:0:1:0 5:0:1:1"), []);
+        assert_eq!(whats("written 3", "5:0:1:0 5:0:1:1"), [What::Elsewhere(3)]);
     }
 
     #[test]

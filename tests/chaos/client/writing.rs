@@ -121,9 +121,13 @@ impl Client {
             kind if kind < short => Shape::Command,
             4 => Shape::Inline,
             ..7 => Shape::Script,
+            7 => Shape::Pipeline,
             _ => Shape::Transaction,
         };
-        let parts = self.random.random_range(1..=3);
+        let parts = match shape {
+            Shape::Pipeline => self.random.random_range(2..=6),
+            _ => self.random.random_range(1..=3),
+        };
         // Between a transaction's commands and its EXEC; else all go in one packet.
         let pause = (shape == Shape::Transaction && self.random.random_bool(0.5))
             .then(|| Duration::from_millis(self.random.random_range(0..300)));
@@ -147,7 +151,8 @@ impl Client {
             (None, commands) => {
                 connection.send(&commands.concat())?;
                 let replies = commands.iter().map(|_| connection.answer(deadline));
-                carried_out(replies.collect::<io::Result<_>>()?)
+                let replies = replies.collect::<io::Result<Vec<Reply>>>()?;
+                if shape == Shape::Pipeline { Ok(each(replies)) } else { carried_out(replies) }
             }
             (Some(pause), commands) => {
                 carried_out(one_by_one(connection, commands, pause, deadline)?)
@@ -172,6 +177,7 @@ fn commands(shape: Shape, list: &str, entries: &[String]) -> Vec<Vec<u8>> {
             let pushes = entries.iter().map(|entry| encode(&["RPUSH", list, entry]));
             [encode(&["MULTI"])].into_iter().chain(pushes).chain([encode(&["EXEC"])]).collect()
         }
+        Shape::Pipeline => entries.iter().map(|entry| encode(&["RPUSH", list, entry])).collect(),
     }
 }
 
@@ -205,6 +211,21 @@ fn carried_out(mut replies: Vec<Reply>) -> io::Result<Outcome> {
         None => None,
     };
     last.map(written).ok_or_else(|| io::Error::other("an empty transaction"))
+}
+
+/// What became of a pipeline's writes.
+fn each(replies: Vec<Reply>) -> Outcome {
+    let made = replies.iter().map(|reply| !reply.is_error()).collect();
+    let mut outcomes: Vec<Outcome> = replies.into_iter().map(written).collect();
+    let lost = outcomes.contains(&Outcome::Lost);
+    let word = outcomes.iter().find_map(|outcome| match outcome {
+        Outcome::Error(word) => Some(word.clone()),
+        _ => None,
+    });
+    match (lost, word, outcomes.pop()) {
+        (false, None, Some(last)) => last,
+        (_, word, _) => Outcome::Partly { made, word: word.unwrap_or("LOCKLOST".to_owned()) },
+    }
 }
 
 /// What became of a write.
