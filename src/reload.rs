@@ -1,7 +1,7 @@
 //! The configuration read again (SIGHUP): what can change in a running proxy does, and
 //! the log names what cannot.
 //!
-//! [`TABLE`] is the one place that says which is which.
+//! `TABLE` is the one place that says which is which.
 
 use std::{
     path::{Path, PathBuf},

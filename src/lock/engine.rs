@@ -3,7 +3,7 @@
 //! Redlock over N independent nodes
 //! (<https://redis.io/docs/latest/develop/use/patterns/distributed-locks/>),
 //! with a fence that grows from grant to grant. The engine knows nodes only as
-//! [`Voter`]s and the time of day only as a function, so that it runs over
+//! `Voter`s and the time of day only as a function, so that it runs over
 //! simulated ones as it does over real ones.
 
 use std::{

@@ -140,7 +140,7 @@ pub fn encode(client: Option<Ends>) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// As IPv4 if it is that in IPv6's clothes on both sides, as at a listener on [::].
+/// As IPv4 if it is that in IPv6's clothes on both sides, as at a listener on `[::]`.
 fn plain(Ends { source, destination }: Ends) -> Ends {
     let plain = |addr: SocketAddr| SocketAddr::new(addr.ip().to_canonical(), addr.port());
     let canonical = Ends { source: plain(source), destination: plain(destination) };

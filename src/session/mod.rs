@@ -1,6 +1,6 @@
 //! One client connection and its upstream connection, for their whole life.
 //!
-//! [`Session::poll`] is the place to see a byte pass: both directions and the
+//! `Session::poll` is the place to see a byte pass: both directions and the
 //! lock command under way, if there is one, move in one task, and none stalls
 //! another. Bytes are read into one buffer that all sessions of a thread share
 //! and are written from there; a session keeps only what a socket did not take
