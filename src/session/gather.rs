@@ -1,7 +1,7 @@
 //! A look at each command whether guards are about it, and large ones held until they
 //! are whole.
 
-use super::{Session, barrier::Barrier, guarded::Guarded, requests::Dropping};
+use super::{Session, barrier::Barrier, guarded::Guarded, intercept::Dropping};
 use crate::{
     guard::{Look, Room, catalog::Table},
     resp::words::{Step, Walk},

@@ -1,12 +1,13 @@
 //! One client connection and its upstream connection, for their whole life.
 //!
-//! [`Session::poll`] is the place to see a byte pass: both directions and the
+//! `Session::poll` is the place to see a byte pass: both directions and the
 //! lock command under way, if there is one, move in one task, and none stalls
 //! another. Bytes are read into one buffer that all sessions of a thread share
 //! and are written from there; a session keeps only what a socket did not take
 //! and what may not be sent yet, so that an idle one costs no buffer.
 //!
-//! - [`requests`]: client → data node, and what each command will be answered.
+//! - [`requests`]: client → data node; [`intercept`]: what the stream goes on without;
+//!   [`notes`]: what each command will be answered.
 //! - [`replies`]: data node → client, and what each reply tells.
 //! - [`barrier`]: the life of a command that must wait for earlier replies.
 //! - [`lock_command`]: LOCK, UNLOCK, RENEW and their kin on the engine, and their replies.
@@ -27,9 +28,11 @@ pub mod fences;
 pub mod gather;
 pub mod guarded;
 pub mod inquiry;
+pub mod intercept;
 pub mod listing;
 pub mod lock_command;
 pub mod lost;
+pub mod notes;
 pub mod owed;
 pub mod replies;
 pub mod requests;
@@ -130,7 +133,7 @@ pub struct Session {
     /// The command at the beginning of `held` has waited and is now forwarded.
     pass_next: Option<requests::Pass>,
     /// A command of ours too long to be one is being dropped.
-    dropping: Option<requests::Dropping>,
+    dropping: Option<intercept::Dropping>,
     to_upstream: Outbox,
     /// The client has sent FIN.
     client_done: bool,

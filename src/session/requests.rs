@@ -14,17 +14,15 @@ use tokio::{
 };
 
 use super::{
-    READ, Session, Step, barrier::Barrier, gather::Guarding, guarded::Guarded, owed::Entry,
+    READ, Session, Step, barrier::Barrier, gather::Guarding, guarded::Guarded,
+    intercept::Intercepted, owed::Entry,
 };
 use crate::{
-    command::{BadRequest, MAX_WORDS, operator},
-    guard::Stop,
     metrics::CloseReason,
     net::Outbox,
     resp::{
-        name::{Name, Own, ReplyMode},
+        name::{Name, ReplyMode},
         request::Next,
-        split::{Split, split},
     },
 };
 
@@ -32,8 +30,6 @@ use crate::{
 pub(super) const READ_AHEAD: usize = 64 * 1024;
 /// How often a client that sends more than that behind a LOCK is looked after.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
-/// Bytes of a command of ours beside its key and token: lengths, options, numbers.
-const WORDS_SLACK: usize = 512;
 /// Forwarded in place of a dropped command whose bytes turned out to be
 /// malformed, so that Redis answers with its protocol error: the beginning of a
 /// command, and a length that is none.
@@ -47,35 +43,6 @@ pub enum Pass {
     Counted,
     /// It is a CLIENT REPLY that will be obeyed without an answer.
     Unanswered(ReplyMode),
-}
-
-/// A command whose bytes are dropped as they come, and that is answered then.
-#[derive(Debug, Clone, Copy)]
-pub enum Dropping {
-    /// One of ours, too long to be one.
-    TooLong {
-        /// Which.
-        own: Own,
-        /// How many words it has, the name included.
-        words: usize,
-    },
-    /// Any: the client must first be told that its lock is lost.
-    Lost,
-    /// A write that cannot be checked against the guards: too large, or no room for it.
-    Unguardable {
-        /// It is larger than `guards.max_command`.
-        too_large: bool,
-    },
-}
-
-/// What becomes of a command of ours when it begins.
-enum Intercepted {
-    /// It waits for its turn, or for the rest of itself.
-    Kept,
-    /// It is too long to be one: its bytes are dropped as they come.
-    Dropping,
-    /// It is about commands of Redis too, which answers.
-    Redis,
 }
 
 impl Session {
@@ -304,14 +271,6 @@ impl Session {
         }
     }
 
-    /// Begins to drop a command, because the client must first be told that its
-    /// lock is lost. What stands before it is forwarded.
-    #[cold]
-    fn drop_for_the_news(&mut self, cx: &mut Context<'_>, before: &[u8]) {
-        self.dropping = Some(Dropping::Lost);
-        self.forward(cx, before);
-    }
-
     /// Forwards what there is from `from` up to the end of the line at `pos`, which is
     /// none that Redis reads, and nothing from there on. Returns where that is.
     ///
@@ -346,62 +305,6 @@ impl Session {
         bytes.len()
     }
 
-    /// Begins a command of ours if all of it is there.
-    fn intercept(&mut self, own: Own, arguments: usize, bytes: &[u8]) -> Intercepted {
-        let locks = &self.config.locks;
-        let limit = locks.max_key + locks.max_token + WORDS_SLACK;
-        match split(bytes, MAX_WORDS, limit) {
-            Split::Whole { words, .. }
-                if own == Own::Command && operator::command(&words[1..]).is_none() =>
-            {
-                Intercepted::Redis
-            }
-            Split::Whole { words, length } => {
-                let barrier = Barrier::own(own, &words[1..], length, locks);
-                self.wait(barrier);
-                Intercepted::Kept
-            }
-            Split::Incomplete => Intercepted::Kept,
-            // More names than we have.
-            Split::TooLong if own == Own::Command => Intercepted::Redis,
-            Split::TooLong => {
-                self.dropping = Some(Dropping::TooLong { own, words: arguments });
-                Intercepted::Dropping
-            }
-        }
-    }
-
-    /// The last byte of a command being dropped has been seen: answers it.
-    /// False: none was being dropped.
-    #[inline]
-    fn answer_dropped(&mut self) -> bool {
-        match self.dropping.take() {
-            Some(dropping) => self.answer_instead(dropping),
-            None => return false,
-        }
-        true
-    }
-
-    #[cold]
-    fn answer_instead(&mut self, dropping: Dropping) {
-        self.wait(match dropping {
-            Dropping::Lost => Barrier::lost(),
-            Dropping::Unguardable { too_large } => {
-                let stop = if too_large { Stop::TooLarge } else { Stop::NoRoom };
-                Barrier::of(Guarded::write(0, stop, None))
-            }
-            Dropping::TooLong { own, words } => {
-                let error = match own {
-                    _ if words <= MAX_WORDS => BadRequest::TooLong,
-                    Own::Unlock | Own::Attach | Own::Detach => BadRequest::Arity(own),
-                    Own::Lock | Own::Renew => BadRequest::Syntax,
-                    Own::Lockgate | Own::Command => BadRequest::Arity(own),
-                };
-                Barrier::refused(own, error)
-            }
-        });
-    }
-
     /// Whether this command may only be sent once every earlier reply is in:
     /// CLIENT REPLY, because only then is it known whether it will be obeyed;
     /// AUTH and HELLO, because Redis 7.4 to 8 may drop the reply to a failing
@@ -411,98 +314,6 @@ impl Session {
             Name::ClientReply(_) => true,
             Name::Auth | Name::Hello => !self.owed.is_empty(),
             _ => false,
-        }
-    }
-
-    /// Notes what the data node will answer to a command that is forwarded.
-    #[inline]
-    pub(super) fn note(&mut self, name: Name, arguments: usize) {
-        self.next_only = name == Name::NextOnly;
-        if name == Name::Other && self.reply_mode == ReplyMode::On {
-            if !self.owed.push(Entry::Plain(1)) {
-                self.relay_from_here();
-            }
-        } else {
-            self.note_special(name, arguments);
-        }
-    }
-
-    fn note_special(&mut self, name: Name, arguments: usize) {
-        let mut armed = false;
-        if matches!(name, Name::Select | Name::Reset) {
-            self.database = None;
-        }
-        match name {
-            Name::Exec | Name::Discard | Name::Reset => {
-                armed = self.armed.take().is_some();
-                self.blind_multi = false;
-                if std::mem::take(&mut self.auth_queued) || name == Name::Reset {
-                    self.permissions.forget();
-                }
-            }
-            Name::Auth | Name::Hello => {
-                self.permissions.forget();
-                self.auth_queued = true;
-            }
-            _ => {}
-        }
-        if self.reply_mode != ReplyMode::On {
-            return self.note_unanswered(name);
-        }
-        let entry = match name {
-            Name::Blank => return,
-            // A second one is not answered. Where it is not yet known to be
-            // the second, the tracker finds out.
-            Name::Monitor | Name::Sync if self.state.monitor && self.owed.is_empty() => return,
-            Name::Replconf => return self.relay_from_here(),
-            Name::Multi => Entry::Multi,
-            Name::Exec if armed => Entry::ArmedExec,
-            Name::Exec => Entry::Exec,
-            Name::Watch => Entry::Watch,
-            Name::Unwatch => Entry::Unwatch,
-            Name::Discard => Entry::Discard,
-            Name::Subscribe(kind) if arguments > 1 => Entry::Subscribe(kind, arguments - 1),
-            Name::Unsubscribe(kind) => {
-                Entry::Unsubscribe(kind, (arguments > 1).then(|| arguments - 1))
-            }
-            Name::Hello => Entry::Hello,
-            Name::Reset => Entry::Reset,
-            Name::Monitor => Entry::Monitor,
-            Name::Sync => Entry::Sync,
-            Name::ClientReply(_) => Entry::Unqueued,
-            Name::Listing(listing) => Entry::Listing(listing),
-            _ => Entry::Plain(1),
-        };
-        if !self.owed.push(entry) {
-            self.relay_from_here();
-        }
-    }
-
-    /// Notes a command to which CLIENT REPLY OFF or SKIP allows no reply.
-    fn note_unanswered(&mut self, name: Name) {
-        let skipped = self.reply_mode == ReplyMode::Skip;
-        if skipped {
-            self.reply_mode = ReplyMode::On;
-        }
-        match name {
-            Name::Multi => self.blind_multi = true,
-            Name::Quit => self.start_linger(),
-            // Shown even while replies are off, and turns them on.
-            Name::Reset if !skipped => {
-                self.reply_mode = ReplyMode::On;
-                if !self.owed.push(Entry::Reset) {
-                    self.relay_from_here();
-                }
-            }
-            // Nobody will tell how these ended.
-            Name::Reset
-            | Name::Subscribe(_)
-            | Name::Unsubscribe(_)
-            | Name::Hello
-            | Name::Monitor
-            | Name::Sync
-            | Name::Replconf => self.relay_from_here(),
-            _ => {}
         }
     }
 
