@@ -27,7 +27,17 @@ const BODY: &str = include_str!("write.lua");
 const MAX_WORDS: usize = 128;
 
 static DIGEST: LazyLock<String> =
-    LazyLock::new(|| sha1_smol::Sha1::from(BODY).digest().to_string());
+    LazyLock::new(|| sha1_smol::Sha1::from(body()).digest().to_string());
+
+fn body() -> &'static str {
+    #[cfg(feature = "planted")]
+    if std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "compare") {
+        static BLIND: LazyLock<String> =
+            LazyLock::new(|| BODY.replace("redis.call('GET', KEYS[i]) ~= ARGV[i]", "false"));
+        return &BLIND;
+    }
+    BODY
+}
 
 /// Which writes may share a call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -171,7 +181,7 @@ pub fn call(writes: &[Write<'_>], fences: &[(Key, u64)], database: u64) -> Vec<u
 
 /// Appends what makes the data node know the script.
 pub fn load(out: &mut Vec<u8>) {
-    encode::command(out, &[b"SCRIPT", b"LOAD", BODY.as_bytes()]);
+    encode::command(out, &[b"SCRIPT", b"LOAD", body().as_bytes()]);
 }
 
 #[cfg(test)]

@@ -143,7 +143,13 @@ impl Fences {
             missing.push_back(Missing::There);
         }
         encode::array(out, 1 + claims.len());
-        encode::bulk(out, b"WATCH");
+        let watch = "WATCH";
+        #[cfg(feature = "planted")]
+        let watch = match std::env::var("LOCKGATE_PLANT") {
+            Ok(fault) if fault == "watch" => "EXISTS",
+            _ => watch,
+        };
+        encode::bulk(out, watch.as_bytes());
         claims.iter().for_each(|claim| fence_key(out, &claim.key));
         missing.push_back(Missing::Ok);
         for (index, claim) in claims.iter().enumerate() {
@@ -210,6 +216,10 @@ impl Fences {
     /// How each of the claims stands, once all replies are in.
     pub fn standings<'a>(&'a self, claims: &'a [Claim]) -> impl Iterator<Item = Standing> + 'a {
         claims.iter().zip(&self.seen).map(|(claim, seen)| match seen {
+            #[cfg(feature = "planted")]
+            _ if std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "compare") => {
+                Standing::Largest
+            }
             Some(seen) if *seen > claim.fence => Standing::Fenced(*seen),
             Some(seen) if *seen == claim.fence => Standing::Largest,
             _ => Standing::Unknown,

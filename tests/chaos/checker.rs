@@ -5,13 +5,24 @@
 //!   counted from when it *sent* the request: how long the answer was under way it cannot
 //!   know. Or until it sends UNLOCK.
 //! - A session lock it holds in the same way for the validity it was told; and up to the
-//!   last moment at which it sent something (PING, RENEW, UNLOCK) that was answered as
-//!   if the lock were held. Never beyond the end of its connection, as it sees it, or
-//!   the word that the lock is lost.
+//!   last moment at which it sent something (PING, RENEW, UNLOCK, a read, a write) that was
+//!   answered as if the lock were held. Never beyond the end of its connection, as it sees it,
+//!   or the word that the lock is lost; and where the data node dies, no further than that:
+//!   all connections end with it, and the locks with them, whether the client looks or not.
 
 use std::{collections::HashMap, fmt};
 
 use crate::history::{Event, Outcome, Time, Verb};
+
+/// What is asked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asked {
+    Verb(Verb),
+    /// A write on the connection that took the lock.
+    Write,
+    /// Something on one that is attached: it tells nothing of whether the lock is held.
+    Beside,
+}
 
 /// A client believes to hold a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +35,8 @@ pub(crate) struct Belief {
     pub(crate) until: Time,
     /// The same, had it counted from when the answer came: careless.
     pub(crate) careless: Time,
+    /// When it sent what last was answered as if the lock were held.
+    shown: Time,
 }
 
 /// LOCK was answered with a fence.
@@ -82,8 +95,9 @@ pub(crate) struct Verdict {
     pub(crate) over: usize,
 }
 
-/// Judges the histories of all clients.
-pub(crate) fn check(histories: &[Vec<(Time, Event)>]) -> Verdict {
+/// Judges the histories of all clients. While one of `deaths` lasts, the end of a
+/// connection to the data node, which has died, may still be under way.
+pub(crate) fn check(histories: &[Vec<(Time, Event)>], deaths: &[(Time, Time)]) -> Verdict {
     let mut verdict = Verdict::default();
     let (mut beliefs, mut grants) = (Vec::new(), Vec::new());
     for (client, history) in histories.iter().enumerate() {
@@ -94,6 +108,14 @@ pub(crate) fn check(histories: &[Vec<(Time, Event)>]) -> Verdict {
         reader.end(&mut verdict);
         beliefs.extend(reader.beliefs);
         grants.extend(reader.grants);
+    }
+    for belief in beliefs.iter_mut().filter(|belief| belief.session) {
+        // Those that it has seen the end of before it was shown anything are not its own.
+        let own = deaths.iter().filter(|(_, over)| *over >= belief.shown).map(|(death, _)| *death);
+        if let Some(death) = own.min() {
+            belief.until = belief.until.min(death.max(belief.shown));
+            belief.careless = belief.careless.min(death.max(belief.shown));
+        }
     }
     verdict.granted = grants.iter().map(|grant: &Grant| grant.told).collect();
     verdict.granted.sort_unstable();
@@ -161,7 +183,7 @@ fn fences(grants: &mut [Grant]) -> Vec<Wrong> {
 #[derive(Default)]
 struct Reader {
     client: usize,
-    asked: Option<(Time, Verb, String)>,
+    asked: Option<(Time, Asked, String)>,
     holds: Option<Belief>,
     beliefs: Vec<Belief>,
     grants: Vec<Grant>,
@@ -173,6 +195,12 @@ impl Reader {
     fn read(&mut self, time: Time, event: &Event, verdict: &mut Verdict) {
         self.last = time;
         match event {
+            Event::Writing(writing) => {
+                verdict.counts.requests += 1;
+                self.unanswered(verdict);
+                let asked = if writing.attached { Asked::Beside } else { Asked::Write };
+                self.asked = Some((time, asked, writing.key.clone()));
+            }
             Event::Sent { verb, key } => {
                 verdict.counts.requests += 1;
                 self.unanswered(verdict);
@@ -184,7 +212,11 @@ impl Reader {
                     belief.until = belief.until.min(time);
                     belief.careless = belief.careless.min(time);
                 }
-                self.asked = Some((time, *verb, key.clone()));
+                let asked = match verb {
+                    Verb::Attach => Asked::Beside,
+                    verb => Asked::Verb(*verb),
+                };
+                self.asked = Some((time, asked, key.clone()));
             }
             Event::Answered(outcome) => self.answered(time, outcome, verdict),
             Event::Pushed => {
@@ -202,11 +234,20 @@ impl Reader {
     }
 
     fn answered(&mut self, time: Time, outcome: &Outcome, verdict: &mut Verdict) {
-        let Some((sent, verb, key)) = self.asked.take() else { return };
+        let Some((sent, asked, key)) = self.asked.take() else { return };
         let counts = &mut verdict.counts;
         let session = self.holds.as_ref().is_some_and(|belief| belief.session);
-        match (outcome, verb) {
-            (Outcome::Granted { token, fence, validity }, _) => {
+        match (outcome, asked) {
+            (Outcome::Closed, _) => {
+                counts.ended += 1;
+                self.connection_ends(time, asked);
+            }
+            (Outcome::TimedOut, _) => {
+                verdict.silences.push(Silence { client: self.client, sent, until: time });
+                self.connection_ends(time, asked);
+            }
+            (_, Asked::Beside) => {}
+            (Outcome::Granted { token, fence, validity }, Asked::Verb(verb)) => {
                 counts.grants += 1;
                 let (client, fence) = (self.client, *fence);
                 self.grants.push(Grant { key: key.clone(), client, fence, sent, told: time });
@@ -216,50 +257,66 @@ impl Reader {
                 }
                 self.extends(sent, time, validity * 1000);
             }
-            (Outcome::Number(validity), Verb::Renew) if *validity > 0 => {
+            (Outcome::Number(validity), Asked::Verb(Verb::Renew)) if *validity > 0 => {
                 counts.renewals += 1;
                 if session {
                     self.certain(sent);
                 }
                 self.extends(sent, time, validity * 1000);
             }
-            (Outcome::Number(_), Verb::Renew) => self.ends(time, false),
-            (Outcome::Number(held), _) => {
+            (Outcome::Number(_), Asked::Verb(Verb::Renew)) => self.ends(time, false),
+            (Outcome::Number(held), Asked::Verb(Verb::Unlock)) => {
                 if session && *held == 1 {
                     self.certain(sent);
                 }
                 self.ends(sent, false);
             }
-            (Outcome::Pong, _) if session => self.certain(sent),
-            (Outcome::Pong, _) => {}
+            (Outcome::Pong | Outcome::Number(_) | Outcome::Written(_), _) if session => {
+                self.certain(sent);
+            }
+            (Outcome::Pong | Outcome::Number(_) | Outcome::Written(_), _) => {}
             (Outcome::Held, _) => counts.held += 1,
             (Outcome::Lost, _) => {
                 counts.losses += 1;
                 self.ends(time, true);
             }
-            (Outcome::Error(word), _) => {
+            (Outcome::Error(word) | Outcome::Partly { word, .. }, Asked::Write) => {
+                // The proxy has forgotten that it kept the lock.
+                if session && ["NOTHELD", "FENCED", "LOCKLOST"].contains(&word.as_str()) {
+                    self.ends(sent, false);
+                }
+            }
+            (Outcome::Error(word), Asked::Verb(verb)) => {
                 counts.no_quorum += usize::from(word == "NOQUORUM");
                 counts.errors += usize::from(word != "NOQUORUM");
                 if verb == Verb::Unlock {
                     self.ends(sent, false);
                 }
             }
-            (Outcome::Closed, _) => {
-                counts.ended += 1;
-                self.ends(time, true);
-            }
-            (Outcome::TimedOut, _) => {
-                verdict.silences.push(Silence { client: self.client, sent, until: time });
-                self.ends(time, true);
-            }
+            (Outcome::Granted { .. }, Asked::Write) | (Outcome::Partly { .. }, _) => {}
+        }
+    }
+
+    /// That over which it has asked so.
+    fn connection_ends(&mut self, time: Time, asked: Asked) {
+        if asked != Asked::Beside {
+            self.ends(time, true);
         }
     }
 
     fn begins(&mut self, key: String, token: String, session: bool, time: Time) {
         self.beliefs.extend(self.holds.take());
         let client = self.client;
-        self.holds =
-            Some(Belief { key, token, client, session, from: time, until: time, careless: time });
+        self.holds = Some(Belief {
+            key,
+            token,
+            client,
+            session,
+            from: time,
+            until: time,
+            careless: time,
+            shown: 0,
+        });
     }
 
     /// Told at `time` that it is valid for so long.
@@ -273,6 +330,7 @@ impl Reader {
         let Some(belief) = &mut self.holds else { return };
         belief.until = belief.until.max(sent + validity);
         belief.careless = belief.careless.max(time + validity);
+        belief.shown = sent;
     }
 
     /// The session lock was held all the time, up to here.
@@ -280,6 +338,7 @@ impl Reader {
         if let Some(belief) = &mut self.holds {
             belief.until = belief.until.max(sent);
             belief.careless = belief.careless.max(sent);
+            belief.shown = sent;
         }
     }
 
@@ -347,11 +406,15 @@ mod tests {
     use super::*;
     use crate::history::parse;
 
-    fn judge(histories: &[&str]) -> Verdict {
+    fn read(histories: &[&str]) -> Vec<Vec<(Time, Event)>> {
         let text = |lines: &&str| {
             lines.split('|').map(|line| format!("{}\n", line.trim())).collect::<String>()
         };
-        check(&histories.iter().map(|lines| parse(&text(lines))).collect::<Vec<_>>())
+        histories.iter().map(|lines| parse(&text(lines))).collect()
+    }
+
+    fn judge(histories: &[&str]) -> Verdict {
+        check(&read(histories), &[])
     }
 
     fn is_two(verdict: &Verdict) -> bool {
@@ -411,6 +474,45 @@ mod tests {
         assert_eq!(judge(&[&ping.replace("pong", "lost"), &at(49_000)]).wrong, []);
         assert!(is_two(&judge(&[&ping.replace("pong", "lost"), &at(10_000)])));
         assert_eq!(judge(&["1 sent Session a | 2 granted x 1 10 | 9 closed", &at(1000)]).wrong, []);
+    }
+
+    #[test]
+    fn a_session_lock_ends_with_the_data_node_and_a_lease_does_not() {
+        let first = "1000 sent Session a | 2000 granted x 1 100 | 40000 sent Ping a | 41000 pong | 90000 sent Ping a | 91000 ended | 92000 over";
+        let at =
+            |time: u64| format!("{} sent Lease a | {time} granted y 2 1 | 990000 over", time - 500);
+        let wrong =
+            |first: &str, time, death| check(&read(&[first, &at(time)]), &[death]).wrong.len();
+        assert_eq!(wrong(first, 60_000, (95_000, 96_000)), 1);
+        assert_eq!(wrong(first, 60_000, (50_000, 51_000)), 0);
+        assert_eq!(wrong(first, 49_750, (50_000, 51_000)), 1);
+        // It was shown that its connection is a later one.
+        assert_eq!(wrong(first, 60_000, (30_000, 39_000)), 1);
+        // It was shown that while the end was under way.
+        assert_eq!(wrong(first, 60_000, (30_000, 45_000)), 0);
+        assert_eq!(wrong(first, 39_500, (30_000, 45_000)), 1);
+        assert_eq!(wrong(&first.replace("Session", "Lease"), 60_000, (50_000, 51_000)), 1);
+    }
+
+    #[test]
+    fn writes_show_that_a_session_lock_is_held_unless_they_are_refused_or_beside_it() {
+        let write = "1000 sent Session a | 2000 granted x 1 10 | 50000 writing a 1 1 1 Command own | 60000 written 1 | 70000 closed";
+        let other = "48500 sent Lease a | 49000 granted y 2 100 | 990000 over";
+        assert!(is_two(&judge(&[write, other])));
+        assert!(is_two(&judge(&[
+            &write
+                .replace("writing a 1 1 1 Command own", "sent Read a")
+                .replace("written", "number"),
+            other
+        ])));
+        let refused = write.replace("written 1", "error FENCED");
+        let ping = refused.replace("70000", "71000 sent Ping a | 72000 pong | 80000");
+        assert_eq!(judge(&[&refused, other]).wrong, []);
+        assert_eq!(judge(&[&ping, other]).wrong, []);
+        assert_eq!(judge(&[&write.replace("own", "attached"), other]).wrong, []);
+        // The end of the connection beside it is not the end of its own.
+        let beside = "1000 sent Session a | 2000 granted x 1 10 | 3000 sent Attach a | 4000 ended | 70000 sent Ping a | 71000 pong | 80000 closed";
+        assert!(is_two(&judge(&[beside, other])));
     }
 
     #[test]

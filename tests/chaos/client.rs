@@ -1,10 +1,12 @@
-//! A client process: locks, holds, renews, oversleeps, hangs up; writes down what it
+//! A client process: locks, writes, holds, renews, oversleeps, hangs up; writes down what it
 //! asked and what it was told.
 
+mod connection;
+mod writing;
+
 use std::{
-    collections::VecDeque,
-    io::{self, ErrorKind, Read, Write},
-    net::{SocketAddr, TcpStream},
+    io::{self, ErrorKind},
+    net::SocketAddr,
     path::PathBuf,
     thread,
     time::{Duration, Instant},
@@ -12,13 +14,17 @@ use std::{
 
 use rand::{Rng, RngExt, SeedableRng, rngs::StdRng};
 
-use crate::history::{Event, Outcome, Time, Verb, Writer, now};
+use crate::{
+    history::{Event, Outcome, Time, Verb, Writer, now},
+    trace,
+};
+use connection::{Connection, Reply};
+use writing::Attached;
 
 /// The environment variable that has a client's [`Plan`].
 pub(crate) const VARIABLE: &str = "LOCKGATE_CHAOS_CLIENT";
 /// How long an answer may take beyond what LOCK itself was told to wait.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(6);
-const CONNECT_LIMIT: Duration = Duration::from_secs(2);
 /// Between a connection that failed and the next.
 const PAUSE: Duration = Duration::from_millis(50);
 
@@ -33,12 +39,16 @@ pub(crate) enum Style {
     Sessions,
     /// Short leases, and an UNLOCK that comes after their end.
     Late,
+    /// Short leases, and writes to their end and beyond.
+    Writers,
 }
 
 /// What a client is told.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) seed: u64,
+    /// Which history is its.
+    pub(crate) number: usize,
     pub(crate) style: Style,
     pub(crate) proxies: Vec<SocketAddr>,
     /// Its history goes here.
@@ -48,6 +58,8 @@ pub(crate) struct Plan {
     pub(crate) keys: usize,
     /// The longest TTL in ms.
     pub(crate) max_ttl: u64,
+    /// It writes under the locks of guards.
+    pub(crate) writes: bool,
 }
 
 impl Plan {
@@ -56,12 +68,14 @@ impl Plan {
         let proxies: Vec<String> = self.proxies.iter().map(SocketAddr::to_string).collect();
         [
             self.seed.to_string(),
+            self.number.to_string(),
             format!("{:?}", self.style),
             proxies.join(","),
             self.history.display().to_string(),
             self.control.display().to_string(),
             self.keys.to_string(),
             self.max_ttl.to_string(),
+            self.writes.to_string(),
         ]
         .join(";")
     }
@@ -69,16 +83,19 @@ impl Plan {
     /// From the environment.
     pub(crate) fn decode(text: &str) -> Plan {
         let words: Vec<&str> = text.split(';').collect();
-        let [seed, style, proxies, history, control, keys, max_ttl] = words[..] else {
+        let [seed, number, style, proxies, history, control, keys, max_ttl, writes] = words[..]
+        else {
             panic!("not a plan: {text}");
         };
         Plan {
             seed: seed.parse().expect("seed"),
+            number: number.parse().expect("number"),
             style: match style {
                 "Mixed" => Style::Mixed,
                 "ToTheEnd" => Style::ToTheEnd,
                 "Sessions" => Style::Sessions,
                 "Late" => Style::Late,
+                "Writers" => Style::Writers,
                 _ => panic!("not a style: {style}"),
             },
             proxies: proxies.split(',').map(|a| a.parse().expect("address")).collect(),
@@ -86,6 +103,7 @@ impl Plan {
             control: control.into(),
             keys: keys.parse().expect("keys"),
             max_ttl: max_ttl.parse().expect("TTL"),
+            writes: writes.parse().expect("true or false"),
         }
     }
 }
@@ -94,9 +112,10 @@ impl Plan {
 pub(crate) fn run(plan: Plan) {
     let history = Writer::new(&plan.history).expect("a file for the history");
     let random = StdRng::seed_from_u64(plan.seed);
-    let mut client = Client { plan, random, history, connection: None };
+    let mut client = Client { plan, random, history, connection: None, attached: None, written: 0 };
     while client.goes_on() {
-        let key = format!("key-{}", client.random.random_range(0..client.plan.keys));
+        let key = trace::lock(client.random.random_range(0..client.plan.keys));
+        client.write_late();
         // Whatever ends it early is in the history.
         let _ = match client.plan.style {
             style @ (Style::Mixed | Style::Sessions)
@@ -112,6 +131,7 @@ pub(crate) fn run(plan: Plan) {
             Style::Mixed | Style::Sessions => client.lease(&key),
             Style::ToTheEnd => client.until_its_end(&key),
             Style::Late => client.late(&key),
+            Style::Writers => client.writer(&key),
         };
     }
     client.history.add(&Event::Over);
@@ -122,14 +142,26 @@ struct Client {
     random: StdRng,
     history: Writer,
     connection: Option<Connection>,
+    /// A second connection, by LOCK.ATTACH.
+    attached: Option<Attached>,
+    /// Writes that it has sent.
+    written: u64,
 }
 
 /// Nothing more can be done with this lock.
 struct Ended;
 
+/// Over which connection.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Line {
+    Own,
+    Attached,
+}
+
 /// A lock that was granted.
 struct Grant {
     token: String,
+    fence: u64,
     /// How long a careful client may count on it.
     until: Time,
 }
@@ -149,11 +181,14 @@ impl Client {
             self.random.random_range(400..=self.plan.max_ttl)
         };
         let mut grant = self.lock(key, Some(ttl))?;
+        self.work(key, &grant)?;
         match kind {
-            // Sleeps through its end, and gives back what may be another's by then.
+            // Sleeps through its end, writes all the same, and gives back what may be
+            // another's by then.
             0..8 => {
                 self.sleep_until(grant.until);
                 self.think(1, 150);
+                self.write(key, grant.fence)?;
             }
             // Hangs up; a lease lives on.
             8..14 => {
@@ -161,8 +196,12 @@ impl Client {
                 self.sleep_until(grant.until);
                 return Ok(());
             }
+            // Writes up to its end, and once more if it was late, or stopped, after it looked.
             14..20 => {
-                self.sleep_until(grant.until);
+                while now() < grant.until {
+                    self.think(5, 60);
+                    self.write(key, grant.fence)?;
+                }
                 return Ok(());
             }
             20..45 => {
@@ -176,12 +215,21 @@ impl Client {
                 self.think(1, 50);
                 let ttl = self.random.random_range(400..=self.plan.max_ttl).to_string();
                 let again = ["LOCK", key, &grant.token, "PX", &ttl];
-                self.ask(Verb::Lease, key, &again, Duration::ZERO)?;
+                // Attached to this token, it could be granted the new fence unawares.
+                self.attached = None;
+                let (_, outcome) = self.ask(Verb::Lease, key, &again, Duration::ZERO)?;
+                if let Outcome::Granted { fence, .. } = outcome {
+                    grant.fence = fence;
+                }
+                self.write(key, grant.fence)?;
                 self.think(1, 50);
             }
             _ => self.think(0, 60),
         }
         self.ask(Verb::Unlock, key, &["UNLOCK", key, &grant.token], Duration::ZERO)?;
+        if self.random.random_bool(0.05) {
+            self.write(key, grant.fence)?;
+        }
         if self.random.random_bool(0.05) {
             self.hang_up();
         }
@@ -191,6 +239,7 @@ impl Client {
     fn session(&mut self, key: &str) -> Result<(), Ended> {
         self.think(2, 40);
         let grant = self.lock(key, None)?;
+        self.work(key, &grant)?;
         let (signs, pause) = match self.plan.style {
             Style::Sessions => (8, 2500),
             _ if self.random.random_bool(0.05) => (15, 400),
@@ -199,10 +248,14 @@ impl Client {
         };
         for _ in 0..signs {
             self.think(1, pause);
-            if self.random.random_bool(0.3) {
-                self.renew(key, &grant.token, None)?;
-            } else {
-                self.ask(Verb::Ping, key, &["PING"], Duration::ZERO)?;
+            match self.random.random_range(0..10) {
+                0..3 => _ = self.renew(key, &grant.token, None)?,
+                // Refused, the lock is over, and so is what the client does under it.
+                3..7 if self.writes_under(key) => match self.write(key, grant.fence)? {
+                    Outcome::Written(_) => {}
+                    _ => return Err(Ended),
+                },
+                _ => _ = self.ask(Verb::Ping, key, &["PING"], Duration::ZERO)?,
             }
         }
         if self.random.random_bool(0.7) {
@@ -239,6 +292,19 @@ impl Client {
         Ok(())
     }
 
+    fn writer(&mut self, key: &str) -> Result<(), Ended> {
+        self.think(1, 10);
+        let ttl = self.random.random_range(250..700);
+        let grant = self.lock(key, Some(ttl))?;
+        self.read(key)?;
+        let end = grant.until + self.random.random_range(0..50_000);
+        while now() < end {
+            self.think(5, 60);
+            self.write(key, grant.fence)?;
+        }
+        Ok(())
+    }
+
     /// A grant, with PX or for the session, after waiting or without.
     fn lock(&mut self, key: &str, ttl: Option<u64>) -> Result<Grant, Ended> {
         let own = self.random.random_bool(0.2).then(|| format!("own-{:x}", self.random.next_u64()));
@@ -252,8 +318,8 @@ impl Client {
         let verb = if ttl.is_some() { Verb::Lease } else { Verb::Session };
         let wait = Duration::from_millis(wait.unwrap_or(0));
         let (sent, outcome) = self.ask(verb, key, &words, wait)?;
-        let Outcome::Granted { token, validity, .. } = outcome else { return Err(Ended) };
-        let mut grant = Grant { token, until: sent + validity * 1000 };
+        let Outcome::Granted { token, fence, validity } = outcome else { return Err(Ended) };
+        let mut grant = Grant { token, fence, until: sent + validity * 1000 };
         if grant.until <= now() {
             // It has waited longer than the lock holds. When the grant was made it
             // cannot know; from a renewal on it does.
@@ -282,15 +348,33 @@ impl Client {
         words: &[&str],
         wait: Duration,
     ) -> Result<(Time, Outcome), Ended> {
-        if self.connection.is_none() {
+        let event = Event::Sent { verb, key: key.to_owned() };
+        let talk =
+            |connection: &mut Connection, deadline| connection.ask(words, deadline).map(outcome);
+        self.exchange(Line::Own, &event, wait, talk)
+    }
+
+    /// The same for what is more than a command and its reply, which may take so much
+    /// longer than [`PATIENCE`].
+    fn exchange(
+        &mut self,
+        line: Line,
+        event: &Event,
+        longer: Duration,
+        talk: impl FnOnce(&mut Connection, Instant) -> io::Result<Outcome>,
+    ) -> Result<(Time, Outcome), Ended> {
+        if line == Line::Own && self.connection.is_none() {
             self.connect()?;
         }
-        let Some(connection) = &mut self.connection else { return Err(Ended) };
+        let connection = match line {
+            Line::Own => self.connection.as_mut(),
+            Line::Attached => self.attached.as_mut().map(Attached::connection),
+        };
+        let Some(connection) = connection else { return Err(Ended) };
         let sent = now();
-        self.history.add(&Event::Sent { verb, key: key.to_owned() });
-        let deadline = Instant::now() + PATIENCE + wait;
-        let outcome = match connection.ask(words, deadline) {
-            Ok(reply) => outcome(reply),
+        self.history.add(event);
+        let outcome = match talk(connection, Instant::now() + PATIENCE + longer) {
+            Ok(outcome) => outcome,
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
                 Outcome::TimedOut
             }
@@ -302,7 +386,10 @@ impl Client {
         self.history.add(&Event::Answered(outcome.clone()));
         match outcome {
             Outcome::Closed | Outcome::TimedOut => {
-                self.hang_up();
+                match line {
+                    Line::Own => self.hang_up(),
+                    Line::Attached => self.attached = None,
+                }
                 Err(Ended)
             }
             Outcome::Lost => Err(Ended),
@@ -360,109 +447,5 @@ fn outcome(reply: Reply) -> Outcome {
             other => panic!("no answer of a lock: {other:?}"),
         },
         other => panic!("no answer of a lock: {other:?}"),
-    }
-}
-
-/// RESP2 or RESP3, as much of it as is answered here.
-#[derive(Debug)]
-enum Reply {
-    Text(String),
-    Error(String),
-    Number(i64),
-    Null,
-    All(Vec<Reply>),
-    Push,
-}
-
-struct Connection {
-    stream: TcpStream,
-    read: VecDeque<u8>,
-    /// Pushes that came since they were last looked at.
-    pushes: usize,
-}
-
-impl Connection {
-    fn new(address: SocketAddr) -> io::Result<Connection> {
-        let stream = TcpStream::connect_timeout(&address, CONNECT_LIMIT)?;
-        stream.set_nodelay(true)?;
-        stream.set_write_timeout(Some(PATIENCE))?;
-        Ok(Connection { stream, read: VecDeque::new(), pushes: 0 })
-    }
-
-    fn ask(&mut self, words: &[&str], deadline: Instant) -> io::Result<Reply> {
-        let mut request = format!("*{}\r\n", words.len());
-        for word in words {
-            request += &format!("${}\r\n{word}\r\n", word.len());
-        }
-        self.stream.write_all(request.as_bytes())?;
-        loop {
-            match self.reply(deadline)? {
-                Reply::Push => self.pushes += 1,
-                reply => return Ok(reply),
-            }
-        }
-    }
-
-    fn reply(&mut self, deadline: Instant) -> io::Result<Reply> {
-        let line = self.line(deadline)?;
-        let (kind, rest) = line.split_at(1);
-        let wrong = || io::Error::other(format!("no reply: {line:?}"));
-        let number = || rest.parse::<i64>().map_err(|_| wrong());
-        match kind {
-            "+" => Ok(Reply::Text(rest.to_owned())),
-            "-" => Ok(Reply::Error(rest.to_owned())),
-            ":" => Ok(Reply::Number(number()?)),
-            "_" => Ok(Reply::Null),
-            "$" | "*" if rest == "-1" => Ok(Reply::Null),
-            "$" => {
-                let length = usize::try_from(number()?).map_err(|_| wrong())?;
-                let bytes = self.take(length + 2, deadline)?;
-                Ok(Reply::Text(String::from_utf8_lossy(&bytes[..length]).into_owned()))
-            }
-            "*" | ">" | "%" => {
-                let count = number()? * if kind == "%" { 2 } else { 1 };
-                let all: io::Result<Vec<Reply>> =
-                    (0..count).map(|_| self.reply(deadline)).collect();
-                Ok(if kind == ">" { all.map(|_| Reply::Push)? } else { Reply::All(all?) })
-            }
-            _ => Err(wrong()),
-        }
-    }
-
-    fn line(&mut self, deadline: Instant) -> io::Result<String> {
-        loop {
-            if let Some(end) = self.read.iter().position(|byte| *byte == b'\n') {
-                let bytes = self.take(end + 1, deadline)?;
-                let text = String::from_utf8_lossy(&bytes[..end.saturating_sub(1)]).into_owned();
-                return match text.is_empty() {
-                    true => Err(io::Error::other("an empty line")),
-                    false => Ok(text),
-                };
-            }
-            self.fill(deadline)?;
-        }
-    }
-
-    fn take(&mut self, bytes: usize, deadline: Instant) -> io::Result<Vec<u8>> {
-        while self.read.len() < bytes {
-            self.fill(deadline)?;
-        }
-        Ok(self.read.drain(..bytes).collect())
-    }
-
-    fn fill(&mut self, deadline: Instant) -> io::Result<()> {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
-            return Err(ErrorKind::TimedOut.into());
-        }
-        self.stream.set_read_timeout(Some(left))?;
-        let mut buffer = [0; 4096];
-        match self.stream.read(&mut buffer)? {
-            0 => Err(ErrorKind::UnexpectedEof.into()),
-            bytes => {
-                self.read.extend(&buffer[..bytes]);
-                Ok(())
-            }
-        }
     }
 }

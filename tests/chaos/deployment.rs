@@ -19,13 +19,17 @@ use crate::{
     client::{self, Plan, Style},
     history::{self, Event, Time, Writer},
     network::{self, Network, PREFIX, address},
+    support::{Client, Reply},
+    trace,
+    writes::Lists,
 };
 
 /// Lock nodes: hosts from 0.
 pub(crate) const NODES: usize = 5;
 /// Proxies: hosts behind the nodes.
 pub(crate) const PROXIES: usize = 3;
-const DATA: usize = NODES + PROXIES;
+/// The host of the data node.
+pub(crate) const DATA: usize = NODES + PROXIES;
 /// Groups of clients, each a host.
 pub(crate) const GROUPS: usize = 2;
 const HOSTS: usize = DATA + 1 + GROUPS;
@@ -37,6 +41,10 @@ const START_LIMIT: Duration = Duration::from_secs(30);
 const END_LIMIT: Duration = Duration::from_secs(30);
 /// The size of the file systems that are filled.
 const DISK: &str = "size=24m";
+/// What was acknowledged is in the data node's file. That is in memory as well: processes
+/// die here, not machines, and the disk's own pace is not what is tried.
+const DATA_PERSISTENCE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
+const DATA_DISK: &str = "size=256m";
 
 /// The host of a proxy.
 pub(crate) fn proxy_host(proxy: usize) -> usize {
@@ -67,6 +75,8 @@ pub(crate) struct Options {
     /// In ms.
     pub(crate) max_ttl: u64,
     pub(crate) quarantine: bool,
+    /// Proxies have guards, and clients write under their locks.
+    pub(crate) guards: bool,
     /// The binary, and the fault planted in it.
     pub(crate) proxy: (PathBuf, Option<&'static str>),
     /// What the clocks of nodes and proxies say at first, as libfaketime has it; none
@@ -116,18 +126,17 @@ impl Deployment {
             let directory = deployment.node_directory(node);
             fs::create_dir(&directory).expect("directory");
             if !persistence(node).is_empty() {
-                let mut mount = Command::new("mount");
-                mount.args(["-t", "tmpfs", "-o", DISK, "tmpfs"]).arg(&directory);
-                let mounted = mount.status().expect("mount");
-                assert!(mounted.success(), "a tmpfs could not be mounted: this needs root");
+                mount(&directory, DISK);
             }
             if let Some(clock) = deployment.options.node_clocks[node] {
                 deployment.set_clock(&format!("clock-{node}"), clock);
             }
             deployment.start_node(node);
         }
-        fs::create_dir(deployment.path("data")).expect("directory");
-        deployment.data = Some(deployment.redis(DATA, &deployment.path("data"), &[], None));
+        let data = deployment.path("data");
+        fs::create_dir(&data).expect("directory");
+        mount(&data, DATA_DISK);
+        deployment.start_data();
         for proxy in 0..PROXIES {
             if let Some(clock) = deployment.options.proxy_clocks[proxy] {
                 deployment.set_proxy_clock(proxy, clock);
@@ -137,6 +146,8 @@ impl Deployment {
             let socket = deployment.node_directory(node).join("socket");
             eventually("a node answers", || answers(&socket));
         }
+        let socket = deployment.path("data").join("socket");
+        eventually("the data node answers", || answers(&socket));
         for proxy in 0..PROXIES {
             deployment.start_proxy(proxy);
         }
@@ -263,6 +274,41 @@ impl Deployment {
         fs::remove_file(self.node_directory(node).join("filler")).expect("filler");
     }
 
+    // The data node
+
+    /// Starts it, which must not be running.
+    pub(crate) fn start_data(&mut self) {
+        self.data = Some(self.redis(DATA, &self.path("data"), &DATA_PERSISTENCE, None));
+    }
+
+    /// SIGKILL.
+    pub(crate) fn kill_data(&mut self) {
+        end(&mut self.data);
+    }
+
+    /// SIGSTOP or SIGCONT.
+    pub(crate) fn signal_data(&self, signal: Signal) {
+        self.data.iter().for_each(|child| send_signal(child, signal));
+    }
+
+    /// What was written under each lock, in the order in which it landed.
+    pub(crate) fn lists(&self) -> Lists {
+        let socket = self.path("data").join("socket");
+        eventually("the data node answers", || answers(&socket));
+        let stream = UnixStream::connect(socket).expect("the data node");
+        stream.set_read_timeout(Some(START_LIMIT)).expect("limit");
+        let mut client = Client::over(stream);
+        let locks = (0..self.options.keys).map(trace::lock).filter(|lock| trace::is_guard(lock));
+        let mut list = |lock: &str| match client.cmd(&["LRANGE", &trace::list(lock), "0", "-1"]) {
+            Reply::Array(entries) => entries.into_iter().map(|entry| match entry {
+                Reply::Bulk(text) => String::from_utf8_lossy(&text).parse().expect("an entry"),
+                other => panic!("not an entry: {other:?}"),
+            }),
+            other => panic!("not a list: {other:?}"),
+        };
+        locks.map(|lock| (lock.clone(), list(&lock).collect())).collect()
+    }
+
     // Proxies
 
     /// Starts a proxy that is not running.
@@ -270,15 +316,17 @@ impl Deployment {
         let nodes: String =
             (0..NODES).map(|node| format!("    - redis://{}\n", redis_address(node))).collect();
         let quarantine = if self.options.quarantine { "yes" } else { "no" };
+        let guards = if self.options.guards { trace::GUARDS } else { "" };
         let settings = format!(
             "listen: 0.0.0.0:{PROXY_PORT}\nadmin: 127.0.0.1:9380\nallow_open: true\n\
              data: redis://{}\nlog:\n  level: info\n  format: json\nlocks:\n  max_ttl: {}ms\n  \
-             default_ttl: {}ms\n  node_timeout: 100ms\n  quarantine: {quarantine}\n  nodes:\n{nodes}",
+             default_ttl: {}ms\n  node_timeout: 100ms\n  quarantine: {quarantine}\n  nodes:\n{nodes}{guards}",
             redis_address(DATA),
             self.options.max_ttl,
             self.options.max_ttl * 2 / 3,
         );
-        let file = self.path("lockgate.yaml");
+        // One for each, as the others may be reading theirs.
+        let file = self.path(&format!("lockgate-{proxy}.yaml"));
         fs::write(&file, settings).expect("configuration");
         let log = self.path(&format!("proxy-{proxy}.log"));
         let log = File::options().create(true).append(true).open(log).expect("log");
@@ -338,12 +386,14 @@ impl Deployment {
         let group = client % GROUPS;
         let plan = Plan {
             seed: self.options.seed ^ ((number as u64) << 32),
+            number,
             style: self.options.style,
             proxies: (0..PROXIES).map(proxy_address).collect(),
             history: file.clone(),
             control: self.path("control"),
             keys: self.options.keys,
             max_ttl: self.options.max_ttl,
+            writes: self.options.guards,
         };
         let mut command = self.on(group_host(group));
         command
@@ -449,6 +499,14 @@ fn faketime(file: &Path) -> [String; 4] {
         "FAKETIME_NO_CACHE=1".to_owned(),
         "FAKETIME_DONT_FAKE_MONOTONIC=1".to_owned(),
     ]
+}
+
+/// A file system in memory.
+fn mount(directory: &Path, size: &str) {
+    let mut mount = Command::new("mount");
+    mount.args(["-t", "tmpfs", "-o", size, "tmpfs"]).arg(directory);
+    let mounted = mount.status().expect("mount");
+    assert!(mounted.success(), "a tmpfs could not be mounted: this needs root");
 }
 
 fn redis_address(host: usize) -> SocketAddr {

@@ -13,9 +13,9 @@ use crate::{
     alone,
     checker::{self, Wrong},
     client::Style,
-    deployment::{Deployment, NODES, Options, PROXIES, proxy_host},
+    deployment::{DATA, Deployment, NODES, Options, PROXIES, proxy_host},
     network::Wire,
-    sound,
+    sound, writes,
 };
 
 /// For so long a planted fault is looked for.
@@ -25,16 +25,25 @@ const SOUND: Duration = Duration::from_secs(12);
 /// How often the histories are looked at, and the schedule goes on.
 const STEP: Duration = Duration::from_secs(1);
 
+/// What is to be found.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Sought {
+    TwoHolders,
+    /// A write that landed after another's lock had been granted.
+    LateWrite,
+}
+
 /// What is wrong, and what shows it.
 struct Directed {
     name: &'static str,
     options: Options,
+    sought: Sought,
     /// Done at each step, the first being 0.
     step: fn(&mut Deployment, usize),
 }
 
 impl Directed {
-    /// It finds two holders.
+    /// It finds what is sought.
     fn finds(self) {
         let name = self.name;
         match self.search(SEARCH) {
@@ -59,15 +68,32 @@ impl Directed {
         for step in 0.. {
             (self.step)(&mut deployment, step);
             thread::sleep(STEP);
-            let verdict = checker::check(&deployment.histories());
-            let two = |wrong: &&Wrong| matches!(wrong, Wrong::TwoHolders(..));
-            if let Some(wrong) = verdict.wrong.iter().find(two) {
-                return Some((begun.elapsed(), wrong.to_string()));
+            let histories = deployment.histories();
+            let locks = checker::check(&histories, &[]);
+            let writes = match self.sought {
+                Sought::LateWrite => writes::check(&histories, &deployment.lists()),
+                Sought::TwoHolders => writes::Verdict::default(),
+            };
+            let is_two = |wrong: &Wrong| matches!(wrong, Wrong::TwoHolders(..));
+            let (sought, others): (Vec<_>, Vec<_>) = (locks.wrong.iter())
+                .map(|wrong| {
+                    (self.sought == Sought::TwoHolders && is_two(wrong), wrong.to_string())
+                })
+                .chain(writes.wrong.iter().map(|wrong| (wrong.what.is_late(), wrong.to_string())))
+                .partition(|(is_sought, _)| *is_sought);
+            if let Some((_, wrong)) = sought.into_iter().next() {
+                return Some((begun.elapsed(), wrong));
             }
-            assert!(verdict.wrong.is_empty(), "something else: {:?}", verdict.wrong);
+            assert!(others.is_empty(), "something else: {others:?}");
             if begun.elapsed() > limit {
-                println!("{}: {:?}", self.name, verdict.counts);
-                assert!(verdict.counts.grants > 0, "no lock was granted: nothing is shown");
+                println!("{}: {:?}", self.name, locks.counts);
+                if self.sought == Sought::LateWrite {
+                    println!("{}: {:?}", self.name, writes.counts);
+                }
+                assert!(locks.counts.grants > 0, "no lock was granted: nothing is shown");
+                let fenced = writes.counts.refused.contains_key("FENCED");
+                let late = self.sought != Sought::LateWrite || fenced;
+                assert!(late, "no write came late: nothing is shown");
                 break;
             }
         }
@@ -83,6 +109,7 @@ fn calm(style: Style, max_ttl: u64) -> Options {
         keys: 1,
         max_ttl,
         quarantine: true,
+        guards: false,
         proxy: sound(),
         node_clocks: [None; NODES],
         proxy_clocks: [None; PROXIES],
@@ -99,14 +126,14 @@ fn forgetting(name: &'static str, quarantine: bool) -> Directed {
             (2..NODES).for_each(|node| deployment.start_node(node));
         }
     };
-    Directed { name, options, step }
+    Directed { name, options, sought: Sought::TwoHolders, step }
 }
 
 /// The clocks of so many nodes are stepped forward by an hour, over and over.
 fn stepping(name: &'static str, step: fn(&mut Deployment, usize)) -> Directed {
     let clock = Some("+0");
     let options = Options { node_clocks: [clock; NODES], ..calm(Style::ToTheEnd, 3000) };
-    Directed { name, options, step }
+    Directed { name, options, sought: Sought::TwoHolders, step }
 }
 
 fn forward(deployment: &mut Deployment, step: usize, nodes: usize) {
@@ -144,20 +171,30 @@ fn divided(proxy: (PathBuf, Option<&'static str>)) -> Directed {
         }
         deployment.network().set(wires);
     };
-    Directed { name: "a quorum one too small", options, step }
+    Directed { name: "a quorum one too small", options, sought: Sought::TwoHolders, step }
 }
 
 /// Clients give back late, when others have the lock.
 fn late(proxy: (PathBuf, Option<&'static str>)) -> Directed {
     let options = Options { proxy, clients: 12, ..calm(Style::Late, 3000) };
-    Directed { name: "release without compare", options, step: |_, _| () }
+    Directed {
+        name: "release without compare",
+        options,
+        sought: Sought::TwoHolders,
+        step: |_, _| (),
+    }
 }
 
 /// The clocks of all nodes run too fast, by less than `drift_factor`.
 fn fast(proxy: (PathBuf, Option<&'static str>)) -> Directed {
     let clock = Some("+0 x1.009");
     let options = Options { node_clocks: [clock; NODES], proxy, ..calm(Style::ToTheEnd, 5000) };
-    Directed { name: "validity without drift", options, step: |_, _| () }
+    Directed {
+        name: "validity without drift",
+        options,
+        sought: Sought::TwoHolders,
+        step: |_, _| (),
+    }
 }
 
 /// The binary with the feature `planted`.
@@ -169,14 +206,55 @@ fn planted(fault: &'static str) -> (PathBuf, Option<&'static str>) {
 #[test]
 #[ignore = "needs a build with planted faults: make chaos"]
 fn planted_faults_are_found() {
-    for (directed, fault) in
-        [(divided as fn(_) -> Directed, "quorum"), (late, "release"), (fast, "drift")]
-    {
+    for (directed, fault) in [
+        (divided as fn(_) -> Directed, "quorum"),
+        (late, "release"),
+        (fast, "drift"),
+        (overdue, "compare"),
+        (hasty, "raise"),
+    ] {
         directed(planted(fault)).finds();
         directed(sound()).holds();
     }
+    Directed { name: "fences not watched", ..overdue(planted("watch")) }.finds();
     forgetting("quarantine off", false).finds();
     forgetting("quarantine on", true).holds();
+}
+
+/// Writes that were let through come late, when others have the lock: the way of one proxy
+/// to the data node is cut for longer than locks last, and clients are stopped for as long;
+/// then another proxy is, with writes under way to a data node that is somewhat far.
+fn overdue(proxy: (PathBuf, Option<&'static str>)) -> Directed {
+    let options =
+        Options { guards: true, proxy, clients: 12, keys: 2, ..calm(Style::Writers, 3000) };
+    let step = |deployment: &mut Deployment, step: usize| {
+        let mut wires = deployment.network().all_well();
+        let (cut, stopped) = (step / 4 % PROXIES, (step / 4 + 1) % PROXIES);
+        for proxy in (0..PROXIES).map(proxy_host) {
+            wires[DATA][proxy].delay = Duration::from_millis(50);
+        }
+        wires[proxy_host(cut)][DATA].cut = step % 4 < 2;
+        deployment.network().set(wires);
+        let clients = |signal| (0..4).for_each(|client| deployment.signal_client(client, signal));
+        match step % 4 {
+            0 => clients(Signal::STOP),
+            2 => {
+                clients(Signal::CONT);
+                deployment.signal_proxy(stopped, Signal::STOP);
+            }
+            3 => deployment.signal_proxy(stopped, Signal::CONT),
+            _ => {}
+        }
+    };
+    Directed { name: "fences not compared", options, sought: Sought::LateWrite, step }
+}
+
+/// Nothing goes wrong, but that clients go on writing over attached connections when others
+/// have been granted the lock, and have not written yet.
+fn hasty(proxy: (PathBuf, Option<&'static str>)) -> Directed {
+    let options = Options { guards: true, proxy, clients: 12, keys: 2, ..calm(Style::Mixed, 3000) };
+    let (name, sought) = ("the data node not told at LOCK", Sought::LateWrite);
+    Directed { name, options, sought, step: |_, _| () }
 }
 
 /// Proxies stand still for longer than a session lock lives.
@@ -190,7 +268,7 @@ fn standstill() -> Directed {
             _ => {}
         }
     };
-    Directed { name: "a proxy stands still", options, step }
+    Directed { name: "a proxy stands still", options, sought: Sought::TwoHolders, step }
 }
 
 #[test]

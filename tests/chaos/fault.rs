@@ -6,14 +6,15 @@
 //! granted by a bare quorum that is one vote too many. So clocks of running nodes go
 //! wrong by a constant, by a rate within `drift_factor`, and backward; forward only with
 //! a restart. Proxies' clocks propose fences: while nodes forget fences, they are apart
-//! by less than `max_ttl`; by hours only when no node forgets.
+//! by less than `max_ttl`; by hours only when no node forgets. The data node forgets
+//! nothing: it is the resource, and what it would lose no proxy could give back.
 
 use std::{collections::BTreeSet, time::Duration};
 
 use rustix::process::Signal;
 
 use crate::{
-    deployment::{Deployment, GROUPS, NODES, PROXIES, group_host, proxy_host},
+    deployment::{DATA, Deployment, GROUPS, NODES, PROXIES, group_host, proxy_host},
     network::{Wire, Wires},
 };
 
@@ -31,7 +32,11 @@ pub(crate) const ENDED: &str = "ended by itself: node";
 
 /// How long after its end a fault may still be felt: connections are made anew, TCP
 /// sends again what was lost.
-const AFTER: Duration = Duration::from_secs(4);
+pub(crate) const AFTER: Duration = Duration::from_secs(4);
+
+/// The same of a process that was only stopped, and of one that starts in a moment.
+const BACK: Duration = Duration::from_secs(1);
+const RESTARTED: Duration = Duration::from_secs(2);
 
 /// Which way nothing passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -81,6 +86,11 @@ pub(crate) enum Fault {
     DiskFull(usize),
     /// A proxy has no file descriptor left.
     NoDescriptors(usize),
+    DataStopped,
+    /// Killed, and started with its append-only file.
+    DataKilled,
+    /// Nothing passes between the data node and one proxy, or all; `To` is the data node.
+    DataCut(Option<usize>, Way),
 }
 
 /// What a fault keeps from working.
@@ -98,7 +108,7 @@ pub(crate) struct Impaired {
 pub(crate) type Choose<'a> = &'a mut dyn FnMut(usize) -> usize;
 
 /// How many kinds there are.
-pub(crate) const KINDS: usize = 25;
+pub(crate) const KINDS: usize = 31;
 
 impl Fault {
     /// One of a kind, from 0 to [`KINDS`]; `wild` is when no node forgets, so that
@@ -134,6 +144,12 @@ impl Fault {
             22 => Fault::ProxyClock([-1000, -400, 300, 900][choose(4)]),
             23 => Fault::DiskFull(ALWAYS),
             24 => Fault::NoDescriptors(choose(PROXIES)),
+            25 => Fault::DataStopped,
+            26 => Fault::DataKilled,
+            27 => Fault::DataCut(None, ways[choose(3)]),
+            28 => Fault::DataCut(Some(choose(PROXIES)), ways[choose(3)]),
+            29 => Fault::HostSlow(DATA),
+            30 => Fault::HostLossy(DATA, 0.1 + choose(21) as f64 / 100.0),
             _ => return None,
         })
     }
@@ -159,6 +175,8 @@ impl Fault {
             Fault::ClientsCut(_, _, Way::To) => "clients not heard by a proxy",
             Fault::ClientsCut(_, _, Way::From) => "clients hear nothing from a proxy",
             Fault::ClientsCut(_, _, Way::Both) => "clients cut off from a proxy",
+            Fault::HostSlow(DATA) => "delay, jitter, reordering at the data node",
+            Fault::HostLossy(DATA, _) => "10 to 30 % loss at the data node",
             Fault::HostSlow(_) => "delay, jitter, reordering at a host",
             Fault::AllSlow => "delay, jitter, reordering everywhere",
             Fault::HostLossy(..) => "10 to 30 % loss at a host",
@@ -170,6 +188,10 @@ impl Fault {
             Fault::DiskFull(ALWAYS) => "disk full, appendfsync always (node ends)",
             Fault::DiskFull(_) => "disk full, appendfsync everysec (node refuses)",
             Fault::NoDescriptors(_) => "proxy without file descriptors",
+            Fault::DataStopped => "data node stopped",
+            Fault::DataKilled => "data node killed, restarted with its append-only file",
+            Fault::DataCut(None, _) => "data node cut off, one way or both",
+            Fault::DataCut(Some(_), _) => "data node cut off from a proxy, one way or both",
         }
     }
 
@@ -193,6 +215,8 @@ impl Fault {
             Fault::ClientsCut(group, proxy, _) => vec![group_host(group), proxy_host(proxy)],
             Fault::ClientKilled(_) | Fault::ClientStopped(_) => vec![usize::MAX],
             Fault::AllSlow | Fault::AllLossy(_) => vec![usize::MAX - 1],
+            Fault::DataStopped | Fault::DataKilled | Fault::DataCut(None, _) => vec![DATA],
+            Fault::DataCut(Some(proxy), _) => vec![DATA, proxy_host(proxy)],
         }
     }
 
@@ -203,6 +227,7 @@ impl Fault {
         let some = |nodes: BTreeSet<usize>, after| Impaired { nodes, after, ..Impaired::default() };
         let proxies =
             |proxy| Impaired { proxies: [proxy].into(), after: AFTER, ..Impaired::default() };
+        let everything = |after| Impaired { everything: true, after, ..Impaired::default() };
         match self {
             Fault::NodeForgets(node) | Fault::NodeRestarts(node) | Fault::DiskFull(node) => {
                 some([node].into(), forgotten)
@@ -218,15 +243,19 @@ impl Fault {
             Fault::HostSlow(host) | Fault::HostLossy(host, _) if host < NODES => {
                 some([host].into(), AFTER)
             }
+            // Late, but not away.
+            Fault::HostSlow(DATA) | Fault::HostLossy(DATA, _) => Impaired::default(),
             Fault::HostSlow(host) | Fault::HostLossy(host, _) => proxies(host - NODES),
-            Fault::ProxyKilled(proxy)
+            Fault::DataCut(Some(proxy), _)
+            | Fault::ProxyKilled(proxy)
             | Fault::ProxyStopped(proxy)
             | Fault::ProxyCut(proxy, _)
             | Fault::ClientsCut(_, proxy, _)
             | Fault::NoDescriptors(proxy) => proxies(proxy),
-            Fault::AllSlow | Fault::AllLossy(_) => {
-                Impaired { everything: true, after: AFTER, ..Impaired::default() }
-            }
+            // Without the data node no lock of a guard is granted, and no connection made.
+            Fault::DataStopped => everything(BACK),
+            Fault::DataKilled => everything(RESTARTED),
+            Fault::AllSlow | Fault::AllLossy(_) | Fault::DataCut(None, _) => everything(AFTER),
             Fault::ProxyClock(_) | Fault::ClientKilled(_) | Fault::ClientStopped(_) => {
                 Impaired::default()
             }
@@ -255,6 +284,8 @@ impl Fault {
             }
             Fault::DiskFull(node) => deployment.fill_disk(node),
             Fault::NoDescriptors(proxy) => deployment.limit_descriptors(proxy, true),
+            Fault::DataStopped => deployment.signal_data(Signal::STOP),
+            Fault::DataKilled => deployment.kill_data(),
             _ => {}
         }
     }
@@ -287,6 +318,8 @@ impl Fault {
                 }
             }
             Fault::NoDescriptors(proxy) => deployment.limit_descriptors(proxy, false),
+            Fault::DataStopped => deployment.signal_data(Signal::CONT),
+            Fault::DataKilled => deployment.start_data(),
             _ => {}
         }
     }
@@ -312,6 +345,13 @@ impl Fault {
                     Way::Both => Way::Both,
                 };
                 between(wires, others, [proxy_host(proxy)], from_proxy, cut);
+            }
+            Fault::DataCut(proxy, way) => {
+                let proxies = match proxy {
+                    Some(proxy) => proxy..proxy + 1,
+                    None => 0..PROXIES,
+                };
+                between(wires, proxies.map(proxy_host), [DATA], way, cut);
             }
             Fault::ClientsCut(group, proxy, way) => {
                 between(wires, [group_host(group)], [proxy_host(proxy)], way, cut);

@@ -32,6 +32,41 @@ pub(crate) enum Verb {
     Unlock,
     Renew,
     Ping,
+    /// The length of the list that is written under the lock.
+    Read,
+    /// LOCK.ATTACH, on another connection.
+    Attach,
+}
+
+/// How something is written.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Shape {
+    /// A command that goes the short way.
+    Command,
+    /// The same as a line of text, which goes the long one.
+    Inline,
+    /// EVAL, which does too.
+    Script,
+    /// MULTI, a command for each entry, EXEC.
+    Transaction,
+    /// A command for each entry, all in one packet: each is made or refused by itself.
+    Pipeline,
+}
+
+/// A guarded write.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Writing {
+    /// The lock.
+    pub(crate) key: String,
+    /// Of the grant that its client believes in, or believed in.
+    pub(crate) fence: u64,
+    /// Of the client's writes.
+    pub(crate) number: u64,
+    /// How many entries it adds.
+    pub(crate) parts: usize,
+    pub(crate) shape: Shape,
+    /// On the connection that is attached to the lock.
+    pub(crate) attached: bool,
 }
 
 /// What came of it.
@@ -48,6 +83,13 @@ pub(crate) enum Outcome {
     /// What UNLOCK and RENEW answer.
     Number(u64),
     Pong,
+    /// So long is the list behind what was written.
+    Written(u64),
+    /// Of a pipeline, which entries were written, and the first error's first word.
+    Partly {
+        made: Vec<bool>,
+        word: String,
+    },
     /// `-LOCKLOST`.
     Lost,
     /// The first word of another error.
@@ -63,6 +105,8 @@ pub(crate) enum Outcome {
 pub(crate) enum Event {
     /// A request is about to be sent.
     Sent { verb: Verb, key: String },
+    /// A write is about to be sent.
+    Writing(Writing),
     /// The answer to the request before.
     Answered(Outcome),
     /// The client sees that its connection has ended, or is about to end it.
@@ -95,12 +139,21 @@ impl fmt::Display for Event {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Event::Sent { verb, key } => write!(out, "sent {verb:?} {key}"),
+            Event::Writing(Writing { key, fence, number, parts, shape, attached }) => {
+                let line = if *attached { "attached" } else { "own" };
+                write!(out, "writing {key} {fence} {number} {parts} {shape:?} {line}")
+            }
             Event::Answered(Outcome::Granted { token, fence, validity }) => {
                 write!(out, "granted {token} {fence} {validity}")
             }
             Event::Answered(Outcome::Held) => write!(out, "held"),
             Event::Answered(Outcome::Number(number)) => write!(out, "number {number}"),
             Event::Answered(Outcome::Pong) => write!(out, "pong"),
+            Event::Answered(Outcome::Written(length)) => write!(out, "written {length}"),
+            Event::Answered(Outcome::Partly { made, word }) => {
+                let made: String = made.iter().map(|made| if *made { '+' } else { '-' }).collect();
+                write!(out, "partly {made} {word}")
+            }
             Event::Answered(Outcome::Lost) => write!(out, "lost"),
             Event::Answered(Outcome::Error(word)) => write!(out, "error {word}"),
             Event::Answered(Outcome::Closed) => write!(out, "ended"),
@@ -129,9 +182,29 @@ impl FromStr for Event {
                     "Unlock" => Verb::Unlock,
                     "Renew" => Verb::Renew,
                     "Ping" => Verb::Ping,
+                    "Read" => Verb::Read,
+                    "Attach" => Verb::Attach,
                     _ => return Err(wrong()),
                 };
                 Ok(Event::Sent { verb, key: key.to_owned() })
+            }
+            ["writing", key, fence, count, parts, shape, line] => {
+                let shape = match shape {
+                    "Command" => Shape::Command,
+                    "Inline" => Shape::Inline,
+                    "Script" => Shape::Script,
+                    "Transaction" => Shape::Transaction,
+                    "Pipeline" => Shape::Pipeline,
+                    _ => return Err(wrong()),
+                };
+                Ok(Event::Writing(Writing {
+                    key: key.to_owned(),
+                    fence: number(fence)?,
+                    number: number(count)?,
+                    parts: parts.parse().map_err(|_| wrong())?,
+                    shape,
+                    attached: line == "attached",
+                }))
             }
             ["granted", token, fence, validity] => answered(Outcome::Granted {
                 token: token.to_owned(),
@@ -141,6 +214,11 @@ impl FromStr for Event {
             ["held"] => answered(Outcome::Held),
             ["number", value] => answered(Outcome::Number(number(value)?)),
             ["pong"] => answered(Outcome::Pong),
+            ["written", length] => answered(Outcome::Written(number(length)?)),
+            ["partly", made, word] => answered(Outcome::Partly {
+                made: made.chars().map(|made| made == '+').collect(),
+                word: word.to_owned(),
+            }),
             ["lost"] => answered(Outcome::Lost),
             ["error", word] => answered(Outcome::Error(word.to_owned())),
             ["ended"] => answered(Outcome::Closed),

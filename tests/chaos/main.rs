@@ -1,11 +1,13 @@
 //! Real processes, and everything that can go wrong with them.
 //!
 //! Five lock nodes, three proxies and two dozen clients, each a process and each host in a
-//! network namespace. Nodes, proxies and clients are killed and stopped, cut off each way,
-//! made slow and lossy; nodes forget, have wrong clocks and full disks; proxies run out of
-//! file descriptors. Clients write down what they ask and are told, and a checker judges:
-//! never two holders at once, fences that grow, an answer to every request, grants
-//! whenever a quorum is up.
+//! network namespace, before one data node. Nodes, proxies, clients and the data node are
+//! killed and stopped, cut off each way, made slow and lossy; nodes forget, have wrong clocks
+//! and full disks; proxies run out of file descriptors. Clients write under their locks, in
+//! time and too late, and write down what they ask and are told; a checker judges:
+//! never two holders at once, fences that grow, an answer to every request, grants and
+//! writes whenever a quorum and the data node are up; and of the writes, that what was
+//! acknowledged is there, what was refused is not, and none landed below a larger fence.
 //!
 //! `make test` runs the short form; `make chaos` the long one (`MINUTES`, `SEED`), and
 //! shows that planted faults are found. It needs root.
@@ -26,6 +28,10 @@ mod history;
 mod network;
 mod report;
 mod schedule;
+#[path = "../support/mod.rs"]
+mod support;
+mod trace;
+mod writes;
 
 use std::{
     path::PathBuf,
@@ -63,6 +69,7 @@ fn everything(seed: u64) -> Options {
         keys: 10,
         max_ttl: 3000,
         quarantine: true,
+        guards: true,
         proxy: sound(),
         node_clocks: [None, Some("-90000"), Some("+0 x1.005"), Some("+0 x0.995"), Some("+7200")],
         proxy_clocks: [Some("+0"), Some("-0.5"), None],

@@ -6,39 +6,62 @@ use crate::{
     checker::{self, Verdict, Wrong},
     deployment::{Deployment, PROXIES},
     fault::ENDED,
-    history::Time,
+    history::{Event, Time, Writing},
     schedule::{self, Span},
+    writes::{self, What},
 };
 
-/// The longest that there may be no grant while a quorum is up.
+/// The longest that there may be no grant, and no write, while a quorum is up.
 const GAP: Time = 5_000_000;
 /// The same once a quorum is up again: quarantine is over by then, but clients may
 /// still be waiting for answers to what they sent before, and for TCP.
 const RECOVERY: Time = 8_000_000;
-/// From so long before the clients are stopped on, each of their requests is answered.
+/// From so long before the clients are stopped on, each of their requests is answered, and
+/// some with a grant and with an acknowledged write.
 const ANSWERED: Time = 4_000_000;
 /// Lines of history that are shown around what is wrong.
 const AROUND: Time = 4_000_000;
 const LINES: usize = 400;
+/// What may be wrong with writes, in words.
+type IsOne = fn(&What) -> bool;
+const WRONG_WRITES: [(&str, IsOne); 5] = [
+    ("acknowledged, and lost", |what| matches!(what, What::Lost)),
+    ("refused, and made", |what| matches!(what, What::Refused(_))),
+    ("made twice, in part or by nobody", |what| {
+        matches!(what, What::Repeated | What::Half | What::Unknown | What::Elsewhere(_))
+    }),
+    ("made below a larger fence", |what| matches!(what, What::Below(_))),
+    ("made behind what a successor had read", |what| matches!(what, What::Late(_))),
+];
 
 /// Prints what a run came to, and fails if it is not as it must be.
 pub(crate) fn judge(deployment: &Deployment, spans: &[Span], from: Time, until: Time) {
-    let verdict = checker::check(&deployment.histories());
+    let histories = deployment.histories();
+    let verdict = checker::check(&histories, &schedule::deaths(spans));
+    let writes = writes::check(&histories, &deployment.lists());
     let max_ttl = Duration::from_millis(deployment.options().max_ttl);
     let windows = schedule::quorum_up(spans, from, until, max_ttl);
     let mut wrong: Vec<String> = verdict.wrong.iter().map(Wrong::to_string).collect();
-    wrong.extend(pauses(&verdict, &windows));
+    wrong.extend(writes.wrong.iter().map(writes::Wrong::to_string));
+    wrong.extend(pauses("grant", &verdict.granted, &windows));
+    wrong.extend(pauses("write", &writes.acknowledged, &windows));
     wrong.extend(silences(&verdict, until));
+    wrong.extend(goes_on("grant", &verdict.granted, until));
+    wrong.extend(goes_on("write", &writes.acknowledged, until));
     if verdict.over != deployment.clients() {
         wrong.push(format!("{} of {} clients ended", verdict.over, deployment.clients()));
     }
     print(deployment, spans, &verdict, &windows, (from, until));
+    print_writes(&writes, &windows);
     if wrong.is_empty() {
         println!("\nresult: nothing is wrong");
         return;
     }
     for one in verdict.wrong.iter().take(3) {
-        println!("\nWRONG: {one}\n{}", history_around(deployment, one));
+        println!("\nWRONG: {one}\n{}", history_around(deployment, whereabouts(one)));
+    }
+    for one in writes.wrong.iter().take(3) {
+        println!("\nWRONG: {one}\n{}", history_around(deployment, (&one.key, one.sent)));
     }
     for proxy in 0..PROXIES {
         let log = deployment.proxy_log(proxy);
@@ -51,20 +74,33 @@ pub(crate) fn judge(deployment: &Deployment, spans: &[Span], from: Time, until: 
     });
 }
 
-/// Where there was no grant for too long.
-fn pauses(verdict: &Verdict, windows: &[(Time, Time)]) -> Vec<String> {
-    let long = windows.iter().filter_map(|(from, until)| {
-        let first = verdict.granted.iter().find(|time| **time >= *from).copied().unwrap_or(*until);
-        let (gap, at) = checker::longest_gap(&verdict.granted, first, *until);
-        let late = first.min(*until) - from;
+/// Where there was none of `what` for too long.
+fn pauses(what: &str, times: &[Time], windows: &[(Time, Time)]) -> Vec<String> {
+    let long = windows.iter().filter_map(|window| {
+        let (late, gap) = pace(times, *window);
+        let (from, until) = window;
         (gap > GAP || late > RECOVERY).then(|| {
             format!(
-                "a quorum was up from {from} to {until}: first grant after {late} µs, then none \
-                 for {gap} µs from {at} on"
+                "a quorum was up from {from} to {until}: first {what} after {late} µs, then none \
+                 for {gap} µs"
             )
         })
     });
     long.collect()
+}
+
+/// Whether there was one of `what` when nothing was wrong any more: however often things have
+/// failed, they are mended.
+fn goes_on(what: &str, times: &[Time], until: Time) -> Option<String> {
+    let is_there = times.iter().any(|time| (until - ANSWERED..until).contains(time));
+    (!is_there).then(|| format!("no {what} in the calm"))
+}
+
+/// How long it took until the first of these times, and then from one to the next at the
+/// most.
+fn pace(times: &[Time], (from, until): (Time, Time)) -> (Time, Time) {
+    let first = times.iter().find(|time| **time >= from).copied().unwrap_or(until).min(until);
+    (first - from, checker::longest_gap(times, first, until).0)
 }
 
 /// Requests that were not answered although nothing was wrong any more.
@@ -98,14 +134,7 @@ fn print(
     let packets = deployment.network().counts();
     let number = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
     let up: Time = windows.iter().map(|(from, until)| until - from).sum();
-    let gap = windows.iter().map(|(from, until)| {
-        let first = verdict.granted.iter().find(|time| **time >= *from).copied().unwrap_or(*until);
-        checker::longest_gap(&verdict.granted, first, *until).0
-    });
-    let recovery = windows.iter().map(|(from, until)| {
-        let first = verdict.granted.iter().find(|time| **time >= *from);
-        first.copied().unwrap_or(*until).min(*until) - from
-    });
+    let (recovery, gap) = slowest(&verdict.granted, windows);
     println!();
     for (what, value) in [
         ("requests", counts.requests.to_string()),
@@ -126,14 +155,49 @@ fn print(
         ("accepts that failed, in the same", logged(deployment, "cannot accept connections")),
         ("nodes ended by a full disk", ended(deployment)),
         ("seconds with a quorum up", format!("{:.1}", seconds(up))),
-        ("longest without a grant then, s", format!("{:.2}", seconds(gap.max().unwrap_or(0)))),
-        ("longest until the first one, s", format!("{:.2}", seconds(recovery.max().unwrap_or(0)))),
+        ("longest without a grant then, s", format!("{:.2}", seconds(gap))),
+        ("longest until the first one, s", format!("{:.2}", seconds(recovery))),
         ("two holders at once", two(verdict).to_string()),
         ("the same if counted from the answer", verdict.careless.to_string()),
         ("fences that did not grow", fences(verdict).to_string()),
         ("requests without an end", unanswered(verdict).to_string()),
     ] {
         println!("{what:<40} {value:>12}");
+    }
+}
+
+/// The longest until the first, and the longest pause, in any of these windows.
+fn slowest(times: &[Time], windows: &[(Time, Time)]) -> (Time, Time) {
+    let paces = || windows.iter().map(|window| pace(times, *window));
+    let recovery = paces().map(|(recovery, _)| recovery).max();
+    (recovery.unwrap_or(0), paces().map(|(_, gap)| gap).max().unwrap_or(0))
+}
+
+fn print_writes(verdict: &writes::Verdict, windows: &[(Time, Time)]) {
+    let counts = &verdict.counts;
+    if counts.acknowledged.is_empty() {
+        return;
+    }
+    println!();
+    let row = |what: &str, value: String| println!("{what:<40} {value:>12}");
+    for ((shape, attached), times) in &counts.acknowledged {
+        let line = if *attached { "attached" } else { "own" };
+        row(&format!("writes acknowledged: {shape:?}, {line}"), times.to_string());
+    }
+    row("writes acknowledged", counts.acknowledged.values().sum::<usize>().to_string());
+    for (word, times) in &counts.refused {
+        row(&format!("writes refused: {word}"), times.to_string());
+    }
+    row("writes without an answer: made", counts.open.0.to_string());
+    row("writes without an answer: not made", counts.open.1.to_string());
+    row("entries", counts.entries.to_string());
+    row("lengths read under a new lock", counts.lengths.to_string());
+    let (recovery, gap) = slowest(&verdict.acknowledged, windows);
+    row("longest without a write then, s", format!("{:.2}", gap as f64 / 1e6));
+    row("longest until the first one, s", format!("{:.2}", recovery as f64 / 1e6));
+    for (name, is_one) in WRONG_WRITES {
+        let count = verdict.wrong.iter().filter(|wrong| is_one(&wrong.what)).count();
+        row(name, count.to_string());
     }
 }
 
@@ -159,18 +223,24 @@ fn unanswered(verdict: &Verdict) -> usize {
     verdict.wrong.iter().filter(|wrong| matches!(wrong, Wrong::NoAnswer { .. })).count()
 }
 
-/// What clients and faults did about the key in question, around that time.
-fn history_around(deployment: &Deployment, wrong: &Wrong) -> String {
-    let (key, time) = match wrong {
-        Wrong::TwoHolders(_, other) => (other.key.as_str(), other.from),
-        Wrong::Fence { key, told, .. } => (key.as_str(), *told),
+/// Which lock it is about, and when it was.
+fn whereabouts(wrong: &Wrong) -> (&str, Time) {
+    match wrong {
+        Wrong::TwoHolders(_, other) => (&other.key, other.from),
+        Wrong::Fence { key, told, .. } => (key, *told),
         Wrong::NoAnswer { sent, .. } => ("", *sent),
-    };
+    }
+}
+
+/// What clients and faults did about the key in question, around that time.
+fn history_around(deployment: &Deployment, (key, time): (&str, Time)) -> String {
     let mut lines: Vec<(Time, String)> = deployment.log.clone();
     for (client, history) in deployment.histories().iter().enumerate() {
         let mut about = false;
         for (at, event) in history {
-            if let crate::history::Event::Sent { key: asked, .. } = event {
+            if let Event::Sent { key: asked, .. } | Event::Writing(Writing { key: asked, .. }) =
+                event
+            {
                 about = asked == key;
             }
             if about {

@@ -14,7 +14,7 @@ use rand::{RngExt, SeedableRng, rngs::StdRng, seq::SliceRandom};
 
 use crate::{
     deployment::{Deployment, NODES, PROXIES},
-    fault::{Fault, Impaired, KINDS},
+    fault::{AFTER, Fault, Impaired, KINDS},
     history::{Time, now},
     network::Wires,
 };
@@ -142,8 +142,16 @@ fn wires(deployment: &Deployment, active: &[Span]) -> Wires {
     wires
 }
 
-/// The times in which a quorum of nodes and a proxy worked, and everybody reached them:
-/// in between, grants may pause.
+/// When the data node died, and until when it may still be under way that connections to
+/// it have ended.
+pub(crate) fn deaths(spans: &[Span]) -> Vec<(Time, Time)> {
+    let after = Time::try_from(AFTER.as_micros()).expect("a short time");
+    let deaths = spans.iter().filter(|span| span.fault == Fault::DataKilled);
+    deaths.map(|span| (span.from, span.until + after)).collect()
+}
+
+/// The times in which a quorum of nodes, a proxy and the data node worked, and everybody
+/// reached them: in between, grants may pause.
 pub(crate) fn quorum_up(
     spans: &[Span],
     from: Time,
@@ -205,6 +213,11 @@ mod tests {
         assert_eq!(up(&three), [(0, 15_000_000), (24_000_000, 100_000_000)]);
         let forgets = [&two[..], &[span(Fault::NodeForgets(3), 5, 6)]].concat();
         assert_eq!(up(&forgets), [(0, 10_000_000), (15_000_000, 100_000_000)]);
+        // Without the data node nothing is granted; past one proxy, it is.
+        let away = [span(Fault::DataStopped, 10, 12)];
+        assert_eq!(up(&away), [(0, 10_000_000), (13_000_000, 100_000_000)]);
+        let past = [span(Fault::DataCut(Some(1), Way::To), 10, 20)];
+        assert_eq!(up(&past), [(0, 100_000_000)]);
         assert_eq!(
             up(&[span(Fault::AllSlow, 10, 20)]),
             [(0, 10_000_000), (24_000_000, 100_000_000)]
@@ -221,6 +234,6 @@ mod tests {
         assert_eq!(faults.len(), KINDS);
         let kinds: BTreeSet<String> =
             faults.iter().map(|fault| format!("{:?}", std::mem::discriminant(fault))).collect();
-        assert_eq!(kinds.len(), 21);
+        assert_eq!(kinds.len(), 24);
     }
 }

@@ -45,6 +45,10 @@ impl Drop for Raising {
 impl Session {
     /// Whether writes to some keys need this lock.
     pub(super) fn is_guard_lock(&self, key: &Key) -> bool {
+        #[cfg(feature = "planted")]
+        if std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "raise") {
+            return false;
+        }
         self.shared.guards.as_ref().is_some_and(|guards| {
             key.get(self.config.locks.prefix.len()..).is_some_and(|lock| guards.is_needed(lock))
         })

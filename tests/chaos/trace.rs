@@ -1,0 +1,56 @@
+//! What clients write under their locks: entries at the end of a list for each lock, so
+//! that the data node itself tells in which order they landed.
+
+use std::{fmt, str::FromStr};
+
+/// The proxies' `guards`. Locks called otherwise guard nothing.
+pub(crate) const GUARDS: &str =
+    "guards:\n  - keys: \"data:key-*\"\n    lock: \"key-{1}\"\n    policy: enforce\n";
+
+/// The name of a lock. Of four, one guards nothing.
+pub(crate) fn lock(number: usize) -> String {
+    if number % 4 == 3 { format!("free-{number}") } else { format!("key-{number}") }
+}
+
+/// Whether writes need it, where there are guards.
+pub(crate) fn is_guard(lock: &str) -> bool {
+    lock.starts_with("key-")
+}
+
+/// The list that is written under a lock.
+pub(crate) fn list(lock: &str) -> String {
+    format!("data:{lock}")
+}
+
+/// One entry.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// Of the grant under which its writer wrote it.
+    pub(crate) fence: u64,
+    pub(crate) client: usize,
+    /// Of the client's writes, from 1.
+    pub(crate) number: u64,
+    /// Of the write's entries, from 0.
+    pub(crate) part: usize,
+}
+
+impl fmt::Display for Entry {
+    fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Entry { fence, client, number, part } = self;
+        write!(out, "{fence}:{client}:{number}:{part}")
+    }
+}
+
+impl FromStr for Entry {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Entry, String> {
+        let wrong = || format!("not an entry: {text:?}");
+        let numbers: Result<Vec<u64>, _> = text.split(':').map(str::parse).collect();
+        let [fence, client, number, part] = numbers.map_err(|_| wrong())?[..] else {
+            return Err(wrong());
+        };
+        let small = |number: u64| usize::try_from(number).map_err(|_| wrong());
+        Ok(Entry { fence, client: small(client)?, number, part: small(part)? })
+    }
+}
