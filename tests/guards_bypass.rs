@@ -364,3 +364,26 @@ fn after_monitor_neither_scripts_nor_debug_write() {
         assert_eq!(direct(&mut proxy).cmd(&["DBSIZE"]), Reply::Int(0), "{words:?}");
     }
 }
+
+/// Redis looks at no byte behind a `\r`, nor at the two behind a word. Whatever stands
+/// there, what is carried out is what was checked.
+#[test]
+fn bytes_that_redis_does_not_look_at_hide_no_other_write() {
+    let mut proxy = guarded();
+    let mut client = proxy.client();
+    client.cmd(&["LOCK", "l:1", "PX", "30000"]).grant();
+    client.cmd(&["DEL", "g:1"]);
+    // The first line end is in a value, and another write behind it.
+    let hidden = "\n$3\r\nSET\r\n$3\r\ng:2\r\n$1\r\nx\r\n";
+    let set = format!("*3\rX$3\rXSETXX$3\rXg:1XX${}\rX{hidden}XX", hidden.len());
+    let follow = encode(&["GET", "g:1"]);
+    for first in [&b""[..], &encode(&["APPEND", "g:1", "x"])] {
+        client.send(&[first, set.as_bytes(), &follow].concat());
+        if !first.is_empty() {
+            client.reply();
+        }
+        assert_eq!(client.reply(), Reply::ok());
+        assert_eq!(client.reply(), Reply::bulk(hidden));
+        assert!(!exists(&mut proxy, "g:2"));
+    }
+}

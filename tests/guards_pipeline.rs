@@ -505,6 +505,46 @@ fn what_was_sent_while_the_proxy_slept_is_not_executed_under_a_lost_lock() {
 }
 
 #[test]
+fn those_before_the_end_of_a_client_are_all_made_however_long_it_takes() {
+    let mut proxy = accounts().data_arguments(&["--enable-debug-command", "yes"]).start();
+    let mut data = direct(&mut proxy);
+    let mut client = holder(&proxy, &["1"]);
+    // Together they take longer than one may behind a client's end.
+    let pause = ["CLIENT", "PAUSE", "400"];
+    assert_eq!(data.cmd(&pause), Reply::ok());
+    // They go the longer way, each by itself.
+    client.send(&encode(&["ZINCRBY", "account:1", "1", "m"]).repeat(1000));
+    // And what comes behind them waits for the data node alone.
+    client.send(&encode(&["DEBUG", "SLEEP", "1.2"]));
+    client.hang_up();
+    for sum in 1..5 {
+        assert_eq!(client.reply(), Reply::bulk(&sum.to_string()));
+        assert_eq!(data.cmd(&pause), Reply::ok());
+    }
+    for sum in 5..=1000 {
+        assert_eq!(client.reply(), Reply::bulk(&sum.to_string()));
+    }
+    assert_eq!(client.rest().0, b"+OK\r\n");
+}
+
+#[test]
+fn one_that_never_has_its_turn_does_not_keep_a_client_that_has_gone() {
+    let mut proxy = accounts().start();
+    let mut data = direct(&mut proxy);
+    let mut client = holder(&proxy, &["1"]);
+    // So long that its end is seen while the first one waits.
+    assert_eq!(data.cmd(&["CLIENT", "PAUSE", "300"]), Reply::ok());
+    client.send(&pipeline(&[
+        &["INCR", "account:1"],
+        &["BLPOP", "list", "0"],
+        &["INCR", "account:1"],
+    ]));
+    client.hang_up();
+    assert_eq!(client.rest().0, b":1\r\n");
+    assert_eq!(data.cmd(&["GET", "account:1"]), Reply::bulk("1"));
+}
+
+#[test]
 fn replies_that_are_off_or_skipped_stay_so() {
     let proxy = accounts().start();
     let mut client = holder(&proxy, &["1"]);

@@ -104,23 +104,30 @@ fn table(with_preparations: bool, is_wanted: impl Fn(&str) -> bool) -> Vec<&'sta
     all
 }
 
-/// A command as an array or, now and then, as a line.
+/// A command as an array or, now and then, as a careless one or as a line.
 fn encode(rng: &mut StdRng, line: &str, out: &mut Vec<u8>) {
     if rng.random_ratio(1, 8) {
         out.extend_from_slice(line.as_bytes());
         out.extend_from_slice(if rng.random() { b"\r\n" } else { b"\n" });
         return;
     }
+    // Redis does not look at the byte behind `\r`, nor at the two behind a word.
+    let careless = rng.random_ratio(1, 8);
+    let any = |usual: u8, rng: &mut StdRng| {
+        if careless { one(rng, b"\n\r$*0\0x") } else { usual }
+    };
     let words = inline::split(line.as_bytes()).expect("quotes");
-    out.extend_from_slice(format!("*{}\r\n", words.len()).as_bytes());
+    out.extend_from_slice(format!("*{}\r", words.len()).as_bytes());
+    out.push(any(b'\n', rng));
     for (at, word) in words.iter().enumerate() {
         let word = match rng.random_range(0..4) {
             0 if at == 0 => word.to_ascii_lowercase(),
             _ => word.clone(),
         };
-        out.extend_from_slice(format!("${}\r\n", word.len()).as_bytes());
+        out.extend_from_slice(format!("${}\r", word.len()).as_bytes());
+        out.push(any(b'\n', rng));
         out.extend_from_slice(&word);
-        out.extend_from_slice(b"\r\n");
+        out.extend_from_slice(&[any(b'\r', rng), any(b'\n', rng)]);
     }
 }
 

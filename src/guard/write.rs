@@ -128,14 +128,16 @@ impl<'a> Write<'a> {
         if command.len() > MAX_BYTES || command.first() != Some(&b'*') {
             return None;
         }
-        let head = memchr::memchr(b'\n', command)? + 1;
+        // Redis does not look at the byte behind `\r`: it need not be a line feed.
+        let head = memchr::memchr(b'\r', command)? + 2;
         let (mut walk, mut count) = (Walk::default(), 1);
         let Step::Word(name) = walk.step(command) else { return None };
         let company = company(&command[name])?;
         while let Step::Word(_) = walk.step(command) {
             count += 1;
         }
-        (count <= MAX_WORDS).then(|| Write { company, count, words: &command[head..] })
+        let words = command.get(head..)?;
+        (count <= MAX_WORDS).then_some(Write { company, count, words })
     }
 
     /// Whether it may stand behind `first` in a call that begins with that one.
@@ -241,6 +243,12 @@ mod tests {
         assert!(Write::parse(&encoded(&many)).is_none());
         assert!(Write::parse(b"SET k v\r\n").is_none());
         assert!(Write::parse(&encoded(&[b"EVAL", b"", b"0"])).is_none());
+    }
+
+    #[test]
+    fn words_begin_behind_the_head_whatever_ends_it() {
+        let command = b"*2\rX$3\rXDEL\n\n$1\rXk\n\n";
+        assert_eq!(parsed(command).words, &command[4..]);
     }
 
     #[test]

@@ -186,6 +186,11 @@ impl Session {
             }
         }
         self.barrier = Some(barrier);
+        if self.client_done {
+            // Each has its time: many that are each done within it are not cut off.
+            self.linger = None;
+            self.start_linger();
+        }
     }
 
     /// Whether replies must be read for the barrier to get on, even if the
@@ -418,6 +423,9 @@ impl Session {
             What::Guarded(ref guarded) => guarded.length(),
             What::Pass | What::ClientReply(_) => return,
         };
+        if self.client_done {
+            self.linger = None;
+        }
         // With so much held, nothing was read any more.
         let stopped = self.held.len() >= READ_AHEAD;
         self.held.drain(..length.min(self.held.len()));

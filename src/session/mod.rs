@@ -78,8 +78,8 @@ use crate::{
 const READ: usize = 64 * 1024;
 /// Room for a read behind bytes shown a second time: at most an inline command.
 const SCRATCH: usize = INLINE_LIMIT + 1 + READ;
-/// How long a connection may linger after QUIT while its replies are off, or
-/// with an UNLOCK pipelined behind a blocked command after its client has hung up.
+/// How long a connection may linger after QUIT while its replies are off, or with each
+/// command that waits, as an UNLOCK behind a blocked one, after its client has hung up.
 const LINGER: Duration = Duration::from_secs(1);
 
 thread_local! {
