@@ -20,12 +20,13 @@ pub(super) struct Beginning {
 /// The last command, if it can be remembered.
 #[derive(Debug, Default)]
 pub(super) struct Last {
-    /// Its first eight bytes. No command begins with eight zeros.
+    /// Its first eight bytes.
     head: u64,
     /// Its name, filled up with zeros.
     name: u64,
     /// Which of eight bytes are its name.
     mask: u64,
+    /// None: there is none.
     beginning: Option<Beginning>,
 }
 
@@ -47,7 +48,7 @@ impl Last {
     /// There is no last command.
     #[inline]
     pub(super) fn forget(&mut self) {
-        self.head = 0;
+        self.beginning = None;
     }
 
     /// The command at the beginning of `bytes` is the last. Its name, at `name_at`, is all
