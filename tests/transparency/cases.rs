@@ -195,6 +195,21 @@ pub(crate) fn corner_cases() -> Vec<Case> {
             ])],
         ),
         (
+            "reply off, and commands that begin alike",
+            vec![commands(&[
+                &["CLIENT", "REPLY", "OFF"],
+                &["GET", "a"],
+                &["GET", "b"],
+                &["GET", "c"],
+                &["CLIENT", "REPLY", "ON"],
+                &["CLIENT", "REPLY", "SKIP"],
+                &["GET", "a"],
+                &["GET", "b"],
+                &["GET", "c"],
+                &["GET", "d"],
+            ])],
+        ),
+        (
             "reply off reset",
             vec![commands(&[
                 &["CLIENT", "REPLY", "OFF"],
