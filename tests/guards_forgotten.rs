@@ -5,11 +5,13 @@
 
 mod support;
 
-use support::{Client, Proxy, Reply, eventually};
+use support::{
+    Client, Proxy, Reply,
+    account::{ACCOUNTS, WAYS, is_written, take_away, write},
+    eventually,
+};
 
-const ACCOUNTS: &str = "guards:\n  - keys: 'account:*'\n    lock: 'account:{1}'";
 const FENCE: &str = "lockgate:guard:lock:account:1";
-const SCRIPT: &str = "return redis.call('SET', KEYS[1], ARGV[1])";
 
 /// A deployment whose accounts are guarded.
 fn accounts() -> Proxy {
@@ -18,32 +20,6 @@ fn accounts() -> Proxy {
 
 fn data(proxy: &mut Proxy) -> Client {
     Client::connect(proxy.data().port())
-}
-
-/// The ways on which a write reaches the data node: by the proxy's script, in a transaction
-/// of the proxy's, in one of the client's.
-const WAYS: [&str; 3] = ["short", "long", "transaction"];
-
-/// Writes account 1 on this way. The reply: an error, if there was any.
-fn write(client: &mut Client, way: &str, value: &str) -> Reply {
-    let replies = match way {
-        "short" => client.pipe(&[&["SET", "account:1", value]]),
-        "long" => client.pipe(&[&["EVAL", SCRIPT, "1", "account:1", value]]),
-        _ => client.pipe(&[&["MULTI"], &["SET", "account:1", value], &["EXEC"]]),
-    };
-    let error = replies.iter().find(|reply| matches!(reply, Reply::Error(_)));
-    error.or(replies.last()).cloned().expect("a reply")
-}
-
-fn is_written(reply: &Reply) -> bool {
-    [Reply::ok(), Reply::Array(vec![Reply::ok()])].contains(reply)
-}
-
-/// Who has the lock has it no longer, and nobody has told its proxy.
-fn take_away(proxy: &Proxy) {
-    for node in 0..proxy.nodes_up() {
-        proxy.node_client(node).cmd(&["DEL", "lock:account:1"]);
-    }
 }
 
 #[test]
