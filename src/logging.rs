@@ -2,10 +2,12 @@
 
 use std::io::{IsTerminal, stderr};
 
-use anyhow::anyhow;
+use anyhow::bail;
 use tracing_subscriber::{
     EnvFilter, Registry, fmt, layer::SubscriberExt, registry, reload, util::SubscriberInitExt,
 };
+
+use crate::config::LOG_LEVELS;
 
 /// The environment variable that goes before `log.level`.
 pub const FILTER_VARIABLE: &str = "LOCKGATE_LOG";
@@ -60,9 +62,30 @@ fn asked() -> Option<String> {
 /// What the environment asks for, or else `level`.
 fn filter(asked: Option<&str>, level: &str) -> anyhow::Result<EnvFilter> {
     match asked.filter(|asked| !asked.is_empty()) {
-        Some(asked) => EnvFilter::try_new(asked)
-            .map_err(|error| anyhow!("{FILTER_VARIABLE}: {error}; write a level, as debug")),
+        // Any other word would be taken for the name of a target, of which there are no
+        // lines: nothing would be written at all.
+        Some(asked) => {
+            let words: Vec<&str> = asked.split(',').map(str::trim).collect();
+            match words.iter().find(|word| !is_directive(word)) {
+                Some(word) => bail!(
+                    "{FILTER_VARIABLE}: '{word}' is no level; use one of {} (or lockgate=LEVEL)",
+                    LOG_LEVELS.join(", ")
+                ),
+                None => Ok(EnvFilter::try_new(words.join(","))?),
+            }
+        }
         None => Ok(EnvFilter::try_new(level)?),
+    }
+}
+
+/// Whether it is a level, or one for a part of this program.
+fn is_directive(word: &str) -> bool {
+    let is_level = |level: &str| LOG_LEVELS.iter().any(|known| known.eq_ignore_ascii_case(level));
+    match word.split_once('=') {
+        None => is_level(word),
+        Some((target, level)) => {
+            (target == "lockgate" || target.starts_with("lockgate::")) && is_level(level)
+        }
     }
 }
 
@@ -76,6 +99,17 @@ mod tests {
         assert_eq!(chosen(None), "info");
         assert_eq!(chosen(Some("")), "info");
         assert_eq!(chosen(Some("debug")), "debug");
-        assert!(filter(Some("a=loud"), "info").unwrap_err().to_string().contains("LOCKGATE_LOG"));
+        assert_eq!(chosen(Some("off")), "off");
+        assert!(chosen(Some("warn, lockgate::lock=DEBUG")).contains("lockgate::lock=debug"));
+        for (asked, word) in [
+            ("inof", "'inof'"),
+            ("a=info", "'a=info'"),
+            ("info,lockgate=loud", "'lockgate=loud'"),
+            ("info,", "''"),
+            ("lockgatesque::a=info", "'lockgatesque::a=info'"),
+        ] {
+            let error = filter(Some(asked), "info").unwrap_err().to_string();
+            assert!(error.starts_with(&format!("LOCKGATE_LOG: {word} is no level")), "{error}");
+        }
     }
 }

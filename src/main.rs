@@ -15,6 +15,7 @@ use tokio::{
     runtime::Builder,
     signal::unix::{SignalKind, signal},
 };
+use tracing::warn;
 
 /// The environment variable that names the configuration file.
 const CONFIG_VARIABLE: &str = "LOCKGATE_CONFIG";
@@ -108,6 +109,9 @@ fn run(file: Option<PathBuf>, take_over: bool) -> anyhow::Result<()> {
         None => Config::default(),
     };
     let log = logging::start(&config.log_level, &config.log_format)?;
+    for note in config.notes() {
+        warn!("{note}");
+    }
     let runtime = Builder::new_multi_thread().enable_all().build()?;
     let result = runtime.block_on(async {
         let control = Control { file, log: Some(log), listeners, take_over, ..Control::default() };

@@ -29,11 +29,49 @@ fn check(text: &str) -> (Option<i32>, String, String) {
 
 #[test]
 fn a_good_file_is_ok() {
-    let (status, out, _) = check("locks:\n  nodes: ['redis://:${GATE_PASSWORD}@10.0.0.1']\n");
+    let nodes = "['redis://:${GATE_PASSWORD}@10.0.0.1', 'redis://10.0.0.2', 'redis://10.0.0.3']";
+    let (status, out, _) = check(&format!("locks: {{nodes: {nodes}}}\n"));
     assert_eq!(
         (status, out.as_str()),
-        (Some(0), "/f.yaml: ok, data node 127.0.0.1:6379, 1 lock node\n")
+        (Some(0), "/f.yaml: ok, data node 127.0.0.1:6379, 3 lock nodes\n")
     );
+}
+
+#[test]
+fn one_lock_node_or_one_that_is_the_data_node_is_noted() {
+    let notes = |text: &str| {
+        let (status, out, error) = check(text);
+        assert_eq!((status, error.as_str()), (Some(0), ""));
+        let notes: Vec<String> = out.lines().skip(1).map(str::to_owned).collect();
+        assert!(notes.iter().all(|note| note.starts_with("note: ")), "{out}");
+        notes
+    };
+    for left_out in ["", "locks: {max_ttl: 30s}\n"] {
+        let notes = notes(left_out);
+        assert!(notes[0].contains("locks.nodes is left out, so that it is 127.0.0.1:6379 alone"));
+        assert!(notes[1].contains("127.0.0.1:6379 (locks.nodes) is the data node too"));
+        assert_eq!(notes.len(), 2, "{notes:?}");
+    }
+    let one = notes("locks: {nodes: 'redis://:${GATE_PASSWORD}@10.0.0.1'}\n");
+    assert!(one[0].contains("when it fails or is restarted, locks stop"), "{one:?}");
+    assert!(
+        one.len() == 1 && !one[0].contains("hunter2") && !one[0].contains("left out"),
+        "{one:?}"
+    );
+    let nodes = "['redis://10.0.0.1', 'redis://u:${GATE_PASSWORD}@10.0.0.2/1', 'redis://10.0.0.3']";
+    let shared = notes(&format!("data: redis://10.0.0.2\nlocks: {{nodes: {nodes}}}\n"));
+    assert!(shared[0].contains("10.0.0.2:6379/1 (locks.nodes) is the data node too"), "{shared:?}");
+    assert_eq!(shared.len(), 1, "{shared:?}");
+    // A proxy that starts says the same in its log.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("f.yaml");
+    std::fs::write(&file, format!("listen: {}\nadmin: off\n", taken.local_addr().unwrap()))
+        .unwrap();
+    let started = lockgate(&["--config", file.to_str().unwrap()]);
+    let log = String::from_utf8_lossy(&started.stderr).into_owned();
+    assert_eq!(log.matches("\"level\":\"WARN\"").count(), 2, "{log}");
+    assert!(log.contains("when it fails or is restarted, locks stop"), "{log}");
 }
 
 #[test]
@@ -87,12 +125,28 @@ fn guards_that_contradict_are_refused_with_their_lines() {
 
 #[test]
 fn a_log_filter_that_is_none_is_refused_by_its_name() {
-    let refused = Command::new(env!("CARGO_BIN_EXE_lockgate"))
-        .env("LOCKGATE_LOG", "lockgate=loud")
-        .output()
+    // Where that is not noticed, the proxy ends all the same.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("f.yaml");
+    std::fs::write(&file, format!("listen: {}\nadmin: off\n", taken.local_addr().unwrap()))
         .unwrap();
-    assert_eq!(refused.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&refused.stderr).contains("LOCKGATE_LOG: "));
+    // Words that are no level are targets elsewhere: nothing would be logged, ever.
+    for (asked, word) in
+        [("inof", "inof"), ("info,hyper=debug", "hyper=debug"), ("lockgate=loud", "lockgate=loud")]
+    {
+        let refused = Command::new(env!("CARGO_BIN_EXE_lockgate"))
+            .arg("--config")
+            .arg(&file)
+            .env("LOCKGATE_LOG", asked)
+            .output()
+            .unwrap();
+        let error = String::from_utf8_lossy(&refused.stderr).into_owned();
+        assert_eq!(refused.status.code(), Some(1), "{error}");
+        assert!(error.contains(&format!("LOCKGATE_LOG: '{word}' is no level")), "{error}");
+    }
+    assert_eq!(check("log: {level: off}\n").0, Some(0));
+    assert!(check("log: {level: inof}\n").2.contains("no level; use one of error, warn"));
 }
 
 /// Runs with LOCKGATE_CONFIG as given; gives the exit status and what it says on stderr.

@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    ClientTls, Config, Endpoint, Listener, LocksConfig, RedisUrl, SocketPath,
+    ClientTls, Config, Endpoint, LOG_LEVELS, Listener, LocksConfig, RedisUrl, SocketPath,
     reader::{Reader, Section},
 };
 
@@ -90,9 +90,26 @@ impl Config {
                 listener.address
             )
         };
-        self.listen.iter().filter(open).map(note).collect()
+        let mut notes: Vec<String> = self.listen.iter().filter(open).map(note).collect();
+        let nodes = &self.locks.nodes;
+        if let [node] = nodes.as_slice() {
+            let left_out = if self.locks.nodes_left_out { " is left out, so that it" } else { "" };
+            notes.push(format!(
+                "locks.nodes{left_out} is {node} alone. One lock node: when it fails or is restarted, \
+                 locks stop; fine for trying"
+            ));
+        }
+        for node in nodes.iter().filter(|node| node.endpoint == self.data.endpoint) {
+            notes.push(SHARED_WITH_DATA.replace("{}", &node.to_string()));
+        }
+        notes
     }
 }
+
+/// Said of a lock node, `{}`, that is the data node.
+pub(crate) const SHARED_WITH_DATA: &str = "{} (locks.nodes) is the data node too: whoever may write \
+     there can take locks past the votes, FLUSHALL forgets them, and both fail together; fine for \
+     trying";
 
 pub(super) fn top(reader: &mut Reader<'_>, top: &Section<'_>, config: &Config) {
     if config.listen.is_empty() && reader.sound(top, &["listen"]) {
@@ -145,10 +162,9 @@ pub(super) fn top(reader: &mut Reader<'_>, top: &Section<'_>, config: &Config) {
 }
 
 pub(super) fn log(reader: &mut Reader<'_>, log: &Section<'_>, config: &Config) {
-    let levels = ["error", "warn", "info", "debug", "trace"];
     // The values may come from the environment, so they are not repeated.
-    if !levels.contains(&config.log_level.as_str()) {
-        let what = format!("no level; use one of {}", levels.join(", "));
+    if !LOG_LEVELS.contains(&config.log_level.as_str()) {
+        let what = format!("no level; use one of {}", LOG_LEVELS.join(", "));
         reader.problem(&log.path("level"), what);
     }
     let formats = ["auto", "human", "json"];

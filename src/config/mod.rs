@@ -90,6 +90,10 @@ pub(crate) const LOCKS_KEYS: &[&str] = &[
     "allow_shared_instance",
 ];
 
+/// The values of `log.level`: how severe a line can be, from the most severe on; with the
+/// last, none is written.
+pub const LOG_LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
+
 /// Keys of the design that this version refuses, wherever they stand.
 const PLANNED: &[&str] = &["adopt"];
 
@@ -198,6 +202,7 @@ impl Default for LocksConfig {
     fn default() -> LocksConfig {
         LocksConfig {
             nodes: vec![RedisUrl::local(6379)],
+            nodes_left_out: true,
             tls: ClientTls::default(),
             prefix: "lock:".into(),
             default_ttl: Duration::from_secs(10),
@@ -287,6 +292,7 @@ impl Config {
         let section = reader.section(&top, "locks", LOCKS_KEYS);
         let locks = &mut config.locks;
         reader.read(&section, "nodes", &mut locks.nodes);
+        locks.nodes_left_out = section.get("nodes").is_none();
         let locks_tls = reader.section(&section, "tls", tls::CLIENT_KEYS);
         if locks_tls.is_there() {
             reader.client_tls(&locks_tls, &mut locks.tls);
@@ -326,6 +332,8 @@ impl Config {
 pub struct LocksConfig {
     /// `nodes`: the independent Redis masters that vote. 1, 3, 5, 7, …
     pub nodes: Vec<RedisUrl>,
+    /// The file has no `nodes`.
+    pub nodes_left_out: bool,
     /// `tls`: how nodes at `rediss://` are trusted; as the data node unless it is given.
     pub tls: ClientTls,
     /// `prefix`: put before a client's key to make the key on the nodes.
