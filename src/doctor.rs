@@ -232,10 +232,11 @@ fn of_fault(fault: Fault) -> Finding {
         Fault::Unidentified => {
             "Allow the user INFO (ACL SETUSER … +info), or set locks.quarantine: no."
         }
+        Fault::Slow => "Set node_timeout to some ten round trips, or move it nearer.",
         Fault::Quarantined | Fault::ProtectedMode | Fault::Auth | Fault::Garbage => "See its log.",
     };
     Finding {
-        is_grave: fault != Fault::Eviction,
+        is_grave: !matches!(fault, Fault::Eviction | Fault::Slow),
         what: fault.meaning().into(),
         advice: advice.into(),
     }

@@ -17,7 +17,7 @@ use metrics::{
 };
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
-use crate::lock::Fault;
+use crate::lock::{Fault, Pace};
 
 /// Why a client's connection ended; the label `reason` of `lockgate_closes_total`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -189,8 +189,9 @@ impl Operation {
 pub enum Outcome {
     /// Granted, released, renewed, attached or detached.
     Ok,
-    /// Held by another (LOCK), or not held by that token (UNLOCK, RENEW, LOCK.ATTACH), or
-    /// not attached (LOCK.DETACH).
+    /// Held by another, or not free in time (LOCK).
+    Busy,
+    /// Not held by that token (UNLOCK, RENEW, LOCK.ATTACH), or not attached (LOCK.DETACH).
     NotHeld,
     /// Too few nodes answered.
     NoQuorum,
@@ -205,8 +206,9 @@ pub enum Outcome {
 }
 
 impl Outcome {
-    const ALL: [Outcome; 7] = [
+    const ALL: [Outcome; 8] = [
         Outcome::Ok,
+        Outcome::Busy,
         Outcome::NotHeld,
         Outcome::NoQuorum,
         Outcome::BadRequest,
@@ -218,6 +220,7 @@ impl Outcome {
     fn as_str(self) -> &'static str {
         match self {
             Outcome::Ok => "ok",
+            Outcome::Busy => "busy",
             Outcome::NotHeld => "not_held",
             Outcome::NoQuorum => "no_quorum",
             Outcome::BadRequest => "bad_request",
@@ -307,10 +310,11 @@ impl LostReason {
 /// How often samples are folded into buckets; left alone they pile up
 /// (110 MB after ten million).
 const UPKEEP_EVERY: Duration = Duration::from_secs(5);
-/// Buckets of durations in seconds: a loopback round trip to a long wait.
-const SECONDS: [f64; 15] = [
+/// Buckets of durations in seconds: a loopback round trip to an hour in which a lock is
+/// held.
+const SECONDS: [f64; 20] = [
     0.0001, 0.000_25, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5,
-    10.0,
+    5.0, 10.0, 30.0, 60.0, 300.0, 3600.0,
 ];
 
 /// Where counted values are kept and rendered.
@@ -409,7 +413,23 @@ fn describe() {
         "lockgate_config_last_success_timestamp_seconds",
         "When the configuration was last read with success, in seconds since 1970."
     );
+    describe_gauge!("lockgate_ready", "1 while /readyz says 200.");
+    describe_gauge!("lockgate_data_up", "1 while the data node answers a PING of the proxy's own.");
+    describe_counter!(
+        "lockgate_upstream_connects_total",
+        "Connections to the data node made for clients, by result."
+    );
+    describe_gauge!("lockgate_nodes", "Lock nodes there are.");
+    describe_gauge!("lockgate_quorum", "Lock nodes that must vote for a lock to be granted.");
+    describe_gauge!(
+        "lockgate_quorum_slack",
+        "Lock nodes that may still fail or become slow before locks stop; below 0: they have."
+    );
     describe_gauge!("lockgate_node_up", "1 while a lock node is connected and answers.");
+    describe_gauge!(
+        "lockgate_node_fault",
+        "1 for each thing that is wrong with a lock node, by name."
+    );
     describe_histogram!(
         "lockgate_node_round_trip_seconds",
         Unit::Seconds,
@@ -432,7 +452,17 @@ fn describe() {
         "lockgate_wakeups_total",
         "Why the head of a queue asked the lock nodes once more, by cause."
     );
+    describe_counter!("lockgate_grants_total", "LOCKs granted, by kind: lease or session.");
     describe_gauge!("lockgate_session_locks", "Locks kept for connections now.");
+    describe_gauge!("lockgate_leases", "Leases granted here and held now, as far as is known.");
+    describe_gauge!(
+        "lockgate_oldest_hold_seconds",
+        "How long ago the lock was granted that has been held here the longest."
+    );
+    describe_gauge!(
+        "lockgate_longest_wait_seconds",
+        "For how long the client has waited in line that has waited the longest."
+    );
     describe_counter!("lockgate_renewals_total", "Renewals of session locks, by result.");
     describe_counter!("lockgate_lost_locks_total", "Session locks lost, by reason.");
 }
@@ -445,6 +475,14 @@ pub struct Metrics {
     pub clients_total: Counter,
     /// Failures to accept connections.
     pub accept_errors: Counter,
+    /// Connections to the data node made for clients.
+    pub upstream_connects_ok: Counter,
+    /// Those that could not be made.
+    pub upstream_connects_failed: Counter,
+    /// Leases granted.
+    grants_lease: Counter,
+    /// Session locks granted.
+    grants_session: Counter,
     /// Bytes received from clients.
     pub bytes_from_clients: Counter,
     /// Bytes received from the data node.
@@ -489,6 +527,9 @@ impl Metrics {
             counter!("lockgate_lock_requests_total",
                 "operation" => operation.as_str(), "result" => outcome.as_str())
         };
+        let connects =
+            |result: &'static str| counter!("lockgate_upstream_connects_total", "result" => result);
+        let grants = |kind: &'static str| counter!("lockgate_grants_total", "kind" => kind);
         let close =
             |reason: CloseReason| counter!("lockgate_closes_total", "reason" => reason.as_str());
         let refused = |reason: Refusal| counter!("lockgate_clients_refused_total", "reason" => reason.as_str());
@@ -496,6 +537,10 @@ impl Metrics {
             clients: gauge!("lockgate_client_connections"),
             clients_total: counter!("lockgate_client_connections_total"),
             accept_errors: counter!("lockgate_accept_errors_total"),
+            upstream_connects_ok: connects("ok"),
+            upstream_connects_failed: connects("failed"),
+            grants_lease: grants("lease"),
+            grants_session: grants("session"),
             bytes_from_clients: counter!("lockgate_received_bytes_total", "from" => "client"),
             bytes_from_data: counter!("lockgate_received_bytes_total", "from" => "data"),
             commands_lock: commands("lock"),
@@ -527,6 +572,12 @@ impl Metrics {
     /// Counts one closed connection.
     pub fn closed(&self, reason: CloseReason) {
         self.closes[reason as usize].increment(1);
+    }
+
+    /// Counts one LOCK that was granted.
+    pub fn granted(&self, is_session_lock: bool) {
+        let grants = if is_session_lock { &self.grants_session } else { &self.grants_lease };
+        grants.increment(1);
     }
 
     /// Counts one write to guarded keys.
@@ -608,6 +659,48 @@ impl Default for LockMetrics {
     }
 }
 
+/// Handles of what is looked at once a second.
+pub struct StateMetrics {
+    /// 1 while /readyz says 200.
+    pub ready: Gauge,
+    /// 1 while the data node answers.
+    pub data_up: Gauge,
+    /// Lock nodes there are.
+    pub nodes: Gauge,
+    /// Of them, so many must vote.
+    pub quorum: Gauge,
+    /// So many of them may still fail.
+    pub quorum_slack: Gauge,
+    /// Leases held now.
+    pub leases: Gauge,
+    /// In seconds, of the lock held the longest.
+    pub oldest_hold: Gauge,
+    /// In seconds, of who waits the longest.
+    pub longest_wait: Gauge,
+}
+
+impl StateMetrics {
+    /// Makes the handles.
+    pub fn new() -> StateMetrics {
+        StateMetrics {
+            ready: gauge!("lockgate_ready"),
+            data_up: gauge!("lockgate_data_up"),
+            nodes: gauge!("lockgate_nodes"),
+            quorum: gauge!("lockgate_quorum"),
+            quorum_slack: gauge!("lockgate_quorum_slack"),
+            leases: gauge!("lockgate_leases"),
+            oldest_hold: gauge!("lockgate_oldest_hold_seconds"),
+            longest_wait: gauge!("lockgate_longest_wait_seconds"),
+        }
+    }
+}
+
+impl Default for StateMetrics {
+    fn default() -> StateMetrics {
+        StateMetrics::new()
+    }
+}
+
 /// Handles of TLS on one side; the label `side` is `client`, `data` or `node`.
 #[derive(Clone)]
 pub struct TlsMetrics {
@@ -673,6 +766,8 @@ pub struct NodeMetrics {
     pub up: Gauge,
     /// 1 for each [`Fault`] that it has, at the fault's number.
     pub faults: [Gauge; Fault::ALL.len()],
+    /// How fast it answers.
+    pub pace: Pace,
     /// Of its PINGs.
     pub round_trip_seconds: Histogram,
     /// It could not be connected to.
@@ -681,7 +776,7 @@ pub struct NodeMetrics {
     pub errors_disconnect: Counter,
     /// Its connection was dropped because nothing came.
     pub errors_silence: Counter,
-    /// It did not vote in time.
+    /// It did not vote in time, whether the others made a quorum or not.
     pub errors_timeout: Counter,
     /// It answered with an error, or with what makes no sense.
     pub errors_reply: Counter,
@@ -690,21 +785,24 @@ pub struct NodeMetrics {
 }
 
 impl NodeMetrics {
-    /// Makes the handles of node `number` (from 1) at `address`.
-    pub fn new(number: usize, address: &str) -> NodeMetrics {
+    /// Makes the handles of node `number` (from 1) at `address`, whose votes count for
+    /// `timeout`.
+    pub fn new(number: usize, address: &str, timeout: Duration) -> NodeMetrics {
         let labels = [("node", number.to_string()), ("address", address.to_owned())];
         let errors = |reason: &'static str| {
             let mut labels = labels.to_vec();
             labels.push(("reason", reason.to_owned()));
             counter!("lockgate_node_errors_total", &labels)
         };
+        let faults = Fault::ALL.map(|fault| {
+            let mut labels = labels.to_vec();
+            labels.push(("fault", fault.name().to_owned()));
+            gauge!("lockgate_node_fault", &labels)
+        });
         NodeMetrics {
             up: gauge!("lockgate_node_up", &labels),
-            faults: Fault::ALL.map(|fault| {
-                let mut labels = labels.to_vec();
-                labels.push(("fault", fault.name().to_owned()));
-                gauge!("lockgate_node_fault", &labels)
-            }),
+            pace: Pace::new(address, timeout, faults[Fault::Slow as usize].clone()),
+            faults,
             round_trip_seconds: histogram!("lockgate_node_round_trip_seconds", &labels),
             errors_connect: errors("connect"),
             errors_disconnect: errors("disconnect"),
@@ -734,9 +832,10 @@ mod tests {
         let recorder = install().unwrap();
         let _metrics = Metrics::new();
         let _locks = LockMetrics::new();
-        let _node = NodeMetrics::new(7, "10.0.0.7:6379");
+        let _node = NodeMetrics::new(7, "10.0.0.7:6379", Duration::from_millis(50));
         let _tls = TlsMetrics::new("client");
         let _reloads = ReloadMetrics::new();
+        let _state = StateMetrics::new();
         let text = recorder.render();
         for line in [
             r#"lockgate_closes_total{reason="first_byte"} 0"#,
@@ -748,6 +847,9 @@ mod tests {
             r#"lockgate_lock_request_seconds_bucket{operation="unlock",le="0.0001"} 0"#,
             r#"lockgate_lock_request_seconds_count{operation="unlock"} 0"#,
             r#"lockgate_waiters 0"#,
+            r#"lockgate_ready 0"#,
+            r#"lockgate_grants_total{kind="session"} 0"#,
+            r#"lockgate_hold_seconds_bucket{le="3600"} 0"#,
             r#"lockgate_wakeups_total{cause="message"} 0"#,
             r#"lockgate_renewals_total{result="retried"} 0"#,
             r#"lockgate_lost_locks_total{reason="max_hold"} 0"#,

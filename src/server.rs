@@ -42,7 +42,7 @@ use crate::{
     net::{self, Acceptor, Connector, Stream, proxy_header::Ends},
     reload::Reloader,
     session::{Session, Shared},
-    systemd, upgrade,
+    systemd, unreachable, upgrade,
     workers::Workers,
 };
 
@@ -139,7 +139,7 @@ pub async fn run(config: Config, mut control: Control) -> anyhow::Result<()> {
         abort: abort.clone(),
     });
     // Tasks that accept, those of `admin` apart: it is open until all is done.
-    let (doors, accepting) = (TaskTracker::new(), shutdown.child_token());
+    let (doors, accepting) = (TaskTracker::new(), CancellationToken::new());
     let (admin_task, admin_stop) = (TaskTracker::new(), CancellationToken::new());
     let mut sockets = Vec::new();
     if let Some((addr, listener)) = admin_listener {
@@ -206,7 +206,14 @@ pub async fn run(config: Config, mut control: Control) -> anyhow::Result<()> {
         }
     } else {
         upgrade::leave(place);
+        state.drain();
         systemd::stopping().await;
+        let delay = shared.config.load().shutdown_delay;
+        if !delay.is_zero() {
+            info!(?delay, "draining: /readyz says so, and clients are still let in");
+            sleep(delay).await;
+        }
+        accepting.cancel();
     }
     let grace = shared.config.load().shutdown_grace;
     info!(connections = workers.running(), ?grace, "shutting down");
@@ -378,13 +385,26 @@ impl Door {
         match net::connect_for(told.as_deref(), &config.data, &self.connector, limit, keepalive)
             .await
         {
-            Ok(upstream) => Session::new(client, upstream, self.shared.clone()).run().await,
-            Err(error) => {
-                if descriptors::are_used_up(&error)
-                    && let Stream::Tcp(client) = client
+            Ok(upstream) => {
+                self.shared.metrics.upstream_connects_ok.increment(1);
+                Session::new(client, upstream, self.shared.clone()).run().await
+            }
+            Err(error) if descriptors::are_used_up(&error) => {
+                self.shared.metrics.upstream_connects_failed.increment(1);
+                if let Stream::Tcp(client) = client
                     && let Ok(client) = client.into_std()
                 {
                     Refusal::MaxClients.tell(&client);
+                }
+                CloseReason::UpstreamConnect
+            }
+            Err(error) => {
+                self.shared.metrics.upstream_connects_failed.increment(1);
+                let error = unreachable::words(&config.data, &error);
+                // In a box, so that those who are served have no room for it.
+                tokio::select! {
+                    () = Box::pin(unreachable::tell(client, &error)) => {}
+                    () = self.shared.drain.cancelled() => {}
                 }
                 CloseReason::UpstreamConnect
             }

@@ -456,6 +456,19 @@ fn who_sends_no_header_is_told_and_closed_and_reaches_nothing() {
 }
 
 #[test]
+fn a_dead_data_node_is_told_to_a_balancer_s_client_too() {
+    let mut proxy = behind_balancer().start();
+    proxy.data().kill().unwrap();
+    let mut client = with(&proxy, &over_ipv4([10, 0, 0, 1]));
+    client.send(&encode(&["PING"]));
+    let data = proxy.data().addr();
+    let expected = format!("-ERR data node {data}: connection refused\r\n");
+    assert_eq!(String::from_utf8_lossy(&client.rest().0), expected);
+    // Who only looks whether somebody listens is told nothing.
+    assert!(with(&proxy, &over_ipv4([10, 0, 0, 2])).rest().0.is_empty());
+}
+
+#[test]
 fn who_only_looks_whether_somebody_listens_is_no_trouble() {
     let proxy = behind_balancer().start();
     for _ in 0..10 {

@@ -407,6 +407,19 @@ fn quit_ends_with_close_notify() {
 }
 
 #[test]
+fn a_dead_data_node_is_told_over_tls_too() {
+    let pki = Pki::new();
+    let mut proxy = pki.proxy();
+    proxy.data().kill().unwrap();
+    let mut client = pki.client(proxy.tls_port());
+    client.send(&encode(&["LOCK", "job", "PX", "1000"]));
+    let mut all = String::new();
+    client.reader().read_to_string(&mut all).expect("an end with close_notify");
+    let data = proxy.data().addr();
+    assert_eq!(all, format!("-ERR data node {data}: connection refused\r\n"));
+}
+
+#[test]
 fn a_session_lock_over_tls_is_handed_from_proxy_to_proxy_and_ends_with_its_connection() {
     let pki = Pki::new();
     let secure = Secure::start(&pki, 3);

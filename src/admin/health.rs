@@ -4,7 +4,10 @@ use std::{
     fmt::Write as _,
     io::{self, Read, Write},
     net::{TcpStream, ToSocketAddrs},
-    sync::{Arc, Mutex, PoisonError},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -20,7 +23,7 @@ use crate::{
     exposure::Exposure,
     guard::Guards,
     lock::Engine,
-    metrics::Recorder,
+    metrics::{Recorder, StateMetrics},
     net::{self, Connector},
     resp::encode,
 };
@@ -44,6 +47,9 @@ pub struct State {
     guards: Option<Arc<Guards>>,
     /// None: reachable. Otherwise why not. Changed by [`State::watch`].
     data_problem: Mutex<Option<String>>,
+    /// The process is to end.
+    draining: AtomicBool,
+    gauges: StateMetrics,
 }
 
 impl State {
@@ -57,7 +63,27 @@ impl State {
         guards: Option<Arc<Guards>>,
     ) -> State {
         let data_problem = Mutex::new(Some("not asked yet".into()));
-        State { recorder, engine, data, connector, exposure, guards, data_problem }
+        let (draining, gauges) = (AtomicBool::new(false), StateMetrics::new());
+        let state = State {
+            recorder,
+            engine,
+            data,
+            connector,
+            exposure,
+            guards,
+            data_problem,
+            draining,
+            gauges,
+        };
+        // A scrape may come before the first look.
+        state.readiness();
+        state
+    }
+
+    /// From now on no traffic should be sent here, as the process is to end.
+    pub fn drain(&self) {
+        self.draining.store(true, Ordering::Relaxed);
+        self.gauges.ready.set(0.0);
     }
 
     /// Prometheus's text format.
@@ -69,15 +95,24 @@ impl State {
     pub(super) fn readiness(&self) -> (bool, String) {
         let nodes = self.engine.status();
         let up = nodes.iter().filter(|node| node.up).count();
-        let quorum = self.engine.quorum();
+        let too_slow = nodes.iter().filter(|node| node.too_slow).count();
+        let (usable, quorum, all) = (up - too_slow, self.engine.quorum(), nodes.len());
+        let draining = self.draining.load(Ordering::Relaxed);
         let problem = self.data_problem.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let mut text = String::new();
+        if draining {
+            text += "draining: this process is to end\n";
+        }
         // Writing to a String cannot fail.
         let _ = match &problem {
             None => writeln!(text, "data node {}: ok", self.data),
             Some(problem) => writeln!(text, "data node {}: {problem}", self.data),
         };
-        let _ = writeln!(text, "lock nodes: {up} of {} up, {quorum} needed", nodes.len());
+        let _ = write!(text, "lock nodes: {up} of {all} up, ");
+        if too_slow > 0 {
+            let _ = write!(text, "{too_slow} of them too slow, ");
+        }
+        let _ = writeln!(text, "{quorum} needed");
         for node in nodes {
             let reason = node.reason.as_deref().unwrap_or("ok");
             let _ = write!(text, "lock node {}: {reason}", node.address);
@@ -85,6 +120,10 @@ impl State {
                 let _ = write!(text, "; {}", fault.meaning());
             }
             text.push('\n');
+        }
+        let outage = self.engine.outage();
+        if let Some((failed, error)) = &outage {
+            let _ = writeln!(text, "locks: NOQUORUM {failed} times in a row: {error}");
         }
         let safe = self.exposure.is_safe();
         if !safe {
@@ -96,7 +135,15 @@ impl State {
             text += "guards: clients' commands are refused: the data node has not told which commands \
                      it has (COMMAND)\n";
         }
-        (problem.is_none() && up >= quorum && safe && informed, text)
+        let votes = usable >= quorum && outage.is_none();
+        let ready = !draining && problem.is_none() && votes && safe && informed;
+        let one_if = |holds: bool| f64::from(u8::from(holds));
+        self.gauges.ready.set(one_if(ready));
+        self.gauges.data_up.set(one_if(problem.is_none()));
+        self.gauges.nodes.set(as_gauge(all));
+        self.gauges.quorum.set(as_gauge(quorum));
+        self.gauges.quorum_slack.set(as_gauge(usable) - as_gauge(quorum));
+        (ready, text)
     }
 
     /// Whether traffic should be sent here, as found out now.
@@ -116,6 +163,12 @@ impl State {
         loop {
             ticks.tick().await;
             self.check().await;
+            self.readiness();
+            // Each lock is looked at for these, so that they are not made for each scrape.
+            let counts = self.engine.counts();
+            self.gauges.leases.set(as_gauge(counts.held - counts.session_locks));
+            self.gauges.oldest_hold.set(counts.oldest_hold.as_secs_f64());
+            self.gauges.longest_wait.set(counts.longest_wait.as_secs_f64());
         }
     }
 
@@ -157,6 +210,11 @@ impl State {
         let line = text.lines().next().unwrap_or("closed the connection");
         Err(io::Error::other(line.trim_start_matches('-').to_owned()))
     }
+}
+
+/// Small enough to be told exactly.
+fn as_gauge(count: usize) -> f64 {
+    u32::try_from(count).unwrap_or(u32::MAX).into()
 }
 
 /// Asks the proxy whose admin address is `admin` for /healthz.

@@ -29,6 +29,7 @@ pub(crate) mod tls;
 mod units;
 mod url;
 
+pub(crate) use check::SHARED_WITH_DATA;
 pub use error::{ConfigErrors, Problem};
 pub use guards::{Flush, GuardRule, GuardsConfig, Policy};
 pub use pattern::Pattern;
@@ -55,6 +56,7 @@ pub(crate) const KEYS: &[&str] = &[
     "first_byte_timeout",
     "io_threads",
     "barrier_buffer",
+    "shutdown_delay",
     "shutdown_grace",
     "upgrade_socket",
     "upgrade_grace",
@@ -130,7 +132,10 @@ pub struct Config {
     /// `barrier_buffer`: bytes of replies held for a client that does not read
     /// while one of its own lock commands is under way.
     pub barrier_buffer: usize,
-    /// `shutdown_grace`: how long commands in flight may take after SIGTERM.
+    /// `shutdown_delay`: how long clients are still let in after SIGTERM, while /readyz
+    /// says that they should not come.
+    pub shutdown_delay: Duration,
+    /// `shutdown_grace`: how long commands in flight may take after that.
     pub shutdown_grace: Duration,
     /// `upgrade_socket`: where a process that takes over asks for the listening
     /// sockets; none with `off`.
@@ -165,6 +170,7 @@ impl Default for Config {
             first_byte_timeout: None,
             io_threads: None,
             barrier_buffer: 1024 * 1024,
+            shutdown_delay: Duration::ZERO,
             shutdown_grace: Duration::from_secs(10),
             upgrade_socket: None,
             upgrade_grace: Some(Duration::from_secs(60 * 60)),
@@ -283,6 +289,7 @@ impl Config {
         reader.read(&top, "first_byte_timeout", &mut config.first_byte_timeout);
         reader.read(&top, "io_threads", &mut config.io_threads);
         reader.read(&top, "barrier_buffer", &mut config.barrier_buffer);
+        reader.read(&top, "shutdown_delay", &mut config.shutdown_delay);
         reader.read(&top, "shutdown_grace", &mut config.shutdown_grace);
         reader.read(&top, "upgrade_socket", &mut config.upgrade_socket);
         reader.read(&top, "upgrade_grace", &mut config.upgrade_grace);

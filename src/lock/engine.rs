@@ -24,6 +24,7 @@ use super::{
     holders::{Holders, Known},
     node::{self, Node},
     operation::{Kind, Missing, Operation, Vote},
+    outage::Outage,
     quarantine::Admissions,
     queue::{Next, Queues},
     quorum::{Decision, Rule, quorum, validity},
@@ -84,6 +85,7 @@ pub struct Engine {
     pub(super) queues: Queues,
     pub(super) watchdog: Watchdog,
     pub(super) metrics: Arc<LockMetrics>,
+    outage: Outage,
 }
 
 impl Engine {
@@ -159,6 +161,7 @@ impl Engine {
             queues: Queues::new(config, metrics.clone()),
             watchdog: Watchdog::new(config, metrics.clone()),
             metrics,
+            outage: Outage::new(),
         });
         tokio::spawn(watchdog::run(Arc::downgrade(&engine)));
         tokio::spawn(sweep(Arc::downgrade(&engine)));
@@ -256,6 +259,12 @@ impl Engine {
         self.nodes.iter().map(|node| node.status()).collect()
     }
 
+    /// How many of the last operations found no quorum, and how, if that says that locks
+    /// cannot be had now.
+    pub fn outage(&self) -> Option<(u64, NoQuorum)> {
+        self.outage.status()
+    }
+
     /// Shows the key of every lock that was granted here and is held now, until
     /// `visit` says false.
     pub fn locks(&self, visit: &mut dyn FnMut(&[u8]) -> bool) {
@@ -277,10 +286,12 @@ impl Engine {
 
     /// How many locks are held through this proxy, and how many clients wait.
     pub fn counts(&self) -> Counts {
-        let mut counts = Counts { waiters: self.queues.all_waiting(), ..Counts::default() };
+        let (waiters, longest_wait) = (self.queues.all_waiting(), self.queues.longest_wait());
+        let mut counts = Counts { waiters, longest_wait, ..Counts::default() };
         self.holders.visit(&mut |_, shown| {
             counts.held += 1;
             counts.session_locks += usize::from(shown.is_session_lock);
+            counts.oldest_hold = counts.oldest_hold.max(shown.held_for);
             true
         });
         counts
@@ -355,7 +366,8 @@ impl Engine {
         ttl: Duration,
     ) -> Asking {
         let deadline = since + self.node_timeout.min(ttl / TIMEOUT_SHARE);
-        Asking { engine: self.clone(), operation, rule, deadline, alarm: Alarm::default() }
+        let patient = ttl / TIMEOUT_SHARE >= self.node_timeout;
+        Asking { engine: self.clone(), operation, rule, deadline, patient, alarm: Alarm::default() }
     }
 
     /// From which a fence is proposed.
@@ -379,12 +391,14 @@ impl Engine {
             })
             .map(|(why, node)| format!("{} ({why})", node.status().address))
             .collect();
-        NoQuorum {
+        let error = NoQuorum {
             answered: votes.len() - missing.len(),
             nodes: votes.len(),
             quorum: quorum(votes.len()),
             missing,
-        }
+        };
+        self.outage.failed(&error);
+        error
     }
 }
 
@@ -393,7 +407,10 @@ async fn sweep(engine: Weak<Engine>) {
     loop {
         sleep(SWEEP_EVERY).await;
         match engine.upgrade() {
-            Some(engine) => engine.queues.sweep(),
+            Some(engine) => {
+                engine.queues.sweep();
+                engine.outage.tell();
+            }
             None => return,
         }
     }
@@ -405,6 +422,8 @@ pub(super) struct Asking {
     pub(super) operation: Arc<Operation>,
     pub(super) rule: Rule,
     deadline: Instant,
+    /// That is all of `locks.node_timeout`.
+    patient: bool,
     pub(super) alarm: Alarm,
 }
 
@@ -413,13 +432,16 @@ impl Asking {
     pub(super) fn poll_decision(&mut self, cx: &mut Context<'_>) -> Poll<Decision> {
         let decision = self.operation.decision(self.rule, cx.waker());
         if decision != Decision::Open {
+            self.engine.outage.decided(decision, self.patient);
             return Poll::Ready(decision);
         }
         ready!(self.alarm.poll(self.deadline, cx));
         for late in self.operation.time_out() {
             self.engine.nodes[late].was_late();
         }
-        Poll::Ready(self.operation.decision(self.rule, Waker::noop()))
+        let decision = self.operation.decision(self.rule, Waker::noop());
+        self.engine.outage.decided(decision, self.patient);
+        Poll::Ready(decision)
     }
 }
 

@@ -21,11 +21,13 @@ pub enum Fault {
     Unidentified,
     /// It says what Redis does not say.
     Garbage,
+    /// Its answers take too long for its votes to count.
+    Slow,
 }
 
 impl Fault {
     /// All of them, each at its own number.
-    pub const ALL: [Fault; 9] = [
+    pub const ALL: [Fault; 10] = [
         Fault::Quarantined,
         Fault::SharedInstance,
         Fault::Replica,
@@ -35,6 +37,7 @@ impl Fault {
         Fault::Auth,
         Fault::Unidentified,
         Fault::Garbage,
+        Fault::Slow,
     ];
 
     /// Its name in metrics and in LOCKGATE NODES.
@@ -49,6 +52,7 @@ impl Fault {
             Fault::Auth => "auth",
             Fault::Unidentified => "unidentified",
             Fault::Garbage => "garbage",
+            Fault::Slow => "slow",
         }
     }
 
@@ -64,6 +68,7 @@ impl Fault {
             Fault::Auth => "it refuses the credentials, or allows them too little",
             Fault::Unidentified => "it does not tell its run_id, so a restart would go unseen",
             Fault::Garbage => "it answers what Redis does not answer",
+            Fault::Slow => "it mostly takes more than half of locks.node_timeout to answer",
         }
     }
 }

@@ -202,6 +202,7 @@ pub(super) fn start(
         jobs: VecDeque::new(),
         out: Outbox::keeping(KEEP),
         in_flight: VecDeque::new(),
+        sent_at: VecDeque::new(),
         healing: Healing::default(),
         space: vec![0; READ].into_boxed_slice(),
         received: Vec::new(),
@@ -237,6 +238,8 @@ struct Pump {
     jobs: VecDeque<Job>,
     out: Outbox,
     in_flight: VecDeque<Sent>,
+    /// When each of them was sent.
+    sent_at: VecDeque<Instant>,
     /// While something is noted in it, nothing new is sent, so that the order of
     /// operations stays.
     healing: Healing,
@@ -287,6 +290,11 @@ impl Pump {
             } else if quiet >= self.silence {
                 return Err(Closed::Silent(self.silence));
             }
+            if let Some(waited) = self.sent_at.front().map(|at| now.saturating_duration_since(*at))
+                && self.metrics.pace.is_late(waited)
+            {
+                self.metrics.pace.sample(waited);
+            }
         }
         Ok(())
     }
@@ -296,6 +304,7 @@ impl Pump {
             self.heard = now;
         }
         self.in_flight.push_back(sent);
+        self.sent_at.push_back(now);
     }
 
     /// Takes all jobs there are. False: there will be none any more.
@@ -341,6 +350,10 @@ impl Pump {
                 return Poll::Ready(error.into());
             }
             self.heard = Instant::now();
+            // That of the first, which has waited the longest.
+            if let Some(at) = self.sent_at.front() {
+                self.metrics.pace.sample(self.heard.saturating_duration_since(*at));
+            }
             self.received.extend_from_slice(buf.filled());
             if let Err(garbage) = self.read_replies() {
                 return Poll::Ready(garbage.into());
@@ -372,6 +385,7 @@ impl Pump {
     fn answered(&mut self, answer: Answer<'_>) -> Result<(), reply::Garbage> {
         // A reply to nothing is as wrong as one that cannot be read.
         let sent = self.in_flight.pop_front().ok_or(reply::Garbage)?;
+        let sent_at = self.sent_at.pop_front().unwrap_or(self.heard);
         let operation = match sent {
             Sent::Ping(at) => {
                 self.metrics.round_trip_seconds.record(at.elapsed().as_secs_f64());
@@ -401,14 +415,26 @@ impl Pump {
                 if listeners != 0 {
                     operation.heard_of_listeners(listeners);
                 }
+                self.count_if_late(&operation, sent_at, self.heard);
                 self.vote(&operation, vote);
                 Ok(())
             }
             Err(garbage) => {
+                self.sent_at.push_front(sent_at);
                 // Its outcome is unknown, like that of those behind it.
                 self.in_flight.push_front(Sent::Operation(operation, 0));
                 Err(garbage)
             }
+        }
+    }
+
+    /// Counts a vote that is late though nobody waited for it, as the others made the
+    /// quorum; one that was waited for was counted when its time was up.
+    #[inline]
+    fn count_if_late(&self, operation: &Operation, sent_at: Instant, now: Instant) {
+        let late = self.metrics.pace.is_late(now.saturating_duration_since(sent_at));
+        if late && operation.is_pending(self.node) {
+            self.metrics.errors_timeout.increment(1);
         }
     }
 
@@ -449,6 +475,12 @@ impl Pump {
         if !matches!(reason, Closed::Unused) {
             // What has not reached the node must not reach it after the cleanup.
             self.stream.reset_on_drop();
+        }
+        let now = Instant::now();
+        for (sent, at) in self.in_flight.iter().zip(&self.sent_at) {
+            if let Sent::Operation(operation, _) = sent {
+                self.count_if_late(operation, *at, now);
+            }
         }
         let mut queue = self.shared.queue();
         queue.closed = true;

@@ -17,7 +17,8 @@
 //!   `backoff` says when to try again, `reply` reads what comes back.
 //! - `heal`: what to do where a node has forgotten the scripts.
 //! - `quarantine`: which nodes may vote: one that was restarted may not, for a while.
-//! - [`fault`]: what can be wrong with a node; `inspect` looks for it now and then.
+//! - [`fault`]: what can be wrong with a node; `inspect` looks for it now and then,
+//!   `pace` sees that it is slow, `outage` that no quorum answers.
 
 mod acquire;
 
@@ -34,6 +35,8 @@ mod jitter;
 mod link;
 mod node;
 mod operation;
+mod outage;
+mod pace;
 mod quarantine;
 mod queue;
 mod quorum;
@@ -51,6 +54,7 @@ pub use attach::Attach;
 pub use engine::{Engine, Release, Renew};
 pub use fault::Fault;
 pub(crate) use inspect::{connect, faults_of};
+pub use pace::Pace;
 pub(crate) use quarantine::MARKER;
 #[doc(hidden)]
 pub use reply::{VotesRead, read_votes};
@@ -138,6 +142,8 @@ pub struct NodeStatus {
     pub unfit: Option<Fault>,
     /// What else was found wrong with it, whether it is up or not.
     pub found: Vec<Fault>,
+    /// It is up, but its votes mostly come too late to count.
+    pub too_slow: bool,
 }
 
 /// One lock that was granted through this proxy, for operators. Without its token,
@@ -165,6 +171,10 @@ pub struct Counts {
     pub held: usize,
     /// Those of them that are session locks.
     pub session_locks: usize,
+    /// For how long the oldest of them has been held.
+    pub oldest_hold: Duration,
     /// Clients that wait in line.
     pub waiters: usize,
+    /// For how long the first of them has waited.
+    pub longest_wait: Duration,
 }

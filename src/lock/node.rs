@@ -86,7 +86,7 @@ impl Node {
         config: &LocksConfig,
         admissions: Arc<Admissions>,
     ) -> Node {
-        let metrics = NodeMetrics::new(index + 1, &url.to_string());
+        let metrics = NodeMetrics::new(index + 1, &url.to_string(), config.node_timeout);
         metrics.up.set(0.0);
         Node {
             url,
@@ -263,6 +263,7 @@ impl Node {
             Closed::Io(_) => self.metrics.errors_disconnect.increment(1),
             Closed::Unused => {}
         }
+        self.metrics.pace.reset();
         let mut state = self.lock();
         state.link = None;
         for operation in &leftover.sent {
@@ -303,8 +304,11 @@ impl Node {
         let up = state.link.is_some();
         let reason = (!up).then(|| state.reason.clone());
         let unfit = state.unfit;
-        let found = state.found.iter().copied().filter(|fault| Some(*fault) != unfit).collect();
-        NodeStatus { address: self.url.to_string(), up, reason, unfit, found }
+        let pace = &self.metrics.pace;
+        let slow = (up && pace.is_slow()).then_some(Fault::Slow);
+        let found = state.found.iter().copied().filter(|fault| Some(*fault) != unfit).chain(slow);
+        let (found, too_slow) = (found.collect(), up && pace.is_too_slow());
+        NodeStatus { address: self.url.to_string(), up, reason, unfit, found, too_slow }
     }
 
     /// Notes what an inspection has found, with one line in the log for each that is new.
@@ -319,7 +323,9 @@ impl Node {
 
     fn show_faults(&self, state: &State) {
         for (fault, gauge) in Fault::ALL.into_iter().zip(&self.metrics.faults) {
-            let has = state.unfit == Some(fault) || state.found.contains(&fault);
+            let has = state.unfit == Some(fault)
+                || state.found.contains(&fault)
+                || fault == Fault::Slow && self.metrics.pace.is_slow();
             gauge.set(f64::from(u8::from(has)));
         }
     }

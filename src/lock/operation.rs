@@ -175,6 +175,11 @@ impl Operation {
         }
     }
 
+    /// Whether node `node` has not voted, nor was given up.
+    pub(super) fn is_pending(&self, node: usize) -> bool {
+        self.lock().votes.get(node) == Some(&Vote::Pending)
+    }
+
     /// What the votes come to so far by `rule`; while that is open, `waker` is
     /// woken once it is not.
     pub(super) fn decision(&self, rule: Rule, waker: &Waker) -> Decision {

@@ -100,6 +100,7 @@ struct Queue {
 
 struct Seat {
     ticket: u64,
+    since: Instant,
     token: Token,
     ttl: Duration,
     waker: Option<Waker>,
@@ -180,7 +181,8 @@ impl Queues {
             queue.ask_at_once(None);
         }
         queue.empty_since = None;
-        queue.seats.push_back(Seat { ticket, token, ttl, waker: None, handed: None });
+        let since = Instant::now();
+        queue.seats.push_back(Seat { ticket, since, token, ttl, waker: None, handed: None });
         self.count.store(queues.len(), Ordering::Relaxed);
         self.metrics.waiters.increment(1.0);
         Ok(())
@@ -424,6 +426,13 @@ impl Queues {
     /// How many wait for anything.
     pub(super) fn all_waiting(&self) -> usize {
         self.lock().values().map(|queue| queue.seats.len()).sum()
+    }
+
+    /// For how long the first of them has waited.
+    pub(super) fn longest_wait(&self) -> Duration {
+        let heads = |queue: &Queue| queue.seats.front().map(|seat| seat.since);
+        let first = self.lock().values().filter_map(heads).min();
+        first.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
     /// What the subscription to a node has to do.

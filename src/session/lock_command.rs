@@ -328,6 +328,7 @@ impl Session {
         let outcome = match told {
             Told::Lock(Ok(grant)) => {
                 encode_grant(&mut out, token, grant.fence, grant.validity);
+                self.shared.metrics.granted(*is_session_lock);
                 let keep = is_session_lock.then(|| {
                     let losses =
                         self.losses.get_or_insert_with(|| Arc::new(Losses::new(waker.clone())));
@@ -363,7 +364,7 @@ impl Session {
             }
             Told::Lock(Err(NotGranted::Held { .. })) => {
                 encode::null_array(&mut out, self.state.resp3);
-                Outcome::NotHeld
+                Outcome::Busy
             }
             Told::Unlock(Ok(released)) => {
                 self.tokens.remove(key, token);

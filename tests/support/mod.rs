@@ -349,6 +349,11 @@ impl Proxy {
         &mut self.data
     }
 
+    /// A client of the data node, past the proxy.
+    pub fn data_client(&self) -> Client {
+        Client::connect(self.data_port)
+    }
+
     /// A lock node, from 0.
     pub fn node(&mut self, index: usize) -> &mut RedisServer {
         &mut self.nodes[index]

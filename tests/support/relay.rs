@@ -10,6 +10,7 @@ use std::{
     net::{Shutdown, TcpListener, TcpStream},
     sync::{Arc, Condvar, Mutex, MutexGuard},
     thread,
+    time::Duration,
 };
 
 use super::LIMIT;
@@ -35,6 +36,8 @@ struct Held {
 struct Shared {
     held: Mutex<Held>,
     changed: Condvar,
+    /// How late everything from the server is.
+    delay: Mutex<Duration>,
 }
 
 impl Shared {
@@ -113,6 +116,11 @@ impl Relay {
         (held.wanted, held.cut) = (Some((direction, pattern.into())), false);
     }
 
+    /// Makes everything from the server late by so much.
+    pub fn delay_replies(&self, by: Duration) {
+        *self.shared.delay.lock().expect("no thread panics with it") = by;
+    }
+
     /// Waits until it is here.
     pub fn wait_until_held(&self) {
         let held = self.shared.lock();
@@ -153,6 +161,10 @@ fn pump(mut from: TcpStream, mut to: TcpStream, direction: Direction, shared: &S
     let _ = to.set_nodelay(true);
     let mut buffer = vec![0; 64 * 1024];
     while let Ok(length @ 1..) = from.read(&mut buffer) {
+        if direction == Direction::FromServer {
+            let delay = *shared.delay.lock().expect("no thread panics with it");
+            thread::sleep(delay);
+        }
         if !shared.pass(direction, &buffer[..length]) {
             let _ = from.shutdown(Shutdown::Both);
             let _ = to.shutdown(Shutdown::Both);

@@ -1,0 +1,132 @@
+//! How fast a lock node answers. One that is up and too slow votes too late, and from
+//! outside looks well.
+
+use std::{
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use metrics::Gauge;
+use tracing::{info, warn};
+
+use super::Fault;
+
+/// More than so many of the last eight samples make a node slow.
+const MANY: u32 = 4;
+/// As few as that, and it is fast again.
+const FEW: u32 = 2;
+/// So many in a row that came too late are enough.
+const IN_A_ROW: u8 = 0b111;
+
+/// What is known of one node's last answers: one sample for each read, PINGs included.
+pub struct Pace {
+    address: String,
+    timeout: Duration,
+    gauge: Gauge,
+    recent: Mutex<Recent>,
+    slow: AtomicBool,
+    too_slow: AtomicBool,
+}
+
+/// One bit for each sample, the last one's is the lowest.
+#[derive(Default)]
+struct Recent {
+    /// It took more than half of `locks.node_timeout`.
+    slow: u8,
+    /// It took more than all of it.
+    late: u8,
+}
+
+impl Pace {
+    /// Of the node at `address`, whose votes count for `timeout`; `gauge` is 1 while it is
+    /// slow.
+    pub fn new(address: &str, timeout: Duration, gauge: Gauge) -> Pace {
+        Pace {
+            address: address.to_owned(),
+            timeout,
+            gauge,
+            recent: Mutex::default(),
+            slow: AtomicBool::new(false),
+            too_slow: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether its answers mostly take more than half of `locks.node_timeout`.
+    pub fn is_slow(&self) -> bool {
+        self.slow.load(Ordering::Relaxed)
+    }
+
+    /// Whether they mostly come too late to count.
+    pub fn is_too_slow(&self) -> bool {
+        self.too_slow.load(Ordering::Relaxed)
+    }
+
+    /// Whether an answer that took so long came too late.
+    #[inline]
+    pub fn is_late(&self, took: Duration) -> bool {
+        took > self.timeout
+    }
+
+    /// Notes how long an answer took, or has been waited for. One line in the log when the
+    /// node becomes slow, and one when it is fast again.
+    pub fn sample(&self, took: Duration) {
+        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
+        recent.slow = recent.slow << 1 | u8::from(took > self.timeout / 2);
+        recent.late = recent.late << 1 | u8::from(self.is_late(took));
+        let judge = |was: bool, bits: u8| {
+            let enough = if was { FEW } else { MANY };
+            bits.count_ones() > enough || recent.late & IN_A_ROW == IN_A_ROW
+        };
+        let before = self.is_slow();
+        let slow = judge(before, recent.slow);
+        self.too_slow.store(judge(self.is_too_slow(), recent.late), Ordering::Relaxed);
+        drop(recent);
+        if slow == before {
+            return;
+        }
+        self.slow.store(slow, Ordering::Relaxed);
+        self.gauge.set(f64::from(u8::from(slow)));
+        let (node, fault) = (&self.address, Fault::Slow);
+        if slow {
+            warn!(%node, fault = fault.name(), "lock node is unfit: {}", fault.meaning());
+        } else {
+            info!(%node, "lock node is no longer slow");
+        }
+    }
+
+    /// Forgets all: the connection is gone, or is another.
+    pub fn reset(&self) {
+        *self.recent.lock().unwrap_or_else(PoisonError::into_inner) = Recent::default();
+        self.slow.store(false, Ordering::Relaxed);
+        self.too_slow.store(false, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_node_is_slow_by_most_of_its_answers_and_fast_again_by_nearly_all() {
+        let ms = Duration::from_millis;
+        let pace = Pace::new("a:1", ms(50), Gauge::noop());
+        let told = |took: u64, times: usize| {
+            (0..times).for_each(|_| pace.sample(ms(took)));
+            (pace.is_slow(), pace.is_too_slow())
+        };
+        assert_eq!(told(25, 100), (false, false), "half is not more than half");
+        assert_eq!(told(80, 2), (false, false), "twice may happen");
+        assert_eq!(told(1, 8), (false, false));
+        assert_eq!(told(30, 4), (false, false));
+        assert_eq!(told(30, 1), (true, false), "slow, but its votes count");
+        assert_eq!(told(1, 5), (true, false));
+        assert_eq!(told(1, 1), (false, false));
+        assert_eq!(told(51, 3), (true, true), "late three times in a row");
+        assert_eq!(told(30, 8), (true, false));
+        pace.reset();
+        assert_eq!(told(80, 2), (false, false));
+    }
+}
