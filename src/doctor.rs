@@ -14,7 +14,8 @@ use bb8_redis::redis::{self, RedisError, aio::MultiplexedConnection};
 use tokio::time::timeout;
 
 use crate::{
-    config::{Config, LocksConfig, RedisUrl},
+    config::{Config, LocksConfig, RedisUrl, SHARED_WITH_DATA},
+    exposure::Exposure,
     lock::{self, Fault},
     net::Connector,
 };
@@ -34,6 +35,10 @@ struct Patient {
     marker: Option<String>,
     /// Median and longest of some round trips.
     round_trip: (Duration, Duration),
+    /// After so many idle seconds it closes a client's connection; 0: never.
+    timeout: u64,
+    /// Sentinels that watch it.
+    sentinels: u64,
     /// Its clock less the one here, in ms, and how far that may be off.
     clock: (i64, i64),
 }
@@ -58,6 +63,7 @@ impl Patient {
 }
 
 /// Something to be done about a server.
+#[derive(Clone)]
 struct Finding {
     /// No lock may be granted with its vote, or no command forwarded.
     is_grave: bool,
@@ -110,15 +116,22 @@ async fn examine_all(config: &Config) -> (String, usize) {
     for asked in asking {
         patients.push(asked.await.unwrap_or_else(|error| Err(error.to_string())));
     }
-    let nodes = &patients[1..];
+    let exposure = exposure(config, &to_data).await;
+    let (data, nodes) = (&patients[0], &patients[1..]);
     let mut report = String::new();
-    let mut grave = 0;
+    let (mut grave, mut minor) = (0, 0);
     for (place, (url, patient)) in urls.iter().zip(&patients).enumerate() {
         let name = if place == 0 { "data node".into() } else { format!("lock node {place}") };
         let findings = match (place, patient) {
             (_, Err(error)) => vec![unreachable(error)],
-            (0, Ok(_)) => Vec::new(),
-            (_, Ok(patient)) => diagnose(place - 1, patient, nodes, &config.locks),
+            (0, Ok(patient)) => {
+                exposure.iter().cloned().chain(idle(patient, "data node")).collect()
+            }
+            (_, Ok(patient)) => {
+                let mut findings = diagnose(place - 1, patient, nodes, &config.locks);
+                findings.extend(alone_or_shared(config, url, patient, data));
+                findings
+            }
         };
         // Writing to a String cannot fail.
         let _ = writeln!(report, "{name}  {url}  {}", summary(patient));
@@ -127,8 +140,78 @@ async fn examine_all(config: &Config) -> (String, usize) {
             let _ = writeln!(report, "  {mark} {}\n     {}", finding.what, finding.advice);
         }
         grave += usize::from(findings.iter().any(|finding| finding.is_grave));
+        minor += findings.iter().filter(|finding| !finding.is_grave).count();
     }
+    let may_fail = nodes.len() - (nodes.len() / 2 + 1);
+    let verdict = match grave {
+        0 => format!("fit: of {} lock nodes {may_fail} may fail", nodes.len()),
+        _ => format!("not fit: {grave} of {} servers (!!)", patients.len()),
+    };
+    let rest = if minor == 0 { String::new() } else { format!("; to look at: {minor} (-)") };
+    let _ = writeln!(report, "{verdict}{rest}");
     (report, grave)
+}
+
+/// What is asked at start too: whether clients from elsewhere may come.
+async fn exposure(config: &Config, to_data: &Connector) -> Option<Finding> {
+    match Exposure::find_out(config, to_data.clone()).await {
+        Err(open) => Some(Finding::grave(open.to_string(), "Until then Lockgate does not start.")),
+        Ok(exposure) if !exposure.is_safe() => Some(Finding::minor(
+            "it does not tell whether it asks for a password",
+            "Until it does, clients from other machines are refused (listen, allow_open).",
+        )),
+        Ok(_) => None,
+    }
+}
+
+/// Of a server that closes connections on which nothing is said.
+fn idle(patient: &Patient, name: &str) -> Option<Finding> {
+    let advice = if name == "data node" {
+        "A client that holds a lock or waits for one says nothing to it. CONFIG SET timeout 0; tcp-keepalive finds dead clients."
+    } else {
+        "Its connection is made anew each time. CONFIG SET timeout 0; tcp-keepalive finds dead clients."
+    };
+    let what = format!("it closes connections that are idle for {} s (timeout)", patient.timeout);
+    (patient.timeout > 0).then(|| Finding::minor(what, advice))
+}
+
+/// Of a lock node that is the only one, or the data node.
+fn alone_or_shared(
+    config: &Config,
+    url: &RedisUrl,
+    patient: &Patient,
+    data: &Result<Patient, String>,
+) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if config.locks.nodes.len() == 1 {
+        let what = "it is the only lock node: when it fails or is restarted, locks stop";
+        findings.push(Finding::minor(what, "Fine for trying. Else name 3, 5 or 7 in locks.nodes."));
+    }
+    let run_id = patient.field("run_id");
+    let is_data = url.endpoint == config.data.endpoint
+        || !run_id.is_empty() && data.as_ref().is_ok_and(|data| data.field("run_id") == run_id);
+    if is_data {
+        let what = SHARED_WITH_DATA.replace("{}", &url.to_string());
+        findings.push(Finding::minor(what, "Else give locks a Redis of their own."));
+    }
+    findings
+}
+
+/// What changes the replication id of a lock node, by which it is known.
+fn replication(patient: &Patient) -> Option<Finding> {
+    let replicas: u64 = patient.field("connected_slaves").parse().unwrap_or(0);
+    let (what, when) = match (replicas, patient.sentinels) {
+        (0, 0) => return None,
+        (_, 0) => (format!("it has replicas ({replicas})"), ""),
+        (_, sentinels) => {
+            (format!("Sentinels watch it ({sentinels})"), "at each failover, which they make, ")
+        }
+    };
+    let what = format!(
+        "{what}: its replication id changes {when}when a first replica comes, an hour after the last \
+         has left (repl-backlog-ttl), and when a replica is promoted; it then waits before it votes"
+    );
+    Some(Finding::minor(what, "A lock node needs no replicas: what it votes is its own."))
 }
 
 fn summary(patient: &Result<Patient, String>) -> String {
@@ -195,6 +278,8 @@ fn diagnose(
             "It votes again by itself after that. Restart one node at a time.",
         ));
     }
+    findings.extend(replication(patient));
+    findings.extend(idle(patient, "lock node"));
     let (ahead, around) = patient.clock;
     if ahead.unsigned_abs() > around.unsigned_abs() + CLOCKS_APART.as_millis() as u64 {
         let advice = "Locks do not need equal clocks, but one that is set while Redis runs ends locks too early or too late: keep all of them by NTP, without steps.";
@@ -281,9 +366,16 @@ async fn question(connection: &mut MultiplexedConnection) -> Result<Patient, Red
     if let Ok((_, saves)) = saves.query_async::<(String, String)>(connection).await {
         info.insert("saves".into(), saves);
     }
+    let mut timeout = redis::cmd("CONFIG");
+    timeout.arg("GET").arg("timeout");
+    let timeout = timeout.query_async::<(String, u64)>(connection).await.map_or(0, |told| told.1);
+    let mut sentinels = redis::cmd("PUBSUB");
+    sentinels.arg("NUMSUB").arg("__sentinel__:hello");
+    let sentinels = sentinels.query_async::<(String, u64)>(connection).await;
+    let sentinels = sentinels.map_or(0, |told| told.1);
     let marker = redis::cmd("GET").arg(lock::MARKER).query_async(connection).await?;
     let round_trip = (round_trips[ROUND_TRIPS / 2], round_trips[ROUND_TRIPS - 1]);
-    Ok(Patient { info, marker, round_trip, clock })
+    Ok(Patient { info, marker, round_trip, timeout, sentinels, clock })
 }
 
 /// The time of day here.

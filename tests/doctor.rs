@@ -46,7 +46,8 @@ fn a_sound_deployment_is_fit() {
     let urls: Vec<String> = nodes.iter().map(RedisServer::url).collect();
     let (status, report, error) = doctor(&data.url(), &urls, "");
     assert_eq!((status, error.as_str()), (Some(0), ""), "{report}");
-    assert_eq!(report.lines().count(), 4, "{report}");
+    assert_eq!(report.lines().count(), 5, "{report}");
+    assert!(report.ends_with("\nfit: of 3 lock nodes 1 may fail\n"), "{report}");
     assert!(report.starts_with("data node  "), "{report}");
     for words in ["redis 7.", "round trip", "clock ", "no persistence"] {
         assert!(about(&report, &urls[0])[0].contains(words), "{words} is not in {report}");
@@ -78,6 +79,7 @@ fn whatever_is_wrong_is_told_with_what_to_do() {
     let (status, report, error) = doctor(&start(&[]).url(), &urls, "");
     assert_eq!(status, Some(1), "{report}");
     assert_eq!(error, "lockgate: 5 servers are not fit for their part\n", "{report}");
+    assert!(report.ends_with("\nnot fit: 5 of 8 servers (!!); to look at: 1 (-)\n"), "{report}");
     for (url, what, advice) in [
         (&urls[0], " - its maxmemory-policy", "CONFIG SET maxmemory-policy noeviction"),
         (&urls[1], "!! it is a replica", "masters only"),
@@ -103,4 +105,70 @@ fn a_node_in_quarantine_is_told_with_its_time() {
     assert_eq!(status, Some(0), "{report}");
     let lines = about(&report, &format!("lock node 2  {}", nodes[1].addr()));
     assert!(lines[1].contains("restarted or is new") && lines[1].contains("are left"), "{report}");
+}
+
+#[test]
+fn one_lock_node_that_is_the_data_node_by_another_name_is_told() {
+    let (both, other) = (start(&[]), start(&[]));
+    let by_name = format!("redis://localhost:{}", both.port());
+    let (status, report, _) = doctor(&both.url(), &[by_name], "");
+    assert_eq!(status, Some(0), "{report}");
+    assert!(report.contains(" - it is the only lock node: when it fails"), "{report}");
+    assert!(report.contains("(locks.nodes) is the data node too"), "{report}");
+    assert!(report.ends_with("\nfit: of 1 lock nodes 0 may fail; to look at: 2 (-)\n"), "{report}");
+    let (_, report, _) = doctor(&both.url(), &[other.url()], "");
+    assert!(!report.contains("is the data node too"), "{report}");
+}
+
+#[test]
+fn what_ends_connections_or_changes_a_replication_id_is_told() {
+    let (data, watched) = (start(&["--timeout", "300"]), start(&["--timeout", "60"]));
+    let nodes = [start(&[]), watched, start(&[])];
+    let master = format!("127.0.0.1 {}", nodes[0].port());
+    let replica = start(&["--replicaof", &master]);
+    let mut asked = Client::connect(nodes[0].port());
+    support::eventually("it has a replica", || {
+        format!("{:?}", asked.cmd(&["ROLE"]))
+            .contains(&format!("{:?}", Reply::bulk(&replica.port().to_string())))
+    });
+    // As a Sentinel does.
+    let mut sentinel = Client::connect(nodes[1].port());
+    sentinel.cmd(&["SUBSCRIBE", "__sentinel__:hello"]);
+    let urls: Vec<String> = nodes.iter().map(RedisServer::url).collect();
+    let (status, report, _) = doctor(&data.url(), &urls, "");
+    assert_eq!(status, Some(0), "{report}");
+    let of_data = about(&report, &data.url()).join("\n");
+    assert!(of_data.contains(" - it closes connections that are idle for 300 s"), "{report}");
+    assert!(of_data.contains("CONFIG SET timeout 0"), "{report}");
+    let first = about(&report, &urls[0]).join("\n");
+    assert!(
+        first.contains(" - it has replicas (1): its replication id changes when a"),
+        "{report}"
+    );
+    let second = about(&report, &urls[1]).join("\n");
+    assert!(
+        second.contains(" - Sentinels watch it (1): its replication id changes at"),
+        "{report}"
+    );
+    assert!(second.contains(" - it closes connections that are idle for 60 s"), "{report}");
+    assert_eq!(about(&report, &urls[2]).len(), 1, "{report}");
+    assert!(report.ends_with("; to look at: 4 (-)\n"), "{report}");
+}
+
+#[test]
+fn a_listener_for_which_the_proxy_would_not_start_is_told() {
+    let (open, nodes) = (start(&[]), [start(&[]), start(&[]), start(&[])]);
+    let urls: Vec<String> = nodes.iter().map(RedisServer::url).collect();
+    let of = |data: &RedisServer| {
+        let listen = format!("{}\nlisten: 0.0.0.0:6380", data.url());
+        doctor(&listen, &urls, "")
+    };
+    let (status, report, error) = of(&open);
+    assert_eq!((status, error.as_str()), (Some(1), "lockgate: 1 server is not fit for its part\n"));
+    let lines = about(&report, &open.url());
+    assert!(lines[1].contains("!! 0.0.0.0:6380 (listen) can be reached from"), "{report}");
+    assert!(lines[2].contains("Lockgate does not start"), "{report}");
+    let guarded = start(&["--requirepass", "secret"]);
+    let (_, report, _) = of(&guarded);
+    assert!(!report.contains("can be reached from"), "{report}");
 }
