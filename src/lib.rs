@@ -15,7 +15,7 @@
 //! - [`exposure`]: whether clients from elsewhere may come at all.
 //! - [`admission`]: who is let in; [`descriptors`]: how many there is room for.
 //! - [`introduction`]: clients that come through a balancer, which tells who they are.
-//! - [`unreachable`]: what a client is told for whom there is no data node.
+//! - [`mod@unreachable`]: what a client is told for whom there is no data node.
 //! - [`workers`]: a thread for each core, to which sessions are dealt.
 //! - [`resp`]: the wire, and nothing of locks.
 //! - [`session`]: one client connection and its upstream connection.
