@@ -108,12 +108,13 @@ async fn at_most_one_holds_whichever_engine_is_asked() {
                     let lock = (task + round) % 4;
                     let key = format!("lock:{lock}");
                     let token = format!("{task}-{round}");
-                    if engine.acquire(key.as_bytes(), token.as_bytes(), MINUTE).await.is_ok() {
+                    if engine.acquire(key.as_bytes(), token.as_bytes(), MINUTE, None).await.is_ok()
+                    {
                         assert!(!inside[lock].swap(true, Ordering::SeqCst), "two hold {key}");
                         tokio::task::yield_now().await;
                         inside[lock].store(false, Ordering::SeqCst);
                         grants.fetch_add(1, Ordering::SeqCst);
-                        let released = engine.release(key.as_bytes(), token.as_bytes()).await;
+                        let released = engine.release(key.as_bytes(), token.as_bytes(), None).await;
                         assert_eq!(released, Ok(true));
                     }
                 }
@@ -133,7 +134,7 @@ async fn fences_grow_across_engines_whose_clocks_disagree() {
     let config = nodes.config();
     let behind = Engine::start_with_clock(
         &config,
-        Box::new(|| {
+        Arc::new(|| {
             let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
             u64::try_from((now - 60 * MINUTE).as_micros()).unwrap()
         }),
@@ -143,10 +144,10 @@ async fn fences_grow_across_engines_whose_clocks_disagree() {
     let mut last = 0;
     for round in 0..40 {
         let (engine, token) = (&engines[round % 2], format!("t{round}"));
-        let grant = engine.acquire(b"lock:k", token.as_bytes(), MINUTE).await.unwrap();
+        let grant = engine.acquire(b"lock:k", token.as_bytes(), MINUTE, None).await.unwrap();
         assert!(grant.fence > last, "{} after {last}", grant.fence);
         last = grant.fence;
-        assert_eq!(engine.release(b"lock:k", token.as_bytes()).await, Ok(true));
+        assert_eq!(engine.release(b"lock:k", token.as_bytes(), None).await, Ok(true));
         // Each quorum has another node to leave out.
         nodes.client(round % 5).cmd(&["DEL", "lock:k"]);
     }
@@ -156,30 +157,30 @@ async fn fences_grow_across_engines_whose_clocks_disagree() {
 async fn a_renewal_that_too_few_could_answer_leaves_the_lock_alone() {
     let nodes = Nodes::start(5);
     let engine = nodes.engine(&nodes.config());
-    engine.acquire(b"lock:k", b"t", MINUTE).await.unwrap();
+    engine.acquire(b"lock:k", b"t", MINUTE, None).await.unwrap();
     eventually("all have it", || nodes.with("lock:k").len() == 5);
     // One has lost it; two that have it are slow: four of five hold it.
     nodes.client(0).cmd(&["DEL", "lock:k"]);
     nodes.each(RedisServer::freeze, &[1, 2]);
-    let error = engine.renew(b"lock:k", b"t", MINUTE).await.unwrap_err();
+    let error = engine.renew(b"lock:k", b"t", MINUTE, None).await.unwrap_err();
     assert_eq!(error.missing.len(), 2, "{error}");
     assert!(!error.to_string().contains("are needed"), "three did answer: {error}");
     nodes.each(RedisServer::thaw, &[1, 2]);
     engine.drain(MINUTE).await;
     assert_eq!(nodes.with("lock:k"), [1, 2, 3, 4]);
-    assert!(engine.renew(b"lock:k", b"t", MINUTE).await.unwrap().is_some());
+    assert!(engine.renew(b"lock:k", b"t", MINUTE, None).await.unwrap().is_some());
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_told_that_it_holds_nothing_holds_nothing_anywhere() {
     let nodes = Nodes::start(5);
     let engine = nodes.engine(&nodes.config());
-    engine.acquire(b"lock:k", b"t", MINUTE).await.unwrap();
+    engine.acquire(b"lock:k", b"t", MINUTE, None).await.unwrap();
     eventually("all have it", || nodes.with("lock:k").len() == 5);
     for node in 0..3 {
         nodes.client(node).cmd(&["DEL", "lock:k"]);
     }
-    assert_eq!(engine.renew(b"lock:k", b"t", MINUTE).await, Ok(None));
+    assert_eq!(engine.renew(b"lock:k", b"t", MINUTE, None).await, Ok(None));
     eventually("the others are free", || nodes.with("lock:k").is_empty());
 }
 
@@ -189,23 +190,31 @@ async fn a_second_lock_that_comes_to_nothing_does_not_end_the_first() {
         let nodes = Nodes::start(count);
         let engine = nodes.engine(&nodes.config());
         let all: Vec<usize> = (0..count).collect();
-        engine.acquire(b"lock:k", b"t", MINUTE).await.unwrap();
+        let grant = engine.acquire(b"lock:k", b"t", MINUTE, None).await.unwrap();
         eventually("all have it", || nodes.with("lock:k").len() == count);
         // Nobody says in time that it is the holder who asks.
         nodes.each(RedisServer::freeze, &all);
-        let again = engine.acquire(b"lock:k", b"t", MINUTE).await;
+        let again = engine.acquire(b"lock:k", b"t", MINUTE, grant.claim).await;
         assert!(matches!(again, Err(NotGranted::NoQuorum(_))), "{again:?}");
-        drop(engine.acquire(b"lock:k", b"t", MINUTE));
+        drop(engine.acquire(b"lock:k", b"t", MINUTE, grant.claim));
+        drop(engine.acquire(b"lock:k", b"t", MINUTE, None));
         nodes.each(RedisServer::thaw, &all);
         engine.drain(MINUTE).await;
         assert_eq!(nodes.with("lock:k").len(), count);
-        // What the second lock alone has got is given back all the same.
+        // What another grant's attempt alone has got is given back all the same.
         nodes.client(0).cmd(&["DEL", "lock:k"]);
         nodes.each(RedisServer::freeze, &all);
-        assert!(engine.acquire(b"lock:k", b"t", MINUTE).await.is_err());
+        assert!(engine.acquire(b"lock:k", b"t", MINUTE, None).await.is_err());
         nodes.each(RedisServer::thaw, &all);
         engine.drain(MINUTE).await;
         assert_eq!(nodes.with("lock:k"), all[1..]);
+        // The holder's own goes back with the lock.
+        if count > 1 {
+            assert!(engine.acquire(b"lock:k", b"t", MINUTE, grant.claim).await.is_ok());
+            eventually("all have it again", || nodes.with("lock:k").len() == count);
+            assert_eq!(engine.release(b"lock:k", b"t", grant.claim).await, Ok(true));
+            eventually("it is given back", || nodes.with("lock:k").is_empty());
+        }
     }
 }
 
@@ -215,11 +224,11 @@ async fn an_acquire_nobody_waits_for_leaves_nothing() {
     let engine = nodes.engine(&nodes.config());
     for round in 0..200 {
         let key = format!("lock:{round}");
-        let mut acquire = Box::pin(engine.acquire(key.as_bytes(), b"t", MINUTE));
+        let mut acquire = Box::pin(engine.acquire(key.as_bytes(), b"t", MINUTE, None));
         // Given up before, between and after its votes.
         for _ in 0..round {
             if is_done(&mut acquire).await {
-                assert_eq!(engine.release(key.as_bytes(), b"t").await, Ok(true));
+                assert_eq!(engine.release(key.as_bytes(), b"t", None).await, Ok(true));
                 break;
             }
         }
@@ -241,7 +250,7 @@ async fn a_lock_unread_for_longer_than_its_ttl_leaves_no_ghost() {
     let engine = nodes.engine(&config);
     let ttl = ms(1500);
     nodes.each(RedisServer::freeze, &[0]);
-    engine.acquire(b"lock:k", b"t", ttl).await.unwrap();
+    engine.acquire(b"lock:k", b"t", ttl, None).await.unwrap();
     eventually("the stopped node is cut off", || up(&engine) == 2);
     // Not released: only the stopped node's own TTL, which has not begun, is in question.
     tokio::time::sleep(ttl + ms(500)).await;
@@ -255,17 +264,17 @@ async fn a_lock_unread_for_longer_than_its_ttl_leaves_no_ghost() {
 async fn failed_locks_do_not_crowd_out_a_release_that_a_node_has_missed() {
     let nodes = Nodes::start(3);
     let engine = nodes.engine(&LocksConfig { node_silence: ms(200), ..nodes.config() });
-    engine.acquire(b"lock:k", b"t", MINUTE).await.unwrap();
-    engine.acquire(b"lock:held", b"t", MINUTE).await.unwrap();
+    engine.acquire(b"lock:k", b"t", MINUTE, None).await.unwrap();
+    engine.acquire(b"lock:held", b"t", MINUTE, None).await.unwrap();
     eventually("all have it", || nodes.with("lock:k").len() == 3);
     nodes.each(RedisServer::freeze, &[0]);
-    engine.acquire(b"lock:other", b"t", MINUTE).await.unwrap();
+    engine.acquire(b"lock:other", b"t", MINUTE, None).await.unwrap();
     eventually("the stopped node is cut off", || up(&engine) == 2);
-    assert_eq!(engine.release(b"lock:k", b"t").await, Ok(true));
+    assert_eq!(engine.release(b"lock:k", b"t", None).await, Ok(true));
     // More than a node's list has room for.
     for _ in 0..11 {
         let tries: Vec<_> =
-            (0..1000).map(|_| engine.acquire(b"lock:held", b"another", MINUTE)).collect();
+            (0..1000).map(|_| engine.acquire(b"lock:held", b"another", MINUTE, None)).collect();
         for lock in tries {
             assert!(lock.await.is_err());
         }
@@ -305,9 +314,12 @@ async fn scripts_flushed_under_load_by_two_engines_leave_nothing_behind() {
                     let key = format!("lock:{task}-{round}");
                     let token = format!("{task}-{round}");
                     granted += usize::from(
-                        engine.acquire(key.as_bytes(), token.as_bytes(), MINUTE).await.is_ok(),
+                        engine
+                            .acquire(key.as_bytes(), token.as_bytes(), MINUTE, None)
+                            .await
+                            .is_ok(),
                     );
-                    let _ = engine.release(key.as_bytes(), token.as_bytes()).await;
+                    let _ = engine.release(key.as_bytes(), token.as_bytes(), None).await;
                 }
                 granted
             })
@@ -387,7 +399,7 @@ async fn a_status_is_no_vote() {
         ..LocksConfig::default()
     });
     eventually("it is up", || up(&engine) == 1);
-    let answer = engine.acquire(b"lock:k", b"t", MINUTE).await;
+    let answer = engine.acquire(b"lock:k", b"t", MINUTE, None).await;
     assert!(matches!(answer, Err(NotGranted::NoQuorum(_))), "{answer:?}");
 }
 
@@ -395,7 +407,7 @@ async fn a_status_is_no_vote() {
 async fn an_engine_that_is_not_needed_any_more_leaves_its_nodes() {
     let nodes = Nodes::start(1);
     let engine = nodes.engine(&nodes.config());
-    engine.acquire(b"lock:k", b"t", MINUTE).await.unwrap();
+    engine.acquire(b"lock:k", b"t", MINUTE, None).await.unwrap();
     let connections = || match nodes.client(0).cmd(&["CLIENT", "LIST"]) {
         Reply::Bulk(list) => String::from_utf8_lossy(&list).matches("name=lockgate ").count(),
         other => panic!("{other:?}"),
@@ -409,7 +421,8 @@ async fn an_engine_that_is_not_needed_any_more_leaves_its_nodes() {
 async fn what_came_too_late_for_its_ttl_says_so() {
     let nodes = Nodes::start(3);
     let engine = nodes.engine(&nodes.config());
-    let Err(NotGranted::NoQuorum(error)) = engine.acquire(b"lock:k", b"t", ms(1)).await else {
+    let Err(NotGranted::NoQuorum(error)) = engine.acquire(b"lock:k", b"t", ms(1), None).await
+    else {
         panic!("1 ms is less than the drift");
     };
     let text = error.to_string();
@@ -429,9 +442,9 @@ async fn a_restarted_node_votes_again() {
         eventually("it is seen", || up(&engine) == count - 1);
         nodes.0[0].restart().unwrap();
         all_up(&engine);
-        engine.acquire(b"lock:k", b"t", MINUTE).await.unwrap();
+        engine.acquire(b"lock:k", b"t", MINUTE, None).await.unwrap();
         eventually("all have it", || nodes.with("lock:k").len() == count);
-        assert_eq!(engine.release(b"lock:k", b"t").await, Ok(true));
+        assert_eq!(engine.release(b"lock:k", b"t", None).await, Ok(true));
         engine.drain(MINUTE).await;
         assert!(nodes.with("lock:k").is_empty());
     }

@@ -23,7 +23,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Engine,
+    Claim, Engine,
     operation::{Kind, Vote},
     quorum::{Decision, Rule, Votes, validity},
     scripts::{self, MAX_RENEWALS},
@@ -46,6 +46,7 @@ pub(super) struct Watch {
     id: u64,
     key: Key,
     token: Token,
+    claim: Claim,
     /// `locks.max_hold` after its grant.
     hold_until: Option<Instant>,
     stage: AtomicU8,
@@ -101,7 +102,8 @@ impl Drop for Keep {
         self.engine.watchdog.pause(&self.watch);
         self.engine.metrics.session_locks.decrement(1.0);
         if self.watch.stage.swap(ENDED, Ordering::AcqRel) != ENDED {
-            drop(self.engine.release(self.watch.key.clone(), self.watch.token.clone()));
+            let Watch { key, token, claim, .. } = &*self.watch;
+            drop(self.engine.release(key.clone(), token.clone(), Some(*claim)));
         }
     }
 }
@@ -290,6 +292,7 @@ impl Engine {
         self: &Arc<Self>,
         key: &Key,
         token: &Token,
+        claim: Claim,
         ttl: Duration,
         validity: Duration,
         losses: &Arc<Losses>,
@@ -299,13 +302,14 @@ impl Engine {
             id: self.watchdog.next_id.fetch_add(1, Ordering::Relaxed),
             key: key.clone(),
             token: token.clone(),
+            claim,
             hold_until: self.watchdog.max_hold.map(|hold| now + hold),
             stage: AtomicU8::new(KEPT),
             times: Mutex::new(Times { ttl, valid_until: now + validity, due: None }),
             losses: losses.clone(),
         });
         losses.check_by(now + validity);
-        self.holders.watch(key, token, watch.clone());
+        self.holders.watch(key, claim, watch.clone());
         self.watchdog.schedule(&watch, |_| Some(now + ttl / RENEW_SHARE));
         self.metrics.session_locks.increment(1.0);
         Keep { engine: self.clone(), watch }
@@ -321,7 +325,7 @@ impl Engine {
             self.watchdog.metrics.lost(reason);
             // Before anybody is told: who locks again at once, by the same token,
             // must not be met by this.
-            drop(self.release(watch.key.clone(), watch.token.clone()));
+            drop(self.release(watch.key.clone(), watch.token.clone(), Some(watch.claim)));
             lost.push((watch.key.clone(), watch.token.clone()));
             watch.losses.any.store(true, Ordering::Release);
             drop(lost);
@@ -334,17 +338,33 @@ impl Engine {
         let since = Instant::now();
         let ttls: Vec<Duration> = watches.iter().map(|watch| watch.times().ttl).collect();
         let locks = watches.iter().zip(&ttls);
-        let locks: Vec<(&[u8], &[u8], Duration)> =
-            locks.map(|(watch, ttl)| (&*watch.key, &*watch.token, *ttl)).collect();
+        let renewed = |(watch, ttl): (_, &Duration)| {
+            let watch: &Arc<Watch> = watch;
+            scripts::Renewed { key: &watch.key, token: &watch.token, ttl: *ttl, claim: watch.claim }
+        };
+        let locks: Vec<scripts::Renewed<'_>> = locks.map(renewed).collect();
         let least = ttls.iter().min().copied().unwrap_or_default();
-        let request = scripts::prolong(&locks);
+        let request = scripts::prolong(&locks, self.fence_ttl);
         let mut asking = self.ask(Kind::RenewMany, Rule::All, "".into(), "".into(), least, request);
         std::future::poll_fn(|cx| asking.poll_decision(cx).map(drop)).await;
         let votes = asking.operation.votes();
         for (place, (watch, ttl)) in watches.iter().zip(ttls).enumerate() {
             if watch.stage() == KEPT {
-                self.renewed(watch, since, ttl, decide(&votes, place));
+                let decision = decide(&votes, place);
+                self.renewed(watch, since, ttl, decision);
+                if decision == Decision::Yes {
+                    self.heal_kept(watch, ttl, &votes, place);
+                }
             }
+        }
+    }
+
+    /// A quorum keeps this lock: it is put back on the nodes that have lost it.
+    fn heal_kept(&self, watch: &Watch, ttl: Duration, votes: &[Vote], place: usize) {
+        let lost = |node: &usize| matches!(votes[*node], Vote::Yes(sum) | Vote::No(sum) if sum >> place & 1 == 0);
+        if (0..votes.len()).any(|node| lost(&node)) {
+            let nodes = (0..votes.len()).filter(lost);
+            self.heal(&watch.key, &watch.token, watch.claim, ttl, nodes);
         }
     }
 
@@ -366,7 +386,7 @@ impl Engine {
                     // Else its holder has asked for another TTL meanwhile: that counts.
                     (times.ttl == ttl).then(|| {
                         times.valid_until = times.valid_until.max(now + left);
-                        self.holders.renewed(&watch.key, &watch.token, since + ttl);
+                        self.holders.renewed(&watch.key, watch.claim, since + ttl);
                         since + ttl / RENEW_SHARE
                     })
                 });
@@ -393,7 +413,9 @@ fn decide(votes: &[Vote], place: usize) -> Decision {
             Vote::Yes(sum) | Vote::No(sum) | Vote::Taken(sum) if sum >> place & 1 == 1 => {
                 counted.yes += 1;
             }
-            Vote::Yes(_) | Vote::No(_) | Vote::Taken(_) | Vote::Held { .. } => counted.no += 1,
+            Vote::Yes(_) | Vote::No(_) | Vote::Taken(_) | Vote::Kept { .. } | Vote::Held { .. } => {
+                counted.no += 1
+            }
             Vote::Pending | Vote::Missing(_) => counted.missing += 1,
         }
     }

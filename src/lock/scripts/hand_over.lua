@@ -1,25 +1,47 @@
--- Passes a lock on this node from one token to the next, with the next fence.
--- KEYS[1]  the lock's key          KEYS[2]  the key of its last fence
--- ARGV[1]  token that gives        ARGV[2]  token that takes
--- ARGV[3]  TTL in ms               ARGV[4]  proposed fence
--- ARGV[5]  TTL of the fence in ms  ARGV[6]  a name for this attempt, for undo.lua
--- Answer: {1, fence, listeners} passed on;
---         {2, fence, listeners} taken, but not from the token that gives it;
---         {0, remaining TTL in ms, 0} held by another (-1: without a TTL).
+-- Passes a lock on this node from one grant to the next, with the next fence.
+-- KEYS[1]  the lock's key          KEYS[2]  the key of its fence and claim
+-- KEYS[3]  the node's marker
+-- ARGV[1]  token that gives        ARGV[2]  its claim ("": not known)
+-- ARGV[3]  token that takes        ARGV[4]  TTL in ms
+-- ARGV[5]  proposed fence          ARGV[6]  TTL of the fence in ms
+-- ARGV[7]  the taker's claim
+-- ARGV[8]  what the marker must begin with ("": nothing)
+-- Answer: {1, fence, listeners, time} passed on;
+--         {2, fence, listeners, time} taken, but not from the grant that gives it;
+--         {0, remaining TTL in ms, 0, time} held by another (-1: without a TTL);
+--         {3, 0, 0, time} and {4, 0, 0, time} as in acquire.lua: nothing is done.
 -- Listeners are subscribers of the lock's channel; -1: PUBSUB was refused.
--- What stands at KEYS[2] is told in acquire.lua.
-local holder = redis.call('GET', KEYS[1])
-local given = holder == ARGV[1]
-if holder and not given and holder ~= ARGV[2] then
-  return {0, redis.call('PTTL', KEYS[1]), 0}
+-- What stands at KEYS[2], and the time, are told in acquire.lua.
+local found = redis.call('MGET', KEYS[1], KEYS[2], KEYS[3])
+local holder, marker, told = found[1], found[3], ARGV[8]
+local clock = redis.pcall('TIME')
+local now = clock[1] and clock[1] * 1000000 + clock[2] or 0
+if told ~= '' and string.sub(marker or '', 1, #told) ~= told then
+  return {3, 0, 0, now}
 end
-local fence = tonumber(ARGV[4])
-local stored = tonumber(string.match(redis.call('GET', KEYS[2]) or '0', '^%d+'))
+local stored, claim = string.match(found[2] or '0', '^(%d+) ?(.*)$')
+local given = holder == ARGV[1]
+  and (ARGV[2] == '' or claim == ARGV[2] or claim == '-' or claim == '')
+if holder and not given then
+  return {0, redis.call('PTTL', KEYS[1]), 0, now}
+end
+local fence = tonumber(ARGV[5])
+stored = tonumber(stored)
 if stored >= fence then
   fence = stored + 1
 end
-local attempt = (given or not holder) and ARGV[6] or '-'
-redis.call('SET', KEYS[2], string.format('%.0f %s', fence, attempt), 'PX', ARGV[5])
-redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+if fence >= 9007199254740991 then
+  return {4, 0, 0, now}
+end
+if given then
+  redis.call('SET', KEYS[1], ARGV[3], 'PX', ARGV[4])
+elseif not redis.call('SET', KEYS[1], ARGV[3], 'PX', ARGV[4], 'NX') then
+  return {0, redis.call('PTTL', KEYS[1]), 0, now}
+end
+redis.call('SET', KEYS[2], string.format('%.0f %s', fence, ARGV[7]), 'PX', ARGV[6])
+if told ~= '' and tonumber(string.match(marker, '^%d+', #told + 1) or 0) < tonumber(ARGV[4]) then
+  local rest = string.match(marker, '\n.*$', #told + 1) or ''
+  redis.call('SET', KEYS[3], told .. ARGV[4] .. rest)
+end
 local listeners = redis.pcall('PUBSUB', 'NUMSUB', 'lockgate:free:' .. KEYS[1])[2] or -1
-return {given and 1 or 2, fence, listeners}
+return {given and 1 or 2, fence, listeners, now}
