@@ -11,7 +11,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     task::{Context, Poll, Waker, ready},
     time::Duration,
@@ -81,16 +81,22 @@ pub(super) enum Job {
 
 /// What a connection is told of its node's standing while it lives, and tells of it.
 pub(super) struct Standing {
-    /// The last argument of scripts that vote: what the node's marker must begin with.
+    /// The last argument of scripts that vote: what the node's marker must be.
     pub(super) told: ArcSwap<Vec<u8>>,
     /// The node waits to be admitted: it must not grant.
     pub(super) waits: AtomicBool,
+    /// The longest TTL, in ms, that this node is known to have noted ([`scripts::LONGEST`]).
+    pub(super) longest: AtomicU64,
 }
 
 impl Default for Standing {
     /// Nothing is compared, and it votes.
     fn default() -> Standing {
-        Standing { told: ArcSwap::from_pointee(scripts::told(b"")), waits: AtomicBool::new(false) }
+        Standing {
+            told: ArcSwap::from_pointee(scripts::told(b"")),
+            waits: AtomicBool::new(false),
+            longest: AtomicU64::new(0),
+        }
     }
 }
 
@@ -365,6 +371,7 @@ impl Pump {
             let Some(job) = self.jobs.pop_front() else { return };
             match job {
                 Job::Operation(operation) => {
+                    self.note_longest(&operation, now);
                     self.put(&operation, &told);
                     self.push(Sent::Operation(operation, 0), now);
                 }
@@ -378,6 +385,19 @@ impl Pump {
                     self.push(Sent::Blind, now);
                 }
             }
+        }
+    }
+
+    /// Has the node note a TTL that is longer than any before, ahead of storing it.
+    fn note_longest(&mut self, operation: &Operation, now: Instant) {
+        if !operation.kind.stores() {
+            return;
+        }
+        let ttl = u64::try_from(operation.ttl.as_millis()).unwrap_or(u64::MAX);
+        if self.ends.standing.longest.fetch_max(ttl, Ordering::Relaxed) < ttl {
+            self.out.push(&scripts::note(operation.ttl));
+            self.shared.pending.fetch_add(1, Ordering::Relaxed);
+            self.push(Sent::Blind, now);
         }
     }
 

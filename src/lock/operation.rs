@@ -62,6 +62,11 @@ impl Kind {
         }
     }
 
+    /// Whether it stores a lock for its TTL, or for longer than before.
+    pub(super) fn stores(self) -> bool {
+        self.is_proven() && !matches!(self, Kind::Raise | Kind::Attach)
+    }
+
     /// Whether it grants a lock, which a node that waits to be admitted must not.
     pub(super) fn grants(self) -> bool {
         matches!(self, Kind::Acquire { .. } | Kind::HandOver { .. })

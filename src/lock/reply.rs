@@ -83,13 +83,13 @@ pub(super) fn read(frame: &[u8]) -> Result<OwnedFrame, Garbage> {
     }
 }
 
-/// The numbers of a flat array of two to four of them, which is what our scripts
+/// The numbers of a flat array of two or three of them, which is what our scripts
 /// answer, and its length. None where it is anything else or not yet whole: a
 /// decoder for all that Redis can say costs ten times as much.
 #[inline]
 pub(super) fn numbers(buf: &[u8]) -> Option<(Numbers, usize)> {
     let (count, mut rest) = match buf {
-        [b'*', count @ b'2'..=b'4', b'\r', b'\n', rest @ ..] => (usize::from(count - b'0'), rest),
+        [b'*', count @ b'2'..=b'3', b'\r', b'\n', rest @ ..] => (usize::from(count - b'0'), rest),
         _ => return None,
     };
     let mut numbers = Numbers::default();
@@ -155,14 +155,13 @@ fn eight_digits(text: [u8; 8]) -> Option<i64> {
 }
 
 /// What a script answers, zeros behind what it leaves away: how it votes (see the heads of
-/// `scripts/*.lua`); a fence, a sum or a TTL; listeners, a claim or a TTL; and the node's
-/// time in microseconds.
-pub(super) type Numbers = [i64; 4];
+/// `scripts/*.lua`); a fence, a sum or a TTL; listeners, a claim or a TTL.
+pub(super) type Numbers = [i64; 3];
 
 /// What these numbers say, and how many subscribers of the lock's channel they tell of.
 pub(super) fn vote_of_numbers(
     kind: Kind,
-    [said, value, more, _]: Numbers,
+    [said, value, more]: Numbers,
 ) -> Result<(Vote, i64), Garbage> {
     let listeners = match kind {
         Kind::Release | Kind::HandOver { .. } => more,
@@ -295,11 +294,7 @@ mod tests {
 
     #[test]
     fn numbers_are_read_as_the_decoder_reads_them() {
-        for reply in [
-            "*2\r\n:1\r\n:-1\r\n",
-            "*3\r\n:1\r\n:1795238030796546\r\n:2\r\n",
-            "*4\r\n:0\r\n:9\r\n:2\r\n:1795238030796546\r\n",
-        ] {
+        for reply in ["*2\r\n:1\r\n:-1\r\n", "*3\r\n:1\r\n:1795238030796546\r\n:2\r\n"] {
             let (read, at) = numbers(reply.as_bytes()).unwrap();
             assert_eq!(at, reply.len());
             let frame = self::read(reply.as_bytes()).unwrap();
@@ -329,7 +324,7 @@ mod tests {
             let (least, most) = (10_i64.pow(length - 1), 10_i64.pow(length) - 1);
             for number in [least, most, (least + most) / 7 * 5, -most] {
                 let reply = format!("*2\r\n:{number}\r\n:7\r\n");
-                assert_eq!(numbers(reply.as_bytes()), Some(([number, 7, 0, 0], reply.len())));
+                assert_eq!(numbers(reply.as_bytes()), Some(([number, 7, 0], reply.len())));
                 for at in 5..reply.len() - 7 {
                     for other in [b'/', b':', b'?', 0, 0xb0, 0xff] {
                         let mut reply = reply.clone().into_bytes();

@@ -11,8 +11,10 @@ const FENCE_PREFIX: &[u8] = b"lockgate:fence:";
 /// The scripts know it too.
 const CHANNEL_PREFIX: &[u8] = b"lockgate:free:";
 /// The key on each node under which its marker lies: to which deployment and epoch it
-/// belongs, and on which seat. Its first line is what scripts that vote are told.
+/// belongs, and on which seat. Scripts that vote are told it.
 pub(super) const MARKER: &[u8] = b"lockgate:deployment";
+/// The key on each node under which the longest TTL stands, in ms, that was ever stored there.
+pub(super) const LONGEST: &[u8] = b"lockgate:longest";
 /// Locks that one call renews at the most: their sum (see prolong.lua) must be
 /// exact in a double, as Lua's numbers are, which 53 would allow.
 pub(super) const MAX_RENEWALS: usize = 50;
@@ -54,9 +56,9 @@ static ACQUIRE: LazyLock<Script> =
 static RELEASE: LazyLock<Script> = LazyLock::new(|| {
     #[cfg(feature = "planted")]
     if std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "release") {
-        return Script::new("redis.call('DEL', KEYS[1]) return {1, 0, 0}", 2, 4);
+        return Script::new("redis.call('DEL', KEYS[1]) return {1, 0, 0}", 2, 3);
     }
-    Script::new(include_str!("scripts/release.lua"), 2, 4)
+    Script::new(include_str!("scripts/release.lua"), 2, 3)
 });
 static UNDO: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/undo.lua"), 2, 2));
@@ -73,12 +75,15 @@ static RAISE: LazyLock<Script> =
 static ATTACH: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/attach.lua"), 3, 2));
 
+static NOTE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/note.lua"), 1, 1));
+
 /// All of them, in the order in which they are loaded.
 static ALL: [&LazyLock<Script>; LOADS] =
-    [&ACQUIRE, &RELEASE, &UNDO, &RENEW, &PROLONG, &HEAL, &RAISE, &HAND_OVER, &ATTACH];
+    [&ACQUIRE, &RELEASE, &UNDO, &RENEW, &PROLONG, &HEAL, &RAISE, &HAND_OVER, &ATTACH, &NOTE];
 
 /// How many commands [`load`] appends.
-pub(super) const LOADS: usize = 9;
+pub(super) const LOADS: usize = 10;
 
 /// Appends a SCRIPT LOAD for every script.
 pub(super) fn load(out: &mut Vec<u8>) {
@@ -187,17 +192,21 @@ pub(super) fn undo(key: &[u8], token: &[u8], claim: Claim) -> Vec<u8> {
 }
 
 pub(super) fn release(key: &[u8], token: &[u8], who: &[u8], whose: Whose) -> Vec<u8> {
-    let mut out = RELEASE.call(room(key, token) + who.len());
+    let mut out = match whose {
+        Whose::UpTo(_) => beginning(&RELEASE.digest, 2, 4),
+        Whose::Token | Whose::Claim(_) => RELEASE.call(room(key, token) + who.len()),
+    };
     append_keys(&mut out, key);
     encode::bulk(&mut out, token);
     encode::bulk(&mut out, who);
     match whose {
-        Whose::Claim(claim) => encode::bulk_number(&mut out, claim.number()),
-        Whose::Token | Whose::UpTo(_) => encode::bulk(&mut out, b""),
-    }
-    match whose {
-        Whose::UpTo(fence) => encode::bulk_number(&mut out, fence),
-        Whose::Token | Whose::Claim(_) => encode::bulk(&mut out, b""),
+        // They have sixteen digits: with the blank before it, none is part of another.
+        Whose::Claim(claim) => encode::bulk_of_two(&mut out, b" ", claim.to_string().as_bytes()),
+        Whose::Token => encode::bulk(&mut out, b""),
+        Whose::UpTo(fence) => {
+            encode::bulk(&mut out, b"");
+            encode::bulk_number(&mut out, fence);
+        }
     }
     out
 }
@@ -273,8 +282,16 @@ pub(super) fn attach(key: &[u8], token: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The last argument of all scripts that vote: what a node's marker must begin with, to
-/// be proven in the memory that votes. Empty: nothing is compared.
+/// Has a node note that it is about to store a lock for so long.
+pub(super) fn note(ttl: Duration) -> Vec<u8> {
+    let mut out = NOTE.call(LONGEST.len() + 50);
+    encode::bulk(&mut out, LONGEST);
+    encode::bulk_number(&mut out, millis(ttl));
+    out
+}
+
+/// The last argument of all scripts that vote: what a node's marker must be, to be proven
+/// in the memory that votes. Empty: nothing is compared.
 pub(super) fn told(line: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(line.len() + 16);
     encode::bulk(&mut out, line);

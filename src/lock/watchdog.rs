@@ -344,8 +344,10 @@ impl Engine {
         };
         let locks: Vec<scripts::Renewed<'_>> = locks.map(renewed).collect();
         let least = ttls.iter().min().copied().unwrap_or_default();
+        let longest = ttls.iter().max().copied().unwrap_or_default();
         let request = scripts::prolong(&locks, self.fence_ttl);
-        let mut asking = self.ask(Kind::RenewMany, Rule::All, "".into(), "".into(), least, request);
+        let operation = self.operation(Kind::RenewMany, "".into(), "".into(), longest, request);
+        let mut asking = self.await_votes(self.submit(operation), Rule::All, since, least);
         std::future::poll_fn(|cx| asking.poll_decision(cx).map(drop)).await;
         let votes = asking.operation.votes();
         for (place, (watch, ttl)) in watches.iter().zip(ttls).enumerate() {

@@ -3,23 +3,20 @@
 -- KEYS[3]  the node's marker
 -- ARGV[1]  token                   ARGV[2]  fence, ARGV[3]  TTL of the fence in ms
 -- ARGV[4]  the grant's claim
--- ARGV[5]  what the marker must begin with ("": nothing)
--- Answer: {1, fence stored, 0, time};
---         {0, 0, 0, time} not held by that grant: another attempt may have been
---         granted here already, with an older fence;
---         {3, 0, 0, time} the marker is another: this node does not vote.
--- What stands at KEYS[2], and the time, are told in acquire.lua.
+-- ARGV[5]  what the marker must be ("": anything)
+-- Answer: {1, fence stored};
+--         {0, 0} not held by that grant: another attempt may have been granted here
+--         already, with an older fence;
+--         {3, 0} the marker is another: this node does not vote.
+-- What stands at KEYS[2] is told in acquire.lua.
 local found = redis.call('MGET', KEYS[1], KEYS[2], KEYS[3])
-local told = ARGV[5]
-local clock = redis.pcall('TIME')
-local now = clock[1] and clock[1] * 1000000 + clock[2] or 0
-if told ~= '' and string.sub(found[3] or '', 1, #told) ~= told then
-  return {3, 0, 0, now}
+if found[3] ~= ARGV[5] and ARGV[5] ~= '' then
+  return {3, 0}
 end
-local stored, claim = string.match(found[2] or '0', '^(%d+) ?(.*)$')
-if found[1] ~= ARGV[1] or claim ~= ARGV[4] and claim ~= '-' and claim ~= '' then
-  return {0, 0, 0, now}
+local stored, claim = string.match(found[2] or '0 -', '^(%d+) ?(.*)$')
+if found[1] ~= ARGV[1] or claim ~= ARGV[4] and #claim > 1 then
+  return {0, 0}
 end
 local fence = math.max(tonumber(stored), tonumber(ARGV[2]))
 redis.call('SET', KEYS[2], string.format('%.0f %s', fence, ARGV[4]), 'PX', ARGV[3])
-return {1, fence, 0, now}
+return {1, fence}
