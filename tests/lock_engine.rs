@@ -449,3 +449,151 @@ async fn a_restarted_node_votes_again() {
         assert!(nodes.with("lock:k").is_empty());
     }
 }
+
+/// A user of the nodes' own for one engine, so that its ways to some nodes can be cut.
+impl Nodes {
+    fn engine_that_can_be_cut(&self) -> Arc<Engine> {
+        for node in 0..self.0.len() {
+            self.client(node).cmd(&["ACL", "SETUSER", "cut", "on", ">x", "~*", "&*", "+@all"]);
+        }
+        let mut config = self.config();
+        for url in &mut config.nodes {
+            (url.username, url.password) = (Some("cut".into()), Some("x".into()));
+        }
+        self.engine(&config)
+    }
+
+    fn cut(&self, engine: &Engine, nodes: &[usize]) {
+        for node in nodes {
+            let mut client = self.client(*node);
+            client.cmd(&["ACL", "SETUSER", "cut", "off"]);
+            client.cmd(&["CLIENT", "KILL", "USER", "cut"]);
+        }
+        eventually("they are away", || up(engine) == self.0.len() - nodes.len());
+    }
+
+    fn mend(&self, engine: &Engine, nodes: &[usize]) {
+        for node in nodes {
+            self.client(*node).cmd(&["ACL", "SETUSER", "cut", "on"]);
+        }
+        all_up(engine);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_release_takes_nothing_newer_of_the_same_token() {
+    let nodes = Nodes::start(5);
+    let (first, second) = (nodes.engine_that_can_be_cut(), nodes.engine(&nodes.config()));
+    // Who gives back knows the claim, or, as it was granted elsewhere, does not.
+    for knows in [true, false] {
+        let grantor = if knows { &first } else { &second };
+        let grant = grantor.acquire(b"lock:k", b"worker-7", MINUTE, None).await.unwrap();
+        eventually("all have it", || nodes.with("lock:k").len() == 5);
+        nodes.cut(&first, &[3, 4]);
+        assert_eq!(first.release(b"lock:k", b"worker-7", None).await, Ok(true));
+        // There it runs out in the meantime.
+        for node in [3, 4] {
+            nodes.client(node).cmd(&["DEL", "lock:k"]);
+        }
+        let newer = second.acquire(b"lock:k", b"worker-7", MINUTE, None).await.unwrap();
+        assert!(newer.fence > grant.fence);
+        eventually("all have the newer one", || nodes.with("lock:k").len() == 5);
+        nodes.mend(&first, &[3, 4]);
+        first.drain(MINUTE).await;
+        assert_eq!(nodes.with("lock:k").len(), 5, "{knows}");
+        assert_eq!(second.release(b"lock:k", b"worker-7", newer.claim).await, Ok(true));
+        second.drain(MINUTE).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_that_a_node_refuses_arrives_all_the_same() {
+    let nodes = Nodes::start(3);
+    let engine = nodes.engine(&nodes.config());
+    let grant = engine.acquire(b"lock:k", b"t", MINUTE, None).await.unwrap();
+    eventually("all have it", || nodes.with("lock:k").len() == 3);
+    let wants_replicas = |count| {
+        nodes.client(0).cmd(&["CONFIG", "SET", "min-replicas-to-write", count]);
+    };
+    wants_replicas("1");
+    assert_eq!(engine.release(b"lock:k", b"t", grant.claim).await, Ok(true));
+    eventually("the others gave it back", || nodes.with("lock:k") == [0]);
+    wants_replicas("0");
+    eventually("so does the first", || nodes.with("lock:k").is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_that_cannot_hand_a_lock_over_give_it_back() {
+    let nodes = Nodes::start(3);
+    let engine = nodes.engine(&nodes.config());
+    let grant = engine.acquire(b"lock:k", b"a", MINUTE, None).await.unwrap();
+    let waiter = tokio::spawn(engine.wait(b"lock:k", b"b", MINUTE, MINUTE, None));
+    eventually("it waits", || engine.counts().waiters == 1);
+    let memory = |limit| {
+        for node in 0..3 {
+            nodes.client(node).cmd(&["CONFIG", "SET", "maxmemory", limit]);
+        }
+    };
+    memory("1");
+    assert_eq!(engine.release(b"lock:k", b"a", grant.claim).await, Ok(true));
+    eventually("it is free", || nodes.with("lock:k").is_empty());
+    memory("0");
+    assert!(waiter.await.unwrap().is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hand_over_shortens_nothing() {
+    let nodes = Nodes::start(3);
+    let engines = [nodes.engine(&nodes.config()), nodes.engine(&nodes.config())];
+    let late = engines[0].acquire(b"lock:k", b"ta", MINUTE, None).await.unwrap();
+    // It runs out, and another has it by the token that waits.
+    for node in 0..3 {
+        nodes.client(node).cmd(&["DEL", "lock:k"]);
+    }
+    engines[1].acquire(b"lock:k", b"tb", MINUTE, None).await.unwrap();
+    let mut waiter = Box::pin(engines[0].wait(b"lock:k", b"tb", ms(1000), MINUTE, None));
+    std::future::poll_fn(|cx| {
+        assert!(waiter.as_mut().poll(cx).is_pending());
+        Poll::Ready(())
+    })
+    .await;
+    tokio::time::sleep(ms(300)).await;
+    assert_eq!(engines[0].release(b"lock:k", b"ta", late.claim).await, Ok(false));
+    engines[0].drain(MINUTE).await;
+    for node in 0..3 {
+        let Reply::Int(left) = nodes.client(node).cmd(&["PTTL", "lock:k"]) else { panic!() };
+        assert!(left > 1000, "{left}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewal_puts_a_lock_back_where_it_was_lost() {
+    let nodes = Nodes::start(5);
+    let engine = nodes.engine(&nodes.config());
+    let grant = engine.acquire(b"lock:k", b"t", MINUTE, None).await.unwrap();
+    eventually("all have it", || nodes.with("lock:k").len() == 5);
+    for lost in [[0, 1], [2, 3], [4, 0]] {
+        for node in lost {
+            nodes.client(node).cmd(&["DEL", "lock:k", "lockgate:fence:lock:k"]);
+        }
+        assert!(engine.renew(b"lock:k", b"t", MINUTE, grant.claim).await.unwrap().is_some());
+        eventually("all have it again", || nodes.with("lock:k").len() == 5);
+        let stored = nodes.client(lost[0]).cmd(&["GET", "lockgate:fence:lock:k"]);
+        assert_eq!(stored, Reply::bulk(&format!("{} {}", grant.fence, grant.claim.unwrap())));
+    }
+    // Not where a quorum has lost it: then it is lost, and nothing of it stays.
+    for node in [0, 1, 2] {
+        nodes.client(node).cmd(&["DEL", "lock:k"]);
+    }
+    assert_eq!(engine.renew(b"lock:k", b"t", MINUTE, grant.claim).await, Ok(None));
+    eventually("nothing is left", || nodes.with("lock:k").is_empty());
+    // Nor once it is given back.
+    let grant = engine.acquire(b"lock:k", b"t", MINUTE, None).await.unwrap();
+    engine.drain(MINUTE).await;
+    nodes.client(0).cmd(&["DEL", "lock:k"]);
+    let renewal = engine.renew(b"lock:k", b"t", MINUTE, grant.claim);
+    drop(engine.release(b"lock:k", b"t", grant.claim));
+    drop(renewal.await);
+    engine.drain(MINUTE).await;
+    assert_eq!(nodes.with("lock:k"), [0; 0]);
+}

@@ -168,6 +168,14 @@ impl Engine {
             fences,
             metrics,
         });
+        for node in inspected.iter().filter_map(Weak::upgrade) {
+            let engine = Arc::downgrade(&engine);
+            node.on_return(move || {
+                if let Some(engine) = engine.upgrade() {
+                    engine.watchdog.came_back();
+                }
+            });
+        }
         tokio::spawn(watchdog::run(Arc::downgrade(&engine)));
         tokio::spawn(sweep(Arc::downgrade(&engine)));
         (engine, inspected)

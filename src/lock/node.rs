@@ -3,7 +3,7 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak, atomic::Ordering},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, atomic::Ordering},
     time::Duration,
 };
 
@@ -58,6 +58,8 @@ pub(super) struct Node {
     /// What its connection goes by.
     pub(super) standing: Arc<Standing>,
     clock: ProposedFence,
+    /// Told when it can be asked again.
+    came_back: OnceLock<Box<dyn Fn() + Send + Sync>>,
     queue_limit: usize,
     /// Cancelled when the engine has gone.
     gone: CancellationToken,
@@ -108,6 +110,7 @@ impl Node {
             admissions,
             standing: Arc::default(),
             clock,
+            came_back: OnceLock::new(),
             queue_limit: config.node_queue,
             gone: CancellationToken::new(),
             max_ttl: config.max_ttl,
@@ -121,6 +124,11 @@ impl Node {
                 before: None,
             }),
         }
+    }
+
+    /// Tells `came_back` from now on whenever the node can be asked again.
+    pub(super) fn on_return(&self, came_back: impl Fn() + Send + Sync + 'static) {
+        let _ = self.came_back.set(Box::new(came_back));
     }
 
     /// Asks this node. Its vote comes, now or later, exactly once.
@@ -301,6 +309,9 @@ impl Node {
         self.show_faults(&state);
         drop(state);
         self.metrics.up.set(1.0);
+        if let Some(came_back) = self.came_back.get() {
+            came_back();
+        }
         info!(node = %self.url, releases, "lock node is up");
     }
 

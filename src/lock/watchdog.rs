@@ -38,6 +38,8 @@ use crate::{
 const RENEW_SHARE: u32 = 3;
 /// A renewal that got no quorum is tried again after this share of the TTL.
 const RETRY_SHARE: u32 = 20;
+/// How often all locks are renewed at once, at the most, because a lock node came back.
+const ALL_EVERY: Duration = Duration::from_secs(1);
 /// Renewals that are due within this share of the default TTL go together.
 const TOGETHER_SHARE: u32 = 30;
 
@@ -199,10 +201,22 @@ struct Schedule {
     due: Mutex<BTreeMap<(Instant, u64), Arc<Watch>>>,
     /// The first of them has changed.
     changed: Notify,
+    /// A lock node has come back, which may have lost all of them.
+    came_back: Notify,
     gone: CancellationToken,
 }
 
 impl Schedule {
+    /// Has all locks renewed now.
+    fn all_are_due(&self) {
+        let now = Instant::now();
+        let mut due = self.lock();
+        for ((_, id), watch) in std::mem::take(&mut *due) {
+            watch.times().due = Some(now);
+            due.insert((now, id), watch);
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<(Instant, u64), Arc<Watch>>> {
         self.due.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -236,6 +250,11 @@ impl Watchdog {
         if first {
             self.schedule.changed.notify_one();
         }
+    }
+
+    /// A lock node has come back: what it has lost is put back soon.
+    pub(super) fn came_back(&self) {
+        self.schedule.came_back.notify_one();
     }
 
     /// Its holder asks the nodes for another TTL. A shorter one counts at once: the
@@ -429,6 +448,7 @@ pub(super) async fn run(engine: Weak<Engine>) {
     let Some(schedule) = engine.upgrade().map(|engine| engine.watchdog.schedule.clone()) else {
         return;
     };
+    let mut all_at = None;
     loop {
         let first = schedule.lock().first_key_value().map(|((when, _), _)| *when);
         let sleeping = async {
@@ -441,6 +461,13 @@ pub(super) async fn run(engine: Weak<Engine>) {
             biased;
             () = sleeping => {}
             () = schedule.changed.notified() => continue,
+            () = schedule.came_back.notified() => {
+                if all_at.is_none_or(|at: Instant| at.elapsed() >= ALL_EVERY) {
+                    all_at = Some(Instant::now());
+                    schedule.all_are_due();
+                }
+                continue;
+            }
             () = schedule.gone.cancelled() => return,
         }
         let Some(engine) = engine.upgrade() else { return };
