@@ -200,8 +200,7 @@ pub(super) fn release(key: &[u8], token: &[u8], who: &[u8], whose: Whose) -> Vec
     encode::bulk(&mut out, token);
     encode::bulk(&mut out, who);
     match whose {
-        // They have sixteen digits: with the blank before it, none is part of another.
-        Whose::Claim(claim) => encode::bulk_of_two(&mut out, b" ", claim.to_string().as_bytes()),
+        Whose::Claim(claim) => append_claim_to_find(&mut out, claim),
         Whose::Token => encode::bulk(&mut out, b""),
         Whose::UpTo(fence) => {
             encode::bulk(&mut out, b"");
@@ -235,8 +234,14 @@ pub(super) struct Renewed<'a> {
     pub(super) claim: Claim,
 }
 
-/// At most [`MAX_RENEWALS`] locks.
-pub(super) fn prolong(locks: &[Renewed<'_>], fence_ttl: Duration) -> Vec<u8> {
+/// Of a release and a renewal: claims have sixteen digits, so that with the blank before it
+/// none is part of another.
+fn append_claim_to_find(out: &mut Vec<u8>, claim: Claim) {
+    encode::bulk_of_two(out, b" ", itoa::Buffer::new().format(claim.number()).as_bytes());
+}
+
+/// At most [`MAX_RENEWALS`] locks. Without a TTL, fences stay as they are.
+pub(super) fn prolong(locks: &[Renewed<'_>], fence_ttl: Option<Duration>) -> Vec<u8> {
     let mut out = beginning(&PROLONG.digest, 2 * locks.len() + 1, 3 * locks.len() + 2);
     for lock in locks {
         append_keys(&mut out, lock.key);
@@ -245,9 +250,12 @@ pub(super) fn prolong(locks: &[Renewed<'_>], fence_ttl: Duration) -> Vec<u8> {
     for lock in locks {
         encode::bulk(&mut out, lock.token);
         encode::bulk_number(&mut out, millis(lock.ttl));
-        encode::bulk_number(&mut out, lock.claim.number());
+        append_claim_to_find(&mut out, lock.claim);
     }
-    encode::bulk_number(&mut out, millis(fence_ttl));
+    match fence_ttl {
+        Some(ttl) => encode::bulk_number(&mut out, millis(ttl)),
+        None => encode::bulk(&mut out, b""),
+    }
     out
 }
 

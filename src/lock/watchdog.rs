@@ -40,6 +40,8 @@ const RENEW_SHARE: u32 = 3;
 const RETRY_SHARE: u32 = 20;
 /// How often all locks are renewed at once, at the most, because a lock node came back.
 const ALL_EVERY: Duration = Duration::from_secs(1);
+/// Nodes are told to keep a fence on after this share of its TTL.
+const FENCE_SHARE: u32 = 3;
 /// Renewals that are due within this share of the default TTL go together.
 const TOGETHER_SHARE: u32 = 30;
 
@@ -63,6 +65,8 @@ struct Times {
     valid_until: Instant,
     /// Where it stands on the schedule.
     due: Option<Instant>,
+    /// Nodes keep its fence for long enough until then.
+    fence_until: Instant,
 }
 
 /// It is renewed.
@@ -324,7 +328,12 @@ impl Engine {
             claim,
             hold_until: self.watchdog.max_hold.map(|hold| now + hold),
             stage: AtomicU8::new(KEPT),
-            times: Mutex::new(Times { ttl, valid_until: now + validity, due: None }),
+            times: Mutex::new(Times {
+                ttl,
+                valid_until: now + validity,
+                due: None,
+                fence_until: now + self.fence_ttl / FENCE_SHARE,
+            }),
             losses: losses.clone(),
         });
         losses.check_by(now + validity);
@@ -364,7 +373,9 @@ impl Engine {
         let locks: Vec<scripts::Renewed<'_>> = locks.map(renewed).collect();
         let least = ttls.iter().min().copied().unwrap_or_default();
         let longest = ttls.iter().max().copied().unwrap_or_default();
-        let request = scripts::prolong(&locks, self.fence_ttl);
+        let fences_until = watches.iter().map(|watch| watch.times().fence_until).min();
+        let fence_ttl = fences_until.filter(|until| *until <= since).map(|_| self.fence_ttl);
+        let request = scripts::prolong(&locks, fence_ttl);
         let operation = self.operation(Kind::RenewMany, "".into(), "".into(), longest, request);
         let mut asking = self.await_votes(self.submit(operation), Rule::All, since, least);
         std::future::poll_fn(|cx| asking.poll_decision(cx).map(drop)).await;
@@ -372,7 +383,7 @@ impl Engine {
         for (place, (watch, ttl)) in watches.iter().zip(ttls).enumerate() {
             if watch.stage() == KEPT {
                 let decision = decide(&votes, place);
-                self.renewed(watch, since, ttl, decision);
+                self.renewed(watch, since, ttl, fence_ttl, decision);
                 if decision == Decision::Yes {
                     self.heal_kept(watch, ttl, &votes, place);
                 }
@@ -395,6 +406,7 @@ impl Engine {
         watch: &Arc<Watch>,
         since: Instant,
         ttl: Duration,
+        fence_ttl: Option<Duration>,
         decision: Decision,
     ) {
         let now = Instant::now();
@@ -407,6 +419,9 @@ impl Engine {
                     // Else its holder has asked for another TTL meanwhile: that counts.
                     (times.ttl == ttl).then(|| {
                         times.valid_until = times.valid_until.max(now + left);
+                        if let Some(fence_ttl) = fence_ttl {
+                            times.fence_until = since + fence_ttl / FENCE_SHARE;
+                        }
                         self.holders.renewed(&watch.key, watch.claim, since + ttl);
                         since + ttl / RENEW_SHARE
                     })
