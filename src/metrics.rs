@@ -465,6 +465,10 @@ fn describe() {
     );
     describe_counter!("lockgate_renewals_total", "Renewals of session locks, by result.");
     describe_counter!("lockgate_lost_locks_total", "Session locks lost, by reason.");
+    describe_counter!(
+        "lockgate_heals_total",
+        "Locks put back on a lock node that had lost them, while a quorum kept them."
+    );
 }
 
 /// Handles of all clients' connections and of our own commands.
@@ -609,6 +613,8 @@ pub struct LockMetrics {
     pub handovers: Counter,
     /// Locks kept for connections now.
     pub session_locks: Gauge,
+    /// Locks put back on nodes that had lost them.
+    pub heals: Counter,
     /// By [`WakeUp`].
     wakeups: Vec<Counter>,
     /// By [`Renewal`].
@@ -631,6 +637,7 @@ impl LockMetrics {
             hold_seconds: histogram!("lockgate_hold_seconds"),
             handovers: counter!("lockgate_handovers_total"),
             session_locks: gauge!("lockgate_session_locks"),
+            heals: counter!("lockgate_heals_total"),
             wakeups: WakeUp::ALL.map(wakeup).into(),
             renewals: Renewal::ALL.map(renewal).into(),
             lost: LostReason::ALL.map(lost).into(),

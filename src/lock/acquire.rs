@@ -11,11 +11,12 @@ use std::{
 use tokio::time::Instant;
 
 use super::{
-    Alarm, Grant, NotGranted,
+    Alarm, Claim, Grant, NotGranted,
     engine::{Asking, Engine},
+    holders::Holder,
     operation::{Kind, Missing, Operation, Vote},
     quorum::{Decision, Rule, validity},
-    scripts::{self, Wanted},
+    scripts,
 };
 use crate::key::{Key, Token};
 
@@ -25,8 +26,10 @@ pub struct Acquire {
     /// Before the first node was asked.
     since: Instant,
     ttl: Duration,
-    /// What the nodes know this attempt by.
-    attempt: u64,
+    /// What the nodes know this grant by.
+    claim: Claim,
+    /// The same claim may have the lock already.
+    again: bool,
     asking: Asking,
     /// The fence, and the second round that makes a quorum remember it.
     raising: Option<(u64, Asking)>,
@@ -34,50 +37,54 @@ pub struct Acquire {
 }
 
 impl Acquire {
-    /// Asks all nodes for `key` on behalf of `token`.
-    pub(super) fn ask(engine: &Arc<Engine>, key: Key, token: Token, ttl: Duration) -> Acquire {
-        Acquire::start(engine, None, key, token, ttl).0
+    /// Asks all nodes for `key` on behalf of `token`. `again`: the claim of a grant of the
+    /// same token that the asker has.
+    pub(super) fn ask(
+        engine: &Arc<Engine>,
+        key: Key,
+        token: Token,
+        ttl: Duration,
+        again: Option<Claim>,
+    ) -> Acquire {
+        let (since, claim) = (Instant::now(), again.unwrap_or_else(Claim::new));
+        let again = again.is_some();
+        let request = scripts::acquire(&engine.wanted(&key, &token, ttl, claim), again);
+        let kind = Kind::Acquire { claim, again };
+        let operation = engine.operation(kind, key, token, ttl, request);
+        Acquire::submit(engine, operation, claim, again, since)
     }
 
-    /// Has all nodes pass `key` on from the one token to the other. The operation
+    /// Has all nodes pass `key` on from one grant to a new one. The operation
     /// tells by [`Rule::Release`] whether it was the giver's.
     pub(super) fn hand_over(
         engine: &Arc<Engine>,
-        from: Token,
+        (from, giver): (Token, Option<Claim>),
         key: Key,
         token: Token,
         ttl: Duration,
     ) -> (Acquire, Arc<Operation>) {
-        Acquire::start(engine, Some(from), key, token, ttl)
+        let (since, claim) = (Instant::now(), Claim::new());
+        let wanted = engine.wanted(&key, &token, ttl, claim);
+        let request = scripts::hand_over(&from, giver, &wanted);
+        let kind = Kind::HandOver { claim };
+        let operation = engine.operation(kind, key, token, ttl, request).given_by(from, giver);
+        let acquire = Acquire::submit(engine, operation, claim, false, since);
+        let operation = acquire.asking.operation.clone();
+        (acquire, operation)
     }
 
-    fn start(
+    fn submit(
         engine: &Arc<Engine>,
-        from: Option<Token>,
-        key: Key,
-        token: Token,
-        ttl: Duration,
-    ) -> (Acquire, Arc<Operation>) {
-        let since = Instant::now();
-        let attempt = rand::random();
-        let (fence, fence_ttl) = (engine.now_in_micros(), engine.fence_ttl);
-        let wanted = Wanted { key: &key, token: &token, ttl, fence, fence_ttl, attempt };
-        let operation = match from {
-            None => {
-                let request = scripts::acquire(&wanted);
-                engine.operation(Kind::Acquire { attempt }, key, token, ttl, request)
-            }
-            Some(from) => {
-                let request = scripts::hand_over(&from, &wanted);
-                let kind = Kind::HandOver { attempt };
-                engine.operation(kind, key, token, ttl, request).given_by(from)
-            }
-        };
+        operation: Operation,
+        claim: Claim,
+        again: bool,
+        since: Instant,
+    ) -> Acquire {
+        let ttl = operation.ttl;
         let operation = engine.submit(operation);
-        let asking = engine.await_votes(operation.clone(), Rule::Grant, since, ttl);
-        let engine = engine.clone();
-        let acquire = Acquire { engine, since, ttl, attempt, asking, raising: None, done: false };
-        (acquire, operation)
+        let asking = engine.await_votes(operation, Rule::Grant, since, ttl);
+        let (engine, raising) = (engine.clone(), None);
+        Acquire { engine, since, ttl, claim, again, asking, raising, done: false }
     }
 
     /// What it times itself with, to be used again.
@@ -94,11 +101,13 @@ impl Acquire {
                 operation.close();
                 let until = self.since + self.ttl;
                 let (key, token) = (&operation.key, &operation.token);
-                if let Some(before) = self.engine.holders.granted(key, token, fence, now, until) {
+                let holder = Holder::new(token, self.claim, fence, now, until);
+                if let Some(before) = self.engine.holders.granted(key, holder) {
                     self.engine.watchdog.pause(&before);
                     before.end();
                 }
-                Ok(Grant { fence, validity })
+                self.engine.learn_fence(fence);
+                Ok(Grant { fence, claim: Some(self.claim), validity })
             }
             // Too slow to be worth anything.
             None => Err(self.no_quorum(&self.asking.operation.votes())),
@@ -135,13 +144,15 @@ impl Acquire {
     /// Undoes this attempt on every node that may have granted it, whatever it
     /// answered or failed to answer.
     ///
-    /// What the token held before stays: its holder may still count on the grant
-    /// before this one.
+    /// What the same claim has from before stays for as long as its holder may count on it.
     fn give_up(&mut self) {
         self.done = true;
         let operation = &self.asking.operation;
         operation.close();
-        let undo = Arc::new(operation.undo(self.attempt));
+        if self.again && self.engine.holders.has(&operation.key, &operation.token, self.claim) {
+            return;
+        }
+        let undo = Arc::new(operation.undo(self.claim));
         for (node, vote) in operation.votes().into_iter().enumerate() {
             match vote {
                 // It was never asked, or has this on its list for when it is back.
@@ -186,7 +197,7 @@ impl Future for Acquire {
             }
             let (engine, asked) = (self.engine.clone(), &self.asking.operation);
             let key = asked.key.clone();
-            let request = scripts::raise(&key, &asked.token, fence, engine.fence_ttl);
+            let request = scripts::raise(&key, &asked.token, fence, engine.fence_ttl, self.claim);
             let nobody = Token::from("");
             let raising = engine.ask(Kind::Raise, Rule::Grant, key, nobody, self.ttl, request);
             self.raising = Some((fence, raising));

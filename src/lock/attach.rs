@@ -81,7 +81,7 @@ impl Attach {
         let left = left.get(quorum(votes.len()) - 1).copied().unwrap_or_default();
         let validity = validity(left, self.since.elapsed(), self.engine.drift_factor);
         // One that has nothing left is as good as run out.
-        Some(Ok(validity.map(|validity| Grant { fence, validity })))
+        Some(Ok(validity.map(|validity| Grant { fence, claim: None, validity })))
     }
 }
 

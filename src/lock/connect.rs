@@ -17,7 +17,7 @@ use tokio::{
 
 use super::{
     fault::Fault,
-    link::{self, Link},
+    link::{self, Ends, Link},
     node::Node,
     quarantine::{Look, MARKER, Verdict},
     reply, scripts,
@@ -110,19 +110,23 @@ impl ManageConnection for LinkManager {
                 return Err(error);
             }
         };
-        Ok(link::start(
-            stream,
-            node.index,
-            node.silence,
-            node.metrics.clone(),
-            greeting.client_id,
-            run_id,
-            move |leftover| {
-                if let Some(node) = weak.upgrade() {
-                    node.connection_ended(leftover);
+        let failing = weak.clone();
+        let ends = Ends {
+            node: node.index,
+            silence: node.silence,
+            metrics: node.metrics.clone(),
+            standing: node.standing.clone(),
+            on_error: Box::new(move |operation| {
+                if let Some(node) = failing.upgrade() {
+                    node.answered_with_error(operation);
                 }
-            },
-        ))
+            }),
+        };
+        Ok(link::start(stream, ends, greeting.client_id, run_id, move |leftover| {
+            if let Some(node) = weak.upgrade() {
+                node.connection_ended(leftover);
+            }
+        }))
     }
 
     async fn is_valid(&self, link: &mut Link) -> Result<(), ConnectError> {

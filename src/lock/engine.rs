@@ -20,15 +20,17 @@ use tokio::{
 };
 
 use super::{
-    Acquire, Alarm, Attach, Counts, LockStatus, NoQuorum, NodeStatus, Waiter,
+    Acquire, Alarm, Attach, Claim, Counts, LockStatus, NoQuorum, NodeStatus, Waiter,
+    fences::{Fences, TOO_FAR},
     holders::{Holders, Known},
-    node::{self, Node},
+    node::{self, Node, ProposedFence},
     operation::{Kind, Missing, Operation, Vote},
     outage::Outage,
     quarantine::Admissions,
     queue::{Next, Queues},
-    quorum::{Decision, Rule, quorum, validity},
-    scripts, subscribe,
+    quorum::{Decision, Rule, fence_bounds, quorum, validity},
+    scripts::{self, Wanted, Whose},
+    subscribe,
     watchdog::{self, Watch, Watchdog},
 };
 use crate::{
@@ -67,7 +69,7 @@ impl Voter for Arc<Node> {
 }
 
 /// The time of day in microseconds, from which fences are proposed.
-pub type WallClock = Box<dyn Fn() -> u64 + Send + Sync>;
+pub type WallClock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// The lock engine over all lock nodes.
 pub struct Engine {
@@ -84,6 +86,7 @@ pub struct Engine {
     /// Who waits here.
     pub(super) queues: Queues,
     pub(super) watchdog: Watchdog,
+    pub(super) fences: Arc<Fences>,
     pub(super) metrics: Arc<LockMetrics>,
     outage: Outage,
 }
@@ -104,7 +107,7 @@ impl Engine {
             let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
         };
-        Engine::start_all(config, runtime, Box::new(clock))
+        Engine::start_all(config, runtime, Arc::new(clock))
     }
 
     /// The same with another time of day.
@@ -140,9 +143,13 @@ impl Engine {
     ) -> (Arc<Engine>, Vec<Weak<Node>>) {
         let mut inspected = Vec::new();
         let admissions = Arc::new(Admissions::new(config));
+        let fences: Arc<Fences> = Arc::default();
         let mut nodes: Vec<Box<dyn Voter>> = Vec::new();
         for (index, url) in config.nodes.iter().enumerate() {
-            let node = Node::new(url.clone(), connector.clone(), index, config, admissions.clone());
+            let (fences, clock) = (fences.clone(), wall_clock.clone());
+            let propose: ProposedFence = Arc::new(move || fences.propose(clock()));
+            let (connector, admissions) = (connector.clone(), admissions.clone());
+            let node = Node::new(url.clone(), connector, index, config, admissions, propose);
             let node = Arc::new(node);
             inspected.push(Arc::downgrade(&node));
             runtime.spawn(node.clone().supervise());
@@ -160,9 +167,18 @@ impl Engine {
             holders: Holders::default(),
             queues: Queues::new(config, metrics.clone()),
             watchdog: Watchdog::new(config, metrics.clone()),
+            fences,
             metrics,
             outage: Outage::new(),
         });
+        for node in inspected.iter().filter_map(Weak::upgrade) {
+            let engine = Arc::downgrade(&engine);
+            node.on_return(move || {
+                if let Some(engine) = engine.upgrade() {
+                    engine.watchdog.came_back();
+                }
+            });
+        }
         tokio::spawn(watchdog::run(Arc::downgrade(&engine)));
         tokio::spawn(sweep(Arc::downgrade(&engine)));
         (engine, inspected)
@@ -170,13 +186,18 @@ impl Engine {
 
     /// Asks all nodes for `key` (with the prefix already put before it) on
     /// behalf of `token`.
+    ///
+    /// Whoever has the lock, it is held, by the same token too; but not by the grant with
+    /// the claim `again`, which the asker has: that is granted again, with a larger fence and
+    /// the same claim, and what it had stays if this fails.
     pub fn acquire(
         self: &Arc<Self>,
         key: impl Into<Key>,
         token: impl Into<Token>,
         ttl: Duration,
+        again: Option<Claim>,
     ) -> Acquire {
-        Acquire::ask(self, key.into(), token.into(), ttl)
+        Acquire::ask(self, key.into(), token.into(), ttl, again)
     }
 
     /// The same, waiting in line for at most `wait`.
@@ -186,37 +207,47 @@ impl Engine {
         token: impl Into<Token>,
         ttl: Duration,
         wait: Duration,
+        again: Option<Claim>,
     ) -> Waiter {
-        Waiter::new(self, key.into(), token.into(), ttl, wait)
+        Waiter::new(self, key.into(), token.into(), ttl, wait, again)
     }
 
-    /// Releases `key` on every node if `token` holds it there, or hands it over
-    /// to who waits for it here.
-    pub fn release(self: &Arc<Self>, key: impl Into<Key>, token: impl Into<Token>) -> Release {
+    /// Releases `key` on every node if the grant with this claim holds it there, or hands
+    /// it over to who waits for it here. Where the claim is not known, that is the grant
+    /// that `token` has.
+    pub fn release(
+        self: &Arc<Self>,
+        key: impl Into<Key>,
+        token: impl Into<Token>,
+        claim: Option<Claim>,
+    ) -> Release {
         let (key, token, since) = (key.into(), token.into(), Instant::now());
-        let (known, watch, held) = self.holders.release(&key, &token, since);
+        let (known, watch, held) = self.holders.release(&key, &token, claim, since);
         if let Some(held) = held {
             self.metrics.hold_seconds.record(held.as_secs_f64());
         }
         if let Some(watch) = &watch {
             self.watchdog.pause(watch);
         }
+        let claim = match known {
+            Known::This(known) => Some(known),
+            Known::Another | Known::Nothing => claim,
+        };
         let next = match known {
             Known::Another => Next::Nobody,
-            Known::This | Known::Nothing => self.queues.next(&key),
+            Known::This(_) | Known::Nothing => self.queues.next(&key),
         };
         let operation = match next {
             Next::Nobody | Next::Others => {
-                let request = scripts::release(&key, &token, self.who.as_bytes());
-                let operation = self.operation(Kind::Release, key, token, self.max_ttl, request);
-                let operation = self.submit(operation);
+                let operation = self.submit(self.giving_back(key, token, claim));
                 if known != Known::Another {
                     self.queues.released(&operation.key, &next);
                 }
                 operation
             }
             Next::HandTo { ticket, token: next, ttl } => {
-                let (acquire, operation) = Acquire::hand_over(self, token, key, next, ttl);
+                let giver = (token, claim);
+                let (acquire, operation) = Acquire::hand_over(self, giver, key, next, ttl);
                 let key = &operation.key;
                 if let Some(unwanted) = self.queues.hand(key, ticket, acquire) {
                     // That waiter has left meanwhile: this undoes it, and whoever
@@ -231,12 +262,19 @@ impl Engine {
         Release { asking, watch }
     }
 
-    /// Gives `key` a fresh TTL on every node where `token` holds it.
+    fn giving_back(&self, key: Key, token: Token, claim: Option<Claim>) -> Operation {
+        let whose = claim.map_or(Whose::Token, Whose::Claim);
+        Operation::release(key, token, whose, self.who.as_bytes(), self.max_ttl, self.nodes.len())
+    }
+
+    /// Gives `key` a fresh TTL on every node where the grant with this claim holds it; where
+    /// the claim is not known, the grant that `token` has.
     pub fn renew(
         self: &Arc<Self>,
         key: impl Into<Key>,
         token: impl Into<Token>,
         ttl: Duration,
+        claim: Option<Claim>,
     ) -> Renew {
         let since = Instant::now();
         let (key, token) = (key.into(), token.into());
@@ -244,9 +282,61 @@ impl Engine {
         if let Some(watch) = &watch {
             self.watchdog.asked(watch, ttl, self.drift_factor);
         }
-        let request = scripts::renew(&key, &token, ttl);
+        let claim = claim.or_else(|| Some(self.holders.claim(&key, &token)?.0));
+        let request = scripts::renew(&key, &token, ttl, claim, self.fence_ttl);
         let asking = self.ask(Kind::Renew, Rule::Renewal, key, token, ttl, request);
-        Renew { engine: self.clone(), since, ttl, asking, watch }
+        Renew { engine: self.clone(), since, ttl, claim, asking, watch }
+    }
+
+    /// Makes a quorum of nodes remember a fence at least as large as this of a grant that
+    /// holds the lock, because the data node has seen so large a one.
+    pub fn raise(
+        self: &Arc<Self>,
+        key: impl Into<Key>,
+        token: impl Into<Token>,
+        claim: Claim,
+        fence: u64,
+    ) -> Raise {
+        let (key, token) = (key.into(), token.into());
+        let request = scripts::raise(&key, &token, fence, self.fence_ttl, claim);
+        let asking = self.ask(Kind::Raise, Rule::Grant, key, token, self.max_ttl, request);
+        Raise { engine: self.clone(), claim, asking }
+    }
+
+    /// Takes in a fence that the data node has seen, so that no smaller one is proposed any
+    /// more, unless it is further ahead of this proxy's clock than a clock can be wrong.
+    pub fn learn_fence(&self, fence: u64) {
+        self.fences.learn(fence, (self.wall_clock)());
+    }
+
+    /// Whether a fence is further ahead of this proxy's clock than a clock can be wrong
+    /// ([`TOO_FAR`]).
+    pub fn is_fence_too_far(&self, fence: u64) -> bool {
+        fence > (self.wall_clock)().saturating_add(TOO_FAR)
+    }
+
+    /// Puts a lock back on these nodes, which have lost it, if the grant still has it: a
+    /// quorum of others has just confirmed it.
+    pub(super) fn heal(
+        &self,
+        key: &Key,
+        token: &Token,
+        claim: Claim,
+        ttl: Duration,
+        nodes: impl Iterator<Item = usize>,
+    ) {
+        // Under the holders' lock, so that no release comes between: it would be
+        // overtaken, and the lock would stay for nobody.
+        self.holders.while_held(key, token, claim, |fence| {
+            let wanted = Wanted { fence, ..self.wanted(key, token, ttl, claim) };
+            let request = scripts::heal(&wanted);
+            let (key, token) = (key.clone(), token.clone());
+            let operation = Arc::new(self.operation(Kind::Heal, key, token, ttl, request));
+            for node in nodes {
+                self.metrics.heals.increment(1);
+                self.submit_to(node, &operation);
+            }
+        });
     }
 
     /// Asks every node whether `token` holds `key`, and how long a quorum keeps it.
@@ -370,9 +460,16 @@ impl Engine {
         Asking { engine: self.clone(), operation, rule, deadline, patient, alarm: Alarm::default() }
     }
 
-    /// From which a fence is proposed.
-    pub(super) fn now_in_micros(&self) -> u64 {
-        (self.wall_clock)()
+    /// What a lock is asked for with.
+    pub(super) fn wanted<'a>(
+        &self,
+        key: &'a [u8],
+        token: &'a [u8],
+        ttl: Duration,
+        claim: Claim,
+    ) -> Wanted<'a> {
+        let fence = self.fences.propose((self.wall_clock)());
+        Wanted { key, token, ttl, fence, fence_ttl: self.fence_ttl, claim }
     }
 
     /// Whether a message about a release was told by this proxy itself.
@@ -387,7 +484,11 @@ impl Engine {
             .filter_map(|(vote, node)| match vote {
                 Vote::Missing(why) => Some((why.as_str(), node)),
                 Vote::Pending => Some((Missing::Timeout.as_str(), node)),
-                Vote::Yes(_) | Vote::Taken(_) | Vote::Held { .. } | Vote::No(_) => None,
+                Vote::Yes(_)
+                | Vote::Kept { .. }
+                | Vote::Taken(_)
+                | Vote::Held { .. }
+                | Vote::No(_) => None,
             })
             .map(|(why, node)| format!("{} ({why})", node.status().address))
             .collect();
@@ -457,6 +558,17 @@ impl Release {
     pub fn alarm(&mut self) -> &mut Alarm {
         &mut self.asking.alarm
     }
+
+    /// Gives back what could not be handed over: a node that is out of memory takes a lock
+    /// for nobody, but still gives one back.
+    fn give_back_instead(&self) -> Option<Asking> {
+        let handing = &self.asking.operation;
+        let (token, claim) = handing.from.clone()?;
+        let engine = &self.asking.engine;
+        let since = Instant::now();
+        let operation = engine.submit(engine.giving_back(handing.key.clone(), token, claim));
+        Some(engine.await_votes(operation, Rule::Release, since, engine.max_ttl))
+    }
 }
 
 impl Future for Release {
@@ -464,19 +576,35 @@ impl Future for Release {
     type Output = Result<bool, NoQuorum>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let decision = ready!(self.asking.poll_decision(cx));
-        let (engine, operation) = (&self.asking.engine, &self.asking.operation);
-        engine.queues.heard_of_listeners(&operation.key, operation.listeners());
-        Poll::Ready(match decision {
-            Decision::Yes | Decision::No => {
-                if let Some(watch) = &self.watch {
-                    watch.end();
-                }
-                Ok(decision == Decision::Yes)
+        loop {
+            let decision = ready!(self.asking.poll_decision(cx));
+            let (engine, operation) = (&self.asking.engine, &self.asking.operation);
+            engine.queues.heard_of_listeners(&operation.key, operation.listeners());
+            let released = match decision {
+                Decision::Yes | Decision::No => Ok(decision == Decision::Yes),
+                Decision::NoQuorum | Decision::Open => match self.give_back_instead() {
+                    Some(asking) => {
+                        self.asking = asking;
+                        continue;
+                    }
+                    None => Err(engine.no_quorum(&operation.votes())),
+                },
+            };
+            if let (Some(watch), Ok(_)) = (&self.watch, &released) {
+                watch.end();
             }
-            Decision::NoQuorum | Decision::Open => Err(engine.no_quorum(&operation.votes())),
-        })
+            return Poll::Ready(released);
+        }
     }
+}
+
+/// What a RENEW is worth.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Renewed {
+    /// What is left of the TTL for the holder.
+    pub validity: Duration,
+    /// The grant's name on the nodes, and its fence there. None: too few nodes know it.
+    pub grant: Option<(Claim, u64)>,
 }
 
 /// A RENEW under way. Dropping it does not undo what it has renewed.
@@ -484,6 +612,7 @@ pub struct Renew {
     engine: Arc<Engine>,
     since: Instant,
     ttl: Duration,
+    claim: Option<Claim>,
     asking: Asking,
     /// Of a session lock.
     watch: Option<Arc<Watch>>,
@@ -494,35 +623,102 @@ impl Renew {
     pub fn alarm(&mut self) -> &mut Alarm {
         &mut self.asking.alarm
     }
+
+    /// Which grant a quorum of nodes has renewed, and its fence.
+    fn grant(&self, votes: &[Vote]) -> Option<(Claim, u64)> {
+        let told: Vec<(Claim, u64)> = votes
+            .iter()
+            .filter_map(|vote| match vote {
+                Vote::Kept { fence, claim } => {
+                    Some((Claim::read(*claim)?, u64::try_from(*fence).ok()?))
+                }
+                _ => None,
+            })
+            .collect();
+        let by = |claim: Claim| told.iter().filter(move |(other, _)| *other == claim);
+        let claim = told.iter().map(|(claim, _)| *claim).max_by_key(|claim| by(*claim).count())?;
+        let mut fences: Vec<u64> = by(claim).map(|(_, fence)| *fence).collect();
+        Some((claim, fence_bounds(&mut fences, votes.len())?.0))
+    }
+
+    /// Puts the lock back on the nodes that have lost it.
+    fn heal(&self, claim: Claim, votes: &[Vote]) {
+        let lost = |node: &usize| matches!(votes[*node], Vote::No(_));
+        if (0..votes.len()).any(|node| lost(&node)) {
+            let Operation { key, token, .. } = &*self.asking.operation;
+            self.engine.heal(key, token, claim, self.ttl, (0..votes.len()).filter(lost));
+        }
+    }
 }
 
 impl Future for Renew {
     /// The new validity, or none: not held by that token.
-    type Output = Result<Option<Duration>, NoQuorum>;
+    type Output = Result<Option<Renewed>, NoQuorum>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let decision = ready!(self.asking.poll_decision(cx));
         let operation = &self.asking.operation;
+        let votes = operation.votes();
         Poll::Ready(match decision {
             Decision::Yes => {
-                let (key, token) = (&operation.key, &operation.token);
-                self.engine.holders.renewed(key, token, self.since + self.ttl);
+                let grant = self.grant(&votes);
+                if let Some(claim) = self.claim.or_else(|| grant.map(|(claim, _)| claim)) {
+                    self.engine.holders.renewed(&operation.key, claim, self.since + self.ttl);
+                }
                 match validity(self.ttl, self.since.elapsed(), self.engine.drift_factor) {
                     Some(validity) => {
                         if let Some(watch) = &self.watch {
                             self.engine.watchdog.granted(watch, self.ttl, validity);
                         }
-                        Ok(Some(validity))
+                        if let Some(claim) = self.claim {
+                            self.heal(claim, &votes);
+                        }
+                        Ok(Some(Renewed { validity, grant }))
                     }
-                    None => Err(self.engine.no_quorum(&operation.votes())),
+                    None => Err(self.engine.no_quorum(&votes)),
                 }
             }
-            // The holder is told that it holds nothing, so nothing of it may stay.
+            // The holder is told that it holds nothing, so nothing of it may stay. Where its
+            // claim is not known, what there is may be another's.
             Decision::No => {
-                drop(self.engine.release(operation.key.clone(), operation.token.clone()));
+                if self.claim.is_some() {
+                    let (key, token) = (operation.key.clone(), operation.token.clone());
+                    drop(self.engine.release(key, token, self.claim));
+                }
                 Ok(None)
             }
-            Decision::NoQuorum | Decision::Open => Err(self.engine.no_quorum(&operation.votes())),
+            Decision::NoQuorum | Decision::Open => Err(self.engine.no_quorum(&votes)),
+        })
+    }
+}
+
+/// A fence that a quorum of nodes is made to remember.
+pub struct Raise {
+    engine: Arc<Engine>,
+    claim: Claim,
+    asking: Asking,
+}
+
+impl Future for Raise {
+    /// The fence that the grant has from now on; none: a quorum does not have the lock.
+    type Output = Result<Option<u64>, NoQuorum>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let decision = ready!(self.asking.poll_decision(cx));
+        let operation = &self.asking.operation;
+        let votes = operation.votes();
+        Poll::Ready(match decision {
+            Decision::Yes => {
+                let stored = votes.iter().filter_map(|vote| match vote {
+                    Vote::Yes(fence) => u64::try_from(*fence).ok(),
+                    _ => None,
+                });
+                let fence = stored.max().unwrap_or_default();
+                self.engine.holders.raised(&operation.key, self.claim, fence);
+                Ok(Some(fence))
+            }
+            Decision::No => Ok(None),
+            Decision::NoQuorum | Decision::Open => Err(self.engine.no_quorum(&votes)),
         })
     }
 }

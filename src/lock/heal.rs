@@ -71,13 +71,15 @@ fn may_repeat(refused: &Operation, done: &[Arc<Operation>]) -> bool {
         Kind::Release | Kind::Renew => !met(),
         // The watchdog asks again, later.
         Kind::RenewMany => false,
+        // A lock may have been given back since.
+        Kind::Heal => !met(),
         Kind::Raise | Kind::Attach | Kind::Flush => true,
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::Claim, *};
     use std::time::Duration;
 
     fn operation(kind: Kind, key: &[u8]) -> Arc<Operation> {
@@ -91,7 +93,9 @@ mod tests {
         ))
     }
 
-    const ACQUIRE: Kind = Kind::Acquire { attempt: 1 };
+    fn locking() -> Kind {
+        Kind::Acquire { claim: Claim::new(), again: false }
+    }
 
     /// Refused in this order, with these answered behind the first of them.
     fn repeated(refused: &[&Arc<Operation>], done: &[(Kind, &[u8])]) -> Vec<bool> {
@@ -111,9 +115,9 @@ mod tests {
 
     #[test]
     fn what_met_nothing_is_asked_again_in_order() {
-        let (acquire, release) = (operation(ACQUIRE, b"k"), operation(Kind::Release, b"k"));
+        let (acquire, release) = (operation(locking(), b"k"), operation(Kind::Release, b"k"));
         assert_eq!(repeated(&[&acquire, &release], &[]), [true, true]);
-        let others: &[(Kind, &[u8])] = &[(ACQUIRE, b"other"), (Kind::Release, b"other")];
+        let others: &[(Kind, &[u8])] = &[(locking(), b"other"), (Kind::Release, b"other")];
         assert_eq!(repeated(&[&acquire, &release], others), [true, true]);
         let before = operation(Kind::Release, b"before");
         assert_eq!(repeated(&[&before], &[]), [true], "that was answered before the refusal");
@@ -121,21 +125,21 @@ mod tests {
 
     #[test]
     fn nothing_is_asked_again_behind_its_own_end_or_a_newer_grant() {
-        let (acquire, release) = (operation(ACQUIRE, b"k"), operation(Kind::Release, b"k"));
+        let (acquire, release) = (operation(locking(), b"k"), operation(Kind::Release, b"k"));
         assert_eq!(repeated(&[&acquire], &[(Kind::Release, b"k")]), [false]);
-        assert_eq!(repeated(&[&release], &[(ACQUIRE, b"k")]), [false]);
+        assert_eq!(repeated(&[&release], &[(locking(), b"k")]), [false]);
         acquire.close();
         assert_eq!(repeated(&[&acquire], &[]), [false], "it was given up");
         let raise = operation(Kind::Raise, b"k");
-        assert_eq!(repeated(&[&raise], &[(ACQUIRE, b"k")]), [true]);
+        assert_eq!(repeated(&[&raise], &[(locking(), b"k")]), [true]);
     }
 
     #[test]
     fn a_release_is_asked_again_though_its_acquire_was_done_before() {
-        let (other, release) = (operation(ACQUIRE, b"other"), operation(Kind::Release, b"k"));
+        let (other, release) = (operation(locking(), b"other"), operation(Kind::Release, b"k"));
         let mut healing = Healing::default();
         assert!(healing.refused((other, 0)).is_ok());
-        healing.answered(&operation(ACQUIRE, b"k"));
+        healing.answered(&operation(locking(), b"k"));
         assert!(healing.refused((release, 0)).is_ok());
         assert!(healing.take().into_iter().all(|(_, again)| again));
     }

@@ -8,7 +8,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::watchdog::Watch;
+use super::{Claim, watchdog::Watch};
 use crate::key::{Key, KeyMap, Token};
 
 /// Those whose TTL has run out are looked for once there are twice as many as
@@ -34,8 +34,10 @@ struct Map {
     swept: usize,
 }
 
-struct Holder {
+/// Who has a lock, by which grant.
+pub(super) struct Holder {
     token: Token,
+    claim: Claim,
     fence: u64,
     since: Instant,
     /// When the lock ends if nobody renews it.
@@ -53,6 +55,21 @@ pub(super) struct Shown {
 }
 
 impl Holder {
+    /// Of a grant made at `since`, whose TTL ends at `until`.
+    pub(super) fn new(
+        token: &Token,
+        claim: Claim,
+        fence: u64,
+        since: Instant,
+        until: Instant,
+    ) -> Holder {
+        Holder { token: token.clone(), claim, fence, since, until, watch: None }
+    }
+
+    fn is(&self, token: &Token, claim: Option<Claim>) -> bool {
+        self.token == *token && claim.is_none_or(|claim| claim == self.claim)
+    }
+
     fn shown(&self, now: Instant) -> Shown {
         Shown {
             fence: self.fence,
@@ -66,8 +83,8 @@ impl Holder {
 /// Who holds a lock that is to be released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Known {
-    /// That token.
-    This,
+    /// That token, by this claim.
+    This(Claim),
     /// Another token.
     Another,
     /// Nobody here.
@@ -75,47 +92,49 @@ pub(super) enum Known {
 }
 
 impl Holders {
-    /// Notes a grant. A token that has the lock already keeps its time; who kept
-    /// it before is given back, as the newer grant is another's to keep.
-    pub(super) fn granted(
-        &self,
-        key: &Key,
-        token: &Token,
-        fence: u64,
-        now: Instant,
-        until: Instant,
-    ) -> Option<Arc<Watch>> {
+    /// Notes a grant. The same claim keeps its time; who watched over the lock before is
+    /// given back, as the newer grant is another's to keep.
+    pub(super) fn granted(&self, key: &Key, new: Holder) -> Option<Arc<Watch>> {
         let mut map = self.lock(key);
         if let Some(holder) = map.by_key.get_mut(key) {
-            if holder.token == *token {
-                (holder.fence, holder.until) = (fence, until);
-                return holder.watch.take();
-            }
-            *holder = Holder { token: token.clone(), fence, since: now, until, watch: None };
-            return None;
+            let (since, until) = if holder.claim == new.claim {
+                // Nodes never shorten what they keep.
+                (holder.since, holder.until.max(new.until))
+            } else {
+                (new.since, new.until)
+            };
+            return std::mem::replace(holder, Holder { since, until, ..new }).watch;
         }
         if map.by_key.len() >= SWEEP.max(2 * map.swept) {
-            map.by_key.retain(|_, holder| holder.until > now);
+            map.by_key.retain(|_, holder| holder.until > new.since);
             map.swept = map.by_key.len();
         }
-        let holder = Holder { token: token.clone(), fence, since: now, until, watch: None };
-        map.by_key.insert(key.clone(), holder);
+        map.by_key.insert(key.clone(), new);
         None
     }
 
     /// Notes a renewal.
-    pub(super) fn renewed(&self, key: &Key, token: &Token, until: Instant) {
+    pub(super) fn renewed(&self, key: &Key, claim: Claim, until: Instant) {
         if let Some(holder) = self.lock(key).by_key.get_mut(key)
-            && holder.token == *token
+            && holder.claim == claim
         {
             holder.until = until;
         }
     }
 
-    /// Notes that the holder is watched over.
-    pub(super) fn watch(&self, key: &Key, token: &Token, watch: Arc<Watch>) {
+    /// Notes that the fence of a grant was raised.
+    pub(super) fn raised(&self, key: &Key, claim: Claim, fence: u64) {
         if let Some(holder) = self.lock(key).by_key.get_mut(key)
-            && holder.token == *token
+            && holder.claim == claim
+        {
+            holder.fence = holder.fence.max(fence);
+        }
+    }
+
+    /// Notes that the holder is watched over.
+    pub(super) fn watch(&self, key: &Key, claim: Claim, watch: Arc<Watch>) {
+        if let Some(holder) = self.lock(key).by_key.get_mut(key)
+            && holder.claim == claim
         {
             holder.watch = Some(watch);
         }
@@ -127,34 +146,57 @@ impl Holders {
         map.by_key.get(key).filter(|holder| holder.token == *token)?.watch.clone()
     }
 
-    /// Forgets a holder that gives the lock back. Gives for how long it was held.
+    /// The claim and fence by which `token` has the lock, as far as is known.
+    pub(super) fn claim(&self, key: &Key, token: &Token) -> Option<(Claim, u64)> {
+        let map = self.lock(key);
+        let holder = map.by_key.get(key)?;
+        let has = holder.token == *token && holder.until > Instant::now();
+        has.then_some((holder.claim, holder.fence))
+    }
+
+    /// Forgets a holder that gives the lock back, by that claim or, where that is not
+    /// known, whichever the token has. Gives its claim, and for how long it was held.
     pub(super) fn release(
         &self,
         key: &Key,
         token: &Token,
+        claim: Option<Claim>,
         now: Instant,
     ) -> (Known, Option<Arc<Watch>>, Option<Duration>) {
         let mut map = self.lock(key);
         match map.by_key.get(key) {
-            None => (Known::Nothing, None, None),
-            Some(holder) if holder.token != *token && holder.until > now => {
-                (Known::Another, None, None)
-            }
-            Some(holder) if holder.token != *token => (Known::Nothing, None, None),
-            Some(_) => {
+            Some(holder) if holder.is(token, claim) => {
+                let known = match holder.until > now {
+                    true => Known::This(holder.claim),
+                    false => Known::Nothing,
+                };
                 let holder = map.by_key.remove(key);
                 let held = holder.as_ref().map(|holder| now - holder.since);
-                (Known::This, holder.and_then(|holder| holder.watch), held)
+                (known, holder.and_then(|holder| holder.watch), held)
             }
+            Some(holder) if holder.until > now => (Known::Another, None, None),
+            Some(_) | None => (Known::Nothing, None, None),
         }
     }
 
-    /// Whether `token` has the lock, as far as is known.
-    pub(super) fn has(&self, key: &Key, token: &Token) -> bool {
-        self.lock(key)
-            .by_key
-            .get(key)
-            .is_some_and(|holder| holder.token == *token && holder.until > Instant::now())
+    /// Whether this grant has the lock, as far as is known.
+    pub(super) fn has(&self, key: &Key, token: &Token, claim: Claim) -> bool {
+        self.while_held(key, token, claim, |_| ()).is_some()
+    }
+
+    /// Does something while this grant has the lock, as far as is known: a release through
+    /// this proxy comes before it or after it. `act` is told the fence and must not come
+    /// back to the holders.
+    pub(super) fn while_held<T>(
+        &self,
+        key: &Key,
+        token: &Token,
+        claim: Claim,
+        act: impl FnOnce(u64) -> T,
+    ) -> Option<T> {
+        let map = self.lock(key);
+        let holder = map.by_key.get(key).filter(|holder| holder.is(token, Some(claim)))?;
+        (holder.until > Instant::now()).then(|| act(holder.fence))
     }
 
     /// Shows every lock that is held now, until `visit` says false.
@@ -191,32 +233,40 @@ mod tests {
         Instant::now() + Duration::from_secs(secs)
     }
 
+    fn holder(token: &Token, claim: Claim, fence: u64, secs: u64) -> Holder {
+        Holder::new(token, claim, fence, Instant::now(), after(secs))
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_holder_is_who_was_granted_last_until_its_time_is_up() {
         let holders = Holders::default();
         let (k, a, b) = (&Key::from("k"), &Token::from("a"), &Token::from("b"));
-        holders.granted(k, a, 1, Instant::now(), after(10));
-        assert!(holders.has(k, a) && !holders.has(k, b));
-        assert_eq!(holders.release(k, b, Instant::now()).0, Known::Another);
+        let (first, second) = (Claim::new(), Claim::new());
+        holders.granted(k, holder(a, first, 1, 10));
+        assert!(holders.has(k, a, first) && !holders.has(k, b, first));
+        assert!(!holders.has(k, a, second), "the same token by another grant");
+        for (token, claim) in [(b, None), (a, Some(second))] {
+            assert_eq!(holders.release(k, token, claim, Instant::now()).0, Known::Another);
+        }
         tokio::time::advance(Duration::from_secs(4)).await;
-        holders.granted(k, a, 2, Instant::now(), after(10));
+        holders.granted(k, holder(a, first, 2, 3));
         let shown = holders.show(k).unwrap();
         assert_eq!((shown.fence, shown.held_for), (2, Duration::from_secs(4)));
-        holders.renewed(k, b, after(60));
-        holders.renewed(k, a, after(20));
+        assert_eq!(shown.remaining, Duration::from_secs(6), "nodes shorten nothing");
+        holders.renewed(k, second, after(60));
+        holders.renewed(k, first, after(20));
+        holders.raised(k, first, 7);
+        assert_eq!(holders.claim(k, a), Some((first, 7)));
         tokio::time::advance(Duration::from_secs(19)).await;
-        assert!(holders.has(k, a));
+        assert!(holders.has(k, a, first));
         tokio::time::advance(Duration::from_secs(1)).await;
-        assert!(!holders.has(k, a) && holders.show(k).is_none());
-        assert_eq!(
-            holders.release(k, b, Instant::now()).0,
-            Known::Nothing,
-            "that one's time is up"
-        );
-        holders.granted(k, b, 3, Instant::now(), after(10));
-        let (known, _, held) = holders.release(k, b, Instant::now());
-        assert_eq!((known, held), (Known::This, Some(Duration::ZERO)));
-        assert_eq!(holders.release(k, b, Instant::now()).0, Known::Nothing);
+        assert!(!holders.has(k, a, first) && holders.show(k).is_none());
+        let (known, ..) = holders.release(k, b, None, Instant::now());
+        assert_eq!(known, Known::Nothing, "that one's time is up");
+        holders.granted(k, holder(b, second, 3, 10));
+        let (known, _, held) = holders.release(k, b, None, Instant::now());
+        assert_eq!((known, held), (Known::This(second), Some(Duration::ZERO)));
+        assert_eq!(holders.release(k, b, None, Instant::now()).0, Known::Nothing);
     }
 
     #[tokio::test(start_paused = true)]
@@ -225,20 +275,15 @@ mod tests {
         let token = &Token::from("t");
         for round in 0..50_u64 {
             for n in 0..1000_u64 {
-                holders.granted(
-                    &Key::from(&format!("{round} {n}")),
-                    token,
-                    n,
-                    Instant::now(),
-                    after(1),
-                );
+                let key = Key::from(&format!("{round} {n}"));
+                holders.granted(&key, holder(token, Claim::new(), n, 1));
             }
             tokio::time::advance(Duration::from_secs(2)).await;
         }
         let kept: usize = holders.0.iter().map(|shard| shard.lock().unwrap().by_key.len()).sum();
         assert!(kept <= SHARDS * SWEEP, "{kept}");
         let mut seen = 0;
-        holders.granted(&Key::from("k"), token, 1, Instant::now(), after(1));
+        holders.granted(&Key::from("k"), holder(token, Claim::new(), 1, 1));
         holders.visit(&mut |key, _| {
             seen += 1;
             assert_eq!(key, b"k");

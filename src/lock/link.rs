@@ -11,23 +11,24 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
     },
     task::{Context, Poll, Waker, ready},
     time::Duration,
 };
 
+use arc_swap::ArcSwap;
 use redis_protocol::resp2::types::OwnedFrame;
 use thiserror::Error;
 use tokio::{
     io::{AsyncRead, ReadBuf},
-    sync::Notify,
+    sync::{Notify, oneshot},
     time::{Instant, Interval, MissedTickBehavior, interval},
 };
 
 use super::{
     heal::Healing,
-    operation::{Missing, Operation, Vote},
+    operation::{Kind, Missing, Operation, Vote},
     reply, scripts,
 };
 use crate::{
@@ -59,6 +60,10 @@ pub(super) enum Closed {
     /// It answered what Redis does not answer.
     #[error("{0}")]
     Garbage(#[from] reply::Garbage),
+    /// It is not what it was admitted as: its marker has changed, or it has become a
+    /// replica. It is to be looked at anew.
+    #[error("{0}")]
+    Changed(&'static str),
     /// The engine has gone.
     #[error("not needed any more")]
     Unused,
@@ -70,6 +75,29 @@ pub(super) enum Job {
     Operation(Arc<Operation>),
     /// A command whose reply does not matter.
     Blind(Vec<u8>),
+    /// So many commands apart from operations, and who wants the replies.
+    Ask(Vec<u8>, usize, oneshot::Sender<Vec<OwnedFrame>>),
+}
+
+/// What a connection is told of its node's standing while it lives, and tells of it.
+pub(super) struct Standing {
+    /// The last argument of scripts that vote: what the node's marker must be.
+    pub(super) told: ArcSwap<Vec<u8>>,
+    /// The node waits to be admitted: it must not grant.
+    pub(super) waits: AtomicBool,
+    /// The longest TTL, in ms, that this node is known to have noted ([`scripts::LONGEST`]).
+    pub(super) longest: AtomicU64,
+}
+
+impl Default for Standing {
+    /// Nothing is compared, and it votes.
+    fn default() -> Standing {
+        Standing {
+            told: ArcSwap::from_pointee(scripts::told(b"")),
+            waits: AtomicBool::new(false),
+            longest: AtomicU64::new(0),
+        }
+    }
 }
 
 /// The sending end of a connection.
@@ -158,6 +186,16 @@ impl Link {
         true
     }
 
+    /// Has the node carry out `count` commands, behind all that was sent before. None: the
+    /// connection has ended. Replies in arrays of arrays are garbage, as everywhere here.
+    pub(super) async fn ask(&self, commands: Vec<u8>, count: usize) -> Option<Vec<OwnedFrame>> {
+        let (sender, receiver) = oneshot::channel();
+        if !self.send(Job::Ask(commands, count, sender)) {
+            return None;
+        }
+        receiver.await.ok()
+    }
+
     /// Whether the connection has ended.
     pub(super) fn is_closed(&self) -> bool {
         self.sender.0.closed.load(Ordering::Acquire)
@@ -175,17 +213,26 @@ impl Link {
     }
 }
 
+/// What a connection needs of its node.
+pub(super) struct Ends {
+    pub(super) node: usize,
+    pub(super) silence: Duration,
+    pub(super) metrics: Arc<NodeMetrics>,
+    pub(super) standing: Arc<Standing>,
+    /// Told of a release, or a hand-over, that the node has answered with an error.
+    pub(super) on_error: Box<dyn Fn(&Arc<Operation>) + Send>,
+}
+
 /// Starts the task that owns `stream`, whose handshake is done. `on_end` is
 /// told what was not answered, after the link has been marked as closed.
 pub(super) fn start(
     stream: Stream,
-    node: usize,
-    silence: Duration,
-    metrics: Arc<NodeMetrics>,
+    ends: Ends,
     client_id: Option<i64>,
     run_id: Option<String>,
     on_end: impl FnOnce(Leftover) + Send + 'static,
 ) -> Link {
+    let silence = ends.silence;
     let shared = Arc::new(LinkShared {
         queue: Mutex::default(),
         pending: AtomicUsize::new(0),
@@ -196,9 +243,7 @@ pub(super) fn start(
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut pump = Pump {
         stream,
-        node,
-        silence,
-        metrics,
+        ends,
         jobs: VecDeque::new(),
         out: Outbox::keeping(KEEP),
         in_flight: VecDeque::new(),
@@ -227,13 +272,20 @@ enum Sent {
     Operation(Arc<Operation>, u8),
     Blind,
     Ping(Instant),
+    Ask(Asked),
+}
+
+/// What was asked apart from operations.
+struct Asked {
+    /// How many replies are still to come.
+    missing: usize,
+    replies: Vec<OwnedFrame>,
+    wanted: oneshot::Sender<Vec<OwnedFrame>>,
 }
 
 struct Pump {
     stream: Stream,
-    node: usize,
-    silence: Duration,
-    metrics: Arc<NodeMetrics>,
+    ends: Ends,
     /// Taken from the queue.
     jobs: VecDeque<Job>,
     out: Outbox,
@@ -287,13 +339,13 @@ impl Pump {
                     encode_ping(&mut self.out);
                     self.push(Sent::Ping(now), now);
                 }
-            } else if quiet >= self.silence {
-                return Err(Closed::Silent(self.silence));
+            } else if quiet >= self.ends.silence {
+                return Err(Closed::Silent(self.ends.silence));
             }
             if let Some(waited) = self.sent_at.front().map(|at| now.saturating_duration_since(*at))
-                && self.metrics.pace.is_late(waited)
+                && self.ends.metrics.pace.is_late(waited)
             {
-                self.metrics.pace.sample(waited);
+                self.ends.metrics.pace.sample(waited);
             }
         }
         Ok(())
@@ -323,18 +375,45 @@ impl Pump {
 
     fn encode(&mut self) {
         let now = Instant::now();
+        let told = self.ends.standing.told.load_full();
         for _ in 0..BATCH {
             let Some(job) = self.jobs.pop_front() else { return };
             match job {
                 Job::Operation(operation) => {
-                    self.out.push(&operation.request);
+                    self.note_longest(&operation, now);
+                    self.put(&operation, &told);
                     self.push(Sent::Operation(operation, 0), now);
+                }
+                Job::Ask(commands, missing, wanted) => {
+                    self.out.push(&commands);
+                    let asked = Asked { missing, replies: Vec::with_capacity(missing), wanted };
+                    self.push(Sent::Ask(asked), now);
                 }
                 Job::Blind(bytes) => {
                     self.out.push(&bytes);
                     self.push(Sent::Blind, now);
                 }
             }
+        }
+    }
+
+    /// Has the node note a TTL that is longer than any before, ahead of storing it.
+    fn note_longest(&mut self, operation: &Operation, now: Instant) {
+        if !operation.kind.stores() {
+            return;
+        }
+        let ttl = u64::try_from(operation.ttl.as_millis()).unwrap_or(u64::MAX);
+        if self.ends.standing.longest.fetch_max(ttl, Ordering::Relaxed) < ttl {
+            self.out.push(&scripts::note(operation.ttl));
+            self.shared.pending.fetch_add(1, Ordering::Relaxed);
+            self.push(Sent::Blind, now);
+        }
+    }
+
+    fn put(&mut self, operation: &Operation, told: &[u8]) {
+        self.out.push(&operation.request);
+        if operation.kind.is_proven() {
+            self.out.push(told);
         }
     }
 
@@ -352,16 +431,16 @@ impl Pump {
             self.heard = Instant::now();
             // That of the first, which has waited the longest.
             if let Some(at) = self.sent_at.front() {
-                self.metrics.pace.sample(self.heard.saturating_duration_since(*at));
+                self.ends.metrics.pace.sample(self.heard.saturating_duration_since(*at));
             }
             self.received.extend_from_slice(buf.filled());
-            if let Err(garbage) = self.read_replies() {
-                return Poll::Ready(garbage.into());
+            if let Err(closed) = self.read_replies() {
+                return Poll::Ready(closed);
             }
         }
     }
 
-    fn read_replies(&mut self) -> Result<(), reply::Garbage> {
+    fn read_replies(&mut self) -> Result<(), Closed> {
         let received = std::mem::take(&mut self.received);
         let mut at = 0;
         loop {
@@ -382,17 +461,30 @@ impl Pump {
     }
 
     #[inline]
-    fn answered(&mut self, answer: Answer<'_>) -> Result<(), reply::Garbage> {
+    fn answered(&mut self, answer: Answer<'_>) -> Result<(), Closed> {
         // A reply to nothing is as wrong as one that cannot be read.
         let sent = self.in_flight.pop_front().ok_or(reply::Garbage)?;
         let sent_at = self.sent_at.pop_front().unwrap_or(self.heard);
         let operation = match sent {
             Sent::Ping(at) => {
-                self.metrics.round_trip_seconds.record(at.elapsed().as_secs_f64());
+                self.ends.metrics.round_trip_seconds.record(at.elapsed().as_secs_f64());
                 return Ok(());
             }
             Sent::Blind => {
                 self.shared.pending.fetch_sub(1, Ordering::Relaxed);
+                return Ok(());
+            }
+            Sent::Ask(mut asked) => {
+                let Answer::Frame(frame) = answer else { return Err(reply::Garbage.into()) };
+                asked.replies.push(frame.clone());
+                asked.missing -= 1;
+                if asked.missing > 0 {
+                    self.sent_at.push_front(sent_at);
+                    self.in_flight.push_front(Sent::Ask(asked));
+                } else {
+                    self.shared.pending.fetch_sub(1, Ordering::Relaxed);
+                    let _ = asked.wanted.send(asked.replies);
+                }
                 return Ok(());
             }
             Sent::Operation(operation, times) if answer.is_noscript() => {
@@ -417,13 +509,20 @@ impl Pump {
                 }
                 self.count_if_late(&operation, sent_at, self.heard);
                 self.vote(&operation, vote);
+                if vote == Vote::Missing(Missing::Unproven) {
+                    return Err(Closed::Changed("its marker is not the one it was admitted by"));
+                }
+                if matches!(answer, Answer::Frame(OwnedFrame::Error(text)) if text.starts_with("READONLY"))
+                {
+                    return Err(Closed::Changed("it has become a replica"));
+                }
                 Ok(())
             }
             Err(garbage) => {
                 self.sent_at.push_front(sent_at);
                 // Its outcome is unknown, like that of those behind it.
                 self.in_flight.push_front(Sent::Operation(operation, 0));
-                Err(garbage)
+                Err(garbage.into())
             }
         }
     }
@@ -432,18 +531,21 @@ impl Pump {
     /// quorum; one that was waited for was counted when its time was up.
     #[inline]
     fn count_if_late(&self, operation: &Operation, sent_at: Instant, now: Instant) {
-        let late = self.metrics.pace.is_late(now.saturating_duration_since(sent_at));
-        if late && operation.is_pending(self.node) {
-            self.metrics.errors_timeout.increment(1);
+        let late = self.ends.metrics.pace.is_late(now.saturating_duration_since(sent_at));
+        if late && operation.is_pending(self.ends.node) {
+            self.ends.metrics.errors_timeout.increment(1);
         }
     }
 
-    fn vote(&self, operation: &Operation, vote: Vote) {
+    fn vote(&self, operation: &Arc<Operation>, vote: Vote) {
         if matches!(vote, Vote::Missing(Missing::Error)) {
-            self.metrics.errors_reply.increment(1);
+            self.ends.metrics.errors_reply.increment(1);
+            if matches!(operation.kind, Kind::Release | Kind::HandOver { .. }) {
+                (self.ends.on_error)(operation);
+            }
         }
         self.shared.pending.fetch_sub(1, Ordering::Relaxed);
-        operation.vote(self.node, vote);
+        operation.vote(self.ends.node, vote);
     }
 
     /// Loads the scripts and repeats what was refused for want of them, once
@@ -460,9 +562,10 @@ impl Pump {
             self.shared.pending.fetch_add(1, Ordering::Relaxed);
             self.push(Sent::Blind, now);
         }
+        let told = self.ends.standing.told.load_full();
         for ((operation, times), again) in self.healing.take() {
             if again {
-                self.out.push(&operation.request);
+                self.put(&operation, &told);
                 self.push(Sent::Operation(operation, times), now);
             } else {
                 self.vote(&operation, Vote::Missing(Missing::Error));
@@ -503,7 +606,7 @@ impl Job {
     pub(super) fn operation(self) -> Option<Arc<Operation>> {
         match self {
             Job::Operation(operation) => Some(operation),
-            Job::Blind(_) => None,
+            Job::Blind(_) | Job::Ask(..) => None,
         }
     }
 }

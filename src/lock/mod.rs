@@ -10,8 +10,9 @@
 //! - `holders`: what was granted here and is not given back.
 //! - `alarm`: the timer of an operation, which nearly never fires.
 //! - `operation`: one request to all nodes, and their votes as they come in.
+//! - `fences`: which fence a proxy proposes.
 //! - `quorum`: what votes come to; validity. Pure arithmetic.
-//! - `scripts`: the Lua that nodes run.
+//! - `claim`: the name of one grant; `scripts`: the Lua that nodes run.
 //! - `node`: one lock node: whether it can be asked, what it has missed.
 //! - `link`: the ordered, pipelined connection to it; `connect` opens one,
 //!   `backoff` says when to try again, `reply` reads what comes back.
@@ -25,9 +26,11 @@ mod acquire;
 mod alarm;
 mod attach;
 mod backoff;
+mod claim;
 mod connect;
 pub mod engine;
 pub mod fault;
+mod fences;
 mod heal;
 mod holders;
 mod inspect;
@@ -51,7 +54,8 @@ pub mod watchdog;
 pub use acquire::Acquire;
 pub use alarm::Alarm;
 pub use attach::Attach;
-pub use engine::{Engine, Release, Renew};
+pub use claim::Claim;
+pub use engine::{Engine, Raise, Release, Renew, Renewed};
 pub use fault::Fault;
 pub(crate) use inspect::{connect, faults_of};
 pub use pace::Pace;
@@ -68,6 +72,8 @@ use std::{fmt, time::Duration};
 pub struct Grant {
     /// Grows from grant to grant of the same lock.
     pub fence: u64,
+    /// Its name on the nodes. None: it was granted elsewhere, and is not known.
+    pub claim: Option<Claim>,
     /// What is left of the TTL for the holder.
     pub validity: Duration,
 }

@@ -3,7 +3,7 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, atomic::Ordering},
     time::Duration,
 };
 
@@ -18,9 +18,10 @@ use super::{
     connect::LinkManager,
     fault::Fault,
     inspect::Inspector,
-    link::{Closed, Job, Leftover, Link},
+    link::{Closed, Job, Leftover, Link, Standing},
     operation::{Kind, Missing, Operation, Vote},
     quarantine::Admissions,
+    scripts::Whose,
 };
 use crate::{
     config::{LocksConfig, RedisUrl},
@@ -32,15 +33,17 @@ use crate::{
 /// Releases remembered for a node that is away. Those that find no place are
 /// left to the TTL.
 const MAX_CLEANUP: usize = 10_000;
-/// Who gives back a lock on a node that has been away: no proxy's release, so that
-/// all that hear of it look.
-const NOBODY: &[u8] = b"";
+/// How soon a node is asked again to give a lock back that it has refused to give back.
+const ASK_AGAIN: Duration = Duration::from_millis(100);
 /// How often a node is asked for what may have become wrong with it.
 const INSPECT_EVERY: Duration = Duration::from_secs(10);
 /// How soon it is asked for the first time.
 const INSPECT_FIRST: Duration = Duration::from_millis(500);
 /// How soon it is asked again after it did not answer.
 const INSPECT_AGAIN: Duration = Duration::from_secs(2);
+
+/// The fence that would be proposed now.
+pub(super) type ProposedFence = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// One lock node.
 pub(super) struct Node {
@@ -52,6 +55,11 @@ pub(super) struct Node {
     pub(super) keepalive: Duration,
     pub(super) metrics: Arc<NodeMetrics>,
     pub(super) admissions: Arc<Admissions>,
+    /// What its connection goes by.
+    pub(super) standing: Arc<Standing>,
+    clock: ProposedFence,
+    /// Told when it can be asked again.
+    came_back: OnceLock<Box<dyn Fn() + Send + Sync>>,
     queue_limit: usize,
     /// Cancelled when the engine has gone.
     gone: CancellationToken,
@@ -74,6 +82,9 @@ struct State {
     /// the longest it may; that is not known of an acquire that a stopped node
     /// has not read yet, as its TTL has not begun.
     cleanup: VecDeque<(Arc<Operation>, Option<Instant>)>,
+    /// Releases and hand-overs that it has answered with an error, and when the lock has
+    /// run out by itself.
+    refused: VecDeque<(Arc<Operation>, Instant)>,
     /// `run_id` and CLIENT ID of the connection before.
     before: Option<(String, i64)>,
 }
@@ -85,6 +96,7 @@ impl Node {
         index: usize,
         config: &LocksConfig,
         admissions: Arc<Admissions>,
+        clock: ProposedFence,
     ) -> Node {
         let metrics = NodeMetrics::new(index + 1, &url.to_string(), config.node_timeout);
         metrics.up.set(0.0);
@@ -96,6 +108,9 @@ impl Node {
             keepalive: config.node_silence.max(Duration::from_secs(3)),
             metrics: Arc::new(metrics),
             admissions,
+            standing: Arc::default(),
+            clock,
+            came_back: OnceLock::new(),
             queue_limit: config.node_queue,
             gone: CancellationToken::new(),
             max_ttl: config.max_ttl,
@@ -105,9 +120,15 @@ impl Node {
                 unfit: None,
                 found: Vec::new(),
                 cleanup: VecDeque::new(),
+                refused: VecDeque::new(),
                 before: None,
             }),
         }
+    }
+
+    /// Tells `came_back` from now on whenever the node can be asked again.
+    pub(super) fn on_return(&self, came_back: impl Fn() + Send + Sync + 'static) {
+        let _ = self.came_back.set(Box::new(came_back));
     }
 
     /// Asks this node. Its vote comes, now or later, exactly once.
@@ -120,6 +141,14 @@ impl Node {
             let why = if quarantined { Missing::Quarantined } else { Missing::Down };
             return operation.vote(self.index, Vote::Missing(why));
         };
+        if operation.kind.grants() && self.standing.waits.load(Ordering::Acquire) {
+            // It may give back all the same.
+            if let Some(release) = operation.late_release((self.clock)()) {
+                link.send(Job::Operation(Arc::new(release)));
+            }
+            drop(state);
+            return operation.vote(self.index, Vote::Missing(Missing::Quarantined));
+        }
         if matches!(operation.kind, Kind::Acquire { .. }) && link.pending() >= self.queue_limit {
             drop(state);
             self.metrics.errors_queue_full.increment(1);
@@ -135,13 +164,8 @@ impl Node {
     /// What a node was never asked for it does not hold; a lock given back may be
     /// one that it holds from before.
     fn clean_up_unsent(&self, state: &mut State, operation: &Arc<Operation>) {
-        match operation.kind {
-            Kind::Release => self.clean_up_later(state, operation.clone(), true),
-            Kind::HandOver { .. } => {
-                let release = operation.giving_back(NOBODY);
-                self.clean_up_later(state, Arc::new(release), true);
-            }
-            _ => {}
+        if matches!(operation.kind, Kind::Release | Kind::HandOver { .. }) {
+            self.clean_up_later(state, operation.clone(), true);
         }
     }
 
@@ -149,8 +173,47 @@ impl Node {
     /// taken, or was to give back.
     fn clean_up_sent(&self, state: &mut State, operation: &Arc<Operation>) {
         self.clean_up_unsent(state, operation);
-        if let Kind::Acquire { attempt } | Kind::HandOver { attempt } = operation.kind {
-            self.clean_up_later(state, Arc::new(operation.undo(attempt)), false);
+        if let Kind::Acquire { claim, again: false } | Kind::HandOver { claim } = operation.kind {
+            self.clean_up_later(state, Arc::new(operation.undo(claim)), false);
+        }
+    }
+
+    /// It has refused to give a lock back, as it is out of memory, busy, or wants replicas.
+    /// It is asked again until it does, or the lock has run out by itself.
+    pub(super) fn answered_with_error(self: &Arc<Node>, operation: &Arc<Operation>) {
+        let mut state = self.lock();
+        if state.refused.len() >= MAX_CLEANUP {
+            return;
+        }
+        let is_first = state.refused.is_empty();
+        let ttl = operation.ttl.min(self.max_ttl);
+        state.refused.push_back((operation.clone(), Instant::now() + ttl));
+        drop(state);
+        if is_first {
+            tokio::spawn(ask_again(Arc::downgrade(self)));
+        }
+    }
+
+    /// Sends again what the node has refused to give back.
+    fn release_refused(&self) {
+        let mut state = self.lock();
+        let now = Instant::now();
+        for (operation, until) in std::mem::take(&mut state.refused) {
+            if until <= now {
+                continue;
+            }
+            let release = operation.late_release((self.clock)());
+            let undo = match operation.kind {
+                Kind::HandOver { claim } => Some(operation.undo(claim)),
+                _ => None,
+            };
+            for release in release.into_iter().chain(undo) {
+                let release = Arc::new(release.lasting(until - now));
+                let sent = state.link.as_ref();
+                if !sent.is_some_and(|link| link.send(Job::Operation(release.clone()))) {
+                    self.clean_up_later(&mut state, release, true);
+                }
+            }
         }
     }
 
@@ -231,7 +294,9 @@ impl Node {
         let cleanup = std::mem::take(&mut state.cleanup);
         let mut releases = 0;
         for (release, until) in cleanup {
-            if until.is_none_or(|until| until > now) {
+            if until.is_none_or(|until| until > now)
+                && let Some(release) = self.as_late(release)
+            {
                 releases += 1;
                 if !link.send(Job::Operation(release.clone())) {
                     state.cleanup.push_back((release, until));
@@ -244,7 +309,20 @@ impl Node {
         self.show_faults(&state);
         drop(state);
         self.metrics.up.set(1.0);
+        if let Some(came_back) = self.came_back.get() {
+            came_back();
+        }
         info!(node = %self.url, releases, "lock node is up");
+    }
+
+    /// What is sent in place of an operation that the node has missed: it must take nothing
+    /// that was granted since.
+    fn as_late(&self, missed: Arc<Operation>) -> Option<Arc<Operation>> {
+        if matches!((missed.kind, missed.whose), (Kind::Release, Whose::Claim(_) | Whose::UpTo(_)))
+        {
+            return Some(missed);
+        }
+        missed.late_release((self.clock)()).map(Arc::new)
     }
 
     /// The connection may have ended before it was opened to everybody, so that
@@ -261,7 +339,7 @@ impl Node {
             Closed::Silent(_) => self.metrics.errors_silence.increment(1),
             Closed::Garbage(_) => self.metrics.errors_reply.increment(1),
             Closed::Io(_) => self.metrics.errors_disconnect.increment(1),
-            Closed::Unused => {}
+            Closed::Changed(_) | Closed::Unused => {}
         }
         self.metrics.pace.reset();
         let mut state = self.lock();
@@ -339,6 +417,14 @@ impl Node {
 impl Drop for Node {
     fn drop(&mut self) {
         self.gone.cancel();
+    }
+}
+
+/// Has the node give back what it has refused to, for as long as there is something.
+async fn ask_again(node: Weak<Node>) {
+    sleep(ASK_AGAIN).await;
+    if let Some(node) = node.upgrade() {
+        node.release_refused();
     }
 }
 

@@ -9,8 +9,9 @@ use std::{
 use smallvec::{SmallVec, smallvec};
 
 use super::{
+    Claim,
     quorum::{Decision, Rule, Votes},
-    scripts,
+    scripts::{self, Whose},
 };
 use crate::key::{Key, Token};
 
@@ -20,12 +21,15 @@ pub(super) enum Kind {
     /// To take a lock. Its outcome being unknown, it must be undone.
     Acquire {
         /// Known to no other, so that undoing it ends no other grant.
-        attempt: u64,
+        claim: Claim,
+        /// The same claim may have it already: then there is nothing to undo, as its
+        /// holder may still count on it.
+        again: bool,
     },
     /// To pass a lock on: to give it back and to take it for another.
     HandOver {
-        /// As that of an acquire.
-        attempt: u64,
+        /// The taker's.
+        claim: Claim,
     },
     /// To give a lock back, or what one attempt has taken of it.
     Release,
@@ -33,12 +37,40 @@ pub(super) enum Kind {
     Renew,
     /// To give several locks a fresh TTL.
     RenewMany,
+    /// To put a lock back where it has been lost.
+    Heal,
     /// To remember a fence.
     Raise,
     /// To tell whether a token holds a lock.
     Attach,
     /// Nothing: the answer shows that all before it was done.
     Flush,
+}
+
+impl Kind {
+    /// Whether its script compares the node's marker, which is told to each node apart.
+    pub(super) fn is_proven(self) -> bool {
+        match self {
+            Kind::Acquire { .. }
+            | Kind::HandOver { .. }
+            | Kind::Renew
+            | Kind::RenewMany
+            | Kind::Heal
+            | Kind::Raise
+            | Kind::Attach => true,
+            Kind::Release | Kind::Flush => false,
+        }
+    }
+
+    /// Whether it stores a lock for its TTL, or for longer than before.
+    pub(super) fn stores(self) -> bool {
+        self.is_proven() && !matches!(self, Kind::Raise | Kind::Attach)
+    }
+
+    /// Whether it grants a lock, which a node that waits to be admitted must not.
+    pub(super) fn grants(self) -> bool {
+        matches!(self, Kind::Acquire { .. } | Kind::HandOver { .. })
+    }
 }
 
 /// Why a node's vote is missing.
@@ -56,6 +88,10 @@ pub(super) enum Missing {
     Timeout,
     /// It answered with an error.
     Error,
+    /// Its marker is not the one that it was admitted by.
+    Unproven,
+    /// The lock's fence has come to the end of its numbers there.
+    FenceEnd,
 }
 
 impl Missing {
@@ -68,6 +104,8 @@ impl Missing {
             Missing::Busy => "busy",
             Missing::Timeout => "timeout",
             Missing::Error => "error",
+            Missing::Unproven => "not proven",
+            Missing::FenceEnd => "fence at its end",
         }
     }
 }
@@ -77,9 +115,11 @@ impl Missing {
 pub(super) enum Vote {
     /// Not yet known.
     Pending,
-    /// Yes; the number is the fence where one was asked for, or which of several
-    /// locks were renewed.
+    /// Yes; the number is the fence where one was asked for or released, or which of
+    /// several locks were renewed.
     Yes(i64),
+    /// Renewed: with this fence and claim (0: none is stored).
+    Kept { fence: i64, claim: i64 },
     /// Of a hand-over: the lock is the taker's, but was not the giver's. The fence.
     Taken(i64),
     /// The token holds the lock: with this fence (0: none is stored), for so many ms more.
@@ -99,8 +139,10 @@ pub(super) struct Operation {
     pub(super) key: Key,
     /// On whose behalf.
     pub(super) token: Token,
-    /// Who gives the lock, where it is handed over.
-    pub(super) from: Option<Token>,
+    /// Who gives the lock, where it is handed over, and its claim, if that is known.
+    pub(super) from: Option<(Token, Option<Claim>)>,
+    /// Of a release: which grant is meant.
+    pub(super) whose: Whose,
     /// How long a grant that nobody knows of could last.
     pub(super) ttl: Duration,
     /// The command, encoded once for all nodes.
@@ -142,12 +184,32 @@ impl Operation {
             waiting: SmallVec::new(),
             listeners: 0,
         };
-        Operation { kind, key, token, from: None, ttl, request, state: Mutex::new(state) }
+        let (from, whose) = (None, Whose::Token);
+        Operation { kind, key, token, from, whose, ttl, request, state: Mutex::new(state) }
     }
 
     /// The same, of a lock that `from` gives.
-    pub(super) fn given_by(self, from: Token) -> Operation {
-        Operation { from: Some(from), ..self }
+    pub(super) fn given_by(self, from: Token, claim: Option<Claim>) -> Operation {
+        Operation { from: Some((from, claim)), ..self }
+    }
+
+    /// The same, of a lock that ends by itself after that.
+    pub(super) fn lasting(self, ttl: Duration) -> Operation {
+        Operation { ttl, ..self }
+    }
+
+    /// A release of that grant, told by `who`. A release that nobody waits for lasts as
+    /// long as a lock can.
+    pub(super) fn release(
+        key: Key,
+        token: Token,
+        whose: Whose,
+        who: &[u8],
+        ttl: Duration,
+        nodes: usize,
+    ) -> Operation {
+        let request = scripts::release(&key, &token, who, whose);
+        Operation { whose, ..Operation::new(Kind::Release, key, token, ttl, request, nodes) }
     }
 
     /// Takes in what node `node` said. Its first word counts.
@@ -159,7 +221,7 @@ impl Operation {
             _ => return,
         }
         match vote {
-            Vote::Yes(_) | Vote::Held { .. } => state.counted.yes += 1,
+            Vote::Yes(_) | Vote::Kept { .. } | Vote::Held { .. } => state.counted.yes += 1,
             Vote::Taken(_) => state.counted.taken += 1,
             Vote::No(_) => state.counted.no += 1,
             Vote::Missing(_) => state.counted.missing += 1,
@@ -235,20 +297,42 @@ impl Operation {
     }
 
     /// What takes back all that a LOCK may have taken.
-    pub(super) fn undo(&self, attempt: u64) -> Operation {
-        let request = scripts::undo(&self.key, &self.token, attempt);
+    pub(super) fn undo(&self, claim: Claim) -> Operation {
+        let request = scripts::undo(&self.key, &self.token, claim);
         let nodes = self.lock().votes.len();
         let (key, token) = (self.key.clone(), self.token.clone());
-        Operation::new(Kind::Release, key, token, self.ttl, request, nodes)
+        let undo = Operation::new(Kind::Release, key, token, self.ttl, request, nodes);
+        Operation { whose: Whose::Claim(claim), ..undo }
     }
 
-    /// What gives back a lock that was to be handed over. How long its giver may
-    /// hold it is not known here.
-    pub(super) fn giving_back(&self, who: &[u8]) -> Operation {
-        let from = self.from.as_ref().unwrap_or(&self.token).clone();
-        let request = scripts::release(&self.key, &from, who);
-        let nodes = self.lock().votes.len();
-        Operation::new(Kind::Release, self.key.clone(), from, Duration::MAX, request, nodes)
+    /// What gives back, on a node that could not do it at its time, the lock that this was
+    /// to give back or to hand over. None: it was to do nothing of that kind.
+    ///
+    /// Where the grant's claim is not known, the token may have been granted the lock again
+    /// meanwhile: the largest fence that other nodes have released tells. `newest` is that
+    /// of a grant made now, for the case that no other has.
+    pub(super) fn late_release(&self, newest: u64) -> Option<Operation> {
+        let (token, whose, ttl) = match (self.kind, &self.from) {
+            (Kind::Release, _) => (&self.token, self.whose, self.ttl),
+            (Kind::HandOver { .. }, Some((token, claim))) => {
+                // How long its giver may hold it is not known here.
+                (token, claim.map_or(Whose::Token, Whose::Claim), Duration::MAX)
+            }
+            _ => return None,
+        };
+        let state = self.lock();
+        let released = state.votes.iter().filter_map(|vote| match vote {
+            Vote::Yes(fence) if self.kind == Kind::Release => u64::try_from(*fence).ok(),
+            _ => None,
+        });
+        let whose = match whose {
+            Whose::Token => Whose::UpTo(released.max().unwrap_or(newest)),
+            known => known,
+        };
+        let nodes = state.votes.len();
+        drop(state);
+        // No proxy's release, so that all that hear of it look.
+        Some(Operation::release(self.key.clone(), token.clone(), whose, b"", ttl, nodes))
     }
 
     /// Nothing panics while it holds the lock, and votes stay sound if something did.

@@ -7,7 +7,10 @@
 use redis_protocol::resp2::{decode::decode, types::OwnedFrame};
 use thiserror::Error;
 
-use super::operation::{Kind, Missing, Vote};
+use super::{
+    Claim,
+    operation::{Kind, Missing, Vote},
+};
 use crate::resp::number;
 
 /// The longest reply: INFO of one section at the handshake is the largest we ask for.
@@ -85,15 +88,15 @@ pub(super) fn read(frame: &[u8]) -> Result<OwnedFrame, Garbage> {
 /// decoder for all that Redis can say costs ten times as much.
 #[inline]
 pub(super) fn numbers(buf: &[u8]) -> Option<(Numbers, usize)> {
-    let (three, rest) = match buf {
-        [b'*', b'2', b'\r', b'\n', rest @ ..] => (false, rest),
-        [b'*', b'3', b'\r', b'\n', rest @ ..] => (true, rest),
+    let (count, mut rest) = match buf {
+        [b'*', count @ b'2'..=b'3', b'\r', b'\n', rest @ ..] => (usize::from(count - b'0'), rest),
         _ => return None,
     };
-    let (first, rest) = short_integer(rest)?;
-    let (second, rest) = short_integer(rest)?;
-    let (third, rest) = if three { short_integer(rest)? } else { (0, rest) };
-    Some(([first, second, third], buf.len() - rest.len()))
+    let mut numbers = Numbers::default();
+    for number in &mut numbers[..count] {
+        (*number, rest) = short_integer(rest)?;
+    }
+    Some((numbers, buf.len() - rest.len()))
 }
 
 /// Digits that cannot overflow.
@@ -151,26 +154,31 @@ fn eight_digits(text: [u8; 8]) -> Option<i64> {
     digits.then_some(all as i64)
 }
 
-/// What a script answers: `{1, n}` or `{0, n}`, a hand-over also `{2, n}`, and
-/// behind that how many subscribers of the lock's channel it tells of; attach.lua
-/// there tells the remaining TTL.
+/// What a script answers, zeros behind what it leaves away: how it votes (see the heads of
+/// `scripts/*.lua`); a fence, a sum or a TTL; listeners, a claim or a TTL.
 pub(super) type Numbers = [i64; 3];
 
-/// What these numbers say.
+/// What these numbers say, and how many subscribers of the lock's channel they tell of.
 pub(super) fn vote_of_numbers(
     kind: Kind,
-    [said, value, listeners]: Numbers,
+    [said, value, more]: Numbers,
 ) -> Result<(Vote, i64), Garbage> {
+    let listeners = match kind {
+        Kind::Release | Kind::HandOver { .. } => more,
+        _ => 0,
+    };
     let vote = match (said, kind) {
         (_, Kind::Flush) => return Err(Garbage),
         (1, Kind::Attach) => {
             // Below 0: without a TTL.
-            let left = u32::try_from(listeners).unwrap_or(u32::MAX);
-            return Ok((Vote::Held { fence: value, left }, 0));
+            Vote::Held { fence: value, left: u32::try_from(more).unwrap_or(u32::MAX) }
         }
+        (1, Kind::Renew) => Vote::Kept { fence: value, claim: more },
         (1, _) => Vote::Yes(value),
         (0, _) => Vote::No(value),
         (2, Kind::HandOver { .. }) => Vote::Taken(value),
+        (3, kind) if kind.is_proven() => Vote::Missing(Missing::Unproven),
+        (4, kind) if kind.grants() => Vote::Missing(Missing::FenceEnd),
         _ => return Err(Garbage),
     };
     Ok((vote, listeners))
@@ -212,17 +220,17 @@ pub struct VotesRead {
 /// Reads bytes as a node's connection does, and whatever can be read in two ways in both.
 #[doc(hidden)]
 pub fn read_votes(received: &[u8]) -> VotesRead {
-    const KINDS: [Kind; 3] = [Kind::HandOver { attempt: 0 }, Kind::Release, Kind::Flush];
+    let kinds = [Kind::HandOver { claim: Claim::new() }, Kind::Release, Kind::Flush];
     let mut all = VotesRead::default();
     loop {
         let rest = &received[all.used..];
         let by_numbers = numbers(rest).map(|(numbers, length)| {
-            (format!("{:?}", KINDS.map(|kind| vote_of_numbers(kind, numbers))), length)
+            (format!("{:?}", kinds.map(|kind| vote_of_numbers(kind, numbers))), length)
         });
         let decoded = length(rest).and_then(|length| {
             let Some(length) = length else { return Ok(None) };
             let frame = read(&rest[..length])?;
-            Ok(Some((format!("{:?}", KINDS.map(|kind| vote(kind, &frame))), length)))
+            Ok(Some((format!("{:?}", kinds.map(|kind| vote(kind, &frame))), length)))
         });
         let (by_numbers, decoded) = match (by_numbers, decoded) {
             (None, Ok(None)) => return all,
@@ -335,9 +343,13 @@ mod tests {
         assert_eq!(vote_of("*3\r\n:1\r\n:7\r\n:2\r\n"), Ok((Vote::Yes(7), 2)));
         assert_eq!(vote_of("*2\r\n:0\r\n:-1\r\n"), Ok((Vote::No(-1), 0)));
         assert_eq!(vote_of("-ERR x\r\n"), Ok((Vote::Missing(Missing::Error), 0)));
+        let acquire = Kind::Acquire { claim: Claim::new(), again: false };
         let passed_on = read(b"*3\r\n:2\r\n:7\r\n:-1\r\n").unwrap();
-        assert_eq!(vote(Kind::HandOver { attempt: 1 }, &passed_on), Ok((Vote::Taken(7), -1)));
-        assert_eq!(vote(Kind::Acquire { attempt: 1 }, &passed_on), Err(Garbage));
+        assert_eq!(
+            vote(Kind::HandOver { claim: Claim::new() }, &passed_on),
+            Ok((Vote::Taken(7), -1))
+        );
+        assert_eq!(vote(acquire, &passed_on), Err(Garbage));
         for (text, left) in [(":300", 300), (":-1", u32::MAX), (":5000000000", u32::MAX)] {
             let held = read(format!("*3\r\n:1\r\n:7\r\n{text}\r\n").as_bytes()).unwrap();
             assert_eq!(vote(Kind::Attach, &held), Ok((Vote::Held { fence: 7, left }, 0)));
@@ -347,6 +359,6 @@ mod tests {
         }
         let pong = read(b"+PONG\r\n").unwrap();
         assert_eq!(vote(Kind::Flush, &pong), Ok((Vote::Yes(0), 0)));
-        assert_eq!(vote(Kind::Acquire { attempt: 1 }, &pong), Err(Garbage));
+        assert_eq!(vote(acquire, &pong), Err(Garbage));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{sync::LazyLock, time::Duration};
 
+use super::Claim;
 use crate::resp::encode;
 
 /// Put before a lock's key to make the key of its last fence.
@@ -9,6 +10,11 @@ const FENCE_PREFIX: &[u8] = b"lockgate:fence:";
 /// Put before a lock's key to make the channel on which its release is told.
 /// The scripts know it too.
 const CHANNEL_PREFIX: &[u8] = b"lockgate:free:";
+/// The key on each node under which its marker lies: to which deployment and epoch it
+/// belongs, and on which seat. Scripts that vote are told it.
+pub(super) const MARKER: &[u8] = b"lockgate:deployment";
+/// The key on each node under which the longest TTL stands, in ms, that was ever stored there.
+pub(super) const LONGEST: &[u8] = b"lockgate:longest";
 /// Locks that one call renews at the most: their sum (see prolong.lua) must be
 /// exact in a double, as Lua's numbers are, which 53 would allow.
 pub(super) const MAX_RENEWALS: usize = 50;
@@ -46,33 +52,42 @@ fn beginning(digest: &str, keys: usize, arguments: usize) -> Vec<u8> {
 }
 
 static ACQUIRE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/acquire.lua"), 2, 5));
+    LazyLock::new(|| Script::new(include_str!("scripts/acquire.lua"), 3, 7));
 static RELEASE: LazyLock<Script> = LazyLock::new(|| {
     #[cfg(feature = "planted")]
     if std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "release") {
-        return Script::new("redis.call('DEL', KEYS[1]) return {1, 0, 0}", 1, 2);
+        return Script::new("redis.call('DEL', KEYS[1]) return {1, 0, 0}", 2, 3);
     }
-    Script::new(include_str!("scripts/release.lua"), 1, 2)
+    Script::new(include_str!("scripts/release.lua"), 2, 3)
 });
 static UNDO: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/undo.lua"), 2, 2));
 static RENEW: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/renew.lua"), 1, 2));
+    LazyLock::new(|| Script::new(include_str!("scripts/renew.lua"), 3, 5));
 static PROLONG: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/prolong.lua"), 1, 2));
+    LazyLock::new(|| Script::new(include_str!("scripts/prolong.lua"), 3, 5));
+static HEAL: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/heal.lua"), 3, 6));
 static HAND_OVER: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/hand_over.lua"), 2, 6));
+    LazyLock::new(|| Script::new(include_str!("scripts/hand_over.lua"), 3, 8));
 static RAISE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/raise.lua"), 2, 3));
+    LazyLock::new(|| Script::new(include_str!("scripts/raise.lua"), 3, 5));
 static ATTACH: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/attach.lua"), 2, 1));
+    LazyLock::new(|| Script::new(include_str!("scripts/attach.lua"), 3, 2));
+
+static NOTE: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/note.lua"), 1, 1));
+
+/// All of them, in the order in which they are loaded.
+static ALL: [&LazyLock<Script>; LOADS] =
+    [&ACQUIRE, &RELEASE, &UNDO, &RENEW, &PROLONG, &HEAL, &RAISE, &HAND_OVER, &ATTACH, &NOTE];
 
 /// How many commands [`load`] appends.
-pub(super) const LOADS: usize = 8;
+pub(super) const LOADS: usize = 10;
 
 /// Appends a SCRIPT LOAD for every script.
 pub(super) fn load(out: &mut Vec<u8>) {
-    for script in [&ACQUIRE, &RELEASE, &UNDO, &RENEW, &PROLONG, &RAISE, &HAND_OVER, &ATTACH] {
+    for script in ALL {
         encode::command(out, &[b"SCRIPT", b"LOAD", script.body.as_bytes()]);
     }
 }
@@ -87,6 +102,17 @@ pub(super) fn key_of_channel(channel: &[u8]) -> Option<&[u8]> {
     channel.strip_prefix(CHANNEL_PREFIX)
 }
 
+/// Which grant is meant where a lock is given back.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Whose {
+    /// The one with this claim.
+    Claim(Claim),
+    /// Whichever the token has now.
+    Token,
+    /// The one that the token had when its fence was at most this.
+    UpTo(u64),
+}
+
 /// What a lock is asked for with.
 pub(super) struct Wanted<'a> {
     pub(super) key: &'a [u8],
@@ -95,18 +121,12 @@ pub(super) struct Wanted<'a> {
     /// Proposed; the node gives a larger one where it knows one.
     pub(super) fence: u64,
     pub(super) fence_ttl: Duration,
-    /// Known to no other.
-    pub(super) attempt: u64,
+    pub(super) claim: Claim,
 }
 
 impl Wanted<'_> {
     fn bytes(&self) -> usize {
-        FENCE_PREFIX.len() + 2 * self.key.len() + self.token.len() + 200
-    }
-
-    fn append_keys(&self, out: &mut Vec<u8>) {
-        encode::bulk(out, self.key);
-        encode::bulk_of_two(out, FENCE_PREFIX, self.key);
+        FENCE_PREFIX.len() + 2 * self.key.len() + self.token.len() + 300
     }
 
     fn append_arguments(&self, out: &mut Vec<u8>) {
@@ -114,78 +134,175 @@ impl Wanted<'_> {
         encode::bulk_number(out, millis(self.ttl));
         encode::bulk_number(out, self.fence);
         encode::bulk_number(out, millis(self.fence_ttl));
-        encode::bulk_number(out, self.attempt);
+        encode::bulk_number(out, self.claim.number());
     }
 }
 
-pub(super) fn acquire(wanted: &Wanted<'_>) -> Vec<u8> {
+/// The lock's key, and that of its fence and claim.
+fn append_keys(out: &mut Vec<u8>, key: &[u8]) {
+    encode::bulk(out, key);
+    encode::bulk_of_two(out, FENCE_PREFIX, key);
+}
+
+/// Those of a script that votes.
+fn append_voting_keys(out: &mut Vec<u8>, key: &[u8]) {
+    append_keys(out, key);
+    encode::bulk(out, MARKER);
+}
+
+/// Room for keys and a token, and for numbers beside them.
+fn room(key: &[u8], token: &[u8]) -> usize {
+    FENCE_PREFIX.len() + 2 * key.len() + token.len() + 200
+}
+
+fn append_claim(out: &mut Vec<u8>, claim: Option<Claim>) {
+    match claim {
+        Some(claim) => encode::bulk_number(out, claim.number()),
+        None => encode::bulk(out, b""),
+    }
+}
+
+/// `again`: this claim may have the lock already.
+///
+/// This and all other requests of scripts that vote lack their last argument, which is
+/// each node's own and is put behind them when they are sent: [`told`].
+pub(super) fn acquire(wanted: &Wanted<'_>, again: bool) -> Vec<u8> {
     let mut out = ACQUIRE.call(wanted.bytes());
-    wanted.append_keys(&mut out);
+    append_voting_keys(&mut out, wanted.key);
     wanted.append_arguments(&mut out);
+    encode::bulk(&mut out, if again { b"1" } else { b"" });
     out
 }
 
-pub(super) fn hand_over(from: &[u8], wanted: &Wanted<'_>) -> Vec<u8> {
+pub(super) fn hand_over(from: &[u8], claim: Option<Claim>, wanted: &Wanted<'_>) -> Vec<u8> {
     let mut out = HAND_OVER.call(wanted.bytes() + from.len());
-    wanted.append_keys(&mut out);
+    append_voting_keys(&mut out, wanted.key);
     encode::bulk(&mut out, from);
+    append_claim(&mut out, claim);
     wanted.append_arguments(&mut out);
     out
 }
 
-pub(super) fn undo(key: &[u8], token: &[u8], attempt: u64) -> Vec<u8> {
-    let mut out = UNDO.call(FENCE_PREFIX.len() + 2 * key.len() + token.len() + 100);
-    encode::bulk(&mut out, key);
-    encode::bulk_of_two(&mut out, FENCE_PREFIX, key);
+pub(super) fn undo(key: &[u8], token: &[u8], claim: Claim) -> Vec<u8> {
+    let mut out = UNDO.call(room(key, token));
+    append_keys(&mut out, key);
     encode::bulk(&mut out, token);
-    encode::bulk_number(&mut out, attempt);
+    encode::bulk_number(&mut out, claim.number());
     out
 }
 
-pub(super) fn release(key: &[u8], token: &[u8], who: &[u8]) -> Vec<u8> {
-    let mut out = RELEASE.call(key.len() + token.len() + who.len() + 30);
-    encode::bulk(&mut out, key);
+pub(super) fn release(key: &[u8], token: &[u8], who: &[u8], whose: Whose) -> Vec<u8> {
+    let mut out = match whose {
+        Whose::UpTo(_) => beginning(&RELEASE.digest, 2, 4),
+        Whose::Token | Whose::Claim(_) => RELEASE.call(room(key, token) + who.len()),
+    };
+    append_keys(&mut out, key);
     encode::bulk(&mut out, token);
     encode::bulk(&mut out, who);
+    match whose {
+        Whose::Claim(claim) => append_claim_to_find(&mut out, claim),
+        Whose::Token => encode::bulk(&mut out, b""),
+        Whose::UpTo(fence) => {
+            encode::bulk(&mut out, b"");
+            encode::bulk_number(&mut out, fence);
+        }
+    }
     out
 }
 
-pub(super) fn renew(key: &[u8], token: &[u8], ttl: Duration) -> Vec<u8> {
-    let mut out = RENEW.call(key.len() + token.len() + 50);
-    encode::bulk(&mut out, key);
+pub(super) fn renew(
+    key: &[u8],
+    token: &[u8],
+    ttl: Duration,
+    claim: Option<Claim>,
+    fence_ttl: Duration,
+) -> Vec<u8> {
+    let mut out = RENEW.call(room(key, token));
+    append_voting_keys(&mut out, key);
     encode::bulk(&mut out, token);
     encode::bulk_number(&mut out, millis(ttl));
-    out
-}
-
-/// At most [`MAX_RENEWALS`] locks: key, token and TTL of each.
-pub(super) fn prolong(locks: &[(&[u8], &[u8], Duration)]) -> Vec<u8> {
-    let mut out = beginning(&PROLONG.digest, locks.len(), 2 * locks.len());
-    for (key, ..) in locks {
-        encode::bulk(&mut out, key);
-    }
-    for (_, token, ttl) in locks {
-        encode::bulk(&mut out, token);
-        encode::bulk_number(&mut out, millis(*ttl));
-    }
-    out
-}
-
-pub(super) fn raise(key: &[u8], token: &[u8], fence: u64, fence_ttl: Duration) -> Vec<u8> {
-    let mut out = RAISE.call(FENCE_PREFIX.len() + 2 * key.len() + token.len() + 100);
-    encode::bulk(&mut out, key);
-    encode::bulk_of_two(&mut out, FENCE_PREFIX, key);
-    encode::bulk(&mut out, token);
-    encode::bulk_number(&mut out, fence);
+    append_claim(&mut out, claim);
     encode::bulk_number(&mut out, millis(fence_ttl));
     out
 }
 
-pub(super) fn attach(key: &[u8], token: &[u8]) -> Vec<u8> {
-    let mut out = ATTACH.call(FENCE_PREFIX.len() + 2 * key.len() + token.len() + 30);
-    encode::bulk(&mut out, key);
-    encode::bulk_of_two(&mut out, FENCE_PREFIX, key);
+/// One of several locks that are renewed in one call.
+pub(super) struct Renewed<'a> {
+    pub(super) key: &'a [u8],
+    pub(super) token: &'a [u8],
+    pub(super) ttl: Duration,
+    pub(super) claim: Claim,
+}
+
+/// Of a release and a renewal: claims have sixteen digits, so that with the blank before it
+/// none is part of another.
+fn append_claim_to_find(out: &mut Vec<u8>, claim: Claim) {
+    encode::bulk_of_two(out, b" ", itoa::Buffer::new().format(claim.number()).as_bytes());
+}
+
+/// At most [`MAX_RENEWALS`] locks. Without a TTL, fences stay as they are.
+pub(super) fn prolong(locks: &[Renewed<'_>], fence_ttl: Option<Duration>) -> Vec<u8> {
+    let mut out = beginning(&PROLONG.digest, 2 * locks.len() + 1, 3 * locks.len() + 2);
+    for lock in locks {
+        append_keys(&mut out, lock.key);
+    }
+    encode::bulk(&mut out, MARKER);
+    for lock in locks {
+        encode::bulk(&mut out, lock.token);
+        encode::bulk_number(&mut out, millis(lock.ttl));
+        append_claim_to_find(&mut out, lock.claim);
+    }
+    match fence_ttl {
+        Some(ttl) => encode::bulk_number(&mut out, millis(ttl)),
+        None => encode::bulk(&mut out, b""),
+    }
+    out
+}
+
+/// Puts a lock back with this fence and claim where a node has lost it.
+pub(super) fn heal(wanted: &Wanted<'_>) -> Vec<u8> {
+    let mut out = HEAL.call(wanted.bytes());
+    append_voting_keys(&mut out, wanted.key);
+    wanted.append_arguments(&mut out);
+    out
+}
+
+pub(super) fn raise(
+    key: &[u8],
+    token: &[u8],
+    fence: u64,
+    fence_ttl: Duration,
+    claim: Claim,
+) -> Vec<u8> {
+    let mut out = RAISE.call(room(key, token));
+    append_voting_keys(&mut out, key);
     encode::bulk(&mut out, token);
+    encode::bulk_number(&mut out, fence);
+    encode::bulk_number(&mut out, millis(fence_ttl));
+    encode::bulk_number(&mut out, claim.number());
+    out
+}
+
+pub(super) fn attach(key: &[u8], token: &[u8]) -> Vec<u8> {
+    let mut out = ATTACH.call(room(key, token));
+    append_voting_keys(&mut out, key);
+    encode::bulk(&mut out, token);
+    out
+}
+
+/// Has a node note that it is about to store a lock for so long.
+pub(super) fn note(ttl: Duration) -> Vec<u8> {
+    let mut out = NOTE.call(LONGEST.len() + 50);
+    encode::bulk(&mut out, LONGEST);
+    encode::bulk_number(&mut out, millis(ttl));
+    out
+}
+
+/// The last argument of all scripts that vote: what a node's marker must be, to be proven
+/// in the memory that votes. Empty: nothing is compared.
+pub(super) fn told(line: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(line.len() + 16);
+    encode::bulk(&mut out, line);
     out
 }
 

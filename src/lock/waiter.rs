@@ -14,7 +14,7 @@ use std::{
 use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::{
-    Acquire, Engine, Grant, NotGranted,
+    Acquire, Claim, Engine, Grant, NotGranted,
     queue::{Left, Turn},
 };
 use crate::{
@@ -53,14 +53,12 @@ impl Waiter {
         token: Token,
         ttl: Duration,
         wait: Duration,
+        again: Option<Claim>,
     ) -> Waiter {
         let since = Instant::now();
         let deadline = since + wait;
         // Who has it already must not wait for itself.
-        let asking = engine
-            .holders
-            .has(&key, &token)
-            .then(|| engine.acquire(key.clone(), token.clone(), ttl));
+        let asking = again.map(|_| Acquire::ask(engine, key.clone(), token.clone(), ttl, again));
         Waiter {
             engine: engine.clone(),
             key,
@@ -137,7 +135,7 @@ impl Future for Waiter {
                         self.engine.metrics.woken(reason);
                     }
                     let (key, token) = (self.key.clone(), self.token.clone());
-                    self.asking = Some(self.engine.acquire(key, token, self.ttl));
+                    self.asking = Some(Acquire::ask(&self.engine, key, token, self.ttl, None));
                     continue;
                 }
                 Turn::Ask(_) => None,

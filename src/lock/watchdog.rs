@@ -23,7 +23,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Engine,
+    Claim, Engine,
     operation::{Kind, Vote},
     quorum::{Decision, Rule, Votes, validity},
     scripts::{self, MAX_RENEWALS},
@@ -38,6 +38,10 @@ use crate::{
 const RENEW_SHARE: u32 = 3;
 /// A renewal that got no quorum is tried again after this share of the TTL.
 const RETRY_SHARE: u32 = 20;
+/// How often all locks are renewed at once, at the most, because a lock node came back.
+const ALL_EVERY: Duration = Duration::from_secs(1);
+/// Nodes are told to keep a fence on after this share of its TTL.
+const FENCE_SHARE: u32 = 3;
 /// Renewals that are due within this share of the default TTL go together.
 const TOGETHER_SHARE: u32 = 30;
 
@@ -46,6 +50,7 @@ pub(super) struct Watch {
     id: u64,
     key: Key,
     token: Token,
+    claim: Claim,
     /// `locks.max_hold` after its grant.
     hold_until: Option<Instant>,
     stage: AtomicU8,
@@ -60,6 +65,8 @@ struct Times {
     valid_until: Instant,
     /// Where it stands on the schedule.
     due: Option<Instant>,
+    /// Nodes keep its fence for long enough until then.
+    fence_until: Instant,
 }
 
 /// It is renewed.
@@ -101,7 +108,8 @@ impl Drop for Keep {
         self.engine.watchdog.pause(&self.watch);
         self.engine.metrics.session_locks.decrement(1.0);
         if self.watch.stage.swap(ENDED, Ordering::AcqRel) != ENDED {
-            drop(self.engine.release(self.watch.key.clone(), self.watch.token.clone()));
+            let Watch { key, token, claim, .. } = &*self.watch;
+            drop(self.engine.release(key.clone(), token.clone(), Some(*claim)));
         }
     }
 }
@@ -197,10 +205,22 @@ struct Schedule {
     due: Mutex<BTreeMap<(Instant, u64), Arc<Watch>>>,
     /// The first of them has changed.
     changed: Notify,
+    /// A lock node has come back, which may have lost all of them.
+    came_back: Notify,
     gone: CancellationToken,
 }
 
 impl Schedule {
+    /// Has all locks renewed now.
+    fn all_are_due(&self) {
+        let now = Instant::now();
+        let mut due = self.lock();
+        for ((_, id), watch) in std::mem::take(&mut *due) {
+            watch.times().due = Some(now);
+            due.insert((now, id), watch);
+        }
+    }
+
     fn lock(&self) -> MutexGuard<'_, BTreeMap<(Instant, u64), Arc<Watch>>> {
         self.due.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -234,6 +254,11 @@ impl Watchdog {
         if first {
             self.schedule.changed.notify_one();
         }
+    }
+
+    /// A lock node has come back: what it has lost is put back soon.
+    pub(super) fn came_back(&self) {
+        self.schedule.came_back.notify_one();
     }
 
     /// Its holder asks the nodes for another TTL. A shorter one counts at once: the
@@ -290,6 +315,7 @@ impl Engine {
         self: &Arc<Self>,
         key: &Key,
         token: &Token,
+        claim: Claim,
         ttl: Duration,
         validity: Duration,
         losses: &Arc<Losses>,
@@ -299,13 +325,19 @@ impl Engine {
             id: self.watchdog.next_id.fetch_add(1, Ordering::Relaxed),
             key: key.clone(),
             token: token.clone(),
+            claim,
             hold_until: self.watchdog.max_hold.map(|hold| now + hold),
             stage: AtomicU8::new(KEPT),
-            times: Mutex::new(Times { ttl, valid_until: now + validity, due: None }),
+            times: Mutex::new(Times {
+                ttl,
+                valid_until: now + validity,
+                due: None,
+                fence_until: now + self.fence_ttl / FENCE_SHARE,
+            }),
             losses: losses.clone(),
         });
         losses.check_by(now + validity);
-        self.holders.watch(key, token, watch.clone());
+        self.holders.watch(key, claim, watch.clone());
         self.watchdog.schedule(&watch, |_| Some(now + ttl / RENEW_SHARE));
         self.metrics.session_locks.increment(1.0);
         Keep { engine: self.clone(), watch }
@@ -321,7 +353,7 @@ impl Engine {
             self.watchdog.metrics.lost(reason);
             // Before anybody is told: who locks again at once, by the same token,
             // must not be met by this.
-            drop(self.release(watch.key.clone(), watch.token.clone()));
+            drop(self.release(watch.key.clone(), watch.token.clone(), Some(watch.claim)));
             lost.push((watch.key.clone(), watch.token.clone()));
             watch.losses.any.store(true, Ordering::Release);
             drop(lost);
@@ -334,17 +366,37 @@ impl Engine {
         let since = Instant::now();
         let ttls: Vec<Duration> = watches.iter().map(|watch| watch.times().ttl).collect();
         let locks = watches.iter().zip(&ttls);
-        let locks: Vec<(&[u8], &[u8], Duration)> =
-            locks.map(|(watch, ttl)| (&*watch.key, &*watch.token, *ttl)).collect();
+        let renewed = |(watch, ttl): (_, &Duration)| {
+            let watch: &Arc<Watch> = watch;
+            scripts::Renewed { key: &watch.key, token: &watch.token, ttl: *ttl, claim: watch.claim }
+        };
+        let locks: Vec<scripts::Renewed<'_>> = locks.map(renewed).collect();
         let least = ttls.iter().min().copied().unwrap_or_default();
-        let request = scripts::prolong(&locks);
-        let mut asking = self.ask(Kind::RenewMany, Rule::All, "".into(), "".into(), least, request);
+        let longest = ttls.iter().max().copied().unwrap_or_default();
+        let fences_until = watches.iter().map(|watch| watch.times().fence_until).min();
+        let fence_ttl = fences_until.filter(|until| *until <= since).map(|_| self.fence_ttl);
+        let request = scripts::prolong(&locks, fence_ttl);
+        let operation = self.operation(Kind::RenewMany, "".into(), "".into(), longest, request);
+        let mut asking = self.await_votes(self.submit(operation), Rule::All, since, least);
         std::future::poll_fn(|cx| asking.poll_decision(cx).map(drop)).await;
         let votes = asking.operation.votes();
         for (place, (watch, ttl)) in watches.iter().zip(ttls).enumerate() {
             if watch.stage() == KEPT {
-                self.renewed(watch, since, ttl, decide(&votes, place));
+                let decision = decide(&votes, place);
+                self.renewed(watch, since, ttl, fence_ttl, decision);
+                if decision == Decision::Yes {
+                    self.heal_kept(watch, ttl, &votes, place);
+                }
             }
+        }
+    }
+
+    /// A quorum keeps this lock: it is put back on the nodes that have lost it.
+    fn heal_kept(&self, watch: &Watch, ttl: Duration, votes: &[Vote], place: usize) {
+        let lost = |node: &usize| matches!(votes[*node], Vote::Yes(sum) | Vote::No(sum) if sum >> place & 1 == 0);
+        if (0..votes.len()).any(|node| lost(&node)) {
+            let nodes = (0..votes.len()).filter(lost);
+            self.heal(&watch.key, &watch.token, watch.claim, ttl, nodes);
         }
     }
 
@@ -354,6 +406,7 @@ impl Engine {
         watch: &Arc<Watch>,
         since: Instant,
         ttl: Duration,
+        fence_ttl: Option<Duration>,
         decision: Decision,
     ) {
         let now = Instant::now();
@@ -366,7 +419,10 @@ impl Engine {
                     // Else its holder has asked for another TTL meanwhile: that counts.
                     (times.ttl == ttl).then(|| {
                         times.valid_until = times.valid_until.max(now + left);
-                        self.holders.renewed(&watch.key, &watch.token, since + ttl);
+                        if let Some(fence_ttl) = fence_ttl {
+                            times.fence_until = since + fence_ttl / FENCE_SHARE;
+                        }
+                        self.holders.renewed(&watch.key, watch.claim, since + ttl);
                         since + ttl / RENEW_SHARE
                     })
                 });
@@ -393,7 +449,9 @@ fn decide(votes: &[Vote], place: usize) -> Decision {
             Vote::Yes(sum) | Vote::No(sum) | Vote::Taken(sum) if sum >> place & 1 == 1 => {
                 counted.yes += 1;
             }
-            Vote::Yes(_) | Vote::No(_) | Vote::Taken(_) | Vote::Held { .. } => counted.no += 1,
+            Vote::Yes(_) | Vote::No(_) | Vote::Taken(_) | Vote::Kept { .. } | Vote::Held { .. } => {
+                counted.no += 1
+            }
             Vote::Pending | Vote::Missing(_) => counted.missing += 1,
         }
     }
@@ -405,6 +463,7 @@ pub(super) async fn run(engine: Weak<Engine>) {
     let Some(schedule) = engine.upgrade().map(|engine| engine.watchdog.schedule.clone()) else {
         return;
     };
+    let mut all_at = None;
     loop {
         let first = schedule.lock().first_key_value().map(|((when, _), _)| *when);
         let sleeping = async {
@@ -417,6 +476,13 @@ pub(super) async fn run(engine: Weak<Engine>) {
             biased;
             () = sleeping => {}
             () = schedule.changed.notified() => continue,
+            () = schedule.came_back.notified() => {
+                if all_at.is_none_or(|at: Instant| at.elapsed() >= ALL_EVERY) {
+                    all_at = Some(Instant::now());
+                    schedule.all_are_due();
+                }
+                continue;
+            }
             () = schedule.gone.cancelled() => return,
         }
         let Some(engine) = engine.upgrade() else { return };

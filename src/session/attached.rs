@@ -44,7 +44,7 @@ impl Tokens {
         grant: Grant,
         now: Instant,
     ) -> u64 {
-        let Grant { fence, validity } = grant;
+        let Grant { fence, claim, validity } = grant;
         let until = now + validity;
         match self.held.get_mut(key).filter(|held| held.token == *token) {
             Some(held) => {
@@ -57,7 +57,8 @@ impl Tokens {
             }
             None => {
                 let (token, keep) = (token.clone(), None);
-                let held = Held { token, ttl, until, fence, raised: false, keep, attached: true };
+                let (raised, attached) = (false, true);
+                let held = Held { token, claim, ttl, until, fence, raised, keep, attached };
                 self.insert(key.clone(), held, now);
                 fence
             }

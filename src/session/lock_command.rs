@@ -14,8 +14,8 @@ use crate::{
     command::{BadRequest, Request},
     key::{Key, KeyMap, Token},
     lock::{
-        Acquire, Alarm, Attach, Grant, Keep, Losses, NoQuorum, NotAttached, NotGranted, Release,
-        Renew, Waiter,
+        Acquire, Alarm, Attach, Claim, Grant, Keep, Losses, NoQuorum, NotAttached, NotGranted,
+        Release, Renew, Renewed, Waiter,
     },
     metrics::{Operation, Outcome},
     resp::encode,
@@ -33,6 +33,8 @@ pub(super) const FENCE_FORGOTTEN: &str =
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) token: Token,
+    /// The grant's name on the nodes, where this connection was told it.
+    pub(super) claim: Option<Claim>,
     pub(super) ttl: Duration,
     pub(super) until: Instant,
     pub(super) fence: u64,
@@ -117,6 +119,11 @@ impl Tokens {
         self.held.values().filter_map(|held| held.keep.as_ref()?.valid_until(now)).min()
     }
 
+    /// The claim by which this connection was granted a lock with this token.
+    fn claim_of(&self, key: &Key, token: &Token) -> Option<Claim> {
+        self.held.get(key).filter(|held| held.token == *token)?.claim
+    }
+
     /// Forgets the token of `key` if it is this one.
     pub(super) fn remove(&mut self, key: &Key, token: &Token) {
         if self.held.get(key).is_some_and(|held| held.token == *token) {
@@ -154,6 +161,7 @@ enum Asking {
 pub(super) struct Granted {
     pub(super) key: Key,
     pub(super) token: Token,
+    pub(super) claim: Option<Claim>,
     pub(super) fence: u64,
     /// By LOCK.ATTACH.
     pub(super) attached: bool,
@@ -166,7 +174,7 @@ pub enum Told {
     /// To an UNLOCK.
     Unlock(Result<bool, NoQuorum>),
     /// To a RENEW.
-    Renew(Result<Option<Duration>, NoQuorum>),
+    Renew(Result<Option<Renewed>, NoQuorum>),
     /// To a LOCK.ATTACH.
     Attach(Result<Option<Grant>, NotAttached>),
     /// They were not asked.
@@ -177,8 +185,9 @@ pub enum Told {
 }
 
 impl Granted {
-    fn new(key: &Key, token: &Token, fence: u64, attached: bool) -> Granted {
-        Granted { key: key.clone(), token: token.clone(), fence, attached }
+    fn new(key: &Key, token: &Token, grant: Grant, attached: bool) -> Granted {
+        let Grant { fence, claim, .. } = grant;
+        Granted { key: key.clone(), token: token.clone(), claim, fence, attached }
     }
 }
 
@@ -259,10 +268,13 @@ impl Session {
                 }
                 let token = token.clone().unwrap_or_else(new_token);
                 let ttl = ttl.unwrap_or(self.config.locks.default_ttl);
+                let again = self.tokens.claim_of(key, &token);
                 let (key, wanted) = (key.clone(), token.clone());
                 let asking = match wait {
-                    None => Asking::Lock(engine.acquire(key, wanted, ttl)),
-                    Some(wait) => Asking::Wait(Box::new(engine.wait(key, wanted, ttl, *wait))),
+                    None => Asking::Lock(engine.acquire(key, wanted, ttl, again)),
+                    Some(wait) => {
+                        Asking::Wait(Box::new(engine.wait(key, wanted, ttl, *wait, again)))
+                    }
                 };
                 (Operation::Lock, token, ttl, is_session_lock, asking)
             }
@@ -271,8 +283,9 @@ impl Session {
                 let token = token.as_ref().or(held.map(|held| &held.token)).cloned();
                 let (token, asking) = match token {
                     Some(token) => {
-                        let asking = Asking::Unlock(engine.release(key.clone(), token.clone()));
-                        (token, asking)
+                        let claim = self.tokens.claim_of(key, &token);
+                        let asking = engine.release(key.clone(), token.clone(), claim);
+                        (token, Asking::Unlock(asking))
                     }
                     None => nobody(),
                 };
@@ -285,7 +298,8 @@ impl Session {
                 let ttl = ttl.or(before).unwrap_or(self.config.locks.default_ttl);
                 let (token, asking) = match token {
                     Some(token) => {
-                        let asking = engine.renew(key.clone(), token.clone(), ttl);
+                        let claim = self.tokens.claim_of(key, &token);
+                        let asking = engine.renew(key.clone(), token.clone(), ttl, claim);
                         (token, Asking::Renew(asking))
                     }
                     None => nobody(),
@@ -329,23 +343,24 @@ impl Session {
             Told::Lock(Ok(grant)) => {
                 encode_grant(&mut out, token, grant.fence, grant.validity);
                 self.shared.metrics.granted(*is_session_lock);
-                let keep = is_session_lock.then(|| {
+                let keep = grant.claim.filter(|_| *is_session_lock).map(|claim| {
                     let losses =
                         self.losses.get_or_insert_with(|| Arc::new(Losses::new(waker.clone())));
-                    self.shared.engine.keep(key, token, ttl, grant.validity, losses)
+                    self.shared.engine.keep(key, token, claim, ttl, grant.validity, losses)
                 });
                 // Held for as long as the client was told, not as the nodes keep it.
                 let until = now + grant.validity;
-                let (token, fence) = (token.clone(), grant.fence);
-                granted = Some(Granted::new(key, &token, fence, false));
-                let held = Held { token, ttl, until, fence, raised: false, keep, attached: false };
+                granted = Some(Granted::new(key, token, grant, false));
+                let Grant { fence, claim, .. } = grant;
+                let (token, raised, attached) = (token.clone(), false, false);
+                let held = Held { token, claim, ttl, until, fence, raised, keep, attached };
                 self.tokens.insert(key.clone(), held, now);
                 Outcome::Ok
             }
             Told::Attach(Ok(Some(grant))) => {
                 let fence = self.tokens.attach((key, token), ttl, grant, now);
                 encode_grant(&mut out, token, fence, grant.validity);
-                granted = Some(Granted::new(key, token, fence, true));
+                granted = Some(Granted::new(key, token, Grant { fence, ..grant }, true));
                 Outcome::Ok
             }
             Told::Attach(Ok(None)) => {
@@ -371,7 +386,7 @@ impl Session {
                 encode::integer(&mut out, i64::from(released));
                 if released { Outcome::Ok } else { Outcome::NotHeld }
             }
-            Told::Renew(Ok(Some(validity))) => {
+            Told::Renew(Ok(Some(Renewed { validity, .. }))) => {
                 encode::integer(&mut out, millis(validity));
                 if let Some(held) = self.tokens.held.get_mut(key)
                     && held.token == *token

@@ -1,29 +1,45 @@
 -- Takes a lock on this node and gives it the next fence.
--- KEYS[1]  the lock's key          KEYS[2]  the key of its last fence
+-- KEYS[1]  the lock's key          KEYS[2]  the key of its fence and claim
+-- KEYS[3]  the node's marker
 -- ARGV[1]  token                   ARGV[2]  TTL in ms
 -- ARGV[3]  proposed fence          ARGV[4]  TTL of the fence in ms
--- ARGV[5]  a name for this attempt, for undo.lua
--- Answer: {1, fence} granted, also to the token that holds it already, whose TTL
---         is not shortened;
---         {0, remaining TTL in ms} held by another (-1: without a TTL).
--- At KEYS[2] stands "fence attempt". A lock taken again belongs to more than one
--- attempt, so that none may undo it: then "-" stands for the attempt.
-local holder = redis.call('GET', KEYS[1])
-if holder and holder ~= ARGV[1] then
-  return {0, redis.call('PTTL', KEYS[1])}
+-- ARGV[5]  the grant's claim       ARGV[6]  "1": the same claim may have it already
+-- ARGV[7]  what the marker must be ("": anything)
+-- Answer: {1, fence} granted; a TTL that is longer already stays;
+--         {0, remaining TTL in ms} held (-1: without a TTL);
+--         {3, 0} the marker is another: this node does not vote;
+--         {4, 0} the fence has come to its end.
+-- At KEYS[2] stands "fence claim"; claims have sixteen digits. Version 0.1 writes
+-- another number for the claim, and "-" for that of a lock that was taken again: it
+-- is anybody's who has the token.
+local found = redis.call('MGET', KEYS[2], KEYS[3])
+if found[2] ~= ARGV[7] and ARGV[7] ~= '' then
+  return {3, 0}
 end
-local fence = tonumber(ARGV[3])
-local stored = tonumber(string.match(redis.call('GET', KEYS[2]) or '0', '^%d+'))
+local fence, value = tonumber(ARGV[3]), ARGV[3]
+local stored = found[1] and tonumber(string.match(found[1], '^%d+')) or 0
 if stored >= fence then
   fence = stored + 1
+  value = string.format('%.0f', fence)
 end
--- Fences are exact up to 2^53; the format keeps them out of scientific notation.
-local value = string.format('%.0f %s', fence, holder and '-' or ARGV[5])
-redis.call('SET', KEYS[2], value, 'PX', ARGV[4])
-local ttl = tonumber(ARGV[2])
-if holder then
+-- Lua's numbers are exact up to 2^53.
+if fence >= 9007199254740991 then
+  return {4, 0}
+end
+-- A key of another type than a string is held too.
+if not redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2], 'NX') then
+  local left = redis.call('PTTL', KEYS[1])
+  if ARGV[6] == '' or redis.call('MGET', KEYS[1])[1] ~= ARGV[1] then
+    return {0, left}
+  end
+  local claim = string.match(found[1] or '', ' (.*)$') or '-'
+  if claim ~= ARGV[5] and claim ~= '-' then
+    return {0, left}
+  end
   -- Its holder may still count on the grant before, should this one fail.
-  ttl = math.max(ttl, redis.call('PTTL', KEYS[1]))
+  if left < tonumber(ARGV[2]) then
+    redis.call('PEXPIRE', KEYS[1], ARGV[2])
+  end
 end
-redis.call('SET', KEYS[1], ARGV[1], 'PX', string.format('%.0f', ttl))
+redis.call('SET', KEYS[2], value .. ' ' .. ARGV[5], 'PX', ARGV[4])
 return {1, fence}

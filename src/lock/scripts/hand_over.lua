@@ -1,25 +1,35 @@
--- Passes a lock on this node from one token to the next, with the next fence.
--- KEYS[1]  the lock's key          KEYS[2]  the key of its last fence
--- ARGV[1]  token that gives        ARGV[2]  token that takes
--- ARGV[3]  TTL in ms               ARGV[4]  proposed fence
--- ARGV[5]  TTL of the fence in ms  ARGV[6]  a name for this attempt, for undo.lua
+-- Passes a lock on this node from one grant to the next, with the next fence.
+-- KEYS[1]  the lock's key          KEYS[2]  the key of its fence and claim
+-- KEYS[3]  the node's marker
+-- ARGV[1]  token that gives        ARGV[2]  its claim ("": not known)
+-- ARGV[3]  token that takes        ARGV[4]  TTL in ms
+-- ARGV[5]  proposed fence          ARGV[6]  TTL of the fence in ms
+-- ARGV[7]  the taker's claim
+-- ARGV[8]  what the marker must be ("": anything)
 -- Answer: {1, fence, listeners} passed on;
---         {2, fence, listeners} taken, but not from the token that gives it;
---         {0, remaining TTL in ms, 0} held by another (-1: without a TTL).
+--         {2, fence, listeners} taken, but not from the grant that gives it;
+--         {0, remaining TTL in ms, 0} held by another (-1: without a TTL);
+--         {3, 0, 0} and {4, 0, 0} as in acquire.lua: nothing is done.
 -- Listeners are subscribers of the lock's channel; -1: PUBSUB was refused.
 -- What stands at KEYS[2] is told in acquire.lua.
-local holder = redis.call('GET', KEYS[1])
-local given = holder == ARGV[1]
-if holder and not given and holder ~= ARGV[2] then
+local found = redis.call('MGET', KEYS[1], KEYS[2], KEYS[3])
+if found[3] ~= ARGV[8] and ARGV[8] ~= '' then
+  return {3, 0, 0}
+end
+local stored, claim = string.match(found[2] or '0 -', '^(%d+) ?(.*)$')
+local given = found[1] == ARGV[1] and (ARGV[2] == '' or claim == ARGV[2] or #claim < 2)
+if found[1] and not given then
   return {0, redis.call('PTTL', KEYS[1]), 0}
 end
-local fence = tonumber(ARGV[4])
-local stored = tonumber(string.match(redis.call('GET', KEYS[2]) or '0', '^%d+'))
-if stored >= fence then
-  fence = stored + 1
+local fence = math.max(tonumber(ARGV[5]), tonumber(stored) + 1)
+if fence >= 9007199254740991 then
+  return {4, 0, 0}
 end
-local attempt = (given or not holder) and ARGV[6] or '-'
-redis.call('SET', KEYS[2], string.format('%.0f %s', fence, attempt), 'PX', ARGV[5])
-redis.call('SET', KEYS[1], ARGV[2], 'PX', ARGV[3])
+if given then
+  redis.call('SET', KEYS[1], ARGV[3], 'PX', ARGV[4])
+elseif not redis.call('SET', KEYS[1], ARGV[3], 'PX', ARGV[4], 'NX') then
+  return {0, redis.call('PTTL', KEYS[1]), 0}
+end
+redis.call('SET', KEYS[2], string.format('%.0f %s', fence, ARGV[7]), 'PX', ARGV[6])
 local listeners = redis.pcall('PUBSUB', 'NUMSUB', 'lockgate:free:' .. KEYS[1])[2] or -1
 return {given and 1 or 2, fence, listeners}

@@ -1,18 +1,22 @@
--- Makes this node remember a fence at least as large, where its token has the lock.
--- KEYS[1]  the lock's key          KEYS[2]  the key of its last fence
+-- Makes this node remember a fence at least as large, where the grant has the lock.
+-- KEYS[1]  the lock's key          KEYS[2]  the key of its fence and claim
+-- KEYS[3]  the node's marker
 -- ARGV[1]  token                   ARGV[2]  fence, ARGV[3]  TTL of the fence in ms
--- Answer: {1, fence stored}; {0, 0} not held by that token: another attempt may
--- have been granted here already, with an older fence.
-if redis.call('GET', KEYS[1]) ~= ARGV[1] then
+-- ARGV[4]  the grant's claim
+-- ARGV[5]  what the marker must be ("": anything)
+-- Answer: {1, fence stored};
+--         {0, 0} not held by that grant: another attempt may have been granted here
+--         already, with an older fence;
+--         {3, 0} the marker is another: this node does not vote.
+-- What stands at KEYS[2] is told in acquire.lua.
+local found = redis.call('MGET', KEYS[1], KEYS[2], KEYS[3])
+if found[3] ~= ARGV[5] and ARGV[5] ~= '' then
+  return {3, 0}
+end
+local stored, claim = string.match(found[2] or '0 -', '^(%d+) ?(.*)$')
+if found[1] ~= ARGV[1] or claim ~= ARGV[4] and #claim > 1 then
   return {0, 0}
 end
-local value = redis.call('GET', KEYS[2]) or '0'
-local fence = tonumber(ARGV[2])
-local stored = tonumber(string.match(value, '^%d+'))
-if stored > fence then
-  fence = stored
-end
--- The attempt behind the fence (see acquire.lua) stays.
-local attempt = string.match(value, ' .*$') or ''
-redis.call('SET', KEYS[2], string.format('%.0f', fence) .. attempt, 'PX', ARGV[3])
+local fence = math.max(tonumber(stored), tonumber(ARGV[2]))
+redis.call('SET', KEYS[2], string.format('%.0f %s', fence, ARGV[4]), 'PX', ARGV[3])
 return {1, fence}

@@ -1,9 +1,22 @@
--- Gives a lock a fresh TTL on this node.
--- KEYS[1]  the lock's key
+-- Gives a lock a fresh TTL on this node, and its fence too.
+-- KEYS[1]  the lock's key          KEYS[2]  the key of its fence and claim
+-- KEYS[3]  the node's marker
 -- ARGV[1]  token                   ARGV[2]  TTL in ms
--- Answer: {1, 0} renewed; {0, 0} not held by that token.
-if redis.call('GET', KEYS[1]) ~= ARGV[1] then
-  return {0, 0}
+-- ARGV[3]  the grant's claim ("": not known)
+-- ARGV[4]  TTL of the fence in ms
+-- ARGV[5]  what the marker must be ("": anything)
+-- Answer: {1, fence, claim} renewed (0: none is stored);
+--         {0, 0, 0} not held by that grant;
+--         {3, 0, 0} the marker is another: this node does not vote.
+-- What stands at KEYS[2] is told in acquire.lua.
+local found = redis.call('MGET', KEYS[1], KEYS[2], KEYS[3])
+if found[3] ~= ARGV[5] and ARGV[5] ~= '' then
+  return {3, 0, 0}
+end
+local fence, claim = string.match(found[2] or '0 -', '^(%d+) ?(.*)$')
+if found[1] ~= ARGV[1] or ARGV[3] ~= '' and claim ~= ARGV[3] and #claim > 1 then
+  return {0, 0, 0}
 end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
-return {1, 0}
+redis.call('PEXPIRE', KEYS[2], ARGV[4])
+return {1, tonumber(fence), tonumber(claim) or 0}

@@ -35,6 +35,8 @@ pub(super) struct Client {
 struct Hold<'a> {
     session: &'a mut Session,
     claim: Option<Claim>,
+    /// The grant's name on the lock nodes.
+    grant: Option<super::super::Claim>,
     key: &'static str,
     token: &'a str,
     /// How many writes it has sent.
@@ -83,13 +85,14 @@ impl Client {
         let ttl = if is_session_lock { ms(600) } else { ms(50 + self.below(longest - 49)) };
         session.open();
         let Some(grant) = self.lock(key, token, ttl).await else { return };
-        let mut hold = Hold { session, claim: None, key, token, writes: 0 };
+        let mut hold = Hold { session, claim: None, grant: grant.claim, key, token, writes: 0 };
         if is_session_lock {
             let lost = Lost { checker: self.checker.clone(), key, token: token.to_owned() };
             let losses = Arc::new(Losses::new(Waker::from(Arc::new(lost))));
             let keep = self.engine.keep(
                 &Key::from(&full(key)),
                 &Token::from(token),
+                grant.claim.unwrap(),
                 ttl,
                 grant.validity,
                 &losses,
@@ -111,7 +114,7 @@ impl Client {
                 return;
             }
             self.checker.ended(key, token, "unlocked");
-            let released = self.engine.release(&full(key), token.as_bytes());
+            let released = self.engine.release(&full(key), token.as_bytes(), hold.grant);
             if self.one_in(5) {
                 drop(released);
             } else {
@@ -125,10 +128,10 @@ impl Client {
         let patience = if self.one_in(6) { ms(self.below(300)) } else { ms(60_000) };
         let (full, token_bytes) = (full(key), token.as_bytes());
         let asked = if self.one_in(3) {
-            timeout(patience, self.engine.acquire(&full, token_bytes, ttl)).await
+            timeout(patience, self.engine.acquire(&full, token_bytes, ttl, None)).await
         } else {
             let wait = ms(self.below(3000));
-            timeout(patience, self.engine.wait(&full, token_bytes, ttl, wait)).await
+            timeout(patience, self.engine.wait(&full, token_bytes, ttl, wait, None)).await
         };
         match asked {
             Ok(Ok(grant)) => return Some(grant),
@@ -179,7 +182,8 @@ impl Client {
             let ttl = ms(50 + self.below(MAX_TTL.as_millis() as u64 - 49));
             if !is_session_lock && self.one_in(3) {
                 // It repeats itself, as after a time-out.
-                let again = self.engine.acquire(&full(key), token.as_bytes(), ttl).await;
+                let again =
+                    self.engine.acquire(&full(key), token.as_bytes(), ttl, hold.grant).await;
                 if let Ok(grant) = again {
                     self.claim(hold, &grant, false).await;
                     if hold.claim.is_none() {
@@ -190,9 +194,9 @@ impl Client {
             }
             let least = validity(ttl, Duration::ZERO, DRIFT_FACTOR).unwrap_or_default();
             self.checker.asked(key, token, least);
-            match self.engine.renew(&full(key), token.as_bytes(), ttl).await {
-                Ok(Some(validity)) if !is_session_lock => {
-                    self.checker.renewed(key, token, validity);
+            match self.engine.renew(&full(key), token.as_bytes(), ttl, hold.grant).await {
+                Ok(Some(renewed)) if !is_session_lock => {
+                    self.checker.renewed(key, token, renewed.validity);
                 }
                 Ok(None) => self.checker.ended(key, token, "not renewed"),
                 _ => {}

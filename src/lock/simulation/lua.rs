@@ -41,6 +41,16 @@ impl Scripts {
                 Answer::Ok => Ok(Value::Table(lua.create_table_from([("ok", "OK")])?)),
                 Answer::Int(number) => Ok(Value::Number(number as f64)),
                 Answer::Bulk(bytes) => Ok(Value::String(lua.create_string(bytes)?)),
+                Answer::Many(all) => {
+                    let table = lua.create_table()?;
+                    for value in all {
+                        table.push(match value {
+                            Some(bytes) => Value::String(lua.create_string(bytes)?),
+                            None => Value::Boolean(false),
+                        })?;
+                    }
+                    Ok(Value::Table(table))
+                }
                 Answer::Listeners => {
                     let table = lua.create_table()?;
                     table.push("channel")?;

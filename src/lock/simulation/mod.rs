@@ -141,10 +141,10 @@ async fn live(seed: u64, planted: Planted) -> Outcome {
     sleep(Duration::from_secs(10)).await;
     for (proxy, engine) in engines.iter().enumerate() {
         let (key, token) = (full("a"), format!("last.{proxy}"));
-        let granted = engine.acquire(&key, token.as_bytes(), MAX_TTL).await;
+        let granted = engine.acquire(&key, token.as_bytes(), MAX_TTL, None).await;
         let granted = granted.map(|grant| grant.fence);
         checker.must(granted.is_ok(), &format!("not to be had when all is well: {granted:?}"));
-        let released = engine.release(&key, token.as_bytes()).await;
+        let released = engine.release(&key, token.as_bytes(), None).await;
         checker.must(released == Ok(true), &format!("not to be given back: {released:?}"));
         sleep(Duration::from_secs(1)).await;
     }
@@ -184,7 +184,7 @@ fn config(proxy: usize, nodes: usize, planted: Planted) -> LocksConfig {
 fn clock(proxy: usize) -> super::engine::WallClock {
     let begun = tokio::time::Instant::now();
     let wrong = [1_000_000, 0][proxy % 2];
-    Box::new(move || 1_000_000_000 + wrong + u64::try_from(begun.elapsed().as_micros()).unwrap())
+    Arc::new(move || 1_000_000_000 + wrong + u64::try_from(begun.elapsed().as_micros()).unwrap())
 }
 
 /// How many to try, and from which on.

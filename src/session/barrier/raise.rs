@@ -12,7 +12,7 @@ use super::{
 };
 use crate::{
     key::{Key, Token},
-    lock::Engine,
+    lock::{Claim, Engine},
     resp::{encode, name::ReplyMode},
 };
 
@@ -21,7 +21,7 @@ pub(super) struct Raising {
     key: Key,
     fence: u64,
     /// Of a lock granted to this connection: it is given back when this is dropped before.
-    undo: Option<(Arc<Engine>, Token)>,
+    undo: Option<(Arc<Engine>, Token, Option<Claim>)>,
     /// The reply to LOCK or LOCK.ATTACH.
     answer: Vec<u8>,
     /// How many replies are missing; the last one tells.
@@ -36,8 +36,8 @@ impl fmt::Debug for Raising {
 
 impl Drop for Raising {
     fn drop(&mut self) {
-        if let Some((engine, token)) = self.undo.take() {
-            drop(engine.release(self.key.clone(), token));
+        if let Some((engine, token, claim)) = self.undo.take() {
+            drop(engine.release(self.key.clone(), token, claim));
         }
     }
 }
@@ -63,13 +63,13 @@ impl Session {
         lock: Granted,
         answer: Vec<u8>,
     ) {
-        let Granted { key, token, fence, attached } = lock;
+        let Granted { key, token, claim, fence, attached } = lock;
         let (selected, ttl) = (self.database, self.config.locks.fence_ttl);
         if self.reply_mode == ReplyMode::Off {
             self.ask(|out| encode::command(out, &[b"CLIENT", b"REPLY", b"ON"]));
         }
         self.ask(|out| fences::raise(out, &key, fence, selected, ttl));
-        let undo = (!attached).then(|| (self.shared.engine.clone(), token));
+        let undo = (!attached).then(|| (self.shared.engine.clone(), token, claim));
         let missing = self.owed.len();
         barrier.phase = Phase::Raise(Raising { key, fence, undo, answer, missing });
         self.barrier = Some(barrier);

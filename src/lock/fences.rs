@@ -1,0 +1,44 @@
+//! Which fence a proxy proposes.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// A fence that is further ahead of this proxy's clock is not learned, in microseconds: a
+/// day. One that a wrong clock or a client made stays that lock's own.
+pub(super) const TOO_FAR: u64 = 24 * 60 * 60 * 1_000_000;
+
+/// The largest fence seen of any lock, so that fences grow although clocks differ.
+#[derive(Debug, Default)]
+pub(super) struct Fences {
+    largest: AtomicU64,
+}
+
+impl Fences {
+    /// The fence to propose at this time of day, in microseconds.
+    pub(super) fn propose(&self, now: u64) -> u64 {
+        now.max(self.largest.load(Ordering::Relaxed))
+    }
+
+    /// Takes in a fence that was granted, or that the data node has seen.
+    pub(super) fn learn(&self, fence: u64, now: u64) {
+        if fence > now && fence - now <= TOO_FAR {
+            self.largest.fetch_max(fence, Ordering::Relaxed);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_less_is_proposed_than_was_seen_but_for_what_no_clock_can_have_made() {
+        let fences = Fences::default();
+        assert_eq!(fences.propose(1000), 1000);
+        fences.learn(1500, 1000);
+        assert_eq!((fences.propose(1000), fences.propose(2000)), (1500, 2000));
+        fences.learn(2000 + TOO_FAR + 1, 2000);
+        assert_eq!(fences.propose(2000), 2000);
+        fences.learn(2000 + TOO_FAR, 2000);
+        assert_eq!(fences.propose(2000), 2000 + TOO_FAR);
+    }
+}

@@ -1,0 +1,21 @@
+-- Puts a lock back on this node that a quorum of nodes has just confirmed, where the
+-- node has lost it and nobody else has it.
+-- KEYS[1]  the lock's key          KEYS[2]  the key of its fence and claim
+-- KEYS[3]  the node's marker
+-- ARGV[1]  token                   ARGV[2]  TTL in ms
+-- ARGV[3]  the grant's fence       ARGV[4]  TTL of the fence in ms
+-- ARGV[5]  the grant's claim
+-- ARGV[6]  what the marker must be ("": anything)
+-- Answer: {1, fence} put back; {0, 0} it is there, or another's;
+--         {3, 0} the marker is another.
+-- What stands at KEYS[2] is told in acquire.lua.
+local found = redis.call('MGET', KEYS[2], KEYS[3])
+if found[2] ~= ARGV[6] and ARGV[6] ~= '' then
+  return {3, 0}
+end
+if not redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2], 'NX') then
+  return {0, 0}
+end
+local fence = math.max(tonumber(string.match(found[1] or '0', '^%d+')), tonumber(ARGV[3]))
+redis.call('SET', KEYS[2], string.format('%.0f %s', fence, ARGV[5]), 'PX', ARGV[4])
+return {1, fence}
