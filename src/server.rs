@@ -378,7 +378,10 @@ impl Door {
         match net::connect_for(told.as_deref(), &config.data, &self.connector, limit, keepalive)
             .await
         {
-            Ok(upstream) => Session::new(client, upstream, self.shared.clone()).run().await,
+            Ok(upstream) => {
+                let balanced = self.introduction.is_some();
+                Session::new(client, upstream, self.shared.clone(), balanced).run().await
+            }
             Err(error) => {
                 if descriptors::are_used_up(&error)
                     && let Stream::Tcp(client) = client

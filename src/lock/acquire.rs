@@ -95,10 +95,9 @@ impl Acquire {
                 let until = self.since + self.ttl;
                 let (key, token) = (&operation.key, &operation.token);
                 if let Some(before) = self.engine.holders.granted(key, token, fence, now, until) {
-                    self.engine.watchdog.pause(&before);
-                    before.end();
+                    self.engine.watchdog.replace(&before);
                 }
-                Ok(Grant { fence, validity })
+                Ok(Grant { fence, validity, until: now + validity })
             }
             // Too slow to be worth anything.
             None => Err(self.no_quorum(&self.asking.operation.votes())),

@@ -20,7 +20,7 @@ use tokio::{
 };
 
 use super::{
-    Acquire, Alarm, Attach, Counts, LockStatus, NoQuorum, NodeStatus, Waiter,
+    Acquire, Alarm, Attach, Counts, LockStatus, NoQuorum, NodeStatus, Renewed, Waiter,
     holders::{Holders, Known},
     node::{self, Node},
     operation::{Kind, Missing, Operation, Vote},
@@ -33,7 +33,7 @@ use super::{
 use crate::{
     config::LocksConfig,
     key::{Key, Token},
-    metrics::LockMetrics,
+    metrics::{LockMetrics, LostReason},
     net::Connector,
 };
 
@@ -190,13 +190,26 @@ impl Engine {
     /// Releases `key` on every node if `token` holds it there, or hands it over
     /// to who waits for it here.
     pub fn release(self: &Arc<Self>, key: impl Into<Key>, token: impl Into<Token>) -> Release {
-        let (key, token, since) = (key.into(), token.into(), Instant::now());
+        let release = self.release_unsaid(key.into(), token.into());
+        if let Some(watch) = &release.watch {
+            self.watchdog.release(watch);
+        }
+        release
+    }
+
+    /// The same of a lock that is lost, whose keeper is told already. Gives another keeper
+    /// that is to be told.
+    pub(super) fn release_lost(self: &Arc<Self>, lost: &Arc<Watch>) -> Option<Arc<Watch>> {
+        let release = self.release_unsaid(lost.key().clone(), lost.token().clone());
+        release.watch.filter(|watch| !Arc::ptr_eq(watch, lost) && self.watchdog.pause(watch))
+    }
+
+    /// Releases it, or hands it over, and leaves it to the caller to tell who keeps it.
+    fn release_unsaid(self: &Arc<Self>, key: Key, token: Token) -> Release {
+        let since = Instant::now();
         let (known, watch, held) = self.holders.release(&key, &token, since);
         if let Some(held) = held {
             self.metrics.hold_seconds.record(held.as_secs_f64());
-        }
-        if let Some(watch) = &watch {
-            self.watchdog.pause(watch);
         }
         let next = match known {
             Known::Another => Next::Nobody,
@@ -474,9 +487,24 @@ impl Renew {
     }
 }
 
+impl Renew {
+    /// What its holder is told of a TTL that it has got: of a session lock, nothing
+    /// beyond `locks.max_hold`. None: that is over.
+    fn told(&self, renewed: Renewed) -> Option<Renewed> {
+        let Some(watch) = &self.watch else { return Some(renewed) };
+        self.engine.watchdog.granted(watch, self.ttl, renewed.until);
+        let validity = watch.within_hold(renewed.validity);
+        if validity < Duration::from_millis(1) {
+            self.engine.lose(watch, LostReason::MaxHold);
+            return None;
+        }
+        Some(Renewed { validity, until: renewed.until - (renewed.validity - validity) })
+    }
+}
+
 impl Future for Renew {
     /// The new validity, or none: not held by that token.
-    type Output = Result<Option<Duration>, NoQuorum>;
+    type Output = Result<Option<Renewed>, NoQuorum>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let decision = ready!(self.asking.poll_decision(cx));
@@ -485,13 +513,9 @@ impl Future for Renew {
             Decision::Yes => {
                 let (key, token) = (&operation.key, &operation.token);
                 self.engine.holders.renewed(key, token, self.since + self.ttl);
-                match validity(self.ttl, self.since.elapsed(), self.engine.drift_factor) {
-                    Some(validity) => {
-                        if let Some(watch) = &self.watch {
-                            self.engine.watchdog.granted(watch, self.ttl, validity);
-                        }
-                        Ok(Some(validity))
-                    }
+                let now = Instant::now();
+                match validity(self.ttl, now - self.since, self.engine.drift_factor) {
+                    Some(validity) => Ok(self.told(Renewed { validity, until: now + validity })),
                     None => Err(self.engine.no_quorum(&operation.votes())),
                 }
             }

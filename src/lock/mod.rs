@@ -3,7 +3,7 @@
 //! Knows nothing of clients, their sockets or their protocol.
 //!
 //! - [`engine`]: acquire, release, renew: the algorithm; `acquire` is one attempt,
-//!   `attach` asks who holds a lock.
+//!   `attach` asks who holds a lock, `takeover` makes another its keeper.
 //! - `queue`: who waits for which lock, and whose turn it is; `waiter` is one of
 //!   them, `subscribe` hears of releases through other proxies.
 //! - [`watchdog`]: session locks, renewed for as long as somebody keeps them.
@@ -42,6 +42,7 @@ mod scripts;
 #[cfg(test)]
 mod simulation;
 mod subscribe;
+mod takeover;
 mod waiter;
 pub mod watchdog;
 
@@ -52,12 +53,15 @@ pub use engine::{Engine, Release, Renew};
 pub use fault::Fault;
 pub(crate) use inspect::{connect, faults_of};
 pub(crate) use quarantine::MARKER;
+pub(crate) use quorum::shortest_ttl;
 #[doc(hidden)]
 pub use reply::{VotesRead, read_votes};
 pub use waiter::Waiter;
-pub use watchdog::{Keep, Losses};
+pub use watchdog::{Keep, Losses, Lost};
 
 use std::{fmt, time::Duration};
+
+use tokio::time::Instant;
 
 /// What a granted LOCK is worth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -66,6 +70,18 @@ pub struct Grant {
     pub fence: u64,
     /// What is left of the TTL for the holder.
     pub validity: Duration,
+    /// When that ends, by when the nodes were asked: later than that the holder may not
+    /// count on it, however long it took to be told.
+    pub until: Instant,
+}
+
+/// What a RENEW has brought.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Renewed {
+    /// What is left of the TTL for the holder.
+    pub validity: Duration,
+    /// When that ends, by when the nodes were asked.
+    pub until: Instant,
 }
 
 /// Why a LOCK was not granted.

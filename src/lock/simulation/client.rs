@@ -91,7 +91,7 @@ impl Client {
                 &Key::from(&full(key)),
                 &Token::from(token),
                 ttl,
-                grant.validity,
+                grant.until,
                 &losses,
             );
             self.checker.granted(key, token, grant.fence, None);
@@ -100,7 +100,7 @@ impl Client {
                 self.hold(&mut hold, ttl * 2, true).await;
             }
             self.checker.ended(key, token, "closed");
-            drop(keep);
+            keep.give_back();
         } else {
             self.claim(&mut hold, &grant, false).await;
             if hold.claim.is_some() {
@@ -191,8 +191,8 @@ impl Client {
             let least = validity(ttl, Duration::ZERO, DRIFT_FACTOR).unwrap_or_default();
             self.checker.asked(key, token, least);
             match self.engine.renew(&full(key), token.as_bytes(), ttl).await {
-                Ok(Some(validity)) if !is_session_lock => {
-                    self.checker.renewed(key, token, validity);
+                Ok(Some(renewed)) if !is_session_lock => {
+                    self.checker.renewed(key, token, renewed.validity);
                 }
                 Ok(None) => self.checker.ended(key, token, "not renewed"),
                 _ => {}

@@ -1,18 +1,17 @@
 //! A lock that guards need was granted: the data node is told its fence before the client
 //! is told of the lock.
 
-use std::{fmt, sync::Arc, time::Instant};
+use std::{fmt, time::Instant};
 
 use super::{
     super::{
         Session, fences,
-        lock_command::{Granted, Left, encode_grant},
+        lock_command::{Before, Granted, Left, encode_grant},
     },
     Barrier, Phase,
 };
 use crate::{
-    key::{Key, Token},
-    lock::Engine,
+    key::Key,
     resp::{encode, name::ReplyMode},
 };
 
@@ -20,8 +19,10 @@ use crate::{
 pub(super) struct Raising {
     key: Key,
     fence: u64,
-    /// Of a lock granted to this connection: it is given back when this is dropped before.
-    undo: Option<(Arc<Engine>, Token)>,
+    /// It was granted elsewhere.
+    attached: bool,
+    /// This connection held it before: of that nothing is taken back.
+    again: Option<Before>,
     /// The reply to LOCK or LOCK.ATTACH.
     answer: Vec<u8>,
     /// How many replies are missing; the last one tells.
@@ -34,11 +35,9 @@ impl fmt::Debug for Raising {
     }
 }
 
-impl Drop for Raising {
-    fn drop(&mut self) {
-        if let Some((engine, token)) = self.undo.take() {
-            drop(engine.release(self.key.clone(), token));
-        }
+impl Raising {
+    pub(super) fn is_of(&self, key: &Key) -> bool {
+        self.key == *key
     }
 }
 
@@ -63,15 +62,14 @@ impl Session {
         lock: Granted,
         answer: Vec<u8>,
     ) {
-        let Granted { key, token, fence, attached } = lock;
+        let Granted { key, fence, attached, again, .. } = lock;
         let (selected, ttl) = (self.database, self.config.locks.fence_ttl);
         if self.reply_mode == ReplyMode::Off {
             self.ask(|out| encode::command(out, &[b"CLIENT", b"REPLY", b"ON"]));
         }
         self.ask(|out| fences::raise(out, &key, fence, selected, ttl));
-        let undo = (!attached).then(|| (self.shared.engine.clone(), token));
         let missing = self.owed.len();
-        barrier.phase = Phase::Raise(Raising { key, fence, undo, answer, missing });
+        barrier.phase = Phase::Raise(Raising { key, fence, attached, again, answer, missing });
         self.barrier = Some(barrier);
     }
 
@@ -106,12 +104,11 @@ impl Session {
                             encode_grant(&mut answer, token, raising.fence, validity);
                         }
                         self.tokens.raised(&raising.key, raising.fence);
-                        raising.undo = None;
                         return self.answer(barrier, answer);
                     }
                 }
             }
-            (Some(seen), _) if raising.undo.is_none() => format!(
+            (Some(seen), _) if raising.attached => format!(
                 "FENCED the lock was granted again since, with fence {seen} after {}",
                 raising.fence
             )
@@ -124,9 +121,17 @@ impl Session {
             (None, Some(error)) => error,
             (None, None) => b"ERR the data node did not take the lock's fence".to_vec(),
         };
-        // Nothing could be written under it. One granted here is given back.
-        self.tokens.forget(&raising.key, raising.fence);
-        drop(raising);
+        // Nothing could be written under it. One granted here is given back, but what the
+        // client was told before of the same lock stays true.
+        match raising.again {
+            Some(before) => self.tokens.restore(&raising.key, before),
+            None if raising.attached => self.tokens.forget(&raising.key, raising.fence),
+            None => {
+                if let Some(undo) = barrier.undo.take() {
+                    undo.undo(&mut self.tokens);
+                }
+            }
+        }
         let mut answer = Vec::new();
         encode::error_bytes(&mut answer, &error);
         self.answer(barrier, answer);
