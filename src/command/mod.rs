@@ -212,9 +212,7 @@ pub fn parse<Word: AsRef<[u8]>>(
             return Err(BadRequest::Repeated(shown(option.as_ref())));
         }
     }
-    if let Some(token) = token {
-        check_token(own, key.as_ref(), token, rest, ttl.is_some())?;
-    }
+    let has_ttl = ttl.is_some();
     let ttl = ttl.map(|(value, unit)| read_ttl(own, value, unit, config)).transpose()?;
     let wait = wait.map(|value| read_wait(value, config.max_wait)).transpose()?;
     if key.as_ref().is_empty() {
@@ -225,6 +223,9 @@ pub fn parse<Word: AsRef<[u8]>>(
     }
     if token.is_some_and(|token| token.len() > config.max_token) {
         return Err(BadRequest::TokenTooLong(config.max_token));
+    }
+    if let Some(token) = token {
+        check_token(own, key.as_ref(), token, rest, has_ttl)?;
     }
     if full_key.starts_with(RESERVED) {
         return Err(BadRequest::Reserved);

@@ -106,31 +106,15 @@ fn bad_words_get_redis_own_wording() {
             "k PX 100 WAIT x",
             "ERR timeout is not an integer or out of range, 'x' for WAIT",
         ),
-        (
-            Own::Lock,
-            "k PX 0",
-            "ERR invalid expire time in 'lock' command, the shortest is 4 ms",
-        ),
-        (
-            Own::Lock,
-            "k PX -1",
-            "ERR invalid expire time in 'lock' command, the shortest is 4 ms",
-        ),
-        (
-            Own::Lock,
-            "k PX 3",
-            "ERR invalid expire time in 'lock' command, the shortest is 4 ms",
-        ),
+        (Own::Lock, "k PX 0", "ERR invalid expire time in 'lock' command, the shortest is 4 ms"),
+        (Own::Lock, "k PX -1", "ERR invalid expire time in 'lock' command, the shortest is 4 ms"),
+        (Own::Lock, "k PX 3", "ERR invalid expire time in 'lock' command, the shortest is 4 ms"),
         (
             Own::Lock,
             "k EX 9223372036854775807",
             "ERR invalid expire time in 'lock' command, the longest is 60000 ms (locks.max_ttl)",
         ),
-        (
-            Own::Renew,
-            "k PX 0",
-            "ERR invalid expire time in 'renew' command, the shortest is 4 ms",
-        ),
+        (Own::Renew, "k PX 0", "ERR invalid expire time in 'renew' command, the shortest is 4 ms"),
         (
             Own::Lock,
             "k PX 60001",
@@ -150,11 +134,7 @@ fn bad_words_get_redis_own_wording() {
         (Own::Unlock, "123456789", "ERR key is longer than 8 bytes (locks.max_key)"),
         (Own::Lock, "k 1234567 PX 100", "ERR token is longer than 6 bytes (locks.max_token)"),
         (Own::Renew, "k 1234567", "ERR token is longer than 6 bytes (locks.max_token)"),
-        (
-            Own::Lock,
-            "k WAIT 1.5",
-            "ERR timeout is not an integer or out of range, '1.5' for WAIT",
-        ),
+        (Own::Lock, "k WAIT 1.5", "ERR timeout is not an integer or out of range, '1.5' for WAIT"),
         (
             Own::Lock,
             "k WAIT 9223372036854775808",
@@ -180,7 +160,11 @@ fn what_was_not_meant_for_a_token_is_none() {
         (Own::Lock, "job 3 WAIT 5", "'3' is no token; for a TTL write LOCK job PX 3"),
         (Own::Lock, "job PX", "'PX' is no token; for a TTL write LOCK job PX <milliseconds>"),
         (Own::Lock, "job pxat", "'pxat' is no token; for a TTL write LOCK job PX <milliseconds>"),
-        (Own::Lock, "job Wait", "'Wait' is no token; for a limit write LOCK job WAIT <milliseconds>"),
+        (
+            Own::Lock,
+            "job Wait",
+            "'Wait' is no token; for a limit write LOCK job WAIT <milliseconds>",
+        ),
         (Own::Renew, "job nx", "'nx' is no token; for a TTL write RENEW job PX <milliseconds>"),
         (Own::Unlock, "job PX", "'PX' is no token; LOCK grants none of that name"),
         (Own::Attach, "job Fence", "'Fence' is no token; LOCK grants none of that name"),

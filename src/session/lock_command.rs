@@ -436,8 +436,7 @@ impl Session {
                 let token = token.as_ref().or(held.map(|held| &held.token));
                 let held = held.filter(|held| Some(&held.token) == token);
                 // Who names the token of a lock that is not its own is to be its keeper.
-                let takes_over =
-                    is_named && ttl.is_none() && held.is_none_or(|held| held.attached);
+                let takes_over = is_named && ttl.is_none() && held.is_none_or(|held| held.attached);
                 let before = held.map(|held| held.ttl).filter(|_| !takes_over);
                 let ttl = ttl.or(before).unwrap_or(self.config.locks.default_ttl);
                 let (token, asking) = match token.cloned() {

@@ -253,14 +253,14 @@ impl Session {
     /// Whether one more command is refused together with those that are being dropped.
     #[cold]
     pub(super) fn is_refused_too(&self, refused: &Refused, name: Name, position: u64) -> bool {
-        let special =
-            matches!(name, Name::Blank | Name::Exec | Name::Discard | Name::Own(_))
-                || refused.ends_transaction;
+        let special = matches!(name, Name::Blank | Name::Exec | Name::Discard | Name::Own(_))
+            || refused.ends_transaction;
         !special
             && refused.count < MAX_TOGETHER
-            && self.news.as_ref().is_some_and(
-                |news| matches!(news.stage, Stage::Told { until } if position < until),
-            )
+            && self
+                .news
+                .as_ref()
+                .is_some_and(|news| matches!(news.stage, Stage::Told { until } if position < until))
     }
 
     /// Writes pushes between two frames.

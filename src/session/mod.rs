@@ -214,12 +214,7 @@ type Step = Result<bool, CloseReason>;
 
 impl Session {
     /// A session over two fresh connections. `balanced`: the client came through a balancer.
-    pub fn new(
-        client: Stream,
-        upstream: Stream,
-        shared: Arc<Shared>,
-        balanced: bool,
-    ) -> Session {
+    pub fn new(client: Stream, upstream: Stream, shared: Arc<Shared>, balanced: bool) -> Session {
         let config = shared.config.load_full();
         let permissions = Permissions::new(config.locks.authorize_cache);
         Session {
