@@ -234,11 +234,13 @@ impl Tokens {
 
     /// The client has ended the connection, or what it was: session locks are released.
     pub(super) fn give_back(&mut self) {
-        for held in std::mem::take(self).held.into_values() {
-            if let Some(keep) = held.keep {
+        self.held.retain(|_, held| match held.keep.take() {
+            Some(keep) => {
                 keep.give_back();
+                false
             }
-        }
+            None => true,
+        });
     }
 }
 

@@ -146,7 +146,9 @@ impl Session {
         &mut self,
         cx: &mut Context<'_>,
     ) -> Result<(), CloseReason> {
-        if self.has_untold_news() && (self.relay || self.reply_mode != ReplyMode::On) {
+        let Some(news) = &self.news else { return Ok(()) };
+        let deaf = self.reply_mode != ReplyMode::On && news.stage == Stage::Untold;
+        if deaf || self.relay && !matches!(news.stage, Stage::Told { .. }) {
             let _ = self.push_losses(cx)?;
             return Err(CloseReason::LockLost);
         }
