@@ -647,12 +647,12 @@ fn resp3_is_told_by_a_push_between_frames() {
     client.cmd(&["SET", "big", &big]);
     client.cmd(&["LOCK", "k", "mine"]).grant();
     client.send(&encode(&["GET", "big"]));
-    thread::sleep(ms(50));
+    assert!(!client.reader().fill_buf().unwrap().is_empty(), "it has begun");
     let before = lost(&proxy, "");
     delete(&proxy, "k", 3);
     eventually("it is lost", || lost(&proxy, "") > before);
     thread::sleep(ms(100));
-    assert_eq!(client.reply(), Reply::Bulk(big.into_bytes()));
+    assert!(client.reply() == Reply::Bulk(big.into_bytes()), "whole, and before the push");
     assert_eq!(client.reply(), push("k", "mine"));
     assert!(client.cmd(&["PING"]).error().starts_with("LOCKLOST"));
     assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
