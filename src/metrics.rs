@@ -293,16 +293,20 @@ pub enum LostReason {
     NotHeld,
     /// `locks.max_hold`.
     MaxHold,
+    /// Another connection has taken it over, or released it.
+    Replaced,
 }
 
 impl LostReason {
-    const ALL: [LostReason; 3] = [LostReason::NoQuorum, LostReason::NotHeld, LostReason::MaxHold];
+    const ALL: [LostReason; 4] =
+        [LostReason::NoQuorum, LostReason::NotHeld, LostReason::MaxHold, LostReason::Replaced];
 
     fn as_str(self) -> &'static str {
         match self {
             LostReason::NoQuorum => "no_quorum",
             LostReason::NotHeld => "not_held",
             LostReason::MaxHold => "max_hold",
+            LostReason::Replaced => "replaced",
         }
     }
 }

@@ -20,7 +20,10 @@ use std::{
     time::Duration,
 };
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
+    io::ioctl_fionread,
+};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf},
@@ -30,6 +33,10 @@ use tokio::{
 
 use self::{proxy_header::Ends, tls::TlsStream};
 use crate::config::{Endpoint, RedisUrl};
+
+/// Most bytes that rustls has in hand between two reads: the rest of one record, and the
+/// beginning of another.
+const IN_HAND: u64 = 2 * 17 * 1024;
 
 /// A connected byte stream.
 #[derive(Debug)]
@@ -144,6 +151,32 @@ impl Stream {
         let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
         let hung_up = flags | PollFlags::HUP | PollFlags::ERR;
         poll(&mut asked, Some(&at_once)).is_ok() && asked[0].revents().intersects(hung_up)
+    }
+
+    /// What the socket has failed with, if nothing has told of it yet.
+    pub fn take_error(&self) -> Option<io::Error> {
+        match self {
+            Stream::Tcp(stream) => stream.take_error(),
+            Stream::Unix(stream) => stream.take_error(),
+            Stream::Tls(stream) => stream.tcp().take_error(),
+            #[cfg(test)]
+            Stream::Memory(_) => Ok(None),
+        }
+        .ok()
+        .flatten()
+    }
+
+    /// How many bytes can be read at once, and no more than that. With TLS it may be fewer.
+    pub fn readable(&self) -> u64 {
+        let readable = match self {
+            Stream::Tcp(stream) => ioctl_fionread(stream),
+            Stream::Unix(stream) => ioctl_fionread(stream),
+            Stream::Tls(stream) => ioctl_fionread(stream.tcp()).map(|coming| coming + IN_HAND),
+            #[cfg(test)]
+            Stream::Memory(_) => Ok(0),
+        };
+        // A socket that cannot tell is no socket any more.
+        readable.unwrap_or_default()
     }
 
     /// Makes closing this stream reset it: what the peer has not yet received

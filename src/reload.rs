@@ -94,6 +94,7 @@ const TABLE: &[Row] = &[
     live!("locks.max_handovers", locks.max_handovers),
     fixed!("locks.max_hold", locks.max_hold),
     live!("locks.on_lost", locks.on_lost),
+    live!("locks.on_disconnect", locks.on_disconnect),
     fixed!("locks.quarantine", locks.quarantine),
     fixed!("locks.allow_shared_instance", locks.allow_shared_instance),
     // All proxies before the same data node need the same.
@@ -274,6 +275,7 @@ mod tests {
             ("locks.max_handovers", "7"),
             ("locks.max_hold", "77s"),
             ("locks.on_lost", "close"),
+            ("locks.on_disconnect", "expire"),
             ("locks.quarantine", "no"),
             ("locks.allow_shared_instance", "yes"),
             ("guards.flush", "allow"),

@@ -387,7 +387,8 @@ impl Door {
         {
             Ok(upstream) => {
                 self.shared.metrics.upstream_connects_ok.increment(1);
-                Session::new(client, upstream, self.shared.clone()).run().await
+                let balanced = self.introduction.is_some();
+                Session::new(client, upstream, self.shared.clone(), balanced).run().await
             }
             Err(error) if descriptors::are_used_up(&error) => {
                 self.shared.metrics.upstream_connects_failed.increment(1);

@@ -135,7 +135,7 @@ fn redis_cli_locks_and_works_as_always() {
     assert_eq!(token.len(), 32, "{grant}");
     assert_eq!(redis_cli(port, &["LOCK", "job", "PX", "30000"], ""), "\n");
     assert_eq!(redis_cli(port, &["-3", "LOCK", "job", "PX", "30000"], ""), "\n");
-    let error = "ERR value is not an integer or out of range\n\n";
+    let error = "ERR value is not an integer or out of range, 'x' for PX\n\n";
     assert_eq!(redis_cli(port, &["LOCK", "job", "PX", "x"], ""), error);
     assert_eq!(redis_cli(port, &["SET", "x", "1"], ""), "OK\n");
     assert_eq!(redis_cli(port, &["UNLOCK", "job", token], ""), "1\n");

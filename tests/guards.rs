@@ -129,6 +129,27 @@ fn a_lock_that_runs_out_while_the_data_takes_its_fence_is_not_granted() {
 }
 
 #[test]
+fn a_session_lock_lost_while_the_data_takes_its_fence_is_told_by_that_alone() {
+    let mut proxy = Proxy::with().nodes(3).top(ACCOUNTS).locks("default_ttl: 300ms").start();
+    let mut client = proxy.client();
+    client.cmd(&["LOCK", "account:1"]).grant();
+    assert_eq!(client.cmd(&["UNLOCK", "account:1"]), Reply::Int(1));
+    eventually("it is released", || proxy.nodes_with("lock:account:1") == 0);
+    proxy.data().freeze().unwrap();
+    client.send(&pipeline(&[&["LOCK", "account:1"]]));
+    eventually("it is granted", || proxy.nodes_with("lock:account:1") == 3);
+    for node in 0..3 {
+        proxy.node_client(node).cmd(&["DEL", "lock:account:1"]);
+    }
+    eventually("it is lost", || proxy.metric("lockgate_lost_locks_total", "") == 1.0);
+    proxy.data().thaw().unwrap();
+    assert!(client.reply().error().starts_with("NOTHELD the lock had run out"));
+    assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
+    client.cmd(&["LOCK", "account:1"]).grant();
+    assert_eq!(client.cmd(&["SET", "account:1", "1"]), Reply::ok());
+}
+
+#[test]
 fn a_transaction_writes_under_locks_held_at_its_beginning() {
     let mut proxy = accounts();
     let mut holder = holder(&proxy, &["1", "2"]);

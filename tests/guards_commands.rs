@@ -486,6 +486,12 @@ fn who_listens_is_refused_in_the_words_of_redis() {
                 assert_eq!(both[0], both[1], "{state}: {line}");
             }
         }
+        if reset == "RESET" {
+            // It has given the session lock back.
+            let write = holder.cmd(&["SET", "g:a", "v"]);
+            assert!(write.error().starts_with("NOTHELD"), "{write:?}");
+            holder.cmd(&["LOCK", "l:a", "WAIT", "10000"]).grant();
+        }
         assert_eq!(holder.cmd(&["SET", "g:a", "v"]), Reply::ok(), "{state}");
     }
 }

@@ -482,9 +482,10 @@ fn a_lost_lock_is_told_between_them() {
     eventually("it is lost", || proxy.metric("lockgate_lost_locks_total", "") == 1.0);
     data.cmd(&["RPUSH", "list", "item"]);
     assert_eq!(client.reply(), Reply::Array(vec![Reply::bulk("list"), Reply::bulk("item")]));
-    assert_eq!(client.reply(), Reply::Int(1));
-    assert!(client.reply().error().starts_with("LOCKLOST the lock 'session'"));
-    assert_eq!([client.reply(), client.reply()], [2, 3].map(Reply::Int));
+    // None of them had been sent on.
+    for _ in 0..4 {
+        assert!(client.reply().error().starts_with("LOCKLOST the lock 'session'"));
+    }
 }
 
 #[test]
@@ -497,10 +498,10 @@ fn what_was_sent_while_the_proxy_slept_is_not_executed_under_a_lost_lock() {
     thread::sleep(Duration::from_millis(1300));
     client.send(&encode(&["INCR", "account:1"]).repeat(10));
     proxy.thaw();
-    assert!(client.reply().error().starts_with("LOCKLOST"));
-    for _ in 1..10 {
-        assert!(client.reply().error().starts_with("NOTHELD"));
+    for _ in 0..10 {
+        assert!(client.reply().error().starts_with("LOCKLOST"));
     }
+    assert!(client.cmd(&["INCR", "account:1"]).error().starts_with("NOTHELD"));
     assert_eq!(direct(&mut proxy).cmd(&["EXISTS", "account:1"]), Reply::Int(0));
 }
 

@@ -11,7 +11,7 @@ mod support;
 
 use std::{thread, time::Duration};
 
-use support::{Client, Proxy, Reply, eventually, pipeline};
+use support::{Client, Proxy, Reply, encode, eventually, pipeline};
 
 fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -28,10 +28,11 @@ fn every_row_of_the_command_table() {
         assert_eq!(b.cmd(&["LOCK", "k", "PX", "10000"]), Reply::NullArray);
         assert!(matches!(b.cmd(&["HELLO", "3"]), Reply::Map(_)));
         assert_eq!(b.cmd(&["LOCK", "k", "t", "EX", "10"]), Reply::Null);
-        assert_eq!(b.cmd(&["UNLOCK", "k"]), Reply::Int(0));
+        let error = "NOTOKEN this connection took no lock 'k'; name its token";
+        assert_eq!(b.cmd(&["UNLOCK", "k"]).error(), error);
         assert_eq!(b.cmd(&["UNLOCK", "k", "wrong"]), Reply::Int(0));
         assert_eq!(b.cmd(&["RENEW", "k", "wrong"]), Reply::Int(0));
-        assert_eq!(b.cmd(&["RENEW", "k"]), Reply::Int(0));
+        assert_eq!(b.cmd(&["RENEW", "k"]).error(), error);
         let Reply::Int(validity) = a.cmd(&["RENEW", "k", "PX", "20000"]) else { panic!() };
         assert!((19_000..=19_798).contains(&validity), "{validity}");
         let Reply::Int(validity) = a.cmd(&["renew", "k"]) else { panic!() };
@@ -52,22 +53,36 @@ fn bad_words_are_refused_in_redis_wording_and_harm_nothing() {
     let mut client = proxy.client();
     let long = "x".repeat(5000);
     let huge = "x".repeat(200_000);
-    let cases: [(&[&str], &str); 20] = [
+    let cases: [(&[&str], &str); 22] = [
         (&["LOCK"], "ERR wrong number of arguments for 'lock' command"),
         (&["unlock"], "ERR wrong number of arguments for 'unlock' command"),
         (&["UNLOCK", "a", "b", "c"], "ERR wrong number of arguments for 'unlock' command"),
         (&["RENEW"], "ERR wrong number of arguments for 'renew' command"),
-        (&["LOCK", "a", "PX", "1", "FOO", "1"], "ERR syntax error"),
-        (&["LOCK", "a", "b", "PX"], "ERR syntax error"),
-        (&["LOCK", "a", "1", "2", "3", "4", "5", "6", "7", "8", "9"], "ERR syntax error"),
-        (&["LOCK", "a", "PX", "x"], "ERR value is not an integer or out of range"),
+        (&["LOCK", "a", "PX", "1", "FOO", "1"], "ERR syntax error, unknown option 'FOO'"),
+        (&["LOCK", "a", "b", "PX"], "ERR syntax error, 'PX' lacks its value"),
+        (
+            &["LOCK", "a", "1", "2", "3", "4", "5", "6", "7", "8", "9"],
+            "ERR syntax error, there are more words than options",
+        ),
+        (&["LOCK", "a", "PX", "x"], "ERR value is not an integer or out of range, 'x' for PX"),
         (
             &["LOCK", "a", "PX", "99999999999999999999"],
-            "ERR value is not an integer or out of range",
+            "ERR value is not an integer or out of range, '99999999999999999999' for PX",
         ),
-        (&["LOCK", "a", "PX", "0"], "ERR invalid expire time in 'lock' command"),
-        (&["LOCK", "a", "EX", "-1"], "ERR invalid expire time in 'lock' command"),
-        (&["RENEW", "a", "PX", "0"], "ERR invalid expire time in 'renew' command"),
+        (
+            &["LOCK", "a", "PX", "0"],
+            "ERR invalid expire time in 'lock' command, the shortest is 4 ms",
+        ),
+        (
+            &["LOCK", "a", "EX", "-1"],
+            "ERR invalid expire time in 'lock' command, the shortest is 4 ms",
+        ),
+        (
+            &["RENEW", "a", "PX", "3"],
+            "ERR invalid expire time in 'renew' command, the shortest is 4 ms",
+        ),
+        (&["LOCK", "a", "30000"], "ERR '30000' is no token; for a TTL write LOCK a PX 30000"),
+        (&["LOCK", "", "PX", "1000"], "ERR the key is empty"),
         (
             &["LOCK", "a", "EX", "61"],
             "ERR invalid expire time in 'lock' command, the longest is 60000 ms (locks.max_ttl)",
@@ -81,7 +96,7 @@ fn bad_words_are_refused_in_redis_wording_and_harm_nothing() {
         (&["RENEW", "a", &huge], "ERR key or token is too long (locks.max_key, locks.max_token)"),
         (
             &["LOCK", "a", "PX", "1000", "WAIT", "x"],
-            "ERR timeout is not an integer or out of range",
+            "ERR timeout is not an integer or out of range, 'x' for WAIT",
         ),
         (&["LOCK", "a", "WAIT", "-1"], "ERR timeout is negative"),
         (
@@ -97,6 +112,61 @@ fn bad_words_are_refused_in_redis_wording_and_harm_nothing() {
         assert_eq!(replies[2], Reply::bulk("behind"), "{words:?}");
     }
     assert_eq!(proxy.nodes_with("lock:a"), 0);
+}
+
+#[test]
+fn who_was_refused_a_lock_cannot_free_it() {
+    let proxy = Proxy::with().nodes(3).start();
+    let (mut a, mut b) = (proxy.client(), proxy.client());
+    // The same token from another connection, as two programs on one host would use it.
+    a.cmd(&["LOCK", "k", "other", "PX", "60000"]).grant();
+    assert_eq!(b.cmd(&["LOCK", "k", "host", "PX", "60000"]), Reply::NullArray);
+    assert_eq!(a.cmd(&["UNLOCK", "k"]), Reply::Int(1));
+    a.cmd(&["LOCK", "k", "host", "PX", "60000"]).grant();
+    assert_eq!(b.cmd(&["UNLOCK", "k", "host"]), Reply::Int(0), "finally: UNLOCK");
+    assert_eq!(proxy.on_nodes("lock:k"), vec![Reply::bulk("host"); 3]);
+    // Attached, it acts for who holds the lock.
+    b.cmd(&["LOCK.ATTACH", "k", "host"]).grant();
+    assert_eq!(b.cmd(&["UNLOCK", "k", "host"]), Reply::Int(1));
+    // What it holds from before is its own, whatever is refused then.
+    b.cmd(&["LOCK", "k", "mine", "PX", "60000"]).grant();
+    assert_eq!(b.cmd(&["LOCK", "k", "another", "PX", "60000"]), Reply::NullArray);
+    assert_eq!(b.cmd(&["UNLOCK", "k", "another"]), Reply::Int(0));
+    assert_eq!(b.cmd(&["UNLOCK", "k", "mine"]), Reply::Int(1));
+    // It is remembered of the last ones only, and of others is asked again.
+    a.cmd(&["LOCK", "k", "t", "PX", "60000"]).grant();
+    for n in 0..1000 {
+        assert_eq!(b.cmd(&["LOCK", "k", &format!("t{n}"), "PX", "60000"]), Reply::NullArray);
+    }
+    assert_eq!(b.cmd(&["UNLOCK", "k", "t0"]), Reply::Int(0));
+    assert_eq!(b.cmd(&["UNLOCK", "k", "t"]), Reply::Int(1));
+}
+
+#[test]
+fn a_connection_does_not_wait_for_itself() {
+    let proxy = Proxy::with().nodes(3).start();
+    let mut client = proxy.client();
+    let deadlock = "DEADLOCK this connection holds the lock and would wait for itself";
+    let session = client.cmd(&["LOCK", "k"]).grant();
+    assert_eq!(client.cmd(&["LOCK", "k", "WAIT", "0"]).error(), deadlock);
+    assert_eq!(client.cmd(&["LOCK", "k", "other", "PX", "100", "WAIT", "50"]).error(), deadlock);
+    assert_eq!(client.cmd(&["UNLOCK", "k", "other"]), Reply::Int(0));
+    client.cmd(&["LOCK", "k", &session.token, "WAIT", "0"]).grant();
+    assert_eq!(client.cmd(&["UNLOCK", "k"]), Reply::Int(1));
+    client.cmd(&["LOCK", "k", "PX", "60000"]).grant();
+    assert_eq!(client.cmd(&["LOCK", "k", "WAIT", "20000"]).error(), deadlock);
+    assert_eq!(client.cmd(&["UNLOCK", "k"]), Reply::Int(1));
+    // One that runs out meanwhile is worth waiting for.
+    client.cmd(&["LOCK", "k", "PX", "300"]).grant();
+    client.cmd(&["LOCK", "k", "PX", "60000", "WAIT", "30000"]).grant();
+    // As is one that is held elsewhere.
+    let mut other = proxy.client();
+    let grant = other.cmd(&["LOCK", "l"]).grant();
+    client.cmd(&["LOCK.ATTACH", "l", &grant.token]).grant();
+    client.send(&encode(&["LOCK", "l", "WAIT", "0"]));
+    eventually("it waits", || proxy.waiters() == 1);
+    assert_eq!(other.cmd(&["UNLOCK", "l"]), Reply::Int(1));
+    client.reply().grant();
 }
 
 #[test]
@@ -196,7 +266,7 @@ fn locks_hold_while_a_quorum_is_up_and_noquorum_says_who_is_missing() {
         } else {
             for words in [
                 ["LOCK", "k", "t", "PX", "5000"].as_slice(),
-                &["UNLOCK", "k", "t"],
+                &["UNLOCK", "k", "u"],
                 &["RENEW", "k", "t"],
             ] {
                 let reply = a.cmd(words);

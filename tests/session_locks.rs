@@ -1,4 +1,5 @@
-//! Session locks live exactly as long as their connection, and are never lost in silence.
+//! Session locks live as long as their connection: they end with it at once where their
+//! client has ended it, and run out where others have. They are never lost in silence.
 
 #![allow(
     clippy::unwrap_used,
@@ -107,7 +108,7 @@ fn ends(proxy: &Proxy, what: &str) {
 
 #[test]
 fn it_ends_with_its_connection_however_that_ends() {
-    let mut proxy = proxy("40s");
+    let proxy = proxy("40s");
     let port = proxy.port();
     let lock = |key: &str| {
         let mut client = Client::connect(port);
@@ -127,11 +128,6 @@ fn it_ends_with_its_connection_however_that_ends() {
     killed.wait().unwrap();
     ends(&proxy, "kill -9");
     let mut client = lock("k");
-    let Reply::Int(id) = client.cmd(&["CLIENT", "ID"]) else { panic!() };
-    let kill = ["CLIENT", "KILL", "ID", &id.to_string()];
-    assert_eq!(proxy.client().cmd(&kill), Reply::Int(1));
-    ends(&proxy, "CLIENT KILL of its upstream");
-    let mut client = lock("k");
     client.send(&pipeline(&[&["BLPOP", "nothing", "0"], &["GET", "x"]]));
     client.hang_up();
     ends(&proxy, "FIN behind a blocked command");
@@ -139,14 +135,114 @@ fn it_ends_with_its_connection_however_that_ends() {
     client.send(&encode(&["CLIENT", "REPLY", "OFF"]));
     client.send(&encode(&["QUIT"]));
     ends(&proxy, "QUIT in silence");
-    let client = lock("k");
+    let mut client = lock("k");
+    assert_eq!(client.cmd(&["QUIT"]), Reply::ok());
+    ends(&proxy, "QUIT");
+    let mut client = lock("k");
+    client.cmd(&["LOCK", "lease", "PX", "60000"]).grant();
+    assert_eq!(client.cmd(&["RESET"]), Reply::simple("RESET"));
+    ends(&proxy, "RESET");
+    assert_eq!(proxy.nodes_with("lock:lease"), 3);
+    assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"), "nothing was lost");
+}
+
+/// Nobody renews "k" any more, and nobody has given it back.
+fn runs_out(proxy: &Proxy, what: &str) {
+    eventually(what, || proxy.metric("lockgate_session_locks", "") == 0.0);
+    // What was to be released would be by now.
+    thread::sleep(ms(300));
+    assert_eq!(proxy.nodes_with("lock:k"), 3, "{what}");
+    for node in 0..3 {
+        proxy.node_client(node).cmd(&["DEL", "lock:k"]);
+    }
+}
+
+#[test]
+fn it_runs_out_where_the_data_node_or_the_proxy_ended_the_connection() {
+    let mut proxy = Proxy::with()
+        .nodes(3)
+        .top("barrier_buffer: 64kb")
+        .locks("default_ttl: 40s")
+        .locks("on_lost: close")
+        .start();
+    let port = proxy.port();
+    let lock = || {
+        let mut client = Client::connect(port);
+        client.cmd(&["LOCK", "k"]).grant();
+        client
+    };
+    let mut client = lock();
+    let Reply::Int(id) = client.cmd(&["CLIENT", "ID"]) else { panic!() };
+    let kill = ["CLIENT", "KILL", "ID", &id.to_string()];
+    assert_eq!(proxy.client().cmd(&kill), Reply::Int(1));
+    assert!(client.rest().0.is_empty());
+    runs_out(&proxy, "CLIENT KILL of its upstream");
+    let mut client = lock();
+    client.send(b"*1\r\nbad\r\n");
+    client.rest();
+    runs_out(&proxy, "a protocol error");
+    let mut client = lock();
+    client.cmd(&["LOCK", "other"]).grant();
+    delete(&proxy, "other", 3);
+    assert_eq!(client.cmd(&["RENEW", "other", "PX", "60000"]), Reply::Int(0));
+    client.cmd(&["LOCK", "other", "PX", "60000"]).grant();
+    // A lock that another gives back is lost, and its connection is closed.
+    let grant = client.cmd(&["LOCK", "third"]).grant();
+    assert_eq!(proxy.client().cmd(&["UNLOCK", "third", &grant.token]), Reply::Int(1));
+    assert!(client.rest().0.is_empty());
+    runs_out(&proxy, "the loss of another");
+    let mut client = lock();
+    client.cmd(&["SET", "big", &"x".repeat(1 << 20)]);
+    let gets = [&["GET", "big"][..]; 40];
+    client.send(&[pipeline(&gets), encode(&["LOCK", "more"])].concat());
+    eventually("closed", || proxy.metric("lockgate_closes_total", "barrier_buffer") == 1.0);
+    runs_out(&proxy, "more replies than are held");
+    drop(client);
+    let client = lock();
     proxy.data().kill().unwrap();
-    ends(&proxy, "the end of the data node");
+    runs_out(&proxy, "the end of the data node");
     drop(client);
 }
 
 #[test]
-fn it_ends_with_its_proxy() {
+fn a_client_that_hangs_up_may_go_on_behind_a_balancer() {
+    let header = b"PROXY TCP4 127.0.0.7 127.0.0.8 1234 5678\r\n";
+    let lock = |proxy: &Proxy, balanced: bool| {
+        let port = if balanced { proxy.balancer_port() } else { proxy.port() };
+        let mut client = Client::connect(port);
+        if balanced {
+            client.send(header);
+        }
+        client.cmd(&["LOCK", "k"]).grant();
+        client
+    };
+    let balanced = || {
+        let open = Proxy::with().nodes(3).top("allow_open: true");
+        open.locks("default_ttl: 40s").behind_balancer("")
+    };
+    let proxy = balanced().start();
+    drop(lock(&proxy, true));
+    runs_out(&proxy, "FIN of a balancer");
+    lock(&proxy, true).reset();
+    runs_out(&proxy, "RST of a balancer");
+    drop(lock(&proxy, false));
+    ends(&proxy, "FIN of a client");
+    let mut client = lock(&proxy, true);
+    assert_eq!(client.cmd(&["QUIT"]), Reply::ok());
+    ends(&proxy, "QUIT");
+    let proxy = balanced().locks("on_disconnect: release").start();
+    drop(lock(&proxy, true));
+    ends(&proxy, "FIN of a balancer that is its client's");
+    let proxy = balanced().locks("on_disconnect: expire").start();
+    drop(lock(&proxy, false));
+    runs_out(&proxy, "FIN of a client");
+    let mut client = lock(&proxy, false);
+    assert_eq!(client.cmd(&["RESET"]), Reply::simple("RESET"));
+    ends(&proxy, "RESET");
+}
+
+#[test]
+fn it_runs_out_when_its_proxy_ends() {
     let mut proxy = proxy("40s");
     let mut idle = proxy.client();
     idle.cmd(&["LOCK", "idle"]).grant();
@@ -159,9 +255,13 @@ fn it_ends_with_its_proxy() {
     eventually("it waits", || other.waiters() == 1);
     proxy.terminate();
     // At once where the connection is at rest, and after shutdown_grace otherwise.
-    next.reply().grant();
     assert!(proxy.wait().success());
-    assert!(free(&proxy, "busy"), "{:?}", proxy.on_nodes("lock:busy"));
+    assert!(idle.rest().0.is_empty());
+    thread::sleep(ms(300));
+    for key in ["lock:idle", "lock:busy"] {
+        assert_eq!(proxy.nodes_with(key), 3, "{key}");
+    }
+    drop(next);
 }
 
 #[test]
@@ -266,7 +366,8 @@ fn a_peer_that_vanished_is_found_by_keepalive() {
     assert_eq!(proxy.nodes_with("lock:k"), 3, "idle, but alive");
     let cut = Instant::now();
     assert!(as_root(&format!("ip link set {} down", beyond.cable())));
-    eventually("found", || free(&proxy, "k"));
+    // Its client may be alive at the other end.
+    runs_out(&proxy, "found");
     println!("found {:?} after the cable was cut", cut.elapsed());
     let _ = child.kill();
     let _ = child.wait();
@@ -339,9 +440,11 @@ fn a_loss_is_told_once_and_the_command_behind_it_does_nothing() {
     delete(&proxy, "k", 3);
     eventually("it is lost", || lost(&proxy, "not_held") == 1.0);
     let replies = client.pipe(&[&["SET", "x", "behind"], &["GET", "x"], &["RENEW", "k"]]);
-    assert!(replies[0].error().starts_with("LOCKLOST the lock 'k' was lost"), "{replies:?}");
-    assert_eq!(replies[1], Reply::bulk("before"));
+    for reply in &replies[..2] {
+        assert!(reply.error().starts_with("LOCKLOST the lock 'k' was lost"), "{replies:?}");
+    }
     assert_eq!(replies[2], Reply::Int(0));
+    assert_eq!(client.cmd(&["GET", "x"]), Reply::bulk("before"));
     assert_eq!(client.cmd(&["RENEW", "k", &grant.token]), Reply::Int(0));
     assert_eq!(client.cmd(&["UNLOCK", "k"]), Reply::Int(0));
     assert_eq!(client.cmd(&["UNLOCK", "k"]), Reply::Int(0));
@@ -364,9 +467,10 @@ fn commands_under_way_are_answered_before_the_news() {
     proxy.client().cmd(&["RPUSH", "list", "item"]);
     assert_eq!(client.reply(), Reply::Array(vec![Reply::bulk("list"), Reply::bulk("item")]));
     assert!(client.reply().error().starts_with("LOCKLOST"));
-    assert_eq!(client.reply(), Reply::Int(0), "what was dropped was not stored");
+    assert!(client.reply().error().starts_with("LOCKLOST"));
+    assert_eq!(client.cmd(&["EXISTS", "big"]), Reply::Int(0), "what was dropped was not stored");
     // Own commands and inline ones are no exception.
-    for words in ["LOCK a", "UNLOCK k", "PING", "get x"] {
+    for words in ["LOCK a", "UNLOCK a", "PING", "get x"] {
         client.cmd(&["LOCK", "k"]).grant();
         let before = lost(&proxy, "");
         delete(&proxy, "k", 3);
@@ -387,10 +491,134 @@ fn a_transaction_fails_with_the_lock() {
     delete(&proxy, "k", 3);
     eventually("it is lost", || lost(&proxy, "") == 1.0);
     let replies = client.pipe(&[&["SET", "b", "1"], &["SET", "c", "1"], &["EXEC"], &["DBSIZE"]]);
-    assert!(replies[0].error().starts_with("LOCKLOST"), "{replies:?}");
-    assert_eq!(replies[1], Reply::simple("QUEUED"));
-    assert!(replies[2].error().starts_with("EXECABORT"), "{replies:?}");
-    assert_eq!(replies[3], Reply::Int(0));
+    for reply in &replies {
+        assert!(reply.error().starts_with("LOCKLOST"), "{replies:?}");
+    }
+    assert_eq!(client.cmd(&["DBSIZE"]), Reply::Int(0), "nor is it queued");
+    // What ends the transaction comes later, or is refused itself.
+    for ends in ["EXEC", "DISCARD"] {
+        let before = lost(&proxy, "");
+        client.cmd(&["LOCK", "k"]).grant();
+        client.pipe(&[&["MULTI"], &["SET", "a", "1"]]);
+        delete(&proxy, "k", 3);
+        eventually("it is lost", || lost(&proxy, "") > before);
+        assert!(client.cmd(&["SET", "b", "1"]).error().starts_with("LOCKLOST"));
+        match ends {
+            "EXEC" => assert!(client.cmd(&["EXEC"]).error().starts_with("EXECABORT")),
+            _ => assert_eq!(client.cmd(&["DISCARD"]), Reply::ok()),
+        }
+        let before = lost(&proxy, "");
+        client.cmd(&["LOCK", "k"]).grant();
+        client.pipe(&[&["WATCH", "w"], &["MULTI"], &["SET", "a", "1"]]);
+        delete(&proxy, "k", 3);
+        eventually("it is lost", || lost(&proxy, "") > before);
+        assert!(client.cmd(&[ends]).error().starts_with("LOCKLOST"));
+        assert_eq!(client.cmd(&["DBSIZE"]), Reply::Int(0), "nor is it queued");
+    }
+}
+
+/// What the client has sent when it is told was sent without knowing, however much it is.
+#[test]
+fn the_rest_of_a_pipeline_is_refused_with_the_command_that_tells() {
+    let proxy = proxy("300ms");
+    for version in ["2", "3"] {
+        let mut client = proxy.client();
+        client.cmd(&["HELLO", version]);
+        client.cmd(&["LOCK", "k"]).grant();
+        client.send(&encode(&["BLPOP", "list", "0"]));
+        let before = lost(&proxy, "");
+        delete(&proxy, "k", 3);
+        eventually("it is lost", || lost(&proxy, "") > before);
+        // More than is read ahead, and less than the sockets hold.
+        let incr = ["INCR", "executed"];
+        client.send(&pipeline(&[&incr[..]; 3000]));
+        thread::sleep(ms(200));
+        proxy.client().cmd(&["RPUSH", "list", "item"]);
+        let mut refused = 0;
+        while refused < 3000 {
+            match client.reply() {
+                Reply::Push(_) | Reply::Array(_) => {}
+                reply => {
+                    assert!(reply.error().starts_with("LOCKLOST"), "{reply:?}");
+                    refused += 1;
+                }
+            }
+        }
+        // And no more than that.
+        assert!(matches!(client.cmd(&["GET", "executed"]), Reply::NullBulk | Reply::Null));
+        assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
+    }
+}
+
+#[test]
+fn what_waits_for_earlier_replies_is_not_carried_out_after_a_loss() {
+    let proxy = proxy("300ms");
+    for command in [&["LOCK", "other"][..], &["AUTH", "x"], &["CLIENT", "REPLY", "OFF"]] {
+        let mut client = proxy.client();
+        client.cmd(&["LOCK", "k"]).grant();
+        client.send(&pipeline(&[&["BLPOP", "list", "0"], command, &["PING"]]));
+        thread::sleep(ms(50));
+        let before = lost(&proxy, "");
+        delete(&proxy, "k", 3);
+        eventually("it is lost", || lost(&proxy, "") > before);
+        proxy.client().cmd(&["RPUSH", "list", "item"]);
+        assert!(matches!(client.reply(), Reply::Array(_)));
+        assert!(client.reply().error().starts_with("LOCKLOST"), "{command:?}");
+        assert!(client.reply().error().starts_with("LOCKLOST"), "{command:?}");
+        assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
+    }
+    assert!(free(&proxy, "other"));
+}
+
+#[test]
+fn unlock_and_renew_of_a_lost_lock_tell_as_much() {
+    let proxy = proxy("300ms");
+    let mut client = proxy.client();
+    let lose = |client: &mut Client, keys: &[&str]| {
+        let before = lost(&proxy, "");
+        let grants: Vec<_> = keys.iter().map(|key| client.cmd(&["LOCK", key]).grant()).collect();
+        keys.iter().for_each(|key| delete(&proxy, key, 3));
+        eventually("lost", || lost(&proxy, "") >= before + keys.len() as f64);
+        grants
+    };
+    lose(&mut client, &["k"]);
+    assert_eq!(client.pipe(&[&["UNLOCK", "k"], &["INCR", "n"]]), [Reply::Int(0), Reply::Int(1)]);
+    let grants = lose(&mut client, &["k"]);
+    assert_eq!(client.cmd(&["UNLOCK", "k", &grants[0].token]), Reply::Int(0));
+    assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
+    // Behind a RENEW there is what was to be done under the lock.
+    lose(&mut client, &["k"]);
+    let replies = client.pipe(&[&["RENEW", "k"], &["INCR", "n"], &["UNLOCK", "k"]]);
+    assert_eq!((&replies[0], &replies[2]), (&Reply::Int(0), &Reply::Int(0)));
+    assert!(replies[1].error().starts_with("LOCKLOST"), "{replies:?}");
+    assert_eq!(client.cmd(&["INCR", "n"]), Reply::Int(2));
+    // Of two locks each must be told.
+    lose(&mut client, &["k", "l"]);
+    assert_eq!(client.cmd(&["UNLOCK", "l"]), Reply::Int(0));
+    let told = client.cmd(&["PING"]);
+    assert!(told.error().starts_with("LOCKLOST the lock 'k' was lost"), "{told:?}");
+    // Byte by byte.
+    lose(&mut client, &["k"]);
+    for byte in encode(&["UNLOCK", "k"]) {
+        client.send(&[byte]);
+        thread::sleep(ms(2));
+    }
+    assert_eq!(client.reply(), Reply::Int(0));
+    assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
+}
+
+#[test]
+fn what_is_sent_after_a_loss_was_told_is_carried_out() {
+    let proxy = proxy("300ms");
+    let mut client = proxy.client();
+    for _ in 0..20 {
+        let before = lost(&proxy, "");
+        client.cmd(&["LOCK", "k"]).grant();
+        delete(&proxy, "k", 3);
+        eventually("it is lost", || lost(&proxy, "") > before);
+        assert!(client.cmd(&["INCR", "n"]).error().starts_with("LOCKLOST"));
+        assert_eq!(client.cmd(&["GET", "n"]), Reply::NullBulk);
+    }
 }
 
 #[test]
@@ -404,25 +632,29 @@ fn resp3_is_told_by_a_push_between_frames() {
     let grant = client.cmd(&["LOCK", "k"]).grant();
     delete(&proxy, "k", 3);
     assert_eq!(client.reply(), push("k", &grant.token), "idle");
-    assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"), "it was told");
+    // Most libraries swallow pushes.
+    assert!(client.cmd(&["PING"]).error().starts_with("LOCKLOST"));
+    assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
     client.cmd(&["LOCK", "k", "mine"]).grant();
     client.send(&encode(&["BLPOP", "list", "0"]));
     delete(&proxy, "k", 3);
     assert_eq!(client.reply(), push("k", "mine"), "blocked");
     proxy.client().cmd(&["RPUSH", "list", "item"]);
     assert!(matches!(client.reply(), Reply::Array(_)));
+    assert!(client.cmd(&["PING"]).error().starts_with("LOCKLOST"));
     // While a large reply is on its way, which is read late.
     let big = "x".repeat(30 << 20);
     client.cmd(&["SET", "big", &big]);
     client.cmd(&["LOCK", "k", "mine"]).grant();
     client.send(&encode(&["GET", "big"]));
-    thread::sleep(ms(50));
+    assert!(!client.reader().fill_buf().unwrap().is_empty(), "it has begun");
     let before = lost(&proxy, "");
     delete(&proxy, "k", 3);
     eventually("it is lost", || lost(&proxy, "") > before);
     thread::sleep(ms(100));
-    assert_eq!(client.reply(), Reply::Bulk(big.into_bytes()));
+    assert!(client.reply() == Reply::Bulk(big.into_bytes()), "whole, and before the push");
     assert_eq!(client.reply(), push("k", "mine"));
+    assert!(client.cmd(&["PING"]).error().starts_with("LOCKLOST"));
     assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
 }
 
@@ -460,6 +692,17 @@ fn on_lost_can_close_or_say_nothing() {
     eventually("it is lost", || lost(&silent, "") == 1.0);
     assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
     assert_eq!(client.cmd(&["RENEW", "k"]), Reply::Int(0));
+    let pushing = Proxy::with().nodes(3).locks("default_ttl: 300ms").locks("on_lost: push").start();
+    let mut client = pushing.client();
+    client.cmd(&["LOCK", "k"]).grant();
+    delete(&pushing, "k", 3);
+    eventually("it is lost", || lost(&pushing, "") == 1.0);
+    assert!(client.cmd(&["PING"]).error().starts_with("LOCKLOST"));
+    client.cmd(&["HELLO", "3"]);
+    client.cmd(&["LOCK", "k"]).grant();
+    delete(&pushing, "k", 3);
+    assert!(matches!(client.reply(), Reply::Push(_)));
+    assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
 }
 
 #[test]
@@ -583,6 +826,21 @@ fn max_hold_ends_even_a_renewed_lock() {
 }
 
 #[test]
+fn nothing_is_told_beyond_max_hold() {
+    let proxy = Proxy::with().nodes(3).locks("default_ttl: 2s").locks("max_hold: 2s").start();
+    let mut client = proxy.client();
+    let grant = client.cmd(&["LOCK", "k"]).grant();
+    assert!(grant.validity <= 2000, "{grant:?}");
+    for command in [&["RENEW", "k", "PX", "60000"][..], &["RENEW", "k", &grant.token, "EX", "9"]] {
+        let reply = client.cmd(command);
+        assert!(matches!(reply, Reply::Int(..=2000)), "{reply:?}");
+        let reply = proxy.client().cmd(&["RENEW", "k", &grant.token, "PX", "50000"]);
+        assert!(matches!(reply, Reply::Int(..=2000)), "{reply:?}");
+    }
+    eventually("lost", || lost(&proxy, "max_hold") == 1.0);
+}
+
+#[test]
 fn renew_and_lock_again_say_what_it_is_from_then_on() {
     let proxy = proxy("400ms");
     let mut client = proxy.client();
@@ -668,28 +926,84 @@ fn a_client_that_came_back_keeps_what_it_locked_again() {
     old.cmd(&["LOCK", "k", "mine"]).grant();
     // Its connection is gone, but nobody has noticed yet.
     let mut new = proxy.client();
-    new.cmd(&["LOCK", "k", "mine"]).grant();
+    assert!(matches!(new.cmd(&["RENEW", "k", "mine"]), Reply::Int(1..)));
     drop(old);
     thread::sleep(ms(1000));
     assert_eq!(proxy.on_nodes("lock:k"), vec![Reply::bulk("mine"); 3]);
-    assert_eq!(lost(&proxy, ""), 0.0);
+    assert_eq!(proxy.metric("lockgate_session_locks", ""), 1.0);
     assert_eq!(new.cmd(&["UNLOCK", "k"]), Reply::Int(1));
+    assert_eq!(new.cmd(&["RENEW", "k", "mine"]), Reply::Int(0));
 }
 
 #[test]
-fn unlock_on_another_connection_is_no_loss() {
+fn renew_by_token_makes_another_connection_the_keeper() {
+    let first = proxy("1s");
+    let second = Proxy::beside(&first).start();
+    for proxy in [&first, &second] {
+        let mut old = first.client();
+        let grant = old.cmd(&["LOCK", "k"]).grant();
+        let Reply::Int(id) = old.cmd(&["CLIENT", "ID"]) else { panic!() };
+        first.client().cmd(&["CLIENT", "KILL", "ID", &id.to_string()]);
+        assert!(old.rest().0.is_empty());
+        let mut new = proxy.client();
+        let attached = new.cmd(&["LOCK.ATTACH", "k", &grant.token]).grant();
+        assert_eq!(attached.fence, grant.fence);
+        assert!(matches!(new.cmd(&["RENEW", "k", &grant.token]), Reply::Int(1..)));
+        // Long after the TTL with which the one before had it.
+        thread::sleep(ms(2500));
+        assert_eq!(first.nodes_with("lock:k"), 3);
+        assert_eq!(new.cmd(&["PING"]), Reply::simple("PONG"));
+        drop(new);
+        eventually("released with its new connection", || free(&first, "k"));
+    }
+    // Not what another holds, nor what nobody does.
+    let mut client = first.client();
+    client.cmd(&["LOCK", "k", "t", "PX", "60000"]).grant();
+    let mut other = first.client();
+    assert_eq!(other.cmd(&["RENEW", "k", "wrong"]), Reply::Int(0));
+    assert_eq!(other.cmd(&["RENEW", "free", "t"]), Reply::Int(0));
+    // With a TTL it stays a lease, and its own lease is no session lock.
+    assert!(matches!(other.cmd(&["RENEW", "k", "t", "PX", "50000"]), Reply::Int(49_000..)));
+    assert!(matches!(client.cmd(&["RENEW", "k", "t"]), Reply::Int(59_000..)));
+    assert_eq!(first.metric("lockgate_session_locks", ""), 0.0);
+}
+
+#[test]
+fn who_is_replaced_is_told() {
+    let proxy = proxy("40s");
+    let (mut holder, mut other) = (proxy.client(), proxy.client());
+    let grant = holder.cmd(&["LOCK", "k"]).grant();
+    assert!(matches!(other.cmd(&["RENEW", "k", &grant.token]), Reply::Int(1..)));
+    let told = holder.cmd(&["PING"]);
+    assert!(told.error().starts_with("LOCKLOST the lock 'k' was lost"), "{told:?}");
+    assert_eq!(lost(&proxy, "replaced"), 1.0);
+    assert_eq!(holder.cmd(&["PING"]), Reply::simple("PONG"));
+    drop(holder);
+    thread::sleep(ms(300));
+    assert_eq!(proxy.nodes_with("lock:k"), 3, "it is the other's");
+    // Who does it itself loses nothing.
+    assert!(matches!(other.cmd(&["RENEW", "k", &grant.token]), Reply::Int(1..)));
+    other.cmd(&["LOCK", "k", &grant.token]).grant();
+    assert_eq!(other.cmd(&["PING"]), Reply::simple("PONG"));
+    assert_eq!(other.cmd(&["UNLOCK", "k", &grant.token]), Reply::Int(1));
+    assert_eq!(other.cmd(&["PING"]), Reply::simple("PONG"));
+    assert_eq!(lost(&proxy, ""), 1.0);
+}
+
+#[test]
+fn unlock_on_another_connection_is_told() {
     let proxy = proxy("300ms");
     let (mut holder, mut other) = (proxy.client(), proxy.client());
     let grant = holder.cmd(&["LOCK", "k"]).grant();
     assert_eq!(other.cmd(&["UNLOCK", "k", &grant.token]), Reply::Int(1));
-    thread::sleep(ms(600));
-    assert_eq!(holder.cmd(&["PING"]), Reply::simple("PONG"));
-    assert_eq!(lost(&proxy, ""), 0.0);
+    assert!(holder.cmd(&["PING"]).error().starts_with("LOCKLOST"));
+    assert_eq!(lost(&proxy, ""), 1.0);
+    assert_eq!(holder.cmd(&["UNLOCK", "k"]), Reply::Int(0));
     // Nor does the first one's end touch what is another's by then, be it by the
     // same token.
-    holder.cmd(&["LOCK", "k", "shared"]).grant();
-    assert_eq!(other.cmd(&["UNLOCK", "k", "shared"]), Reply::Int(1));
-    other.cmd(&["LOCK", "k", "shared", "PX", "60000"]).grant();
+    holder.cmd(&["LOCK", "k", "same"]).grant();
+    assert_eq!(other.cmd(&["UNLOCK", "k", "same"]), Reply::Int(1));
+    other.cmd(&["LOCK", "k", "same", "PX", "60000"]).grant();
     drop(holder);
     thread::sleep(ms(300));
     assert_eq!(proxy.nodes_with("lock:k"), 3);
@@ -761,16 +1075,44 @@ fn a_writer_that_never_reads_is_told_when_it_does() {
     thread::sleep(ms(200));
     delete(&proxy, "k", 3);
     eventually("it is lost", || lost(&proxy, "") == 1.0);
-    let (mut echoes, mut pushes) = (0, 0);
-    while echoes < 2000 || pushes < 1 {
+    let (mut echoes, mut refused, mut pushes) = (0, 0, 0);
+    while echoes + refused < 2000 || pushes < 1 {
         match client.reply() {
             Reply::Push(_) => pushes += 1,
             Reply::Bulk(value) if value.len() == 10_000 => echoes += 1,
+            Reply::Error(text) if text.starts_with("LOCKLOST") => refused += 1,
             other => panic!("{other:?}"),
         }
     }
     writing.join().unwrap();
-    assert_eq!((echoes, pushes), (2000, 1));
+    assert_eq!((echoes + refused, pushes), (2000, 1));
+}
+
+/// Many small commands, refused faster than their answers are read.
+#[test]
+fn refusals_that_are_not_read_are_not_piled_up() {
+    let proxy = proxy("300ms");
+    let mut client = proxy.client();
+    client.cmd(&["LOCK", "k"]).grant();
+    delete(&proxy, "k", 3);
+    eventually("it is lost", || lost(&proxy, "") == 1.0);
+    let mut writer = client.socket().try_clone().unwrap();
+    let writing = thread::spawn(move || {
+        for _ in 0..100 {
+            writer.write_all(&b"PING\r\n".repeat(10_000)).unwrap();
+        }
+    });
+    thread::sleep(ms(500));
+    let mut refused = 0;
+    for _ in 0..1_000_000 {
+        match client.reply() {
+            Reply::Error(text) if text.starts_with("LOCKLOST") => refused += 1,
+            other => assert_eq!(other, Reply::simple("PONG")),
+        }
+    }
+    writing.join().unwrap();
+    println!("{refused} refused");
+    assert!(refused >= 1);
 }
 
 /// One node after the other is restarted and has forgotten all; never is more than one

@@ -438,7 +438,9 @@ fn a_process_that_was_replaced_shuts_down_as_any_other() {
     assert_eq!(holder.rest(), (Vec::new(), true));
     let mut other = proxy.client();
     assert_eq!(served_by(&mut other), new.child.id().to_string());
-    other.cmd(&["LOCK", "k", "PX", "1000"]).grant();
+    // Its holder's client did not end the connection, so it runs out.
+    assert_eq!(other.cmd(&["LOCK", "k", "PX", "1000"]), Reply::NullArray);
+    other.cmd(&["LOCK", "k", "PX", "1000", "WAIT", "20000"]).grant();
     assert!(place.socket().exists(), "it is the new process's now");
 }
 
@@ -454,7 +456,7 @@ fn the_grace_of_a_process_that_was_replaced_has_an_end() {
     assert!(proxy.wait().success());
     assert!(proxy.log().contains("upgrade_grace is over"));
     assert_eq!(holder.rest(), (Vec::new(), true));
-    proxy.client().cmd(&["LOCK", "k", "PX", "1000"]).grant();
+    proxy.client().cmd(&["LOCK", "k", "PX", "1000", "WAIT", "20000"]).grant();
 }
 
 #[test]

@@ -17,6 +17,7 @@ pub use crate::glob;
 use crate::{
     config::LocksConfig,
     key::{Key, Token},
+    lock::shortest_ttl,
     resp::{name::Own, number},
 };
 
@@ -25,8 +26,13 @@ use crate::{
 pub const MAX_WORDS: usize = 8;
 /// What is left of every key that begins so belongs to Lockgate itself.
 const RESERVED: &[u8] = b"lockgate:";
-/// The shortest TTL of which a validity is left after the constant part of the drift.
-const MIN_TTL: Duration = Duration::from_millis(3);
+/// Words that are no token, in any case: who writes one there has mistaken the place.
+const NO_TOKENS: [&[u8]; 15] = [
+    b"PX", b"EX", b"PXAT", b"EXAT", b"WAIT", b"NX", b"XX", b"KEEPTTL", b"GET", b"SHARED",
+    b"PERMITS", b"COUNT", b"DELAY", b"NOTE", b"FENCE",
+];
+/// Bytes of a client's word that are repeated in an error.
+const SHOWN: usize = 128;
 
 /// A well-formed command on one lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -67,15 +73,33 @@ pub enum BadRequest {
     /// Too few words, or too many for a command without options.
     #[error("ERR wrong number of arguments for '{}' command", name(*.0))]
     Arity(Own),
-    /// An unknown, repeated or incomplete option.
+    /// Words that no command of ours has.
     #[error("ERR syntax error")]
     Syntax,
-    /// Not an integer of 64 bits.
-    #[error("ERR value is not an integer or out of range")]
-    NotAnInteger,
-    /// A TTL that is not positive, overflows, or leaves no validity.
-    #[error("ERR invalid expire time in '{}' command", name(*.0))]
-    ExpireTime(Own),
+    /// More words than a command has with all its options.
+    #[error("ERR syntax error, there are more words than options")]
+    TooManyWords,
+    /// An unknown option.
+    #[error("ERR syntax error, unknown option '{0}'")]
+    UnknownOption(String),
+    /// An option that is there already, or another in its place.
+    #[error("ERR syntax error, '{0}' is one option too many")]
+    Repeated(String),
+    /// An option at the end.
+    #[error("ERR syntax error, '{0}' lacks its value")]
+    NoValue(String),
+    /// A word that was not meant for a token, and what was.
+    #[error("ERR '{0}' is no token; {1}")]
+    NotAToken(String, String),
+    /// Nothing for a key.
+    #[error("ERR the key is empty")]
+    EmptyKey,
+    /// Not an integer of 64 bits: the value, and its option.
+    #[error("ERR value is not an integer or out of range, '{0}' for {1}")]
+    NotAnInteger(String, &'static str),
+    /// A TTL of which no validity would be left.
+    #[error("ERR invalid expire time in '{}' command, the shortest is {} ms", name(*.0), .1.as_millis())]
+    ExpireTime(Own, Duration),
     /// A TTL over `locks.max_ttl`.
     #[error("ERR invalid expire time in '{}' command, the longest is {} ms (locks.max_ttl)", name(*.0), .1.as_millis())]
     ExpireTimeOverLimit(Own, Duration),
@@ -104,14 +128,25 @@ pub enum BadRequest {
     #[error("ERR keys that begin with 'lockgate:' are reserved")]
     Reserved,
     /// WAIT with no integer of 64 bits, in the words of XREAD's BLOCK.
-    #[error("ERR timeout is not an integer or out of range")]
-    Timeout,
+    #[error("ERR timeout is not an integer or out of range, '{0}' for WAIT")]
+    Timeout(String),
     /// WAIT with a negative number.
     #[error("ERR timeout is negative")]
     NegativeTimeout,
     /// A WAIT over `locks.max_wait`.
     #[error("ERR invalid wait time in 'lock' command, the longest is {} ms (locks.max_wait)", .0.as_millis())]
     TimeoutOverLimit(Duration),
+    /// UNLOCK or RENEW without a token, of a lock that the connection never had.
+    #[error("NOTOKEN this connection took no lock '{0}'; name its token")]
+    NoToken(String),
+    /// A WAIT that nothing could end but the connection that waits.
+    #[error("DEADLOCK this connection holds the lock and would wait for itself")]
+    Deadlock,
+}
+
+/// A client's word as errors show it.
+pub fn shown(word: &[u8]) -> String {
+    String::from_utf8_lossy(&word[..word.len().min(SHOWN)]).into_owned()
 }
 
 /// The command's name as Redis writes it in errors.
@@ -164,28 +199,33 @@ pub fn parse<Word: AsRef<[u8]>>(
         [token, pairs @ ..] if rest.len() % 2 == 1 => (Some(token.as_ref()), pairs),
         pairs => (None, pairs),
     };
-    let mut ttl = None;
-    let mut wait = None;
+    let mut ttl: Option<(&[u8], Unit)> = None;
+    let mut wait: Option<&[u8]> = None;
     for pair in pairs.chunks_exact(2) {
         let [option, value] = pair else { return Err(BadRequest::Syntax) };
-        let is = |name: &[u8]| option.as_ref().eq_ignore_ascii_case(name);
-        let (slot, unit) = match own {
-            Own::Lock | Own::Renew if is(b"PX") => (&mut ttl, 1),
-            Own::Lock | Own::Renew if is(b"EX") => (&mut ttl, 1000),
-            Own::Lock if is(b"WAIT") => (&mut wait, 1),
-            _ => return Err(BadRequest::Syntax),
+        let repeated = match option_of(own, option.as_ref()) {
+            Some(Choice::Ttl(unit)) => ttl.replace((value.as_ref(), unit)).is_some(),
+            Some(Choice::Wait) => wait.replace(value.as_ref()).is_some(),
+            None => return Err(misplaced(own, rest)),
         };
-        if slot.replace((value.as_ref(), unit)).is_some() {
-            return Err(BadRequest::Syntax);
+        if repeated {
+            return Err(BadRequest::Repeated(shown(option.as_ref())));
         }
     }
-    let ttl = ttl.map(|(value, unit)| read_ttl(own, value, unit, config.max_ttl)).transpose()?;
-    let wait = wait.map(|(value, _)| read_wait(value, config.max_wait)).transpose()?;
+    let has_ttl = ttl.is_some();
+    let ttl = ttl.map(|(value, unit)| read_ttl(own, value, unit, config)).transpose()?;
+    let wait = wait.map(|value| read_wait(value, config.max_wait)).transpose()?;
+    if key.as_ref().is_empty() {
+        return Err(BadRequest::EmptyKey);
+    }
     if key.as_ref().len() > config.max_key {
         return Err(BadRequest::KeyTooLong(config.max_key));
     }
     if token.is_some_and(|token| token.len() > config.max_token) {
         return Err(BadRequest::TokenTooLong(config.max_token));
+    }
+    if let Some(token) = token {
+        check_token(own, key.as_ref(), token, rest, has_ttl)?;
     }
     if full_key.starts_with(RESERVED) {
         return Err(BadRequest::Reserved);
@@ -201,15 +241,96 @@ pub fn parse<Word: AsRef<[u8]>>(
     })
 }
 
-fn read_ttl(own: Own, value: &[u8], unit: i64, max: Duration) -> Result<Duration, BadRequest> {
-    let value = number::integer(value).ok_or(BadRequest::NotAnInteger)?;
-    let millis = value.checked_mul(unit).and_then(|millis| u64::try_from(millis).ok());
-    let ttl = Duration::from_millis(millis.ok_or(BadRequest::ExpireTime(own))?);
-    if ttl < MIN_TTL {
-        return Err(BadRequest::ExpireTime(own));
+/// What a TTL is counted in: the option's name, and how many milliseconds.
+type Unit = (&'static str, u64);
+
+/// An option of LOCK or RENEW.
+enum Choice {
+    Ttl(Unit),
+    Wait,
+}
+
+fn option_of(own: Own, word: &[u8]) -> Option<Choice> {
+    let is = |name: &[u8]| word.eq_ignore_ascii_case(name);
+    match own {
+        Own::Lock | Own::Renew if is(b"PX") => Some(Choice::Ttl(("PX", 1))),
+        Own::Lock | Own::Renew if is(b"EX") => Some(Choice::Ttl(("EX", 1000))),
+        Own::Lock if is(b"WAIT") => Some(Choice::Wait),
+        _ => None,
     }
-    if ttl > max {
-        return Err(BadRequest::ExpireTimeOverLimit(own, max));
+}
+
+fn is_number(word: &[u8]) -> bool {
+    !word.is_empty() && word.iter().all(u8::is_ascii_digit)
+}
+
+/// Some of the words behind the key are not where an option is: says which. `LOCK k t NX`
+/// has a token in front, `LOCK k NX PX 9` and `LOCK k FOO 9` have none.
+fn misplaced<Word: AsRef<[u8]>>(own: Own, rest: &[Word]) -> BadRequest {
+    let word = |at: usize| rest.get(at).map(AsRef::as_ref).unwrap_or_default();
+    let is_option = |at: usize| option_of(own, word(at)).is_some();
+    let names_token = match rest.len() % 2 {
+        1 => !is_no_token(word(0)),
+        _ => !is_no_token(word(0)) && !is_number(word(1)),
+    };
+    let mut at = usize::from(names_token);
+    while is_option(at) && at + 1 < rest.len() {
+        at += 2;
+    }
+    match is_option(at) {
+        true => BadRequest::NoValue(shown(word(at))),
+        false => BadRequest::UnknownOption(shown(word(at))),
+    }
+}
+
+fn is_no_token(word: &[u8]) -> bool {
+    NO_TOKENS.iter().any(|name| word.eq_ignore_ascii_case(name))
+}
+
+/// Refuses what was certainly not meant for a token: two clients who make the same mistake
+/// would both be granted the lock.
+fn check_token<Word: AsRef<[u8]>>(
+    own: Own,
+    key: &[u8],
+    token: &[u8],
+    rest: &[Word],
+    has_ttl: bool,
+) -> Result<(), BadRequest> {
+    let (command, key) = (name(own).to_ascii_uppercase(), shown(key));
+    let not = |right: String| Err(BadRequest::NotAToken(shown(token), right));
+    match own {
+        _ if token.is_empty() => not("leave it out, and the proxy makes one".to_owned()),
+        // `LOCK k PX 9 NX`: an odd word behind the options, not before them.
+        Own::Lock | Own::Renew if is_no_token(token) && rest.len() > 1 => Err(misplaced(own, rest)),
+        Own::Lock | Own::Renew if matches!(option_of(own, token), Some(Choice::Wait)) => {
+            not(format!("for a limit write {command} {key} WAIT <milliseconds>"))
+        }
+        Own::Lock | Own::Renew if is_no_token(token) => {
+            not(format!("for a TTL write {command} {key} PX <milliseconds>"))
+        }
+        Own::Lock | Own::Renew if is_number(token) && !has_ttl => {
+            not(format!("for a TTL write {command} {key} PX {}", shown(token)))
+        }
+        _ if is_no_token(token) => not("LOCK grants none of that name".to_owned()),
+        _ => Ok(()),
+    }
+}
+
+fn read_ttl(
+    own: Own,
+    value: &[u8],
+    (option, unit): Unit,
+    config: &LocksConfig,
+) -> Result<Duration, BadRequest> {
+    let number =
+        number::integer(value).ok_or_else(|| BadRequest::NotAnInteger(shown(value), option))?;
+    let millis = u64::try_from(number).unwrap_or_default().saturating_mul(unit);
+    let (ttl, shortest) = (Duration::from_millis(millis), shortest_ttl(config.drift_factor));
+    if ttl < shortest {
+        return Err(BadRequest::ExpireTime(own, shortest));
+    }
+    if ttl > config.max_ttl {
+        return Err(BadRequest::ExpireTimeOverLimit(own, config.max_ttl));
     }
     Ok(ttl)
 }
@@ -217,7 +338,7 @@ fn read_ttl(own: Own, value: &[u8], unit: i64, max: Duration) -> Result<Duration
 /// 0 waits as long as is allowed. More is refused rather than cut: a client would
 /// take the null that comes too early for the end of its own time-out.
 fn read_wait(value: &[u8], max: Duration) -> Result<Duration, BadRequest> {
-    let millis = number::integer(value).ok_or(BadRequest::Timeout)?;
+    let millis = number::integer(value).ok_or_else(|| BadRequest::Timeout(shown(value)))?;
     let millis = u64::try_from(millis).map_err(|_| BadRequest::NegativeTimeout)?;
     match Duration::from_millis(millis) {
         Duration::ZERO => Ok(max),

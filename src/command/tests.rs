@@ -41,7 +41,6 @@ fn options_are_pairs_and_an_odd_word_is_the_token() {
     assert_eq!(read(Own::Lock, "k PX 100"), lock("lock:k", None, 100));
     assert_eq!(read(Own::Lock, "k t px 100"), lock("lock:k", Some("t"), 100));
     assert_eq!(read(Own::Lock, "k eX 2"), lock("lock:k", None, 2000));
-    assert_eq!(read(Own::Lock, "k PX PX 100"), lock("lock:k", Some("PX"), 100));
     assert_eq!(read(Own::Lock, "PX PX 60000"), lock("lock:PX", None, 60_000));
     assert_eq!(read(Own::Lock, "k"), waiting("lock:k", None, None, None));
     assert_eq!(read(Own::Lock, "k t"), waiting("lock:k", Some("t"), None, None));
@@ -50,8 +49,10 @@ fn options_are_pairs_and_an_odd_word_is_the_token() {
         read(Own::Lock, "k t WAIT 60000 PX 9"),
         waiting("lock:k", Some("t"), Some(9), Some(60_000))
     );
+    // A number is a token where it cannot have been meant for a TTL.
+    assert_eq!(read(Own::Lock, "k 7 PX 100"), lock("lock:k", Some("7"), 100));
+    assert_eq!(read(Own::Lock, "k 7a"), waiting("lock:k", Some("7a"), None, None));
     assert_eq!(read(Own::Lock, "k WAIT 0"), waiting("lock:k", None, None, Some(60_000)));
-    assert_eq!(read(Own::Lock, "k WAIT WAIT 1"), waiting("lock:k", Some("WAIT"), None, Some(1)));
     let unlock = |token: Option<&[u8]>| {
         Ok((Key::from("lock:k"), Request::Unlock { token: token.map(Token::from) }))
     };
@@ -65,14 +66,14 @@ fn options_are_pairs_and_an_odd_word_is_the_token() {
     assert_eq!(read(Own::Renew, "k t"), renew(Some(b"t"), None));
     assert_eq!(read(Own::Renew, "k t EX 1"), renew(Some(b"t"), Some(1000)));
     assert_eq!(read(Own::Renew, "k PX 7"), renew(None, Some(7)));
-    let attach = Request::Attach { token: Token::from("PX") };
-    assert_eq!(read(Own::Attach, "k PX"), Ok((Key::from("lock:k"), attach)));
+    let attach = Request::Attach { token: Token::from("7") };
+    assert_eq!(read(Own::Attach, "k 7"), Ok((Key::from("lock:k"), attach)));
     assert_eq!(read(Own::Detach, "k"), Ok((Key::from("lock:k"), Request::Detach)));
 }
 
 #[test]
 fn bad_words_get_redis_own_wording() {
-    let cases: [(Own, &str, &str); 37] = [
+    let cases: [(Own, &str, &str); 40] = [
         (Own::Lock, "", "ERR wrong number of arguments for 'lock' command"),
         (Own::Unlock, "", "ERR wrong number of arguments for 'unlock' command"),
         (Own::Unlock, "k t x", "ERR wrong number of arguments for 'unlock' command"),
@@ -83,22 +84,37 @@ fn bad_words_get_redis_own_wording() {
         (Own::Attach, "k 1234567", "ERR token is longer than 6 bytes (locks.max_token)"),
         (Own::Detach, "k t", "ERR wrong number of arguments for 'lock.detach' command"),
         (Own::Detach, "123456789", "ERR key is longer than 8 bytes (locks.max_key)"),
-        (Own::Lock, "k PX 1 PX 1", "ERR syntax error"),
-        (Own::Lock, "k PX 100 EX 1", "ERR syntax error"),
-        (Own::Lock, "k FOO 100", "ERR syntax error"),
-        (Own::Lock, "k t PX", "ERR syntax error"),
-        (Own::Lock, "k PX 9 WAIT 1 WAIT 1", "ERR syntax error"),
-        (Own::Renew, "k t WAIT 9", "ERR syntax error"),
-        (Own::Lock, "k PX x", "ERR value is not an integer or out of range"),
-        (Own::Lock, "k PX 1.5", "ERR value is not an integer or out of range"),
-        (Own::Lock, "k PX +5", "ERR value is not an integer or out of range"),
-        (Own::Lock, "k PX 9223372036854775808", "ERR value is not an integer or out of range"),
-        (Own::Lock, "k PX 100 WAIT x", "ERR timeout is not an integer or out of range"),
-        (Own::Lock, "k PX 0", "ERR invalid expire time in 'lock' command"),
-        (Own::Lock, "k PX -1", "ERR invalid expire time in 'lock' command"),
-        (Own::Lock, "k PX 2", "ERR invalid expire time in 'lock' command"),
-        (Own::Lock, "k EX 9223372036854775807", "ERR invalid expire time in 'lock' command"),
-        (Own::Renew, "k PX 0", "ERR invalid expire time in 'renew' command"),
+        (Own::Lock, "k PX 1 PX 1", "ERR syntax error, 'PX' is one option too many"),
+        (Own::Lock, "k PX 100 EX 1", "ERR syntax error, 'EX' is one option too many"),
+        (Own::Lock, "k FOO 100", "ERR syntax error, unknown option 'FOO'"),
+        (Own::Lock, "k t NX", "ERR syntax error, unknown option 'NX'"),
+        (Own::Lock, "k NX PX 100", "ERR syntax error, unknown option 'NX'"),
+        (Own::Lock, "k PX 100 nx", "ERR syntax error, unknown option 'nx'"),
+        (Own::Lock, "k t PX", "ERR syntax error, 'PX' lacks its value"),
+        (Own::Lock, "k PX 9 WAIT 1 WAIT 1", "ERR syntax error, 'WAIT' is one option too many"),
+        (Own::Renew, "k t WAIT 9", "ERR syntax error, unknown option 'WAIT'"),
+        (Own::Lock, "k PX x", "ERR value is not an integer or out of range, 'x' for PX"),
+        (Own::Lock, "k EX 1.5", "ERR value is not an integer or out of range, '1.5' for EX"),
+        (Own::Lock, "k PX +5", "ERR value is not an integer or out of range, '+5' for PX"),
+        (
+            Own::Lock,
+            "k PX 9223372036854775808",
+            "ERR value is not an integer or out of range, '9223372036854775808' for PX",
+        ),
+        (
+            Own::Lock,
+            "k PX 100 WAIT x",
+            "ERR timeout is not an integer or out of range, 'x' for WAIT",
+        ),
+        (Own::Lock, "k PX 0", "ERR invalid expire time in 'lock' command, the shortest is 4 ms"),
+        (Own::Lock, "k PX -1", "ERR invalid expire time in 'lock' command, the shortest is 4 ms"),
+        (Own::Lock, "k PX 3", "ERR invalid expire time in 'lock' command, the shortest is 4 ms"),
+        (
+            Own::Lock,
+            "k EX 9223372036854775807",
+            "ERR invalid expire time in 'lock' command, the longest is 60000 ms (locks.max_ttl)",
+        ),
+        (Own::Renew, "k PX 0", "ERR invalid expire time in 'renew' command, the shortest is 4 ms"),
         (
             Own::Lock,
             "k PX 60001",
@@ -118,8 +134,12 @@ fn bad_words_get_redis_own_wording() {
         (Own::Unlock, "123456789", "ERR key is longer than 8 bytes (locks.max_key)"),
         (Own::Lock, "k 1234567 PX 100", "ERR token is longer than 6 bytes (locks.max_token)"),
         (Own::Renew, "k 1234567", "ERR token is longer than 6 bytes (locks.max_token)"),
-        (Own::Lock, "k WAIT 1.5", "ERR timeout is not an integer or out of range"),
-        (Own::Lock, "k WAIT 9223372036854775808", "ERR timeout is not an integer or out of range"),
+        (Own::Lock, "k WAIT 1.5", "ERR timeout is not an integer or out of range, '1.5' for WAIT"),
+        (
+            Own::Lock,
+            "k WAIT 9223372036854775808",
+            "ERR timeout is not an integer or out of range, '9223372036854775808' for WAIT",
+        ),
         (Own::Lock, "k WAIT -1", "ERR timeout is negative"),
         (
             Own::Lock,
@@ -130,6 +150,44 @@ fn bad_words_get_redis_own_wording() {
     for (own, words, error) in cases {
         assert_eq!(read(own, words).unwrap_err().to_string(), error, "{own:?} {words}");
     }
+}
+
+#[test]
+fn what_was_not_meant_for_a_token_is_none() {
+    let cases = [
+        (Own::Lock, "job 30000", "'30000' is no token; for a TTL write LOCK job PX 30000"),
+        (Own::Renew, "job 300", "'300' is no token; for a TTL write RENEW job PX 300"),
+        (Own::Lock, "job 3 WAIT 5", "'3' is no token; for a TTL write LOCK job PX 3"),
+        (Own::Lock, "job PX", "'PX' is no token; for a TTL write LOCK job PX <milliseconds>"),
+        (Own::Lock, "job pxat", "'pxat' is no token; for a TTL write LOCK job PX <milliseconds>"),
+        (
+            Own::Lock,
+            "job Wait",
+            "'Wait' is no token; for a limit write LOCK job WAIT <milliseconds>",
+        ),
+        (Own::Renew, "job nx", "'nx' is no token; for a TTL write RENEW job PX <milliseconds>"),
+        (Own::Unlock, "job PX", "'PX' is no token; LOCK grants none of that name"),
+        (Own::Attach, "job Fence", "'Fence' is no token; LOCK grants none of that name"),
+    ];
+    for (own, words, error) in cases {
+        assert_eq!(read(own, words).unwrap_err().to_string(), format!("ERR {error}"), "{words}");
+    }
+    for word in NO_TOKENS {
+        let word = String::from_utf8_lossy(word).to_ascii_lowercase();
+        for own in [Own::Lock, Own::Unlock, Own::Renew, Own::Attach] {
+            assert!(read(own, &format!("k {word}")).is_err(), "{own:?} {word}");
+        }
+    }
+    let empty = |own: Own, words: &[&[u8]]| {
+        let key = full_key(words[0], &config());
+        parse(own, &key, words, &config()).unwrap_err().to_string()
+    };
+    let error = "ERR '' is no token; leave it out, and the proxy makes one";
+    assert_eq!(empty(Own::Lock, &[b"k", b""]), error);
+    assert_eq!(empty(Own::Lock, &[b"k", b"", b"PX", b"100"]), error);
+    assert_eq!(empty(Own::Unlock, &[b"k", b""]), error);
+    assert_eq!(empty(Own::Lock, &[b"", b"PX", b"100"]), "ERR the key is empty");
+    assert_eq!(empty(Own::Unlock, &[b""]), "ERR the key is empty");
 }
 
 #[test]

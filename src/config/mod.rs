@@ -88,6 +88,7 @@ pub(crate) const LOCKS_KEYS: &[&str] = &[
     "max_handovers",
     "max_hold",
     "on_lost",
+    "on_disconnect",
     "quarantine",
     "allow_shared_instance",
 ];
@@ -226,6 +227,7 @@ impl Default for LocksConfig {
             max_handovers: 16,
             max_hold: None,
             on_lost: OnLost::Error,
+            on_disconnect: None,
             quarantine: true,
             allow_shared_instance: false,
         }
@@ -322,6 +324,7 @@ impl Config {
         reader.read(&section, "max_handovers", &mut locks.max_handovers);
         reader.read(&section, "max_hold", &mut locks.max_hold);
         reader.read(&section, "on_lost", &mut locks.on_lost);
+        reader.read(&section, "on_disconnect", &mut locks.on_disconnect);
         reader.read(&section, "quarantine", &mut locks.quarantine);
         reader.read(&section, "allow_shared_instance", &mut locks.allow_shared_instance);
         check::top(&mut reader, &top, &config);
@@ -377,6 +380,9 @@ pub struct LocksConfig {
     pub max_hold: Option<Duration>,
     /// `on_lost`: what becomes of a connection whose session lock is lost.
     pub on_lost: OnLost,
+    /// `on_disconnect`: what becomes of session locks whose client hangs up; none: by
+    /// listener, [`OnDisconnect::Expire`] behind a balancer.
+    pub on_disconnect: Option<OnDisconnect>,
     /// `quarantine`: a node that was restarted votes only once all that it may have
     /// forgotten has run out.
     pub quarantine: bool,
@@ -387,13 +393,24 @@ pub struct LocksConfig {
 /// What becomes of a connection whose session lock is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnLost {
-    /// Its next command is answered `-LOCKLOST` and goes no further, unless the
-    /// client speaks RESP3 and was told by a push.
+    /// Its next command is answered `-LOCKLOST` and goes no further, nor does what is
+    /// already behind it. In RESP3 a push tells of it too.
     Error,
     /// It is closed.
     Close,
+    /// It is told by a push alone in RESP3, otherwise as by [`OnLost::Error`].
+    Push,
     /// It is told by a push in RESP3, otherwise not.
     Ignore,
+}
+
+/// What becomes of session locks whose client hangs up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnDisconnect {
+    /// They are released at once.
+    Release,
+    /// They are renewed no more and run out.
+    Expire,
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use serde_yaml::{Mapping, Value};
 
 use super::{
-    LISTENER_KEYS, Listener, OnLost, PLANNED, SocketPath,
+    LISTENER_KEYS, Listener, OnDisconnect, OnLost, PLANNED, SocketPath,
     error::{ConfigErrors, Problem},
     locate::{self, Step},
     tls::{AuthClients, ClientTls, SERVER_KEYS, ServerTls, TlsProblem},
@@ -338,8 +338,19 @@ impl Read for OnLost {
         match value.as_str() {
             Some("error") => Ok(OnLost::Error),
             Some("close") => Ok(OnLost::Close),
+            Some("push") => Ok(OnLost::Push),
             Some("ignore") => Ok(OnLost::Ignore),
-            _ => Err(Wrong::Wanted("error, close or ignore")),
+            _ => Err(Wrong::Wanted("error, close, push or ignore")),
+        }
+    }
+}
+
+impl Read for Option<OnDisconnect> {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<Self, Wrong> {
+        match value.as_str() {
+            Some("release") => Ok(Some(OnDisconnect::Release)),
+            Some("expire") => Ok(Some(OnDisconnect::Expire)),
+            _ => Err(Wrong::Wanted("release or expire")),
         }
     }
 }

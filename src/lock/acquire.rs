@@ -30,6 +30,8 @@ pub struct Acquire {
     claim: Claim,
     /// The same claim may have the lock already.
     again: bool,
+    /// Whatever it comes to, nothing is undone.
+    keeps: bool,
     asking: Asking,
     /// The fence, and the second round that makes a quorum remember it.
     raising: Option<(u64, Asking)>,
@@ -52,6 +54,23 @@ impl Acquire {
         let kind = Kind::Acquire { claim, again };
         let operation = engine.operation(kind, key, token, ttl, request);
         Acquire::submit(engine, operation, claim, again, since)
+    }
+
+    /// Has all nodes give the lock that `token` holds a new claim: another is its keeper from
+    /// now on. Nothing is undone where that fails, as whoever had it may still count on it.
+    pub(super) fn take_over(
+        engine: &Arc<Engine>,
+        key: Key,
+        token: Token,
+        ttl: Duration,
+    ) -> Acquire {
+        let (since, claim) = (Instant::now(), Claim::new());
+        let request = scripts::take_over(&engine.wanted(&key, &token, ttl, claim));
+        let kind = Kind::Acquire { claim, again: true };
+        let operation = engine.operation(kind, key, token, ttl, request);
+        let mut taking = Acquire::submit(engine, operation, claim, true, since);
+        taking.keeps = true;
+        taking
     }
 
     /// Has all nodes pass `key` on from one grant to a new one. The operation
@@ -84,7 +103,7 @@ impl Acquire {
         let operation = engine.submit(operation);
         let asking = engine.await_votes(operation, Rule::Grant, since, ttl);
         let (engine, raising) = (engine.clone(), None);
-        Acquire { engine, since, ttl, claim, again, asking, raising, done: false }
+        Acquire { engine, since, ttl, claim, again, keeps: false, asking, raising, done: false }
     }
 
     /// What it times itself with, to be used again.
@@ -103,11 +122,11 @@ impl Acquire {
                 let (key, token) = (&operation.key, &operation.token);
                 let holder = Holder::new(token, self.claim, fence, now, until);
                 if let Some(before) = self.engine.holders.granted(key, holder) {
-                    self.engine.watchdog.pause(&before);
-                    before.end();
+                    self.engine.watchdog.replace(&before);
                 }
                 self.engine.learn_fence(fence);
-                Ok(Grant { fence, claim: Some(self.claim), validity })
+                let until = now + validity;
+                Ok(Grant { fence, claim: Some(self.claim), validity, until })
             }
             // Too slow to be worth anything.
             None => Err(self.no_quorum(&self.asking.operation.votes())),
@@ -149,7 +168,9 @@ impl Acquire {
         self.done = true;
         let operation = &self.asking.operation;
         operation.close();
-        if self.again && self.engine.holders.has(&operation.key, &operation.token, self.claim) {
+        if self.keeps
+            || self.again && self.engine.holders.has(&operation.key, &operation.token, self.claim)
+        {
             return;
         }
         let undo = Arc::new(operation.undo(self.claim));

@@ -79,9 +79,11 @@ impl Attach {
         };
         left.sort_unstable_by(|a, b| b.cmp(a));
         let left = left.get(quorum(votes.len()) - 1).copied().unwrap_or_default();
-        let validity = validity(left, self.since.elapsed(), self.engine.drift_factor);
+        let now = Instant::now();
+        let validity = validity(left, now - self.since, self.engine.drift_factor);
         // One that has nothing left is as good as run out.
-        Some(Ok(validity.map(|validity| Grant { fence, claim: None, validity })))
+        let grant = |validity| Grant { fence, claim: None, validity, until: now + validity };
+        Some(Ok(validity.map(grant)))
     }
 }
 

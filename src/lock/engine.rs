@@ -20,7 +20,7 @@ use tokio::{
 };
 
 use super::{
-    Acquire, Alarm, Attach, Claim, Counts, LockStatus, NoQuorum, NodeStatus, Waiter,
+    Acquire, Alarm, Attach, Claim, Counts, LockStatus, NoQuorum, NodeStatus, Renewed, Waiter,
     fences::{Fences, TOO_FAR},
     holders::{Holders, Known},
     node::{self, Node, ProposedFence},
@@ -36,7 +36,7 @@ use super::{
 use crate::{
     config::LocksConfig,
     key::{Key, Token},
-    metrics::LockMetrics,
+    metrics::{LockMetrics, LostReason},
     net::Connector,
 };
 
@@ -221,13 +221,27 @@ impl Engine {
         token: impl Into<Token>,
         claim: Option<Claim>,
     ) -> Release {
-        let (key, token, since) = (key.into(), token.into(), Instant::now());
+        let release = self.release_unsaid(key.into(), token.into(), claim);
+        if let Some(watch) = &release.watch {
+            self.watchdog.release(watch);
+        }
+        release
+    }
+
+    /// The same of a lock that is lost, whose keeper is told already. Gives another keeper
+    /// that is to be told.
+    pub(super) fn release_lost(self: &Arc<Self>, lost: &Arc<Watch>) -> Option<Arc<Watch>> {
+        let (key, token) = (lost.key().clone(), lost.token().clone());
+        let release = self.release_unsaid(key, token, Some(lost.claim()));
+        release.watch.filter(|watch| !Arc::ptr_eq(watch, lost) && self.watchdog.pause(watch))
+    }
+
+    /// Releases it, or hands it over, and leaves it to the caller to tell who keeps it.
+    fn release_unsaid(self: &Arc<Self>, key: Key, token: Token, claim: Option<Claim>) -> Release {
+        let since = Instant::now();
         let (known, watch, held) = self.holders.release(&key, &token, claim, since);
         if let Some(held) = held {
             self.metrics.hold_seconds.record(held.as_secs_f64());
-        }
-        if let Some(watch) = &watch {
-            self.watchdog.pause(watch);
         }
         let claim = match known {
             Known::This(known) => Some(known),
@@ -598,15 +612,6 @@ impl Future for Release {
     }
 }
 
-/// What a RENEW is worth.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Renewed {
-    /// What is left of the TTL for the holder.
-    pub validity: Duration,
-    /// The grant's name on the nodes, and its fence there. None: too few nodes know it.
-    pub grant: Option<(Claim, u64)>,
-}
-
 /// A RENEW under way. Dropping it does not undo what it has renewed.
 pub struct Renew {
     engine: Arc<Engine>,
@@ -651,6 +656,22 @@ impl Renew {
     }
 }
 
+impl Renew {
+    /// What its holder is told of a TTL that it has got: of a session lock, nothing
+    /// beyond `locks.max_hold`. None: that is over.
+    fn told(&self, renewed: Renewed) -> Option<Renewed> {
+        let Some(watch) = &self.watch else { return Some(renewed) };
+        self.engine.watchdog.granted(watch, self.ttl, renewed.until);
+        let validity = watch.within_hold(renewed.validity);
+        if validity < Duration::from_millis(1) {
+            self.engine.lose(watch, LostReason::MaxHold);
+            return None;
+        }
+        let until = renewed.until - (renewed.validity - validity);
+        Some(Renewed { validity, until, ..renewed })
+    }
+}
+
 impl Future for Renew {
     /// The new validity, or none: not held by that token.
     type Output = Result<Option<Renewed>, NoQuorum>;
@@ -665,15 +686,13 @@ impl Future for Renew {
                 if let Some(claim) = self.claim.or_else(|| grant.map(|(claim, _)| claim)) {
                     self.engine.holders.renewed(&operation.key, claim, self.since + self.ttl);
                 }
-                match validity(self.ttl, self.since.elapsed(), self.engine.drift_factor) {
+                let now = Instant::now();
+                match validity(self.ttl, now - self.since, self.engine.drift_factor) {
                     Some(validity) => {
-                        if let Some(watch) = &self.watch {
-                            self.engine.watchdog.granted(watch, self.ttl, validity);
-                        }
                         if let Some(claim) = self.claim {
                             self.heal(claim, &votes);
                         }
-                        Ok(Some(Renewed { validity, grant }))
+                        Ok(self.told(Renewed { validity, until: now + validity, grant }))
                     }
                     None => Err(self.engine.no_quorum(&votes)),
                 }

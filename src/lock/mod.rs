@@ -3,7 +3,7 @@
 //! Knows nothing of clients, their sockets or their protocol.
 //!
 //! - [`engine`]: acquire, release, renew: the algorithm; `acquire` is one attempt,
-//!   `attach` asks who holds a lock.
+//!   `attach` asks who holds a lock, `takeover` makes another its keeper.
 //! - `queue`: who waits for which lock, and whose turn it is; `waiter` is one of
 //!   them, `subscribe` hears of releases through other proxies.
 //! - [`watchdog`]: session locks, renewed for as long as somebody keeps them.
@@ -48,6 +48,7 @@ mod scripts;
 #[cfg(test)]
 mod simulation;
 mod subscribe;
+mod takeover;
 mod waiter;
 pub mod watchdog;
 
@@ -55,17 +56,20 @@ pub use acquire::Acquire;
 pub use alarm::Alarm;
 pub use attach::Attach;
 pub use claim::Claim;
-pub use engine::{Engine, Raise, Release, Renew, Renewed};
+pub use engine::{Engine, Raise, Release, Renew};
 pub use fault::Fault;
 pub(crate) use inspect::{connect, faults_of};
 pub use pace::Pace;
 pub(crate) use quarantine::MARKER;
+pub(crate) use quorum::shortest_ttl;
 #[doc(hidden)]
 pub use reply::{VotesRead, read_votes};
 pub use waiter::Waiter;
-pub use watchdog::{Keep, Losses};
+pub use watchdog::{Keep, Losses, Lost};
 
 use std::{fmt, time::Duration};
+
+use tokio::time::Instant;
 
 /// What a granted LOCK is worth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -76,6 +80,20 @@ pub struct Grant {
     pub claim: Option<Claim>,
     /// What is left of the TTL for the holder.
     pub validity: Duration,
+    /// When that ends, by when the nodes were asked: later than that the holder may not
+    /// count on it, however long it took to be told.
+    pub until: Instant,
+}
+
+/// What a RENEW has brought.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Renewed {
+    /// What is left of the TTL for the holder.
+    pub validity: Duration,
+    /// When that ends, by when the nodes were asked.
+    pub until: Instant,
+    /// The grant's name on the nodes, and its fence there. None: too few nodes know it.
+    pub grant: Option<(Claim, u64)>,
 }
 
 /// Why a LOCK was not granted.

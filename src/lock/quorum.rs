@@ -28,7 +28,17 @@ pub(super) fn quorum(nodes: usize) -> usize {
     nodes / 2 + 1
 }
 
-/// What is left of `ttl` for the holder after `elapsed`: none if nothing is.
+/// The least validity that is worth telling: clients are told whole milliseconds.
+const LEAST: Duration = Duration::from_millis(1);
+
+/// The shortest TTL of which so much is left where nodes answer at once, in whole
+/// milliseconds.
+pub(crate) fn shortest_ttl(drift_factor: f64) -> Duration {
+    let least = (DRIFT + LEAST).as_secs_f64() / (1.0 - drift_factor);
+    Duration::from_millis((least * 1000.0).ceil() as u64)
+}
+
+/// What is left of `ttl` for the holder after `elapsed`: none if less than 1 ms is.
 ///
 /// `ttl × drift_factor + 2 ms` are set aside, as a node's clock may run faster
 /// than ours. `elapsed` counts from before the first node was asked.
@@ -39,7 +49,7 @@ pub(super) fn validity(ttl: Duration, elapsed: Duration, drift_factor: f64) -> O
         Ok(fault) if fault == "drift" => Duration::ZERO,
         _ => drift,
     };
-    ttl.checked_sub(elapsed)?.checked_sub(drift).filter(|left| !left.is_zero())
+    ttl.checked_sub(elapsed)?.checked_sub(drift).filter(|left| *left >= LEAST)
 }
 
 /// Between which two numbers the fence of a lock's grant is, by what some of `nodes`

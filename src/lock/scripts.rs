@@ -75,15 +75,19 @@ static RAISE: LazyLock<Script> =
 static ATTACH: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/attach.lua"), 3, 2));
 
+static TAKE_OVER: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/take_over.lua"), 3, 6));
 static NOTE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/note.lua"), 1, 1));
 
 /// All of them, in the order in which they are loaded.
-static ALL: [&LazyLock<Script>; LOADS] =
-    [&ACQUIRE, &RELEASE, &UNDO, &RENEW, &PROLONG, &HEAL, &RAISE, &HAND_OVER, &ATTACH, &NOTE];
+static ALL: [&LazyLock<Script>; LOADS] = [
+    &ACQUIRE, &RELEASE, &UNDO, &RENEW, &PROLONG, &HEAL, &RAISE, &HAND_OVER, &ATTACH, &TAKE_OVER,
+    &NOTE,
+];
 
 /// How many commands [`load`] appends.
-pub(super) const LOADS: usize = 10;
+pub(super) const LOADS: usize = 11;
 
 /// Appends a SCRIPT LOAD for every script.
 pub(super) fn load(out: &mut Vec<u8>) {
@@ -262,6 +266,14 @@ pub(super) fn prolong(locks: &[Renewed<'_>], fence_ttl: Option<Duration>) -> Vec
 /// Puts a lock back with this fence and claim where a node has lost it.
 pub(super) fn heal(wanted: &Wanted<'_>) -> Vec<u8> {
     let mut out = HEAL.call(wanted.bytes());
+    append_voting_keys(&mut out, wanted.key);
+    wanted.append_arguments(&mut out);
+    out
+}
+
+/// Gives a lock that the token holds this claim.
+pub(super) fn take_over(wanted: &Wanted<'_>) -> Vec<u8> {
+    let mut out = TAKE_OVER.call(wanted.bytes());
     append_voting_keys(&mut out, wanted.key);
     wanted.append_arguments(&mut out);
     out

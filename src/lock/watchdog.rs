@@ -77,6 +77,18 @@ const RELEASING: u8 = 1;
 const ENDED: u8 = 2;
 
 impl Watch {
+    pub(super) fn key(&self) -> &Key {
+        &self.key
+    }
+
+    pub(super) fn token(&self) -> &Token {
+        &self.token
+    }
+
+    pub(super) fn claim(&self) -> Claim {
+        self.claim
+    }
+
     fn stage(&self) -> u8 {
         self.stage.load(Ordering::Acquire)
     }
@@ -86,12 +98,19 @@ impl Watch {
         self.stage.store(ENDED, Ordering::Release);
     }
 
+    /// The end of `locks.max_hold` ends whatever was told before.
+    pub(super) fn within_hold(&self, validity: Duration) -> Duration {
+        let left = self.hold_until.map(|until| until.saturating_duration_since(Instant::now()));
+        left.map_or(validity, |left| left.min(validity))
+    }
+
     fn times(&self) -> MutexGuard<'_, Times> {
         self.times.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Keeps a session lock. Dropped, it releases it, or hands it over to who waits.
+/// Keeps a session lock. Dropped, it renews the lock no more, which then runs out: who was
+/// told how long it holds may go on for so long. [`Keep::give_back`] ends it at once.
 pub struct Keep {
     engine: Arc<Engine>,
     watch: Arc<Watch>,
@@ -106,15 +125,41 @@ impl fmt::Debug for Keep {
 impl Drop for Keep {
     fn drop(&mut self) {
         self.engine.watchdog.pause(&self.watch);
+        self.watch.end();
         self.engine.metrics.session_locks.decrement(1.0);
+    }
+}
+
+impl Keep {
+    /// Releases the lock, or hands it over to who waits: its holder wants it no more.
+    pub fn give_back(self) {
+        self.engine.watchdog.pause(&self.watch);
         if self.watch.stage.swap(ENDED, Ordering::AcqRel) != ENDED {
             let Watch { key, token, claim, .. } = &*self.watch;
             drop(self.engine.release(key.clone(), token.clone(), Some(*claim)));
         }
     }
-}
 
-impl Keep {
+    /// Its holder is about to release it, which is no loss.
+    pub fn unlocking(&self) {
+        self.engine.watchdog.pause(&self.watch);
+    }
+
+    /// Whether that loss is of this lock.
+    pub fn is(&self, lost: &Lost) -> bool {
+        self.watch.id == lost.id
+    }
+
+    /// What its holder may be told of a validity: nothing beyond `locks.max_hold`.
+    pub fn within_hold(&self, validity: Duration) -> Duration {
+        self.watch.within_hold(validity)
+    }
+
+    /// Notes that its holder was told that another has taken it over or released it.
+    pub fn was_replaced(self) {
+        self.engine.watchdog.metrics.lost(LostReason::Replaced);
+    }
+
     /// Until when it is surely held, as far as is known; none if it is not, of which the
     /// connection is told like of any loss. The watchdog finds that out too, but perhaps
     /// only after its holder's next command: when this process has stood still, or while
@@ -132,8 +177,25 @@ impl Keep {
     }
 }
 
-/// A lock that was lost: key (with the prefix) and token.
-pub type Lost = (Key, Token);
+/// A lock that was lost.
+#[derive(Debug)]
+pub struct Lost {
+    /// Its key on the nodes.
+    pub key: Key,
+    /// With which it was held.
+    pub token: Token,
+    /// Another connection has taken it over or released it; that may be the same one,
+    /// which then does not keep it any more ([`Keep::is`]).
+    pub replaced: bool,
+    /// Of the watch.
+    id: u64,
+}
+
+impl Lost {
+    fn of(watch: &Watch, replaced: bool) -> Lost {
+        Lost { key: watch.key.clone(), token: watch.token.clone(), replaced, id: watch.id }
+    }
+}
 
 /// What one connection is to be told of.
 #[derive(Debug)]
@@ -184,6 +246,13 @@ impl Losses {
     /// Returns once every loss that had been found is among those to take.
     pub fn settle(&self) {
         drop(self.lock());
+    }
+
+    /// Another connection has taken the lock over, or releases it.
+    fn tell_replaced(&self, watch: &Watch) {
+        self.lock().push(Lost::of(watch, true));
+        self.any.store(true, Ordering::Release);
+        self.waker.wake_by_ref();
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Lost>> {
@@ -280,25 +349,40 @@ impl Watchdog {
         }
     }
 
-    /// Its holder got that TTL, of which `validity` is left; it goes on with it.
-    pub(super) fn granted(&self, watch: &Arc<Watch>, ttl: Duration, validity: Duration) {
+    /// Its holder got that TTL, which is valid until then; it goes on with it.
+    pub(super) fn granted(&self, watch: &Arc<Watch>, ttl: Duration, until: Instant) {
         let now = Instant::now();
         if watch.stage() == KEPT {
             self.schedule(watch, |times| {
-                (times.ttl, times.valid_until) = (ttl, now + validity);
+                (times.ttl, times.valid_until) = (ttl, until);
                 watch.losses.check_by(times.valid_until);
                 Some(now + ttl / RENEW_SHARE)
             });
         }
     }
 
-    /// Takes it off the schedule: it is being released.
-    pub(super) fn pause(&self, watch: &Watch) {
-        let _ = watch.stage.compare_exchange(KEPT, RELEASING, Ordering::AcqRel, Ordering::Acquire);
+    /// Takes it off the schedule: it is being released. True: it was kept until now.
+    pub(super) fn pause(&self, watch: &Watch) -> bool {
+        let stage =
+            watch.stage.compare_exchange(KEPT, RELEASING, Ordering::AcqRel, Ordering::Acquire);
         let mut due = self.schedule.lock();
         if let Some(before) = watch.times().due.take() {
             due.remove(&(before, watch.id));
         }
+        stage.is_ok()
+    }
+
+    /// The same, where not its keeper may be who releases it: the keeper is told.
+    pub(super) fn release(&self, watch: &Watch) {
+        if self.pause(watch) {
+            watch.losses.tell_replaced(watch);
+        }
+    }
+
+    /// Another is the lock's keeper from now on: the one before is told.
+    pub(super) fn replace(&self, watch: &Watch) {
+        self.release(watch);
+        watch.end();
     }
 }
 
@@ -309,15 +393,15 @@ impl Drop for Watchdog {
 }
 
 impl Engine {
-    /// Keeps a lock that was just granted for `ttl`, of which `validity` is left,
-    /// renewing it until the [`Keep`] is dropped. `losses` is told if it is lost.
+    /// Keeps a lock that was just granted for `ttl` and is valid until then, renewing it
+    /// until the [`Keep`] is dropped. `losses` is told if it is lost.
     pub fn keep(
         self: &Arc<Self>,
         key: &Key,
         token: &Token,
         claim: Claim,
         ttl: Duration,
-        validity: Duration,
+        valid_until: Instant,
         losses: &Arc<Losses>,
     ) -> Keep {
         let now = Instant::now();
@@ -330,13 +414,13 @@ impl Engine {
             stage: AtomicU8::new(KEPT),
             times: Mutex::new(Times {
                 ttl,
-                valid_until: now + validity,
+                valid_until,
                 due: None,
                 fence_until: now + self.fence_ttl / FENCE_SHARE,
             }),
             losses: losses.clone(),
         });
-        losses.check_by(now + validity);
+        losses.check_by(valid_until);
         self.holders.watch(key, claim, watch.clone());
         self.watchdog.schedule(&watch, |_| Some(now + ttl / RENEW_SHARE));
         self.metrics.session_locks.increment(1.0);
@@ -344,7 +428,7 @@ impl Engine {
     }
 
     /// The holder is told, and nothing of the lock may stay.
-    fn lose(self: &Arc<Self>, watch: &Arc<Watch>, reason: LostReason) {
+    pub(super) fn lose(self: &Arc<Self>, watch: &Arc<Watch>, reason: LostReason) {
         // Held until it is told: its holder's connection, which may have found out at the
         // same time, must not go on in between (see [`Losses::settle`]).
         let mut lost = watch.losses.lock();
@@ -353,10 +437,14 @@ impl Engine {
             self.watchdog.metrics.lost(reason);
             // Before anybody is told: who locks again at once, by the same token,
             // must not be met by this.
-            drop(self.release(watch.key.clone(), watch.token.clone(), Some(watch.claim)));
-            lost.push((watch.key.clone(), watch.token.clone()));
+            let other = self.release_lost(watch);
+            lost.push(Lost::of(watch, false));
             watch.losses.any.store(true, Ordering::Release);
             drop(lost);
+            // By the same token it may have been granted anew meanwhile.
+            if let Some(other) = other {
+                other.losses.tell_replaced(&other);
+            }
             watch.losses.waker.wake_by_ref();
         }
     }

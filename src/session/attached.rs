@@ -31,7 +31,6 @@ struct Lock {
     key: Key,
     token: Token,
     held: Result<Option<Grant>, NotAttached>,
-    told_at: Instant,
 }
 
 impl Tokens {
@@ -44,8 +43,7 @@ impl Tokens {
         grant: Grant,
         now: Instant,
     ) -> u64 {
-        let Grant { fence, claim, validity } = grant;
-        let until = now + validity;
+        let (fence, claim, until) = (grant.fence, grant.claim, grant.until.into_std());
         match self.held.get_mut(key).filter(|held| held.token == *token) {
             Some(held) => {
                 held.until = until;
@@ -134,7 +132,7 @@ impl Session {
             let mut locks = Vec::with_capacity(asked.len());
             for (key, token, attach) in asked {
                 let held = attach.await;
-                locks.push(Lock { key, token, held, told_at: Instant::now() });
+                locks.push(Lock { key, token, held });
             }
             Told::Verified(Verified { needs, locks })
         });
@@ -144,11 +142,12 @@ impl Session {
     /// They have answered: goes on with the write, or the MULTI.
     pub(super) fn goes_on_verified(&mut self, barrier: Box<Barrier>, verified: Verified) {
         let mut error = None;
-        for Lock { key, token, held, told_at } in verified.locks {
+        let now = Instant::now();
+        for Lock { key, token, held } in verified.locks {
             match held {
                 Ok(Some(grant)) => {
                     let ttl = self.config.locks.default_ttl;
-                    self.tokens.attach((&key, &token), ttl, grant, told_at);
+                    self.tokens.attach((&key, &token), ttl, grant, now);
                 }
                 Ok(None) => self.tokens.not_held(&key, &token),
                 Err(NotAttached::NoQuorum(why)) => error = Some(format!("NOQUORUM {why}")),

@@ -14,9 +14,11 @@
 //!
 //! - `own`: a command of ours, from its turn on.
 //! - `raise`: what is told to the data node of a lock that guards need.
+//! - `undo`: what becomes of a LOCK that was granted and is not answered.
 
 mod own;
 mod raise;
+mod undo;
 
 use std::{
     task::{Context, Poll},
@@ -25,20 +27,23 @@ use std::{
 
 use self::{
     own::{Asked, operation},
-    raise::Raising,
+    raise::{Outbidding, Raising},
+    undo::Undo,
 };
 use super::{
     Session, Step,
     authorize::{self, Permission},
     guarded::{Guarded, Told},
     lock_command::Running,
+    lost::Refused,
     owed::Entry,
     requests::{Pass, READ_AHEAD},
     unwrap::Whose,
 };
 use crate::{
     command::BadRequest,
-    metrics::{CloseReason, Outcome},
+    key::Key,
+    metrics::Outcome,
     resp::{
         encode,
         name::{Name, Own, ReplyMode},
@@ -55,6 +60,8 @@ pub struct Barrier {
     since: Instant,
     /// There were earlier replies to wait for.
     waited: bool,
+    /// Of a LOCK that was granted: the client does not know it yet.
+    undo: Option<Undo>,
 }
 
 #[derive(Debug)]
@@ -63,9 +70,9 @@ enum What {
     Pass,
     /// CLIENT REPLY: forwarded after the wait, answered or not.
     ClientReply(ReplyMode),
-    /// A command that was dropped, because the client must first be told that its
+    /// Commands that were dropped, because the client must first be told that its
     /// lock is lost.
-    Lost,
+    Lost(Refused),
     /// A write to guarded keys, or a MULTI behind which there may be some.
     Guarded(Guarded),
     /// One of ours.
@@ -94,6 +101,8 @@ enum Phase {
     /// A lock that guards need was granted; the data node is told its fence, and
     /// then this is the answer.
     Raise(Raising),
+    /// The data node has seen a larger one: the lock nodes raise theirs beyond it.
+    Outbid(Outbidding),
     /// Done; this is to be written between two frames.
     Answer(Vec<u8>),
 }
@@ -107,9 +116,28 @@ impl Barrier {
         }
     }
 
-    /// The answer to a command dropped in favour of the news.
-    pub fn lost() -> Box<Barrier> {
-        Barrier::new(What::Lost)
+    /// The answer to commands dropped in favour of the news.
+    pub fn lost(refused: Refused) -> Box<Barrier> {
+        Barrier::new(What::Lost(refused))
+    }
+
+    /// Whether it is a LOCK of that key whose fence the data node is being told.
+    pub(super) fn is_raising(&self, key: &Key) -> bool {
+        match &self.phase {
+            Phase::Raise(raising) => raising.is_of(key),
+            Phase::Outbid(outbidding) => outbidding.is_of(key),
+            _ => false,
+        }
+    }
+
+    /// Whether it is to be looked at again where it stands, at the beginning of what is held.
+    fn is_held(&self) -> bool {
+        match &self.what {
+            What::Pass | What::ClientReply(_) => true,
+            What::Own { length, .. } => *length > 0,
+            What::Guarded(guarded) => guarded.is_held(),
+            What::Lost(_) => false,
+        }
     }
 
     /// A write that guards are about, or MULTI.
@@ -162,7 +190,7 @@ impl Barrier {
 
     fn new(what: What) -> Box<Barrier> {
         let since = Instant::now();
-        Box::new(Barrier { what, phase: Phase::Drain, since, waited: false })
+        Box::new(Barrier { what, phase: Phase::Drain, since, waited: false, undo: None })
     }
 }
 
@@ -205,7 +233,7 @@ impl Session {
                 !barrier.is_telling()
                     && !self.unwrap.as_ref().is_some_and(|unwrap| unwrap.is_passing())
             }
-            Phase::Run(_) | Phase::Answer(_) => false,
+            Phase::Run(_) | Phase::Outbid(_) | Phase::Answer(_) => false,
         })
     }
 
@@ -228,10 +256,24 @@ impl Session {
                     Poll::Ready(told) => Some(told),
                     Poll::Pending => return Ok(moved),
                 },
-                Phase::Answer(answer) if self.replies.between_frames() => {
-                    if self.to_client.send(&mut self.client, cx, answer).is_err() {
-                        self.barrier = None;
-                        return Err(CloseReason::Client);
+                Phase::Outbid(outbidding) => match outbidding.poll_raised(cx) {
+                    Poll::Ready(raised) => {
+                        moved = true;
+                        if let Some(barrier) = self.barrier.take() {
+                            self.outbid_answered(barrier, raised);
+                        }
+                        continue;
+                    }
+                    Poll::Pending => return Ok(moved),
+                },
+                // A client that does not read its answers gets no more of them.
+                Phase::Answer(answer)
+                    if self.replies.between_frames() && self.to_client.len() < READ_AHEAD =>
+                {
+                    let answer = std::mem::take(answer);
+                    self.note_told();
+                    if let Err(error) = self.to_client.send(&mut self.client, cx, &answer) {
+                        return Err(self.client_failed(&error));
                     }
                     None
                 }
@@ -253,6 +295,10 @@ impl Session {
             match (&mut barrier.phase, told) {
                 (Phase::Run(running), Some(told)) => {
                     let (answer, granted) = self.finish_running(running, told, cx.waker());
+                    barrier.undo = granted.as_ref().and_then(|lock| {
+                        let engine = self.shared.engine.clone();
+                        lock.is_new.then(|| Undo::new(engine, lock))
+                    });
                     match granted {
                         Some(lock) if self.is_guard_lock(&lock.key) => {
                             self.begin_raise(barrier, lock, answer);
@@ -260,7 +306,7 @@ impl Session {
                         _ => self.answer(barrier, answer),
                     }
                 }
-                (Phase::Answer(_), _) => self.end_barrier(&barrier),
+                (Phase::Answer(_), _) => self.end_barrier(barrier),
                 _ => self.begin(barrier),
             }
         }
@@ -273,9 +319,15 @@ impl Session {
             || self.blind_multi
             || self.state.monitor
             || self.state.is_resp2_subscriber();
+        let barrier = match self.has_untold_news() && !self.is_told_by(&barrier) {
+            // It is refused when it is looked at again.
+            true if barrier.is_held() => return self.rescan = true,
+            true => Barrier::lost(Refused::one(Name::Other)),
+            false => barrier,
+        };
         match barrier.what {
             What::Pass => self.pass_held(Pass::Counted),
-            What::Lost => self.begin_lost(barrier),
+            What::Lost(refused) => self.begin_lost(barrier, refused),
             What::Guarded(_) => self.begin_guarded(barrier),
             What::ClientReply(mode) => self.begin_client_reply(mode, refused_here, barrier),
             What::Own { own, .. } => {
@@ -284,7 +336,7 @@ impl Session {
                     self.shared.metrics.barrier_wait_seconds.record(waited);
                 }
                 if refused_here {
-                    self.refuse_by_forwarding(own, &barrier);
+                    self.refuse_by_forwarding(own, barrier);
                 } else {
                     self.begin_own(barrier);
                 }
@@ -292,21 +344,41 @@ impl Session {
         }
     }
 
-    /// A transaction must not go on without the command that was dropped.
-    fn begin_lost(&mut self, mut barrier: Box<Barrier>) {
-        if self.state.multi || self.blind_multi {
-            self.ask(|out| encode::command(out, &[b"LOCK"]));
-            barrier.phase = Phase::Probe { missing: 1 };
-            self.barrier = Some(barrier);
-        } else {
-            self.answer_lost(barrier);
+    /// Whether its answer tells the client of the loss.
+    fn is_told_by(&self, barrier: &Barrier) -> bool {
+        match &barrier.what {
+            What::Lost(_) => true,
+            What::Own { asked: Ok(asked), .. } => {
+                asked.given_back().is_some_and(|(key, token)| self.was_lost(key, token))
+            }
+            _ => false,
         }
     }
 
-    fn answer_lost(&mut self, barrier: Box<Barrier>) {
-        let mut answer = Vec::new();
-        let lost = self.lost.take().unwrap_or_default();
-        encode::error(&mut answer, &lost);
+    /// A transaction must not go on without the command that was dropped, nor stay open
+    /// where that was to end it.
+    fn begin_lost(&mut self, mut barrier: Box<Barrier>, refused: Refused) {
+        if self.state.multi || self.blind_multi {
+            let command: &[u8] = if refused.ends_transaction { b"DISCARD" } else { b"LOCK" };
+            self.ask(|out| encode::command(out, &[command]));
+            barrier.phase = Phase::Probe { missing: 1 };
+            self.barrier = Some(barrier);
+        } else {
+            let answer = self.lost_answer(refused.count);
+            self.answer(barrier, answer);
+        }
+    }
+
+    /// What the transaction was to be told has come back.
+    fn lost_in_multi(&mut self, barrier: Box<Barrier>, refused: Refused, reply: &[u8]) {
+        if refused.ends_transaction && reply.starts_with(b"+OK") {
+            (self.state.multi, self.state.watching, self.blind_multi) = (false, false, false);
+            self.armed = None;
+            if std::mem::take(&mut self.auth_queued) {
+                self.permissions.forget();
+            }
+        }
+        let answer = self.lost_answer(refused.count);
         self.answer(barrier, answer);
     }
 
@@ -378,7 +450,10 @@ impl Session {
             What::ClientReply(_) | What::Pass => self.pass_held(Pass::Counted),
             // A reply that nobody asked for: nothing is known any more.
             What::Guarded(_) => self.relay_from_here(),
-            What::Lost => self.answer_lost(barrier),
+            What::Lost(refused) => {
+                let refused = *refused;
+                self.lost_in_multi(barrier, refused, reply);
+            }
             What::Own { asked, .. } => {
                 if self.reply_mode == ReplyMode::Off {
                     let mut off = Vec::new();
@@ -408,7 +483,8 @@ impl Session {
             || barrier.is_silent()
             || answer.is_empty()
         {
-            self.end_barrier(&barrier);
+            self.note_told();
+            self.end_barrier(barrier);
         } else {
             barrier.phase = Phase::Answer(answer);
             self.barrier = Some(barrier);
@@ -416,10 +492,13 @@ impl Session {
     }
 
     /// The command is done: what came behind it goes on.
-    fn end_barrier(&mut self, barrier: &Barrier) {
+    fn end_barrier(&mut self, mut barrier: Box<Barrier>) {
+        if let Some(undo) = barrier.undo.take() {
+            undo.disarm();
+        }
         let length = match barrier.what {
             What::Own { length, .. } => length,
-            What::Lost => 0,
+            What::Lost(_) => 0,
             What::Guarded(ref guarded) => guarded.length(),
             What::Pass | What::ClientReply(_) => return,
         };
@@ -435,12 +514,20 @@ impl Session {
     /// Gives the barrier up. A LOCK under way is released on every node when
     /// its future is dropped.
     pub(super) fn abort_barrier(&mut self) {
-        if let Some(barrier) = self.barrier.take()
-            && let What::Own { own, .. } = barrier.what
+        let Some(barrier) = self.barrier.take() else { return };
+        if let What::Own { own, .. } = barrier.what
             && let Some(operation) = operation(own)
         {
             let took = barrier.since.elapsed();
             self.shared.metrics.lock_request(operation, Outcome::Aborted, took);
+        }
+        self.undo(barrier);
+    }
+
+    /// Drops a barrier. What a LOCK that was not answered has taken is given back.
+    pub(super) fn undo(&mut self, mut barrier: Box<Barrier>) {
+        if let Some(undo) = barrier.undo.take() {
+            undo.undo(&mut self.tokens);
         }
     }
 }

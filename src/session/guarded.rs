@@ -168,6 +168,11 @@ impl Guarded {
         matches!(self.stage, Stage::Telling)
     }
 
+    /// Whether its bytes are at the beginning of what is held.
+    pub(super) fn is_held(&self) -> bool {
+        self.is_multi || self.length > 0
+    }
+
     /// Bytes of what is held that are its own.
     pub(super) fn length(&self) -> usize {
         self.length

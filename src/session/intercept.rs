@@ -3,12 +3,12 @@
 
 use std::task::Context;
 
-use super::{Session, barrier::Barrier, guarded::Guarded};
+use super::{Session, barrier::Barrier, guarded::Guarded, lost::Refused};
 use crate::{
     command::{BadRequest, MAX_WORDS, operator},
     guard::Stop,
     resp::{
-        name::Own,
+        name::{Name, Own},
         split::{Split, split},
     },
 };
@@ -27,7 +27,7 @@ pub enum Dropping {
         words: usize,
     },
     /// Any: the client must first be told that its lock is lost.
-    Lost,
+    Lost(Refused),
     /// A write that cannot be checked against the guards: too large, or no room for it.
     Unguardable {
         /// It is larger than `guards.max_command`.
@@ -49,23 +49,39 @@ impl Session {
     /// Begins to drop a command, because the client must first be told that its
     /// lock is lost. What stands before it is forwarded.
     #[cold]
-    pub(super) fn drop_for_the_news(&mut self, cx: &mut Context<'_>, before: &[u8]) {
-        self.dropping = Some(Dropping::Lost);
+    pub(super) fn drop_for_the_news(&mut self, cx: &mut Context<'_>, name: Name, before: &[u8]) {
+        self.dropping = Some(Dropping::Lost(Refused::one(name)));
         self.forward(cx, before);
+    }
+
+    /// Drops one more command, at that position of what the client has sent, together with
+    /// those that are being dropped. False: it does not belong to them.
+    #[inline]
+    pub(super) fn drop_too(&mut self, name: Name, position: u64) -> bool {
+        let Some(Dropping::Lost(mut refused)) = self.dropping else { return false };
+        let too = self.is_refused_too(&refused, name, position);
+        if too {
+            refused.count += 1;
+            self.dropping = Some(Dropping::Lost(refused));
+        }
+        too
+    }
+
+    /// Most bytes that a command of ours can have.
+    pub(super) fn own_limit(&self) -> usize {
+        self.config.locks.max_key + self.config.locks.max_token + WORDS_SLACK
     }
 
     /// Begins a command of ours if all of it is there.
     pub(super) fn intercept(&mut self, own: Own, arguments: usize, bytes: &[u8]) -> Intercepted {
-        let locks = &self.config.locks;
-        let limit = locks.max_key + locks.max_token + WORDS_SLACK;
-        match split(bytes, MAX_WORDS, limit) {
+        match split(bytes, MAX_WORDS, self.own_limit()) {
             Split::Whole { words, .. }
                 if own == Own::Command && operator::command(&words[1..]).is_none() =>
             {
                 Intercepted::Redis
             }
             Split::Whole { words, length } => {
-                let barrier = Barrier::own(own, &words[1..], length, locks);
+                let barrier = Barrier::own(own, &words[1..], length, &self.config.locks);
                 self.wait(barrier);
                 Intercepted::Kept
             }
@@ -93,7 +109,7 @@ impl Session {
     #[cold]
     fn answer_instead(&mut self, dropping: Dropping) {
         self.wait(match dropping {
-            Dropping::Lost => Barrier::lost(),
+            Dropping::Lost(refused) => Barrier::lost(refused),
             Dropping::Unguardable { too_large } => {
                 let stop = if too_large { Stop::TooLarge } else { Stop::NoRoom };
                 Barrier::of(Guarded::write(0, stop, None))
@@ -102,7 +118,7 @@ impl Session {
                 let error = match own {
                     _ if words <= MAX_WORDS => BadRequest::TooLong,
                     Own::Unlock | Own::Attach | Own::Detach => BadRequest::Arity(own),
-                    Own::Lock | Own::Renew => BadRequest::Syntax,
+                    Own::Lock | Own::Renew => BadRequest::TooManyWords,
                     Own::Lockgate | Own::Command => BadRequest::Arity(own),
                 };
                 Barrier::refused(own, error)

@@ -1,21 +1,23 @@
 //! LOCK, UNLOCK, RENEW, LOCK.ATTACH and LOCK.DETACH on the engine, and what the client is told.
 
 use std::{
+    collections::VecDeque,
     fmt,
     future::Future,
+    hash::{BuildHasher, RandomState},
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, LazyLock},
     task::{Context, Poll, Waker, ready},
     time::{Duration, Instant},
 };
 
 use super::Session;
 use crate::{
-    command::{BadRequest, Request},
+    command::{BadRequest, Request, shown},
     key::{Key, KeyMap, Token},
     lock::{
-        Acquire, Alarm, Attach, Claim, Grant, Keep, Losses, NoQuorum, NotAttached, NotGranted,
-        Release, Renew, Renewed, Waiter,
+        Acquire, Alarm, Attach, Claim, Grant, Keep, Losses, Lost, NoQuorum, NotAttached,
+        NotGranted, Release, Renew, Renewed, Waiter,
     },
     metrics::{Operation, Outcome},
     resp::encode,
@@ -24,6 +26,9 @@ use crate::{
 /// Tokens remembered on one connection. Those whose TTL has run out make room
 /// first; a connection that holds more at once must name its tokens itself.
 const MAX_TOKENS: usize = 10_000;
+
+/// Locks of which a connection remembers that it was refused or does not have them any more.
+const MAX_PAST: usize = 256;
 
 /// Told of a lock whose nodes have forgotten its fence.
 pub(super) const FENCE_FORGOTTEN: &str =
@@ -40,7 +45,7 @@ pub(super) struct Held {
     pub(super) fence: u64,
     /// The data node has been told the fence.
     pub(super) raised: bool,
-    /// A session lock: it is released when this goes.
+    /// A session lock: it is renewed no more when this goes.
     pub(super) keep: Option<Keep>,
     /// By LOCK.ATTACH: it was granted elsewhere.
     pub(super) attached: bool,
@@ -50,22 +55,74 @@ pub(super) struct Held {
 #[derive(Debug, Default)]
 pub struct Tokens {
     pub(super) held: KeyMap<Held>,
+    /// Keys and tokens that LOCK was refused: to unlock them is to unlock another's.
+    refused: Past,
+    /// Keys of which the connection held a lock: to unlock that is no mistake.
+    ended: Past,
+}
+
+/// The last things of one kind; the oldest goes first.
+#[derive(Debug, Default)]
+struct Past(VecDeque<u64>);
+
+impl Past {
+    /// Clients choose keys and tokens, so they must not be able to make them meet.
+    fn hash(words: (&[u8], &[u8])) -> u64 {
+        static HASHES: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+        HASHES.hash_one(words)
+    }
+
+    fn note(&mut self, words: (&[u8], &[u8])) {
+        self.forget(words);
+        if self.0.len() >= MAX_PAST {
+            self.0.pop_front();
+        }
+        self.0.push_back(Past::hash(words));
+    }
+
+    fn has(&self, words: (&[u8], &[u8])) -> bool {
+        !self.0.is_empty() && self.0.contains(&Past::hash(words))
+    }
+
+    fn forget(&mut self, words: (&[u8], &[u8])) {
+        if !self.0.is_empty() {
+            let hash = Past::hash(words);
+            self.0.retain(|known| *known != hash);
+        }
+    }
+}
+
+/// What a connection held of a lock that it was granted again.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Before {
+    was_session_lock: bool,
+    until: Instant,
 }
 
 /// How long a grant is still valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Left {
-    /// As long as the connection: it is a session lock.
-    Kept,
+    /// As long as the connection, as it is a session lock; if it were not renewed, so long.
+    Kept(Duration),
     /// So long.
     For(Duration),
 }
 
 impl Tokens {
     pub(super) fn insert(&mut self, key: Key, held: Held, now: Instant) {
+        self.refused.forget((&key, &held.token));
+        self.ended.forget((&key, b""));
         if self.has_room(&key, now) {
             self.held.insert(key, held);
         }
+    }
+
+    /// Whether the connection holds the lock with another token, and until then at least.
+    fn outlasts(&self, key: &Key, token: &Token, until: Instant) -> bool {
+        self.held.get(key).is_some_and(|held| {
+            let longer = held.keep.is_some() || held.until > until;
+            held.token != *token && !held.attached && longer
+        })
     }
 
     /// Whether one more can be remembered, or this one anew.
@@ -87,16 +144,27 @@ impl Tokens {
     /// The token of the grant with this fence, and what is left of it; none: nothing.
     pub(super) fn left(&self, key: &Key, fence: u64, now: Instant) -> Option<(&Token, Left)> {
         let held = self.held.get(key).filter(|held| held.fence == fence)?;
-        if held.keep.is_some() {
-            return Some((&held.token, Left::Kept));
+        if let Some(keep) = &held.keep {
+            let now = tokio::time::Instant::from_std(now);
+            let until = keep.valid_until(now)?;
+            return Some((&held.token, Left::Kept(keep.within_hold(until - now))));
         }
-        (held.until > now).then(|| (&held.token, Left::For(held.until - now)))
+        let left = held.until.saturating_duration_since(now);
+        // Clients are told whole milliseconds.
+        (left >= Duration::from_millis(1)).then_some((&held.token, Left::For(left)))
     }
 
     /// The data node has been told this fence.
     pub(super) fn raised(&mut self, key: &Key, fence: u64) {
         if let Some(held) = self.held.get_mut(key).filter(|held| held.fence == fence) {
             held.raised = true;
+        }
+    }
+
+    /// The lock nodes have raised the fence of the grant that had that one.
+    pub(super) fn was_raised(&mut self, key: &Key, before: u64, fence: u64) {
+        if let Some(held) = self.held.get_mut(key).filter(|held| held.fence == before) {
+            held.fence = fence;
         }
     }
 
@@ -128,7 +196,67 @@ impl Tokens {
     pub(super) fn remove(&mut self, key: &Key, token: &Token) {
         if self.held.get(key).is_some_and(|held| held.token == *token) {
             self.held.remove(key);
+            self.ended.note((key, b""));
         }
+    }
+
+    /// A LOCK was not granted. Not if the connection holds that lock from before.
+    pub(super) fn refused(&mut self, key: &Key, token: &Token) {
+        if !self.held.get(key).is_some_and(|held| held.token == *token) {
+            self.refused.note((key, token));
+        }
+    }
+
+    /// Whether the connection was refused that lock and has not been granted it since.
+    fn was_refused(&self, key: &Key, token: &Token) -> bool {
+        self.refused.has((key, token))
+    }
+
+    /// A session lock is lost. False: the connection does not keep it any more.
+    pub(super) fn lose(&mut self, lost: &Lost) -> bool {
+        let kept = |keep: &Keep| keep.is(lost);
+        match self.held.get_mut(&lost.key) {
+            Some(held) if held.keep.as_ref().is_some_and(kept) => {
+                if let Some(keep) = held.keep.take()
+                    && lost.replaced
+                {
+                    keep.was_replaced();
+                }
+                self.held.remove(&lost.key);
+                self.ended.note((&lost.key, b""));
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// What the connection holds of this lock, if it was granted it by that token.
+    fn before(&self, key: &Key, token: &Token, now: Instant) -> Option<Before> {
+        let held = self.held.get(key).filter(|held| held.token == *token && !held.attached)?;
+        let was_session_lock = held.keep.is_some();
+        let until = held.until;
+        (was_session_lock || until > now).then_some(Before { was_session_lock, until })
+    }
+
+    /// It was granted again, but the client is told that it was not.
+    pub(super) fn restore(&mut self, key: &Key, before: Before) {
+        if let Some(held) = self.held.get_mut(key) {
+            held.until = held.until.max(before.until);
+            if !before.was_session_lock {
+                held.keep = None;
+            }
+        }
+    }
+
+    /// The client has ended the connection, or what it was: session locks are released.
+    pub(super) fn give_back(&mut self) {
+        self.held.retain(|_, held| match held.keep.take() {
+            Some(keep) => {
+                keep.give_back();
+                false
+            }
+            None => true,
+        });
     }
 }
 
@@ -139,6 +267,8 @@ pub struct Running {
     ttl: Duration,
     /// LOCK without a TTL.
     is_session_lock: bool,
+    /// The client has named the token.
+    named: bool,
     since: Instant,
     asking: Asking,
     operation: Operation,
@@ -149,6 +279,7 @@ enum Asking {
     Wait(Box<Waiter>),
     Unlock(Release),
     Renew(Renew),
+    TakeOver(Acquire),
     Attach(Attach),
     /// Nobody need be asked, as the connection holds no token for that key; or, for
     /// LOCK.DETACH, one that it has now forgotten.
@@ -163,8 +294,12 @@ pub(super) struct Granted {
     pub(super) token: Token,
     pub(super) claim: Option<Claim>,
     pub(super) fence: u64,
-    /// By LOCK.ATTACH.
+    /// It was granted elsewhere.
     pub(super) attached: bool,
+    /// What this connection held of it before.
+    pub(super) again: Option<Before>,
+    /// Nobody counts on it yet.
+    pub(super) is_new: bool,
 }
 
 /// What the nodes said.
@@ -175,6 +310,8 @@ pub enum Told {
     Unlock(Result<bool, NoQuorum>),
     /// To a RENEW.
     Renew(Result<Option<Renewed>, NoQuorum>),
+    /// To a RENEW by which the connection becomes the keeper of a session lock.
+    TakeOver(Result<Grant, NotGranted>),
     /// To a LOCK.ATTACH.
     Attach(Result<Option<Grant>, NotAttached>),
     /// They were not asked.
@@ -185,9 +322,19 @@ pub enum Told {
 }
 
 impl Granted {
-    fn new(key: &Key, token: &Token, grant: Grant, attached: bool) -> Granted {
-        let Grant { fence, claim, .. } = grant;
-        Granted { key: key.clone(), token: token.clone(), claim, fence, attached }
+    fn new(key: &Key, token: &Token, grant: &Grant, attached: bool) -> Granted {
+        let Grant { fence, claim, .. } = *grant;
+        let (key, token) = (key.clone(), token.clone());
+        Granted { key, token, claim, fence, attached, again: None, is_new: false }
+    }
+
+    fn here(key: &Key, token: &Token, grant: &Grant, again: Option<Before>) -> Granted {
+        let is_new = again.is_none();
+        Granted { again, is_new, ..Granted::new(key, token, grant, false) }
+    }
+
+    fn elsewhere(key: &Key, token: &Token, grant: &Grant) -> Granted {
+        Granted::new(key, token, grant, true)
     }
 }
 
@@ -201,7 +348,7 @@ impl Asking {
     /// What it times itself with; one that waits in line has more to time.
     fn alarm(&mut self) -> Option<&mut Alarm> {
         match self {
-            Asking::Lock(asking) => Some(asking.alarm()),
+            Asking::Lock(asking) | Asking::TakeOver(asking) => Some(asking.alarm()),
             Asking::Unlock(asking) => Some(asking.alarm()),
             Asking::Renew(asking) => Some(asking.alarm()),
             Asking::Attach(asking) => Some(asking.alarm()),
@@ -230,6 +377,7 @@ impl Running {
             Asking::Wait(waiter) => Told::Lock(ready!(Pin::new(waiter).poll(cx))),
             Asking::Unlock(asking) => Told::Unlock(ready!(Pin::new(asking).poll(cx))),
             Asking::Renew(asking) => Told::Renew(ready!(Pin::new(asking).poll(cx))),
+            Asking::TakeOver(asking) => Told::TakeOver(ready!(Pin::new(asking).poll(cx))),
             Asking::Attach(asking) => Told::Attach(ready!(Pin::new(asking).poll(cx))),
             Asking::Nobody { detached } => Told::Nothing { detached: *detached },
         })
@@ -251,7 +399,8 @@ impl Session {
     /// Asks the nodes. `since`: now.
     ///
     /// # Errors
-    /// If the connection has too many locks to keep one more.
+    /// If the connection has too many locks to keep one more, would wait for itself, or has
+    /// no token that could be meant.
     pub(super) fn start_running(
         &mut self,
         key: &Key,
@@ -260,13 +409,23 @@ impl Session {
     ) -> Result<Running, BadRequest> {
         let engine = &self.shared.engine;
         let nobody = || (Token::from(""), Asking::Nobody { detached: false });
+        let prefix = self.config.locks.prefix.len();
+        let no_token = || BadRequest::NoToken(shown(&key[prefix.min(key.len())..]));
+        let mut named = false;
         let (operation, token, ttl, is_session_lock, asking) = match request {
             Request::Lock { token, ttl, wait } => {
+                named = token.is_some();
                 let is_session_lock = ttl.is_none();
                 if is_session_lock && !self.tokens.has_room(key, since) {
                     return Err(BadRequest::TooManySessionLocks(MAX_TOKENS));
                 }
                 let token = token.clone().unwrap_or_else(new_token);
+                if wait.is_some_and(|wait| self.tokens.outlasts(key, &token, since + wait)) {
+                    if named {
+                        self.tokens.refused(key, &token);
+                    }
+                    return Err(BadRequest::Deadlock);
+                }
                 let ttl = ttl.unwrap_or(self.config.locks.default_ttl);
                 let again = self.tokens.claim_of(key, &token);
                 let (key, wanted) = (key.clone(), token.clone());
@@ -280,29 +439,50 @@ impl Session {
             }
             Request::Unlock { token } => {
                 let held = self.tokens.held.get(key);
-                let token = token.as_ref().or(held.map(|held| &held.token)).cloned();
+                let token = token.as_ref().or(held.map(|held| &held.token));
                 let (token, asking) = match token {
+                    _ if self.was_lost(key, token.map(|token| &**token)) => nobody(),
+                    Some(token) if self.tokens.was_refused(key, token) => nobody(),
                     Some(token) => {
-                        let claim = self.tokens.claim_of(key, &token);
+                        // Of its own doing it is told by the answer.
+                        let held = held.filter(|held| held.token == *token);
+                        if let Some(keep) = held.and_then(|held| held.keep.as_ref()) {
+                            keep.unlocking();
+                        }
+                        let claim = held.and_then(|held| held.claim);
                         let asking = engine.release(key.clone(), token.clone(), claim);
-                        (token, Asking::Unlock(asking))
+                        (token.clone(), Asking::Unlock(asking))
                     }
-                    None => nobody(),
+                    None if self.tokens.ended.has((key, b"")) => nobody(),
+                    None => return Err(no_token()),
                 };
                 (Operation::Unlock, token, Duration::ZERO, false, asking)
             }
             Request::Renew { token, ttl } => {
                 let held = self.tokens.held.get(key);
-                let token = token.as_ref().or(held.map(|held| &held.token)).cloned();
-                let before = held.filter(|h| Some(&h.token) == token.as_ref()).map(|h| h.ttl);
+                let is_named = token.is_some();
+                let token = token.as_ref().or(held.map(|held| &held.token));
+                let held = held.filter(|held| Some(&held.token) == token);
+                // Who names the token of a lock that is not its own is to be its keeper.
+                let takes_over = is_named && ttl.is_none() && held.is_none_or(|held| held.attached);
+                let before = held.map(|held| held.ttl).filter(|_| !takes_over);
                 let ttl = ttl.or(before).unwrap_or(self.config.locks.default_ttl);
-                let (token, asking) = match token {
+                let (token, asking) = match token.cloned() {
+                    token if self.was_lost(key, token.as_deref()) => nobody(),
+                    Some(token) if takes_over => {
+                        if !self.tokens.has_room(key, since) {
+                            return Err(BadRequest::TooManySessionLocks(MAX_TOKENS));
+                        }
+                        let asking = engine.take_over(key.clone(), token.clone(), ttl);
+                        (token, Asking::TakeOver(asking))
+                    }
                     Some(token) => {
                         let claim = self.tokens.claim_of(key, &token);
                         let asking = engine.renew(key.clone(), token.clone(), ttl, claim);
                         (token, Asking::Renew(asking))
                     }
-                    None => nobody(),
+                    None if self.tokens.ended.has((key, b"")) => nobody(),
+                    None => return Err(no_token()),
                 };
                 (Operation::Renew, token, ttl, false, asking)
             }
@@ -321,7 +501,8 @@ impl Session {
             }
         };
         let key = key.clone();
-        let mut running = Running { key, token, ttl, is_session_lock, since, asking, operation };
+        let mut running =
+            Running { key, token, ttl, is_session_lock, named, since, asking, operation };
         running.swap_alarms(&mut self.alarm);
         Ok(running)
     }
@@ -335,32 +516,46 @@ impl Session {
         waker: &Waker,
     ) -> (Vec<u8>, Option<Granted>) {
         running.swap_alarms(&mut self.alarm);
-        let Running { key, token, ttl, is_session_lock, since, operation, .. } = running;
+        let Running { key, token, ttl, is_session_lock, named, since, operation, .. } = running;
         let (ttl, mut granted) = (*ttl, None);
         let mut out = Vec::with_capacity(96);
         let now = Instant::now();
+        if matches!(&told, Told::Lock(Err(_))) && *named {
+            self.tokens.refused(key, token);
+        }
         let outcome = match told {
             Told::Lock(Ok(grant)) => {
-                encode_grant(&mut out, token, grant.fence, grant.validity);
                 self.shared.metrics.granted(*is_session_lock);
-                let keep = grant.claim.filter(|_| *is_session_lock).map(|claim| {
-                    let losses =
-                        self.losses.get_or_insert_with(|| Arc::new(Losses::new(waker.clone())));
-                    self.shared.engine.keep(key, token, claim, ttl, grant.validity, losses)
-                });
-                // Held for as long as the client was told, not as the nodes keep it.
-                let until = now + grant.validity;
-                granted = Some(Granted::new(key, token, grant, false));
-                let Grant { fence, claim, .. } = grant;
-                let (token, raised, attached) = (token.clone(), false, false);
-                let held = Held { token, claim, ttl, until, fence, raised, keep, attached };
-                self.tokens.insert(key.clone(), held, now);
+                let again = self.tokens.before(key, token, now);
+                // What was told before stays true, and nodes shorten nothing.
+                let mut grant = grant;
+                if let Some(before) = again.as_ref().filter(|before| !before.was_session_lock) {
+                    let until = tokio::time::Instant::from_std(before.until);
+                    grant.until = grant.until.max(until);
+                    grant.validity = grant.until - tokio::time::Instant::from_std(now);
+                }
+                let keep = match is_session_lock {
+                    true => self.keep(key, token, ttl, &grant, waker),
+                    false => None,
+                };
+                let validity = keep.as_ref().map(|keep| keep.within_hold(grant.validity));
+                encode_grant(&mut out, token, grant.fence, validity.unwrap_or(grant.validity));
+                granted = Some(Granted::here(key, token, &grant, again));
+                self.hold(key, token, ttl, &grant, keep, now);
+                Outcome::Ok
+            }
+            Told::TakeOver(Ok(grant)) => {
+                let keep = self.keep(key, token, ttl, &grant, waker);
+                let validity = keep.as_ref().map(|keep| keep.within_hold(grant.validity));
+                encode::integer(&mut out, millis(validity.unwrap_or(grant.validity)));
+                granted = Some(Granted::elsewhere(key, token, &grant));
+                self.hold(key, token, ttl, &grant, keep, now);
                 Outcome::Ok
             }
             Told::Attach(Ok(Some(grant))) => {
                 let fence = self.tokens.attach((key, token), ttl, grant, now);
                 encode_grant(&mut out, token, fence, grant.validity);
-                granted = Some(Granted::new(key, token, Grant { fence, ..grant }, true));
+                granted = Some(Granted::elsewhere(key, token, &Grant { fence, ..grant }));
                 Outcome::Ok
             }
             Told::Attach(Ok(None)) => {
@@ -386,26 +581,32 @@ impl Session {
                 encode::integer(&mut out, i64::from(released));
                 if released { Outcome::Ok } else { Outcome::NotHeld }
             }
-            Told::Renew(Ok(Some(Renewed { validity, .. }))) => {
-                encode::integer(&mut out, millis(validity));
+            Told::Renew(Ok(Some(renewed))) => {
+                encode::integer(&mut out, millis(renewed.validity));
+                self.tokens.refused.forget((key, token));
                 if let Some(held) = self.tokens.held.get_mut(key)
                     && held.token == *token
                 {
-                    (held.ttl, held.until) = (ttl, now + validity);
+                    (held.ttl, held.until) = (ttl, renewed.until.into_std());
                 }
                 Outcome::Ok
             }
-            Told::Renew(Ok(None)) => {
+            Told::Renew(Ok(None))
+            | Told::TakeOver(Err(NotGranted::Held { .. } | NotGranted::QueueFull { .. })) => {
                 self.tokens.remove(key, token);
                 encode::integer(&mut out, 0);
                 Outcome::NotHeld
             }
             Told::Nothing { detached } => {
+                if matches!(operation, Operation::Unlock | Operation::Renew) {
+                    self.tells_of(key, *operation == Operation::Unlock);
+                }
                 encode::integer(&mut out, i64::from(detached));
                 if detached { Outcome::Ok } else { Outcome::NotHeld }
             }
             Told::Lock(Err(NotGranted::NoQuorum(error)))
             | Told::Attach(Err(NotAttached::NoQuorum(error)))
+            | Told::TakeOver(Err(NotGranted::NoQuorum(error)))
             | Told::Unlock(Err(error))
             | Told::Renew(Err(error)) => {
                 encode::error(&mut out, &format!("NOQUORUM {error}"));
@@ -414,6 +615,37 @@ impl Session {
         };
         self.shared.metrics.lock_request(*operation, outcome, now - *since);
         (out, granted)
+    }
+
+    /// Has a session lock renewed from now on.
+    fn keep(
+        &mut self,
+        key: &Key,
+        token: &Token,
+        ttl: Duration,
+        grant: &Grant,
+        waker: &Waker,
+    ) -> Option<Keep> {
+        let claim = grant.claim?;
+        let losses = self.losses.get_or_insert_with(|| Arc::new(Losses::new(waker.clone())));
+        Some(self.shared.engine.keep(key, token, claim, ttl, grant.until, losses))
+    }
+
+    /// Remembers a lock, as held for as long as the client is told, not as the nodes keep it.
+    fn hold(
+        &mut self,
+        key: &Key,
+        token: &Token,
+        ttl: Duration,
+        grant: &Grant,
+        keep: Option<Keep>,
+        now: Instant,
+    ) {
+        let Grant { fence, claim, .. } = *grant;
+        let (token, until) = (token.clone(), grant.until.into_std());
+        let (raised, attached) = (false, false);
+        let held = Held { token, claim, ttl, until, fence, raised, keep, attached };
+        self.tokens.insert(key.clone(), held, now);
     }
 }
 

@@ -42,6 +42,7 @@ pub mod unwrap;
 use std::{
     cell::RefCell,
     future::{Future, poll_fn},
+    io,
     net::SocketAddr,
     pin::{Pin, pin},
     sync::{
@@ -58,10 +59,10 @@ use tokio_util::sync::CancellationToken;
 
 use self::{
     authorize::Permissions, barrier::Barrier, gather::Gather, guarded::Armed, lock_command::Tokens,
-    owed::Owed, state::State, unwrap::Unwrap,
+    lost::News, owed::Owed, state::State, unwrap::Unwrap,
 };
 use crate::{
-    config::Config,
+    config::{Config, OnDisconnect},
     guard::Guards,
     lock::{Alarm, Engine, Losses},
     metrics::{CloseReason, Metrics},
@@ -114,8 +115,8 @@ pub struct Shared {
 
 /// One client connection, its upstream connection, and what passes between them.
 pub struct Session {
-    /// First, so that session locks are given back before the client sees its
-    /// connection end and comes back.
+    /// Session locks in it are given back by [`Session::run`] before the client sees its
+    /// connection end and comes back; otherwise they are renewed no more and run out.
     tokens: Tokens,
     client: Stream,
     upstream: Stream,
@@ -137,6 +138,14 @@ pub struct Session {
     to_upstream: Outbox,
     /// The client has sent FIN.
     client_done: bool,
+    /// The client has ended the connection, by FIN or by a reset.
+    hung_up: bool,
+    /// The client has ended it by QUIT.
+    quit: bool,
+    /// Who hangs up may be a balancer, while the client goes on.
+    balanced: bool,
+    /// Bytes read from the client so far.
+    read: u64,
     /// FIN was passed on.
     upstream_shut: bool,
     /// The data node takes no more bytes; its last replies may still come.
@@ -192,8 +201,8 @@ pub struct Session {
     losses: Option<Arc<Losses>>,
     /// Pushes about them, to be written between two frames.
     pushes: Vec<u8>,
-    /// The error that the next command is answered with.
-    lost: Option<String>,
+    /// What the client is being told of them.
+    news: Option<Box<News>>,
     /// When to look again whether a client that floods has hung up.
     look: Option<Pin<Box<Sleep>>>,
     /// When to close whatever is still missing.
@@ -204,8 +213,8 @@ pub struct Session {
 type Step = Result<bool, CloseReason>;
 
 impl Session {
-    /// A session over two fresh connections.
-    pub fn new(client: Stream, upstream: Stream, shared: Arc<Shared>) -> Session {
+    /// A session over two fresh connections. `balanced`: the client came through a balancer.
+    pub fn new(client: Stream, upstream: Stream, shared: Arc<Shared>, balanced: bool) -> Session {
         let config = shared.config.load_full();
         let permissions = Permissions::new(config.locks.authorize_cache);
         Session {
@@ -220,6 +229,10 @@ impl Session {
             dropping: None,
             to_upstream: Outbox::default(),
             client_done: false,
+            hung_up: false,
+            quit: false,
+            balanced,
+            read: 0,
             upstream_shut: false,
             upstream_dead: false,
             reply_mode: ReplyMode::On,
@@ -248,7 +261,7 @@ impl Session {
             tokens: Tokens::default(),
             losses: None,
             pushes: Vec::new(),
-            lost: None,
+            news: None,
             look: None,
             linger: None,
         }
@@ -256,7 +269,9 @@ impl Session {
 
     /// Moves bytes until either side is gone or the proxy shuts down.
     /// Both connections are closed when this returns or is dropped, and a LOCK
-    /// under way is released.
+    /// under way is undone. Session locks are released if the client has ended the
+    /// connection. Where the data node or the proxy has, the client may go on as its
+    /// validity allows: they run out.
     pub async fn run(mut self) -> CloseReason {
         let shared = self.shared.clone();
         let mut drain = pin!(shared.drain.cancelled());
@@ -274,7 +289,25 @@ impl Session {
         })
         .await;
         self.abort_barrier();
+        if self.client_gives_back() {
+            self.tokens.give_back();
+        }
         reason
+    }
+
+    /// Whether the client itself has ended the connection.
+    fn client_gives_back(&self) -> bool {
+        let by_default = if self.balanced { OnDisconnect::Expire } else { OnDisconnect::Release };
+        let on_disconnect = self.config.locks.on_disconnect.unwrap_or(by_default);
+        self.quit || self.hung_up && on_disconnect == OnDisconnect::Release
+    }
+
+    /// The client's socket has failed. That it was reset, or closed, is the client's doing.
+    /// Any other error may be the network's, as a keepalive without an answer.
+    fn client_failed(&mut self, error: &io::Error) -> CloseReason {
+        use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+        self.hung_up |= matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof);
+        CloseReason::Client
     }
 
     /// Both directions and the barrier, until none of them can move.
@@ -299,6 +332,7 @@ impl Session {
         let mut moved = self.poll_replies(cx, buffer)?;
         moved |= self.poll_barrier(cx)?;
         moved |= self.push_losses(cx)?;
+        self.check_that_news_can_be_told(cx)?;
         // Each direction goes on until its sockets stop it; only a barrier
         // makes one wait for the other, and then leaves it something to do.
         let entangled = waited || self.barrier.is_some();
@@ -339,9 +373,11 @@ impl Session {
         self.unwrap = None;
         self.owed.clear();
         self.own_reply = None;
-        if self.barrier.take().is_some() || !self.held.is_empty() {
+        if let Some(barrier) = self.barrier.take() {
+            self.undo(barrier);
             self.rescan = true;
         }
+        self.rescan |= !self.held.is_empty();
     }
 
     /// Closes after [`LINGER`] unless something else does it before.

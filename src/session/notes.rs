@@ -57,6 +57,7 @@ impl Session {
             }
             Name::Hello => Entry::Hello,
             Name::Reset => Entry::Reset,
+            Name::Quit => Entry::Quit,
             Name::Monitor => Entry::Monitor,
             Name::Sync => Entry::Sync,
             Name::ClientReply(_) => Entry::Unqueued,
@@ -76,7 +77,10 @@ impl Session {
         }
         match name {
             Name::Multi => self.blind_multi = true,
-            Name::Quit => self.start_linger(),
+            Name::Quit => {
+                self.quit = true;
+                self.start_linger();
+            }
             // Shown even while replies are off, and turns them on.
             Name::Reset if !skipped => {
                 self.reply_mode = ReplyMode::On;

@@ -47,6 +47,8 @@ pub enum Entry {
     Hello,
     /// RESET.
     Reset,
+    /// QUIT.
+    Quit,
     /// MONITOR.
     Monitor,
     /// SYNC or PSYNC.
@@ -62,6 +64,10 @@ pub enum Entry {
 pub enum Verdict {
     /// Pass it on.
     Pass,
+    /// Pass it on: the connection is as new.
+    Reset,
+    /// Pass it on: the client has ended the connection.
+    Quit,
     /// It was not expected, or nothing behind it can be: pass it on, and
     /// everything else untouched from here.
     Lost,
@@ -157,6 +163,7 @@ impl Owed {
         let Some(front) = self.queue.front_mut() else { return Verdict::Lost };
         let queued = frame.head.starts_with(b"+QUEUED");
         let ok = frame.head.starts_with(b"+OK");
+        let mut verdict = Verdict::Pass;
         match front {
             Entry::Plain(run) if *run > 1 => {
                 *run -= 1;
@@ -175,7 +182,11 @@ impl Owed {
             }
             Entry::Watch => state.watching |= ok,
             Entry::Unwatch => state.watching &= !ok,
-            Entry::Reset if frame.head.starts_with(b"+RESET") => *state = State::default(),
+            Entry::Reset if frame.head.starts_with(b"+RESET") => {
+                *state = State::default();
+                verdict = Verdict::Reset;
+            }
+            Entry::Quit if ok => verdict = Verdict::Quit,
             Entry::Hello if frame.kind() == b'%' => state.resp3 = true,
             Entry::Hello if frame.kind() == b'*' => state.resp3 = false,
             Entry::Monitor if ok => state.monitor = true,
@@ -196,7 +207,7 @@ impl Owed {
             _ => {}
         }
         self.pop(state);
-        Verdict::Pass
+        verdict
     }
 
     /// Whether the frame confirms a subscription or its end for the first entry.

@@ -113,6 +113,14 @@ fn resp3_confirmations_are_pushes() {
 }
 
 #[test]
+fn quit_ends_the_connection_only_where_it_is_obeyed() {
+    let mut state = State::default();
+    assert_eq!(play(&[Entry::Quit], &mut state, "+OK\r\n"), (true, Verdict::Quit));
+    assert_eq!(play(&[Entry::Quit], &mut state, "-ERR unknown command\r\n"), PAID);
+    assert_eq!(play(&[Entry::Quit], &mut state, "+QUEUED\r\n"), PAID);
+}
+
+#[test]
 fn hello_and_reset_change_the_protocol_by_their_replies() {
     let mut state = State::default();
     assert_eq!(play(&[Entry::Hello], &mut state, "%1\r\n+a\r\n:1\r\n"), PAID);
@@ -122,7 +130,7 @@ fn hello_and_reset_change_the_protocol_by_their_replies() {
     assert_eq!(play(&[Entry::Hello], &mut state, "*2\r\n+a\r\n:1\r\n"), PAID);
     assert!(!state.resp3);
     state.multi = true;
-    assert_eq!(play(&[Entry::Reset], &mut state, "+RESET\r\n"), PAID);
+    assert_eq!(play(&[Entry::Reset], &mut state, "+RESET\r\n"), (true, Verdict::Reset));
     assert_eq!(state, State::default());
 }
 

@@ -28,7 +28,7 @@ impl Session {
             if !self.to_client.is_empty() {
                 match self.to_client.poll_flush(&mut self.client, cx) {
                     Poll::Ready(Ok(())) => moved = true,
-                    Poll::Ready(Err(_)) => return Err(CloseReason::Client),
+                    Poll::Ready(Err(error)) => return Err(self.client_failed(&error)),
                     Poll::Pending if !self.barrier_needs_replies() => return Ok(moved),
                     Poll::Pending if self.to_client.len() >= self.config.barrier_buffer => {
                         return Err(CloseReason::BarrierBuffer);
@@ -56,8 +56,8 @@ impl Session {
             moved = true;
             let end = read.filled().len();
             self.shared.metrics.bytes_from_data.increment(end as u64);
-            if self.pass(cx, &buffer[..end]).is_err() {
-                return Err(CloseReason::Client);
+            if let Err(error) = self.pass(cx, &buffer[..end]) {
+                return Err(self.client_failed(&error));
             }
         }
     }
@@ -108,6 +108,9 @@ impl Session {
                 None if pos < bytes.len() => {}
                 None => break,
                 Some(Verdict::Lost) => self.relay_from_here(),
+                // As if the connection had ended and another begun.
+                Some(Verdict::Reset) => self.tokens.give_back(),
+                Some(Verdict::Quit) => self.quit = true,
                 Some(Verdict::Pass) => {
                     if let Some(reply) = self.own_reply.take() {
                         self.probe_answered(&reply);

@@ -18,7 +18,6 @@ use super::{
     intercept::Intercepted, owed::Entry,
 };
 use crate::{
-    metrics::CloseReason,
     net::Outbox,
     resp::{
         name::{Name, ReplyMode},
@@ -87,7 +86,10 @@ impl Session {
             }
             if waiting && self.held.len() >= READ_AHEAD {
                 if self.flood_has_ended(cx) {
-                    self.client_done = true;
+                    if let Some(error) = self.client.take_error() {
+                        return Err(self.client_failed(&error));
+                    }
+                    (self.client_done, self.hung_up) = (true, true);
                     self.client_hung_up();
                     continue;
                 }
@@ -103,13 +105,17 @@ impl Session {
             }
             let mut read = ReadBuf::new(&mut buffer[kept..kept + READ]);
             match Pin::new(&mut self.client).poll_read(cx, &mut read) {
-                Poll::Pending => return Ok(moved),
-                Poll::Ready(Err(_)) => return Err(CloseReason::Client),
+                Poll::Pending => {
+                    self.note_all_read();
+                    return Ok(moved);
+                }
+                Poll::Ready(Err(error)) => return Err(self.client_failed(&error)),
                 Poll::Ready(Ok(())) => moved = true,
             }
             let end = kept + read.filled().len();
+            self.read += (end - kept) as u64;
             if end == kept {
-                self.client_done = true;
+                (self.client_done, self.hung_up) = (true, true);
                 self.client_hung_up();
                 continue;
             }
@@ -129,7 +135,9 @@ impl Session {
     /// Forwards the commands in `bytes` up to the first that must wait.
     fn scan(&mut self, cx: &mut Context<'_>, bytes: &[u8]) {
         let (mut from, mut pos, mut others) = (0, 0, 0);
-        let lost = self.lost.is_some();
+        let mut lost = self.news.is_some();
+        // Where `bytes` begin in all that the client has sent.
+        let begin = self.read - bytes.len() as u64;
         let commands = self.shared.guards.as_ref().map(|guards| guards.catalog.table());
         let is_guarded = commands.is_some();
         let commands = commands.as_ref().and_then(|table| table.as_deref());
@@ -185,14 +193,24 @@ impl Session {
                     if !repeated {
                         glance = None;
                     }
+                    if lost && self.drop_too(name, begin + at as u64) {
+                        continue;
+                    }
                     if self.answer_dropped() {
                         from = at;
                         break at;
                     }
                     if lost && name != Name::Blank && self.pass_next.is_none() {
-                        self.drop_for_the_news(cx, &bytes[from..at]);
-                        from = at;
-                        continue;
+                        lost = self.is_refused_at(begin + at as u64);
+                        let goes_on = match name {
+                            Name::Own(own) => self.is_about_lost(own, &bytes[at..]),
+                            _ => false,
+                        };
+                        if lost && !goes_on {
+                            self.drop_for_the_news(cx, name, &bytes[from..at]);
+                            from = at;
+                            continue;
+                        }
                     }
                     match (self.pass_next.take(), name) {
                         (Some(Pass::Counted), _) => self.note(name, arguments),

@@ -94,7 +94,7 @@ impl Client {
                 &Token::from(token),
                 grant.claim.unwrap(),
                 ttl,
-                grant.validity,
+                grant.until,
                 &losses,
             );
             self.checker.granted(key, token, grant.fence, None);
@@ -103,7 +103,7 @@ impl Client {
                 self.hold(&mut hold, ttl * 2, true).await;
             }
             self.checker.ended(key, token, "closed");
-            drop(keep);
+            keep.give_back();
         } else {
             self.claim(&mut hold, &grant, false).await;
             if hold.claim.is_some() {

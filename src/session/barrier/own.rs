@@ -30,6 +30,19 @@ pub(super) enum Asked {
     Inquiry(Result<Inquiry, BadRequest>),
 }
 
+impl Asked {
+    /// The lock, and the token if it is named, that an UNLOCK or RENEW is about.
+    pub(super) fn given_back(&self) -> Option<(&Key, Option<&[u8]>)> {
+        match self {
+            Asked::Lock {
+                key,
+                request: Ok(Request::Unlock { token } | Request::Renew { token, .. }),
+            } => Some((key, token.as_deref())),
+            _ => None,
+        }
+    }
+}
+
 impl Barrier {
     /// A command of ours, with the words behind its name, in `length` bytes.
     pub fn own(
@@ -72,7 +85,7 @@ pub(super) fn operation(own: Own) -> Option<Operation> {
 impl Session {
     /// Lets the data node refuse a command of ours, in its place and in its own
     /// words, and mark a transaction as failed.
-    pub(super) fn refuse_by_forwarding(&mut self, own: Own, barrier: &Barrier) {
+    pub(super) fn refuse_by_forwarding(&mut self, own: Own, barrier: Box<Barrier>) {
         if matches!(barrier.what, What::Own { length: 0, .. }) {
             // Its own bytes were dropped; the bare name does as well.
             let mut bytes = Vec::new();

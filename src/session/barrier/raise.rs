@@ -1,27 +1,45 @@
 //! A lock that guards need was granted: the data node is told its fence before the client
 //! is told of the lock.
 
-use std::{fmt, sync::Arc, time::Instant};
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Instant,
+};
 
 use super::{
     super::{
         Session, fences,
-        lock_command::{Granted, Left, encode_grant},
+        lock_command::{Before, Granted, Left, encode_grant},
     },
     Barrier, Phase,
 };
 use crate::{
     key::{Key, Token},
-    lock::{Claim, Engine},
+    lock::{Claim, NoQuorum, Raise},
     resp::{encode, name::ReplyMode},
 };
+
+/// The data node tells the fences that it has seen, and who raises a lock's beyond one of
+/// them may meet a larger one meanwhile: so often it is tried.
+const MAX_ROUNDS: u8 = 3;
+/// A fence from here on is not raised any more: the scripts' numbers end at 2^53.
+const END: u64 = (1 << 53) - 2;
 
 /// A lock just granted, or attached to, whose fence the data node is being told.
 pub(super) struct Raising {
     key: Key,
+    token: Token,
+    claim: Option<Claim>,
     fence: u64,
-    /// Of a lock granted to this connection: it is given back when this is dropped before.
-    undo: Option<(Arc<Engine>, Token, Option<Claim>)>,
+    /// How often the lock nodes were made to raise it.
+    rounds: u8,
+    /// It was granted elsewhere.
+    attached: bool,
+    /// This connection held it before: of that nothing is taken back.
+    again: Option<Before>,
     /// The reply to LOCK or LOCK.ATTACH.
     answer: Vec<u8>,
     /// How many replies are missing; the last one tells.
@@ -34,11 +52,38 @@ impl fmt::Debug for Raising {
     }
 }
 
-impl Drop for Raising {
-    fn drop(&mut self) {
-        if let Some((engine, token, claim)) = self.undo.take() {
-            drop(engine.release(self.key.clone(), token, claim));
-        }
+/// The data node has seen a larger fence of a lock just granted: the lock nodes raise theirs
+/// beyond it.
+pub(super) struct Outbidding {
+    raising: Raising,
+    seen: u64,
+    raise: Raise,
+}
+
+impl fmt::Debug for Outbidding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Outbidding({})", self.seen)
+    }
+}
+
+impl Outbidding {
+    pub(super) fn is_of(&self, key: &Key) -> bool {
+        self.raising.is_of(key)
+    }
+
+    /// Ready once the lock nodes have answered.
+    pub(super) fn poll_raised(&mut self, cx: &mut Context<'_>) -> Poll<Raised> {
+        Pin::new(&mut self.raise).poll(cx)
+    }
+}
+
+/// What the lock nodes say of a fence that they were to raise: the one that counts, or that
+/// the lock is not held any more.
+pub(super) type Raised = Result<Option<u64>, NoQuorum>;
+
+impl Raising {
+    pub(super) fn is_of(&self, key: &Key) -> bool {
+        self.key == *key
     }
 }
 
@@ -63,16 +108,57 @@ impl Session {
         lock: Granted,
         answer: Vec<u8>,
     ) {
-        let Granted { key, token, claim, fence, attached } = lock;
+        let Granted { key, token, claim, fence, attached, again, .. } = lock;
+        let (rounds, missing) = (0, 0);
+        let raising =
+            Raising { key, token, claim, fence, rounds, attached, again, answer, missing };
+        self.tell_fence(barrier, raising);
+    }
+
+    /// Tells the data node the fence.
+    fn tell_fence(&mut self, mut barrier: Box<Barrier>, mut raising: Raising) {
         let (selected, ttl) = (self.database, self.config.locks.fence_ttl);
         if self.reply_mode == ReplyMode::Off {
             self.ask(|out| encode::command(out, &[b"CLIENT", b"REPLY", b"ON"]));
         }
-        self.ask(|out| fences::raise(out, &key, fence, selected, ttl));
-        let undo = (!attached).then(|| (self.shared.engine.clone(), token, claim));
-        let missing = self.owed.len();
-        barrier.phase = Phase::Raise(Raising { key, fence, undo, answer, missing });
+        self.ask(|out| fences::raise(out, &raising.key, raising.fence, selected, ttl));
+        raising.missing = self.owed.len();
+        barrier.phase = Phase::Raise(raising);
         self.barrier = Some(barrier);
+    }
+
+    /// Has the lock nodes raise a lock's fence beyond one that the data node has seen, which
+    /// a proxy whose clock was ahead has made. It is this lock's alone, and only while it is
+    /// held.
+    fn outbid(&mut self, mut barrier: Box<Barrier>, mut raising: Raising, claim: Claim, seen: u64) {
+        let engine = &self.shared.engine;
+        engine.learn_fence(seen);
+        raising.rounds += 1;
+        let raise = engine.raise(raising.key.clone(), raising.token.clone(), claim, seen + 1);
+        barrier.phase = Phase::Outbid(Outbidding { raising, seen, raise });
+        self.barrier = Some(barrier);
+    }
+
+    /// The lock nodes have raised it, or not.
+    pub(super) fn outbid_answered(&mut self, mut barrier: Box<Barrier>, raised: Raised) {
+        let outbidding = match std::mem::replace(&mut barrier.phase, Phase::Drain) {
+            Phase::Outbid(outbidding) => outbidding,
+            phase => {
+                barrier.phase = phase;
+                return self.barrier = Some(barrier);
+            }
+        };
+        let Outbidding { mut raising, seen, .. } = outbidding;
+        let error = match raised {
+            Ok(Some(fence)) if fence > seen => {
+                self.tokens.was_raised(&raising.key, raising.fence, fence);
+                raising.fence = fence;
+                return self.tell_fence(barrier, raising);
+            }
+            Ok(_) => "NOTHELD the lock had run out before its fence was raised, try again".into(),
+            Err(error) => format!("NOQUORUM {error}"),
+        };
+        self.not_raised(barrier, &raising, error.as_bytes());
     }
 
     pub(super) fn raise_answered(
@@ -92,6 +178,15 @@ impl Session {
             self.to_upstream.push(&off);
         }
         let error = match (fences::read_fence(reply), fences::read_error(reply)) {
+            (Some(seen), _)
+                if seen > raising.fence
+                    && seen < END
+                    && !raising.attached
+                    && raising.rounds < MAX_ROUNDS
+                    && let Some(claim) = raising.claim =>
+            {
+                return self.outbid(barrier, raising, claim, seen);
+            }
             (Some(seen), _) if seen <= raising.fence => {
                 // The data node took its time, which is the lock's time too.
                 match self.tokens.left(&raising.key, raising.fence, Instant::now()) {
@@ -101,19 +196,29 @@ impl Session {
                     }
                     Some((token, left)) => {
                         let mut answer = std::mem::take(&mut raising.answer);
-                        if let Left::For(validity) = left {
+                        let left = match left {
+                            Left::For(validity) => Some(validity),
+                            // That was told with the fence of before.
+                            Left::Kept(validity) if raising.rounds > 0 => Some(validity),
+                            Left::Kept(_) => None,
+                        };
+                        if let Some(validity) = left {
                             answer.clear();
                             encode_grant(&mut answer, token, raising.fence, validity);
                         }
                         self.tokens.raised(&raising.key, raising.fence);
-                        raising.undo = None;
                         return self.answer(barrier, answer);
                     }
                 }
             }
-            (Some(seen), _) if raising.undo.is_none() => format!(
+            (Some(seen), _) if raising.attached => format!(
                 "FENCED the lock was granted again since, with fence {seen} after {}",
                 raising.fence
+            )
+            .into_bytes(),
+            (Some(seen), _) if seen >= END => format!(
+                "FENCED the data node has seen fence {seen} of this lock, the last there is; \
+                 delete its key on the data node (docs/guards.md)"
             )
             .into_bytes(),
             (Some(seen), _) => format!(
@@ -124,11 +229,23 @@ impl Session {
             (None, Some(error)) => error,
             (None, None) => b"ERR the data node did not take the lock's fence".to_vec(),
         };
-        // Nothing could be written under it. One granted here is given back.
-        self.tokens.forget(&raising.key, raising.fence);
-        drop(raising);
+        self.not_raised(barrier, &raising, &error);
+    }
+
+    /// Nothing could be written under it. One granted here is given back, but what the
+    /// client was told before of the same lock stays true.
+    fn not_raised(&mut self, mut barrier: Box<Barrier>, raising: &Raising, error: &[u8]) {
+        match raising.again {
+            Some(before) => self.tokens.restore(&raising.key, before),
+            None if raising.attached => self.tokens.forget(&raising.key, raising.fence),
+            None => {
+                if let Some(undo) = barrier.undo.take() {
+                    undo.undo(&mut self.tokens);
+                }
+            }
+        }
         let mut answer = Vec::new();
-        encode::error_bytes(&mut answer, &error);
+        encode::error_bytes(&mut answer, error);
         self.answer(barrier, answer);
     }
 }

@@ -63,7 +63,7 @@ impl Session {
         let mut fences: Fences =
             guarded.claims.iter().map(|claim| (claim.key.clone(), claim.fence)).collect();
         // Who is to be told first that a lock is lost is told with the next command.
-        let alone = guarded.silent || self.lost.is_some();
+        let alone = guarded.silent || self.news.is_some();
         let most = if alone { 1 } else { self.together.0 };
         // Read once, and only where there is company.
         let mut now = None;
