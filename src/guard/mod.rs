@@ -27,10 +27,11 @@ use tracing::warn;
 
 use self::{
     catalog::{FirstBytes, Table, Writes},
-    keys::Positions,
+    keys::{MAX_POSITIONS, Positions},
     learn::Catalog,
 };
 use crate::{
+    glob::Budget,
     config::{Config, Flush, GuardRule, GuardsConfig, Pattern, Policy},
     net::Connector,
     resp::{
@@ -44,6 +45,11 @@ use crate::{
 pub const FENCE_PREFIX: &[u8] = b"lockgate:guard:";
 /// Locks under which one command can write, and whose fences one transaction can watch.
 pub const MAX_LOCKS: usize = 128;
+/// Words of one command that are looked at, at most.
+const MAX_WORDS: usize = 1 << 20;
+/// Steps that comparing the keys of one command with the rules may take: some ten
+/// milliseconds, in which the thread does nothing else.
+const MAX_STEPS: usize = 16_000_000;
 /// Commands of the largest size that may be held at the same time, by all clients.
 const MAX_HELD: usize = 8;
 /// Bytes of a command that are held without being counted.
@@ -110,6 +116,8 @@ pub enum Stop {
     Reserved,
     /// It needs more than [`MAX_LOCKS`] locks.
     TooMany,
+    /// Finding out which locks it needs would take too long.
+    TooMuch,
     /// It is larger than `guards.max_command`, and its bytes were dropped.
     TooLarge,
     /// Others hold too much, and its bytes were dropped.
@@ -199,10 +207,12 @@ impl Guards {
         self.look_at_all(Some(&Writes::First), Walk::default(), bytes)
     }
 
-    /// Whether any rule is about this key.
+    /// Whether any rule is about this key, or that would take too long to find out.
     #[inline]
     fn concerns(&self, key: &[u8]) -> bool {
-        self.rules.iter().any(|rule| rule.keys.matches(key)) || key.starts_with(FENCE_PREFIX)
+        let mut budget = Budget::of(MAX_STEPS);
+        let mut matches = |rule: &GuardRule| rule.keys.matches_within(key, &mut budget);
+        self.rules.iter().any(|rule| matches(rule).unwrap_or(true)) || key.starts_with(FENCE_PREFIX)
     }
 
     #[cold]
@@ -215,6 +225,9 @@ impl Guards {
         };
         let (mut words, mut walk) = (SmallVec::<[&[u8]; 8]>::new(), Walk::default());
         while let Step::Word(range) = walk.step(bytes) {
+            if words.len() >= MAX_WORDS {
+                return Look::Stop(length, Stop::TooMuch);
+            }
             words.push(&bytes[range]);
         }
         self.judge(writes, &words, length)
@@ -279,10 +292,14 @@ impl Guards {
                 groups.iter().for_each(|group| group.find(words, &mut positions));
             }
         }
+        if positions.len() > MAX_POSITIONS {
+            return Look::Stop(length, Stop::TooMuch);
+        }
         let keys = positions.iter().filter_map(|at| words.get(*at)).copied();
         match self.needs(keys) {
             Needs::Reserved => Look::Stop(length, Stop::Reserved),
             Needs::TooMany => Look::Stop(length, Stop::TooMany),
+            Needs::TooMuch => Look::Stop(length, Stop::TooMuch),
             Needs::Locks(needs) if !needs.is_empty() => Look::Stop(length, Stop::Needs(needs)),
             Needs::Audited(needs) if !needs.is_empty() => Look::Audited(needs),
             Needs::Locks(_) | Needs::Audited(_) => Look::Free,
@@ -292,18 +309,26 @@ impl Guards {
     /// What writing these keys needs.
     pub fn needs<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) -> Needs {
         let (mut enforced, mut audited) = (Vec::<Need>::new(), Vec::<Need>::new());
+        let mut budget = Budget::of(MAX_STEPS);
         for key in keys {
             if key.starts_with(FENCE_PREFIX) {
                 return Needs::Reserved;
             }
             for rule in &self.rules {
-                let Some(captures) = rule.keys.captures(key) else { continue };
+                let captures = match rule.keys.captures_within(key, &mut budget) {
+                    Some(Some(captures)) => captures,
+                    Some(None) => continue,
+                    None => return Needs::TooMuch,
+                };
                 let mut lock = Vec::new();
                 rule.lock.fill(&captures, &mut lock);
                 let needs = match rule.policy {
                     Policy::Enforce => &mut enforced,
                     Policy::Audit => &mut audited,
                 };
+                if budget.take(needs.len()).is_none() {
+                    return Needs::TooMuch;
+                }
                 if !needs.iter().any(|need| need.lock == lock) {
                     if needs.len() >= MAX_LOCKS {
                         return Needs::TooMany;
@@ -357,6 +382,8 @@ pub enum Needs {
     Reserved,
     /// More than [`MAX_LOCKS`] locks.
     TooMany,
+    /// It would take too long to find out.
+    TooMuch,
 }
 
 /// A large command's share of what may be held; given back when dropped.

@@ -379,13 +379,18 @@ impl Session {
             // A reply that nobody asked for: nothing is known any more.
             What::Guarded(_) => self.relay_from_here(),
             What::Lost => self.answer_lost(barrier),
-            What::Own { asked, .. } => {
+            What::Own { own, asked, .. } => {
+                let question = match own {
+                    Own::Lockgate => authorize::Asked::Operator,
+                    Own::Command => authorize::Asked::Commands,
+                    _ => authorize::Asked::Lock,
+                };
                 if self.reply_mode == ReplyMode::Off {
                     let mut off = Vec::new();
                     encode::command(&mut off, &[b"CLIENT", b"REPLY", b"OFF"]);
                     self.to_upstream.push(&off);
                 }
-                match authorize::read(reply) {
+                match authorize::read(question, reply) {
                     Permission::Refused(error) => {
                         self.answer_error(barrier, &error, Outcome::Denied);
                     }
