@@ -107,7 +107,7 @@ pub enum Stop {
     Ask(Vec<Vec<u8>>),
     /// There is no command of this name, as far as is known.
     Unknown(Vec<u8>),
-    /// Its name has a zero byte in it, or the mode of CLIENT REPLY has. Where two names share a place in Redis's table,
+    /// Its name has a zero byte in it. Where two names share a place in Redis's table,
     /// Redis compares them up to that byte, so nobody can tell what it would do.
     ZeroInName,
     /// It would empty or swap databases that have guarded keys.
@@ -252,9 +252,6 @@ impl Guards {
 
     /// All words are here.
     fn judge(&self, mut writes: Option<&Writes>, words: &[&[u8]], length: usize) -> Look {
-        if self.enforces && is_hidden_reply_mode(words) {
-            return Look::Stop(length, Stop::ZeroInName);
-        }
         if let (Some(Writes::Subcommand(known)), Some(word)) = (writes, words.get(1)) {
             writes = known.get(&word.to_ascii_uppercase());
             if writes.is_none() {
@@ -361,14 +358,6 @@ fn first_bytes(rules: &[GuardRule]) -> FirstBytes {
         }
     }
     first
-}
-
-/// Whether it is a CLIENT REPLY as Redis reads it, up to a zero byte, but nobody else.
-/// Replies could not be counted behind it.
-fn is_hidden_reply_mode(words: &[&[u8]]) -> bool {
-    matches!(words, [name, sub, mode] if mode.contains(&0)
-        && name.eq_ignore_ascii_case(b"CLIENT")
-        && sub.eq_ignore_ascii_case(b"REPLY"))
 }
 
 /// See [`Guards::needs`].

@@ -272,6 +272,7 @@ impl Session {
         let refused_here = self.state.multi
             || self.blind_multi
             || self.state.monitor
+            || self.state.quit
             || self.state.is_resp2_subscriber();
         match barrier.what {
             What::Pass => self.pass_held(Pass::Counted),

@@ -58,6 +58,7 @@ impl Session {
             Name::Hello => Entry::Hello,
             Name::Reset => Entry::Reset,
             Name::Monitor => Entry::Monitor,
+            Name::Quit => Entry::Quit,
             Name::Sync => Entry::Sync,
             Name::ClientReply(_) => Entry::Unqueued,
             Name::Listing(listing) => Entry::Listing(listing),
@@ -76,7 +77,10 @@ impl Session {
         }
         match name {
             Name::Multi => self.blind_multi = true,
-            Name::Quit => self.start_linger(),
+            Name::Quit => {
+                self.state.quit = true;
+                self.start_linger();
+            }
             // Shown even while replies are off, and turns them on.
             Name::Reset if !skipped => {
                 self.reply_mode = ReplyMode::On;

@@ -49,6 +49,8 @@ pub enum Entry {
     Reset,
     /// MONITOR.
     Monitor,
+    /// QUIT.
+    Quit,
     /// SYNC or PSYNC.
     Sync,
     /// A list of commands, to which ours are added.
@@ -179,6 +181,7 @@ impl Owed {
             Entry::Hello if frame.kind() == b'%' => state.resp3 = true,
             Entry::Hello if frame.kind() == b'*' => state.resp3 = false,
             Entry::Monitor if ok => state.monitor = true,
+            Entry::Quit => state.quit = ok,
             // Inside EXEC's reply their frames cannot be told apart.
             Entry::Unqueued
             | Entry::Subscribe(..)

@@ -13,6 +13,8 @@ pub struct State {
     pub watching: bool,
     /// After MONITOR.
     pub monitor: bool,
+    /// After QUIT: the data node carries nothing out any more and closes.
+    pub quit: bool,
     pub(super) channels: i64,
     pub(super) patterns: i64,
     pub(super) shards: i64,
