@@ -117,7 +117,7 @@ async fn examine_all(config: &Config) -> (String, usize) {
         let name = if place == 0 { "data node".into() } else { format!("lock node {place}") };
         let findings = match (place, patient) {
             (_, Err(error)) => vec![unreachable(error)],
-            (0, Ok(_)) => Vec::new(),
+            (0, Ok(patient)) => of_data_node(patient),
             (_, Ok(patient)) => diagnose(place - 1, patient, nodes, &config.locks),
         };
         // Writing to a String cannot fail.
@@ -152,12 +152,33 @@ fn unreachable(error: &str) -> Finding {
     } else if error.contains("NOAUTH") || error.contains("WRONGPASS") || error.contains("password")
     {
         "Put user and password into its URL: redis://user:${PASSWORD}@host:port."
+    } else if error.contains("unknown command 'INFO'") {
+        "INFO has another name there (rename-command): LOCKGATE and doctor need it. Leave it its name, and take it from users by an ACL."
     } else if error.contains("no permissions") {
         "The ACL user needs ~lock:* ~lockgate:* &lockgate:*, and +@connection +@scripting +@pubsub +info +get +set +del +pttl +pexpire."
     } else {
         "Is it running, is the address right, and does a firewall stand between?"
     };
     Finding::grave(error, advice)
+}
+
+/// What is to be known of the data node.
+fn of_data_node(patient: &Patient) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if let Some(seconds) = patient.info.get("timeout").filter(|seconds| *seconds != "0") {
+        findings.push(Finding::minor(
+            format!("it closes clients that are idle for {seconds} s (timeout)"),
+            "Clients that wait for a lock or hold one are kept alive; others find their \
+             connection closed, as by Redis itself. CONFIG SET timeout 0 if they should not.",
+        ));
+    }
+    if patient.field("set_is_unknown") == "1" {
+        findings.push(Finding::grave(
+            "it knows no command SET (rename-command), so that it cannot tell who may lock: LOCK is refused",
+            "Leave SET its name, and take it from users by an ACL.",
+        ));
+    }
+    findings
 }
 
 /// What is wrong with a lock node.
@@ -279,6 +300,19 @@ async fn question(connection: &mut MultiplexedConnection) -> Result<Patient, Red
     saves.arg("GET").arg("save");
     if let Ok((_, saves)) = saves.query_async::<(String, String)>(connection).await {
         info.insert("saves".into(), saves);
+    }
+    let mut idle = redis::cmd("CONFIG");
+    idle.arg("GET").arg("timeout");
+    if let Ok((_, seconds)) = idle.query_async::<(String, String)>(connection).await {
+        info.insert("timeout".into(), seconds);
+    }
+    // As LOCK asks whether a client may: a syntax error, behind the look at who asks.
+    let mut set = redis::cmd("SET");
+    set.arg("lockgate:doctor").arg("x").arg("NX").arg("XX");
+    if let Err(error) = set.query_async::<()>(connection).await
+        && error.to_string().contains("unknown command")
+    {
+        info.insert("set_is_unknown".into(), "1".into());
     }
     let marker = redis::cmd("GET").arg(lock::MARKER).query_async(connection).await?;
     let round_trip = (round_trips[ROUND_TRIPS / 2], round_trips[ROUND_TRIPS - 1]);

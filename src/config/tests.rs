@@ -638,7 +638,11 @@ fn of_thousands_of_problems_a_hundred_are_told() {
 fn a_file_that_is_too_long_or_too_deep_is_refused_before_it_is_parsed() {
     let refused = |text: &str| parse(text).unwrap_err().to_string();
     let deep = "listen: a\n{a: ".to_owned() + &"{a: ".repeat(100_000);
-    assert!(refused(&deep).contains(":2: brackets are nested deeper than 64"), "{}", refused(&deep));
+    assert!(
+        refused(&deep).contains(":2: brackets are nested deeper than 64"),
+        "{}",
+        refused(&deep)
+    );
     assert!(refused(&"[".repeat(900_000)).contains("nested deeper"));
     assert!(!refused(&"[]{}".repeat(1000)).contains("nested deeper"));
     let long = "#".repeat(1 << 20);

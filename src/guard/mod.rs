@@ -5,19 +5,22 @@
 //! - [`catalog`]: which commands write, and where their keys are.
 //! - [`keys`]: Redis's key specifications.
 //! - [`learn`]: asks the data node for both.
+//! - [`room`]: how much of large commands is held until they can be looked at.
 //! - [`mod@write`]: the short way for most writes, in one script.
 
 pub mod catalog;
 pub mod keys;
 pub mod learn;
+pub mod room;
 pub mod write;
 
 use std::{
     borrow::Cow,
     sync::{
         Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
+    task::Waker,
     time::Instant,
 };
 
@@ -25,14 +28,16 @@ use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tracing::warn;
 
+pub use self::room::Room;
 use self::{
     catalog::{FirstBytes, Table, Writes},
     keys::{MAX_POSITIONS, Positions},
     learn::Catalog,
+    room::Rooms,
 };
 use crate::{
-    glob::Budget,
     config::{Config, Flush, GuardRule, GuardsConfig, Pattern, Policy},
+    glob::Budget,
     net::Connector,
     resp::{
         inline,
@@ -50,10 +55,9 @@ const MAX_WORDS: usize = 1 << 20;
 /// Steps that comparing the keys of one command with the rules may take: some ten
 /// milliseconds, in which the thread does nothing else.
 const MAX_STEPS: usize = 16_000_000;
-/// Commands of the largest size that may be held at the same time, by all clients.
+/// Commands of the largest size that may be held at the same time, by all clients. One
+/// client holds no more than one of them.
 const MAX_HELD: usize = 8;
-/// Bytes of a command that are held without being counted.
-const UNCOUNTED: usize = 64 * 1024;
 
 /// The rules, and what must be known to apply them.
 pub struct Guards {
@@ -67,10 +71,12 @@ pub struct Guards {
     pub catalog: Catalog,
     /// At least one rule is enforced.
     enforces: bool,
-    /// Bytes of large commands held now.
-    held: AtomicUsize,
+    /// For large commands.
+    rooms: Arc<Rooms>,
     /// For [`Guards::tell_of_audited`], in seconds since `started`.
     told_at: AtomicU64,
+    /// The same for [`Guards::tell_of_fence_ahead`].
+    told_ahead_at: AtomicU64,
     started: Instant,
 }
 
@@ -142,8 +148,9 @@ impl Guards {
             max_command: *max_command,
             catalog: Catalog::start(&config.data, first_bytes(rules), connector, runtime),
             enforces: rules.iter().any(|rule| rule.policy == Policy::Enforce),
-            held: AtomicUsize::new(0),
+            rooms: Rooms::new(MAX_HELD.saturating_mul(*max_command)),
             told_at: AtomicU64::new(u64::MAX),
+            told_ahead_at: AtomicU64::new(u64::MAX),
             started: Instant::now(),
         }))
     }
@@ -153,10 +160,28 @@ impl Guards {
         self.enforces
     }
 
+    /// Whether this second has had no line in the log yet.
+    fn may_tell(&self, told_at: &AtomicU64) -> bool {
+        let now = self.started.elapsed().as_secs();
+        told_at.swap(now, Ordering::Relaxed) != now
+    }
+
+    /// Logs, at a bounded rate, that the data node has a fence of this lock that no clock can
+    /// have made.
+    pub fn tell_of_fence_ahead(&self, lock: &[u8], fence: u64) {
+        if self.may_tell(&self.told_ahead_at) {
+            let lock = shown(lock);
+            warn!(
+                %lock, fence,
+                "guards: the data node's fence of this lock is more than a day ahead of the clock; \
+                 was it written past Lockgate (ACL: docs/guards.md), or is a clock wrong?"
+            );
+        }
+    }
+
     /// Logs a write that was let through without its lock, at a bounded rate.
     pub fn tell_of_audited(&self, need: &Need) {
-        let now = self.started.elapsed().as_secs();
-        if self.told_at.swap(now, Ordering::Relaxed) != now {
+        if self.may_tell(&self.told_at) {
             let (key, lock) = (shown(&need.key), shown(&need.lock));
             warn!(%key, %lock, "guards: written without its lock, as the policy is audit");
         }
@@ -337,14 +362,10 @@ impl Guards {
         if enforced.is_empty() { Needs::Audited(audited) } else { Needs::Locks(enforced) }
     }
 
-    /// Room for a command of so many bytes; none: others hold too much.
-    pub fn room(self: &Arc<Self>, bytes: usize) -> Option<Room> {
-        if bytes <= UNCOUNTED {
-            return Some(Room { guards: self.clone(), bytes: 0 });
-        }
-        let before = self.held.fetch_add(bytes, Ordering::Relaxed);
-        let room = Room { guards: self.clone(), bytes };
-        (before.saturating_add(bytes) <= MAX_HELD.saturating_mul(self.max_command)).then_some(room)
+    /// Room for a command of which so many bytes are held; none: others hold too much.
+    /// `waker`: there are more to come, and if they do not, others may have the room.
+    pub fn room(&self, bytes: usize, waker: Option<&Waker>) -> Option<Room> {
+        self.rooms.room(bytes, waker)
     }
 }
 
@@ -373,18 +394,6 @@ pub enum Needs {
     TooMany,
     /// It would take too long to find out.
     TooMuch,
-}
-
-/// A large command's share of what may be held; given back when dropped.
-pub struct Room {
-    guards: Arc<Guards>,
-    bytes: usize,
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        self.guards.held.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
 }
 
 /// A key or a lock as an error shows it: printable, and not too long.

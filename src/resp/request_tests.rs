@@ -182,7 +182,10 @@ fn a_mode_ends_at_a_zero_byte() {
     let mut input = Vec::new();
     crate::resp::encode::command(&mut input, &[b"CLIENT", b"CACHING", b"yes\0no"]);
     assert_eq!(names(&input), vec![(Name::NextOnly, 3)]);
-    assert_eq!(names(b"CLIENT REPLY \"off\\x00 on\"\r\n"), vec![(Name::ClientReply(ReplyMode::Off), 3)]);
+    assert_eq!(
+        names(b"CLIENT REPLY \"off\\x00 on\"\r\n"),
+        vec![(Name::ClientReply(ReplyMode::Off), 3)]
+    );
 }
 
 #[test]

@@ -66,6 +66,8 @@ enum What {
     /// A command that was dropped, because the client must first be told that its
     /// lock is lost.
     Lost,
+    /// A large command behind it, of a client that may not have said who it is.
+    Identify,
     /// A write to guarded keys, or a MULTI behind which there may be some.
     Guarded(Guarded),
     /// One of ours.
@@ -117,6 +119,17 @@ impl Barrier {
         Barrier::new(What::Guarded(guarded))
     }
 
+    /// A question whether the client has said who it is.
+    pub(super) fn identify() -> Box<Barrier> {
+        Barrier::new(What::Identify)
+    }
+
+    /// It has been asked.
+    pub(super) fn probes(mut self: Box<Barrier>) -> Box<Barrier> {
+        self.phase = Phase::Probe { missing: 1 };
+        self
+    }
+
     /// Whose reply comes next.
     pub(super) fn whose(&mut self) -> Whose {
         self.guarded().map_or(Whose::Exec, |guarded| guarded.whose())
@@ -153,6 +166,11 @@ impl Barrier {
     /// Whether it is a LOCK that waits in line.
     pub fn waits_in_line(&self) -> bool {
         matches!(&self.phase, Phase::Run(running) if running.waits_in_line())
+    }
+
+    /// Whether the lock nodes are being asked.
+    pub fn is_running(&self) -> bool {
+        matches!(self.phase, Phase::Run(_))
     }
 
     /// Whether it is a LOCK.
@@ -277,6 +295,7 @@ impl Session {
         match barrier.what {
             What::Pass => self.pass_held(Pass::Counted),
             What::Lost => self.begin_lost(barrier),
+            What::Identify => self.begin_identify(barrier),
             What::Guarded(_) => self.begin_guarded(barrier),
             What::ClientReply(mode) => self.begin_client_reply(mode, refused_here, barrier),
             What::Own { own, .. } => {
@@ -380,6 +399,7 @@ impl Session {
             // A reply that nobody asked for: nothing is known any more.
             What::Guarded(_) => self.relay_from_here(),
             What::Lost => self.answer_lost(barrier),
+            What::Identify => self.identified(reply),
             What::Own { own, asked, .. } => {
                 let question = match own {
                     Own::Lockgate => authorize::Asked::Operator,
@@ -410,6 +430,7 @@ impl Session {
     /// Answers at the next boundary between frames, or not at all where
     /// replies are off.
     pub(super) fn answer(&mut self, mut barrier: Box<Barrier>, answer: Vec<u8>) {
+        self.answered_here = true;
         if matches!(barrier.what, What::Own { silent: true, .. })
             || barrier.is_silent()
             || answer.is_empty()
@@ -427,7 +448,7 @@ impl Session {
             What::Own { length, .. } => length,
             What::Lost => 0,
             What::Guarded(ref guarded) => guarded.length(),
-            What::Pass | What::ClientReply(_) => return,
+            What::Pass | What::ClientReply(_) | What::Identify => return,
         };
         if self.client_done {
             self.linger = None;

@@ -19,8 +19,11 @@
 //!   [`unwrap`]: its reply, out of EXEC's.
 //! - [`lost`]: what a client is told when its session lock is lost.
 //! - [`owed`], [`state`]: which replies are owed, and what they have told so far.
+//! - [`pulse`]: signs of life while a client waits for Lockgate or holds a lock.
+//! - [`ahead`]: what comes behind a LOCK that waits, read so that the client's end is seen.
 //! - [`authorize`]: may this client lock this key.
 
+pub mod ahead;
 pub mod attached;
 pub mod authorize;
 pub mod barrier;
@@ -34,6 +37,7 @@ pub mod lock_command;
 pub mod lost;
 pub mod notes;
 pub mod owed;
+pub mod pulse;
 pub mod replies;
 pub mod requests;
 pub mod state;
@@ -63,6 +67,7 @@ use self::{
 use crate::{
     config::Config,
     guard::Guards,
+    idle::Idle,
     lock::{Alarm, Engine, Losses},
     metrics::{CloseReason, Metrics},
     net::{Outbox, Stream},
@@ -98,6 +103,10 @@ pub struct Shared {
     pub config: ArcSwap<Config>,
     /// Rules on the keys that clients write, if there are any.
     pub guards: Option<Arc<Guards>>,
+    /// How long the data node lets clients be idle.
+    pub idle: Arc<Idle>,
+    /// What all sessions have read behind LOCKs that wait.
+    pub ahead: Arc<ahead::Taken>,
     /// Clients connected now, for LOCKGATE; a metric cannot be read back.
     pub clients: AtomicUsize,
     /// When the proxy was started.
@@ -128,6 +137,8 @@ pub struct Session {
     /// Client bytes that may not be sent yet: the beginning of a command whose
     /// name is not yet known, or all that came during a barrier.
     held: Vec<u8>,
+    /// What came behind `held` during a LOCK that waits in line.
+    ahead: Option<Box<ahead::Ahead>>,
     /// `held` is to be scanned again: the barrier before it is over.
     rescan: bool,
     /// The command at the beginning of `held` has waited and is now forwarded.
@@ -177,6 +188,8 @@ pub struct Session {
     broken: bool,
     /// A large command that must be whole before it is looked at.
     gather: Option<Box<Gather>>,
+    /// Others were given the room of the one at the beginning of `held`.
+    no_room: bool,
     /// This client may not call scripts.
     no_scripts: bool,
     /// How many guarded writes may share the next call of one.
@@ -196,6 +209,10 @@ pub struct Session {
     lost: Option<String>,
     /// When to look again whether a client that floods has hung up.
     look: Option<Pin<Box<Sleep>>>,
+    /// When the data node is to hear of this connection again.
+    pulse: Option<Pin<Box<Sleep>>>,
+    /// Something was answered of which it has not heard.
+    answered_here: bool,
     /// When to close whatever is still missing.
     linger: Option<Pin<Box<Sleep>>>,
 }
@@ -215,6 +232,7 @@ impl Session {
             config,
             requests: RequestScanner::default(),
             held: Vec::new(),
+            ahead: None,
             rescan: false,
             pass_next: None,
             dropping: None,
@@ -239,6 +257,7 @@ impl Session {
             unguarded: false,
             broken: false,
             gather: None,
+            no_room: false,
             no_scripts: false,
             together: guarded::Limit::default(),
             armed: None,
@@ -250,6 +269,8 @@ impl Session {
             pushes: Vec::new(),
             lost: None,
             look: None,
+            pulse: None,
+            answered_here: false,
             linger: None,
         }
     }
@@ -306,6 +327,7 @@ impl Session {
             || self.client_done
             || !self.to_upstream.is_empty()
             || !self.to_client.is_empty();
+        self.poll_pulse(cx);
         self.poll_linger(cx)?;
         if self.upstream_done && self.to_client.is_empty() && !self.answer_is_near() {
             return Err(if self.client_done { CloseReason::Client } else { CloseReason::Upstream });
