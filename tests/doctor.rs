@@ -104,3 +104,18 @@ fn a_node_in_quarantine_is_told_with_its_time() {
     let lines = about(&report, &format!("lock node 2  {}", nodes[1].addr()));
     assert!(lines[1].contains("restarted or is new") && lines[1].contains("are left"), "{report}");
 }
+
+#[test]
+fn what_the_data_node_does_to_clients_is_told() {
+    let nodes = [start(&[])];
+    let urls: Vec<String> = nodes.iter().map(RedisServer::url).collect();
+    let data = start(&["--timeout", "300"]);
+    let (status, report, _) = doctor(&data.url(), &urls, "");
+    assert_eq!(status, Some(0), "{report}");
+    assert!(report.contains("idle for 300 s (timeout)"), "{report}");
+    for (name, words) in [("SET", "knows no command SET"), ("INFO", "INFO has another name")] {
+        let data = start(&["--rename-command", name, "other"]);
+        let (status, report, _) = doctor(&data.url(), &urls, "");
+        assert!(status == Some(1) && report.contains(words), "{report}");
+    }
+}

@@ -103,8 +103,11 @@ fn a_zero_byte_in_a_name_is_not_left_to_chance() {
         client.send(&encode(&["SET", "g:1", "x"]));
         assert!(client.reply().error().starts_with("ERR Can't execute 'set'"));
     }
-    let refused = proxy.client().cmd(&["client", "reply", "OFF\0"]);
-    assert!(refused.error().starts_with("ERR unknown command"));
+    // Redis reads this word up to the zero byte, and so does the proxy.
+    let mut mute = proxy.client();
+    mute.send(&pipeline(&[&["client", "reply", "OFF\0"], &["SET", "g:1", "x"]]));
+    mute.send(&pipeline(&[&["CLIENT", "REPLY", "ON\0OFF"], &["ECHO", "seen"]]));
+    assert_eq!((mute.reply(), mute.reply()), (Reply::ok(), Reply::bulk("seen")));
     assert!(!exists(&mut proxy, "g:1"));
     let groups = direct(&mut proxy).cmd(&["XINFO", "GROUPS", "g:stream"]);
     assert_eq!(groups, Reply::Array(Vec::new()));
@@ -386,4 +389,54 @@ fn bytes_that_redis_does_not_look_at_hide_no_other_write() {
         assert_eq!(client.reply(), Reply::bulk(hidden));
         assert!(!exists(&mut proxy, "g:2"));
     }
+}
+
+#[test]
+fn a_name_that_could_not_be_asked_about_does_not_pass() {
+    // More than may ask at once.
+    const CLIENTS: u64 = 1300;
+    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let limit = rustix::process::Rlimit { current: files.maximum, ..files };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).expect("files");
+    let arguments = ["--rename-command", "LPUSH", "lput"];
+    let mut proxy = Proxy::with().top(GUARDS).data_arguments(&arguments).start();
+    let mut clients: Vec<Client> = (0..CLIENTS).map(|_| proxy.client()).collect();
+    for client in &mut clients {
+        assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
+    }
+    // The first has the data node asked, which then does not answer for a while.
+    proxy.data().freeze().expect("freeze");
+    for client in &mut clients {
+        client.send(&encode(&["lput", "g:8", "hacked"]));
+    }
+    std::thread::sleep(Duration::from_millis(700));
+    proxy.data().thaw().expect("thaw");
+    for client in &mut clients {
+        let refused = client.reply();
+        let told = ["NOTHELD 'g:8'", "ERR the command could not be checked against the guards"];
+        assert!(told.iter().any(|words| refused.error_text().starts_with(words)), "{refused:?}");
+    }
+    assert!(!exists(&mut proxy, "g:8"));
+    // What it is, is known in the end.
+    eventually("it is known", || {
+        clients[0].cmd(&["lput", "g:8", "hacked"]).error_text().starts_with("NOTHELD 'g:8'")
+    });
+}
+
+#[test]
+fn a_name_does_not_pass_while_all_names_are_being_read() {
+    let arguments = ["--rename-command", "LPUSH", "lput", "--enable-debug-command", "yes"];
+    let mut proxy = Proxy::with().top(GUARDS).data_arguments(&arguments).start();
+    let mut client = proxy.client();
+    assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
+    // Each part of the reading takes as long as it may, and all of it longer than that.
+    let mut slow = direct(&mut proxy);
+    for _ in 0..6 {
+        slow.send(&pipeline(&[&["DEBUG", "SLEEP", "0.9"], &["DEBUG", "SLEEP", "0.9"]]));
+        let refused = client.cmd(&["lput", "g:8", "hacked"]);
+        let told = ["NOTHELD 'g:8'", "ERR the command could not be checked against the guards"];
+        assert!(told.iter().any(|words| refused.error_text().starts_with(words)), "{refused:?}");
+        assert_eq!((slow.reply(), slow.reply()), (Reply::ok(), Reply::ok()));
+    }
+    assert!(!exists(&mut proxy, "g:8"));
 }
