@@ -4,7 +4,8 @@ mod support;
 
 use std::{net::Shutdown, time::Duration};
 
-use support::{Client, Proxy, Reply, encode, eventually, pipeline};
+use lockgate::redis_server::RedisServer;
+use support::{Client, Proxy, Reply, encode, eventually, pipeline, relay::Relay};
 
 const GUARDS: &str = "guards:\n  - keys: 'g:*'\n    lock: 'l:{1}'";
 
@@ -425,18 +426,39 @@ fn a_name_that_could_not_be_asked_about_does_not_pass() {
 
 #[test]
 fn a_name_does_not_pass_while_all_names_are_being_read() {
-    let arguments = ["--rename-command", "LPUSH", "lput", "--enable-debug-command", "yes"];
-    let mut proxy = Proxy::with().top(GUARDS).data_arguments(&arguments).start();
+    let data = RedisServer::start(&["--rename-command", "LPUSH", "lput"]).expect("data node");
+    let relay = Relay::to(data.port());
+    let proxy = Proxy::with().top(GUARDS).data_port(relay.port()).start();
+    eventually("it is ready", || proxy.http("/readyz").starts_with("HTTP/1.1 200"));
     let mut client = proxy.client();
-    assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
-    // Each part of the reading takes as long as it may, and all of it longer than that.
-    let mut slow = direct(&mut proxy);
-    for _ in 0..6 {
-        slow.send(&pipeline(&[&["DEBUG", "SLEEP", "0.9"], &["DEBUG", "SLEEP", "0.9"]]));
-        let refused = client.cmd(&["lput", "g:8", "hacked"]);
-        let told = ["NOTHELD 'g:8'", "ERR the command could not be checked against the guards"];
-        assert!(told.iter().any(|words| refused.error_text().starts_with(words)), "{refused:?}");
-        assert_eq!((slow.reply(), slow.reply()), (Reply::ok(), Reply::ok()));
-    }
-    assert!(!exists(&mut proxy, "g:8"));
+    // Each part of the reading takes no longer than it may, and all of it a while.
+    relay.hold_request("*1\r\n$7\r\nCOMMAND\r\n");
+    client.send(&encode(&["lput", "g:8", "hacked"]));
+    relay.wait_until_held();
+    std::thread::sleep(Duration::from_millis(700));
+    relay.release();
+    relay.hold_request("$4\r\nINFO\r\n");
+    relay.wait_until_held();
+    std::thread::sleep(Duration::from_millis(700));
+    relay.release();
+    let refused = client.reply();
+    let told = ["NOTHELD 'g:8'", "ERR the command could not be checked against the guards"];
+    assert!(told.iter().any(|words| refused.error_text().starts_with(words)), "{refused:?}");
+    assert_eq!(Client::connect(data.port()).cmd(&["EXISTS", "g:8"]), Reply::Int(0));
+}
+
+#[test]
+fn a_fence_that_no_clock_has_made_is_told() {
+    let mut proxy = guarded();
+    let mut client = proxy.client();
+    client.cmd(&["LOCK", "l:1"]).grant();
+    assert_eq!(client.cmd(&["UNLOCK", "l:1"]), Reply::Int(1));
+    assert_eq!(proxy.metric("lockgate_guard_fences_ahead_total", ""), 0.0);
+    direct(&mut proxy).cmd(&["SET", "lockgate:guard:lock:l:1", "9007199254740991"]);
+    assert!(client.cmd(&["LOCK", "l:1"]).error().starts_with("FENCED"));
+    assert!(proxy.metric("lockgate_guard_fences_ahead_total", "") >= 1.0);
+    eventually("it is told", || proxy.log().contains("more than a day ahead of the clock"));
+    // Nobody else's lock is concerned.
+    client.cmd(&["LOCK", "l:2"]).grant();
+    assert_eq!(client.cmd(&["SET", "g:2", "x"]), Reply::ok());
 }
