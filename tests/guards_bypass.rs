@@ -431,16 +431,17 @@ fn a_name_does_not_pass_while_all_names_are_being_read() {
     let proxy = Proxy::with().top(GUARDS).data_port(relay.port()).start();
     eventually("it is ready", || proxy.http("/readyz").starts_with("HTTP/1.1 200"));
     let mut client = proxy.client();
-    // Each part of the reading takes no longer than it may, and all of it a while.
+    // All names have just been read. Each part of the next reading takes no longer than it
+    // may, and all of it a while.
+    assert!(client.cmd(&["FOO"]).error().starts_with("ERR unknown command"));
     relay.hold_request("*1\r\n$7\r\nCOMMAND\r\n");
     client.send(&encode(&["lput", "g:8", "hacked"]));
-    relay.wait_until_held();
-    std::thread::sleep(Duration::from_millis(700));
-    relay.release();
-    relay.hold_request("$4\r\nINFO\r\n");
-    relay.wait_until_held();
-    std::thread::sleep(Duration::from_millis(700));
-    relay.release();
+    for next in [Some("$4\r\nINFO\r\n"), None] {
+        relay.wait_until_held();
+        std::thread::sleep(Duration::from_millis(440));
+        relay.release();
+        next.into_iter().for_each(|next| relay.hold_request(next));
+    }
     let refused = client.reply();
     let told = ["NOTHELD 'g:8'", "ERR the command could not be checked against the guards"];
     assert!(told.iter().any(|words| refused.error_text().starts_with(words)), "{refused:?}");

@@ -739,8 +739,10 @@ fn impatient() -> Setup {
     Proxy::with().data_arguments(&["--timeout", "2"])
 }
 
+type Commands = &'static [&'static [&'static str]];
+
 /// What puts a connection into a state, and then what shows it, by turns.
-const STATES: [&[&[&str]]; 6] = [
+const STATES: [Commands; 6] = [
     &[&["MULTI"], &["ECHO", "a"]],
     &[&["EXEC"]],
     &[&["WATCH", "w"]],
@@ -759,11 +761,11 @@ fn the_data_nodes_timeout_ends_nobody_who_waits_or_holds() {
     // Whatever state they are in, they find it as it was.
     let queued = || Reply::simple("QUEUED");
     let executed = || Reply::Array(vec![Reply::bulk("a")]);
-    let mut others: Vec<(Client, &[&[&str]], Vec<Reply>)> = Vec::new();
+    let mut others: Vec<(Client, Commands, Vec<Reply>)> = Vec::new();
     for (before, behind, expected) in [
-        (&STATES[0], &STATES[1], vec![executed()]),
-        (&STATES[2], &STATES[3], vec![Reply::ok(), queued(), executed()]),
-        (&STATES[4], &STATES[5], vec![Reply::bulk("3")]),
+        (STATES[0], STATES[1], vec![executed()]),
+        (STATES[2], STATES[3], vec![Reply::ok(), queued(), executed()]),
+        (STATES[4], STATES[5], vec![Reply::bulk("3")]),
     ] {
         let mut client = proxy.client();
         client.cmd(&["LOCK", &format!("other:{}", others.len())]).grant();
