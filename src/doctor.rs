@@ -125,7 +125,10 @@ async fn examine_all(config: &Config) -> (String, usize) {
         let findings = match (place, patient) {
             (_, Err(error)) => vec![unreachable(error)],
             (0, Ok(patient)) => {
-                exposure.iter().cloned().chain(idle(patient, "data node")).collect()
+                let mut findings: Vec<Finding> = exposure.iter().cloned().collect();
+                findings.extend(idle(patient, "data node"));
+                findings.extend(renamed(patient));
+                findings
             }
             (_, Ok(patient)) => {
                 let mut findings = diagnose(place - 1, patient, nodes, &config.locks);
@@ -167,7 +170,7 @@ async fn exposure(config: &Config, to_data: &Connector) -> Option<Finding> {
 /// Of a server that closes connections on which nothing is said.
 fn idle(patient: &Patient, name: &str) -> Option<Finding> {
     let advice = if name == "data node" {
-        "A client that holds a lock or waits for one says nothing to it. CONFIG SET timeout 0; tcp-keepalive finds dead clients."
+        "Clients that wait for a lock or hold one are kept alive; others find their connection closed, as by Redis itself. CONFIG SET timeout 0 if they should not; tcp-keepalive finds dead clients."
     } else {
         "Its connection is made anew each time. CONFIG SET timeout 0; tcp-keepalive finds dead clients."
     };
@@ -235,12 +238,24 @@ fn unreachable(error: &str) -> Finding {
     } else if error.contains("NOAUTH") || error.contains("WRONGPASS") || error.contains("password")
     {
         "Put user and password into its URL: redis://user:${PASSWORD}@host:port."
+    } else if error.contains("unknown command 'INFO'") {
+        "INFO has another name there (rename-command): LOCKGATE and doctor need it. Leave it its name, and take it from users by an ACL."
     } else if error.contains("no permissions") {
         "The ACL user needs ~lock:* ~lockgate:* &lockgate:*, and +@connection +@scripting +@pubsub +info +get +set +del +pttl +pexpire."
     } else {
         "Is it running, is the address right, and does a firewall stand between?"
     };
     Finding::grave(error, advice)
+}
+
+/// Of a data node that knows a command by another name.
+fn renamed(patient: &Patient) -> Option<Finding> {
+    (patient.field("set_is_unknown") == "1").then(|| {
+        Finding::grave(
+            "it knows no command SET (rename-command), so that it cannot tell who may lock: LOCK is refused",
+            "Leave SET its name, and take it from users by an ACL.",
+        )
+    })
 }
 
 /// What is wrong with a lock node.
@@ -373,6 +388,14 @@ async fn question(connection: &mut MultiplexedConnection) -> Result<Patient, Red
     sentinels.arg("NUMSUB").arg("__sentinel__:hello");
     let sentinels = sentinels.query_async::<(String, u64)>(connection).await;
     let sentinels = sentinels.map_or(0, |told| told.1);
+    // As LOCK asks whether a client may: a syntax error, behind the look at who asks.
+    let mut set = redis::cmd("SET");
+    set.arg("lockgate:doctor").arg("x").arg("NX").arg("XX");
+    if let Err(error) = set.query_async::<()>(connection).await
+        && error.to_string().contains("unknown command")
+    {
+        info.insert("set_is_unknown".into(), "1".into());
+    }
     let marker = redis::cmd("GET").arg(lock::MARKER).query_async(connection).await?;
     let round_trip = (round_trips[ROUND_TRIPS / 2], round_trips[ROUND_TRIPS - 1]);
     Ok(Patient { info, marker, round_trip, timeout, sentinels, clock })

@@ -82,10 +82,35 @@ fn members(class: &[u8], mut range: impl FnMut(u8, u8)) -> usize {
     }
 }
 
+/// Steps that may still be taken. A text takes at most as many as it is long times its
+/// pattern, which is a lot where others choose both.
+#[derive(Debug)]
+pub struct Budget(usize);
+
+impl Budget {
+    /// So many.
+    pub fn of(steps: usize) -> Budget {
+        Budget(steps)
+    }
+
+    /// Takes so many of them; none: there are fewer left, and none from now on.
+    #[inline]
+    pub fn take(&mut self, steps: usize) -> Option<()> {
+        let left = self.0.checked_sub(steps);
+        self.0 = left.unwrap_or(0);
+        left.map(|_| ())
+    }
+}
+
 /// Whether all of `text` matches `pattern`. Takes at most as many steps as the one
 /// is long times the other, whatever they are.
 pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
-    captures(pattern, text, |_| ())
+    matches_within(pattern, text, &mut Budget::of(usize::MAX)).unwrap_or(false)
+}
+
+/// The same in no more than these steps; none: they do not suffice.
+pub fn matches_within(pattern: &[u8], text: &[u8], budget: &mut Budget) -> Option<bool> {
+    captures(pattern, text, budget, |_| ())
 }
 
 /// The same, and tells from the left what each `*` took: the first as little as
@@ -93,19 +118,28 @@ pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
 ///
 /// Between two stars stands a fixed number of bytes. Where they are found first
 /// leaves most to what follows, so no star but the last is ever tried again.
-pub(crate) fn captures<'t>(pattern: &[u8], text: &'t [u8], mut took: impl FnMut(&'t [u8])) -> bool {
+pub(crate) fn captures<'t>(
+    pattern: &[u8],
+    text: &'t [u8],
+    budget: &mut Budget,
+    mut took: impl FnMut(&'t [u8]),
+) -> Option<bool> {
     let (mut pattern, mut from) = (pattern, 0);
     // The pattern behind the last `*`, and from where to where it has taken.
     let mut star = None;
     loop {
-        match (Element::first(pattern), text.get(from)) {
+        let element = Element::first(pattern);
+        // A class is read byte by byte, twice.
+        let class = if let Some((Element::Class(class), _)) = element { class.len() } else { 0 };
+        budget.take(1 + class)?;
+        match (element, text.get(from)) {
             (Some((Element::Star, behind)), _) => {
                 if let Some((_, start, end)) = star {
                     took(&text[start..end]);
                 }
                 if behind.is_empty() {
                     took(&text[from..]);
-                    return true;
+                    return Some(true);
                 }
                 star = Some((behind, from, from));
                 pattern = behind;
@@ -115,10 +149,10 @@ pub(crate) fn captures<'t>(pattern: &[u8], text: &'t [u8], mut took: impl FnMut(
                 if let Some((_, start, end)) = star {
                     took(&text[start..end]);
                 }
-                return true;
+                return Some(true);
             }
             // Whatever the star takes, too little text is left.
-            (Some(_), None) => return false,
+            (Some(_), None) => return Some(false),
             (Some((element, behind)), Some(byte)) if element.has(*byte) => {
                 pattern = behind;
                 from += 1;
@@ -127,7 +161,7 @@ pub(crate) fn captures<'t>(pattern: &[u8], text: &'t [u8], mut took: impl FnMut(
             _ => {}
         }
         // The last `*` takes one byte more.
-        let Some((behind, start, end)) = star else { return false };
+        let Some((behind, start, end)) = star else { return Some(false) };
         star = Some((behind, start, end + 1));
         (pattern, from) = (behind, end + 1);
     }
@@ -175,5 +209,16 @@ mod tests {
         assert!(!matches(&pattern, &[b'a'; 499]));
         assert!(!matches(&[pattern, b"b".to_vec()].concat(), &b"a".repeat(4096)));
         assert!(!matches(&b"*[^b-z]?".repeat(500), &[&[b'a'; 4096][..], b"zz"].concat()[1..999]));
+    }
+
+    #[test]
+    fn a_budget_ends_what_takes_longer() {
+        let (pattern, text) = (b"*[a-c]a", [b'a'; 1000]);
+        let mut budget = Budget::of(100_000);
+        assert_eq!(matches_within(pattern, &text, &mut budget), Some(true));
+        let mut budget = Budget::of(1000);
+        assert_eq!(matches_within(b"*[a-c]b", &text, &mut budget), None);
+        assert_eq!(matches_within(b"a", b"a", &mut budget), None, "nothing is left");
+        assert!(matches_within(b"", b"", &mut Budget::of(1)).is_some_and(|matches| matches));
     }
 }

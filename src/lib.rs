@@ -13,6 +13,7 @@
 //! - [`reload`]: the configuration read again, and what of it can change.
 //! - [`systemd`]: what a service manager is told.
 //! - [`exposure`]: whether clients from elsewhere may come at all.
+//! - [`idle`]: how long the data node lets clients be idle.
 //! - [`admission`]: who is let in; [`descriptors`]: how many there is room for.
 //! - [`introduction`]: clients that come through a balancer, which tells who they are.
 //! - [`mod@unreachable`]: what a client is told for whom there is no data node.
@@ -42,6 +43,7 @@ pub mod doctor;
 pub mod exposure;
 pub mod glob;
 pub mod guard;
+pub mod idle;
 pub mod introduction;
 pub mod key;
 pub mod listeners;

@@ -387,6 +387,10 @@ fn describe() {
     describe_counter!("lockgate_guarded_writes_total", "Writes to guarded keys, by result.");
     describe_counter!("lockgate_closes_total", "Client connections ended, by reason.");
     describe_counter!(
+        "lockgate_guard_fences_ahead_total",
+        "LOCKs whose fence on the data node was more than a day ahead of the clock."
+    );
+    describe_counter!(
         "lockgate_barrier_waits_total",
         "LOCK, UNLOCK and RENEW that had to wait for earlier replies of their connection."
     );
@@ -513,6 +517,8 @@ pub struct Metrics {
     pub protocol_errors: Counter,
     /// Own commands that had to wait for earlier replies.
     pub barrier_waits: Counter,
+    /// LOCKs that found a fence on the data node that no clock can have made.
+    pub fences_ahead: Counter,
     /// For how long.
     pub barrier_wait_seconds: Histogram,
     /// By [`CloseReason`].
@@ -560,6 +566,7 @@ impl Metrics {
             commands_other: commands("other"),
             protocol_errors: counter!("lockgate_protocol_errors_total"),
             barrier_waits: counter!("lockgate_barrier_waits_total"),
+            fences_ahead: counter!("lockgate_guard_fences_ahead_total"),
             barrier_wait_seconds: histogram!("lockgate_barrier_wait_seconds"),
             closes: CloseReason::ALL.map(close).into(),
             refused: Refusal::ALL.map(refused).into(),

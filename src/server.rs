@@ -34,6 +34,7 @@ use crate::{
     descriptors,
     exposure::{self, Exposure},
     guard::Guards,
+    idle::Idle,
     introduction::Introduction,
     listeners::Listeners,
     lock::Engine,
@@ -105,6 +106,9 @@ pub async fn run(config: Config, mut control: Control) -> anyhow::Result<()> {
     let workers = Arc::new(Workers::start(config.io_threads)?);
     let engine = Engine::start_on(&config.locks, workers.shared());
     tokio::spawn(exposure.clone().watch(shutdown.clone()));
+    let idle = Arc::new(Idle::default());
+    let watching = idle.clone().watch(config.data.clone(), connector.clone(), shutdown.clone());
+    tokio::spawn(watching);
     let guards = Guards::start(&config, &connector, workers.shared());
     let state = Arc::new(admin::State::new(
         recorder,
@@ -131,6 +135,8 @@ pub async fn run(config: Config, mut control: Control) -> anyhow::Result<()> {
         metrics,
         config: ArcSwap::from_pointee(config.clone()),
         guards,
+        idle,
+        ahead: Arc::default(),
         clients: AtomicUsize::new(0),
         started: Instant::now(),
         listen: config.listen.iter().map(|listener| listener.address).collect(),

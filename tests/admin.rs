@@ -363,3 +363,41 @@ fn connections_that_say_nothing_do_not_keep_others_out() {
     assert!(ask(&proxy, "GET", "/healthz").starts_with("HTTP/1.1 200"));
     drop(silent);
 }
+
+#[test]
+fn connections_that_do_not_read_do_not_keep_others_out() {
+    let proxy = Proxy::start();
+    let request = "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n".repeat(2000);
+    let unread: Vec<_> = (0..100)
+        .map(|_| {
+            let mut stream = TcpStream::connect(("127.0.0.1", proxy.admin_port())).unwrap();
+            stream.set_nonblocking(true).unwrap();
+            // As much as it takes.
+            let _ = stream.write(request.as_bytes());
+            stream
+        })
+        .collect();
+    for _ in 0..3 {
+        assert!(ask(&proxy, "GET", "/healthz").starts_with("HTTP/1.1 200"));
+    }
+    drop(unread);
+}
+
+#[test]
+fn who_takes_nothing_of_an_answer_is_given_up() {
+    let proxy = Proxy::start();
+    let mut stream = TcpStream::connect(("127.0.0.1", proxy.admin_port())).unwrap();
+    stream.write_all("GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n".repeat(2000).as_bytes()).unwrap();
+    let sockets = || {
+        let files = std::fs::read_dir(format!("/proc/{}/fd", proxy.pid())).unwrap();
+        let links = files.filter_map(|file| std::fs::read_link(file.ok()?.path()).ok());
+        links.filter(|link| link.to_string_lossy().starts_with("socket:")).count()
+    };
+    let mut most = 0;
+    let begun = std::time::Instant::now();
+    eventually("it is closed", || {
+        most = most.max(sockets());
+        // The readiness check has one now and then.
+        begun.elapsed().as_secs() > 4 && sockets() + 1 < most
+    });
+}

@@ -172,3 +172,18 @@ fn a_listener_for_which_the_proxy_would_not_start_is_told() {
     let (_, report, _) = of(&guarded);
     assert!(!report.contains("can be reached from"), "{report}");
 }
+
+#[test]
+fn what_the_data_node_does_to_clients_is_told() {
+    let nodes = [start(&[])];
+    let urls: Vec<String> = nodes.iter().map(RedisServer::url).collect();
+    let data = start(&["--timeout", "300"]);
+    let (status, report, _) = doctor(&data.url(), &urls, "");
+    assert_eq!(status, Some(0), "{report}");
+    assert!(report.contains("idle for 300 s (timeout)"), "{report}");
+    for (name, words) in [("SET", "knows no command SET"), ("INFO", "INFO has another name")] {
+        let data = start(&["--rename-command", name, "other"]);
+        let (status, report, _) = doctor(&data.url(), &urls, "");
+        assert!(status == Some(1) && report.contains(words), "{report}");
+    }
+}

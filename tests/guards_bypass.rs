@@ -4,7 +4,8 @@ mod support;
 
 use std::{net::Shutdown, time::Duration};
 
-use support::{Client, Proxy, Reply, encode, eventually, pipeline};
+use lockgate::redis_server::RedisServer;
+use support::{Client, Proxy, Reply, encode, eventually, pipeline, relay::Relay};
 
 const GUARDS: &str = "guards:\n  - keys: 'g:*'\n    lock: 'l:{1}'";
 
@@ -103,8 +104,11 @@ fn a_zero_byte_in_a_name_is_not_left_to_chance() {
         client.send(&encode(&["SET", "g:1", "x"]));
         assert!(client.reply().error().starts_with("ERR Can't execute 'set'"));
     }
-    let refused = proxy.client().cmd(&["client", "reply", "OFF\0"]);
-    assert!(refused.error().starts_with("ERR unknown command"));
+    // Redis reads this word up to the zero byte, and so does the proxy.
+    let mut mute = proxy.client();
+    mute.send(&pipeline(&[&["client", "reply", "OFF\0"], &["SET", "g:1", "x"]]));
+    mute.send(&pipeline(&[&["CLIENT", "REPLY", "ON\0OFF"], &["ECHO", "seen"]]));
+    assert_eq!((mute.reply(), mute.reply()), (Reply::ok(), Reply::bulk("seen")));
     assert!(!exists(&mut proxy, "g:1"));
     let groups = direct(&mut proxy).cmd(&["XINFO", "GROUPS", "g:stream"]);
     assert_eq!(groups, Reply::Array(Vec::new()));
@@ -386,4 +390,76 @@ fn bytes_that_redis_does_not_look_at_hide_no_other_write() {
         assert_eq!(client.reply(), Reply::bulk(hidden));
         assert!(!exists(&mut proxy, "g:2"));
     }
+}
+
+#[test]
+fn a_name_that_could_not_be_asked_about_does_not_pass() {
+    // More than may ask at once.
+    const CLIENTS: u64 = 1300;
+    let files = rustix::process::getrlimit(rustix::process::Resource::Nofile);
+    let limit = rustix::process::Rlimit { current: files.maximum, ..files };
+    rustix::process::setrlimit(rustix::process::Resource::Nofile, limit).expect("files");
+    let arguments = ["--rename-command", "LPUSH", "lput"];
+    let mut proxy = Proxy::with().top(GUARDS).data_arguments(&arguments).start();
+    let mut clients: Vec<Client> = (0..CLIENTS).map(|_| proxy.client()).collect();
+    for client in &mut clients {
+        assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
+    }
+    // The first has the data node asked, which then does not answer for a while.
+    proxy.data().freeze().expect("freeze");
+    for client in &mut clients {
+        client.send(&encode(&["lput", "g:8", "hacked"]));
+    }
+    std::thread::sleep(Duration::from_millis(700));
+    proxy.data().thaw().expect("thaw");
+    for client in &mut clients {
+        let refused = client.reply();
+        let told = ["NOTHELD 'g:8'", "ERR the command could not be checked against the guards"];
+        assert!(told.iter().any(|words| refused.error_text().starts_with(words)), "{refused:?}");
+    }
+    assert!(!exists(&mut proxy, "g:8"));
+    // What it is, is known in the end.
+    eventually("it is known", || {
+        clients[0].cmd(&["lput", "g:8", "hacked"]).error_text().starts_with("NOTHELD 'g:8'")
+    });
+}
+
+#[test]
+fn a_name_does_not_pass_while_all_names_are_being_read() {
+    let data = RedisServer::start(&["--rename-command", "LPUSH", "lput"]).expect("data node");
+    let relay = Relay::to(data.port());
+    let proxy = Proxy::with().top(GUARDS).data_port(relay.port()).start();
+    eventually("it is ready", || proxy.http("/readyz").starts_with("HTTP/1.1 200"));
+    let mut client = proxy.client();
+    // All names have just been read. Each part of the next reading takes no longer than it
+    // may, and all of it a while.
+    assert!(client.cmd(&["FOO"]).error().starts_with("ERR unknown command"));
+    relay.hold_request("*1\r\n$7\r\nCOMMAND\r\n");
+    client.send(&encode(&["lput", "g:8", "hacked"]));
+    for next in [Some("$4\r\nINFO\r\n"), None] {
+        relay.wait_until_held();
+        std::thread::sleep(Duration::from_millis(440));
+        relay.release();
+        next.into_iter().for_each(|next| relay.hold_request(next));
+    }
+    let refused = client.reply();
+    let told = ["NOTHELD 'g:8'", "ERR the command could not be checked against the guards"];
+    assert!(told.iter().any(|words| refused.error_text().starts_with(words)), "{refused:?}");
+    assert_eq!(Client::connect(data.port()).cmd(&["EXISTS", "g:8"]), Reply::Int(0));
+}
+
+#[test]
+fn a_fence_that_no_clock_has_made_is_told() {
+    let mut proxy = guarded();
+    let mut client = proxy.client();
+    client.cmd(&["LOCK", "l:1"]).grant();
+    assert_eq!(client.cmd(&["UNLOCK", "l:1"]), Reply::Int(1));
+    assert_eq!(proxy.metric("lockgate_guard_fences_ahead_total", ""), 0.0);
+    direct(&mut proxy).cmd(&["SET", "lockgate:guard:lock:l:1", "9007199254740991"]);
+    assert!(client.cmd(&["LOCK", "l:1"]).error().starts_with("FENCED"));
+    assert!(proxy.metric("lockgate_guard_fences_ahead_total", "") >= 1.0);
+    eventually("it is told", || proxy.log().contains("more than a day ahead of the clock"));
+    // Nobody else's lock is concerned.
+    client.cmd(&["LOCK", "l:2"]).grant();
+    assert_eq!(client.cmd(&["SET", "g:2", "x"]), Reply::ok());
 }

@@ -246,6 +246,12 @@ fn the_user_of_the_acl_may_do_what_the_guide_does_and_needs_what_it_says() {
     }
     assert!(client.cmd(&["SET", "other", "1"]).error().starts_with("NOPERM"));
     assert!(client.cmd(&["SET", "lockgate:guard:x", "1"]).error().starts_with("ERR keys"));
+    // A script that names no keys writes no fence but of locks that are its user's anyway.
+    for (lock, may) in [("other", false), ("accounts", false), ("account:9", true)] {
+        let spoil = format!("return redis.call('SET', 'lockgate:guard:lock:{lock}', '1')");
+        let said = client.cmd(&["EVAL", &spoil, "0"]);
+        assert_eq!(said == Reply::ok(), may, "{lock}: {said:?}");
+    }
 
     // Without any one of them nothing is written unchecked.
     for missing in rules.iter().filter_map(|rule| rule.strip_prefix('+')) {

@@ -15,7 +15,7 @@ mod support;
 
 use std::{
     io::{Read, Write},
-    net::Shutdown,
+    net::{Shutdown, TcpListener},
     panic::{self, AssertUnwindSafe},
     process::{Command, Stdio},
     sync::atomic::{AtomicBool, Ordering},
@@ -516,4 +516,377 @@ fn a_hundred_megabytes_of_garbage_on_several_connections_harm_nobody() {
             }
         });
     });
+}
+
+#[test]
+fn who_may_not_set_may_not_lock_whatever_set_and_info_are_called() {
+    let renamed = [
+        "--requirepass",
+        "secret",
+        "--rename-command",
+        "SET",
+        "MYSET",
+        "--rename-command",
+        "INFO",
+        "MYINFO",
+    ];
+    let proxy = Proxy::with().data_arguments(&renamed).start();
+    let mut stranger = proxy.client();
+    assert_eq!(stranger.cmd(&["GET", "x"]).error(), "NOAUTH Authentication required.");
+    for words in [&["LOCK", "job", "PX", "30000"][..], &["LOCK", "job"], &["UNLOCK", "job", "t"]] {
+        let refused = stranger.cmd(words);
+        assert!(refused.error_text().starts_with("ERR unknown command 'SET'"), "{refused:?}");
+    }
+    for words in [&["LOCKGATE", "LOCKS"][..], &["LOCKGATE", "INFO"], &["LOCKGATE", "NODES"]] {
+        let refused = stranger.cmd(words);
+        assert!(refused.error_text().starts_with("ERR unknown command 'INFO'"), "{refused:?}");
+    }
+    assert_eq!(proxy.nodes_with("lock:job"), 0);
+    // Nobody knows who may, so nobody does.
+    assert_eq!(stranger.cmd(&["AUTH", "secret"]), Reply::ok());
+    assert!(stranger.cmd(&["LOCK", "job", "PX", "30000"]).error().contains("'SET'"));
+}
+
+#[test]
+fn what_a_full_data_node_says_is_no_permission() {
+    // It says so at once, or to the first question, and closes late.
+    for at_once in [true, false] {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        thread::spawn(move || {
+            let mut open = Vec::new();
+            while let Ok((mut stream, _)) = listener.accept() {
+                open.push(thread::spawn(move || {
+                    let asked = at_once || stream.read(&mut [0; 4096]).is_ok_and(|n| n > 0);
+                    if asked && stream.write_all(FULL).is_ok() {
+                        let _ = std::io::copy(&mut stream, &mut std::io::sink());
+                    }
+                }));
+            }
+        });
+        let proxy = Proxy::with().data_port(port).start();
+        eventually("the node is up", || proxy.nodes_up() == 1);
+        for n in 0..20 {
+            let mut client = proxy.client();
+            client.send(&encode(&["LOCK", &format!("evil{n}"), "PX", "30000"]));
+            assert_eq!(client.reply().error(), "ERR max number of clients reached");
+            client.hang_up();
+        }
+        assert_eq!(proxy.node_client(0).cmd(&["KEYS", "lock:*"]), Reply::Array(Vec::new()));
+        assert_eq!(proxy.metric("lockgate_lock_requests_total", "result=\"ok\""), 0.0);
+    }
+}
+
+#[test]
+fn a_key_that_no_stranger_may_send_is_no_permission() {
+    let proxy =
+        Proxy::with().locks("max_key: 32kb").data_arguments(&["--requirepass", "s"]).start();
+    for _ in 0..20 {
+        let mut stranger = proxy.client();
+        stranger.send(&encode(&["LOCK", &"k".repeat(20_000), "PX", "30000"]));
+        let refused = stranger.reply();
+        assert_eq!(refused.error(), "ERR Protocol error: unauthenticated bulk length");
+    }
+    let asked = proxy.metric("lockgate_lock_requests_total", "result=\"denied\"");
+    assert_eq!(asked, 20.0, "some were begun");
+}
+
+#[test]
+fn one_question_for_locks_does_not_hold_a_thread() {
+    let mut proxy = patient().top("io_threads: 1").start();
+    let mut holder = proxy.client();
+    for n in 0..100 {
+        let key = format!("{}{n:03}", "a".repeat(4000));
+        holder.cmd(&["LOCK", &key, "PX", "50000"]).grant();
+    }
+    while_others_work(&mut proxy, |proxy| {
+        let mut curious = proxy.client();
+        let pattern = |length: usize| format!("*{}b", "a".repeat(length - 2));
+        let refused = curious.cmd(&["LOCKGATE", "LOCKS", &pattern(257)]);
+        assert_eq!(refused.error(), "ERR pattern is longer than 256 bytes");
+        for _ in 0..10 {
+            let refused = curious.cmd(&["LOCKGATE", "LOCKS", &pattern(256)]);
+            assert!(refused.error().contains("would take too long"), "{refused:?}");
+        }
+        // Ordinary ones go on.
+        let Reply::Array(all) = curious.cmd(&["LOCKGATE", "LOCKS", "a*00?"]) else { panic!() };
+        assert_eq!(all.len(), 10);
+    });
+}
+
+/// Guards, with room for two megabytes of large commands.
+fn guarded() -> Setup {
+    let rules = "guards: {max_command: 256kb, rules: [{keys: 'g:*', lock: 'l:{1}'}]}";
+    patient().top(rules)
+}
+
+#[test]
+fn room_that_is_only_announced_is_nobodys() {
+    let proxy = guarded().start();
+    let mut holder = proxy.client();
+    holder.cmd(&["LOCK", "l:1"]).grant();
+    let large = "x".repeat(100_000);
+    assert_eq!(holder.cmd(&["SET", "g:1", &large]), Reply::ok());
+    // More than all room there is, in headers alone.
+    let announcing: Vec<Client> = (0..20)
+        .map(|_| {
+            let mut client = proxy.client();
+            client.send(b"*3\r\n$3\r\nSET\r\n$3\r\ng:9\r\n$260000\r\nx");
+            client
+        })
+        .collect();
+    eventually("all are in", || proxy.metric("lockgate_client_connections", "") >= 21.0);
+    thread::sleep(Duration::from_millis(200));
+    assert_eq!(holder.cmd(&["SET", "g:1", &large]), Reply::ok());
+    assert_eq!(proxy.client().cmd(&["MSET", "free", &large, "more", "x"]), Reply::ok());
+    drop(announcing);
+}
+
+#[test]
+fn who_holds_room_and_does_not_move_gives_it_to_others() {
+    let proxy = guarded().start();
+    let mut holder = proxy.client();
+    holder.cmd(&["LOCK", "l:1"]).grant();
+    let value = "x".repeat(250_000);
+    let whole = encode(&["SET", "g:9", &value]);
+    let mut stalled: Vec<Client> = (0..9)
+        .map(|_| {
+            let mut client = proxy.client();
+            client.send(&whole[..240_000]);
+            client
+        })
+        .collect();
+    let mut large = || holder.cmd(&["SET", "g:1", &value]);
+    let mut refused = false;
+    eventually("there is no room", || {
+        let reply = large();
+        refused |= reply.error_text().starts_with("ERR too many large commands");
+        refused
+    });
+    eventually("they give way", || large() == Reply::ok());
+    // Those find out once they go on, and nothing of theirs was written.
+    for client in &mut stalled {
+        client.send(&whole[240_000..]);
+        let error = client.reply();
+        let told = ["ERR too many large commands", "NOTHELD"];
+        assert!(told.iter().any(|words| error.error_text().starts_with(words)), "{error:?}");
+        assert_eq!(client.cmd(&["PING"]), pong());
+    }
+    assert_eq!(holder.cmd(&["EXISTS", "g:9"]), Reply::Int(0));
+}
+
+#[test]
+fn a_stranger_has_redis_own_limits_before_guards_too() {
+    let data = RedisServer::start(&["--requirepass", "secret"]).unwrap();
+    let proxy = guarded().data_url(&format!("redis://:secret@{}", data.addr())).start();
+    eventually("it is ready", || proxy.http("/readyz").starts_with("HTTP/1.1 200"));
+    let long = encode(&["SET", "g:1", &"x".repeat(16_385)]);
+    let many = encode(&[&["DEL"], &["g:1"; 10][..]].concat());
+    for before in [&b""[..], b"*1\r\n$5\r\nRESET\r\n", b"FOO\r\n", b"HELLO 3\r\n"] {
+        for (command, error) in [
+            (&long[..40], "-ERR Protocol error: unauthenticated bulk length\r\n"),
+            (&long, "-ERR Protocol error: unauthenticated bulk length\r\n"),
+            (&many[..20], "-ERR Protocol error: unauthenticated multibulk length\r\n"),
+            (&many, "-ERR Protocol error: unauthenticated multibulk length\r\n"),
+        ] {
+            let mut stranger = proxy.client();
+            stranger.send(&[before, command].concat());
+            let (bytes, _) = stranger.rest();
+            let text = String::from_utf8_lossy(&bytes);
+            assert!(text.ends_with(error), "{text:?} to {}", before.escape_ascii());
+        }
+    }
+    // Who has said who it is has none of them, in whatever way.
+    for introduction in
+        [&[&["AUTH", "secret"][..]][..], &[&["HELLO", "3", "AUTH", "default", "secret"]]]
+    {
+        let mut client = proxy.client();
+        client.send(&[&pipeline(introduction)[..], &long].concat());
+        client.reply();
+        assert!(client.reply().error().starts_with("NOTHELD"));
+        client.cmd(&["LOCK", "l:1"]).grant();
+        client.send(&long);
+        assert_eq!(client.reply(), Reply::ok());
+        client.cmd(&["UNLOCK", "l:1"]);
+        // RESET makes a stranger of it.
+        client.cmd(&["RESET"]);
+        client.send(&long);
+        assert!(client.reply().error().ends_with("unauthenticated bulk length"));
+    }
+    // And where nobody need say anything, the first command may be as large as any.
+    let open = guarded().start();
+    let mut client = open.client();
+    client.send(&long);
+    assert!(client.reply().error().starts_with("NOTHELD"));
+    assert_eq!(client.cmd(&["PING"]), pong());
+}
+
+#[test]
+fn a_keyword_at_each_place_is_not_looked_at_for_ever() {
+    let mut proxy = guarded().top("io_threads: 1").start();
+    while_others_work(&mut proxy, |proxy| {
+        let mut client = proxy.client();
+        let words: Vec<&str> =
+            ["XREADGROUP", "GROUP", "g", "c"].into_iter().chain(["STREAMS"; 12_000]).collect();
+        let refused = client.cmd(&words);
+        assert!(refused.error().starts_with("ERR too much in one command"), "{refused:?}");
+        assert_eq!(client.cmd(&["PING"]), pong());
+    });
+}
+
+/// A data node that closes who says nothing for two seconds.
+fn impatient() -> Setup {
+    Proxy::with().data_arguments(&["--timeout", "2"])
+}
+
+type Commands = &'static [&'static [&'static str]];
+
+/// What puts a connection into a state, and then what shows it, by turns.
+const STATES: [Commands; 6] = [
+    &[&["MULTI"], &["ECHO", "a"]],
+    &[&["EXEC"]],
+    &[&["WATCH", "w"]],
+    &[&["MULTI"], &["ECHO", "a"], &["EXEC"]],
+    &[&["SELECT", "3"], &["SET", "a", "3"]],
+    &[&["GET", "a"]],
+];
+
+#[test]
+fn the_data_nodes_timeout_ends_nobody_who_waits_or_holds() {
+    let proxy = impatient().start();
+    let mut holder = proxy.client();
+    holder.cmd(&["LOCK", "held"]).grant();
+    let mut waiter = proxy.client();
+    waiter.send(&encode(&["LOCK", "held", "WAIT", "6000"]));
+    // Whatever state they are in, they find it as it was.
+    let queued = || Reply::simple("QUEUED");
+    let executed = || Reply::Array(vec![Reply::bulk("a")]);
+    let mut others: Vec<(Client, Commands, Vec<Reply>)> = Vec::new();
+    for (before, behind, expected) in [
+        (STATES[0], STATES[1], vec![executed()]),
+        (STATES[2], STATES[3], vec![Reply::ok(), queued(), executed()]),
+        (STATES[4], STATES[5], vec![Reply::bulk("3")]),
+    ] {
+        let mut client = proxy.client();
+        client.cmd(&["LOCK", &format!("other:{}", others.len())]).grant();
+        client.pipe(before);
+        others.push((client, behind, expected));
+    }
+    let mut mute = proxy.client();
+    mute.cmd(&["LOCK", "mute"]).grant();
+    mute.send(&encode(&["CLIENT", "REPLY", "OFF"]));
+    let mut skips = proxy.client();
+    skips.cmd(&["LOCK", "skips"]).grant();
+    skips.send(&encode(&["CLIENT", "REPLY", "SKIP"]));
+    let mut lease = proxy.client();
+    lease.cmd(&["LOCK", "lease", "PX", "30000"]).grant();
+    let mut idle = proxy.client();
+    assert_eq!(idle.cmd(&["PING"]), pong());
+    assert_eq!(idle.rest(), (Vec::new(), true), "closed as by Redis");
+    assert_eq!(waiter.reply(), Reply::NullArray);
+    for (client, behind, expected) in &mut others {
+        assert_eq!(client.pipe(behind), *expected, "{behind:?}");
+    }
+    assert_eq!(holder.cmd(&["UNLOCK", "held"]), Reply::Int(1));
+    mute.send(&pipeline(&[&["ECHO", "unseen"], &["CLIENT", "REPLY", "ON"], &["ECHO", "seen"]]));
+    assert_eq!((mute.reply(), mute.reply()), (Reply::ok(), Reply::bulk("seen")));
+    skips.send(&pipeline(&[&["ECHO", "unseen"], &["ECHO", "seen"]]));
+    assert_eq!(skips.reply(), Reply::bulk("seen"));
+    assert_eq!(lease.cmd(&["PING"]), pong());
+    assert_eq!(lease.cmd(&["UNLOCK", "lease"]), Reply::Int(1));
+    // From here on it holds nothing.
+    assert_eq!(lease.rest(), (Vec::new(), true));
+    eventually("it is told", || proxy.log().contains("closes clients that are idle"));
+}
+
+#[test]
+fn who_is_answered_without_the_data_node_is_not_idle_to_it() {
+    let proxy = impatient().locks("authorize_cache: 1h").start();
+    let mut client = proxy.client();
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(6) {
+        client.cmd(&["LOCK", "job", "PX", "10000"]).grant();
+        assert_eq!(client.cmd(&["UNLOCK", "job"]), Reply::Int(1));
+        thread::sleep(Duration::from_millis(50));
+    }
+    assert_eq!(client.cmd(&["PING"]), pong());
+}
+
+#[test]
+fn a_timeout_that_nobody_may_ask_for_is_kept_alive_through_as_well() {
+    let user =
+        ["--timeout", "2", "--user", "default", "on", "nopass", "~*", "&*", "+@all", "-config"];
+    let proxy = Proxy::with().data_arguments(&user).start();
+    let mut holder = proxy.client();
+    holder.cmd(&["LOCK", "held"]).grant();
+    holder.expect_silence(Duration::from_secs(5));
+    assert_eq!(holder.cmd(&["UNLOCK", "held"]), Reply::Int(1));
+    assert!(proxy.log().contains("does not tell whether it closes idle"));
+}
+
+#[test]
+fn nothing_of_ours_is_carried_out_behind_a_quit() {
+    let proxy = Proxy::start();
+    for _ in 0..300 {
+        let mut client = proxy.client();
+        client.send(&pipeline(&[
+            &["LOCK", "k", "PX", "20000"],
+            &["UNLOCK", "k"],
+            &["QUIT"],
+            &["LOCK", "k", "PX", "20000"],
+        ]));
+        client.reply().grant();
+        assert_eq!((client.reply(), client.reply()), (Reply::Int(1), Reply::ok()));
+        assert_eq!(client.rest().0, b"");
+        assert_eq!(proxy.nodes_with("lock:k"), 0);
+    }
+    assert_eq!(
+        proxy.metric("lockgate_lock_requests_total", "operation=\"lock\",result=\"ok\""),
+        300.0
+    );
+}
+
+#[test]
+fn a_waiter_that_dies_behind_megabytes_leaves_the_line() {
+    let mut proxy = Proxy::start();
+    let mut holder = proxy.client();
+    holder.cmd(&["LOCK", "job"]).grant();
+    let behind = encode(&["SET", "big", &"x".repeat(6 << 20)]);
+    for by_reset in [false, true] {
+        let mut waiter = proxy.client();
+        waiter.send(&encode(&["LOCK", "job", "PX", "60000", "WAIT", "60000"]));
+        eventually("it waits", || proxy.waiters() == 1);
+        waiter.send(&behind);
+        if by_reset {
+            waiter.reset()
+        } else {
+            drop(waiter)
+        }
+        eventually("it is gone", || proxy.waiters() == 0);
+    }
+    // One that lives gets all of its answers, and one that floods an error.
+    let mut waiter = proxy.client();
+    waiter.send(&[encode(&["LOCK", "job", "WAIT", "60000"]), behind].concat());
+    waiter.send(&encode(&["STRLEN", "big"]));
+    eventually("it waits", || proxy.waiters() == 1);
+    assert_eq!(holder.cmd(&["UNLOCK", "job"]), Reply::Int(1));
+    waiter.reply().grant();
+    assert_eq!((waiter.reply(), waiter.reply()), (Reply::ok(), Reply::Int(6 << 20)));
+    let mut flood = proxy.client();
+    let mut reader = flood.socket().try_clone().unwrap();
+    flood.send(&encode(&["LOCK", "job", "WAIT", "60000"]));
+    eventually("it waits", || proxy.waiters() == 1);
+    let value = encode(&["SET", "big", &"x".repeat(1 << 20)]);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            (0..20).for_each(|_| flood.socket().write_all(&value).unwrap());
+            flood.socket().shutdown(Shutdown::Write).unwrap();
+        });
+        let mut told = String::new();
+        reader.read_to_string(&mut told).unwrap();
+        assert!(told.starts_with("-ERR more than 8 MB were sent behind a LOCK"), "{told}");
+        assert_eq!(told.matches("+OK\r\n").count(), 20);
+    });
+    assert_eq!(proxy.waiters(), 0);
+    assert!(proxy.is_alive() && proxy.memory("VmHWM") < BOUND);
 }

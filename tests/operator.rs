@@ -269,8 +269,6 @@ fn what_command_says_of_others_is_redis_own() {
         &["COMMAND", "INFO", "get", "lock"],
         &["COMMAND", "DOCS", "get"],
         &["COMMAND", "GETKEYS", "lock", "a"],
-        &["COMMAND", "COUNT"],
-        &["COMMAND", "LIST"],
         &["COMMAND", "HELP"],
         &["COMMAND", "FOO"],
         &["COMMAND", ""],
@@ -375,6 +373,37 @@ fn command_without_names_lists_ours_behind_redis_own() {
 }
 
 #[test]
+fn command_counts_and_lists_ours_too() {
+    let mut proxy = Proxy::start();
+    let mut direct = settled(Client::connect(proxy.data().port()));
+    let mut client = proxy.client();
+    for version in ["2", "3"] {
+        for client in [&mut direct, &mut client] {
+            client.cmd(&["HELLO", version]);
+        }
+        let Reply::Int(of_redis) = direct.cmd(&["COMMAND", "COUNT"]) else { panic!("no count") };
+        assert_eq!(client.cmd(&["COMMAND", "COUNT"]), Reply::Int(of_redis + 6));
+        let of_redis = direct.cmd(&["command", "list"]);
+        let all = client.cmd(&["command", "list"]);
+        assert_eq!(std::mem::discriminant(&all), std::mem::discriminant(&of_redis));
+        let names = |reply| match reply {
+            Reply::Array(names) | Reply::Set(names) => names,
+            other => panic!("{other:?}"),
+        };
+        let (all, of_redis) = (names(all), names(of_redis));
+        let (same, added) = all.split_at(of_redis.len());
+        assert!(same == of_redis, "RESP{version}");
+        let added: Vec<String> = added.iter().map(text).collect();
+        assert_eq!(added[..5], ["lock", "unlock", "renew", "lock.attach", "lock.detach"]);
+        assert_eq!(added[5..7], ["lockgate", "lockgate|help"]);
+        // Those are Redis's alone.
+        let filtered = ["COMMAND", "LIST", "FILTERBY", "PATTERN", "get*"];
+        assert_eq!(client.cmd(&filtered), direct.cmd(&filtered));
+        assert_eq!(client.cmd(&["COMMAND", "COUNT", "x"]), direct.cmd(&["COMMAND", "COUNT", "x"]));
+    }
+}
+
+#[test]
 fn a_list_is_only_added_to_where_redis_gives_one() {
     let mut proxy = Proxy::start();
     let mut direct = settled(Client::connect(proxy.data().port()));
@@ -383,7 +412,7 @@ fn a_list_is_only_added_to_where_redis_gives_one() {
         let (redis, seen) = (direct.pipe(what), client.pipe(what));
         assert!(redis == seen, "{what:?}");
     };
-    for listing in LISTINGS {
+    for listing in LISTINGS.into_iter().chain([&["COMMAND", "COUNT"][..], &["COMMAND", "LIST"]]) {
         same(&[&["MULTI"], listing, &["ECHO", "a"], &["EXEC"]]);
         same(&[&["SUBSCRIBE", "c"], listing, &["UNSUBSCRIBE", "c"], &["PING"]]);
     }

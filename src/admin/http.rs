@@ -1,6 +1,17 @@
 //! A small, bounded HTTP server for three pages.
+//!
+//! Nobody can keep others out: where all places are taken, who came first gives his up.
 
-use std::{convert::Infallible, pin::pin, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    convert::Infallible,
+    future::Future,
+    io,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
 use http_body_util::Full;
 use hyper::{
@@ -12,21 +23,24 @@ use hyper::{
 };
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
     net::{TcpListener, TcpStream},
-    sync::{OwnedSemaphorePermit, Semaphore},
-    time::sleep,
+    task::JoinHandle,
+    time::{Sleep, sleep},
 };
 use tokio_util::sync::CancellationToken;
 
 use super::health::State;
 
-/// Connections served at once; more wait to be accepted. Prometheus and a few
+/// Connections served at once; of more the oldest are closed. Prometheus and a few
 /// operators need a handful.
 const MAX_CONNECTIONS: usize = 64;
-/// How long a request's head may take to arrive.
+/// How long a request's head may take to arrive, and a connection may be idle.
 const HEADER_LIMIT: Duration = Duration::from_secs(5);
+/// How long a client may take nothing of an answer.
+const WRITE_LIMIT: Duration = Duration::from_secs(5);
 /// How long a connection may stay open in all.
-const CONNECTION_LIMIT: Duration = Duration::from_secs(300);
+const CONNECTION_LIMIT: Duration = Duration::from_secs(30);
 /// Pause after accept has failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
@@ -43,24 +57,66 @@ pub async fn serve(listener: Arc<TcpListener>, state: Arc<State>, stop: Cancella
 }
 
 async fn accept(listener: Arc<TcpListener>, state: &Arc<State>, stop: &CancellationToken) {
-    let places = Arc::new(Semaphore::new(MAX_CONNECTIONS));
+    // In the order in which they came.
+    let mut open: VecDeque<JoinHandle<()>> = VecDeque::new();
     loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
         match listener.accept().await {
             Ok((stream, _)) => {
-                tokio::spawn(one(stream, state.clone(), stop.clone(), place));
+                open.retain(|task| !task.is_finished());
+                if open.len() >= MAX_CONNECTIONS
+                    && let Some(oldest) = open.pop_front()
+                {
+                    oldest.abort();
+                }
+                open.push_back(tokio::spawn(one(stream, state.clone(), stop.clone())));
             }
             Err(_) => sleep(ACCEPT_PAUSE).await,
         }
     }
 }
 
-async fn one(
-    stream: TcpStream,
-    state: Arc<State>,
-    stop: CancellationToken,
-    _place: OwnedSemaphorePermit,
-) {
+/// A stream that is given up if its peer takes nothing for [`WRITE_LIMIT`].
+struct Impatient {
+    tcp: TcpStream,
+    /// Since when nothing could be written.
+    limit: Option<Pin<Box<Sleep>>>,
+}
+
+impl AsyncRead for Impatient {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tcp).poll_read(cx, buf)
+    }
+}
+
+impl AsyncWrite for Impatient {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = Pin::new(&mut self.tcp).poll_write(cx, buf);
+        if written.is_ready() {
+            self.limit = None;
+            return written;
+        }
+        let limit = self.limit.get_or_insert_with(|| Box::pin(sleep(WRITE_LIMIT)));
+        limit.as_mut().poll(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tcp).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.tcp).poll_shutdown(cx)
+    }
+}
+
+async fn one(tcp: TcpStream, state: Arc<State>, stop: CancellationToken) {
     let service = service_fn(|request| {
         let response = answer(&request, &state);
         async { Ok::<_, Infallible>(response) }
@@ -68,7 +124,7 @@ async fn one(
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(HEADER_LIMIT)
-        .serve_connection(TokioIo::new(stream), service);
+        .serve_connection(TokioIo::new(Impatient { tcp, limit: None }), service);
     let mut connection = pin!(connection);
     // What goes wrong here is the other side's affair.
     tokio::select! {

@@ -150,6 +150,12 @@ fn described(own: Own) -> &'static Described {
     }
 }
 
+/// All names of `COMMAND LIST`, which has subcommands too.
+pub fn names() -> impl Iterator<Item = &'static str> {
+    let all = OURS.iter().map(|own| described(*own));
+    all.flat_map(|it| std::iter::once(it.name).chain(it.subcommands.iter().map(|each| each.name)))
+}
+
 /// Appends the entry of `COMMAND INFO`.
 pub fn info(out: &mut Vec<u8>, own: Own, resp3: bool) {
     info_of(out, described(own), resp3);

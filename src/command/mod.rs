@@ -118,6 +118,9 @@ pub enum BadRequest {
     /// A subcommand with too few or too many words.
     #[error("ERR wrong number of arguments for 'lockgate|{0}' command")]
     SubcommandArity(String),
+    /// A pattern that would take too long to compare.
+    #[error("ERR pattern is longer than {0} bytes")]
+    PatternTooLong(usize),
     /// A session lock more than a connection can keep.
     #[error("ERR too many session locks on this connection, it can keep {0} locks")]
     TooManySessionLocks(usize),

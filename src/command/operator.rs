@@ -31,6 +31,9 @@ pub enum Inquiry {
     CommandDocs(Vec<Own>),
 }
 
+/// The longest pattern of LOCKGATE LOCKS, which is compared with the key of each lock.
+const MAX_PATTERN: usize = 256;
+
 /// Reads the words behind LOCKGATE.
 ///
 /// # Errors
@@ -45,6 +48,9 @@ pub fn lockgate<Word: AsRef<[u8]>>(words: &[Word]) -> Result<Inquiry, BadRequest
         (b"nodes", []) => Ok(Inquiry::Nodes),
         (b"version", []) => Ok(Inquiry::Version),
         (b"locks", []) => Ok(Inquiry::Locks { pattern: None }),
+        (b"locks", [pattern]) if pattern.as_ref().len() > MAX_PATTERN => {
+            Err(BadRequest::PatternTooLong(MAX_PATTERN))
+        }
         (b"locks", [pattern]) => Ok(Inquiry::Locks { pattern: Some(pattern.as_ref().to_vec()) }),
         (b"lock", [key]) => Ok(Inquiry::Lock { key: key.as_ref().to_vec() }),
         (b"help" | b"info" | b"nodes" | b"version" | b"locks" | b"lock", _) => {

@@ -43,6 +43,21 @@ pub(super) fn lines(text: &str) -> usize {
     1 + ends - text.matches("\r\n").count()
 }
 
+/// The line on which more than `most` brackets are open, wherever they stand; none: on no
+/// line.
+pub(super) fn too_deep(text: &str, most: usize) -> Option<usize> {
+    let mut depth = 0_usize;
+    let at = text.bytes().position(|byte| {
+        match byte {
+            b'[' | b'{' => depth += 1,
+            b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        depth > most
+    })?;
+    Some(lines(&text[..at]))
+}
+
 /// Whether there is a tab in what indents `line`, counted from 1.
 pub(super) fn indented_by_tab(text: &str, line: usize) -> bool {
     let line = text.lines().nth(line.saturating_sub(1)).unwrap_or_default();

@@ -12,6 +12,8 @@
 //! - `tls`: which certificates and keys, and whether they can be used.
 
 use std::{
+    fs::File,
+    io::Read as _,
     net::{Ipv4Addr, SocketAddr},
     path::{Path, PathBuf},
     time::Duration,
@@ -99,6 +101,11 @@ pub const LOG_LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "o
 
 /// Keys of the design that this version refuses, wherever they stand.
 const PLANNED: &[&str] = &["adopt"];
+
+/// The longest file that is read, in bytes.
+const LONGEST_FILE: usize = 1024 * 1024;
+/// How deep `[` and `{` may be nested in it.
+const DEEPEST: usize = 64;
 
 /// Everything that can be configured, checked and with its defaults filled in.
 #[derive(Debug, Clone, PartialEq)]
@@ -241,7 +248,11 @@ impl Config {
     /// All that is wrong with it; that it cannot be read is line 1.
     pub fn load(path: &Path) -> Result<Config, ConfigErrors> {
         let file = path.display().to_string();
-        match std::fs::read_to_string(path) {
+        let mut text = String::new();
+        // One byte more tells that it is too long.
+        let reading = File::open(path)
+            .and_then(|file| file.take(LONGEST_FILE as u64 + 1).read_to_string(&mut text));
+        match reading.map(|_| text) {
             Ok(text) => Config::parse(&text, &file, &|name| std::env::var(name).ok()),
             Err(error) => Err(ConfigErrors::one(&file, 1, String::new(), error.to_string())),
         }
@@ -259,6 +270,16 @@ impl Config {
         // Some editors begin UTF-8 with a mark, which the YAML crate does not
         // take before everything that may come first.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
+        // What the YAML crate takes for deeper ones grows with the square of the depth.
+        let refused = if text.len() > LONGEST_FILE {
+            Some((1, format!("is longer than {LONGEST_FILE} bytes")))
+        } else {
+            let line = locate::too_deep(text, DEEPEST);
+            line.map(|line| (line, format!("brackets are nested deeper than {DEEPEST}")))
+        };
+        if let Some((line, what)) = refused {
+            return Err(ConfigErrors::one(file, line, String::new(), what));
+        }
         if let Some((line, path)) = duplicates::first(text) {
             let what = "is there twice in the same place; keep one".to_owned();
             return Err(ConfigErrors::one(file, line, locate::name(&path), what));

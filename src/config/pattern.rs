@@ -2,7 +2,7 @@
 
 use smallvec::SmallVec;
 
-use crate::glob::{self, Element};
+use crate::glob::{self, Budget, Element};
 
 /// A Redis glob pattern (`*`, `?`, `[abc]`, `[^abc]`, `[a-z]`, `\x`) whose `*`s
 /// capture. A run of several is one, as it is to Redis.
@@ -45,12 +45,31 @@ impl Pattern {
         text.strip_prefix(&*self.prefix).is_some_and(|text| glob::matches(self.rest(), text))
     }
 
+    /// The same in no more than these steps; none: they do not suffice.
+    pub fn matches_within(&self, text: &[u8], budget: &mut Budget) -> Option<bool> {
+        match text.strip_prefix(&*self.prefix) {
+            Some(text) => glob::matches_within(self.rest(), text, budget),
+            None => Some(false),
+        }
+    }
+
     /// What each `*` took, from the left, or none if `text` does not match. The first
     /// takes as little as possible, then the second, and so on: every proxy agrees.
     pub fn captures<'t>(&self, text: &'t [u8]) -> Option<SmallVec<[&'t [u8]; 4]>> {
-        let text = text.strip_prefix(&*self.prefix)?;
+        self.captures_within(text, &mut Budget::of(usize::MAX)).flatten()
+    }
+
+    /// The same in no more than these steps; none: they do not suffice.
+    #[allow(clippy::type_complexity, reason = "whether there were steps enough, and what it took")]
+    pub fn captures_within<'t>(
+        &self,
+        text: &'t [u8],
+        budget: &mut Budget,
+    ) -> Option<Option<SmallVec<[&'t [u8]; 4]>>> {
+        let Some(text) = text.strip_prefix(&*self.prefix) else { return Some(None) };
         let mut captures = SmallVec::new();
-        glob::captures(self.rest(), text, |took| captures.push(took)).then_some(captures)
+        let matches = glob::captures(self.rest(), text, budget, |took| captures.push(took))?;
+        Some(matches.then_some(captures))
     }
 
     /// Whether some text matches both. Takes at most as many steps as the one is long

@@ -637,3 +637,19 @@ fn of_thousands_of_problems_a_hundred_are_told() {
     assert_eq!(errors.len(), 101);
     assert!(errors[100].ends_with("these are 100 problems, and there are more"), "{}", errors[100]);
 }
+
+#[test]
+fn a_file_that_is_too_long_or_too_deep_is_refused_before_it_is_parsed() {
+    let refused = |text: &str| parse(text).unwrap_err().to_string();
+    let deep = "listen: a\n{a: ".to_owned() + &"{a: ".repeat(100_000);
+    assert!(
+        refused(&deep).contains(":2: brackets are nested deeper than 64"),
+        "{}",
+        refused(&deep)
+    );
+    assert!(refused(&"[".repeat(900_000)).contains("nested deeper"));
+    assert!(!refused(&"[]{}".repeat(1000)).contains("nested deeper"));
+    let long = "#".repeat(1 << 20);
+    assert!(!parse(&long).is_err_and(|error| error.to_string().contains("is longer")));
+    assert!(refused(&(long + "#")).contains(":1: is longer than 1048576 bytes"));
+}

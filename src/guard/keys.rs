@@ -58,6 +58,11 @@ pub struct KeySpec {
 /// Positions of words.
 pub type Positions = SmallVec<[usize; 4]>;
 
+/// Positions found in one command, at most. A group begins at each place where its keyword
+/// stands and may go to the end, so that a client could have as many found as there are pairs
+/// of words. One more says that there are too many.
+pub const MAX_POSITIONS: usize = 1 << 20;
+
 impl KeySpec {
     /// The group of commands that have one key, right behind their name.
     pub fn first_word() -> KeySpec {
@@ -78,6 +83,9 @@ impl KeySpec {
                     }
                 };
                 for at in (first..last).filter(|at| is_keyword(words[*at].as_ref(), word)) {
+                    if found.len() > MAX_POSITIONS {
+                        return;
+                    }
                     self.find_from(at + 1, words, found);
                 }
             }
@@ -107,7 +115,8 @@ impl KeySpec {
             }
         };
         let Some(last) = last else { return };
-        found.extend((first..words.len().min(last.saturating_add(1))).step_by(step.max(1)));
+        let all = (first..words.len().min(last.saturating_add(1))).step_by(step.max(1));
+        found.extend(all.take((MAX_POSITIONS + 1).saturating_sub(found.len())));
     }
 }
 
@@ -192,6 +201,15 @@ mod tests {
         let find = Find::Range { last: 0, step: 1, limit: 0 };
         let store = KeySpec { begin: Begin::Keyword { word: b"STORE".to_vec(), from: 6 }, find };
         assert_eq!(found(&store, "GEORADIUS k 0 0 1 m STORE a STORE b STORE"), ["a", "b"]);
+    }
+
+    #[test]
+    fn a_keyword_at_each_place_does_not_multiply() {
+        let find = Find::Range { last: -1, step: 1, limit: 2 };
+        let begin = Begin::Keyword { word: b"STREAMS".to_vec(), from: 4 };
+        let mut positions = Positions::new();
+        KeySpec { begin, find }.find(&vec!["STREAMS"; 100_000], &mut positions);
+        assert_eq!(positions.len(), MAX_POSITIONS + 1);
     }
 
     #[test]

@@ -30,6 +30,11 @@ const PAUSE: Duration = Duration::from_millis(200);
 const EVERY: Duration = Duration::from_millis(200);
 /// Questions under way; each belongs to a client that waits.
 const MAX_QUESTIONS: usize = 1024;
+/// How long a client waits for all commands to be read again: one reading may be under
+/// way, and the pause behind it, before the one that counts begins.
+const AGAIN_LIMIT: Duration = Duration::from_secs(5);
+/// The longest name that is asked about. Clients choose it.
+const LONGEST_NAME: usize = 256;
 
 /// What is known of the data node's commands.
 pub struct Catalog {
@@ -100,13 +105,16 @@ impl Catalog {
         }
     }
 
-    /// Returns once the commands were read, begun after the call, and with them the one
-    /// of this name, if there is any; or they could not be, in time.
-    pub async fn again(&self, name: Vec<u8>) {
-        let (answer, answered) = oneshot::channel();
-        if self.questions.try_send(Question::Again(name, answer)).is_ok() {
-            let _ = timeout(LIMIT, answered).await;
+    /// Whether the commands were read, begun after the call, and with them the one of this
+    /// name, if there is any. False: they could not be, in time, and what is known of them
+    /// says nothing about a name that is not among them.
+    pub async fn again(&self, name: Vec<u8>) -> bool {
+        if name.len() > LONGEST_NAME {
+            return false;
         }
+        let (answer, answered) = oneshot::channel();
+        self.questions.try_send(Question::Again(name, answer)).is_ok()
+            && matches!(timeout(AGAIN_LIMIT, answered).await, Ok(Ok(())))
     }
 }
 
@@ -165,6 +173,8 @@ async fn follow(
             }
             question = questions.recv() => match question {
                 None => return Ok(()),
+                // It is answered that nothing was read.
+                Some(Question::Again(..)) if waiting.len() >= MAX_QUESTIONS => {}
                 Some(Question::Again(name, answer)) => {
                     let name = name.to_ascii_uppercase();
                     if !others.contains(&name) {
@@ -216,5 +226,48 @@ async fn written(redis: &mut MultiplexedConnection, words: &[Vec<u8>]) -> Result
         // Without keys, or words that Redis will refuse.
         Err(error) if error.code() == Some("ERR") || error.code().is_none() => Ok(Keys::new()),
         Err(error) => Err(error.into()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn catalog() -> (Catalog, mpsc::Receiver<Question>) {
+        let (questions, asked) = mpsc::channel(1);
+        (Catalog { table: Arc::new(ArcSwapOption::empty()), questions }, asked)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_not_read_again_is_never_told_to_have_been() {
+        let (catalog, mut asked) = catalog();
+        let (full, (), long) = tokio::join!(
+            async {
+                // The first one takes the only place.
+                tokio::join!(catalog.again(b"a".to_vec()), catalog.again(b"b".to_vec()))
+            },
+            sleep(AGAIN_LIMIT),
+            catalog.again(vec![b'x'; LONGEST_NAME + 1])
+        );
+        assert_eq!((full, long), ((false, false), false), "late, full, too long");
+        let Ok(Question::Again(name, _)) = asked.try_recv() else { panic!("nothing was asked") };
+        assert_eq!(name, b"a");
+        assert!(asked.try_recv().is_err());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_reading_that_fails_or_ends_is_told_apart() {
+        let (catalog, mut asked) = catalog();
+        for read in [true, false] {
+            let (told, ()) = tokio::join!(catalog.again(b"a".to_vec()), async {
+                let Some(Question::Again(_, answer)) = asked.recv().await else { return };
+                if read {
+                    let _: Result<(), ()> = answer.send(());
+                }
+            });
+            assert_eq!(told, read);
+        }
+        drop(asked);
+        assert!(!catalog.again(b"a".to_vec()).await);
     }
 }

@@ -5,19 +5,22 @@
 //! - [`catalog`]: which commands write, and where their keys are.
 //! - [`keys`]: Redis's key specifications.
 //! - [`learn`]: asks the data node for both.
+//! - [`room`]: how much of large commands is held until they can be looked at.
 //! - [`mod@write`]: the short way for most writes, in one script.
 
 pub mod catalog;
 pub mod keys;
 pub mod learn;
+pub mod room;
 pub mod write;
 
 use std::{
     borrow::Cow,
     sync::{
         Arc,
-        atomic::{AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
+    task::Waker,
     time::Instant,
 };
 
@@ -25,13 +28,16 @@ use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tracing::warn;
 
+pub use self::room::Room;
 use self::{
     catalog::{FirstBytes, Table, Writes},
-    keys::Positions,
+    keys::{MAX_POSITIONS, Positions},
     learn::Catalog,
+    room::Rooms,
 };
 use crate::{
     config::{Config, Flush, GuardRule, GuardsConfig, Pattern, Policy},
+    glob::Budget,
     net::Connector,
     resp::{
         inline,
@@ -44,10 +50,14 @@ use crate::{
 pub const FENCE_PREFIX: &[u8] = b"lockgate:guard:";
 /// Locks under which one command can write, and whose fences one transaction can watch.
 pub const MAX_LOCKS: usize = 128;
-/// Commands of the largest size that may be held at the same time, by all clients.
+/// Words of one command that are looked at, at most.
+const MAX_WORDS: usize = 1 << 20;
+/// Steps that comparing the keys of one command with the rules may take: some ten
+/// milliseconds, in which the thread does nothing else.
+const MAX_STEPS: usize = 16_000_000;
+/// Commands of the largest size that may be held at the same time, by all clients. One
+/// client holds no more than one of them.
 const MAX_HELD: usize = 8;
-/// Bytes of a command that are held without being counted.
-const UNCOUNTED: usize = 64 * 1024;
 
 /// The rules, and what must be known to apply them.
 pub struct Guards {
@@ -61,10 +71,12 @@ pub struct Guards {
     pub catalog: Catalog,
     /// At least one rule is enforced.
     enforces: bool,
-    /// Bytes of large commands held now.
-    held: AtomicUsize,
+    /// For large commands.
+    rooms: Arc<Rooms>,
     /// For [`Guards::tell_of_audited`], in seconds since `started`.
     told_at: AtomicU64,
+    /// The same for [`Guards::tell_of_fence_ahead`].
+    told_ahead_at: AtomicU64,
     started: Instant,
 }
 
@@ -101,7 +113,7 @@ pub enum Stop {
     Ask(Vec<Vec<u8>>),
     /// There is no command of this name, as far as is known.
     Unknown(Vec<u8>),
-    /// Its name has a zero byte in it, or the mode of CLIENT REPLY has. Where two names share a place in Redis's table,
+    /// Its name has a zero byte in it. Where two names share a place in Redis's table,
     /// Redis compares them up to that byte, so nobody can tell what it would do.
     ZeroInName,
     /// It would empty or swap databases that have guarded keys.
@@ -110,6 +122,8 @@ pub enum Stop {
     Reserved,
     /// It needs more than [`MAX_LOCKS`] locks.
     TooMany,
+    /// Finding out which locks it needs would take too long.
+    TooMuch,
     /// It is larger than `guards.max_command`, and its bytes were dropped.
     TooLarge,
     /// Others hold too much, and its bytes were dropped.
@@ -134,8 +148,9 @@ impl Guards {
             max_command: *max_command,
             catalog: Catalog::start(&config.data, first_bytes(rules), connector, runtime),
             enforces: rules.iter().any(|rule| rule.policy == Policy::Enforce),
-            held: AtomicUsize::new(0),
+            rooms: Rooms::new(MAX_HELD.saturating_mul(*max_command)),
             told_at: AtomicU64::new(u64::MAX),
+            told_ahead_at: AtomicU64::new(u64::MAX),
             started: Instant::now(),
         }))
     }
@@ -145,10 +160,28 @@ impl Guards {
         self.enforces
     }
 
+    /// Whether this second has had no line in the log yet.
+    fn may_tell(&self, told_at: &AtomicU64) -> bool {
+        let now = self.started.elapsed().as_secs();
+        told_at.swap(now, Ordering::Relaxed) != now
+    }
+
+    /// Logs, at a bounded rate, that the data node has a fence of this lock that no clock can
+    /// have made.
+    pub fn tell_of_fence_ahead(&self, lock: &[u8], fence: u64) {
+        if self.may_tell(&self.told_ahead_at) {
+            let lock = shown(lock);
+            warn!(
+                %lock, fence,
+                "guards: the data node's fence of this lock is more than a day ahead of the clock; \
+                 was it written past Lockgate (ACL: docs/guards.md), or is a clock wrong?"
+            );
+        }
+    }
+
     /// Logs a write that was let through without its lock, at a bounded rate.
     pub fn tell_of_audited(&self, need: &Need) {
-        let now = self.started.elapsed().as_secs();
-        if self.told_at.swap(now, Ordering::Relaxed) != now {
+        if self.may_tell(&self.told_at) {
             let (key, lock) = (shown(&need.key), shown(&need.lock));
             warn!(%key, %lock, "guards: written without its lock, as the policy is audit");
         }
@@ -199,10 +232,12 @@ impl Guards {
         self.look_at_all(Some(&Writes::First), Walk::default(), bytes)
     }
 
-    /// Whether any rule is about this key.
+    /// Whether any rule is about this key, or that would take too long to find out.
     #[inline]
     fn concerns(&self, key: &[u8]) -> bool {
-        self.rules.iter().any(|rule| rule.keys.matches(key)) || key.starts_with(FENCE_PREFIX)
+        let mut budget = Budget::of(MAX_STEPS);
+        let mut matches = |rule: &GuardRule| rule.keys.matches_within(key, &mut budget);
+        self.rules.iter().any(|rule| matches(rule).unwrap_or(true)) || key.starts_with(FENCE_PREFIX)
     }
 
     #[cold]
@@ -215,6 +250,9 @@ impl Guards {
         };
         let (mut words, mut walk) = (SmallVec::<[&[u8]; 8]>::new(), Walk::default());
         while let Step::Word(range) = walk.step(bytes) {
+            if words.len() >= MAX_WORDS {
+                return Look::Stop(length, Stop::TooMuch);
+            }
             words.push(&bytes[range]);
         }
         self.judge(writes, &words, length)
@@ -239,9 +277,6 @@ impl Guards {
 
     /// All words are here.
     fn judge(&self, mut writes: Option<&Writes>, words: &[&[u8]], length: usize) -> Look {
-        if self.enforces && is_hidden_reply_mode(words) {
-            return Look::Stop(length, Stop::ZeroInName);
-        }
         if let (Some(Writes::Subcommand(known)), Some(word)) = (writes, words.get(1)) {
             writes = known.get(&word.to_ascii_uppercase());
             if writes.is_none() {
@@ -279,10 +314,14 @@ impl Guards {
                 groups.iter().for_each(|group| group.find(words, &mut positions));
             }
         }
+        if positions.len() > MAX_POSITIONS {
+            return Look::Stop(length, Stop::TooMuch);
+        }
         let keys = positions.iter().filter_map(|at| words.get(*at)).copied();
         match self.needs(keys) {
             Needs::Reserved => Look::Stop(length, Stop::Reserved),
             Needs::TooMany => Look::Stop(length, Stop::TooMany),
+            Needs::TooMuch => Look::Stop(length, Stop::TooMuch),
             Needs::Locks(needs) if !needs.is_empty() => Look::Stop(length, Stop::Needs(needs)),
             Needs::Audited(needs) if !needs.is_empty() => Look::Audited(needs),
             Needs::Locks(_) | Needs::Audited(_) => Look::Free,
@@ -292,18 +331,26 @@ impl Guards {
     /// What writing these keys needs.
     pub fn needs<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) -> Needs {
         let (mut enforced, mut audited) = (Vec::<Need>::new(), Vec::<Need>::new());
+        let mut budget = Budget::of(MAX_STEPS);
         for key in keys {
             if key.starts_with(FENCE_PREFIX) {
                 return Needs::Reserved;
             }
             for rule in &self.rules {
-                let Some(captures) = rule.keys.captures(key) else { continue };
+                let captures = match rule.keys.captures_within(key, &mut budget) {
+                    Some(Some(captures)) => captures,
+                    Some(None) => continue,
+                    None => return Needs::TooMuch,
+                };
                 let mut lock = Vec::new();
                 rule.lock.fill(&captures, &mut lock);
                 let needs = match rule.policy {
                     Policy::Enforce => &mut enforced,
                     Policy::Audit => &mut audited,
                 };
+                if budget.take(needs.len()).is_none() {
+                    return Needs::TooMuch;
+                }
                 if !needs.iter().any(|need| need.lock == lock) {
                     if needs.len() >= MAX_LOCKS {
                         return Needs::TooMany;
@@ -315,14 +362,10 @@ impl Guards {
         if enforced.is_empty() { Needs::Audited(audited) } else { Needs::Locks(enforced) }
     }
 
-    /// Room for a command of so many bytes; none: others hold too much.
-    pub fn room(self: &Arc<Self>, bytes: usize) -> Option<Room> {
-        if bytes <= UNCOUNTED {
-            return Some(Room { guards: self.clone(), bytes: 0 });
-        }
-        let before = self.held.fetch_add(bytes, Ordering::Relaxed);
-        let room = Room { guards: self.clone(), bytes };
-        (before.saturating_add(bytes) <= MAX_HELD.saturating_mul(self.max_command)).then_some(room)
+    /// Room for a command of which so many bytes are held; none: others hold too much.
+    /// `waker`: there are more to come, and if they do not, others may have the room.
+    pub fn room(&self, bytes: usize, waker: Option<&Waker>) -> Option<Room> {
+        self.rooms.room(bytes, waker)
     }
 }
 
@@ -338,14 +381,6 @@ fn first_bytes(rules: &[GuardRule]) -> FirstBytes {
     first
 }
 
-/// Whether it is a CLIENT REPLY as Redis reads it, up to a zero byte, but nobody else.
-/// Replies could not be counted behind it.
-fn is_hidden_reply_mode(words: &[&[u8]]) -> bool {
-    matches!(words, [name, sub, mode] if mode.contains(&0)
-        && name.eq_ignore_ascii_case(b"CLIENT")
-        && sub.eq_ignore_ascii_case(b"REPLY"))
-}
-
 /// See [`Guards::needs`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Needs {
@@ -357,18 +392,8 @@ pub enum Needs {
     Reserved,
     /// More than [`MAX_LOCKS`] locks.
     TooMany,
-}
-
-/// A large command's share of what may be held; given back when dropped.
-pub struct Room {
-    guards: Arc<Guards>,
-    bytes: usize,
-}
-
-impl Drop for Room {
-    fn drop(&mut self) {
-        self.guards.held.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
+    /// It would take too long to find out.
+    TooMuch,
 }
 
 /// A key or a lock as an error shows it: printable, and not too long.

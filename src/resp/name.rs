@@ -25,13 +25,17 @@ pub enum ReplyMode {
     Skip,
 }
 
-/// What COMMAND without names lists.
+/// What COMMAND lists or counts of all commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Listing {
     /// COMMAND and COMMAND INFO: an array with an entry for each command.
     Info,
     /// COMMAND DOCS: a map from names to entries.
     Docs,
+    /// COMMAND COUNT: how many there are.
+    Count,
+    /// COMMAND LIST: an array, in RESP3 a set, of names; subcommands have theirs.
+    List,
 }
 
 /// A command's name, as far as a rule of ours depends on it.
@@ -59,7 +63,7 @@ pub enum Name {
     Unsubscribe(Channels),
     /// CLIENT REPLY with a valid argument.
     ClientReply(ReplyMode),
-    /// COMMAND, COMMAND INFO or COMMAND DOCS without names.
+    /// COMMAND, COMMAND INFO, DOCS, COUNT or LIST without more words.
     Listing(Listing),
     /// ASKING or CLIENT CACHING: a flag for the next command only.
     NextOnly,
@@ -69,7 +73,7 @@ pub enum Name {
     Hello,
     /// RESET.
     Reset,
-    /// QUIT.
+    /// QUIT, behind which Redis carries nothing out.
     Quit,
     /// MONITOR.
     Monitor,
@@ -183,6 +187,8 @@ fn command_name(sub: &[u8], name: Option<&[u8]>) -> Name {
     let listing = match sub.to_ascii_uppercase().as_slice() {
         b"INFO" => Listing::Info,
         b"DOCS" => Listing::Docs,
+        b"COUNT" if name.is_none() => Listing::Count,
+        b"LIST" if name.is_none() => Listing::List,
         _ => return Name::Other,
     };
     match name {
@@ -193,6 +199,8 @@ fn command_name(sub: &[u8], name: Option<&[u8]>) -> Name {
 }
 
 fn client_name(sub: &[u8], argument: &[u8]) -> Name {
+    // Redis compares up to the first zero byte.
+    let argument = argument.split(|byte| *byte == 0).next().unwrap_or_default();
     if sub.eq_ignore_ascii_case(b"CACHING") {
         // Refused with any other word, and then there is no flag.
         let is = |word: &[u8]| argument.eq_ignore_ascii_case(word);

@@ -347,12 +347,13 @@ fn container_rule(container: Container, here: &[u8], at: usize, arguments: usize
     }
     let mut at = at;
     let mut words: [Option<&[u8]>; 2] = [None, None];
-    for word in words.iter_mut().take(arguments - 1) {
+    for (n, word) in words.iter_mut().take(arguments - 1).enumerate() {
         match line(here.get(at..)?, b'$') {
-            Line::Number { value, length } if (0..=LONGEST as i64).contains(&value) => {
-                let start = at + length;
-                *word = Some(here.get(start..start + value as usize)?);
-                at = start + value as usize + 2;
+            // Of the last word the beginning tells: Redis reads it up to a zero byte.
+            Line::Number { value, length } if value >= 0 && (n > 0 || value <= LONGEST as i64) => {
+                let (start, size) = (at + length, value.min(LONGEST as i64 + 1) as usize);
+                *word = Some(here.get(start..start + size)?);
+                at = start + size + 2;
             }
             Line::Incomplete => return None,
             // Another subcommand, or bytes that the scanner will call broken.

@@ -166,6 +166,29 @@ fn client_is_told_apart_by_its_next_words() {
 }
 
 #[test]
+fn a_mode_ends_at_a_zero_byte() {
+    let long = b"OFF\0and then a lot more".as_slice();
+    for (word, name) in [
+        (b"OFF\0".as_slice(), Name::ClientReply(ReplyMode::Off)),
+        (long, Name::ClientReply(ReplyMode::Off)),
+        (b"skip\0x", Name::ClientReply(ReplyMode::Skip)),
+        (b"\0OFF", Name::Other),
+        (b"OFFOFFOFFOFFOFF", Name::Other),
+    ] {
+        let mut input = Vec::new();
+        crate::resp::encode::command(&mut input, &[b"CLIENT", b"REPLY", word]);
+        assert_eq!(names(&input), vec![(name, 3)], "{}", word.escape_ascii());
+    }
+    let mut input = Vec::new();
+    crate::resp::encode::command(&mut input, &[b"CLIENT", b"CACHING", b"yes\0no"]);
+    assert_eq!(names(&input), vec![(Name::NextOnly, 3)]);
+    assert_eq!(
+        names(b"CLIENT REPLY \"off\\x00 on\"\r\n"),
+        vec![(Name::ClientReply(ReplyMode::Off), 3)]
+    );
+}
+
+#[test]
 fn command_is_told_apart_by_its_next_words() {
     let cases: [(&[&str], Name); 14] = [
         (&["COMMAND"], Name::Listing(Listing::Info)),
@@ -177,8 +200,8 @@ fn command_is_told_apart_by_its_next_words() {
         (&["COMMAND", "DOCS", "get"], Name::Other),
         (&["COMMAND", "DOCS", "get", "lock"], Name::Other),
         (&["COMMAND", "DOCS", "georadiusbymember"], Name::Other),
-        (&["COMMAND", "COUNT"], Name::Other),
-        (&["COMMAND", "LIST"], Name::Other),
+        (&["COMMAND", "COUNT"], Name::Listing(Listing::Count)),
+        (&["COMMAND", "List"], Name::Listing(Listing::List)),
         (&["COMMAND", "GETKEYSANDFLAGS", "lock"], Name::Other),
         (&["COMMAND", "INFOS"], Name::Other),
         (&["COMMAND", "LIST", "lock"], Name::Other),

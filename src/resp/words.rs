@@ -76,6 +76,24 @@ impl Walk {
     }
 }
 
+/// What Redis refuses of the command at the beginning of `bytes` if its client has not
+/// said who it is: more than 10 words, or one of more than 16 KB. Given as the least that
+/// is refused for the same reason.
+pub fn too_much_of_a_stranger(bytes: &[u8]) -> Option<&'static [u8]> {
+    let Line::Number { value: words, length: mut at } = line(bytes, b'*') else { return None };
+    if words > 10 {
+        return Some(b"*11\r\n");
+    }
+    for _ in 0..words {
+        match line(bytes.get(at..)?, b'$') {
+            Line::Number { value, .. } if value > 16 * 1024 => return Some(b"*1\r\n$16385\r\n"),
+            Line::Number { value, length } => at += length + usize::try_from(value).ok()? + 2,
+            Line::Incomplete | Line::Bad => return None,
+        }
+    }
+    None
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -105,6 +123,23 @@ mod tests {
             }
         }
         assert_eq!(found, words);
+    }
+
+    #[test]
+    fn strangers_have_redis_own_limits() {
+        for (bytes, least) in [
+            ("*10\r\n$3\r\nDEL\r\n", None),
+            ("*11\r\n", Some("*11\r\n")),
+            ("*3\r\n$3\r\nSET\r\n$1\r\na\r\n$16384\r\n", None),
+            ("*3\r\n$3\r\nSET\r\n$1\r\na\r\n$16385\r\n", Some("*1\r\n$16385\r\n")),
+            ("*3\r\n$3\r\nSET\r\n$1\r\na\r\n$1638", None),
+            ("*2\r\n$9223372036854775807\r\n", Some("*1\r\n$16385\r\n")),
+            ("*2\r\n$-1\r\n", None),
+            ("SET a b\r\n", None),
+        ] {
+            let found = too_much_of_a_stranger(bytes.as_bytes());
+            assert_eq!(found, least.map(str::as_bytes), "{bytes:?}");
+        }
     }
 
     #[test]

@@ -14,6 +14,9 @@ use crate::{
 /// Keys remembered on one connection; more make it forget all and ask again.
 const MAX_KEYS: usize = 64;
 
+/// Told where the data node's answer says nothing about who may do what.
+const NO_ANSWER: &str = "ERR the data node did not tell whether this client may";
+
 /// What the data node said to a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Permission {
@@ -68,16 +71,61 @@ pub fn probe_operator(out: &mut Vec<u8>) {
     encode::command(out, &[b"INFO", b"lockgate"]);
 }
 
-/// Reads the reply to a probe. Other errors than these two (`-ERR syntax
-/// error`, but also `-READONLY`, `-OOM`, `-LOADING`, …) come after Redis has
-/// let the client pass.
-pub fn read(reply: &[u8]) -> Permission {
-    if !reply.starts_with(b"-NOAUTH") && !reply.starts_with(b"-NOPERM") {
+/// What was asked, by which it is known what an answer to it looks like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Asked {
+    /// [`probe`].
+    Lock,
+    /// [`probe_operator`].
+    Operator,
+    /// COMMAND COUNT.
+    Commands,
+}
+
+/// Errors that Redis gives only behind its look at who asks. All others refuse: an unknown
+/// command (`rename-command`), a data node that is full, a protocol error and protected mode
+/// come before it, and what a proxy in front of the data node says may mean anything.
+const BEHIND: [&[u8]; 14] = [
+    b"READONLY",
+    b"OOM",
+    b"MISCONF",
+    b"LOADING",
+    b"BUSY",
+    b"MASTERDOWN",
+    b"NOREPLICAS",
+    b"CLUSTERDOWN",
+    b"MOVED",
+    b"ASK",
+    b"TRYAGAIN",
+    b"CROSSSLOT",
+    // Behind it too: Redis reads the options, or the type of the key, last.
+    b"ERR syntax error",
+    b"WRONGTYPE",
+];
+
+/// Reads the reply to a probe: permission is what only a client gets that may, and
+/// everything else is the answer to the command.
+pub fn read(asked: Asked, reply: &[u8]) -> Permission {
+    let line = reply.trim_ascii_end();
+    let is_answer = match (asked, line.first()) {
+        (_, Some(b'-')) => {
+            let error = &line[1..];
+            BEHIND.iter().any(|code| {
+                error.strip_prefix(*code).is_some_and(|rest| rest.is_empty() || rest[0] == b' ')
+            })
+        }
+        (Asked::Lock, _) => matches!(line, b"+OK" | b"$-1" | b"*-1" | b"_"),
+        (Asked::Operator, first) => matches!(first, Some(b'$' | b'=')),
+        (Asked::Commands, first) => first == Some(&b':'),
+    };
+    if is_answer {
         return Permission::Granted;
     }
-    let text = String::from_utf8_lossy(&reply[1..]);
+    let Some(error) = line.strip_prefix(b"-") else {
+        return Permission::Refused(NO_ANSWER.to_owned());
+    };
     // The client did not say SET.
-    Permission::Refused(text.trim_end().replacen("'set'", "'lock'", 1))
+    Permission::Refused(String::from_utf8_lossy(error).replacen("'set'", "'lock'", 1))
 }
 
 #[cfg(test)]
@@ -85,18 +133,48 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_two_errors_refuse() {
+    fn only_what_redis_says_behind_its_look_at_who_asks_is_a_permission() {
+        let read = |asked, reply: &str| read(asked, format!("{reply}\r\n").as_bytes());
         for granted in
-            ["-ERR syntax error\r\n", "-READONLY x\r\n", "-OOM x\r\n", "+OK\r\n", "$-1\r\n"]
+            ["-ERR syntax error", "-READONLY x", "-OOM x", "-BUSY x", "-MOVED 1 a:1", "+OK", "$-1"]
         {
-            assert_eq!(read(granted.as_bytes()), Permission::Granted, "{granted}");
+            assert_eq!(read(Asked::Lock, granted), Permission::Granted, "{granted}");
+        }
+        for (asked, granted) in [
+            (Asked::Operator, "$0"),
+            (Asked::Operator, "=4"),
+            (Asked::Operator, "-LOADING x"),
+            (Asked::Commands, ":240"),
+        ] {
+            assert_eq!(read(asked, granted), Permission::Granted, "{granted}");
+        }
+        for refused in [
+            "NOAUTH Authentication required.",
+            "ERR unknown command 'SET', with args beginning with: 'lock:a'",
+            "ERR max number of clients reached",
+            "ERR Protocol error: unauthenticated bulk length",
+            "DENIED Redis is running in protected mode",
+            "ERR syntax errors are ours",
+            "OOMPH",
+            "",
+        ] {
+            for asked in [Asked::Lock, Asked::Operator, Asked::Commands] {
+                let said = read(asked, &format!("-{refused}"));
+                assert_eq!(said, Permission::Refused(refused.into()));
+            }
+        }
+        for (asked, reply) in [
+            (Asked::Lock, ":1"),
+            (Asked::Lock, "+QUEUED"),
+            (Asked::Operator, "+OK"),
+            (Asked::Operator, ":0"),
+            (Asked::Commands, "$-1"),
+            (Asked::Lock, ""),
+        ] {
+            assert_eq!(read(asked, reply), Permission::Refused(NO_ANSWER.into()), "{reply}");
         }
         assert_eq!(
-            read(b"-NOAUTH Authentication required.\r\n"),
-            Permission::Refused("NOAUTH Authentication required.".into())
-        );
-        assert_eq!(
-            read(b"-NOPERM this user has no permissions to run the 'set' command\r\n"),
+            read(Asked::Lock, "-NOPERM this user has no permissions to run the 'set' command"),
             Permission::Refused(
                 "NOPERM this user has no permissions to run the 'lock' command".into()
             )

@@ -73,6 +73,8 @@ enum What {
     /// Commands that were dropped, because the client must first be told that its
     /// lock is lost.
     Lost(Refused),
+    /// A large command behind it, of a client that may not have said who it is.
+    Identify,
     /// A write to guarded keys, or a MULTI behind which there may be some.
     Guarded(Guarded),
     /// One of ours.
@@ -133,7 +135,7 @@ impl Barrier {
     /// Whether it is to be looked at again where it stands, at the beginning of what is held.
     fn is_held(&self) -> bool {
         match &self.what {
-            What::Pass | What::ClientReply(_) => true,
+            What::Pass | What::ClientReply(_) | What::Identify => true,
             What::Own { length, .. } => *length > 0,
             What::Guarded(guarded) => guarded.is_held(),
             What::Lost(_) => false,
@@ -143,6 +145,17 @@ impl Barrier {
     /// A write that guards are about, or MULTI.
     pub(super) fn of(guarded: Guarded) -> Box<Barrier> {
         Barrier::new(What::Guarded(guarded))
+    }
+
+    /// A question whether the client has said who it is.
+    pub(super) fn identify() -> Box<Barrier> {
+        Barrier::new(What::Identify)
+    }
+
+    /// It has been asked.
+    pub(super) fn probes(mut self: Box<Barrier>) -> Box<Barrier> {
+        self.phase = Phase::Probe { missing: 1 };
+        self
     }
 
     /// Whose reply comes next.
@@ -181,6 +194,11 @@ impl Barrier {
     /// Whether it is a LOCK that waits in line.
     pub fn waits_in_line(&self) -> bool {
         matches!(&self.phase, Phase::Run(running) if running.waits_in_line())
+    }
+
+    /// Whether the lock nodes are being asked.
+    pub fn is_running(&self) -> bool {
+        matches!(self.phase, Phase::Run(_))
     }
 
     /// Whether it is a LOCK.
@@ -318,6 +336,7 @@ impl Session {
         let refused_here = self.state.multi
             || self.blind_multi
             || self.state.monitor
+            || self.state.quit
             || self.state.is_resp2_subscriber();
         let barrier = match self.has_untold_news() && !self.is_told_by(&barrier) {
             // It is refused when it is looked at again.
@@ -328,6 +347,7 @@ impl Session {
         match barrier.what {
             What::Pass => self.pass_held(Pass::Counted),
             What::Lost(refused) => self.begin_lost(barrier, refused),
+            What::Identify => self.begin_identify(barrier),
             What::Guarded(_) => self.begin_guarded(barrier),
             What::ClientReply(mode) => self.begin_client_reply(mode, refused_here, barrier),
             What::Own { own, .. } => {
@@ -454,13 +474,19 @@ impl Session {
                 let refused = *refused;
                 self.lost_in_multi(barrier, refused, reply);
             }
-            What::Own { asked, .. } => {
+            What::Identify => self.identified(reply),
+            What::Own { own, asked, .. } => {
+                let question = match own {
+                    Own::Lockgate => authorize::Asked::Operator,
+                    Own::Command => authorize::Asked::Commands,
+                    _ => authorize::Asked::Lock,
+                };
                 if self.reply_mode == ReplyMode::Off {
                     let mut off = Vec::new();
                     encode::command(&mut off, &[b"CLIENT", b"REPLY", b"OFF"]);
                     self.to_upstream.push(&off);
                 }
-                match authorize::read(reply) {
+                match authorize::read(question, reply) {
                     Permission::Refused(error) => {
                         self.answer_error(barrier, &error, Outcome::Denied);
                     }
@@ -479,6 +505,7 @@ impl Session {
     /// Answers at the next boundary between frames, or not at all where
     /// replies are off.
     pub(super) fn answer(&mut self, mut barrier: Box<Barrier>, answer: Vec<u8>) {
+        self.answered_here = true;
         if matches!(barrier.what, What::Own { silent: true, .. })
             || barrier.is_silent()
             || answer.is_empty()
@@ -500,7 +527,7 @@ impl Session {
             What::Own { length, .. } => length,
             What::Lost(_) => 0,
             What::Guarded(ref guarded) => guarded.length(),
-            What::Pass | What::ClientReply(_) => return,
+            What::Pass | What::ClientReply(_) | What::Identify => return,
         };
         if self.client_done {
             self.linger = None;

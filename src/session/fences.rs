@@ -6,7 +6,10 @@
 //! SELECT goes there before WATCH and comes back behind GET. Knows nothing of
 //! connections: makes bytes and reads replies.
 
-use std::{collections::VecDeque, time::Duration};
+use std::{
+    collections::VecDeque,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 use crate::{
     guard::FENCE_PREFIX,
@@ -115,6 +118,14 @@ pub fn read_fence(reply: &[u8]) -> Option<u64> {
     let line = reply.strip_prefix(b"$")?.strip_suffix(b"\r\n")?;
     let at = memchr::memchr(b'\n', line)?;
     u64::try_from(number::integer(&line[at + 1..])?).ok()
+}
+
+/// Whether no proxy's clock can have made this fence: it is more than a day ahead of the
+/// one here. Fences are microseconds since 1970.
+pub fn is_from_the_future(fence: u64) -> bool {
+    const DAY: Duration = Duration::from_secs(24 * 60 * 60);
+    let latest = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() + DAY;
+    u128::from(fence) > latest.as_micros()
 }
 
 /// The text of an error reply.

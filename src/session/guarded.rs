@@ -111,8 +111,8 @@ enum Stage {
 
 /// What the data node has said about a command.
 pub(super) enum Told {
-    /// Its commands were read again.
-    Commands,
+    /// Its commands were read again; false: they could not be.
+    Commands(bool),
     /// The keys that it writes.
     Keys(Result<Vec<Vec<u8>>, AskError>),
     /// Not the data node but the lock nodes, about locks the connection is attached to.
@@ -227,10 +227,7 @@ impl Session {
                 self.barrier = Some(barrier.goes_on());
             }
             Some(Stop::Unknown(name)) => {
-                let asking = async move {
-                    guards.catalog.again(name).await;
-                    Told::Commands
-                };
+                let asking = async move { Told::Commands(guards.catalog.again(name).await) };
                 guarded.stage = Stage::Asking(Box::pin(asking));
                 self.barrier = Some(barrier.goes_on());
             }
@@ -259,6 +256,10 @@ impl Session {
             Some(Stop::NoRoom) => {
                 let error =
                     "ERR too many large commands are being checked against the guards, try again";
+                self.refuse_write(barrier, error.into(), GuardedWrite::Refused);
+            }
+            Some(Stop::TooMuch) => {
+                let error = "ERR too much in one command to be checked against the guards";
                 self.refuse_write(barrier, error.into(), GuardedWrite::Refused);
             }
             Some(Stop::TooMany) => {
@@ -321,11 +322,13 @@ impl Session {
                 }
                 Needs::Reserved => self.begin_with(barrier, Stop::Reserved),
                 Needs::TooMany => self.begin_with(barrier, Stop::TooMany),
+                Needs::TooMuch => self.begin_with(barrier, Stop::TooMuch),
             },
-            Told::Commands => {
+            Told::Commands(was_read) => {
                 let table = guards.catalog.table();
                 match guards.look(table.as_deref(), &self.held[..guarded.length]) {
-                    Look::Stop(_, Stop::Unknown(_)) if table.is_none() => {
+                    // What is known of them may be older than the command.
+                    Look::Stop(_, Stop::Unknown(_)) if table.is_none() || !was_read => {
                         let error = unknown("the data node's commands cannot be read");
                         self.refuse_write(barrier, error.into_bytes(), GuardedWrite::NotHeld);
                     }

@@ -4,13 +4,22 @@ use std::sync::atomic::Ordering;
 
 use super::Session;
 use crate::{
-    command::{docs, glob, operator::Inquiry},
+    command::{docs, operator::Inquiry},
+    glob::{self, Budget},
     lock::LockStatus,
     resp::encode,
 };
 
 /// Locks in one answer to LOCKGATE LOCKS.
 const MAX_LOCKS: usize = 1000;
+/// Bytes of their keys in one answer.
+const MAX_KEY_BYTES: usize = 1024 * 1024;
+/// Steps that comparing keys with the pattern of one LOCKGATE LOCKS may take: some ten
+/// milliseconds, in which the thread that renews locks does nothing else.
+const MAX_STEPS: usize = 10_000_000;
+
+const TOO_MANY_STEPS: &str = "ERR comparing all keys with this pattern would take too long, \
+     give one with fewer stars, or that begins as the keys do";
 
 const HELP: [&str; 16] = [
     "LOCKGATE <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
@@ -19,8 +28,8 @@ const HELP: [&str; 16] = [
     "NODES",
     "    List the lock nodes, with the reason where one is down, and what is wrong with it.",
     "LOCKS [<pattern>]",
-    "    List the locks granted through this proxy and held now, at most 1000,",
-    "    whose key matches the glob-style pattern.",
+    "    List the locks granted through this proxy and held now, at most 1000 with 1 MB of",
+    "    keys, whose key matches the glob-style pattern.",
     "LOCK <key>",
     "    Tell of one of these locks; null if it is not held through this proxy.",
     "VERSION",
@@ -105,15 +114,26 @@ impl Session {
     }
 
     fn tell_locks(&self, out: &mut Vec<u8>, pattern: Option<&[u8]>) {
-        let mut found = Vec::new();
+        let (mut found, mut bytes) = (Vec::new(), 0);
+        let (mut budget, mut is_enough) = (Budget::of(MAX_STEPS), true);
         let prefix = self.config.locks.prefix.len();
         self.shared.engine.locks(&mut |key| {
             let key = &key[prefix.min(key.len())..];
-            if pattern.is_none_or(|pattern| glob::matches(pattern, key)) {
+            let matches = match pattern {
+                None => Some(true),
+                Some(pattern) => glob::matches_within(pattern, key, &mut budget),
+            };
+            is_enough = matches.is_some();
+            if matches == Some(true) {
+                bytes += key.len();
                 found.push(key.to_vec());
             }
-            found.len() < MAX_LOCKS
+            is_enough && found.len() < MAX_LOCKS && bytes < MAX_KEY_BYTES
         });
+        if !is_enough {
+            // A part of the locks would look like all of them.
+            return encode::error(out, TOO_MANY_STEPS);
+        }
         found.sort();
         let full = |key: &Vec<u8>| [self.config.locks.prefix.as_bytes(), key].concat();
         // One may have been given back meanwhile.

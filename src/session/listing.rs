@@ -1,6 +1,6 @@
-//! COMMAND, COMMAND INFO and COMMAND DOCS without names: the data node's list
+//! COMMAND, COMMAND INFO, DOCS and LIST without names: the data node's list
 //! passes as it comes, with the count at its head raised and our entries behind
-//! its last one.
+//! its last one. COMMAND COUNT has nothing but the count.
 
 use std::ops::Range;
 
@@ -26,8 +26,13 @@ pub struct Addition {
 impl Addition {
     /// A reply whose first byte is this. None: not a list, but an error or `+QUEUED`.
     pub(super) fn begin(listing: Listing, first: u8) -> Option<Addition> {
-        let is_list = first == b'*' || (first == b'%' && listing == Listing::Docs);
-        is_list.then(|| Addition { listing, head: Vec::new(), promised: false })
+        let is_answer = match listing {
+            Listing::Info => first == b'*',
+            Listing::Docs => matches!(first, b'*' | b'%'),
+            Listing::List => matches!(first, b'*' | b'~'),
+            Listing::Count => first == b':',
+        };
+        is_answer.then(|| Addition { listing, head: Vec::new(), promised: false })
     }
 
     /// What was kept back of the head.
@@ -45,6 +50,13 @@ impl Addition {
             (Listing::Docs, b'%') => encode::map(&mut out, count.checked_add(OURS.len())?, true),
             // In RESP2 a map's keys and values are counted.
             (Listing::Docs, _) => encode::array(&mut out, count.checked_add(2 * OURS.len())?),
+            (Listing::List, kind) => {
+                encode::array(&mut out, count.checked_add(docs::names().count())?);
+                out[0] = *kind;
+            }
+            (Listing::Count, _) => {
+                encode::integer(&mut out, i64::try_from(count.checked_add(OURS.len())?).ok()?);
+            }
         }
         Some(out)
     }
@@ -84,12 +96,14 @@ impl Session {
         if ended && whole && addition.promised {
             self.to_client.push(&bytes[from..here.end]);
             from = here.end;
-            let mut entries = Vec::new();
-            for own in OURS {
-                match addition.listing {
-                    Listing::Info => docs::info(&mut entries, own, self.state.resp3),
-                    Listing::Docs => docs::docs(&mut entries, own, self.state.resp3),
+            let (mut entries, resp3) = (Vec::new(), self.state.resp3);
+            match addition.listing {
+                Listing::Info => OURS.iter().for_each(|own| docs::info(&mut entries, *own, resp3)),
+                Listing::Docs => OURS.iter().for_each(|own| docs::docs(&mut entries, *own, resp3)),
+                Listing::List => {
+                    docs::names().for_each(|name| encode::bulk(&mut entries, name.as_bytes()));
                 }
+                Listing::Count => {}
             }
             self.to_client.push(&entries);
         }

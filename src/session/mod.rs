@@ -19,8 +19,11 @@
 //!   [`unwrap`]: its reply, out of EXEC's.
 //! - [`lost`]: what a client is told when its session lock is lost.
 //! - [`owed`], [`state`]: which replies are owed, and what they have told so far.
+//! - [`pulse`]: signs of life while a client waits for Lockgate or holds a lock.
+//! - [`ahead`]: what comes behind a LOCK that waits, read so that the client's end is seen.
 //! - [`authorize`]: may this client lock this key.
 
+pub mod ahead;
 pub mod attached;
 pub mod authorize;
 pub mod barrier;
@@ -34,6 +37,7 @@ pub mod lock_command;
 pub mod lost;
 pub mod notes;
 pub mod owed;
+pub mod pulse;
 pub mod replies;
 pub mod requests;
 pub mod state;
@@ -64,6 +68,7 @@ use self::{
 use crate::{
     config::{Config, OnDisconnect},
     guard::Guards,
+    idle::Idle,
     lock::{Alarm, Engine, Losses},
     metrics::{CloseReason, Metrics},
     net::{Outbox, Stream},
@@ -99,6 +104,10 @@ pub struct Shared {
     pub config: ArcSwap<Config>,
     /// Rules on the keys that clients write, if there are any.
     pub guards: Option<Arc<Guards>>,
+    /// How long the data node lets clients be idle.
+    pub idle: Arc<Idle>,
+    /// What all sessions have read behind LOCKs that wait.
+    pub ahead: Arc<ahead::Taken>,
     /// Clients connected now, for LOCKGATE; a metric cannot be read back.
     pub clients: AtomicUsize,
     /// When the proxy was started.
@@ -129,6 +138,8 @@ pub struct Session {
     /// Client bytes that may not be sent yet: the beginning of a command whose
     /// name is not yet known, or all that came during a barrier.
     held: Vec<u8>,
+    /// What came behind `held` during a LOCK that waits in line.
+    ahead: Option<Box<ahead::Ahead>>,
     /// `held` is to be scanned again: the barrier before it is over.
     rescan: bool,
     /// The command at the beginning of `held` has waited and is now forwarded.
@@ -140,8 +151,6 @@ pub struct Session {
     client_done: bool,
     /// The client has ended the connection, by FIN or by a reset.
     hung_up: bool,
-    /// The client has ended it by QUIT.
-    quit: bool,
     /// Who hangs up may be a balancer, while the client goes on.
     balanced: bool,
     /// Bytes read from the client so far.
@@ -186,6 +195,8 @@ pub struct Session {
     broken: bool,
     /// A large command that must be whole before it is looked at.
     gather: Option<Box<Gather>>,
+    /// Others were given the room of the one at the beginning of `held`.
+    no_room: bool,
     /// This client may not call scripts.
     no_scripts: bool,
     /// How many guarded writes may share the next call of one.
@@ -205,6 +216,10 @@ pub struct Session {
     news: Option<Box<News>>,
     /// When to look again whether a client that floods has hung up.
     look: Option<Pin<Box<Sleep>>>,
+    /// When the data node is to hear of this connection again.
+    pulse: Option<Pin<Box<Sleep>>>,
+    /// Something was answered of which it has not heard.
+    answered_here: bool,
     /// When to close whatever is still missing.
     linger: Option<Pin<Box<Sleep>>>,
 }
@@ -224,13 +239,13 @@ impl Session {
             config,
             requests: RequestScanner::default(),
             held: Vec::new(),
+            ahead: None,
             rescan: false,
             pass_next: None,
             dropping: None,
             to_upstream: Outbox::default(),
             client_done: false,
             hung_up: false,
-            quit: false,
             balanced,
             read: 0,
             upstream_shut: false,
@@ -252,6 +267,7 @@ impl Session {
             unguarded: false,
             broken: false,
             gather: None,
+            no_room: false,
             no_scripts: false,
             together: guarded::Limit::default(),
             armed: None,
@@ -263,6 +279,8 @@ impl Session {
             pushes: Vec::new(),
             news: None,
             look: None,
+            pulse: None,
+            answered_here: false,
             linger: None,
         }
     }
@@ -299,7 +317,7 @@ impl Session {
     fn client_gives_back(&self) -> bool {
         let by_default = if self.balanced { OnDisconnect::Expire } else { OnDisconnect::Release };
         let on_disconnect = self.config.locks.on_disconnect.unwrap_or(by_default);
-        self.quit || self.hung_up && on_disconnect == OnDisconnect::Release
+        self.state.quit || self.hung_up && on_disconnect == OnDisconnect::Release
     }
 
     /// The client's socket has failed. That it was reset, or closed, is the client's doing.
@@ -340,6 +358,7 @@ impl Session {
             || self.client_done
             || !self.to_upstream.is_empty()
             || !self.to_client.is_empty();
+        self.poll_pulse(cx);
         self.poll_linger(cx)?;
         if self.upstream_done && self.to_client.is_empty() && !self.answer_is_near() {
             return Err(if self.client_done { CloseReason::Client } else { CloseReason::Upstream });

@@ -78,7 +78,7 @@ impl Session {
         match name {
             Name::Multi => self.blind_multi = true,
             Name::Quit => {
-                self.quit = true;
+                self.state.quit = true;
                 self.start_linger();
             }
             // Shown even while replies are off, and turns them on.

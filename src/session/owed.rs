@@ -66,8 +66,6 @@ pub enum Verdict {
     Pass,
     /// Pass it on: the connection is as new.
     Reset,
-    /// Pass it on: the client has ended the connection.
-    Quit,
     /// It was not expected, or nothing behind it can be: pass it on, and
     /// everything else untouched from here.
     Lost,
@@ -186,10 +184,10 @@ impl Owed {
                 *state = State::default();
                 verdict = Verdict::Reset;
             }
-            Entry::Quit if ok => verdict = Verdict::Quit,
             Entry::Hello if frame.kind() == b'%' => state.resp3 = true,
             Entry::Hello if frame.kind() == b'*' => state.resp3 = false,
             Entry::Monitor if ok => state.monitor = true,
+            Entry::Quit => state.quit = ok,
             // Inside EXEC's reply their frames cannot be told apart.
             Entry::Unqueued
             | Entry::Subscribe(..)

@@ -65,10 +65,11 @@ impl Session {
     /// Passes replies on, but for those to commands of the proxy's own.
     fn pass(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> std::io::Result<()> {
         let (mut from, mut pos) = (0, 0);
+        let is_watched = self.shared.guards.is_some();
         // A list that was begun must be ended, as its length has been changed.
         while !self.relay || self.addition.is_some() {
             let run = self.owed.plain_run(&self.state);
-            if run > 0 {
+            if run > 0 && (self.state.known || !is_watched) {
                 let count = self.replies.skip_flat(bytes, &mut pos, run);
                 self.owed.plain(count, &self.state);
             }
@@ -88,7 +89,15 @@ impl Session {
             let whole = matches!(next, Next::Frame(_));
             let verdict = match next {
                 Next::Frame(_) if self.relay => Some(Verdict::Pass),
-                Next::Frame(frame) => Some(self.owed.frame(frame, &mut self.state)),
+                Next::Frame(frame) => {
+                    let verdict = self.owed.frame(frame, &mut self.state);
+                    if !self.state.known {
+                        // RESET makes a stranger of anybody, and needs no introduction.
+                        self.state.known = !matches!(frame.kind(), b'-' | b'>')
+                            && !frame.head.starts_with(b"+RESET");
+                    }
+                    Some(verdict)
+                }
                 Next::End => None,
                 Next::Broken => Some(Verdict::Lost),
             };
@@ -110,7 +119,6 @@ impl Session {
                 Some(Verdict::Lost) => self.relay_from_here(),
                 // As if the connection had ended and another begun.
                 Some(Verdict::Reset) => self.tokens.give_back(),
-                Some(Verdict::Quit) => self.quit = true,
                 Some(Verdict::Pass) => {
                     if let Some(reply) = self.own_reply.take() {
                         self.probe_answered(&reply);

@@ -9,12 +9,12 @@ use std::{
 };
 
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
+    io::{AsyncWrite, ReadBuf},
     time::sleep,
 };
 
 use super::{
-    READ, Session, Step, barrier::Barrier, gather::Guarding, guarded::Guarded,
+    READ, Session, Step, ahead::Read, barrier::Barrier, gather::Guarding, guarded::Guarded,
     intercept::Intercepted, owed::Entry,
 };
 use crate::{
@@ -64,6 +64,9 @@ impl Session {
             if self.upstream_dead {
                 return Ok(moved);
             }
+            if self.gather.is_some() {
+                self.look_after_gather();
+            }
             if self.rescan && self.barrier.is_none() {
                 self.rescan = false;
                 moved = true;
@@ -85,6 +88,21 @@ impl Session {
                 return Ok(moved);
             }
             if waiting && self.held.len() >= READ_AHEAD {
+                if self.barrier.as_ref().is_some_and(|barrier| barrier.waits_in_line()) {
+                    match self.read_ahead(cx, buffer)? {
+                        Read::Some => {
+                            moved = true;
+                            continue;
+                        }
+                        Read::Nothing => return Ok(moved),
+                        Read::NoRoom => {}
+                        Read::End => {
+                            self.client_done = true;
+                            self.client_hung_up();
+                            continue;
+                        }
+                    }
+                }
                 if self.flood_has_ended(cx) {
                     if let Some(error) = self.client.take_error() {
                         return Err(self.client_failed(&error));
@@ -104,7 +122,7 @@ impl Session {
                 buffer[..kept].copy_from_slice(&self.held);
             }
             let mut read = ReadBuf::new(&mut buffer[kept..kept + READ]);
-            match Pin::new(&mut self.client).poll_read(cx, &mut read) {
+            match self.poll_read_client(cx, &mut read) {
                 Poll::Pending => {
                     self.note_all_read();
                     return Ok(moved);
@@ -124,7 +142,7 @@ impl Session {
             self.take_losses(cx)?;
             if apart {
                 self.held.extend_from_slice(&buffer[..end]);
-                self.rescan = !gathering || self.is_gathered();
+                self.rescan = !gathering || self.is_gathered(cx);
             } else {
                 self.held.clear();
                 self.scan(cx, &buffer[..end]);
@@ -238,7 +256,7 @@ impl Session {
                                     known.is_free(*glance, here)
                                 }) =>
                         {
-                            match self.guard(commands, &bytes[at..]) {
+                            match self.guard(cx, commands, &bytes[at..]) {
                                 Guarding::Pass => self.note(name, arguments),
                                 Guarding::Kept => break at,
                                 Guarding::Dropping(dropping) => {
@@ -396,6 +414,7 @@ impl Session {
             Some(barrier) if barrier.is_lock() => {
                 self.abort_barrier();
                 self.held.clear();
+                self.ahead = None;
             }
             Some(_) => self.start_linger(),
             None => {}

@@ -13,6 +13,10 @@ pub struct State {
     pub watching: bool,
     /// After MONITOR.
     pub monitor: bool,
+    /// After QUIT: the data node carries nothing out any more and closes.
+    pub quit: bool,
+    /// Something was answered that only a client gets that has said who it is, or need not.
+    pub known: bool,
     pub(super) channels: i64,
     pub(super) patterns: i64,
     pub(super) shards: i64,

@@ -164,7 +164,12 @@ impl Session {
         self.answer_error(barrier, &error, Outcome::BadRequest);
     }
 
-    pub(super) fn answer_error(&mut self, barrier: Box<Barrier>, error: &str, outcome: Outcome) {
+    pub(in crate::session) fn answer_error(
+        &mut self,
+        barrier: Box<Barrier>,
+        error: &str,
+        outcome: Outcome,
+    ) {
         if let What::Own { own, .. } = barrier.what
             && let Some(operation) = operation(own)
         {

@@ -177,7 +177,15 @@ impl Session {
             encode::command(&mut off, &[b"CLIENT", b"REPLY", b"OFF"]);
             self.to_upstream.push(&off);
         }
-        let error = match (fences::read_fence(reply), fences::read_error(reply)) {
+        let seen = fences::read_fence(reply);
+        if let Some(seen) = seen
+            && fences::is_from_the_future(seen)
+            && let Some(guards) = &self.shared.guards
+        {
+            self.shared.metrics.fences_ahead.increment(1);
+            guards.tell_of_fence_ahead(&raising.key[self.config.locks.prefix.len()..], seen);
+        }
+        let error = match (seen, fences::read_error(reply)) {
             (Some(seen), _)
                 if seen > raising.fence
                     && seen < END

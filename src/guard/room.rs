@@ -1,0 +1,181 @@
+//! Room for large commands that are held until they can be looked at, for all clients.
+//!
+//! What counts is what is held, not what a command's head announces. Who has room and
+//! sends nothing for a while gives it to others that want some.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::Waker,
+    time::{Duration, Instant},
+};
+
+/// Bytes of a command that are held without being counted.
+pub(super) const UNCOUNTED: usize = 64 * 1024;
+/// How long a client may take for the next [`UNCOUNTED`] bytes while others want room.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// All the room there is.
+#[derive(Debug)]
+pub(super) struct Rooms {
+    limit: usize,
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    held: usize,
+    next: u64,
+    tenants: HashMap<u64, Tenant>,
+}
+
+#[derive(Debug)]
+struct Tenant {
+    bytes: usize,
+    /// What it had when it last counted as moving, and when that was.
+    marked: (usize, Instant),
+    /// Of a command that is still coming: told when the room was given to others.
+    waker: Option<Waker>,
+}
+
+/// A large command's share of what may be held; given back when dropped.
+#[derive(Debug)]
+pub struct Room {
+    rooms: Arc<Rooms>,
+    /// None: it is too small to be counted.
+    id: Option<u64>,
+}
+
+impl Rooms {
+    pub(super) fn new(limit: usize) -> Arc<Rooms> {
+        Arc::new(Rooms { limit, state: Mutex::default() })
+    }
+
+    /// Room for so many bytes that are held. `waker`: more are to come, and meanwhile others
+    /// may take the room. None: others hold too much.
+    pub(super) fn room(self: &Arc<Self>, bytes: usize, waker: Option<&Waker>) -> Option<Room> {
+        let mut room = Room { rooms: self.clone(), id: None };
+        room.grow(bytes, waker).then_some(room)
+    }
+
+    /// Nothing panics while it holds the lock.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Whether there is room for so many more, if need be that of those who do not move.
+    fn take(&mut self, more: usize, limit: usize, now: Instant) -> bool {
+        if self.held.saturating_add(more) > limit {
+            let has_stopped = |tenant: &Tenant| {
+                tenant.waker.is_some() && now.duration_since(tenant.marked.1) >= PATIENCE
+            };
+            let mut freed = 0;
+            self.tenants.retain(|_, tenant| {
+                let stays = !has_stopped(tenant);
+                if !stays {
+                    freed += tenant.bytes;
+                    tenant.waker.iter().for_each(Waker::wake_by_ref);
+                }
+                stays
+            });
+            self.held -= freed;
+        }
+        let fits = self.held.saturating_add(more) <= limit;
+        self.held += if fits { more } else { 0 };
+        fits
+    }
+}
+
+impl Room {
+    /// Makes it large enough for so many bytes. False: others hold too much, or were given
+    /// it because nothing came for too long.
+    pub fn grow(&mut self, bytes: usize, waker: Option<&Waker>) -> bool {
+        if bytes <= UNCOUNTED {
+            return true;
+        }
+        let (now, mut state) = (Instant::now(), self.rooms.lock());
+        let before = match self.id {
+            None => 0,
+            Some(id) => match state.tenants.get(&id) {
+                Some(tenant) => tenant.bytes,
+                None => return false,
+            },
+        };
+        if !state.take(bytes.saturating_sub(before), self.rooms.limit, now) {
+            return false;
+        }
+        let state = &mut *state;
+        let id = *self.id.get_or_insert_with(|| {
+            state.next += 1;
+            state.next
+        });
+        let tenant = state.tenants.entry(id).or_insert_with(|| Tenant {
+            bytes,
+            marked: (bytes, now),
+            waker: waker.cloned(),
+        });
+        tenant.bytes = tenant.bytes.max(bytes);
+        if bytes >= tenant.marked.0 + UNCOUNTED {
+            tenant.marked = (bytes, now);
+        }
+        true
+    }
+
+    /// Whether it was given to others.
+    pub fn is_lost(&self) -> bool {
+        self.id.is_some_and(|id| !self.rooms.lock().tenants.contains_key(&id))
+    }
+}
+
+impl Drop for Room {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            let mut state = self.rooms.lock();
+            if let Some(tenant) = state.tenants.remove(&id) {
+                state.held -= tenant.bytes;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MB: usize = 1 << 20;
+
+    #[test]
+    fn room_is_what_is_held() {
+        let rooms = Rooms::new(2 * MB);
+        let mut a = rooms.room(100, None).unwrap();
+        let b = rooms.room(MB, None).unwrap();
+        assert!(a.grow(MB, None) && !a.grow(MB + 1, None), "a megabyte is another's");
+        assert!(rooms.room(UNCOUNTED, None).is_some() && rooms.room(MB, None).is_none());
+        drop(b);
+        assert!(a.grow(2 * MB, None) && !a.is_lost());
+        drop(a);
+        assert_eq!(rooms.lock().held, 0);
+    }
+
+    #[test]
+    fn who_does_not_move_gives_way() {
+        let rooms = Rooms::new(2 * MB);
+        let waker = Waker::noop();
+        let mut still = rooms.room(MB, Some(waker)).unwrap();
+        let mut moves = rooms.room(MB - UNCOUNTED, Some(waker)).unwrap();
+        let long_ago = Instant::now().checked_sub(2 * PATIENCE).unwrap();
+        for tenant in rooms.lock().tenants.values_mut() {
+            tenant.marked.1 = long_ago;
+        }
+        assert!(moves.grow(MB, Some(waker)) && !still.is_lost(), "there is room for both");
+        // What is whole is on its way and stays.
+        let whole = rooms.room(MB, None).unwrap();
+        assert!(still.is_lost() && !moves.is_lost() && !still.grow(MB + 1, Some(waker)));
+        assert!(rooms.room(MB, None).is_none());
+        drop((still, moves, whole));
+        assert_eq!(rooms.lock().held, 0);
+        assert!(rooms.lock().tenants.is_empty());
+    }
+}

@@ -1,0 +1,138 @@
+//! How long the data node lets a client be idle (`timeout` in redis.conf), and so how often
+//! a connection is to be kept alive whose client waits for Lockgate, or holds a lock.
+//!
+//! Redis itself never closes a client that is blocked. One that waits for a lock, or computes
+//! under it, is idle to Redis all the same.
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use bb8_redis::redis::{self, RedisError};
+use tokio::time::{sleep, timeout};
+use tokio_util::sync::CancellationToken;
+use tracing::{info, warn};
+
+use crate::{config::RedisUrl, lock, net::Connector};
+
+/// How often the data node is asked, as CONFIG SET may change it.
+const ASK_EVERY: Duration = Duration::from_secs(10);
+/// How long it may take to answer.
+const ASK_LIMIT: Duration = Duration::from_secs(3);
+/// How often where it does not tell.
+const UNTOLD: Duration = Duration::from_secs(1);
+/// At most, and at least: Redis counts whole seconds, and closes after more than so many.
+const LEAST: Duration = Duration::from_millis(300);
+const MOST: Duration = Duration::from_secs(20);
+
+/// What is known of the data node's `timeout`.
+#[derive(Debug)]
+pub struct Idle {
+    /// Milliseconds between two signs of life; 0: none is needed.
+    every: AtomicU64,
+}
+
+/// What it told.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Told {
+    /// It closes clients after so many seconds; 0: never.
+    Seconds(u64),
+    /// It tells nobody like this proxy.
+    Refused,
+}
+
+impl Default for Idle {
+    fn default() -> Idle {
+        Idle { every: AtomicU64::new(millis(UNTOLD)) }
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Three signs of life in each such time.
+fn every(told: Told) -> Duration {
+    match told {
+        Told::Seconds(0) => Duration::ZERO,
+        Told::Seconds(seconds) => (Duration::from_secs(seconds) / 3).clamp(LEAST, MOST),
+        Told::Refused => UNTOLD,
+    }
+}
+
+impl Idle {
+    /// Time between two signs of life of a connection; none: the data node closes nobody.
+    pub fn every(&self) -> Option<Duration> {
+        let millis = self.every.load(Ordering::Relaxed);
+        (millis > 0).then(|| Duration::from_millis(millis))
+    }
+
+    /// Asks from now on, with a line in the log for each change.
+    pub async fn watch(
+        self: Arc<Self>,
+        data: RedisUrl,
+        connector: Connector,
+        shutdown: CancellationToken,
+    ) {
+        let mut known = None;
+        loop {
+            if let Ok(Some(told)) = timeout(ASK_LIMIT, ask(&data, &connector)).await
+                && known.replace(told) != Some(told)
+            {
+                self.every.store(millis(every(told)), Ordering::Relaxed);
+                match told {
+                    Told::Seconds(0) => {}
+                    Told::Seconds(seconds) => warn!(
+                        %data, seconds,
+                        "the data node closes clients that are idle for so long (timeout); who waits \
+                         for a lock or holds one is kept alive, others are closed as by Redis"
+                    ),
+                    Told::Refused => info!(
+                        %data,
+                        "the data node does not tell whether it closes idle clients (CONFIG GET \
+                         timeout); who waits for a lock or holds one is kept alive each second"
+                    ),
+                }
+            }
+            tokio::select! {
+                () = sleep(ASK_EVERY) => {}
+                () = shutdown.cancelled() => return,
+            }
+        }
+    }
+}
+
+/// None: it cannot be asked now.
+async fn ask(data: &RedisUrl, connector: &Connector) -> Option<Told> {
+    let refused = |error: &RedisError| !error.is_io_error() && !error.is_timeout();
+    let mut connection = match lock::connect(data, connector).await {
+        Ok(connection) => connection,
+        Err(error) => return refused(&error).then_some(Told::Refused),
+    };
+    let mut question = redis::cmd("CONFIG");
+    question.arg("GET").arg("timeout");
+    match question.query_async::<(String, u64)>(&mut connection.redis).await {
+        Ok((_, seconds)) => Some(Told::Seconds(seconds)),
+        Err(error) => refused(&error).then_some(Told::Refused),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_sign_of_life_comes_well_before_the_end() {
+        assert_eq!(Idle::default().every(), Some(UNTOLD));
+        assert_eq!(every(Told::Seconds(0)), Duration::ZERO);
+        assert_eq!(every(Told::Refused), UNTOLD);
+        for seconds in [1, 2, 5, 300, 100_000] {
+            let every = every(Told::Seconds(seconds));
+            assert!(every >= LEAST && every <= MOST && every * 3 <= Duration::from_secs(seconds));
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! Signs of life for the data node, which would close a client that it has not heard of for
+//! its `timeout`: while the client waits for Lockgate, or holds a lock, its silence is none
+//! of its own doing.
+//!
+//! A sign of life is an empty line: Redis reads it, has heard of the client, and neither
+//! answers nor counts it, whatever state the connection is in. No reply is to be kept from
+//! the client, no permission is needed, and MULTI has nothing queued.
+
+use std::{
+    future::Future,
+    task::Context,
+    time::{Duration, Instant},
+};
+
+use tokio::time::sleep;
+
+use super::Session;
+use crate::resp::{encode, name::ReplyMode};
+
+/// How often it is looked whether signs of life are needed meanwhile, while none are.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+
+impl Session {
+    /// Gives a sign of life when it is time, if this connection needs one.
+    #[inline]
+    pub(super) fn poll_pulse(&mut self, cx: &mut Context<'_>) {
+        let may_be_kept = self.pulse.is_some()
+            || self.answered_here
+            || !self.tokens.held.is_empty()
+            || self.barrier.as_ref().is_some_and(|barrier| barrier.is_running());
+        if may_be_kept {
+            self.poll_kept(cx);
+        }
+    }
+
+    fn poll_kept(&mut self, cx: &mut Context<'_>) {
+        loop {
+            let every = self.shared.idle.every();
+            let next = every.unwrap_or(LOOK_EVERY);
+            let timer = self.pulse.get_or_insert_with(|| Box::pin(sleep(next)));
+            if timer.as_mut().poll(cx).is_pending() {
+                return;
+            }
+            self.pulse = None;
+            // What the proxy has answered by itself the data node has not heard of.
+            if !std::mem::take(&mut self.answered_here) && !self.is_kept() {
+                return;
+            }
+            if every.is_some() {
+                self.give_sign(cx);
+            }
+        }
+    }
+
+    /// Whether the client waits for the lock nodes, or holds a lock.
+    fn is_kept(&self) -> bool {
+        let now = Instant::now();
+        self.barrier.as_ref().is_some_and(|barrier| barrier.is_running())
+            || self.tokens.held.values().any(|held| held.keep.is_some() || held.until > now)
+    }
+
+    fn give_sign(&mut self, cx: &mut Context<'_>) {
+        let is_between = self.requests.between_commands()
+            && self.to_upstream.is_empty()
+            && !self.upstream_shut
+            && !self.relay;
+        // It would use up what ASKING or CLIENT CACHING has said of the next command.
+        if !is_between || self.next_only {
+            return;
+        }
+        if self.reply_mode == ReplyMode::Skip {
+            // This too, but for a CLIENT REPLY SKIP, which has no answer either.
+            let mut again = Vec::new();
+            encode::command(&mut again, &[b"CLIENT", b"REPLY", b"SKIP"]);
+            self.forward(cx, &again);
+        } else {
+            self.forward(cx, b"\r\n");
+        }
+    }
+}
