@@ -7,7 +7,7 @@ mod writing;
 use std::{
     io::{self, ErrorKind},
     net::SocketAddr,
-    path::PathBuf,
+    path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
 };
@@ -27,6 +27,8 @@ pub(crate) const VARIABLE: &str = "LOCKGATE_CHAOS_CLIENT";
 pub(crate) const PATIENCE: Duration = Duration::from_secs(6);
 /// Between a connection that failed and the next.
 const PAUSE: Duration = Duration::from_millis(50);
+/// The client ends its connection without an answer.
+const BY_ITSELF: ErrorKind = ErrorKind::ConnectionAborted;
 
 /// How a client behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,6 +82,19 @@ impl Plan {
         .join(";")
     }
 
+    /// For a client of a library, which keeps to one proxy.
+    pub(crate) fn arguments(&self) -> [String; 7] {
+        [
+            self.seed.to_string(),
+            self.number.to_string(),
+            self.proxies[self.number % self.proxies.len()].to_string(),
+            self.history.display().to_string(),
+            self.control.display().to_string(),
+            self.keys.to_string(),
+            self.max_ttl.to_string(),
+        ]
+    }
+
     /// From the environment.
     pub(crate) fn decode(text: &str) -> Plan {
         let words: Vec<&str> = text.split(';').collect();
@@ -106,6 +121,12 @@ impl Plan {
             writes: writes.parse().expect("true or false"),
         }
     }
+}
+
+/// The interpreter that has redis-py, and the client that it runs.
+pub(crate) fn python() -> [PathBuf; 2] {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    [tests.join("clients/.venv/bin/python"), tests.join("chaos/redis_py.py")]
 }
 
 /// The process's whole life.
@@ -373,25 +394,29 @@ impl Client {
         let Some(connection) = connection else { return Err(Ended) };
         let sent = now();
         self.history.add(event);
+        let mut by_itself = false;
         let outcome = match talk(connection, Instant::now() + PATIENCE + longer) {
             Ok(outcome) => outcome,
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
                 Outcome::TimedOut
             }
-            Err(_) => Outcome::Closed,
+            Err(error) => {
+                by_itself = error.kind() == BY_ITSELF;
+                Outcome::Closed
+            }
         };
         for _ in 0..std::mem::take(&mut connection.pushes) {
             self.history.add(&Event::Pushed);
         }
         self.history.add(&Event::Answered(outcome.clone()));
+        match (&outcome, line) {
+            (Outcome::Closed | Outcome::TimedOut, Line::Attached) => self.attached = None,
+            (Outcome::Closed, Line::Own) if !by_itself => self.connection = None,
+            (Outcome::Closed | Outcome::TimedOut, Line::Own) => self.hang_up(),
+            _ => {}
+        }
         match outcome {
-            Outcome::Closed | Outcome::TimedOut => {
-                match line {
-                    Line::Own => self.hang_up(),
-                    Line::Attached => self.attached = None,
-                }
-                Err(Ended)
-            }
+            Outcome::Closed | Outcome::TimedOut => Err(Ended),
             Outcome::Lost => Err(Ended),
             outcome => Ok((sent, outcome)),
         }

@@ -69,7 +69,7 @@ impl Directed {
             (self.step)(&mut deployment, step);
             thread::sleep(STEP);
             let histories = deployment.histories();
-            let locks = checker::check(&histories, &[]);
+            let locks = checker::check(&histories);
             let writes = match self.sought {
                 Sought::LateWrite => writes::check(&histories, &deployment.lists()),
                 Sought::TwoHolders => writes::Verdict::default(),
@@ -106,6 +106,7 @@ fn calm(style: Style, max_ttl: u64) -> Options {
         seed: 1,
         style,
         clients: 6,
+        stock: 0,
         keys: 1,
         max_ttl,
         quarantine: true,

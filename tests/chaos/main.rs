@@ -31,6 +31,7 @@ mod schedule;
 #[path = "../support/mod.rs"]
 mod support;
 mod trace;
+mod updates;
 mod writes;
 
 use std::{
@@ -65,7 +66,8 @@ fn everything(seed: u64) -> Options {
     Options {
         seed,
         style: Style::Mixed,
-        clients: 24,
+        clients: 20,
+        stock: 4,
         keys: 10,
         max_ttl: 3000,
         quarantine: true,
@@ -106,7 +108,7 @@ fn client_process() {
 
 #[test]
 fn locks_hold_while_everything_fails_once() {
-    let pace = Pace { fault: 700..1600, calm: 100..600, together: 3 };
+    let pace = Pace { fault: 450..1100, calm: 50..300, together: 3 };
     run(everything(number("LOCKGATE_SEED", SEED)), Duration::from_secs(30), &pace);
 }
 
