@@ -43,6 +43,9 @@ pub(crate) enum Style {
     Late,
     /// Short leases, and writes to their end and beyond.
     Writers,
+    /// Leases for as long as they may be, waited for and given back soon; all through one
+    /// proxy, for a lock is handed over only where nobody waits elsewhere.
+    Queue,
 }
 
 /// What a client is told.
@@ -111,6 +114,7 @@ impl Plan {
                 "Sessions" => Style::Sessions,
                 "Late" => Style::Late,
                 "Writers" => Style::Writers,
+                "Queue" => Style::Queue,
                 _ => panic!("not a style: {style}"),
             },
             proxies: proxies.split(',').map(|a| a.parse().expect("address")).collect(),
@@ -153,6 +157,7 @@ pub(crate) fn run(plan: Plan) {
             Style::ToTheEnd => client.until_its_end(&key),
             Style::Late => client.late(&key),
             Style::Writers => client.writer(&key),
+            Style::Queue => client.queue(&key),
         };
     }
     client.history.add(&Event::Over);
@@ -326,6 +331,18 @@ impl Client {
         Ok(())
     }
 
+    fn queue(&mut self, key: &str) -> Result<(), Ended> {
+        self.think(1, 10);
+        let ttl = self.plan.max_ttl.to_string();
+        let words = ["LOCK", key, "PX", &ttl, "WAIT", "2000"];
+        let (_, outcome) = self.ask(Verb::Lease, key, &words, Duration::from_secs(2))?;
+        if let Outcome::Granted { token, .. } = outcome {
+            self.think(10, 100);
+            self.ask(Verb::Unlock, key, &["UNLOCK", key, &token], Duration::ZERO)?;
+        }
+        Ok(())
+    }
+
     /// A grant, with PX or for the session, after waiting or without.
     fn lock(&mut self, key: &str, ttl: Option<u64>) -> Result<Grant, Ended> {
         let own = self.random.random_bool(0.2).then(|| format!("own-{:x}", self.random.next_u64()));
@@ -423,7 +440,11 @@ impl Client {
     }
 
     fn connect(&mut self) -> Result<(), Ended> {
-        let proxy = self.plan.proxies[self.random.random_range(0..self.plan.proxies.len())];
+        let proxies = match self.plan.style {
+            Style::Queue => &self.plan.proxies[..1],
+            _ => &self.plan.proxies[..],
+        };
+        let proxy = proxies[self.random.random_range(0..proxies.len())];
         let mut connection = Connection::new(proxy).map_err(|_| {
             thread::sleep(PAUSE);
             Ended

@@ -46,7 +46,8 @@ const END_LIMIT: Duration = Duration::from_secs(30);
 /// goes on through a process that was replaced.
 const GRACE: Duration = Duration::from_secs(3);
 /// Scripts that run for longer than so many ms are noticed: other clients are told -BUSY.
-const BUSY: [&str; 2] = ["--lua-time-limit", "100"];
+/// And a replica has what its master has at once.
+const HASTE: [&str; 4] = ["--lua-time-limit", "100", "--repl-diskless-sync-delay", "0"];
 /// The size of the file systems that are filled.
 const DISK: &str = "size=24m";
 /// What was acknowledged is in the data node's file. That is in memory as well: processes
@@ -252,7 +253,7 @@ impl Deployment {
             .args(clock.iter().flat_map(|file| faketime(file)))
             .arg("redis-server")
             .args(["--port", &port.to_string(), "--protected-mode", "no", "--save", ""])
-            .args(BUSY)
+            .args(HASTE)
             .args(["--daemonize", "no", "--auto-aof-rewrite-min-size", "1mb", "--dir"])
             .arg(dir)
             .arg("--unixsocket")

@@ -71,6 +71,8 @@ pub(crate) enum Meddling {
     Busy,
     /// No memory: -OOM.
     Full,
+    /// Fewer replicas than it wants: -NOREPLICAS.
+    NoReplicas,
 }
 
 /// Whose replica a node becomes before it is a master again.
@@ -170,7 +172,7 @@ pub(crate) struct Impaired {
 pub(crate) type Choose<'a> = &'a mut dyn FnMut(usize) -> usize;
 
 /// How many kinds there are that last.
-pub(crate) const KINDS: usize = 46;
+pub(crate) const KINDS: usize = 47;
 /// How many there are that are over at once.
 pub(crate) const SUDDEN: usize = 12;
 
@@ -229,6 +231,7 @@ impl Fault {
             43 => Fault::DataMeddled(Meddling::PauseWrites),
             44 => Fault::DataMeddled(Meddling::Busy),
             45 => Fault::DataMeddled(Meddling::Full),
+            46 => Fault::NodeMeddled(choose(NODES), Meddling::NoReplicas),
             _ => return None,
         })
     }
@@ -276,6 +279,7 @@ impl Fault {
                 Meddling::PauseWrites => "CLIENT PAUSE WRITE on a node",
                 Meddling::Busy => "BUSY on a node",
                 Meddling::Full => "OOM on a node",
+                Meddling::NoReplicas => "NOREPLICAS on a node",
             },
             Fault::DataMeddled(what) => match what {
                 Meddling::Scripts => "SCRIPT FLUSH on the data node",
@@ -285,6 +289,7 @@ impl Fault {
                 Meddling::PauseWrites => "CLIENT PAUSE WRITE on the data node",
                 Meddling::Busy => "BUSY on the data node",
                 Meddling::Full => "OOM on the data node",
+                Meddling::NoReplicas => "NOREPLICAS on the data node",
             },
             Fault::FencesDeleted => "fences deleted on the data node",
             Fault::ProxyTerminated(_) => "proxy terminated (SIGTERM), restarted",
@@ -610,6 +615,7 @@ impl Meddling {
             Meddling::Pause => &["CLIENT", "PAUSE", PAUSE_WORD, "ALL"],
             Meddling::PauseWrites => &["CLIENT", "PAUSE", "600000", "WRITE"],
             Meddling::Full => &["CONFIG", "SET", "maxmemory", "1"],
+            Meddling::NoReplicas => &["CONFIG", "SET", "min-replicas-to-write", "1"],
             Meddling::Busy => return None,
         })
     }
@@ -619,6 +625,7 @@ impl Meddling {
         match self {
             Meddling::PauseWrites => Some(&["CLIENT", "UNPAUSE"]),
             Meddling::Full => Some(&["CONFIG", "SET", "maxmemory", "0"]),
+            Meddling::NoReplicas => Some(&["CONFIG", "SET", "min-replicas-to-write", "0"]),
             _ => None,
         }
     }

@@ -40,7 +40,7 @@ pub(crate) fn judge(deployment: &Deployment, spans: &[Span], from: Time, until: 
     let histories = deployment.histories();
     let verdict = checker::check(&histories);
     let writes = writes::check(&histories, &deployment.lists());
-    let updates = updates::check(&histories);
+    let updates = updates::check(&histories, deployment.options().guards);
     let max_ttl = Duration::from_millis(deployment.options().max_ttl);
     let windows = schedule::quorum_up(spans, from, until, max_ttl);
     let mut wrong: Vec<String> = verdict.wrong.iter().map(Wrong::to_string).collect();

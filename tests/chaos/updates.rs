@@ -57,8 +57,8 @@ struct Update {
     is_timely: bool,
 }
 
-/// Judges the updates of all clients.
-pub(crate) fn check(histories: &[Vec<(Time, Event)>]) -> Verdict {
+/// Judges the updates of all clients, where there are guards or none.
+pub(crate) fn check(histories: &[Vec<(Time, Event)>], guards: bool) -> Verdict {
     let mut verdict = Verdict::default();
     let mut updates = Vec::new();
     for history in histories {
@@ -66,16 +66,17 @@ pub(crate) fn check(histories: &[Vec<(Time, Event)>]) -> Verdict {
     }
     let timely: HashMap<&str, bool> =
         updates.iter().map(|update| (update.setting.value.as_str(), update.is_timely)).collect();
+    let is_guarded = |key: &str| guards && trace::is_guard(key);
     // What is written too late, or perhaps never, may bring a value back. A guard refuses it.
     let is_certain = |key: &str, value: &str| {
-        trace::is_guard(key) || value == NOTHING || timely.get(value).is_some_and(|is| *is)
+        is_guarded(key) || value == NOTHING || timely.get(value).is_some_and(|is| *is)
     };
     let mut seen: HashMap<(&str, &str), &Update> = HashMap::new();
     let mut in_order: Vec<&Update> = updates.iter().collect();
     in_order.sort_by_key(|update| update.told);
     for update in in_order {
         let Setting { key, before, .. } = &update.setting;
-        let counts = update.is_timely || trace::is_guard(key);
+        let counts = update.is_timely || is_guarded(key);
         if !counts || !is_certain(key, before) {
             continue;
         }
@@ -152,7 +153,7 @@ mod tests {
         let text = |lines: &&str| {
             lines.split('|').map(|line| format!("{}\n", line.trim())).collect::<String>()
         };
-        check(&histories.iter().map(|lines| parse(&text(lines))).collect::<Vec<_>>())
+        check(&histories.iter().map(|lines| parse(&text(lines))).collect::<Vec<_>>(), true)
     }
 
     /// Valid from 1000 to 11000.
