@@ -63,7 +63,8 @@ pub(crate) fn judge(deployment: &Deployment, spans: &[Span], from: Time, until: 
     }
     for one in &verdict.wrong {
         let (_, time) = whereabouts(one);
-        println!("WRONG: {one}, {}", faults_before(spans, time, max_ttl));
+        let after = time.saturating_sub(from) as f64 / 1e6;
+        println!("WRONG after {after:.1} s: {one}, {}", faults_before(spans, time, max_ttl));
     }
     for one in verdict.wrong.iter().take(3) {
         println!("\nWRONG: {one}\n{}", history_around(deployment, whereabouts(one)));
