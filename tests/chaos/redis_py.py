@@ -2,8 +2,8 @@
 
     redis_py.py SEED NUMBER PROXY HISTORY CONTROL KEYS MAX_TTL
 
-Nothing is set but the address: RESP3, retries, time-outs and the pool are the library's
-own. It writes down what it asks and is told, as history.rs has it, and judges nothing. It
+Nothing is set but the address (and for some RESP2): RESP3, retries, time-outs and the pool
+are the library's own. It writes down what it asks and is told, as history.rs has it, and judges nothing. It
 ends when CONTROL is empty.
 """
 
@@ -18,8 +18,9 @@ seed, number, proxy, history, control, keys, max_ttl = sys.argv[1:]
 number, keys, max_ttl = int(number), int(keys), int(max_ttl)
 chance = random.Random(int(seed))
 host, port = proxy.rsplit(":", 1)
-# One in two as a pool, which in one thread is one connection too.
-client = redis.Redis(host, int(port), decode_responses=True, single_connection_client=number % 2 == 0)
+# One in two as a pool, which in one thread is one connection too; and so with RESP2.
+protocol = {"protocol": 2} if number % 4 > 1 else {}
+client = redis.Redis(host, int(port), decode_responses=True, single_connection_client=number % 2 == 0, **protocol)
 lines = os.open(history, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
 written = 0
 
