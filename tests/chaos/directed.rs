@@ -78,7 +78,7 @@ impl Directed {
         let _alone = alone();
         let mut deployment = Deployment::start(self.options);
         deployment.start_clients();
-        let (mut begun, from) = (Instant::now(), now());
+        let mut begun = Instant::now();
         let warm_up = begun + WARM_UP;
         for step in 0.. {
             (self.step)(&mut deployment, step);
@@ -92,8 +92,9 @@ impl Directed {
             let updates = updates::check(&histories, deployment.options().guards);
             let sought = |one| self.sought == one;
             let is_two = |wrong: &Wrong| matches!(wrong, Wrong::TwoHolders(..));
-            let stuck = (self.sought == Sought::Stuck)
-                .then(|| checker::longest_gap(&locks.granted, from, now()))
+            let stuck = (locks.granted.first())
+                .filter(|_| sought(Sought::Stuck))
+                .map(|first| checker::longest_gap(&locks.granted, *first, now()))
                 .filter(|(gap, _)| *gap > STUCK)
                 .map(|(gap, since)| (true, format!("no grant for {gap} µs since {since}")));
             // Where updates are lost there are two holders.
