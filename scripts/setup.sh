@@ -3,7 +3,7 @@
 #
 #   scripts/setup.sh run        redis-server and what the build needs
 #   scripts/setup.sh test       the same, and the clients that the tests run
-#   scripts/setup.sh chaos      the same as run, and what makes networks and wrong clocks
+#   scripts/setup.sh chaos      the same as run, what makes networks and wrong clocks, redis-py
 #   scripts/setup.sh bench      the same as run, and the peers of the benchmarks
 #   scripts/setup.sh fuzz       the same as run, and cargo-fuzz; says how to get a nightly
 set -euo pipefail
@@ -14,7 +14,7 @@ wanted=("redis-server redis-server" "redis-cli redis-tools" "setpriv util-linux"
 chaos=("ip iproute2" "nsenter util-linux" "mount mount" "faketime faketime")
 case "${1:-run}" in
   run) ;;
-  chaos) wanted+=("${chaos[@]}") ;;
+  chaos) wanted+=("${chaos[@]}" "python3 python3") ;;
   test) wanted+=("${chaos[@]}" "python3 python3" "node nodejs" "npm npm"
     "script bsdutils" "haproxy haproxy") ;;
   bench) wanted+=("haproxy haproxy" "nutcracker nutcracker" "redis-benchmark redis-tools"
@@ -34,7 +34,7 @@ done
 if ! echo 'int main(void) { return 0; }' | cc -x c -o /dev/null - 2>/dev/null; then
   missing+=(gcc libc6-dev)
 fi
-if [[ "${1:-run}" == @(test|bench) ]] && ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
+if [[ "${1:-run}" == @(test|chaos|bench) ]] && ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
   missing+=(python3-venv)
 fi
 
@@ -71,7 +71,7 @@ if ! command -v cargo >/dev/null; then
 fi
 
 case "${1:-run}" in
-  run | chaos) exit ;;
+  run) exit ;;
   fuzz)
     if ! cargo +nightly --version >/dev/null 2>&1; then
       echo "Missing: a nightly Rust, which libFuzzer's coverage needs: rustup toolchain install nightly" >&2
@@ -80,7 +80,7 @@ case "${1:-run}" in
     command -v cargo-fuzz >/dev/null || cargo install --quiet --locked cargo-fuzz
     exit
     ;;
-  test) libraries=tests/clients ;;
+  test | chaos) libraries=tests/clients ;;
   bench) libraries=bench/peers ;;
 esac
 # Marked with what was installed, so that a change of the list is noticed.
@@ -90,7 +90,7 @@ if ! cmp -s $libraries/requirements.txt $libraries/.venv/installed 2>/dev/null; 
   $libraries/.venv/bin/pip install --quiet --disable-pip-version-check -r $libraries/requirements.txt
   cp $libraries/requirements.txt $libraries/.venv/installed
 fi
-if ! cmp -s $libraries/package-lock.json $libraries/node_modules/installed 2>/dev/null; then
+if [ "$1" != chaos ] && ! cmp -s $libraries/package-lock.json $libraries/node_modules/installed 2>/dev/null; then
   (cd $libraries && npm ci --silent --no-audit --no-fund)
   cp $libraries/package-lock.json $libraries/node_modules/installed
 fi

@@ -4,11 +4,14 @@
 //! - A lease it holds from when it is told so until the validity it was told is over,
 //!   counted from when it *sent* the request: how long the answer was under way it cannot
 //!   know. Or until it sends UNLOCK.
-//! - A session lock it holds in the same way for the validity it was told; and up to the
-//!   last moment at which it sent something (PING, RENEW, UNLOCK, a read, a write) that was
-//!   answered as if the lock were held. Never beyond the end of its connection, as it sees it,
-//!   or the word that the lock is lost; and where the data node dies, no further than that:
-//!   all connections end with it, and the locks with them, whether the client looks or not.
+//! - A session lock it holds in the same way for the validity it was told, whoever else ends
+//!   its connection; and up to the last moment at which it sent something (PING, RENEW,
+//!   UNLOCK, a read, a write) that was answered as if the lock were held. Never beyond the end
+//!   that it makes of its connection itself, or the word that the lock is lost. A library
+//!   that connects anew without a word shows nothing by answers; what it was told counts.
+//!
+//! A loss that a push has told of is the answer to the next command as well; and behind the
+//! first command of a pipeline that is answered so, nothing is carried out.
 
 use std::{collections::HashMap, fmt};
 
@@ -22,6 +25,8 @@ enum Asked {
     Write,
     /// Something on one that is attached: it tells nothing of whether the lock is held.
     Beside,
+    /// A read or write of a library, on a connection that may be another than before.
+    Anywhere,
 }
 
 /// A client believes to hold a lock.
@@ -35,8 +40,6 @@ pub(crate) struct Belief {
     pub(crate) until: Time,
     /// The same, had it counted from when the answer came: careless.
     pub(crate) careless: Time,
-    /// When it sent what last was answered as if the lock were held.
-    shown: Time,
 }
 
 /// LOCK was answered with a fence.
@@ -66,6 +69,10 @@ pub(crate) enum Wrong {
     Fence { key: String, before: u64, fence: u64, told: Time },
     /// A request has no end, and nobody killed its client.
     NoAnswer { client: usize, sent: Time },
+    /// A push said that a lock is lost, and the next command was carried out.
+    Untold { key: String, client: usize, sent: Time },
+    /// Of a pipeline, a command was carried out behind one that was told of the loss.
+    Behind { key: String, client: usize, sent: Time },
 }
 
 /// How much has happened.
@@ -95,9 +102,8 @@ pub(crate) struct Verdict {
     pub(crate) over: usize,
 }
 
-/// Judges the histories of all clients. While one of `deaths` lasts, the end of a
-/// connection to the data node, which has died, may still be under way.
-pub(crate) fn check(histories: &[Vec<(Time, Event)>], deaths: &[(Time, Time)]) -> Verdict {
+/// Judges the histories of all clients.
+pub(crate) fn check(histories: &[Vec<(Time, Event)>]) -> Verdict {
     let mut verdict = Verdict::default();
     let (mut beliefs, mut grants) = (Vec::new(), Vec::new());
     for (client, history) in histories.iter().enumerate() {
@@ -108,14 +114,6 @@ pub(crate) fn check(histories: &[Vec<(Time, Event)>], deaths: &[(Time, Time)]) -
         reader.end(&mut verdict);
         beliefs.extend(reader.beliefs);
         grants.extend(reader.grants);
-    }
-    for belief in beliefs.iter_mut().filter(|belief| belief.session) {
-        // Those that it has seen the end of before it was shown anything are not its own.
-        let own = deaths.iter().filter(|(_, over)| *over >= belief.shown).map(|(death, _)| *death);
-        if let Some(death) = own.min() {
-            belief.until = belief.until.min(death.max(belief.shown));
-            belief.careless = belief.careless.min(death.max(belief.shown));
-        }
     }
     verdict.granted = grants.iter().map(|grant: &Grant| grant.told).collect();
     verdict.granted.sort_unstable();
@@ -138,8 +136,7 @@ pub(crate) fn longest_gap(granted: &[Time], from: Time, until: Time) -> (Time, T
     longest
 }
 
-/// Pairs with different tokens that hold one key at once; each belief is in one at most
-/// with an earlier one.
+/// Pairs of grants that hold one key at once; each is in one at most with an earlier one.
 fn overlaps(beliefs: &[Belief], until: impl Fn(&Belief) -> Time) -> Vec<(&Belief, &Belief)> {
     let mut in_order: Vec<&Belief> = beliefs.iter().filter(|b| until(b) > b.from).collect();
     in_order.sort_by_key(|belief| belief.from);
@@ -149,7 +146,9 @@ fn overlaps(beliefs: &[Belief], until: impl Fn(&Belief) -> Time) -> Vec<(&Belief
     for belief in in_order {
         let open = holders.entry(&belief.key).or_default();
         open.retain(|holder| until(holder) > belief.from);
-        let other = open.iter().find(|holder| holder.token != belief.token);
+        let is_other =
+            |holder: &&&Belief| (holder.client, &holder.token) != (belief.client, &belief.token);
+        let other = open.iter().find(is_other);
         found.extend(other.map(|other| (*other, belief)));
         open.push(belief);
     }
@@ -187,6 +186,8 @@ struct Reader {
     holds: Option<Belief>,
     beliefs: Vec<Belief>,
     grants: Vec<Grant>,
+    /// When a push said that a lock is lost, until a command has been answered so.
+    pushed: Option<Time>,
     last: Time,
     is_over: bool,
 }
@@ -214,16 +215,26 @@ impl Reader {
                 }
                 let asked = match verb {
                     Verb::Attach => Asked::Beside,
+                    Verb::Get => Asked::Anywhere,
                     verb => Asked::Verb(*verb),
                 };
                 self.asked = Some((time, asked, key.clone()));
             }
+            Event::Setting(setting) => {
+                verdict.counts.requests += 1;
+                self.unanswered(verdict);
+                self.asked = Some((time, Asked::Anywhere, setting.key.clone()));
+            }
             Event::Answered(outcome) => self.answered(time, outcome, verdict),
             Event::Pushed => {
                 verdict.counts.losses += 1;
+                self.pushed = Some(time);
                 self.ends(time, true);
             }
-            Event::Closed => self.ends(time, true),
+            Event::Closed => {
+                self.pushed = None;
+                self.ends(time, true);
+            }
             Event::Killed => {
                 self.asked = None;
                 self.ends(time, false);
@@ -235,16 +246,17 @@ impl Reader {
 
     fn answered(&mut self, time: Time, outcome: &Outcome, verdict: &mut Verdict) {
         let Some((sent, asked, key)) = self.asked.take() else { return };
+        self.told_of_loss(sent, outcome, asked, &key, verdict);
         let counts = &mut verdict.counts;
         let session = self.holds.as_ref().is_some_and(|belief| belief.session);
         match (outcome, asked) {
-            (Outcome::Closed, _) => {
-                counts.ended += 1;
-                self.connection_ends(time, asked);
-            }
+            // Not by the client: what it was told stays true.
+            (Outcome::Closed, _) => counts.ended += 1,
             (Outcome::TimedOut, _) => {
                 verdict.silences.push(Silence { client: self.client, sent, until: time });
-                self.connection_ends(time, asked);
+                if asked != Asked::Beside {
+                    self.ends(time, true);
+                }
             }
             (_, Asked::Beside) => {}
             (Outcome::Granted { token, fence, validity }, Asked::Verb(verb)) => {
@@ -271,10 +283,14 @@ impl Reader {
                 }
                 self.ends(sent, false);
             }
-            (Outcome::Pong | Outcome::Number(_) | Outcome::Written(_), _) if session => {
+            (
+                Outcome::Pong | Outcome::Number(_) | Outcome::Written(_),
+                Asked::Verb(_) | Asked::Write,
+            ) if session => {
                 self.certain(sent);
             }
             (Outcome::Pong | Outcome::Number(_) | Outcome::Written(_), _) => {}
+            (Outcome::Value(_) | Outcome::Set, _) => {}
             (Outcome::Held, _) => counts.held += 1,
             (Outcome::Lost, _) => {
                 counts.losses += 1;
@@ -293,30 +309,61 @@ impl Reader {
                     self.ends(sent, false);
                 }
             }
-            (Outcome::Granted { .. }, Asked::Write) | (Outcome::Partly { .. }, _) => {}
+            (Outcome::Partly { word, .. }, Asked::Anywhere) if word == "LOCKLOST" => {
+                counts.losses += 1;
+                self.ends(time, true);
+            }
+            (Outcome::Granted { .. }, _)
+            | (Outcome::Partly { .. }, _)
+            | (Outcome::Error(_), Asked::Anywhere) => {}
         }
     }
 
-    /// That over which it has asked so.
-    fn connection_ends(&mut self, time: Time, asked: Asked) {
-        if asked != Asked::Beside {
-            self.ends(time, true);
+    /// Whether a loss is the answer to what follows it, all of it.
+    fn told_of_loss(
+        &mut self,
+        sent: Time,
+        outcome: &Outcome,
+        asked: Asked,
+        key: &str,
+        verdict: &mut Verdict,
+    ) {
+        let (key, client) = (key.to_owned(), self.client);
+        if let Outcome::Partly { made, word } = outcome
+            && word == "LOCKLOST"
+            && made.iter().skip_while(|made| **made).any(|made| *made)
+        {
+            verdict.wrong.push(Wrong::Behind { key: key.clone(), client, sent });
+        }
+        // What was under way when the push came may have been carried out before.
+        if asked == Asked::Beside || self.pushed.is_none_or(|pushed| pushed > sent) {
+            return;
+        }
+        let word = match outcome {
+            Outcome::Lost => "LOCKLOST",
+            Outcome::Error(word) | Outcome::Partly { word, .. } => word,
+            _ => "",
+        };
+        // UNLOCK and RENEW say so in their own way, and so does the connection's end; other
+        // errors may come before it is looked at.
+        let is_told = match (outcome, asked) {
+            (Outcome::Closed | Outcome::TimedOut, _) => true,
+            (Outcome::Number(0), Asked::Verb(Verb::Unlock | Verb::Renew)) => true,
+            _ => word == "LOCKLOST",
+        };
+        if is_told || word.is_empty() {
+            self.pushed = None;
+        }
+        if !is_told && word.is_empty() {
+            verdict.wrong.push(Wrong::Untold { key, client, sent });
         }
     }
 
     fn begins(&mut self, key: String, token: String, session: bool, time: Time) {
         self.beliefs.extend(self.holds.take());
         let client = self.client;
-        self.holds = Some(Belief {
-            key,
-            token,
-            client,
-            session,
-            from: time,
-            until: time,
-            careless: time,
-            shown: 0,
-        });
+        self.holds =
+            Some(Belief { key, token, client, session, from: time, until: time, careless: time });
     }
 
     /// Told at `time` that it is valid for so long.
@@ -330,7 +377,6 @@ impl Reader {
         let Some(belief) = &mut self.holds else { return };
         belief.until = belief.until.max(sent + validity);
         belief.careless = belief.careless.max(time + validity);
-        belief.shown = sent;
     }
 
     /// The session lock was held all the time, up to here.
@@ -338,7 +384,6 @@ impl Reader {
         if let Some(belief) = &mut self.holds {
             belief.until = belief.until.max(sent);
             belief.careless = belief.careless.max(sent);
-            belief.shown = sent;
         }
     }
 
@@ -389,6 +434,14 @@ impl fmt::Display for Wrong {
             Wrong::NoAnswer { client, sent } => {
                 write!(out, "client {client} has no answer to what it sent at {sent}")
             }
+            Wrong::Untold { key, client, sent } => write!(
+                out,
+                "{key}: what client {client} sent at {sent}, after the push, does not say LOCKLOST"
+            ),
+            Wrong::Behind { key, client, sent } => write!(
+                out,
+                "{key}: of what client {client} sent at {sent} something was made behind LOCKLOST"
+            ),
         }
     }
 }
@@ -414,7 +467,7 @@ mod tests {
     }
 
     fn judge(histories: &[&str]) -> Verdict {
-        check(&read(histories), &[])
+        check(&read(histories))
     }
 
     fn is_two(verdict: &Verdict) -> bool {
@@ -477,21 +530,66 @@ mod tests {
     }
 
     #[test]
-    fn a_session_lock_ends_with_the_data_node_and_a_lease_does_not() {
-        let first = "1000 sent Session a | 2000 granted x 1 100 | 40000 sent Ping a | 41000 pong | 90000 sent Ping a | 91000 ended | 92000 over";
+    fn a_session_lock_holds_as_told_unless_its_client_ends_it() {
+        let first = "1000 sent Session a | 2000 granted x 1 100 | 40000 sent Ping a | 41000 ended | 92000 over";
         let at =
             |time: u64| format!("{} sent Lease a | {time} granted y 2 1 | 990000 over", time - 500);
-        let wrong =
-            |first: &str, time, death| check(&read(&[first, &at(time)]), &[death]).wrong.len();
-        assert_eq!(wrong(first, 60_000, (95_000, 96_000)), 1);
-        assert_eq!(wrong(first, 60_000, (50_000, 51_000)), 0);
-        assert_eq!(wrong(first, 49_750, (50_000, 51_000)), 1);
-        // It was shown that its connection is a later one.
-        assert_eq!(wrong(first, 60_000, (30_000, 39_000)), 1);
-        // It was shown that while the end was under way.
-        assert_eq!(wrong(first, 60_000, (30_000, 45_000)), 0);
-        assert_eq!(wrong(first, 39_500, (30_000, 45_000)), 1);
-        assert_eq!(wrong(&first.replace("Session", "Lease"), 60_000, (50_000, 51_000)), 1);
+        let is_wrong = |first: &str, time| is_two(&judge(&[first, &at(time)]));
+        // Somebody else has ended it.
+        assert!(is_wrong(first, 60_000));
+        assert!(is_wrong(first, 100_999));
+        assert_eq!(judge(&[first, &at(101_000)]).wrong, []);
+        // It has done so itself, or was killed, or has heard nothing and given up.
+        for end in ["41000 pong | 42000 closed", "41000 timeout", "41000 killed"] {
+            let ended = first.replace("41000 ended", end);
+            assert!(is_wrong(&ended, 40_900));
+            assert_eq!(judge(&[&ended, &at(42_000)]).wrong, []);
+        }
+        // To its own next connection it is as to any other.
+        let again = first.replace("92000", "50000 sent Session a | 51000 granted z 2 9 | 92000");
+        assert!(is_two(&judge(&[&again])));
+    }
+
+    #[test]
+    fn what_a_library_is_answered_shows_nothing_and_what_it_was_told_counts() {
+        let first = "1000 sent Session a | 2000 granted x 1 10 | 50000 sent Get a | 60000 value 0-1 | 61000 setting a 0-2 0-1 1 | 62000 set | 70000 over";
+        let at = |time: u64| {
+            format!("{} sent Lease a | {time} granted y 2 100 | 990000 over", time - 500)
+        };
+        assert!(is_two(&judge(&[first, &at(10_000)])));
+        assert_eq!(judge(&[first, &at(49_000)]).wrong, []);
+        let renewed = first
+            .replace("50000 sent Get a | 60000 value 0-1", "50000 sent Renew a | 60000 number 10");
+        assert!(is_two(&judge(&[&renewed, &at(49_000)])));
+        let lost = first.replace("| 62000 set", "| 62000 lost");
+        assert_eq!(judge(&[&lost, &at(49_000)]).counts.losses, 1);
+    }
+
+    #[test]
+    fn a_loss_is_the_answer_to_what_was_sent_behind_its_push() {
+        let pushed = "1000 sent Session a | 2000 granted x 1 10 | 3000 sent Ping a | 4000 pushed | 4000 pong";
+        let then = |rest: &str| judge(&[&format!("{pushed} | {rest} | 9000 over")]).wrong;
+        let untold = [Wrong::Untold { key: "a".to_owned(), client: 0, sent: 5000 }];
+        assert_eq!(then("5000 sent Ping a | 6000 lost | 7000 sent Ping a | 8000 pong"), []);
+        assert_eq!(then("5000 sent Ping a | 6000 pong | 7000 sent Ping a | 8000 pong"), untold);
+        assert_eq!(then("5000 writing a 1 1 1 Command own | 6000 written 1"), untold);
+        assert_eq!(then("5000 sent Unlock a | 6000 number 0 | 7000 sent Ping a | 8000 pong"), []);
+        assert_eq!(then("5000 sent Unlock a | 6000 number 1"), untold);
+        assert_eq!(then("5000 sent Ping a | 6000 error OOM | 7000 sent Ping a | 8000 lost"), []);
+        assert_eq!(then("4500 closed | 5000 sent Ping a | 6000 pong"), []);
+    }
+
+    #[test]
+    fn nothing_is_made_behind_a_loss_in_a_pipeline() {
+        let partly = |made: &str, word: &str| {
+            judge(&[&format!("1 setting a 0-1 none 3 | 2 partly {made} {word} | 3 over")]).wrong
+        };
+        let behind = [Wrong::Behind { key: "a".to_owned(), client: 0, sent: 1 }];
+        assert_eq!(partly("---", "LOCKLOST"), []);
+        assert_eq!(partly("+--", "LOCKLOST"), []);
+        assert_eq!(partly("-++", "LOCKLOST"), behind);
+        assert_eq!(partly("+-+", "LOCKLOST"), behind);
+        assert_eq!(partly("-++", "OOM"), []);
     }
 
     #[test]

@@ -7,7 +7,7 @@ mod writing;
 use std::{
     io::{self, ErrorKind},
     net::SocketAddr,
-    path::PathBuf,
+    path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
 };
@@ -27,6 +27,8 @@ pub(crate) const VARIABLE: &str = "LOCKGATE_CHAOS_CLIENT";
 pub(crate) const PATIENCE: Duration = Duration::from_secs(6);
 /// Between a connection that failed and the next.
 const PAUSE: Duration = Duration::from_millis(50);
+/// The client ends its connection without an answer.
+const BY_ITSELF: ErrorKind = ErrorKind::ConnectionAborted;
 
 /// How a client behaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -41,6 +43,9 @@ pub(crate) enum Style {
     Late,
     /// Short leases, and writes to their end and beyond.
     Writers,
+    /// Leases for as long as they may be, waited for and given back soon; all through one
+    /// proxy, for a lock is handed over only where nobody waits elsewhere.
+    Queue,
 }
 
 /// What a client is told.
@@ -80,6 +85,19 @@ impl Plan {
         .join(";")
     }
 
+    /// For a client of a library, which keeps to one proxy.
+    pub(crate) fn arguments(&self) -> [String; 7] {
+        [
+            self.seed.to_string(),
+            self.number.to_string(),
+            self.proxies[self.number % self.proxies.len()].to_string(),
+            self.history.display().to_string(),
+            self.control.display().to_string(),
+            self.keys.to_string(),
+            self.max_ttl.to_string(),
+        ]
+    }
+
     /// From the environment.
     pub(crate) fn decode(text: &str) -> Plan {
         let words: Vec<&str> = text.split(';').collect();
@@ -96,6 +114,7 @@ impl Plan {
                 "Sessions" => Style::Sessions,
                 "Late" => Style::Late,
                 "Writers" => Style::Writers,
+                "Queue" => Style::Queue,
                 _ => panic!("not a style: {style}"),
             },
             proxies: proxies.split(',').map(|a| a.parse().expect("address")).collect(),
@@ -106,6 +125,12 @@ impl Plan {
             writes: writes.parse().expect("true or false"),
         }
     }
+}
+
+/// The interpreter that has redis-py, and the client that it runs.
+pub(crate) fn python() -> [PathBuf; 2] {
+    let tests = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests");
+    [tests.join("clients/.venv/bin/python"), tests.join("chaos/redis_py.py")]
 }
 
 /// The process's whole life.
@@ -132,6 +157,7 @@ pub(crate) fn run(plan: Plan) {
             Style::ToTheEnd => client.until_its_end(&key),
             Style::Late => client.late(&key),
             Style::Writers => client.writer(&key),
+            Style::Queue => client.queue(&key),
         };
     }
     client.history.add(&Event::Over);
@@ -305,6 +331,18 @@ impl Client {
         Ok(())
     }
 
+    fn queue(&mut self, key: &str) -> Result<(), Ended> {
+        self.think(1, 10);
+        let ttl = self.plan.max_ttl.to_string();
+        let words = ["LOCK", key, "PX", &ttl, "WAIT", "2000"];
+        let (_, outcome) = self.ask(Verb::Lease, key, &words, Duration::from_secs(2))?;
+        if let Outcome::Granted { token, .. } = outcome {
+            self.think(10, 100);
+            self.ask(Verb::Unlock, key, &["UNLOCK", key, &token], Duration::ZERO)?;
+        }
+        Ok(())
+    }
+
     /// A grant, with PX or for the session, after waiting or without.
     fn lock(&mut self, key: &str, ttl: Option<u64>) -> Result<Grant, Ended> {
         let own = self.random.random_bool(0.2).then(|| format!("own-{:x}", self.random.next_u64()));
@@ -373,32 +411,40 @@ impl Client {
         let Some(connection) = connection else { return Err(Ended) };
         let sent = now();
         self.history.add(event);
+        let mut by_itself = false;
         let outcome = match talk(connection, Instant::now() + PATIENCE + longer) {
             Ok(outcome) => outcome,
             Err(error) if matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
                 Outcome::TimedOut
             }
-            Err(_) => Outcome::Closed,
+            Err(error) => {
+                by_itself = error.kind() == BY_ITSELF;
+                Outcome::Closed
+            }
         };
         for _ in 0..std::mem::take(&mut connection.pushes) {
             self.history.add(&Event::Pushed);
         }
         self.history.add(&Event::Answered(outcome.clone()));
+        match (&outcome, line) {
+            (Outcome::Closed | Outcome::TimedOut, Line::Attached) => self.attached = None,
+            (Outcome::Closed, Line::Own) if !by_itself => self.connection = None,
+            (Outcome::Closed | Outcome::TimedOut, Line::Own) => self.hang_up(),
+            _ => {}
+        }
         match outcome {
-            Outcome::Closed | Outcome::TimedOut => {
-                match line {
-                    Line::Own => self.hang_up(),
-                    Line::Attached => self.attached = None,
-                }
-                Err(Ended)
-            }
+            Outcome::Closed | Outcome::TimedOut => Err(Ended),
             Outcome::Lost => Err(Ended),
             outcome => Ok((sent, outcome)),
         }
     }
 
     fn connect(&mut self) -> Result<(), Ended> {
-        let proxy = self.plan.proxies[self.random.random_range(0..self.plan.proxies.len())];
+        let proxies = match self.plan.style {
+            Style::Queue => &self.plan.proxies[..1],
+            _ => &self.plan.proxies[..],
+        };
+        let proxy = proxies[self.random.random_range(0..proxies.len())];
         let mut connection = Connection::new(proxy).map_err(|_| {
             thread::sleep(PAUSE);
             Ended

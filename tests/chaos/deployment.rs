@@ -2,6 +2,7 @@
 //! host of them in a network namespace of its own. Dropped, nothing of it is left.
 
 use std::{
+    collections::HashMap,
     fs::{self, File},
     io::{Read as _, Write as _},
     net::SocketAddr,
@@ -34,11 +35,19 @@ pub(crate) const DATA: usize = NODES + PROXIES;
 pub(crate) const GROUPS: usize = 2;
 const HOSTS: usize = DATA + 1 + GROUPS;
 const REDIS_PORT: u16 = 6379;
+/// Where the server listens that is to take a node's place.
+pub(crate) const SPARE_PORT: u16 = 6390;
 const PROXY_PORT: u16 = 6380;
 /// How long processes may take to start.
 const START_LIMIT: Duration = Duration::from_secs(30);
 /// How long clients may take to end, once told to: the longest request.
 const END_LIMIT: Duration = Duration::from_secs(30);
+/// How long a proxy may take to end, once told to, and that what others hold through it
+/// goes on through a process that was replaced.
+const GRACE: Duration = Duration::from_secs(3);
+/// Scripts that run for longer than so many ms are noticed: other clients are told -BUSY.
+/// And a replica has what its master has at once.
+const HASTE: [&str; 4] = ["--lua-time-limit", "100", "--repl-diskless-sync-delay", "0"];
 /// The size of the file systems that are filled.
 const DISK: &str = "size=24m";
 /// What was acknowledged is in the data node's file. That is in memory as well: processes
@@ -71,6 +80,8 @@ pub(crate) struct Options {
     pub(crate) seed: u64,
     pub(crate) style: Style,
     pub(crate) clients: usize,
+    /// As many as run a stock redis-py.
+    pub(crate) stock: usize,
     pub(crate) keys: usize,
     /// In ms.
     pub(crate) max_ttl: u64,
@@ -85,13 +96,46 @@ pub(crate) struct Options {
     pub(crate) proxy_clocks: [Option<&'static str>; PROXIES],
 }
 
+/// What a proxy's configuration is like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Settings {
+    Right,
+    /// As good, but not the same.
+    Other,
+    /// It is not taken.
+    Wrong,
+}
+
+/// A Redis, which runs or not.
+struct Server {
+    child: Option<Child>,
+    directory: PathBuf,
+}
+
+impl Server {
+    fn socket(&self) -> PathBuf {
+        self.directory.join("socket")
+    }
+}
+
+struct Running {
+    child: Option<Child>,
+    history: PathBuf,
+    is_stock: bool,
+}
+
 /// All processes.
 pub(crate) struct Deployment {
     options: Options,
-    nodes: Vec<Option<Child>>,
+    nodes: Vec<Server>,
+    /// Up and empty, beside each node that keeps nothing on a disk.
+    spares: Vec<Option<Server>>,
+    /// As they were started. Those that have replaced them are found on their hosts.
     proxies: Vec<Option<Child>>,
-    data: Option<Child>,
-    clients: Vec<(Option<Child>, PathBuf)>,
+    data: Server,
+    clients: Vec<Running>,
+    /// Connections over which a script was started that does not end.
+    busy: HashMap<PathBuf, UnixStream>,
     /// By how many seconds a node's clock is wrong, where it was set.
     clocks: [i64; NODES],
     /// What happened when.
@@ -111,43 +155,49 @@ impl Deployment {
         let network = Network::new(&name, HOSTS);
         let directory =
             tempfile::Builder::new().prefix(&format!("{PREFIX}{name}-")).tempdir().expect("dir");
+        let server = |name: &str| {
+            let directory = directory.path().join(name);
+            fs::create_dir(&directory).expect("directory");
+            Server { child: None, directory }
+        };
+        let spare = |node| server(&format!("spare-{node}"));
         let mut deployment = Deployment {
             options,
-            nodes: (0..NODES).map(|_| None).collect(),
+            nodes: (0..NODES).map(|node| server(&format!("node-{node}"))).collect(),
+            spares: (0..NODES)
+                .map(|node| persistence(node).is_empty().then(|| spare(node)))
+                .collect(),
             proxies: (0..PROXIES).map(|_| None).collect(),
-            data: None,
+            data: server("data"),
             clients: Vec::new(),
+            busy: HashMap::new(),
             clocks: [0; NODES],
             log: Vec::new(),
             network,
             directory,
         };
         for node in 0..NODES {
-            let directory = deployment.node_directory(node);
-            fs::create_dir(&directory).expect("directory");
             if !persistence(node).is_empty() {
-                mount(&directory, DISK);
+                mount(&deployment.nodes[node].directory, DISK);
             }
             if let Some(clock) = deployment.options.node_clocks[node] {
                 deployment.set_clock(&format!("clock-{node}"), clock);
             }
             deployment.start_node(node);
+            deployment.start_spare(node);
         }
-        let data = deployment.path("data");
-        fs::create_dir(&data).expect("directory");
-        mount(&data, DATA_DISK);
+        mount(&deployment.data.directory, DATA_DISK);
         deployment.start_data();
         for proxy in 0..PROXIES {
             if let Some(clock) = deployment.options.proxy_clocks[proxy] {
                 deployment.set_proxy_clock(proxy, clock);
             }
         }
-        for node in 0..NODES {
-            let socket = deployment.node_directory(node).join("socket");
-            eventually("a node answers", || answers(&socket));
+        let spares = deployment.spares.iter().flatten();
+        for server in deployment.nodes.iter().chain(spares).chain([&deployment.data]) {
+            eventually("a Redis answers", || answers(&server.socket()));
         }
-        let socket = deployment.path("data").join("socket");
-        eventually("the data node answers", || answers(&socket));
+        deployment.initialise();
         for proxy in 0..PROXIES {
             deployment.start_proxy(proxy);
         }
@@ -162,10 +212,6 @@ impl Deployment {
 
     fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
-    }
-
-    fn node_directory(&self, node: usize) -> PathBuf {
-        self.path(&format!("node-{node}"))
     }
 
     /// Notes what happens.
@@ -195,12 +241,19 @@ impl Deployment {
         command
     }
 
-    fn redis(&self, host: usize, dir: &Path, more: &[&str], clock: Option<PathBuf>) -> Child {
+    fn redis(
+        &self,
+        (host, port): (usize, u16),
+        dir: &Path,
+        more: &[&str],
+        clock: Option<PathBuf>,
+    ) -> Child {
         let mut command = self.on(host);
         command
             .args(clock.iter().flat_map(|file| faketime(file)))
             .arg("redis-server")
-            .args(["--port", &REDIS_PORT.to_string(), "--protected-mode", "no", "--save", ""])
+            .args(["--port", &port.to_string(), "--protected-mode", "no", "--save", ""])
+            .args(HASTE)
             .args(["--daemonize", "no", "--auto-aof-rewrite-min-size", "1mb", "--dir"])
             .arg(dir)
             .arg("--unixsocket")
@@ -215,25 +268,96 @@ impl Deployment {
 
     /// Starts a node that is not running.
     pub(crate) fn start_node(&mut self, node: usize) {
-        let directory = self.node_directory(node);
-        let clock = self.options.node_clocks[node].map(|_| self.path(&format!("clock-{node}")));
-        self.nodes[node] = Some(self.redis(node, &directory, persistence(node), clock));
+        let directory = &self.nodes[node].directory;
+        let at = (node, REDIS_PORT);
+        let child = self.redis(at, directory, persistence(node), self.node_clock(node));
+        self.nodes[node].child = Some(child);
+    }
+
+    fn node_clock(&self, node: usize) -> Option<PathBuf> {
+        self.options.node_clocks[node].map(|_| self.path(&format!("clock-{node}")))
     }
 
     /// SIGKILL.
     pub(crate) fn kill_node(&mut self, node: usize) {
-        end(&mut self.nodes[node]);
+        end(&mut self.nodes[node].child);
+    }
+
+    /// What it has on its disk is gone; it must not be running.
+    pub(crate) fn clear_node(&self, node: usize) {
+        for entry in fs::read_dir(&self.nodes[node].directory).expect("directory").flatten() {
+            let _ = fs::remove_dir_all(entry.path()).or_else(|_| fs::remove_file(entry.path()));
+        }
     }
 
     /// SIGSTOP or SIGCONT.
     pub(crate) fn signal_node(&self, node: usize, signal: Signal) {
-        self.nodes[node].iter().for_each(|child| send_signal(child, signal));
+        self.nodes[node].child.iter().for_each(|child| send_signal(child, signal));
     }
 
     /// Whether it has not ended by itself.
     pub(crate) fn node_runs(&mut self, node: usize) -> bool {
-        let child = self.nodes[node].as_mut();
+        let child = self.nodes[node].child.as_mut();
         child.is_some_and(|child| child.try_wait().expect("status").is_none())
+    }
+
+    /// Starts what may take a node's place, where there is one and it is not running.
+    pub(crate) fn start_spare(&mut self, node: usize) {
+        let Some(spare) = &self.spares[node] else { return };
+        let child = self.redis((node, SPARE_PORT), &spare.directory, &[], self.node_clock(node));
+        self.spares[node].as_mut().expect("a spare").child = Some(child);
+    }
+
+    /// Kills a node; another server takes its address, which has been up for a while.
+    pub(crate) fn exchange_node(&mut self, node: usize) {
+        let mut spare = self.spares[node].take().expect("a spare");
+        let before = &mut self.nodes[node];
+        end(&mut before.child);
+        std::mem::swap(before, &mut spare);
+        self.spares[node] = Some(spare);
+        let port = REDIS_PORT.to_string();
+        self.tell_node(node, &["CONFIG", "SET", "port", &port]);
+    }
+
+    /// Says something to a node, past all wires.
+    pub(crate) fn tell_node(&self, node: usize, words: &[&str]) {
+        tell(&self.nodes[node].socket(), words);
+    }
+
+    /// Keeps a node busy with a script until [`Deployment::end_script`].
+    pub(crate) fn keep_node_busy(&mut self, node: usize) {
+        self.keep_busy(self.nodes[node].socket());
+    }
+
+    /// The same of the data node.
+    pub(crate) fn keep_data_busy(&mut self) {
+        self.keep_busy(self.data.socket());
+    }
+
+    fn keep_busy(&mut self, socket: PathBuf) {
+        let mut stream = UnixStream::connect(&socket).expect("a Redis");
+        let words = ["EVAL", "while true do end", "0"];
+        stream.write_all(&crate::support::encode(&words)).expect("a script");
+        self.busy.insert(socket, stream);
+    }
+
+    /// Ends a node's script.
+    pub(crate) fn end_node_script(&mut self, node: usize) {
+        self.end_script(&self.nodes[node].socket());
+    }
+
+    /// The same of the data node.
+    pub(crate) fn end_data_script(&mut self) {
+        self.end_script(&self.data.socket());
+    }
+
+    fn end_script(&mut self, socket: &Path) {
+        // Not before it has run for as long as is noticed.
+        eventually("the script is ended", || match tell(socket, &["SCRIPT", "KILL"]) {
+            Reply::Error(error) => error.starts_with("NOTBUSY"),
+            _ => false,
+        });
+        self.busy.remove(socket);
     }
 
     /// Makes the clock of a node that has one of its own wrong by so many seconds.
@@ -262,7 +386,7 @@ impl Deployment {
 
     /// Fills the disk of a node that has one. It may end of that.
     pub(crate) fn fill_disk(&self, node: usize) {
-        let file = self.node_directory(node).join("filler");
+        let file = self.nodes[node].directory.join("filler");
         let mut filler = File::options().create(true).append(true).open(file).expect("filler");
         for size in [1 << 20, 1 << 12, 1] {
             while filler.write_all(&vec![0; size]).is_ok() {}
@@ -271,29 +395,45 @@ impl Deployment {
 
     /// Makes room again.
     pub(crate) fn free_disk(&self, node: usize) {
-        fs::remove_file(self.node_directory(node).join("filler")).expect("filler");
+        fs::remove_file(self.nodes[node].directory.join("filler")).expect("filler");
     }
 
     // The data node
 
     /// Starts it, which must not be running.
     pub(crate) fn start_data(&mut self) {
-        self.data = Some(self.redis(DATA, &self.path("data"), &DATA_PERSISTENCE, None));
+        let at = (DATA, REDIS_PORT);
+        self.data.child = Some(self.redis(at, &self.data.directory, &DATA_PERSISTENCE, None));
     }
 
     /// SIGKILL.
     pub(crate) fn kill_data(&mut self) {
-        end(&mut self.data);
+        end(&mut self.data.child);
+    }
+
+    /// Says something to it, past all wires.
+    pub(crate) fn tell_data(&self, words: &[&str]) -> Reply {
+        tell(&self.data.socket(), words)
+    }
+
+    /// All that it knows of fences is deleted.
+    pub(crate) fn delete_fences(&self) {
+        let Reply::Array(keys) = self.tell_data(&["KEYS", "lockgate:guard:*"]) else { return };
+        for key in keys {
+            if let Reply::Bulk(key) = key {
+                self.tell_data(&["DEL", &String::from_utf8_lossy(&key)]);
+            }
+        }
     }
 
     /// SIGSTOP or SIGCONT.
     pub(crate) fn signal_data(&self, signal: Signal) {
-        self.data.iter().for_each(|child| send_signal(child, signal));
+        self.data.child.iter().for_each(|child| send_signal(child, signal));
     }
 
     /// What was written under each lock, in the order in which it landed.
     pub(crate) fn lists(&self) -> Lists {
-        let socket = self.path("data").join("socket");
+        let socket = self.data.socket();
         eventually("the data node answers", || answers(&socket));
         let stream = UnixStream::connect(socket).expect("the data node");
         stream.set_read_timeout(Some(START_LIMIT)).expect("limit");
@@ -311,23 +451,50 @@ impl Deployment {
 
     // Proxies
 
-    /// Starts a proxy that is not running.
-    pub(crate) fn start_proxy(&mut self, proxy: usize) {
+    /// Writes the configuration of a proxy; with another `default_ttl`, which can change
+    /// while it runs, or with something that is wrong.
+    pub(crate) fn configure(&self, proxy: usize, with: Settings) {
         let nodes: String =
             (0..NODES).map(|node| format!("    - redis://{}\n", redis_address(node))).collect();
         let quarantine = if self.options.quarantine { "yes" } else { "no" };
         let guards = if self.options.guards { trace::GUARDS } else { "" };
+        let max_ttl = self.options.max_ttl;
+        let default_ttl = if with == Settings::Other { max_ttl / 2 } else { max_ttl * 2 / 3 };
+        let wrong = if with == Settings::Wrong { "wrong: yes\n" } else { "" };
         let settings = format!(
             "listen: 0.0.0.0:{PROXY_PORT}\nadmin: 127.0.0.1:9380\nallow_open: true\n\
-             data: redis://{}\nlog:\n  level: info\n  format: json\nlocks:\n  max_ttl: {}ms\n  \
-             default_ttl: {}ms\n  node_timeout: 100ms\n  quarantine: {quarantine}\n  nodes:\n{nodes}{guards}",
+             data: redis://{}\nlog:\n  level: info\n  format: json\n\
+             upgrade_socket: {}\nupgrade_grace: {grace}s\nshutdown_grace: {grace}s\n{wrong}\
+             locks:\n  max_ttl: {max_ttl}ms\n  default_ttl: {default_ttl}ms\n  \
+             node_timeout: 100ms\n  quarantine: {quarantine}\n  nodes:\n{nodes}{guards}",
             redis_address(DATA),
-            self.options.max_ttl,
-            self.options.max_ttl * 2 / 3,
+            self.path(&format!("upgrade-{proxy}.socket")).display(),
+            grace = GRACE.as_secs(),
         );
+        // Never seen half written.
+        let (new, file) = (self.path(&format!("{proxy}.new")), self.configuration(proxy));
+        fs::write(&new, settings).and_then(|()| fs::rename(&new, file)).expect("configuration");
+    }
+
+    fn configuration(&self, proxy: usize) -> PathBuf {
         // One for each, as the others may be reading theirs.
-        let file = self.path(&format!("lockgate-{proxy}.yaml"));
-        fs::write(&file, settings).expect("configuration");
+        self.path(&format!("lockgate-{proxy}.yaml"))
+    }
+
+    /// Says that the deployment is new. A binary that does not know the word needs none.
+    fn initialise(&self) {
+        self.configure(0, Settings::Right);
+        let mut command = self.on(proxy_host(0));
+        command.arg(&self.options.proxy.0).arg("init").arg(self.configuration(0));
+        let output = command.stderr(Stdio::piped()).output().expect("nsenter");
+        let words = String::from_utf8_lossy(&output.stderr);
+        let is_known = !words.contains("unrecognized subcommand");
+        assert!(output.status.success() || !is_known, "lockgate init: {words}");
+    }
+
+    /// Starts a proxy that is not running.
+    pub(crate) fn start_proxy(&mut self, proxy: usize) {
+        self.configure(proxy, Settings::Right);
         let log = self.path(&format!("proxy-{proxy}.log"));
         let log = File::options().create(true).append(true).open(log).expect("log");
         let clock = self.options.proxy_clocks[proxy].map(|_| format!("proxy-clock-{proxy}"));
@@ -339,30 +506,51 @@ impl Deployment {
             .args(plant.map(|plant| format!("LOCKGATE_PLANT={plant}")))
             .arg(binary)
             .arg("--config")
-            .arg(file)
+            .arg(self.configuration(proxy))
             .stderr(log);
         self.proxies[proxy] = Some(command.spawn().expect("nsenter"));
     }
 
+    /// The processes of a proxy, the newest last: it itself, and those that it has replaced
+    /// and that still serve the connections they have.
+    fn proxy_processes(&self, proxy: usize) -> Vec<Pid> {
+        self.network.processes(proxy_host(proxy))
+    }
+
     /// SIGKILL.
     pub(crate) fn kill_proxy(&mut self, proxy: usize) {
+        // One may be starting another.
+        eventually("a proxy is dead", || {
+            let processes = self.proxy_processes(proxy);
+            processes.iter().for_each(|pid| _ = kill_process(*pid, Signal::KILL));
+            self.proxies[proxy].iter_mut().for_each(|child| _ = child.try_wait());
+            processes.is_empty()
+        });
         end(&mut self.proxies[proxy]);
     }
 
     /// SIGSTOP or SIGCONT.
     pub(crate) fn signal_proxy(&self, proxy: usize, signal: Signal) {
-        self.proxies[proxy].iter().for_each(|child| send_signal(child, signal));
+        self.proxy_processes(proxy).iter().for_each(|pid| _ = kill_process(*pid, signal));
+    }
+
+    /// A signal to the one that serves new clients.
+    pub(crate) fn signal_newest(&self, proxy: usize, signal: Signal) {
+        self.proxy_processes(proxy).last().iter().for_each(|pid| _ = kill_process(**pid, signal));
     }
 
     /// Leaves a proxy no descriptor more than it has open; or as many as there may be.
     pub(crate) fn limit_descriptors(&self, proxy: usize, limited: bool) {
-        let Some(child) = &self.proxies[proxy] else { return };
-        let open = fs::read_dir(format!("/proc/{}/fd", child.id())).expect("proc").count();
-        // The hard limit stays what it is for all.
-        let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
-        let current = if limited { Some(open as u64) } else { maximum };
-        let limit = Rlimit { current, maximum };
-        prlimit(Some(Pid::from_child(child)), Resource::Nofile, limit).expect("prlimit");
+        for pid in self.proxy_processes(proxy) {
+            let descriptors = format!("/proc/{}/fd", pid.as_raw_nonzero());
+            let Ok(open) = fs::read_dir(descriptors).map(Iterator::count) else { continue };
+            // The hard limit stays what it is for all.
+            let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
+            let current = if limited { Some(open as u64) } else { maximum };
+            let limit = Rlimit { current, maximum };
+            // It may have ended.
+            let _ = prlimit(Some(pid), Resource::Nofile, limit);
+        }
     }
 
     // Clients
@@ -371,7 +559,10 @@ impl Deployment {
     pub(crate) fn start_clients(&mut self) {
         self.control("go on");
         for client in 0..self.options.clients {
-            self.start_client(client);
+            self.start_client(client % GROUPS, false);
+        }
+        for client in 0..self.options.stock {
+            self.start_client(client % GROUPS, true);
         }
     }
 
@@ -379,51 +570,65 @@ impl Deployment {
         fs::write(self.path("control"), word).expect("control");
     }
 
-    /// One more, of those that are there in the place of the `client`th.
-    fn start_client(&mut self, client: usize) {
+    /// One more.
+    fn start_client(&mut self, group: usize, is_stock: bool) {
         let number = self.clients.len();
-        let file = self.path(&format!("history-{number}"));
-        let group = client % GROUPS;
+        let history = self.path(&format!("history-{number}"));
         let plan = Plan {
             seed: self.options.seed ^ ((number as u64) << 32),
             number,
             style: self.options.style,
             proxies: (0..PROXIES).map(proxy_address).collect(),
-            history: file.clone(),
+            history: history.clone(),
             control: self.path("control"),
             keys: self.options.keys,
             max_ttl: self.options.max_ttl,
             writes: self.options.guards,
         };
         let mut command = self.on(group_host(group));
-        command
-            .arg(format!("{}={}", client::VARIABLE, plan.encode()))
-            .arg(std::env::current_exe().expect("this program"))
-            .args(["--exact", "client_process", "--ignored"]);
-        let errors = self.path(&format!("client-{number}.log"));
-        command.stdout(File::create(&errors).expect("log"));
-        command.stderr(File::create(errors).expect("log"));
-        self.clients.push((Some(command.spawn().expect("nsenter")), file));
+        if is_stock {
+            command.args(client::python()).args(plan.arguments());
+        } else {
+            command
+                .arg(format!("{}={}", client::VARIABLE, plan.encode()))
+                .arg(std::env::current_exe().expect("this program"))
+                .args(["--exact", "client_process", "--ignored"]);
+        }
+        let log = File::create(self.client_log(number)).expect("log");
+        command.stdout(log.try_clone().expect("log")).stderr(log);
+        let child = Some(command.spawn().expect("nsenter"));
+        self.clients.push(Running { child, history, is_stock });
+    }
+
+    fn client_log(&self, number: usize) -> PathBuf {
+        self.path(&format!("client-{number}.log"))
+    }
+
+    /// How many clients there are at any time.
+    pub(crate) fn running_clients(&self) -> usize {
+        self.options.clients + self.options.stock
     }
 
     /// SIGKILL, and another one in its place.
     pub(crate) fn kill_client(&mut self, client: usize) {
         let Some(number) = self.running_client(client) else { return };
-        Writer::new(&self.clients[number].1).expect("history").add(&Event::Killed);
-        end(&mut self.clients[number].0);
-        self.start_client(client);
+        let Running { child, history, is_stock } = &mut self.clients[number];
+        Writer::new(history).expect("history").add(&Event::Killed);
+        end(child);
+        let is_stock = *is_stock;
+        self.start_client(client % GROUPS, is_stock);
     }
 
     /// SIGSTOP or SIGCONT.
     pub(crate) fn signal_client(&self, client: usize, signal: Signal) {
         if let Some(number) = self.running_client(client) {
-            self.clients[number].0.iter().for_each(|child| send_signal(child, signal));
+            self.clients[number].child.iter().for_each(|child| send_signal(child, signal));
         }
     }
 
     fn running_client(&self, client: usize) -> Option<usize> {
         let mut running =
-            (0..self.clients.len()).filter(|number| self.clients[*number].0.is_some());
+            (0..self.clients.len()).filter(|number| self.clients[*number].child.is_some());
         running.nth(client)
     }
 
@@ -431,9 +636,10 @@ impl Deployment {
     pub(crate) fn stop_clients(&mut self) {
         self.control("");
         let deadline = Instant::now() + END_LIMIT;
-        for (number, (child, _)) in self.clients.iter_mut().enumerate() {
+        for number in 0..self.clients.len() {
+            let log = self.client_log(number);
+            let child = &mut self.clients[number].child;
             let Some(process) = child else { continue };
-            let log = self.directory.path().join(format!("client-{number}.log"));
             loop {
                 if let Some(status) = process.try_wait().expect("status") {
                     let words = fs::read_to_string(&log).unwrap_or_default();
@@ -454,7 +660,7 @@ impl Deployment {
 
     /// What all clients have written down so far.
     pub(crate) fn histories(&self) -> Vec<Vec<(Time, Event)>> {
-        self.clients.iter().map(|(_, file)| history::read(file)).collect()
+        self.clients.iter().map(|client| history::read(&client.history)).collect()
     }
 
     /// What a proxy has logged.
@@ -465,9 +671,12 @@ impl Deployment {
 
 impl Drop for Deployment {
     fn drop(&mut self) {
-        let clients = self.clients.iter_mut().map(|(child, _)| child);
-        let servers = self.nodes.iter_mut().chain(&mut self.proxies).chain([&mut self.data]);
-        clients.chain(servers).for_each(end);
+        let clients = self.clients.iter_mut().map(|client| &mut client.child);
+        let servers = self.nodes.iter_mut().chain(self.spares.iter_mut().flatten());
+        let servers = servers.chain([&mut self.data]).map(|server| &mut server.child);
+        clients.chain(servers).chain(&mut self.proxies).for_each(end);
+        // Those that have replaced others.
+        self.network.end_processes();
         network::unmount_below(self.directory.path());
     }
 }
@@ -478,6 +687,8 @@ fn must_be_able() {
     assert!(root, "chaos needs root: it makes network namespaces, TUN devices and mounts");
     assert!(Path::new("/dev/net/tun").exists(), "chaos needs /dev/net/tun");
     libfaketime();
+    let python = client::python()[0].clone();
+    assert!(python.exists(), "{} is missing: run \"make test\"", python.display());
 }
 
 /// The library that gives a process a clock of its own.
@@ -509,7 +720,7 @@ fn mount(directory: &Path, size: &str) {
     assert!(mounted.success(), "a tmpfs could not be mounted: this needs root");
 }
 
-fn redis_address(host: usize) -> SocketAddr {
+pub(crate) fn redis_address(host: usize) -> SocketAddr {
     SocketAddr::from((address(host), REDIS_PORT))
 }
 
@@ -531,6 +742,18 @@ fn end(child: &mut Option<Child>) {
             let _ = fs::remove_file(format!("/dev/shm/{name}{}", child.id()));
         }
     }
+}
+
+/// Says something to a Redis, which must be running, and reads what it answers.
+fn tell(socket: &Path, words: &[&str]) -> Reply {
+    let mut stream = None;
+    eventually("a Redis is there", || {
+        stream = UnixStream::connect(socket).ok();
+        stream.is_some()
+    });
+    let stream = stream.expect("a Redis");
+    stream.set_read_timeout(Some(START_LIMIT)).expect("limit");
+    Client::over(stream).cmd(words)
 }
 
 fn answers(socket: &Path) -> bool {

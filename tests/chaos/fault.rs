@@ -1,7 +1,8 @@
 //! What goes wrong, how it is undone, and what may be expected while it lasts.
 //!
-//! What is survivable decides what is here. A node that forgets is: quarantine keeps it
-//! out for as long as it could do harm. Not so a node whose clock is stepped *forward*
+//! What is survivable decides what is here. A node that forgets is, be it restarted,
+//! flushed, exchanged, or made a replica and a master again, one or all of them: it waits for
+//! as long as it could do harm. Not so a node whose clock is stepped *forward*
 //! while it runs: it frees its locks early and goes on voting, and where a lock was
 //! granted by a bare quorum that is one vote too many. So clocks of running nodes go
 //! wrong by a constant, by a rate within `drift_factor`, and backward; forward only with
@@ -14,7 +15,10 @@ use std::{collections::BTreeSet, time::Duration};
 use rustix::process::Signal;
 
 use crate::{
-    deployment::{DATA, Deployment, GROUPS, NODES, PROXIES, group_host, proxy_host},
+    deployment::{
+        DATA, Deployment, GROUPS, NODES, PROXIES, SPARE_PORT, Settings, group_host, proxy_host,
+        redis_address,
+    },
     network::{Wire, Wires},
 };
 
@@ -37,6 +41,10 @@ pub(crate) const AFTER: Duration = Duration::from_secs(4);
 /// The same of a process that was only stopped, and of one that starts in a moment.
 const BACK: Duration = Duration::from_secs(1);
 const RESTARTED: Duration = Duration::from_secs(2);
+/// Nothing is answered for so many ms where all clients are paused: they cannot be let go
+/// earlier.
+const PAUSE: u64 = 1200;
+const PAUSE_WORD: &str = "1200";
 
 /// Which way nothing passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -44,6 +52,38 @@ pub(crate) enum Way {
     To,
     From,
     Both,
+}
+
+/// What is done to a Redis, be it a lock node or the data node, by another of its clients.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Meddling {
+    /// SCRIPT FLUSH.
+    Scripts,
+    /// CLIENT KILL TYPE normal.
+    Clients,
+    /// CLIENT KILL TYPE pubsub.
+    Subscribers,
+    /// CLIENT PAUSE of all commands.
+    Pause,
+    /// CLIENT PAUSE of writes.
+    PauseWrites,
+    /// A script that does not end: -BUSY.
+    Busy,
+    /// No memory: -OOM.
+    Full,
+    /// Fewer replicas than it wants: -NOREPLICAS.
+    NoReplicas,
+}
+
+/// Whose replica a node becomes before it is a master again.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Master {
+    /// One that cannot be reached: it keeps what it has.
+    Nobody,
+    /// One that is empty.
+    Empty,
+    /// Another node, whose votes it then has.
+    Node(usize),
 }
 
 /// One thing that goes wrong.
@@ -55,11 +95,32 @@ pub(crate) enum Fault {
     NodeRestarts(usize),
     /// Three nodes are killed at once and forget.
     QuorumForgets,
+    /// All are, and a proxy starts, or takes another's place, while they wait.
+    AllForget {
+        proxy: usize,
+        upgraded: bool,
+    },
+    /// FLUSHALL.
+    NodeFlushed(usize),
+    QuorumFlushed,
+    /// Another server, which is up and knows nothing, is at its address.
+    NodeExchanged(usize),
+    QuorumExchanged,
+    /// A replica, and then a master again: -READONLY.
+    NodeReplica(usize, Master),
+    /// By another client.
+    NodeMeddled(usize, Meddling),
     NodeStopped(usize),
     /// Three nodes are stopped.
     QuorumStopped,
     ProxyKilled(usize),
     ProxyStopped(usize),
+    /// SIGTERM, and started again.
+    ProxyTerminated(usize),
+    /// SIGUSR2: another process takes its place.
+    ProxyUpgraded(usize),
+    /// SIGHUP, with a configuration that can be taken over or not.
+    ProxyReloaded(usize, Settings),
     ClientKilled(usize),
     ClientStopped(usize),
     /// Nothing passes to or from a node.
@@ -91,6 +152,9 @@ pub(crate) enum Fault {
     DataKilled,
     /// Nothing passes between the data node and one proxy, or all; `To` is the data node.
     DataCut(Option<usize>, Way),
+    DataMeddled(Meddling),
+    /// What the data node knows of fences is deleted.
+    FencesDeleted,
 }
 
 /// What a fault keeps from working.
@@ -107,8 +171,10 @@ pub(crate) struct Impaired {
 /// A random choice below a number.
 pub(crate) type Choose<'a> = &'a mut dyn FnMut(usize) -> usize;
 
-/// How many kinds there are.
-pub(crate) const KINDS: usize = 31;
+/// How many kinds there are that last.
+pub(crate) const KINDS: usize = 47;
+/// How many there are that are over at once.
+pub(crate) const SUDDEN: usize = 12;
 
 impl Fault {
     /// One of a kind, from 0 to [`KINDS`]; `wild` is when no node forgets, so that
@@ -117,7 +183,7 @@ impl Fault {
         let ways = [Way::To, Way::From, Way::Both];
         let forgetful = 2 + choose(NODES - 2);
         Some(match kind {
-            0 | 2 | 13 | 15 | 16 | 20 if wild => return None,
+            0 | 2 | 13 | 15 | 16 | 20 | 31..=35 if wild => return None,
             0 => Fault::NodeForgets(forgetful),
             1 => Fault::NodeRestarts(ALWAYS),
             2 => Fault::QuorumForgets,
@@ -150,6 +216,41 @@ impl Fault {
             28 => Fault::DataCut(Some(choose(PROXIES)), ways[choose(3)]),
             29 => Fault::HostSlow(DATA),
             30 => Fault::HostLossy(DATA, 0.1 + choose(21) as f64 / 100.0),
+            31 => Fault::AllForget { proxy: choose(PROXIES), upgraded: choose(2) == 0 },
+            32 => Fault::NodeExchanged(forgetful),
+            33 => Fault::QuorumExchanged,
+            34 => Fault::NodeReplica(forgetful, Master::Empty),
+            35 => Fault::NodeReplica(forgetful, Master::Node(choose(2))),
+            36 => Fault::NodeReplica(choose(NODES), Master::Nobody),
+            37 => Fault::NodeMeddled(choose(NODES), Meddling::Pause),
+            38 => Fault::NodeMeddled(choose(NODES), Meddling::PauseWrites),
+            39 => Fault::NodeMeddled(choose(NODES), Meddling::Busy),
+            40 => Fault::NodeMeddled(choose(NODES), Meddling::Full),
+            41 => Fault::ProxyTerminated(choose(PROXIES)),
+            42 => Fault::DataMeddled(Meddling::Pause),
+            43 => Fault::DataMeddled(Meddling::PauseWrites),
+            44 => Fault::DataMeddled(Meddling::Busy),
+            45 => Fault::DataMeddled(Meddling::Full),
+            46 => Fault::NodeMeddled(choose(NODES), Meddling::NoReplicas),
+            _ => return None,
+        })
+    }
+
+    /// The same of a kind, from 0 to [`SUDDEN`], that is over at once.
+    pub(crate) fn sudden(kind: usize, wild: bool, choose: Choose<'_>) -> Option<Fault> {
+        Some(match kind {
+            0 | 1 if wild => return None,
+            0 => Fault::NodeFlushed(choose(NODES)),
+            1 => Fault::QuorumFlushed,
+            2 => Fault::NodeMeddled(choose(NODES), Meddling::Scripts),
+            3 => Fault::NodeMeddled(choose(NODES), Meddling::Clients),
+            4 => Fault::NodeMeddled(choose(NODES), Meddling::Subscribers),
+            5 | 6 => Fault::ProxyUpgraded(choose(PROXIES)),
+            7 => Fault::ProxyReloaded(choose(PROXIES), Settings::Other),
+            8 => Fault::ProxyReloaded(choose(PROXIES), Settings::Wrong),
+            9 => Fault::DataMeddled(Meddling::Scripts),
+            10 => Fault::DataMeddled(Meddling::Clients),
+            11 => Fault::FencesDeleted,
             _ => return None,
         })
     }
@@ -160,6 +261,41 @@ impl Fault {
             Fault::NodeForgets(_) => "node killed, restarted empty",
             Fault::NodeRestarts(_) => "node killed, restarted with its append-only file",
             Fault::QuorumForgets => "three nodes killed at once, restarted empty",
+            Fault::AllForget { .. } => "all nodes restarted empty, a proxy started meanwhile",
+            Fault::NodeFlushed(_) => "FLUSHALL on a node",
+            Fault::QuorumFlushed => "FLUSHALL on three nodes at once",
+            Fault::NodeExchanged(_) => "node exchanged for one that is up and empty",
+            Fault::QuorumExchanged => "three nodes exchanged at once for such ones",
+            Fault::NodeReplica(_, Master::Nobody) => {
+                "node a replica of nobody, and back (READONLY)"
+            }
+            Fault::NodeReplica(_, Master::Empty) => "node a replica of an empty one, and back",
+            Fault::NodeReplica(_, Master::Node(_)) => "node a replica of another, and back",
+            Fault::NodeMeddled(_, what) => match what {
+                Meddling::Scripts => "SCRIPT FLUSH on a node",
+                Meddling::Clients => "CLIENT KILL TYPE normal on a node",
+                Meddling::Subscribers => "CLIENT KILL TYPE pubsub on a node",
+                Meddling::Pause => "CLIENT PAUSE on a node",
+                Meddling::PauseWrites => "CLIENT PAUSE WRITE on a node",
+                Meddling::Busy => "BUSY on a node",
+                Meddling::Full => "OOM on a node",
+                Meddling::NoReplicas => "NOREPLICAS on a node",
+            },
+            Fault::DataMeddled(what) => match what {
+                Meddling::Scripts => "SCRIPT FLUSH on the data node",
+                Meddling::Clients => "CLIENT KILL TYPE normal on the data node",
+                Meddling::Subscribers => "CLIENT KILL TYPE pubsub on the data node",
+                Meddling::Pause => "CLIENT PAUSE on the data node",
+                Meddling::PauseWrites => "CLIENT PAUSE WRITE on the data node",
+                Meddling::Busy => "BUSY on the data node",
+                Meddling::Full => "OOM on the data node",
+                Meddling::NoReplicas => "NOREPLICAS on the data node",
+            },
+            Fault::FencesDeleted => "fences deleted on the data node",
+            Fault::ProxyTerminated(_) => "proxy terminated (SIGTERM), restarted",
+            Fault::ProxyUpgraded(_) => "proxy upgraded (SIGUSR2)",
+            Fault::ProxyReloaded(_, Settings::Wrong) => "proxy reloaded (SIGHUP), file wrong",
+            Fault::ProxyReloaded(..) => "proxy reloaded (SIGHUP)",
             Fault::NodeStopped(_) => "node stopped (SIGSTOP)",
             Fault::QuorumStopped => "three nodes stopped",
             Fault::ProxyKilled(_) => "proxy killed, restarted",
@@ -203,11 +339,23 @@ impl Fault {
             | Fault::NodeRestarts(node)
             | Fault::NodeStopped(node)
             | Fault::NodeCut(node, _)
+            | Fault::NodeFlushed(node)
+            | Fault::NodeExchanged(node)
+            | Fault::NodeReplica(node, Master::Nobody | Master::Empty)
+            | Fault::NodeMeddled(node, _)
             | Fault::DiskFull(node) => vec![node],
-            Fault::QuorumForgets | Fault::QuorumStopped => forgetful().collect(),
+            Fault::NodeReplica(node, Master::Node(other)) => vec![node, other],
+            Fault::QuorumForgets
+            | Fault::QuorumStopped
+            | Fault::QuorumFlushed
+            | Fault::QuorumExchanged => forgetful().collect(),
+            Fault::AllForget { proxy, .. } => (0..NODES).chain([proxy_host(proxy)]).collect(),
             Fault::ClockBack(_) | Fault::ClockAtStart(_) => vec![JUMPS],
             Fault::ProxyKilled(proxy)
             | Fault::ProxyStopped(proxy)
+            | Fault::ProxyTerminated(proxy)
+            | Fault::ProxyUpgraded(proxy)
+            | Fault::ProxyReloaded(proxy, _)
             | Fault::ProxyCut(proxy, _)
             | Fault::NoDescriptors(proxy) => vec![proxy_host(proxy)],
             Fault::ProxyClock(_) => vec![proxy_host(PROXY_JUMPS)],
@@ -215,7 +363,11 @@ impl Fault {
             Fault::ClientsCut(group, proxy, _) => vec![group_host(group), proxy_host(proxy)],
             Fault::ClientKilled(_) | Fault::ClientStopped(_) => vec![usize::MAX],
             Fault::AllSlow | Fault::AllLossy(_) => vec![usize::MAX - 1],
-            Fault::DataStopped | Fault::DataKilled | Fault::DataCut(None, _) => vec![DATA],
+            Fault::DataStopped
+            | Fault::DataKilled
+            | Fault::DataCut(None, _)
+            | Fault::DataMeddled(_)
+            | Fault::FencesDeleted => vec![DATA],
             Fault::DataCut(Some(proxy), _) => vec![DATA, proxy_host(proxy)],
         }
     }
@@ -229,15 +381,26 @@ impl Fault {
             |proxy| Impaired { proxies: [proxy].into(), after: AFTER, ..Impaired::default() };
         let everything = |after| Impaired { everything: true, after, ..Impaired::default() };
         match self {
-            Fault::NodeForgets(node) | Fault::NodeRestarts(node) | Fault::DiskFull(node) => {
-                some([node].into(), forgotten)
-            }
+            Fault::NodeForgets(node)
+            | Fault::NodeRestarts(node)
+            | Fault::DiskFull(node)
+            | Fault::NodeFlushed(node)
+            | Fault::NodeExchanged(node)
+            | Fault::NodeReplica(node, _) => some([node].into(), forgotten),
+            Fault::AllForget { .. } => everything(forgotten),
             Fault::ClockAtStart(_) => some([JUMPS].into(), forgotten),
             // Its locks stay for so much longer.
             Fault::ClockBack(seconds) => {
                 some([JUMPS].into(), max_ttl + AFTER + Duration::from_secs(seconds))
             }
-            Fault::QuorumForgets => some(forgetful().collect(), forgotten),
+            Fault::QuorumForgets | Fault::QuorumFlushed | Fault::QuorumExchanged => {
+                some(forgetful().collect(), forgotten)
+            }
+            Fault::NodeMeddled(_, Meddling::Scripts | Meddling::Subscribers) => Impaired::default(),
+            Fault::NodeMeddled(node, Meddling::Pause) => {
+                some([node].into(), AFTER + Duration::from_millis(PAUSE))
+            }
+            Fault::NodeMeddled(node, _) => some([node].into(), AFTER),
             Fault::QuorumStopped => some(forgetful().collect(), AFTER),
             Fault::NodeStopped(node) | Fault::NodeCut(node, _) => some([node].into(), AFTER),
             Fault::HostSlow(host) | Fault::HostLossy(host, _) if host < NODES => {
@@ -249,16 +412,24 @@ impl Fault {
             Fault::DataCut(Some(proxy), _)
             | Fault::ProxyKilled(proxy)
             | Fault::ProxyStopped(proxy)
+            | Fault::ProxyTerminated(proxy)
             | Fault::ProxyCut(proxy, _)
             | Fault::ClientsCut(_, proxy, _)
             | Fault::NoDescriptors(proxy) => proxies(proxy),
             // Without the data node no lock of a guard is granted, and no connection made.
             Fault::DataStopped => everything(BACK),
             Fault::DataKilled => everything(RESTARTED),
+            Fault::DataMeddled(Meddling::Scripts | Meddling::Subscribers) => Impaired::default(),
+            Fault::DataMeddled(Meddling::Pause) => everything(BACK + Duration::from_millis(PAUSE)),
+            Fault::DataMeddled(_) => everything(BACK),
             Fault::AllSlow | Fault::AllLossy(_) | Fault::DataCut(None, _) => everything(AFTER),
-            Fault::ProxyClock(_) | Fault::ClientKilled(_) | Fault::ClientStopped(_) => {
-                Impaired::default()
-            }
+            // Nobody is to feel an upgrade, nor what was replaced when it ends.
+            Fault::ProxyUpgraded(_)
+            | Fault::ProxyReloaded(..)
+            | Fault::FencesDeleted
+            | Fault::ProxyClock(_)
+            | Fault::ClientKilled(_)
+            | Fault::ClientStopped(_) => Impaired::default(),
         }
     }
 
@@ -267,15 +438,55 @@ impl Fault {
         match self {
             Fault::NodeForgets(node) | Fault::NodeRestarts(node) => deployment.kill_node(node),
             Fault::QuorumForgets => forgetful().for_each(|node| deployment.kill_node(node)),
+            Fault::AllForget { .. } => {
+                (0..NODES).for_each(|node| deployment.kill_node(node));
+                for node in 0..NODES {
+                    deployment.clear_node(node);
+                    deployment.start_node(node);
+                }
+            }
+            Fault::NodeFlushed(node) => deployment.tell_node(node, &["FLUSHALL"]),
+            Fault::QuorumFlushed => {
+                forgetful().for_each(|node| deployment.tell_node(node, &["FLUSHALL"]));
+            }
+            Fault::NodeExchanged(node) => deployment.exchange_node(node),
+            Fault::QuorumExchanged => forgetful().for_each(|node| deployment.exchange_node(node)),
+            Fault::NodeReplica(node, master) => {
+                // Port 1 is nobody's.
+                let (host, port) = match master {
+                    Master::Nobody => ("127.0.0.1".to_owned(), "1".to_owned()),
+                    Master::Empty => ("127.0.0.1".to_owned(), SPARE_PORT.to_string()),
+                    Master::Node(other) => {
+                        let address = redis_address(other);
+                        (address.ip().to_string(), address.port().to_string())
+                    }
+                };
+                deployment.tell_node(node, &["REPLICAOF", &host, &port]);
+            }
+            Fault::NodeMeddled(node, Meddling::Busy) => deployment.keep_node_busy(node),
+            Fault::NodeMeddled(node, what) => {
+                what.begins().iter().for_each(|words| deployment.tell_node(node, words));
+            }
+            Fault::DataMeddled(Meddling::Busy) => deployment.keep_data_busy(),
+            Fault::DataMeddled(what) => {
+                what.begins().iter().for_each(|words| _ = deployment.tell_data(words));
+            }
+            Fault::FencesDeleted => deployment.delete_fences(),
+            Fault::ProxyTerminated(proxy) => deployment.signal_proxy(proxy, Signal::TERM),
+            Fault::ProxyUpgraded(proxy) => deployment.signal_newest(proxy, Signal::USR2),
+            Fault::ProxyReloaded(proxy, settings) => {
+                deployment.configure(proxy, settings);
+                deployment.signal_newest(proxy, Signal::HUP);
+            }
             Fault::NodeStopped(node) => deployment.signal_node(node, Signal::STOP),
             Fault::QuorumStopped => {
                 forgetful().for_each(|node| deployment.signal_node(node, Signal::STOP));
             }
             Fault::ProxyKilled(proxy) => deployment.kill_proxy(proxy),
             Fault::ProxyStopped(proxy) => deployment.signal_proxy(proxy, Signal::STOP),
-            Fault::ClientKilled(any) => deployment.kill_client(any % deployment.options().clients),
+            Fault::ClientKilled(any) => deployment.kill_client(any % deployment.running_clients()),
             Fault::ClientStopped(any) => {
-                deployment.signal_client(any % deployment.options().clients, Signal::STOP);
+                deployment.signal_client(any % deployment.running_clients(), Signal::STOP);
             }
             Fault::ClockBack(seconds) => deployment.step_node_clock(JUMPS, seconds),
             Fault::ClockAtStart(_) => deployment.kill_node(JUMPS),
@@ -300,9 +511,33 @@ impl Fault {
                 forgetful().for_each(|node| deployment.signal_node(node, Signal::CONT));
             }
             Fault::ProxyKilled(proxy) => deployment.start_proxy(proxy),
+            Fault::AllForget { proxy, upgraded: true } => {
+                deployment.signal_newest(proxy, Signal::USR2);
+            }
+            Fault::AllForget { proxy, upgraded: false } | Fault::ProxyTerminated(proxy) => {
+                // What has not ended in time.
+                deployment.kill_proxy(proxy);
+                deployment.start_proxy(proxy);
+            }
+            Fault::ProxyReloaded(proxy, _) => {
+                deployment.configure(proxy, Settings::Right);
+                deployment.signal_newest(proxy, Signal::HUP);
+            }
+            // For the next time.
+            Fault::NodeExchanged(node) => deployment.start_spare(node),
+            Fault::QuorumExchanged => forgetful().for_each(|node| deployment.start_spare(node)),
+            Fault::NodeReplica(node, _) => deployment.tell_node(node, &["REPLICAOF", "NO", "ONE"]),
+            Fault::NodeMeddled(node, Meddling::Busy) => deployment.end_node_script(node),
+            Fault::NodeMeddled(node, what) => {
+                what.ends().iter().for_each(|words| deployment.tell_node(node, words));
+            }
+            Fault::DataMeddled(Meddling::Busy) => deployment.end_data_script(),
+            Fault::DataMeddled(what) => {
+                what.ends().iter().for_each(|words| _ = deployment.tell_data(words));
+            }
             Fault::ProxyStopped(proxy) => deployment.signal_proxy(proxy, Signal::CONT),
             Fault::ClientStopped(any) => {
-                deployment.signal_client(any % deployment.options().clients, Signal::CONT);
+                deployment.signal_client(any % deployment.running_clients(), Signal::CONT);
             }
             Fault::ClockAtStart(seconds) => {
                 deployment.set_node_clock(JUMPS, seconds);
@@ -370,8 +605,34 @@ impl Fault {
     }
 }
 
+impl Meddling {
+    /// What is said to the Redis, but for a script.
+    fn begins(self) -> Option<&'static [&'static str]> {
+        Some(match self {
+            Meddling::Scripts => &["SCRIPT", "FLUSH"],
+            Meddling::Clients => &["CLIENT", "KILL", "TYPE", "normal"],
+            Meddling::Subscribers => &["CLIENT", "KILL", "TYPE", "pubsub"],
+            Meddling::Pause => &["CLIENT", "PAUSE", PAUSE_WORD, "ALL"],
+            Meddling::PauseWrites => &["CLIENT", "PAUSE", "600000", "WRITE"],
+            Meddling::Full => &["CONFIG", "SET", "maxmemory", "1"],
+            Meddling::NoReplicas => &["CONFIG", "SET", "min-replicas-to-write", "1"],
+            Meddling::Busy => return None,
+        })
+    }
+
+    /// And to undo it, where that is not done by itself.
+    fn ends(self) -> Option<&'static [&'static str]> {
+        match self {
+            Meddling::PauseWrites => Some(&["CLIENT", "UNPAUSE"]),
+            Meddling::Full => Some(&["CONFIG", "SET", "maxmemory", "0"]),
+            Meddling::NoReplicas => Some(&["CONFIG", "SET", "min-replicas-to-write", "0"]),
+            _ => None,
+        }
+    }
+}
+
 /// Nodes that keep nothing on a disk: a quorum.
-fn forgetful() -> impl Iterator<Item = usize> {
+pub(crate) fn forgetful() -> impl Iterator<Item = usize> {
     2..NODES
 }
 

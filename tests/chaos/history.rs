@@ -36,6 +36,8 @@ pub(crate) enum Verb {
     Read,
     /// LOCK.ATTACH, on another connection.
     Attach,
+    /// A library's, of what it is to change.
+    Get,
 }
 
 /// How something is written.
@@ -69,6 +71,19 @@ pub(crate) struct Writing {
     pub(crate) attached: bool,
 }
 
+/// What a library writes in the place of what it has read.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Setting {
+    /// The lock.
+    pub(crate) key: String,
+    /// Written by nobody else, and by nobody again.
+    pub(crate) value: String,
+    /// What it has read.
+    pub(crate) before: String,
+    /// How often it does so in one pipeline.
+    pub(crate) parts: usize,
+}
+
 /// What came of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
@@ -83,6 +98,10 @@ pub(crate) enum Outcome {
     /// What UNLOCK and RENEW answer.
     Number(u64),
     Pong,
+    /// What GET answers.
+    Value(String),
+    /// What SET does, all of a pipeline.
+    Set,
     /// So long is the list behind what was written.
     Written(u64),
     /// Of a pipeline, which entries were written, and the first error's first word.
@@ -107,6 +126,8 @@ pub(crate) enum Event {
     Sent { verb: Verb, key: String },
     /// A write is about to be sent.
     Writing(Writing),
+    /// The same of a library's.
+    Setting(Setting),
     /// The answer to the request before.
     Answered(Outcome),
     /// The client sees that its connection has ended, or is about to end it.
@@ -143,6 +164,11 @@ impl fmt::Display for Event {
                 let line = if *attached { "attached" } else { "own" };
                 write!(out, "writing {key} {fence} {number} {parts} {shape:?} {line}")
             }
+            Event::Setting(Setting { key, value, before, parts }) => {
+                write!(out, "setting {key} {value} {before} {parts}")
+            }
+            Event::Answered(Outcome::Value(value)) => write!(out, "value {value}"),
+            Event::Answered(Outcome::Set) => write!(out, "set"),
             Event::Answered(Outcome::Granted { token, fence, validity }) => {
                 write!(out, "granted {token} {fence} {validity}")
             }
@@ -184,6 +210,7 @@ impl FromStr for Event {
                     "Ping" => Verb::Ping,
                     "Read" => Verb::Read,
                     "Attach" => Verb::Attach,
+                    "Get" => Verb::Get,
                     _ => return Err(wrong()),
                 };
                 Ok(Event::Sent { verb, key: key.to_owned() })
@@ -206,6 +233,14 @@ impl FromStr for Event {
                     attached: line == "attached",
                 }))
             }
+            ["setting", key, value, before, parts] => Ok(Event::Setting(Setting {
+                key: key.to_owned(),
+                value: value.to_owned(),
+                before: before.to_owned(),
+                parts: parts.parse().map_err(|_| wrong())?,
+            })),
+            ["value", value] => answered(Outcome::Value(value.to_owned())),
+            ["set"] => answered(Outcome::Set),
             ["granted", token, fence, validity] => answered(Outcome::Granted {
                 token: token.to_owned(),
                 fence: number(fence)?,

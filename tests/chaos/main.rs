@@ -2,12 +2,15 @@
 //!
 //! Five lock nodes, three proxies and two dozen clients, each a process and each host in a
 //! network namespace, before one data node. Nodes, proxies, clients and the data node are
-//! killed and stopped, cut off each way, made slow and lossy; nodes forget, have wrong clocks
-//! and full disks; proxies run out of file descriptors. Clients write under their locks, in
-//! time and too late, and write down what they ask and are told; a checker judges:
-//! never two holders at once, fences that grow, an answer to every request, grants and
-//! writes whenever a quorum and the data node are up; and of the writes, that what was
-//! acknowledged is there, what was refused is not, and none landed below a larger fence.
+//! killed and stopped, cut off each way, made slow and lossy; nodes forget, are flushed,
+//! exchanged, made replicas, have wrong clocks and full disks; other clients of the nodes and
+//! of the data node flush scripts, kill and pause clients, keep them busy and full; proxies
+//! are upgraded, reloaded, terminated, and run out of file descriptors. Clients write under
+//! their locks, in time and too late, and write down what they ask and are told; some are a
+//! stock redis-py. A checker judges: never two holders at once, however a connection ended;
+//! fences that grow, an answer to every request, grants and writes whenever a quorum and the
+//! data node are up; of the writes, that what was acknowledged is there, what was refused is
+//! not, and none landed below a larger fence; and that redis-py loses no update.
 //!
 //! `make test` runs the short form; `make chaos` the long one (`MINUTES`, `SEED`), and
 //! shows that planted faults are found. It needs root.
@@ -31,6 +34,7 @@ mod schedule;
 #[path = "../support/mod.rs"]
 mod support;
 mod trace;
+mod updates;
 mod writes;
 
 use std::{
@@ -55,9 +59,10 @@ fn alone() -> MutexGuard<'static, ()> {
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The binary as it is delivered.
+/// The binary as it is delivered, or another that is to be tried (`LOCKGATE_BINARY`).
 fn sound() -> (PathBuf, Option<&'static str>) {
-    (PathBuf::from(env!("CARGO_BIN_EXE_lockgate")), None)
+    let other = std::env::var_os("LOCKGATE_BINARY").filter(|file| !file.is_empty());
+    (other.map_or(PathBuf::from(env!("CARGO_BIN_EXE_lockgate")), PathBuf::from), None)
 }
 
 /// All nodes but one have clocks that are wrong, by a little or a lot.
@@ -65,7 +70,8 @@ fn everything(seed: u64) -> Options {
     Options {
         seed,
         style: Style::Mixed,
-        clients: 24,
+        clients: 20,
+        stock: 4,
         keys: 10,
         max_ttl: 3000,
         quarantine: true,
@@ -106,7 +112,7 @@ fn client_process() {
 
 #[test]
 fn locks_hold_while_everything_fails_once() {
-    let pace = Pace { fault: 700..1600, calm: 100..600, together: 3 };
+    let pace = Pace { fault: 450..1100, calm: 50..300, together: 3 };
     run(everything(number("LOCKGATE_SEED", SEED)), Duration::from_secs(30), &pace);
 }
 

@@ -10,6 +10,7 @@ use std::{
     collections::BinaryHeap,
     fs,
     net::Ipv4Addr,
+    os::unix::fs::MetadataExt as _,
     path::Path,
     process::Command,
     sync::{
@@ -20,6 +21,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use rustix::process::{Pid, Signal, kill_process};
 use tun_rs::{DeviceBuilder, SyncDevice};
 
 /// Every namespace, directory and mount begins so, followed by the process's id.
@@ -128,6 +130,18 @@ impl Network {
     /// Where `ip netns` and `nsenter --net` find a host.
     pub(crate) fn namespace(&self, host: usize) -> String {
         format!("/run/netns/{}{host}", self.prefix)
+    }
+
+    /// The processes on a host, the newest last.
+    pub(crate) fn processes(&self, host: usize) -> Vec<Pid> {
+        processes_of(&self.namespace(host))
+    }
+
+    /// Kills all that is left on any host.
+    pub(crate) fn end_processes(&self) {
+        for pid in (0..self.hosts).flat_map(|host| self.processes(host)) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
     }
 
     /// Wires that everything passes.
@@ -255,6 +269,9 @@ pub(crate) fn sweep() {
         pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists())
     };
     for name in names("/run/netns").filter(|name| is_stale(name)) {
+        for pid in processes_of(&format!("/run/netns/{name}")) {
+            let _ = kill_process(pid, Signal::KILL);
+        }
         let _ = Command::new("ip").args(["netns", "delete", &name]).status();
     }
     let directory = std::env::temp_dir();
@@ -278,6 +295,25 @@ pub(crate) fn unmount_below(directory: &Path) {
     for path in below.filter(|path| Path::new(path).starts_with(directory)) {
         let _ = Command::new("umount").args(["--lazy", path]).status();
     }
+}
+
+/// The processes in a namespace, in the order in which they were started.
+fn processes_of(namespace: &str) -> Vec<Pid> {
+    let inode = |path: &Path| fs::metadata(path).ok().map(|file| (file.dev(), file.ino()));
+    let Some(wanted) = inode(Path::new(namespace)) else { return Vec::new() };
+    let mut found: Vec<(u64, Pid)> = names("/proc")
+        .filter_map(|name| Pid::from_raw(name.parse().ok()?))
+        .filter_map(|pid| {
+            let process = Path::new("/proc").join(pid.as_raw_nonzero().to_string());
+            (inode(&process.join("ns/net"))? == wanted).then_some(())?;
+            // When it was started is the 20th word behind its name, which is in brackets.
+            let stat = fs::read_to_string(process.join("stat")).ok()?;
+            let started = stat.rsplit(')').next()?.split_whitespace().nth(19)?;
+            Some((started.parse().ok()?, pid))
+        })
+        .collect();
+    found.sort_by_key(|(started, pid)| (*started, pid.as_raw_nonzero()));
+    found.into_iter().map(|(_, pid)| pid).collect()
 }
 
 fn names(directory: &str) -> impl Iterator<Item = String> {

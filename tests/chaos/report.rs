@@ -6,8 +6,9 @@ use crate::{
     checker::{self, Verdict, Wrong},
     deployment::{Deployment, PROXIES},
     fault::ENDED,
-    history::{Event, Time, Writing},
+    history::{Event, Setting, Time, Writing},
     schedule::{self, Span},
+    updates,
     writes::{self, What},
 };
 
@@ -37,12 +38,14 @@ const WRONG_WRITES: [(&str, IsOne); 5] = [
 /// Prints what a run came to, and fails if it is not as it must be.
 pub(crate) fn judge(deployment: &Deployment, spans: &[Span], from: Time, until: Time) {
     let histories = deployment.histories();
-    let verdict = checker::check(&histories, &schedule::deaths(spans));
+    let verdict = checker::check(&histories);
     let writes = writes::check(&histories, &deployment.lists());
+    let updates = updates::check(&histories, deployment.options().guards);
     let max_ttl = Duration::from_millis(deployment.options().max_ttl);
     let windows = schedule::quorum_up(spans, from, until, max_ttl);
     let mut wrong: Vec<String> = verdict.wrong.iter().map(Wrong::to_string).collect();
     wrong.extend(writes.wrong.iter().map(writes::Wrong::to_string));
+    wrong.extend(updates.wrong.iter().map(updates::Wrong::to_string));
     wrong.extend(pauses("grant", &verdict.granted, &windows));
     wrong.extend(pauses("write", &writes.acknowledged, &windows));
     wrong.extend(silences(&verdict, until));
@@ -53,15 +56,24 @@ pub(crate) fn judge(deployment: &Deployment, spans: &[Span], from: Time, until: 
     }
     print(deployment, spans, &verdict, &windows, (from, until));
     print_writes(&writes, &windows);
+    print_updates(&updates);
     if wrong.is_empty() {
         println!("\nresult: nothing is wrong");
         return;
+    }
+    for one in &verdict.wrong {
+        let (_, time) = whereabouts(one);
+        let after = time.saturating_sub(from) as f64 / 1e6;
+        println!("WRONG after {after:.1} s: {one}, {}", faults_before(spans, time, max_ttl));
     }
     for one in verdict.wrong.iter().take(3) {
         println!("\nWRONG: {one}\n{}", history_around(deployment, whereabouts(one)));
     }
     for one in writes.wrong.iter().take(3) {
         println!("\nWRONG: {one}\n{}", history_around(deployment, (&one.key, one.sent)));
+    }
+    for one in updates.wrong.iter().take(3) {
+        println!("\nWRONG: {one}\n{}", history_around(deployment, (&one.key, one.told[1])));
     }
     for proxy in 0..PROXIES {
         let log = deployment.proxy_log(proxy);
@@ -154,6 +166,11 @@ fn print(
         ("quarantines, in the proxies' logs", logged(deployment, "quarantined until")),
         ("accepts that failed, in the same", logged(deployment, "cannot accept connections")),
         ("nodes ended by a full disk", ended(deployment)),
+        ("processes that took another's place", logged(deployment, "taking over from")),
+        ("configurations taken, and refused", {
+            let taken = logged(deployment, "read the configuration again");
+            format!("{taken}, {}", logged(deployment, "the configuration cannot be used"))
+        }),
         ("seconds with a quorum up", format!("{:.1}", seconds(up))),
         ("longest without a grant then, s", format!("{:.2}", seconds(gap))),
         ("longest until the first one, s", format!("{:.2}", seconds(recovery))),
@@ -161,6 +178,7 @@ fn print(
         ("the same if counted from the answer", verdict.careless.to_string()),
         ("fences that did not grow", fences(verdict).to_string()),
         ("requests without an end", unanswered(verdict).to_string()),
+        ("losses that were not the answer", untold(verdict).to_string()),
     ] {
         println!("{what:<40} {value:>12}");
     }
@@ -223,13 +241,48 @@ fn unanswered(verdict: &Verdict) -> usize {
     verdict.wrong.iter().filter(|wrong| matches!(wrong, Wrong::NoAnswer { .. })).count()
 }
 
+fn untold(verdict: &Verdict) -> usize {
+    let is_one = |wrong: &&Wrong| matches!(wrong, Wrong::Untold { .. } | Wrong::Behind { .. });
+    verdict.wrong.iter().filter(is_one).count()
+}
+
+fn print_updates(verdict: &updates::Verdict) {
+    let counts = &verdict.counts;
+    if counts.timely == 0 {
+        return;
+    }
+    println!();
+    let row = |what: &str, value: usize| println!("{what:<40} {value:>12}");
+    row("redis-py: updates in time", counts.timely);
+    row("redis-py: updates too late", counts.late);
+    for (word, times) in &counts.refused {
+        row(&format!("redis-py: updates refused: {word}"), *times);
+    }
+    row("redis-py: updates without an answer", counts.open);
+    row("redis-py: updates lost", verdict.wrong.len());
+}
+
 /// Which lock it is about, and when it was.
 fn whereabouts(wrong: &Wrong) -> (&str, Time) {
     match wrong {
         Wrong::TwoHolders(_, other) => (&other.key, other.from),
         Wrong::Fence { key, told, .. } => (key, *told),
         Wrong::NoAnswer { sent, .. } => ("", *sent),
+        Wrong::Untold { key, sent, .. } | Wrong::Behind { key, sent, .. } => (key, *sent),
     }
+}
+
+/// Which faults may be the reason of what went wrong then, the latest last.
+fn faults_before(spans: &[Span], time: Time, max_ttl: Duration) -> String {
+    let earliest = time.saturating_sub(Time::try_from(max_ttl.as_micros()).unwrap_or(Time::MAX));
+    let mut felt: Vec<&Span> =
+        spans.iter().filter(|span| span.from < time && span.until > earliest).collect();
+    felt.sort_by_key(|span| span.from);
+    let words = felt.iter().map(|span| {
+        let ago = (time - span.from) as f64 / 1e6;
+        format!("{ago:.1} s after the begin of {:?}", span.fault)
+    });
+    words.collect::<Vec<_>>().join(", ")
 }
 
 /// What clients and faults did about the key in question, around that time.
@@ -238,8 +291,9 @@ fn history_around(deployment: &Deployment, (key, time): (&str, Time)) -> String 
     for (client, history) in deployment.histories().iter().enumerate() {
         let mut about = false;
         for (at, event) in history {
-            if let Event::Sent { key: asked, .. } | Event::Writing(Writing { key: asked, .. }) =
-                event
+            if let Event::Sent { key: asked, .. }
+            | Event::Writing(Writing { key: asked, .. })
+            | Event::Setting(Setting { key: asked, .. }) = event
             {
                 about = asked == key;
             }

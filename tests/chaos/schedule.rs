@@ -1,7 +1,7 @@
 //! Which faults come when: all that follows from a seed, but for the instants.
 //!
-//! Faults come in episodes of one to three at once, with a calm after each. Every kind
-//! has come before one comes again. In the last quarter no node forgets, so that the
+//! Faults come in episodes of one to three at once, with a calm after each; and with those
+//! that last comes one that is over at once. Every kind has come before one comes again. In the last quarter no node forgets, so that the
 //! proxies' clocks may say what they like.
 
 use std::{
@@ -14,7 +14,7 @@ use rand::{RngExt, SeedableRng, rngs::StdRng, seq::SliceRandom};
 
 use crate::{
     deployment::{Deployment, NODES, PROXIES},
-    fault::{AFTER, Fault, Impaired, KINDS},
+    fault::{Choose, Fault, Impaired, KINDS, SUDDEN},
     history::{Time, now},
     network::Wires,
 };
@@ -40,37 +40,63 @@ pub(crate) struct Span {
 struct Bag {
     random: StdRng,
     kinds: Vec<usize>,
+    /// The same of those that are over at once.
+    sudden: Vec<usize>,
     wild: bool,
 }
 
 impl Bag {
+    fn new(seed: u64) -> Bag {
+        let random = StdRng::seed_from_u64(seed);
+        Bag { random, kinds: Vec::new(), sudden: Vec::new(), wild: false }
+    }
+
     /// The faults of the next episode: of different targets.
     fn episode(&mut self, together: usize) -> Vec<Fault> {
         let wanted = self.random.random_range(1..=together);
-        let mut faults: Vec<Fault> = Vec::new();
-        let mut later = Vec::new();
-        while faults.len() < wanted {
-            let Some(kind) = self.kinds.pop() else {
-                if !faults.is_empty() || !later.is_empty() {
-                    break;
-                }
-                self.kinds = (0..KINDS).collect();
-                self.kinds.shuffle(&mut self.random);
-                continue;
-            };
-            let choose = &mut |below| self.random.random_range(0..below);
-            let Some(fault) = Fault::of_kind(kind, self.wild, choose) else { continue };
-            let targets = fault.targets();
-            let taken: Vec<usize> = faults.iter().flat_map(|fault| fault.targets()).collect();
-            if targets.iter().any(|target| taken.contains(target)) {
-                later.push(kind);
-            } else {
-                faults.push(fault);
-            }
-        }
-        self.kinds.extend(later);
+        let mut faults = Vec::new();
+        let (random, wild) = (&mut self.random, self.wild);
+        draw(random, &mut self.kinds, KINDS, wanted, &mut faults, |kind, choose| {
+            Fault::of_kind(kind, wild, choose)
+        });
+        // While the others last.
+        let wanted = faults.len() + 1;
+        draw(random, &mut self.sudden, SUDDEN, wanted, &mut faults, |kind, choose| {
+            Fault::sudden(kind, wild, choose)
+        });
         faults
     }
+}
+
+/// Draws kinds until there are so many faults, or none is left that has other targets.
+fn draw(
+    random: &mut StdRng,
+    kinds: &mut Vec<usize>,
+    of: usize,
+    wanted: usize,
+    faults: &mut Vec<Fault>,
+    fault: impl Fn(usize, Choose<'_>) -> Option<Fault>,
+) {
+    let (mut later, before) = (Vec::new(), faults.len());
+    while faults.len() < wanted {
+        let Some(kind) = kinds.pop() else {
+            if faults.len() > before || !later.is_empty() {
+                break;
+            }
+            *kinds = (0..of).collect();
+            kinds.shuffle(random);
+            continue;
+        };
+        let Some(fault) = fault(kind, &mut |below| random.random_range(0..below)) else { continue };
+        let targets = fault.targets();
+        let taken: Vec<usize> = faults.iter().flat_map(|fault| fault.targets()).collect();
+        if targets.iter().any(|target| taken.contains(target)) {
+            later.push(kind);
+        } else {
+            faults.push(fault);
+        }
+    }
+    kinds.extend(later);
 }
 
 /// Lets faults happen for so long and, if so wanted, until each kind has come.
@@ -80,13 +106,12 @@ pub(crate) fn run(
     pace: &Pace,
     all_kinds: bool,
 ) -> Vec<Span> {
-    let random = StdRng::seed_from_u64(deployment.options().seed);
-    let mut bag = Bag { random, kinds: Vec::new(), wild: false };
+    let mut bag = Bag::new(deployment.options().seed);
     let (begun, mut spans, mut rounds) = (Instant::now(), Vec::new(), 0);
     loop {
         let rest = bag.kinds.len();
         let faults = bag.episode(pace.together);
-        rounds += usize::from(bag.kinds.len() + faults.len() > rest);
+        rounds += usize::from(bag.kinds.len() > rest);
         // The first of the second round: all kinds have come.
         let all_have_come = !all_kinds || rounds > 1;
         if all_have_come && begun.elapsed() >= length {
@@ -140,14 +165,6 @@ fn wires(deployment: &Deployment, active: &[Span]) -> Wires {
     let mut wires = deployment.network().all_well();
     active.iter().for_each(|span| span.fault.change(&mut wires));
     wires
-}
-
-/// When the data node died, and until when it may still be under way that connections to
-/// it have ended.
-pub(crate) fn deaths(spans: &[Span]) -> Vec<(Time, Time)> {
-    let after = Time::try_from(AFTER.as_micros()).expect("a short time");
-    let deaths = spans.iter().filter(|span| span.fault == Fault::DataKilled);
-    deaths.map(|span| (span.from, span.until + after)).collect()
 }
 
 /// The times in which a quorum of nodes, a proxy and the data node worked, and everybody
@@ -226,14 +243,21 @@ mod tests {
 
     #[test]
     fn every_kind_comes_before_one_comes_again() {
-        let mut bag = Bag { random: StdRng::seed_from_u64(1), kinds: Vec::new(), wild: false };
+        let mut bag = Bag::new(1);
         let mut faults = bag.episode(2);
         while !bag.kinds.is_empty() {
             faults.extend(bag.episode(2));
         }
-        assert_eq!(faults.len(), KINDS);
-        let kinds: BTreeSet<String> =
-            faults.iter().map(|fault| format!("{:?}", std::mem::discriminant(fault))).collect();
-        assert_eq!(kinds.len(), 24);
+        let is_of = |kinds, kind: fn(usize, bool, Choose<'_>) -> Option<Fault>| {
+            let fault = |number| kind(number, false, &mut |_| 0).expect("a fault");
+            let is_same = |one: Fault, other: Fault| {
+                std::mem::discriminant(&one) == std::mem::discriminant(&other)
+            };
+            (0..kinds).all(|number| faults.iter().any(|other| is_same(fault(number), *other)))
+        };
+        assert!(is_of(KINDS, Fault::of_kind));
+        assert!(is_of(SUDDEN, Fault::sudden));
+        assert_eq!(Fault::of_kind(KINDS, false, &mut |_| 0), None);
+        assert_eq!(Fault::sudden(SUDDEN, false, &mut |_| 0), None);
     }
 }

@@ -3,9 +3,11 @@
 
 use std::{fmt, str::FromStr};
 
-/// The proxies' `guards`. Locks called otherwise guard nothing.
-pub(crate) const GUARDS: &str =
-    "guards:\n  - keys: \"data:key-*\"\n    lock: \"key-{1}\"\n    policy: enforce\n";
+/// The proxies' `guards`, of lists and of what libraries write. Locks called otherwise
+/// guard nothing.
+pub(crate) const GUARDS: &str = "guards:\n\
+    \x20 - keys: \"data:key-*\"\n    lock: \"key-{1}\"\n    policy: enforce\n\
+    \x20 - keys: \"stock:key-*\"\n    lock: \"key-{1}\"\n    policy: enforce\n";
 
 /// The name of a lock. Of four, one guards nothing.
 pub(crate) fn lock(number: usize) -> String {

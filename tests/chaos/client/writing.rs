@@ -2,15 +2,14 @@
 //! write is ever sent twice.
 
 use std::{
-    io::{self, ErrorKind},
-    thread,
+    io, thread,
     time::{Duration, Instant},
 };
 
 use rand::RngExt;
 
 use super::{
-    Client, Ended, Grant, Line, Style,
+    BY_ITSELF, Client, Ended, Grant, Line, Style,
     connection::{Connection, Reply, encode},
     outcome,
 };
@@ -142,7 +141,7 @@ impl Client {
         let talk = |connection: &mut Connection, deadline| match (pause, &commands[..]) {
             _ if hasty => {
                 connection.send(&commands.concat())?;
-                Err(ErrorKind::UnexpectedEof.into())
+                Err(BY_ITSELF.into())
             }
             (_, [command]) => {
                 connection.send(command)?;
