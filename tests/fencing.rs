@@ -464,9 +464,38 @@ fn a_lock_whose_fence_the_data_node_learns_late_is_granted_for_what_is_left() {
     relay.wait_until_held();
     let mut next = next_holder(&b);
     relay.release();
-    assert_refused(&client.reply(), &["FENCED"]);
+    assert_refused(&client.reply(), &["NOTHELD"]);
     assert_eq!(next.cmd(&["SET", "account:1", "101"]), Reply::ok());
     assert_eq!(b.nodes_with("lock:account:1"), 3);
+}
+
+/// A proxy whose clock was ahead has left a large fence at the data node, and the lock nodes
+/// have forgotten it since.
+#[test]
+fn a_fence_that_the_data_node_has_seen_is_outbid_for_that_lock_alone() {
+    let mut proxy = accounts();
+    let mut data = Client::connect(proxy.data().port());
+    let mut client = proxy.client();
+    let usual = client.cmd(&["LOCK", "account:2", "PX", "30000"]).grant().fence;
+    // Two days ahead: more than a proxy takes over for other locks.
+    let ahead = usual + 2 * 24 * 60 * 60 * 1_000_000;
+    data.cmd(&["SET", "lockgate:guard:lock:account:1", &ahead.to_string()]);
+    let mut last = ahead;
+    for lock in [&["LOCK", "account:1", "PX", "30000"][..], &["LOCK", "account:1"]] {
+        let fence = client.cmd(lock).grant().fence;
+        assert!(fence > last, "{fence} after {last}");
+        last = fence;
+        assert_eq!(client.cmd(&["SET", "account:1", "100"]), Reply::ok());
+        assert_eq!(client.cmd(&["UNLOCK", "account:1"]), Reply::Int(1));
+    }
+    let other = client.cmd(&["LOCK", "account:3", "PX", "30000"]).grant().fence;
+    assert!(other < ahead, "{other} has learned from {ahead}");
+    // The last that the numbers allow.
+    data.cmd(&["SET", "lockgate:guard:lock:account:4", "9007199254740990"]);
+    let refused = client.cmd(&["LOCK", "account:4", "PX", "30000"]);
+    assert!(refused.error_text().starts_with("FENCED the data node"), "{refused:?}");
+    assert!(refused.error_text().contains("the last there is"), "{refused:?}");
+    eventually("it is given back", || proxy.nodes_with("lock:account:4") == 0);
 }
 
 /// LOCK again with the token that holds the lock has a larger fence; it is refused to
