@@ -329,6 +329,16 @@ impl Engine {
         fence > (self.wall_clock)().saturating_add(TOO_FAR)
     }
 
+    /// Puts a lock back on the nodes that have not renewed it.
+    fn heal_lost(&self, renewal: &Operation, claim: Claim, ttl: Duration) {
+        let votes = renewal.votes();
+        let lost = |node: &usize| matches!(votes[*node], Vote::No(_));
+        if (0..votes.len()).any(|node| lost(&node)) {
+            let nodes = (0..votes.len()).filter(lost);
+            self.heal(&renewal.key, &renewal.token, claim, ttl, nodes);
+        }
+    }
+
     /// Puts a lock back on these nodes, which have lost it, if the grant still has it: a
     /// quorum of others has just confirmed it.
     pub(super) fn heal(
@@ -646,13 +656,18 @@ impl Renew {
         Some((claim, fence_bounds(&mut fences, votes.len())?.0))
     }
 
-    /// Puts the lock back on the nodes that have lost it.
+    /// Puts the lock back on the nodes that have lost it, once all have answered.
     fn heal(&self, claim: Claim, votes: &[Vote]) {
-        let lost = |node: &usize| matches!(votes[*node], Vote::No(_));
-        if (0..votes.len()).any(|node| lost(&node)) {
-            let Operation { key, token, .. } = &*self.asking.operation;
-            self.engine.heal(key, token, claim, self.ttl, (0..votes.len()).filter(lost));
+        let (engine, operation) = (self.engine.clone(), self.asking.operation.clone());
+        let (since, ttl) = (self.since, self.ttl);
+        if !votes.contains(&Vote::Pending) {
+            return engine.heal_lost(&operation, claim, ttl);
         }
+        tokio::spawn(async move {
+            let mut asking = engine.await_votes(operation, Rule::All, since, ttl);
+            std::future::poll_fn(|cx| asking.poll_decision(cx).map(drop)).await;
+            engine.heal_lost(&asking.operation, claim, ttl);
+        });
     }
 }
 
