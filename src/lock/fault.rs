@@ -3,7 +3,7 @@
 /// What makes a node unfit to vote, or may do so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// It was restarted and may have forgotten locks that are still held.
+    /// It may have forgotten locks that are still held: it waits.
     Quarantined,
     /// It is the same instance as another node.
     SharedInstance,
@@ -21,11 +21,15 @@ pub enum Fault {
     Unidentified,
     /// It says what Redis does not say.
     Garbage,
+    /// It belongs to another deployment.
+    Foreign,
+    /// Its marker has other nodes or another prefix than this proxy.
+    Disagrees,
 }
 
 impl Fault {
     /// All of them, each at its own number.
-    pub const ALL: [Fault; 9] = [
+    pub const ALL: [Fault; 11] = [
         Fault::Quarantined,
         Fault::SharedInstance,
         Fault::Replica,
@@ -35,6 +39,8 @@ impl Fault {
         Fault::Auth,
         Fault::Unidentified,
         Fault::Garbage,
+        Fault::Foreign,
+        Fault::Disagrees,
     ];
 
     /// Its name in metrics and in LOCKGATE NODES.
@@ -49,6 +55,8 @@ impl Fault {
             Fault::Auth => "auth",
             Fault::Unidentified => "unidentified",
             Fault::Garbage => "garbage",
+            Fault::Foreign => "foreign",
+            Fault::Disagrees => "disagrees",
         }
     }
 
@@ -64,6 +72,8 @@ impl Fault {
             Fault::Auth => "it refuses the credentials, or allows them too little",
             Fault::Unidentified => "it does not tell its run_id, so a restart would go unseen",
             Fault::Garbage => "it answers what Redis does not answer",
+            Fault::Foreign => "it belongs to another deployment",
+            Fault::Disagrees => "it was set up with other nodes or another prefix",
         }
     }
 }

@@ -125,6 +125,8 @@ struct LinkShared {
     /// Operations queued or in flight.
     pending: AtomicUsize,
     closed: AtomicBool,
+    /// It is to end, as its node is to be looked at anew.
+    ending: AtomicBool,
     ended: Notify,
 }
 
@@ -190,6 +192,19 @@ impl Link {
         receiver.await.ok()
     }
 
+    /// Ends the connection: its node is to be looked at anew.
+    pub(super) fn end(&self) {
+        let shared = &self.sender.0;
+        shared.ending.store(true, Ordering::Release);
+        let mut queue = shared.queue();
+        queue.closed = true;
+        let waker = queue.waker.take();
+        drop(queue);
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+
     /// Whether the connection has ended.
     pub(super) fn is_closed(&self) -> bool {
         self.sender.0.closed.load(Ordering::Acquire)
@@ -231,6 +246,7 @@ pub(super) fn start(
         queue: Mutex::default(),
         pending: AtomicUsize::new(0),
         closed: AtomicBool::new(false),
+        ending: AtomicBool::new(false),
         ended: Notify::new(),
     });
     let mut ticks = interval((silence / 4).min(PING_EVERY / 2).max(Duration::from_millis(1)));
@@ -299,6 +315,9 @@ impl Pump {
     /// Reads, sends and watches the clock until the connection ends.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Closed> {
         loop {
+            if self.shared.ending.load(Ordering::Acquire) {
+                return Poll::Ready(Closed::Changed("it is looked at anew"));
+            }
             if let Err(closed) = self.tick(cx) {
                 return Poll::Ready(closed);
             }

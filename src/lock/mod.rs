@@ -17,7 +17,9 @@
 //! - `link`: the ordered, pipelined connection to it; `connect` opens one,
 //!   `backoff` says when to try again, `reply` reads what comes back.
 //! - `heal`: what to do where a node has forgotten the scripts.
-//! - `quarantine`: which nodes may vote: one that was restarted may not, for a while.
+//! - `deployment`: which nodes may vote: `marker` is what proves it on each of them, `look`
+//!   what one says of itself, `seats` what all of that comes to, `round` how a marker is
+//!   written on a quorum.
 //! - [`fault`]: what can be wrong with a node; `inspect` looks for it now and then.
 
 mod acquire;
@@ -27,21 +29,26 @@ mod attach;
 mod backoff;
 mod claim;
 mod connect;
+mod deployment;
 pub mod engine;
 pub mod fault;
 mod fences;
 mod heal;
 mod holders;
+mod init;
 mod inspect;
 mod jitter;
 mod link;
+mod look;
+mod marker;
 mod node;
 mod operation;
-mod quarantine;
 mod queue;
 mod quorum;
 mod reply;
+mod round;
 mod scripts;
+mod seats;
 #[cfg(test)]
 mod simulation;
 mod subscribe;
@@ -52,10 +59,12 @@ pub use acquire::Acquire;
 pub use alarm::Alarm;
 pub use attach::Attach;
 pub use claim::Claim;
+pub(crate) use deployment::diagnose;
 pub use engine::{Engine, Raise, Release, Renew, Renewed};
 pub use fault::Fault;
+pub use init::{InitError, initialise};
 pub(crate) use inspect::{connect, faults_of};
-pub(crate) use quarantine::MARKER;
+pub(crate) use marker::{MARKER, OLD_MARKER};
 #[doc(hidden)]
 pub use reply::{VotesRead, read_votes};
 pub use waiter::Waiter;
