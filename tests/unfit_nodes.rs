@@ -182,7 +182,7 @@ fn all_nodes_flushed_under_a_held_lock_grant_nothing_twice() {
 #[test]
 fn replicas_and_back_grant_nothing_twice() {
     let nodes = nodes(3, &[]);
-    let empty = RedisServer::start(&[]).unwrap();
+    let empty = RedisServer::start(&["--repl-diskless-sync-delay", "0"]).unwrap();
     let proxy = before(&nodes).start();
     all_up(&proxy, 3);
     let held = proxy.client().cmd(&["LOCK", "k", "a", "PX", "4000"]).grant();

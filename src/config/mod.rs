@@ -90,6 +90,11 @@ pub(crate) const LOCKS_KEYS: &[&str] = &[
     "allow_shared_instance",
 ];
 
+/// How a deployment gets other lock nodes, or another prefix.
+pub const OTHER_NODES: &str = "For other lock nodes or another prefix: stop all proxies, wait for \
+    the longest TTL, DEL lockgate:deployment lockgate:node on all nodes, lockgate init with the \
+    new file, start all proxies with it";
+
 /// Keys of the design that this version refuses, wherever they stand.
 const PLANNED: &[&str] = &["adopt"];
 
