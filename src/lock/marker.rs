@@ -127,10 +127,11 @@ impl Marker {
         let (seat, nodes) = (usize_of(seat)?, usize_of(nodes)?);
         let longest = Duration::from_millis(number(lines.next()?)?);
         let seats: Vec<Seat> = lines.map(seat_of).collect::<Option<_>>()?;
-        let is_sound = word(id).is_some() && (1..=nodes).contains(&seat) && seats.len() == nodes;
+        let is_sound = word(id).is_some() && seat <= nodes && seats.len() == nodes;
+        let seat = seat.checked_sub(1)?;
         let prefix = percent_decode_str(prefix).decode_utf8().ok()?.into_owned();
         let deployment = Deployment { id: id.into(), epoch: number(epoch)?, prefix, seats };
-        let marker = Marker { deployment, seat: seat - 1, longest };
+        let marker = Marker { deployment, seat, longest };
         // There is one way to write it, or scripts would compare what is equal and find it
         // different.
         (is_sound && marker.text() == text).then_some(marker)
