@@ -9,13 +9,13 @@ use crate::{
     lock::{InitError, initialise},
 };
 
-/// Writes the first markers on all lock nodes that a file names. `if_new`: nodes that have
+/// Writes the first markers on all lock nodes that a file names, or the defaults. `if_new`: nodes that have
 /// some are left as they are, and that is no error.
 ///
 /// # Errors
 /// The configuration's own; and if a node cannot be reached, must not vote, or has a marker.
-pub fn run(file: &Path, if_new: bool) -> anyhow::Result<()> {
-    let config = Config::load(file)?;
+pub fn run(file: Option<&Path>, if_new: bool) -> anyhow::Result<()> {
+    let config = file.map_or_else(|| Ok(Config::default()), Config::load)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let done = runtime.block_on(initialise(&config.locks));
     runtime.shutdown_background();

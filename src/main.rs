@@ -56,8 +56,9 @@ enum Command {
         /// Ends well, and writes nothing, where a node is set up already.
         #[arg(long)]
         if_new: bool,
-        /// The configuration file.
-        file: PathBuf,
+        /// The configuration file; without it, the one that LOCKGATE_CONFIG names, or the
+        /// defaults.
+        file: Option<PathBuf>,
     },
     /// Runs a whole deployment on this machine, for trying things out.
     Dev(dev::Options),
@@ -74,7 +75,9 @@ fn main() -> ExitCode {
     let result = match arguments.command {
         Some(Command::Check { file }) => check(&file),
         Some(Command::Doctor { file }) => doctor::run(&file),
-        Some(Command::Init { if_new, file }) => init::run(&file, if_new),
+        Some(Command::Init { if_new, file }) => {
+            init::run(file.or_else(file_of_environment).as_deref(), if_new)
+        }
         Some(Command::Dev(options)) => dev::run(&options),
         Some(Command::Health { admin }) => admin::health_check(&admin),
         None => run(arguments.config, arguments.upgrade),

@@ -112,7 +112,7 @@ async fn admit(
             Verdict::Refused(fault, why) => return Err(ConnectError::Unfit(fault, why)),
             Verdict::Ask => {
                 node.admissions.ask().await;
-                pause = Duration::ZERO;
+                pause = LOOK_SOON;
             }
             Verdict::Behind(write) => {
                 catch_up(stream, &look, &write).await?;

@@ -460,7 +460,7 @@ async fn follow(this: &Weak<Node>, admissions: &Arc<Admissions>, link: &Link, ge
             match until {
                 Some(until) => {
                     // Proxies that wait for the same do not all come at once.
-                    sleep_until(until + jittered(ASK_AGAIN)).await;
+                    sleep_until(until.max(Instant::now()) + jittered(2 * ASK_AGAIN)).await;
                     admissions.ask().await;
                 }
                 None if is_waiting => sleep(ASK_AGAIN).await,

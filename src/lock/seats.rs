@@ -221,3 +221,169 @@ impl Survey {
         (is_change && plan.acceptors.len() >= quorum(nodes)).then_some(plan)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::look::Found;
+    use proptest::prelude::*;
+
+    fn who(name: &str) -> Identity {
+        Identity { run_id: name.into(), replication_id: "r".into() }
+    }
+
+    fn deployment(epoch: u64, seats: Vec<Seat>) -> Deployment {
+        Deployment { id: "d".into(), epoch, prefix: "lock:".into(), seats }
+    }
+
+    /// What a node says that is this and has accepted that.
+    fn look(name: &str, seat: usize, accepted: Option<(&str, &Deployment)>) -> Option<Look> {
+        let marker = |deployment: &Deployment| {
+            let longest = Duration::from_secs(3);
+            Found::Marker(Marker { deployment: deployment.clone(), seat, longest })
+        };
+        let ballot = accepted.map(|(ballot, _)| ballot.to_owned()).unwrap_or_default();
+        Some(Look {
+            run_id: Some(name.into()),
+            replication_id: Some("r".into()),
+            is_master: true,
+            marker: accepted.map_or(Found::Nothing, |(_, deployment)| marker(deployment)),
+            promised: ballot.clone(),
+            accepted: ballot,
+            ..Look::default()
+        })
+    }
+
+    fn filled(names: &[&str]) -> Vec<Seat> {
+        names.iter().map(|name| Seat::Filled(who(name))).collect()
+    }
+
+    fn plan(looks: &[Option<Look>], waiting: &[Waiting]) -> Option<Plan> {
+        let survey = Survey::new(looks, "lock:", None);
+        survey.plan(looks, waiting, None, || deployment(0, vec![Seat::Blank(0); looks.len()]))
+    }
+
+    const NONE: [Waiting; 3] = [Waiting::Yes; 3];
+
+    #[test]
+    fn where_all_agree_nothing_is_to_be_done() {
+        let now = deployment(1, filled(&["a", "b", "c"]));
+        let looks: Vec<_> =
+            (0..3).map(|seat| look(["a", "b", "c"][seat], seat, Some(("1", &now)))).collect();
+        let survey = Survey::new(&looks, "lock:", None);
+        assert_eq!(survey.committed.as_ref().map(|c| &c.deployment), Some(&now));
+        assert_eq!((survey.intact(), survey.longest), (3, Duration::from_secs(3)));
+        assert_eq!(plan(&looks, &NONE), None);
+        let other = Survey::new(&looks, "other:", None);
+        assert_eq!((other.committed, other.newest), (None, None), "another prefix");
+    }
+
+    #[test]
+    fn a_stranger_waits_on_its_seat_before_it_votes() {
+        let now = deployment(1, filled(&["a", "b", "c"]));
+        let mut looks: Vec<_> =
+            (0..3).map(|seat| look(["a", "b", "c"][seat], seat, Some(("1", &now)))).collect();
+        looks[2] = look("x", 2, None);
+        // However long it has been there: another proxy may still reach who was.
+        for waiting in [Waiting::Yes, Waiting::Over] {
+            let plan = plan(&looks, &[Waiting::Yes, Waiting::Yes, waiting]).unwrap();
+            assert_eq!(plan.next.seats[2], Seat::Waiting(who("x"), 2));
+            assert_eq!(
+                (plan.acceptors, plan.admitted, plan.joining),
+                (vec![0, 1], vec![], vec![2])
+            );
+        }
+        let joined =
+            deployment(2, [filled(&["a", "b"]), vec![Seat::Waiting(who("x"), 2)]].concat());
+        let looks: Vec<_> =
+            (0..3).map(|seat| look(["a", "b", "x"][seat], seat, Some(("2", &joined)))).collect();
+        assert_eq!(plan(&looks, &NONE), None);
+        let over = [Waiting::Yes, Waiting::Yes, Waiting::Over];
+        let plan = plan(&looks, &over).unwrap();
+        assert_eq!(plan.next, deployment(3, filled(&["a", "b", "x"])));
+        assert_eq!(plan.admitted, [2]);
+    }
+
+    #[test]
+    fn who_was_emptied_while_it_waits_begins_anew() {
+        let joined =
+            deployment(2, [filled(&["a", "b"]), vec![Seat::Waiting(who("x"), 2)]].concat());
+        let mut looks: Vec<_> =
+            (0..3).map(|seat| look(["a", "b", "x"][seat], seat, Some(("2", &joined)))).collect();
+        looks[2] = look("x", 2, None);
+        let plan = plan(&looks, &[Waiting::Yes, Waiting::Yes, Waiting::Over]).unwrap();
+        assert_eq!(plan.next.seats[2], Seat::Waiting(who("x"), 3));
+    }
+
+    #[test]
+    fn where_too_few_kept_their_memory_those_that_have_waited_consent() {
+        let now = deployment(4, filled(&["a", "b", "c"]));
+        let looks = [look("a", 0, Some(("4", &now))), look("x", 1, None), look("y", 2, None)];
+        assert_eq!(plan(&looks, &NONE), None);
+        let one = [Waiting::Yes, Waiting::Over, Waiting::Yes];
+        let plan_of_one = plan(&looks, &one).unwrap();
+        assert_eq!(plan_of_one.next, deployment(5, filled(&["a", "x", "c"])));
+        assert_eq!(plan_of_one.acceptors, [0, 1]);
+        let blank = [look("u", 0, None), look("x", 1, None), look("y", 2, None)];
+        assert_eq!(plan(&blank, &one), None);
+        let two = [Waiting::Yes, Waiting::Over, Waiting::Over];
+        let seats = vec![Seat::Blank(1), Seat::Filled(who("x")), Seat::Filled(who("y"))];
+        assert_eq!(plan(&blank, &two).unwrap().next, deployment(1, seats));
+    }
+
+    #[test]
+    fn what_was_begun_is_brought_to_its_end() {
+        let now = deployment(1, filled(&["a", "b", "c"]));
+        let begun = deployment(2, [filled(&["a", "b"]), vec![Seat::Waiting(who("x"), 2)]].concat());
+        let looks = [look("a", 0, Some(("2", &begun))), look("b", 1, Some(("1", &now))), None];
+        let survey = Survey::new(&looks, "lock:", None);
+        assert_eq!((survey.committed.is_none(), survey.intact()), (true, 2));
+        let plan = plan(&looks, &NONE).unwrap();
+        assert_eq!((plan.next, plan.acceptors), (begun, vec![0, 1]));
+    }
+
+    #[test]
+    fn nodes_of_two_deployments_are_none() {
+        let ours = deployment(1, filled(&["a", "b", "c"]));
+        let theirs = Deployment { id: "e".into(), ..ours.clone() };
+        let looks = [look("a", 0, Some(("1", &ours))), look("b", 1, Some(("1", &theirs))), None];
+        let survey = Survey::new(&looks, "lock:", None);
+        assert_eq!((survey.ours, survey.newest, survey.ids.len()), (None, None, 2));
+        let known = Survey::new(&looks, "lock:", Some("e"));
+        assert_eq!(known.ours.as_deref(), Some("e"));
+    }
+
+    proptest! {
+        /// Votes of neighbouring epochs may meet in one operation: see the module
+        /// `deployment`.
+        #[test]
+        fn quorums_of_neighbouring_epochs_share_an_identity(
+            kept in proptest::collection::vec(0u8..4, 5),
+            over in proptest::collection::vec(any::<bool>(), 5),
+        ) {
+            let names = ["a", "b", "c", "d", "e"];
+            let now = deployment(7, filled(&names));
+            let looks: Vec<_> = (0..5).map(|seat| match kept[seat] {
+                0 => look("x", seat, None),
+                1 => None,
+                _ => look(names[seat], seat, Some(("7", &now))),
+            }).collect();
+            let survey = Survey::new(&looks, "lock:", None);
+            let waiting: Vec<_> = over.iter()
+                .map(|over| if *over { Waiting::Over } else { Waiting::Yes }).collect();
+            let blank = || deployment(6, vec![Seat::Blank(0); 5]);
+            if let Some(plan) = survey.plan(&looks, &waiting, None, blank) {
+                prop_assert!(plan.acceptors.len() >= quorum(5));
+                prop_assert_eq!(plan.next.epoch, now.epoch + u64::from(plan.next != now));
+                for seat in 0..5 {
+                    let exchanged = matches!(
+                        (&now.seats[seat], &plan.next.seats[seat]),
+                        (Seat::Filled(a), Seat::Filled(b)) if a != b
+                    );
+                    // Only where nobody can refuse, and after a wait.
+                    prop_assert!(!exchanged || survey.intact() < quorum(5) && over[seat]);
+                }
+            }
+        }
+    }
+}

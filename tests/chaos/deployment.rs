@@ -146,6 +146,7 @@ impl Deployment {
             let socket = deployment.node_directory(node).join("socket");
             eventually("a node answers", || answers(&socket));
         }
+        deployment.init();
         let socket = deployment.path("data").join("socket");
         eventually("the data node answers", || answers(&socket));
         for proxy in 0..PROXIES {
@@ -311,20 +312,33 @@ impl Deployment {
 
     // Proxies
 
-    /// Starts a proxy that is not running.
-    pub(crate) fn start_proxy(&mut self, proxy: usize) {
+    /// Says once, before there is a proxy, that the nodes are new.
+    fn init(&self) {
+        let file = self.path("init.yaml");
+        fs::write(&file, self.settings()).expect("configuration");
+        let mut command = self.on(proxy_host(0));
+        let ended = command.arg(self.options.proxy.0).arg("init").arg(file).status();
+        assert!(ended.expect("nsenter").success(), "lockgate init");
+    }
+
+    fn settings(&self) -> String {
         let nodes: String =
             (0..NODES).map(|node| format!("    - redis://{}\n", redis_address(node))).collect();
         let quarantine = if self.options.quarantine { "yes" } else { "no" };
         let guards = if self.options.guards { trace::GUARDS } else { "" };
-        let settings = format!(
+        format!(
             "listen: 0.0.0.0:{PROXY_PORT}\nadmin: 127.0.0.1:9380\nallow_open: true\n\
              data: redis://{}\nlog:\n  level: info\n  format: json\nlocks:\n  max_ttl: {}ms\n  \
              default_ttl: {}ms\n  node_timeout: 100ms\n  quarantine: {quarantine}\n  nodes:\n{nodes}{guards}",
             redis_address(DATA),
             self.options.max_ttl,
             self.options.max_ttl * 2 / 3,
-        );
+        )
+    }
+
+    /// Starts a proxy that is not running.
+    pub(crate) fn start_proxy(&mut self, proxy: usize) {
+        let settings = self.settings();
         // One for each, as the others may be reading theirs.
         let file = self.path(&format!("lockgate-{proxy}.yaml"));
         fs::write(&file, settings).expect("configuration");
