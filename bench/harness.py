@@ -33,6 +33,10 @@ class Processes:
         self.running = []
 
     def start(self, arguments, port):
+        if arguments[1:2] == ["--config"]:
+            # Nodes of these measurements are new. A build from before knows no init.
+            subprocess.run([arguments[0], "init", "--if-new", arguments[2]], stdout=subprocess.DEVNULL,
+                           stderr=subprocess.DEVNULL)
         child = subprocess.Popen(
             arguments, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )

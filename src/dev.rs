@@ -20,6 +20,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::{
     config::{Config, Listener, RedisUrl},
+    lock::initialise,
     logging,
     redis_server::RedisServer,
     server::{self, Control},
@@ -75,6 +76,8 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 
     let runtime = Builder::new_multi_thread().enable_all().build()?;
     let result = runtime.block_on(async {
+        // They are new: nobody holds a lock there.
+        initialise(&config.locks).await?;
         let shutdown = CancellationToken::new();
         let control = Control { shutdown: shutdown.clone(), ..Control::default() };
         let mut terminate = signal(SignalKind::terminate())?;

@@ -31,8 +31,8 @@ const CLOCKS_APART: Duration = Duration::from_secs(1);
 struct Patient {
     /// The fields of INFO.
     info: HashMap<String, String>,
-    /// `run_id` that was admitted the last time.
-    marker: Option<String>,
+    /// What lies where a node that votes has its marker, and that of version 0.1.
+    markers: [Option<String>; 2],
     /// Median and longest of some round trips.
     round_trip: (Duration, Duration),
     /// After so many idle seconds it closes a client's connection; 0: never.
@@ -267,8 +267,6 @@ fn diagnose(
 ) -> Vec<Finding> {
     let mut findings = Vec::new();
     let run_id = patient.field("run_id");
-    let known =
-        |node: &Result<Patient, String>| node.as_ref().is_ok_and(|node| node.marker.is_some());
     let same = |node: &Result<Patient, String>| {
         node.as_ref().is_ok_and(|node| !run_id.is_empty() && node.field("run_id") == run_id)
     };
@@ -281,17 +279,27 @@ fn diagnose(
     if !locks.allow_shared_instance && nodes[..index].iter().any(same) {
         findings.push(of_fault(Fault::SharedInstance));
     }
-    let marked = patient.marker.as_deref() == Some(run_id);
-    let left = locks.max_ttl.saturating_sub(patient.uptime());
-    if locks.quarantine && !marked && nodes.iter().any(known) && !left.is_zero() {
-        let what = format!(
-            "{}: it was restarted or is new, {left:?} are left",
-            Fault::Quarantined.meaning()
-        );
-        findings.push(Finding::minor(
-            what,
-            "It votes again by itself after that. Restart one node at a time.",
-        ));
+    let identity = (run_id, patient.field("master_replid"));
+    let markers = patient.markers.each_ref().map(Option::as_deref);
+    let is_bare = |node: &Result<Patient, String>| {
+        node.as_ref().is_ok_and(|node| node.markers.iter().all(Option::is_none))
+    };
+    if locks.quarantine
+        && let Some((fault, what)) = lock::diagnose(locks, index, identity, markers)
+    {
+        let finding = match fault {
+            Fault::Quarantined if nodes.iter().all(is_bare) => Finding::minor(
+                "no lock node has a marker, so all of them wait as if they had been restarted",
+                "If the deployment is new: lockgate init with this file.",
+            ),
+            Fault::Quarantined => Finding::minor(
+                what,
+                "It votes by itself after the longest TTL that was asked for; /readyz says how \
+                 long still. Restart one node at a time.",
+            ),
+            _ => Finding::grave(what, "All proxies need the same locks.nodes and locks.prefix."),
+        };
+        findings.push(finding);
     }
     findings.extend(replication(patient));
     findings.extend(idle(patient, "lock node"));
@@ -333,7 +341,12 @@ fn of_fault(fault: Fault) -> Finding {
             "Allow the user INFO (ACL SETUSER … +info), or set locks.quarantine: no."
         }
         Fault::Slow => "Set node_timeout to some ten round trips, or move it nearer.",
-        Fault::Quarantined | Fault::ProtectedMode | Fault::Auth | Fault::Garbage => "See its log.",
+        Fault::Quarantined
+        | Fault::ProtectedMode
+        | Fault::Auth
+        | Fault::Garbage
+        | Fault::Foreign
+        | Fault::Disagrees => "See its log.",
     };
     Finding {
         is_grave: !matches!(fault, Fault::Eviction | Fault::Slow),
@@ -396,9 +409,16 @@ async fn question(connection: &mut MultiplexedConnection) -> Result<Patient, Red
     {
         info.insert("set_is_unknown".into(), "1".into());
     }
-    let marker = redis::cmd("GET").arg(lock::MARKER).query_async(connection).await?;
+    let mut lying: [Option<String>; 4] = [const { None }; 4];
+    let keys = [lock::MARKER, lock::LONGEST, lock::SEATS, lock::OLD_MARKER];
+    for (found, key) in lying.iter_mut().zip(keys) {
+        *found = redis::cmd("GET").arg(key).query_async(connection).await?;
+    }
+    let [first, longest, seats, old] = lying;
+    let marker = lock::text_of(first.as_deref(), longest.as_deref(), seats.as_deref());
+    let markers = [marker, old];
     let round_trip = (round_trips[ROUND_TRIPS / 2], round_trips[ROUND_TRIPS - 1]);
-    Ok(Patient { info, marker, round_trip, timeout, sentinels, clock })
+    Ok(Patient { info, markers, round_trip, timeout, sentinels, clock })
 }
 
 /// The time of day here.

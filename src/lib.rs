@@ -29,6 +29,7 @@
 //! - [`metrics`]: names and handles of everything that is counted.
 //! - [`admin`]: `/metrics`, `/healthz`, `/readyz` over HTTP.
 //! - [`redis_server`]: real `redis-server` children, for `dev` and for tests.
+//! - [`init`]: `lockgate init`, the first markers of a deployment.
 //! - [`dev`]: `lockgate dev`, a whole deployment on this machine.
 //! - [`doctor`]: `lockgate doctor`, what is wrong with each Redis of a configuration.
 //! - [`logging`]: tracing's output, human on a terminal and JSON otherwise.
@@ -44,6 +45,7 @@ pub mod exposure;
 pub mod glob;
 pub mod guard;
 pub mod idle;
+pub mod init;
 pub mod introduction;
 pub mod key;
 pub mod listeners;

@@ -6,7 +6,7 @@ use clap::{Parser, Subcommand};
 use lockgate::{
     admin,
     config::{Config, ConfigErrors},
-    dev, doctor,
+    dev, doctor, init,
     listeners::Listeners,
     logging,
     server::{self, Control},
@@ -51,6 +51,16 @@ enum Command {
         /// The configuration file.
         file: PathBuf,
     },
+    /// Says that the lock nodes of a configuration file are a new deployment: nobody holds a
+    /// lock there, so they vote at once. Without it they wait as if they had been restarted.
+    Init {
+        /// Ends well, and writes nothing, where a node is set up already.
+        #[arg(long)]
+        if_new: bool,
+        /// The configuration file; without it, the one that LOCKGATE_CONFIG names, or the
+        /// defaults.
+        file: Option<PathBuf>,
+    },
     /// Runs a whole deployment on this machine, for trying things out.
     Dev(dev::Options),
     /// Asks a running proxy whether it is healthy; for a container's HEALTHCHECK.
@@ -66,6 +76,9 @@ fn main() -> ExitCode {
     let result = match arguments.command {
         Some(Command::Check { file }) => check(&file),
         Some(Command::Doctor { file }) => doctor::run(&file),
+        Some(Command::Init { if_new, file }) => {
+            init::run(file.or_else(file_of_environment).as_deref(), if_new)
+        }
         Some(Command::Dev(options)) => dev::run(&options),
         Some(Command::Health { admin }) => admin::health_check(&admin),
         None => run(arguments.config, arguments.upgrade),

@@ -14,7 +14,7 @@ use tracing::{error, info, warn};
 
 use crate::{
     admission::Admission,
-    config::{Config, ConfigErrors},
+    config::{Config, ConfigErrors, OTHER_NODES},
     descriptors,
     logging::Level,
     metrics::ReloadMetrics,
@@ -116,6 +116,9 @@ fn merge(running: &Config, read: &Config) -> Merged {
     let (mut config, mut taken, mut left) = (running.clone(), Vec::new(), Vec::new());
     for Row { key, take, .. } in TABLE.iter().filter(|row| (row.differs)(running, read)) {
         match take {
+            None if matches!(*key, "locks.nodes" | "locks.prefix") => {
+                left.push((*key, OTHER_NODES));
+            }
             None => left.push((*key, "needs a restart or an upgrade")),
             // What fits the file need not fit what stays of the running proxy.
             Some(_)

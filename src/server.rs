@@ -186,10 +186,11 @@ pub async fn run(config: Config, mut control: Control) -> anyhow::Result<()> {
     in_charge.spawn(reloader.run(control.reload));
     in_charge.spawn(upgrade::start_successors(control.upgrade, place.is_some()));
     in_charge.spawn(systemd::watchdog(workers.clone()));
+    let common = upgrade::Common::of(&config);
     let is_ready = || async { state.is_ready_now().await.is_ok() };
     let replaced = tokio::select! {
         () = shutdown.cancelled() => None,
-        replaced = upgrade::wait(place.as_ref(), &sockets, is_ready) => Some(replaced),
+        replaced = upgrade::wait(place.as_ref(), &sockets, &common, is_ready) => Some(replaced),
     };
     drop(sockets);
     if let Some(replaced) = replaced {

@@ -28,6 +28,13 @@ fn doctor(data: &str, nodes: &[String], more: &str) -> (Option<i32>, String, Str
     (output.status.code(), text(&output.stdout), text(&output.stderr))
 }
 
+/// Makes these nodes a deployment.
+fn init(nodes: &[String]) {
+    let settings = format!("locks:\n  nodes: [{}]\n", nodes.join(", "));
+    let said = support::init(&settings, &[]);
+    assert!(said.contains("may vote"), "{said}");
+}
+
 fn start(arguments: &[&str]) -> RedisServer {
     RedisServer::start(arguments).unwrap()
 }
@@ -44,6 +51,8 @@ fn about<'a>(report: &'a str, url: &str) -> Vec<&'a str> {
 fn a_sound_deployment_is_fit() {
     let (data, nodes) = (start(&[]), [start(&[]), start(&[]), start(&["--appendonly", "yes"])]);
     let urls: Vec<String> = nodes.iter().map(RedisServer::url).collect();
+    init(&urls);
+    let before = Client::connect(nodes[0].port()).cmd(&["DBSIZE"]);
     let (status, report, error) = doctor(&data.url(), &urls, "");
     assert_eq!((status, error.as_str()), (Some(0), ""), "{report}");
     assert_eq!(report.lines().count(), 5, "{report}");
@@ -54,7 +63,7 @@ fn a_sound_deployment_is_fit() {
     }
     assert!(about(&report, &urls[2])[0].contains("append-only file"), "{report}");
     let mut node = Client::connect(nodes[0].port());
-    assert_eq!(node.cmd(&["DBSIZE"]), Reply::Int(0), "it has changed something");
+    assert_eq!(node.cmd(&["DBSIZE"]), before, "it has changed something");
 }
 
 #[test]
@@ -91,20 +100,30 @@ fn whatever_is_wrong_is_told_with_what_to_do() {
         let lines = about(&report, url);
         assert!(lines[1].contains(what) && lines[2].contains(advice), "{url}: {report}");
     }
-    assert_eq!(about(&report, &urls[3]).len(), 1, "{report}");
+    let fit = about(&report, &urls[3]);
+    assert!(fit.len() == 3 && fit[1].contains(" - it has no marker"), "{report}");
 }
 
 #[test]
-fn a_node_in_quarantine_is_told_with_its_time() {
+fn nodes_that_wait_are_told_with_what_to_do() {
     let mut nodes = [start(&[]), start(&[]), start(&[])];
     let urls: Vec<String> = nodes.iter().map(RedisServer::url).collect();
+    let (status, report, _) = doctor(&start(&[]).url(), &urls, "");
+    assert_eq!(status, Some(0), "{report}");
+    let lines = about(&report, &urls[1]);
+    assert!(lines[1].contains("no lock node has a marker"), "{report}");
+    assert!(lines[2].contains("lockgate init"), "{report}");
     let proxy = Proxy::with().node_urls(&urls).start();
     support::eventually("all are admitted", || proxy.nodes_up() == 3);
     nodes[1].restart().unwrap();
-    let (status, report, _) = doctor(&urls[0], &urls, "");
+    let (status, report, _) = doctor(&start(&[]).url(), &urls, "");
     assert_eq!(status, Some(0), "{report}");
-    let lines = about(&report, &format!("lock node 2  {}", nodes[1].addr()));
-    assert!(lines[1].contains("restarted or is new") && lines[1].contains("are left"), "{report}");
+    let lines = about(&report, &urls[1]);
+    assert!(lines[1].contains("restarted, emptied"), "{report}");
+    assert_eq!(about(&report, &urls[0]).len(), 1, "{report}");
+    let (status, report, _) = doctor(&start(&[]).url(), &urls, "  prefix: 'p:'\n");
+    assert_eq!(status, Some(1), "{report}");
+    assert!(report.contains("this proxy as node 1 of 3 with prefix 'p:'"), "{report}");
 }
 
 #[test]

@@ -43,7 +43,15 @@ struct Nodes(Vec<RedisServer>);
 
 impl Nodes {
     fn start(count: usize) -> Nodes {
-        Nodes((0..count).map(|_| RedisServer::start(&[]).unwrap()).collect())
+        let nodes = Nodes((0..count).map(|_| RedisServer::start(&[]).unwrap()).collect());
+        let config = nodes.config();
+        // Apart from the test's own runtime.
+        let init = thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(lockgate::lock::initialise(&config)).unwrap();
+        });
+        init.join().unwrap();
+        nodes
     }
 
     fn config(&self) -> LocksConfig {
@@ -372,8 +380,9 @@ fn greet(stream: &mut std::net::TcpStream) {
         seen.extend_from_slice(&space[..n]);
     }
     let commands = seen.windows(3).filter(|bytes| bytes[0] == b'*' && bytes[2] == b'\r').count();
-    let mut out = b"+OK\r\n".repeat(commands - 4);
-    out.extend_from_slice(b":1\r\n$-1\r\n$-1\r\n$-1\r\n");
+    let mut out = b"+OK\r\n".repeat(commands - 8);
+    out.extend_from_slice(b":1\r\n");
+    out.extend(b"$-1\r\n".repeat(7));
     stream.write_all(&out).unwrap();
 }
 

@@ -112,10 +112,11 @@ fn what_cannot_change_is_named_and_stays() {
     for _ in 0..2 {
         reload(&proxy, "ok");
     }
-    for key in ["io_threads", "locks.max_ttl", "locks.prefix", "data"] {
+    for key in ["io_threads", "locks.max_ttl", "data"] {
         let key = format!("\"key\":\"{key}\"");
         assert!(logged(&proxy, &[&key, "needs a restart or an upgrade"]), "{key}");
     }
+    assert!(logged(&proxy, &["\"key\":\"locks.prefix\"", "stop all proxies"]));
     assert!(logged(&proxy, &["\"key\":\"locks.default_ttl\"", "does not fit locks.max_ttl"]));
     let mut client = proxy.client();
     assert!(client.cmd(&["LOCK", "k", "PX", "60001"]).error().contains("60000"));

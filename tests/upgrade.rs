@@ -26,7 +26,7 @@ use std::{
     time::Duration,
 };
 
-use lockgate::redis_server::free_port;
+use lockgate::redis_server::{RedisServer, free_port};
 use rustix::process::{Pid, Signal, kill_process};
 use support::{Client, LIMIT, Proxy, Reply, Setup, eventually};
 
@@ -524,12 +524,18 @@ fn a_proxy_that_does_not_know_what_it_says_is_not_taken_over() {
         let _ = fs::remove_file(place.socket());
         let listener = UnixListener::bind(place.socket()).unwrap();
         let mut new = Process::start(&place, &config, &["--upgrade"]);
-        let (mut stream, _) = listener.accept().unwrap();
-        let mut hello = [0; 19];
-        stream.read_exact(&mut hello).unwrap();
-        assert_eq!(&hello, b"lockgate-upgrade 1\n");
-        stream.write_all(answer.as_bytes()).unwrap();
-        drop(stream);
+        let says = |expected: &str| {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut hello = String::new();
+            BufReader::new(&stream).read_line(&mut hello).unwrap();
+            assert!(hello.starts_with(expected) && hello.ends_with('\n'), "{hello:?}");
+            stream.write_all(answer.as_bytes()).unwrap();
+        };
+        says("lockgate-upgrade 2 ");
+        // Who hangs up is asked as version 0.1 wants it.
+        if answer.is_empty() {
+            says("lockgate-upgrade 1\n");
+        }
         assert!(!new.wait().success());
         assert!(new.log().contains(expected), "{answer:?}: {}", new.log());
         assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
@@ -613,4 +619,46 @@ fn addresses_can_change_with_an_upgrade() {
     assert!(proxy.http("/readyz").starts_with("HTTP/1.1 200"));
     drop(staying);
     assert!(proxy.wait().success());
+}
+
+#[test]
+fn an_upgrade_with_other_lock_nodes_or_another_prefix_is_refused() {
+    let place = Place::new();
+    let others: Vec<RedisServer> = (0..2).map(|_| RedisServer::start(&[]).unwrap()).collect();
+    let mut proxy = place.setup().nodes(3).start();
+    let held = proxy.client().cmd(&["LOCK", "job", "a", "PX", "30000"]);
+    assert!(held.grant().validity > 0);
+    let text = fs::read_to_string(proxy.config_file()).unwrap();
+    let node = proxy.node(0).url();
+    let one = text.replacen(&format!("    - {node}"), &format!("    - {}", others[0].url()), 1);
+    for (number, (text, words)) in [
+        (one, "another locks.nodes"),
+        (text.replace("locks:\n", "locks:\n  prefix: 'p:'\n"), "another locks.prefix"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let file = place.write(&format!("other.{number}.yaml"), &text);
+        let mut process = Process::start(&place, &file, &["--upgrade"]);
+        assert!(!process.wait().success(), "{}", process.log());
+        for words in [words, "stop all proxies", "lockgate init"] {
+            assert!(process.log().contains(words), "{words}: {}", process.log());
+        }
+        eventually("the old one says so", || proxy.log().contains(words));
+    }
+    assert!(proxy.is_alive());
+    let mut client = proxy.client();
+    assert_eq!(client.cmd(&["LOCK", "job", "b", "PX", "1000"]), Reply::NullArray);
+}
+
+#[test]
+fn a_process_that_tells_nothing_of_itself_takes_over_as_in_version_0_1() {
+    let place = Place::new();
+    let proxy = place.setup().start();
+    let mut stream = UnixStream::connect(place.socket()).unwrap();
+    stream.write_all(b"lockgate-upgrade 1\n").unwrap();
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).unwrap();
+    assert!(line.starts_with("sockets ") && line.ends_with("ready yes\n"), "{line}");
+    drop(proxy);
 }

@@ -98,6 +98,10 @@ pub(crate) const LOCKS_KEYS: &[&str] = &[
 /// The values of `log.level`: how severe a line can be, from the most severe on; with the
 /// last, none is written.
 pub const LOG_LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
+/// How a deployment gets other lock nodes, or another prefix.
+pub const OTHER_NODES: &str = "For other lock nodes or another prefix: stop all proxies, wait for \
+    the longest TTL, DEL lockgate:deployment lockgate:node on all nodes, lockgate init with the \
+    new file, start all proxies with it";
 
 /// Keys of the design that this version refuses, wherever they stand.
 const PLANNED: &[&str] = &["adopt"];

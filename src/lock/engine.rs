@@ -21,12 +21,12 @@ use tokio::{
 
 use super::{
     Acquire, Alarm, Attach, Claim, Counts, LockStatus, NoQuorum, NodeStatus, Renewed, Waiter,
+    deployment::Admissions,
     fences::{Fences, TOO_FAR},
     holders::{Holders, Known},
     node::{self, Node, ProposedFence},
     operation::{Kind, Missing, Operation, Vote},
     outage::Outage,
-    quarantine::Admissions,
     queue::{Next, Queues},
     quorum::{Decision, Rule, fence_bounds, quorum, validity},
     scripts::{self, Wanted, Whose},
@@ -142,7 +142,7 @@ impl Engine {
         connector: &Connector,
     ) -> (Arc<Engine>, Vec<Weak<Node>>) {
         let mut inspected = Vec::new();
-        let admissions = Arc::new(Admissions::new(config));
+        let admissions = Arc::new(Admissions::new(config, connector));
         let fences: Arc<Fences> = Arc::default();
         let mut nodes: Vec<Box<dyn Voter>> = Vec::new();
         for (index, url) in config.nodes.iter().enumerate() {
@@ -506,15 +506,19 @@ impl Engine {
             .iter()
             .zip(&self.nodes)
             .filter_map(|(vote, node)| match vote {
-                Vote::Missing(why) => Some((why.as_str(), node)),
-                Vote::Pending => Some((Missing::Timeout.as_str(), node)),
+                Vote::Missing(why) => Some((*why, node)),
+                Vote::Pending => Some((Missing::Timeout, node)),
                 Vote::Yes(_)
                 | Vote::Kept { .. }
                 | Vote::Taken(_)
                 | Vote::Held { .. }
                 | Vote::No(_) => None,
             })
-            .map(|(why, node)| format!("{} ({why})", node.status().address))
+            .map(|(why, node)| {
+                let NodeStatus { address, reason, .. } = node.status();
+                let reason = reason.filter(|_| why == Missing::Quarantined);
+                format!("{address} ({})", reason.as_deref().unwrap_or(why.as_str()))
+            })
             .collect();
         let error = NoQuorum {
             answered: votes.len() - missing.len(),

@@ -3,7 +3,7 @@
 /// What makes a node unfit to vote, or may do so.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Fault {
-    /// It was restarted and may have forgotten locks that are still held.
+    /// It may have forgotten locks that are still held: it waits.
     Quarantined,
     /// It is the same instance as another node.
     SharedInstance,
@@ -23,11 +23,15 @@ pub enum Fault {
     Garbage,
     /// Its answers take too long for its votes to count.
     Slow,
+    /// It belongs to another deployment.
+    Foreign,
+    /// Its marker has other nodes or another prefix than this proxy.
+    Disagrees,
 }
 
 impl Fault {
     /// All of them, each at its own number.
-    pub const ALL: [Fault; 10] = [
+    pub const ALL: [Fault; 12] = [
         Fault::Quarantined,
         Fault::SharedInstance,
         Fault::Replica,
@@ -38,6 +42,8 @@ impl Fault {
         Fault::Unidentified,
         Fault::Garbage,
         Fault::Slow,
+        Fault::Foreign,
+        Fault::Disagrees,
     ];
 
     /// Its name in metrics and in LOCKGATE NODES.
@@ -53,6 +59,8 @@ impl Fault {
             Fault::Unidentified => "unidentified",
             Fault::Garbage => "garbage",
             Fault::Slow => "slow",
+            Fault::Foreign => "foreign",
+            Fault::Disagrees => "disagrees",
         }
     }
 
@@ -69,6 +77,8 @@ impl Fault {
             Fault::Unidentified => "it does not tell its run_id, so a restart would go unseen",
             Fault::Garbage => "it answers what Redis does not answer",
             Fault::Slow => "it mostly takes more than half of locks.node_timeout to answer",
+            Fault::Foreign => "it belongs to another deployment",
+            Fault::Disagrees => "it was set up with other nodes or another prefix",
         }
     }
 }

@@ -15,7 +15,7 @@ use bb8_redis::{
 use thiserror::Error;
 use tokio::{task::JoinHandle, time::timeout};
 
-use super::fault::Fault;
+use super::{fault::Fault, marker::Identity};
 use crate::{
     config::RedisUrl,
     net::{self, Connector},
@@ -58,16 +58,35 @@ impl Inspector {
         Inspector { pool }
     }
 
-    /// What is wrong with the node as a voter.
-    pub(super) async fn inspect(&self) -> Result<Vec<Fault>, InspectError> {
+    /// What is wrong with the node as a voter, and whether it is still this one, which was
+    /// admitted.
+    pub(super) async fn inspect(
+        &self,
+        admitted: Option<&Identity>,
+    ) -> Result<Inspected, InspectError> {
         let mut connection = self.pool.get().await?;
         let command = redis::cmd("INFO");
         let asking = command.query_async::<String>(&mut connection.redis);
         let info = timeout(LIMIT, asking).await.map_err(|_| InspectError::Silent)??;
         let fields: HashMap<&str, &str> =
             info.lines().filter_map(|line| line.trim_end().split_once(':')).collect();
-        Ok(faults_of(|name| fields.get(name).copied().unwrap_or_default()))
+        let field = |name: &str| fields.get(name).copied().unwrap_or_default();
+        let is_another = admitted.is_some_and(|admitted| {
+            // What it does not tell now it may not have told then.
+            let differs = |now: &str, then: &str| !now.is_empty() && now != then;
+            differs(field("run_id"), &admitted.run_id)
+                || differs(field("master_replid"), &admitted.replication_id)
+                || differs(field("role"), "master")
+        });
+        Ok(Inspected { faults: faults_of(field), is_another })
     }
+}
+
+/// What an inspection has found.
+pub(super) struct Inspected {
+    pub(super) faults: Vec<Fault>,
+    /// It is not who was admitted.
+    pub(super) is_another: bool,
 }
 
 /// Makes connections as bb8 wants them; bb8-redis's own manager knows neither our

@@ -8,6 +8,11 @@ pub(super) fn jittered(pause: Duration) -> Duration {
     pause.mul_f64(0.5 + 0.5 * fraction())
 }
 
+/// A number that nobody else has.
+pub(super) fn number() -> u64 {
+    (fraction() * (1u64 << 53) as f64) as u64
+}
+
 #[cfg(not(test))]
 fn fraction() -> f64 {
     rand::random()

@@ -22,7 +22,7 @@ use redis_protocol::resp2::types::OwnedFrame;
 use thiserror::Error;
 use tokio::{
     io::{AsyncRead, ReadBuf},
-    sync::{Notify, oneshot},
+    sync::Notify,
     time::{Instant, Interval, MissedTickBehavior, interval},
 };
 
@@ -75,8 +75,6 @@ pub(super) enum Job {
     Operation(Arc<Operation>),
     /// A command whose reply does not matter.
     Blind(Vec<u8>),
-    /// So many commands apart from operations, and who wants the replies.
-    Ask(Vec<u8>, usize, oneshot::Sender<Vec<OwnedFrame>>),
 }
 
 /// What a connection is told of its node's standing while it lives, and tells of it.
@@ -131,6 +129,8 @@ struct LinkShared {
     /// Operations queued or in flight.
     pending: AtomicUsize,
     closed: AtomicBool,
+    /// It is to end, as its node is to be looked at anew.
+    ending: AtomicBool,
     ended: Notify,
 }
 
@@ -186,14 +186,17 @@ impl Link {
         true
     }
 
-    /// Has the node carry out `count` commands, behind all that was sent before. None: the
-    /// connection has ended. Replies in arrays of arrays are garbage, as everywhere here.
-    pub(super) async fn ask(&self, commands: Vec<u8>, count: usize) -> Option<Vec<OwnedFrame>> {
-        let (sender, receiver) = oneshot::channel();
-        if !self.send(Job::Ask(commands, count, sender)) {
-            return None;
+    /// Ends the connection: its node is to be looked at anew.
+    pub(super) fn end(&self) {
+        let shared = &self.sender.0;
+        shared.ending.store(true, Ordering::Release);
+        let mut queue = shared.queue();
+        queue.closed = true;
+        let waker = queue.waker.take();
+        drop(queue);
+        if let Some(waker) = waker {
+            waker.wake();
         }
-        receiver.await.ok()
     }
 
     /// Whether the connection has ended.
@@ -237,6 +240,7 @@ pub(super) fn start(
         queue: Mutex::default(),
         pending: AtomicUsize::new(0),
         closed: AtomicBool::new(false),
+        ending: AtomicBool::new(false),
         ended: Notify::new(),
     });
     let mut ticks = interval((silence / 4).min(PING_EVERY / 2).max(Duration::from_millis(1)));
@@ -272,15 +276,6 @@ enum Sent {
     Operation(Arc<Operation>, u8),
     Blind,
     Ping(Instant),
-    Ask(Asked),
-}
-
-/// What was asked apart from operations.
-struct Asked {
-    /// How many replies are still to come.
-    missing: usize,
-    replies: Vec<OwnedFrame>,
-    wanted: oneshot::Sender<Vec<OwnedFrame>>,
 }
 
 struct Pump {
@@ -308,6 +303,9 @@ impl Pump {
     /// Reads, sends and watches the clock until the connection ends.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Closed> {
         loop {
+            if self.shared.ending.load(Ordering::Acquire) {
+                return Poll::Ready(Closed::Changed("it is looked at anew"));
+            }
             if let Err(closed) = self.tick(cx) {
                 return Poll::Ready(closed);
             }
@@ -383,11 +381,6 @@ impl Pump {
                     self.note_longest(&operation, now);
                     self.put(&operation, &told);
                     self.push(Sent::Operation(operation, 0), now);
-                }
-                Job::Ask(commands, missing, wanted) => {
-                    self.out.push(&commands);
-                    let asked = Asked { missing, replies: Vec::with_capacity(missing), wanted };
-                    self.push(Sent::Ask(asked), now);
                 }
                 Job::Blind(bytes) => {
                     self.out.push(&bytes);
@@ -472,19 +465,6 @@ impl Pump {
             }
             Sent::Blind => {
                 self.shared.pending.fetch_sub(1, Ordering::Relaxed);
-                return Ok(());
-            }
-            Sent::Ask(mut asked) => {
-                let Answer::Frame(frame) = answer else { return Err(reply::Garbage.into()) };
-                asked.replies.push(frame.clone());
-                asked.missing -= 1;
-                if asked.missing > 0 {
-                    self.sent_at.push_front(sent_at);
-                    self.in_flight.push_front(Sent::Ask(asked));
-                } else {
-                    self.shared.pending.fetch_sub(1, Ordering::Relaxed);
-                    let _ = asked.wanted.send(asked.replies);
-                }
                 return Ok(());
             }
             Sent::Operation(operation, times) if answer.is_noscript() => {
@@ -606,7 +586,7 @@ impl Job {
     pub(super) fn operation(self) -> Option<Arc<Operation>> {
         match self {
             Job::Operation(operation) => Some(operation),
-            Job::Blind(_) | Job::Ask(..) => None,
+            Job::Blind(_) => None,
         }
     }
 }

@@ -17,7 +17,9 @@
 //! - `link`: the ordered, pipelined connection to it; `connect` opens one,
 //!   `backoff` says when to try again, `reply` reads what comes back.
 //! - `heal`: what to do where a node has forgotten the scripts.
-//! - `quarantine`: which nodes may vote: one that was restarted may not, for a while.
+//! - `deployment`: which nodes may vote: `marker` is what proves it on each of them, `look`
+//!   what one says of itself, `seats` what all of that comes to, `round` how a marker is
+//!   written on a quorum.
 //! - [`fault`]: what can be wrong with a node; `inspect` looks for it now and then,
 //!   `pace` sees that it is slow, `outage` that no quorum answers.
 
@@ -28,23 +30,28 @@ mod attach;
 mod backoff;
 mod claim;
 mod connect;
+mod deployment;
 pub mod engine;
 pub mod fault;
 mod fences;
 mod heal;
 mod holders;
+mod init;
 mod inspect;
 mod jitter;
 mod link;
+mod look;
+mod marker;
 mod node;
 mod operation;
 mod outage;
 mod pace;
-mod quarantine;
 mod queue;
 mod quorum;
 mod reply;
+mod round;
 mod scripts;
+mod seats;
 #[cfg(test)]
 mod simulation;
 mod subscribe;
@@ -56,11 +63,13 @@ pub use acquire::Acquire;
 pub use alarm::Alarm;
 pub use attach::Attach;
 pub use claim::Claim;
+pub(crate) use deployment::diagnose;
 pub use engine::{Engine, Raise, Release, Renew};
 pub use fault::Fault;
+pub use init::{InitError, initialise};
 pub(crate) use inspect::{connect, faults_of};
+pub(crate) use marker::{LONGEST, MARKER, OLD_MARKER, SEATS, text_of};
 pub use pace::Pace;
-pub(crate) use quarantine::MARKER;
 pub(crate) use quorum::shortest_ttl;
 #[doc(hidden)]
 pub use reply::{VotesRead, read_votes};

@@ -3,12 +3,13 @@
 
 use std::{
     collections::VecDeque,
+    future::pending,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, atomic::Ordering},
     time::Duration,
 };
 
 use bb8_redis::bb8::Pool;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
@@ -16,11 +17,12 @@ use super::{
     NodeStatus,
     backoff::Backoff,
     connect::LinkManager,
+    deployment::{Admissions, Wait},
     fault::Fault,
-    inspect::Inspector,
+    inspect::{Inspected, Inspector},
+    jitter::jittered,
     link::{Closed, Job, Leftover, Link, Standing},
     operation::{Kind, Missing, Operation, Vote},
-    quarantine::Admissions,
     scripts::Whose,
 };
 use crate::{
@@ -72,8 +74,9 @@ pub(super) struct Node {
 /// while a job is put into the queue, so that order is the order of submission.
 struct State {
     link: Option<Link>,
-    /// Why there is none.
+    /// Why there is none, or why it does not vote yet, and until when, if that is known.
     reason: String,
+    until: Option<Instant>,
     /// What makes it unfit to vote, if that is why.
     unfit: Option<Fault>,
     /// What else was found wrong with it.
@@ -107,8 +110,8 @@ impl Node {
             silence: config.node_silence,
             keepalive: config.node_silence.max(Duration::from_secs(3)),
             metrics: Arc::new(metrics),
+            standing: admissions.standing(index),
             admissions,
-            standing: Arc::default(),
             clock,
             came_back: OnceLock::new(),
             queue_limit: config.node_queue,
@@ -117,6 +120,7 @@ impl Node {
             state: Mutex::new(State {
                 link: None,
                 reason: "not connected yet".into(),
+                until: None,
                 unfit: None,
                 found: Vec::new(),
                 cleanup: VecDeque::new(),
@@ -253,23 +257,31 @@ impl Node {
                         && let Ok(link) = pool.get().await
                     {
                         let since = Instant::now();
+                        let generation = node.admissions.generation();
                         node.connected(&link);
+                        let admissions = node.admissions.clone();
                         drop(node);
                         tokio::select! {
                             biased;
                             () = link.closed() => {}
                             () = gone.cancelled() => return,
+                            () = follow(&this, &admissions, &link, generation) => {}
                         }
                         backoff.lasted(since.elapsed());
                         if let Some(node) = this.upgrade() {
-                            node.admissions.left(node.index);
+                            let voted = !node.standing.waits.load(Ordering::Acquire);
+                            node.admissions.left(node.index, voted);
                             node.disconnected();
+                        }
+                        if admissions.generation() != generation {
+                            // Nothing is wrong with it.
+                            continue;
                         }
                     }
                 }
                 Err(error) => {
                     node.metrics.errors_connect.increment(1);
-                    node.is_down(error.to_string(), error.fault());
+                    node.is_down(error.to_string(), None, error.fault());
                     drop(node);
                 }
             }
@@ -304,8 +316,21 @@ impl Node {
             }
         }
         state.link = Some(link.clone());
+        drop(state);
+        self.stands(releases);
+    }
+
+    /// Notes whether the node votes or waits, now that it is connected.
+    fn stands(&self, releases: usize) {
+        if self.standing.waits.load(Ordering::Acquire) {
+            let wait = self.admissions.wait(self.index);
+            let Wait { until, why } =
+                wait.unwrap_or_else(|| Wait { until: None, why: "it waits".into() });
+            return self.is_down(why, until, Some(Fault::Quarantined));
+        }
+        let mut state = self.lock();
         state.reason.clear();
-        state.unfit = None;
+        (state.until, state.unfit) = (None, None);
         self.show_faults(&state);
         drop(state);
         self.metrics.up.set(1.0);
@@ -329,7 +354,7 @@ impl Node {
     /// its end found nothing to close.
     fn disconnected(&self) {
         if self.lock().link.take().is_some() {
-            self.is_down("disconnected".into(), None);
+            self.is_down("disconnected".into(), None, None);
         }
     }
 
@@ -352,7 +377,7 @@ impl Node {
         }
         drop(state);
         let garbage = matches!(leftover.reason, Closed::Garbage(_)).then_some(Fault::Garbage);
-        self.is_down(leftover.reason.to_string(), garbage);
+        self.is_down(leftover.reason.to_string(), None, garbage);
         for operation in leftover.sent {
             operation.vote(self.index, Vote::Missing(Missing::Disconnected));
         }
@@ -363,15 +388,16 @@ impl Node {
 
     /// Notes why the node cannot be asked, with one line in the log for each
     /// new reason.
-    pub(super) fn is_down(&self, reason: String, unfit: Option<Fault>) {
+    pub(super) fn is_down(&self, reason: String, until: Option<Instant>, unfit: Option<Fault>) {
         let mut state = self.lock();
+        state.until = until;
         if state.reason == reason {
             return;
         }
-        state.unfit = unfit;
+        (state.unfit, state.reason) = (unfit, reason);
         self.show_faults(&state);
+        let reason = state.reason();
         warn!(node = %self.url, %reason, "lock node is down");
-        state.reason = reason;
         drop(state);
         self.metrics.up.set(0.0);
     }
@@ -379,8 +405,8 @@ impl Node {
     /// The node as seen now.
     pub(super) fn status(&self) -> NodeStatus {
         let state = self.lock();
-        let up = state.link.is_some();
-        let reason = (!up).then(|| state.reason.clone());
+        let up = state.link.is_some() && !self.standing.waits.load(Ordering::Acquire);
+        let reason = (!up).then(|| state.reason());
         let unfit = state.unfit;
         let pace = &self.metrics.pace;
         let slow = (up && pace.is_slow()).then_some(Fault::Slow);
@@ -390,8 +416,12 @@ impl Node {
     }
 
     /// Notes what an inspection has found, with one line in the log for each that is new.
-    fn inspected(&self, found: Vec<Fault>) {
+    fn inspected(&self, Inspected { faults: found, is_another }: Inspected) {
         let mut state = self.lock();
+        if is_another && let Some(link) = &state.link {
+            warn!(node = %self.url, "another server answers at its address, or it was a replica");
+            link.end();
+        }
         for fault in found.iter().filter(|fault| !state.found.contains(fault)) {
             warn!(node = %self.url, fault = fault.name(), "lock node is unfit: {}", fault.meaning());
         }
@@ -414,9 +444,59 @@ impl Node {
     }
 }
 
+impl State {
+    /// Why it does not vote, with how long still.
+    fn reason(&self) -> String {
+        match self.until {
+            Some(until) => {
+                let left = until.saturating_duration_since(Instant::now());
+                format!("waits {} s more ({})", left.as_secs_f64().ceil(), self.reason)
+            }
+            None => self.reason.clone(),
+        }
+    }
+}
+
 impl Drop for Node {
     fn drop(&mut self) {
         self.gone.cancel();
+    }
+}
+
+/// Follows what becomes of the deployment while a connection is open; returns once that
+/// is to end.
+async fn follow(this: &Weak<Node>, admissions: &Arc<Admissions>, link: &Link, generation: u64) {
+    let mut changes = admissions.changes();
+    loop {
+        let Some(node) = this.upgrade() else { return };
+        let is_waiting = node.standing.waits.load(Ordering::Acquire);
+        let wait = if is_waiting { admissions.wait(node.index) } else { None };
+        drop(node);
+        let until = wait.and_then(|wait| wait.until);
+        let over = async {
+            match until {
+                Some(until) => {
+                    // Proxies that wait for the same do not all come at once.
+                    sleep_until(until.max(Instant::now()) + jittered(2 * ASK_AGAIN)).await;
+                    admissions.ask().await;
+                }
+                None if is_waiting => sleep(ASK_AGAIN).await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            // The sender is the admissions'.
+            _ = changes.changed() => {}
+            () = over => {}
+        }
+        if admissions.generation() != generation {
+            link.end();
+            return link.closed().await;
+        }
+        let Some(node) = this.upgrade() else { return };
+        if is_waiting != node.standing.waits.load(Ordering::Acquire) || is_waiting {
+            node.stands(0);
+        }
     }
 }
 
@@ -436,11 +516,12 @@ pub(super) async fn inspect(node: Weak<Node>) {
         // Locks first.
         sleep(INSPECT_FIRST).await;
         loop {
-            let inspected = inspector.inspect().await;
+            let linked = node.upgrade().and_then(|node| node.admissions.linked(node.index));
+            let inspected = inspector.inspect(linked.as_ref()).await;
             let node = node.upgrade()?;
             let pause = match inspected {
-                Ok(faults) => {
-                    node.inspected(faults);
+                Ok(inspected) => {
+                    node.inspected(inspected);
                     INSPECT_EVERY
                 }
                 // It is away, or an ACL keeps INFO from us.

@@ -12,9 +12,9 @@ const FENCE_PREFIX: &[u8] = b"lockgate:fence:";
 const CHANNEL_PREFIX: &[u8] = b"lockgate:free:";
 /// The key on each node under which its marker lies: to which deployment and epoch it
 /// belongs, and on which seat. Scripts that vote are told it.
-pub(super) const MARKER: &[u8] = b"lockgate:deployment";
+pub(crate) const MARKER: &[u8] = b"lockgate:deployment";
 /// The key on each node under which the longest TTL stands, in ms, that was ever stored there.
-pub(super) const LONGEST: &[u8] = b"lockgate:longest";
+pub(crate) const LONGEST: &[u8] = b"lockgate:longest";
 /// Locks that one call renews at the most: their sum (see prolong.lua) must be
 /// exact in a double, as Lua's numbers are, which 53 would allow.
 pub(super) const MAX_RENEWALS: usize = 50;
@@ -78,7 +78,7 @@ static ATTACH: LazyLock<Script> =
 static TAKE_OVER: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/take_over.lua"), 3, 6));
 static NOTE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/note.lua"), 1, 1));
+    LazyLock::new(|| Script::new(include_str!("scripts/longest.lua"), 1, 1));
 
 /// All of them, in the order in which they are loaded.
 static ALL: [&LazyLock<Script>; LOADS] = [

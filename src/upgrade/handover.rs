@@ -10,7 +10,7 @@ use tokio::{
 use tracing::{info, warn};
 
 use super::{
-    DONE, HELLO, READY,
+    Common, DONE, READY, REFUSED,
     wire::{Wire, bad},
 };
 
@@ -46,6 +46,7 @@ impl Replaced {
 pub(super) async fn serve<F: Future<Output = bool>>(
     place: &UnixListener,
     sockets: &Sockets,
+    common: &Common,
     is_ready: impl Fn() -> F,
 ) -> Replaced {
     loop {
@@ -61,7 +62,7 @@ pub(super) async fn serve<F: Future<Output = bool>>(
         let talked = async {
             let mut wire = Wire::new(stream)?;
             peer = wire.peer();
-            talk(&mut wire, sockets, &is_ready).await.map(|()| wire)
+            talk(&mut wire, sockets, common, &is_ready).await.map(|()| wire)
         };
         match talked.await {
             Ok(wire) => return Replaced(wire),
@@ -76,10 +77,19 @@ pub(super) async fn serve<F: Future<Output = bool>>(
 async fn talk<F: Future<Output = bool>>(
     wire: &mut Wire,
     sockets: &Sockets,
+    common: &Common,
     is_ready: impl Fn() -> F,
 ) -> io::Result<()> {
     let begin = async {
-        expect(wire, HELLO).await?;
+        let hello = wire.line().await?.ok_or_else(gone)?;
+        let differences = common
+            .differences(&hello)
+            .ok_or_else(|| bad("it does not speak this version's language"))?;
+        if !differences.is_empty() {
+            let differences = differences.join(" ");
+            wire.send(&format!("{REFUSED} {differences}"), None).await?;
+            return Err(bad(&format!("it has another {differences}")));
+        }
         let ready = if is_ready().await { "yes" } else { "no" };
         wire.send(&format!("sockets {} ready {ready}", sockets.len()), None).await?;
         for (address, socket) in sockets {
@@ -96,8 +106,12 @@ async fn expect(wire: &mut Wire, word: &str) -> io::Result<()> {
     match wire.line().await? {
         Some(line) if line == word => Ok(()),
         Some(_) => Err(bad("it does not speak this version's language")),
-        None => Err(io::Error::new(io::ErrorKind::UnexpectedEof, "it has gone")),
+        None => Err(gone()),
     }
+}
+
+fn gone() -> io::Error {
+    io::Error::new(io::ErrorKind::UnexpectedEof, "it has gone")
 }
 
 fn late(what: &str) -> io::Error {

@@ -5,12 +5,17 @@
 //! with the process that accepted them, with their locks, until they end.
 //!
 //! ```text
-//! new → old   lockgate-upgrade 1                 who asks, to which both sides look
+//! new → old   lockgate-upgrade 2 3f… 9a…         who asks, to which both sides look, and its
+//!                                                lock nodes and prefix, as digests
 //! old → new   sockets 2 ready yes                how many come, and whether old can serve
 //! old → new   127.0.0.1:6380            + socket each with its address
 //! new → old   ready                              from here on the new one has taken over
 //! old → new   done                               the old one accepts no more
 //! ```
+//!
+//! One with other lock nodes or another prefix is answered `refused` and which of them
+//! differs: clients of both could hold one lock. Version 0.1 says `lockgate-upgrade 1`, without
+//! digests, and understands nothing else; it is asked once more in those words.
 //!
 //! Until `ready` the old process goes on as if nobody had asked, whatever becomes of the
 //! new one.
@@ -47,14 +52,50 @@ use crate::{
 };
 
 /// What a process says that wants to take another's place, with the version of the
-/// language that follows.
-const HELLO: &str = "lockgate-upgrade 1";
+/// language that follows, and what it must have in common with it.
+const HELLO: &str = "lockgate-upgrade 2";
+/// The same of version 0.1, which tells nothing of itself.
+const OLD_HELLO: &str = "lockgate-upgrade 1";
+/// Said by the old process to one that must not take over, with why.
+const REFUSED: &str = "refused";
 /// Said by the new process once it can serve.
 const READY: &str = "ready";
 /// Said by the old process once it accepts no more.
 const DONE: &str = "done";
 /// Listening sockets that are passed on: far more than anybody has.
 const MAX_SOCKETS: usize = 128;
+
+/// What two processes that serve at the same time must have in common: which nodes have
+/// the locks, and under which keys. Each as a digest.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Common([String; 2]);
+
+impl Common {
+    /// What this configuration has.
+    pub fn of(config: &Config) -> Common {
+        // Passwords may change.
+        let nodes: Vec<String> = config.locks.nodes.iter().map(ToString::to_string).collect();
+        let digest = |text: &str| sha1_smol::Sha1::from(text).digest().to_string();
+        Common([digest(&nodes.join(" ")), digest(&config.locks.prefix)])
+    }
+
+    fn hello(&self) -> String {
+        format!("{HELLO} {} {}", self.0[0], self.0[1])
+    }
+
+    /// What of it is another in what such a process says. None: it is no such process.
+    fn differences(&self, hello: &str) -> Option<Vec<&'static str>> {
+        if hello == OLD_HELLO {
+            return Some(Vec::new());
+        }
+        let told: Vec<&str> = hello.strip_prefix(HELLO)?.strip_prefix(' ')?.split(' ').collect();
+        let names = ["locks.nodes", "locks.prefix"];
+        (told.len() == names.len()).then(|| {
+            let differs = |at: &usize| self.0[*at] != told[*at];
+            (0..names.len()).filter(differs).map(|at| names[at]).collect()
+        })
+    }
+}
 
 /// Asks the proxy that runs at `upgrade_socket` for its listening sockets, if this one is
 /// to take its place and there is one.
@@ -73,7 +114,7 @@ pub async fn predecessor(
     };
     let where_it_is = || format!("upgrade_socket {}", path.display());
     if take_over {
-        let found = Predecessor::find(path).await.with_context(where_it_is)?;
+        let found = Predecessor::find(path, &Common::of(config)).await.with_context(where_it_is)?;
         if found.is_none() {
             info!(path = %path.display(), "no proxy runs there; starting as without --upgrade");
         }
@@ -113,10 +154,11 @@ pub fn install(prepared: Option<Prepared>, go_on: bool) -> anyhow::Result<Option
 pub async fn wait<F: Future<Output = bool>>(
     place: Option<&Place>,
     sockets: &Sockets,
+    common: &Common,
     is_ready: impl Fn() -> F,
 ) -> Replaced {
     match place {
-        Some(place) => handover::serve(&place.listener, sockets, is_ready).await,
+        Some(place) => handover::serve(&place.listener, sockets, common, is_ready).await,
         None => pending().await,
     }
 }
@@ -137,6 +179,32 @@ pub async fn start_successors(asked: Arc<Notify>, is_possible: bool) {
             successor.start();
         } else {
             warn!("there is no upgrade_socket, over which another process could take over");
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_must_be_the_same_is_compared() {
+        let config = |nodes: &str, prefix: &str| {
+            let text = format!("locks: {{nodes: [{nodes}], prefix: '{prefix}'}}");
+            Common::of(&Config::parse(&text, "f", &|_| None).unwrap())
+        };
+        let ours = config("'redis://a:1', 'redis://b:1', 'redis://c:1'", "l:");
+        let same = config("'redis://:pass@a:1', 'redis://b:1', 'redis://c:1'", "l:");
+        let turned = config("'redis://b:1', 'redis://a:1', 'redis://c:1'", "m:");
+        assert_eq!(ours.differences(&same.hello()), Some(vec![]), "passwords may change");
+        assert_eq!(
+            ours.differences(&turned.hello()),
+            Some(vec!["locks.nodes", "locks.prefix"]),
+            "each node has its seat"
+        );
+        assert_eq!(ours.differences(OLD_HELLO), Some(vec![]));
+        for other in ["", "x", HELLO, "lockgate-upgrade 2 a", "lockgate-upgrade 3 a b"] {
+            assert_eq!(ours.differences(other), None, "{other}");
         }
     }
 }

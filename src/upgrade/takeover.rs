@@ -17,11 +17,11 @@ use tokio::{
 use tracing::{info, warn};
 
 use super::{
-    DONE, HELLO, MAX_SOCKETS, Place, READY,
+    Common, DONE, MAX_SOCKETS, OLD_HELLO, Place, READY, REFUSED,
     place::is_nobody,
     wire::{Wire, bad},
 };
-use crate::{admin::State, listeners::Inherited};
+use crate::{admin::State, config::OTHER_NODES, listeners::Inherited};
 
 /// How long the running process may take to hand its sockets over. It takes part in one
 /// conversation at a time, and each may keep it for some seconds.
@@ -51,17 +51,30 @@ impl Predecessor {
     ///
     /// # Errors
     /// If it does not give them, or must not be trusted.
-    pub async fn find(path: &Path) -> anyhow::Result<Option<(Predecessor, Vec<Inherited>)>> {
-        let stream = match UnixStream::connect(path).await {
-            Ok(stream) => stream,
-            Err(error) if is_nobody(&error) => return Ok(None),
-            Err(error) => return Err(error).context("cannot connect"),
-        };
-        let mut wire = Wire::new(stream)?;
-        let asked = timeout(HAND_OVER_LIMIT, ask(&mut wire)).await;
-        let (is_ready, sockets) = asked
-            .context("it does not answer; perhaps another upgrade is under way")?
-            .context("it does not hand its sockets over")?;
+    pub async fn find(
+        path: &Path,
+        common: &Common,
+    ) -> anyhow::Result<Option<(Predecessor, Vec<Inherited>)>> {
+        let mut asked = None;
+        for hello in [common.hello(), OLD_HELLO.to_owned()] {
+            let stream = match UnixStream::connect(path).await {
+                Ok(stream) => stream,
+                Err(error) if is_nobody(&error) => return Ok(None),
+                Err(error) => return Err(error).context("cannot connect"),
+            };
+            let mut wire = Wire::new(stream)?;
+            let answer = timeout(HAND_OVER_LIMIT, ask(&mut wire, &hello)).await;
+            let answer =
+                answer.context("it does not answer; perhaps another upgrade is under way")?;
+            // Version 0.1 hangs up on words that it does not know.
+            let is_old = answer.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::UnexpectedEof);
+            asked = Some((answer, wire));
+            if !is_old {
+                break;
+            }
+        }
+        let (answer, wire) = asked.context("it was not asked")?;
+        let (is_ready, sockets) = answer.context("it does not hand its sockets over")?;
         info!(pid = wire.peer(), sockets = sockets.len(), "taking over from a running proxy");
         Ok(Some((Predecessor { wire, path: path.to_owned(), is_ready }, sockets)))
     }
@@ -120,9 +133,15 @@ impl Predecessor {
     }
 }
 
-async fn ask(wire: &mut Wire) -> io::Result<(bool, Vec<Inherited>)> {
-    wire.send(HELLO, None).await?;
+async fn ask(wire: &mut Wire, hello: &str) -> io::Result<(bool, Vec<Inherited>)> {
+    wire.send(hello, None).await?;
     let head = next(wire).await?;
+    if let Some(differences) = head.strip_prefix(REFUSED) {
+        return Err(bad(&format!(
+            "the running proxy has another{differences}, and clients of both could hold one lock. \
+             {OTHER_NODES}"
+        )));
+    }
     let words: Vec<&str> = head.split(' ').collect();
     let (count, is_ready) = match words.as_slice() {
         ["sockets", count, "ready", ready @ ("yes" | "no")] => {

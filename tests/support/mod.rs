@@ -62,6 +62,7 @@ pub struct Setup {
     top: String,
     locks: String,
     node_urls: Option<Vec<String>>,
+    init: bool,
     ready: bool,
     host: String,
     files: Option<(u64, u64)>,
@@ -145,6 +146,12 @@ impl Setup {
         self
     }
 
+    /// `lockgate init` is not run: nodes without a marker stay as they are.
+    pub fn uninitialised(mut self) -> Setup {
+        self.init = false;
+        self
+    }
+
     /// Readiness is not waited for.
     pub fn unready(mut self) -> Setup {
         self.ready = false;
@@ -169,6 +176,9 @@ impl Setup {
             self.top, self.locks
         );
         let more = (self.tls.as_deref(), self.behind_balancer.as_deref());
+        if self.init {
+            init(&settings, &self.environment);
+        }
         let Listening { child, port, tls_port, balancer_port, admin_port, dir } = (0
             ..PORT_ATTEMPTS)
             .find_map(|_| listening(&self.host, more, &settings, &self.environment, self.files))
@@ -193,6 +203,22 @@ impl Setup {
         }
         proxy
     }
+}
+
+/// Runs `lockgate init`. Nodes that are set up stay as they are, and those that are not fit
+/// for it. What it says.
+pub fn init(settings: &str, environment: &[(String, String)]) -> String {
+    let dir = tempfile::tempdir().expect("directory");
+    let file = dir.path().join("lockgate.yaml");
+    std::fs::write(&file, settings).expect("configuration");
+    let output = Command::new(env!("CARGO_BIN_EXE_lockgate"))
+        .args(["init", "--if-new"])
+        .arg(&file)
+        .envs(environment.iter().map(|(name, value)| (name, value)))
+        .output()
+        .expect("lockgate init");
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    text(&output.stdout) + &text(&output.stderr)
 }
 
 /// A process that accepts connections.
@@ -292,6 +318,7 @@ impl Proxy {
             top: String::new(),
             locks: String::new(),
             node_urls: None,
+            init: true,
             ready: true,
             host: "127.0.0.1".into(),
             files: None,
@@ -305,6 +332,7 @@ impl Proxy {
             data_port: Some(other.data_port),
             locks: other.locks.clone(),
             node_urls: Some(other.node_urls.clone()),
+            init: false,
             ..Proxy::with()
         }
     }

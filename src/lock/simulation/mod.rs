@@ -105,6 +105,7 @@ async fn live(seed: u64, planted: Planted) -> Outcome {
         dialled.connect(numbers[0], numbers[1])
     })));
     let checker = Arc::new(Checker::new());
+    super::initialise(&config(0, nodes, planted)).await.unwrap();
     let engines: Vec<Arc<Engine>> = (0..PROXIES)
         .map(|proxy| Engine::start_alone(&config(proxy, nodes, planted), clock(proxy)))
         .collect();

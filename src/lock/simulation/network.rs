@@ -187,20 +187,21 @@ impl Network {
             state.nodes[index].redis.forget_fences();
             return "it forgets its fences".to_owned();
         }
-        match state.random.random_range(0..5) {
+        // Memory is lost seldom enough for a quorum to be there now and then.
+        match state.random.random_range(0..10) {
             // A connection breaks.
-            0 => {
+            0..=2 => {
                 let node = &mut state.nodes[index];
                 node.break_connections(|connection| connection.proxy == proxy);
                 format!("connections from proxy {proxy} to node {index} break")
             }
             // The way to a node is cut for a while; what is under way arrives later.
-            1 => {
+            3..=5 => {
                 state.nodes[index].cut_until.insert(proxy, now + time);
                 format!("nothing passes from proxy {proxy} to node {index} for {time:?}")
             }
             // A node is stopped, and goes on as if nothing had happened.
-            2 => {
+            6..=7 => {
                 state.nodes[index].stopped_until = now + time;
                 format!("node {index} is stopped for {time:?}")
             }

@@ -142,7 +142,7 @@ impl Redis {
         Redis {
             memory: Memory::default(),
             scripts: HashMap::new(),
-            run_id: format!("{name}-0"),
+            run_id: format!("{name}x0"),
             // Long ago: nobody waits for a deployment to be old enough.
             born: now,
             rate,
@@ -177,7 +177,7 @@ impl Redis {
 
     /// It is started again, with or without what it had.
     pub(super) fn restart(&mut self, times: usize, keeps_memory: bool) {
-        self.run_id = format!("{}-{times}", self.run_id.split('-').next().unwrap());
+        self.run_id = format!("{}x{times}", self.run_id.split('x').next().unwrap());
         self.born = Instant::now();
         self.scripts.clear();
         self.transactions.clear();
@@ -259,7 +259,8 @@ impl Redis {
             b"INFO" => {
                 let uptime = Duration::from_secs_f64(self.born.elapsed().as_secs_f64() * self.rate);
                 let info = format!(
-                    "role:master\r\nrun_id:{}\r\nuptime_in_seconds:{}\r\n",
+                    "role:master\r\nrun_id:{}\r\nmaster_replid:{}\r\nuptime_in_seconds:{}\r\n",
+                    self.run_id,
                     self.run_id,
                     uptime.as_secs()
                 );

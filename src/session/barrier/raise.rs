@@ -102,12 +102,7 @@ impl Session {
     /// Tells the data node the fence of a lock just granted or attached to, before the client
     /// is told of the lock: from then on no earlier holder can write any more. Where the client
     /// gets no replies it is told all the same.
-    pub(super) fn begin_raise(
-        &mut self,
-        mut barrier: Box<Barrier>,
-        lock: Granted,
-        answer: Vec<u8>,
-    ) {
+    pub(super) fn begin_raise(&mut self, barrier: Box<Barrier>, lock: Granted, answer: Vec<u8>) {
         let Granted { key, token, claim, fence, attached, again, .. } = lock;
         let (rounds, missing) = (0, 0);
         let raising =

@@ -1,0 +1,31 @@
+//! `lockgate init`: says that a deployment is new, so that its nodes vote at once.
+
+use std::path::Path;
+
+use anyhow::bail;
+
+use crate::{
+    config::Config,
+    lock::{InitError, initialise},
+};
+
+/// Writes the first markers on all lock nodes that a file names, or the defaults. `if_new`: nodes that have
+/// some are left as they are, and that is no error.
+///
+/// # Errors
+/// The configuration's own; and if a node cannot be reached, must not vote, or has a marker.
+pub fn run(file: Option<&Path>, if_new: bool) -> anyhow::Result<()> {
+    let config = file.map_or_else(|| Ok(Config::default()), Config::load)?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let done = runtime.block_on(initialise(&config.locks));
+    runtime.shutdown_background();
+    let nodes = config.locks.nodes.len();
+    match done {
+        Ok(id) => println!("deployment {id}: the markers are written, {nodes} lock nodes may vote"),
+        Err(InitError::Found(found)) if if_new => {
+            println!("nothing to do: {}", found.join("; "));
+        }
+        Err(error) => bail!(error),
+    }
+    Ok(())
+}

@@ -1,0 +1,109 @@
+//! The first markers of a deployment, which nobody writes but who is asked to.
+
+use std::time::Duration;
+
+use thiserror::Error;
+
+use super::{
+    look::{Found, Look},
+    marker::{Deployment, Seat},
+    round::{self, Way},
+    seats::{Plan, Survey},
+};
+use crate::{
+    config::{LocksConfig, RedisUrl},
+    net::Connector,
+};
+
+/// Why the first markers were not written.
+#[derive(Debug, Error)]
+pub enum InitError {
+    /// These nodes have markers already.
+    #[error(
+        "{}; nothing was written. Nodes that are set up need no init. If none of them is in use, by no \
+         proxy and no client, DEL lockgate:deployment lockgate:node on them and run it again",
+        .0.join("; ")
+    )]
+    Found(Vec<String>),
+    /// These nodes cannot be used.
+    #[error("{}; nothing was written", .0.join("; "))]
+    Unfit(Vec<String>),
+    /// Something happened between.
+    #[error(
+        "not all nodes took their markers: see lockgate doctor. Proxies admit them once locks.max_ttl has \
+         passed; or DEL lockgate:deployment on all of them and run it again"
+    )]
+    Incomplete,
+}
+
+/// Writes the first markers of a new deployment: all its nodes vote at once from then on.
+/// Gives the deployment's id. Must be called inside a tokio runtime.
+///
+/// # Errors
+/// If a node cannot be reached, must not vote, or has a marker, be it of version 0.1.
+pub async fn initialise(config: &LocksConfig) -> Result<String, InitError> {
+    let connector = Connector::start("node", &config.tls, &config.nodes);
+    let way = |url: &RedisUrl| Way { url: url.clone(), connector: connector.clone() };
+    let ways: Vec<Way> = config.nodes.iter().map(way).collect();
+    let all = round::ask_all(&ways, |_| false).await;
+    let (mut unfit, mut found) = (Vec::new(), Vec::new());
+    let looks = round::looks(&all);
+    for (seat, (asked, url)) in all.iter().zip(&config.nodes).enumerate() {
+        match asked {
+            Err(error) => unfit.push(format!("lock node {url}: {error}")),
+            Ok(asked) => {
+                let name = |what| format!("lock node {url} {what}");
+                found.extend(marker_of(&asked.look).map(name));
+                unfit.extend(unfitness(&looks, seat, config).map(name));
+            }
+        }
+    }
+    if !unfit.is_empty() {
+        return Err(InitError::Unfit(unfit));
+    }
+    if !found.is_empty() {
+        return Err(InitError::Found(found));
+    }
+    let mut next = Deployment { epoch: 1, ..Deployment::new(config) };
+    for (seat, look) in next.seats.iter_mut().zip(&looks) {
+        let who = look.as_ref().and_then(Look::identity);
+        *seat = who.map_or(Seat::Blank(1), Seat::Filled);
+    }
+    let everybody: Vec<usize> = (0..ways.len()).collect();
+    let promised = Survey::new(&looks, &config.prefix, None).promised;
+    let plan = Plan { next, acceptors: everybody, admitted: Vec::new(), joining: Vec::new() };
+    let done = round::carry_out(all, &plan, &promised, Duration::ZERO, ways.len()).await;
+    done.map(|accepted| accepted.deployment.id).ok_or(InitError::Incomplete)
+}
+
+fn marker_of(look: &Look) -> Option<String> {
+    match &look.marker {
+        Found::Marker(marker) => Some(format!(
+            "is node {} of {} of deployment {} (lockgate:deployment)",
+            marker.seat + 1,
+            marker.deployment.seats.len(),
+            marker.deployment.id
+        )),
+        Found::Other => Some("has something else at lockgate:deployment".into()),
+        Found::Nothing if look.old_marker.is_some() => Some(
+            "is in use by proxies of version 0.1 (lockgate:node), from which it is taken over"
+                .into(),
+        ),
+        Found::Nothing => None,
+    }
+}
+
+fn unfitness(looks: &[Option<Look>], seat: usize, config: &LocksConfig) -> Option<String> {
+    let look = looks[seat].as_ref()?;
+    let is_same = |other: &Option<Look>| {
+        other.as_ref().is_some_and(|other| other.run_id.is_some() && other.run_id == look.run_id)
+    };
+    if !look.is_master {
+        return Some("is a replica, whose votes are not its own".into());
+    }
+    if look.run_id.is_none() {
+        return Some("does not tell its run_id: allow its user INFO".into());
+    }
+    let twin = looks[..seat].iter().position(is_same).filter(|_| !config.allow_shared_instance);
+    twin.map(|twin| format!("is the same instance as node {}", twin + 1))
+}

@@ -1,0 +1,244 @@
+//! What a lock node says of itself before it may vote, and the few words with it that go
+//! over no [`Link`](super::link::Link).
+
+use std::{future::Future, io, time::Duration};
+
+use redis_protocol::resp2::types::OwnedFrame;
+use thiserror::Error;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    time::timeout,
+};
+
+use super::{
+    fault::Fault,
+    marker::{BALLOT, Identity, LONGEST, MARKER, Marker, NOTE, Note, OLD_MARKER, SEATS, text_of},
+    reply,
+};
+use crate::{config::RedisUrl, net::Stream, resp::encode};
+
+/// How long connecting and each exchange may take.
+pub(super) const CONNECT_LIMIT: Duration = Duration::from_secs(1);
+
+/// Why a node cannot be used.
+#[derive(Debug, Error)]
+pub(super) enum ConnectError {
+    /// It cannot be reached, or closed the connection.
+    #[error("{0}")]
+    Io(#[from] io::Error),
+    /// It did not finish the handshake in time.
+    #[error("no answer to the handshake within {CONNECT_LIMIT:?}")]
+    Silent,
+    /// It said something that Redis does not say.
+    #[error("{0}")]
+    Garbage(#[from] reply::Garbage),
+    /// It said no.
+    #[error("{command}: {error}")]
+    Refused {
+        /// What it was asked.
+        command: &'static str,
+        /// Its own words.
+        error: String,
+    },
+    /// It must not vote as it is.
+    #[error("{1}")]
+    Unfit(Fault, String),
+    /// The engine has gone.
+    #[error("not needed any more")]
+    Unused,
+}
+
+impl ConnectError {
+    /// What this makes of the node, where it is more than that it is away.
+    pub(super) fn fault(&self) -> Option<Fault> {
+        match self {
+            ConnectError::Garbage(_) => Some(Fault::Garbage),
+            ConnectError::Unfit(fault, _) => Some(*fault),
+            ConnectError::Refused { error, .. } => {
+                let code = error.split(' ').next().unwrap_or_default();
+                match code {
+                    "DENIED" => Some(Fault::ProtectedMode),
+                    "NOAUTH" | "WRONGPASS" | "NOPERM" => Some(Fault::Auth),
+                    // Redis before 6, and where no password is set.
+                    "ERR" if error.contains("password") => Some(Fault::Auth),
+                    _ => None,
+                }
+            }
+            ConnectError::Io(_) | ConnectError::Silent | ConnectError::Unused => None,
+        }
+    }
+}
+
+/// What a node says of itself before it is admitted.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Look {
+    /// Its `run_id`, new with each start; none where it does not tell.
+    pub(super) run_id: Option<String>,
+    /// Its `master_replid`, new where it was a replica; none where it does not tell.
+    pub(super) replication_id: Option<String>,
+    /// It is no replica.
+    pub(super) is_master: bool,
+    /// The `run_id` that a proxy of version 0.1 has admitted.
+    pub(super) old_marker: Option<String>,
+    /// What lies where the marker should.
+    pub(super) marker: Found,
+    /// The largest ballot that it has promised, and that of its marker; empty: none.
+    pub(super) promised: String,
+    pub(super) accepted: String,
+    /// Of who waits; empty: none.
+    pub(super) note: String,
+    /// By its own clock in µs since 1970, where it tells.
+    pub(super) time: Option<u64>,
+}
+
+/// What lies where the marker should.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) enum Found {
+    #[default]
+    Nothing,
+    Marker(Marker),
+    /// Something that is no marker of ours.
+    Other,
+}
+
+impl Look {
+    /// Who it is, if it tells.
+    pub(super) fn identity(&self) -> Option<Identity> {
+        let replication_id = self.replication_id.clone().unwrap_or_else(|| "?".into());
+        Some(Identity { run_id: self.run_id.clone()?, replication_id })
+    }
+
+    /// Its marker, if it has one that can be read.
+    pub(super) fn marker(&self) -> Option<&Marker> {
+        match &self.marker {
+            Found::Marker(marker) => Some(marker),
+            Found::Nothing | Found::Other => None,
+        }
+    }
+
+    /// Who waits there, since when.
+    pub(super) fn note(&self) -> Option<Note> {
+        Note::parse(&self.note)
+    }
+}
+
+pub(super) async fn within_limit<T>(
+    asking: impl Future<Output = Result<T, ConnectError>>,
+) -> Result<T, ConnectError> {
+    timeout(CONNECT_LIMIT, asking).await.unwrap_or(Err(ConnectError::Silent))
+}
+
+/// Appends what every connection to a node begins with. Gives what was asked.
+pub(super) fn encode_greeting(out: &mut Vec<u8>, url: &RedisUrl) -> Vec<&'static str> {
+    let mut asked = Vec::new();
+    if let Some(password) = &url.password {
+        match &url.username {
+            Some(user) => encode::command(out, &[b"AUTH", user.as_bytes(), password.as_bytes()]),
+            None => encode::command(out, &[b"AUTH", password.as_bytes()]),
+        }
+        asked.push("AUTH");
+    }
+    encode::command(out, &[b"SELECT", url.db.to_string().as_bytes()]);
+    asked.push("SELECT");
+    asked
+}
+
+pub(super) async fn look_again(stream: &mut Stream) -> Result<Look, ConnectError> {
+    let mut out = Vec::new();
+    encode_look(&mut out);
+    send(stream, &out).await?;
+    read_look(stream, &mut Vec::new()).await
+}
+
+pub(super) async fn send(stream: &mut Stream, bytes: &[u8]) -> Result<(), ConnectError> {
+    stream.write_all(bytes).await?;
+    Ok(stream.flush().await?)
+}
+
+/// Asks for what [`read_look`] reads. The time comes before what it is compared with: an
+/// older one makes a wait longer, never shorter.
+pub(super) fn encode_look(out: &mut Vec<u8>) {
+    encode::command(out, &[b"INFO", b"server"]);
+    encode::command(out, &[b"INFO", b"replication"]);
+    encode::command(out, &[b"TIME"]);
+    for key in [MARKER, LONGEST, SEATS, BALLOT, NOTE, OLD_MARKER] {
+        encode::command(out, &[b"GET", key]);
+    }
+}
+
+pub(super) async fn read_look(
+    stream: &mut Stream,
+    received: &mut Vec<u8>,
+) -> Result<Look, ConnectError> {
+    let mut look = Look { is_master: true, ..Look::default() };
+    // An ACL may keep INFO from us.
+    if let OwnedFrame::BulkString(info) = read_reply(stream, received).await? {
+        look.run_id = info_field(&info, "run_id");
+    }
+    if let OwnedFrame::BulkString(info) = read_reply(stream, received).await? {
+        look.is_master = info_field(&info, "role").is_none_or(|role| role == "master");
+        look.replication_id = info_field(&info, "master_replid");
+    }
+    // And TIME.
+    if let OwnedFrame::Array(words) = read_reply(stream, received).await? {
+        look.time = micros(&words);
+    }
+    let first = read_text(stream, received, "GET lockgate:deployment").await?;
+    let longest = read_text(stream, received, "GET lockgate:longest").await?;
+    let seats = read_text(stream, received, "GET lockgate:seats").await?;
+    if let Some(text) = text_of(first.as_deref(), longest.as_deref(), seats.as_deref()) {
+        look.marker = Marker::parse(&text).map_or(Found::Other, Found::Marker);
+    }
+    let ballots = read_text(stream, received, "GET lockgate:ballot").await?.unwrap_or_default();
+    if let Some((promised, accepted)) = ballots.split_once(' ') {
+        (look.promised, look.accepted) = (promised.into(), accepted.into());
+    }
+    look.note = read_text(stream, received, "GET lockgate:since").await?.unwrap_or_default();
+    look.old_marker = read_text(stream, received, "GET lockgate:node").await?;
+    Ok(look)
+}
+
+async fn read_text(
+    stream: &mut Stream,
+    received: &mut Vec<u8>,
+    command: &'static str,
+) -> Result<Option<String>, ConnectError> {
+    match read_reply(stream, received).await? {
+        OwnedFrame::BulkString(text) => Ok(Some(String::from_utf8_lossy(&text).into_owned())),
+        OwnedFrame::Error(error) => Err(ConnectError::Refused { command, error }),
+        _ => Ok(None),
+    }
+}
+
+fn micros(words: &[OwnedFrame]) -> Option<u64> {
+    let number = |frame: &OwnedFrame| match frame {
+        OwnedFrame::BulkString(text) => std::str::from_utf8(text).ok()?.parse::<u64>().ok(),
+        _ => None,
+    };
+    let [seconds, micros] = words else { return None };
+    number(seconds)?.checked_mul(1_000_000)?.checked_add(number(micros)?)
+}
+
+/// The value of one field in what INFO says.
+fn info_field(info: &[u8], name: &str) -> Option<String> {
+    String::from_utf8_lossy(info)
+        .lines()
+        .find_map(|line| line.strip_prefix(name)?.strip_prefix(':').map(str::to_owned))
+        .filter(|value| !value.is_empty())
+}
+
+pub(super) async fn read_reply(
+    stream: &mut Stream,
+    received: &mut Vec<u8>,
+) -> Result<OwnedFrame, ConnectError> {
+    loop {
+        if let Some(length) = reply::length(received)? {
+            let frame = reply::read(&received[..length])?;
+            received.drain(..length);
+            return Ok(frame);
+        }
+        if stream.read_buf(received).await? == 0 {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "closed by the node").into());
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! The marker: what lies on each lock node and proves its votes.
+//!
+//! It lies under three keys. [`MARKER`] has what votes are told and compare, whole, in the
+//! memory that votes: to take it out of a longer text would cost each of them more.
+//! [`LONGEST`] has the longest PX ever stored on the node, in ms, kept by whoever stores one.
+//! [`SEATS`] has who sits where. Read, and compared when it is written, as one text:
+//!
+//! ```text
+//! <deployment id> <epoch> <seat>/<nodes> <prefix, percent-encoded>    MARKER
+//! <milliseconds>                                                      LONGEST
+//! <run_id> <replication id>                       one for each seat, in their order: it votes
+//! <run_id> <replication id> <epoch>               it waits, since that epoch
+//! - <epoch>                                       nobody is there since that epoch
+//! ```
+//!
+//! Written only in rounds ([`super::deployment`]) and by `lockgate init`.
+
+use std::{borrow::Cow, time::Duration};
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
+
+use super::jitter;
+pub(crate) use super::scripts::{LONGEST, MARKER};
+use crate::config::LocksConfig;
+
+/// Who sits where.
+pub(crate) const SEATS: &[u8] = b"lockgate:seats";
+/// Where version 0.1 notes the `run_id` that it admitted. Still written, so that proxies of
+/// that version admit the node too.
+pub(crate) const OLD_MARKER: &[u8] = b"lockgate:node";
+/// Where a node that waits has since when: `<run_id> <replication id> <epoch> <µs>`.
+pub(super) const NOTE: &[u8] = b"lockgate:since";
+/// Where a node has which ballots it has promised and accepted.
+pub(super) const BALLOT: &[u8] = b"lockgate:ballot";
+
+/// The longest text that is taken for a marker.
+const MAX_TEXT: usize = 32 * 1024;
+/// The longest word in one.
+const MAX_WORD: usize = 128;
+/// Characters that a prefix may have as they are.
+const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b':').remove(b'-').remove(b'_').remove(b'.');
+
+/// Who a node is: both are new where its memory may be.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Identity {
+    /// New with each start of the process.
+    pub(super) run_id: String,
+    /// New where a replica becomes a master; none where the node does not tell.
+    pub(super) replication_id: String,
+}
+
+/// Who sits on a seat.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Seat {
+    /// This one, whose votes count.
+    Filled(Identity),
+    /// This one, which may lack locks that are still held: it grants nothing, but what it
+    /// keeps counts. Since this epoch.
+    Waiting(Identity, u64),
+    /// Nobody, since this epoch.
+    Blank(u64),
+}
+
+/// What a quorum of nodes agrees upon.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Deployment {
+    /// Known to no other.
+    pub(super) id: String,
+    /// Grows with each change.
+    pub(super) epoch: u64,
+    /// `locks.prefix`.
+    pub(super) prefix: String,
+    /// In the order of `locks.nodes`.
+    pub(super) seats: Vec<Seat>,
+}
+
+/// What lies on one node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Marker {
+    /// What it knows.
+    pub(super) deployment: Deployment,
+    /// Its own place, from 0.
+    pub(super) seat: usize,
+    /// The longest PX ever stored there.
+    pub(super) longest: Duration,
+}
+
+impl Deployment {
+    /// A new one, of which nobody knows yet.
+    pub(super) fn new(config: &LocksConfig) -> Deployment {
+        Deployment {
+            id: format!("{:016x}{:016x}", jitter::number(), jitter::number()),
+            epoch: 0,
+            prefix: config.prefix.clone(),
+            seats: vec![Seat::Blank(0); config.nodes.len()],
+        }
+    }
+
+    /// What a vote of the node on `seat` is told.
+    pub(super) fn told(&self, seat: usize) -> String {
+        let prefix: Cow<'_, str> = utf8_percent_encode(&self.prefix, PLAIN).into();
+        format!("{} {} {}/{} {prefix}", self.id, self.epoch, seat + 1, self.seats.len())
+    }
+
+    /// The lines about all seats.
+    pub(super) fn seats_text(&self) -> String {
+        let line = |seat: &Seat| match seat {
+            Seat::Filled(who) => format!("{} {}\n", who.run_id, who.replication_id),
+            Seat::Waiting(who, since) => {
+                format!("{} {} {since}\n", who.run_id, who.replication_id)
+            }
+            Seat::Blank(since) => format!("- {since}\n"),
+        };
+        self.seats.iter().map(line).collect()
+    }
+
+    /// Whether `who` sits on `seat` and votes.
+    pub(super) fn names(&self, seat: usize, who: &Identity) -> bool {
+        matches!(self.seats.get(seat), Some(Seat::Filled(named)) if named == who)
+    }
+}
+
+/// The text of a marker, of what lies at [`MARKER`], [`LONGEST`] and [`SEATS`]. None: there
+/// is none.
+pub(crate) fn text_of(
+    first: Option<&str>,
+    longest: Option<&str>,
+    seats: Option<&str>,
+) -> Option<String> {
+    let (longest, seats) = (longest.unwrap_or_default(), seats.unwrap_or_default());
+    Some(format!("{}\n{longest}\n{seats}", first?))
+}
+
+impl Marker {
+    /// Reads what lies on a node. None: it is no marker of ours.
+    pub(super) fn parse(text: &str) -> Option<Marker> {
+        let body = text.strip_suffix('\n').filter(|_| text.len() <= MAX_TEXT)?;
+        let mut lines = body.split('\n');
+        let [id, epoch, place, prefix] = words(lines.next()?)?;
+        let (seat, nodes) = place.split_once('/')?;
+        let (seat, nodes) = (usize_of(seat)?, usize_of(nodes)?);
+        let longest = Duration::from_millis(number(lines.next()?)?);
+        let seats: Vec<Seat> = lines.map(seat_of).collect::<Option<_>>()?;
+        let is_sound = word(id).is_some() && seat <= nodes && seats.len() == nodes;
+        let seat = seat.checked_sub(1)?;
+        let prefix = percent_decode_str(prefix).decode_utf8().ok()?.into_owned();
+        let deployment = Deployment { id: id.into(), epoch: number(epoch)?, prefix, seats };
+        let marker = Marker { deployment, seat, longest };
+        // There is one way to write it, or scripts would compare what is equal and find it
+        // different.
+        (is_sound && marker.text() == text).then_some(marker)
+    }
+
+    /// As it lies on the node.
+    pub(super) fn text(&self) -> String {
+        let (first, seats) = (self.deployment.told(self.seat), self.deployment.seats_text());
+        format!("{first}\n{}\n{seats}", self.longest.as_millis())
+    }
+}
+
+/// The words of a line, which must be so many.
+fn words<const N: usize>(line: &str) -> Option<[&str; N]> {
+    line.split(' ').collect::<Vec<_>>().try_into().ok()
+}
+
+fn word(text: &str) -> Option<String> {
+    let is_sound = text.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'?');
+    ((1..=MAX_WORD).contains(&text.len()) && is_sound).then(|| text.to_owned())
+}
+
+fn number(text: &str) -> Option<u64> {
+    let is_sound = (1..=18).contains(&text.len()) && text.bytes().all(|b| b.is_ascii_digit());
+    is_sound.then(|| text.parse().ok())?
+}
+
+fn usize_of(text: &str) -> Option<usize> {
+    number(text)?.try_into().ok()
+}
+
+fn seat_of(line: &str) -> Option<Seat> {
+    let who = |run_id: &str, replication_id: &str| {
+        Some(Identity { run_id: word(run_id)?, replication_id: word(replication_id)? })
+    };
+    match line.split(' ').collect::<Vec<_>>().as_slice() {
+        ["-", since] => Some(Seat::Blank(number(since)?)),
+        [run_id, replication_id] => who(run_id, replication_id).map(Seat::Filled),
+        [run_id, replication_id, since] => {
+            Some(Seat::Waiting(who(run_id, replication_id)?, number(since)?))
+        }
+        _ => None,
+    }
+}
+
+/// A note on a node that waits.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Note {
+    /// Who waits.
+    pub(super) who: Identity,
+    /// The epoch in which it was written.
+    pub(super) epoch: u64,
+    /// When, by the node's clock in µs since 1970; 0: that is not known.
+    pub(super) since: u64,
+}
+
+impl Note {
+    /// Reads what lies on a node. None: it is no note of ours.
+    pub(super) fn parse(text: &str) -> Option<Note> {
+        let [run_id, replication_id, epoch, since] = words(text)?;
+        let who = Identity { run_id: word(run_id)?, replication_id: word(replication_id)? };
+        Some(Note { who, epoch: number(epoch)?, since: number(since)? })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn who(name: &str) -> Identity {
+        Identity { run_id: name.into(), replication_id: "0f".into() }
+    }
+
+    fn marker() -> Marker {
+        let seats = vec![Seat::Filled(who("aa")), Seat::Blank(3), Seat::Waiting(who("cc"), 6)];
+        let deployment =
+            Deployment { id: "d1".into(), epoch: 7, prefix: "lock %/é:".into(), seats };
+        Marker { deployment, seat: 2, longest: Duration::from_millis(30_000) }
+    }
+
+    #[test]
+    fn it_is_written_as_others_read_it() {
+        let text = "d1 7 3/3 lock%20%25%2F%C3%A9:\n30000\naa 0f\n- 3\ncc 0f 6\n";
+        assert_eq!(marker().text(), text);
+        assert_eq!(Marker::parse(text), Some(marker()));
+        assert_eq!(marker().deployment.told(2), text.split_inclusive('\n').next().unwrap());
+        assert!(marker().deployment.names(0, &who("aa")));
+        assert!(!marker().deployment.names(1, &who("aa")));
+        assert!(!marker().deployment.names(2, &who("cc")), "it only waits");
+        assert!(!marker().deployment.names(9, &who("aa")));
+    }
+
+    #[test]
+    fn whatever_else_lies_there_is_none() {
+        let good = marker().text();
+        for bad in [
+            "",
+            "\n",
+            "hello",
+            &good[..good.len() - 1],
+            &format!("{good}\n"),
+            &format!("{good}dd 0f\n"),
+            &good.replace("3/3", "0/3"),
+            &good.replace("3/3", "4/3"),
+            &good.replace("3/3", "3/4"),
+            &good.replace("d1 7", "d1 07"),
+            &good.replace("d1 7", "d1 -7"),
+            &good.replace("d1 7", "d1  7"),
+            &good.replace("30000", "99999999999999999999"),
+            &good.replace("- 3", "-"),
+            &good.replace("cc 0f 6", "cc 0f 6 7"),
+            &good.replace("cc 0f 6", "cc 0f x"),
+            &good.replace("aa 0f", "a\ra 0f"),
+            &good.replace("%20", "%2"),
+            &good.replace("%20", "%FF"),
+            &good.replace("d1", &"d".repeat(MAX_TEXT)),
+        ] {
+            assert_eq!(Marker::parse(bad), None, "{bad:?}");
+        }
+        for bad in ["", "a b 1", "a b 1 2 3", "a b x 1", "a\n b 1 2"] {
+            assert_eq!(Note::parse(bad), None, "{bad:?}");
+        }
+        let note = Note { who: who("aa"), epoch: 4, since: 1_700_000_000_000_000 };
+        assert_eq!(Note::parse("aa 0f 4 1700000000000000"), Some(note));
+    }
+
+    fn seat() -> impl Strategy<Value = Seat> {
+        let who = || {
+            ("[0-9a-f]{1,40}", "[0-9a-f]{1,40}|[?]")
+                .prop_map(|(run_id, replication_id)| Identity { run_id, replication_id })
+        };
+        let epoch = || 0u64..1 << 50;
+        prop_oneof![
+            who().prop_map(Seat::Filled),
+            (who(), epoch()).prop_map(|(who, since)| Seat::Waiting(who, since)),
+            epoch().prop_map(Seat::Blank)
+        ]
+    }
+
+    proptest! {
+        #[test]
+        fn what_is_written_is_read(
+            id in "[0-9a-f]{32}",
+            epoch in 0u64..1 << 50,
+            prefix in ".{0,40}",
+            seats in proptest::collection::vec(seat(), 1..10),
+            at in 0usize..10,
+            longest in 0u64..1 << 40,
+        ) {
+            let seat = at % seats.len();
+            let deployment = Deployment { id, epoch, prefix, seats };
+            let marker = Marker { deployment, seat, longest: Duration::from_millis(longest) };
+            prop_assert_eq!(Marker::parse(&marker.text()), Some(marker));
+        }
+
+        #[test]
+        fn nothing_makes_it_panic_and_what_is_read_is_written_alike(
+            edits in proptest::collection::vec((0usize..60, ".?"), 0..6),
+            noise in ".{0,80}",
+        ) {
+            let _ = Marker::parse(&noise);
+            let _ = Note::parse(&noise);
+            let mut text: Vec<char> = marker().text().chars().collect();
+            for (at, with) in edits {
+                let at = at % text.len().max(1);
+                text.splice(at..(at + 1).min(text.len()), with.chars());
+            }
+            let text: String = text.into_iter().collect();
+            if let Some(read) = Marker::parse(&text) {
+                prop_assert_eq!(read.text(), text);
+            }
+        }
+    }
+}

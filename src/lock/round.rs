@@ -1,0 +1,285 @@
+//! Asking all nodes at once, and writing a marker on a quorum of them, over connections
+//! that are made for it.
+//!
+//! A round is one of Paxos, with CAS: a promise from a quorum, then the marker. A node
+//! promises and accepts only while what lies on it is what was seen there.
+
+use std::time::Duration;
+
+use redis_protocol::resp2::types::OwnedFrame;
+use tokio::{
+    task::JoinSet,
+    time::{Instant, timeout_at},
+};
+
+use super::{
+    jitter,
+    look::{
+        CONNECT_LIMIT, ConnectError, Found, Look, encode_greeting, encode_look, read_look,
+        read_reply, send, within_limit,
+    },
+    marker::{BALLOT, Deployment, LONGEST, MARKER, NOTE, SEATS},
+    seats::{Accepted, Plan},
+};
+use crate::{
+    config::RedisUrl,
+    net::{self, Connector, Stream},
+    resp::encode,
+};
+
+/// A round that takes longer counts for nothing: a node may have forgotten its promise, and
+/// waited, meanwhile.
+const LIMIT: Duration = Duration::from_secs(1);
+/// How long a peer may be idle.
+const KEEPALIVE: Duration = Duration::from_secs(3);
+
+const PROMISE: &str = include_str!("scripts/promise.lua");
+const ACCEPT: &str = include_str!("scripts/accept.lua");
+const WRITE_NOTE: &str = include_str!("scripts/since.lua");
+
+/// The way to one node.
+#[derive(Clone)]
+pub(super) struct Way {
+    pub(super) url: RedisUrl,
+    pub(super) connector: Connector,
+}
+
+/// A node that has answered, and the connection over which it did.
+pub(super) struct Asked {
+    stream: Stream,
+    pub(super) look: Look,
+}
+
+impl Way {
+    pub(super) async fn ask(&self) -> Result<Asked, ConnectError> {
+        let mut stream = net::connect(&self.url, &self.connector, CONNECT_LIMIT, KEEPALIVE).await?;
+        let mut out = Vec::new();
+        let asked = encode_greeting(&mut out, &self.url);
+        encode_look(&mut out);
+        let asking = async {
+            send(&mut stream, &out).await?;
+            let mut received = Vec::new();
+            for command in asked {
+                if let OwnedFrame::Error(error) = read_reply(&mut stream, &mut received).await? {
+                    return Err(ConnectError::Refused { command, error });
+                }
+            }
+            read_look(&mut stream, &mut received).await
+        };
+        let look = within_limit(asking).await?;
+        Ok(Asked { stream, look })
+    }
+}
+
+/// Asks all nodes, until all have answered or what has come is `enough`.
+pub(super) async fn ask_all(
+    ways: &[Way],
+    enough: impl Fn(&[Option<Look>]) -> bool,
+) -> Vec<Result<Asked, ConnectError>> {
+    let mut asking = JoinSet::new();
+    for (seat, way) in ways.iter().cloned().enumerate() {
+        asking.spawn(async move { (seat, way.ask().await) });
+    }
+    let mut all: Vec<Result<Asked, ConnectError>> =
+        ways.iter().map(|_| Err(ConnectError::Silent)).collect();
+    // Nor does an answer count that is much younger than another.
+    let deadline = Instant::now() + LIMIT;
+    while let Ok(Some(Ok((seat, asked)))) = timeout_at(deadline, asking.join_next()).await {
+        all[seat] = asked;
+        if enough(&looks(&all)) {
+            break;
+        }
+    }
+    all
+}
+
+/// What each has said that has answered.
+pub(super) fn looks(all: &[Result<Asked, ConnectError>]) -> Vec<Option<Look>> {
+    all.iter().map(|asked| asked.as_ref().ok().map(|asked| asked.look.clone())).collect()
+}
+
+/// What a node says to a step of a round.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Said {
+    Yes,
+    /// What lies there is something else by now, or it cannot be asked.
+    Changed,
+    /// A larger ballot came before.
+    Later,
+}
+
+/// A marker to be written on one node.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Write {
+    pub(super) accepted: Accepted,
+    pub(super) seat: usize,
+    pub(super) longest: Duration,
+    /// It has waited, and is admitted: only while its note is there.
+    pub(super) is_admitted: bool,
+    /// It waits from now on.
+    pub(super) joins: bool,
+}
+
+/// Carries out a plan. The deployment as a quorum has accepted it; none: that did not come
+/// about, and what was written is found by whoever asks next.
+pub(super) async fn carry_out(
+    mut all: Vec<Result<Asked, ConnectError>>,
+    plan: &Plan,
+    promised: &str,
+    longest: Duration,
+    needed: usize,
+) -> Option<Accepted> {
+    let begun = Instant::now();
+    let accepted = Accepted { ballot: next_ballot(promised), deployment: plan.next.clone() };
+    let write = |seat: usize| Write {
+        accepted: accepted.clone(),
+        seat,
+        longest,
+        is_admitted: plan.admitted.contains(&seat),
+        joins: plan.joining.contains(&seat),
+    };
+    let promises = step(&mut all, &plan.acceptors, PROMISE, write).await;
+    if promises.len() < needed || plan.admitted.iter().any(|seat| !promises.contains(seat)) {
+        return None;
+    }
+    let mut done = step(&mut all, &plan.admitted, ACCEPT, write).await;
+    if done.len() < plan.admitted.len() {
+        return None;
+    }
+    let rest: Vec<usize> =
+        promises.into_iter().filter(|seat| !plan.admitted.contains(seat)).collect();
+    done.extend(step(&mut all, &rest, ACCEPT, write).await);
+    if done.len() < needed || begun.elapsed() >= LIMIT {
+        return None;
+    }
+    // Only now nobody votes any more with who was there before them: their wait begins.
+    step(&mut all, &plan.joining, ACCEPT, write).await;
+    Some(accepted)
+}
+
+/// Asks these nodes at once. Who says yes.
+async fn step(
+    all: &mut [Result<Asked, ConnectError>],
+    seats: &[usize],
+    script: &'static str,
+    write: impl Fn(usize) -> Write,
+) -> Vec<usize> {
+    let mut asking = JoinSet::new();
+    for seat in seats.iter().copied() {
+        let taken = std::mem::replace(&mut all[seat], Err(ConnectError::Unused));
+        let (Ok(mut asked), write) = (taken, write(seat)) else { continue };
+        asking.spawn(async move {
+            let said = run(&mut asked.stream, script, &asked.look, &write).await;
+            // What it has now, for the next step.
+            (seat, said, asked)
+        });
+    }
+    let mut yes = Vec::new();
+    while let Some(joined) = asking.join_next().await {
+        let Ok((seat, said, asked)) = joined else { continue };
+        if matches!(said, Ok(Said::Yes)) {
+            yes.push(seat);
+        }
+        all[seat] = Ok(asked);
+    }
+    yes
+}
+
+/// Writes the newest marker on a node that has kept its memory and missed it.
+pub(super) async fn catch_up(
+    stream: &mut Stream,
+    look: &Look,
+    write: &Write,
+) -> Result<Said, ConnectError> {
+    run(stream, ACCEPT, look, write).await
+}
+
+/// Notes on a node since when it waits.
+pub(super) async fn write_note(
+    stream: &mut Stream,
+    look: &Look,
+    epoch: u64,
+) -> Result<(), ConnectError> {
+    let Some(who) = look.identity() else { return Ok(()) };
+    let words = format!("{} {} {epoch}", who.run_id, who.replication_id);
+    let mut out = Vec::new();
+    let arguments: [&[u8]; 6] =
+        [b"EVAL", WRITE_NOTE.as_bytes(), b"1", NOTE, look.note.as_bytes(), words.as_bytes()];
+    encode::command(&mut out, &arguments);
+    within_limit(async {
+        send(stream, &out).await?;
+        match read_reply(stream, &mut Vec::new()).await? {
+            OwnedFrame::Error(error) => {
+                Err(ConnectError::Refused { command: "SET lockgate:since", error })
+            }
+            _ => Ok(()),
+        }
+    })
+    .await
+}
+
+async fn run(
+    stream: &mut Stream,
+    script: &str,
+    look: &Look,
+    write: &Write,
+) -> Result<Said, ConnectError> {
+    let seen: Option<(&Deployment, usize)> =
+        look.marker().map(|marker| (&marker.deployment, marker.seat));
+    if look.marker == Found::Other {
+        return Ok(Said::Changed);
+    }
+    let (first, seats) = seen.map_or((String::new(), String::new()), |(deployment, seat)| {
+        (deployment.told(seat), deployment.seats_text())
+    });
+    let next = &write.accepted.deployment;
+    let note = if write.is_admitted { look.note.as_str() } else { "" };
+    let longest = write.longest.as_millis().to_string();
+    let mut out = Vec::new();
+    let (told, sitting) = (next.told(write.seat), next.seats_text());
+    let joining = match look.identity().filter(|_| write.joins) {
+        Some(who) => format!("{} {} {}", who.run_id, who.replication_id, next.epoch),
+        None => String::new(),
+    };
+    let words: [&[u8]; 16] = [
+        b"EVAL",
+        script.as_bytes(),
+        b"5",
+        MARKER,
+        BALLOT,
+        NOTE,
+        SEATS,
+        LONGEST,
+        write.accepted.ballot.as_bytes(),
+        first.as_bytes(),
+        seats.as_bytes(),
+        note.as_bytes(),
+        told.as_bytes(),
+        longest.as_bytes(),
+        sitting.as_bytes(),
+        joining.as_bytes(),
+    ];
+    encode::command(&mut out, &words);
+    within_limit(async {
+        send(stream, &out).await?;
+        match read_reply(stream, &mut Vec::new()).await? {
+            OwnedFrame::Array(said) => Ok(match said.as_slice() {
+                [OwnedFrame::Integer(1)] => Said::Yes,
+                [OwnedFrame::Integer(2)] => Said::Later,
+                _ => Said::Changed,
+            }),
+            OwnedFrame::Error(error) => {
+                Err(ConnectError::Refused { command: "SET lockgate:deployment", error })
+            }
+            _ => Err(super::reply::Garbage.into()),
+        }
+    })
+    .await
+}
+
+/// A ballot larger than that, which nobody else has.
+fn next_ballot(promised: &str) -> String {
+    // Digits of one length, so that they are in order as text.
+    let round: u64 = promised.get(..10).and_then(|digits| digits.parse().ok()).unwrap_or(0);
+    format!("{:010}{:020}", round + 1, jitter::number())
+}

@@ -1,0 +1,389 @@
+//! What a look at all nodes comes to: which deployment they are, who has kept its memory,
+//! and what is to be written next. Pure: looks in, a plan out.
+
+use std::time::Duration;
+
+use super::{
+    look::Look,
+    marker::{Deployment, Identity, Marker, Seat},
+    quorum::quorum,
+};
+
+/// A deployment as nodes have accepted it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Accepted {
+    pub(super) ballot: String,
+    pub(super) deployment: Deployment,
+}
+
+/// What is known of a node that does not vote.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Waiting {
+    /// It must not be given a seat: it is away, a replica, another deployment's.
+    Unknown,
+    /// What it may have forgotten may still be held.
+    Yes,
+    /// All that it may have forgotten has run out.
+    Over,
+}
+
+/// What the looks at all nodes come to.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Survey {
+    /// What a quorum has accepted.
+    pub(super) committed: Option<Accepted>,
+    /// The newest that any has accepted, of this deployment. All that was committed is in it.
+    pub(super) newest: Option<Accepted>,
+    /// The deployment that this is about; none: no node has a marker, or several
+    /// deployments have, and none of them a quorum.
+    pub(super) ours: Option<String>,
+    /// Deployments of which a node has a marker.
+    pub(super) ids: Vec<String>,
+    /// Nodes that have kept their memory since they were admitted.
+    pub(super) intact: Vec<bool>,
+    /// The longest PX that any of them has stored.
+    pub(super) longest: Duration,
+    /// Every node has answered, and none has a marker, be it of version 0.1.
+    pub(super) is_blank: bool,
+    /// The largest ballot promised.
+    pub(super) promised: String,
+}
+
+/// What is to be written on a quorum.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Plan {
+    pub(super) next: Deployment,
+    /// Who may accept it.
+    pub(super) acceptors: Vec<usize>,
+    /// Those of them who are admitted by it: they go first, and all of them must.
+    pub(super) admitted: Vec<usize>,
+    /// Who waits from then on: they are told once a quorum has accepted it.
+    pub(super) joining: Vec<usize>,
+}
+
+/// Whether a marker is one of a deployment with so many nodes and that prefix, in place.
+pub(super) fn fits(marker: &Marker, seat: usize, nodes: usize, prefix: &str) -> bool {
+    let deployment = &marker.deployment;
+    marker.seat == seat && deployment.seats.len() == nodes && deployment.prefix == prefix
+}
+
+/// Whether it waits on its seat, and has kept its memory since it does.
+pub(super) fn has_joined(deployment: &Deployment, seat: usize, look: &Look) -> bool {
+    let Seat::Waiting(named, _) = &deployment.seats[seat] else { return false };
+    let theirs = look.marker().map(|marker| &marker.deployment);
+    look.identity().as_ref() == Some(named)
+        && theirs.is_some_and(|theirs| {
+            theirs.id == deployment.id && theirs.seats.get(seat) == Some(&deployment.seats[seat])
+        })
+}
+
+impl Survey {
+    /// Of the looks at all nodes, in the order of the configuration; none: it did not
+    /// answer. `known`: the deployment's id, where this proxy knows it.
+    pub(super) fn new(looks: &[Option<Look>], prefix: &str, known: Option<&str>) -> Survey {
+        let nodes = looks.len();
+        let fitting = |(seat, look): (usize, &Option<Look>)| {
+            let look = look.as_ref()?;
+            let marker = look.marker().filter(|marker| fits(marker, seat, nodes, prefix))?;
+            Some((seat, look.clone(), marker.clone()))
+        };
+        let all: Vec<(usize, Look, Marker)> =
+            looks.iter().enumerate().filter_map(fitting).collect();
+        let mut ids: Vec<String> = all.iter().map(|(.., m)| m.deployment.id.clone()).collect();
+        let count = |id: &str| all.iter().filter(|(.., m)| m.deployment.id == id).count();
+        ids.sort();
+        ids.dedup();
+        let ours = ids.iter().find(|id| count(id) >= quorum(nodes)).cloned();
+        let id = ours.or_else(|| {
+            let known = ids.iter().find(|id| known == Some(id.as_str()));
+            known.or(ids.first().filter(|_| ids.len() == 1)).cloned()
+        });
+        let ours: Vec<&(usize, Look, Marker)> =
+            all.iter().filter(|(.., m)| Some(&m.deployment.id) == id.as_ref()).collect();
+        let accepted = |(_, look, marker): &(usize, Look, Marker)| Accepted {
+            ballot: look.accepted.clone(),
+            deployment: marker.deployment.clone(),
+        };
+        let agree = |one: &Accepted| ours.iter().filter(|other| accepted(other) == *one).count();
+        let committed =
+            ours.iter().map(|one| accepted(one)).find(|one| agree(one) >= quorum(nodes));
+        let newest = ours
+            .iter()
+            .map(|one| accepted(one))
+            .max_by_key(|one| (one.ballot.clone(), one.deployment.epoch));
+        let mut intact = vec![false; nodes];
+        for (seat, look, marker) in &ours {
+            let named = |who: &Identity| {
+                marker.deployment.names(*seat, who)
+                    && newest.as_ref().is_some_and(|newest| newest.deployment.names(*seat, who))
+            };
+            intact[*seat] = look.is_master && look.identity().is_some_and(|who| named(&who));
+        }
+        let is_bare =
+            |look: &Look| look.marker == super::look::Found::Nothing && look.old_marker.is_none();
+        Survey {
+            committed,
+            newest,
+            intact,
+            longest: ours.iter().map(|(.., m)| m.longest).max().unwrap_or_default(),
+            is_blank: looks.iter().all(|look| look.as_ref().is_some_and(is_bare)),
+            promised: looks.iter().flatten().map(|l| l.promised.clone()).max().unwrap_or_default(),
+            ours: id,
+            ids,
+        }
+    }
+
+    /// How many have kept their memory.
+    pub(super) fn intact(&self) -> usize {
+        self.intact.iter().filter(|intact| **intact).count()
+    }
+
+    /// Whether all nodes but `seat` have kept their memory: then they know all that it has
+    /// ever granted.
+    pub(super) fn others_know(&self, seat: usize) -> bool {
+        (0..self.intact.len()).all(|other| other == seat || self.intact[other])
+    }
+
+    /// What is to be written now. None: nothing, or nothing can be.
+    pub(super) fn plan(
+        &self,
+        looks: &[Option<Look>],
+        waiting: &[Waiting],
+        known: Option<&Deployment>,
+        new: impl FnOnce() -> Deployment,
+    ) -> Option<Plan> {
+        let nodes = looks.len();
+        let over = |seat: &usize| waiting[*seat] == Waiting::Over;
+        let acceptors: Vec<usize> =
+            (0..nodes).filter(|seat| self.intact[*seat] || over(seat)).collect();
+        let who = |seat: usize| looks[seat].as_ref().and_then(Look::identity);
+        let Some(newest) = &self.newest else {
+            // No marker anywhere: whoever has waited is a new deployment, or what this
+            // proxy remembers of the old one.
+            let mut next = known.cloned().unwrap_or_else(new);
+            next.epoch += 1;
+            for seat in 0..nodes {
+                let admitted = who(seat).filter(|_| over(&seat));
+                next.seats[seat] = admitted.map_or(Seat::Blank(next.epoch), Seat::Filled);
+            }
+            let plan = Plan { next, admitted: acceptors.clone(), acceptors, joining: vec![] };
+            return (plan.acceptors.len() >= quorum(nodes)).then_some(plan);
+        };
+        let base = &newest.deployment;
+        let is_held_up = self.committed.as_ref().is_some_and(|committed| {
+            let is_behind = |seat: &usize| {
+                self.intact[*seat]
+                    && looks[*seat].as_ref().is_some_and(|look| {
+                        look.accepted != committed.ballot && look.promised > committed.ballot
+                    })
+            };
+            (0..nodes).any(|seat| is_behind(&seat))
+        });
+        if self.committed.as_ref() != Some(newest) && self.intact() >= quorum(nodes) || is_held_up {
+            // What somebody began is brought to its end first.
+            let acceptors: Vec<usize> = (0..nodes).filter(|seat| self.intact[*seat]).collect();
+            let plan = Plan { next: base.clone(), acceptors, admitted: vec![], joining: vec![] };
+            return (plan.acceptors.len() >= quorum(nodes)).then_some(plan);
+        }
+        let mut next = Deployment { epoch: base.epoch + 1, ..base.clone() };
+        let (mut admitted, mut joining) = (Vec::new(), Vec::new());
+        let is_covered = self.intact() >= quorum(nodes);
+        for seat in 0..nodes {
+            let Some(who) = who(seat).filter(|_| !self.intact[seat]) else { continue };
+            let has_joined = looks[seat].as_ref().is_some_and(|look| has_joined(base, seat, look));
+            match waiting[seat] {
+                Waiting::Unknown => {}
+                // Whose the seat was may still vote for another proxy: it loses the seat
+                // first, and the wait begins behind that.
+                _ if is_covered && !has_joined => {
+                    next.seats[seat] = Seat::Waiting(who, next.epoch);
+                    joining.push(seat);
+                }
+                Waiting::Over => {
+                    next.seats[seat] = Seat::Filled(who);
+                    admitted.push(seat);
+                }
+                Waiting::Yes => {}
+            }
+        }
+        let acceptors = if joining.is_empty() {
+            acceptors
+        } else {
+            // One thing after the other; only who has kept its memory can refuse those
+            // who do not know of it.
+            for seat in admitted.drain(..) {
+                next.seats[seat] = base.seats[seat].clone();
+            }
+            (0..nodes).filter(|seat| self.intact[*seat]).collect()
+        };
+        let is_change = !joining.is_empty() || !admitted.is_empty();
+        let plan = Plan { next, acceptors, admitted, joining };
+        (is_change && plan.acceptors.len() >= quorum(nodes)).then_some(plan)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::look::Found;
+    use proptest::prelude::*;
+
+    fn who(name: &str) -> Identity {
+        Identity { run_id: name.into(), replication_id: "r".into() }
+    }
+
+    fn deployment(epoch: u64, seats: Vec<Seat>) -> Deployment {
+        Deployment { id: "d".into(), epoch, prefix: "lock:".into(), seats }
+    }
+
+    /// What a node says that is this and has accepted that.
+    fn look(name: &str, seat: usize, accepted: Option<(&str, &Deployment)>) -> Option<Look> {
+        let marker = |deployment: &Deployment| {
+            let longest = Duration::from_secs(3);
+            Found::Marker(Marker { deployment: deployment.clone(), seat, longest })
+        };
+        let ballot = accepted.map(|(ballot, _)| ballot.to_owned()).unwrap_or_default();
+        Some(Look {
+            run_id: Some(name.into()),
+            replication_id: Some("r".into()),
+            is_master: true,
+            marker: accepted.map_or(Found::Nothing, |(_, deployment)| marker(deployment)),
+            promised: ballot.clone(),
+            accepted: ballot,
+            ..Look::default()
+        })
+    }
+
+    fn filled(names: &[&str]) -> Vec<Seat> {
+        names.iter().map(|name| Seat::Filled(who(name))).collect()
+    }
+
+    fn plan(looks: &[Option<Look>], waiting: &[Waiting]) -> Option<Plan> {
+        let survey = Survey::new(looks, "lock:", None);
+        survey.plan(looks, waiting, None, || deployment(0, vec![Seat::Blank(0); looks.len()]))
+    }
+
+    const NONE: [Waiting; 3] = [Waiting::Yes; 3];
+
+    #[test]
+    fn where_all_agree_nothing_is_to_be_done() {
+        let now = deployment(1, filled(&["a", "b", "c"]));
+        let looks: Vec<_> =
+            (0..3).map(|seat| look(["a", "b", "c"][seat], seat, Some(("1", &now)))).collect();
+        let survey = Survey::new(&looks, "lock:", None);
+        assert_eq!(survey.committed.as_ref().map(|c| &c.deployment), Some(&now));
+        assert_eq!((survey.intact(), survey.longest), (3, Duration::from_secs(3)));
+        assert_eq!(plan(&looks, &NONE), None);
+        let other = Survey::new(&looks, "other:", None);
+        assert_eq!((other.committed, other.newest), (None, None), "another prefix");
+    }
+
+    #[test]
+    fn a_stranger_waits_on_its_seat_before_it_votes() {
+        let now = deployment(1, filled(&["a", "b", "c"]));
+        let mut looks: Vec<_> =
+            (0..3).map(|seat| look(["a", "b", "c"][seat], seat, Some(("1", &now)))).collect();
+        looks[2] = look("x", 2, None);
+        // However long it has been there: another proxy may still reach who was.
+        for waiting in [Waiting::Yes, Waiting::Over] {
+            let plan = plan(&looks, &[Waiting::Yes, Waiting::Yes, waiting]).unwrap();
+            assert_eq!(plan.next.seats[2], Seat::Waiting(who("x"), 2));
+            assert_eq!(
+                (plan.acceptors, plan.admitted, plan.joining),
+                (vec![0, 1], vec![], vec![2])
+            );
+        }
+        let joined =
+            deployment(2, [filled(&["a", "b"]), vec![Seat::Waiting(who("x"), 2)]].concat());
+        let looks: Vec<_> =
+            (0..3).map(|seat| look(["a", "b", "x"][seat], seat, Some(("2", &joined)))).collect();
+        assert_eq!(plan(&looks, &NONE), None);
+        let over = [Waiting::Yes, Waiting::Yes, Waiting::Over];
+        let plan = plan(&looks, &over).unwrap();
+        assert_eq!(plan.next, deployment(3, filled(&["a", "b", "x"])));
+        assert_eq!(plan.admitted, [2]);
+    }
+
+    #[test]
+    fn who_was_emptied_while_it_waits_begins_anew() {
+        let joined =
+            deployment(2, [filled(&["a", "b"]), vec![Seat::Waiting(who("x"), 2)]].concat());
+        let mut looks: Vec<_> =
+            (0..3).map(|seat| look(["a", "b", "x"][seat], seat, Some(("2", &joined)))).collect();
+        looks[2] = look("x", 2, None);
+        let plan = plan(&looks, &[Waiting::Yes, Waiting::Yes, Waiting::Over]).unwrap();
+        assert_eq!(plan.next.seats[2], Seat::Waiting(who("x"), 3));
+    }
+
+    #[test]
+    fn where_too_few_kept_their_memory_those_that_have_waited_consent() {
+        let now = deployment(4, filled(&["a", "b", "c"]));
+        let looks = [look("a", 0, Some(("4", &now))), look("x", 1, None), look("y", 2, None)];
+        assert_eq!(plan(&looks, &NONE), None);
+        let one = [Waiting::Yes, Waiting::Over, Waiting::Yes];
+        let plan_of_one = plan(&looks, &one).unwrap();
+        assert_eq!(plan_of_one.next, deployment(5, filled(&["a", "x", "c"])));
+        assert_eq!(plan_of_one.acceptors, [0, 1]);
+        let blank = [look("u", 0, None), look("x", 1, None), look("y", 2, None)];
+        assert_eq!(plan(&blank, &one), None);
+        let two = [Waiting::Yes, Waiting::Over, Waiting::Over];
+        let seats = vec![Seat::Blank(1), Seat::Filled(who("x")), Seat::Filled(who("y"))];
+        assert_eq!(plan(&blank, &two).unwrap().next, deployment(1, seats));
+    }
+
+    #[test]
+    fn what_was_begun_is_brought_to_its_end() {
+        let now = deployment(1, filled(&["a", "b", "c"]));
+        let begun = deployment(2, [filled(&["a", "b"]), vec![Seat::Waiting(who("x"), 2)]].concat());
+        let looks = [look("a", 0, Some(("2", &begun))), look("b", 1, Some(("1", &now))), None];
+        let survey = Survey::new(&looks, "lock:", None);
+        assert_eq!((survey.committed.is_none(), survey.intact()), (true, 2));
+        let plan = plan(&looks, &NONE).unwrap();
+        assert_eq!((plan.next, plan.acceptors), (begun, vec![0, 1]));
+    }
+
+    #[test]
+    fn nodes_of_two_deployments_are_none() {
+        let ours = deployment(1, filled(&["a", "b", "c"]));
+        let theirs = Deployment { id: "e".into(), ..ours.clone() };
+        let looks = [look("a", 0, Some(("1", &ours))), look("b", 1, Some(("1", &theirs))), None];
+        let survey = Survey::new(&looks, "lock:", None);
+        assert_eq!((survey.ours, survey.newest, survey.ids.len()), (None, None, 2));
+        let known = Survey::new(&looks, "lock:", Some("e"));
+        assert_eq!(known.ours.as_deref(), Some("e"));
+    }
+
+    proptest! {
+        /// Votes of neighbouring epochs may meet in one operation: see the module
+        /// `deployment`.
+        #[test]
+        fn quorums_of_neighbouring_epochs_share_an_identity(
+            kept in proptest::collection::vec(0u8..4, 5),
+            over in proptest::collection::vec(any::<bool>(), 5),
+        ) {
+            let names = ["a", "b", "c", "d", "e"];
+            let now = deployment(7, filled(&names));
+            let looks: Vec<_> = (0..5).map(|seat| match kept[seat] {
+                0 => look("x", seat, None),
+                1 => None,
+                _ => look(names[seat], seat, Some(("7", &now))),
+            }).collect();
+            let survey = Survey::new(&looks, "lock:", None);
+            let waiting: Vec<_> = over.iter()
+                .map(|over| if *over { Waiting::Over } else { Waiting::Yes }).collect();
+            let blank = || deployment(6, vec![Seat::Blank(0); 5]);
+            if let Some(plan) = survey.plan(&looks, &waiting, None, blank) {
+                prop_assert!(plan.acceptors.len() >= quorum(5));
+                prop_assert_eq!(plan.next.epoch, now.epoch + u64::from(plan.next != now));
+                for seat in 0..5 {
+                    let exchanged = matches!(
+                        (&now.seats[seat], &plan.next.seats[seat]),
+                        (Seat::Filled(a), Seat::Filled(b)) if a != b
+                    );
+                    // Only where nobody can refuse, and after a wait.
+                    prop_assert!(!exchanged || survey.intact() < quorum(5) && over[seat]);
+                }
+            }
+        }
+    }
+}
