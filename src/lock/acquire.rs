@@ -8,8 +8,6 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::Instant;
-
 use super::{
     Alarm, Claim, Grant, NotGranted,
     engine::{Asking, Engine},
@@ -18,7 +16,10 @@ use super::{
     quorum::{Decision, Rule, validity},
     scripts,
 };
-use crate::key::{Key, Token};
+use crate::{
+    clock::Instant,
+    key::{Key, Token},
+};
 
 /// A LOCK under way. Dropped before it is ready, it gives back what it got on every node.
 pub struct Acquire {
@@ -82,7 +83,7 @@ impl Acquire {
     ) -> Acquire {
         let ttl = operation.ttl;
         let operation = engine.submit(operation);
-        let asking = engine.await_votes(operation, Rule::Grant, since, ttl);
+        let asking = engine.await_votes(operation, Rule::Grant, ttl);
         let (engine, raising) = (engine.clone(), None);
         Acquire { engine, since, ttl, claim, again, asking, raising, done: false }
     }

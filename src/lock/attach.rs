@@ -29,8 +29,6 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::Instant;
-
 use super::{
     Alarm, Grant, NotAttached,
     engine::{Asking, Engine},
@@ -38,7 +36,10 @@ use super::{
     quorum::{Decision, Rule, fence_bounds, quorum, validity},
     scripts,
 };
-use crate::key::{Key, Token};
+use crate::{
+    clock::Instant,
+    key::{Key, Token},
+};
 
 /// The question under way. Dropping it changes nothing.
 pub struct Attach {

@@ -14,10 +14,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use tokio::{
-    runtime::Handle,
-    time::{Instant, sleep},
-};
+use tokio::{runtime::Handle, time::sleep};
 
 use super::{
     Acquire, Alarm, Attach, Claim, Counts, LockStatus, NoQuorum, NodeStatus, Waiter,
@@ -33,6 +30,7 @@ use super::{
     watchdog::{self, Watch, Watchdog},
 };
 use crate::{
+    clock::Instant,
     config::LocksConfig,
     key::{Key, Token},
     metrics::LockMetrics,
@@ -247,7 +245,7 @@ impl Engine {
                 operation
             }
         };
-        let asking = self.await_votes(operation, Rule::Release, since, self.max_ttl);
+        let asking = self.await_votes(operation, Rule::Release, self.max_ttl);
         Release { asking, watch }
     }
 
@@ -384,7 +382,7 @@ impl Engine {
         let mut ping = Vec::new();
         crate::resp::encode::command(&mut ping, &[b"PING"]);
         let mut asking = self.ask(Kind::Flush, Rule::All, "".into(), "".into(), limit, ping);
-        asking.deadline = Instant::now() + limit;
+        asking.deadline = tokio::time::Instant::now() + limit;
         std::future::poll_fn(|cx| asking.poll_decision(cx).map(drop)).await;
     }
 
@@ -398,9 +396,8 @@ impl Engine {
         ttl: Duration,
         request: Vec<u8>,
     ) -> Asking {
-        let since = Instant::now();
         let operation = self.submit(self.operation(kind, key, token, ttl, request));
-        self.await_votes(operation, rule, since, ttl)
+        self.await_votes(operation, rule, ttl)
     }
 
     pub(super) fn operation(
@@ -428,15 +425,16 @@ impl Engine {
     }
 
     /// Waits for the votes by `rule`, no longer than a lock of that TTL allows that
-    /// was asked for at `since`.
+    /// was asked for just now.
     pub(super) fn await_votes(
         self: &Arc<Self>,
         operation: Arc<Operation>,
         rule: Rule,
-        since: Instant,
         ttl: Duration,
     ) -> Asking {
-        let deadline = since + self.node_timeout.min(ttl / TIMEOUT_SHARE);
+        // A timer's, which may be late.
+        let timeout = self.node_timeout.min(ttl / TIMEOUT_SHARE);
+        let deadline = tokio::time::Instant::now() + timeout;
         Asking { engine: self.clone(), operation, rule, deadline, alarm: Alarm::default() }
     }
 
@@ -497,7 +495,7 @@ pub(super) struct Asking {
     engine: Arc<Engine>,
     pub(super) operation: Arc<Operation>,
     pub(super) rule: Rule,
-    deadline: Instant,
+    deadline: tokio::time::Instant,
     pub(super) alarm: Alarm,
 }
 
@@ -535,9 +533,8 @@ impl Release {
         let handing = &self.asking.operation;
         let (token, claim) = handing.from.clone()?;
         let engine = &self.asking.engine;
-        let since = Instant::now();
         let operation = engine.submit(engine.giving_back(handing.key.clone(), token, claim));
-        Some(engine.await_votes(operation, Rule::Release, since, engine.max_ttl))
+        Some(engine.await_votes(operation, Rule::Release, engine.max_ttl))
     }
 }
 

@@ -6,10 +6,11 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::Instant;
-
 use super::{Claim, watchdog::Watch};
-use crate::key::{Key, KeyMap, Token};
+use crate::{
+    clock::Instant,
+    key::{Key, KeyMap, Token},
+};
 
 /// Those whose TTL has run out are looked for once there are twice as many as
 /// were left the last time, and at least so many.

@@ -16,10 +16,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::{
-    sync::Notify,
-    time::{Instant, sleep_until},
-};
+use tokio::{sync::Notify, time::sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -29,6 +26,7 @@ use super::{
     scripts::{self, MAX_RENEWALS},
 };
 use crate::{
+    clock::Instant,
     config::LocksConfig,
     key::{Key, Token},
     metrics::{LockMetrics, LostReason, Renewal},
@@ -38,6 +36,9 @@ use crate::{
 const RENEW_SHARE: u32 = 3;
 /// A renewal that got no quorum is tried again after this share of the TTL.
 const RETRY_SHARE: u32 = 20;
+/// How often the clock is looked at while any lock is kept: timers stand still while the
+/// machine is suspended.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Renewals that are due within this share of the default TTL go together.
 const TOGETHER_SHARE: u32 = 30;
 
@@ -347,7 +348,7 @@ impl Engine {
         let longest = ttls.iter().max().copied().unwrap_or_default();
         let request = scripts::prolong(&locks, self.fence_ttl);
         let operation = self.operation(Kind::RenewMany, "".into(), "".into(), longest, request);
-        let mut asking = self.await_votes(self.submit(operation), Rule::All, since, least);
+        let mut asking = self.await_votes(self.submit(operation), Rule::All, least);
         std::future::poll_fn(|cx| asking.poll_decision(cx).map(drop)).await;
         let votes = asking.operation.votes();
         for (place, (watch, ttl)) in watches.iter().zip(ttls).enumerate() {
@@ -433,7 +434,9 @@ pub(super) async fn run(engine: Weak<Engine>) {
         let first = schedule.lock().first_key_value().map(|((when, _), _)| *when);
         let sleeping = async {
             match first {
-                Some(when) => sleep_until(when).await,
+                // The timer's clock may have stood still since it was set, so it is not
+                // trusted for long.
+                Some(when) => sleep_until(when.min(Instant::now() + LOOK_EVERY).timer()).await,
                 None => std::future::pending().await,
             }
         };

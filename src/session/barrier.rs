@@ -20,7 +20,6 @@ mod raise;
 
 use std::{
     task::{Context, Poll},
-    time::Instant,
 };
 
 use self::{
@@ -37,6 +36,7 @@ use super::{
     unwrap::Whose,
 };
 use crate::{
+    clock::Instant,
     command::BadRequest,
     metrics::{CloseReason, Outcome},
     resp::{

@@ -6,11 +6,12 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, Waker, ready},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use super::Session;
 use crate::{
+    clock::Instant,
     command::{BadRequest, Request},
     key::{Key, KeyMap, Token},
     lock::{
@@ -114,8 +115,8 @@ impl Tokens {
 
     /// Until when all session locks are surely held; those that are not any more are lost.
     #[cold]
-    pub(super) fn valid_until(&self) -> Option<tokio::time::Instant> {
-        let now = tokio::time::Instant::now();
+    pub(super) fn valid_until(&self) -> Option<Instant> {
+        let now = Instant::now();
         self.held.values().filter_map(|held| held.keep.as_ref()?.valid_until(now)).min()
     }
 

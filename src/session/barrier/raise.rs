@@ -1,7 +1,7 @@
 //! A lock that guards need was granted: the data node is told its fence before the client
 //! is told of the lock.
 
-use std::{fmt, sync::Arc, time::Instant};
+use std::{fmt, sync::Arc};
 
 use super::{
     super::{
@@ -11,6 +11,7 @@ use super::{
     Barrier, Phase,
 };
 use crate::{
+    clock::Instant,
     key::{Key, Token},
     lock::{Claim, Engine},
     resp::{encode, name::ReplyMode},
