@@ -34,8 +34,9 @@ struct Patient {
     marker: Option<String>,
     /// Median and longest of some round trips.
     round_trip: (Duration, Duration),
-    /// Its clock less the one here, in ms, and how far that may be off.
-    clock: (i64, i64),
+    /// Its clock less the one here, in ms, and how far that may be off; none: it does not
+    /// tell.
+    clock: Option<(i64, i64)>,
 }
 
 impl Patient {
@@ -134,7 +135,7 @@ async fn examine_all(config: &Config) -> (String, usize) {
 fn summary(patient: &Result<Patient, String>) -> String {
     let Ok(patient) = patient else { return "no answer".into() };
     let (median, longest) = patient.round_trip;
-    let (ahead, around) = patient.clock;
+    let (ahead, around) = patient.clock.unwrap_or_default();
     format!(
         "{} {}, up {} s, round trip {:.2} ms (longest {:.2}), clock {ahead:+} ms (±{around}), {}",
         if patient.field("valkey_version").is_empty() { "redis" } else { "valkey" },
@@ -153,7 +154,7 @@ fn unreachable(error: &str) -> Finding {
     {
         "Put user and password into its URL: redis://user:${PASSWORD}@host:port."
     } else if error.contains("no permissions") {
-        "The ACL user needs ~lock:* ~lockgate:* &lockgate:*, and +@connection +@scripting +@pubsub +info +get +set +del +pttl +pexpire."
+        "The ACL user needs ~lock:* ~lockgate:* &lockgate:*, and +@connection +@scripting +@pubsub +info +time +get +set +del +pttl +pexpire."
     } else {
         "Is it running, is the address right, and does a firewall stand between?"
     };
@@ -195,7 +196,10 @@ fn diagnose(
             "It votes again by itself after that. Restart one node at a time.",
         ));
     }
-    let (ahead, around) = patient.clock;
+    if patient.clock.is_none() {
+        findings.push(of_fault(Fault::Unwatched));
+    }
+    let (ahead, around) = patient.clock.unwrap_or_default();
     if ahead.unsigned_abs() > around.unsigned_abs() + CLOCKS_APART.as_millis() as u64 {
         let advice = "Locks do not need equal clocks, but one that is set while Redis runs ends locks too early or too late: keep all of them by NTP, without steps.";
         findings
@@ -232,10 +236,13 @@ fn of_fault(fault: Fault) -> Finding {
         Fault::Unidentified => {
             "Allow the user INFO (ACL SETUSER … +info), or set locks.quarantine: no."
         }
-        Fault::Quarantined | Fault::ProtectedMode | Fault::Auth | Fault::Garbage => "See its log.",
+        Fault::Unwatched => "Allow the user TIME (ACL SETUSER … +time).",
+        Fault::Quarantined | Fault::ProtectedMode | Fault::Auth | Fault::Garbage | Fault::Clock => {
+            "See its log."
+        }
     };
     Finding {
-        is_grave: fault != Fault::Eviction,
+        is_grave: !matches!(fault, Fault::Eviction | Fault::Unwatched),
         what: fault.meaning().into(),
         advice: advice.into(),
     }
@@ -271,7 +278,7 @@ async fn question(connection: &mut MultiplexedConnection) -> Result<Patient, Red
     // An ACL may refuse these; what they tell is good to know, not needed.
     let time = redis::cmd("TIME").query_async::<(i64, i64)>(connection).await;
     let after = now_in_ms();
-    let clock = time.map_or((0, 0), |(seconds, micros)| {
+    let clock = time.ok().map(|(seconds, micros)| {
         let around = (after - before) / 2 + 1;
         (seconds * 1000 + micros / 1000 - before.midpoint(after), around)
     });

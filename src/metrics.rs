@@ -290,16 +290,20 @@ pub enum LostReason {
     NotHeld,
     /// `locks.max_hold`.
     MaxHold,
+    /// A quorum of nodes' clocks have jumped, or this proxy stood still.
+    Clock,
 }
 
 impl LostReason {
-    const ALL: [LostReason; 3] = [LostReason::NoQuorum, LostReason::NotHeld, LostReason::MaxHold];
+    const ALL: [LostReason; 4] =
+        [LostReason::NoQuorum, LostReason::NotHeld, LostReason::MaxHold, LostReason::Clock];
 
     fn as_str(self) -> &'static str {
         match self {
             LostReason::NoQuorum => "no_quorum",
             LostReason::NotHeld => "not_held",
             LostReason::MaxHold => "max_hold",
+            LostReason::Clock => "clock",
         }
     }
 }
@@ -414,6 +418,10 @@ fn describe() {
         "lockgate_node_round_trip_seconds",
         Unit::Seconds,
         "Round trip of a PING to a lock node."
+    );
+    describe_counter!(
+        "lockgate_clock_jumps_total",
+        "Jumps of lock nodes' clocks beside this proxy's, by direction."
     );
     describe_counter!("lockgate_node_errors_total", "Failures of lock nodes, by reason.");
     describe_gauge!("lockgate_waiters", "Clients waiting in line for a lock now.");
@@ -680,8 +688,12 @@ pub struct NodeMetrics {
     pub up: Gauge,
     /// 1 for each [`Fault`] that it has, at the fault's number.
     pub faults: [Gauge; Fault::ALL.len()],
-    /// Of its PINGs.
+    /// Of its TIMEs.
     pub round_trip_seconds: Histogram,
+    /// Its clock has jumped forward.
+    pub clock_jumped_forward: Counter,
+    /// Its clock was stepped back.
+    pub clock_stepped_back: Counter,
     /// It could not be connected to.
     pub errors_connect: Counter,
     /// Its connection ended.
@@ -705,7 +717,14 @@ impl NodeMetrics {
             labels.push(("reason", reason.to_owned()));
             counter!("lockgate_node_errors_total", &labels)
         };
+        let jumps = |direction: &'static str| {
+            let mut labels = labels.to_vec();
+            labels.push(("direction", direction.to_owned()));
+            counter!("lockgate_clock_jumps_total", &labels)
+        };
         NodeMetrics {
+            clock_jumped_forward: jumps("forward"),
+            clock_stepped_back: jumps("back"),
             up: gauge!("lockgate_node_up", &labels),
             faults: Fault::ALL.map(|fault| {
                 let mut labels = labels.to_vec();

@@ -13,7 +13,7 @@ use super::{
     engine::{Asking, Engine},
     holders::Holder,
     operation::{Kind, Missing, Operation, Vote},
-    quorum::{Decision, Rule, validity},
+    quorum::{Decision, Rule},
     scripts,
 };
 use crate::{
@@ -95,7 +95,7 @@ impl Acquire {
 
     fn granted(&mut self, fence: u64) -> Result<Grant, NotGranted> {
         let now = Instant::now();
-        match validity(self.ttl, now - self.since, self.engine.drift_factor) {
+        match self.engine.validity(self.ttl, self.since, now) {
             Some(validity) => {
                 self.done = true;
                 let operation = &self.asking.operation;

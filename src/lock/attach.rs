@@ -33,7 +33,7 @@ use super::{
     Alarm, Grant, NotAttached,
     engine::{Asking, Engine},
     operation::{Kind, Vote},
-    quorum::{Decision, Rule, fence_bounds, quorum, validity},
+    quorum::{Decision, Rule, fence_bounds, quorum},
     scripts,
 };
 use crate::{
@@ -80,7 +80,7 @@ impl Attach {
         };
         left.sort_unstable_by(|a, b| b.cmp(a));
         let left = left.get(quorum(votes.len()) - 1).copied().unwrap_or_default();
-        let validity = validity(left, self.since.elapsed(), self.engine.drift_factor);
+        let validity = self.engine.validity(left, self.since, Instant::now());
         // One that has nothing left is as good as run out.
         Some(Ok(validity.map(|validity| Grant { fence, claim: None, validity })))
     }

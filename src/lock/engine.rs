@@ -18,6 +18,7 @@ use tokio::{runtime::Handle, time::sleep};
 
 use super::{
     Acquire, Alarm, Attach, Claim, Counts, LockStatus, NoQuorum, NodeStatus, Waiter,
+    clocks::Clocks,
     fences::{Fences, TOO_FAR},
     holders::{Holders, Known},
     node::{self, Node, ProposedFence},
@@ -33,7 +34,7 @@ use crate::{
     clock::Instant,
     config::LocksConfig,
     key::{Key, Token},
-    metrics::LockMetrics,
+    metrics::{LockMetrics, LostReason},
     net::Connector,
 };
 
@@ -84,6 +85,7 @@ pub struct Engine {
     pub(super) queues: Queues,
     pub(super) watchdog: Watchdog,
     pub(super) fences: Arc<Fences>,
+    pub(super) clocks: Arc<Clocks>,
     pub(super) metrics: Arc<LockMetrics>,
 }
 
@@ -139,13 +141,16 @@ impl Engine {
     ) -> (Arc<Engine>, Vec<Weak<Node>>) {
         let mut inspected = Vec::new();
         let admissions = Arc::new(Admissions::new(config));
+        let clocks = Arc::new(Clocks::new(config));
         let fences: Arc<Fences> = Arc::default();
         let mut nodes: Vec<Box<dyn Voter>> = Vec::new();
         for (index, url) in config.nodes.iter().enumerate() {
             let (fences, clock) = (fences.clone(), wall_clock.clone());
             let propose: ProposedFence = Arc::new(move || fences.propose(clock()));
             let (connector, admissions) = (connector.clone(), admissions.clone());
-            let node = Node::new(url.clone(), connector, index, config, admissions, propose);
+            let clocks = clocks.clone();
+            let node =
+                Node::new(url.clone(), connector, index, config, admissions, clocks, propose);
             let node = Arc::new(node);
             inspected.push(Arc::downgrade(&node));
             runtime.spawn(node.clone().supervise());
@@ -164,6 +169,7 @@ impl Engine {
             queues: Queues::new(config, metrics.clone()),
             watchdog: Watchdog::new(config, metrics.clone()),
             fences,
+            clocks,
             metrics,
         });
         tokio::spawn(watchdog::run(Arc::downgrade(&engine)));
@@ -384,6 +390,22 @@ impl Engine {
         let mut asking = self.ask(Kind::Flush, Rule::All, "".into(), "".into(), limit, ping);
         asking.deadline = tokio::time::Instant::now() + limit;
         std::future::poll_fn(|cx| asking.poll_decision(cx).map(drop)).await;
+    }
+
+    /// What is left of `ttl` for who has asked for it at `since`; nothing if this proxy may
+    /// have stood still meanwhile.
+    pub(super) fn validity(&self, ttl: Duration, since: Instant, now: Instant) -> Option<Duration> {
+        if self.clocks.is_lost(since) {
+            return None;
+        }
+        validity(ttl, now - since, self.drift_factor)
+    }
+
+    /// Nothing counts any more that is held here: a quorum of nodes may have ended it.
+    pub(super) fn lose_all(self: &Arc<Self>) {
+        for watch in self.holders.forget() {
+            self.lose(&watch, LostReason::Clock);
+        }
     }
 
     /// Puts one request to every node, in one go and without waiting.
@@ -632,7 +654,7 @@ impl Future for Renew {
                 if let Some(claim) = self.claim.or_else(|| grant.map(|(claim, _)| claim)) {
                     self.engine.holders.renewed(&operation.key, claim, self.since + self.ttl);
                 }
-                match validity(self.ttl, self.since.elapsed(), self.engine.drift_factor) {
+                match self.engine.validity(self.ttl, self.since, Instant::now()) {
                     Some(validity) => {
                         if let Some(watch) = &self.watch {
                             self.engine.watchdog.granted(watch, self.ttl, validity);

@@ -21,11 +21,15 @@ pub enum Fault {
     Unidentified,
     /// It says what Redis does not say.
     Garbage,
+    /// Its clock has jumped forward.
+    Clock,
+    /// It does not tell its TIME.
+    Unwatched,
 }
 
 impl Fault {
     /// All of them, each at its own number.
-    pub const ALL: [Fault; 9] = [
+    pub const ALL: [Fault; 11] = [
         Fault::Quarantined,
         Fault::SharedInstance,
         Fault::Replica,
@@ -35,6 +39,8 @@ impl Fault {
         Fault::Auth,
         Fault::Unidentified,
         Fault::Garbage,
+        Fault::Clock,
+        Fault::Unwatched,
     ];
 
     /// Its name in metrics and in LOCKGATE NODES.
@@ -49,6 +55,8 @@ impl Fault {
             Fault::Auth => "auth",
             Fault::Unidentified => "unidentified",
             Fault::Garbage => "garbage",
+            Fault::Clock => "clock",
+            Fault::Unwatched => "unwatched",
         }
     }
 
@@ -64,6 +72,8 @@ impl Fault {
             Fault::Auth => "it refuses the credentials, or allows them too little",
             Fault::Unidentified => "it does not tell its run_id, so a restart would go unseen",
             Fault::Garbage => "it answers what Redis does not answer",
+            Fault::Clock => "its clock has jumped forward, so it may have ended locks too early",
+            Fault::Unwatched => "it does not tell its TIME, so a jump of its clock would go unseen",
         }
     }
 }

@@ -200,6 +200,17 @@ impl Holders {
         (holder.until > Instant::now()).then(|| act(holder.fence))
     }
 
+    /// Forgets all leases, and gives who watches over session locks.
+    pub(super) fn forget(&self) -> Vec<Arc<Watch>> {
+        let mut watches = Vec::new();
+        for shard in &self.0 {
+            let mut map = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            map.by_key.retain(|_, holder| holder.watch.is_some());
+            watches.extend(map.by_key.values().filter_map(|holder| holder.watch.clone()));
+        }
+        watches
+    }
+
     /// Shows every lock that is held now, until `visit` says false.
     pub(super) fn visit(&self, visit: &mut dyn FnMut(&[u8], Shown) -> bool) {
         let now = Instant::now();

@@ -13,6 +13,7 @@
 //! - `fences`: which fence a proxy proposes.
 //! - `quorum`: what votes come to; validity. Pure arithmetic.
 //! - `claim`: the name of one grant; `scripts`: the Lua that nodes run.
+//! - `clocks`: nodes' clocks, which must not jump.
 //! - `node`: one lock node: whether it can be asked, what it has missed.
 //! - `link`: the ordered, pipelined connection to it; `connect` opens one,
 //!   `backoff` says when to try again, `reply` reads what comes back.
@@ -26,6 +27,7 @@ mod alarm;
 mod attach;
 mod backoff;
 mod claim;
+mod clocks;
 mod connect;
 pub mod engine;
 pub mod fault;

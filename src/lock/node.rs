@@ -8,13 +8,14 @@ use std::{
 };
 
 use bb8_redis::bb8::Pool;
-use tokio::time::{Instant, sleep};
+use tokio::time::{sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::{
     NodeStatus,
     backoff::Backoff,
+    clocks::{Clocks, Sight},
     connect::LinkManager,
     fault::Fault,
     inspect::Inspector,
@@ -24,6 +25,7 @@ use super::{
     scripts::Whose,
 };
 use crate::{
+    clock::Instant,
     config::{LocksConfig, RedisUrl},
     metrics::NodeMetrics,
     net::Connector,
@@ -57,6 +59,9 @@ pub(super) struct Node {
     pub(super) admissions: Arc<Admissions>,
     /// What its connection goes by.
     pub(super) standing: Arc<Standing>,
+    clocks: Arc<Clocks>,
+    /// `locks.drift_factor`.
+    pub(super) drift_factor: f64,
     clock: ProposedFence,
     queue_limit: usize,
     /// Cancelled when the engine has gone.
@@ -76,6 +81,8 @@ struct State {
     unfit: Option<Fault>,
     /// What else was found wrong with it.
     found: Vec<Fault>,
+    /// It does not tell its TIME.
+    unwatched: bool,
     /// What gives back locks that the node may hold in vain, and until when at
     /// the longest it may; that is not known of an acquire that a stopped node
     /// has not read yet, as its TTL has not begun.
@@ -94,6 +101,7 @@ impl Node {
         index: usize,
         config: &LocksConfig,
         admissions: Arc<Admissions>,
+        clocks: Arc<Clocks>,
         clock: ProposedFence,
     ) -> Node {
         let metrics = NodeMetrics::new(index + 1, &url.to_string());
@@ -107,6 +115,8 @@ impl Node {
             metrics: Arc::new(metrics),
             admissions,
             standing: Arc::default(),
+            clocks,
+            drift_factor: config.drift_factor,
             clock,
             queue_limit: config.node_queue,
             gone: CancellationToken::new(),
@@ -116,6 +126,7 @@ impl Node {
                 reason: "not connected yet".into(),
                 unfit: None,
                 found: Vec::new(),
+                unwatched: false,
                 cleanup: VecDeque::new(),
                 refused: VecDeque::new(),
                 before: None,
@@ -133,13 +144,15 @@ impl Node {
             let why = if quarantined { Missing::Quarantined } else { Missing::Down };
             return operation.vote(self.index, Vote::Missing(why));
         };
-        if operation.kind.grants() && self.standing.waits.load(Ordering::Acquire) {
+        if operation.kind.grants()
+            && let Some(why) = self.waits()
+        {
             // It may give back all the same.
             if let Some(release) = operation.late_release((self.clock)()) {
                 link.send(Job::Operation(Arc::new(release)));
             }
             drop(state);
-            return operation.vote(self.index, Vote::Missing(Missing::Quarantined));
+            return operation.vote(self.index, Vote::Missing(why));
         }
         if matches!(operation.kind, Kind::Acquire { .. }) && link.pending() >= self.queue_limit {
             drop(state);
@@ -150,6 +163,17 @@ impl Node {
             self.clean_up_unsent(&mut state, operation);
             drop(state);
             operation.vote(self.index, Vote::Missing(Missing::Down));
+        }
+    }
+
+    /// Why it must not grant, though it is connected.
+    fn waits(&self) -> Option<Missing> {
+        if self.standing.waits.load(Ordering::Acquire) {
+            Some(Missing::Quarantined)
+        } else if self.standing.jumped.load(Ordering::Acquire) {
+            Some(Missing::Jumped)
+        } else {
+            None
         }
     }
 
@@ -296,12 +320,58 @@ impl Node {
             }
         }
         state.link = Some(link.clone());
+        drop(state);
+        self.stands(releases);
+    }
+
+    /// Notes whether the node votes or waits, now that it is connected.
+    fn stands(&self, releases: usize) {
+        if self.standing.jumped.load(Ordering::Acquire) {
+            return self.is_down(Fault::Clock.meaning().into(), Some(Fault::Clock));
+        }
+        let mut state = self.lock();
         state.reason.clear();
         state.unfit = None;
         self.show_faults(&state);
         drop(state);
         self.metrics.up.set(1.0);
         info!(node = %self.url, releases, "lock node is up");
+    }
+
+    /// What is new of its clock; none: that it does not tell its TIME.
+    pub(super) fn saw_clock(self: &Arc<Node>, sight: Option<Sight>) {
+        match sight {
+            None | Some(Sight::Steady) => {
+                let mut state = self.lock();
+                let was = std::mem::replace(&mut state.unwatched, sight.is_none());
+                if state.unwatched && !was {
+                    let fault = Fault::Unwatched;
+                    warn!(node = %self.url, fault = fault.name(), "lock node: {}", fault.meaning());
+                }
+                self.show_faults(&state);
+            }
+            Some(Sight::SteppedBack(by)) => {
+                self.metrics.clock_stepped_back.increment(1);
+                warn!(
+                    node = %self.url, ?by,
+                    "the clock of a lock node was stepped back: what nobody gives back stays locked there for so much longer"
+                );
+            }
+            Some(Sight::JumpedForward(by)) => {
+                self.metrics.clock_jumped_forward.increment(1);
+                let until = self.clocks.jumped(self.index);
+                warn!(
+                    node = %self.url, ?by, waits = ?until.map(|until| until - Instant::now()),
+                    "the clock of a lock node has jumped forward: it may have ended locks too early"
+                );
+                if until.is_some() {
+                    if !self.standing.jumped.swap(true, Ordering::AcqRel) {
+                        tokio::spawn(wait_for_clock(Arc::downgrade(self)));
+                    }
+                    self.stands(0);
+                }
+            }
+        }
     }
 
     /// What is sent in place of an operation that the node has missed: it must take nothing
@@ -367,10 +437,10 @@ impl Node {
     /// The node as seen now.
     pub(super) fn status(&self) -> NodeStatus {
         let state = self.lock();
-        let up = state.link.is_some();
+        let up = state.link.is_some() && !self.standing.jumped.load(Ordering::Acquire);
         let reason = (!up).then(|| state.reason.clone());
         let unfit = state.unfit;
-        let found = state.found.iter().copied().filter(|fault| Some(*fault) != unfit).collect();
+        let found = state.found().filter(|fault| Some(*fault) != unfit).collect();
         NodeStatus { address: self.url.to_string(), up, reason, unfit, found }
     }
 
@@ -386,7 +456,7 @@ impl Node {
 
     fn show_faults(&self, state: &State) {
         for (fault, gauge) in Fault::ALL.into_iter().zip(&self.metrics.faults) {
-            let has = state.unfit == Some(fault) || state.found.contains(&fault);
+            let has = state.unfit == Some(fault) || state.found().any(|found| found == fault);
             gauge.set(f64::from(u8::from(has)));
         }
     }
@@ -397,9 +467,32 @@ impl Node {
     }
 }
 
+impl State {
+    /// What was found wrong with it beside what makes it unfit.
+    fn found(&self) -> impl Iterator<Item = Fault> {
+        self.found.iter().copied().chain(self.unwatched.then_some(Fault::Unwatched))
+    }
+}
+
 impl Drop for Node {
     fn drop(&mut self) {
         self.gone.cancel();
+    }
+}
+
+/// Has the node vote again once its clock has been steady for long enough.
+async fn wait_for_clock(node: Weak<Node>) {
+    loop {
+        let Some(known) = node.upgrade() else { return };
+        let Some(until) = known.clocks.waits_until(known.index) else {
+            known.standing.jumped.store(false, Ordering::Release);
+            if known.lock().link.is_some() {
+                known.stands(0);
+            }
+            return;
+        };
+        drop(known);
+        sleep_until(until.timer()).await;
     }
 }
 

@@ -317,7 +317,7 @@ impl Engine {
     }
 
     /// The holder is told, and nothing of the lock may stay.
-    fn lose(self: &Arc<Self>, watch: &Arc<Watch>, reason: LostReason) {
+    pub(super) fn lose(self: &Arc<Self>, watch: &Arc<Watch>, reason: LostReason) {
         // Held until it is told: its holder's connection, which may have found out at the
         // same time, must not go on in between (see [`Losses::settle`]).
         let mut lost = watch.losses.lock();
@@ -381,7 +381,7 @@ impl Engine {
     ) {
         let now = Instant::now();
         let metrics = &self.watchdog.metrics;
-        let left = validity(ttl, now - since, self.drift_factor);
+        let left = self.validity(ttl, since, now);
         match (decision, left) {
             (Decision::Yes, Some(left)) => {
                 metrics.renewed(Renewal::Ok);
@@ -427,7 +427,9 @@ fn decide(votes: &[Vote], place: usize) -> Decision {
 
 /// Renews what is due, for as long as the engine lives.
 pub(super) async fn run(engine: Weak<Engine>) {
-    let Some(schedule) = engine.upgrade().map(|engine| engine.watchdog.schedule.clone()) else {
+    let Some((schedule, clocks)) =
+        engine.upgrade().map(|engine| (engine.watchdog.schedule.clone(), engine.clocks.clone()))
+    else {
         return;
     };
     loop {
@@ -442,6 +444,11 @@ pub(super) async fn run(engine: Weak<Engine>) {
         };
         tokio::select! {
             biased;
+            () = clocks.lost.notified() => {
+                let Some(engine) = engine.upgrade() else { return };
+                engine.lose_all();
+                continue;
+            }
             () = sleeping => {}
             () = schedule.changed.notified() => continue,
             () = schedule.gone.cancelled() => return,

@@ -18,9 +18,7 @@
 mod own;
 mod raise;
 
-use std::{
-    task::{Context, Poll},
-};
+use std::task::{Context, Poll};
 
 use self::{
     own::{Asked, operation},
