@@ -120,7 +120,7 @@ impl Clocks {
         let now = Instant::now();
         let mut all = self.lock();
         all[index] = Some(now + self.wait?);
-        if all.iter().flatten().count() >= quorum(all.len()) {
+        if all.iter().flatten().filter(|until| **until > now).count() >= quorum(all.len()) {
             self.lost_until.store(now.micros(), Ordering::Release);
             self.lost.notify_one();
         }

@@ -485,7 +485,15 @@ async fn wait_for_clock(node: Weak<Node>) {
     loop {
         let Some(known) = node.upgrade() else { return };
         let Some(until) = known.clocks.waits_until(known.index) else {
-            known.standing.jumped.store(false, Ordering::Release);
+            let jumped = &known.standing.jumped;
+            jumped.store(false, Ordering::Release);
+            // It may have jumped again just now, and nobody else have begun to wait.
+            if known.clocks.waits_until(known.index).is_some() {
+                match jumped.swap(true, Ordering::AcqRel) {
+                    true => return,
+                    false => continue,
+                }
+            }
             if known.lock().link.is_some() {
                 known.stands(0);
             }

@@ -1,11 +1,8 @@
 //! What goes wrong, how it is undone, and what may be expected while it lasts.
 //!
 //! What is survivable decides what is here. A node that forgets is: quarantine keeps it
-//! out for as long as it could do harm. Not so a node whose clock is stepped *forward*
-//! while it runs: it frees its locks early and goes on voting, and where a lock was
-//! granted by a bare quorum that is one vote too many. So clocks of running nodes go
-//! wrong by a constant, by a rate within `drift_factor`, and backward; forward only with
-//! a restart. Proxies' clocks propose fences: while nodes forget fences, they are apart
+//! out for as long as it could do harm. Clocks of running nodes go wrong by a constant, by
+//! a rate within `drift_factor`, and backward; forward with a restart, and in directed.rs. Proxies' clocks propose fences: while nodes forget fences, they are apart
 //! by less than `max_ttl`; by hours only when no node forgets. The data node forgets
 //! nothing: it is the resource, and what it would lose no proxy could give back.
 
