@@ -96,6 +96,8 @@ pub(super) struct Standing {
     pub(super) clock: Mutex<NodeClock>,
     /// That has jumped forward: the node waits, and must not grant.
     pub(super) jumped: AtomicBool,
+    /// It does not tell its TIME: an ACL may forbid that.
+    pub(super) unwatched: AtomicBool,
 }
 
 impl Default for Standing {
@@ -107,6 +109,7 @@ impl Default for Standing {
             longest: AtomicU64::new(0),
             clock: Mutex::default(),
             jumped: AtomicBool::new(false),
+            unwatched: AtomicBool::new(false),
         }
     }
 }
@@ -269,7 +272,6 @@ pub(super) fn start(
         asked: None,
         times: 0,
         unproven: Vec::new(),
-        tells_time: true,
         ticks,
         shared: shared.clone(),
     };
@@ -326,8 +328,6 @@ struct Pump {
     times: usize,
     /// Granted by the node, which counts once its clock is seen behind that.
     unproven: Vec<(Arc<Operation>, Vote)>,
-    /// It tells its time: an ACL may forbid that.
-    tells_time: bool,
     ticks: Interval,
     shared: Arc<LinkShared>,
 }
@@ -384,7 +384,7 @@ impl Pump {
     /// answer has shown a clock that has not jumped: ahead of them it could still jump in
     /// between.
     fn prove(&mut self, granting: &mut usize, at: Instant) {
-        if std::mem::take(granting) > 0 && self.tells_time {
+        if std::mem::take(granting) > 0 && !self.ends.standing.unwatched.load(Ordering::Relaxed) {
             self.ask_time(at, false);
         }
     }
@@ -596,8 +596,7 @@ impl Pump {
                 let mut clock = standing.clock.lock().unwrap_or_else(PoisonError::into_inner);
                 clock.sample(at, self.heard, time, self.ends.drift_factor)
             });
-            if sight != Some(Sight::Steady) || !self.tells_time {
-                self.tells_time = sight.is_some();
+            if sight != Some(Sight::Steady) || standing.unwatched.load(Ordering::Relaxed) {
                 (self.ends.on_clock)(sight);
             }
         }

@@ -81,8 +81,6 @@ struct State {
     unfit: Option<Fault>,
     /// What else was found wrong with it.
     found: Vec<Fault>,
-    /// It does not tell its TIME.
-    unwatched: bool,
     /// What gives back locks that the node may hold in vain, and until when at
     /// the longest it may; that is not known of an acquire that a stopped node
     /// has not read yet, as its TTL has not begun.
@@ -126,7 +124,6 @@ impl Node {
                 reason: "not connected yet".into(),
                 unfit: None,
                 found: Vec::new(),
-                unwatched: false,
                 cleanup: VecDeque::new(),
                 refused: VecDeque::new(),
                 before: None,
@@ -340,16 +337,16 @@ impl Node {
 
     /// What is new of its clock; none: that it does not tell its TIME.
     pub(super) fn saw_clock(self: &Arc<Node>, sight: Option<Sight>) {
-        match sight {
-            None | Some(Sight::Steady) => {
-                let mut state = self.lock();
-                let was = std::mem::replace(&mut state.unwatched, sight.is_none());
-                if state.unwatched && !was {
-                    let fault = Fault::Unwatched;
-                    warn!(node = %self.url, fault = fault.name(), "lock node: {}", fault.meaning());
-                }
-                self.show_faults(&state);
+        let unwatched = sight.is_none();
+        if self.standing.unwatched.swap(unwatched, Ordering::AcqRel) != unwatched {
+            if unwatched {
+                let fault = Fault::Unwatched;
+                warn!(node = %self.url, fault = fault.name(), "lock node: {}", fault.meaning());
             }
+            self.show_faults(&self.lock());
+        }
+        match sight {
+            None | Some(Sight::Steady) => {}
             Some(Sight::SteppedBack(by)) => {
                 self.metrics.clock_stepped_back.increment(1);
                 warn!(
@@ -440,7 +437,7 @@ impl Node {
         let up = state.link.is_some() && !self.standing.jumped.load(Ordering::Acquire);
         let reason = (!up).then(|| state.reason.clone());
         let unfit = state.unfit;
-        let found = state.found().filter(|fault| Some(*fault) != unfit).collect();
+        let found = self.found(&state).filter(|fault| Some(*fault) != unfit).collect();
         NodeStatus { address: self.url.to_string(), up, reason, unfit, found }
     }
 
@@ -454,9 +451,15 @@ impl Node {
         self.show_faults(&state);
     }
 
+    /// What was found wrong with it.
+    fn found(&self, state: &State) -> impl Iterator<Item = Fault> {
+        let unwatched = self.standing.unwatched.load(Ordering::Acquire);
+        state.found.iter().copied().chain(unwatched.then_some(Fault::Unwatched))
+    }
+
     fn show_faults(&self, state: &State) {
         for (fault, gauge) in Fault::ALL.into_iter().zip(&self.metrics.faults) {
-            let has = state.unfit == Some(fault) || state.found().any(|found| found == fault);
+            let has = state.unfit == Some(fault) || self.found(state).any(|found| found == fault);
             gauge.set(f64::from(u8::from(has)));
         }
     }
@@ -464,13 +467,6 @@ impl Node {
     /// Nothing panics while it holds the lock, and the state stays sound if something did.
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl State {
-    /// What was found wrong with it beside what makes it unfit.
-    fn found(&self) -> impl Iterator<Item = Fault> {
-        self.found.iter().copied().chain(self.unwatched.then_some(Fault::Unwatched))
     }
 }
 
