@@ -39,8 +39,9 @@ struct Patient {
     timeout: u64,
     /// Sentinels that watch it.
     sentinels: u64,
-    /// Its clock less the one here, in ms, and how far that may be off.
-    clock: (i64, i64),
+    /// Its clock less the one here, in ms, and how far that may be off; none: it does not
+    /// tell.
+    clock: Option<(i64, i64)>,
 }
 
 impl Patient {
@@ -220,7 +221,7 @@ fn replication(patient: &Patient) -> Option<Finding> {
 fn summary(patient: &Result<Patient, String>) -> String {
     let Ok(patient) = patient else { return "no answer".into() };
     let (median, longest) = patient.round_trip;
-    let (ahead, around) = patient.clock;
+    let (ahead, around) = patient.clock.unwrap_or_default();
     format!(
         "{} {}, up {} s, round trip {:.2} ms (longest {:.2}), clock {ahead:+} ms (±{around}), {}",
         if patient.field("valkey_version").is_empty() { "redis" } else { "valkey" },
@@ -241,7 +242,7 @@ fn unreachable(error: &str) -> Finding {
     } else if error.contains("unknown command 'INFO'") {
         "INFO has another name there (rename-command): LOCKGATE and doctor need it. Leave it its name, and take it from users by an ACL."
     } else if error.contains("no permissions") {
-        "The ACL user needs ~lock:* ~lockgate:* &lockgate:*, and +@connection +@scripting +@pubsub +info +get +set +del +pttl +pexpire."
+        "The ACL user needs ~lock:* ~lockgate:* &lockgate:*, and +@connection +@scripting +@pubsub +info +time +get +set +del +pttl +pexpire."
     } else {
         "Is it running, is the address right, and does a firewall stand between?"
     };
@@ -303,7 +304,10 @@ fn diagnose(
     }
     findings.extend(replication(patient));
     findings.extend(idle(patient, "lock node"));
-    let (ahead, around) = patient.clock;
+    if patient.clock.is_none() {
+        findings.push(of_fault(Fault::Unwatched));
+    }
+    let (ahead, around) = patient.clock.unwrap_or_default();
     if ahead.unsigned_abs() > around.unsigned_abs() + CLOCKS_APART.as_millis() as u64 {
         let advice = "Locks do not need equal clocks, but one that is set while Redis runs ends locks too early or too late: keep all of them by NTP, without steps.";
         findings
@@ -341,15 +345,17 @@ fn of_fault(fault: Fault) -> Finding {
             "Allow the user INFO (ACL SETUSER … +info), or set locks.quarantine: no."
         }
         Fault::Slow => "Set node_timeout to some ten round trips, or move it nearer.",
+        Fault::Unwatched => "Allow the user TIME (ACL SETUSER … +time).",
         Fault::Quarantined
         | Fault::ProtectedMode
         | Fault::Auth
         | Fault::Garbage
+        | Fault::Clock
         | Fault::Foreign
         | Fault::Disagrees => "See its log.",
     };
     Finding {
-        is_grave: !matches!(fault, Fault::Eviction | Fault::Slow),
+        is_grave: !matches!(fault, Fault::Eviction | Fault::Slow | Fault::Unwatched),
         what: fault.meaning().into(),
         advice: advice.into(),
     }
@@ -385,7 +391,7 @@ async fn question(connection: &mut MultiplexedConnection) -> Result<Patient, Red
     // An ACL may refuse these; what they tell is good to know, not needed.
     let time = redis::cmd("TIME").query_async::<(i64, i64)>(connection).await;
     let after = now_in_ms();
-    let clock = time.map_or((0, 0), |(seconds, micros)| {
+    let clock = time.ok().map(|(seconds, micros)| {
         let around = (after - before) / 2 + 1;
         (seconds * 1000 + micros / 1000 - before.midpoint(after), around)
     });

@@ -36,6 +36,7 @@
 
 pub mod admin;
 pub mod admission;
+pub mod clock;
 pub mod command;
 pub mod config;
 pub mod descriptors;

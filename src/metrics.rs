@@ -295,11 +295,18 @@ pub enum LostReason {
     MaxHold,
     /// Another connection has taken it over, or released it.
     Replaced,
+    /// A quorum of nodes' clocks have jumped, or this proxy stood still.
+    Clock,
 }
 
 impl LostReason {
-    const ALL: [LostReason; 4] =
-        [LostReason::NoQuorum, LostReason::NotHeld, LostReason::MaxHold, LostReason::Replaced];
+    const ALL: [LostReason; 5] = [
+        LostReason::NoQuorum,
+        LostReason::NotHeld,
+        LostReason::MaxHold,
+        LostReason::Replaced,
+        LostReason::Clock,
+    ];
 
     fn as_str(self) -> &'static str {
         match self {
@@ -307,6 +314,7 @@ impl LostReason {
             LostReason::NotHeld => "not_held",
             LostReason::MaxHold => "max_hold",
             LostReason::Replaced => "replaced",
+            LostReason::Clock => "clock",
         }
     }
 }
@@ -442,6 +450,10 @@ fn describe() {
         "lockgate_node_round_trip_seconds",
         Unit::Seconds,
         "Round trip of a PING to a lock node."
+    );
+    describe_counter!(
+        "lockgate_clock_jumps_total",
+        "Jumps of lock nodes' clocks beside this proxy's, by direction."
     );
     describe_counter!("lockgate_node_errors_total", "Failures of lock nodes, by reason.");
     describe_gauge!("lockgate_waiters", "Clients waiting in line for a lock now.");
@@ -786,8 +798,12 @@ pub struct NodeMetrics {
     pub faults: [Gauge; Fault::ALL.len()],
     /// How fast it answers.
     pub pace: Pace,
-    /// Of its PINGs.
+    /// Of its TIMEs.
     pub round_trip_seconds: Histogram,
+    /// Its clock has jumped forward.
+    pub clock_jumped_forward: Counter,
+    /// Its clock was stepped back.
+    pub clock_stepped_back: Counter,
     /// It could not be connected to.
     pub errors_connect: Counter,
     /// Its connection ended.
@@ -817,7 +833,14 @@ impl NodeMetrics {
             labels.push(("fault", fault.name().to_owned()));
             gauge!("lockgate_node_fault", &labels)
         });
+        let jumps = |direction: &'static str| {
+            let mut labels = labels.to_vec();
+            labels.push(("direction", direction.to_owned()));
+            counter!("lockgate_clock_jumps_total", &labels)
+        };
         NodeMetrics {
+            clock_jumped_forward: jumps("forward"),
+            clock_stepped_back: jumps("back"),
             up: gauge!("lockgate_node_up", &labels),
             pace: Pace::new(address, timeout, faults[Fault::Slow as usize].clone()),
             faults,

@@ -8,17 +8,18 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::Instant;
-
 use super::{
     Alarm, Claim, Grant, NotGranted,
     engine::{Asking, Engine},
     holders::Holder,
     operation::{Kind, Missing, Operation, Vote},
-    quorum::{Decision, Rule, validity},
+    quorum::{Decision, Rule},
     scripts,
 };
-use crate::key::{Key, Token};
+use crate::{
+    clock::Instant,
+    key::{Key, Token},
+};
 
 /// A LOCK under way. Dropped before it is ready, it gives back what it got on every node.
 pub struct Acquire {
@@ -101,7 +102,7 @@ impl Acquire {
     ) -> Acquire {
         let ttl = operation.ttl;
         let operation = engine.submit(operation);
-        let asking = engine.await_votes(operation, Rule::Grant, since, ttl);
+        let asking = engine.await_votes(operation, Rule::Grant, ttl);
         let (engine, raising) = (engine.clone(), None);
         Acquire { engine, since, ttl, claim, again, keeps: false, asking, raising, done: false }
     }
@@ -113,7 +114,7 @@ impl Acquire {
 
     fn granted(&mut self, fence: u64) -> Result<Grant, NotGranted> {
         let now = Instant::now();
-        match validity(self.ttl, now - self.since, self.engine.drift_factor) {
+        match self.engine.validity(self.ttl, self.since, now) {
             Some(validity) => {
                 self.done = true;
                 let operation = &self.asking.operation;

@@ -29,16 +29,17 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::Instant;
-
 use super::{
     Alarm, Grant, NotAttached,
     engine::{Asking, Engine},
     operation::{Kind, Vote},
-    quorum::{Decision, Rule, fence_bounds, quorum, validity},
+    quorum::{Decision, Rule, fence_bounds, quorum},
     scripts,
 };
-use crate::key::{Key, Token};
+use crate::{
+    clock::Instant,
+    key::{Key, Token},
+};
 
 /// The question under way. Dropping it changes nothing.
 pub struct Attach {
@@ -80,7 +81,7 @@ impl Attach {
         left.sort_unstable_by(|a, b| b.cmp(a));
         let left = left.get(quorum(votes.len()) - 1).copied().unwrap_or_default();
         let now = Instant::now();
-        let validity = validity(left, now - self.since, self.engine.drift_factor);
+        let validity = self.engine.validity(left, self.since, now);
         // One that has nothing left is as good as run out.
         let grant = |validity| Grant { fence, claim: None, validity, until: now + validity };
         Some(Ok(validity.map(grant)))

@@ -60,12 +60,18 @@ impl ManageConnection for LinkManager {
                 return Err(error);
             }
         };
-        let failing = weak.clone();
+        let (failing, watching) = (weak.clone(), weak.clone());
         let ends = Ends {
             node: node.index,
             silence: node.silence,
             metrics: node.metrics.clone(),
             standing: node.standing.clone(),
+            drift_factor: node.drift_factor,
+            on_clock: Box::new(move |sight| {
+                if let Some(node) = watching.upgrade() {
+                    node.saw_clock(sight);
+                }
+            }),
             on_error: Box::new(move |operation| {
                 if let Some(node) = failing.upgrade() {
                     node.answered_with_error(operation);

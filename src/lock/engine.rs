@@ -14,13 +14,11 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use tokio::{
-    runtime::Handle,
-    time::{Instant, sleep},
-};
+use tokio::{runtime::Handle, time::sleep};
 
 use super::{
     Acquire, Alarm, Attach, Claim, Counts, LockStatus, NoQuorum, NodeStatus, Renewed, Waiter,
+    clocks::Clocks,
     deployment::Admissions,
     fences::{Fences, TOO_FAR},
     holders::{Holders, Known},
@@ -34,6 +32,7 @@ use super::{
     watchdog::{self, Watch, Watchdog},
 };
 use crate::{
+    clock::Instant,
     config::LocksConfig,
     key::{Key, Token},
     metrics::{LockMetrics, LostReason},
@@ -87,6 +86,7 @@ pub struct Engine {
     pub(super) queues: Queues,
     pub(super) watchdog: Watchdog,
     pub(super) fences: Arc<Fences>,
+    pub(super) clocks: Arc<Clocks>,
     pub(super) metrics: Arc<LockMetrics>,
     outage: Outage,
 }
@@ -143,13 +143,16 @@ impl Engine {
     ) -> (Arc<Engine>, Vec<Weak<Node>>) {
         let mut inspected = Vec::new();
         let admissions = Arc::new(Admissions::new(config, connector));
+        let clocks = Arc::new(Clocks::new(config));
         let fences: Arc<Fences> = Arc::default();
         let mut nodes: Vec<Box<dyn Voter>> = Vec::new();
         for (index, url) in config.nodes.iter().enumerate() {
             let (fences, clock) = (fences.clone(), wall_clock.clone());
             let propose: ProposedFence = Arc::new(move || fences.propose(clock()));
             let (connector, admissions) = (connector.clone(), admissions.clone());
-            let node = Node::new(url.clone(), connector, index, config, admissions, propose);
+            let clocks = clocks.clone();
+            let node =
+                Node::new(url.clone(), connector, index, config, admissions, clocks, propose);
             let node = Arc::new(node);
             inspected.push(Arc::downgrade(&node));
             runtime.spawn(node.clone().supervise());
@@ -168,6 +171,7 @@ impl Engine {
             queues: Queues::new(config, metrics.clone()),
             watchdog: Watchdog::new(config, metrics.clone()),
             fences,
+            clocks,
             metrics,
             outage: Outage::new(),
         });
@@ -272,7 +276,7 @@ impl Engine {
                 operation
             }
         };
-        let asking = self.await_votes(operation, Rule::Release, since, self.max_ttl);
+        let asking = self.await_votes(operation, Rule::Release, self.max_ttl);
         Release { asking, watch }
     }
 
@@ -427,8 +431,24 @@ impl Engine {
         let mut ping = Vec::new();
         crate::resp::encode::command(&mut ping, &[b"PING"]);
         let mut asking = self.ask(Kind::Flush, Rule::All, "".into(), "".into(), limit, ping);
-        asking.deadline = Instant::now() + limit;
+        asking.deadline = tokio::time::Instant::now() + limit;
         std::future::poll_fn(|cx| asking.poll_decision(cx).map(drop)).await;
+    }
+
+    /// What is left of `ttl` for who has asked for it at `since`; nothing if this proxy may
+    /// have stood still meanwhile.
+    pub(super) fn validity(&self, ttl: Duration, since: Instant, now: Instant) -> Option<Duration> {
+        if self.clocks.is_lost(since) {
+            return None;
+        }
+        validity(ttl, now - since, self.drift_factor)
+    }
+
+    /// Nothing counts any more that is held here: a quorum of nodes may have ended it.
+    pub(super) fn lose_all(self: &Arc<Self>) {
+        for watch in self.holders.forget() {
+            self.lose(&watch, LostReason::Clock);
+        }
     }
 
     /// Puts one request to every node, in one go and without waiting.
@@ -441,9 +461,8 @@ impl Engine {
         ttl: Duration,
         request: Vec<u8>,
     ) -> Asking {
-        let since = Instant::now();
         let operation = self.submit(self.operation(kind, key, token, ttl, request));
-        self.await_votes(operation, rule, since, ttl)
+        self.await_votes(operation, rule, ttl)
     }
 
     pub(super) fn operation(
@@ -471,15 +490,15 @@ impl Engine {
     }
 
     /// Waits for the votes by `rule`, no longer than a lock of that TTL allows that
-    /// was asked for at `since`.
+    /// was asked for just now.
     pub(super) fn await_votes(
         self: &Arc<Self>,
         operation: Arc<Operation>,
         rule: Rule,
-        since: Instant,
         ttl: Duration,
     ) -> Asking {
-        let deadline = since + self.node_timeout.min(ttl / TIMEOUT_SHARE);
+        // A timer's, which may be late.
+        let deadline = tokio::time::Instant::now() + self.node_timeout.min(ttl / TIMEOUT_SHARE);
         let patient = ttl / TIMEOUT_SHARE >= self.node_timeout;
         Asking { engine: self.clone(), operation, rule, deadline, patient, alarm: Alarm::default() }
     }
@@ -550,7 +569,7 @@ pub(super) struct Asking {
     engine: Arc<Engine>,
     pub(super) operation: Arc<Operation>,
     pub(super) rule: Rule,
-    deadline: Instant,
+    deadline: tokio::time::Instant,
     /// That is all of `locks.node_timeout`.
     patient: bool,
     pub(super) alarm: Alarm,
@@ -593,9 +612,8 @@ impl Release {
         let handing = &self.asking.operation;
         let (token, claim) = handing.from.clone()?;
         let engine = &self.asking.engine;
-        let since = Instant::now();
         let operation = engine.submit(engine.giving_back(handing.key.clone(), token, claim));
-        Some(engine.await_votes(operation, Rule::Release, since, engine.max_ttl))
+        Some(engine.await_votes(operation, Rule::Release, engine.max_ttl))
     }
 }
 
@@ -663,12 +681,12 @@ impl Renew {
     /// Puts the lock back on the nodes that have lost it, once all have answered.
     fn heal(&self, claim: Claim, votes: &[Vote]) {
         let (engine, operation) = (self.engine.clone(), self.asking.operation.clone());
-        let (since, ttl) = (self.since, self.ttl);
+        let ttl = self.ttl;
         if !votes.contains(&Vote::Pending) {
             return engine.heal_lost(&operation, claim, ttl);
         }
         tokio::spawn(async move {
-            let mut asking = engine.await_votes(operation, Rule::All, since, ttl);
+            let mut asking = engine.await_votes(operation, Rule::All, ttl);
             std::future::poll_fn(|cx| asking.poll_decision(cx).map(drop)).await;
             engine.heal_lost(&asking.operation, claim, ttl);
         });
@@ -706,7 +724,7 @@ impl Future for Renew {
                     self.engine.holders.renewed(&operation.key, claim, self.since + self.ttl);
                 }
                 let now = Instant::now();
-                match validity(self.ttl, now - self.since, self.engine.drift_factor) {
+                match self.engine.validity(self.ttl, self.since, now) {
                     Some(validity) => {
                         if let Some(claim) = self.claim {
                             self.heal(claim, &votes);

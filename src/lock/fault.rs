@@ -27,11 +27,15 @@ pub enum Fault {
     Foreign,
     /// Its marker has other nodes or another prefix than this proxy.
     Disagrees,
+    /// Its clock has jumped forward.
+    Clock,
+    /// It does not tell its TIME.
+    Unwatched,
 }
 
 impl Fault {
     /// All of them, each at its own number.
-    pub const ALL: [Fault; 12] = [
+    pub const ALL: [Fault; 14] = [
         Fault::Quarantined,
         Fault::SharedInstance,
         Fault::Replica,
@@ -44,6 +48,8 @@ impl Fault {
         Fault::Slow,
         Fault::Foreign,
         Fault::Disagrees,
+        Fault::Clock,
+        Fault::Unwatched,
     ];
 
     /// Its name in metrics and in LOCKGATE NODES.
@@ -61,6 +67,8 @@ impl Fault {
             Fault::Slow => "slow",
             Fault::Foreign => "foreign",
             Fault::Disagrees => "disagrees",
+            Fault::Clock => "clock",
+            Fault::Unwatched => "unwatched",
         }
     }
 
@@ -79,6 +87,8 @@ impl Fault {
             Fault::Slow => "it mostly takes more than half of locks.node_timeout to answer",
             Fault::Foreign => "it belongs to another deployment",
             Fault::Disagrees => "it was set up with other nodes or another prefix",
+            Fault::Clock => "its clock has jumped forward, so it may have ended locks too early",
+            Fault::Unwatched => "it does not tell its TIME, so a jump of its clock would go unseen",
         }
     }
 }

@@ -6,10 +6,11 @@ use std::{
     time::Duration,
 };
 
-use tokio::time::Instant;
-
 use super::{Claim, watchdog::Watch};
-use crate::key::{Key, KeyMap, Token};
+use crate::{
+    clock::Instant,
+    key::{Key, KeyMap, Token},
+};
 
 /// Those whose TTL has run out are looked for once there are twice as many as
 /// were left the last time, and at least so many.
@@ -197,6 +198,17 @@ impl Holders {
         let map = self.lock(key);
         let holder = map.by_key.get(key).filter(|holder| holder.is(token, Some(claim)))?;
         (holder.until > Instant::now()).then(|| act(holder.fence))
+    }
+
+    /// Forgets all leases, and gives who watches over session locks.
+    pub(super) fn forget(&self) -> Vec<Arc<Watch>> {
+        let mut watches = Vec::new();
+        for shard in &self.0 {
+            let mut map = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            map.by_key.retain(|_, holder| holder.watch.is_some());
+            watches.extend(map.by_key.values().filter_map(|holder| holder.watch.clone()));
+        }
+        watches
     }
 
     /// Shows every lock that is held now, until `visit` says false.

@@ -23,18 +23,19 @@ use thiserror::Error;
 use tokio::{
     io::{AsyncRead, ReadBuf},
     sync::Notify,
-    time::{Instant, Interval, MissedTickBehavior, interval},
+    time::{Interval, MissedTickBehavior, interval},
 };
 
 use super::{
+    clocks::{NodeClock, Sight},
     heal::Healing,
     operation::{Kind, Missing, Operation, Vote},
     reply, scripts,
 };
 use crate::{
+    clock::Instant,
     metrics::NodeMetrics,
     net::{Outbox, Stream},
-    resp::encode,
 };
 
 /// Operations put into one write at most: bounds a batch's memory, not its speed.
@@ -45,8 +46,12 @@ const KEEP: usize = 64 * 1024;
 const KEEP_JOBS: usize = 4 * BATCH;
 /// Bytes read at a time; an answer takes some thirty.
 const READ: usize = 16 * 1024;
-/// How often an idle connection is asked for a sign of life.
-const PING_EVERY: Duration = Duration::from_secs(1);
+/// How often a node is asked for its time at least, which is a sign of life too.
+const TIME_EVERY: Duration = Duration::from_millis(500);
+/// That question.
+const TIME: &[u8] = b"*1\r\n$4\r\nTIME\r\n";
+/// Votes that wait for one answer to it at most; a node reads some forty requests at once.
+const PROVEN_TOGETHER: usize = 32;
 
 /// Why a connection ended.
 #[derive(Debug, Error)]
@@ -85,6 +90,12 @@ pub(super) struct Standing {
     pub(super) waits: AtomicBool,
     /// The longest TTL, in ms, that this node is known to have noted ([`scripts::LONGEST`]).
     pub(super) longest: AtomicU64,
+    /// Its clock, as TIME has shown it over all connections.
+    pub(super) clock: Mutex<NodeClock>,
+    /// That has jumped forward: the node waits, and must not grant.
+    pub(super) jumped: AtomicBool,
+    /// It does not tell its TIME: an ACL may forbid that.
+    pub(super) unwatched: AtomicBool,
 }
 
 impl Default for Standing {
@@ -94,6 +105,9 @@ impl Default for Standing {
             told: ArcSwap::from_pointee(scripts::told(b"")),
             waits: AtomicBool::new(false),
             longest: AtomicU64::new(0),
+            clock: Mutex::default(),
+            jumped: AtomicBool::new(false),
+            unwatched: AtomicBool::new(false),
         }
     }
 }
@@ -222,6 +236,10 @@ pub(super) struct Ends {
     pub(super) silence: Duration,
     pub(super) metrics: Arc<NodeMetrics>,
     pub(super) standing: Arc<Standing>,
+    /// `locks.drift_factor`.
+    pub(super) drift_factor: f64,
+    /// Told what is new of the node's clock; none: that it does not tell its time.
+    pub(super) on_clock: Box<dyn Fn(Option<Sight>) + Send>,
     /// Told of a release, or a hand-over, that the node has answered with an error.
     pub(super) on_error: Box<dyn Fn(&Arc<Operation>) + Send>,
 }
@@ -243,7 +261,7 @@ pub(super) fn start(
         ending: AtomicBool::new(false),
         ended: Notify::new(),
     });
-    let mut ticks = interval((silence / 4).min(PING_EVERY / 2).max(Duration::from_millis(1)));
+    let mut ticks = interval((silence / 4).min(TIME_EVERY / 2).max(Duration::from_millis(1)));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut pump = Pump {
         stream,
@@ -256,6 +274,9 @@ pub(super) fn start(
         space: vec![0; READ].into_boxed_slice(),
         received: Vec::new(),
         heard: Instant::now(),
+        asked: None,
+        times: 0,
+        unproven: Vec::new(),
         ticks,
         shared: shared.clone(),
     };
@@ -275,7 +296,11 @@ enum Sent {
     /// With how often it was refused before for want of the scripts.
     Operation(Arc<Operation>, u8),
     Blind,
-    Ping(Instant),
+    /// TIME, asked for then; alone, so that it shows how long the way is.
+    Time {
+        at: Instant,
+        alone: bool,
+    },
 }
 
 struct Pump {
@@ -295,6 +320,12 @@ struct Pump {
     received: Vec<u8>,
     /// When something last came, or the first of what is in flight was sent.
     heard: Instant,
+    /// When the node was last asked for its time.
+    asked: Option<Instant>,
+    /// How many answers to that are in flight.
+    times: usize,
+    /// Granted by the node, which counts once its clock is seen behind that.
+    unproven: Vec<(Arc<Operation>, Vote)>,
     ticks: Interval,
     shared: Arc<LinkShared>,
 }
@@ -330,14 +361,9 @@ impl Pump {
     }
 
     fn tick(&mut self, cx: &mut Context<'_>) -> Result<(), Closed> {
-        while let Poll::Ready(now) = self.ticks.poll_tick(cx) {
-            let quiet = now.saturating_duration_since(self.heard);
-            if self.in_flight.is_empty() {
-                if quiet >= PING_EVERY {
-                    encode_ping(&mut self.out);
-                    self.push(Sent::Ping(now), now);
-                }
-            } else if quiet >= self.ends.silence {
+        while self.ticks.poll_tick(cx).is_ready() {
+            let now = Instant::now();
+            if !self.in_flight.is_empty() && now - self.heard >= self.ends.silence {
                 return Err(Closed::Silent(self.ends.silence));
             }
             if let Some(waited) = self.sent_at.front().map(|at| now.saturating_duration_since(*at))
@@ -345,8 +371,28 @@ impl Pump {
             {
                 self.ends.metrics.pace.sample(waited);
             }
+            if self.asked.is_none_or(|asked| now - asked >= TIME_EVERY) && !self.healing.is_needed()
+            {
+                self.ask_time(now, self.in_flight.is_empty());
+            }
         }
         Ok(())
+    }
+
+    fn ask_time(&mut self, at: Instant, alone: bool) {
+        self.out.push(TIME);
+        self.times += 1;
+        self.asked = Some(at);
+        self.push(Sent::Time { at, alone }, at);
+    }
+
+    /// The same behind so many operations that grant. Their votes count only once the
+    /// answer has shown a clock that has not jumped: ahead of them it could still jump in
+    /// between.
+    fn prove(&mut self, granting: &mut usize, at: Instant) {
+        if std::mem::take(granting) > 0 && !self.ends.standing.unwatched.load(Ordering::Relaxed) {
+            self.ask_time(at, false);
+        }
     }
 
     fn push(&mut self, sent: Sent, now: Instant) {
@@ -374,13 +420,18 @@ impl Pump {
     fn encode(&mut self) {
         let now = Instant::now();
         let told = self.ends.standing.told.load_full();
+        let mut granting = 0;
         for _ in 0..BATCH {
-            let Some(job) = self.jobs.pop_front() else { return };
+            let Some(job) = self.jobs.pop_front() else { break };
             match job {
                 Job::Operation(operation) => {
+                    granting += usize::from(operation.kind.grants());
                     self.note_longest(&operation, now);
                     self.put(&operation, &told);
                     self.push(Sent::Operation(operation, 0), now);
+                    if granting >= PROVEN_TOGETHER {
+                        self.prove(&mut granting, now);
+                    }
                 }
                 Job::Blind(bytes) => {
                     self.out.push(&bytes);
@@ -388,6 +439,7 @@ impl Pump {
                 }
             }
         }
+        self.prove(&mut granting, now);
     }
 
     /// Has the node note a TTL that is longer than any before, ahead of storing it.
@@ -441,6 +493,11 @@ impl Pump {
             if let Some((numbers, length)) = reply::numbers(rest) {
                 at += length;
                 self.answered(Answer::Numbers(numbers))?;
+            } else if let Some(Sent::Time { .. }) = self.in_flight.front()
+                && let Some((time, length)) = reply::time(rest)
+            {
+                at += length;
+                self.answered(Answer::Time(time))?;
             } else if let Some(length) = reply::length(rest)? {
                 at += length;
                 self.answered(Answer::Frame(&reply::read(&rest[..length])?))?;
@@ -459,10 +516,7 @@ impl Pump {
         let sent = self.in_flight.pop_front().ok_or(reply::Garbage)?;
         let sent_at = self.sent_at.pop_front().unwrap_or(self.heard);
         let operation = match sent {
-            Sent::Ping(at) => {
-                self.ends.metrics.round_trip_seconds.record(at.elapsed().as_secs_f64());
-                return Ok(());
-            }
+            Sent::Time { at, alone } => return self.time_told(at, alone, answer),
             Sent::Blind => {
                 self.shared.pending.fetch_sub(1, Ordering::Relaxed);
                 return Ok(());
@@ -481,6 +535,7 @@ impl Pump {
         let vote = match answer {
             Answer::Numbers(numbers) => reply::vote_of_numbers(operation.kind, numbers),
             Answer::Frame(frame) => reply::vote(operation.kind, frame),
+            Answer::Time(_) => Err(reply::Garbage),
         };
         match vote {
             Ok((vote, listeners)) => {
@@ -488,6 +543,13 @@ impl Pump {
                     operation.heard_of_listeners(listeners);
                 }
                 self.count_if_late(&operation, sent_at, self.heard);
+                if self.times > 0
+                    && operation.kind.grants()
+                    && matches!(vote, Vote::Yes(_) | Vote::Taken(_))
+                {
+                    self.unproven.push((operation, vote));
+                    return Ok(());
+                }
                 self.vote(&operation, vote);
                 if vote == Vote::Missing(Missing::Unproven) {
                     return Err(Closed::Changed("its marker is not the one it was admitted by"));
@@ -517,6 +579,45 @@ impl Pump {
         }
     }
 
+    /// The node has told its time, or why not: what it has granted before counts, or not.
+    fn time_told(&mut self, at: Instant, alone: bool, answer: Answer<'_>) -> Result<(), Closed> {
+        self.times -= 1;
+        if alone {
+            self.ends.metrics.round_trip_seconds.record((self.heard - at).as_secs_f64());
+        }
+        let standing = &self.ends.standing;
+        let mut error = None;
+        let time = match answer {
+            Answer::Time(time) => Some(time),
+            Answer::Frame(OwnedFrame::Error(text)) => {
+                // Anything else is no word of what it may tell.
+                let never = text.starts_with("NOPERM") || text.starts_with("ERR unknown command");
+                error = (!never).then_some(Missing::Error);
+                None
+            }
+            Answer::Frame(frame) => Some(reply::time_of(frame)?),
+            Answer::Numbers(_) => return Err(reply::Garbage.into()),
+        };
+        if error.is_none() {
+            let sight = time.map(|time| {
+                let mut clock = standing.clock.lock().unwrap_or_else(PoisonError::into_inner);
+                clock.sample(at, self.heard, time, self.ends.drift_factor)
+            });
+            if sight != Some(Sight::Steady) || standing.unwatched.load(Ordering::Relaxed) {
+                (self.ends.on_clock)(sight);
+            }
+        }
+        if standing.jumped.load(Ordering::Acquire) {
+            error = Some(Missing::Jumped);
+        }
+        let mut unproven = std::mem::take(&mut self.unproven);
+        for (operation, vote) in unproven.drain(..) {
+            self.vote(&operation, error.map_or(vote, Vote::Missing));
+        }
+        self.unproven = unproven;
+        Ok(())
+    }
+
     fn vote(&self, operation: &Arc<Operation>, vote: Vote) {
         if matches!(vote, Vote::Missing(Missing::Error)) {
             self.ends.metrics.errors_reply.increment(1);
@@ -543,14 +644,17 @@ impl Pump {
             self.push(Sent::Blind, now);
         }
         let told = self.ends.standing.told.load_full();
+        let mut granting = 0;
         for ((operation, times), again) in self.healing.take() {
             if again {
+                granting += usize::from(operation.kind.grants());
                 self.put(&operation, &told);
                 self.push(Sent::Operation(operation, times), now);
             } else {
                 self.vote(&operation, Vote::Missing(Missing::Error));
             }
         }
+        self.prove(&mut granting, now);
     }
 
     /// Closes the queue and hands over what was not answered.
@@ -572,6 +676,7 @@ impl Pump {
         let unsent = self.jobs.drain(..).chain(queued).filter_map(Job::operation).collect();
         let mut sent: Vec<_> =
             self.healing.take().into_iter().map(|((operation, _), _)| operation).collect();
+        sent.extend(self.unproven.drain(..).map(|(operation, _)| operation));
         for entry in self.in_flight.drain(..) {
             if let Sent::Operation(operation, _) = entry {
                 sent.push(operation);
@@ -591,16 +696,12 @@ impl Job {
     }
 }
 
-fn encode_ping(out: &mut Outbox) {
-    let mut ping = Vec::new();
-    encode::command(&mut ping, &[b"PING"]);
-    out.push(&ping);
-}
-
 /// A reply, as far as it had to be decoded.
 #[derive(Clone, Copy)]
 enum Answer<'a> {
     Numbers(reply::Numbers),
+    /// In microseconds since 1970.
+    Time(i64),
     Frame(&'a OwnedFrame),
 }
 

@@ -232,7 +232,7 @@ mod tests {
         let text = "d1 7 3/3 lock%20%25%2F%C3%A9:\n30000\naa 0f\n- 3\ncc 0f 6\n";
         assert_eq!(marker().text(), text);
         assert_eq!(Marker::parse(text), Some(marker()));
-        assert_eq!(marker().deployment.told(2), text.split_inclusive('\n').next().unwrap());
+        assert_eq!(marker().deployment.told(2), text.split('\n').next().unwrap());
         assert!(marker().deployment.names(0, &who("aa")));
         assert!(!marker().deployment.names(1, &who("aa")));
         assert!(!marker().deployment.names(2, &who("cc")), "it only waits");

@@ -13,6 +13,7 @@
 //! - `fences`: which fence a proxy proposes.
 //! - `quorum`: what votes come to; validity. Pure arithmetic.
 //! - `claim`: the name of one grant; `scripts`: the Lua that nodes run.
+//! - `clocks`: nodes' clocks, which must not jump.
 //! - `node`: one lock node: whether it can be asked, what it has missed.
 //! - `link`: the ordered, pipelined connection to it; `connect` opens one,
 //!   `backoff` says when to try again, `reply` reads what comes back.
@@ -29,6 +30,7 @@ mod alarm;
 mod attach;
 mod backoff;
 mod claim;
+mod clocks;
 mod connect;
 mod deployment;
 pub mod engine;
@@ -78,7 +80,7 @@ pub use watchdog::{Keep, Losses, Lost};
 
 use std::{fmt, time::Duration};
 
-use tokio::time::Instant;
+use crate::clock::Instant;
 
 /// What a granted LOCK is worth.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

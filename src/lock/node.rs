@@ -9,13 +9,14 @@ use std::{
 };
 
 use bb8_redis::bb8::Pool;
-use tokio::time::{Instant, sleep, sleep_until};
+use tokio::time::{sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::{
     NodeStatus,
     backoff::Backoff,
+    clocks::{Clocks, Sight},
     connect::LinkManager,
     deployment::{Admissions, Wait},
     fault::Fault,
@@ -26,6 +27,7 @@ use super::{
     scripts::Whose,
 };
 use crate::{
+    clock::Instant,
     config::{LocksConfig, RedisUrl},
     metrics::NodeMetrics,
     net::Connector,
@@ -59,6 +61,9 @@ pub(super) struct Node {
     pub(super) admissions: Arc<Admissions>,
     /// What its connection goes by.
     pub(super) standing: Arc<Standing>,
+    clocks: Arc<Clocks>,
+    /// `locks.drift_factor`.
+    pub(super) drift_factor: f64,
     clock: ProposedFence,
     /// Told when it can be asked again.
     came_back: OnceLock<Box<dyn Fn() + Send + Sync>>,
@@ -76,7 +81,7 @@ struct State {
     link: Option<Link>,
     /// Why there is none, or why it does not vote yet, and until when, if that is known.
     reason: String,
-    until: Option<Instant>,
+    until: Option<tokio::time::Instant>,
     /// What makes it unfit to vote, if that is why.
     unfit: Option<Fault>,
     /// What else was found wrong with it.
@@ -99,6 +104,7 @@ impl Node {
         index: usize,
         config: &LocksConfig,
         admissions: Arc<Admissions>,
+        clocks: Arc<Clocks>,
         clock: ProposedFence,
     ) -> Node {
         let metrics = NodeMetrics::new(index + 1, &url.to_string(), config.node_timeout);
@@ -112,6 +118,8 @@ impl Node {
             metrics: Arc::new(metrics),
             standing: admissions.standing(index),
             admissions,
+            clocks,
+            drift_factor: config.drift_factor,
             clock,
             came_back: OnceLock::new(),
             queue_limit: config.node_queue,
@@ -145,13 +153,15 @@ impl Node {
             let why = if quarantined { Missing::Quarantined } else { Missing::Down };
             return operation.vote(self.index, Vote::Missing(why));
         };
-        if operation.kind.grants() && self.standing.waits.load(Ordering::Acquire) {
+        if operation.kind.grants()
+            && let Some(why) = self.waits()
+        {
             // It may give back all the same.
             if let Some(release) = operation.late_release((self.clock)()) {
                 link.send(Job::Operation(Arc::new(release)));
             }
             drop(state);
-            return operation.vote(self.index, Vote::Missing(Missing::Quarantined));
+            return operation.vote(self.index, Vote::Missing(why));
         }
         if matches!(operation.kind, Kind::Acquire { .. }) && link.pending() >= self.queue_limit {
             drop(state);
@@ -162,6 +172,17 @@ impl Node {
             self.clean_up_unsent(&mut state, operation);
             drop(state);
             operation.vote(self.index, Vote::Missing(Missing::Down));
+        }
+    }
+
+    /// Why it must not grant, though it is connected.
+    fn waits(&self) -> Option<Missing> {
+        if self.standing.waits.load(Ordering::Acquire) {
+            Some(Missing::Quarantined)
+        } else if self.standing.jumped.load(Ordering::Acquire) {
+            Some(Missing::Jumped)
+        } else {
+            None
         }
     }
 
@@ -328,6 +349,13 @@ impl Node {
                 wait.unwrap_or_else(|| Wait { until: None, why: "it waits".into() });
             return self.is_down(why, until, Some(Fault::Quarantined));
         }
+        if self.standing.jumped.load(Ordering::Acquire) {
+            return self.is_down(
+                Fault::Clock.meaning().into(),
+                self.clocks_until(),
+                Some(Fault::Clock),
+            );
+        }
         let mut state = self.lock();
         state.reason.clear();
         (state.until, state.unfit) = (None, None);
@@ -338,6 +366,47 @@ impl Node {
             came_back();
         }
         info!(node = %self.url, releases, "lock node is up");
+    }
+
+    /// Until when it waits as its clock has jumped.
+    fn clocks_until(&self) -> Option<tokio::time::Instant> {
+        self.clocks.waits_until(self.index).map(Instant::timer)
+    }
+
+    /// What is new of its clock; none: that it does not tell its TIME.
+    pub(super) fn saw_clock(self: &Arc<Node>, sight: Option<Sight>) {
+        let unwatched = sight.is_none();
+        if self.standing.unwatched.swap(unwatched, Ordering::AcqRel) != unwatched {
+            if unwatched {
+                let fault = Fault::Unwatched;
+                warn!(node = %self.url, fault = fault.name(), "lock node: {}", fault.meaning());
+            }
+            self.show_faults(&self.lock());
+        }
+        match sight {
+            None | Some(Sight::Steady) => {}
+            Some(Sight::SteppedBack(by)) => {
+                self.metrics.clock_stepped_back.increment(1);
+                warn!(
+                    node = %self.url, ?by,
+                    "the clock of a lock node was stepped back: what nobody gives back stays locked there for so much longer"
+                );
+            }
+            Some(Sight::JumpedForward(by)) => {
+                self.metrics.clock_jumped_forward.increment(1);
+                let until = self.clocks.jumped(self.index);
+                warn!(
+                    node = %self.url, ?by, waits = ?until.map(|until| until - Instant::now()),
+                    "the clock of a lock node has jumped forward: it may have ended locks too early"
+                );
+                if until.is_some() {
+                    if !self.standing.jumped.swap(true, Ordering::AcqRel) {
+                        tokio::spawn(wait_for_clock(Arc::downgrade(self)));
+                    }
+                    self.stands(0);
+                }
+            }
+        }
     }
 
     /// What is sent in place of an operation that the node has missed: it must take nothing
@@ -388,7 +457,12 @@ impl Node {
 
     /// Notes why the node cannot be asked, with one line in the log for each
     /// new reason.
-    pub(super) fn is_down(&self, reason: String, until: Option<Instant>, unfit: Option<Fault>) {
+    pub(super) fn is_down(
+        &self,
+        reason: String,
+        until: Option<tokio::time::Instant>,
+        unfit: Option<Fault>,
+    ) {
         let mut state = self.lock();
         state.until = until;
         if state.reason == reason {
@@ -405,12 +479,14 @@ impl Node {
     /// The node as seen now.
     pub(super) fn status(&self) -> NodeStatus {
         let state = self.lock();
-        let up = state.link.is_some() && !self.standing.waits.load(Ordering::Acquire);
+        let up = state.link.is_some()
+            && !self.standing.waits.load(Ordering::Acquire)
+            && !self.standing.jumped.load(Ordering::Acquire);
         let reason = (!up).then(|| state.reason());
         let unfit = state.unfit;
         let pace = &self.metrics.pace;
         let slow = (up && pace.is_slow()).then_some(Fault::Slow);
-        let found = state.found.iter().copied().filter(|fault| Some(*fault) != unfit).chain(slow);
+        let found = self.found(&state).filter(|fault| Some(*fault) != unfit).chain(slow);
         let (found, too_slow) = (found.collect(), up && pace.is_too_slow());
         NodeStatus { address: self.url.to_string(), up, reason, unfit, found, too_slow }
     }
@@ -429,10 +505,16 @@ impl Node {
         self.show_faults(&state);
     }
 
+    /// What was found wrong with it.
+    fn found(&self, state: &State) -> impl Iterator<Item = Fault> {
+        let unwatched = self.standing.unwatched.load(Ordering::Acquire);
+        state.found.iter().copied().chain(unwatched.then_some(Fault::Unwatched))
+    }
+
     fn show_faults(&self, state: &State) {
         for (fault, gauge) in Fault::ALL.into_iter().zip(&self.metrics.faults) {
             let has = state.unfit == Some(fault)
-                || state.found.contains(&fault)
+                || self.found(state).any(|found| found == fault)
                 || fault == Fault::Slow && self.metrics.pace.is_slow();
             gauge.set(f64::from(u8::from(has)));
         }
@@ -449,7 +531,8 @@ impl State {
     fn reason(&self) -> String {
         match self.until {
             Some(until) => {
-                let left = until.saturating_duration_since(Instant::now());
+                let now = tokio::time::Instant::now();
+                let left = until.saturating_duration_since(now);
                 format!("waits {} s more ({})", left.as_secs_f64().ceil(), self.reason)
             }
             None => self.reason.clone(),
@@ -477,7 +560,8 @@ async fn follow(this: &Weak<Node>, admissions: &Arc<Admissions>, link: &Link, ge
             match until {
                 Some(until) => {
                     // Proxies that wait for the same do not all come at once.
-                    sleep_until(until.max(Instant::now()) + jittered(2 * ASK_AGAIN)).await;
+                    sleep_until(until.max(tokio::time::Instant::now()) + jittered(2 * ASK_AGAIN))
+                        .await;
                     admissions.ask().await;
                 }
                 None if is_waiting => sleep(ASK_AGAIN).await,
@@ -497,6 +581,30 @@ async fn follow(this: &Weak<Node>, admissions: &Arc<Admissions>, link: &Link, ge
         if is_waiting != node.standing.waits.load(Ordering::Acquire) || is_waiting {
             node.stands(0);
         }
+    }
+}
+
+/// Has the node vote again once its clock has been steady for long enough.
+async fn wait_for_clock(node: Weak<Node>) {
+    loop {
+        let Some(known) = node.upgrade() else { return };
+        let Some(until) = known.clocks.waits_until(known.index) else {
+            let jumped = &known.standing.jumped;
+            jumped.store(false, Ordering::Release);
+            // It may have jumped again just now, and nobody else have begun to wait.
+            if known.clocks.waits_until(known.index).is_some() {
+                match jumped.swap(true, Ordering::AcqRel) {
+                    true => return,
+                    false => continue,
+                }
+            }
+            if known.lock().link.is_some() {
+                known.stands(0);
+            }
+            return;
+        };
+        drop(known);
+        sleep_until(until.timer()).await;
     }
 }
 

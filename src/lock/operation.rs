@@ -80,6 +80,8 @@ pub(super) enum Missing {
     Down,
     /// It may have forgotten locks that are still held.
     Quarantined,
+    /// Its clock has jumped forward, so that it may have ended locks that are still held.
+    Jumped,
     /// The connection ended before the answer.
     Disconnected,
     /// Too many operations are under way there.
@@ -100,6 +102,7 @@ impl Missing {
         match self {
             Missing::Down => "down",
             Missing::Quarantined => "quarantined",
+            Missing::Jumped => "clock jumped",
             Missing::Disconnected => "disconnected",
             Missing::Busy => "busy",
             Missing::Timeout => "timeout",

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// The constant part of the clock drift: Redis expires keys with a precision of
 /// one millisecond, and so much again for the rounding of ours.
-const DRIFT: Duration = Duration::from_millis(2);
+pub(super) const DRIFT: Duration = Duration::from_millis(2);
 
 #[cfg(test)]
 thread_local! {

@@ -99,6 +99,48 @@ pub(super) fn numbers(buf: &[u8]) -> Option<(Numbers, usize)> {
     Some((numbers, buf.len() - rest.len()))
 }
 
+/// What TIME answers, as Redis writes it until the year 2286, in microseconds since 1970;
+/// and its length. None where it is anything else or not yet whole.
+#[inline]
+pub(super) fn time(buf: &[u8]) -> Option<(i64, usize)> {
+    let rest = buf.strip_prefix(b"*2\r\n$10\r\n")?;
+    let (eight, rest) = rest.split_first_chunk()?;
+    let [
+        tens @ b'0'..=b'9',
+        ones @ b'0'..=b'9',
+        b'\r',
+        b'\n',
+        b'$',
+        length,
+        b'\r',
+        b'\n',
+        rest @ ..,
+    ] = rest
+    else {
+        return None;
+    };
+    let seconds = 100 * eight_digits(*eight)? + i64::from((tens - b'0') * 10 + (ones - b'0'));
+    let length = usize::from(length.checked_sub(b'0').filter(|length| (1..=6).contains(length))?);
+    let (text, rest) = rest.split_at_checked(length)?;
+    let rest = rest.strip_prefix(b"\r\n")?;
+    let mut micros = 0;
+    for digit in text {
+        micros = 10 * micros + i64::from(digit.checked_sub(b'0').filter(|digit| *digit < 10)?);
+    }
+    Some((1_000_000 * seconds + micros, buf.len() - rest.len()))
+}
+
+/// The same of any year.
+pub(super) fn time_of(frame: &OwnedFrame) -> Result<i64, Garbage> {
+    let OwnedFrame::Array(parts) = frame else { return Err(Garbage) };
+    let [OwnedFrame::BulkString(seconds), OwnedFrame::BulkString(micros)] = &parts[..] else {
+        return Err(Garbage);
+    };
+    let whole = number::integer(seconds).and_then(|seconds| seconds.checked_mul(1_000_000));
+    let time = whole.zip(number::integer(micros)).and_then(|(a, b)| a.checked_add(b));
+    time.ok_or(Garbage)
+}
+
 /// Digits that cannot overflow.
 const MOST: usize = 18;
 
@@ -334,6 +376,42 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn a_time_is_read_as_the_decoder_reads_it() {
+        let text = |seconds: &str, micros: &str| {
+            let bulk = |text: &str| format!("${}\r\n{text}\r\n", text.len());
+            format!("*2\r\n{}{}", bulk(seconds), bulk(micros))
+        };
+        for (seconds, micros) in
+            [("1763777054", "0"), ("1763777054", "999999"), ("9999999999", "7")]
+        {
+            let reply = text(seconds, micros);
+            let expected =
+                1_000_000 * seconds.parse::<i64>().unwrap() + micros.parse::<i64>().unwrap();
+            assert_eq!(time(reply.as_bytes()), Some((expected, reply.len())));
+            assert_eq!(time(format!("{reply}:1").as_bytes()), Some((expected, reply.len())));
+            assert_eq!(time_of(&read(reply.as_bytes()).unwrap()), Ok(expected));
+            for cut in 0..reply.len() {
+                assert_eq!(time(&reply.as_bytes()[..cut]), None, "{cut}");
+            }
+        }
+        for (seconds, micros) in [("0", "0"), ("-1", "5"), ("999999999", "1"), ("10000000000", "1")]
+        {
+            let reply = text(seconds, micros);
+            assert_eq!(time(reply.as_bytes()), None);
+            let expected =
+                1_000_000 * seconds.parse::<i64>().unwrap() + micros.parse::<i64>().unwrap();
+            assert_eq!(time_of(&read(reply.as_bytes()).unwrap()), Ok(expected));
+        }
+        for (seconds, micros) in [("17637770x4", "0"), ("1763777054", "1x"), ("x763777054", "0")] {
+            let reply = text(seconds, micros);
+            assert_eq!(time(reply.as_bytes()), None);
+            assert_eq!(time_of(&read(reply.as_bytes()).unwrap()), Err(Garbage));
+        }
+        let far = read(text("9223372036854775807", "0").as_bytes()).unwrap();
+        assert_eq!(time_of(&far), Err(Garbage));
     }
 
     #[test]

@@ -16,10 +16,7 @@ use std::{
     time::Duration,
 };
 
-use tokio::{
-    sync::Notify,
-    time::{Instant, sleep_until},
-};
+use tokio::{sync::Notify, time::sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -29,6 +26,7 @@ use super::{
     scripts::{self, MAX_RENEWALS},
 };
 use crate::{
+    clock::Instant,
     config::LocksConfig,
     key::{Key, Token},
     metrics::{LockMetrics, LostReason, Renewal},
@@ -42,6 +40,9 @@ const RETRY_SHARE: u32 = 20;
 const ALL_EVERY: Duration = Duration::from_secs(1);
 /// Nodes are told to keep a fence on after this share of its TTL.
 const FENCE_SHARE: u32 = 3;
+/// How often the clock is looked at while any lock is kept: timers stand still while the
+/// machine is suspended.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Renewals that are due within this share of the default TTL go together.
 const TOGETHER_SHARE: u32 = 30;
 
@@ -465,7 +466,7 @@ impl Engine {
         let fence_ttl = fences_until.filter(|until| *until <= since).map(|_| self.fence_ttl);
         let request = scripts::prolong(&locks, fence_ttl);
         let operation = self.operation(Kind::RenewMany, "".into(), "".into(), longest, request);
-        let mut asking = self.await_votes(self.submit(operation), Rule::All, since, least);
+        let mut asking = self.await_votes(self.submit(operation), Rule::All, least);
         std::future::poll_fn(|cx| asking.poll_decision(cx).map(drop)).await;
         let votes = asking.operation.votes();
         for (place, (watch, ttl)) in watches.iter().zip(ttls).enumerate() {
@@ -499,7 +500,7 @@ impl Engine {
     ) {
         let now = Instant::now();
         let metrics = &self.watchdog.metrics;
-        let left = validity(ttl, now - since, self.drift_factor);
+        let left = self.validity(ttl, since, now);
         match (decision, left) {
             (Decision::Yes, Some(left)) => {
                 metrics.renewed(Renewal::Ok);
@@ -548,7 +549,9 @@ fn decide(votes: &[Vote], place: usize) -> Decision {
 
 /// Renews what is due, for as long as the engine lives.
 pub(super) async fn run(engine: Weak<Engine>) {
-    let Some(schedule) = engine.upgrade().map(|engine| engine.watchdog.schedule.clone()) else {
+    let Some((schedule, clocks)) =
+        engine.upgrade().map(|engine| (engine.watchdog.schedule.clone(), engine.clocks.clone()))
+    else {
         return;
     };
     let mut all_at = None;
@@ -556,12 +559,19 @@ pub(super) async fn run(engine: Weak<Engine>) {
         let first = schedule.lock().first_key_value().map(|((when, _), _)| *when);
         let sleeping = async {
             match first {
-                Some(when) => sleep_until(when).await,
+                // The timer's clock may have stood still since it was set, so it is not
+                // trusted for long.
+                Some(when) => sleep_until(when.min(Instant::now() + LOOK_EVERY).timer()).await,
                 None => std::future::pending().await,
             }
         };
         tokio::select! {
             biased;
+            () = clocks.lost.notified() => {
+                let Some(engine) = engine.upgrade() else { return };
+                engine.lose_all();
+                continue;
+            }
             () = sleeping => {}
             () = schedule.changed.notified() => continue,
             () = schedule.came_back.notified() => {

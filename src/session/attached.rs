@@ -4,7 +4,7 @@
 //! meanwhile, of which this connection hears nothing. So once the time has run out, the
 //! next guarded write, or MULTI, asks the nodes again: one round trip, and only then.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use super::{
     Session,
@@ -13,6 +13,7 @@ use super::{
     lock_command::{FENCE_FORGOTTEN, Held, Tokens},
 };
 use crate::{
+    clock::Instant,
     guard::{MAX_LOCKS, Need},
     key::{Key, Token},
     lock::{Attach, Grant, NotAttached},
@@ -43,7 +44,7 @@ impl Tokens {
         grant: Grant,
         now: Instant,
     ) -> u64 {
-        let (fence, claim, until) = (grant.fence, grant.claim, grant.until.into_std());
+        let (fence, claim, until) = (grant.fence, grant.claim, grant.until);
         match self.held.get_mut(key).filter(|held| held.token == *token) {
             Some(held) => {
                 held.until = until;

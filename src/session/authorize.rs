@@ -4,9 +4,10 @@
 //! connection: Redis looks at who asks before it refuses the contradicting
 //! options, so that the probe tells and changes nothing.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use crate::{
+    clock::Instant,
     key::{Key, KeyMap},
     resp::encode,
 };

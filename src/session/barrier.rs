@@ -20,10 +20,7 @@ mod own;
 mod raise;
 mod undo;
 
-use std::{
-    task::{Context, Poll},
-    time::Instant,
-};
+use std::task::{Context, Poll};
 
 use self::{
     own::{Asked, operation},
@@ -41,6 +38,7 @@ use super::{
     unwrap::Whose,
 };
 use crate::{
+    clock::Instant,
     command::BadRequest,
     key::Key,
     metrics::Outcome,

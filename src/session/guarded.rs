@@ -41,7 +41,6 @@ use std::{
     future::Future,
     pin::Pin,
     task::{Context, Poll},
-    time::Instant,
 };
 
 use super::{
@@ -53,6 +52,7 @@ use super::{
     unwrap::Whose,
 };
 use crate::{
+    clock::Instant,
     guard::{Look, MAX_LOCKS, Need, Needs, Room, Stop, learn::AskError, shown},
     key::Key,
     metrics::GuardedWrite,

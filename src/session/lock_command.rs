@@ -8,11 +8,12 @@ use std::{
     pin::Pin,
     sync::{Arc, LazyLock},
     task::{Context, Poll, Waker, ready},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use super::Session;
 use crate::{
+    clock::Instant,
     command::{BadRequest, Request, shown},
     key::{Key, KeyMap, Token},
     lock::{
@@ -145,7 +146,6 @@ impl Tokens {
     pub(super) fn left(&self, key: &Key, fence: u64, now: Instant) -> Option<(&Token, Left)> {
         let held = self.held.get(key).filter(|held| held.fence == fence)?;
         if let Some(keep) = &held.keep {
-            let now = tokio::time::Instant::from_std(now);
             let until = keep.valid_until(now)?;
             return Some((&held.token, Left::Kept(keep.within_hold(until - now))));
         }
@@ -182,8 +182,8 @@ impl Tokens {
 
     /// Until when all session locks are surely held; those that are not any more are lost.
     #[cold]
-    pub(super) fn valid_until(&self) -> Option<tokio::time::Instant> {
-        let now = tokio::time::Instant::now();
+    pub(super) fn valid_until(&self) -> Option<Instant> {
+        let now = Instant::now();
         self.held.values().filter_map(|held| held.keep.as_ref()?.valid_until(now)).min()
     }
 
@@ -530,9 +530,8 @@ impl Session {
                 // What was told before stays true, and nodes shorten nothing.
                 let mut grant = grant;
                 if let Some(before) = again.as_ref().filter(|before| !before.was_session_lock) {
-                    let until = tokio::time::Instant::from_std(before.until);
-                    grant.until = grant.until.max(until);
-                    grant.validity = grant.until - tokio::time::Instant::from_std(now);
+                    grant.until = grant.until.max(before.until);
+                    grant.validity = grant.until - now;
                 }
                 let keep = match is_session_lock {
                     true => self.keep(key, token, ttl, &grant, waker),
@@ -587,7 +586,7 @@ impl Session {
                 if let Some(held) = self.tokens.held.get_mut(key)
                     && held.token == *token
                 {
-                    (held.ttl, held.until) = (ttl, renewed.until.into_std());
+                    (held.ttl, held.until) = (ttl, renewed.until);
                 }
                 Outcome::Ok
             }
@@ -642,7 +641,7 @@ impl Session {
         now: Instant,
     ) {
         let Grant { fence, claim, .. } = *grant;
-        let (token, until) = (token.clone(), grant.until.into_std());
+        let (token, until) = (token.clone(), grant.until);
         let (raised, attached) = (false, false);
         let held = Held { token, claim, ttl, until, fence, raised, keep, attached };
         self.tokens.insert(key.clone(), held, now);

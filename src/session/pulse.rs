@@ -6,16 +6,15 @@
 //! answers nor counts it, whatever state the connection is in. No reply is to be kept from
 //! the client, no permission is needed, and MULTI has nothing queued.
 
-use std::{
-    future::Future,
-    task::Context,
-    time::{Duration, Instant},
-};
+use std::{future::Future, task::Context, time::Duration};
 
 use tokio::time::sleep;
 
 use super::Session;
-use crate::resp::{encode, name::ReplyMode};
+use crate::{
+    clock::Instant,
+    resp::{encode, name::ReplyMode},
+};
 
 /// How often it is looked whether signs of life are needed meanwhile, while none are.
 const LOOK_EVERY: Duration = Duration::from_secs(10);

@@ -185,8 +185,14 @@ fn without_quarantine_nodes_that_forget_make_two_holders() {
 }
 
 #[test]
-fn a_quorum_of_clocks_that_step_forward_makes_two_holders() {
-    stepping("three clocks step forward", |deployment, step| forward(deployment, step, 3)).finds();
+fn a_quorum_of_clocks_that_step_forward_makes_no_two_holders() {
+    stepping("three clocks step forward", |deployment, step| forward(deployment, step, 3)).holds();
+}
+
+#[test]
+fn all_clocks_that_step_forward_make_no_two_holders() {
+    stepping("all clocks step forward", |deployment, step| forward(deployment, step, NODES))
+        .holds();
 }
 
 /// Each proxy reaches two nodes, none a quorum.

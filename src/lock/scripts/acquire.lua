@@ -12,7 +12,7 @@
 -- At KEYS[2] stands "fence claim"; claims have sixteen digits. Version 0.1 writes
 -- another number for the claim, and "-" for that of a lock that was taken again: it
 -- is anybody's who has the token.
-local found = redis.call('MGET', KEYS[2], KEYS[3])
+local found = {redis.call('GET', KEYS[2]), redis.call('GET', KEYS[3])}
 if found[2] ~= ARGV[7] and ARGV[7] ~= '' then
   return {3, 0}
 end
@@ -29,7 +29,7 @@ end
 -- A key of another type than a string is held too.
 if not redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2], 'NX') then
   local left = redis.call('PTTL', KEYS[1])
-  if ARGV[6] == '' or redis.call('MGET', KEYS[1])[1] ~= ARGV[1] then
+  if ARGV[6] == '' or redis.pcall('GET', KEYS[1]) ~= ARGV[1] then
     return {0, left}
   end
   local claim = string.match(found[1] or '', ' (.*)$') or '-'

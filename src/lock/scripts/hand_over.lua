@@ -12,7 +12,10 @@
 --         {3, 0, 0} and {4, 0, 0} as in acquire.lua: nothing is done.
 -- Listeners are subscribers of the lock's channel; -1: PUBSUB was refused.
 -- What stands at KEYS[2] is told in acquire.lua.
-local found = redis.call('MGET', KEYS[1], KEYS[2], KEYS[3])
+-- A key of another type is nobody's that we know.
+local found = {
+  redis.pcall('GET', KEYS[1]), redis.call('GET', KEYS[2]), redis.call('GET', KEYS[3]),
+}
 if found[3] ~= ARGV[8] and ARGV[8] ~= '' then
   return {3, 0, 0}
 end

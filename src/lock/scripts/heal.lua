@@ -9,7 +9,7 @@
 -- Answer: {1, fence} put back; {0, 0} it is there, or another's;
 --         {3, 0} the marker is another.
 -- What stands at KEYS[2] is told in acquire.lua.
-local found = redis.call('MGET', KEYS[2], KEYS[3])
+local found = {redis.call('GET', KEYS[2]), redis.call('GET', KEYS[3])}
 if found[2] ~= ARGV[6] and ARGV[6] ~= '' then
   return {3, 0}
 end

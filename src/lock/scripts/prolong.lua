@@ -15,7 +15,7 @@ end
 local sum, value, fences = 0, 1, ARGV[#ARGV - 1]
 for i = 1, (#KEYS - 1) / 2 do
   local key, ttl = KEYS[2 * i - 1], ARGV[3 * i - 1]
-  local found = redis.call('MGET', key, KEYS[2 * i])
+  local found = {redis.pcall('GET', key), redis.call('GET', KEYS[2 * i])}
   local stored = found[2] or '0 -'
   if found[1] == ARGV[3 * i - 2]
     and (string.find(stored, ARGV[3 * i], 1, true) or string.find(stored, '^%d+ ?%-?$')) then

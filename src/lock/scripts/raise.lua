@@ -9,7 +9,10 @@
 --         already, with an older fence;
 --         {3, 0} the marker is another: this node does not vote.
 -- What stands at KEYS[2] is told in acquire.lua.
-local found = redis.call('MGET', KEYS[1], KEYS[2], KEYS[3])
+-- A key of another type is nobody's that we know.
+local found = {
+  redis.pcall('GET', KEYS[1]), redis.call('GET', KEYS[2]), redis.call('GET', KEYS[3]),
+}
 if found[3] ~= ARGV[5] and ARGV[5] ~= '' then
   return {3, 0}
 end

@@ -8,7 +8,8 @@
 --         {0, 0, 0} not held by this grant.
 -- Listeners are subscribers of the lock's channel; -1: PUBLISH was refused.
 -- What stands at KEYS[2] is told in acquire.lua.
-local found = redis.call('MGET', KEYS[1], KEYS[2])
+-- A key of another type is nobody's that we know.
+local found = {redis.pcall('GET', KEYS[1]), redis.call('GET', KEYS[2])}
 if found[1] ~= ARGV[1] then
   return {0, 0, 0}
 end

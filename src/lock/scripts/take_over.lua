@@ -9,7 +9,10 @@
 -- Answer: {1, fence} taken over; {0, remaining TTL in ms} not held by that token;
 --         {3, 0} and {4, 0} as in acquire.lua: nothing is done.
 -- What stands at KEYS[2] is told in acquire.lua.
-local found = redis.call('MGET', KEYS[1], KEYS[2], KEYS[3])
+-- A key of another type is nobody's that we know.
+local found = {
+  redis.pcall('GET', KEYS[1]), redis.call('GET', KEYS[2]), redis.call('GET', KEYS[3]),
+}
 if found[3] ~= ARGV[6] and ARGV[6] ~= '' then
   return {3, 0}
 end

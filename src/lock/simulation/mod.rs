@@ -22,7 +22,7 @@ use std::{sync::Arc, time::Duration};
 
 use tokio::time::sleep;
 
-use super::{Engine, jitter, quorum::TOO_SMALL};
+use super::{Engine, clocks::UNWATCHED, jitter, quorum::TOO_SMALL};
 use crate::{
     config::{Endpoint, LocksConfig, RedisUrl},
     net::memory::set_network,
@@ -63,6 +63,8 @@ enum Planted {
     NoWatch,
     /// A fence that the data node has forgotten is raised again without asking.
     NoAsking,
+    /// Nodes' clocks may jump.
+    Unwatched,
 }
 
 struct Outcome {
@@ -75,6 +77,8 @@ struct Outcome {
 /// One deployment, from its start to its end.
 fn simulate(seed: u64, planted: Planted) -> Outcome {
     TOO_SMALL.set(planted == Planted::SmallQuorum);
+    // Without drift every clock here would seem to jump.
+    UNWATCHED.set(matches!(planted, Planted::Unwatched | Planted::NoDrift));
     jitter::set_seed(Some(seed));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -86,6 +90,7 @@ fn simulate(seed: u64, planted: Planted) -> Outcome {
     set_network(None);
     jitter::set_seed(None);
     TOO_SMALL.set(false);
+    UNWATCHED.set(false);
     outcome
 }
 
@@ -95,6 +100,9 @@ async fn live(seed: u64, planted: Planted) -> Outcome {
     let network = Network::new(seed, nodes, 1.09, delay);
     if planted == Planted::CarelessRelease {
         network.careless();
+    }
+    if planted == Planted::NoDrift {
+        network.keep_time();
     }
     let (careless, blind) = (planted == Planted::NoCompare, planted == Planted::NoWatch);
     let data = Network::of_data(seed, delay, seed % 4 == 3, careless, blind);
@@ -264,6 +272,11 @@ fn a_validity_without_drift_is_found() {
 #[test]
 fn restarted_nodes_that_vote_at_once_are_found() {
     is_found(Planted::NoQuarantine);
+}
+
+#[test]
+fn clocks_that_nobody_watches_are_found() {
+    is_found(Planted::Unwatched);
 }
 
 #[test]

@@ -35,6 +35,8 @@ struct State {
     next_connection: u64,
     /// The longest that a message takes.
     delay: Duration,
+    /// Nobody sets nodes' clocks.
+    keeps_time: bool,
     /// It is the way to a data node: one that is restarted has what it had.
     is_data: bool,
     /// But now and then it forgets all fences.
@@ -86,6 +88,7 @@ impl Network {
                 next_connection: 1,
                 delay,
                 is_data: false,
+                keeps_time: false,
                 forgets: false,
                 is_well: false,
             }),
@@ -99,6 +102,10 @@ impl Network {
     /// A number that depends on the seed alone.
     pub(super) fn below(&self, limit: u64) -> u64 {
         self.lock().random.random_range(0..limit)
+    }
+
+    pub(super) fn keep_time(&self) {
+        self.lock().keeps_time = true;
     }
 
     pub(super) fn careless(&self) {
@@ -186,6 +193,15 @@ impl Network {
         if state.forgets && state.random.random_ratio(1, 3) {
             state.nodes[index].redis.forget_fences();
             return "it forgets its fences".to_owned();
+        }
+        if !state.is_data && !state.keeps_time && state.random.random_ratio(1, 12) {
+            let back = state.random.random_ratio(1, 3);
+            let by = state.random.random_range(400..3000) * if back { -1 } else { 1 };
+            // One of them, or all.
+            let all = state.random.random_ratio(1, 4);
+            let which = if all { 0..nodes } else { index..index + 1 };
+            state.nodes[which.clone()].iter_mut().for_each(|node| node.redis.set_clock(by));
+            return format!("clocks of nodes {which:?} are set by {by} ms");
         }
         // Memory is lost seldom enough for a quorum to be there now and then.
         match state.random.random_range(0..10) {

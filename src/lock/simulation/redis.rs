@@ -65,7 +65,8 @@ impl Memory {
                 Answer::Many(words[1..].iter().map(value).collect())
             }
             b"TIME" => {
-                let parts = [self.now / 1000, self.now % 1000 * 1000];
+                // As TIME is in these years.
+                let parts = [1_700_000_000 + self.now / 1000, self.now % 1000 * 1000];
                 Answer::Many(parts.map(|part| Some(part.to_string().into_bytes())).to_vec())
             }
             b"DEL" => {
@@ -118,6 +119,8 @@ pub(super) struct Redis {
     /// How much faster its clock runs than the true one.
     pub(super) rate: f64,
     begun: Instant,
+    /// By how much it was set, in ms; it begins far from 0, so that it can be set back.
+    set: i64,
     /// Releases without looking whose the lock is, writes without looking at fences:
     /// a planted fault.
     pub(super) careless: bool,
@@ -147,6 +150,7 @@ impl Redis {
             born: now,
             rate,
             begun: now,
+            set: 1_000_000,
             careless: false,
             blind: false,
             transactions: BTreeMap::new(),
@@ -172,7 +176,12 @@ impl Redis {
     }
 
     fn clock(&self) -> u64 {
-        (self.begun.elapsed().as_secs_f64() * self.rate * 1000.0) as u64
+        (self.begun.elapsed().as_secs_f64() * self.rate * 1000.0) as u64 + self.set as u64
+    }
+
+    /// Its clock is set by so many ms.
+    pub(super) fn set_clock(&mut self, by: i64) {
+        self.set += by;
     }
 
     /// It is started again, with or without what it had.

@@ -1,12 +1,13 @@
 //! A command of ours whose turn has come: whether the client may, and then what it asks for.
 
-use std::{borrow::Cow, time::Instant};
+use std::borrow::Cow;
 
 use super::{
     super::{Session, authorize, requests::Pass},
     Barrier, Phase, What,
 };
 use crate::{
+    clock::Instant,
     command::{
         self, BadRequest, Request,
         operator::{self, Inquiry},

@@ -6,7 +6,6 @@ use std::{
     future::Future,
     pin::Pin,
     task::{Context, Poll},
-    time::Instant,
 };
 
 use super::{
@@ -17,6 +16,7 @@ use super::{
     Barrier, Phase,
 };
 use crate::{
+    clock::Instant,
     key::{Key, Token},
     lock::{Claim, NoQuorum, Raise},
     resp::{encode, name::ReplyMode},

@@ -1,8 +1,6 @@
 //! The client's own transactions: at MULTI, Redis is made to watch the fences of all
 //! locks that the connection holds.
 
-use std::time::Instant;
-
 use super::{
     super::{
         Session,
@@ -13,7 +11,7 @@ use super::{
     fenced,
     ways::MAX_TRIES,
 };
-use crate::{guard::MAX_LOCKS, key::Key, resp::name::ReplyMode};
+use crate::{clock::Instant, guard::MAX_LOCKS, key::Key, resp::name::ReplyMode};
 
 /// The fences that Redis watches for the client's transaction.
 #[derive(Debug, Default)]

@@ -4,12 +4,11 @@
 //! nothing to be asked first. It takes what is here and waits for nothing. What the
 //! script has not carried out is still held, and looked at again.
 
-use std::time::Instant;
-
 use smallvec::{SmallVec, smallvec};
 
 use super::{super::Session, Guarded};
 use crate::{
+    clock::Instant,
     guard::{
         Look, MAX_LOCKS, Stop,
         write::{self, MAX_BYTES, MAX_WRITES, Write},

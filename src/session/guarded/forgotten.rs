@@ -5,13 +5,12 @@
 //! is known any more. So the lock nodes are asked first whether the token has the lock
 //! still. Only then: who finds its fence where it should be asks nobody.
 
-use std::time::Instant;
-
 use super::{
     super::{Session, barrier::Barrier, lock_command::FENCE_FORGOTTEN},
     Told, fenced,
 };
 use crate::{
+    clock::Instant,
     guard::shown,
     key::Key,
     lock::{Attach, Grant, NotAttached},

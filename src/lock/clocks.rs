@@ -1,0 +1,264 @@
+//! Nodes' clocks, which may drift but must not jump: DESIGN.md, "Clocks are watched".
+//!
+//! A node whose clock jumps forward ends locks before their time. It is compared with this
+//! proxy's by the node's TIME, behind everything that grants and at least every second. Where
+//! a quorum has jumped, either they were set together or this proxy stood still with its own
+//! clock (a paused virtual machine): nothing that it holds counts any more.
+
+use std::{
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicI64, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::sync::Notify;
+
+use super::quorum::{DRIFT, quorum};
+use crate::{clock::Instant, config::LocksConfig};
+
+#[cfg(test)]
+thread_local! {
+    /// A fault that tests plant: jumps are not seen.
+    pub(super) static UNWATCHED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// What a sample shows of a node's clock, beside the ones before.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Sight {
+    /// It drifts at most.
+    Steady,
+    /// It has jumped forward, by at least so much.
+    JumpedForward(Duration),
+    /// It was stepped back, by at least so much.
+    SteppedBack(Duration),
+}
+
+/// How far one node's clock is ahead of this proxy's, as far as samples tell. In
+/// microseconds, as are all numbers here.
+#[derive(Debug, Default)]
+pub(super) struct NodeClock(Option<Ahead>);
+
+/// Between two bounds, which every sample narrows, and time widens by the drift.
+#[derive(Debug, Clone, Copy)]
+struct Ahead {
+    least: i64,
+    most: i64,
+    /// When that was so.
+    at: i64,
+}
+
+impl NodeClock {
+    /// Takes in that the node's clock has shown `node` at some time between these two.
+    #[inline]
+    pub(super) fn sample(
+        &mut self,
+        sent: Instant,
+        received: Instant,
+        node: i64,
+        drift_factor: f64,
+    ) -> Sight {
+        let (sent, at) = (sent.micros(), received.micros());
+        // What no clock shows must not overflow.
+        let node = node.clamp(-(1 << 60), 1 << 60);
+        let drift = |time: i64| (time as f64 * drift_factor) as i64;
+        // It has drifted since the node has read it; and microseconds are rounded.
+        let around = drift(at - sent) + 1;
+        let now = Ahead { least: node - (at + around), most: node - (sent - around), at };
+        let Some(before) = self.0.replace(now) else { return Sight::Steady };
+        let drift = drift(at - before.at);
+        let (least, most) = (before.least - drift, before.most + drift);
+        let by = |micros: i64| Duration::from_micros(micros.unsigned_abs());
+        // What is set aside for the drift has a constant part.
+        let slack = DRIFT.as_micros() as i64;
+        let sight = if now.least > most + slack {
+            Sight::JumpedForward(by(now.least - most))
+        } else if now.most < least - slack {
+            Sight::SteppedBack(by(least - now.most))
+        } else {
+            if now.least <= most && least <= now.most {
+                self.0 = Some(Ahead { least: now.least.max(least), most: now.most.min(most), at });
+            }
+            return Sight::Steady;
+        };
+        #[cfg(test)]
+        if UNWATCHED.get() {
+            return Sight::Steady;
+        }
+        sight
+    }
+}
+
+/// Which nodes wait as their clocks have jumped, and what is lost by that.
+#[derive(Debug)]
+pub(super) struct Clocks {
+    /// So long a node waits: by then all that it has ended too early has ended by itself.
+    /// None: it is not to wait (`locks.quarantine`).
+    wait: Option<Duration>,
+    /// Until when each waits.
+    until: Mutex<Vec<Option<Instant>>>,
+    /// Nothing counts that was asked for until then; see [`Instant::micros`].
+    lost_until: AtomicI64,
+    /// Told when everything is lost.
+    pub(super) lost: Notify,
+}
+
+impl Clocks {
+    pub(super) fn new(config: &LocksConfig) -> Clocks {
+        let wait = config.max_ttl.mul_f64(1.0 + config.drift_factor) + DRIFT;
+        Clocks {
+            wait: config.quarantine.then_some(wait),
+            until: Mutex::new(vec![None; config.nodes.len()]),
+            lost_until: AtomicI64::new(-1),
+            lost: Notify::new(),
+        }
+    }
+
+    /// The clock of node `index` has jumped forward. Gives until when it waits.
+    pub(super) fn jumped(&self, index: usize) -> Option<Instant> {
+        let now = Instant::now();
+        let mut all = self.lock();
+        all[index] = Some(now + self.wait?);
+        if all.iter().flatten().filter(|until| **until > now).count() >= quorum(all.len()) {
+            self.lost_until.store(now.micros(), Ordering::Release);
+            self.lost.notify_one();
+        }
+        all[index]
+    }
+
+    /// Until when node `index` still waits. None: it may vote.
+    pub(super) fn waits_until(&self, index: usize) -> Option<Instant> {
+        let mut all = self.lock();
+        all[index].take_if(|until| *until <= Instant::now());
+        all[index]
+    }
+
+    /// Whether this proxy may have stood still since then, unless it was later.
+    #[inline]
+    pub(super) fn is_lost(&self, since: Instant) -> bool {
+        since.micros() <= self.lost_until.load(Ordering::Acquire)
+    }
+
+    /// Nothing panics while it holds the lock.
+    fn lock(&self) -> MutexGuard<'_, Vec<Option<Instant>>> {
+        self.until.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::RedisUrl;
+
+    const DRIFT_FACTOR: f64 = 0.01;
+
+    fn ms(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    /// A node whose clock is ahead by so many ms, asked at that time with a round trip of
+    /// 20 ms, of which the way there takes so long.
+    fn look(clock: &mut NodeClock, begun: Instant, at: u64, way: u64, ahead: i64) -> Sight {
+        let sent = begun + ms(at);
+        let node = (sent + ms(way)).micros() + 1000 * ahead;
+        clock.sample(sent, sent + ms(20), node, DRIFT_FACTOR)
+    }
+
+    #[test]
+    fn a_clock_that_drifts_is_steady_whatever_the_way_takes() {
+        for drift in [-9, 0, 9] {
+            let (mut clock, begun) = (NodeClock::default(), Instant::now());
+            for step in 0..2000_i64 {
+                let at = [700, 701, 2000, 30_000][step as usize % 4] + 33_000 * (step as u64 / 4);
+                let way = (7 * step as u64) % 21;
+                let ahead = 1_000_000 + drift * (at + way) as i64 / 1000;
+                let sight = look(&mut clock, begun, at, way, ahead);
+                assert_eq!(sight, Sight::Steady, "{drift} at {at}");
+            }
+        }
+    }
+
+    #[test]
+    fn jumps_are_seen_in_both_directions_once_they_are_longer_than_a_round_trip() {
+        for (by, at) in [(60, 1000), (-60, 1000), (3_600_000, 5000), (-3_600_000, 5000)] {
+            let (mut clock, begun) = (NodeClock::default(), Instant::now());
+            assert_eq!(look(&mut clock, begun, 0, 20, 500), Sight::Steady, "the first");
+            let least = ms(i64::unsigned_abs(by) - 42 - at / 90);
+            let most = ms(i64::unsigned_abs(by));
+            match look(&mut clock, begun, at, 0, 500 + by) {
+                Sight::JumpedForward(seen) if by > 0 => assert!(seen >= least && seen <= most),
+                Sight::SteppedBack(seen) if by < 0 => assert!(seen >= least && seen <= most),
+                other => panic!("{by}: {other:?}"),
+            }
+            let sight = look(&mut clock, begun, at + 1000, 10, 500 + by);
+            assert_eq!(sight, Sight::Steady, "it stays there");
+        }
+    }
+
+    #[test]
+    fn small_steps_add_up() {
+        let (mut clock, begun) = (NodeClock::default(), Instant::now());
+        let seen = (0..100)
+            .any(|step| look(&mut clock, begun, 10 * step, 10, 3 * step as i64) != Sight::Steady);
+        assert!(seen, "300 ms within a second");
+    }
+
+    #[test]
+    fn a_late_answer_tells_little_and_spoils_nothing() {
+        let (mut clock, begun) = (NodeClock::default(), Instant::now());
+        look(&mut clock, begun, 0, 10, 0);
+        // It was stopped, before or after it read its clock.
+        for (at, read) in [(100, 110), (5000, 8900)] {
+            let (sent, node) = (begun + ms(at), (begun + ms(read)).micros());
+            let sight = clock.sample(sent, sent + ms(4000), node, DRIFT_FACTOR);
+            assert_eq!(sight, Sight::Steady);
+        }
+        let sight = look(&mut clock, begun, 9100, 10, 200);
+        assert!(matches!(sight, Sight::JumpedForward(_)), "{sight:?}");
+    }
+
+    #[test]
+    fn batches_under_way_at_once_are_steady() {
+        let (mut clock, begun) = (NodeClock::default(), Instant::now());
+        for step in 0..1000 {
+            assert_eq!(look(&mut clock, begun, step, step % 21, 0), Sight::Steady, "{step}");
+        }
+    }
+
+    #[test]
+    fn numbers_that_no_clock_shows_break_nothing() {
+        let mut clock = NodeClock::default();
+        for node in [i64::MAX, i64::MIN, 0, -1, i64::MAX] {
+            let now = Instant::now();
+            clock.sample(now, now, node, DRIFT_FACTOR);
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_quorum_that_has_jumped_loses_what_was_asked_for_before() {
+        let mut config = LocksConfig {
+            nodes: (1..4).map(RedisUrl::local).collect(),
+            max_ttl: Duration::from_secs(60),
+            ..LocksConfig::default()
+        };
+        let clocks = Clocks::new(&config);
+        let before = Instant::now();
+        assert!(clocks.jumped(0).is_some() && !clocks.is_lost(before));
+        tokio::time::advance(Duration::from_secs(30)).await;
+        let since = Instant::now();
+        assert!(clocks.jumped(0).is_some(), "again");
+        assert!(!clocks.is_lost(before), "it is but one");
+        tokio::time::advance(Duration::from_secs(60)).await;
+        assert!(clocks.waits_until(0).is_some());
+        tokio::time::advance(Duration::from_secs(1)).await;
+        assert!(clocks.waits_until(0).is_none());
+        assert!(clocks.jumped(1).is_some() && !clocks.is_lost(since));
+        assert!(clocks.jumped(2).is_some() && clocks.is_lost(Instant::now()));
+        tokio::time::advance(ms(1)).await;
+        assert!(!clocks.is_lost(Instant::now()));
+        config.quarantine = false;
+        let clocks = Clocks::new(&config);
+        assert!((0..3).all(|node| clocks.jumped(node).is_none()));
+    }
+}
