@@ -340,8 +340,8 @@ impl Survey {
                 || Deployment { id: 1 + proxy as u8, epoch: 0, seats: [Seat::Blank(0); NODES] };
             let mut next = known.unwrap_or_else(new);
             next.epoch += 1;
-            for seat in 0..NODES {
-                let admitted = who(seat).filter(|_| over[seat]);
+            for (seat, over) in over.iter().enumerate() {
+                let admitted = who(seat).filter(|_| *over);
                 next.seats[seat] = admitted.map_or(Seat::Blank(next.epoch), Seat::Filled);
             }
             return (count(&acceptors) >= quorum(NODES))
@@ -375,8 +375,8 @@ impl Survey {
         }
         let mut accepting = acceptors;
         if count(&joining) > 0 {
-            for seat in 0..NODES {
-                if std::mem::take(&mut admitted[seat]) {
+            for (seat, admitted) in admitted.iter_mut().enumerate() {
+                if std::mem::take(admitted) {
                     next.seats[seat] = base.seats[seat];
                 }
             }
@@ -521,11 +521,11 @@ impl State {
         }
         let current = self.proxies[proxy].current;
         let mut over = [false; NODES];
-        for seat in 0..NODES {
+        for (seat, is_over) in over.iter_mut().enumerate() {
             let Some(look) = &survey.looks[seat] else { continue };
             let known = current.or(survey.newest);
             match self.remaining(model, known, look, seat) {
-                Some(left) => over[seat] = left == 0,
+                Some(left) => *is_over = left == 0,
                 // Whoever has kept its memory, or is given a place to wait first, needs none.
                 None if survey.intact[seat]
                     || survey.is_covered() && !model.has(Fault::WaitWithoutSeat) => {}

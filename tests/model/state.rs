@@ -89,8 +89,6 @@ pub(crate) struct Held {
     pub(crate) first: u8,
     /// It was handed over.
     pub(crate) handed: bool,
-    /// It was given back by token, of which its proxy does not know.
-    pub(crate) given: bool,
     /// A node has it back that had lost it.
     pub(crate) healed: bool,
 }
@@ -148,8 +146,8 @@ impl Hash for Client {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         hasher.write_u16(u16::from(self.locks) << 8 | u16::from(self.number));
         let held = self.held.map_or([0; 8], |held| {
-            let Held { valid, known, claim, fence, first, handed, given, healed } = held;
-            let flags = 1 | u8::from(handed) << 1 | u8::from(given) << 2 | u8::from(healed) << 3;
+            let Held { valid, known, claim, fence, first, handed, healed } = held;
+            let flags = 1 | u8::from(handed) << 1 | u8::from(healed) << 3;
             [valid, known, claim, fence, first, flags, 0, 0]
         });
         hasher.write_u64(u64::from_le_bytes(held));
@@ -247,7 +245,7 @@ impl State {
 
     /// How many clients may count on the lock.
     pub(crate) fn valid_holders(&self) -> usize {
-        self.held().filter(|held| held.valid > 0 && !held.given).count()
+        self.held().filter(|held| held.valid > 0).count()
     }
 
     /// All grants that are not given back.

@@ -44,7 +44,7 @@ impl State {
     /// All that may happen next.
     pub(crate) fn steps(&self, setup: &Setup, steps: &mut Vec<Step>) {
         let ends = matches!(setup.clocks, Clocks::Right(end) if self.now >= end);
-        if !ends && !(setup.prompt && self.is_busy()) {
+        if !(ends || setup.prompt && self.is_busy()) {
             steps.push(Step::Tick);
         }
         for client in 0..setup.proxy_of.len() {
@@ -78,7 +78,7 @@ impl State {
         }
         if one.held.is_none() && one.asking.is_none() && self.by_token > 0 {
             let tokens = self.clients.iter().zip(setup.token_of);
-            let others = tokens.filter(|(other, _)| other.held.is_some_and(|held| !held.given));
+            let others = tokens.filter(|(other, _)| other.held.is_some());
             if others.into_iter().any(|(_, token)| token == setup.token_of[client]) {
                 steps.push(Step::UnlockByToken { client });
             }
@@ -270,9 +270,7 @@ impl State {
         self.by_token -= 1;
         let token = setup.token_of[client];
         for (other, theirs) in self.clients.iter_mut().zip(setup.token_of) {
-            if let Some(held) = other.held.as_mut().filter(|_| theirs == token) {
-                (held.given, held.valid) = (true, 0);
-            }
+            other.held.take_if(|_| theirs == token);
         }
         let release = Request::Release { by: client as u8, token, whose: Whose::Token };
         self.tell(client, release, setup);
@@ -494,8 +492,8 @@ impl State {
         let first = asking.ttl.saturating_sub(asking.elapsed);
         let Asking { claim, handed, .. } = asking;
         let (claim, handed, known) = (*claim, *handed, first);
-        let (given, healed) = (false, false);
-        let held = Held { valid, known, claim, fence, first, handed, given, healed };
+        let healed = false;
+        let held = Held { valid, known, claim, fence, first, handed, healed };
         self.clients[client].held = Some(held);
         self.fence_went_back |= fence <= self.last_fence;
         self.last_fence = self.last_fence.max(fence);
@@ -506,7 +504,7 @@ impl State {
         let Some(mut held) = self.clients[client].held else { return };
         if valid > 0 {
             let known = asking.ttl.saturating_sub(asking.elapsed);
-            (held.valid, held.known) = (if held.given { 0 } else { valid }, known);
+            (held.valid, held.known) = (valid, known);
         }
         let heal = self.heal_of(client, &held, setup).filter(|_| valid > 0);
         self.end_asking(client);
