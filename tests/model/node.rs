@@ -1,23 +1,23 @@
 //! One lock node: what `src/lock/scripts/*.lua` do, line by line.
 
 use super::{
-    link::{Answer, Request},
+    link::{Answer, Request, Whose},
     setup::{Fault, Setup},
 };
 
 /// A node's memory and its clock.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Node {
-    /// Whose token stands at the lock's key, and for how long still.
+    /// Which token stands at the lock's key, and for how long still.
     pub(crate) holder: Option<u8>,
     pub(crate) left: u8,
-    /// Which of its attempts has taken it; 0: more than one.
-    pub(crate) attempt: u8,
-    /// The last fence.
+    /// The claim of the grant that has it. (On a node it stays, and says nothing.)
+    pub(crate) claim: u8,
+    /// The last fence, beside it.
     pub(crate) fence: u8,
     /// How much too early its clock ends a TTL.
     pub(crate) fast: u8,
-    /// How long it does not vote.
+    /// How long it grants nothing.
     pub(crate) quarantine: u8,
 }
 
@@ -25,54 +25,80 @@ impl Node {
     /// All of it in one number.
     pub(crate) fn packed(&self) -> u64 {
         let holder = self.holder.map_or(0, |holder| holder + 1);
-        let Node { left, attempt, fence, fast, quarantine, .. } = *self;
-        u64::from_le_bytes([holder, left, attempt, fence, fast, quarantine, 0, 0])
+        let Node { left, claim, fence, fast, quarantine, .. } = *self;
+        u64::from_le_bytes([holder, left, claim, fence, fast, quarantine, 0, 0])
+    }
+
+    fn is_held_by(&self, token: u8, claim: u8) -> bool {
+        self.holder == Some(token) && self.claim == claim
     }
 
     /// Carries a request out. None: nobody waits for the answer.
     pub(crate) fn carry_out(&mut self, request: Request, setup: &Setup) -> Option<Answer> {
+        let has = |fault| setup.has(fault);
         match request {
-            Request::Acquire { by, number, ttl, fence } => {
-                let held = self.holder.is_some();
-                if held && self.holder != Some(by) {
+            Request::Acquire { token, claim, again, ttl, fence, .. } => {
+                let own = again && self.is_held_by(token, claim);
+                let anybodys = has(Fault::AgainToAnybody) && self.holder == Some(token);
+                if self.holder.is_some() && !own && !anybodys {
                     return Some(Answer::No);
                 }
-                let attempt = if held { 0 } else { number };
-                let left = if setup.has(Fault::AgainShortens) { 0 } else { self.left };
-                let answer = self.take(by, attempt, ttl, fence, setup);
+                let left = if has(Fault::AgainShortens) { 0 } else { self.left };
+                let answer = self.take(token, claim, ttl, fence, setup);
                 self.left = self.left.max(left);
                 Some(answer)
             }
-            Request::HandOver { from, by, number, ttl, fence } => {
-                let given = self.holder == Some(from) || setup.has(Fault::HandOverWithoutCompare);
-                if self.holder.is_some() && !given && self.holder != Some(by) {
+            Request::HandOver { from, giver, token, claim, ttl, fence, .. } => {
+                let given = self.is_held_by(from, giver)
+                    || has(Fault::HandOverWithoutCompare)
+                    || has(Fault::HandOverByToken) && self.holder == Some(from)
+                    || has(Fault::HandOverToToken) && self.holder == Some(token);
+                if self.holder.is_some() && !given {
                     return Some(Answer::No);
                 }
-                let attempt = if given || self.holder.is_none() { number } else { 0 };
-                Some(self.take(by, attempt, ttl, fence, setup))
+                Some(self.take(token, claim, ttl, fence, setup))
             }
-            Request::Renew { by, ttl, .. } => {
-                let held = self.holder.is_some() && setup.has(Fault::RenewWithoutCompare);
-                if self.holder != Some(by) && !held {
+            Request::Renew { token, claim, ttl, .. } => {
+                let held = self.holder.is_some() && has(Fault::RenewWithoutCompare);
+                if !self.is_held_by(token, claim) && !held {
                     return Some(Answer::No);
                 }
                 self.left = ttl.saturating_sub(self.fast);
                 Some(Answer::Yes(0))
             }
-            Request::Raise { by, held: true, .. } if self.holder != Some(by) => Some(Answer::No),
-            Request::Raise { fence, .. } => {
+            Request::Heal { token, claim, ttl, fence, .. } => {
+                let free = self.holder.is_none();
+                if free {
+                    self.fence = self.fence.max(fence);
+                    (self.holder, self.claim) = (Some(token), claim);
+                    self.left = ttl.saturating_sub(self.fast);
+                }
+                has(Fault::HealCounts).then_some(if free { Answer::Yes(0) } else { Answer::No })
+            }
+            Request::Raise { token, claim, fence, .. } => {
+                let by_token = has(Fault::RaiseByToken) && self.holder == Some(token);
+                if !self.is_held_by(token, claim) && !by_token && !has(Fault::RaiseAnywhere) {
+                    return Some(Answer::No);
+                }
                 self.fence = self.fence.max(fence);
                 Some(Answer::Yes(0))
             }
-            Request::Release { by } => {
-                if self.holder == Some(by) || setup.has(Fault::ReleaseWithoutCompare) {
+            Request::Release { token, whose, .. } => {
+                let meant = match whose {
+                    Whose::Claim(claim) => self.claim == claim || has(Fault::ReleaseByToken),
+                    Whose::Token => true,
+                    Whose::UpTo(fence) => self.fence <= fence,
+                };
+                if self.holder == Some(token) && meant || has(Fault::ReleaseWithoutCompare) {
                     self.end();
+                    // The fence is told where the claim was not known.
+                    return matches!(whose, Whose::Token).then_some(Answer::Yes(self.fence));
                 }
                 None
             }
-            Request::Undo { by, number } => {
-                let own = self.attempt == number || setup.has(Fault::UndoByToken);
-                if self.holder == Some(by) && own {
+            Request::Undo { token, claim } => {
+                let by_token = has(Fault::UndoByToken) && self.holder == Some(token);
+                if self.is_held_by(token, claim) || by_token {
                     self.end();
                 }
                 None
@@ -80,17 +106,17 @@ impl Node {
         }
     }
 
-    fn take(&mut self, by: u8, attempt: u8, ttl: u8, proposed: u8, setup: &Setup) -> Answer {
+    fn take(&mut self, token: u8, claim: u8, ttl: u8, proposed: u8, setup: &Setup) -> Answer {
         let next = if setup.has(Fault::NodesDoNotRaise) { 0 } else { self.fence + 1 };
         self.fence = proposed.max(next);
-        (self.holder, self.attempt) = (Some(by), attempt);
+        (self.holder, self.claim) = (Some(token), claim);
         self.left = ttl.saturating_sub(self.fast);
         Answer::Yes(self.fence)
     }
 
     /// The lock's key is gone. The fence stays.
     fn end(&mut self) {
-        (self.holder, self.left, self.attempt) = (None, 0, 0);
+        (self.holder, self.left, self.claim) = (None, 0, 0);
     }
 
     /// One tick later.

@@ -4,8 +4,9 @@
 use stateright::{Model, Property};
 
 use super::{
-    link::Request,
-    setup::Setup,
+    link::{NUMBERS, Request},
+    node::Node,
+    setup::{NODES, Setup},
     state::{State, What},
     steps::Step,
 };
@@ -18,8 +19,11 @@ pub(crate) const FENCES_GROW: &str = "fences grow from grant to grant";
 /// given it back.
 pub(crate) const NO_GHOST: &str = "no node holds the lock for nobody";
 
+/// Nor is one that is renewed ever lost.
+pub(crate) const KEPT: &str = "a lock that is renewed is kept";
+
 /// Those that must hold in every state.
-pub(crate) const ALWAYS: &[&str] = &[ONE_HOLDER, FENCES_GROW, NO_GHOST];
+pub(crate) const ALWAYS: &[&str] = &[ONE_HOLDER, FENCES_GROW, NO_GHOST, KEPT];
 
 /// Somebody is granted the lock.
 pub(crate) const GRANTED: &str = "a grant";
@@ -37,6 +41,13 @@ pub(crate) const SECOND_ROUND: &str = "a second round for the fence";
 pub(crate) const QUARANTINED: &str = "a grant while a node is in quarantine";
 /// Each of two attempts got a node, and one will be undone.
 pub(crate) const CLASH: &str = "two attempts of which each has a node";
+
+/// A node has a lock back that it had lost.
+pub(crate) const HEALED: &str = "a lock that is put back";
+/// A lock is renewed while a quorum of nodes waits.
+pub(crate) const WAITED_OUT: &str = "a lock outlives its first TTL while two nodes wait";
+/// Two have the same token.
+pub(crate) const SAME_TOKEN: &str = "a grant after another of the same token";
 
 /// One run of the checker.
 pub(crate) struct Locks(pub Setup);
@@ -58,10 +69,28 @@ impl Model for Locks {
     }
 
     fn properties(&self) -> Vec<Property<Locks>> {
-        let all: [Property<Locks>; 11] = [
+        let all: [Property<Locks>; 15] = [
             Property::always(ONE_HOLDER, |_, state: &State| state.valid_holders() <= 1),
             Property::always(FENCES_GROW, |_, state: &State| !state.fence_went_back),
             Property::always(NO_GHOST, |_, state: &State| !has_ghost(state)),
+            Property::always(KEPT, |_, state: &State| !state.lost),
+            Property::sometimes(HEALED, |_, state: &State| {
+                let has = |claim| state.columns.iter().filter(|c| c.node.claim == claim).count();
+                state.held().any(|held| held.healed && held.valid > 0 && has(held.claim) == NODES)
+            }),
+            Property::sometimes(WAITED_OUT, |_, state: &State| {
+                let waits = state.columns.iter().filter(|column| column.node.quarantine > 0);
+                waits.count() > 1 && state.held().any(|held| held.valid > 0 && held.first == 0)
+            }),
+            Property::sometimes(SAME_TOKEN, |model, state: &State| {
+                let tokens = model.0.token_of;
+                let asked = |client: usize| state.clients[client].number > 0;
+                let held = |client: usize| state.clients[client].held.is_some_and(|h| h.valid > 0);
+                let pairs = (0..tokens.len()).flat_map(|a| (0..tokens.len()).map(move |b| (a, b)));
+                pairs
+                    .into_iter()
+                    .any(|(a, b)| a != b && tokens[a] == tokens[b] && held(a) && asked(b))
+            }),
             Property::sometimes(GRANTED, |_, state: &State| state.valid_holders() > 0),
             Property::sometimes(EARLY, is_early),
             Property::sometimes(EXPIRED, |_, state: &State| {
@@ -82,8 +111,11 @@ impl Model for Locks {
                 waits && state.valid_holders() > 0
             }),
             Property::sometimes(CLASH, |_, state: &State| {
-                let has =
-                    |by: u8| state.columns.iter().any(|column| column.node.holder == Some(by));
+                let has = |by: u8| {
+                    state.columns.iter().any(|column| {
+                        column.node.holder.is_some() && column.node.claim / NUMBERS == by
+                    })
+                };
                 state.held().count() == 0 && has(0) && has(1)
             }),
         ];
@@ -92,9 +124,9 @@ impl Model for Locks {
 }
 
 fn has_ghost(state: &State) -> bool {
-    let given_back = |by: u8| state.clients[usize::from(by)].held.is_none();
-    state.is_quiet()
-        && state.columns.iter().any(|column| column.node.holder.is_some_and(given_back))
+    let is_held = |claim: u8| state.held().any(|held| held.claim == claim);
+    let is_ghost = |node: &Node| node.holder.is_some() && !is_held(node.claim);
+    state.is_quiet() && state.columns.iter().any(|column| is_ghost(&column.node))
 }
 
 fn is_early(model: &Locks, state: &State) -> bool {

@@ -13,6 +13,8 @@ pub(crate) const CLIENTS: usize = 3;
 pub(crate) struct Setup {
     /// Which proxy each client is connected to.
     pub(crate) proxy_of: &'static [usize],
+    /// Its token. Two with the same are still two who exclude each other.
+    pub(crate) token_of: [u8; CLIENTS],
     /// The TTL of a LOCK and of a RENEW.
     pub(crate) ttl: u8,
     /// The TTL of a LOCK by the token that holds the lock already.
@@ -29,8 +31,6 @@ pub(crate) struct Setup {
     pub(crate) patience: u8,
     /// What the proxies' clocks show, from which fences are proposed.
     pub(crate) clocks: Clocks,
-    /// Where a fence is raised.
-    pub(crate) raise: Raise,
     /// What a node does that has lost its memory.
     pub(crate) quarantine: Quarantine,
     /// LOCKs of each client.
@@ -47,6 +47,13 @@ pub(crate) struct Setup {
     pub(crate) hand_overs: u8,
     pub(crate) breaks: u8,
     pub(crate) restarts: u8,
+    /// UNLOCKs by a client with the token of another's grant.
+    pub(crate) unlocks_by_token: u8,
+    /// Whether renewals put the lock back where it is free. They wait for all nodes then.
+    pub(crate) heals: bool,
+    /// Time passes only when all that is asked of nodes that are up is answered; each grant
+    /// is renewed at each tick; and a node goes away only while all others have the lock.
+    pub(crate) prompt: bool,
     /// Whether several votes may come in before the proxy looks at them.
     pub(crate) late_looks: bool,
     /// What is done wrong on purpose.
@@ -66,24 +73,14 @@ pub(crate) enum Clocks {
     Right(u8),
 }
 
-/// Where the second round, which makes a quorum remember a fence, counts.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Raise {
-    /// On every node, whoever holds the lock there: a planted fault.
-    Anywhere,
-    /// Only where the attempt holds the lock: `raise.lua`.
-    WhereHeld,
-}
-
-/// When a node that has lost its memory votes again.
+/// When a node that has lost its memory grants again. (Who knows that it has, and how the
+/// wait is counted, is looked at in `epochs.rs`.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Quarantine {
     /// At once.
     Off,
-    /// When it has been up for the longest TTL.
+    /// When it has waited for the longest TTL; renewals count meanwhile.
     On,
-    /// The same, but at once if no node remembers anything: "the deployment is new".
-    UnlessAllAreNew,
 }
 
 /// What is done wrong on purpose, to see that the checker finds it.
@@ -113,6 +110,30 @@ pub(crate) enum Fault {
     Overtaking,
     /// A LOCK again by the holder sets the TTL even if it is shorter.
     AgainShortens,
+    /// A LOCK again is granted to whoever has the token.
+    AgainToAnybody,
+    /// A release by claim ends whatever the token holds.
+    ReleaseByToken,
+    /// A LOCK again that fails undoes the grant before it, too.
+    UndoTakesEarlier,
+    /// A node that is back gives back whatever the token of a missed UNLOCK holds by then.
+    CleanUpWithoutBound,
+    /// A fence is raised whichever grant of the token has the lock.
+    RaiseByToken,
+    /// A fence is raised whoever has the lock.
+    RaiseAnywhere,
+    /// A hand-over gives whichever grant the giver's token has.
+    HandOverByToken,
+    /// A hand-over takes over what the taker's token holds by another grant.
+    HandOverToToken,
+    /// Nothing is put back.
+    NoHeal,
+    /// A lock is put back as soon as one node lacks it.
+    HealWithoutQuorum,
+    /// To have put a lock back counts as having had it.
+    HealCounts,
+    /// A lock is put back though it was given back since the nodes were asked.
+    HealBehindRelease,
 }
 
 impl Setup {
@@ -124,7 +145,11 @@ impl Setup {
     /// Whether it makes no difference if two clients change their names.
     pub(crate) fn is_symmetric(&self) -> bool {
         let same_clocks = !matches!(self.clocks, Clocks::Apart(_));
-        same_clocks && self.breaks == 0 && self.proxy_of == [0, 1] && self.locks[0] == self.locks[1]
+        same_clocks
+            && self.breaks == 0
+            && self.proxy_of == [0, 1]
+            && self.locks[0] == self.locks[1]
+            && self.unlocks_by_token == 0
     }
 
     /// Whether a planted fault has nodes do something for who does not hold the lock.

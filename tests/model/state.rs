@@ -6,7 +6,7 @@
 use std::hash::{Hash, Hasher};
 
 use super::{
-    link::{Link, Request},
+    link::{Link, Request, Whose},
     node::Node,
     setup::{CLIENTS, Clocks, NODES, PROXIES, Setup},
 };
@@ -28,6 +28,12 @@ pub(crate) struct State {
     pub(crate) last_fence: u8,
     /// A later grant had a smaller one, or the same.
     pub(crate) fence_went_back: bool,
+    /// UNLOCKs that may still come by token alone.
+    pub(crate) by_token: u8,
+    /// The largest fence that such an UNLOCK of each client has released.
+    pub(crate) released: [u8; CLIENTS],
+    /// A lock that was to be kept was lost.
+    pub(crate) lost: bool,
 }
 
 /// One node and what concerns it: each proxy's connection to it, and its vote on
@@ -73,10 +79,18 @@ pub(crate) struct Client {
 pub(crate) struct Held {
     /// What is left of its validity.
     pub(crate) valid: u8,
+    /// The same without anything set aside for drift: as long its proxy knows of it.
+    pub(crate) known: u8,
+    /// What the nodes know it by.
+    pub(crate) claim: u8,
+    /// Its fence.
+    pub(crate) fence: u8,
     /// What is left of its first TTL.
     pub(crate) first: u8,
     /// It was handed over.
     pub(crate) handed: bool,
+    /// A node has it back that had lost it.
+    pub(crate) healed: bool,
 }
 
 /// A command under way.
@@ -85,6 +99,10 @@ pub(crate) struct Asking {
     pub(crate) what: What,
     /// Which answers it waits for.
     pub(crate) number: u8,
+    /// Of the grant that is asked for, or renewed.
+    pub(crate) claim: u8,
+    /// The same claim may have it already.
+    pub(crate) again: bool,
     pub(crate) ttl: u8,
     /// Since before the first node was asked.
     pub(crate) elapsed: u8,
@@ -97,8 +115,8 @@ pub(crate) struct Asking {
 pub(crate) enum What {
     /// The nodes' grants.
     Grant,
-    /// That a quorum remembers this fence of the attempt with that number.
-    Raise { fence: u8, attempt: u8 },
+    /// That a quorum remembers this fence of it.
+    Raise { fence: u8 },
     /// The nodes' renewals.
     Renewal,
 }
@@ -126,18 +144,22 @@ impl Hash for Column {
 
 impl Hash for Client {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
-        let (valid, first, handed) =
-            self.held.map_or((0, 0, 2), |held| (held.valid, held.first, u8::from(held.handed)));
-        let own = [self.locks, self.number, valid, first, handed, 0, 0, 0];
-        hasher.write_u64(u64::from_le_bytes(own));
+        hasher.write_u16(u16::from(self.locks) << 8 | u16::from(self.number));
+        let held = self.held.map_or([0; 8], |held| {
+            let Held { valid, known, claim, fence, first, handed, healed } = held;
+            let flags = 1 | u8::from(handed) << 1 | u8::from(healed) << 3;
+            [valid, known, claim, fence, first, flags, 0, 0]
+        });
+        hasher.write_u64(u64::from_le_bytes(held));
         let asking = self.asking.map_or([0; 8], |asking| {
-            let Asking { what, number, ttl, elapsed, handed } = asking;
-            let (what, fence, attempt) = match what {
-                What::Grant => (1, 0, 0),
-                What::Raise { fence, attempt } => (2, fence, attempt),
-                What::Renewal => (3, 0, 0),
+            let Asking { what, number, claim, again, ttl, elapsed, handed } = asking;
+            let (what, fence) = match what {
+                What::Grant => (1, 0),
+                What::Raise { fence } => (2, fence),
+                What::Renewal => (3, 0),
             };
-            [what, fence, attempt, number, ttl, elapsed, u8::from(handed), 0]
+            let flags = u8::from(handed) << 1 | u8::from(again);
+            [what, fence, claim, number, ttl, elapsed, flags, 0]
         });
         hasher.write_u64(u64::from_le_bytes(asking));
     }
@@ -165,6 +187,9 @@ impl State {
                         restarts: setup.restarts,
                         last_fence: 0,
                         fence_went_back: false,
+                        by_token: setup.unlocks_by_token,
+                        released: [0; CLIENTS],
+                        lost: false,
                     });
                 }
             }
@@ -175,7 +200,7 @@ impl State {
     /// Gives one state for all that differ only in the names of nodes or in what
     /// can have no effect any more.
     pub(crate) fn in_order(mut self, setup: &Setup) -> State {
-        let State { columns, clients, breaks, restarts, .. } = &mut self;
+        let State { columns, clients, breaks, restarts, released, .. } = &mut self;
         let stays_up = *breaks == 0 && *restarts == 0;
         let waits = |request: &Request| {
             request.asked_by().is_some_and(|(by, number)| {
@@ -186,20 +211,33 @@ impl State {
             for link in links {
                 // An answer to nobody counts only if the connection ends before it.
                 link.answers.retain(|(request, _)| {
-                    waits(request) || (request.leaves_traces() && !stays_up)
+                    let counts = match request {
+                        Request::Release { whose, .. } => *whose == Whose::Token,
+                        _ => request.leaves_traces(),
+                    };
+                    waits(request) || counts && !stays_up
                 });
                 // What is for a token that does not hold the lock changes nothing, now
                 // or later: only what comes behind it could give that token the lock.
                 while let Some(first) = link.requests.first()
                     && !link.down
-                    && first.is_only_for_the_holder()
-                    && node.holder != Some(first.by())
+                    && first.is_only_for().is_some_and(|token| node.holder != Some(token))
                     && !waits(first)
                     && !setup.ignores_holders()
                 {
                     link.requests.remove(0);
                 }
             }
+        }
+        let told =
+            |request: &Request| matches!(request, Request::Release { whose: Whose::Token, .. });
+        if stays_up
+            && !columns
+                .iter()
+                .flat_map(|column| &column.links)
+                .any(|link| link.requests.iter().any(told))
+        {
+            *released = [0; CLIENTS];
         }
         columns.sort_unstable();
         self

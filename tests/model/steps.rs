@@ -2,10 +2,10 @@
 //! `node.rs`, without threads and sockets.
 
 use super::{
-    link::{Answer, Request},
+    link::{Answer, Link, Request, Whose, claim_of},
     quorum::{Decision, Rule, Votes, quorum},
-    setup::{Clocks, Fault, NODES, Quarantine, Raise, Setup},
-    state::{Asking, Held, State, Vote, What},
+    setup::{Clocks, Fault, NODES, Quarantine, Setup},
+    state::{Asking, Column, Held, State, Vote, What},
 };
 
 /// One step. Nodes are named by their places in the state before it.
@@ -17,7 +17,9 @@ pub(crate) enum Step {
     Lock { client: usize },
     /// A client sends UNLOCK, or a session lock's validity has ended and it is lost.
     Unlock { client: usize },
-    /// The same where another client of that proxy waits in line.
+    /// A client sends UNLOCK with its token, by which another has a grant.
+    UnlockByToken { client: usize },
+    /// A grant is given back where another client of that proxy waits in line.
     HandOver { client: usize, to: usize },
     /// A client sends RENEW, or the watchdog does.
     Renew { client: usize },
@@ -41,7 +43,8 @@ pub(crate) enum Step {
 impl State {
     /// All that may happen next.
     pub(crate) fn steps(&self, setup: &Setup, steps: &mut Vec<Step>) {
-        if !matches!(setup.clocks, Clocks::Right(end) if self.now >= end) {
+        let ends = matches!(setup.clocks, Clocks::Right(end) if self.now >= end);
+        if !(ends || setup.prompt && self.is_busy()) {
             steps.push(Step::Tick);
         }
         for client in 0..setup.proxy_of.len() {
@@ -52,7 +55,7 @@ impl State {
             for proxy in 0..proxies {
                 self.steps_of_link(node, proxy, setup, steps);
             }
-            if self.restarts > 0 {
+            if self.restarts > 0 && self.may_go_away(node, setup) {
                 steps.push(Step::Restart { node });
             }
         }
@@ -73,6 +76,13 @@ impl State {
         } else if one.locks > 0 && (one.held.is_none() || setup.locks_again) {
             steps.push(Step::Lock { client });
         }
+        if one.held.is_none() && one.asking.is_none() && self.by_token > 0 {
+            let tokens = self.clients.iter().zip(setup.token_of);
+            let others = tokens.filter(|(other, _)| other.held.is_some());
+            if others.into_iter().any(|(_, token)| token == setup.token_of[client]) {
+                steps.push(Step::UnlockByToken { client });
+            }
+        }
         // A session lock is released though its renewal is under way.
         let renewing = one.asking.is_none_or(|asking| asking.what == What::Renewal);
         if one.held.is_none() || !renewing {
@@ -81,7 +91,9 @@ impl State {
         if setup.gives_back {
             steps.push(Step::Unlock { client });
         }
-        if one.asking.is_none() && self.renewals > 0 {
+        // When its validity has ended, it is lost.
+        let kept = !setup.heals || one.held.is_some_and(|held| held.known > 0);
+        if one.asking.is_none() && self.renewals > 0 && kept && !setup.prompt {
             steps.push(Step::Renew { client });
         }
         if self.hand_overs > 0 {
@@ -98,10 +110,7 @@ impl State {
         let column = &self.columns[node];
         let link = &column.links[proxy];
         if link.down {
-            if column.node.quarantine == 0 {
-                steps.push(Step::Open { node, proxy });
-            }
-            return;
+            return steps.push(Step::Open { node, proxy });
         }
         let reachable = if setup.has(Fault::Overtaking) { link.requests.len() } else { 1 };
         for at in 0..reachable.min(link.requests.len()) {
@@ -110,7 +119,7 @@ impl State {
         if !link.answers.is_empty() {
             steps.push(Step::Answered { node, proxy });
         }
-        if self.breaks > 0 && setup.breaks_at == proxy {
+        if self.breaks > 0 && setup.breaks_at == proxy && self.may_go_away(node, setup) {
             steps.push(Step::Break { node, proxy });
         }
     }
@@ -122,6 +131,7 @@ impl State {
             Step::Tick => next.tick(setup),
             Step::Lock { client } => next.lock(client, setup),
             Step::Unlock { client } => next.unlock(client, setup),
+            Step::UnlockByToken { client } => next.unlock_by_token(client, setup),
             Step::HandOver { client, to } => next.hand_over(client, to, setup),
             Step::Renew { client } => next.renew(client, setup),
             Step::GiveUp { client } => next.give_up(client, setup),
@@ -139,7 +149,10 @@ impl State {
                 next.breaks -= 1;
                 next.end_link(node, proxy, setup);
             }
-            Step::Open { node, proxy } => next.columns[node].links[proxy].open(setup),
+            Step::Open { node, proxy } => {
+                let proposal = setup.proposal(proxy, next.now);
+                next.columns[node].links[proxy].open(next.released, proposal, setup);
+            }
             Step::Restart { node } => next.restart(node, setup),
         }
         next.in_order(setup)
@@ -156,7 +169,9 @@ impl State {
             let one = &mut self.clients[client];
             if let Some(held) = &mut one.held {
                 held.valid = held.valid.saturating_sub(1);
+                held.known = held.known.saturating_sub(1);
                 held.first = held.first.saturating_sub(1);
+                self.lost |= setup.prompt && held.valid == 0;
             }
             if let Some(asking) = &mut one.asking {
                 asking.elapsed += 1;
@@ -164,21 +179,53 @@ impl State {
                     self.give_up(client, setup);
                 }
             }
+            let one = &self.clients[client];
+            if setup.prompt && one.asking.is_none() && one.held.is_some_and(|held| held.valid > 0) {
+                self.renew(client, setup);
+            }
         }
     }
 
-    /// Begins an operation, whose request the caller then sends.
-    fn begin(&mut self, client: usize, what: What, ttl: u8, handed: bool) -> u8 {
+    /// Something is asked, and will be answered by a node that is up.
+    fn is_busy(&self) -> bool {
+        let links = self.columns.iter().flat_map(|column| &column.links);
+        let busy = |link: &Link| !link.requests.is_empty() || !link.answers.is_empty();
+        links.filter(|link| !link.down).any(busy)
+    }
+
+    /// Of locks that are to be kept, the others have it all.
+    fn may_go_away(&self, node: usize, setup: &Setup) -> bool {
+        let others = self.columns.iter().enumerate().filter(|(other, _)| *other != node);
+        // It was renewed there since it was back, and the undoing of a vote whose answer was
+        // lost is done: that takes a lock which is held by the others.
+        let undoes = |request: &Request| matches!(request, Request::Undo { .. });
+        let has_it = |column: &Column| {
+            let link = &column.links[0];
+            let undone = !link.requests.iter().any(undoes);
+            // Where nothing is put back, it is enough that it is there.
+            let has = column.node.left + 1 >= setup.ttl || setup.has(Fault::NoHeal);
+            !link.down && column.node.quarantine == 0 && undone && has
+        };
+        !setup.prompt
+            || self.held().next().is_some() && others.into_iter().all(|(_, column)| has_it(column))
+    }
+
+    /// Begins an operation, whose request the caller then sends. `claim`: the grant's, where
+    /// there is one already.
+    fn begin(&mut self, client: usize, what: What, ttl: u8, claim: Option<u8>) -> (u8, u8) {
         let one = &mut self.clients[client];
         one.number += 1;
-        one.asking = Some(Asking { what, number: one.number, ttl, elapsed: 0, handed });
-        one.number
+        let (number, again) = (one.number, claim.is_some());
+        let claim = claim.unwrap_or_else(|| claim_of(client, number));
+        one.asking = Some(Asking { what, number, claim, again, ttl, elapsed: 0, handed: false });
+        (number, claim)
     }
 
     /// Asks all nodes, and waits for their votes.
     fn ask(&mut self, client: usize, request: Request, setup: &Setup) {
         for column in self.columns.iter_mut() {
-            let asked = column.links[setup.proxy_of[client]].send(request);
+            let waits = column.node.quarantine > 0;
+            let asked = column.links[setup.proxy_of[client]].send(request, waits);
             column.votes[client] = if asked { Vote::Pending } else { Vote::Missing };
         }
         // Too many may be down.
@@ -188,53 +235,112 @@ impl State {
     /// Asks all nodes; nobody waits for their votes.
     fn tell(&mut self, client: usize, request: Request, setup: &Setup) {
         for column in self.columns.iter_mut() {
-            column.links[setup.proxy_of[client]].send(request);
+            column.links[setup.proxy_of[client]].send(request, false);
         }
     }
 
     fn lock(&mut self, client: usize, setup: &Setup) {
-        let again = self.clients[client].held.is_some();
-        let ttl = if again { setup.ttl_again } else { setup.ttl };
+        let held = self.clients[client].held;
+        let ttl = if held.is_some() { setup.ttl_again } else { setup.ttl };
         self.clients[client].locks -= 1;
-        let number = self.begin(client, What::Grant, ttl, false);
+        let before = held.map(|held| held.claim);
+        let (number, claim) = self.begin(client, What::Grant, ttl, before);
         let fence = setup.proposal(setup.proxy_of[client], self.now);
-        let by = client as u8;
-        self.ask(client, Request::Acquire { by, number, ttl, fence }, setup);
+        let (by, token, again) = (client as u8, setup.token_of[client], held.is_some());
+        self.ask(client, Request::Acquire { by, number, token, claim, again, ttl, fence }, setup);
     }
 
     fn unlock(&mut self, client: usize, setup: &Setup) {
-        self.clients[client].held = None;
+        let Some(held) = self.clients[client].held.take() else { return };
+        let late_heal =
+            setup.has(Fault::HealBehindRelease).then(|| self.heal_of(client, &held, setup));
         self.end_asking(client);
-        self.tell(client, Request::Release { by: client as u8 }, setup);
+        let (by, token) = (client as u8, setup.token_of[client]);
+        let release = Request::Release { by, token, whose: Whose::Claim(held.claim) };
+        self.tell(client, release, setup);
+        if let Some((heal, nodes)) = late_heal.flatten() {
+            for node in nodes {
+                self.columns[node].links[setup.proxy_of[client]].send(heal, false);
+            }
+        }
+    }
+
+    /// Who has the grant goes by its token, so it is its to give back.
+    fn unlock_by_token(&mut self, client: usize, setup: &Setup) {
+        self.by_token -= 1;
+        let token = setup.token_of[client];
+        for (other, theirs) in self.clients.iter_mut().zip(setup.token_of) {
+            other.held.take_if(|_| theirs == token);
+        }
+        let release = Request::Release { by: client as u8, token, whose: Whose::Token };
+        self.tell(client, release, setup);
     }
 
     fn hand_over(&mut self, client: usize, to: usize, setup: &Setup) {
         self.hand_overs -= 1;
-        self.clients[client].held = None;
+        let Some(held) = self.clients[client].held.take() else { return };
         self.end_asking(client);
         let ttl = setup.ttl;
-        let number = self.begin(to, What::Grant, ttl, true);
+        let (number, claim) = self.begin(to, What::Grant, ttl, None);
+        if let Some(asking) = &mut self.clients[to].asking {
+            asking.handed = true;
+        }
         let fence = setup.proposal(setup.proxy_of[to], self.now);
-        let (from, by) = (client as u8, to as u8);
-        self.ask(to, Request::HandOver { from, by, number, ttl, fence }, setup);
+        let (from, giver, by) = (setup.token_of[client], held.claim, to as u8);
+        let token = setup.token_of[to];
+        self.ask(
+            to,
+            Request::HandOver { from, giver, by, number, token, claim, ttl, fence },
+            setup,
+        );
     }
 
     fn renew(&mut self, client: usize, setup: &Setup) {
-        self.renewals -= 1;
+        let Some(held) = self.clients[client].held else { return };
+        self.renewals = self.renewals.saturating_sub(1);
         let ttl = setup.ttl;
-        let number = self.begin(client, What::Renewal, ttl, false);
-        self.ask(client, Request::Renew { by: client as u8, number, ttl }, setup);
+        let (number, claim) = self.begin(client, What::Renewal, ttl, Some(held.claim));
+        let (by, token) = (client as u8, setup.token_of[client]);
+        self.ask(client, Request::Renew { by, number, token, claim, ttl }, setup);
     }
 
-    /// Ends a command without success. What an attempt may have taken is undone.
-    fn give_up(&mut self, client: usize, setup: &Setup) {
-        let Some(asking) = self.end_asking(client) else { return };
-        let attempt = match asking.what {
-            What::Grant => asking.number,
-            What::Raise { attempt, .. } => attempt,
-            What::Renewal => return,
+    /// What puts a lock back, and where, once a quorum has confirmed its renewal.
+    fn heal_of(&self, client: usize, held: &Held, setup: &Setup) -> Option<(Request, Vec<usize>)> {
+        let asking = self.clients[client].asking.filter(|asking| asking.what == What::Renewal)?;
+        let with = |vote: Vote| {
+            let nodes = self.columns.iter().enumerate();
+            nodes.filter(|(_, c)| c.votes[client] == vote).map(|(node, _)| node).collect::<Vec<_>>()
         };
-        self.tell(client, Request::Undo { by: client as u8, number: attempt }, setup);
+        let Held { claim, fence, .. } = *held;
+        let (by, token) = (client as u8, setup.token_of[client]);
+        let Asking { number, ttl, .. } = asking;
+        let heal = Request::Heal { by, number, token, claim, ttl, fence };
+        let mut lacking = with(Vote::No);
+        if setup.has(Fault::HealBehindRelease) {
+            lacking.extend(with(Vote::Pending));
+        }
+        let may = setup.heals && !setup.has(Fault::NoHeal) && held.known > 0 && !lacking.is_empty();
+        (may && with(Vote::Yes(0)).len() >= quorum(NODES)).then_some((heal, lacking))
+    }
+
+    /// Ends a command without success. What an attempt may have taken is undone, but what
+    /// the same claim has from before stays for as long as its holder may count on it.
+    fn give_up(&mut self, client: usize, setup: &Setup) {
+        let Some(asking) = self.clients[client].asking else { return };
+        if asking.what == What::Renewal && setup.heals {
+            let pending = self.columns.iter_mut().filter(|c| c.votes[client] == Vote::Pending);
+            pending.for_each(|column| column.votes[client] = Vote::Missing);
+            self.look(client, setup);
+            self.end_asking(client);
+            return;
+        }
+        self.end_asking(client);
+        let known = self.clients[client].held.is_some_and(|held| held.known > 0);
+        let keeps = asking.again && known && !setup.has(Fault::UndoTakesEarlier);
+        if asking.what != What::Renewal && !keeps {
+            let (token, claim) = (setup.token_of[client], asking.claim);
+            self.tell(client, Request::Undo { token, claim }, setup);
+        }
     }
 
     /// Nobody waits for its votes any more.
@@ -248,14 +354,32 @@ impl State {
     fn answered(&mut self, node: usize, proxy: usize, setup: &Setup) {
         let column = &mut self.columns[node];
         let (request, answer) = column.links[proxy].answers.remove(0);
-        let Some((client, number)) = request.asked_by() else { return };
-        if self.clients[client].asking.is_some_and(|asking| asking.number == number) {
-            column.votes[client] = match answer {
-                Answer::Yes(fence) => Vote::Yes(fence),
-                Answer::No => Vote::No,
-            };
-            self.votes_came(client, setup);
+        if let (Request::Release { by, .. }, Answer::Yes(fence)) = (request, answer) {
+            let released = &mut self.released[usize::from(by)];
+            *released = fence.max(*released);
         }
+        let Some((client, number)) = request.asked_by() else { return };
+        let Some(asking) = self.clients[client].asking.filter(|asking| asking.number == number)
+        else {
+            return;
+        };
+        column.votes[client] = match answer {
+            Answer::Yes(fence) => Vote::Yes(fence),
+            Answer::No => Vote::No,
+        };
+        if let (Request::Renew { .. }, Answer::No, Some(held)) =
+            (request, answer, self.clients[client].held)
+            && (setup.has(Fault::HealCounts) || setup.has(Fault::HealWithoutQuorum))
+        {
+            let Held { claim, fence, .. } = held;
+            let (by, token, ttl) = (client as u8, setup.token_of[client], asking.ttl);
+            let heal = Request::Heal { by, number, token, claim, ttl, fence };
+            column.links[proxy].send(heal, false);
+            if setup.has(Fault::HealCounts) {
+                column.votes[client] = Vote::Pending;
+            }
+        }
+        self.votes_came(client, setup);
     }
 
     /// A connection ends: votes in flight on it are missing.
@@ -277,14 +401,10 @@ impl State {
         let fast = self.columns[node].node.fast;
         let quarantine = match setup.quarantine {
             Quarantine::Off => 0,
-            // It is the node's own clock that counts how long it has been up.
-            Quarantine::On | Quarantine::UnlessAllAreNew => setup.ttl.saturating_sub(fast),
+            // It is the node's own clock that counts.
+            Quarantine::On => setup.ttl.saturating_sub(fast),
         };
         self.columns[node].node.restart(quarantine);
-        let all_are_new = self.columns.iter().all(|column| column.node.quarantine > 0);
-        if setup.quarantine == Quarantine::UnlessAllAreNew && all_are_new {
-            self.columns.iter_mut().for_each(|column| column.node.quarantine = 0);
-        }
         for proxy in 0..self.columns[node].links.len() {
             if setup.proxy_of.contains(&proxy) && !self.columns[node].links[proxy].down {
                 self.end_link(node, proxy, setup);
@@ -312,6 +432,10 @@ impl State {
         if setup.has(Fault::QuorumTooSmall) && counted.yes + 1 >= quorum(NODES) {
             return Decision::Yes;
         }
+        let waits_for_all = setup.heals && asking.what == What::Renewal;
+        if waits_for_all && counted.yes + counted.no + counted.missing < NODES {
+            return Decision::Open;
+        }
         counted.decide(match asking.what {
             What::Grant | What::Raise { .. } => Rule::Grant,
             What::Renewal => Rule::Renewal,
@@ -331,26 +455,21 @@ impl State {
                 }
                 let one = &mut self.clients[client];
                 one.number += 1;
-                let (number, attempt) = (one.number, asking.number);
-                let what = What::Raise { fence, attempt };
+                let (number, what) = (one.number, What::Raise { fence });
                 one.asking = Some(Asking { what, number, ..asking });
-                let held = setup.raise == Raise::WhereHeld;
-                self.ask(client, Request::Raise { by: client as u8, number, fence, held }, setup);
+                let (by, token, claim) = (client as u8, setup.token_of[client], asking.claim);
+                self.ask(client, Request::Raise { by, number, token, claim, fence }, setup);
             }
-            (Decision::Yes, What::Raise { fence, .. }) => {
+            (Decision::Yes, What::Raise { fence }) => {
                 self.granted(client, &asking, fence, setup);
             }
-            (Decision::Yes, What::Renewal) => {
-                let valid = setup.validity(asking.ttl, asking.elapsed);
-                if let Some(held) = &mut self.clients[client].held
-                    && valid > 0
-                {
-                    held.valid = valid;
-                }
-                self.end_asking(client);
-            }
+            (Decision::Yes, What::Renewal) => self.renewed(client, &asking, setup),
             // Its holder is told that it holds nothing, so nothing of it may stay.
-            (Decision::No, What::Renewal) => self.unlock(client, setup),
+            (Decision::No, What::Renewal) => {
+                self.lost |= setup.prompt;
+                self.unlock(client, setup);
+            }
+            (Decision::NoQuorum, What::Renewal) => drop(self.end_asking(client)),
             (Decision::No | Decision::NoQuorum, _) => self.give_up(client, setup),
         }
     }
@@ -371,8 +490,31 @@ impl State {
         }
         self.end_asking(client);
         let first = asking.ttl.saturating_sub(asking.elapsed);
-        self.clients[client].held = Some(Held { valid, first, handed: asking.handed });
+        let Asking { claim, handed, .. } = asking;
+        let (claim, handed, known) = (*claim, *handed, first);
+        let healed = false;
+        let held = Held { valid, known, claim, fence, first, handed, healed };
+        self.clients[client].held = Some(held);
         self.fence_went_back |= fence <= self.last_fence;
         self.last_fence = self.last_fence.max(fence);
+    }
+
+    fn renewed(&mut self, client: usize, asking: &Asking, setup: &Setup) {
+        let valid = setup.validity(asking.ttl, asking.elapsed);
+        let Some(mut held) = self.clients[client].held else { return };
+        if valid > 0 {
+            let known = asking.ttl.saturating_sub(asking.elapsed);
+            (held.valid, held.known) = (valid, known);
+        }
+        let heal = self.heal_of(client, &held, setup).filter(|_| valid > 0);
+        self.end_asking(client);
+        for (heal, node) in heal
+            .into_iter()
+            .flat_map(|(heal, nodes)| nodes.into_iter().map(move |node| (heal, node)))
+        {
+            self.columns[node].links[setup.proxy_of[client]].send(heal, false);
+            held.healed = true;
+        }
+        self.clients[client].held = Some(held);
     }
 }
