@@ -317,7 +317,7 @@ impl Deployment {
         let file = self.path("init.yaml");
         fs::write(&file, self.settings()).expect("configuration");
         let mut command = self.on(proxy_host(0));
-        let ended = command.arg(self.options.proxy.0).arg("init").arg(file).status();
+        let ended = command.arg(&self.options.proxy.0).arg("init").arg(file).status();
         assert!(ended.expect("nsenter").success(), "lockgate init");
     }
 
