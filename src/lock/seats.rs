@@ -371,7 +371,7 @@ mod tests {
             let survey = Survey::new(&looks, "lock:", None);
             let waiting: Vec<_> = over.iter()
                 .map(|over| if *over { Waiting::Over } else { Waiting::Yes }).collect();
-            let blank = || deployment(6, vec![Seat::Blank(0); 5]);
+            let blank = || deployment(7, vec![Seat::Blank(0); 5]);
             if let Some(plan) = survey.plan(&looks, &waiting, None, blank) {
                 prop_assert!(plan.acceptors.len() >= quorum(5));
                 prop_assert_eq!(plan.next.epoch, now.epoch + u64::from(plan.next != now));
