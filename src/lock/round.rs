@@ -35,7 +35,7 @@ const KEEPALIVE: Duration = Duration::from_secs(3);
 
 const PROMISE: &str = include_str!("scripts/promise.lua");
 const ACCEPT: &str = include_str!("scripts/accept.lua");
-const WRITE_NOTE: &str = include_str!("scripts/note.lua");
+const WRITE_NOTE: &str = include_str!("scripts/since.lua");
 
 /// The way to one node.
 #[derive(Clone)]
