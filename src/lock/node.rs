@@ -569,6 +569,7 @@ async fn follow(this: &Weak<Node>, admissions: &Arc<Admissions>, link: &Link, ge
             }
         };
         tokio::select! {
+            biased;
             // The sender is the admissions'.
             _ = changes.changed() => {}
             () = over => {}

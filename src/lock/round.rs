@@ -203,12 +203,13 @@ pub(super) async fn write_note(
     let Some(who) = look.identity() else { return Ok(()) };
     let words = format!("{} {} {epoch}", who.run_id, who.replication_id);
     let mut out = Vec::new();
+    let digest = load(&mut out, WRITE_NOTE);
     let arguments: [&[u8]; 6] =
-        [b"EVAL", WRITE_NOTE.as_bytes(), b"1", NOTE, look.note.as_bytes(), words.as_bytes()];
+        [b"EVALSHA", digest.as_bytes(), b"1", NOTE, look.note.as_bytes(), words.as_bytes()];
     encode::command(&mut out, &arguments);
     within_limit(async {
         send(stream, &out).await?;
-        match read_reply(stream, &mut Vec::new()).await? {
+        match read_answer(stream).await? {
             OwnedFrame::Error(error) => {
                 Err(ConnectError::Refused { command: "SET lockgate:since", error })
             }
@@ -241,9 +242,10 @@ async fn run(
         Some(who) => format!("{} {} {}", who.run_id, who.replication_id, next.epoch),
         None => String::new(),
     };
+    let digest = load(&mut out, script);
     let words: [&[u8]; 16] = [
-        b"EVAL",
-        script.as_bytes(),
+        b"EVALSHA",
+        digest.as_bytes(),
         b"5",
         MARKER,
         BALLOT,
@@ -262,7 +264,7 @@ async fn run(
     encode::command(&mut out, &words);
     within_limit(async {
         send(stream, &out).await?;
-        match read_reply(stream, &mut Vec::new()).await? {
+        match read_answer(stream).await? {
             OwnedFrame::Array(said) => Ok(match said.as_slice() {
                 [OwnedFrame::Integer(1)] => Said::Yes,
                 [OwnedFrame::Integer(2)] => Said::Later,
@@ -275,6 +277,22 @@ async fn run(
         }
     })
     .await
+}
+
+/// Appends what loads a script, to be called by its digest: an ACL that lets votes through
+/// lets this through too.
+fn load(out: &mut Vec<u8>, script: &str) -> String {
+    encode::command(out, &[b"SCRIPT", b"LOAD", script.as_bytes()]);
+    sha1_smol::Sha1::from(script).digest().to_string()
+}
+
+/// What the script answers, behind what its loading does.
+async fn read_answer(stream: &mut Stream) -> Result<OwnedFrame, ConnectError> {
+    let mut received = Vec::new();
+    match read_reply(stream, &mut received).await? {
+        OwnedFrame::Error(error) => Err(ConnectError::Refused { command: "SCRIPT LOAD", error }),
+        _ => read_reply(stream, &mut received).await,
+    }
 }
 
 /// A ballot larger than that, which nobody else has.
