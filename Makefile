@@ -5,7 +5,7 @@ CARGO ?= cargo
 # Each for a share of the time; the one that runs real servers for three.
 FUZZ := requests replies grammar configuration node_replies differential differential differential
 
-.PHONY: help run test lint bench chaos fuzz docker
+.PHONY: help run test lint bench chaos fuzz compat docker
 
 help:
 	@echo "make run     a whole deployment on this machine: proxy, data node, five lock nodes"
@@ -14,6 +14,7 @@ help:
 	@echo "make chaos   everything fails, for minutes: simulated (SEEDS=n), and with real processes"
 	@echo "             in network namespaces, as root (MINUTES=n); SEED=n; planted faults are found"
 	@echo "make fuzz    any bytes, guided by coverage; TIME=seconds in all (600); needs a nightly"
+	@echo "make compat  a running proxy of another version is replaced, and replaces this one (BEFORE=rev)"
 	@echo "make lint    formatting and lints alone"
 	@echo "make docker  the container image lockgate:latest"
 
@@ -54,6 +55,15 @@ fuzz:
 			tests/fuzzing/corpus/$$target -- -dict=fuzz/dictionary -timeout=20 \
 			-print_final_stats=1 -max_total_time=$$(($(or $(TIME),600) / 8)) || failed=1; \
 	done; exit $$failed
+
+# The version before is built from its commit, beside this one.
+compat:
+	@scripts/setup.sh test
+	rm -rf target/before/source && mkdir -p target/before/source
+	git archive $(or $(BEFORE),3a49729) | tar -x -C target/before/source
+	$(CARGO) build --quiet --manifest-path target/before/source/Cargo.toml --target-dir target/before --bin lockgate
+	$(CARGO) build --quiet --bin lockgate
+	tests/clients/.venv/bin/python tests/compat/both_ways.py target/before/debug/lockgate target/debug/lockgate
 
 docker:
 	docker build --tag lockgate:latest .

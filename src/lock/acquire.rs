@@ -118,7 +118,7 @@ impl Acquire {
             Some(validity) => {
                 self.done = true;
                 let operation = &self.asking.operation;
-                operation.close();
+                operation.grant();
                 let until = self.since + self.ttl;
                 let (key, token) = (&operation.key, &operation.token);
                 let holder = Holder::new(token, self.claim, fence, now, until);

@@ -20,7 +20,7 @@ use super::{
     Acquire, Alarm, Attach, Claim, Counts, LockStatus, NoQuorum, NodeStatus, Renewed, Waiter,
     clocks::Clocks,
     deployment::Admissions,
-    fences::{Fences, TOO_FAR},
+    fences::Fences,
     holders::{Holders, Known},
     node::{self, Node, ProposedFence},
     operation::{Kind, Missing, Operation, Vote},
@@ -325,12 +325,6 @@ impl Engine {
     /// more, unless it is further ahead of this proxy's clock than a clock can be wrong.
     pub fn learn_fence(&self, fence: u64) {
         self.fences.learn(fence, (self.wall_clock)());
-    }
-
-    /// Whether a fence is further ahead of this proxy's clock than a clock can be wrong
-    /// ([`TOO_FAR`]).
-    pub fn is_fence_too_far(&self, fence: u64) -> bool {
-        fence > (self.wall_clock)().saturating_add(TOO_FAR)
     }
 
     /// Puts a lock back on the nodes that have not renewed it.

@@ -230,6 +230,11 @@ impl Link {
     }
 }
 
+/// Who is told something.
+type Told<What> = Box<dyn Fn(What) + Send>;
+/// Who is told of an operation.
+type OnError = dyn Fn(&Arc<Operation>) + Send;
+
 /// What a connection needs of its node.
 pub(super) struct Ends {
     pub(super) node: usize,
@@ -239,9 +244,9 @@ pub(super) struct Ends {
     /// `locks.drift_factor`.
     pub(super) drift_factor: f64,
     /// Told what is new of the node's clock; none: that it does not tell its time.
-    pub(super) on_clock: Box<dyn Fn(Option<Sight>) + Send>,
+    pub(super) on_clock: Told<Option<Sight>>,
     /// Told of a release, or a hand-over, that the node has answered with an error.
-    pub(super) on_error: Box<dyn Fn(&Arc<Operation>) + Send>,
+    pub(super) on_error: Box<OnError>,
 }
 
 /// Starts the task that owns `stream`, whose handshake is done. `on_end` is

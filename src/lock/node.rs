@@ -199,7 +199,8 @@ impl Node {
     fn clean_up_sent(&self, state: &mut State, operation: &Arc<Operation>) {
         self.clean_up_unsent(state, operation);
         if let Kind::Acquire { claim, again: false } | Kind::HandOver { claim } = operation.kind {
-            self.clean_up_later(state, Arc::new(operation.undo(claim)), false);
+            let undo = operation.undo(claim).unless_granted(operation.clone());
+            self.clean_up_later(state, Arc::new(undo), false);
         }
     }
 
@@ -229,7 +230,7 @@ impl Node {
             }
             let release = operation.late_release((self.clock)());
             let undo = match operation.kind {
-                Kind::HandOver { claim } => Some(operation.undo(claim)),
+                Kind::HandOver { claim } if !operation.is_granted() => Some(operation.undo(claim)),
                 _ => None,
             };
             for release in release.into_iter().chain(undo) {
@@ -412,6 +413,9 @@ impl Node {
     /// What is sent in place of an operation that the node has missed: it must take nothing
     /// that was granted since.
     fn as_late(&self, missed: Arc<Operation>) -> Option<Arc<Operation>> {
+        if missed.undoes.as_ref().is_some_and(|undone| undone.is_granted()) {
+            return None;
+        }
         if matches!((missed.kind, missed.whose), (Kind::Release, Whose::Claim(_) | Whose::UpTo(_)))
         {
             return Some(missed);

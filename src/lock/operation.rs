@@ -1,7 +1,7 @@
 //! One request to all lock nodes, and their votes as they come in.
 
 use std::{
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::Waker,
     time::Duration,
 };
@@ -146,6 +146,8 @@ pub(super) struct Operation {
     pub(super) from: Option<(Token, Option<Claim>)>,
     /// Of a release: which grant is meant.
     pub(super) whose: Whose,
+    /// What this takes back, unless that was granted.
+    pub(super) undoes: Option<Arc<Operation>>,
     /// How long a grant that nobody knows of could last.
     pub(super) ttl: Duration,
     /// The command, encoded once for all nodes.
@@ -161,6 +163,8 @@ struct State {
     counted: Votes,
     /// Nobody waits for it any more: it is answered, or was given up.
     closed: bool,
+    /// Its lock was granted, so that no vote of it may be taken back.
+    granted: bool,
     /// Who waits for the votes to decide, by which rule. A hand-over has two of
     /// them: who gives the lock and who gets it.
     waiting: SmallVec<[(Rule, Waker); 1]>,
@@ -184,16 +188,23 @@ impl Operation {
             votes: smallvec![Vote::Pending; nodes],
             counted: Votes { nodes, ..Votes::default() },
             closed: false,
+            granted: false,
             waiting: SmallVec::new(),
             listeners: 0,
         };
-        let (from, whose) = (None, Whose::Token);
-        Operation { kind, key, token, from, whose, ttl, request, state: Mutex::new(state) }
+        let (from, whose, undoes) = (None, Whose::Token, None);
+        let state = Mutex::new(state);
+        Operation { kind, key, token, from, whose, undoes, ttl, request, state }
     }
 
     /// The same, of a lock that `from` gives.
     pub(super) fn given_by(self, from: Token, claim: Option<Claim>) -> Operation {
         Operation { from: Some((from, claim)), ..self }
+    }
+
+    /// The same, if that was not granted meanwhile: its votes are then its holder's.
+    pub(super) fn unless_granted(self, undoes: Arc<Operation>) -> Operation {
+        Operation { undoes: Some(undoes), ..self }
     }
 
     /// The same, of a lock that ends by itself after that.
@@ -287,6 +298,17 @@ impl Operation {
     /// Nobody waits for it any more.
     pub(super) fn close(&self) {
         self.lock().closed = true;
+    }
+
+    /// Its lock was granted.
+    pub(super) fn grant(&self) {
+        let mut state = self.lock();
+        (state.closed, state.granted) = (true, true);
+    }
+
+    /// Whether its lock was granted.
+    pub(super) fn is_granted(&self) -> bool {
+        self.lock().granted
     }
 
     /// Whether it is answered or was given up.
