@@ -306,7 +306,8 @@ fn a_user_who_may_not_discard_is_told_and_closed() {
     assert_eq!(data.cmd(&user), Reply::ok());
     let mut client = proxy.client();
     assert_eq!(client.cmd(&["AUTH", "bank", "secret"]), Reply::ok());
-    client.cmd(&["LOCK", "account:1"]).grant();
+    // A lease, of whose loss nothing is told before.
+    client.cmd(&["LOCK", "account:1", "PX", "30000"]).grant();
     for node in 0..3 {
         proxy.node_client(node).cmd(&["DEL", "lock:account:1"]);
     }
