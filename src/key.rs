@@ -33,6 +33,11 @@ impl Key {
         }
     }
 
+    /// A number that clients cannot make two keys share.
+    pub fn number(&self) -> u64 {
+        self.hash
+    }
+
     /// A number that tells nothing of the key to who does not know the process,
     /// with bits that maps do not look at.
     pub fn spread(&self) -> usize {

@@ -279,6 +279,7 @@ pub(super) fn start(
         space: vec![0; READ].into_boxed_slice(),
         received: Vec::new(),
         heard: Instant::now(),
+        is_late: false,
         asked: None,
         times: 0,
         unproven: Vec::new(),
@@ -325,6 +326,8 @@ struct Pump {
     received: Vec<u8>,
     /// When something last came, or the first of what is in flight was sent.
     heard: Instant,
+    /// The first of what was read last had waited for longer than votes count.
+    is_late: bool,
     /// When the node was last asked for its time.
     asked: Option<Instant>,
     /// How many answers to that are in flight.
@@ -481,7 +484,9 @@ impl Pump {
             self.heard = Instant::now();
             // That of the first, which has waited the longest.
             if let Some(at) = self.sent_at.front() {
-                self.ends.metrics.pace.sample(self.heard.saturating_duration_since(*at));
+                let waited = self.heard.saturating_duration_since(*at);
+                self.ends.metrics.pace.sample(waited);
+                self.is_late = self.ends.metrics.pace.is_late(waited);
             }
             self.received.extend_from_slice(buf.filled());
             if let Err(closed) = self.read_replies() {
@@ -547,7 +552,9 @@ impl Pump {
                 if listeners != 0 {
                     operation.heard_of_listeners(listeners);
                 }
-                self.count_if_late(&operation, sent_at, self.heard);
+                if self.is_late {
+                    self.count_if_late(&operation, sent_at);
+                }
                 if self.times > 0
                     && operation.kind.grants()
                     && matches!(vote, Vote::Yes(_) | Vote::Taken(_))
@@ -576,9 +583,9 @@ impl Pump {
 
     /// Counts a vote that is late though nobody waited for it, as the others made the
     /// quorum; one that was waited for was counted when its time was up.
-    #[inline]
-    fn count_if_late(&self, operation: &Operation, sent_at: Instant, now: Instant) {
-        let late = self.ends.metrics.pace.is_late(now.saturating_duration_since(sent_at));
+    #[cold]
+    fn count_if_late(&self, operation: &Operation, sent_at: Instant) {
+        let late = self.ends.metrics.pace.is_late(self.heard.saturating_duration_since(sent_at));
         if late && operation.is_pending(self.ends.node) {
             self.ends.metrics.errors_timeout.increment(1);
         }

@@ -67,30 +67,33 @@ pub struct Tokens {
 struct Past(VecDeque<u64>);
 
 impl Past {
-    /// Clients choose keys and tokens, so they must not be able to make them meet.
-    fn hash(words: (&[u8], &[u8])) -> u64 {
-        static HASHES: LazyLock<RandomState> = LazyLock::new(RandomState::new);
-        HASHES.hash_one(words)
-    }
-
-    fn note(&mut self, words: (&[u8], &[u8])) {
-        self.forget(words);
+    fn note(&mut self, number: u64) {
+        self.forget(number);
         if self.0.len() >= MAX_PAST {
             self.0.pop_front();
         }
-        self.0.push_back(Past::hash(words));
+        self.0.push_back(number);
     }
 
-    fn has(&self, words: (&[u8], &[u8])) -> bool {
-        !self.0.is_empty() && self.0.contains(&Past::hash(words))
+    fn has(&self, number: u64) -> bool {
+        self.0.contains(&number)
     }
 
-    fn forget(&mut self, words: (&[u8], &[u8])) {
-        if !self.0.is_empty() {
-            let hash = Past::hash(words);
-            self.0.retain(|known| *known != hash);
+    fn forget(&mut self, number: u64) {
+        // Nearly always it is what was noted last.
+        if self.0.back() == Some(&number) {
+            self.0.pop_back();
+        } else if self.has(number) {
+            self.0.retain(|known| *known != number);
         }
     }
+}
+
+/// The number of a key with a token. Clients choose both, so they must not be able to make
+/// them meet.
+fn number_of(key: &Key, token: &[u8]) -> u64 {
+    static HASHES: LazyLock<RandomState> = LazyLock::new(RandomState::new);
+    HASHES.hash_one((key.number(), token))
 }
 
 /// What a connection held of a lock that it was granted again.
@@ -111,8 +114,8 @@ pub(super) enum Left {
 
 impl Tokens {
     pub(super) fn insert(&mut self, key: Key, held: Held, now: Instant) {
-        self.refused.forget((&key, &held.token));
-        self.ended.forget((&key, b""));
+        self.refused_no_more(&key, &held.token);
+        self.ended.forget(key.number());
         if self.has_room(&key, now) {
             self.held.insert(key, held);
         }
@@ -196,20 +199,27 @@ impl Tokens {
     pub(super) fn remove(&mut self, key: &Key, token: &Token) {
         if self.held.get(key).is_some_and(|held| held.token == *token) {
             self.held.remove(key);
-            self.ended.note((key, b""));
+            self.ended.note(key.number());
         }
     }
 
     /// A LOCK was not granted. Not if the connection holds that lock from before.
     pub(super) fn refused(&mut self, key: &Key, token: &Token) {
         if !self.held.get(key).is_some_and(|held| held.token == *token) {
-            self.refused.note((key, token));
+            self.refused.note(number_of(key, token));
         }
     }
 
     /// Whether the connection was refused that lock and has not been granted it since.
     fn was_refused(&self, key: &Key, token: &Token) -> bool {
-        self.refused.has((key, token))
+        !self.refused.0.is_empty() && self.refused.has(number_of(key, token))
+    }
+
+    /// It was granted it, or holds it otherwise.
+    fn refused_no_more(&mut self, key: &Key, token: &Token) {
+        if !self.refused.0.is_empty() {
+            self.refused.forget(number_of(key, token));
+        }
     }
 
     /// A session lock is lost. False: the connection does not keep it any more.
@@ -223,7 +233,7 @@ impl Tokens {
                     keep.was_replaced();
                 }
                 self.held.remove(&lost.key);
-                self.ended.note((&lost.key, b""));
+                self.ended.note(lost.key.number());
                 true
             }
             _ => false,
@@ -453,7 +463,7 @@ impl Session {
                         let asking = engine.release(key.clone(), token.clone(), claim);
                         (token.clone(), Asking::Unlock(asking))
                     }
-                    None if self.tokens.ended.has((key, b"")) => nobody(),
+                    None if self.tokens.ended.has(key.number()) => nobody(),
                     None => return Err(no_token()),
                 };
                 (Operation::Unlock, token, Duration::ZERO, false, asking)
@@ -481,7 +491,7 @@ impl Session {
                         let asking = engine.renew(key.clone(), token.clone(), ttl, claim);
                         (token, Asking::Renew(asking))
                     }
-                    None if self.tokens.ended.has((key, b"")) => nobody(),
+                    None if self.tokens.ended.has(key.number()) => nobody(),
                     None => return Err(no_token()),
                 };
                 (Operation::Renew, token, ttl, false, asking)
@@ -582,7 +592,7 @@ impl Session {
             }
             Told::Renew(Ok(Some(renewed))) => {
                 encode::integer(&mut out, millis(renewed.validity));
-                self.tokens.refused.forget((key, token));
+                self.tokens.refused_no_more(key, token);
                 if let Some(held) = self.tokens.held.get_mut(key)
                     && held.token == *token
                 {
