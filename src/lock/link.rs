@@ -675,10 +675,10 @@ impl Pump {
             // What has not reached the node must not reach it after the cleanup.
             self.stream.reset_on_drop();
         }
-        let now = Instant::now();
+        self.heard = Instant::now();
         for (sent, at) in self.in_flight.iter().zip(&self.sent_at) {
             if let Sent::Operation(operation, _) = sent {
-                self.count_if_late(operation, *at, now);
+                self.count_if_late(operation, *at);
             }
         }
         let mut queue = self.shared.queue();
