@@ -11,6 +11,10 @@
     reason = "a test fails by panicking"
 )]
 
+#[path = "clients/agents/mod.rs"]
+mod agents;
+#[path = "clients/stock.rs"]
+mod stock;
 mod support;
 
 use std::{
