@@ -13,6 +13,8 @@
 
 #[path = "clients/agents/mod.rs"]
 mod agents;
+#[path = "clients/page.rs"]
+mod page;
 #[path = "clients/stock.rs"]
 mod stock;
 mod support;
