@@ -141,6 +141,7 @@ struct RedisRs {
 }
 
 #[derive(Clone)]
+#[allow(clippy::large_enum_variant, reason = "a few of them")]
 enum Kind {
     /// One connection for all. It never reconnects: whoever uses it makes another.
     One(redis::Client, Option<MultiplexedConnection>),
