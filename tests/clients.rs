@@ -11,6 +11,12 @@
     reason = "a test fails by panicking"
 )]
 
+#[path = "clients/agents/mod.rs"]
+mod agents;
+#[path = "clients/page.rs"]
+mod page;
+#[path = "clients/stock.rs"]
+mod stock;
 mod support;
 
 use std::{

@@ -169,10 +169,12 @@ async function databases_belong_to_the_connection() {
 
 async function monitor_sees_what_others_do() {
   const r = client();
-  // Ready before the other watches: ioredis takes a line right behind MONITOR's OK,
+  // Both ready before one watches: ioredis takes a line right behind MONITOR's OK,
   // as of the INFO it asks for when it connects, for a reply to nothing.
   await r.ping();
-  const monitor = await client().monitor();
+  const begun = client();
+  await begun.ping();
+  const monitor = await begun.monitor();
   opened.push(monitor);
   // Not the INFO that connections ask for when they begin.
   const seen = new Promise((resolve) =>

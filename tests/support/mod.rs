@@ -498,6 +498,24 @@ impl Proxy {
         status.expect("status")
     }
 
+    /// Starts it again, on the same ports and with the same configuration, behind its end.
+    pub fn start_again(&mut self) {
+        let log = std::fs::File::options().append(true).open(self.dir.path().join("log"));
+        let log = log.expect("log");
+        let listening = self.log().matches("\"listening\"").count();
+        self.child = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", env!("CARGO_BIN_EXE_lockgate"), "--config"])
+            .arg(self.config_file())
+            .env("LOCKGATE_LOG", "debug")
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(log)
+            .spawn()
+            .expect("lockgate");
+        eventually("it listens again", || self.log().matches("\"listening\"").count() > listening);
+    }
+
     /// What it has logged.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
