@@ -71,15 +71,17 @@ struct Finding {
     what: String,
     /// What to do about it.
     advice: String,
+    /// It is a lock node that may not vote yet.
+    waits: bool,
 }
 
 impl Finding {
     fn grave(what: impl Into<String>, advice: impl Into<String>) -> Finding {
-        Finding { is_grave: true, what: what.into(), advice: advice.into() }
+        Finding { is_grave: true, what: what.into(), advice: advice.into(), waits: false }
     }
 
     fn minor(what: impl Into<String>, advice: impl Into<String>) -> Finding {
-        Finding { is_grave: false, what: what.into(), advice: advice.into() }
+        Finding { is_grave: false, what: what.into(), advice: advice.into(), waits: false }
     }
 }
 
@@ -120,7 +122,7 @@ async fn examine_all(config: &Config) -> (String, usize) {
     let exposure = exposure(config, &to_data).await;
     let (data, nodes) = (&patients[0], &patients[1..]);
     let mut report = String::new();
-    let (mut grave, mut minor) = (0, 0);
+    let (mut grave, mut minor, mut waiting) = (0, 0, 0);
     for (place, (url, patient)) in urls.iter().zip(&patients).enumerate() {
         let name = if place == 0 { "data node".into() } else { format!("lock node {place}") };
         let findings = match (place, patient) {
@@ -133,6 +135,7 @@ async fn examine_all(config: &Config) -> (String, usize) {
             }
             (_, Ok(patient)) => {
                 let mut findings = diagnose(place - 1, patient, nodes, &config.locks);
+                waiting += usize::from(findings.iter().any(|finding| finding.waits));
                 findings.extend(alone_or_shared(config, url, patient, data));
                 findings
             }
@@ -148,6 +151,15 @@ async fn examine_all(config: &Config) -> (String, usize) {
     }
     let may_fail = nodes.len() - (nodes.len() / 2 + 1);
     let verdict = match grave {
+        0 if waiting > may_fail => format!(
+            "fit, but no lock can be had now: of {} lock nodes {waiting} wait, and {may_fail} may",
+            nodes.len()
+        ),
+        0 if waiting > 0 => format!(
+            "fit: of {} lock nodes {waiting} may not vote yet, and {} may fail",
+            nodes.len(),
+            may_fail - waiting
+        ),
         0 => format!("fit: of {} lock nodes {may_fail} may fail", nodes.len()),
         _ => format!("not fit: {grave} of {} servers (!!)", patients.len()),
     };
@@ -300,7 +312,7 @@ fn diagnose(
             ),
             _ => Finding::grave(what, "All proxies need the same locks.nodes and locks.prefix."),
         };
-        findings.push(finding);
+        findings.push(Finding { waits: fault == Fault::Quarantined, ..finding });
     }
     findings.extend(replication(patient));
     findings.extend(idle(patient, "lock node"));
@@ -358,6 +370,7 @@ fn of_fault(fault: Fault) -> Finding {
         is_grave: !matches!(fault, Fault::Eviction | Fault::Slow | Fault::Unwatched),
         what: fault.meaning().into(),
         advice: advice.into(),
+        waits: false,
     }
 }
 

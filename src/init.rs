@@ -21,7 +21,10 @@ pub fn run(file: Option<&Path>, if_new: bool) -> anyhow::Result<()> {
     runtime.shutdown_background();
     let nodes = config.locks.nodes.len();
     match done {
-        Ok(id) => println!("deployment {id}: the markers are written, {nodes} lock nodes may vote"),
+        Ok(id) => println!(
+            "deployment {id}: the markers are written, {nodes} lock nodes may vote; \
+             proxies that run already take it over by themselves after the longest TTL, or at once when restarted"
+        ),
         Err(InitError::Found(found)) if if_new => {
             println!("nothing to do: {}", found.join("; "));
         }

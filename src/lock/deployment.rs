@@ -203,6 +203,13 @@ impl Admissions {
         self.lock().seats[index].linked.clone()
     }
 
+    /// What the marker of node `index` must be, if that is compared.
+    pub(super) fn told(&self, index: usize) -> Option<String> {
+        let state = self.lock();
+        state.seats[index].linked.as_ref()?;
+        Some(state.current.as_ref()?.deployment.told(index))
+    }
+
     /// Why node `index`, which is connected, does not vote yet.
     pub(super) fn wait(&self, index: usize) -> Option<Wait> {
         let state = self.lock();

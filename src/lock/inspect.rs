@@ -15,7 +15,10 @@ use bb8_redis::{
 use thiserror::Error;
 use tokio::{task::JoinHandle, time::timeout};
 
-use super::{fault::Fault, marker::Identity};
+use super::{
+    fault::Fault,
+    marker::{Identity, MARKER},
+};
 use crate::{
     config::RedisUrl,
     net::{self, Connector},
@@ -59,10 +62,11 @@ impl Inspector {
     }
 
     /// What is wrong with the node as a voter, and whether it is still this one, which was
-    /// admitted.
+    /// admitted, and has this marker: where nobody locks, no vote finds that out.
     pub(super) async fn inspect(
         &self,
         admitted: Option<&Identity>,
+        told: Option<&str>,
     ) -> Result<Inspected, InspectError> {
         let mut connection = self.pool.get().await?;
         let command = redis::cmd("INFO");
@@ -78,6 +82,13 @@ impl Inspector {
                 || differs(field("master_replid"), &admitted.replication_id)
                 || differs(field("role"), "master")
         });
+        let mut is_another = is_another;
+        if let Some(told) = told {
+            let mut command = redis::cmd("GET");
+            let asking = command.arg(MARKER).query_async::<Option<String>>(&mut connection.redis);
+            let marker = timeout(LIMIT, asking).await.map_err(|_| InspectError::Silent)??;
+            is_another |= marker.as_deref() != Some(told);
+        }
         Ok(Inspected { faults: faults_of(field), is_another })
     }
 }

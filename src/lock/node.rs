@@ -499,7 +499,7 @@ impl Node {
     fn inspected(&self, Inspected { faults: found, is_another }: Inspected) {
         let mut state = self.lock();
         if is_another && let Some(link) = &state.link {
-            warn!(node = %self.url, "another server answers at its address, or it was a replica");
+            warn!(node = %self.url, "another server answers at its address, or it was emptied or a replica");
             link.end();
         }
         for fault in found.iter().filter(|fault| !state.found.contains(fault)) {
@@ -629,8 +629,11 @@ pub(super) async fn inspect(node: Weak<Node>) {
         // Locks first.
         sleep(INSPECT_FIRST).await;
         loop {
-            let linked = node.upgrade().and_then(|node| node.admissions.linked(node.index));
-            let inspected = inspector.inspect(linked.as_ref()).await;
+            let (linked, told) = {
+                let node = node.upgrade()?;
+                (node.admissions.linked(node.index), node.admissions.told(node.index))
+            };
+            let inspected = inspector.inspect(linked.as_ref(), told.as_deref()).await;
             let node = node.upgrade()?;
             let pause = match inspected {
                 Ok(inspected) => {

@@ -175,6 +175,7 @@ impl Tokens {
     pub(super) fn forget(&mut self, key: &Key, fence: u64) {
         if self.held.get(key).is_some_and(|held| held.fence == fence) {
             self.held.remove(key);
+            self.ended.note(key.number());
         }
     }
 
