@@ -45,6 +45,12 @@ const TIMEOUT_SHARE: u32 = 10;
 /// How often queues that nobody comes back to are looked for.
 const SWEEP_EVERY: Duration = Duration::from_millis(500);
 
+#[cfg(test)]
+thread_local! {
+    /// A fault that tests plant: nothing is put back.
+    pub(super) static NO_HEALS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
 /// Something that can be asked and votes exactly once on each operation.
 pub(super) trait Voter: Send + Sync {
     fn submit(&self, operation: &Arc<Operation>);
@@ -353,6 +359,10 @@ impl Engine {
         ttl: Duration,
         nodes: impl Iterator<Item = usize>,
     ) {
+        #[cfg(test)]
+        if NO_HEALS.get() {
+            return;
+        }
         // Under the holders' lock, so that no release comes between: it would be
         // overtaken, and the lock would stay for nobody.
         self.holders.while_held(key, token, claim, |fence| {
