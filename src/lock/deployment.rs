@@ -140,6 +140,8 @@ struct State {
     /// What all nodes said the last time.
     survey: Option<Survey>,
     asked: Option<Instant>,
+    /// The newest epoch for which all nodes were asked out of turn.
+    asked_for: u64,
     /// The longest PX that any node has told of.
     longest: Duration,
     /// Another deployment that a quorum is now, and since when that is seen.
@@ -283,6 +285,12 @@ impl Admissions {
                 return Verdict::Admitted(self.generation());
             }
             if theirs.epoch > deployment.epoch {
+                // Until it is learned no node counts here, so it is asked for at once,
+                // even if another proxy has written it while this one was asking.
+                if theirs.epoch > state.asked_for {
+                    state.asked_for = theirs.epoch;
+                    return Verdict::Ask;
+                }
                 return self.ask_or(state, "it knows of a newer epoch");
             }
             if joined || theirs.names(index, &who) {

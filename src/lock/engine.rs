@@ -508,9 +508,14 @@ impl Engine {
         ttl: Duration,
     ) -> Asking {
         // A timer's, which may be late.
-        let deadline = tokio::time::Instant::now() + self.node_timeout.min(ttl / TIMEOUT_SHARE);
+        let deadline = tokio::time::Instant::now() + self.patience(ttl);
         let patient = ttl / TIMEOUT_SHARE >= self.node_timeout;
         Asking { engine: self.clone(), operation, rule, deadline, patient, alarm: Alarm::default() }
+    }
+
+    /// How long nodes have to answer about a lock of that TTL.
+    pub(super) fn patience(&self, ttl: Duration) -> Duration {
+        self.node_timeout.min(ttl / TIMEOUT_SHARE)
     }
 
     /// What a lock is asked for with.
