@@ -134,9 +134,9 @@ impl Checker {
         self.lock().counts.heals += times;
     }
 
-    /// A loss had a reason, if it `was` asked for one.
-    pub(super) fn judged(&self, was: bool) {
-        self.lock().counts.judged += usize::from(was);
+    /// A loss was asked for its reason.
+    pub(super) fn judged(&self) {
+        self.lock().counts.judged += 1;
     }
 
     pub(super) fn refused(&self, key: &str, token: &str, why: &str) {

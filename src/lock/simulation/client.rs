@@ -33,6 +33,8 @@ pub(super) struct Client {
     pub(super) name: usize,
     /// The number of its proxy.
     pub(super) proxy: usize,
+    /// Of how long a TTL a loss must have a reason, if at all.
+    pub(super) judged: Option<Duration>,
     pub(super) planted: Planted,
 }
 
@@ -57,22 +59,25 @@ struct Lost {
     checker: Arc<Checker>,
     network: Arc<Network>,
     proxy: usize,
+    judged: Option<Duration>,
+    /// When it was granted: perhaps by a quorum and no more, which renewals mend.
+    since: Instant,
     key: &'static str,
     name: String,
     /// The shortest and the longest TTL that its holder has asked for.
     ttls: Mutex<(Duration, Duration)>,
 }
 
-/// A shorter TTL may be over before a message has arrived.
-const JUDGED: Duration = Duration::from_millis(500);
-
 impl Wake for Lost {
     fn wake(self: Arc<Self>) {
         self.checker.ended(self.key, &self.name, "lost");
         let (shortest, longest) = *self.ttls.lock().unwrap();
-        let has_reason = shortest < JUDGED || self.network.justifies_loss(self.proxy, longest);
-        self.checker.must(has_reason, &format!("{} is lost without a reason", self.key));
-        self.checker.judged(shortest >= JUDGED);
+        let is_whole = self.since.elapsed() >= longest;
+        if is_whole && self.judged.is_some_and(|judged| shortest >= judged) {
+            let has_reason = self.network.justifies_loss(self.proxy, longest);
+            self.checker.must(has_reason, &format!("{} is lost without a reason", self.key));
+            self.checker.judged();
+        }
     }
 }
 
@@ -130,6 +135,8 @@ impl Client {
             checker: self.checker.clone(),
             network: self.network.clone(),
             proxy: self.proxy,
+            judged: self.judged,
+            since: Instant::now(),
             key,
             name: name.to_owned(),
             ttls: Mutex::new((ttl, ttl)),

@@ -146,12 +146,12 @@ async fn live(seed: u64, planted: Planted) -> Outcome {
     if planted == Planted::CarelessRelease {
         network.careless();
     }
-    if planted == Planted::NoDrift {
-        network.keep_time();
-    }
+    network.keep_time(true);
     network.edit(planted.edits());
     // Nodes fail one by one, with time between.
     let is_calm = seed % 4 == 1;
+    // A proxy needs some round trips to learn of a new epoch.
+    let judged = is_calm.then_some((40 * delay).max(Duration::from_millis(500)));
     let (careless, blind) = (planted == Planted::NoCompare, planted == Planted::NoWatch);
     let data = Network::of_data(seed, delay, seed % 4 == 3, careless, blind);
     let dialled = network.clone();
@@ -169,7 +169,7 @@ async fn live(seed: u64, planted: Planted) -> Outcome {
     sleep(Duration::from_secs(2)).await;
     let client = |engine: &Arc<Engine>, proxy, name| {
         let (engine, network, checker) = (engine.clone(), network.clone(), checker.clone());
-        Client { engine, network, checker, name, proxy, planted }
+        Client { engine, network, checker, name, proxy, judged, planted }
     };
     let run = |engine: &Arc<Engine>, proxy| -> Vec<_> {
         let names = (0..CLIENTS).filter(|name| name % PROXIES == proxy);
@@ -213,6 +213,20 @@ async fn live(seed: u64, planted: Planted) -> Outcome {
     let proxy = PROXIES - 1;
     engines.push(start(proxy));
     checker.happened("a proxy starts");
+    if planted != Planted::NoDrift {
+        let (network, engine) = (network.clone(), engines[proxy].clone());
+        // A clock that has jumped before a proxy has seen it is none that it can watch.
+        tokio::spawn(async move {
+            let mut seen = vec![false; nodes];
+            while seen.contains(&false) {
+                sleep(Duration::from_millis(100)).await;
+                for (seen, status) in seen.iter_mut().zip(engine.status()) {
+                    *seen |= status.up;
+                }
+            }
+            network.keep_time(false);
+        });
+    }
     clients.extend(run(&engines[proxy], proxy));
     for client in clients {
         let ended = tokio::time::timeout(Duration::from_secs(600), client).await;

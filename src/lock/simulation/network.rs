@@ -123,8 +123,8 @@ impl Network {
         self.lock().random.random_range(0..limit)
     }
 
-    pub(super) fn keep_time(&self) {
-        self.lock().keeps_time = true;
+    pub(super) fn keep_time(&self, keep: bool) {
+        self.lock().keeps_time = keep;
     }
 
     pub(super) fn careless(&self) {
