@@ -45,7 +45,8 @@ use session::Session;
 const MAX_TTL: Duration = Duration::from_millis(1500);
 /// Large, so that clocks may be far from true.
 const DRIFT_FACTOR: f64 = 0.1;
-/// The last of them starts when the others have been there for a while.
+/// The last of them starts later than the others, in every other seed when all nodes have
+/// just forgotten all.
 const PROXIES: usize = 3;
 const CLIENTS: usize = 6;
 const ROUNDS: usize = 8;
@@ -204,8 +205,8 @@ async fn live(seed: u64, planted: Planted) -> Outcome {
                 }
             })
         });
-    sleep(Duration::from_millis(network.below(3000))).await;
-    if !is_calm && seed.is_multiple_of(2) {
+    if seed.is_multiple_of(2) {
+        sleep(Duration::from_millis(network.below(3000))).await;
         network.forget_all();
         checker.happened("all nodes have forgotten all");
         sleep(Duration::from_millis(network.below(100))).await;
@@ -247,11 +248,14 @@ async fn live(seed: u64, planted: Planted) -> Outcome {
         let granted = engine.acquire(&key, token.as_bytes(), MAX_TTL, None).await;
         let granted = granted.map(|grant| grant.fence);
         checker.must(granted.is_ok(), &format!("not to be had when all is well: {granted:?}"));
+        let all_up = engine.status().iter().all(|node| node.up);
         let which = seed as usize + proxy;
         let illness = Illness::ALL[which % Illness::ALL.len()];
         network.ail(which % nodes, illness, Duration::from_millis(200));
         let released = engine.release(&key, token.as_bytes(), None).await;
-        checker.must(released == Ok(true), &format!("not to be given back: {released:?}"));
+        // A node that is still kept out and one that is ill may be too many.
+        checker
+            .must(released == Ok(true) || !all_up, &format!("not to be given back: {released:?}"));
         // It would not run out so soon.
         sleep(Duration::from_millis(900)).await;
         let left = network.locks();
