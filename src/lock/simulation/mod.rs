@@ -337,7 +337,7 @@ fn no_seed_breaks_anything() {
     println!("{tried} seeds in {:?}: {counts:?}", begun.elapsed());
     assert!(tried == 1 || counts.grants as u64 > 5 * tried, "hardly anything happened");
     assert!(tried < 20 || counts.losses > 0 && counts.renewals > 0);
-    assert!(tried < 20 || counts.judged > 0 && counts.heals > 0);
+    assert!(tried < 20 || counts.heals > 0);
     assert!(tried < 20 || counts.fenced > 0 && counts.writes as u64 > 2 * tried);
 }
 
