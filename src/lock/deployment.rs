@@ -110,6 +110,12 @@ pub(super) struct Wait {
     pub(super) why: String,
 }
 
+#[cfg(test)]
+thread_local! {
+    /// A fault that tests plant: a node without a marker is new, and votes.
+    pub(super) static NEW_IF_BARE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
 /// What is known of all nodes of one proxy.
 pub(super) struct Admissions {
     quarantine: bool,
@@ -134,6 +140,8 @@ struct State {
     /// What all nodes said the last time.
     survey: Option<Survey>,
     asked: Option<Instant>,
+    /// The newest epoch for which all nodes were asked out of turn.
+    asked_for: u64,
     /// The longest PX that any node has told of.
     longest: Duration,
     /// Another deployment that a quorum is now, and since when that is seen.
@@ -284,6 +292,12 @@ impl Admissions {
                 return Verdict::Admitted(self.generation());
             }
             if theirs.epoch > deployment.epoch {
+                // Until it is learned no node counts here, so it is asked for at once,
+                // even if another proxy has written it while this one was asking.
+                if theirs.epoch > state.asked_for {
+                    state.asked_for = theirs.epoch;
+                    return Verdict::Ask;
+                }
                 return self.ask_or(state, "it knows of a newer epoch");
             }
             if joined || theirs.names(index, &who) {
@@ -366,6 +380,10 @@ impl Admissions {
         look: &Look,
         now: Instant,
     ) -> Option<Duration> {
+        #[cfg(test)]
+        if NEW_IF_BARE.get() && look.marker == Found::Nothing {
+            return Some(Duration::ZERO);
+        }
         let who = look.identity()?;
         let newest = state.survey.as_ref().and_then(|survey| survey.newest.as_ref());
         let known = state.current.as_deref().or(newest);

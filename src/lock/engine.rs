@@ -45,6 +45,12 @@ const TIMEOUT_SHARE: u32 = 10;
 /// How often queues that nobody comes back to are looked for.
 const SWEEP_EVERY: Duration = Duration::from_millis(500);
 
+#[cfg(test)]
+thread_local! {
+    /// A fault that tests plant: nothing is put back.
+    pub(super) static NO_HEALS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
 /// Something that can be asked and votes exactly once on each operation.
 pub(super) trait Voter: Send + Sync {
     fn submit(&self, operation: &Arc<Operation>);
@@ -347,6 +353,10 @@ impl Engine {
         ttl: Duration,
         nodes: impl Iterator<Item = usize>,
     ) {
+        #[cfg(test)]
+        if NO_HEALS.get() {
+            return;
+        }
         // Under the holders' lock, so that no release comes between: it would be
         // overtaken, and the lock would stay for nobody.
         self.holders.while_held(key, token, claim, |fence| {
@@ -492,9 +502,14 @@ impl Engine {
         ttl: Duration,
     ) -> Asking {
         // A timer's, which may be late.
-        let deadline = tokio::time::Instant::now() + self.node_timeout.min(ttl / TIMEOUT_SHARE);
+        let deadline = tokio::time::Instant::now() + self.patience(ttl);
         let patient = ttl / TIMEOUT_SHARE >= self.node_timeout;
         Asking { engine: self.clone(), operation, rule, deadline, patient, alarm: Alarm::default() }
+    }
+
+    /// How long nodes have to answer about a lock of that TTL.
+    pub(super) fn patience(&self, ttl: Duration) -> Duration {
+        self.node_timeout.min(ttl / TIMEOUT_SHARE)
     }
 
     /// What a lock is asked for with.

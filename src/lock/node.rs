@@ -46,6 +46,12 @@ const INSPECT_FIRST: Duration = Duration::from_millis(500);
 /// How soon it is asked again after it did not answer.
 const INSPECT_AGAIN: Duration = Duration::from_secs(2);
 
+#[cfg(test)]
+thread_local! {
+    /// A fault that tests plant: an error in answer to a release is the end of it.
+    pub(super) static NOT_ASKED_AGAIN: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
 /// The fence that would be proposed now.
 pub(super) type ProposedFence = Arc<dyn Fn() -> u64 + Send + Sync>;
 
@@ -207,6 +213,10 @@ impl Node {
     /// It has refused to give a lock back, as it is out of memory, busy, or wants replicas.
     /// It is asked again until it does, or the lock has run out by itself.
     pub(super) fn answered_with_error(self: &Arc<Node>, operation: &Arc<Operation>) {
+        #[cfg(test)]
+        if NOT_ASKED_AGAIN.get() {
+            return;
+        }
         let mut state = self.lock();
         if state.refused.len() >= MAX_CLEANUP {
             return;

@@ -596,8 +596,15 @@ pub(super) async fn run(engine: Weak<Engine>) {
                 renewing.push(watch);
             }
         }
-        for batch in renewing.chunks(MAX_RENEWALS) {
-            tokio::spawn(engine.clone().renew_many(batch.to_vec()));
+        // Nodes have as long to answer as the shortest TTL among them allows, which must
+        // not be too short for the others.
+        let patience =
+            |watch: &Arc<Watch>| engine.patience(watch.times().ttl).as_millis().checked_ilog2();
+        renewing.sort_by_cached_key(patience);
+        for batch in renewing.chunk_by(|one, other| patience(one) == patience(other)) {
+            for batch in batch.chunks(MAX_RENEWALS) {
+                tokio::spawn(engine.clone().renew_many(batch.to_vec()));
+            }
         }
     }
 }

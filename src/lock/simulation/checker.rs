@@ -35,6 +35,10 @@ pub(super) struct Counts {
     pub(super) refusals: usize,
     pub(super) renewals: usize,
     pub(super) losses: usize,
+    /// Of those, how many were asked for a reason.
+    pub(super) judged: usize,
+    /// Locks put back on a node.
+    pub(super) heals: usize,
     /// Guarded writes that were acknowledged, refused for a larger fence, and of which
     /// nothing was told.
     pub(super) writes: usize,
@@ -123,6 +127,16 @@ impl Checker {
         seen.counts.losses += usize::from(why == "lost");
         self.note(&mut seen, &format!("{key} ended by {token}: {why}"));
         seen.locks.entry(key).or_default().holders.remove(token);
+    }
+
+    /// So many locks were put back on nodes.
+    pub(super) fn healed(&self, times: usize) {
+        self.lock().counts.heals += times;
+    }
+
+    /// A loss was asked for its reason.
+    pub(super) fn judged(&self) {
+        self.lock().counts.judged += 1;
     }
 
     pub(super) fn refused(&self, key: &str, token: &str, why: &str) {

@@ -1,7 +1,10 @@
 //! A client that locks, renews, waits, holds, hangs up and unlocks at random.
 
 use std::{
-    sync::Arc,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     task::{Wake, Waker},
     time::Duration,
 };
@@ -28,6 +31,10 @@ pub(super) struct Client {
     pub(super) network: Arc<Network>,
     pub(super) checker: Arc<Checker>,
     pub(super) name: usize,
+    /// The number of its proxy.
+    pub(super) proxy: usize,
+    /// Of how long a TTL a loss must have a reason, if at all.
+    pub(super) judged: Option<Duration>,
     pub(super) planted: Planted,
 }
 
@@ -39,20 +46,38 @@ struct Hold<'a> {
     grant: Option<super::super::Claim>,
     key: &'static str,
     token: &'a str,
+    /// Its own, where others use the token too.
+    name: &'a str,
+    /// Of a session lock.
+    lost: Option<Arc<Lost>>,
     /// How many writes it has sent.
     writes: usize,
 }
 
-/// Notes a lost lock at the moment at which its holder is told.
+/// Notes a lost lock at the moment at which its holder is told, and whether that had a reason.
 struct Lost {
     checker: Arc<Checker>,
+    network: Arc<Network>,
+    proxy: usize,
+    judged: Option<Duration>,
+    /// When it was granted: perhaps by a quorum and no more, which renewals mend.
+    since: Instant,
     key: &'static str,
-    token: String,
+    name: String,
+    /// The shortest and the longest TTL that its holder has asked for.
+    ttls: Mutex<(Duration, Duration)>,
 }
 
 impl Wake for Lost {
     fn wake(self: Arc<Self>) {
-        self.checker.ended(self.key, &self.token, "lost");
+        self.checker.ended(self.key, &self.name, "lost");
+        let (shortest, longest) = *self.ttls.lock().unwrap();
+        let is_whole = self.since.elapsed() >= longest;
+        if is_whole && self.judged.is_some_and(|judged| shortest >= judged) {
+            let has_reason = self.network.justifies_loss(self.proxy, longest);
+            self.checker.must(has_reason, &format!("{} is lost without a reason", self.key));
+            self.checker.judged();
+        }
     }
 }
 
@@ -72,23 +97,64 @@ impl Client {
 
     pub(super) async fn run(self, mut session: Session, rounds: usize) {
         for round in 0..rounds {
-            let token = format!("{}.{round}", self.name);
+            let name = format!("{}.{round}", self.name);
+            // As those who use their host's name.
+            let token = if self.one_in(3) { "host" } else { &name };
             let key = KEYS[self.below(2) as usize];
-            self.one(&mut session, key, &token).await;
+            self.one(&mut session, key, token, &name).await;
             sleep(ms(self.below(100))).await;
         }
     }
 
-    async fn one(&self, session: &mut Session, key: &'static str, token: &str) {
+    /// Keeps a session lock for as long as it can, and takes it again once it is lost.
+    pub(super) async fn keep(self, key: &'static str, is_over: Arc<AtomicBool>) {
+        let mut round = 0;
+        while !is_over.load(Ordering::Relaxed) {
+            round += 1;
+            let (name, ttl) = (format!("keeper.{}.{round}", self.name), ms(600));
+            let wait = self.engine.wait(&full(key), name.as_bytes(), ttl, ms(1000), None);
+            let Ok(grant) = wait.await else { continue };
+            let lost = self.lost(key, &name, ttl);
+            let losses = Arc::new(Losses::new(Waker::from(lost)));
+            let (on, token) = (Key::from(&full(key)), Token::from(name.as_str()));
+            let claim = grant.claim.unwrap();
+            let keep = self.engine.keep(&on, &token, claim, ttl, grant.until, &losses);
+            self.checker.granted(key, &name, grant.fence, None);
+            while !losses.any() && !is_over.load(Ordering::Relaxed) {
+                sleep(ms(50)).await;
+            }
+            if !losses.any() {
+                self.checker.ended(key, &name, "closed");
+                keep.give_back();
+            }
+        }
+    }
+
+    fn lost(&self, key: &'static str, name: &str, ttl: Duration) -> Arc<Lost> {
+        Arc::new(Lost {
+            checker: self.checker.clone(),
+            network: self.network.clone(),
+            proxy: self.proxy,
+            judged: self.judged,
+            since: Instant::now(),
+            key,
+            name: name.to_owned(),
+            ttls: Mutex::new((ttl, ttl)),
+        })
+    }
+
+    async fn one(&self, session: &mut Session, key: &'static str, token: &str, name: &str) {
         let is_session_lock = self.one_in(3);
         let longest = MAX_TTL.as_millis() as u64;
         let ttl = if is_session_lock { ms(600) } else { ms(50 + self.below(longest - 49)) };
         session.open();
         let Some(grant) = self.lock(key, token, ttl).await else { return };
-        let mut hold = Hold { session, claim: None, grant: grant.claim, key, token, writes: 0 };
-        if is_session_lock {
-            let lost = Lost { checker: self.checker.clone(), key, token: token.to_owned() };
-            let losses = Arc::new(Losses::new(Waker::from(Arc::new(lost))));
+        let lost = is_session_lock.then(|| self.lost(key, name, ttl));
+        let grant_claim = grant.claim;
+        let mut hold =
+            Hold { session, claim: None, grant: grant_claim, key, token, name, lost, writes: 0 };
+        if let Some(lost) = hold.lost.clone() {
+            let losses = Arc::new(Losses::new(Waker::from(lost)));
             let keep = self.engine.keep(
                 &Key::from(&full(key)),
                 &Token::from(token),
@@ -97,12 +163,12 @@ impl Client {
                 grant.until,
                 &losses,
             );
-            self.checker.granted(key, token, grant.fence, None);
+            self.checker.granted(key, name, grant.fence, None);
             self.claim(&mut hold, &grant, true).await;
             if hold.claim.is_some() {
                 self.hold(&mut hold, ttl * 2, true).await;
             }
-            self.checker.ended(key, token, "closed");
+            self.checker.ended(key, name, "closed");
             keep.give_back();
         } else {
             self.claim(&mut hold, &grant, false).await;
@@ -113,7 +179,7 @@ impl Client {
                 // It forgets to unlock: the TTL does it.
                 return;
             }
-            self.checker.ended(key, token, "unlocked");
+            self.checker.ended(key, name, "unlocked");
             let released = self.engine.release(&full(key), token.as_bytes(), hold.grant);
             if self.one_in(5) {
                 drop(released);
@@ -162,14 +228,14 @@ impl Client {
         if left.is_zero() {
             hold.claim = None;
         } else {
-            self.checker.granted(hold.key, hold.token, grant.fence, Some(left));
+            self.checker.granted(hold.key, hold.name, grant.fence, Some(left));
         }
     }
 
     /// Holds it for up to `longest`, renewing it now and then, and writing under it,
     /// even when it is over: nobody looks at a clock.
     async fn hold(&self, hold: &mut Hold<'_>, longest: Duration, is_session_lock: bool) {
-        let (key, token) = (hold.key, hold.token);
+        let (key, token, name) = (hold.key, hold.token, hold.name);
         for _ in 0..self.below(4) {
             sleep(ms(self.below(longest.as_millis() as u64 / 2))).await;
             self.update(hold).await;
@@ -193,12 +259,16 @@ impl Client {
                 continue;
             }
             let least = validity(ttl, Duration::ZERO, DRIFT_FACTOR).unwrap_or_default();
-            self.checker.asked(key, token, least);
+            self.checker.asked(key, name, least);
+            if let Some(lost) = &hold.lost {
+                let mut ttls = lost.ttls.lock().unwrap();
+                *ttls = (ttls.0.min(ttl), ttls.1.max(ttl));
+            }
             match self.engine.renew(&full(key), token.as_bytes(), ttl, hold.grant).await {
                 Ok(Some(renewed)) if !is_session_lock => {
-                    self.checker.renewed(key, token, renewed.validity);
+                    self.checker.renewed(key, name, renewed.validity);
                 }
-                Ok(None) => self.checker.ended(key, token, "not renewed"),
+                Ok(None) => self.checker.ended(key, name, "not renewed"),
                 _ => {}
             }
         }
@@ -221,7 +291,7 @@ impl Client {
             sleep(ms(self.below(500))).await;
         }
         hold.writes += 1;
-        let own = format!("{}.{}", hold.token, hold.writes);
+        let own = format!("{}.{}", hold.name, hold.writes);
         let value = value(&own, claim.fence, found.as_deref().map(name));
         let asked = (&self.engine, hold.token);
         let told = hold.session.write(asked, claim, (hold.key, &value)).await;

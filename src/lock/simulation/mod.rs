@@ -18,11 +18,20 @@ mod redis;
 mod session;
 mod writes;
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
-use super::{Engine, clocks::UNWATCHED, jitter, quorum::TOO_SMALL};
+use super::{
+    Engine, clocks::UNWATCHED, deployment::NEW_IF_BARE, engine::NO_HEALS, jitter,
+    node::NOT_ASKED_AGAIN, quorum::TOO_SMALL,
+};
 use crate::{
     config::{Endpoint, LocksConfig, RedisUrl},
     net::memory::set_network,
@@ -30,12 +39,15 @@ use crate::{
 use checker::{Checker, Counts};
 use client::{Client, full};
 use network::Network;
+use redis::{Edit, Illness};
 use session::Session;
 
 const MAX_TTL: Duration = Duration::from_millis(1500);
 /// Large, so that clocks may be far from true.
 const DRIFT_FACTOR: f64 = 0.1;
-const PROXIES: usize = 2;
+/// The last of them starts later than the others, in every other seed when all nodes have
+/// just forgotten all.
+const PROXIES: usize = 3;
 const CLIENTS: usize = 6;
 const ROUNDS: usize = 8;
 /// Tried in `make test`; see [`seeds`].
@@ -65,6 +77,43 @@ enum Planted {
     NoAsking,
     /// Nodes' clocks may jump.
     Unwatched,
+    /// Whoever comes with the token that has a lock is granted it.
+    ByToken,
+    /// Whoever comes with the token that has a lock releases it.
+    ReleaseByToken,
+    /// A release that a node has answered with an error is not followed up.
+    NotAskedAgain,
+    /// A node without a marker is new.
+    NewIfBare,
+    /// A lock is not put back on nodes that have lost it.
+    NoHeals,
+}
+
+impl Planted {
+    /// What is edited of scripts.
+    fn edits(self) -> &'static [Edit] {
+        const ACQUIRE: &str = "-- Takes a lock on this node and";
+        match self {
+            Planted::ByToken => &[
+                (ACQUIRE, "ARGV[6] == '' or ", ""),
+                (ACQUIRE, "claim ~= ARGV[5] and claim ~= '-'", "false"),
+            ],
+            Planted::ReleaseByToken => {
+                &[("-- Gives a lock back on this node and", "elseif not", "elseif false and not")]
+            }
+            _ => &[],
+        }
+    }
+
+    /// Plants it in what this thread does.
+    fn set(self) {
+        TOO_SMALL.set(self == Planted::SmallQuorum);
+        // Without drift every clock here would seem to jump.
+        UNWATCHED.set(matches!(self, Planted::Unwatched | Planted::NoDrift));
+        NOT_ASKED_AGAIN.set(self == Planted::NotAskedAgain);
+        NEW_IF_BARE.set(self == Planted::NewIfBare);
+        NO_HEALS.set(self == Planted::NoHeals);
+    }
 }
 
 struct Outcome {
@@ -76,9 +125,7 @@ struct Outcome {
 
 /// One deployment, from its start to its end.
 fn simulate(seed: u64, planted: Planted) -> Outcome {
-    TOO_SMALL.set(planted == Planted::SmallQuorum);
-    // Without drift every clock here would seem to jump.
-    UNWATCHED.set(matches!(planted, Planted::Unwatched | Planted::NoDrift));
+    planted.set();
     jitter::set_seed(Some(seed));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
@@ -89,8 +136,7 @@ fn simulate(seed: u64, planted: Planted) -> Outcome {
     drop(runtime);
     set_network(None);
     jitter::set_seed(None);
-    TOO_SMALL.set(false);
-    UNWATCHED.set(false);
+    Planted::Nothing.set();
     outcome
 }
 
@@ -101,9 +147,12 @@ async fn live(seed: u64, planted: Planted) -> Outcome {
     if planted == Planted::CarelessRelease {
         network.careless();
     }
-    if planted == Planted::NoDrift {
-        network.keep_time();
-    }
+    network.keep_time(true);
+    network.edit(planted.edits());
+    // Nodes fail one by one, with time between.
+    let is_calm = seed % 4 == 1;
+    // A proxy needs some round trips to learn of a new epoch.
+    let judged = is_calm.then_some((40 * delay).max(Duration::from_millis(500)));
     let (careless, blind) = (planted == Planted::NoCompare, planted == Planted::NoWatch);
     let data = Network::of_data(seed, delay, seed % 4 == 3, careless, blind);
     let dialled = network.clone();
@@ -114,36 +163,82 @@ async fn live(seed: u64, planted: Planted) -> Outcome {
     })));
     let checker = Arc::new(Checker::new());
     super::initialise(&config(0, nodes, planted)).await.unwrap();
-    let engines: Vec<Arc<Engine>> = (0..PROXIES)
-        .map(|proxy| Engine::start_alone(&config(proxy, nodes, planted), clock(proxy)))
-        .collect();
+    let begun = Instant::now();
+    let start = |proxy| Engine::start_alone(&config(proxy, nodes, planted), clock(proxy, begun));
+    let mut engines: Vec<Arc<Engine>> = (0..PROXIES - 1).map(start).collect();
     // New proxies find each other's markers, and all nodes.
     sleep(Duration::from_secs(2)).await;
-    let clients: Vec<_> = (0..CLIENTS)
-        .map(|name| {
-            let engine = engines[name % PROXIES].clone();
-            let (network, checker) = (network.clone(), checker.clone());
+    let client = |engine: &Arc<Engine>, proxy, name| {
+        let (engine, network, checker) = (engine.clone(), network.clone(), checker.clone());
+        Client { engine, network, checker, name, proxy, judged, planted }
+    };
+    let run = |engine: &Arc<Engine>, proxy| -> Vec<_> {
+        let names = (0..CLIENTS).filter(|name| name % PROXIES == proxy);
+        let run = |name| {
             let session = Session::new(data.clone(), name, planted);
-            let client = Client { engine, network, checker, name, planted };
-            tokio::spawn(client.run(session, ROUNDS))
-        })
-        .collect();
+            tokio::spawn(client(engine, proxy, name).run(session, ROUNDS))
+        };
+        names.map(run).collect()
+    };
+    let mut clients = Vec::new();
+    let is_over = Arc::new(AtomicBool::new(false));
+    let mut keepers = Vec::new();
+    for (proxy, engine) in engines.iter().enumerate() {
+        clients.extend(run(engine, proxy));
+        let keeper = client(engine, proxy, proxy);
+        keepers.push(tokio::spawn(keeper.keep(["kept", "kept too"][proxy], is_over.clone())));
+    }
     let failing =
         [(&network, PROXIES, 500), (&data, CLIENTS, 2000)].map(|(what, ends, longest)| {
             let (network, checker) = (what.clone(), checker.clone());
             let name = if ends == CLIENTS { "data: " } else { "" };
             tokio::spawn(async move {
+                while name.is_empty() && is_calm {
+                    for node in 0..nodes {
+                        checker.happened(&network.fail_at(node, ends));
+                        sleep(Duration::from_millis(4500 + network.below(1000))).await;
+                    }
+                }
                 loop {
                     sleep(Duration::from_millis(50 + network.below(longest))).await;
                     checker.happened(&format!("{name}{}", network.fail(ends)));
                 }
             })
         });
+    if seed.is_multiple_of(2) {
+        sleep(Duration::from_millis(network.below(3000))).await;
+        network.forget_all();
+        checker.happened("all nodes have forgotten all");
+        sleep(Duration::from_millis(network.below(100))).await;
+    }
+    let proxy = PROXIES - 1;
+    engines.push(start(proxy));
+    checker.happened("a proxy starts");
+    if planted != Planted::NoDrift {
+        let (network, engine) = (network.clone(), engines[proxy].clone());
+        // A clock that has jumped before a proxy has seen it is none that it can watch.
+        tokio::spawn(async move {
+            let mut seen = vec![false; nodes];
+            while seen.contains(&false) {
+                sleep(Duration::from_millis(100)).await;
+                for (seen, status) in seen.iter_mut().zip(engine.status()) {
+                    *seen |= status.up;
+                }
+            }
+            network.keep_time(false);
+        });
+    }
+    clients.extend(run(&engines[proxy], proxy));
     for client in clients {
         let ended = tokio::time::timeout(Duration::from_secs(600), client).await;
         checker.must(matches!(ended, Ok(Ok(()))), "a client never got its answer");
     }
     failing.iter().for_each(|failing| failing.abort());
+    is_over.store(true, Ordering::Relaxed);
+    for keeper in keepers {
+        let ended = tokio::time::timeout(Duration::from_secs(60), keeper).await;
+        checker.must(matches!(ended, Ok(Ok(()))), "a keeper never ends");
+    }
     network.heal();
     data.heal();
     // By now nodes are out of quarantine and forgotten locks have run out.
@@ -153,14 +248,25 @@ async fn live(seed: u64, planted: Planted) -> Outcome {
         let granted = engine.acquire(&key, token.as_bytes(), MAX_TTL, None).await;
         let granted = granted.map(|grant| grant.fence);
         checker.must(granted.is_ok(), &format!("not to be had when all is well: {granted:?}"));
+        let all_up = engine.status().iter().all(|node| node.up);
+        let which = seed as usize + proxy;
+        let illness = Illness::ALL[which % Illness::ALL.len()];
+        network.ail(which % nodes, illness, Duration::from_millis(200));
         let released = engine.release(&key, token.as_bytes(), None).await;
-        checker.must(released == Ok(true), &format!("not to be given back: {released:?}"));
-        sleep(Duration::from_secs(1)).await;
+        // A node that is still kept out and one that is ill may be too many.
+        checker
+            .must(released == Ok(true) || !all_up, &format!("not to be given back: {released:?}"));
+        // It would not run out so soon.
+        sleep(Duration::from_millis(900)).await;
+        let left = network.locks();
+        checker.must(
+            left.iter().all(Vec::is_empty),
+            &format!("left behind by a node that was {illness:?}: {left:?}"),
+        );
     }
     // What dead connections have sent may have landed since.
     checker.stored(&data.written());
-    let left = network.locks();
-    checker.must(left.iter().all(Vec::is_empty), &format!("left behind: {left:?}"));
+    checker.healed(network.heals());
     let outcome = Outcome {
         faults: checker.faults(),
         history: checker.history(),
@@ -190,8 +296,7 @@ fn config(proxy: usize, nodes: usize, planted: Planted) -> LocksConfig {
 
 /// The time of day of a proxy. Where most nodes forget at once, fences grow only if
 /// proxies' clocks are apart by less than such a node is kept out for.
-fn clock(proxy: usize) -> super::engine::WallClock {
-    let begun = tokio::time::Instant::now();
+fn clock(proxy: usize, begun: Instant) -> super::engine::WallClock {
     let wrong = [1_000_000, 0][proxy % 2];
     Arc::new(move || 1_000_000_000 + wrong + u64::try_from(begun.elapsed().as_micros()).unwrap())
 }
@@ -223,6 +328,8 @@ fn no_seed_breaks_anything() {
         counts.refusals += outcome.counts.refusals;
         counts.renewals += outcome.counts.renewals;
         counts.losses += outcome.counts.losses;
+        counts.judged += outcome.counts.judged;
+        counts.heals += outcome.counts.heals;
         counts.writes += outcome.counts.writes;
         counts.fenced += outcome.counts.fenced;
         counts.untold += outcome.counts.untold;
@@ -230,6 +337,7 @@ fn no_seed_breaks_anything() {
     println!("{tried} seeds in {:?}: {counts:?}", begun.elapsed());
     assert!(tried == 1 || counts.grants as u64 > 5 * tried, "hardly anything happened");
     assert!(tried < 20 || counts.losses > 0 && counts.renewals > 0);
+    assert!(tried < 20 || counts.heals > 0);
     assert!(tried < 20 || counts.fenced > 0 && counts.writes as u64 > 2 * tried);
 }
 
@@ -277,6 +385,31 @@ fn restarted_nodes_that_vote_at_once_are_found() {
 #[test]
 fn clocks_that_nobody_watches_are_found() {
     is_found(Planted::Unwatched);
+}
+
+#[test]
+fn a_token_that_is_granted_twice_is_found() {
+    is_found(Planted::ByToken);
+}
+
+#[test]
+fn a_release_by_token_alone_is_found() {
+    is_found(Planted::ReleaseByToken);
+}
+
+#[test]
+fn a_release_that_is_not_asked_again_is_found() {
+    is_found_by(Planted::NotAskedAgain, "left behind");
+}
+
+#[test]
+fn nodes_without_a_marker_that_vote_are_found() {
+    is_found(Planted::NewIfBare);
+}
+
+#[test]
+fn locks_that_are_not_put_back_are_found() {
+    is_found_by(Planted::NoHeals, "without a reason");
 }
 
 #[test]

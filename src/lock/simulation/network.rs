@@ -19,10 +19,15 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::redis::{Redis, next_command};
+use super::redis::{Edit, Illness, Redis, next_command};
 
 /// Bytes under way in one direction.
 const PIPE: usize = 64 * 1024;
+/// After so long, at the latest, a proxy has found a node that is well again, and has put
+/// its locks back there.
+const SETTLED: Duration = Duration::from_secs(3);
+/// A message that takes longer may come too late for a renewal.
+const SLOW: Duration = Duration::from_millis(20);
 
 /// All nodes and the ways to them.
 pub(super) struct Network {
@@ -43,6 +48,16 @@ struct State {
     forgets: bool,
     /// Nothing goes wrong any more.
     is_well: bool,
+    troubles: Vec<Trouble>,
+}
+
+/// A node could not be counted on.
+struct Trouble {
+    node: usize,
+    /// By whom; none: by anybody.
+    proxy: Option<usize>,
+    from: Instant,
+    until: Instant,
 }
 
 struct Node {
@@ -50,6 +65,8 @@ struct Node {
     is_up: bool,
     /// It does nothing before.
     stopped_until: Instant,
+    /// It answers with errors before.
+    ill_until: Instant,
     /// Nothing gets through before, by proxy.
     cut_until: BTreeMap<usize, Instant>,
     restarts: usize,
@@ -76,6 +93,7 @@ impl Network {
                 ),
                 is_up: true,
                 stopped_until: now,
+                ill_until: now,
                 cut_until: BTreeMap::new(),
                 restarts: 0,
                 connections: BTreeMap::new(),
@@ -91,6 +109,7 @@ impl Network {
                 keeps_time: false,
                 forgets: false,
                 is_well: false,
+                troubles: Vec::new(),
             }),
         })
     }
@@ -104,12 +123,44 @@ impl Network {
         self.lock().random.random_range(0..limit)
     }
 
-    pub(super) fn keep_time(&self) {
-        self.lock().keeps_time = true;
+    pub(super) fn keep_time(&self, keep: bool) {
+        self.lock().keeps_time = keep;
     }
 
     pub(super) fn careless(&self) {
         self.lock().nodes.iter_mut().for_each(|node| node.redis.careless = true);
+    }
+
+    pub(super) fn edit(&self, edits: &'static [Edit]) {
+        self.lock().nodes.iter_mut().for_each(|node| node.redis.edits = edits);
+    }
+
+    /// A node answers with errors for so long.
+    pub(super) fn ail(&self, index: usize, illness: Illness, time: Duration) {
+        self.lock().ail(index, illness, time);
+    }
+
+    /// All nodes are restarted, and have forgotten all.
+    pub(super) fn forget_all(&self) {
+        let mut state = self.lock();
+        (0..state.nodes.len()).for_each(|index| state.restart(index, false));
+    }
+
+    /// Whether a lock of that TTL can have been lost by now, as within that time there was
+    /// no quorum of nodes that the proxy could count on.
+    pub(super) fn justifies_loss(&self, proxy: usize, ttl: Duration) -> bool {
+        let state = self.lock();
+        let now = Instant::now();
+        let is_well = |node: &usize| {
+            let met = |trouble: &Trouble| {
+                trouble.node == *node
+                    && trouble.proxy.is_none_or(|whose| whose == proxy)
+                    && trouble.from <= now
+                    && trouble.until + ttl >= now
+            };
+            !state.troubles.iter().any(met)
+        };
+        (0..state.nodes.len()).filter(is_well).count() <= state.nodes.len() / 2
     }
 
     /// One data node. `forgets`: its fences; `careless`, `blind`: see [`Redis`].
@@ -131,6 +182,11 @@ impl Network {
     /// What the data node has stored, in order.
     pub(super) fn written(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
         self.lock().nodes[0].redis.written()
+    }
+
+    /// How many locks were put back on nodes.
+    pub(super) fn heals(&self) -> usize {
+        self.lock().nodes.iter().map(|node| node.redis.heals).sum()
     }
 
     /// Locks that are still there, by node.
@@ -179,13 +235,17 @@ impl Network {
             delay *= 10;
         }
         let cut = state.nodes[index].cut_until.get(&proxy).copied().unwrap_or(now);
-        cut.max(now) + delay
+        let arrives = cut.max(now) + delay;
+        if delay > SLOW && !state.is_data {
+            let trouble = Trouble { node: index, proxy: Some(proxy), from: now, until: arrives };
+            state.troubles.push(trouble);
+        }
+        arrives
     }
 
     /// Something goes wrong. What, depends on the seed.
     pub(super) fn fail(&self, proxies: usize) -> String {
         let mut state = self.lock();
-        let now = Instant::now();
         let nodes = state.nodes.len();
         let index = state.random.random_range(0..nodes);
         let proxy = state.random.random_range(0..proxies);
@@ -200,41 +260,23 @@ impl Network {
             // One of them, or all.
             let all = state.random.random_ratio(1, 4);
             let which = if all { 0..nodes } else { index..index + 1 };
+            which.clone().for_each(|node| state.trouble(node, None, Duration::ZERO));
             state.nodes[which.clone()].iter_mut().for_each(|node| node.redis.set_clock(by));
             return format!("clocks of nodes {which:?} are set by {by} ms");
         }
-        // Memory is lost seldom enough for a quorum to be there now and then.
-        match state.random.random_range(0..10) {
-            // A connection breaks.
-            0..=2 => {
-                let node = &mut state.nodes[index];
-                node.break_connections(|connection| connection.proxy == proxy);
-                format!("connections from proxy {proxy} to node {index} break")
-            }
-            // The way to a node is cut for a while; what is under way arrives later.
-            3..=5 => {
-                state.nodes[index].cut_until.insert(proxy, now + time);
-                format!("nothing passes from proxy {proxy} to node {index} for {time:?}")
-            }
-            // A node is stopped, and goes on as if nothing had happened.
-            6..=7 => {
-                state.nodes[index].stopped_until = now + time;
-                format!("node {index} is stopped for {time:?}")
-            }
-            // It dies, and is back at some time.
-            _ => {
-                let keeps_memory = state.is_data || state.random.random_ratio(1, 4);
-                let node = &mut state.nodes[index];
-                node.break_connections(|_| true);
-                for connection in node.connections.values() {
-                    connection.killed.store(true, Ordering::Relaxed);
-                }
-                node.restarts += 1;
-                node.redis.restart(node.restarts, keeps_memory);
-                node.stopped_until = now;
-                format!("node {index} is restarted, keeping its memory: {keeps_memory}")
-            }
+        state.fail_alone(index, proxy, time)
+    }
+
+    /// Something goes wrong with this node alone; most often, it forgets all.
+    pub(super) fn fail_at(&self, index: usize, proxies: usize) -> String {
+        let mut state = self.lock();
+        let proxy = state.random.random_range(0..proxies);
+        let time = Duration::from_millis(state.random.random_range(20..800));
+        if state.random.random_ratio(2, 3) {
+            state.restart(index, false);
+            return format!("node {index} is restarted, and has forgotten all");
         }
+        state.fail_alone(index, proxy, time)
     }
 
     /// All is well again.
@@ -244,8 +286,75 @@ impl Network {
         state.is_well = true;
         for node in &mut state.nodes {
             node.cut_until.clear();
-            node.stopped_until = now;
+            (node.stopped_until, node.ill_until) = (now, now);
             node.is_up = true;
+        }
+    }
+}
+
+impl State {
+    fn trouble(&mut self, node: usize, proxy: Option<usize>, time: Duration) {
+        let from = Instant::now();
+        self.troubles.push(Trouble { node, proxy, from, until: from + time + SETTLED });
+    }
+
+    fn ail(&mut self, index: usize, illness: Illness, time: Duration) {
+        self.trouble(index, None, time);
+        let node = &mut self.nodes[index];
+        node.redis.illness = Some(illness);
+        node.ill_until = Instant::now() + time;
+    }
+
+    fn restart(&mut self, index: usize, keeps_memory: bool) {
+        self.trouble(index, None, Duration::ZERO);
+        let node = &mut self.nodes[index];
+        node.break_connections(|_| true);
+        for connection in node.connections.values() {
+            connection.killed.store(true, Ordering::Relaxed);
+        }
+        node.restarts += 1;
+        node.redis.restart(node.restarts, keeps_memory);
+        node.stopped_until = Instant::now();
+    }
+
+    fn fail_alone(&mut self, index: usize, proxy: usize, time: Duration) -> String {
+        let (state, now) = (self, Instant::now());
+        if !state.is_data && state.random.random_ratio(1, 6) {
+            if state.random.random_ratio(1, 5) {
+                state.nodes[index].redis.forget_scripts();
+                return format!("node {index} has forgotten its scripts");
+            }
+            let illness = Illness::ALL[state.random.random_range(0..Illness::ALL.len())];
+            state.ail(index, illness, time);
+            return format!("node {index} is {illness:?} for {time:?}");
+        }
+        // Memory is lost seldom enough for a quorum to be there now and then.
+        match state.random.random_range(0..10) {
+            // A connection breaks.
+            0..=2 => {
+                state.trouble(index, Some(proxy), Duration::ZERO);
+                let node = &mut state.nodes[index];
+                node.break_connections(|connection| connection.proxy == proxy);
+                format!("connections from proxy {proxy} to node {index} break")
+            }
+            // The way to a node is cut for a while; what is under way arrives later.
+            3..=5 => {
+                state.trouble(index, Some(proxy), time);
+                state.nodes[index].cut_until.insert(proxy, now + time);
+                format!("nothing passes from proxy {proxy} to node {index} for {time:?}")
+            }
+            // A node is stopped, and goes on as if nothing had happened.
+            6..=7 => {
+                state.trouble(index, None, time);
+                state.nodes[index].stopped_until = now + time;
+                format!("node {index} is stopped for {time:?}")
+            }
+            // It dies, and is back at some time.
+            _ => {
+                let keeps_memory = state.is_data || state.random.random_ratio(1, 4);
+                state.restart(index, keeps_memory);
+                format!("node {index} is restarted, keeping its memory: {keeps_memory}")
+            }
         }
     }
 }
@@ -319,6 +428,9 @@ impl Way {
                         connection.killed.store(true, Ordering::Relaxed);
                         connection.broken.cancel();
                     }
+                }
+                if node.ill_until <= Instant::now() {
+                    node.redis.illness = None;
                 }
                 node.redis.execute(&words, self.connection)
             };

@@ -126,8 +126,44 @@ pub(super) struct Redis {
     pub(super) careless: bool,
     /// WATCH does nothing: another.
     pub(super) blind: bool,
+    /// What is edited of scripts, by how they begin: others.
+    pub(super) edits: &'static [Edit],
+    /// How many locks were put back.
+    pub(super) heals: usize,
+    /// What it answers with errors.
+    pub(super) illness: Option<Illness>,
     /// By connection.
     transactions: BTreeMap<u64, Transaction>,
+}
+
+/// Of a script: how it begins, what is replaced, and by what.
+pub(super) type Edit = (&'static str, &'static str, &'static str);
+
+/// Why a node answers with errors for a while.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Illness {
+    /// It is out of memory, and lets nothing be stored.
+    Full,
+    /// Somebody's script does not end: nothing is answered but that.
+    Busy,
+    /// It takes no write.
+    ReadOnly,
+    /// Neither, as it has too few replicas.
+    Lonely,
+}
+
+impl Illness {
+    pub(super) const ALL: [Illness; 4] =
+        [Illness::Full, Illness::Busy, Illness::ReadOnly, Illness::Lonely];
+
+    fn error(self) -> &'static str {
+        match self {
+            Illness::Full => "OOM command not allowed when used memory > 'maxmemory'.",
+            Illness::Busy => "BUSY Redis is busy running a script.",
+            Illness::ReadOnly => "READONLY You can't write against a read only replica.",
+            Illness::Lonely => "NOREPLICAS Not enough good replicas to write.",
+        }
+    }
 }
 
 /// What a connection watches, and what it has queued.
@@ -153,6 +189,9 @@ impl Redis {
             set: 1_000_000,
             careless: false,
             blind: false,
+            edits: &[],
+            heals: 0,
+            illness: None,
             transactions: BTreeMap::new(),
         }
     }
@@ -189,6 +228,7 @@ impl Redis {
         self.run_id = format!("{}x{times}", self.run_id.split('x').next().unwrap());
         self.born = Instant::now();
         self.scripts.clear();
+        self.illness = None;
         self.transactions.clear();
         if !keeps_memory {
             self.memory = Memory::default();
@@ -252,7 +292,33 @@ impl Redis {
         true
     }
 
+    /// SCRIPT FLUSH.
+    pub(super) fn forget_scripts(&mut self) {
+        self.scripts.clear();
+    }
+
+    /// What it answers instead, as it is ill.
+    fn refusal(&self, words: &[Vec<u8>]) -> Option<&'static str> {
+        let illness = self.illness?;
+        let body = match words[0].as_slice() {
+            b"EVALSHA" => self.scripts.get(std::str::from_utf8(&words[1]).unwrap())?.as_str(),
+            b"EVAL" => std::str::from_utf8(&words[1]).unwrap(),
+            b"SET" => "'SET'",
+            _ => "",
+        };
+        let calls = |names: &[&str]| names.iter().any(|name| body.contains(name));
+        let refuses = match illness {
+            Illness::Busy => true,
+            Illness::Full => calls(&["'SET'"]),
+            Illness::ReadOnly | Illness::Lonely => calls(&["'SET'", "'DEL'", "'PEXPIRE'"]),
+        };
+        refuses.then(|| illness.error())
+    }
+
     fn carry_out(&mut self, words: &[Vec<u8>], client: u64, out: &mut Vec<u8>) {
+        if let Some(error) = self.refusal(words) {
+            return encode::error(out, error);
+        }
         match words[0].as_slice() {
             b"SELECT" | b"CLIENT" if words.len() == 2 && words[1] == b"ID" => {
                 encode::integer(out, client as i64);
@@ -315,7 +381,17 @@ impl Redis {
         if self.careless && body.starts_with("-- Carries a write out") {
             body = body.replace("~= ARGV[i]", "== nil");
         }
+        for (script, from, to) in self.edits {
+            if body.starts_with(script) {
+                assert!(body.contains(from), "{script}: {from}");
+                body = body.replace(from, to);
+            }
+        }
+        let before = out.len();
         lua::run(&mut self.memory, &body, keys, arguments, out);
+        let heals =
+            body.starts_with("-- Puts a lock back") && out[before..].starts_with(b"*2\r\n:1");
+        self.heals += usize::from(heals);
     }
 }
 
