@@ -144,6 +144,8 @@ struct State {
     asked_for: u64,
     /// The longest PX that any node has told of.
     longest: Duration,
+    /// The longest that any proxy may have stored, as nodes told when they knew.
+    heard_of: Duration,
     /// Another deployment that a quorum is now, and since when that is seen.
     other: Option<(String, Instant)>,
     seats: Vec<SeatState>,
@@ -209,6 +211,13 @@ impl Admissions {
     /// Who votes or waits over the connection to node `index`, if that is compared.
     pub(super) fn linked(&self, index: usize) -> Option<Identity> {
         self.lock().seats[index].linked.clone()
+    }
+
+    /// A node knows of a TTL that long, be it another proxy's: where all nodes have forgotten,
+    /// this one remembers.
+    pub(super) fn heard_of(&self, longest: Duration) {
+        let mut state = self.lock();
+        state.heard_of = state.heard_of.max(longest);
     }
 
     /// What the marker of node `index` must be, if that is compared.
@@ -432,7 +441,10 @@ impl Admissions {
         let all_know = index.is_some_and(|index| {
             state.survey.as_ref().is_some_and(|survey| survey.others_know(index))
         });
-        let longest = if all_know { state.longest } else { state.longest.max(self.max_ttl) };
+        let longest = match all_know {
+            true => state.longest,
+            false => state.longest.max(self.max_ttl).max(state.heard_of),
+        };
         // A clock that is fast counts the time too soon.
         (longest.mul_f64(1.0 + self.drift_factor) + ROUNDING).max(FLOOR)
     }
@@ -532,8 +544,11 @@ impl Admissions {
             let plan = survey.plan(&looks, &waiting, remembered, || self.blank.clone());
             // Where nobody has kept it, it may have been as long as is allowed.
             let nobody_knows = survey.newest.is_none();
-            let longest =
-                if nobody_knows { state.longest.max(self.max_ttl) } else { state.longest };
+            let longest = if nobody_knows {
+                state.longest.max(self.max_ttl).max(state.heard_of)
+            } else {
+                state.longest
+            };
             (plan, longest)
         };
         let Some(plan) = plan else { return };

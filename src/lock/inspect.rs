@@ -17,7 +17,8 @@ use tokio::{task::JoinHandle, time::timeout};
 
 use super::{
     fault::Fault,
-    marker::{Identity, MARKER},
+    marker::{Identity, LONGEST, MARKER},
+    scripts::MAX_TTL,
 };
 use crate::{
     config::RedisUrl,
@@ -82,14 +83,16 @@ impl Inspector {
                 || differs(field("master_replid"), &admitted.replication_id)
                 || differs(field("role"), "master")
         });
-        let mut is_another = is_another;
+        let (mut is_another, mut longest) = (is_another, Duration::ZERO);
         if let Some(told) = told {
-            let mut command = redis::cmd("GET");
-            let asking = command.arg(MARKER).query_async::<Option<String>>(&mut connection.redis);
-            let marker = timeout(LIMIT, asking).await.map_err(|_| InspectError::Silent)??;
-            is_another |= marker.as_deref() != Some(told);
+            let mut commands = redis::pipe();
+            commands.get(MARKER).get(LONGEST).get(MAX_TTL);
+            let asking = commands.query_async::<Lying>(&mut connection.redis);
+            let lying = timeout(LIMIT, asking).await.map_err(|_| InspectError::Silent)??;
+            is_another |= lying.0.as_deref() != Some(told);
+            longest = Duration::from_millis(lying.1.unwrap_or(0).max(lying.2.unwrap_or(0)));
         }
-        Ok(Inspected { faults: faults_of(field), is_another })
+        Ok(Inspected { faults: faults_of(field), is_another, longest })
     }
 }
 
@@ -98,7 +101,12 @@ pub(super) struct Inspected {
     pub(super) faults: Vec<Fault>,
     /// It is not who was admitted.
     pub(super) is_another: bool,
+    /// The longest TTL that it knows of, stored or to be stored by some proxy.
+    pub(super) longest: Duration,
 }
+
+/// What lies at [`MARKER`], [`LONGEST`] and [`MAX_TTL`].
+type Lying = (Option<String>, Option<u64>, Option<u64>);
 
 /// Makes connections as bb8 wants them; bb8-redis's own manager knows neither our
 /// TLS settings nor when their files have changed.

@@ -24,7 +24,7 @@ use super::{
     jitter::jittered,
     link::{Closed, Job, Leftover, Link, Standing},
     operation::{Kind, Missing, Operation, Vote},
-    scripts::Whose,
+    scripts::{self, Whose},
 };
 use crate::{
     clock::Instant,
@@ -333,6 +333,7 @@ impl Node {
             encode::command(&mut kill, &[b"CLIENT", b"KILL", b"ID", id.to_string().as_bytes()]);
             link.send(Job::Blind(kill));
         }
+        link.send(Job::Blind(scripts::note_max_ttl(self.max_ttl)));
         state.before = link.run_id.clone().zip(link.client_id);
         let now = Instant::now();
         let cleanup = std::mem::take(&mut state.cleanup);
@@ -506,7 +507,8 @@ impl Node {
     }
 
     /// Notes what an inspection has found, with one line in the log for each that is new.
-    fn inspected(&self, Inspected { faults: found, is_another }: Inspected) {
+    fn inspected(&self, Inspected { faults: found, is_another, longest }: Inspected) {
+        self.admissions.heard_of(longest);
         let mut state = self.lock();
         if is_another && let Some(link) = &state.link {
             warn!(node = %self.url, "another server answers at its address, or it was emptied or a replica");

@@ -15,6 +15,9 @@ const CHANNEL_PREFIX: &[u8] = b"lockgate:free:";
 pub(crate) const MARKER: &[u8] = b"lockgate:deployment";
 /// The key on each node under which the longest TTL stands, in ms, that was ever stored there.
 pub(crate) const LONGEST: &[u8] = b"lockgate:longest";
+/// The key on each node under which the largest `locks.max_ttl` of any proxy stands, in ms:
+/// where all nodes forget, the proxies that have seen it wait for so long.
+pub(crate) const MAX_TTL: &[u8] = b"lockgate:max_ttl";
 /// Locks that one call renews at the most: their sum (see prolong.lua) must be
 /// exact in a double, as Lua's numbers are, which 53 would allow.
 pub(super) const MAX_RENEWALS: usize = 50;
@@ -304,8 +307,17 @@ pub(super) fn attach(key: &[u8], token: &[u8]) -> Vec<u8> {
 
 /// Has a node note that it is about to store a lock for so long.
 pub(super) fn note(ttl: Duration) -> Vec<u8> {
-    let mut out = NOTE.call(LONGEST.len() + 50);
-    encode::bulk(&mut out, LONGEST);
+    note_at(LONGEST, ttl)
+}
+
+/// Has a node note that a proxy may ask for a lock for so long.
+pub(super) fn note_max_ttl(ttl: Duration) -> Vec<u8> {
+    note_at(MAX_TTL, ttl)
+}
+
+fn note_at(key: &[u8], ttl: Duration) -> Vec<u8> {
+    let mut out = NOTE.call(key.len() + 50);
+    encode::bulk(&mut out, key);
     encode::bulk_number(&mut out, millis(ttl));
     out
 }
