@@ -353,6 +353,10 @@ impl Engine {
         ttl: Duration,
         nodes: impl Iterator<Item = usize>,
     ) {
+        #[cfg(feature = "planted")]
+        if std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "heal") {
+            return;
+        }
         // Under the holders' lock, so that no release comes between: it would be
         // overtaken, and the lock would stay for nobody.
         self.holders.while_held(key, token, claim, |fence| {

@@ -206,6 +206,10 @@ impl Node {
     /// It has refused to give a lock back, as it is out of memory, busy, or wants replicas.
     /// It is asked again until it does, or the lock has run out by itself.
     pub(super) fn answered_with_error(self: &Arc<Node>, operation: &Arc<Operation>) {
+        #[cfg(feature = "planted")]
+        if std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "repeat") {
+            return;
+        }
         let mut state = self.lock();
         if state.refused.len() >= MAX_CLEANUP {
             return;

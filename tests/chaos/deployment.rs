@@ -161,6 +161,7 @@ impl Deployment {
             Server { child: None, directory }
         };
         let spare = |node| server(&format!("spare-{node}"));
+        let clocks = options.node_clocks.map(|clock| clock.map_or(0, |clock| wrong_by(clock).0));
         let mut deployment = Deployment {
             options,
             nodes: (0..NODES).map(|node| server(&format!("node-{node}"))).collect(),
@@ -171,7 +172,7 @@ impl Deployment {
             data: server("data"),
             clients: Vec::new(),
             busy: HashMap::new(),
-            clocks: [0; NODES],
+            clocks,
             log: Vec::new(),
             network,
             directory,
@@ -364,12 +365,13 @@ impl Deployment {
     pub(crate) fn set_node_clock(&mut self, node: usize, seconds: i64) {
         assert!(self.options.node_clocks[node].is_some(), "node {node} has no clock of its own");
         self.clocks[node] = seconds;
-        self.set_clock(&format!("clock-{node}"), &format!("{seconds:+}"));
+        let (_, rate) = self.options.node_clocks[node].map(wrong_by).unwrap_or_default();
+        self.set_clock(&format!("clock-{node}"), &format!("{seconds:+}{rate}"));
     }
 
-    /// Steps such a clock back.
-    pub(crate) fn step_node_clock(&mut self, node: usize, seconds: u64) {
-        self.set_node_clock(node, self.clocks[node] - seconds.cast_signed());
+    /// Steps such a clock, forward or back.
+    pub(crate) fn step_node_clock(&mut self, node: usize, seconds: i64) {
+        self.set_node_clock(node, self.clocks[node] + seconds);
     }
 
     /// Sets a proxy's clock, in libfaketime's words.
@@ -481,15 +483,14 @@ impl Deployment {
         self.path(&format!("lockgate-{proxy}.yaml"))
     }
 
-    /// Says that the deployment is new. A binary that does not know the word needs none.
+    /// Says that the deployment is new.
     fn initialise(&self) {
         self.configure(0, Settings::Right);
         let mut command = self.on(proxy_host(0));
         command.arg(&self.options.proxy.0).arg("init").arg(self.configuration(0));
         let output = command.stderr(Stdio::piped()).output().expect("nsenter");
         let words = String::from_utf8_lossy(&output.stderr);
-        let is_known = !words.contains("unrecognized subcommand");
-        assert!(output.status.success() || !is_known, "lockgate init: {words}");
+        assert!(output.status.success(), "lockgate init: {words}");
     }
 
     /// Starts a proxy that is not running.
@@ -710,6 +711,12 @@ fn faketime(file: &Path) -> [String; 4] {
         "FAKETIME_NO_CACHE=1".to_owned(),
         "FAKETIME_DONT_FAKE_MONOTONIC=1".to_owned(),
     ]
+}
+
+/// By how many seconds a clock is wrong, and what is said of its rate.
+fn wrong_by(clock: &'static str) -> (i64, &'static str) {
+    let (seconds, rate) = clock.split_at(clock.find(' ').unwrap_or(clock.len()));
+    (seconds.parse().expect("seconds"), rate)
 }
 
 /// A file system in memory.
