@@ -661,7 +661,14 @@ impl Deployment {
 
     /// What all clients have written down so far.
     pub(crate) fn histories(&self) -> Vec<Vec<(Time, Event)>> {
-        self.clients.iter().map(|client| history::read(&client.history)).collect()
+        // What is read later may follow from what was written behind what is read first.
+        let until = history::now();
+        let read = |client: &Running| {
+            let mut events = history::read(&client.history);
+            events.retain(|(time, _)| *time <= until);
+            events
+        };
+        self.clients.iter().map(read).collect()
     }
 
     /// What a proxy has logged.

@@ -265,9 +265,6 @@ fn planted_faults_are_found() {
         directed(sound()).holds();
     }
     Directed { name: "fences not watched", ..overdue(planted("watch")) }.finds();
-    for (directed, fault) in ONCE_BROKEN {
-        directed(planted(fault)).finds();
-    }
     forgetting("quarantine off", false).finds();
     forgetting("quarantine on", true).holds();
 }
@@ -481,6 +478,14 @@ const ONCE_BROKEN: [(fn((PathBuf, Option<&'static str>)) -> Directed, &str); 11]
     (unreleased, "repeat"),
     (rolling, "heal"),
 ];
+
+#[test]
+#[ignore = "needs a build with planted faults: make chaos"]
+fn what_once_broke_a_promise_is_found_where_it_is_planted() {
+    for (directed, fault) in ONCE_BROKEN {
+        directed(planted(fault)).finds();
+    }
+}
 
 #[test]
 #[ignore = "takes minutes: make chaos"]

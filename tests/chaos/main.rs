@@ -112,7 +112,7 @@ fn client_process() {
 
 #[test]
 fn locks_hold_while_everything_fails_once() {
-    let pace = Pace { fault: 450..1100, calm: 50..300, together: 3 };
+    let pace = Pace { fault: 350..900, calm: 50..200, together: 3 };
     run(everything(number("LOCKGATE_SEED", SEED)), Duration::from_secs(30), &pace);
 }
 
