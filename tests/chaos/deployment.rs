@@ -760,12 +760,19 @@ fn end(child: &mut Option<Child>) {
 
 /// Says something to a Redis, which must be running, and reads what it answers.
 fn tell(socket: &Path, words: &[&str]) -> Reply {
-    let mut stream = None;
-    eventually("a Redis is there", || {
-        stream = UnixStream::connect(socket).ok();
-        stream.is_some()
-    });
-    let stream = stream.expect("a Redis");
+    let deadline = Instant::now() + START_LIMIT;
+    let stream = loop {
+        match UnixStream::connect(socket) {
+            Ok(stream) => break stream,
+            Err(error) if Instant::now() > deadline => {
+                let log = socket.parent().expect("a directory").with_extension("log");
+                let log = fs::read(log).unwrap_or_default();
+                let end = String::from_utf8_lossy(&log[log.len().saturating_sub(4000)..]);
+                panic!("{}: {error}: …{end}", socket.display());
+            }
+            Err(_) => thread::sleep(Duration::from_millis(10)),
+        }
+    };
     stream.set_read_timeout(Some(START_LIMIT)).expect("limit");
     Client::over(stream).cmd(words)
 }
