@@ -540,6 +540,28 @@ impl Deployment {
         self.proxy_processes(proxy).last().iter().for_each(|pid| _ = kill_process(**pid, signal));
     }
 
+    /// Waits until each proxy's last word of each node is that it is up, but not for ever: a
+    /// process that was replaced may have the last word.
+    pub(crate) fn wait_for_nodes(&self) {
+        let deadline = Instant::now() + START_LIMIT / 2;
+        let is_up = |log: &str, node: usize| {
+            let about = format!("\"node\":\"{}\"", redis_address(node));
+            let last = |words: &&str| words.contains(&about) && words.contains("\"lock node is ");
+            let is_state =
+                |words: &&str| ["is up\"", "is down\""].iter().any(|word| words.contains(word));
+            log.lines()
+                .rfind(|line| last(line) && is_state(line))
+                .is_some_and(|line| line.contains("is up\""))
+        };
+        let all_up = |proxy| {
+            let log = self.proxy_log(proxy);
+            (0..NODES).all(|node| is_up(&log, node))
+        };
+        while !(0..PROXIES).all(all_up) && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+
     /// Leaves a proxy no descriptor more than it has open; or as many as there may be.
     pub(crate) fn limit_descriptors(&self, proxy: usize, limited: bool) {
         for pid in self.proxy_processes(proxy) {

@@ -23,6 +23,9 @@ use crate::{
 /// How much longer than the longest lock nodes wait, and somewhat more.
 const SETTLED: Duration = Duration::from_millis(2500);
 
+/// Within so long a proxy that has reached a node has seen its clock.
+const SEEN: Duration = Duration::from_millis(1000);
+
 /// How long things last, in ms.
 #[derive(Debug, Clone)]
 pub(crate) struct Pace {
@@ -141,6 +144,11 @@ fn wait_for_others(faults: &[Fault], spans: &[Span], deployment: &Deployment) {
     let last = spans.iter().filter(is_met).map(|span| span.until).max();
     let until = last.map_or(0, |last| last + settled);
     thread::sleep(Duration::from_micros(until.saturating_sub(now())));
+    if jump {
+        // On a busy machine that may take longer; and they must have seen the clocks.
+        deployment.wait_for_nodes();
+        thread::sleep(SEEN);
+    }
 }
 
 /// One episode and the calm after it.
