@@ -394,6 +394,12 @@ impl Admissions {
             return Some(Duration::ZERO);
         }
         let who = look.identity()?;
+        #[cfg(feature = "planted")]
+        if look.marker == Found::Nothing
+            && std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "blank")
+        {
+            return Some(Duration::ZERO);
+        }
         let newest = state.survey.as_ref().and_then(|survey| survey.newest.as_ref());
         let known = state.current.as_deref().or(newest);
         if newest.is_none()

@@ -357,6 +357,10 @@ impl Engine {
         if NO_HEALS.get() {
             return;
         }
+        #[cfg(feature = "planted")]
+        if std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "heal") {
+            return;
+        }
         // Under the holders' lock, so that no release comes between: it would be
         // overtaken, and the lock would stay for nobody.
         self.holders.while_held(key, token, claim, |fence| {
@@ -618,6 +622,10 @@ impl Release {
     /// Gives back what could not be handed over: a node that is out of memory takes a lock
     /// for nobody, but still gives one back.
     fn give_back_instead(&self) -> Option<Asking> {
+        #[cfg(feature = "planted")]
+        if std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "repeat") {
+            return None;
+        }
         let handing = &self.asking.operation;
         let (token, claim) = handing.from.clone()?;
         let engine = &self.asking.engine;

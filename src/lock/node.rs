@@ -217,6 +217,10 @@ impl Node {
         if NOT_ASKED_AGAIN.get() {
             return;
         }
+        #[cfg(feature = "planted")]
+        if std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "repeat") {
+            return;
+        }
         let mut state = self.lock();
         if state.refused.len() >= MAX_CLEANUP {
             return;

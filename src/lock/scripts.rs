@@ -325,6 +325,11 @@ fn note_at(key: &[u8], ttl: Duration) -> Vec<u8> {
 /// The last argument of all scripts that vote: what a node's marker must be, to be proven
 /// in the memory that votes. Empty: nothing is compared.
 pub(super) fn told(line: &[u8]) -> Vec<u8> {
+    #[cfg(feature = "planted")]
+    let line: &[u8] = match std::env::var("LOCKGATE_PLANT") {
+        Ok(fault) if fault == "marker" => b"",
+        _ => line,
+    };
     let mut out = Vec::with_capacity(line.len() + 16);
     encode::bulk(&mut out, line);
     out

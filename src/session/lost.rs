@@ -121,6 +121,9 @@ impl Session {
             }
         }
         match self.config.locks.on_lost {
+            #[cfg(feature = "planted")]
+            _ if pushed && std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "untold") => {
+            }
             OnLost::Ignore => {}
             OnLost::Push if pushed => {}
             OnLost::Close => {
@@ -238,6 +241,10 @@ impl Session {
             && news.stage == Stage::Telling
         {
             news.stage = Stage::Told { until: self.read + self.client.readable() };
+            #[cfg(feature = "planted")]
+            if std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "pipeline") {
+                self.news = None;
+            }
         }
     }
 

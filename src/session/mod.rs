@@ -315,6 +315,10 @@ impl Session {
 
     /// Whether the client itself has ended the connection.
     fn client_gives_back(&self) -> bool {
+        #[cfg(feature = "planted")]
+        if std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "give back") {
+            return true;
+        }
         let by_default = if self.balanced { OnDisconnect::Expire } else { OnDisconnect::Release };
         let on_disconnect = self.config.locks.on_disconnect.unwrap_or(by_default);
         self.state.quit || self.hung_up && on_disconnect == OnDisconnect::Release

@@ -39,6 +39,8 @@ pub(crate) enum Style {
     ToTheEnd,
     /// Session locks, held for seconds, with a PING or RENEW now and then.
     Sessions,
+    /// The same for half a minute.
+    Keepers,
     /// Short leases, and an UNLOCK that comes after their end.
     Late,
     /// Short leases, and writes to their end and beyond.
@@ -112,6 +114,7 @@ impl Plan {
                 "Mixed" => Style::Mixed,
                 "ToTheEnd" => Style::ToTheEnd,
                 "Sessions" => Style::Sessions,
+                "Keepers" => Style::Keepers,
                 "Late" => Style::Late,
                 "Writers" => Style::Writers,
                 "Queue" => Style::Queue,
@@ -143,8 +146,8 @@ pub(crate) fn run(plan: Plan) {
         client.write_late();
         // Whatever ends it early is in the history.
         let _ = match client.plan.style {
-            style @ (Style::Mixed | Style::Sessions)
-                if style == Style::Sessions || client.random.random_bool(0.4) =>
+            style @ (Style::Mixed | Style::Sessions | Style::Keepers)
+                if style != Style::Mixed || client.random.random_bool(0.4) =>
             {
                 let done = client.session(&key);
                 // Else the connection would go on holding what the client has given up.
@@ -153,7 +156,7 @@ pub(crate) fn run(plan: Plan) {
                 }
                 done
             }
-            Style::Mixed | Style::Sessions => client.lease(&key),
+            Style::Mixed | Style::Sessions | Style::Keepers => client.lease(&key),
             Style::ToTheEnd => client.until_its_end(&key),
             Style::Late => client.late(&key),
             Style::Writers => client.writer(&key),
@@ -268,6 +271,7 @@ impl Client {
         self.work(key, &grant)?;
         let (signs, pause) = match self.plan.style {
             Style::Sessions => (8, 2500),
+            Style::Keepers => (50, 1200),
             _ if self.random.random_bool(0.05) => (15, 400),
             _ if self.random.random_bool(0.05) => (3, 3000),
             _ => (self.random.random_range(0..5), 60),

@@ -161,6 +161,7 @@ impl Deployment {
             Server { child: None, directory }
         };
         let spare = |node| server(&format!("spare-{node}"));
+        let clocks = options.node_clocks.map(|clock| clock.map_or(0, |clock| wrong_by(clock).0));
         let mut deployment = Deployment {
             options,
             nodes: (0..NODES).map(|node| server(&format!("node-{node}"))).collect(),
@@ -171,7 +172,7 @@ impl Deployment {
             data: server("data"),
             clients: Vec::new(),
             busy: HashMap::new(),
-            clocks: [0; NODES],
+            clocks,
             log: Vec::new(),
             network,
             directory,
@@ -364,12 +365,13 @@ impl Deployment {
     pub(crate) fn set_node_clock(&mut self, node: usize, seconds: i64) {
         assert!(self.options.node_clocks[node].is_some(), "node {node} has no clock of its own");
         self.clocks[node] = seconds;
-        self.set_clock(&format!("clock-{node}"), &format!("{seconds:+}"));
+        let (_, rate) = self.options.node_clocks[node].map(wrong_by).unwrap_or_default();
+        self.set_clock(&format!("clock-{node}"), &format!("{seconds:+}{rate}"));
     }
 
-    /// Steps such a clock back.
-    pub(crate) fn step_node_clock(&mut self, node: usize, seconds: u64) {
-        self.set_node_clock(node, self.clocks[node] - seconds.cast_signed());
+    /// Steps such a clock, forward or back.
+    pub(crate) fn step_node_clock(&mut self, node: usize, seconds: i64) {
+        self.set_node_clock(node, self.clocks[node] + seconds);
     }
 
     /// Sets a proxy's clock, in libfaketime's words.
@@ -481,15 +483,14 @@ impl Deployment {
         self.path(&format!("lockgate-{proxy}.yaml"))
     }
 
-    /// Says that the deployment is new. A binary that does not know the word needs none.
+    /// Says that the deployment is new.
     fn initialise(&self) {
         self.configure(0, Settings::Right);
         let mut command = self.on(proxy_host(0));
         command.arg(&self.options.proxy.0).arg("init").arg(self.configuration(0));
         let output = command.stderr(Stdio::piped()).output().expect("nsenter");
         let words = String::from_utf8_lossy(&output.stderr);
-        let is_known = !words.contains("unrecognized subcommand");
-        assert!(output.status.success() || !is_known, "lockgate init: {words}");
+        assert!(output.status.success(), "lockgate init: {words}");
     }
 
     /// Starts a proxy that is not running.
@@ -537,6 +538,28 @@ impl Deployment {
     /// A signal to the one that serves new clients.
     pub(crate) fn signal_newest(&self, proxy: usize, signal: Signal) {
         self.proxy_processes(proxy).last().iter().for_each(|pid| _ = kill_process(**pid, signal));
+    }
+
+    /// Waits until each proxy's last word of each node is that it is up, but not for ever: a
+    /// process that was replaced may have the last word.
+    pub(crate) fn wait_for_nodes(&self) {
+        let deadline = Instant::now() + START_LIMIT / 2;
+        let is_up = |log: &str, node: usize| {
+            let about = format!("\"node\":\"{}\"", redis_address(node));
+            let last = |words: &&str| words.contains(&about) && words.contains("\"lock node is ");
+            let is_state =
+                |words: &&str| ["is up\"", "is down\""].iter().any(|word| words.contains(word));
+            log.lines()
+                .rfind(|line| last(line) && is_state(line))
+                .is_some_and(|line| line.contains("is up\""))
+        };
+        let all_up = |proxy| {
+            let log = self.proxy_log(proxy);
+            (0..NODES).all(|node| is_up(&log, node))
+        };
+        while !(0..PROXIES).all(all_up) && Instant::now() < deadline {
+            thread::sleep(Duration::from_millis(50));
+        }
     }
 
     /// Leaves a proxy no descriptor more than it has open; or as many as there may be.
@@ -660,7 +683,14 @@ impl Deployment {
 
     /// What all clients have written down so far.
     pub(crate) fn histories(&self) -> Vec<Vec<(Time, Event)>> {
-        self.clients.iter().map(|client| history::read(&client.history)).collect()
+        // What is read later may follow from what was written behind what is read first.
+        let until = history::now();
+        let read = |client: &Running| {
+            let mut events = history::read(&client.history);
+            events.retain(|(time, _)| *time <= until);
+            events
+        };
+        self.clients.iter().map(read).collect()
     }
 
     /// What a proxy has logged.
@@ -712,6 +742,12 @@ fn faketime(file: &Path) -> [String; 4] {
     ]
 }
 
+/// By how many seconds a clock is wrong, and what is said of its rate.
+fn wrong_by(clock: &'static str) -> (i64, &'static str) {
+    let (seconds, rate) = clock.split_at(clock.find(' ').unwrap_or(clock.len()));
+    (seconds.parse().expect("seconds"), rate)
+}
+
 /// A file system in memory.
 fn mount(directory: &Path, size: &str) {
     let mut mount = Command::new("mount");
@@ -746,12 +782,19 @@ fn end(child: &mut Option<Child>) {
 
 /// Says something to a Redis, which must be running, and reads what it answers.
 fn tell(socket: &Path, words: &[&str]) -> Reply {
-    let mut stream = None;
-    eventually("a Redis is there", || {
-        stream = UnixStream::connect(socket).ok();
-        stream.is_some()
-    });
-    let stream = stream.expect("a Redis");
+    let deadline = Instant::now() + START_LIMIT;
+    let stream = loop {
+        match UnixStream::connect(socket) {
+            Ok(stream) => break stream,
+            Err(error) if Instant::now() > deadline => {
+                let log = socket.parent().expect("a directory").with_extension("log");
+                let log = fs::read(log).unwrap_or_default();
+                let end = String::from_utf8_lossy(&log[log.len().saturating_sub(4000)..]);
+                panic!("{}: {error}: …{end}", socket.display());
+            }
+            Err(_) => thread::sleep(Duration::from_millis(10)),
+        }
+    };
     stream.set_read_timeout(Some(START_LIMIT)).expect("limit");
     Client::over(stream).cmd(words)
 }

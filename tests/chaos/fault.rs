@@ -2,12 +2,13 @@
 //!
 //! What is survivable decides what is here. A node that forgets is, be it restarted,
 //! flushed, exchanged, or made a replica and a master again, one or all of them: it waits for
-//! as long as it could do harm. Not so a node whose clock is stepped *forward*
-//! while it runs: it frees its locks early and goes on voting, and where a lock was
-//! granted by a bare quorum that is one vote too many. So clocks of running nodes go
-//! wrong by a constant, by a rate within `drift_factor`, and backward; forward only with
-//! a restart. Proxies' clocks propose fences: while nodes forget fences, they are apart
-//! by less than `max_ttl`; by hours only when no node forgets. The data node forgets
+//! as long as it could do harm. So is a node, or a quorum, whose clock is stepped
+//! forward while it runs, for proxies that were there and see it: it waits as long. Who
+//! starts within that time cannot know, and a wait in quarantine goes by the node's clock: so
+//! no proxy starts, nor waits a node, meanwhile ([`Fault::jumps`]). Otherwise clocks go wrong
+//! by a constant, by a rate within `drift_factor`, and backward. Proxies' clocks propose
+//! fences: while nodes forget fences, they are apart by less than `max_ttl`; by hours only
+//! when no node forgets. The data node forgets
 //! nothing: it is the resource, and what it would lose no proxy could give back.
 
 use std::{collections::BTreeSet, time::Duration};
@@ -139,6 +140,10 @@ pub(crate) enum Fault {
     AllLossy(f64),
     /// A running node's clock steps back by so many seconds, for good.
     ClockBack(u64),
+    /// Forward.
+    ClockForward(u64),
+    /// The clocks of three running nodes are, alike.
+    QuorumForward(u64),
     /// A node is started again with a clock that is wrong by so many seconds.
     ClockAtStart(i64),
     /// A proxy's clock is wrong by so many ms for a while.
@@ -172,7 +177,7 @@ pub(crate) struct Impaired {
 pub(crate) type Choose<'a> = &'a mut dyn FnMut(usize) -> usize;
 
 /// How many kinds there are that last.
-pub(crate) const KINDS: usize = 47;
+pub(crate) const KINDS: usize = 49;
 /// How many there are that are over at once.
 pub(crate) const SUDDEN: usize = 12;
 
@@ -183,7 +188,7 @@ impl Fault {
         let ways = [Way::To, Way::From, Way::Both];
         let forgetful = 2 + choose(NODES - 2);
         Some(match kind {
-            0 | 2 | 13 | 15 | 16 | 20 | 31..=35 if wild => return None,
+            0 | 2 | 13 | 15 | 16 | 20 | 31..=35 | 47..=48 if wild => return None,
             0 => Fault::NodeForgets(forgetful),
             1 => Fault::NodeRestarts(ALWAYS),
             2 => Fault::QuorumForgets,
@@ -232,6 +237,8 @@ impl Fault {
             44 => Fault::DataMeddled(Meddling::Busy),
             45 => Fault::DataMeddled(Meddling::Full),
             46 => Fault::NodeMeddled(choose(NODES), Meddling::NoReplicas),
+            47 => Fault::ClockForward([5, 3600, 864_000][choose(3)]),
+            48 => Fault::QuorumForward([5, 3600, 864_000][choose(3)]),
             _ => return None,
         })
     }
@@ -318,6 +325,8 @@ impl Fault {
             Fault::HostLossy(..) => "10 to 30 % loss at a host",
             Fault::AllLossy(_) => "10 to 30 % loss everywhere",
             Fault::ClockBack(_) => "node's clock steps back by seconds",
+            Fault::ClockForward(_) => "node's clock jumps forward by up to days",
+            Fault::QuorumForward(_) => "clocks of three nodes jump forward by up to days",
             Fault::ClockAtStart(_) => "node restarted with a clock wrong by up to days",
             Fault::ProxyClock(ms) if ms.abs() > 1000 => "proxy's clock jumps by up to hours",
             Fault::ProxyClock(_) => "proxy's clock jumps by up to a second",
@@ -351,6 +360,7 @@ impl Fault {
             | Fault::QuorumExchanged => forgetful().collect(),
             Fault::AllForget { proxy, .. } => (0..NODES).chain([proxy_host(proxy)]).collect(),
             Fault::ClockBack(_) | Fault::ClockAtStart(_) => vec![JUMPS],
+            Fault::ClockForward(_) | Fault::QuorumForward(_) => (0..NODES + PROXIES).collect(),
             Fault::ProxyKilled(proxy)
             | Fault::ProxyStopped(proxy)
             | Fault::ProxyTerminated(proxy)
@@ -372,6 +382,22 @@ impl Fault {
         }
     }
 
+    /// Whether clocks of running nodes jump forward: nodes must not be waiting then.
+    pub(crate) fn jumps(self) -> bool {
+        matches!(self, Fault::ClockForward(_) | Fault::QuorumForward(_))
+    }
+
+    /// Whether a proxy starts, which knows nothing of such jumps.
+    pub(crate) fn starts_proxy(self) -> bool {
+        matches!(
+            self,
+            Fault::AllForget { .. }
+                | Fault::ProxyKilled(_)
+                | Fault::ProxyTerminated(_)
+                | Fault::ProxyUpgraded(_)
+        )
+    }
+
     /// What may not be expected to work, until some time after its end.
     pub(crate) fn impaired(self, max_ttl: Duration) -> Impaired {
         // A node that was restarted is back after quarantine, in whole seconds.
@@ -388,14 +414,16 @@ impl Fault {
             | Fault::NodeExchanged(node)
             | Fault::NodeReplica(node, _) => some([node].into(), forgotten),
             Fault::AllForget { .. } => everything(forgotten),
-            Fault::ClockAtStart(_) => some([JUMPS].into(), forgotten),
+            // A node whose clock has jumped grants nothing for max_ttl and the drift.
+            Fault::ClockAtStart(_) | Fault::ClockForward(_) => some([JUMPS].into(), forgotten),
             // Its locks stay for so much longer.
             Fault::ClockBack(seconds) => {
                 some([JUMPS].into(), max_ttl + AFTER + Duration::from_secs(seconds))
             }
-            Fault::QuorumForgets | Fault::QuorumFlushed | Fault::QuorumExchanged => {
-                some(forgetful().collect(), forgotten)
-            }
+            Fault::QuorumForgets
+            | Fault::QuorumFlushed
+            | Fault::QuorumExchanged
+            | Fault::QuorumForward(_) => some(forgetful().collect(), forgotten),
             Fault::NodeMeddled(_, Meddling::Scripts | Meddling::Subscribers) => Impaired::default(),
             Fault::NodeMeddled(node, Meddling::Pause) => {
                 some([node].into(), AFTER + Duration::from_millis(PAUSE))
@@ -488,7 +516,16 @@ impl Fault {
             Fault::ClientStopped(any) => {
                 deployment.signal_client(any % deployment.running_clients(), Signal::STOP);
             }
-            Fault::ClockBack(seconds) => deployment.step_node_clock(JUMPS, seconds),
+            Fault::ClockBack(seconds) => {
+                deployment.step_node_clock(JUMPS, -seconds.cast_signed());
+            }
+            Fault::ClockForward(seconds) => {
+                deployment.step_node_clock(JUMPS, seconds.cast_signed());
+            }
+            Fault::QuorumForward(seconds) => {
+                forgetful()
+                    .for_each(|node| deployment.step_node_clock(node, seconds.cast_signed()));
+            }
             Fault::ClockAtStart(_) => deployment.kill_node(JUMPS),
             Fault::ProxyClock(ms) => {
                 deployment.set_proxy_clock(PROXY_JUMPS, &format!("{:+}", ms as f64 / 1000.0));

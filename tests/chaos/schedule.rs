@@ -1,8 +1,9 @@
 //! Which faults come when: all that follows from a seed, but for the instants.
 //!
 //! Faults come in episodes of one to three at once, with a calm after each; and with those
-//! that last comes one that is over at once. Every kind has come before one comes again. In the last quarter no node forgets, so that the
-//! proxies' clocks may say what they like.
+//! that last comes one that is over at once. Every kind has come before one comes again. Clocks
+//! of nodes jump forward while no node waits and no proxy starts. In the last quarter no node
+//! forgets, so that the proxies' clocks may say what they like.
 
 use std::{
     collections::BTreeSet,
@@ -18,6 +19,12 @@ use crate::{
     history::{Time, now},
     network::Wires,
 };
+
+/// How much longer than the longest lock nodes wait, and somewhat more.
+const SETTLED: Duration = Duration::from_millis(2500);
+
+/// Within so long a proxy that has reached a node has seen its clock.
+const SEEN: Duration = Duration::from_millis(1000);
 
 /// How long things last, in ms.
 #[derive(Debug, Clone)]
@@ -121,7 +128,26 @@ pub(crate) fn run(
             bag.wild = true;
             continue;
         }
+        wait_for_others(&faults, &spans, deployment);
         play(deployment, &faults, &mut bag.random, pace, &mut spans);
+    }
+}
+
+/// Waits until clocks may jump, if these do, or proxies start.
+fn wait_for_others(faults: &[Fault], spans: &[Span], deployment: &Deployment) {
+    // What a node waits in quarantine, or as its clock has jumped; and proxies reach them all.
+    let settled = Duration::from_millis(deployment.options().max_ttl) + SETTLED;
+    let settled = Time::try_from(settled.as_micros()).expect("a short time");
+    let (jump, start) =
+        (faults.iter().any(|fault| fault.jumps()), faults.iter().any(|fault| fault.starts_proxy()));
+    let is_met = |span: &&Span| jump && !span.fault.jumps() || start && span.fault.jumps();
+    let last = spans.iter().filter(is_met).map(|span| span.until).max();
+    let until = last.map_or(0, |last| last + settled);
+    thread::sleep(Duration::from_micros(until.saturating_sub(now())));
+    if jump {
+        // On a busy machine that may take longer; and they must have seen the clocks.
+        deployment.wait_for_nodes();
+        thread::sleep(SEEN);
     }
 }
 
