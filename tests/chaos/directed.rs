@@ -464,8 +464,11 @@ fn meddle(deployment: &mut Deployment, step: usize, nodes: Range<usize>, what: M
     }
 }
 
+/// A schedule for a binary and the fault planted in it.
+type Schedule = fn((PathBuf, Option<&'static str>)) -> Directed;
+
 /// What broke a promise before each of them was mended, and the fault that breaks it again.
-const ONCE_BROKEN: [(fn((PathBuf, Option<&'static str>)) -> Directed, &str); 11] = [
+const ONCE_BROKEN: [(Schedule, &str); 11] = [
     (newcomer, "blank"),
     (flushed, "marker"),
     (exchanged, "blank"),
