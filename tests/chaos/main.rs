@@ -112,7 +112,7 @@ fn client_process() {
 
 #[test]
 fn locks_hold_while_everything_fails_once() {
-    let pace = Pace { fault: 300..800, calm: 50..200, together: 3 };
+    let pace = Pace { fault: 250..650, calm: 50..200, together: 3 };
     run(everything(number("LOCKGATE_SEED", SEED)), Duration::from_secs(30), &pace);
 }
 
