@@ -24,6 +24,7 @@ use super::{
     scripts,
 };
 use crate::{
+    clock::Instant,
     net::{self, Stream},
     resp::encode,
 };
@@ -47,7 +48,9 @@ impl ManageConnection for LinkManager {
         let node = self.node.upgrade().ok_or(ConnectError::Unused)?;
         let mut stream =
             net::connect(&node.url, &node.connector, CONNECT_LIMIT, node.keepalive).await?;
+        let sent = Instant::now();
         let greeting = within_limit(greet(&mut stream, &node)).await?;
+        node.saw_look(sent, &greeting.look);
         let run_id = greeting.look.run_id.clone();
         let weak = Arc::downgrade(&node);
         drop(node);
@@ -136,7 +139,9 @@ async fn admit(
         }
         drop(node);
         sleep(pause).await;
+        let sent = Instant::now();
         look = within_limit(look_again(stream)).await?;
+        weak.upgrade().ok_or(ConnectError::Unused)?.saw_look(sent, &look);
     }
     Err(ConnectError::Unused)
 }

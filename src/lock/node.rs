@@ -23,6 +23,7 @@ use super::{
     inspect::{Inspected, Inspector},
     jitter::jittered,
     link::{Closed, Job, Leftover, Link, Standing},
+    look::Look,
     operation::{Kind, Missing, Operation, Vote},
     scripts::{self, Whose},
 };
@@ -387,6 +388,18 @@ impl Node {
     /// Until when it waits as its clock has jumped.
     fn clocks_until(&self) -> Option<tokio::time::Instant> {
         self.clocks.waits_until(self.index).map(Instant::timer)
+    }
+
+    /// Its clock is watched before it may vote too: a jump that nobody has seen would be taken
+    /// for its time of day.
+    pub(super) fn saw_look(self: &Arc<Node>, sent: Instant, look: &Look) {
+        let Some(time) = look.time.and_then(|time| i64::try_from(time).ok()) else { return };
+        let mut clock = self.standing.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        let sight = clock.sample(sent, Instant::now(), time, self.drift_factor);
+        drop(clock);
+        if sight != Sight::Steady {
+            self.saw_clock(Some(sight));
+        }
     }
 
     /// What is new of its clock; none: that it does not tell its TIME.
