@@ -118,8 +118,8 @@ impl Acquire {
             Some(validity) => {
                 self.done = true;
                 let operation = &self.asking.operation;
-                operation.grant();
                 let until = self.since + self.ttl;
+                operation.grant(until);
                 let (key, token) = (&operation.key, &operation.token);
                 let holder = Holder::new(token, self.claim, fence, now, until);
                 if let Some(before) = self.engine.holders.granted(key, holder) {

@@ -441,7 +441,7 @@ impl Node {
     /// What is sent in place of an operation that the node has missed: it must take nothing
     /// that was granted since.
     fn as_late(&self, missed: Arc<Operation>) -> Option<Arc<Operation>> {
-        if missed.undoes.as_ref().is_some_and(|undone| undone.is_granted()) {
+        if missed.undoes.as_ref().is_some_and(|undone| undone.is_granted_still()) {
             return None;
         }
         if matches!((missed.kind, missed.whose), (Kind::Release, Whose::Claim(_) | Whose::UpTo(_)))

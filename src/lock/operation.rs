@@ -13,7 +13,10 @@ use super::{
     quorum::{Decision, Rule, Votes},
     scripts::{self, Whose},
 };
-use crate::key::{Key, Token};
+use crate::{
+    clock::Instant,
+    key::{Key, Token},
+};
 
 /// What is asked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -163,8 +166,8 @@ struct State {
     counted: Votes,
     /// Nobody waits for it any more: it is answered, or was given up.
     closed: bool,
-    /// Its lock was granted, so that no vote of it may be taken back.
-    granted: bool,
+    /// Until when its lock was granted: so long no vote of it may be taken back.
+    granted: Option<Instant>,
     /// Who waits for the votes to decide, by which rule. A hand-over has two of
     /// them: who gives the lock and who gets it.
     waiting: SmallVec<[(Rule, Waker); 1]>,
@@ -188,7 +191,7 @@ impl Operation {
             votes: smallvec![Vote::Pending; nodes],
             counted: Votes { nodes, ..Votes::default() },
             closed: false,
-            granted: false,
+            granted: None,
             waiting: SmallVec::new(),
             listeners: 0,
         };
@@ -202,7 +205,7 @@ impl Operation {
         Operation { from: Some((from, claim)), ..self }
     }
 
-    /// The same, if that was not granted meanwhile: its votes are then its holder's.
+    /// The same, unless that was granted meanwhile and still runs: its votes are then its holder's.
     pub(super) fn unless_granted(self, undoes: Arc<Operation>) -> Operation {
         Operation { undoes: Some(undoes), ..self }
     }
@@ -300,15 +303,21 @@ impl Operation {
         self.lock().closed = true;
     }
 
-    /// Its lock was granted.
-    pub(super) fn grant(&self) {
+    /// Its lock was granted, first of all until then.
+    pub(super) fn grant(&self, until: Instant) {
         let mut state = self.lock();
-        (state.closed, state.granted) = (true, true);
+        (state.closed, state.granted) = (true, Some(until));
     }
 
     /// Whether its lock was granted.
     pub(super) fn is_granted(&self) -> bool {
-        self.lock().granted
+        self.lock().granted.is_some()
+    }
+
+    /// Whether the TTL of its grant still runs. What a node carries out after it has missed
+    /// all of it, it has for nobody.
+    pub(super) fn is_granted_still(&self) -> bool {
+        self.lock().granted.is_some_and(|until| until > Instant::now())
     }
 
     /// Whether it is answered or was given up.
