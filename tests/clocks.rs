@@ -93,6 +93,17 @@ struct Node {
 impl Node {
     fn start() -> Node {
         let (clocks, port) = (Clocks::new(), free_port().unwrap());
+        Node { child: Node::spawn(port, &clocks), port, clocks }
+    }
+
+    /// Without the memory that it had, and with the clock that it has.
+    fn restart(&mut self) {
+        self.child.kill().unwrap();
+        self.child.wait().unwrap();
+        self.child = Node::spawn(self.port, &self.clocks);
+    }
+
+    fn spawn(port: u16, clocks: &Clocks) -> Child {
         let child = Command::new("setpriv")
             .args(["--pdeathsig", "KILL", "redis-server", "--port", &port.to_string()])
             .args(["--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
@@ -102,7 +113,7 @@ impl Node {
             .spawn()
             .unwrap();
         eventually("it listens", || TcpStream::connect(("127.0.0.1", port)).is_ok());
-        Node { child, port, clocks }
+        child
     }
 
     fn client(&self) -> Client {
@@ -228,6 +239,28 @@ fn a_clock_that_is_stepped_back_is_named_and_votes_on() {
     assert!(proxy.log().contains("stepped back"));
     proxy.client().cmd(&["LOCK", "k", "PX", "1000"]).grant();
     assert_eq!(proxy.nodes_up(), 3);
+}
+
+/// A proxy that has never had their votes sees it in what it asks them while they wait.
+#[test]
+fn a_clock_that_jumps_while_its_node_waits_is_seen() {
+    let mut nodes = three();
+    let first = before(&nodes).start();
+    all_up(&first);
+    // Too few are left to write down that these wait, so that nobody is connected to them yet.
+    nodes[1].restart();
+    nodes[2].restart();
+    let proxy = before(&nodes).start();
+    eventually("they wait", || {
+        (1..3).all(|seat| {
+            proxy.metric("lockgate_node_fault", &fault_at(&nodes[seat], "quarantined")) == 1.0
+        })
+    });
+    nodes[1].clocks.forward(REALTIME, HOUR);
+    let labels = format!("127.0.0.1:{}\",direction=\"forward\"", nodes[1].port);
+    eventually("it is counted", || proxy.metric("lockgate_clock_jumps_total", &labels) == 1.0);
+    all_up(&proxy);
+    assert_eq!(proxy.metric("lockgate_clock_jumps_total", "forward"), 1.0);
 }
 
 /// Stops a proxy whose client has a session lock, until another has it and has written;

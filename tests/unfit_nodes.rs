@@ -180,6 +180,42 @@ fn all_nodes_flushed_under_a_held_lock_grant_nothing_twice() {
 }
 
 #[test]
+fn all_nodes_flushed_are_not_new_to_a_proxy_whose_own_ttls_are_shorter() {
+    let nodes = nodes(3, &[]);
+    let longer = before(&nodes).start();
+    all_up(&longer, 3);
+    let urls = urls(&nodes);
+    let shorter = Proxy::with()
+        .node_urls(&urls)
+        .locks("max_ttl: 1s")
+        .locks("default_ttl: 500ms")
+        .locks("node_timeout: 100ms")
+        .start();
+    all_up(&shorter, 3);
+    // It hears of the other's TTLs soon after its start, where all is well.
+    thread::sleep(ms(1500));
+    let held = longer.client().cmd(&["LOCK", "k", "a", "PX", "4000"]).grant();
+    let until = Instant::now() + ms(held.validity.unsigned_abs());
+    for node in &nodes {
+        assert_eq!(Client::connect(node.port()).cmd(&["FLUSHALL"]), Reply::ok());
+    }
+    let at = granted_at(&mut shorter.client());
+    assert!(at > until, "{:?} too soon", until - at);
+    all_up(&longer, 3);
+    all_up(&shorter, 3);
+}
+
+#[test]
+fn an_emptied_node_is_noticed_where_nobody_locks() {
+    let nodes = nodes(3, &[]);
+    let proxy = before(&nodes).start();
+    all_up(&proxy, 3);
+    assert_eq!(Client::connect(nodes[1].port()).cmd(&["FLUSHALL"]), Reply::ok());
+    eventually("it is seen", || proxy.nodes_up() == 2);
+    all_up(&proxy, 3);
+}
+
+#[test]
 fn replicas_and_back_grant_nothing_twice() {
     let nodes = nodes(3, &[]);
     let empty = RedisServer::start(&["--repl-diskless-sync-delay", "0"]).unwrap();

@@ -40,7 +40,7 @@ const HEADER_LIMIT: Duration = Duration::from_secs(5);
 /// How long a client may take nothing of an answer.
 const WRITE_LIMIT: Duration = Duration::from_secs(5);
 /// How long a connection may stay open in all.
-const CONNECTION_LIMIT: Duration = Duration::from_secs(30);
+const CONNECTION_LIMIT: Duration = Duration::from_secs(60);
 /// Pause after accept has failed.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
