@@ -848,12 +848,13 @@ fn nothing_of_ours_is_carried_out_behind_a_quit() {
 
 #[test]
 fn a_waiter_that_dies_behind_megabytes_leaves_the_line() {
-    let mut proxy = Proxy::start();
+    let mut proxy = Proxy::with().locks("default_ttl: 60s").start();
     let mut holder = proxy.client();
     holder.cmd(&["LOCK", "job"]).grant();
     let behind = encode(&["SET", "big", &"x".repeat(6 << 20)]);
     for by_reset in [false, true] {
         let mut waiter = proxy.client();
+        waiter.cmd(&["LOCK", "own"]).grant();
         waiter.send(&encode(&["LOCK", "job", "PX", "60000", "WAIT", "60000"]));
         eventually("it waits", || proxy.waiters() == 1);
         waiter.send(&behind);
@@ -863,6 +864,7 @@ fn a_waiter_that_dies_behind_megabytes_leaves_the_line() {
             drop(waiter)
         }
         eventually("it is gone", || proxy.waiters() == 0);
+        eventually("what it held is given back", || proxy.nodes_with("lock:own") == 0);
     }
     // One that lives gets all of its answers, and one that floods an error.
     let mut waiter = proxy.client();

@@ -10,17 +10,27 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 /// A timer that is left to run when what it was set for has ended: whoever uses it
 /// next for something later finds it set early enough, which costs less than to set
-/// it anew. It belongs to one task.
+/// it anew. It belongs to one task, whose waker it keeps.
 #[derive(Debug, Default)]
 pub struct Alarm(Option<Pin<Box<Sleep>>>);
 
 impl Alarm {
     /// Ready at `deadline`.
     pub(super) fn poll(&mut self, deadline: Instant, cx: &mut Context<'_>) -> Poll<()> {
-        let timer = self.0.get_or_insert_with(|| Box::pin(sleep_until(deadline)));
-        if timer.deadline() > deadline {
-            timer.as_mut().reset(deadline);
-        }
+        let timer = match &mut self.0 {
+            Some(timer) if timer.deadline() <= deadline => {
+                // It wakes this task, which is not to pay for asking it again.
+                if !timer.is_elapsed() {
+                    return Poll::Pending;
+                }
+                timer
+            }
+            Some(timer) => {
+                timer.as_mut().reset(deadline);
+                timer
+            }
+            none => none.insert(Box::pin(sleep_until(deadline))),
+        };
         loop {
             ready!(timer.as_mut().poll(cx));
             if timer.deadline() >= deadline {

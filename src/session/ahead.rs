@@ -100,7 +100,7 @@ impl Session {
         let mut read = ReadBuf::new(&mut buffer[..READ]);
         match Pin::new(&mut self.client).poll_read(cx, &mut read) {
             Poll::Pending => return Ok(Read::Nothing),
-            Poll::Ready(Err(_)) => return Err(CloseReason::Client),
+            Poll::Ready(Err(error)) => return Err(self.client_failed(&error)),
             Poll::Ready(Ok(())) if read.filled().is_empty() => {
                 self.ahead = None;
                 return Ok(Read::End);

@@ -503,7 +503,7 @@ impl Session {
     /// Answers at the next boundary between frames, or not at all where
     /// replies are off.
     pub(super) fn answer(&mut self, mut barrier: Box<Barrier>, answer: Vec<u8>) {
-        self.answered_here = true;
+        self.unheard = true;
         if matches!(barrier.what, What::Own { silent: true, .. })
             || barrier.is_silent()
             || answer.is_empty()

@@ -145,10 +145,16 @@ impl Session {
 
     /// Who gets no replies, or those that cannot be told apart, cannot be told: it must
     /// not go on as if nothing had happened.
+    #[inline]
     pub(super) fn check_that_news_can_be_told(
         &mut self,
         cx: &mut Context<'_>,
     ) -> Result<(), CloseReason> {
+        if self.news.is_some() { self.close_if_deaf(cx) } else { Ok(()) }
+    }
+
+    #[cold]
+    fn close_if_deaf(&mut self, cx: &mut Context<'_>) -> Result<(), CloseReason> {
         let Some(news) = &self.news else { return Ok(()) };
         let deaf = self.reply_mode != ReplyMode::On && news.stage == Stage::Untold;
         if deaf || self.relay && !matches!(news.stage, Stage::Told { .. }) {

@@ -218,8 +218,8 @@ pub struct Session {
     look: Option<Pin<Box<Sleep>>>,
     /// When the data node is to hear of this connection again.
     pulse: Option<Pin<Box<Sleep>>>,
-    /// Something was answered of which it has not heard.
-    answered_here: bool,
+    /// The proxy answers, or has answered, what the data node does not hear of.
+    unheard: bool,
     /// When to close whatever is still missing.
     linger: Option<Pin<Box<Sleep>>>,
 }
@@ -280,7 +280,7 @@ impl Session {
             news: None,
             look: None,
             pulse: None,
-            answered_here: false,
+            unheard: false,
             linger: None,
         }
     }
@@ -326,6 +326,7 @@ impl Session {
 
     /// The client's socket has failed. That it was reset, or closed, is the client's doing.
     /// Any other error may be the network's, as a keepalive without an answer.
+    #[cold]
     fn client_failed(&mut self, error: &io::Error) -> CloseReason {
         use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
         self.hung_up |= matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof);

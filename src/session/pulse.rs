@@ -23,17 +23,15 @@ impl Session {
     /// Gives a sign of life when it is time, if this connection needs one.
     #[inline]
     pub(super) fn poll_pulse(&mut self, cx: &mut Context<'_>) {
-        let may_be_kept = self.pulse.is_some()
-            || self.answered_here
-            || !self.tokens.held.is_empty()
-            || self.barrier.as_ref().is_some_and(|barrier| barrier.is_running());
-        if may_be_kept {
-            self.poll_kept(cx);
+        // The timer wakes this task, which is not to pay for asking it at each command.
+        if self.unheard && self.pulse.as_ref().is_none_or(|timer| timer.is_elapsed()) {
+            self.poll_unheard(cx);
         }
     }
 
-    fn poll_kept(&mut self, cx: &mut Context<'_>) {
-        loop {
+    #[cold]
+    fn poll_unheard(&mut self, cx: &mut Context<'_>) {
+        while self.unheard {
             let every = self.shared.idle.every();
             let next = every.unwrap_or(LOOK_EVERY);
             let timer = self.pulse.get_or_insert_with(|| Box::pin(sleep(next)));
@@ -41,13 +39,10 @@ impl Session {
                 return;
             }
             self.pulse = None;
-            // What the proxy has answered by itself the data node has not heard of.
-            if !std::mem::take(&mut self.answered_here) && !self.is_kept() {
-                return;
-            }
             if every.is_some() {
                 self.give_sign(cx);
             }
+            self.unheard = self.is_kept();
         }
     }
 

@@ -97,7 +97,7 @@ impl Session {
                         Read::Nothing => return Ok(moved),
                         Read::NoRoom => {}
                         Read::End => {
-                            self.client_done = true;
+                            (self.client_done, self.hung_up) = (true, true);
                             self.client_hung_up();
                             continue;
                         }

@@ -152,6 +152,7 @@ impl Session {
                 match self.start_running(key, request, now) {
                     Ok(running) => {
                         barrier.phase = Phase::Run(running);
+                        self.unheard = true;
                         self.barrier = Some(barrier);
                         return;
                     }
