@@ -17,16 +17,17 @@ use std::{
     time::Duration,
 };
 
-use arc_swap::ArcSwap;
+use arc_swap::{ArcSwap, Cache};
 use redis_protocol::resp2::types::OwnedFrame;
 use thiserror::Error;
 use tokio::{
     io::{AsyncRead, ReadBuf},
     sync::Notify,
-    time::{Interval, MissedTickBehavior, interval},
+    time,
 };
 
 use super::{
+    alarm::Alarm,
     clocks::{NodeClock, Sight},
     heal::Healing,
     operation::{Kind, Missing, Operation, Vote},
@@ -85,7 +86,7 @@ pub(super) enum Job {
 /// What a connection is told of its node's standing while it lives, and tells of it.
 pub(super) struct Standing {
     /// The last argument of scripts that vote: what the node's marker must be.
-    pub(super) told: ArcSwap<Vec<u8>>,
+    pub(super) told: Arc<ArcSwap<Vec<u8>>>,
     /// The node waits to be admitted: it must not grant.
     pub(super) waits: AtomicBool,
     /// The longest TTL, in ms, that this node is known to have noted ([`scripts::LONGEST`]).
@@ -102,7 +103,7 @@ impl Default for Standing {
     /// Nothing is compared, and it votes.
     fn default() -> Standing {
         Standing {
-            told: ArcSwap::from_pointee(scripts::told(b"")),
+            told: Arc::new(ArcSwap::from_pointee(scripts::told(b""))),
             waits: AtomicBool::new(false),
             longest: AtomicU64::new(0),
             clock: Mutex::default(),
@@ -258,7 +259,6 @@ pub(super) fn start(
     run_id: Option<String>,
     on_end: impl FnOnce(Leftover) + Send + 'static,
 ) -> Link {
-    let silence = ends.silence;
     let shared = Arc::new(LinkShared {
         queue: Mutex::default(),
         pending: AtomicUsize::new(0),
@@ -266,15 +266,13 @@ pub(super) fn start(
         ending: AtomicBool::new(false),
         ended: Notify::new(),
     });
-    let mut ticks = interval((silence / 4).min(TIME_EVERY / 2).max(Duration::from_millis(1)));
-    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut pump = Pump {
         stream,
+        told: Cache::new(ends.standing.told.clone()),
         ends,
         jobs: VecDeque::new(),
         out: Outbox::keeping(KEEP),
         in_flight: VecDeque::new(),
-        sent_at: VecDeque::new(),
         healing: Healing::default(),
         space: vec![0; READ].into_boxed_slice(),
         received: Vec::new(),
@@ -283,7 +281,8 @@ pub(super) fn start(
         asked: None,
         times: 0,
         unproven: Vec::new(),
-        ticks,
+        alarm: Alarm::default(),
+        next_tick: time::Instant::now(),
         shared: shared.clone(),
     };
     let ending = shared.clone();
@@ -297,14 +296,18 @@ pub(super) fn start(
     Link { sender: Arc::new(Sender(shared)), client_id, run_id }
 }
 
-/// Something sent whose reply has not come.
+/// Something sent whose reply has not come, and when.
+struct InFlight {
+    sent: Sent,
+    at: Instant,
+}
+
 enum Sent {
     /// With how often it was refused before for want of the scripts.
     Operation(Arc<Operation>, u8),
     Blind,
-    /// TIME, asked for then; alone, so that it shows how long the way is.
+    /// TIME; alone, so that it shows how long the way is.
     Time {
-        at: Instant,
         alone: bool,
     },
 }
@@ -312,12 +315,11 @@ enum Sent {
 struct Pump {
     stream: Stream,
     ends: Ends,
+    told: Cache<Arc<ArcSwap<Vec<u8>>>, Arc<Vec<u8>>>,
     /// Taken from the queue.
     jobs: VecDeque<Job>,
     out: Outbox,
-    in_flight: VecDeque<Sent>,
-    /// When each of them was sent.
-    sent_at: VecDeque<Instant>,
+    in_flight: VecDeque<InFlight>,
     /// While something is noted in it, nothing new is sent, so that the order of
     /// operations stays.
     healing: Healing,
@@ -334,7 +336,8 @@ struct Pump {
     times: usize,
     /// Granted by the node, which counts once its clock is seen behind that.
     unproven: Vec<(Arc<Operation>, Vote)>,
-    ticks: Interval,
+    alarm: Alarm,
+    next_tick: time::Instant,
     shared: Arc<LinkShared>,
 }
 
@@ -353,28 +356,33 @@ impl Pump {
                 Poll::Pending => {}
             }
             self.heal();
-            match self.out.poll_flush(&mut self.stream, cx) {
-                Poll::Pending => return Poll::Pending,
-                Poll::Ready(Err(error)) => return Poll::Ready(error.into()),
-                Poll::Ready(Ok(())) => {}
+            if let Err(closed) = ready!(self.poll_write(cx)) {
+                return Poll::Ready(closed);
             }
-            if self.healing.is_needed() {
-                return Poll::Pending;
-            }
-            if self.jobs.is_empty() && !ready!(self.poll_jobs(cx)) {
-                return Poll::Ready(Closed::Unused);
-            }
-            self.encode();
         }
     }
 
+    /// Sends one batch. Ready: there are more jobs, before which it is time to read again.
+    fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Closed>> {
+        ready!(self.out.poll_flush(&mut self.stream, cx))?;
+        if self.healing.is_needed() {
+            return Poll::Pending;
+        }
+        ready!(self.poll_jobs(cx))?;
+        self.encode();
+        ready!(self.out.poll_flush(&mut self.stream, cx))?;
+        self.poll_jobs(cx)
+    }
+
     fn tick(&mut self, cx: &mut Context<'_>) -> Result<(), Closed> {
-        while self.ticks.poll_tick(cx).is_ready() {
+        while self.alarm.poll(self.next_tick, cx).is_ready() {
+            let every = (self.ends.silence / 4).min(TIME_EVERY / 2).max(Duration::from_millis(1));
+            self.next_tick = time::Instant::now() + every;
             let now = Instant::now();
             if !self.in_flight.is_empty() && now - self.heard >= self.ends.silence {
                 return Err(Closed::Silent(self.ends.silence));
             }
-            if let Some(waited) = self.sent_at.front().map(|at| now.saturating_duration_since(*at))
+            if let Some(waited) = self.in_flight.front().map(|first| now - first.at)
                 && self.ends.metrics.pace.is_late(waited)
             {
                 self.ends.metrics.pace.sample(waited);
@@ -391,7 +399,7 @@ impl Pump {
         self.out.push(TIME);
         self.times += 1;
         self.asked = Some(at);
-        self.push(Sent::Time { at, alone }, at);
+        self.push(Sent::Time { alone }, at);
     }
 
     /// The same behind so many operations that grant. Their votes count only once the
@@ -407,27 +415,31 @@ impl Pump {
         if self.in_flight.is_empty() {
             self.heard = now;
         }
-        self.in_flight.push_back(sent);
-        self.sent_at.push_back(now);
+        self.in_flight.push_back(InFlight { sent, at: now });
     }
 
-    /// Takes all jobs there are. False: there will be none any more.
-    fn poll_jobs(&mut self, cx: &mut Context<'_>) -> Poll<bool> {
+    /// Takes all jobs there are, once there are some.
+    fn poll_jobs(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Closed>> {
+        if !self.jobs.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
         if self.jobs.capacity() > KEEP_JOBS {
             self.jobs = VecDeque::new();
         }
         let mut queue = self.shared.queue();
         if queue.jobs.is_empty() && !queue.closed {
-            queue.waker = Some(cx.waker().clone());
+            match &mut queue.waker {
+                Some(waker) => waker.clone_from(cx.waker()),
+                none => *none = Some(cx.waker().clone()),
+            }
             return Poll::Pending;
         }
         std::mem::swap(&mut self.jobs, &mut queue.jobs);
-        Poll::Ready(!self.jobs.is_empty())
+        Poll::Ready(if self.jobs.is_empty() { Err(Closed::Unused) } else { Ok(()) })
     }
 
     fn encode(&mut self) {
         let now = Instant::now();
-        let told = self.ends.standing.told.load_full();
         let mut granting = 0;
         for _ in 0..BATCH {
             let Some(job) = self.jobs.pop_front() else { break };
@@ -435,7 +447,7 @@ impl Pump {
                 Job::Operation(operation) => {
                     granting += usize::from(operation.kind.grants());
                     self.note_longest(&operation, now);
-                    self.put(&operation, &told);
+                    self.put(&operation);
                     self.push(Sent::Operation(operation, 0), now);
                     if granting >= PROVEN_TOGETHER {
                         self.prove(&mut granting, now);
@@ -463,10 +475,10 @@ impl Pump {
         }
     }
 
-    fn put(&mut self, operation: &Operation, told: &[u8]) {
+    fn put(&mut self, operation: &Operation) {
         self.out.push(&operation.request);
         if operation.kind.is_proven() {
-            self.out.push(told);
+            self.out.push(self.told.load());
         }
     }
 
@@ -483,8 +495,8 @@ impl Pump {
             }
             self.heard = Instant::now();
             // That of the first, which has waited the longest.
-            if let Some(at) = self.sent_at.front() {
-                let waited = self.heard.saturating_duration_since(*at);
+            if let Some(first) = self.in_flight.front() {
+                let waited = self.heard - first.at;
                 self.ends.metrics.pace.sample(waited);
                 self.is_late = self.ends.metrics.pace.is_late(waited);
             }
@@ -500,10 +512,13 @@ impl Pump {
         let mut at = 0;
         loop {
             let rest = &received[at..];
+            if rest.is_empty() {
+                break;
+            }
             if let Some((numbers, length)) = reply::numbers(rest) {
                 at += length;
                 self.answered(Answer::Numbers(numbers))?;
-            } else if let Some(Sent::Time { .. }) = self.in_flight.front()
+            } else if let Some(InFlight { sent: Sent::Time { .. }, .. }) = self.in_flight.front()
                 && let Some((time, length)) = reply::time(rest)
             {
                 at += length;
@@ -523,10 +538,9 @@ impl Pump {
     #[inline]
     fn answered(&mut self, answer: Answer<'_>) -> Result<(), Closed> {
         // A reply to nothing is as wrong as one that cannot be read.
-        let sent = self.in_flight.pop_front().ok_or(reply::Garbage)?;
-        let sent_at = self.sent_at.pop_front().unwrap_or(self.heard);
+        let InFlight { sent, at } = self.in_flight.pop_front().ok_or(reply::Garbage)?;
         let operation = match sent {
-            Sent::Time { at, alone } => return self.time_told(at, alone, answer),
+            Sent::Time { alone } => return self.time_told(at, alone, answer),
             Sent::Blind => {
                 self.shared.pending.fetch_sub(1, Ordering::Relaxed);
                 return Ok(());
@@ -553,7 +567,7 @@ impl Pump {
                     operation.heard_of_listeners(listeners);
                 }
                 if self.is_late {
-                    self.count_if_late(&operation, sent_at);
+                    self.count_if_late(&operation, at);
                 }
                 if self.times > 0
                     && operation.kind.grants()
@@ -573,9 +587,8 @@ impl Pump {
                 Ok(())
             }
             Err(garbage) => {
-                self.sent_at.push_front(sent_at);
                 // Its outcome is unknown, like that of those behind it.
-                self.in_flight.push_front(Sent::Operation(operation, 0));
+                self.in_flight.push_front(InFlight { sent: Sent::Operation(operation, 0), at });
                 Err(garbage.into())
             }
         }
@@ -655,12 +668,11 @@ impl Pump {
             self.shared.pending.fetch_add(1, Ordering::Relaxed);
             self.push(Sent::Blind, now);
         }
-        let told = self.ends.standing.told.load_full();
         let mut granting = 0;
         for ((operation, times), again) in self.healing.take() {
             if again {
                 granting += usize::from(operation.kind.grants());
-                self.put(&operation, &told);
+                self.put(&operation);
                 self.push(Sent::Operation(operation, times), now);
             } else {
                 self.vote(&operation, Vote::Missing(Missing::Error));
@@ -676,7 +688,7 @@ impl Pump {
             self.stream.reset_on_drop();
         }
         self.heard = Instant::now();
-        for (sent, at) in self.in_flight.iter().zip(&self.sent_at) {
+        for InFlight { sent, at } in &self.in_flight {
             if let Sent::Operation(operation, _) = sent {
                 self.count_if_late(operation, *at);
             }
@@ -689,8 +701,8 @@ impl Pump {
         let mut sent: Vec<_> =
             self.healing.take().into_iter().map(|((operation, _), _)| operation).collect();
         sent.extend(self.unproven.drain(..).map(|(operation, _)| operation));
-        for entry in self.in_flight.drain(..) {
-            if let Sent::Operation(operation, _) = entry {
+        for InFlight { sent: was, .. } in self.in_flight.drain(..) {
+            if let Sent::Operation(operation, _) = was {
                 sent.push(operation);
             }
         }

@@ -2,10 +2,7 @@
 //! outside looks well.
 
 use std::{
-    sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
-    },
+    sync::atomic::{AtomicBool, AtomicU16, Ordering},
     time::Duration,
 };
 
@@ -26,18 +23,12 @@ pub struct Pace {
     address: String,
     timeout: Duration,
     gauge: Gauge,
-    recent: Mutex<Recent>,
+    /// One bit for each sample, the last one's is the lowest: below, whether it took more
+    /// than half of `locks.node_timeout`; above, whether more than all of it. Changed by
+    /// the connection's task alone.
+    recent: AtomicU16,
     slow: AtomicBool,
     too_slow: AtomicBool,
-}
-
-/// One bit for each sample, the last one's is the lowest.
-#[derive(Default)]
-struct Recent {
-    /// It took more than half of `locks.node_timeout`.
-    slow: u8,
-    /// It took more than all of it.
-    late: u8,
 }
 
 impl Pace {
@@ -48,7 +39,7 @@ impl Pace {
             address: address.to_owned(),
             timeout,
             gauge,
-            recent: Mutex::default(),
+            recent: AtomicU16::new(0),
             slow: AtomicBool::new(false),
             too_slow: AtomicBool::new(false),
         }
@@ -72,18 +63,28 @@ impl Pace {
 
     /// Notes how long an answer took, or has been waited for. One line in the log when the
     /// node becomes slow, and one when it is fast again.
+    #[inline]
     pub fn sample(&self, took: Duration) {
-        let mut recent = self.recent.lock().unwrap_or_else(PoisonError::into_inner);
-        recent.slow = recent.slow << 1 | u8::from(took > self.timeout / 2);
-        recent.late = recent.late << 1 | u8::from(self.is_late(took));
+        let recent = self.recent.load(Ordering::Relaxed);
+        // As nearly always.
+        if recent != 0 || took + took > self.timeout {
+            self.judge(recent, took);
+        }
+    }
+
+    #[cold]
+    fn judge(&self, recent: u16, took: Duration) {
+        let [slow, late] = recent.to_le_bytes();
+        let slow = slow << 1 | u8::from(took > self.timeout / 2);
+        let late = late << 1 | u8::from(self.is_late(took));
+        self.recent.store(u16::from_le_bytes([slow, late]), Ordering::Relaxed);
         let judge = |was: bool, bits: u8| {
             let enough = if was { FEW } else { MANY };
-            bits.count_ones() > enough || recent.late & IN_A_ROW == IN_A_ROW
+            bits.count_ones() > enough || late & IN_A_ROW == IN_A_ROW
         };
         let before = self.is_slow();
-        let slow = judge(before, recent.slow);
-        self.too_slow.store(judge(self.is_too_slow(), recent.late), Ordering::Relaxed);
-        drop(recent);
+        self.too_slow.store(judge(self.is_too_slow(), late), Ordering::Relaxed);
+        let slow = judge(before, slow);
         if slow == before {
             return;
         }
@@ -99,7 +100,7 @@ impl Pace {
 
     /// Forgets all: the connection is gone, or is another.
     pub fn reset(&self) {
-        *self.recent.lock().unwrap_or_else(PoisonError::into_inner) = Recent::default();
+        self.recent.store(0, Ordering::Relaxed);
         self.slow.store(false, Ordering::Relaxed);
         self.too_slow.store(false, Ordering::Relaxed);
     }

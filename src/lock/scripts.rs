@@ -11,7 +11,8 @@ const FENCE_PREFIX: &[u8] = b"lockgate:fence:";
 /// The scripts know it too.
 const CHANNEL_PREFIX: &[u8] = b"lockgate:free:";
 /// The key on each node under which its marker lies: to which deployment and epoch it
-/// belongs, and on which seat. Scripts that vote are told it.
+/// belongs, and on which seat. Scripts that vote are told it. They name the key themselves:
+/// as one of theirs in each call it would cost a node 2 % of a pair more.
 pub(crate) const MARKER: &[u8] = b"lockgate:deployment";
 /// The key on each node under which the longest TTL stands, in ms, that was ever stored there.
 pub(crate) const LONGEST: &[u8] = b"lockgate:longest";
@@ -55,7 +56,7 @@ fn beginning(digest: &str, keys: usize, arguments: usize) -> Vec<u8> {
 }
 
 static ACQUIRE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/acquire.lua"), 3, 7));
+    LazyLock::new(|| Script::new(include_str!("scripts/acquire.lua"), 2, 7));
 static RELEASE: LazyLock<Script> = LazyLock::new(|| {
     #[cfg(feature = "planted")]
     if std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "release") {
@@ -66,20 +67,20 @@ static RELEASE: LazyLock<Script> = LazyLock::new(|| {
 static UNDO: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/undo.lua"), 2, 2));
 static RENEW: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/renew.lua"), 3, 5));
+    LazyLock::new(|| Script::new(include_str!("scripts/renew.lua"), 2, 5));
 static PROLONG: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/prolong.lua"), 3, 5));
 static HEAL: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/heal.lua"), 3, 6));
+    LazyLock::new(|| Script::new(include_str!("scripts/heal.lua"), 2, 6));
 static HAND_OVER: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/hand_over.lua"), 3, 8));
+    LazyLock::new(|| Script::new(include_str!("scripts/hand_over.lua"), 2, 8));
 static RAISE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/raise.lua"), 3, 5));
+    LazyLock::new(|| Script::new(include_str!("scripts/raise.lua"), 2, 5));
 static ATTACH: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/attach.lua"), 3, 2));
+    LazyLock::new(|| Script::new(include_str!("scripts/attach.lua"), 2, 2));
 
 static TAKE_OVER: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/take_over.lua"), 3, 6));
+    LazyLock::new(|| Script::new(include_str!("scripts/take_over.lua"), 2, 6));
 static NOTE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/longest.lua"), 1, 1));
 
@@ -151,12 +152,6 @@ fn append_keys(out: &mut Vec<u8>, key: &[u8]) {
     encode::bulk_of_two(out, FENCE_PREFIX, key);
 }
 
-/// Those of a script that votes.
-fn append_voting_keys(out: &mut Vec<u8>, key: &[u8]) {
-    append_keys(out, key);
-    encode::bulk(out, MARKER);
-}
-
 /// Room for keys and a token, and for numbers beside them.
 fn room(key: &[u8], token: &[u8]) -> usize {
     FENCE_PREFIX.len() + 2 * key.len() + token.len() + 200
@@ -175,7 +170,7 @@ fn append_claim(out: &mut Vec<u8>, claim: Option<Claim>) {
 /// each node's own and is put behind them when they are sent: [`told`].
 pub(super) fn acquire(wanted: &Wanted<'_>, again: bool) -> Vec<u8> {
     let mut out = ACQUIRE.call(wanted.bytes());
-    append_voting_keys(&mut out, wanted.key);
+    append_keys(&mut out, wanted.key);
     wanted.append_arguments(&mut out);
     encode::bulk(&mut out, if again { b"1" } else { b"" });
     out
@@ -183,7 +178,7 @@ pub(super) fn acquire(wanted: &Wanted<'_>, again: bool) -> Vec<u8> {
 
 pub(super) fn hand_over(from: &[u8], claim: Option<Claim>, wanted: &Wanted<'_>) -> Vec<u8> {
     let mut out = HAND_OVER.call(wanted.bytes() + from.len());
-    append_voting_keys(&mut out, wanted.key);
+    append_keys(&mut out, wanted.key);
     encode::bulk(&mut out, from);
     append_claim(&mut out, claim);
     wanted.append_arguments(&mut out);
@@ -225,7 +220,7 @@ pub(super) fn renew(
     fence_ttl: Duration,
 ) -> Vec<u8> {
     let mut out = RENEW.call(room(key, token));
-    append_voting_keys(&mut out, key);
+    append_keys(&mut out, key);
     encode::bulk(&mut out, token);
     encode::bulk_number(&mut out, millis(ttl));
     append_claim(&mut out, claim);
@@ -249,11 +244,10 @@ fn append_claim_to_find(out: &mut Vec<u8>, claim: Claim) {
 
 /// At most [`MAX_RENEWALS`] locks. Without a TTL, fences stay as they are.
 pub(super) fn prolong(locks: &[Renewed<'_>], fence_ttl: Option<Duration>) -> Vec<u8> {
-    let mut out = beginning(&PROLONG.digest, 2 * locks.len() + 1, 3 * locks.len() + 2);
+    let mut out = beginning(&PROLONG.digest, 2 * locks.len(), 3 * locks.len() + 2);
     for lock in locks {
         append_keys(&mut out, lock.key);
     }
-    encode::bulk(&mut out, MARKER);
     for lock in locks {
         encode::bulk(&mut out, lock.token);
         encode::bulk_number(&mut out, millis(lock.ttl));
@@ -269,7 +263,7 @@ pub(super) fn prolong(locks: &[Renewed<'_>], fence_ttl: Option<Duration>) -> Vec
 /// Puts a lock back with this fence and claim where a node has lost it.
 pub(super) fn heal(wanted: &Wanted<'_>) -> Vec<u8> {
     let mut out = HEAL.call(wanted.bytes());
-    append_voting_keys(&mut out, wanted.key);
+    append_keys(&mut out, wanted.key);
     wanted.append_arguments(&mut out);
     out
 }
@@ -277,7 +271,7 @@ pub(super) fn heal(wanted: &Wanted<'_>) -> Vec<u8> {
 /// Gives a lock that the token holds this claim.
 pub(super) fn take_over(wanted: &Wanted<'_>) -> Vec<u8> {
     let mut out = TAKE_OVER.call(wanted.bytes());
-    append_voting_keys(&mut out, wanted.key);
+    append_keys(&mut out, wanted.key);
     wanted.append_arguments(&mut out);
     out
 }
@@ -290,7 +284,7 @@ pub(super) fn raise(
     claim: Claim,
 ) -> Vec<u8> {
     let mut out = RAISE.call(room(key, token));
-    append_voting_keys(&mut out, key);
+    append_keys(&mut out, key);
     encode::bulk(&mut out, token);
     encode::bulk_number(&mut out, fence);
     encode::bulk_number(&mut out, millis(fence_ttl));
@@ -300,7 +294,7 @@ pub(super) fn raise(
 
 pub(super) fn attach(key: &[u8], token: &[u8]) -> Vec<u8> {
     let mut out = ATTACH.call(room(key, token));
-    append_voting_keys(&mut out, key);
+    append_keys(&mut out, key);
     encode::bulk(&mut out, token);
     out
 }

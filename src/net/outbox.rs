@@ -86,11 +86,16 @@ impl Outbox {
     ///
     /// # Errors
     /// As the socket says.
+    #[inline]
     pub fn poll_flush(
         &mut self,
         stream: &mut Stream,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<()>> {
+        if self.is_empty() { Poll::Ready(Ok(())) } else { self.poll_write(stream, cx) }
+    }
+
+    fn poll_write(&mut self, stream: &mut Stream, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.written < self.bytes.len() {
             match ready!(Pin::new(&mut *stream).poll_write(cx, &self.bytes[self.written..]))? {
                 0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),

@@ -1,6 +1,5 @@
 -- Takes a lock on this node and gives it the next fence.
 -- KEYS[1]  the lock's key          KEYS[2]  the key of its fence and claim
--- KEYS[3]  the node's marker
 -- ARGV[1]  token                   ARGV[2]  TTL in ms
 -- ARGV[3]  proposed fence          ARGV[4]  TTL of the fence in ms
 -- ARGV[5]  the grant's claim       ARGV[6]  "1": the same claim may have it already
@@ -12,7 +11,7 @@
 -- At KEYS[2] stands "fence claim"; claims have sixteen digits. Version 0.1 writes
 -- another number for the claim, and "-" for that of a lock that was taken again: it
 -- is anybody's who has the token.
-local found = {redis.call('GET', KEYS[2]), redis.call('GET', KEYS[3])}
+local found = {redis.call('GET', KEYS[2]), redis.call('GET', 'lockgate:deployment')}
 if found[2] ~= ARGV[7] and ARGV[7] ~= '' then
   return {3, 0}
 end

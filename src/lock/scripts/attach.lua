@@ -1,6 +1,5 @@
 -- Tells whether a token holds a lock on this node. Changes nothing.
 -- KEYS[1]  the lock's key          KEYS[2]  the key of its fence and claim
--- KEYS[3]  the node's marker
 -- ARGV[1]  token
 -- ARGV[2]  what the marker must be ("": anything)
 -- Answer: {1, fence, remaining TTL in ms} it does (fence 0: none is stored;
@@ -10,7 +9,7 @@
 -- What stands at KEYS[2] is told in acquire.lua.
 -- A key of another type is nobody's that we know.
 local found = {
-  redis.pcall('GET', KEYS[1]), redis.call('GET', KEYS[2]), redis.call('GET', KEYS[3]),
+  redis.pcall('GET', KEYS[1]), redis.call('GET', KEYS[2]), redis.call('GET', 'lockgate:deployment'),
 }
 if found[3] ~= ARGV[2] and ARGV[2] ~= '' then
   return {3, 0, 0}

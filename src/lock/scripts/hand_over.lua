@@ -1,6 +1,5 @@
 -- Passes a lock on this node from one grant to the next, with the next fence.
 -- KEYS[1]  the lock's key          KEYS[2]  the key of its fence and claim
--- KEYS[3]  the node's marker
 -- ARGV[1]  token that gives        ARGV[2]  its claim ("": not known)
 -- ARGV[3]  token that takes        ARGV[4]  TTL in ms
 -- ARGV[5]  proposed fence          ARGV[6]  TTL of the fence in ms
@@ -14,7 +13,7 @@
 -- What stands at KEYS[2] is told in acquire.lua.
 -- A key of another type is nobody's that we know.
 local found = {
-  redis.pcall('GET', KEYS[1]), redis.call('GET', KEYS[2]), redis.call('GET', KEYS[3]),
+  redis.pcall('GET', KEYS[1]), redis.call('GET', KEYS[2]), redis.call('GET', 'lockgate:deployment'),
 }
 if found[3] ~= ARGV[8] and ARGV[8] ~= '' then
   return {3, 0, 0}

@@ -1,7 +1,6 @@
 -- Puts a lock back on this node that a quorum of nodes has just confirmed, where the
 -- node has lost it and nobody else has it.
 -- KEYS[1]  the lock's key          KEYS[2]  the key of its fence and claim
--- KEYS[3]  the node's marker
 -- ARGV[1]  token                   ARGV[2]  TTL in ms
 -- ARGV[3]  the grant's fence       ARGV[4]  TTL of the fence in ms
 -- ARGV[5]  the grant's claim
@@ -9,7 +8,7 @@
 -- Answer: {1, fence} put back; {0, 0} it is there, or another's;
 --         {3, 0} the marker is another.
 -- What stands at KEYS[2] is told in acquire.lua.
-local found = {redis.call('GET', KEYS[2]), redis.call('GET', KEYS[3])}
+local found = {redis.call('GET', KEYS[2]), redis.call('GET', 'lockgate:deployment')}
 if found[2] ~= ARGV[6] and ARGV[6] ~= '' then
   return {3, 0}
 end

@@ -1,7 +1,6 @@
 -- Keeps locks on this node for at least a TTL more. A longer one stays: their
 -- holder may have renewed a lock for longer at the same time.
--- KEYS     of each lock its key and the key of its fence and claim, at most 50
---          locks; and the node's marker
+-- KEYS     of each lock its key and the key of its fence and claim, at most 50 locks
 -- ARGV     token, TTL in ms and claim behind a blank of each; then the TTL of fences
 --          in ms ("": they last long enough), and what the marker must be ("": anything)
 -- Answer: {1, sum} all kept; {0, sum} not all: the rest are not held by their
@@ -9,11 +8,11 @@
 --         {3, 0} the marker is another: this node does not vote.
 -- What stands beside a lock is told in acquire.lua.
 local told = ARGV[#ARGV]
-if told ~= '' and redis.call('GET', KEYS[#KEYS]) ~= told then
+if told ~= '' and redis.call('GET', 'lockgate:deployment') ~= told then
   return {3, 0}
 end
 local sum, value, fences = 0, 1, ARGV[#ARGV - 1]
-for i = 1, (#KEYS - 1) / 2 do
+for i = 1, #KEYS / 2 do
   local key, ttl = KEYS[2 * i - 1], ARGV[3 * i - 1]
   local found = {redis.pcall('GET', key), redis.call('GET', KEYS[2 * i])}
   local stored = found[2] or '0 -'

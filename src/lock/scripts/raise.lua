@@ -1,6 +1,5 @@
 -- Makes this node remember a fence at least as large, where the grant has the lock.
 -- KEYS[1]  the lock's key          KEYS[2]  the key of its fence and claim
--- KEYS[3]  the node's marker
 -- ARGV[1]  token                   ARGV[2]  fence, ARGV[3]  TTL of the fence in ms
 -- ARGV[4]  the grant's claim
 -- ARGV[5]  what the marker must be ("": anything)
@@ -11,7 +10,7 @@
 -- What stands at KEYS[2] is told in acquire.lua.
 -- A key of another type is nobody's that we know.
 local found = {
-  redis.pcall('GET', KEYS[1]), redis.call('GET', KEYS[2]), redis.call('GET', KEYS[3]),
+  redis.pcall('GET', KEYS[1]), redis.call('GET', KEYS[2]), redis.call('GET', 'lockgate:deployment'),
 }
 if found[3] ~= ARGV[5] and ARGV[5] ~= '' then
   return {3, 0}

@@ -1,6 +1,5 @@
 -- Gives a lock a fresh TTL on this node, and its fence too.
 -- KEYS[1]  the lock's key          KEYS[2]  the key of its fence and claim
--- KEYS[3]  the node's marker
 -- ARGV[1]  token                   ARGV[2]  TTL in ms
 -- ARGV[3]  the grant's claim ("": not known)
 -- ARGV[4]  TTL of the fence in ms
@@ -11,7 +10,7 @@
 -- What stands at KEYS[2] is told in acquire.lua.
 -- A key of another type is nobody's that we know.
 local found = {
-  redis.pcall('GET', KEYS[1]), redis.call('GET', KEYS[2]), redis.call('GET', KEYS[3]),
+  redis.pcall('GET', KEYS[1]), redis.call('GET', KEYS[2]), redis.call('GET', 'lockgate:deployment'),
 }
 if found[3] ~= ARGV[5] and ARGV[5] ~= '' then
   return {3, 0, 0}

@@ -1,7 +1,6 @@
 -- Gives a lock on this node that a token holds a new claim, and a fresh TTL: another
 -- connection is its keeper from now on.
 -- KEYS[1]  the lock's key          KEYS[2]  the key of its fence and claim
--- KEYS[3]  the node's marker
 -- ARGV[1]  token                   ARGV[2]  TTL in ms
 -- ARGV[3]  proposed fence          ARGV[4]  TTL of the fence in ms
 -- ARGV[5]  the new claim
@@ -11,7 +10,7 @@
 -- What stands at KEYS[2] is told in acquire.lua.
 -- A key of another type is nobody's that we know.
 local found = {
-  redis.pcall('GET', KEYS[1]), redis.call('GET', KEYS[2]), redis.call('GET', KEYS[3]),
+  redis.pcall('GET', KEYS[1]), redis.call('GET', KEYS[2]), redis.call('GET', 'lockgate:deployment'),
 }
 if found[3] ~= ARGV[6] and ARGV[6] ~= '' then
   return {3, 0}
