@@ -120,7 +120,6 @@ thread_local! {
 pub(super) struct Admissions {
     quarantine: bool,
     allow_shared_instance: bool,
-    max_ttl: Duration,
     drift_factor: f64,
     prefix: String,
     blank: Deployment,
@@ -144,8 +143,9 @@ struct State {
     asked_for: u64,
     /// The longest PX that any node has told of.
     longest: Duration,
-    /// The longest that any proxy may have stored, as nodes told when they knew.
-    heard_of: Duration,
+    /// The longest that any proxy may have stored: this one's `max_ttl`, and what nodes
+    /// told when they knew.
+    possible: Duration,
     /// Another deployment that a quorum is now, and since when that is seen.
     other: Option<(String, Instant)>,
     seats: Vec<SeatState>,
@@ -177,12 +177,12 @@ impl Admissions {
         Admissions {
             quarantine: config.quarantine,
             allow_shared_instance: config.allow_shared_instance,
-            max_ttl: config.max_ttl,
             drift_factor: config.drift_factor,
             prefix: config.prefix.clone(),
             blank: Deployment::new(config),
             ways: config.nodes.iter().map(way).collect(),
             state: Mutex::new(State {
+                possible: config.max_ttl,
                 seats: config.nodes.iter().map(|_| SeatState::default()).collect(),
                 ..State::default()
             }),
@@ -217,7 +217,7 @@ impl Admissions {
     /// this one remembers.
     pub(super) fn heard_of(&self, longest: Duration) {
         let mut state = self.lock();
-        state.heard_of = state.heard_of.max(longest);
+        state.possible = state.possible.max(longest);
     }
 
     /// What the marker of node `index` must be, if that is compared.
@@ -447,10 +447,7 @@ impl Admissions {
         let all_know = index.is_some_and(|index| {
             state.survey.as_ref().is_some_and(|survey| survey.others_know(index))
         });
-        let longest = match all_know {
-            true => state.longest,
-            false => state.longest.max(self.max_ttl).max(state.heard_of),
-        };
+        let longest = if all_know { state.longest } else { state.longest.max(state.possible) };
         // A clock that is fast counts the time too soon.
         (longest.mul_f64(1.0 + self.drift_factor) + ROUNDING).max(FLOOR)
     }
@@ -550,11 +547,8 @@ impl Admissions {
             let plan = survey.plan(&looks, &waiting, remembered, || self.blank.clone());
             // Where nobody has kept it, it may have been as long as is allowed.
             let nobody_knows = survey.newest.is_none();
-            let longest = if nobody_knows {
-                state.longest.max(self.max_ttl).max(state.heard_of)
-            } else {
-                state.longest
-            };
+            let longest =
+                if nobody_knows { state.longest.max(state.possible) } else { state.longest };
             (plan, longest)
         };
         let Some(plan) = plan else { return };

@@ -42,7 +42,7 @@ const MAX_CLEANUP: usize = 10_000;
 const ASK_AGAIN: Duration = Duration::from_millis(100);
 /// How often a node is asked for what may have become wrong with it.
 const INSPECT_EVERY: Duration = Duration::from_secs(10);
-/// How soon it is asked for the first time.
+/// How soon it is asked for the first time, and again where its epoch has just changed.
 const INSPECT_FIRST: Duration = Duration::from_millis(500);
 /// How soon it is asked again after it did not answer.
 const INSPECT_AGAIN: Duration = Duration::from_secs(2);
@@ -665,6 +665,8 @@ pub(super) async fn inspect(node: Weak<Node>) {
             let inspected = inspector.inspect(linked.as_ref(), told.as_deref()).await;
             let node = node.upgrade()?;
             let pause = match inspected {
+                // The epoch has changed meanwhile.
+                Ok(_) if node.admissions.told(node.index) != told => INSPECT_FIRST,
                 Ok(inspected) => {
                     node.inspected(inspected);
                     INSPECT_EVERY
