@@ -4,12 +4,9 @@ use std::{path::PathBuf, process::ExitCode};
 
 use clap::{Parser, Subcommand};
 use lockgate::{
-    admin,
     config::{Config, ConfigErrors},
-    dev, doctor, init,
-    listeners::Listeners,
-    logging,
-    server::{self, Control},
+    server::{self, Control, admin, entry::listeners::Listeners, logging},
+    tools::{dev, doctor, init},
 };
 use tokio::{
     runtime::Builder,

@@ -16,7 +16,7 @@ use std::{
     time::Duration,
 };
 
-use lockgate::redis_server::RedisServer;
+use lockgate::tools::redis_server::RedisServer;
 use support::{LIMIT, Proxy, Reply, eventually, relay::Relay};
 
 #[test]

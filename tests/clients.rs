@@ -27,7 +27,7 @@ use std::{
     thread,
 };
 
-use lockgate::redis_server::RedisServer;
+use lockgate::tools::redis_server::RedisServer;
 use support::{Client, Proxy, Reply, eventually};
 
 /// How long a program may take; it is killed then, so that a lost reply is a

@@ -23,7 +23,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate::redis_server::{RedisServer, free_port};
+use lockgate::tools::redis_server::{RedisServer, free_port};
 use support::{Client, Proxy, Reply, Setup, encode, eventually};
 
 /// The numbers of clocks in the file that moves them.

@@ -17,7 +17,7 @@ use std::{
     thread,
 };
 
-use lockgate::redis_server::free_port;
+use lockgate::tools::redis_server::free_port;
 use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 use support::{Client, Reply, eventually, pipeline};
 

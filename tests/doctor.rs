@@ -11,7 +11,7 @@ mod support;
 
 use std::process::Command;
 
-use lockgate::redis_server::{RedisServer, free_port};
+use lockgate::tools::redis_server::{RedisServer, free_port};
 use support::{Client, Proxy, Reply};
 
 /// What it says of a deployment, and how it ends.

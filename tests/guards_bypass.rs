@@ -4,7 +4,7 @@ mod support;
 
 use std::{net::Shutdown, time::Duration};
 
-use lockgate::redis_server::RedisServer;
+use lockgate::tools::redis_server::RedisServer;
 use support::{Client, Proxy, Reply, encode, eventually, pipeline, relay::Relay};
 
 const GUARDS: &str = "guards:\n  - keys: 'g:*'\n    lock: 'l:{1}'";

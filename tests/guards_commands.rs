@@ -14,7 +14,7 @@ use std::{
     io::{BufRead, Read},
 };
 
-use lockgate::{redis_server::RedisServer, resp::inline};
+use lockgate::{resp::inline, tools::redis_server::RedisServer};
 use support::{Client, Proxy, Reply};
 
 const CASES: &str = include_str!("guards_commands/guarded.txt");

@@ -15,7 +15,7 @@ use std::{
     thread,
 };
 
-use lockgate::{redis_server::RedisServer, resp::inline};
+use lockgate::{resp::inline, tools::redis_server::RedisServer};
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use support::{Client, LIMIT, Proxy, Reply};
 

@@ -28,7 +28,7 @@ use std::{
 use lockgate::{
     config::LocksConfig,
     lock::{Acquire, Engine, NotGranted},
-    redis_server::RedisServer,
+    tools::redis_server::RedisServer,
 };
 use support::{Client, Reply, eventually};
 

@@ -428,9 +428,9 @@ fn a_full_queue_refuses_an_acquire_and_never_a_release() {
 #[test]
 fn nodes_are_reached_with_password_database_and_unix_socket() {
     let protected =
-        lockgate::redis_server::RedisServer::start(&["--requirepass", "s3cret"]).unwrap();
-    let plain = lockgate::redis_server::RedisServer::start(&[]).unwrap();
-    let user = lockgate::redis_server::RedisServer::start(&[]).unwrap();
+        lockgate::tools::redis_server::RedisServer::start(&["--requirepass", "s3cret"]).unwrap();
+    let plain = lockgate::tools::redis_server::RedisServer::start(&[]).unwrap();
+    let user = lockgate::tools::redis_server::RedisServer::start(&[]).unwrap();
     Client::connect(user.port()).cmd(&["ACL", "SETUSER", "gate", "on", ">p@ss", "~*", "+@all"]);
     let urls = [
         format!("redis://:s3cret@127.0.0.1:{}/3", protected.port()),
@@ -457,7 +457,7 @@ fn nodes_are_reached_with_password_database_and_unix_socket() {
 #[test]
 fn a_wrong_password_is_named_and_the_node_does_not_vote() {
     let protected =
-        lockgate::redis_server::RedisServer::start(&["--requirepass", "right"]).unwrap();
+        lockgate::tools::redis_server::RedisServer::start(&["--requirepass", "right"]).unwrap();
     let urls = [format!("redis://:wrong@127.0.0.1:{}", protected.port())];
     let proxy = Proxy::with().node_urls(&urls).start();
     eventually("it is named", || proxy.http("/readyz").contains("WRONGPASS"));
@@ -482,8 +482,9 @@ fn a_node_that_answers_garbage_hurts_nobody() {
                 });
             }
         });
-        let good: Vec<_> =
-            (0..2).map(|_| lockgate::redis_server::RedisServer::start(&[]).unwrap()).collect();
+        let good: Vec<_> = (0..2)
+            .map(|_| lockgate::tools::redis_server::RedisServer::start(&[]).unwrap())
+            .collect();
         let urls = [format!("redis://127.0.0.1:{port}"), good[0].url(), good[1].url()];
         let mut proxy = Proxy::with().node_urls(&urls).locks("quarantine: no").start();
         eventually("the good ones are up", || proxy.nodes_up() == 2);

@@ -9,7 +9,7 @@
 
 mod support;
 
-use lockgate::{config::Pattern, redis_server::RedisServer};
+use lockgate::{config::Pattern, tools::redis_server::RedisServer};
 use proptest::{
     strategy::{Strategy, ValueTree},
     test_runner::TestRunner,

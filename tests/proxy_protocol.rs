@@ -21,7 +21,7 @@ use std::{
     time::Duration,
 };
 
-use lockgate::redis_server::{RedisServer, free_port};
+use lockgate::tools::redis_server::{RedisServer, free_port};
 use rustls::{
     ClientConfig, ClientConnection, RootCertStore, StreamOwned,
     crypto::ring,

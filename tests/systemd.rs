@@ -21,7 +21,7 @@ use std::{
     process::{Command, Stdio},
 };
 
-use lockgate::redis_server::free_port;
+use lockgate::tools::redis_server::free_port;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use support::{Client, LIMIT, Proxy, Reply, eventually};
 
@@ -175,7 +175,7 @@ fn sockets_that_a_service_manager_has_opened_are_used() {
     // Before there is a process that could accept.
     let mut early = Client::connect(address.port());
     early.send(b"PING\r\n");
-    let data = lockgate::redis_server::RedisServer::start(&[]).unwrap();
+    let data = lockgate::tools::redis_server::RedisServer::start(&[]).unwrap();
     let (file, log) = (dir.path().join("lockgate.yaml"), dir.path().join("log"));
     let url = data.url();
     fs::write(

@@ -21,7 +21,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate::redis_server::{RedisServer, free_port};
+use lockgate::tools::redis_server::{RedisServer, free_port};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
 use rustls::{
     ClientConfig, ClientConnection, RootCertStore, StreamOwned, SupportedProtocolVersion,

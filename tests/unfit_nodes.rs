@@ -17,7 +17,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate::redis_server::RedisServer;
+use lockgate::tools::redis_server::RedisServer;
 use support::{Client, Proxy, Reply, Setup, eventually};
 
 /// The longest TTL of these deployments.

@@ -26,7 +26,7 @@ use std::{
     time::Duration,
 };
 
-use lockgate::redis_server::{RedisServer, free_port};
+use lockgate::tools::redis_server::{RedisServer, free_port};
 use rustix::process::{Pid, Signal, kill_process};
 use support::{Client, LIMIT, Proxy, Reply, Setup, eventually};
 

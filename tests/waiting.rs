@@ -18,7 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate::redis_server::RedisServer;
+use lockgate::tools::redis_server::RedisServer;
 use support::{Client, LIMIT, Proxy, Reply, Setup, encode, eventually, pipeline};
 
 /// What must come at once has come before this, however busy the machine.

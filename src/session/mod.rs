@@ -19,7 +19,8 @@
 //!   [`unwrap`]: its reply, out of EXEC's.
 //! - [`lost`]: what a client is told when its session lock is lost.
 //! - [`owed`], [`state`]: which replies are owed, and what they have told so far.
-//! - [`pulse`]: signs of life while a client waits for Lockgate or holds a lock.
+//! - [`pulse`]: signs of life while a client waits for Lockgate or holds a lock; [`idle`]: how
+//!   long the data node lets clients be idle.
 //! - [`ahead`]: what comes behind a LOCK that waits, read so that the client's end is seen.
 //! - [`authorize`]: may this client lock this key.
 
@@ -30,6 +31,7 @@ pub mod barrier;
 pub mod fences;
 pub mod gather;
 pub mod guarded;
+pub mod idle;
 pub mod inquiry;
 pub mod intercept;
 pub mod listing;
@@ -68,7 +70,6 @@ use self::{
 use crate::{
     config::{Config, OnDisconnect},
     guard::Guards,
-    idle::Idle,
     lock::{Alarm, Engine, Losses},
     metrics::{CloseReason, Metrics},
     net::{Outbox, Stream},
@@ -77,6 +78,7 @@ use crate::{
         reply::ReplyScanner,
         request::{INLINE_LIMIT, RequestScanner},
     },
+    session::idle::Idle,
 };
 
 /// Most bytes moved by one read. Half the cost of large values is saved by

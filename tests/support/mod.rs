@@ -20,7 +20,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lockgate::redis_server::{RedisServer, free_port};
+use lockgate::tools::redis_server::{RedisServer, free_port};
 use rustix::process::{Pid, Signal, kill_process};
 
 /// How long anything may take that should happen at once.

@@ -27,7 +27,7 @@ use std::{
 };
 
 use cases::{commands, corner_cases, damaged_case, random_case, send};
-use lockgate::redis_server::RedisServer;
+use lockgate::tools::redis_server::RedisServer;
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 use support::{Client, LIMIT, Proxy};
 

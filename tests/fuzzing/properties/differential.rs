@@ -10,8 +10,8 @@ use std::{
 
 use lockgate::{
     config::Config,
-    redis_server::{RedisServer, free_port},
     server::{self, Control},
+    tools::redis_server::{RedisServer, free_port},
 };
 use rand::{RngExt, SeedableRng, rngs::StdRng};
 

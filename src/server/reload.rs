@@ -13,13 +13,14 @@ use tokio::sync::Notify;
 use tracing::{error, info, warn};
 
 use crate::{
-    admission::Admission,
     config::{Config, ConfigErrors, OTHER_NODES},
-    descriptors,
-    logging::Level,
     metrics::ReloadMetrics,
+    server::{
+        entry::{admission::Admission, descriptors},
+        logging::Level,
+        systemd,
+    },
     session::Shared,
-    systemd,
 };
 
 /// One key of the configuration.

@@ -21,7 +21,10 @@ use super::{
     place::is_nobody,
     wire::{Wire, bad},
 };
-use crate::{admin::State, config::OTHER_NODES, listeners::Inherited};
+use crate::{
+    config::OTHER_NODES,
+    server::{admin::State, entry::listeners::Inherited},
+};
 
 /// How long the running process may take to hand its sockets over. It takes part in one
 /// conversation at a time, and each may keep it for some seconds.

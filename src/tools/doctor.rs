@@ -15,9 +15,9 @@ use tokio::time::timeout;
 
 use crate::{
     config::{Config, LocksConfig, RedisUrl, SHARED_WITH_DATA},
-    exposure::Exposure,
     lock::{self, Fault},
     net::Connector,
+    server::entry::exposure::Exposure,
 };
 
 /// How long anything that is asked of a server may take.

@@ -48,7 +48,7 @@ use tracing::{error, info, warn};
 
 use crate::{
     config::{Config, SocketPath},
-    listeners::Inherited,
+    server::entry::listeners::Inherited,
 };
 
 /// What a process says that wants to take another's place, with the version of the

@@ -22,10 +22,10 @@ use tracing::{
 };
 
 use crate::{
-    admission::{Place, Seldom},
     config::{Config, Listener},
     metrics::Refusal,
     net::proxy_header::{self, Ends, Missing},
+    server::entry::admission::{Place, Seldom},
 };
 
 /// How long a header may take. It is sent with the connection; lost twice on its way,

@@ -10,7 +10,7 @@ use sd_notify::NotifyState::{self, MainPid, Ready, Reloading, Status, Stopping, 
 use tokio::time::{MissedTickBehavior, interval};
 use tracing::warn;
 
-use crate::workers::Workers;
+use crate::server::workers::Workers;
 
 /// A service manager's watchdog is told twice in each of its periods, as it asks for.
 const WATCHDOG_SHARE: u32 = 2;

@@ -3,6 +3,22 @@
 //! Each accepted connection becomes one task with one [`Session`] on one of the
 //! [`Workers`]; nothing is shared between sessions but the lock engine and the
 //! counters.
+//!
+//! - [`entry`]: whom this process lets in, and how many.
+//! - [`workers`]: a thread for each core, to which sessions are dealt.
+//! - [`admin`]: `/metrics`, `/healthz`, `/readyz` over HTTP.
+//! - [`upgrade`]: one process takes another's place.
+//! - [`reload`]: the configuration read again, and what of it can change.
+//! - [`systemd`]: what a service manager is told.
+//! - [`logging`]: tracing's output, human on a terminal and JSON otherwise.
+
+pub mod admin;
+pub mod entry;
+pub mod logging;
+pub mod reload;
+pub mod systemd;
+pub mod upgrade;
+pub mod workers;
 
 use std::{
     future::pending,
@@ -27,24 +43,26 @@ use tokio::{
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{debug, info, warn};
 
-use crate::{
-    admin,
-    admission::{AcceptTrouble, Admission, Place},
-    config::{Config, Listener},
-    descriptors,
-    exposure::{self, Exposure},
-    guard::Guards,
-    idle::Idle,
-    introduction::Introduction,
-    listeners::Listeners,
-    lock::Engine,
+use self::{
+    entry::{
+        admission::{AcceptTrouble, Admission, Place},
+        descriptors,
+        exposure::{self, Exposure},
+        introduction::Introduction,
+        listeners::Listeners,
+        unreachable,
+    },
     logging::Level,
+    reload::Reloader,
+    workers::Workers,
+};
+use crate::{
+    config::{Config, Listener},
+    guard::Guards,
+    lock::Engine,
     metrics::{self, CloseReason, Metrics, Refusal, ReloadMetrics},
     net::{self, Acceptor, Connector, Stream, proxy_header::Ends},
-    reload::Reloader,
-    session::{Session, Shared},
-    systemd, unreachable, upgrade,
-    workers::Workers,
+    session::{Session, Shared, idle::Idle},
 };
 
 /// Pause after accept has failed, as for want of file descriptors: trying again

@@ -20,12 +20,12 @@ use tracing::{info, warn};
 
 use crate::{
     config::RedisUrl,
-    exposure::Exposure,
     guard::Guards,
     lock::Engine,
     metrics::{Recorder, StateMetrics},
     net::{self, Connector},
     resp::encode,
+    server::entry::exposure::Exposure,
 };
 
 /// How often the data node is asked; never by a scrape.

@@ -21,9 +21,8 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     config::{Config, Listener, RedisUrl},
     lock::initialise,
-    logging,
-    redis_server::RedisServer,
-    server::{self, Control},
+    server::{self, Control, logging},
+    tools::redis_server::RedisServer,
 };
 
 /// What can be chosen.
