@@ -29,6 +29,8 @@ use tokio::{
 
 const ACQUIRE: &str = include_str!("../src/lock/scripts/acquire.lua");
 const RELEASE: &str = include_str!("../src/lock/scripts/release.lua");
+/// What lies on a node that no proxy has marked: as long as a marker, so that it costs as much.
+const MARKER: &str = "0013c2bde46dd83000131fe704e28795 1 1/5 lock:\n";
 
 /// What all clients have seen.
 #[derive(Default)]
@@ -138,6 +140,8 @@ async fn through_proxy(
 /// The bare client's state.
 struct Limit {
     scripts: [String; 2],
+    /// By node: what lies there, for the scripts to compare.
+    markers: Vec<Vec<u8>>,
     /// By client: whether it holds its lock, its request's number, and its votes.
     clients: Vec<(bool, u32, usize)>,
     /// By node: what is to be sent, and whose requests are in flight.
@@ -151,14 +155,16 @@ impl Limit {
         *request += 1;
         *votes = 0;
         let (key, token) = (format!("lock:limit:{client}"), format!("{client:032x}"));
+        let fence_key = format!("lockgate:fence:{key}");
+        let claim = format!("{:016}", 1_000_000_000_000_000 + client);
+        let taking = !*held;
         let bytes = if *held {
-            command(&["EVALSHA", &self.scripts[1], "1", &key, &token, "0123456789abcdef"])
+            let words = ["EVALSHA", &self.scripts[1], "2", &key, &fence_key, &token];
+            command(&[&words[..], &["0123456789abcdef", &format!(" {claim}")]].concat())
         } else {
             let fence =
                 SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_micros().to_string();
-            let attempt = rand::random::<u64>().to_string();
-            let fence_key = format!("lockgate:fence:{key}");
-            command(&[
+            let words: [&str; 11] = [
                 "EVALSHA",
                 &self.scripts[0],
                 "2",
@@ -168,11 +174,21 @@ impl Limit {
                 "10000",
                 &fence,
                 "604800000",
-                &attempt,
-            ])
+                &claim,
+                "",
+            ];
+            // And the node's own marker.
+            let mut bytes = Vec::new();
+            encode::array(&mut bytes, words.len() + 1);
+            words.iter().for_each(|word| encode::bulk(&mut bytes, word.as_bytes()));
+            bytes
         };
-        for (out, in_flight) in self.out.iter_mut().zip(&mut self.in_flight) {
+        let nodes = self.out.iter_mut().zip(&mut self.in_flight).zip(&self.markers);
+        for ((out, in_flight), marker) in nodes {
             out.extend_from_slice(&bytes);
+            if taking {
+                out.extend_from_slice(marker);
+            }
             in_flight.push_back((client, *request));
         }
     }
@@ -214,6 +230,7 @@ async fn limit(ports: &[u16], seconds: Duration, seen: &Rc<RefCell<Seen>>) {
     let clients = seen.borrow().grants.len();
     let state = Rc::new(RefCell::new(Limit {
         scripts: [digest(ACQUIRE), digest(RELEASE)],
+        markers: Vec::new(),
         clients: vec![(false, 0, 0); clients],
         out: vec![Vec::new(); ports.len()],
         in_flight: vec![VecDeque::new(); ports.len()],
@@ -221,12 +238,24 @@ async fn limit(ports: &[u16], seconds: Duration, seen: &Rc<RefCell<Seen>>) {
     let changed: Rc<Vec<Notify>> = Rc::new(ports.iter().map(|_| Notify::new()).collect());
     let mut tasks = Vec::new();
     let mut streams = Vec::new();
+    let mut buffer = [0; 512];
     for port in ports {
         let mut stream = connect(*port).await;
         let load = [command(&["SCRIPT", "LOAD", ACQUIRE]), command(&["SCRIPT", "LOAD", RELEASE])];
         stream.write_all(&load.concat()).await.unwrap();
         // Two digests of 40 bytes with their lengths.
         stream.read_exact(&mut [0; 94]).await.unwrap();
+        let marker =
+            [&["SET", "lockgate:deployment", MARKER, "NX"][..], &["GET", "lockgate:deployment"]];
+        stream.write_all(&marker.map(command).concat()).await.unwrap();
+        let mut reply = String::new();
+        while reply.matches('\n').count() < 4 {
+            let length = stream.read(&mut buffer).await.unwrap();
+            reply.push_str(std::str::from_utf8(&buffer[..length]).unwrap());
+        }
+        // "$-1" where there was one.
+        let at = reply.find("\r\n").unwrap() + 2;
+        state.borrow_mut().markers.push(reply[at..].into());
         streams.push(stream.into_split());
     }
     let until = Instant::now() + seconds;

@@ -19,7 +19,10 @@ use super::{
     catalog::{self, FirstBytes, Table},
     keys::{self, Positions},
 };
-use crate::{config::RedisUrl, lock, net::Connector};
+use crate::{
+    config::RedisUrl,
+    net::{Connector, redis_client},
+};
 
 /// How long an answer may take.
 const LIMIT: Duration = Duration::from_secs(1);
@@ -148,7 +151,7 @@ async fn follow(
     table: &ArcSwapOption<Table>,
     questions: &mut mpsc::Receiver<Question>,
 ) -> Result<(), AskError> {
-    let mut connection = lock::connect(url, connector).await?;
+    let mut connection = redis_client::connect(url, connector).await?;
     let mut read = Instant::now();
     // Names that COMMAND does not tell, as `rename-command` has given them.
     let mut others = Vec::new();

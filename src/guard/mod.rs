@@ -1,14 +1,17 @@
 //! Guards: rules that keys are written only under a lock.
 //!
-//! Knows nothing of connections: is shown a command and says what it needs.
+//! A session shows it a command and is told what that needs. Only [`learn`] has a connection
+//! of its own.
 //!
 //! - [`catalog`]: which commands write, and where their keys are.
 //! - [`keys`]: Redis's key specifications.
 //! - [`learn`]: asks the data node for both.
 //! - [`room`]: how much of large commands is held until they can be looked at.
 //! - [`mod@write`]: the short way for most writes, in one script.
+//! - [`fences`]: what is asked of the data node before a write that goes the long way.
 
 pub mod catalog;
+pub mod fences;
 pub mod keys;
 pub mod learn;
 pub mod room;

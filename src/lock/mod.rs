@@ -69,7 +69,7 @@ pub(crate) use deployment::diagnose;
 pub use engine::{Engine, Raise, Release, Renew};
 pub use fault::Fault;
 pub use init::{InitError, initialise};
-pub(crate) use inspect::{connect, faults_of};
+pub(crate) use inspect::faults_of;
 pub(crate) use marker::{LONGEST, MARKER, OLD_MARKER, SEATS, text_of};
 pub use pace::Pace;
 pub(crate) use quorum::shortest_ttl;

@@ -20,10 +20,10 @@ use thiserror::Error;
 use tokio::time::{Instant, error::Elapsed, sleep, timeout};
 use tracing::debug;
 
-use super::{Engine, backoff::Backoff, inspect::redis_settings, queue::Wishes, scripts};
+use super::{Engine, backoff::Backoff, queue::Wishes, scripts};
 use crate::{
     config::RedisUrl,
-    net::{self, Connector},
+    net::{self, Connector, redis_client::redis_settings},
 };
 
 /// How long connecting, or a confirmation, may take.

@@ -43,17 +43,15 @@ use std::{
     task::{Context, Poll},
 };
 
-use super::{
-    Session,
-    attached::Verified,
-    barrier::Barrier,
-    fences::{Claim, Fences},
-    requests::Pass,
-    unwrap::Whose,
-};
+use super::{Session, attached::Verified, barrier::Barrier, requests::Pass, unwrap::Whose};
 use crate::{
     clock::Instant,
-    guard::{Look, MAX_LOCKS, Need, Needs, Room, Stop, learn::AskError, shown},
+    guard::{
+        Look, MAX_LOCKS, Need, Needs, Room, Stop,
+        fences::{Claim, Fences},
+        learn::AskError,
+        shown,
+    },
     key::Key,
     metrics::GuardedWrite,
     resp::{

@@ -17,7 +17,10 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::{config::RedisUrl, lock, net::Connector};
+use crate::{
+    config::RedisUrl,
+    net::{Connector, redis_client},
+};
 
 /// How often the data node is asked, as CONFIG SET may change it.
 const ASK_EVERY: Duration = Duration::from_secs(10);
@@ -109,7 +112,7 @@ impl Idle {
 /// None: it cannot be asked now.
 async fn ask(data: &RedisUrl, connector: &Connector) -> Option<Told> {
     let refused = |error: &RedisError| !error.is_io_error() && !error.is_timeout();
-    let mut connection = match lock::connect(data, connector).await {
+    let mut connection = match redis_client::connect(data, connector).await {
         Ok(connection) => connection,
         Err(error) => return refused(&error).then_some(Told::Refused),
     };

@@ -15,8 +15,7 @@
 //! - [`inquiry`]: LOCKGATE's answers.
 //! - [`listing`]: our entries behind the data node's in COMMAND's lists.
 //! - [`gather`]: which commands guards are about.
-//! - [`guarded`]: writes that need a lock; [`fences`]: what is asked before one;
-//!   [`unwrap`]: its reply, out of EXEC's.
+//! - [`guarded`]: writes that need a lock; [`unwrap`]: the reply of one, out of EXEC's.
 //! - [`lost`]: what a client is told when its session lock is lost.
 //! - [`owed`], [`state`]: which replies are owed, and what they have told so far.
 //! - [`pulse`]: signs of life while a client waits for Lockgate or holds a lock; [`idle`]: how
@@ -28,7 +27,6 @@ pub mod ahead;
 pub mod attached;
 pub mod authorize;
 pub mod barrier;
-pub mod fences;
 pub mod gather;
 pub mod guarded;
 pub mod idle;

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 use crate::{
     config::{Config, LocksConfig, RedisUrl, SHARED_WITH_DATA},
     lock::{self, Fault},
-    net::Connector,
+    net::{Connector, redis_client},
     server::entry::exposure::Exposure,
 };
 
@@ -377,7 +377,7 @@ fn of_fault(fault: Fault) -> Finding {
 /// Asks one server.
 async fn examine(url: &RedisUrl, way: &Connector) -> Result<Patient, String> {
     let asking = async {
-        let mut connection = lock::connect(url, way).await?;
+        let mut connection = redis_client::connect(url, way).await?;
         question(&mut connection.redis).await
     };
     match timeout(LIMIT, asking).await {

@@ -336,7 +336,7 @@ impl Deployment {
     }
 
     fn keep_busy(&mut self, socket: PathBuf) {
-        let mut stream = UnixStream::connect(&socket).expect("a Redis");
+        let mut stream = connect(&socket);
         let words = ["EVAL", "while true do end", "0"];
         stream.write_all(&crate::support::encode(&words)).expect("a script");
         self.busy.insert(socket, stream);
@@ -782,10 +782,17 @@ fn end(child: &mut Option<Child>) {
 
 /// Says something to a Redis, which must be running, and reads what it answers.
 fn tell(socket: &Path, words: &[&str]) -> Reply {
+    let stream = connect(socket);
+    stream.set_read_timeout(Some(START_LIMIT)).expect("limit");
+    Client::over(stream).cmd(words)
+}
+
+/// Connects to a Redis that may have been started only now.
+fn connect(socket: &Path) -> UnixStream {
     let deadline = Instant::now() + START_LIMIT;
-    let stream = loop {
+    loop {
         match UnixStream::connect(socket) {
-            Ok(stream) => break stream,
+            Ok(stream) => return stream,
             Err(error) if Instant::now() > deadline => {
                 let log = socket.parent().expect("a directory").with_extension("log");
                 let log = fs::read(log).unwrap_or_default();
@@ -794,9 +801,7 @@ fn tell(socket: &Path, words: &[&str]) -> Reply {
             }
             Err(_) => thread::sleep(Duration::from_millis(10)),
         }
-    };
-    stream.set_read_timeout(Some(START_LIMIT)).expect("limit");
-    Client::over(stream).cmd(words)
+    }
 }
 
 fn answers(socket: &Path) -> bool {

@@ -20,8 +20,8 @@ use super::{
     writes::{name, value},
 };
 use crate::{
+    guard::fences::Claim,
     key::{Key, Token},
-    session::fences::Claim,
 };
 
 const KEYS: [&str; 2] = ["a", "b"];

@@ -13,10 +13,12 @@ use tokio::{
 
 use super::{super::Engine, Planted, client::full, network::Network, redis::DATA};
 use crate::{
-    guard::write,
+    guard::{
+        fences::{Claim, Fences, Standing, With, raise, read_error, read_fence},
+        write,
+    },
     key::Key,
     resp::encode,
-    session::fences::{Claim, Fences, Standing, With, raise, read_error, read_fence},
 };
 
 /// As in `session/guarded.rs`.

@@ -10,13 +10,14 @@ use std::{
 
 use super::{
     super::{
-        Session, fences,
+        Session,
         lock_command::{Before, Granted, Left, encode_grant},
     },
     Barrier, Phase,
 };
 use crate::{
     clock::Instant,
+    guard::fences,
     key::{Key, Token},
     lock::{Claim, NoQuorum, Raise},
     resp::{encode, name::ReplyMode},

@@ -2,16 +2,19 @@
 //! locks that the connection holds.
 
 use super::{
-    super::{
-        Session,
-        barrier::Barrier,
-        fences::{Claim, Fences, Standing},
-        requests::Pass,
-    },
+    super::{Session, barrier::Barrier, requests::Pass},
     fenced,
     ways::MAX_TRIES,
 };
-use crate::{clock::Instant, guard::MAX_LOCKS, key::Key, resp::name::ReplyMode};
+use crate::{
+    clock::Instant,
+    guard::{
+        MAX_LOCKS,
+        fences::{Claim, Fences, Standing},
+    },
+    key::Key,
+    resp::name::ReplyMode,
+};
 
 /// The fences that Redis watches for the client's transaction.
 #[derive(Debug, Default)]

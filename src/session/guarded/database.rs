@@ -6,10 +6,11 @@
 //! CLIENT INFO. Once for each SELECT, and only then.
 
 use super::{
-    super::{Session, barrier::Barrier, fences::read_error},
+    super::{Session, barrier::Barrier},
     Stage,
 };
 use crate::{
+    guard::fences::read_error,
     metrics::GuardedWrite,
     resp::{encode, number},
 };

@@ -2,18 +2,16 @@
 //! fences to the reply.
 
 use super::{
-    super::{
-        Session,
-        barrier::Barrier,
-        fences::{Fences, Standing, With, read_error},
-        owed::Entry,
-    },
+    super::{Session, barrier::Barrier, owed::Entry},
     Stage,
     batch::{Batch, length_of},
     fenced,
 };
 use crate::{
-    guard::write,
+    guard::{
+        fences::{Fences, Standing, With, read_error},
+        write,
+    },
     metrics::GuardedWrite,
     resp::{encode, name::ReplyMode},
 };

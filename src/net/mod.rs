@@ -11,6 +11,7 @@ pub use tls::{Acceptor, Connector};
 pub mod memory;
 mod outbox;
 pub mod proxy_header;
+pub(crate) mod redis_client;
 pub mod tls;
 
 use std::{

@@ -11,14 +11,14 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use super::FENCE_PREFIX;
 use crate::{
-    guard::FENCE_PREFIX,
     key::Key,
     resp::{encode, number},
 };
 
 /// Makes the data node remember a fence; answers the largest that it knows.
-const RAISE: &[u8] = include_bytes!("../guard/raise.lua");
+const RAISE: &[u8] = include_bytes!("raise.lua");
 
 /// Told where SELECT is answered with neither OK nor an error, so that it is none.
 const NOT_SELECTED: &[u8] = b"ERR the data node did not select the database";

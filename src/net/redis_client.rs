@@ -1,0 +1,92 @@
+//! The client library's connections to a Redis, over streams of ours: for questions, not for
+//! clients' commands.
+
+use std::time::Duration;
+
+use bb8_redis::{
+    bb8::ManageConnection,
+    redis::{
+        self, AsyncConnectionConfig, RedisConnectionInfo, RedisError, aio::MultiplexedConnection,
+    },
+};
+use tokio::task::JoinHandle;
+
+use super::Connector;
+use crate::config::RedisUrl;
+
+/// How long connecting may take.
+const LIMIT: Duration = Duration::from_secs(1);
+
+/// How long a peer may be idle before it is asked for a sign of life.
+const KEEPALIVE: Duration = Duration::from_secs(3);
+
+/// Makes connections as bb8 wants them; bb8-redis's own manager knows neither our
+/// TLS settings nor when their files have changed.
+pub(crate) struct Manager {
+    pub(crate) url: RedisUrl,
+    pub(crate) connector: Connector,
+}
+
+/// A connection of the client library over a stream of ours.
+pub(crate) struct Connection {
+    pub(crate) redis: MultiplexedConnection,
+    /// The task that moves its bytes.
+    driver: JoinHandle<()>,
+}
+
+/// Connects the client library to a Redis.
+///
+/// # Errors
+/// As the network and the node say.
+pub(crate) async fn connect(
+    url: &RedisUrl,
+    connector: &Connector,
+) -> Result<Connection, RedisError> {
+    let stream = super::connect(url, connector, LIMIT, KEEPALIVE).await?;
+    let (settings, options) = (redis_settings(url), AsyncConnectionConfig::new());
+    let (redis, driver) =
+        MultiplexedConnection::new_with_config(&settings, stream, options).await?;
+    Ok(Connection { redis, driver: tokio::spawn(driver) })
+}
+
+impl Connection {
+    /// Returns once it has ended.
+    pub(crate) async fn closed(&mut self) {
+        let _ = (&mut self.driver).await;
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+impl ManageConnection for Manager {
+    type Connection = Connection;
+    type Error = RedisError;
+
+    async fn connect(&self) -> Result<Connection, RedisError> {
+        connect(&self.url, &self.connector).await
+    }
+
+    async fn is_valid(&self, connection: &mut Connection) -> Result<(), RedisError> {
+        redis::cmd("PING").query_async::<()>(&mut connection.redis).await
+    }
+
+    fn has_broken(&self, connection: &mut Connection) -> bool {
+        connection.driver.is_finished()
+    }
+}
+
+/// Who we are and which database we want, for the client library.
+pub(crate) fn redis_settings(url: &RedisUrl) -> RedisConnectionInfo {
+    let mut settings = RedisConnectionInfo::default().set_db(i64::from(url.db));
+    if let Some(user) = &url.username {
+        settings = settings.set_username(user);
+    }
+    if let Some(password) = &url.password {
+        settings = settings.set_password(password);
+    }
+    settings
+}
