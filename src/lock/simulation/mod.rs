@@ -159,6 +159,8 @@ fn simulate(seed: u64, planted: Planted) -> Outcome {
 
 async fn live(seed: u64, planted: Planted) -> Outcome {
     let nodes = if seed.is_multiple_of(3) { 5 } else { 3 };
+    // Nodes have a tenth of a TTL to answer, and in one batch with a shorter one half of that:
+    // with a round trip of 40 ms no lock of 600 ms could be judged.
     let delay = Duration::from_micros([500, 3_000, 15_000][seed as usize % 3]);
     let network = Network::new(seed, nodes, 1.09, delay);
     if planted == Planted::CarelessRelease {

@@ -48,7 +48,6 @@ struct State {
     /// Nothing goes wrong any more.
     is_well: bool,
     history: History,
-    was_split: bool,
 }
 
 struct Node {
@@ -101,7 +100,6 @@ impl Network {
                 forgets: false,
                 is_well: false,
                 history: History::default(),
-                was_split: false,
             }),
         })
     }
@@ -173,7 +171,7 @@ impl Network {
 
     /// Whether nodes have had markers of several deployments at once.
     pub(super) fn was_split(&self) -> bool {
-        self.lock().was_split
+        self.lock().history.was_split
     }
 
     /// Locks that are still there, by node.
@@ -440,7 +438,7 @@ impl Way {
         if now.is_some() && now != before {
             history.marked(self.index);
             let ids: BTreeSet<Vec<u8>> = state.nodes.iter().filter_map(id).collect();
-            state.was_split |= ids.len() > 1;
+            history.was_split |= ids.len() > 1;
         }
         match words[0].as_slice() {
             b"SCRIPT" => history.has_scripts(self.index),

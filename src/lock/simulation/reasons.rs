@@ -54,7 +54,8 @@ pub(super) struct Loss {
     /// On the nodes.
     pub(super) key: Vec<u8>,
     pub(super) claim: Claim,
-    /// The TTL that it had at last, and since when.
+    /// The TTL that it had at last, and since when: what was before is not judged, as who
+    /// renews a lock for another TTL may change what its nodes can be asked for in time.
     pub(super) ttl: Duration,
     pub(super) since: Instant,
     /// The largest part of a TTL that is valid.
@@ -89,6 +90,8 @@ pub(super) struct History {
     /// Who has asked which node by the epoch that it has.
     proven: Vec<(usize, usize, Instant)>,
     jumped: Vec<(usize, Instant)>,
+    /// Nodes have had markers of several deployments at once.
+    pub(super) was_split: bool,
 }
 
 /// A node could not be asked.
@@ -278,7 +281,12 @@ impl History {
         let disturbed = failures.iter().map(|one| one.until);
         let disturbed = disturbed.chain(self.marked.iter().map(|(_, at)| *at));
         let sought: Vec<(Instant, Instant)> = disturbed.map(|at| (at, at + FOUND)).collect();
-        let sought = failures.iter().map(|one| (one.from, one.until)).chain(sought).collect();
+        let mut sought: Vec<(Instant, Instant)> =
+            failures.iter().map(|one| (one.from, one.until)).chain(sought).collect();
+        // A node that belongs to another deployment is not asked at all, for as long as it does.
+        if self.was_split {
+            sought.push((now - LOOKED_BACK, now));
+        }
         let linked = links.iter().map(|link| (link.from, link.until.unwrap_or(now))).collect();
         Node { had, not, linked, sought }
     }
