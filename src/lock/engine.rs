@@ -182,11 +182,14 @@ impl Engine {
             outage: Outage::new(),
         });
         for node in inspected.iter().filter_map(Weak::upgrade) {
-            let engine = Arc::downgrade(&engine);
+            let (watched, held) = (Arc::downgrade(&engine), Arc::downgrade(&engine));
             node.on_return(move || {
-                if let Some(engine) = engine.upgrade() {
+                if let Some(engine) = watched.upgrade() {
                     engine.watchdog.came_back();
                 }
+            });
+            node.ask_holders(move |key, token, claim| {
+                held.upgrade()?.holders.until(key, token, claim)
             });
         }
         tokio::spawn(watchdog::run(Arc::downgrade(&engine)));

@@ -185,6 +185,13 @@ impl Holders {
         self.while_held(key, token, claim, |_| ()).is_some()
     }
 
+    /// Until when this grant has the lock, as far as is known.
+    pub(super) fn until(&self, key: &Key, token: &Token, claim: Claim) -> Option<Instant> {
+        let map = self.lock(key);
+        let holder = map.by_key.get(key).filter(|holder| holder.is(token, Some(claim)))?;
+        (holder.until > Instant::now()).then_some(holder.until)
+    }
+
     /// Does something while this grant has the lock, as far as is known: a release through
     /// this proxy comes before it or after it. `act` is told the fence and must not come
     /// back to the holders.

@@ -156,20 +156,39 @@ pub(super) async fn send(stream: &mut Stream, bytes: &[u8]) -> Result<(), Connec
 }
 
 /// Asks for what [`read_look`] reads. The time comes before what it is compared with: an
-/// older one makes a wait longer, never shorter.
+/// older one makes a wait longer, never shorter. The ballots come before and behind the
+/// marker, which lies under several keys: each that is written has a ballot of its own, so
+/// that one is noticed that is written between these commands.
 pub(super) fn encode_look(out: &mut Vec<u8>) {
     encode::command(out, &[b"INFO", b"server"]);
     encode::command(out, &[b"INFO", b"replication"]);
     encode::command(out, &[b"TIME"]);
-    for key in [MARKER, LONGEST, SEATS, BALLOT, NOTE, OLD_MARKER] {
+    for key in [BALLOT, MARKER, LONGEST, SEATS, NOTE, BALLOT, OLD_MARKER] {
         encode::command(out, &[b"GET", key]);
     }
 }
 
+/// Reads it, and asks again for as long as something else is written meanwhile: of two
+/// markers' parts one could be made that nobody has accepted.
 pub(super) async fn read_look(
     stream: &mut Stream,
     received: &mut Vec<u8>,
 ) -> Result<Look, ConnectError> {
+    loop {
+        if let Some(look) = read_one_look(stream, received).await? {
+            return Ok(look);
+        }
+        let mut out = Vec::new();
+        encode_look(&mut out);
+        send(stream, &out).await?;
+    }
+}
+
+/// None: a marker was written meanwhile.
+async fn read_one_look(
+    stream: &mut Stream,
+    received: &mut Vec<u8>,
+) -> Result<Option<Look>, ConnectError> {
     let mut look = Look { is_master: true, ..Look::default() };
     // An ACL may keep INFO from us.
     if let OwnedFrame::BulkString(info) = read_reply(stream, received).await? {
@@ -183,19 +202,20 @@ pub(super) async fn read_look(
     if let OwnedFrame::Array(words) = read_reply(stream, received).await? {
         look.time = micros(&words);
     }
+    let ballots = read_text(stream, received, "GET lockgate:ballot").await?;
     let first = read_text(stream, received, "GET lockgate:deployment").await?;
     let longest = read_text(stream, received, "GET lockgate:longest").await?;
     let seats = read_text(stream, received, "GET lockgate:seats").await?;
     if let Some(text) = text_of(first.as_deref(), longest.as_deref(), seats.as_deref()) {
         look.marker = Marker::parse(&text).map_or(Found::Other, Found::Marker);
     }
-    let ballots = read_text(stream, received, "GET lockgate:ballot").await?.unwrap_or_default();
-    if let Some((promised, accepted)) = ballots.split_once(' ') {
+    look.note = read_text(stream, received, "GET lockgate:since").await?.unwrap_or_default();
+    let is_whole = read_text(stream, received, "GET lockgate:ballot").await? == ballots;
+    if let Some((promised, accepted)) = ballots.as_deref().and_then(|two| two.split_once(' ')) {
         (look.promised, look.accepted) = (promised.into(), accepted.into());
     }
-    look.note = read_text(stream, received, "GET lockgate:since").await?.unwrap_or_default();
     look.old_marker = read_text(stream, received, "GET lockgate:node").await?;
-    Ok(look)
+    Ok(is_whole.then_some(look))
 }
 
 async fn read_text(
@@ -240,5 +260,48 @@ pub(super) async fn read_reply(
         if stream.read_buf(received).await? == 0 {
             return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "closed by the node").into());
         }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+mod tests {
+    use super::*;
+    use crate::{
+        config::Endpoint,
+        net::{self, Connector, memory::set_network},
+    };
+    use tokio::io::duplex;
+
+    /// What a node answers that has this marker, with the ballots before and behind it.
+    fn answer(before: &str, epoch: u64, behind: &str) -> Vec<u8> {
+        let mut out = Vec::new();
+        encode::bulk(&mut out, b"run_id:r\r\n");
+        encode::bulk(&mut out, b"role:master\r\nmaster_replid:r\r\n");
+        out.extend_from_slice(b"*2\r\n$1\r\n1\r\n$1\r\n0\r\n");
+        let marker = format!("d {epoch} 0/1 lock:");
+        for text in [before, &marker, "1000", "+r.r", "", behind, ""] {
+            encode::bulk(&mut out, text.as_bytes());
+        }
+        out
+    }
+
+    #[tokio::test]
+    async fn a_marker_that_is_written_meanwhile_is_read_again() {
+        let (here, mut node) = duplex(4096);
+        let here = std::cell::RefCell::new(Some(here));
+        set_network(Some(Box::new(move |_| Ok(here.take().unwrap()))));
+        let host = "simulated-look".to_owned();
+        let url = RedisUrl { endpoint: Endpoint::Tcp { host, port: 1 }, ..RedisUrl::local(1) };
+        let connector = Connector::start("node", &Default::default(), &[]);
+        let connected = net::connect(&url, &connector, CONNECT_LIMIT, CONNECT_LIMIT).await;
+        set_network(None);
+        let mut stream = connected.unwrap();
+        let answers = [answer("1 1", 1, "2 2"), answer("2 2", 2, "2 2")];
+        node.write_all(&answers.concat()).await.unwrap();
+        let mut received = Vec::new();
+        let look = read_look(&mut stream, &mut received).await.unwrap();
+        assert_eq!((look.promised.as_str(), look.accepted.as_str()), ("2", "2"));
+        assert!(received.is_empty(), "both answers were read");
     }
 }

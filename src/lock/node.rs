@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{debug, info, warn};
 
 use super::{
-    NodeStatus,
+    Claim, NodeStatus,
     backoff::Backoff,
     clocks::{Clocks, Sight},
     connect::LinkManager,
@@ -30,6 +30,7 @@ use super::{
 use crate::{
     clock::Instant,
     config::{LocksConfig, RedisUrl},
+    key::{Key, Token},
     metrics::NodeMetrics,
     net::Connector,
     resp::encode,
@@ -51,10 +52,15 @@ const INSPECT_AGAIN: Duration = Duration::from_secs(2);
 thread_local! {
     /// A fault that tests plant: an error in answer to a release is the end of it.
     pub(super) static NOT_ASKED_AGAIN: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    /// Another: what may have been granted in vain is taken back though it was renewed since.
+    pub(super) static UNDONE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 /// The fence that would be proposed now.
 pub(super) type ProposedFence = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+/// Until when a grant made by this proxy has its lock, as far as is known.
+type HeldUntil = dyn Fn(&Key, &Token, Claim) -> Option<Instant> + Send + Sync;
 
 /// One lock node.
 pub(super) struct Node {
@@ -74,6 +80,7 @@ pub(super) struct Node {
     clock: ProposedFence,
     /// Told when it can be asked again.
     came_back: OnceLock<Box<dyn Fn() + Send + Sync>>,
+    held_until: OnceLock<Box<HeldUntil>>,
     queue_limit: usize,
     /// Cancelled when the engine has gone.
     gone: CancellationToken,
@@ -129,6 +136,7 @@ impl Node {
             drift_factor: config.drift_factor,
             clock,
             came_back: OnceLock::new(),
+            held_until: OnceLock::new(),
             queue_limit: config.node_queue,
             gone: CancellationToken::new(),
             max_ttl: config.max_ttl,
@@ -148,6 +156,15 @@ impl Node {
     /// Tells `came_back` from now on whenever the node can be asked again.
     pub(super) fn on_return(&self, came_back: impl Fn() + Send + Sync + 'static) {
         let _ = self.came_back.set(Box::new(came_back));
+    }
+
+    /// Asks this of grants from now on. Whoever answers may have this node asked something
+    /// meanwhile, so it is called without the node's lock.
+    pub(super) fn ask_holders(
+        &self,
+        held_until: impl Fn(&Key, &Token, Claim) -> Option<Instant> + Send + Sync + 'static,
+    ) {
+        let _ = self.held_until.set(Box::new(held_until));
     }
 
     /// Asks this node. Its vote comes, now or later, exactly once.
@@ -328,6 +345,7 @@ impl Node {
 
     /// Tells the node first what it has missed, then opens it to everybody.
     fn connected(&self, link: &Link) {
+        self.note_held();
         let mut state = self.lock();
         if let (Some((run_id, id)), Some(now)) = (&state.before, &link.run_id)
             && run_id == now
@@ -356,6 +374,25 @@ impl Node {
         state.link = Some(link.clone());
         drop(state);
         self.stands(releases);
+    }
+
+    /// Notes on grants whose votes are to be taken back how long they last by now: they were
+    /// renewed since, and put back on this node, and it must not end them.
+    fn note_held(&self) {
+        #[cfg(test)]
+        if UNDONE.get() {
+            return;
+        }
+        let Some(held_until) = self.held_until.get() else { return };
+        let undoes = |(release, _): &(Arc<Operation>, _)| release.undoes.clone();
+        let undone: Vec<Arc<Operation>> = self.lock().cleanup.iter().filter_map(undoes).collect();
+        for grant in undone.iter().filter(|undone| undone.is_granted()) {
+            if let Kind::Acquire { claim, .. } | Kind::HandOver { claim } = grant.kind
+                && let Some(until) = held_until(&grant.key, &grant.token, claim)
+            {
+                grant.grant(until);
+            }
+        }
     }
 
     /// Notes whether the node votes or waits, now that it is connected.

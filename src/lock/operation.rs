@@ -303,7 +303,7 @@ impl Operation {
         self.lock().closed = true;
     }
 
-    /// Its lock was granted, first of all until then.
+    /// Its lock was granted, as far as is known until then.
     pub(super) fn grant(&self, until: Instant) {
         let mut state = self.lock();
         (state.closed, state.granted) = (true, Some(until));
@@ -314,8 +314,8 @@ impl Operation {
         self.lock().granted.is_some()
     }
 
-    /// Whether the TTL of its grant still runs. What a node carries out after it has missed
-    /// all of it, it has for nobody.
+    /// Whether its grant still runs, as far as is known. What a node carries out after it has
+    /// missed all of it, it has for nobody.
     pub(super) fn is_granted_still(&self) -> bool {
         self.lock().granted.is_some_and(|until| until > Instant::now())
     }

@@ -107,9 +107,16 @@ impl Survey {
         let agree = |one: &Accepted| ours.iter().filter(|other| accepted(other) == *one).count();
         let committed =
             ours.iter().map(|one| accepted(one)).find(|one| agree(one) >= quorum(nodes));
+        // A larger ballot with a smaller epoch is of before nodes have forgotten what they had
+        // promised.
+        let may_follow = |one: &Accepted| {
+            let epoch = |committed: &Accepted| committed.deployment.epoch;
+            committed.as_ref().is_none_or(|before| one.deployment.epoch >= epoch(before))
+        };
         let newest = ours
             .iter()
             .map(|one| accepted(one))
+            .filter(may_follow)
             .max_by_key(|one| (one.ballot.clone(), one.deployment.epoch));
         let mut intact = vec![false; nodes];
         for (seat, look, marker) in &ours {
@@ -179,15 +186,19 @@ impl Survey {
             };
             (0..nodes).any(|seat| is_behind(&seat))
         });
-        if self.committed.as_ref() != Some(newest) && self.intact() >= quorum(nodes) || is_held_up {
+        let is_covered = self.intact() >= quorum(nodes);
+        // Where too few are left for that, those that have waited decide with them: else all
+        // would wait for good.
+        if is_covered && (self.committed.as_ref() != Some(newest) || is_held_up) {
             // What somebody began is brought to its end first.
             let acceptors: Vec<usize> = (0..nodes).filter(|seat| self.intact[*seat]).collect();
-            let plan = Plan { next: base.clone(), acceptors, admitted: vec![], joining: vec![] };
-            return (plan.acceptors.len() >= quorum(nodes)).then_some(plan);
+            return Some(Plan { next: base.clone(), acceptors, admitted: vec![], joining: vec![] });
         }
-        let mut next = Deployment { epoch: base.epoch + 1, ..base.clone() };
+        // Where those that were told a newer epoch have forgotten it, proxies have not: they
+        // learn none that is older.
+        let last = known.filter(|known| known.id == base.id).map_or(0, |known| known.epoch);
+        let mut next = Deployment { epoch: base.epoch.max(last) + 1, ..base.clone() };
         let (mut admitted, mut joining) = (Vec::new(), Vec::new());
-        let is_covered = self.intact() >= quorum(nodes);
         for seat in 0..nodes {
             let Some(who) = who(seat).filter(|_| !self.intact[seat]) else { continue };
             let has_joined = looks[seat].as_ref().is_some_and(|look| has_joined(base, seat, look));
@@ -216,7 +227,8 @@ impl Survey {
             }
             (0..nodes).filter(|seat| self.intact[*seat]).collect()
         };
-        let is_change = !joining.is_empty() || !admitted.is_empty();
+        let is_overtaken = is_covered && last > base.epoch;
+        let is_change = !joining.is_empty() || !admitted.is_empty() || is_overtaken;
         let plan = Plan { next, acceptors, admitted, joining };
         (is_change && plan.acceptors.len() >= quorum(nodes)).then_some(plan)
     }
@@ -340,6 +352,61 @@ mod tests {
         assert_eq!((survey.committed.is_none(), survey.intact()), (true, 2));
         let plan = plan(&looks, &NONE).unwrap();
         assert_eq!((plan.next, plan.acceptors), (begun, vec![0, 1]));
+    }
+
+    #[test]
+    fn what_was_begun_holds_nobody_up_where_too_few_kept_their_memory() {
+        let waits = |name: &str| Seat::Waiting(who(name), 5);
+        let (a, c, d) = (filled(&["a"]), filled(&["c"]), filled(&["d"]));
+        let seats = [a, vec![waits("b")], c, d, vec![waits("e")]].concat();
+        let (now, begun) =
+            (deployment(6, seats), deployment(7, filled(&["x", "b", "c", "d", "e"])));
+        let looks = [
+            look("x", 0, None),
+            look("b", 1, Some(("06", &now))),
+            look("c", 2, Some(("06", &now))),
+            // Alone in having accepted what was to admit all.
+            look("d", 3, Some(("20", &begun))),
+            look("e", 4, Some(("06", &now))),
+        ];
+        let survey = Survey::new(&looks, "lock:", None);
+        assert_eq!((survey.committed.is_some(), survey.intact()), (true, 2));
+        let over = Waiting::Over;
+        let plan = plan(&looks, &[over, over, Waiting::Yes, Waiting::Yes, over]).unwrap();
+        assert_eq!(plan.next, Deployment { epoch: 8, ..begun });
+        assert_eq!((plan.acceptors, plan.admitted), (vec![0, 1, 2, 3, 4], vec![0, 1, 4]));
+    }
+
+    #[test]
+    fn an_epoch_that_a_proxy_knows_and_no_node_any_more_is_passed() {
+        let known = deployment(10, filled(&["a", "b", "c"]));
+        let now = deployment(4, filled(&["x", "y", "z"]));
+        let looks: Vec<_> =
+            (0..3).map(|seat| look(["x", "y", "z"][seat], seat, Some(("1", &now)))).collect();
+        let survey = Survey::new(&looks, "lock:", Some("d"));
+        let plan = |known: &Deployment| survey.plan(&looks, &NONE, Some(known), || unreachable!());
+        let plan_of_now = plan(&known).unwrap();
+        assert_eq!(plan_of_now.next, Deployment { epoch: 11, ..now.clone() });
+        assert_eq!((plan_of_now.acceptors, plan_of_now.admitted), (vec![0, 1, 2], vec![]));
+        assert_eq!(plan(&now), None);
+        assert_eq!(plan(&Deployment { id: "other".into(), ..known }), None);
+    }
+
+    #[test]
+    fn a_ballot_of_before_all_was_forgotten_is_not_the_newest() {
+        let now = deployment(4, filled(&["a", "b", "c"]));
+        let before = deployment(3, filled(&["a", "b", "y"]));
+        let looks = [
+            look("a", 0, Some(("10", &now))),
+            look("b", 1, Some(("10", &now))),
+            look("z", 2, Some(("12", &before))),
+        ];
+        let survey = Survey::new(&looks, "lock:", None);
+        assert_eq!((survey.newest.clone(), survey.intact()), (survey.committed.clone(), 2));
+        assert_eq!(plan(&looks, &NONE).unwrap().joining, [2]);
+        let newer = deployment(5, filled(&["a", "b", "y"]));
+        let looks = [looks[0].clone(), looks[1].clone(), look("y", 2, Some(("12", &newer)))];
+        assert_eq!(Survey::new(&looks, "lock:", None).newest.unwrap().deployment, newer);
     }
 
     #[test]

@@ -46,6 +46,32 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Renewals that are due within this share of the default TTL go together.
 const TOGETHER_SHARE: u32 = 30;
 
+#[cfg(test)]
+thread_local! {
+    /// A fault that tests plant: locks are renewed when they have nearly run out.
+    pub(super) static LATE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    /// Another: a renewal that got no quorum is not tried again.
+    pub(super) static NOT_RETRIED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// After so long a lock is renewed.
+fn renewed_after(ttl: Duration) -> Duration {
+    #[cfg(test)]
+    if LATE.get() {
+        return ttl.mul_f64(0.8);
+    }
+    ttl / RENEW_SHARE
+}
+
+/// After so long it is tried again.
+fn tried_again_after(ttl: Duration) -> Duration {
+    #[cfg(test)]
+    if NOT_RETRIED.get() {
+        return ttl;
+    }
+    ttl / RETRY_SHARE
+}
+
 /// A session lock that is watched over.
 pub(super) struct Watch {
     id: u64,
@@ -345,7 +371,7 @@ impl Watchdog {
                     (times.ttl, times.valid_until) = (ttl, times.valid_until.min(until));
                     watch.losses.check_by(times.valid_until);
                 }
-                shorter.then(|| now + ttl / RENEW_SHARE)
+                shorter.then(|| now + renewed_after(ttl))
             });
         }
     }
@@ -357,7 +383,7 @@ impl Watchdog {
             self.schedule(watch, |times| {
                 (times.ttl, times.valid_until) = (ttl, until);
                 watch.losses.check_by(times.valid_until);
-                Some(now + ttl / RENEW_SHARE)
+                Some(now + renewed_after(ttl))
             });
         }
     }
@@ -423,7 +449,7 @@ impl Engine {
         });
         losses.check_by(valid_until);
         self.holders.watch(key, claim, watch.clone());
-        self.watchdog.schedule(&watch, |_| Some(now + ttl / RENEW_SHARE));
+        self.watchdog.schedule(&watch, |_| Some(now + renewed_after(ttl)));
         self.metrics.session_locks.increment(1.0);
         Keep { engine: self.clone(), watch }
     }
@@ -512,7 +538,7 @@ impl Engine {
                             times.fence_until = since + fence_ttl / FENCE_SHARE;
                         }
                         self.holders.renewed(&watch.key, watch.claim, since + ttl);
-                        since + ttl / RENEW_SHARE
+                        since + renewed_after(ttl)
                     })
                 });
             }
@@ -523,7 +549,8 @@ impl Engine {
             (Decision::Yes | Decision::NoQuorum | Decision::Open, _) => {
                 metrics.renewed(Renewal::Retried);
                 self.watchdog.schedule(watch, |times| {
-                    (times.ttl == ttl).then(|| (now + ttl / RETRY_SHARE).min(times.valid_until))
+                    (times.ttl == ttl)
+                        .then(|| (now + tried_again_after(ttl)).min(times.valid_until))
                 });
             }
         }

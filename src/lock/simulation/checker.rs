@@ -10,7 +10,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{session::Told, writes::Writes};
+use super::{reasons::Reason, session::Told, writes::Writes};
 
 /// Everything that clients were told, and what is wrong with it.
 pub(super) struct Checker {
@@ -35,10 +35,17 @@ pub(super) struct Counts {
     pub(super) refusals: usize,
     pub(super) renewals: usize,
     pub(super) losses: usize,
-    /// Of those, how many were asked for a reason.
+    /// Of those, how many could have been kept had their nodes been well: the others had too
+    /// short a TTL.
     pub(super) judged: usize,
+    /// For which reason they were lost all the same.
+    pub(super) clocks: usize,
+    pub(super) forgotten: usize,
+    pub(super) unreachable: usize,
     /// Locks put back on a node.
     pub(super) heals: usize,
+    /// Seeds in which nodes had markers of several deployments.
+    pub(super) split: usize,
     /// Guarded writes that were acknowledged, refused for a larger fence, and of which
     /// nothing was told.
     pub(super) writes: usize,
@@ -134,9 +141,24 @@ impl Checker {
         self.lock().counts.heals += times;
     }
 
-    /// A loss was asked for its reason.
-    pub(super) fn judged(&self) {
-        self.lock().counts.judged += 1;
+    /// Whether nodes had markers of several deployments.
+    pub(super) fn split(&self, is_split: bool) {
+        self.lock().counts.split += usize::from(is_split);
+    }
+
+    /// Why a session lock was lost; an error: without a reason.
+    pub(super) fn lost(&self, key: &str, reason: &Result<Reason, String>) {
+        let mut seen = self.lock();
+        self.note(&mut seen, &format!("{key} was lost: {reason:?}"));
+        let counts = &mut seen.counts;
+        counts.judged += usize::from(*reason != Ok(Reason::TooShort));
+        match reason {
+            Ok(Reason::Clocks) => counts.clocks += 1,
+            Ok(Reason::Forgotten) => counts.forgotten += 1,
+            Ok(Reason::Unreachable) => counts.unreachable += 1,
+            Ok(Reason::TooShort) => {}
+            Err(why) => self.wrong(&mut seen, &format!("{key} is lost without a reason: {why}")),
+        }
     }
 
     pub(super) fn refused(&self, key: &str, token: &str, why: &str) {

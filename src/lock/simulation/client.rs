@@ -12,10 +12,11 @@ use std::{
 use tokio::time::{Instant, sleep, timeout};
 
 use super::{
-    super::{Engine, Grant, Losses, NotGranted, quorum::validity},
+    super::{Claim as GrantClaim, Engine, Grant, Losses, NotGranted, quorum::validity},
     DRIFT_FACTOR, MAX_TTL, Planted,
     checker::Checker,
     network::Network,
+    reasons::Loss,
     session::{Session, Told},
     writes::{name, value},
 };
@@ -33,8 +34,8 @@ pub(super) struct Client {
     pub(super) name: usize,
     /// The number of its proxy.
     pub(super) proxy: usize,
-    /// Of how long a TTL a loss must have a reason, if at all.
-    pub(super) judged: Option<Duration>,
+    /// The longest that a message takes but now and then.
+    pub(super) delay: Duration,
     pub(super) planted: Planted,
 }
 
@@ -59,25 +60,36 @@ struct Lost {
     checker: Arc<Checker>,
     network: Arc<Network>,
     proxy: usize,
-    judged: Option<Duration>,
-    /// When it was granted: perhaps by a quorum and no more, which renewals mend.
-    since: Instant,
+    delay: Duration,
     key: &'static str,
+    claim: GrantClaim,
     name: String,
-    /// The shortest and the longest TTL that its holder has asked for.
-    ttls: Mutex<(Duration, Duration)>,
+    /// The TTL that it has, and since when.
+    ttl: Mutex<(Duration, Instant)>,
+}
+
+impl Lost {
+    /// From now on it has that TTL.
+    fn has(&self, ttl: Duration) {
+        *self.ttl.lock().unwrap() = (ttl, Instant::now());
+    }
+
+    /// That TTL is asked for: a shorter one counts whatever comes of it.
+    fn asks(&self, ttl: Duration) {
+        if ttl < self.ttl.lock().unwrap().0 {
+            self.has(ttl);
+        }
+    }
 }
 
 impl Wake for Lost {
     fn wake(self: Arc<Self>) {
         self.checker.ended(self.key, &self.name, "lost");
-        let (shortest, longest) = *self.ttls.lock().unwrap();
-        let is_whole = self.since.elapsed() >= longest;
-        if is_whole && self.judged.is_some_and(|judged| shortest >= judged) {
-            let has_reason = self.network.justifies_loss(self.proxy, longest);
-            self.checker.must(has_reason, &format!("{} is lost without a reason", self.key));
-            self.checker.judged();
-        }
+        let (ttl, since) = *self.ttl.lock().unwrap();
+        let (proxy, key, claim, delay) = (self.proxy, full(self.key), self.claim, self.delay);
+        let valid = 1.0 - DRIFT_FACTOR;
+        let loss = Loss { proxy, key, claim, ttl, since, valid, delay };
+        self.checker.lost(self.key, &self.network.reason_of(&loss));
     }
 }
 
@@ -114,10 +126,10 @@ impl Client {
             let (name, ttl) = (format!("keeper.{}.{round}", self.name), ms(600));
             let wait = self.engine.wait(&full(key), name.as_bytes(), ttl, ms(1000), None);
             let Ok(grant) = wait.await else { continue };
-            let lost = self.lost(key, &name, ttl);
+            let claim = grant.claim.unwrap();
+            let lost = self.lost(key, &name, ttl, claim);
             let losses = Arc::new(Losses::new(Waker::from(lost)));
             let (on, token) = (Key::from(&full(key)), Token::from(name.as_str()));
-            let claim = grant.claim.unwrap();
             let keep = self.engine.keep(&on, &token, claim, ttl, grant.until, &losses);
             self.checker.granted(key, &name, grant.fence, None);
             while !losses.any() && !is_over.load(Ordering::Relaxed) {
@@ -130,16 +142,16 @@ impl Client {
         }
     }
 
-    fn lost(&self, key: &'static str, name: &str, ttl: Duration) -> Arc<Lost> {
+    fn lost(&self, key: &'static str, name: &str, ttl: Duration, claim: GrantClaim) -> Arc<Lost> {
         Arc::new(Lost {
             checker: self.checker.clone(),
             network: self.network.clone(),
             proxy: self.proxy,
-            judged: self.judged,
-            since: Instant::now(),
+            delay: self.delay,
             key,
+            claim,
             name: name.to_owned(),
-            ttls: Mutex::new((ttl, ttl)),
+            ttl: Mutex::new((ttl, Instant::now())),
         })
     }
 
@@ -149,7 +161,7 @@ impl Client {
         let ttl = if is_session_lock { ms(600) } else { ms(50 + self.below(longest - 49)) };
         session.open();
         let Some(grant) = self.lock(key, token, ttl).await else { return };
-        let lost = is_session_lock.then(|| self.lost(key, name, ttl));
+        let lost = is_session_lock.then(|| self.lost(key, name, ttl, grant.claim.unwrap()));
         let grant_claim = grant.claim;
         let mut hold =
             Hold { session, claim: None, grant: grant_claim, key, token, name, lost, writes: 0 };
@@ -261,15 +273,15 @@ impl Client {
             let least = validity(ttl, Duration::ZERO, DRIFT_FACTOR).unwrap_or_default();
             self.checker.asked(key, name, least);
             if let Some(lost) = &hold.lost {
-                let mut ttls = lost.ttls.lock().unwrap();
-                *ttls = (ttls.0.min(ttl), ttls.1.max(ttl));
+                lost.asks(ttl);
             }
             match self.engine.renew(&full(key), token.as_bytes(), ttl, hold.grant).await {
                 Ok(Some(renewed)) if !is_session_lock => {
                     self.checker.renewed(key, name, renewed.validity);
                 }
+                Ok(Some(_)) => hold.lost.iter().for_each(|lost| lost.has(ttl)),
                 Ok(None) => self.checker.ended(key, name, "not renewed"),
-                _ => {}
+                Err(_) => {}
             }
         }
         sleep(ms(self.below(longest.as_millis() as u64))).await;

@@ -2,7 +2,7 @@
 //! delay, stall and break; nodes that stop, go away and come back.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     io,
     sync::{
         Arc, Mutex, MutexGuard,
@@ -19,15 +19,14 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::redis::{Edit, Illness, Redis, next_command};
+use super::{
+    super::scripts::MAX_TTL,
+    reasons::{History, Loss, Reason},
+    redis::{Edit, Illness, Redis, next_command},
+};
 
 /// Bytes under way in one direction.
 const PIPE: usize = 64 * 1024;
-/// After so long, at the latest, a proxy has found a node that is well again, and has put
-/// its locks back there.
-const SETTLED: Duration = Duration::from_secs(3);
-/// A message that takes longer may come too late for a renewal.
-const SLOW: Duration = Duration::from_millis(20);
 
 /// All nodes and the ways to them.
 pub(super) struct Network {
@@ -48,16 +47,7 @@ struct State {
     forgets: bool,
     /// Nothing goes wrong any more.
     is_well: bool,
-    troubles: Vec<Trouble>,
-}
-
-/// A node could not be counted on.
-struct Trouble {
-    node: usize,
-    /// By whom; none: by anybody.
-    proxy: Option<usize>,
-    from: Instant,
-    until: Instant,
+    history: History,
 }
 
 struct Node {
@@ -109,7 +99,7 @@ impl Network {
                 keeps_time: false,
                 forgets: false,
                 is_well: false,
-                troubles: Vec::new(),
+                history: History::default(),
             }),
         })
     }
@@ -146,21 +136,11 @@ impl Network {
         (0..state.nodes.len()).for_each(|index| state.restart(index, false));
     }
 
-    /// Whether a lock of that TTL can have been lost by now, as within that time there was
-    /// no quorum of nodes that the proxy could count on.
-    pub(super) fn justifies_loss(&self, proxy: usize, ttl: Duration) -> bool {
+    /// Why a session lock was lost just now. An error: it need not have been, as it says.
+    pub(super) fn reason_of(&self, loss: &Loss) -> Result<Reason, String> {
         let state = self.lock();
-        let now = Instant::now();
-        let is_well = |node: &usize| {
-            let met = |trouble: &Trouble| {
-                trouble.node == *node
-                    && trouble.proxy.is_none_or(|whose| whose == proxy)
-                    && trouble.from <= now
-                    && trouble.until + ttl >= now
-            };
-            !state.troubles.iter().any(met)
-        };
-        (0..state.nodes.len()).filter(is_well).count() <= state.nodes.len() / 2
+        let records: Vec<_> = state.nodes.iter().map(|node| node.redis.record.as_slice()).collect();
+        state.history.reason_of(loss, &records)
     }
 
     /// One data node. `forgets`: its fences; `careless`, `blind`: see [`Redis`].
@@ -187,6 +167,11 @@ impl Network {
     /// How many locks were put back on nodes.
     pub(super) fn heals(&self) -> usize {
         self.lock().nodes.iter().map(|node| node.redis.heals).sum()
+    }
+
+    /// Whether nodes have had markers of several deployments at once.
+    pub(super) fn was_split(&self) -> bool {
+        self.lock().history.was_split
     }
 
     /// Locks that are still there, by node.
@@ -225,7 +210,7 @@ impl Network {
     }
 
     /// When something sent now arrives.
-    fn arrival(&self, proxy: usize, index: usize) -> Instant {
+    fn arrival(&self, proxy: usize, index: usize, connection: u64) -> Instant {
         let mut state = self.lock();
         let now = Instant::now();
         let most = state.delay.as_micros() as u64;
@@ -236,9 +221,8 @@ impl Network {
         }
         let cut = state.nodes[index].cut_until.get(&proxy).copied().unwrap_or(now);
         let arrives = cut.max(now) + delay;
-        if delay > SLOW && !state.is_data {
-            let trouble = Trouble { node: index, proxy: Some(proxy), from: now, until: arrives };
-            state.troubles.push(trouble);
+        if !state.is_data {
+            state.history.sent(index, connection, arrives);
         }
         arrives
     }
@@ -260,7 +244,9 @@ impl Network {
             // One of them, or all.
             let all = state.random.random_ratio(1, 4);
             let which = if all { 0..nodes } else { index..index + 1 };
-            which.clone().for_each(|node| state.trouble(node, None, Duration::ZERO));
+            if by > 0 {
+                which.clone().for_each(|node| state.history.jumped(node));
+            }
             state.nodes[which.clone()].iter_mut().for_each(|node| node.redis.set_clock(by));
             return format!("clocks of nodes {which:?} are set by {by} ms");
         }
@@ -293,20 +279,15 @@ impl Network {
 }
 
 impl State {
-    fn trouble(&mut self, node: usize, proxy: Option<usize>, time: Duration) {
-        let from = Instant::now();
-        self.troubles.push(Trouble { node, proxy, from, until: from + time + SETTLED });
-    }
-
     fn ail(&mut self, index: usize, illness: Illness, time: Duration) {
-        self.trouble(index, None, time);
+        self.history.failed(index, None, time);
         let node = &mut self.nodes[index];
         node.redis.illness = Some(illness);
         node.ill_until = Instant::now() + time;
     }
 
     fn restart(&mut self, index: usize, keeps_memory: bool) {
-        self.trouble(index, None, Duration::ZERO);
+        self.history.failed(index, None, Duration::ZERO);
         let node = &mut self.nodes[index];
         node.break_connections(|_| true);
         for connection in node.connections.values() {
@@ -322,6 +303,7 @@ impl State {
         if !state.is_data && state.random.random_ratio(1, 6) {
             if state.random.random_ratio(1, 5) {
                 state.nodes[index].redis.forget_scripts();
+                state.history.forgot_scripts(index);
                 return format!("node {index} has forgotten its scripts");
             }
             let illness = Illness::ALL[state.random.random_range(0..Illness::ALL.len())];
@@ -332,20 +314,20 @@ impl State {
         match state.random.random_range(0..10) {
             // A connection breaks.
             0..=2 => {
-                state.trouble(index, Some(proxy), Duration::ZERO);
+                state.history.failed(index, Some(proxy), Duration::ZERO);
                 let node = &mut state.nodes[index];
                 node.break_connections(|connection| connection.proxy == proxy);
                 format!("connections from proxy {proxy} to node {index} break")
             }
             // The way to a node is cut for a while; what is under way arrives later.
             3..=5 => {
-                state.trouble(index, Some(proxy), time);
+                state.history.failed(index, Some(proxy), time);
                 state.nodes[index].cut_until.insert(proxy, now + time);
                 format!("nothing passes from proxy {proxy} to node {index} for {time:?}")
             }
             // A node is stopped, and goes on as if nothing had happened.
             6..=7 => {
-                state.trouble(index, None, time);
+                state.history.failed(index, None, time);
                 state.nodes[index].stopped_until = now + time;
                 format!("node {index} is stopped for {time:?}")
             }
@@ -389,10 +371,10 @@ impl Way {
             let read = reader.read_buf(&mut received);
             match broken.run_until_cancelled(read).await {
                 Some(Ok(1..)) => {}
-                _ => return,
+                _ => return self.network.lock().history.unlinked(self.connection),
             }
             while let Some(words) = next_command(&mut received) {
-                last = last.max(self.network.arrival(self.proxy, self.index));
+                last = last.max(self.network.arrival(self.proxy, self.index, self.connection));
                 let _ = arriving.send((last, words));
             }
         }
@@ -432,12 +414,44 @@ impl Way {
                 if node.ill_until <= Instant::now() {
                     node.redis.illness = None;
                 }
-                node.redis.execute(&words, self.connection)
+                let marker = node.redis.marker().map(<[u8]>::to_vec);
+                let reply = node.redis.execute(&words, self.connection);
+                if !state.is_data {
+                    self.note(&mut state, &words, marker.as_deref());
+                }
+                reply
             };
-            last = last.max(self.network.arrival(self.proxy, self.index));
+            last = last.max(self.network.arrival(self.proxy, self.index, self.connection));
             let _ = leaving.send((last, reply));
         }
         self.network.lock().nodes[self.index].connections.remove(&self.connection);
+    }
+}
+
+impl Way {
+    /// What this command, which was just carried out, shows of the way to the node, whose
+    /// marker was that before.
+    fn note(&self, state: &mut State, words: &[Vec<u8>], before: Option<&[u8]>) {
+        let id =
+            |node: &Node| Some(node.redis.marker()?.split(|byte| *byte == b' ').next()?.to_vec());
+        let (history, now) = (&mut state.history, state.nodes[self.index].redis.marker());
+        if now.is_some() && now != before {
+            history.marked(self.index);
+            let ids: BTreeSet<Vec<u8>> = state.nodes.iter().filter_map(id).collect();
+            history.was_split |= ids.len() > 1;
+        }
+        match words[0].as_slice() {
+            b"SCRIPT" => history.has_scripts(self.index),
+            // The first that a connection does once it is open to everybody.
+            _ if words.iter().any(|word| word == MAX_TTL) => {
+                history.linked(self.index, self.proxy, self.connection);
+            }
+            // A script that was told what the marker is.
+            b"EVALSHA" if now.is_some() && words.last().map(Vec::as_slice) == now => {
+                history.proven(self.index, self.proxy);
+            }
+            _ => {}
+        }
     }
 }
 

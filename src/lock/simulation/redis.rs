@@ -9,7 +9,7 @@ use std::{
 use redis_protocol::resp2::types::OwnedFrame;
 use tokio::time::Instant;
 
-use super::lua;
+use super::{super::scripts::MARKER, lua};
 use crate::{guard::FENCE_PREFIX, resp::encode};
 
 /// Put before a lock's key to make that of what is written under the lock.
@@ -108,6 +108,35 @@ pub(super) enum Answer {
     Listeners,
 }
 
+/// What a node had of a lock from some time on.
+#[derive(Debug)]
+pub(super) struct Had {
+    pub(super) at: Instant,
+    pub(super) key: Vec<u8>,
+    /// By whom it was held, by the grant's claim, and until when if nothing is changed; none:
+    /// it was free.
+    pub(super) by: Option<(String, Instant)>,
+    /// Who had it before, had it still.
+    pub(super) was_ended: bool,
+    /// By what.
+    pub(super) cause: Cause,
+}
+
+/// Why what a node has of a lock is not what it had.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Cause {
+    Command,
+    /// It was restarted without what it had.
+    Memory,
+    /// That was set.
+    Clock,
+}
+
+/// So many of the last entries have all keys there are.
+const LOOKED_BACK: usize = 40;
+/// A node counts whole milliseconds.
+const ROUNDING: Duration = Duration::from_millis(2);
+
 /// One node.
 #[derive(Debug)]
 pub(super) struct Redis {
@@ -134,6 +163,8 @@ pub(super) struct Redis {
     pub(super) illness: Option<Illness>,
     /// By connection.
     transactions: BTreeMap<u64, Transaction>,
+    /// What it had of which lock, in order.
+    pub(super) record: Vec<Had>,
 }
 
 /// Of a script: how it begins, what is replaced, and by what.
@@ -193,6 +224,48 @@ impl Redis {
             heals: 0,
             illness: None,
             transactions: BTreeMap::new(),
+            record: Vec::new(),
+        }
+    }
+
+    /// Its marker.
+    pub(super) fn marker(&self) -> Option<&[u8]> {
+        Some(&self.memory.get(MARKER)?.0)
+    }
+
+    /// Notes which locks it has now, and until when.
+    fn note(&mut self, cause: Cause) {
+        self.memory.now = self.clock();
+        let now = Instant::now();
+        let stored = self.memory.keys.keys().filter(|key| key.starts_with(b"lock:"));
+        let mut keys: Vec<Vec<u8>> = stored.cloned().collect();
+        keys.extend(self.record.iter().rev().take(LOOKED_BACK).map(|had| had.key.clone()));
+        keys.sort();
+        keys.dedup();
+        for key in keys {
+            let by = self.memory.get(&key).map(|(_, ends)| {
+                let fence = self.memory.get(&[b"lockgate:fence:", key.as_slice()].concat());
+                let fence = fence.map(|(fence, _)| String::from_utf8_lossy(fence).into_owned());
+                let claim = fence.as_deref().and_then(|fence| fence.split(' ').nth(1));
+                let left = ends.map_or(u64::MAX >> 30, |ends| ends - self.memory.now);
+                let left = Duration::from_millis(left).div_f64(self.rate);
+                (claim.unwrap_or_default().to_owned(), now + left)
+            });
+            let before = self.record.iter().rev().find(|had| had.key == key);
+            let before = before.and_then(|had| had.by.as_ref());
+            let is_same = match (before, &by) {
+                (Some((before, ended)), Some((claim, ends))) => {
+                    before == claim && ended.max(ends).duration_since(*ended.min(ends)) < ROUNDING
+                }
+                (None, None) => true,
+                _ => false,
+            };
+            if !is_same {
+                let other = by.as_ref().map(|(claim, _)| claim);
+                let was_ended = before
+                    .is_some_and(|(claim, ends)| *ends > now + ROUNDING && Some(claim) != other);
+                self.record.push(Had { at: now, key, by, was_ended, cause });
+            }
         }
     }
 
@@ -221,6 +294,7 @@ impl Redis {
     /// Its clock is set by so many ms.
     pub(super) fn set_clock(&mut self, by: i64) {
         self.set += by;
+        self.note(Cause::Clock);
     }
 
     /// It is started again, with or without what it had.
@@ -232,6 +306,7 @@ impl Redis {
         self.transactions.clear();
         if !keeps_memory {
             self.memory = Memory::default();
+            self.note(Cause::Memory);
         }
     }
 
@@ -247,6 +322,7 @@ impl Redis {
                 transaction.is_dirty |= transaction.watched.contains(&key);
             }
         }
+        self.note(Cause::Command);
         out
     }
 
