@@ -1,4 +1,4 @@
-//! Which folder of `src/` may name which.
+//! Which folder of `src/` may name which, and that what comments and pages cite is there.
 //!
 //! A folder that is not in the table, and a name that its row does not allow, fails with the
 //! line that names it. What stands in `#[cfg(test)]` may name anything.
@@ -131,4 +131,51 @@ fn each_room_names_only_those_that_it_may() {
     assert!(faults.is_empty(), "\n{}", faults.join("\n"));
     assert!(ROOMS.iter().all(|(room, _)| rooms.contains(room)), "a room that is not there");
     assert!(arrows > 100, "they are not found: {arrows}");
+}
+
+/// What a comment or a page says stands somewhere.
+fn cited(text: &str) -> impl Iterator<Item = &str> {
+    let is_path = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
+    text.split(move |c| !is_path(c))
+        .map(|word| word.trim_end_matches('.'))
+        .filter(|word| word.ends_with(".md") || word.ends_with(".rs") && word.contains('/'))
+}
+
+#[test]
+fn each_page_and_file_that_is_cited_is_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut comments = BTreeMap::new();
+    files(&root.join("src"), &mut comments);
+    let mut faults = Vec::new();
+    let mut found = 0;
+    for (path, text) in &comments {
+        let lines = text.lines().filter(|line| line.trim_start().starts_with("//"));
+        for name in lines.flat_map(cited) {
+            found += 1;
+            // From the root, from src/, from the file's own folder, or in it.
+            let here = Path::new(path).parent().unwrap();
+            let places = [root.to_owned(), root.join("src"), here.to_owned()];
+            if !places.iter().any(|place| place.join(name).exists()) {
+                faults.push(format!("{path}: {name}"));
+            }
+        }
+    }
+    assert!(found >= 5, "they are not found: {found}");
+    let pages = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "bench/README.md"];
+    let docs = ["docs", "docs/design"].map(|folder| fs::read_dir(root.join(folder)).unwrap());
+    let docs = docs.into_iter().flatten().map(|entry| entry.unwrap().path());
+    let docs = docs.filter(|path| path.extension().is_some_and(|ending| ending == "md"));
+    for page in docs.chain(pages.map(|page| root.join(page))) {
+        let text = fs::read_to_string(&page).unwrap();
+        for link in text.split("](").skip(1) {
+            let link = link.split([')', '#']).next().unwrap();
+            if !link.is_empty()
+                && !link.starts_with("http")
+                && !page.parent().unwrap().join(link).exists()
+            {
+                faults.push(format!("{}: {link}", page.display()));
+            }
+        }
+    }
+    assert!(faults.is_empty(), "\n{}", faults.join("\n"));
 }

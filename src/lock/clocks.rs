@@ -1,4 +1,4 @@
-//! Nodes' clocks, which may drift but must not jump: DESIGN.md, "Clocks are watched".
+//! Nodes' clocks, which may drift but must not jump: docs/design/locks.md, "Locks".
 //!
 //! A node whose clock jumps forward ends locks before their time. It is compared with this
 //! proxy's by the node's TIME, behind everything that grants and at least every second. Where

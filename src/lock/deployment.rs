@@ -1,4 +1,4 @@
-//! Which nodes may vote: DESIGN.md, "Every vote proves itself".
+//! Which nodes may vote: docs/design/locks.md, "Locks".
 //!
 //! **Seats.** What all proxies agree upon is a [`Deployment`]: an id, an epoch, and who
 //! sits on each seat, the place of a node in `locks.nodes`. It lies on the nodes

@@ -1,4 +1,4 @@
-//! Acquire, release, renew: the algorithm of DESIGN.md, "The quorum".
+//! Acquire, release, renew: the algorithm of docs/design/locks.md.
 //!
 //! Redlock over N independent nodes
 //! (<https://redis.io/docs/latest/develop/use/patterns/distributed-locks/>),

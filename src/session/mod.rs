@@ -185,7 +185,7 @@ pub struct Session {
     /// The data node has closed.
     upstream_done: bool,
 
-    /// Replies can no longer be followed (see PROTOCOL.md, "tainted"): all bytes
+    /// Replies can no longer be followed (docs/design/forwarding.md): all bytes
     /// pass untouched, and LOCK with them, which the data node refuses.
     relay: bool,
     /// Guards could be passed by unseen: the connection is to be closed.

@@ -2,7 +2,7 @@
 //!
 //! What is known here is more than any proxy knows: what each node had of the lock, and
 //! when it could be asked by the lock's proxy. From that follows what the proxy should have
-//! made of it, by what DESIGN.md says of the watchdog and of healing:
+//! made of it, by docs/design/locks.md, "Session locks":
 //!
 //! - **renewed**: where a quorum of nodes had the lock and could be asked for as long as one
 //!   renewal that fails and the next one take, between a third of the TTL and the end of
