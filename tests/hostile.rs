@@ -892,3 +892,30 @@ fn a_waiter_that_dies_behind_megabytes_leaves_the_line() {
     assert_eq!(proxy.waiters(), 0);
     assert!(proxy.is_alive() && proxy.memory("VmHWM") < BOUND);
 }
+
+/// More renewals than nodes answer in time would all be late, be repeated, and pile up.
+#[test]
+fn thousands_of_session_locks_of_one_client_cost_nobody_else_a_lock() {
+    let proxy = Proxy::with().nodes(3).start();
+    let mut bystander = proxy.client();
+    bystander.cmd(&["LOCK", "bystander"]).grant();
+    let mut many = proxy.client();
+    let keys: Vec<String> = (0..3000).map(|n| format!("{}{n}", "k".repeat(4000))).collect();
+    for some in keys.chunks(100) {
+        let locks: Vec<[&str; 2]> = some.iter().map(|key| ["LOCK", key]).collect();
+        many.send(&locks.iter().flat_map(|lock| encode(lock)).collect::<Vec<_>>());
+        some.iter().for_each(|_| drop(many.reply().grant()));
+    }
+    // Longer than any of them lasts without being renewed.
+    for _ in 0..120 {
+        thread::sleep(Duration::from_millis(100));
+        assert_eq!(bystander.cmd(&["PING"]), Reply::simple("PONG"));
+    }
+    assert_eq!(many.cmd(&["PING"]), Reply::simple("PONG"));
+    drop(many);
+    eventually("all are given back", || proxy.nodes_with(&format!("lock:{}", keys[2999])) == 0);
+    proxy.client().cmd(&["LOCK", "other"]).grant();
+    assert_eq!(bystander.cmd(&["UNLOCK", "bystander"]), Reply::Int(1));
+    let peak = proxy.memory("VmHWM");
+    assert!(peak < 256 << 20, "{peak}");
+}

@@ -270,6 +270,7 @@ impl Deployment {
     /// Starts a node that is not running.
     pub(crate) fn start_node(&mut self, node: usize) {
         let directory = &self.nodes[node].directory;
+        mend_file(directory);
         let at = (node, REDIS_PORT);
         let child = self.redis(at, directory, persistence(node), self.node_clock(node));
         self.nodes[node].child = Some(child);
@@ -781,6 +782,20 @@ fn end(child: &mut Option<Child>) {
 }
 
 /// Says something to a Redis, which must be running, and reads what it answers.
+/// Cuts a node's append-only file where a full disk has broken it, as an operator would:
+/// Redis does not start with it otherwise.
+fn mend_file(directory: &Path) {
+    let manifest = directory.join("appendonlydir/appendonly.aof.manifest");
+    if manifest.exists() {
+        let mut command = Command::new("redis-check-aof");
+        command.arg("--fix").arg(manifest).stdin(Stdio::piped()).stdout(Stdio::null());
+        let mut child = command.spawn().expect("redis-check-aof (package redis-tools)");
+        // It asks only where there is something to cut.
+        let _ = child.stdin.take().expect("piped").write_all(b"y\n");
+        child.wait().expect("status");
+    }
+}
+
 fn tell(socket: &Path, words: &[&str]) -> Reply {
     let stream = connect(socket);
     stream.set_read_timeout(Some(START_LIMIT)).expect("limit");
