@@ -16,8 +16,10 @@ use std::{
     time::Duration,
 };
 
-use tokio::{sync::Notify, time::sleep_until};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tokio::{
+    sync::{Notify, OwnedSemaphorePermit, Semaphore},
+    time::sleep_until,
+};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -45,9 +47,9 @@ const FENCE_SHARE: u32 = 3;
 /// machine is suspended.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Calls that renew locks under way at once. With more of them a node would answer the last
-/// ones too late to count, and late ones are repeated. So many suffice for 16,000 locks a
+/// ones too late to count, and late ones are repeated. So many suffice for 8,000 locks a
 /// second where one node is silent and each call waits for `locks.node_timeout`.
-const AT_ONCE: usize = 16;
+const AT_ONCE: usize = 8;
 /// Bytes of keys and tokens in one of them, unless a single lock has more.
 const CALL_BYTES: usize = 64 * 1024;
 /// Renewals that are due within this share of the default TTL go together.
