@@ -267,6 +267,19 @@ fn is_number(word: &[u8]) -> bool {
     !word.is_empty() && word.iter().all(u8::is_ascii_digit)
 }
 
+/// Whether it can be meant for a time: a number with a sign, a point or a unit. An exponent is
+/// not one, as random hexadecimal tokens may look so.
+fn is_time(word: &[u8]) -> bool {
+    let word = word.strip_prefix(b"+").or_else(|| word.strip_prefix(b"-")).unwrap_or(word);
+    let units: [&[u8]; 5] = [b"ms", b"s", b"m", b"h", b""];
+    let number = units.into_iter().find_map(|unit| {
+        let (number, end) = word.split_at(word.len().saturating_sub(unit.len()));
+        end.eq_ignore_ascii_case(unit).then_some(number)
+    });
+    let mut parts = number.unwrap_or(word).splitn(2, |byte| *byte == b'.');
+    parts.all(is_number)
+}
+
 /// Some of the words behind the key are not where an option is: says which. `LOCK k t NX`
 /// has a token in front, `LOCK k NX PX 9` and `LOCK k FOO 9` have none.
 fn misplaced<Word: AsRef<[u8]>>(own: Own, rest: &[Word]) -> BadRequest {
@@ -313,6 +326,9 @@ fn check_token<Word: AsRef<[u8]>>(
         }
         Own::Lock | Own::Renew if is_number(token) && !has_ttl => {
             not(format!("for a TTL write {command} {key} PX {}", shown(token)))
+        }
+        Own::Lock | Own::Renew if is_time(token) && !has_ttl => {
+            not(format!("for a TTL write {command} {key} PX <milliseconds>"))
         }
         _ if is_no_token(token) => not("LOCK grants none of that name".to_owned()),
         _ => Ok(()),

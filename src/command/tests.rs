@@ -158,6 +158,10 @@ fn what_was_not_meant_for_a_token_is_none() {
         (Own::Lock, "job 30000", "'30000' is no token; for a TTL write LOCK job PX 30000"),
         (Own::Renew, "job 300", "'300' is no token; for a TTL write RENEW job PX 300"),
         (Own::Lock, "job 3 WAIT 5", "'3' is no token; for a TTL write LOCK job PX 3"),
+        (Own::Lock, "job 5s", "'5s' is no token; for a TTL write LOCK job PX <milliseconds>"),
+        (Own::Lock, "job -1", "'-1' is no token; for a TTL write LOCK job PX <milliseconds>"),
+        (Own::Lock, "job 1.5H", "'1.5H' is no token; for a TTL write LOCK job PX <milliseconds>"),
+        (Own::Renew, "job +9ms", "'+9ms' is no token; for a TTL write RENEW job PX <milliseconds>"),
         (Own::Lock, "job PX", "'PX' is no token; for a TTL write LOCK job PX <milliseconds>"),
         (Own::Lock, "job pxat", "'pxat' is no token; for a TTL write LOCK job PX <milliseconds>"),
         (
