@@ -43,8 +43,8 @@ use stateright::{Checker, HasDiscoveries, Model};
 
 use model::{
     epochs::{
-        self, ADMITTED, EPOCHS_ALWAYS, Epochs, GRANTED as GRANTED_SECOND, ONE_EPOCH,
-        ONE_HOLDER as ONE_COUNTS, RENEWED,
+        self, ADMITTED, EPOCHS_ALWAYS, Epochs, GRANTED as GRANTED_SECOND, NOT_STUCK, ONE_EPOCH,
+        ONE_HOLDER as ONE_COUNTS, ONWARD, RENEWED, Start,
     },
     guards::{self, *},
     properties::*,
@@ -435,6 +435,8 @@ fn epochs() -> epochs::Setup {
         cut: None,
         round: 0,
         in_steps: false,
+        start: Start::Plain,
+        glimpses: false,
         fault: None,
         properties: &[ONE_COUNTS, ONE_EPOCH, GRANTED_SECOND],
     }
@@ -550,6 +552,56 @@ fn epochs_are_written_on_quorums() {
     epochs_break("no ballots", epochs::Fault::NoBallots, EPOCH, twice);
     let setup = epochs::Setup { ttl: 1, locks: [1, 1], renewals: 0, ..exchange() };
     epochs_break("epoch without quorum", epochs::Fault::EpochWithoutQuorum, COUNTS, setup);
+}
+
+const GO_ON: &[&str; 1] = &[ONWARD];
+const STUCK: &[&str; 1] = &[NOT_STUCK];
+
+/// Epochs are written while nodes restart; nobody locks.
+fn written(start: Start) -> epochs::Setup {
+    let properties = &[ONE_EPOCH, ONWARD, NOT_STUCK];
+    epochs::Setup { restarts: 0, ttl: 1, start, properties, ..rounds() }
+}
+
+/// Two nodes restart with what they had stored, and a proxy may die in the middle of its round.
+fn begun() -> epochs::Setup {
+    epochs::Setup { restores: 2, looks: [1, 1], ..written(Start::Plain) }
+}
+
+#[test]
+fn nobody_is_held_up_by_what_was_begun() {
+    epochs_hold("what was begun", begun());
+    epochs_break("held up", epochs::Fault::HeldUp, STUCK, begun());
+    let empty = epochs::Setup { restarts: 2, restores: 0, ..begun() };
+    epochs_hold("what was begun, and empty nodes", empty);
+    let few = epochs::Setup { restarts: 2, looks: [0, 1], renewals: 0, ..epochs() };
+    epochs_break("few without wait", epochs::Fault::FewWithoutWait, COUNTS, few);
+}
+
+#[test]
+fn an_epoch_that_only_a_proxy_knows_is_passed() {
+    let forgotten = || written(Start::Forgotten);
+    epochs_hold("an epoch is forgotten", forgotten());
+    epochs_break("not passed", epochs::Fault::NotPassed, STUCK, forgotten());
+    epochs_break("smaller epoch", epochs::Fault::SmallerEpoch, GO_ON, forgotten());
+    epochs_break("smaller epoch", epochs::Fault::SmallerEpoch, EPOCH, forgotten());
+}
+
+#[test]
+fn a_larger_ballot_of_before_is_not_the_newest() {
+    let old = || written(Start::OldBallot);
+    epochs_hold("an old ballot", old());
+    epochs_break("old ballot is newest", epochs::Fault::OldBallotIsNewest, GO_ON, old());
+}
+
+#[test]
+fn a_marker_is_read_whole() {
+    let properties = &[ONE_EPOCH, ONWARD];
+    let looks = [2, 1];
+    let setup = epochs::Setup { restarts: 1, glimpses: true, looks, ..written(Start::Plain) };
+    let setup = epochs::Setup { properties, ..setup };
+    epochs_hold("markers in two parts", setup.clone());
+    epochs_break("torn marker", epochs::Fault::TornMarker, EPOCH, setup);
 }
 
 /// Most addresses lead one proxy elsewhere at once; another keeps its connections to who
