@@ -604,6 +604,45 @@ fn a_marker_is_read_whole() {
     epochs_break("torn marker", epochs::Fault::TornMarker, EPOCH, setup);
 }
 
+/// The same while locks are held, and the second proxy does not reach all nodes.
+fn begun_and_cut() -> epochs::Setup {
+    let base = epochs::Setup { restores: 1, restarts: 1, looks: [1, 2], ..epochs() };
+    let properties = &[ONE_COUNTS, NOT_STUCK];
+    epochs::Setup { ttl: 1, renewals: 0, cut: Some(2), properties, ..base }
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn what_was_begun_holds_in_wider_bounds() {
+    let all = &[ONE_COUNTS, ONE_EPOCH, ONWARD, NOT_STUCK];
+    let written = epochs::Setup { looks: [2, 2], properties: all, ..begun() };
+    epochs_hold("two nodes are restored", written);
+    let base = epochs::Setup { restores: 2, looks: [1, 2], renewals: 0, ..epochs() };
+    let locked = epochs::Setup { properties: all, ..base };
+    epochs_hold("two nodes are restored, and a lock", locked.clone());
+    let in_steps = epochs::Setup { ttl: 1, in_steps: true, ..locked };
+    epochs_hold("two nodes are restored in steps, and a lock", in_steps);
+}
+
+/// Who knew an epoch has forgotten it or is not reached: another is written with its number.
+/// Locks bear that, as two quorums share a node, and who has forgotten has waited.
+#[test]
+fn limit_an_epoch_is_written_twice_where_it_was_forgotten() {
+    let setup = epochs::Setup { properties: EPOCH, ..begun_and_cut() };
+    shortest_break("an epoch that was forgotten", Epochs(setup), EPOCHS_ALWAYS);
+    epochs_hold("an epoch that was forgotten, and a lock", begun_and_cut());
+}
+
+/// Two proxies that know of no deployment make one each, and none has a quorum: the nodes
+/// of both are foreign to any proxy until an operator empties some.
+#[test]
+fn limit_two_new_deployments_keep_each_other_out() {
+    let blank = || epochs::Setup { looks: [2, 2], ..written(Start::Blank) };
+    epochs_hold("a new deployment", blank());
+    let setup = epochs::Setup { cut: Some(2), properties: STUCK, ..blank() };
+    shortest_break("two new deployments", Epochs(setup), EPOCHS_ALWAYS);
+}
+
 /// Most addresses lead one proxy elsewhere at once; another keeps its connections to who
 /// was there before. Nobody is left who could refuse it.
 #[test]

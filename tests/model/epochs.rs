@@ -345,8 +345,6 @@ struct Survey {
     intact: [bool; NODES],
     /// The deployment that this is about.
     ours: Option<u8>,
-    /// How many deployments have a marker somewhere.
-    ids: usize,
 }
 
 fn count(which: &[bool; NODES]) -> usize {
@@ -379,7 +377,7 @@ impl Survey {
             };
             named(ours[seat]) && named(newest)
         });
-        Survey { looks, committed, newest, intact, ours: id, ids: all.len() }
+        Survey { looks, committed, newest, intact, ours: id }
     }
 
     fn is_covered(&self) -> bool {
@@ -716,8 +714,10 @@ impl State {
     }
 
     /// Whether each proxy comes to a quorum that votes, if from now on nothing goes wrong, all
-    /// that is under way comes to nothing and proxies look often, one after the other.
+    /// that is under way comes to nothing and proxies reach all nodes and look often, one after
+    /// the other.
     fn gets_well(&self, model: &Epochs) -> bool {
+        let model = &Epochs(Setup { cut: None, ..model.0.clone() });
         let mut state = self.clone();
         (0..PROXIES).for_each(|proxy| state.proxies[proxy].round = None);
         for _ in 0..8 {
