@@ -43,8 +43,8 @@ use stateright::{Checker, HasDiscoveries, Model};
 
 use model::{
     epochs::{
-        self, ADMITTED, EPOCHS_ALWAYS, Epochs, GRANTED as GRANTED_SECOND, ONE_EPOCH,
-        ONE_HOLDER as ONE_COUNTS, RENEWED,
+        self, ADMITTED, EPOCHS_ALWAYS, Epochs, GRANTED as GRANTED_SECOND, NOT_STUCK, ONE_EPOCH,
+        ONE_HOLDER as ONE_COUNTS, ONWARD, RENEWED, Start,
     },
     guards::{self, *},
     properties::*,
@@ -435,6 +435,8 @@ fn epochs() -> epochs::Setup {
         cut: None,
         round: 0,
         in_steps: false,
+        start: Start::Plain,
+        glimpses: false,
         fault: None,
         properties: &[ONE_COUNTS, ONE_EPOCH, GRANTED_SECOND],
     }
@@ -550,6 +552,95 @@ fn epochs_are_written_on_quorums() {
     epochs_break("no ballots", epochs::Fault::NoBallots, EPOCH, twice);
     let setup = epochs::Setup { ttl: 1, locks: [1, 1], renewals: 0, ..exchange() };
     epochs_break("epoch without quorum", epochs::Fault::EpochWithoutQuorum, COUNTS, setup);
+}
+
+const GO_ON: &[&str; 1] = &[ONWARD];
+const STUCK: &[&str; 1] = &[NOT_STUCK];
+
+/// Epochs are written while nodes restart; nobody locks.
+fn written(start: Start) -> epochs::Setup {
+    let properties = &[ONE_EPOCH, ONWARD, NOT_STUCK];
+    epochs::Setup { restarts: 0, ttl: 1, start, properties, ..rounds() }
+}
+
+/// Two nodes restart with what they had stored, and a proxy may die in the middle of its round.
+fn begun() -> epochs::Setup {
+    epochs::Setup { restores: 2, looks: [1, 1], ..written(Start::Plain) }
+}
+
+#[test]
+fn nobody_is_held_up_by_what_was_begun() {
+    epochs_hold("what was begun", begun());
+    epochs_break("held up", epochs::Fault::HeldUp, STUCK, begun());
+    let empty = epochs::Setup { restarts: 2, restores: 0, ..begun() };
+    epochs_hold("what was begun, and empty nodes", empty);
+    let few = epochs::Setup { restarts: 2, looks: [0, 1], renewals: 0, ..epochs() };
+    epochs_break("few without wait", epochs::Fault::FewWithoutWait, COUNTS, few);
+}
+
+#[test]
+fn an_epoch_that_only_a_proxy_knows_is_passed() {
+    let forgotten = || written(Start::Forgotten);
+    epochs_hold("an epoch is forgotten", forgotten());
+    epochs_break("not passed", epochs::Fault::NotPassed, STUCK, forgotten());
+    epochs_break("smaller epoch", epochs::Fault::SmallerEpoch, GO_ON, forgotten());
+    epochs_break("smaller epoch", epochs::Fault::SmallerEpoch, EPOCH, forgotten());
+}
+
+#[test]
+fn a_larger_ballot_of_before_is_not_the_newest() {
+    let old = || written(Start::OldBallot);
+    epochs_hold("an old ballot", old());
+    epochs_break("old ballot is newest", epochs::Fault::OldBallotIsNewest, GO_ON, old());
+}
+
+#[test]
+fn a_marker_is_read_whole() {
+    let properties = &[ONE_EPOCH, ONWARD];
+    let looks = [2, 1];
+    let setup = epochs::Setup { restarts: 1, glimpses: true, looks, ..written(Start::Plain) };
+    let setup = epochs::Setup { properties, ..setup };
+    epochs_hold("markers in two parts", setup.clone());
+    epochs_break("torn marker", epochs::Fault::TornMarker, EPOCH, setup);
+}
+
+/// The same while locks are held, and the second proxy does not reach all nodes.
+fn begun_and_cut() -> epochs::Setup {
+    let base = epochs::Setup { restores: 1, restarts: 1, looks: [1, 2], ..epochs() };
+    let properties = &[ONE_COUNTS, NOT_STUCK];
+    epochs::Setup { ttl: 1, renewals: 0, cut: Some(2), properties, ..base }
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn what_was_begun_holds_in_wider_bounds() {
+    let all = &[ONE_COUNTS, ONE_EPOCH, ONWARD, NOT_STUCK];
+    let written = epochs::Setup { looks: [2, 2], properties: all, ..begun() };
+    epochs_hold("two nodes are restored", written);
+    let base = epochs::Setup { restores: 2, looks: [1, 2], renewals: 0, ..epochs() };
+    let locked = epochs::Setup { properties: all, ..base };
+    epochs_hold("two nodes are restored, and a lock", locked.clone());
+    let in_steps = epochs::Setup { ttl: 1, in_steps: true, ..locked };
+    epochs_hold("two nodes are restored in steps, and a lock", in_steps);
+}
+
+/// Who knew an epoch has forgotten it or is not reached: another is written with its number.
+/// Locks bear that, as two quorums share a node, and who has forgotten has waited.
+#[test]
+fn limit_an_epoch_is_written_twice_where_it_was_forgotten() {
+    let setup = epochs::Setup { properties: EPOCH, ..begun_and_cut() };
+    shortest_break("an epoch that was forgotten", Epochs(setup), EPOCHS_ALWAYS);
+    epochs_hold("an epoch that was forgotten, and a lock", begun_and_cut());
+}
+
+/// Two proxies that know of no deployment make one each, and none has a quorum: the nodes
+/// of both are foreign to any proxy until an operator empties some.
+#[test]
+fn limit_two_new_deployments_keep_each_other_out() {
+    let blank = || epochs::Setup { looks: [2, 2], ..written(Start::Blank) };
+    epochs_hold("a new deployment", blank());
+    let setup = epochs::Setup { cut: Some(2), properties: STUCK, ..blank() };
+    shortest_break("two new deployments", Epochs(setup), EPOCHS_ALWAYS);
 }
 
 /// Most addresses lead one proxy elsewhere at once; another keeps its connections to who

@@ -41,10 +41,29 @@ pub(crate) struct Setup {
     pub(crate) round: u8,
     /// Whether each promise is a step of its own. Else all come with the look.
     pub(crate) in_steps: bool,
+    /// Where all begins.
+    pub(crate) start: Start,
+    /// Whether a look is two steps, between which markers may be written.
+    pub(crate) glimpses: bool,
     /// What is done wrong on purpose.
     pub(crate) fault: Option<Fault>,
     /// What is to hold always, or to happen at all.
     pub(crate) properties: &'static [&'static str],
+}
+
+/// Where all begins.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Start {
+    /// All nodes have the first epoch, and vote.
+    Plain,
+    /// The first proxy knows an epoch of before the nodes have forgotten it: two further on,
+    /// with other servers.
+    Forgotten,
+    /// The last node has a marker of before: of a smaller epoch and a larger ballot, for
+    /// another server.
+    OldBallot,
+    /// No node has a marker, and no proxy knows of any.
+    Blank,
 }
 
 /// What is done wrong on purpose, to see that the checker finds it.
@@ -66,6 +85,18 @@ pub(crate) enum Fault {
     WaitingGrants,
     /// A node accepts a marker though it has promised a larger ballot, or another lies there.
     NoBallots,
+    /// What was begun must come to its end, even where too few have kept their memory.
+    HeldUp,
+    /// Where too few have kept their memory, others decide with them before they have waited.
+    FewWithoutWait,
+    /// An epoch that a proxy knows and no node any more is passed by nobody.
+    NotPassed,
+    /// It is passed from the smaller one.
+    SmallerEpoch,
+    /// The largest ballot is the newest, whatever a quorum has accepted.
+    OldBallotIsNewest,
+    /// Parts of two markers are taken for one.
+    TornMarker,
 }
 
 /// Who sits on a seat. Servers have numbers of their own on each.
@@ -119,6 +150,10 @@ struct Proxy {
     links: [Option<Link>; NODES],
     round: Option<Round>,
     looks: u8,
+    /// Markers of which the first part was read.
+    glimpse: Option<[Option<Server>; NODES]>,
+    /// Another deployment that a quorum is now, and for how long that is seen.
+    other: Option<(u8, u8)>,
     locks: u8,
     asking: Option<Asking>,
     /// What is left of its client's validity, and where it may be put back.
@@ -204,6 +239,10 @@ pub(crate) enum Step {
         proxy: usize,
         seat: usize,
     },
+    /// The first part of all markers is read.
+    Glimpse {
+        proxy: usize,
+    },
     /// All nodes are asked.
     Look {
         proxy: usize,
@@ -243,8 +282,13 @@ pub(crate) enum Step {
 pub(crate) const ONE_HOLDER: &str = "no two clients count on the lock";
 /// Never do two quorums accept different markers of one epoch.
 pub(crate) const ONE_EPOCH: &str = "an epoch is one thing";
+/// What quorums accept of one deployment are larger and larger epochs.
+pub(crate) const ONWARD: &str = "epochs go on";
+/// As soon as nothing goes wrong any more, proxies that look often enough come to a quorum
+/// that votes.
+pub(crate) const NOT_STUCK: &str = "no proxy is stuck for good";
 /// Those that must hold in every state.
-pub(crate) const EPOCHS_ALWAYS: &[&str] = &[ONE_HOLDER, ONE_EPOCH];
+pub(crate) const EPOCHS_ALWAYS: &[&str] = &[ONE_HOLDER, ONE_EPOCH, ONWARD, NOT_STUCK];
 
 /// After another's has run out.
 pub(crate) const GRANTED: &str = "a grant by the second proxy";
@@ -256,6 +300,15 @@ pub(crate) const RENEWED: &str = "a renewal that a waiting node has confirmed";
 impl Deployment {
     fn names(&self, seat: usize, who: u8) -> bool {
         self.seats[seat] == Seat::Filled(who)
+    }
+
+    /// The same with other servers from one seat on.
+    fn of_others(mut self, from: usize, epoch: u8) -> Deployment {
+        self.epoch = epoch;
+        for seat in from..NODES {
+            self.seats[seat] = Seat::Filled(SERVERS as u8);
+        }
+        self
     }
 
     fn since(&self, seat: usize) -> u8 {
@@ -290,6 +343,8 @@ struct Survey {
     committed: Option<Marker>,
     newest: Option<Marker>,
     intact: [bool; NODES],
+    /// The deployment that this is about.
+    ours: Option<u8>,
 }
 
 fn count(which: &[bool; NODES]) -> usize {
@@ -297,7 +352,7 @@ fn count(which: &[bool; NODES]) -> usize {
 }
 
 impl Survey {
-    fn new(looks: [Option<Server>; NODES], known: Option<u8>) -> Survey {
+    fn new(looks: [Option<Server>; NODES], known: Option<u8>, fault: Option<Fault>) -> Survey {
         let markers = looks.map(|look| look.and_then(|look| look.marker));
         let ids = |id: u8| markers.iter().flatten().filter(|m| m.deployment.id == id).count();
         let all: Vec<u8> = (0..=PROXIES as u8).filter(|id| ids(*id) > 0).collect();
@@ -305,10 +360,16 @@ impl Survey {
         let ours = ours
             .or(known.filter(|known| all.contains(known)))
             .or(all.first().copied().filter(|_| all.len() == 1));
-        let ours = markers.map(|marker| marker.filter(|m| Some(m.deployment.id) == ours));
+        let id = ours;
+        let ours = markers.map(|marker| marker.filter(|m| Some(m.deployment.id) == id));
         let agree = |one: &Marker| ours.iter().flatten().filter(|other| *other == one).count();
         let committed = ours.iter().flatten().find(|one| agree(one) >= quorum(NODES)).copied();
-        let newest = ours.iter().flatten().max_by_key(|m| (m.ballot, m.deployment.epoch)).copied();
+        let may_follow = |one: &&Marker| {
+            fault == Some(Fault::OldBallotIsNewest)
+                || committed.is_none_or(|before| one.deployment.epoch >= before.deployment.epoch)
+        };
+        let newest = ours.iter().flatten().filter(may_follow);
+        let newest = newest.max_by_key(|m| (m.ballot, m.deployment.epoch)).copied();
         let intact = std::array::from_fn(|seat| {
             let who = looks[seat].map(|look| look.who);
             let named = |marker: Option<Marker>| {
@@ -316,7 +377,7 @@ impl Survey {
             };
             named(ours[seat]) && named(newest)
         });
-        Survey { looks, committed, newest, intact }
+        Survey { looks, committed, newest, intact, ours: id }
     }
 
     fn is_covered(&self) -> bool {
@@ -324,13 +385,13 @@ impl Survey {
     }
 
     /// What is to be written: the marker, who may accept it, who is admitted by it and who
-    /// waits from then on. `over`: who has waited.
+    /// waits from then on. `over`: who has waited; `foreign`: who must not be given a seat.
     fn plan(
         &self,
-        over: [bool; NODES],
+        [over, foreign]: [[bool; NODES]; 2],
         known: Option<Deployment>,
         proxy: usize,
-        without_seat: bool,
+        fault: Option<Fault>,
     ) -> Option<(Deployment, [[bool; NODES]; 3])> {
         let none = [false; NODES];
         let acceptors = std::array::from_fn(|seat| self.intact[seat] || over[seat]);
@@ -357,14 +418,26 @@ impl Survey {
                     })
             })
         });
-        if self.committed != Some(newest) && self.is_covered() || held_up {
-            return self.is_covered().then_some((base, [self.intact, none, none]));
+        if self.is_covered() && (self.committed != Some(newest) || held_up) {
+            return Some((base, [self.intact, none, none]));
         }
-        let mut next = Deployment { epoch: base.epoch + 1, ..base };
+        if held_up && fault == Some(Fault::HeldUp) {
+            return None;
+        }
+        let last = known.filter(|known| known.id == base.id).map_or(0, |known| known.epoch);
+        let passed = match fault {
+            Some(Fault::NotPassed | Fault::SmallerEpoch) => base.epoch,
+            _ => base.epoch.max(last),
+        };
+        let mut next = Deployment { epoch: passed + 1, ..base };
         let (mut admitted, mut joining) = (none, none);
         for seat in 0..NODES {
             let Some(look) = self.looks[seat].filter(|_| !self.intact[seat]) else { continue };
+            if foreign[seat] {
+                continue;
+            }
             let joined = look.has_joined(&base, seat);
+            let without_seat = fault == Some(Fault::WaitWithoutSeat);
             if self.is_covered() && !joined && !without_seat {
                 next.seats[seat] = Seat::Waiting(look.who, next.epoch);
                 joining[seat] = true;
@@ -382,7 +455,9 @@ impl Survey {
             }
             accepting = self.intact;
         }
-        let is_change = count(&joining) + count(&admitted) > 0;
+        let is_overtaken =
+            self.is_covered() && last > base.epoch && fault != Some(Fault::NotPassed);
+        let is_change = count(&joining) + count(&admitted) > 0 || is_overtaken;
         let enough = count(&accepting) >= quorum(NODES);
         (is_change && enough).then_some((next, [accepting, admitted, joining]))
     }
@@ -406,23 +481,45 @@ impl Epochs {
         let marker = Some(Marker { ballot: 2, deployment });
         let server = [Server::new(0, marker, setup.ttl), Server::new(1, None, setup.ttl)];
         let mut servers = [server; NODES];
-        for seat in servers.iter_mut().take(quorum(NODES)).filter(|_| setup.locks[1] > 0) {
+        let mut chosen = vec![deployment];
+        match setup.start {
+            Start::Plain => {}
+            Start::Forgotten => chosen = vec![deployment.of_others(0, 3)],
+            Start::OldBallot => {
+                let last = &mut servers[NODES - 1][0];
+                last.marker =
+                    Some(Marker { ballot: 4, deployment: deployment.of_others(NODES - 1, 0) });
+                (last.promised, last.who) = (4, 1);
+            }
+            Start::Blank => {
+                servers.iter_mut().for_each(|seat| seat[0] = Server::new(0, None, setup.ttl));
+                chosen.clear();
+            }
+        }
+        let has_lock = setup.locks[1] > 0 && setup.start == Start::Plain;
+        for seat in servers.iter_mut().take(quorum(NODES)).filter(|_| has_lock) {
             seat[0].lock = Some((0, setup.ttl));
         }
         let proxy = |index: usize| {
-            let knows = index == 0 || !setup.late;
-            let link = Some(Link { server: 0, waits: false });
+            let knows = (index == 0 || !setup.late) && setup.start != Start::Blank;
+            let remembers = index == 0 && setup.start == Start::Forgotten;
+            let link = Some(Link { server: 0, waits: false }).filter(|_| !remembers);
+            let forgotten = Marker { ballot: 6, deployment: deployment.of_others(0, 3) };
+            let current = if remembers { Some(forgotten) } else { marker };
             Proxy {
-                current: marker.filter(|_| knows),
+                current: current.filter(|_| knows),
                 reach: [0; NODES],
                 links: std::array::from_fn(|seat| {
-                    link.filter(|_| knows && self.reaches(index, seat))
+                    let is_named = servers[seat][0].who == 0;
+                    link.filter(|_| knows && is_named && self.reaches(index, seat))
                 }),
                 round: None,
+                glimpse: None,
+                other: None,
                 looks: setup.looks[index],
                 locks: setup.locks[index],
                 asking: None,
-                valid: if index == 0 && setup.locks[1] > 0 { setup.ttl } else { 0 },
+                valid: if index == 0 && has_lock { setup.ttl } else { 0 },
                 heals: [false; NODES],
                 renewed: false,
             }
@@ -437,7 +534,7 @@ impl Epochs {
             exchanges: setup.exchanges,
             exchanges_for_all: setup.exchanges_for_all,
             renewals: setup.renewals,
-            chosen: vec![deployment],
+            chosen,
         }
     }
 }
@@ -511,19 +608,41 @@ impl State {
 
     fn look(&mut self, proxy: usize, model: &Epochs) {
         self.proxies[proxy].looks -= 1;
-        let looks = std::array::from_fn(|seat| {
-            model.reaches(proxy, seat).then(|| *self.server(proxy, seat))
-        });
+        let mut looks = self.looks(proxy, model);
+        // Else the whole marker is read again.
+        if let Some(glimpse) = self.proxies[proxy].glimpse.take()
+            && model.has(Fault::TornMarker)
+        {
+            for (look, first) in looks.iter_mut().zip(glimpse) {
+                if let Some(marker) = look.as_mut().and_then(|look| look.marker.as_mut())
+                    && let Some(first) = first.and_then(|first| first.theirs())
+                {
+                    let seats = marker.deployment.seats;
+                    marker.deployment = Deployment { seats, ..first };
+                }
+            }
+        }
         let before = self.proxies[proxy].current;
-        let survey = Survey::new(looks, before.map(|current| current.deployment.id));
-        if let Some(committed) = survey.committed {
+        let fault = model.0.fault;
+        let survey = Survey::new(looks, before.map(|current| current.deployment.id), fault);
+        if let Some(committed) = survey.committed
+            && self.is_ours(proxy, committed, model)
+        {
             self.learn(proxy, committed);
         }
         let current = self.proxies[proxy].current;
-        let mut over = [false; NODES];
+        let id = |marker: Marker| marker.deployment.id;
+        if current.is_some() && survey.ours.is_some() && current.map(id) != survey.ours {
+            return;
+        }
+        let [mut over, mut foreign] = [[false; NODES]; 2];
         for (seat, is_over) in over.iter_mut().enumerate() {
             let Some(look) = &survey.looks[seat] else { continue };
             let known = current.or(survey.newest);
+            foreign[seat] = look.marker.is_some_and(|marker| known.map(id) != Some(id(marker)));
+            if foreign[seat] {
+                continue;
+            }
             match self.remaining(model, known, look, seat) {
                 Some(left) => *is_over = left == 0,
                 // Whoever has kept its memory, or is given a place to wait first, needs none.
@@ -543,9 +662,11 @@ impl State {
         if model.has(Fault::NewnessInferred) && is_blank && known.is_none() {
             over = [true; NODES];
         }
-        let without_seat = model.has(Fault::WaitWithoutSeat);
+        if model.has(Fault::FewWithoutWait) && !survey.is_covered() {
+            over = survey.looks.map(|look| look.is_some());
+        }
         let Some((next, [acceptors, admitted, joining])) =
-            survey.plan(over, known, proxy, without_seat)
+            survey.plan([over, foreign], known, proxy, fault)
         else {
             return;
         };
@@ -568,6 +689,75 @@ impl State {
         for seat in (0..NODES).filter(|seat| acceptors[*seat] && !model.0.in_steps) {
             self.promise(proxy, seat, model);
         }
+    }
+
+    fn looks(&self, proxy: usize, model: &Epochs) -> [Option<Server>; NODES] {
+        std::array::from_fn(|seat| model.reaches(proxy, seat).then(|| *self.server(proxy, seat)))
+    }
+
+    /// Another deployment than it knew is a proxy's own once all has run out that was granted
+    /// under the one before.
+    fn is_ours(&mut self, proxy: usize, committed: Marker, model: &Epochs) -> bool {
+        let (this, id) = (&mut self.proxies[proxy], committed.deployment.id);
+        if this.current.is_none_or(|current| current.deployment.id == id) {
+            this.other = None;
+            return true;
+        }
+        let (_, seen) =
+            *this.other.insert(this.other.filter(|other| other.0 == id).unwrap_or((id, 0)));
+        if seen < model.0.ttl {
+            return false;
+        }
+        (this.current, this.other) = (None, None);
+        (0..NODES).for_each(|seat| self.unlink(proxy, seat));
+        true
+    }
+
+    /// Whether each proxy comes to a quorum that votes, if from now on nothing goes wrong, all
+    /// that is under way comes to nothing and proxies reach all nodes and look often, one after
+    /// the other.
+    fn gets_well(&self, model: &Epochs) -> bool {
+        let model = &Epochs(Setup { cut: None, ..model.0.clone() });
+        let mut state = self.clone();
+        (0..PROXIES).for_each(|proxy| state.proxies[proxy].round = None);
+        for _ in 0..8 {
+            for proxy in 0..PROXIES {
+                state.proxies[proxy].looks = 1;
+                state.look(proxy, model);
+                state.finish(proxy, model);
+            }
+            if (0..PROXIES).all(|proxy| state.has_quorum(proxy, model)) {
+                return true;
+            }
+            (0..model.0.ttl).for_each(|_| state.tick(model));
+        }
+        false
+    }
+
+    /// Brings a round to its end.
+    fn finish(&mut self, proxy: usize, model: &Epochs) {
+        let mut steps = Vec::new();
+        loop {
+            steps.clear();
+            self.steps_of(proxy, model, &mut steps);
+            let of_round =
+                |step: &&Step| matches!(step, Step::Promise { .. } | Step::Accept { .. });
+            match steps.iter().find(of_round) {
+                Some(Step::Promise { seat, .. }) => self.promise(proxy, *seat, model),
+                Some(Step::Accept { seat, .. }) => self.accept(proxy, *seat, model),
+                _ => break,
+            }
+        }
+        self.proxies[proxy].round = None;
+    }
+
+    fn has_quorum(&self, proxy: usize, model: &Epochs) -> bool {
+        let mut state = self.clone();
+        // What is open to another epoch is looked at anew.
+        (0..NODES).for_each(|seat| state.unlink(proxy, seat));
+        state.open_all(proxy, model);
+        let grants = |link: &&Option<Link>| link.is_some_and(|link| !link.waits);
+        state.proxies[proxy].links.iter().filter(grants).count() >= quorum(NODES)
     }
 
     /// Whether what was seen there still lies there.
@@ -598,6 +788,7 @@ impl State {
         let server = &mut self.servers[seat][reach];
         let waited = server.note.is_some_and(|note| note.who == server.who && note.waited >= ttl)
             || model.has(Fault::WaitFromStart)
+            || model.has(Fault::FewWithoutWait)
             || model.has(Fault::NewnessInferred);
         let is_due = !round.admitted[seat] || waited;
         if as_seen && is_due && (server.promised <= round.write.ballot || careless) {
@@ -761,6 +952,9 @@ impl State {
                 asking.elapsed += 1;
                 (asking.elapsed < ttl && !(asking.renews && proxy.valid == 0)).then_some(asking)
             });
+            if let Some((_, seen)) = &mut proxy.other {
+                *seen = (*seen + 1).min(ttl);
+            }
             if let Some(round) = &mut proxy.round {
                 round.age += 1;
             }
@@ -779,7 +973,8 @@ impl State {
             }
         }
         if this.looks > 0 && this.round.is_none() {
-            steps.push(Step::Look { proxy });
+            let is_first = model.0.glimpses && this.glimpse.is_none();
+            steps.push(if is_first { Step::Glimpse { proxy } } else { Step::Look { proxy } });
         }
         for seat in (0..NODES).filter(|seat| model.reaches(proxy, *seat)) {
             if this.asking.is_some_and(|asking| asking.votes[seat] == Vote::Pending) {
@@ -860,6 +1055,7 @@ impl Model for Epochs {
             }
             Step::Vote { proxy, seat } => next.vote(proxy, seat, self),
             Step::Heal { proxy, seat } => next.heal(proxy, seat, self),
+            Step::Glimpse { proxy } => next.proxies[proxy].glimpse = Some(next.looks(proxy, self)),
             Step::Look { proxy } => next.look(proxy, self),
             Step::Promise { proxy, seat } => {
                 next.promise(proxy, seat, self);
@@ -900,7 +1096,7 @@ impl Model for Epochs {
     }
 
     fn properties(&self) -> Vec<Property<Epochs>> {
-        let all: [Property<Epochs>; 5] = [
+        let all: [Property<Epochs>; 7] = [
             Property::always(ONE_HOLDER, |_, state: &State| {
                 state.proxies.iter().filter(|proxy| proxy.valid > 0).count() <= 1
             }),
@@ -908,6 +1104,18 @@ impl Model for Epochs {
                 let same = |a: &Deployment, b: &Deployment| (a.id, a.epoch) == (b.id, b.epoch);
                 let chosen = &state.chosen;
                 (0..chosen.len()).all(|at| !chosen[..at].iter().any(|one| same(one, &chosen[at])))
+            }),
+            Property::always(ONWARD, |_, state: &State| {
+                let chosen = &state.chosen;
+                let goes_back = |at: usize| {
+                    let of_one = chosen[..at].iter().filter(|one| one.id == chosen[at].id);
+                    of_one.map(|one| one.epoch).max().is_some_and(|last| last > chosen[at].epoch)
+                };
+                !(0..chosen.len()).any(goes_back)
+            }),
+            Property::always(NOT_STUCK, |model: &Epochs, state: &State| {
+                let goes_wrong = state.restarts + state.restores + state.flushes;
+                goes_wrong + state.exchanges + state.exchanges_for_all > 0 || state.gets_well(model)
             }),
             Property::sometimes(GRANTED, |_, state: &State| state.proxies[1].valid > 0),
             Property::sometimes(ADMITTED, |_, state: &State| {
