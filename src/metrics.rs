@@ -19,303 +19,168 @@ use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 use crate::lock::{Fault, Pace};
 
-/// Why a client's connection ended; the label `reason` of `lockgate_closes_total`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum CloseReason {
-    /// The client closed or reset its connection.
-    Client,
-    /// The data node closed or reset its connection.
-    Upstream,
-    /// The data node could not be reached when the client connected.
-    UpstreamConnect,
-    /// A barrier's reply buffer was full because the client did not read.
-    BarrierBuffer,
-    /// The client asked with QUIT while its replies were off.
-    Quit,
-    /// The proxy shuts down.
-    Shutdown,
-    /// The client said nothing within `first_byte_timeout`.
-    FirstByte,
-    /// Its session lock was lost (`locks.on_lost`).
-    LockLost,
-    /// It did not finish its TLS handshake.
-    TlsHandshake,
-    /// Its replies could no longer be followed, so that guards could have been passed by.
-    Unguarded,
+/// Makes an enum of the values of a label, such as why a connection ended. A value's
+/// number is its place in `ALL`, and so among handles that are made from that.
+macro_rules! labels {
+    ($(#[$about:meta])* $vis:vis enum $name:ident {
+        $($(#[$meaning:meta])* $value:ident = $label:literal,)+
+    }) => {
+        $(#[$about])*
+        #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+        $vis enum $name { $($(#[$meaning])* $value,)+ }
+
+        impl $name {
+            /// Every value, each at its own number.
+            $vis const ALL: [$name; [$($label),+].len()] = [$($name::$value),+];
+
+            /// How it is called in the label.
+            $vis fn as_str(self) -> &'static str {
+                match self { $($name::$value => $label,)+ }
+            }
+        }
+    };
 }
 
-impl CloseReason {
-    /// Every reason, in the order of the handles.
-    pub const ALL: [CloseReason; 10] = [
-        CloseReason::Client,
-        CloseReason::Upstream,
-        CloseReason::UpstreamConnect,
-        CloseReason::BarrierBuffer,
-        CloseReason::Quit,
-        CloseReason::Shutdown,
-        CloseReason::FirstByte,
-        CloseReason::LockLost,
-        CloseReason::TlsHandshake,
-        CloseReason::Unguarded,
-    ];
-
-    /// The label's value.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            CloseReason::Client => "client",
-            CloseReason::Upstream => "upstream",
-            CloseReason::UpstreamConnect => "upstream_connect",
-            CloseReason::BarrierBuffer => "barrier_buffer",
-            CloseReason::Quit => "quit",
-            CloseReason::Shutdown => "shutdown",
-            CloseReason::FirstByte => "first_byte",
-            CloseReason::LockLost => "lock_lost",
-            CloseReason::TlsHandshake => "tls_handshake",
-            CloseReason::Unguarded => "unguarded",
-        }
+labels! {
+    /// Why a client's connection ended; the label `reason` of `lockgate_closes_total`.
+    pub enum CloseReason {
+        /// The client closed or reset its connection.
+        Client = "client",
+        /// The data node closed or reset its connection.
+        Upstream = "upstream",
+        /// The data node could not be reached when the client connected.
+        UpstreamConnect = "upstream_connect",
+        /// A barrier's reply buffer was full because the client did not read.
+        BarrierBuffer = "barrier_buffer",
+        /// The client asked with QUIT while its replies were off.
+        Quit = "quit",
+        /// The proxy shuts down.
+        Shutdown = "shutdown",
+        /// The client said nothing within `first_byte_timeout`.
+        FirstByte = "first_byte",
+        /// Its session lock was lost (`locks.on_lost`).
+        LockLost = "lock_lost",
+        /// It did not finish its TLS handshake.
+        TlsHandshake = "tls_handshake",
+        /// Its replies could no longer be followed, so that guards could have been passed by.
+        Unguarded = "unguarded",
     }
 }
 
-/// Why a client was not let in; the label `reason` of `lockgate_clients_refused_total`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Refusal {
-    /// `maxclients`.
-    MaxClients,
-    /// `max_clients_per_address`.
-    PerAddress,
-    /// `max_connect_rate`.
-    ConnectRate,
-    /// It sent no PROXY header, or not in time, where one is demanded
-    /// (`proxy_protocol`).
-    ProxyHeader,
-    /// It comes from elsewhere, and the data node is not known to ask for a
-    /// password (`allow_open`).
-    Open,
-}
-
-impl Refusal {
-    const ALL: [Refusal; 5] = [
-        Refusal::MaxClients,
-        Refusal::PerAddress,
-        Refusal::ConnectRate,
-        Refusal::ProxyHeader,
-        Refusal::Open,
-    ];
-
-    fn as_str(self) -> &'static str {
-        match self {
-            Refusal::MaxClients => "maxclients",
-            Refusal::PerAddress => "per_address",
-            Refusal::ConnectRate => "connect_rate",
-            Refusal::ProxyHeader => "proxy_header",
-            Refusal::Open => "open",
-        }
+labels! {
+    /// Why a client was not let in; the label `reason` of `lockgate_clients_refused_total`.
+    pub enum Refusal {
+        /// `maxclients`.
+        MaxClients = "maxclients",
+        /// `max_clients_per_address`.
+        PerAddress = "per_address",
+        /// `max_connect_rate`.
+        ConnectRate = "connect_rate",
+        /// It sent no PROXY header, or not in time, where one is demanded
+        /// (`proxy_protocol`).
+        ProxyHeader = "proxy_header",
+        /// It comes from elsewhere, and the data node is not known to ask for a
+        /// password (`allow_open`).
+        Open = "open",
     }
 }
 
-/// What became of a write to guarded keys; the label `result` of
-/// `lockgate_guarded_writes_total`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum GuardedWrite {
-    /// It was made under its locks.
-    Passed,
-    /// The connection did not hold them, or no lock could allow it.
-    NotHeld,
-    /// The data node has seen a larger fence.
-    Fenced,
-    /// It was let through without its lock, as the policy is audit.
-    Audited,
-    /// It could not be checked.
-    Refused,
-}
-
-impl GuardedWrite {
-    const ALL: [GuardedWrite; 5] = [
-        GuardedWrite::Passed,
-        GuardedWrite::NotHeld,
-        GuardedWrite::Fenced,
-        GuardedWrite::Audited,
-        GuardedWrite::Refused,
-    ];
-
-    fn as_str(self) -> &'static str {
-        match self {
-            GuardedWrite::Passed => "passed",
-            GuardedWrite::NotHeld => "notheld",
-            GuardedWrite::Fenced => "fenced",
-            GuardedWrite::Audited => "audited",
-            GuardedWrite::Refused => "refused",
-        }
+labels! {
+    /// What became of a write to guarded keys; the label `result` of
+    /// `lockgate_guarded_writes_total`.
+    pub enum GuardedWrite {
+        /// It was made under its locks.
+        Passed = "passed",
+        /// The connection did not hold them, or no lock could allow it.
+        NotHeld = "notheld",
+        /// The data node has seen a larger fence.
+        Fenced = "fenced",
+        /// It was let through without its lock, as the policy is audit.
+        Audited = "audited",
+        /// It could not be checked.
+        Refused = "refused",
     }
 }
 
-/// What one of our commands asks of the nodes; the label `operation`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Operation {
-    /// LOCK.
-    Lock,
-    /// UNLOCK.
-    Unlock,
-    /// RENEW.
-    Renew,
-    /// LOCK.ATTACH.
-    Attach,
-    /// LOCK.DETACH, which asks nothing.
-    Detach,
-}
-
-impl Operation {
-    const ALL: [Operation; 5] = [
-        Operation::Lock,
-        Operation::Unlock,
-        Operation::Renew,
-        Operation::Attach,
-        Operation::Detach,
-    ];
-
-    fn as_str(self) -> &'static str {
-        match self {
-            Operation::Lock => "lock",
-            Operation::Unlock => "unlock",
-            Operation::Renew => "renew",
-            Operation::Attach => "lock.attach",
-            Operation::Detach => "lock.detach",
-        }
+labels! {
+    /// What one of our commands asks of the nodes; the label `operation`.
+    pub enum Operation {
+        /// LOCK.
+        Lock = "lock",
+        /// UNLOCK.
+        Unlock = "unlock",
+        /// RENEW.
+        Renew = "renew",
+        /// LOCK.ATTACH.
+        Attach = "lock.attach",
+        /// LOCK.DETACH, which asks nothing.
+        Detach = "lock.detach",
     }
 }
 
-/// How one of our commands ended; the label `result`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Outcome {
-    /// Granted, released, renewed, attached or detached.
-    Ok,
-    /// Held by another, or not free in time (LOCK).
-    Busy,
-    /// Not held by that token (UNLOCK, RENEW, LOCK.ATTACH), or not attached (LOCK.DETACH).
-    NotHeld,
-    /// Too few nodes answered.
-    NoQuorum,
-    /// The words of the command were refused.
-    BadRequest,
-    /// The data node would not let this client SET the lock key.
-    Denied,
-    /// The client went away before the answer.
-    Aborted,
-    /// Too many waited.
-    QueueFull,
-}
-
-impl Outcome {
-    const ALL: [Outcome; 8] = [
-        Outcome::Ok,
-        Outcome::Busy,
-        Outcome::NotHeld,
-        Outcome::NoQuorum,
-        Outcome::BadRequest,
-        Outcome::Denied,
-        Outcome::Aborted,
-        Outcome::QueueFull,
-    ];
-
-    fn as_str(self) -> &'static str {
-        match self {
-            Outcome::Ok => "ok",
-            Outcome::Busy => "busy",
-            Outcome::NotHeld => "not_held",
-            Outcome::NoQuorum => "no_quorum",
-            Outcome::BadRequest => "bad_request",
-            Outcome::Denied => "denied",
-            Outcome::Aborted => "aborted",
-            Outcome::QueueFull => "queue_full",
-        }
+labels! {
+    /// How one of our commands ended; the label `result`.
+    pub enum Outcome {
+        /// Granted, released, renewed, attached or detached.
+        Ok = "ok",
+        /// Held by another, or not free in time (LOCK).
+        Busy = "busy",
+        /// Not held by that token (UNLOCK, RENEW, LOCK.ATTACH), or not attached (LOCK.DETACH).
+        NotHeld = "not_held",
+        /// Too few nodes answered.
+        NoQuorum = "no_quorum",
+        /// The words of the command were refused.
+        BadRequest = "bad_request",
+        /// The data node would not let this client SET the lock key.
+        Denied = "denied",
+        /// The client went away before the answer.
+        Aborted = "aborted",
+        /// Too many waited.
+        QueueFull = "queue_full",
     }
 }
 
-/// Why the head of a queue asked the nodes once more; the label `cause`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum WakeUp {
-    /// The lock was handed over to it.
-    HandOver,
-    /// It was released through this proxy, but not handed over.
-    Release,
-    /// A quorum of nodes told of a release through another proxy.
-    Message,
-    /// The holder's TTL had run out.
-    Expiry,
-    /// In case a message was lost, or because several clashed.
-    Retry,
-}
-
-impl WakeUp {
-    const ALL: [WakeUp; 5] =
-        [WakeUp::HandOver, WakeUp::Release, WakeUp::Message, WakeUp::Expiry, WakeUp::Retry];
-
-    fn as_str(self) -> &'static str {
-        match self {
-            WakeUp::HandOver => "handover",
-            WakeUp::Release => "release",
-            WakeUp::Message => "message",
-            WakeUp::Expiry => "expiry",
-            WakeUp::Retry => "retry",
-        }
+labels! {
+    /// Why the head of a queue asked the nodes once more; the label `cause`.
+    pub enum WakeUp {
+        /// The lock was handed over to it.
+        HandOver = "handover",
+        /// It was released through this proxy, but not handed over.
+        Release = "release",
+        /// A quorum of nodes told of a release through another proxy.
+        Message = "message",
+        /// The holder's TTL had run out.
+        Expiry = "expiry",
+        /// In case a message was lost, or because several clashed.
+        Retry = "retry",
     }
 }
 
-/// How a renewal of a session lock ended; the label `result`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Renewal {
-    /// A quorum renewed it.
-    Ok,
-    /// Too few nodes answered.
-    Retried,
-    /// A quorum said that it is not held.
-    Lost,
-}
-
-impl Renewal {
-    const ALL: [Renewal; 3] = [Renewal::Ok, Renewal::Retried, Renewal::Lost];
-
-    fn as_str(self) -> &'static str {
-        match self {
-            Renewal::Ok => "ok",
-            Renewal::Retried => "retried",
-            Renewal::Lost => "lost",
-        }
+labels! {
+    /// How a renewal of a session lock ended; the label `result`.
+    pub enum Renewal {
+        /// A quorum renewed it.
+        Ok = "ok",
+        /// Too few nodes answered.
+        Retried = "retried",
+        /// A quorum said that it is not held.
+        Lost = "lost",
     }
 }
 
-/// Why a session lock was lost; the label `reason`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum LostReason {
-    /// No quorum renewed it before its validity ended.
-    NoQuorum,
-    /// A quorum said that it is not held.
-    NotHeld,
-    /// `locks.max_hold`.
-    MaxHold,
-    /// Another connection has taken it over, or released it.
-    Replaced,
-    /// A quorum of nodes' clocks have jumped, or this proxy stood still.
-    Clock,
-}
-
-impl LostReason {
-    const ALL: [LostReason; 5] = [
-        LostReason::NoQuorum,
-        LostReason::NotHeld,
-        LostReason::MaxHold,
-        LostReason::Replaced,
-        LostReason::Clock,
-    ];
-
-    fn as_str(self) -> &'static str {
-        match self {
-            LostReason::NoQuorum => "no_quorum",
-            LostReason::NotHeld => "not_held",
-            LostReason::MaxHold => "max_hold",
-            LostReason::Replaced => "replaced",
-            LostReason::Clock => "clock",
-        }
+labels! {
+    /// Why a session lock was lost; the label `reason`.
+    pub enum LostReason {
+        /// No quorum renewed it before its validity ended.
+        NoQuorum = "no_quorum",
+        /// A quorum said that it is not held.
+        NotHeld = "not_held",
+        /// `locks.max_hold`.
+        MaxHold = "max_hold",
+        /// Another connection has taken it over, or released it.
+        Replaced = "replaced",
+        /// A quorum of nodes' clocks have jumped, or this proxy stood still.
+        Clock = "clock",
     }
 }
 
@@ -904,22 +769,19 @@ mod tests {
         }
     }
 
+    labels! {
+        /// Of a test.
+        enum Side {
+            /// Not right.
+            Left = "left",
+            /// Not left.
+            Right = "right_hand",
+        }
+    }
+
     #[test]
-    fn each_reason_has_its_own_handle() {
-        for (index, reason) in CloseReason::ALL.into_iter().enumerate() {
-            assert_eq!(reason as usize, index);
-        }
-        for (index, reason) in Refusal::ALL.into_iter().enumerate() {
-            assert_eq!(reason as usize, index);
-        }
-        for (index, cause) in WakeUp::ALL.into_iter().enumerate() {
-            assert_eq!(cause as usize, index);
-        }
-        for (index, result) in Renewal::ALL.into_iter().enumerate() {
-            assert_eq!(result as usize, index);
-        }
-        for (index, reason) in LostReason::ALL.into_iter().enumerate() {
-            assert_eq!(reason as usize, index);
-        }
+    fn each_value_of_a_label_is_called_so_and_stands_at_its_number() {
+        assert_eq!(Side::ALL.map(Side::as_str), ["left", "right_hand"]);
+        assert_eq!(Side::ALL.map(|side| side as usize), [0, 1]);
     }
 }
