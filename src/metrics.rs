@@ -40,6 +40,7 @@ macro_rules! labels {
         }
     };
 }
+pub(crate) use labels;
 
 labels! {
     /// Why a client's connection ended; the label `reason` of `lockgate_closes_total`.
@@ -695,7 +696,7 @@ impl NodeMetrics {
         };
         let faults = Fault::ALL.map(|fault| {
             let mut labels = labels.to_vec();
-            labels.push(("fault", fault.name().to_owned()));
+            labels.push(("fault", fault.as_str().to_owned()));
             gauge!("lockgate_node_fault", &labels)
         });
         let jumps = |direction: &'static str| {

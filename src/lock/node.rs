@@ -408,7 +408,7 @@ impl Node {
         if self.standing.unwatched.swap(unwatched, Ordering::AcqRel) != unwatched {
             if unwatched {
                 let fault = Fault::Unwatched;
-                warn!(node = %self.url, fault = fault.name(), "lock node: {}", fault.meaning());
+                warn!(node = %self.url, fault = fault.as_str(), "lock node: {}", fault.meaning());
             }
             self.show_faults(&self.lock());
         }
@@ -532,7 +532,7 @@ impl Node {
             link.end();
         }
         for fault in found.iter().filter(|fault| !state.found.contains(fault)) {
-            warn!(node = %self.url, fault = fault.name(), "lock node is unfit: {}", fault.meaning());
+            warn!(node = %self.url, fault = fault.as_str(), "lock node is unfit: {}", fault.meaning());
         }
         state.found = found;
         self.show_faults(&state);
