@@ -24,13 +24,13 @@ use super::{
     jitter::jittered,
     link::{Closed, Job, Leftover, Link, Standing},
     look::Look,
+    metrics::NodeMetrics,
     operation::{Kind, Missing, Operation, Vote},
     scripts::{self, Whose},
 };
 use crate::{
     clock::Instant,
     config::{LocksConfig, RedisUrl},
-    metrics::NodeMetrics,
     net::Connector,
     resp::encode,
 };

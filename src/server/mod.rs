@@ -59,7 +59,7 @@ use self::{
 use crate::{
     config::{Config, Listener},
     guard::Guards,
-    lock::Engine,
+    lock::{self, Engine},
     metrics::{self, CloseReason, Metrics, Refusal, ReloadMetrics},
     net::{self, Acceptor, Connector, Stream, proxy_header::Ends},
     session::{Session, Shared, idle::Idle},
@@ -98,6 +98,7 @@ pub struct Control {
 pub async fn run(config: Config, mut control: Control) -> anyhow::Result<()> {
     let shutdown = control.shutdown.clone();
     let recorder = metrics::install()?;
+    lock::metrics::describe();
     let predecessor = upgrade::predecessor(&config, control.take_over).await?;
     let predecessor = predecessor.map(|(predecessor, sockets)| {
         control.listeners.add(sockets);
