@@ -236,11 +236,6 @@ fn describe() {
         Unit::Seconds,
         "From asking the lock nodes to the answer."
     );
-    describe_counter!("lockgate_tls_handshake_failures_total", "TLS handshakes failed, by side.");
-    describe_counter!(
-        "lockgate_tls_reloads_total",
-        "Certificates read again because their files had changed, by side and result."
-    );
     describe_counter!(
         "lockgate_config_reloads_total",
         "Times the configuration was read again (SIGHUP), by result."
@@ -448,29 +443,6 @@ impl Default for StateMetrics {
     }
 }
 
-/// Handles of TLS on one side; the label `side` is `client`, `data` or `node`.
-#[derive(Clone)]
-pub struct TlsMetrics {
-    /// Handshakes that were not finished.
-    pub handshake_failures: Counter,
-    /// Changed files that were read.
-    pub reloads_ok: Counter,
-    /// Changed files that could not be used.
-    pub reloads_failed: Counter,
-}
-
-impl TlsMetrics {
-    /// Makes the handles.
-    pub fn new(side: &'static str) -> TlsMetrics {
-        let reloads = |result: &'static str| counter!("lockgate_tls_reloads_total", "side" => side, "result" => result);
-        TlsMetrics {
-            handshake_failures: counter!("lockgate_tls_handshake_failures_total", "side" => side),
-            reloads_ok: reloads("ok"),
-            reloads_failed: reloads("failed"),
-        }
-    }
-}
-
 /// Handles of what is told when the configuration is read again.
 pub struct ReloadMetrics {
     /// It was read and could be used.
@@ -509,7 +481,10 @@ impl Default for ReloadMetrics {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::metrics::{LockMetrics, NodeMetrics};
+    use crate::{
+        lock::metrics::{LockMetrics, NodeMetrics},
+        net::tls::metrics::TlsMetrics,
+    };
 
     #[test]
     fn installing_from_many_threads_gives_one_recorder() {

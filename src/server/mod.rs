@@ -99,6 +99,7 @@ pub async fn run(config: Config, mut control: Control) -> anyhow::Result<()> {
     let shutdown = control.shutdown.clone();
     let recorder = metrics::install()?;
     lock::metrics::describe();
+    net::tls::metrics::describe();
     let predecessor = upgrade::predecessor(&config, control.take_over).await?;
     let predecessor = predecessor.map(|(predecessor, sockets)| {
         control.listeners.add(sockets);
