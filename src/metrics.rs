@@ -268,8 +268,8 @@ fn describe() {
     );
 }
 
-/// Handles of all clients' connections and of our own commands.
-pub struct Metrics {
+/// Handles of clients' coming and going.
+pub struct DoorMetrics {
     /// Open now.
     pub clients: Gauge,
     /// Let in since the start.
@@ -280,6 +280,44 @@ pub struct Metrics {
     pub upstream_connects_ok: Counter,
     /// Those that could not be made.
     pub upstream_connects_failed: Counter,
+    /// By [`CloseReason`].
+    closes: Vec<Counter>,
+    /// By [`Refusal`].
+    refused: Vec<Counter>,
+}
+
+impl DoorMetrics {
+    /// Makes the handles. Install the recorder first: handles made before go nowhere.
+    pub fn new() -> Arc<DoorMetrics> {
+        let connects =
+            |result: &'static str| counter!("lockgate_upstream_connects_total", "result" => result);
+        let close =
+            |reason: CloseReason| counter!("lockgate_closes_total", "reason" => reason.as_str());
+        let refused = |reason: Refusal| counter!("lockgate_clients_refused_total", "reason" => reason.as_str());
+        Arc::new(DoorMetrics {
+            clients: gauge!("lockgate_client_connections"),
+            clients_total: counter!("lockgate_client_connections_total"),
+            accept_errors: counter!("lockgate_accept_errors_total"),
+            upstream_connects_ok: connects("ok"),
+            upstream_connects_failed: connects("failed"),
+            closes: CloseReason::ALL.map(close).into(),
+            refused: Refusal::ALL.map(refused).into(),
+        })
+    }
+
+    /// Counts one closed connection.
+    pub fn closed(&self, reason: CloseReason) {
+        self.closes[reason as usize].increment(1);
+    }
+
+    /// Counts one client that was not let in.
+    pub fn refused(&self, reason: Refusal) {
+        self.refused[reason as usize].increment(1);
+    }
+}
+
+/// Handles of what clients send, and of our own commands.
+pub struct Metrics {
     /// Leases granted.
     grants_lease: Counter,
     /// Session locks granted.
@@ -310,10 +348,6 @@ pub struct Metrics {
     pub fences_ahead: Counter,
     /// For how long.
     pub barrier_wait_seconds: Histogram,
-    /// By [`CloseReason`].
-    closes: Vec<Counter>,
-    /// By [`Refusal`].
-    refused: Vec<Counter>,
     /// By [`GuardedWrite`].
     guarded: Vec<Counter>,
     /// By [`Operation`], then [`Outcome`].
@@ -330,18 +364,8 @@ impl Metrics {
             counter!("lockgate_lock_requests_total",
                 "operation" => operation.as_str(), "result" => outcome.as_str())
         };
-        let connects =
-            |result: &'static str| counter!("lockgate_upstream_connects_total", "result" => result);
         let grants = |kind: &'static str| counter!("lockgate_grants_total", "kind" => kind);
-        let close =
-            |reason: CloseReason| counter!("lockgate_closes_total", "reason" => reason.as_str());
-        let refused = |reason: Refusal| counter!("lockgate_clients_refused_total", "reason" => reason.as_str());
         Arc::new(Metrics {
-            clients: gauge!("lockgate_client_connections"),
-            clients_total: counter!("lockgate_client_connections_total"),
-            accept_errors: counter!("lockgate_accept_errors_total"),
-            upstream_connects_ok: connects("ok"),
-            upstream_connects_failed: connects("failed"),
             grants_lease: grants("lease"),
             grants_session: grants("session"),
             bytes_from_clients: counter!("lockgate_received_bytes_total", "from" => "client"),
@@ -357,8 +381,6 @@ impl Metrics {
             barrier_waits: counter!("lockgate_barrier_waits_total"),
             fences_ahead: counter!("lockgate_guard_fences_ahead_total"),
             barrier_wait_seconds: histogram!("lockgate_barrier_wait_seconds"),
-            closes: CloseReason::ALL.map(close).into(),
-            refused: Refusal::ALL.map(refused).into(),
             guarded: GuardedWrite::ALL
                 .map(|result| counter!("lockgate_guarded_writes_total", "result" => result.as_str()))
                 .into(),
@@ -373,11 +395,6 @@ impl Metrics {
         })
     }
 
-    /// Counts one closed connection.
-    pub fn closed(&self, reason: CloseReason) {
-        self.closes[reason as usize].increment(1);
-    }
-
     /// Counts one LOCK that was granted.
     pub fn granted(&self, is_session_lock: bool) {
         let grants = if is_session_lock { &self.grants_session } else { &self.grants_lease };
@@ -387,11 +404,6 @@ impl Metrics {
     /// Counts one write to guarded keys.
     pub fn guarded(&self, result: GuardedWrite) {
         self.guarded[result as usize].increment(1);
-    }
-
-    /// Counts one client that was not let in.
-    pub fn refused(&self, reason: Refusal) {
-        self.refused[reason as usize].increment(1);
     }
 
     /// Counts one lock request and how long it took.
@@ -498,7 +510,8 @@ mod tests {
     #[test]
     fn everything_is_there_at_zero_before_anything_happened() {
         let recorder = install().unwrap();
-        let _metrics = Metrics::new();
+        let _doors = DoorMetrics::new();
+        let _sessions = Metrics::new();
         let _locks = LockMetrics::new();
         let _node = NodeMetrics::new(7, "10.0.0.7:6379", Duration::from_millis(50));
         let _tls = TlsMetrics::new("client");

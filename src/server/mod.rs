@@ -60,7 +60,7 @@ use crate::{
     config::{Config, Listener},
     guard::Guards,
     lock::{self, Engine},
-    metrics::{self, CloseReason, Metrics, Refusal, ReloadMetrics},
+    metrics::{self, CloseReason, DoorMetrics, Metrics, Refusal, ReloadMetrics},
     net::{self, Acceptor, Connector, Stream, proxy_header::Ends},
     session::{Session, Shared, idle::Idle},
 };
@@ -122,7 +122,7 @@ pub async fn run(config: Config, mut control: Control) -> anyhow::Result<()> {
     let place = upgrade::prepare(&config)?;
     let room = descriptors::make_room(config.maxclients, config.locks.nodes.len());
     let admission = Admission::new(&Config { maxclients: room, ..config.clone() });
-    let metrics = Metrics::new();
+    let (metrics, door_metrics) = (Metrics::new(), DoorMetrics::new());
     let workers = Arc::new(Workers::start(config.io_threads)?);
     let engine = Engine::start_on(&config.locks, workers.shared());
     tokio::spawn(exposure.clone().watch(shutdown.clone()));
@@ -188,6 +188,7 @@ pub async fn run(config: Config, mut control: Control) -> anyhow::Result<()> {
             introduction: Introduction::demanded(&config, settings),
             tls,
             connector: connector.clone(),
+            metrics: door_metrics.clone(),
         };
         doors.spawn(door.accept(listener, accepting.clone()));
     }
@@ -291,6 +292,8 @@ struct Door {
     tls: Option<Acceptor>,
     /// The way to the data node.
     connector: Connector,
+    /// One for all listeners.
+    metrics: Arc<DoorMetrics>,
 }
 
 impl Door {
@@ -305,7 +308,7 @@ impl Door {
             match accepted {
                 Ok((client, peer)) => door.admit(client, peer.ip()),
                 Err(error) => {
-                    door.shared.metrics.accept_errors.increment(1);
+                    door.metrics.accept_errors.increment(1);
                     if trouble.note(&error, Instant::now().into_std()) {
                         sleep(ACCEPT_PAUSE).await;
                     }
@@ -316,7 +319,6 @@ impl Door {
 
     /// Gives a client to a worker, if it may come in.
     fn admit(self: &Arc<Self>, client: TcpStream, peer: IpAddr) {
-        let metrics = &self.shared.metrics;
         let admitted = match &self.exposure {
             Some(exposure) if !exposure.is_safe() => Err(Refusal::Open),
             // Whose it is comes with the header.
@@ -327,7 +329,7 @@ impl Door {
         let (mut place, client) = match (admitted, client.into_std()) {
             (Ok(place), Ok(client)) => (place, client),
             (Err(refusal), client) => {
-                metrics.refused(refusal);
+                self.metrics.refused(refusal);
                 // Without a handshake there is no way to say why.
                 return client
                     .iter()
@@ -347,7 +349,7 @@ impl Door {
                     Err(refusal) => return door.refuse(client, refusal),
                 },
             };
-            let metrics = &door.shared.metrics;
+            let metrics = &door.metrics;
             metrics.clients_total.increment(1);
             metrics.clients.increment(1);
             door.shared.clients.fetch_add(1, Ordering::Relaxed);
@@ -375,7 +377,7 @@ impl Door {
     /// Ends the connection of a client that a balancer has brought in vain.
     fn refuse(&self, client: TcpStream, refusal: Option<Refusal>) {
         let Some(refusal) = refusal else { return };
-        self.shared.metrics.refused(refusal);
+        self.metrics.refused(refusal);
         // Closed with bytes unread, the connection is reset before the words arrive.
         let _ = client.try_read(&mut [0; 4096]);
         if self.tls.is_none()
@@ -413,12 +415,12 @@ impl Door {
             .await
         {
             Ok(upstream) => {
-                self.shared.metrics.upstream_connects_ok.increment(1);
+                self.metrics.upstream_connects_ok.increment(1);
                 let balanced = self.introduction.is_some();
                 Session::new(client, upstream, self.shared.clone(), balanced).run().await
             }
             Err(error) if descriptors::are_used_up(&error) => {
-                self.shared.metrics.upstream_connects_failed.increment(1);
+                self.metrics.upstream_connects_failed.increment(1);
                 if let Stream::Tcp(client) = client
                     && let Ok(client) = client.into_std()
                 {
@@ -427,7 +429,7 @@ impl Door {
                 CloseReason::UpstreamConnect
             }
             Err(error) => {
-                self.shared.metrics.upstream_connects_failed.increment(1);
+                self.metrics.upstream_connects_failed.increment(1);
                 let error = unreachable::words(&config.data, &error);
                 // In a box, so that those who are served have no room for it.
                 tokio::select! {
