@@ -60,9 +60,13 @@ use crate::{
     config::{Config, Listener},
     guard::Guards,
     lock::{self, Engine},
-    metrics::{self, CloseReason, DoorMetrics, Metrics, Refusal, ReloadMetrics},
+    metrics::{self, DoorMetrics, Refusal, ReloadMetrics},
     net::{self, Acceptor, Connector, Stream, proxy_header::Ends},
-    session::{Session, Shared, idle::Idle},
+    session::{
+        self, Session, Shared,
+        idle::Idle,
+        metrics::{CloseReason, Metrics},
+    },
 };
 
 /// Pause after accept has failed, as for want of file descriptors: trying again
@@ -98,6 +102,7 @@ pub struct Control {
 pub async fn run(config: Config, mut control: Control) -> anyhow::Result<()> {
     let shutdown = control.shutdown.clone();
     let recorder = metrics::install()?;
+    session::metrics::describe();
     lock::metrics::describe();
     net::tls::metrics::describe();
     let predecessor = upgrade::predecessor(&config, control.take_over).await?;

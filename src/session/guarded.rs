@@ -48,6 +48,7 @@ use super::{
     attached::Verified,
     barrier::Barrier,
     fences::{Claim, Fences},
+    metrics::GuardedWrite,
     requests::Pass,
     unwrap::Whose,
 };
@@ -55,7 +56,6 @@ use crate::{
     clock::Instant,
     guard::{Look, MAX_LOCKS, Need, Needs, Room, Stop, learn::AskError, shown},
     key::Key,
-    metrics::GuardedWrite,
     resp::{
         encode, inline,
         name::ReplyMode,

@@ -6,13 +6,10 @@
 //! CLIENT INFO. Once for each SELECT, and only then.
 
 use super::{
-    super::{Session, barrier::Barrier, fences::read_error},
+    super::{Session, barrier::Barrier, fences::read_error, metrics::GuardedWrite},
     Stage,
 };
-use crate::{
-    metrics::GuardedWrite,
-    resp::{encode, number},
-};
+use crate::resp::{encode, number};
 
 impl Session {
     /// Asks the data node for it; earlier questions may still be unanswered.

@@ -6,6 +6,7 @@ use super::{
         Session,
         barrier::Barrier,
         fences::{Fences, Standing, With, read_error},
+        metrics::GuardedWrite,
         owed::Entry,
     },
     Stage,
@@ -14,7 +15,6 @@ use super::{
 };
 use crate::{
     guard::write,
-    metrics::GuardedWrite,
     resp::{encode, name::ReplyMode},
 };
 
