@@ -10,11 +10,13 @@
 //! - [`upgrade`]: one process takes another's place.
 //! - [`reload`]: the configuration read again, and what of it can change.
 //! - [`systemd`]: what a service manager is told.
+//! - [`metrics`]: what is counted of clients' coming and going and of the configuration.
 //! - [`logging`]: tracing's output, human on a terminal and JSON otherwise.
 
 pub mod admin;
 pub mod entry;
 pub mod logging;
+pub mod metrics;
 pub mod reload;
 pub mod systemd;
 pub mod upgrade;
@@ -53,6 +55,7 @@ use self::{
         unreachable,
     },
     logging::Level,
+    metrics::{DoorMetrics, Refusal, ReloadMetrics},
     reload::Reloader,
     workers::Workers,
 };
@@ -60,7 +63,6 @@ use crate::{
     config::{Config, Listener},
     guard::Guards,
     lock::{self, Engine},
-    metrics::{self, DoorMetrics, Refusal, ReloadMetrics},
     net::{self, Acceptor, Connector, Stream, proxy_header::Ends},
     session::{
         self, Session, Shared,
@@ -101,7 +103,8 @@ pub struct Control {
 /// to them, the metrics cannot be set up, or a running proxy's place cannot be taken.
 pub async fn run(config: Config, mut control: Control) -> anyhow::Result<()> {
     let shutdown = control.shutdown.clone();
-    let recorder = metrics::install()?;
+    let recorder = crate::metrics::install()?;
+    metrics::describe();
     session::metrics::describe();
     lock::metrics::describe();
     net::tls::metrics::describe();
