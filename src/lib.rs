@@ -15,7 +15,7 @@
 //! - [`net`]: TCP, TLS and Unix streams under one name, and their socket options.
 //! - [`resp`]: the wire: where commands and replies end, and what a command is called.
 //! - [`config`]: the YAML file, its defaults, and its errors with line numbers.
-//! - [`metrics`]: names and handles of everything that is counted.
+//! - [`metrics`]: where what is counted is kept and rendered.
 //! - [`key`], [`glob`], [`clock`]: what several of them share.
 //! - [`tools`]: what the other commands of the binary do: `dev`, `doctor`, `init`.
 //!

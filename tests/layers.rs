@@ -16,7 +16,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("glob", &[]),
     ("key", &[]),
     ("config", &["glob"]),
-    ("metrics", &["lock"]),
+    ("metrics", &[]),
     ("resp", &[]),
     ("net", &["config", "metrics"]),
     ("command", &["config", "glob", "key", "lock", "resp"]),

@@ -22,6 +22,7 @@ use super::{
     deployment::Admissions,
     fences::Fences,
     holders::{Holders, Known},
+    metrics::{LockMetrics, LostReason},
     node::{self, Node, ProposedFence},
     operation::{Kind, Missing, Operation, Vote},
     outage::Outage,
@@ -35,7 +36,6 @@ use crate::{
     clock::Instant,
     config::LocksConfig,
     key::{Key, Token},
-    metrics::{LockMetrics, LostReason},
     net::Connector,
 };
 

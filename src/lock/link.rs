@@ -30,12 +30,12 @@ use super::{
     alarm::Alarm,
     clocks::{NodeClock, Sight},
     heal::Healing,
+    metrics::NodeMetrics,
     operation::{Kind, Missing, Operation, Vote},
     reply, scripts,
 };
 use crate::{
     clock::Instant,
-    metrics::NodeMetrics,
     net::{Outbox, Stream},
 };
 

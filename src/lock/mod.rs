@@ -23,6 +23,7 @@
 //!   written on a quorum.
 //! - [`fault`]: what can be wrong with a node; `inspect` looks for it now and then,
 //!   `pace` sees that it is slow, `outage` that no quorum answers.
+//! - [`metrics`]: what is counted of all this.
 
 mod acquire;
 
@@ -44,6 +45,7 @@ mod jitter;
 mod link;
 mod look;
 mod marker;
+pub mod metrics;
 mod node;
 mod operation;
 mod outage;
@@ -71,7 +73,6 @@ pub use fault::Fault;
 pub use init::{InitError, initialise};
 pub(crate) use inspect::faults_of;
 pub(crate) use marker::{LONGEST, MARKER, OLD_MARKER, SEATS, text_of};
-pub use pace::Pace;
 pub(crate) use quorum::shortest_ttl;
 #[doc(hidden)]
 pub use reply::{VotesRead, read_votes};

@@ -24,6 +24,7 @@ use super::{
     jitter::jittered,
     link::{Closed, Job, Leftover, Link, Standing},
     look::Look,
+    metrics::NodeMetrics,
     operation::{Kind, Missing, Operation, Vote},
     scripts::{self, Whose},
 };
@@ -31,7 +32,6 @@ use crate::{
     clock::Instant,
     config::{LocksConfig, RedisUrl},
     key::{Key, Token},
-    metrics::NodeMetrics,
     net::Connector,
     resp::encode,
 };
@@ -445,7 +445,7 @@ impl Node {
         if self.standing.unwatched.swap(unwatched, Ordering::AcqRel) != unwatched {
             if unwatched {
                 let fault = Fault::Unwatched;
-                warn!(node = %self.url, fault = fault.name(), "lock node: {}", fault.meaning());
+                warn!(node = %self.url, fault = fault.as_str(), "lock node: {}", fault.meaning());
             }
             self.show_faults(&self.lock());
         }
@@ -569,7 +569,7 @@ impl Node {
             link.end();
         }
         for fault in found.iter().filter(|fault| !state.found.contains(fault)) {
-            warn!(node = %self.url, fault = fault.name(), "lock node is unfit: {}", fault.meaning());
+            warn!(node = %self.url, fault = fault.as_str(), "lock node is unfit: {}", fault.meaning());
         }
         state.found = found;
         self.show_faults(&state);

@@ -92,7 +92,7 @@ impl Pace {
         self.gauge.set(f64::from(u8::from(slow)));
         let (node, fault) = (&self.address, Fault::Slow);
         if slow {
-            warn!(%node, fault = fault.name(), "lock node is unfit: {}", fault.meaning());
+            warn!(%node, fault = fault.as_str(), "lock node is unfit: {}", fault.meaning());
         } else {
             info!(%node, "lock node is no longer slow");
         }

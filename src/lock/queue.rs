@@ -18,12 +18,13 @@ use std::{
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{Acquire, NoQuorum, NotGranted, jitter::jittered, quorum::quorum};
-use crate::{
-    config::LocksConfig,
-    key::Token,
+use super::{
+    Acquire, NoQuorum, NotGranted,
+    jitter::jittered,
     metrics::{LockMetrics, WakeUp},
+    quorum::quorum,
 };
+use crate::{config::LocksConfig, key::Token};
 
 /// How long a head sleeps at the most while it is told of releases: what a lost
 /// message costs.

@@ -15,12 +15,10 @@ use tokio::time::{Instant, Sleep, sleep_until};
 
 use super::{
     Acquire, Claim, Engine, Grant, NotGranted,
+    metrics::WakeUp,
     queue::{Left, Turn},
 };
-use crate::{
-    key::{Key, Token},
-    metrics::WakeUp,
-};
+use crate::key::{Key, Token};
 
 /// Tells waiters apart.
 static TICKETS: AtomicU64 = AtomicU64::new(0);

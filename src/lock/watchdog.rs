@@ -24,6 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{
     Claim, Engine,
+    metrics::{LockMetrics, LostReason, Renewal},
     operation::{Kind, Vote},
     quorum::{Decision, Rule, Votes, validity},
     scripts::{self, MAX_RENEWALS},
@@ -32,7 +33,6 @@ use crate::{
     clock::Instant,
     config::LocksConfig,
     key::{Key, Token},
-    metrics::{LockMetrics, LostReason, Renewal},
 };
 
 /// A lock is renewed after this share of its TTL.

@@ -3,7 +3,9 @@
 //!
 //! - `stream`: an encrypted stream.
 //! - `reload`: settings that follow their files.
+//! - [`metrics`]: what is counted of it.
 
+pub mod metrics;
 mod reload;
 mod stream;
 
@@ -17,12 +19,9 @@ use rustls::{
 };
 use tokio::{io::AsyncWriteExt, net::TcpStream, time::timeout};
 
-use self::reload::Reloading;
+use self::{metrics::TlsMetrics, reload::Reloading};
 use super::Stream;
-use crate::{
-    config::{ClientTls, RedisUrl, ServerTls, TlsProblem, tls},
-    metrics::TlsMetrics,
-};
+use crate::config::{ClientTls, RedisUrl, ServerTls, TlsProblem, tls};
 
 /// How long a client may take for its handshake: a slow one on a bad line needs
 /// a second or two, and who never finishes must not stay.

@@ -10,11 +10,13 @@
 //! - [`upgrade`]: one process takes another's place.
 //! - [`reload`]: the configuration read again, and what of it can change.
 //! - [`systemd`]: what a service manager is told.
+//! - [`metrics`]: what is counted of clients' coming and going and of the configuration.
 //! - [`logging`]: tracing's output, human on a terminal and JSON otherwise.
 
 pub mod admin;
 pub mod entry;
 pub mod logging;
+pub mod metrics;
 pub mod reload;
 pub mod systemd;
 pub mod upgrade;
@@ -53,16 +55,20 @@ use self::{
         unreachable,
     },
     logging::Level,
+    metrics::{DoorMetrics, Refusal, ReloadMetrics},
     reload::Reloader,
     workers::Workers,
 };
 use crate::{
     config::{Config, Listener},
     guard::Guards,
-    lock::Engine,
-    metrics::{self, CloseReason, Metrics, Refusal, ReloadMetrics},
+    lock::{self, Engine},
     net::{self, Acceptor, Connector, Stream, proxy_header::Ends},
-    session::{Session, Shared, idle::Idle},
+    session::{
+        self, Session, Shared,
+        idle::Idle,
+        metrics::{CloseReason, Metrics},
+    },
 };
 
 /// Pause after accept has failed, as for want of file descriptors: trying again
@@ -97,7 +103,11 @@ pub struct Control {
 /// to them, the metrics cannot be set up, or a running proxy's place cannot be taken.
 pub async fn run(config: Config, mut control: Control) -> anyhow::Result<()> {
     let shutdown = control.shutdown.clone();
-    let recorder = metrics::install()?;
+    let recorder = crate::metrics::install()?;
+    metrics::describe();
+    session::metrics::describe();
+    lock::metrics::describe();
+    net::tls::metrics::describe();
     let predecessor = upgrade::predecessor(&config, control.take_over).await?;
     let predecessor = predecessor.map(|(predecessor, sockets)| {
         control.listeners.add(sockets);
@@ -120,7 +130,7 @@ pub async fn run(config: Config, mut control: Control) -> anyhow::Result<()> {
     let place = upgrade::prepare(&config)?;
     let room = descriptors::make_room(config.maxclients, config.locks.nodes.len());
     let admission = Admission::new(&Config { maxclients: room, ..config.clone() });
-    let metrics = Metrics::new();
+    let (metrics, door_metrics) = (Metrics::new(), DoorMetrics::new());
     let workers = Arc::new(Workers::start(config.io_threads)?);
     let engine = Engine::start_on(&config.locks, workers.shared());
     tokio::spawn(exposure.clone().watch(shutdown.clone()));
@@ -186,6 +196,7 @@ pub async fn run(config: Config, mut control: Control) -> anyhow::Result<()> {
             introduction: Introduction::demanded(&config, settings),
             tls,
             connector: connector.clone(),
+            metrics: door_metrics.clone(),
         };
         doors.spawn(door.accept(listener, accepting.clone()));
     }
@@ -289,6 +300,8 @@ struct Door {
     tls: Option<Acceptor>,
     /// The way to the data node.
     connector: Connector,
+    /// One for all listeners.
+    metrics: Arc<DoorMetrics>,
 }
 
 impl Door {
@@ -303,7 +316,7 @@ impl Door {
             match accepted {
                 Ok((client, peer)) => door.admit(client, peer.ip()),
                 Err(error) => {
-                    door.shared.metrics.accept_errors.increment(1);
+                    door.metrics.accept_errors.increment(1);
                     if trouble.note(&error, Instant::now().into_std()) {
                         sleep(ACCEPT_PAUSE).await;
                     }
@@ -314,7 +327,6 @@ impl Door {
 
     /// Gives a client to a worker, if it may come in.
     fn admit(self: &Arc<Self>, client: TcpStream, peer: IpAddr) {
-        let metrics = &self.shared.metrics;
         let admitted = match &self.exposure {
             Some(exposure) if !exposure.is_safe() => Err(Refusal::Open),
             // Whose it is comes with the header.
@@ -325,7 +337,7 @@ impl Door {
         let (mut place, client) = match (admitted, client.into_std()) {
             (Ok(place), Ok(client)) => (place, client),
             (Err(refusal), client) => {
-                metrics.refused(refusal);
+                self.metrics.refused(refusal);
                 // Without a handshake there is no way to say why.
                 return client
                     .iter()
@@ -345,7 +357,7 @@ impl Door {
                     Err(refusal) => return door.refuse(client, refusal),
                 },
             };
-            let metrics = &door.shared.metrics;
+            let metrics = &door.metrics;
             metrics.clients_total.increment(1);
             metrics.clients.increment(1);
             door.shared.clients.fetch_add(1, Ordering::Relaxed);
@@ -373,7 +385,7 @@ impl Door {
     /// Ends the connection of a client that a balancer has brought in vain.
     fn refuse(&self, client: TcpStream, refusal: Option<Refusal>) {
         let Some(refusal) = refusal else { return };
-        self.shared.metrics.refused(refusal);
+        self.metrics.refused(refusal);
         // Closed with bytes unread, the connection is reset before the words arrive.
         let _ = client.try_read(&mut [0; 4096]);
         if self.tls.is_none()
@@ -411,12 +423,12 @@ impl Door {
             .await
         {
             Ok(upstream) => {
-                self.shared.metrics.upstream_connects_ok.increment(1);
+                self.metrics.upstream_connects_ok.increment(1);
                 let balanced = self.introduction.is_some();
                 Session::new(client, upstream, self.shared.clone(), balanced).run().await
             }
             Err(error) if descriptors::are_used_up(&error) => {
-                self.shared.metrics.upstream_connects_failed.increment(1);
+                self.metrics.upstream_connects_failed.increment(1);
                 if let Stream::Tcp(client) = client
                     && let Ok(client) = client.into_std()
                 {
@@ -425,7 +437,7 @@ impl Door {
                 CloseReason::UpstreamConnect
             }
             Err(error) => {
-                self.shared.metrics.upstream_connects_failed.increment(1);
+                self.metrics.upstream_connects_failed.increment(1);
                 let error = unreachable::words(&config.data, &error);
                 // In a box, so that those who are served have no room for it.
                 tokio::select! {

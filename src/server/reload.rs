@@ -14,10 +14,10 @@ use tracing::{error, info, warn};
 
 use crate::{
     config::{Config, ConfigErrors, OTHER_NODES},
-    metrics::ReloadMetrics,
     server::{
         entry::{admission::Admission, descriptors},
         logging::Level,
+        metrics::ReloadMetrics,
         systemd,
     },
     session::Shared,

@@ -19,8 +19,10 @@ use std::{
 
 use tokio::io::{AsyncRead, ReadBuf};
 
-use super::{READ, Session};
-use crate::metrics::{CloseReason, Outcome};
+use super::{
+    READ, Session,
+    metrics::{CloseReason, Outcome},
+};
 
 /// Bytes of one client.
 const ONE: usize = 8 * 1024 * 1024;

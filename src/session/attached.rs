@@ -11,13 +11,13 @@ use super::{
     barrier::Barrier,
     guarded::Told,
     lock_command::{FENCE_FORGOTTEN, Held, Tokens},
+    metrics::GuardedWrite,
 };
 use crate::{
     clock::Instant,
     guard::{MAX_LOCKS, Need},
     key::{Key, Token},
     lock::{Attach, Grant, NotAttached},
-    metrics::GuardedWrite,
 };
 
 /// What the lock nodes said.

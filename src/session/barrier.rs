@@ -33,6 +33,7 @@ use super::{
     guarded::{Guarded, Told},
     lock_command::Running,
     lost::Refused,
+    metrics::Outcome,
     owed::Entry,
     requests::{Pass, READ_AHEAD},
     unwrap::Whose,
@@ -41,7 +42,6 @@ use crate::{
     clock::Instant,
     command::BadRequest,
     key::Key,
-    metrics::Outcome,
     resp::{
         encode,
         name::{Name, Own, ReplyMode},

@@ -43,7 +43,10 @@ use std::{
     task::{Context, Poll},
 };
 
-use super::{Session, attached::Verified, barrier::Barrier, requests::Pass, unwrap::Whose};
+use super::{
+    Session, attached::Verified, barrier::Barrier, metrics::GuardedWrite, requests::Pass,
+    unwrap::Whose,
+};
 use crate::{
     clock::Instant,
     guard::{
@@ -53,7 +56,6 @@ use crate::{
         shown,
     },
     key::Key,
-    metrics::GuardedWrite,
     resp::{
         encode, inline,
         name::ReplyMode,

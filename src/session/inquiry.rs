@@ -109,7 +109,7 @@ impl Session {
             encode::bulk(out, b"faults");
             let faults: Vec<_> = node.unfit.into_iter().chain(node.found).collect();
             encode::array(out, faults.len());
-            faults.iter().for_each(|fault| encode::bulk(out, fault.name().as_bytes()));
+            faults.iter().for_each(|fault| encode::bulk(out, fault.as_str().as_bytes()));
         }
     }
 

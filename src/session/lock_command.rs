@@ -11,7 +11,10 @@ use std::{
     time::Duration,
 };
 
-use super::Session;
+use super::{
+    Session,
+    metrics::{Operation, Outcome},
+};
 use crate::{
     clock::Instant,
     command::{BadRequest, Request, shown},
@@ -20,7 +23,6 @@ use crate::{
         Acquire, Alarm, Attach, Claim, Grant, Keep, Losses, Lost, NoQuorum, NotAttached,
         NotGranted, Release, Renew, Renewed, Waiter,
     },
-    metrics::{Operation, Outcome},
     resp::encode,
 };
 

@@ -7,11 +7,10 @@
 
 use std::task::{Context, Poll};
 
-use super::{Session, Step};
+use super::{Session, Step, metrics::CloseReason};
 use crate::{
     config::OnLost,
     key::{Key, Token},
-    metrics::CloseReason,
     resp::{
         encode,
         name::{Name, Own, ReplyMode},

@@ -22,6 +22,7 @@
 //!   long the data node lets clients be idle.
 //! - [`ahead`]: what comes behind a LOCK that waits, read so that the client's end is seen.
 //! - [`authorize`]: may this client lock this key.
+//! - [`metrics`]: what is counted of commands, and the words for how things end.
 
 pub mod ahead;
 pub mod attached;
@@ -35,6 +36,7 @@ pub mod intercept;
 pub mod listing;
 pub mod lock_command;
 pub mod lost;
+pub mod metrics;
 pub mod notes;
 pub mod owed;
 pub mod pulse;
@@ -62,14 +64,21 @@ use tokio::time::{Instant, Sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 
 use self::{
-    authorize::Permissions, barrier::Barrier, gather::Gather, guarded::Armed, lock_command::Tokens,
-    lost::News, owed::Owed, state::State, unwrap::Unwrap,
+    authorize::Permissions,
+    barrier::Barrier,
+    gather::Gather,
+    guarded::Armed,
+    lock_command::Tokens,
+    lost::News,
+    metrics::{CloseReason, Metrics},
+    owed::Owed,
+    state::State,
+    unwrap::Unwrap,
 };
 use crate::{
     config::{Config, OnDisconnect},
     guard::Guards,
     lock::{Alarm, Engine, Losses},
-    metrics::{CloseReason, Metrics},
     net::{Outbox, Stream},
     resp::{
         name::ReplyMode,

@@ -10,10 +10,11 @@ use tokio::io::{AsyncRead, ReadBuf};
 use super::{
     READ, Session, Step,
     listing::Addition,
+    metrics::CloseReason,
     owed::{Entry, Verdict},
     unwrap::{Unwrap, Whose},
 };
-use crate::{metrics::CloseReason, resp::reply::Next};
+use crate::resp::reply::Next;
 
 /// How much of the reply to a command of the proxy's own is kept: an error line.
 const OWN_REPLY_LIMIT: usize = 1024;

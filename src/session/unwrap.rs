@@ -4,10 +4,9 @@
 
 use std::ops::Range;
 
-use super::Session;
+use super::{Session, metrics::GuardedWrite};
 use crate::{
     guard::write,
-    metrics::GuardedWrite,
     resp::{encode, number},
 };
 

@@ -22,10 +22,10 @@ use crate::{
     config::RedisUrl,
     guard::Guards,
     lock::Engine,
-    metrics::{Recorder, StateMetrics},
+    metrics::Recorder,
     net::{self, Connector},
     resp::encode,
-    server::entry::exposure::Exposure,
+    server::{entry::exposure::Exposure, metrics::StateMetrics},
 };
 
 /// How often the data node is asked; never by a scrape.

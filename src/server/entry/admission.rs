@@ -17,7 +17,7 @@ use std::{
 
 use tracing::error;
 
-use crate::{config::Config, metrics::Refusal};
+use crate::{config::Config, server::metrics::Refusal};
 
 /// How far an address may run ahead of its rate: one that was quiet for so long
 /// may come with a second's worth of connections at once.

@@ -23,9 +23,11 @@ use tracing::{
 
 use crate::{
     config::{Config, Listener},
-    metrics::Refusal,
     net::proxy_header::{self, Ends, Missing},
-    server::entry::admission::{Place, Seldom},
+    server::{
+        entry::admission::{Place, Seldom},
+        metrics::Refusal,
+    },
 };
 
 /// How long a header may take. It is sent with the connection; lost twice on its way,

@@ -3,7 +3,11 @@
 use std::borrow::Cow;
 
 use super::{
-    super::{Session, authorize, requests::Pass},
+    super::{
+        Session, authorize,
+        metrics::{Operation, Outcome},
+        requests::Pass,
+    },
     Barrier, Phase, What,
 };
 use crate::{
@@ -14,7 +18,6 @@ use crate::{
     },
     config::LocksConfig,
     key::Key,
-    metrics::{Operation, Outcome},
     resp::{
         encode,
         name::{Name, Own, ReplyMode},

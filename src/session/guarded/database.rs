@@ -6,12 +6,11 @@
 //! CLIENT INFO. Once for each SELECT, and only then.
 
 use super::{
-    super::{Session, barrier::Barrier},
+    super::{Session, barrier::Barrier, metrics::GuardedWrite},
     Stage,
 };
 use crate::{
     guard::fences::read_error,
-    metrics::GuardedWrite,
     resp::{encode, number},
 };
 

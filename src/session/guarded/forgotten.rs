@@ -6,7 +6,7 @@
 //! still. Only then: who finds its fence where it should be asks nobody.
 
 use super::{
-    super::{Session, barrier::Barrier, lock_command::FENCE_FORGOTTEN},
+    super::{Session, barrier::Barrier, lock_command::FENCE_FORGOTTEN, metrics::GuardedWrite},
     Told, fenced,
 };
 use crate::{
@@ -14,7 +14,6 @@ use crate::{
     guard::shown,
     key::Key,
     lock::{Attach, Grant, NotAttached},
-    metrics::GuardedWrite,
 };
 
 /// What the lock nodes said of the locks whose fences are not known.

@@ -2,7 +2,7 @@
 //! fences to the reply.
 
 use super::{
-    super::{Session, barrier::Barrier, owed::Entry},
+    super::{Session, barrier::Barrier, metrics::GuardedWrite, owed::Entry},
     Stage,
     batch::{Batch, length_of},
     fenced,
@@ -12,7 +12,6 @@ use crate::{
         fences::{Fences, Standing, With, read_error},
         write,
     },
-    metrics::GuardedWrite,
     resp::{encode, name::ReplyMode},
 };
 

@@ -1,0 +1,228 @@
+//! What is counted of locks and of each lock node.
+
+use std::time::Duration;
+
+use metrics::{
+    Counter, Gauge, Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram,
+    gauge, histogram,
+};
+
+use super::{Fault, pace::Pace};
+use crate::metrics::labels;
+
+labels! {
+    /// Why the head of a queue asked the nodes once more; the label `cause`.
+    pub enum WakeUp {
+        /// The lock was handed over to it.
+        HandOver = "handover",
+        /// It was released through this proxy, but not handed over.
+        Release = "release",
+        /// A quorum of nodes told of a release through another proxy.
+        Message = "message",
+        /// The holder's TTL had run out.
+        Expiry = "expiry",
+        /// In case a message was lost, or because several clashed.
+        Retry = "retry",
+    }
+}
+
+labels! {
+    /// How a renewal of a session lock ended; the label `result`.
+    pub enum Renewal {
+        /// A quorum renewed it.
+        Ok = "ok",
+        /// Too few nodes answered.
+        Retried = "retried",
+        /// A quorum said that it is not held.
+        Lost = "lost",
+    }
+}
+
+labels! {
+    /// Why a session lock was lost; the label `reason`.
+    pub enum LostReason {
+        /// No quorum renewed it before its validity ended.
+        NoQuorum = "no_quorum",
+        /// A quorum said that it is not held.
+        NotHeld = "not_held",
+        /// `locks.max_hold`.
+        MaxHold = "max_hold",
+        /// Another connection has taken it over, or released it.
+        Replaced = "replaced",
+        /// A quorum of nodes' clocks have jumped, or this proxy stood still.
+        Clock = "clock",
+    }
+}
+
+/// Gives each metric its help text. Install the recorder first.
+pub fn describe() {
+    describe_gauge!("lockgate_node_up", "1 while a lock node is connected and answers.");
+    describe_gauge!(
+        "lockgate_node_fault",
+        "1 for each thing that is wrong with a lock node, by name."
+    );
+    describe_histogram!(
+        "lockgate_node_round_trip_seconds",
+        Unit::Seconds,
+        "Round trip of a PING to a lock node."
+    );
+    describe_counter!(
+        "lockgate_clock_jumps_total",
+        "Jumps of lock nodes' clocks beside this proxy's, by direction."
+    );
+    describe_counter!("lockgate_node_errors_total", "Failures of lock nodes, by reason.");
+    describe_gauge!("lockgate_waiters", "Clients waiting in line for a lock now.");
+    describe_histogram!(
+        "lockgate_queue_seconds",
+        Unit::Seconds,
+        "How long clients waited in line, granted or not."
+    );
+    describe_histogram!(
+        "lockgate_hold_seconds",
+        Unit::Seconds,
+        "From a grant to its release, both through this proxy."
+    );
+    describe_counter!("lockgate_handovers_total", "Locks handed from client to client.");
+    describe_counter!(
+        "lockgate_wakeups_total",
+        "Why the head of a queue asked the lock nodes once more, by cause."
+    );
+    describe_gauge!("lockgate_session_locks", "Locks kept for connections now.");
+    describe_counter!("lockgate_renewals_total", "Renewals of session locks, by result.");
+    describe_counter!("lockgate_lost_locks_total", "Session locks lost, by reason.");
+    describe_counter!(
+        "lockgate_heals_total",
+        "Locks put back on a lock node that had lost them, while a quorum kept them."
+    );
+}
+
+/// Handles of the locks themselves.
+pub struct LockMetrics {
+    /// Clients waiting in line now.
+    pub waiters: Gauge,
+    /// For how long.
+    pub queue_seconds: Histogram,
+    /// From a grant to its release.
+    pub hold_seconds: Histogram,
+    /// Locks handed from client to client.
+    pub handovers: Counter,
+    /// Locks kept for connections now.
+    pub session_locks: Gauge,
+    /// Locks put back on nodes that had lost them.
+    pub heals: Counter,
+    /// By [`WakeUp`].
+    wakeups: Vec<Counter>,
+    /// By [`Renewal`].
+    renewals: Vec<Counter>,
+    /// By [`LostReason`].
+    lost: Vec<Counter>,
+}
+
+impl LockMetrics {
+    /// Makes the handles.
+    pub fn new() -> LockMetrics {
+        let wakeup = |cause: WakeUp| counter!("lockgate_wakeups_total", "cause" => cause.as_str());
+        let renewal =
+            |result: Renewal| counter!("lockgate_renewals_total", "result" => result.as_str());
+        let lost =
+            |reason: LostReason| counter!("lockgate_lost_locks_total", "reason" => reason.as_str());
+        LockMetrics {
+            waiters: gauge!("lockgate_waiters"),
+            queue_seconds: histogram!("lockgate_queue_seconds"),
+            hold_seconds: histogram!("lockgate_hold_seconds"),
+            handovers: counter!("lockgate_handovers_total"),
+            session_locks: gauge!("lockgate_session_locks"),
+            heals: counter!("lockgate_heals_total"),
+            wakeups: WakeUp::ALL.map(wakeup).into(),
+            renewals: Renewal::ALL.map(renewal).into(),
+            lost: LostReason::ALL.map(lost).into(),
+        }
+    }
+
+    /// Counts one wake-up of a queue's head.
+    pub fn woken(&self, cause: WakeUp) {
+        self.wakeups[cause as usize].increment(1);
+    }
+
+    /// Counts one renewal.
+    pub fn renewed(&self, result: Renewal) {
+        self.renewals[result as usize].increment(1);
+    }
+
+    /// Counts one lost lock.
+    pub fn lost(&self, reason: LostReason) {
+        self.lost[reason as usize].increment(1);
+    }
+}
+
+impl Default for LockMetrics {
+    fn default() -> LockMetrics {
+        LockMetrics::new()
+    }
+}
+
+/// Handles of one lock node; label `node` is its number in `locks.nodes` from 1,
+/// label `address` its address without credentials.
+pub struct NodeMetrics {
+    /// 1 while connected and answering.
+    pub up: Gauge,
+    /// 1 for each [`Fault`] that it has, at the fault's number.
+    pub faults: [Gauge; Fault::ALL.len()],
+    /// How fast it answers.
+    pub pace: Pace,
+    /// Of its TIMEs.
+    pub round_trip_seconds: Histogram,
+    /// Its clock has jumped forward.
+    pub clock_jumped_forward: Counter,
+    /// Its clock was stepped back.
+    pub clock_stepped_back: Counter,
+    /// It could not be connected to.
+    pub errors_connect: Counter,
+    /// Its connection ended.
+    pub errors_disconnect: Counter,
+    /// Its connection was dropped because nothing came.
+    pub errors_silence: Counter,
+    /// It did not vote in time, whether the others made a quorum or not.
+    pub errors_timeout: Counter,
+    /// It answered with an error, or with what makes no sense.
+    pub errors_reply: Counter,
+    /// An acquire was refused because too many operations were under way.
+    pub errors_queue_full: Counter,
+}
+
+impl NodeMetrics {
+    /// Makes the handles of node `number` (from 1) at `address`, whose votes count for
+    /// `timeout`.
+    pub fn new(number: usize, address: &str, timeout: Duration) -> NodeMetrics {
+        let labels = [("node", number.to_string()), ("address", address.to_owned())];
+        let errors = |reason: &'static str| {
+            let mut labels = labels.to_vec();
+            labels.push(("reason", reason.to_owned()));
+            counter!("lockgate_node_errors_total", &labels)
+        };
+        let faults = Fault::ALL.map(|fault| {
+            let mut labels = labels.to_vec();
+            labels.push(("fault", fault.as_str().to_owned()));
+            gauge!("lockgate_node_fault", &labels)
+        });
+        let jumps = |direction: &'static str| {
+            let mut labels = labels.to_vec();
+            labels.push(("direction", direction.to_owned()));
+            counter!("lockgate_clock_jumps_total", &labels)
+        };
+        NodeMetrics {
+            clock_jumped_forward: jumps("forward"),
+            clock_stepped_back: jumps("back"),
+            up: gauge!("lockgate_node_up", &labels),
+            pace: Pace::new(address, timeout, faults[Fault::Slow as usize].clone()),
+            faults,
+            round_trip_seconds: histogram!("lockgate_node_round_trip_seconds", &labels),
+            errors_connect: errors("connect"),
+            errors_disconnect: errors("disconnect"),
+            errors_silence: errors("silence"),
+            errors_timeout: errors("timeout"),
+            errors_reply: errors("reply"),
+            errors_queue_full: errors("queue_full"),
+        }
+    }
+}

@@ -1,0 +1,248 @@
+//! What is counted of clients' coming and going and of the configuration, and what is looked
+//! at once a second.
+
+use std::{
+    sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
+
+use crate::{metrics::labels, session::metrics::CloseReason};
+
+labels! {
+    /// Why a client was not let in; the label `reason` of `lockgate_clients_refused_total`.
+    pub enum Refusal {
+        /// `maxclients`.
+        MaxClients = "maxclients",
+        /// `max_clients_per_address`.
+        PerAddress = "per_address",
+        /// `max_connect_rate`.
+        ConnectRate = "connect_rate",
+        /// It sent no PROXY header, or not in time, where one is demanded
+        /// (`proxy_protocol`).
+        ProxyHeader = "proxy_header",
+        /// It comes from elsewhere, and the data node is not known to ask for a
+        /// password (`allow_open`).
+        Open = "open",
+    }
+}
+
+/// Gives each metric its help text. Install the recorder first.
+pub fn describe() {
+    describe_gauge!("lockgate_client_connections", "Client connections open now.");
+    describe_counter!("lockgate_client_connections_total", "Clients let in.");
+    describe_counter!(
+        "lockgate_clients_refused_total",
+        "Clients told that they may not come in, and closed, by reason."
+    );
+    describe_counter!(
+        "lockgate_accept_errors_total",
+        "Failures to accept connections, as for want of file descriptors."
+    );
+    describe_counter!("lockgate_closes_total", "Client connections ended, by reason.");
+    describe_counter!(
+        "lockgate_config_reloads_total",
+        "Times the configuration was read again (SIGHUP), by result."
+    );
+    describe_gauge!(
+        "lockgate_config_last_success_timestamp_seconds",
+        "When the configuration was last read with success, in seconds since 1970."
+    );
+    describe_gauge!("lockgate_ready", "1 while /readyz says 200.");
+    describe_gauge!("lockgate_data_up", "1 while the data node answers a PING of the proxy's own.");
+    describe_counter!(
+        "lockgate_upstream_connects_total",
+        "Connections to the data node made for clients, by result."
+    );
+    describe_gauge!("lockgate_nodes", "Lock nodes there are.");
+    describe_gauge!("lockgate_quorum", "Lock nodes that must vote for a lock to be granted.");
+    describe_gauge!(
+        "lockgate_quorum_slack",
+        "Lock nodes that may still fail or become slow before locks stop; below 0: they have."
+    );
+    describe_gauge!("lockgate_leases", "Leases granted here and held now, as far as is known.");
+    describe_gauge!(
+        "lockgate_oldest_hold_seconds",
+        "How long ago the lock was granted that has been held here the longest."
+    );
+    describe_gauge!(
+        "lockgate_longest_wait_seconds",
+        "For how long the client has waited in line that has waited the longest."
+    );
+}
+
+/// Handles of clients' coming and going.
+pub struct DoorMetrics {
+    /// Open now.
+    pub clients: Gauge,
+    /// Let in since the start.
+    pub clients_total: Counter,
+    /// Failures to accept connections.
+    pub accept_errors: Counter,
+    /// Connections to the data node made for clients.
+    pub upstream_connects_ok: Counter,
+    /// Those that could not be made.
+    pub upstream_connects_failed: Counter,
+    /// By [`CloseReason`].
+    closes: Vec<Counter>,
+    /// By [`Refusal`].
+    refused: Vec<Counter>,
+}
+
+impl DoorMetrics {
+    /// Makes the handles. Install the recorder first: handles made before go nowhere.
+    pub fn new() -> Arc<DoorMetrics> {
+        let connects =
+            |result: &'static str| counter!("lockgate_upstream_connects_total", "result" => result);
+        let close =
+            |reason: CloseReason| counter!("lockgate_closes_total", "reason" => reason.as_str());
+        let refused = |reason: Refusal| counter!("lockgate_clients_refused_total", "reason" => reason.as_str());
+        Arc::new(DoorMetrics {
+            clients: gauge!("lockgate_client_connections"),
+            clients_total: counter!("lockgate_client_connections_total"),
+            accept_errors: counter!("lockgate_accept_errors_total"),
+            upstream_connects_ok: connects("ok"),
+            upstream_connects_failed: connects("failed"),
+            closes: CloseReason::ALL.map(close).into(),
+            refused: Refusal::ALL.map(refused).into(),
+        })
+    }
+
+    /// Counts one closed connection.
+    pub fn closed(&self, reason: CloseReason) {
+        self.closes[reason as usize].increment(1);
+    }
+
+    /// Counts one client that was not let in.
+    pub fn refused(&self, reason: Refusal) {
+        self.refused[reason as usize].increment(1);
+    }
+}
+
+/// Handles of what is looked at once a second.
+pub struct StateMetrics {
+    /// 1 while /readyz says 200.
+    pub ready: Gauge,
+    /// 1 while the data node answers.
+    pub data_up: Gauge,
+    /// Lock nodes there are.
+    pub nodes: Gauge,
+    /// Of them, so many must vote.
+    pub quorum: Gauge,
+    /// So many of them may still fail.
+    pub quorum_slack: Gauge,
+    /// Leases held now.
+    pub leases: Gauge,
+    /// In seconds, of the lock held the longest.
+    pub oldest_hold: Gauge,
+    /// In seconds, of who waits the longest.
+    pub longest_wait: Gauge,
+}
+
+impl StateMetrics {
+    /// Makes the handles.
+    pub fn new() -> StateMetrics {
+        StateMetrics {
+            ready: gauge!("lockgate_ready"),
+            data_up: gauge!("lockgate_data_up"),
+            nodes: gauge!("lockgate_nodes"),
+            quorum: gauge!("lockgate_quorum"),
+            quorum_slack: gauge!("lockgate_quorum_slack"),
+            leases: gauge!("lockgate_leases"),
+            oldest_hold: gauge!("lockgate_oldest_hold_seconds"),
+            longest_wait: gauge!("lockgate_longest_wait_seconds"),
+        }
+    }
+}
+
+impl Default for StateMetrics {
+    fn default() -> StateMetrics {
+        StateMetrics::new()
+    }
+}
+
+/// Handles of what is told when the configuration is read again.
+pub struct ReloadMetrics {
+    /// It was read and could be used.
+    pub ok: Counter,
+    /// It could not be used; nothing changed.
+    pub failed: Counter,
+    /// When it was last read with success, in seconds since 1970.
+    pub last_success: Gauge,
+}
+
+impl ReloadMetrics {
+    /// Makes the handles.
+    pub fn new() -> ReloadMetrics {
+        let reloads =
+            |result: &'static str| counter!("lockgate_config_reloads_total", "result" => result);
+        ReloadMetrics {
+            ok: reloads("ok"),
+            failed: reloads("failed"),
+            last_success: gauge!("lockgate_config_last_success_timestamp_seconds"),
+        }
+    }
+
+    /// Notes a success now.
+    pub fn succeeded_now(&self) {
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        self.last_success.set(since.as_secs_f64());
+    }
+}
+
+impl Default for ReloadMetrics {
+    fn default() -> ReloadMetrics {
+        ReloadMetrics::new()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{
+        lock::metrics::{LockMetrics, NodeMetrics},
+        metrics::install,
+        net::tls::metrics::TlsMetrics,
+        session::metrics::Metrics,
+    };
+
+    #[test]
+    fn everything_is_there_at_zero_before_anything_happened() {
+        let recorder = install().unwrap();
+        let _doors = DoorMetrics::new();
+        let _sessions = Metrics::new();
+        let _locks = LockMetrics::new();
+        let _node = NodeMetrics::new(7, "10.0.0.7:6379", Duration::from_millis(50));
+        let _tls = TlsMetrics::new("client");
+        let _reloads = ReloadMetrics::new();
+        let _state = StateMetrics::new();
+        let text = recorder.render();
+        for line in [
+            r#"lockgate_closes_total{reason="first_byte"} 0"#,
+            r#"lockgate_clients_refused_total{reason="connect_rate"} 0"#,
+            r#"lockgate_clients_refused_total{reason="proxy_header"} 0"#,
+            r#"lockgate_accept_errors_total 0"#,
+            r#"lockgate_commands_total{command="renew"} 0"#,
+            r#"lockgate_lock_requests_total{operation="lock",result="no_quorum"} 0"#,
+            r#"lockgate_lock_request_seconds_bucket{operation="unlock",le="0.0001"} 0"#,
+            r#"lockgate_lock_request_seconds_count{operation="unlock"} 0"#,
+            r#"lockgate_waiters 0"#,
+            r#"lockgate_ready 0"#,
+            r#"lockgate_grants_total{kind="session"} 0"#,
+            r#"lockgate_hold_seconds_bucket{le="3600"} 0"#,
+            r#"lockgate_wakeups_total{cause="message"} 0"#,
+            r#"lockgate_renewals_total{result="retried"} 0"#,
+            r#"lockgate_lost_locks_total{reason="max_hold"} 0"#,
+            r#"lockgate_hold_seconds_count 0"#,
+            r#"lockgate_tls_handshake_failures_total{side="client"} 0"#,
+            r#"lockgate_tls_reloads_total{side="client",result="failed"} 0"#,
+            r#"lockgate_config_reloads_total{result="failed"} 0"#,
+            r#"lockgate_node_up{node="7",address="10.0.0.7:6379"} 0"#,
+        ] {
+            assert!(text.contains(line), "{line} is missing in\n{text}");
+        }
+    }
+}

@@ -1,0 +1,219 @@
+//! What is counted of clients' commands, and the words for how things end.
+
+use std::{sync::Arc, time::Duration};
+
+use metrics::{Counter, Histogram, Unit, counter, describe_counter, describe_histogram, histogram};
+
+use crate::metrics::labels;
+
+labels! {
+    /// Why a client's connection ended; the label `reason` of `lockgate_closes_total`.
+    pub enum CloseReason {
+        /// The client closed or reset its connection.
+        Client = "client",
+        /// The data node closed or reset its connection.
+        Upstream = "upstream",
+        /// The data node could not be reached when the client connected.
+        UpstreamConnect = "upstream_connect",
+        /// A barrier's reply buffer was full because the client did not read.
+        BarrierBuffer = "barrier_buffer",
+        /// The client asked with QUIT while its replies were off.
+        Quit = "quit",
+        /// The proxy shuts down.
+        Shutdown = "shutdown",
+        /// The client said nothing within `first_byte_timeout`.
+        FirstByte = "first_byte",
+        /// Its session lock was lost (`locks.on_lost`).
+        LockLost = "lock_lost",
+        /// It did not finish its TLS handshake.
+        TlsHandshake = "tls_handshake",
+        /// Its replies could no longer be followed, so that guards could have been passed by.
+        Unguarded = "unguarded",
+    }
+}
+
+labels! {
+    /// What became of a write to guarded keys; the label `result` of
+    /// `lockgate_guarded_writes_total`.
+    pub enum GuardedWrite {
+        /// It was made under its locks.
+        Passed = "passed",
+        /// The connection did not hold them, or no lock could allow it.
+        NotHeld = "notheld",
+        /// The data node has seen a larger fence.
+        Fenced = "fenced",
+        /// It was let through without its lock, as the policy is audit.
+        Audited = "audited",
+        /// It could not be checked.
+        Refused = "refused",
+    }
+}
+
+labels! {
+    /// What one of our commands asks of the nodes; the label `operation`.
+    pub enum Operation {
+        /// LOCK.
+        Lock = "lock",
+        /// UNLOCK.
+        Unlock = "unlock",
+        /// RENEW.
+        Renew = "renew",
+        /// LOCK.ATTACH.
+        Attach = "lock.attach",
+        /// LOCK.DETACH, which asks nothing.
+        Detach = "lock.detach",
+    }
+}
+
+labels! {
+    /// How one of our commands ended; the label `result`.
+    pub enum Outcome {
+        /// Granted, released, renewed, attached or detached.
+        Ok = "ok",
+        /// Held by another, or not free in time (LOCK).
+        Busy = "busy",
+        /// Not held by that token (UNLOCK, RENEW, LOCK.ATTACH), or not attached (LOCK.DETACH).
+        NotHeld = "not_held",
+        /// Too few nodes answered.
+        NoQuorum = "no_quorum",
+        /// The words of the command were refused.
+        BadRequest = "bad_request",
+        /// The data node would not let this client SET the lock key.
+        Denied = "denied",
+        /// The client went away before the answer.
+        Aborted = "aborted",
+        /// Too many waited.
+        QueueFull = "queue_full",
+    }
+}
+
+/// Gives each metric its help text. Install the recorder first.
+pub fn describe() {
+    describe_counter!(
+        "lockgate_received_bytes_total",
+        "Bytes received, from clients and from the data node."
+    );
+    describe_counter!("lockgate_commands_total", "Commands of clients, by kind.");
+    describe_counter!("lockgate_protocol_errors_total", "Requests that Redis refuses to parse.");
+    describe_counter!("lockgate_guarded_writes_total", "Writes to guarded keys, by result.");
+    describe_counter!(
+        "lockgate_guard_fences_ahead_total",
+        "LOCKs whose fence on the data node was more than a day ahead of the clock."
+    );
+    describe_counter!(
+        "lockgate_barrier_waits_total",
+        "LOCK, UNLOCK and RENEW that had to wait for earlier replies of their connection."
+    );
+    describe_histogram!(
+        "lockgate_barrier_wait_seconds",
+        Unit::Seconds,
+        "How long LOCK, UNLOCK and RENEW waited for earlier replies."
+    );
+    describe_counter!(
+        "lockgate_lock_requests_total",
+        "LOCK, UNLOCK and RENEW answered, by operation and result."
+    );
+    describe_histogram!(
+        "lockgate_lock_request_seconds",
+        Unit::Seconds,
+        "From asking the lock nodes to the answer."
+    );
+    describe_counter!("lockgate_grants_total", "LOCKs granted, by kind: lease or session.");
+}
+
+/// Handles of what clients send, and of our own commands.
+pub struct Metrics {
+    /// Leases granted.
+    grants_lease: Counter,
+    /// Session locks granted.
+    grants_session: Counter,
+    /// Bytes received from clients.
+    pub bytes_from_clients: Counter,
+    /// Bytes received from the data node.
+    pub bytes_from_data: Counter,
+    /// LOCKs.
+    pub commands_lock: Counter,
+    /// UNLOCKs.
+    pub commands_unlock: Counter,
+    /// RENEWs.
+    pub commands_renew: Counter,
+    /// LOCK.ATTACHes.
+    pub commands_attach: Counter,
+    /// LOCK.DETACHes.
+    pub commands_detach: Counter,
+    /// LOCKGATE, and COMMAND about commands of ours.
+    pub commands_lockgate: Counter,
+    /// Commands forwarded.
+    pub commands_other: Counter,
+    /// Requests that Redis refuses to parse.
+    pub protocol_errors: Counter,
+    /// Own commands that had to wait for earlier replies.
+    pub barrier_waits: Counter,
+    /// LOCKs that found a fence on the data node that no clock can have made.
+    pub fences_ahead: Counter,
+    /// For how long.
+    pub barrier_wait_seconds: Histogram,
+    /// By [`GuardedWrite`].
+    guarded: Vec<Counter>,
+    /// By [`Operation`], then [`Outcome`].
+    requests: Vec<Vec<Counter>>,
+    /// By [`Operation`].
+    request_seconds: Vec<Histogram>,
+}
+
+impl Metrics {
+    /// Makes the handles. Install the recorder first: handles made before go nowhere.
+    pub fn new() -> Arc<Metrics> {
+        let commands = |kind: &'static str| counter!("lockgate_commands_total", "command" => kind);
+        let request = |operation: Operation, outcome: Outcome| {
+            counter!("lockgate_lock_requests_total",
+                "operation" => operation.as_str(), "result" => outcome.as_str())
+        };
+        let grants = |kind: &'static str| counter!("lockgate_grants_total", "kind" => kind);
+        Arc::new(Metrics {
+            grants_lease: grants("lease"),
+            grants_session: grants("session"),
+            bytes_from_clients: counter!("lockgate_received_bytes_total", "from" => "client"),
+            bytes_from_data: counter!("lockgate_received_bytes_total", "from" => "data"),
+            commands_lock: commands("lock"),
+            commands_unlock: commands("unlock"),
+            commands_renew: commands("renew"),
+            commands_attach: commands("lock.attach"),
+            commands_detach: commands("lock.detach"),
+            commands_lockgate: commands("lockgate"),
+            commands_other: commands("other"),
+            protocol_errors: counter!("lockgate_protocol_errors_total"),
+            barrier_waits: counter!("lockgate_barrier_waits_total"),
+            fences_ahead: counter!("lockgate_guard_fences_ahead_total"),
+            barrier_wait_seconds: histogram!("lockgate_barrier_wait_seconds"),
+            guarded: GuardedWrite::ALL
+                .map(|result| counter!("lockgate_guarded_writes_total", "result" => result.as_str()))
+                .into(),
+            requests: Operation::ALL
+                .map(|operation| Outcome::ALL.map(|outcome| request(operation, outcome)).into())
+                .into(),
+            request_seconds: Operation::ALL
+                .map(|operation| {
+                    histogram!("lockgate_lock_request_seconds", "operation" => operation.as_str())
+                })
+                .into(),
+        })
+    }
+
+    /// Counts one LOCK that was granted.
+    pub fn granted(&self, is_session_lock: bool) {
+        let grants = if is_session_lock { &self.grants_session } else { &self.grants_lease };
+        grants.increment(1);
+    }
+
+    /// Counts one write to guarded keys.
+    pub fn guarded(&self, result: GuardedWrite) {
+        self.guarded[result as usize].increment(1);
+    }
+
+    /// Counts one lock request and how long it took.
+    pub fn lock_request(&self, operation: Operation, outcome: Outcome, took: Duration) {
+        self.requests[operation as usize][outcome as usize].increment(1);
+        self.request_seconds[operation as usize].record(took.as_secs_f64());
+    }
+}
