@@ -57,7 +57,9 @@ impl Tokens {
             None => {
                 let (token, keep) = (token.clone(), None);
                 let (raised, attached) = (false, true);
-                let held = Held { token, claim, ttl, until, fence, raised, keep, attached };
+                let giving_back = false;
+                let held =
+                    Held { token, claim, ttl, until, fence, raised, keep, attached, giving_back };
                 self.insert(key.clone(), held, now);
                 fence
             }

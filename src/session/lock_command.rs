@@ -52,6 +52,8 @@ pub(super) struct Held {
     pub(super) keep: Option<Keep>,
     /// By LOCK.ATTACH: it was granted elsewhere.
     pub(super) attached: bool,
+    /// UNLOCK was sent to the nodes: each releases it as soon as it can be reached.
+    pub(super) giving_back: bool,
 }
 
 /// The tokens that this connection was granted or attached to, by key.
@@ -127,8 +129,15 @@ impl Tokens {
     fn outlasts(&self, key: &Key, token: &Token, until: Instant) -> bool {
         self.held.get(key).is_some_and(|held| {
             let longer = held.keep.is_some() || held.until > until;
-            held.token != *token && !held.attached && longer
+            held.token != *token && !held.attached && !held.giving_back && longer
         })
+    }
+
+    /// This connection's lock is about to be released.
+    fn gives_back(&mut self, key: &Key, token: &Token) {
+        if let Some(held) = self.held.get_mut(key).filter(|held| held.token == *token) {
+            held.giving_back = true;
+        }
     }
 
     /// Whether one more can be remembered, or this one anew.
@@ -469,6 +478,7 @@ impl Session {
                     None if self.tokens.ended.has(key.number()) => nobody(),
                     None => return Err(no_token()),
                 };
+                self.tokens.gives_back(key, &token);
                 (Operation::Unlock, token, Duration::ZERO, false, asking)
             }
             Request::Renew { token, ttl } => {
@@ -599,7 +609,7 @@ impl Session {
                 if let Some(held) = self.tokens.held.get_mut(key)
                     && held.token == *token
                 {
-                    (held.ttl, held.until) = (ttl, renewed.until);
+                    (held.ttl, held.until, held.giving_back) = (ttl, renewed.until, false);
                 }
                 Outcome::Ok
             }
@@ -656,7 +666,8 @@ impl Session {
         let Grant { fence, claim, .. } = *grant;
         let (token, until) = (token.clone(), grant.until);
         let (raised, attached) = (false, false);
-        let held = Held { token, claim, ttl, until, fence, raised, keep, attached };
+        let giving_back = false;
+        let held = Held { token, claim, ttl, until, fence, raised, keep, attached, giving_back };
         self.tokens.insert(key.clone(), held, now);
     }
 }

@@ -251,7 +251,13 @@ impl Reader {
         let session = self.holds.as_ref().is_some_and(|belief| belief.session);
         match (outcome, asked) {
             // Not by the client: what it was told stays true.
-            (Outcome::Closed, _) => counts.ended += 1,
+            (Outcome::Closed, asked) => {
+                counts.ended += 1;
+                // A push that came right before is of no concern to the next connection.
+                if asked != Asked::Beside {
+                    self.pushed = None;
+                }
+            }
             (Outcome::TimedOut, _) => {
                 verdict.silences.push(Silence { client: self.client, sent, until: time });
                 if asked != Asked::Beside {
@@ -577,6 +583,9 @@ mod tests {
         assert_eq!(then("5000 sent Unlock a | 6000 number 1"), untold);
         assert_eq!(then("5000 sent Ping a | 6000 error OOM | 7000 sent Ping a | 8000 lost"), []);
         assert_eq!(then("4500 closed | 5000 sent Ping a | 6000 pong"), []);
+        let ended = pushed.replace("4000 pong", "4000 ended");
+        let another = format!("{ended} | 5000 sent Session a | 6000 granted y 2 10 | 9000 over");
+        assert_eq!(judge(&[&another]).wrong, []);
     }
 
     #[test]

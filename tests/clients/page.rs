@@ -76,7 +76,7 @@ async fn add_often(port: u16, kind: &str) {
         match rust::add_one(&client, &format!("rust-{attempts}"), kind).await {
             Ok(()) => done += 1,
             Err(error) => {
-                let again = ["LOCKLOST", "NOTHELD", "FENCED", "LOST"]
+                let again = ["LOCKLOST", "NOTHELD", "FENCED", "LOST", "NOQUORUM"]
                     .iter()
                     .any(|word| error.to_string().contains(word));
                 // A busy machine may not connect within redis-rs's second.
@@ -93,7 +93,8 @@ async fn add_often(port: u16, kind: &str) {
 /// Returns what they have added beyond what they know of.
 fn add_up(kind: &str, pause: Duration, mut fault: impl FnMut(&Proxy)) -> usize {
     let guards = "guards:\n  - {keys: 'account:*', lock: 'account:{1}'}";
-    let proxy = Proxy::with().nodes(3).top(guards).locks("default_ttl: 4s").start();
+    let setup = Proxy::with().nodes(3).top(guards).locks("default_ttl: 4s");
+    let proxy = setup.locks("node_timeout: 100ms").start();
     let directory = tempfile::tempdir().unwrap();
     let mut children = start(proxy.port(), kind, directory.path());
     let port = proxy.port();
@@ -139,6 +140,21 @@ fn its_leases_lose_no_update_though_they_are_taken_away() {
 #[test]
 fn its_session_locks_lose_no_update_though_they_are_taken_away() {
     assert_eq!(add_up("session", Duration::from_millis(50), take_locks_away), 0);
+}
+
+/// Longer than votes count, and as seldom as leaves locks time enough.
+fn keep_nodes_silent(proxy: &Proxy) {
+    (0..2).for_each(|node| drop(proxy.node_client(node).cmd(&["CLIENT", "PAUSE", "150"])));
+}
+
+#[test]
+fn its_leases_lose_no_update_though_nodes_are_silent() {
+    assert_eq!(add_up("lease", Duration::from_millis(300), keep_nodes_silent), 0);
+}
+
+#[test]
+fn its_session_locks_lose_no_update_though_nodes_are_silent() {
+    assert_eq!(add_up("session", Duration::from_millis(300), keep_nodes_silent), 0);
 }
 
 #[test]
