@@ -71,14 +71,25 @@ pub fn install() -> anyhow::Result<Recorder> {
     if let Some(recorder) = &*installed {
         return Ok(recorder.clone());
     }
-    let handle = PrometheusBuilder::new()
-        .set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &SECONDS)?
-        .install_recorder()
-        .context("cannot install the metrics recorder")?;
+    let handle = builder()?.install_recorder().context("cannot install the metrics recorder")?;
     keep_up(handle.clone()).context("cannot start the metrics thread")?;
     describe();
     gauge!("lockgate_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
     Ok(installed.insert(Recorder(handle)).clone())
+}
+
+fn builder() -> anyhow::Result<PrometheusBuilder> {
+    let seconds = Matcher::Suffix("_seconds".into());
+    Ok(PrometheusBuilder::new().set_buckets_for_metric(seconds, &SECONDS)?)
+}
+
+/// What is counted while `count` runs, by this thread alone.
+#[cfg(test)]
+pub(crate) fn counted(count: impl FnOnce()) -> String {
+    #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+    let recorder = builder().unwrap().build_recorder();
+    metrics::with_local_recorder(&recorder, count);
+    recorder.handle().render()
 }
 
 /// Folds samples for as long as the process runs, scraped or not. A thread and
