@@ -1138,3 +1138,23 @@ fn a_session_lock_outlives_a_restart_of_every_node() {
     assert_eq!(holder.cmd(&["UNLOCK", "k"]), Reply::Int(1));
     assert!(proxy.metric("lockgate_heals_total", "") >= 3.0);
 }
+
+/// A renewal waits for all nodes, but the next ones do not wait for it.
+#[test]
+fn a_silent_node_keeps_no_lock_from_being_renewed() {
+    let locks = "default_ttl: 5s\n  node_timeout: 1s\n  node_silence: 30s";
+    let mut proxy = Proxy::with().nodes(3).locks(locks).start();
+    let mut client = proxy.client();
+    // More than could be renewed in time if each call waited for a tenth of the TTL.
+    let keys: Vec<String> = (0..6000).map(|n| format!("k{n}")).collect();
+    for some in keys.chunks(500) {
+        let locks: Vec<[&str; 2]> = some.iter().map(|key| ["LOCK", key]).collect();
+        client.send(&locks.iter().flat_map(|lock| encode(lock)).collect::<Vec<_>>());
+        some.iter().for_each(|_| drop(client.reply().grant()));
+    }
+    proxy.node(2).freeze().unwrap();
+    thread::sleep(ms(8000));
+    proxy.node(2).thaw().unwrap();
+    assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
+    assert_eq!(lost(&proxy, ""), 0.0);
+}

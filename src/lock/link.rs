@@ -150,6 +150,12 @@ struct LinkShared {
 }
 
 impl LinkShared {
+    /// Why the connection is to end, if [`Link::end`] has said so.
+    fn ended_from_outside(&self) -> Option<Closed> {
+        let ending = self.ending.load(Ordering::Acquire);
+        ending.then_some(Closed::Changed("it is looked at anew"))
+    }
+
     /// Nothing panics while it holds the lock.
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
@@ -296,12 +302,14 @@ pub(super) fn start(
     Link { sender: Arc::new(Sender(shared)), client_id, run_id }
 }
 
-/// Something sent whose reply has not come, and when.
+/// Something whose reply has not come.
 struct InFlight {
     sent: Sent,
+    /// When it was sent.
     at: Instant,
 }
 
+/// What was sent.
 enum Sent {
     /// With how often it was refused before for want of the scripts.
     Operation(Arc<Operation>, u8),
@@ -315,6 +323,7 @@ enum Sent {
 struct Pump {
     stream: Stream,
     ends: Ends,
+    /// [`Standing::told`], without its cost where it has not changed.
     told: Cache<Arc<ArcSwap<Vec<u8>>>, Arc<Vec<u8>>>,
     /// Taken from the queue.
     jobs: VecDeque<Job>,
@@ -336,7 +345,9 @@ struct Pump {
     times: usize,
     /// Granted by the node, which counts once its clock is seen behind that.
     unproven: Vec<(Arc<Operation>, Vote)>,
+    /// Set for `next_tick`.
     alarm: Alarm,
+    /// When it is looked for silence next, and whether to ask for the time.
     next_tick: time::Instant,
     shared: Arc<LinkShared>,
 }
@@ -345,8 +356,8 @@ impl Pump {
     /// Reads, sends and watches the clock until the connection ends.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Closed> {
         loop {
-            if self.shared.ending.load(Ordering::Acquire) {
-                return Poll::Ready(Closed::Changed("it is looked at anew"));
+            if let Some(closed) = self.shared.ended_from_outside() {
+                return Poll::Ready(closed);
             }
             if let Err(closed) = self.tick(cx) {
                 return Poll::Ready(closed);
@@ -435,7 +446,10 @@ impl Pump {
             return Poll::Pending;
         }
         std::mem::swap(&mut self.jobs, &mut queue.jobs);
-        Poll::Ready(if self.jobs.is_empty() { Err(Closed::Unused) } else { Ok(()) })
+        if self.jobs.is_empty() {
+            return Poll::Ready(Err(self.shared.ended_from_outside().unwrap_or(Closed::Unused)));
+        }
+        Poll::Ready(Ok(()))
     }
 
     fn encode(&mut self) {

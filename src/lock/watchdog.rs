@@ -46,9 +46,8 @@ const FENCE_SHARE: u32 = 3;
 /// How often the clock is looked at while any lock is kept: timers stand still while the
 /// machine is suspended.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
-/// Calls that renew locks under way at once. With more of them a node would answer the last
-/// ones too late to count, and late ones are repeated. So many suffice for 8,000 locks a
-/// second where one node is silent and each call waits for `locks.node_timeout`.
+/// Calls that renew locks under way at once, as far as no quorum has answered them. With more
+/// of them nodes would answer the last ones too late to count, and late ones are repeated.
 const AT_ONCE: usize = 8;
 /// Bytes of keys and tokens in one of them, unless a single lock has more.
 const CALL_BYTES: usize = 64 * 1024;
@@ -509,7 +508,7 @@ impl Engine {
     }
 
     /// Renews these locks, at most [`MAX_RENEWALS`], on every node. Another call may begin
-    /// once this one has been answered.
+    /// once a quorum has answered this one: it does not wait for a node that is silent.
     async fn renew_many(self: Arc<Self>, watches: Vec<Arc<Watch>>, call: OwnedSemaphorePermit) {
         let since = Instant::now();
         let ttls: Vec<Duration> = watches.iter().map(|watch| watch.times().ttl).collect();
@@ -526,7 +525,14 @@ impl Engine {
         let request = scripts::prolong(&locks, fence_ttl);
         let operation = self.operation(Kind::RenewMany, "".into(), "".into(), longest, request);
         let mut asking = self.await_votes(self.submit(operation), Rule::All, least);
-        std::future::poll_fn(|cx| asking.poll_decision(cx).map(drop)).await;
+        let mut call = Some(call);
+        std::future::poll_fn(|cx| {
+            if asking.operation.decision(Rule::Renewal, cx.waker()) != Decision::Open {
+                call = None;
+            }
+            asking.poll_decision(cx).map(drop)
+        })
+        .await;
         drop(call);
         let votes = asking.operation.votes();
         for (place, (watch, ttl)) in watches.iter().zip(ttls).enumerate() {
