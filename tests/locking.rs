@@ -144,7 +144,7 @@ fn who_was_refused_a_lock_cannot_free_it() {
 
 #[test]
 fn a_connection_does_not_wait_for_itself() {
-    let proxy = Proxy::with().nodes(3).start();
+    let mut proxy = Proxy::with().nodes(3).start();
     let mut client = proxy.client();
     let deadlock = "DEADLOCK this connection holds the lock and would wait for itself";
     let session = client.cmd(&["LOCK", "k"]).grant();
@@ -159,6 +159,14 @@ fn a_connection_does_not_wait_for_itself() {
     // One that runs out meanwhile is worth waiting for.
     client.cmd(&["LOCK", "k", "PX", "300"]).grant();
     client.cmd(&["LOCK", "k", "PX", "60000", "WAIT", "30000"]).grant();
+    assert_eq!(client.cmd(&["UNLOCK", "k"]), Reply::Int(1));
+    // As is one whose UNLOCK is on its way.
+    client.cmd(&["LOCK", "k", "PX", "60000"]).grant();
+    (0..2).for_each(|node| proxy.node(node).freeze().unwrap());
+    assert!(client.cmd(&["UNLOCK", "k"]).error().starts_with("NOQUORUM"));
+    client.send(&encode(&["LOCK", "k", "PX", "60000", "WAIT", "30000"]));
+    (0..2).for_each(|node| proxy.node(node).thaw().unwrap());
+    client.reply().grant();
     // As is one that is held elsewhere.
     let mut other = proxy.client();
     let grant = other.cmd(&["LOCK", "l"]).grant();

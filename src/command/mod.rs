@@ -270,14 +270,12 @@ fn is_number(word: &[u8]) -> bool {
 /// Whether it can be meant for a time: a number with a sign, a point or a unit. An exponent is
 /// not one, as random hexadecimal tokens may look so.
 fn is_time(word: &[u8]) -> bool {
+    const UNITS: [&[u8]; 5] = [b"", b"ms", b"s", b"m", b"h"];
     let word = word.strip_prefix(b"+").or_else(|| word.strip_prefix(b"-")).unwrap_or(word);
-    let units: [&[u8]; 5] = [b"ms", b"s", b"m", b"h", b""];
-    let number = units.into_iter().find_map(|unit| {
-        let (number, end) = word.split_at(word.len().saturating_sub(unit.len()));
-        end.eq_ignore_ascii_case(unit).then_some(number)
-    });
-    let mut parts = number.unwrap_or(word).splitn(2, |byte| *byte == b'.');
-    parts.all(is_number)
+    let digits = word.iter().rposition(u8::is_ascii_digit).map_or(0, |last| last + 1);
+    let (number, unit) = word.split_at(digits);
+    UNITS.iter().any(|known| unit.eq_ignore_ascii_case(known))
+        && number.splitn(2, |byte| *byte == b'.').all(is_number)
 }
 
 /// Some of the words behind the key are not where an option is: says which. `LOCK k t NX`

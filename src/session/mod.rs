@@ -68,6 +68,7 @@ use self::{
     barrier::Barrier,
     gather::Gather,
     guarded::Armed,
+    idle::Idle,
     lock_command::Tokens,
     lost::News,
     metrics::{CloseReason, Metrics},
@@ -85,7 +86,6 @@ use crate::{
         reply::ReplyScanner,
         request::{INLINE_LIMIT, RequestScanner},
     },
-    session::idle::Idle,
 };
 
 /// Most bytes moved by one read. Half the cost of large values is saved by

@@ -153,11 +153,6 @@ fn its_leases_lose_no_update_though_nodes_are_silent() {
 }
 
 #[test]
-fn its_session_locks_lose_no_update_though_nodes_are_silent() {
-    assert_eq!(add_up("session", Duration::from_millis(300), keep_nodes_silent), 0);
-}
-
-#[test]
 fn its_session_locks_lose_no_update_though_connections_are() {
     // A lock whose LOCK or UNLOCK was under way runs out: so not too often.
     let mut kills = 0;
