@@ -397,7 +397,7 @@ fn a_client_that_does_not_read_is_closed_only_when_a_barrier_must_hold_too_much(
     let proxy = Proxy::with().top("barrier_buffer: 256kb").start();
     let mut client = proxy.client();
     client.cmd(&["SET", "big", &"x".repeat(1 << 20)]);
-    // Without a barrier Redis itself holds the replies.
+    // Where no command waits Redis itself holds the replies.
     for _ in 0..30 {
         client.send(&encode(&["GET", "big"]));
     }

@@ -9,19 +9,10 @@
 
 use std::{
     collections::VecDeque,
-    pin::Pin,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering},
     },
-    task::{Context, Poll},
-};
-
-use tokio::io::{AsyncRead, ReadBuf};
-
-use super::{
-    READ, Session,
-    metrics::{CloseReason, Outcome},
 };
 
 /// Bytes of one client.
@@ -30,7 +21,7 @@ const ONE: usize = 8 * 1024 * 1024;
 const ALL: usize = 128 * 1024 * 1024;
 
 /// Told to a LOCK behind which too much came.
-const TOO_MUCH: &str = "ERR more than 8 MB were sent behind a LOCK that waits, so that the \
+pub(super) const TOO_MUCH: &str = "ERR more than 8 MB were sent behind a LOCK that waits, so that the \
                         client's end could not be noticed; send less before it is answered";
 
 /// Bytes read ahead by all sessions.
@@ -39,7 +30,7 @@ pub struct Taken(AtomicUsize);
 
 /// What one session has read ahead, as it came.
 #[derive(Debug)]
-pub struct Ahead {
+pub(super) struct Ahead {
     pieces: VecDeque<Box<[u8]>>,
     bytes: usize,
     taken: Arc<Taken>,
@@ -47,8 +38,10 @@ pub struct Ahead {
 
 /// What came of reading ahead.
 pub(super) enum Read {
-    /// Some bytes, or the LOCK is over for their number.
+    /// Some bytes.
     Some,
+    /// Some, and that is more than one client may send.
+    TooMuch,
     /// Nothing for now.
     Nothing,
     /// The client's FIN.
@@ -62,17 +55,22 @@ impl Ahead {
         Ahead { pieces: VecDeque::new(), bytes: 0, taken }
     }
 
-    fn has_room(&self) -> bool {
+    pub(super) fn has_room(&self) -> bool {
         self.taken.0.load(Ordering::Relaxed) < ALL
     }
 
-    fn push(&mut self, piece: &[u8]) {
+    /// Whether it is more than one client may send.
+    pub(super) fn is_too_much(&self) -> bool {
+        self.bytes > ONE
+    }
+
+    pub(super) fn push(&mut self, piece: &[u8]) {
         self.taken.0.fetch_add(piece.len(), Ordering::Relaxed);
         self.bytes += piece.len();
         self.pieces.push_back(piece.into());
     }
 
-    fn pop(&mut self) -> Option<Box<[u8]>> {
+    pub(super) fn pop(&mut self) -> Option<Box<[u8]>> {
         let piece = self.pieces.pop_front()?;
         self.bytes -= piece.len();
         self.taken.0.fetch_sub(piece.len(), Ordering::Relaxed);
@@ -83,56 +81,5 @@ impl Ahead {
 impl Drop for Ahead {
     fn drop(&mut self) {
         self.taken.0.fetch_sub(self.bytes, Ordering::Relaxed);
-    }
-}
-
-impl Session {
-    /// Reads behind a LOCK that waits in line, beyond what any command may have behind it.
-    #[cold]
-    pub(super) fn read_ahead(
-        &mut self,
-        cx: &mut Context<'_>,
-        buffer: &mut [u8],
-    ) -> Result<Read, CloseReason> {
-        let taken = &self.shared.ahead;
-        let ahead = self.ahead.get_or_insert_with(|| Box::new(Ahead::new(taken.clone())));
-        if !ahead.has_room() {
-            return Ok(Read::NoRoom);
-        }
-        let mut read = ReadBuf::new(&mut buffer[..READ]);
-        match Pin::new(&mut self.client).poll_read(cx, &mut read) {
-            Poll::Pending => return Ok(Read::Nothing),
-            Poll::Ready(Err(error)) => return Err(self.client_failed(&error)),
-            Poll::Ready(Ok(())) if read.filled().is_empty() => {
-                self.ahead = None;
-                return Ok(Read::End);
-            }
-            Poll::Ready(Ok(())) => ahead.push(read.filled()),
-        }
-        self.shared.metrics.bytes_from_clients.increment(read.filled().len() as u64);
-        if ahead.bytes > ONE
-            && let Some(barrier) = self.barrier.take()
-        {
-            // Dropped with it, the waiter leaves the line.
-            self.answer_error(barrier, TOO_MUCH, Outcome::BadRequest);
-        }
-        Ok(Read::Some)
-    }
-
-    /// Reads what was read ahead, or from the client.
-    #[inline]
-    pub(super) fn poll_read_client(
-        &mut self,
-        cx: &mut Context<'_>,
-        read: &mut ReadBuf<'_>,
-    ) -> Poll<std::io::Result<()>> {
-        if let Some(ahead) = &mut self.ahead {
-            if let Some(piece) = ahead.pop() {
-                read.put_slice(&piece);
-                return Poll::Ready(Ok(()));
-            }
-            self.ahead = None;
-        }
-        Pin::new(&mut self.client).poll_read(cx, read)
     }
 }

@@ -15,7 +15,8 @@ labels! {
         Upstream = "upstream",
         /// The data node could not be reached when the client connected.
         UpstreamConnect = "upstream_connect",
-        /// A barrier's reply buffer was full because the client did not read.
+        /// The client did not read, while a command of its own waited for replies
+        /// (`barrier_buffer`).
         BarrierBuffer = "barrier_buffer",
         /// The client asked with QUIT while its replies were off.
         Quit = "quit",

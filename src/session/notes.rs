@@ -1,50 +1,67 @@
 //! What the data node will answer to each command that is forwarded, noted before it does.
 
-use super::{Session, owed::Entry};
+use super::{desk::Desk, owed::Entry};
 use crate::resp::name::{Name, ReplyMode};
 
-impl Session {
+/// What comes of noting a command.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[must_use]
+pub(super) enum Noted {
+    /// Its reply will be recognised.
+    Followed,
+    /// Replies can no longer be matched to commands.
+    Lost,
+    /// A QUIT that is not answered: the connection ends, or should.
+    Quit,
+}
+
+impl Desk {
     /// Notes what the data node will answer to a command that is forwarded.
     #[inline]
-    pub(super) fn note(&mut self, name: Name, arguments: usize) {
-        self.next_only = name == Name::NextOnly;
-        if name == Name::Other && self.reply_mode == ReplyMode::On {
-            if !self.owed.push(Entry::Plain(1)) {
-                self.relay_from_here();
-            }
+    pub(super) fn note(&mut self, name: Name, arguments: usize) -> Noted {
+        self.conn.next_only = name == Name::NextOnly;
+        if name == Name::Other && self.conn.reply_mode == ReplyMode::On {
+            self.owe(Entry::Plain(1))
         } else {
-            self.note_special(name, arguments);
+            self.note_special(name, arguments)
         }
     }
 
-    fn note_special(&mut self, name: Name, arguments: usize) {
+    #[inline]
+    pub(super) fn owe(&mut self, entry: Entry) -> Noted {
+        if self.owed.push(entry) { Noted::Followed } else { Noted::Lost }
+    }
+
+    fn note_special(&mut self, name: Name, arguments: usize) -> Noted {
         let mut armed = false;
         if matches!(name, Name::Select | Name::Reset) {
-            self.database = None;
+            self.conn.database = None;
         }
         match name {
             Name::Exec | Name::Discard | Name::Reset => {
-                armed = self.armed.take().is_some();
-                self.blind_multi = false;
-                if std::mem::take(&mut self.auth_queued) || name == Name::Reset {
-                    self.permissions.forget();
+                armed = self.conn.armed.is_some();
+                self.conn.transaction_ended();
+                if name == Name::Reset {
+                    self.conn.permissions.forget();
                 }
             }
             Name::Auth | Name::Hello => {
-                self.permissions.forget();
-                self.auth_queued = true;
+                self.conn.permissions.forget();
+                self.conn.auth_queued = true;
             }
             _ => {}
         }
-        if self.reply_mode != ReplyMode::On {
+        if self.conn.reply_mode != ReplyMode::On {
             return self.note_unanswered(name);
         }
         let entry = match name {
-            Name::Blank => return,
+            Name::Blank => return Noted::Followed,
             // A second one is not answered. Where it is not yet known to be
             // the second, the tracker finds out.
-            Name::Monitor | Name::Sync if self.state.monitor && self.owed.is_empty() => return,
-            Name::Replconf => return self.relay_from_here(),
+            Name::Monitor | Name::Sync if self.conn.state.monitor && self.owed.is_empty() => {
+                return Noted::Followed;
+            }
+            Name::Replconf => return Noted::Lost,
             Name::Multi => Entry::Multi,
             Name::Exec if armed => Entry::ArmedExec,
             Name::Exec => Entry::Exec,
@@ -64,29 +81,25 @@ impl Session {
             Name::Listing(listing) => Entry::Listing(listing),
             _ => Entry::Plain(1),
         };
-        if !self.owed.push(entry) {
-            self.relay_from_here();
-        }
+        self.owe(entry)
     }
 
     /// Notes a command to which CLIENT REPLY OFF or SKIP allows no reply.
-    fn note_unanswered(&mut self, name: Name) {
-        let skipped = self.reply_mode == ReplyMode::Skip;
+    fn note_unanswered(&mut self, name: Name) -> Noted {
+        let skipped = self.conn.reply_mode == ReplyMode::Skip;
         if skipped {
-            self.reply_mode = ReplyMode::On;
+            self.conn.reply_mode = ReplyMode::On;
         }
         match name {
-            Name::Multi => self.blind_multi = true,
+            Name::Multi => self.conn.blind_multi = true,
             Name::Quit => {
-                self.state.quit = true;
-                self.start_linger();
+                self.conn.state.quit = true;
+                return Noted::Quit;
             }
             // Shown even while replies are off, and turns them on.
             Name::Reset if !skipped => {
-                self.reply_mode = ReplyMode::On;
-                if !self.owed.push(Entry::Reset) {
-                    self.relay_from_here();
-                }
+                self.conn.reply_mode = ReplyMode::On;
+                return self.owe(Entry::Reset);
             }
             // Nobody will tell how these ended.
             Name::Reset
@@ -95,8 +108,9 @@ impl Session {
             | Name::Hello
             | Name::Monitor
             | Name::Sync
-            | Name::Replconf => self.relay_from_here(),
+            | Name::Replconf => return Noted::Lost,
             _ => {}
         }
+        Noted::Followed
     }
 }

@@ -6,7 +6,7 @@
 
 use std::collections::VecDeque;
 
-use super::state::State;
+use super::conn::State;
 use crate::resp::{
     name::{Channels, Listing},
     reply::Frame,
@@ -19,7 +19,7 @@ const MAX_ENTRIES: usize = 65_536;
 
 /// What is owed for one or several commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Entry {
+pub(super) enum Entry {
     /// So many replies that tell nothing.
     Plain(u32),
     /// One reply to a command that must not be queued by MULTI, as its effects
@@ -61,7 +61,7 @@ pub enum Entry {
 
 /// What is to be done with a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Verdict {
+pub(super) enum Verdict {
     /// Pass it on.
     Pass,
     /// Pass it on: the connection is as new.
@@ -73,7 +73,7 @@ pub enum Verdict {
 
 /// The replies owed on one connection.
 #[derive(Debug, Default)]
-pub struct Owed {
+pub(super) struct Owed {
     queue: VecDeque<Entry>,
 }
 
@@ -81,7 +81,7 @@ impl Owed {
     /// Notes a command that was forwarded. False: too many to follow.
     #[must_use]
     #[inline]
-    pub fn push(&mut self, entry: Entry) -> bool {
+    pub(super) fn push(&mut self, entry: Entry) -> bool {
         if let (Some(Entry::Plain(run)), Entry::Plain(more)) = (self.queue.back_mut(), entry)
             && let Some(sum) = run.checked_add(more)
         {
@@ -96,25 +96,25 @@ impl Owed {
     }
 
     /// So many replies that tell nothing turn out to come before all others.
-    pub fn push_before(&mut self, count: usize) {
+    pub(super) fn push_before(&mut self, count: usize) {
         if let Ok(run @ 1..) = u32::try_from(count) {
             self.queue.push_front(Entry::Plain(run));
         }
     }
 
     /// How many entries there are.
-    pub fn len(&self) -> usize {
+    pub(super) fn len(&self) -> usize {
         self.queue.len()
     }
 
     /// Whether every reply has arrived.
-    pub fn is_empty(&self) -> bool {
+    pub(super) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
     /// What comes next, if it must be looked at before it is passed on: the
     /// proxy's own, what may begin a replication stream, or what is changed on its way.
-    pub fn next_special(&self) -> Option<Entry> {
+    pub(super) fn next_special(&self) -> Option<Entry> {
         let special = |entry: &&Entry| {
             use Entry::{ArmedExec, Guarded, Listing, Ours, Sync};
             matches!(entry, Ours | Sync | Listing(_) | ArmedExec | Guarded)
@@ -123,13 +123,13 @@ impl Owed {
     }
 
     /// Forgets everything, giving back the memory.
-    pub fn clear(&mut self) {
+    pub(super) fn clear(&mut self) {
         self.queue = VecDeque::new();
     }
 
     /// How many replies come next of which nothing but the number matters.
     #[inline]
-    pub fn plain_run(&self, state: &State) -> u32 {
+    pub(super) fn plain_run(&self, state: &State) -> u32 {
         match self.queue.front() {
             Some(Entry::Plain(run)) if state.is_plain() => *run,
             _ => 0,
@@ -138,7 +138,7 @@ impl Owed {
 
     /// Takes in so many of [`Owed::plain_run`], pushes not counted.
     #[inline]
-    pub fn plain(&mut self, count: u32, state: &State) {
+    pub(super) fn plain(&mut self, count: u32, state: &State) {
         if let Some(Entry::Plain(run)) = self.queue.front_mut() {
             *run -= count;
             if *run == 0 {
@@ -148,7 +148,7 @@ impl Owed {
     }
 
     /// Takes in one whole frame.
-    pub fn frame(&mut self, frame: Frame<'_>, state: &mut State) -> Verdict {
+    pub(super) fn frame(&mut self, frame: Frame<'_>, state: &mut State) -> Verdict {
         if self.confirmation(frame, state) {
             return Verdict::Pass;
         }

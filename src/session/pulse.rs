@@ -10,7 +10,7 @@ use std::{future::Future, task::Context, time::Duration};
 
 use tokio::time::sleep;
 
-use super::Session;
+use super::{core::Tracking, pump::Session};
 use crate::{
     clock::Instant,
     resp::{encode, name::ReplyMode},
@@ -24,15 +24,15 @@ impl Session {
     #[inline]
     pub(super) fn poll_pulse(&mut self, cx: &mut Context<'_>) {
         // The timer wakes this task, which is not to pay for asking it at each command.
-        if self.unheard && self.pulse.as_ref().is_none_or(|timer| timer.is_elapsed()) {
+        if self.core.unheard && self.pulse.as_ref().is_none_or(|timer| timer.is_elapsed()) {
             self.poll_unheard(cx);
         }
     }
 
     #[cold]
     fn poll_unheard(&mut self, cx: &mut Context<'_>) {
-        while self.unheard {
-            let every = self.shared.idle.every();
+        while self.core.unheard {
+            let every = self.core.desk.shared.idle.every();
             let next = every.unwrap_or(LOOK_EVERY);
             let timer = self.pulse.get_or_insert_with(|| Box::pin(sleep(next)));
             if timer.as_mut().poll(cx).is_pending() {
@@ -42,27 +42,34 @@ impl Session {
             if every.is_some() {
                 self.give_sign(cx);
             }
-            self.unheard = self.is_kept();
+            self.core.unheard = self.is_kept();
         }
     }
 
     /// Whether the client waits for the lock nodes, or holds a lock.
     fn is_kept(&self) -> bool {
         let now = Instant::now();
-        self.barrier.as_ref().is_some_and(|barrier| barrier.is_running())
-            || self.tokens.held.values().any(|held| held.keep.is_some() || held.until > now)
+        self.core.is_asking()
+            || self
+                .core
+                .desk
+                .tokens
+                .held
+                .values()
+                .any(|held| held.keep.is_some() || held.until > now)
     }
 
     fn give_sign(&mut self, cx: &mut Context<'_>) {
-        let is_between = self.requests.between_commands()
-            && self.to_upstream.is_empty()
-            && !self.upstream_shut
-            && !self.relay;
+        let conn = &self.core.desk.conn;
+        let is_between = self.core.requests.between_commands()
+            && self.core.desk.to_data.is_empty()
+            && !self.upstream_is_shut()
+            && self.core.tracking == Tracking::Matched;
         // It would use up what ASKING or CLIENT CACHING has said of the next command.
-        if !is_between || self.next_only {
+        if !is_between || conn.next_only {
             return;
         }
-        if self.reply_mode == ReplyMode::Skip {
+        if conn.reply_mode == ReplyMode::Skip {
             // This too, but for a CLIENT REPLY SKIP, which has no answer either.
             let mut again = Vec::new();
             encode::command(&mut again, &[b"CLIENT", b"REPLY", b"SKIP"]);

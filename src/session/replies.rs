@@ -1,100 +1,49 @@
-//! Data node → client: pass the replies on and follow what they tell.
-
-use std::{
-    pin::Pin,
-    task::{Context, Poll},
-};
-
-use tokio::io::{AsyncRead, ReadBuf};
+//! Data node → client: which bytes of the replies pass, and what the replies tell.
 
 use super::{
-    READ, Session, Step,
-    listing::Addition,
-    metrics::CloseReason,
+    core::{Core, Tracking},
+    filter::{Filter, Heard, Whose},
+    metrics::GuardedWrite,
     owed::{Entry, Verdict},
-    unwrap::{Unwrap, Whose},
 };
 use crate::resp::reply::Next;
 
-/// How much of the reply to a command of the proxy's own is kept: an error line.
-const OWN_REPLY_LIMIT: usize = 1024;
-
-impl Session {
-    /// Sends what waits for the client, then reads from the data node as long
-    /// as the client takes it. While a barrier needs the replies before it, they
-    /// are read even if the client does not, up to `barrier_buffer`.
-    pub(super) fn poll_replies(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Step {
-        let mut moved = false;
-        loop {
-            if !self.to_client.is_empty() {
-                match self.to_client.poll_flush(&mut self.client, cx) {
-                    Poll::Ready(Ok(())) => moved = true,
-                    Poll::Ready(Err(error)) => return Err(self.client_failed(&error)),
-                    Poll::Pending if !self.barrier_needs_replies() => return Ok(moved),
-                    Poll::Pending if self.to_client.len() >= self.config.barrier_buffer => {
-                        return Err(CloseReason::BarrierBuffer);
-                    }
-                    Poll::Pending => {}
-                }
-            }
-            if self.upstream_done {
-                return Ok(moved);
-            }
-            let mut read = ReadBuf::new(&mut buffer[..READ]);
-            match Pin::new(&mut self.upstream).poll_read(cx, &mut read) {
-                Poll::Pending => return Ok(moved),
-                Poll::Ready(Ok(())) if !read.filled().is_empty() => {}
-                // Whatever it said before it went has been read.
-                Poll::Ready(_) => {
-                    self.upstream_done = true;
-                    moved = true;
-                    if let Some(addition) = self.addition.take() {
-                        self.to_client.push(addition.head());
-                    }
-                    continue;
-                }
-            }
-            moved = true;
-            let end = read.filled().len();
-            self.shared.metrics.bytes_from_data.increment(end as u64);
-            if let Err(error) = self.pass(cx, &buffer[..end]) {
-                return Err(self.client_failed(&error));
-            }
-        }
-    }
-
-    /// Passes replies on, but for those to commands of the proxy's own.
-    fn pass(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> std::io::Result<()> {
+impl Core {
+    /// Takes in bytes from the data node. Returns from where on they pass, behind what is in
+    /// the client's outbox.
+    pub(super) fn data_sent(&mut self, bytes: &[u8]) -> usize {
         let (mut from, mut pos) = (0, 0);
-        let is_watched = self.shared.guards.is_some();
+        let is_watched = self.desk.shared.guards.is_some();
         // A list that was begun must be ended, as its length has been changed.
-        while !self.relay || self.addition.is_some() {
-            let run = self.owed.plain_run(&self.state);
-            if run > 0 && (self.state.known || !is_watched) {
+        while self.tracking == Tracking::Matched || self.filter.is_some() {
+            let desk = &mut self.desk;
+            let run = desk.owed.plain_run(&desk.conn.state);
+            if run > 0 && (desk.conn.state.known || !is_watched) {
                 let count = self.replies.skip_flat(bytes, &mut pos, run);
-                self.owed.plain(count, &self.state);
+                desk.owed.plain(count, &desk.conn.state);
             }
             if self.replies.between_frames()
                 && pos < bytes.len()
-                && let Some(special) = self.owed.next_special()
+                && let Some(special) = desk.owed.next_special()
                 && !self.begin_special(special, bytes[pos])
             {
                 break;
             }
             let begin = pos;
             // Of an array whose elements the client gets the head comes first, by itself.
-            let alone = self.unwrap.as_ref().is_some_and(|unwrap| unwrap.awaits_head());
+            let alone = self.filter.as_ref().is_some_and(Filter::awaits_head);
             let line = if alone { memchr::memchr(b'\n', &bytes[pos..]) } else { None };
             let end = line.map_or(bytes.len(), |end| pos + end + 1);
             let next = self.replies.next(&bytes[..end], &mut pos);
             let whole = matches!(next, Next::Frame(_));
+            let state = &mut self.desk.conn.state;
             let verdict = match next {
-                Next::Frame(_) if self.relay => Some(Verdict::Pass),
+                Next::Frame(_) if self.tracking != Tracking::Matched => Some(Verdict::Pass),
                 Next::Frame(frame) => {
-                    let verdict = self.owed.frame(frame, &mut self.state);
-                    if !self.state.known {
+                    let verdict = self.desk.owed.frame(frame, state);
+                    if !state.known {
                         // RESET makes a stranger of anybody, and needs no introduction.
-                        self.state.known = !matches!(frame.kind(), b'-' | b'>')
+                        state.known = !matches!(frame.kind(), b'-' | b'>')
                             && !frame.head.starts_with(b"+RESET");
                     }
                     Some(verdict)
@@ -102,32 +51,68 @@ impl Session {
                 Next::End => None,
                 Next::Broken => Some(Verdict::Lost),
             };
-            if let Some(reply) = &mut self.own_reply {
-                let room = OWN_REPLY_LIMIT.saturating_sub(reply.len());
-                reply.extend_from_slice(&bytes[begin..pos.min(begin + room)]);
-                self.to_client.push(&bytes[from..begin]);
-                from = pos;
-            }
-            if self.unwrap.is_some() {
-                from = self.unwrap_reply(bytes, from, begin..pos, verdict.is_some());
-            }
-            if self.addition.is_some() {
-                from = self.add_to_listing(bytes, from, begin..pos, verdict.is_some(), whole);
-            }
-            match verdict {
-                None if pos < bytes.len() => {}
-                None => break,
-                Some(Verdict::Lost) => self.relay_from_here(),
-                // As if the connection had ended and another begun.
-                Some(Verdict::Reset) => self.tokens.give_back(),
-                Some(Verdict::Pass) => {
-                    if let Some(reply) = self.own_reply.take() {
-                        self.probe_answered(&reply);
+            let heard = match &mut self.filter {
+                None => Heard::Nothing,
+                Some(filter) => {
+                    let resp3 = self.desk.conn.state.resp3;
+                    let fed = filter.feed(&bytes[begin..pos], verdict.is_some(), whole, resp3);
+                    if fed.taken > 0 || !fed.instead.is_empty() {
+                        self.to_client.push(&bytes[from..begin]);
+                        self.to_client.push(&fed.instead);
+                        from = begin + fed.taken;
                     }
+                    if !fed.behind.is_empty() {
+                        self.to_client.push(&bytes[from..pos]);
+                        self.to_client.push(&fed.behind);
+                        from = pos;
+                    }
+                    if verdict.is_some() {
+                        self.filter = None;
+                    }
+                    fed.heard
                 }
+            };
+            match verdict {
+                Some(Verdict::Lost) => {
+                    self.relay();
+                    continue;
+                }
+                // As if the connection had ended and another begun.
+                Some(Verdict::Reset) => self.desk.tokens.give_back(),
+                Some(Verdict::Pass) | None => {}
+            }
+            if !self.hear(heard) {
+                from = bytes.len();
+            }
+            if verdict.is_none() && pos >= bytes.len() {
+                break;
             }
         }
-        self.to_client.send(&mut self.client, cx, &bytes[from..])
+        from
+    }
+
+    /// Takes in what a filtered reply has told. False: what is in it cannot be told apart, and
+    /// nothing of it may pass.
+    fn hear(&mut self, heard: Heard) -> bool {
+        match heard {
+            Heard::Nothing => {}
+            Heard::Reply(reply) => self.step(|job, desk| job.reply(&reply, desk)),
+            Heard::Made => self.step(|job, desk| job.made(desk)),
+            Heard::NotMade(reply) => self.step(|job, desk| job.not_made(&reply, desk)),
+            Heard::Elements(made) => {
+                // Each element is a reply of its own, the last one Guarded again.
+                self.filter = None;
+                self.step(|job, desk| job.made_several(made, desk));
+                if self.tracking != Tracking::Matched {
+                    return false;
+                }
+                self.replies.enter();
+            }
+            Heard::Dropped => self.desk.shared.metrics.guarded(GuardedWrite::Fenced),
+            Heard::Unreadable => self.tracking = Tracking::Closing,
+            Heard::NoList => self.filter = None,
+        }
+        true
     }
 
     /// Looks at the first byte of a reply that is more than a reply.
@@ -137,25 +122,31 @@ impl Session {
             // An error is an ordinary reply; anything else begins a replication
             // stream, which is not RESP.
             Entry::Sync if first != b'-' => {
-                self.relay_from_here();
+                self.relay();
                 return false;
             }
-            Entry::Ours if first != b'>' => self.own_reply = Some(Vec::new()),
+            Entry::Ours if first != b'>' => self.filter = Some(Filter::ours()),
             Entry::Guarded if first != b'>' => {
-                if let Some(barrier) = &mut self.barrier {
-                    let (whose, silent) = (barrier.whose(), barrier.is_silent());
-                    self.unwrap = Some(Box::new(Unwrap::new(whose, silent)));
+                if let Some((whose, silent)) = self.wraps() {
+                    self.filter = Some(Filter::unwrap(whose, silent));
                 }
             }
-            Entry::ArmedExec if first != b'>' && !self.state.watching => {
-                self.unwrap = Some(Box::new(Unwrap::new(Whose::Clients, false)));
+            Entry::ArmedExec if first != b'>' && !self.desk.conn.state.watching => {
+                self.filter = Some(Filter::unwrap(Whose::Clients, false));
             }
             // A RESP2 subscriber may not ask for it, so that is a message.
-            Entry::Listing(listing) if !self.state.is_resp2_subscriber() => {
-                self.addition = Addition::begin(listing, first);
+            Entry::Listing(listing) if !self.desk.conn.state.is_resp2_subscriber() => {
+                self.filter = Filter::listing(listing, first);
             }
             _ => {}
         }
         true
+    }
+
+    /// The data node has closed: what was kept back of a reply passes.
+    pub(super) fn data_closed(&mut self) {
+        if let Some(filter) = self.filter.take() {
+            self.to_client.push(&filter.rest());
+        }
     }
 }

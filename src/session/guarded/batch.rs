@@ -6,12 +6,13 @@
 
 use smallvec::{SmallVec, smallvec};
 
-use super::{super::Session, Guarded};
+use super::super::desk::Desk;
 use crate::{
     clock::Instant,
     guard::{
         Look, MAX_LOCKS, Stop,
-        write::{self, MAX_BYTES, MAX_WRITES, Write},
+        fences::Claim,
+        write::{self, MAX_BYTES, Write},
     },
     key::Key,
     resp::words::{Step, Walk},
@@ -30,40 +31,19 @@ pub(super) struct Batch {
     pub(super) length: usize,
 }
 
-/// How many writes the next call may have. One that cannot be carried out as a whole has
-/// cost its length in vain, so what comes behind it begins small again.
-#[derive(Debug, Clone, Copy)]
-pub(in crate::session) struct Limit(usize);
-
-impl Default for Limit {
-    fn default() -> Limit {
-        Limit(MAX_WRITES)
-    }
-}
-
-impl Limit {
-    /// Of so many writes in one call so many were carried out.
-    pub(super) fn note(&mut self, tried: usize, made: usize) {
-        if made == tried {
-            self.0 = (self.0 * 2).min(MAX_WRITES);
-        } else if tried > 1 {
-            self.0 = 1;
-        }
-    }
-}
-
-impl Session {
+impl Desk {
     /// This write, with as many of those behind it as may share a call. None: it must go
     /// the longer way.
-    pub(super) fn batch(&self, guarded: &Guarded) -> Option<Batch> {
-        let mut at = guarded.length.min(self.held.len());
+    /// `alone`: nothing may go with it.
+    pub(super) fn batch(&self, length: usize, claims: &[Claim], alone: bool) -> Option<Batch> {
+        let mut at = length.min(self.held.len());
         let first = Write::parse(&self.held[..at])?;
         let mut writes: SmallVec<[Write<'_>; 4]> = smallvec![first];
         let mut fences: Fences =
-            guarded.claims.iter().map(|claim| (claim.key.clone(), claim.fence)).collect();
+            claims.iter().map(|claim| (claim.key.clone(), claim.fence)).collect();
         // Who is to be told first that a lock is lost is told with the next command.
-        let alone = guarded.silent || self.news.is_some();
-        let most = if alone { 1 } else { self.together.0 };
+        let alone = alone || self.losing.has_news();
+        let most = if alone { 1 } else { self.short_way.most() };
         // Read once, and only where there is company.
         let mut now = None;
         while writes.len() < most && at < self.held.len() {
@@ -78,7 +58,7 @@ impl Session {
             at = end;
         }
         Some(Batch {
-            call: write::call(&writes, &fences, self.database.unwrap_or_default()),
+            call: write::call(&writes, &fences, self.conn.database.unwrap_or_default()),
             writes: writes.len(),
             length: at,
         })
@@ -93,9 +73,8 @@ impl Session {
         else {
             return None;
         };
-        let prefix = self.config.locks.prefix.as_bytes();
         let held = |lock: &[u8]| {
-            let key = Key::new(prefix, lock);
+            let key = self.key(lock);
             let (fence, raised) = self.tokens.claim(&key, now)?;
             raised.then_some((key, fence))
         };

@@ -6,41 +6,56 @@
 //! CLIENT INFO. Once for each SELECT, and only then.
 
 use super::{
-    super::{Session, barrier::Barrier, metrics::GuardedWrite},
-    Stage,
+    super::{
+        desk::Desk,
+        jobs::{Job, Progress},
+        metrics::GuardedWrite,
+    },
+    arm::arm_for_nothing,
+    refuse::end,
+    short,
+    subject::{Subject, error_reply},
 };
 use crate::{
     guard::fences::read_error,
     resp::{encode, number},
 };
 
-impl Session {
-    /// Asks the data node for it; earlier questions may still be unanswered.
-    pub(super) fn ask_for_database(&mut self, mut barrier: Box<Barrier>) {
-        let Some(guarded) = barrier.guarded() else { return };
-        self.ask(|out| encode::command(out, &[b"CLIENT", b"INFO"]));
-        guarded.stage = Stage::Database { missing: self.owed.len() };
-        self.barrier = Some(barrier.goes_on());
-    }
+/// Asks the data node which database is selected; earlier questions may still be unanswered.
+pub(super) fn ask(subject: Subject, desk: &mut Desk) -> Progress {
+    desk.ask(|out| encode::command(out, &[b"CLIENT", b"INFO"]));
+    Progress::Wait(Box::new(Locating { subject, missing: desk.owed.len() }))
+}
 
-    /// It has answered.
-    pub(super) fn database_was_told(&mut self, mut barrier: Box<Barrier>, reply: &[u8]) {
-        let Some(guarded) = barrier.guarded() else { return };
-        self.database = selected(reply);
-        if self.database.is_some() {
-            return match guarded.is_multi {
-                true => self.ask_for_fences(barrier, false),
-                false => self.write_by_script(barrier),
-            };
+/// The data node is asked which database is selected.
+struct Locating {
+    subject: Subject,
+    /// How many replies are missing; the last one tells.
+    missing: usize,
+}
+
+impl Job for Locating {
+    fn reply(mut self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
+        self.missing -= 1;
+        if self.missing > 0 {
+            return Progress::Wait(self);
+        }
+        desk.conn.database = selected(reply);
+        if desk.conn.database.is_some() {
+            return short::begin(self.subject, desk);
         }
         let error = unknown(reply);
-        if guarded.is_multi {
-            return self.arm_for_nothing(error);
+        match self.subject {
+            Subject::Multi(_) => arm_for_nothing(error, desk),
+            Subject::Write(write) => {
+                desk.shared.metrics.guarded(GuardedWrite::Refused);
+                end(write, error_reply(&error), desk)
+            }
         }
-        self.shared.metrics.guarded(GuardedWrite::Refused);
-        let mut answer = Vec::new();
-        encode::error_bytes(&mut answer, &error);
-        self.end_write(barrier, answer);
+    }
+
+    fn needs_replies(&self) -> bool {
+        true
     }
 }
 

@@ -6,99 +6,113 @@
 //! still. Only then: who finds its fence where it should be asks nobody.
 
 use super::{
-    super::{Session, barrier::Barrier, lock_command::FENCE_FORGOTTEN, metrics::GuardedWrite},
-    Told, fenced,
+    super::{
+        desk::Desk,
+        jobs::{Answer, Attached, FENCE_FORGOTTEN, Job, Progress, Question, not_asked},
+        metrics::GuardedWrite,
+    },
+    arm::arm_for_nothing,
+    long::{Undo, ask_for_fences, try_again},
+    subject::{Subject, fenced},
 };
 use crate::{
     clock::Instant,
-    guard::shown,
-    key::Key,
-    lock::{Attach, Grant, NotAttached},
+    guard::{fences::Claim, shown},
+    key::{Key, Token},
+    lock::NotAttached,
 };
 
-/// What the lock nodes said of the locks whose fences are not known.
-pub(in crate::session) struct Held {
-    /// The proxy's transaction is still open.
-    in_multi: bool,
-    locks: Vec<(Key, Result<Option<Grant>, NotAttached>)>,
+/// Asks the lock nodes about the claims that are not raised.
+pub(super) fn ask(subject: Subject, undo: Undo, desk: &mut Desk) -> Progress {
+    let now = Instant::now();
+    let asked: Vec<(Key, Token)> = subject
+        .claims()
+        .iter()
+        .filter(|claim| !claim.raised)
+        .filter_map(|claim| {
+            let (token, _) = desk.tokens.left(&claim.key, claim.fence, now)?;
+            Some((claim.key.clone(), token.clone()))
+        })
+        .collect();
+    let question = Question::Attached(asked.clone());
+    Progress::Ask(Box::new(Checking { subject, undo, asked }), question)
 }
 
-impl Session {
-    /// Asks the lock nodes about the claims that are not raised.
-    pub(super) fn ask_whether_held(&mut self, mut barrier: Box<Barrier>, in_multi: bool) {
-        let now = Instant::now();
-        let Some(guarded) = barrier.guarded() else { return };
-        let forgotten = guarded.claims.iter().filter(|claim| !claim.raised);
-        let asked: Vec<(Key, Attach)> = forgotten
-            .filter_map(|claim| {
-                let (token, _) = self.tokens.left(&claim.key, claim.fence, now)?;
-                let attach = self.shared.engine.attach(claim.key.clone(), token.clone());
-                Some((claim.key.clone(), attach))
-            })
-            .collect();
-        guarded.wait_for(async move {
-            let mut locks = Vec::with_capacity(asked.len());
-            for (key, attach) in asked {
-                locks.push((key, attach.await));
-            }
-            Told::Held(Held { in_multi, locks })
-        });
-        self.barrier = Some(barrier.goes_on());
-    }
+/// The lock nodes are asked whether locks are held whose fences the data node does not know.
+struct Checking {
+    subject: Subject,
+    undo: Undo,
+    asked: Vec<(Key, Token)>,
+}
 
-    /// They have answered: has the fences raised again, or gives up. A transaction goes on
-    /// with the locks that are left.
-    pub(super) fn goes_on_held(&mut self, mut barrier: Box<Barrier>, told: Held) {
-        let Some(guarded) = barrier.guarded() else { return };
-        let (is_multi, mut refused) = (guarded.is_multi, None);
-        let prefix = self.config.locks.prefix.len();
-        guarded.claims.retain(|claim| {
-            if claim.raised {
-                return true;
+impl Job for Checking {
+    /// Has the fences raised again, or gives up. A transaction goes on with the locks that are
+    /// left.
+    fn answer(mut self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
+        let Answer::Attached(said) = answer else { return not_asked() };
+        let mut refused = None;
+        self.subject.claimed().claims.retain(|claim| {
+            let at = self.asked.iter().position(|(key, _)| *key == claim.key);
+            let why = judge(claim, at.and_then(|at| said.get(at)), desk);
+            let stays = why.is_none();
+            if let Some(why) = why {
+                refused.get_or_insert(why);
             }
-            let said = told.locks.iter().find(|(key, _)| *key == claim.key).map(|(_, said)| said);
-            let held = self.tokens.left(&claim.key, claim.fence, Instant::now());
-            let (error, result) = match (said, held) {
-                // By LOCK of the same token, which is a new grant.
-                (Some(Ok(Some(grant))), _) if grant.fence > claim.fence => {
-                    self.tokens.forget(&claim.key, claim.fence);
-                    (fenced(claim, grant.fence, prefix), GuardedWrite::Fenced)
-                }
-                (Some(Ok(Some(_))), Some(_)) => return true,
-                (Some(Err(NotAttached::NoQuorum(why))), _) => {
-                    (format!("NOQUORUM {why}"), GuardedWrite::Refused)
-                }
-                (Some(Err(NotAttached::FenceForgotten)), _) => {
-                    (FENCE_FORGOTTEN.to_owned(), GuardedWrite::Refused)
-                }
-                (Some(Ok(Some(_) | None)) | None, _) => {
-                    if let Some((token, _)) = held {
-                        let token = token.clone();
-                        self.tokens.not_held(&claim.key, &token);
-                    }
-                    let lock = shown(claim.key.get(prefix..).unwrap_or_default());
-                    (
-                        format!("NOTHELD the lock '{lock}' is not held any more"),
-                        GuardedWrite::NotHeld,
-                    )
-                }
-            };
-            refused.get_or_insert((error.into_bytes(), result));
-            false
+            stays
         });
-        match refused {
-            Some((error, _)) if is_multi && guarded.claims.is_empty() => {
-                self.arm_for_nothing(error);
+        match (self.subject, refused) {
+            (Subject::Multi(claimed), Some((error, _))) if claimed.claims.is_empty() => {
+                arm_for_nothing(error, desk)
             }
-            Some((error, result)) if !is_multi => {
-                self.shared.metrics.guarded(result);
-                self.give_up(barrier, told.in_multi, &error);
+            (Subject::Multi(mut claimed), _) => {
+                claimed.tries += 1;
+                ask_for_fences(Subject::Multi(claimed), true, desk)
             }
-            _ if is_multi => {
-                guarded.tries += 1;
-                self.ask_for_fences(barrier, true);
+            (Subject::Write(write), Some((error, result))) => {
+                desk.shared.metrics.guarded(result);
+                self.undo.then(write, &error, desk)
             }
-            _ => self.try_again(barrier, told.in_multi),
+            (Subject::Write(write), None) => try_again(write, self.undo, desk),
         }
     }
+
+    fn needs_replies(&self) -> bool {
+        true
+    }
+}
+
+/// Returns why nothing may be written under a claim, by what the lock nodes said. Returns
+/// `None` if its lock is held.
+fn judge(
+    claim: &Claim,
+    said: Option<&Attached>,
+    desk: &mut Desk,
+) -> Option<(Vec<u8>, GuardedWrite)> {
+    if claim.raised {
+        return None;
+    }
+    let held = desk.tokens.left(&claim.key, claim.fence, Instant::now());
+    let (error, result) = match (said, held) {
+        // By LOCK of the same token, which is a new grant.
+        (Some(Ok(Some(grant))), _) if grant.fence > claim.fence => {
+            desk.tokens.forget(&claim.key, claim.fence);
+            (fenced(claim, grant.fence, desk), GuardedWrite::Fenced)
+        }
+        (Some(Ok(Some(_))), Some(_)) => return None,
+        (Some(Err(NotAttached::NoQuorum(why))), _) => {
+            (format!("NOQUORUM {why}"), GuardedWrite::Refused)
+        }
+        (Some(Err(NotAttached::FenceForgotten)), _) => {
+            (FENCE_FORGOTTEN.to_owned(), GuardedWrite::Refused)
+        }
+        (Some(Ok(Some(_) | None)) | None, _) => {
+            if let Some((token, _)) = held {
+                let token = token.clone();
+                desk.tokens.not_held(&claim.key, &token);
+            }
+            let lock = shown(desk.name(&claim.key));
+            (format!("NOTHELD the lock '{lock}' is not held any more"), GuardedWrite::NotHeld)
+        }
+    };
+    Some((error.into_bytes(), result))
 }

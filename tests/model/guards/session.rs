@@ -1,5 +1,5 @@
 //! Clients that write under a claim, each through a connection of its own: what the
-//! proxy does there in `src/session/guarded.rs` and, at LOCK, in `barrier.rs`.
+//! proxy does there in `src/session/guarded/` and, at LOCK, in `src/session/jobs/announce.rs`.
 
 use super::{
     CLIENTS, Fault, Setup,

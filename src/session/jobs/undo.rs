@@ -1,15 +1,15 @@
 //! A LOCK that was granted and is not answered yet: nobody may count on it.
 
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
-use super::super::lock_command::{Granted, Tokens};
+use super::super::claims::{Granted, Tokens};
 use crate::{
     key::{Key, Token},
     lock::{Claim, Engine},
 };
 
-/// Dropped, it gives the lock back.
-pub(super) struct Undo {
+/// Gives the lock back when it is dropped.
+pub(in crate::session) struct Undo {
     lock: Option<(Arc<Engine>, Key, Token, Option<Claim>)>,
     fence: u64,
 }
@@ -20,23 +20,22 @@ impl Undo {
         Undo { lock: Some((engine, key.clone(), token.clone(), *claim)), fence: *fence }
     }
 
-    /// The client is told of it.
-    pub(super) fn disarm(mut self) {
+    /// The lock's fence has been raised since.
+    pub(super) fn was_raised(&mut self, fence: u64) {
+        self.fence = fence;
+    }
+
+    /// The lock stays: its client is told of it.
+    pub(in crate::session) fn disarm(mut self) {
         self.lock = None;
     }
 
-    /// It never will be.
-    pub(super) fn undo(self, tokens: &mut Tokens) {
+    /// Gives the lock back, and forgets it: its client will never be told.
+    pub(in crate::session) fn undo(self, tokens: &mut Tokens) {
         if let Some((_, key, token, _)) = &self.lock {
             tokens.forget(key, self.fence);
             tokens.refused(key, token);
         }
-    }
-}
-
-impl fmt::Debug for Undo {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Undo({})", self.fence)
     }
 }
 

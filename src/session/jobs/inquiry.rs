@@ -2,7 +2,7 @@
 
 use std::sync::atomic::Ordering;
 
-use super::Session;
+use super::super::desk::Desk;
 use crate::{
     command::{docs, operator::Inquiry},
     glob::{self, Budget},
@@ -40,11 +40,11 @@ const HELP: [&str; 16] = [
     "    COMMAND DOCS LOCK.",
 ];
 
-impl Session {
+impl Desk {
     /// Words the answer.
     pub(super) fn tell(&self, inquiry: &Inquiry) -> Vec<u8> {
         let mut out = Vec::new();
-        let resp3 = self.state.resp3;
+        let resp3 = self.conn.state.resp3;
         match inquiry {
             Inquiry::Help => {
                 encode::array(&mut out, HELP.len());
@@ -99,7 +99,7 @@ impl Session {
         let nodes = self.shared.engine.status();
         encode::array(out, nodes.len());
         for node in nodes {
-            encode::map(out, 4, self.state.resp3);
+            encode::map(out, 4, self.conn.state.resp3);
             encode::bulk(out, b"address");
             encode::bulk(out, node.address.as_bytes());
             encode::bulk(out, b"up");
@@ -146,7 +146,7 @@ impl Session {
     fn tell_lock(&self, out: &mut Vec<u8>, lock: &LockStatus) {
         let millis =
             |time: std::time::Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
-        encode::map(out, 6, self.state.resp3);
+        encode::map(out, 6, self.conn.state.resp3);
         encode::bulk(out, b"key");
         encode::bulk(out, &lock.key[self.config.locks.prefix.len().min(lock.key.len())..]);
         encode::bulk(out, b"kind");

@@ -2,9 +2,7 @@
 //! passes as it comes, with the count at its head raised and our entries behind
 //! its last one. COMMAND COUNT has nothing but the count.
 
-use std::ops::Range;
-
-use super::Session;
+use super::fed::{Fed, Heard};
 use crate::{
     command::docs::{self, OURS},
     resp::{encode, name::Listing, number},
@@ -15,7 +13,7 @@ const HEAD_LIMIT: usize = 1 + number::MAX_DIGITS + 2;
 
 /// A list on its way to the client.
 #[derive(Debug)]
-pub struct Addition {
+pub(in crate::session) struct Addition {
     listing: Listing,
     /// The head as far as it has come; empty once it was passed on.
     head: Vec<u8>,
@@ -36,8 +34,8 @@ impl Addition {
     }
 
     /// What was kept back of the head.
-    pub(super) fn head(&self) -> &[u8] {
-        &self.head
+    pub(super) fn rest(self) -> Vec<u8> {
+        self.head
     }
 
     /// The head with our entries counted. None where that makes no sense.
@@ -62,54 +60,38 @@ impl Addition {
     }
 }
 
-impl Session {
-    /// Passes on what has come of a list: `here` of `bytes`, with the bytes from
-    /// `from` on before it. Returns from where on bytes are still to be passed on.
-    ///
-    /// The list has ended where it `ended`, and well if it is `whole`.
-    #[cold]
-    pub(super) fn add_to_listing(
-        &mut self,
-        bytes: &[u8],
-        mut from: usize,
-        here: Range<usize>,
-        ended: bool,
-        whole: bool,
-    ) -> usize {
-        let Some(mut addition) = self.addition.take() else { return from };
-        let mut given_up = false;
-        if !addition.promised {
-            let piece = &bytes[here.clone()];
+impl Addition {
+    /// Looks at a piece of the list. It has `ended` with it, and well if it is `whole`.
+    pub(super) fn feed(&mut self, piece: &[u8], ended: bool, whole: bool, resp3: bool) -> Fed {
+        let mut fed = Fed::default();
+        if !self.promised {
             let line = memchr::memchr(b'\n', piece).map_or(piece.len(), |end| end + 1);
-            let line = line.min(HEAD_LIMIT.saturating_sub(addition.head.len()));
-            addition.head.extend_from_slice(&piece[..line]);
-            self.to_client.push(&bytes[from..here.start]);
-            from = here.start + line;
-            if addition.head.ends_with(b"\n") || addition.head.len() >= HEAD_LIMIT || ended {
-                let raised = addition.raised();
-                addition.promised = raised.is_some();
-                given_up = raised.is_none();
-                self.to_client.push(raised.as_deref().unwrap_or(&addition.head));
-                addition.head.clear();
-            }
-        }
-        if ended && whole && addition.promised {
-            self.to_client.push(&bytes[from..here.end]);
-            from = here.end;
-            let (mut entries, resp3) = (Vec::new(), self.state.resp3);
-            match addition.listing {
-                Listing::Info => OURS.iter().for_each(|own| docs::info(&mut entries, *own, resp3)),
-                Listing::Docs => OURS.iter().for_each(|own| docs::docs(&mut entries, *own, resp3)),
-                Listing::List => {
-                    docs::names().for_each(|name| encode::bulk(&mut entries, name.as_bytes()));
+            let line = line.min(HEAD_LIMIT.saturating_sub(self.head.len()));
+            self.head.extend_from_slice(&piece[..line]);
+            fed.taken = line;
+            if self.head.ends_with(b"\n") || self.head.len() >= HEAD_LIMIT || ended {
+                let raised = self.raised();
+                let head = std::mem::take(&mut self.head);
+                self.promised = raised.is_some();
+                fed.instead = raised.unwrap_or(head);
+                if !self.promised {
+                    fed.heard = Heard::NoList;
                 }
-                Listing::Count => {}
             }
-            self.to_client.push(&entries);
         }
-        if !ended && !given_up {
-            self.addition = Some(addition);
+        if whole && self.promised {
+            self.add(&mut fed.behind, resp3);
         }
-        from
+        fed
+    }
+
+    /// Appends our entries.
+    fn add(&self, out: &mut Vec<u8>, resp3: bool) {
+        match self.listing {
+            Listing::Info => OURS.iter().for_each(|own| docs::info(out, *own, resp3)),
+            Listing::Docs => OURS.iter().for_each(|own| docs::docs(out, *own, resp3)),
+            Listing::List => docs::names().for_each(|name| encode::bulk(out, name.as_bytes())),
+            Listing::Count => {}
+        }
     }
 }

@@ -20,7 +20,7 @@ const NO_ANSWER: &str = "ERR the data node did not tell whether this client may"
 
 /// What the data node said to a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Permission {
+pub(in crate::session) enum Permission {
     /// This client may.
     Granted,
     /// It may not: the error line for it, without `-` and line end.
@@ -29,7 +29,7 @@ pub enum Permission {
 
 /// Permissions of one connection, remembered for a short time.
 #[derive(Debug)]
-pub struct Permissions {
+pub(in crate::session) struct Permissions {
     /// Until when each key's permission holds.
     granted: KeyMap<Instant>,
     /// How long one is believed: a change of the ACL is seen after that.
@@ -38,17 +38,17 @@ pub struct Permissions {
 
 impl Permissions {
     /// None yet.
-    pub fn new(lifetime: Duration) -> Permissions {
+    pub(in crate::session) fn new(lifetime: Duration) -> Permissions {
         Permissions { granted: KeyMap::default(), lifetime }
     }
 
     /// Whether a recent probe for this key was answered well.
-    pub fn remembered(&self, key: &Key, now: Instant) -> bool {
+    pub(in crate::session) fn remembered(&self, key: &Key, now: Instant) -> bool {
         self.granted.get(key).is_some_and(|until| now < *until)
     }
 
     /// Notes that the client may lock this key.
-    pub fn remember(&mut self, key: &Key, now: Instant) {
+    pub(in crate::session) fn remember(&mut self, key: &Key, now: Instant) {
         if self.granted.len() >= MAX_KEYS {
             self.granted.clear();
         }
@@ -56,25 +56,25 @@ impl Permissions {
     }
 
     /// The client may have become somebody else.
-    pub fn forget(&mut self) {
+    pub(in crate::session) fn forget(&mut self) {
         self.granted = KeyMap::default();
     }
 }
 
 /// Appends the probe for `key`.
-pub fn probe(out: &mut Vec<u8>, key: &[u8]) {
+pub(in crate::session) fn probe(out: &mut Vec<u8>, key: &[u8]) {
     encode::command(out, &[b"SET", key, b"x", b"NX", b"XX"]);
 }
 
 /// Appends the probe for LOCKGATE: who may ask Redis for INFO may ask us. The
 /// section is none that Redis has, so that it says nothing.
-pub fn probe_operator(out: &mut Vec<u8>) {
+pub(in crate::session) fn probe_operator(out: &mut Vec<u8>) {
     encode::command(out, &[b"INFO", b"lockgate"]);
 }
 
 /// What was asked, by which it is known what an answer to it looks like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Asked {
+pub(in crate::session) enum Asked {
     /// [`probe`].
     Lock,
     /// [`probe_operator`].
@@ -106,7 +106,7 @@ const BEHIND: [&[u8]; 14] = [
 
 /// Reads the reply to a probe: permission is what only a client gets that may, and
 /// everything else is the answer to the command.
-pub fn read(asked: Asked, reply: &[u8]) -> Permission {
+pub(in crate::session) fn read(asked: Asked, reply: &[u8]) -> Permission {
     let line = reply.trim_ascii_end();
     let is_answer = match (asked, line.first()) {
         (_, Some(b'-')) => {

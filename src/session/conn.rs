@@ -1,0 +1,112 @@
+//! What the data node thinks of this connection: learned from its replies, and from what was
+//! sent where no reply tells.
+
+use std::time::Duration;
+
+use super::{guarded::armed::Armed, jobs::authorize::Permissions};
+use crate::resp::name::{Channels, ReplyMode};
+
+/// What is known of the upstream connection.
+pub(super) struct Conn {
+    pub(super) state: State,
+    /// What CLIENT REPLY was last set to.
+    pub(super) reply_mode: ReplyMode,
+    /// ASKING or CLIENT CACHING has set a flag for the next command.
+    pub(super) next_only: bool,
+    /// MULTI went by while replies were off, so nobody will tell whether it worked.
+    pub(super) blind_multi: bool,
+    /// AUTH was queued by MULTI: EXEC may make the client somebody else.
+    pub(super) auth_queued: bool,
+    /// Which database is selected. None: a SELECT has gone by, and nobody was asked since.
+    pub(super) database: Option<u64>,
+    /// The fences that are watched for the client's transaction.
+    pub(super) armed: Option<Box<Armed>>,
+    pub(super) permissions: Permissions,
+}
+
+impl Conn {
+    pub(super) fn new(authorize_cache: Duration) -> Conn {
+        Conn {
+            state: State::default(),
+            reply_mode: ReplyMode::On,
+            next_only: false,
+            blind_multi: false,
+            auth_queued: false,
+            database: Some(0),
+            armed: None,
+            permissions: Permissions::new(authorize_cache),
+        }
+    }
+
+    /// Whether the data node queues commands, as far as can be known.
+    pub(super) fn in_multi(&self) -> bool {
+        self.state.multi || self.blind_multi
+    }
+
+    /// Whether the data node would refuse or queue an ordinary command now, so that one of
+    /// ours is not carried out either.
+    pub(super) fn refuses_ours(&self) -> bool {
+        self.in_multi() || self.state.monitor || self.state.quit || self.state.is_resp2_subscriber()
+    }
+
+    /// Notes that the client's transaction has ended, or was given up.
+    pub(super) fn transaction_ended(&mut self) {
+        self.armed = None;
+        self.blind_multi = false;
+        if std::mem::take(&mut self.auth_queued) {
+            self.permissions.forget();
+        }
+    }
+}
+
+/// State of the upstream connection as of the last reply that was read.
+#[derive(Debug, Default, Clone, PartialEq, Eq)]
+pub(super) struct State {
+    /// HELLO 3 was answered.
+    pub(super) resp3: bool,
+    /// Between MULTI and EXEC or DISCARD.
+    pub(super) multi: bool,
+    /// After WATCH, until EXEC, DISCARD or UNWATCH.
+    pub(super) watching: bool,
+    /// After MONITOR.
+    pub(super) monitor: bool,
+    /// After QUIT: the data node carries nothing out any more and closes.
+    pub(super) quit: bool,
+    /// Something was answered that only a client gets that has said who it is, or need not.
+    pub(super) known: bool,
+    pub(super) channels: i64,
+    pub(super) patterns: i64,
+    pub(super) shards: i64,
+}
+
+impl State {
+    /// In RESP2 a connection with subscriptions may send few commands, and ours
+    /// are not among them.
+    pub(super) fn is_resp2_subscriber(&self) -> bool {
+        !self.resp3 && (self.channels > 0 || self.patterns > 0 || self.shards > 0)
+    }
+
+    /// Whether every frame that is not a push answers a command.
+    pub(super) fn is_plain(&self) -> bool {
+        !self.monitor && !self.is_resp2_subscriber()
+    }
+
+    /// Subscriptions of one kind.
+    pub(super) fn subscriptions(&self, kind: Channels) -> i64 {
+        match kind {
+            Channels::Plain => self.channels,
+            Channels::Pattern => self.patterns,
+            Channels::Shard => self.shards,
+        }
+    }
+
+    /// Takes in the count at the end of a confirmation: Redis counts channels
+    /// and patterns together, sharded channels apart.
+    pub(super) fn set_subscriptions(&mut self, kind: Channels, count: i64) {
+        match kind {
+            Channels::Plain => self.channels = (count - self.patterns).max(0),
+            Channels::Pattern => self.patterns = (count - self.channels).max(0),
+            Channels::Shard => self.shards = count.max(0),
+        }
+    }
+}

@@ -1,0 +1,584 @@
+//! A session without its sockets: bytes in, bytes out, questions out, answers in.
+//!
+//! [`Core`] knows nothing of sockets, tasks and futures, so that it runs as well in the
+//! simulation and between two byte strings. Its methods come in four kinds.
+//!
+//! - What happens to it: [`Core::client_sent`], [`Core::client_closed`], [`Core::data_sent`],
+//!   [`Core::data_closed`], [`Core::answer`], [`Core::take_losses`].
+//! - What goes on by itself once something has happened: [`Core::go_on`], [`Core::look_again`].
+//! - What it wants: [`Core::question`], [`Core::needs_replies`], [`Core::linger`], and the two
+//!   outboxes.
+//! - What it is like: `is_…` and `has_…`.
+//!
+//! Bytes that pass are not copied: `client_sent` and `data_sent` return which of the bytes they
+//! were given are to be sent on behind what is in the outbox.
+
+use std::{ops::Range, sync::atomic::Ordering, time::Duration};
+
+use super::{
+    desk::Desk,
+    dropping::Dropping,
+    filter::{Filter, Whose},
+    gather::Gather,
+    jobs::{Answer, Answering, Job, Ours, Pass, Progress, Question, Waits, When},
+    losses::Refused,
+    metrics::{CloseReason, Outcome},
+    notes::Noted,
+};
+use crate::{
+    clock::Instant,
+    config::OnLost,
+    key::Key,
+    net::Outbox,
+    resp::{
+        encode,
+        name::{Name, Own, ReplyMode},
+        reply::ReplyScanner,
+        request::RequestScanner,
+    },
+};
+
+/// Bytes read ahead while a command waits, so that a client's FIN behind them is seen.
+pub(super) const READ_AHEAD: usize = 64 * 1024;
+/// How long a connection may linger after QUIT while its replies are off, or with each
+/// command that waits, as an UNLOCK behind a blocked one, after its client has hung up.
+const LINGER: Duration = Duration::from_secs(1);
+
+/// A session without its sockets.
+pub(super) struct Core {
+    pub(super) desk: Desk,
+    pub(super) turn: Turn,
+    question: Asking,
+    pub(super) tracking: Tracking,
+    /// Finds where the client's commands end.
+    pub(super) requests: RequestScanner,
+    /// Bytes read from the client so far.
+    pub(super) read: u64,
+    /// The client sends no more.
+    pub(super) client_done: bool,
+    /// Finds where the data node's replies end.
+    pub(super) replies: ReplyScanner,
+    /// What is done with the reply being received, if it does not pass as it comes.
+    pub(super) filter: Option<Filter>,
+    pub(super) to_client: Outbox,
+    /// When to close whatever is still missing.
+    linger: Option<Instant>,
+    /// The proxy answers, or has answered, what the data node does not hear of.
+    pub(super) unheard: bool,
+}
+
+/// Bytes that were held, and which of them are to be sent to the data node.
+type Looked = (Vec<u8>, Range<usize>);
+
+/// Who has the floor.
+#[derive(Default)]
+pub(super) enum Turn {
+    /// The client: its commands are forwarded.
+    #[default]
+    Client,
+    /// What is held is to be looked at again.
+    Again(First),
+    /// A command of which the bytes are dropped as they come.
+    Dropping(Dropping),
+    /// A large command that must be whole before it is looked at.
+    Gathering(Box<Gather>),
+    /// A command that waits for earlier replies.
+    Draining(Box<dyn Waits>, When),
+    /// A command that has begun.
+    Job(Box<dyn Job>),
+    /// A command that is done; its answer is to be written between two frames.
+    Answering(Box<Answering>),
+}
+
+/// How far the question of the command that has the floor is.
+enum Asking {
+    /// There is none.
+    Nothing,
+    /// It is to be asked now.
+    Now(Box<Question>),
+    /// It was asked.
+    Waits,
+}
+
+/// How the first command of what is held goes on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum First {
+    /// As any other.
+    Anew,
+    /// It has waited, and passes.
+    Pass(Pass),
+    /// It was being gathered, and others were given its room.
+    NoRoom,
+}
+
+/// Whether replies are matched to commands (docs/design/forwarding.md).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Tracking {
+    /// They are.
+    Matched,
+    /// They can no longer be: all bytes pass untouched, and LOCK with them, which the data
+    /// node refuses.
+    Relayed,
+    /// As `Relayed`, but nothing more of the client's is forwarded: bytes were met that Redis
+    /// would not parse, and there are guards.
+    Muted,
+    /// Guards could be passed by unseen: the connection is to be closed.
+    Closing,
+}
+
+impl Core {
+    pub(super) fn new(desk: Desk) -> Core {
+        Core {
+            desk,
+            turn: Turn::Client,
+            question: Asking::Nothing,
+            tracking: Tracking::Matched,
+            requests: RequestScanner::default(),
+            read: 0,
+            client_done: false,
+            replies: ReplyScanner::default(),
+            filter: None,
+            to_client: Outbox::default(),
+            linger: None,
+            unheard: false,
+        }
+    }
+
+    /// Whether a command has the floor: what the client sends meanwhile is held.
+    pub(super) fn is_waiting(&self) -> bool {
+        matches!(self.turn, Turn::Draining(..) | Turn::Job(_) | Turn::Answering(_))
+    }
+
+    /// Whether what is held is to be looked at again.
+    pub(super) fn must_look_again(&self) -> bool {
+        matches!(self.turn, Turn::Again(_))
+    }
+
+    /// Whether it is a LOCK that has the floor.
+    pub(super) fn is_lock(&self) -> bool {
+        self.ours().is_some_and(|(own, _)| own == Own::Lock)
+    }
+
+    /// Whether it is a LOCK that waits in line.
+    pub(super) fn waits_in_line(&self) -> bool {
+        matches!(&self.turn, Turn::Job(job) if job.waits_in_line())
+    }
+
+    /// Whether the lock nodes are being asked for a command of ours.
+    pub(super) fn is_asking(&self) -> bool {
+        matches!(&self.turn, Turn::Job(job) if job.is_asking())
+    }
+
+    /// Returns the command of ours that has the floor, and when it began.
+    fn ours(&self) -> Option<(Own, Ours)> {
+        let ours = match &self.turn {
+            Turn::Draining(what, when) => {
+                let (own, length) = what.own()?;
+                Some(Ours { own, length, silent: false, since: when.since })
+            }
+            Turn::Job(job) => job.ours(),
+            Turn::Answering(answering) => answering.ours(),
+            _ => None,
+        };
+        ours.map(|ours| (ours.own, ours))
+    }
+
+    /// Returns what was sent for the guarded write that has the floor, of which the reply comes
+    /// next, and whether the client gets no replies.
+    pub(super) fn wraps(&self) -> Option<(Whose, bool)> {
+        match &self.turn {
+            Turn::Job(job) => job.wraps(),
+            _ => None,
+        }
+    }
+
+    /// Whether replies must be read for the command that has the floor to get on, even if the
+    /// client does not take them.
+    pub(super) fn needs_replies(&self) -> bool {
+        match &self.turn {
+            // Else it begins before anything more has to be read.
+            Turn::Draining(..) => !self.desk.owed.is_empty(),
+            Turn::Job(job) => {
+                job.needs_replies() && !self.filter.as_ref().is_some_and(Filter::is_passing)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether an answer is on its way that needs nothing of the data node any more.
+    pub(super) fn answer_is_near(&self) -> bool {
+        // Nothing can be placed behind the beginning of a frame that has no end.
+        self.replies.between_frames()
+            && !self.is_lock()
+            && (self.is_asking() || matches!(self.turn, Turn::Answering(_)))
+    }
+
+    /// Whether nothing that was begun is unfinished.
+    pub(super) fn is_at_rest(&self) -> bool {
+        !self.is_waiting()
+            && self.desk.owed.is_empty()
+            && self.replies.between_frames()
+            && self.requests.between_commands()
+            && self.to_client.is_empty()
+            && self.desk.to_data.is_empty()
+    }
+
+    /// Takes the question that is to be asked of others, if there is one.
+    pub(super) fn question(&mut self) -> Option<Box<Question>> {
+        match std::mem::replace(&mut self.question, Asking::Waits) {
+            Asking::Now(question) => Some(question),
+            before => {
+                self.question = before;
+                None
+            }
+        }
+    }
+
+    /// Whether the answer to a question is waited for.
+    pub(super) fn awaits_answer(&self) -> bool {
+        matches!(self.question, Asking::Waits)
+    }
+
+    /// Whether a large command is held until it is whole.
+    pub(super) fn is_gathering(&self) -> bool {
+        matches!(self.turn, Turn::Gathering(_))
+    }
+
+    /// When to close the connection whatever is still missing.
+    pub(super) fn linger(&self) -> Option<Instant> {
+        self.linger
+    }
+
+    /// Closes after [`LINGER`] unless something else does it before.
+    pub(super) fn start_linger(&mut self) {
+        self.linger.get_or_insert_with(|| Instant::now() + LINGER);
+    }
+
+    /// Gives a command the floor, which begins once all replies owed so far are in.
+    pub(super) fn wait(&mut self, what: Box<dyn Waits>) {
+        let mut when = When { since: Instant::now(), waited: false };
+        if let Some((own, _)) = what.own() {
+            let metrics = &self.desk.shared.metrics;
+            match own {
+                Own::Lock => &metrics.commands_lock,
+                Own::Unlock => &metrics.commands_unlock,
+                Own::Renew => &metrics.commands_renew,
+                Own::Attach => &metrics.commands_attach,
+                Own::Detach => &metrics.commands_detach,
+                Own::Lockgate | Own::Command => &metrics.commands_lockgate,
+            }
+            .increment(1);
+            if !self.desk.owed.is_empty() {
+                when.waited = true;
+                metrics.barrier_waits.increment(1);
+            }
+        }
+        self.turn = Turn::Draining(what, when);
+        if self.client_done {
+            // Each has its time: many that are each done within it are not cut off.
+            self.linger = None;
+            self.start_linger();
+        }
+    }
+
+    /// Moves the command that has the floor as far as it goes by itself. Returns whether
+    /// anything has changed.
+    pub(super) fn go_on(&mut self) -> bool {
+        let mut moved = false;
+        loop {
+            let is_ready = match &self.turn {
+                Turn::Draining(..) => self.desk.owed.is_empty(),
+                // A client that does not read its answers gets no more of them.
+                Turn::Answering(_) => {
+                    self.replies.between_frames() && self.to_client.len() < READ_AHEAD
+                }
+                _ => false,
+            };
+            if !is_ready {
+                return moved;
+            }
+            moved = true;
+            match std::mem::take(&mut self.turn) {
+                Turn::Draining(what, when) => {
+                    let progress = self.begin(what, when);
+                    self.apply(progress);
+                }
+                Turn::Answering(answering) => self.finish(*answering),
+                turn => self.turn = turn,
+            }
+        }
+    }
+
+    /// All earlier replies are in.
+    fn begin(&mut self, what: Box<dyn Waits>, when: When) -> Progress {
+        let desk = &mut self.desk;
+        if desk.losing.has_untold_news() && !what.tells_of_loss(desk) {
+            // It is refused when it is looked at again.
+            return match what.is_held() {
+                true => Progress::Again,
+                false => Box::new(Refused::one(Name::Other)).begin(when, desk),
+            };
+        }
+        what.begin(when, desk)
+    }
+
+    /// Has the command that has begun take its next step.
+    pub(super) fn step(&mut self, step: impl FnOnce(Box<dyn Job>, &mut Desk) -> Progress) {
+        match std::mem::take(&mut self.turn) {
+            Turn::Job(job) => {
+                self.question = Asking::Nothing;
+                let progress = step(job, &mut self.desk);
+                self.apply(progress);
+            }
+            // It was given up meanwhile.
+            turn => self.turn = turn,
+        }
+    }
+
+    /// The question is answered.
+    pub(super) fn answer(&mut self, answer: Answer) {
+        self.step(|job, desk| job.answer(answer, desk));
+    }
+
+    /// Refuses the command of ours that has begun.
+    pub(super) fn refuse(&mut self, error: &str) {
+        self.step(|job, desk| match job.ours() {
+            Some(ours) => ours.refuse(error, Outcome::BadRequest, desk),
+            None => Progress::Wait(job),
+        });
+    }
+
+    /// Carries out what a step has come to: the one place where the turn goes from one command
+    /// to the next.
+    fn apply(&mut self, progress: Progress) {
+        match progress {
+            Progress::Wait(job) => self.turn = Turn::Job(job),
+            Progress::Ask(job, question) => {
+                self.unheard |= job.is_asking();
+                self.question = Asking::Now(Box::new(question));
+                self.turn = Turn::Job(job);
+            }
+            Progress::Pass(pass) => self.turn = Turn::Again(First::Pass(pass)),
+            Progress::Again => self.turn = Turn::Again(First::Anew),
+            Progress::Answer(answering) => {
+                self.unheard = true;
+                if answering.is_empty() {
+                    self.finish(*answering);
+                } else {
+                    self.turn = Turn::Answering(answering);
+                }
+            }
+            Progress::Relay => self.relay(),
+            Progress::Mute => {
+                self.relay();
+                self.tracking = Tracking::Muted;
+                self.start_linger();
+            }
+            Progress::Close(answering) => {
+                self.tracking = Tracking::Closing;
+                self.apply(Progress::Answer(answering));
+            }
+        }
+    }
+
+    /// The command is done: it is answered, and what came behind it goes on.
+    fn finish(&mut self, answering: Answering) {
+        let (answer, length) = answering.finish();
+        self.desk.losing.note_written();
+        self.to_client.push(&answer);
+        if self.client_done {
+            self.linger = None;
+        }
+        let held = &mut self.desk.held;
+        // With so much held, nothing was read any more.
+        let stopped = held.len() >= READ_AHEAD;
+        held.drain(..length.min(held.len()));
+        if stopped || !held.is_empty() {
+            self.turn = Turn::Again(First::Anew);
+        }
+    }
+
+    /// Gives up whatever has the floor. A LOCK that was granted and not answered is given back;
+    /// one under way is released on every node when its future is dropped.
+    pub(super) fn abort(&mut self) {
+        if let Some((_, ours)) = self.ours() {
+            ours.count(Outcome::Aborted, &self.desk);
+        }
+        self.undo();
+    }
+
+    fn undo(&mut self) {
+        self.question = Asking::Nothing;
+        let undo = match std::mem::take(&mut self.turn) {
+            Turn::Job(job) => job.undo(),
+            Turn::Answering(answering) => answering.undo(),
+            _ => None,
+        };
+        if let Some(undo) = undo {
+            undo.undo(&mut self.desk.tokens);
+        }
+    }
+
+    /// Gives up matching replies to commands: from here on bytes only pass, or, where guards
+    /// could be passed by, the connection ends.
+    pub(super) fn relay(&mut self) {
+        let enforced = self.desk.guards_are_enforced();
+        self.tracking = if enforced { Tracking::Closing } else { Tracking::Relayed };
+        if !self.filter.as_ref().is_some_and(Filter::must_end) {
+            self.filter = None;
+        }
+        self.desk.owed.clear();
+        let passes = matches!(self.turn, Turn::Again(_));
+        let waited = self.is_waiting();
+        if !passes {
+            self.undo();
+        }
+        if waited || !self.desk.held.is_empty() {
+            self.turn = Turn::Again(First::Anew);
+        }
+    }
+
+    /// What comes of noting a command that is forwarded.
+    pub(super) fn noted(&mut self, noted: Noted) {
+        match noted {
+            Noted::Followed => {}
+            Noted::Lost => self.relay(),
+            Noted::Quit => self.start_linger(),
+        }
+    }
+
+    /// The client has sent FIN, or reset its connection: a LOCK is not wanted any more, nor is
+    /// what was to run under it. Anything else may finish, within a limit. Returns whether what
+    /// came behind a LOCK is not wanted either.
+    pub(super) fn client_closed(&mut self) -> bool {
+        self.client_done = true;
+        if self.is_lock() {
+            self.abort();
+            self.desk.held.clear();
+            return true;
+        }
+        if self.is_waiting() {
+            self.start_linger();
+        }
+        false
+    }
+
+    /// Takes what the watchdog has told of lost session locks, and does as `locks.on_lost`
+    /// says.
+    ///
+    /// # Errors
+    /// If the connection is to end: then what is in the outbox is worth one more try.
+    #[inline]
+    pub(super) fn take_losses(&mut self) -> Result<(), CloseReason> {
+        let Some(losses) = &self.desk.losing.losses else { return Ok(()) };
+        if losses.is_check_due() {
+            if let Some(first) = self.desk.tokens.valid_until() {
+                losses.check_by(first);
+            }
+            losses.settle();
+        }
+        if !losses.any() {
+            return Ok(());
+        }
+        self.note_losses()
+    }
+
+    #[cold]
+    fn note_losses(&mut self) -> Result<(), CloseReason> {
+        let desk = &mut self.desk;
+        let all = desk.losing.losses.as_ref().map(|losses| losses.take()).unwrap_or_default();
+        let announces = |key: &Key| matches!(&self.turn, Turn::Job(job) if job.announces(key));
+        let mut lost = Vec::new();
+        for loss in all {
+            // One that this connection itself has replaced or given back is none. And a LOCK
+            // that is not answered yet is answered that it is not held.
+            if desk.tokens.lose(&loss) && !announces(&loss.key) {
+                lost.push((loss.key, loss.token));
+            }
+        }
+        if lost.is_empty() {
+            return Ok(());
+        }
+        let pushed = desk.conn.state.resp3 && self.tracking == Tracking::Matched;
+        if pushed {
+            for (key, token) in &lost {
+                let mut push = Vec::new();
+                encode::push(&mut push, 3);
+                encode::bulk(&mut push, b"lock-lost");
+                encode::bulk(&mut push, desk.name(key));
+                encode::bulk(&mut push, token);
+                desk.losing.pushes.append(&mut push);
+            }
+        }
+        match desk.config.locks.on_lost {
+            #[cfg(feature = "planted")]
+            _ if pushed && std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "untold") => {
+            }
+            OnLost::Ignore => {}
+            OnLost::Push if pushed => {}
+            OnLost::Close => {
+                self.push_losses();
+                return Err(CloseReason::LockLost);
+            }
+            OnLost::Error | OnLost::Push => {
+                let prefix = desk.config.locks.prefix.len();
+                desk.losing.add(lost, prefix);
+                self.check_that_news_can_be_told()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Who gets no replies, or those that cannot be told apart, cannot be told: it must
+    /// not go on as if nothing had happened.
+    ///
+    /// # Errors
+    /// If that is so, and the connection is to end.
+    #[inline]
+    pub(super) fn check_that_news_can_be_told(&mut self) -> Result<(), CloseReason> {
+        if self.desk.losing.has_news() { self.close_if_deaf() } else { Ok(()) }
+    }
+
+    #[cold]
+    fn close_if_deaf(&mut self) -> Result<(), CloseReason> {
+        let (conn, losing) = (&self.desk.conn, &self.desk.losing);
+        let deaf = conn.reply_mode != ReplyMode::On && losing.has_untold_news();
+        if deaf || self.tracking != Tracking::Matched && !losing.has_told() {
+            self.push_losses();
+            return Err(CloseReason::LockLost);
+        }
+        Ok(())
+    }
+
+    /// Puts pushes between two frames. Returns whether there were any.
+    #[inline]
+    pub(super) fn push_losses(&mut self) -> bool {
+        let pushes = &mut self.desk.losing.pushes;
+        let may = !pushes.is_empty()
+            && self.replies.between_frames()
+            && self.tracking == Tracking::Matched;
+        if may {
+            self.to_client.push(&std::mem::take(pushes));
+        }
+        may
+    }
+
+    /// Looks at what is held again, its first command as the turn says. Returns those bytes,
+    /// and which of them are to be sent to the data node. Returns `None` if that is not to be.
+    ///
+    /// # Errors
+    /// If the connection is to end.
+    pub(super) fn look_again(&mut self) -> Result<Option<Looked>, CloseReason> {
+        let Turn::Again(first) = self.turn else { return Ok(None) };
+        self.turn = Turn::Client;
+        let held = std::mem::take(&mut self.desk.held);
+        self.take_losses()?;
+        let range = self.scan(&held, first);
+        Ok(Some((held, range)))
+    }
+
+    /// Whether the proxy is to shut down as soon as this connection allows.
+    pub(super) fn is_draining(&self) -> bool {
+        self.desk.shared.draining.load(Ordering::Relaxed)
+    }
+}

@@ -1,0 +1,141 @@
+//! What a session knows, as far as the commands that wait may use it, and the moves that many
+//! of them make.
+
+use std::{sync::Arc, task::Waker, time::Duration};
+
+use super::{
+    claims::Tokens,
+    conn::Conn,
+    guarded::limit::ShortWay,
+    losses::Losing,
+    metrics::GuardedWrite,
+    owed::{Entry, Owed},
+    shared::Shared,
+};
+use crate::{
+    clock::Instant,
+    config::Config,
+    guard::Need,
+    key::{Key, Token},
+    lock::{Grant, Keep},
+    net::Outbox,
+    resp::{encode, name::ReplyMode},
+};
+
+/// The part of a session that lies open to a command that has the floor.
+pub(super) struct Desk {
+    pub(super) shared: Arc<Shared>,
+    /// The configuration as it was when the client came.
+    pub(super) config: Arc<Config>,
+    pub(super) conn: Conn,
+    pub(super) tokens: Tokens,
+    pub(super) losing: Losing,
+    pub(super) owed: Owed,
+    /// Client bytes that may not be sent yet: the beginning of a command whose name is not yet
+    /// known, or all that came while a command waits, its own bytes first.
+    pub(super) held: Vec<u8>,
+    pub(super) to_data: Outbox,
+    pub(super) short_way: ShortWay,
+    /// Wakes the session's task.
+    pub(super) waker: Waker,
+}
+
+impl Desk {
+    pub(super) fn new(shared: Arc<Shared>) -> Desk {
+        let config = shared.config.load_full();
+        Desk {
+            conn: Conn::new(config.locks.authorize_cache),
+            config,
+            shared,
+            tokens: Tokens::default(),
+            losing: Losing::default(),
+            owed: Owed::default(),
+            held: Vec::new(),
+            to_data: Outbox::default(),
+            short_way: ShortWay::default(),
+            waker: Waker::noop().clone(),
+        }
+    }
+
+    /// Sends a command of the proxy's own, whose reply the client does not see.
+    pub(super) fn ask(&mut self, command: impl FnOnce(&mut Vec<u8>)) {
+        let mut bytes = Vec::new();
+        command(&mut bytes);
+        self.to_data.push(&bytes);
+        // Nothing else is owed, so there is room.
+        let _ = self.owed.push(Entry::Ours);
+    }
+
+    /// Turns replies on where the client has turned them off, so that what is asked next is
+    /// answered. Returns whether it had to: [`Desk::hush`] undoes it.
+    pub(super) fn speak_up(&mut self) -> bool {
+        let is_off = self.conn.reply_mode == ReplyMode::Off;
+        if is_off {
+            self.ask(|out| encode::command(out, &[b"CLIENT", b"REPLY", b"ON"]));
+        }
+        is_off
+    }
+
+    /// Turns replies off again.
+    pub(super) fn hush(&mut self) {
+        let mut off = Vec::new();
+        encode::command(&mut off, &[b"CLIENT", b"REPLY", b"OFF"]);
+        self.to_data.push(&off);
+    }
+
+    /// Returns the lock's name as clients know it, without `locks.prefix`.
+    pub(super) fn name<'k>(&self, key: &'k Key) -> &'k [u8] {
+        key.get(self.config.locks.prefix.len()..).unwrap_or_default()
+    }
+
+    /// Returns the key on the lock nodes of a lock that clients call so.
+    pub(super) fn key(&self, name: &[u8]) -> Key {
+        Key::new(self.config.locks.prefix.as_bytes(), name)
+    }
+
+    /// Whether writes to some keys need this lock.
+    pub(super) fn is_guard_lock(&self, key: &Key) -> bool {
+        #[cfg(feature = "planted")]
+        if std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "raise") {
+            return false;
+        }
+        self.shared.guards.as_ref().is_some_and(|guards| guards.is_needed(self.name(key)))
+    }
+
+    /// Whether at least one guard is enforced, so that what cannot be followed must end.
+    pub(super) fn guards_are_enforced(&self) -> bool {
+        self.shared.guards.as_ref().is_some_and(|guards| guards.enforces())
+    }
+
+    /// Has a session lock renewed from now on. Returns `None` for one that was granted elsewhere
+    /// and has no claim that is known here.
+    pub(super) fn keep(
+        &mut self,
+        key: &Key,
+        token: &Token,
+        ttl: Duration,
+        grant: &Grant,
+    ) -> Option<Keep> {
+        let claim = grant.claim?;
+        let losses = self.losing.listen(&self.waker);
+        Some(self.shared.engine.keep(key, token, claim, ttl, grant.until, losses))
+    }
+
+    /// Notes writes that are let through whether the locks are held or not.
+    pub(super) fn audit(&self, needs: &[Need]) {
+        let now = Instant::now();
+        let missing = needs.iter().find(|need| {
+            let key = self.key(&need.lock);
+            self.tokens.claim(&key, now).is_none() && !self.tokens.is_attached(&key)
+        });
+        match missing {
+            None => self.shared.metrics.guarded(GuardedWrite::Passed),
+            Some(need) => {
+                self.shared.metrics.guarded(GuardedWrite::Audited);
+                if let Some(guards) = &self.shared.guards {
+                    guards.tell_of_audited(need);
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,122 @@
+//! The client's own transactions: at MULTI, Redis is made to watch the fences of all
+//! locks that the connection holds.
+
+use super::{
+    super::{
+        desk::Desk,
+        jobs::{Pass, Progress, Waits, When},
+    },
+    armed::Armed,
+    forgotten,
+    long::{MAX_TRIES, Undo},
+    short,
+    subject::{Claimed, Subject, fenced},
+    verify::{run_out, verify},
+};
+use crate::{
+    clock::Instant,
+    guard::{
+        MAX_LOCKS,
+        fences::{Claim, Fences, Standing},
+    },
+    key::Key,
+    resp::name::ReplyMode,
+};
+
+/// Whether a MULTI must first be armed. Else whatever was armed before is not any more.
+pub(in crate::session) fn must_arm(desk: &mut Desk) -> bool {
+    let any = desk.conn.reply_mode == ReplyMode::On && guard_locks(desk).next().is_some();
+    if !any {
+        desk.conn.armed = None;
+    }
+    any
+}
+
+/// Returns the locks of the connection that guards may need.
+fn guard_locks(desk: &Desk) -> impl Iterator<Item = &Key> {
+    let guards = desk.shared.guards.as_ref();
+    let is_needed = move |key: &&Key| guards.is_some_and(|it| it.is_needed(desk.name(key)));
+    desk.tokens.keys().filter(is_needed)
+}
+
+/// A MULTI of the client's, behind which there may be guarded writes.
+pub(in crate::session) struct Arming;
+
+impl Waits for Arming {
+    fn begin(self: Box<Self>, _when: When, desk: &mut Desk) -> Progress {
+        if desk.conn.state.is_resp2_subscriber() || desk.conn.state.monitor {
+            return Progress::Pass(Pass::Counted);
+        }
+        Arming::begin(Claimed::default(), desk)
+    }
+}
+
+impl Arming {
+    /// Has Redis watch the fences of all locks that may be needed.
+    pub(super) fn begin(mut claimed: Claimed, desk: &mut Desk) -> Progress {
+        // A second MULTI is refused, and nothing can be watched there.
+        if desk.conn.in_multi() {
+            return Progress::Pass(Pass::Counted);
+        }
+        desk.conn.armed = None;
+        let now = Instant::now();
+        if !claimed.verified {
+            let asked = run_out(guard_locks(desk).cloned(), now, desk);
+            if !asked.is_empty() {
+                claimed.verified = true;
+                // One that is not held cannot be written under.
+                return verify(asked, Box::new(|_, desk| Arming::begin(claimed, desk)));
+            }
+        }
+        claimed.claims = guard_locks(desk)
+            .take(MAX_LOCKS)
+            .filter_map(|key| {
+                let (fence, raised) = desk.tokens.claim(key, now)?;
+                Some(Claim { key: key.clone(), fence, raised, wanted_for: Vec::new() })
+            })
+            .collect();
+        if claimed.claims.is_empty() {
+            return Progress::Pass(Pass::Counted);
+        }
+        short::begin(Subject::Multi(claimed), desk)
+    }
+}
+
+/// The client's transaction can have no guarded write, for this reason.
+pub(super) fn arm_for_nothing(error: Vec<u8>, desk: &mut Desk) -> Progress {
+    let (claims, refused) = (Vec::new(), vec![(None, error)]);
+    desk.conn.armed = Some(Box::new(Armed { claims, refused }));
+    Progress::Pass(Pass::Counted)
+}
+
+/// The fences are known, and watched.
+pub(super) fn arm(mut claimed: Claimed, fences: &Fences, desk: &mut Desk) -> Progress {
+    if let Some(error) = fences.error() {
+        return arm_for_nothing(error.to_vec(), desk);
+    }
+    let standings: Vec<Standing> = fences.standings(&claimed.claims).collect();
+    if standings.contains(&Standing::Unknown) && claimed.tries < MAX_TRIES {
+        for (claim, standing) in claimed.claims.iter_mut().zip(&standings) {
+            claim.raised = *standing != Standing::Unknown;
+        }
+        let undo = Undo { in_multi: false, astray: false };
+        return forgotten::ask(Subject::Multi(claimed), undo, desk);
+    }
+    let mut armed = Armed::default();
+    for (claim, standing) in claimed.claims.into_iter().zip(standings) {
+        match standing {
+            Standing::Largest => {
+                desk.tokens.raised(&claim.key, claim.fence);
+                armed.claims.push(claim);
+            }
+            Standing::Fenced(seen) => {
+                desk.tokens.forget(&claim.key, claim.fence);
+                let error = fenced(&claim, seen, desk);
+                armed.refused.push((Some(claim.key), error.into_bytes()));
+            }
+            Standing::Unknown => {}
+        }
+    }
+    desk.conn.armed = Some(Box::new(armed));
+    Progress::Pass(Pass::Counted)
+}

@@ -1,0 +1,54 @@
+//! What a connection has learned of the short way: whether its client may go it, and how many
+//! writes are worth putting into one call.
+
+use crate::guard::write::MAX_WRITES;
+
+/// What a connection has learned of the short way.
+#[derive(Debug, Default)]
+pub(in crate::session) struct ShortWay {
+    /// This client may not call scripts.
+    is_forbidden: bool,
+    together: Limit,
+}
+
+impl ShortWay {
+    pub(super) fn is_open(&self) -> bool {
+        !self.is_forbidden
+    }
+
+    pub(super) fn forbid(&mut self) {
+        self.is_forbidden = true;
+    }
+
+    /// Returns how many writes the next call may have.
+    pub(super) fn most(&self) -> usize {
+        self.together.0
+    }
+
+    /// Of so many writes in one call so many were carried out.
+    pub(super) fn note(&mut self, tried: usize, made: usize) {
+        self.together.note(tried, made);
+    }
+}
+
+/// How many writes the next call may have. One that cannot be carried out as a whole has
+/// cost its length in vain, so what comes behind it begins small again.
+#[derive(Debug, Clone, Copy)]
+struct Limit(usize);
+
+impl Default for Limit {
+    fn default() -> Limit {
+        Limit(MAX_WRITES)
+    }
+}
+
+impl Limit {
+    /// Of so many writes in one call so many were carried out.
+    fn note(&mut self, tried: usize, made: usize) {
+        if made == tried {
+            self.0 = (self.0 * 2).min(MAX_WRITES);
+        } else if tried > 1 {
+            self.0 = 1;
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! The long way of a guarded write whose locks are held: the question about the fences, the
+//! write in a transaction, and what undoes them.
+
+use super::{
+    super::{
+        desk::Desk,
+        filter::Whose,
+        jobs::{Job, Progress},
+        metrics::GuardedWrite,
+        owed::Entry,
+    },
+    arm::arm,
+    forgotten,
+    refuse::end,
+    subject::{GuardedCommand, Subject, error_reply, fenced},
+};
+use crate::{
+    guard::fences::{Fences, Standing, With, read_error},
+    resp::encode,
+};
+
+/// How often a write is tried that Redis drops because a fence was written meanwhile.
+pub(super) const MAX_TRIES: usize = 16;
+/// What Redis says where an EXEC that it refused has ended the transaction already.
+const NOTHING_TO_DISCARD: &[u8] = b"-ERR DISCARD without MULTI";
+
+/// Asks about the claims' fences; `again`: in place of the transaction before.
+pub(super) fn ask_for_fences(subject: Subject, again: bool, desk: &mut Desk) -> Progress {
+    let ttl = desk.config.locks.fence_ttl;
+    let is_multi = subject.is_multi();
+    let with = if is_multi { With::Nothing } else { With::Multi };
+    let mut bytes = Vec::new();
+    // CLIENT REPLY ON, SCRIPT LOAD.
+    let owed_already = desk.owed.len();
+    let mut before = owed_already;
+    // What is watched already must not be met by what is written now. A client that
+    // watches something itself keeps that, and finds its transaction dropped.
+    let undo: Option<&[u8]> = match again {
+        true if !is_multi => Some(b"DISCARD"),
+        true if !desk.conn.state.watching => Some(b"UNWATCH"),
+        _ => None,
+    };
+    if let Some(undo) = undo {
+        encode::command(&mut bytes, &[undo]);
+        before += 1;
+    }
+    let database = desk.conn.database.unwrap_or_default();
+    let fences = Fences::ask(&mut bytes, subject.claims(), before, with, database, ttl);
+    desk.to_data.push(&bytes);
+    for _ in owed_already..fences.missing() {
+        // Nothing else is owed but these, so there is room.
+        let _ = desk.owed.push(Entry::Ours);
+    }
+    Progress::Wait(Box::new(Fencing { subject, fences }))
+}
+
+/// The data node is asked about the fences.
+struct Fencing {
+    subject: Subject,
+    fences: Fences,
+}
+
+impl Job for Fencing {
+    fn reply(mut self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
+        self.fences.reply(reply);
+        if self.fences.missing() > 0 {
+            return Progress::Wait(self);
+        }
+        let Fencing { subject, fences } = *self;
+        match subject {
+            Subject::Multi(claimed) if !fences.is_astray() => arm(claimed, &fences, desk),
+            // The connection ends: in which database it is now is not known.
+            Subject::Multi(claimed) => {
+                let write = GuardedCommand { claimed, ..GuardedCommand::default() };
+                compare(write, &fences, desk)
+            }
+            Subject::Write(write) => compare(write, &fences, desk),
+        }
+    }
+
+    fn needs_replies(&self) -> bool {
+        true
+    }
+}
+
+/// All is known of the fences.
+fn compare(mut write: GuardedCommand, fences: &Fences, desk: &mut Desk) -> Progress {
+    let undo = Undo { in_multi: fences.in_multi(), astray: fences.is_astray() };
+    if let Some(error) = fences.error() {
+        desk.shared.metrics.guarded(GuardedWrite::Refused);
+        return undo.then(write, error, desk);
+    }
+    let standings: Vec<Standing> = fences.standings(&write.claimed.claims).collect();
+    for (claim, standing) in write.claimed.claims.iter_mut().zip(&standings) {
+        match standing {
+            Standing::Fenced(seen) => {
+                let error = fenced(claim, *seen, desk);
+                desk.tokens.forget(&claim.key, claim.fence);
+                desk.shared.metrics.guarded(GuardedWrite::Fenced);
+                return undo.then(write, error.as_bytes(), desk);
+            }
+            Standing::Unknown => claim.raised = false,
+            Standing::Largest => {
+                claim.raised = true;
+                desk.tokens.raised(&claim.key, claim.fence);
+            }
+        }
+    }
+    if standings.contains(&Standing::Unknown) {
+        return forgotten::ask(Subject::Write(write), undo, desk);
+    }
+    commit(write, desk)
+}
+
+/// Sends the write and EXEC.
+fn commit(write: GuardedCommand, desk: &mut Desk) -> Progress {
+    let length = write.length.min(desk.held.len());
+    desk.to_data.push(&desk.held[..length]);
+    let mut exec = Vec::new();
+    encode::command(&mut exec, &[b"EXEC"]);
+    desk.to_data.push(&exec);
+    let _ = desk.owed.push(Entry::Ours);
+    let _ = desk.owed.push(Entry::Guarded);
+    Progress::Wait(Box::new(Committing { write, error: None }))
+}
+
+/// The write and EXEC are sent; with the error to the write, if there was one.
+struct Committing {
+    write: GuardedCommand,
+    error: Option<Vec<u8>>,
+}
+
+impl Job for Committing {
+    fn reply(mut self: Box<Self>, reply: &[u8], _desk: &mut Desk) -> Progress {
+        self.error = read_error(reply);
+        Progress::Wait(self)
+    }
+
+    fn needs_replies(&self) -> bool {
+        true
+    }
+
+    fn wraps(&self) -> Option<(Whose, bool)> {
+        Some((Whose::Exec, self.write.silent))
+    }
+
+    fn made(self: Box<Self>, desk: &mut Desk) -> Progress {
+        desk.shared.metrics.guarded(GuardedWrite::Passed);
+        end(self.write, Vec::new(), desk)
+    }
+
+    fn not_made(self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
+        match (self.error, read_error(reply)) {
+            // The write itself was refused, as for want of an argument.
+            (Some(error), _) => {
+                desk.shared.metrics.guarded(GuardedWrite::Passed);
+                end(self.write, error_reply(&error), desk)
+            }
+            // EXEC was, and the transaction is still open.
+            (None, Some(error)) => {
+                desk.shared.metrics.guarded(GuardedWrite::Refused);
+                Undo { in_multi: true, astray: false }.then(self.write, &error, desk)
+            }
+            // A fence was written in between.
+            (None, None) => try_again(self.write, Undo { in_multi: false, astray: false }, desk),
+        }
+    }
+}
+
+/// Asks about the fences once more, unless that was done too often.
+pub(super) fn try_again(mut write: GuardedCommand, undo: Undo, desk: &mut Desk) -> Progress {
+    write.claimed.tries += 1;
+    if write.claimed.tries < MAX_TRIES {
+        return ask_for_fences(Subject::Write(write), undo.in_multi, desk);
+    }
+    desk.shared.metrics.guarded(GuardedWrite::Refused);
+    let error = "ERR the fences of this write's locks change too often, try again";
+    undo.then(write, error.as_bytes(), desk)
+}
+
+/// How far the question about the fences has changed the connection.
+#[derive(Clone, Copy)]
+pub(super) struct Undo {
+    /// The proxy's transaction is open; else some fences are watched.
+    pub(super) in_multi: bool,
+    /// To the data node the connection is in another database than to its client.
+    pub(super) astray: bool,
+}
+
+impl Undo {
+    /// Undoes MULTI or WATCH, and then answers with this error.
+    pub(super) fn then(self, write: GuardedCommand, error: &[u8], desk: &mut Desk) -> Progress {
+        let undo: &[u8] = if self.in_multi { b"DISCARD" } else { b"UNWATCH" };
+        desk.ask(|out| encode::command(out, &[undo]));
+        let (answer, astray) = (error_reply(error), self.astray);
+        Progress::Wait(Box::new(Undoing { write, answer, astray }))
+    }
+}
+
+/// What undoes the question is sent; then this is the answer.
+struct Undoing {
+    write: GuardedCommand,
+    answer: Vec<u8>,
+    astray: bool,
+}
+
+impl Job for Undoing {
+    fn reply(self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
+        // What was begun could not be undone: to the data node the connection is
+        // in a state of which its client knows nothing.
+        let is_undone = !reply.starts_with(b"-") || reply.starts_with(NOTHING_TO_DISCARD);
+        match end(self.write, self.answer, desk) {
+            Progress::Answer(answering) if self.astray || !is_undone => Progress::Close(answering),
+            progress => progress,
+        }
+    }
+
+    fn needs_replies(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,48 @@
+//! Writes to guarded keys: forwarded only under the lock, and only while the data
+//! node has seen no larger fence of it.
+//!
+//! The check and the write are one step on the data node: the fence's key is WATCHed
+//! before it is read, and the write runs in a transaction, which Redis drops if
+//! another fence was written in between. The write itself passes as it came, and its
+//! reply is the only element of EXEC's, so both are exact, whatever the command.
+//! Common commands are first tried by one script that does the same in one round trip
+//! ([`mod@crate::guard::write`]), for several that are here at once; whatever error comes of
+//! it, the long way says what it is.
+//!
+//! ```text
+//! Guarded ─ which locks? Learning, Verifying ─┬─ not held: -NOTHELD
+//!           ├─ Locating: behind SELECT, which database that was ─┐
+//!           ├────────────────────────────────────────────────────┘
+//!           ├─ Short: the script ─ its reply, or Telling: that of each write
+//!           │    ↓ any error
+//!           └─ Fencing ─┬─ a larger one was seen: Undoing, -FENCED
+//!                 ↑     ├─ Checking: the data node knows none: is the lock still held?
+//!                 │     └─ Committing: the write, EXEC ─ its reply
+//!                 └── dropped, as a fence was written ──┘
+//! ```
+//!
+//! - `needs`: which locks a command needs, and whether the connection holds them. `verify`:
+//!   whether it still does, where another connection keeps them.
+//! - `refuse`: what becomes of one that it may not make.
+//! - `short`, `batch`, `limit`: the script, and the writes that share a call of it.
+//! - `long`: the question about the fences, the write, and what undoes them.
+//! - `database`: in which database the write is to be made.
+//! - `forgotten`: what becomes of fences that the data node knows no longer.
+//! - `arm`, `armed`: the client's own transactions.
+//!
+//! A transaction of the client's own is armed at its MULTI: the fences of all locks
+//! that the connection holds are WATCHed before it is passed on, and the writes in it
+//! are only compared with those.
+
+pub(super) mod arm;
+pub(super) mod armed;
+mod batch;
+mod database;
+mod forgotten;
+pub(super) mod limit;
+mod long;
+pub(super) mod needs;
+mod refuse;
+mod short;
+mod subject;
+mod verify;

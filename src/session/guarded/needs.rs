@@ -1,0 +1,228 @@
+//! Which locks a guarded command needs, and whether the connection holds them.
+
+use std::sync::Arc;
+
+use super::{
+    super::{
+        desk::Desk,
+        jobs::{Answer, Job, Pass, Progress, Question, Waits, When, not_asked},
+        metrics::GuardedWrite,
+    },
+    refuse::{refuse, refuse_where_redis_would},
+    short,
+    subject::{GuardedCommand, Subject},
+    verify::{run_out, verify},
+};
+use crate::{
+    clock::Instant,
+    guard::{Guards, Look, MAX_LOCKS, Need, Needs, Room, Stop, fences::Claim, shown},
+};
+
+/// A write that guards stop, before it is known which locks it needs.
+pub(in crate::session) struct Guarded {
+    write: GuardedCommand,
+    stop: Stop,
+    guards: Arc<Guards>,
+}
+
+impl Guarded {
+    /// A write of so many bytes; none where they were dropped.
+    pub(in crate::session) fn new(
+        length: usize,
+        stop: Stop,
+        room: Option<Room>,
+        guards: &Arc<Guards>,
+    ) -> Guarded {
+        let write = GuardedCommand { length, _room: room, ..GuardedCommand::default() };
+        Guarded { write, stop, guards: guards.clone() }
+    }
+}
+
+impl Waits for Guarded {
+    fn is_held(&self) -> bool {
+        self.write.length > 0
+    }
+
+    fn begin(self: Box<Self>, _when: When, desk: &mut Desk) -> Progress {
+        let Guarded { write, stop, guards } = *self;
+        // A dropped command has no bytes in what is held: the next one would go in its place.
+        let is_known = !matches!(stop, Stop::Unknown(_) | Stop::ZeroInName);
+        if write.length > 0
+            && is_known
+            && (desk.conn.state.is_resp2_subscriber() || desk.conn.state.monitor)
+        {
+            return match guards.enforces() {
+                true => refuse_where_redis_would(write, desk),
+                false => Progress::Pass(Pass::Counted),
+            };
+        }
+        stopped(write, stop, guards, desk)
+    }
+}
+
+/// Does what stops the command ask for.
+fn stopped(write: GuardedCommand, stop: Stop, guards: Arc<Guards>, desk: &mut Desk) -> Progress {
+    use GuardedWrite::{NotHeld, Refused};
+    let limit = guards.max_command;
+    let (error, result) = match stop {
+        Stop::Needs(needs) => return begin_write(write, needs, desk),
+        Stop::Ask(words) => {
+            let question = Question::Keys(guards.clone(), words);
+            return Progress::Ask(Box::new(Learning { write, guards }), question);
+        }
+        Stop::Unknown(name) => {
+            let question = Question::Commands(guards.clone(), name);
+            return Progress::Ask(Box::new(Learning { write, guards }), question);
+        }
+        Stop::Databases(name) => {
+            let name = shown(&name);
+            let why = "would touch guarded keys without their locks (guards.flush)";
+            (format!("NOTHELD {name} {why}"), NotHeld)
+        }
+        Stop::Reserved => {
+            ("ERR keys that begin with 'lockgate:guard:' are Lockgate's own".into(), NotHeld)
+        }
+        Stop::ZeroInName => {
+            ("ERR unknown command, there is a zero byte in its name".into(), Refused)
+        }
+        Stop::TooLarge => (
+            format!(
+                "ERR command too large to be checked against the guards, more than {limit} bytes (guards.max_command)"
+            ),
+            Refused,
+        ),
+        Stop::NoRoom => (
+            "ERR too many large commands are being checked against the guards, try again".into(),
+            Refused,
+        ),
+        Stop::TooMuch => {
+            ("ERR too much in one command to be checked against the guards".into(), Refused)
+        }
+        Stop::TooMany => {
+            (format!("ERR one command may write under at most {MAX_LOCKS} locks"), NotHeld)
+        }
+    };
+    refuse(write, error.as_bytes(), result, desk)
+}
+
+/// The data node is asked about the command, over a connection of the proxy's own.
+struct Learning {
+    write: GuardedCommand,
+    guards: Arc<Guards>,
+}
+
+impl Job for Learning {
+    fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
+        let Learning { write, guards } = *self;
+        let unknown =
+            |why: &str| format!("ERR the command could not be checked against the guards: {why}");
+        let refused = GuardedWrite::NotHeld;
+        match answer {
+            Answer::Keys(Err(error)) => {
+                refuse(write, unknown(&error.to_string()).as_bytes(), refused, desk)
+            }
+            Answer::Keys(Ok(keys)) => match guards.needs(keys.iter().map(Vec::as_slice)) {
+                Needs::Locks(needs) if needs.is_empty() => Progress::Pass(Pass::Counted),
+                Needs::Locks(needs) => begin_write(write, needs, desk),
+                Needs::Audited(needs) => {
+                    desk.audit(&needs);
+                    Progress::Pass(Pass::Counted)
+                }
+                Needs::Reserved => stopped(write, Stop::Reserved, guards, desk),
+                Needs::TooMany => stopped(write, Stop::TooMany, guards, desk),
+                Needs::TooMuch => stopped(write, Stop::TooMuch, guards, desk),
+            },
+            Answer::Commands(was_read) => {
+                let table = guards.catalog.table().clone();
+                match guards.look(table.as_deref(), &desk.held[..write.length]) {
+                    // What is known of them may be older than the command.
+                    Look::Stop(_, Stop::Unknown(_)) if table.is_none() || !was_read => {
+                        let error = unknown("the data node's commands cannot be read");
+                        refuse(write, error.as_bytes(), refused, desk)
+                    }
+                    // Redis does not know it either, and says so.
+                    Look::Stop(_, Stop::Unknown(_)) => Progress::Pass(Pass::Counted),
+                    Look::Stop(_, stop) => {
+                        Box::new(Guarded { write, stop, guards }).begin_again(desk)
+                    }
+                    Look::Audited(needs) => {
+                        desk.audit(&needs);
+                        Progress::Pass(Pass::Counted)
+                    }
+                    Look::Free | Look::More(..) | Look::TooLarge => Progress::Pass(Pass::Counted),
+                }
+            }
+            _ => not_asked(),
+        }
+    }
+
+    fn needs_replies(&self) -> bool {
+        true
+    }
+}
+
+impl Guarded {
+    /// It was not known before what the command is.
+    fn begin_again(self: Box<Self>, desk: &mut Desk) -> Progress {
+        let when = When { since: Instant::now(), waited: true };
+        self.begin(when, desk)
+    }
+}
+
+/// Goes on with a write if the connection holds these locks.
+fn begin_write(mut write: GuardedCommand, needs: Vec<Need>, desk: &mut Desk) -> Progress {
+    let (now, in_multi) = (Instant::now(), desk.conn.in_multi());
+    if !in_multi && !write.claimed.verified {
+        let run_out = run_out(needs.iter().map(|need| desk.key(&need.lock)), now, desk);
+        if !run_out.is_empty() {
+            let then = move |error: Option<String>, desk: &mut Desk| {
+                write.claimed.verified = true;
+                match error {
+                    None => begin_write(write, needs, desk),
+                    Some(error) => refuse(write, error.as_bytes(), GuardedWrite::Refused, desk),
+                }
+            };
+            return verify(run_out, Box::new(then));
+        }
+    }
+    let mut claims = Vec::with_capacity(needs.len());
+    for need in &needs {
+        let key = desk.key(&need.lock);
+        let claim = desk.tokens.claim(&key, now).map(|(fence, raised)| Claim {
+            key: key.clone(),
+            fence,
+            raised,
+            wanted_for: need.key.clone(),
+        });
+        let armed = desk.conn.armed.as_deref().filter(|_| in_multi);
+        match claim {
+            Some(claim) if !in_multi || armed.is_some_and(|armed| armed.watches(&claim)) => {
+                claims.push(claim);
+            }
+            _ => {
+                let why = armed.and_then(|armed| armed.refused(&key));
+                let error = why.unwrap_or_else(|| not_held(need).into_bytes());
+                return refuse(write, &error, GuardedWrite::NotHeld, desk);
+            }
+        }
+    }
+    if in_multi {
+        desk.shared.metrics.guarded(GuardedWrite::Passed);
+        return Progress::Pass(Pass::Counted);
+    }
+    if desk.conn.state.watching {
+        let error = "ERR a guarded write between WATCH and MULTI is not supported; write before \
+                     WATCH, or in the transaction";
+        return refuse(write, error.as_bytes(), GuardedWrite::NotHeld, desk);
+    }
+    write.claimed.claims = claims;
+    write.turn_replies_on(desk);
+    short::begin(Subject::Write(write), desk)
+}
+
+fn not_held(Need { lock, key }: &Need) -> String {
+    let (lock, key) = (shown(lock), shown(key));
+    format!(
+        "NOTHELD '{key}' may only be written under the lock '{lock}', which this connection does not hold"
+    )
+}

@@ -1,0 +1,105 @@
+//! A guarded write that the connection may not make: the answer, and what makes a transaction
+//! of the client's fail.
+
+use super::{
+    super::{
+        desk::Desk,
+        jobs::{Answering, Job, Progress},
+        metrics::GuardedWrite,
+    },
+    subject::{GuardedCommand, error_reply},
+};
+use crate::{
+    guard::shown,
+    resp::{
+        encode, inline,
+        name::ReplyMode,
+        words::{Step, Walk},
+    },
+};
+
+/// Ends a write: with this answer, or, where that is empty, with none.
+pub(super) fn end(write: GuardedCommand, answer: Vec<u8>, desk: &mut Desk) -> Progress {
+    if write.turned_on {
+        desk.hush();
+    }
+    let answer = if write.silent { Vec::new() } else { answer };
+    Progress::Answer(Answering::new(answer, write.length))
+}
+
+/// Answers with an error without having asked about fences. A transaction must
+/// not go on without the write.
+pub(super) fn refuse(
+    mut write: GuardedCommand,
+    error: &[u8],
+    result: GuardedWrite,
+    desk: &mut Desk,
+) -> Progress {
+    desk.shared.metrics.guarded(result);
+    let (answer, in_multi) = (error_reply(error), desk.conn.in_multi());
+    match desk.conn.reply_mode {
+        ReplyMode::On if in_multi => {
+            // Redis knows no such command, so EXEC will fail.
+            desk.ask(|out| encode::command(out, &[b"LOCK"]));
+            return Progress::Wait(Box::new(Failing { write, answer }));
+        }
+        ReplyMode::On => {}
+        ReplyMode::Off | ReplyMode::Skip => {
+            write.silent = true;
+            if desk.conn.reply_mode == ReplyMode::Skip || in_multi {
+                desk.to_data.push(b"LOCK\r\n");
+            }
+            if desk.conn.reply_mode == ReplyMode::Skip {
+                desk.conn.reply_mode = ReplyMode::On;
+            }
+        }
+    }
+    end(write, answer, desk)
+}
+
+/// A command is sent that makes the client's transaction fail; then this is the answer.
+struct Failing {
+    write: GuardedCommand,
+    answer: Vec<u8>,
+}
+
+impl Job for Failing {
+    fn reply(self: Box<Self>, _reply: &[u8], desk: &mut Desk) -> Progress {
+        end(self.write, self.answer, desk)
+    }
+
+    fn needs_replies(&self) -> bool {
+        true
+    }
+}
+
+/// A subscriber of RESP2 may not write, nor who monitors, and Redis says so. It is
+/// said here in its words instead: nothing that guards stop is ever forwarded
+/// because of what the connection is believed to be. After MONITOR, besides, Redis
+/// itself would run scripts and DEBUG.
+pub(super) fn refuse_where_redis_would(write: GuardedCommand, desk: &mut Desk) -> Progress {
+    if desk.conn.in_multi() {
+        // Replies to the proxy's own commands could not be told from others.
+        return Progress::Relay;
+    }
+    let error = if desk.conn.state.monitor {
+        "ERR Replica can't interact with the keyspace".to_owned()
+    } else {
+        let name = first_word(&desk.held[..write.length.min(desk.held.len())]).to_ascii_lowercase();
+        let allowed = "(P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET";
+        let name = shown(&name);
+        format!("ERR Can't execute '{name}': only {allowed} are allowed in this context")
+    };
+    refuse(write, error.as_bytes(), GuardedWrite::Refused, desk)
+}
+
+/// Returns the name of the command in these bytes.
+fn first_word(bytes: &[u8]) -> Vec<u8> {
+    if bytes.first() == Some(&b'*') {
+        return match Walk::default().step(bytes) {
+            Step::Word(range) => bytes[range].to_vec(),
+            _ => Vec::new(),
+        };
+    }
+    inline::split(bytes).and_then(|words| words.into_iter().next()).unwrap_or_default()
+}

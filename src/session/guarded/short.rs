@@ -1,0 +1,114 @@
+//! The short way of guarded writes whose locks are held: one script compares the fences and
+//! writes.
+
+use super::{
+    super::{
+        desk::Desk,
+        filter::Whose,
+        jobs::{Job, Progress},
+        metrics::GuardedWrite,
+        owed::Entry,
+    },
+    batch::{Batch, length_of},
+    database,
+    long::ask_for_fences,
+    refuse::end,
+    subject::{GuardedCommand, Subject},
+};
+use crate::guard::write;
+
+/// Goes on once it is known that the locks are held: the short way, if it is open.
+pub(super) fn begin(subject: Subject, desk: &mut Desk) -> Progress {
+    match (desk.conn.database, subject) {
+        (None, subject) => database::ask(subject, desk),
+        (Some(_), Subject::Write(write)) => write_by_script(write, desk),
+        (Some(_), multi) => ask_for_fences(multi, false, desk),
+    }
+}
+
+fn write_by_script(write: GuardedCommand, desk: &mut Desk) -> Progress {
+    let is_open = write.claimed.claims.iter().all(|claim| claim.raised)
+        && desk.short_way.is_open()
+        && !write.turned_on;
+    let batch = match is_open {
+        true => desk.batch(write.length, &write.claimed.claims, write.silent),
+        false => None,
+    };
+    let Some(Batch { call, writes, length }) = batch else {
+        return ask_for_fences(Subject::Write(write), false, desk);
+    };
+    desk.to_data.push(&call);
+    // Nothing else is owed, so there is room.
+    let _ = desk.owed.push(Entry::Guarded);
+    Progress::Wait(Box::new(Short { write, writes, length }))
+}
+
+/// The script was sent that compares and makes so many writes, of so many bytes.
+struct Short {
+    write: GuardedCommand,
+    writes: usize,
+    length: usize,
+}
+
+impl Job for Short {
+    fn needs_replies(&self) -> bool {
+        true
+    }
+
+    fn wraps(&self) -> Option<(Whose, bool)> {
+        let whose = if self.writes > 1 { Whose::Batch } else { Whose::Script };
+        Some((whose, self.write.silent))
+    }
+
+    fn made_several(self: Box<Self>, made: usize, desk: &mut Desk) -> Progress {
+        let Short { mut write, writes, length } = *self;
+        if made == 0 || made > writes {
+            return Progress::Relay;
+        }
+        write.length = if made < writes { length_of(&desk.held, made) } else { length };
+        desk.short_way.note(writes, made);
+        // That which comes last ends this, as that of a single write would.
+        desk.owed.push_before(made - 1);
+        (1..made).for_each(|_| desk.shared.metrics.guarded(GuardedWrite::Passed));
+        Progress::Wait(Box::new(Telling { write }))
+    }
+
+    fn made(self: Box<Self>, desk: &mut Desk) -> Progress {
+        desk.short_way.note(self.writes, self.writes);
+        desk.shared.metrics.guarded(GuardedWrite::Passed);
+        end(self.write, Vec::new(), desk)
+    }
+
+    /// The script was refused, with this error, and nothing was written: the long way tells why.
+    fn not_made(self: Box<Self>, error: &[u8], desk: &mut Desk) -> Progress {
+        desk.short_way.note(self.writes, 0);
+        if error.starts_with(b"-NOSCRIPT") {
+            desk.ask(write::load);
+        } else if error.starts_with(b"-NOPERM") {
+            // The write may be allowed all the same.
+            desk.short_way.forbid();
+        }
+        ask_for_fences(Subject::Write(self.write), false, desk)
+    }
+}
+
+/// The script has made several writes, and their replies are coming.
+struct Telling {
+    write: GuardedCommand,
+}
+
+impl Job for Telling {
+    /// All that is missing are replies for the client, which may be large.
+    fn needs_replies(&self) -> bool {
+        false
+    }
+
+    fn wraps(&self) -> Option<(Whose, bool)> {
+        Some((Whose::Script, self.write.silent))
+    }
+
+    fn made(self: Box<Self>, desk: &mut Desk) -> Progress {
+        desk.shared.metrics.guarded(GuardedWrite::Passed);
+        end(self.write, Vec::new(), desk)
+    }
+}

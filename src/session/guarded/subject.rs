@@ -1,0 +1,94 @@
+//! What a guarded write, or a client's MULTI, carries from stage to stage.
+
+use super::super::desk::Desk;
+use crate::{
+    guard::{Room, fences::Claim, shown},
+    resp::{encode, name::ReplyMode},
+};
+
+/// The locks under which it is, and how far it is known that they are held.
+#[derive(Default)]
+pub(super) struct Claimed {
+    pub(super) claims: Vec<Claim>,
+    /// How often Redis has dropped it because a fence was written meanwhile.
+    pub(super) tries: usize,
+    /// The lock nodes were asked about locks that the connection is attached to.
+    pub(super) verified: bool,
+}
+
+/// A write to guarded keys.
+#[derive(Default)]
+pub(super) struct GuardedCommand {
+    /// How many bytes of what is held are its own. None are where they were dropped.
+    pub(super) length: usize,
+    /// Its share of what all sessions may hold; given back when it goes.
+    pub(super) _room: Option<Room>,
+    /// Replies are off or skipped: it runs, but says nothing.
+    pub(super) silent: bool,
+    /// They are off, and were turned on for what is asked.
+    pub(super) turned_on: bool,
+    pub(super) claimed: Claimed,
+}
+
+/// What is asked about: a write, or a MULTI behind which there may be some.
+pub(super) enum Subject {
+    Write(GuardedCommand),
+    Multi(Claimed),
+}
+
+impl Subject {
+    pub(super) fn claimed(&mut self) -> &mut Claimed {
+        match self {
+            Subject::Write(write) => &mut write.claimed,
+            Subject::Multi(claimed) => claimed,
+        }
+    }
+
+    pub(super) fn claims(&self) -> &[Claim] {
+        match self {
+            Subject::Write(write) => &write.claimed.claims,
+            Subject::Multi(claimed) => &claimed.claims,
+        }
+    }
+
+    pub(super) fn is_multi(&self) -> bool {
+        matches!(self, Subject::Multi(_))
+    }
+}
+
+impl GuardedCommand {
+    /// Sees to it that nothing of what is asked goes unanswered.
+    pub(super) fn turn_replies_on(&mut self, desk: &mut Desk) {
+        match desk.conn.reply_mode {
+            ReplyMode::On => {}
+            ReplyMode::Skip => {
+                self.silent = true;
+                desk.to_data.push(b"PING\r\n");
+                desk.conn.reply_mode = ReplyMode::On;
+            }
+            ReplyMode::Off => {
+                self.silent = true;
+                self.turned_on = desk.speak_up();
+            }
+        }
+        // A flag for the next command only is used up.
+        desk.conn.next_only = false;
+    }
+}
+
+/// Words why a write under a claim was refused whose lock was granted again.
+pub(super) fn fenced(claim: &Claim, seen: u64, desk: &Desk) -> String {
+    let lock = shown(desk.name(&claim.key));
+    let (key, fence) = (shown(&claim.wanted_for), claim.fence);
+    let what = if key.is_empty() { String::new() } else { format!("'{key}' was not written: ") };
+    format!(
+        "FENCED {what}the lock '{lock}' was granted again since, with fence {seen} after {fence}"
+    )
+}
+
+/// Encodes an error reply.
+pub(super) fn error_reply(text: &[u8]) -> Vec<u8> {
+    let mut answer = Vec::new();
+    encode::error_bytes(&mut answer, text);
+    answer
+}

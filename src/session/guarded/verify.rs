@@ -1,0 +1,79 @@
+//! A lock taken elsewhere, under which the connection acts by LOCK.ATTACH, counts as long as
+//! the lock nodes have said.
+//!
+//! Who keeps it renews it meanwhile, of which this connection hears nothing. So once the time
+//! has run out, the next guarded write, or MULTI, asks the nodes again: one round trip, and
+//! only then.
+
+use super::super::{
+    desk::Desk,
+    jobs::{Answer, Attached, FENCE_FORGOTTEN, Job, Progress, Question, not_asked},
+};
+use crate::{
+    clock::Instant,
+    guard::MAX_LOCKS,
+    key::{Key, Token},
+    lock::NotAttached,
+};
+
+/// Returns the locks under which the connection acts by LOCK.ATTACH and whose time has run out,
+/// with their tokens.
+pub(super) fn run_out(
+    keys: impl Iterator<Item = Key>,
+    now: Instant,
+    desk: &Desk,
+) -> Vec<(Key, Token)> {
+    keys.filter_map(|key| {
+        let token = desk.tokens.run_out(&key, now)?.clone();
+        Some((key, token))
+    })
+    .take(MAX_LOCKS)
+    .collect()
+}
+
+/// What goes on once the lock nodes have told. With an error, it is not known whether all locks
+/// are held.
+type Then = Box<dyn FnOnce(Option<String>, &mut Desk) -> Progress + Send>;
+
+/// The lock nodes are asked about locks whose time has run out.
+struct Verifying {
+    asked: Vec<(Key, Token)>,
+    then: Then,
+}
+
+/// Asks the lock nodes about these locks.
+pub(super) fn verify(asked: Vec<(Key, Token)>, then: Then) -> Progress {
+    let question = Question::Attached(asked.clone());
+    Progress::Ask(Box::new(Verifying { asked, then }), question)
+}
+
+impl Job for Verifying {
+    fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
+        let Answer::Attached(said) = answer else { return not_asked() };
+        let error = take_in(&self.asked, said, desk);
+        (self.then)(error, desk)
+    }
+
+    fn needs_replies(&self) -> bool {
+        true
+    }
+}
+
+/// Takes in what the lock nodes said of locks that the connection is attached to. Returns the
+/// error with which a write under them is refused, if it cannot be told whether they are held.
+fn take_in(asked: &[(Key, Token)], said: Vec<Attached>, desk: &mut Desk) -> Option<String> {
+    let mut error = None;
+    let now = Instant::now();
+    for ((key, token), held) in asked.iter().zip(said) {
+        match held {
+            Ok(Some(grant)) => {
+                let ttl = desk.config.locks.default_ttl;
+                desk.tokens.attach((key, token), ttl, grant, now);
+            }
+            Ok(None) => desk.tokens.not_held(key, token),
+            Err(NotAttached::NoQuorum(why)) => error = Some(format!("NOQUORUM {why}")),
+            Err(NotAttached::FenceForgotten) => error = Some(FENCE_FORGOTTEN.to_owned()),
+        }
+    }
+    error
+}

@@ -1,0 +1,238 @@
+//! A lock that guards need was granted: the data node is told its fence before the client
+//! is told of the lock.
+
+use super::{
+    super::{
+        claims::{Before, Granted, Left},
+        desk::Desk,
+    },
+    Answer, Job, Ours, Progress, Question,
+    lock::encode_grant,
+    not_asked,
+    undo::Undo,
+};
+use crate::{
+    clock::Instant,
+    guard::fences,
+    key::{Key, Token},
+    lock::Claim,
+    resp::{encode, name::ReplyMode},
+};
+
+/// The data node tells the fences that it has seen, and who raises a lock's beyond one of
+/// them may meet a larger one meanwhile: so often it is tried.
+const MAX_ROUNDS: u8 = 3;
+/// A fence from here on is not raised any more: the scripts' numbers end at 2^53.
+const END: u64 = (1 << 53) - 2;
+
+/// The connection has a lock from now on. Where guards need it, the data node is told its fence
+/// before the client is told of the lock: from then on no earlier holder can write any more.
+/// Where the client gets no replies the data node is told all the same.
+pub(super) fn granted(ours: Ours, lock: Granted, answer: Vec<u8>, desk: &mut Desk) -> Progress {
+    let undo = lock.is_new.then(|| Undo::new(desk.shared.engine.clone(), &lock));
+    if !desk.is_guard_lock(&lock.key) {
+        return ours.answer(answer, undo);
+    }
+    let Granted { key, token, claim, fence, attached, again, .. } = lock;
+    let lock = Lock { key, token, claim, fence, attached, again, rounds: 0 };
+    Box::new(Announcing { ours, lock, undo, answer, missing: 0 }).tell(desk)
+}
+
+/// A lock just granted, or attached to, that the client has not been told of.
+struct Lock {
+    key: Key,
+    token: Token,
+    claim: Option<Claim>,
+    fence: u64,
+    /// It was granted elsewhere.
+    attached: bool,
+    /// This connection held it before: of that nothing is taken back.
+    again: Option<Before>,
+    /// How often the lock nodes were made to raise the fence.
+    rounds: u8,
+}
+
+/// The data node is being told the fence of a lock.
+struct Announcing {
+    ours: Ours,
+    lock: Lock,
+    undo: Option<Undo>,
+    /// The reply to LOCK or LOCK.ATTACH.
+    answer: Vec<u8>,
+    /// How many replies are missing; the last one tells.
+    missing: usize,
+}
+
+/// The data node has seen a larger fence of the lock, which a proxy whose clock was ahead has
+/// made: the lock nodes raise theirs beyond it. It is this lock's alone, and only while it is
+/// held.
+struct Raising {
+    announcing: Announcing,
+    seen: u64,
+}
+
+impl Announcing {
+    fn tell(mut self: Box<Self>, desk: &mut Desk) -> Progress {
+        let (selected, ttl) = (desk.conn.database, desk.config.locks.fence_ttl);
+        desk.speak_up();
+        desk.ask(|out| fences::raise(out, &self.lock.key, self.lock.fence, selected, ttl));
+        self.missing = desk.owed.len();
+        Progress::Wait(self)
+    }
+
+    fn outbid(mut self: Box<Self>, claim: Claim, seen: u64, desk: &mut Desk) -> Progress {
+        desk.shared.engine.learn_fence(seen);
+        self.lock.rounds += 1;
+        let (key, token) = (self.lock.key.clone(), self.lock.token.clone());
+        let question = Question::Raise { key, token, claim, fence: seen + 1 };
+        Progress::Ask(Box::new(Raising { announcing: *self, seen }), question)
+    }
+
+    /// The data node has taken the fence: answers, with the time that is left. That the data
+    /// node took is the lock's time too.
+    fn announced(mut self: Box<Self>, desk: &mut Desk) -> Progress {
+        let Lock { key, fence, rounds, .. } = &self.lock;
+        let Some((token, left)) = desk.tokens.left(key, *fence, Instant::now()) else {
+            let error =
+                "NOTHELD the lock had run out before the data node took its fence, try again";
+            return self.fail(error.as_bytes(), desk);
+        };
+        let left = match left {
+            Left::For(validity) => Some(validity),
+            // That was told with the fence of before.
+            Left::Kept(validity) if *rounds > 0 => Some(validity),
+            Left::Kept(_) => None,
+        };
+        if let Some(validity) = left {
+            self.answer.clear();
+            encode_grant(&mut self.answer, token, *fence, validity);
+        }
+        desk.tokens.raised(key, *fence);
+        self.ours.answer(self.answer, self.undo)
+    }
+
+    /// Nothing could be written under the lock. One granted here is given back, but what the
+    /// client was told before of the same lock stays true.
+    fn fail(self: Box<Self>, error: &[u8], desk: &mut Desk) -> Progress {
+        let Lock { key, fence, attached, again, .. } = self.lock;
+        match (again, self.undo) {
+            (Some(before), _) => desk.tokens.restore(&key, before),
+            (None, _) if attached => desk.tokens.forget(&key, fence),
+            (None, Some(undo)) => undo.undo(&mut desk.tokens),
+            (None, None) => {}
+        }
+        let mut answer = Vec::new();
+        encode::error_bytes(&mut answer, error);
+        self.ours.answer(answer, None)
+    }
+
+    /// Words why the data node did not take the fence.
+    fn why(&self, seen: Option<u64>, reply: &[u8]) -> Vec<u8> {
+        let fence = self.lock.fence;
+        let fenced = match seen {
+            None => {
+                let error = fences::read_error(reply);
+                return error.unwrap_or(b"ERR the data node did not take the lock's fence".into());
+            }
+            Some(seen) if self.lock.attached => {
+                format!("FENCED the lock was granted again since, with fence {seen} after {fence}")
+            }
+            Some(seen) if seen >= END => format!(
+                "FENCED the data node has seen fence {seen} of this lock, the last there is; \
+                 delete its key on the data node (docs/guards.md)"
+            ),
+            Some(seen) => format!(
+                "FENCED the data node has seen fence {seen} of this lock, more than {fence}, try again"
+            ),
+        };
+        fenced.into_bytes()
+    }
+}
+
+impl Job for Announcing {
+    fn reply(mut self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
+        self.missing -= 1;
+        if self.missing > 0 {
+            return Progress::Wait(self);
+        }
+        if desk.conn.reply_mode == ReplyMode::Off {
+            desk.hush();
+        }
+        let seen = fences::read_fence(reply);
+        if let Some(seen) = seen
+            && fences::is_from_the_future(seen)
+            && let Some(guards) = &desk.shared.guards
+        {
+            desk.shared.metrics.fences_ahead.increment(1);
+            guards.tell_of_fence_ahead(desk.name(&self.lock.key), seen);
+        }
+        match seen {
+            Some(seen) if seen <= self.lock.fence => self.announced(desk),
+            Some(seen)
+                if seen < END
+                    && !self.lock.attached
+                    && self.lock.rounds < MAX_ROUNDS
+                    && let Some(claim) = self.lock.claim =>
+            {
+                self.outbid(claim, seen, desk)
+            }
+            seen => {
+                let error = self.why(seen, reply);
+                self.fail(&error, desk)
+            }
+        }
+    }
+
+    fn needs_replies(&self) -> bool {
+        true
+    }
+
+    fn ours(&self) -> Option<Ours> {
+        Some(self.ours)
+    }
+
+    fn announces(&self, key: &Key) -> bool {
+        self.lock.key == *key
+    }
+
+    fn undo(self: Box<Self>) -> Option<Undo> {
+        self.undo
+    }
+}
+
+impl Job for Raising {
+    fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
+        let Answer::Raise(said) = answer else { return not_asked() };
+        let mut announcing = Box::new(self.announcing);
+        let error = match said {
+            Ok(Some(fence)) if fence > self.seen => {
+                let lock = &mut announcing.lock;
+                desk.tokens.was_raised(&lock.key, lock.fence, fence);
+                lock.fence = fence;
+                if let Some(undo) = &mut announcing.undo {
+                    undo.was_raised(fence);
+                }
+                return announcing.tell(desk);
+            }
+            Ok(_) => "NOTHELD the lock had run out before its fence was raised, try again".into(),
+            Err(error) => format!("NOQUORUM {error}"),
+        };
+        announcing.fail(error.as_bytes(), desk)
+    }
+
+    fn needs_replies(&self) -> bool {
+        false
+    }
+
+    fn ours(&self) -> Option<Ours> {
+        Some(self.announcing.ours)
+    }
+
+    fn announces(&self, key: &Key) -> bool {
+        self.announcing.announces(key)
+    }
+
+    fn undo(self: Box<Self>) -> Option<Undo> {
+        self.announcing.undo
+    }
+}

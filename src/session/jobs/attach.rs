@@ -1,0 +1,98 @@
+//! LOCK.ATTACH and LOCK.DETACH.
+
+use super::{
+    super::{
+        claims::{Granted, MAX_TOKENS},
+        desk::Desk,
+        metrics::Outcome,
+    },
+    Answer, Job, Ours, Progress, Question, announce,
+    lock::{encode_grant, no_quorum},
+    not_asked,
+};
+use crate::{
+    clock::Instant,
+    command::BadRequest,
+    key::{Key, Token},
+    lock::{Grant, NotAttached},
+    resp::encode,
+};
+
+/// Told of a lock whose nodes have forgotten its fence.
+pub(in crate::session) const FENCE_FORGOTTEN: &str =
+    "ERR too few lock nodes know this lock's fence (locks.fence_ttl), LOCK it again";
+
+/// A LOCK.ATTACH that the lock nodes are asked for.
+struct Attaching {
+    ours: Ours,
+    key: Key,
+    token: Token,
+}
+
+/// Asks the lock nodes.
+///
+/// # Errors
+/// If the connection has too many locks to remember one more.
+pub(super) fn begin(
+    ours: Ours,
+    key: Key,
+    token: Token,
+    desk: &mut Desk,
+) -> Result<Progress, BadRequest> {
+    if !desk.tokens.has_room(&key, ours.since) {
+        return Err(BadRequest::TooManyLocks(MAX_TOKENS));
+    }
+    let question = Question::Attached(vec![(key.clone(), token.clone())]);
+    Ok(Progress::Ask(Box::new(Attaching { ours, key, token }), question))
+}
+
+/// LOCK.DETACH: nobody need be asked.
+pub(super) fn detach(ours: Ours, key: &Key, desk: &mut Desk) -> Progress {
+    let detached = desk.tokens.detach(key);
+    let mut out = Vec::new();
+    encode::integer(&mut out, i64::from(detached));
+    ours.count(if detached { Outcome::Ok } else { Outcome::NotHeld }, desk);
+    ours.answer(out, None)
+}
+
+impl Job for Attaching {
+    fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
+        let Answer::Attached(said) = answer else { return not_asked() };
+        let Attaching { ours, key, token } = *self;
+        let mut out = Vec::with_capacity(96);
+        // One was asked about.
+        match said.into_iter().next() {
+            Some(Ok(Some(grant))) => {
+                // What it was taken for is not known here, should it be renewed.
+                let (ttl, now) = (desk.config.locks.default_ttl, Instant::now());
+                let fence = desk.tokens.attach((&key, &token), ttl, grant, now);
+                encode_grant(&mut out, &token, fence, grant.validity);
+                ours.count(Outcome::Ok, desk);
+                let granted = Granted::elsewhere(&key, &token, &Grant { fence, ..grant });
+                announce::granted(ours, granted, out, desk)
+            }
+            Some(Ok(None)) | None => {
+                desk.tokens.not_held(&key, &token);
+                encode::null_array(&mut out, desk.conn.state.resp3);
+                ours.count(Outcome::NotHeld, desk);
+                ours.answer(out, None)
+            }
+            Some(Err(NotAttached::FenceForgotten)) => {
+                ours.refuse(FENCE_FORGOTTEN, Outcome::NotHeld, desk)
+            }
+            Some(Err(NotAttached::NoQuorum(error))) => no_quorum(ours, &error, desk),
+        }
+    }
+
+    fn needs_replies(&self) -> bool {
+        false
+    }
+
+    fn ours(&self) -> Option<Ours> {
+        Some(self.ours)
+    }
+
+    fn is_asking(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,159 @@
+//! LOCK.
+
+use std::time::Duration;
+
+use super::{
+    super::{
+        claims::{Granted, Held, MAX_TOKENS},
+        desk::Desk,
+        metrics::Outcome,
+    },
+    Answer, Job, Ours, Progress, Question, announce, not_asked,
+};
+use crate::{
+    clock::Instant,
+    command::BadRequest,
+    key::{Key, Token},
+    lock::{Grant, NoQuorum, NotGranted},
+    resp::encode,
+};
+
+/// A LOCK that the lock nodes are asked for.
+struct Locking {
+    ours: Ours,
+    key: Key,
+    token: Token,
+    ttl: Duration,
+    /// It has no TTL of its own.
+    is_session_lock: bool,
+    /// The client has named the token.
+    named: bool,
+    /// It waits in line.
+    waits: bool,
+}
+
+/// Makes a token that nobody can guess: 128 random bits as 32 hexadecimal digits.
+fn new_token() -> Token {
+    let bytes = rand::random::<u128>().to_le_bytes();
+    let mut token = [0; 32];
+    for (at, byte) in bytes.iter().enumerate() {
+        let digit = |value: u8| b"0123456789abcdef"[usize::from(value)];
+        (token[2 * at], token[2 * at + 1]) = (digit(byte >> 4), digit(byte & 15));
+    }
+    Token::from(&token)
+}
+
+/// Asks the lock nodes.
+///
+/// # Errors
+/// If the connection has too many locks to keep one more, or would wait for itself.
+pub(super) fn begin(
+    ours: Ours,
+    key: Key,
+    token: Option<Token>,
+    (ttl, wait): (Option<Duration>, Option<Duration>),
+    desk: &mut Desk,
+) -> Result<Progress, BadRequest> {
+    let (named, is_session_lock) = (token.is_some(), ttl.is_none());
+    if is_session_lock && !desk.tokens.has_room(&key, ours.since) {
+        return Err(BadRequest::TooManySessionLocks(MAX_TOKENS));
+    }
+    let token = token.unwrap_or_else(new_token);
+    if wait.is_some_and(|wait| desk.tokens.outlasts(&key, &token, ours.since + wait)) {
+        if named {
+            desk.tokens.refused(&key, &token);
+        }
+        return Err(BadRequest::Deadlock);
+    }
+    let ttl = ttl.unwrap_or(desk.config.locks.default_ttl);
+    let again = desk.tokens.claim_of(&key, &token);
+    let question = Question::Lock { key: key.clone(), token: token.clone(), ttl, again, wait };
+    let waits = wait.is_some();
+    let job = Locking { ours, key, token, ttl, is_session_lock, named, waits };
+    Ok(Progress::Ask(Box::new(job), question))
+}
+
+impl Job for Locking {
+    fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
+        let Answer::Lock(said) = answer else { return not_asked() };
+        match said {
+            Ok(grant) => self.granted(grant, desk),
+            Err(why) => self.refused(&why, desk),
+        }
+    }
+
+    fn needs_replies(&self) -> bool {
+        false
+    }
+
+    fn ours(&self) -> Option<Ours> {
+        Some(self.ours)
+    }
+
+    fn is_asking(&self) -> bool {
+        true
+    }
+
+    fn waits_in_line(&self) -> bool {
+        self.waits
+    }
+}
+
+impl Locking {
+    fn refused(self, why: &NotGranted, desk: &mut Desk) -> Progress {
+        if self.named {
+            desk.tokens.refused(&self.key, &self.token);
+        }
+        match why {
+            NotGranted::QueueFull { limit } => {
+                let error = format!("QUEUEFULL {limit} clients wait for this lock already");
+                self.ours.refuse(&error, Outcome::QueueFull, desk)
+            }
+            NotGranted::Held { .. } => {
+                let mut out = Vec::new();
+                encode::null_array(&mut out, desk.conn.state.resp3);
+                self.ours.count(Outcome::Busy, desk);
+                self.ours.answer(out, None)
+            }
+            NotGranted::NoQuorum(error) => no_quorum(self.ours, error, desk),
+        }
+    }
+
+    fn granted(self, mut grant: Grant, desk: &mut Desk) -> Progress {
+        let Locking { ours, key, token, ttl, is_session_lock, .. } = self;
+        let mut out = Vec::with_capacity(96);
+        let now = Instant::now();
+        desk.shared.metrics.granted(is_session_lock);
+        let again = desk.tokens.before(&key, &token, now);
+        // What was told before stays true, and nodes shorten nothing.
+        if let Some(until) = again.as_ref().and_then(|before| before.lease_until()) {
+            grant.until = grant.until.max(until);
+            grant.validity = grant.until - now;
+        }
+        let keep = if is_session_lock { desk.keep(&key, &token, ttl, &grant) } else { None };
+        let validity = keep.as_ref().map(|keep| keep.within_hold(grant.validity));
+        encode_grant(&mut out, &token, grant.fence, validity.unwrap_or(grant.validity));
+        let granted = Granted::here(&key, &token, &grant, again);
+        desk.tokens.insert(key, Held::granted(token, ttl, &grant, keep), now);
+        ours.count(Outcome::Ok, desk);
+        announce::granted(ours, granted, out, desk)
+    }
+}
+
+/// Tells that too few lock nodes have answered.
+pub(super) fn no_quorum(ours: Ours, error: &NoQuorum, desk: &Desk) -> Progress {
+    ours.refuse(&format!("NOQUORUM {error}"), Outcome::NoQuorum, desk)
+}
+
+/// Appends the reply to a LOCK that was granted, or a LOCK.ATTACH.
+pub(super) fn encode_grant(out: &mut Vec<u8>, token: &Token, fence: u64, validity: Duration) {
+    encode::array(out, 3);
+    encode::bulk(out, token);
+    encode::integer(out, i64::try_from(fence).unwrap_or(i64::MAX));
+    encode::integer(out, millis(validity));
+}
+
+/// Whole milliseconds, rounded down: a validity must not be overstated.
+pub(super) fn millis(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}

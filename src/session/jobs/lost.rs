@@ -1,0 +1,51 @@
+//! Commands that were dropped because the client must first be told that its lock is lost.
+
+use super::{
+    super::{desk::Desk, losses::Refused},
+    Answering, Job, Progress, Waits, When,
+};
+use crate::resp::encode;
+
+impl Waits for Refused {
+    /// A transaction must not go on without the commands that were dropped, nor stay open where
+    /// one of them was to end it.
+    fn begin(self: Box<Self>, _when: When, desk: &mut Desk) -> Progress {
+        if !desk.conn.in_multi() {
+            return tell(*self, desk);
+        }
+        let command: &[u8] = if self.ends_transaction { b"DISCARD" } else { b"LOCK" };
+        desk.ask(|out| encode::command(out, &[command]));
+        Progress::Wait(Box::new(EndingTransaction { refused: *self }))
+    }
+
+    fn is_held(&self) -> bool {
+        false
+    }
+
+    fn tells_of_loss(&self, _desk: &Desk) -> bool {
+        true
+    }
+}
+
+fn tell(refused: Refused, desk: &mut Desk) -> Progress {
+    Progress::Answer(Answering::new(desk.losing.answer(refused.count), 0))
+}
+
+/// The client's transaction is made to fail, or is ended.
+struct EndingTransaction {
+    refused: Refused,
+}
+
+impl Job for EndingTransaction {
+    fn reply(self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
+        if self.refused.ends_transaction && reply.starts_with(b"+OK") {
+            (desk.conn.state.multi, desk.conn.state.watching) = (false, false);
+            desk.conn.transaction_ended();
+        }
+        tell(self.refused, desk)
+    }
+
+    fn needs_replies(&self) -> bool {
+        true
+    }
+}

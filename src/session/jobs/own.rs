@@ -1,0 +1,220 @@
+//! A command of ours whose turn has come: whether the client may, and then what it asks for.
+
+use std::borrow::Cow;
+
+use super::{
+    super::{desk::Desk, metrics::Outcome, notes::Noted},
+    Answering, Job, Ours, Pass, Progress, Waits, When, attach,
+    authorize::{self, Permission},
+    lock, renew, unlock,
+};
+use crate::{
+    clock::Instant,
+    command::{
+        self, BadRequest, Request,
+        operator::{self, Inquiry},
+    },
+    config::LocksConfig,
+    key::Key,
+    resp::{
+        encode,
+        name::{Name, Own, ReplyMode},
+    },
+};
+
+/// A command of ours, as it came.
+pub(in crate::session) struct Command {
+    own: Own,
+    /// What its words say, or what is wrong with it whoever asks.
+    asked: Result<Asked, BadRequest>,
+    /// How many bytes of what is held are its own.
+    length: usize,
+}
+
+/// What a command of ours asks for. That its options are wrong is told only to
+/// who may ask.
+enum Asked {
+    /// What is about one lock.
+    Lock { key: Key, request: Result<Request, BadRequest> },
+    /// LOCKGATE, or COMMAND about commands of ours.
+    Inquiry(Result<Inquiry, BadRequest>),
+}
+
+impl Command {
+    /// A command of ours, with the words behind its name, in `length` bytes.
+    pub(in crate::session) fn new(
+        own: Own,
+        words: &[Cow<'_, [u8]>],
+        length: usize,
+        locks: &LocksConfig,
+    ) -> Command {
+        let asked = command::check_arity(own, words.len() + 1).map(|()| match own {
+            Own::Lockgate => Asked::Inquiry(operator::lockgate(words)),
+            // One about commands of Redis too has been forwarded.
+            Own::Command => Asked::Inquiry(operator::command(words).ok_or(BadRequest::Syntax)),
+            Own::Lock | Own::Unlock | Own::Renew | Own::Attach | Own::Detach => {
+                let key = command::full_key(&words[0], locks);
+                let request = command::parse(own, &key, words, locks);
+                Asked::Lock { key, request }
+            }
+        });
+        Command { own, asked, length }
+    }
+
+    /// A command of ours whose bytes were dropped.
+    pub(in crate::session) fn dropped(own: Own, error: BadRequest) -> Command {
+        Command { own, asked: Err(error), length: 0 }
+    }
+
+    /// Returns the lock, and the token if it is named, that an UNLOCK or RENEW is about.
+    fn gives_back(&self) -> Option<(&Key, Option<&[u8]>)> {
+        match &self.asked {
+            Ok(Asked::Lock {
+                key,
+                request: Ok(Request::Unlock { token } | Request::Renew { token, .. }),
+            }) => Some((key, token.as_deref())),
+            _ => None,
+        }
+    }
+
+    /// Lets the data node refuse a command of ours, in its place and in its own
+    /// words, and mark a transaction as failed.
+    fn refuse_by_forwarding(self, desk: &mut Desk) -> Progress {
+        if self.length > 0 {
+            return Progress::Pass(Pass::Counted);
+        }
+        // Its own bytes were dropped; the bare name does as well.
+        let mut bytes = Vec::new();
+        encode::command(&mut bytes, &[command::name(self.own).as_bytes()]);
+        desk.to_data.push(&bytes);
+        match desk.note(Name::Own(self.own), 1) {
+            Noted::Followed => Progress::Answer(Answering::new(Vec::new(), 0)),
+            Noted::Lost | Noted::Quit => Progress::Relay,
+        }
+    }
+}
+
+impl Waits for Command {
+    fn is_held(&self) -> bool {
+        self.length > 0
+    }
+
+    fn tells_of_loss(&self, desk: &Desk) -> bool {
+        self.gives_back().is_some_and(|(key, token)| desk.losing.was_lost(key, token))
+    }
+
+    fn own(&self) -> Option<(Own, usize)> {
+        Some((self.own, self.length))
+    }
+
+    fn begin(self: Box<Self>, when: When, desk: &mut Desk) -> Progress {
+        if when.waited {
+            let waited = when.since.elapsed().as_secs_f64();
+            desk.shared.metrics.barrier_wait_seconds.record(waited);
+        }
+        if desk.conn.refuses_ours() {
+            return self.refuse_by_forwarding(desk);
+        }
+        let silent = desk.conn.reply_mode != ReplyMode::On;
+        let ours = Ours { own: self.own, length: self.length, silent, since: when.since };
+        if desk.conn.reply_mode == ReplyMode::Skip {
+            // Uses the flag up, as any command would.
+            let bytes = &desk.held[..self.length];
+            desk.to_data.push(if bytes.is_empty() { b"LOCK\r\n" } else { bytes });
+            desk.conn.reply_mode = ReplyMode::On;
+        }
+        let asked = match self.asked {
+            Ok(asked) => asked,
+            Err(error) => return ours.refuse(&error.to_string(), Outcome::BadRequest, desk),
+        };
+        // A flag for the next command only must be used up; a silent one must
+        // learn that earlier commands are done.
+        let ask = silent || std::mem::take(&mut desk.conn.next_only);
+        // Read once for all that begins with it.
+        let now = when.now();
+        let remembered = match &asked {
+            Asked::Lock { key, .. } => desk.conn.permissions.remembered(key, now),
+            Asked::Inquiry(_) => false,
+        };
+        if !ask && remembered {
+            return asked.carry_out(ours, now, desk);
+        }
+        let missing = 1 + usize::from(desk.speak_up());
+        desk.ask(|out| match &asked {
+            Asked::Lock { key, .. } => authorize::probe(out, key),
+            Asked::Inquiry(_) if ours.own == Own::Command => {
+                encode::command(out, &[b"COMMAND", b"COUNT"]);
+            }
+            Asked::Inquiry(_) => authorize::probe_operator(out),
+        });
+        Progress::Wait(Box::new(Probing { ours, asked, missing }))
+    }
+}
+
+/// The data node is asked whether the client may.
+struct Probing {
+    ours: Ours,
+    asked: Asked,
+    /// How many replies are missing; the last one tells.
+    missing: usize,
+}
+
+impl Job for Probing {
+    fn reply(mut self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
+        self.missing -= 1;
+        if self.missing > 0 {
+            return Progress::Wait(self);
+        }
+        if desk.conn.reply_mode == ReplyMode::Off {
+            desk.hush();
+        }
+        let question = match self.ours.own {
+            Own::Lockgate => authorize::Asked::Operator,
+            Own::Command => authorize::Asked::Commands,
+            _ => authorize::Asked::Lock,
+        };
+        match authorize::read(question, reply) {
+            Permission::Refused(error) => self.ours.refuse(&error, Outcome::Denied, desk),
+            Permission::Granted => {
+                let now = Instant::now();
+                if let Asked::Lock { key, .. } = &self.asked {
+                    desk.conn.permissions.remember(key, now);
+                }
+                self.asked.carry_out(self.ours, now, desk)
+            }
+        }
+    }
+
+    fn needs_replies(&self) -> bool {
+        true
+    }
+
+    fn ours(&self) -> Option<Ours> {
+        Some(self.ours)
+    }
+}
+
+impl Asked {
+    /// The client may: asks the lock nodes, or tells what it wants to know.
+    fn carry_out(self, ours: Ours, now: Instant, desk: &mut Desk) -> Progress {
+        let begun = match self {
+            Asked::Inquiry(inquiry) => {
+                inquiry.map(|inquiry| ours.answer(desk.tell(&inquiry), None))
+            }
+            Asked::Lock { key, request } => request.and_then(|request| {
+                // What the lock nodes are asked for is timed without the wait before it.
+                let ours = Ours { since: now, ..ours };
+                match request {
+                    Request::Lock { token, ttl, wait } => {
+                        lock::begin(ours, key, token, (ttl, wait), desk)
+                    }
+                    Request::Unlock { token } => unlock::begin(ours, key, token, desk),
+                    Request::Renew { token, ttl } => renew::begin(ours, key, token, ttl, desk),
+                    Request::Attach { token } => attach::begin(ours, key, token, desk),
+                    Request::Detach => Ok(attach::detach(ours, &key, desk)),
+                }
+            }),
+        };
+        begun.unwrap_or_else(|error| ours.refuse(&error.to_string(), Outcome::BadRequest, desk))
+    }
+}

@@ -1,0 +1,92 @@
+//! Ordinary commands that only wait: AUTH, HELLO and CLIENT REPLY, because of what their
+//! replies depend on, and a large command of a client that may not have said who it is.
+
+use super::{super::desk::Desk, Job, Pass, Progress, Waits, When};
+use crate::resp::{encode, name::ReplyMode, words::too_much_of_a_stranger};
+
+/// AUTH or HELLO.
+pub(in crate::session) struct Introduction;
+
+impl Waits for Introduction {
+    fn begin(self: Box<Self>, _when: When, _desk: &mut Desk) -> Progress {
+        Progress::Pass(Pass::Counted)
+    }
+}
+
+/// CLIENT REPLY.
+pub(in crate::session) struct ClientReply(pub(in crate::session) ReplyMode);
+
+impl Waits for ClientReply {
+    fn begin(self: Box<Self>, _when: When, desk: &mut Desk) -> Progress {
+        match (desk.conn.reply_mode, self.0) {
+            // Answered, with OK, an error or QUEUED.
+            (ReplyMode::On, ReplyMode::On) => Progress::Pass(Pass::Counted),
+            (ReplyMode::On, _) if desk.conn.refuses_ours() => Progress::Pass(Pass::Counted),
+            // It will be obeyed in silence if CLIENT REPLY is allowed at all.
+            (ReplyMode::On, mode) => {
+                desk.ask(|out| encode::command(out, &[b"CLIENT", b"REPLY", b"ON"]));
+                Progress::Wait(Box::new(Obeying { mode }))
+            }
+            // Queued without a word: nobody will tell.
+            _ if desk.conn.blind_multi => Progress::Relay,
+            (_, ReplyMode::On) => {
+                desk.conn.reply_mode = ReplyMode::On;
+                Progress::Pass(Pass::Counted)
+            }
+            // SKIP has no effect while replies are off.
+            (ReplyMode::Off, _) => Progress::Pass(Pass::Unanswered(ReplyMode::Off)),
+            (ReplyMode::Skip, mode) => Progress::Pass(Pass::Unanswered(mode)),
+        }
+    }
+}
+
+/// The data node is asked whether it would obey CLIENT REPLY OFF or SKIP.
+struct Obeying {
+    mode: ReplyMode,
+}
+
+impl Job for Obeying {
+    fn reply(self: Box<Self>, reply: &[u8], _desk: &mut Desk) -> Progress {
+        let is_obeyed = reply.starts_with(b"+OK");
+        Progress::Pass(if is_obeyed { Pass::Unanswered(self.mode) } else { Pass::Counted })
+    }
+
+    fn needs_replies(&self) -> bool {
+        true
+    }
+}
+
+/// A large command behind which nobody knows whether the client has said who it is.
+pub(in crate::session) struct Unidentified;
+
+impl Waits for Unidentified {
+    fn begin(self: Box<Self>, _when: When, desk: &mut Desk) -> Progress {
+        if desk.conn.state.known || desk.conn.reply_mode != ReplyMode::On {
+            desk.conn.state.known = true;
+            return Progress::Again;
+        }
+        desk.ask(|out| encode::command(out, &[b"PING"]));
+        Progress::Wait(Box::new(Identifying))
+    }
+}
+
+/// The data node is asked for something that it answers to those only who have said it.
+struct Identifying;
+
+impl Job for Identifying {
+    fn reply(self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
+        if !reply.starts_with(b"-NOAUTH") {
+            desk.conn.state.known = true;
+            return Progress::Again;
+        }
+        // The least that Redis refuses as it would this command: it words the error and closes.
+        let least = too_much_of_a_stranger(&desk.held).unwrap_or(b"*11\r\n");
+        desk.to_data.push(least);
+        desk.held = Vec::new();
+        Progress::Mute
+    }
+
+    fn needs_replies(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,159 @@
+//! RENEW, by which a connection may also become the keeper of a session lock.
+
+use std::time::Duration;
+
+use super::{
+    super::{
+        claims::{Granted, Held, MAX_TOKENS},
+        desk::Desk,
+        metrics::Outcome,
+    },
+    Answer, Job, Ours, Progress, Question, announce,
+    lock::{millis, no_quorum},
+    not_asked,
+    unlock::{no_token, not_held},
+};
+use crate::{
+    clock::Instant,
+    command::BadRequest,
+    key::{Key, Token},
+    lock::NotGranted,
+    resp::encode,
+};
+
+/// A RENEW that the lock nodes are asked for.
+struct Renewing {
+    ours: Ours,
+    key: Key,
+    token: Token,
+    ttl: Duration,
+}
+
+/// A RENEW by which the connection becomes the keeper of a session lock.
+struct TakingOver {
+    ours: Ours,
+    key: Key,
+    token: Token,
+    ttl: Duration,
+}
+
+/// Asks the lock nodes.
+///
+/// # Errors
+/// If the connection has too many locks to keep one more, or no token that could be meant.
+pub(super) fn begin(
+    ours: Ours,
+    key: Key,
+    token: Option<Token>,
+    ttl: Option<Duration>,
+    desk: &mut Desk,
+) -> Result<Progress, BadRequest> {
+    let held = desk.tokens.held.get(&key);
+    let is_named = token.is_some();
+    let token = token.or_else(|| held.map(|held| held.token.clone()));
+    let held = held.filter(|held| Some(&held.token) == token.as_ref());
+    // Who names the token of a lock that is not its own is to be its keeper.
+    let takes_over = is_named && ttl.is_none() && held.is_none_or(|held| held.attached);
+    let before = held.filter(|_| !takes_over).map(|held| held.ttl);
+    let claim = held.and_then(|held| held.claim);
+    let ttl = ttl.or(before).unwrap_or(desk.config.locks.default_ttl);
+    if desk.losing.was_lost(&key, token.as_deref()) {
+        return Ok(not_held(ours, &key, false, desk));
+    }
+    let Some(token) = token else {
+        return match desk.tokens.has_ended(&key) {
+            true => Ok(not_held(ours, &key, false, desk)),
+            false => Err(no_token(&key, desk)),
+        };
+    };
+    let (job, question): (Box<dyn Job>, _) = if takes_over {
+        if !desk.tokens.has_room(&key, ours.since) {
+            return Err(BadRequest::TooManySessionLocks(MAX_TOKENS));
+        }
+        let question = Question::TakeOver { key: key.clone(), token: token.clone(), ttl };
+        (Box::new(TakingOver { ours, key, token, ttl }), question)
+    } else {
+        let question = Question::Renew { key: key.clone(), token: token.clone(), ttl, claim };
+        (Box::new(Renewing { ours, key, token, ttl }), question)
+    };
+    Ok(Progress::Ask(job, question))
+}
+
+/// Answers with the validity.
+fn renewed(ours: Ours, validity: Duration, desk: &Desk) -> Vec<u8> {
+    let mut out = Vec::new();
+    encode::integer(&mut out, millis(validity));
+    ours.count(Outcome::Ok, desk);
+    out
+}
+
+/// Answers that the lock is not held.
+fn nothing_held(ours: Ours, (key, token): (&Key, &Token), desk: &mut Desk) -> Progress {
+    desk.tokens.remove(key, token);
+    let mut out = Vec::new();
+    encode::integer(&mut out, 0);
+    ours.count(Outcome::NotHeld, desk);
+    ours.answer(out, None)
+}
+
+impl Job for Renewing {
+    fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
+        let Answer::Renew(said) = answer else { return not_asked() };
+        let Renewing { ours, key, token, ttl } = *self;
+        match said {
+            Ok(Some(grant)) => {
+                desk.tokens.renewed(&key, &token, ttl, grant.until);
+                let out = renewed(ours, grant.validity, desk);
+                ours.answer(out, None)
+            }
+            Ok(None) => nothing_held(ours, (&key, &token), desk),
+            Err(error) => no_quorum(ours, &error, desk),
+        }
+    }
+
+    fn needs_replies(&self) -> bool {
+        false
+    }
+
+    fn ours(&self) -> Option<Ours> {
+        Some(self.ours)
+    }
+
+    fn is_asking(&self) -> bool {
+        true
+    }
+}
+
+impl Job for TakingOver {
+    fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
+        let Answer::TakeOver(said) = answer else { return not_asked() };
+        let TakingOver { ours, key, token, ttl } = *self;
+        match said {
+            Ok(grant) => {
+                let now = Instant::now();
+                let keep = desk.keep(&key, &token, ttl, &grant);
+                let validity = keep.as_ref().map(|keep| keep.within_hold(grant.validity));
+                let out = renewed(ours, validity.unwrap_or(grant.validity), desk);
+                let granted = Granted::elsewhere(&key, &token, &grant);
+                desk.tokens.insert(key, Held::granted(token, ttl, &grant, keep), now);
+                announce::granted(ours, granted, out, desk)
+            }
+            Err(NotGranted::Held { .. } | NotGranted::QueueFull { .. }) => {
+                nothing_held(ours, (&key, &token), desk)
+            }
+            Err(NotGranted::NoQuorum(error)) => no_quorum(ours, &error, desk),
+        }
+    }
+
+    fn needs_replies(&self) -> bool {
+        false
+    }
+
+    fn ours(&self) -> Option<Ours> {
+        Some(self.ours)
+    }
+
+    fn is_asking(&self) -> bool {
+        true
+    }
+}

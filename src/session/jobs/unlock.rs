@@ -1,0 +1,98 @@
+//! UNLOCK.
+
+use super::{
+    super::{desk::Desk, metrics::Outcome},
+    Answer, Job, Ours, Progress, Question,
+    lock::no_quorum,
+    not_asked,
+};
+use crate::{
+    command::{BadRequest, shown},
+    key::{Key, Token},
+    resp::encode,
+};
+
+/// An UNLOCK that the lock nodes are asked for.
+struct Unlocking {
+    ours: Ours,
+    key: Key,
+    token: Token,
+}
+
+/// The connection has no token that could be meant.
+pub(super) fn no_token(key: &Key, desk: &Desk) -> BadRequest {
+    BadRequest::NoToken(shown(desk.name(key)))
+}
+
+/// Nobody need be asked, as the connection does not hold the lock: tells so. Where it was lost,
+/// the client is told of that by this answer.
+pub(super) fn not_held(ours: Ours, key: &Key, unlocks: bool, desk: &mut Desk) -> Progress {
+    let prefix = desk.config.locks.prefix.len();
+    desk.losing.tells_of(key, unlocks, prefix);
+    let mut out = Vec::new();
+    encode::integer(&mut out, 0);
+    ours.count(Outcome::NotHeld, desk);
+    ours.answer(out, None)
+}
+
+/// Asks the lock nodes.
+///
+/// # Errors
+/// If the connection has no token that could be meant.
+pub(super) fn begin(
+    ours: Ours,
+    key: Key,
+    token: Option<Token>,
+    desk: &mut Desk,
+) -> Result<Progress, BadRequest> {
+    let held = desk.tokens.held.get(&key);
+    let token = token.or_else(|| held.map(|held| held.token.clone()));
+    if desk.losing.was_lost(&key, token.as_deref()) {
+        return Ok(not_held(ours, &key, true, desk));
+    }
+    let Some(token) = token else {
+        return match desk.tokens.has_ended(&key) {
+            true => Ok(not_held(ours, &key, true, desk)),
+            false => Err(no_token(&key, desk)),
+        };
+    };
+    if desk.tokens.was_refused(&key, &token) {
+        return Ok(not_held(ours, &key, true, desk));
+    }
+    let held = held.filter(|held| held.token == token);
+    // Of its own doing it is told by the answer.
+    if let Some(keep) = held.and_then(|held| held.keep.as_ref()) {
+        keep.unlocking();
+    }
+    let claim = held.and_then(|held| held.claim);
+    desk.tokens.gives_back(&key, &token);
+    let question = Question::Unlock { key: key.clone(), token: token.clone(), claim };
+    Ok(Progress::Ask(Box::new(Unlocking { ours, key, token }), question))
+}
+
+impl Job for Unlocking {
+    fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
+        let Answer::Unlock(said) = answer else { return not_asked() };
+        let released = match said {
+            Ok(released) => released,
+            Err(error) => return no_quorum(self.ours, &error, desk),
+        };
+        desk.tokens.remove(&self.key, &self.token);
+        let mut out = Vec::new();
+        encode::integer(&mut out, i64::from(released));
+        self.ours.count(if released { Outcome::Ok } else { Outcome::NotHeld }, desk);
+        self.ours.answer(out, None)
+    }
+
+    fn needs_replies(&self) -> bool {
+        false
+    }
+
+    fn ours(&self) -> Option<Ours> {
+        Some(self.ours)
+    }
+
+    fn is_asking(&self) -> bool {
+        true
+    }
+}

@@ -1,0 +1,537 @@
+//! The sockets of a session: what they bring goes to its core, and what that wants sent to them.
+//!
+//! Bytes are read into one buffer that all sessions of a thread share and are written from
+//! there; a session keeps only what a socket did not take and what may not be sent yet, so that
+//! an idle one costs no buffer.
+
+use std::{
+    cell::RefCell,
+    future::{Future, poll_fn},
+    io,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    time::{Sleep, sleep, sleep_until},
+};
+
+use super::{
+    ahead::{Ahead, Read, TOO_MUCH},
+    core::{Core, READ_AHEAD, Tracking},
+    desk::Desk,
+    metrics::CloseReason,
+    question::Asked,
+    shared::Shared,
+};
+use crate::{
+    clock::Instant,
+    config::OnDisconnect,
+    lock::Alarm,
+    net::{Outbox, Stream},
+    resp::request::INLINE_LIMIT,
+};
+
+/// Most bytes moved by one read. Half the cost of large values is saved by
+/// 64 KB against 8 KB; small ones do not care.
+pub(super) const READ: usize = 64 * 1024;
+/// Room for a read behind bytes shown a second time: at most an inline command.
+const SCRATCH: usize = INLINE_LIMIT + 1 + READ;
+/// How often a client that sends more behind a LOCK than is read ahead is looked after.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+thread_local! {
+    /// Holds bytes only between a read and the write that follows it in the
+    /// same poll, hence one for all sessions of a thread.
+    static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH].into_boxed_slice());
+}
+
+/// One client connection, its upstream connection, and what passes between them.
+pub struct Session {
+    /// Session locks in it are given back by [`Session::run`] before the client sees its
+    /// connection end and comes back; otherwise they are renewed no more and run out.
+    pub(super) core: Core,
+    pub(super) client: Stream,
+    upstream: Stream,
+    upstream_state: Upstream,
+    /// The client has ended the connection, by FIN or by a reset.
+    hung_up: bool,
+    /// Who hangs up may be a balancer, while the client goes on.
+    balanced: bool,
+    /// What came behind what is held during a LOCK that waits in line.
+    ahead: Option<Box<Ahead>>,
+    /// What others are being asked for the command that has the floor.
+    asked: Option<Box<Asked>>,
+    /// Of the last lock command, kept for the next one.
+    alarm: Alarm,
+    /// When to look again whether a client that floods has hung up.
+    look: Option<Pin<Box<Sleep>>>,
+    /// When the data node is to hear of this connection again.
+    pub(super) pulse: Option<Pin<Box<Sleep>>>,
+    /// When to close whatever is still missing.
+    linger: Option<(Instant, Pin<Box<Sleep>>)>,
+}
+
+/// How far the connection to the data node is closed.
+#[derive(Debug, Default)]
+struct Upstream {
+    /// FIN was passed on.
+    shut: bool,
+    /// The data node takes no more bytes; its last replies may still come.
+    dead: bool,
+    /// The data node has closed.
+    done: bool,
+}
+
+/// How a direction's step ended: whether anything moved, or that the session is over.
+type Step = Result<bool, CloseReason>;
+
+impl Session {
+    /// A session over two fresh connections. `balanced`: the client came through a balancer.
+    pub fn new(client: Stream, upstream: Stream, shared: Arc<Shared>, balanced: bool) -> Session {
+        Session {
+            core: Core::new(Desk::new(shared)),
+            client,
+            upstream,
+            upstream_state: Upstream::default(),
+            hung_up: false,
+            balanced,
+            ahead: None,
+            asked: None,
+            alarm: Alarm::default(),
+            look: None,
+            pulse: None,
+            linger: None,
+        }
+    }
+
+    /// Moves bytes until either side is gone or the proxy shuts down.
+    /// Both connections are closed when this returns or is dropped, and a LOCK
+    /// under way is undone. Session locks are released if the client has ended the
+    /// connection. Where the data node or the proxy has, the client may go on as its
+    /// validity allows: they run out.
+    pub async fn run(mut self) -> CloseReason {
+        let shared = self.core.desk.shared.clone();
+        let mut drain = pin!(shared.drain.cancelled());
+        let mut abort = pin!(shared.abort.cancelled());
+        let mut registered = false;
+        let reason = poll_fn(|cx| {
+            if !registered {
+                // Once is enough: this task's waker stays the same, and the
+                // flag beside the token is cheaper to look at.
+                registered = true;
+                self.core.desk.waker = cx.waker().clone();
+                let _ = drain.as_mut().poll(cx);
+                let _ = abort.as_mut().poll(cx);
+            }
+            self.poll(cx)
+        })
+        .await;
+        self.core.abort();
+        self.asked = None;
+        if self.client_gives_back() {
+            self.core.desk.tokens.give_back();
+        }
+        reason
+    }
+
+    /// Whether the client itself has ended the connection.
+    fn client_gives_back(&self) -> bool {
+        #[cfg(feature = "planted")]
+        if std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "give back") {
+            return true;
+        }
+        let by_default = if self.balanced { OnDisconnect::Expire } else { OnDisconnect::Release };
+        let desk = &self.core.desk;
+        let on_disconnect = desk.config.locks.on_disconnect.unwrap_or(by_default);
+        desk.conn.state.quit || self.hung_up && on_disconnect == OnDisconnect::Release
+    }
+
+    /// The client's socket has failed. That it was reset, or closed, is the client's doing.
+    /// Any other error may be the network's, as a keepalive without an answer.
+    #[cold]
+    fn client_failed(&mut self, error: &io::Error) -> CloseReason {
+        use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
+        self.hung_up |= matches!(error.kind(), BrokenPipe | ConnectionReset | UnexpectedEof);
+        CloseReason::Client
+    }
+
+    /// Both directions and the command that has the floor, until none of them can move.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<CloseReason> {
+        BUFFER.with_borrow_mut(|buffer| {
+            loop {
+                match self.step(cx, buffer) {
+                    Err(reason) => {
+                        // What tells why is worth a try.
+                        self.note_told();
+                        let _ = self.core.to_client.poll_flush(&mut self.client, cx);
+                        return Poll::Ready(reason);
+                    }
+                    Ok(true) => {}
+                    Ok(false) => return Poll::Pending,
+                }
+            }
+        })
+    }
+
+    /// One turn of everything. True: it may be worth another.
+    fn step(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Step {
+        let mut waited = self.core.is_waiting();
+        self.core.take_losses()?;
+        self.poll_requests(cx, buffer)?;
+        waited |= self.core.is_waiting();
+        let mut moved = self.poll_replies(cx, buffer)?;
+        moved |= self.poll_floor(cx)?;
+        if self.core.push_losses() {
+            moved = true;
+            self.flush_client(cx)?;
+        }
+        self.core.check_that_news_can_be_told()?;
+        // Each direction goes on until its sockets stop it; only a command that has the
+        // floor makes one wait for the other, and then leaves it something to do.
+        let entangled = waited || self.core.is_waiting();
+        let left = self.core.must_look_again()
+            || self.core.client_done
+            || !self.core.desk.to_data.is_empty()
+            || !self.core.to_client.is_empty();
+        self.poll_pulse(cx);
+        self.poll_linger(cx)?;
+        if self.upstream_state.done && self.core.to_client.is_empty() && !self.core.answer_is_near()
+        {
+            let by_client = self.core.client_done;
+            return Err(if by_client { CloseReason::Client } else { CloseReason::Upstream });
+        }
+        if self.core.tracking == Tracking::Closing {
+            return Err(CloseReason::Unguarded);
+        }
+        if self.core.is_draining()
+            && (self.core.is_at_rest()
+                || self.core.waits_in_line()
+                || self.core.desk.shared.abort.is_cancelled())
+        {
+            return Err(CloseReason::Shutdown);
+        }
+        Ok(moved && entangled && left)
+    }
+
+    /// Sends what waits for the data node, then reads from the client as long
+    /// as the data node takes it.
+    fn poll_requests(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Step {
+        let mut moved = false;
+        loop {
+            if self.core.tracking == Tracking::Closing {
+                // What is held was never looked at, and the connection ends.
+                return Ok(moved);
+            }
+            if !self.core.desk.to_data.is_empty() {
+                match self.core.desk.to_data.poll_flush(&mut self.upstream, cx) {
+                    Poll::Ready(Ok(())) => moved = true,
+                    Poll::Ready(Err(_)) => self.upstream_is_dead(),
+                    Poll::Pending => return Ok(moved),
+                }
+            }
+            if self.upstream_state.dead {
+                return Ok(moved);
+            }
+            self.core.look_after_gather();
+            if let Some((held, range)) = self.core.look_again()? {
+                moved = true;
+                self.forward(cx, &held[range]);
+                continue;
+            }
+            if self.core.client_done {
+                if !self.pass_fin(cx) {
+                    return Ok(moved);
+                }
+                moved = true;
+                continue;
+            }
+            if self.core.is_draining() && self.core.is_at_rest() {
+                return Ok(moved);
+            }
+            let waiting = self.core.is_waiting();
+            if waiting && self.core.desk.held.len() >= READ_AHEAD {
+                match self.watch_flood(cx, buffer)? {
+                    true => {
+                        moved = true;
+                        continue;
+                    }
+                    false => return Ok(moved),
+                }
+            }
+            // Bytes held back are shown again with the new ones behind them, in
+            // front of the buffer unless they are too many.
+            let held = &self.core.desk.held;
+            let apart = waiting || self.core.is_gathering() || held.len() > buffer.len() - READ;
+            let kept = if apart { 0 } else { held.len() };
+            if kept > 0 {
+                buffer[..kept].copy_from_slice(held);
+            }
+            let mut read = ReadBuf::new(&mut buffer[kept..kept + READ]);
+            match self.poll_read_client(cx, &mut read) {
+                Poll::Pending => {
+                    self.core.desk.losing.note_all_read(self.core.read);
+                    return Ok(moved);
+                }
+                Poll::Ready(Err(error)) => return Err(self.client_failed(&error)),
+                Poll::Ready(Ok(())) => moved = true,
+            }
+            let end = kept + read.filled().len();
+            if end == kept {
+                self.client_hung_up();
+                continue;
+            }
+            self.core.read += (end - kept) as u64;
+            self.core.desk.shared.metrics.bytes_from_clients.increment((end - kept) as u64);
+            if apart {
+                self.core.client_sent_more(&buffer[..end])?;
+            } else {
+                let range = self.core.client_sent(&buffer[..end])?;
+                self.forward(cx, &buffer[range]);
+            }
+        }
+    }
+
+    /// Sends bytes to the data node, or drops them where it takes no more.
+    pub(super) fn forward(&mut self, cx: &mut Context<'_>, bytes: &[u8]) {
+        if !bytes.is_empty()
+            && !self.upstream_state.dead
+            && self.core.desk.to_data.send(&mut self.upstream, cx, bytes).is_err()
+        {
+            self.upstream_is_dead();
+        }
+    }
+
+    /// The data node has closed, but what it said before may still be on its way.
+    fn upstream_is_dead(&mut self) {
+        self.upstream_state.dead = true;
+        self.core.desk.to_data = Outbox::default();
+    }
+
+    /// Whether the client's FIN was passed on.
+    pub(super) fn upstream_is_shut(&self) -> bool {
+        self.upstream_state.shut
+    }
+
+    /// Passes the client's FIN on, once everything before it is sent.
+    fn pass_fin(&mut self, cx: &mut Context<'_>) -> bool {
+        if self.core.is_waiting() || self.upstream_state.shut {
+            return false;
+        }
+        if !self.core.desk.held.is_empty() {
+            // The beginning of a command that will never be whole.
+            let held = std::mem::take(&mut self.core.desk.held);
+            self.forward(cx, &held);
+            return true;
+        }
+        match Pin::new(&mut self.upstream).poll_shutdown(cx) {
+            Poll::Pending => false,
+            Poll::Ready(_) => {
+                self.upstream_state.shut = true;
+                true
+            }
+        }
+    }
+
+    /// The client has ended the connection.
+    fn client_hung_up(&mut self) {
+        self.hung_up = true;
+        if self.core.client_closed() {
+            self.ahead = None;
+        }
+        self.drop_what_is_not_asked();
+    }
+
+    /// Looks after a client that has sent as much as is held while a command waits. False:
+    /// nothing more is to be read of it now.
+    fn watch_flood(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Step {
+        if self.core.waits_in_line() {
+            match self.read_ahead(cx, buffer)? {
+                Read::Some => return Ok(true),
+                Read::Nothing => return Ok(false),
+                Read::NoRoom => {}
+                Read::TooMuch => {
+                    // Dropped with it, the waiter leaves the line.
+                    self.core.refuse(TOO_MUCH);
+                    self.drop_what_is_not_asked();
+                    return Ok(true);
+                }
+                Read::End => {
+                    self.client_hung_up();
+                    return Ok(true);
+                }
+            }
+        }
+        if !self.flood_has_ended(cx) {
+            return Ok(false);
+        }
+        if let Some(error) = self.client.take_error() {
+            return Err(self.client_failed(&error));
+        }
+        self.client_hung_up();
+        Ok(true)
+    }
+
+    /// Reads behind a LOCK that waits in line, beyond what any command may have behind it.
+    #[cold]
+    fn read_ahead(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Result<Read, CloseReason> {
+        let shared = &self.core.desk.shared;
+        let ahead = self.ahead.get_or_insert_with(|| Box::new(Ahead::new(shared.ahead.clone())));
+        if !ahead.has_room() {
+            return Ok(Read::NoRoom);
+        }
+        let mut read = ReadBuf::new(&mut buffer[..READ]);
+        match Pin::new(&mut self.client).poll_read(cx, &mut read) {
+            Poll::Pending => return Ok(Read::Nothing),
+            Poll::Ready(Err(error)) => return Err(self.client_failed(&error)),
+            Poll::Ready(Ok(())) if read.filled().is_empty() => {
+                self.ahead = None;
+                return Ok(Read::End);
+            }
+            Poll::Ready(Ok(())) => ahead.push(read.filled()),
+        }
+        shared.metrics.bytes_from_clients.increment(read.filled().len() as u64);
+        Ok(if ahead.is_too_much() { Read::TooMuch } else { Read::Some })
+    }
+
+    /// Reads what was read ahead, or from the client.
+    #[inline]
+    fn poll_read_client(
+        &mut self,
+        cx: &mut Context<'_>,
+        read: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        if let Some(ahead) = &mut self.ahead {
+            if let Some(piece) = ahead.pop() {
+                read.put_slice(&piece);
+                return Poll::Ready(Ok(()));
+            }
+            self.ahead = None;
+        }
+        Pin::new(&mut self.client).poll_read(cx, read)
+    }
+
+    /// Whether the client has hung up behind more bytes than are read ahead, so
+    /// that reading does not show it. Asked now and then, and only for a LOCK.
+    fn flood_has_ended(&mut self, cx: &mut Context<'_>) -> bool {
+        if !self.core.is_lock() {
+            return false;
+        }
+        loop {
+            let timer = self.look.get_or_insert_with(|| Box::pin(sleep(LOOK_EVERY)));
+            if timer.as_mut().poll(cx).is_pending() {
+                return false;
+            }
+            self.look = None;
+            if self.client.has_hung_up() {
+                return true;
+            }
+        }
+    }
+
+    /// Sends what waits for the client, then reads from the data node as long
+    /// as the client takes it. While a command that has the floor needs the replies before it,
+    /// they are read even if the client does not take them, up to `barrier_buffer`.
+    fn poll_replies(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Step {
+        let mut moved = false;
+        loop {
+            if !self.core.to_client.is_empty() {
+                match self.core.to_client.poll_flush(&mut self.client, cx) {
+                    Poll::Ready(Ok(())) => moved = true,
+                    Poll::Ready(Err(error)) => return Err(self.client_failed(&error)),
+                    Poll::Pending if !self.core.needs_replies() => return Ok(moved),
+                    Poll::Pending
+                        if self.core.to_client.len() >= self.core.desk.config.barrier_buffer =>
+                    {
+                        return Err(CloseReason::BarrierBuffer);
+                    }
+                    Poll::Pending => {}
+                }
+            }
+            if self.upstream_state.done {
+                return Ok(moved);
+            }
+            let mut read = ReadBuf::new(&mut buffer[..READ]);
+            match Pin::new(&mut self.upstream).poll_read(cx, &mut read) {
+                Poll::Pending => return Ok(moved),
+                Poll::Ready(Ok(())) if !read.filled().is_empty() => {}
+                // Whatever it said before it went has been read.
+                Poll::Ready(_) => {
+                    self.upstream_state.done = true;
+                    moved = true;
+                    self.core.data_closed();
+                    continue;
+                }
+            }
+            moved = true;
+            let end = read.filled().len();
+            self.core.desk.shared.metrics.bytes_from_data.increment(end as u64);
+            let from = self.core.data_sent(&buffer[..end]);
+            self.note_told();
+            if let Err(error) = self.core.to_client.send(&mut self.client, cx, &buffer[from..end]) {
+                return Err(self.client_failed(&error));
+            }
+        }
+    }
+
+    /// Moves the command that has the floor as far as it goes, with what others answer.
+    fn poll_floor(&mut self, cx: &mut Context<'_>) -> Step {
+        let mut moved = false;
+        loop {
+            moved |= self.core.go_on();
+            if let Some(question) = self.core.question() {
+                let shared = &self.core.desk.shared;
+                self.asked = Some(Box::new(Asked::ask(*question, shared, &mut self.alarm)));
+            }
+            self.drop_what_is_not_asked();
+            let Some(asked) = &mut self.asked else { break };
+            let Poll::Ready(answer) = asked.poll_answer(cx) else { break };
+            asked.give_back(&mut self.alarm);
+            self.asked = None;
+            moved = true;
+            self.core.answer(answer);
+        }
+        self.note_told();
+        self.flush_client(cx)?;
+        Ok(moved)
+    }
+
+    /// Asks no longer for a command that was given up: dropped, a LOCK under way is undone.
+    fn drop_what_is_not_asked(&mut self) {
+        if self.asked.is_some() && !self.core.awaits_answer() {
+            self.asked = None;
+        }
+    }
+
+    /// What is in the client's outbox goes out now: if it tells of a loss, all that the client
+    /// has sent by now was sent without knowing.
+    fn note_told(&mut self) {
+        let (read, client) = (self.core.read, &self.client);
+        self.core.desk.losing.note_told(|| read + client.readable());
+    }
+
+    fn flush_client(&mut self, cx: &mut Context<'_>) -> Result<(), CloseReason> {
+        match self.core.to_client.poll_flush(&mut self.client, cx) {
+            Poll::Ready(Err(error)) => Err(self.client_failed(&error)),
+            Poll::Ready(Ok(())) | Poll::Pending => Ok(()),
+        }
+    }
+
+    fn poll_linger(&mut self, cx: &mut Context<'_>) -> Result<(), CloseReason> {
+        let Some(until) = self.core.linger() else {
+            self.linger = None;
+            return Ok(());
+        };
+        if self.linger.as_ref().is_none_or(|(set, _)| *set != until) {
+            self.linger = Some((until, Box::pin(sleep_until(until.timer()))));
+        }
+        match self.linger.as_mut().map(|(_, timer)| timer.as_mut().poll(cx)) {
+            Some(Poll::Ready(())) if self.core.client_done => Err(CloseReason::Client),
+            Some(Poll::Ready(())) => Err(CloseReason::Quit),
+            _ => Ok(()),
+        }
+    }
+}

@@ -1,0 +1,99 @@
+//! Questions of a session under way: to the lock nodes, and about commands to the data node.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use super::{
+    jobs::{Answer, Attached, Question},
+    shared::Shared,
+};
+use crate::lock::{Acquire, Alarm, Attach, Raise, Release, Renew, Waiter};
+
+/// A question, until it is answered. Dropped before, a LOCK is undone on every node.
+pub(super) enum Asked {
+    Lock(Acquire),
+    Wait(Box<Waiter>),
+    Unlock(Release),
+    Renew(Renew),
+    TakeOver(Acquire),
+    /// Asked in one go: who waits for the first waits for all.
+    Attached(Vec<Attach>, Vec<Attached>),
+    Raise(Raise),
+    /// Over a connection of the proxy's own.
+    DataNode(Pin<Box<dyn Future<Output = Answer> + Send>>),
+}
+
+impl Asked {
+    /// Asks. `alarm`: that of the last question, to be used again.
+    pub(super) fn ask(question: Question, shared: &Arc<Shared>, alarm: &mut Alarm) -> Asked {
+        let engine = &shared.engine;
+        let mut asked =
+            match question {
+                Question::Lock { key, token, ttl, again, wait: None } => {
+                    Asked::Lock(engine.acquire(key, token, ttl, again))
+                }
+                Question::Lock { key, token, ttl, again, wait: Some(wait) } => {
+                    Asked::Wait(Box::new(engine.wait(key, token, ttl, wait, again)))
+                }
+                Question::Unlock { key, token, claim } => {
+                    Asked::Unlock(engine.release(key, token, claim))
+                }
+                Question::Renew { key, token, ttl, claim } => {
+                    Asked::Renew(engine.renew(key, token, ttl, claim))
+                }
+                Question::TakeOver { key, token, ttl } => {
+                    Asked::TakeOver(engine.take_over(key, token, ttl))
+                }
+                Question::Attached(locks) => {
+                    let attach = |(key, token)| engine.attach(key, token);
+                    Asked::Attached(locks.into_iter().map(attach).collect(), Vec::new())
+                }
+                Question::Raise { key, token, claim, fence } => {
+                    Asked::Raise(engine.raise(key, token, claim, fence))
+                }
+                Question::Keys(guards, words) => Asked::DataNode(Box::pin(async move {
+                    Answer::Keys(guards.catalog.keys(words).await)
+                })),
+                Question::Commands(guards, name) => Asked::DataNode(Box::pin(async move {
+                    Answer::Commands(guards.catalog.again(name).await)
+                })),
+            };
+        asked.give_back(alarm);
+        asked
+    }
+
+    /// Exchanges the alarm with which the question is timed for another.
+    pub(super) fn give_back(&mut self, alarm: &mut Alarm) {
+        let own = match self {
+            Asked::Lock(asked) | Asked::TakeOver(asked) => asked.alarm(),
+            Asked::Unlock(asked) => asked.alarm(),
+            Asked::Renew(asked) => asked.alarm(),
+            // One that waits in line has more to time.
+            Asked::Wait(_) | Asked::Attached(..) | Asked::Raise(_) | Asked::DataNode(_) => return,
+        };
+        std::mem::swap(own, alarm);
+    }
+
+    /// Ready once it is answered.
+    pub(super) fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Answer> {
+        Poll::Ready(match self {
+            Asked::Lock(asked) => Answer::Lock(ready!(Pin::new(asked).poll(cx))),
+            Asked::Wait(asked) => Answer::Lock(ready!(Pin::new(asked).poll(cx))),
+            Asked::Unlock(asked) => Answer::Unlock(ready!(Pin::new(asked).poll(cx))),
+            Asked::Renew(asked) => Answer::Renew(ready!(Pin::new(asked).poll(cx))),
+            Asked::TakeOver(asked) => Answer::TakeOver(ready!(Pin::new(asked).poll(cx))),
+            Asked::Attached(asked, said) => {
+                while let Some(next) = asked.get_mut(said.len()) {
+                    said.push(ready!(Pin::new(next).poll(cx)));
+                }
+                Answer::Attached(std::mem::take(said))
+            }
+            Asked::Raise(asked) => Answer::Raise(ready!(Pin::new(asked).poll(cx))),
+            Asked::DataNode(asked) => ready!(asked.as_mut().poll(cx)),
+        })
+    }
+}
