@@ -145,11 +145,13 @@ impl Core {
     }
 
     /// Whether a command has the floor: what the client sends meanwhile is held.
+    #[inline]
     pub(super) fn is_waiting(&self) -> bool {
         matches!(self.turn, Turn::Draining(..) | Turn::Job(_) | Turn::Answering(_))
     }
 
     /// Whether what is held is to be looked at again.
+    #[inline]
     pub(super) fn must_look_again(&self) -> bool {
         matches!(self.turn, Turn::Again(_))
     }
@@ -240,6 +242,7 @@ impl Core {
     }
 
     /// Whether a large command is held until it is whole.
+    #[inline]
     pub(super) fn is_gathering(&self) -> bool {
         matches!(self.turn, Turn::Gathering(_))
     }
@@ -564,17 +567,20 @@ impl Core {
     }
 
     /// Looks at what is held again, its first command as the turn says. Returns those bytes,
-    /// and which of them are to be sent to the data node. Returns `None` if that is not to be.
+    /// and which of them are to be sent to the data node.
     ///
     /// # Errors
     /// If the connection is to end.
-    pub(super) fn look_again(&mut self) -> Result<Option<Looked>, CloseReason> {
-        let Turn::Again(first) = self.turn else { return Ok(None) };
+    pub(super) fn look_again(&mut self) -> Result<Looked, CloseReason> {
+        let first = match self.turn {
+            Turn::Again(first) => first,
+            _ => First::Anew,
+        };
         self.turn = Turn::Client;
         let held = std::mem::take(&mut self.desk.held);
         self.take_losses()?;
         let range = self.scan(&held, first);
-        Ok(Some((held, range)))
+        Ok((held, range))
     }
 
     /// Whether the proxy is to shut down as soon as this connection allows.

@@ -184,7 +184,9 @@ impl Session {
         self.poll_requests(cx, buffer)?;
         waited |= self.core.is_waiting();
         let mut moved = self.poll_replies(cx, buffer)?;
-        moved |= self.poll_floor(cx)?;
+        if self.core.is_waiting() || self.asked.is_some() {
+            moved |= self.poll_floor(cx)?;
+        }
         if self.core.push_losses() {
             moved = true;
             self.flush_client(cx)?;
@@ -236,8 +238,11 @@ impl Session {
             if self.upstream_state.dead {
                 return Ok(moved);
             }
-            self.core.look_after_gather();
-            if let Some((held, range)) = self.core.look_again()? {
+            if self.core.is_gathering() {
+                self.core.look_after_gather();
+            }
+            if self.core.must_look_again() {
+                let (held, range) = self.core.look_again()?;
                 moved = true;
                 self.forward(cx, &held[range]);
                 continue;
@@ -478,6 +483,7 @@ impl Session {
     }
 
     /// Moves the command that has the floor as far as it goes, with what others answer.
+    #[inline(never)]
     fn poll_floor(&mut self, cx: &mut Context<'_>) -> Step {
         let mut moved = false;
         loop {
