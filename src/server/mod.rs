@@ -5,6 +5,7 @@
 //! counters.
 //!
 //! - [`entry`]: whom this process lets in, and how many.
+//! - [`door`]: a listener's clients, from accept to session.
 //! - [`workers`]: a thread for each core, to which sessions are dealt.
 //! - [`admin`]: `/metrics`, `/healthz`, `/readyz` over HTTP.
 //! - [`upgrade`]: one process takes another's place.
@@ -14,6 +15,7 @@
 //! - [`logging`]: tracing's output, human on a terminal and JSON otherwise.
 
 pub mod admin;
+mod door;
 pub mod entry;
 pub mod logging;
 pub mod metrics;
@@ -24,7 +26,6 @@ pub mod workers;
 
 use std::{
     future::pending,
-    net::IpAddr,
     path::PathBuf,
     slice,
     sync::{
@@ -37,25 +38,25 @@ use std::{
 use anyhow::Context as _;
 use arc_swap::ArcSwap;
 use tokio::{
-    net::{TcpListener, TcpStream},
+    net::TcpListener,
     sync::Notify,
     task::JoinSet,
     time::{Instant, sleep, timeout},
 };
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
 use self::{
+    door::Door,
     entry::{
-        admission::{AcceptTrouble, Admission, Place},
+        admission::Admission,
         descriptors,
         exposure::{self, Exposure},
         introduction::Introduction,
         listeners::Listeners,
-        unreachable,
     },
     logging::Level,
-    metrics::{DoorMetrics, Refusal, ReloadMetrics},
+    metrics::{DoorMetrics, ReloadMetrics},
     reload::Reloader,
     workers::Workers,
 };
@@ -63,19 +64,13 @@ use crate::{
     config::{Config, Listener},
     guard::Guards,
     lock::{self, Engine},
-    net::{self, Acceptor, Connector, Stream, proxy_header::Ends},
-    session::{
-        self, Session, Shared,
-        idle::Idle,
-        metrics::{CloseReason, Metrics},
-    },
+    net::{self, Acceptor, Connector},
+    session::{self, Shared, idle::Idle, metrics::Metrics},
 };
 
-/// Pause after accept has failed, as for want of file descriptors: trying again
-/// at once would only burn the processor.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 /// What is left of the grace for releases to reach the nodes.
 const RELEASE_GRACE: Duration = Duration::from_millis(500);
+
 /// How a proxy is started and what reaches it from outside while it runs.
 #[derive(Default)]
 pub struct Control {
@@ -284,202 +279,4 @@ fn open(
     let socket = sockets.open(*address).with_context(cannot)?;
     let acceptor = tls.as_ref().map(|tls| Acceptor::start(*address, tls)).transpose();
     Ok((socket, acceptor.map_err(anyhow::Error::msg).with_context(cannot)?))
-}
-
-/// Lets clients in at one listener.
-struct Door {
-    shared: Arc<Shared>,
-    workers: Arc<Workers>,
-    /// One for all listeners.
-    admission: Arc<Admission>,
-    /// What must be safe before anybody is let in.
-    exposure: Option<Arc<Exposure>>,
-    /// What a balancer must send. None: clients connect themselves.
-    introduction: Option<Introduction>,
-    /// None: plain TCP.
-    tls: Option<Acceptor>,
-    /// The way to the data node.
-    connector: Connector,
-    /// One for all listeners.
-    metrics: Arc<DoorMetrics>,
-}
-
-impl Door {
-    async fn accept(self, listener: Arc<TcpListener>, stop: CancellationToken) {
-        let door = Arc::new(self);
-        let mut trouble = AcceptTrouble::default();
-        loop {
-            let accepted = tokio::select! {
-                accepted = listener.accept() => accepted,
-                () = stop.cancelled() => return,
-            };
-            match accepted {
-                Ok((client, peer)) => door.admit(client, peer.ip()),
-                Err(error) => {
-                    door.metrics.accept_errors.increment(1);
-                    if trouble.note(&error, Instant::now().into_std()) {
-                        sleep(ACCEPT_PAUSE).await;
-                    }
-                }
-            }
-        }
-    }
-
-    /// Gives a client to a worker, if it may come in.
-    fn admit(self: &Arc<Self>, client: TcpStream, peer: IpAddr) {
-        let admitted = match &self.exposure {
-            Some(exposure) if !exposure.is_safe() => Err(Refusal::Open),
-            // Whose it is comes with the header.
-            _ if self.introduction.is_some() => self.admission.enter(),
-            _ => self.admission.admit(peer, Instant::now().into_std()),
-        };
-        // A socket belongs to the runtime it was made in until it is taken out.
-        let (mut place, client) = match (admitted, client.into_std()) {
-            (Ok(place), Ok(client)) => (place, client),
-            (Err(refusal), client) => {
-                self.metrics.refused(refusal);
-                // Without a handshake there is no way to say why.
-                return client
-                    .iter()
-                    .filter(|_| self.tls.is_none())
-                    .for_each(|client| refusal.tell(client));
-            }
-            (Ok(_), Err(_)) => return,
-        };
-        let door = self.clone();
-        self.workers.spawn(async move {
-            let Ok(mut client) = TcpStream::from_std(client) else { return };
-            let told = match &door.introduction {
-                None => None,
-                // All of it in boxes, so that connections without it have no room for it.
-                Some(_) => match Box::pin(door.introduced(&mut client, &mut place)).await {
-                    Ok(told) => told,
-                    Err(refusal) => return door.refuse(client, refusal),
-                },
-            };
-            let metrics = &door.metrics;
-            metrics.clients_total.increment(1);
-            metrics.clients.increment(1);
-            door.shared.clients.fetch_add(1, Ordering::Relaxed);
-            let reason = door.serve(client, told).await;
-            door.shared.clients.fetch_sub(1, Ordering::Relaxed);
-            metrics.clients.decrement(1);
-            metrics.closed(reason);
-            drop(place);
-        });
-    }
-
-    /// Who comes through a balancer.
-    async fn introduced(
-        &self,
-        client: &mut TcpStream,
-        place: &mut Place,
-    ) -> Result<Option<Box<Ends>>, Option<Refusal>> {
-        let Some(introduction) = &self.introduction else { return Ok(None) };
-        tokio::select! {
-            heard = introduction.hear(client, place) => heard.map(|told| told.map(Box::new)),
-            () = self.shared.drain.cancelled() => Err(None),
-        }
-    }
-
-    /// Ends the connection of a client that a balancer has brought in vain.
-    fn refuse(&self, client: TcpStream, refusal: Option<Refusal>) {
-        let Some(refusal) = refusal else { return };
-        self.metrics.refused(refusal);
-        // Closed with bytes unread, the connection is reset before the words arrive.
-        let _ = client.try_read(&mut [0; 4096]);
-        if self.tls.is_none()
-            && let Ok(client) = client.into_std()
-        {
-            refusal.tell(&client);
-        }
-    }
-
-    /// Everything for a client that is let in; `told` is what a balancer has told of it.
-    async fn serve(&self, client: TcpStream, told: Option<Box<Ends>>) -> CloseReason {
-        let config = &self.shared.config.load_full();
-        if net::tune(&client, config.tcp_keepalive).is_err() {
-            return CloseReason::Client;
-        }
-        let told = match told {
-            None if self.connector.sends_header() => match Ends::of(&client) {
-                Ok(ends) => Some(Box::new(ends)),
-                Err(_) => return CloseReason::Client,
-            },
-            told => told,
-        };
-        if let Err(reason) = self.first_byte(&client, config).await {
-            return reason;
-        }
-        let client = match &self.tls {
-            None => Stream::Tcp(client),
-            Some(acceptor) => match self.shake_hands(acceptor, client, told.as_deref()).await {
-                Ok(client) => client,
-                Err(reason) => return reason,
-            },
-        };
-        let (limit, keepalive) = (config.connect_timeout, config.tcp_keepalive);
-        match net::connect_for(told.as_deref(), &config.data, &self.connector, limit, keepalive)
-            .await
-        {
-            Ok(upstream) => {
-                self.metrics.upstream_connects_ok.increment(1);
-                let balanced = self.introduction.is_some();
-                Session::new(client, upstream, self.shared.clone(), balanced).run().await
-            }
-            Err(error) if descriptors::are_used_up(&error) => {
-                self.metrics.upstream_connects_failed.increment(1);
-                if let Stream::Tcp(client) = client
-                    && let Ok(client) = client.into_std()
-                {
-                    Refusal::MaxClients.tell(&client);
-                }
-                CloseReason::UpstreamConnect
-            }
-            Err(error) => {
-                self.metrics.upstream_connects_failed.increment(1);
-                let error = unreachable::words(&config.data, &error);
-                // In a box, so that those who are served have no room for it.
-                tokio::select! {
-                    () = Box::pin(unreachable::tell(client, &error)) => {}
-                    () = self.shared.drain.cancelled() => {}
-                }
-                CloseReason::UpstreamConnect
-            }
-        }
-    }
-
-    /// Waits for the client's first byte, if there is a limit for that.
-    async fn first_byte(&self, client: &TcpStream, config: &Config) -> Result<(), CloseReason> {
-        let Some(limit) = config.first_byte_timeout else { return Ok(()) };
-        let mut byte = [0; 1];
-        tokio::select! {
-            spoken = timeout(limit, client.peek(&mut byte)) => match spoken {
-                Ok(Ok(1..)) => Ok(()),
-                Ok(_) => Err(CloseReason::Client),
-                Err(_) => Err(CloseReason::FirstByte),
-            },
-            () = self.shared.drain.cancelled() => Err(CloseReason::Shutdown),
-        }
-    }
-
-    /// TLS with a client, before anything else is done for it.
-    async fn shake_hands(
-        &self,
-        acceptor: &Acceptor,
-        client: TcpStream,
-        told: Option<&Ends>,
-    ) -> Result<Stream, CloseReason> {
-        let peer = told.map(|told| told.source).or_else(|| client.peer_addr().ok());
-        let accepted = tokio::select! {
-            accepted = acceptor.accept(client) => accepted,
-            () = self.shared.drain.cancelled() => return Err(CloseReason::Shutdown),
-        };
-        accepted.map_err(|error| {
-            // Anybody can cause it, at any rate, so it is said to those who look for it.
-            let peer = peer.map(tracing::field::display);
-            debug!(peer, %error, "no TLS with a client");
-            CloseReason::TlsHandshake
-        })
-    }
 }
