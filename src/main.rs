@@ -118,7 +118,7 @@ fn run(file: Option<PathBuf>, take_over: bool) -> anyhow::Result<()> {
         Some(file) => Config::load(file)?,
         None => Config::default(),
     };
-    let log = logging::start(&config.log_level, &config.log_format)?;
+    let log = logging::start(&config.log.level, &config.log.format)?;
     for note in config.notes() {
         warn!("{note}");
     }

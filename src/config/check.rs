@@ -163,12 +163,12 @@ pub(super) fn top(reader: &mut Reader<'_>, top: &Section<'_>, config: &Config) {
 
 pub(super) fn log(reader: &mut Reader<'_>, log: &Section<'_>, config: &Config) {
     // The values may come from the environment, so they are not repeated.
-    if !LOG_LEVELS.contains(&config.log_level.as_str()) {
+    if !LOG_LEVELS.contains(&config.log.level.as_str()) {
         let what = format!("no level; use one of {}", LOG_LEVELS.join(", "));
         reader.problem(&log.path("level"), what);
     }
     let formats = ["auto", "human", "json"];
-    if !formats.contains(&config.log_format.as_str()) {
+    if !formats.contains(&config.log.format.as_str()) {
         let what = format!("no format; use one of {}", formats.join(", "));
         reader.problem(&log.path("format"), what);
     }

@@ -42,58 +42,8 @@ pub use url::{Endpoint, RedisUrl};
 
 use reader::Reader;
 
-/// The keys at the top of the file.
-pub(crate) const KEYS: &[&str] = &[
-    "listen",
-    "allow_open",
-    "admin",
-    "data",
-    "send_proxy_protocol",
-    "tls",
-    "connect_timeout",
-    "tcp_keepalive",
-    "maxclients",
-    "max_clients_per_address",
-    "max_connect_rate",
-    "first_byte_timeout",
-    "io_threads",
-    "barrier_buffer",
-    "shutdown_delay",
-    "shutdown_grace",
-    "upgrade_socket",
-    "upgrade_grace",
-    "log",
-    "locks",
-    "guards",
-];
 /// The keys of a listener that is more than an address.
 const LISTENER_KEYS: &[&str] = &["address", "tls", "proxy_protocol"];
-/// The keys under `log`.
-pub(crate) const LOG_KEYS: &[&str] = &["level", "format"];
-/// The keys under `locks`.
-pub(crate) const LOCKS_KEYS: &[&str] = &[
-    "nodes",
-    "tls",
-    "prefix",
-    "default_ttl",
-    "max_ttl",
-    "node_timeout",
-    "node_silence",
-    "node_queue",
-    "drift_factor",
-    "fence_ttl",
-    "max_key",
-    "max_token",
-    "authorize_cache",
-    "max_wait",
-    "max_waiters",
-    "max_handovers",
-    "max_hold",
-    "on_lost",
-    "on_disconnect",
-    "quarantine",
-    "allow_shared_instance",
-];
 
 /// The values of `log.level`: how severe a line can be, from the most severe on; with the
 /// last, none is written.
@@ -155,10 +105,8 @@ pub struct Config {
     /// `upgrade_grace`: how long connections may stay with a process whose listening
     /// sockets another has taken over; none with `off`: as long as they like.
     pub upgrade_grace: Option<Duration>,
-    /// `log.level`: least severe level that is written; LOCKGATE_LOG goes before it.
-    pub log_level: String,
-    /// `log.format`: `auto`, `human` or `json`.
-    pub log_format: String,
+    /// `log`: what is written, and how.
+    pub log: LogConfig,
     /// `locks`: the lock nodes and the limits of locks.
     pub locks: LocksConfig,
     /// `guards`: which writes need which lock.
@@ -186,8 +134,7 @@ impl Default for Config {
             shutdown_grace: Duration::from_secs(10),
             upgrade_socket: None,
             upgrade_grace: Some(Duration::from_secs(60 * 60)),
-            log_level: "info".into(),
-            log_format: "auto".into(),
+            log: LogConfig::default(),
             locks: LocksConfig::default(),
             guards: GuardsConfig::default(),
         }
@@ -245,7 +192,64 @@ impl Default for LocksConfig {
     }
 }
 
+impl LogConfig {
+    /// The keys under `log`.
+    pub(crate) const KEYS: &[&str] = &["level", "format"];
+}
+
+impl LocksConfig {
+    /// The keys under `locks`.
+    pub(crate) const KEYS: &[&str] = &[
+        "nodes",
+        "tls",
+        "prefix",
+        "default_ttl",
+        "max_ttl",
+        "node_timeout",
+        "node_silence",
+        "node_queue",
+        "drift_factor",
+        "fence_ttl",
+        "max_key",
+        "max_token",
+        "authorize_cache",
+        "max_wait",
+        "max_waiters",
+        "max_handovers",
+        "max_hold",
+        "on_lost",
+        "on_disconnect",
+        "quarantine",
+        "allow_shared_instance",
+    ];
+}
+
 impl Config {
+    /// The keys at the top of the file.
+    pub(crate) const KEYS: &[&str] = &[
+        "listen",
+        "allow_open",
+        "admin",
+        "data",
+        "send_proxy_protocol",
+        "tls",
+        "connect_timeout",
+        "tcp_keepalive",
+        "maxclients",
+        "max_clients_per_address",
+        "max_connect_rate",
+        "first_byte_timeout",
+        "io_threads",
+        "barrier_buffer",
+        "shutdown_delay",
+        "shutdown_grace",
+        "upgrade_socket",
+        "upgrade_grace",
+        "log",
+        "locks",
+        "guards",
+    ];
+
     /// Reads the file at `path`, with `${NAME}` from the process's environment.
     ///
     /// # Errors
@@ -300,7 +304,7 @@ impl Config {
         })?;
         let mut config = Config::default();
         let mut reader = Reader::new(text, file, environment);
-        let top = reader.top(&value, KEYS);
+        let top = reader.top(&value, Config::KEYS);
         reader.read(&top, "listen", &mut config.listen);
         reader.read(&top, "allow_open", &mut config.allow_open);
         reader.read(&top, "admin", &mut config.admin);
@@ -320,10 +324,10 @@ impl Config {
         reader.read(&top, "shutdown_grace", &mut config.shutdown_grace);
         reader.read(&top, "upgrade_socket", &mut config.upgrade_socket);
         reader.read(&top, "upgrade_grace", &mut config.upgrade_grace);
-        let log = reader.section(&top, "log", LOG_KEYS);
-        reader.read(&log, "level", &mut config.log_level);
-        reader.read(&log, "format", &mut config.log_format);
-        let section = reader.section(&top, "locks", LOCKS_KEYS);
+        let log = reader.section(&top, "log", LogConfig::KEYS);
+        reader.read(&log, "level", &mut config.log.level);
+        reader.read(&log, "format", &mut config.log.format);
+        let section = reader.section(&top, "locks", LocksConfig::KEYS);
         let locks = &mut config.locks;
         reader.read(&section, "nodes", &mut locks.nodes);
         locks.nodes_left_out = section.get("nodes").is_none();
@@ -359,6 +363,21 @@ impl Config {
         check::tls(&mut reader, (&top, &tls), (&section, &locks_tls), &config);
         reader.finish()?;
         Ok(config)
+    }
+}
+
+/// The `log:` section.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LogConfig {
+    /// `level`: least severe level that is written; LOCKGATE_LOG goes before it.
+    pub level: String,
+    /// `format`: `auto`, `human` or `json`.
+    pub format: String,
+}
+
+impl Default for LogConfig {
+    fn default() -> LogConfig {
+        LogConfig { level: "info".into(), format: "auto".into() }
     }
 }
 

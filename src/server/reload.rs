@@ -74,8 +74,8 @@ const TABLE: &[Row] = &[
     live!("shutdown_grace", shutdown_grace),
     fixed!("upgrade_socket", upgrade_socket),
     live!("upgrade_grace", upgrade_grace),
-    live!("log.level", log_level),
-    fixed!("log.format", log_format),
+    live!("log.level", log.level),
+    fixed!("log.format", log.format),
     fixed!("locks.nodes", locks.nodes),
     fixed!("locks.tls", locks.tls),
     fixed!("locks.prefix", locks.prefix),
@@ -194,7 +194,7 @@ impl Reloader {
         if taken.contains(&"log.level")
             && let Some(log) = &self.log
         {
-            match log.set(&config.log_level) {
+            match log.set(&config.log.level) {
                 Ok(true) => {}
                 Ok(false) => warn!("LOCKGATE_LOG goes before log.level, so that has no effect"),
                 Err(error) => error!(%error, "log.level cannot be changed"),
@@ -223,15 +223,17 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::config::{KEYS, LOCKS_KEYS, LOG_KEYS};
+    use crate::config::{LocksConfig, LogConfig};
 
     /// Whoever adds a key must decide whether it can change in a running proxy.
     #[test]
     fn every_key_of_the_configuration_is_in_the_table_once() {
-        let top =
-            KEYS.iter().filter(|key| !["log", "locks"].contains(key)).map(|key| (*key).into());
-        let log = LOG_KEYS.iter().map(|key| format!("log.{key}"));
-        let locks = LOCKS_KEYS.iter().map(|key| format!("locks.{key}"));
+        let top = Config::KEYS
+            .iter()
+            .filter(|key| !["log", "locks"].contains(key))
+            .map(|key| (*key).into());
+        let log = LogConfig::KEYS.iter().map(|key| format!("log.{key}"));
+        let locks = LocksConfig::KEYS.iter().map(|key| format!("locks.{key}"));
         let mut all: Vec<String> = top.chain(log).chain(locks).collect();
         let mut table: Vec<String> = TABLE.iter().map(|row| row.key.to_owned()).collect();
         all.sort();
