@@ -1,5 +1,7 @@
 //! The configuration by example: what is read, what is refused and where.
 
+use std::time::Duration;
+
 use super::*;
 
 const ANNOTATED: &str = include_str!("../../config/lockgate.yaml");
