@@ -5,8 +5,7 @@
 //! - `settings`: the table of all keys; `keys`: what follows from a line of it.
 //! - `reader`: values out of parsed YAML, everything wrong with them at once.
 //! - `check`: what may be wrong with a value, and with several beside each other.
-//! - `duplicates`: a key that stands twice.
-//! - `locate`: on which line something stands.
+//! - `locate`: on which line something stands, and which key stands twice.
 //! - `guards`: which writes need which lock; `pattern`, `template`: of which keys,
 //!   and which lock.
 //! - `units`, `url`: how durations, sizes and Redis URLs are written.
@@ -20,7 +19,6 @@ use std::{
 };
 
 mod check;
-mod duplicates;
 mod error;
 mod guards;
 mod keys;
@@ -125,7 +123,7 @@ impl Config {
         if let Some((line, what)) = refused {
             return Err(ConfigErrors::one(file, line, String::new(), what));
         }
-        if let Some((line, path)) = duplicates::first(text) {
+        if let Some((line, path)) = locate::first_duplicate(text) {
             let what = "is there twice in the same place; keep one".to_owned();
             return Err(ConfigErrors::one(file, line, locate::name(&path), what));
         }
