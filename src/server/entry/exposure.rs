@@ -29,6 +29,8 @@ use crate::{
 
 /// How long the data node may take to answer.
 const ASK_LIMIT: Duration = Duration::from_secs(1);
+/// For a connection that does not last so long.
+const KEEPALIVE: Duration = Duration::from_secs(60);
 /// How often it is asked until strangers may come.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
@@ -124,29 +126,36 @@ impl Exposure {
         }
     }
 
+    /// Sends PING on a fresh connection, where nobody has said who they are.
     async fn ask(&self) -> Manner {
-        match timeout(ASK_LIMIT, ping(&self.data, &self.connector)).await {
-            Ok(Ok(answer)) => judge(&answer),
+        match timeout(ASK_LIMIT, first_answer(&self.data, &self.connector, b"PING\r\n")).await {
+            Ok(Ok(Some(answer))) => judge(&answer),
+            Ok(Ok(None)) => Manner::Unclear(io::ErrorKind::UnexpectedEof.to_string()),
             Ok(Err(error)) => Manner::Unclear(error.to_string()),
             Err(_) => Manner::Unclear(format!("no answer within {ASK_LIMIT:?}")),
         }
     }
 }
 
-/// The line that answers PING on a fresh connection, where nobody has said who they are.
-async fn ping(data: &RedisUrl, connector: &Connector) -> io::Result<String> {
-    let mut stream = net::connect(data, connector, ASK_LIMIT, Duration::from_secs(60)).await?;
-    stream.write_all(b"PING\r\n").await?;
+/// The first line that the data node answers `request` with, on a fresh connection. Returns
+/// `None` if it closes that before.
+pub async fn first_answer(
+    data: &RedisUrl,
+    connector: &Connector,
+    request: &[u8],
+) -> io::Result<Option<String>> {
+    let mut stream = net::connect(data, connector, ASK_LIMIT, KEEPALIVE).await?;
+    stream.write_all(request).await?;
     stream.flush().await?;
     let (mut line, mut bytes) = (Vec::new(), [0; 256]);
     while !line.contains(&b'\n') && line.len() < 1024 {
         match stream.read(&mut bytes).await? {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            0 => return Ok(None),
             length => line.extend_from_slice(&bytes[..length]),
         }
     }
     let text = String::from_utf8_lossy(&line);
-    Ok(text.lines().next().unwrap_or_default().to_owned())
+    Ok(Some(text.lines().next().unwrap_or_default().to_owned()))
 }
 
 fn judge(answer: &str) -> Manner {
