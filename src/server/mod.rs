@@ -4,11 +4,11 @@
 //! [`workers`]; nothing is shared between sessions but the lock engine and the
 //! counters.
 //!
-//! - `opened`: what it must have before anything runs.
-//! - `proxy`: what runs before the first client is let in, and how the doors are opened.
-//! - `serving`: with open doors, until the end.
+//! - [`opened`]: what it must have before anything runs.
+//! - [`proxy`]: what runs before the first client is let in, and how the doors are opened.
+//! - [`serving`]: with open doors, until the end.
 //! - [`entry`]: whom this process lets in, and how many.
-//! - `door`: a listener's clients, from accept to session.
+//! - [`door`]: a listener's clients, from accept to session.
 //! - [`workers`]: a thread for each core, to which sessions are dealt.
 //! - [`admin`]: `/metrics`, `/healthz`, `/readyz` over HTTP.
 //! - [`upgrade`]: one process takes another's place.
@@ -17,25 +17,29 @@
 //! - [`metrics`]: what is counted of clients' coming and going and of the configuration.
 //! - [`logging`]: tracing's output, human on a terminal and JSON otherwise.
 
-pub mod admin;
+mod admin;
 mod door;
-pub mod entry;
+mod entry;
 pub mod logging;
-pub mod metrics;
+mod metrics;
 mod opened;
 mod proxy;
-pub mod reload;
+mod reload;
 mod serving;
-pub mod systemd;
-pub mod upgrade;
-pub mod workers;
+mod systemd;
+mod upgrade;
+mod workers;
+
+pub use admin::health_check;
+pub(crate) use entry::exposure::Exposure;
+pub use entry::listeners::Listeners;
 
 use std::{path::PathBuf, sync::Arc};
 
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use self::{entry::listeners::Listeners, logging::Level, opened::Opened, proxy::Proxy};
+use self::{logging::Level, opened::Opened, proxy::Proxy};
 use crate::{config::Config, lock, metrics::Recorder, net, session};
 
 /// How a proxy is started and what reaches it from outside while it runs.

@@ -59,7 +59,7 @@ fn merge(running: &Config, read: &Config) -> Merged {
 }
 
 /// Reads the configuration again.
-pub struct Reloader {
+pub(super) struct Reloader {
     /// None: there is no file, all is as it is by default.
     pub file: Option<PathBuf>,
     /// The running log.
@@ -74,7 +74,7 @@ pub struct Reloader {
 
 impl Reloader {
     /// Reads the file whenever it is asked to.
-    pub async fn run(self, asked: Arc<Notify>) {
+    pub(super) async fn run(self, asked: Arc<Notify>) {
         loop {
             asked.notified().await;
             systemd::reloading().await;

@@ -36,7 +36,7 @@ const CHECK_LIMIT: Duration = Duration::from_secs(1);
 const HEALTH_LIMIT: Duration = Duration::from_secs(3);
 
 /// What the pages are made from.
-pub struct State {
+pub(crate) struct State {
     recorder: Recorder,
     engine: Arc<Engine>,
     data: RedisUrl,
@@ -52,7 +52,7 @@ pub struct State {
 
 impl State {
     /// Ready only once the data node has answered.
-    pub fn new(
+    pub(crate) fn new(
         recorder: Recorder,
         engine: Arc<Engine>,
         data: RedisUrl,
@@ -79,7 +79,7 @@ impl State {
     }
 
     /// From now on no traffic should be sent here, as the process is to end.
-    pub fn drain(&self) {
+    pub(crate) fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
         self.gauges.ready.set(0.0);
     }
@@ -148,7 +148,7 @@ impl State {
     ///
     /// # Errors
     /// What /readyz says.
-    pub async fn is_ready_now(&self) -> Result<(), String> {
+    pub(crate) async fn is_ready_now(&self) -> Result<(), String> {
         self.check().await;
         let (ready, text) = self.readiness();
         if ready { Ok(()) } else { Err(text.trim_end().replace('\n', "; ")) }

@@ -48,7 +48,7 @@ const TEXT: &str = "text/plain; charset=utf-8";
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Serves the pages until `stop` is cancelled.
-pub async fn serve(listener: Arc<TcpListener>, state: Arc<State>, stop: CancellationToken) {
+pub(crate) async fn serve(listener: Arc<TcpListener>, state: Arc<State>, stop: CancellationToken) {
     tokio::select! {
         () = stop.cancelled() => {}
         () = state.watch() => {}

@@ -46,7 +46,7 @@ enum Manner {
 }
 
 /// What is known of the data node, for all listeners.
-pub struct Exposure {
+pub(crate) struct Exposure {
     /// Strangers may come. Set once, by [`Exposure::watch`] or from the start.
     safe: AtomicBool,
     data: RedisUrl,
@@ -56,7 +56,7 @@ pub struct Exposure {
 
 /// Whether clients of `listener` can be on other machines. Those of a balancer can,
 /// wherever it connects from.
-pub fn serves_strangers(listener: &Listener) -> bool {
+pub(crate) fn serves_strangers(listener: &Listener) -> bool {
     listener.proxy_protocol || !listener.address.ip().to_canonical().is_loopback()
 }
 
@@ -66,7 +66,10 @@ impl Exposure {
     ///
     /// # Errors
     /// If it serves anybody.
-    pub async fn find_out(config: &Config, connector: Connector) -> anyhow::Result<Arc<Exposure>> {
+    pub(crate) async fn find_out(
+        config: &Config,
+        connector: Connector,
+    ) -> anyhow::Result<Arc<Exposure>> {
         let (safe, data) = (AtomicBool::new(false), config.data.clone());
         let exposure = Arc::new(Exposure { safe, data, connector });
         let strangers = config.listen.iter().find(|listener| serves_strangers(listener));
@@ -95,12 +98,12 @@ impl Exposure {
     }
 
     /// Whether strangers may come.
-    pub fn is_safe(&self) -> bool {
+    pub(crate) fn is_safe(&self) -> bool {
         self.safe.load(Ordering::Relaxed)
     }
 
     /// Asks until strangers may come, with a line in the log for each change.
-    pub async fn watch(self: Arc<Self>, shutdown: CancellationToken) {
+    pub(crate) async fn watch(self: Arc<Self>, shutdown: CancellationToken) {
         let data = &self.data;
         let mut told_open = false;
         while !self.is_safe() {
@@ -139,7 +142,7 @@ impl Exposure {
 
 /// The first line that the data node answers `request` with, on a fresh connection. Returns
 /// `None` if it closes that before.
-pub async fn first_answer(
+pub(crate) async fn first_answer(
     data: &RedisUrl,
     connector: &Connector,
     request: &[u8],
