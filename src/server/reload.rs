@@ -55,6 +55,9 @@ fn merge(running: &Config, read: &Config) -> Merged {
         left.push((key, why));
         false
     });
+    let locks = &config.locks;
+    debug_assert!(locks.default_ttl <= locks.max_ttl, "what runs has been checked");
+    debug_assert!(locks.max_hold.is_none_or(|most| locks.default_ttl <= most), "and so has this");
     Merged { config, taken, left }
 }
 

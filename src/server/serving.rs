@@ -88,6 +88,7 @@ impl Serving {
         self.admin.stop.cancel();
         self.doors.ended().await;
         self.admin.ended().await;
+        debug_assert!(self.doors.tasks.is_empty() && self.sockets.is_empty(), "nobody accepts");
         let (by, grace) = (replaced.by(), self.shared.config.load().upgrade_grace);
         replaced.done().await;
         let connections = self.workers.running();

@@ -137,6 +137,7 @@ impl Place {
     /// # Errors
     /// Why that client may not have it; it is to be dropped then.
     pub(crate) fn belongs_to(&mut self, peer: IpAddr, now: Instant) -> Result<(), Refusal> {
+        debug_assert!(self.address.is_none(), "a client is counted for one address, once");
         let admission = &self.admission;
         let peer = host(peer);
         let most = admission.max_per_address.load(Ordering::Relaxed);
@@ -156,10 +157,13 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.admission.clients.fetch_sub(1, Ordering::Relaxed);
+        let clients = self.admission.clients.fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(clients > 0, "who goes had a place");
         let Some(address) = self.address else { return };
         let mut addresses = self.admission.addresses.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Entry::Occupied(mut clients) = addresses.entry(address) {
+        let entry = addresses.entry(address);
+        debug_assert!(matches!(&entry, Entry::Occupied(clients) if *clients.get() > 0));
+        if let Entry::Occupied(mut clients) = entry {
             match clients.get() {
                 0 | 1 => drop(clients.remove()),
                 _ => *clients.get_mut() -= 1,
