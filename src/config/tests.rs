@@ -39,6 +39,17 @@ fn the_annotated_file_says_every_key_and_every_default() {
 }
 
 #[test]
+fn only_a_key_without_a_default_is_left_out_of_the_annotated_file() {
+    let file: serde_yaml::Value = serde_yaml::from_str(ANNOTATED).unwrap();
+    let left_out = |section: &serde_yaml::Value, keys: &[&'static str]| -> Vec<&str> {
+        keys.iter().copied().filter(|key| section.get(key).is_none()).collect()
+    };
+    assert!(left_out(&file, Config::KEYS).is_empty());
+    assert!(left_out(&file["log"], LogConfig::KEYS).is_empty());
+    assert_eq!(left_out(&file["locks"], LocksConfig::KEYS), ["on_disconnect"]);
+}
+
+#[test]
 fn nothing_is_all_defaults() {
     for empty in ["", "# only a comment\n", "{}", "locks:\n"] {
         assert_eq!(parse(empty).unwrap(), Config::default(), "{empty:?}");
