@@ -3,7 +3,6 @@
 use std::{
     net::IpAddr,
     sync::{Arc, atomic::Ordering},
-    time::Duration,
 };
 
 use tokio::{
@@ -22,6 +21,7 @@ use crate::{
             descriptors,
             exposure::Exposure,
             introduction::Introduction,
+            listeners::ACCEPT_PAUSE,
             unreachable,
         },
         metrics::{DoorMetrics, Refusal},
@@ -29,10 +29,6 @@ use crate::{
     },
     session::{Session, Shared, metrics::CloseReason},
 };
-
-/// Pause after accept has failed, as for want of file descriptors: trying again
-/// at once would only burn the processor.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Lets clients in at one listener.
 pub(super) struct Door {

@@ -13,14 +13,13 @@ use super::{
     Common, DONE, READY, REFUSED,
     wire::{Wire, bad},
 };
+use crate::server::entry::listeners::ACCEPT_PAUSE;
 
 /// How long a peer may take to say what it wants, and to read what it is told.
 const TALK_LIMIT: Duration = Duration::from_secs(3);
 /// How long a new process may take until it can serve: it asks the data node and waits
 /// for the lock nodes, some seconds each.
 const READY_LIMIT: Duration = Duration::from_secs(30);
-/// Pause after accept has failed.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Listening sockets, with their addresses as configured.
 pub(crate) type Sockets = [(SocketAddr, Arc<TcpListener>)];
