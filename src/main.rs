@@ -5,7 +5,7 @@ use std::{path::PathBuf, process::ExitCode};
 use clap::{Parser, Subcommand};
 use lockgate::{
     config::{Config, ConfigErrors},
-    server::{self, Control, admin, entry::listeners::Listeners, logging},
+    server::{self, Control, Listeners, logging},
     tools::{dev, doctor, init},
 };
 use tokio::{
@@ -77,7 +77,7 @@ fn main() -> ExitCode {
             init::run(file.or_else(file_of_environment).as_deref(), if_new)
         }
         Some(Command::Dev(options)) => dev::run(&options),
-        Some(Command::Health { admin }) => admin::health_check(&admin),
+        Some(Command::Health { admin }) => server::health_check(&admin),
         None => run(arguments.config, arguments.upgrade),
     };
     match result {
@@ -118,7 +118,7 @@ fn run(file: Option<PathBuf>, take_over: bool) -> anyhow::Result<()> {
         Some(file) => Config::load(file)?,
         None => Config::default(),
     };
-    let log = logging::start(&config.log_level, &config.log_format)?;
+    let log = logging::start(&config.log.level, &config.log.format)?;
     for note in config.notes() {
         warn!("{note}");
     }

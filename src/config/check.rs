@@ -1,4 +1,4 @@
-//! What each value alone does not tell: limits and contradictions.
+//! What may be wrong with a value by itself, and which values contradict each other.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -12,9 +12,6 @@ use super::{
 
 /// The share of the longest TTL that asking one node may take (see the engine).
 const TIMEOUT_SHARE: u32 = 10;
-/// Of a session lock: renewed every third of a shorter one, it would live on the
-/// promptness of every machine involved.
-const SHORTEST_TTL: Duration = Duration::from_millis(100);
 /// More of the TTL than this set aside for drift leaves no lock worth having.
 const MAX_DRIFT: f64 = 0.5;
 /// Linux probes no peer later (MAX_TCP_KEEPIDLE): asked for more it refuses the
@@ -28,25 +25,71 @@ pub(super) const LONGEST_STRING: usize = 512 * 1024 * 1024;
 /// put behind this path while the socket is made.
 const LONGEST_PATH: usize = 100;
 
-fn positive(reader: &mut Reader<'_>, section: &Section<'_>, key: &str, value: Duration) {
-    if value.is_zero() {
-        reader.problem(&section.path(key), "must be longer than 0");
-    }
+// What may be wrong with a value by itself. Each returns `None` if nothing is.
+
+pub(super) fn longer_than_zero(value: &Duration) -> Option<String> {
+    value.is_zero().then(|| "must be longer than 0".into())
 }
 
-/// For a time after which a silent peer is probed.
-fn keepalive(reader: &mut Reader<'_>, section: &Section<'_>, key: &str, value: Duration) {
-    if value > LONGEST_KEEPALIVE {
-        let what = format!("{value:?} is more than the system can wait; give at most 9h");
-        reader.problem(&section.path(key), what);
-    }
+pub(super) fn at_least<T: PartialOrd>(
+    least: T,
+    what: &'static str,
+) -> impl Fn(&T) -> Option<String> {
+    move |value| (*value < least).then(|| what.into())
 }
 
-fn string(reader: &mut Reader<'_>, section: &Section<'_>, key: &str, value: usize) {
-    if value > LONGEST_STRING {
-        let what = "Redis has no longer strings than 512mb; give at most that";
-        reader.problem(&section.path(key), what);
-    }
+pub(super) fn if_given<T>(
+    check: impl Fn(&T) -> Option<String>,
+) -> impl Fn(&Option<T>) -> Option<String> {
+    move |value| value.as_ref().and_then(&check)
+}
+
+pub(super) fn keepalive(value: &Duration) -> Option<String> {
+    (*value > LONGEST_KEEPALIVE)
+        .then(|| format!("{value:?} is more than the system can wait; give at most 9h"))
+}
+
+pub(super) fn string(longest: &usize) -> Option<String> {
+    (*longest > LONGEST_STRING)
+        .then(|| "Redis has no longer strings than 512mb; give at most that".into())
+}
+
+pub(super) fn threads(count: &usize) -> Option<String> {
+    let is_right = (1..=MAX_THREADS).contains(count);
+    (!is_right).then(|| "must be auto or from 1 to 128".into())
+}
+
+pub(super) fn short_path(SocketPath(path): &SocketPath) -> Option<String> {
+    (path.as_os_str().len() > LONGEST_PATH)
+        .then(|| format!("must be at most {LONGEST_PATH} bytes long, as the system has it"))
+}
+
+pub(super) fn without_database(url: &RedisUrl) -> Option<String> {
+    (url.db != 0).then(|| {
+        "a database has no effect here: clients choose theirs with SELECT; leave it out".into()
+    })
+}
+
+pub(super) fn below_half(share: &f64) -> Option<String> {
+    let is_right = (0.0..MAX_DRIFT).contains(share);
+    (!is_right).then(|| format!("{share} is not at least 0 and below {MAX_DRIFT}"))
+}
+
+pub(super) fn not_reserved(prefix: &str) -> Option<String> {
+    prefix.starts_with("lockgate:").then(|| "keys that begin with 'lockgate:' are reserved".into())
+}
+
+/// Does not repeat the value, which may come from the environment.
+pub(super) fn known_level(level: &str) -> Option<String> {
+    let is_right = LOG_LEVELS.contains(&level);
+    (!is_right).then(|| format!("no level; use one of {}", LOG_LEVELS.join(", ")))
+}
+
+/// Does not repeat the value, which may come from the environment.
+pub(super) fn known_format(format: &str) -> Option<String> {
+    let formats = ["auto", "human", "json"];
+    let is_right = formats.contains(&format);
+    (!is_right).then(|| format!("no format; use one of {}", formats.join(", ")))
 }
 
 /// Whether `url` certainly leads to a listener on `addr`. Names other than
@@ -111,7 +154,18 @@ pub(crate) const SHARED_WITH_DATA: &str = "{} (locks.nodes) is the data node too
      there can take locks past the votes, FLUSHALL forgets them, and both fail together; fine for \
      trying";
 
-pub(super) fn top(reader: &mut Reader<'_>, top: &Section<'_>, config: &Config) {
+/// Notes what is wrong with each value, and with those that contradict each other.
+pub(super) fn all(reader: &mut Reader<'_>, top: &Section<'_>, config: &Config) {
+    let (log, locks) = (top.inside("log"), top.inside("locks"));
+    config.check(reader, top);
+    addresses(reader, top, config);
+    config.log.check(reader, &log);
+    nodes(reader, top, &locks, config);
+    config.locks.check(reader, &locks);
+    times(reader, &locks, &config.locks);
+}
+
+fn addresses(reader: &mut Reader<'_>, top: &Section<'_>, config: &Config) {
     if config.listen.is_empty() && reader.sound(top, &["listen"]) {
         reader.problem(&top.path("listen"), "no address; give at least one");
     }
@@ -119,10 +173,6 @@ pub(super) fn top(reader: &mut Reader<'_>, top: &Section<'_>, config: &Config) {
         if config.listen[..index].iter().any(|before| before.address == *addr) {
             reader.problem(&top.path("listen"), format!("{addr} is there twice"));
         }
-    }
-    if config.data.db != 0 {
-        let what = "a database has no effect here: clients choose theirs with SELECT; leave it out";
-        reader.problem(&top.path("data"), what);
     }
     if let Some(admin) = config.admin
         && reader.sound(top, &["listen", "admin"])
@@ -136,53 +186,12 @@ pub(super) fn top(reader: &mut Reader<'_>, top: &Section<'_>, config: &Config) {
     if reader.sound(top, &["listen", "data"]) {
         itself(reader, top, "data", &config.data, &config.listen);
     }
-    positive(reader, top, "connect_timeout", config.connect_timeout);
-    keepalive(reader, top, "tcp_keepalive", config.tcp_keepalive);
-    if config.tcp_keepalive < Duration::from_secs(1) {
-        reader.problem(&top.path("tcp_keepalive"), "must be at least 1s");
-    }
-    if config.maxclients == 0 {
-        reader.problem(&top.path("maxclients"), "0 lets nobody in; give at least 1");
-    }
-    if let Some(limit) = config.first_byte_timeout {
-        positive(reader, top, "first_byte_timeout", limit);
-    }
-    if config.io_threads.is_some_and(|threads| !(1..=MAX_THREADS).contains(&threads)) {
-        reader.problem(&top.path("io_threads"), "must be auto or from 1 to 128");
-    }
-    if let Some(SocketPath(path)) = &config.upgrade_socket
-        && path.as_os_str().len() > LONGEST_PATH
-    {
-        let what = format!("must be at most {LONGEST_PATH} bytes long, as the system has it");
-        reader.problem(&top.path("upgrade_socket"), what);
-    }
-    if config.barrier_buffer < 1024 {
-        reader.problem(&top.path("barrier_buffer"), "must be at least 1kb");
-    }
 }
 
-pub(super) fn log(reader: &mut Reader<'_>, log: &Section<'_>, config: &Config) {
-    // The values may come from the environment, so they are not repeated.
-    if !LOG_LEVELS.contains(&config.log_level.as_str()) {
-        let what = format!("no level; use one of {}", LOG_LEVELS.join(", "));
-        reader.problem(&log.path("level"), what);
-    }
-    let formats = ["auto", "human", "json"];
-    if !formats.contains(&config.log_format.as_str()) {
-        let what = format!("no format; use one of {}", formats.join(", "));
-        reader.problem(&log.path("format"), what);
-    }
-}
-
-pub(super) fn locks(
-    reader: &mut Reader<'_>,
-    top: &Section<'_>,
-    section: &Section<'_>,
-    config: &Config,
-) {
+fn nodes(reader: &mut Reader<'_>, top: &Section<'_>, section: &Section<'_>, config: &Config) {
     let locks = &config.locks;
     if reader.sound(section, &["nodes"]) {
-        nodes(reader, section, locks);
+        independent(reader, section, locks);
         if reader.sound(top, &["listen"]) {
             for node in &locks.nodes {
                 itself(reader, section, "nodes", node, &config.listen);
@@ -200,15 +209,9 @@ pub(super) fn locks(
         );
         reader.problem(&section.path("nodes"), what);
     }
-    if locks.default_ttl < SHORTEST_TTL {
-        reader.problem(&section.path("default_ttl"), "must be at least 100ms");
-    }
-    if locks.max_ttl < Duration::from_millis(10) {
-        reader.problem(&section.path("max_ttl"), "must be at least 10ms");
-    }
-    positive(reader, section, "node_timeout", locks.node_timeout);
-    // A node's connection has it as its keepalive too.
-    keepalive(reader, section, "node_silence", locks.node_silence);
+}
+
+fn times(reader: &mut Reader<'_>, section: &Section<'_>, locks: &LocksConfig) {
     if locks.default_ttl > locks.max_ttl && reader.sound(section, &["default_ttl", "max_ttl"]) {
         let what =
             format!("{:?} is longer than locks.max_ttl ({:?})", locks.default_ttl, locks.max_ttl);
@@ -232,23 +235,12 @@ pub(super) fn locks(
         );
         reader.problem(&section.path("node_silence"), what);
     }
-    if locks.node_queue == 0 {
-        reader.problem(&section.path("node_queue"), "0 refuses every lock; give at least 1");
-    }
-    if !(0.0..MAX_DRIFT).contains(&locks.drift_factor) {
-        let what = format!("{} is not at least 0 and below {MAX_DRIFT}", locks.drift_factor);
-        reader.problem(&section.path("drift_factor"), what);
-    }
     if locks.fence_ttl < locks.max_ttl && reader.sound(section, &["fence_ttl", "max_ttl"]) {
         let what = format!(
             "{:?} is shorter than locks.max_ttl ({:?}): a fence must be remembered longer than its lock",
             locks.fence_ttl, locks.max_ttl
         );
         reader.problem(&section.path("fence_ttl"), what);
-    }
-    positive(reader, section, "max_wait", locks.max_wait);
-    if locks.max_waiters == 0 {
-        reader.problem(&section.path("max_waiters"), "0 lets nobody wait; give at least 1");
     }
     if let Some(max_hold) = locks.max_hold
         && max_hold < locks.default_ttl
@@ -260,52 +252,28 @@ pub(super) fn locks(
         );
         reader.problem(&section.path("max_hold"), what);
     }
-    if locks.prefix.starts_with("lockgate:") {
-        reader.problem(&section.path("prefix"), "keys that begin with 'lockgate:' are reserved");
-    }
-    if locks.max_key == 0 {
-        reader.problem(&section.path("max_key"), "0 refuses every key; give at least 1");
-    }
-    string(reader, section, "max_key", locks.max_key);
-    string(reader, section, "max_token", locks.max_token);
-    if locks.max_token < 32 {
-        reader.problem(
-            &section.path("max_token"),
-            "shorter than the tokens that Lockgate makes itself (32 bytes)",
-        );
-    }
 }
 
-/// Of the sections at the top and under `locks`, each with its `tls`.
-pub(super) fn tls(
-    reader: &mut Reader<'_>,
-    (top, top_tls): (&Section<'_>, &Section<'_>),
-    (section, locks_tls): (&Section<'_>, &Section<'_>),
-    config: &Config,
-) {
+/// Checks `tls` at the top and under `locks`.
+pub(super) fn tls(reader: &mut Reader<'_>, top: &Section<'_>, config: &Config) {
+    let section = &top.inside("locks");
     // What could not be read may be the one that needs them.
     if !reader.sound(top, &["data", "tls"]) || !reader.sound(section, &["nodes", "tls"]) {
         return;
     }
     let data = config.data.tls;
     let nodes = config.locks.nodes.iter().any(|node| node.tls);
-    if locks_tls.is_there() {
-        servers(reader, section, locks_tls, nodes, "locks.nodes", &config.locks.tls);
-        servers(reader, top, top_tls, data, "data", &config.tls);
+    if section.inside("tls").is_there() {
+        servers(reader, section, nodes, "locks.nodes", &config.locks.tls);
+        servers(reader, top, data, "data", &config.tls);
     } else {
-        servers(reader, top, top_tls, data || nodes, "data or locks.nodes", &config.tls);
+        servers(reader, top, data || nodes, "data or locks.nodes", &config.tls);
     }
 }
 
-/// Checks one `tls` section against the URLs that it is for.
-fn servers(
-    reader: &mut Reader<'_>,
-    parent: &Section<'_>,
-    section: &Section<'_>,
-    used: bool,
-    urls: &str,
-    tls: &ClientTls,
-) {
+/// Checks the `tls` in `parent` against the URLs that it is for.
+fn servers(reader: &mut Reader<'_>, parent: &Section<'_>, used: bool, urls: &str, tls: &ClientTls) {
+    let section = &parent.inside("tls");
     // Whoever wrote it believes that what passes is encrypted.
     if section.is_there() && !used {
         let what = format!("has no effect: no URL of {urls} begins with rediss://");
@@ -315,7 +283,7 @@ fn servers(
     }
 }
 
-fn nodes(reader: &mut Reader<'_>, section: &Section<'_>, locks: &LocksConfig) {
+fn independent(reader: &mut Reader<'_>, section: &Section<'_>, locks: &LocksConfig) {
     let path = section.path("nodes");
     match locks.nodes.len() {
         0 => reader.problem(&path, "no lock node; give 1, 3, 5 or 7"),

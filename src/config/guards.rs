@@ -6,7 +6,7 @@ use super::{
     Pattern, Template,
     check::LONGEST_STRING,
     locate::{self, Step},
-    reader::{Read, Reader, Section, Wrong},
+    reader::{Fill, Read, Reader, Section, Wrong},
 };
 
 /// The keys under `guards`, where it is more than a list of rules.
@@ -78,6 +78,11 @@ impl Placed {
         path.push(Step::Key(key.to_owned()));
         path
     }
+}
+
+/// Read by [`read`], once it is known whether the prefix of locks is sound.
+impl Fill for GuardsConfig {
+    fn fill(&mut self, _: &mut Reader<'_>, _: &Section<'_>, _: &str) {}
 }
 
 /// Reads the section, a list of rules or a mapping, and checks it. `locks` and `prefix`

@@ -1,9 +1,9 @@
-//! On which line of a YAML text something stands.
+//! On which line of a YAML text something stands, and which key stands twice.
 //!
-//! The YAML crate tells a position only together with an error. So the text is
-//! read once more by a visitor that follows the path and fails where it ends.
+//! The YAML crate tells a position only together with an error. So the text is read once more
+//! by a walk that fails where it finds what it looks for.
 
-use std::fmt;
+use std::{collections::HashSet, fmt};
 
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
@@ -33,8 +33,17 @@ pub(super) fn name(path: &[Step]) -> String {
 
 /// The line of the key or element at the end of `path`, from 1.
 pub(super) fn line(text: &str, path: &[Step]) -> Option<usize> {
-    let error = Follow(path).deserialize(serde_yaml::Deserializer::from_str(text)).err()?;
-    Some(error.location()?.line())
+    Walk::through(text, Some(path)).map(|(line, _)| line)
+}
+
+/// The line, from 1, and the path of the first key that stands in its mapping for the second
+/// time. The YAML crate refuses such a file too, but names the line where the mapping begins.
+///
+/// Returns `None` also where the text is no YAML: whoever parses it says so.
+pub(super) fn first_duplicate(text: &str) -> Option<(usize, Vec<Step>)> {
+    Walk::through(text, None)
+        .filter(|(_, walk)| walk.found_twice)
+        .map(|(line, walk)| (line, walk.path))
 }
 
 /// How many lines the text has, counted as YAML does; an empty one behind the last line end too.
@@ -64,9 +73,39 @@ pub(super) fn indented_by_tab(text: &str, line: usize) -> bool {
     line.chars().take_while(|c| c.is_whitespace()).any(|c| c == '\t')
 }
 
-struct Follow<'a>(&'a [Step]);
+/// Goes through a text. When it fails, `path` leads to where it is.
+struct Walk<'a> {
+    path: Vec<Step>,
+    /// Where it fails, or where the text has something else on the way there. `None`: at the
+    /// first key that stands twice.
+    goal: Option<&'a [Step]>,
+    found_twice: bool,
+}
 
-impl<'de> DeserializeSeed<'de> for Follow<'_> {
+impl<'a> Walk<'a> {
+    /// The line on which the walk fails, if it does.
+    fn through(text: &str, goal: Option<&'a [Step]>) -> Option<(usize, Walk<'a>)> {
+        let mut walk = Walk { path: Vec::new(), goal, found_twice: false };
+        let error = (&mut walk).deserialize(serde_yaml::Deserializer::from_str(text)).err()?;
+        Some((error.location()?.line(), walk))
+    }
+
+    /// Whether what stands at `path` is to be gone through.
+    fn leads_on(&self) -> bool {
+        self.goal.is_none_or(|goal| goal.starts_with(&self.path))
+    }
+
+    /// Fails where the goal is this value, or the way there goes on by a step that the value
+    /// does not have.
+    fn go_on<E: Error>(&self, has: fn(&Step) -> bool) -> Result<(), E> {
+        match self.goal {
+            Some(goal) if !goal.get(self.path.len()).is_some_and(has) => Err(E::custom("here")),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for &mut Walk<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -74,59 +113,96 @@ impl<'de> DeserializeSeed<'de> for Follow<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for Follow<'_> {
+impl<'de> Visitor<'de> for &mut Walk<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the end of the path")
+        f.write_str("a value")
+    }
+
+    fn visit_bool<E: Error>(self, _: bool) -> Result<(), E> {
+        self.go_on(|_| false)
+    }
+
+    fn visit_i64<E: Error>(self, _: i64) -> Result<(), E> {
+        self.go_on(|_| false)
+    }
+
+    fn visit_u64<E: Error>(self, _: u64) -> Result<(), E> {
+        self.go_on(|_| false)
+    }
+
+    fn visit_f64<E: Error>(self, _: f64) -> Result<(), E> {
+        self.go_on(|_| false)
+    }
+
+    fn visit_str<E: Error>(self, _: &str) -> Result<(), E> {
+        self.go_on(|_| false)
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<(), E> {
+        self.go_on(|_| false)
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        let [Step::Key(key), rest @ ..] = self.0 else { return Err(A::Error::custom("here")) };
-        while let Some(found) = map.next_key_seed(KeyIs { key, stop: rest.is_empty() })? {
-            if found {
-                map.next_value_seed(Follow(rest))?;
+        self.go_on(|step| matches!(step, Step::Key(_)))?;
+        let mut seen = HashSet::new();
+        while map.next_key_seed(Key { walk: &mut *self, seen: &mut seen })?.is_some() {
+            if self.leads_on() {
+                map.next_value_seed(&mut *self)?;
             } else {
                 map.next_value::<IgnoredAny>()?;
             }
+            self.path.pop();
         }
         Ok(())
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
-        let [Step::Index(index), rest @ ..] = self.0 else { return Err(A::Error::custom("here")) };
-        for _ in 0..*index {
-            list.next_element::<IgnoredAny>()?;
+        self.go_on(|step| matches!(step, Step::Index(_)))?;
+        for index in 0.. {
+            self.path.push(Step::Index(index));
+            let is_there = if self.leads_on() {
+                list.next_element_seed(&mut *self)?.is_some()
+            } else {
+                list.next_element::<IgnoredAny>()?.is_some()
+            };
+            self.path.pop();
+            if !is_there {
+                break;
+            }
         }
-        list.next_element_seed(Follow(rest))?;
-        while list.next_element::<IgnoredAny>()?.is_some() {}
         Ok(())
     }
 }
 
-/// Reads a key and says whether it is the one; fails there if the path ends with it.
-struct KeyIs<'a> {
-    key: &'a str,
-    stop: bool,
+/// Reads a key onto the path. Fails inside the reading, where the line is known.
+struct Key<'w, 'a> {
+    walk: &'w mut Walk<'a>,
+    seen: &'w mut HashSet<String>,
 }
 
-impl<'de> DeserializeSeed<'de> for KeyIs<'_> {
-    type Value = bool;
+impl<'de> DeserializeSeed<'de> for Key<'_, '_> {
+    type Value = ();
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<bool, D::Error> {
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
         deserializer.deserialize_str(self)
     }
 }
 
-impl<'de> Visitor<'de> for KeyIs<'_> {
-    type Value = bool;
+impl<'de> Visitor<'de> for Key<'_, '_> {
+    type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a key")
     }
 
-    fn visit_str<E: Error>(self, text: &str) -> Result<bool, E> {
-        if self.stop && text == self.key { Err(E::custom("here")) } else { Ok(text == self.key) }
+    fn visit_str<E: Error>(self, key: &str) -> Result<(), E> {
+        let Key { walk, seen } = self;
+        walk.path.push(Step::Key(key.to_owned()));
+        walk.found_twice = walk.goal.is_none() && !seen.insert(key.to_owned());
+        let is_goal = walk.goal == Some(walk.path.as_slice());
+        if walk.found_twice || is_goal { Err(E::custom("here")) } else { Ok(()) }
     }
 }
 

@@ -8,7 +8,7 @@ use super::{
     LISTENER_KEYS, Listener, OnDisconnect, OnLost, PLANNED, SocketPath,
     error::{ConfigErrors, Problem},
     locate::{self, Step},
-    tls::{AuthClients, ClientTls, SERVER_KEYS, ServerTls, TlsProblem},
+    tls::{AuthClients, CLIENT_KEYS, ClientTls, SERVER_KEYS, ServerTls, TlsProblem},
     units,
     url::RedisUrl,
 };
@@ -141,14 +141,6 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Reads what stands under a `tls` that is about servers.
-    pub(super) fn client_tls(&mut self, section: &Section<'_>, slot: &mut ClientTls) {
-        self.read(section, "ca_cert_file", &mut slot.ca_cert_file);
-        self.read(section, "cert_file", &mut slot.cert_file);
-        self.read(section, "key_file", &mut slot.key_file);
-        self.read(section, "server_name", &mut slot.server_name);
-    }
-
     /// Reads the `tls` of a listener and tries its files.
     fn server_tls(&mut self, section: &Section<'_>) -> Option<ServerTls> {
         let before = self.problems.len();
@@ -248,6 +240,15 @@ impl<'v> Section<'v> {
         self.mapping?.get(key)
     }
 
+    /// The mapping under `key`; without keys if there is none.
+    pub(super) fn inside(&self, key: &str) -> Section<'v> {
+        let mapping = match self.get(key) {
+            Some(Value::Mapping(mapping)) => Some(mapping),
+            _ => None,
+        };
+        Section { mapping, path: self.path(key) }
+    }
+
     /// Whether anything stands in it.
     pub(super) fn is_there(&self) -> bool {
         self.mapping.is_some_and(|mapping| !mapping.is_empty())
@@ -297,6 +298,28 @@ pub(super) enum Wrong {
     Because(String),
     /// The problems inside it have been noted.
     Told,
+}
+
+/// Something that stands under a key of its own, and keeps what it has where the key is left
+/// out or its value is wrong.
+pub(super) trait Fill {
+    fn fill(&mut self, reader: &mut Reader<'_>, parent: &Section<'_>, key: &str);
+}
+
+impl<T: Read> Fill for T {
+    fn fill(&mut self, reader: &mut Reader<'_>, parent: &Section<'_>, key: &str) {
+        reader.read(parent, key, self);
+    }
+}
+
+impl Fill for ClientTls {
+    fn fill(&mut self, reader: &mut Reader<'_>, parent: &Section<'_>, key: &str) {
+        let section = reader.section(parent, key, CLIENT_KEYS);
+        reader.read(&section, "ca_cert_file", &mut self.ca_cert_file);
+        reader.read(&section, "cert_file", &mut self.cert_file);
+        reader.read(&section, "key_file", &mut self.key_file);
+        reader.read(&section, "server_name", &mut self.server_name);
+    }
 }
 
 /// Something that can be read from a value.

@@ -1,5 +1,7 @@
 //! The configuration by example: what is read, what is refused and where.
 
+use std::time::Duration;
+
 use super::*;
 
 const ANNOTATED: &str = include_str!("../../config/lockgate.yaml");
@@ -19,9 +21,9 @@ fn the_annotated_file_says_every_key_and_every_default() {
     expected.locks.nodes_left_out = false;
     assert_eq!(parse(ANNOTATED).unwrap(), expected);
     let sections = [
-        KEYS,
-        LOG_KEYS,
-        LOCKS_KEYS,
+        Config::KEYS,
+        LogConfig::KEYS,
+        LocksConfig::KEYS,
         LISTENER_KEYS,
         tls::SERVER_KEYS,
         tls::CLIENT_KEYS,
@@ -34,6 +36,17 @@ fn the_annotated_file_says_every_key_and_every_default() {
             |line: &str| line.trim_start_matches([' ', '#', '-']).starts_with(&format!("{key}:"));
         assert!(ANNOTATED.lines().any(stands), "{key} is not in config/lockgate.yaml");
     }
+}
+
+#[test]
+fn only_a_key_without_a_default_is_left_out_of_the_annotated_file() {
+    let file: serde_yaml::Value = serde_yaml::from_str(ANNOTATED).unwrap();
+    let left_out = |section: &serde_yaml::Value, keys: &[&'static str]| -> Vec<&str> {
+        keys.iter().copied().filter(|key| section.get(key).is_none()).collect()
+    };
+    assert!(left_out(&file, Config::KEYS).is_empty());
+    assert!(left_out(&file["log"], LogConfig::KEYS).is_empty());
+    assert_eq!(left_out(&file["locks"], LocksConfig::KEYS), ["on_disconnect"]);
 }
 
 #[test]
@@ -53,7 +66,7 @@ fn values_are_read() {
     .unwrap();
     assert_eq!(config.locks.nodes[1].password.as_deref(), Some("p@:/s$"));
     assert_eq!((config.barrier_buffer, config.maxclients), (65_536, 7));
-    assert_eq!((config.log_level.as_str(), config.log_format.as_str()), ("debug", "json"));
+    assert_eq!((config.log.level.as_str(), config.log.format.as_str()), ("debug", "json"));
     let config = parse(
         "listen: [127.0.0.1:1, '[::1]:2']\nadmin: off\nlocks: {prefix: 'a$$b', node_timeout: 20ms}",
     )
@@ -310,13 +323,13 @@ fn what_is_not_yaml_is_refused_with_its_line() {
 #[test]
 fn a_value_from_the_environment_is_never_repeated() {
     let secret = |_: &str| Some("hunter2".to_owned());
-    for key in KEYS.iter().filter(|key| !["log", "locks"].contains(key)) {
+    for key in Config::KEYS.iter().filter(|key| !["log", "locks"].contains(key)) {
         refuses_without_repeating(&format!("{key}: '${{SECRET}}'"), &secret);
     }
-    for key in LOG_KEYS {
+    for key in LogConfig::KEYS {
         refuses_without_repeating(&format!("log: {{{key}: '${{SECRET}}'}}"), &secret);
     }
-    for key in LOCKS_KEYS.iter().filter(|key| **key != "prefix") {
+    for key in LocksConfig::KEYS.iter().filter(|key| **key != "prefix") {
         refuses_without_repeating(&format!("locks: {{{key}: '${{SECRET}}'}}"), &secret);
     }
     for key in guards::RULE_KEYS {

@@ -12,7 +12,7 @@ use crate::{metrics::labels, session::metrics::CloseReason};
 
 labels! {
     /// Why a client was not let in; the label `reason` of `lockgate_clients_refused_total`.
-    pub enum Refusal {
+    pub(super) enum Refusal {
         /// `maxclients`.
         MaxClients = "maxclients",
         /// `max_clients_per_address`.
@@ -29,7 +29,7 @@ labels! {
 }
 
 /// Gives each metric its help text. Install the recorder first.
-pub fn describe() {
+pub(super) fn describe() {
     describe_gauge!("lockgate_client_connections", "Client connections open now.");
     describe_counter!("lockgate_client_connections_total", "Clients let in.");
     describe_counter!(
@@ -73,7 +73,7 @@ pub fn describe() {
 }
 
 /// Handles of clients' coming and going.
-pub struct DoorMetrics {
+pub(super) struct DoorMetrics {
     /// Open now.
     pub clients: Gauge,
     /// Let in since the start.
@@ -92,7 +92,7 @@ pub struct DoorMetrics {
 
 impl DoorMetrics {
     /// Makes the handles. Install the recorder first: handles made before go nowhere.
-    pub fn new() -> Arc<DoorMetrics> {
+    pub(super) fn new() -> Arc<DoorMetrics> {
         let connects =
             |result: &'static str| counter!("lockgate_upstream_connects_total", "result" => result);
         let close =
@@ -110,18 +110,18 @@ impl DoorMetrics {
     }
 
     /// Counts one closed connection.
-    pub fn closed(&self, reason: CloseReason) {
+    pub(super) fn closed(&self, reason: CloseReason) {
         self.closes[reason as usize].increment(1);
     }
 
     /// Counts one client that was not let in.
-    pub fn refused(&self, reason: Refusal) {
+    pub(super) fn refused(&self, reason: Refusal) {
         self.refused[reason as usize].increment(1);
     }
 }
 
 /// Handles of what is looked at once a second.
-pub struct StateMetrics {
+pub(super) struct StateMetrics {
     /// 1 while /readyz says 200.
     pub ready: Gauge,
     /// 1 while the data node answers.
@@ -142,7 +142,7 @@ pub struct StateMetrics {
 
 impl StateMetrics {
     /// Makes the handles.
-    pub fn new() -> StateMetrics {
+    pub(super) fn new() -> StateMetrics {
         StateMetrics {
             ready: gauge!("lockgate_ready"),
             data_up: gauge!("lockgate_data_up"),
@@ -156,14 +156,8 @@ impl StateMetrics {
     }
 }
 
-impl Default for StateMetrics {
-    fn default() -> StateMetrics {
-        StateMetrics::new()
-    }
-}
-
 /// Handles of what is told when the configuration is read again.
-pub struct ReloadMetrics {
+pub(super) struct ReloadMetrics {
     /// It was read and could be used.
     pub ok: Counter,
     /// It could not be used; nothing changed.
@@ -174,7 +168,7 @@ pub struct ReloadMetrics {
 
 impl ReloadMetrics {
     /// Makes the handles.
-    pub fn new() -> ReloadMetrics {
+    pub(super) fn new() -> ReloadMetrics {
         let reloads =
             |result: &'static str| counter!("lockgate_config_reloads_total", "result" => result);
         ReloadMetrics {
@@ -185,15 +179,9 @@ impl ReloadMetrics {
     }
 
     /// Notes a success now.
-    pub fn succeeded_now(&self) {
+    pub(super) fn succeeded_now(&self) {
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         self.last_success.set(since.as_secs_f64());
-    }
-}
-
-impl Default for ReloadMetrics {
-    fn default() -> ReloadMetrics {
-        ReloadMetrics::new()
     }
 }
 

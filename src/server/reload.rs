@@ -1,7 +1,7 @@
 //! The configuration read again (SIGHUP): what can change in a running proxy does, and
 //! the log names what cannot.
 //!
-//! `TABLE` is the one place that says which is which.
+//! The table in `config/settings.rs` says which is which.
 
 use std::{
     path::{Path, PathBuf},
@@ -23,85 +23,6 @@ use crate::{
     session::Shared,
 };
 
-/// One key of the configuration.
-struct Row {
-    /// As it is written: `locks.max_wait`.
-    key: &'static str,
-    /// Whether it says something else in the one than in the other.
-    differs: fn(&Config, &Config) -> bool,
-    /// Takes it over from the second. None: it can only be had by a restart or an upgrade.
-    take: Option<fn(&mut Config, &Config)>,
-}
-
-/// A key that can change while the proxy runs.
-macro_rules! live {
-    ($key:literal, $($field:ident).+) => {
-        Row {
-            key: $key,
-            differs: |a, b| a.$($field).+ != b.$($field).+,
-            take: Some(|to, from| to.$($field).+ = from.$($field).+.clone()),
-        }
-    };
-}
-
-/// A key that cannot.
-macro_rules! fixed {
-    ($key:literal, $($field:ident).+) => {
-        Row { key: $key, differs: |a, b| a.$($field).+ != b.$($field).+, take: None }
-    };
-}
-
-/// Every key, in the order of the annotated file. Live are those that are read where a
-/// connection begins, or are a number that can be exchanged; fixed are those from which
-/// something was made: sockets, connections to Redis, threads, locks.
-const TABLE: &[Row] = &[
-    fixed!("listen", listen),
-    fixed!("allow_open", allow_open),
-    fixed!("admin", admin),
-    fixed!("data", data),
-    fixed!("send_proxy_protocol", send_proxy_protocol),
-    // Files behind it are followed by themselves.
-    fixed!("tls", tls),
-    live!("connect_timeout", connect_timeout),
-    live!("tcp_keepalive", tcp_keepalive),
-    live!("maxclients", maxclients),
-    live!("max_clients_per_address", max_clients_per_address),
-    live!("max_connect_rate", max_connect_rate),
-    live!("first_byte_timeout", first_byte_timeout),
-    fixed!("io_threads", io_threads),
-    live!("barrier_buffer", barrier_buffer),
-    live!("shutdown_delay", shutdown_delay),
-    live!("shutdown_grace", shutdown_grace),
-    fixed!("upgrade_socket", upgrade_socket),
-    live!("upgrade_grace", upgrade_grace),
-    live!("log.level", log_level),
-    fixed!("log.format", log_format),
-    fixed!("locks.nodes", locks.nodes),
-    fixed!("locks.tls", locks.tls),
-    fixed!("locks.prefix", locks.prefix),
-    live!("locks.default_ttl", locks.default_ttl),
-    // Other proxies and quarantined nodes count on it.
-    fixed!("locks.max_ttl", locks.max_ttl),
-    fixed!("locks.node_timeout", locks.node_timeout),
-    fixed!("locks.node_silence", locks.node_silence),
-    fixed!("locks.node_queue", locks.node_queue),
-    fixed!("locks.drift_factor", locks.drift_factor),
-    fixed!("locks.fence_ttl", locks.fence_ttl),
-    live!("locks.max_key", locks.max_key),
-    live!("locks.max_token", locks.max_token),
-    live!("locks.authorize_cache", locks.authorize_cache),
-    live!("locks.max_wait", locks.max_wait),
-    live!("locks.max_waiters", locks.max_waiters),
-    live!("locks.max_handovers", locks.max_handovers),
-    fixed!("locks.max_hold", locks.max_hold),
-    live!("locks.on_lost", locks.on_lost),
-    live!("locks.on_disconnect", locks.on_disconnect),
-    fixed!("locks.quarantine", locks.quarantine),
-    fixed!("locks.allow_shared_instance", locks.allow_shared_instance),
-    // All proxies before the same data node need the same.
-    fixed!("guards", guards),
-];
-
 /// What a newly read configuration comes to in a proxy that runs with another.
 #[derive(Debug, PartialEq)]
 struct Merged {
@@ -115,31 +36,33 @@ struct Merged {
 
 fn merge(running: &Config, read: &Config) -> Merged {
     let (mut config, mut taken, mut left) = (running.clone(), Vec::new(), Vec::new());
-    for Row { key, take, .. } in TABLE.iter().filter(|row| (row.differs)(running, read)) {
-        match take {
-            None if matches!(*key, "locks.nodes" | "locks.prefix") => {
-                left.push((*key, OTHER_NODES));
-            }
-            None => left.push((*key, "needs a restart or an upgrade")),
+    config.take(read, &mut |key, is_live| {
+        let why = match key {
+            "locks.nodes" | "locks.prefix" => OTHER_NODES,
+            _ if !is_live => "needs a restart or an upgrade",
             // What fits the file need not fit what stays of the running proxy.
-            Some(_)
-                if *key == "locks.default_ttl"
-                    && (read.locks.default_ttl > running.locks.max_ttl
-                        || running.locks.max_hold.is_some_and(|h| h < read.locks.default_ttl)) =>
+            "locks.default_ttl"
+                if read.locks.default_ttl > running.locks.max_ttl
+                    || running.locks.max_hold.is_some_and(|h| h < read.locks.default_ttl) =>
             {
-                left.push((*key, "does not fit locks.max_ttl or locks.max_hold as they run now"));
+                "does not fit locks.max_ttl or locks.max_hold as they run now"
             }
-            Some(take) => {
-                take(&mut config, read);
-                taken.push(*key);
+            _ => {
+                taken.push(key);
+                return true;
             }
-        }
-    }
+        };
+        left.push((key, why));
+        false
+    });
+    let locks = &config.locks;
+    debug_assert!(locks.default_ttl <= locks.max_ttl, "what runs has been checked");
+    debug_assert!(locks.max_hold.is_none_or(|most| locks.default_ttl <= most), "and so has this");
     Merged { config, taken, left }
 }
 
 /// Reads the configuration again.
-pub struct Reloader {
+pub(super) struct Reloader {
     /// None: there is no file, all is as it is by default.
     pub file: Option<PathBuf>,
     /// The running log.
@@ -154,7 +77,7 @@ pub struct Reloader {
 
 impl Reloader {
     /// Reads the file whenever it is asked to.
-    pub async fn run(self, asked: Arc<Notify>) {
+    pub(super) async fn run(self, asked: Arc<Notify>) {
         loop {
             asked.notified().await;
             systemd::reloading().await;
@@ -194,7 +117,7 @@ impl Reloader {
         if taken.contains(&"log.level")
             && let Some(log) = &self.log
         {
-            match log.set(&config.log_level) {
+            match log.set(&config.log.level) {
                 Ok(true) => {}
                 Ok(false) => warn!("LOCKGATE_LOG goes before log.level, so that has no effect"),
                 Err(error) => error!(%error, "log.level cannot be changed"),
@@ -223,94 +146,38 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::config::{KEYS, LOCKS_KEYS, LOG_KEYS};
 
-    /// Whoever adds a key must decide whether it can change in a running proxy.
     #[test]
-    fn every_key_of_the_configuration_is_in_the_table_once() {
-        let top =
-            KEYS.iter().filter(|key| !["log", "locks"].contains(key)).map(|key| (*key).into());
-        let log = LOG_KEYS.iter().map(|key| format!("log.{key}"));
-        let locks = LOCKS_KEYS.iter().map(|key| format!("locks.{key}"));
-        let mut all: Vec<String> = top.chain(log).chain(locks).collect();
-        let mut table: Vec<String> = TABLE.iter().map(|row| row.key.to_owned()).collect();
-        all.sort();
-        table.sort();
-        assert_eq!(table, all);
-    }
-
-    /// Each value is another than the default, and the row of its key alone tells.
-    #[test]
-    fn each_row_is_about_its_own_key() {
-        let values = [
-            ("listen", "127.0.0.1:7000"),
-            ("allow_open", "true"),
-            ("send_proxy_protocol", "true"),
-            ("admin", "off"),
-            ("data", "redis://127.0.0.1:7001"),
-            ("connect_timeout", "6s"),
-            ("tcp_keepalive", "61s"),
-            ("maxclients", "7"),
-            ("max_clients_per_address", "7"),
-            ("max_connect_rate", "7"),
-            ("first_byte_timeout", "7s"),
-            ("io_threads", "7"),
-            ("barrier_buffer", "2mb"),
-            ("shutdown_delay", "7s"),
-            ("shutdown_grace", "7s"),
-            ("upgrade_socket", "/x"),
-            ("upgrade_grace", "7s"),
-            ("log.level", "debug"),
-            ("log.format", "json"),
-            ("locks.nodes", "redis://127.0.0.1:7001"),
-            ("locks.prefix", "x"),
-            ("locks.default_ttl", "7s"),
-            ("locks.max_ttl", "59s"),
-            ("locks.node_timeout", "60ms"),
-            ("locks.node_silence", "3s"),
-            ("locks.node_queue", "7"),
-            ("locks.drift_factor", "0.02"),
-            ("locks.fence_ttl", "8d"),
-            ("locks.max_key", "7"),
-            ("locks.max_token", "77"),
-            ("locks.authorize_cache", "7s"),
-            ("locks.max_wait", "7s"),
-            ("locks.max_waiters", "7"),
-            ("locks.max_handovers", "7"),
-            ("locks.max_hold", "77s"),
-            ("locks.on_lost", "close"),
-            ("locks.on_disconnect", "expire"),
-            ("locks.quarantine", "no"),
-            ("locks.allow_shared_instance", "yes"),
-            ("guards.flush", "allow"),
+    fn what_can_change_is_taken_and_the_rest_is_left() {
+        // Each value is another than the default.
+        let taken = [
+            ("maxclients", "maxclients: 7"),
+            ("upgrade_grace", "upgrade_grace: off"),
+            ("log.level", "log: {level: debug}"),
+            ("locks.default_ttl", "locks: {default_ttl: 7s}"),
+            ("locks.on_disconnect", "locks: {on_disconnect: expire}"),
         ];
-        // Apart from the lock node, as send_proxy_protocol wants it.
-        let apart = "data: redis://127.0.0.1:7002\n";
-        let running = Config::parse(apart, "f", &|_| None).unwrap();
-        for row in TABLE.iter().filter(|row| !row.key.ends_with("tls")) {
-            let (key, value) = values
-                .iter()
-                .find(|(key, _)| *key == row.key || *key == format!("{}.flush", row.key))
-                .unwrap();
-            let text = match key.split_once('.') {
-                Some((section, key)) => format!("{section}: {{{key}: '{value}'}}"),
-                None => format!("{key}: '{value}'"),
-            };
-            let text = if *key == "data" { text } else { format!("{apart}{text}") };
-            // Numbers are read from text, as from the environment.
-            let read = Config::parse(&text, "f", &|_| None).unwrap();
-            let merged = merge(&running, &read);
-            match row.take {
-                Some(_) => {
-                    assert_eq!((merged.taken, merged.left), (vec![row.key], vec![]), "{key}");
-                    assert_eq!(merged.config, read, "{key}");
-                }
-                None => {
-                    let left: Vec<_> = merged.left.iter().map(|(key, _)| *key).collect();
-                    assert_eq!((merged.taken, left), (vec![], vec![row.key]), "{key}");
-                    assert_eq!(merged.config, running, "{key}");
-                }
-            }
+        let left = [
+            ("listen", "listen: 127.0.0.1:7000"),
+            ("log.format", "log: {format: json}"),
+            ("locks.nodes", "locks: {nodes: redis://127.0.0.1:7001}"),
+            ("locks.max_hold", "locks: {max_hold: 77s}"),
+            ("guards", "guards: {flush: allow}"),
+        ];
+        let running = Config::default();
+        let merged = |text: &str| {
+            let read = Config::parse(text, "f", &|_| None).unwrap();
+            (merge(&running, &read), read)
+        };
+        for (key, text) in taken {
+            let (merged, read) = merged(text);
+            assert_eq!((merged.taken, merged.left), (vec![key], vec![]), "{key}");
+            assert_eq!(merged.config, read, "{key}");
+        }
+        for (key, text) in left {
+            let (merged, _) = merged(text);
+            assert_eq!((merged.taken, merged.left.len(), merged.left[0].0), (vec![], 1, key));
+            assert_eq!(merged.config, running, "{key}");
         }
     }
 

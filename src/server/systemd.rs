@@ -16,7 +16,7 @@ use crate::server::workers::Workers;
 const WATCHDOG_SHARE: u32 = 2;
 
 /// Clients are accepted. `is_another`: by another process than before.
-pub async fn ready(is_another: bool) {
+pub(super) async fn ready(is_another: bool) {
     tell(move || {
         // Inside a container it would be a number that nobody outside knows.
         let main = is_another.then(|| MainPid(process::id()));
@@ -27,22 +27,22 @@ pub async fn ready(is_another: bool) {
 }
 
 /// No more clients are accepted, by no process.
-pub async fn stopping() {
+pub(super) async fn stopping() {
     tell(|| sd_notify::notify(&[Stopping, Status("Shutting down")])).await;
 }
 
 /// The configuration is being read again.
-pub async fn reloading() {
+pub(super) async fn reloading() {
     tell(|| sd_notify::notify(&[Reloading, NotifyState::monotonic_usec_now()?])).await;
 }
 
 /// That is done, whatever came of it.
-pub async fn reloaded() {
+pub(super) async fn reloaded() {
     tell(|| sd_notify::notify(&[Ready])).await;
 }
 
 /// Shows that every thread still runs, if anybody wants to know (WATCHDOG_USEC).
-pub async fn watchdog(workers: Arc<Workers>) {
+pub(super) async fn watchdog(workers: Arc<Workers>) {
     let Some(period) = sd_notify::watchdog_enabled().filter(|period| !period.is_zero()) else {
         return;
     };

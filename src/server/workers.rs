@@ -17,7 +17,7 @@ use tokio::runtime::{Builder, Handle};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 /// The threads. Dropping them ends what still runs on them.
-pub struct Workers {
+pub(super) struct Workers {
     handles: Vec<Handle>,
     shared: Handle,
     threads: Vec<JoinHandle<()>>,
@@ -33,7 +33,7 @@ impl Workers {
     ///
     /// # Errors
     /// If the operating system gives no thread or no epoll.
-    pub fn start(count: Option<usize>) -> io::Result<Workers> {
+    pub(super) fn start(count: Option<usize>) -> io::Result<Workers> {
         let cores = || thread::available_parallelism().map_or(1, usize::from);
         let count = count.unwrap_or_else(cores);
         let stop = CancellationToken::new();
@@ -59,23 +59,23 @@ impl Workers {
     }
 
     /// Runs a task on the thread whose turn it is.
-    pub fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
+    pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let turn = self.next.fetch_add(1, Ordering::Relaxed) % self.handles.len();
         self.tasks.spawn_on(task, &self.handles[turn]);
     }
 
     /// Tasks that have not ended.
-    pub fn running(&self) -> usize {
+    pub(super) fn running(&self) -> usize {
         self.tasks.len()
     }
 
     /// The runtime of one thread, for what all sessions share.
-    pub fn shared(&self) -> &Handle {
+    pub(super) fn shared(&self) -> &Handle {
         &self.shared
     }
 
     /// Waits until every thread has run a task: one that is stuck never does.
-    pub async fn answer(&self) {
+    pub(super) async fn answer(&self) {
         for handle in &self.handles {
             // A thread that has gone has said so.
             let _ = handle.spawn(async {}).await;
@@ -83,7 +83,7 @@ impl Workers {
     }
 
     /// Waits until all tasks have ended.
-    pub async fn finished(&self) {
+    pub(super) async fn finished(&self) {
         self.tasks.close();
         self.tasks.wait().await;
     }

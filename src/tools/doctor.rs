@@ -17,7 +17,7 @@ use crate::{
     config::{Config, LocksConfig, RedisUrl, SHARED_WITH_DATA},
     lock::{self, Fault},
     net::{Connector, redis_client},
-    server::entry::exposure::Exposure,
+    server::Exposure,
 };
 
 /// How long anything that is asked of a server may take.

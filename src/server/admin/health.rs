@@ -12,10 +12,7 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
-use tokio::{
-    io::{AsyncReadExt, AsyncWriteExt},
-    time::{MissedTickBehavior, interval, timeout},
-};
+use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::{info, warn};
 
 use crate::{
@@ -23,22 +20,23 @@ use crate::{
     guard::Guards,
     lock::Engine,
     metrics::Recorder,
-    net::{self, Connector},
+    net::Connector,
     resp::encode,
-    server::{entry::exposure::Exposure, metrics::StateMetrics},
+    server::{
+        entry::exposure::{self, Exposure},
+        metrics::StateMetrics,
+    },
 };
 
 /// How often the data node is asked; never by a scrape.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
 /// How long it may take to answer.
 const CHECK_LIMIT: Duration = Duration::from_secs(1);
-/// Of a connection that does not last so long.
-const KEEPALIVE: Duration = Duration::from_secs(60);
 /// How long a health check may take in all.
 const HEALTH_LIMIT: Duration = Duration::from_secs(3);
 
 /// What the pages are made from.
-pub struct State {
+pub(crate) struct State {
     recorder: Recorder,
     engine: Arc<Engine>,
     data: RedisUrl,
@@ -54,7 +52,7 @@ pub struct State {
 
 impl State {
     /// Ready only once the data node has answered.
-    pub fn new(
+    pub(crate) fn new(
         recorder: Recorder,
         engine: Arc<Engine>,
         data: RedisUrl,
@@ -81,7 +79,7 @@ impl State {
     }
 
     /// From now on no traffic should be sent here, as the process is to end.
-    pub fn drain(&self) {
+    pub(crate) fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
         self.gauges.ready.set(0.0);
     }
@@ -150,7 +148,7 @@ impl State {
     ///
     /// # Errors
     /// What /readyz says.
-    pub async fn is_ready_now(&self) -> Result<(), String> {
+    pub(crate) async fn is_ready_now(&self) -> Result<(), String> {
         self.check().await;
         let (ready, text) = self.readiness();
         if ready { Ok(()) } else { Err(text.trim_end().replace('\n', "; ")) }
@@ -191,24 +189,18 @@ impl State {
 
     /// PING on a fresh connection, as a new client would find it.
     async fn ping(&self) -> io::Result<()> {
-        let mut stream = net::connect(&self.data, &self.connector, CHECK_LIMIT, KEEPALIVE).await?;
-        let mut out = Vec::new();
+        let mut request = Vec::new();
         if let Some(password) = &self.data.password {
             let user = self.data.username.as_deref().unwrap_or("default");
-            encode::command(&mut out, &[b"AUTH", user.as_bytes(), password.as_bytes()]);
+            encode::command(&mut request, &[b"AUTH", user.as_bytes(), password.as_bytes()]);
         }
-        encode::command(&mut out, &[b"PING"]);
-        stream.write_all(&out).await?;
-        stream.flush().await?;
-        let mut reply = [0; 256];
-        let length = stream.read(&mut reply).await?;
-        let text = String::from_utf8_lossy(&reply[..length]);
-        // That it asks for a password is its clients' affair.
-        if text.starts_with('+') || text.starts_with("-NOAUTH") {
-            return Ok(());
+        encode::command(&mut request, &[b"PING"]);
+        match exposure::first_answer(&self.data, &self.connector, &request).await? {
+            // That it asks for a password is its clients' affair.
+            Some(line) if line.starts_with('+') || line.starts_with("-NOAUTH") => Ok(()),
+            Some(line) => Err(io::Error::other(line.trim_start_matches('-').to_owned())),
+            None => Err(io::Error::other("closed the connection")),
         }
-        let line = text.lines().next().unwrap_or("closed the connection");
-        Err(io::Error::other(line.trim_start_matches('-').to_owned()))
     }
 }
 

@@ -31,6 +31,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::health::State;
+use crate::server::entry::listeners::ACCEPT_PAUSE;
 
 /// Connections served at once; of more the oldest are closed. Prometheus and a few
 /// operators need a handful.
@@ -41,14 +42,12 @@ const HEADER_LIMIT: Duration = Duration::from_secs(5);
 const WRITE_LIMIT: Duration = Duration::from_secs(5);
 /// How long a connection may stay open in all.
 const CONNECTION_LIMIT: Duration = Duration::from_secs(60);
-/// Pause after accept has failed.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 const TEXT: &str = "text/plain; charset=utf-8";
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Serves the pages until `stop` is cancelled.
-pub async fn serve(listener: Arc<TcpListener>, state: Arc<State>, stop: CancellationToken) {
+pub(crate) async fn serve(listener: Arc<TcpListener>, state: Arc<State>, stop: CancellationToken) {
     tokio::select! {
         () = stop.cancelled() => {}
         () = state.watch() => {}

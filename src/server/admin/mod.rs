@@ -3,8 +3,9 @@
 //! - [`http`]: the bounded HTTP server.
 //! - [`health`]: whether the data node and a quorum of lock nodes are there.
 
-pub mod health;
-pub mod http;
+mod health;
+mod http;
 
-pub use health::{State, health_check};
-pub use http::serve;
+pub(super) use health::State;
+pub use health::health_check;
+pub(super) use http::serve;

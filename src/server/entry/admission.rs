@@ -31,7 +31,7 @@ const TELL_EVERY: Duration = Duration::from_secs(10);
 
 impl Refusal {
     /// What the client is told before it is closed.
-    pub fn words(self) -> &'static [u8] {
+    pub(crate) fn words(self) -> &'static [u8] {
         match self {
             // Redis's own.
             Refusal::MaxClients => b"-ERR max number of clients reached\r\n",
@@ -54,13 +54,13 @@ impl Refusal {
 
     /// Tells the client and closes. Whether it ever reads that is its own affair:
     /// the words are in the kernel's hands or nowhere, and nothing is kept here.
-    pub fn tell(self, mut client: &TcpStream) {
+    pub(crate) fn tell(self, mut client: &TcpStream) {
         let _ = client.write(self.words());
     }
 }
 
 /// Keeps count of who is in.
-pub struct Admission {
+pub(crate) struct Admission {
     max_clients: AtomicUsize,
     /// 0: no limit.
     max_per_address: AtomicUsize,
@@ -75,7 +75,7 @@ pub struct Admission {
 }
 
 /// A client's place. Dropping it makes room for another.
-pub struct Place {
+pub(crate) struct Place {
     admission: Arc<Admission>,
     /// Where it is counted, if it is.
     address: Option<IpAddr>,
@@ -83,7 +83,7 @@ pub struct Place {
 
 impl Admission {
     /// With the limits of `config`.
-    pub fn new(config: &Config) -> Arc<Admission> {
+    pub(crate) fn new(config: &Config) -> Arc<Admission> {
         let admission = Admission {
             max_clients: AtomicUsize::new(0),
             max_per_address: AtomicUsize::new(0),
@@ -96,7 +96,7 @@ impl Admission {
     }
 
     /// Other limits from now on; whoever is in stays.
-    pub fn set_limits(&self, config: &Config, now: Instant) {
+    pub(crate) fn set_limits(&self, config: &Config, now: Instant) {
         self.max_clients.store(config.maxclients, Ordering::Relaxed);
         self.max_per_address.store(config.max_clients_per_address, Ordering::Relaxed);
         let rate = u32::try_from(config.max_connect_rate).unwrap_or(u32::MAX);
@@ -111,7 +111,7 @@ impl Admission {
     ///
     /// # Errors
     /// Why there is none. It then counts for nothing, not for its rate either.
-    pub fn admit(self: &Arc<Self>, peer: IpAddr, now: Instant) -> Result<Place, Refusal> {
+    pub(crate) fn admit(self: &Arc<Self>, peer: IpAddr, now: Instant) -> Result<Place, Refusal> {
         let mut place = self.enter()?;
         place.belongs_to(peer, now)?;
         Ok(place)
@@ -121,7 +121,7 @@ impl Admission {
     ///
     /// # Errors
     /// That there is none.
-    pub fn enter(self: &Arc<Self>) -> Result<Place, Refusal> {
+    pub(crate) fn enter(self: &Arc<Self>) -> Result<Place, Refusal> {
         // Counted first: two listeners must not both give the last place away.
         // From here on the drop of `place` undoes it.
         let before = self.clients.fetch_add(1, Ordering::Relaxed);
@@ -136,7 +136,8 @@ impl Place {
     ///
     /// # Errors
     /// Why that client may not have it; it is to be dropped then.
-    pub fn belongs_to(&mut self, peer: IpAddr, now: Instant) -> Result<(), Refusal> {
+    pub(crate) fn belongs_to(&mut self, peer: IpAddr, now: Instant) -> Result<(), Refusal> {
+        debug_assert!(self.address.is_none(), "a client is counted for one address, once");
         let admission = &self.admission;
         let peer = host(peer);
         let most = admission.max_per_address.load(Ordering::Relaxed);
@@ -156,10 +157,13 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.admission.clients.fetch_sub(1, Ordering::Relaxed);
+        let clients = self.admission.clients.fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(clients > 0, "who goes had a place");
         let Some(address) = self.address else { return };
         let mut addresses = self.admission.addresses.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Entry::Occupied(mut clients) = addresses.entry(address) {
+        let entry = addresses.entry(address);
+        debug_assert!(matches!(&entry, Entry::Occupied(clients) if *clients.get() > 0));
+        if let Entry::Occupied(mut clients) = entry {
             match clients.get() {
                 0 | 1 => drop(clients.remove()),
                 _ => *clients.get_mut() -= 1,
@@ -215,7 +219,7 @@ impl Rates {
 
 /// What may happen at any rate and is logged now and then.
 #[derive(Default)]
-pub struct Seldom {
+pub(crate) struct Seldom {
     told: Option<Instant>,
     /// How often it has happened since then.
     untold: u64,
@@ -224,7 +228,7 @@ pub struct Seldom {
 impl Seldom {
     /// Notes that it has happened. If that is to be logged: how often it has happened
     /// since it was logged the last time.
-    pub fn note(&mut self, now: Instant) -> Option<u64> {
+    pub(crate) fn note(&mut self, now: Instant) -> Option<u64> {
         self.untold += 1;
         let due = self.told.is_none_or(|told| now.duration_since(told) >= TELL_EVERY);
         due.then(|| {
@@ -236,13 +240,13 @@ impl Seldom {
 
 /// What accept's failures come to in the log.
 #[derive(Default)]
-pub struct AcceptTrouble(Seldom);
+pub(crate) struct AcceptTrouble(Seldom);
 
 impl AcceptTrouble {
     /// Notes a failure, with a line in the log now and then. True: accept would
     /// fail again at once, as for want of file descriptors; false: only the
     /// connection failed that was to be accepted.
-    pub fn note(&mut self, error: &io::Error, now: Instant) -> bool {
+    pub(crate) fn note(&mut self, error: &io::Error, now: Instant) -> bool {
         use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
         if matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted) {
             return false;

@@ -16,14 +16,14 @@ const OTHERS: u64 = 64;
 const EACH_NODE: u64 = 4;
 
 /// Whether `error` says that there are no more, for this process or at all.
-pub fn are_used_up(error: &io::Error) -> bool {
+pub(crate) fn are_used_up(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
 
 /// Makes room for `maxclients`, as far as the system lets us (`ulimit -Hn`), and
 /// gives how many there is room for. Redis does the same with its `maxclients`:
 /// who is told that the proxy is full knows more than who is not accepted.
-pub fn make_room(maxclients: usize, nodes: usize) -> usize {
+pub(crate) fn make_room(maxclients: usize, nodes: usize) -> usize {
     let others = OTHERS.saturating_add(EACH_NODE.saturating_mul(nodes as u64));
     let wanted = EACH.saturating_mul(maxclients as u64).saturating_add(others);
     let limit = getrlimit(Resource::Nofile);

@@ -29,6 +29,8 @@ use crate::{
 
 /// How long the data node may take to answer.
 const ASK_LIMIT: Duration = Duration::from_secs(1);
+/// For a connection that does not last so long.
+const KEEPALIVE: Duration = Duration::from_secs(60);
 /// How often it is asked until strangers may come.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
@@ -44,7 +46,7 @@ enum Manner {
 }
 
 /// What is known of the data node, for all listeners.
-pub struct Exposure {
+pub(crate) struct Exposure {
     /// Strangers may come. Set once, by [`Exposure::watch`] or from the start.
     safe: AtomicBool,
     data: RedisUrl,
@@ -54,7 +56,7 @@ pub struct Exposure {
 
 /// Whether clients of `listener` can be on other machines. Those of a balancer can,
 /// wherever it connects from.
-pub fn serves_strangers(listener: &Listener) -> bool {
+pub(crate) fn serves_strangers(listener: &Listener) -> bool {
     listener.proxy_protocol || !listener.address.ip().to_canonical().is_loopback()
 }
 
@@ -64,7 +66,10 @@ impl Exposure {
     ///
     /// # Errors
     /// If it serves anybody.
-    pub async fn find_out(config: &Config, connector: Connector) -> anyhow::Result<Arc<Exposure>> {
+    pub(crate) async fn find_out(
+        config: &Config,
+        connector: Connector,
+    ) -> anyhow::Result<Arc<Exposure>> {
         let (safe, data) = (AtomicBool::new(false), config.data.clone());
         let exposure = Arc::new(Exposure { safe, data, connector });
         let strangers = config.listen.iter().find(|listener| serves_strangers(listener));
@@ -93,12 +98,12 @@ impl Exposure {
     }
 
     /// Whether strangers may come.
-    pub fn is_safe(&self) -> bool {
+    pub(crate) fn is_safe(&self) -> bool {
         self.safe.load(Ordering::Relaxed)
     }
 
     /// Asks until strangers may come, with a line in the log for each change.
-    pub async fn watch(self: Arc<Self>, shutdown: CancellationToken) {
+    pub(crate) async fn watch(self: Arc<Self>, shutdown: CancellationToken) {
         let data = &self.data;
         let mut told_open = false;
         while !self.is_safe() {
@@ -124,29 +129,36 @@ impl Exposure {
         }
     }
 
+    /// Sends PING on a fresh connection, where nobody has said who they are.
     async fn ask(&self) -> Manner {
-        match timeout(ASK_LIMIT, ping(&self.data, &self.connector)).await {
-            Ok(Ok(answer)) => judge(&answer),
+        match timeout(ASK_LIMIT, first_answer(&self.data, &self.connector, b"PING\r\n")).await {
+            Ok(Ok(Some(answer))) => judge(&answer),
+            Ok(Ok(None)) => Manner::Unclear(io::ErrorKind::UnexpectedEof.to_string()),
             Ok(Err(error)) => Manner::Unclear(error.to_string()),
             Err(_) => Manner::Unclear(format!("no answer within {ASK_LIMIT:?}")),
         }
     }
 }
 
-/// The line that answers PING on a fresh connection, where nobody has said who they are.
-async fn ping(data: &RedisUrl, connector: &Connector) -> io::Result<String> {
-    let mut stream = net::connect(data, connector, ASK_LIMIT, Duration::from_secs(60)).await?;
-    stream.write_all(b"PING\r\n").await?;
+/// The first line that the data node answers `request` with, on a fresh connection. Returns
+/// `None` if it closes that before.
+pub(crate) async fn first_answer(
+    data: &RedisUrl,
+    connector: &Connector,
+    request: &[u8],
+) -> io::Result<Option<String>> {
+    let mut stream = net::connect(data, connector, ASK_LIMIT, KEEPALIVE).await?;
+    stream.write_all(request).await?;
     stream.flush().await?;
     let (mut line, mut bytes) = (Vec::new(), [0; 256]);
     while !line.contains(&b'\n') && line.len() < 1024 {
         match stream.read(&mut bytes).await? {
-            0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+            0 => return Ok(None),
             length => line.extend_from_slice(&bytes[..length]),
         }
     }
     let text = String::from_utf8_lossy(&line);
-    Ok(text.lines().next().unwrap_or_default().to_owned())
+    Ok(Some(text.lines().next().unwrap_or_default().to_owned()))
 }
 
 fn judge(answer: &str) -> Manner {

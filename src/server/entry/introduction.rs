@@ -35,7 +35,7 @@ use crate::{
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// What is demanded at one listener.
-pub struct Introduction {
+pub(crate) struct Introduction {
     listener: SocketAddr,
     limit: Duration,
     /// Of headers missing, in the log.
@@ -44,7 +44,7 @@ pub struct Introduction {
 
 impl Introduction {
     /// None where nobody need be introduced.
-    pub fn demanded(config: &Config, listener: &Listener) -> Option<Introduction> {
+    pub(crate) fn demanded(config: &Config, listener: &Listener) -> Option<Introduction> {
         listener.proxy_protocol.then(|| Introduction {
             listener: listener.address,
             limit: config.first_byte_timeout.map_or(LIMIT, |limit| limit.min(LIMIT)),
@@ -57,7 +57,7 @@ impl Introduction {
     ///
     /// # Errors
     /// Why the client may not come in; none: it has left.
-    pub async fn hear(
+    pub(crate) async fn hear(
         &self,
         client: &mut TcpStream,
         place: &mut Place,

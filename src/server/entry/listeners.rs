@@ -4,6 +4,7 @@
 use std::{
     io,
     net::{SocketAddr, TcpListener as StdListener},
+    time::Duration,
 };
 
 use listenfd::ListenFd;
@@ -14,6 +15,9 @@ use tracing::{info, warn};
 /// Connections that the kernel may complete before they are accepted
 /// (`tcp-backlog` in redis.conf).
 const BACKLOG: u32 = 511;
+/// Pause after accept has failed, as for want of file descriptors: trying again
+/// at once would only burn the processor.
+pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// A socket that another process has opened.
 pub struct Inherited {

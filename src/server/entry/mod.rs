@@ -6,9 +6,9 @@
 //! - [`introduction`]: clients that come through a balancer, which tells who they are.
 //! - [`mod@unreachable`]: what a client is told for whom there is no data node.
 
-pub mod admission;
-pub mod descriptors;
-pub mod exposure;
-pub mod introduction;
-pub mod listeners;
-pub mod unreachable;
+pub(super) mod admission;
+pub(super) mod descriptors;
+pub(super) mod exposure;
+pub(super) mod introduction;
+pub(super) mod listeners;
+pub(super) mod unreachable;

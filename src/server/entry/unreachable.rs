@@ -28,7 +28,7 @@ const MOMENT: Duration = Duration::from_secs(1);
 const READ: usize = 4 * 1024;
 
 /// The error for a client: `ERR data node 10.0.0.1:6379: connection refused`.
-pub fn words(data: &RedisUrl, error: &io::Error) -> String {
+pub(crate) fn words(data: &RedisUrl, error: &io::Error) -> String {
     // Those of the system would end with their number.
     let why = match error.kind() {
         kind if error.get_ref().is_none() && error.raw_os_error().is_some() => kind.to_string(),
@@ -38,7 +38,7 @@ pub fn words(data: &RedisUrl, error: &io::Error) -> String {
 }
 
 /// Answers whatever `client` sends with `error`.
-pub async fn tell(mut client: Stream, error: &str) {
+pub(crate) async fn tell(mut client: Stream, error: &str) {
     let mut line = Vec::new();
     encode::error(&mut line, error);
     // What goes wrong here is the client's affair: it is closed in any case.

@@ -13,29 +13,28 @@ use super::{
     Common, DONE, READY, REFUSED,
     wire::{Wire, bad},
 };
+use crate::server::entry::listeners::ACCEPT_PAUSE;
 
 /// How long a peer may take to say what it wants, and to read what it is told.
 const TALK_LIMIT: Duration = Duration::from_secs(3);
 /// How long a new process may take until it can serve: it asks the data node and waits
 /// for the lock nodes, some seconds each.
 const READY_LIMIT: Duration = Duration::from_secs(30);
-/// Pause after accept has failed.
-const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// Listening sockets, with their addresses as configured.
-pub type Sockets = [(SocketAddr, Arc<TcpListener>)];
+pub(crate) type Sockets = [(SocketAddr, Arc<TcpListener>)];
 
 /// A process has taken over, and is to be told when this one accepts no more.
-pub struct Replaced(Wire);
+pub(crate) struct Replaced(Wire);
 
 impl Replaced {
     /// Which process, if the system knows.
-    pub fn by(&self) -> Option<i32> {
+    pub(crate) fn by(&self) -> Option<i32> {
         self.0.peer()
     }
 
     /// Tells it that this process accepts no more.
-    pub async fn done(self) {
+    pub(crate) async fn done(self) {
         // It goes on without this word too.
         let _ = timeout(TALK_LIMIT, self.0.send(DONE, None)).await;
     }

@@ -32,10 +32,9 @@ mod successor;
 mod takeover;
 mod wire;
 
-pub use handover::{Replaced, Sockets};
-pub use place::{Place, Prepared};
-pub use successor::Successor;
-pub use takeover::Predecessor;
+pub(super) use handover::Replaced;
+pub(super) use place::{Place, Prepared};
+pub(super) use takeover::Predecessor;
 
 use std::{
     future::{Future, pending},
@@ -46,6 +45,7 @@ use anyhow::{Context as _, bail};
 use tokio::sync::Notify;
 use tracing::{error, info, warn};
 
+use self::{handover::Sockets, successor::Successor};
 use crate::{
     config::{Config, SocketPath},
     server::entry::listeners::Inherited,
@@ -68,11 +68,11 @@ const MAX_SOCKETS: usize = 128;
 /// What two processes that serve at the same time must have in common: which nodes have
 /// the locks, and under which keys. Each as a digest.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Common([String; 2]);
+pub(super) struct Common([String; 2]);
 
 impl Common {
     /// What this configuration has.
-    pub fn of(config: &Config) -> Common {
+    pub(super) fn of(config: &Config) -> Common {
         // Passwords may change.
         let nodes: Vec<String> = config.locks.nodes.iter().map(ToString::to_string).collect();
         let digest = |text: &str| sha1_smol::Sha1::from(text).digest().to_string();
@@ -102,7 +102,7 @@ impl Common {
 ///
 /// # Errors
 /// If it does not give them, or one runs there whose place is not to be taken.
-pub async fn predecessor(
+pub(super) async fn predecessor(
     config: &Config,
     take_over: bool,
 ) -> anyhow::Result<Option<(Predecessor, Vec<Inherited>)>> {
@@ -130,7 +130,7 @@ pub async fn predecessor(
 ///
 /// # Errors
 /// If it cannot be made.
-pub fn prepare(config: &Config) -> anyhow::Result<Option<Prepared>> {
+pub(super) fn prepare(config: &Config) -> anyhow::Result<Option<Prepared>> {
     let Some(SocketPath(path)) = &config.upgrade_socket else { return Ok(None) };
     let made = Prepared::new(path);
     made.map(Some).with_context(|| format!("cannot make upgrade_socket {}", path.display()))
@@ -140,7 +140,7 @@ pub fn prepare(config: &Config) -> anyhow::Result<Option<Prepared>> {
 ///
 /// # Errors
 /// If it cannot be put there.
-pub fn install(prepared: Option<Prepared>, go_on: bool) -> anyhow::Result<Option<Place>> {
+pub(super) fn install(prepared: Option<Prepared>, go_on: bool) -> anyhow::Result<Option<Place>> {
     match prepared.map(Prepared::install).transpose() {
         Err(error) if go_on => {
             error!(%error, "upgrade_socket cannot be made; this process cannot be replaced");
@@ -151,7 +151,7 @@ pub fn install(prepared: Option<Prepared>, go_on: bool) -> anyhow::Result<Option
 }
 
 /// Waits until another process has taken over; for ever where there is no socket for that.
-pub async fn wait<F: Future<Output = bool>>(
+pub(super) async fn wait<F: Future<Output = bool>>(
     place: Option<&Place>,
     sockets: &Sockets,
     common: &Common,
@@ -164,14 +164,14 @@ pub async fn wait<F: Future<Output = bool>>(
 }
 
 /// Nobody can take over any more.
-pub fn leave(place: Option<Place>) {
+pub(super) fn leave(place: Option<Place>) {
     if let Some(place) = place {
         place.leave();
     }
 }
 
 /// Starts a process that is to take over whenever it is asked to.
-pub async fn start_successors(asked: Arc<Notify>, is_possible: bool) {
+pub(super) async fn start_successors(asked: Arc<Notify>, is_possible: bool) {
     let successor = Successor::default();
     loop {
         asked.notified().await;

@@ -13,7 +13,7 @@ use std::{
 use tokio::net::UnixListener;
 
 /// A path that is this process's.
-pub struct Place {
+pub(crate) struct Place {
     path: PathBuf,
     /// Which file it is: another process may put its own there.
     file: (u64, u64),
@@ -21,7 +21,7 @@ pub struct Place {
 }
 
 /// A socket that is there, under a name that nobody knows yet. Dropped, it goes again.
-pub struct Prepared {
+pub(crate) struct Prepared {
     path: PathBuf,
     own: PathBuf,
     file: (u64, u64),
@@ -33,7 +33,7 @@ impl Place {
     ///
     /// # Errors
     /// If it cannot be found out.
-    pub fn is_free(path: &Path) -> io::Result<bool> {
+    pub(crate) fn is_free(path: &Path) -> io::Result<bool> {
         match UnixStream::connect(path) {
             Ok(_) => Ok(false),
             Err(error) if is_nobody(&error) => Ok(true),
@@ -42,7 +42,7 @@ impl Place {
     }
 
     /// Leaves nothing behind, unless another process has taken the path over.
-    pub fn leave(self) {
+    pub(crate) fn leave(self) {
         if identity(&self.path).is_ok_and(|file| file == self.file) {
             let _ = fs::remove_file(&self.path);
         }
@@ -54,7 +54,7 @@ impl Prepared {
     ///
     /// # Errors
     /// If there is a file that is not a socket, or as the operating system says.
-    pub fn new(path: &Path) -> io::Result<Prepared> {
+    pub(crate) fn new(path: &Path) -> io::Result<Prepared> {
         if fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
             let what = "there is a file that is not a socket; remove it, or give another path";
             return Err(io::Error::new(ErrorKind::AlreadyExists, what));
@@ -80,7 +80,7 @@ impl Prepared {
     ///
     /// # Errors
     /// As the operating system says.
-    pub fn install(mut self) -> io::Result<Place> {
+    pub(crate) fn install(mut self) -> io::Result<Place> {
         if identity(&self.own)? != self.file {
             return Err(io::Error::other("another process is making one at the same time"));
         }

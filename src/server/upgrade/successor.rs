@@ -24,13 +24,13 @@ const NOT_PASSED_ON: [&str; 4] = ["WATCHDOG_PID", "LISTEN_PID", "LISTEN_FDS", "L
 
 /// At most one at a time.
 #[derive(Default)]
-pub struct Successor {
+pub(crate) struct Successor {
     is_starting: Arc<AtomicBool>,
 }
 
 impl Successor {
     /// Starts one, unless one is starting.
-    pub fn start(&self) {
+    pub(crate) fn start(&self) {
         if self.is_starting.swap(true, Ordering::Relaxed) {
             warn!("a process that is to take over is starting already");
             return;

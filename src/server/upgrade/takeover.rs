@@ -42,7 +42,7 @@ const LAST_LOOKS: usize = 3;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 
 /// The process whose place is to be taken.
-pub struct Predecessor {
+pub(crate) struct Predecessor {
     wire: Wire,
     path: PathBuf,
     /// It could serve when it was asked.
@@ -54,7 +54,7 @@ impl Predecessor {
     ///
     /// # Errors
     /// If it does not give them, or must not be trusted.
-    pub async fn find(
+    pub(crate) async fn find(
         path: &Path,
         common: &Common,
     ) -> anyhow::Result<Option<(Predecessor, Vec<Inherited>)>> {
@@ -86,7 +86,7 @@ impl Predecessor {
     ///
     /// # Errors
     /// If that process could serve them and this one cannot.
-    pub async fn warm_up(&self, state: &State) -> anyhow::Result<()> {
+    pub(crate) async fn warm_up(&self, state: &State) -> anyhow::Result<()> {
         let deadline = Instant::now() + WARM_UP_LIMIT;
         while let Err(reason) = state.is_ready_now().await {
             if Instant::now() < deadline {
@@ -105,7 +105,7 @@ impl Predecessor {
     ///
     /// # Errors
     /// If the other one goes on: it has given this upgrade up.
-    pub async fn replace(mut self) -> anyhow::Result<()> {
+    pub(crate) async fn replace(mut self) -> anyhow::Result<()> {
         let told = self.wire.send(READY, None).await;
         let answer = match told {
             Ok(()) => timeout(DONE_LIMIT, self.wire.line()).await,

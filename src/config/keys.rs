@@ -1,0 +1,101 @@
+//! What follows from a line of the table of keys.
+
+/// Makes a section of the file from the table of its keys. A line of it,
+///
+/// ```text
+/// /// Connections accepted at the same time.
+/// live maxclients: usize = 10_000 => at_least(1, "0 lets nobody in; give at least 1");
+/// ```
+///
+/// has what SIGHUP does with the key, its type and its default, and behind `=>` what may be
+/// wrong with its value alone.
+///
+/// - `live`: a running proxy takes the new value over.
+/// - `fixed`: something was made from the value, so that it takes a restart or an upgrade.
+/// - `section`: a mapping of keys with a table of its own.
+///
+/// In the log each key begins with what stands behind `at`. What stands under `beside` is no
+/// key.
+macro_rules! keys {
+    (
+        $(#[$about:meta])*
+        pub struct $name:ident at $at:literal {
+            $(
+                $(#[$about_key:meta])*
+                $how:ident $key:ident: $type:ty = $default:expr $(=> $($check:expr),+)?;
+            )*
+        }
+        $(beside {
+            $($(#[$about_other:meta])* $other:ident: $other_type:ty = $other_default:expr;)*
+        })?
+    ) => {
+        $(#[$about])*
+        pub struct $name {
+            $($(#[$about_key])* pub $key: $type,)*
+            $($($(#[$about_other])* pub $other: $other_type,)*)?
+        }
+
+        impl Default for $name {
+            fn default() -> $name {
+                $name { $($key: $default,)* $($($other: $other_default,)*)? }
+            }
+        }
+
+        impl $name {
+            /// As they are written, in the order of the annotated file.
+            pub(super) const KEYS: &[&str] = &[$(stringify!($key)),*];
+
+            /// Reads all keys that stand in `section`; the others keep what they have.
+            pub(super) fn read(&mut self, reader: &mut Reader<'_>, section: &Section<'_>) {
+                $(self.$key.fill(reader, section, stringify!($key));)*
+            }
+
+            /// Notes what is wrong with each value by itself.
+            pub(super) fn check(&self, reader: &mut Reader<'_>, section: &Section<'_>) {
+                $($($(
+                    if let Some(what) = $check(&self.$key) {
+                        reader.problem(&section.path(stringify!($key)), what);
+                    }
+                )+)?)*
+            }
+
+            /// Takes each key that is another in `read`, if `may` says so. It is told the key
+            /// and whether that can change in a running proxy.
+            pub(crate) fn take(
+                &mut self,
+                read: &$name,
+                may: &mut dyn FnMut(&'static str, bool) -> bool,
+            ) {
+                $($crate::config::keys::take!(
+                    $how, self.$key, read.$key, concat!($at, stringify!($key)), may
+                );)*
+            }
+        }
+
+        impl Fill for $name {
+            fn fill(&mut self, reader: &mut Reader<'_>, parent: &Section<'_>, key: &str) {
+                let section = reader.section(parent, key, $name::KEYS);
+                self.read(reader, &section);
+            }
+        }
+    };
+}
+
+/// Takes one key over, by the first word of its line.
+macro_rules! take {
+    (live, $to:expr, $from:expr, $key:expr, $may:ident) => {
+        if $to != $from && $may($key, true) {
+            $to = $from.clone();
+        }
+    };
+    (fixed, $to:expr, $from:expr, $key:expr, $may:ident) => {
+        if $to != $from && $may($key, false) {
+            $to = $from.clone();
+        }
+    };
+    (section, $to:expr, $from:expr, $key:expr, $may:ident) => {
+        $to.take(&$from, $may);
+    };
+}
+
+pub(super) use {keys, take};

@@ -1,0 +1,229 @@
+//! A listener's door: accepts clients, and sees to all that comes before a session.
+
+use std::{
+    net::IpAddr,
+    sync::{Arc, atomic::Ordering},
+};
+
+use tokio::{
+    net::{TcpListener, TcpStream},
+    time::{Instant, sleep, timeout},
+};
+use tokio_util::sync::CancellationToken;
+use tracing::debug;
+
+use crate::{
+    config::Config,
+    net::{self, Acceptor, Connector, Stream, proxy_header::Ends},
+    server::{
+        entry::{
+            admission::{AcceptTrouble, Admission, Place},
+            descriptors,
+            exposure::Exposure,
+            introduction::Introduction,
+            listeners::ACCEPT_PAUSE,
+            unreachable,
+        },
+        metrics::{DoorMetrics, Refusal},
+        workers::Workers,
+    },
+    session::{Session, Shared, metrics::CloseReason},
+};
+
+/// Lets clients in at one listener.
+pub(super) struct Door {
+    pub(super) shared: Arc<Shared>,
+    pub(super) workers: Arc<Workers>,
+    /// One for all listeners.
+    pub(super) admission: Arc<Admission>,
+    /// What must be safe before anybody is let in.
+    pub(super) exposure: Option<Arc<Exposure>>,
+    /// What a balancer must send. None: clients connect themselves.
+    pub(super) introduction: Option<Introduction>,
+    /// None: plain TCP.
+    pub(super) tls: Option<Acceptor>,
+    /// The way to the data node.
+    pub(super) connector: Connector,
+    /// One for all listeners.
+    pub(super) metrics: Arc<DoorMetrics>,
+}
+
+impl Door {
+    pub(super) async fn accept(self, listener: Arc<TcpListener>, stop: CancellationToken) {
+        let door = Arc::new(self);
+        let mut trouble = AcceptTrouble::default();
+        loop {
+            let accepted = tokio::select! {
+                accepted = listener.accept() => accepted,
+                () = stop.cancelled() => return,
+            };
+            match accepted {
+                Ok((client, peer)) => door.admit(client, peer.ip()),
+                Err(error) => {
+                    door.metrics.accept_errors.increment(1);
+                    if trouble.note(&error, Instant::now().into_std()) {
+                        sleep(ACCEPT_PAUSE).await;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Gives a client to a worker, if it may come in.
+    fn admit(self: &Arc<Self>, client: TcpStream, peer: IpAddr) {
+        let admitted = match &self.exposure {
+            Some(exposure) if !exposure.is_safe() => Err(Refusal::Open),
+            // Whose it is comes with the header.
+            _ if self.introduction.is_some() => self.admission.enter(),
+            _ => self.admission.admit(peer, Instant::now().into_std()),
+        };
+        // A socket belongs to the runtime it was made in until it is taken out.
+        let (mut place, client) = match (admitted, client.into_std()) {
+            (Ok(place), Ok(client)) => (place, client),
+            (Err(refusal), client) => {
+                self.metrics.refused(refusal);
+                // Without a handshake there is no way to say why.
+                return client
+                    .iter()
+                    .filter(|_| self.tls.is_none())
+                    .for_each(|client| refusal.tell(client));
+            }
+            (Ok(_), Err(_)) => return,
+        };
+        let door = self.clone();
+        self.workers.spawn(async move {
+            let Ok(mut client) = TcpStream::from_std(client) else { return };
+            let told = match &door.introduction {
+                None => None,
+                // All of it in boxes, so that connections without it have no room for it.
+                Some(_) => match Box::pin(door.introduced(&mut client, &mut place)).await {
+                    Ok(told) => told,
+                    Err(refusal) => return door.refuse(client, refusal),
+                },
+            };
+            let metrics = &door.metrics;
+            metrics.clients_total.increment(1);
+            metrics.clients.increment(1);
+            door.shared.clients.fetch_add(1, Ordering::Relaxed);
+            let reason = door.serve(client, told).await;
+            door.shared.clients.fetch_sub(1, Ordering::Relaxed);
+            metrics.clients.decrement(1);
+            metrics.closed(reason);
+            drop(place);
+        });
+    }
+
+    /// Who comes through a balancer.
+    async fn introduced(
+        &self,
+        client: &mut TcpStream,
+        place: &mut Place,
+    ) -> Result<Option<Box<Ends>>, Option<Refusal>> {
+        let Some(introduction) = &self.introduction else { return Ok(None) };
+        tokio::select! {
+            heard = introduction.hear(client, place) => heard.map(|told| told.map(Box::new)),
+            () = self.shared.drain.cancelled() => Err(None),
+        }
+    }
+
+    /// Ends the connection of a client that a balancer has brought in vain.
+    fn refuse(&self, client: TcpStream, refusal: Option<Refusal>) {
+        let Some(refusal) = refusal else { return };
+        self.metrics.refused(refusal);
+        // Closed with bytes unread, the connection is reset before the words arrive.
+        let _ = client.try_read(&mut [0; 4096]);
+        if self.tls.is_none()
+            && let Ok(client) = client.into_std()
+        {
+            refusal.tell(&client);
+        }
+    }
+
+    /// Everything for a client that is let in; `told` is what a balancer has told of it.
+    async fn serve(&self, client: TcpStream, told: Option<Box<Ends>>) -> CloseReason {
+        let config = &self.shared.config.load_full();
+        if net::tune(&client, config.tcp_keepalive).is_err() {
+            return CloseReason::Client;
+        }
+        let told = match told {
+            None if self.connector.sends_header() => match Ends::of(&client) {
+                Ok(ends) => Some(Box::new(ends)),
+                Err(_) => return CloseReason::Client,
+            },
+            told => told,
+        };
+        if let Err(reason) = self.first_byte(&client, config).await {
+            return reason;
+        }
+        let client = match &self.tls {
+            None => Stream::Tcp(client),
+            Some(acceptor) => match self.shake_hands(acceptor, client, told.as_deref()).await {
+                Ok(client) => client,
+                Err(reason) => return reason,
+            },
+        };
+        let (limit, keepalive) = (config.connect_timeout, config.tcp_keepalive);
+        match net::connect_for(told.as_deref(), &config.data, &self.connector, limit, keepalive)
+            .await
+        {
+            Ok(upstream) => {
+                self.metrics.upstream_connects_ok.increment(1);
+                let balanced = self.introduction.is_some();
+                Session::new(client, upstream, self.shared.clone(), balanced).run().await
+            }
+            Err(error) if descriptors::are_used_up(&error) => {
+                self.metrics.upstream_connects_failed.increment(1);
+                if let Stream::Tcp(client) = client
+                    && let Ok(client) = client.into_std()
+                {
+                    Refusal::MaxClients.tell(&client);
+                }
+                CloseReason::UpstreamConnect
+            }
+            Err(error) => {
+                self.metrics.upstream_connects_failed.increment(1);
+                let error = unreachable::words(&config.data, &error);
+                // In a box, so that those who are served have no room for it.
+                tokio::select! {
+                    () = Box::pin(unreachable::tell(client, &error)) => {}
+                    () = self.shared.drain.cancelled() => {}
+                }
+                CloseReason::UpstreamConnect
+            }
+        }
+    }
+
+    /// Waits for the client's first byte, if there is a limit for that.
+    async fn first_byte(&self, client: &TcpStream, config: &Config) -> Result<(), CloseReason> {
+        let Some(limit) = config.first_byte_timeout else { return Ok(()) };
+        let mut byte = [0; 1];
+        tokio::select! {
+            spoken = timeout(limit, client.peek(&mut byte)) => match spoken {
+                Ok(Ok(1..)) => Ok(()),
+                Ok(_) => Err(CloseReason::Client),
+                Err(_) => Err(CloseReason::FirstByte),
+            },
+            () = self.shared.drain.cancelled() => Err(CloseReason::Shutdown),
+        }
+    }
+
+    /// TLS with a client, before anything else is done for it.
+    async fn shake_hands(
+        &self,
+        acceptor: &Acceptor,
+        client: TcpStream,
+        told: Option<&Ends>,
+    ) -> Result<Stream, CloseReason> {
+        let peer = told.map(|told| told.source).or_else(|| client.peer_addr().ok());
+        let accepted = tokio::select! {
+            accepted = acceptor.accept(client) => accepted,
+            () = self.shared.drain.cancelled() => return Err(CloseReason::Shutdown),
+        };
+        accepted.map_err(|error| {
+            // Anybody can cause it, at any rate, so it is said to those who look for it.
+            let peer = peer.map(tracing::field::display);
+            debug!(peer, %error, "no TLS with a client");
+            CloseReason::TlsHandshake
+        })
+    }
+}

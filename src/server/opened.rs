@@ -1,0 +1,77 @@
+//! What a process must have before anything runs in it.
+
+use std::{net::SocketAddr, slice, sync::Arc};
+
+use anyhow::Context as _;
+use tokio::net::TcpListener;
+
+use crate::{
+    config::{Config, Listener},
+    net::{Acceptor, Connector},
+    server::{
+        Control,
+        entry::{exposure::Exposure, listeners::Listeners},
+        upgrade::{self, Predecessor, Prepared},
+    },
+};
+
+/// What a process must have before anything runs in it. Whoever cannot have all of it ends.
+pub(super) struct Opened {
+    /// The way to the data node.
+    pub(super) connector: Connector,
+    pub(super) exposure: Arc<Exposure>,
+    /// One for each entry of `listen`.
+    pub(super) listeners: Vec<(TcpListener, Option<Acceptor>)>,
+    /// `admin`, unless it is off.
+    pub(super) admin: Option<(SocketAddr, Arc<TcpListener>)>,
+}
+
+/// Whose place this process takes, and where it can be replaced itself.
+pub(super) struct Succession {
+    pub(super) predecessor: Option<Predecessor>,
+    pub(super) place: Option<Prepared>,
+}
+
+impl Opened {
+    /// Asks a running proxy for its sockets, asks the data node whether strangers may come,
+    /// and opens the sockets that are still missing.
+    pub(super) async fn open(
+        config: &Config,
+        control: &mut Control,
+    ) -> anyhow::Result<(Opened, Succession)> {
+        let predecessor = upgrade::predecessor(config, control.take_over).await?;
+        let predecessor = predecessor.map(|(predecessor, sockets)| {
+            control.listeners.add(sockets);
+            predecessor
+        });
+        let connector = Connector::start("data", &config.tls, slice::from_ref(&config.data))
+            .sending_header(config.send_proxy_protocol);
+        let exposure = Exposure::find_out(config, connector.clone()).await?;
+        let open = |listener| open(listener, &mut control.listeners);
+        let listeners = config.listen.iter().map(open).collect::<anyhow::Result<Vec<_>>>()?;
+        let admin = match config.admin {
+            Some(addr) => {
+                let listener = control.listeners.open(addr);
+                let listener =
+                    listener.with_context(|| format!("cannot listen on {addr} (admin)"))?;
+                Some((addr, Arc::new(listener)))
+            }
+            None => None,
+        };
+        control.listeners.close_others();
+        let place = upgrade::prepare(config)?;
+        Ok((Opened { connector, exposure, listeners, admin }, Succession { predecessor, place }))
+    }
+}
+
+/// Opens one entry of `listen`.
+fn open(
+    listener: &Listener,
+    sockets: &mut Listeners,
+) -> anyhow::Result<(TcpListener, Option<Acceptor>)> {
+    let Listener { address, tls, .. } = listener;
+    let cannot = || format!("cannot listen on {address} (listen)");
+    let socket = sockets.open(*address).with_context(cannot)?;
+    let acceptor = tls.as_ref().map(|tls| Acceptor::start(*address, tls)).transpose();
+    Ok((socket, acceptor.map_err(anyhow::Error::msg).with_context(cannot)?))
+}

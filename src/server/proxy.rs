@@ -1,0 +1,215 @@
+//! A proxy from its threads to its open doors.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicBool, AtomicUsize},
+};
+
+use arc_swap::ArcSwap;
+use tokio::{task::JoinSet, time::Instant};
+use tokio_util::sync::CancellationToken;
+use tracing::info;
+
+use crate::{
+    config::{Config, Listener},
+    guard::Guards,
+    lock::Engine,
+    metrics::Recorder,
+    net::{Acceptor, Connector},
+    server::{
+        Control, admin,
+        door::Door,
+        entry::{
+            admission::Admission,
+            descriptors,
+            exposure::{self, Exposure},
+            introduction::Introduction,
+        },
+        metrics::{DoorMetrics, ReloadMetrics},
+        opened::{Opened, Succession},
+        reload::Reloader,
+        serving::{Serving, Stoppable},
+        systemd,
+        upgrade::{self, Common, Place},
+        workers::Workers,
+    },
+    session::{Shared, idle::Idle, metrics::Metrics},
+};
+
+/// All that serves clients, before the first one is let in.
+pub(super) struct Proxy {
+    /// As this process was started.
+    config: Config,
+    control: Control,
+    connector: Connector,
+    exposure: Arc<Exposure>,
+    admission: Arc<Admission>,
+    metrics: Arc<Metrics>,
+    door_metrics: Arc<DoorMetrics>,
+    idle: Arc<Idle>,
+    guards: Option<Arc<Guards>>,
+    state: Arc<admin::State>,
+    engine: Arc<Engine>,
+    workers: Arc<Workers>,
+}
+
+/// How this process came to serve, and how it can be replaced.
+pub(super) struct Standing {
+    /// It has taken the place of another.
+    is_successor: bool,
+    /// Where a process asks that is to take its place.
+    place: Option<Place>,
+}
+
+impl Proxy {
+    /// Starts the threads, the lock engine, and the tasks that watch the data node.
+    pub(super) fn build(
+        config: Config,
+        control: Control,
+        opened: &Opened,
+        recorder: Recorder,
+    ) -> anyhow::Result<Proxy> {
+        let Opened { connector, exposure, .. } = opened;
+        let shutdown = &control.shutdown;
+        let room = descriptors::make_room(config.maxclients, config.locks.nodes.len());
+        let admission = Admission::new(&Config { maxclients: room, ..config.clone() });
+        let (metrics, door_metrics) = (Metrics::new(), DoorMetrics::new());
+        let workers = Arc::new(Workers::start(config.io_threads)?);
+        let engine = Engine::start_on(&config.locks, workers.shared());
+        tokio::spawn(exposure.clone().watch(shutdown.clone()));
+        let idle = Arc::new(Idle::default());
+        let watching = idle.clone().watch(config.data.clone(), connector.clone(), shutdown.clone());
+        tokio::spawn(watching);
+        let guards = Guards::start(&config, connector, workers.shared());
+        let state = Arc::new(admin::State::new(
+            recorder,
+            engine.clone(),
+            config.data.clone(),
+            connector.clone(),
+            exposure.clone(),
+            guards.clone(),
+        ));
+        let (connector, exposure) = (connector.clone(), exposure.clone());
+        Ok(Proxy {
+            config,
+            control,
+            connector,
+            exposure,
+            admission,
+            metrics,
+            door_metrics,
+            idle,
+            guards,
+            state,
+            engine,
+            workers,
+        })
+    }
+
+    /// Takes the place of the process that runs, if there is one. Returns `None` if this one
+    /// is to end before that: the other goes on.
+    pub(super) async fn take_over(
+        &self,
+        succession: Succession,
+    ) -> anyhow::Result<Option<Standing>> {
+        let Succession { predecessor, place } = succession;
+        let is_successor = predecessor.is_some();
+        if let Some(predecessor) = predecessor {
+            tokio::select! {
+                warm = predecessor.warm_up(&self.state) => warm?,
+                () = self.control.shutdown.cancelled() => return Ok(None),
+            }
+            predecessor.replace().await?;
+        }
+        let place = upgrade::install(place, is_successor)?;
+        Ok(Some(Standing { is_successor, place }))
+    }
+
+    /// Lets clients in, and says so to the service manager.
+    pub(super) async fn open_doors(self, opened: Opened, standing: Standing) -> Serving {
+        let Standing { is_successor, place } = standing;
+        let shared = self.share();
+        let (doors, admin) = (Stoppable::default(), Stoppable::default());
+        let mut sockets = Vec::new();
+        if let Some((addr, listener)) = opened.admin {
+            sockets.push((addr, listener.clone()));
+            admin.spawn(|stop| admin::serve(listener, self.state.clone(), stop));
+        }
+        for ((listener, tls), settings) in opened.listeners.into_iter().zip(&self.config.listen) {
+            if let Ok(addr) = listener.local_addr() {
+                let (nodes, tls) = (self.config.locks.nodes.len(), tls.is_some());
+                info!(%addr, tls, data = %self.config.data, nodes, "listening");
+            }
+            let listener = Arc::new(listener);
+            sockets.push((settings.address, listener.clone()));
+            let door = self.door(&shared, settings, tls);
+            doors.spawn(|stop| door.accept(listener, stop));
+        }
+        systemd::ready(is_successor).await;
+        let common = Common::of(&self.config);
+        let (state, workers, shutdown) =
+            (self.state.clone(), self.workers.clone(), self.control.shutdown.clone());
+        let in_charge = self.take_charge(&shared, place.is_some());
+        Serving {
+            shutdown,
+            in_charge,
+            doors,
+            admin,
+            sockets,
+            common,
+            place,
+            shared,
+            state,
+            workers,
+        }
+    }
+
+    /// What all sessions of this process share.
+    fn share(&self) -> Arc<Shared> {
+        Arc::new(Shared {
+            engine: self.engine.clone(),
+            metrics: self.metrics.clone(),
+            config: ArcSwap::from_pointee(self.config.clone()),
+            guards: self.guards.clone(),
+            idle: self.idle.clone(),
+            ahead: Arc::default(),
+            clients: AtomicUsize::new(0),
+            started: Instant::now(),
+            listen: self.config.listen.iter().map(|listener| listener.address).collect(),
+            draining: AtomicBool::new(false),
+            drain: CancellationToken::new(),
+            abort: CancellationToken::new(),
+        })
+    }
+
+    /// The door of one entry of `listen`.
+    fn door(&self, shared: &Arc<Shared>, settings: &Listener, tls: Option<Acceptor>) -> Door {
+        // None: its clients can only be on this machine.
+        let exposure = exposure::serves_strangers(settings).then(|| self.exposure.clone());
+        Door {
+            shared: shared.clone(),
+            workers: self.workers.clone(),
+            admission: self.admission.clone(),
+            exposure,
+            introduction: Introduction::demanded(&self.config, settings),
+            tls,
+            connector: self.connector.clone(),
+            metrics: self.door_metrics.clone(),
+        }
+    }
+
+    /// Starts what only one process at a time must do: read the configuration again, start a
+    /// process that takes its place, answer the service manager.
+    fn take_charge(self, shared: &Arc<Shared>, is_replaceable: bool) -> JoinSet<()> {
+        let metrics = ReloadMetrics::new();
+        metrics.succeeded_now();
+        let Control { file, log, reload, upgrade, .. } = self.control;
+        let (shared, admission) = (shared.clone(), self.admission);
+        let reloader = Reloader { file, log, shared, admission, metrics };
+        let mut in_charge = JoinSet::new();
+        in_charge.spawn(reloader.run(reload));
+        in_charge.spawn(upgrade::start_successors(upgrade, is_replaceable));
+        in_charge.spawn(systemd::watchdog(self.workers));
+        in_charge
+    }
+}

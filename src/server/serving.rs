@@ -1,0 +1,159 @@
+//! A proxy that serves, until it is to end or another process has taken its place.
+
+use std::{
+    future::pending,
+    net::SocketAddr,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use tokio::{
+    net::TcpListener,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tracing::{info, warn};
+
+use crate::{
+    server::{
+        admin, systemd,
+        upgrade::{self, Common, Place, Replaced},
+        workers::Workers,
+    },
+    session::Shared,
+};
+
+/// What is left of the grace for releases to reach the nodes.
+const RELEASE_GRACE: Duration = Duration::from_millis(500);
+
+/// A proxy whose doors are open.
+pub(super) struct Serving {
+    pub(super) shutdown: CancellationToken,
+    /// What only one process at a time must do.
+    pub(super) in_charge: JoinSet<()>,
+    pub(super) doors: Stoppable,
+    /// Apart from the doors: the pages are served until all is done.
+    pub(super) admin: Stoppable,
+    /// What another process would get, with the addresses as they are configured.
+    pub(super) sockets: Vec<(SocketAddr, Arc<TcpListener>)>,
+    /// What that process must have in common with this one.
+    pub(super) common: Common,
+    /// Where it asks. `None` if `upgrade_socket` is off, or its socket could not be made.
+    pub(super) place: Option<Place>,
+    pub(super) shared: Arc<Shared>,
+    pub(super) state: Arc<admin::State>,
+    pub(super) workers: Arc<Workers>,
+}
+
+/// Why a proxy stops accepting clients.
+pub(super) enum End {
+    /// It is to end.
+    Shutdown,
+    /// Another process accepts them.
+    Replaced(Replaced),
+}
+
+impl Serving {
+    /// Waits until the proxy is to end, or another process has taken its place.
+    pub(super) async fn until_end(&mut self) -> End {
+        let is_ready = || async { self.state.is_ready_now().await.is_ok() };
+        let end = tokio::select! {
+            () = self.shutdown.cancelled() => End::Shutdown,
+            replaced = upgrade::wait(self.place.as_ref(), &self.sockets, &self.common, is_ready) => {
+                End::Replaced(replaced)
+            }
+        };
+        // Each closes with its door.
+        self.sockets.clear();
+        end
+    }
+
+    /// Lets no more clients in, gives those that are there their time, and ends.
+    pub(super) async fn end(mut self, end: End) {
+        match end {
+            End::Replaced(replaced) => self.give_way(replaced).await,
+            End::Shutdown => self.close_doors().await,
+        }
+        self.drain().await;
+        self.in_charge.shutdown().await;
+        self.admin.stop.cancel();
+    }
+
+    /// Leaves everything but its clients to the process that has taken over, and serves them
+    /// for as long as `upgrade_grace` allows.
+    async fn give_way(&mut self, replaced: Replaced) {
+        self.in_charge.shutdown().await;
+        self.doors.stop.cancel();
+        self.admin.stop.cancel();
+        self.doors.ended().await;
+        self.admin.ended().await;
+        debug_assert!(self.doors.tasks.is_empty() && self.sockets.is_empty(), "nobody accepts");
+        let (by, grace) = (replaced.by(), self.shared.config.load().upgrade_grace);
+        replaced.done().await;
+        let connections = self.workers.running();
+        info!(by, connections, ?grace, "replaced; serving the connections there are");
+        tokio::select! {
+            () = self.workers.finished() => {}
+            () = self.shutdown.cancelled() => {}
+            () = passed(grace) => warn!("upgrade_grace is over"),
+        }
+    }
+
+    /// Tells everybody that this proxy ends, and lets clients in for `shutdown_delay` more.
+    async fn close_doors(&mut self) {
+        upgrade::leave(self.place.take());
+        self.state.drain();
+        systemd::stopping().await;
+        let delay = self.shared.config.load().shutdown_delay;
+        if !delay.is_zero() {
+            info!(?delay, "draining: /readyz says so, and clients are still let in");
+            sleep(delay).await;
+        }
+        self.doors.stop.cancel();
+    }
+
+    /// Ends the sessions, after `shutdown_grace` at the latest, and releases their locks.
+    async fn drain(&self) {
+        let Shared { config, engine, draining, drain, abort, .. } = &*self.shared;
+        let grace = config.load().shutdown_grace;
+        info!(connections = self.workers.running(), ?grace, "shutting down");
+        draining.store(true, Ordering::Relaxed);
+        drain.cancel();
+        if timeout(grace, self.workers.finished()).await.is_err() {
+            warn!(connections = self.workers.running(), "closed with commands still in flight");
+            abort.cancel();
+            let _ = timeout(RELEASE_GRACE, self.workers.finished()).await;
+        }
+        engine.drain(RELEASE_GRACE).await;
+    }
+}
+
+/// Once `time` has passed, if there is an end to it.
+async fn passed(time: Option<Duration>) {
+    match time {
+        Some(time) => sleep(time).await,
+        None => pending().await,
+    }
+}
+
+/// Tasks that are told to stop together.
+#[derive(Default)]
+pub(super) struct Stoppable {
+    tasks: TaskTracker,
+    stop: CancellationToken,
+}
+
+impl Stoppable {
+    pub(super) fn spawn<F>(&self, task: impl FnOnce(CancellationToken) -> F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        self.tasks.spawn(task(self.stop.clone()));
+    }
+
+    async fn ended(&self) {
+        self.tasks.close();
+        self.tasks.wait().await;
+    }
+}
