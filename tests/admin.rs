@@ -22,6 +22,7 @@ use support::{LIMIT, Proxy, Reply, eventually, relay::Relay};
 #[test]
 fn every_metric_is_there_from_the_start() {
     let proxy = Proxy::with().nodes(3).start();
+    eventually("all nodes are up", || proxy.metric("lockgate_quorum_slack", "") == 1.0);
     let page = proxy.http("/metrics");
     assert!(page.starts_with("HTTP/1.1 200 OK\r\n"));
     assert!(page.contains("content-type: text/plain; version=0.0.4"));
