@@ -76,7 +76,7 @@ fn place(number: u64) -> usize {
 }
 
 impl Table {
-    fn new(commands: Vec<(Vec<u8>, Writes)>, first_bytes: FirstBytes) -> Table {
+    pub(super) fn new(commands: Vec<(Vec<u8>, Writes)>, first_bytes: FirstBytes) -> Table {
         let mut table = Table {
             names: HashMap::new(),
             numbers: Box::new([0; PLACES]),

@@ -81,6 +81,17 @@ impl Catalog {
         Catalog { table, questions }
     }
 
+    /// A data node that has a few commands only, and tells nothing else.
+    #[cfg(test)]
+    pub(super) fn of_few_commands(first_bytes: FirstBytes) -> Catalog {
+        use super::catalog::Writes::{First, Nothing};
+        let commands = [("SET", First), ("GET", Nothing), ("ECHO", Nothing), ("SELECT", Nothing)];
+        let commands = commands.map(|(name, writes)| (name.as_bytes().to_vec(), writes));
+        let table = Table::new(commands.into(), first_bytes);
+        let questions = mpsc::channel(1).0;
+        Catalog { table: Arc::new(ArcSwapOption::from_pointee(table)), questions }
+    }
+
     /// The commands; none while they are not known.
     pub fn table(&self) -> Guard<Option<Arc<Table>>> {
         self.table.load()

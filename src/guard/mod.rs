@@ -136,11 +136,17 @@ pub enum Stop {
 impl Guards {
     /// The guards of a configuration, if there are any.
     pub fn start(config: &Config, connector: &Connector, runtime: &Handle) -> Option<Arc<Guards>> {
-        let GuardsConfig { rules, max_command, flush } = &config.guards;
+        let rules = &config.guards.rules;
         if rules.is_empty() {
             return None;
         }
-        Some(Arc::new(Guards {
+        let catalog = Catalog::start(&config.data, first_bytes(rules), connector, runtime);
+        Some(Guards::with(&config.guards, catalog))
+    }
+
+    fn with(config: &GuardsConfig, catalog: Catalog) -> Arc<Guards> {
+        let GuardsConfig { rules, max_command, flush } = config;
+        Arc::new(Guards {
             rules: rules.clone(),
             locks: rules
                 .iter()
@@ -149,13 +155,20 @@ impl Guards {
                 .collect(),
             flush: *flush,
             max_command: *max_command,
-            catalog: Catalog::start(&config.data, first_bytes(rules), connector, runtime),
+            catalog,
             enforces: rules.iter().any(|rule| rule.policy == Policy::Enforce),
             rooms: Rooms::new(MAX_HELD.saturating_mul(*max_command)),
             told_at: AtomicU64::new(u64::MAX),
             told_ahead_at: AtomicU64::new(u64::MAX),
             started: Instant::now(),
-        }))
+        })
+    }
+
+    /// Guards before a data node that has a few commands only.
+    #[cfg(test)]
+    pub(crate) fn of_few_commands(config: &Config) -> Arc<Guards> {
+        let catalog = Catalog::of_few_commands(first_bytes(&config.guards.rules));
+        Guards::with(&config.guards, catalog)
     }
 
     /// Whether at least one rule is enforced.

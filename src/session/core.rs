@@ -24,6 +24,7 @@ use super::{
     losses::Refused,
     metrics::{CloseReason, Outcome},
     notes::Noted,
+    planted::{self, Fault},
 };
 use crate::{
     clock::Instant,
@@ -290,7 +291,7 @@ impl Core {
         let mut moved = false;
         loop {
             let is_ready = match &self.turn {
-                Turn::Draining(..) => self.desk.owed.is_empty(),
+                Turn::Draining(..) => self.desk.owed.is_empty() || planted::has(Fault::OutOfPlace),
                 // A client that does not read its answers gets no more of them.
                 Turn::Answering(_) => {
                     self.replies.between_frames() && self.to_client.len() < READ_AHEAD
@@ -514,9 +515,7 @@ impl Core {
             }
         }
         match desk.config.locks.on_lost {
-            #[cfg(feature = "planted")]
-            _ if pushed && std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "untold") => {
-            }
+            _ if pushed && planted::has(Fault::Untold) => {}
             OnLost::Ignore => {}
             OnLost::Push if pushed => {}
             OnLost::Close => {

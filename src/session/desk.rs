@@ -10,12 +10,13 @@ use super::{
     losses::Losing,
     metrics::GuardedWrite,
     owed::{Entry, Owed},
+    planted::{self, Fault},
     shared::Shared,
 };
 use crate::{
     clock::Instant,
     config::Config,
-    guard::Need,
+    guard::{Guards, Need},
     key::{Key, Token},
     lock::{Grant, Keep},
     net::Outbox,
@@ -95,11 +96,8 @@ impl Desk {
 
     /// Whether writes to some keys need this lock.
     pub(super) fn is_guard_lock(&self, key: &Key) -> bool {
-        #[cfg(feature = "planted")]
-        if std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "raise") {
-            return false;
-        }
-        self.shared.guards.as_ref().is_some_and(|guards| guards.is_needed(self.name(key)))
+        let is_needed = |guards: &Arc<Guards>| guards.is_needed(self.name(key));
+        !planted::has(Fault::Raise) && self.shared.guards.as_ref().is_some_and(is_needed)
     }
 
     /// Whether at least one guard is enforced, so that what cannot be followed must end.

@@ -7,6 +7,7 @@
 
 use std::{sync::Arc, task::Waker};
 
+use super::planted::{self, Fault};
 use crate::{
     key::{Key, Token},
     lock::Losses,
@@ -198,8 +199,7 @@ impl Losing {
             && news.stage == Stage::Written
         {
             news.stage = Stage::Told { until: until() };
-            #[cfg(feature = "planted")]
-            if std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "pipeline") {
+            if planted::has(Fault::Pipeline) {
                 self.news = None;
             }
         }

@@ -20,6 +20,7 @@
 //!   connection; [`owed`] and [`notes`], which replies are owed; [`claims`], the locks held or
 //!   attached to; [`losses`], what the client is told when a session lock is lost.
 //! - [`shared`]: what all sessions share. [`idle`]: how long the data node lets clients be idle.
+//! - [`planted`]: faults that tests put in on purpose.
 //! - [`metrics`]: what is counted of commands, and the words for how things end.
 
 mod ahead;
@@ -37,6 +38,7 @@ mod losses;
 pub mod metrics;
 mod notes;
 mod owed;
+pub(crate) mod planted;
 mod pulse;
 mod pump;
 mod question;

@@ -24,6 +24,7 @@ use super::{
     core::{Core, READ_AHEAD, Tracking},
     desk::Desk,
     metrics::CloseReason,
+    planted::{self, Fault},
     question::Asked,
     shared::Shared,
 };
@@ -132,7 +133,9 @@ impl Session {
         .await;
         self.core.abort();
         self.asked = None;
-        if self.client_gives_back() {
+        if planted::has(Fault::Kept) {
+            std::mem::forget(self.core.desk.tokens);
+        } else if self.client_gives_back() {
             self.core.desk.tokens.give_back();
         }
         reason
@@ -140,14 +143,12 @@ impl Session {
 
     /// Whether the client itself has ended the connection.
     fn client_gives_back(&self) -> bool {
-        #[cfg(feature = "planted")]
-        if std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "give back") {
-            return true;
-        }
         let by_default = if self.balanced { OnDisconnect::Expire } else { OnDisconnect::Release };
         let desk = &self.core.desk;
         let on_disconnect = desk.config.locks.on_disconnect.unwrap_or(by_default);
-        desk.conn.state.quit || self.hung_up && on_disconnect == OnDisconnect::Release
+        desk.conn.state.quit
+            || self.hung_up && on_disconnect == OnDisconnect::Release
+            || planted::has(Fault::GiveBack)
     }
 
     /// The client's socket has failed. That it was reset, or closed, is the client's doing.

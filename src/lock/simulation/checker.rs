@@ -10,7 +10,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{reasons::Reason, session::Told, writes::Writes};
+use super::{connection::Told, reasons::Reason, writes::Writes};
 
 /// Everything that clients were told, and what is wrong with it.
 pub(super) struct Checker {

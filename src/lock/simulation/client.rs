@@ -5,30 +5,28 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering},
     },
-    task::{Wake, Waker},
     time::Duration,
 };
 
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 use super::{
-    super::{Claim as GrantClaim, Engine, Grant, Losses, NotGranted, quorum::validity},
-    DRIFT_FACTOR, MAX_TTL, Planted,
+    super::{Claim, quorum::validity},
+    DRIFT_FACTOR, MAX_TTL,
     checker::Checker,
+    connection::{Connection, Reply, Told, data, told},
     network::Network,
     reasons::Loss,
-    session::{Session, Told},
     writes::{name, value},
 };
-use crate::{
-    guard::fences::Claim,
-    key::{Key, Token},
-};
+use crate::key::{Key, Token};
 
 const KEYS: [&str; 2] = ["a", "b"];
 
 pub(super) struct Client {
-    pub(super) engine: Arc<Engine>,
+    pub(super) connection: Connection,
+    /// The connection has no other lock than the one that it is known to have.
+    pub(super) is_clean: bool,
     pub(super) network: Arc<Network>,
     pub(super) checker: Arc<Checker>,
     pub(super) name: usize,
@@ -36,19 +34,15 @@ pub(super) struct Client {
     pub(super) proxy: usize,
     /// The longest that a message takes but now and then.
     pub(super) delay: Duration,
-    pub(super) planted: Planted,
 }
 
-/// A lock that it has, as its session knows it.
+/// A lock that it has.
 struct Hold<'a> {
-    session: &'a mut Session,
-    claim: Option<Claim>,
-    /// The grant's name on the lock nodes.
-    grant: Option<super::super::Claim>,
     key: &'static str,
     token: &'a str,
     /// Its own, where others use the token too.
     name: &'a str,
+    fence: u64,
     /// Of a session lock.
     lost: Option<Arc<Lost>>,
     /// How many writes it has sent.
@@ -62,10 +56,13 @@ struct Lost {
     proxy: usize,
     delay: Duration,
     key: &'static str,
-    claim: GrantClaim,
+    /// The grant's name on the lock nodes, as far as its proxy knows it still.
+    claim: Option<Claim>,
     name: String,
     /// The TTL that it has, and since when.
     ttl: Mutex<(Duration, Instant)>,
+    /// Its holder believes no more to hold it.
+    is_over: AtomicBool,
 }
 
 impl Lost {
@@ -82,14 +79,26 @@ impl Lost {
     }
 }
 
-impl Wake for Lost {
-    fn wake(self: Arc<Self>) {
+impl Lost {
+    /// Its holder is told so, or, with `is_closed`, that its connection has ended.
+    fn told(&self, is_closed: bool) {
+        if self.is_over.swap(true, Ordering::Relaxed) {
+            return;
+        }
+        if is_closed {
+            return self.checker.ended(self.key, &self.name, "closed");
+        }
         self.checker.ended(self.key, &self.name, "lost");
+        let Some(claim) = self.claim else { return };
         let (ttl, since) = *self.ttl.lock().unwrap();
-        let (proxy, key, claim, delay) = (self.proxy, full(self.key), self.claim, self.delay);
+        let (proxy, key, delay) = (self.proxy, full(self.key), self.delay);
         let valid = 1.0 - DRIFT_FACTOR;
         let loss = Loss { proxy, key, claim, ttl, since, valid, delay };
         self.checker.lost(self.key, &self.network.reason_of(&loss));
+    }
+
+    fn is_over(&self) -> bool {
+        self.is_over.load(Ordering::Relaxed)
     }
 }
 
@@ -107,166 +116,175 @@ impl Client {
         self.below(times) == 0
     }
 
-    pub(super) async fn run(self, mut session: Session, rounds: usize) {
+    pub(super) async fn run(mut self, rounds: usize) {
         for round in 0..rounds {
-            let name = format!("{}.{round}", self.name);
+            let name = format!("c{}.{round}", self.name);
             // As those who use their host's name.
             let token = if self.one_in(3) { "host" } else { &name };
             let key = KEYS[self.below(2) as usize];
-            self.one(&mut session, key, token, &name).await;
-            sleep(ms(self.below(100))).await;
+            self.one(key, token, &name).await;
+            self.connection.tell_nobody();
+            let pause = ms(self.below(100));
+            self.connection.listen(pause).await;
         }
+        self.connection.close();
     }
 
     /// Keeps a session lock for as long as it can, and takes it again once it is lost.
-    pub(super) async fn keep(self, key: &'static str, is_over: Arc<AtomicBool>) {
+    pub(super) async fn keep(mut self, key: &'static str, is_over: Arc<AtomicBool>) {
         let mut round = 0;
         while !is_over.load(Ordering::Relaxed) {
             round += 1;
-            let (name, ttl) = (format!("keeper.{}.{round}", self.name), ms(600));
-            let wait = self.engine.wait(&full(key), name.as_bytes(), ttl, ms(1000), None);
-            let Ok(grant) = wait.await else { continue };
-            let claim = grant.claim.unwrap();
-            let lost = self.lost(key, &name, ttl, claim);
-            let losses = Arc::new(Losses::new(Waker::from(lost)));
-            let (on, token) = (Key::from(&full(key)), Token::from(name.as_str()));
-            let keep = self.engine.keep(&on, &token, claim, ttl, grant.until, &losses);
-            self.checker.granted(key, &name, grant.fence, None);
-            while !losses.any() && !is_over.load(Ordering::Relaxed) {
+            let name = format!("keeper.{}.{round}", self.name);
+            self.connection.open().await;
+            let words = ["LOCK", key, &name, "WAIT", "1000"];
+            let Some(hold) = self.granted(key, &name, &name, &words, ms(60_000)).await else {
                 sleep(ms(50)).await;
+                continue;
+            };
+            let lost = hold.lost.unwrap();
+            while !lost.is_over() && !is_over.load(Ordering::Relaxed) {
+                self.connection.listen(ms(50)).await;
             }
-            if !losses.any() {
-                self.checker.ended(key, &name, "closed");
-                keep.give_back();
+            lost.told(true);
+            if self.one_in(2) {
+                self.connection.close();
+            } else {
+                let _ = self.connection.ask(&["UNLOCK", key, &name]).await;
             }
         }
+        self.connection.close();
     }
 
-    fn lost(&self, key: &'static str, name: &str, ttl: Duration, claim: GrantClaim) -> Arc<Lost> {
+    /// Sends a LOCK. Notes what comes of it: who holds a session lock is told of its loss.
+    async fn granted<'a>(
+        &mut self,
+        key: &'static str,
+        token: &'a str,
+        name: &'a str,
+        words: &[&str],
+        patience: Duration,
+    ) -> Option<Hold<'a>> {
+        let is_session_lock = !words.contains(&"PX");
+        let said = self.connection.pipeline(&[words], patience).await;
+        let grant = match said.as_deref() {
+            Ok([Reply::Array(Some(grant))]) => grant,
+            Ok([Reply::Array(None)]) => {
+                self.checker.refused(key, token, "held");
+                return None;
+            }
+            Ok([reply]) => {
+                self.checker.refused(key, token, reply.text());
+                return None;
+            }
+            _ => {
+                self.checker.refused(key, token, "hung up");
+                return None;
+            }
+        };
+        let [_, fence, validity] = &grant[..] else { panic!("{grant:?}") };
+        let (fence, validity) = (fence.number().unwrap(), ms(validity.number().unwrap()));
+        let left = (!is_session_lock).then_some(validity);
+        self.checker.granted(key, name, fence, left);
+        let lost = is_session_lock.then(|| self.lost(key, token, name, fence));
+        if let Some(lost) = lost.clone() {
+            self.connection.tell(Box::new(move |what| {
+                if what.is_none_or(|key| key == lost.key) {
+                    lost.told(what.is_none());
+                }
+            }));
+        }
+        Some(Hold { key, token, name, fence, lost, writes: 0 })
+    }
+
+    fn lost(&self, key: &'static str, token: &str, name: &str, fence: u64) -> Arc<Lost> {
+        let known =
+            self.connection.engine().holders.claim(&Key::from(&full(key)), &Token::from(token));
         Arc::new(Lost {
             checker: self.checker.clone(),
             network: self.network.clone(),
             proxy: self.proxy,
             delay: self.delay,
             key,
-            claim,
+            claim: known.filter(|(_, known)| *known == fence).map(|(claim, _)| claim),
             name: name.to_owned(),
-            ttl: Mutex::new((ttl, Instant::now())),
+            ttl: Mutex::new((ms(600), Instant::now())),
+            is_over: AtomicBool::new(false),
         })
     }
 
-    async fn one(&self, session: &mut Session, key: &'static str, token: &str, name: &str) {
+    async fn one(&mut self, key: &'static str, token: &str, name: &str) {
         let is_session_lock = self.one_in(3);
         let longest = MAX_TTL.as_millis() as u64;
-        let ttl = if is_session_lock { ms(600) } else { ms(50 + self.below(longest - 49)) };
-        session.open();
-        let Some(grant) = self.lock(key, token, ttl).await else { return };
-        let lost = is_session_lock.then(|| self.lost(key, name, ttl, grant.claim.unwrap()));
-        let grant_claim = grant.claim;
-        let mut hold =
-            Hold { session, claim: None, grant: grant_claim, key, token, name, lost, writes: 0 };
-        if let Some(lost) = hold.lost.clone() {
-            let losses = Arc::new(Losses::new(Waker::from(lost)));
-            let keep = self.engine.keep(
-                &Key::from(&full(key)),
-                &Token::from(token),
-                grant.claim.unwrap(),
-                ttl,
-                grant.until,
-                &losses,
-            );
-            self.checker.granted(key, name, grant.fence, None);
-            self.claim(&mut hold, &grant, true).await;
-            if hold.claim.is_some() {
-                self.hold(&mut hold, ttl * 2, true).await;
-            }
-            self.checker.ended(key, name, "closed");
-            keep.give_back();
-        } else {
-            self.claim(&mut hold, &grant, false).await;
-            if hold.claim.is_some() {
-                self.hold(&mut hold, ttl, false).await;
-            }
-            if hold.claim.is_some() && self.one_in(10) {
-                // It forgets to unlock: the TTL does it.
-                return;
-            }
-            self.checker.ended(key, name, "unlocked");
-            let released = self.engine.release(&full(key), token.as_bytes(), hold.grant);
-            if self.one_in(5) {
-                drop(released);
-            } else {
-                let _ = released.await;
-            }
+        let ttl = if is_session_lock { 600 } else { 50 + self.below(longest - 49) };
+        let (px, wait) = (ttl.to_string(), self.below(3000).to_string());
+        let is_clean = self.is_clean || !self.connection.is_open();
+        self.is_clean = is_clean;
+        self.connection.open().await;
+        let mut words = vec!["LOCK", key, token];
+        if !is_session_lock {
+            words.extend(["PX", &px]);
         }
-    }
-
-    /// Locks, with or without waiting; now and then it hangs up in the middle.
-    async fn lock(&self, key: &'static str, token: &str, ttl: Duration) -> Option<Grant> {
+        if !self.one_in(3) {
+            words.extend(["WAIT", &wait]);
+        }
+        // Now and then it hangs up in the middle.
         let patience = if self.one_in(6) { ms(self.below(300)) } else { ms(60_000) };
-        let (full, token_bytes) = (full(key), token.as_bytes());
-        let asked = if self.one_in(3) {
-            timeout(patience, self.engine.acquire(&full, token_bytes, ttl, None)).await
-        } else {
-            let wait = ms(self.below(3000));
-            timeout(patience, self.engine.wait(&full, token_bytes, ttl, wait, None)).await
-        };
-        match asked {
-            Ok(Ok(grant)) => return Some(grant),
-            Ok(Err(NotGranted::Held { .. })) => self.checker.refused(key, token, "held"),
-            Ok(Err(NotGranted::QueueFull { .. })) => self.checker.refused(key, token, "full"),
-            Ok(Err(NotGranted::NoQuorum(why))) => {
-                self.checker.refused(key, token, &why.to_string())
-            }
-            Err(_) => self.checker.refused(key, token, "hung up"),
-        }
-        None
-    }
-
-    /// Has the data node told of a grant before the client is. Without a claim after
-    /// that, the lock is to be given back.
-    async fn claim(&self, hold: &mut Hold<'_>, grant: &Grant, is_session_lock: bool) {
-        let asked = Instant::now();
-        hold.claim = hold.session.claim(hold.key, grant.fence).await;
-        if is_session_lock || hold.claim.is_none() {
+        let Some(mut hold) = self.granted(key, token, name, &words, patience).await else { return };
+        let longest = if is_session_lock { ms(2 * ttl) } else { ms(ttl) };
+        self.hold(&mut hold, longest).await;
+        if !is_session_lock && self.connection.is_open() && self.one_in(10) {
+            // It forgets to unlock: the TTL does it. Who came back over the same connection with
+            // the same token would have the lock still.
+            self.connection.close();
             return;
         }
-        let spent = if self.planted == Planted::ValidityOfBefore {
-            Duration::ZERO
+        match &hold.lost {
+            Some(lost) => lost.told(true),
+            None => self.checker.ended(key, name, "unlocked"),
+        }
+        let mut unlock = Vec::new();
+        crate::resp::encode::command(&mut unlock, &[b"UNLOCK", key.as_bytes()]);
+        if self.one_in(5) {
+            // It does not wait for the answer.
+            let _ = self.connection.send(&unlock).await;
+            self.connection.close();
+        } else if hold.lost.is_some() && self.one_in(2) {
+            self.connection.close();
         } else {
-            asked.elapsed()
-        };
-        let left = grant.validity.saturating_sub(spent);
-        if left.is_zero() {
-            hold.claim = None;
-        } else {
-            self.checker.granted(hold.key, hold.name, grant.fence, Some(left));
+            let commands: [&[&str]; 2] = [&["ECHO", "before"], &["UNLOCK", key]];
+            let said = self.connection.pipeline(&commands, ms(60_000)).await.unwrap_or_default();
+            if let [before, _] = &said[..] {
+                let text = before.text();
+                let is_told = text == "before" || text.starts_with("-LOCKLOST");
+                self.checker.must(is_told, &format!("ECHO is answered {before:?}"));
+            }
+            self.is_clean = is_clean && said.get(1).is_some_and(|reply| reply.number().is_some());
         }
     }
 
     /// Holds it for up to `longest`, renewing it now and then, and writing under it,
     /// even when it is over: nobody looks at a clock.
-    async fn hold(&self, hold: &mut Hold<'_>, longest: Duration, is_session_lock: bool) {
+    async fn hold(&mut self, hold: &mut Hold<'_>, longest: Duration) {
         let (key, token, name) = (hold.key, hold.token, hold.name);
         for _ in 0..self.below(4) {
-            sleep(ms(self.below(longest.as_millis() as u64 / 2))).await;
-            self.update(hold).await;
-            if hold.claim.is_none() {
+            let pause = ms(self.below(longest.as_millis() as u64 / 2));
+            self.connection.listen(pause).await;
+            if !self.update(hold).await {
                 return;
             }
             if !self.one_in(2) {
                 continue;
             }
-            let ttl = ms(50 + self.below(MAX_TTL.as_millis() as u64 - 49));
-            if !is_session_lock && self.one_in(3) {
+            let ttl = 50 + self.below(MAX_TTL.as_millis() as u64 - 49);
+            let (px, ttl) = (ttl.to_string(), ms(ttl));
+            if hold.lost.is_none() && self.one_in(3) {
                 // It repeats itself, as after a time-out.
-                let again =
-                    self.engine.acquire(&full(key), token.as_bytes(), ttl, hold.grant).await;
-                if let Ok(grant) = again {
-                    self.claim(hold, &grant, false).await;
-                    if hold.claim.is_none() {
-                        return;
-                    }
+                let words = ["LOCK", key, token, "PX", &px];
+                match self.granted(key, token, name, &words, ms(60_000)).await {
+                    Some(again) => hold.fence = again.fence,
+                    None if self.connection.is_open() => {}
+                    None => return,
                 }
                 continue;
             }
@@ -275,42 +293,103 @@ impl Client {
             if let Some(lost) = &hold.lost {
                 lost.asks(ttl);
             }
-            match self.engine.renew(&full(key), token.as_bytes(), ttl, hold.grant).await {
-                Ok(Some(renewed)) if !is_session_lock => {
-                    self.checker.renewed(key, name, renewed.validity);
+            let reply = self.connection.ask(&["RENEW", key, "PX", &px]).await;
+            match reply.map(|reply| reply.number()) {
+                Ok(Some(0)) => {
+                    if let Some(lost) = &hold.lost {
+                        lost.told(true);
+                    }
+                    self.checker.ended(key, name, "not renewed");
                 }
-                Ok(Some(_)) => hold.lost.iter().for_each(|lost| lost.has(ttl)),
-                Ok(None) => self.checker.ended(key, name, "not renewed"),
-                Err(_) => {}
+                Ok(Some(left)) => match &hold.lost {
+                    Some(lost) => lost.has(ttl),
+                    None => self.checker.renewed(key, name, ms(left)),
+                },
+                Ok(None) => {}
+                Err(_) => return,
             }
         }
-        sleep(ms(self.below(longest.as_millis() as u64))).await;
+        let pause = ms(self.below(longest.as_millis() as u64));
+        self.connection.listen(pause).await;
         if self.one_in(2) {
             self.update(hold).await;
         }
     }
 
-    /// Reads, thinks, and writes what follows from that.
-    async fn update(&self, hold: &mut Hold<'_>) {
-        let Some(claim) = &mut hold.claim else { return };
-        let acknowledged = self.checker.reads(hold.key);
-        let Ok(found) = hold.session.read(hold.key).await else {
-            hold.claim = None;
-            return;
+    /// Reads, thinks, and writes what follows from that: by one write, by two at once, in a
+    /// transaction, in another database. False: the connection has ended, or it knows that it
+    /// may not write.
+    async fn update(&mut self, hold: &mut Hold<'_>) -> bool {
+        let (key, fence, on) = (hold.key, hold.fence, data(hold.key));
+        let acknowledged = self.checker.reads(key);
+        let Ok(found) = self.connection.ask(&["GET", &on]).await else { return false };
+        let Reply::Bulk(found) = found else {
+            // It is told of a loss instead.
+            self.checker.must(found.text().starts_with("-LOCKLOST"), &format!("GET: {found:?}"));
+            return true;
         };
-        self.checker.read(hold.key, found.as_deref(), acknowledged);
+        self.checker.read(key, found.as_deref(), acknowledged);
         if self.one_in(3) {
-            sleep(ms(self.below(500))).await;
+            let pause = ms(self.below(500));
+            self.connection.listen(pause).await;
         }
-        hold.writes += 1;
-        let own = format!("{}.{}", hold.name, hold.writes);
-        let value = value(&own, claim.fence, found.as_deref().map(name));
-        let asked = (&self.engine, hold.token);
-        let told = hold.session.write(asked, claim, (hold.key, &value)).await;
-        self.checker.wrote(hold.key, &own, claim.fence, told);
-        if matches!(told, Told::Fenced | Told::Nothing) {
-            hold.claim = None;
+        let mut next = || {
+            hold.writes += 1;
+            format!("{}.{}", hold.name, hold.writes)
+        };
+        let (first, second) = (next(), next());
+        let one = value(&first, fence, found.as_deref().map(name));
+        let two = value(&second, fence, Some(&first));
+        let other = data(KEYS[usize::from(key == KEYS[0])]);
+        let stray = value(&format!("{second}.stray"), fence, None);
+        let (set, then) = (["SET", &on, &one], ["SET", &on, &two]);
+        let stray_set = ["SET", &other, &stray];
+        let way = if self.is_clean { self.below(8) } else { self.below(3) };
+        let commands: Vec<&[&str]> = match way {
+            0 => vec![&set, &then],
+            1 => vec![&["MULTI"], &set, &["EXEC"]],
+            2 => vec![&["SELECT", "1"], &set, &["SELECT", "0"]],
+            // The lock of another key: it does not hold that.
+            3 => vec![&set, &stray_set, &["ECHO", "still here"]],
+            _ => vec![&set],
+        };
+        if self.one_in(4) {
+            // What it sends, or what the proxy does for it, arrives late: only the data node
+            // stands between two holders.
+            let (from, time) = (ms(self.below(30)), ms(self.below(1200)));
+            self.connection.delay(from, time);
         }
+        let patience = if self.one_in(40) { ms(self.below(40)) } else { ms(60_000) };
+        let said = if way > 5 {
+            // As no script may take it.
+            let line = format!("SET {on} \"{one}\"\r\n");
+            self.connection.line(&line, patience).await
+        } else {
+            self.connection.pipeline(&commands, patience).await
+        };
+        let said = said.unwrap_or_default();
+        let at = |index: usize| told(said.get(index));
+        let done = match way {
+            1 => at(2),
+            2 => at(1),
+            _ => at(0),
+        };
+        self.checker.wrote(key, &first, fence, done);
+        if way == 0 {
+            self.checker.wrote(key, &second, fence, at(1));
+            self.checker.must(
+                !(done == Told::Fenced && at(1) == Told::Done),
+                &format!("{second} goes on behind {first}, which was fenced"),
+            );
+        }
+        if way == 3 {
+            self.checker.must(at(1) != Told::Done, &format!("{stray} without its lock"));
+            let last = said.get(2).map(Reply::text);
+            let is_told =
+                last.is_none_or(|text| text == "still here" || text.starts_with("-LOCKLOST"));
+            self.checker.must(is_told, &format!("ECHO is answered {last:?}"));
+        }
+        !matches!(done, Told::Fenced | Told::Nothing)
     }
 }
 

@@ -51,6 +51,7 @@ impl Scripts {
                     }
                     Ok(Value::Table(table))
                 }
+                Answer::Error(text) => panic!("{text}"),
                 Answer::Listeners => {
                     let table = lua.create_table()?;
                     table.push("channel")?;
@@ -83,24 +84,31 @@ impl Scripts {
         if !known.contains_key(body) {
             known.insert(body.to_owned(), self.lua.load(body).into_function().unwrap());
         }
-        match known[body].call(()).unwrap() {
-            Value::String(string) => encode::bulk(out, &string.as_bytes()),
-            Value::Table(table) => {
-                let field = |name: &str| table.get::<Option<String>>(name).unwrap();
-                if let Some(text) = field("ok") {
-                    return encode::simple(out, &text);
-                }
-                if let Some(text) = field("err") {
-                    return encode::error(out, &format!("ERR {text}"));
-                }
-                let numbers: Vec<f64> =
-                    table.sequence_values::<f64>().map(|number| number.unwrap()).collect();
-                encode::array(out, numbers.len());
-                // Numbers lose what is behind the point.
-                numbers.iter().for_each(|number| encode::integer(out, *number as i64));
+        reply(&known[body].call(()).unwrap(), out);
+    }
+}
+
+/// Appends what Redis makes of a value of Lua's.
+fn reply(value: &Value, out: &mut Vec<u8>) {
+    match value {
+        Value::String(string) => encode::bulk(out, &string.as_bytes()),
+        // Numbers lose what is behind the point.
+        Value::Integer(number) => encode::integer(out, *number),
+        Value::Number(number) => encode::integer(out, *number as i64),
+        Value::Boolean(false) => out.extend_from_slice(b"$-1\r\n"),
+        Value::Table(table) => {
+            let field = |name: &str| table.get::<Option<String>>(name).unwrap();
+            if let Some(text) = field("ok") {
+                return encode::simple(out, &text);
             }
-            other => panic!("{other:?}"),
+            if let Some(text) = field("err") {
+                return encode::error(out, &format!("ERR {text}"));
+            }
+            let all: Vec<Value> = table.sequence_values().map(Result::unwrap).collect();
+            encode::array(out, all.len());
+            all.iter().for_each(|one| reply(one, out));
         }
+        other => panic!("{other:?}"),
     }
 }
 

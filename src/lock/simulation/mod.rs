@@ -1,10 +1,10 @@
-//! The real engine, its real connections and its real scripts against nodes that
-//! are not there, under virtual time and a network whose faults follow from a seed.
+//! The real engine, its real connections and scripts, and the real sessions of clients, against
+//! nodes that are not there, under virtual time and a network whose faults follow from a seed.
 //!
-//! Everything below the sockets' bytes is simulated: [`redis`] the nodes,
-//! [`network`] the ways to them and what goes wrong; [`client`] is who locks, and
-//! writes to a data node through its [`session`]; [`checker`] knows what must hold,
-//! [`writes`] what of guarded writes. A seed that fails does so each time:
+//! Everything below the sockets' bytes is simulated: [`redis`] the lock nodes and the data node,
+//! [`network`] the ways to them and what goes wrong; [`client`] is who locks and writes, over a
+//! [`connection`] that is served by a session of the product's; [`checker`] knows what must
+//! hold, [`writes`] what of guarded writes. A seed that fails does so each time:
 //! `LOCKGATE_SEED=n cargo test --lib simulation` prints its history.
 //! `LOCKGATE_SEEDS=n` tries so many.
 
@@ -12,11 +12,11 @@
 
 mod checker;
 mod client;
+mod connection;
 mod lua;
 mod network;
 mod reasons;
 mod redis;
-mod session;
 mod writes;
 
 use std::{
@@ -41,13 +41,15 @@ use super::{
 };
 use crate::{
     config::{Endpoint, LocksConfig, RedisUrl},
+    guard::fences::NOT_COMPARED,
     net::memory::set_network,
+    session::planted::{Fault, plant},
 };
 use checker::{Checker, Counts};
 use client::{Client, full};
+use connection::{Connection, shared};
 use network::Network;
 use redis::{Edit, Illness};
-use session::Session;
 
 const MAX_TTL: Duration = Duration::from_millis(1500);
 const NODE_TIMEOUT: Duration = Duration::from_millis(100);
@@ -101,6 +103,12 @@ enum Planted {
     NotRetried,
     /// What a node may have granted in vain is taken back though it was renewed since.
     Undone,
+    /// A write goes with others whether its lock is held or not.
+    Together,
+    /// An answer does not wait for earlier replies.
+    OutOfPlace,
+    /// A session lock is renewed though its client has gone.
+    Kept,
 }
 
 impl Planted {
@@ -121,6 +129,16 @@ impl Planted {
 
     /// Plants it in what this thread does.
     fn set(self) {
+        plant(match self {
+            Planted::NoRaise => Some(Fault::Raise),
+            Planted::ValidityOfBefore => Some(Fault::ValidityOfBefore),
+            Planted::NoAsking => Some(Fault::NoAsking),
+            Planted::Together => Some(Fault::Together),
+            Planted::OutOfPlace => Some(Fault::OutOfPlace),
+            Planted::Kept => Some(Fault::Kept),
+            _ => None,
+        });
+        NOT_COMPARED.set(self == Planted::NoCompare);
         TOO_SMALL.set(self == Planted::SmallQuorum);
         // Without drift every clock here would seem to jump.
         UNWATCHED.set(matches!(self, Planted::Unwatched | Planted::NoDrift));
@@ -171,7 +189,7 @@ async fn live(seed: u64, planted: Planted) -> Outcome {
     // Nodes fail one by one, with time between.
     let is_calm = seed % 4 == 1;
     let (careless, blind) = (planted == Planted::NoCompare, planted == Planted::NoWatch);
-    let data = Network::of_data(seed, delay, seed % 4 == 3, careless, blind);
+    let data = Network::of_data(seed, delay, forgets_fences(seed), careless, blind);
     let dialled = network.clone();
     set_network(Some(Box::new(move |host| {
         let numbers: Vec<usize> =
@@ -185,24 +203,22 @@ async fn live(seed: u64, planted: Planted) -> Outcome {
     let mut engines: Vec<Arc<Engine>> = (0..PROXIES - 1).map(start).collect();
     // New proxies find each other's markers, and all nodes.
     sleep(Duration::from_secs(2)).await;
-    let client = |engine: &Arc<Engine>, proxy, name| {
-        let (engine, network, checker) = (engine.clone(), network.clone(), checker.clone());
-        Client { engine, network, checker, name, proxy, delay, planted }
+    let client = |engine: &Arc<Engine>, proxy, name, end| {
+        let (network, checker) = (network.clone(), checker.clone());
+        let shared = shared(engine, config(proxy, nodes, planted));
+        let connection = Connection::new(shared, data.clone(), end);
+        Client { connection, is_clean: true, network, checker, name, proxy, delay }
     };
     let run = |engine: &Arc<Engine>, proxy| -> Vec<_> {
         let names = (0..CLIENTS).filter(|name| name % PROXIES == proxy);
-        let run = |name| {
-            let session = Session::new(data.clone(), name, planted);
-            tokio::spawn(client(engine, proxy, name).run(session, ROUNDS))
-        };
-        names.map(run).collect()
+        names.map(|name| tokio::spawn(client(engine, proxy, name, name).run(ROUNDS))).collect()
     };
     let mut clients = Vec::new();
     let is_over = Arc::new(AtomicBool::new(false));
     let mut keepers = Vec::new();
     for (proxy, engine) in engines.iter().enumerate() {
         clients.extend(run(engine, proxy));
-        let keeper = client(engine, proxy, proxy);
+        let keeper = client(engine, proxy, proxy, CLIENTS + proxy);
         keepers.push(tokio::spawn(keeper.keep(["kept", "kept too"][proxy], is_over.clone())));
     }
     let failing =
@@ -312,6 +328,11 @@ async fn live(seed: u64, planted: Planted) -> Outcome {
     outcome
 }
 
+/// Whether the data node forgets fences now and then.
+fn forgets_fences(seed: u64) -> bool {
+    seed % 4 == 3
+}
+
 fn config(proxy: usize, nodes: usize, planted: Planted) -> LocksConfig {
     let node = |index: usize| RedisUrl {
         endpoint: Endpoint::Tcp { host: format!("simulated-{proxy}-{index}"), port: 1 },
@@ -396,7 +417,8 @@ fn is_found(planted: Planted) {
 /// The checker says this of some seed.
 fn is_found_by(planted: Planted, what: &str) {
     let says = |seed: &u64| simulate(*seed, planted).faults.iter().any(|f| f.contains(what));
-    let found = (0..400).find(says);
+    let mut seeds = (0..400).filter(|seed| planted != Planted::NoAsking || forgets_fences(*seed));
+    let found = seeds.find(says);
     println!("{planted:?}, {what:?}, is found by seed {found:?}");
     assert!(found.is_some(), "{planted:?} is not found");
 }
@@ -489,4 +511,19 @@ fn forgotten_fences_that_are_raised_without_asking_are_found() {
 #[test]
 fn fences_that_are_not_watched_are_found() {
     is_found_by(Planted::NoWatch, "below");
+}
+
+#[test]
+fn a_write_that_goes_with_others_without_its_lock_is_found() {
+    is_found_by(Planted::Together, "without its lock");
+}
+
+#[test]
+fn an_answer_told_for_another_command_is_found() {
+    is_found_by(Planted::OutOfPlace, "answered");
+}
+
+#[test]
+fn session_locks_of_clients_that_have_gone_are_found() {
+    is_found_by(Planted::Kept, "left behind");
 }

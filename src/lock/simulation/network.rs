@@ -125,6 +125,20 @@ impl Network {
         self.lock().nodes.iter_mut().for_each(|node| node.redis.edits = edits);
     }
 
+    /// A data node that forgets its fences may do so now.
+    pub(super) fn forget_now_and_then(&self) {
+        let mut state = self.lock();
+        if state.forgets && state.random.random_ratio(1, 4) {
+            state.nodes[0].redis.forget_fences();
+        }
+    }
+
+    /// Nothing passes from this proxy to the first node for so long.
+    pub(super) fn cut(&self, proxy: usize, time: Duration) {
+        let until = Instant::now() + time;
+        self.lock().nodes[0].cut_until.insert(proxy, until);
+    }
+
     /// A node answers with errors for so long.
     pub(super) fn ail(&self, index: usize, illness: Illness, time: Duration) {
         self.lock().ail(index, illness, time);
@@ -234,7 +248,7 @@ impl Network {
         let index = state.random.random_range(0..nodes);
         let proxy = state.random.random_range(0..proxies);
         let time = Duration::from_millis(state.random.random_range(20..1500));
-        if state.forgets && state.random.random_ratio(1, 3) {
+        if state.forgets && state.random.random_ratio(1, 10) {
             state.nodes[index].redis.forget_fences();
             return "it forgets its fences".to_owned();
         }

@@ -10,7 +10,10 @@ use redis_protocol::resp2::types::OwnedFrame;
 use tokio::time::Instant;
 
 use super::{super::scripts::MARKER, lua};
-use crate::{guard::FENCE_PREFIX, resp::encode};
+use crate::{
+    guard::FENCE_PREFIX,
+    resp::{encode, inline},
+};
 
 /// Put before a lock's key to make that of what is written under the lock.
 pub(super) const DATA: &[u8] = b"data:";
@@ -48,6 +51,8 @@ impl Memory {
                 let ends = match words.get(3).map(Vec::as_slice) {
                     Some(b"PX") => Some(self.now + number(&words[4])),
                     None => None,
+                    // Who asks whether it may lock.
+                    Some(b"NX") => return Answer::Error("ERR syntax error"),
                     Some(other) => panic!("SET with {other:?}"),
                 };
                 if words.get(5).is_some_and(|word| word == b"NX") && self.get(key).is_some() {
@@ -89,6 +94,7 @@ impl Memory {
                 }
                 Answer::Int(1)
             }
+            b"SELECT" => Answer::Ok,
             // Nobody subscribes: waiters look by themselves.
             b"PUBLISH" => Answer::Int(0),
             b"PUBSUB" => Answer::Listeners,
@@ -106,6 +112,7 @@ pub(super) enum Answer {
     Many(Vec<Option<Vec<u8>>>),
     /// A channel and 0.
     Listeners,
+    Error(&'static str),
 }
 
 /// What a node had of a lock from some time on.
@@ -163,6 +170,8 @@ pub(super) struct Redis {
     pub(super) illness: Option<Illness>,
     /// By connection.
     transactions: BTreeMap<u64, Transaction>,
+    /// The databases that connections have selected, of which there is one memory all the same.
+    selected: BTreeMap<u64, String>,
     /// What it had of which lock, in order.
     pub(super) record: Vec<Had>,
 }
@@ -204,6 +213,8 @@ struct Transaction {
     /// What is watched was written.
     is_dirty: bool,
     queued: Option<Vec<Vec<Vec<u8>>>>,
+    /// A command in it was refused.
+    is_aborted: bool,
 }
 
 impl Redis {
@@ -224,6 +235,7 @@ impl Redis {
             heals: 0,
             illness: None,
             transactions: BTreeMap::new(),
+            selected: BTreeMap::new(),
             record: Vec::new(),
         }
     }
@@ -304,6 +316,7 @@ impl Redis {
         self.scripts.clear();
         self.illness = None;
         self.transactions.clear();
+        self.selected.clear();
         if !keeps_memory {
             self.memory = Memory::default();
             self.note(Cause::Memory);
@@ -348,6 +361,10 @@ impl Redis {
             }
             b"EXEC" => {
                 let transaction = self.transactions.remove(&client).unwrap_or_default();
+                if transaction.is_aborted {
+                    encode::error(out, "EXECABORT Transaction discarded");
+                    return true;
+                }
                 if transaction.is_dirty {
                     out.extend_from_slice(b"*-1\r\n");
                     return true;
@@ -361,6 +378,10 @@ impl Redis {
                 let Some(queued) = transaction.and_then(|one| one.queued.as_mut()) else {
                     return false;
                 };
+                if name == b"LOCK" {
+                    self.transactions.entry(client).or_default().is_aborted = true;
+                    return false;
+                }
                 queued.push(words.to_vec());
                 encode::simple(out, "QUEUED");
             }
@@ -399,7 +420,23 @@ impl Redis {
             b"SELECT" | b"CLIENT" if words.len() == 2 && words[1] == b"ID" => {
                 encode::integer(out, client as i64);
             }
-            b"SELECT" | b"CLIENT" => encode::simple(out, "OK"),
+            b"CLIENT" if words[1] == b"INFO" => {
+                let selected = self.selected.get(&client).map_or("0", String::as_str);
+                encode::bulk(out, format!("id={client} db={selected} sub=0\n").as_bytes());
+            }
+            b"SELECT" => {
+                let selected = String::from_utf8(words[1].clone()).unwrap();
+                self.selected.insert(client, selected);
+                encode::simple(out, "OK");
+            }
+            b"CLIENT" => encode::simple(out, "OK"),
+            b"HELLO" => {
+                encode::map(out, 1, true);
+                encode::bulk(out, b"proto");
+                encode::integer(out, 3);
+            }
+            b"ECHO" => encode::bulk(out, &words[1]),
+            b"LOCK" => encode::error(out, "ERR unknown command 'LOCK'"),
             b"PING" => encode::simple(out, "PONG"),
             b"SCRIPT" => {
                 let body = String::from_utf8(words[2].clone()).unwrap();
@@ -441,6 +478,7 @@ impl Redis {
                     }
                 }
                 Answer::Ok | Answer::Listeners => encode::simple(out, "OK"),
+                Answer::Error(text) => encode::error(out, text),
             },
         }
     }
@@ -473,6 +511,15 @@ impl Redis {
 
 /// Takes the first whole command off `received`.
 pub(super) fn next_command(received: &mut Vec<u8>) -> Option<Vec<Vec<u8>>> {
+    // Signs of life.
+    while received.starts_with(b"\r\n") {
+        received.drain(..2);
+    }
+    if received.first().is_some_and(|byte| *byte != b'*') {
+        let end = memchr::memchr(b'\n', received)?;
+        let line: Vec<u8> = received.drain(..=end).collect();
+        return inline::split(&line[..end]);
+    }
     let (frame, length) = redis_protocol::resp2::decode::decode(received).unwrap()?;
     received.drain(..length);
     let OwnedFrame::Array(words) = frame else { panic!("{frame:?}") };

@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{redis::DATA, session::Told};
+use super::{connection::Told, redis::DATA};
 use crate::guard::FENCE_PREFIX;
 
 /// What clients were told.

@@ -10,6 +10,7 @@ use super::{
         desk::Desk,
         jobs::{Answer, Attached, FENCE_FORGOTTEN, Job, Progress, Question, not_asked},
         metrics::GuardedWrite,
+        planted::{self, Fault},
     },
     arm::arm_for_nothing,
     long::{Undo, ask_for_fences, try_again},
@@ -88,7 +89,7 @@ fn judge(
     said: Option<&Attached>,
     desk: &mut Desk,
 ) -> Option<(Vec<u8>, GuardedWrite)> {
-    if claim.raised {
+    if claim.raised || planted::has(Fault::NoAsking) {
         return None;
     }
     let held = desk.tokens.left(&claim.key, claim.fence, Instant::now());

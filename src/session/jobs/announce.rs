@@ -5,6 +5,7 @@ use super::{
     super::{
         claims::{Before, Granted, Left},
         desk::Desk,
+        planted::{self, Fault},
     },
     Answer, Job, Ours, Progress, Question,
     lock::encode_grant,
@@ -98,6 +99,7 @@ impl Announcing {
             return self.fail(error.as_bytes(), desk);
         };
         let left = match left {
+            Left::For(_) if planted::has(Fault::ValidityOfBefore) => None,
             Left::For(validity) => Some(validity),
             // That was told with the fence of before.
             Left::Kept(validity) if *rounds > 0 => Some(validity),

@@ -1,0 +1,320 @@
+//! A client's connection through a proxy to the data node: the product's own session between
+//! them, over streams that are not there.
+
+use std::{
+    collections::VecDeque,
+    future::Future,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize},
+    },
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex},
+    time::{Instant, sleep, sleep_until, timeout},
+};
+use tokio_util::sync::CancellationToken;
+
+use super::{super::Engine, network::Network, redis::DATA};
+use crate::{
+    config::{Config, GuardRule, LocksConfig, Pattern, Policy, Template},
+    guard::Guards,
+    net::Stream,
+    resp::encode,
+    session::{Session, Shared, Taken, idle::Idle, metrics::Metrics},
+};
+
+/// Bytes under way in one direction.
+const PIPE: usize = 64 * 1024;
+/// As long as anybody waits for a reply.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What all sessions of one proxy share.
+pub(super) fn shared(engine: &Arc<Engine>, locks: LocksConfig) -> Arc<Shared> {
+    let rule = GuardRule {
+        keys: Pattern::new("data:lock:*"),
+        lock: Template::new("{1}").unwrap(),
+        policy: Policy::Enforce,
+    };
+    let mut config = Config { locks, ..Config::default() };
+    config.guards.rules.push(rule);
+    Arc::new(Shared {
+        engine: engine.clone(),
+        metrics: Metrics::new(),
+        guards: Some(Guards::of_few_commands(&config)),
+        config: ArcSwap::from_pointee(config),
+        idle: Arc::new(Idle::default()),
+        ahead: Arc::new(Taken::default()),
+        clients: AtomicUsize::new(0),
+        started: Instant::now(),
+        listen: vec![SocketAddr::from(([127, 0, 0, 1], 6380))],
+        draining: AtomicBool::new(false),
+        drain: CancellationToken::new(),
+        abort: CancellationToken::new(),
+    })
+}
+
+/// A reply, or a push.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Reply {
+    /// A status, an error, or a number, with what it begins with.
+    Line(String),
+    Bulk(Option<String>),
+    /// An array, or a map's keys and values. None: null.
+    Array(Option<Vec<Reply>>),
+    Push(Vec<Reply>),
+}
+
+impl Reply {
+    /// The first reply in these bytes, and how long it is.
+    fn read(bytes: &[u8]) -> Option<(Reply, usize)> {
+        let end = memchr::memchr(b'\n', bytes)? + 1;
+        let line = String::from_utf8_lossy(&bytes[..end - 2]).into_owned();
+        let (kind, number) = (bytes[0], line[1..].parse::<i64>());
+        if kind == b'$' {
+            let Ok(length @ 0..) = number else { return Some((Reply::Bulk(None), end)) };
+            let (length, rest) = (length as usize, &bytes[end..]);
+            let bulk = String::from_utf8_lossy(rest.get(..length)?).into_owned();
+            return (rest.len() >= length + 2)
+                .then_some((Reply::Bulk(Some(bulk)), end + length + 2));
+        }
+        if !b"*%>".contains(&kind) {
+            let is_null = kind == b'_';
+            let reply = if is_null { Reply::Array(None) } else { Reply::Line(line) };
+            return Some((reply, end));
+        }
+        let Ok(count @ 0..) = number else { return Some((Reply::Array(None), end)) };
+        let (mut all, mut at) = (Vec::new(), end);
+        for _ in 0..if kind == b'%' { 2 * count } else { count } {
+            let (one, length) = Reply::read(&bytes[at..])?;
+            all.push(one);
+            at += length;
+        }
+        Some((if kind == b'>' { Reply::Push(all) } else { Reply::Array(Some(all)) }, at))
+    }
+
+    pub(super) fn text(&self) -> &str {
+        match self {
+            Reply::Line(text) | Reply::Bulk(Some(text)) => text,
+            _ => "",
+        }
+    }
+
+    pub(super) fn number(&self) -> Option<u64> {
+        match self {
+            Reply::Line(line) => line.strip_prefix(':')?.parse().ok(),
+            _ => None,
+        }
+    }
+}
+
+/// What its client is told of a write.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Told {
+    Done,
+    /// A larger fence was seen.
+    Fenced,
+    /// It was not made, for another reason.
+    Refused,
+    /// Nothing: the connection ended.
+    Nothing,
+}
+
+/// The connection has ended, from whatever side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Ended;
+
+/// What is done with the name of a lock that the connection is told to have lost; or with its
+/// end, for which there is none.
+type OnLoss = Box<dyn FnMut(Option<&str>) + Send>;
+
+pub(super) struct Connection {
+    shared: Arc<Shared>,
+    data: Arc<Network>,
+    /// The number of its client.
+    name: usize,
+    stream: Option<DuplexStream>,
+    received: Vec<u8>,
+    replies: VecDeque<Reply>,
+    on_loss: Option<OnLoss>,
+}
+
+impl Connection {
+    pub(super) fn new(shared: Arc<Shared>, data: Arc<Network>, name: usize) -> Connection {
+        let (received, replies) = (Vec::new(), VecDeque::new());
+        Connection { shared, data, name, stream: None, received, replies, on_loss: None }
+    }
+
+    pub(super) fn engine(&self) -> &Arc<Engine> {
+        &self.shared.engine
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.stream.is_some()
+    }
+
+    /// Connects, unless it is open.
+    pub(super) async fn open(&mut self) {
+        if self.is_open() {
+            return;
+        }
+        let Ok(upstream) = self.data.connect(self.name, 0) else { return };
+        let (here, there) = duplex(PIPE);
+        let (client, upstream) = (Stream::Memory(there), Stream::Memory(upstream));
+        tokio::spawn(Session::new(client, upstream, self.shared.clone(), false).run());
+        self.received.clear();
+        self.replies.clear();
+        self.stream = Some(here);
+        // Who is told of a loss at once must speak RESP3.
+        let _ = self.ask(&["HELLO", "3"]).await;
+    }
+
+    /// Hangs up.
+    pub(super) fn close(&mut self) {
+        self.on_loss = None;
+        self.stream = None;
+    }
+
+    /// Nothing passes between its session and the data node for so long, a moment from now.
+    pub(super) fn delay(&self, from: Duration, time: Duration) {
+        let (data, name) = (self.data.clone(), self.name);
+        tokio::spawn(async move {
+            sleep(from).await;
+            data.cut(name, time);
+            // What arrives then finds, now and then, that nothing is known of its fence.
+            sleep(time.mul_f64(0.9)).await;
+            data.forget_now_and_then();
+        });
+    }
+
+    /// From now on somebody is told of losses.
+    pub(super) fn tell(&mut self, on_loss: OnLoss) {
+        self.on_loss = Some(on_loss);
+    }
+
+    pub(super) fn tell_nobody(&mut self) {
+        self.on_loss = None;
+    }
+
+    /// The session has ended, or the client hangs up.
+    fn ended(&mut self) -> Ended {
+        self.stream = None;
+        if let Some(on_loss) = &mut self.on_loss {
+            on_loss(None);
+        }
+        Ended
+    }
+
+    /// Waits for more bytes, and takes in all pushes and replies that are whole.
+    async fn receive(&mut self) -> Result<(), Ended> {
+        let stream = self.stream.as_mut().ok_or(Ended)?;
+        if !matches!(stream.read_buf(&mut self.received).await, Ok(1..)) {
+            return Err(self.ended());
+        }
+        while let Some((reply, length)) = Reply::read(&self.received) {
+            self.received.drain(..length);
+            match reply {
+                Reply::Push(words) if words.first().is_some_and(|w| w.text() == "lock-lost") => {
+                    if let Some(on_loss) = &mut self.on_loss {
+                        on_loss(Some(words[1].text()));
+                    }
+                }
+                Reply::Push(_) => {}
+                reply => self.replies.push_back(reply),
+            }
+        }
+        Ok(())
+    }
+
+    /// Does nothing for so long but listen.
+    pub(super) async fn listen(&mut self, time: Duration) {
+        let until = Instant::now() + time;
+        while self.is_open() && Instant::now() < until {
+            let _ = tokio::time::timeout_at(until, self.receive()).await;
+        }
+        sleep_until(until).await;
+    }
+
+    pub(super) async fn send(&mut self, bytes: &[u8]) -> Result<(), Ended> {
+        let stream = self.stream.as_mut().ok_or(Ended)?;
+        if stream.write_all(bytes).await.is_err() {
+            return Err(self.ended());
+        }
+        Ok(())
+    }
+
+    /// Sends these commands and waits for their replies, for as long as `patience`. Then it
+    /// hangs up.
+    pub(super) async fn pipeline(
+        &mut self,
+        commands: &[&[&str]],
+        patience: Duration,
+    ) -> Result<Vec<Reply>, Ended> {
+        let mut bytes = Vec::new();
+        for words in commands {
+            let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+            encode::command(&mut bytes, &words);
+        }
+        self.exchange(&bytes, commands.len(), patience).await
+    }
+
+    /// The same with one command as a line of text.
+    pub(super) async fn line(
+        &mut self,
+        line: &str,
+        patience: Duration,
+    ) -> Result<Vec<Reply>, Ended> {
+        self.exchange(line.as_bytes(), 1, patience).await
+    }
+
+    async fn exchange(
+        &mut self,
+        bytes: &[u8],
+        replies: usize,
+        patience: Duration,
+    ) -> Result<Vec<Reply>, Ended> {
+        let asking = async {
+            self.send(bytes).await?;
+            while self.replies.len() < replies {
+                self.receive().await?;
+            }
+            Ok(self.replies.drain(..replies).collect())
+        };
+        let answered = within(patience, asking).await;
+        if answered.is_err() && self.is_open() {
+            self.ended();
+        }
+        answered
+    }
+
+    pub(super) async fn ask(&mut self, words: &[&str]) -> Result<Reply, Ended> {
+        Ok(self.pipeline(&[words], PATIENCE).await?.remove(0))
+    }
+}
+
+async fn within<T>(
+    patience: Duration,
+    asking: impl Future<Output = Result<T, Ended>>,
+) -> Result<T, Ended> {
+    timeout(patience, asking).await.unwrap_or(Err(Ended))
+}
+
+/// What a reply to a write tells of it.
+pub(super) fn told(reply: Option<&Reply>) -> Told {
+    match reply {
+        None => Told::Nothing,
+        Some(Reply::Array(Some(all))) => told(all.first()),
+        Some(reply) if reply.text() == "+OK" => Told::Done,
+        Some(reply) if reply.text().starts_with("-FENCED") => Told::Fenced,
+        Some(_) => Told::Refused,
+    }
+}
+
+/// What is written under the lock of this name.
+pub(super) fn data(name: &str) -> String {
+    format!("{}lock:{name}", String::from_utf8_lossy(DATA))
+}
