@@ -2,9 +2,8 @@
 //!
 //! Redlock over N independent nodes
 //! (<https://redis.io/docs/latest/develop/use/patterns/distributed-locks/>),
-//! with a fence that grows from grant to grant. The engine knows nodes only as
-//! `Voter`s and the time of day only as a function, so that it runs over
-//! simulated ones as it does over real ones.
+//! with a fence that grows from grant to grant. The time of day is a function, so that
+//! tests can give each proxy a clock of its own.
 
 use std::{
     future::Future,
@@ -51,34 +50,12 @@ thread_local! {
     pub(super) static NO_HEALS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// Something that can be asked and votes exactly once on each operation.
-pub(super) trait Voter: Send + Sync {
-    fn submit(&self, operation: &Arc<Operation>);
-    fn status(&self) -> NodeStatus;
-    /// A vote was not there in time.
-    fn was_late(&self);
-}
-
-impl Voter for Arc<Node> {
-    fn submit(&self, operation: &Arc<Operation>) {
-        Node::submit(self, operation);
-    }
-
-    fn status(&self) -> NodeStatus {
-        Node::status(self)
-    }
-
-    fn was_late(&self) {
-        self.metrics.errors_timeout.increment(1);
-    }
-}
-
 /// The time of day in microseconds, from which fences are proposed.
 pub type WallClock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// The lock engine over all lock nodes.
 pub struct Engine {
-    nodes: Vec<Box<dyn Voter>>,
+    nodes: Vec<Arc<Node>>,
     wall_clock: WallClock,
     /// Names this proxy in what its releases tell the others.
     who: String,
@@ -151,7 +128,7 @@ impl Engine {
         let admissions = Arc::new(Admissions::new(config, connector));
         let clocks = Arc::new(Clocks::new(config));
         let fences: Arc<Fences> = Arc::default();
-        let mut nodes: Vec<Box<dyn Voter>> = Vec::new();
+        let mut nodes = Vec::new();
         for (index, url) in config.nodes.iter().enumerate() {
             let (fences, clock) = (fences.clone(), wall_clock.clone());
             let propose: ProposedFence = Arc::new(move || fences.propose(clock()));
@@ -162,7 +139,7 @@ impl Engine {
             let node = Arc::new(node);
             inspected.push(Arc::downgrade(&node));
             runtime.spawn(node.clone().supervise());
-            nodes.push(Box::new(node));
+            nodes.push(node);
         }
         let metrics = Arc::new(LockMetrics::new());
         let engine = Arc::new(Engine {
@@ -601,7 +578,7 @@ impl Asking {
         }
         ready!(self.alarm.poll(self.deadline, cx));
         for late in self.operation.time_out() {
-            self.engine.nodes[late].was_late();
+            self.engine.nodes[late].metrics.errors_timeout.increment(1);
         }
         let decision = self.operation.decision(self.rule, Waker::noop());
         self.engine.outage.decided(decision, self.patient);
