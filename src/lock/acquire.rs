@@ -10,8 +10,9 @@ use std::{
 
 use super::{
     Alarm, Claim, Grant, NotGranted,
-    engine::{Asking, Engine},
+    engine::Engine,
     holders::Holder,
+    nodes::Asking,
     operation::{Kind, Missing, Operation, Vote},
     quorum::{Decision, Rule},
     scripts,
@@ -51,9 +52,9 @@ impl Acquire {
     ) -> Acquire {
         let (since, claim) = (Instant::now(), again.unwrap_or_else(Claim::new));
         let again = again.is_some();
-        let request = scripts::acquire(&engine.wanted(&key, &token, ttl, claim), again);
+        let request = scripts::acquire(&engine.nodes.wanted(&key, &token, ttl, claim), again);
         let kind = Kind::Acquire { claim, again };
-        let operation = engine.operation(kind, key, token, ttl, request);
+        let operation = engine.nodes.operation(kind, key, token, ttl, request);
         Acquire::submit(engine, operation, claim, again, since)
     }
 
@@ -66,9 +67,9 @@ impl Acquire {
         ttl: Duration,
     ) -> Acquire {
         let (since, claim) = (Instant::now(), Claim::new());
-        let request = scripts::take_over(&engine.wanted(&key, &token, ttl, claim));
+        let request = scripts::take_over(&engine.nodes.wanted(&key, &token, ttl, claim));
         let kind = Kind::Acquire { claim, again: true };
-        let operation = engine.operation(kind, key, token, ttl, request);
+        let operation = engine.nodes.operation(kind, key, token, ttl, request);
         let mut taking = Acquire::submit(engine, operation, claim, true, since);
         taking.keeps = true;
         taking
@@ -84,10 +85,11 @@ impl Acquire {
         ttl: Duration,
     ) -> (Acquire, Arc<Operation>) {
         let (since, claim) = (Instant::now(), Claim::new());
-        let wanted = engine.wanted(&key, &token, ttl, claim);
+        let wanted = engine.nodes.wanted(&key, &token, ttl, claim);
         let request = scripts::hand_over(&from, giver, &wanted);
         let kind = Kind::HandOver { claim };
-        let operation = engine.operation(kind, key, token, ttl, request).given_by(from, giver);
+        let operation =
+            engine.nodes.operation(kind, key, token, ttl, request).given_by(from, giver);
         let acquire = Acquire::submit(engine, operation, claim, false, since);
         let operation = acquire.asking.operation.clone();
         (acquire, operation)
@@ -101,8 +103,8 @@ impl Acquire {
         since: Instant,
     ) -> Acquire {
         let ttl = operation.ttl;
-        let operation = engine.submit(operation);
-        let asking = engine.await_votes(operation, Rule::Grant, ttl);
+        let operation = engine.nodes.submit(operation);
+        let asking = engine.nodes.await_votes(operation, Rule::Grant, ttl);
         let (engine, raising) = (engine.clone(), None);
         Acquire { engine, since, ttl, claim, again, keeps: false, asking, raising, done: false }
     }
@@ -114,7 +116,7 @@ impl Acquire {
 
     fn granted(&mut self, fence: u64) -> Result<Grant, NotGranted> {
         let now = Instant::now();
-        match self.engine.validity(self.ttl, self.since, now) {
+        match self.asking.nodes.validity(self.ttl, self.since, now) {
             Some(validity) => {
                 self.done = true;
                 let operation = &self.asking.operation;
@@ -123,9 +125,9 @@ impl Acquire {
                 let (key, token) = (&operation.key, &operation.token);
                 let holder = Holder::new(token, self.claim, fence, now, until);
                 if let Some(before) = self.engine.holders.granted(key, holder) {
-                    self.engine.watchdog.replace(&before);
+                    self.engine.schedule.replace(&before);
                 }
-                self.engine.learn_fence(fence);
+                self.asking.nodes.learn_fence(fence);
                 let until = now + validity;
                 Ok(Grant { fence, claim: Some(self.claim), validity, until })
             }
@@ -151,14 +153,14 @@ impl Acquire {
             .collect();
         // A key without a TTL comes last.
         held.sort_by_key(|remaining| remaining.unwrap_or(Duration::MAX));
-        let remaining = held.get(self.engine.quorum() - 1).copied().flatten();
+        let remaining = held.get(self.asking.nodes.quorum() - 1).copied().flatten();
         NotGranted::Held { remaining, contested }
     }
 
     /// These votes do not tell, or came too late.
     fn no_quorum(&mut self, votes: &[Vote]) -> NotGranted {
         self.give_up();
-        NotGranted::NoQuorum(self.engine.no_quorum(votes))
+        NotGranted::NoQuorum(self.asking.nodes.no_quorum(votes))
     }
 
     /// Undoes this attempt on every node that may have granted it, whatever it
@@ -179,7 +181,7 @@ impl Acquire {
             match vote {
                 // It was never asked, or has this on its list for when it is back.
                 Vote::Missing(Missing::Down | Missing::Busy | Missing::Disconnected) => {}
-                _ => self.engine.submit_to(node, &undo),
+                _ => self.asking.nodes.submit_to(node, &undo),
             }
         }
     }
@@ -214,14 +216,14 @@ impl Future for Acquire {
                 }
             }
             let (fence, stored) = self.fence();
-            if stored >= self.engine.quorum() {
+            if stored >= self.asking.nodes.quorum() {
                 return Poll::Ready(self.granted(fence));
             }
-            let (engine, asked) = (self.engine.clone(), &self.asking.operation);
+            let (nodes, asked) = (&self.asking.nodes, &self.asking.operation);
             let key = asked.key.clone();
-            let request = scripts::raise(&key, &asked.token, fence, engine.fence_ttl, self.claim);
+            let request = scripts::raise(&key, &asked.token, fence, nodes.fence_ttl, self.claim);
             let nobody = Token::from("");
-            let raising = engine.ask(Kind::Raise, Rule::Grant, key, nobody, self.ttl, request);
+            let raising = nodes.ask(Kind::Raise, Rule::Grant, key, nobody, self.ttl, request);
             self.raising = Some((fence, raising));
         }
         let Some((fence, raising)) = &mut self.raising else { return Poll::Pending };

@@ -31,7 +31,7 @@ use std::{
 
 use super::{
     Alarm, Grant, NotAttached,
-    engine::{Asking, Engine},
+    nodes::{Asking, Nodes},
     operation::{Kind, Vote},
     quorum::{Decision, Rule, fence_bounds, quorum},
     scripts,
@@ -43,7 +43,6 @@ use crate::{
 
 /// The question under way. Dropping it changes nothing.
 pub struct Attach {
-    engine: Arc<Engine>,
     /// Before the first node was asked.
     since: Instant,
     asking: Asking,
@@ -51,11 +50,11 @@ pub struct Attach {
 
 impl Attach {
     /// Asks all nodes whether `token` holds `key`.
-    pub(super) fn ask(engine: &Arc<Engine>, key: Key, token: Token) -> Attach {
+    pub(super) fn ask(nodes: &Arc<Nodes>, key: Key, token: Token) -> Attach {
         let since = Instant::now();
         let request = scripts::attach(&key, &token);
-        let asking = engine.ask(Kind::Attach, Rule::Renewal, key, token, engine.max_ttl, request);
-        Attach { engine: engine.clone(), since, asking }
+        let asking = nodes.ask(Kind::Attach, Rule::Renewal, key, token, nodes.max_ttl, request);
+        Attach { since, asking }
     }
 
     /// What it times itself with, to be used again.
@@ -69,7 +68,7 @@ impl Attach {
         let (mut fences, mut left) = (Vec::new(), Vec::new());
         for vote in &votes {
             if let Vote::Held { fence, left: millis } = vote {
-                left.push(Duration::from_millis((*millis).into()).min(self.engine.max_ttl));
+                left.push(Duration::from_millis((*millis).into()).min(self.asking.nodes.max_ttl));
                 fences.extend(u64::try_from(*fence).ok().filter(|fence| *fence > 0));
             }
         }
@@ -81,7 +80,7 @@ impl Attach {
         left.sort_unstable_by(|a, b| b.cmp(a));
         let left = left.get(quorum(votes.len()) - 1).copied().unwrap_or_default();
         let now = Instant::now();
-        let validity = self.engine.validity(left, self.since, now);
+        let validity = self.asking.nodes.validity(left, self.since, now);
         // One that has nothing left is as good as run out.
         let grant = |validity| Grant { fence, claim: None, validity, until: now + validity };
         Some(Ok(validity.map(grant)))
@@ -103,7 +102,7 @@ impl Future for Attach {
                 Decision::No => return Poll::Ready(Ok(None)),
                 Decision::NoQuorum | Decision::Open => {
                     let votes = self.asking.operation.votes();
-                    let error = self.engine.no_quorum(&votes);
+                    let error = self.asking.nodes.no_quorum(&votes);
                     return Poll::Ready(Err(NotAttached::NoQuorum(error)));
                 }
             }

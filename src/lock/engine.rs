@@ -9,7 +9,7 @@ use std::{
     future::Future,
     pin::Pin,
     sync::{Arc, Weak},
-    task::{Context, Poll, Waker, ready},
+    task::{Context, Poll, ready},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
@@ -17,19 +17,18 @@ use tokio::{runtime::Handle, time::sleep};
 
 use super::{
     Acquire, Alarm, Attach, Claim, Counts, LockStatus, NoQuorum, NodeStatus, Renewed, Waiter,
-    clocks::Clocks,
-    deployment::Admissions,
-    fences::Fences,
+    WallClock,
     holders::{Holders, Known},
     metrics::{LockMetrics, LostReason},
-    node::{self, Node, ProposedFence},
-    operation::{Kind, Missing, Operation, Vote},
-    outage::Outage,
+    nodes::{Asking, Nodes},
+    operation::{Kind, Operation, Vote},
     queue::{Next, Queues},
-    quorum::{Decision, Rule, fence_bounds, quorum, validity},
-    scripts::{self, Wanted, Whose},
+    quorum::{Decision, Rule, fence_bounds},
+    schedule::Schedule,
+    scripts::{self, Wanted},
     subscribe,
-    watchdog::{self, Watch, Watchdog},
+    watch::Watch,
+    watchdog,
 };
 use crate::{
     clock::Instant,
@@ -38,9 +37,6 @@ use crate::{
     net::Connector,
 };
 
-/// A node waits for an answer at most this share of the TTL, so that asking
-/// does not use the validity up.
-const TIMEOUT_SHARE: u32 = 10;
 /// How often queues that nobody comes back to are looked for.
 const SWEEP_EVERY: Duration = Duration::from_millis(500);
 
@@ -50,28 +46,21 @@ thread_local! {
     pub(super) static NO_HEALS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// The time of day in microseconds, from which fences are proposed.
-pub type WallClock = Arc<dyn Fn() -> u64 + Send + Sync>;
-
 /// The lock engine over all lock nodes.
 pub struct Engine {
-    nodes: Vec<Arc<Node>>,
-    wall_clock: WallClock,
-    /// Names this proxy in what its releases tell the others.
-    who: String,
-    node_timeout: Duration,
-    pub(super) drift_factor: f64,
-    pub(super) fence_ttl: Duration,
-    pub(super) max_ttl: Duration,
+    pub(super) nodes: Arc<Nodes>,
     /// What was granted here.
     pub(super) holders: Holders,
     /// Who waits here.
     pub(super) queues: Queues,
-    pub(super) watchdog: Watchdog,
-    pub(super) fences: Arc<Fences>,
-    pub(super) clocks: Arc<Clocks>,
+    pub(super) schedule: Arc<Schedule>,
     pub(super) metrics: Arc<LockMetrics>,
-    outage: Outage,
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.schedule.gone.cancel();
+    }
 }
 
 impl Engine {
@@ -100,10 +89,8 @@ impl Engine {
 
     fn start_all(config: &LocksConfig, runtime: &Handle, wall_clock: WallClock) -> Arc<Engine> {
         let connector = Connector::start("node", &config.tls, &config.nodes);
-        let (engine, nodes) = Engine::start_locks(config, runtime, wall_clock, &connector);
-        for node in nodes {
-            runtime.spawn(node::inspect(node));
-        }
+        let engine = Engine::start_locks(config, runtime, wall_clock, &connector);
+        engine.nodes.inspect(runtime);
         for (index, url) in config.nodes.iter().enumerate() {
             let (engine, url) = (Arc::downgrade(&engine), url.clone());
             tokio::spawn(subscribe::run(engine, index, url, connector.clone()));
@@ -115,7 +102,7 @@ impl Engine {
     #[cfg(test)]
     pub(super) fn start_alone(config: &LocksConfig, wall_clock: WallClock) -> Arc<Engine> {
         let connector = Connector::start("node", &config.tls, &config.nodes);
-        Engine::start_locks(config, &Handle::current(), wall_clock, &connector).0
+        Engine::start_locks(config, &Handle::current(), wall_clock, &connector)
     }
 
     fn start_locks(
@@ -123,55 +110,28 @@ impl Engine {
         runtime: &Handle,
         wall_clock: WallClock,
         connector: &Connector,
-    ) -> (Arc<Engine>, Vec<Weak<Node>>) {
-        let mut inspected = Vec::new();
-        let admissions = Arc::new(Admissions::new(config, connector));
-        let clocks = Arc::new(Clocks::new(config));
-        let fences: Arc<Fences> = Arc::default();
-        let mut nodes = Vec::new();
-        for (index, url) in config.nodes.iter().enumerate() {
-            let (fences, clock) = (fences.clone(), wall_clock.clone());
-            let propose: ProposedFence = Arc::new(move || fences.propose(clock()));
-            let (connector, admissions) = (connector.clone(), admissions.clone());
-            let clocks = clocks.clone();
-            let node =
-                Node::new(url.clone(), connector, index, config, admissions, clocks, propose);
-            let node = Arc::new(node);
-            inspected.push(Arc::downgrade(&node));
-            runtime.spawn(node.clone().supervise());
-            nodes.push(node);
-        }
+    ) -> Arc<Engine> {
+        let nodes = Arc::new(Nodes::start(config, runtime, wall_clock, connector));
         let metrics = Arc::new(LockMetrics::new());
         let engine = Arc::new(Engine {
             nodes,
-            wall_clock,
-            who: format!("{:016x}", rand::random::<u64>()),
-            node_timeout: config.node_timeout,
-            drift_factor: config.drift_factor,
-            fence_ttl: config.fence_ttl,
-            max_ttl: config.max_ttl,
             holders: Holders::default(),
             queues: Queues::new(config, metrics.clone()),
-            watchdog: Watchdog::new(config, metrics.clone()),
-            fences,
-            clocks,
+            schedule: Arc::new(Schedule::new(config)),
             metrics,
-            outage: Outage::new(),
         });
-        for node in inspected.iter().filter_map(Weak::upgrade) {
-            let (watched, held) = (Arc::downgrade(&engine), Arc::downgrade(&engine));
-            node.on_return(move || {
+        let (watched, held) = (Arc::downgrade(&engine), Arc::downgrade(&engine));
+        engine.nodes.tell(
+            move || {
                 if let Some(engine) = watched.upgrade() {
-                    engine.watchdog.came_back();
+                    engine.schedule.came_back();
                 }
-            });
-            node.ask_holders(move |key, token, claim| {
-                held.upgrade()?.holders.until(key, token, claim)
-            });
-        }
+            },
+            move |key, token, claim| held.upgrade()?.holders.until(key, token, claim),
+        );
         tokio::spawn(watchdog::run(Arc::downgrade(&engine)));
         tokio::spawn(sweep(Arc::downgrade(&engine)));
-        (engine, inspected)
+        engine
     }
 
     /// Asks all nodes for `key` (with the prefix already put before it) on
@@ -213,7 +173,7 @@ impl Engine {
     ) -> Release {
         let release = self.release_unsaid(key.into(), token.into(), claim);
         if let Some(watch) = &release.watch {
-            self.watchdog.release(watch);
+            self.schedule.release(watch);
         }
         release
     }
@@ -221,9 +181,9 @@ impl Engine {
     /// The same of a lock that is lost, whose keeper is told already. Gives another keeper
     /// that is to be told.
     pub(super) fn release_lost(self: &Arc<Self>, lost: &Arc<Watch>) -> Option<Arc<Watch>> {
-        let (key, token) = (lost.key().clone(), lost.token().clone());
-        let release = self.release_unsaid(key, token, Some(lost.claim()));
-        release.watch.filter(|watch| !Arc::ptr_eq(watch, lost) && self.watchdog.pause(watch))
+        let (key, token) = (lost.key.clone(), lost.token.clone());
+        let release = self.release_unsaid(key, token, Some(lost.claim));
+        release.watch.filter(|watch| !Arc::ptr_eq(watch, lost) && self.schedule.pause(watch))
     }
 
     /// Releases it, or hands it over, and leaves it to the caller to tell who keeps it.
@@ -243,7 +203,7 @@ impl Engine {
         };
         let operation = match next {
             Next::Nobody | Next::Others => {
-                let operation = self.submit(self.giving_back(key, token, claim));
+                let operation = self.nodes.submit(self.nodes.releasing(key, token, claim));
                 if known != Known::Another {
                     self.queues.released(&operation.key, &next);
                 }
@@ -262,13 +222,8 @@ impl Engine {
                 operation
             }
         };
-        let asking = self.await_votes(operation, Rule::Release, self.max_ttl);
-        Release { asking, watch }
-    }
-
-    fn giving_back(&self, key: Key, token: Token, claim: Option<Claim>) -> Operation {
-        let whose = claim.map_or(Whose::Token, Whose::Claim);
-        Operation::release(key, token, whose, self.who.as_bytes(), self.max_ttl, self.nodes.len())
+        let asking = self.nodes.await_votes(operation, Rule::Release, self.nodes.max_ttl);
+        Release { engine: self.clone(), asking, watch }
     }
 
     /// Gives `key` a fresh TTL on every node where the grant with this claim holds it; where
@@ -284,11 +239,11 @@ impl Engine {
         let (key, token) = (key.into(), token.into());
         let watch = self.holders.watched(&key, &token);
         if let Some(watch) = &watch {
-            self.watchdog.asked(watch, ttl, self.drift_factor);
+            self.schedule.asked(watch, ttl, self.nodes.drift_factor);
         }
         let claim = claim.or_else(|| Some(self.holders.claim(&key, &token)?.0));
-        let request = scripts::renew(&key, &token, ttl, claim, self.fence_ttl);
-        let asking = self.ask(Kind::Renew, Rule::Renewal, key, token, ttl, request);
+        let request = scripts::renew(&key, &token, ttl, claim, self.nodes.fence_ttl);
+        let asking = self.nodes.ask(Kind::Renew, Rule::Renewal, key, token, ttl, request);
         Renew { engine: self.clone(), since, ttl, claim, asking, watch }
     }
 
@@ -302,15 +257,16 @@ impl Engine {
         fence: u64,
     ) -> Raise {
         let (key, token) = (key.into(), token.into());
-        let request = scripts::raise(&key, &token, fence, self.fence_ttl, claim);
-        let asking = self.ask(Kind::Raise, Rule::Grant, key, token, self.max_ttl, request);
+        let request = scripts::raise(&key, &token, fence, self.nodes.fence_ttl, claim);
+        let asking =
+            self.nodes.ask(Kind::Raise, Rule::Grant, key, token, self.nodes.max_ttl, request);
         Raise { engine: self.clone(), claim, asking }
     }
 
     /// Takes in a fence that the data node has seen, so that no smaller one is proposed any
     /// more, unless it is further ahead of this proxy's clock than a clock can be wrong.
     pub fn learn_fence(&self, fence: u64) {
-        self.fences.learn(fence, (self.wall_clock)());
+        self.nodes.learn_fence(fence);
     }
 
     /// Puts a lock back on the nodes that have not renewed it.
@@ -344,31 +300,31 @@ impl Engine {
         // Under the holders' lock, so that no release comes between: it would be
         // overtaken, and the lock would stay for nobody.
         self.holders.while_held(key, token, claim, |fence| {
-            let wanted = Wanted { fence, ..self.wanted(key, token, ttl, claim) };
+            let wanted = Wanted { fence, ..self.nodes.wanted(key, token, ttl, claim) };
             let request = scripts::heal(&wanted);
             let (key, token) = (key.clone(), token.clone());
-            let operation = Arc::new(self.operation(Kind::Heal, key, token, ttl, request));
+            let operation = Arc::new(self.nodes.operation(Kind::Heal, key, token, ttl, request));
             for node in nodes {
                 self.metrics.heals.increment(1);
-                self.submit_to(node, &operation);
+                self.nodes.submit_to(node, &operation);
             }
         });
     }
 
     /// Asks every node whether `token` holds `key`, and how long a quorum keeps it.
     pub fn attach(self: &Arc<Self>, key: impl Into<Key>, token: impl Into<Token>) -> Attach {
-        Attach::ask(self, key.into(), token.into())
+        Attach::ask(&self.nodes, key.into(), token.into())
     }
 
     /// Every node as seen now, in the order of the configuration.
     pub fn status(&self) -> Vec<NodeStatus> {
-        self.nodes.iter().map(|node| node.status()).collect()
+        self.nodes.status()
     }
 
     /// How many of the last operations found no quorum, and how, if that says that locks
     /// cannot be had now.
     pub fn outage(&self) -> Option<(u64, NoQuorum)> {
-        self.outage.status()
+        self.nodes.outage.status()
     }
 
     /// Shows the key of every lock that was granted here and is held now, until
@@ -410,26 +366,13 @@ impl Engine {
 
     /// How many nodes must be up for a lock to be granted.
     pub fn quorum(&self) -> usize {
-        quorum(self.nodes.len())
+        self.nodes.quorum()
     }
 
     /// Waits until the nodes that are up have done all that was asked of them
     /// before, for at most `limit`.
     pub async fn drain(self: &Arc<Self>, limit: Duration) {
-        let mut ping = Vec::new();
-        crate::resp::encode::command(&mut ping, &[b"PING"]);
-        let mut asking = self.ask(Kind::Flush, Rule::All, "".into(), "".into(), limit, ping);
-        asking.deadline = tokio::time::Instant::now() + limit;
-        std::future::poll_fn(|cx| asking.poll_decision(cx).map(drop)).await;
-    }
-
-    /// What is left of `ttl` for who has asked for it at `since`; nothing if this proxy may
-    /// have stood still meanwhile.
-    pub(super) fn validity(&self, ttl: Duration, since: Instant, now: Instant) -> Option<Duration> {
-        if self.clocks.is_lost(since) {
-            return None;
-        }
-        validity(ttl, now - since, self.drift_factor)
+        self.nodes.drain(limit).await;
     }
 
     /// Nothing counts any more that is held here: a quorum of nodes may have ended it.
@@ -437,109 +380,6 @@ impl Engine {
         for watch in self.holders.forget() {
             self.lose(&watch, LostReason::Clock);
         }
-    }
-
-    /// Puts one request to every node, in one go and without waiting.
-    pub(super) fn ask(
-        self: &Arc<Self>,
-        kind: Kind,
-        rule: Rule,
-        key: Key,
-        token: Token,
-        ttl: Duration,
-        request: Vec<u8>,
-    ) -> Asking {
-        let operation = self.submit(self.operation(kind, key, token, ttl, request));
-        self.await_votes(operation, rule, ttl)
-    }
-
-    pub(super) fn operation(
-        &self,
-        kind: Kind,
-        key: Key,
-        token: Token,
-        ttl: Duration,
-        request: Vec<u8>,
-    ) -> Operation {
-        Operation::new(kind, key, token, ttl, request, self.nodes.len())
-    }
-
-    pub(super) fn submit(&self, operation: Operation) -> Arc<Operation> {
-        let operation = Arc::new(operation);
-        for node in &self.nodes {
-            node.submit(&operation);
-        }
-        operation
-    }
-
-    /// Asks one node alone.
-    pub(super) fn submit_to(&self, node: usize, operation: &Arc<Operation>) {
-        self.nodes[node].submit(operation);
-    }
-
-    /// Waits for the votes by `rule`, no longer than a lock of that TTL allows that
-    /// was asked for just now.
-    pub(super) fn await_votes(
-        self: &Arc<Self>,
-        operation: Arc<Operation>,
-        rule: Rule,
-        ttl: Duration,
-    ) -> Asking {
-        // A timer's, which may be late.
-        let deadline = tokio::time::Instant::now() + self.patience(ttl);
-        let patient = ttl / TIMEOUT_SHARE >= self.node_timeout;
-        Asking { engine: self.clone(), operation, rule, deadline, patient, alarm: Alarm::default() }
-    }
-
-    /// How long nodes have to answer about a lock of that TTL.
-    pub(super) fn patience(&self, ttl: Duration) -> Duration {
-        self.node_timeout.min(ttl / TIMEOUT_SHARE)
-    }
-
-    /// What a lock is asked for with.
-    pub(super) fn wanted<'a>(
-        &self,
-        key: &'a [u8],
-        token: &'a [u8],
-        ttl: Duration,
-        claim: Claim,
-    ) -> Wanted<'a> {
-        let fence = self.fences.propose((self.wall_clock)());
-        Wanted { key, token, ttl, fence, fence_ttl: self.fence_ttl, claim }
-    }
-
-    /// Whether a message about a release was told by this proxy itself.
-    pub(super) fn is_own_word(&self, who: &[u8]) -> bool {
-        who == self.who.as_bytes()
-    }
-
-    pub(super) fn no_quorum(&self, votes: &[Vote]) -> NoQuorum {
-        let missing: Vec<String> = votes
-            .iter()
-            .zip(&self.nodes)
-            .filter_map(|(vote, node)| match vote {
-                Vote::Missing(why) => Some((*why, node)),
-                Vote::Pending => Some((Missing::Timeout, node)),
-                Vote::Yes(_)
-                | Vote::Kept { .. }
-                | Vote::Taken(_)
-                | Vote::Held { .. }
-                | Vote::No(_) => None,
-            })
-            .map(|(why, node)| {
-                let NodeStatus { address, reason, .. } = node.status();
-                let reason = reason.filter(|_| why == Missing::Quarantined);
-                format!("{address} ({})", reason.as_deref().unwrap_or(why.as_str()))
-            })
-            .collect();
-        let error = NoQuorum {
-            answered: votes.len() - missing.len(),
-            nodes: votes.len(),
-            quorum: quorum(votes.len()),
-            missing,
-        };
-        self.outage.failed(&error);
-        error
     }
 }
 
@@ -550,44 +390,16 @@ async fn sweep(engine: Weak<Engine>) {
         match engine.upgrade() {
             Some(engine) => {
                 engine.queues.sweep();
-                engine.outage.tell();
+                engine.nodes.outage.tell();
             }
             None => return,
         }
     }
 }
 
-/// Waits for what the votes on one operation come to, as long as its nodes have.
-pub(super) struct Asking {
-    engine: Arc<Engine>,
-    pub(super) operation: Arc<Operation>,
-    pub(super) rule: Rule,
-    deadline: tokio::time::Instant,
-    /// That is all of `locks.node_timeout`.
-    patient: bool,
-    pub(super) alarm: Alarm,
-}
-
-impl Asking {
-    /// Ready once the votes decide, or time is up.
-    pub(super) fn poll_decision(&mut self, cx: &mut Context<'_>) -> Poll<Decision> {
-        let decision = self.operation.decision(self.rule, cx.waker());
-        if decision != Decision::Open {
-            self.engine.outage.decided(decision, self.patient);
-            return Poll::Ready(decision);
-        }
-        ready!(self.alarm.poll(self.deadline, cx));
-        for late in self.operation.time_out() {
-            self.engine.nodes[late].metrics.errors_timeout.increment(1);
-        }
-        let decision = self.operation.decision(self.rule, Waker::noop());
-        self.engine.outage.decided(decision, self.patient);
-        Poll::Ready(decision)
-    }
-}
-
 /// An UNLOCK under way. Dropping it does not stop the release.
 pub struct Release {
+    engine: Arc<Engine>,
     asking: Asking,
     /// Of a session lock.
     watch: Option<Arc<Watch>>,
@@ -608,9 +420,9 @@ impl Release {
         }
         let handing = &self.asking.operation;
         let (token, claim) = handing.from.clone()?;
-        let engine = &self.asking.engine;
-        let operation = engine.submit(engine.giving_back(handing.key.clone(), token, claim));
-        Some(engine.await_votes(operation, Rule::Release, engine.max_ttl))
+        let nodes = &self.asking.nodes;
+        let operation = nodes.submit(nodes.releasing(handing.key.clone(), token, claim));
+        Some(nodes.await_votes(operation, Rule::Release, nodes.max_ttl))
     }
 }
 
@@ -621,8 +433,8 @@ impl Future for Release {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         loop {
             let decision = ready!(self.asking.poll_decision(cx));
-            let (engine, operation) = (&self.asking.engine, &self.asking.operation);
-            engine.queues.heard_of_listeners(&operation.key, operation.listeners());
+            let operation = &self.asking.operation;
+            self.engine.queues.heard_of_listeners(&operation.key, operation.listeners());
             let released = match decision {
                 Decision::Yes | Decision::No => Ok(decision == Decision::Yes),
                 Decision::NoQuorum | Decision::Open => match self.give_back_instead() {
@@ -630,7 +442,7 @@ impl Future for Release {
                         self.asking = asking;
                         continue;
                     }
-                    None => Err(engine.no_quorum(&operation.votes())),
+                    None => Err(self.asking.nodes.no_quorum(&operation.votes())),
                 },
             };
             if let (Some(watch), Ok(_)) = (&self.watch, &released) {
@@ -683,7 +495,7 @@ impl Renew {
             return engine.heal_lost(&operation, claim, ttl);
         }
         tokio::spawn(async move {
-            let mut asking = engine.await_votes(operation, Rule::All, ttl);
+            let mut asking = engine.nodes.await_votes(operation, Rule::All, ttl);
             std::future::poll_fn(|cx| asking.poll_decision(cx).map(drop)).await;
             engine.heal_lost(&asking.operation, claim, ttl);
         });
@@ -695,7 +507,7 @@ impl Renew {
     /// beyond `locks.max_hold`. None: that is over.
     fn told(&self, renewed: Renewed) -> Option<Renewed> {
         let Some(watch) = &self.watch else { return Some(renewed) };
-        self.engine.watchdog.granted(watch, self.ttl, renewed.until);
+        self.engine.schedule.granted(watch, self.ttl, renewed.until);
         let validity = watch.within_hold(renewed.validity);
         if validity < Duration::from_millis(1) {
             self.engine.lose(watch, LostReason::MaxHold);
@@ -721,14 +533,14 @@ impl Future for Renew {
                     self.engine.holders.renewed(&operation.key, claim, self.since + self.ttl);
                 }
                 let now = Instant::now();
-                match self.engine.validity(self.ttl, self.since, now) {
+                match self.asking.nodes.validity(self.ttl, self.since, now) {
                     Some(validity) => {
                         if let Some(claim) = self.claim {
                             self.heal(claim, &votes);
                         }
                         Ok(self.told(Renewed { validity, until: now + validity, grant }))
                     }
-                    None => Err(self.engine.no_quorum(&votes)),
+                    None => Err(self.asking.nodes.no_quorum(&votes)),
                 }
             }
             // The holder is told that it holds nothing, so nothing of it may stay. Where its
@@ -740,7 +552,7 @@ impl Future for Renew {
                 }
                 Ok(None)
             }
-            Decision::NoQuorum | Decision::Open => Err(self.engine.no_quorum(&votes)),
+            Decision::NoQuorum | Decision::Open => Err(self.asking.nodes.no_quorum(&votes)),
         })
     }
 }
@@ -771,7 +583,7 @@ impl Future for Raise {
                 Ok(Some(fence))
             }
             Decision::No => Ok(None),
-            Decision::NoQuorum | Decision::Open => Err(self.engine.no_quorum(&votes)),
+            Decision::NoQuorum | Decision::Open => Err(self.asking.nodes.no_quorum(&votes)),
         })
     }
 }

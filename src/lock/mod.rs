@@ -6,7 +6,8 @@
 //!   `attach` asks who holds a lock, `takeover` makes another its keeper.
 //! - `queue`: who waits for which lock, and whose turn it is; `waiter` is one of
 //!   them, `subscribe` hears of releases through other proxies.
-//! - [`watchdog`]: session locks, renewed for as long as somebody keeps them.
+//! - `watch`: a session lock that is kept; `schedule`: when each is to be renewed; `losses`:
+//!   what a connection is told of; [`watchdog`]: renews them for as long as somebody keeps them.
 //! - `holders`: what was granted here and is not given back.
 //! - `alarm`: the timer of an operation, which nearly never fires.
 //! - `operation`: one request to all nodes, and their votes as they come in.
@@ -14,7 +15,7 @@
 //! - `quorum`: what votes come to; validity. Pure arithmetic.
 //! - `claim`: the name of one grant; `scripts`: the Lua that nodes run.
 //! - `clocks`: nodes' clocks, which must not jump.
-//! - `node`: one lock node: whether it can be asked, what it has missed.
+//! - `nodes`: all of them: operations, votes, who is missing; `node`: one lock node: whether it can be asked, what it has missed.
 //! - `link`: the ordered, pipelined connection to it; `connect` opens one,
 //!   `backoff` says when to try again, `reply` reads what comes back.
 //! - `heal`: what to do where a node has forgotten the scripts.
@@ -44,9 +45,11 @@ mod inspect;
 mod jitter;
 mod link;
 mod look;
+mod losses;
 mod marker;
 pub mod metrics;
 mod node;
+mod nodes;
 mod operation;
 mod outage;
 mod pace;
@@ -54,6 +57,7 @@ mod queue;
 mod quorum;
 mod reply;
 mod round;
+mod schedule;
 mod scripts;
 mod seats;
 #[cfg(test)]
@@ -61,6 +65,7 @@ mod simulation;
 mod subscribe;
 mod takeover;
 mod waiter;
+mod watch;
 pub mod watchdog;
 
 pub use acquire::Acquire;
@@ -72,12 +77,14 @@ pub use engine::{Engine, Raise, Release, Renew};
 pub use fault::Fault;
 pub use init::{InitError, initialise};
 pub(crate) use inspect::faults_of;
+pub use losses::{Losses, Lost};
 pub(crate) use marker::{LONGEST, MARKER, OLD_MARKER, SEATS, text_of};
+pub use nodes::WallClock;
 pub(crate) use quorum::shortest_ttl;
 #[doc(hidden)]
 pub use reply::{VotesRead, read_votes};
 pub use waiter::Waiter;
-pub use watchdog::{Keep, Losses, Lost};
+pub use watchdog::Keep;
 
 use std::{fmt, time::Duration};
 

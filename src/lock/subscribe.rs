@@ -152,7 +152,7 @@ async fn next(messages: &mut PubSubStream) -> Option<Msg> {
 fn heard(engine: &Arc<Engine>, node: usize, message: &Msg) {
     let Ok(channel) = message.get_channel::<Vec<u8>>() else { return };
     if let Some(key) = scripts::key_of_channel(&channel)
-        && !engine.is_own_word(message.get_payload_bytes())
+        && !engine.nodes.is_own_word(message.get_payload_bytes())
     {
         engine.queues.heard_of_release(node, key);
     }

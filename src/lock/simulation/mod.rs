@@ -37,7 +37,7 @@ use super::{
     jitter,
     node::{NOT_ASKED_AGAIN, UNDONE},
     quorum::TOO_SMALL,
-    watchdog::{LATE, NOT_RETRIED},
+    schedule::{LATE, NOT_RETRIED},
 };
 use crate::{
     config::{Endpoint, LocksConfig, RedisUrl},
@@ -331,7 +331,7 @@ fn config(proxy: usize, nodes: usize, planted: Planted) -> LocksConfig {
 
 /// The time of day of a proxy. Where most nodes forget at once, fences grow only if
 /// proxies' clocks are apart by less than such a node is kept out for.
-fn clock(proxy: usize, begun: Instant) -> super::engine::WallClock {
+fn clock(proxy: usize, begun: Instant) -> super::WallClock {
     let wrong = [1_000_000, 0][proxy % 2];
     Arc::new(move || 1_000_000_000 + wrong + u64::try_from(begun.elapsed().as_micros()).unwrap())
 }

@@ -1,0 +1,282 @@
+//! All lock nodes: puts operations to them, waits for their votes, and says who is missing.
+
+use std::{
+    sync::Arc,
+    task::{Context, Poll, Waker, ready},
+    time::Duration,
+};
+
+use tokio::runtime::Handle;
+
+use super::{
+    Alarm, Claim, NoQuorum, NodeStatus,
+    clocks::Clocks,
+    deployment::Admissions,
+    fences::Fences,
+    node::{self, Node, ProposedFence},
+    operation::{Kind, Missing, Operation, Vote},
+    outage::Outage,
+    quorum::{Decision, Rule, quorum, validity},
+    scripts::{Wanted, Whose},
+};
+use crate::{
+    clock::Instant,
+    config::LocksConfig,
+    key::{Key, Token},
+    net::Connector,
+};
+
+/// A node waits for an answer at most this share of the TTL, so that asking
+/// does not use the validity up.
+const TIMEOUT_SHARE: u32 = 10;
+
+/// The time of day in microseconds, from which fences are proposed.
+pub type WallClock = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+/// All lock nodes of one proxy, with what is the same for each operation on them.
+pub(super) struct Nodes {
+    all: Vec<Arc<Node>>,
+    wall_clock: WallClock,
+    /// Names this proxy in what its releases tell the others.
+    who: String,
+    node_timeout: Duration,
+    pub(super) drift_factor: f64,
+    pub(super) fence_ttl: Duration,
+    pub(super) max_ttl: Duration,
+    fences: Arc<Fences>,
+    pub(super) clocks: Arc<Clocks>,
+    pub(super) outage: Outage,
+}
+
+impl Nodes {
+    /// Starts connecting to all nodes, on this runtime.
+    pub(super) fn start(
+        config: &LocksConfig,
+        runtime: &Handle,
+        wall_clock: WallClock,
+        connector: &Connector,
+    ) -> Nodes {
+        let admissions = Arc::new(Admissions::new(config, connector));
+        let clocks = Arc::new(Clocks::new(config));
+        let fences: Arc<Fences> = Arc::default();
+        let mut all = Vec::new();
+        for (index, url) in config.nodes.iter().enumerate() {
+            let (fences, clock) = (fences.clone(), wall_clock.clone());
+            let propose: ProposedFence = Arc::new(move || fences.propose(clock()));
+            let (connector, admissions) = (connector.clone(), admissions.clone());
+            let clocks = clocks.clone();
+            let node =
+                Node::new(url.clone(), connector, index, config, admissions, clocks, propose);
+            let node = Arc::new(node);
+            runtime.spawn(node.clone().supervise());
+            all.push(node);
+        }
+        Nodes {
+            all,
+            wall_clock,
+            who: format!("{:016x}", rand::random::<u64>()),
+            node_timeout: config.node_timeout,
+            drift_factor: config.drift_factor,
+            fence_ttl: config.fence_ttl,
+            max_ttl: config.max_ttl,
+            fences,
+            clocks,
+            outage: Outage::new(),
+        }
+    }
+
+    /// Starts looking now and then for what makes a node unfit to vote.
+    pub(super) fn inspect(&self, runtime: &Handle) {
+        for node in &self.all {
+            runtime.spawn(node::inspect(Arc::downgrade(node)));
+        }
+    }
+
+    /// Tells `came_back` from now on whenever a node can be asked again, and asks `held_until`
+    /// of this proxy's grants.
+    pub(super) fn tell(
+        &self,
+        came_back: impl Fn() + Clone + Send + Sync + 'static,
+        held_until: impl Fn(&Key, &Token, Claim) -> Option<Instant> + Clone + Send + Sync + 'static,
+    ) {
+        for node in &self.all {
+            node.on_return(came_back.clone());
+            node.ask_holders(held_until.clone());
+        }
+    }
+
+    /// Every node as seen now, in the order of the configuration.
+    pub(super) fn status(&self) -> Vec<NodeStatus> {
+        self.all.iter().map(|node| node.status()).collect()
+    }
+
+    /// How many nodes make a quorum.
+    pub(super) fn quorum(&self) -> usize {
+        quorum(self.all.len())
+    }
+
+    /// Whether a message about a release was told by this proxy itself.
+    pub(super) fn is_own_word(&self, who: &[u8]) -> bool {
+        who == self.who.as_bytes()
+    }
+
+    /// Takes in a fence that was granted, or that the data node has seen.
+    pub(super) fn learn_fence(&self, fence: u64) {
+        self.fences.learn(fence, (self.wall_clock)());
+    }
+
+    /// What a lock is asked for with.
+    pub(super) fn wanted<'a>(
+        &self,
+        key: &'a [u8],
+        token: &'a [u8],
+        ttl: Duration,
+        claim: Claim,
+    ) -> Wanted<'a> {
+        let fence = self.fences.propose((self.wall_clock)());
+        Wanted { key, token, ttl, fence, fence_ttl: self.fence_ttl, claim }
+    }
+
+    /// One request to all nodes, which is not sent yet.
+    pub(super) fn operation(
+        &self,
+        kind: Kind,
+        key: Key,
+        token: Token,
+        ttl: Duration,
+        request: Vec<u8>,
+    ) -> Operation {
+        Operation::new(kind, key, token, ttl, request, self.all.len())
+    }
+
+    /// Gives a lock back, of which all nodes tell who waits for it.
+    pub(super) fn releasing(&self, key: Key, token: Token, claim: Option<Claim>) -> Operation {
+        let whose = claim.map_or(Whose::Token, Whose::Claim);
+        Operation::release(key, token, whose, self.who.as_bytes(), self.max_ttl, self.all.len())
+    }
+
+    /// Puts an operation to every node, in one go and without waiting.
+    pub(super) fn submit(&self, operation: Operation) -> Arc<Operation> {
+        let operation = Arc::new(operation);
+        for node in &self.all {
+            node.submit(&operation);
+        }
+        operation
+    }
+
+    /// Asks one node alone.
+    pub(super) fn submit_to(&self, node: usize, operation: &Arc<Operation>) {
+        self.all[node].submit(operation);
+    }
+
+    /// Puts one request to every node, and waits for the votes by `rule`.
+    pub(super) fn ask(
+        self: &Arc<Self>,
+        kind: Kind,
+        rule: Rule,
+        key: Key,
+        token: Token,
+        ttl: Duration,
+        request: Vec<u8>,
+    ) -> Asking {
+        let operation = self.submit(self.operation(kind, key, token, ttl, request));
+        self.await_votes(operation, rule, ttl)
+    }
+
+    /// Waits for the votes by `rule`, no longer than a lock of that TTL allows that
+    /// was asked for just now.
+    pub(super) fn await_votes(
+        self: &Arc<Self>,
+        operation: Arc<Operation>,
+        rule: Rule,
+        ttl: Duration,
+    ) -> Asking {
+        // A timer's, which may be late.
+        let deadline = tokio::time::Instant::now() + self.patience(ttl);
+        let patient = ttl / TIMEOUT_SHARE >= self.node_timeout;
+        Asking { nodes: self.clone(), operation, rule, deadline, patient, alarm: Alarm::default() }
+    }
+
+    /// How long nodes have to answer about a lock of that TTL.
+    pub(super) fn patience(&self, ttl: Duration) -> Duration {
+        self.node_timeout.min(ttl / TIMEOUT_SHARE)
+    }
+
+    /// Waits until the nodes that are up have done all that was asked of them
+    /// before, for at most `limit`.
+    pub(super) async fn drain(self: &Arc<Self>, limit: Duration) {
+        let mut ping = Vec::new();
+        crate::resp::encode::command(&mut ping, &[b"PING"]);
+        let mut asking = self.ask(Kind::Flush, Rule::All, "".into(), "".into(), limit, ping);
+        asking.deadline = tokio::time::Instant::now() + limit;
+        std::future::poll_fn(|cx| asking.poll_decision(cx).map(drop)).await;
+    }
+
+    /// What is left of `ttl` for who has asked for it at `since`; nothing if this proxy may
+    /// have stood still meanwhile.
+    pub(super) fn validity(&self, ttl: Duration, since: Instant, now: Instant) -> Option<Duration> {
+        if self.clocks.is_lost(since) {
+            return None;
+        }
+        validity(ttl, now - since, self.drift_factor)
+    }
+
+    /// Says who is missing among these votes, which do not decide.
+    pub(super) fn no_quorum(&self, votes: &[Vote]) -> NoQuorum {
+        let missing: Vec<String> = votes
+            .iter()
+            .zip(&self.all)
+            .filter_map(|(vote, node)| match vote {
+                Vote::Missing(why) => Some((*why, node)),
+                Vote::Pending => Some((Missing::Timeout, node)),
+                Vote::Yes(_)
+                | Vote::Kept { .. }
+                | Vote::Taken(_)
+                | Vote::Held { .. }
+                | Vote::No(_) => None,
+            })
+            .map(|(why, node)| {
+                let NodeStatus { address, reason, .. } = node.status();
+                let reason = reason.filter(|_| why == Missing::Quarantined);
+                format!("{address} ({})", reason.as_deref().unwrap_or(why.as_str()))
+            })
+            .collect();
+        let error = NoQuorum {
+            answered: votes.len() - missing.len(),
+            nodes: votes.len(),
+            quorum: quorum(votes.len()),
+            missing,
+        };
+        self.outage.failed(&error);
+        error
+    }
+}
+
+/// Waits for what the votes on one operation come to, as long as its nodes have.
+pub(super) struct Asking {
+    pub(super) nodes: Arc<Nodes>,
+    pub(super) operation: Arc<Operation>,
+    pub(super) rule: Rule,
+    deadline: tokio::time::Instant,
+    /// That is all of `locks.node_timeout`.
+    patient: bool,
+    pub(super) alarm: Alarm,
+}
+
+impl Asking {
+    /// Ready once the votes decide, or time is up.
+    pub(super) fn poll_decision(&mut self, cx: &mut Context<'_>) -> Poll<Decision> {
+        let decision = self.operation.decision(self.rule, cx.waker());
+        if decision != Decision::Open {
+            self.nodes.outage.decided(decision, self.patient);
+            return Poll::Ready(decision);
+        }
+        ready!(self.alarm.poll(self.deadline, cx));
+        for late in self.operation.time_out() {
+            self.nodes.all[late].metrics.errors_timeout.increment(1);
+        }
+        let decision = self.operation.decision(self.rule, Waker::noop());
+        self.nodes.outage.decided(decision, self.patient);
+        Poll::Ready(decision)
+    }
+}
