@@ -10,7 +10,7 @@ use std::{
 
 use super::{
     Alarm, Claim, Grant, NotGranted,
-    engine::Engine,
+    grants::Grants,
     holders::Holder,
     nodes::Asking,
     operation::{Kind, Missing, Operation, Vote},
@@ -24,7 +24,7 @@ use crate::{
 
 /// A LOCK under way. Dropped before it is ready, it gives back what it got on every node.
 pub struct Acquire {
-    engine: Arc<Engine>,
+    grants: Arc<Grants>,
     /// Before the first node was asked.
     since: Instant,
     ttl: Duration,
@@ -44,7 +44,7 @@ impl Acquire {
     /// Asks all nodes for `key` on behalf of `token`. `again`: the claim of a grant of the
     /// same token that the asker has.
     pub(super) fn ask(
-        engine: &Arc<Engine>,
+        grants: &Arc<Grants>,
         key: Key,
         token: Token,
         ttl: Duration,
@@ -52,25 +52,25 @@ impl Acquire {
     ) -> Acquire {
         let (since, claim) = (Instant::now(), again.unwrap_or_else(Claim::new));
         let again = again.is_some();
-        let request = scripts::acquire(&engine.nodes.wanted(&key, &token, ttl, claim), again);
+        let request = scripts::acquire(&grants.nodes.wanted(&key, &token, ttl, claim), again);
         let kind = Kind::Acquire { claim, again };
-        let operation = engine.nodes.operation(kind, key, token, ttl, request);
-        Acquire::submit(engine, operation, claim, again, since)
+        let operation = grants.nodes.operation(kind, key, token, ttl, request);
+        Acquire::submit(grants, operation, claim, again, since)
     }
 
     /// Has all nodes give the lock that `token` holds a new claim: another is its keeper from
     /// now on. Nothing is undone where that fails, as whoever had it may still count on it.
     pub(super) fn take_over(
-        engine: &Arc<Engine>,
+        grants: &Arc<Grants>,
         key: Key,
         token: Token,
         ttl: Duration,
     ) -> Acquire {
         let (since, claim) = (Instant::now(), Claim::new());
-        let request = scripts::take_over(&engine.nodes.wanted(&key, &token, ttl, claim));
+        let request = scripts::take_over(&grants.nodes.wanted(&key, &token, ttl, claim));
         let kind = Kind::Acquire { claim, again: true };
-        let operation = engine.nodes.operation(kind, key, token, ttl, request);
-        let mut taking = Acquire::submit(engine, operation, claim, true, since);
+        let operation = grants.nodes.operation(kind, key, token, ttl, request);
+        let mut taking = Acquire::submit(grants, operation, claim, true, since);
         taking.keeps = true;
         taking
     }
@@ -78,35 +78,35 @@ impl Acquire {
     /// Has all nodes pass `key` on from one grant to a new one. The operation
     /// tells by [`Rule::Release`] whether it was the giver's.
     pub(super) fn hand_over(
-        engine: &Arc<Engine>,
+        grants: &Arc<Grants>,
         (from, giver): (Token, Option<Claim>),
         key: Key,
         token: Token,
         ttl: Duration,
     ) -> (Acquire, Arc<Operation>) {
         let (since, claim) = (Instant::now(), Claim::new());
-        let wanted = engine.nodes.wanted(&key, &token, ttl, claim);
+        let wanted = grants.nodes.wanted(&key, &token, ttl, claim);
         let request = scripts::hand_over(&from, giver, &wanted);
         let kind = Kind::HandOver { claim };
         let operation =
-            engine.nodes.operation(kind, key, token, ttl, request).given_by(from, giver);
-        let acquire = Acquire::submit(engine, operation, claim, false, since);
+            grants.nodes.operation(kind, key, token, ttl, request).given_by(from, giver);
+        let acquire = Acquire::submit(grants, operation, claim, false, since);
         let operation = acquire.asking.operation.clone();
         (acquire, operation)
     }
 
     fn submit(
-        engine: &Arc<Engine>,
+        grants: &Arc<Grants>,
         operation: Operation,
         claim: Claim,
         again: bool,
         since: Instant,
     ) -> Acquire {
         let ttl = operation.ttl;
-        let operation = engine.nodes.submit(operation);
-        let asking = engine.nodes.await_votes(operation, Rule::Grant, ttl);
-        let (engine, raising) = (engine.clone(), None);
-        Acquire { engine, since, ttl, claim, again, keeps: false, asking, raising, done: false }
+        let operation = grants.nodes.submit(operation);
+        let asking = grants.nodes.await_votes(operation, Rule::Grant, ttl);
+        let (grants, raising) = (grants.clone(), None);
+        Acquire { grants, since, ttl, claim, again, keeps: false, asking, raising, done: false }
     }
 
     /// What it times itself with, to be used again.
@@ -124,9 +124,7 @@ impl Acquire {
                 operation.grant(until);
                 let (key, token) = (&operation.key, &operation.token);
                 let holder = Holder::new(token, self.claim, fence, now, until);
-                if let Some(before) = self.engine.holders.granted(key, holder) {
-                    self.engine.schedule.replace(&before);
-                }
+                self.grants.granted(key, holder);
                 self.asking.nodes.learn_fence(fence);
                 let until = now + validity;
                 Ok(Grant { fence, claim: Some(self.claim), validity, until })
@@ -172,7 +170,7 @@ impl Acquire {
         let operation = &self.asking.operation;
         operation.close();
         if self.keeps
-            || self.again && self.engine.holders.has(&operation.key, &operation.token, self.claim)
+            || self.again && self.grants.holders.has(&operation.key, &operation.token, self.claim)
         {
             return;
         }

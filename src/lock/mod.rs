@@ -2,12 +2,14 @@
 //!
 //! Knows nothing of clients, their sockets or their protocol.
 //!
-//! - [`engine`]: acquire, release, renew: the algorithm; `acquire` is one attempt,
-//!   `attach` asks who holds a lock, `takeover` makes another its keeper.
+//! - [`engine`]: what sessions ask; `locks`: what all that is under way shares: `grants`, and
+//!   who waits.
+//! - `acquire`, `release`, `renew`, `attach`, `raise`: one operation each, with what comes of it.
 //! - `queue`: who waits for which lock, and whose turn it is; `waiter` is one of
 //!   them, `subscribe` hears of releases through other proxies.
 //! - `watch`: a session lock that is kept; `schedule`: when each is to be renewed; `losses`:
-//!   what a connection is told of; [`watchdog`]: renews them for as long as somebody keeps them.
+//!   what a connection is told of; `keeper`: who keeps one; `lose`: how one is lost; `watchdog`:
+//!   renews them for as long as somebody keeps them.
 //! - `holders`: what was granted here and is not given back.
 //! - `alarm`: the timer of an operation, which nearly never fires.
 //! - `operation`: one request to all nodes, and their votes as they come in.
@@ -38,13 +40,17 @@ mod deployment;
 pub mod engine;
 pub mod fault;
 mod fences;
+mod grants;
 mod heal;
 mod holders;
 mod init;
 mod inspect;
 mod jitter;
+mod keeper;
 mod link;
+mod locks;
 mod look;
+mod lose;
 mod losses;
 mod marker;
 pub mod metrics;
@@ -55,6 +61,9 @@ mod outage;
 mod pace;
 mod queue;
 mod quorum;
+mod raise;
+mod release;
+mod renew;
 mod reply;
 mod round;
 mod schedule;
@@ -63,28 +72,30 @@ mod seats;
 #[cfg(test)]
 mod simulation;
 mod subscribe;
-mod takeover;
 mod waiter;
 mod watch;
-pub mod watchdog;
+mod watchdog;
 
 pub use acquire::Acquire;
 pub use alarm::Alarm;
 pub use attach::Attach;
 pub use claim::Claim;
 pub(crate) use deployment::diagnose;
-pub use engine::{Engine, Raise, Release, Renew};
+pub use engine::Engine;
 pub use fault::Fault;
 pub use init::{InitError, initialise};
 pub(crate) use inspect::faults_of;
+pub use keeper::Keep;
 pub use losses::{Losses, Lost};
 pub(crate) use marker::{LONGEST, MARKER, OLD_MARKER, SEATS, text_of};
 pub use nodes::WallClock;
 pub(crate) use quorum::shortest_ttl;
+pub use raise::Raise;
+pub use release::Release;
+pub use renew::Renew;
 #[doc(hidden)]
 pub use reply::{VotesRead, read_votes};
 pub use waiter::Waiter;
-pub use watchdog::Keep;
 
 use std::{fmt, time::Duration};
 

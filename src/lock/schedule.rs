@@ -22,6 +22,8 @@ use crate::{clock::Instant, config::LocksConfig};
 const RENEW_SHARE: u32 = 3;
 /// A renewal that got no quorum is tried again after this share of the TTL.
 const RETRY_SHARE: u32 = 20;
+/// Nodes are told to keep a fence on after this share of its TTL.
+pub(super) const FENCE_SHARE: u32 = 3;
 /// Calls that renew locks under way at once, as far as no quorum has answered them. With more
 /// of them nodes would answer the last ones too late to count, and late ones are repeated.
 const AT_ONCE: usize = 8;

@@ -6,7 +6,6 @@
 //! nodes says that the lock is not its token's any more, the lock is lost.
 
 use std::{
-    fmt,
     sync::{Arc, Weak},
     time::Duration,
 };
@@ -14,231 +13,112 @@ use std::{
 use tokio::{sync::OwnedSemaphorePermit, time::sleep_until};
 
 use super::{
-    Claim, Engine,
-    losses::{Losses, Lost},
+    grants::Grants,
+    locks::Locks,
+    lose::{lose, lose_all},
     metrics::{LostReason, Renewal},
     operation::{Kind, Vote},
     quorum::{Decision, Rule, Votes},
-    schedule::{renewed_after, tried_again_after},
+    schedule::{FENCE_SHARE, renewed_after, tried_again_after},
     scripts::{self, MAX_RENEWALS},
-    watch::{Times, Watch},
+    watch::Watch,
 };
-use crate::{
-    clock::Instant,
-    key::{Key, Token},
-};
+use crate::clock::Instant;
 
 /// How often all locks are renewed at once, at the most, because a lock node came back.
 const ALL_EVERY: Duration = Duration::from_secs(1);
-/// Nodes are told to keep a fence on after this share of its TTL.
-const FENCE_SHARE: u32 = 3;
 /// How often the clock is looked at while any lock is kept: timers stand still while the
 /// machine is suspended.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Bytes of keys and tokens in one call that renews locks, unless a single lock has more.
 const CALL_BYTES: usize = 64 * 1024;
 
-/// Keeps a session lock. Dropped, it renews the lock no more, which then runs out: who was
-/// told how long it holds may go on for so long. [`Keep::give_back`] ends it at once.
-pub struct Keep {
-    engine: Arc<Engine>,
-    watch: Arc<Watch>,
-}
-
-impl fmt::Debug for Keep {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "Keep({})", self.watch.id)
-    }
-}
-
-impl Drop for Keep {
-    fn drop(&mut self) {
-        self.engine.schedule.pause(&self.watch);
-        self.watch.end();
-        self.engine.metrics.session_locks.decrement(1.0);
-    }
-}
-
-impl Keep {
-    /// Releases the lock, or hands it over to who waits: its holder wants it no more.
-    pub fn give_back(self) {
-        self.engine.schedule.pause(&self.watch);
-        if self.watch.end() {
-            let Watch { key, token, claim, .. } = &*self.watch;
-            drop(self.engine.release(key.clone(), token.clone(), Some(*claim)));
+/// Renews these locks, at most [`MAX_RENEWALS`], on every node. Another call may begin
+/// once a quorum has answered this one: it does not wait for a node that is silent.
+async fn renew_many(locks: Arc<Locks>, watches: Vec<Arc<Watch>>, call: OwnedSemaphorePermit) {
+    let since = Instant::now();
+    let ttls: Vec<Duration> = watches.iter().map(|watch| watch.times().ttl).collect();
+    let grants = &locks.grants;
+    let nodes = &grants.nodes;
+    let timed = watches.iter().zip(&ttls);
+    let renewed = |(watch, ttl): (_, &Duration)| {
+        let watch: &Arc<Watch> = watch;
+        scripts::Renewed { key: &watch.key, token: &watch.token, ttl: *ttl, claim: watch.claim }
+    };
+    let calls: Vec<scripts::Renewed<'_>> = timed.map(renewed).collect();
+    let least = ttls.iter().min().copied().unwrap_or_default();
+    let longest = ttls.iter().max().copied().unwrap_or_default();
+    let fences_until = watches.iter().map(|watch| watch.times().fence_until).min();
+    let fence_ttl = fences_until.filter(|until| *until <= since).map(|_| nodes.fence_ttl);
+    let request = scripts::prolong(&calls, fence_ttl);
+    let operation = nodes.operation(Kind::RenewMany, "".into(), "".into(), longest, request);
+    let mut asking = nodes.await_votes(nodes.submit(operation), Rule::All, least);
+    let mut call = Some(call);
+    std::future::poll_fn(|cx| {
+        if asking.operation.decision(Rule::Renewal, cx.waker()) != Decision::Open {
+            call = None;
         }
-    }
-
-    /// Its holder is about to release it, which is no loss.
-    pub fn unlocking(&self) {
-        self.engine.schedule.pause(&self.watch);
-    }
-
-    /// Whether that loss is of this lock.
-    pub fn is(&self, lost: &Lost) -> bool {
-        self.watch.id == lost.id
-    }
-
-    /// What its holder may be told of a validity: nothing beyond `locks.max_hold`.
-    pub fn within_hold(&self, validity: Duration) -> Duration {
-        self.watch.within_hold(validity)
-    }
-
-    /// Notes that its holder was told that another has taken it over or released it.
-    pub fn was_replaced(self) {
-        self.engine.metrics.lost(LostReason::Replaced);
-    }
-
-    /// Until when it is surely held, as far as is known; none if it is not, of which the
-    /// connection is told like of any loss. The watchdog finds that out too, but perhaps
-    /// only after its holder's next command: when this process has stood still, or while
-    /// a renewal is under way that comes too late.
-    pub fn valid_until(&self, now: Instant) -> Option<Instant> {
-        if !self.watch.is_kept() {
-            return None;
+        asking.poll_decision(cx).map(drop)
+    })
+    .await;
+    drop(call);
+    let votes = asking.operation.votes();
+    for (place, (watch, ttl)) in watches.iter().zip(ttls).enumerate() {
+        if watch.is_kept() {
+            let decision = decide(&votes, place);
+            note_renewal(&locks, watch, since, ttl, fence_ttl, decision);
+            if decision == Decision::Yes {
+                heal_kept(grants, watch, ttl, &votes, place);
+            }
         }
-        let until = self.watch.times().valid_until;
-        if until <= now {
-            self.engine.lose(&self.watch, LostReason::NoQuorum);
-            return None;
-        }
-        Some(until)
     }
 }
 
-impl Engine {
-    /// Keeps a lock that was just granted for `ttl` and is valid until then, renewing it
-    /// until the [`Keep`] is dropped. `losses` is told if it is lost.
-    pub fn keep(
-        self: &Arc<Self>,
-        key: &Key,
-        token: &Token,
-        claim: Claim,
-        ttl: Duration,
-        valid_until: Instant,
-        losses: &Arc<Losses>,
-    ) -> Keep {
-        let now = Instant::now();
-        let schedule = &self.schedule;
-        let fence_until = now + self.nodes.fence_ttl / FENCE_SHARE;
-        let times = Times { ttl, valid_until, due: None, fence_until };
-        let hold_until = schedule.hold_until(now);
-        let watch = Watch::new(schedule.next_id(), (key, token, claim), hold_until, times, losses);
-        let watch = Arc::new(watch);
-        losses.check_by(valid_until);
-        self.holders.watch(key, claim, watch.clone());
-        schedule.set(&watch, |_| Some(now + renewed_after(ttl)));
-        self.metrics.session_locks.increment(1.0);
-        Keep { engine: self.clone(), watch }
+/// A quorum keeps this lock: it is put back on the nodes that have lost it.
+fn heal_kept(grants: &Grants, watch: &Watch, ttl: Duration, votes: &[Vote], place: usize) {
+    let lost = |node: &usize| matches!(votes[*node], Vote::Yes(sum) | Vote::No(sum) if sum >> place & 1 == 0);
+    if (0..votes.len()).any(|node| lost(&node)) {
+        let nodes = (0..votes.len()).filter(lost);
+        grants.heal(&watch.key, &watch.token, watch.claim, ttl, nodes);
     }
+}
 
-    /// The holder is told, and nothing of the lock may stay.
-    pub(super) fn lose(self: &Arc<Self>, watch: &Arc<Watch>, reason: LostReason) {
-        // Held until it is told: its holder's connection, which may have found out at the
-        // same time, must not go on in between (see [`Losses::settle`]).
-        let mut lost = watch.losses.lock();
-        if watch.lose() {
-            self.metrics.lost(reason);
-            // Before anybody is told: who locks again at once, by the same token,
-            // must not be met by this.
-            let other = self.release_lost(watch);
-            watch.losses.add(&mut lost, watch.loss(false));
-            drop(lost);
-            // By the same token it may have been granted anew meanwhile.
-            if let Some(other) = other {
-                other.losses.tell(other.loss(true));
-            }
-            watch.losses.wake();
+/// What came of a renewal for `ttl`, sent at `since`.
+fn note_renewal(
+    locks: &Arc<Locks>,
+    watch: &Arc<Watch>,
+    since: Instant,
+    ttl: Duration,
+    fence_ttl: Option<Duration>,
+    decision: Decision,
+) {
+    let now = Instant::now();
+    let Grants { nodes, holders, schedule, metrics } = &*locks.grants;
+    let left = nodes.validity(ttl, since, now);
+    match (decision, left) {
+        (Decision::Yes, Some(left)) => {
+            metrics.renewed(Renewal::Ok);
+            schedule.set(watch, |times| {
+                // Else its holder has asked for another TTL meanwhile: that counts.
+                (times.ttl == ttl).then(|| {
+                    times.valid_until = times.valid_until.max(now + left);
+                    if let Some(fence_ttl) = fence_ttl {
+                        times.fence_until = since + fence_ttl / FENCE_SHARE;
+                    }
+                    holders.renewed(&watch.key, watch.claim, since + ttl);
+                    since + renewed_after(ttl)
+                })
+            });
         }
-    }
-
-    /// Renews these locks, at most [`MAX_RENEWALS`], on every node. Another call may begin
-    /// once a quorum has answered this one: it does not wait for a node that is silent.
-    async fn renew_many(self: Arc<Self>, watches: Vec<Arc<Watch>>, call: OwnedSemaphorePermit) {
-        let since = Instant::now();
-        let ttls: Vec<Duration> = watches.iter().map(|watch| watch.times().ttl).collect();
-        let locks = watches.iter().zip(&ttls);
-        let renewed = |(watch, ttl): (_, &Duration)| {
-            let watch: &Arc<Watch> = watch;
-            scripts::Renewed { key: &watch.key, token: &watch.token, ttl: *ttl, claim: watch.claim }
-        };
-        let locks: Vec<scripts::Renewed<'_>> = locks.map(renewed).collect();
-        let least = ttls.iter().min().copied().unwrap_or_default();
-        let longest = ttls.iter().max().copied().unwrap_or_default();
-        let fences_until = watches.iter().map(|watch| watch.times().fence_until).min();
-        let fence_ttl = fences_until.filter(|until| *until <= since).map(|_| self.nodes.fence_ttl);
-        let request = scripts::prolong(&locks, fence_ttl);
-        let operation =
-            self.nodes.operation(Kind::RenewMany, "".into(), "".into(), longest, request);
-        let mut asking = self.nodes.await_votes(self.nodes.submit(operation), Rule::All, least);
-        let mut call = Some(call);
-        std::future::poll_fn(|cx| {
-            if asking.operation.decision(Rule::Renewal, cx.waker()) != Decision::Open {
-                call = None;
-            }
-            asking.poll_decision(cx).map(drop)
-        })
-        .await;
-        drop(call);
-        let votes = asking.operation.votes();
-        for (place, (watch, ttl)) in watches.iter().zip(ttls).enumerate() {
-            if watch.is_kept() {
-                let decision = decide(&votes, place);
-                self.renewed(watch, since, ttl, fence_ttl, decision);
-                if decision == Decision::Yes {
-                    self.heal_kept(watch, ttl, &votes, place);
-                }
-            }
+        (Decision::No, _) => {
+            metrics.renewed(Renewal::Lost);
+            lose(locks, watch, LostReason::NotHeld);
         }
-    }
-
-    /// A quorum keeps this lock: it is put back on the nodes that have lost it.
-    fn heal_kept(&self, watch: &Watch, ttl: Duration, votes: &[Vote], place: usize) {
-        let lost = |node: &usize| matches!(votes[*node], Vote::Yes(sum) | Vote::No(sum) if sum >> place & 1 == 0);
-        if (0..votes.len()).any(|node| lost(&node)) {
-            let nodes = (0..votes.len()).filter(lost);
-            self.heal(&watch.key, &watch.token, watch.claim, ttl, nodes);
-        }
-    }
-
-    /// What came of a renewal for `ttl`, sent at `since`.
-    fn renewed(
-        self: &Arc<Self>,
-        watch: &Arc<Watch>,
-        since: Instant,
-        ttl: Duration,
-        fence_ttl: Option<Duration>,
-        decision: Decision,
-    ) {
-        let now = Instant::now();
-        let metrics = &self.metrics;
-        let left = self.nodes.validity(ttl, since, now);
-        match (decision, left) {
-            (Decision::Yes, Some(left)) => {
-                metrics.renewed(Renewal::Ok);
-                self.schedule.set(watch, |times| {
-                    // Else its holder has asked for another TTL meanwhile: that counts.
-                    (times.ttl == ttl).then(|| {
-                        times.valid_until = times.valid_until.max(now + left);
-                        if let Some(fence_ttl) = fence_ttl {
-                            times.fence_until = since + fence_ttl / FENCE_SHARE;
-                        }
-                        self.holders.renewed(&watch.key, watch.claim, since + ttl);
-                        since + renewed_after(ttl)
-                    })
-                });
-            }
-            (Decision::No, _) => {
-                metrics.renewed(Renewal::Lost);
-                self.lose(watch, LostReason::NotHeld);
-            }
-            (Decision::Yes | Decision::NoQuorum | Decision::Open, _) => {
-                metrics.renewed(Renewal::Retried);
-                self.schedule.set(watch, |times| {
-                    (times.ttl == ttl)
-                        .then(|| (now + tried_again_after(ttl)).min(times.valid_until))
-                });
-            }
+        (Decision::Yes | Decision::NoQuorum | Decision::Open, _) => {
+            metrics.renewed(Renewal::Retried);
+            schedule.set(watch, |times| {
+                (times.ttl == ttl).then(|| (now + tried_again_after(ttl)).min(times.valid_until))
+            });
         }
     }
 }
@@ -260,11 +140,12 @@ fn decide(votes: &[Vote], place: usize) -> Decision {
     counted.decide(Rule::Renewal)
 }
 
-/// Renews what is due, for as long as the engine lives.
-pub(super) async fn run(engine: Weak<Engine>) {
-    let Some((schedule, clocks)) =
-        engine.upgrade().map(|engine| (engine.schedule.clone(), engine.nodes.clocks.clone()))
-    else {
+/// Renews what is due, for as long as there are locks.
+pub(super) async fn run(locks: Weak<Locks>) {
+    let Some((schedule, clocks)) = locks.upgrade().map(|locks| {
+        let Grants { nodes, schedule, .. } = &*locks.grants;
+        (schedule.clone(), nodes.clocks.clone())
+    }) else {
         return;
     };
     let mut all_at = None;
@@ -283,8 +164,8 @@ pub(super) async fn run(engine: Weak<Engine>) {
         tokio::select! {
             biased;
             () = clocks.lost.notified() => {
-                let Some(engine) = engine.upgrade() else { return };
-                engine.lose_all();
+                let Some(locks) = locks.upgrade() else { return };
+                lose_all(&locks);
                 continue;
             }
             () = sleeping => {}
@@ -298,25 +179,25 @@ pub(super) async fn run(engine: Weak<Engine>) {
             }
             () = schedule.gone.cancelled() => return,
         }
-        let Some(engine) = engine.upgrade() else { return };
+        let Some(locks) = locks.upgrade() else { return };
         let now = Instant::now();
         let most = schedule.calls.available_permits() * MAX_RENEWALS;
         let due = schedule.take_due(now + schedule.together, most);
         let mut renewing = Vec::new();
         for watch in due {
             if watch.hold_until.is_some_and(|until| until <= now) {
-                engine.lose(&watch, LostReason::MaxHold);
+                lose(&locks, &watch, LostReason::MaxHold);
             } else if watch.times().valid_until <= now {
-                engine.lose(&watch, LostReason::NoQuorum);
+                lose(&locks, &watch, LostReason::NoQuorum);
             } else if watch.is_kept() {
                 renewing.push(watch);
             }
         }
         // Nodes have as long to answer as the shortest TTL among them allows, which must
         // not be too short for the others.
-        let patience = |watch: &Arc<Watch>| {
-            engine.nodes.patience(watch.times().ttl).as_millis().checked_ilog2()
-        };
+        let nodes = &locks.grants.nodes;
+        let patience =
+            |watch: &Arc<Watch>| nodes.patience(watch.times().ttl).as_millis().checked_ilog2();
         renewing.sort_by_cached_key(patience);
         for alike in renewing.chunk_by(|one, other| patience(one) == patience(other)) {
             let mut rest = alike;
@@ -324,7 +205,7 @@ pub(super) async fn run(engine: Weak<Engine>) {
                 let (batch, others) = rest.split_at(call_length(rest));
                 rest = others;
                 match schedule.calls.clone().try_acquire_owned() {
-                    Ok(call) => drop(tokio::spawn(engine.clone().renew_many(batch.to_vec(), call))),
+                    Ok(call) => drop(tokio::spawn(renew_many(locks.clone(), batch.to_vec(), call))),
                     Err(_) => schedule.put_back(batch, now),
                 }
             }

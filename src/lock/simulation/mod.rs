@@ -33,7 +33,7 @@ use super::{
     Engine,
     clocks::UNWATCHED,
     deployment::NEW_IF_BARE,
-    engine::NO_HEALS,
+    grants::NO_HEALS,
     jitter,
     node::{NOT_ASKED_AGAIN, UNDONE},
     quorum::TOO_SMALL,
