@@ -18,7 +18,7 @@
 //! - `claim`: the name of one grant; `scripts`: the Lua that nodes run.
 //! - `clocks`: nodes' clocks, which must not jump.
 //! - `nodes`: all of them: operations, votes, who is missing; `node`: one lock node: whether it can be asked, what it has missed.
-//! - `link`: the ordered, pipelined connection to it; `connect` opens one,
+//! - `link`: the ordered, pipelined connection to it; `connect` opens one, `supervisor` keeps one,
 //!   `backoff` says when to try again, `reply` reads what comes back.
 //! - `heal`: what to do where a node has forgotten the scripts.
 //! - `deployment`: which nodes may vote: `marker` is what proves it on each of them, `look`
@@ -72,6 +72,7 @@ mod seats;
 #[cfg(test)]
 mod simulation;
 mod subscribe;
+mod supervisor;
 mod waiter;
 mod watch;
 mod watchdog;

@@ -13,11 +13,12 @@ use super::{
     clocks::Clocks,
     deployment::Admissions,
     fences::Fences,
-    node::{self, Node, ProposedFence},
+    node::{Node, ProposedFence},
     operation::{Kind, Missing, Operation, Vote},
     outage::Outage,
     quorum::{Decision, Rule, quorum, validity},
     scripts::{Wanted, Whose},
+    supervisor,
 };
 use crate::{
     clock::Instant,
@@ -68,7 +69,7 @@ impl Nodes {
             let node =
                 Node::new(url.clone(), connector, index, config, admissions, clocks, propose);
             let node = Arc::new(node);
-            runtime.spawn(node.clone().supervise());
+            runtime.spawn(supervisor::supervise(node.clone()));
             all.push(node);
         }
         Nodes {
@@ -88,7 +89,7 @@ impl Nodes {
     /// Starts looking now and then for what makes a node unfit to vote.
     pub(super) fn inspect(&self, runtime: &Handle) {
         for node in &self.all {
-            runtime.spawn(node::inspect(Arc::downgrade(node)));
+            runtime.spawn(supervisor::inspect(Arc::downgrade(node)));
         }
     }
 
