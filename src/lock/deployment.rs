@@ -55,13 +55,13 @@ use tracing::{info, warn};
 
 use super::{
     fault::Fault,
-    link::Standing,
     look::{Found, Look},
     marker::{Deployment, Identity, Marker, Seat},
     quorum::quorum,
     round::{self, Way, Write},
     scripts,
     seats::{Accepted, Survey, Waiting, fits, has_joined},
+    standing::Standing,
 };
 use crate::{
     config::{LocksConfig, RedisUrl},

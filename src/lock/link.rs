@@ -11,7 +11,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::{Context, Poll, Waker, ready},
     time::Duration,
@@ -28,11 +28,12 @@ use tokio::{
 
 use super::{
     alarm::Alarm,
-    clocks::{NodeClock, Sight},
+    clocks::Sight,
     heal::Healing,
     metrics::NodeMetrics,
     operation::{Kind, Missing, Operation, Vote},
     reply, scripts,
+    standing::Standing,
 };
 use crate::{
     clock::Instant,
@@ -81,36 +82,6 @@ pub(super) enum Job {
     Operation(Arc<Operation>),
     /// A command whose reply does not matter.
     Blind(Vec<u8>),
-}
-
-/// What a connection is told of its node's standing while it lives, and tells of it.
-pub(super) struct Standing {
-    /// The last argument of scripts that vote: what the node's marker must be.
-    pub(super) told: Arc<ArcSwap<Vec<u8>>>,
-    /// The node waits to be admitted: it must not grant.
-    pub(super) waits: AtomicBool,
-    /// The longest TTL, in ms, that this node is known to have noted ([`scripts::LONGEST`]).
-    pub(super) longest: AtomicU64,
-    /// Its clock, as TIME has shown it over all connections.
-    pub(super) clock: Mutex<NodeClock>,
-    /// That has jumped forward: the node waits, and must not grant.
-    pub(super) jumped: AtomicBool,
-    /// It does not tell its TIME: an ACL may forbid that.
-    pub(super) unwatched: AtomicBool,
-}
-
-impl Default for Standing {
-    /// Nothing is compared, and it votes.
-    fn default() -> Standing {
-        Standing {
-            told: Arc::new(ArcSwap::from_pointee(scripts::told(b""))),
-            waits: AtomicBool::new(false),
-            longest: AtomicU64::new(0),
-            clock: Mutex::default(),
-            jumped: AtomicBool::new(false),
-            unwatched: AtomicBool::new(false),
-        }
-    }
 }
 
 /// The sending end of a connection.

@@ -24,6 +24,7 @@
 //! - `deployment`: which nodes may vote: `marker` is what proves it on each of them, `look`
 //!   what one says of itself, `seats` what all of that comes to, `round` how a marker is
 //!   written on a quorum.
+//! - `standing`: what a connection is told of all that.
 //! - [`fault`]: what can be wrong with a node; `inspect` looks for it now and then,
 //!   `pace` sees that it is slow, `outage` that no quorum answers.
 //! - [`metrics`]: what is counted of all this.
@@ -71,6 +72,7 @@ mod scripts;
 mod seats;
 #[cfg(test)]
 mod simulation;
+mod standing;
 mod subscribe;
 mod supervisor;
 mod waiter;

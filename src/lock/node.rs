@@ -17,11 +17,12 @@ use super::{
     deployment::{Admissions, Wait},
     fault::Fault,
     inspect::Inspected,
-    link::{Closed, Job, Leftover, Link, Standing},
+    link::{Closed, Job, Leftover, Link},
     look::Look,
     metrics::NodeMetrics,
     operation::{Kind, Missing, Operation, Vote},
     scripts::{self, Whose},
+    standing::Standing,
 };
 use crate::{
     clock::Instant,

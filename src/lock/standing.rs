@@ -1,0 +1,40 @@
+//! What a connection is told of its node's standing while it lives, and tells of it.
+
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicBool, AtomicU64},
+};
+
+use arc_swap::ArcSwap;
+
+use super::{clocks::NodeClock, scripts};
+
+/// How a node stands: whether it may vote, and by what it proves that.
+pub(super) struct Standing {
+    /// The last argument of scripts that vote: what the node's marker must be.
+    pub(super) told: Arc<ArcSwap<Vec<u8>>>,
+    /// The node waits to be admitted: it must not grant.
+    pub(super) waits: AtomicBool,
+    /// The longest TTL, in ms, that this node is known to have noted ([`scripts::LONGEST`]).
+    pub(super) longest: AtomicU64,
+    /// Its clock, as TIME has shown it over all connections.
+    pub(super) clock: Mutex<NodeClock>,
+    /// That has jumped forward: the node waits, and must not grant.
+    pub(super) jumped: AtomicBool,
+    /// It does not tell its TIME: an ACL may forbid that.
+    pub(super) unwatched: AtomicBool,
+}
+
+impl Default for Standing {
+    /// Nothing is compared, and it votes.
+    fn default() -> Standing {
+        Standing {
+            told: Arc::new(ArcSwap::from_pointee(scripts::told(b""))),
+            waits: AtomicBool::new(false),
+            longest: AtomicU64::new(0),
+            clock: Mutex::default(),
+            jumped: AtomicBool::new(false),
+            unwatched: AtomicBool::new(false),
+        }
+    }
+}
