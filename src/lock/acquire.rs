@@ -12,7 +12,7 @@ use super::{
     Alarm, Claim, Grant, NotGranted,
     grants::Grants,
     holders::Holder,
-    nodes::Asking,
+    node::nodes::Asking,
     operation::{Kind, Missing, Operation, Vote},
     quorum::{Decision, Rule},
     scripts,

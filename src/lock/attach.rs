@@ -31,7 +31,7 @@ use std::{
 
 use super::{
     Alarm, Grant, NotAttached,
-    nodes::{Asking, Nodes},
+    node::nodes::{Asking, Nodes},
     operation::{Kind, Vote},
     quorum::{Decision, Rule, fence_bounds, quorum},
     scripts,

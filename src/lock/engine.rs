@@ -14,7 +14,7 @@ use tokio::{runtime::Handle, time::sleep};
 
 use super::{
     Acquire, Attach, Claim, Counts, Keep, LockStatus, Losses, NoQuorum, NodeStatus, Raise, Release,
-    Renew, Waiter, WallClock, locks::Locks, nodes::Nodes, subscribe, watchdog,
+    Renew, Waiter, WallClock, keep::watchdog, line::subscribe, locks::Locks, node::nodes::Nodes,
 };
 use crate::{
     clock::Instant,

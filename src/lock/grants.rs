@@ -6,10 +6,10 @@ use std::{sync::Arc, time::Duration};
 use super::{
     Claim,
     holders::{Holder, Holders},
+    keep::schedule::Schedule,
     metrics::LockMetrics,
-    nodes::Nodes,
+    node::nodes::Nodes,
     operation::{Kind, Operation, Vote},
-    schedule::Schedule,
     scripts::{self, Wanted},
 };
 use crate::{

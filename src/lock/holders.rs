@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Claim, watch::Watch};
+use super::{Claim, keep::watch::Watch};
 use crate::{
     clock::Instant,
     key::{Key, KeyMap, Token},

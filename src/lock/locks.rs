@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{grants::Grants, metrics::LockMetrics, nodes::Nodes, queue::Queues};
+use super::{grants::Grants, line::queue::Queues, metrics::LockMetrics, node::nodes::Nodes};
 use crate::config::LocksConfig;
 
 /// What the engine shares with all that is under way.

@@ -7,7 +7,7 @@ use metrics::{
     gauge, histogram,
 };
 
-use super::{Fault, pace::Pace};
+use super::{Fault, fitness::pace::Pace};
 use crate::metrics::labels;
 
 labels! {

@@ -10,7 +10,7 @@ use std::{
 use super::{
     Claim, NoQuorum,
     grants::Grants,
-    nodes::Asking,
+    node::nodes::Asking,
     operation::{Kind, Vote},
     quorum::{Decision, Rule},
     scripts,

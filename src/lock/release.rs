@@ -10,11 +10,11 @@ use std::{
 use super::{
     Acquire, Alarm, Claim, NoQuorum,
     holders::Known,
+    keep::watch::Watch,
+    line::queue::Next,
     locks::Locks,
-    nodes::Asking,
-    queue::Next,
+    node::nodes::Asking,
     quorum::{Decision, Rule},
-    watch::Watch,
 };
 use crate::{
     clock::Instant,

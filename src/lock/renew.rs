@@ -11,14 +11,13 @@ use std::{
 use super::{
     Alarm, Claim, NoQuorum, Release, Renewed,
     grants::Grants,
+    keep::{lose::lose, watch::Watch},
     locks::Locks,
-    lose::lose,
     metrics::LostReason,
-    nodes::Asking,
+    node::nodes::Asking,
     operation::{Kind, Vote},
     quorum::{Decision, Rule, fence_bounds},
     scripts,
-    watch::Watch,
 };
 use crate::{
     clock::Instant,

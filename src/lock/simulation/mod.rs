@@ -31,13 +31,12 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     Engine,
-    clocks::UNWATCHED,
-    deployment::NEW_IF_BARE,
+    fitness::{clocks::UNWATCHED, deployment::NEW_IF_BARE},
     grants::NO_HEALS,
     jitter,
-    node::{NOT_ASKED_AGAIN, UNDONE},
+    keep::schedule::{LATE, NOT_RETRIED},
+    node::node::{NOT_ASKED_AGAIN, UNDONE},
     quorum::TOO_SMALL,
-    schedule::{LATE, NOT_RETRIED},
 };
 use crate::{
     config::{Endpoint, LocksConfig, RedisUrl},

@@ -9,7 +9,7 @@ use std::{
 use metrics::Gauge;
 use tracing::{info, warn};
 
-use super::Fault;
+use crate::lock::Fault;
 
 /// More than so many of the last eight samples make a node slow.
 const MANY: u32 = 4;

@@ -26,17 +26,16 @@ use tokio::{
     time,
 };
 
-use super::{
-    alarm::Alarm,
-    clocks::Sight,
-    heal::Healing,
-    metrics::NodeMetrics,
-    operation::{Kind, Missing, Operation, Vote},
-    reply, scripts,
-    standing::Standing,
-};
+use super::heal::Healing;
 use crate::{
     clock::Instant,
+    lock::{
+        alarm::Alarm,
+        fitness::{clocks::Sight, standing::Standing},
+        metrics::NodeMetrics,
+        operation::{Kind, Missing, Operation, Vote},
+        reply, scripts,
+    },
     net::{Outbox, Stream},
 };
 

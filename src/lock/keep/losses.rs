@@ -24,7 +24,7 @@ pub struct Lost {
     /// which then does not keep it any more ([`Keep::is`]).
     pub replaced: bool,
     /// Of the watch.
-    pub(super) id: u64,
+    pub(in crate::lock) id: u64,
 }
 
 /// What one connection is to be told of.
@@ -79,24 +79,24 @@ impl Losses {
     }
 
     /// Adds a loss and wakes the connection.
-    pub(super) fn tell(&self, loss: Lost) {
+    pub(in crate::lock) fn tell(&self, loss: Lost) {
         self.add(&mut self.lock(), loss);
         self.wake();
     }
 
     /// Adds a loss while [`Losses::lock`] is held.
-    pub(super) fn add(&self, lost: &mut Vec<Lost>, loss: Lost) {
+    pub(in crate::lock) fn add(&self, lost: &mut Vec<Lost>, loss: Lost) {
         lost.push(loss);
         self.any.store(true, Ordering::Release);
     }
 
     /// Wakes the connection, which then takes what was added.
-    pub(super) fn wake(&self) {
+    pub(in crate::lock) fn wake(&self) {
         self.waker.wake_by_ref();
     }
 
     /// Has [`Losses::settle`] wait for as long as this is held.
-    pub(super) fn lock(&self) -> MutexGuard<'_, Vec<Lost>> {
+    pub(in crate::lock) fn lock(&self) -> MutexGuard<'_, Vec<Lost>> {
         self.lost.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -10,21 +10,24 @@ use redis_protocol::resp2::types::OwnedFrame;
 use tokio::time::sleep;
 
 use super::{
-    deployment::Verdict,
-    fault::Fault,
     link::{self, Ends, Link},
-    look::{
-        CONNECT_LIMIT, ConnectError, Look, encode_greeting, encode_look, look_again, read_look,
-        read_reply, send, within_limit,
-    },
-    marker::OLD_MARKER,
     node::Node,
-    reply,
-    round::{catch_up, write_note},
-    scripts,
 };
 use crate::{
     clock::Instant,
+    lock::{
+        fitness::{
+            deployment::Verdict,
+            fault::Fault,
+            look::{
+                CONNECT_LIMIT, ConnectError, Look, encode_greeting, encode_look, look_again,
+                read_look, read_reply, send, within_limit,
+            },
+            marker::OLD_MARKER,
+            round::{catch_up, write_note},
+        },
+        reply, scripts,
+    },
     net::{self, Stream},
     resp::encode,
 };

@@ -13,7 +13,6 @@ use tokio::{
 };
 
 use super::{
-    jitter,
     look::{
         CONNECT_LIMIT, ConnectError, Found, Look, encode_greeting, encode_look, read_look,
         read_reply, send, within_limit,
@@ -23,6 +22,7 @@ use super::{
 };
 use crate::{
     config::RedisUrl,
+    lock::jitter,
     net::{self, Connector, Stream},
     resp::encode,
 };
@@ -33,9 +33,9 @@ const LIMIT: Duration = Duration::from_secs(1);
 /// How long a peer may be idle.
 const KEEPALIVE: Duration = Duration::from_secs(3);
 
-const PROMISE: &str = include_str!("scripts/promise.lua");
-const ACCEPT: &str = include_str!("scripts/accept.lua");
-const WRITE_NOTE: &str = include_str!("scripts/since.lua");
+const PROMISE: &str = include_str!("../scripts/promise.lua");
+const ACCEPT: &str = include_str!("../scripts/accept.lua");
+const WRITE_NOTE: &str = include_str!("../scripts/since.lua");
 
 /// The way to one node.
 #[derive(Clone)]
@@ -100,7 +100,7 @@ pub(super) fn looks(all: &[Result<Asked, ConnectError>]) -> Vec<Option<Look>> {
 
 /// What a node says to a step of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Said {
+pub(in crate::lock) enum Said {
     Yes,
     /// What lies there is something else by now, or it cannot be asked.
     Changed,
@@ -110,7 +110,7 @@ pub(super) enum Said {
 
 /// A marker to be written on one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Write {
+pub(in crate::lock) struct Write {
     pub(super) accepted: Accepted,
     pub(super) seat: usize,
     pub(super) longest: Duration,
@@ -186,7 +186,7 @@ async fn step(
 }
 
 /// Writes the newest marker on a node that has kept its memory and missed it.
-pub(super) async fn catch_up(
+pub(in crate::lock) async fn catch_up(
     stream: &mut Stream,
     look: &Look,
     write: &Write,
@@ -195,7 +195,7 @@ pub(super) async fn catch_up(
 }
 
 /// Notes on a node since when it waits.
-pub(super) async fn write_note(
+pub(in crate::lock) async fn write_note(
     stream: &mut Stream,
     look: &Look,
     epoch: u64,
@@ -273,7 +273,7 @@ async fn run(
             OwnedFrame::Error(error) => {
                 Err(ConnectError::Refused { command: "SET lockgate:deployment", error })
             }
-            _ => Err(super::reply::Garbage.into()),
+            _ => Err(crate::lock::reply::Garbage.into()),
         }
     })
     .await

@@ -12,18 +12,15 @@ use std::{
 use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    quorum::validity,
-    watch::{Times, Watch},
-};
-use crate::{clock::Instant, config::LocksConfig};
+use super::watch::{Times, Watch};
+use crate::{clock::Instant, config::LocksConfig, lock::quorum::validity};
 
 /// A lock is renewed after this share of its TTL.
 const RENEW_SHARE: u32 = 3;
 /// A renewal that got no quorum is tried again after this share of the TTL.
 const RETRY_SHARE: u32 = 20;
 /// Nodes are told to keep a fence on after this share of its TTL.
-pub(super) const FENCE_SHARE: u32 = 3;
+pub(in crate::lock) const FENCE_SHARE: u32 = 3;
 /// Calls that renew locks under way at once, as far as no quorum has answered them. With more
 /// of them nodes would answer the last ones too late to count, and late ones are repeated.
 const AT_ONCE: usize = 8;
@@ -33,13 +30,13 @@ const TOGETHER_SHARE: u32 = 30;
 #[cfg(test)]
 thread_local! {
     /// A fault that tests plant: locks are renewed when they have nearly run out.
-    pub(super) static LATE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    pub(in crate::lock) static LATE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
     /// Another: a renewal that got no quorum is not tried again.
-    pub(super) static NOT_RETRIED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    pub(in crate::lock) static NOT_RETRIED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 /// After so long a lock is renewed.
-pub(super) fn renewed_after(ttl: Duration) -> Duration {
+pub(in crate::lock) fn renewed_after(ttl: Duration) -> Duration {
     #[cfg(test)]
     if LATE.get() {
         return ttl.mul_f64(0.8);
@@ -48,7 +45,7 @@ pub(super) fn renewed_after(ttl: Duration) -> Duration {
 }
 
 /// After so long it is tried again.
-pub(super) fn tried_again_after(ttl: Duration) -> Duration {
+pub(in crate::lock) fn tried_again_after(ttl: Duration) -> Duration {
     #[cfg(test)]
     if NOT_RETRIED.get() {
         return ttl;
@@ -57,23 +54,23 @@ pub(super) fn tried_again_after(ttl: Duration) -> Duration {
 }
 
 /// All session locks of one proxy, by when they are to be renewed.
-pub(super) struct Schedule {
+pub(in crate::lock) struct Schedule {
     due: Mutex<BTreeMap<(Instant, u64), Arc<Watch>>>,
     /// The first of them has changed.
-    pub(super) changed: Notify,
+    pub(in crate::lock) changed: Notify,
     /// A lock node has come back, which may have lost all of them.
-    pub(super) came_back: Notify,
+    pub(in crate::lock) came_back: Notify,
     /// One for each call that may be under way.
-    pub(super) calls: Arc<Semaphore>,
-    pub(super) gone: CancellationToken,
+    pub(in crate::lock) calls: Arc<Semaphore>,
+    pub(in crate::lock) gone: CancellationToken,
     next_id: AtomicU64,
     max_hold: Option<Duration>,
     /// What is due within so long goes together.
-    pub(super) together: Duration,
+    pub(in crate::lock) together: Duration,
 }
 
 impl Schedule {
-    pub(super) fn new(config: &LocksConfig) -> Schedule {
+    pub(in crate::lock) fn new(config: &LocksConfig) -> Schedule {
         Schedule {
             due: Mutex::default(),
             changed: Notify::new(),
@@ -87,22 +84,22 @@ impl Schedule {
     }
 
     /// A number that no other session lock of this proxy has.
-    pub(super) fn next_id(&self) -> u64 {
+    pub(in crate::lock) fn next_id(&self) -> u64 {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Until when a lock may be kept that was granted now, by `locks.max_hold`.
-    pub(super) fn hold_until(&self, now: Instant) -> Option<Instant> {
+    pub(in crate::lock) fn hold_until(&self, now: Instant) -> Option<Instant> {
         self.max_hold.map(|hold| now + hold)
     }
 
     /// When the first of them is due.
-    pub(super) fn first(&self) -> Option<Instant> {
+    pub(in crate::lock) fn first(&self) -> Option<Instant> {
         self.lock().first_key_value().map(|((when, _), _)| *when)
     }
 
     /// Has all locks renewed now.
-    pub(super) fn all_are_due(&self) {
+    pub(in crate::lock) fn all_are_due(&self) {
         let now = Instant::now();
         let mut due = self.lock();
         for ((_, id), watch) in std::mem::take(&mut *due) {
@@ -112,7 +109,7 @@ impl Schedule {
     }
 
     /// Has those renewed later that could not be now, unless their times have changed.
-    pub(super) fn put_back(&self, watches: &[Arc<Watch>], when: Instant) {
+    pub(in crate::lock) fn put_back(&self, watches: &[Arc<Watch>], when: Instant) {
         let mut due = self.lock();
         for watch in watches.iter().filter(|watch| watch.is_kept()) {
             if watch.times().due.get_or_insert(when) == &when {
@@ -122,7 +119,7 @@ impl Schedule {
     }
 
     /// Takes off the schedule what is due until then, the first `most` of it.
-    pub(super) fn take_due(&self, until: Instant, most: usize) -> Vec<Arc<Watch>> {
+    pub(in crate::lock) fn take_due(&self, until: Instant, most: usize) -> Vec<Arc<Watch>> {
         let mut due = self.lock();
         let mut taken = Vec::new();
         while taken.len() < most
@@ -137,7 +134,7 @@ impl Schedule {
 
     /// Puts it on the schedule, or moves it there, unless `change` says that it is
     /// to stay where it is.
-    pub(super) fn set(
+    pub(in crate::lock) fn set(
         &self,
         watch: &Arc<Watch>,
         change: impl FnOnce(&mut Times) -> Option<Instant>,
@@ -159,14 +156,14 @@ impl Schedule {
     }
 
     /// A lock node has come back: what it has lost is put back soon.
-    pub(super) fn came_back(&self) {
+    pub(in crate::lock) fn came_back(&self) {
         self.came_back.notify_one();
     }
 
     /// Its holder asks the nodes for another TTL. A shorter one counts at once: the
     /// nodes may have it though nobody hears of it, and a renewal for the longer
     /// one, under way since before, says nothing any more.
-    pub(super) fn asked(&self, watch: &Arc<Watch>, ttl: Duration, drift_factor: f64) {
+    pub(in crate::lock) fn asked(&self, watch: &Arc<Watch>, ttl: Duration, drift_factor: f64) {
         let now = Instant::now();
         if watch.is_kept() {
             self.set(watch, |times| {
@@ -183,7 +180,7 @@ impl Schedule {
     }
 
     /// Its holder got that TTL, which is valid until then; it goes on with it.
-    pub(super) fn granted(&self, watch: &Arc<Watch>, ttl: Duration, until: Instant) {
+    pub(in crate::lock) fn granted(&self, watch: &Arc<Watch>, ttl: Duration, until: Instant) {
         let now = Instant::now();
         if watch.is_kept() {
             self.set(watch, |times| {
@@ -195,7 +192,7 @@ impl Schedule {
     }
 
     /// Takes it off the schedule: it is being released. True: it was kept until now.
-    pub(super) fn pause(&self, watch: &Watch) -> bool {
+    pub(in crate::lock) fn pause(&self, watch: &Watch) -> bool {
         let was_kept = watch.pause();
         let mut due = self.lock();
         if let Some(before) = watch.times().due.take() {
@@ -205,14 +202,14 @@ impl Schedule {
     }
 
     /// The same, where not its keeper may be who releases it: the keeper is told.
-    pub(super) fn release(&self, watch: &Watch) {
+    pub(in crate::lock) fn release(&self, watch: &Watch) {
         if self.pause(watch) {
             watch.losses.tell(watch.loss(true));
         }
     }
 
     /// Another is the lock's keeper from now on: the one before is told.
-    pub(super) fn replace(&self, watch: &Watch) {
+    pub(in crate::lock) fn replace(&self, watch: &Watch) {
         self.release(watch);
         watch.end();
     }

@@ -3,18 +3,15 @@
 use std::{fmt, sync::Arc, time::Duration};
 
 use super::{
-    Claim, Release,
-    grants::Grants,
-    locks::Locks,
     lose::lose,
     losses::{Losses, Lost},
-    metrics::LostReason,
     schedule::{FENCE_SHARE, renewed_after},
     watch::{Times, Watch},
 };
 use crate::{
     clock::Instant,
     key::{Key, Token},
+    lock::{Claim, Release, grants::Grants, locks::Locks, metrics::LostReason},
 };
 
 /// Keeps a session lock. Dropped, it renews the lock no more, which then runs out: who was
@@ -41,7 +38,7 @@ impl Drop for Keep {
 impl Keep {
     /// Keeps a lock that was just granted for `ttl` and is valid until then. `losses` is told
     /// if it is lost.
-    pub(super) fn new(
+    pub(in crate::lock) fn new(
         locks: &Arc<Locks>,
         grant: (&Key, &Token, Claim),
         ttl: Duration,

@@ -13,13 +13,16 @@ use tracing::debug;
 use super::{
     backoff::Backoff,
     connect::LinkManager,
-    deployment::Admissions,
-    inspect::Inspector,
-    jitter::jittered,
     link::Link,
     node::{ASK_AGAIN, Node},
 };
-use crate::clock::Instant;
+use crate::{
+    clock::Instant,
+    lock::{
+        fitness::{deployment::Admissions, inspect::Inspector},
+        jitter::jittered,
+    },
+};
 
 /// How often a node is asked for what may have become wrong with it.
 const INSPECT_EVERY: Duration = Duration::from_secs(10);

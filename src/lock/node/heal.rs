@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::operation::{Kind, Operation};
+use crate::lock::operation::{Kind, Operation};
 
 /// How often an operation is repeated, as the scripts may be forgotten again
 /// meanwhile; a node without them for longer answers with an error.
@@ -79,7 +79,8 @@ fn may_repeat(refused: &Operation, done: &[Arc<Operation>]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::Claim, *};
+    use super::*;
+    use crate::lock::Claim;
     use std::time::Duration;
 
     fn operation(kind: Kind, key: &[u8]) -> Arc<Operation> {

@@ -13,13 +13,11 @@ use std::{
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::{
-    Acquire, Claim, Grant, NotGranted,
-    locks::Locks,
-    metrics::WakeUp,
-    queue::{Left, Turn},
+use super::queue::{Left, Turn};
+use crate::{
+    key::{Key, Token},
+    lock::{Acquire, Claim, Grant, NotGranted, locks::Locks, metrics::WakeUp},
 };
-use crate::key::{Key, Token};
 
 /// Tells waiters apart.
 static TICKETS: AtomicU64 = AtomicU64::new(0);
@@ -46,7 +44,7 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    pub(super) fn new(
+    pub(in crate::lock) fn new(
         locks: &Arc<Locks>,
         key: Key,
         token: Token,

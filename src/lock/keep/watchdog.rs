@@ -13,17 +13,21 @@ use std::{
 use tokio::{sync::OwnedSemaphorePermit, time::sleep_until};
 
 use super::{
-    grants::Grants,
-    locks::Locks,
     lose::{lose, lose_all},
-    metrics::{LostReason, Renewal},
-    operation::{Kind, Vote},
-    quorum::{Decision, Rule, Votes},
     schedule::{FENCE_SHARE, renewed_after, tried_again_after},
-    scripts::{self, MAX_RENEWALS},
     watch::Watch,
 };
-use crate::clock::Instant;
+use crate::{
+    clock::Instant,
+    lock::{
+        grants::Grants,
+        locks::Locks,
+        metrics::{LostReason, Renewal},
+        operation::{Kind, Vote},
+        quorum::{Decision, Rule, Votes},
+        scripts::{self, MAX_RENEWALS},
+    },
+};
 
 /// How often all locks are renewed at once, at the most, because a lock node came back.
 const ALL_EVERY: Duration = Duration::from_secs(1);
@@ -141,7 +145,7 @@ fn decide(votes: &[Vote], place: usize) -> Decision {
 }
 
 /// Renews what is due, for as long as there are locks.
-pub(super) async fn run(locks: Weak<Locks>) {
+pub(in crate::lock) async fn run(locks: Weak<Locks>) {
     let Some((schedule, clocks)) = locks.upgrade().map(|locks| {
         let Grants { nodes, schedule, .. } = &*locks.grants;
         (schedule.clone(), nodes.clocks.clone())

@@ -15,18 +15,21 @@ use std::{
 
 use tokio::sync::Notify;
 
-use super::quorum::{DRIFT, quorum};
-use crate::{clock::Instant, config::LocksConfig};
+use crate::{
+    clock::Instant,
+    config::LocksConfig,
+    lock::quorum::{DRIFT, quorum},
+};
 
 #[cfg(test)]
 thread_local! {
     /// A fault that tests plant: jumps are not seen.
-    pub(super) static UNWATCHED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    pub(in crate::lock) static UNWATCHED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 /// What a sample shows of a node's clock, beside the ones before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sight {
+pub(in crate::lock) enum Sight {
     /// It drifts at most.
     Steady,
     /// It has jumped forward, by at least so much.
@@ -38,7 +41,7 @@ pub(super) enum Sight {
 /// How far one node's clock is ahead of this proxy's, as far as samples tell. In
 /// microseconds, as are all numbers here.
 #[derive(Debug, Default)]
-pub(super) struct NodeClock(Option<Ahead>);
+pub(in crate::lock) struct NodeClock(Option<Ahead>);
 
 /// Between two bounds, which every sample narrows, and time widens by the drift.
 #[derive(Debug, Clone, Copy)]
@@ -52,7 +55,7 @@ struct Ahead {
 impl NodeClock {
     /// Takes in that the node's clock has shown `node` at some time between these two.
     #[inline]
-    pub(super) fn sample(
+    pub(in crate::lock) fn sample(
         &mut self,
         sent: Instant,
         received: Instant,
@@ -92,7 +95,7 @@ impl NodeClock {
 
 /// Which nodes wait as their clocks have jumped, and what is lost by that.
 #[derive(Debug)]
-pub(super) struct Clocks {
+pub(in crate::lock) struct Clocks {
     /// So long a node waits: by then all that it has ended too early has ended by itself.
     /// None: it is not to wait (`locks.quarantine`).
     wait: Option<Duration>,
@@ -101,11 +104,11 @@ pub(super) struct Clocks {
     /// Nothing counts that was asked for until then; see [`Instant::micros`].
     lost_until: AtomicI64,
     /// Told when everything is lost.
-    pub(super) lost: Notify,
+    pub(in crate::lock) lost: Notify,
 }
 
 impl Clocks {
-    pub(super) fn new(config: &LocksConfig) -> Clocks {
+    pub(in crate::lock) fn new(config: &LocksConfig) -> Clocks {
         let wait = config.max_ttl.mul_f64(1.0 + config.drift_factor) + DRIFT;
         Clocks {
             wait: config.quarantine.then_some(wait),
@@ -116,7 +119,7 @@ impl Clocks {
     }
 
     /// The clock of node `index` has jumped forward. Gives until when it waits.
-    pub(super) fn jumped(&self, index: usize) -> Option<Instant> {
+    pub(in crate::lock) fn jumped(&self, index: usize) -> Option<Instant> {
         let now = Instant::now();
         let mut all = self.lock();
         all[index] = Some(now + self.wait?);
@@ -128,7 +131,7 @@ impl Clocks {
     }
 
     /// Until when node `index` still waits. None: it may vote.
-    pub(super) fn waits_until(&self, index: usize) -> Option<Instant> {
+    pub(in crate::lock) fn waits_until(&self, index: usize) -> Option<Instant> {
         let mut all = self.lock();
         all[index].take_if(|until| *until <= Instant::now());
         all[index]
@@ -136,7 +139,7 @@ impl Clocks {
 
     /// Whether this proxy may have stood still since then, unless it was later.
     #[inline]
-    pub(super) fn is_lost(&self, since: Instant) -> bool {
+    pub(in crate::lock) fn is_lost(&self, since: Instant) -> bool {
         since.micros() <= self.lost_until.load(Ordering::Acquire)
     }
 

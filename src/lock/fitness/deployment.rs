@@ -57,14 +57,13 @@ use super::{
     fault::Fault,
     look::{Found, Look},
     marker::{Deployment, Identity, Marker, Seat},
-    quorum::quorum,
     round::{self, Way, Write},
-    scripts,
     seats::{Accepted, Survey, Waiting, fits, has_joined},
     standing::Standing,
 };
 use crate::{
     config::{LocksConfig, RedisUrl},
+    lock::{quorum::quorum, scripts},
     net::Connector,
 };
 
@@ -87,7 +86,7 @@ const NOTHING: &[u8] = b"-";
 
 /// What is to become of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Verdict {
+pub(in crate::lock) enum Verdict {
     /// It votes, or waits on its seat: its [`Standing`] says so. The generation.
     Admitted(u64),
     /// It has kept its memory and missed an epoch: it is to be told of it first.
@@ -104,20 +103,20 @@ pub(super) enum Verdict {
 
 /// Why a node does not vote yet. The words stay the same meanwhile.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Wait {
+pub(in crate::lock) struct Wait {
     /// Until when, if that is known.
-    pub(super) until: Option<Instant>,
-    pub(super) why: String,
+    pub(in crate::lock) until: Option<Instant>,
+    pub(in crate::lock) why: String,
 }
 
 #[cfg(test)]
 thread_local! {
     /// A fault that tests plant: a node without a marker is new, and votes.
-    pub(super) static NEW_IF_BARE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    pub(in crate::lock) static NEW_IF_BARE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 /// What is known of all nodes of one proxy.
-pub(super) struct Admissions {
+pub(in crate::lock) struct Admissions {
     quarantine: bool,
     allow_shared_instance: bool,
     drift_factor: f64,
@@ -172,7 +171,7 @@ struct Watch {
 }
 
 impl Admissions {
-    pub(super) fn new(config: &LocksConfig, connector: &Connector) -> Admissions {
+    pub(in crate::lock) fn new(config: &LocksConfig, connector: &Connector) -> Admissions {
         let way = |url: &RedisUrl| Way { url: url.clone(), connector: connector.clone() };
         Admissions {
             quarantine: config.quarantine,
@@ -194,41 +193,41 @@ impl Admissions {
     }
 
     /// What the connection to node `index` goes by.
-    pub(super) fn standing(&self, index: usize) -> Arc<Standing> {
+    pub(in crate::lock) fn standing(&self, index: usize) -> Arc<Standing> {
         self.standings[index].clone()
     }
 
     /// Connections of another generation are to end.
-    pub(super) fn generation(&self) -> u64 {
+    pub(in crate::lock) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
     /// Changes with the deployment.
-    pub(super) fn changes(&self) -> watch::Receiver<()> {
+    pub(in crate::lock) fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
 
     /// Who votes or waits over the connection to node `index`, if that is compared.
-    pub(super) fn linked(&self, index: usize) -> Option<Identity> {
+    pub(in crate::lock) fn linked(&self, index: usize) -> Option<Identity> {
         self.lock().seats[index].linked.clone()
     }
 
     /// A node knows of a TTL that long, be it another proxy's: where all nodes have forgotten,
     /// this one remembers.
-    pub(super) fn heard_of(&self, longest: Duration) {
+    pub(in crate::lock) fn heard_of(&self, longest: Duration) {
         let mut state = self.lock();
         state.possible = state.possible.max(longest);
     }
 
     /// What the marker of node `index` must be, if that is compared.
-    pub(super) fn told(&self, index: usize) -> Option<String> {
+    pub(in crate::lock) fn told(&self, index: usize) -> Option<String> {
         let state = self.lock();
         state.seats[index].linked.as_ref()?;
         Some(state.current.as_ref()?.deployment.told(index))
     }
 
     /// Why node `index`, which is connected, does not vote yet.
-    pub(super) fn wait(&self, index: usize) -> Option<Wait> {
+    pub(in crate::lock) fn wait(&self, index: usize) -> Option<Wait> {
         let state = self.lock();
         let seat = &state.seats[index];
         let sits = state.current.as_ref().map(|current| &current.deployment.seats[index]);
@@ -241,7 +240,7 @@ impl Admissions {
     }
 
     /// The connection to node `index` is gone; `voted`: it could vote.
-    pub(super) fn left(&self, index: usize, voted: bool) {
+    pub(in crate::lock) fn left(&self, index: usize, voted: bool) {
         let mut state = self.lock();
         let seat = &mut state.seats[index];
         (seat.run_id, seat.linked) = (None, None);
@@ -251,7 +250,7 @@ impl Admissions {
     }
 
     /// Notes what node `index` says, and whether it may vote.
-    pub(super) fn judge(&self, index: usize, look: &Look) -> Verdict {
+    pub(in crate::lock) fn judge(&self, index: usize, look: &Look) -> Verdict {
         let mut state = self.lock();
         let state = &mut *state;
         state.seats[index].run_id.clone_from(&look.run_id);
@@ -503,7 +502,7 @@ impl Admissions {
 
     /// Asks all nodes, learns what a quorum has accepted, and writes what is due. Returns at
     /// once where another task has just done so.
-    pub(super) async fn ask(&self) {
+    pub(in crate::lock) async fn ask(&self) {
         let Ok(_asking) = self.asking.try_lock() else {
             drop(self.asking.lock().await);
             return;
@@ -675,7 +674,7 @@ impl Admissions {
 }
 
 /// What keeps a node from voting now, as far as it tells by itself: with what lies at
-/// [`MARKER`](super::MARKER) and [`OLD_MARKER`](super::OLD_MARKER) there. For `lockgate doctor`.
+/// [`MARKER`](super::marker::MARKER) and [`OLD_MARKER`](super::marker::OLD_MARKER) there. For `lockgate doctor`.
 pub(crate) fn diagnose(
     config: &LocksConfig,
     index: usize,

@@ -11,23 +11,25 @@ use tokio::time::{sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::{
-    Claim, NodeStatus,
-    clocks::{Clocks, Sight},
-    deployment::{Admissions, Wait},
-    fault::Fault,
-    inspect::Inspected,
-    link::{Closed, Job, Leftover, Link},
-    look::Look,
-    metrics::NodeMetrics,
-    operation::{Kind, Missing, Operation, Vote},
-    scripts::{self, Whose},
-    standing::Standing,
-};
+use super::link::{Closed, Job, Leftover, Link};
 use crate::{
     clock::Instant,
     config::{LocksConfig, RedisUrl},
     key::{Key, Token},
+    lock::{
+        Claim, NodeStatus,
+        fitness::{
+            clocks::{Clocks, Sight},
+            deployment::{Admissions, Wait},
+            fault::Fault,
+            inspect::Inspected,
+            look::Look,
+            standing::Standing,
+        },
+        metrics::NodeMetrics,
+        operation::{Kind, Missing, Operation, Vote},
+        scripts::{self, Whose},
+    },
     net::Connector,
     resp::encode,
 };
@@ -41,9 +43,9 @@ pub(super) const ASK_AGAIN: Duration = Duration::from_millis(100);
 #[cfg(test)]
 thread_local! {
     /// A fault that tests plant: an error in answer to a release is the end of it.
-    pub(super) static NOT_ASKED_AGAIN: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    pub(in crate::lock) static NOT_ASKED_AGAIN: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
     /// Another: what may have been granted in vain is taken back though it was renewed since.
-    pub(super) static UNDONE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    pub(in crate::lock) static UNDONE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 /// The fence that would be proposed now.

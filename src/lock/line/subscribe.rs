@@ -20,9 +20,10 @@ use thiserror::Error;
 use tokio::time::{Instant, error::Elapsed, sleep, timeout};
 use tracing::debug;
 
-use super::{backoff::Backoff, locks::Locks, queue::Wishes, scripts};
+use super::queue::Wishes;
 use crate::{
     config::RedisUrl,
+    lock::{locks::Locks, node::backoff::Backoff, scripts},
     net::{self, Connector, redis_client::redis_settings},
 };
 
@@ -55,7 +56,12 @@ enum Ended {
 }
 
 /// Keeps a subscription to node `node` for as long as somebody waits.
-pub(super) async fn run(locks: Weak<Locks>, node: usize, url: RedisUrl, connector: Connector) {
+pub(in crate::lock) async fn run(
+    locks: Weak<Locks>,
+    node: usize,
+    url: RedisUrl,
+    connector: Connector,
+) {
     let Some((wishes, gone)) =
         locks.upgrade().map(|locks| (locks.queues.wishes(node), locks.queues.gone.clone()))
     else {

@@ -8,39 +8,37 @@ use std::{
     time::Duration,
 };
 
-use super::{
-    Claim,
-    losses::{Losses, Lost},
-};
+use super::losses::{Losses, Lost};
 use crate::{
     clock::Instant,
     key::{Key, Token},
+    lock::Claim,
 };
 
 /// A session lock that is watched over.
-pub(super) struct Watch {
-    pub(super) id: u64,
-    pub(super) key: Key,
-    pub(super) token: Token,
-    pub(super) claim: Claim,
+pub(in crate::lock) struct Watch {
+    pub(in crate::lock) id: u64,
+    pub(in crate::lock) key: Key,
+    pub(in crate::lock) token: Token,
+    pub(in crate::lock) claim: Claim,
     /// `locks.max_hold` after its grant.
-    pub(super) hold_until: Option<Instant>,
+    pub(in crate::lock) hold_until: Option<Instant>,
     stage: AtomicU8,
     times: Mutex<Times>,
     /// Of the connection that keeps it.
-    pub(super) losses: Arc<Losses>,
+    pub(in crate::lock) losses: Arc<Losses>,
 }
 
 /// When what happens to a session lock.
-pub(super) struct Times {
+pub(in crate::lock) struct Times {
     /// It is renewed for so long.
-    pub(super) ttl: Duration,
+    pub(in crate::lock) ttl: Duration,
     /// When validity ends. No node that has voted for the lock ends it before.
-    pub(super) valid_until: Instant,
+    pub(in crate::lock) valid_until: Instant,
     /// Where it stands on the schedule.
-    pub(super) due: Option<Instant>,
+    pub(in crate::lock) due: Option<Instant>,
     /// Nodes keep its fence for long enough until then.
-    pub(super) fence_until: Instant,
+    pub(in crate::lock) fence_until: Instant,
 }
 
 /// It is renewed.
@@ -52,7 +50,7 @@ const ENDED: u8 = 2;
 
 impl Watch {
     /// Watches over a lock that was just granted.
-    pub(super) fn new(
+    pub(in crate::lock) fn new(
         id: u64,
         (key, token, claim): (&Key, &Token, Claim),
         hold_until: Option<Instant>,
@@ -72,17 +70,17 @@ impl Watch {
     }
 
     /// Whether it is renewed.
-    pub(super) fn is_kept(&self) -> bool {
+    pub(in crate::lock) fn is_kept(&self) -> bool {
         self.stage.load(Ordering::Acquire) == KEPT
     }
 
     /// Renews it no more, as it is being released. True: it was renewed until now.
-    pub(super) fn pause(&self) -> bool {
+    pub(in crate::lock) fn pause(&self) -> bool {
         self.leave(RELEASING)
     }
 
     /// Notes that it is lost. True: it was renewed until now.
-    pub(super) fn lose(&self) -> bool {
+    pub(in crate::lock) fn lose(&self) -> bool {
         self.leave(ENDED)
     }
 
@@ -91,23 +89,23 @@ impl Watch {
     }
 
     /// Notes that it is released. True: it was not yet released or lost.
-    pub(super) fn end(&self) -> bool {
+    pub(in crate::lock) fn end(&self) -> bool {
         self.stage.swap(ENDED, Ordering::AcqRel) != ENDED
     }
 
     /// The end of `locks.max_hold` ends whatever was told before.
-    pub(super) fn within_hold(&self, validity: Duration) -> Duration {
+    pub(in crate::lock) fn within_hold(&self, validity: Duration) -> Duration {
         let left = self.hold_until.map(|until| until.saturating_duration_since(Instant::now()));
         left.map_or(validity, |left| left.min(validity))
     }
 
     /// What its connection is told of its loss. `replaced`: another connection has taken it
     /// over, or released it.
-    pub(super) fn loss(&self, replaced: bool) -> Lost {
+    pub(in crate::lock) fn loss(&self, replaced: bool) -> Lost {
         Lost { key: self.key.clone(), token: self.token.clone(), replaced, id: self.id }
     }
 
-    pub(super) fn times(&self) -> MutexGuard<'_, Times> {
+    pub(in crate::lock) fn times(&self) -> MutexGuard<'_, Times> {
         self.times.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

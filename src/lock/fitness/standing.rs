@@ -7,22 +7,23 @@ use std::sync::{
 
 use arc_swap::ArcSwap;
 
-use super::{clocks::NodeClock, scripts};
+use super::clocks::NodeClock;
+use crate::lock::scripts;
 
 /// How a node stands: whether it may vote, and by what it proves that.
-pub(super) struct Standing {
+pub(in crate::lock) struct Standing {
     /// The last argument of scripts that vote: what the node's marker must be.
-    pub(super) told: Arc<ArcSwap<Vec<u8>>>,
+    pub(in crate::lock) told: Arc<ArcSwap<Vec<u8>>>,
     /// The node waits to be admitted: it must not grant.
-    pub(super) waits: AtomicBool,
+    pub(in crate::lock) waits: AtomicBool,
     /// The longest TTL, in ms, that this node is known to have noted ([`scripts::LONGEST`]).
-    pub(super) longest: AtomicU64,
+    pub(in crate::lock) longest: AtomicU64,
     /// Its clock, as TIME has shown it over all connections.
-    pub(super) clock: Mutex<NodeClock>,
+    pub(in crate::lock) clock: Mutex<NodeClock>,
     /// That has jumped forward: the node waits, and must not grant.
-    pub(super) jumped: AtomicBool,
+    pub(in crate::lock) jumped: AtomicBool,
     /// It does not tell its TIME: an ACL may forbid that.
-    pub(super) unwatched: AtomicBool,
+    pub(in crate::lock) unwatched: AtomicBool,
 }
 
 impl Default for Standing {

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use super::{Release, locks::Locks, metrics::LostReason, watch::Watch};
+use super::watch::Watch;
+use crate::lock::{Release, locks::Locks, metrics::LostReason};
 
 /// Ends a session lock that is lost: its holder is told, and nothing of the lock may stay.
-pub(super) fn lose(locks: &Arc<Locks>, watch: &Arc<Watch>, reason: LostReason) {
+pub(in crate::lock) fn lose(locks: &Arc<Locks>, watch: &Arc<Watch>, reason: LostReason) {
     // Held until it is told: its holder's connection, which may have found out at the
     // same time, must not go on in between (see [`Losses::settle`]).
     let mut lost = watch.losses.lock();
@@ -25,7 +26,7 @@ pub(super) fn lose(locks: &Arc<Locks>, watch: &Arc<Watch>, reason: LostReason) {
 }
 
 /// Nothing counts any more that is held here: a quorum of nodes may have ended it.
-pub(super) fn lose_all(locks: &Arc<Locks>) {
+pub(in crate::lock) fn lose_all(locks: &Arc<Locks>) {
     for watch in locks.grants.holders.forget() {
         lose(locks, &watch, LostReason::Clock);
     }

@@ -9,21 +9,22 @@ use std::{
 use tokio::runtime::Handle;
 
 use super::{
-    Alarm, Claim, NoQuorum, NodeStatus,
-    clocks::Clocks,
-    deployment::Admissions,
     fences::Fences,
     node::{Node, ProposedFence},
-    operation::{Kind, Missing, Operation, Vote},
     outage::Outage,
-    quorum::{Decision, Rule, quorum, validity},
-    scripts::{Wanted, Whose},
     supervisor,
 };
 use crate::{
     clock::Instant,
     config::LocksConfig,
     key::{Key, Token},
+    lock::{
+        Alarm, Claim, NoQuorum, NodeStatus,
+        fitness::{clocks::Clocks, deployment::Admissions},
+        operation::{Kind, Missing, Operation, Vote},
+        quorum::{Decision, Rule, quorum, validity},
+        scripts::{Wanted, Whose},
+    },
     net::Connector,
 };
 
@@ -35,23 +36,23 @@ const TIMEOUT_SHARE: u32 = 10;
 pub type WallClock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// All lock nodes of one proxy, with what is the same for each operation on them.
-pub(super) struct Nodes {
+pub(in crate::lock) struct Nodes {
     all: Vec<Arc<Node>>,
     wall_clock: WallClock,
     /// Names this proxy in what its releases tell the others.
     who: String,
     node_timeout: Duration,
-    pub(super) drift_factor: f64,
-    pub(super) fence_ttl: Duration,
-    pub(super) max_ttl: Duration,
+    pub(in crate::lock) drift_factor: f64,
+    pub(in crate::lock) fence_ttl: Duration,
+    pub(in crate::lock) max_ttl: Duration,
     fences: Arc<Fences>,
-    pub(super) clocks: Arc<Clocks>,
-    pub(super) outage: Outage,
+    pub(in crate::lock) clocks: Arc<Clocks>,
+    pub(in crate::lock) outage: Outage,
 }
 
 impl Nodes {
     /// Starts connecting to all nodes, on this runtime.
-    pub(super) fn start(
+    pub(in crate::lock) fn start(
         config: &LocksConfig,
         runtime: &Handle,
         wall_clock: WallClock,
@@ -87,7 +88,7 @@ impl Nodes {
     }
 
     /// Starts looking now and then for what makes a node unfit to vote.
-    pub(super) fn inspect(&self, runtime: &Handle) {
+    pub(in crate::lock) fn inspect(&self, runtime: &Handle) {
         for node in &self.all {
             runtime.spawn(supervisor::inspect(Arc::downgrade(node)));
         }
@@ -95,7 +96,7 @@ impl Nodes {
 
     /// Tells `came_back` from now on whenever a node can be asked again, and asks `held_until`
     /// of this proxy's grants.
-    pub(super) fn tell(
+    pub(in crate::lock) fn tell(
         &self,
         came_back: impl Fn() + Clone + Send + Sync + 'static,
         held_until: impl Fn(&Key, &Token, Claim) -> Option<Instant> + Clone + Send + Sync + 'static,
@@ -107,27 +108,27 @@ impl Nodes {
     }
 
     /// Every node as seen now, in the order of the configuration.
-    pub(super) fn status(&self) -> Vec<NodeStatus> {
+    pub(in crate::lock) fn status(&self) -> Vec<NodeStatus> {
         self.all.iter().map(|node| node.status()).collect()
     }
 
     /// How many nodes make a quorum.
-    pub(super) fn quorum(&self) -> usize {
+    pub(in crate::lock) fn quorum(&self) -> usize {
         quorum(self.all.len())
     }
 
     /// Whether a message about a release was told by this proxy itself.
-    pub(super) fn is_own_word(&self, who: &[u8]) -> bool {
+    pub(in crate::lock) fn is_own_word(&self, who: &[u8]) -> bool {
         who == self.who.as_bytes()
     }
 
     /// Takes in a fence that was granted, or that the data node has seen.
-    pub(super) fn learn_fence(&self, fence: u64) {
+    pub(in crate::lock) fn learn_fence(&self, fence: u64) {
         self.fences.learn(fence, (self.wall_clock)());
     }
 
     /// What a lock is asked for with.
-    pub(super) fn wanted<'a>(
+    pub(in crate::lock) fn wanted<'a>(
         &self,
         key: &'a [u8],
         token: &'a [u8],
@@ -139,7 +140,7 @@ impl Nodes {
     }
 
     /// One request to all nodes, which is not sent yet.
-    pub(super) fn operation(
+    pub(in crate::lock) fn operation(
         &self,
         kind: Kind,
         key: Key,
@@ -151,13 +152,18 @@ impl Nodes {
     }
 
     /// Gives a lock back, of which all nodes tell who waits for it.
-    pub(super) fn releasing(&self, key: Key, token: Token, claim: Option<Claim>) -> Operation {
+    pub(in crate::lock) fn releasing(
+        &self,
+        key: Key,
+        token: Token,
+        claim: Option<Claim>,
+    ) -> Operation {
         let whose = claim.map_or(Whose::Token, Whose::Claim);
         Operation::release(key, token, whose, self.who.as_bytes(), self.max_ttl, self.all.len())
     }
 
     /// Puts an operation to every node, in one go and without waiting.
-    pub(super) fn submit(&self, operation: Operation) -> Arc<Operation> {
+    pub(in crate::lock) fn submit(&self, operation: Operation) -> Arc<Operation> {
         let operation = Arc::new(operation);
         for node in &self.all {
             node.submit(&operation);
@@ -166,12 +172,12 @@ impl Nodes {
     }
 
     /// Asks one node alone.
-    pub(super) fn submit_to(&self, node: usize, operation: &Arc<Operation>) {
+    pub(in crate::lock) fn submit_to(&self, node: usize, operation: &Arc<Operation>) {
         self.all[node].submit(operation);
     }
 
     /// Puts one request to every node, and waits for the votes by `rule`.
-    pub(super) fn ask(
+    pub(in crate::lock) fn ask(
         self: &Arc<Self>,
         kind: Kind,
         rule: Rule,
@@ -186,7 +192,7 @@ impl Nodes {
 
     /// Waits for the votes by `rule`, no longer than a lock of that TTL allows that
     /// was asked for just now.
-    pub(super) fn await_votes(
+    pub(in crate::lock) fn await_votes(
         self: &Arc<Self>,
         operation: Arc<Operation>,
         rule: Rule,
@@ -199,13 +205,13 @@ impl Nodes {
     }
 
     /// How long nodes have to answer about a lock of that TTL.
-    pub(super) fn patience(&self, ttl: Duration) -> Duration {
+    pub(in crate::lock) fn patience(&self, ttl: Duration) -> Duration {
         self.node_timeout.min(ttl / TIMEOUT_SHARE)
     }
 
     /// Waits until the nodes that are up have done all that was asked of them
     /// before, for at most `limit`.
-    pub(super) async fn drain(self: &Arc<Self>, limit: Duration) {
+    pub(in crate::lock) async fn drain(self: &Arc<Self>, limit: Duration) {
         let mut ping = Vec::new();
         crate::resp::encode::command(&mut ping, &[b"PING"]);
         let mut asking = self.ask(Kind::Flush, Rule::All, "".into(), "".into(), limit, ping);
@@ -215,7 +221,12 @@ impl Nodes {
 
     /// What is left of `ttl` for who has asked for it at `since`; nothing if this proxy may
     /// have stood still meanwhile.
-    pub(super) fn validity(&self, ttl: Duration, since: Instant, now: Instant) -> Option<Duration> {
+    pub(in crate::lock) fn validity(
+        &self,
+        ttl: Duration,
+        since: Instant,
+        now: Instant,
+    ) -> Option<Duration> {
         if self.clocks.is_lost(since) {
             return None;
         }
@@ -223,7 +234,7 @@ impl Nodes {
     }
 
     /// Says who is missing among these votes, which do not decide.
-    pub(super) fn no_quorum(&self, votes: &[Vote]) -> NoQuorum {
+    pub(in crate::lock) fn no_quorum(&self, votes: &[Vote]) -> NoQuorum {
         let missing: Vec<String> = votes
             .iter()
             .zip(&self.all)
@@ -254,19 +265,19 @@ impl Nodes {
 }
 
 /// Waits for what the votes on one operation come to, as long as its nodes have.
-pub(super) struct Asking {
-    pub(super) nodes: Arc<Nodes>,
-    pub(super) operation: Arc<Operation>,
-    pub(super) rule: Rule,
+pub(in crate::lock) struct Asking {
+    pub(in crate::lock) nodes: Arc<Nodes>,
+    pub(in crate::lock) operation: Arc<Operation>,
+    pub(in crate::lock) rule: Rule,
     deadline: tokio::time::Instant,
     /// That is all of `locks.node_timeout`.
     patient: bool,
-    pub(super) alarm: Alarm,
+    pub(in crate::lock) alarm: Alarm,
 }
 
 impl Asking {
     /// Ready once the votes decide, or time is up.
-    pub(super) fn poll_decision(&mut self, cx: &mut Context<'_>) -> Poll<Decision> {
+    pub(in crate::lock) fn poll_decision(&mut self, cx: &mut Context<'_>) -> Poll<Decision> {
         let decision = self.operation.decision(self.rule, cx.waker());
         if decision != Decision::Open {
             self.nodes.outage.decided(decision, self.patient);
