@@ -29,7 +29,7 @@ mod jitter;
 mod keep;
 mod line;
 mod locks;
-pub mod metrics;
+pub(crate) mod metrics;
 mod node;
 mod operation;
 mod quorum;
