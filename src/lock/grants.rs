@@ -34,7 +34,6 @@ pub(super) struct Grants {
 }
 
 impl Grants {
-    /// No grants yet.
     pub(super) fn new(config: &LocksConfig, nodes: Nodes, metrics: Arc<LockMetrics>) -> Grants {
         Grants {
             nodes: Arc::new(nodes),

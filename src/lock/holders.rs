@@ -88,7 +88,6 @@ pub(super) enum Known {
     This(Claim),
     /// Another token.
     Another,
-    /// Nobody here.
     Nothing,
 }
 
@@ -114,7 +113,6 @@ impl Holders {
         None
     }
 
-    /// Notes a renewal.
     pub(super) fn renewed(&self, key: &Key, claim: Claim, until: Instant) {
         if let Some(holder) = self.lock(key).by_key.get_mut(key)
             && holder.claim == claim

@@ -110,16 +110,12 @@ pub(crate) struct LockMetrics {
     pub(crate) session_locks: Gauge,
     /// Locks put back on nodes that had lost them.
     pub(crate) heals: Counter,
-    /// By [`WakeUp`].
     wakeups: Vec<Counter>,
-    /// By [`Renewal`].
     renewals: Vec<Counter>,
-    /// By [`LostReason`].
     lost: Vec<Counter>,
 }
 
 impl LockMetrics {
-    /// Makes the handles.
     pub(crate) fn new() -> LockMetrics {
         let wakeup = |cause: WakeUp| counter!("lockgate_wakeups_total", "cause" => cause.as_str());
         let renewal =
@@ -144,12 +140,10 @@ impl LockMetrics {
         self.wakeups[cause as usize].increment(1);
     }
 
-    /// Counts one renewal.
     pub(crate) fn renewed(&self, result: Renewal) {
         self.renewals[result as usize].increment(1);
     }
 
-    /// Counts one lost lock.
     pub(crate) fn lost(&self, reason: LostReason) {
         self.lost[reason as usize].increment(1);
     }
@@ -178,7 +172,6 @@ pub(crate) struct NodeMetrics {
     pub(crate) clock_stepped_back: Counter,
     /// It could not be connected to.
     pub(crate) errors_connect: Counter,
-    /// Its connection ended.
     pub(crate) errors_disconnect: Counter,
     /// Its connection was dropped because nothing came.
     pub(crate) errors_silence: Counter,

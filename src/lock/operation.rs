@@ -116,7 +116,6 @@ impl Missing {
     }
 }
 
-/// One node's vote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Vote {
     /// Not yet known.
@@ -139,11 +138,8 @@ pub(super) enum Vote {
 
 /// One request to all lock nodes.
 pub(super) struct Operation {
-    /// What is asked.
     pub(super) kind: Kind,
-    /// The lock's key.
     pub(super) key: Key,
-    /// On whose behalf.
     pub(super) token: Token,
     /// Who gives the lock, where it is handed over, and its claim, if that is known.
     pub(super) from: Option<(Token, Option<Claim>)>,

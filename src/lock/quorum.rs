@@ -98,7 +98,6 @@ pub(super) enum Rule {
 pub(super) enum Decision {
     /// More answers are needed.
     Open,
-    /// Yes.
     Yes,
     /// No, on the word of at least a quorum.
     No,

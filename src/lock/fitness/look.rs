@@ -31,7 +31,6 @@ pub(in crate::lock) enum ConnectError {
     /// It said something that Redis does not say.
     #[error("{0}")]
     Garbage(#[from] reply::Garbage),
-    /// It said no.
     #[error("{command}: {error}")]
     Refused {
         /// What it was asked.

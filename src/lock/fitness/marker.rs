@@ -76,7 +76,6 @@ pub(in crate::lock) struct Deployment {
 /// What lies on one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::lock) struct Marker {
-    /// What it knows.
     pub(in crate::lock) deployment: Deployment,
     /// Its own place, from 0.
     pub(in crate::lock) seat: usize,
@@ -193,7 +192,6 @@ fn seat_of(line: &str) -> Option<Seat> {
 /// A note on a node that waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::lock) struct Note {
-    /// Who waits.
     pub(in crate::lock) who: Identity,
     /// The epoch in which it was written.
     pub(in crate::lock) epoch: u64,

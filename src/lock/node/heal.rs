@@ -40,7 +40,6 @@ impl Healing {
         Ok(())
     }
 
-    /// Notes an answer.
     pub(super) fn answered(&mut self, operation: &Arc<Operation>) {
         if self.is_needed() {
             self.done.push(operation.clone());

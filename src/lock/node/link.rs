@@ -89,7 +89,6 @@ pub(super) struct Link {
     sender: Arc<Sender>,
     /// What CLIENT ID said, to be able to end this connection from the next one.
     pub(super) client_id: Option<i64>,
-    /// The node's `run_id`.
     pub(super) run_id: Option<String>,
 }
 
@@ -147,9 +146,7 @@ struct Queue {
 pub(super) struct Leftover {
     /// Sent, outcome unknown.
     pub(super) sent: Vec<Arc<Operation>>,
-    /// Never sent.
     pub(super) unsent: Vec<Arc<Operation>>,
-    /// Why it ended.
     pub(super) reason: Closed,
 }
 
@@ -279,7 +276,6 @@ struct InFlight {
     at: Instant,
 }
 
-/// What was sent.
 enum Sent {
     /// With how often it was refused before for want of the scripts.
     Operation(Arc<Operation>, u8),

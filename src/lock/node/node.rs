@@ -54,7 +54,6 @@ pub(super) type ProposedFence = Arc<dyn Fn() -> u64 + Send + Sync>;
 /// Until when a grant made by this proxy has its lock, as far as is known.
 type HeldUntil = dyn Fn(&Key, &Token, Claim) -> Option<Instant> + Send + Sync;
 
-/// One lock node.
 pub(super) struct Node {
     pub(super) url: RedisUrl,
     pub(super) connector: Connector,
