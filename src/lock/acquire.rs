@@ -121,6 +121,11 @@ impl Acquire {
                 self.done = true;
                 let operation = &self.asking.operation;
                 let until = self.since + self.ttl;
+                debug_assert!(
+                    self.granting() >= self.asking.nodes.quorum(),
+                    "a quorum votes for it"
+                );
+                debug_assert!(now + validity <= until, "a validity ends before its lock does");
                 operation.grant(until);
                 let (key, token) = (&operation.key, &operation.token);
                 let holder = Holder::new(token, self.claim, fence, now, until);
@@ -138,8 +143,7 @@ impl Acquire {
     fn held(&mut self) -> NotGranted {
         self.give_up();
         let votes = self.asking.operation.votes();
-        let granted = |vote: &&Vote| matches!(vote, Vote::Yes(_) | Vote::Taken(_));
-        let contested = votes.iter().filter(granted).count() > 0;
+        let contested = self.granting() > 0;
         // It may be had once a quorum of nodes is free.
         let mut held: Vec<Option<Duration>> = votes
             .iter()
@@ -168,6 +172,7 @@ impl Acquire {
     fn give_up(&mut self) {
         self.done = true;
         let operation = &self.asking.operation;
+        debug_assert!(!operation.is_granted(), "a grant is released, and not undone");
         operation.close();
         if self.keeps
             || self.again && self.grants.holders.has(&operation.key, &operation.token, self.claim)
@@ -182,6 +187,12 @@ impl Acquire {
                 _ => self.asking.nodes.submit_to(node, &undo),
             }
         }
+    }
+
+    /// How many nodes have granted it.
+    fn granting(&self) -> usize {
+        let granted = |vote: &Vote| matches!(vote, Vote::Yes(_) | Vote::Taken(_));
+        self.asking.operation.votes().into_iter().filter(granted).count()
     }
 
     /// The largest fence that a granting node gave, and how many nodes store it.
@@ -229,10 +240,22 @@ impl Future for Acquire {
         let decision = ready!(raising.poll_decision(cx));
         let votes = raising.operation.votes();
         Poll::Ready(match decision {
-            Decision::Yes => self.granted(fence),
+            Decision::Yes => {
+                debug_assert!(
+                    storing(&votes, fence) >= self.asking.nodes.quorum(),
+                    "a quorum stores the fence"
+                );
+                self.granted(fence)
+            }
             _ => Err(self.no_quorum(&votes)),
         })
     }
+}
+
+/// How many nodes say that they store so large a fence.
+fn storing(votes: &[Vote], fence: u64) -> usize {
+    let stores = |stored: &i64| u64::try_from(*stored).is_ok_and(|stored| stored >= fence);
+    votes.iter().filter(|vote| matches!(vote, Vote::Yes(stored) if stores(stored))).count()
 }
 
 impl Drop for Acquire {

@@ -77,6 +77,7 @@ impl Attach {
             None if all_told => return Some(Err(NotAttached::FenceForgotten)),
             _ => return None,
         };
+        debug_assert!(left.len() >= quorum(votes.len()), "a quorum says that it is held");
         left.sort_unstable_by(|a, b| b.cmp(a));
         let left = left.get(quorum(votes.len()) - 1).copied().unwrap_or_default();
         let now = Instant::now();

@@ -97,6 +97,10 @@ impl Holders {
     pub(super) fn granted(&self, key: &Key, new: Holder) -> Option<Arc<Watch>> {
         let mut map = self.lock(key);
         if let Some(holder) = map.by_key.get_mut(key) {
+            debug_assert!(
+                holder.claim != new.claim || holder.token == new.token && holder.fence <= new.fence,
+                "a claim keeps its token, and its fence never falls"
+            );
             let (since, until) = if holder.claim == new.claim {
                 // Nodes never shorten what they keep.
                 (holder.since, holder.until.max(new.until))

@@ -51,6 +51,18 @@ pub(super) enum Kind {
 }
 
 impl Kind {
+    /// Whether a lock node can vote so on an operation of this kind.
+    fn admits(self, vote: Vote) -> bool {
+        match vote {
+            Vote::Pending => false,
+            Vote::Kept { .. } => self == Kind::Renew,
+            Vote::Taken(_) => matches!(self, Kind::HandOver { .. }),
+            Vote::Held { .. } => self == Kind::Attach,
+            Vote::Yes(_) => !matches!(self, Kind::Renew | Kind::Attach),
+            Vote::No(_) | Vote::Missing(_) => true,
+        }
+    }
+
     /// Whether its script compares the node's marker, which is told to each node apart.
     pub(super) fn is_proven(self) -> bool {
         match self {
@@ -227,6 +239,7 @@ impl Operation {
 
     /// Takes in what node `node` said. Its first word counts.
     pub(super) fn vote(&self, node: usize, vote: Vote) {
+        debug_assert!(self.kind.admits(vote), "{:?}: {vote:?} is no vote on that", self.kind);
         let mut state = self.lock();
         let state = &mut *state;
         match state.votes.get_mut(node) {
@@ -301,6 +314,7 @@ impl Operation {
 
     /// Its lock was granted, as far as is known until then.
     pub(super) fn grant(&self, until: Instant) {
+        debug_assert!(self.kind.grants(), "only what asks for a lock is granted");
         let mut state = self.lock();
         (state.closed, state.granted) = (true, Some(until));
     }
@@ -328,6 +342,7 @@ impl Operation {
 
     /// What takes back all that a LOCK may have taken.
     pub(super) fn undo(&self, claim: Claim) -> Operation {
+        debug_assert!(self.kind.grants(), "only what asks for a lock is undone");
         let request = scripts::undo(&self.key, &self.token, claim);
         let nodes = self.lock().votes.len();
         let (key, token) = (self.key.clone(), self.token.clone());

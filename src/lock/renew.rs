@@ -96,6 +96,10 @@ impl Renew {
     /// What its holder is told of a TTL that it has got: of a session lock, nothing
     /// beyond `locks.max_hold`. None: that is over.
     fn told(&self, renewed: Renewed) -> Option<Renewed> {
+        debug_assert!(
+            renewed.until <= self.since + self.ttl,
+            "a validity ends before its lock does"
+        );
         let Some(watch) = &self.watch else { return Some(renewed) };
         self.locks.grants.schedule.granted(watch, self.ttl, renewed.until);
         let validity = watch.within_hold(renewed.validity);
@@ -118,6 +122,11 @@ impl Future for Renew {
         let votes = operation.votes();
         Poll::Ready(match decision {
             Decision::Yes => {
+                debug_assert!(
+                    votes.iter().filter(|vote| matches!(vote, Vote::Kept { .. })).count()
+                        >= self.asking.nodes.quorum(),
+                    "a quorum has renewed it"
+                );
                 let grant = self.grant(&votes);
                 if let Some(claim) = self.claim.or_else(|| grant.map(|(claim, _)| claim)) {
                     self.locks.grants.holders.renewed(&operation.key, claim, self.since + self.ttl);

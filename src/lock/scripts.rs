@@ -244,6 +244,7 @@ fn append_claim_to_find(out: &mut Vec<u8>, claim: Claim) {
 
 /// At most [`MAX_RENEWALS`] locks. Without a TTL, fences stay as they are.
 pub(super) fn prolong(locks: &[Renewed<'_>], fence_ttl: Option<Duration>) -> Vec<u8> {
+    debug_assert!(locks.len() <= MAX_RENEWALS, "their sum must be exact");
     let mut out = beginning(&PROLONG.digest, 2 * locks.len(), 3 * locks.len() + 2);
     for lock in locks {
         append_keys(&mut out, lock.key);

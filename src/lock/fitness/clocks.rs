@@ -69,6 +69,7 @@ impl NodeClock {
         // It has drifted since the node has read it; and microseconds are rounded.
         let around = drift(at - sent) + 1;
         let now = Ahead { least: node - (at + around), most: node - (sent - around), at };
+        debug_assert!(now.least <= now.most, "a clock is between its bounds");
         let Some(before) = self.0.replace(now) else { return Sight::Steady };
         let drift = drift(at - before.at);
         let (least, most) = (before.least - drift, before.most + drift);

@@ -606,6 +606,7 @@ impl Admissions {
     /// was known before votes no more from here on.
     fn learn(&self, state: &mut State, accepted: &Accepted) {
         let deployment = &accepted.deployment;
+        debug_assert_eq!(deployment.seats.len(), self.ways.len(), "each lock node has a seat");
         if let Some(current) = &state.current {
             let known = &current.deployment;
             if known.id == deployment.id && known.epoch > deployment.epoch {

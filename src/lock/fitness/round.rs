@@ -129,6 +129,16 @@ pub(super) async fn carry_out(
     longest: Duration,
     needed: usize,
 ) -> Option<Accepted> {
+    debug_assert_eq!(plan.next.seats.len(), all.len(), "each lock node has a seat");
+    debug_assert!(plan.acceptors.len() >= needed, "a quorum may accept");
+    debug_assert!(
+        plan.admitted.iter().all(|seat| plan.acceptors.contains(seat)),
+        "who is admitted accepts it"
+    );
+    debug_assert!(
+        plan.joining.iter().all(|seat| !plan.acceptors.contains(seat)),
+        "who waits from now on does not decide on it"
+    );
     let begun = Instant::now();
     let accepted = Accepted { ballot: next_ballot(promised), deployment: plan.next.clone() };
     let write = |seat: usize| Write {

@@ -10,7 +10,9 @@ pub(in crate::lock) fn lose(locks: &Arc<Locks>, watch: &Arc<Watch>, reason: Lost
     // Held until it is told: its holder's connection, which may have found out at the
     // same time, must not go on in between (see [`Losses::settle`]).
     let mut lost = watch.losses.lock();
-    if watch.lose() {
+    let was_kept = watch.lose();
+    debug_assert!(!watch.is_kept(), "a lost lock is renewed no more");
+    if was_kept {
         locks.grants.metrics.lost(reason);
         // Before anybody is told: who locks again at once, by the same token,
         // must not be met by this.

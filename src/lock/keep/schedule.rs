@@ -125,8 +125,9 @@ impl Schedule {
         while taken.len() < most
             && let Some(entry) = due.first_entry().filter(|entry| entry.key().0 <= until)
         {
-            let watch = entry.remove();
-            watch.times().due = None;
+            let ((when, _), watch) = entry.remove_entry();
+            let due = watch.times().due.take();
+            debug_assert_eq!(due, Some(when), "a session lock knows its place on the schedule");
             taken.push(watch);
         }
         taken
@@ -144,7 +145,8 @@ impl Schedule {
         let Some(when) = change(&mut times) else { return };
         let when = watch.hold_until.map_or(when, |until| when.min(until));
         if let Some(before) = times.due.replace(when) {
-            due.remove(&(before, watch.id));
+            let was_there = due.remove(&(before, watch.id)).is_some();
+            debug_assert!(was_there, "a session lock knows its place on the schedule");
         }
         due.insert((when, watch.id), watch.clone());
         let first = due.first_key_value().is_some_and(|((_, id), _)| *id == watch.id);
@@ -196,7 +198,8 @@ impl Schedule {
         let was_kept = watch.pause();
         let mut due = self.lock();
         if let Some(before) = watch.times().due.take() {
-            due.remove(&(before, watch.id));
+            let was_there = due.remove(&(before, watch.id)).is_some();
+            debug_assert!(was_there, "a session lock knows its place on the schedule");
         }
         was_kept
     }

@@ -101,6 +101,7 @@ fn note_renewal(
     let left = nodes.validity(ttl, since, now);
     match (decision, left) {
         (Decision::Yes, Some(left)) => {
+            debug_assert!(now + left <= since + ttl, "a validity ends before its lock does");
             metrics.renewed(Renewal::Ok);
             schedule.set(watch, |times| {
                 // Else its holder has asked for another TTL meanwhile: that counts.

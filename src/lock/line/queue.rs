@@ -202,6 +202,7 @@ impl Queues {
             return Turn::Wait(None);
         };
         if let Some(acquire) = seat.handed.take() {
+            debug_assert!(is_head, "a lock is handed to the first in line");
             return Turn::Take(acquire);
         }
         match &mut seat.waker {
@@ -228,6 +229,7 @@ impl Queues {
         if queue.seats.front().is_none_or(|seat| seat.ticket != ticket) {
             return;
         }
+        debug_assert!(queue.asking, "only who has asked is refused");
         queue.asking = false;
         queue.no_quorum = match why {
             NotGranted::NoQuorum(error) => Some(error.clone()),
@@ -346,6 +348,7 @@ impl Queues {
         let mut queues = self.lock();
         let head = queues.get_mut(key).and_then(|queue| queue.seats.front_mut());
         let Some(head) = head.filter(|head| head.ticket == ticket) else { return Some(acquire) };
+        debug_assert!(head.handed.is_none(), "one lock is handed over once");
         head.handed = Some(acquire);
         let waker = head.waker.take();
         drop(queues);

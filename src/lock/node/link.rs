@@ -125,6 +125,12 @@ impl LinkShared {
         ending.then_some(Closed::Changed("it is looked at anew"))
     }
 
+    /// One of those that were queued or in flight is answered.
+    fn done(&self) {
+        let before = self.pending.fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(before > 0, "what is answered was sent");
+    }
+
     /// Nothing panics while it holds the lock.
     fn queue(&self) -> MutexGuard<'_, Queue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
@@ -392,6 +398,11 @@ impl Pump {
         if self.in_flight.is_empty() {
             self.heard = now;
         }
+        let last = self.in_flight.back();
+        debug_assert!(
+            last.is_none_or(|last| last.at <= now),
+            "replies come in the order of sending"
+        );
         self.in_flight.push_back(InFlight { sent, at: now });
     }
 
@@ -419,6 +430,7 @@ impl Pump {
     }
 
     fn encode(&mut self) {
+        debug_assert!(!self.healing.is_needed(), "nothing overtakes what is to be repeated");
         let now = Instant::now();
         let mut granting = 0;
         for _ in 0..BATCH {
@@ -522,7 +534,7 @@ impl Pump {
         let operation = match sent {
             Sent::Time { alone } => return self.time_told(at, alone, answer),
             Sent::Blind => {
-                self.shared.pending.fetch_sub(1, Ordering::Relaxed);
+                self.shared.done();
                 return Ok(());
             }
             Sent::Operation(operation, times) if answer.is_noscript() => {
@@ -586,6 +598,7 @@ impl Pump {
 
     /// The node has told its time, or why not: what it has granted before counts, or not.
     fn time_told(&mut self, at: Instant, alone: bool, answer: Answer<'_>) -> Result<(), Closed> {
+        debug_assert!(self.times > 0, "a node tells its TIME when asked");
         self.times -= 1;
         if alone {
             self.ends.metrics.round_trip_seconds.record((self.heard - at).as_secs_f64());
@@ -630,7 +643,7 @@ impl Pump {
                 (self.ends.on_error)(operation);
             }
         }
-        self.shared.pending.fetch_sub(1, Ordering::Relaxed);
+        self.shared.done();
         operation.vote(self.ends.node, vote);
     }
 

@@ -237,6 +237,7 @@ impl Node {
         let is_first = state.refused.is_empty();
         let ttl = operation.ttl.min(self.max_ttl);
         state.refused.push_back((operation.clone(), Instant::now() + ttl));
+        debug_assert!(state.refused.len() <= MAX_CLEANUP, "what is refused is bounded");
         drop(state);
         if is_first {
             tokio::spawn(ask_again(Arc::downgrade(self)));
@@ -274,6 +275,7 @@ impl Node {
             state.cleanup.pop_front();
         }
         state.cleanup.push_back((release, until));
+        debug_assert!(state.cleanup.len() <= MAX_CLEANUP, "the clean-up list is bounded");
     }
 
     /// Tells the node first what it has missed, then opens it to everybody.
@@ -304,6 +306,7 @@ impl Node {
                 }
             }
         }
+        debug_assert!(state.link.is_none(), "there is one connection to each lock node");
         state.link = Some(link.clone());
         drop(state);
         self.stands(releases);

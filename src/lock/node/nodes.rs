@@ -135,6 +135,7 @@ impl Nodes {
         ttl: Duration,
         claim: Claim,
     ) -> Wanted<'a> {
+        debug_assert!(ttl <= self.max_ttl, "a node waits for max_ttl before it votes anew");
         let fence = self.fences.propose((self.wall_clock)());
         Wanted { key, token, ttl, fence, fence_ttl: self.fence_ttl, claim }
     }
@@ -288,6 +289,7 @@ impl Asking {
             self.nodes.all[late].metrics.errors_timeout.increment(1);
         }
         let decision = self.operation.decision(self.rule, Waker::noop());
+        debug_assert_ne!(decision, Decision::Open, "no vote is waited for any more");
         self.nodes.outage.decided(decision, self.patient);
         Poll::Ready(decision)
     }
