@@ -12,8 +12,8 @@ use super::{
     Alarm, Claim, Grant, NotGranted,
     grants::Grants,
     holders::Holder,
-    node::nodes::Asking,
-    operation::{Kind, Missing, Operation, Vote},
+    node::nodes::Tally,
+    operation::{Absence, Kind, Operation, Vote},
     quorum::{Decision, Rule},
     scripts,
 };
@@ -34,9 +34,9 @@ pub struct Acquire {
     again: bool,
     /// Whatever it comes to, nothing is undone.
     keeps: bool,
-    asking: Asking,
+    tally: Tally,
     /// The fence, and the second round that makes a quorum remember it.
-    raising: Option<(u64, Asking)>,
+    raising: Option<(u64, Tally)>,
     done: bool,
 }
 
@@ -91,7 +91,7 @@ impl Acquire {
         let operation =
             grants.nodes.operation(kind, key, token, ttl, request).given_by(from, giver);
         let acquire = Acquire::submit(grants, operation, claim, false, since);
-        let operation = acquire.asking.operation.clone();
+        let operation = acquire.tally.operation.clone();
         (acquire, operation)
     }
 
@@ -104,25 +104,25 @@ impl Acquire {
     ) -> Acquire {
         let ttl = operation.ttl;
         let operation = grants.nodes.submit(operation);
-        let asking = grants.nodes.await_votes(operation, Rule::Grant, ttl);
+        let tally = grants.nodes.await_votes(operation, Rule::Grant, ttl);
         let (grants, raising) = (grants.clone(), None);
-        Acquire { grants, since, ttl, claim, again, keeps: false, asking, raising, done: false }
+        Acquire { grants, since, ttl, claim, again, keeps: false, tally, raising, done: false }
     }
 
     /// What it times itself with, to be used again.
     pub fn alarm(&mut self) -> &mut Alarm {
-        &mut self.asking.alarm
+        &mut self.tally.alarm
     }
 
     fn granted(&mut self, fence: u64) -> Result<Grant, NotGranted> {
         let now = Instant::now();
-        match self.asking.nodes.validity(self.ttl, self.since, now) {
+        match self.tally.nodes.validity(self.ttl, self.since, now) {
             Some(validity) => {
                 self.done = true;
-                let operation = &self.asking.operation;
+                let operation = &self.tally.operation;
                 let until = self.since + self.ttl;
                 debug_assert!(
-                    self.granting() >= self.asking.nodes.quorum(),
+                    self.granting() >= self.tally.nodes.quorum(),
                     "a quorum votes for it"
                 );
                 debug_assert!(now + validity <= until, "a validity ends before its lock does");
@@ -130,19 +130,19 @@ impl Acquire {
                 let (key, token) = (&operation.key, &operation.token);
                 let holder = Holder::new(token, self.claim, fence, now, until);
                 self.grants.granted(key, holder);
-                self.asking.nodes.learn_fence(fence);
+                self.tally.nodes.learn_fence(fence);
                 let until = now + validity;
                 Ok(Grant { fence, claim: Some(self.claim), validity, until })
             }
             // Too slow to be worth anything.
-            None => Err(self.no_quorum(&self.asking.operation.votes())),
+            None => Err(self.no_quorum(&self.tally.operation.votes())),
         }
     }
 
     /// Another holds it.
     fn held(&mut self) -> NotGranted {
         self.give_up();
-        let votes = self.asking.operation.votes();
+        let votes = self.tally.operation.votes();
         let contested = self.granting() > 0;
         // It may be had once a quorum of nodes is free.
         let mut held: Vec<Option<Duration>> = votes
@@ -155,14 +155,14 @@ impl Acquire {
             .collect();
         // A key without a TTL comes last.
         held.sort_by_key(|remaining| remaining.unwrap_or(Duration::MAX));
-        let remaining = held.get(self.asking.nodes.quorum() - 1).copied().flatten();
+        let remaining = held.get(self.tally.nodes.quorum() - 1).copied().flatten();
         NotGranted::Held { remaining, contested }
     }
 
     /// These votes do not tell, or came too late.
     fn no_quorum(&mut self, votes: &[Vote]) -> NotGranted {
         self.give_up();
-        NotGranted::NoQuorum(self.asking.nodes.no_quorum(votes))
+        NotGranted::NoQuorum(self.tally.nodes.no_quorum(votes))
     }
 
     /// Undoes this attempt on every node that may have granted it, whatever it
@@ -171,7 +171,7 @@ impl Acquire {
     /// What the same claim has from before stays for as long as its holder may count on it.
     fn give_up(&mut self) {
         self.done = true;
-        let operation = &self.asking.operation;
+        let operation = &self.tally.operation;
         debug_assert!(!operation.is_granted(), "a grant is released, and not undone");
         operation.close();
         if self.keeps
@@ -183,8 +183,8 @@ impl Acquire {
         for (node, vote) in operation.votes().into_iter().enumerate() {
             match vote {
                 // It was never asked, or has this on its list for when it is back.
-                Vote::Missing(Missing::Down | Missing::Busy | Missing::Disconnected) => {}
-                _ => self.asking.nodes.submit_to(node, &undo),
+                Vote::Missing(Absence::Down | Absence::Busy | Absence::Disconnected) => {}
+                _ => self.tally.nodes.submit_to(node, &undo),
             }
         }
     }
@@ -192,13 +192,13 @@ impl Acquire {
     /// How many nodes have granted it.
     fn granting(&self) -> usize {
         let granted = |vote: &Vote| matches!(vote, Vote::Yes(_) | Vote::Taken(_));
-        self.asking.operation.votes().into_iter().filter(granted).count()
+        self.tally.operation.votes().into_iter().filter(granted).count()
     }
 
     /// The largest fence that a granting node gave, and how many nodes store it.
     fn fence(&self) -> (u64, usize) {
         let (mut fence, mut stored) = (0, 0);
-        for vote in self.asking.operation.votes() {
+        for vote in self.tally.operation.votes() {
             if let Vote::Yes(given) | Vote::Taken(given) = vote {
                 let given = u64::try_from(given).unwrap_or(0);
                 if given > fence {
@@ -216,19 +216,19 @@ impl Future for Acquire {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if self.raising.is_none() {
-            match ready!(self.asking.poll_decision(cx)) {
+            match ready!(self.tally.poll_decision(cx)) {
                 Decision::Yes => {}
                 Decision::No => return Poll::Ready(Err(self.held())),
                 Decision::NoQuorum | Decision::Open => {
-                    let votes = self.asking.operation.votes();
+                    let votes = self.tally.operation.votes();
                     return Poll::Ready(Err(self.no_quorum(&votes)));
                 }
             }
             let (fence, stored) = self.fence();
-            if stored >= self.asking.nodes.quorum() {
+            if stored >= self.tally.nodes.quorum() {
                 return Poll::Ready(self.granted(fence));
             }
-            let (nodes, asked) = (&self.asking.nodes, &self.asking.operation);
+            let (nodes, asked) = (&self.tally.nodes, &self.tally.operation);
             let key = asked.key.clone();
             let request = scripts::raise(&key, &asked.token, fence, nodes.fence_ttl, self.claim);
             let nobody = Token::from("");
@@ -242,7 +242,7 @@ impl Future for Acquire {
         Poll::Ready(match decision {
             Decision::Yes => {
                 debug_assert!(
-                    storing(&votes, fence) >= self.asking.nodes.quorum(),
+                    storing(&votes, fence) >= self.tally.nodes.quorum(),
                     "a quorum stores the fence"
                 );
                 self.granted(fence)

@@ -10,7 +10,7 @@ use std::{
 use super::{
     Claim, NoQuorum,
     grants::Grants,
-    node::nodes::Asking,
+    node::nodes::Tally,
     operation::{Kind, Vote},
     quorum::{Decision, Rule},
     scripts,
@@ -21,7 +21,7 @@ use crate::key::{Key, Token};
 pub struct Raise {
     grants: Arc<Grants>,
     claim: Claim,
-    asking: Asking,
+    tally: Tally,
 }
 
 impl Raise {
@@ -36,8 +36,8 @@ impl Raise {
     ) -> Raise {
         let nodes = &grants.nodes;
         let request = scripts::raise(&key, &token, fence, nodes.fence_ttl, claim);
-        let asking = nodes.ask(Kind::Raise, Rule::Grant, key, token, nodes.max_ttl, request);
-        Raise { grants: grants.clone(), claim, asking }
+        let tally = nodes.ask(Kind::Raise, Rule::Grant, key, token, nodes.max_ttl, request);
+        Raise { grants: grants.clone(), claim, tally }
     }
 }
 
@@ -46,8 +46,8 @@ impl Future for Raise {
     type Output = Result<Option<u64>, NoQuorum>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let decision = ready!(self.asking.poll_decision(cx));
-        let operation = &self.asking.operation;
+        let decision = ready!(self.tally.poll_decision(cx));
+        let operation = &self.tally.operation;
         let votes = operation.votes();
         Poll::Ready(match decision {
             Decision::Yes => {
@@ -60,7 +60,7 @@ impl Future for Raise {
                 Ok(Some(fence))
             }
             Decision::No => Ok(None),
-            Decision::NoQuorum | Decision::Open => Err(self.asking.nodes.no_quorum(&votes)),
+            Decision::NoQuorum | Decision::Open => Err(self.tally.nodes.no_quorum(&votes)),
         })
     }
 }

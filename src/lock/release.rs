@@ -9,11 +9,11 @@ use std::{
 
 use super::{
     Acquire, Alarm, Claim, NoQuorum,
-    holders::Known,
+    holders::Owner,
     keep::watch::Watch,
-    line::queue::Next,
+    line::queue::NextHolder,
     locks::Locks,
-    node::nodes::Asking,
+    node::nodes::Tally,
     quorum::{Decision, Rule},
 };
 use crate::{
@@ -24,7 +24,7 @@ use crate::{
 /// An UNLOCK under way. Dropping it does not stop the release.
 pub struct Release {
     locks: Arc<Locks>,
-    asking: Asking,
+    tally: Tally,
     /// Of a session lock.
     watch: Option<Arc<Watch>>,
 }
@@ -59,22 +59,22 @@ impl Release {
             grants.metrics.hold_seconds.record(held.as_secs_f64());
         }
         let claim = match known {
-            Known::This(known) => Some(known),
-            Known::Another | Known::Nothing => claim,
+            Owner::This(known) => Some(known),
+            Owner::Another | Owner::Nothing => claim,
         };
         let next = match known {
-            Known::Another => Next::Nobody,
-            Known::This(_) | Known::Nothing => locks.queues.next(&key),
+            Owner::Another => NextHolder::Nobody,
+            Owner::This(_) | Owner::Nothing => locks.queues.next(&key),
         };
         let operation = match next {
-            Next::Nobody | Next::Others => {
+            NextHolder::Nobody | NextHolder::Others => {
                 let operation = nodes.submit(nodes.releasing(key, token, claim));
-                if known != Known::Another {
+                if known != Owner::Another {
                     locks.queues.released(&operation.key, &next);
                 }
                 operation
             }
-            Next::HandTo { ticket, token: next, ttl } => {
+            NextHolder::HandTo { ticket, token: next, ttl } => {
                 let giver = (token, claim);
                 let (acquire, operation) = Acquire::hand_over(grants, giver, key, next, ttl);
                 let key = &operation.key;
@@ -82,30 +82,30 @@ impl Release {
                     // That waiter has left meanwhile: this undoes it, and whoever
                     // has asked since has asked too early.
                     drop(unwanted);
-                    locks.queues.released(key, &Next::Nobody);
+                    locks.queues.released(key, &NextHolder::Nobody);
                 }
                 operation
             }
         };
-        let asking = nodes.await_votes(operation, Rule::Release, nodes.max_ttl);
-        Release { locks: locks.clone(), asking, watch }
+        let tally = nodes.await_votes(operation, Rule::Release, nodes.max_ttl);
+        Release { locks: locks.clone(), tally, watch }
     }
 
     /// What it times itself with, to be used again.
     pub fn alarm(&mut self) -> &mut Alarm {
-        &mut self.asking.alarm
+        &mut self.tally.alarm
     }
 
     /// Gives back what could not be handed over: a node that is out of memory takes a lock
     /// for nobody, but still gives one back.
-    fn give_back_instead(&self) -> Option<Asking> {
+    fn give_back_instead(&self) -> Option<Tally> {
         #[cfg(feature = "planted")]
         if std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "repeat") {
             return None;
         }
-        let handing = &self.asking.operation;
+        let handing = &self.tally.operation;
         let (token, claim) = handing.from.clone()?;
-        let nodes = &self.asking.nodes;
+        let nodes = &self.tally.nodes;
         let operation = nodes.submit(nodes.releasing(handing.key.clone(), token, claim));
         Some(nodes.await_votes(operation, Rule::Release, nodes.max_ttl))
     }
@@ -117,17 +117,17 @@ impl Future for Release {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         loop {
-            let decision = ready!(self.asking.poll_decision(cx));
-            let operation = &self.asking.operation;
+            let decision = ready!(self.tally.poll_decision(cx));
+            let operation = &self.tally.operation;
             self.locks.queues.heard_of_listeners(&operation.key, operation.listeners());
             let released = match decision {
                 Decision::Yes | Decision::No => Ok(decision == Decision::Yes),
                 Decision::NoQuorum | Decision::Open => match self.give_back_instead() {
-                    Some(asking) => {
-                        self.asking = asking;
+                    Some(tally) => {
+                        self.tally = tally;
                         continue;
                     }
-                    None => Err(self.asking.nodes.no_quorum(&operation.votes())),
+                    None => Err(self.tally.nodes.no_quorum(&operation.votes())),
                 },
             };
             if let (Some(watch), Ok(_)) = (&self.watch, &released) {

@@ -14,7 +14,7 @@ use super::{
     keep::{lose::lose, watch::Watch},
     locks::Locks,
     metrics::LostReason,
-    node::nodes::Asking,
+    node::nodes::Tally,
     operation::{Kind, Vote},
     quorum::{Decision, Rule, fence_bounds},
     scripts,
@@ -30,7 +30,7 @@ pub struct Renew {
     since: Instant,
     ttl: Duration,
     claim: Option<Claim>,
-    asking: Asking,
+    tally: Tally,
     /// Of a session lock.
     watch: Option<Arc<Watch>>,
 }
@@ -53,13 +53,13 @@ impl Renew {
         }
         let claim = claim.or_else(|| Some(holders.claim(&key, &token)?.0));
         let request = scripts::renew(&key, &token, ttl, claim, nodes.fence_ttl);
-        let asking = nodes.ask(Kind::Renew, Rule::Renewal, key, token, ttl, request);
-        Renew { locks: locks.clone(), since, ttl, claim, asking, watch }
+        let tally = nodes.ask(Kind::Renew, Rule::Renewal, key, token, ttl, request);
+        Renew { locks: locks.clone(), since, ttl, claim, tally, watch }
     }
 
     /// What it times itself with, to be used again.
     pub fn alarm(&mut self) -> &mut Alarm {
-        &mut self.asking.alarm
+        &mut self.tally.alarm
     }
 
     /// Which grant a quorum of nodes has renewed, and its fence.
@@ -81,15 +81,15 @@ impl Renew {
 
     /// Puts the lock back on the nodes that have lost it, once all have answered.
     fn heal(&self, claim: Claim, votes: &[Vote]) {
-        let (grants, operation) = (self.locks.grants.clone(), self.asking.operation.clone());
+        let (grants, operation) = (self.locks.grants.clone(), self.tally.operation.clone());
         let ttl = self.ttl;
         if !votes.contains(&Vote::Pending) {
             return grants.heal_lost(&operation, claim, ttl);
         }
         tokio::spawn(async move {
-            let mut asking = grants.nodes.await_votes(operation, Rule::All, ttl);
-            std::future::poll_fn(|cx| asking.poll_decision(cx).map(drop)).await;
-            grants.heal_lost(&asking.operation, claim, ttl);
+            let mut tally = grants.nodes.await_votes(operation, Rule::All, ttl);
+            std::future::poll_fn(|cx| tally.poll_decision(cx).map(drop)).await;
+            grants.heal_lost(&tally.operation, claim, ttl);
         });
     }
 
@@ -117,14 +117,14 @@ impl Future for Renew {
     type Output = Result<Option<Renewed>, NoQuorum>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let decision = ready!(self.asking.poll_decision(cx));
-        let operation = &self.asking.operation;
+        let decision = ready!(self.tally.poll_decision(cx));
+        let operation = &self.tally.operation;
         let votes = operation.votes();
         Poll::Ready(match decision {
             Decision::Yes => {
                 debug_assert!(
                     votes.iter().filter(|vote| matches!(vote, Vote::Kept { .. })).count()
-                        >= self.asking.nodes.quorum(),
+                        >= self.tally.nodes.quorum(),
                     "a quorum has renewed it"
                 );
                 let grant = self.grant(&votes);
@@ -132,14 +132,14 @@ impl Future for Renew {
                     self.locks.grants.holders.renewed(&operation.key, claim, self.since + self.ttl);
                 }
                 let now = Instant::now();
-                match self.asking.nodes.validity(self.ttl, self.since, now) {
+                match self.tally.nodes.validity(self.ttl, self.since, now) {
                     Some(validity) => {
                         if let Some(claim) = self.claim {
                             self.heal(claim, &votes);
                         }
                         Ok(self.told(Renewed { validity, until: now + validity, grant }))
                     }
-                    None => Err(self.asking.nodes.no_quorum(&votes)),
+                    None => Err(self.tally.nodes.no_quorum(&votes)),
                 }
             }
             // The holder is told that it holds nothing, so nothing of it may stay. Where its
@@ -151,7 +151,7 @@ impl Future for Renew {
                 }
                 Ok(None)
             }
-            Decision::NoQuorum | Decision::Open => Err(self.asking.nodes.no_quorum(&votes)),
+            Decision::NoQuorum | Decision::Open => Err(self.tally.nodes.no_quorum(&votes)),
         })
     }
 }

@@ -41,11 +41,11 @@ pub(in crate::lock) enum Sight {
 /// How far one node's clock is ahead of this proxy's, as far as samples tell. In
 /// microseconds, as are all numbers here.
 #[derive(Debug, Default)]
-pub(in crate::lock) struct NodeClock(Option<Ahead>);
+pub(in crate::lock) struct NodeClock(Option<Bounds>);
 
 /// Between two bounds, which every sample narrows, and time widens by the drift.
 #[derive(Debug, Clone, Copy)]
-struct Ahead {
+struct Bounds {
     least: i64,
     most: i64,
     /// When that was so.
@@ -68,7 +68,7 @@ impl NodeClock {
         let drift = |time: i64| (time as f64 * drift_factor) as i64;
         // It has drifted since the node has read it; and microseconds are rounded.
         let around = drift(at - sent) + 1;
-        let now = Ahead { least: node - (at + around), most: node - (sent - around), at };
+        let now = Bounds { least: node - (at + around), most: node - (sent - around), at };
         debug_assert!(now.least <= now.most, "a clock is between its bounds");
         let Some(before) = self.0.replace(now) else { return Sight::Steady };
         let drift = drift(at - before.at);
@@ -82,7 +82,7 @@ impl NodeClock {
             Sight::SteppedBack(by(least - now.most))
         } else {
             if now.least <= most && least <= now.most {
-                self.0 = Some(Ahead { least: now.least.max(least), most: now.most.min(most), at });
+                self.0 = Some(Bounds { least: now.least.max(least), most: now.most.min(most), at });
             }
             return Sight::Steady;
         };

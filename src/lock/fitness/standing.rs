@@ -11,7 +11,7 @@ use super::clocks::NodeClock;
 use crate::lock::scripts;
 
 /// How a node stands: whether it may vote, and by what it proves that.
-pub(in crate::lock) struct Standing {
+pub(in crate::lock) struct NodeStanding {
     /// The last argument of scripts that vote: what the node's marker must be.
     pub(in crate::lock) told: Arc<ArcSwap<Vec<u8>>>,
     /// The node waits to be admitted: it must not grant.
@@ -26,10 +26,10 @@ pub(in crate::lock) struct Standing {
     pub(in crate::lock) unwatched: AtomicBool,
 }
 
-impl Default for Standing {
+impl Default for NodeStanding {
     /// Nothing is compared, and it votes.
-    fn default() -> Standing {
-        Standing {
+    fn default() -> NodeStanding {
+        NodeStanding {
             told: Arc::new(ArcSwap::from_pointee(scripts::told(b""))),
             waits: AtomicBool::new(false),
             longest: AtomicU64::new(0),

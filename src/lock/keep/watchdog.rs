@@ -47,26 +47,26 @@ async fn renew_many(locks: Arc<Locks>, watches: Vec<Arc<Watch>>, call: OwnedSema
     let timed = watches.iter().zip(&ttls);
     let renewed = |(watch, ttl): (_, &Duration)| {
         let watch: &Arc<Watch> = watch;
-        scripts::Renewed { key: &watch.key, token: &watch.token, ttl: *ttl, claim: watch.claim }
+        scripts::Prolonged { key: &watch.key, token: &watch.token, ttl: *ttl, claim: watch.claim }
     };
-    let calls: Vec<scripts::Renewed<'_>> = timed.map(renewed).collect();
+    let calls: Vec<scripts::Prolonged<'_>> = timed.map(renewed).collect();
     let least = ttls.iter().min().copied().unwrap_or_default();
     let longest = ttls.iter().max().copied().unwrap_or_default();
     let fences_until = watches.iter().map(|watch| watch.times().fence_until).min();
     let fence_ttl = fences_until.filter(|until| *until <= since).map(|_| nodes.fence_ttl);
     let request = scripts::prolong(&calls, fence_ttl);
     let operation = nodes.operation(Kind::RenewMany, "".into(), "".into(), longest, request);
-    let mut asking = nodes.await_votes(nodes.submit(operation), Rule::All, least);
+    let mut tally = nodes.await_votes(nodes.submit(operation), Rule::All, least);
     let mut call = Some(call);
     std::future::poll_fn(|cx| {
-        if asking.operation.decision(Rule::Renewal, cx.waker()) != Decision::Open {
+        if tally.operation.decision(Rule::Renewal, cx.waker()) != Decision::Open {
             call = None;
         }
-        asking.poll_decision(cx).map(drop)
+        tally.poll_decision(cx).map(drop)
     })
     .await;
     drop(call);
-    let votes = asking.operation.votes();
+    let votes = tally.operation.votes();
     for (place, (watch, ttl)) in watches.iter().zip(ttls).enumerate() {
         if watch.is_kept() {
             let decision = decide(&votes, place);

@@ -73,7 +73,7 @@ pub(in crate::lock) struct Wishes {
 
 /// Those who wait for one lock.
 struct Queue {
-    seats: VecDeque<Seat>,
+    seats: VecDeque<InLine>,
     /// The head's request, or a hand-over to it, is under way.
     asking: bool,
     /// When the head asks the nodes again if nothing wakes it, and why.
@@ -102,7 +102,7 @@ struct Queue {
     empty_since: Option<Instant>,
 }
 
-struct Seat {
+struct InLine {
     ticket: u64,
     since: Instant,
     token: Token,
@@ -123,7 +123,7 @@ pub(in crate::lock) enum Turn {
 }
 
 /// Who is next when a lock is released.
-pub(in crate::lock) enum Next {
+pub(in crate::lock) enum NextHolder {
     /// Nobody here, or a head that asks the nodes already.
     Nobody,
     /// Another proxy's clients.
@@ -134,7 +134,7 @@ pub(in crate::lock) enum Next {
 
 /// How a waiter leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::lock) enum Left {
+pub(in crate::lock) enum Departure {
     /// It has the lock for so long.
     Granted(Duration),
     /// Its time was up, or its client has gone.
@@ -186,7 +186,7 @@ impl Queues {
         }
         queue.empty_since = None;
         let since = Instant::now();
-        queue.seats.push_back(Seat { ticket, since, token, ttl, waker: None, handed: None });
+        queue.seats.push_back(InLine { ticket, since, token, ttl, waker: None, handed: None });
         self.count.store(queues.len(), Ordering::Relaxed);
         self.metrics.waiters.increment(1.0);
         Ok(())
@@ -257,7 +257,7 @@ impl Queues {
     }
 
     /// Gives a place up.
-    pub(in crate::lock) fn leave(&self, key: &[u8], ticket: u64, how: Left) {
+    pub(in crate::lock) fn leave(&self, key: &[u8], ticket: u64, how: Departure) {
         let mut queues = self.lock();
         let Some(queue) = queues.get_mut(key) else { return };
         let Some(at) = queue.seats.iter().position(|seat| seat.ticket == ticket) else { return };
@@ -266,7 +266,7 @@ impl Queues {
         if at == 0 {
             let asking = std::mem::take(&mut queue.asking);
             match how {
-                Left::Granted(ttl) => {
+                Departure::Granted(ttl) => {
                     (queue.clashed, queue.woken, queue.no_quorum) = (false, None, None);
                     queue.sleep(Some(ttl), self.quorum);
                     if !queue.seats.is_empty() {
@@ -274,8 +274,8 @@ impl Queues {
                     }
                 }
                 // What it asked for is being undone: all is open again.
-                Left::Gone if asking => queue.ask_at_once(Some(WakeUp::Retry)),
-                Left::Gone => {}
+                Departure::Gone if asking => queue.ask_at_once(Some(WakeUp::Retry)),
+                Departure::Gone => {}
             }
         }
         let next = (at == 0).then(|| queue.seats.front_mut()?.waker.take()).flatten();
@@ -296,29 +296,29 @@ impl Queues {
     }
 
     /// The lock is about to be released: who gets it?
-    pub(in crate::lock) fn next(&self, key: &[u8]) -> Next {
+    pub(in crate::lock) fn next(&self, key: &[u8]) -> NextHolder {
         if self.count.load(Ordering::Relaxed) == 0 {
-            return Next::Nobody;
+            return NextHolder::Nobody;
         }
         let mut queues = self.lock();
-        let Some(queue) = queues.get_mut(key) else { return Next::Nobody };
-        let Some(head) = queue.seats.front() else { return Next::Nobody };
+        let Some(queue) = queues.get_mut(key) else { return NextHolder::Nobody };
+        let Some(head) = queue.seats.front() else { return NextHolder::Nobody };
         if queue.asking {
-            return Next::Nobody;
+            return NextHolder::Nobody;
         }
         if queue.others || queue.handovers >= self.max_handovers.load(Ordering::Relaxed) {
             queue.handovers = 0;
-            return Next::Others;
+            return NextHolder::Others;
         }
         queue.asking = true;
         queue.handovers += 1;
         queue.heard = 0;
-        Next::HandTo { ticket: head.ticket, token: head.token.clone(), ttl: head.ttl }
+        NextHolder::HandTo { ticket: head.ticket, token: head.token.clone(), ttl: head.ttl }
     }
 
     /// The release is on its way to every node, before whatever is asked from now
     /// on. What the head has asked for may have come too early.
-    pub(in crate::lock) fn released(&self, key: &[u8], next: &Next) {
+    pub(in crate::lock) fn released(&self, key: &[u8], next: &NextHolder) {
         if self.count.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -326,7 +326,7 @@ impl Queues {
         let Some(queue) = queues.get_mut(key).filter(|queue| !queue.seats.is_empty()) else {
             return;
         };
-        if !matches!(next, Next::Others) || queue.asking {
+        if !matches!(next, NextHolder::Others) || queue.asking {
             return queue.wake(WakeUp::Release);
         }
         queue.woken = None;

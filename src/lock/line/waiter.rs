@@ -13,7 +13,7 @@ use std::{
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::queue::{Left, Turn};
+use super::queue::{Departure, Turn};
 use crate::{
     key::{Key, Token},
     lock::{Acquire, Claim, Grant, NotGranted, locks::Locks, metrics::WakeUp},
@@ -77,7 +77,7 @@ impl Waiter {
         self.asking.is_none()
     }
 
-    fn leave(&mut self, how: Left) {
+    fn leave(&mut self, how: Departure) {
         if std::mem::take(&mut self.seated) {
             self.locks.queues.leave(&self.key, self.ticket, how);
             self.locks.grants.metrics.queue_seconds.record(self.since.elapsed().as_secs_f64());
@@ -105,7 +105,7 @@ impl Future for Waiter {
                 match result {
                     Ok(grant) => {
                         let ttl = self.ttl;
-                        self.leave(Left::Granted(ttl));
+                        self.leave(Departure::Granted(ttl));
                         return Poll::Ready(Ok(grant));
                     }
                     Err(why) => {
@@ -143,7 +143,7 @@ impl Future for Waiter {
             if Instant::now() >= self.deadline {
                 // Who is not at the head knows no more than the head.
                 let no_quorum = self.locks.queues.no_quorum(&self.key);
-                self.leave(Left::Gone);
+                self.leave(Departure::Gone);
                 return Poll::Ready(Err(
                     no_quorum.map_or_else(|| self.last.clone(), NotGranted::NoQuorum)
                 ));
@@ -157,6 +157,6 @@ impl Drop for Waiter {
     fn drop(&mut self) {
         // What it asks for is undone before the next one asks.
         self.asking = None;
-        self.leave(Left::Gone);
+        self.leave(Departure::Gone);
     }
 }

@@ -31,9 +31,9 @@ use crate::{
     clock::Instant,
     lock::{
         alarm::Alarm,
-        fitness::{clocks::Sight, standing::Standing},
+        fitness::{clocks::Sight, standing::NodeStanding},
         metrics::NodeMetrics,
-        operation::{Kind, Missing, Operation, Vote},
+        operation::{Absence, Kind, Operation, Vote},
         reply, scripts,
     },
     net::{Outbox, Stream},
@@ -109,7 +109,7 @@ impl Drop for Sender {
 }
 
 struct LinkShared {
-    queue: Mutex<Queue>,
+    queue: Mutex<JobQueue>,
     /// Operations queued or in flight.
     pending: AtomicUsize,
     closed: AtomicBool,
@@ -132,7 +132,7 @@ impl LinkShared {
     }
 
     /// Nothing panics while it holds the lock.
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+    fn queue(&self) -> MutexGuard<'_, JobQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -140,7 +140,7 @@ impl LinkShared {
 /// Jobs of all clients. The connection takes them all at once, so that neither
 /// side pays for more than a lock that is nearly always free.
 #[derive(Default)]
-struct Queue {
+struct JobQueue {
     jobs: VecDeque<Job>,
     /// Nothing is put into it any more.
     closed: bool,
@@ -211,20 +211,20 @@ impl Link {
 }
 
 /// Who is told something.
-type Told<What> = Box<dyn Fn(What) + Send>;
+type Callback<What> = Box<dyn Fn(What) + Send>;
 /// Who is told of an operation.
 type OnError = dyn Fn(&Arc<Operation>) + Send;
 
 /// What a connection needs of its node.
-pub(super) struct Ends {
+pub(super) struct NodeSide {
     pub(super) node: usize,
     pub(super) silence: Duration,
     pub(super) metrics: Arc<NodeMetrics>,
-    pub(super) standing: Arc<Standing>,
+    pub(super) standing: Arc<NodeStanding>,
     /// `locks.drift_factor`.
     pub(super) drift_factor: f64,
     /// Told what is new of the node's clock; none: that it does not tell its time.
-    pub(super) on_clock: Told<Option<Sight>>,
+    pub(super) on_clock: Callback<Option<Sight>>,
     /// Told of a release, or a hand-over, that the node has answered with an error.
     pub(super) on_error: Box<OnError>,
 }
@@ -233,7 +233,7 @@ pub(super) struct Ends {
 /// told what was not answered, after the link has been marked as closed.
 pub(super) fn start(
     stream: Stream,
-    ends: Ends,
+    side: NodeSide,
     client_id: Option<i64>,
     run_id: Option<String>,
     on_end: impl FnOnce(Leftover) + Send + 'static,
@@ -247,8 +247,8 @@ pub(super) fn start(
     });
     let mut pump = Pump {
         stream,
-        told: Cache::new(ends.standing.told.clone()),
-        ends,
+        told: Cache::new(side.standing.told.clone()),
+        side,
         jobs: VecDeque::new(),
         out: Outbox::keeping(KEEP),
         in_flight: VecDeque::new(),
@@ -294,8 +294,8 @@ enum Sent {
 
 struct Pump {
     stream: Stream,
-    ends: Ends,
-    /// [`Standing::told`], without its cost where it has not changed.
+    side: NodeSide,
+    /// [`NodeStanding::told`], without its cost where it has not changed.
     told: Cache<Arc<ArcSwap<Vec<u8>>>, Arc<Vec<u8>>>,
     /// Taken from the queue.
     jobs: VecDeque<Job>,
@@ -359,16 +359,16 @@ impl Pump {
 
     fn tick(&mut self, cx: &mut Context<'_>) -> Result<(), Closed> {
         while self.alarm.poll(self.next_tick, cx).is_ready() {
-            let every = (self.ends.silence / 4).min(TIME_EVERY / 2).max(Duration::from_millis(1));
+            let every = (self.side.silence / 4).min(TIME_EVERY / 2).max(Duration::from_millis(1));
             self.next_tick = time::Instant::now() + every;
             let now = Instant::now();
-            if !self.in_flight.is_empty() && now - self.heard >= self.ends.silence {
-                return Err(Closed::Silent(self.ends.silence));
+            if !self.in_flight.is_empty() && now - self.heard >= self.side.silence {
+                return Err(Closed::Silent(self.side.silence));
             }
             if let Some(waited) = self.in_flight.front().map(|first| now - first.at)
-                && self.ends.metrics.pace.is_late(waited)
+                && self.side.metrics.pace.is_late(waited)
             {
-                self.ends.metrics.pace.sample(waited);
+                self.side.metrics.pace.sample(waited);
             }
             if self.asked.is_none_or(|asked| now - asked >= TIME_EVERY) && !self.healing.is_needed()
             {
@@ -389,7 +389,7 @@ impl Pump {
     /// answer has shown a clock that has not jumped: ahead of them it could still jump in
     /// between.
     fn prove(&mut self, granting: &mut usize, at: Instant) {
-        if std::mem::take(granting) > 0 && !self.ends.standing.unwatched.load(Ordering::Relaxed) {
+        if std::mem::take(granting) > 0 && !self.side.standing.unwatched.load(Ordering::Relaxed) {
             self.ask_time(at, false);
         }
     }
@@ -460,7 +460,7 @@ impl Pump {
             return;
         }
         let ttl = u64::try_from(operation.ttl.as_millis()).unwrap_or(u64::MAX);
-        if self.ends.standing.longest.fetch_max(ttl, Ordering::Relaxed) < ttl {
+        if self.side.standing.longest.fetch_max(ttl, Ordering::Relaxed) < ttl {
             self.out.push(&scripts::note(operation.ttl));
             self.shared.pending.fetch_add(1, Ordering::Relaxed);
             self.push(Sent::Blind, now);
@@ -489,8 +489,8 @@ impl Pump {
             // That of the first, which has waited the longest.
             if let Some(first) = self.in_flight.front() {
                 let waited = self.heard - first.at;
-                self.ends.metrics.pace.sample(waited);
-                self.is_late = self.ends.metrics.pace.is_late(waited);
+                self.side.metrics.pace.sample(waited);
+                self.is_late = self.side.metrics.pace.is_late(waited);
             }
             self.received.extend_from_slice(buf.filled());
             if let Err(closed) = self.read_replies() {
@@ -569,7 +569,7 @@ impl Pump {
                     return Ok(());
                 }
                 self.vote(&operation, vote);
-                if vote == Vote::Missing(Missing::Unproven) {
+                if vote == Vote::Missing(Absence::Unproven) {
                     return Err(Closed::Changed("its marker is not the one it was admitted by"));
                 }
                 if matches!(answer, Answer::Frame(OwnedFrame::Error(text)) if text.starts_with("READONLY"))
@@ -590,9 +590,9 @@ impl Pump {
     /// quorum; one that was waited for was counted when its time was up.
     #[cold]
     fn count_if_late(&self, operation: &Operation, sent_at: Instant) {
-        let late = self.ends.metrics.pace.is_late(self.heard.saturating_duration_since(sent_at));
-        if late && operation.is_pending(self.ends.node) {
-            self.ends.metrics.errors_timeout.increment(1);
+        let late = self.side.metrics.pace.is_late(self.heard.saturating_duration_since(sent_at));
+        if late && operation.is_pending(self.side.node) {
+            self.side.metrics.errors_timeout.increment(1);
         }
     }
 
@@ -601,16 +601,16 @@ impl Pump {
         debug_assert!(self.times > 0, "a node tells its TIME when asked");
         self.times -= 1;
         if alone {
-            self.ends.metrics.round_trip_seconds.record((self.heard - at).as_secs_f64());
+            self.side.metrics.round_trip_seconds.record((self.heard - at).as_secs_f64());
         }
-        let standing = &self.ends.standing;
+        let standing = &self.side.standing;
         let mut error = None;
         let time = match answer {
             Answer::Time(time) => Some(time),
             Answer::Frame(OwnedFrame::Error(text)) => {
                 // Anything else is no word of what it may tell.
                 let never = text.starts_with("NOPERM") || text.starts_with("ERR unknown command");
-                error = (!never).then_some(Missing::Error);
+                error = (!never).then_some(Absence::Error);
                 None
             }
             Answer::Frame(frame) => Some(reply::time_of(frame)?),
@@ -619,14 +619,14 @@ impl Pump {
         if error.is_none() {
             let sight = time.map(|time| {
                 let mut clock = standing.clock.lock().unwrap_or_else(PoisonError::into_inner);
-                clock.sample(at, self.heard, time, self.ends.drift_factor)
+                clock.sample(at, self.heard, time, self.side.drift_factor)
             });
             if sight != Some(Sight::Steady) || standing.unwatched.load(Ordering::Relaxed) {
-                (self.ends.on_clock)(sight);
+                (self.side.on_clock)(sight);
             }
         }
         if standing.jumped.load(Ordering::Acquire) {
-            error = Some(Missing::Jumped);
+            error = Some(Absence::Jumped);
         }
         let mut unproven = std::mem::take(&mut self.unproven);
         for (operation, vote) in unproven.drain(..) {
@@ -637,14 +637,14 @@ impl Pump {
     }
 
     fn vote(&self, operation: &Arc<Operation>, vote: Vote) {
-        if matches!(vote, Vote::Missing(Missing::Error)) {
-            self.ends.metrics.errors_reply.increment(1);
+        if matches!(vote, Vote::Missing(Absence::Error)) {
+            self.side.metrics.errors_reply.increment(1);
             if matches!(operation.kind, Kind::Release | Kind::HandOver { .. }) {
-                (self.ends.on_error)(operation);
+                (self.side.on_error)(operation);
             }
         }
         self.shared.done();
-        operation.vote(self.ends.node, vote);
+        operation.vote(self.side.node, vote);
     }
 
     /// Loads the scripts and repeats what was refused for want of them, once
@@ -668,7 +668,7 @@ impl Pump {
                 self.put(&operation);
                 self.push(Sent::Operation(operation, times), now);
             } else {
-                self.vote(&operation, Vote::Missing(Missing::Error));
+                self.vote(&operation, Vote::Missing(Absence::Error));
             }
         }
         self.prove(&mut granting, now);

@@ -24,11 +24,11 @@ use crate::{
             fault::Fault,
             inspect::Inspected,
             look::Look,
-            standing::Standing,
+            standing::NodeStanding,
         },
         metrics::NodeMetrics,
-        operation::{Kind, Missing, Operation, Vote},
-        scripts::{self, Whose},
+        operation::{Absence, Kind, Operation, Vote},
+        scripts::{self, WhichGrant},
     },
     net::Connector,
     resp::encode,
@@ -64,7 +64,7 @@ pub(super) struct Node {
     pub(super) metrics: Arc<NodeMetrics>,
     pub(super) admissions: Arc<Admissions>,
     /// What its connection goes by.
-    pub(super) standing: Arc<Standing>,
+    pub(super) standing: Arc<NodeStanding>,
     clocks: Arc<Clocks>,
     /// `locks.drift_factor`.
     pub(super) drift_factor: f64,
@@ -77,12 +77,12 @@ pub(super) struct Node {
     pub(super) gone: CancellationToken,
     /// The longest that anything it holds can last.
     max_ttl: Duration,
-    state: Mutex<State>,
+    state: Mutex<NodeState>,
 }
 
 /// Changed by the supervisor and by the end of a connection; the lock is held
 /// while a job is put into the queue, so that order is the order of submission.
-struct State {
+struct NodeState {
     link: Option<Link>,
     /// Why there is none, or why it does not vote yet, and until when, if that is known.
     reason: String,
@@ -131,7 +131,7 @@ impl Node {
             queue_limit: config.node_queue,
             gone: CancellationToken::new(),
             max_ttl: config.max_ttl,
-            state: Mutex::new(State {
+            state: Mutex::new(NodeState {
                 link: None,
                 reason: "not connected yet".into(),
                 until: None,
@@ -165,7 +165,7 @@ impl Node {
             self.clean_up_unsent(&mut state, operation);
             let quarantined = state.unfit == Some(Fault::Quarantined);
             drop(state);
-            let why = if quarantined { Missing::Quarantined } else { Missing::Down };
+            let why = if quarantined { Absence::Quarantined } else { Absence::Down };
             return operation.vote(self.index, Vote::Missing(why));
         };
         if operation.kind.grants()
@@ -181,21 +181,21 @@ impl Node {
         if matches!(operation.kind, Kind::Acquire { .. }) && link.pending() >= self.queue_limit {
             drop(state);
             self.metrics.errors_queue_full.increment(1);
-            return operation.vote(self.index, Vote::Missing(Missing::Busy));
+            return operation.vote(self.index, Vote::Missing(Absence::Busy));
         }
         if !link.send(Job::Operation(operation.clone())) {
             self.clean_up_unsent(&mut state, operation);
             drop(state);
-            operation.vote(self.index, Vote::Missing(Missing::Down));
+            operation.vote(self.index, Vote::Missing(Absence::Down));
         }
     }
 
     /// Why it must not grant, though it is connected.
-    fn waits(&self) -> Option<Missing> {
+    fn waits(&self) -> Option<Absence> {
         if self.standing.waits.load(Ordering::Acquire) {
-            Some(Missing::Quarantined)
+            Some(Absence::Quarantined)
         } else if self.standing.jumped.load(Ordering::Acquire) {
-            Some(Missing::Jumped)
+            Some(Absence::Jumped)
         } else {
             None
         }
@@ -203,7 +203,7 @@ impl Node {
 
     /// What a node was never asked for it does not hold; a lock given back may be
     /// one that it holds from before.
-    fn clean_up_unsent(&self, state: &mut State, operation: &Arc<Operation>) {
+    fn clean_up_unsent(&self, state: &mut NodeState, operation: &Arc<Operation>) {
         if matches!(operation.kind, Kind::Release | Kind::HandOver { .. }) {
             self.clean_up_later(state, operation.clone(), true);
         }
@@ -211,7 +211,7 @@ impl Node {
 
     /// Remembers to give back what an operation whose outcome is unknown may have
     /// taken, or was to give back.
-    fn clean_up_sent(&self, state: &mut State, operation: &Arc<Operation>) {
+    fn clean_up_sent(&self, state: &mut NodeState, operation: &Arc<Operation>) {
         self.clean_up_unsent(state, operation);
         if let Kind::Acquire { claim, again: false } | Kind::HandOver { claim } = operation.kind {
             let undo = operation.undo(claim).unless_granted(operation.clone());
@@ -269,7 +269,7 @@ impl Node {
 
     /// Remembers a release for when the node is back. `ends`: what it gives back
     /// has a TTL that runs already.
-    fn clean_up_later(&self, state: &mut State, release: Arc<Operation>, ends: bool) {
+    fn clean_up_later(&self, state: &mut NodeState, release: Arc<Operation>, ends: bool) {
         let until = ends.then(|| Instant::now() + release.ttl.min(self.max_ttl));
         if state.cleanup.len() >= MAX_CLEANUP {
             state.cleanup.pop_front();
@@ -417,8 +417,10 @@ impl Node {
         if missed.undoes.as_ref().is_some_and(|undone| undone.is_granted_still()) {
             return None;
         }
-        if matches!((missed.kind, missed.whose), (Kind::Release, Whose::Claim(_) | Whose::UpTo(_)))
-        {
+        if matches!(
+            (missed.kind, missed.whose),
+            (Kind::Release, WhichGrant::Claim(_) | WhichGrant::UpTo(_))
+        ) {
             return Some(missed);
         }
         missed.late_release((self.clock)()).map(Arc::new)
@@ -453,10 +455,10 @@ impl Node {
         let garbage = matches!(leftover.reason, Closed::Garbage(_)).then_some(Fault::Garbage);
         self.is_down(leftover.reason.to_string(), None, garbage);
         for operation in leftover.sent {
-            operation.vote(self.index, Vote::Missing(Missing::Disconnected));
+            operation.vote(self.index, Vote::Missing(Absence::Disconnected));
         }
         for operation in leftover.unsent {
-            operation.vote(self.index, Vote::Missing(Missing::Down));
+            operation.vote(self.index, Vote::Missing(Absence::Down));
         }
     }
 
@@ -512,12 +514,12 @@ impl Node {
     }
 
     /// What was found wrong with it.
-    fn found(&self, state: &State) -> impl Iterator<Item = Fault> {
+    fn found(&self, state: &NodeState) -> impl Iterator<Item = Fault> {
         let unwatched = self.standing.unwatched.load(Ordering::Acquire);
         state.found.iter().copied().chain(unwatched.then_some(Fault::Unwatched))
     }
 
-    fn show_faults(&self, state: &State) {
+    fn show_faults(&self, state: &NodeState) {
         for (fault, gauge) in Fault::ALL.into_iter().zip(&self.metrics.faults) {
             let has = state.unfit == Some(fault)
                 || self.found(state).any(|found| found == fault)
@@ -527,12 +529,12 @@ impl Node {
     }
 
     /// Nothing panics while it holds the lock, and the state stays sound if something did.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, NodeState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl NodeState {
     /// Why it does not vote, with how long still.
     fn reason(&self) -> String {
         match self.until {

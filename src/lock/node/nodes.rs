@@ -9,7 +9,7 @@ use std::{
 use tokio::runtime::Handle;
 
 use super::{
-    fences::Fences,
+    fences::LargestFence,
     node::{Node, ProposedFence},
     outage::Outage,
     supervisor,
@@ -21,9 +21,9 @@ use crate::{
     lock::{
         Alarm, Claim, NoQuorum, NodeStatus,
         fitness::{clocks::Clocks, deployment::Admissions},
-        operation::{Kind, Missing, Operation, Vote},
+        operation::{Absence, Kind, Operation, Vote},
         quorum::{Decision, Rule, quorum, validity},
-        scripts::{Wanted, Whose},
+        scripts::{Wanted, WhichGrant},
     },
     net::Connector,
 };
@@ -45,7 +45,7 @@ pub(in crate::lock) struct Nodes {
     pub(in crate::lock) drift_factor: f64,
     pub(in crate::lock) fence_ttl: Duration,
     pub(in crate::lock) max_ttl: Duration,
-    fences: Arc<Fences>,
+    fences: Arc<LargestFence>,
     pub(in crate::lock) clocks: Arc<Clocks>,
     pub(in crate::lock) outage: Outage,
 }
@@ -60,7 +60,7 @@ impl Nodes {
     ) -> Nodes {
         let admissions = Arc::new(Admissions::new(config, connector));
         let clocks = Arc::new(Clocks::new(config));
-        let fences: Arc<Fences> = Arc::default();
+        let fences: Arc<LargestFence> = Arc::default();
         let mut all = Vec::new();
         for (index, url) in config.nodes.iter().enumerate() {
             let (fences, clock) = (fences.clone(), wall_clock.clone());
@@ -159,7 +159,7 @@ impl Nodes {
         token: Token,
         claim: Option<Claim>,
     ) -> Operation {
-        let whose = claim.map_or(Whose::Token, Whose::Claim);
+        let whose = claim.map_or(WhichGrant::Token, WhichGrant::Claim);
         Operation::release(key, token, whose, self.who.as_bytes(), self.max_ttl, self.all.len())
     }
 
@@ -186,7 +186,7 @@ impl Nodes {
         token: Token,
         ttl: Duration,
         request: Vec<u8>,
-    ) -> Asking {
+    ) -> Tally {
         let operation = self.submit(self.operation(kind, key, token, ttl, request));
         self.await_votes(operation, rule, ttl)
     }
@@ -198,11 +198,11 @@ impl Nodes {
         operation: Arc<Operation>,
         rule: Rule,
         ttl: Duration,
-    ) -> Asking {
+    ) -> Tally {
         // A timer's, which may be late.
         let deadline = tokio::time::Instant::now() + self.patience(ttl);
         let patient = ttl / TIMEOUT_SHARE >= self.node_timeout;
-        Asking { nodes: self.clone(), operation, rule, deadline, patient, alarm: Alarm::default() }
+        Tally { nodes: self.clone(), operation, rule, deadline, patient, alarm: Alarm::default() }
     }
 
     /// How long nodes have to answer about a lock of that TTL.
@@ -215,9 +215,9 @@ impl Nodes {
     pub(in crate::lock) async fn drain(self: &Arc<Self>, limit: Duration) {
         let mut ping = Vec::new();
         crate::resp::encode::command(&mut ping, &[b"PING"]);
-        let mut asking = self.ask(Kind::Flush, Rule::All, "".into(), "".into(), limit, ping);
-        asking.deadline = tokio::time::Instant::now() + limit;
-        std::future::poll_fn(|cx| asking.poll_decision(cx).map(drop)).await;
+        let mut tally = self.ask(Kind::Flush, Rule::All, "".into(), "".into(), limit, ping);
+        tally.deadline = tokio::time::Instant::now() + limit;
+        std::future::poll_fn(|cx| tally.poll_decision(cx).map(drop)).await;
     }
 
     /// What is left of `ttl` for who has asked for it at `since`; nothing if this proxy may
@@ -241,7 +241,7 @@ impl Nodes {
             .zip(&self.all)
             .filter_map(|(vote, node)| match vote {
                 Vote::Missing(why) => Some((*why, node)),
-                Vote::Pending => Some((Missing::Timeout, node)),
+                Vote::Pending => Some((Absence::Timeout, node)),
                 Vote::Yes(_)
                 | Vote::Kept { .. }
                 | Vote::Taken(_)
@@ -250,7 +250,7 @@ impl Nodes {
             })
             .map(|(why, node)| {
                 let NodeStatus { address, reason, .. } = node.status();
-                let reason = reason.filter(|_| why == Missing::Quarantined);
+                let reason = reason.filter(|_| why == Absence::Quarantined);
                 format!("{address} ({})", reason.as_deref().unwrap_or(why.as_str()))
             })
             .collect();
@@ -266,7 +266,7 @@ impl Nodes {
 }
 
 /// Waits for what the votes on one operation come to, as long as its nodes have.
-pub(in crate::lock) struct Asking {
+pub(in crate::lock) struct Tally {
     pub(in crate::lock) nodes: Arc<Nodes>,
     pub(in crate::lock) operation: Arc<Operation>,
     pub(in crate::lock) rule: Rule,
@@ -276,7 +276,7 @@ pub(in crate::lock) struct Asking {
     pub(in crate::lock) alarm: Alarm,
 }
 
-impl Asking {
+impl Tally {
     /// Ready once the votes decide, or time is up.
     pub(in crate::lock) fn poll_decision(&mut self, cx: &mut Context<'_>) -> Poll<Decision> {
         let decision = self.operation.decision(self.rule, cx.waker());

@@ -26,10 +26,10 @@ pub(in crate::lock) struct Outage {
     failed: AtomicU64,
     /// Without one in between that found a quorum.
     in_a_row: AtomicU64,
-    last: Mutex<Last>,
+    last: Mutex<LastFailure>,
 }
 
-struct Last {
+struct LastFailure {
     error: Option<NoQuorum>,
     /// When the last of those in a row failed.
     at: Instant,
@@ -41,7 +41,7 @@ struct Last {
 impl Outage {
     pub(in crate::lock) fn new() -> Outage {
         let now = Instant::now();
-        let last = Mutex::new(Last { error: None, at: now, since: now, told: None });
+        let last = Mutex::new(LastFailure { error: None, at: now, since: now, told: None });
         let zero = AtomicU64::default;
         Outage { asked: zero(), failed: zero(), in_a_row: zero(), last }
     }
@@ -106,7 +106,7 @@ impl Outage {
     }
 
     /// Nothing panics while it holds the lock.
-    fn lock(&self) -> MutexGuard<'_, Last> {
+    fn lock(&self) -> MutexGuard<'_, LastFailure> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
