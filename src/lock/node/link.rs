@@ -26,7 +26,7 @@ use tokio::{
     time,
 };
 
-use super::heal::Healing;
+use super::heal::Repeats;
 use crate::{
     clock::Instant,
     lock::{
@@ -252,7 +252,7 @@ pub(super) fn start(
         jobs: VecDeque::new(),
         out: Outbox::keeping(KEEP),
         in_flight: VecDeque::new(),
-        healing: Healing::default(),
+        repeats: Repeats::default(),
         space: vec![0; READ].into_boxed_slice(),
         received: Vec::new(),
         heard: Instant::now(),
@@ -303,7 +303,7 @@ struct Pump {
     in_flight: VecDeque<InFlight>,
     /// While something is noted in it, nothing new is sent, so that the order of
     /// operations stays.
-    healing: Healing,
+    repeats: Repeats,
     space: Box<[u8]>,
     /// The beginning of a reply that is not yet whole.
     received: Vec<u8>,
@@ -338,7 +338,7 @@ impl Pump {
                 Poll::Ready(closed) => return Poll::Ready(closed),
                 Poll::Pending => {}
             }
-            self.heal();
+            self.repeat();
             if let Err(closed) = ready!(self.poll_write(cx)) {
                 return Poll::Ready(closed);
             }
@@ -348,7 +348,7 @@ impl Pump {
     /// Sends one batch. Ready: there are more jobs, before which it is time to read again.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Closed>> {
         ready!(self.out.poll_flush(&mut self.stream, cx))?;
-        if self.healing.is_needed() {
+        if self.repeats.is_needed() {
             return Poll::Pending;
         }
         ready!(self.poll_jobs(cx))?;
@@ -370,7 +370,7 @@ impl Pump {
             {
                 self.side.metrics.pace.sample(waited);
             }
-            if self.asked.is_none_or(|asked| now - asked >= TIME_EVERY) && !self.healing.is_needed()
+            if self.asked.is_none_or(|asked| now - asked >= TIME_EVERY) && !self.repeats.is_needed()
             {
                 self.ask_time(now, self.in_flight.is_empty());
             }
@@ -430,7 +430,7 @@ impl Pump {
     }
 
     fn encode(&mut self) {
-        debug_assert!(!self.healing.is_needed(), "nothing overtakes what is to be repeated");
+        debug_assert!(!self.repeats.is_needed(), "nothing overtakes what is to be repeated");
         let now = Instant::now();
         let mut granting = 0;
         for _ in 0..BATCH {
@@ -538,13 +538,13 @@ impl Pump {
                 return Ok(());
             }
             Sent::Operation(operation, times) if answer.is_noscript() => {
-                match self.healing.refused((operation, times)) {
+                match self.repeats.refused((operation, times)) {
                     Ok(()) => return Ok(()),
                     Err(too_often) => too_often,
                 }
             }
             Sent::Operation(operation, _) => {
-                self.healing.answered(&operation);
+                self.repeats.answered(&operation);
                 operation
             }
         };
@@ -649,8 +649,8 @@ impl Pump {
 
     /// Loads the scripts and repeats what was refused for want of them, once
     /// nothing else is in flight.
-    fn heal(&mut self) {
-        if !self.healing.is_needed() || !self.in_flight.is_empty() {
+    fn repeat(&mut self) {
+        if !self.repeats.is_needed() || !self.in_flight.is_empty() {
             return;
         }
         let now = Instant::now();
@@ -662,7 +662,7 @@ impl Pump {
             self.push(Sent::Blind, now);
         }
         let mut granting = 0;
-        for ((operation, times), again) in self.healing.take() {
+        for ((operation, times), again) in self.repeats.take() {
             if again {
                 granting += usize::from(operation.kind.grants());
                 self.put(&operation);
@@ -692,7 +692,7 @@ impl Pump {
         drop(queue);
         let unsent = self.jobs.drain(..).chain(queued).filter_map(Job::operation).collect();
         let mut sent: Vec<_> =
-            self.healing.take().into_iter().map(|((operation, _), _)| operation).collect();
+            self.repeats.take().into_iter().map(|((operation, _), _)| operation).collect();
         sent.extend(self.unproven.drain(..).map(|(operation, _)| operation));
         for InFlight { sent: was, .. } in self.in_flight.drain(..) {
             if let Sent::Operation(operation, _) = was {
