@@ -26,7 +26,7 @@ use tokio::{
     time,
 };
 
-use super::heal::Repeats;
+use super::repeats::Repeats;
 use crate::{
     clock::Instant,
     lock::{
