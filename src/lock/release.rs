@@ -34,7 +34,7 @@ impl Release {
     /// it over to who waits for it here. Where the claim is not known, that is the grant
     /// that `token` has.
     pub(super) fn ask(locks: &Arc<Locks>, key: Key, token: Token, claim: Option<Claim>) -> Release {
-        let release = Release::ask_unsaid(locks, key, token, claim);
+        let release = Release::begin(locks, key, token, claim);
         if let Some(watch) = &release.watch {
             locks.grants.schedule.release(watch);
         }
@@ -45,13 +45,13 @@ impl Release {
     /// that is to be told.
     pub(super) fn ask_lost(locks: &Arc<Locks>, lost: &Arc<Watch>) -> Option<Arc<Watch>> {
         let (key, token) = (lost.key.clone(), lost.token.clone());
-        let release = Release::ask_unsaid(locks, key, token, Some(lost.claim));
+        let release = Release::begin(locks, key, token, Some(lost.claim));
         let other = release.watch.filter(|watch| !Arc::ptr_eq(watch, lost));
         other.filter(|other| locks.grants.schedule.pause(other))
     }
 
-    /// Releases it, or hands it over, and leaves it to the caller to tell who keeps it.
-    fn ask_unsaid(locks: &Arc<Locks>, key: Key, token: Token, claim: Option<Claim>) -> Release {
+    /// Releases the lock or hands it over. The caller tells its keeper.
+    fn begin(locks: &Arc<Locks>, key: Key, token: Token, claim: Option<Claim>) -> Release {
         let since = Instant::now();
         let (grants, nodes) = (&locks.grants, &locks.grants.nodes);
         let (known, watch, held) = grants.holders.release(&key, &token, claim, since);

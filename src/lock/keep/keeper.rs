@@ -1,4 +1,4 @@
-//! Who keeps a session lock, and may look at it and end it.
+//! Keeps a session lock for a connection, which looks at it and ends it by this handle.
 
 use std::{fmt, sync::Arc, time::Duration};
 

@@ -127,7 +127,7 @@ impl Nodes {
         self.fences.learn(fence, (self.wall_clock)());
     }
 
-    /// What a lock is asked for with.
+    /// Says what a lock is asked for with.
     pub(in crate::lock) fn wanted<'a>(
         &self,
         key: &'a [u8],
@@ -140,7 +140,7 @@ impl Nodes {
         Wanted { key, token, ttl, fence, fence_ttl: self.fence_ttl, claim }
     }
 
-    /// One request to all nodes, which is not sent yet.
+    /// Makes one request to all nodes, and does not send it yet.
     pub(in crate::lock) fn operation(
         &self,
         kind: Kind,
@@ -152,7 +152,7 @@ impl Nodes {
         Operation::new(kind, key, token, ttl, request, self.all.len())
     }
 
-    /// Gives a lock back, of which all nodes tell who waits for it.
+    /// Makes the operation that gives a lock back, in this proxy's name.
     pub(in crate::lock) fn releasing(
         &self,
         key: Key,
