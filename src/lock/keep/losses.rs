@@ -21,7 +21,7 @@ pub struct Lost {
     /// With which it was held.
     pub token: Token,
     /// Another connection has taken it over or released it; that may be the same one,
-    /// which then does not keep it any more ([`Keep::is`]).
+    /// which then does not keep it any more ([`Keep::is`](super::keeper::Keep::is)).
     pub replaced: bool,
     /// Of the watch.
     pub(in crate::lock) id: u64,
@@ -46,7 +46,8 @@ impl Losses {
     }
 
     /// Whether validity may have ended of a lock that is kept. If so, each must be looked
-    /// at ([`Keep::valid_until`]), and the next check be set ([`Losses::check_by`]).
+    /// at ([`Keep::valid_until`](super::keeper::Keep::valid_until)), and the next check be
+    /// set ([`Losses::check_by`]).
     pub fn is_check_due(&self) -> bool {
         self.check_at().take_if(|check_at| *check_at <= Instant::now()).is_some()
     }
