@@ -7,7 +7,8 @@
 //!   answer; `operation`: one request to all nodes, and their votes as they come in.
 //! - `fitness/`: which nodes may vote, and what is wrong with them.
 //! - `node/`: the nodes themselves and the connections to them.
-//! - `keep/`: session locks, renewed for as long as somebody keeps them.
+//! - `keep/`: session locks, renewed for as long as somebody keeps them. What one is stands
+//!   below the grants; what renews it and ends it stands above the releases.
 //! - `holders`: who was granted what here and has not given it back; `grants`: these with the
 //!   nodes that keep them, which is what an operation goes by.
 //! - `acquire`, `attach`, `raise`: one operation each, with what comes of it.
