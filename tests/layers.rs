@@ -1,4 +1,5 @@
-//! Which folder of `src/` may name which, and that what comments and pages cite is there.
+//! Which folder of `src/` may name which, which of them have no circle of files, and that what
+//! comments and pages cite is there.
 //!
 //! A folder that is not in the table, and a name that its row does not allow, fails with the
 //! line that names it. What stands in `#[cfg(test)]` may name anything.
@@ -29,6 +30,10 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("server", &["config", "guard", "lock", "metrics", "net", "resp", "session"]),
     ("tools", &["config", "lock", "net", "server"]),
 ];
+
+/// Rooms in which no file needs another that needs it, be it by a third one. A room's own
+/// types, in its `mod.rs`, are below all of its files.
+const WITHOUT_CIRCLES: &[&str] = &["lock"];
 
 /// Names of the crate's rooms in one file, each with where it stands.
 #[derive(Default)]
@@ -131,6 +136,115 @@ fn each_room_names_only_those_that_it_may() {
     assert!(faults.is_empty(), "\n{}", faults.join("\n"));
     assert!(ROOMS.iter().all(|(room, _)| rooms.contains(room)), "a room that is not there");
     assert!(arrows > 100, "they are not found: {arrows}");
+}
+
+/// All paths of one file's `use` that begin in the crate, each from the crate's root; those
+/// that others may use through it apart.
+#[derive(Default)]
+struct Uses {
+    own: Vec<Vec<String>>,
+    passed_on: Vec<Vec<String>>,
+}
+
+impl Uses {
+    /// What the file of this module uses.
+    fn of(module: &[String], file: &File) -> Uses {
+        let mut uses = Uses::default();
+        for item in &file.items {
+            if let Item::Use(item) = item
+                && !is_for_tests(&item.attrs)
+            {
+                let mut paths = Vec::new();
+                flatten(&item.tree, &mut Vec::new(), &mut paths);
+                let passed_on = !matches!(item.vis, syn::Visibility::Inherited);
+                let uses = if passed_on { &mut uses.passed_on } else { &mut uses.own };
+                uses.extend(paths.iter().filter_map(|path| from_root(module, path)));
+            }
+        }
+        uses
+    }
+}
+
+fn flatten(tree: &UseTree, before: &mut Vec<String>, paths: &mut Vec<Vec<String>>) {
+    let name = match tree {
+        UseTree::Path(path) => {
+            before.push(path.ident.to_string());
+            flatten(&path.tree, before, paths);
+            before.pop();
+            return;
+        }
+        UseTree::Group(group) => {
+            return group.items.iter().for_each(|item| flatten(item, before, paths));
+        }
+        UseTree::Name(name) => name.ident.to_string(),
+        UseTree::Rename(name) => name.ident.to_string(),
+        UseTree::Glob(_) => return,
+    };
+    let last = Some(name).filter(|name| name != "self");
+    paths.push(before.iter().cloned().chain(last).collect());
+}
+
+/// The same path from the crate's root. None: it leads out of the crate.
+fn from_root(module: &[String], path: &[String]) -> Option<Vec<String>> {
+    let supers = path.iter().take_while(|word| *word == "super").count();
+    match path.first()?.as_str() {
+        "crate" => Some(path[1..].to_vec()),
+        "super" => Some([&module[..module.len() - supers], &path[supers..]].concat()),
+        "self" => Some([module, &path[1..]].concat()),
+        // As in `pub use acquire::Acquire`, beside the module of that name.
+        _ => Some([module, path].concat()),
+    }
+}
+
+/// Which module of `all` a path leads into: the longest that it begins with, or what that one
+/// passes on by this name.
+fn home(all: &BTreeMap<Vec<String>, Uses>, path: &[String]) -> Option<Vec<String>> {
+    let length = (1..=path.len()).rev().find(|length| all.contains_key(&path[..*length]))?;
+    let (module, rest) = path.split_at(length);
+    let passed_on = rest.first().and_then(|name| {
+        all[module].passed_on.iter().find(|passed_on| passed_on.last() == Some(name))
+    });
+    match passed_on {
+        Some(further) => home(all, further),
+        None => Some(module.to_vec()),
+    }
+}
+
+#[test]
+fn no_file_needs_another_that_needs_it() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    for room in WITHOUT_CIRCLES {
+        let mut texts = BTreeMap::new();
+        files(&source.join(room), &mut texts);
+        let mut all = BTreeMap::new();
+        for (path, text) in &texts {
+            let local = path.strip_prefix(&format!("{}/", source.display())).unwrap();
+            let words = local.trim_end_matches(".rs").trim_end_matches("/mod").split('/');
+            let module: Vec<String> = words.map(str::to_owned).collect();
+            let uses = Uses::of(&module, &syn::parse_file(text).unwrap());
+            all.insert(module, uses);
+        }
+        let mut needs: BTreeMap<&Vec<String>, Vec<Vec<String>>> = BTreeMap::new();
+        for (module, uses) in &all {
+            let paths = uses.own.iter().chain(&uses.passed_on);
+            let homes = paths.filter_map(|path| home(&all, path));
+            // A folder's `mod.rs` and what is in it are one.
+            let others =
+                homes.filter(|home| !module.starts_with(home) && !home.starts_with(module));
+            needs.insert(module, others.collect());
+        }
+        assert!(needs.values().map(Vec::len).sum::<usize>() > 50, "they are not found");
+        // What needs only what has gone goes.
+        while let Some(module) = {
+            let is_free =
+                |needed: &Vec<Vec<String>>| !needed.iter().any(|module| needs.contains_key(module));
+            needs.iter().find(|(_, needed)| is_free(needed)).map(|(module, _)| *module)
+        } {
+            needs.remove(module);
+        }
+        let left: Vec<String> = needs.keys().map(|module| module.join("::")).collect();
+        assert!(left.is_empty(), "in a circle, or above one: {}", left.join(", "));
+    }
 }
 
 /// What a comment or a page says stands somewhere.

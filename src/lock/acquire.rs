@@ -10,9 +10,10 @@ use std::{
 
 use super::{
     Alarm, Claim, Grant, NotGranted,
-    engine::{Asking, Engine},
+    grants::Grants,
     holders::Holder,
-    operation::{Kind, Missing, Operation, Vote},
+    node::nodes::Tally,
+    operation::{Absence, Kind, Operation, Vote},
     quorum::{Decision, Rule},
     scripts,
 };
@@ -23,7 +24,7 @@ use crate::{
 
 /// A LOCK under way. Dropped before it is ready, it gives back what it got on every node.
 pub struct Acquire {
-    engine: Arc<Engine>,
+    grants: Arc<Grants>,
     /// Before the first node was asked.
     since: Instant,
     ttl: Duration,
@@ -33,9 +34,9 @@ pub struct Acquire {
     again: bool,
     /// Whatever it comes to, nothing is undone.
     keeps: bool,
-    asking: Asking,
+    tally: Tally,
     /// The fence, and the second round that makes a quorum remember it.
-    raising: Option<(u64, Asking)>,
+    raising: Option<(u64, Tally)>,
     done: bool,
 }
 
@@ -43,7 +44,7 @@ impl Acquire {
     /// Asks all nodes for `key` on behalf of `token`. `again`: the claim of a grant of the
     /// same token that the asker has.
     pub(super) fn ask(
-        engine: &Arc<Engine>,
+        grants: &Arc<Grants>,
         key: Key,
         token: Token,
         ttl: Duration,
@@ -51,25 +52,25 @@ impl Acquire {
     ) -> Acquire {
         let (since, claim) = (Instant::now(), again.unwrap_or_else(Claim::new));
         let again = again.is_some();
-        let request = scripts::acquire(&engine.wanted(&key, &token, ttl, claim), again);
+        let request = scripts::acquire(&grants.nodes.wanted(&key, &token, ttl, claim), again);
         let kind = Kind::Acquire { claim, again };
-        let operation = engine.operation(kind, key, token, ttl, request);
-        Acquire::submit(engine, operation, claim, again, since)
+        let operation = grants.nodes.operation(kind, key, token, ttl, request);
+        Acquire::submit(grants, operation, claim, again, since)
     }
 
     /// Has all nodes give the lock that `token` holds a new claim: another is its keeper from
     /// now on. Nothing is undone where that fails, as whoever had it may still count on it.
     pub(super) fn take_over(
-        engine: &Arc<Engine>,
+        grants: &Arc<Grants>,
         key: Key,
         token: Token,
         ttl: Duration,
     ) -> Acquire {
         let (since, claim) = (Instant::now(), Claim::new());
-        let request = scripts::take_over(&engine.wanted(&key, &token, ttl, claim));
+        let request = scripts::take_over(&grants.nodes.wanted(&key, &token, ttl, claim));
         let kind = Kind::Acquire { claim, again: true };
-        let operation = engine.operation(kind, key, token, ttl, request);
-        let mut taking = Acquire::submit(engine, operation, claim, true, since);
+        let operation = grants.nodes.operation(kind, key, token, ttl, request);
+        let mut taking = Acquire::submit(grants, operation, claim, true, since);
         taking.keeps = true;
         taking
     }
@@ -77,69 +78,72 @@ impl Acquire {
     /// Has all nodes pass `key` on from one grant to a new one. The operation
     /// tells by [`Rule::Release`] whether it was the giver's.
     pub(super) fn hand_over(
-        engine: &Arc<Engine>,
+        grants: &Arc<Grants>,
         (from, giver): (Token, Option<Claim>),
         key: Key,
         token: Token,
         ttl: Duration,
     ) -> (Acquire, Arc<Operation>) {
         let (since, claim) = (Instant::now(), Claim::new());
-        let wanted = engine.wanted(&key, &token, ttl, claim);
+        let wanted = grants.nodes.wanted(&key, &token, ttl, claim);
         let request = scripts::hand_over(&from, giver, &wanted);
         let kind = Kind::HandOver { claim };
-        let operation = engine.operation(kind, key, token, ttl, request).given_by(from, giver);
-        let acquire = Acquire::submit(engine, operation, claim, false, since);
-        let operation = acquire.asking.operation.clone();
+        let operation =
+            grants.nodes.operation(kind, key, token, ttl, request).given_by(from, giver);
+        let acquire = Acquire::submit(grants, operation, claim, false, since);
+        let operation = acquire.tally.operation.clone();
         (acquire, operation)
     }
 
     fn submit(
-        engine: &Arc<Engine>,
+        grants: &Arc<Grants>,
         operation: Operation,
         claim: Claim,
         again: bool,
         since: Instant,
     ) -> Acquire {
         let ttl = operation.ttl;
-        let operation = engine.submit(operation);
-        let asking = engine.await_votes(operation, Rule::Grant, ttl);
-        let (engine, raising) = (engine.clone(), None);
-        Acquire { engine, since, ttl, claim, again, keeps: false, asking, raising, done: false }
+        let operation = grants.nodes.submit(operation);
+        let tally = grants.nodes.await_votes(operation, Rule::Grant, ttl);
+        let (grants, raising) = (grants.clone(), None);
+        Acquire { grants, since, ttl, claim, again, keeps: false, tally, raising, done: false }
     }
 
     /// What it times itself with, to be used again.
     pub fn alarm(&mut self) -> &mut Alarm {
-        &mut self.asking.alarm
+        &mut self.tally.alarm
     }
 
     fn granted(&mut self, fence: u64) -> Result<Grant, NotGranted> {
         let now = Instant::now();
-        match self.engine.validity(self.ttl, self.since, now) {
+        match self.tally.nodes.validity(self.ttl, self.since, now) {
             Some(validity) => {
                 self.done = true;
-                let operation = &self.asking.operation;
+                let operation = &self.tally.operation;
                 let until = self.since + self.ttl;
+                debug_assert!(
+                    self.granting() >= self.tally.nodes.quorum(),
+                    "a quorum votes for it"
+                );
+                debug_assert!(now + validity <= until, "a validity ends before its lock does");
                 operation.grant(until);
                 let (key, token) = (&operation.key, &operation.token);
                 let holder = Holder::new(token, self.claim, fence, now, until);
-                if let Some(before) = self.engine.holders.granted(key, holder) {
-                    self.engine.watchdog.replace(&before);
-                }
-                self.engine.learn_fence(fence);
+                self.grants.granted(key, holder);
+                self.tally.nodes.learn_fence(fence);
                 let until = now + validity;
                 Ok(Grant { fence, claim: Some(self.claim), validity, until })
             }
             // Too slow to be worth anything.
-            None => Err(self.no_quorum(&self.asking.operation.votes())),
+            None => Err(self.no_quorum(&self.tally.operation.votes())),
         }
     }
 
     /// Another holds it.
     fn held(&mut self) -> NotGranted {
         self.give_up();
-        let votes = self.asking.operation.votes();
-        let granted = |vote: &&Vote| matches!(vote, Vote::Yes(_) | Vote::Taken(_));
-        let contested = votes.iter().filter(granted).count() > 0;
+        let votes = self.tally.operation.votes();
+        let contested = self.granting() > 0;
         // It may be had once a quorum of nodes is free.
         let mut held: Vec<Option<Duration>> = votes
             .iter()
@@ -151,14 +155,14 @@ impl Acquire {
             .collect();
         // A key without a TTL comes last.
         held.sort_by_key(|remaining| remaining.unwrap_or(Duration::MAX));
-        let remaining = held.get(self.engine.quorum() - 1).copied().flatten();
+        let remaining = held.get(self.tally.nodes.quorum() - 1).copied().flatten();
         NotGranted::Held { remaining, contested }
     }
 
     /// These votes do not tell, or came too late.
     fn no_quorum(&mut self, votes: &[Vote]) -> NotGranted {
         self.give_up();
-        NotGranted::NoQuorum(self.engine.no_quorum(votes))
+        NotGranted::NoQuorum(self.tally.nodes.no_quorum(votes))
     }
 
     /// Undoes this attempt on every node that may have granted it, whatever it
@@ -167,10 +171,11 @@ impl Acquire {
     /// What the same claim has from before stays for as long as its holder may count on it.
     fn give_up(&mut self) {
         self.done = true;
-        let operation = &self.asking.operation;
+        let operation = &self.tally.operation;
+        debug_assert!(!operation.is_granted(), "a grant is released, and not undone");
         operation.close();
         if self.keeps
-            || self.again && self.engine.holders.has(&operation.key, &operation.token, self.claim)
+            || self.again && self.grants.holders.has(&operation.key, &operation.token, self.claim)
         {
             return;
         }
@@ -178,16 +183,22 @@ impl Acquire {
         for (node, vote) in operation.votes().into_iter().enumerate() {
             match vote {
                 // It was never asked, or has this on its list for when it is back.
-                Vote::Missing(Missing::Down | Missing::Busy | Missing::Disconnected) => {}
-                _ => self.engine.submit_to(node, &undo),
+                Vote::Missing(Absence::Down | Absence::Busy | Absence::Disconnected) => {}
+                _ => self.tally.nodes.submit_to(node, &undo),
             }
         }
+    }
+
+    /// How many nodes have granted it.
+    fn granting(&self) -> usize {
+        let granted = |vote: &Vote| matches!(vote, Vote::Yes(_) | Vote::Taken(_));
+        self.tally.operation.votes().into_iter().filter(granted).count()
     }
 
     /// The largest fence that a granting node gave, and how many nodes store it.
     fn fence(&self) -> (u64, usize) {
         let (mut fence, mut stored) = (0, 0);
-        for vote in self.asking.operation.votes() {
+        for vote in self.tally.operation.votes() {
             if let Vote::Yes(given) | Vote::Taken(given) = vote {
                 let given = u64::try_from(given).unwrap_or(0);
                 if given > fence {
@@ -205,23 +216,23 @@ impl Future for Acquire {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if self.raising.is_none() {
-            match ready!(self.asking.poll_decision(cx)) {
+            match ready!(self.tally.poll_decision(cx)) {
                 Decision::Yes => {}
                 Decision::No => return Poll::Ready(Err(self.held())),
                 Decision::NoQuorum | Decision::Open => {
-                    let votes = self.asking.operation.votes();
+                    let votes = self.tally.operation.votes();
                     return Poll::Ready(Err(self.no_quorum(&votes)));
                 }
             }
             let (fence, stored) = self.fence();
-            if stored >= self.engine.quorum() {
+            if stored >= self.tally.nodes.quorum() {
                 return Poll::Ready(self.granted(fence));
             }
-            let (engine, asked) = (self.engine.clone(), &self.asking.operation);
+            let (nodes, asked) = (&self.tally.nodes, &self.tally.operation);
             let key = asked.key.clone();
-            let request = scripts::raise(&key, &asked.token, fence, engine.fence_ttl, self.claim);
+            let request = scripts::raise(&key, &asked.token, fence, nodes.fence_ttl, self.claim);
             let nobody = Token::from("");
-            let raising = engine.ask(Kind::Raise, Rule::Grant, key, nobody, self.ttl, request);
+            let raising = nodes.ask(Kind::Raise, Rule::Grant, key, nobody, self.ttl, request);
             self.raising = Some((fence, raising));
         }
         let Some((fence, raising)) = &mut self.raising else { return Poll::Pending };
@@ -229,10 +240,22 @@ impl Future for Acquire {
         let decision = ready!(raising.poll_decision(cx));
         let votes = raising.operation.votes();
         Poll::Ready(match decision {
-            Decision::Yes => self.granted(fence),
+            Decision::Yes => {
+                debug_assert!(
+                    storing(&votes, fence) >= self.tally.nodes.quorum(),
+                    "a quorum stores the fence"
+                );
+                self.granted(fence)
+            }
             _ => Err(self.no_quorum(&votes)),
         })
     }
+}
+
+/// How many nodes say that they store so large a fence.
+fn storing(votes: &[Vote], fence: u64) -> usize {
+    let stores = |stored: &i64| u64::try_from(*stored).is_ok_and(|stored| stored >= fence);
+    votes.iter().filter(|vote| matches!(vote, Vote::Yes(stored) if stores(stored))).count()
 }
 
 impl Drop for Acquire {

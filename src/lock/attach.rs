@@ -31,7 +31,7 @@ use std::{
 
 use super::{
     Alarm, Grant, NotAttached,
-    engine::{Asking, Engine},
+    node::nodes::{Nodes, Tally},
     operation::{Kind, Vote},
     quorum::{Decision, Rule, fence_bounds, quorum},
     scripts,
@@ -43,33 +43,32 @@ use crate::{
 
 /// The question under way. Dropping it changes nothing.
 pub struct Attach {
-    engine: Arc<Engine>,
     /// Before the first node was asked.
     since: Instant,
-    asking: Asking,
+    tally: Tally,
 }
 
 impl Attach {
     /// Asks all nodes whether `token` holds `key`.
-    pub(super) fn ask(engine: &Arc<Engine>, key: Key, token: Token) -> Attach {
+    pub(super) fn ask(nodes: &Arc<Nodes>, key: Key, token: Token) -> Attach {
         let since = Instant::now();
         let request = scripts::attach(&key, &token);
-        let asking = engine.ask(Kind::Attach, Rule::Renewal, key, token, engine.max_ttl, request);
-        Attach { engine: engine.clone(), since, asking }
+        let tally = nodes.ask(Kind::Attach, Rule::Renewal, key, token, nodes.max_ttl, request);
+        Attach { since, tally }
     }
 
     /// What it times itself with, to be used again.
     pub fn alarm(&mut self) -> &mut Alarm {
-        &mut self.asking.alarm
+        &mut self.tally.alarm
     }
 
     /// A quorum keeps it. None: the fence is not settled by these votes.
     fn held(&self, all_told: bool) -> Option<Result<Option<Grant>, NotAttached>> {
-        let votes = self.asking.operation.votes();
+        let votes = self.tally.operation.votes();
         let (mut fences, mut left) = (Vec::new(), Vec::new());
         for vote in &votes {
             if let Vote::Held { fence, left: millis } = vote {
-                left.push(Duration::from_millis((*millis).into()).min(self.engine.max_ttl));
+                left.push(Duration::from_millis((*millis).into()).min(self.tally.nodes.max_ttl));
                 fences.extend(u64::try_from(*fence).ok().filter(|fence| *fence > 0));
             }
         }
@@ -78,10 +77,11 @@ impl Attach {
             None if all_told => return Some(Err(NotAttached::FenceForgotten)),
             _ => return None,
         };
+        debug_assert!(left.len() >= quorum(votes.len()), "a quorum says that it is held");
         left.sort_unstable_by(|a, b| b.cmp(a));
         let left = left.get(quorum(votes.len()) - 1).copied().unwrap_or_default();
         let now = Instant::now();
-        let validity = self.engine.validity(left, self.since, now);
+        let validity = self.tally.nodes.validity(left, self.since, now);
         // One that has nothing left is as good as run out.
         let grant = |validity| Grant { fence, claim: None, validity, until: now + validity };
         Some(Ok(validity.map(grant)))
@@ -94,16 +94,16 @@ impl Future for Attach {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         loop {
-            let all_told = self.asking.rule == Rule::All;
-            match ready!(self.asking.poll_decision(cx)) {
+            let all_told = self.tally.rule == Rule::All;
+            match ready!(self.tally.poll_decision(cx)) {
                 Decision::Yes => match self.held(all_told) {
                     Some(answer) => return Poll::Ready(answer),
-                    None => self.asking.rule = Rule::All,
+                    None => self.tally.rule = Rule::All,
                 },
                 Decision::No => return Poll::Ready(Ok(None)),
                 Decision::NoQuorum | Decision::Open => {
-                    let votes = self.asking.operation.votes();
-                    let error = self.engine.no_quorum(&votes);
+                    let votes = self.tally.operation.votes();
+                    let error = self.tally.nodes.no_quorum(&votes);
                     return Poll::Ready(Err(NotAttached::NoQuorum(error)));
                 }
             }

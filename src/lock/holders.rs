@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Claim, watchdog::Watch};
+use super::{Claim, keep::watch::Watch};
 use crate::{
     clock::Instant,
     key::{Key, KeyMap, Token},
@@ -83,12 +83,11 @@ impl Holder {
 
 /// Who holds a lock that is to be released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Known {
+pub(super) enum Owner {
     /// That token, by this claim.
     This(Claim),
     /// Another token.
     Another,
-    /// Nobody here.
     Nothing,
 }
 
@@ -98,6 +97,10 @@ impl Holders {
     pub(super) fn granted(&self, key: &Key, new: Holder) -> Option<Arc<Watch>> {
         let mut map = self.lock(key);
         if let Some(holder) = map.by_key.get_mut(key) {
+            debug_assert!(
+                holder.claim != new.claim || holder.token == new.token && holder.fence <= new.fence,
+                "a claim keeps its token, and its fence never falls"
+            );
             let (since, until) = if holder.claim == new.claim {
                 // Nodes never shorten what they keep.
                 (holder.since, holder.until.max(new.until))
@@ -114,7 +117,6 @@ impl Holders {
         None
     }
 
-    /// Notes a renewal.
     pub(super) fn renewed(&self, key: &Key, claim: Claim, until: Instant) {
         if let Some(holder) = self.lock(key).by_key.get_mut(key)
             && holder.claim == claim
@@ -163,20 +165,20 @@ impl Holders {
         token: &Token,
         claim: Option<Claim>,
         now: Instant,
-    ) -> (Known, Option<Arc<Watch>>, Option<Duration>) {
+    ) -> (Owner, Option<Arc<Watch>>, Option<Duration>) {
         let mut map = self.lock(key);
         match map.by_key.get(key) {
             Some(holder) if holder.is(token, claim) => {
                 let known = match holder.until > now {
-                    true => Known::This(holder.claim),
-                    false => Known::Nothing,
+                    true => Owner::This(holder.claim),
+                    false => Owner::Nothing,
                 };
                 let holder = map.by_key.remove(key);
                 let held = holder.as_ref().map(|holder| now - holder.since);
                 (known, holder.and_then(|holder| holder.watch), held)
             }
-            Some(holder) if holder.until > now => (Known::Another, None, None),
-            Some(_) | None => (Known::Nothing, None, None),
+            Some(holder) if holder.until > now => (Owner::Another, None, None),
+            Some(_) | None => (Owner::Nothing, None, None),
         }
     }
 
@@ -265,7 +267,7 @@ mod tests {
         assert!(holders.has(k, a, first) && !holders.has(k, b, first));
         assert!(!holders.has(k, a, second), "the same token by another grant");
         for (token, claim) in [(b, None), (a, Some(second))] {
-            assert_eq!(holders.release(k, token, claim, Instant::now()).0, Known::Another);
+            assert_eq!(holders.release(k, token, claim, Instant::now()).0, Owner::Another);
         }
         tokio::time::advance(Duration::from_secs(4)).await;
         holders.granted(k, holder(a, first, 2, 3));
@@ -281,11 +283,11 @@ mod tests {
         tokio::time::advance(Duration::from_secs(1)).await;
         assert!(!holders.has(k, a, first) && holders.show(k).is_none());
         let (known, ..) = holders.release(k, b, None, Instant::now());
-        assert_eq!(known, Known::Nothing, "that one's time is up");
+        assert_eq!(known, Owner::Nothing, "that one's time is up");
         holders.granted(k, holder(b, second, 3, 10));
         let (known, _, held) = holders.release(k, b, None, Instant::now());
-        assert_eq!((known, held), (Known::This(second), Some(Duration::ZERO)));
-        assert_eq!(holders.release(k, b, None, Instant::now()).0, Known::Nothing);
+        assert_eq!((known, held), (Owner::This(second), Some(Duration::ZERO)));
+        assert_eq!(holders.release(k, b, None, Instant::now()).0, Owner::Nothing);
     }
 
     #[tokio::test(start_paused = true)]

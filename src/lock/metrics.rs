@@ -7,12 +7,12 @@ use metrics::{
     gauge, histogram,
 };
 
-use super::{Fault, pace::Pace};
+use super::{Fault, fitness::pace::Pace};
 use crate::metrics::labels;
 
 labels! {
     /// Why the head of a queue asked the nodes once more; the label `cause`.
-    pub enum WakeUp {
+    pub(crate) enum WakeUp {
         /// The lock was handed over to it.
         HandOver = "handover",
         /// It was released through this proxy, but not handed over.
@@ -28,7 +28,7 @@ labels! {
 
 labels! {
     /// How a renewal of a session lock ended; the label `result`.
-    pub enum Renewal {
+    pub(crate) enum Renewal {
         /// A quorum renewed it.
         Ok = "ok",
         /// Too few nodes answered.
@@ -40,7 +40,7 @@ labels! {
 
 labels! {
     /// Why a session lock was lost; the label `reason`.
-    pub enum LostReason {
+    pub(crate) enum LostReason {
         /// No quorum renewed it before its validity ended.
         NoQuorum = "no_quorum",
         /// A quorum said that it is not held.
@@ -55,7 +55,7 @@ labels! {
 }
 
 /// Gives each metric its help text. Install the recorder first.
-pub fn describe() {
+pub(crate) fn describe() {
     describe_gauge!("lockgate_node_up", "1 while a lock node is connected and answers.");
     describe_gauge!(
         "lockgate_node_fault",
@@ -97,30 +97,26 @@ pub fn describe() {
 }
 
 /// Handles of the locks themselves.
-pub struct LockMetrics {
+pub(crate) struct LockMetrics {
     /// Clients waiting in line now.
-    pub waiters: Gauge,
+    pub(crate) waiters: Gauge,
     /// For how long.
-    pub queue_seconds: Histogram,
+    pub(crate) queue_seconds: Histogram,
     /// From a grant to its release.
-    pub hold_seconds: Histogram,
+    pub(crate) hold_seconds: Histogram,
     /// Locks handed from client to client.
-    pub handovers: Counter,
+    pub(crate) handovers: Counter,
     /// Locks kept for connections now.
-    pub session_locks: Gauge,
+    pub(crate) session_locks: Gauge,
     /// Locks put back on nodes that had lost them.
-    pub heals: Counter,
-    /// By [`WakeUp`].
+    pub(crate) heals: Counter,
     wakeups: Vec<Counter>,
-    /// By [`Renewal`].
     renewals: Vec<Counter>,
-    /// By [`LostReason`].
     lost: Vec<Counter>,
 }
 
 impl LockMetrics {
-    /// Makes the handles.
-    pub fn new() -> LockMetrics {
+    pub(crate) fn new() -> LockMetrics {
         let wakeup = |cause: WakeUp| counter!("lockgate_wakeups_total", "cause" => cause.as_str());
         let renewal =
             |result: Renewal| counter!("lockgate_renewals_total", "result" => result.as_str());
@@ -140,17 +136,15 @@ impl LockMetrics {
     }
 
     /// Counts one wake-up of a queue's head.
-    pub fn woken(&self, cause: WakeUp) {
+    pub(crate) fn woken(&self, cause: WakeUp) {
         self.wakeups[cause as usize].increment(1);
     }
 
-    /// Counts one renewal.
-    pub fn renewed(&self, result: Renewal) {
+    pub(crate) fn renewed(&self, result: Renewal) {
         self.renewals[result as usize].increment(1);
     }
 
-    /// Counts one lost lock.
-    pub fn lost(&self, reason: LostReason) {
+    pub(crate) fn lost(&self, reason: LostReason) {
         self.lost[reason as usize].increment(1);
     }
 }
@@ -163,37 +157,36 @@ impl Default for LockMetrics {
 
 /// Handles of one lock node; label `node` is its number in `locks.nodes` from 1,
 /// label `address` its address without credentials.
-pub struct NodeMetrics {
+pub(crate) struct NodeMetrics {
     /// 1 while connected and answering.
-    pub up: Gauge,
+    pub(crate) up: Gauge,
     /// 1 for each [`Fault`] that it has, at the fault's number.
-    pub faults: [Gauge; Fault::ALL.len()],
+    pub(crate) faults: [Gauge; Fault::ALL.len()],
     /// How fast it answers.
-    pub pace: Pace,
+    pub(crate) pace: Pace,
     /// Of its TIMEs.
-    pub round_trip_seconds: Histogram,
+    pub(crate) round_trip_seconds: Histogram,
     /// Its clock has jumped forward.
-    pub clock_jumped_forward: Counter,
+    pub(crate) clock_jumped_forward: Counter,
     /// Its clock was stepped back.
-    pub clock_stepped_back: Counter,
+    pub(crate) clock_stepped_back: Counter,
     /// It could not be connected to.
-    pub errors_connect: Counter,
-    /// Its connection ended.
-    pub errors_disconnect: Counter,
+    pub(crate) errors_connect: Counter,
+    pub(crate) errors_disconnect: Counter,
     /// Its connection was dropped because nothing came.
-    pub errors_silence: Counter,
+    pub(crate) errors_silence: Counter,
     /// It did not vote in time, whether the others made a quorum or not.
-    pub errors_timeout: Counter,
+    pub(crate) errors_timeout: Counter,
     /// It answered with an error, or with what makes no sense.
-    pub errors_reply: Counter,
+    pub(crate) errors_reply: Counter,
     /// An acquire was refused because too many operations were under way.
-    pub errors_queue_full: Counter,
+    pub(crate) errors_queue_full: Counter,
 }
 
 impl NodeMetrics {
     /// Makes the handles of node `number` (from 1) at `address`, whose votes count for
     /// `timeout`.
-    pub fn new(number: usize, address: &str, timeout: Duration) -> NodeMetrics {
+    pub(crate) fn new(number: usize, address: &str, timeout: Duration) -> NodeMetrics {
         let labels = [("node", number.to_string()), ("address", address.to_owned())];
         let errors = |reason: &'static str| {
             let mut labels = labels.to_vec();

@@ -1,83 +1,73 @@
 //! What a lock is: votes of N independent Redis nodes, a quorum, a fence.
 //!
-//! Knows nothing of clients, their sockets or their protocol.
+//! Knows nothing of clients, their sockets or their protocol. Below come first:
 //!
-//! - [`engine`]: acquire, release, renew: the algorithm; `acquire` is one attempt,
-//!   `attach` asks who holds a lock, `takeover` makes another its keeper.
-//! - `queue`: who waits for which lock, and whose turn it is; `waiter` is one of
-//!   them, `subscribe` hears of releases through other proxies.
-//! - [`watchdog`]: session locks, renewed for as long as somebody keeps them.
-//! - `holders`: what was granted here and is not given back.
-//! - `alarm`: the timer of an operation, which nearly never fires.
-//! - `operation`: one request to all nodes, and their votes as they come in.
-//! - `fences`: which fence a proxy proposes.
 //! - `quorum`: what votes come to; validity. Pure arithmetic.
-//! - `claim`: the name of one grant; `scripts`: the Lua that nodes run.
-//! - `clocks`: nodes' clocks, which must not jump.
-//! - `node`: one lock node: whether it can be asked, what it has missed.
-//! - `link`: the ordered, pipelined connection to it; `connect` opens one,
-//!   `backoff` says when to try again, `reply` reads what comes back.
-//! - `heal`: what to do where a node has forgotten the scripts.
-//! - `deployment`: which nodes may vote: `marker` is what proves it on each of them, `look`
-//!   what one says of itself, `seats` what all of that comes to, `round` how a marker is
-//!   written on a quorum.
-//! - [`fault`]: what can be wrong with a node; `inspect` looks for it now and then,
-//!   `pace` sees that it is slow, `outage` that no quorum answers.
-//! - [`metrics`]: what is counted of all this.
+//! - `claim`: the name of one grant; `scripts`: the Lua that nodes run; `reply`: what they
+//!   answer; `operation`: one request to all nodes, and their votes as they come in.
+//! - `fitness/`: which nodes may vote, and what is wrong with them.
+//! - `node/`: the nodes themselves and the connections to them.
+//! - `keep/`: session locks, renewed for as long as somebody keeps them. What one is stands
+//!   below the grants; what renews it and ends it stands above the releases.
+//! - `holders`: who was granted what here and has not given it back; `grants`: these with the
+//!   nodes that keep them, which is what an operation goes by.
+//! - `acquire`, `attach`, `raise`: one operation each, with what comes of it.
+//! - `line/`: who waits for which lock; `locks`: the grants and the lines together.
+//! - `release`, `renew`: operations that may end a grant, or pass it on.
+//! - `engine`: what sessions ask of all this.
+//! - `metrics`: what is counted of it; `alarm`: the timer of an operation, which nearly never
+//!   fires; `jitter`: chance, in one place.
 
 mod acquire;
-
 mod alarm;
 mod attach;
-mod backoff;
 mod claim;
-mod clocks;
-mod connect;
-mod deployment;
-pub mod engine;
-pub mod fault;
-mod fences;
-mod heal;
+mod engine;
+mod fitness;
+mod grants;
 mod holders;
-mod init;
-mod inspect;
 mod jitter;
-mod link;
-mod look;
-mod marker;
-pub mod metrics;
+mod keep;
+mod line;
+mod locks;
+pub(crate) mod metrics;
 mod node;
 mod operation;
-mod outage;
-mod pace;
-mod queue;
 mod quorum;
+mod raise;
+mod release;
+mod renew;
 mod reply;
-mod round;
 mod scripts;
-mod seats;
 #[cfg(test)]
 mod simulation;
-mod subscribe;
-mod takeover;
-mod waiter;
-pub mod watchdog;
 
 pub use acquire::Acquire;
 pub use alarm::Alarm;
 pub use attach::Attach;
 pub use claim::Claim;
-pub(crate) use deployment::diagnose;
-pub use engine::{Engine, Raise, Release, Renew};
-pub use fault::Fault;
-pub use init::{InitError, initialise};
-pub(crate) use inspect::faults_of;
-pub(crate) use marker::{LONGEST, MARKER, OLD_MARKER, SEATS, text_of};
+pub use engine::Engine;
+pub(crate) use fitness::{
+    deployment::diagnose,
+    inspect::faults_of,
+    marker::{LONGEST, MARKER, OLD_MARKER, SEATS, text_of},
+};
+pub use fitness::{
+    fault::Fault,
+    init::{InitError, initialise},
+};
+pub use keep::{
+    keeper::Keep,
+    losses::{Losses, Lost},
+};
+pub use line::waiter::Waiter;
+pub use node::nodes::WallClock;
 pub(crate) use quorum::shortest_ttl;
+pub use raise::Raise;
+pub use release::Release;
+pub use renew::Renew;
 #[doc(hidden)]
 pub use reply::{VotesRead, read_votes};
-pub use waiter::Waiter;
-pub use watchdog::{Keep, Losses, Lost};
 
 use std::{fmt, time::Duration};
 

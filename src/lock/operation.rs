@@ -11,7 +11,7 @@ use smallvec::{SmallVec, smallvec};
 use super::{
     Claim,
     quorum::{Decision, Rule, Votes},
-    scripts::{self, Whose},
+    scripts::{self, WhichGrant},
 };
 use crate::{
     clock::Instant,
@@ -51,6 +51,18 @@ pub(super) enum Kind {
 }
 
 impl Kind {
+    /// Whether a lock node can vote so on an operation of this kind.
+    fn admits(self, vote: Vote) -> bool {
+        match vote {
+            Vote::Pending => false,
+            Vote::Kept { .. } => self == Kind::Renew,
+            Vote::Taken(_) => matches!(self, Kind::HandOver { .. }),
+            Vote::Held { .. } => self == Kind::Attach,
+            Vote::Yes(_) => !matches!(self, Kind::Renew | Kind::Attach),
+            Vote::No(_) | Vote::Missing(_) => true,
+        }
+    }
+
     /// Whether its script compares the node's marker, which is told to each node apart.
     pub(super) fn is_proven(self) -> bool {
         match self {
@@ -78,7 +90,7 @@ impl Kind {
 
 /// Why a node's vote is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Missing {
+pub(super) enum Absence {
     /// It was not connected.
     Down,
     /// It may have forgotten locks that are still held.
@@ -99,24 +111,23 @@ pub(super) enum Missing {
     FenceEnd,
 }
 
-impl Missing {
+impl Absence {
     /// The word for it in errors.
     pub(super) fn as_str(self) -> &'static str {
         match self {
-            Missing::Down => "down",
-            Missing::Quarantined => "quarantined",
-            Missing::Jumped => "clock jumped",
-            Missing::Disconnected => "disconnected",
-            Missing::Busy => "busy",
-            Missing::Timeout => "timeout",
-            Missing::Error => "error",
-            Missing::Unproven => "not proven",
-            Missing::FenceEnd => "fence at its end",
+            Absence::Down => "down",
+            Absence::Quarantined => "quarantined",
+            Absence::Jumped => "clock jumped",
+            Absence::Disconnected => "disconnected",
+            Absence::Busy => "busy",
+            Absence::Timeout => "timeout",
+            Absence::Error => "error",
+            Absence::Unproven => "not proven",
+            Absence::FenceEnd => "fence at its end",
         }
     }
 }
 
-/// One node's vote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Vote {
     /// Not yet known.
@@ -134,34 +145,31 @@ pub(super) enum Vote {
     /// which of several locks were renewed.
     No(i64),
     /// There will be none.
-    Missing(Missing),
+    Missing(Absence),
 }
 
 /// One request to all lock nodes.
 pub(super) struct Operation {
-    /// What is asked.
     pub(super) kind: Kind,
-    /// The lock's key.
     pub(super) key: Key,
-    /// On whose behalf.
     pub(super) token: Token,
     /// Who gives the lock, where it is handed over, and its claim, if that is known.
     pub(super) from: Option<(Token, Option<Claim>)>,
     /// Of a release: which grant is meant.
-    pub(super) whose: Whose,
+    pub(super) whose: WhichGrant,
     /// What this takes back, unless that was granted.
     pub(super) undoes: Option<Arc<Operation>>,
     /// How long a grant that nobody knows of could last.
     pub(super) ttl: Duration,
     /// The command, encoded once for all nodes.
     pub(super) request: Vec<u8>,
-    state: Mutex<State>,
+    state: Mutex<VoteState>,
 }
 
 /// The votes of all nodes; as many as anybody has need no memory of their own.
 pub(super) type AllVotes = SmallVec<[Vote; 5]>;
 
-struct State {
+struct VoteState {
     votes: AllVotes,
     counted: Votes,
     /// Nobody waits for it any more: it is answered, or was given up.
@@ -187,7 +195,7 @@ impl Operation {
         request: Vec<u8>,
         nodes: usize,
     ) -> Operation {
-        let state = State {
+        let state = VoteState {
             votes: smallvec![Vote::Pending; nodes],
             counted: Votes { nodes, ..Votes::default() },
             closed: false,
@@ -195,7 +203,7 @@ impl Operation {
             waiting: SmallVec::new(),
             listeners: 0,
         };
-        let (from, whose, undoes) = (None, Whose::Token, None);
+        let (from, whose, undoes) = (None, WhichGrant::Token, None);
         let state = Mutex::new(state);
         Operation { kind, key, token, from, whose, undoes, ttl, request, state }
     }
@@ -220,7 +228,7 @@ impl Operation {
     pub(super) fn release(
         key: Key,
         token: Token,
-        whose: Whose,
+        whose: WhichGrant,
         who: &[u8],
         ttl: Duration,
         nodes: usize,
@@ -231,6 +239,7 @@ impl Operation {
 
     /// Takes in what node `node` said. Its first word counts.
     pub(super) fn vote(&self, node: usize, vote: Vote) {
+        debug_assert!(self.kind.admits(vote), "{:?}: {vote:?} is no vote on that", self.kind);
         let mut state = self.lock();
         let state = &mut *state;
         match state.votes.get_mut(node) {
@@ -292,7 +301,7 @@ impl Operation {
         let late: Vec<usize> =
             (0..state.votes.len()).filter(|node| state.votes[*node] == Vote::Pending).collect();
         for node in &late {
-            state.votes[*node] = Vote::Missing(Missing::Timeout);
+            state.votes[*node] = Vote::Missing(Absence::Timeout);
         }
         state.counted.missing += late.len();
         late
@@ -305,6 +314,7 @@ impl Operation {
 
     /// Its lock was granted, as far as is known until then.
     pub(super) fn grant(&self, until: Instant) {
+        debug_assert!(self.kind.grants(), "only what asks for a lock is granted");
         let mut state = self.lock();
         (state.closed, state.granted) = (true, Some(until));
     }
@@ -332,11 +342,12 @@ impl Operation {
 
     /// What takes back all that a LOCK may have taken.
     pub(super) fn undo(&self, claim: Claim) -> Operation {
+        debug_assert!(self.kind.grants(), "only what asks for a lock is undone");
         let request = scripts::undo(&self.key, &self.token, claim);
         let nodes = self.lock().votes.len();
         let (key, token) = (self.key.clone(), self.token.clone());
         let undo = Operation::new(Kind::Release, key, token, self.ttl, request, nodes);
-        Operation { whose: Whose::Claim(claim), ..undo }
+        Operation { whose: WhichGrant::Claim(claim), ..undo }
     }
 
     /// What gives back, on a node that could not do it at its time, the lock that this was
@@ -350,7 +361,7 @@ impl Operation {
             (Kind::Release, _) => (&self.token, self.whose, self.ttl),
             (Kind::HandOver { .. }, Some((token, claim))) => {
                 // How long its giver may hold it is not known here.
-                (token, claim.map_or(Whose::Token, Whose::Claim), Duration::MAX)
+                (token, claim.map_or(WhichGrant::Token, WhichGrant::Claim), Duration::MAX)
             }
             _ => return None,
         };
@@ -360,7 +371,7 @@ impl Operation {
             _ => None,
         });
         let whose = match whose {
-            Whose::Token => Whose::UpTo(released.max().unwrap_or(newest)),
+            WhichGrant::Token => WhichGrant::UpTo(released.max().unwrap_or(newest)),
             known => known,
         };
         let nodes = state.votes.len();
@@ -370,7 +381,7 @@ impl Operation {
     }
 
     /// Nothing panics while it holds the lock, and votes stay sound if something did.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, VoteState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

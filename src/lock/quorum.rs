@@ -49,7 +49,9 @@ pub(super) fn validity(ttl: Duration, elapsed: Duration, drift_factor: f64) -> O
         Ok(fault) if fault == "drift" => Duration::ZERO,
         _ => drift,
     };
-    ttl.checked_sub(elapsed)?.checked_sub(drift).filter(|left| *left >= LEAST)
+    let left = ttl.checked_sub(elapsed)?.checked_sub(drift).filter(|left| *left >= LEAST);
+    debug_assert!(left.is_none_or(|left| left <= ttl), "a validity is no longer than its TTL");
+    left
 }
 
 /// Between which two numbers the fence of a lock's grant is, by what some of `nodes`
@@ -58,6 +60,7 @@ pub(super) fn validity(ttl: Duration, elapsed: Duration, drift_factor: f64) -> O
 /// A quorum, those who voted for the grant, stores at most its fence, and a quorum stores
 /// at least that. As many nodes as can be missing from a quorum may store anything else.
 pub(super) fn fence_bounds(stored: &mut [u64], nodes: usize) -> Option<(u64, u64)> {
+    debug_assert!(stored.len() <= nodes, "a lock node stores one fence of a lock");
     let others = nodes - quorum(nodes);
     let last = stored.len().checked_sub(1)?;
     let at = last.checked_sub(others)?;
@@ -98,7 +101,6 @@ pub(super) enum Rule {
 pub(super) enum Decision {
     /// More answers are needed.
     Open,
-    /// Yes.
     Yes,
     /// No, on the word of at least a quorum.
     No,
@@ -117,6 +119,7 @@ impl Votes {
 
     /// What they come to by this rule.
     pub(super) fn decide(self, rule: Rule) -> Decision {
+        debug_assert!(self.answered() + self.missing <= self.nodes, "a lock node votes once");
         match rule {
             Rule::Grant => self.majority(),
             Rule::Renewal => self.renewal(),

@@ -9,7 +9,7 @@ use thiserror::Error;
 
 use super::{
     Claim,
-    operation::{Kind, Missing, Vote},
+    operation::{Absence, Kind, Vote},
 };
 use crate::resp::number;
 
@@ -219,8 +219,8 @@ pub(super) fn vote_of_numbers(
         (1, _) => Vote::Yes(value),
         (0, _) => Vote::No(value),
         (2, Kind::HandOver { .. }) => Vote::Taken(value),
-        (3, kind) if kind.is_proven() => Vote::Missing(Missing::Unproven),
-        (4, kind) if kind.grants() => Vote::Missing(Missing::FenceEnd),
+        (3, kind) if kind.is_proven() => Vote::Missing(Absence::Unproven),
+        (4, kind) if kind.grants() => Vote::Missing(Absence::FenceEnd),
         _ => return Err(Garbage),
     };
     Ok((vote, listeners))
@@ -241,7 +241,7 @@ pub(super) fn vote(kind: Kind, frame: &OwnedFrame) -> Result<(Vote, i64), Garbag
             vote_of_numbers(kind, numbers)
         }
         OwnedFrame::SimpleString(_) if kind == Kind::Flush => Ok((Vote::Yes(0), 0)),
-        OwnedFrame::Error(_) => Ok((Vote::Missing(Missing::Error), 0)),
+        OwnedFrame::Error(_) => Ok((Vote::Missing(Absence::Error), 0)),
         _ => Err(Garbage),
     }
 }
@@ -420,7 +420,7 @@ mod tests {
         assert_eq!(vote_of("*2\r\n:1\r\n:7\r\n"), Ok((Vote::Yes(7), 0)));
         assert_eq!(vote_of("*3\r\n:1\r\n:7\r\n:2\r\n"), Ok((Vote::Yes(7), 2)));
         assert_eq!(vote_of("*2\r\n:0\r\n:-1\r\n"), Ok((Vote::No(-1), 0)));
-        assert_eq!(vote_of("-ERR x\r\n"), Ok((Vote::Missing(Missing::Error), 0)));
+        assert_eq!(vote_of("-ERR x\r\n"), Ok((Vote::Missing(Absence::Error), 0)));
         let acquire = Kind::Acquire { claim: Claim::new(), again: false };
         let passed_on = read(b"*3\r\n:2\r\n:7\r\n:-1\r\n").unwrap();
         assert_eq!(

@@ -112,7 +112,7 @@ pub(super) fn key_of_channel(channel: &[u8]) -> Option<&[u8]> {
 
 /// Which grant is meant where a lock is given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Whose {
+pub(super) enum WhichGrant {
     /// The one with this claim.
     Claim(Claim),
     /// Whichever the token has now.
@@ -193,18 +193,18 @@ pub(super) fn undo(key: &[u8], token: &[u8], claim: Claim) -> Vec<u8> {
     out
 }
 
-pub(super) fn release(key: &[u8], token: &[u8], who: &[u8], whose: Whose) -> Vec<u8> {
+pub(super) fn release(key: &[u8], token: &[u8], who: &[u8], whose: WhichGrant) -> Vec<u8> {
     let mut out = match whose {
-        Whose::UpTo(_) => beginning(&RELEASE.digest, 2, 4),
-        Whose::Token | Whose::Claim(_) => RELEASE.call(room(key, token) + who.len()),
+        WhichGrant::UpTo(_) => beginning(&RELEASE.digest, 2, 4),
+        WhichGrant::Token | WhichGrant::Claim(_) => RELEASE.call(room(key, token) + who.len()),
     };
     append_keys(&mut out, key);
     encode::bulk(&mut out, token);
     encode::bulk(&mut out, who);
     match whose {
-        Whose::Claim(claim) => append_claim_to_find(&mut out, claim),
-        Whose::Token => encode::bulk(&mut out, b""),
-        Whose::UpTo(fence) => {
+        WhichGrant::Claim(claim) => append_claim_to_find(&mut out, claim),
+        WhichGrant::Token => encode::bulk(&mut out, b""),
+        WhichGrant::UpTo(fence) => {
             encode::bulk(&mut out, b"");
             encode::bulk_number(&mut out, fence);
         }
@@ -229,7 +229,7 @@ pub(super) fn renew(
 }
 
 /// One of several locks that are renewed in one call.
-pub(super) struct Renewed<'a> {
+pub(super) struct Prolonged<'a> {
     pub(super) key: &'a [u8],
     pub(super) token: &'a [u8],
     pub(super) ttl: Duration,
@@ -243,7 +243,8 @@ fn append_claim_to_find(out: &mut Vec<u8>, claim: Claim) {
 }
 
 /// At most [`MAX_RENEWALS`] locks. Without a TTL, fences stay as they are.
-pub(super) fn prolong(locks: &[Renewed<'_>], fence_ttl: Option<Duration>) -> Vec<u8> {
+pub(super) fn prolong(locks: &[Prolonged<'_>], fence_ttl: Option<Duration>) -> Vec<u8> {
+    debug_assert!(locks.len() <= MAX_RENEWALS, "their sum must be exact");
     let mut out = beginning(&PROLONG.digest, 2 * locks.len(), 3 * locks.len() + 2);
     for lock in locks {
         append_keys(&mut out, lock.key);

@@ -1,4 +1,5 @@
-//! Who may vote: markers, epochs, waiting (`src/lock/deployment.rs`, `seats.rs`, `round.rs`).
+//! Who may vote: markers, epochs, waiting (`deployment.rs`, `seats.rs` and
+//! `round.rs` in `src/lock/fitness`).
 //!
 //! Locks are looked at in the other model. Here a node carries a request out and answers in
 //! one step, and locks only run out; but nodes forget, are other servers for one proxy than

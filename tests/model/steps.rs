@@ -1,5 +1,5 @@
-//! What can happen next, and what then is: `src/lock/engine.rs`, `acquire.rs` and
-//! `node.rs`, without threads and sockets.
+//! What can happen next, and what then is: `src/lock/acquire.rs`, `release.rs`, `renew.rs` and
+//! `node/node.rs`, without threads and sockets.
 
 use super::{
     link::{Answer, Link, Request, Whose, claim_of},

@@ -198,8 +198,7 @@ impl Client {
     }
 
     fn lost(&self, key: &'static str, token: &str, name: &str, fence: u64) -> Arc<Lost> {
-        let known =
-            self.connection.engine().holders.claim(&Key::from(&full(key)), &Token::from(token));
+        let known = self.connection.engine().claim_of(&Key::from(&full(key)), &Token::from(token));
         Arc::new(Lost {
             checker: self.checker.clone(),
             network: self.network.clone(),

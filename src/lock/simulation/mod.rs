@@ -31,13 +31,12 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     Engine,
-    clocks::UNWATCHED,
-    deployment::NEW_IF_BARE,
-    engine::NO_HEALS,
+    fitness::{clocks::UNWATCHED, deployment::NEW_IF_BARE},
+    grants::NO_HEALS,
     jitter,
-    node::{NOT_ASKED_AGAIN, UNDONE},
+    keep::schedule::{LATE, NOT_RETRIED},
+    node::node::{NOT_ASKED_AGAIN, UNDONE},
     quorum::TOO_SMALL,
-    watchdog::{LATE, NOT_RETRIED},
 };
 use crate::{
     config::{Endpoint, LocksConfig, RedisUrl},
@@ -352,7 +351,7 @@ fn config(proxy: usize, nodes: usize, planted: Planted) -> LocksConfig {
 
 /// The time of day of a proxy. Where most nodes forget at once, fences grow only if
 /// proxies' clocks are apart by less than such a node is kept out for.
-fn clock(proxy: usize, begun: Instant) -> super::engine::WallClock {
+fn clock(proxy: usize, begun: Instant) -> super::WallClock {
     let wrong = [1_000_000, 0][proxy % 2];
     Arc::new(move || 1_000_000_000 + wrong + u64::try_from(begun.elapsed().as_micros()).unwrap())
 }

@@ -541,7 +541,7 @@ mod tests {
     use super::{
         super::super::{
             Claim,
-            scripts::{self, Whose},
+            scripts::{self, WhichGrant},
         },
         *,
     };
@@ -603,10 +603,10 @@ mod tests {
         let undo = scripts::undo(b"lock:k", b"a", others);
         assert_eq!(answer(&mut redis, undo), "*2\r\n:0\r\n:0\r\n");
         let release = |whose| scripts::release(b"lock:k", b"a", b"", whose);
-        for whose in [Whose::Claim(others), Whose::UpTo(9)] {
+        for whose in [WhichGrant::Claim(others), WhichGrant::UpTo(9)] {
             assert_eq!(answer(&mut redis, release(whose)), "*3\r\n:0\r\n:0\r\n:0\r\n");
         }
-        let up_to = release(Whose::UpTo(10));
+        let up_to = release(WhichGrant::UpTo(10));
         assert_eq!(answer(&mut redis, up_to), "*3\r\n:1\r\n:10\r\n:0\r\n");
     }
 
@@ -618,7 +618,7 @@ mod tests {
         let renew = |token, claim| scripts::renew(b"lock:k", token, TTL, Some(claim), TTL);
         assert_eq!(said(&mut redis, renew(b"a", ours)), (1, 5));
         assert_eq!(said(&mut redis, renew(b"a", others)), (0, 0));
-        let release = scripts::release(b"lock:k", b"a", b"", Whose::Claim(ours));
+        let release = scripts::release(b"lock:k", b"a", b"", WhichGrant::Claim(ours));
         assert_eq!(answer(&mut redis, release), "*3\r\n:1\r\n:0\r\n:0\r\n");
         assert_eq!(said(&mut redis, scripts::heal(&wanted(b"b", 3, others))), (1, 5));
         let near_its_end = wanted(b"c", (1 << 53) - 1, Claim::new());

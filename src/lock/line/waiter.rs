@@ -13,12 +13,11 @@ use std::{
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::{
-    Acquire, Claim, Engine, Grant, NotGranted,
-    metrics::WakeUp,
-    queue::{Left, Turn},
+use super::queue::{Departure, Turn};
+use crate::{
+    key::{Key, Token},
+    lock::{Acquire, Claim, Grant, NotGranted, locks::Locks, metrics::WakeUp},
 };
-use crate::key::{Key, Token};
 
 /// Tells waiters apart.
 static TICKETS: AtomicU64 = AtomicU64::new(0);
@@ -29,7 +28,7 @@ static TICKETS: AtomicU64 = AtomicU64::new(0);
 /// A request under way when the time is up may still be granted: that takes no
 /// longer than a LOCK that does not wait.
 pub struct Waiter {
-    engine: Arc<Engine>,
+    locks: Arc<Locks>,
     key: Key,
     token: Token,
     ttl: Duration,
@@ -45,8 +44,8 @@ pub struct Waiter {
 }
 
 impl Waiter {
-    pub(super) fn new(
-        engine: &Arc<Engine>,
+    pub(in crate::lock) fn new(
+        locks: &Arc<Locks>,
         key: Key,
         token: Token,
         ttl: Duration,
@@ -56,9 +55,10 @@ impl Waiter {
         let since = Instant::now();
         let deadline = since + wait;
         // Who has it already must not wait for itself.
-        let asking = again.map(|_| Acquire::ask(engine, key.clone(), token.clone(), ttl, again));
+        let asking =
+            again.map(|_| Acquire::ask(&locks.grants, key.clone(), token.clone(), ttl, again));
         Waiter {
-            engine: engine.clone(),
+            locks: locks.clone(),
             key,
             token,
             ttl,
@@ -77,10 +77,10 @@ impl Waiter {
         self.asking.is_none()
     }
 
-    fn leave(&mut self, how: Left) {
+    fn leave(&mut self, how: Departure) {
         if std::mem::take(&mut self.seated) {
-            self.engine.queues.leave(&self.key, self.ticket, how);
-            self.engine.metrics.queue_seconds.record(self.since.elapsed().as_secs_f64());
+            self.locks.queues.leave(&self.key, self.ticket, how);
+            self.locks.grants.metrics.queue_seconds.record(self.since.elapsed().as_secs_f64());
         }
     }
 
@@ -105,12 +105,12 @@ impl Future for Waiter {
                 match result {
                     Ok(grant) => {
                         let ttl = self.ttl;
-                        self.leave(Left::Granted(ttl));
+                        self.leave(Departure::Granted(ttl));
                         return Poll::Ready(Ok(grant));
                     }
                     Err(why) => {
                         if self.seated {
-                            self.engine.queues.refused(&self.key, self.ticket, &why);
+                            self.locks.queues.refused(&self.key, self.ticket, &why);
                         }
                         self.last = why;
                     }
@@ -118,22 +118,23 @@ impl Future for Waiter {
             }
             if !self.seated {
                 let token = self.token.clone();
-                self.engine.queues.join(&self.key, token, self.ttl, self.ticket)?;
+                self.locks.queues.join(&self.key, token, self.ttl, self.ticket)?;
                 self.seated = true;
             }
-            let until = match self.engine.queues.turn(&self.key, self.ticket, cx.waker()) {
+            let until = match self.locks.queues.turn(&self.key, self.ticket, cx.waker()) {
                 Turn::Take(acquire) => {
-                    self.engine.metrics.woken(WakeUp::HandOver);
-                    self.engine.metrics.handovers.increment(1);
+                    self.locks.grants.metrics.woken(WakeUp::HandOver);
+                    self.locks.grants.metrics.handovers.increment(1);
                     self.asking = Some(acquire);
                     continue;
                 }
                 Turn::Ask(reason) if reason.is_none() || Instant::now() < self.deadline => {
                     if let Some(reason) = reason {
-                        self.engine.metrics.woken(reason);
+                        self.locks.grants.metrics.woken(reason);
                     }
                     let (key, token) = (self.key.clone(), self.token.clone());
-                    self.asking = Some(Acquire::ask(&self.engine, key, token, self.ttl, None));
+                    self.asking =
+                        Some(Acquire::ask(&self.locks.grants, key, token, self.ttl, None));
                     continue;
                 }
                 Turn::Ask(_) => None,
@@ -141,8 +142,8 @@ impl Future for Waiter {
             };
             if Instant::now() >= self.deadline {
                 // Who is not at the head knows no more than the head.
-                let no_quorum = self.engine.queues.no_quorum(&self.key);
-                self.leave(Left::Gone);
+                let no_quorum = self.locks.queues.no_quorum(&self.key);
+                self.leave(Departure::Gone);
                 return Poll::Ready(Err(
                     no_quorum.map_or_else(|| self.last.clone(), NotGranted::NoQuorum)
                 ));
@@ -156,6 +157,6 @@ impl Drop for Waiter {
     fn drop(&mut self) {
         // What it asks for is undone before the next one asks.
         self.asking = None;
-        self.leave(Left::Gone);
+        self.leave(Departure::Gone);
     }
 }

@@ -35,7 +35,7 @@ fn turn(queues: &Queues, ticket: u64) -> String {
 /// Who gets the lock; none: it is released.
 fn next(queues: &Queues) -> Option<u64> {
     match queues.next(b"k") {
-        Next::HandTo { ticket, .. } => Some(ticket),
+        NextHolder::HandTo { ticket, .. } => Some(ticket),
         nobody => {
             queues.released(b"k", &nobody);
             None
@@ -67,7 +67,7 @@ async fn only_the_head_asks_and_the_next_one_follows() {
     }
     assert_eq!([1, 2, 3].map(|ticket| turn(&queues, ticket)), ["ask", "wait", "wait"]);
     assert_eq!(turn(&queues, 1), "wait", "it is asking");
-    queues.leave(b"k", 1, Left::Granted(TTL));
+    queues.leave(b"k", 1, Departure::Granted(TTL));
     assert_eq!([2, 3].map(|ticket| turn(&queues, ticket)), ["wait", "wait"], "it is held");
     tokio::time::advance(TTL + EXPIRY_SLACK).await;
     assert_eq!([2, 3].map(|ticket| turn(&queues, ticket)), ["ask Retry", "wait"]);
@@ -82,9 +82,9 @@ async fn a_queue_is_bounded_and_whoever_leaves_makes_room() {
     let full = queues.join(b"k", Token::from("t4"), TTL, 4);
     assert_eq!(full, Err(NotGranted::QueueFull { limit: 3 }));
     queues.join(b"other", Token::from("t4"), TTL, 4).unwrap();
-    queues.leave(b"k", 2, Left::Gone);
+    queues.leave(b"k", 2, Departure::Gone);
     join(&queues, 5);
-    queues.leave(b"k", 9, Left::Gone);
+    queues.leave(b"k", 9, Departure::Gone);
     assert_eq!([1, 3, 5].map(|ticket| turn(&queues, ticket)), ["ask", "wait", "wait"]);
 }
 
@@ -94,7 +94,7 @@ async fn a_head_that_leaves_while_it_asks_leaves_everything_open() {
     join(&queues, 1);
     join(&queues, 2);
     assert_eq!(turn(&queues, 1), "ask");
-    queues.leave(b"k", 1, Left::Gone);
+    queues.leave(b"k", 1, Departure::Gone);
     assert_eq!(turn(&queues, 2), "ask Retry");
 }
 
@@ -114,7 +114,7 @@ async fn a_quorum_must_tell_of_a_release() {
     assert_eq!(turn(&queues, 1), "ask Message", "it was told while it asked");
     join(&queues, 2);
     (0..3).for_each(|node| queues.heard_of_release(node, b"k"));
-    queues.leave(b"k", 1, Left::Granted(TTL));
+    queues.leave(b"k", 1, Departure::Granted(TTL));
     assert_eq!(turn(&queues, 2), "wait", "that was of the release before the grant");
 }
 
@@ -161,7 +161,7 @@ async fn a_release_finds_the_head_unless_it_asks_already() {
     queues.refused(b"k", 1, &HELD);
     assert_eq!(turn(&queues, 1), "ask Release");
     assert_eq!(queues.count.load(Ordering::Relaxed), 1);
-    assert!(matches!(queues.next(b"other"), Next::Nobody));
+    assert!(matches!(queues.next(b"other"), NextHolder::Nobody));
 }
 
 #[tokio::test(start_paused = true)]
@@ -170,12 +170,12 @@ async fn what_was_asked_before_the_release_is_asked_again() {
     (0..3).for_each(|node| queues.heard_of_release(node, b"k"));
     assert_eq!(turn(&queues, 1), "ask Message");
     let busy = queues.next(b"k");
-    assert!(matches!(busy, Next::Nobody), "it is asking");
+    assert!(matches!(busy, NextHolder::Nobody), "it is asking");
     queues.refused(b"k", 1, &HELD);
     assert_eq!(turn(&queues, 1), "wait", "the release is not yet on its way");
     queues.released(b"k", &busy);
     assert_eq!(turn(&queues, 1), "ask Release");
-    queues.leave(b"k", 1, Left::Gone);
+    queues.leave(b"k", 1, Departure::Gone);
     // Whoever comes between the two asks too early as well.
     let nobody = queues.next(b"k");
     join(&queues, 2);
@@ -189,7 +189,7 @@ async fn what_was_asked_before_the_release_is_asked_again() {
     queues.heard_of_listeners(b"k", Some(2));
     queues.refused(b"k", 2, &HELD);
     let others = queues.next(b"k");
-    assert!(matches!(others, Next::Others));
+    assert!(matches!(others, NextHolder::Others));
     (0..3).for_each(|node| queues.heard_of_release(node, b"k"));
     assert_eq!(turn(&queues, 2), "ask Message");
     queues.released(b"k", &others);
@@ -204,19 +204,19 @@ async fn after_some_hand_overs_others_have_their_turn() {
         join(&queues, ticket + 1);
         assert_eq!(next(&queues), Some(ticket));
         queues.heard_of_listeners(b"k", Some(1));
-        queues.leave(b"k", ticket, Left::Granted(TTL));
+        queues.leave(b"k", ticket, Departure::Granted(TTL));
     }
     assert_eq!(next(&queues), None, "two in a row");
     assert_eq!(turn(&queues, 3), "wait");
     queues.heard_of_listeners(b"k", Some(1));
     assert_eq!(turn(&queues, 3), "ask Release", "there are no others");
-    queues.leave(b"k", 3, Left::Granted(TTL));
+    queues.leave(b"k", 3, Departure::Granted(TTL));
     join(&queues, 4);
     assert_eq!(turn(&queues, 4), "ask");
     queues.refused(b"k", 4, &HELD);
     assert_eq!(next(&queues), Some(4));
     queues.heard_of_listeners(b"k", Some(2));
-    queues.leave(b"k", 4, Left::Granted(TTL));
+    queues.leave(b"k", 4, Departure::Granted(TTL));
     join(&queues, 5);
     assert_eq!(turn(&queues, 5), "ask");
     queues.refused(b"k", 5, &HELD);
@@ -238,7 +238,7 @@ async fn nodes_tell_only_as_long_as_somebody_waits() {
     assert!(queues.is_listening());
     assert_eq!(queues.connected(1), [b"k"]);
     assert_eq!(queues.wishes(0).take(), HashMap::from([(b"k".to_vec(), true)]));
-    queues.leave(b"k", 1, Left::Gone);
+    queues.leave(b"k", 1, Departure::Gone);
     queues.sweep();
     assert!(queues.is_listening(), "whoever was here may come back");
     tokio::time::advance(LINGER).await;
@@ -247,6 +247,6 @@ async fn nodes_tell_only_as_long_as_somebody_waits() {
     assert_eq!(queues.wishes(0).take(), HashMap::from([(b"k".to_vec(), false)]));
     assert!(queues.wishes(4).take().is_empty(), "that node is not connected");
     join(&queues, 2);
-    queues.leave(b"k", 2, Left::Granted(TTL));
+    queues.leave(b"k", 2, Departure::Granted(TTL));
     assert_eq!(queues.count.load(Ordering::Relaxed), 0, "nobody was told of it");
 }

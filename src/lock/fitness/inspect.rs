@@ -16,10 +16,10 @@ use tokio::time::timeout;
 use super::{
     fault::Fault,
     marker::{Identity, LONGEST, MARKER},
-    scripts::MAX_TTL,
 };
 use crate::{
     config::RedisUrl,
+    lock::scripts::MAX_TTL,
     net::{Connector, redis_client::Manager},
 };
 
@@ -30,7 +30,7 @@ const LIMIT: Duration = Duration::from_secs(1);
 
 /// Why a node could not be asked.
 #[derive(Debug, Error)]
-pub(super) enum InspectError {
+pub(in crate::lock) enum InspectError {
     /// It cannot be reached, or refused.
     #[error("{0}")]
     Redis(#[from] RedisError),
@@ -43,13 +43,13 @@ pub(super) enum InspectError {
 }
 
 /// Admin connections to one node.
-pub(super) struct Inspector {
+pub(in crate::lock) struct Inspector {
     pool: bb8::Pool<Manager>,
 }
 
 impl Inspector {
     /// Connects only once something is asked.
-    pub(super) fn new(url: &RedisUrl, connector: &Connector) -> Inspector {
+    pub(in crate::lock) fn new(url: &RedisUrl, connector: &Connector) -> Inspector {
         let pool = bb8::Pool::builder()
             .max_size(MAX_CONNECTIONS)
             .connection_timeout(LIMIT)
@@ -59,7 +59,7 @@ impl Inspector {
 
     /// What is wrong with the node as a voter, and whether it is still this one, which was
     /// admitted, and has this marker: where nobody locks, no vote finds that out.
-    pub(super) async fn inspect(
+    pub(in crate::lock) async fn inspect(
         &self,
         admitted: Option<&Identity>,
         told: Option<&str>,
@@ -92,12 +92,12 @@ impl Inspector {
 }
 
 /// What an inspection has found.
-pub(super) struct Inspected {
-    pub(super) faults: Vec<Fault>,
+pub(in crate::lock) struct Inspected {
+    pub(in crate::lock) faults: Vec<Fault>,
     /// It is not who was admitted.
-    pub(super) is_another: bool,
+    pub(in crate::lock) is_another: bool,
     /// The longest TTL that it knows of, stored or to be stored by some proxy.
-    pub(super) longest: Duration,
+    pub(in crate::lock) longest: Duration,
 }
 
 /// What lies at [`MARKER`], [`LONGEST`] and [`MAX_TTL`].

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::jitter::jittered;
+use crate::lock::jitter::jittered;
 
 /// Before the second attempt.
 const FIRST: Duration = Duration::from_millis(50);
@@ -12,20 +12,20 @@ const LONGEST: Duration = Duration::from_secs(2);
 /// Exponential back-off with jitter, so that many proxies do not come back to
 /// a node all at once.
 #[derive(Debug, Default)]
-pub(super) struct Backoff {
+pub(in crate::lock) struct Backoff {
     failures: u32,
 }
 
 impl Backoff {
     /// The pause after one more failure: between half and all of the doubled one before.
-    pub(super) fn next(&mut self) -> Duration {
+    pub(in crate::lock) fn next(&mut self) -> Duration {
         let full = FIRST.saturating_mul(1 << self.failures.min(16)).min(LONGEST);
         self.failures += 1;
         jittered(full)
     }
 
     /// A connection lasted for `time`: one that ends at once is a failure like another.
-    pub(super) fn lasted(&mut self, time: Duration) {
+    pub(in crate::lock) fn lasted(&mut self, time: Duration) {
         if time >= LONGEST {
             self.failures = 0;
         }

@@ -19,9 +19,8 @@ use std::{borrow::Cow, time::Duration};
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
-use super::jitter;
-pub(crate) use super::scripts::{LONGEST, MARKER};
-use crate::config::LocksConfig;
+pub(crate) use crate::lock::scripts::{LONGEST, MARKER};
+use crate::{config::LocksConfig, lock::jitter};
 
 /// Who sits where.
 pub(crate) const SEATS: &[u8] = b"lockgate:seats";
@@ -29,9 +28,9 @@ pub(crate) const SEATS: &[u8] = b"lockgate:seats";
 /// that version admit the node too.
 pub(crate) const OLD_MARKER: &[u8] = b"lockgate:node";
 /// Where a node that waits has since when: `<run_id> <replication id> <epoch> <µs>`.
-pub(super) const NOTE: &[u8] = b"lockgate:since";
+pub(in crate::lock) const NOTE: &[u8] = b"lockgate:since";
 /// Where a node has which ballots it has promised and accepted.
-pub(super) const BALLOT: &[u8] = b"lockgate:ballot";
+pub(in crate::lock) const BALLOT: &[u8] = b"lockgate:ballot";
 
 /// The longest text that is taken for a marker.
 const MAX_TEXT: usize = 32 * 1024;
@@ -42,16 +41,16 @@ const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b':').remove(b'-').remove(b'_'
 
 /// Who a node is: both are new where its memory may be.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Identity {
+pub(in crate::lock) struct Identity {
     /// New with each start of the process.
-    pub(super) run_id: String,
+    pub(in crate::lock) run_id: String,
     /// New where a replica becomes a master; none where the node does not tell.
-    pub(super) replication_id: String,
+    pub(in crate::lock) replication_id: String,
 }
 
 /// Who sits on a seat.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Seat {
+pub(in crate::lock) enum Seat {
     /// This one, whose votes count.
     Filled(Identity),
     /// This one, which may lack locks that are still held: it grants nothing, but what it
@@ -63,31 +62,30 @@ pub(super) enum Seat {
 
 /// What a quorum of nodes agrees upon.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Deployment {
+pub(in crate::lock) struct Deployment {
     /// Known to no other.
-    pub(super) id: String,
+    pub(in crate::lock) id: String,
     /// Grows with each change.
-    pub(super) epoch: u64,
+    pub(in crate::lock) epoch: u64,
     /// `locks.prefix`.
-    pub(super) prefix: String,
+    pub(in crate::lock) prefix: String,
     /// In the order of `locks.nodes`.
-    pub(super) seats: Vec<Seat>,
+    pub(in crate::lock) seats: Vec<Seat>,
 }
 
 /// What lies on one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Marker {
-    /// What it knows.
-    pub(super) deployment: Deployment,
+pub(in crate::lock) struct Marker {
+    pub(in crate::lock) deployment: Deployment,
     /// Its own place, from 0.
-    pub(super) seat: usize,
+    pub(in crate::lock) seat: usize,
     /// The longest PX ever stored there.
-    pub(super) longest: Duration,
+    pub(in crate::lock) longest: Duration,
 }
 
 impl Deployment {
     /// A new one, of which nobody knows yet.
-    pub(super) fn new(config: &LocksConfig) -> Deployment {
+    pub(in crate::lock) fn new(config: &LocksConfig) -> Deployment {
         Deployment {
             id: format!("{:016x}{:016x}", jitter::number(), jitter::number()),
             epoch: 0,
@@ -97,13 +95,13 @@ impl Deployment {
     }
 
     /// What a vote of the node on `seat` is told.
-    pub(super) fn told(&self, seat: usize) -> String {
+    pub(in crate::lock) fn told(&self, seat: usize) -> String {
         let prefix: Cow<'_, str> = utf8_percent_encode(&self.prefix, PLAIN).into();
         format!("{} {} {}/{} {prefix}", self.id, self.epoch, seat + 1, self.seats.len())
     }
 
     /// The lines about all seats.
-    pub(super) fn seats_text(&self) -> String {
+    pub(in crate::lock) fn seats_text(&self) -> String {
         let line = |seat: &Seat| match seat {
             Seat::Filled(who) => format!("{} {}\n", who.run_id, who.replication_id),
             Seat::Waiting(who, since) => {
@@ -115,7 +113,7 @@ impl Deployment {
     }
 
     /// Whether `who` sits on `seat` and votes.
-    pub(super) fn names(&self, seat: usize, who: &Identity) -> bool {
+    pub(in crate::lock) fn names(&self, seat: usize, who: &Identity) -> bool {
         matches!(self.seats.get(seat), Some(Seat::Filled(named)) if named == who)
     }
 }
@@ -133,7 +131,7 @@ pub(crate) fn text_of(
 
 impl Marker {
     /// Reads what lies on a node. None: it is no marker of ours.
-    pub(super) fn parse(text: &str) -> Option<Marker> {
+    pub(in crate::lock) fn parse(text: &str) -> Option<Marker> {
         let body = text.strip_suffix('\n').filter(|_| text.len() <= MAX_TEXT)?;
         let mut lines = body.split('\n');
         let [id, epoch, place, prefix] = words(lines.next()?)?;
@@ -152,7 +150,7 @@ impl Marker {
     }
 
     /// As it lies on the node.
-    pub(super) fn text(&self) -> String {
+    pub(in crate::lock) fn text(&self) -> String {
         let (first, seats) = (self.deployment.told(self.seat), self.deployment.seats_text());
         format!("{first}\n{}\n{seats}", self.longest.as_millis())
     }
@@ -193,18 +191,17 @@ fn seat_of(line: &str) -> Option<Seat> {
 
 /// A note on a node that waits.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Note {
-    /// Who waits.
-    pub(super) who: Identity,
+pub(in crate::lock) struct Note {
+    pub(in crate::lock) who: Identity,
     /// The epoch in which it was written.
-    pub(super) epoch: u64,
+    pub(in crate::lock) epoch: u64,
     /// When, by the node's clock in µs since 1970; 0: that is not known.
-    pub(super) since: u64,
+    pub(in crate::lock) since: u64,
 }
 
 impl Note {
     /// Reads what lies on a node. None: it is no note of ours.
-    pub(super) fn parse(text: &str) -> Option<Note> {
+    pub(in crate::lock) fn parse(text: &str) -> Option<Note> {
         let [run_id, replication_id, epoch, since] = words(text)?;
         let who = Identity { run_id: word(run_id)?, replication_id: word(replication_id)? };
         Some(Note { who, epoch: number(epoch)?, since: number(since)? })

@@ -10,21 +10,24 @@ use redis_protocol::resp2::types::OwnedFrame;
 use tokio::time::sleep;
 
 use super::{
-    deployment::Verdict,
-    fault::Fault,
-    link::{self, Ends, Link},
-    look::{
-        CONNECT_LIMIT, ConnectError, Look, encode_greeting, encode_look, look_again, read_look,
-        read_reply, send, within_limit,
-    },
-    marker::OLD_MARKER,
+    link::{self, Link, NodeSide},
     node::Node,
-    reply,
-    round::{catch_up, write_note},
-    scripts,
 };
 use crate::{
     clock::Instant,
+    lock::{
+        fitness::{
+            deployment::Judgement,
+            fault::Fault,
+            look::{
+                CONNECT_LIMIT, ConnectError, Look, encode_greeting, encode_look, look_again,
+                read_look, read_reply, send, within_limit,
+            },
+            marker::OLD_MARKER,
+            round::{catch_up, write_note},
+        },
+        reply, scripts,
+    },
     net::{self, Stream},
     resp::encode,
 };
@@ -64,7 +67,7 @@ impl ManageConnection for LinkManager {
             }
         };
         let (failing, watching) = (weak.clone(), weak.clone());
-        let ends = Ends {
+        let side = NodeSide {
             node: node.index,
             silence: node.silence,
             metrics: node.metrics.clone(),
@@ -81,7 +84,7 @@ impl ManageConnection for LinkManager {
                 }
             }),
         };
-        let link = link::start(stream, ends, greeting.client_id, run_id, move |leftover| {
+        let link = link::start(stream, side, greeting.client_id, run_id, move |leftover| {
             if let Some(node) = weak.upgrade() {
                 node.connection_ended(leftover);
             }
@@ -111,29 +114,29 @@ async fn admit(
         let node = weak.upgrade().ok_or(ConnectError::Unused)?;
         let mut pause = if looks < FIRST_LOOKS { LOOK_SOON } else { LOOK_EVERY };
         match node.admissions.judge(node.index, &look) {
-            Verdict::Admitted(generation) => {
+            Judgement::Admitted(generation) => {
                 if let Some(run_id) = look.run_id.filter(|id| Some(id) != look.old_marker.as_ref())
                 {
                     within_limit(mark(stream, &run_id)).await?;
                 }
                 return Ok((node, generation));
             }
-            Verdict::Refused(fault, why) => return Err(ConnectError::Unfit(fault, why)),
-            Verdict::Ask => {
+            Judgement::Refused(fault, why) => return Err(ConnectError::Unfit(fault, why)),
+            Judgement::Ask => {
                 node.admissions.ask().await;
                 pause = LOOK_SOON;
             }
-            Verdict::Behind(write) => {
+            Judgement::Behind(write) => {
                 catch_up(stream, &look, &write).await?;
                 pause = LOOK_SOON;
             }
-            Verdict::Note(epoch) => {
+            Judgement::Note(epoch) => {
                 write_note(stream, &look, epoch).await?;
                 pause = LOOK_SOON;
             }
             // At a start, who answers first only waits for the others.
-            Verdict::Waits(wait) if looks < FIRST_LOOKS && wait.until.is_none() => {}
-            Verdict::Waits(wait) => {
+            Judgement::Waits(wait) if looks < FIRST_LOOKS && wait.until.is_none() => {}
+            Judgement::Waits(wait) => {
                 node.is_down(wait.why, wait.until, Some(Fault::Quarantined));
             }
         }

@@ -13,7 +13,6 @@ use tokio::{
 };
 
 use super::{
-    jitter,
     look::{
         CONNECT_LIMIT, ConnectError, Found, Look, encode_greeting, encode_look, read_look,
         read_reply, send, within_limit,
@@ -23,6 +22,7 @@ use super::{
 };
 use crate::{
     config::RedisUrl,
+    lock::jitter,
     net::{self, Connector, Stream},
     resp::encode,
 };
@@ -33,9 +33,9 @@ const LIMIT: Duration = Duration::from_secs(1);
 /// How long a peer may be idle.
 const KEEPALIVE: Duration = Duration::from_secs(3);
 
-const PROMISE: &str = include_str!("scripts/promise.lua");
-const ACCEPT: &str = include_str!("scripts/accept.lua");
-const WRITE_NOTE: &str = include_str!("scripts/since.lua");
+const PROMISE: &str = include_str!("../scripts/promise.lua");
+const ACCEPT: &str = include_str!("../scripts/accept.lua");
+const WRITE_NOTE: &str = include_str!("../scripts/since.lua");
 
 /// The way to one node.
 #[derive(Clone)]
@@ -45,13 +45,13 @@ pub(super) struct Way {
 }
 
 /// A node that has answered, and the connection over which it did.
-pub(super) struct Asked {
+pub(super) struct Answered {
     stream: Stream,
     pub(super) look: Look,
 }
 
 impl Way {
-    pub(super) async fn ask(&self) -> Result<Asked, ConnectError> {
+    pub(super) async fn ask(&self) -> Result<Answered, ConnectError> {
         let mut stream = net::connect(&self.url, &self.connector, CONNECT_LIMIT, KEEPALIVE).await?;
         let mut out = Vec::new();
         let asked = encode_greeting(&mut out, &self.url);
@@ -67,7 +67,7 @@ impl Way {
             read_look(&mut stream, &mut received).await
         };
         let look = within_limit(asking).await?;
-        Ok(Asked { stream, look })
+        Ok(Answered { stream, look })
     }
 }
 
@@ -75,12 +75,12 @@ impl Way {
 pub(super) async fn ask_all(
     ways: &[Way],
     enough: impl Fn(&[Option<Look>]) -> bool,
-) -> Vec<Result<Asked, ConnectError>> {
+) -> Vec<Result<Answered, ConnectError>> {
     let mut asking = JoinSet::new();
     for (seat, way) in ways.iter().cloned().enumerate() {
         asking.spawn(async move { (seat, way.ask().await) });
     }
-    let mut all: Vec<Result<Asked, ConnectError>> =
+    let mut all: Vec<Result<Answered, ConnectError>> =
         ways.iter().map(|_| Err(ConnectError::Silent)).collect();
     // Nor does an answer count that is much younger than another.
     let deadline = Instant::now() + LIMIT;
@@ -94,13 +94,13 @@ pub(super) async fn ask_all(
 }
 
 /// What each has said that has answered.
-pub(super) fn looks(all: &[Result<Asked, ConnectError>]) -> Vec<Option<Look>> {
+pub(super) fn looks(all: &[Result<Answered, ConnectError>]) -> Vec<Option<Look>> {
     all.iter().map(|asked| asked.as_ref().ok().map(|asked| asked.look.clone())).collect()
 }
 
 /// What a node says to a step of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Said {
+pub(in crate::lock) enum Said {
     Yes,
     /// What lies there is something else by now, or it cannot be asked.
     Changed,
@@ -110,7 +110,7 @@ pub(super) enum Said {
 
 /// A marker to be written on one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Write {
+pub(in crate::lock) struct MarkerWrite {
     pub(super) accepted: Accepted,
     pub(super) seat: usize,
     pub(super) longest: Duration,
@@ -123,15 +123,25 @@ pub(super) struct Write {
 /// Carries out a plan. The deployment as a quorum has accepted it; none: that did not come
 /// about, and what was written is found by whoever asks next.
 pub(super) async fn carry_out(
-    mut all: Vec<Result<Asked, ConnectError>>,
+    mut all: Vec<Result<Answered, ConnectError>>,
     plan: &Plan,
     promised: &str,
     longest: Duration,
     needed: usize,
 ) -> Option<Accepted> {
+    debug_assert_eq!(plan.next.seats.len(), all.len(), "each lock node has a seat");
+    debug_assert!(plan.acceptors.len() >= needed, "a quorum may accept");
+    debug_assert!(
+        plan.admitted.iter().all(|seat| plan.acceptors.contains(seat)),
+        "who is admitted accepts it"
+    );
+    debug_assert!(
+        plan.joining.iter().all(|seat| !plan.acceptors.contains(seat)),
+        "who waits from now on does not decide on it"
+    );
     let begun = Instant::now();
     let accepted = Accepted { ballot: next_ballot(promised), deployment: plan.next.clone() };
-    let write = |seat: usize| Write {
+    let write = |seat: usize| MarkerWrite {
         accepted: accepted.clone(),
         seat,
         longest,
@@ -159,10 +169,10 @@ pub(super) async fn carry_out(
 
 /// Asks these nodes at once. Who says yes.
 async fn step(
-    all: &mut [Result<Asked, ConnectError>],
+    all: &mut [Result<Answered, ConnectError>],
     seats: &[usize],
     script: &'static str,
-    write: impl Fn(usize) -> Write,
+    write: impl Fn(usize) -> MarkerWrite,
 ) -> Vec<usize> {
     let mut asking = JoinSet::new();
     for seat in seats.iter().copied() {
@@ -186,16 +196,16 @@ async fn step(
 }
 
 /// Writes the newest marker on a node that has kept its memory and missed it.
-pub(super) async fn catch_up(
+pub(in crate::lock) async fn catch_up(
     stream: &mut Stream,
     look: &Look,
-    write: &Write,
+    write: &MarkerWrite,
 ) -> Result<Said, ConnectError> {
     run(stream, ACCEPT, look, write).await
 }
 
 /// Notes on a node since when it waits.
-pub(super) async fn write_note(
+pub(in crate::lock) async fn write_note(
     stream: &mut Stream,
     look: &Look,
     epoch: u64,
@@ -223,7 +233,7 @@ async fn run(
     stream: &mut Stream,
     script: &str,
     look: &Look,
-    write: &Write,
+    write: &MarkerWrite,
 ) -> Result<Said, ConnectError> {
     let seen: Option<(&Deployment, usize)> =
         look.marker().map(|marker| (&marker.deployment, marker.seat));
@@ -273,7 +283,7 @@ async fn run(
             OwnedFrame::Error(error) => {
                 Err(ConnectError::Refused { command: "SET lockgate:deployment", error })
             }
-            _ => Err(super::reply::Garbage.into()),
+            _ => Err(crate::lock::reply::Garbage.into()),
         }
     })
     .await

@@ -18,13 +18,16 @@ use std::{
 use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    Acquire, NoQuorum, NotGranted,
-    jitter::jittered,
-    metrics::{LockMetrics, WakeUp},
-    quorum::quorum,
+use crate::{
+    config::LocksConfig,
+    key::Token,
+    lock::{
+        Acquire, NoQuorum, NotGranted,
+        jitter::jittered,
+        metrics::{LockMetrics, WakeUp},
+        quorum::quorum,
+    },
 };
-use crate::{config::LocksConfig, key::Token};
 
 /// How long a head sleeps at the most while it is told of releases: what a lost
 /// message costs.
@@ -43,7 +46,7 @@ const EXPIRY_SLACK: Duration = Duration::from_millis(1);
 const LINGER: Duration = Duration::from_secs(1);
 
 /// All queues of one proxy.
-pub(super) struct Queues {
+pub(in crate::lock) struct Queues {
     queues: Mutex<HashMap<Vec<u8>, Queue>>,
     /// How many there are, for those who only want to know whether there is one.
     count: AtomicUsize,
@@ -55,22 +58,22 @@ pub(super) struct Queues {
     /// For each node, what its subscription has to do.
     wishes: Vec<Arc<Wishes>>,
     /// Cancelled when the engine has gone.
-    pub(super) gone: CancellationToken,
+    pub(in crate::lock) gone: CancellationToken,
 }
 
 /// What the subscription to one node has to do.
 #[derive(Default)]
-pub(super) struct Wishes {
+pub(in crate::lock) struct Wishes {
     /// By key, whether to subscribe or to unsubscribe. None while there is no
     /// connection: the next one begins with all that is wanted then.
     changes: Mutex<Option<HashMap<Vec<u8>, bool>>>,
     /// Told whenever there is something.
-    pub(super) changed: Notify,
+    pub(in crate::lock) changed: Notify,
 }
 
 /// Those who wait for one lock.
 struct Queue {
-    seats: VecDeque<Seat>,
+    seats: VecDeque<InLine>,
     /// The head's request, or a hand-over to it, is under way.
     asking: bool,
     /// When the head asks the nodes again if nothing wakes it, and why.
@@ -99,7 +102,7 @@ struct Queue {
     empty_since: Option<Instant>,
 }
 
-struct Seat {
+struct InLine {
     ticket: u64,
     since: Instant,
     token: Token,
@@ -110,7 +113,7 @@ struct Seat {
 }
 
 /// What a waiter is to do.
-pub(super) enum Turn {
+pub(in crate::lock) enum Turn {
     /// Ask the nodes. None: for the first time.
     Ask(Option<WakeUp>),
     /// Take what is being handed over.
@@ -120,7 +123,7 @@ pub(super) enum Turn {
 }
 
 /// Who is next when a lock is released.
-pub(super) enum Next {
+pub(in crate::lock) enum NextHolder {
     /// Nobody here, or a head that asks the nodes already.
     Nobody,
     /// Another proxy's clients.
@@ -131,7 +134,7 @@ pub(super) enum Next {
 
 /// How a waiter leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Left {
+pub(in crate::lock) enum Departure {
     /// It has the lock for so long.
     Granted(Duration),
     /// Its time was up, or its client has gone.
@@ -139,7 +142,7 @@ pub(super) enum Left {
 }
 
 impl Queues {
-    pub(super) fn new(config: &LocksConfig, metrics: Arc<LockMetrics>) -> Queues {
+    pub(in crate::lock) fn new(config: &LocksConfig, metrics: Arc<LockMetrics>) -> Queues {
         Queues {
             queues: Mutex::default(),
             count: AtomicUsize::new(0),
@@ -153,7 +156,7 @@ impl Queues {
     }
 
     /// Other limits from now on; whoever has a place keeps it.
-    pub(super) fn set_limits(&self, config: &LocksConfig) {
+    pub(in crate::lock) fn set_limits(&self, config: &LocksConfig) {
         self.max_waiters.store(config.max_waiters, Ordering::Relaxed);
         self.max_handovers.store(config.max_handovers, Ordering::Relaxed);
     }
@@ -162,7 +165,7 @@ impl Queues {
     ///
     /// # Errors
     /// If it is full.
-    pub(super) fn join(
+    pub(in crate::lock) fn join(
         &self,
         key: &[u8],
         token: Token,
@@ -183,7 +186,7 @@ impl Queues {
         }
         queue.empty_since = None;
         let since = Instant::now();
-        queue.seats.push_back(Seat { ticket, since, token, ttl, waker: None, handed: None });
+        queue.seats.push_back(InLine { ticket, since, token, ttl, waker: None, handed: None });
         self.count.store(queues.len(), Ordering::Relaxed);
         self.metrics.waiters.increment(1.0);
         Ok(())
@@ -191,7 +194,7 @@ impl Queues {
 
     /// What the waiter with this ticket is to do. Where that is to wait, `waker`
     /// is woken when it is something else.
-    pub(super) fn turn(&self, key: &[u8], ticket: u64, waker: &Waker) -> Turn {
+    pub(in crate::lock) fn turn(&self, key: &[u8], ticket: u64, waker: &Waker) -> Turn {
         let mut queues = self.lock();
         let Some(queue) = queues.get_mut(key) else { return Turn::Wait(None) };
         let is_head = queue.seats.front().is_some_and(|seat| seat.ticket == ticket);
@@ -199,6 +202,7 @@ impl Queues {
             return Turn::Wait(None);
         };
         if let Some(acquire) = seat.handed.take() {
+            debug_assert!(is_head, "a lock is handed to the first in line");
             return Turn::Take(acquire);
         }
         match &mut seat.waker {
@@ -219,12 +223,13 @@ impl Queues {
     }
 
     /// The head was not granted the lock: says when it is to try again.
-    pub(super) fn refused(&self, key: &[u8], ticket: u64, why: &NotGranted) {
+    pub(in crate::lock) fn refused(&self, key: &[u8], ticket: u64, why: &NotGranted) {
         let mut queues = self.lock();
         let Some(queue) = queues.get_mut(key) else { return };
         if queue.seats.front().is_none_or(|seat| seat.ticket != ticket) {
             return;
         }
+        debug_assert!(queue.asking, "only who has asked is refused");
         queue.asking = false;
         queue.no_quorum = match why {
             NotGranted::NoQuorum(error) => Some(error.clone()),
@@ -247,12 +252,12 @@ impl Queues {
     }
 
     /// Why nobody in this queue can be told whether the lock is held.
-    pub(super) fn no_quorum(&self, key: &[u8]) -> Option<NoQuorum> {
+    pub(in crate::lock) fn no_quorum(&self, key: &[u8]) -> Option<NoQuorum> {
         self.lock().get(key)?.no_quorum.clone()
     }
 
     /// Gives a place up.
-    pub(super) fn leave(&self, key: &[u8], ticket: u64, how: Left) {
+    pub(in crate::lock) fn leave(&self, key: &[u8], ticket: u64, how: Departure) {
         let mut queues = self.lock();
         let Some(queue) = queues.get_mut(key) else { return };
         let Some(at) = queue.seats.iter().position(|seat| seat.ticket == ticket) else { return };
@@ -261,7 +266,7 @@ impl Queues {
         if at == 0 {
             let asking = std::mem::take(&mut queue.asking);
             match how {
-                Left::Granted(ttl) => {
+                Departure::Granted(ttl) => {
                     (queue.clashed, queue.woken, queue.no_quorum) = (false, None, None);
                     queue.sleep(Some(ttl), self.quorum);
                     if !queue.seats.is_empty() {
@@ -269,8 +274,8 @@ impl Queues {
                     }
                 }
                 // What it asked for is being undone: all is open again.
-                Left::Gone if asking => queue.ask_at_once(Some(WakeUp::Retry)),
-                Left::Gone => {}
+                Departure::Gone if asking => queue.ask_at_once(Some(WakeUp::Retry)),
+                Departure::Gone => {}
             }
         }
         let next = (at == 0).then(|| queue.seats.front_mut()?.waker.take()).flatten();
@@ -291,29 +296,29 @@ impl Queues {
     }
 
     /// The lock is about to be released: who gets it?
-    pub(super) fn next(&self, key: &[u8]) -> Next {
+    pub(in crate::lock) fn next(&self, key: &[u8]) -> NextHolder {
         if self.count.load(Ordering::Relaxed) == 0 {
-            return Next::Nobody;
+            return NextHolder::Nobody;
         }
         let mut queues = self.lock();
-        let Some(queue) = queues.get_mut(key) else { return Next::Nobody };
-        let Some(head) = queue.seats.front() else { return Next::Nobody };
+        let Some(queue) = queues.get_mut(key) else { return NextHolder::Nobody };
+        let Some(head) = queue.seats.front() else { return NextHolder::Nobody };
         if queue.asking {
-            return Next::Nobody;
+            return NextHolder::Nobody;
         }
         if queue.others || queue.handovers >= self.max_handovers.load(Ordering::Relaxed) {
             queue.handovers = 0;
-            return Next::Others;
+            return NextHolder::Others;
         }
         queue.asking = true;
         queue.handovers += 1;
         queue.heard = 0;
-        Next::HandTo { ticket: head.ticket, token: head.token.clone(), ttl: head.ttl }
+        NextHolder::HandTo { ticket: head.ticket, token: head.token.clone(), ttl: head.ttl }
     }
 
     /// The release is on its way to every node, before whatever is asked from now
     /// on. What the head has asked for may have come too early.
-    pub(super) fn released(&self, key: &[u8], next: &Next) {
+    pub(in crate::lock) fn released(&self, key: &[u8], next: &NextHolder) {
         if self.count.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -321,7 +326,7 @@ impl Queues {
         let Some(queue) = queues.get_mut(key).filter(|queue| !queue.seats.is_empty()) else {
             return;
         };
-        if !matches!(next, Next::Others) || queue.asking {
+        if !matches!(next, NextHolder::Others) || queue.asking {
             return queue.wake(WakeUp::Release);
         }
         queue.woken = None;
@@ -334,10 +339,16 @@ impl Queues {
 
     /// Gives the head what [`Queues::next`] has promised; gives it back where that
     /// waiter has left.
-    pub(super) fn hand(&self, key: &[u8], ticket: u64, acquire: Acquire) -> Option<Acquire> {
+    pub(in crate::lock) fn hand(
+        &self,
+        key: &[u8],
+        ticket: u64,
+        acquire: Acquire,
+    ) -> Option<Acquire> {
         let mut queues = self.lock();
         let head = queues.get_mut(key).and_then(|queue| queue.seats.front_mut());
         let Some(head) = head.filter(|head| head.ticket == ticket) else { return Some(acquire) };
+        debug_assert!(head.handed.is_none(), "one lock is handed over once");
         head.handed = Some(acquire);
         let waker = head.waker.take();
         drop(queues);
@@ -349,7 +360,7 @@ impl Queues {
 
     /// A release or a hand-over through this proxy has told how many subscribe to
     /// the lock's channel; none: that was refused.
-    pub(super) fn heard_of_listeners(&self, key: &[u8], listeners: Option<u64>) {
+    pub(in crate::lock) fn heard_of_listeners(&self, key: &[u8], listeners: Option<u64>) {
         if self.count.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -365,7 +376,7 @@ impl Queues {
     }
 
     /// Node `node` has told of a release through another proxy.
-    pub(super) fn heard_of_release(&self, node: usize, key: &[u8]) {
+    pub(in crate::lock) fn heard_of_release(&self, node: usize, key: &[u8]) {
         let mut queues = self.lock();
         let Some(queue) = queues.get_mut(key) else { return };
         queue.heard |= bit(node);
@@ -379,7 +390,11 @@ impl Queues {
     }
 
     /// Node `node` will tell of releases from now on.
-    pub(super) fn subscribed<'a>(&self, node: usize, keys: impl Iterator<Item = &'a [u8]>) {
+    pub(in crate::lock) fn subscribed<'a>(
+        &self,
+        node: usize,
+        keys: impl Iterator<Item = &'a [u8]>,
+    ) {
         let mut queues = self.lock();
         for key in keys {
             let Some(queue) = queues.get_mut(key) else { continue };
@@ -393,12 +408,12 @@ impl Queues {
     }
 
     /// Whether anybody wants to be told of anything.
-    pub(super) fn is_listening(&self) -> bool {
+    pub(in crate::lock) fn is_listening(&self) -> bool {
         self.count.load(Ordering::Relaxed) > 0 && self.lock().values().any(|queue| queue.listening)
     }
 
     /// Node `node` can be subscribed to. Gives all keys that are wanted now.
-    pub(super) fn connected(&self, node: usize) -> Vec<Vec<u8>> {
+    pub(in crate::lock) fn connected(&self, node: usize) -> Vec<Vec<u8>> {
         let queues = self.lock();
         *self.wishes[node].lock() = Some(HashMap::new());
         let wanted = queues.iter().filter(|(_, queue)| queue.listening);
@@ -406,7 +421,7 @@ impl Queues {
     }
 
     /// Node `node` tells of nothing any more.
-    pub(super) fn disconnected(&self, node: usize) {
+    pub(in crate::lock) fn disconnected(&self, node: usize) {
         let mut queues = self.lock();
         *self.wishes[node].lock() = None;
         for queue in queues.values_mut() {
@@ -420,29 +435,29 @@ impl Queues {
     }
 
     /// How many wait for `key`.
-    pub(super) fn waiting(&self, key: &[u8]) -> usize {
+    pub(in crate::lock) fn waiting(&self, key: &[u8]) -> usize {
         self.lock().get(key).map_or(0, |queue| queue.seats.len())
     }
 
     /// How many wait for anything.
-    pub(super) fn all_waiting(&self) -> usize {
+    pub(in crate::lock) fn all_waiting(&self) -> usize {
         self.lock().values().map(|queue| queue.seats.len()).sum()
     }
 
     /// For how long the first of them has waited.
-    pub(super) fn longest_wait(&self) -> Duration {
+    pub(in crate::lock) fn longest_wait(&self) -> Duration {
         let heads = |queue: &Queue| queue.seats.front().map(|seat| seat.since);
         let first = self.lock().values().filter_map(heads).min();
         first.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
     /// What the subscription to a node has to do.
-    pub(super) fn wishes(&self, node: usize) -> Arc<Wishes> {
+    pub(in crate::lock) fn wishes(&self, node: usize) -> Arc<Wishes> {
         self.wishes[node].clone()
     }
 
     /// Ends the queues in which nobody has waited for a while.
-    pub(super) fn sweep(&self) {
+    pub(in crate::lock) fn sweep(&self) {
         if self.count.load(Ordering::Relaxed) == 0 {
             return;
         }
@@ -486,7 +501,7 @@ impl Wishes {
     }
 
     /// Takes all changes: key, and whether to subscribe or to unsubscribe.
-    pub(super) fn take(&self) -> HashMap<Vec<u8>, bool> {
+    pub(in crate::lock) fn take(&self) -> HashMap<Vec<u8>, bool> {
         self.lock().as_mut().map(std::mem::take).unwrap_or_default()
     }
 

@@ -9,7 +9,7 @@ use std::{
 use metrics::Gauge;
 use tracing::{info, warn};
 
-use super::Fault;
+use crate::lock::Fault;
 
 /// More than so many of the last eight samples make a node slow.
 const MANY: u32 = 4;
@@ -19,7 +19,7 @@ const FEW: u32 = 2;
 const IN_A_ROW: u8 = 0b111;
 
 /// What is known of one node's last answers: one sample for each read, PINGs included.
-pub struct Pace {
+pub(crate) struct Pace {
     address: String,
     timeout: Duration,
     gauge: Gauge,
@@ -34,7 +34,7 @@ pub struct Pace {
 impl Pace {
     /// Of the node at `address`, whose votes count for `timeout`; `gauge` is 1 while it is
     /// slow.
-    pub fn new(address: &str, timeout: Duration, gauge: Gauge) -> Pace {
+    pub(crate) fn new(address: &str, timeout: Duration, gauge: Gauge) -> Pace {
         Pace {
             address: address.to_owned(),
             timeout,
@@ -46,25 +46,25 @@ impl Pace {
     }
 
     /// Whether its answers mostly take more than half of `locks.node_timeout`.
-    pub fn is_slow(&self) -> bool {
+    pub(crate) fn is_slow(&self) -> bool {
         self.slow.load(Ordering::Relaxed)
     }
 
     /// Whether they mostly come too late to count.
-    pub fn is_too_slow(&self) -> bool {
+    pub(crate) fn is_too_slow(&self) -> bool {
         self.too_slow.load(Ordering::Relaxed)
     }
 
     /// Whether an answer that took so long came too late.
     #[inline]
-    pub fn is_late(&self, took: Duration) -> bool {
+    pub(crate) fn is_late(&self, took: Duration) -> bool {
         took > self.timeout
     }
 
     /// Notes how long an answer took, or has been waited for. One line in the log when the
     /// node becomes slow, and one when it is fast again.
     #[inline]
-    pub fn sample(&self, took: Duration) {
+    pub(crate) fn sample(&self, took: Duration) {
         let recent = self.recent.load(Ordering::Relaxed);
         // As nearly always.
         if recent != 0 || took + took > self.timeout {
@@ -99,7 +99,7 @@ impl Pace {
     }
 
     /// Forgets all: the connection is gone, or is another.
-    pub fn reset(&self) {
+    pub(crate) fn reset(&self) {
         self.recent.store(0, Ordering::Relaxed);
         self.slow.store(false, Ordering::Relaxed);
         self.too_slow.store(false, Ordering::Relaxed);

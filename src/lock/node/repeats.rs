@@ -6,33 +6,36 @@
 
 use std::sync::Arc;
 
-use super::operation::{Kind, Operation};
+use crate::lock::operation::{Kind, Operation};
 
 /// How often an operation is repeated, as the scripts may be forgotten again
 /// meanwhile; a node without them for longer answers with an error.
 const MAX_REPEATS: u8 = 8;
 
 /// An operation, and how often it was refused.
-pub(super) type Refused = (Arc<Operation>, u8);
+pub(super) type RefusedOperation = (Arc<Operation>, u8);
 
 /// Noted in the order of the answers.
 #[derive(Default)]
-pub(super) struct Healing {
+pub(super) struct Repeats {
     /// Each with how much of `done` was done before it.
-    refused: Vec<(Refused, usize)>,
+    refused: Vec<(RefusedOperation, usize)>,
     /// Sent after the first of those and not refused, as another proxy had
     /// loaded the scripts meanwhile.
     done: Vec<Arc<Operation>>,
 }
 
-impl Healing {
+impl Repeats {
     /// Whether anything waits for the scripts.
     pub(super) fn is_needed(&self) -> bool {
         !self.refused.is_empty()
     }
 
     /// Notes a refusal; gives the operation back where it is one too many.
-    pub(super) fn refused(&mut self, (operation, times): Refused) -> Result<(), Arc<Operation>> {
+    pub(super) fn refused(
+        &mut self,
+        (operation, times): RefusedOperation,
+    ) -> Result<(), Arc<Operation>> {
         if times >= MAX_REPEATS {
             return Err(operation);
         }
@@ -40,7 +43,6 @@ impl Healing {
         Ok(())
     }
 
-    /// Notes an answer.
     pub(super) fn answered(&mut self, operation: &Arc<Operation>) {
         if self.is_needed() {
             self.done.push(operation.clone());
@@ -48,10 +50,10 @@ impl Healing {
     }
 
     /// Hands over what was refused, each with whether it may be asked again.
-    pub(super) fn take(&mut self) -> Vec<(Refused, bool)> {
+    pub(super) fn take(&mut self) -> Vec<(RefusedOperation, bool)> {
         let done = std::mem::take(&mut self.done);
         let refused = std::mem::take(&mut self.refused);
-        let judged = |(refused, before): (Refused, usize)| {
+        let judged = |(refused, before): (RefusedOperation, usize)| {
             let again = may_repeat(&refused.0, &done[before..]);
             (refused, again)
         };
@@ -79,7 +81,8 @@ fn may_repeat(refused: &Operation, done: &[Arc<Operation>]) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{super::Claim, *};
+    use super::*;
+    use crate::lock::Claim;
     use std::time::Duration;
 
     fn operation(kind: Kind, key: &[u8]) -> Arc<Operation> {
@@ -97,18 +100,18 @@ mod tests {
         Kind::Acquire { claim: Claim::new(), again: false }
     }
 
-    /// Refused in this order, with these answered behind the first of them.
+    /// RefusedOperation in this order, with these answered behind the first of them.
     fn repeated(refused: &[&Arc<Operation>], done: &[(Kind, &[u8])]) -> Vec<bool> {
-        let mut healing = Healing::default();
-        healing.answered(&operation(Kind::Release, b"before"));
+        let mut repeats = Repeats::default();
+        repeats.answered(&operation(Kind::Release, b"before"));
         for operation in refused {
-            assert!(healing.refused(((*operation).clone(), 0)).is_ok());
+            assert!(repeats.refused(((*operation).clone(), 0)).is_ok());
         }
         for (kind, key) in done {
-            healing.answered(&operation(*kind, key));
+            repeats.answered(&operation(*kind, key));
         }
-        let taken = healing.take();
-        assert!(!healing.is_needed() && healing.take().is_empty());
+        let taken = repeats.take();
+        assert!(!repeats.is_needed() && repeats.take().is_empty());
         assert!(taken.iter().zip(refused).all(|((got, _), given)| Arc::ptr_eq(&got.0, given)));
         taken.into_iter().map(|(_, again)| again).collect()
     }
@@ -137,20 +140,20 @@ mod tests {
     #[test]
     fn a_release_is_asked_again_though_its_acquire_was_done_before() {
         let (other, release) = (operation(locking(), b"other"), operation(Kind::Release, b"k"));
-        let mut healing = Healing::default();
-        assert!(healing.refused((other, 0)).is_ok());
-        healing.answered(&operation(locking(), b"k"));
-        assert!(healing.refused((release, 0)).is_ok());
-        assert!(healing.take().into_iter().all(|(_, again)| again));
+        let mut repeats = Repeats::default();
+        assert!(repeats.refused((other, 0)).is_ok());
+        repeats.answered(&operation(locking(), b"k"));
+        assert!(repeats.refused((release, 0)).is_ok());
+        assert!(repeats.take().into_iter().all(|(_, again)| again));
     }
 
     #[test]
     fn a_node_that_never_learns_is_given_up() {
-        let mut healing = Healing::default();
+        let mut repeats = Repeats::default();
         let mut next = (operation(Kind::Release, b"k"), 0);
         let mut times = 0;
-        while healing.refused(next.clone()).is_ok() {
-            next = healing.take().remove(0).0;
+        while repeats.refused(next.clone()).is_ok() {
+            next = repeats.take().remove(0).0;
             times += 1;
         }
         assert_eq!(times, MAX_REPEATS);

@@ -11,7 +11,7 @@ use std::{
 use tokio::time::Instant;
 use tracing::warn;
 
-use super::{NoQuorum, quorum::Decision};
+use crate::lock::{NoQuorum, quorum::Decision};
 
 /// How often they are told of at the most; and for how long a failure counts where
 /// nothing was asked since.
@@ -20,16 +20,16 @@ const TELL_EVERY: Duration = Duration::from_secs(10);
 const IN_A_ROW: u64 = 8;
 
 /// What became of the operations of one proxy.
-pub(super) struct Outage {
+pub(in crate::lock) struct Outage {
     /// Since the log last told of them, or since all was well.
     asked: AtomicU64,
     failed: AtomicU64,
     /// Without one in between that found a quorum.
     in_a_row: AtomicU64,
-    last: Mutex<Last>,
+    last: Mutex<LastFailure>,
 }
 
-struct Last {
+struct LastFailure {
     error: Option<NoQuorum>,
     /// When the last of those in a row failed.
     at: Instant,
@@ -39,9 +39,9 @@ struct Last {
 }
 
 impl Outage {
-    pub(super) fn new() -> Outage {
+    pub(in crate::lock) fn new() -> Outage {
         let now = Instant::now();
-        let last = Mutex::new(Last { error: None, at: now, since: now, told: None });
+        let last = Mutex::new(LastFailure { error: None, at: now, since: now, told: None });
         let zero = AtomicU64::default;
         Outage { asked: zero(), failed: zero(), in_a_row: zero(), last }
     }
@@ -50,7 +50,7 @@ impl Outage {
     /// `locks.node_timeout`. Those with so short a TTL that they had less tell nothing of
     /// the nodes, and any client may send them.
     #[inline]
-    pub(super) fn decided(&self, decision: Decision, patient: bool) {
+    pub(in crate::lock) fn decided(&self, decision: Decision, patient: bool) {
         self.asked.fetch_add(1, Ordering::Relaxed);
         match decision {
             Decision::Yes | Decision::No => {
@@ -67,14 +67,14 @@ impl Outage {
     }
 
     /// Notes what a client was told, or would have been.
-    pub(super) fn failed(&self, error: &NoQuorum) {
+    pub(in crate::lock) fn failed(&self, error: &NoQuorum) {
         self.failed.fetch_add(1, Ordering::Relaxed);
         self.lock().error = Some(error.clone());
     }
 
     /// How many of the last operations failed in a row, and how, if that says that locks
     /// cannot be had now.
-    pub(super) fn status(&self) -> Option<(u64, NoQuorum)> {
+    pub(in crate::lock) fn status(&self) -> Option<(u64, NoQuorum)> {
         let failed = self.in_a_row.load(Ordering::Relaxed);
         let last = self.lock();
         let counts = failed >= IN_A_ROW && last.at.elapsed() < TELL_EVERY;
@@ -82,7 +82,7 @@ impl Outage {
     }
 
     /// Tells the log, if something failed and the last time is long enough ago.
-    pub(super) fn tell(&self) {
+    pub(in crate::lock) fn tell(&self) {
         let now = Instant::now();
         let mut last = self.lock();
         let failed = self.failed.load(Ordering::Relaxed);
@@ -106,7 +106,7 @@ impl Outage {
     }
 
     /// Nothing panics while it holds the lock.
-    fn lock(&self) -> MutexGuard<'_, Last> {
+    fn lock(&self) -> MutexGuard<'_, LastFailure> {
         self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

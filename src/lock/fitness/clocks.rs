@@ -15,18 +15,21 @@ use std::{
 
 use tokio::sync::Notify;
 
-use super::quorum::{DRIFT, quorum};
-use crate::{clock::Instant, config::LocksConfig};
+use crate::{
+    clock::Instant,
+    config::LocksConfig,
+    lock::quorum::{DRIFT, quorum},
+};
 
 #[cfg(test)]
 thread_local! {
     /// A fault that tests plant: jumps are not seen.
-    pub(super) static UNWATCHED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    pub(in crate::lock) static UNWATCHED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 /// What a sample shows of a node's clock, beside the ones before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Sight {
+pub(in crate::lock) enum Sight {
     /// It drifts at most.
     Steady,
     /// It has jumped forward, by at least so much.
@@ -38,11 +41,11 @@ pub(super) enum Sight {
 /// How far one node's clock is ahead of this proxy's, as far as samples tell. In
 /// microseconds, as are all numbers here.
 #[derive(Debug, Default)]
-pub(super) struct NodeClock(Option<Ahead>);
+pub(in crate::lock) struct NodeClock(Option<Bounds>);
 
 /// Between two bounds, which every sample narrows, and time widens by the drift.
 #[derive(Debug, Clone, Copy)]
-struct Ahead {
+struct Bounds {
     least: i64,
     most: i64,
     /// When that was so.
@@ -52,7 +55,7 @@ struct Ahead {
 impl NodeClock {
     /// Takes in that the node's clock has shown `node` at some time between these two.
     #[inline]
-    pub(super) fn sample(
+    pub(in crate::lock) fn sample(
         &mut self,
         sent: Instant,
         received: Instant,
@@ -65,7 +68,8 @@ impl NodeClock {
         let drift = |time: i64| (time as f64 * drift_factor) as i64;
         // It has drifted since the node has read it; and microseconds are rounded.
         let around = drift(at - sent) + 1;
-        let now = Ahead { least: node - (at + around), most: node - (sent - around), at };
+        let now = Bounds { least: node - (at + around), most: node - (sent - around), at };
+        debug_assert!(now.least <= now.most, "a clock is between its bounds");
         let Some(before) = self.0.replace(now) else { return Sight::Steady };
         let drift = drift(at - before.at);
         let (least, most) = (before.least - drift, before.most + drift);
@@ -78,7 +82,7 @@ impl NodeClock {
             Sight::SteppedBack(by(least - now.most))
         } else {
             if now.least <= most && least <= now.most {
-                self.0 = Some(Ahead { least: now.least.max(least), most: now.most.min(most), at });
+                self.0 = Some(Bounds { least: now.least.max(least), most: now.most.min(most), at });
             }
             return Sight::Steady;
         };
@@ -92,7 +96,7 @@ impl NodeClock {
 
 /// Which nodes wait as their clocks have jumped, and what is lost by that.
 #[derive(Debug)]
-pub(super) struct Clocks {
+pub(in crate::lock) struct Clocks {
     /// So long a node waits: by then all that it has ended too early has ended by itself.
     /// None: it is not to wait (`locks.quarantine`).
     wait: Option<Duration>,
@@ -101,11 +105,11 @@ pub(super) struct Clocks {
     /// Nothing counts that was asked for until then; see [`Instant::micros`].
     lost_until: AtomicI64,
     /// Told when everything is lost.
-    pub(super) lost: Notify,
+    pub(in crate::lock) lost: Notify,
 }
 
 impl Clocks {
-    pub(super) fn new(config: &LocksConfig) -> Clocks {
+    pub(in crate::lock) fn new(config: &LocksConfig) -> Clocks {
         let wait = config.max_ttl.mul_f64(1.0 + config.drift_factor) + DRIFT;
         Clocks {
             wait: config.quarantine.then_some(wait),
@@ -116,7 +120,7 @@ impl Clocks {
     }
 
     /// The clock of node `index` has jumped forward. Gives until when it waits.
-    pub(super) fn jumped(&self, index: usize) -> Option<Instant> {
+    pub(in crate::lock) fn jumped(&self, index: usize) -> Option<Instant> {
         let now = Instant::now();
         let mut all = self.lock();
         all[index] = Some(now + self.wait?);
@@ -128,7 +132,7 @@ impl Clocks {
     }
 
     /// Until when node `index` still waits. None: it may vote.
-    pub(super) fn waits_until(&self, index: usize) -> Option<Instant> {
+    pub(in crate::lock) fn waits_until(&self, index: usize) -> Option<Instant> {
         let mut all = self.lock();
         all[index].take_if(|until| *until <= Instant::now());
         all[index]
@@ -136,7 +140,7 @@ impl Clocks {
 
     /// Whether this proxy may have stood still since then, unless it was later.
     #[inline]
-    pub(super) fn is_lost(&self, since: Instant) -> bool {
+    pub(in crate::lock) fn is_lost(&self, since: Instant) -> bool {
         since.micros() <= self.lost_until.load(Ordering::Acquire)
     }
 

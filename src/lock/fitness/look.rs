@@ -1,5 +1,5 @@
 //! What a lock node says of itself before it may vote, and the few words with it that go
-//! over no [`Link`](super::link::Link).
+//! over no [`Link`](crate::lock::node::link::Link).
 
 use std::{future::Future, io, time::Duration};
 
@@ -13,16 +13,15 @@ use tokio::{
 use super::{
     fault::Fault,
     marker::{BALLOT, Identity, LONGEST, MARKER, Marker, NOTE, Note, OLD_MARKER, SEATS, text_of},
-    reply,
 };
-use crate::{config::RedisUrl, net::Stream, resp::encode};
+use crate::{config::RedisUrl, lock::reply, net::Stream, resp::encode};
 
 /// How long connecting and each exchange may take.
-pub(super) const CONNECT_LIMIT: Duration = Duration::from_secs(1);
+pub(in crate::lock) const CONNECT_LIMIT: Duration = Duration::from_secs(1);
 
 /// Why a node cannot be used.
 #[derive(Debug, Error)]
-pub(super) enum ConnectError {
+pub(in crate::lock) enum ConnectError {
     /// It cannot be reached, or closed the connection.
     #[error("{0}")]
     Io(#[from] io::Error),
@@ -32,7 +31,6 @@ pub(super) enum ConnectError {
     /// It said something that Redis does not say.
     #[error("{0}")]
     Garbage(#[from] reply::Garbage),
-    /// It said no.
     #[error("{command}: {error}")]
     Refused {
         /// What it was asked.
@@ -50,7 +48,7 @@ pub(super) enum ConnectError {
 
 impl ConnectError {
     /// What this makes of the node, where it is more than that it is away.
-    pub(super) fn fault(&self) -> Option<Fault> {
+    pub(in crate::lock) fn fault(&self) -> Option<Fault> {
         match self {
             ConnectError::Garbage(_) => Some(Fault::Garbage),
             ConnectError::Unfit(fault, _) => Some(*fault),
@@ -71,29 +69,29 @@ impl ConnectError {
 
 /// What a node says of itself before it is admitted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Look {
+pub(in crate::lock) struct Look {
     /// Its `run_id`, new with each start; none where it does not tell.
-    pub(super) run_id: Option<String>,
+    pub(in crate::lock) run_id: Option<String>,
     /// Its `master_replid`, new where it was a replica; none where it does not tell.
-    pub(super) replication_id: Option<String>,
+    pub(in crate::lock) replication_id: Option<String>,
     /// It is no replica.
-    pub(super) is_master: bool,
+    pub(in crate::lock) is_master: bool,
     /// The `run_id` that a proxy of version 0.1 has admitted.
-    pub(super) old_marker: Option<String>,
+    pub(in crate::lock) old_marker: Option<String>,
     /// What lies where the marker should.
-    pub(super) marker: Found,
+    pub(in crate::lock) marker: Found,
     /// The largest ballot that it has promised, and that of its marker; empty: none.
-    pub(super) promised: String,
-    pub(super) accepted: String,
+    pub(in crate::lock) promised: String,
+    pub(in crate::lock) accepted: String,
     /// Of who waits; empty: none.
-    pub(super) note: String,
+    pub(in crate::lock) note: String,
     /// By its own clock in µs since 1970, where it tells.
-    pub(super) time: Option<u64>,
+    pub(in crate::lock) time: Option<u64>,
 }
 
 /// What lies where the marker should.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) enum Found {
+pub(in crate::lock) enum Found {
     #[default]
     Nothing,
     Marker(Marker),
@@ -103,13 +101,13 @@ pub(super) enum Found {
 
 impl Look {
     /// Who it is, if it tells.
-    pub(super) fn identity(&self) -> Option<Identity> {
+    pub(in crate::lock) fn identity(&self) -> Option<Identity> {
         let replication_id = self.replication_id.clone().unwrap_or_else(|| "?".into());
         Some(Identity { run_id: self.run_id.clone()?, replication_id })
     }
 
     /// Its marker, if it has one that can be read.
-    pub(super) fn marker(&self) -> Option<&Marker> {
+    pub(in crate::lock) fn marker(&self) -> Option<&Marker> {
         match &self.marker {
             Found::Marker(marker) => Some(marker),
             Found::Nothing | Found::Other => None,
@@ -117,19 +115,19 @@ impl Look {
     }
 
     /// Who waits there, since when.
-    pub(super) fn note(&self) -> Option<Note> {
+    pub(in crate::lock) fn note(&self) -> Option<Note> {
         Note::parse(&self.note)
     }
 }
 
-pub(super) async fn within_limit<T>(
+pub(in crate::lock) async fn within_limit<T>(
     asking: impl Future<Output = Result<T, ConnectError>>,
 ) -> Result<T, ConnectError> {
     timeout(CONNECT_LIMIT, asking).await.unwrap_or(Err(ConnectError::Silent))
 }
 
 /// Appends what every connection to a node begins with. Gives what was asked.
-pub(super) fn encode_greeting(out: &mut Vec<u8>, url: &RedisUrl) -> Vec<&'static str> {
+pub(in crate::lock) fn encode_greeting(out: &mut Vec<u8>, url: &RedisUrl) -> Vec<&'static str> {
     let mut asked = Vec::new();
     if let Some(password) = &url.password {
         match &url.username {
@@ -143,14 +141,14 @@ pub(super) fn encode_greeting(out: &mut Vec<u8>, url: &RedisUrl) -> Vec<&'static
     asked
 }
 
-pub(super) async fn look_again(stream: &mut Stream) -> Result<Look, ConnectError> {
+pub(in crate::lock) async fn look_again(stream: &mut Stream) -> Result<Look, ConnectError> {
     let mut out = Vec::new();
     encode_look(&mut out);
     send(stream, &out).await?;
     read_look(stream, &mut Vec::new()).await
 }
 
-pub(super) async fn send(stream: &mut Stream, bytes: &[u8]) -> Result<(), ConnectError> {
+pub(in crate::lock) async fn send(stream: &mut Stream, bytes: &[u8]) -> Result<(), ConnectError> {
     stream.write_all(bytes).await?;
     Ok(stream.flush().await?)
 }
@@ -159,7 +157,7 @@ pub(super) async fn send(stream: &mut Stream, bytes: &[u8]) -> Result<(), Connec
 /// older one makes a wait longer, never shorter. The ballots come before and behind the
 /// marker, which lies under several keys: each that is written has a ballot of its own, so
 /// that one is noticed that is written between these commands.
-pub(super) fn encode_look(out: &mut Vec<u8>) {
+pub(in crate::lock) fn encode_look(out: &mut Vec<u8>) {
     encode::command(out, &[b"INFO", b"server"]);
     encode::command(out, &[b"INFO", b"replication"]);
     encode::command(out, &[b"TIME"]);
@@ -170,7 +168,7 @@ pub(super) fn encode_look(out: &mut Vec<u8>) {
 
 /// Reads it, and asks again for as long as something else is written meanwhile: of two
 /// markers' parts one could be made that nobody has accepted.
-pub(super) async fn read_look(
+pub(in crate::lock) async fn read_look(
     stream: &mut Stream,
     received: &mut Vec<u8>,
 ) -> Result<Look, ConnectError> {
@@ -247,7 +245,7 @@ fn info_field(info: &[u8], name: &str) -> Option<String> {
         .filter(|value| !value.is_empty())
 }
 
-pub(super) async fn read_reply(
+pub(in crate::lock) async fn read_reply(
     stream: &mut Stream,
     received: &mut Vec<u8>,
 ) -> Result<OwnedFrame, ConnectError> {

@@ -8,11 +8,11 @@ pub(super) const TOO_FAR: u64 = 24 * 60 * 60 * 1_000_000;
 
 /// The largest fence seen of any lock, so that fences grow although clocks differ.
 #[derive(Debug, Default)]
-pub(super) struct Fences {
+pub(super) struct LargestFence {
     largest: AtomicU64,
 }
 
-impl Fences {
+impl LargestFence {
     /// The fence to propose at this time of day, in microseconds.
     pub(super) fn propose(&self, now: u64) -> u64 {
         now.max(self.largest.load(Ordering::Relaxed))
@@ -32,7 +32,7 @@ mod tests {
 
     #[test]
     fn no_less_is_proposed_than_was_seen_but_for_what_no_clock_can_have_made() {
-        let fences = Fences::default();
+        let fences = LargestFence::default();
         assert_eq!(fences.propose(1000), 1000);
         fences.learn(1500, 1000);
         assert_eq!((fences.propose(1000), fences.propose(2000)), (1500, 2000));

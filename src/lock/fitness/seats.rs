@@ -6,8 +6,8 @@ use std::time::Duration;
 use super::{
     look::Look,
     marker::{Deployment, Identity, Marker, Seat},
-    quorum::quorum,
 };
+use crate::lock::quorum::quorum;
 
 /// A deployment as nodes have accepted it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -237,7 +237,7 @@ impl Survey {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::look::Found;
+    use crate::lock::fitness::look::Found;
     use proptest::prelude::*;
 
     fn who(name: &str) -> Identity {

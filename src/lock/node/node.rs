@@ -3,35 +3,33 @@
 
 use std::{
     collections::VecDeque,
-    future::pending,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, atomic::Ordering},
     time::Duration,
 };
 
-use bb8_redis::bb8::Pool;
 use tokio::time::{sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
-use tracing::{debug, info, warn};
+use tracing::{info, warn};
 
-use super::{
-    Claim, NodeStatus,
-    backoff::Backoff,
-    clocks::{Clocks, Sight},
-    connect::LinkManager,
-    deployment::{Admissions, Wait},
-    fault::Fault,
-    inspect::{Inspected, Inspector},
-    jitter::jittered,
-    link::{Closed, Job, Leftover, Link, Standing},
-    look::Look,
-    metrics::NodeMetrics,
-    operation::{Kind, Missing, Operation, Vote},
-    scripts::{self, Whose},
-};
+use super::link::{Closed, Job, Leftover, Link};
 use crate::{
     clock::Instant,
     config::{LocksConfig, RedisUrl},
     key::{Key, Token},
+    lock::{
+        Claim, NodeStatus,
+        fitness::{
+            clocks::{Clocks, Sight},
+            deployment::{Admissions, Wait},
+            fault::Fault,
+            inspect::Inspected,
+            look::Look,
+            standing::NodeStanding,
+        },
+        metrics::NodeMetrics,
+        operation::{Absence, Kind, Operation, Vote},
+        scripts::{self, WhichGrant},
+    },
     net::Connector,
     resp::encode,
 };
@@ -40,20 +38,14 @@ use crate::{
 /// left to the TTL.
 const MAX_CLEANUP: usize = 10_000;
 /// How soon a node is asked again to give a lock back that it has refused to give back.
-const ASK_AGAIN: Duration = Duration::from_millis(100);
-/// How often a node is asked for what may have become wrong with it.
-const INSPECT_EVERY: Duration = Duration::from_secs(10);
-/// How soon it is asked for the first time, and again where its epoch has just changed.
-const INSPECT_FIRST: Duration = Duration::from_millis(500);
-/// How soon it is asked again after it did not answer.
-const INSPECT_AGAIN: Duration = Duration::from_secs(2);
+pub(super) const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 thread_local! {
     /// A fault that tests plant: an error in answer to a release is the end of it.
-    pub(super) static NOT_ASKED_AGAIN: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    pub(in crate::lock) static NOT_ASKED_AGAIN: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
     /// Another: what may have been granted in vain is taken back though it was renewed since.
-    pub(super) static UNDONE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    pub(in crate::lock) static UNDONE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 /// The fence that would be proposed now.
@@ -62,7 +54,6 @@ pub(super) type ProposedFence = Arc<dyn Fn() -> u64 + Send + Sync>;
 /// Until when a grant made by this proxy has its lock, as far as is known.
 type HeldUntil = dyn Fn(&Key, &Token, Claim) -> Option<Instant> + Send + Sync;
 
-/// One lock node.
 pub(super) struct Node {
     pub(super) url: RedisUrl,
     pub(super) connector: Connector,
@@ -73,7 +64,7 @@ pub(super) struct Node {
     pub(super) metrics: Arc<NodeMetrics>,
     pub(super) admissions: Arc<Admissions>,
     /// What its connection goes by.
-    pub(super) standing: Arc<Standing>,
+    pub(super) standing: Arc<NodeStanding>,
     clocks: Arc<Clocks>,
     /// `locks.drift_factor`.
     pub(super) drift_factor: f64,
@@ -83,15 +74,15 @@ pub(super) struct Node {
     held_until: OnceLock<Box<HeldUntil>>,
     queue_limit: usize,
     /// Cancelled when the engine has gone.
-    gone: CancellationToken,
+    pub(super) gone: CancellationToken,
     /// The longest that anything it holds can last.
     max_ttl: Duration,
-    state: Mutex<State>,
+    state: Mutex<NodeState>,
 }
 
 /// Changed by the supervisor and by the end of a connection; the lock is held
 /// while a job is put into the queue, so that order is the order of submission.
-struct State {
+struct NodeState {
     link: Option<Link>,
     /// Why there is none, or why it does not vote yet, and until when, if that is known.
     reason: String,
@@ -140,7 +131,7 @@ impl Node {
             queue_limit: config.node_queue,
             gone: CancellationToken::new(),
             max_ttl: config.max_ttl,
-            state: Mutex::new(State {
+            state: Mutex::new(NodeState {
                 link: None,
                 reason: "not connected yet".into(),
                 until: None,
@@ -174,7 +165,7 @@ impl Node {
             self.clean_up_unsent(&mut state, operation);
             let quarantined = state.unfit == Some(Fault::Quarantined);
             drop(state);
-            let why = if quarantined { Missing::Quarantined } else { Missing::Down };
+            let why = if quarantined { Absence::Quarantined } else { Absence::Down };
             return operation.vote(self.index, Vote::Missing(why));
         };
         if operation.kind.grants()
@@ -190,21 +181,21 @@ impl Node {
         if matches!(operation.kind, Kind::Acquire { .. }) && link.pending() >= self.queue_limit {
             drop(state);
             self.metrics.errors_queue_full.increment(1);
-            return operation.vote(self.index, Vote::Missing(Missing::Busy));
+            return operation.vote(self.index, Vote::Missing(Absence::Busy));
         }
         if !link.send(Job::Operation(operation.clone())) {
             self.clean_up_unsent(&mut state, operation);
             drop(state);
-            operation.vote(self.index, Vote::Missing(Missing::Down));
+            operation.vote(self.index, Vote::Missing(Absence::Down));
         }
     }
 
     /// Why it must not grant, though it is connected.
-    fn waits(&self) -> Option<Missing> {
+    fn waits(&self) -> Option<Absence> {
         if self.standing.waits.load(Ordering::Acquire) {
-            Some(Missing::Quarantined)
+            Some(Absence::Quarantined)
         } else if self.standing.jumped.load(Ordering::Acquire) {
-            Some(Missing::Jumped)
+            Some(Absence::Jumped)
         } else {
             None
         }
@@ -212,7 +203,7 @@ impl Node {
 
     /// What a node was never asked for it does not hold; a lock given back may be
     /// one that it holds from before.
-    fn clean_up_unsent(&self, state: &mut State, operation: &Arc<Operation>) {
+    fn clean_up_unsent(&self, state: &mut NodeState, operation: &Arc<Operation>) {
         if matches!(operation.kind, Kind::Release | Kind::HandOver { .. }) {
             self.clean_up_later(state, operation.clone(), true);
         }
@@ -220,7 +211,7 @@ impl Node {
 
     /// Remembers to give back what an operation whose outcome is unknown may have
     /// taken, or was to give back.
-    fn clean_up_sent(&self, state: &mut State, operation: &Arc<Operation>) {
+    fn clean_up_sent(&self, state: &mut NodeState, operation: &Arc<Operation>) {
         self.clean_up_unsent(state, operation);
         if let Kind::Acquire { claim, again: false } | Kind::HandOver { claim } = operation.kind {
             let undo = operation.undo(claim).unless_granted(operation.clone());
@@ -246,6 +237,7 @@ impl Node {
         let is_first = state.refused.is_empty();
         let ttl = operation.ttl.min(self.max_ttl);
         state.refused.push_back((operation.clone(), Instant::now() + ttl));
+        debug_assert!(state.refused.len() <= MAX_CLEANUP, "what is refused is bounded");
         drop(state);
         if is_first {
             tokio::spawn(ask_again(Arc::downgrade(self)));
@@ -277,74 +269,17 @@ impl Node {
 
     /// Remembers a release for when the node is back. `ends`: what it gives back
     /// has a TTL that runs already.
-    fn clean_up_later(&self, state: &mut State, release: Arc<Operation>, ends: bool) {
+    fn clean_up_later(&self, state: &mut NodeState, release: Arc<Operation>, ends: bool) {
         let until = ends.then(|| Instant::now() + release.ttl.min(self.max_ttl));
         if state.cleanup.len() >= MAX_CLEANUP {
             state.cleanup.pop_front();
         }
         state.cleanup.push_back((release, until));
-    }
-
-    /// Keeps a connection open for as long as the node is wanted.
-    ///
-    /// The connection belongs to a bb8 pool of one and is checked out for its
-    /// whole life: checked out per operation it would lose the order of
-    /// operations. bb8 hides why an attempt failed and waits on its own
-    /// schedule, so the attempts are made here.
-    pub(super) async fn supervise(self: Arc<Node>) {
-        let pool = Pool::builder()
-            .max_size(1)
-            .test_on_check_out(false)
-            .max_lifetime(None)
-            .idle_timeout(None)
-            .build_unchecked(LinkManager { node: Arc::downgrade(&self) });
-        let gone = self.gone.clone();
-        let this = Arc::downgrade(&self);
-        drop(self);
-        let mut backoff = Backoff::default();
-        loop {
-            let connected = pool.dedicated_connection().await;
-            let Some(node) = this.upgrade() else { return };
-            match connected {
-                Ok(link) => {
-                    if pool.add(link).is_ok()
-                        && let Ok(link) = pool.get().await
-                    {
-                        let since = Instant::now();
-                        let generation = node.admissions.generation();
-                        node.connected(&link);
-                        let admissions = node.admissions.clone();
-                        drop(node);
-                        tokio::select! {
-                            biased;
-                            () = link.closed() => {}
-                            () = gone.cancelled() => return,
-                            () = follow(&this, &admissions, &link, generation) => {}
-                        }
-                        backoff.lasted(since.elapsed());
-                        if let Some(node) = this.upgrade() {
-                            let voted = !node.standing.waits.load(Ordering::Acquire);
-                            node.admissions.left(node.index, voted);
-                            node.disconnected();
-                        }
-                        if admissions.generation() != generation {
-                            // Nothing is wrong with it.
-                            continue;
-                        }
-                    }
-                }
-                Err(error) => {
-                    node.metrics.errors_connect.increment(1);
-                    node.is_down(error.to_string(), None, error.fault());
-                    drop(node);
-                }
-            }
-            sleep(backoff.next()).await;
-        }
+        debug_assert!(state.cleanup.len() <= MAX_CLEANUP, "the clean-up list is bounded");
     }
 
     /// Tells the node first what it has missed, then opens it to everybody.
-    fn connected(&self, link: &Link) {
+    pub(super) fn connected(&self, link: &Link) {
         self.note_held();
         let mut state = self.lock();
         if let (Some((run_id, id)), Some(now)) = (&state.before, &link.run_id)
@@ -371,6 +306,7 @@ impl Node {
                 }
             }
         }
+        debug_assert!(state.link.is_none(), "there is one connection to each lock node");
         state.link = Some(link.clone());
         drop(state);
         self.stands(releases);
@@ -396,7 +332,7 @@ impl Node {
     }
 
     /// Notes whether the node votes or waits, now that it is connected.
-    fn stands(&self, releases: usize) {
+    pub(super) fn stands(&self, releases: usize) {
         if self.standing.waits.load(Ordering::Acquire) {
             let wait = self.admissions.wait(self.index);
             let Wait { until, why } =
@@ -481,8 +417,10 @@ impl Node {
         if missed.undoes.as_ref().is_some_and(|undone| undone.is_granted_still()) {
             return None;
         }
-        if matches!((missed.kind, missed.whose), (Kind::Release, Whose::Claim(_) | Whose::UpTo(_)))
-        {
+        if matches!(
+            (missed.kind, missed.whose),
+            (Kind::Release, WhichGrant::Claim(_) | WhichGrant::UpTo(_))
+        ) {
             return Some(missed);
         }
         missed.late_release((self.clock)()).map(Arc::new)
@@ -490,7 +428,7 @@ impl Node {
 
     /// The connection may have ended before it was opened to everybody, so that
     /// its end found nothing to close.
-    fn disconnected(&self) {
+    pub(super) fn disconnected(&self) {
         if self.lock().link.take().is_some() {
             self.is_down("disconnected".into(), None, None);
         }
@@ -517,10 +455,10 @@ impl Node {
         let garbage = matches!(leftover.reason, Closed::Garbage(_)).then_some(Fault::Garbage);
         self.is_down(leftover.reason.to_string(), None, garbage);
         for operation in leftover.sent {
-            operation.vote(self.index, Vote::Missing(Missing::Disconnected));
+            operation.vote(self.index, Vote::Missing(Absence::Disconnected));
         }
         for operation in leftover.unsent {
-            operation.vote(self.index, Vote::Missing(Missing::Down));
+            operation.vote(self.index, Vote::Missing(Absence::Down));
         }
     }
 
@@ -561,7 +499,7 @@ impl Node {
     }
 
     /// Notes what an inspection has found, with one line in the log for each that is new.
-    fn inspected(&self, Inspected { faults: found, is_another, longest }: Inspected) {
+    pub(super) fn inspected(&self, Inspected { faults: found, is_another, longest }: Inspected) {
         self.admissions.heard_of(longest);
         let mut state = self.lock();
         if is_another && let Some(link) = &state.link {
@@ -576,12 +514,12 @@ impl Node {
     }
 
     /// What was found wrong with it.
-    fn found(&self, state: &State) -> impl Iterator<Item = Fault> {
+    fn found(&self, state: &NodeState) -> impl Iterator<Item = Fault> {
         let unwatched = self.standing.unwatched.load(Ordering::Acquire);
         state.found.iter().copied().chain(unwatched.then_some(Fault::Unwatched))
     }
 
-    fn show_faults(&self, state: &State) {
+    fn show_faults(&self, state: &NodeState) {
         for (fault, gauge) in Fault::ALL.into_iter().zip(&self.metrics.faults) {
             let has = state.unfit == Some(fault)
                 || self.found(state).any(|found| found == fault)
@@ -591,12 +529,12 @@ impl Node {
     }
 
     /// Nothing panics while it holds the lock, and the state stays sound if something did.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, NodeState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl NodeState {
     /// Why it does not vote, with how long still.
     fn reason(&self) -> String {
         match self.until {
@@ -613,45 +551,6 @@ impl State {
 impl Drop for Node {
     fn drop(&mut self) {
         self.gone.cancel();
-    }
-}
-
-/// Follows what becomes of the deployment while a connection is open; returns once that
-/// is to end.
-async fn follow(this: &Weak<Node>, admissions: &Arc<Admissions>, link: &Link, generation: u64) {
-    let mut changes = admissions.changes();
-    loop {
-        let Some(node) = this.upgrade() else { return };
-        let is_waiting = node.standing.waits.load(Ordering::Acquire);
-        let wait = if is_waiting { admissions.wait(node.index) } else { None };
-        drop(node);
-        let until = wait.and_then(|wait| wait.until);
-        let over = async {
-            match until {
-                Some(until) => {
-                    // Proxies that wait for the same do not all come at once.
-                    sleep_until(until.max(tokio::time::Instant::now()) + jittered(2 * ASK_AGAIN))
-                        .await;
-                    admissions.ask().await;
-                }
-                None if is_waiting => sleep(ASK_AGAIN).await,
-                None => pending().await,
-            }
-        };
-        tokio::select! {
-            biased;
-            // The sender is the admissions'.
-            _ = changes.changed() => {}
-            () = over => {}
-        }
-        if admissions.generation() != generation {
-            link.end();
-            return link.closed().await;
-        }
-        let Some(node) = this.upgrade() else { return };
-        if is_waiting != node.standing.waits.load(Ordering::Acquire) || is_waiting {
-            node.stands(0);
-        }
     }
 }
 
@@ -685,38 +584,4 @@ async fn ask_again(node: Weak<Node>) {
     if let Some(node) = node.upgrade() {
         node.release_refused();
     }
-}
-
-/// Looks now and then for what makes a node unfit to vote, for as long as it is wanted.
-pub(super) async fn inspect(node: Weak<Node>) {
-    let Some(gone) = node.upgrade().map(|node| node.gone.clone()) else { return };
-    let inspecting = async {
-        let inspector = node.upgrade().map(|node| Inspector::new(&node.url, &node.connector))?;
-        // Locks first.
-        sleep(INSPECT_FIRST).await;
-        loop {
-            let (linked, told) = {
-                let node = node.upgrade()?;
-                (node.admissions.linked(node.index), node.admissions.told(node.index))
-            };
-            let inspected = inspector.inspect(linked.as_ref(), told.as_deref()).await;
-            let node = node.upgrade()?;
-            let pause = match inspected {
-                // The epoch has changed meanwhile.
-                Ok(_) if node.admissions.told(node.index) != told => INSPECT_FIRST,
-                Ok(inspected) => {
-                    node.inspected(inspected);
-                    INSPECT_EVERY
-                }
-                // It is away, or an ACL keeps INFO from us.
-                Err(error) => {
-                    debug!(node = %node.url, %error, "lock node cannot be inspected");
-                    INSPECT_AGAIN
-                }
-            };
-            drop(node);
-            sleep(pause).await;
-        }
-    };
-    let _: Option<Option<std::convert::Infallible>> = gone.run_until_cancelled(inspecting).await;
 }

@@ -20,9 +20,10 @@ use thiserror::Error;
 use tokio::time::{Instant, error::Elapsed, sleep, timeout};
 use tracing::debug;
 
-use super::{Engine, backoff::Backoff, queue::Wishes, scripts};
+use super::queue::Wishes;
 use crate::{
     config::RedisUrl,
+    lock::{locks::Locks, node::backoff::Backoff, scripts},
     net::{self, Connector, redis_client::redis_settings},
 };
 
@@ -55,16 +56,21 @@ enum Ended {
 }
 
 /// Keeps a subscription to node `node` for as long as somebody waits.
-pub(super) async fn run(engine: Weak<Engine>, node: usize, url: RedisUrl, connector: Connector) {
+pub(in crate::lock) async fn run(
+    locks: Weak<Locks>,
+    node: usize,
+    url: RedisUrl,
+    connector: Connector,
+) {
     let Some((wishes, gone)) =
-        engine.upgrade().map(|engine| (engine.queues.wishes(node), engine.queues.gone.clone()))
+        locks.upgrade().map(|locks| (locks.queues.wishes(node), locks.queues.gone.clone()))
     else {
         return;
     };
     let mut backoff = Backoff::default();
     loop {
-        let idle = match engine.upgrade() {
-            Some(engine) => !engine.queues.is_listening(),
+        let idle = match locks.upgrade() {
+            Some(locks) => !locks.queues.is_listening(),
             None => return,
         };
         if idle {
@@ -76,11 +82,11 @@ pub(super) async fn run(engine: Weak<Engine>, node: usize, url: RedisUrl, connec
         }
         let since = Instant::now();
         let ended = tokio::select! {
-            ended = listen(&engine, node, (&url, &connector), &wishes) => ended,
+            ended = listen(&locks, node, (&url, &connector), &wishes) => ended,
             () = gone.cancelled() => return,
         };
-        if let Some(engine) = engine.upgrade() {
-            engine.queues.disconnected(node);
+        if let Some(locks) = locks.upgrade() {
+            locks.queues.disconnected(node);
         }
         if !matches!(ended, Err(Ended::Idle)) {
             if let Err(reason) = ended {
@@ -94,7 +100,7 @@ pub(super) async fn run(engine: Weak<Engine>, node: usize, url: RedisUrl, connec
 
 /// One connection's life.
 async fn listen(
-    engine: &Weak<Engine>,
+    locks: &Weak<Locks>,
     node: usize,
     (url, connector): (&RedisUrl, &Connector),
     wishes: &Wishes,
@@ -102,13 +108,13 @@ async fn listen(
     let stream = net::connect(url, connector, LIMIT, KEEPALIVE).await?;
     let connection = timeout(LIMIT, PubSub::new(&redis_settings(url), stream)).await??;
     let (mut sink, mut messages) = connection.split();
-    let wanted = engine.upgrade().ok_or(Ended::Unused)?.queues.connected(node);
-    subscribe(engine, node, &mut sink, &wanted).await?;
+    let wanted = locks.upgrade().ok_or(Ended::Unused)?.queues.connected(node);
+    subscribe(locks, node, &mut sink, &wanted).await?;
     loop {
         tokio::select! {
             message = next(&mut messages) => {
                 let message = message.ok_or(Ended::Disconnected)?;
-                heard(&engine.upgrade().ok_or(Ended::Unused)?, node, &message);
+                heard(&locks.upgrade().ok_or(Ended::Unused)?, node, &message);
             }
             () = wishes.changed.notified() => {
                 let (mut wanted, mut unwanted) = (Vec::new(), Vec::new());
@@ -118,10 +124,10 @@ async fn listen(
                 for channels in unwanted.chunks(CHANNELS) {
                     timeout(LIMIT, sink.unsubscribe(channels)).await??;
                 }
-                subscribe(engine, node, &mut sink, &wanted).await?;
+                subscribe(locks, node, &mut sink, &wanted).await?;
             }
             () = sleep(IDLE) => {
-                if !engine.upgrade().ok_or(Ended::Unused)?.queues.is_listening() {
+                if !locks.upgrade().ok_or(Ended::Unused)?.queues.is_listening() {
                     return Err(Ended::Idle);
                 }
             }
@@ -130,7 +136,7 @@ async fn listen(
 }
 
 async fn subscribe(
-    engine: &Weak<Engine>,
+    locks: &Weak<Locks>,
     node: usize,
     sink: &mut PubSubSink,
     keys: &[Vec<u8>],
@@ -138,8 +144,8 @@ async fn subscribe(
     for keys in keys.chunks(CHANNELS) {
         let channels: Vec<Vec<u8>> = keys.iter().map(|key| scripts::channel(key)).collect();
         timeout(LIMIT, sink.subscribe(channels.as_slice())).await??;
-        let engine = engine.upgrade().ok_or(Ended::Unused)?;
-        engine.queues.subscribed(node, keys.iter().map(Vec::as_slice));
+        let locks = locks.upgrade().ok_or(Ended::Unused)?;
+        locks.queues.subscribed(node, keys.iter().map(Vec::as_slice));
     }
     Ok(())
 }
@@ -149,11 +155,11 @@ async fn next(messages: &mut PubSubStream) -> Option<Msg> {
 }
 
 /// A node has told of a release. What this proxy has told itself it knows.
-fn heard(engine: &Arc<Engine>, node: usize, message: &Msg) {
+fn heard(locks: &Arc<Locks>, node: usize, message: &Msg) {
     let Ok(channel) = message.get_channel::<Vec<u8>>() else { return };
     if let Some(key) = scripts::key_of_channel(&channel)
-        && !engine.is_own_word(message.get_payload_bytes())
+        && !locks.grants.nodes.is_own_word(message.get_payload_bytes())
     {
-        engine.queues.heard_of_release(node, key);
+        locks.queues.heard_of_release(node, key);
     }
 }

@@ -11,7 +11,7 @@ use std::{
     pin::Pin,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::{Context, Poll, Waker, ready},
     time::Duration,
@@ -26,16 +26,16 @@ use tokio::{
     time,
 };
 
-use super::{
-    alarm::Alarm,
-    clocks::{NodeClock, Sight},
-    heal::Healing,
-    metrics::NodeMetrics,
-    operation::{Kind, Missing, Operation, Vote},
-    reply, scripts,
-};
+use super::repeats::Repeats;
 use crate::{
     clock::Instant,
+    lock::{
+        alarm::Alarm,
+        fitness::{clocks::Sight, standing::NodeStanding},
+        metrics::NodeMetrics,
+        operation::{Absence, Kind, Operation, Vote},
+        reply, scripts,
+    },
     net::{Outbox, Stream},
 };
 
@@ -83,43 +83,12 @@ pub(super) enum Job {
     Blind(Vec<u8>),
 }
 
-/// What a connection is told of its node's standing while it lives, and tells of it.
-pub(super) struct Standing {
-    /// The last argument of scripts that vote: what the node's marker must be.
-    pub(super) told: Arc<ArcSwap<Vec<u8>>>,
-    /// The node waits to be admitted: it must not grant.
-    pub(super) waits: AtomicBool,
-    /// The longest TTL, in ms, that this node is known to have noted ([`scripts::LONGEST`]).
-    pub(super) longest: AtomicU64,
-    /// Its clock, as TIME has shown it over all connections.
-    pub(super) clock: Mutex<NodeClock>,
-    /// That has jumped forward: the node waits, and must not grant.
-    pub(super) jumped: AtomicBool,
-    /// It does not tell its TIME: an ACL may forbid that.
-    pub(super) unwatched: AtomicBool,
-}
-
-impl Default for Standing {
-    /// Nothing is compared, and it votes.
-    fn default() -> Standing {
-        Standing {
-            told: Arc::new(ArcSwap::from_pointee(scripts::told(b""))),
-            waits: AtomicBool::new(false),
-            longest: AtomicU64::new(0),
-            clock: Mutex::default(),
-            jumped: AtomicBool::new(false),
-            unwatched: AtomicBool::new(false),
-        }
-    }
-}
-
 /// The sending end of a connection.
 #[derive(Clone)]
 pub(super) struct Link {
     sender: Arc<Sender>,
     /// What CLIENT ID said, to be able to end this connection from the next one.
     pub(super) client_id: Option<i64>,
-    /// The node's `run_id`.
     pub(super) run_id: Option<String>,
 }
 
@@ -140,7 +109,7 @@ impl Drop for Sender {
 }
 
 struct LinkShared {
-    queue: Mutex<Queue>,
+    queue: Mutex<JobQueue>,
     /// Operations queued or in flight.
     pending: AtomicUsize,
     closed: AtomicBool,
@@ -156,8 +125,14 @@ impl LinkShared {
         ending.then_some(Closed::Changed("it is looked at anew"))
     }
 
+    /// One of those that were queued or in flight is answered.
+    fn done(&self) {
+        let before = self.pending.fetch_sub(1, Ordering::Relaxed);
+        debug_assert!(before > 0, "what is answered was sent");
+    }
+
     /// Nothing panics while it holds the lock.
-    fn queue(&self) -> MutexGuard<'_, Queue> {
+    fn queue(&self) -> MutexGuard<'_, JobQueue> {
         self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -165,7 +140,7 @@ impl LinkShared {
 /// Jobs of all clients. The connection takes them all at once, so that neither
 /// side pays for more than a lock that is nearly always free.
 #[derive(Default)]
-struct Queue {
+struct JobQueue {
     jobs: VecDeque<Job>,
     /// Nothing is put into it any more.
     closed: bool,
@@ -177,9 +152,7 @@ struct Queue {
 pub(super) struct Leftover {
     /// Sent, outcome unknown.
     pub(super) sent: Vec<Arc<Operation>>,
-    /// Never sent.
     pub(super) unsent: Vec<Arc<Operation>>,
-    /// Why it ended.
     pub(super) reason: Closed,
 }
 
@@ -238,20 +211,20 @@ impl Link {
 }
 
 /// Who is told something.
-type Told<What> = Box<dyn Fn(What) + Send>;
+type Callback<What> = Box<dyn Fn(What) + Send>;
 /// Who is told of an operation.
 type OnError = dyn Fn(&Arc<Operation>) + Send;
 
 /// What a connection needs of its node.
-pub(super) struct Ends {
+pub(super) struct NodeSide {
     pub(super) node: usize,
     pub(super) silence: Duration,
     pub(super) metrics: Arc<NodeMetrics>,
-    pub(super) standing: Arc<Standing>,
+    pub(super) standing: Arc<NodeStanding>,
     /// `locks.drift_factor`.
     pub(super) drift_factor: f64,
     /// Told what is new of the node's clock; none: that it does not tell its time.
-    pub(super) on_clock: Told<Option<Sight>>,
+    pub(super) on_clock: Callback<Option<Sight>>,
     /// Told of a release, or a hand-over, that the node has answered with an error.
     pub(super) on_error: Box<OnError>,
 }
@@ -260,7 +233,7 @@ pub(super) struct Ends {
 /// told what was not answered, after the link has been marked as closed.
 pub(super) fn start(
     stream: Stream,
-    ends: Ends,
+    side: NodeSide,
     client_id: Option<i64>,
     run_id: Option<String>,
     on_end: impl FnOnce(Leftover) + Send + 'static,
@@ -274,12 +247,12 @@ pub(super) fn start(
     });
     let mut pump = Pump {
         stream,
-        told: Cache::new(ends.standing.told.clone()),
-        ends,
+        told: Cache::new(side.standing.told.clone()),
+        side,
         jobs: VecDeque::new(),
         out: Outbox::keeping(KEEP),
         in_flight: VecDeque::new(),
-        healing: Healing::default(),
+        repeats: Repeats::default(),
         space: vec![0; READ].into_boxed_slice(),
         received: Vec::new(),
         heard: Instant::now(),
@@ -309,7 +282,6 @@ struct InFlight {
     at: Instant,
 }
 
-/// What was sent.
 enum Sent {
     /// With how often it was refused before for want of the scripts.
     Operation(Arc<Operation>, u8),
@@ -322,8 +294,8 @@ enum Sent {
 
 struct Pump {
     stream: Stream,
-    ends: Ends,
-    /// [`Standing::told`], without its cost where it has not changed.
+    side: NodeSide,
+    /// [`NodeStanding::told`], without its cost where it has not changed.
     told: Cache<Arc<ArcSwap<Vec<u8>>>, Arc<Vec<u8>>>,
     /// Taken from the queue.
     jobs: VecDeque<Job>,
@@ -331,7 +303,7 @@ struct Pump {
     in_flight: VecDeque<InFlight>,
     /// While something is noted in it, nothing new is sent, so that the order of
     /// operations stays.
-    healing: Healing,
+    repeats: Repeats,
     space: Box<[u8]>,
     /// The beginning of a reply that is not yet whole.
     received: Vec<u8>,
@@ -366,7 +338,7 @@ impl Pump {
                 Poll::Ready(closed) => return Poll::Ready(closed),
                 Poll::Pending => {}
             }
-            self.heal();
+            self.repeat();
             if let Err(closed) = ready!(self.poll_write(cx)) {
                 return Poll::Ready(closed);
             }
@@ -376,7 +348,7 @@ impl Pump {
     /// Sends one batch. Ready: there are more jobs, before which it is time to read again.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Closed>> {
         ready!(self.out.poll_flush(&mut self.stream, cx))?;
-        if self.healing.is_needed() {
+        if self.repeats.is_needed() {
             return Poll::Pending;
         }
         ready!(self.poll_jobs(cx))?;
@@ -387,18 +359,18 @@ impl Pump {
 
     fn tick(&mut self, cx: &mut Context<'_>) -> Result<(), Closed> {
         while self.alarm.poll(self.next_tick, cx).is_ready() {
-            let every = (self.ends.silence / 4).min(TIME_EVERY / 2).max(Duration::from_millis(1));
+            let every = (self.side.silence / 4).min(TIME_EVERY / 2).max(Duration::from_millis(1));
             self.next_tick = time::Instant::now() + every;
             let now = Instant::now();
-            if !self.in_flight.is_empty() && now - self.heard >= self.ends.silence {
-                return Err(Closed::Silent(self.ends.silence));
+            if !self.in_flight.is_empty() && now - self.heard >= self.side.silence {
+                return Err(Closed::Silent(self.side.silence));
             }
             if let Some(waited) = self.in_flight.front().map(|first| now - first.at)
-                && self.ends.metrics.pace.is_late(waited)
+                && self.side.metrics.pace.is_late(waited)
             {
-                self.ends.metrics.pace.sample(waited);
+                self.side.metrics.pace.sample(waited);
             }
-            if self.asked.is_none_or(|asked| now - asked >= TIME_EVERY) && !self.healing.is_needed()
+            if self.asked.is_none_or(|asked| now - asked >= TIME_EVERY) && !self.repeats.is_needed()
             {
                 self.ask_time(now, self.in_flight.is_empty());
             }
@@ -417,7 +389,7 @@ impl Pump {
     /// answer has shown a clock that has not jumped: ahead of them it could still jump in
     /// between.
     fn prove(&mut self, granting: &mut usize, at: Instant) {
-        if std::mem::take(granting) > 0 && !self.ends.standing.unwatched.load(Ordering::Relaxed) {
+        if std::mem::take(granting) > 0 && !self.side.standing.unwatched.load(Ordering::Relaxed) {
             self.ask_time(at, false);
         }
     }
@@ -426,6 +398,11 @@ impl Pump {
         if self.in_flight.is_empty() {
             self.heard = now;
         }
+        let last = self.in_flight.back();
+        debug_assert!(
+            last.is_none_or(|last| last.at <= now),
+            "replies come in the order of sending"
+        );
         self.in_flight.push_back(InFlight { sent, at: now });
     }
 
@@ -453,6 +430,7 @@ impl Pump {
     }
 
     fn encode(&mut self) {
+        debug_assert!(!self.repeats.is_needed(), "nothing overtakes what is to be repeated");
         let now = Instant::now();
         let mut granting = 0;
         for _ in 0..BATCH {
@@ -482,7 +460,7 @@ impl Pump {
             return;
         }
         let ttl = u64::try_from(operation.ttl.as_millis()).unwrap_or(u64::MAX);
-        if self.ends.standing.longest.fetch_max(ttl, Ordering::Relaxed) < ttl {
+        if self.side.standing.longest.fetch_max(ttl, Ordering::Relaxed) < ttl {
             self.out.push(&scripts::note(operation.ttl));
             self.shared.pending.fetch_add(1, Ordering::Relaxed);
             self.push(Sent::Blind, now);
@@ -511,8 +489,8 @@ impl Pump {
             // That of the first, which has waited the longest.
             if let Some(first) = self.in_flight.front() {
                 let waited = self.heard - first.at;
-                self.ends.metrics.pace.sample(waited);
-                self.is_late = self.ends.metrics.pace.is_late(waited);
+                self.side.metrics.pace.sample(waited);
+                self.is_late = self.side.metrics.pace.is_late(waited);
             }
             self.received.extend_from_slice(buf.filled());
             if let Err(closed) = self.read_replies() {
@@ -556,17 +534,17 @@ impl Pump {
         let operation = match sent {
             Sent::Time { alone } => return self.time_told(at, alone, answer),
             Sent::Blind => {
-                self.shared.pending.fetch_sub(1, Ordering::Relaxed);
+                self.shared.done();
                 return Ok(());
             }
             Sent::Operation(operation, times) if answer.is_noscript() => {
-                match self.healing.refused((operation, times)) {
+                match self.repeats.refused((operation, times)) {
                     Ok(()) => return Ok(()),
                     Err(too_often) => too_often,
                 }
             }
             Sent::Operation(operation, _) => {
-                self.healing.answered(&operation);
+                self.repeats.answered(&operation);
                 operation
             }
         };
@@ -591,7 +569,7 @@ impl Pump {
                     return Ok(());
                 }
                 self.vote(&operation, vote);
-                if vote == Vote::Missing(Missing::Unproven) {
+                if vote == Vote::Missing(Absence::Unproven) {
                     return Err(Closed::Changed("its marker is not the one it was admitted by"));
                 }
                 if matches!(answer, Answer::Frame(OwnedFrame::Error(text)) if text.starts_with("READONLY"))
@@ -612,26 +590,27 @@ impl Pump {
     /// quorum; one that was waited for was counted when its time was up.
     #[cold]
     fn count_if_late(&self, operation: &Operation, sent_at: Instant) {
-        let late = self.ends.metrics.pace.is_late(self.heard.saturating_duration_since(sent_at));
-        if late && operation.is_pending(self.ends.node) {
-            self.ends.metrics.errors_timeout.increment(1);
+        let late = self.side.metrics.pace.is_late(self.heard.saturating_duration_since(sent_at));
+        if late && operation.is_pending(self.side.node) {
+            self.side.metrics.errors_timeout.increment(1);
         }
     }
 
     /// The node has told its time, or why not: what it has granted before counts, or not.
     fn time_told(&mut self, at: Instant, alone: bool, answer: Answer<'_>) -> Result<(), Closed> {
+        debug_assert!(self.times > 0, "a node tells its TIME when asked");
         self.times -= 1;
         if alone {
-            self.ends.metrics.round_trip_seconds.record((self.heard - at).as_secs_f64());
+            self.side.metrics.round_trip_seconds.record((self.heard - at).as_secs_f64());
         }
-        let standing = &self.ends.standing;
+        let standing = &self.side.standing;
         let mut error = None;
         let time = match answer {
             Answer::Time(time) => Some(time),
             Answer::Frame(OwnedFrame::Error(text)) => {
                 // Anything else is no word of what it may tell.
                 let never = text.starts_with("NOPERM") || text.starts_with("ERR unknown command");
-                error = (!never).then_some(Missing::Error);
+                error = (!never).then_some(Absence::Error);
                 None
             }
             Answer::Frame(frame) => Some(reply::time_of(frame)?),
@@ -640,14 +619,14 @@ impl Pump {
         if error.is_none() {
             let sight = time.map(|time| {
                 let mut clock = standing.clock.lock().unwrap_or_else(PoisonError::into_inner);
-                clock.sample(at, self.heard, time, self.ends.drift_factor)
+                clock.sample(at, self.heard, time, self.side.drift_factor)
             });
             if sight != Some(Sight::Steady) || standing.unwatched.load(Ordering::Relaxed) {
-                (self.ends.on_clock)(sight);
+                (self.side.on_clock)(sight);
             }
         }
         if standing.jumped.load(Ordering::Acquire) {
-            error = Some(Missing::Jumped);
+            error = Some(Absence::Jumped);
         }
         let mut unproven = std::mem::take(&mut self.unproven);
         for (operation, vote) in unproven.drain(..) {
@@ -658,20 +637,20 @@ impl Pump {
     }
 
     fn vote(&self, operation: &Arc<Operation>, vote: Vote) {
-        if matches!(vote, Vote::Missing(Missing::Error)) {
-            self.ends.metrics.errors_reply.increment(1);
+        if matches!(vote, Vote::Missing(Absence::Error)) {
+            self.side.metrics.errors_reply.increment(1);
             if matches!(operation.kind, Kind::Release | Kind::HandOver { .. }) {
-                (self.ends.on_error)(operation);
+                (self.side.on_error)(operation);
             }
         }
-        self.shared.pending.fetch_sub(1, Ordering::Relaxed);
-        operation.vote(self.ends.node, vote);
+        self.shared.done();
+        operation.vote(self.side.node, vote);
     }
 
     /// Loads the scripts and repeats what was refused for want of them, once
     /// nothing else is in flight.
-    fn heal(&mut self) {
-        if !self.healing.is_needed() || !self.in_flight.is_empty() {
+    fn repeat(&mut self) {
+        if !self.repeats.is_needed() || !self.in_flight.is_empty() {
             return;
         }
         let now = Instant::now();
@@ -683,13 +662,13 @@ impl Pump {
             self.push(Sent::Blind, now);
         }
         let mut granting = 0;
-        for ((operation, times), again) in self.healing.take() {
+        for ((operation, times), again) in self.repeats.take() {
             if again {
                 granting += usize::from(operation.kind.grants());
                 self.put(&operation);
                 self.push(Sent::Operation(operation, times), now);
             } else {
-                self.vote(&operation, Vote::Missing(Missing::Error));
+                self.vote(&operation, Vote::Missing(Absence::Error));
             }
         }
         self.prove(&mut granting, now);
@@ -713,7 +692,7 @@ impl Pump {
         drop(queue);
         let unsent = self.jobs.drain(..).chain(queued).filter_map(Job::operation).collect();
         let mut sent: Vec<_> =
-            self.healing.take().into_iter().map(|((operation, _), _)| operation).collect();
+            self.repeats.take().into_iter().map(|((operation, _), _)| operation).collect();
         sent.extend(self.unproven.drain(..).map(|(operation, _)| operation));
         for InFlight { sent: was, .. } in self.in_flight.drain(..) {
             if let Sent::Operation(operation, _) = was {

@@ -55,16 +55,15 @@ use tracing::{info, warn};
 
 use super::{
     fault::Fault,
-    link::Standing,
     look::{Found, Look},
     marker::{Deployment, Identity, Marker, Seat},
-    quorum::quorum,
-    round::{self, Way, Write},
-    scripts,
+    round::{self, MarkerWrite, Way},
     seats::{Accepted, Survey, Waiting, fits, has_joined},
+    standing::NodeStanding,
 };
 use crate::{
     config::{LocksConfig, RedisUrl},
+    lock::{quorum::quorum, scripts},
     net::Connector,
 };
 
@@ -87,11 +86,11 @@ const NOTHING: &[u8] = b"-";
 
 /// What is to become of a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Verdict {
-    /// It votes, or waits on its seat: its [`Standing`] says so. The generation.
+pub(in crate::lock) enum Judgement {
+    /// It votes, or waits on its seat: its [`NodeStanding`] says so. The generation.
     Admitted(u64),
     /// It has kept its memory and missed an epoch: it is to be told of it first.
-    Behind(Box<Write>),
+    Behind(Box<MarkerWrite>),
     /// It is to be noted on it since when it waits, in this epoch.
     Note(u64),
     /// All nodes are to be asked.
@@ -104,28 +103,28 @@ pub(super) enum Verdict {
 
 /// Why a node does not vote yet. The words stay the same meanwhile.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Wait {
+pub(in crate::lock) struct Wait {
     /// Until when, if that is known.
-    pub(super) until: Option<Instant>,
-    pub(super) why: String,
+    pub(in crate::lock) until: Option<Instant>,
+    pub(in crate::lock) why: String,
 }
 
 #[cfg(test)]
 thread_local! {
     /// A fault that tests plant: a node without a marker is new, and votes.
-    pub(super) static NEW_IF_BARE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    pub(in crate::lock) static NEW_IF_BARE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 /// What is known of all nodes of one proxy.
-pub(super) struct Admissions {
+pub(in crate::lock) struct Admissions {
     quarantine: bool,
     allow_shared_instance: bool,
     drift_factor: f64,
     prefix: String,
     blank: Deployment,
     ways: Vec<Way>,
-    standings: Vec<Arc<Standing>>,
-    state: Mutex<State>,
+    standings: Vec<Arc<NodeStanding>>,
+    state: Mutex<AdmissionState>,
     generation: AtomicU64,
     changed: watch::Sender<()>,
     /// Held while all nodes are asked: one task does it for all.
@@ -133,7 +132,7 @@ pub(super) struct Admissions {
 }
 
 #[derive(Default)]
-struct State {
+struct AdmissionState {
     /// What a quorum has accepted, as far as this proxy knows.
     current: Option<Arc<Accepted>>,
     /// What all nodes said the last time.
@@ -159,11 +158,11 @@ struct SeatState {
     linked: Option<Identity>,
     /// When the last connection that could vote ended.
     left: Option<Instant>,
-    watch: Option<Watch>,
+    vigil: Option<Vigil>,
 }
 
 /// Somebody who waits, as this proxy has seen.
-struct Watch {
+struct Vigil {
     who: Identity,
     note: String,
     /// Seen at this time, and had waited for so long already.
@@ -172,7 +171,7 @@ struct Watch {
 }
 
 impl Admissions {
-    pub(super) fn new(config: &LocksConfig, connector: &Connector) -> Admissions {
+    pub(in crate::lock) fn new(config: &LocksConfig, connector: &Connector) -> Admissions {
         let way = |url: &RedisUrl| Way { url: url.clone(), connector: connector.clone() };
         Admissions {
             quarantine: config.quarantine,
@@ -181,10 +180,10 @@ impl Admissions {
             prefix: config.prefix.clone(),
             blank: Deployment::new(config),
             ways: config.nodes.iter().map(way).collect(),
-            state: Mutex::new(State {
+            state: Mutex::new(AdmissionState {
                 possible: config.max_ttl,
                 seats: config.nodes.iter().map(|_| SeatState::default()).collect(),
-                ..State::default()
+                ..AdmissionState::default()
             }),
             standings: config.nodes.iter().map(|_| Arc::default()).collect(),
             generation: AtomicU64::new(0),
@@ -194,54 +193,54 @@ impl Admissions {
     }
 
     /// What the connection to node `index` goes by.
-    pub(super) fn standing(&self, index: usize) -> Arc<Standing> {
+    pub(in crate::lock) fn standing(&self, index: usize) -> Arc<NodeStanding> {
         self.standings[index].clone()
     }
 
     /// Connections of another generation are to end.
-    pub(super) fn generation(&self) -> u64 {
+    pub(in crate::lock) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
     /// Changes with the deployment.
-    pub(super) fn changes(&self) -> watch::Receiver<()> {
+    pub(in crate::lock) fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
 
     /// Who votes or waits over the connection to node `index`, if that is compared.
-    pub(super) fn linked(&self, index: usize) -> Option<Identity> {
+    pub(in crate::lock) fn linked(&self, index: usize) -> Option<Identity> {
         self.lock().seats[index].linked.clone()
     }
 
     /// A node knows of a TTL that long, be it another proxy's: where all nodes have forgotten,
     /// this one remembers.
-    pub(super) fn heard_of(&self, longest: Duration) {
+    pub(in crate::lock) fn heard_of(&self, longest: Duration) {
         let mut state = self.lock();
         state.possible = state.possible.max(longest);
     }
 
     /// What the marker of node `index` must be, if that is compared.
-    pub(super) fn told(&self, index: usize) -> Option<String> {
+    pub(in crate::lock) fn told(&self, index: usize) -> Option<String> {
         let state = self.lock();
         state.seats[index].linked.as_ref()?;
         Some(state.current.as_ref()?.deployment.told(index))
     }
 
     /// Why node `index`, which is connected, does not vote yet.
-    pub(super) fn wait(&self, index: usize) -> Option<Wait> {
+    pub(in crate::lock) fn wait(&self, index: usize) -> Option<Wait> {
         let state = self.lock();
         let seat = &state.seats[index];
         let sits = state.current.as_ref().map(|current| &current.deployment.seats[index]);
         if seat.linked.is_none() || !matches!(sits, Some(Seat::Waiting(..))) {
             return None;
         }
-        let watch = seat.watch.as_ref()?;
-        let until = watch.since + self.enough(&state, Some(index)).saturating_sub(watch.before);
+        let vigil = seat.vigil.as_ref()?;
+        let until = vigil.since + self.enough(&state, Some(index)).saturating_sub(vigil.before);
         Some(Wait { until: Some(until), why: FORGOTTEN.into() })
     }
 
     /// The connection to node `index` is gone; `voted`: it could vote.
-    pub(super) fn left(&self, index: usize, voted: bool) {
+    pub(in crate::lock) fn left(&self, index: usize, voted: bool) {
         let mut state = self.lock();
         let seat = &mut state.seats[index];
         (seat.run_id, seat.linked) = (None, None);
@@ -251,33 +250,33 @@ impl Admissions {
     }
 
     /// Notes what node `index` says, and whether it may vote.
-    pub(super) fn judge(&self, index: usize, look: &Look) -> Verdict {
+    pub(in crate::lock) fn judge(&self, index: usize, look: &Look) -> Judgement {
         let mut state = self.lock();
         let state = &mut *state;
         state.seats[index].run_id.clone_from(&look.run_id);
         if !look.is_master {
-            return Verdict::Refused(Fault::Replica, Fault::Replica.meaning().into());
+            return Judgement::Refused(Fault::Replica, Fault::Replica.meaning().into());
         }
         if !self.allow_shared_instance
             && let Some(twin) = twin(&state.seats, index)
         {
             let why = format!("it is the same instance as node {}; each must be its own", twin + 1);
-            return Verdict::Refused(Fault::SharedInstance, why);
+            return Judgement::Refused(Fault::SharedInstance, why);
         }
         if !self.quarantine {
-            return Verdict::Admitted(self.generation());
+            return Judgement::Admitted(self.generation());
         }
         let Some(who) = look.identity() else {
-            return Verdict::Refused(Fault::Unidentified, Fault::Unidentified.meaning().into());
+            return Judgement::Refused(Fault::Unidentified, Fault::Unidentified.meaning().into());
         };
         if let Some((fault, why)) = self.refusal(state, index, look) {
             return match &state.other {
-                _ if self.may_ask(state) => Verdict::Ask,
+                _ if self.may_ask(state) => Judgement::Ask,
                 // What was granted under the one before may still be held.
                 Some((id, since)) if look.marker().is_some_and(|m| m.deployment.id == *id) => {
-                    Verdict::Waits(Wait { until: Some(*since + self.enough(state, None)), why })
+                    Judgement::Waits(Wait { until: Some(*since + self.enough(state, None)), why })
                 }
-                _ => Verdict::Refused(fault, why),
+                _ => Judgement::Refused(fault, why),
             };
         }
         let Some(current) = state.current.clone() else {
@@ -292,20 +291,20 @@ impl Admissions {
             if *theirs == *deployment {
                 // It must not be admitted before its wait has begun.
                 if joined && self.remaining(state, index, look, Instant::now()).is_none() {
-                    return Verdict::Note(deployment.epoch);
+                    return Judgement::Note(deployment.epoch);
                 }
                 state.seats[index].linked = Some(who);
                 self.tell(index, deployment);
                 let longest = u64::try_from(marker.longest.as_millis()).unwrap_or(u64::MAX);
                 self.standings[index].longest.store(longest, Ordering::Relaxed);
-                return Verdict::Admitted(self.generation());
+                return Judgement::Admitted(self.generation());
             }
             if theirs.epoch > deployment.epoch {
                 // Until it is learned no node counts here, so it is asked for at once,
                 // even if another proxy has written it while this one was asking.
                 if theirs.epoch > state.asked_for {
                     state.asked_for = theirs.epoch;
-                    return Verdict::Ask;
+                    return Judgement::Ask;
                 }
                 return self.ask_or(state, "it knows of a newer epoch");
             }
@@ -315,23 +314,23 @@ impl Admissions {
                 }
                 let (accepted, longest) = ((*current).clone(), state.longest);
                 let (seat, is_admitted, joins) = (index, false, false);
-                let write = Write { accepted, seat, longest, is_admitted, joins };
-                return Verdict::Behind(Box::new(write));
+                let write = MarkerWrite { accepted, seat, longest, is_admitted, joins };
+                return Judgement::Behind(Box::new(write));
             }
         }
         self.judge_stranger(state, index, look)
     }
 
     /// Nothing is known yet that a quorum has accepted.
-    fn judge_unknown(&self, state: &mut State, index: usize, look: &Look) -> Verdict {
+    fn judge_unknown(&self, state: &mut AdmissionState, index: usize, look: &Look) -> Judgement {
         if state.survey.is_none() || self.may_ask(state) {
-            return Verdict::Ask;
+            return Judgement::Ask;
         }
         self.judge_stranger(state, index, look)
     }
 
     /// It has no seat.
-    fn judge_stranger(&self, state: &mut State, index: usize, look: &Look) -> Verdict {
+    fn judge_stranger(&self, state: &mut AdmissionState, index: usize, look: &Look) -> Judgement {
         let covered = state.survey.as_ref().is_some_and(|s| s.intact() >= quorum(self.ways.len()));
         let known =
             state.current.as_deref().or(state.survey.as_ref().and_then(|s| s.newest.as_ref()));
@@ -346,11 +345,11 @@ impl Admissions {
         }
         let epoch = known.map_or(0, |known| known.deployment.epoch);
         match self.remaining(state, index, look, Instant::now()) {
-            None => Verdict::Note(epoch),
+            None => Judgement::Note(epoch),
             Some(Duration::ZERO) => {
                 self.ask_or(state, "its wait is over, but too few other nodes can be asked")
             }
-            Some(_) if self.may_know_more(state, index) => Verdict::Ask,
+            Some(_) if self.may_know_more(state, index) => Judgement::Ask,
             Some(left) => {
                 let is_blank = state.survey.as_ref().is_some_and(|survey| survey.is_blank);
                 let why = if is_blank {
@@ -358,25 +357,25 @@ impl Admissions {
                 } else {
                     FORGOTTEN
                 };
-                Verdict::Waits(Wait { until: Some(Instant::now() + left), why: why.into() })
+                Judgement::Waits(Wait { until: Some(Instant::now() + left), why: why.into() })
             }
         }
     }
 
-    fn ask_or(&self, state: &State, why: &str) -> Verdict {
+    fn ask_or(&self, state: &AdmissionState, why: &str) -> Judgement {
         if self.may_ask(state) {
-            return Verdict::Ask;
+            return Judgement::Ask;
         }
-        Verdict::Waits(Wait { until: None, why: why.into() })
+        Judgement::Waits(Wait { until: None, why: why.into() })
     }
 
     /// All nodes were not asked just now.
-    fn may_ask(&self, state: &State) -> bool {
+    fn may_ask(&self, state: &AdmissionState) -> bool {
         state.asked.is_none_or(|asked| asked.elapsed() >= ASK_EVERY)
     }
 
     /// Nodes that could tell how long it must wait were not there when all were asked.
-    fn may_know_more(&self, state: &State, index: usize) -> bool {
+    fn may_know_more(&self, state: &AdmissionState, index: usize) -> bool {
         let all_know = state.survey.as_ref().is_some_and(|survey| survey.others_know(index));
         !all_know && state.asked.is_none_or(|asked| asked.elapsed() >= ASK_OTHERS_EVERY)
     }
@@ -384,7 +383,7 @@ impl Admissions {
     /// How much longer a stranger waits. None: it is not noted yet that it does.
     fn remaining(
         &self,
-        state: &mut State,
+        state: &mut AdmissionState,
         index: usize,
         look: &Look,
         now: Instant,
@@ -422,14 +421,14 @@ impl Admissions {
         let enough = self.enough(state, Some(index));
         let seat = &mut state.seats[index];
         let mut before = by_node;
-        match &seat.watch {
-            Some(watch) if watch.who == who && watch.note == look.note => {
+        match &seat.vigil {
+            Some(vigil) if vigil.who == who && vigil.note == look.note => {
                 // Our own clock goes on from what was seen first: the node's may jump.
-                let waited = watch.before + now.saturating_duration_since(watch.since);
+                let waited = vigil.before + now.saturating_duration_since(vigil.since);
                 return Some(enough.saturating_sub(waited));
             }
-            Some(watch) if watch.who == who => {
-                let waited = watch.before + now.saturating_duration_since(watch.since);
+            Some(vigil) if vigil.who == who => {
+                let waited = vigil.before + now.saturating_duration_since(vigil.since);
                 before = before.min(waited);
             }
             _ => {}
@@ -437,13 +436,13 @@ impl Admissions {
         if let Some(left) = seat.left {
             before = before.min(now.saturating_duration_since(left));
         }
-        seat.watch = Some(Watch { who, note: look.note.clone(), since: now, before });
+        seat.vigil = Some(Vigil { who, note: look.note.clone(), since: now, before });
         Some(enough.saturating_sub(before))
     }
 
     /// After so long nothing is held any more that a node may have forgotten: the one on
     /// this seat; none: anyone.
-    fn enough(&self, state: &State, index: Option<usize>) -> Duration {
+    fn enough(&self, state: &AdmissionState, index: Option<usize>) -> Duration {
         let all_know = index.is_some_and(|index| {
             state.survey.as_ref().is_some_and(|survey| survey.others_know(index))
         });
@@ -453,7 +452,12 @@ impl Admissions {
     }
 
     /// What keeps a node out for good, as its marker tells.
-    fn refusal(&self, state: &State, index: usize, look: &Look) -> Option<(Fault, String)> {
+    fn refusal(
+        &self,
+        state: &AdmissionState,
+        index: usize,
+        look: &Look,
+    ) -> Option<(Fault, String)> {
         let marker = match &look.marker {
             Found::Nothing => return None,
             Found::Other => {
@@ -503,7 +507,7 @@ impl Admissions {
 
     /// Asks all nodes, learns what a quorum has accepted, and writes what is due. Returns at
     /// once where another task has just done so.
-    pub(super) async fn ask(&self) {
+    pub(in crate::lock) async fn ask(&self) {
         let Ok(_asking) = self.asking.try_lock() else {
             drop(self.asking.lock().await);
             return;
@@ -566,7 +570,7 @@ impl Admissions {
 
     /// Whether a deployment that a quorum has accepted is this proxy's. Another one than it
     /// knew is once all has run out that was granted under the one before.
-    fn is_ours(&self, state: &mut State, id: &str, now: Instant) -> bool {
+    fn is_ours(&self, state: &mut AdmissionState, id: &str, now: Instant) -> bool {
         match &state.current {
             Some(current) if current.deployment.id != id => {}
             _ => {
@@ -586,7 +590,7 @@ impl Admissions {
 
     fn waiting(
         &self,
-        state: &mut State,
+        state: &mut AdmissionState,
         seat: usize,
         look: Option<&Look>,
         now: Instant,
@@ -605,8 +609,9 @@ impl Admissions {
 
     /// Takes on what a quorum has accepted, if it is newer. What was admitted under what
     /// was known before votes no more from here on.
-    fn learn(&self, state: &mut State, accepted: &Accepted) {
+    fn learn(&self, state: &mut AdmissionState, accepted: &Accepted) {
         let deployment = &accepted.deployment;
+        debug_assert_eq!(deployment.seats.len(), self.ways.len(), "each lock node has a seat");
         if let Some(current) = &state.current {
             let known = &current.deployment;
             if known.id == deployment.id && known.epoch > deployment.epoch {
@@ -669,13 +674,13 @@ impl Admissions {
     }
 
     /// Nothing panics while it holds the lock.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, AdmissionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 /// What keeps a node from voting now, as far as it tells by itself: with what lies at
-/// [`MARKER`](super::MARKER) and [`OLD_MARKER`](super::OLD_MARKER) there. For `lockgate doctor`.
+/// [`MARKER`](super::marker::MARKER) and [`OLD_MARKER`](super::marker::OLD_MARKER) there. For `lockgate doctor`.
 pub(crate) fn diagnose(
     config: &LocksConfig,
     index: usize,
@@ -694,7 +699,7 @@ pub(crate) fn diagnose(
     };
     let who = look.identity()?;
     let admissions = Admissions::new(config, &Connector::start("node", &config.tls, &[]));
-    if let Some(refusal) = admissions.refusal(&State::default(), index, &look) {
+    if let Some(refusal) = admissions.refusal(&AdmissionState::default(), index, &look) {
         return Some(refusal);
     }
     let Some(marker) = look.marker() else {

@@ -1,0 +1,106 @@
+//! Keeps a session lock for a connection, which looks at it and ends it by this handle.
+
+use std::{fmt, sync::Arc, time::Duration};
+
+use super::{
+    lose::lose,
+    losses::{Losses, Lost},
+    schedule::{FENCE_SHARE, renewed_after},
+    watch::{Times, Watch},
+};
+use crate::{
+    clock::Instant,
+    key::{Key, Token},
+    lock::{Claim, Release, grants::Grants, locks::Locks, metrics::LostReason},
+};
+
+/// Keeps a session lock. Dropped, it renews the lock no more, which then runs out: who was
+/// told how long it holds may go on for so long. [`Keep::give_back`] ends it at once.
+pub struct Keep {
+    locks: Arc<Locks>,
+    watch: Arc<Watch>,
+}
+
+impl fmt::Debug for Keep {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Keep({})", self.watch.id)
+    }
+}
+
+impl Drop for Keep {
+    fn drop(&mut self) {
+        self.locks.grants.schedule.pause(&self.watch);
+        self.watch.end();
+        self.locks.grants.metrics.session_locks.decrement(1.0);
+    }
+}
+
+impl Keep {
+    /// Keeps a lock that was just granted for `ttl` and is valid until then. `losses` is told
+    /// if it is lost.
+    pub(in crate::lock) fn new(
+        locks: &Arc<Locks>,
+        grant: (&Key, &Token, Claim),
+        ttl: Duration,
+        valid_until: Instant,
+        losses: &Arc<Losses>,
+    ) -> Keep {
+        let now = Instant::now();
+        let Grants { nodes, holders, schedule, metrics } = &*locks.grants;
+        let fence_until = now + nodes.fence_ttl / FENCE_SHARE;
+        let times = Times { ttl, valid_until, due: None, fence_until };
+        let hold_until = schedule.hold_until(now);
+        let watch = Watch::new(schedule.next_id(), grant, hold_until, times, losses);
+        let watch = Arc::new(watch);
+        losses.check_by(valid_until);
+        holders.watch(grant.0, grant.2, watch.clone());
+        schedule.set(&watch, |_| Some(now + renewed_after(ttl)));
+        metrics.session_locks.increment(1.0);
+        Keep { locks: locks.clone(), watch }
+    }
+
+    /// Releases the lock, or hands it over to who waits: its holder wants it no more.
+    pub fn give_back(self) {
+        self.locks.grants.schedule.pause(&self.watch);
+        if self.watch.end() {
+            let Watch { key, token, claim, .. } = &*self.watch;
+            drop(Release::ask(&self.locks, key.clone(), token.clone(), Some(*claim)));
+        }
+    }
+
+    /// Its holder is about to release it, which is no loss.
+    pub fn unlocking(&self) {
+        self.locks.grants.schedule.pause(&self.watch);
+    }
+
+    /// Whether that loss is of this lock.
+    pub fn is(&self, lost: &Lost) -> bool {
+        self.watch.id == lost.id
+    }
+
+    /// What its holder may be told of a validity: nothing beyond `locks.max_hold`.
+    pub fn within_hold(&self, validity: Duration) -> Duration {
+        self.watch.within_hold(validity)
+    }
+
+    /// Notes that its holder was told that another has taken it over or released it.
+    pub fn was_replaced(self) {
+        self.locks.grants.metrics.lost(LostReason::Replaced);
+    }
+
+    /// Until when it is surely held, as far as is known; none if it is not, of which the
+    /// connection is told like of any loss. The watchdog finds that out too, but perhaps
+    /// only after its holder's next command: when this process has stood still, or while
+    /// a renewal is under way that comes too late.
+    pub fn valid_until(&self, now: Instant) -> Option<Instant> {
+        if !self.watch.is_kept() {
+            return None;
+        }
+        let until = self.watch.times().valid_until;
+        if until <= now {
+            lose(&self.locks, &self.watch, LostReason::NoQuorum);
+            return None;
+        }
+        Some(until)
+    }
+}

@@ -1,0 +1,12 @@
+//! Session locks: renewed for as long as somebody keeps them, and told of when lost.
+//!
+//! - `watch`: one such lock; `schedule`: when each is to be renewed.
+//! - `keeper`: the handle by which a connection keeps one, and ends it.
+//! - `watchdog`: renews them; `lose`: how one is lost; `losses`: what a connection is told of.
+
+pub(super) mod keeper;
+pub(super) mod lose;
+pub(super) mod losses;
+pub(super) mod schedule;
+pub(super) mod watch;
+pub(super) mod watchdog;

@@ -1,0 +1,229 @@
+//! Session locks: renewed for as long as somebody keeps them, and told when lost.
+//!
+//! One timer for all of them. Each is renewed at a third of its TTL, those that
+//! are due at about the same time in one call to each node. A renewal without a
+//! quorum is tried again until validity ends; then, or as soon as a quorum of
+//! nodes says that the lock is not its token's any more, the lock is lost.
+
+use std::{
+    sync::{Arc, Weak},
+    time::Duration,
+};
+
+use tokio::{sync::OwnedSemaphorePermit, time::sleep_until};
+
+use super::{
+    lose::{lose, lose_all},
+    schedule::{FENCE_SHARE, renewed_after, tried_again_after},
+    watch::Watch,
+};
+use crate::{
+    clock::Instant,
+    lock::{
+        grants::Grants,
+        locks::Locks,
+        metrics::{LostReason, Renewal},
+        operation::{Kind, Vote},
+        quorum::{Decision, Rule, Votes},
+        scripts::{self, MAX_RENEWALS},
+    },
+};
+
+/// How often all locks are renewed at once, at the most, because a lock node came back.
+const ALL_EVERY: Duration = Duration::from_secs(1);
+/// How often the clock is looked at while any lock is kept: timers stand still while the
+/// machine is suspended.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+/// Bytes of keys and tokens in one call that renews locks, unless a single lock has more.
+const CALL_BYTES: usize = 64 * 1024;
+
+/// Renews these locks, at most [`MAX_RENEWALS`], on every node. Another call may begin
+/// once a quorum has answered this one: it does not wait for a node that is silent.
+async fn renew_many(locks: Arc<Locks>, watches: Vec<Arc<Watch>>, call: OwnedSemaphorePermit) {
+    let since = Instant::now();
+    let ttls: Vec<Duration> = watches.iter().map(|watch| watch.times().ttl).collect();
+    let grants = &locks.grants;
+    let nodes = &grants.nodes;
+    let timed = watches.iter().zip(&ttls);
+    let renewed = |(watch, ttl): (_, &Duration)| {
+        let watch: &Arc<Watch> = watch;
+        scripts::Prolonged { key: &watch.key, token: &watch.token, ttl: *ttl, claim: watch.claim }
+    };
+    let calls: Vec<scripts::Prolonged<'_>> = timed.map(renewed).collect();
+    let least = ttls.iter().min().copied().unwrap_or_default();
+    let longest = ttls.iter().max().copied().unwrap_or_default();
+    let fences_until = watches.iter().map(|watch| watch.times().fence_until).min();
+    let fence_ttl = fences_until.filter(|until| *until <= since).map(|_| nodes.fence_ttl);
+    let request = scripts::prolong(&calls, fence_ttl);
+    let operation = nodes.operation(Kind::RenewMany, "".into(), "".into(), longest, request);
+    let mut tally = nodes.await_votes(nodes.submit(operation), Rule::All, least);
+    let mut call = Some(call);
+    std::future::poll_fn(|cx| {
+        if tally.operation.decision(Rule::Renewal, cx.waker()) != Decision::Open {
+            call = None;
+        }
+        tally.poll_decision(cx).map(drop)
+    })
+    .await;
+    drop(call);
+    let votes = tally.operation.votes();
+    for (place, (watch, ttl)) in watches.iter().zip(ttls).enumerate() {
+        if watch.is_kept() {
+            let decision = decide(&votes, place);
+            note_renewal(&locks, watch, since, ttl, fence_ttl, decision);
+            if decision == Decision::Yes {
+                heal_kept(grants, watch, ttl, &votes, place);
+            }
+        }
+    }
+}
+
+/// A quorum keeps this lock: it is put back on the nodes that have lost it.
+fn heal_kept(grants: &Grants, watch: &Watch, ttl: Duration, votes: &[Vote], place: usize) {
+    let lost = |node: &usize| matches!(votes[*node], Vote::Yes(sum) | Vote::No(sum) if sum >> place & 1 == 0);
+    if (0..votes.len()).any(|node| lost(&node)) {
+        let nodes = (0..votes.len()).filter(lost);
+        grants.heal(&watch.key, &watch.token, watch.claim, ttl, nodes);
+    }
+}
+
+/// What came of a renewal for `ttl`, sent at `since`.
+fn note_renewal(
+    locks: &Arc<Locks>,
+    watch: &Arc<Watch>,
+    since: Instant,
+    ttl: Duration,
+    fence_ttl: Option<Duration>,
+    decision: Decision,
+) {
+    let now = Instant::now();
+    let Grants { nodes, holders, schedule, metrics } = &*locks.grants;
+    let left = nodes.validity(ttl, since, now);
+    match (decision, left) {
+        (Decision::Yes, Some(left)) => {
+            debug_assert!(now + left <= since + ttl, "a validity ends before its lock does");
+            metrics.renewed(Renewal::Ok);
+            schedule.set(watch, |times| {
+                // Else its holder has asked for another TTL meanwhile: that counts.
+                (times.ttl == ttl).then(|| {
+                    times.valid_until = times.valid_until.max(now + left);
+                    if let Some(fence_ttl) = fence_ttl {
+                        times.fence_until = since + fence_ttl / FENCE_SHARE;
+                    }
+                    holders.renewed(&watch.key, watch.claim, since + ttl);
+                    since + renewed_after(ttl)
+                })
+            });
+        }
+        (Decision::No, _) => {
+            metrics.renewed(Renewal::Lost);
+            lose(locks, watch, LostReason::NotHeld);
+        }
+        (Decision::Yes | Decision::NoQuorum | Decision::Open, _) => {
+            metrics.renewed(Renewal::Retried);
+            schedule.set(watch, |times| {
+                (times.ttl == ttl).then(|| (now + tried_again_after(ttl)).min(times.valid_until))
+            });
+        }
+    }
+}
+
+/// What the nodes say of one lock of several.
+fn decide(votes: &[Vote], place: usize) -> Decision {
+    let mut counted = Votes { nodes: votes.len(), ..Votes::default() };
+    for vote in votes {
+        match vote {
+            Vote::Yes(sum) | Vote::No(sum) | Vote::Taken(sum) if sum >> place & 1 == 1 => {
+                counted.yes += 1;
+            }
+            Vote::Yes(_) | Vote::No(_) | Vote::Taken(_) | Vote::Kept { .. } | Vote::Held { .. } => {
+                counted.no += 1
+            }
+            Vote::Pending | Vote::Missing(_) => counted.missing += 1,
+        }
+    }
+    counted.decide(Rule::Renewal)
+}
+
+/// Renews what is due, for as long as there are locks.
+pub(in crate::lock) async fn run(locks: Weak<Locks>) {
+    let Some((schedule, clocks)) = locks.upgrade().map(|locks| {
+        let Grants { nodes, schedule, .. } = &*locks.grants;
+        (schedule.clone(), nodes.clocks.clone())
+    }) else {
+        return;
+    };
+    let mut all_at = None;
+    loop {
+        let first = schedule.first();
+        let sleeping = async {
+            // What is due stays on the schedule until it can be asked.
+            let _ = schedule.calls.acquire().await;
+            match first {
+                // The timer's clock may have stood still since it was set, so it is not
+                // trusted for long.
+                Some(when) => sleep_until(when.min(Instant::now() + LOOK_EVERY).timer()).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            () = clocks.lost.notified() => {
+                let Some(locks) = locks.upgrade() else { return };
+                lose_all(&locks);
+                continue;
+            }
+            () = sleeping => {}
+            () = schedule.changed.notified() => continue,
+            () = schedule.came_back.notified() => {
+                if all_at.is_none_or(|at: Instant| at.elapsed() >= ALL_EVERY) {
+                    all_at = Some(Instant::now());
+                    schedule.all_are_due();
+                }
+                continue;
+            }
+            () = schedule.gone.cancelled() => return,
+        }
+        let Some(locks) = locks.upgrade() else { return };
+        let now = Instant::now();
+        let most = schedule.calls.available_permits() * MAX_RENEWALS;
+        let due = schedule.take_due(now + schedule.together, most);
+        let mut renewing = Vec::new();
+        for watch in due {
+            if watch.hold_until.is_some_and(|until| until <= now) {
+                lose(&locks, &watch, LostReason::MaxHold);
+            } else if watch.times().valid_until <= now {
+                lose(&locks, &watch, LostReason::NoQuorum);
+            } else if watch.is_kept() {
+                renewing.push(watch);
+            }
+        }
+        // Nodes have as long to answer as the shortest TTL among them allows, which must
+        // not be too short for the others.
+        let nodes = &locks.grants.nodes;
+        let patience =
+            |watch: &Arc<Watch>| nodes.patience(watch.times().ttl).as_millis().checked_ilog2();
+        renewing.sort_by_cached_key(patience);
+        for alike in renewing.chunk_by(|one, other| patience(one) == patience(other)) {
+            let mut rest = alike;
+            while !rest.is_empty() {
+                let (batch, others) = rest.split_at(call_length(rest));
+                rest = others;
+                match schedule.calls.clone().try_acquire_owned() {
+                    Ok(call) => drop(tokio::spawn(renew_many(locks.clone(), batch.to_vec(), call))),
+                    Err(_) => schedule.put_back(batch, now),
+                }
+            }
+        }
+    }
+}
+
+/// How many of these go into one call.
+fn call_length(watches: &[Arc<Watch>]) -> usize {
+    let mut bytes = 0;
+    let fit = watches.iter().take(MAX_RENEWALS).take_while(|watch| {
+        bytes += 2 * watch.key.len() + watch.token.len();
+        bytes <= CALL_BYTES
+    });
+    fit.count().max(1)
+}

@@ -1,0 +1,9 @@
+//! Lines: who waits for which lock, and whose turn it is.
+//!
+//! - `queue`: all lines of one proxy; knows neither nodes nor connections.
+//! - `waiter`: one client that waits.
+//! - `subscribe`: hears of releases through other proxies.
+
+pub(super) mod queue;
+pub(super) mod subscribe;
+pub(super) mod waiter;

@@ -1,0 +1,296 @@
+//! All lock nodes: puts operations to them, waits for their votes, and says who is missing.
+
+use std::{
+    sync::Arc,
+    task::{Context, Poll, Waker, ready},
+    time::Duration,
+};
+
+use tokio::runtime::Handle;
+
+use super::{
+    fences::LargestFence,
+    node::{Node, ProposedFence},
+    outage::Outage,
+    supervisor,
+};
+use crate::{
+    clock::Instant,
+    config::LocksConfig,
+    key::{Key, Token},
+    lock::{
+        Alarm, Claim, NoQuorum, NodeStatus,
+        fitness::{clocks::Clocks, deployment::Admissions},
+        operation::{Absence, Kind, Operation, Vote},
+        quorum::{Decision, Rule, quorum, validity},
+        scripts::{Wanted, WhichGrant},
+    },
+    net::Connector,
+};
+
+/// A node waits for an answer at most this share of the TTL, so that asking
+/// does not use the validity up.
+const TIMEOUT_SHARE: u32 = 10;
+
+/// The time of day in microseconds, from which fences are proposed.
+pub type WallClock = Arc<dyn Fn() -> u64 + Send + Sync>;
+
+/// All lock nodes of one proxy, with what is the same for each operation on them.
+pub(in crate::lock) struct Nodes {
+    all: Vec<Arc<Node>>,
+    wall_clock: WallClock,
+    /// Names this proxy in what its releases tell the others.
+    who: String,
+    node_timeout: Duration,
+    pub(in crate::lock) drift_factor: f64,
+    pub(in crate::lock) fence_ttl: Duration,
+    pub(in crate::lock) max_ttl: Duration,
+    fences: Arc<LargestFence>,
+    pub(in crate::lock) clocks: Arc<Clocks>,
+    pub(in crate::lock) outage: Outage,
+}
+
+impl Nodes {
+    /// Starts connecting to all nodes, on this runtime.
+    pub(in crate::lock) fn start(
+        config: &LocksConfig,
+        runtime: &Handle,
+        wall_clock: WallClock,
+        connector: &Connector,
+    ) -> Nodes {
+        let admissions = Arc::new(Admissions::new(config, connector));
+        let clocks = Arc::new(Clocks::new(config));
+        let fences: Arc<LargestFence> = Arc::default();
+        let mut all = Vec::new();
+        for (index, url) in config.nodes.iter().enumerate() {
+            let (fences, clock) = (fences.clone(), wall_clock.clone());
+            let propose: ProposedFence = Arc::new(move || fences.propose(clock()));
+            let (connector, admissions) = (connector.clone(), admissions.clone());
+            let clocks = clocks.clone();
+            let node =
+                Node::new(url.clone(), connector, index, config, admissions, clocks, propose);
+            let node = Arc::new(node);
+            runtime.spawn(supervisor::supervise(node.clone()));
+            all.push(node);
+        }
+        Nodes {
+            all,
+            wall_clock,
+            who: format!("{:016x}", rand::random::<u64>()),
+            node_timeout: config.node_timeout,
+            drift_factor: config.drift_factor,
+            fence_ttl: config.fence_ttl,
+            max_ttl: config.max_ttl,
+            fences,
+            clocks,
+            outage: Outage::new(),
+        }
+    }
+
+    /// Starts looking now and then for what makes a node unfit to vote.
+    pub(in crate::lock) fn inspect(&self, runtime: &Handle) {
+        for node in &self.all {
+            runtime.spawn(supervisor::inspect(Arc::downgrade(node)));
+        }
+    }
+
+    /// Tells `came_back` from now on whenever a node can be asked again, and asks `held_until`
+    /// of this proxy's grants.
+    pub(in crate::lock) fn tell(
+        &self,
+        came_back: impl Fn() + Clone + Send + Sync + 'static,
+        held_until: impl Fn(&Key, &Token, Claim) -> Option<Instant> + Clone + Send + Sync + 'static,
+    ) {
+        for node in &self.all {
+            node.on_return(came_back.clone());
+            node.ask_holders(held_until.clone());
+        }
+    }
+
+    /// Every node as seen now, in the order of the configuration.
+    pub(in crate::lock) fn status(&self) -> Vec<NodeStatus> {
+        self.all.iter().map(|node| node.status()).collect()
+    }
+
+    /// How many nodes make a quorum.
+    pub(in crate::lock) fn quorum(&self) -> usize {
+        quorum(self.all.len())
+    }
+
+    /// Whether a message about a release was told by this proxy itself.
+    pub(in crate::lock) fn is_own_word(&self, who: &[u8]) -> bool {
+        who == self.who.as_bytes()
+    }
+
+    /// Takes in a fence that was granted, or that the data node has seen.
+    pub(in crate::lock) fn learn_fence(&self, fence: u64) {
+        self.fences.learn(fence, (self.wall_clock)());
+    }
+
+    /// Says what a lock is asked for with.
+    pub(in crate::lock) fn wanted<'a>(
+        &self,
+        key: &'a [u8],
+        token: &'a [u8],
+        ttl: Duration,
+        claim: Claim,
+    ) -> Wanted<'a> {
+        debug_assert!(ttl <= self.max_ttl, "a node waits for max_ttl before it votes anew");
+        let fence = self.fences.propose((self.wall_clock)());
+        Wanted { key, token, ttl, fence, fence_ttl: self.fence_ttl, claim }
+    }
+
+    /// Makes one request to all nodes, and does not send it yet.
+    pub(in crate::lock) fn operation(
+        &self,
+        kind: Kind,
+        key: Key,
+        token: Token,
+        ttl: Duration,
+        request: Vec<u8>,
+    ) -> Operation {
+        Operation::new(kind, key, token, ttl, request, self.all.len())
+    }
+
+    /// Makes the operation that gives a lock back, in this proxy's name.
+    pub(in crate::lock) fn releasing(
+        &self,
+        key: Key,
+        token: Token,
+        claim: Option<Claim>,
+    ) -> Operation {
+        let whose = claim.map_or(WhichGrant::Token, WhichGrant::Claim);
+        Operation::release(key, token, whose, self.who.as_bytes(), self.max_ttl, self.all.len())
+    }
+
+    /// Puts an operation to every node, in one go and without waiting.
+    pub(in crate::lock) fn submit(&self, operation: Operation) -> Arc<Operation> {
+        let operation = Arc::new(operation);
+        for node in &self.all {
+            node.submit(&operation);
+        }
+        operation
+    }
+
+    /// Asks one node alone.
+    pub(in crate::lock) fn submit_to(&self, node: usize, operation: &Arc<Operation>) {
+        self.all[node].submit(operation);
+    }
+
+    /// Puts one request to every node, and waits for the votes by `rule`.
+    pub(in crate::lock) fn ask(
+        self: &Arc<Self>,
+        kind: Kind,
+        rule: Rule,
+        key: Key,
+        token: Token,
+        ttl: Duration,
+        request: Vec<u8>,
+    ) -> Tally {
+        let operation = self.submit(self.operation(kind, key, token, ttl, request));
+        self.await_votes(operation, rule, ttl)
+    }
+
+    /// Waits for the votes by `rule`, no longer than a lock of that TTL allows that
+    /// was asked for just now.
+    pub(in crate::lock) fn await_votes(
+        self: &Arc<Self>,
+        operation: Arc<Operation>,
+        rule: Rule,
+        ttl: Duration,
+    ) -> Tally {
+        // A timer's, which may be late.
+        let deadline = tokio::time::Instant::now() + self.patience(ttl);
+        let patient = ttl / TIMEOUT_SHARE >= self.node_timeout;
+        Tally { nodes: self.clone(), operation, rule, deadline, patient, alarm: Alarm::default() }
+    }
+
+    /// How long nodes have to answer about a lock of that TTL.
+    pub(in crate::lock) fn patience(&self, ttl: Duration) -> Duration {
+        self.node_timeout.min(ttl / TIMEOUT_SHARE)
+    }
+
+    /// Waits until the nodes that are up have done all that was asked of them
+    /// before, for at most `limit`.
+    pub(in crate::lock) async fn drain(self: &Arc<Self>, limit: Duration) {
+        let mut ping = Vec::new();
+        crate::resp::encode::command(&mut ping, &[b"PING"]);
+        let mut tally = self.ask(Kind::Flush, Rule::All, "".into(), "".into(), limit, ping);
+        tally.deadline = tokio::time::Instant::now() + limit;
+        std::future::poll_fn(|cx| tally.poll_decision(cx).map(drop)).await;
+    }
+
+    /// What is left of `ttl` for who has asked for it at `since`; nothing if this proxy may
+    /// have stood still meanwhile.
+    pub(in crate::lock) fn validity(
+        &self,
+        ttl: Duration,
+        since: Instant,
+        now: Instant,
+    ) -> Option<Duration> {
+        if self.clocks.is_lost(since) {
+            return None;
+        }
+        validity(ttl, now - since, self.drift_factor)
+    }
+
+    /// Says who is missing among these votes, which do not decide.
+    pub(in crate::lock) fn no_quorum(&self, votes: &[Vote]) -> NoQuorum {
+        let missing: Vec<String> = votes
+            .iter()
+            .zip(&self.all)
+            .filter_map(|(vote, node)| match vote {
+                Vote::Missing(why) => Some((*why, node)),
+                Vote::Pending => Some((Absence::Timeout, node)),
+                Vote::Yes(_)
+                | Vote::Kept { .. }
+                | Vote::Taken(_)
+                | Vote::Held { .. }
+                | Vote::No(_) => None,
+            })
+            .map(|(why, node)| {
+                let NodeStatus { address, reason, .. } = node.status();
+                let reason = reason.filter(|_| why == Absence::Quarantined);
+                format!("{address} ({})", reason.as_deref().unwrap_or(why.as_str()))
+            })
+            .collect();
+        let error = NoQuorum {
+            answered: votes.len() - missing.len(),
+            nodes: votes.len(),
+            quorum: quorum(votes.len()),
+            missing,
+        };
+        self.outage.failed(&error);
+        error
+    }
+}
+
+/// Waits for what the votes on one operation come to, as long as its nodes have.
+pub(in crate::lock) struct Tally {
+    pub(in crate::lock) nodes: Arc<Nodes>,
+    pub(in crate::lock) operation: Arc<Operation>,
+    pub(in crate::lock) rule: Rule,
+    deadline: tokio::time::Instant,
+    /// That is all of `locks.node_timeout`.
+    patient: bool,
+    pub(in crate::lock) alarm: Alarm,
+}
+
+impl Tally {
+    /// Ready once the votes decide, or time is up.
+    pub(in crate::lock) fn poll_decision(&mut self, cx: &mut Context<'_>) -> Poll<Decision> {
+        let decision = self.operation.decision(self.rule, cx.waker());
+        if decision != Decision::Open {
+            self.nodes.outage.decided(decision, self.patient);
+            return Poll::Ready(decision);
+        }
+        ready!(self.alarm.poll(self.deadline, cx));
+        for late in self.operation.time_out() {
+            self.nodes.all[late].metrics.errors_timeout.increment(1);
+        }
+        let decision = self.operation.decision(self.rule, Waker::noop());
+        debug_assert_ne!(decision, Decision::Open, "no vote is waited for any more");
+        self.nodes.outage.decided(decision, self.patient);
+        Poll::Ready(decision)
+    }
+}

@@ -1,0 +1,163 @@
+//! Keeps a connection to one lock node open, follows its standing, and has it inspected.
+
+use std::{
+    future::pending,
+    sync::{Arc, Weak, atomic::Ordering},
+    time::Duration,
+};
+
+use bb8_redis::bb8::Pool;
+use tokio::time::{sleep, sleep_until};
+use tracing::debug;
+
+use super::{
+    backoff::Backoff,
+    connect::LinkManager,
+    link::Link,
+    node::{ASK_AGAIN, Node},
+};
+use crate::{
+    clock::Instant,
+    lock::{
+        fitness::{deployment::Admissions, inspect::Inspector},
+        jitter::jittered,
+    },
+};
+
+/// How often a node is asked for what may have become wrong with it.
+const INSPECT_EVERY: Duration = Duration::from_secs(10);
+/// How soon it is asked for the first time, and again where its epoch has just changed.
+const INSPECT_FIRST: Duration = Duration::from_millis(500);
+/// How soon it is asked again after it did not answer.
+const INSPECT_AGAIN: Duration = Duration::from_secs(2);
+
+/// Keeps a connection open for as long as the node is wanted.
+///
+/// The connection belongs to a bb8 pool of one and is checked out for its
+/// whole life: checked out per operation it would lose the order of
+/// operations. bb8 hides why an attempt failed and waits on its own
+/// schedule, so the attempts are made here.
+pub(super) async fn supervise(node: Arc<Node>) {
+    let pool = Pool::builder()
+        .max_size(1)
+        .test_on_check_out(false)
+        .max_lifetime(None)
+        .idle_timeout(None)
+        .build_unchecked(LinkManager { node: Arc::downgrade(&node) });
+    let gone = node.gone.clone();
+    let this = Arc::downgrade(&node);
+    drop(node);
+    let mut backoff = Backoff::default();
+    loop {
+        let connected = pool.dedicated_connection().await;
+        let Some(node) = this.upgrade() else { return };
+        match connected {
+            Ok(link) => {
+                if pool.add(link).is_ok()
+                    && let Ok(link) = pool.get().await
+                {
+                    let since = Instant::now();
+                    let generation = node.admissions.generation();
+                    node.connected(&link);
+                    let admissions = node.admissions.clone();
+                    drop(node);
+                    tokio::select! {
+                        biased;
+                        () = link.closed() => {}
+                        () = gone.cancelled() => return,
+                        () = follow(&this, &admissions, &link, generation) => {}
+                    }
+                    backoff.lasted(since.elapsed());
+                    if let Some(node) = this.upgrade() {
+                        let voted = !node.standing.waits.load(Ordering::Acquire);
+                        node.admissions.left(node.index, voted);
+                        node.disconnected();
+                    }
+                    if admissions.generation() != generation {
+                        // Nothing is wrong with it.
+                        continue;
+                    }
+                }
+            }
+            Err(error) => {
+                node.metrics.errors_connect.increment(1);
+                node.is_down(error.to_string(), None, error.fault());
+                drop(node);
+            }
+        }
+        sleep(backoff.next()).await;
+    }
+}
+
+/// Follows what becomes of the deployment while a connection is open; returns once that
+/// is to end.
+async fn follow(this: &Weak<Node>, admissions: &Arc<Admissions>, link: &Link, generation: u64) {
+    let mut changes = admissions.changes();
+    loop {
+        let Some(node) = this.upgrade() else { return };
+        let is_waiting = node.standing.waits.load(Ordering::Acquire);
+        let wait = if is_waiting { admissions.wait(node.index) } else { None };
+        drop(node);
+        let until = wait.and_then(|wait| wait.until);
+        let over = async {
+            match until {
+                Some(until) => {
+                    // Proxies that wait for the same do not all come at once.
+                    sleep_until(until.max(tokio::time::Instant::now()) + jittered(2 * ASK_AGAIN))
+                        .await;
+                    admissions.ask().await;
+                }
+                None if is_waiting => sleep(ASK_AGAIN).await,
+                None => pending().await,
+            }
+        };
+        tokio::select! {
+            biased;
+            // The sender is the admissions'.
+            _ = changes.changed() => {}
+            () = over => {}
+        }
+        if admissions.generation() != generation {
+            link.end();
+            return link.closed().await;
+        }
+        let Some(node) = this.upgrade() else { return };
+        if is_waiting != node.standing.waits.load(Ordering::Acquire) || is_waiting {
+            node.stands(0);
+        }
+    }
+}
+
+/// Looks now and then for what makes a node unfit to vote, for as long as it is wanted.
+pub(super) async fn inspect(node: Weak<Node>) {
+    let Some(gone) = node.upgrade().map(|node| node.gone.clone()) else { return };
+    let inspecting = async {
+        let inspector = node.upgrade().map(|node| Inspector::new(&node.url, &node.connector))?;
+        // Locks first.
+        sleep(INSPECT_FIRST).await;
+        loop {
+            let (linked, told) = {
+                let node = node.upgrade()?;
+                (node.admissions.linked(node.index), node.admissions.told(node.index))
+            };
+            let inspected = inspector.inspect(linked.as_ref(), told.as_deref()).await;
+            let node = node.upgrade()?;
+            let pause = match inspected {
+                // The epoch has changed meanwhile.
+                Ok(_) if node.admissions.told(node.index) != told => INSPECT_FIRST,
+                Ok(inspected) => {
+                    node.inspected(inspected);
+                    INSPECT_EVERY
+                }
+                // It is away, or an ACL keeps INFO from us.
+                Err(error) => {
+                    debug!(node = %node.url, %error, "lock node cannot be inspected");
+                    INSPECT_AGAIN
+                }
+            };
+            drop(node);
+            sleep(pause).await;
+        }
+    };
+    let _: Option<Option<std::convert::Infallible>> = gone.run_until_cancelled(inspecting).await;
+}

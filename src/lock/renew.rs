@@ -1,0 +1,157 @@
+//! One renewal that a client asks for.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use super::{
+    Alarm, Claim, NoQuorum, Release, Renewed,
+    grants::Grants,
+    keep::{lose::lose, watch::Watch},
+    locks::Locks,
+    metrics::LostReason,
+    node::nodes::Tally,
+    operation::{Kind, Vote},
+    quorum::{Decision, Rule, fence_bounds},
+    scripts,
+};
+use crate::{
+    clock::Instant,
+    key::{Key, Token},
+};
+
+/// A RENEW under way. Dropping it does not undo what it has renewed.
+pub struct Renew {
+    locks: Arc<Locks>,
+    since: Instant,
+    ttl: Duration,
+    claim: Option<Claim>,
+    tally: Tally,
+    /// Of a session lock.
+    watch: Option<Arc<Watch>>,
+}
+
+impl Renew {
+    /// Gives `key` a fresh TTL on every node where the grant with this claim holds it; where
+    /// the claim is not known, the grant that `token` has.
+    pub(super) fn ask(
+        locks: &Arc<Locks>,
+        key: Key,
+        token: Token,
+        ttl: Duration,
+        claim: Option<Claim>,
+    ) -> Renew {
+        let since = Instant::now();
+        let Grants { nodes, holders, schedule, .. } = &*locks.grants;
+        let watch = holders.watched(&key, &token);
+        if let Some(watch) = &watch {
+            schedule.asked(watch, ttl, nodes.drift_factor);
+        }
+        let claim = claim.or_else(|| Some(holders.claim(&key, &token)?.0));
+        let request = scripts::renew(&key, &token, ttl, claim, nodes.fence_ttl);
+        let tally = nodes.ask(Kind::Renew, Rule::Renewal, key, token, ttl, request);
+        Renew { locks: locks.clone(), since, ttl, claim, tally, watch }
+    }
+
+    /// What it times itself with, to be used again.
+    pub fn alarm(&mut self) -> &mut Alarm {
+        &mut self.tally.alarm
+    }
+
+    /// Which grant a quorum of nodes has renewed, and its fence.
+    fn grant(&self, votes: &[Vote]) -> Option<(Claim, u64)> {
+        let told: Vec<(Claim, u64)> = votes
+            .iter()
+            .filter_map(|vote| match vote {
+                Vote::Kept { fence, claim } => {
+                    Some((Claim::read(*claim)?, u64::try_from(*fence).ok()?))
+                }
+                _ => None,
+            })
+            .collect();
+        let by = |claim: Claim| told.iter().filter(move |(other, _)| *other == claim);
+        let claim = told.iter().map(|(claim, _)| *claim).max_by_key(|claim| by(*claim).count())?;
+        let mut fences: Vec<u64> = by(claim).map(|(_, fence)| *fence).collect();
+        Some((claim, fence_bounds(&mut fences, votes.len())?.0))
+    }
+
+    /// Puts the lock back on the nodes that have lost it, once all have answered.
+    fn heal(&self, claim: Claim, votes: &[Vote]) {
+        let (grants, operation) = (self.locks.grants.clone(), self.tally.operation.clone());
+        let ttl = self.ttl;
+        if !votes.contains(&Vote::Pending) {
+            return grants.heal_lost(&operation, claim, ttl);
+        }
+        tokio::spawn(async move {
+            let mut tally = grants.nodes.await_votes(operation, Rule::All, ttl);
+            std::future::poll_fn(|cx| tally.poll_decision(cx).map(drop)).await;
+            grants.heal_lost(&tally.operation, claim, ttl);
+        });
+    }
+
+    /// What its holder is told of a TTL that it has got: of a session lock, nothing
+    /// beyond `locks.max_hold`. None: that is over.
+    fn told(&self, renewed: Renewed) -> Option<Renewed> {
+        debug_assert!(
+            renewed.until <= self.since + self.ttl,
+            "a validity ends before its lock does"
+        );
+        let Some(watch) = &self.watch else { return Some(renewed) };
+        self.locks.grants.schedule.granted(watch, self.ttl, renewed.until);
+        let validity = watch.within_hold(renewed.validity);
+        if validity < Duration::from_millis(1) {
+            lose(&self.locks, watch, LostReason::MaxHold);
+            return None;
+        }
+        let until = renewed.until - (renewed.validity - validity);
+        Some(Renewed { validity, until, ..renewed })
+    }
+}
+
+impl Future for Renew {
+    /// The new validity, or none: not held by that token.
+    type Output = Result<Option<Renewed>, NoQuorum>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let decision = ready!(self.tally.poll_decision(cx));
+        let operation = &self.tally.operation;
+        let votes = operation.votes();
+        Poll::Ready(match decision {
+            Decision::Yes => {
+                debug_assert!(
+                    votes.iter().filter(|vote| matches!(vote, Vote::Kept { .. })).count()
+                        >= self.tally.nodes.quorum(),
+                    "a quorum has renewed it"
+                );
+                let grant = self.grant(&votes);
+                if let Some(claim) = self.claim.or_else(|| grant.map(|(claim, _)| claim)) {
+                    self.locks.grants.holders.renewed(&operation.key, claim, self.since + self.ttl);
+                }
+                let now = Instant::now();
+                match self.tally.nodes.validity(self.ttl, self.since, now) {
+                    Some(validity) => {
+                        if let Some(claim) = self.claim {
+                            self.heal(claim, &votes);
+                        }
+                        Ok(self.told(Renewed { validity, until: now + validity, grant }))
+                    }
+                    None => Err(self.tally.nodes.no_quorum(&votes)),
+                }
+            }
+            // The holder is told that it holds nothing, so nothing of it may stay. Where its
+            // claim is not known, what there is may be another's.
+            Decision::No => {
+                if self.claim.is_some() {
+                    let (key, token) = (operation.key.clone(), operation.token.clone());
+                    drop(Release::ask(&self.locks, key, token, self.claim));
+                }
+                Ok(None)
+            }
+            Decision::NoQuorum | Decision::Open => Err(self.tally.nodes.no_quorum(&votes)),
+        })
+    }
+}
