@@ -152,24 +152,28 @@ impl Door {
             },
             told => told,
         };
-        if let Err(reason) = self.first_byte(&client, config).await {
+        // What comes before the session is in boxes, so that those who are served have no room
+        // for it.
+        if let Err(reason) = Box::pin(self.first_byte(&client, config)).await {
             return reason;
         }
         let client = match &self.tls {
             None => Stream::Tcp(client),
-            Some(acceptor) => match self.shake_hands(acceptor, client, told.as_deref()).await {
-                Ok(client) => client,
-                Err(reason) => return reason,
-            },
+            Some(acceptor) => {
+                match Box::pin(self.shake_hands(acceptor, client, told.as_deref())).await {
+                    Ok(client) => client,
+                    Err(reason) => return reason,
+                }
+            }
         };
         let (limit, keepalive) = (config.connect_timeout, config.tcp_keepalive);
-        match net::connect_for(told.as_deref(), &config.data, &self.connector, limit, keepalive)
-            .await
-        {
+        let connecting =
+            net::connect_for(told.as_deref(), &config.data, &self.connector, limit, keepalive);
+        match Box::pin(connecting).await {
             Ok(upstream) => {
                 self.metrics.upstream_connects_ok.increment(1);
                 let balanced = self.introduction.is_some();
-                Session::new(client, upstream, self.shared.clone(), balanced).run().await
+                Box::new(Session::new(client, upstream, self.shared.clone(), balanced)).run().await
             }
             Err(error) if descriptors::are_used_up(&error) => {
                 self.metrics.upstream_connects_failed.increment(1);
@@ -183,7 +187,6 @@ impl Door {
             Err(error) => {
                 self.metrics.upstream_connects_failed.increment(1);
                 let error = unreachable::words(&config.data, &error);
-                // In a box, so that those who are served have no room for it.
                 tokio::select! {
                     () = Box::pin(unreachable::tell(client, &error)) => {}
                     () = self.shared.drain.cancelled() => {}

@@ -114,7 +114,7 @@ impl Session {
     /// under way is undone. Session locks are released if the client has ended the
     /// connection. Where the data node or the proxy has, the client may go on as its
     /// validity allows: they run out.
-    pub async fn run(mut self) -> CloseReason {
+    pub async fn run(mut self: Box<Self>) -> CloseReason {
         let shared = self.core.desk.shared.clone();
         let mut drain = pin!(shared.drain.cancelled());
         let mut abort = pin!(shared.abort.cancelled());
@@ -134,7 +134,7 @@ impl Session {
         self.core.abort();
         self.asked = None;
         if planted::has(Fault::Kept) {
-            std::mem::forget(self.core.desk.tokens);
+            std::mem::forget(std::mem::take(&mut self.core.desk.tokens));
         } else if self.client_gives_back() {
             self.core.desk.tokens.give_back();
         }

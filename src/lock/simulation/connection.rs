@@ -165,7 +165,8 @@ impl Connection {
         let Ok(upstream) = self.data.connect(self.name, 0) else { return };
         let (here, there) = duplex(PIPE);
         let (client, upstream) = (Stream::Memory(there), Stream::Memory(upstream));
-        tokio::spawn(Session::new(client, upstream, self.shared.clone(), false).run());
+        let session = Session::new(client, upstream, self.shared.clone(), false);
+        tokio::spawn(Box::new(session).run());
         self.received.clear();
         self.replies.clear();
         self.stream = Some(here);
