@@ -85,7 +85,13 @@ impl Catalog {
     #[cfg(test)]
     pub(super) fn of_few_commands(first_bytes: FirstBytes) -> Catalog {
         use super::catalog::Writes::{First, Nothing};
-        let commands = [("SET", First), ("GET", Nothing), ("ECHO", Nothing), ("SELECT", Nothing)];
+        let commands = [
+            ("SET", First),
+            ("GET", Nothing),
+            ("ECHO", Nothing),
+            ("SELECT", Nothing),
+            ("PING", Nothing),
+        ];
         let commands = commands.map(|(name, writes)| (name.as_bytes().to_vec(), writes));
         let table = Table::new(commands.into(), first_bytes);
         let questions = mpsc::channel(1).0;

@@ -15,7 +15,7 @@ pub struct Claim(u64);
 
 impl Claim {
     /// One that nobody else has.
-    pub(super) fn new() -> Claim {
+    pub(crate) fn new() -> Claim {
         Claim(FIRST + rand::random::<u64>() % (LAST - FIRST))
     }
 

@@ -47,6 +47,12 @@ impl Outbox {
         self.bytes.len() - self.written
     }
 
+    /// Takes all that is still to be written.
+    #[cfg(test)]
+    pub(crate) fn take(&mut self) -> Vec<u8> {
+        std::mem::take(self).bytes
+    }
+
     /// Puts bytes at the end, without writing yet.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);

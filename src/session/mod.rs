@@ -38,6 +38,8 @@ mod losses;
 pub mod metrics;
 mod notes;
 mod owed;
+#[cfg(test)]
+mod pair;
 pub(crate) mod planted;
 mod pulse;
 mod pump;
