@@ -260,6 +260,7 @@ impl Core {
 
     /// Gives a command the floor, which begins once all replies owed so far are in.
     pub(super) fn wait(&mut self, what: Box<dyn Waits>) {
+        debug_assert!(!self.is_waiting(), "one command at a time has the floor");
         let mut when = When { since: Instant::now(), waited: false };
         if let Some((own, _)) = what.own() {
             let metrics = &self.desk.shared.metrics;
@@ -315,6 +316,10 @@ impl Core {
 
     /// All earlier replies are in.
     fn begin(&mut self, what: Box<dyn Waits>, when: When) -> Progress {
+        debug_assert!(
+            self.desk.owed.is_empty() || planted::has(Fault::OutOfPlace),
+            "nobody's answer overtakes an earlier reply"
+        );
         let desk = &mut self.desk;
         if desk.losing.has_untold_news() && !what.tells_of_loss(desk) {
             // It is refused when it is looked at again.
@@ -388,6 +393,8 @@ impl Core {
     /// The command is done: it is answered, and what came behind it goes on.
     fn finish(&mut self, answering: Answering) {
         let (answer, length) = answering.finish();
+        debug_assert!(answer.is_empty() || self.replies.between_frames());
+        debug_assert!(length <= self.desk.held.len(), "a command's bytes are held until its end");
         self.desk.losing.note_written();
         self.to_client.push(&answer);
         if self.client_done {
@@ -575,6 +582,7 @@ impl Core {
             Turn::Again(first) => first,
             _ => First::Anew,
         };
+        debug_assert!(self.must_look_again());
         self.turn = Turn::Client;
         let held = std::mem::take(&mut self.desk.held);
         self.take_losses()?;

@@ -88,6 +88,7 @@ impl Core {
                 break;
             }
         }
+        debug_assert!(from <= bytes.len());
         from
     }
 

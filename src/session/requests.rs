@@ -73,6 +73,7 @@ impl Core {
     /// # Errors
     /// If the connection is to end.
     pub(super) fn client_sent(&mut self, bytes: &[u8]) -> Result<Range<usize>, CloseReason> {
+        debug_assert!(!self.is_waiting() && bytes.len() >= self.desk.held.len());
         self.desk.held.clear();
         // Only now: this process may have stood still since it last looked.
         self.take_losses()?;
@@ -183,6 +184,7 @@ impl Core {
                 }
             }
         };
+        debug_assert!(keep <= bytes.len());
         if others > 0 {
             self.desk.shared.metrics.commands_other.increment(others);
         }
