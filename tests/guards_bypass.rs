@@ -184,6 +184,13 @@ fn what_redis_would_not_parse_is_answered_and_nothing_behind_it_is_carried_out()
         (b"*1x\r\n", "invalid multibulk length"),
         (b"*123456789012345678901234567890", "invalid multibulk length"),
         (b"*2\r\n$3\r\nSET\r\n$-1\r\n", "invalid bulk length"),
+        // Before the name is known.
+        (b"*1\r\n+PING\r\n", "expected '$', got '+'"),
+        (b"*2\r\n:1\r\n", "expected '$', got ':'"),
+        (b"*1\r\n\r\n", "expected '$', got"),
+        (b"*1\r\n$-5\r\n", "invalid bulk length"),
+        (b"*2\r\n$x\r\n", "invalid bulk length"),
+        (b"*1\r\n$04\r\nPING\r\n", "invalid bulk length"),
         (b"*3\r\n$3\r\nSET\r\n$3\r\ng:1\r\n:3\r\n", "expected '$', got ':'"),
         (b"*3\r\n$3\r\nSET\r\n$3\r\ng:1\r\n$3x\r\nabc\r\n", "invalid bulk length"),
         (b"SET g:1 \"x\r\n", "unbalanced quotes in request"),

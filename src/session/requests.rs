@@ -21,6 +21,7 @@ use crate::{
     guard::catalog::{Glance, Table},
     resp::{
         name::{Name, Own, ReplyMode},
+        number,
         request::Next,
         split::{Split, split},
     },
@@ -364,7 +365,15 @@ impl Core {
             return;
         }
         let (before, rest) = bytes.split_at(pos);
-        let end = memchr::memchr(b'\n', rest).map(|end| end + 1);
+        let line_end = |from: usize| Some(from + memchr::memchr(b'\n', rest.get(from..)?)? + 1);
+        let mut end = line_end(0);
+        // A command without a name yet begins at its first line, and may be wrong in its second.
+        if self.requests.between_commands()
+            && let Some(first) = end
+            && is_head(&rest[..first])
+        {
+            end = line_end(first);
+        }
         let line = &rest[..end.unwrap_or(rest.len())];
         let out = &mut self.desk.to_data;
         out.push(&before[from..]);
@@ -378,6 +387,12 @@ impl Core {
             out.push(line);
         }
     }
+}
+
+/// Whether Redis reads this line as the head of a command, and goes on behind it.
+fn is_head(line: &[u8]) -> bool {
+    let digits = line.strip_prefix(b"*").and_then(|rest| rest.strip_suffix(b"\r\n"));
+    digits.and_then(number::integer).is_some_and(|words| words > 0)
 }
 
 impl Scan {
