@@ -554,6 +554,18 @@ fn an_answer_never_lands_inside_a_push() {
 }
 
 #[test]
+fn who_reads_in_the_end_is_not_closed_for_what_is_held_meanwhile() {
+    let proxy = Proxy::with().top("barrier_buffer: 64kb").start();
+    let mut client = proxy.client();
+    client.cmd(&["SET", "big", &"x".repeat(8 << 20)]);
+    client.send(&pipeline(&[&["GET", "big"], &["LOCK", "k", "PX", "60000"]]));
+    thread::sleep(ms(500));
+    assert!(matches!(client.reply(), Reply::Bulk(value) if value.len() == 8 << 20));
+    client.reply().grant();
+    assert_eq!(proxy.metric("lockgate_closes_total", "barrier_buffer"), 0.0);
+}
+
+#[test]
 fn a_push_that_is_not_read_is_no_reply_that_a_lock_waits_for() {
     let patient = ["--client-output-buffer-limit", "pubsub 0 0 0"];
     // Its permission to lock stays known, so that nothing has to be asked behind the push.

@@ -44,6 +44,10 @@ const SCRATCH: usize = INLINE_LIMIT + 1 + READ;
 /// How often a client that sends more behind a LOCK than is read ahead is looked after.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
+/// How long a client may take nothing of `barrier_buffer` bytes that are held for it. Clients
+/// that read a value of 20 MB in pieces, and lag by milliseconds, are not to be closed.
+const PATIENCE: Duration = Duration::from_secs(5);
+
 thread_local! {
     /// Holds bytes only between a read and the write that follows it in the
     /// same poll, hence one for all sessions of a thread.
@@ -68,6 +72,9 @@ pub struct Session {
     asked: Option<Box<Asked>>,
     /// Of the last lock command, kept for the next one.
     alarm: Alarm,
+    /// How much is held for a client while a command of its own waits for replies, and until when
+    /// it has to take some of it.
+    untaken: Option<Box<(usize, Pin<Box<Sleep>>)>>,
     /// When to look again whether a client that floods has hung up.
     look: Option<Pin<Box<Sleep>>>,
     /// When the data node is to hear of this connection again.
@@ -103,6 +110,7 @@ impl Session {
             ahead: None,
             asked: None,
             alarm: Alarm::default(),
+            untaken: None,
             look: None,
             pulse: None,
             linger: None,
@@ -440,7 +448,8 @@ impl Session {
 
     /// Sends what waits for the client, then reads from the data node as long
     /// as the client takes it. While a command that has the floor needs the replies before it,
-    /// they are read even if the client does not take them, up to `barrier_buffer`.
+    /// they are read even if the client does not take them, up to `barrier_buffer`. One that
+    /// takes nothing of so much for [`PATIENCE`] is closed, as its command could wait for ever.
     fn poll_replies(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Step {
         let mut moved = false;
         loop {
@@ -452,11 +461,16 @@ impl Session {
                     Poll::Pending
                         if self.core.to_client.len() >= self.core.desk.config.barrier_buffer =>
                     {
-                        return Err(CloseReason::BarrierBuffer);
+                        // One that reads, if slowly, only makes the data node wait.
+                        return match self.client_takes_nothing(cx) {
+                            true => Err(CloseReason::BarrierBuffer),
+                            false => Ok(moved),
+                        };
                     }
                     Poll::Pending => {}
                 }
             }
+            self.untaken = None;
             if self.upstream_state.done {
                 return Ok(moved);
             }
@@ -481,6 +495,15 @@ impl Session {
                 return Err(self.client_failed(&error));
             }
         }
+    }
+
+    /// Whether the client has taken none of what is held for it for [`PATIENCE`].
+    fn client_takes_nothing(&mut self, cx: &mut Context<'_>) -> bool {
+        let held = self.core.to_client.len();
+        if self.untaken.as_ref().is_none_or(|untaken| untaken.0 != held) {
+            self.untaken = Some(Box::new((held, Box::pin(sleep(PATIENCE)))));
+        }
+        self.untaken.as_mut().is_some_and(|untaken| untaken.1.as_mut().poll(cx).is_ready())
     }
 
     /// Moves the command that has the floor as far as it goes, with what others answer.
