@@ -511,18 +511,18 @@ fn those_before_the_end_of_a_client_are_all_made_however_long_it_takes() {
     let mut data = direct(&mut proxy);
     let mut client = holder(&proxy, &["1"]);
     // Together they take longer than one may behind a client's end.
-    let pause = ["CLIENT", "PAUSE", "200"];
+    let pause = ["CLIENT", "PAUSE", "150"];
     assert_eq!(data.cmd(&pause), Reply::ok());
     // They go the longer way, each by itself.
     client.send(&encode(&["ZINCRBY", "account:1", "1", "m"]).repeat(1000));
     // And what comes behind them waits for the data node alone.
     client.send(&encode(&["DEBUG", "SLEEP", "1.2"]));
     client.hang_up();
-    for sum in 1..8 {
+    for sum in 1..11 {
         assert_eq!(client.reply(), Reply::bulk(&sum.to_string()));
         assert_eq!(data.cmd(&pause), Reply::ok());
     }
-    for sum in 8..=1000 {
+    for sum in 11..=1000 {
         assert_eq!(client.reply(), Reply::bulk(&sum.to_string()));
     }
     assert_eq!(client.rest().0, b"+OK\r\n");

@@ -63,7 +63,7 @@ pub(super) struct Core {
     pub(super) filter: Option<Filter>,
     pub(super) to_client: Outbox,
     /// When to close whatever is still missing.
-    linger: Option<Instant>,
+    linger: Option<tokio::time::Instant>,
     /// The proxy answers, or has answered, what the data node does not hear of.
     pub(super) unheard: bool,
 }
@@ -249,13 +249,13 @@ impl Core {
     }
 
     /// When to close the connection whatever is still missing.
-    pub(super) fn linger(&self) -> Option<Instant> {
+    pub(super) fn linger(&self) -> Option<tokio::time::Instant> {
         self.linger
     }
 
     /// Closes after [`LINGER`] unless something else does it before.
     pub(super) fn start_linger(&mut self) {
-        self.linger.get_or_insert_with(|| Instant::now() + LINGER);
+        self.linger.get_or_insert_with(|| tokio::time::Instant::now() + LINGER);
     }
 
     /// Gives a command the floor, which begins once all replies owed so far are in.

@@ -16,7 +16,7 @@ use std::{
 
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    time::{Sleep, sleep, sleep_until},
+    time::{Instant, Sleep, sleep, sleep_until},
 };
 
 use super::{
@@ -29,7 +29,6 @@ use super::{
     shared::Shared,
 };
 use crate::{
-    clock::Instant,
     config::OnDisconnect,
     lock::Alarm,
     net::{Outbox, Stream},
@@ -556,7 +555,7 @@ impl Session {
             return Ok(());
         };
         if self.linger.as_ref().is_none_or(|(set, _)| *set != until) {
-            self.linger = Some((until, Box::pin(sleep_until(until.timer()))));
+            self.linger = Some((until, Box::pin(sleep_until(until))));
         }
         match self.linger.as_mut().map(|(_, timer)| timer.as_mut().poll(cx)) {
             Some(Poll::Ready(())) if self.core.client_done => Err(CloseReason::Client),
