@@ -159,7 +159,7 @@ impl Core {
 
     /// Whether it is a LOCK that has the floor.
     pub(super) fn is_lock(&self) -> bool {
-        self.ours().is_some_and(|(own, _)| own == Own::Lock)
+        self.ours().is_some_and(|ours| ours.own == Own::Lock)
     }
 
     /// Whether it is a LOCK that waits in line.
@@ -169,12 +169,12 @@ impl Core {
 
     /// Whether the lock nodes are being asked for a command of ours.
     pub(super) fn is_asking(&self) -> bool {
-        matches!(&self.turn, Turn::Job(job) if job.is_asking())
+        matches!(&self.turn, Turn::Job(job) if job.asks_for().is_some())
     }
 
-    /// Returns the command of ours that has the floor, and when it began.
-    fn ours(&self) -> Option<(Own, Ours)> {
-        let ours = match &self.turn {
+    /// Returns the command of ours that has the floor.
+    fn ours(&self) -> Option<Ours> {
+        match &self.turn {
             Turn::Draining(what, when) => {
                 let (own, length) = what.own()?;
                 Some(Ours { own, length, silent: false, since: when.since })
@@ -182,8 +182,7 @@ impl Core {
             Turn::Job(job) => job.ours(),
             Turn::Answering(answering) => answering.ours(),
             _ => None,
-        };
-        ours.map(|ours| (ours.own, ours))
+        }
     }
 
     /// Returns what was sent for the guarded write that has the floor, of which the reply comes
@@ -357,13 +356,12 @@ impl Core {
         });
     }
 
-    /// Carries out what a step has come to: the one place where the turn goes from one command
-    /// to the next.
+    /// Carries out what a step of the command that has the floor has come to.
     fn apply(&mut self, progress: Progress) {
         match progress {
             Progress::Wait(job) => self.turn = Turn::Job(job),
             Progress::Ask(job, question) => {
-                self.unheard |= job.is_asking();
+                self.unheard |= job.asks_for().is_some();
                 self.question = Asking::Now(Box::new(question));
                 self.turn = Turn::Job(job);
             }
@@ -412,7 +410,7 @@ impl Core {
     /// Gives up whatever has the floor. A LOCK that was granted and not answered is given back;
     /// one under way is released on every node when its future is dropped.
     pub(super) fn abort(&mut self) {
-        if let Some((_, ours)) = self.ours() {
+        if let Some(ours) = self.ours() {
             ours.count(Outcome::Aborted, &self.desk);
         }
         self.undo();

@@ -53,10 +53,6 @@ impl Job for Locating {
             }
         }
     }
-
-    fn needs_replies(&self) -> bool {
-        true
-    }
 }
 
 /// The database in a reply to CLIENT INFO. None: it is not there, or not once.

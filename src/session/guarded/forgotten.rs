@@ -76,10 +76,6 @@ impl Job for Checking {
             (Subject::Write(write), None) => try_again(write, self.undo, desk),
         }
     }
-
-    fn needs_replies(&self) -> bool {
-        true
-    }
 }
 
 /// Returns why nothing may be written under a claim, by what the lock nodes said. Returns

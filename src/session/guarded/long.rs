@@ -77,10 +77,6 @@ impl Job for Fencing {
             Subject::Write(write) => compare(write, &fences, desk),
         }
     }
-
-    fn needs_replies(&self) -> bool {
-        true
-    }
 }
 
 /// All is known of the fences.
@@ -134,10 +130,6 @@ impl Job for Committing {
     fn reply(mut self: Box<Self>, reply: &[u8], _desk: &mut Desk) -> Progress {
         self.error = read_error(reply);
         Progress::Wait(self)
-    }
-
-    fn needs_replies(&self) -> bool {
-        true
     }
 
     fn wraps(&self) -> Option<(Whose, bool)> {
@@ -213,9 +205,5 @@ impl Job for Undoing {
             Progress::Answer(answering) if self.astray || !is_undone => Progress::Close(answering),
             progress => progress,
         }
-    }
-
-    fn needs_replies(&self) -> bool {
-        true
     }
 }

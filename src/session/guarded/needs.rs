@@ -155,10 +155,6 @@ impl Job for Learning {
             _ => not_asked(),
         }
     }
-
-    fn needs_replies(&self) -> bool {
-        true
-    }
 }
 
 impl Guarded {

@@ -67,10 +67,6 @@ impl Job for Failing {
     fn reply(self: Box<Self>, _reply: &[u8], desk: &mut Desk) -> Progress {
         end(self.write, self.answer, desk)
     }
-
-    fn needs_replies(&self) -> bool {
-        true
-    }
 }
 
 /// A subscriber of RESP2 may not write, nor who monitors, and Redis says so. It is

@@ -51,10 +51,6 @@ struct Short {
 }
 
 impl Job for Short {
-    fn needs_replies(&self) -> bool {
-        true
-    }
-
     fn wraps(&self) -> Option<(Whose, bool)> {
         let whose = if self.writes > 1 { Whose::Batch } else { Whose::Script };
         Some((whose, self.write.silent))

@@ -53,10 +53,6 @@ impl Job for Verifying {
         let error = take_in(&self.asked, said, desk);
         (self.then)(error, desk)
     }
-
-    fn needs_replies(&self) -> bool {
-        true
-    }
 }
 
 /// Takes in what the lock nodes said of locks that the connection is attached to. Returns the

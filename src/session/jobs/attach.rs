@@ -84,15 +84,7 @@ impl Job for Attaching {
         }
     }
 
-    fn needs_replies(&self) -> bool {
-        false
-    }
-
-    fn ours(&self) -> Option<Ours> {
+    fn asks_for(&self) -> Option<Ours> {
         Some(self.ours)
-    }
-
-    fn is_asking(&self) -> bool {
-        true
     }
 }

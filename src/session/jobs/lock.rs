@@ -82,16 +82,8 @@ impl Job for Locking {
         }
     }
 
-    fn needs_replies(&self) -> bool {
-        false
-    }
-
-    fn ours(&self) -> Option<Ours> {
+    fn asks_for(&self) -> Option<Ours> {
         Some(self.ours)
-    }
-
-    fn is_asking(&self) -> bool {
-        true
     }
 
     fn waits_in_line(&self) -> bool {

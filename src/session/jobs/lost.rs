@@ -44,8 +44,4 @@ impl Job for EndingTransaction {
         }
         tell(self.refused, desk)
     }
-
-    fn needs_replies(&self) -> bool {
-        true
-    }
 }

@@ -106,17 +106,19 @@ pub(super) trait Job: Send {
         not_asked()
     }
 
-    /// Whether replies must be read for it to get on, even if the client does not take them.
-    fn needs_replies(&self) -> bool;
-
-    /// Returns the command of ours that this is.
-    fn ours(&self) -> Option<Ours> {
+    /// Returns the command of ours for which the lock nodes are being asked.
+    fn asks_for(&self) -> Option<Ours> {
         None
     }
 
-    /// Whether the lock nodes are being asked for a command of ours.
-    fn is_asking(&self) -> bool {
-        false
+    /// Returns the command of ours that this is.
+    fn ours(&self) -> Option<Ours> {
+        self.asks_for()
+    }
+
+    /// Whether replies must be read for it to get on, even if the client does not take them.
+    fn needs_replies(&self) -> bool {
+        self.asks_for().is_none()
     }
 
     /// Whether it is a LOCK that waits in line.

@@ -185,10 +185,6 @@ impl Job for Probing {
         }
     }
 
-    fn needs_replies(&self) -> bool {
-        true
-    }
-
     fn ours(&self) -> Option<Ours> {
         Some(self.ours)
     }

@@ -50,10 +50,6 @@ impl Job for Obeying {
         let is_obeyed = reply.starts_with(b"+OK");
         Progress::Pass(if is_obeyed { Pass::Unanswered(self.mode) } else { Pass::Counted })
     }
-
-    fn needs_replies(&self) -> bool {
-        true
-    }
 }
 
 /// A large command behind which nobody knows whether the client has said who it is.
@@ -84,9 +80,5 @@ impl Job for Identifying {
         desk.to_data.push(least);
         desk.held = Vec::new();
         Progress::Mute
-    }
-
-    fn needs_replies(&self) -> bool {
-        true
     }
 }

@@ -111,16 +111,8 @@ impl Job for Renewing {
         }
     }
 
-    fn needs_replies(&self) -> bool {
-        false
-    }
-
-    fn ours(&self) -> Option<Ours> {
+    fn asks_for(&self) -> Option<Ours> {
         Some(self.ours)
-    }
-
-    fn is_asking(&self) -> bool {
-        true
     }
 }
 
@@ -145,15 +137,7 @@ impl Job for TakingOver {
         }
     }
 
-    fn needs_replies(&self) -> bool {
-        false
-    }
-
-    fn ours(&self) -> Option<Ours> {
+    fn asks_for(&self) -> Option<Ours> {
         Some(self.ours)
-    }
-
-    fn is_asking(&self) -> bool {
-        true
     }
 }
