@@ -1,0 +1,167 @@
+//! A session between two byte strings: what its client and its data node send and get, with the
+//! answers of others given by hand. No sockets, no tasks.
+//!
+//! Ordering and guards are tried here in milliseconds where no Redis is needed to know what is
+//! right; `tests/` has the same against a real one.
+
+#![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
+
+mod guards;
+mod ordering;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize},
+    },
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+use tokio_util::sync::CancellationToken;
+
+use super::{
+    Shared, Taken,
+    core::{Core, Tracking},
+    desk::Desk,
+    idle::Idle,
+    jobs::{Answer, Question},
+    metrics::Metrics,
+};
+use crate::{
+    clock::Instant,
+    config::{Config, GuardRule, Pattern, Policy, Template},
+    guard::Guards,
+    lock::{Claim, Engine, Grant, NotGranted},
+    resp::encode,
+};
+
+/// A session, and what has come out of it.
+struct Pair {
+    core: Core,
+    data: Vec<u8>,
+    client: Vec<u8>,
+}
+
+impl Pair {
+    /// Whoever writes to `g:X` needs the lock X.
+    fn new() -> Pair {
+        let rule = GuardRule {
+            keys: Pattern::new("g:*"),
+            lock: Template::new("{1}").unwrap(),
+            policy: Policy::Enforce,
+        };
+        let mut config = Config::default();
+        config.guards.rules.push(rule);
+        // Asked by hand, they need not be there.
+        let engine = Engine::start(&config.locks);
+        let shared = Arc::new(Shared {
+            engine,
+            metrics: Metrics::new(),
+            guards: Some(Guards::of_few_commands(&config)),
+            config: ArcSwap::from_pointee(config),
+            idle: Arc::new(Idle::default()),
+            ahead: Arc::new(Taken::default()),
+            clients: AtomicUsize::new(0),
+            started: tokio::time::Instant::now(),
+            listen: Vec::new(),
+            draining: AtomicBool::new(false),
+            drain: CancellationToken::new(),
+            abort: CancellationToken::new(),
+        });
+        Pair { core: Core::new(Desk::new(shared)), data: Vec::new(), client: Vec::new() }
+    }
+
+    /// All that goes on by itself.
+    fn settle(&mut self) {
+        loop {
+            self.core.go_on();
+            self.core.push_losses();
+            self.data.append(&mut self.core.desk.to_data.take());
+            self.client.append(&mut self.core.to_client.take());
+            if !self.core.must_look_again() {
+                return;
+            }
+            let (held, range) = self.core.look_again().unwrap();
+            self.data.append(&mut self.core.desk.to_data.take());
+            self.data.extend_from_slice(&held[range]);
+        }
+    }
+
+    /// The client sends this.
+    fn send(&mut self, bytes: &[u8]) {
+        self.core.read += bytes.len() as u64;
+        if self.core.is_waiting() || self.core.is_gathering() {
+            self.core.client_sent_more(bytes).unwrap();
+        } else {
+            let bytes = [&std::mem::take(&mut self.core.desk.held)[..], bytes].concat();
+            let range = self.core.client_sent(&bytes).unwrap();
+            self.data.append(&mut self.core.desk.to_data.take());
+            self.data.extend_from_slice(&bytes[range]);
+        }
+        self.settle();
+    }
+
+    fn commands(&mut self, commands: &[&[&str]]) {
+        self.send(&commands.iter().flat_map(|words| command(words)).collect::<Vec<_>>());
+    }
+
+    /// The data node answers this.
+    fn reply(&mut self, bytes: &str) {
+        let from = self.core.data_sent(bytes.as_bytes());
+        self.client.append(&mut self.core.to_client.take());
+        self.client.extend_from_slice(&bytes.as_bytes()[from..]);
+        self.settle();
+    }
+
+    /// What others are asked.
+    fn question(&mut self) -> Question {
+        *self.core.question().expect("nothing is asked")
+    }
+
+    fn answer(&mut self, answer: Answer) {
+        self.core.answer(answer);
+        self.settle();
+    }
+
+    /// What has come to the data node since it was last looked.
+    fn at_data(&mut self) -> String {
+        String::from_utf8(std::mem::take(&mut self.data)).unwrap()
+    }
+
+    /// What has come to the client since it was last looked.
+    fn at_client(&mut self) -> String {
+        String::from_utf8(std::mem::take(&mut self.client)).unwrap()
+    }
+
+    /// The client locks X and is granted it for ten seconds, with this fence.
+    fn lock(&mut self, name: &str, fence: u64) {
+        self.commands(&[&["LOCK", name, "t", "PX", "10000"]]);
+        if !self.at_data().is_empty() {
+            self.reply("-ERR syntax error\r\n");
+        }
+        assert!(matches!(self.question(), Question::Lock { .. }));
+        self.answer(granted(fence));
+        let raise = self.at_data();
+        assert!(raise.contains("EVAL") && raise.contains(&format!("lock:{name}")), "{raise}");
+        assert_eq!(self.at_client(), "", "not before the data node has taken the fence");
+        self.reply(&format!("${}\r\n{fence}\r\n", fence.to_string().len()));
+        assert!(self.at_client().starts_with("*3\r\n$1\r\nt\r\n"));
+    }
+}
+
+fn command(words: &[&str]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode::command(&mut bytes, &words.iter().map(|word| word.as_bytes()).collect::<Vec<_>>());
+    bytes
+}
+
+fn text(words: &[&str]) -> String {
+    String::from_utf8(command(words)).unwrap()
+}
+
+fn granted(fence: u64) -> Answer {
+    let validity = Duration::from_secs(10);
+    let (claim, until) = (Some(Claim::new()), Instant::now() + validity);
+    Answer::Lock(Ok(Grant { fence, claim, validity, until }))
+}
