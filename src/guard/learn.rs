@@ -87,6 +87,10 @@ impl Catalog {
         use super::catalog::Writes::{First, Nothing};
         let commands = [
             ("SET", First),
+            ("INCR", First),
+            ("INCRBY", First),
+            ("GETDEL", First),
+            ("LPUSH", First),
             ("GET", Nothing),
             ("ECHO", Nothing),
             ("SELECT", Nothing),

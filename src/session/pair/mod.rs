@@ -32,7 +32,7 @@ use crate::{
     clock::Instant,
     config::{Config, GuardRule, Pattern, Policy, Template},
     guard::Guards,
-    lock::{Claim, Engine, Grant, NotGranted},
+    lock::{Claim, Engine, Grant, NotGranted, Renewed},
     resp::encode,
 };
 
@@ -44,8 +44,13 @@ struct Pair {
 }
 
 impl Pair {
-    /// Whoever writes to `g:X` needs the lock X.
+    /// Nothing is guarded.
     fn new() -> Pair {
+        Pair::with(Config::default())
+    }
+
+    /// Whoever writes to `g:X` needs the lock X.
+    fn guarded() -> Pair {
         let rule = GuardRule {
             keys: Pattern::new("g:*"),
             lock: Template::new("{1}").unwrap(),
@@ -53,12 +58,16 @@ impl Pair {
         };
         let mut config = Config::default();
         config.guards.rules.push(rule);
+        Pair::with(config)
+    }
+
+    fn with(config: Config) -> Pair {
         // Asked by hand, they need not be there.
         let engine = Engine::start(&config.locks);
         let shared = Arc::new(Shared {
             engine,
             metrics: Metrics::new(),
-            guards: Some(Guards::of_few_commands(&config)),
+            guards: (!config.guards.rules.is_empty()).then(|| Guards::of_few_commands(&config)),
             config: ArcSwap::from_pointee(config),
             idle: Arc::new(Idle::default()),
             ahead: Arc::new(Taken::default()),
@@ -134,6 +143,37 @@ impl Pair {
         String::from_utf8(std::mem::take(&mut self.client)).unwrap()
     }
 
+    /// Has the data node answer all that comes to it, and others all that they are asked, until
+    /// nothing is left to be said. The data node's bytes come in pieces of this many.
+    fn serve(
+        &mut self,
+        piece: usize,
+        data: &mut dyn FnMut(&[&str]) -> String,
+        others: &mut dyn FnMut(Question) -> Answer,
+    ) {
+        let mut unread = String::new();
+        loop {
+            unread += &self.at_data();
+            let mut replies = String::new();
+            while let Some((words, length)) = first_command(&unread) {
+                replies += &data(&words);
+                unread.drain(..length);
+            }
+            for piece in replies.as_bytes().chunks(piece) {
+                self.reply(std::str::from_utf8(piece).unwrap());
+            }
+            let question = self.core.question();
+            let done = question.is_none() && replies.is_empty();
+            if let Some(question) = question {
+                self.answer(others(*question));
+            }
+            if done {
+                assert_eq!(unread, "", "the rest of a command");
+                return;
+            }
+        }
+    }
+
     /// The client locks X and is granted it for ten seconds, with this fence.
     fn lock(&mut self, name: &str, fence: u64) {
         self.commands(&[&["LOCK", name, "t", "PX", "10000"]]);
@@ -154,6 +194,22 @@ fn command(words: &[&str]) -> Vec<u8> {
     let mut bytes = Vec::new();
     encode::command(&mut bytes, &words.iter().map(|word| word.as_bytes()).collect::<Vec<_>>());
     bytes
+}
+
+/// The first command in these bytes, multibulk or inline, and its length.
+fn first_command(bytes: &str) -> Option<(Vec<&str>, usize)> {
+    let (head, rest) = bytes.split_once("\r\n")?;
+    let Some(count) = head.strip_prefix('*') else {
+        return Some((head.split(' ').collect(), head.len() + 2));
+    };
+    let (mut words, mut at) = (Vec::new(), rest);
+    for _ in 0..count.parse().unwrap() {
+        let (length, rest) = at.strip_prefix('$')?.split_once("\r\n")?;
+        let length: usize = length.parse().unwrap();
+        words.push(rest.get(..length)?);
+        at = rest.get(length + 2..)?;
+    }
+    Some((words, bytes.len() - at.len()))
 }
 
 fn text(words: &[&str]) -> String {

@@ -76,3 +76,124 @@ async fn a_client_that_hangs_up_wants_its_lock_no_more() {
     assert!(!pair.core.awaits_answer() && pair.core.desk.held.is_empty());
     assert!(!pair.at_data().contains("free"));
 }
+
+/// Answers as Redis would to whoever may do all, and as lock nodes would that grant all.
+fn serve_all(pair: &mut Pair, piece: usize) {
+    let mut data = |words: &[&str]| match words {
+        ["ECHO", word] => format!("${}\r\n{word}\r\n", word.len()),
+        [ping] if ping.eq_ignore_ascii_case("PING") => "+PONG\r\n".to_owned(),
+        ["SET", "lock:k", "x", "NX", "XX"] => "-ERR syntax error\r\n".to_owned(),
+        [] | [""] => String::new(),
+        other => panic!("{other:?}"),
+    };
+    let mut others = |question| match question {
+        Question::Lock { .. } => granted(1),
+        Question::Unlock { .. } => Answer::Unlock(Ok(true)),
+        Question::Renew { ttl, .. } => Answer::Renew(Ok(Some(renewed(ttl)))),
+        _ => panic!("something else is asked"),
+    };
+    pair.serve(piece, &mut data, &mut others);
+}
+
+fn renewed(ttl: Duration) -> Renewed {
+    Renewed { validity: ttl, until: Instant::now() + ttl, grant: None }
+}
+
+const GRANT: &str = "*3\r\n$1\r\nt\r\n:1\r\n:10000\r\n";
+
+#[tokio::test(start_paused = true)]
+async fn own_commands_at_every_position_of_a_pipeline() {
+    for (position, behind, piece) in (0..6)
+        .flat_map(|position| (0..6).map(move |behind| (position, behind)))
+        .flat_map(|(position, behind)| [1, 3, 1000].map(|piece| (position, behind, piece)))
+    {
+        let mut all: Vec<(&[&str], &str)> = vec![
+            (&["ECHO", "a"], "$1\r\na\r\n"),
+            (&["ECHO", "b"], "$1\r\nb\r\n"),
+            (&["ECHO", "c"], "$1\r\nc\r\n"),
+            (&["ECHO", "d"], "$1\r\nd\r\n"),
+            (&["ECHO", "e"], "$1\r\ne\r\n"),
+        ];
+        all.insert(position, (&["LOCK", "k", "t", "PX", "10000"], GRANT));
+        all.insert((position + 1 + behind).min(6), (&["UNLOCK", "k", "t"], ":1\r\n"));
+        let mut pair = Pair::new();
+        pair.commands(&all.iter().map(|(words, _)| *words).collect::<Vec<_>>());
+        serve_all(&mut pair, piece);
+        let expected: String = all.iter().map(|(_, reply)| *reply).collect();
+        assert_eq!(pair.at_client(), expected, "{position} {behind} {piece}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn own_commands_come_in_any_pieces() {
+    let bytes = [
+        &command(&["LOCK", "k", "t", "PX", "10000"]),
+        &b"ping\r\n rEnEw 'k' \"t\" px 20000\r\n\r\n*0\r\n"[..],
+        &command(&["UNLOCK", "k", "t"]),
+    ]
+    .concat();
+    let expected = [GRANT, "+PONG\r\n:20000\r\n:1\r\n"].concat();
+    for cut in 0..=bytes.len() {
+        let mut pair = Pair::new();
+        pair.send(&bytes[..cut]);
+        pair.send(&bytes[cut..]);
+        serve_all(&mut pair, 1000);
+        assert_eq!(pair.at_client(), expected, "{cut}");
+    }
+    let mut pair = Pair::new();
+    bytes.iter().for_each(|byte| pair.send(&[*byte]));
+    serve_all(&mut pair, 1);
+    assert_eq!(pair.at_client(), expected);
+}
+
+#[tokio::test(start_paused = true)]
+async fn unlock_waits_for_earlier_commands_and_later_ones_wait_for_it() {
+    let mut pair = Pair::new();
+    let commands: [&[&str]; 3] =
+        [&["BLPOP", "list", "0"], &["UNLOCK", "k", "t"], &["SET", "after", "1"]];
+    pair.commands(&commands);
+    assert_eq!(pair.at_data(), text(commands[0]));
+    assert!(pair.core.question().is_none(), "not yet released");
+    pair.reply("*2\r\n$4\r\nlist\r\n$1\r\nx\r\n");
+    assert_eq!(pair.at_data(), text(&["SET", "lock:k", "x", "NX", "XX"]));
+    pair.reply("-ERR syntax error\r\n");
+    assert!(matches!(pair.question(), Question::Unlock { .. }));
+    assert_eq!(pair.at_data(), "", "not yet sent on");
+    pair.answer(Answer::Unlock(Ok(true)));
+    assert_eq!(pair.at_data(), text(commands[2]));
+    pair.reply("+OK\r\n");
+    assert_eq!(pair.at_client(), "*2\r\n$4\r\nlist\r\n$1\r\nx\r\n:1\r\n+OK\r\n");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_came_before_a_hang_up_still_runs_in_order() {
+    let mut pair = Pair::new();
+    pair.commands(&[&["ECHO", "a"], &["UNLOCK", "k", "t"], &["ECHO", "b"]]);
+    assert!(!pair.core.client_closed());
+    assert!(pair.core.linger().is_some(), "but not for ever");
+    serve_all(&mut pair, 1000);
+    assert_eq!(pair.at_client(), "$1\r\na\r\n:1\r\n$1\r\nb\r\n");
+    assert!(pair.core.linger().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn wherever_a_push_is_cut_an_answer_stands_before_or_behind_it() {
+    let pushes = ">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\nx\r\n>1\r\n+gone\r\n";
+    let second = pushes.find(">1").unwrap();
+    for cut in 0..=pushes.len() {
+        let mut pair = Pair::new();
+        pair.commands(&[&["LOCK", "k", "t", "PX", "10000"]]);
+        pair.reply("-ERR syntax error\r\n");
+        pair.reply(&pushes[..cut]);
+        pair.question();
+        pair.answer(granted(1));
+        (cut..pushes.len()).for_each(|at| pair.reply(&pushes[at..=at]));
+        let told = pair.at_client();
+        let place = match cut {
+            0 => 0,
+            _ if cut <= second => second,
+            _ => pushes.len(),
+        };
+        assert_eq!(told, [&pushes[..place], GRANT, &pushes[place..]].concat(), "{cut}");
+    }
+}
