@@ -510,9 +510,11 @@ fn those_before_the_end_of_a_client_are_all_made_however_long_it_takes() {
     let mut proxy = accounts().data_arguments(&["--enable-debug-command", "yes"]).start();
     let mut data = direct(&mut proxy);
     let mut client = holder(&proxy, &["1"]);
-    // Together they take longer than one may behind a client's end.
-    let pause = ["CLIENT", "PAUSE", "150"];
-    assert_eq!(data.cmd(&pause), Reply::ok());
+    // Together they take longer than one may behind a client's end. A sleep stops Redis for just
+    // so long, and then everybody has a turn before the next; CLIENT PAUSE ends by a timer of
+    // 100 ms, and the next may begin before the proxy has had its turn.
+    let sleep = encode(&["DEBUG", "SLEEP", "0.12"]);
+    data.send(&sleep);
     // They go the longer way, each by itself.
     client.send(&encode(&["ZINCRBY", "account:1", "1", "m"]).repeat(1000));
     // And what comes behind them waits for the data node alone.
@@ -520,7 +522,8 @@ fn those_before_the_end_of_a_client_are_all_made_however_long_it_takes() {
     client.hang_up();
     for sum in 1..11 {
         assert_eq!(client.reply(), Reply::bulk(&sum.to_string()));
-        assert_eq!(data.cmd(&pause), Reply::ok());
+        assert_eq!(data.reply(), Reply::ok());
+        data.send(&sleep);
     }
     for sum in 11..=1000 {
         assert_eq!(client.reply(), Reply::bulk(&sum.to_string()));
