@@ -1,4 +1,6 @@
 //! No way past the guards: a client without locks never changes a guarded key.
+//!
+//! A binary of its own: a test raises the limit of this process's open files.
 
 mod support;
 

@@ -3,6 +3,8 @@
 //!
 //! A folder that is not in the table, and a name that its row does not allow, fails with the
 //! line that names it. What stands in `#[cfg(test)]` may name anything.
+//!
+//! A binary of its own: reads the sources alone, so that it is run after any change of them.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 

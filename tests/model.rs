@@ -12,6 +12,9 @@
 //! What the model says about a step is what the code does there: the scripts of the
 //! nodes (`model/node.rs`), the connections to them (`model/link.rs`), the proxies
 //! (`model/steps.rs`), and votes are counted by `src/lock/quorum.rs` itself.
+//!
+//! A binary of its own: starts no server, and its long runs are asked for by
+//! `cargo test --test model -- --ignored`.
 
 #![allow(
     clippy::unwrap_used,

@@ -14,6 +14,8 @@
 //!
 //! `make test` runs the short form; `make chaos` the long one (`MINUTES`, `SEED`), and
 //! shows that planted faults are found. It needs root.
+//!
+//! A binary of its own: runs itself again for each client, and faults need the machine alone.
 
 #![allow(
     clippy::unwrap_used,

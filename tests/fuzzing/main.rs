@@ -3,6 +3,8 @@
 //!
 //! `make fuzz` looks for more, guided by coverage. `LOCKGATE_TEST_SEED=n` makes other
 //! inputs here.
+//!
+//! A binary of its own: shares its properties with `fuzz/`, and keeps the machine busy.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 

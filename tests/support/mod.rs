@@ -4,7 +4,7 @@
 //! loopback ports, and stops them all when it is dropped. [`Client`] speaks RESP
 //! over a plain socket. Everything has a time limit: a test fails, it never hangs.
 
-#![allow(dead_code, unreachable_pub, reason = "each test file uses a part")]
+#![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 pub mod account;

@@ -3,6 +3,9 @@
 //! answered with the same bytes and the same closing.
 //!
 //! `LOCKGATE_TEST_SEED=n` plays other random sequences.
+//!
+//! A binary of its own: Redis has said all when it is silent for 120 ms, which a machine that
+//! is busy with other tests could make too short.
 
 #![allow(
     clippy::unwrap_used,

@@ -1,0 +1,13 @@
+//! Guarded keys are written under their locks, or not at all, and replies are Redis's.
+
+mod commands;
+mod databases;
+mod fencing;
+mod forgotten;
+mod guide;
+mod patterns;
+mod pipeline;
+mod random;
+#[path = "../support/mod.rs"]
+mod support;
+mod writes;

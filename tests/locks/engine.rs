@@ -1,0 +1,606 @@
+//! What the lock engine promises to those who call it, over real nodes.
+//!
+//! Knows nothing of clients and their protocol: `locking.rs` has what they see.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+use std::{
+    future::Future,
+    io::{Read, Write},
+    net::TcpListener,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    task::Poll,
+    thread,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+
+use crate::support::{Client, Reply, eventually};
+use lockgate::{
+    config::LocksConfig,
+    lock::{Acquire, Engine, NotGranted},
+    tools::redis_server::RedisServer,
+};
+
+const MINUTE: Duration = Duration::from_secs(60);
+
+fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+/// Lock nodes, and engines on them.
+struct Nodes(Vec<RedisServer>);
+
+impl Nodes {
+    fn start(count: usize) -> Nodes {
+        let nodes = Nodes((0..count).map(|_| RedisServer::start(&[]).unwrap()).collect());
+        let config = nodes.config();
+        // Apart from the test's own runtime.
+        let init = thread::spawn(move || {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(lockgate::lock::initialise(&config)).unwrap();
+        });
+        init.join().unwrap();
+        nodes
+    }
+
+    fn config(&self) -> LocksConfig {
+        let nodes = self.0.iter().map(|node| node.url().parse().unwrap()).collect();
+        LocksConfig { nodes, node_timeout: ms(300), ..LocksConfig::default() }
+    }
+
+    /// An engine that reaches all of them.
+    fn engine(&self, config: &LocksConfig) -> Arc<Engine> {
+        let engine = Engine::start(config);
+        all_up(&engine);
+        engine
+    }
+
+    fn client(&self, node: usize) -> Client {
+        Client::connect(self.0[node].port())
+    }
+
+    /// The nodes that have this key.
+    fn with(&self, key: &str) -> Vec<usize> {
+        let has = |node: &usize| self.client(*node).cmd(&["EXISTS", key]) == Reply::Int(1);
+        (0..self.0.len()).filter(has).collect()
+    }
+
+    /// Locks on all nodes; fences are none.
+    fn locks(&self) -> Vec<Reply> {
+        let keys = |node| match self.client(node).cmd(&["KEYS", "lock:*"]) {
+            Reply::Array(keys) => keys,
+            other => panic!("{other:?}"),
+        };
+        (0..self.0.len()).flat_map(keys).collect()
+    }
+
+    fn each(&self, what: fn(&RedisServer) -> std::io::Result<()>, nodes: &[usize]) {
+        for node in nodes {
+            what(&self.0[*node]).unwrap();
+        }
+    }
+}
+
+fn up(engine: &Engine) -> usize {
+    engine.status().iter().filter(|node| node.up).count()
+}
+
+fn all_up(engine: &Engine) {
+    eventually("all nodes are up", || up(engine) == engine.status().len());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn at_most_one_holds_whichever_engine_is_asked() {
+    let nodes = Nodes::start(3);
+    let config = nodes.config();
+    let engines = [nodes.engine(&config), nodes.engine(&config)];
+    let inside: Arc<[AtomicBool; 4]> = Arc::default();
+    let grants = Arc::new(AtomicUsize::new(0));
+    let tasks: Vec<_> = (0..16)
+        .map(|task| {
+            let engine = engines[task % 2].clone();
+            let (inside, grants) = (inside.clone(), grants.clone());
+            tokio::spawn(async move {
+                for round in 0..200 {
+                    let lock = (task + round) % 4;
+                    let key = format!("lock:{lock}");
+                    let token = format!("{task}-{round}");
+                    if engine.acquire(key.as_bytes(), token.as_bytes(), MINUTE, None).await.is_ok()
+                    {
+                        assert!(!inside[lock].swap(true, Ordering::SeqCst), "two hold {key}");
+                        tokio::task::yield_now().await;
+                        inside[lock].store(false, Ordering::SeqCst);
+                        grants.fetch_add(1, Ordering::SeqCst);
+                        let released = engine.release(key.as_bytes(), token.as_bytes(), None).await;
+                        assert_eq!(released, Ok(true));
+                    }
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    assert!(grants.load(Ordering::SeqCst) > 0);
+    eventually("nothing is left", || nodes.locks().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn fences_grow_across_engines_whose_clocks_disagree() {
+    let nodes = Nodes::start(5);
+    let config = nodes.config();
+    let behind = Engine::start_with_clock(
+        &config,
+        Arc::new(|| {
+            let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+            u64::try_from((now - 60 * MINUTE).as_micros()).unwrap()
+        }),
+    );
+    all_up(&behind);
+    let engines = [nodes.engine(&config), behind];
+    let mut last = 0;
+    for round in 0..40 {
+        let (engine, token) = (&engines[round % 2], format!("t{round}"));
+        let grant = engine.acquire(b"lock:k", token.as_bytes(), MINUTE, None).await.unwrap();
+        assert!(grant.fence > last, "{} after {last}", grant.fence);
+        last = grant.fence;
+        assert_eq!(engine.release(b"lock:k", token.as_bytes(), None).await, Ok(true));
+        // Each quorum has another node to leave out.
+        nodes.client(round % 5).cmd(&["DEL", "lock:k"]);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewal_that_too_few_could_answer_leaves_the_lock_alone() {
+    let nodes = Nodes::start(5);
+    let engine = nodes.engine(&nodes.config());
+    engine.acquire(b"lock:k", b"t", MINUTE, None).await.unwrap();
+    eventually("all have it", || nodes.with("lock:k").len() == 5);
+    // One has lost it; two that have it are slow: four of five hold it.
+    nodes.client(0).cmd(&["DEL", "lock:k"]);
+    nodes.each(RedisServer::freeze, &[1, 2]);
+    let error = engine.renew(b"lock:k", b"t", MINUTE, None).await.unwrap_err();
+    assert_eq!(error.missing.len(), 2, "{error}");
+    assert!(!error.to_string().contains("are needed"), "three did answer: {error}");
+    nodes.each(RedisServer::thaw, &[1, 2]);
+    engine.drain(MINUTE).await;
+    assert_eq!(nodes.with("lock:k"), [1, 2, 3, 4]);
+    assert!(engine.renew(b"lock:k", b"t", MINUTE, None).await.unwrap().is_some());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_holder_told_that_it_holds_nothing_holds_nothing_anywhere() {
+    let nodes = Nodes::start(5);
+    let engine = nodes.engine(&nodes.config());
+    engine.acquire(b"lock:k", b"t", MINUTE, None).await.unwrap();
+    eventually("all have it", || nodes.with("lock:k").len() == 5);
+    for node in 0..3 {
+        nodes.client(node).cmd(&["DEL", "lock:k"]);
+    }
+    assert_eq!(engine.renew(b"lock:k", b"t", MINUTE, None).await, Ok(None));
+    eventually("the others are free", || nodes.with("lock:k").is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_second_lock_that_comes_to_nothing_does_not_end_the_first() {
+    for count in [1, 5] {
+        let nodes = Nodes::start(count);
+        let engine = nodes.engine(&nodes.config());
+        let all: Vec<usize> = (0..count).collect();
+        let grant = engine.acquire(b"lock:k", b"t", MINUTE, None).await.unwrap();
+        eventually("all have it", || nodes.with("lock:k").len() == count);
+        // Nobody says in time that it is the holder who asks.
+        nodes.each(RedisServer::freeze, &all);
+        let again = engine.acquire(b"lock:k", b"t", MINUTE, grant.claim).await;
+        assert!(matches!(again, Err(NotGranted::NoQuorum(_))), "{again:?}");
+        drop(engine.acquire(b"lock:k", b"t", MINUTE, grant.claim));
+        drop(engine.acquire(b"lock:k", b"t", MINUTE, None));
+        nodes.each(RedisServer::thaw, &all);
+        engine.drain(MINUTE).await;
+        assert_eq!(nodes.with("lock:k").len(), count);
+        // What another grant's attempt alone has got is given back all the same.
+        nodes.client(0).cmd(&["DEL", "lock:k"]);
+        nodes.each(RedisServer::freeze, &all);
+        assert!(engine.acquire(b"lock:k", b"t", MINUTE, None).await.is_err());
+        nodes.each(RedisServer::thaw, &all);
+        engine.drain(MINUTE).await;
+        assert_eq!(nodes.with("lock:k"), all[1..]);
+        // The holder's own goes back with the lock.
+        if count > 1 {
+            assert!(engine.acquire(b"lock:k", b"t", MINUTE, grant.claim).await.is_ok());
+            eventually("all have it again", || nodes.with("lock:k").len() == count);
+            assert_eq!(engine.release(b"lock:k", b"t", grant.claim).await, Ok(true));
+            eventually("it is given back", || nodes.with("lock:k").is_empty());
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acquire_nobody_waits_for_leaves_nothing() {
+    let nodes = Nodes::start(3);
+    let engine = nodes.engine(&nodes.config());
+    for round in 0..200 {
+        let key = format!("lock:{round}");
+        let mut acquire = Box::pin(engine.acquire(key.as_bytes(), b"t", MINUTE, None));
+        // Given up before, between and after its votes.
+        for _ in 0..round {
+            if is_done(&mut acquire).await {
+                assert_eq!(engine.release(key.as_bytes(), b"t", None).await, Ok(true));
+                break;
+            }
+        }
+    }
+    engine.drain(MINUTE).await;
+    assert_eq!(nodes.locks(), []);
+}
+
+/// Whether the acquire is done, asked once.
+async fn is_done(acquire: &mut Pin<Box<Acquire>>) -> bool {
+    tokio::task::yield_now().await;
+    std::future::poll_fn(|cx| Poll::Ready(acquire.as_mut().poll(cx).is_ready())).await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_lock_unread_for_longer_than_its_ttl_leaves_no_ghost() {
+    let nodes = Nodes::start(3);
+    let config = LocksConfig { node_silence: ms(200), ..nodes.config() };
+    let engine = nodes.engine(&config);
+    let ttl = ms(1500);
+    nodes.each(RedisServer::freeze, &[0]);
+    engine.acquire(b"lock:k", b"t", ttl, None).await.unwrap();
+    eventually("the stopped node is cut off", || up(&engine) == 2);
+    // Not released: only the stopped node's own TTL, which has not begun, is in question.
+    tokio::time::sleep(ttl + ms(500)).await;
+    nodes.each(RedisServer::thaw, &[0]);
+    all_up(&engine);
+    engine.drain(MINUTE).await;
+    assert!(nodes.with("lock:k").is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn failed_locks_do_not_crowd_out_a_release_that_a_node_has_missed() {
+    let nodes = Nodes::start(3);
+    let engine = nodes.engine(&LocksConfig { node_silence: ms(200), ..nodes.config() });
+    engine.acquire(b"lock:k", b"t", MINUTE, None).await.unwrap();
+    engine.acquire(b"lock:held", b"t", MINUTE, None).await.unwrap();
+    eventually("all have it", || nodes.with("lock:k").len() == 3);
+    nodes.each(RedisServer::freeze, &[0]);
+    engine.acquire(b"lock:other", b"t", MINUTE, None).await.unwrap();
+    eventually("the stopped node is cut off", || up(&engine) == 2);
+    assert_eq!(engine.release(b"lock:k", b"t", None).await, Ok(true));
+    // More than a node's list has room for.
+    for _ in 0..11 {
+        let tries: Vec<_> =
+            (0..1000).map(|_| engine.acquire(b"lock:held", b"another", MINUTE, None)).collect();
+        for lock in tries {
+            assert!(lock.await.is_err());
+        }
+    }
+    nodes.each(RedisServer::thaw, &[0]);
+    all_up(&engine);
+    engine.drain(MINUTE).await;
+    assert!(nodes.with("lock:k").is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn scripts_flushed_under_load_by_two_engines_leave_nothing_behind() {
+    let nodes = Nodes::start(3);
+    let config = nodes.config();
+    let engines = [nodes.engine(&config), nodes.engine(&config)];
+    let flushing = Arc::new(AtomicBool::new(true));
+    let ports: Vec<u16> = nodes.0.iter().map(RedisServer::port).collect();
+    let flusher = {
+        let flushing = flushing.clone();
+        thread::spawn(move || {
+            let mut clients: Vec<Client> =
+                ports.iter().map(|port| Client::connect(*port)).collect();
+            while flushing.load(Ordering::Relaxed) {
+                for client in &mut clients {
+                    client.cmd(&["SCRIPT", "FLUSH"]);
+                }
+                thread::sleep(ms(2));
+            }
+        })
+    };
+    let tasks: Vec<_> = (0..32)
+        .map(|task| {
+            let engine = engines[task % 2].clone();
+            tokio::spawn(async move {
+                let mut granted = 0;
+                for round in 0..200 {
+                    let key = format!("lock:{task}-{round}");
+                    let token = format!("{task}-{round}");
+                    granted += usize::from(
+                        engine
+                            .acquire(key.as_bytes(), token.as_bytes(), MINUTE, None)
+                            .await
+                            .is_ok(),
+                    );
+                    let _ = engine.release(key.as_bytes(), token.as_bytes(), None).await;
+                }
+                granted
+            })
+        })
+        .collect();
+    let mut granted = 0;
+    for task in tasks {
+        granted += task.await.unwrap();
+    }
+    flushing.store(false, Ordering::Relaxed);
+    flusher.join().unwrap();
+    for engine in &engines {
+        engine.drain(MINUTE).await;
+    }
+    assert!(granted > 32 * 200 / 2, "{granted} granted");
+    let left = nodes.locks();
+    assert!(left.is_empty(), "{} of {granted} left behind", left.len());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_greets_and_goes_is_not_up() {
+    // No Redis can be made to leave at that moment, hence a fake one.
+    let mut engines = Vec::new();
+    for _ in 0..40 {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("redis://{}", listener.local_addr().unwrap()).parse().unwrap();
+        engines.push(Engine::start(&LocksConfig {
+            nodes: vec![url],
+            quarantine: false,
+            ..LocksConfig::default()
+        }));
+        let (mut stream, _) = listener.accept().unwrap();
+        greet(&mut stream);
+    }
+    tokio::time::sleep(ms(500)).await;
+    for engine in engines {
+        eventually("it is seen", || up(&engine) == 0);
+        let status = &engine.status()[0];
+        assert!(status.reason.as_ref().is_some_and(|why| !why.is_empty()), "{status:?}");
+    }
+}
+
+/// Reads the handshake and answers it as a Redis would, but for `run_id`.
+fn greet(stream: &mut std::net::TcpStream) {
+    let mut seen = Vec::new();
+    while !seen.ends_with(b"lockgate:node\r\n") {
+        let mut space = [0; 4096];
+        let n = stream.read(&mut space).unwrap();
+        assert_ne!(n, 0, "the handshake ended early");
+        seen.extend_from_slice(&space[..n]);
+    }
+    let commands = seen.windows(3).filter(|bytes| bytes[0] == b'*' && bytes[2] == b'\r').count();
+    let mut out = b"+OK\r\n".repeat(commands - 8);
+    out.extend_from_slice(b":1\r\n");
+    out.extend(b"$-1\r\n".repeat(7));
+    stream.write_all(&out).unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_status_is_no_vote() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("redis://{}", listener.local_addr().unwrap()).parse().unwrap();
+    thread::spawn(move || {
+        while let Ok((mut stream, _)) = listener.accept() {
+            thread::spawn(move || {
+                greet(&mut stream);
+                let mut space = [0; 4096];
+                while matches!(stream.read(&mut space), Ok(1..)) {
+                    let _ = stream.write_all(b"+OK\r\n");
+                }
+            });
+        }
+    });
+    let engine = Engine::start(&LocksConfig {
+        nodes: vec![url],
+        node_timeout: ms(300),
+        quarantine: false,
+        ..LocksConfig::default()
+    });
+    eventually("it is up", || up(&engine) == 1);
+    let answer = engine.acquire(b"lock:k", b"t", MINUTE, None).await;
+    assert!(matches!(answer, Err(NotGranted::NoQuorum(_))), "{answer:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_engine_that_is_not_needed_any_more_leaves_its_nodes() {
+    let nodes = Nodes::start(1);
+    let engine = nodes.engine(&nodes.config());
+    engine.acquire(b"lock:k", b"t", MINUTE, None).await.unwrap();
+    let connections = || match nodes.client(0).cmd(&["CLIENT", "LIST"]) {
+        Reply::Bulk(list) => String::from_utf8_lossy(&list).matches("name=lockgate ").count(),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(connections(), 1);
+    drop(engine);
+    eventually("it has left", || connections() == 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_came_too_late_for_its_ttl_says_so() {
+    let nodes = Nodes::start(3);
+    let engine = nodes.engine(&nodes.config());
+    let Err(NotGranted::NoQuorum(error)) = engine.acquire(b"lock:k", b"t", ms(1), None).await
+    else {
+        panic!("1 ms is less than the drift");
+    };
+    let text = error.to_string();
+    if error.answered >= error.quorum {
+        assert!(!text.contains("are needed"), "{text}");
+    }
+    engine.drain(MINUTE).await;
+    eventually("nothing is left", || nodes.locks().is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_restarted_node_votes_again() {
+    for count in [1, 3] {
+        let mut nodes = Nodes::start(count);
+        let engine = nodes.engine(&LocksConfig { quarantine: false, ..nodes.config() });
+        nodes.0[0].kill().unwrap();
+        eventually("it is seen", || up(&engine) == count - 1);
+        nodes.0[0].restart().unwrap();
+        all_up(&engine);
+        engine.acquire(b"lock:k", b"t", MINUTE, None).await.unwrap();
+        eventually("all have it", || nodes.with("lock:k").len() == count);
+        assert_eq!(engine.release(b"lock:k", b"t", None).await, Ok(true));
+        engine.drain(MINUTE).await;
+        assert!(nodes.with("lock:k").is_empty());
+    }
+}
+
+/// A user of the nodes' own for one engine, so that its ways to some nodes can be cut.
+impl Nodes {
+    fn engine_that_can_be_cut(&self) -> Arc<Engine> {
+        for node in 0..self.0.len() {
+            self.client(node).cmd(&["ACL", "SETUSER", "cut", "on", ">x", "~*", "&*", "+@all"]);
+        }
+        let mut config = self.config();
+        for url in &mut config.nodes {
+            (url.username, url.password) = (Some("cut".into()), Some("x".into()));
+        }
+        self.engine(&config)
+    }
+
+    fn cut(&self, engine: &Engine, nodes: &[usize]) {
+        for node in nodes {
+            let mut client = self.client(*node);
+            client.cmd(&["ACL", "SETUSER", "cut", "off"]);
+            client.cmd(&["CLIENT", "KILL", "USER", "cut"]);
+        }
+        eventually("they are away", || up(engine) == self.0.len() - nodes.len());
+    }
+
+    fn mend(&self, engine: &Engine, nodes: &[usize]) {
+        for node in nodes {
+            self.client(*node).cmd(&["ACL", "SETUSER", "cut", "on"]);
+        }
+        all_up(engine);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_late_release_takes_nothing_newer_of_the_same_token() {
+    let nodes = Nodes::start(5);
+    let (first, second) = (nodes.engine_that_can_be_cut(), nodes.engine(&nodes.config()));
+    // Who gives back knows the claim, or, as it was granted elsewhere, does not.
+    for knows in [true, false] {
+        let grantor = if knows { &first } else { &second };
+        let grant = grantor.acquire(b"lock:k", b"worker-7", MINUTE, None).await.unwrap();
+        eventually("all have it", || nodes.with("lock:k").len() == 5);
+        nodes.cut(&first, &[3, 4]);
+        assert_eq!(first.release(b"lock:k", b"worker-7", None).await, Ok(true));
+        // There it runs out in the meantime.
+        for node in [3, 4] {
+            nodes.client(node).cmd(&["DEL", "lock:k"]);
+        }
+        let newer = second.acquire(b"lock:k", b"worker-7", MINUTE, None).await.unwrap();
+        assert!(newer.fence > grant.fence);
+        eventually("all have the newer one", || nodes.with("lock:k").len() == 5);
+        nodes.mend(&first, &[3, 4]);
+        first.drain(MINUTE).await;
+        assert_eq!(nodes.with("lock:k").len(), 5, "{knows}");
+        assert_eq!(second.release(b"lock:k", b"worker-7", newer.claim).await, Ok(true));
+        second.drain(MINUTE).await;
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_release_that_a_node_refuses_arrives_all_the_same() {
+    let nodes = Nodes::start(3);
+    let engine = nodes.engine(&nodes.config());
+    let grant = engine.acquire(b"lock:k", b"t", MINUTE, None).await.unwrap();
+    eventually("all have it", || nodes.with("lock:k").len() == 3);
+    let wants_replicas = |count| {
+        nodes.client(0).cmd(&["CONFIG", "SET", "min-replicas-to-write", count]);
+    };
+    wants_replicas("1");
+    assert_eq!(engine.release(b"lock:k", b"t", grant.claim).await, Ok(true));
+    eventually("the others gave it back", || nodes.with("lock:k") == [0]);
+    wants_replicas("0");
+    eventually("so does the first", || nodes.with("lock:k").is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nodes_that_cannot_hand_a_lock_over_give_it_back() {
+    let nodes = Nodes::start(3);
+    let engine = nodes.engine(&nodes.config());
+    let grant = engine.acquire(b"lock:k", b"a", MINUTE, None).await.unwrap();
+    let waiter = tokio::spawn(engine.wait(b"lock:k", b"b", MINUTE, MINUTE, None));
+    eventually("it waits", || engine.counts().waiters == 1);
+    let memory = |limit| {
+        for node in 0..3 {
+            nodes.client(node).cmd(&["CONFIG", "SET", "maxmemory", limit]);
+        }
+    };
+    memory("1");
+    assert_eq!(engine.release(b"lock:k", b"a", grant.claim).await, Ok(true));
+    eventually("it is free", || nodes.with("lock:k").is_empty());
+    memory("0");
+    assert!(waiter.await.unwrap().is_ok());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_hand_over_shortens_nothing() {
+    let nodes = Nodes::start(3);
+    let engines = [nodes.engine(&nodes.config()), nodes.engine(&nodes.config())];
+    let late = engines[0].acquire(b"lock:k", b"ta", MINUTE, None).await.unwrap();
+    // It runs out, and another has it by the token that waits.
+    for node in 0..3 {
+        nodes.client(node).cmd(&["DEL", "lock:k"]);
+    }
+    engines[1].acquire(b"lock:k", b"tb", MINUTE, None).await.unwrap();
+    let mut waiter = Box::pin(engines[0].wait(b"lock:k", b"tb", ms(1000), MINUTE, None));
+    std::future::poll_fn(|cx| {
+        assert!(waiter.as_mut().poll(cx).is_pending());
+        Poll::Ready(())
+    })
+    .await;
+    tokio::time::sleep(ms(300)).await;
+    assert_eq!(engines[0].release(b"lock:k", b"ta", late.claim).await, Ok(false));
+    engines[0].drain(MINUTE).await;
+    for node in 0..3 {
+        let Reply::Int(left) = nodes.client(node).cmd(&["PTTL", "lock:k"]) else { panic!() };
+        assert!(left > 1000, "{left}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_renewal_puts_a_lock_back_where_it_was_lost() {
+    let nodes = Nodes::start(5);
+    let engine = nodes.engine(&nodes.config());
+    let grant = engine.acquire(b"lock:k", b"t", MINUTE, None).await.unwrap();
+    eventually("all have it", || nodes.with("lock:k").len() == 5);
+    for lost in [[0, 1], [2, 3], [4, 0]] {
+        for node in lost {
+            nodes.client(node).cmd(&["DEL", "lock:k", "lockgate:fence:lock:k"]);
+        }
+        assert!(engine.renew(b"lock:k", b"t", MINUTE, grant.claim).await.unwrap().is_some());
+        eventually("all have it again", || nodes.with("lock:k").len() == 5);
+        let stored = nodes.client(lost[0]).cmd(&["GET", "lockgate:fence:lock:k"]);
+        assert_eq!(stored, Reply::bulk(&format!("{} {}", grant.fence, grant.claim.unwrap())));
+    }
+    // Not where a quorum has lost it: then it is lost, and nothing of it stays.
+    for node in [0, 1, 2] {
+        nodes.client(node).cmd(&["DEL", "lock:k"]);
+    }
+    assert_eq!(engine.renew(b"lock:k", b"t", MINUTE, grant.claim).await, Ok(None));
+    eventually("nothing is left", || nodes.with("lock:k").is_empty());
+    // Nor once it is given back.
+    let grant = engine.acquire(b"lock:k", b"t", MINUTE, None).await.unwrap();
+    engine.drain(MINUTE).await;
+    nodes.client(0).cmd(&["DEL", "lock:k"]);
+    let renewal = engine.renew(b"lock:k", b"t", MINUTE, grant.claim);
+    drop(engine.release(b"lock:k", b"t", grant.claim));
+    drop(renewal.await);
+    engine.drain(MINUTE).await;
+    assert_eq!(nodes.with("lock:k"), [0; 0]);
+}

@@ -1,0 +1,590 @@
+//! What LOCK, UNLOCK and RENEW promise, over real nodes.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+use std::{thread, time::Duration};
+
+use crate::support::{Client, Proxy, Reply, encode, eventually, pipeline};
+
+fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+#[test]
+fn every_row_of_the_command_table() {
+    for nodes in [1, 3, 7] {
+        let proxy = Proxy::with().nodes(nodes).start();
+        let (mut a, mut b) = (proxy.client(), proxy.client());
+        let grant = a.cmd(&["LOCK", "k", "PX", "10000"]).grant();
+        assert!(grant.token.len() >= 22 && grant.token.bytes().all(|b| b.is_ascii_graphic()));
+        assert!((9000..=9898).contains(&grant.validity), "{grant:?}");
+        assert_eq!(b.cmd(&["LOCK", "k", "PX", "10000"]), Reply::NullArray);
+        assert!(matches!(b.cmd(&["HELLO", "3"]), Reply::Map(_)));
+        assert_eq!(b.cmd(&["LOCK", "k", "t", "EX", "10"]), Reply::Null);
+        let error = "NOTOKEN this connection took no lock 'k'; name its token";
+        assert_eq!(b.cmd(&["UNLOCK", "k"]).error(), error);
+        assert_eq!(b.cmd(&["UNLOCK", "k", "wrong"]), Reply::Int(0));
+        assert_eq!(b.cmd(&["RENEW", "k", "wrong"]), Reply::Int(0));
+        assert_eq!(b.cmd(&["RENEW", "k"]).error(), error);
+        let Reply::Int(validity) = a.cmd(&["RENEW", "k", "PX", "20000"]) else { panic!() };
+        assert!((19_000..=19_798).contains(&validity), "{validity}");
+        let Reply::Int(validity) = a.cmd(&["renew", "k"]) else { panic!() };
+        assert!(validity > 19_000, "the TTL before is kept: {validity}");
+        assert_eq!(a.cmd(&["UNLOCK", "k"]), Reply::Int(1));
+        assert_eq!(a.cmd(&["UNLOCK", "k"]), Reply::Int(0));
+        eventually("released everywhere", || proxy.nodes_with("lock:k") == 0);
+        let next = b.cmd(&["LOCK", "k", "mine", "PX", "10000"]).grant();
+        assert_eq!(next.token, "mine");
+        assert!(next.fence > grant.fence);
+        assert_eq!(a.cmd(&["UNLOCK", "k", "mine"]), Reply::Int(1), "a token is enough");
+    }
+}
+
+#[test]
+fn bad_words_are_refused_in_redis_wording_and_harm_nothing() {
+    let proxy = Proxy::start();
+    let mut client = proxy.client();
+    let long = "x".repeat(5000);
+    let huge = "x".repeat(200_000);
+    let cases: [(&[&str], &str); 22] = [
+        (&["LOCK"], "ERR wrong number of arguments for 'lock' command"),
+        (&["unlock"], "ERR wrong number of arguments for 'unlock' command"),
+        (&["UNLOCK", "a", "b", "c"], "ERR wrong number of arguments for 'unlock' command"),
+        (&["RENEW"], "ERR wrong number of arguments for 'renew' command"),
+        (&["LOCK", "a", "PX", "1", "FOO", "1"], "ERR syntax error, unknown option 'FOO'"),
+        (&["LOCK", "a", "b", "PX"], "ERR syntax error, 'PX' lacks its value"),
+        (
+            &["LOCK", "a", "1", "2", "3", "4", "5", "6", "7", "8", "9"],
+            "ERR syntax error, there are more words than options",
+        ),
+        (&["LOCK", "a", "PX", "x"], "ERR value is not an integer or out of range, 'x' for PX"),
+        (
+            &["LOCK", "a", "PX", "99999999999999999999"],
+            "ERR value is not an integer or out of range, '99999999999999999999' for PX",
+        ),
+        (
+            &["LOCK", "a", "PX", "0"],
+            "ERR invalid expire time in 'lock' command, the shortest is 4 ms",
+        ),
+        (
+            &["LOCK", "a", "EX", "-1"],
+            "ERR invalid expire time in 'lock' command, the shortest is 4 ms",
+        ),
+        (
+            &["RENEW", "a", "PX", "3"],
+            "ERR invalid expire time in 'renew' command, the shortest is 4 ms",
+        ),
+        (&["LOCK", "a", "30000"], "ERR '30000' is no token; for a TTL write LOCK a PX 30000"),
+        (&["LOCK", "", "PX", "1000"], "ERR the key is empty"),
+        (
+            &["LOCK", "a", "EX", "61"],
+            "ERR invalid expire time in 'lock' command, the longest is 60000 ms (locks.max_ttl)",
+        ),
+        (&["LOCK", &long, "PX", "1000"], "ERR key is longer than 4096 bytes (locks.max_key)"),
+        (&["UNLOCK", "a", &long], "ERR token is longer than 1024 bytes (locks.max_token)"),
+        (
+            &["LOCK", &huge, "PX", "1000"],
+            "ERR key or token is too long (locks.max_key, locks.max_token)",
+        ),
+        (&["RENEW", "a", &huge], "ERR key or token is too long (locks.max_key, locks.max_token)"),
+        (
+            &["LOCK", "a", "PX", "1000", "WAIT", "x"],
+            "ERR timeout is not an integer or out of range, 'x' for WAIT",
+        ),
+        (&["LOCK", "a", "WAIT", "-1"], "ERR timeout is negative"),
+        (
+            &["LOCK", "a", "WAIT", "60001"],
+            "ERR invalid wait time in 'lock' command, the longest is 60000 ms (locks.max_wait)",
+        ),
+    ];
+    for (words, error) in cases {
+        // A command before and behind it keep their places.
+        let replies = client.pipe(&[&["ECHO", "before"], words, &["ECHO", "behind"]]);
+        assert_eq!(replies[0], Reply::bulk("before"), "{words:?}");
+        assert_eq!(replies[1].error(), error, "{:?}", &words[..words.len().min(3)]);
+        assert_eq!(replies[2], Reply::bulk("behind"), "{words:?}");
+    }
+    assert_eq!(proxy.nodes_with("lock:a"), 0);
+}
+
+#[test]
+fn who_was_refused_a_lock_cannot_free_it() {
+    let proxy = Proxy::with().nodes(3).start();
+    let (mut a, mut b) = (proxy.client(), proxy.client());
+    // The same token from another connection, as two programs on one host would use it.
+    a.cmd(&["LOCK", "k", "other", "PX", "60000"]).grant();
+    assert_eq!(b.cmd(&["LOCK", "k", "host", "PX", "60000"]), Reply::NullArray);
+    assert_eq!(a.cmd(&["UNLOCK", "k"]), Reply::Int(1));
+    a.cmd(&["LOCK", "k", "host", "PX", "60000"]).grant();
+    assert_eq!(b.cmd(&["UNLOCK", "k", "host"]), Reply::Int(0), "finally: UNLOCK");
+    assert_eq!(proxy.on_nodes("lock:k"), vec![Reply::bulk("host"); 3]);
+    // Attached, it acts for who holds the lock.
+    b.cmd(&["LOCK.ATTACH", "k", "host"]).grant();
+    assert_eq!(b.cmd(&["UNLOCK", "k", "host"]), Reply::Int(1));
+    // What it holds from before is its own, whatever is refused then.
+    b.cmd(&["LOCK", "k", "mine", "PX", "60000"]).grant();
+    assert_eq!(b.cmd(&["LOCK", "k", "another", "PX", "60000"]), Reply::NullArray);
+    assert_eq!(b.cmd(&["UNLOCK", "k", "another"]), Reply::Int(0));
+    assert_eq!(b.cmd(&["UNLOCK", "k", "mine"]), Reply::Int(1));
+    // It is remembered of the last ones only, and of others is asked again.
+    a.cmd(&["LOCK", "k", "t", "PX", "60000"]).grant();
+    for n in 0..1000 {
+        assert_eq!(b.cmd(&["LOCK", "k", &format!("t{n}"), "PX", "60000"]), Reply::NullArray);
+    }
+    assert_eq!(b.cmd(&["UNLOCK", "k", "t0"]), Reply::Int(0));
+    assert_eq!(b.cmd(&["UNLOCK", "k", "t"]), Reply::Int(1));
+}
+
+#[test]
+fn a_connection_does_not_wait_for_itself() {
+    let mut proxy = Proxy::with().nodes(3).start();
+    let mut client = proxy.client();
+    let deadlock = "DEADLOCK this connection holds the lock and would wait for itself";
+    let session = client.cmd(&["LOCK", "k"]).grant();
+    assert_eq!(client.cmd(&["LOCK", "k", "WAIT", "0"]).error(), deadlock);
+    assert_eq!(client.cmd(&["LOCK", "k", "other", "PX", "100", "WAIT", "50"]).error(), deadlock);
+    assert_eq!(client.cmd(&["UNLOCK", "k", "other"]), Reply::Int(0));
+    client.cmd(&["LOCK", "k", &session.token, "WAIT", "0"]).grant();
+    assert_eq!(client.cmd(&["UNLOCK", "k"]), Reply::Int(1));
+    client.cmd(&["LOCK", "k", "PX", "60000"]).grant();
+    assert_eq!(client.cmd(&["LOCK", "k", "WAIT", "20000"]).error(), deadlock);
+    assert_eq!(client.cmd(&["UNLOCK", "k"]), Reply::Int(1));
+    // One that runs out meanwhile is worth waiting for.
+    client.cmd(&["LOCK", "k", "PX", "300"]).grant();
+    client.cmd(&["LOCK", "k", "PX", "60000", "WAIT", "30000"]).grant();
+    assert_eq!(client.cmd(&["UNLOCK", "k"]), Reply::Int(1));
+    // As is one whose UNLOCK is on its way.
+    client.cmd(&["LOCK", "k", "PX", "60000"]).grant();
+    (0..2).for_each(|node| proxy.node(node).freeze().unwrap());
+    assert!(client.cmd(&["UNLOCK", "k"]).error().starts_with("NOQUORUM"));
+    client.send(&encode(&["LOCK", "k", "PX", "60000", "WAIT", "30000"]));
+    (0..2).for_each(|node| proxy.node(node).thaw().unwrap());
+    client.reply().grant();
+    // As is one that is held elsewhere.
+    let mut other = proxy.client();
+    let grant = other.cmd(&["LOCK", "l"]).grant();
+    client.cmd(&["LOCK.ATTACH", "l", &grant.token]).grant();
+    client.send(&encode(&["LOCK", "l", "WAIT", "0"]));
+    eventually("it waits", || proxy.waiters() == 1);
+    assert_eq!(other.cmd(&["UNLOCK", "l"]), Reply::Int(1));
+    client.reply().grant();
+}
+
+#[test]
+fn a_plain_set_client_and_lockgate_exclude_each_other() {
+    let proxy = Proxy::with().nodes(3).start();
+    let mut client = proxy.client();
+    let set =
+        |node: usize| proxy.node_client(node).cmd(&["SET", "lock:k", "plain", "NX", "PX", "5000"]);
+    assert_eq!((set(0), set(1)), (Reply::ok(), Reply::ok()));
+    assert_eq!(client.cmd(&["LOCK", "k", "PX", "5000"]), Reply::NullArray);
+    eventually("what was got is released", || {
+        proxy.node_client(2).cmd(&["GET", "lock:k"]) == Reply::NullBulk
+    });
+    for node in 0..2 {
+        proxy.node_client(node).cmd(&["DEL", "lock:k"]);
+    }
+    let grant = client.cmd(&["LOCK", "k", "PX", "5000"]).grant();
+    for node in 0..3 {
+        assert_eq!(set(node), Reply::NullBulk);
+        assert_eq!(proxy.node_client(node).cmd(&["GET", "lock:k"]), Reply::bulk(&grant.token));
+    }
+}
+
+#[test]
+fn only_one_of_many_clients_gets_a_lock() {
+    let proxy = Proxy::with().nodes(5).start();
+    for round in 0..10 {
+        let key = format!("k{round}");
+        let granted: usize = thread::scope(|scope| {
+            let tries: Vec<_> = (0..8)
+                .map(|_| {
+                    let (proxy, key) = (&proxy, &key);
+                    scope.spawn(move || {
+                        let reply = proxy.client().cmd(&["LOCK", key, "PX", "30000"]);
+                        usize::from(matches!(reply, Reply::Array(_)))
+                    })
+                })
+                .collect();
+            tries.into_iter().map(|t| t.join().unwrap()).sum()
+        });
+        assert!(granted <= 1, "{granted} clients hold {key}");
+    }
+}
+
+#[test]
+fn a_lock_ends_with_its_ttl() {
+    let proxy = Proxy::with().nodes(3).start();
+    let mut client = proxy.client();
+    client.cmd(&["LOCK", "k", "PX", "1000"]).grant();
+    assert_eq!(client.cmd(&["LOCK", "k", "PX", "1000"]), Reply::NullArray);
+    thread::sleep(ms(1010));
+    client.cmd(&["LOCK", "k", "PX", "1000"]).grant();
+}
+
+#[test]
+fn the_holder_may_lock_again_and_fences_only_grow() {
+    let proxy = Proxy::with().nodes(3).start();
+    let mut client = proxy.client();
+    let mut last = 0;
+    for _ in 0..20 {
+        let grant = client.cmd(&["LOCK", "k", "t", "PX", "5000"]).grant();
+        assert!(grant.fence > last);
+        last = grant.fence;
+    }
+    client.cmd(&["UNLOCK", "k", "t"]);
+    // A node whose fence is far ahead makes the next one larger still.
+    proxy.node_client(1).cmd(&["SET", "lockgate:fence:lock:k", "9000000000000000"]);
+    let mut fences = Vec::new();
+    for _ in 0..5 {
+        fences.push(client.cmd(&["LOCK", "k", "PX", "5000"]).grant().fence);
+        client.cmd(&["UNLOCK", "k"]);
+    }
+    eventually("the far fence was seen", || {
+        let grant = client.cmd(&["LOCK", "k", "PX", "5000"]).grant();
+        client.cmd(&["UNLOCK", "k"]);
+        fences.push(grant.fence);
+        grant.fence > 9_000_000_000_000_000
+    });
+    assert!(fences.windows(2).all(|pair| pair[0] < pair[1]), "{fences:?}");
+}
+
+#[test]
+fn locks_hold_while_a_quorum_is_up_and_noquorum_says_who_is_missing() {
+    let mut proxy = Proxy::with().nodes(5).locks("quarantine: no").start();
+    let mut client = proxy.client();
+    let held = client.cmd(&["LOCK", "held", "PX", "60000"]).grant();
+    for killed in 0..3 {
+        proxy.node(killed).kill().unwrap();
+        eventually("it is seen", || proxy.nodes_up() == 4 - killed);
+        let (mut a, mut b) = (proxy.client(), proxy.client());
+        if killed < 2 {
+            a.cmd(&["LOCK", "k", "PX", "5000"]).grant();
+            assert_eq!(b.cmd(&["LOCK", "k", "PX", "5000"]), Reply::NullArray);
+            assert_eq!(b.cmd(&["LOCK", "held", "PX", "5000"]), Reply::NullArray);
+            assert!(matches!(a.cmd(&["RENEW", "k"]), Reply::Int(1..)));
+            assert_eq!(a.cmd(&["UNLOCK", "k"]), Reply::Int(1));
+        } else {
+            for words in [
+                ["LOCK", "k", "t", "PX", "5000"].as_slice(),
+                &["UNLOCK", "k", "u"],
+                &["RENEW", "k", "t"],
+            ] {
+                let reply = a.cmd(words);
+                let error = reply.error();
+                assert!(
+                    error.starts_with("NOQUORUM 2 of 5 lock nodes answered, 3 are needed; "),
+                    "{error}"
+                );
+                for node in 0..3 {
+                    let address = proxy.node(node).addr().to_string();
+                    assert!(error.contains(&format!("{address} (down)")), "{error}");
+                }
+            }
+            assert!(proxy.http("/readyz").starts_with("HTTP/1.1 503"));
+            assert_eq!(a.cmd(&["SET", "x", "1"]), Reply::ok(), "other commands do not care");
+        }
+    }
+    for node in 3..5 {
+        assert_eq!(proxy.node_client(node).cmd(&["EXISTS", "lock:k"]), Reply::Int(0), "released");
+    }
+    // Back again, empty: the held lock has two votes left of five.
+    for node in 0..3 {
+        proxy.node(node).restart().unwrap();
+    }
+    eventually("all are back", || proxy.nodes_up() == 5);
+    client.cmd(&["LOCK", "k", "PX", "5000"]).grant();
+    assert_eq!(client.cmd(&["UNLOCK", "held", &held.token]), Reply::Int(0));
+}
+
+#[test]
+fn a_node_stopped_during_acquire_is_left_without_a_ghost() {
+    // The connection survives the stop.
+    let proxy = Proxy::with().nodes(3).start();
+    ghost_hunt(proxy, ms(300));
+    // The connection is dropped for its silence, and made anew after the stop.
+    let proxy = Proxy::with().nodes(3).locks("node_silence: 200ms").start();
+    ghost_hunt(proxy, ms(800));
+}
+
+fn ghost_hunt(mut proxy: Proxy, stopped: Duration) {
+    let mut client = proxy.client();
+    proxy.node(0).freeze().unwrap();
+    let grant = client.cmd(&["LOCK", "won", "PX", "60000"]).grant();
+    assert!(grant.validity < 59_900);
+    assert_eq!(client.cmd(&["UNLOCK", "won"]), Reply::Int(1));
+    // Held on one of the two that answer: not granted, with the stopped one unknown.
+    proxy.node_client(1).cmd(&["SET", "lock:lost", "other", "PX", "60000"]);
+    let reply = client.cmd(&["LOCK", "lost", "PX", "60000"]);
+    assert_eq!(reply, Reply::NullArray);
+    thread::sleep(stopped);
+    proxy.node(0).thaw().unwrap();
+    eventually("the node is up", || proxy.nodes_up() == 3);
+    // Whatever the stopped node had to read, it has read before this.
+    proxy.client().cmd(&["LOCK", "after", "PX", "60000"]).grant();
+    eventually("the node votes again", || {
+        proxy.node_client(0).cmd(&["EXISTS", "lock:after"]) == Reply::Int(1)
+    });
+    for key in ["lock:won", "lock:lost"] {
+        assert_eq!(proxy.node_client(0).cmd(&["EXISTS", key]), Reply::Int(0), "ghost of {key}");
+    }
+}
+
+#[test]
+fn a_node_killed_with_requests_in_flight_fails_them_at_once() {
+    let mut proxy = Proxy::with()
+        .nodes(1)
+        .locks("node_timeout: 5s")
+        .locks("node_silence: 6s")
+        .locks("quarantine: no")
+        .start();
+    let mut client = proxy.client();
+    proxy.node(0).freeze().unwrap();
+    client.send(&pipeline(&[&["LOCK", "k", "PX", "60000"]]));
+    thread::sleep(ms(100));
+    let begun = std::time::Instant::now();
+    proxy.node(0).kill().unwrap();
+    let reply = client.reply();
+    assert!(reply.error().contains("(disconnected)"), "{reply:?}");
+    assert!(begun.elapsed() < Duration::from_secs(4), "it did not wait for node_timeout");
+    proxy.node(0).restart().unwrap();
+    eventually("the node is up", || proxy.nodes_up() == 1);
+    client.cmd(&["LOCK", "k", "PX", "60000"]).grant();
+}
+
+#[test]
+fn scripts_forgotten_by_the_nodes_are_loaded_again_unseen() {
+    let proxy = Proxy::with().nodes(3).start();
+    let mut client = proxy.client();
+    for round in 0..5 {
+        for node in 0..3 {
+            proxy.node_client(node).cmd(&["SCRIPT", "FLUSH"]);
+        }
+        let key = format!("k{round}");
+        client.cmd(&["LOCK", &key, "PX", "60000"]).grant();
+        for node in 0..3 {
+            proxy.node_client(node).cmd(&["SCRIPT", "FLUSH"]);
+        }
+        assert!(matches!(client.cmd(&["RENEW", &key]), Reply::Int(1..)));
+        assert_eq!(client.cmd(&["UNLOCK", &key]), Reply::Int(1));
+        eventually("released everywhere", || proxy.nodes_with(&format!("lock:{key}")) == 0);
+    }
+}
+
+#[test]
+fn a_client_that_hangs_up_during_its_lock_leaves_nothing() {
+    for reset in [false, true] {
+        let mut proxy =
+            Proxy::with().nodes(3).locks("node_timeout: 5s").locks("node_silence: 6s").start();
+        // Two nodes that do not answer keep the LOCK waiting.
+        proxy.node(1).freeze().unwrap();
+        proxy.node(2).freeze().unwrap();
+        let mut client = proxy.client();
+        client.send(&pipeline(&[&["LOCK", "k", "PX", "60000"], &["SET", "under-lock", "1"]]));
+        eventually("the first node has it", || {
+            proxy.node_client(0).cmd(&["EXISTS", "lock:k"]) == Reply::Int(1)
+        });
+        if reset {
+            let socket = socket2::SockRef::from(client.socket());
+            socket.set_linger(Some(Duration::ZERO)).unwrap();
+            drop(client);
+        } else {
+            client.hang_up();
+        }
+        eventually("the first node is free", || {
+            proxy.node_client(0).cmd(&["EXISTS", "lock:k"]) == Reply::Int(0)
+        });
+        proxy.node(1).thaw().unwrap();
+        proxy.node(2).thaw().unwrap();
+        eventually("the others are free", || proxy.nodes_with("lock:k") == 0);
+        thread::sleep(ms(50));
+        assert_eq!(proxy.nodes_with("lock:k"), 0);
+        assert_eq!(proxy.client().cmd(&["EXISTS", "under-lock"]), Reply::Int(0));
+        eventually("it is counted", || {
+            proxy.metric("lockgate_lock_requests_total", "aborted") == 1.0
+        });
+    }
+}
+
+#[test]
+fn a_full_queue_refuses_an_acquire_and_never_a_release() {
+    let mut proxy = Proxy::with().nodes(1).locks("node_queue: 4").locks("node_timeout: 1s").start();
+    let mut holder = proxy.client();
+    holder.cmd(&["LOCK", "held", "t", "PX", "60000"]).grant();
+    proxy.node(0).freeze().unwrap();
+    let mut clients: Vec<_> = (0..4).map(|_| proxy.client()).collect();
+    for (index, client) in clients.iter_mut().enumerate() {
+        client.send(&pipeline(&[&["LOCK", &format!("k{index}"), "PX", "60000"]]));
+    }
+    thread::sleep(ms(100));
+    let reply = proxy.client().cmd(&["LOCK", "one-more", "PX", "60000"]);
+    assert!(reply.error().contains("(busy)"), "{reply:?}");
+    holder.send(&pipeline(&[&["UNLOCK", "held", "t"]]));
+    thread::sleep(ms(100));
+    proxy.node(0).thaw().unwrap();
+    assert_eq!(holder.reply(), Reply::Int(1));
+    assert!(proxy.metric("lockgate_node_errors_total", "queue_full") >= 1.0);
+}
+
+#[test]
+fn nodes_are_reached_with_password_database_and_unix_socket() {
+    let protected =
+        lockgate::tools::redis_server::RedisServer::start(&["--requirepass", "s3cret"]).unwrap();
+    let plain = lockgate::tools::redis_server::RedisServer::start(&[]).unwrap();
+    let user = lockgate::tools::redis_server::RedisServer::start(&[]).unwrap();
+    Client::connect(user.port()).cmd(&["ACL", "SETUSER", "gate", "on", ">p@ss", "~*", "+@all"]);
+    let urls = [
+        format!("redis://:s3cret@127.0.0.1:{}/3", protected.port()),
+        format!("unix://{}?db=2", plain.unix_socket().display()),
+        format!("redis://gate:p@ss@127.0.0.1:{}", user.port()),
+    ];
+    let proxy = Proxy::with().node_urls(&urls).start();
+    eventually("all are up", || proxy.nodes_up() == 3);
+    let mut client = proxy.client();
+    let grant = client.cmd(&["LOCK", "k", "PX", "60000"]).grant();
+    eventually("all have it", || {
+        let mut direct = Client::connect(plain.port());
+        direct.cmd(&["SELECT", "2"]);
+        direct.cmd(&["GET", "lock:k"]) == Reply::bulk(&grant.token)
+    });
+    let mut direct = Client::connect(protected.port());
+    direct.pipe(&[&["AUTH", "s3cret"], &["SELECT", "3"]]);
+    assert_eq!(direct.cmd(&["GET", "lock:k"]), Reply::bulk(&grant.token));
+    let seen = proxy.http("/metrics") + &proxy.http("/readyz") + &proxy.log();
+    assert!(!seen.contains("s3cret") && !seen.contains("p@ss"), "a password is shown");
+    assert!(!seen.contains(&grant.token) && !seen.contains("lock:k"), "a key or token is shown");
+}
+
+#[test]
+fn a_wrong_password_is_named_and_the_node_does_not_vote() {
+    let protected =
+        lockgate::tools::redis_server::RedisServer::start(&["--requirepass", "right"]).unwrap();
+    let urls = [format!("redis://:wrong@127.0.0.1:{}", protected.port())];
+    let proxy = Proxy::with().node_urls(&urls).start();
+    eventually("it is named", || proxy.http("/readyz").contains("WRONGPASS"));
+    assert!(
+        proxy.client().cmd(&["LOCK", "k", "PX", "1000"]).error().starts_with("NOQUORUM 0 of 1")
+    );
+}
+
+#[test]
+fn a_node_that_answers_garbage_hurts_nobody() {
+    use std::io::{Read, Write};
+    // No Redis can be made to misbehave so, hence a fake one.
+    for garbage in [b"*1\r\n".repeat(100_000), vec![b'x'; 1_000_000], b"+OK\r\n".repeat(1000)] {
+        let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        thread::spawn(move || {
+            while let Ok((mut stream, _)) = listener.accept() {
+                let garbage = garbage.clone();
+                thread::spawn(move || {
+                    let _ = stream.write_all(&garbage);
+                    let _ = stream.read(&mut [0; 1000]);
+                });
+            }
+        });
+        let good: Vec<_> = (0..2)
+            .map(|_| lockgate::tools::redis_server::RedisServer::start(&[]).unwrap())
+            .collect();
+        let urls = [format!("redis://127.0.0.1:{port}"), good[0].url(), good[1].url()];
+        let mut proxy = Proxy::with().node_urls(&urls).locks("quarantine: no").start();
+        eventually("the good ones are up", || proxy.nodes_up() == 2);
+        let mut client = proxy.client();
+        for _ in 0..20 {
+            client.cmd(&["LOCK", "k", "PX", "5000"]).grant();
+            assert_eq!(client.cmd(&["UNLOCK", "k"]), Reply::Int(1));
+        }
+        eventually("it is named", || proxy.http("/readyz").contains("makes no sense"));
+        assert!(proxy.is_alive() && proxy.memory("VmRSS") < 64 << 20);
+    }
+}
+
+#[test]
+fn a_holder_that_fails_to_lock_again_still_holds() {
+    let mut proxy = Proxy::with().nodes(3).start();
+    let mut holder = proxy.client();
+    holder.cmd(&["LOCK", "k", "t", "PX", "60000"]).grant();
+    proxy.node(1).freeze().unwrap();
+    proxy.node(2).freeze().unwrap();
+    assert!(holder.cmd(&["LOCK", "k", "t", "PX", "60000"]).error().starts_with("NOQUORUM 1 of 3"));
+    proxy.node(1).thaw().unwrap();
+    proxy.node(2).thaw().unwrap();
+    eventually("all vote again", || {
+        matches!(holder.cmd(&["LOCK", "other", "o", "PX", "60000"]), Reply::Array(_))
+    });
+    // The grant before counts until its TTL has run out.
+    assert_eq!(proxy.client().cmd(&["LOCK", "k", "PX", "60000"]), Reply::NullArray);
+    assert!(matches!(holder.cmd(&["RENEW", "k", "t"]), Reply::Int(1..)));
+}
+
+#[test]
+fn a_node_has_at_most_a_tenth_of_the_ttl() {
+    let mut proxy = Proxy::with().locks("node_timeout: 6s").locks("node_silence: 30s").start();
+    let mut client = proxy.client();
+    proxy.node(0).freeze().unwrap();
+    let begun = std::time::Instant::now();
+    assert!(client.cmd(&["LOCK", "k", "PX", "2000"]).error().contains("(timeout)"));
+    let took = begun.elapsed();
+    assert!(took >= ms(200) && took < ms(4000), "{took:?}");
+}
+
+#[test]
+fn what_was_given_back_while_a_node_was_cut_off_is_given_back_there_too() {
+    let mut proxy = Proxy::with().nodes(3).locks("node_silence: 200ms").start();
+    let mut client = proxy.client();
+    client.cmd(&["LOCK", "before", "PX", "60000"]).grant();
+    eventually("all have it", || proxy.nodes_with("lock:before") == 3);
+    proxy.node(0).freeze().unwrap();
+    // Lies unread in the stopped node's socket, and is carried out after the stop.
+    client.cmd(&["LOCK", "unread", "PX", "60000"]).grant();
+    eventually("the node is cut off", || proxy.nodes_up() == 2);
+    for key in ["before", "unread"] {
+        assert_eq!(client.cmd(&["UNLOCK", key]), Reply::Int(1));
+    }
+    proxy.node(0).thaw().unwrap();
+    eventually("the node is back", || proxy.nodes_up() == 3);
+    eventually("the node votes again", || {
+        client.cmd(&["LOCK", "after", "t", "PX", "60000"]).grant();
+        proxy.node_client(0).cmd(&["EXISTS", "lock:after"]) == Reply::Int(1)
+    });
+    for key in ["lock:before", "lock:unread"] {
+        assert_eq!(proxy.node_client(0).cmd(&["EXISTS", key]), Reply::Int(0), "ghost of {key}");
+    }
+}
+
+#[test]
+fn a_fence_known_to_one_node_is_raised_on_a_quorum_before_it_is_given() {
+    let mut proxy = Proxy::with().nodes(3).start();
+    let mut client = proxy.client();
+    proxy.node_client(1).cmd(&["SET", "lockgate:fence:lock:k", "9000000000000000"]);
+    // The node that knows the large one is needed for this grant …
+    proxy.node(2).freeze().unwrap();
+    let first = client.cmd(&["LOCK", "k", "PX", "60000"]).grant();
+    assert_eq!(first.fence, 9_000_000_000_000_001);
+    assert_eq!(client.cmd(&["UNLOCK", "k"]), Reply::Int(1));
+    proxy.node(2).thaw().unwrap();
+    // … and is not there for the next.
+    proxy.node(1).kill().unwrap();
+    eventually("it is seen", || proxy.nodes_up() == 2);
+    let second = client.cmd(&["LOCK", "k", "PX", "60000"]).grant();
+    assert!(second.fence > first.fence, "{} after {}", second.fence, first.fence);
+}
+
+#[test]
+fn a_key_may_be_as_long_as_is_configured() {
+    let proxy = Proxy::with().locks("max_key: 1mb").locks("max_token: 1mb").start();
+    let mut client = proxy.client();
+    let (key, token) = ("k".repeat(1 << 20), "t".repeat(300_000));
+    for _ in 0..2 {
+        assert_eq!(client.cmd(&["LOCK", &key, &token, "PX", "30000"]).grant().token, token);
+        assert_eq!(client.cmd(&["UNLOCK", &key, &token]), Reply::Int(1));
+    }
+    let longer = key + "k";
+    let error = "ERR key is longer than 1048576 bytes (locks.max_key)";
+    assert_eq!(client.cmd(&["LOCK", &longer, "PX", "1000"]).error(), error);
+}

@@ -1,0 +1,140 @@
+//! `lockgate dev`: everything comes up, and goes down however it ends.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+use std::{
+    io::{BufRead, BufReader},
+    net::TcpStream,
+    os::unix::process::CommandExt,
+    process::{Child, Command, Stdio},
+    thread,
+};
+
+use crate::support::{Client, Reply, eventually, pipeline};
+use lockgate::tools::redis_server::free_port;
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+
+struct Dev {
+    child: Child,
+    port: u16,
+    /// The pids that it prints.
+    servers: Vec<i32>,
+    printed: String,
+}
+
+impl Drop for Dev {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// In a process group of its own, as a shell starts it.
+fn command(port: u16, admin: u16) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lockgate"));
+    command
+        .args(["dev", "--port", &port.to_string(), "--admin-port", &admin.to_string()])
+        .process_group(0)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null());
+    command
+}
+
+fn start() -> Dev {
+    let (port, admin) = (free_port().unwrap(), free_port().unwrap());
+    let mut child = command(port, admin).spawn().unwrap();
+    let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
+    let (mut servers, mut printed) = (Vec::new(), String::new());
+    while !printed.contains("UNLOCK job") {
+        let line = lines.next().expect("it ended").unwrap();
+        if let Some((_, pid)) = line.split_once("(pid ") {
+            servers.push(pid.trim_end_matches(')').parse().unwrap());
+        }
+        printed += &line;
+        printed.push('\n');
+    }
+    thread::spawn(move || lines.for_each(drop));
+    Dev { child, port, servers, printed }
+}
+
+fn runs(pid: i32) -> bool {
+    // A child that init has not yet buried is dead all the same.
+    std::fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
+}
+
+fn end(signal: Signal) -> Option<i32> {
+    let mut dev = start();
+    assert_eq!(dev.servers.len(), 6, "{}", dev.printed);
+    assert!(dev.servers.iter().all(|pid| runs(*pid)));
+    let mut client = Client::connect(dev.port);
+    assert_eq!(client.cmd(&["SET", "x", "1"]), Reply::ok());
+    eventually("a quorum is there", || {
+        matches!(client.cmd(&["LOCK", "job", "t", "PX", "30000"]), Reply::Array(_))
+    });
+    assert_eq!(client.cmd(&["UNLOCK", "job", "t"]), Reply::Int(1));
+    kill_process(Pid::from_child(&dev.child), signal).unwrap();
+    let status = dev.child.wait().unwrap();
+    eventually("its servers are gone", || !dev.servers.iter().any(|pid| runs(*pid)));
+    status.code()
+}
+
+#[test]
+fn sigterm_takes_everything_down() {
+    assert_eq!(end(Signal::TERM), Some(0));
+}
+
+#[test]
+fn ctrl_c_takes_everything_down() {
+    assert_eq!(end(Signal::INT), Some(0));
+}
+
+#[test]
+fn sigkill_takes_everything_down() {
+    assert_eq!(end(Signal::KILL), None);
+}
+
+#[test]
+fn ctrl_c_lets_a_command_in_flight_finish_before_the_servers_go() {
+    let mut dev = start();
+    let mut client = Client::connect(dev.port);
+    // In one packet: once PING is answered, BLPOP is on its way too. A Redis that
+    // got the signal itself would drop it.
+    client.send(&pipeline(&[&["PING"], &["BLPOP", "nothing", "1"]]));
+    assert_eq!(client.reply(), Reply::simple("PONG"));
+    // A terminal sends it to the whole process group.
+    kill_process_group(Pid::from_child(&dev.child), Signal::INT).unwrap();
+    assert_eq!(client.reply(), Reply::NullArray);
+    assert_eq!(dev.child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn it_runs_on_when_nobody_reads_what_it_says() {
+    let (port, admin) = (free_port().unwrap(), free_port().unwrap());
+    let mut child = command(port, admin).spawn().unwrap();
+    drop(child.stdout.take());
+    let mut dev = Dev { child, port, servers: Vec::new(), printed: String::new() };
+    eventually("it accepts", || TcpStream::connect(("127.0.0.1", port)).is_ok());
+    // It speaks once it accepts; by the end of this wait it has.
+    let mut client = Client::connect(dev.port);
+    assert_eq!(client.cmd(&["BLPOP", "nothing", "1"]), Reply::NullArray);
+    kill_process(Pid::from_child(&dev.child), Signal::TERM).unwrap();
+    assert_eq!(dev.child.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn a_taken_port_is_said_in_one_line() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let addr = taken.local_addr().unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_lockgate"))
+        .args(["dev", "--port", &addr.port().to_string()])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let error = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(error, format!("lockgate: {addr} is in use; choose another port with --port\n"));
+}

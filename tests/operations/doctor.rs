@@ -1,0 +1,209 @@
+//! `lockgate doctor` finds what is wrong, says what to do, and changes nothing.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+use std::process::Command;
+
+use crate::support::{self, Client, Proxy, Reply};
+use lockgate::tools::redis_server::{RedisServer, free_port};
+
+/// What it says of a deployment, and how it ends.
+fn doctor(data: &str, nodes: &[String], more: &str) -> (Option<i32>, String, String) {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("lockgate.yaml");
+    let list: String = nodes.iter().map(|url| format!("    - {url}\n")).collect();
+    std::fs::write(&file, format!("data: {data}\nlocks:\n{more}  nodes:\n{list}")).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_lockgate"))
+        .args(["doctor", file.to_str().unwrap()])
+        .output()
+        .unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    (output.status.code(), text(&output.stdout), text(&output.stderr))
+}
+
+/// Makes these nodes a deployment.
+fn init(nodes: &[String]) {
+    let settings = format!("locks:\n  nodes: [{}]\n", nodes.join(", "));
+    let said = support::init(&settings, &[]);
+    assert!(said.contains("may vote"), "{said}");
+}
+
+fn start(arguments: &[&str]) -> RedisServer {
+    RedisServer::start(arguments).unwrap()
+}
+
+/// The lines about the server at `url`.
+fn about<'a>(report: &'a str, url: &str) -> Vec<&'a str> {
+    let address = url.trim_start_matches("redis://").split('@').next_back().unwrap();
+    let mut lines = report.lines().skip_while(|line| !line.contains(address));
+    let first = lines.next().unwrap_or_else(|| panic!("{address} is not in {report}"));
+    [first].into_iter().chain(lines.take_while(|line| line.starts_with(' '))).collect()
+}
+
+#[test]
+fn a_sound_deployment_is_fit() {
+    let (data, nodes) = (start(&[]), [start(&[]), start(&[]), start(&["--appendonly", "yes"])]);
+    let urls: Vec<String> = nodes.iter().map(RedisServer::url).collect();
+    init(&urls);
+    let before = Client::connect(nodes[0].port()).cmd(&["DBSIZE"]);
+    let (status, report, error) = doctor(&data.url(), &urls, "");
+    assert_eq!((status, error.as_str()), (Some(0), ""), "{report}");
+    assert_eq!(report.lines().count(), 5, "{report}");
+    assert!(report.ends_with("\nfit: of 3 lock nodes 1 may fail\n"), "{report}");
+    assert!(report.starts_with("data node  "), "{report}");
+    for words in ["redis 7.", "round trip", "clock ", "no persistence"] {
+        assert!(about(&report, &urls[0])[0].contains(words), "{words} is not in {report}");
+    }
+    assert!(about(&report, &urls[2])[0].contains("append-only file"), "{report}");
+    let mut node = Client::connect(nodes[0].port());
+    assert_eq!(node.cmd(&["DBSIZE"]), before, "it has changed something");
+}
+
+#[test]
+fn whatever_is_wrong_is_told_with_what_to_do() {
+    let evicting = start(&["--maxmemory", "50mb", "--maxmemory-policy", "allkeys-lru"]);
+    let replica = start(&["--replicaof", "127.0.0.1 1"]);
+    let locked = start(&["--requirepass", "secret"]);
+    let fit = start(&[]);
+    let twin = format!("redis://localhost:{}", fit.port());
+    let nameless = start(&[]);
+    Client::connect(nameless.port()).cmd(&["ACL", "SETUSER", "default", "-info"]);
+    let nobody = format!("redis://127.0.0.1:{}", free_port().unwrap());
+    let urls = [
+        evicting.url(),
+        replica.url(),
+        locked.url(),
+        fit.url(),
+        twin.clone(),
+        nameless.url(),
+        nobody.clone(),
+    ];
+    let (status, report, error) = doctor(&start(&[]).url(), &urls, "");
+    assert_eq!(status, Some(1), "{report}");
+    assert_eq!(error, "lockgate: 5 servers are not fit for their part\n", "{report}");
+    // None of them has a marker.
+    assert!(report.ends_with("\nnot fit: 5 of 8 servers (!!); to look at: 5 (-)\n"), "{report}");
+    for (url, what, advice) in [
+        (&urls[0], " - its maxmemory-policy", "CONFIG SET maxmemory-policy noeviction"),
+        (&urls[1], "!! it is a replica", "masters only"),
+        (&urls[2], "!! ", "user and password"),
+        (&twin, "!! it is the same instance", "a Redis of its own"),
+        (&urls[5], "!! ", "The ACL user needs"),
+        (&nobody, "!! ", "Is it running"),
+    ] {
+        let lines = about(&report, url);
+        assert!(lines[1].contains(what) && lines[2].contains(advice), "{url}: {report}");
+    }
+    let fit = about(&report, &urls[3]);
+    assert!(fit.len() == 3 && fit[1].contains(" - it has no marker"), "{report}");
+}
+
+#[test]
+fn nodes_that_wait_are_told_with_what_to_do() {
+    let mut nodes = [start(&[]), start(&[]), start(&[])];
+    let urls: Vec<String> = nodes.iter().map(RedisServer::url).collect();
+    let (status, report, _) = doctor(&start(&[]).url(), &urls, "");
+    assert_eq!(status, Some(0), "{report}");
+    let lines = about(&report, &urls[1]);
+    assert!(lines[1].contains("no lock node has a marker"), "{report}");
+    assert!(lines[2].contains("lockgate init"), "{report}");
+    let proxy = Proxy::with().node_urls(&urls).start();
+    support::eventually("all are admitted", || proxy.nodes_up() == 3);
+    nodes[1].restart().unwrap();
+    let (status, report, _) = doctor(&start(&[]).url(), &urls, "");
+    assert_eq!(status, Some(0), "{report}");
+    let lines = about(&report, &urls[1]);
+    assert!(lines[1].contains("restarted, emptied"), "{report}");
+    assert_eq!(about(&report, &urls[0]).len(), 1, "{report}");
+    let (status, report, _) = doctor(&start(&[]).url(), &urls, "  prefix: 'p:'\n");
+    assert_eq!(status, Some(1), "{report}");
+    assert!(report.contains("this proxy as node 1 of 3 with prefix 'p:'"), "{report}");
+}
+
+#[test]
+fn one_lock_node_that_is_the_data_node_by_another_name_is_told() {
+    let (both, other) = (start(&[]), start(&[]));
+    let by_name = format!("redis://localhost:{}", both.port());
+    init(std::slice::from_ref(&by_name));
+    let (status, report, _) = doctor(&both.url(), &[by_name], "");
+    assert_eq!(status, Some(0), "{report}");
+    assert!(report.contains(" - it is the only lock node: when it fails"), "{report}");
+    assert!(report.contains("(locks.nodes) is the data node too"), "{report}");
+    assert!(report.ends_with("\nfit: of 1 lock nodes 0 may fail; to look at: 2 (-)\n"), "{report}");
+    let (_, report, _) = doctor(&both.url(), &[other.url()], "");
+    assert!(!report.contains("is the data node too"), "{report}");
+}
+
+#[test]
+fn what_ends_connections_or_changes_a_replication_id_is_told() {
+    let (data, watched) = (start(&["--timeout", "300"]), start(&["--timeout", "60"]));
+    let nodes = [start(&[]), watched, start(&[])];
+    let master = format!("127.0.0.1 {}", nodes[0].port());
+    let replica = start(&["--replicaof", &master]);
+    let mut asked = Client::connect(nodes[0].port());
+    support::eventually("it has a replica", || {
+        format!("{:?}", asked.cmd(&["ROLE"]))
+            .contains(&format!("{:?}", Reply::bulk(&replica.port().to_string())))
+    });
+    // As a Sentinel does.
+    let mut sentinel = Client::connect(nodes[1].port());
+    sentinel.cmd(&["SUBSCRIBE", "__sentinel__:hello"]);
+    let urls: Vec<String> = nodes.iter().map(RedisServer::url).collect();
+    init(&urls);
+    let (status, report, _) = doctor(&data.url(), &urls, "");
+    assert_eq!(status, Some(0), "{report}");
+    let of_data = about(&report, &data.url()).join("\n");
+    assert!(of_data.contains(" - it closes connections that are idle for 300 s"), "{report}");
+    assert!(of_data.contains("CONFIG SET timeout 0"), "{report}");
+    let first = about(&report, &urls[0]).join("\n");
+    assert!(
+        first.contains(" - it has replicas (1): its replication id changes when a"),
+        "{report}"
+    );
+    let second = about(&report, &urls[1]).join("\n");
+    assert!(
+        second.contains(" - Sentinels watch it (1): its replication id changes at"),
+        "{report}"
+    );
+    assert!(second.contains(" - it closes connections that are idle for 60 s"), "{report}");
+    assert_eq!(about(&report, &urls[2]).len(), 1, "{report}");
+    assert!(report.ends_with("; to look at: 4 (-)\n"), "{report}");
+}
+
+#[test]
+fn a_listener_for_which_the_proxy_would_not_start_is_told() {
+    let (open, nodes) = (start(&[]), [start(&[]), start(&[]), start(&[])]);
+    let urls: Vec<String> = nodes.iter().map(RedisServer::url).collect();
+    let of = |data: &RedisServer| {
+        let listen = format!("{}\nlisten: 0.0.0.0:6380", data.url());
+        doctor(&listen, &urls, "")
+    };
+    let (status, report, error) = of(&open);
+    assert_eq!((status, error.as_str()), (Some(1), "lockgate: 1 server is not fit for its part\n"));
+    let lines = about(&report, &open.url());
+    assert!(lines[1].contains("!! 0.0.0.0:6380 (listen) can be reached from"), "{report}");
+    assert!(lines[2].contains("Lockgate does not start"), "{report}");
+    let guarded = start(&["--requirepass", "secret"]);
+    let (_, report, _) = of(&guarded);
+    assert!(!report.contains("can be reached from"), "{report}");
+}
+
+#[test]
+fn what_the_data_node_does_to_clients_is_told() {
+    let nodes = [start(&[])];
+    let urls: Vec<String> = nodes.iter().map(RedisServer::url).collect();
+    let data = start(&["--timeout", "300"]);
+    let (status, report, _) = doctor(&data.url(), &urls, "");
+    assert_eq!(status, Some(0), "{report}");
+    assert!(report.contains("idle for 300 s (timeout)"), "{report}");
+    for (name, words) in [("SET", "knows no command SET"), ("INFO", "INFO has another name")] {
+        let data = start(&["--rename-command", name, "other"]);
+        let (status, report, _) = doctor(&data.url(), &urls, "");
+        assert!(status == Some(1) && report.contains(words), "{report}");
+    }
+}

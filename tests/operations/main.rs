@@ -1,0 +1,13 @@
+//! What operators give the proxy, ask it and are told: command line, configuration, signals,
+//! upgrades, metrics.
+
+mod admin;
+mod configuration;
+mod dev;
+mod doctor;
+mod operator;
+mod reload;
+#[path = "../support/mod.rs"]
+mod support;
+mod systemd;
+mod upgrade;

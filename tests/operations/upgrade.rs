@@ -1,0 +1,662 @@
+//! A process takes another's place, and clients notice nothing: no connection is refused,
+//! none is broken, no lock is lost, whatever becomes of the new process.
+
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
+use std::{
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::TcpStream,
+    os::unix::{
+        fs::PermissionsExt,
+        net::{UnixListener, UnixStream},
+        process::CommandExt,
+    },
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    thread,
+    time::Duration,
+};
+
+use crate::support::{self, Client, LIMIT, Proxy, Reply, Setup, eventually};
+use lockgate::tools::redis_server::{RedisServer, free_port};
+use rustix::process::{Pid, Signal, kill_process};
+
+/// Where a proxy can be replaced, and what the processes that come after it have.
+struct Place {
+    dir: tempfile::TempDir,
+}
+
+impl Place {
+    fn new() -> Place {
+        Place { dir: tempfile::tempdir().unwrap() }
+    }
+
+    fn socket(&self) -> PathBuf {
+        self.dir.path().join("upgrade.sock")
+    }
+
+    fn setup(&self) -> Setup {
+        Proxy::with().top(&format!("upgrade_socket: {}", self.socket().display()))
+    }
+
+    /// A file with another configuration.
+    fn write(&self, name: &str, text: &str) -> PathBuf {
+        let file = self.dir.path().join(name);
+        fs::write(&file, text).unwrap();
+        file
+    }
+}
+
+/// Another process of the real binary.
+struct Process {
+    child: Child,
+    log: PathBuf,
+}
+
+impl Process {
+    fn start(place: &Place, config: &Path, arguments: &[&str]) -> Process {
+        static STARTED: AtomicUsize = AtomicUsize::new(0);
+        let number = STARTED.fetch_add(1, Ordering::Relaxed);
+        let log = place.dir.path().join(format!("log.{number}"));
+        let child = Command::new("setpriv")
+            .args(["--pdeathsig", "KILL", env!("CARGO_BIN_EXE_lockgate"), "--config"])
+            .arg(config)
+            .args(arguments)
+            .env("LOCKGATE_LOG", "debug")
+            .process_group(0)
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(fs::File::create(&log).unwrap())
+            .spawn()
+            .unwrap();
+        Process { child, log }
+    }
+
+    /// One that takes over, which it has when this returns.
+    fn upgrade(place: &Place, config: &Path) -> Process {
+        let mut process = Process::start(place, config, &["--upgrade"]);
+        eventually("the new process listens", || {
+            let ended = process.child.try_wait().unwrap();
+            assert!(ended.is_none(), "it ended: {ended:?}\n{}", process.log());
+            process.log().contains("\"listening\"")
+        });
+        process
+    }
+
+    fn log(&self) -> String {
+        fs::read_to_string(&self.log).unwrap_or_default()
+    }
+
+    fn signal(&self, signal: Signal) {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+    }
+
+    fn wait(&mut self) -> ExitStatus {
+        let mut status = None;
+        eventually("the process ends", || {
+            status = self.child.try_wait().unwrap();
+            status.is_some()
+        });
+        status.unwrap()
+    }
+
+    fn is_alive(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+}
+
+impl Drop for Process {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if thread::panicking() {
+            eprintln!("a new process's log:\n{}", self.log());
+        }
+    }
+}
+
+/// Sets them, so that threads end when a test fails.
+struct Ends<'a>([&'a AtomicBool; 2]);
+
+impl Drop for Ends<'_> {
+    fn drop(&mut self) {
+        for end in self.0 {
+            end.store(true, Ordering::Relaxed);
+        }
+    }
+}
+
+/// The pid of the proxy that serves this client.
+fn served_by(client: &mut Client) -> String {
+    let Reply::Bulk(info) = client.cmd(&["LOCKGATE", "INFO"]) else { panic!("no INFO") };
+    let info = String::from_utf8(info).unwrap();
+    info.lines().find_map(|line| line.strip_prefix("process_id:")).unwrap().to_owned()
+}
+
+#[test]
+fn clients_see_nothing_of_three_upgrades_in_a_row() {
+    let place = Place::new();
+    let mut proxy = place.setup().nodes(3).start();
+    let (port, config) = (proxy.port(), proxy.config_file());
+    let (stop, leave) = (AtomicBool::new(false), AtomicBool::new(false));
+    // How many rounds were begun while so many upgrades were done.
+    let rounds: [AtomicUsize; 4] = Default::default();
+    let (generation, batches) = (AtomicUsize::new(0), AtomicUsize::new(0));
+    let mut processes = Vec::new();
+    thread::scope(|scope| {
+        for number in 0..4 {
+            let (stop, rounds, generation) = (&stop, &rounds, &generation);
+            scope.spawn(move || {
+                let (key, mut value) = (format!("k{number}"), 0);
+                while !stop.load(Ordering::Relaxed) {
+                    let now = generation.load(Ordering::Relaxed);
+                    value += 1;
+                    let text = value.to_string();
+                    let mut client = Client::connect(port);
+                    assert_eq!(client.cmd(&["SET", &key, &text]), Reply::ok());
+                    assert_eq!(client.cmd(&["GET", &key]), Reply::bulk(&text));
+                    let lock = format!("lock{number}");
+                    assert!(client.cmd(&["LOCK", &lock, "PX", "30000"]).grant().fence > 0);
+                    assert_eq!(client.cmd(&["UNLOCK", &lock]), Reply::Int(1));
+                    rounds[now].fetch_add(1, Ordering::Relaxed);
+                }
+            });
+        }
+        let _ends = Ends([&stop, &leave]);
+        // One that stays, and is never without commands under way.
+        let (leave, batches) = (&leave, &batches);
+        scope.spawn(move || {
+            let (mut client, mut count) = (Client::connect(port), 0);
+            while !leave.load(Ordering::Relaxed) {
+                let replies = client.pipe(&[&["INCR", "count"][..]; 50]);
+                for reply in replies {
+                    count += 1;
+                    assert_eq!(reply, Reply::Int(count));
+                }
+                batches.fetch_add(1, Ordering::Relaxed);
+            }
+        });
+        let enough = |counter: &AtomicUsize| {
+            let before = counter.load(Ordering::Relaxed);
+            // A failed thread ends the test when the scope does.
+            eventually("rounds go on", || counter.load(Ordering::Relaxed) >= before + 20);
+        };
+        for (upgrades, rounds) in rounds.iter().enumerate() {
+            if upgrades > 0 {
+                processes.push(Process::upgrade(&place, &config));
+                generation.store(upgrades, Ordering::Relaxed);
+            }
+            enough(rounds);
+            enough(batches);
+        }
+        stop.store(true, Ordering::Relaxed);
+        assert!(proxy.is_alive(), "it has a client");
+        leave.store(true, Ordering::Relaxed);
+    });
+    println!("rounds in each generation: {rounds:?}, batches: {batches:?}");
+    assert!(proxy.wait().success());
+    let mut last = processes.pop().unwrap();
+    for mut process in processes {
+        assert!(process.wait().success());
+    }
+    assert_eq!(served_by(&mut Client::connect(port)), last.child.id().to_string());
+    last.signal(Signal::TERM);
+    assert!(last.wait().success());
+    assert!(!place.socket().exists(), "who ends for good leaves nothing behind");
+}
+
+/// Its connections are never made anew behind its user's back.
+fn redis_py_sees_nothing_of_upgrades(version: &str) {
+    let clients = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients");
+    let python = clients.join(".venv/bin/python");
+    assert!(python.exists(), "redis-py is missing: run \"make test\", which installs it");
+    let place = Place::new();
+    let mut proxy = place.setup().nodes(3).start();
+    let errors = place.dir.path().join("errors");
+    let mut child = Command::new("timeout")
+        .args(["--kill-after=5", "120"])
+        .args([python, clients.join("redis_py_upgrade.py")])
+        .args([&proxy.port().to_string(), version])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(fs::File::create(&errors).unwrap())
+        .spawn()
+        .unwrap();
+    let mut rounds = BufReader::new(child.stdout.take().unwrap()).lines();
+    let mut some = || {
+        for _ in 0..10 {
+            let line = rounds.next().map(Result::unwrap);
+            assert!(line.is_some(), "{}", fs::read_to_string(&errors).unwrap());
+        }
+    };
+    some();
+    let processes: Vec<Process> = (0..3)
+        .map(|_| {
+            let process = Process::upgrade(&place, &proxy.config_file());
+            some();
+            process
+        })
+        .collect();
+    drop(child.stdin.take());
+    let last = rounds.map(Result::unwrap).last();
+    let status = child.wait().unwrap();
+    assert!(status.success(), "{}", fs::read_to_string(&errors).unwrap());
+    assert_eq!(last.as_deref(), Some("ok"));
+    assert!(proxy.wait().success());
+    drop(processes);
+}
+
+#[test]
+fn redis_py_sees_nothing_of_upgrades_in_resp2() {
+    redis_py_sees_nothing_of_upgrades("2");
+}
+
+#[test]
+fn redis_py_sees_nothing_of_upgrades_in_resp3() {
+    redis_py_sees_nothing_of_upgrades("3");
+}
+
+#[test]
+fn a_session_lock_stays_with_the_process_that_granted_it() {
+    let place = Place::new();
+    let mut proxy = place.setup().nodes(3).locks("default_ttl: 600ms").start();
+    let mut holder = proxy.client();
+    holder.cmd(&["LOCK", "k"]).grant();
+    let mut idle = proxy.client();
+    assert_eq!(idle.cmd(&["MULTI"]), Reply::ok());
+    let new = Process::upgrade(&place, &proxy.config_file());
+    let mut other = proxy.client();
+    assert_eq!(served_by(&mut other), new.child.id().to_string());
+    // Over several TTLs: the old process renews it.
+    for _ in 0..20 {
+        assert_eq!(other.cmd(&["LOCK", "k", "PX", "1000"]), Reply::NullArray);
+        thread::sleep(Duration::from_millis(100));
+    }
+    assert_eq!(holder.cmd(&["UNLOCK", "k"]), Reply::Int(1));
+    other.cmd(&["LOCK", "k", "PX", "1000"]).grant();
+    assert_eq!(idle.cmd(&["SET", "x", "1"]), Reply::simple("QUEUED"));
+    assert_eq!(idle.cmd(&["EXEC"]), Reply::Array(vec![Reply::ok()]));
+    assert_eq!(served_by(&mut holder), proxy.pid().to_string());
+    assert!(proxy.is_alive());
+    drop((holder, idle));
+    assert!(proxy.wait().success(), "its last connection has ended");
+}
+
+#[test]
+fn a_waiter_of_the_old_process_gets_the_lock_of_a_client_of_the_new_one() {
+    let place = Place::new();
+    let mut proxy = place.setup().nodes(3).start();
+    let mut holder = proxy.client();
+    let first = holder.cmd(&["LOCK", "k", "PX", "50000"]).grant();
+    let mut waiter = proxy.client();
+    waiter.send(&support::encode(&["LOCK", "k", "PX", "50000", "WAIT", "30000"]));
+    eventually("it waits", || proxy.waiters() == 1);
+    let _new = Process::upgrade(&place, &proxy.config_file());
+    drop(holder);
+    waiter.expect_silence(Duration::from_millis(100));
+    let mut other = proxy.client();
+    assert_eq!(other.cmd(&["UNLOCK", "k", &first.token]), Reply::Int(1));
+    let second = waiter.reply().grant();
+    assert!(second.fence > first.fence);
+    assert_eq!(other.cmd(&["LOCK", "k", "PX", "1000"]), Reply::NullArray);
+    drop(waiter);
+    assert!(proxy.wait().success());
+}
+
+#[test]
+fn blocked_and_subscribed_clients_are_served_on_by_the_old_process() {
+    let place = Place::new();
+    let mut proxy = place.setup().start();
+    let (mut blocked, mut subscribed) = (proxy.client(), proxy.client());
+    blocked.send(&support::encode(&["BLPOP", "list", "0"]));
+    subscribed.cmd(&["SUBSCRIBE", "news"]);
+    let _new = Process::upgrade(&place, &proxy.config_file());
+    let mut other = proxy.client();
+    eventually("it is blocked", || match other.cmd(&["INFO", "clients"]) {
+        Reply::Bulk(info) => String::from_utf8_lossy(&info).contains("blocked_clients:1"),
+        _ => false,
+    });
+    assert_eq!(other.cmd(&["PUBLISH", "news", "x"]), Reply::Int(1));
+    assert_eq!(other.cmd(&["LPUSH", "list", "y"]), Reply::Int(1));
+    let news = ["message", "news", "x"].map(Reply::bulk).to_vec();
+    assert_eq!(subscribed.reply(), Reply::Array(news));
+    assert_eq!(blocked.reply(), Reply::Array(["list", "y"].map(Reply::bulk).to_vec()));
+    drop((blocked, subscribed));
+    assert!(proxy.wait().success());
+}
+
+#[test]
+fn the_old_process_goes_on_whatever_becomes_of_the_new_one() {
+    let place = Place::new();
+    let mut proxy = place.setup().start();
+    let (port, config) = (proxy.port(), proxy.config_file());
+    let text = fs::read_to_string(&config).unwrap();
+    let mut client = proxy.client();
+    client.cmd(&["LOCK", "mine"]).grant();
+
+    let bad = place.write("bad.yaml", &format!("{text}  no_such_key: 1\n"));
+    let mut new = Process::start(&place, &bad, &["--upgrade"]);
+    assert!(!new.wait().success());
+    assert!(new.log().contains("unknown key"), "{}", new.log());
+
+    // It would take over a proxy that serves, and cannot serve itself.
+    let nowhere = format!("data: redis://127.0.0.1:{}", free_port().unwrap());
+    let data = text.lines().find(|line| line.starts_with("data:")).unwrap();
+    let unready = place.write("unready.yaml", &text.replace(data, &nowhere));
+    let mut new = Process::start(&place, &unready, &["--upgrade"]);
+    assert!(!new.wait().success());
+    assert!(new.log().contains("the running proxy goes on"), "{}", new.log());
+
+    // Killed while it has the sockets already.
+    let mut new = Process::start(&place, &unready, &["--upgrade"]);
+    let passed = |times| {
+        eventually("it has the sockets", || {
+            proxy.log().matches("passed the listening sockets on").count() == times
+        });
+    };
+    passed(2);
+    new.signal(Signal::KILL);
+    new.wait();
+
+    // Told to end before it has taken over: it does not.
+    let mut new = Process::start(&place, &unready, &["--upgrade"]);
+    passed(3);
+    new.signal(Signal::TERM);
+    assert!(new.wait().success());
+
+    // A port that is taken.
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let clash =
+        place.write("clash.yaml", &text.replace("listen:\n", &format!("listen:\n  - {address}\n")));
+    let mut new = Process::start(&place, &clash, &["--upgrade"]);
+    assert!(!new.wait().success());
+    assert!(new.log().contains("Address already in use"), "{}", new.log());
+
+    eventually("the old process has noticed", || {
+        proxy.log().matches("did not take over").count() == 4
+    });
+    assert!(proxy.is_alive());
+    assert_eq!(served_by(&mut client), proxy.pid().to_string());
+    assert_eq!(served_by(&mut Client::connect(port)), proxy.pid().to_string());
+    assert_eq!(client.cmd(&["UNLOCK", "mine"]), Reply::Int(1));
+    assert!(proxy.http("/readyz").starts_with("HTTP/1.1 200"));
+    let new = Process::upgrade(&place, &config);
+    assert_eq!(served_by(&mut Client::connect(port)), new.child.id().to_string());
+    let names = fs::read_dir(place.dir.path()).unwrap().map(|entry| entry.unwrap().file_name());
+    assert_eq!(names.filter(|name| name.to_string_lossy().contains("sock")).count(), 1);
+    drop(client);
+    assert!(proxy.wait().success());
+}
+
+#[test]
+fn who_waits_in_the_kernel_while_nobody_accepts_is_served() {
+    let place = Place::new();
+    let mut proxy = place.setup().start();
+    // So that the new process is not ready at once.
+    proxy.data().freeze().unwrap();
+    let new = Process::start(&place, &proxy.config_file(), &["--upgrade"]);
+    eventually("it has the sockets", || proxy.log().contains("passed the listening sockets on"));
+    proxy.freeze();
+    let mut clients: Vec<Client> = (0..100).map(|_| proxy.client()).collect();
+    for client in &mut clients {
+        client.send(b"PING\r\n");
+    }
+    proxy.data().thaw().unwrap();
+    for client in &mut clients {
+        assert_eq!(client.reply(), Reply::simple("PONG"));
+    }
+    assert_eq!(served_by(&mut clients[0]), new.child.id().to_string());
+    // It learns what has happened meanwhile.
+    proxy.thaw();
+    assert!(proxy.wait().success());
+    for client in &mut clients {
+        assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
+    }
+    assert_eq!(served_by(&mut proxy.client()), new.child.id().to_string());
+}
+
+#[test]
+fn a_process_that_was_replaced_shuts_down_as_any_other() {
+    let place = Place::new();
+    let mut proxy = place.setup().nodes(3).start();
+    let mut holder = proxy.client();
+    holder.cmd(&["LOCK", "k"]).grant();
+    let new = Process::upgrade(&place, &proxy.config_file());
+    eventually("it was replaced", || proxy.log().contains("\"replaced;"));
+    proxy.terminate();
+    assert!(proxy.wait().success());
+    assert_eq!(holder.rest(), (Vec::new(), true));
+    let mut other = proxy.client();
+    assert_eq!(served_by(&mut other), new.child.id().to_string());
+    // Its holder's client did not end the connection, so it runs out.
+    assert_eq!(other.cmd(&["LOCK", "k", "PX", "1000"]), Reply::NullArray);
+    other.cmd(&["LOCK", "k", "PX", "1000", "WAIT", "20000"]).grant();
+    assert!(place.socket().exists(), "it is the new process's now");
+}
+
+#[test]
+fn the_grace_of_a_process_that_was_replaced_has_an_end() {
+    let place = Place::new();
+    let mut proxy = place.setup().top("upgrade_grace: 500ms\nshutdown_grace: 200ms").start();
+    let mut holder = proxy.client();
+    holder.cmd(&["LOCK", "k"]).grant();
+    let mut blocked = proxy.client();
+    blocked.send(&support::encode(&["BLPOP", "list", "0"]));
+    let _new = Process::upgrade(&place, &proxy.config_file());
+    assert!(proxy.wait().success());
+    assert!(proxy.log().contains("upgrade_grace is over"));
+    assert_eq!(holder.rest(), (Vec::new(), true));
+    proxy.client().cmd(&["LOCK", "k", "PX", "1000", "WAIT", "20000"]).grant();
+}
+
+#[test]
+fn strange_peers_on_the_upgrade_socket_harm_nothing() {
+    let place = Place::new();
+    let mut proxy = place.setup().start();
+    let peer = || {
+        let stream = UnixStream::connect(place.socket()).unwrap();
+        stream.set_read_timeout(Some(LIMIT)).unwrap();
+        stream
+    };
+    let ended = |mut stream: UnixStream| {
+        // A reset where it had sent more than was read.
+        let _ = stream.read_to_end(&mut Vec::new());
+    };
+    let mut garbage = peer();
+    let _ = garbage.write_all(&[0xff; 100_000]);
+    ended(garbage);
+    let mut words = peer();
+    words.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+    ended(words);
+    let mut older = peer();
+    older.write_all(b"lockgate-upgrade 0\n").unwrap();
+    ended(older);
+    drop(peer());
+    // One that takes the sockets and leaves, one that says nothing, one that takes them
+    // and says something else.
+    let mut leaving = peer();
+    leaving.write_all(b"lockgate-upgrade 1\n").unwrap();
+    let mut head = [0; 16];
+    leaving.read_exact(&mut head).unwrap();
+    assert_eq!(&head, b"sockets 2 ready ");
+    drop(leaving);
+    ended(peer());
+    let mut lying = peer();
+    lying.write_all(b"lockgate-upgrade 1\nREADY!\n").unwrap();
+    ended(lying);
+    assert_eq!(proxy.client().cmd(&["PING"]), Reply::simple("PONG"));
+    eventually("each was told of", || proxy.log().matches("did not take over").count() == 7);
+    // The next one comes while one that hangs is still there.
+    let hung = peer();
+    let mut new = Process::upgrade(&place, &proxy.config_file());
+    assert!(proxy.wait().success());
+    assert_eq!(served_by(&mut proxy.client()), new.child.id().to_string());
+    assert!(new.is_alive());
+    drop(hung);
+}
+
+#[test]
+fn a_proxy_that_does_not_know_what_it_says_is_not_taken_over() {
+    let place = Place::new();
+    let port = free_port().unwrap();
+    let text = format!(
+        "listen: 127.0.0.1:{port}\nadmin: off\nupgrade_socket: {}\n",
+        place.socket().display()
+    );
+    let config = place.write("lockgate.yaml", &text);
+    for (answer, expected) in [
+        ("", "it has gone"),
+        ("welcome\n", "does not speak this version's language"),
+        ("sockets 129 ready yes\n", "does not speak this version's language"),
+        ("sockets 1 ready yes\n127.0.0.1:1\n", "an address without a socket"),
+        ("sockets 1 ready yes\nhere\n", "it sent no address"),
+    ] {
+        let _ = fs::remove_file(place.socket());
+        let listener = UnixListener::bind(place.socket()).unwrap();
+        let mut new = Process::start(&place, &config, &["--upgrade"]);
+        let says = |expected: &str| {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut hello = String::new();
+            BufReader::new(&stream).read_line(&mut hello).unwrap();
+            assert!(hello.starts_with(expected) && hello.ends_with('\n'), "{hello:?}");
+            stream.write_all(answer.as_bytes()).unwrap();
+        };
+        says("lockgate-upgrade 2 ");
+        // Who hangs up is asked as version 0.1 wants it.
+        if answer.is_empty() {
+            says("lockgate-upgrade 1\n");
+        }
+        assert!(!new.wait().success());
+        assert!(new.log().contains(expected), "{answer:?}: {}", new.log());
+        assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
+    }
+}
+
+#[test]
+fn the_upgrade_socket_belongs_to_one_proxy_at_a_time() {
+    let place = Place::new();
+    let mut proxy = place.setup().start();
+    let mode = fs::metadata(place.socket()).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let text = fs::read_to_string(proxy.config_file()).unwrap();
+    let mut second = Process::start(&place, &proxy.config_file(), &[]);
+    assert!(!second.wait().success());
+    assert!(second.log().contains("a proxy runs there; --upgrade takes its place"));
+    assert_eq!(proxy.client().cmd(&["PING"]), Reply::simple("PONG"));
+
+    // What a crash leaves is in nobody's way.
+    proxy.kill();
+    assert!(place.socket().exists());
+    let mut again = Process::start(&place, &proxy.config_file(), &[]);
+    let listens = |process: &Process| {
+        eventually("it listens", || process.log().contains("\"listening\""));
+    };
+    listens(&again);
+    assert_eq!(served_by(&mut proxy.client()), again.child.id().to_string());
+    again.signal(Signal::KILL);
+    again.wait();
+
+    // Nobody to take over from: it starts as without.
+    let new = Process::upgrade(&place, &proxy.config_file());
+    assert!(new.log().contains("no proxy runs there"), "{}", new.log());
+    drop(new);
+
+    let socket = format!("upgrade_socket: {}", place.socket().display());
+    let file = place.write("precious", "x");
+    let elsewhere = text.replace(&socket, &format!("upgrade_socket: {}", file.display()));
+    let config = place.write("file.yaml", &elsewhere);
+    for arguments in [&["--upgrade"][..], &[]] {
+        let mut new = Process::start(&place, &config, arguments);
+        assert!(!new.wait().success());
+        assert!(new.log().contains("not a socket"), "{}", new.log());
+    }
+    assert_eq!(fs::read_to_string(&file).unwrap(), "x");
+    let none = place.write("none.yaml", &text.replace(&socket, ""));
+    let mut new = Process::start(&place, &none, &["--upgrade"]);
+    assert!(!new.wait().success());
+    assert!(new.log().contains("--upgrade needs an upgrade_socket"));
+}
+
+#[test]
+fn addresses_can_change_with_an_upgrade() {
+    let place = Place::new();
+    let mut proxy = place.setup().start();
+    let (port, admin) = (proxy.port(), proxy.admin_port());
+    let text = fs::read_to_string(proxy.config_file()).unwrap();
+    let other = free_port().unwrap();
+    let moved = text.replace(&format!("127.0.0.1:{port}"), &format!("127.0.0.1:{other}"));
+    let config = place.write("moved.yaml", &moved);
+    // So that the old process goes on, and a scraper that keeps its connection.
+    let mut staying = proxy.client();
+    assert_eq!(staying.cmd(&["PING"]), Reply::simple("PONG"));
+    let mut scraper = TcpStream::connect(("127.0.0.1", admin)).unwrap();
+    scraper.set_read_timeout(Some(LIMIT)).unwrap();
+    scraper.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n").unwrap();
+    let mut head = [0; 15];
+    scraper.read_exact(&mut head).unwrap();
+    assert_eq!(&head, b"HTTP/1.1 200 OK");
+    let new = Process::upgrade(&place, &config);
+    assert!(new.log().contains("but is not configured; closed"), "{}", new.log());
+    assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
+    assert_eq!(served_by(&mut Client::connect(other)), new.child.id().to_string());
+    // It is never quiet for so long that it would be closed for that.
+    eventually("it is closed by the process that was replaced", || {
+        let asked = scraper.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n");
+        !matches!((asked, scraper.read(&mut [0; 4096])), (Ok(()), Ok(1..)))
+    });
+    assert_eq!(staying.cmd(&["PING"]), Reply::simple("PONG"));
+    assert!(proxy.http("/metrics").contains("lockgate_build_info"));
+    assert!(proxy.http("/readyz").starts_with("HTTP/1.1 200"));
+    drop(staying);
+    assert!(proxy.wait().success());
+}
+
+#[test]
+fn an_upgrade_with_other_lock_nodes_or_another_prefix_is_refused() {
+    let place = Place::new();
+    let others: Vec<RedisServer> = (0..2).map(|_| RedisServer::start(&[]).unwrap()).collect();
+    let mut proxy = place.setup().nodes(3).start();
+    let held = proxy.client().cmd(&["LOCK", "job", "a", "PX", "30000"]);
+    assert!(held.grant().validity > 0);
+    let text = fs::read_to_string(proxy.config_file()).unwrap();
+    let node = proxy.node(0).url();
+    let one = text.replacen(&format!("    - {node}"), &format!("    - {}", others[0].url()), 1);
+    for (number, (text, words)) in [
+        (one, "another locks.nodes"),
+        (text.replace("locks:\n", "locks:\n  prefix: 'p:'\n"), "another locks.prefix"),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        let file = place.write(&format!("other.{number}.yaml"), &text);
+        let mut process = Process::start(&place, &file, &["--upgrade"]);
+        assert!(!process.wait().success(), "{}", process.log());
+        for words in [words, "stop all proxies", "lockgate init"] {
+            assert!(process.log().contains(words), "{words}: {}", process.log());
+        }
+        eventually("the old one says so", || proxy.log().contains(words));
+    }
+    assert!(proxy.is_alive());
+    let mut client = proxy.client();
+    assert_eq!(client.cmd(&["LOCK", "job", "b", "PX", "1000"]), Reply::NullArray);
+}
+
+#[test]
+fn a_process_that_tells_nothing_of_itself_takes_over_as_in_version_0_1() {
+    let place = Place::new();
+    let proxy = place.setup().start();
+    let mut stream = UnixStream::connect(place.socket()).unwrap();
+    stream.write_all(b"lockgate-upgrade 1\n").unwrap();
+    let mut line = String::new();
+    BufReader::new(stream).read_line(&mut line).unwrap();
+    assert!(line.starts_with("sockets ") && line.ends_with("ready yes\n"), "{line}");
+    drop(proxy);
+}
