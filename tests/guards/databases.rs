@@ -3,10 +3,9 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use crate::support::{
-    Client, Proxy, Reply,
+use crate::{
     account::{ACCOUNTS, SCRIPT, WAYS, is_written, take_away, write},
-    eventually, pipeline,
+    support::{Client, Proxy, Reply, eventually, pipeline},
 };
 
 /// A deployment whose accounts are guarded.

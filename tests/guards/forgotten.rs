@@ -3,10 +3,9 @@
 
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-use crate::support::{
-    Client, Proxy, Reply,
+use crate::{
     account::{ACCOUNTS, WAYS, is_written, take_away, write},
-    eventually,
+    support::{Client, Proxy, Reply, eventually},
 };
 
 const FENCE: &str = "lockgate:guard:lock:account:1";

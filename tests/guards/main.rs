@@ -1,5 +1,6 @@
 //! Guarded keys are written under their locks, or not at all, and replies are Redis's.
 
+mod account;
 mod commands;
 mod databases;
 mod fencing;

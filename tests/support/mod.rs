@@ -7,7 +7,6 @@
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
-pub mod account;
 pub mod relay;
 
 use std::{

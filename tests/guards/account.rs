@@ -1,18 +1,20 @@
 //! Account 1, which a guard is about, written on every way that a write can go.
 
-use super::{Client, Proxy, Reply};
+#![allow(clippy::expect_used, reason = "a test fails by panicking")]
+
+use crate::support::{Client, Proxy, Reply};
 
 /// The guard.
-pub const ACCOUNTS: &str = "guards:\n  - keys: 'account:*'\n    lock: 'account:{1}'";
+pub(crate) const ACCOUNTS: &str = "guards:\n  - keys: 'account:*'\n    lock: 'account:{1}'";
 /// One that goes the long way.
-pub const SCRIPT: &str = "return redis.call('SET', KEYS[1], ARGV[1])";
+pub(crate) const SCRIPT: &str = "return redis.call('SET', KEYS[1], ARGV[1])";
 
 /// The ways on which a write reaches the data node: by the proxy's script, in a transaction
 /// of the proxy's, in one of the client's.
-pub const WAYS: [&str; 3] = ["short", "long", "transaction"];
+pub(crate) const WAYS: [&str; 3] = ["short", "long", "transaction"];
 
 /// Writes account 1 on this way. The reply: an error, if there was any.
-pub fn write(client: &mut Client, way: &str, value: &str) -> Reply {
+pub(crate) fn write(client: &mut Client, way: &str, value: &str) -> Reply {
     let replies = match way {
         "short" => client.pipe(&[&["SET", "account:1", value]]),
         "long" => client.pipe(&[&["EVAL", SCRIPT, "1", "account:1", value]]),
@@ -23,12 +25,12 @@ pub fn write(client: &mut Client, way: &str, value: &str) -> Reply {
 }
 
 /// Whether this reply to [`write`] tells that it was made.
-pub fn is_written(reply: &Reply) -> bool {
+pub(crate) fn is_written(reply: &Reply) -> bool {
     [Reply::ok(), Reply::Array(vec![Reply::ok()])].contains(reply)
 }
 
 /// Who has its lock has it no longer, and nobody has told its proxy.
-pub fn take_away(proxy: &Proxy) {
+pub(crate) fn take_away(proxy: &Proxy) {
     for node in 0..proxy.nodes_up() {
         proxy.node_client(node).cmd(&["DEL", "lock:account:1"]);
     }
