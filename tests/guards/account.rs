@@ -1,7 +1,5 @@
 //! Account 1, which a guard is about, written on every way that a write can go.
 
-#![allow(clippy::expect_used, reason = "a test fails by panicking")]
-
 use crate::support::{Client, Proxy, Reply};
 
 /// The guard.

@@ -5,8 +5,6 @@
 //! Redis: under the locks, without them, and in a transaction. Replies are compared
 //! byte for byte, and then the data.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
-
 use std::{
     collections::BTreeSet,
     io::{BufRead, Read},

@@ -1,8 +1,6 @@
 //! Fences live in one database, whichever of them clients have selected: a lock counts alike
 //! for its keys in all.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
-
 use crate::{
     account::{ACCOUNTS, SCRIPT, WAYS, is_written, take_away, write},
     support::{Client, Proxy, Reply, eventually, pipeline},

@@ -2,8 +2,6 @@
 //! and writes, A wakes and writes. Whoever is stopped, the client, its proxy or a packet on
 //! its way: A's write is refused, and the data is B's.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
-
 use std::{
     io::{BufRead, BufReader, Write},
     net::TcpStream,

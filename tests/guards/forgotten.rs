@@ -1,8 +1,6 @@
 //! A data node that has forgotten a fence is told it again under a lock that is still held,
 //! and under no other.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
-
 use crate::{
     account::{ACCOUNTS, WAYS, is_written, take_away, write},
     support::{Client, Proxy, Reply, eventually},

@@ -1,8 +1,6 @@
 //! What docs/guards.md shows is what happens: its configuration, its session, its program
 //! and its user of the ACL.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
-
 use std::{
     io::{BufRead, BufReader, Write},
     path::{Path, PathBuf},

@@ -1,12 +1,5 @@
 //! Patterns of guards match what Redis's KEYS gives for them.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
 use crate::support::{Client, Reply};
 use lockgate::{config::Pattern, tools::redis_server::RedisServer};
 use proptest::{

@@ -1,8 +1,6 @@
 //! Guarded writes that a client sends one behind the other share one call on the data node,
 //! and each is still checked, carried out once and answered as if it had come alone.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
-
 use std::{thread, time::Duration};
 
 use crate::support::{Client, Proxy, Reply, Setup, encode, eventually, pipeline, relay::Relay};

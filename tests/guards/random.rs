@@ -5,8 +5,6 @@
 //! of a connection, and from bytes that are no command. A seed that fails is named;
 //! LOCKGATE_SEED runs that one alone.
 
-#![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
-
 use std::{
     io::{Read, Write},
     net::{Shutdown, TcpStream},

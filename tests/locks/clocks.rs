@@ -3,13 +3,6 @@
 //! `clocks.c`, preloaded into lock nodes and proxies, moves each of their clocks
 //! while they run.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
 use std::{
     fs::File,
     net::TcpStream,

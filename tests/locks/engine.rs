@@ -2,13 +2,6 @@
 //!
 //! Knows nothing of clients and their protocol: `locking.rs` has what they see.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
 use std::{
     future::Future,
     io::{Read, Write},

@@ -1,12 +1,5 @@
 //! What LOCK, UNLOCK and RENEW promise, over real nodes.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
 use std::{thread, time::Duration};
 
 use crate::support::{Client, Proxy, Reply, encode, eventually, pipeline};

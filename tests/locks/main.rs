@@ -1,6 +1,13 @@
 //! What those who take locks are promised, over real lock nodes that fail, restart and have
 //! wrong clocks.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
 mod attach;
 mod clocks;
 mod engine;

@@ -1,13 +1,6 @@
 //! Session locks live as long as their connection: they end with it at once where their
 //! client has ended it, and run out where others have. They are never lost in silence.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
 use std::{
     io::{BufRead, BufReader, Write},
     process::{Child, Command, Stdio},

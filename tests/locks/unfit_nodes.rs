@@ -1,13 +1,6 @@
 //! Nodes that must not vote do not: those that were restarted, those that are not
 //! what they seem. And whoever looks is told.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
 use std::{
     net::{Shutdown, TcpListener, TcpStream},
     sync::{Arc, Mutex},

@@ -1,12 +1,5 @@
 //! The next in line has the lock at once, whoever dies and whatever is lost.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
 use std::{
     io::{BufRead, BufReader, ErrorKind, Write},
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},

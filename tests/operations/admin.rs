@@ -1,12 +1,5 @@
 //! What Prometheus and an operator are told.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
 use std::{
     io::{Read, Write},
     net::TcpStream,

@@ -1,12 +1,5 @@
 //! The command line and what it says about configurations.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
 use std::process::{Command, Output};
 
 fn lockgate(arguments: &[&str]) -> Output {

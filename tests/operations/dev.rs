@@ -1,12 +1,5 @@
 //! `lockgate dev`: everything comes up, and goes down however it ends.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
 use std::{
     io::{BufRead, BufReader},
     net::TcpStream,

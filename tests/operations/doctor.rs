@@ -1,12 +1,5 @@
 //! `lockgate doctor` finds what is wrong, says what to do, and changes nothing.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
 use std::process::Command;
 
 use crate::support::{self, Client, Proxy, Reply};

@@ -1,6 +1,13 @@
 //! What operators give the proxy, ask it and are told: command line, configuration, signals,
 //! upgrades, metrics.
 
+#![allow(
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    reason = "a test fails by panicking"
+)]
+
 mod admin;
 mod configuration;
 mod dev;

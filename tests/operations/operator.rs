@@ -1,12 +1,5 @@
 //! What an operator learns with redis-cli alone, and libraries of our commands.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
 use std::{
     io::{Read, Write},
     net::{Shutdown, TcpListener, TcpStream},

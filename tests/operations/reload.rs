@@ -1,13 +1,6 @@
 //! SIGHUP reads the configuration again: what can change in a running proxy does, what
 //! cannot is named, and where anything is wrong nothing changes.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
 use std::{fs, time::Duration};
 
 use crate::support::{self, Client, Proxy, Reply, eventually};

@@ -1,13 +1,6 @@
 //! What a service manager is told, and what it gives: readiness, reloading, the watchdog,
 //! another main process after an upgrade, sockets that it has opened.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
 use std::{
     fs,
     io::ErrorKind,

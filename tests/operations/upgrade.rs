@@ -1,13 +1,6 @@
 //! A process takes another's place, and clients notice nothing: no connection is refused,
 //! none is broken, no lock is lost, whatever becomes of the new process.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
 use std::{
     fs,
     io::{BufRead, BufReader, Read, Write},

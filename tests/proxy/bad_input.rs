@@ -1,12 +1,5 @@
 //! Bad input gets Redis's error and harms nobody else; memory stays bounded.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
 use std::{
     io::{Read, Write},
     net::{TcpListener, TcpStream},

@@ -4,13 +4,6 @@
 //! How much slower the others become is bench/soak's question; here they only
 //! have to be served at all.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
 use std::{
     io::{Read, Write},
     net::{Shutdown, TcpListener},

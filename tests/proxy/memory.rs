@@ -1,12 +1,5 @@
 //! Values of any size stream through; the proxy keeps none of them.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
 use std::{
     io::{BufRead, BufReader, Read, Write},
     thread,

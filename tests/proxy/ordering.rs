@@ -1,13 +1,6 @@
 //! Our commands among those of Redis: every reply at its place, every effect in
 //! the order sent, and the connection's state followed wherever it goes.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
 use std::{
     thread,
     time::{Duration, Instant},

@@ -1,13 +1,6 @@
 //! Who the client is: PROXY headers from a balancer, and to the data node, with a real
 //! HAProxy on either side.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
 use std::{
     io::{self, Read, Write},
     net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream},

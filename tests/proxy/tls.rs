@@ -1,13 +1,6 @@
 //! TLS towards clients, the data node and the lock nodes: real certificates, real
 //! servers with TLS of their own, and clients that use OpenSSL.
 
-#![allow(
-    clippy::unwrap_used,
-    clippy::expect_used,
-    clippy::panic,
-    reason = "a test fails by panicking"
-)]
-
 use std::{
     io::{ErrorKind, Read, Write},
     net::TcpStream,
