@@ -1,0 +1,66 @@
+//! What the data node's replies say about a permission, and how long one counts.
+
+use super::*;
+
+#[test]
+fn only_what_redis_says_behind_its_look_at_who_asks_is_a_permission() {
+    let read = |asked, reply: &str| read(asked, format!("{reply}\r\n").as_bytes());
+    for granted in
+        ["-ERR syntax error", "-READONLY x", "-OOM x", "-BUSY x", "-MOVED 1 a:1", "+OK", "$-1"]
+    {
+        assert_eq!(read(Asked::Lock, granted), Permission::Granted, "{granted}");
+    }
+    for (asked, granted) in [
+        (Asked::Operator, "$0"),
+        (Asked::Operator, "=4"),
+        (Asked::Operator, "-LOADING x"),
+        (Asked::Commands, ":240"),
+    ] {
+        assert_eq!(read(asked, granted), Permission::Granted, "{granted}");
+    }
+    for refused in [
+        "NOAUTH Authentication required.",
+        "ERR unknown command 'SET', with args beginning with: 'lock:a'",
+        "ERR max number of clients reached",
+        "ERR Protocol error: unauthenticated bulk length",
+        "DENIED Redis is running in protected mode",
+        "ERR syntax errors are ours",
+        "OOMPH",
+        "",
+    ] {
+        for asked in [Asked::Lock, Asked::Operator, Asked::Commands] {
+            let said = read(asked, &format!("-{refused}"));
+            assert_eq!(said, Permission::Refused(refused.into()));
+        }
+    }
+    for (asked, reply) in [
+        (Asked::Lock, ":1"),
+        (Asked::Lock, "+QUEUED"),
+        (Asked::Operator, "+OK"),
+        (Asked::Operator, ":0"),
+        (Asked::Commands, "$-1"),
+        (Asked::Lock, ""),
+    ] {
+        assert_eq!(read(asked, reply), Permission::Refused(NO_ANSWER.into()), "{reply}");
+    }
+    assert_eq!(
+        read(Asked::Lock, "-NOPERM this user has no permissions to run the 'set' command"),
+        Permission::Refused("NOPERM this user has no permissions to run the 'lock' command".into())
+    );
+}
+
+#[test]
+fn a_permission_is_forgotten_in_time_and_when_there_are_many() {
+    let (mut permissions, now) = (Permissions::new(Duration::from_secs(3)), Instant::now());
+    let (a, b) = (Key::from("a"), Key::from("b"));
+    permissions.remember(&a, now);
+    assert!(permissions.remembered(&a, now + Duration::from_millis(2999)));
+    assert!(!permissions.remembered(&a, now + Duration::from_secs(3)));
+    assert!(!permissions.remembered(&b, now));
+    for key in 0..MAX_KEYS {
+        permissions.remember(&Key::from(&key.to_string()), now);
+    }
+    assert!(permissions.granted.len() <= MAX_KEYS);
+    permissions.forget();
+    assert!(!permissions.remembered(&Key::from("5"), now));
+}
