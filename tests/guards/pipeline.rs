@@ -217,32 +217,6 @@ fn each_needs_its_own_lock() {
 }
 
 #[test]
-fn a_claim_that_has_run_out_is_asked_about_in_the_middle() {
-    let proxy = accounts().locks("default_ttl: 1s").start();
-    let mut owner = proxy.client();
-    let token = owner.cmd(&["LOCK", "account:1"]).grant().token;
-    let mut client = holder(&proxy, &["2"]);
-    client.cmd(&["LOCK.ATTACH", "account:1", &token]).grant();
-    // The lock was renewed meanwhile, of which the client was not told.
-    thread::sleep(Duration::from_millis(1100));
-    let commands: [&[&str]; 4] = [
-        &["INCR", "account:2"],
-        &["INCR", "account:1"],
-        &["INCR", "account:2"],
-        &["INCR", "account:1"],
-    ];
-    let replies = at_once(&proxy, &mut client, &commands);
-    assert_eq!(replies, [1, 1, 2, 2].map(Reply::Int));
-    owner.hang_up();
-    eventually("it is free", || proxy.nodes_with("lock:account:1") == 0);
-    thread::sleep(Duration::from_millis(1100));
-    let replies = at_once(&proxy, &mut client, &commands);
-    assert_eq!((&replies[0], &replies[2]), (&Reply::Int(3), &Reply::Int(4)));
-    assert!(replies[1].error().starts_with("NOTHELD 'account:1'"), "{replies:?}");
-    assert!(replies[3].error().starts_with("NOTHELD 'account:1'"), "{replies:?}");
-}
-
-#[test]
 fn a_data_node_that_forgot_script_and_fences_is_told_again() {
     let mut proxy = accounts().start();
     let mut data = direct(&mut proxy);

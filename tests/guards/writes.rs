@@ -106,27 +106,6 @@ fn who_slept_through_its_ttl_is_refused_by_the_data() {
 }
 
 #[test]
-fn a_lock_that_runs_out_while_the_data_takes_its_fence_is_not_granted() {
-    let mut proxy = accounts();
-    // From here on nobody asks the data node whether this client may lock.
-    let mut client = holder(&proxy, &["1"]);
-    assert_eq!(client.cmd(&["UNLOCK", "account:1"]), Reply::Int(1));
-    proxy.data().freeze().unwrap();
-    client.send(&pipeline(&[&["LOCK", "account:1", "PX", "700"]]));
-    eventually("it is granted", || proxy.nodes_with("lock:account:1") == proxy.nodes_up());
-    eventually("it has run out", || proxy.nodes_with("lock:account:1") == 0);
-    proxy.data().thaw().unwrap();
-    let refused = client.reply();
-    assert_eq!(
-        refused.error(),
-        "NOTHELD the lock had run out before the data node took its fence, try again"
-    );
-    assert!(client.cmd(&["SET", "account:1", "1"]).error().starts_with("NOTHELD"));
-    client.cmd(&["LOCK", "account:1", "PX", "30000"]).grant();
-    assert_eq!(client.cmd(&["SET", "account:1", "1"]), Reply::ok());
-}
-
-#[test]
 fn a_session_lock_lost_while_the_data_takes_its_fence_is_told_by_that_alone() {
     let mut proxy = Proxy::with().nodes(3).top(ACCOUNTS).locks("default_ttl: 300ms").start();
     let mut client = proxy.client();

@@ -15,60 +15,6 @@ fn ms(millis: u64) -> Duration {
 const UNKNOWN: &str = "ERR unknown command";
 
 #[test]
-fn own_commands_at_every_position_of_a_pipeline() {
-    let proxy = Proxy::with().nodes(3).start();
-    let lock: &[&str] = &["LOCK", "k", "t", "PX", "30000"];
-    for position in 0..6 {
-        for second in 0..6 {
-            let mut commands: Vec<Vec<&str>> =
-                (0..5).map(|n| vec!["ECHO", ["a", "b", "c", "d", "e"][n]]).collect();
-            commands.insert(position, lock.to_vec());
-            let unlock = position + 1 + second;
-            commands.insert(unlock.min(6), vec!["UNLOCK", "k", "t"]);
-            let commands: Vec<&[&str]> = commands.iter().map(Vec::as_slice).collect();
-            let mut client = proxy.client();
-            for (words, reply) in commands.iter().zip(client.pipe(&commands)) {
-                match words[0] {
-                    "LOCK" => assert_eq!(reply.grant().token, "t"),
-                    "UNLOCK" => assert_eq!(reply, Reply::Int(1)),
-                    _ => assert_eq!(reply, Reply::bulk(words[1])),
-                }
-            }
-        }
-    }
-}
-
-#[test]
-fn own_commands_arrive_in_any_pieces() {
-    let proxy = Proxy::start();
-    let mut client = proxy.client();
-    let bytes = [
-        encode(&["LOCK", "k", "t", "PX", "30000"]),
-        b"ping\r\n".to_vec(),
-        b" rEnEw 'k' \"t\" px 20000\r\n".to_vec(),
-        b"\r\n*0\r\n".to_vec(),
-        encode(&["UNLOCK", "k", "t"]),
-    ]
-    .concat();
-    for cut in 0..=bytes.len() {
-        client.send(&bytes[..cut]);
-        thread::sleep(ms(1));
-        client.send(&bytes[cut..]);
-        assert_eq!(client.reply().grant().token, "t");
-        assert_eq!(client.reply(), Reply::simple("PONG"));
-        assert!(matches!(client.reply(), Reply::Int(19_000..)));
-        assert_eq!(client.reply(), Reply::Int(1));
-    }
-    for byte in &bytes {
-        client.send(&[*byte]);
-    }
-    client.reply().grant();
-    assert_eq!(client.reply(), Reply::simple("PONG"));
-    assert!(matches!(client.reply(), Reply::Int(19_000..)));
-    assert_eq!(client.reply(), Reply::Int(1));
-}
-
-#[test]
 fn unlock_waits_for_earlier_commands_and_later_ones_wait_for_it() {
     let proxy = Proxy::start();
     let mut client = proxy.client();
