@@ -1,4 +1,4 @@
-//! What may be wrong with a value by itself, and which values contradict each other.
+//! Checks each value by itself, and finds values that contradict each other.
 
 use std::{
     net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
@@ -10,22 +10,22 @@ use super::{
     reader::{Reader, Section},
 };
 
-/// The share of the longest TTL that asking one node may take (see the engine).
+/// The longest TTL must be at least so many `node_timeout`s (see the engine).
 const TIMEOUT_SHARE: u32 = 10;
-/// More of the TTL than this set aside for drift leaves no lock worth having.
+/// Setting more of the TTL than this aside for drift leaves no lock worth having.
 const MAX_DRIFT: f64 = 0.5;
-/// Linux probes no peer later (MAX_TCP_KEEPIDLE): asked for more it refuses the
+/// The longest keepalive that Linux takes (MAX_TCP_KEEPIDLE). Asked for more it refuses the
 /// option, and with it every connection.
 const LONGEST_KEEPALIVE: Duration = Duration::from_secs(32_767);
-/// As many as Redis allows (io-threads).
+/// Redis's own limit for io-threads.
 const MAX_THREADS: usize = 128;
-/// The longest string that a Redis accepts (proto-max-bulk-len), in bytes.
+/// The longest string that Redis accepts (proto-max-bulk-len), in bytes.
 pub(super) const LONGEST_STRING: usize = 512 * 1024 * 1024;
-/// A socket's address has room for 108 bytes with the one that ends it, and `.new` is
-/// put behind this path while the socket is made.
+/// A socket's address has room for 108 bytes with the NUL at its end, and `.new` is put behind
+/// this path while the socket is made.
 const LONGEST_PATH: usize = 100;
 
-// What may be wrong with a value by itself. Each returns `None` if nothing is.
+// Checks of a value by itself. Each returns `None` if nothing is wrong.
 
 pub(super) fn longer_than_zero(value: &Duration) -> Option<String> {
     value.is_zero().then(|| "must be longer than 0".into())
@@ -79,21 +79,20 @@ pub(super) fn not_reserved(prefix: &str) -> Option<String> {
     prefix.starts_with("lockgate:").then(|| "keys that begin with 'lockgate:' are reserved".into())
 }
 
-/// Does not repeat the value, which may come from the environment.
+/// The message does not repeat the value, which may come from the environment.
 pub(super) fn known_level(level: &str) -> Option<String> {
     let is_right = LOG_LEVELS.contains(&level);
     (!is_right).then(|| format!("no level; use one of {}", LOG_LEVELS.join(", ")))
 }
 
-/// Does not repeat the value, which may come from the environment.
+/// The message does not repeat the value, which may come from the environment.
 pub(super) fn known_format(format: &str) -> Option<String> {
     let formats = ["auto", "human", "json"];
     let is_right = formats.contains(&format);
     (!is_right).then(|| format!("no format; use one of {}", formats.join(", ")))
 }
 
-/// Whether `url` certainly leads to a listener on `addr`. Names other than
-/// localhost are not looked up.
+/// Whether `url` certainly leads to a listener on `addr`. No name but localhost is looked up.
 fn leads_to(url: &RedisUrl, addr: &SocketAddr) -> bool {
     let Endpoint::Tcp { host, port } = &url.endpoint else { return false };
     let (loopback, every) = match addr.ip() {
@@ -106,7 +105,7 @@ fn leads_to(url: &RedisUrl, addr: &SocketAddr) -> bool {
         && ip.is_ok_and(|ip| ip == addr.ip() || every && ip == loopback)
 }
 
-/// A proxy that connects to itself does so until it is full.
+/// Finds a URL that leads to this proxy: it would connect to itself until it is full.
 fn itself(
     reader: &mut Reader<'_>,
     section: &Section<'_>,
@@ -121,7 +120,7 @@ fn itself(
 }
 
 impl Config {
-    /// What is allowed, and easily not what was meant: a line for each.
+    /// Settings that are allowed, but easily not what was meant: a line for each.
     pub fn notes(&self) -> Vec<String> {
         let open = |listener: &&Listener| {
             listener.proxy_protocol && !listener.address.ip().to_canonical().is_loopback()
@@ -149,7 +148,7 @@ impl Config {
     }
 }
 
-/// Said of a lock node, `{}`, that is the data node.
+/// Warns that a lock node, `{}`, is the data node too.
 pub(crate) const SHARED_WITH_DATA: &str = "{} (locks.nodes) is the data node too: whoever may write \
      there can take locks past the votes, FLUSHALL forgets them, and both fail together; fine for \
      trying";
@@ -254,10 +253,10 @@ fn times(reader: &mut Reader<'_>, section: &Section<'_>, locks: &LocksConfig) {
     }
 }
 
-/// Checks `tls` at the top and under `locks`.
+/// Checks `tls` at the top and under `locks` against the URLs that use it.
 pub(super) fn tls(reader: &mut Reader<'_>, top: &Section<'_>, config: &Config) {
     let section = &top.inside("locks");
-    // What could not be read may be the one that needs them.
+    // A URL that could not be read may be the one that needs the settings.
     if !reader.sound(top, &["data", "tls"]) || !reader.sound(section, &["nodes", "tls"]) {
         return;
     }
@@ -274,7 +273,7 @@ pub(super) fn tls(reader: &mut Reader<'_>, top: &Section<'_>, config: &Config) {
 /// Checks the `tls` in `parent` against the URLs that it is for.
 fn servers(reader: &mut Reader<'_>, parent: &Section<'_>, used: bool, urls: &str, tls: &ClientTls) {
     let section = &parent.inside("tls");
-    // Whoever wrote it believes that what passes is encrypted.
+    // The author of unused TLS settings believes that the traffic is encrypted.
     if section.is_there() && !used {
         let what = format!("has no effect: no URL of {urls} begins with rediss://");
         reader.problem(&parent.path("tls"), what);

@@ -2,14 +2,14 @@
 
 use std::fmt::{self, Write as _};
 
-/// One thing that is wrong.
+/// A problem and its place.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Problem {
     /// Line in the file, from 1.
     pub line: usize,
-    /// The key, as `locks.node_timeout`; empty where it is the file as a whole.
+    /// The key, as `locks.node_timeout`; empty if the problem is the file as a whole.
     pub key: String,
-    /// What is wrong and what would be right.
+    /// The message: what is wrong and what would be right.
     pub what: String,
 }
 
@@ -18,17 +18,17 @@ pub struct Problem {
 pub struct ConfigErrors {
     /// The file's name.
     pub file: String,
-    /// In the order of their lines.
+    /// The problems, in the order of their lines.
     pub problems: Vec<Problem>,
 }
 
 impl ConfigErrors {
-    /// That a file could not be read for a reason of our own.
+    /// The error of a file that could not be read for a reason of our own.
     pub(crate) fn unread(file: &str, what: String) -> ConfigErrors {
         ConfigErrors::one(file, 1, String::new(), what)
     }
 
-    /// The one thing that is wrong where it keeps the rest from being read.
+    /// An error of one problem that keeps the rest of the file from being read.
     pub(super) fn one(file: &str, line: usize, key: String, what: String) -> ConfigErrors {
         ConfigErrors { file: file.to_owned(), problems: vec![Problem { line, key, what }] }
     }
@@ -51,8 +51,8 @@ impl fmt::Display for ConfigErrors {
     }
 }
 
-/// Writes a text that may repeat some of the file, where keys and values can have line
-/// ends in them, or what a terminal obeys.
+/// Writes a text that may repeat some of the file: keys and values can contain line ends, or
+/// bytes that a terminal obeys.
 fn on_one_line(f: &mut fmt::Formatter<'_>, text: &str) -> fmt::Result {
     text.chars().try_for_each(|c| match c.is_control() {
         true => write!(f, "{}", c.escape_default()),

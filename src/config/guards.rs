@@ -9,24 +9,23 @@ use super::{
     reader::{Fill, Read, Reader, Section, Wrong},
 };
 
-/// The keys under `guards`, where it is more than a list of rules.
+/// The keys under `guards`, if it is more than a list of rules.
 pub(super) const KEYS: &[&str] = &["rules", "max_command", "flush"];
-/// The keys of a rule.
 pub(super) const RULE_KEYS: &[&str] = &["keys", "lock", "policy"];
-/// Less would refuse ordinary writes.
+/// Smallest `max_command`, in bytes. Less would refuse ordinary writes.
 const LEAST_COMMAND: usize = 64 * 1024;
-/// What Lockgate's own keys begin with, on the lock nodes and on the data node.
+/// First bytes of Lockgate's own keys, on the lock nodes and on the data node.
 const RESERVED: &str = "lockgate:";
 
 /// The `guards:` section.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GuardsConfig {
-    /// `rules`, or the whole section: what is guarded. A key that several rules match
-    /// needs the locks of all of them.
+    /// `rules`, or the whole section. A key that several rules match needs the locks of all of
+    /// them.
     pub rules: Vec<GuardRule>,
     /// `max_command`: the largest command, in bytes, that is held to be checked.
     pub max_command: usize,
-    /// `flush`: what becomes of commands that would empty the data node.
+    /// `flush`: whether commands that would empty the data node pass.
     pub flush: Flush,
 }
 
@@ -41,31 +40,31 @@ impl Default for GuardsConfig {
 pub struct GuardRule {
     /// `keys`: which keys on the data node.
     pub keys: Pattern,
-    /// `lock`: as a client names it to LOCK, without `locks.prefix`.
+    /// `lock`: the lock's key as a client gives it to LOCK, without `locks.prefix`.
     pub lock: Template,
-    /// `policy`: what becomes of a write without it.
+    /// `policy`: whether a write without the lock passes.
     pub policy: Policy,
 }
 
-/// What becomes of a write by somebody who does not hold the lock.
+/// Treatment of a write by a client that does not hold the lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Policy {
-    /// It is refused.
+    /// Refuses the write.
     Enforce,
-    /// It passes, and is logged and counted.
+    /// Lets the write pass, logs and counts it.
     Audit,
 }
 
-/// What becomes of FLUSHALL, FLUSHDB and SWAPDB while there are enforced guards.
+/// Treatment of FLUSHALL, FLUSHDB and SWAPDB while there are enforced guards.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Flush {
-    /// They are refused.
+    /// Refuses the commands.
     Refuse,
-    /// They pass.
+    /// Lets the commands pass.
     Allow,
 }
 
-/// A rule and the way to it.
+/// A rule and its path in the file.
 #[derive(Debug)]
 pub(super) struct Placed {
     rule: GuardRule,
@@ -80,13 +79,13 @@ impl Placed {
     }
 }
 
-/// Read by [`read`], once it is known whether the prefix of locks is sound.
+/// Does nothing: [`read`] reads the section, once the prefix of locks is known to be sound.
 impl Fill for GuardsConfig {
     fn fill(&mut self, _: &mut Reader<'_>, _: &Section<'_>, _: &str) {}
 }
 
-/// Reads the section, a list of rules or a mapping, and checks it. `locks` and `prefix`
-/// are what stands beside it.
+/// Reads and checks the section, a list of rules or a mapping. `locks` and `prefix` are from the
+/// section `locks`.
 pub(super) fn read(
     reader: &mut Reader<'_>,
     top: &Section<'_>,
@@ -108,7 +107,7 @@ pub(super) fn read(
                 reader.problem(&section.path("max_command"), "must be from 64kb to 512mb");
             }
         }
-        // As everywhere, a list of one may be that one.
+        // A list of one may be written as its element, as everywhere.
         Some(_) => reader.read(top, "guards", &mut rules),
     }
     for (index, rule) in rules.iter().enumerate() {
@@ -119,7 +118,7 @@ pub(super) fn read(
     guards
 }
 
-/// What is wrong with a rule by itself and beside those before it.
+/// Notes what is wrong with a rule by itself, and beside the rules before it.
 fn check(reader: &mut Reader<'_>, placed: &Placed, before: &[Placed]) {
     let Placed { rule: GuardRule { keys, lock, .. }, .. } = placed;
     if lock.largest() > keys.stars() {
@@ -139,15 +138,16 @@ fn check(reader: &mut Reader<'_>, placed: &Placed, before: &[Placed]) {
     }
 }
 
-/// A lock's own key must not need a lock, nor must the fences that are kept beside the
-/// data. `prefix` is that of locks, if it is known.
+/// Notes rules that match Lockgate's own keys: no lock's own key must need a lock, nor must the
+/// fences kept beside the data. `prefix` is `locks.prefix`, if it is sound.
 fn own_keys(reader: &mut Reader<'_>, rules: &[Placed], prefix: Option<&str>) {
     let locks: Vec<_> = rules
         .iter()
         .filter_map(|placed| Some((placed, placed.rule.lock.behind(prefix?))))
         .collect();
     for (placed, lock) in &locks {
-        // Behind a capture it may be, and only those keys then cannot be written.
+        // Only a literal beginning is refused: behind a capture only such keys cannot be
+        // written.
         if lock.begins_with(RESERVED) {
             let what = "LOCK refuses keys that begin with 'lockgate:', so nobody could hold it";
             reader.problem(&placed.path("lock"), what);

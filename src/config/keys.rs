@@ -1,21 +1,20 @@
-//! What follows from a line of the table of keys.
+//! Code generated from the table of keys.
 
-/// Makes a section of the file from the table of its keys. A line of it,
+/// Makes a section of the file from the table of its keys. A line such as
 ///
 /// ```text
 /// /// Connections accepted at the same time.
 /// live maxclients: usize = 10_000 => at_least(1, "0 lets nobody in; give at least 1");
 /// ```
 ///
-/// has what SIGHUP does with the key, its type and its default, and behind `=>` what may be
-/// wrong with its value alone.
+/// says what SIGHUP does with the key, its type, its default, and behind `=>` the checks of its
+/// value alone.
 ///
 /// - `live`: a running proxy takes the new value over.
-/// - `fixed`: something was made from the value, so that it takes a restart or an upgrade.
+/// - `fixed`: something was made from the value, so a new one takes a restart or an upgrade.
 /// - `section`: a mapping of keys with a table of its own.
 ///
-/// In the log each key begins with what stands behind `at`. What stands under `beside` is no
-/// key.
+/// In the log each key begins with the text behind `at`. Fields under `beside` are no keys.
 macro_rules! keys {
     (
         $(#[$about:meta])*
@@ -42,7 +41,7 @@ macro_rules! keys {
         }
 
         impl $name {
-            /// As they are written, in the order of the annotated file.
+            /// The keys as written, in the order of the annotated file.
             pub(super) const KEYS: &[&str] = &[$(stringify!($key)),*];
 
             /// Reads all keys that stand in `section`; the others keep what they have.
@@ -59,8 +58,8 @@ macro_rules! keys {
                 )+)?)*
             }
 
-            /// Takes each key that is another in `read`, if `may` says so. It is told the key
-            /// and whether that can change in a running proxy.
+            /// Takes over each key whose value in `read` is different, if `may` agrees. `may`
+            /// gets the key, and whether it can change in a running proxy.
             pub(crate) fn take(
                 &mut self,
                 read: &$name,
@@ -81,7 +80,7 @@ macro_rules! keys {
     };
 }
 
-/// Takes one key over, by the first word of its line.
+/// Takes one key over, as `live`, `fixed` or `section` says.
 macro_rules! take {
     (live, $to:expr, $from:expr, $key:expr, $may:ident) => {
         if $to != $from && $may($key, true) {

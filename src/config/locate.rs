@@ -1,23 +1,21 @@
-//! On which line of a YAML text something stands, and which key stands twice.
+//! Finds on which line of a YAML text something stands, and which key stands twice.
 //!
-//! The YAML crate tells a position only together with an error. So the text is read once more
-//! by a walk that fails where it finds what it looks for.
+//! The YAML crate tells a position only together with an error. So the text is read once more by
+//! a walk that fails at the place it looks for.
 
 use std::{collections::HashSet, fmt};
 
 use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
-/// One step from a value to one inside it.
+/// A step from a value to one inside it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Step {
-    /// Into a mapping.
     Key(String),
-    /// Into a list.
     Index(usize),
 }
 
-/// A path as people write it: `locks.nodes[1]`. A URL that stands as a key, for
-/// want of the `-` before it, may hold a password and is not repeated.
+/// Writes a path as people do: `locks.nodes[1]`. A URL in the place of a key, for want of the
+/// `-` before it, may hold a password and is not repeated.
 pub(super) fn name(path: &[Step]) -> String {
     path.iter().fold(String::new(), |mut all, step| {
         match step {
@@ -36,24 +34,23 @@ pub(super) fn line(text: &str, path: &[Step]) -> Option<usize> {
     Walk::through(text, Some(path)).map(|(line, _)| line)
 }
 
-/// The line, from 1, and the path of the first key that stands in its mapping for the second
-/// time. The YAML crate refuses such a file too, but names the line where the mapping begins.
+/// The line, from 1, and the path of the first key that stands twice in its mapping. The YAML
+/// crate refuses such a file too, but names the line where the mapping begins.
 ///
-/// Returns `None` also where the text is no YAML: whoever parses it says so.
+/// Returns `None` also if the text is no YAML: its parser says so.
 pub(super) fn first_duplicate(text: &str) -> Option<(usize, Vec<Step>)> {
     Walk::through(text, None)
         .filter(|(_, walk)| walk.found_twice)
         .map(|(line, walk)| (line, walk.path))
 }
 
-/// How many lines the text has, counted as YAML does; an empty one behind the last line end too.
+/// The number of lines, counted as YAML does. An empty line behind the last line end counts too.
 pub(super) fn lines(text: &str) -> usize {
     let ends = text.matches(['\n', '\r', '\u{85}', '\u{2028}', '\u{2029}']).count();
     1 + ends - text.matches("\r\n").count()
 }
 
-/// The line on which more than `most` brackets are open, wherever they stand; none: on no
-/// line.
+/// The line on which more than `most` brackets are open. Returns `None` if there is none.
 pub(super) fn too_deep(text: &str, most: usize) -> Option<usize> {
     let mut depth = 0_usize;
     let at = text.bytes().position(|byte| {
@@ -67,36 +64,35 @@ pub(super) fn too_deep(text: &str, most: usize) -> Option<usize> {
     Some(lines(&text[..at]))
 }
 
-/// Whether there is a tab in what indents `line`, counted from 1.
+/// Whether the indentation of `line`, counted from 1, has a tab.
 pub(super) fn indented_by_tab(text: &str, line: usize) -> bool {
     let line = text.lines().nth(line.saturating_sub(1)).unwrap_or_default();
     line.chars().take_while(|c| c.is_whitespace()).any(|c| c == '\t')
 }
 
-/// Goes through a text. When it fails, `path` leads to where it is.
+/// Goes through a text. When the walk fails, `path` leads to the place.
 struct Walk<'a> {
     path: Vec<Step>,
-    /// Where it fails, or where the text has something else on the way there. `None`: at the
-    /// first key that stands twice.
+    /// The path at which the walk fails, or before it where the text has something else. `None`:
+    /// at the first key that stands twice.
     goal: Option<&'a [Step]>,
     found_twice: bool,
 }
 
 impl<'a> Walk<'a> {
-    /// The line on which the walk fails, if it does.
+    /// The line on which the walk fails. Returns `None` if it does not.
     fn through(text: &str, goal: Option<&'a [Step]>) -> Option<(usize, Walk<'a>)> {
         let mut walk = Walk { path: Vec::new(), goal, found_twice: false };
         let error = (&mut walk).deserialize(serde_yaml::Deserializer::from_str(text)).err()?;
         Some((error.location()?.line(), walk))
     }
 
-    /// Whether what stands at `path` is to be gone through.
+    /// Whether the value at `path` lies on the way to the goal.
     fn leads_on(&self) -> bool {
         self.goal.is_none_or(|goal| goal.starts_with(&self.path))
     }
 
-    /// Fails where the goal is this value, or the way there goes on by a step that the value
-    /// does not have.
+    /// Fails if this value is the goal, or does not have the next step of the way there.
     fn go_on<E: Error>(&self, has: fn(&Step) -> bool) -> Result<(), E> {
         match self.goal {
             Some(goal) if !goal.get(self.path.len()).is_some_and(has) => Err(E::custom("here")),
@@ -176,7 +172,7 @@ impl<'de> Visitor<'de> for &mut Walk<'_> {
     }
 }
 
-/// Reads a key onto the path. Fails inside the reading, where the line is known.
+/// Reads a key onto the path. Fails while the key is read, when the line is known.
 struct Key<'w, 'a> {
     walk: &'w mut Walk<'a>,
     seen: &'w mut HashSet<String>,

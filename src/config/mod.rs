@@ -1,15 +1,14 @@
-//! The configuration: one YAML file to one checked [`Config`].
+//! The configuration: makes one checked [`Config`] of one YAML file.
 //!
-//! Knows nothing of the rest of Lockgate: it only says what was asked for.
+//! Knows nothing of the rest of Lockgate.
 //!
-//! - `settings`: the table of all keys; `keys`: what follows from a line of it.
-//! - `reader`: values out of parsed YAML, everything wrong with them at once.
-//! - `check`: what may be wrong with a value, and with several beside each other.
+//! - `settings`: the table of all keys; `keys`: the code generated from it.
+//! - `reader`: values out of parsed YAML, and all problems at once.
+//! - `check`: checks of single values, and of values beside each other.
 //! - `locate`: on which line something stands, and which key stands twice.
-//! - `guards`: which writes need which lock; `pattern`, `template`: of which keys,
-//!   and which lock.
+//! - `guards`: which writes need which lock; `pattern`: their keys; `template`: the lock's key.
 //! - `units`, `url`: how durations, sizes and Redis URLs are written.
-//! - `tls`: which certificates and keys, and whether they can be used.
+//! - `tls`: certificates and keys, and whether they can be used.
 
 use std::{
     fs::File,
@@ -43,42 +42,41 @@ pub use url::{Endpoint, RedisUrl};
 
 use reader::Reader;
 
-/// The keys of a listener that is more than an address.
+/// The keys of a listener that is written as a mapping.
 const LISTENER_KEYS: &[&str] = &["address", "tls", "proxy_protocol"];
 
-/// The values of `log.level`: how severe a line can be, from the most severe on; with the
-/// last, none is written.
+/// The values of `log.level`, from the most severe on. With `off` nothing is written.
 pub const LOG_LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
-/// How a deployment gets other lock nodes, or another prefix.
+/// Tells an operator how a deployment gets other lock nodes, or another prefix.
 pub const OTHER_NODES: &str = "For other lock nodes or another prefix: stop all proxies, wait for \
     the longest TTL, DEL lockgate:deployment lockgate:node on all nodes, lockgate init with the \
     new file, start all proxies with it";
 
-/// Keys of the design that this version refuses, wherever they stand.
+/// Planned keys, which this version refuses wherever they stand.
 const PLANNED: &[&str] = &["adopt"];
 
-/// The longest file that is read, in bytes.
+/// The longest file accepted, in bytes.
 const LONGEST_FILE: usize = 1024 * 1024;
-/// How deep `[` and `{` may be nested in it.
+/// The deepest nesting of `[` and `{` in a file.
 const DEEPEST: usize = 64;
 
-/// Where a Unix socket is.
+/// The path of a Unix socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct SocketPath(pub PathBuf);
 
-/// One address on which clients are accepted, and how.
+/// An address on which clients are accepted, and how.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listener {
     /// `address`, or the whole entry.
     pub address: SocketAddr,
     /// `tls`: none means plain TCP.
     pub tls: Option<ServerTls>,
-    /// `proxy_protocol`: a balancer connects here, and tells whose connection it is.
+    /// `proxy_protocol`: a balancer connects here, and names the client of each connection.
     pub proxy_protocol: bool,
 }
 
 impl Listener {
-    /// Without TLS, for clients that connect themselves.
+    /// A listener without TLS, for clients that connect directly.
     pub fn plain(address: SocketAddr) -> Listener {
         Listener { address, tls: None, proxy_protocol: false }
     }
@@ -88,11 +86,11 @@ impl Config {
     /// Reads the file at `path`, with `${NAME}` from the process's environment.
     ///
     /// # Errors
-    /// All that is wrong with it; that it cannot be read is line 1.
+    /// Everything that is wrong with the file. A file that cannot be read is reported on line 1.
     pub fn load(path: &Path) -> Result<Config, ConfigErrors> {
         let file = path.display().to_string();
         let mut text = String::new();
-        // One byte more tells that it is too long.
+        // Reading one byte more shows that the file is too long.
         let reading = File::open(path)
             .and_then(|file| file.take(LONGEST_FILE as u64 + 1).read_to_string(&mut text));
         match reading.map(|_| text) {
@@ -101,19 +99,19 @@ impl Config {
         }
     }
 
-    /// Reads a text. What it leaves out has its default.
+    /// Reads a text. Keys that it leaves out have their defaults.
     ///
     /// # Errors
-    /// All that is wrong with it.
+    /// Everything that is wrong with the text.
     pub fn parse(
         text: &str,
         file: &str,
         environment: Environment<'_>,
     ) -> Result<Config, ConfigErrors> {
-        // Some editors begin UTF-8 with a mark, which the YAML crate does not
-        // take before everything that may come first.
+        // Some editors begin UTF-8 with a mark, which the YAML crate does not accept before
+        // everything that may come first.
         let text = text.strip_prefix('\u{feff}').unwrap_or(text);
-        // What the YAML crate takes for deeper ones grows with the square of the depth.
+        // The YAML crate takes time that grows with the square of the nesting's depth.
         let refused = if text.len() > LONGEST_FILE {
             Some((1, format!("is longer than {LONGEST_FILE} bytes")))
         } else {
@@ -129,7 +127,8 @@ impl Config {
         }
         let value = serde_yaml::from_str(text).map_err(|error| {
             let line = error.location().map_or(1, |location| location.line());
-            // Where the last line has no end, the YAML crate's end of the file is on the next.
+            // If the last line has no end, the YAML crate places the end of the file on the
+            // next.
             let line = line.min(locate::lines(text));
             let mut what = error.to_string();
             if locate::indented_by_tab(text, line) {
@@ -154,26 +153,26 @@ impl Config {
     }
 }
 
-/// What becomes of a connection whose session lock is lost.
+/// Treatment of a connection whose session lock is lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnLost {
-    /// Its next command is answered `-LOCKLOST` and goes no further, nor does what is
-    /// already behind it. In RESP3 a push tells of it too.
+    /// Answers the next command with `-LOCKLOST`, and forwards neither that command nor those
+    /// already behind it. In RESP3 a push tells of the loss too.
     Error,
-    /// It is closed.
+    /// Closes the connection.
     Close,
-    /// It is told by a push alone in RESP3, otherwise as by [`OnLost::Error`].
+    /// Tells by a push alone in RESP3, otherwise as [`OnLost::Error`].
     Push,
-    /// It is told by a push in RESP3, otherwise not.
+    /// Tells by a push in RESP3, otherwise not at all.
     Ignore,
 }
 
-/// What becomes of session locks whose client hangs up.
+/// Treatment of session locks whose client hangs up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnDisconnect {
-    /// They are released at once.
+    /// Releases the locks at once.
     Release,
-    /// They are renewed no more and run out.
+    /// Stops renewing the locks, so that they run out.
     Expire,
 }
 

@@ -1,15 +1,15 @@
-//! Which keys a guard is for: a Redis glob pattern whose stars capture.
+//! Patterns of the keys that a guard is for: Redis globs whose stars capture.
 
 use smallvec::SmallVec;
 
 use crate::glob::{self, Budget, Element};
 
-/// A Redis glob pattern (`*`, `?`, `[abc]`, `[^abc]`, `[a-z]`, `\x`) whose `*`s
-/// capture. A run of several is one, as it is to Redis.
+/// A Redis glob pattern (`*`, `?`, `[abc]`, `[^abc]`, `[a-z]`, `\x`) whose `*`s capture. Several
+/// `*`s in a row are one, as they are to Redis.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Pattern {
     text: String,
-    /// The bytes that every text that matches begins with.
+    /// The bytes with which every matching text begins.
     prefix: Vec<u8>,
     /// Where in `text` the rest of the pattern begins.
     rest: usize,
@@ -17,7 +17,7 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// Every text is a pattern.
+    /// Makes a pattern; every text is one.
     pub fn new(text: &str) -> Pattern {
         let mut prefix = Vec::new();
         let mut rest = text.as_bytes();
@@ -29,23 +29,23 @@ impl Pattern {
         Pattern { prefix, rest: text.len() - rest.len(), stars, text: text.to_owned() }
     }
 
-    /// As it was written.
+    /// The text as it was written.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// How many captures a text that matches has.
+    /// The number of captures of a matching text.
     pub fn stars(&self) -> usize {
         self.stars
     }
 
-    /// Whether all of `text` matches, in at most as many steps as the one is long
-    /// times the other.
+    /// Whether all of `text` matches. Takes at most as many steps as the product of both
+    /// lengths.
     pub fn matches(&self, text: &[u8]) -> bool {
         text.strip_prefix(&*self.prefix).is_some_and(|text| glob::matches(self.rest(), text))
     }
 
-    /// The same in no more than these steps; none: they do not suffice.
+    /// [`Pattern::matches`] within a budget. Returns `None` if the budget does not suffice.
     pub fn matches_within(&self, text: &[u8], budget: &mut Budget) -> Option<bool> {
         match text.strip_prefix(&*self.prefix) {
             Some(text) => glob::matches_within(self.rest(), text, budget),
@@ -53,13 +53,13 @@ impl Pattern {
         }
     }
 
-    /// What each `*` took, from the left, or none if `text` does not match. The first
-    /// takes as little as possible, then the second, and so on: every proxy agrees.
+    /// The bytes that each `*` took, from the left. Returns `None` if `text` does not match. The
+    /// first takes as little as possible, then the second, and so on: every proxy agrees.
     pub fn captures<'t>(&self, text: &'t [u8]) -> Option<SmallVec<[&'t [u8]; 4]>> {
         self.captures_within(text, &mut Budget::of(usize::MAX)).flatten()
     }
 
-    /// The same in no more than these steps; none: they do not suffice.
+    /// [`Pattern::captures`] within a budget. Returns `None` if the budget does not suffice.
     #[allow(clippy::type_complexity, reason = "whether there were steps enough, and what it took")]
     pub fn captures_within<'t>(
         &self,
@@ -72,8 +72,8 @@ impl Pattern {
         Some(matches.then_some(captures))
     }
 
-    /// Whether some text matches both. Takes at most as many steps as the one is long
-    /// times the other.
+    /// Whether some text matches both. Takes at most as many steps as the product of both
+    /// lengths.
     pub fn overlaps(&self, other: &Pattern) -> bool {
         let common = self.prefix.len().min(other.prefix.len());
         if self.prefix[..common] != other.prefix[..common] {
@@ -81,8 +81,8 @@ impl Pattern {
         }
         let a: Vec<_> = Element::all(self.text.as_bytes()).collect();
         let b: Vec<_> = Element::all(other.text.as_bytes()).collect();
-        // Whether some text takes both there: `row[j]` is about the first `i` elements
-        // of `a` and the first `j` of `b`.
+        // `row[j]`: whether some text takes the first `i` elements of `a` and the first `j` of
+        // `b`.
         let mut row = vec![false; b.len() + 1];
         for i in 0..=a.len() {
             // `row[j - 1]` as it was for `i - 1`.
@@ -106,8 +106,8 @@ impl Pattern {
         row[b.len()]
     }
 
-    /// Whether every text that matches begins with `text`, as far as can be told without
-    /// the rest of the pattern.
+    /// Whether every matching text begins with `text`, as far as the pattern's literal beginning
+    /// tells.
     pub(super) fn begins_with(&self, text: &str) -> bool {
         self.prefix.starts_with(text.as_bytes())
     }
@@ -117,8 +117,8 @@ impl Pattern {
     }
 }
 
-/// Whether a text can pass `element` while the other pattern stays before `other`: a
-/// star takes nothing, or the other's star takes its byte too.
+/// Whether a text can pass `element` while the other pattern stays before `other`: `element` is
+/// a star that takes nothing, or `other` is one that takes its byte too.
 fn passes(element: Element<'_>, other: Option<&Element<'_>>) -> bool {
     match (element, other) {
         (Element::Star, _) => true,
@@ -127,7 +127,7 @@ fn passes(element: Element<'_>, other: Option<&Element<'_>>) -> bool {
     }
 }
 
-/// Whether both may be one and the same byte. A class can be empty.
+/// Whether both elements can take one and the same byte. A class can be empty.
 fn meet(a: Element<'_>, b: Element<'_>) -> bool {
     match (a, b) {
         (Element::Literal(byte), other) | (other, Element::Literal(byte)) => other.has(byte),
@@ -135,7 +135,7 @@ fn meet(a: Element<'_>, b: Element<'_>) -> bool {
     }
 }
 
-/// A pattern that `text` alone matches.
+/// Makes a pattern that matches `text` alone.
 pub(super) fn escape(text: &str) -> String {
     let special = |c| matches!(c, '*' | '?' | '[' | '\\');
     text.chars().flat_map(|c| special(c).then_some('\\').into_iter().chain([c])).collect()

@@ -6,15 +6,15 @@ use proptest::prelude::*;
 
 use super::*;
 
-/// What patterns are made of here; a class that is not closed swallows the rest.
+/// The fragments that patterns are made of in these tests. An unclosed class swallows the rest.
 const FRAGMENTS: &[&str] = &[
     "a", "b", "*", "*", "**", "?", "[ab]", "[^a]", "[a-c]", "[c-b]", "[]", "[^]", "[^", "[b",
     "\\*", "\\a", "[*\\]]", "-", "\\",
 ];
-/// Those that are never more than one element: all but the last, which takes the
-/// meaning from what follows.
+/// The fragments that are never more than one element: all but the last, which changes the
+/// meaning of what follows.
 const ELEMENTS: &[&str] = FRAGMENTS.split_at(FRAGMENTS.len() - 1).0;
-/// All bytes that those tell apart, with one that is in none of them.
+/// All bytes that the fragments tell apart, and one that is in none of them.
 const ALPHABET: &[u8] = b"abcd*]-\\[^?";
 
 fn pattern(among: &'static [&'static str], most: usize) -> impl Strategy<Value = Pattern> {
@@ -27,8 +27,7 @@ fn text(length: usize) -> impl Strategy<Value = Vec<u8>> {
     proptest::collection::vec(proptest::sample::select(&ALPHABET[..5]), 0..=length)
 }
 
-/// All that elements and stars can take, by trying everything, the least for the
-/// first star first.
+/// All captures that are possible, by trying everything; the least for the first star first.
 fn every_way<'t>(elements: &[Element<'_>], text: &'t [u8]) -> Vec<Vec<&'t [u8]>> {
     match (elements, text) {
         ([], []) => vec![vec![]],
@@ -85,7 +84,7 @@ proptest! {
             text += piece;
         }
         let captures = pattern.captures(text.as_bytes()).unwrap();
-        // Runs of stars are one.
+        // Several stars in a row are one.
         let mut captures = captures.iter();
         let mut rebuilt = Vec::new();
         for element in Element::all(pattern.as_str().as_bytes()) {

@@ -15,8 +15,8 @@ use super::{
 
 /// How alike (0 to 1) a known key must be to be suggested for an unknown one.
 const ALIKE: f64 = 0.75;
-/// Problems of one file that are told. To find the line of each, the file is read once
-/// more, which with thousands (another program's file, say) would take minutes.
+/// The most problems of one file that are reported. To find the line of each, the file is read
+/// once more: with thousands (another program's file, say) it would take minutes.
 const MOST_PROBLEMS: usize = 100;
 
 /// Looks a variable up in the environment.
@@ -28,7 +28,7 @@ pub(super) struct Reader<'a> {
     pub(super) file: &'a str,
     pub(super) environment: Environment<'a>,
     problems: Vec<Problem>,
-    /// There are more than those.
+    /// Whether there are more problems than those.
     more: bool,
 }
 
@@ -43,7 +43,7 @@ impl<'a> Reader<'a> {
         Reader { text, file, environment, problems: Vec::new(), more: false }
     }
 
-    /// All problems, or none.
+    /// Returns all problems; `Ok` if there are none.
     pub(super) fn finish(mut self) -> Result<(), ConfigErrors> {
         if self.problems.is_empty() {
             return Ok(());
@@ -63,14 +63,14 @@ impl<'a> Reader<'a> {
             self.more = true;
             return;
         }
-        // A key that is not there has the line of what it is missing from.
+        // A missing key has the line of the section that it is missing from.
         let line = (0..=path.len()).rev().find_map(|end| locate::line(self.text, &path[..end]));
         let key = locate::name(path);
         self.problems.push(Problem { line: line.unwrap_or(1), key, what: what.into() });
     }
 
-    /// Whether nothing is wrong so far with any of `keys`, nor inside them. What
-    /// could not be read kept its default, which must not be held against others.
+    /// Whether nothing is wrong so far with `keys`, nor inside them. A value that could not be
+    /// read kept its default: no other value must be measured against it.
     pub(super) fn sound(&self, section: &Section<'_>, keys: &[&str]) -> bool {
         keys.iter().all(|key| {
             let name = locate::name(&section.path(key));
@@ -131,7 +131,7 @@ impl<'a> Reader<'a> {
         Section { mapping, path }
     }
 
-    /// Reads the value under `key`, if there is one, into `slot`.
+    /// Reads the value under `key` into `slot`, if there is one.
     pub(super) fn read<T: Read>(&mut self, section: &Section<'_>, key: &str, slot: &mut T) {
         let path = section.path(key);
         if let Some(value) = section.get(key)
@@ -195,7 +195,8 @@ impl<'a> Reader<'a> {
                 None
             }
             Err(Wrong::Told) => None,
-            // As it stands in the file: what ${NAME} became may be a secret.
+            // The message shows the value as the file has it: what ${NAME} became may be a
+            // secret.
             Err(Wrong::Wanted(wanted)) => {
                 self.problem(path, format!("{} where {wanted} is wanted", shown(value)));
                 None
@@ -203,10 +204,10 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Puts the environment's values in for `${NAME}`; `$$` is a dollar sign.
-    /// Done after parsing, so that no value can change the structure.
+    /// Replaces each `${NAME}` by the environment's value, and `$$` by a dollar sign. Done after
+    /// parsing, so that no value can change the structure.
     fn expand(&self, value: &Value) -> Result<Value, String> {
-        // The YAML crate would read on as if the tag were not there.
+        // The YAML crate would read the value as if the tag were not there.
         if let Value::Tagged(_) = value {
             return Err("a tag (!…) has no meaning here; leave it out".into());
         }
@@ -235,12 +236,12 @@ impl<'a> Reader<'a> {
 }
 
 impl<'v> Section<'v> {
-    /// What stands under `key`.
+    /// The value under `key`.
     pub(super) fn get(&self, key: &str) -> Option<&'v Value> {
         self.mapping?.get(key)
     }
 
-    /// The mapping under `key`; without keys if there is none.
+    /// The mapping under `key`; an empty one if there is none.
     pub(super) fn inside(&self, key: &str) -> Section<'v> {
         let mapping = match self.get(key) {
             Some(Value::Mapping(mapping)) => Some(mapping),
@@ -249,12 +250,12 @@ impl<'v> Section<'v> {
         Section { mapping, path: self.path(key) }
     }
 
-    /// Whether anything stands in it.
+    /// Whether the section has any key.
     pub(super) fn is_there(&self) -> bool {
         self.mapping.is_some_and(|mapping| !mapping.is_empty())
     }
 
-    /// The way to `key` in this section.
+    /// The path to `key` in this section.
     pub(super) fn path(&self, key: &str) -> Vec<Step> {
         let mut path = self.path.clone();
         path.push(Step::Key(key.to_owned()));
@@ -292,16 +293,16 @@ fn kind(value: &Value) -> &'static str {
 
 /// Why a value cannot be read.
 pub(super) enum Wrong {
-    /// What would be right. What stands in the file is said beside it.
+    /// Names the values that would be right; the message adds the value in the file.
     Wanted(&'static str),
-    /// All there is to say; it must not repeat the value.
+    /// The whole message; must not repeat the value.
     Because(String),
-    /// The problems inside it have been noted.
+    /// The problems inside the value have been noted.
     Told,
 }
 
-/// Something that stands under a key of its own, and keeps what it has where the key is left
-/// out or its value is wrong.
+/// Fills itself from the value under a key of its own. Keeps its value if the key is left out or
+/// wrong.
 pub(super) trait Fill {
     fn fill(&mut self, reader: &mut Reader<'_>, parent: &Section<'_>, key: &str);
 }
@@ -322,12 +323,12 @@ impl Fill for ClientTls {
     }
 }
 
-/// Something that can be read from a value.
+/// A type that can be read from a value.
 pub(super) trait Read: Sized {
     fn read(reader: &mut Reader<'_>, value: &Value, path: &[Step]) -> Result<Self, Wrong>;
 }
 
-/// What stands in the file, for an error. A URL may hold a password.
+/// The value in the file, for an error. A URL may hold a password, so it is not shown.
 fn shown(value: &Value) -> String {
     match value {
         Value::String(text) if text.contains("://") => "a URL".into(),
@@ -404,7 +405,7 @@ impl Read for Option<usize> {
 
 impl Read for f64 {
     fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<f64, Wrong> {
-        // What ${NAME} became is text.
+        // A value from ${NAME} is text.
         let text = || value.as_str().and_then(|text| text.parse().ok());
         value.as_f64().or_else(text).ok_or(Wrong::Wanted("a number, as 0.01,"))
     }
@@ -412,7 +413,7 @@ impl Read for f64 {
 
 impl Read for bool {
     fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<bool, Wrong> {
-        // What ${NAME} became is text, and so are redis.conf's words.
+        // A value from ${NAME} is text, and so are redis.conf's words.
         let text = || match value.as_str() {
             Some("true" | "yes") => Some(true),
             Some("false" | "no") => Some(false),
@@ -448,7 +449,7 @@ impl Read for Option<SocketPath> {
     }
 }
 
-/// What a certificate must be for.
+/// The name that a server's certificate must be for.
 impl Read for Option<String> {
     fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<Self, Wrong> {
         let name = value.as_str().filter(|name| super::tls::server_name(name).is_some());
@@ -456,7 +457,7 @@ impl Read for Option<String> {
     }
 }
 
-/// As tls-auth-clients in redis.conf. YAML has other words for yes and no too.
+/// The values of tls-auth-clients in redis.conf. YAML has other words for yes and no too.
 impl Read for Option<AuthClients> {
     fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<Self, Wrong> {
         match value {
@@ -472,7 +473,7 @@ impl Read for Option<AuthClients> {
     }
 }
 
-/// An address, or a mapping that says more.
+/// An address, or a mapping with more settings.
 impl Read for Listener {
     fn read(reader: &mut Reader<'_>, value: &Value, path: &[Step]) -> Result<Listener, Wrong> {
         let Value::Mapping(_) = value else {
@@ -523,14 +524,14 @@ impl Read for Option<SocketAddr> {
     }
 }
 
-/// The value may hold a password, so it is never repeated.
+/// The value may hold a password, so no error repeats it.
 impl Read for RedisUrl {
     fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<RedisUrl, Wrong> {
         value.as_str().ok_or(Wrong::Wanted("a URL"))?.parse().map_err(Wrong::Because)
     }
 }
 
-/// A list, or a single element for a list of one.
+/// A list; a single element counts as a list of one.
 impl<T: Read> Read for Vec<T> {
     fn read(reader: &mut Reader<'_>, value: &Value, path: &[Step]) -> Result<Vec<T>, Wrong> {
         let Value::Sequence(elements) = value else {

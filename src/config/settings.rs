@@ -1,9 +1,8 @@
-//! Every key, in the order of the annotated file: its type, its default, what may be wrong
-//! with it, and whether it can change in a running proxy.
+//! Every key, in the order of the annotated file: type, default, checks, and whether it can
+//! change in a running proxy.
 //!
-//! Live are keys that are read where a connection begins, or are a number that can be
-//! exchanged. Fixed are those from which something was made: sockets, connections to Redis,
-//! threads, locks.
+//! `live` keys are read when a connection begins, or are numbers that can be exchanged. From
+//! `fixed` keys something was made: sockets, connections to Redis, threads, locks.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -38,15 +37,15 @@ keys! {
         /// Where clients are accepted.
         fixed listen: Vec<Listener> =
             vec![Listener::plain(SocketAddr::from((Ipv4Addr::LOCALHOST, 6380)))];
-        /// `listen` may leave loopback though the data node asks for no password.
+        /// Whether `listen` may leave loopback although the data node asks for no password.
         fixed allow_open: bool = false;
         /// Address of `/metrics`, `/healthz` and `/readyz`; none with `off`.
         fixed admin: Option<SocketAddr> = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 9380)));
         /// The Redis to which every forwarded command goes.
         fixed data: RedisUrl = RedisUrl::local(6379) => without_database;
-        /// Connections to the data node begin with a PROXY header.
+        /// Whether connections to the data node begin with a PROXY header.
         fixed send_proxy_protocol: bool = false;
-        /// How a data node at `rediss://` is trusted. Changes of its files are followed.
+        /// How a data node at `rediss://` is trusted. Changes of the files are followed.
         fixed tls: ClientTls = ClientTls::default();
         /// How long connecting to the data node may take.
         live connect_timeout: Duration = secs(5) => longer_than_zero;
@@ -55,7 +54,7 @@ keys! {
             => keepalive, at_least(secs(1), "must be at least 1s");
         /// Connections accepted at the same time.
         live maxclients: usize = 10_000 => at_least(1, "0 lets nobody in; give at least 1");
-        /// Of them, from one address; 0 for no limit.
+        /// Connections from one address at the same time; 0 for no limit.
         live max_clients_per_address: usize = 0;
         /// Connections accepted from one address in a second; 0 for no limit.
         live max_connect_rate: usize = 0;
@@ -66,21 +65,23 @@ keys! {
         /// Bytes of replies held for a client that does not read while one of its own lock
         /// commands is under way.
         live barrier_buffer: usize = 1024 * KB => at_least(KB, "must be at least 1kb");
-        /// How long clients are still let in after SIGTERM, while /readyz says that they
-        /// should not come.
+        /// How long clients are still let in after SIGTERM, while /readyz says that no new ones
+        /// should come.
         live shutdown_delay: Duration = Duration::ZERO;
-        /// How long commands in flight may take after that.
+        /// How long commands in flight may take after `shutdown_delay`.
         live shutdown_grace: Duration = secs(10);
-        /// Where a process that takes over asks for the listening sockets; none with `off`.
+        /// Socket at which a process that takes over asks for the listening sockets; none with
+        /// `off`.
         fixed upgrade_socket: Option<SocketPath> = None => if_given(short_path);
-        /// How long connections may stay with a process whose listening sockets another has
-        /// taken over; none with `off`: as long as they like.
+        /// How long connections may stay with a process that another has replaced; none with
+        /// `off`: as long as they like.
         live upgrade_grace: Option<Duration> = Some(secs(HOUR));
-        /// What is written of what happens, and how.
+        /// The log: how much is written, and in which format.
         section log: LogConfig = LogConfig::default();
         /// The lock nodes and the limits of locks.
         section locks: LocksConfig = LocksConfig::default();
-        /// Which writes need which lock. All proxies before the same data node need the same.
+        /// The guards: which writes need which lock. All proxies before one data node need the
+        /// same ones.
         fixed guards: GuardsConfig = GuardsConfig::default();
     }
 }
@@ -89,7 +90,7 @@ keys! {
     /// The `log:` section.
     #[derive(Debug, Clone, PartialEq, Eq)]
     pub struct LogConfig at "log." {
-        /// Least severe level that is written; LOCKGATE_LOG goes before it.
+        /// Least severe level that is written; LOCKGATE_LOG overrides it.
         live level: String = "info".into() => known_level;
         /// `auto`, `human` or `json`.
         fixed format: String = "auto".into() => known_format;
@@ -100,22 +101,23 @@ keys! {
     /// The `locks:` section.
     #[derive(Debug, Clone, PartialEq)]
     pub struct LocksConfig at "locks." {
-        /// The independent Redis masters that vote. 1, 3, 5, 7, …
+        /// The independent Redis masters that vote: 1, 3, 5, 7, …
         fixed nodes: Vec<RedisUrl> = vec![RedisUrl::local(6379)];
-        /// How nodes at `rediss://` are trusted; as the data node unless it is given.
+        /// How nodes at `rediss://` are trusted; if left out, as the data node.
         fixed tls: ClientTls = ClientTls::default();
-        /// Put before a client's key to make the key on the nodes.
+        /// Prefix that makes a key on the lock nodes of a client's key.
         fixed prefix: String = "lock:".into() => not_reserved;
-        /// TTL where a command may leave it out. Of a session lock: renewed every third of a
-        /// shorter one, it would live on the promptness of every machine involved.
+        /// TTL where a command may leave it out. Session locks have it too, and are renewed
+        /// every third of it: a shorter one would live on the promptness of every machine
+        /// involved.
         live default_ttl: Duration = secs(10) => at_least(millis(100), "must be at least 100ms");
         /// The longest TTL a client may ask for. Other proxies and quarantined nodes count on
         /// it.
         fixed max_ttl: Duration = secs(60) => at_least(millis(10), "must be at least 10ms");
         /// How long one node may take to vote.
         fixed node_timeout: Duration = millis(50) => longer_than_zero;
-        /// A connection with requests in flight on which nothing arrives for this long is
-        /// dropped. It has it as its keepalive too.
+        /// A connection with requests in flight is dropped after this long without an arriving
+        /// byte. Also the connection's keepalive.
         fixed node_silence: Duration = secs(2) => keepalive;
         /// Operations under way on one node before an acquire is refused.
         fixed node_queue: usize = 4096 => at_least(1, "0 refuses every lock; give at least 1");
@@ -135,24 +137,24 @@ keys! {
         live max_wait: Duration = secs(60) => longer_than_zero;
         /// Clients in the queue of one lock.
         live max_waiters: usize = 100 => at_least(1, "0 lets nobody wait; give at least 1");
-        /// How often in a row a lock may pass from client to client of this proxy before other
-        /// proxies have their turn.
+        /// How often in a row a lock may pass between clients of this proxy before other proxies
+        /// have their turn.
         live max_handovers: usize = 16;
         /// The longest that a session lock may be held; none with `off`.
         fixed max_hold: Option<Duration> = None;
-        /// What becomes of a connection whose session lock is lost.
+        /// Treatment of a connection whose session lock is lost.
         live on_lost: OnLost = OnLost::Error;
-        /// What becomes of session locks whose client hangs up; none: by listener,
+        /// Treatment of session locks whose client hangs up; none: by listener,
         /// [`OnDisconnect::Expire`] behind a balancer.
         live on_disconnect: Option<OnDisconnect> = None;
-        /// A node that was restarted votes only once all that it may have forgotten has run
-        /// out.
+        /// Whether a restarted node votes only once all locks that it may have forgotten have
+        /// run out.
         fixed quarantine: bool = true;
-        /// Several nodes may be one instance.
+        /// Whether several nodes may be one instance.
         fixed allow_shared_instance: bool = false;
     }
     beside {
-        /// The file has no `nodes`.
+        /// Whether the file has no `nodes`.
         nodes_left_out: bool = true;
     }
 }

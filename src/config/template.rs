@@ -1,12 +1,12 @@
-//! Which lock a guard asks for: a key with places for what the pattern's stars took.
+//! The name of the lock that a guard asks for: a key with places for the pattern's captures.
 
 use super::pattern::{Pattern, escape};
 
-/// A lock's key in which `{1}` stands for what the pattern's first `*` took.
+/// A lock's key in which `{1}` stands for the bytes that the pattern's first `*` took.
 ///
-/// Other braces stand for themselves as long as each has its partner, so that Redis's
-/// hash tags can be written as ever: `{user}`, and `{{1}}` around a capture. `\x` is x,
-/// as in patterns: `\{1}` is no capture.
+/// Other braces stand for themselves if each has its partner, so Redis's hash tags are written
+/// as ever: `{user}`, and `{{1}}` around a capture. `\x` is x, as in patterns: `\{1}` is no
+/// capture.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Template {
     text: String,
@@ -16,19 +16,19 @@ pub struct Template {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Part {
     Literal(String),
-    /// From 1.
+    /// The capture of this number, from 1.
     Capture(usize),
 }
 
 impl Template {
-    /// Reads one.
+    /// Reads a template.
     ///
     /// # Errors
-    /// What is wrong with it, which does not repeat the text.
+    /// Says what is wrong, without repeating the text.
     pub fn new(text: &str) -> Result<Template, String> {
         let mut parts = Vec::new();
         let mut literal = String::new();
-        // Braces that need a partner, and those behind a '\' that may have one.
+        // Open braces that need a partner, and open ones behind a '\' that may have one.
         let (mut open, mut escaped) = (0_usize, 0_usize);
         let mut rest = text;
         while let Some(c) = rest.chars().next() {
@@ -77,13 +77,13 @@ impl Template {
         Ok(Template { text: text.to_owned(), parts })
     }
 
-    /// As it was written.
+    /// The text as it was written.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// Writes the key behind what is in `out`. `captures` are those of the pattern;
-    /// nothing stands for one that is not among them.
+    /// Appends the key to `out`. `captures` are those of the pattern; a missing one is left
+    /// empty.
     pub fn fill(&self, captures: &[&[u8]], out: &mut Vec<u8>) {
         for part in &self.parts {
             match part {
@@ -95,7 +95,7 @@ impl Template {
         }
     }
 
-    /// The largest capture that it uses; 0: none.
+    /// The largest capture in use; 0 if there is none.
     pub fn largest(&self) -> usize {
         let number = |part: &Part| match part {
             Part::Literal(_) => 0,
@@ -104,12 +104,12 @@ impl Template {
         self.parts.iter().map(number).max().unwrap_or(0)
     }
 
-    /// A pattern that all keys match that it can make.
+    /// A pattern that matches every key that the template can make.
     pub fn as_pattern(&self) -> Pattern {
         self.behind("")
     }
 
-    /// The same, with a text before it.
+    /// [`Template::as_pattern`] with a text before it.
     pub(super) fn behind(&self, prefix: &str) -> Pattern {
         let part = |part: &Part| match part {
             Part::Literal(text) => escape(text),
@@ -120,8 +120,8 @@ impl Template {
     }
 }
 
-/// What stands between braces at the beginning, if it is digits or nothing, and what is
-/// behind them.
+/// Splits `{1}…` or `{}…` into the digits, if any, and the text behind the brace. Returns `None`
+/// if the text does not begin so.
 fn braced_number(text: &str) -> Option<(&str, &str)> {
     let (number, behind) = text.strip_prefix('{')?.split_once('}')?;
     number.bytes().all(|byte| byte.is_ascii_digit()).then_some((number, behind))

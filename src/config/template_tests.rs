@@ -68,7 +68,7 @@ proptest! {
         prop_assert!(template.behind(&prefix).matches(key.as_bytes()));
         prop_assert_eq!(template.as_pattern(), template.behind(""));
         prop_assert!(template.largest() <= 2);
-        // Without captures it matches nothing else.
+        // A template without captures matches only its own key.
         prop_assert!(template.largest() > 0 || template.as_pattern().stars() == 0);
     }
 

@@ -31,7 +31,7 @@ fn the_annotated_file_says_every_key_and_every_default() {
         guards::RULE_KEYS,
     ];
     for key in sections.concat() {
-        // Those that have no default stand in a comment.
+        // Keys without a default stand in a comment.
         let stands =
             |line: &str| line.trim_start_matches([' ', '#', '-']).starts_with(&format!("{key}:"));
         assert!(ANNOTATED.lines().any(stands), "{key} is not in config/lockgate.yaml");
@@ -122,7 +122,7 @@ fn guards_are_a_list_of_rules_or_stand_beside_settings() {
     );
     let expected = GuardsConfig { rules, max_command: 64 << 10, flush: Flush::Allow };
     assert_eq!(parse(&text).unwrap().guards, expected);
-    // A list of one, as elsewhere.
+    // A list of one may be written as its element.
     let one = [rule("a", "b", Policy::Enforce)];
     for text in ["guards: {keys: a, lock: b}", "guards: {rules: {keys: a, lock: b}}"] {
         assert_eq!(parse(text).unwrap().guards.rules, one, "{text}");
@@ -135,7 +135,7 @@ fn guards_are_a_list_of_rules_or_stand_beside_settings() {
 #[test]
 fn guards_that_seem_alike_but_do_not_contradict_are_taken() {
     for text in [
-        // A key that both match needs both locks.
+        // A key that both rules match needs both locks.
         "guards: [{keys: 'a:*', lock: 'a:{1}'}, {keys: 'a:*:b', lock: all}]",
         "guards: [{keys: 'a:*', lock: a}, {keys: 'b:*', lock: a}]",
         "guards: [{keys: '[^l]*:balance', lock: '{1}'}]",
@@ -176,7 +176,7 @@ fn the_rule_that_is_wrong_is_named_with_its_line_in_either_form() {
             assert!(error.starts_with(expected), "{error} does not begin with {expected}");
         }
     }
-    // What cannot be read is held against nothing else.
+    // No other value is measured against one that could not be read.
     let errors = errors("{guards: [{keys: 'lock:*', lock: '{1}'}], locks: {prefix: 5}}");
     assert_eq!(errors.len(), 1, "{errors:?}");
 }

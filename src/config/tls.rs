@@ -1,8 +1,7 @@
-//! What TLS needs: which files, whom to trust, and what is wrong with them.
+//! The files that TLS needs: certificates, keys and CAs, and what is wrong with them.
 //!
-//! Knows nothing of connections. The files are read when the configuration is
-//! checked, so that a missing or broken one is found with its line, and again
-//! whenever they change.
+//! Knows nothing of connections. The files are read when the configuration is checked, so that a
+//! missing or broken one is reported with its line, and again whenever they change.
 
 use std::{
     fmt, io,
@@ -27,45 +26,45 @@ pub(super) const CLIENT_KEYS: &[&str] = &["ca_cert_file", "cert_file", "key_file
 pub struct ServerTls {
     /// `cert_file`: the certificate shown to clients, and those between it and its CA.
     pub cert_file: PathBuf,
-    /// `key_file`: its private key.
+    /// `key_file`: the certificate's private key.
     pub key_file: PathBuf,
-    /// `ca_cert_file`: who must have signed the certificates of clients.
+    /// `ca_cert_file`: the CAs that must have signed the certificates of clients.
     pub ca_cert_file: Option<PathBuf>,
-    /// `auth_clients`: whether clients must show one.
+    /// `auth_clients`: whether clients must show a certificate.
     pub auth_clients: AuthClients,
 }
 
 /// Whether clients must show a certificate.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum AuthClients {
-    /// Who shows none is refused.
+    /// Refuses a client without a certificate.
     Yes,
-    /// Who shows none is let in, who shows a bad one is not.
+    /// Lets a client in without a certificate, but not with a bad one.
     Optional,
-    /// None is asked for.
+    /// Asks for no certificate.
     No,
 }
 
-/// `tls`: how servers at `rediss://` are trusted, and what they are shown.
+/// `tls`: how servers at `rediss://` are trusted, and which certificate they are shown.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct ClientTls {
-    /// `ca_cert_file`: who must have signed their certificates; none: whoever the
-    /// system trusts.
+    /// `ca_cert_file`: the CAs that must have signed the servers' certificates; none: those that
+    /// the system trusts.
     pub ca_cert_file: Option<PathBuf>,
-    /// `cert_file`: the certificate that they are shown, if they ask for one.
+    /// `cert_file`: the certificate shown to servers that ask for one.
     pub cert_file: Option<PathBuf>,
-    /// `key_file`: its private key.
+    /// `key_file`: the certificate's private key.
     pub key_file: Option<PathBuf>,
-    /// `server_name`: what their certificates must be for; none: the URL's host.
+    /// `server_name`: the name that the servers' certificates must be for; none: the URL's host.
     pub server_name: Option<String>,
 }
 
-/// What is wrong with a file that a key names.
+/// A problem of a file that a key names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsProblem {
     /// The key, as `cert_file`.
     pub key: &'static str,
-    /// What is wrong. Never repeats the file's name, which may come from the environment.
+    /// The message. Never repeats the file's name, which may come from the environment.
     pub what: String,
 }
 
@@ -79,7 +78,7 @@ impl ServerTls {
     /// Reads the files.
     ///
     /// # Errors
-    /// All that is wrong with them.
+    /// Everything that is wrong with them.
     pub fn load(&self) -> Result<Arc<ServerConfig>, Vec<TlsProblem>> {
         let mut files = Files::default();
         let chain = files.read("cert_file", &self.cert_file, certificates);
@@ -112,15 +111,14 @@ impl ServerTls {
         let mut config =
             builder.with_single_cert(chain, key).map_err(|error| key_problem(&error))?;
         if self.auth_clients != AuthClients::No {
-            // A resumed session shows no certificate again: it would outlive the
-            // certificate that it was begun with.
+            // A resumed session shows no certificate again: it would outlive its certificate.
             config.session_storage = Arc::new(NoServerSessionStorage {});
             config.send_tls13_tickets = 0;
         }
         Ok(Arc::new(config))
     }
 
-    /// The files that it is made of.
+    /// The files behind these settings.
     pub fn files(&self) -> Vec<PathBuf> {
         let mut files = vec![self.cert_file.clone(), self.key_file.clone()];
         files.extend(self.ca_cert_file.clone());
@@ -132,7 +130,7 @@ impl ClientTls {
     /// Reads the files, or the system's certificates where no CA is named.
     ///
     /// # Errors
-    /// All that is wrong with them.
+    /// Everything that is wrong with them.
     pub fn load(&self) -> Result<Arc<ClientConfig>, Vec<TlsProblem>> {
         let mut files = Files::default();
         let roots = match &self.ca_cert_file {
@@ -168,7 +166,7 @@ impl ClientTls {
         Ok(Arc::new(config))
     }
 
-    /// The files that it is made of.
+    /// The files behind these settings.
     pub fn files(&self) -> Vec<PathBuf> {
         [&self.ca_cert_file, &self.cert_file, &self.key_file]
             .into_iter()
@@ -178,7 +176,7 @@ impl ClientTls {
     }
 }
 
-/// `name` as a certificate may have it; none where no certificate can.
+/// `name` as a certificate may have it. Returns `None` if no certificate can.
 pub(crate) fn server_name(name: &str) -> Option<ServerName<'static>> {
     // A zone, as in fe80::1%eth0, is this machine's own affair.
     let name = name.split('%').next().unwrap_or(name);
@@ -216,7 +214,7 @@ impl Files {
     }
 }
 
-/// Without the number that the system gives it.
+/// The system's words for `error`, without their number.
 fn words(error: &io::Error) -> String {
     let text = error.to_string();
     text.split(" (os error").next().unwrap_or_default().to_owned()
@@ -226,7 +224,7 @@ fn problem(key: &'static str, error: impl fmt::Display) -> Vec<TlsProblem> {
     vec![TlsProblem { key, what: error.to_string() }]
 }
 
-/// Says of which of the two files it is the fault.
+/// Says which of the two files is at fault.
 fn key_problem(error: &rustls::Error) -> Vec<TlsProblem> {
     match error {
         rustls::Error::InconsistentKeys(_) => problem("key_file", "is not the key of cert_file"),
@@ -265,10 +263,11 @@ fn authorities(pem: &[u8]) -> Result<RootCertStore, String> {
     Ok(roots)
 }
 
-/// Whom this system trusts, or whom SSL_CERT_FILE and SSL_CERT_DIR name; none: nobody.
+/// The CAs that this system trusts, or that SSL_CERT_FILE and SSL_CERT_DIR name. Returns `None`
+/// if there are none.
 fn system_authorities() -> Option<RootCertStore> {
     let mut roots = RootCertStore::empty();
-    // One that cannot be parsed is left out, as everywhere else on the system.
+    // A certificate that cannot be parsed is left out, as everywhere else on the system.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     (!roots.is_empty()).then_some(roots)
 }

@@ -7,9 +7,9 @@ use percent_encoding::percent_decode_str;
 
 use super::tls;
 
-/// Where Redis listens unless told otherwise.
+/// The port of a URL that names none.
 const DEFAULT_PORT: u16 = 6379;
-/// What a URL may look like, for errors.
+/// The forms of a URL, for errors.
 const FORMS: &str = "redis[s]://[user:password@]host[:port][/db] or unix:///path[?db=n]";
 
 /// Where a Redis listens.
@@ -29,9 +29,9 @@ pub enum Endpoint {
 /// A Redis to connect to and as whom.
 #[derive(Clone, PartialEq, Eq)]
 pub struct RedisUrl {
-    /// Where it listens.
+    /// Where the Redis listens.
     pub endpoint: Endpoint,
-    /// Over TLS, with the settings of the `tls` section.
+    /// Whether the connection uses TLS, with the settings of the `tls` section.
     pub tls: bool,
     /// User for AUTH; none means the default user.
     pub username: Option<String>,
@@ -49,7 +49,7 @@ impl RedisUrl {
     }
 }
 
-/// Errors never repeat the URL, as it may hold a password.
+/// Reads a URL. Errors never repeat it, as it may hold a password.
 impl FromStr for RedisUrl {
     type Err = String;
 
@@ -102,7 +102,7 @@ fn tcp(rest: &str) -> Result<RedisUrl, String> {
         return Err(format!("the host is missing; write {FORMS}"));
     }
     let bracketed = place.starts_with('[');
-    // A zone, as in fe80::1%eth0, is the system's to understand.
+    // A zone, as in fe80::1%eth0, is left to the system.
     let address = host.split('%').next().unwrap_or(host);
     if bracketed && address.parse::<Ipv6Addr>().is_err() {
         return Err("what stands in brackets is not an IPv6 address".into());
@@ -146,7 +146,7 @@ fn decode(text: &str) -> Result<String, String> {
 }
 
 impl std::fmt::Display for RedisUrl {
-    /// Host and port or path, never the user or the password.
+    /// Writes host and port or path, never the user or the password.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.endpoint {
             Endpoint::Tcp { host, port } if host.contains(':') => write!(f, "[{host}]:{port}")?,

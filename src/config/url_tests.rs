@@ -60,7 +60,7 @@ proptest! {
     }
 }
 
-/// As `encoded`, but a path begins with a plain slash.
+/// `encoded`, except that a path begins with a plain slash.
 fn path_encoded(path: &str) -> String {
     format!("/{}", encoded(&path[1..]))
 }
