@@ -4,20 +4,20 @@ use std::{cell::RefCell, io};
 
 use tokio::io::DuplexStream;
 
-/// Makes a connection to the host of that name.
+/// Connects to the host of that name.
 pub type Dial = Box<dyn Fn(&str) -> io::Result<DuplexStream>>;
 
 thread_local! {
     static DIAL: RefCell<Option<Dial>> = const { RefCell::new(None) };
 }
 
-/// From here on, hosts that the names of this network lead to are reached by
-/// `dial`, on this thread.
+/// Connects simulated hosts by `dial` from now on, on this thread. With `None` they are
+/// unreachable.
 pub fn set_network(dial: Option<Dial>) {
     DIAL.set(dial);
 }
 
-/// Connects to `host` if it is one of a simulated network.
+/// Connects to `host`. Returns `None` if it is not a simulated one.
 pub(super) fn connect(host: &str) -> Option<io::Result<DuplexStream>> {
     let is_simulated = host.starts_with("simulated-");
     is_simulated.then(|| {

@@ -1,8 +1,7 @@
-//! TCP, TLS and Unix streams under one name, their socket options, and the PROXY
-//! header that one may begin with.
+//! TCP, TLS and Unix streams under one name, their socket options, and the PROXY header that may
+//! come first.
 //!
-//! Everything that touches a socket goes through [`Stream`], so that
-//! nobody else knows what it is made of.
+//! All code that touches a socket goes through [`Stream`], and need not know which kind it is.
 
 pub use outbox::Outbox;
 pub use tls::{Acceptor, Connector};
@@ -35,8 +34,8 @@ use tokio::{
 use self::{proxy_header::Ends, tls::TlsStream};
 use crate::config::{Endpoint, RedisUrl};
 
-/// Most bytes that rustls has in hand between two reads: the rest of one record, and the
-/// beginning of another.
+/// Most bytes that rustls holds between two reads: the rest of one record, and the beginning of
+/// another.
 const IN_HAND: u64 = 2 * 17 * 1024;
 
 /// A connected byte stream.
@@ -46,7 +45,7 @@ pub enum Stream {
     Tcp(TcpStream),
     /// Over a Unix socket.
     Unix(UnixStream),
-    /// Over TCP, encrypted. In a box, as it is ten times the size of the others.
+    /// Over TCP, encrypted. Boxed, as it is ten times the size of the others.
     Tls(Box<TlsStream>),
     /// Inside this process.
     #[cfg(test)]
@@ -59,12 +58,11 @@ impl From<TlsStream> for Stream {
     }
 }
 
-/// Connects to where `url` says, with the options of [`tune`], for the proxy's own
-/// purposes.
+/// Connects to `url` with the options of [`tune`], for the proxy's own purposes.
 ///
 /// # Errors
-/// As the operating system says, or [`io::ErrorKind::TimedOut`] after `limit`; with
-/// TLS, also if the server cannot be trusted.
+/// The operating system's, or [`io::ErrorKind::TimedOut`] after `limit`; with TLS, also if the
+/// server cannot be trusted.
 pub async fn connect(
     url: &RedisUrl,
     connector: &Connector,
@@ -74,11 +72,11 @@ pub async fn connect(
     connect_for(None, url, connector, limit, keepalive).await
 }
 
-/// As [`connect`], on behalf of the client whose connection that is. A server that is
-/// sent PROXY headers is told of it.
+/// Connects as [`connect`] does, on behalf of `client`. A server that is sent PROXY headers
+/// learns of the client.
 ///
 /// # Errors
-/// As [`connect`].
+/// The errors of [`connect`].
 pub async fn connect_for(
     client: Option<&Ends>,
     url: &RedisUrl,
@@ -119,11 +117,11 @@ pub async fn connect_for(
 
 /// Sets TCP_NODELAY, keepalive after `idle`, and TCP_USER_TIMEOUT.
 ///
-/// A peer that vanished is found after `idle` plus three probes a third of it
-/// apart; data that is never acknowledged gives up after the same time.
+/// A peer that vanished is found after `idle` plus three probes, each a third of `idle` apart.
+/// Data that is never acknowledged is given up after the same time.
 ///
 /// # Errors
-/// As the operating system says.
+/// The operating system's.
 pub fn tune(stream: &TcpStream, idle: Duration) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let socket = SockRef::from(stream);
@@ -137,14 +135,13 @@ pub fn tune(stream: &TcpStream, idle: Duration) -> io::Result<()> {
 }
 
 impl Stream {
-    /// Whether the peer has sent FIN or a reset, be it behind bytes that nobody
-    /// has read yet.
+    /// Whether the peer has sent FIN or a reset, even behind bytes that are still unread.
     pub fn has_hung_up(&self) -> bool {
         let flags = PollFlags::RDHUP;
         let mut asked = match self {
             Stream::Tcp(stream) => [PollFd::new(stream, flags)],
             Stream::Unix(stream) => [PollFd::new(stream, flags)],
-            // Whoever ends TLS ends TCP with it.
+            // A peer that ends TLS ends TCP with it.
             Stream::Tls(stream) => [PollFd::new(stream.tcp(), flags)],
             #[cfg(test)]
             Stream::Memory(_) => return false,
@@ -154,7 +151,7 @@ impl Stream {
         poll(&mut asked, Some(&at_once)).is_ok() && asked[0].revents().intersects(hung_up)
     }
 
-    /// What the socket has failed with, if nothing has told of it yet.
+    /// Takes the socket's error. Returns `None` if there is none, or it was reported before.
     pub fn take_error(&self) -> Option<io::Error> {
         match self {
             Stream::Tcp(stream) => stream.take_error(),
@@ -167,7 +164,7 @@ impl Stream {
         .flatten()
     }
 
-    /// How many bytes can be read at once, and no more than that. With TLS it may be fewer.
+    /// How many bytes can be read at once. With TLS this is an upper bound.
     pub fn readable(&self) -> u64 {
         let readable = match self {
             Stream::Tcp(stream) => ioctl_fionread(stream),
@@ -176,12 +173,12 @@ impl Stream {
             #[cfg(test)]
             Stream::Memory(_) => Ok(0),
         };
-        // A socket that cannot tell is no socket any more.
+        // A socket that cannot tell is closed.
         readable.unwrap_or_default()
     }
 
-    /// Makes closing this stream reset it: what the peer has not yet received
-    /// is then never delivered.
+    /// Makes dropping this stream reset it: bytes that the peer has not yet received are never
+    /// delivered.
     pub fn reset_on_drop(&mut self) {
         let tcp = match self {
             Stream::Tcp(stream) => &*stream,

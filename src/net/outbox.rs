@@ -1,4 +1,4 @@
-//! Bytes that a socket did not take yet.
+//! Bytes that a socket has not taken yet.
 
 use std::{
     io,
@@ -10,17 +10,16 @@ use tokio::io::AsyncWrite;
 
 use super::Stream;
 
-/// Memory kept for the next time once everything is written, unless said
-/// otherwise; more is given back.
+/// Memory kept once everything is written, in bytes, unless said otherwise; more is given back.
 const KEEP: usize = 4 * 1024;
 
-/// What is still to be written to one socket, in order.
+/// Bytes still to be written to one socket, in order.
 #[derive(Debug)]
 pub struct Outbox {
     bytes: Vec<u8>,
     /// How much of `bytes` has been written.
     written: usize,
-    /// The stream has taken more than its socket has: TLS encrypts ahead.
+    /// Whether the stream has taken more bytes than its socket: TLS encrypts ahead.
     unflushed: bool,
     keep: usize,
 }
@@ -32,7 +31,7 @@ impl Default for Outbox {
 }
 
 impl Outbox {
-    /// Keeps so much memory for the next time once everything is written.
+    /// Makes an outbox that keeps `keep` bytes of memory once everything is written.
     pub fn keeping(keep: usize) -> Outbox {
         Outbox { bytes: Vec::new(), written: 0, unflushed: false, keep }
     }
@@ -42,27 +41,27 @@ impl Outbox {
         self.bytes.is_empty() && !self.unflushed
     }
 
-    /// Bytes still to be written, without those that TLS has taken.
+    /// Number of bytes still to be written, without those that TLS has taken.
     pub fn len(&self) -> usize {
         self.bytes.len() - self.written
     }
 
-    /// Takes all that is still to be written.
+    /// Takes all bytes still to be written.
     #[cfg(test)]
     pub(crate) fn take(&mut self) -> Vec<u8> {
         std::mem::take(self).bytes
     }
 
-    /// Puts bytes at the end, without writing yet.
+    /// Appends bytes without writing yet.
     pub fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Writes `bytes` after what is there, straight from where they are if
-    /// nothing waits before them; keeps what the socket does not take.
+    /// Writes `bytes` after those still to be written: straight from the slice if there are
+    /// none. Keeps what the socket does not take.
     ///
     /// # Errors
-    /// As the socket says.
+    /// The socket's.
     pub fn send(
         &mut self,
         stream: &mut Stream,
@@ -88,10 +87,10 @@ impl Outbox {
         Ok(())
     }
 
-    /// Writes what is there; ready once all of it is written.
+    /// Writes the outbox; ready once all of it is written.
     ///
     /// # Errors
-    /// As the socket says.
+    /// The socket's.
     #[inline]
     pub fn poll_flush(
         &mut self,

@@ -1,76 +1,76 @@
-//! The PROXY protocol's header, by which a balancer tells whose connection it
-//! passes on: <https://www.haproxy.org/download/2.8/doc/proxy-protocol.txt>.
+//! The PROXY protocol's header, by which a balancer tells whose connection it passes on:
+//! <https://www.haproxy.org/download/2.8/doc/proxy-protocol.txt>.
 //!
-//! What it means is the crate's affair; here is how it is taken from a socket, of
-//! which not one byte more may be read, and what is sent.
+//! The crate reads and writes headers. This file takes one from a socket without reading a byte
+//! more than the header, and writes the one that is sent.
 
 use std::{io, net::SocketAddr};
 
 use proxy_header::{Error, ParseConfig, ProxiedAddress, ProxyHeader};
 use tokio::{io::AsyncReadExt, net::TcpStream};
 
-/// The longest header that is read: as many bytes as nginx takes
-/// (`NGX_PROXY_PROTOCOL_MAX_HEADER`). Addresses need 232 at the most, the rest is for
-/// what balancers add (TLVs), which is skipped.
+/// The longest header accepted, in bytes, as in nginx (`NGX_PROXY_PROTOCOL_MAX_HEADER`).
+/// Addresses need 232 at the most; the rest is for additions of balancers (TLVs), which are
+/// skipped.
 pub const LONGEST: usize = 4096;
-/// Room for a header without much added; more is made for one that needs it.
+/// Room for a header with few additions, in bytes; more is made when needed.
 const USUAL: usize = 256;
-/// What a header begins with: version 2, version 1.
+/// First bytes of a header: version 2, version 1.
 const SIGNATURES: [&[u8]; 2] = [b"\r\n\r\n\0\r\nQUIT\n", b"PROXY "];
-/// Where version 2 says what the header is for.
+/// Offset of version 2's command.
 const COMMAND: usize = 12;
-/// Where it says of which family its addresses are.
+/// Offset of version 2's address family.
 const FAMILY: usize = 13;
 /// The command of a connection that a balancer makes for itself.
 const LOCAL: u8 = 0x20;
-/// No family.
+/// The family of a header without addresses.
 const UNSPEC: u8 = 0;
 
 /// Both ends of a client's connection, of one address family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Ends {
-    /// Where the client is.
+    /// The client's address.
     pub source: SocketAddr,
-    /// What it has connected to.
+    /// The address that the client has connected to.
     pub destination: SocketAddr,
 }
 
 impl Ends {
-    /// Of a connection that nobody passes on.
+    /// Reads both ends of a connection that no balancer passes on.
     ///
     /// # Errors
-    /// If it is no longer there.
+    /// If the connection has gone.
     pub fn of(client: &TcpStream) -> io::Result<Ends> {
         Ok(Ends { source: client.peer_addr()?, destination: client.local_addr()? })
     }
 }
 
-/// Why a connection does not begin with a header.
+/// Reason why a connection does not begin with a usable header.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Missing {
-    /// The peer left before it said anything, as one that only looks who listens.
+    /// The peer left before it said anything, as a port scan does.
     #[error("the peer has said nothing and left")]
     Silent,
-    /// Something else came.
+    /// Bytes that begin no header.
     #[error("what came is no PROXY header")]
     Other,
-    /// It began as one.
+    /// A beginning as a header, and nonsense behind it.
     #[error("the PROXY header makes no sense")]
     Malformed,
-    /// Longer than [`LONGEST`].
+    /// A header longer than [`LONGEST`].
     #[error("the PROXY header is longer than {LONGEST} bytes")]
     TooLong,
-    /// The peer left before its end.
+    /// The peer left before the header's end.
     #[error("the PROXY header ends too early")]
     Cut,
 }
 
-/// Takes the header from a connection and leaves what is behind it. None: the
-/// balancer speaks for itself, or does not know whose connection it is. May take
-/// for ever, and only once: what it has read is gone with it.
+/// Takes the header from a connection and leaves the bytes behind it. Returns `None` if the
+/// balancer speaks for itself, or does not know the client. Has no time limit. Must not be
+/// called again after it was dropped: the bytes read by then are gone.
 ///
 /// # Errors
-/// If there is none.
+/// If there is no header.
 pub async fn receive(client: &mut TcpStream) -> Result<Option<Ends>, Missing> {
     let (mut bytes, mut taken) = (vec![0; USUAL], 0);
     loop {
@@ -85,8 +85,8 @@ pub async fn receive(client: &mut TcpStream) -> Result<Option<Ends>, Missing> {
             _ if taken == 0 => return Err(Missing::Silent),
             _ => return Err(Missing::Cut),
         };
-        // Only what belongs to the header may leave the socket: all of it while the
-        // header goes on, so that the next look waits for more.
+        // Only the header's bytes may leave the socket. While the header goes on, all bytes seen
+        // are taken, so that the next peek waits for more.
         let header = parse(&mut bytes[..seen])?;
         let end = header.map_or(seen, |(_, end)| end);
         if client.read_exact(&mut bytes[taken..end]).await.is_err() {
@@ -99,14 +99,14 @@ pub async fn receive(client: &mut TcpStream) -> Result<Option<Ends>, Missing> {
     }
 }
 
-/// What a header says and where it ends; none while it goes on.
+/// The ends that a header names, and its length. Returns `None` while the header goes on.
 fn parse(bytes: &mut [u8]) -> Result<Option<(Option<Ends>, usize)>, Missing> {
     let begins = |signature: &&[u8]| bytes.iter().zip(*signature).all(|(byte, sign)| byte == sign);
     if !SIGNATURES.iter().any(begins) {
         return Err(Missing::Other);
     }
-    // The addresses of such a header are to be ignored, whatever their family, which
-    // the crate would look at. Version 1 is text and has no such byte.
+    // The addresses of a LOCAL header must be ignored, whatever their family, but the crate
+    // would read them. Version 1 is text and has no such byte.
     if bytes.len() > FAMILY && bytes[COMMAND] == LOCAL && bytes[0] == SIGNATURES[0][0] {
         bytes[FAMILY] = UNSPEC;
     }
@@ -123,11 +123,11 @@ fn parse(bytes: &mut [u8]) -> Result<Option<(Option<Ends>, usize)>, Missing> {
     }
 }
 
-/// The header, version 2, of a connection made on behalf of a client; of none: for
-/// the sender's own purposes (LOCAL).
+/// Writes the header, version 2, of a connection made on behalf of `client`; without one, for
+/// the proxy's own purposes (LOCAL).
 ///
 /// # Errors
-/// If the ends are of two families.
+/// If the two ends are of different address families.
 pub fn encode(client: Option<Ends>) -> io::Result<Vec<u8>> {
     let header = match client.map(plain) {
         Some(Ends { source, destination }) => {
@@ -140,7 +140,7 @@ pub fn encode(client: Option<Ends>) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// As IPv4 if it is that in IPv6's clothes on both sides, as at a listener on `[::]`.
+/// Both ends as IPv4 if both are IPv4-mapped IPv6 addresses, as at a listener on `[::]`.
 fn plain(Ends { source, destination }: Ends) -> Ends {
     let plain = |addr: SocketAddr| SocketAddr::new(addr.ip().to_canonical(), addr.port());
     let canonical = Ends { source: plain(source), destination: plain(destination) };

@@ -57,7 +57,7 @@ proptest! {
         let (ends, at) = parse(&mut bytes).unwrap().unwrap();
         prop_assert_eq!(at, end);
         let ends = ends.unwrap();
-        // Flow labels and scopes are not told.
+        // Flow labels and scopes are not sent.
         prop_assert_eq!((ends.source.ip(), ends.source.port()), (source.ip(), source.port()));
         prop_assert_eq!(ends.destination.port(), port);
     }

@@ -1,5 +1,5 @@
-//! The client library's connections to a Redis, over streams of ours: for questions, not for
-//! clients' commands.
+//! The client library's connections to a Redis, over our streams: for the proxy's own questions,
+//! not for clients' commands.
 
 use std::time::Duration;
 
@@ -17,27 +17,27 @@ use crate::config::RedisUrl;
 /// How long connecting may take.
 const LIMIT: Duration = Duration::from_secs(1);
 
-/// How long a peer may be idle before it is asked for a sign of life.
+/// How long a peer may be idle before it is probed.
 const KEEPALIVE: Duration = Duration::from_secs(3);
 
-/// Makes connections as bb8 wants them; bb8-redis's own manager knows neither our
-/// TLS settings nor when their files have changed.
+/// Makes connections for bb8. bb8-redis's own manager knows neither our TLS settings nor when
+/// their files have changed.
 pub(crate) struct Manager {
     pub(crate) url: RedisUrl,
     pub(crate) connector: Connector,
 }
 
-/// A connection of the client library over a stream of ours.
+/// A connection of the client library over one of our streams.
 pub(crate) struct Connection {
     pub(crate) redis: MultiplexedConnection,
-    /// The task that moves its bytes.
+    /// The task that moves the connection's bytes.
     driver: JoinHandle<()>,
 }
 
 /// Connects the client library to a Redis.
 ///
 /// # Errors
-/// As the network and the node say.
+/// The network's and the node's.
 pub(crate) async fn connect(
     url: &RedisUrl,
     connector: &Connector,
@@ -50,7 +50,7 @@ pub(crate) async fn connect(
 }
 
 impl Connection {
-    /// Returns once it has ended.
+    /// Returns once the connection has ended.
     pub(crate) async fn closed(&mut self) {
         let _ = (&mut self.driver).await;
     }
@@ -79,7 +79,7 @@ impl ManageConnection for Manager {
     }
 }
 
-/// Who we are and which database we want, for the client library.
+/// User, password and database of `url`, as the client library wants them.
 pub(crate) fn redis_settings(url: &RedisUrl) -> RedisConnectionInfo {
     let mut settings = RedisConnectionInfo::default().set_db(i64::from(url.db));
     if let Some(user) = &url.username {

@@ -1,9 +1,9 @@
-//! TLS by rustls: handshakes with clients and with servers, and the words for
-//! what can go wrong in one. What is configured is in [`crate::config`].
+//! TLS by rustls: handshakes with clients and servers, and the words for what goes wrong in
+//! them. The settings are in [`crate::config`].
 //!
 //! - `stream`: an encrypted stream.
 //! - `reload`: settings that follow their files.
-//! - [`metrics`]: what is counted of it.
+//! - [`metrics`]: the counters of both.
 
 pub mod metrics;
 mod reload;
@@ -23,14 +23,14 @@ use self::{metrics::TlsMetrics, reload::Reloading};
 use super::Stream;
 use crate::config::{ClientTls, RedisUrl, ServerTls, TlsProblem, tls};
 
-/// How long a client may take for its handshake: a slow one on a bad line needs
-/// a second or two, and who never finishes must not stay.
+/// How long a client may take for its handshake. A slow client on a bad line needs a second or
+/// two; one that never finishes must not stay.
 pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
-/// The first byte of a client that speaks TLS: a record of the handshake.
+/// First byte of a client that speaks TLS: a record of the handshake.
 const HANDSHAKE_RECORD: u8 = 22;
-/// What a client is told that does not; no text of Redis's begins so.
+/// Answer to a client that does not speak TLS; no message of Redis begins so.
 const PLAIN: &[u8] = b"-ERR this port speaks TLS only\r\n";
-/// How long that may take, for a client that does not read.
+/// How long sending this answer may take, for a client that does not read.
 const REFUSAL_LIMIT: Duration = Duration::from_millis(50);
 
 /// Lets clients in at one listener.
@@ -43,7 +43,7 @@ impl Acceptor {
     /// Reads the files and follows their changes. Must be called inside a tokio runtime.
     ///
     /// # Errors
-    /// What is wrong with the files.
+    /// All problems of the files.
     pub fn start(address: SocketAddr, tls: &ServerTls) -> Result<Acceptor, String> {
         let (metrics, name) = (TlsMetrics::new("client"), format!("listen {address}"));
         let files = tls.files();
@@ -73,7 +73,8 @@ impl Acceptor {
         let settings = self.settings.now().map_err(io::Error::other)?;
         let mut first = [0];
         if client.peek(&mut first).await? == 1 && first[0] != HANDSHAKE_RECORD {
-            // Closed with bytes unread, the connection is reset before the words arrive.
+            // Reads first: a connection closed with bytes unread is reset before the answer
+            // arrives.
             let _ = client.try_read(&mut [0; 4096]);
             let _ = timeout(REFUSAL_LIMIT, client.write_all(PLAIN)).await;
             return Err(io::Error::new(io::ErrorKind::InvalidData, "it does not speak TLS"));
@@ -83,26 +84,26 @@ impl Acceptor {
     }
 }
 
-/// How servers at `rediss://` are connected to. Cheap to clone.
+/// Connects to servers at `rediss://`. Cheap to clone.
 #[derive(Clone)]
 pub struct Connector {
-    /// None where no URL needs it.
+    /// `None` if no URL needs TLS.
     tls: Option<Arc<Client>>,
     sends_header: bool,
 }
 
 struct Client {
     settings: Arc<Reloading<ClientConfig>>,
-    /// What certificates must be for; none: the URL's host.
+    /// The name that certificates must be for; none: the URL's host.
     server_name: Option<ServerName<'static>>,
     metrics: TlsMetrics,
 }
 
 impl Connector {
-    /// For `urls`, which are on that side in the metrics: `data` or `node`. Reads
-    /// the files and follows their changes, if any of the URLs is to be reached
-    /// over TLS; then it must be called inside a tokio runtime. What is wrong with
-    /// the files is the error of every connection until it is put right.
+    /// Makes the connector for `urls`, labelled `side` in the metrics: `data` or `node`. If one
+    /// of the URLs uses TLS, reads the files and follows their changes; then it must be called
+    /// inside a tokio runtime. While the files cannot be used, every connection fails with the
+    /// reason.
     pub fn start(side: &'static str, tls: &ClientTls, urls: &[RedisUrl]) -> Connector {
         if !urls.iter().any(|url| url.tls) {
             return Connector { tls: None, sends_header: false };
@@ -116,13 +117,13 @@ impl Connector {
         Connector { tls, sends_header: false }
     }
 
-    /// Whether connections begin with a PROXY header, which goes before TLS.
+    /// Sets whether connections begin with a PROXY header, which goes before TLS.
     #[must_use]
     pub fn sending_header(self, sends_header: bool) -> Connector {
         Connector { sends_header, ..self }
     }
 
-    /// Whether they do; no unless told so.
+    /// Whether connections begin with a PROXY header; by default they do not.
     pub fn sends_header(&self) -> bool {
         self.sends_header
     }
@@ -169,8 +170,8 @@ fn listed(problems: &[TlsProblem]) -> String {
     problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ")
 }
 
-/// An error of rustls in words that stay the same while the cause does, as they
-/// are logged once for each change.
+/// Describes an error of rustls in words that stay the same while the cause does: each change is
+/// logged once.
 fn failure(error: &rustls::Error) -> io::Error {
     let words = match error {
         rustls::Error::InvalidCertificate(why) => match why {
@@ -183,7 +184,7 @@ fn failure(error: &rustls::Error) -> io::Error {
             CertificateError::UnknownIssuer => {
                 "the certificate is not signed by a CA that is trusted here".into()
             }
-            // How `openssl req -x509` makes them.
+            // The certificates that `openssl req -x509` makes.
             CertificateError::Other(other) if other.to_string().contains("CaUsedAsEndEntity") => {
                 "the certificate is a CA's own, not one signed by a CA".into()
             }

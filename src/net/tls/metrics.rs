@@ -1,4 +1,4 @@
-//! What is counted of TLS on each side.
+//! Counters of TLS on each side.
 
 use metrics::{Counter, counter, describe_counter};
 

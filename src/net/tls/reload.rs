@@ -1,8 +1,8 @@
 //! Settings that follow their files.
 //!
-//! The files are looked at every second. When they have changed and rest, they
-//! are read again; what cannot be used is logged and counted, and the settings
-//! before it stay. Connections keep the settings they were made with.
+//! The files are looked at every second. Once they have changed, and then stayed alike for one
+//! look, they are read again. If they cannot be used, that is logged and counted, and the old
+//! settings stay. Connections keep the settings they were made with.
 
 use std::{
     os::unix::fs::MetadataExt,
@@ -25,13 +25,13 @@ pub(super) struct Reloading<T> {
     current: ArcSwap<Result<Arc<T>, String>>,
 }
 
-/// What tells one version of a file from another; none: it is not there.
+/// Distinguishes one version of a file from another; `None` if there is no file.
 type Version = Option<[i128; 5]>;
 
 fn versions(files: &[PathBuf]) -> Vec<Version> {
     let version = |file: &PathBuf| {
-        // Of what a link leads to. The time of change, unlike that of modification,
-        // cannot be set back.
+        // Metadata of a link's target. The time of change, unlike that of modification, cannot
+        // be set back.
         let of = std::fs::metadata(file).ok()?;
         Some([
             of.dev().into(),
@@ -52,7 +52,7 @@ impl<T: Send + Sync + 'static> Reloading<T> {
         load: impl Fn() -> Result<Arc<T>, String> + Send + Sync + 'static,
         metrics: TlsMetrics,
     ) -> Arc<Reloading<T>> {
-        // Before they are read: what changes meanwhile is read again.
+        // Taken before the files are read: a change in between is read again.
         let loaded = versions(&files);
         let this = Arc::new(Reloading { current: ArcSwap::from_pointee(load()) });
         if !files.is_empty() {
@@ -82,7 +82,7 @@ async fn follow<T: Send + Sync + 'static>(
         if settings.strong_count() == 0 {
             return;
         }
-        // Files may be far away.
+        // The files may be on a network, so looking can block.
         let looking = files.clone();
         let Ok(now) = spawn_blocking(move || versions(&looking)).await else { return };
         // A certificate and its key are not replaced at one instant.

@@ -1,8 +1,8 @@
 //! An encrypted stream over TCP.
 //!
-//! rustls turns bytes into records and back and knows no sockets. Ciphertext is
-//! read into one buffer that all streams of a thread share, so that a large
-//! value costs few calls and an idle connection no buffer of ours.
+//! rustls turns bytes into records and back, without sockets. All streams of a thread read
+//! ciphertext into one shared buffer: a large value costs few calls, and an idle connection no
+//! buffer of ours.
 
 use std::{
     cell::RefCell,
@@ -21,15 +21,15 @@ use tokio::{
 
 use super::failure;
 
-/// Most ciphertext moved by one read; as much as a session reads.
+/// Most ciphertext moved by one read, in bytes; as much as a session reads.
 const READ: usize = 64 * 1024;
-/// The same during a handshake, whose last flight may have requests behind it: few
-/// enough for rustls to hold.
+/// Most ciphertext moved by one read during a handshake. Requests may follow its last flight;
+/// rustls must be able to hold them.
 const HANDSHAKE_READ: usize = 4 * 1024;
-/// What rustls always has room for; a longer read has it take more.
+/// Bytes that rustls always has room for; a longer read makes it allocate.
 const ROOM: usize = 4 * 1024;
-/// Plaintext encrypted ahead of the socket. No more is taken before all of it is
-/// written, so that this bounds what a slow reader holds here.
+/// Plaintext encrypted ahead of the socket, in bytes. No more is taken before all of it is
+/// written, so this bounds the memory that a slow reader costs.
 const AHEAD: usize = 64 * 1024;
 
 thread_local! {
@@ -37,20 +37,20 @@ thread_local! {
     static CIPHERTEXT: RefCell<Box<[u8]>> = RefCell::new(vec![0; READ].into_boxed_slice());
 }
 
-/// An encrypted stream, its handshake done.
+/// An encrypted stream after its handshake.
 pub struct TlsStream {
     tcp: TcpStream,
     session: Connection,
-    /// The peer has said that it sends no more, or has sent FIN.
+    /// Whether the peer has sent close_notify or FIN.
     done: bool,
-    /// rustls may have room for a whole record in hand.
+    /// Whether rustls may have allocated room for a whole record.
     grown: bool,
-    /// Nothing more is written when this is dropped.
+    /// Whether dropping the stream writes nothing more.
     reset: bool,
 }
 
 impl TlsStream {
-    /// Does the handshake.
+    /// Completes the handshake.
     pub(super) async fn handshake(
         tcp: TcpStream,
         mut session: Connection,
@@ -68,7 +68,7 @@ impl TlsStream {
                 return Poll::Ready(Ok(()));
             }
             ready!(self.poll_receive(cx, HANDSHAKE_READ, &mut ReadBuf::new(&mut [])))?;
-            // One that has also sent its requests and its farewell is answered.
+            // A client that has also sent its requests and its close_notify is answered.
             if self.done && self.session.is_handshaking() {
                 let words = "closed during the TLS handshake";
                 return Poll::Ready(Err(io::Error::new(io::ErrorKind::UnexpectedEof, words)));
@@ -76,17 +76,17 @@ impl TlsStream {
         }
     }
 
-    /// The socket.
+    /// |
     pub(in crate::net) fn tcp(&self) -> &TcpStream {
         &self.tcp
     }
 
-    /// Nothing that has not yet left will, not even that this is the end.
+    /// Drops unsent bytes when the stream is dropped, close_notify included.
     pub(in crate::net) fn forget_unsent(&mut self) {
         self.reset = true;
     }
 
-    /// Writes all ciphertext there is.
+    /// Writes all pending ciphertext.
     fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         while self.session.wants_write() {
             match self.session.write_tls(&mut Sink { tcp: &mut self.tcp, cx }) {
@@ -99,7 +99,7 @@ impl TlsStream {
         Poll::Ready(Ok(()))
     }
 
-    /// Reads ciphertext once, at most `room` bytes, and puts what it says into `buf`.
+    /// Reads ciphertext once, at most `room` bytes, and decrypts it into `buf`.
     fn poll_receive(
         &mut self,
         cx: &mut Context<'_>,
@@ -111,15 +111,15 @@ impl TlsStream {
             let mut read = ReadBuf::new(&mut space[..room.min(READ)]);
             if Pin::new(&mut self.tcp).poll_read(cx, &mut read)?.is_pending() {
                 if std::mem::take(&mut self.grown) {
-                    // It gives memory back when it is asked to read and nothing is there.
+                    // rustls gives memory back when it is asked to read and nothing is there.
                     let _ = self.session.read_tls(&mut Nothing);
                 }
                 return Poll::Pending;
             }
             self.grown |= read.filled().len() > ROOM;
             if read.filled().is_empty() {
-                // A peer that leaves without a word of TLS is no worse than one that
-                // does so without TLS: every command and reply tells where it ends.
+                // FIN without close_notify is accepted as FIN without TLS is: every command and
+                // reply tells where it ends.
                 self.done = true;
             }
             let mut ciphertext = read.filled();
@@ -129,10 +129,10 @@ impl TlsStream {
                 self.take(buf)?;
                 match processed {
                     Ok(state) => self.done |= state.peer_has_closed(),
-                    // Whatever was sound before it comes first. rustls says it again.
+                    // Sound data before the error comes first. rustls reports the error again.
                     Err(_) if buf.filled().len() > before => break,
                     Err(error) => {
-                        // What rustls tells the peer about it.
+                        // Sends the alert that rustls has for the peer.
                         let _ = self.poll_send(cx);
                         return Poll::Ready(Err(failure(&error)));
                     }
@@ -142,11 +142,11 @@ impl TlsStream {
         })
     }
 
-    /// Takes plaintext out of rustls, as far as there is room.
+    /// Takes plaintext out of rustls, as far as `buf` has room.
     fn take(&mut self, buf: &mut ReadBuf<'_>) -> io::Result<()> {
         while buf.remaining() > 0 {
             match self.session.reader().read(buf.initialize_unfilled()) {
-                // The end, of which `done` tells too.
+                // The end, which `done` tells too.
                 Ok(0) => break,
                 Ok(count) => buf.advance(count),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
@@ -164,8 +164,8 @@ impl AsyncRead for TlsStream {
         buf: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        // Whoever waits for an answer may rely on its request being sent, and
-        // rustls has things to say of its own. An error shows when reading.
+        // A caller that waits for a reply may rely on its request being sent, and rustls has
+        // messages of its own. An error shows when reading.
         let _ = this.poll_send(cx);
         let before = buf.filled().len();
         loop {
@@ -173,15 +173,15 @@ impl AsyncRead for TlsStream {
             if buf.filled().len() > before || this.done || buf.remaining() == 0 {
                 return Poll::Ready(Ok(()));
             }
-            // Plaintext is shorter than its ciphertext, so that what finds no place in
-            // `buf` is less than one record, which rustls holds until the next read.
+            // Plaintext is shorter than its ciphertext. So the rest that `buf` cannot take is
+            // less than one record, which rustls holds until the next read.
             ready!(this.poll_receive(cx, buf.remaining(), buf))?;
         }
     }
 }
 
 impl AsyncWrite for TlsStream {
-    /// Takes bytes only once all before them have left; they may be written by a
+    /// Takes bytes only once all earlier ones are written. The bytes taken may be written by a
     /// later call, [`poll_flush`](AsyncWrite::poll_flush) at the latest.
     fn poll_write(
         self: Pin<&mut Self>,
@@ -210,7 +210,7 @@ impl AsyncWrite for TlsStream {
 }
 
 impl Drop for TlsStream {
-    /// Tells the peer that this is no accident, as far as the socket takes it at once.
+    /// Sends close_notify, as far as the socket takes it at once.
     fn drop(&mut self) {
         if self.reset {
             return;
@@ -231,7 +231,7 @@ impl fmt::Debug for TlsStream {
     }
 }
 
-/// A socket from which nothing comes yet.
+/// A reader that never has bytes.
 struct Nothing;
 
 impl Read for Nothing {
@@ -240,7 +240,7 @@ impl Read for Nothing {
     }
 }
 
-/// A socket as rustls wants it, which wakes the task when it takes bytes again.
+/// A socket as rustls wants it. Wakes the task when the socket takes bytes again.
 struct Sink<'a, 'b> {
     tcp: &'a mut TcpStream,
     cx: &'a mut Context<'b>,
@@ -263,7 +263,7 @@ impl Write for Sink<'_, '_> {
     }
 }
 
-/// A socket that is written to now or never.
+/// A socket that is written to without waiting.
 struct AtOnce<'a>(&'a TcpStream);
 
 impl Write for AtOnce<'_> {
