@@ -1,23 +1,24 @@
 //! The clock by which locks end: one that runs while the machine is suspended.
 //!
-//! `CLOCK_MONOTONIC`, which the standard library and tokio read, stands still meanwhile, so
-//! that a holder would count on a lock that has run out long ago. Timers may be tokio's: one
-//! that fires late is only late.
+//! `CLOCK_MONOTONIC`, which the standard library and tokio read, stands still meanwhile: a
+//! holder would count on a lock that has run out long ago. Timers may be tokio's: a timer that
+//! fires late is only late.
 
 use std::{
     ops::{Add, Sub},
     time::Duration,
 };
 
-/// A moment by that clock. In unit tests it follows tokio's, which may be paused.
+/// A moment by the clock of this file. In unit tests it follows tokio's clock, which may be
+/// paused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Instant {
-    /// Since the machine was started.
+    /// Nanoseconds since the machine was started.
     nanos: u64,
 }
 
 impl Instant {
-    /// Now: one system call that the kernel answers without being entered.
+    /// Reads the clock, by a system call that does not enter the kernel.
     #[cfg(not(test))]
     #[inline]
     pub fn now() -> Instant {
@@ -31,7 +32,7 @@ impl Instant {
         Instant { nanos: now.tv_sec as u64 * 1_000_000_000 + now.tv_nsec as u64 }
     }
 
-    /// Now, by tokio's clock.
+    /// Reads tokio's clock.
     #[cfg(test)]
     pub fn now() -> Instant {
         use std::sync::LazyLock;
@@ -43,27 +44,27 @@ impl Instant {
         Instant { nanos: nanos as u64 }
     }
 
-    /// How long ago that was; nothing if it is to come.
+    /// The time since this moment; zero if it is still to come.
     pub fn elapsed(self) -> Duration {
         Instant::now() - self
     }
 
-    /// The time since an earlier moment; nothing if that is later.
+    /// The time since an earlier moment; zero if that is later.
     #[inline]
     pub fn saturating_duration_since(self, earlier: Instant) -> Duration {
         self - earlier
     }
 
-    /// In microseconds, since whenever.
+    /// Microseconds since an arbitrary moment.
     #[inline]
     pub(crate) fn micros(self) -> i64 {
         (self.nanos / 1000) as i64
     }
 
-    /// When a timer must go off that is set for it now.
+    /// The moment by tokio's clock at which a timer for this one must fire.
     pub(crate) fn timer(self) -> tokio::time::Instant {
         let now = tokio::time::Instant::now();
-        // One that is too far away for tokio's clock is as good as none.
+        // A moment that is too far away for tokio's clock is as good as never.
         now.checked_add(self - Instant::now()).unwrap_or(now + Duration::from_secs(1 << 30))
     }
 }
@@ -91,7 +92,7 @@ impl Sub<Duration> for Instant {
 impl Sub for Instant {
     type Output = Duration;
 
-    /// Nothing if the other is later.
+    /// Zero if `earlier` is later.
     #[inline]
     fn sub(self, earlier: Instant) -> Duration {
         Duration::from_nanos(self.nanos.saturating_sub(earlier.nanos))

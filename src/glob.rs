@@ -1,23 +1,24 @@
 //! Redis's glob patterns, as KEYS has them: `*`, `?`, `[abc]`, `[^abc]`, `[a-z]`, `\x`.
 //!
-//! A pattern is a row of elements, each of which is one byte of the text or, for a
-//! `*`, any number of them. Knows nothing of what patterns are for.
+//! A pattern is a row of elements. Each takes one byte of the text or, for a `*`, any number of
+//! them. Knows nothing of what patterns are for.
 
-/// One element of a pattern.
+/// An element of a pattern.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Element<'p> {
-    /// Any bytes. A run of several is one: Redis makes no difference either.
+    /// Any bytes. Several `*`s in a row are one: Redis makes no difference either.
     Star,
     /// Any byte.
     Any,
     /// This byte.
     Literal(u8),
-    /// One of the bytes that stand between `[` and `]`, or with `^` one of the others.
+    /// A byte that stands between `[` and `]`, or with `^` one that does not.
     Class(&'p [u8]),
 }
 
 impl<'p> Element<'p> {
-    /// The element at the beginning of a pattern, and what is behind it.
+    /// The first element of a pattern, and the pattern behind it. Returns `None` if the pattern
+    /// is empty.
     pub(crate) fn first(pattern: &'p [u8]) -> Option<(Element<'p>, &'p [u8])> {
         Some(match pattern {
             [] => return None,
@@ -44,7 +45,7 @@ impl<'p> Element<'p> {
         })
     }
 
-    /// Whether it may be this byte.
+    /// Whether the element can take this byte.
     pub(crate) fn has(self, byte: u8) -> bool {
         match self {
             Element::Star | Element::Any => true,
@@ -58,8 +59,8 @@ impl<'p> Element<'p> {
     }
 }
 
-/// Tells the first and the last byte of each range of a class, which begins behind its
-/// `[`, and gives its length with the `]`. One that is not closed ends with the pattern.
+/// Gives `range` the first and the last byte of each range of a class. `class` begins behind the
+/// `[`. Returns the length with the `]`; a class that is not closed ends with the pattern.
 fn members(class: &[u8], mut range: impl FnMut(u8, u8)) -> usize {
     let mut at = usize::from(class.first() == Some(&b'^'));
     loop {
@@ -82,18 +83,19 @@ fn members(class: &[u8], mut range: impl FnMut(u8, u8)) -> usize {
     }
 }
 
-/// Steps that may still be taken. A text takes at most as many as it is long times its
-/// pattern, which is a lot where others choose both.
+/// A number of steps that may still be taken. A match takes at most as many as the text is long
+/// times the pattern, which is a lot if strangers choose both.
 #[derive(Debug)]
 pub struct Budget(usize);
 
 impl Budget {
-    /// So many.
+    /// Makes a budget of `steps`.
     pub fn of(steps: usize) -> Budget {
         Budget(steps)
     }
 
-    /// Takes so many of them; none: there are fewer left, and none from now on.
+    /// Takes `steps` of the budget. Returns `None` if fewer are left; none are left from then
+    /// on.
     #[inline]
     pub fn take(&mut self, steps: usize) -> Option<()> {
         let left = self.0.checked_sub(steps);
@@ -102,22 +104,22 @@ impl Budget {
     }
 }
 
-/// Whether all of `text` matches `pattern`. Takes at most as many steps as the one
-/// is long times the other, whatever they are.
+/// Whether all of `text` matches `pattern`. Takes at most as many steps as the product of both
+/// lengths.
 pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     matches_within(pattern, text, &mut Budget::of(usize::MAX)).unwrap_or(false)
 }
 
-/// The same in no more than these steps; none: they do not suffice.
+/// [`matches`] within a budget. Returns `None` if the budget does not suffice.
 pub fn matches_within(pattern: &[u8], text: &[u8], budget: &mut Budget) -> Option<bool> {
     captures(pattern, text, budget, |_| ())
 }
 
-/// The same, and tells from the left what each `*` took: the first as little as
-/// possible, then the second, and so on. It counts only if the text matches.
+/// [`matches_within`] that also gives `took` the bytes of each `*`, from the left: the first
+/// takes as little as possible, then the second, and so on. They count only if the text matches.
 ///
-/// Between two stars stands a fixed number of bytes. Where they are found first
-/// leaves most to what follows, so no star but the last is ever tried again.
+/// Between two stars stands a fixed number of bytes. The first place where they are found leaves
+/// most to the rest of the pattern, so no star but the last is ever tried again.
 pub(crate) fn captures<'t>(
     pattern: &[u8],
     text: &'t [u8],
@@ -125,7 +127,7 @@ pub(crate) fn captures<'t>(
     mut took: impl FnMut(&'t [u8]),
 ) -> Option<bool> {
     let (mut pattern, mut from) = (pattern, 0);
-    // The pattern behind the last `*`, and from where to where it has taken.
+    // The pattern behind the last `*`, and the range that the `*` has taken.
     let mut star = None;
     loop {
         let element = Element::first(pattern);

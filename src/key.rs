@@ -1,5 +1,5 @@
-//! A lock's key and a token, as all parts of the proxy pass them on: copied once
-//! from what the client has sent, and shared from there.
+//! A lock's key and a token, as all parts of the proxy pass them on: copied once from the
+//! client's bytes, and shared from there.
 
 use std::{
     collections::HashMap,
@@ -9,8 +9,8 @@ use std::{
     sync::{Arc, LazyLock},
 };
 
-/// A lock's key on the nodes, with its hash: a key is looked up by its connection
-/// and by the engine, some ten times for a LOCK with its UNLOCK.
+/// A lock's key on the nodes, with its hash, computed once: the connection and the engine look a
+/// key up some ten times for a LOCK with its UNLOCK.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Key {
     hash: u64,
@@ -18,7 +18,7 @@ pub struct Key {
 }
 
 impl Key {
-    /// The key that a client knows as `key`.
+    /// Makes the key on the nodes of a client's `key`.
     pub fn new(prefix: &[u8], key: &[u8]) -> Key {
         let length = prefix.len() + key.len();
         let mut space = [0; 128];
@@ -33,13 +33,12 @@ impl Key {
         }
     }
 
-    /// A number that clients cannot make two keys share.
+    /// The key's hash. No client can choose two keys that share it.
     pub fn number(&self) -> u64 {
         self.hash
     }
 
-    /// A number that tells nothing of the key to who does not know the process,
-    /// with bits that maps do not look at.
+    /// Bits of the hash that maps do not use. They tell nothing of the key outside this process.
     pub fn spread(&self) -> usize {
         (self.hash >> 32) as usize
     }
@@ -47,7 +46,7 @@ impl Key {
 
 impl<T: AsRef<[u8]> + ?Sized> From<&T> for Key {
     fn from(bytes: &T) -> Key {
-        // Clients choose keys, so they must not be able to make them meet.
+        // Seeded at random: clients choose keys, and must not be able to make hashes collide.
         static HASHES: LazyLock<RandomState> = LazyLock::new(RandomState::new);
         let bytes = bytes.as_ref();
         let mut hasher = HASHES.build_hasher();
@@ -76,10 +75,10 @@ impl fmt::Debug for Key {
     }
 }
 
-/// Something for each of several keys.
+/// A map from keys to values.
 pub type KeyMap<V> = HashMap<Key, V, BuildHasherDefault<Known>>;
 
-/// Takes the hash that a [`Key`] knows already.
+/// Passes on the hash that a [`Key`] has already.
 #[derive(Debug, Default)]
 pub struct Known(u64);
 
@@ -99,7 +98,7 @@ impl Hasher for Known {
     }
 }
 
-/// What a lock is held by.
+/// The secret by which a client holds a lock.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(Arc<[u8]>);
 
@@ -117,7 +116,7 @@ impl Deref for Token {
     }
 }
 
-/// It is all that it takes to release a lock, so it is not shown.
+/// Hides the token: whoever has it can release the lock.
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Token")

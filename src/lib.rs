@@ -6,20 +6,20 @@
 //! `LOCK`, `UNLOCK` and `RENEW` are parsed by [`command`] and carried out by
 //! [`lock`] on a quorum of Redis nodes.
 //!
-//! - [`server`]: one process: it opens sockets, lets clients in, shows how it is, is replaced,
+//! - [`server`]: one process: it opens sockets, lets clients in, shows its state, is replaced,
 //!   and ends.
 //! - [`session`]: one client connection and its upstream connection.
-//! - [`command`]: words of a command to a typed request.
+//! - [`command`]: from the words of a command to a typed request.
 //! - [`guard`]: which locks a write needs.
 //! - [`lock`]: what a lock is; knows nothing of the sockets of clients.
 //! - [`net`]: TCP, TLS and Unix streams under one name, and their socket options.
 //! - [`resp`]: the wire: where commands and replies end, and what a command is called.
 //! - [`config`]: the YAML file, its defaults, and its errors with line numbers.
-//! - [`metrics`]: where what is counted is kept and rendered.
-//! - [`key`], [`glob`], [`clock`]: what several of them share.
-//! - [`tools`]: what the other commands of the binary do: `dev`, `doctor`, `init`.
+//! - [`metrics`]: keeps and renders the counters.
+//! - [`key`], [`glob`], [`clock`]: shared by several of them.
+//! - [`tools`]: the other commands of the binary: `dev`, `doctor`, `init`.
 //!
-//! Which of them may name which is said, and held, by `tests/layers.rs`.
+//! `tests/layers.rs` says, and checks, which of them may name which.
 
 pub mod clock;
 pub mod command;

@@ -84,7 +84,7 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             match error.downcast_ref::<ConfigErrors>() {
-                // Each of its lines begins with a place, where editors look for it.
+                // Each line begins with a place, where editors look for it.
                 Some(errors) => eprintln!("{errors}"),
                 None => eprintln!("lockgate: {error:#}"),
             }
@@ -104,14 +104,14 @@ fn check(file: &std::path::Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// An empty variable names no file: that is how compose files pass on one that
-/// is not set.
+/// The file that the environment names. An empty variable names none: compose files pass on an
+/// unset one like that.
 fn file_of_environment() -> Option<PathBuf> {
     std::env::var_os(CONFIG_VARIABLE).filter(|file| !file.is_empty()).map(PathBuf::from)
 }
 
 fn run(file: Option<PathBuf>, take_over: bool) -> anyhow::Result<()> {
-    // Before there are threads: it changes the environment.
+    // Before there are threads: this changes the environment.
     let listeners = Listeners::of_environment();
     let file = file.or_else(file_of_environment);
     let config = match &file {
@@ -143,7 +143,7 @@ fn run(file: Option<PathBuf>, take_over: bool) -> anyhow::Result<()> {
         });
         server::run(config, control).await
     });
-    // A look-up of a name that nobody answers is not waited for.
+    // Nobody waits for a name look-up that is never answered.
     runtime.shutdown_background();
     result
 }

@@ -1,33 +1,33 @@
-//! What COMMAND INFO and COMMAND DOCS say of our own commands, in the shape in
-//! which Redis 7 speaks of its own.
+//! Answers of COMMAND INFO and COMMAND DOCS for our own commands, in the shape that Redis 7
+//! uses.
 
 use crate::resp::{encode, name::Own};
 
-/// Every command of ours that there is to tell of.
+/// Our commands, as COMMAND lists them.
 pub const OURS: [Own; 6] =
     [Own::Lock, Own::Unlock, Own::Renew, Own::Attach, Own::Detach, Own::Lockgate];
 
-/// An argument, as DOCS has it.
+/// An argument in COMMAND DOCS.
 struct Argument {
     name: &'static str,
     kind: &'static str,
-    /// The word before it.
+    /// The word before the argument.
     token: Option<&'static str>,
     optional: bool,
-    /// One of these stands for it.
+    /// Alternatives, one of which stands for the argument.
     choices: &'static [Argument],
 }
 
-/// One of our commands.
+/// A command or subcommand of ours.
 struct Described {
-    /// A subcommand's begins with its command's, as in `lockgate|help`.
+    /// The name; a subcommand's begins with its command's, as in `lockgate|help`.
     name: &'static str,
     summary: &'static str,
     group: &'static str,
     arity: i64,
     flags: &'static [&'static str],
     categories: &'static [&'static str],
-    /// Its first argument is a key.
+    /// Whether the first argument is a key.
     has_key: bool,
     arguments: &'static [Argument],
     subcommands: &'static [Described],
@@ -110,7 +110,8 @@ const LOCKGATE: Described = Described {
             -2,
             &[Argument { name: "pattern", kind: "pattern", ..TOKEN }],
         ),
-        // No key by which a command could be routed: the answer is this proxy's.
+        // No argument is a key by which a cluster client could route: the answer is this
+        // proxy's.
         subcommand(
             "lockgate|lock",
             "Tells of one lock granted through this proxy.",
@@ -150,13 +151,13 @@ fn described(own: Own) -> &'static Described {
     }
 }
 
-/// All names of `COMMAND LIST`, which has subcommands too.
+/// All names for `COMMAND LIST`, which includes subcommands.
 pub fn names() -> impl Iterator<Item = &'static str> {
     let all = OURS.iter().map(|own| described(*own));
     all.flat_map(|it| std::iter::once(it.name).chain(it.subcommands.iter().map(|each| each.name)))
 }
 
-/// Appends the entry of `COMMAND INFO`.
+/// Appends the command's entry of `COMMAND INFO`.
 pub fn info(out: &mut Vec<u8>, own: Own, resp3: bool) {
     info_of(out, described(own), resp3);
 }
@@ -171,7 +172,7 @@ fn info_of(out: &mut Vec<u8>, it: &Described, resp3: bool) {
         encode::integer(out, i64::from(it.has_key));
     }
     words(out, it.categories, resp3);
-    // Tips.
+    // No tips.
     encode::set(out, 0, resp3);
     encode::set(out, usize::from(it.has_key), resp3);
     if it.has_key {
@@ -185,7 +186,7 @@ fn info_of(out: &mut Vec<u8>, it: &Described, resp3: bool) {
     }
 }
 
-/// The key is the first argument, and there is no other.
+/// Appends where the keys are: the first argument only.
 fn key_specification(out: &mut Vec<u8>, resp3: bool) {
     encode::map(out, 3, resp3);
     encode::bulk(out, b"flags");
@@ -206,7 +207,7 @@ fn key_specification(out: &mut Vec<u8>, resp3: bool) {
     }
 }
 
-/// Appends the name and the entry of `COMMAND DOCS`.
+/// Appends the command's name and entry of `COMMAND DOCS`.
 pub fn docs(out: &mut Vec<u8>, own: Own, resp3: bool) {
     docs_of(out, described(own), resp3);
 }

@@ -3,7 +3,7 @@
 //! Knows nothing of connections or of how a lock is taken.
 //!
 //! - [`operator`]: LOCKGATE, and what libraries ask of our commands.
-//! - [`docs`]: what they are told; [`glob`]: which keys an operator means.
+//! - [`docs`]: the answers to them; [`glob`]: patterns of keys for operators.
 
 pub mod docs;
 pub mod operator;
@@ -21,17 +21,18 @@ use crate::{
     resp::{name::Own, number},
 };
 
-/// Most words that a command of ours can have and still be well formed: COMMAND INFO with
-/// the names of all six. `LOCK key token PX ms WAIT ms` has seven.
+/// Most words that a well-formed command of ours can have: COMMAND INFO with the names of all
+/// six. `LOCK key token PX ms WAIT ms` has seven.
 pub const MAX_WORDS: usize = 8;
-/// What is left of every key that begins so belongs to Lockgate itself.
+/// Prefix of keys that belong to Lockgate itself.
 const RESERVED: &[u8] = b"lockgate:";
-/// Words that are no token, in any case: who writes one there has mistaken the place.
+/// Words that are refused as tokens in any case: a client that sends one there has mistaken the
+/// place.
 const NO_TOKENS: [&[u8]; 15] = [
     b"PX", b"EX", b"PXAT", b"EXAT", b"WAIT", b"NX", b"XX", b"KEEPTTL", b"GET", b"SHARED",
     b"PERMITS", b"COUNT", b"DELAY", b"NOTE", b"FENCE",
 ];
-/// Bytes of a client's word that are repeated in an error.
+/// Most bytes of a client's word that an error repeats.
 const SHOWN: usize = 128;
 
 /// A well-formed command on one lock.
@@ -41,9 +42,9 @@ pub enum Request {
     Lock {
         /// The client's own token; none: the proxy makes one.
         token: Option<Token>,
-        /// A lease's TTL; none: a session lock, which lives as its connection does.
+        /// A lease's TTL; none: a session lock, which lives as long as its connection.
         ttl: Option<Duration>,
-        /// How long to wait for it; none: not at all.
+        /// How long to wait for the lock; none: not at all.
         wait: Option<Duration>,
     },
     /// Give a lock back.
@@ -55,19 +56,19 @@ pub enum Request {
     Renew {
         /// None: the token that this connection was granted.
         token: Option<Token>,
-        /// None: the TTL that it was taken with, or `locks.default_ttl`.
+        /// None: the TTL that the lock was taken with, or `locks.default_ttl`.
         ttl: Option<Duration>,
     },
     /// Act under a lock that was taken elsewhere.
     Attach {
-        /// What it was taken with.
+        /// The token that the lock was taken with.
         token: Token,
     },
-    /// Act under it no longer.
+    /// Stop acting under an attached lock.
     Detach,
 }
 
-/// Why words are no command; displays as the error that the client reads.
+/// Reason why words are no command; displays as the error that the client reads.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum BadRequest {
     /// Too few words, or too many for a command without options.
@@ -82,22 +83,22 @@ pub enum BadRequest {
     /// An unknown option.
     #[error("ERR syntax error, unknown option '{0}'")]
     UnknownOption(String),
-    /// An option that is there already, or another in its place.
+    /// An option that was given already, or one that excludes it.
     #[error("ERR syntax error, '{0}' is one option too many")]
     Repeated(String),
-    /// An option at the end.
+    /// An option without its value.
     #[error("ERR syntax error, '{0}' lacks its value")]
     NoValue(String),
-    /// A word that was not meant for a token, and what was.
+    /// A word that was not meant for a token, and the advice what to write.
     #[error("ERR '{0}' is no token; {1}")]
     NotAToken(String, String),
-    /// Nothing for a key.
+    /// An empty key.
     #[error("ERR the key is empty")]
     EmptyKey,
-    /// Not an integer of 64 bits: the value, and its option.
+    /// No integer of 64 bits: the value, and its option.
     #[error("ERR value is not an integer or out of range, '{0}' for {1}")]
     NotAnInteger(String, &'static str),
-    /// A TTL of which no validity would be left.
+    /// A TTL too short to leave a validity.
     #[error("ERR invalid expire time in '{}' command, the shortest is {} ms", name(*.0), .1.as_millis())]
     ExpireTime(Own, Duration),
     /// A TTL over `locks.max_ttl`.
@@ -109,7 +110,7 @@ pub enum BadRequest {
     /// A token longer than `locks.max_token`.
     #[error("ERR token is longer than {0} bytes (locks.max_token)")]
     TokenTooLong(usize),
-    /// So much longer that it was not even kept.
+    /// A key or token so long that it was not even kept.
     #[error("ERR key or token is too long (locks.max_key, locks.max_token)")]
     TooLong,
     /// An unknown subcommand.
@@ -118,13 +119,13 @@ pub enum BadRequest {
     /// A subcommand with too few or too many words.
     #[error("ERR wrong number of arguments for 'lockgate|{0}' command")]
     SubcommandArity(String),
-    /// A pattern that would take too long to compare.
+    /// A pattern too long to be compared with every lock.
     #[error("ERR pattern is longer than {0} bytes")]
     PatternTooLong(usize),
-    /// A session lock more than a connection can keep.
+    /// A session lock beyond those that a connection can keep.
     #[error("ERR too many session locks on this connection, it can keep {0} locks")]
     TooManySessionLocks(usize),
-    /// An attached lock more than a connection can remember.
+    /// An attached lock beyond those that a connection can remember.
     #[error("ERR too many locks on this connection, it can keep {0}")]
     TooManyLocks(usize),
     /// A key of Lockgate's own.
@@ -142,12 +143,12 @@ pub enum BadRequest {
     /// UNLOCK or RENEW without a token, of a lock that the connection never had.
     #[error("NOTOKEN this connection took no lock '{0}'; name its token")]
     NoToken(String),
-    /// A WAIT that nothing could end but the connection that waits.
+    /// A WAIT that only the waiting connection itself could end.
     #[error("DEADLOCK this connection holds the lock and would wait for itself")]
     Deadlock,
 }
 
-/// A client's word as errors show it.
+/// Makes a client's word printable in an error.
 pub fn shown(word: &[u8]) -> String {
     String::from_utf8_lossy(&word[..word.len().min(SHOWN)]).into_owned()
 }
@@ -165,11 +166,11 @@ pub fn name(own: Own) -> &'static str {
     }
 }
 
-/// Whether the number of words alone is right, which Redis checks before
-/// it asks who the client is. `words` counts the name too.
+/// Checks the number of words, `words`, the name included. Redis does so before it asks who the
+/// client is.
 ///
 /// # Errors
-/// [`BadRequest::Arity`], or [`BadRequest::Syntax`] where options are too many.
+/// [`BadRequest::Arity`], or [`BadRequest::Syntax`] if there are too many options.
 pub fn check_arity(own: Own, words: usize) -> Result<(), BadRequest> {
     let too_many = match own {
         Own::Lock | Own::Renew | Own::Lockgate | Own::Command => false,
@@ -185,11 +186,11 @@ pub fn full_key(key: &[u8], config: &LocksConfig) -> Key {
     Key::new(config.prefix.as_bytes(), key)
 }
 
-/// Reads the words behind LOCK, UNLOCK, RENEW, LOCK.ATTACH or LOCK.DETACH, whose number [`check_arity`] has
-/// approved. `full_key` is what [`full_key`] has made of the first.
+/// Reads the words behind LOCK, UNLOCK, RENEW, LOCK.ATTACH or LOCK.DETACH. [`check_arity`] has
+/// approved their number. `full_key` is [`full_key`] of the first.
 ///
 /// # Errors
-/// The first thing that is wrong with them.
+/// The first problem found.
 pub fn parse<Word: AsRef<[u8]>>(
     own: Own,
     full_key: &Key,
@@ -197,7 +198,7 @@ pub fn parse<Word: AsRef<[u8]>>(
     config: &LocksConfig,
 ) -> Result<Request, BadRequest> {
     let [key, rest @ ..] = words else { return Err(BadRequest::Arity(own)) };
-    // Options come in pairs, so an odd word more is the token.
+    // Options come in pairs, so with an odd number of words the first is the token.
     let (token, pairs) = match rest {
         [token, pairs @ ..] if rest.len() % 2 == 1 => (Some(token.as_ref()), pairs),
         pairs => (None, pairs),
@@ -244,7 +245,7 @@ pub fn parse<Word: AsRef<[u8]>>(
     })
 }
 
-/// What a TTL is counted in: the option's name, and how many milliseconds.
+/// The unit of a TTL: the option's name, and the unit's milliseconds.
 type Unit = (&'static str, u64);
 
 /// An option of LOCK or RENEW.
@@ -267,8 +268,8 @@ fn is_number(word: &[u8]) -> bool {
     !word.is_empty() && word.iter().all(u8::is_ascii_digit)
 }
 
-/// Whether it can be meant for a time: a number with a sign, a point or a unit. An exponent is
-/// not one, as random hexadecimal tokens may look so.
+/// Whether the word may be meant for a time: a number with a sign, a point or a unit. An
+/// exponent is not accepted, as random hexadecimal tokens may have one.
 fn is_time(word: &[u8]) -> bool {
     const UNITS: [&[u8]; 5] = [b"", b"ms", b"s", b"m", b"h"];
     let word = word.strip_prefix(b"+").or_else(|| word.strip_prefix(b"-")).unwrap_or(word);
@@ -278,8 +279,8 @@ fn is_time(word: &[u8]) -> bool {
         && number.splitn(2, |byte| *byte == b'.').all(is_number)
 }
 
-/// Some of the words behind the key are not where an option is: says which. `LOCK k t NX`
-/// has a token in front, `LOCK k NX PX 9` and `LOCK k FOO 9` have none.
+/// Says which word behind the key should be an option, or lacks its value. `LOCK k t NX` has a
+/// token in front, `LOCK k NX PX 9` and `LOCK k FOO 9` have none.
 fn misplaced<Word: AsRef<[u8]>>(own: Own, rest: &[Word]) -> BadRequest {
     let word = |at: usize| rest.get(at).map(AsRef::as_ref).unwrap_or_default();
     let is_option = |at: usize| option_of(own, word(at)).is_some();
@@ -301,8 +302,8 @@ fn is_no_token(word: &[u8]) -> bool {
     NO_TOKENS.iter().any(|name| word.eq_ignore_ascii_case(name))
 }
 
-/// Refuses what was certainly not meant for a token: two clients who make the same mistake
-/// would both be granted the lock.
+/// Refuses a word that was certainly not meant for a token: two clients that make the same
+/// mistake would both be granted the lock.
 fn check_token<Word: AsRef<[u8]>>(
     own: Own,
     key: &[u8],
@@ -314,7 +315,7 @@ fn check_token<Word: AsRef<[u8]>>(
     let not = |right: String| Err(BadRequest::NotAToken(shown(token), right));
     match own {
         _ if token.is_empty() => not("leave it out, and the proxy makes one".to_owned()),
-        // `LOCK k PX 9 NX`: an odd word behind the options, not before them.
+        // `LOCK k PX 9 NX`: the odd word stands behind the options, not before them.
         Own::Lock | Own::Renew if is_no_token(token) && rest.len() > 1 => Err(misplaced(own, rest)),
         Own::Lock | Own::Renew if matches!(option_of(own, token), Some(Choice::Wait)) => {
             not(format!("for a limit write {command} {key} WAIT <milliseconds>"))
@@ -352,8 +353,8 @@ fn read_ttl(
     Ok(ttl)
 }
 
-/// 0 waits as long as is allowed. More is refused rather than cut: a client would
-/// take the null that comes too early for the end of its own time-out.
+/// Reads a WAIT; 0 waits as long as is allowed. A longer one is refused rather than cut: a
+/// client would take the early null for the end of its own time-out.
 fn read_wait(value: &[u8], max: Duration) -> Result<Duration, BadRequest> {
     let millis = number::integer(value).ok_or_else(|| BadRequest::Timeout(shown(value)))?;
     let millis = u64::try_from(millis).map_err(|_| BadRequest::NegativeTimeout)?;

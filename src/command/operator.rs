@@ -1,26 +1,26 @@
-//! LOCKGATE, with which an operator looks in, and COMMAND INFO and DOCS as far as
-//! they ask for commands of ours: from words to a typed [`Inquiry`].
+//! Reads LOCKGATE, the operator's command, and COMMAND INFO and DOCS about commands of ours:
+//! from words to a typed [`Inquiry`].
 
 use super::BadRequest;
 use crate::resp::name::{Own, own_by_name};
 
-/// What an operator, or a client library, wants to know.
+/// A question of an operator or a client library.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Inquiry {
-    /// The subcommands.
+    /// The list of subcommands.
     Help,
-    /// The proxy as a whole.
+    /// The state of the proxy as a whole.
     Info,
-    /// The lock nodes.
+    /// The state of the lock nodes.
     Nodes,
     /// Locks granted here whose key matches the pattern.
     Locks {
-        /// A glob; none: all.
+        /// A glob; none: all locks.
         pattern: Option<Vec<u8>>,
     },
-    /// One lock.
+    /// A single lock.
     Lock {
-        /// As clients write it, without the prefix.
+        /// The key as clients write it, without the prefix.
         key: Vec<u8>,
     },
     /// The program's version.
@@ -31,13 +31,13 @@ pub enum Inquiry {
     CommandDocs(Vec<Own>),
 }
 
-/// The longest pattern of LOCKGATE LOCKS, which is compared with the key of each lock.
+/// The longest pattern of LOCKGATE LOCKS, in bytes. Each lock's key is compared with it.
 const MAX_PATTERN: usize = 256;
 
 /// Reads the words behind LOCKGATE.
 ///
 /// # Errors
-/// In Redis's words for a container command.
+/// Redis's errors for a container command.
 pub fn lockgate<Word: AsRef<[u8]>>(words: &[Word]) -> Result<Inquiry, BadRequest> {
     let [subcommand, arguments @ ..] = words else { return Err(BadRequest::Arity(Own::Lockgate)) };
     let subcommand = subcommand.as_ref();
@@ -63,8 +63,8 @@ pub fn lockgate<Word: AsRef<[u8]>>(words: &[Word]) -> Result<Inquiry, BadRequest
     }
 }
 
-/// Reads the words behind COMMAND. None where it is about commands of Redis too:
-/// that is the data node's to answer.
+/// Reads the words behind COMMAND. Returns `None` if they ask about commands of Redis too: the
+/// data node answers those.
 pub fn command<Word: AsRef<[u8]>>(words: &[Word]) -> Option<Inquiry> {
     let (subcommand, names) = words.split_first()?;
     let ours = names.iter().map(|name| own_by_name(name.as_ref())).collect::<Option<Vec<Own>>>()?;
