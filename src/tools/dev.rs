@@ -1,7 +1,7 @@
 //! `lockgate dev`: a whole deployment on this machine, for trying things out.
 //!
-//! A data node and lock nodes are real `redis-server` children in temporary
-//! directories. They go down with this process, however it ends.
+//! The data node and the lock nodes are real `redis-server` children in temporary directories.
+//! The servers end with this process, however it ends.
 
 use std::{
     io::{ErrorKind, Write, stdout},
@@ -41,8 +41,8 @@ pub struct Options {
 
 /// Runs until SIGINT or SIGTERM.
 ///
-/// Must be called on the main thread, before there is a runtime: the kernel
-/// ends the children with the thread that started them.
+/// Must be called on the main thread, before there is a runtime: the kernel ends the children
+/// with the thread that started them.
 ///
 /// # Errors
 /// If `redis-server` is missing, a port is taken, or the number of nodes is even.
@@ -75,7 +75,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
 
     let runtime = Builder::new_multi_thread().enable_all().build()?;
     let result = runtime.block_on(async {
-        // They are new: nobody holds a lock there.
+        // The nodes are new: nobody holds a lock there.
         initialise(&config.locks).await?;
         let shutdown = CancellationToken::new();
         let control = Control { shutdown: shutdown.clone(), ..Control::default() };
@@ -85,7 +85,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         tokio::select! {
             ended = &mut proxy => return ended?,
             () = accepts(listen) => {
-                // Whoever does not want to read it may still use the proxy.
+                // A welcome that cannot be written does not stop the proxy.
                 let _ = writeln!(stdout(), "{}", welcome(options, &data, &nodes));
             }
         }
@@ -101,7 +101,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     result
 }
 
-/// Waits until somebody can connect.
+/// Waits until a connection to `addr` succeeds.
 async fn accepts(addr: SocketAddr) {
     while TcpStream::connect(addr).await.is_err() {
         sleep(Duration::from_millis(10)).await;

@@ -1,5 +1,5 @@
-//! `lockgate doctor`: looks at every Redis that a configuration names, from here
-//! and now, and says what is wrong and what to do about it. Changes nothing.
+//! `lockgate doctor`: looks at every Redis that a configuration names, once and from this
+//! machine, and says what is wrong and what to do about it. Changes nothing.
 
 use std::{
     collections::HashMap,
@@ -20,27 +20,26 @@ use crate::{
     server::Exposure,
 };
 
-/// How long anything that is asked of a server may take.
+/// How long examining one server may take.
 const LIMIT: Duration = Duration::from_secs(3);
-/// Round trips that are timed.
 const ROUND_TRIPS: usize = 20;
-/// More than this between two clocks means that one of them is not kept.
+/// A larger difference between two clocks means that one of them is not kept.
 const CLOCKS_APART: Duration = Duration::from_secs(1);
 
-/// What one server told.
+/// Everything that one server told.
 struct Patient {
     /// The fields of INFO.
     info: HashMap<String, String>,
-    /// What lies where a node that votes has its marker, and that of version 0.1.
+    /// The marker of a lock node, and version 0.1's. `None`: the node has none.
     markers: [Option<String>; 2],
-    /// Median and longest of some round trips.
+    /// Median and longest of the round trips.
     round_trip: (Duration, Duration),
-    /// After so many idle seconds it closes a client's connection; 0: never.
+    /// Idle seconds after which the server closes a client's connection; 0: never.
     timeout: u64,
-    /// Sentinels that watch it.
+    /// Number of Sentinels that watch the server.
     sentinels: u64,
-    /// Its clock less the one here, in ms, and how far that may be off; none: it does not
-    /// tell.
+    /// The server's clock less this machine's, in ms, and the error of that, in ms. `None`: the
+    /// server does not tell.
     clock: Option<(i64, i64)>,
 }
 
@@ -63,15 +62,15 @@ impl Patient {
     }
 }
 
-/// Something to be done about a server.
+/// A problem of a server.
 #[derive(Clone)]
 struct Finding {
-    /// No lock may be granted with its vote, or no command forwarded.
+    /// Whether the server cannot vote, or no command can be forwarded.
     is_grave: bool,
     what: String,
-    /// What to do about it.
+    /// Advice what to do about the problem.
     advice: String,
-    /// It is a lock node that may not vote yet.
+    /// Whether the server is a lock node that may not vote yet.
     waits: bool,
 }
 
@@ -85,10 +84,10 @@ impl Finding {
     }
 }
 
-/// Prints what it finds.
+/// Examines every Redis of the configuration, and prints the findings.
 ///
 /// # Errors
-/// The configuration's own; and if something grave was found.
+/// The configuration's, or that something grave was found.
 pub fn run(file: &Path) -> anyhow::Result<()> {
     let config = Config::load(file)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -168,7 +167,7 @@ async fn examine_all(config: &Config) -> (String, usize) {
     (report, grave)
 }
 
-/// What is asked at start too: whether clients from elsewhere may come.
+/// Asks, as a starting proxy does, whether clients from elsewhere may come.
 async fn exposure(config: &Config, to_data: &Connector) -> Option<Finding> {
     match Exposure::find_out(config, to_data.clone()).await {
         Err(open) => Some(Finding::grave(open.to_string(), "Until then Lockgate does not start.")),
@@ -180,7 +179,7 @@ async fn exposure(config: &Config, to_data: &Connector) -> Option<Finding> {
     }
 }
 
-/// Of a server that closes connections on which nothing is said.
+/// Finding about a server that closes idle connections.
 fn idle(patient: &Patient, name: &str) -> Option<Finding> {
     let advice = if name == "data node" {
         "Clients that wait for a lock or hold one are kept alive; others find their connection closed, as by Redis itself. CONFIG SET timeout 0 if they should not; tcp-keepalive finds dead clients."
@@ -191,7 +190,7 @@ fn idle(patient: &Patient, name: &str) -> Option<Finding> {
     (patient.timeout > 0).then(|| Finding::minor(what, advice))
 }
 
-/// Of a lock node that is the only one, or the data node.
+/// Findings about a lock node that is the only one, or is the data node too.
 fn alone_or_shared(
     config: &Config,
     url: &RedisUrl,
@@ -213,7 +212,8 @@ fn alone_or_shared(
     findings
 }
 
-/// What changes the replication id of a lock node, by which it is known.
+/// Finding about replicas and Sentinels: they change the replication id by which a lock node is
+/// known.
 fn replication(patient: &Patient) -> Option<Finding> {
     let replicas: u64 = patient.field("connected_slaves").parse().unwrap_or(0);
     let (what, when) = match (replicas, patient.sentinels) {
@@ -261,7 +261,7 @@ fn unreachable(error: &str) -> Finding {
     Finding::grave(error, advice)
 }
 
-/// Of a data node that knows a command by another name.
+/// Finding about a data node that knows SET by another name.
 fn renamed(patient: &Patient) -> Option<Finding> {
     (patient.field("set_is_unknown") == "1").then(|| {
         Finding::grave(
@@ -271,7 +271,7 @@ fn renamed(patient: &Patient) -> Option<Finding> {
     })
 }
 
-/// What is wrong with a lock node.
+/// Findings about one lock node.
 fn diagnose(
     index: usize,
     patient: &Patient,
@@ -374,7 +374,7 @@ fn of_fault(fault: Fault) -> Finding {
     }
 }
 
-/// Asks one server.
+/// Asks one server everything.
 async fn examine(url: &RedisUrl, way: &Connector) -> Result<Patient, String> {
     let asking = async {
         let mut connection = redis_client::connect(url, way).await?;
@@ -401,7 +401,7 @@ async fn question(connection: &mut MultiplexedConnection) -> Result<Patient, Red
     }
     round_trips.sort();
     let before = now_in_ms();
-    // An ACL may refuse these; what they tell is good to know, not needed.
+    // An ACL may refuse TIME and the next questions: their answers are useful, not needed.
     let time = redis::cmd("TIME").query_async::<(i64, i64)>(connection).await;
     let after = now_in_ms();
     let clock = time.ok().map(|(seconds, micros)| {
@@ -420,7 +420,8 @@ async fn question(connection: &mut MultiplexedConnection) -> Result<Patient, Red
     sentinels.arg("NUMSUB").arg("__sentinel__:hello");
     let sentinels = sentinels.query_async::<(String, u64)>(connection).await;
     let sentinels = sentinels.map_or(0, |told| told.1);
-    // As LOCK asks whether a client may: a syntax error, behind the look at who asks.
+    // The probe by which LOCK asks whether a client may: a syntax error, found only after the
+    // ACL's check.
     let mut set = redis::cmd("SET");
     set.arg("lockgate:doctor").arg("x").arg("NX").arg("XX");
     if let Err(error) = set.query_async::<()>(connection).await
@@ -440,7 +441,7 @@ async fn question(connection: &mut MultiplexedConnection) -> Result<Patient, Red
     Ok(Patient { info, markers, round_trip, timeout, sentinels, clock })
 }
 
-/// The time of day here.
+/// The time of day on this machine, in ms since 1970.
 fn now_in_ms() -> i64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)

@@ -1,4 +1,4 @@
-//! `lockgate init`: says that a deployment is new, so that its nodes vote at once.
+//! `lockgate init`: declares a deployment new, so that its nodes vote at once.
 
 use std::path::Path;
 
@@ -9,11 +9,11 @@ use crate::{
     lock::{InitError, initialise},
 };
 
-/// Writes the first markers on all lock nodes that a file names, or the defaults. `if_new`: nodes that have
-/// some are left as they are, and that is no error.
+/// Writes the first markers on all lock nodes of `file`, or of the defaults. With `if_new`,
+/// nodes that have markers are left as they are, without an error.
 ///
 /// # Errors
-/// The configuration's own; and if a node cannot be reached, must not vote, or has a marker.
+/// The configuration's; also if a node cannot be reached, must not vote, or has a marker.
 pub fn run(file: Option<&Path>, if_new: bool) -> anyhow::Result<()> {
     let config = file.map_or_else(|| Ok(Config::default()), Config::load)?;
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;

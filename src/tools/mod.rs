@@ -1,7 +1,7 @@
-//! What the other commands of the binary do, each by itself.
+//! The other commands of the binary, each by itself.
 //!
 //! - [`dev`]: `lockgate dev`, a whole deployment on this machine.
-//! - [`doctor`]: `lockgate doctor`, what is wrong with each Redis of a configuration.
+//! - [`doctor`]: `lockgate doctor`, a diagnosis of each Redis of a configuration.
 //! - [`init`]: `lockgate init`, the first markers of a deployment.
 //! - [`redis_server`]: real `redis-server` children, for `dev` and for tests.
 

@@ -1,9 +1,8 @@
 //! Real `redis-server` children on free loopback ports, for `lockgate dev` and for tests.
 //!
-//! A child never outlives the process that started it: dropping a
-//! [`RedisServer`] kills it, and should this process be killed before it can
-//! do so, the kernel does it (`PR_SET_PDEATHSIG`, set by util-linux's
-//! `setpriv`, so that no unsafe code is needed here).
+//! A child never outlives the process that started it. Dropping a [`RedisServer`] kills it. If
+//! this process is killed first, the kernel kills the child (`PR_SET_PDEATHSIG`, set by
+//! util-linux's `setpriv`, so that no unsafe code is needed here).
 
 use std::{
     io::{self, Read, Write},
@@ -24,12 +23,12 @@ use rustix::process::{Pid, Signal, kill_process};
 
 /// How long a new server may take until it answers PING.
 const START_LIMIT: Duration = Duration::from_secs(10);
-/// Where free ports are looked for; Linux gives outgoing connections those from 32768.
+/// Ports in which a free one is looked for; Linux gives outgoing connections those from 32768.
 const PORTS: Range<u16> = 10_000..32_000;
-/// How often a free port is looked for again when another process took it first.
+/// How many ports are tried if another process takes the first ones.
 const PORT_ATTEMPTS: usize = 10;
 
-/// One running `redis-server`, with its own temporary directory and no persistence.
+/// A running `redis-server`, with its own temporary directory and no persistence.
 #[derive(Debug)]
 pub struct RedisServer {
     child: Child,
@@ -41,14 +40,13 @@ pub struct RedisServer {
 impl RedisServer {
     /// Starts a server on a free loopback port.
     ///
-    /// `arguments` are added to its command line, as in `["--maxmemory", "10mb"]`.
-    /// Must be called from a thread that lives as long as the server is wanted:
-    /// the kernel ends the child with the thread that started it.
+    /// `arguments` are added to the command line, as in `["--maxmemory", "10mb"]`. Must be
+    /// called from a thread that lives as long as the server is wanted: the kernel ends the
+    /// child with the thread that started it.
     ///
     /// # Errors
-    /// [`io::ErrorKind::NotFound`] with a hint where `redis-server` or `setpriv`
-    /// is missing; [`io::ErrorKind::Other`] with the server's own words when it
-    /// does not come up.
+    /// [`io::ErrorKind::NotFound`] with a hint if `redis-server` or `setpriv` is missing;
+    /// [`io::ErrorKind::Other`] with the server's own words if it does not come up.
     pub fn start(arguments: &[&str]) -> io::Result<RedisServer> {
         let arguments: Vec<String> = arguments.iter().map(|a| (*a).to_owned()).collect();
         let dir = tempfile::Builder::new().prefix("lockgate-redis-").tempdir()?;
@@ -64,7 +62,7 @@ impl RedisServer {
         Err(last)
     }
 
-    /// The loopback port it listens on; the same after [`RedisServer::restart`].
+    /// The server's loopback port; unchanged by [`RedisServer::restart`].
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -79,7 +77,7 @@ impl RedisServer {
         format!("redis://{}", self.addr())
     }
 
-    /// Path of its Unix socket.
+    /// Path of the server's Unix socket.
     pub fn unix_socket(&self) -> PathBuf {
         self.dir.path().join("redis.sock")
     }
@@ -89,35 +87,35 @@ impl RedisServer {
         self.child.id()
     }
 
-    /// SIGKILL, and waits until it is gone.
+    /// Sends SIGKILL, and waits until the process is gone.
     ///
     /// # Errors
-    /// As the operating system says.
+    /// The operating system's.
     pub fn kill(&mut self) -> io::Result<()> {
         self.child.kill()?;
         self.child.wait().map(drop)
     }
 
-    /// SIGSTOP: the process keeps its connections and answers nothing.
+    /// Sends SIGSTOP: the process keeps its connections and answers nothing.
     ///
     /// # Errors
-    /// As the operating system says.
+    /// The operating system's.
     pub fn freeze(&self) -> io::Result<()> {
         self.signal(Signal::STOP)
     }
 
-    /// SIGCONT after [`RedisServer::freeze`].
+    /// Sends SIGCONT, after [`RedisServer::freeze`].
     ///
     /// # Errors
-    /// As the operating system says.
+    /// The operating system's.
     pub fn thaw(&self) -> io::Result<()> {
         self.signal(Signal::CONT)
     }
 
-    /// Kills it if it runs and starts it again, empty, on the same port.
+    /// Kills the server if it runs, and starts it again, empty, on the same port.
     ///
     /// # Errors
-    /// As [`RedisServer::start`].
+    /// The errors of [`RedisServer::start`].
     pub fn restart(&mut self) -> io::Result<()> {
         self.kill()?;
         self.child = spawn(self.port, self.dir.path(), &self.arguments)?;
@@ -131,19 +129,18 @@ impl RedisServer {
 
 impl Drop for RedisServer {
     fn drop(&mut self) {
-        // Already gone is as good; there is nobody to tell anything else.
+        // A server that is gone already is as good; nobody is left to hear of other errors.
         let _ = self.kill();
     }
 }
 
-/// A port that was free a moment ago, another one each time.
+/// Finds a port that was free a moment ago, a different one each time.
 ///
-/// It is below those that the kernel gives to outgoing connections, of which
-/// one could take it before it is listened on. Another process may all the
-/// same: who is told that the address is in use asks for another.
+/// The port is below those that the kernel gives to outgoing connections, so none of these takes
+/// it first. Another process may: a caller that finds the address in use asks again.
 ///
 /// # Errors
-/// If none of many is free.
+/// If none of many ports is free.
 pub fn free_port() -> io::Result<u16> {
     static GIVEN: LazyLock<AtomicU16> =
         LazyLock::new(|| AtomicU16::new(rand::random_range(0..PORTS.end - PORTS.start)));
@@ -165,7 +162,7 @@ fn spawn(port: u16, dir: &Path, arguments: &[String]) -> io::Result<Child> {
         .arg("--logfile")
         .arg(&log)
         .args(arguments)
-        // A Ctrl-C in the terminal is for the parent, which then ends its children.
+        // A Ctrl-C in the terminal goes to the parent alone, which then ends its children.
         .process_group(0)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -178,7 +175,7 @@ fn spawn(port: u16, dir: &Path, arguments: &[String]) -> io::Result<Child> {
     let deadline = Instant::now() + START_LIMIT;
     loop {
         if let Some(status) = child.try_wait()? {
-            // setpriv's own status for a program it cannot find.
+            // setpriv's own status for a program that it cannot find.
             if status.code() == Some(127) {
                 return Err(missing("redis-server (apt-get install redis-server)"));
             }
@@ -201,8 +198,8 @@ fn missing(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::NotFound, format!("not found: {what}"))
 }
 
-/// Whether the server says anything at all to PING; `-NOAUTH` will do. Asked at
-/// its Unix socket, which it opens last and which nobody else has.
+/// Whether the server answers PING at all; `-NOAUTH` will do. Asks at its Unix socket, which the
+/// server opens last and no other process has.
 fn answers(socket: &Path) -> bool {
     let ping = || -> io::Result<bool> {
         let mut stream = UnixStream::connect(socket)?;
