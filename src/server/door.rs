@@ -1,4 +1,4 @@
-//! A listener's door: accepts clients, and sees to all that comes before a session.
+//! A listener's door: accepts clients, and does everything that comes before a session.
 
 use std::{
     net::IpAddr,
@@ -34,17 +34,16 @@ use crate::{
 pub(super) struct Door {
     pub(super) shared: Arc<Shared>,
     pub(super) workers: Arc<Workers>,
-    /// One for all listeners.
+    /// Shared by all listeners.
     pub(super) admission: Arc<Admission>,
-    /// What must be safe before anybody is let in.
+    /// Whether strangers may come already; `None`: all clients are on this machine.
     pub(super) exposure: Option<Arc<Exposure>>,
-    /// What a balancer must send. None: clients connect themselves.
+    /// The PROXY header that a balancer must send. `None`: clients connect directly.
     pub(super) introduction: Option<Introduction>,
-    /// None: plain TCP.
+    /// `None`: plain TCP.
     pub(super) tls: Option<Acceptor>,
-    /// The way to the data node.
     pub(super) connector: Connector,
-    /// One for all listeners.
+    /// Shared by all listeners.
     pub(super) metrics: Arc<DoorMetrics>,
 }
 
@@ -69,20 +68,20 @@ impl Door {
         }
     }
 
-    /// Gives a client to a worker, if it may come in.
+    /// Gives a client to a worker, if the client may come in.
     fn admit(self: &Arc<Self>, client: TcpStream, peer: IpAddr) {
         let admitted = match &self.exposure {
             Some(exposure) if !exposure.is_safe() => Err(Refusal::Open),
-            // Whose it is comes with the header.
+            // The client's address comes with the header.
             _ if self.introduction.is_some() => self.admission.enter(),
             _ => self.admission.admit(peer, Instant::now().into_std()),
         };
-        // A socket belongs to the runtime it was made in until it is taken out.
+        // A socket belongs to the runtime that made it until it is taken out.
         let (mut place, client) = match (admitted, client.into_std()) {
             (Ok(place), Ok(client)) => (place, client),
             (Err(refusal), client) => {
                 self.metrics.refused(refusal);
-                // Without a handshake there is no way to say why.
+                // With TLS a refusal cannot be sent: there was no handshake.
                 return client
                     .iter()
                     .filter(|_| self.tls.is_none())
@@ -95,7 +94,7 @@ impl Door {
             let Ok(mut client) = TcpStream::from_std(client) else { return };
             let told = match &door.introduction {
                 None => None,
-                // All of it in boxes, so that connections without it have no room for it.
+                // Boxed, so that connections without a balancer need no room for it.
                 Some(_) => match Box::pin(door.introduced(&mut client, &mut place)).await {
                     Ok(told) => told,
                     Err(refusal) => return door.refuse(client, refusal),
@@ -113,7 +112,7 @@ impl Door {
         });
     }
 
-    /// Who comes through a balancer.
+    /// Waits for the PROXY header of a client that comes through a balancer.
     async fn introduced(
         &self,
         client: &mut TcpStream,
@@ -126,11 +125,11 @@ impl Door {
         }
     }
 
-    /// Ends the connection of a client that a balancer has brought in vain.
+    /// Refuses a client that comes through a balancer, with the reason if there is one.
     fn refuse(&self, client: TcpStream, refusal: Option<Refusal>) {
         let Some(refusal) = refusal else { return };
         self.metrics.refused(refusal);
-        // Closed with bytes unread, the connection is reset before the words arrive.
+        // Reads first: a connection closed with bytes unread is reset before the words arrive.
         let _ = client.try_read(&mut [0; 4096]);
         if self.tls.is_none()
             && let Ok(client) = client.into_std()
@@ -139,7 +138,7 @@ impl Door {
         }
     }
 
-    /// Everything for a client that is let in; `told` is what a balancer has told of it.
+    /// Does everything for an admitted client; `told` is what its balancer said of it.
     async fn serve(&self, client: TcpStream, told: Option<Box<Ends>>) -> CloseReason {
         let config = &self.shared.config.load_full();
         if net::tune(&client, config.tcp_keepalive).is_err() {
@@ -152,8 +151,8 @@ impl Door {
             },
             told => told,
         };
-        // What comes before the session is in boxes, so that those who are served have no room
-        // for it.
+        // All steps before the session are boxed, so that running sessions keep no room for
+        // them.
         if let Err(reason) = Box::pin(self.first_byte(&client, config)).await {
             return reason;
         }
@@ -196,7 +195,7 @@ impl Door {
         }
     }
 
-    /// Waits for the client's first byte, if there is a limit for that.
+    /// Waits for the client's first byte, if `first_byte_timeout` is set.
     async fn first_byte(&self, client: &TcpStream, config: &Config) -> Result<(), CloseReason> {
         let Some(limit) = config.first_byte_timeout else { return Ok(()) };
         let mut byte = [0; 1];
@@ -210,7 +209,7 @@ impl Door {
         }
     }
 
-    /// TLS with a client, before anything else is done for it.
+    /// Does the TLS handshake with a client.
     async fn shake_hands(
         &self,
         acceptor: &Acceptor,
@@ -223,7 +222,7 @@ impl Door {
             () = self.shared.drain.cancelled() => return Err(CloseReason::Shutdown),
         };
         accepted.map_err(|error| {
-            // Anybody can cause it, at any rate, so it is said to those who look for it.
+            // Logged at debug level only: anybody can cause it, at any rate.
             let peer = peer.map(tracing::field::display);
             debug!(peer, %error, "no TLS with a client");
             CloseReason::TlsHandshake

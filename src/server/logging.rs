@@ -9,7 +9,7 @@ use tracing_subscriber::{
 
 use crate::config::LOG_LEVELS;
 
-/// The environment variable that goes before `log.level`.
+/// The environment variable that overrides `log.level`.
 pub const FILTER_VARIABLE: &str = "LOCKGATE_LOG";
 
 /// Changes the least severe level of a running log.
@@ -17,11 +17,11 @@ pub const FILTER_VARIABLE: &str = "LOCKGATE_LOG";
 pub struct Level(reload::Handle<EnvFilter, Registry>);
 
 impl Level {
-    /// Writes what is at least of `level` from now on, unless LOCKGATE_LOG goes before
-    /// it: then false.
+    /// Writes lines of at least `level` from now on. Returns false, and changes nothing, if
+    /// LOCKGATE_LOG overrides it.
     ///
     /// # Errors
-    /// If it is no level, or nobody writes logs any more.
+    /// If `level` is no level, or the log has ended.
     pub fn set(&self, level: &str) -> anyhow::Result<bool> {
         if asked().is_some() {
             return Ok(false);
@@ -53,17 +53,17 @@ pub fn start(level: &str, format: &str) -> anyhow::Result<Level> {
     Ok(Level(handle))
 }
 
-/// What the environment asks for. An empty variable asks for nothing: that is how
-/// compose files pass on one that is not set.
+/// The filter that the environment asks for. An empty variable asks for none: compose files pass
+/// on an unset one like that.
 fn asked() -> Option<String> {
     std::env::var(FILTER_VARIABLE).ok().filter(|asked| !asked.is_empty())
 }
 
-/// What the environment asks for, or else `level`.
+/// Makes the filter of the environment, or else of `level`.
 fn filter(asked: Option<&str>, level: &str) -> anyhow::Result<EnvFilter> {
     match asked.filter(|asked| !asked.is_empty()) {
-        // Any other word would be taken for the name of a target, of which there are no
-        // lines: nothing would be written at all.
+        // Any other word would be taken for the name of a target that has no lines: nothing
+        // would be written at all.
         Some(asked) => {
             let words: Vec<&str> = asked.split(',').map(str::trim).collect();
             match words.iter().find(|word| !is_directive(word)) {
@@ -78,7 +78,7 @@ fn filter(asked: Option<&str>, level: &str) -> anyhow::Result<EnvFilter> {
     }
 }
 
-/// Whether it is a level, or one for a part of this program.
+/// Whether the word is a level, or sets one for a part of this program.
 fn is_directive(word: &str) -> bool {
     let is_level = |level: &str| LOG_LEVELS.iter().any(|known| known.eq_ignore_ascii_case(level));
     match word.split_once('=') {

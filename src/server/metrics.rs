@@ -1,5 +1,4 @@
-//! What is counted of clients' coming and going and of the configuration, and what is looked
-//! at once a second.
+//! Counters of clients' coming and going and of the configuration, and gauges set once a second.
 
 use std::{
     sync::Arc,
@@ -11,7 +10,8 @@ use metrics::{Counter, Gauge, counter, describe_counter, describe_gauge, gauge};
 use crate::{metrics::labels, session::metrics::CloseReason};
 
 labels! {
-    /// Why a client was not let in; the label `reason` of `lockgate_clients_refused_total`.
+    /// Reason why a client was not let in; the label `reason` of
+    /// `lockgate_clients_refused_total`.
     pub(super) enum Refusal {
         /// `maxclients`.
         MaxClients = "maxclients",
@@ -19,11 +19,10 @@ labels! {
         PerAddress = "per_address",
         /// `max_connect_rate`.
         ConnectRate = "connect_rate",
-        /// It sent no PROXY header, or not in time, where one is demanded
-        /// (`proxy_protocol`).
+        /// No PROXY header came, or not in time, where `proxy_protocol` demands one.
         ProxyHeader = "proxy_header",
-        /// It comes from elsewhere, and the data node is not known to ask for a
-        /// password (`allow_open`).
+        /// The client comes from elsewhere, and the data node is not known to ask for a password
+        /// (`allow_open`).
         Open = "open",
     }
 }
@@ -74,24 +73,24 @@ pub(super) fn describe() {
 
 /// Handles of clients' coming and going.
 pub(super) struct DoorMetrics {
-    /// Open now.
+    /// Clients connected now.
     pub clients: Gauge,
-    /// Let in since the start.
+    /// Clients let in since the start.
     pub clients_total: Counter,
     /// Failures to accept connections.
     pub accept_errors: Counter,
     /// Connections to the data node made for clients.
     pub upstream_connects_ok: Counter,
-    /// Those that could not be made.
+    /// Connections to the data node that could not be made.
     pub upstream_connects_failed: Counter,
-    /// By [`CloseReason`].
+    /// Closed connections, by [`CloseReason`].
     closes: Vec<Counter>,
-    /// By [`Refusal`].
+    /// Clients not let in, by [`Refusal`].
     refused: Vec<Counter>,
 }
 
 impl DoorMetrics {
-    /// Makes the handles. Install the recorder first: handles made before go nowhere.
+    /// Makes the handles. Install the recorder first: handles made before count nothing.
     pub(super) fn new() -> Arc<DoorMetrics> {
         let connects =
             |result: &'static str| counter!("lockgate_upstream_connects_total", "result" => result);
@@ -109,39 +108,36 @@ impl DoorMetrics {
         })
     }
 
-    /// Counts one closed connection.
     pub(super) fn closed(&self, reason: CloseReason) {
         self.closes[reason as usize].increment(1);
     }
 
-    /// Counts one client that was not let in.
     pub(super) fn refused(&self, reason: Refusal) {
         self.refused[reason as usize].increment(1);
     }
 }
 
-/// Handles of what is looked at once a second.
+/// Handles of the gauges that are set once a second.
 pub(super) struct StateMetrics {
     /// 1 while /readyz says 200.
     pub ready: Gauge,
     /// 1 while the data node answers.
     pub data_up: Gauge,
-    /// Lock nodes there are.
+    /// Number of lock nodes.
     pub nodes: Gauge,
-    /// Of them, so many must vote.
+    /// Number of lock nodes that must vote.
     pub quorum: Gauge,
-    /// So many of them may still fail.
+    /// Number of usable lock nodes beyond the quorum.
     pub quorum_slack: Gauge,
     /// Leases held now.
     pub leases: Gauge,
-    /// In seconds, of the lock held the longest.
+    /// Age of the lock held the longest, in seconds.
     pub oldest_hold: Gauge,
-    /// In seconds, of who waits the longest.
+    /// Waiting time of the client that waits the longest, in seconds.
     pub longest_wait: Gauge,
 }
 
 impl StateMetrics {
-    /// Makes the handles.
     pub(super) fn new() -> StateMetrics {
         StateMetrics {
             ready: gauge!("lockgate_ready"),
@@ -156,18 +152,17 @@ impl StateMetrics {
     }
 }
 
-/// Handles of what is told when the configuration is read again.
+/// Handles of the readings of the configuration.
 pub(super) struct ReloadMetrics {
-    /// It was read and could be used.
+    /// Readings that could be used.
     pub ok: Counter,
-    /// It could not be used; nothing changed.
+    /// Readings that could not be used; nothing changed.
     pub failed: Counter,
-    /// When it was last read with success, in seconds since 1970.
+    /// Time of the last successful reading, in seconds since 1970.
     pub last_success: Gauge,
 }
 
 impl ReloadMetrics {
-    /// Makes the handles.
     pub(super) fn new() -> ReloadMetrics {
         let reloads =
             |result: &'static str| counter!("lockgate_config_reloads_total", "result" => result);
@@ -199,7 +194,7 @@ mod tests {
 
     #[test]
     fn everything_is_there_at_zero_before_anything_happened() {
-        // Other tests count meanwhile, in other threads.
+        // Other tests count at the same time, in other threads.
         let text = counted(|| {
             let _doors = DoorMetrics::new();
             let _sessions = Metrics::new();

@@ -4,17 +4,18 @@
 //! [`workers`]; nothing is shared between sessions but the lock engine and the
 //! counters.
 //!
-//! - [`opened`]: what it must have before anything runs.
-//! - [`proxy`]: what runs before the first client is let in, and how the doors are opened.
-//! - [`serving`]: with open doors, until the end.
+//! - [`opened`]: everything that a process must have before it runs.
+//! - [`proxy`]: the parts that run before the first client is let in, and the opening of the
+//!   doors.
+//! - [`serving`]: a process with open doors, until its end.
 //! - [`entry`]: whom this process lets in, and how many.
 //! - [`door`]: a listener's clients, from accept to session.
 //! - [`workers`]: a thread for each core, to which sessions are dealt.
 //! - [`admin`]: `/metrics`, `/healthz`, `/readyz` over HTTP.
 //! - [`upgrade`]: one process takes another's place.
-//! - [`reload`]: the configuration read again, and what of it can change.
-//! - [`systemd`]: what a service manager is told.
-//! - [`metrics`]: what is counted of clients' coming and going and of the configuration.
+//! - [`reload`]: reads the configuration again, and takes over what can change.
+//! - [`systemd`]: messages to a service manager.
+//! - [`metrics`]: counters of clients' coming and going and of the configuration.
 //! - [`logging`]: tracing's output, human on a terminal and JSON otherwise.
 
 mod admin;
@@ -42,31 +43,31 @@ use tokio_util::sync::CancellationToken;
 use self::{logging::Level, opened::Opened, proxy::Proxy};
 use crate::{config::Config, lock, metrics::Recorder, net, session};
 
-/// How a proxy is started and what reaches it from outside while it runs.
+/// Settings of a proxy's start, and the signals that reach it while it runs.
 #[derive(Default)]
 pub struct Control {
-    /// Cancelled when it is to end.
+    /// Cancelled when the proxy is to end.
     pub shutdown: CancellationToken,
-    /// Told when the configuration is to be read again.
+    /// Notified when the configuration is to be read again.
     pub reload: Arc<Notify>,
-    /// Told when a process is to be started that takes this one's place.
+    /// Notified when a process that takes this one's place is to be started.
     pub upgrade: Arc<Notify>,
-    /// Where the configuration was read.
+    /// The file that the configuration was read from.
     pub file: Option<PathBuf>,
     /// The running log.
     pub log: Option<Level>,
     /// Sockets that are open already.
     pub listeners: Listeners,
-    /// It is to take the place of a proxy that runs, if one does.
+    /// Whether to take the place of a running proxy, if there is one.
     pub take_over: bool,
 }
 
-/// Runs the proxy until it is to end, or another has taken its place, and what was in
-/// flight is done.
+/// Runs the proxy until it is told to end or another has taken its place, and commands in flight
+/// are done.
 ///
 /// # Errors
-/// If an address cannot be listened on, strangers would come to a data node that is open
-/// to them, the metrics cannot be set up, or a running proxy's place cannot be taken.
+/// If an address cannot be listened on, the data node is open and strangers could reach it, the
+/// metrics cannot be set up, or a running proxy's place cannot be taken.
 pub async fn run(config: Config, mut control: Control) -> anyhow::Result<()> {
     let recorder = start_counting()?;
     let (opened, succession) = Opened::open(&config, &mut control).await?;

@@ -1,4 +1,4 @@
-//! What a process must have before anything runs in it.
+//! Everything that a process must have before anything runs in it.
 
 use std::{net::SocketAddr, slice, sync::Arc};
 
@@ -15,18 +15,18 @@ use crate::{
     },
 };
 
-/// What a process must have before anything runs in it. Whoever cannot have all of it ends.
+/// Everything that a process must have before anything runs in it. A process that cannot have
+/// all of it ends.
 pub(super) struct Opened {
-    /// The way to the data node.
     pub(super) connector: Connector,
     pub(super) exposure: Arc<Exposure>,
-    /// One for each entry of `listen`.
+    /// The sockets of `listen`, one for each entry.
     pub(super) listeners: Vec<(TcpListener, Option<Acceptor>)>,
     /// `admin`, unless it is off.
     pub(super) admin: Option<(SocketAddr, Arc<TcpListener>)>,
 }
 
-/// Whose place this process takes, and where it can be replaced itself.
+/// The process that this one replaces, and the socket at which this one can be replaced.
 pub(super) struct Succession {
     pub(super) predecessor: Option<Predecessor>,
     pub(super) place: Option<Prepared>,
@@ -64,7 +64,7 @@ impl Opened {
     }
 }
 
-/// Opens one entry of `listen`.
+/// Opens the socket of one entry of `listen`.
 fn open(
     listener: &Listener,
     sockets: &mut Listeners,

@@ -36,9 +36,9 @@ use crate::{
     session::{Shared, idle::Idle, metrics::Metrics},
 };
 
-/// All that serves clients, before the first one is let in.
+/// All parts that serve clients, before the first client is let in.
 pub(super) struct Proxy {
-    /// As this process was started.
+    /// The configuration at the start.
     config: Config,
     control: Control,
     connector: Connector,
@@ -55,9 +55,9 @@ pub(super) struct Proxy {
 
 /// How this process came to serve, and how it can be replaced.
 pub(super) struct Standing {
-    /// It has taken the place of another.
+    /// Whether this process has taken the place of another.
     is_successor: bool,
-    /// Where a process asks that is to take its place.
+    /// The socket at which a process asks to take over.
     place: Option<Place>,
 }
 
@@ -106,8 +106,8 @@ impl Proxy {
         })
     }
 
-    /// Takes the place of the process that runs, if there is one. Returns `None` if this one
-    /// is to end before that: the other goes on.
+    /// Takes the place of the running process, if there is one. Returns `None` if this one is
+    /// told to end before that: the other goes on.
     pub(super) async fn take_over(
         &self,
         succession: Succession,
@@ -125,7 +125,7 @@ impl Proxy {
         Ok(Some(Standing { is_successor, place }))
     }
 
-    /// Lets clients in, and says so to the service manager.
+    /// Lets clients in, and tells the service manager.
     pub(super) async fn open_doors(self, opened: Opened, standing: Standing) -> Serving {
         let Standing { is_successor, place } = standing;
         let shared = self.share();
@@ -164,7 +164,7 @@ impl Proxy {
         }
     }
 
-    /// What all sessions of this process share.
+    /// Makes the state that all sessions of this process share.
     fn share(&self) -> Arc<Shared> {
         Arc::new(Shared {
             engine: self.engine.clone(),
@@ -184,7 +184,7 @@ impl Proxy {
 
     /// The door of one entry of `listen`.
     fn door(&self, shared: &Arc<Shared>, settings: &Listener, tls: Option<Acceptor>) -> Door {
-        // None: its clients can only be on this machine.
+        // `None`: the clients can only be on this machine.
         let exposure = exposure::serves_strangers(settings).then(|| self.exposure.clone());
         Door {
             shared: shared.clone(),
@@ -198,8 +198,8 @@ impl Proxy {
         }
     }
 
-    /// Starts what only one process at a time must do: read the configuration again, start a
-    /// process that takes its place, answer the service manager.
+    /// Starts the tasks that only one process at a time must run: read the configuration again,
+    /// start a process that takes over, answer the service manager.
     fn take_charge(self, shared: &Arc<Shared>, is_replaceable: bool) -> JoinSet<()> {
         let metrics = ReloadMetrics::new();
         metrics.succeeded_now();

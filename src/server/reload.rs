@@ -1,7 +1,7 @@
-//! The configuration read again (SIGHUP): what can change in a running proxy does, and
-//! the log names what cannot.
+//! Reads the configuration again (SIGHUP). Takes over what can change in a running proxy, and
+//! logs what cannot.
 //!
-//! The table in `config/settings.rs` says which is which.
+//! The table in `config/settings.rs` says which keys are which.
 
 use std::{
     path::{Path, PathBuf},
@@ -23,14 +23,14 @@ use crate::{
     session::Shared,
 };
 
-/// What a newly read configuration comes to in a proxy that runs with another.
+/// The outcome of reading the configuration again.
 #[derive(Debug, PartialEq)]
 struct Merged {
-    /// What it runs with from now on.
+    /// The configuration from now on.
     config: Config,
-    /// Keys that have changed in it.
+    /// Keys that have changed in the running proxy.
     taken: Vec<&'static str>,
-    /// Keys that have changed in the file alone, each with the reason.
+    /// Keys that have changed in the file only, each with the reason.
     left: Vec<(&'static str, &'static str)>,
 }
 
@@ -40,7 +40,7 @@ fn merge(running: &Config, read: &Config) -> Merged {
         let why = match key {
             "locks.nodes" | "locks.prefix" => OTHER_NODES,
             _ if !is_live => "needs a restart or an upgrade",
-            // What fits the file need not fit what stays of the running proxy.
+            // A value that fits the file need not fit the running proxy's fixed values.
             "locks.default_ttl"
                 if read.locks.default_ttl > running.locks.max_ttl
                     || running.locks.max_hold.is_some_and(|h| h < read.locks.default_ttl) =>
@@ -61,22 +61,20 @@ fn merge(running: &Config, read: &Config) -> Merged {
     Merged { config, taken, left }
 }
 
-/// Reads the configuration again.
+/// Reads the configuration again whenever it is told to.
 pub(super) struct Reloader {
-    /// None: there is no file, all is as it is by default.
+    /// `None`: there is no file, all keys have their defaults.
     pub file: Option<PathBuf>,
-    /// The running log.
     pub log: Option<Level>,
-    /// Where sessions find the configuration.
+    /// Holds the configuration that sessions use.
     pub shared: Arc<Shared>,
-    /// Who is let in.
+    /// Holds the limits of clients.
     pub admission: Arc<Admission>,
-    /// What is counted.
     pub metrics: ReloadMetrics,
 }
 
 impl Reloader {
-    /// Reads the file whenever it is asked to.
+    /// Reads the file again at each notification.
     pub(super) async fn run(self, asked: Arc<Notify>) {
         loop {
             asked.notified().await;
@@ -86,7 +84,7 @@ impl Reloader {
         }
     }
 
-    /// Reads the file and takes over what can be.
+    /// Reads the file and takes over the keys that can change.
     async fn reload(&self) {
         let Some(file) = self.file.clone() else {
             warn!("there is no configuration file to read again");
@@ -134,7 +132,7 @@ impl Reloader {
     }
 }
 
-/// Files are read, and certificates tried, where nobody has to wait for it.
+/// Reads the file on a thread that may block: files are read, and certificates tried.
 async fn read(file: &Path) -> Result<Config, ConfigErrors> {
     let (path, name) = (file.to_owned(), file.display().to_string());
     let read = tokio::task::spawn_blocking(move || Config::load(&path)).await;
@@ -149,7 +147,7 @@ mod tests {
 
     #[test]
     fn what_can_change_is_taken_and_the_rest_is_left() {
-        // Each value is another than the default.
+        // Each value differs from its default.
         let taken = [
             ("maxclients", "maxclients: 7"),
             ("upgrade_grace", "upgrade_grace: off"),

@@ -1,4 +1,4 @@
-//! A proxy that serves, until it is to end or another process has taken its place.
+//! A proxy that serves, until it is told to end or another process has taken its place.
 
 use std::{
     future::pending,
@@ -24,38 +24,39 @@ use crate::{
     session::Shared,
 };
 
-/// What is left of the grace for releases to reach the nodes.
+/// How long aborted sessions may take to end, and then the last releases to reach the nodes.
 const RELEASE_GRACE: Duration = Duration::from_millis(500);
 
 /// A proxy whose doors are open.
 pub(super) struct Serving {
     pub(super) shutdown: CancellationToken,
-    /// What only one process at a time must do.
+    /// Tasks that only one process at a time must run.
     pub(super) in_charge: JoinSet<()>,
     pub(super) doors: Stoppable,
-    /// Apart from the doors: the pages are served until all is done.
+    /// Apart from the doors: the pages are served until everything has ended.
     pub(super) admin: Stoppable,
-    /// What another process would get, with the addresses as they are configured.
+    /// Sockets that a successor would get, with their configured addresses.
     pub(super) sockets: Vec<(SocketAddr, Arc<TcpListener>)>,
-    /// What that process must have in common with this one.
+    /// Settings that a successor must share.
     pub(super) common: Common,
-    /// Where it asks. `None` if `upgrade_socket` is off, or its socket could not be made.
+    /// The socket at which a successor asks. `None` if `upgrade_socket` is off, or could not be
+    /// made.
     pub(super) place: Option<Place>,
     pub(super) shared: Arc<Shared>,
     pub(super) state: Arc<admin::State>,
     pub(super) workers: Arc<Workers>,
 }
 
-/// Why a proxy stops accepting clients.
+/// Reason why a proxy stops accepting clients.
 pub(super) enum End {
-    /// It is to end.
+    /// The proxy was told to end.
     Shutdown,
-    /// Another process accepts them.
+    /// Another process accepts clients now.
     Replaced(Replaced),
 }
 
 impl Serving {
-    /// Waits until the proxy is to end, or another process has taken its place.
+    /// Waits until the proxy is told to end, or another process has taken its place.
     pub(super) async fn until_end(&mut self) -> End {
         let is_ready = || async { self.state.is_ready_now().await.is_ok() };
         let end = tokio::select! {
@@ -64,12 +65,12 @@ impl Serving {
                 End::Replaced(replaced)
             }
         };
-        // Each closes with its door.
+        // Each socket closes with its door.
         self.sockets.clear();
         end
     }
 
-    /// Lets no more clients in, gives those that are there their time, and ends.
+    /// Lets no more clients in, gives connected ones their time, and ends.
     pub(super) async fn end(mut self, end: End) {
         match end {
             End::Replaced(replaced) => self.give_way(replaced).await,
@@ -80,7 +81,7 @@ impl Serving {
         self.admin.stop.cancel();
     }
 
-    /// Leaves everything but its clients to the process that has taken over, and serves them
+    /// Leaves everything but its clients to the process that has taken over. Serves the clients
     /// for as long as `upgrade_grace` allows.
     async fn give_way(&mut self, replaced: Replaced) {
         self.in_charge.shutdown().await;
@@ -100,7 +101,7 @@ impl Serving {
         }
     }
 
-    /// Tells everybody that this proxy ends, and lets clients in for `shutdown_delay` more.
+    /// Announces that this proxy ends, and lets clients in for `shutdown_delay` more.
     async fn close_doors(&mut self) {
         upgrade::leave(self.place.take());
         self.state.drain();
@@ -113,7 +114,7 @@ impl Serving {
         self.doors.stop.cancel();
     }
 
-    /// Ends the sessions, after `shutdown_grace` at the latest, and releases their locks.
+    /// Ends the sessions after `shutdown_grace` at the latest, and releases their locks.
     async fn drain(&self) {
         let Shared { config, engine, draining, drain, abort, .. } = &*self.shared;
         let grace = config.load().shutdown_grace;
@@ -129,7 +130,7 @@ impl Serving {
     }
 }
 
-/// Once `time` has passed, if there is an end to it.
+/// Returns once `time` has passed; never if there is none.
 async fn passed(time: Option<Duration>) {
     match time {
         Some(time) => sleep(time).await,
@@ -137,7 +138,7 @@ async fn passed(time: Option<Duration>) {
     }
 }
 
-/// Tasks that are told to stop together.
+/// Tasks that are stopped together.
 #[derive(Default)]
 pub(super) struct Stoppable {
     tasks: TaskTracker,

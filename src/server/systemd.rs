@@ -1,8 +1,8 @@
-//! What a service manager is told (sd_notify), if there is one: NOTIFY_SOCKET.
+//! Messages to a service manager (sd_notify), if NOTIFY_SOCKET names one.
 //!
-//! Ready means that clients are accepted. It does not wait for the data node or the
-//! lock nodes: a proxy that is there before them serves as soon as they come, and one
-//! that was restarted for want of them would not bring them back.
+//! Ready means that clients are accepted. It does not wait for the data node or the lock nodes.
+//! A proxy that starts before them serves as soon as they come, and restarting a proxy for want
+//! of them would not bring them back.
 
 use std::{io, process, sync::Arc, time::Duration};
 
@@ -12,13 +12,13 @@ use tracing::warn;
 
 use crate::server::workers::Workers;
 
-/// A service manager's watchdog is told twice in each of its periods, as it asks for.
+/// Messages to the watchdog in each of its periods: two, as it asks for.
 const WATCHDOG_SHARE: u32 = 2;
 
-/// Clients are accepted. `is_another`: by another process than before.
+/// Says that clients are accepted; with `is_another`, by another process than before.
 pub(super) async fn ready(is_another: bool) {
     tell(move || {
-        // Inside a container it would be a number that nobody outside knows.
+        // Sent only then: inside a container the number would mean nothing outside.
         let main = is_another.then(|| MainPid(process::id()));
         let states = [Ready, Status("Accepting clients")];
         sd_notify::notify(&main.into_iter().chain(states).collect::<Vec<_>>())
@@ -26,22 +26,22 @@ pub(super) async fn ready(is_another: bool) {
     .await;
 }
 
-/// No more clients are accepted, by no process.
+/// Says that no process accepts clients any more.
 pub(super) async fn stopping() {
     tell(|| sd_notify::notify(&[Stopping, Status("Shutting down")])).await;
 }
 
-/// The configuration is being read again.
+/// Says that the configuration is being read again.
 pub(super) async fn reloading() {
     tell(|| sd_notify::notify(&[Reloading, NotifyState::monotonic_usec_now()?])).await;
 }
 
-/// That is done, whatever came of it.
+/// Says that the reading has ended, successfully or not.
 pub(super) async fn reloaded() {
     tell(|| sd_notify::notify(&[Ready])).await;
 }
 
-/// Shows that every thread still runs, if anybody wants to know (WATCHDOG_USEC).
+/// Shows that every thread still runs, if the service manager wants to know (WATCHDOG_USEC).
 pub(super) async fn watchdog(workers: Arc<Workers>) {
     let Some(period) = sd_notify::watchdog_enabled().filter(|period| !period.is_zero()) else {
         return;
@@ -55,7 +55,7 @@ pub(super) async fn watchdog(workers: Arc<Workers>) {
     }
 }
 
-/// A socket whose reader is behind makes the sender wait, so it has a thread of its own.
+/// Sends a message, on a thread of its own: a socket whose reader is slow makes the sender wait.
 async fn tell(notify: impl FnOnce() -> io::Result<()> + Send + 'static) {
     if let Ok(Err(error)) = tokio::task::spawn_blocking(notify).await {
         warn!(%error, "cannot tell the service manager (NOTIFY_SOCKET)");

@@ -1,10 +1,9 @@
-//! Threads, as many as cores unless told otherwise, each with a runtime of its own, to which sessions
-//! are dealt.
+//! The threads on which sessions run: as many as cores unless told otherwise, each with a
+//! runtime of its own.
 //!
-//! A session never moves to another thread and shares nothing with others on
-//! the way of a byte, so nothing is gained by a scheduler that lets threads
-//! steal tasks: it woke them up for one another's work and cost a seventh of
-//! the CPU at pipeline depth 16 (bench/README.md).
+//! A session never moves to another thread, and shares nothing with others on the way of a byte.
+//! So a scheduler that lets threads steal tasks gains nothing: it woke them up for one another's
+//! work and cost a seventh of the CPU at pipeline depth 16 (bench/README.md).
 
 use std::{
     future::Future,
@@ -16,12 +15,12 @@ use std::{
 use tokio::runtime::{Builder, Handle};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
-/// The threads. Dropping them ends what still runs on them.
+/// The threads. Dropping this ends the tasks that still run.
 pub(super) struct Workers {
     handles: Vec<Handle>,
     shared: Handle,
     threads: Vec<JoinHandle<()>>,
-    /// Whose turn it is.
+    /// Counts tasks; tells which thread gets the next.
     next: AtomicUsize,
     /// Every task, so that a shutdown can wait for them.
     tasks: TaskTracker,
@@ -29,7 +28,7 @@ pub(super) struct Workers {
 }
 
 impl Workers {
-    /// So many threads; none: as many as there are cores to run on.
+    /// Starts `count` threads; without one, as many as there are cores to run on.
     ///
     /// # Errors
     /// If the operating system gives no thread or no epoll.
@@ -58,26 +57,26 @@ impl Workers {
         })
     }
 
-    /// Runs a task on the thread whose turn it is.
+    /// Runs a task on the next thread in turn.
     pub(super) fn spawn(&self, task: impl Future<Output = ()> + Send + 'static) {
         let turn = self.next.fetch_add(1, Ordering::Relaxed) % self.handles.len();
         self.tasks.spawn_on(task, &self.handles[turn]);
     }
 
-    /// Tasks that have not ended.
+    /// Number of tasks that have not ended.
     pub(super) fn running(&self) -> usize {
         self.tasks.len()
     }
 
-    /// The runtime of one thread, for what all sessions share.
+    /// The runtime of one thread, for the parts that all sessions share.
     pub(super) fn shared(&self) -> &Handle {
         &self.shared
     }
 
-    /// Waits until every thread has run a task: one that is stuck never does.
+    /// Waits until every thread has run a task. Never returns if a thread is stuck.
     pub(super) async fn answer(&self) {
         for handle in &self.handles {
-            // A thread that has gone has said so.
+            // A thread that has ended is not stuck.
             let _ = handle.spawn(async {}).await;
         }
     }

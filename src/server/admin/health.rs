@@ -28,14 +28,14 @@ use crate::{
     },
 };
 
-/// How often the data node is asked; never by a scrape.
+/// How often the data node is asked. A scrape never asks it.
 const CHECK_EVERY: Duration = Duration::from_secs(1);
-/// How long it may take to answer.
+/// How long the data node may take to answer.
 const CHECK_LIMIT: Duration = Duration::from_secs(1);
-/// How long a health check may take in all.
+/// How long connecting, and each read and write of a health check, may take.
 const HEALTH_LIMIT: Duration = Duration::from_secs(3);
 
-/// What the pages are made from.
+/// Everything that the pages are made from.
 pub(crate) struct State {
     recorder: Recorder,
     engine: Arc<Engine>,
@@ -43,15 +43,15 @@ pub(crate) struct State {
     connector: Connector,
     exposure: Arc<Exposure>,
     guards: Option<Arc<Guards>>,
-    /// None: reachable. Otherwise why not. Changed by [`State::watch`].
+    /// Reason why the data node is not reachable; `None` if it is. Changed by [`State::watch`].
     data_problem: Mutex<Option<String>>,
-    /// The process is to end.
+    /// Whether the process is to end.
     draining: AtomicBool,
     gauges: StateMetrics,
 }
 
 impl State {
-    /// Ready only once the data node has answered.
+    /// Makes a state that is ready only once the data node has answered.
     pub(crate) fn new(
         recorder: Recorder,
         engine: Arc<Engine>,
@@ -73,18 +73,18 @@ impl State {
             draining,
             gauges,
         };
-        // A scrape may come before the first look.
+        // Sets the gauges: a scrape may come before the first check.
         state.readiness();
         state
     }
 
-    /// From now on no traffic should be sent here, as the process is to end.
+    /// Says from now on that no traffic should be sent here, as the process is to end.
     pub(crate) fn drain(&self) {
         self.draining.store(true, Ordering::Relaxed);
         self.gauges.ready.set(0.0);
     }
 
-    /// Prometheus's text format.
+    /// The metrics in Prometheus's text format.
     pub(super) fn metrics(&self) -> String {
         self.recorder.render()
     }
@@ -144,17 +144,17 @@ impl State {
         (ready, text)
     }
 
-    /// Whether traffic should be sent here, as found out now.
+    /// Asks the data node now whether traffic should be sent here.
     ///
     /// # Errors
-    /// What /readyz says.
+    /// The text of /readyz.
     pub(crate) async fn is_ready_now(&self) -> Result<(), String> {
         self.check().await;
         let (ready, text) = self.readiness();
         if ready { Ok(()) } else { Err(text.trim_end().replace('\n', "; ")) }
     }
 
-    /// Keeps asking the data node.
+    /// Asks the data node once a second.
     pub(super) async fn watch(&self) {
         let mut ticks = interval(CHECK_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -162,7 +162,7 @@ impl State {
             ticks.tick().await;
             self.check().await;
             self.readiness();
-            // Each lock is looked at for these, so that they are not made for each scrape.
+            // Counted here and not for each scrape: this looks at each lock.
             let counts = self.engine.counts();
             self.gauges.leases.set(as_gauge(counts.held - counts.session_locks));
             self.gauges.oldest_hold.set(counts.oldest_hold.as_secs_f64());
@@ -170,7 +170,7 @@ impl State {
         }
     }
 
-    /// Asks the data node, with a line in the log if its answer is another than before.
+    /// Asks the data node, with a line in the log if the answer has changed.
     async fn check(&self) {
         let problem = match timeout(CHECK_LIMIT, self.ping()).await {
             Ok(Ok(())) => None,
@@ -187,7 +187,7 @@ impl State {
         }
     }
 
-    /// PING on a fresh connection, as a new client would find it.
+    /// Sends PING on a fresh connection, as a new client would.
     async fn ping(&self) -> io::Result<()> {
         let mut request = Vec::new();
         if let Some(password) = &self.data.password {
@@ -196,7 +196,7 @@ impl State {
         }
         encode::command(&mut request, &[b"PING"]);
         match exposure::first_answer(&self.data, &self.connector, &request).await? {
-            // That it asks for a password is its clients' affair.
+            // A demand for a password concerns the clients only.
             Some(line) if line.starts_with('+') || line.starts_with("-NOAUTH") => Ok(()),
             Some(line) => Err(io::Error::other(line.trim_start_matches('-').to_owned())),
             None => Err(io::Error::other("closed the connection")),
@@ -204,7 +204,7 @@ impl State {
     }
 }
 
-/// Small enough to be told exactly.
+/// Converts a count; below 2^32 exactly.
 fn as_gauge(count: usize) -> f64 {
     u32::try_from(count).unwrap_or(u32::MAX).into()
 }
@@ -212,7 +212,7 @@ fn as_gauge(count: usize) -> f64 {
 /// Asks the proxy whose admin address is `admin` for /healthz.
 ///
 /// # Errors
-/// If it cannot be reached or says anything else than 200.
+/// If the proxy cannot be reached or answers anything but 200.
 pub fn health_check(admin: &str) -> anyhow::Result<()> {
     let addr = admin.to_socket_addrs()?.next().context("no such address")?;
     let mut stream = TcpStream::connect_timeout(&addr, HEALTH_LIMIT)

@@ -1,6 +1,6 @@
 //! A small, bounded HTTP server for three pages.
 //!
-//! Nobody can keep others out: where all places are taken, who came first gives his up.
+//! Nobody can keep others out: if all places are taken, the oldest connection is closed.
 
 use std::{
     collections::VecDeque,
@@ -33,12 +33,12 @@ use tokio_util::sync::CancellationToken;
 use super::health::State;
 use crate::server::entry::listeners::ACCEPT_PAUSE;
 
-/// Connections served at once; of more the oldest are closed. Prometheus and a few
-/// operators need a handful.
+/// Connections served at once; beyond that the oldest are closed. Prometheus and a few operators
+/// need a handful.
 const MAX_CONNECTIONS: usize = 64;
-/// How long a request's head may take to arrive, and a connection may be idle.
+/// How long a request's head may take to arrive, and how long a connection may be idle.
 const HEADER_LIMIT: Duration = Duration::from_secs(5);
-/// How long a client may take nothing of an answer.
+/// How long a client may take no byte of an answer.
 const WRITE_LIMIT: Duration = Duration::from_secs(5);
 /// How long a connection may stay open in all.
 const CONNECTION_LIMIT: Duration = Duration::from_secs(60);
@@ -56,7 +56,7 @@ pub(crate) async fn serve(listener: Arc<TcpListener>, state: Arc<State>, stop: C
 }
 
 async fn accept(listener: Arc<TcpListener>, state: &Arc<State>, stop: &CancellationToken) {
-    // In the order in which they came.
+    // Oldest first.
     let mut open: VecDeque<JoinHandle<()>> = VecDeque::new();
     loop {
         match listener.accept().await {
@@ -74,10 +74,10 @@ async fn accept(listener: Arc<TcpListener>, state: &Arc<State>, stop: &Cancellat
     }
 }
 
-/// A stream that is given up if its peer takes nothing for [`WRITE_LIMIT`].
+/// A stream that fails if its peer takes nothing for [`WRITE_LIMIT`].
 struct Impatient {
     tcp: TcpStream,
-    /// Since when nothing could be written.
+    /// Runs while nothing can be written.
     limit: Option<Pin<Box<Sleep>>>,
 }
 
@@ -125,12 +125,12 @@ async fn one(tcp: TcpStream, state: Arc<State>, stop: CancellationToken) {
         .header_read_timeout(HEADER_LIMIT)
         .serve_connection(TokioIo::new(Impatient { tcp, limit: None }), service);
     let mut connection = pin!(connection);
-    // What goes wrong here is the other side's affair.
+    // Errors of a connection concern its client only.
     tokio::select! {
         _ = tokio::time::timeout(CONNECTION_LIMIT, connection.as_mut()) => return,
         () = stop.cancelled() => connection.as_mut().graceful_shutdown(),
     }
-    // Whoever has taken this process's place answers from here on.
+    // A process that has taken over answers the next connections.
     let _ = tokio::time::timeout(HEADER_LIMIT, connection).await;
 }
 

@@ -1,4 +1,4 @@
-//! What an operator and Prometheus see: `/metrics`, `/healthz`, `/readyz`.
+//! The pages for operators and Prometheus: `/metrics`, `/healthz`, `/readyz`.
 //!
 //! - [`http`]: the bounded HTTP server.
 //! - [`health`]: whether the data node and a quorum of lock nodes are there.

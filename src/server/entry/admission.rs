@@ -1,7 +1,7 @@
-//! Who is let in, before a client costs a task or a connection to the data node.
+//! Decides who is let in, before a client costs a task or a connection to the data node.
 //!
-//! Everything here happens once for each connection; no command ever comes here.
-//! It knows nothing of listeners, and time is an argument.
+//! Runs once for each connection, never for a command. Knows nothing of listeners, and time is
+//! an argument.
 
 use std::{
     collections::{HashMap, hash_map::Entry},
@@ -19,21 +19,21 @@ use tracing::error;
 
 use crate::{config::Config, server::metrics::Refusal};
 
-/// How far an address may run ahead of its rate: one that was quiet for so long
-/// may come with a second's worth of connections at once.
+/// How far an address may run ahead of its rate: after a quiet second it may come with a
+/// second's worth of connections at once.
 const BURST: Duration = Duration::from_secs(1);
-/// Addresses whose rate is remembered for each [`BURST`]: 4 MB at the most. More
-/// in one second than that is a flood which no limit for each address would stop;
-/// those beyond it are let in unmeasured, rather than everybody kept out.
+/// Addresses whose rate is remembered for each [`BURST`]: 4 MB at the most. More in one second
+/// is a flood that no limit for each address would stop. Addresses beyond it are let in
+/// unmeasured, rather than everybody kept out.
 const MAX_ADDRESSES: usize = 32 * 1024;
-/// How often is logged what may happen at any rate.
+/// How often an event that can happen at any rate is logged.
 const TELL_EVERY: Duration = Duration::from_secs(10);
 
 impl Refusal {
-    /// What the client is told before it is closed.
+    /// The message to the client before its connection is closed.
     pub(crate) fn words(self) -> &'static [u8] {
         match self {
-            // Redis's own.
+            // Redis's own words.
             Refusal::MaxClients => b"-ERR max number of clients reached\r\n",
             Refusal::PerAddress => b"-ERR max number of clients of this address reached\r\n",
             Refusal::ConnectRate => {
@@ -52,37 +52,36 @@ impl Refusal {
         }
     }
 
-    /// Tells the client and closes. Whether it ever reads that is its own affair:
-    /// the words are in the kernel's hands or nowhere, and nothing is kept here.
+    /// Sends the message, as far as the socket takes it at once. Nothing is kept for a client
+    /// that does not read.
     pub(crate) fn tell(self, mut client: &TcpStream) {
         let _ = client.write(self.words());
     }
 }
 
-/// Keeps count of who is in.
+/// Counts the clients that are in, and limits them.
 pub(crate) struct Admission {
     max_clients: AtomicUsize,
     /// 0: no limit.
     max_per_address: AtomicUsize,
     /// Clients that hold a [`Place`].
     clients: AtomicUsize,
-    /// Clients of each address that has any, whether there is a limit or not: there may
-    /// be one when the configuration is read again. Changed when a client comes and when
-    /// it goes.
+    /// Clients of each address that has any. Counted without a limit too: a reload may bring
+    /// one. Changed when a client comes and when it goes.
     addresses: Mutex<HashMap<IpAddr, usize>>,
-    /// None: no limit.
+    /// `None`: no limit.
     rates: Mutex<Option<Rates>>,
 }
 
 /// A client's place. Dropping it makes room for another.
 pub(crate) struct Place {
     admission: Arc<Admission>,
-    /// Where it is counted, if it is.
+    /// The address that the place is counted for, if any.
     address: Option<IpAddr>,
 }
 
 impl Admission {
-    /// With the limits of `config`.
+    /// Makes an admission with the limits of `config`.
     pub(crate) fn new(config: &Config) -> Arc<Admission> {
         let admission = Admission {
             max_clients: AtomicUsize::new(0),
@@ -95,7 +94,7 @@ impl Admission {
         Arc::new(admission)
     }
 
-    /// Other limits from now on; whoever is in stays.
+    /// Sets other limits; clients that are in stay.
     pub(crate) fn set_limits(&self, config: &Config, now: Instant) {
         self.max_clients.store(config.maxclients, Ordering::Relaxed);
         self.max_per_address.store(config.max_clients_per_address, Ordering::Relaxed);
@@ -107,23 +106,23 @@ impl Admission {
         }
     }
 
-    /// A place for a client from `peer`.
+    /// Gives a place to a client from `peer`.
     ///
     /// # Errors
-    /// Why there is none. It then counts for nothing, not for its rate either.
+    /// The reason why there is none. A refused client does not count for its rate either.
     pub(crate) fn admit(self: &Arc<Self>, peer: IpAddr, now: Instant) -> Result<Place, Refusal> {
         let mut place = self.enter()?;
         place.belongs_to(peer, now)?;
         Ok(place)
     }
 
-    /// A place for a client whose address is still to be told.
+    /// Gives a place to a client whose address is not known yet.
     ///
     /// # Errors
-    /// That there is none.
+    /// [`Refusal::MaxClients`] if all places are taken.
     pub(crate) fn enter(self: &Arc<Self>) -> Result<Place, Refusal> {
-        // Counted first: two listeners must not both give the last place away.
-        // From here on the drop of `place` undoes it.
+        // Counted first: two listeners must not both give the last place away. Dropping `place`
+        // takes the count back.
         let before = self.clients.fetch_add(1, Ordering::Relaxed);
         let place = Place { admission: self.clone(), address: None };
         let full = before >= self.max_clients.load(Ordering::Relaxed);
@@ -132,10 +131,10 @@ impl Admission {
 }
 
 impl Place {
-    /// Counts it for the address of its client, once.
+    /// Counts the place for the address of its client, once.
     ///
     /// # Errors
-    /// Why that client may not have it; it is to be dropped then.
+    /// The reason why the client may not have it; drop the place then.
     pub(crate) fn belongs_to(&mut self, peer: IpAddr, now: Instant) -> Result<(), Refusal> {
         debug_assert!(self.address.is_none(), "a client is counted for one address, once");
         let admission = &self.admission;
@@ -172,8 +171,8 @@ impl Drop for Place {
     }
 }
 
-/// What counts as one address. A host on IPv6 usually has all 2^64 that share
-/// their first half.
+/// The address that limits are counted for. A host on IPv6 usually has all 2^64 that share their
+/// first half.
 fn host(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(ip) => Ipv6Addr::from_bits(ip.to_bits() >> 64 << 64).into(),
@@ -181,14 +180,15 @@ fn host(peer: IpAddr) -> IpAddr {
     }
 }
 
-/// How often each address may come: a token bucket, told by when it is full again.
+/// Limits how often each address may come: a token bucket, kept as the time when it is full
+/// again.
 struct Rates {
-    /// Between two connections of one address that comes evenly.
+    /// Time between two connections of an address at exactly the allowed rate.
     spacing: Duration,
-    /// When the bucket of each address that came since `turned` is full again.
+    /// When the bucket is full again, of each address that came since `turned`.
     recent: HashMap<IpAddr, Instant>,
-    /// The same of those that came in the [`BURST`] before. Who is in neither
-    /// has not come for a whole one, so that its bucket is full: it may be
+    /// When the bucket is full again, of each address that came in the [`BURST`] before. An
+    /// address in neither map has been away for a whole one, so its bucket is full and may be
     /// forgotten.
     older: HashMap<IpAddr, Instant>,
     turned: Instant,
@@ -217,17 +217,17 @@ impl Rates {
     }
 }
 
-/// What may happen at any rate and is logged now and then.
+/// Limits how often an event is logged that can happen at any rate.
 #[derive(Default)]
 pub(crate) struct Seldom {
     told: Option<Instant>,
-    /// How often it has happened since then.
+    /// Number of events since then.
     untold: u64,
 }
 
 impl Seldom {
-    /// Notes that it has happened. If that is to be logged: how often it has happened
-    /// since it was logged the last time.
+    /// Counts an event. Returns the number of events since the last logged one if this one is to
+    /// be logged, otherwise `None`.
     pub(crate) fn note(&mut self, now: Instant) -> Option<u64> {
         self.untold += 1;
         let due = self.told.is_none_or(|told| now.duration_since(told) >= TELL_EVERY);
@@ -238,14 +238,13 @@ impl Seldom {
     }
 }
 
-/// What accept's failures come to in the log.
+/// Decides what to do about failures of accept.
 #[derive(Default)]
 pub(crate) struct AcceptTrouble(Seldom);
 
 impl AcceptTrouble {
-    /// Notes a failure, with a line in the log now and then. True: accept would
-    /// fail again at once, as for want of file descriptors; false: only the
-    /// connection failed that was to be accepted.
+    /// Notes a failure, with a line in the log now and then. Returns true if accept would fail
+    /// again at once, as for want of file descriptors; false if only this one connection failed.
     pub(crate) fn note(&mut self, error: &io::Error, now: Instant) -> bool {
         use io::ErrorKind::{ConnectionAborted, ConnectionReset, Interrupted};
         if matches!(error.kind(), ConnectionAborted | ConnectionReset | Interrupted) {
@@ -354,7 +353,7 @@ mod tests {
     }
 
     proptest! {
-        /// Beside a bucket that forgets nothing.
+        /// Compares with buckets that are never forgotten.
         #[test]
         fn forgetting_changes_nothing(
             rate in 1u32..50,

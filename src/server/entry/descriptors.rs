@@ -1,4 +1,4 @@
-//! How many files this process may have open, and how many clients that allows.
+//! The number of files that this process may have open, and of clients that this allows.
 
 use std::io;
 
@@ -8,21 +8,21 @@ use rustix::{
 };
 use tracing::warn;
 
-/// Each client takes its own connection and one to the data node.
+/// Descriptors of a client: its own connection and one to the data node.
 const EACH: u64 = 2;
-/// Listeners, threads' epolls, /metrics, looking up names, and a little more.
+/// Descriptors for listeners, threads' epolls, /metrics, name look-ups, and a little more.
 const OTHERS: u64 = 64;
-/// Connections to a lock node at the same time, at the most.
+/// Most connections to one lock node at the same time.
 const EACH_NODE: u64 = 4;
 
-/// Whether `error` says that there are no more, for this process or at all.
+/// Whether `error` says that no descriptor is left, for this process or the system.
 pub(crate) fn are_used_up(error: &io::Error) -> bool {
     matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
 
-/// Makes room for `maxclients`, as far as the system lets us (`ulimit -Hn`), and
-/// gives how many there is room for. Redis does the same with its `maxclients`:
-/// who is told that the proxy is full knows more than who is not accepted.
+/// Makes room for `maxclients` as far as the system allows (`ulimit -Hn`), and returns how many
+/// clients there is room for. Redis lowers its `maxclients` likewise: a client that is told that
+/// the proxy is full knows more than one that is not accepted.
 pub(crate) fn make_room(maxclients: usize, nodes: usize) -> usize {
     let others = OTHERS.saturating_add(EACH_NODE.saturating_mul(nodes as u64));
     let wanted = EACH.saturating_mul(maxclients as u64).saturating_add(others);

@@ -1,9 +1,8 @@
-//! Whether strangers may come: clients at a listener that is not on loopback.
+//! Decides whether strangers may come: clients at a listener that is not on loopback.
 //!
-//! Redis keeps strangers out while it has no password (protected-mode), and
-//! knows them by their address. A proxy beside it has all its clients look
-//! local, so it must be the one to ask: whoever may do PING without a word of
-//! introduction may do anything.
+//! Redis keeps strangers out while it has no password (protected-mode), and knows them by their
+//! address. Behind a proxy on its machine all clients look local, so the proxy must check
+//! instead. A client that may PING without a password may do anything.
 
 use std::{
     io,
@@ -29,43 +28,42 @@ use crate::{
 
 /// How long the data node may take to answer.
 const ASK_LIMIT: Duration = Duration::from_secs(1);
-/// For a connection that does not last so long.
+/// Keepalive of connections that do not last so long.
 const KEEPALIVE: Duration = Duration::from_secs(60);
-/// How often it is asked until strangers may come.
+/// How often the data node is asked until strangers may come.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
-/// What a data node does with a client that has no credentials.
+/// Treatment of a client without credentials by the data node.
 #[derive(Debug, PartialEq, Eq)]
 enum Manner {
-    /// It asks for a password.
+    /// The data node asks for a password.
     Guarded,
-    /// It serves it.
+    /// The data node serves the client.
     Open,
-    /// It has said neither, but this.
+    /// The data node has given another answer, or none: the reason.
     Unclear(String),
 }
 
-/// What is known of the data node, for all listeners.
+/// Knowledge about the data node, for all listeners.
 pub(crate) struct Exposure {
-    /// Strangers may come. Set once, by [`Exposure::watch`] or from the start.
+    /// Whether strangers may come. Set once, by [`Exposure::watch`] or from the start.
     safe: AtomicBool,
     data: RedisUrl,
-    /// The way to it.
     connector: Connector,
 }
 
-/// Whether clients of `listener` can be on other machines. Those of a balancer can,
-/// wherever it connects from.
+/// Whether clients of `listener` can be on other machines. A balancer's clients can, wherever it
+/// connects from.
 pub(crate) fn serves_strangers(listener: &Listener) -> bool {
     listener.proxy_protocol || !listener.address.ip().to_canonical().is_loopback()
 }
 
 impl Exposure {
-    /// Asks the data node, if there are listeners for strangers. While it cannot
-    /// be asked, strangers must wait: [`Exposure::watch`] is then to be run.
+    /// Asks the data node, if a listener is for strangers. While there is no clear answer
+    /// strangers must wait: run [`Exposure::watch`] then.
     ///
     /// # Errors
-    /// If it serves anybody.
+    /// If the data node serves clients without a password.
     pub(crate) async fn find_out(
         config: &Config,
         connector: Connector,
@@ -129,7 +127,7 @@ impl Exposure {
         }
     }
 
-    /// Sends PING on a fresh connection, where nobody has said who they are.
+    /// Sends PING on a fresh connection, without credentials.
     async fn ask(&self) -> Manner {
         match timeout(ASK_LIMIT, first_answer(&self.data, &self.connector, b"PING\r\n")).await {
             Ok(Ok(Some(answer))) => judge(&answer),
@@ -140,8 +138,8 @@ impl Exposure {
     }
 }
 
-/// The first line that the data node answers `request` with, on a fresh connection. Returns
-/// `None` if it closes that before.
+/// The first line of the data node's answer to `request`, on a fresh connection. Returns `None`
+/// if the node closes it before.
 pub(crate) async fn first_answer(
     data: &RedisUrl,
     connector: &Connector,
@@ -165,11 +163,11 @@ fn judge(answer: &str) -> Manner {
     if answer.starts_with("-NOAUTH") {
         return Manner::Guarded;
     }
-    // An ACL that forbids PING to those who have no password gives them the rest.
+    // An ACL that forbids PING to clients without a password allows them other commands.
     if answer.starts_with('+') || answer.starts_with("-NOPERM") {
         return Manner::Open;
     }
-    // As -LOADING, or -DENIED by a Redis that takes the proxy for a stranger.
+    // For example -LOADING, or -DENIED by a Redis that takes the proxy for a stranger.
     Manner::Unclear(answer.trim_start_matches('-').to_owned())
 }
 

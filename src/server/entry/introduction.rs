@@ -1,9 +1,8 @@
-//! Clients that come through a balancer: whose connection it is, before anything
-//! else is done for it.
+//! Clients that come through a balancer: their PROXY header, before anything else.
 //!
-//! A listener with `proxy_protocol` demands a PROXY header. Until that is there a
-//! connection has a place among `maxclients` and no address; the limits for each
-//! address are for the client that the header names, never for the balancer.
+//! A listener with `proxy_protocol` demands the header. Until it has come, a connection has a
+//! place among `maxclients` and no address. The limits for each address are for the client that
+//! the header names, never for the balancer.
 
 use std::{
     net::SocketAddr,
@@ -30,20 +29,20 @@ use crate::{
     },
 };
 
-/// How long a header may take. It is sent with the connection; lost twice on its way,
-/// it is there after three seconds.
+/// How long a header may take. It is sent with the connection; lost twice on its way, it arrives
+/// after three seconds.
 const LIMIT: Duration = Duration::from_secs(5);
 
-/// What is demanded at one listener.
+/// The demand for a header at one listener.
 pub(crate) struct Introduction {
     listener: SocketAddr,
     limit: Duration,
-    /// Of headers missing, in the log.
+    /// Log of missing headers.
     trouble: Mutex<Seldom>,
 }
 
 impl Introduction {
-    /// None where nobody need be introduced.
+    /// Returns `None` if the listener demands no header.
     pub(crate) fn demanded(config: &Config, listener: &Listener) -> Option<Introduction> {
         listener.proxy_protocol.then(|| Introduction {
             listener: listener.address,
@@ -52,17 +51,17 @@ impl Introduction {
         })
     }
 
-    /// Takes the header from a connection that the balancer has made, and counts
-    /// `place` for the client that it names. None: it names nobody.
+    /// Takes the header from a balancer's connection, and counts `place` for the client that it
+    /// names. Returns `None` if it names nobody.
     ///
     /// # Errors
-    /// Why the client may not come in; none: it has left.
+    /// The reason why the client may not come in; `None` if it has left.
     pub(crate) async fn hear(
         &self,
         client: &mut TcpStream,
         place: &mut Place,
     ) -> Result<Option<Ends>, Option<Refusal>> {
-        // Of the balancer, for the log.
+        // The balancer's address, for the log.
         let peer = client.peer_addr().ok().map(display);
         let told = match timeout(self.limit, proxy_header::receive(client)).await {
             Ok(Ok(told)) => told,

@@ -1,5 +1,5 @@
-//! Listening sockets: opened here, or had from somebody else who has opened them, a
-//! service manager (LISTEN_FDS) or the process whose place this one takes.
+//! Listening sockets: opened here, or inherited from a service manager (LISTEN_FDS) or from the
+//! process whose place this one takes.
 
 use std::{
     io,
@@ -12,28 +12,28 @@ use rustix::net::sockopt::socket_acceptconn;
 use tokio::net::{TcpListener, TcpSocket};
 use tracing::{info, warn};
 
-/// Connections that the kernel may complete before they are accepted
-/// (`tcp-backlog` in redis.conf).
+/// Connections that the kernel may complete before they are accepted (`tcp-backlog` in
+/// redis.conf).
 const BACKLOG: u32 = 511;
-/// Pause after accept has failed, as for want of file descriptors: trying again
-/// at once would only burn the processor.
+/// Pause after accept has failed, as for want of file descriptors: trying again at once would
+/// only burn the processor.
 pub(crate) const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 
 /// A socket that another process has opened.
 pub struct Inherited {
-    /// What it listens on, as a configuration names it.
+    /// The socket's address, as the configuration names it.
     pub address: SocketAddr,
-    /// It listens.
+    /// The listening socket.
     pub socket: StdListener,
 }
 
-/// Sockets that are there already, until somebody wants them.
+/// Inherited sockets that are not used yet.
 #[derive(Default)]
 pub struct Listeners(Vec<Inherited>);
 
 impl Listeners {
-    /// With those of a service manager. Must be called before other threads are started,
-    /// as it takes the variables out of the environment.
+    /// Takes the sockets of a service manager. Must be called before other threads are started,
+    /// as it removes the variables from the environment.
     pub fn of_environment() -> Listeners {
         let mut passed = ListenFd::from_env();
         let mut all = Vec::new();
@@ -47,22 +47,23 @@ impl Listeners {
             });
             match taken {
                 Ok(inherited) => all.extend(inherited),
-                // Logs are not written yet.
+                // The log has not started yet.
                 Err(error) => eprintln!("lockgate: LISTEN_FDS: socket {index}: {error}"),
             }
         }
         Listeners(all)
     }
 
-    /// Adds those of another process.
+    /// Adds the sockets of another process.
     pub fn add(&mut self, sockets: Vec<Inherited>) {
         self.0.extend(sockets);
     }
 
-    /// One that listens on `address`: what is there already goes before a new one.
+    /// Returns a socket that listens on `address`: an inherited one if there is one, else a new
+    /// one.
     ///
     /// # Errors
-    /// If it cannot be listened on.
+    /// If the address cannot be listened on.
     pub fn open(&mut self, address: SocketAddr) -> io::Result<TcpListener> {
         let Some(index) = self.0.iter().position(|inherited| inherited.address == address) else {
             return open(address);
@@ -73,7 +74,7 @@ impl Listeners {
         TcpListener::from_std(socket)
     }
 
-    /// Closes what nobody wanted.
+    /// Closes the sockets that are still unused.
     pub fn close_others(&mut self) {
         for Inherited { address, .. } in self.0.drain(..) {
             warn!(addr = %address, "this socket was open, but is not configured; closed");

@@ -1,10 +1,10 @@
 //! Whom this process lets in, and how many.
 //!
-//! - [`listeners`]: listening sockets, opened here or by somebody else before.
+//! - [`listeners`]: listening sockets, opened here or inherited.
 //! - [`exposure`]: whether clients from elsewhere may come at all.
-//! - [`admission`]: who is let in; [`descriptors`]: how many there is room for.
-//! - [`introduction`]: clients that come through a balancer, which tells who they are.
-//! - [`mod@unreachable`]: what a client is told for whom there is no data node.
+//! - [`admission`]: which clients are let in; [`descriptors`]: how many there is room for.
+//! - [`introduction`]: clients that come through a balancer, which names them.
+//! - [`mod@unreachable`]: the answer to clients while the data node cannot be reached.
 
 pub(super) mod admission;
 pub(super) mod descriptors;

@@ -1,9 +1,9 @@
-//! What a client is told for whom the data node cannot be reached: for a moment each
-//! command that it sends is answered with the reason, then its connection is closed.
+//! The answer to a client whose connection to the data node could not be made. For a moment
+//! every command is answered with the reason, then the connection is closed.
 //!
-//! Each, as libraries begin with commands of their own (HELLO, CLIENT SETINFO), of which
-//! they ignore some errors. A client that sends nothing is told nothing: what nobody has
-//! asked for would be taken for the answer to something else.
+//! Every command, as libraries begin with commands of their own (HELLO, CLIENT SETINFO) and
+//! ignore some of their errors. A client that sends nothing is told nothing: unasked words would
+//! be taken for the reply to something else.
 
 use std::{io, time::Duration};
 
@@ -29,7 +29,7 @@ const READ: usize = 4 * 1024;
 
 /// The error for a client: `ERR data node 10.0.0.1:6379: connection refused`.
 pub(crate) fn words(data: &RedisUrl, error: &io::Error) -> String {
-    // Those of the system would end with their number.
+    // The system's own texts would end with the error's number.
     let why = match error.kind() {
         kind if error.get_ref().is_none() && error.raw_os_error().is_some() => kind.to_string(),
         _ => error.to_string(),
@@ -41,7 +41,7 @@ pub(crate) fn words(data: &RedisUrl, error: &io::Error) -> String {
 pub(crate) async fn tell(mut client: Stream, error: &str) {
     let mut line = Vec::new();
     encode::error(&mut line, error);
-    // What goes wrong here is the client's affair: it is closed in any case.
+    // Errors are ignored: the client is closed in any case.
     let _ = timeout(MOMENT, answer(&mut client, &line)).await;
     let _ = timeout(MOMENT, client.shutdown()).await;
 }
@@ -49,7 +49,7 @@ pub(crate) async fn tell(mut client: Stream, error: &str) {
 async fn answer(client: &mut Stream, line: &[u8]) -> io::Result<()> {
     let mut scanner = RequestScanner::default();
     let (mut held, mut out, mut bytes) = (Vec::new(), Vec::new(), vec![0; READ]);
-    // Commands that have begun, and those of them that are answered.
+    // Commands that have begun, and commands answered.
     let (mut begun, mut answered) = (0u64, 0u64);
     loop {
         let length = client.read(&mut bytes).await?;

@@ -1,5 +1,5 @@
-//! The side of the process that is replaced: passes its listening sockets on to whoever
-//! may have them, and goes on until that one is ready.
+//! The side of the process that is replaced: passes its listening sockets on to a process that
+//! may have them, and serves on until that process is ready.
 
 use std::{io, net::SocketAddr, os::fd::AsFd, sync::Arc, time::Duration};
 
@@ -15,33 +15,34 @@ use super::{
 };
 use crate::server::entry::listeners::ACCEPT_PAUSE;
 
-/// How long a peer may take to say what it wants, and to read what it is told.
+/// How long a peer may take to say what it wants, and to read the answer.
 const TALK_LIMIT: Duration = Duration::from_secs(3);
-/// How long a new process may take until it can serve: it asks the data node and waits
-/// for the lock nodes, some seconds each.
+/// How long a new process may take until it can serve: it asks the data node and waits for the
+/// lock nodes, some seconds each.
 const READY_LIMIT: Duration = Duration::from_secs(30);
 
 /// Listening sockets, with their addresses as configured.
 pub(crate) type Sockets = [(SocketAddr, Arc<TcpListener>)];
 
-/// A process has taken over, and is to be told when this one accepts no more.
+/// The connection to a process that has taken over. It must be told when this one accepts no
+/// more.
 pub(crate) struct Replaced(Wire);
 
 impl Replaced {
-    /// Which process, if the system knows.
+    /// The other process's id, if the system knows it.
     pub(crate) fn by(&self) -> Option<i32> {
         self.0.peer()
     }
 
-    /// Tells it that this process accepts no more.
+    /// Tells the other process that this one accepts no more.
     pub(crate) async fn done(self) {
-        // It goes on without this word too.
+        // The other process goes on without this word too.
         let _ = timeout(TALK_LIMIT, self.0.send(DONE, None)).await;
     }
 }
 
-/// Waits until another process has taken over, one conversation at a time. `is_ready`
-/// tells whether this one could serve.
+/// Waits until another process has taken over, one conversation at a time. `is_ready` tells
+/// whether this process could serve.
 pub(super) async fn serve<F: Future<Output = bool>>(
     place: &UnixListener,
     sockets: &Sockets,

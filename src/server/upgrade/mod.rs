@@ -13,12 +13,12 @@
 //! old → new   done                               the old one accepts no more
 //! ```
 //!
-//! One with other lock nodes or another prefix is answered `refused` and which of them
+//! A process with other lock nodes or another prefix is answered `refused` and which of them
 //! differs: clients of both could hold one lock. Version 0.1 says `lockgate-upgrade 1`, without
 //! digests, and understands nothing else; it is asked once more in those words.
 //!
-//! Until `ready` the old process goes on as if nobody had asked, whatever becomes of the
-//! new one.
+//! Until `ready` the old process goes on as if nobody had asked, whatever becomes of the new
+//! one.
 //!
 //! - `wire`: lines and sockets, and who may send them.
 //! - `place`: the socket in the file system over which all this goes.
@@ -51,29 +51,29 @@ use crate::{
     server::entry::listeners::Inherited,
 };
 
-/// What a process says that wants to take another's place, with the version of the
-/// language that follows, and what it must have in common with it.
+/// First words of a process that wants to take another's place, with the version of the
+/// protocol. The digests of [`Common`] follow.
 const HELLO: &str = "lockgate-upgrade 2";
-/// The same of version 0.1, which tells nothing of itself.
+/// First words of version 0.1, without digests.
 const OLD_HELLO: &str = "lockgate-upgrade 1";
-/// Said by the old process to one that must not take over, with why.
+/// Said by the old process to one that must not take over, with the reason.
 const REFUSED: &str = "refused";
 /// Said by the new process once it can serve.
 const READY: &str = "ready";
 /// Said by the old process once it accepts no more.
 const DONE: &str = "done";
-/// Listening sockets that are passed on: far more than anybody has.
+/// Most listening sockets that are passed on: far more than anybody has.
 const MAX_SOCKETS: usize = 128;
 
-/// What two processes that serve at the same time must have in common: which nodes have
-/// the locks, and under which keys. Each as a digest.
+/// Settings that two processes that serve at the same time must share, each as a digest: which
+/// nodes have the locks, and under which keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Common([String; 2]);
 
 impl Common {
-    /// What this configuration has.
+    /// Takes the settings of this configuration.
     pub(super) fn of(config: &Config) -> Common {
-        // Passwords may change.
+        // Displayed without passwords, which may change.
         let nodes: Vec<String> = config.locks.nodes.iter().map(ToString::to_string).collect();
         let digest = |text: &str| sha1_smol::Sha1::from(text).digest().to_string();
         Common([digest(&nodes.join(" ")), digest(&config.locks.prefix)])
@@ -83,7 +83,8 @@ impl Common {
         format!("{HELLO} {} {}", self.0[0], self.0[1])
     }
 
-    /// What of it is another in what such a process says. None: it is no such process.
+    /// The keys that differ in another process's first words. Returns `None` if it is no such
+    /// process.
     fn differences(&self, hello: &str) -> Option<Vec<&'static str>> {
         if hello == OLD_HELLO {
             return Some(Vec::new());
@@ -97,11 +98,11 @@ impl Common {
     }
 }
 
-/// Asks the proxy that runs at `upgrade_socket` for its listening sockets, if this one is
-/// to take its place and there is one.
+/// Asks the proxy at `upgrade_socket` for its listening sockets, if `take_over`. Returns
+/// `None` if no proxy runs there.
 ///
 /// # Errors
-/// If it does not give them, or one runs there whose place is not to be taken.
+/// If that proxy does not give its sockets, or runs although this process is not to take over.
 pub(super) async fn predecessor(
     config: &Config,
     take_over: bool,
@@ -126,20 +127,21 @@ pub(super) async fn predecessor(
     Ok(None)
 }
 
-/// Makes the socket over which this process can be replaced, where nobody sees it yet.
+/// Makes the socket at which this process can be replaced, under a temporary name.
 ///
 /// # Errors
-/// If it cannot be made.
+/// If the socket cannot be made.
 pub(super) fn prepare(config: &Config) -> anyhow::Result<Option<Prepared>> {
     let Some(SocketPath(path)) = &config.upgrade_socket else { return Ok(None) };
     let made = Prepared::new(path);
     made.map(Some).with_context(|| format!("cannot make upgrade_socket {}", path.display()))
 }
 
-/// Puts it at its path. A process that has taken over already goes on without.
+/// Moves the socket to its path. With `go_on`, a process that has taken over already goes on
+/// without it.
 ///
 /// # Errors
-/// If it cannot be put there.
+/// If the socket cannot be moved there.
 pub(super) fn install(prepared: Option<Prepared>, go_on: bool) -> anyhow::Result<Option<Place>> {
     match prepared.map(Prepared::install).transpose() {
         Err(error) if go_on => {
@@ -150,7 +152,7 @@ pub(super) fn install(prepared: Option<Prepared>, go_on: bool) -> anyhow::Result
     }
 }
 
-/// Waits until another process has taken over; for ever where there is no socket for that.
+/// Waits until another process has taken over; for ever if there is no socket.
 pub(super) async fn wait<F: Future<Output = bool>>(
     place: Option<&Place>,
     sockets: &Sockets,
@@ -163,14 +165,14 @@ pub(super) async fn wait<F: Future<Output = bool>>(
     }
 }
 
-/// Nobody can take over any more.
+/// Removes the socket: no process can take over any more.
 pub(super) fn leave(place: Option<Place>) {
     if let Some(place) = place {
         place.leave();
     }
 }
 
-/// Starts a process that is to take over whenever it is asked to.
+/// Starts a process that takes over, at each notification.
 pub(super) async fn start_successors(asked: Arc<Notify>, is_possible: bool) {
     let successor = Successor::default();
     loop {

@@ -1,4 +1,4 @@
-//! The socket in the file system over which a process can be replaced.
+//! The socket in the file system at which a process can be replaced.
 
 use std::{
     fs,
@@ -12,15 +12,15 @@ use std::{
 
 use tokio::net::UnixListener;
 
-/// A path that is this process's.
+/// The socket at its path, while this process owns it.
 pub(crate) struct Place {
     path: PathBuf,
-    /// Which file it is: another process may put its own there.
+    /// Device and inode of the socket: another process may put its own at the path.
     file: (u64, u64),
     pub(super) listener: UnixListener,
 }
 
-/// A socket that is there, under a name that nobody knows yet. Dropped, it goes again.
+/// The socket before it is moved to its path. Dropping it removes the file.
 pub(crate) struct Prepared {
     path: PathBuf,
     own: PathBuf,
@@ -29,10 +29,10 @@ pub(crate) struct Prepared {
 }
 
 impl Place {
-    /// Whether nobody is there who answers: nothing, or what a crash has left.
+    /// Whether no process answers at `path`: there is nothing, or the rest of a crash.
     ///
     /// # Errors
-    /// If it cannot be found out.
+    /// If connecting fails in another way.
     pub(crate) fn is_free(path: &Path) -> io::Result<bool> {
         match UnixStream::connect(path) {
             Ok(_) => Ok(false),
@@ -41,7 +41,7 @@ impl Place {
         }
     }
 
-    /// Leaves nothing behind, unless another process has taken the path over.
+    /// Removes the socket, unless another process has taken the path over.
     pub(crate) fn leave(self) {
         if identity(&self.path).is_ok_and(|file| file == self.file) {
             let _ = fs::remove_file(&self.path);
@@ -53,13 +53,13 @@ impl Prepared {
     /// Makes a socket beside `path`.
     ///
     /// # Errors
-    /// If there is a file that is not a socket, or as the operating system says.
+    /// If there is a file that is not a socket, or the operating system's.
     pub(crate) fn new(path: &Path) -> io::Result<Prepared> {
         if fs::symlink_metadata(path).is_ok_and(|found| !found.file_type().is_socket()) {
             let what = "there is a file that is not a socket; remove it, or give another path";
             return Err(io::Error::new(ErrorKind::AlreadyExists, what));
         }
-        // Always the same name, so that crashes leave one file at the most.
+        // The name is always the same, so that crashes leave one file at the most.
         let mut own = path.as_os_str().to_owned();
         own.push(".new");
         let (own, path) = (PathBuf::from(own), path.to_owned());
@@ -70,16 +70,16 @@ impl Prepared {
         let listener = UnixListener::bind(&own)?;
         let file = identity(&own)?;
         let prepared = Prepared { path, own, file, listener: Some(listener) };
-        // Whoever comes before that is asked who they are, as everybody.
+        // A peer that connects before this is asked for its user, as every peer is.
         fs::set_permissions(&prepared.own, fs::Permissions::from_mode(0o600))?;
         Ok(prepared)
     }
 
-    /// Puts it at its path, in the place of what was there: whoever connects meets the
-    /// one or the other.
+    /// Moves the socket to its path, over the old one: a process that connects meets one or the
+    /// other.
     ///
     /// # Errors
-    /// As the operating system says.
+    /// The operating system's, or that another process is making a socket too.
     pub(crate) fn install(mut self) -> io::Result<Place> {
         if identity(&self.own)? != self.file {
             return Err(io::Error::other("another process is making one at the same time"));

@@ -1,8 +1,8 @@
-//! Starts the process that is to take this one's place: the same program with the same
-//! arguments and `--upgrade`, from the file where it stands now.
+//! Starts the process that is to take this one's place: the same program with the same arguments
+//! and `--upgrade`, from the file at that path now.
 //!
-//! A child of this process belongs to its service, so that a service manager believes
-//! what it says of itself.
+//! A child of this process belongs to the same service, so a service manager believes its
+//! messages.
 
 use std::{
     env,
@@ -19,23 +19,23 @@ use tracing::{error, info, warn};
 
 /// The argument that makes a process take another's place.
 const UPGRADE: &str = "--upgrade";
-/// What a service manager has said to this process alone.
+/// Variables by which a service manager speaks to this process alone.
 const NOT_PASSED_ON: [&str; 4] = ["WATCHDOG_PID", "LISTEN_PID", "LISTEN_FDS", "LISTEN_FDNAMES"];
 
-/// At most one at a time.
+/// Starts successors, at most one at a time.
 #[derive(Default)]
 pub(crate) struct Successor {
     is_starting: Arc<AtomicBool>,
 }
 
 impl Successor {
-    /// Starts one, unless one is starting.
+    /// Starts a successor, unless one is starting.
     pub(crate) fn start(&self) {
         if self.is_starting.swap(true, Ordering::Relaxed) {
             warn!("a process that is to take over is starting already");
             return;
         }
-        // As it was called, and not by what it is: that file may have been replaced.
+        // The path by which this process was called; the file there may have been replaced.
         let mut arguments = env::args_os();
         let program = arguments.next().unwrap_or_else(|| OsString::from("lockgate"));
         let arguments = arguments.filter(|argument| argument != UPGRADE);

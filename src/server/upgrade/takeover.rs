@@ -1,5 +1,5 @@
-//! The side of the process that takes another's place: gets its listening sockets, and
-//! says when it can serve.
+//! The side of the process that takes another's place: gets the listening sockets, and says when
+//! it can serve.
 
 use std::{
     io,
@@ -32,12 +32,12 @@ const HAND_OVER_LIMIT: Duration = Duration::from_secs(10);
 /// How long this process may take to reach the data node and a quorum of lock nodes. They
 /// answer within milliseconds if they ever do.
 const WARM_UP_LIMIT: Duration = Duration::from_secs(5);
-/// How often it looks.
+/// How often this process looks whether it can serve.
 const WARM_UP_EVERY: Duration = Duration::from_millis(10);
-/// How long the other may take to stop accepting.
+/// How long the other process may take to stop accepting.
 const DONE_LIMIT: Duration = Duration::from_secs(5);
 
-/// How often it is looked whether it has gone that answers no more, and how long between.
+/// How often this process looks whether a silent predecessor has gone, and the time between.
 const LAST_LOOKS: usize = 3;
 const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 
@@ -45,15 +45,15 @@ const BETWEEN_LOOKS: Duration = Duration::from_millis(100);
 pub(crate) struct Predecessor {
     wire: Wire,
     path: PathBuf,
-    /// It could serve when it was asked.
+    /// Whether the process could serve when it was asked.
     is_ready: bool,
 }
 
 impl Predecessor {
-    /// Asks whoever answers at `path` for its sockets; none if nobody does.
+    /// Asks the process at `path` for its sockets. Returns `None` if none answers.
     ///
     /// # Errors
-    /// If it does not give them, or must not be trusted.
+    /// If the process does not give its sockets, or must not be trusted.
     pub(crate) async fn find(
         path: &Path,
         common: &Common,
@@ -69,7 +69,7 @@ impl Predecessor {
             let answer = timeout(HAND_OVER_LIMIT, ask(&mut wire, &hello)).await;
             let answer =
                 answer.context("it does not answer; perhaps another upgrade is under way")?;
-            // Version 0.1 hangs up on words that it does not know.
+            // Version 0.1 hangs up on unknown words.
             let is_old = answer.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::UnexpectedEof);
             asked = Some((answer, wire));
             if !is_old {
@@ -82,10 +82,11 @@ impl Predecessor {
         Ok(Some((Predecessor { wire, path: path.to_owned(), is_ready }, sockets)))
     }
 
-    /// Waits until clients can be served here as they are there: the first one may LOCK.
+    /// Waits until this process can serve clients as well as the running one: the first one may
+    /// LOCK.
     ///
     /// # Errors
-    /// If that process could serve them and this one cannot.
+    /// If the running process can serve clients and this one cannot.
     pub(crate) async fn warm_up(&self, state: &State) -> anyhow::Result<()> {
         let deadline = Instant::now() + WARM_UP_LIMIT;
         while let Err(reason) = state.is_ready_now().await {
@@ -104,7 +105,7 @@ impl Predecessor {
     /// Says that this process can serve, and waits until the other accepts no more.
     ///
     /// # Errors
-    /// If the other one goes on: it has given this upgrade up.
+    /// If the other process has given this upgrade up and goes on.
     pub(crate) async fn replace(mut self) -> anyhow::Result<()> {
         let told = self.wire.send(READY, None).await;
         let answer = match told {
@@ -113,8 +114,8 @@ impl Predecessor {
         };
         match answer {
             Ok(Ok(Some(line))) if line == DONE => info!("the other process accepts no more"),
-            // What waits in the kernel waits for both of them, so nothing is lost
-            // meanwhile, and it will read what it was told.
+            // Connections in the kernel's queue wait for both processes, so nothing is lost
+            // meanwhile. The other process will read what it was told.
             Err(_) => warn!("the other process does not answer; it will stop when it does"),
             Ok(_) if self.has_gone().await => warn!("the other process has gone"),
             Ok(_) => bail!("the running proxy has given this upgrade up and goes on"),
@@ -124,7 +125,8 @@ impl Predecessor {
 }
 
 impl Predecessor {
-    /// One that is ending closes one socket after the other.
+    /// Whether the other process has gone. A process that ends closes one socket after the
+    /// other, so this looks several times.
     async fn has_gone(&self) -> bool {
         for _ in 0..LAST_LOOKS {
             if Place::is_free(&self.path).unwrap_or(false) {

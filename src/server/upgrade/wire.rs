@@ -26,15 +26,15 @@ const MAX_LINE: usize = 256;
 pub(super) struct Wire {
     stream: UnixStream,
     unread: Vec<u8>,
-    /// Those that came and were not taken. Each comes with a line of its own.
+    /// Sockets that came and were not taken. Each comes with a line of its own.
     sockets: VecDeque<OwnedFd>,
 }
 
 impl Wire {
-    /// With a peer of the same user, or root.
+    /// Begins a conversation with a peer of the same user, or root.
     ///
     /// # Errors
-    /// If it is somebody else.
+    /// If the peer is another user's.
     pub(super) fn new(stream: UnixStream) -> io::Result<Wire> {
         let peer = stream.peer_cred()?.uid();
         if peer != 0 && peer != geteuid().as_raw() {
@@ -44,12 +44,12 @@ impl Wire {
         Ok(Wire { stream, unread: Vec::new(), sockets: VecDeque::new() })
     }
 
-    /// The other process, if the system knows it.
+    /// The other process's id, if the system knows it.
     pub(super) fn peer(&self) -> Option<i32> {
         self.stream.peer_cred().ok()?.pid()
     }
 
-    /// Sends a line, and a socket with it.
+    /// Sends a line, and a socket with it if there is one.
     pub(super) async fn send(&self, line: &str, socket: Option<BorrowedFd<'_>>) -> io::Result<()> {
         let line = format!("{line}\n");
         let (mut rest, mut socket) = (line.as_bytes(), socket);
@@ -66,16 +66,16 @@ impl Wire {
             };
             let sent = self.stream.async_io(Interest::WRITABLE, once).await?;
             rest = &rest[sent..];
-            // It goes with the first byte.
+            // The socket goes with the first byte.
             socket = None;
         }
         Ok(())
     }
 
-    /// The next line; none once the other side has closed.
+    /// Reads the next line. Returns `None` once the other side has closed.
     ///
     /// # Errors
-    /// If it is no line, too long, or comes with too many sockets.
+    /// If the line is no text, too long, or comes with too many sockets.
     pub(super) async fn line(&mut self) -> io::Result<Option<String>> {
         loop {
             if let Some(end) = self.unread.iter().position(|byte| *byte == b'\n') {
@@ -92,12 +92,13 @@ impl Wire {
         }
     }
 
-    /// The socket that came with the earliest line whose socket was not taken.
+    /// Takes the oldest socket that came and was not taken.
     pub(super) fn socket(&mut self) -> Option<OwnedFd> {
         self.sockets.pop_front()
     }
 
-    /// The kernel never joins what came with one socket and what came with another.
+    /// Reads once. The kernel never joins bytes sent with one socket and bytes sent with
+    /// another.
     async fn receive(&mut self) -> io::Result<usize> {
         let (stream, mut bytes) = (&self.stream, [0; MAX_LINE]);
         let mut came = None;
@@ -131,7 +132,7 @@ impl Wire {
     }
 }
 
-/// That the other side does not speak as it should.
+/// The error of a peer that does not keep to the protocol.
 pub(super) fn bad(what: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, what.to_owned())
 }
