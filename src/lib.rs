@@ -18,6 +18,7 @@
 //! - [`metrics`]: keeps and renders the counters.
 //! - [`key`], [`glob`], [`clock`]: shared by several of them.
 //! - [`tools`]: the other commands of the binary: `dev`, `doctor`, `init`.
+//! - `simulation`, in tests alone: the real engine and real sessions over a simulated network.
 //!
 //! `tests/layers.rs` says, and checks, which of them may name which.
 
@@ -33,4 +34,6 @@ pub mod net;
 pub mod resp;
 pub mod server;
 pub mod session;
+#[cfg(test)]
+mod simulation;
 pub mod tools;

@@ -34,7 +34,7 @@ pub struct Engine {
 impl Engine {
     /// The claim and the fence of the grant that this token has of a lock.
     #[cfg(test)]
-    pub(super) fn claim_of(&self, key: &Key, token: &Token) -> Option<(Claim, u64)> {
+    pub(crate) fn claim_of(&self, key: &Key, token: &Token) -> Option<(Claim, u64)> {
         self.locks.grants.holders.claim(key, token)
     }
 
@@ -74,7 +74,7 @@ impl Engine {
 
     /// Without what goes over connections of another library.
     #[cfg(test)]
-    pub(super) fn start_alone(config: &LocksConfig, wall_clock: WallClock) -> Arc<Engine> {
+    pub(crate) fn start_alone(config: &LocksConfig, wall_clock: WallClock) -> Arc<Engine> {
         let connector = Connector::start("node", &config.tls, &config.nodes);
         Engine::start_locks(config, &Handle::current(), wall_clock, &connector)
     }

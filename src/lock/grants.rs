@@ -20,7 +20,7 @@ use crate::{
 #[cfg(test)]
 thread_local! {
     /// A fault that tests plant: nothing is put back.
-    pub(super) static NO_HEALS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    pub(crate) static NO_HEALS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 /// All grants of one proxy.

@@ -26,7 +26,7 @@ thread_local! {
 
 /// From here on, chance on this thread follows from `seed`.
 #[cfg(test)]
-pub(super) fn set_seed(seed: Option<u64>) {
+pub(crate) fn set_seed(seed: Option<u64>) {
     use rand::SeedableRng;
     RANDOM.set(seed.map(rand::rngs::StdRng::seed_from_u64));
 }

@@ -38,9 +38,7 @@ mod raise;
 mod release;
 mod renew;
 mod reply;
-mod scripts;
-#[cfg(test)]
-mod simulation;
+pub(crate) mod scripts;
 
 pub use acquire::Acquire;
 pub use alarm::Alarm;
@@ -68,6 +66,19 @@ pub use release::Release;
 pub use renew::Renew;
 #[doc(hidden)]
 pub use reply::{VotesRead, read_votes};
+
+/// What the simulation plants in this folder, and the arithmetic that it holds answers against.
+#[cfg(test)]
+pub(crate) mod seams {
+    pub(crate) use super::{
+        fitness::{clocks::UNWATCHED, deployment::NEW_IF_BARE},
+        grants::NO_HEALS,
+        jitter::set_seed,
+        keep::schedule::{LATE, NOT_RETRIED},
+        node::node::{NOT_ASKED_AGAIN, UNDONE},
+        quorum::{TOO_SMALL, validity},
+    };
+}
 
 use std::{fmt, time::Duration};
 

@@ -12,7 +12,7 @@ pub(super) const DRIFT: Duration = Duration::from_millis(2);
 #[cfg(test)]
 thread_local! {
     /// A fault that tests plant: quorums of this thread are one too small.
-    pub(super) static TOO_SMALL: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    pub(crate) static TOO_SMALL: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 /// How many of `nodes` make a majority: any two quorums share a node.
@@ -42,7 +42,7 @@ pub(crate) fn shortest_ttl(drift_factor: f64) -> Duration {
 ///
 /// `ttl × drift_factor + 2 ms` are set aside, as a node's clock may run faster
 /// than ours. `elapsed` counts from before the first node was asked.
-pub(super) fn validity(ttl: Duration, elapsed: Duration, drift_factor: f64) -> Option<Duration> {
+pub(crate) fn validity(ttl: Duration, elapsed: Duration, drift_factor: f64) -> Option<Duration> {
     let drift = ttl.mul_f64(drift_factor) + DRIFT;
     #[cfg(feature = "planted")]
     let drift = match std::env::var("LOCKGATE_PLANT") {

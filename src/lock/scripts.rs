@@ -94,7 +94,7 @@ static ALL: [&LazyLock<Script>; LOADS] = [
 pub(super) const LOADS: usize = 11;
 
 /// Appends a SCRIPT LOAD for every script.
-pub(super) fn load(out: &mut Vec<u8>) {
+pub(crate) fn load(out: &mut Vec<u8>) {
     for script in ALL {
         encode::command(out, &[b"SCRIPT", b"LOAD", script.body.as_bytes()]);
     }
@@ -112,7 +112,7 @@ pub(super) fn key_of_channel(channel: &[u8]) -> Option<&[u8]> {
 
 /// Which grant is meant where a lock is given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum WhichGrant {
+pub(crate) enum WhichGrant {
     /// The one with this claim.
     Claim(Claim),
     /// Whichever the token has now.
@@ -122,14 +122,14 @@ pub(super) enum WhichGrant {
 }
 
 /// What a lock is asked for with.
-pub(super) struct Wanted<'a> {
-    pub(super) key: &'a [u8],
-    pub(super) token: &'a [u8],
-    pub(super) ttl: Duration,
+pub(crate) struct Wanted<'a> {
+    pub(crate) key: &'a [u8],
+    pub(crate) token: &'a [u8],
+    pub(crate) ttl: Duration,
     /// Proposed; the node gives a larger one where it knows one.
-    pub(super) fence: u64,
-    pub(super) fence_ttl: Duration,
-    pub(super) claim: Claim,
+    pub(crate) fence: u64,
+    pub(crate) fence_ttl: Duration,
+    pub(crate) claim: Claim,
 }
 
 impl Wanted<'_> {
@@ -168,7 +168,7 @@ fn append_claim(out: &mut Vec<u8>, claim: Option<Claim>) {
 ///
 /// This and all other requests of scripts that vote lack their last argument, which is
 /// each node's own and is put behind them when they are sent: [`told`].
-pub(super) fn acquire(wanted: &Wanted<'_>, again: bool) -> Vec<u8> {
+pub(crate) fn acquire(wanted: &Wanted<'_>, again: bool) -> Vec<u8> {
     let mut out = ACQUIRE.call(wanted.bytes());
     append_keys(&mut out, wanted.key);
     wanted.append_arguments(&mut out);
@@ -185,7 +185,7 @@ pub(super) fn hand_over(from: &[u8], claim: Option<Claim>, wanted: &Wanted<'_>) 
     out
 }
 
-pub(super) fn undo(key: &[u8], token: &[u8], claim: Claim) -> Vec<u8> {
+pub(crate) fn undo(key: &[u8], token: &[u8], claim: Claim) -> Vec<u8> {
     let mut out = UNDO.call(room(key, token));
     append_keys(&mut out, key);
     encode::bulk(&mut out, token);
@@ -193,7 +193,7 @@ pub(super) fn undo(key: &[u8], token: &[u8], claim: Claim) -> Vec<u8> {
     out
 }
 
-pub(super) fn release(key: &[u8], token: &[u8], who: &[u8], whose: WhichGrant) -> Vec<u8> {
+pub(crate) fn release(key: &[u8], token: &[u8], who: &[u8], whose: WhichGrant) -> Vec<u8> {
     let mut out = match whose {
         WhichGrant::UpTo(_) => beginning(&RELEASE.digest, 2, 4),
         WhichGrant::Token | WhichGrant::Claim(_) => RELEASE.call(room(key, token) + who.len()),
@@ -212,7 +212,7 @@ pub(super) fn release(key: &[u8], token: &[u8], who: &[u8], whose: WhichGrant) -
     out
 }
 
-pub(super) fn renew(
+pub(crate) fn renew(
     key: &[u8],
     token: &[u8],
     ttl: Duration,
@@ -262,7 +262,7 @@ pub(super) fn prolong(locks: &[Prolonged<'_>], fence_ttl: Option<Duration>) -> V
 }
 
 /// Puts a lock back with this fence and claim where a node has lost it.
-pub(super) fn heal(wanted: &Wanted<'_>) -> Vec<u8> {
+pub(crate) fn heal(wanted: &Wanted<'_>) -> Vec<u8> {
     let mut out = HEAL.call(wanted.bytes());
     append_keys(&mut out, wanted.key);
     wanted.append_arguments(&mut out);
@@ -277,7 +277,7 @@ pub(super) fn take_over(wanted: &Wanted<'_>) -> Vec<u8> {
     out
 }
 
-pub(super) fn raise(
+pub(crate) fn raise(
     key: &[u8],
     token: &[u8],
     fence: u64,
@@ -301,7 +301,7 @@ pub(super) fn attach(key: &[u8], token: &[u8]) -> Vec<u8> {
 }
 
 /// Has a node note that it is about to store a lock for so long.
-pub(super) fn note(ttl: Duration) -> Vec<u8> {
+pub(crate) fn note(ttl: Duration) -> Vec<u8> {
     note_at(LONGEST, ttl)
 }
 
@@ -319,7 +319,7 @@ fn note_at(key: &[u8], ttl: Duration) -> Vec<u8> {
 
 /// The last argument of all scripts that vote: what a node's marker must be, to be proven
 /// in the memory that votes. Empty: nothing is compared.
-pub(super) fn told(line: &[u8]) -> Vec<u8> {
+pub(crate) fn told(line: &[u8]) -> Vec<u8> {
     #[cfg(feature = "planted")]
     let line: &[u8] = match std::env::var("LOCKGATE_PLANT") {
         Ok(fault) if fault == "marker" => b"",

@@ -24,7 +24,7 @@ use crate::{
 #[cfg(test)]
 thread_local! {
     /// A fault that tests plant: jumps are not seen.
-    pub(in crate::lock) static UNWATCHED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    pub(crate) static UNWATCHED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 /// What a sample shows of a node's clock, beside the ones before.

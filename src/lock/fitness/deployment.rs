@@ -112,7 +112,7 @@ pub(in crate::lock) struct Wait {
 #[cfg(test)]
 thread_local! {
     /// A fault that tests plant: a node without a marker is new, and votes.
-    pub(in crate::lock) static NEW_IF_BARE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    pub(crate) static NEW_IF_BARE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 /// What is known of all nodes of one proxy.

@@ -30,9 +30,9 @@ const TOGETHER_SHARE: u32 = 30;
 #[cfg(test)]
 thread_local! {
     /// A fault that tests plant: locks are renewed when they have nearly run out.
-    pub(in crate::lock) static LATE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    pub(crate) static LATE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
     /// Another: a renewal that got no quorum is not tried again.
-    pub(in crate::lock) static NOT_RETRIED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    pub(crate) static NOT_RETRIED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 /// After so long a lock is renewed.

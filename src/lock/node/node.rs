@@ -43,9 +43,9 @@ pub(super) const ASK_AGAIN: Duration = Duration::from_millis(100);
 #[cfg(test)]
 thread_local! {
     /// A fault that tests plant: an error in answer to a release is the end of it.
-    pub(in crate::lock) static NOT_ASKED_AGAIN: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    pub(crate) static NOT_ASKED_AGAIN: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
     /// Another: what may have been granted in vain is taken back though it was renewed since.
-    pub(in crate::lock) static UNDONE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+    pub(crate) static UNDONE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 /// The fence that would be proposed now.

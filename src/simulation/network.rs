@@ -20,10 +20,10 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    super::scripts::MAX_TTL,
     reasons::{History, Loss, Reason},
     redis::{Edit, Illness, Redis, next_command},
 };
+use crate::lock::scripts::MAX_TTL;
 
 /// Bytes under way in one direction.
 const PIPE: usize = 64 * 1024;

@@ -11,7 +11,6 @@ use std::{
 use tokio::time::{Instant, sleep};
 
 use super::{
-    super::{Claim, quorum::validity},
     DRIFT_FACTOR, MAX_TTL,
     checker::Checker,
     connection::{Connection, Reply, Told, data, told},
@@ -19,7 +18,10 @@ use super::{
     reasons::Loss,
     writes::{name, value},
 };
-use crate::key::{Key, Token};
+use crate::{
+    key::{Key, Token},
+    lock::{Claim, seams::validity},
+};
 
 const KEYS: [&str; 2] = ["a", "b"];
 

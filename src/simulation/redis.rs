@@ -9,9 +9,10 @@ use std::{
 use redis_protocol::resp2::types::OwnedFrame;
 use tokio::time::Instant;
 
-use super::{super::scripts::MARKER, lua};
+use super::lua;
 use crate::{
     guard::FENCE_PREFIX,
+    lock::MARKER,
     resp::{encode, inline},
 };
 
@@ -538,12 +539,10 @@ pub(super) fn next_command(received: &mut Vec<u8>) -> Option<Vec<Vec<u8>>> {
 mod tests {
     use std::time::Duration;
 
-    use super::{
-        super::super::{
-            Claim,
-            scripts::{self, WhichGrant},
-        },
-        *,
+    use super::*;
+    use crate::lock::{
+        Claim,
+        scripts::{self, WhichGrant},
     };
 
     /// What a node answers to `request`.

@@ -18,10 +18,10 @@ use std::{collections::HashSet, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    super::Claim,
     NODE_TIMEOUT,
     redis::{Cause, Had},
 };
+use crate::lock::Claim;
 
 /// A proxy has found a node that is well again after so long: its longest pause between two
 /// attempts (2 s), and a handshake of which every message may take ten times as long as

@@ -19,10 +19,11 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{super::Engine, network::Network, redis::DATA};
+use super::{network::Network, redis::DATA};
 use crate::{
     config::{Config, GuardRule, LocksConfig, Pattern, Policy, Template},
     guard::Guards,
+    lock::Engine,
     net::Stream,
     resp::encode,
     session::{Session, Shared, Taken, idle::Idle, metrics::Metrics},

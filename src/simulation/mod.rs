@@ -29,18 +29,16 @@ use std::{
 
 use tokio::time::{Instant, sleep};
 
-use super::{
-    Engine,
-    fitness::{clocks::UNWATCHED, deployment::NEW_IF_BARE},
-    grants::NO_HEALS,
-    jitter,
-    keep::schedule::{LATE, NOT_RETRIED},
-    node::node::{NOT_ASKED_AGAIN, UNDONE},
-    quorum::TOO_SMALL,
-};
 use crate::{
     config::{Endpoint, LocksConfig, RedisUrl},
     guard::fences::NOT_COMPARED,
+    lock::{
+        Engine, WallClock, initialise,
+        seams::{
+            LATE, NEW_IF_BARE, NO_HEALS, NOT_ASKED_AGAIN, NOT_RETRIED, TOO_SMALL, UNDONE,
+            UNWATCHED, set_seed,
+        },
+    },
     net::memory::set_network,
     session::planted::{Fault, plant},
 };
@@ -160,7 +158,7 @@ struct Outcome {
 /// One deployment, from its start to its end.
 fn simulate(seed: u64, planted: Planted) -> Outcome {
     planted.set();
-    jitter::set_seed(Some(seed));
+    set_seed(Some(seed));
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -169,7 +167,7 @@ fn simulate(seed: u64, planted: Planted) -> Outcome {
     let outcome = runtime.block_on(live(seed, planted));
     drop(runtime);
     set_network(None);
-    jitter::set_seed(None);
+    set_seed(None);
     Planted::Nothing.set();
     outcome
 }
@@ -196,7 +194,7 @@ async fn live(seed: u64, planted: Planted) -> Outcome {
         dialled.connect(numbers[0], numbers[1])
     })));
     let checker = Arc::new(Checker::new());
-    super::initialise(&config(0, nodes, planted)).await.unwrap();
+    initialise(&config(0, nodes, planted)).await.unwrap();
     let begun = Instant::now();
     let start = |proxy| Engine::start_alone(&config(proxy, nodes, planted), clock(proxy, begun));
     let mut engines: Vec<Arc<Engine>> = (0..PROXIES - 1).map(start).collect();
@@ -351,7 +349,7 @@ fn config(proxy: usize, nodes: usize, planted: Planted) -> LocksConfig {
 
 /// The time of day of a proxy. Where most nodes forget at once, fences grow only if
 /// proxies' clocks are apart by less than such a node is kept out for.
-fn clock(proxy: usize, begun: Instant) -> super::WallClock {
+fn clock(proxy: usize, begun: Instant) -> WallClock {
     let wrong = [1_000_000, 0][proxy % 2];
     Arc::new(move || 1_000_000_000 + wrong + u64::try_from(begun.elapsed().as_micros()).unwrap())
 }
