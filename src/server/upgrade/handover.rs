@@ -10,7 +10,7 @@ use tokio::{
 use tracing::{info, warn};
 
 use super::{
-    Common, DONE, READY, REFUSED,
+    hello::{Common, DONE, READY, REFUSED},
     wire::{Wire, bad},
 };
 use crate::server::entry::listeners::ACCEPT_PAUSE;

@@ -20,6 +20,7 @@
 //! Until `ready` the old process goes on as if nobody had asked, whatever becomes of the new
 //! one.
 //!
+//! - `hello`: the words of both sides, and what they must have in common.
 //! - `wire`: lines and sockets, and who may send them.
 //! - `place`: the socket in the file system over which all this goes.
 //! - `handover`: the side of the process that is replaced.
@@ -27,12 +28,14 @@
 //! - `successor`: starts that process (SIGUSR2).
 
 mod handover;
+mod hello;
 mod place;
 mod successor;
 mod takeover;
 mod wire;
 
 pub(super) use handover::Replaced;
+pub(super) use hello::Common;
 pub(super) use place::{Place, Prepared};
 pub(super) use takeover::Predecessor;
 
@@ -50,53 +53,6 @@ use crate::{
     config::{Config, SocketPath},
     server::entry::listeners::Inherited,
 };
-
-/// First words of a process that wants to take another's place, with the version of the
-/// protocol. The digests of [`Common`] follow.
-const HELLO: &str = "lockgate-upgrade 2";
-/// First words of version 0.1, without digests.
-const OLD_HELLO: &str = "lockgate-upgrade 1";
-/// Said by the old process to one that must not take over, with the reason.
-const REFUSED: &str = "refused";
-/// Said by the new process once it can serve.
-const READY: &str = "ready";
-/// Said by the old process once it accepts no more.
-const DONE: &str = "done";
-/// Most listening sockets that are passed on: far more than anybody has.
-const MAX_SOCKETS: usize = 128;
-
-/// Settings that two processes that serve at the same time must share, each as a digest: which
-/// nodes have the locks, and under which keys.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Common([String; 2]);
-
-impl Common {
-    /// Takes the settings of this configuration.
-    pub(super) fn of(config: &Config) -> Common {
-        // Displayed without passwords, which may change.
-        let nodes: Vec<String> = config.locks.nodes.iter().map(ToString::to_string).collect();
-        let digest = |text: &str| sha1_smol::Sha1::from(text).digest().to_string();
-        Common([digest(&nodes.join(" ")), digest(&config.locks.prefix)])
-    }
-
-    fn hello(&self) -> String {
-        format!("{HELLO} {} {}", self.0[0], self.0[1])
-    }
-
-    /// The keys that differ in another process's first words. Returns `None` if it is no such
-    /// process.
-    fn differences(&self, hello: &str) -> Option<Vec<&'static str>> {
-        if hello == OLD_HELLO {
-            return Some(Vec::new());
-        }
-        let told: Vec<&str> = hello.strip_prefix(HELLO)?.strip_prefix(' ')?.split(' ').collect();
-        let names = ["locks.nodes", "locks.prefix"];
-        (told.len() == names.len()).then(|| {
-            let differs = |at: &usize| self.0[*at] != told[*at];
-            (0..names.len()).filter(differs).map(|at| names[at]).collect()
-        })
-    }
-}
 
 /// Asks the proxy at `upgrade_socket` for its listening sockets, if `take_over`. Returns
 /// `None` if no proxy runs there.
@@ -181,32 +137,6 @@ pub(super) async fn start_successors(asked: Arc<Notify>, is_possible: bool) {
             successor.start();
         } else {
             warn!("there is no upgrade_socket, over which another process could take over");
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn what_must_be_the_same_is_compared() {
-        let config = |nodes: &str, prefix: &str| {
-            let text = format!("locks: {{nodes: [{nodes}], prefix: '{prefix}'}}");
-            Common::of(&Config::parse(&text, "f", &|_| None).unwrap())
-        };
-        let ours = config("'redis://a:1', 'redis://b:1', 'redis://c:1'", "l:");
-        let same = config("'redis://:pass@a:1', 'redis://b:1', 'redis://c:1'", "l:");
-        let turned = config("'redis://b:1', 'redis://a:1', 'redis://c:1'", "m:");
-        assert_eq!(ours.differences(&same.hello()), Some(vec![]), "passwords may change");
-        assert_eq!(
-            ours.differences(&turned.hello()),
-            Some(vec!["locks.nodes", "locks.prefix"]),
-            "each node has its seat"
-        );
-        assert_eq!(ours.differences(OLD_HELLO), Some(vec![]));
-        for other in ["", "x", HELLO, "lockgate-upgrade 2 a", "lockgate-upgrade 3 a b"] {
-            assert_eq!(ours.differences(other), None, "{other}");
         }
     }
 }

@@ -17,9 +17,9 @@ use tokio::{
 use tracing::{info, warn};
 
 use super::{
-    Common, DONE, MAX_SOCKETS, OLD_HELLO, Place, READY, REFUSED,
-    place::is_nobody,
-    wire::{Wire, bad},
+    hello::{Common, DONE, OLD_HELLO, READY, REFUSED},
+    place::{Place, is_nobody},
+    wire::{MAX_SOCKETS, Wire, bad},
 };
 use crate::{
     config::OTHER_NODES,

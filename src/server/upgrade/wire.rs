@@ -17,8 +17,8 @@ use rustix::{
 };
 use tokio::{io::Interest, net::UnixStream};
 
-use super::MAX_SOCKETS;
-
+/// Listening sockets that are passed on: far more than anybody has.
+pub(super) const MAX_SOCKETS: usize = 128;
 /// The longest line: a few words and an address.
 const MAX_LINE: usize = 256;
 
