@@ -19,7 +19,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{network::Network, redis::DATA};
+use super::{memory::DATA, network::Network};
 use crate::{
     config::{Config, GuardRule, LocksConfig, Pattern, Policy, Template},
     guard::Guards,

@@ -4,7 +4,7 @@ use std::{cell::RefCell, collections::HashMap};
 
 use mlua::{Lua, MultiValue, Table, Value};
 
-use super::redis::{Answer, Memory};
+use super::memory::{Answer, Memory};
 use crate::resp::encode;
 
 /// Runs a script on a node's memory and appends its reply.

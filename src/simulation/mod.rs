@@ -14,6 +14,7 @@ mod checker;
 mod client;
 mod connection;
 mod lua;
+mod memory;
 mod network;
 mod reasons;
 mod redis;

@@ -9,112 +9,15 @@ use std::{
 use redis_protocol::resp2::types::OwnedFrame;
 use tokio::time::Instant;
 
-use super::lua;
+use super::{
+    lua,
+    memory::{Answer, Memory},
+};
 use crate::{
     guard::FENCE_PREFIX,
     lock::MARKER,
     resp::{encode, inline},
 };
-
-/// Put before a lock's key to make that of what is written under the lock.
-pub(super) const DATA: &[u8] = b"data:";
-
-/// What a node knows and forgets.
-#[derive(Debug, Default)]
-pub(super) struct Memory {
-    keys: HashMap<Vec<u8>, (Vec<u8>, Option<u64>)>,
-    /// By the node's own clock, in ms.
-    now: u64,
-    /// Every SET of a data node, in order.
-    written: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Keys that somebody watches and that were written since.
-    touched: Vec<Vec<u8>>,
-}
-
-impl Memory {
-    fn get(&self, key: &[u8]) -> Option<&(Vec<u8>, Option<u64>)> {
-        self.keys.get(key).filter(|(_, ends)| ends.is_none_or(|ends| ends > self.now))
-    }
-
-    /// The keys of locks that are held now.
-    pub(super) fn locks(&self) -> Vec<Vec<u8>> {
-        let locks = self.keys.keys().filter(|key| key.starts_with(b"lock:"));
-        locks.filter(|key| self.get(key).is_some()).cloned().collect()
-    }
-
-    /// `redis.call` in a script, for the commands that ours use.
-    pub(super) fn call(&mut self, words: &[Vec<u8>]) -> Answer {
-        let number = |text: &[u8]| String::from_utf8_lossy(text).parse::<f64>().unwrap() as u64;
-        let key = words.get(1).map_or(&[][..], Vec::as_slice);
-        match words[0].as_slice() {
-            b"GET" => self.get(key).map_or(Answer::Nil, |(value, _)| Answer::Bulk(value.clone())),
-            b"SET" => {
-                let ends = match words.get(3).map(Vec::as_slice) {
-                    Some(b"PX") => Some(self.now + number(&words[4])),
-                    None => None,
-                    // Who asks whether it may lock.
-                    Some(b"NX") => return Answer::Error("ERR syntax error"),
-                    Some(other) => panic!("SET with {other:?}"),
-                };
-                if words.get(5).is_some_and(|word| word == b"NX") && self.get(key).is_some() {
-                    return Answer::Nil;
-                }
-                self.keys.insert(key.to_vec(), (words[2].clone(), ends));
-                if key.starts_with(DATA) || key.starts_with(FENCE_PREFIX) {
-                    self.written.push((key.to_vec(), words[2].clone()));
-                    self.touched.push(key.to_vec());
-                }
-                Answer::Ok
-            }
-            b"MGET" => {
-                let value = |key: &Vec<u8>| Some(self.get(key)?.0.clone());
-                Answer::Many(words[1..].iter().map(value).collect())
-            }
-            b"TIME" => {
-                // As TIME is in these years.
-                let parts = [1_700_000_000 + self.now / 1000, self.now % 1000 * 1000];
-                Answer::Many(parts.map(|part| Some(part.to_string().into_bytes())).to_vec())
-            }
-            b"DEL" => {
-                let was = i64::from(self.get(key).is_some());
-                self.keys.remove(key);
-                Answer::Int(was)
-            }
-            b"PTTL" => Answer::Int(match self.get(key) {
-                None => -2,
-                Some((_, None)) => -1,
-                Some((_, Some(ends))) => (ends - self.now) as i64,
-            }),
-            b"PEXPIRE" => {
-                let ends = self.now + number(&words[2]);
-                if self.get(key).is_none() {
-                    return Answer::Int(0);
-                }
-                if let Some(entry) = self.keys.get_mut(key) {
-                    entry.1 = Some(ends);
-                }
-                Answer::Int(1)
-            }
-            b"SELECT" => Answer::Ok,
-            // Nobody subscribes: waiters look by themselves.
-            b"PUBLISH" => Answer::Int(0),
-            b"PUBSUB" => Answer::Listeners,
-            other => panic!("{}", String::from_utf8_lossy(other)),
-        }
-    }
-}
-
-/// What a command comes to.
-pub(super) enum Answer {
-    Nil,
-    Ok,
-    Int(i64),
-    Bulk(Vec<u8>),
-    Many(Vec<Option<Vec<u8>>>),
-    /// A channel and 0.
-    Listeners,
-    Error(&'static str),
-}
 
 /// What a node had of a lock from some time on.
 #[derive(Debug)]

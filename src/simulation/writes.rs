@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 
-use super::{connection::Told, redis::DATA};
+use super::{connection::Told, memory::DATA};
 use crate::guard::FENCE_PREFIX;
 
 /// What clients were told.
