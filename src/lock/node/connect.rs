@@ -10,8 +10,9 @@ use redis_protocol::resp2::types::OwnedFrame;
 use tokio::time::sleep;
 
 use super::{
-    link::{self, Link, NodeSide},
+    link::Link,
     node::Node,
+    pump::{self, NodeSide},
 };
 use crate::{
     clock::Instant,
@@ -84,7 +85,7 @@ impl ManageConnection for LinkManager {
                 }
             }),
         };
-        let link = link::start(stream, side, greeting.client_id, run_id, move |leftover| {
+        let link = pump::start(stream, side, greeting.client_id, run_id, move |leftover| {
             if let Some(node) = weak.upgrade() {
                 node.connection_ended(leftover);
             }

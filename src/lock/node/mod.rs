@@ -4,8 +4,8 @@
 //!   to them; `outage`: that no quorum of them answers.
 //! - `node`: one of them: whether it can be asked, what it has missed; `supervisor` keeps a
 //!   connection to it open, `connect` opens one, `backoff` says when to try again.
-//! - `link`: the ordered, pipelined connection; `repeats`: what is asked again where a node has
-//!   forgotten the scripts.
+//! - `pump`: the ordered, pipelined connection; `link`: its sending end; `repeats`: what is
+//!   asked again where a node has forgotten the scripts.
 
 pub(super) mod backoff;
 mod connect;
@@ -15,5 +15,6 @@ mod link;
 pub(super) mod node;
 pub(super) mod nodes;
 pub(super) mod outage;
+mod pump;
 mod repeats;
 mod supervisor;

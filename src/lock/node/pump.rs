@@ -1,0 +1,563 @@
+//! The ordered, pipelined connection to one lock node.
+//!
+//! One task owns the socket. Operations of all clients come through one FIFO queue
+//! ([`Link`]), leave in batches, one write each, and their replies are matched in order.
+
+use std::{
+    collections::VecDeque,
+    io,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use arc_swap::{ArcSwap, Cache};
+use redis_protocol::resp2::types::OwnedFrame;
+use tokio::{
+    io::{AsyncRead, ReadBuf},
+    sync::Notify,
+    time,
+};
+
+use super::{
+    link::{Closed, Job, Leftover, Link, LinkShared, Sender},
+    repeats::Repeats,
+};
+use crate::{
+    clock::Instant,
+    lock::{
+        alarm::Alarm,
+        fitness::{clocks::Sight, standing::NodeStanding},
+        metrics::NodeMetrics,
+        operation::{Absence, Kind, Operation, Vote},
+        reply, scripts,
+    },
+    net::{Outbox, Stream},
+};
+
+/// Operations put into one write at most: bounds a batch's memory, not its speed.
+const BATCH: usize = 512;
+/// Memory kept for the next batch.
+const KEEP: usize = 64 * 1024;
+/// The same for jobs, of which a node that had stopped may have left many.
+const KEEP_JOBS: usize = 4 * BATCH;
+/// Bytes read at a time; an answer takes some thirty.
+const READ: usize = 16 * 1024;
+/// How often a node is asked for its time at least, which is a sign of life too.
+const TIME_EVERY: Duration = Duration::from_millis(500);
+/// That question.
+const TIME: &[u8] = b"*1\r\n$4\r\nTIME\r\n";
+/// Votes that wait for one answer to it at most; a node reads some forty requests at once.
+const PROVEN_TOGETHER: usize = 32;
+
+/// Who is told something.
+type Callback<What> = Box<dyn Fn(What) + Send>;
+/// Who is told of an operation.
+type OnError = dyn Fn(&Arc<Operation>) + Send;
+
+/// What a connection needs of its node.
+pub(super) struct NodeSide {
+    pub(super) node: usize,
+    pub(super) silence: Duration,
+    pub(super) metrics: Arc<NodeMetrics>,
+    pub(super) standing: Arc<NodeStanding>,
+    /// `locks.drift_factor`.
+    pub(super) drift_factor: f64,
+    /// Told what is new of the node's clock; none: that it does not tell its time.
+    pub(super) on_clock: Callback<Option<Sight>>,
+    /// Told of a release, or a hand-over, that the node has answered with an error.
+    pub(super) on_error: Box<OnError>,
+}
+
+/// Starts the task that owns `stream`, whose handshake is done. `on_end` is
+/// told what was not answered, after the link has been marked as closed.
+pub(super) fn start(
+    stream: Stream,
+    side: NodeSide,
+    client_id: Option<i64>,
+    run_id: Option<String>,
+    on_end: impl FnOnce(Leftover) + Send + 'static,
+) -> Link {
+    let shared = Arc::new(LinkShared {
+        queue: Mutex::default(),
+        pending: AtomicUsize::new(0),
+        closed: AtomicBool::new(false),
+        ending: AtomicBool::new(false),
+        ended: Notify::new(),
+    });
+    let mut pump = Pump {
+        stream,
+        told: Cache::new(side.standing.told.clone()),
+        side,
+        jobs: VecDeque::new(),
+        out: Outbox::keeping(KEEP),
+        in_flight: VecDeque::new(),
+        repeats: Repeats::default(),
+        space: vec![0; READ].into_boxed_slice(),
+        received: Vec::new(),
+        heard: Instant::now(),
+        is_late: false,
+        asked: None,
+        times: 0,
+        unproven: Vec::new(),
+        alarm: Alarm::default(),
+        next_tick: time::Instant::now(),
+        shared: shared.clone(),
+    };
+    let ending = shared.clone();
+    tokio::spawn(async move {
+        let reason = std::future::poll_fn(|cx| pump.poll(cx)).await;
+        let leftover = pump.end(reason);
+        on_end(leftover);
+        ending.closed.store(true, Ordering::Release);
+        ending.ended.notify_waiters();
+    });
+    Link { sender: Arc::new(Sender(shared)), client_id, run_id }
+}
+
+/// Something whose reply has not come.
+struct InFlight {
+    sent: Sent,
+    /// When it was sent.
+    at: Instant,
+}
+
+enum Sent {
+    /// With how often it was refused before for want of the scripts.
+    Operation(Arc<Operation>, u8),
+    Blind,
+    /// TIME; alone, so that it shows how long the way is.
+    Time {
+        alone: bool,
+    },
+}
+
+struct Pump {
+    stream: Stream,
+    side: NodeSide,
+    /// [`NodeStanding::told`], without its cost where it has not changed.
+    told: Cache<Arc<ArcSwap<Vec<u8>>>, Arc<Vec<u8>>>,
+    /// Taken from the queue.
+    jobs: VecDeque<Job>,
+    out: Outbox,
+    in_flight: VecDeque<InFlight>,
+    /// While something is noted in it, nothing new is sent, so that the order of
+    /// operations stays.
+    repeats: Repeats,
+    space: Box<[u8]>,
+    /// The beginning of a reply that is not yet whole.
+    received: Vec<u8>,
+    /// When something last came, or the first of what is in flight was sent.
+    heard: Instant,
+    /// The first of what was read last had waited for longer than votes count.
+    is_late: bool,
+    /// When the node was last asked for its time.
+    asked: Option<Instant>,
+    /// How many answers to that are in flight.
+    times: usize,
+    /// Granted by the node, which counts once its clock is seen behind that.
+    unproven: Vec<(Arc<Operation>, Vote)>,
+    /// Set for `next_tick`.
+    alarm: Alarm,
+    /// When it is looked for silence next, and whether to ask for the time.
+    next_tick: time::Instant,
+    shared: Arc<LinkShared>,
+}
+
+impl Pump {
+    /// Reads, sends and watches the clock until the connection ends.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Closed> {
+        loop {
+            if let Some(closed) = self.shared.ended_from_outside() {
+                return Poll::Ready(closed);
+            }
+            if let Err(closed) = self.tick(cx) {
+                return Poll::Ready(closed);
+            }
+            match self.read(cx) {
+                Poll::Ready(closed) => return Poll::Ready(closed),
+                Poll::Pending => {}
+            }
+            self.repeat();
+            if let Err(closed) = ready!(self.poll_write(cx)) {
+                return Poll::Ready(closed);
+            }
+        }
+    }
+
+    /// Sends one batch. Ready: there are more jobs, before which it is time to read again.
+    fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Closed>> {
+        ready!(self.out.poll_flush(&mut self.stream, cx))?;
+        if self.repeats.is_needed() {
+            return Poll::Pending;
+        }
+        ready!(self.poll_jobs(cx))?;
+        self.encode();
+        ready!(self.out.poll_flush(&mut self.stream, cx))?;
+        self.poll_jobs(cx)
+    }
+
+    fn tick(&mut self, cx: &mut Context<'_>) -> Result<(), Closed> {
+        while self.alarm.poll(self.next_tick, cx).is_ready() {
+            let every = (self.side.silence / 4).min(TIME_EVERY / 2).max(Duration::from_millis(1));
+            self.next_tick = time::Instant::now() + every;
+            let now = Instant::now();
+            if !self.in_flight.is_empty() && now - self.heard >= self.side.silence {
+                return Err(Closed::Silent(self.side.silence));
+            }
+            if let Some(waited) = self.in_flight.front().map(|first| now - first.at)
+                && self.side.metrics.pace.is_late(waited)
+            {
+                self.side.metrics.pace.sample(waited);
+            }
+            if self.asked.is_none_or(|asked| now - asked >= TIME_EVERY) && !self.repeats.is_needed()
+            {
+                self.ask_time(now, self.in_flight.is_empty());
+            }
+        }
+        Ok(())
+    }
+
+    fn ask_time(&mut self, at: Instant, alone: bool) {
+        self.out.push(TIME);
+        self.times += 1;
+        self.asked = Some(at);
+        self.push(Sent::Time { alone }, at);
+    }
+
+    /// The same behind so many operations that grant. Their votes count only once the
+    /// answer has shown a clock that has not jumped: ahead of them it could still jump in
+    /// between.
+    fn prove(&mut self, granting: &mut usize, at: Instant) {
+        if std::mem::take(granting) > 0 && !self.side.standing.unwatched.load(Ordering::Relaxed) {
+            self.ask_time(at, false);
+        }
+    }
+
+    fn push(&mut self, sent: Sent, now: Instant) {
+        if self.in_flight.is_empty() {
+            self.heard = now;
+        }
+        let last = self.in_flight.back();
+        debug_assert!(
+            last.is_none_or(|last| last.at <= now),
+            "replies come in the order of sending"
+        );
+        self.in_flight.push_back(InFlight { sent, at: now });
+    }
+
+    /// Takes all jobs there are, once there are some.
+    fn poll_jobs(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Closed>> {
+        if !self.jobs.is_empty() {
+            return Poll::Ready(Ok(()));
+        }
+        if self.jobs.capacity() > KEEP_JOBS {
+            self.jobs = VecDeque::new();
+        }
+        let mut queue = self.shared.queue();
+        if queue.jobs.is_empty() && !queue.closed {
+            match &mut queue.waker {
+                Some(waker) => waker.clone_from(cx.waker()),
+                none => *none = Some(cx.waker().clone()),
+            }
+            return Poll::Pending;
+        }
+        std::mem::swap(&mut self.jobs, &mut queue.jobs);
+        if self.jobs.is_empty() {
+            return Poll::Ready(Err(self.shared.ended_from_outside().unwrap_or(Closed::Unused)));
+        }
+        Poll::Ready(Ok(()))
+    }
+
+    fn encode(&mut self) {
+        debug_assert!(!self.repeats.is_needed(), "nothing overtakes what is to be repeated");
+        let now = Instant::now();
+        let mut granting = 0;
+        for _ in 0..BATCH {
+            let Some(job) = self.jobs.pop_front() else { break };
+            match job {
+                Job::Operation(operation) => {
+                    granting += usize::from(operation.kind.grants());
+                    self.note_longest(&operation, now);
+                    self.put(&operation);
+                    self.push(Sent::Operation(operation, 0), now);
+                    if granting >= PROVEN_TOGETHER {
+                        self.prove(&mut granting, now);
+                    }
+                }
+                Job::Blind(bytes) => {
+                    self.out.push(&bytes);
+                    self.push(Sent::Blind, now);
+                }
+            }
+        }
+        self.prove(&mut granting, now);
+    }
+
+    /// Has the node note a TTL that is longer than any before, ahead of storing it.
+    fn note_longest(&mut self, operation: &Operation, now: Instant) {
+        if !operation.kind.stores() {
+            return;
+        }
+        let ttl = u64::try_from(operation.ttl.as_millis()).unwrap_or(u64::MAX);
+        if self.side.standing.longest.fetch_max(ttl, Ordering::Relaxed) < ttl {
+            self.out.push(&scripts::note(operation.ttl));
+            self.shared.pending.fetch_add(1, Ordering::Relaxed);
+            self.push(Sent::Blind, now);
+        }
+    }
+
+    fn put(&mut self, operation: &Operation) {
+        self.out.push(&operation.request);
+        if operation.kind.is_proven() {
+            self.out.push(self.told.load());
+        }
+    }
+
+    /// Reads all there is. Ready: the connection has ended.
+    fn read(&mut self, cx: &mut Context<'_>) -> Poll<Closed> {
+        loop {
+            let mut buf = ReadBuf::new(&mut self.space);
+            if let Err(error) = ready!(Pin::new(&mut self.stream).poll_read(cx, &mut buf)) {
+                return Poll::Ready(error.into());
+            }
+            if buf.filled().is_empty() {
+                let error = io::Error::new(io::ErrorKind::UnexpectedEof, "closed by the node");
+                return Poll::Ready(error.into());
+            }
+            self.heard = Instant::now();
+            // That of the first, which has waited the longest.
+            if let Some(first) = self.in_flight.front() {
+                let waited = self.heard - first.at;
+                self.side.metrics.pace.sample(waited);
+                self.is_late = self.side.metrics.pace.is_late(waited);
+            }
+            self.received.extend_from_slice(buf.filled());
+            if let Err(closed) = self.read_replies() {
+                return Poll::Ready(closed);
+            }
+        }
+    }
+
+    fn read_replies(&mut self) -> Result<(), Closed> {
+        let received = std::mem::take(&mut self.received);
+        let mut at = 0;
+        loop {
+            let rest = &received[at..];
+            if rest.is_empty() {
+                break;
+            }
+            if let Some((numbers, length)) = reply::numbers(rest) {
+                at += length;
+                self.answered(Answer::Numbers(numbers))?;
+            } else if let Some(InFlight { sent: Sent::Time { .. }, .. }) = self.in_flight.front()
+                && let Some((time, length)) = reply::time(rest)
+            {
+                at += length;
+                self.answered(Answer::Time(time))?;
+            } else if let Some(length) = reply::length(rest)? {
+                at += length;
+                self.answered(Answer::Frame(&reply::read(&rest[..length])?))?;
+            } else {
+                break;
+            }
+        }
+        self.received = received;
+        self.received.drain(..at);
+        Ok(())
+    }
+
+    #[inline]
+    fn answered(&mut self, answer: Answer<'_>) -> Result<(), Closed> {
+        // A reply to nothing is as wrong as one that cannot be read.
+        let InFlight { sent, at } = self.in_flight.pop_front().ok_or(reply::Garbage)?;
+        let operation = match sent {
+            Sent::Time { alone } => return self.time_told(at, alone, answer),
+            Sent::Blind => {
+                self.shared.done();
+                return Ok(());
+            }
+            Sent::Operation(operation, times) if answer.is_noscript() => {
+                match self.repeats.refused((operation, times)) {
+                    Ok(()) => return Ok(()),
+                    Err(too_often) => too_often,
+                }
+            }
+            Sent::Operation(operation, _) => {
+                self.repeats.answered(&operation);
+                operation
+            }
+        };
+        let vote = match answer {
+            Answer::Numbers(numbers) => reply::vote_of_numbers(operation.kind, numbers),
+            Answer::Frame(frame) => reply::vote(operation.kind, frame),
+            Answer::Time(_) => Err(reply::Garbage),
+        };
+        match vote {
+            Ok((vote, listeners)) => {
+                if listeners != 0 {
+                    operation.heard_of_listeners(listeners);
+                }
+                if self.is_late {
+                    self.count_if_late(&operation, at);
+                }
+                if self.times > 0
+                    && operation.kind.grants()
+                    && matches!(vote, Vote::Yes(_) | Vote::Taken(_))
+                {
+                    self.unproven.push((operation, vote));
+                    return Ok(());
+                }
+                self.vote(&operation, vote);
+                if vote == Vote::Missing(Absence::Unproven) {
+                    return Err(Closed::Changed("its marker is not the one it was admitted by"));
+                }
+                if matches!(answer, Answer::Frame(OwnedFrame::Error(text)) if text.starts_with("READONLY"))
+                {
+                    return Err(Closed::Changed("it has become a replica"));
+                }
+                Ok(())
+            }
+            Err(garbage) => {
+                // Its outcome is unknown, like that of those behind it.
+                self.in_flight.push_front(InFlight { sent: Sent::Operation(operation, 0), at });
+                Err(garbage.into())
+            }
+        }
+    }
+
+    /// Counts a vote that is late though nobody waited for it, as the others made the
+    /// quorum; one that was waited for was counted when its time was up.
+    #[cold]
+    fn count_if_late(&self, operation: &Operation, sent_at: Instant) {
+        let late = self.side.metrics.pace.is_late(self.heard.saturating_duration_since(sent_at));
+        if late && operation.is_pending(self.side.node) {
+            self.side.metrics.errors_timeout.increment(1);
+        }
+    }
+
+    /// The node has told its time, or why not: what it has granted before counts, or not.
+    fn time_told(&mut self, at: Instant, alone: bool, answer: Answer<'_>) -> Result<(), Closed> {
+        debug_assert!(self.times > 0, "a node tells its TIME when asked");
+        self.times -= 1;
+        if alone {
+            self.side.metrics.round_trip_seconds.record((self.heard - at).as_secs_f64());
+        }
+        let standing = &self.side.standing;
+        let mut error = None;
+        let time = match answer {
+            Answer::Time(time) => Some(time),
+            Answer::Frame(OwnedFrame::Error(text)) => {
+                // Anything else is no word of what it may tell.
+                let never = text.starts_with("NOPERM") || text.starts_with("ERR unknown command");
+                error = (!never).then_some(Absence::Error);
+                None
+            }
+            Answer::Frame(frame) => Some(reply::time_of(frame)?),
+            Answer::Numbers(_) => return Err(reply::Garbage.into()),
+        };
+        if error.is_none() {
+            let sight = time.map(|time| {
+                let mut clock = standing.clock.lock().unwrap_or_else(PoisonError::into_inner);
+                clock.sample(at, self.heard, time, self.side.drift_factor)
+            });
+            if sight != Some(Sight::Steady) || standing.unwatched.load(Ordering::Relaxed) {
+                (self.side.on_clock)(sight);
+            }
+        }
+        if standing.jumped.load(Ordering::Acquire) {
+            error = Some(Absence::Jumped);
+        }
+        let mut unproven = std::mem::take(&mut self.unproven);
+        for (operation, vote) in unproven.drain(..) {
+            self.vote(&operation, error.map_or(vote, Vote::Missing));
+        }
+        self.unproven = unproven;
+        Ok(())
+    }
+
+    fn vote(&self, operation: &Arc<Operation>, vote: Vote) {
+        if matches!(vote, Vote::Missing(Absence::Error)) {
+            self.side.metrics.errors_reply.increment(1);
+            if matches!(operation.kind, Kind::Release | Kind::HandOver { .. }) {
+                (self.side.on_error)(operation);
+            }
+        }
+        self.shared.done();
+        operation.vote(self.side.node, vote);
+    }
+
+    /// Loads the scripts and repeats what was refused for want of them, once
+    /// nothing else is in flight.
+    fn repeat(&mut self) {
+        if !self.repeats.is_needed() || !self.in_flight.is_empty() {
+            return;
+        }
+        let now = Instant::now();
+        let mut scripts = Vec::new();
+        scripts::load(&mut scripts);
+        self.out.push(&scripts);
+        for _ in 0..scripts::LOADS {
+            self.shared.pending.fetch_add(1, Ordering::Relaxed);
+            self.push(Sent::Blind, now);
+        }
+        let mut granting = 0;
+        for ((operation, times), again) in self.repeats.take() {
+            if again {
+                granting += usize::from(operation.kind.grants());
+                self.put(&operation);
+                self.push(Sent::Operation(operation, times), now);
+            } else {
+                self.vote(&operation, Vote::Missing(Absence::Error));
+            }
+        }
+        self.prove(&mut granting, now);
+    }
+
+    /// Closes the queue and hands over what was not answered.
+    fn end(&mut self, reason: Closed) -> Leftover {
+        if !matches!(reason, Closed::Unused) {
+            // What has not reached the node must not reach it after the cleanup.
+            self.stream.reset_on_drop();
+        }
+        self.heard = Instant::now();
+        for InFlight { sent, at } in &self.in_flight {
+            if let Sent::Operation(operation, _) = sent {
+                self.count_if_late(operation, *at);
+            }
+        }
+        let mut queue = self.shared.queue();
+        queue.closed = true;
+        let queued = std::mem::take(&mut queue.jobs);
+        drop(queue);
+        let unsent = self.jobs.drain(..).chain(queued).filter_map(Job::operation).collect();
+        let mut sent: Vec<_> =
+            self.repeats.take().into_iter().map(|((operation, _), _)| operation).collect();
+        sent.extend(self.unproven.drain(..).map(|(operation, _)| operation));
+        for InFlight { sent: was, .. } in self.in_flight.drain(..) {
+            if let Sent::Operation(operation, _) = was {
+                sent.push(operation);
+            }
+        }
+        Leftover { sent, unsent, reason }
+    }
+}
+
+/// A reply, as far as it had to be decoded.
+#[derive(Clone, Copy)]
+enum Answer<'a> {
+    Numbers(reply::Numbers),
+    /// In microseconds since 1970.
+    Time(i64),
+    Frame(&'a OwnedFrame),
+}
+
+impl Answer<'_> {
+    fn is_noscript(self) -> bool {
+        matches!(self, Answer::Frame(OwnedFrame::Error(text)) if text.starts_with("NOSCRIPT"))
+    }
+}
