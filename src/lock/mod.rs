@@ -45,14 +45,14 @@ pub use alarm::Alarm;
 pub use attach::Attach;
 pub use claim::Claim;
 pub use engine::Engine;
-pub(crate) use fitness::{
-    deployment::diagnose,
-    inspect::faults_of,
-    marker::{LONGEST, MARKER, OLD_MARKER, SEATS, text_of},
-};
 pub use fitness::{
     fault::Fault,
     init::{InitError, initialise},
+};
+pub(crate) use fitness::{
+    inspect::faults_of,
+    marker::{LONGEST, MARKER, OLD_MARKER, SEATS, text_of},
+    refusal::diagnose,
 };
 pub use keep::{
     keeper::Keep,

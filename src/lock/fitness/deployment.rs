@@ -43,6 +43,7 @@
 //! its memory is told the marker when it is admitted.
 
 use std::{
+    borrow::Cow,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicU64, Ordering},
@@ -56,9 +57,10 @@ use tracing::{info, warn};
 use super::{
     fault::Fault,
     look::{Found, Look},
-    marker::{Deployment, Identity, Marker, Seat},
+    marker::{Deployment, Identity, Seat},
+    refusal::{FORGOTTEN, Place, refusal},
     round::{self, MarkerWrite, Way},
-    seats::{Accepted, Survey, Waiting, fits, has_joined},
+    seats::{Accepted, Survey, Waiting, has_joined},
     standing::NodeStanding,
 };
 use crate::{
@@ -78,9 +80,6 @@ const ASK_EVERY: Duration = Duration::from_millis(500);
 /// How soon nodes that were away are asked what others may have forgotten.
 const ASK_OTHERS_EVERY: Duration = Duration::from_secs(3);
 
-/// Why a node waits.
-const FORGOTTEN: &str =
-    "it was restarted, emptied, exchanged or a replica: it may lack locks that are still held";
 /// What no marker begins with.
 const NOTHING: &[u8] = b"-";
 
@@ -148,6 +147,23 @@ struct AdmissionState {
     /// Another deployment that a quorum is now, and since when that is seen.
     other: Option<(String, Instant)>,
     seats: Vec<SeatState>,
+}
+
+impl AdmissionState {
+    /// The deployment to which nodes must belong. Returns `None` if that is not known.
+    fn belongs_to(&self) -> Option<Cow<'_, str>> {
+        match (&self.current, &self.survey) {
+            (Some(current), _) => Some(Cow::Borrowed(&current.deployment.id)),
+            (None, Some(survey)) => match (&survey.newest, survey.ids.len()) {
+                (Some(newest), _) => Some(Cow::Borrowed(&newest.deployment.id)),
+                (None, 0 | 1) => None,
+                (None, _) => {
+                    Some(format!("one that a quorum has ({} are there)", survey.ids.len()).into())
+                }
+            },
+            (None, None) => None,
+        }
+    }
 }
 
 #[derive(Default)]
@@ -458,51 +474,8 @@ impl Admissions {
         index: usize,
         look: &Look,
     ) -> Option<(Fault, String)> {
-        let marker = match &look.marker {
-            Found::Nothing => return None,
-            Found::Other => {
-                let why = "what lies at lockgate:deployment there is no marker of this version; \
-                           if nothing else uses it, DEL it";
-                return Some((Fault::Foreign, why.into()));
-            }
-            Found::Marker(marker) => marker,
-        };
-        let (theirs, nodes) = (&marker.deployment, self.ways.len());
-        let names_itself = look.identity().is_some_and(|who| theirs.names(marker.seat, &who));
-        let has_copy = !names_itself && theirs.seats.len() == nodes && theirs.prefix == self.prefix;
-        if !fits(marker, index, nodes, &self.prefix) && !has_copy {
-            let why = format!(
-                "its marker has it as node {} of {} with prefix '{}', this proxy as node {} of {} \
-                 with prefix '{}': all proxies need the same locks.nodes, in the same order, and \
-                 locks.prefix; for another deployment use another database (redis://host:port/1), \
-                 or where this one is not used any more, DEL lockgate:deployment lockgate:node",
-                marker.seat + 1,
-                theirs.seats.len(),
-                theirs.prefix,
-                index + 1,
-                nodes,
-                self.prefix,
-            );
-            return Some((Fault::Disagrees, why));
-        }
-        let ours = match (&state.current, &state.survey) {
-            (Some(current), _) => current.deployment.id.clone(),
-            (None, Some(survey)) => match (&survey.newest, survey.ids.len()) {
-                (Some(newest), _) => newest.deployment.id.clone(),
-                (None, 0 | 1) => return None,
-                (None, _) => format!("one that a quorum has ({} are there)", survey.ids.len()),
-            },
-            (None, None) => return None,
-        };
-        (theirs.id != ours).then(|| {
-            let why = format!(
-                "it belongs to deployment {}, not to {ours}: use another database \
-                 (redis://host:port/1), or where that deployment is not used any more, DEL \
-                 lockgate:deployment lockgate:node there",
-                theirs.id
-            );
-            (Fault::Foreign, why)
-        })
+        let place = Place { index, nodes: self.ways.len(), prefix: &self.prefix };
+        refusal(&place, look, state.belongs_to().as_deref())
     }
 
     /// Asks all nodes, learns what a quorum has accepted, and writes what is due. Returns at
@@ -677,41 +650,6 @@ impl Admissions {
     fn lock(&self) -> MutexGuard<'_, AdmissionState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-/// What keeps a node from voting now, as far as it tells by itself: with what lies at
-/// [`MARKER`](super::marker::MARKER) and [`OLD_MARKER`](super::marker::OLD_MARKER) there. For `lockgate doctor`.
-pub(crate) fn diagnose(
-    config: &LocksConfig,
-    index: usize,
-    (run_id, replication_id): (&str, &str),
-    [marker, old]: [Option<&str>; 2],
-) -> Option<(Fault, String)> {
-    let present = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-    let look = Look {
-        run_id: present(run_id),
-        replication_id: present(replication_id),
-        is_master: true,
-        old_marker: old.map(str::to_owned),
-        marker: marker
-            .map_or(Found::Nothing, |text| Marker::parse(text).map_or(Found::Other, Found::Marker)),
-        ..Look::default()
-    };
-    let who = look.identity()?;
-    let admissions = Admissions::new(config, &Connector::start("node", &config.tls, &[]));
-    if let Some(refusal) = admissions.refusal(&AdmissionState::default(), index, &look) {
-        return Some(refusal);
-    }
-    let Some(marker) = look.marker() else {
-        let taken_over = look.old_marker == look.run_id;
-        return (!taken_over).then(|| {
-            let why = "it has no marker: it was restarted, emptied or is new".to_owned();
-            (Fault::Quarantined, why)
-        });
-    };
-    let is_named = fits(marker, index, config.nodes.len(), &config.prefix)
-        && marker.deployment.names(index, &who);
-    (!is_named).then(|| (Fault::Quarantined, FORGOTTEN.to_owned()))
 }
 
 /// Another node that is connected to the same instance.

@@ -1,0 +1,106 @@
+//! What keeps a node out for good, as its marker tells.
+
+use super::{
+    fault::Fault,
+    look::{Found, Look},
+    marker::Marker,
+    seats::fits,
+};
+use crate::config::LocksConfig;
+
+/// Why a node waits.
+pub(super) const FORGOTTEN: &str =
+    "it was restarted, emptied, exchanged or a replica: it may lack locks that are still held";
+
+/// Where a node stands in this proxy's configuration.
+pub(super) struct Place<'a> {
+    /// Its place in `locks.nodes`, from 0.
+    pub(super) index: usize,
+    /// How many are there.
+    pub(super) nodes: usize,
+    /// `locks.prefix`.
+    pub(super) prefix: &'a str,
+}
+
+/// Returns what keeps a node out for good, if anything does. `ours`: the deployment to which
+/// it must belong, if that is known.
+pub(super) fn refusal(
+    place: &Place<'_>,
+    look: &Look,
+    ours: Option<&str>,
+) -> Option<(Fault, String)> {
+    let Place { index, nodes, prefix } = *place;
+    let marker = match &look.marker {
+        Found::Nothing => return None,
+        Found::Other => {
+            let why = "what lies at lockgate:deployment there is no marker of this version; \
+                       if nothing else uses it, DEL it";
+            return Some((Fault::Foreign, why.into()));
+        }
+        Found::Marker(marker) => marker,
+    };
+    let theirs = &marker.deployment;
+    let names_itself = look.identity().is_some_and(|who| theirs.names(marker.seat, &who));
+    let has_copy = !names_itself && theirs.seats.len() == nodes && theirs.prefix == prefix;
+    if !fits(marker, index, nodes, prefix) && !has_copy {
+        let why = format!(
+            "its marker has it as node {} of {} with prefix '{}', this proxy as node {} of {} \
+             with prefix '{}': all proxies need the same locks.nodes, in the same order, and \
+             locks.prefix; for another deployment use another database (redis://host:port/1), \
+             or where this one is not used any more, DEL lockgate:deployment lockgate:node",
+            marker.seat + 1,
+            theirs.seats.len(),
+            theirs.prefix,
+            index + 1,
+            nodes,
+            prefix,
+        );
+        return Some((Fault::Disagrees, why));
+    }
+    let ours = ours?;
+    (theirs.id != ours).then(|| {
+        let why = format!(
+            "it belongs to deployment {}, not to {ours}: use another database \
+             (redis://host:port/1), or where that deployment is not used any more, DEL \
+             lockgate:deployment lockgate:node there",
+            theirs.id
+        );
+        (Fault::Foreign, why)
+    })
+}
+
+/// What keeps a node from voting now, as far as it tells by itself: with what lies at
+/// [`MARKER`](super::marker::MARKER) and [`OLD_MARKER`](super::marker::OLD_MARKER) there. For
+/// `lockgate doctor`.
+pub(crate) fn diagnose(
+    config: &LocksConfig,
+    index: usize,
+    (run_id, replication_id): (&str, &str),
+    [marker, old]: [Option<&str>; 2],
+) -> Option<(Fault, String)> {
+    let present = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
+    let look = Look {
+        run_id: present(run_id),
+        replication_id: present(replication_id),
+        is_master: true,
+        old_marker: old.map(str::to_owned),
+        marker: marker
+            .map_or(Found::Nothing, |text| Marker::parse(text).map_or(Found::Other, Found::Marker)),
+        ..Look::default()
+    };
+    let who = look.identity()?;
+    let place = Place { index, nodes: config.nodes.len(), prefix: &config.prefix };
+    if let Some(refusal) = refusal(&place, &look, None) {
+        return Some(refusal);
+    }
+    let Some(marker) = look.marker() else {
+        let taken_over = look.old_marker == look.run_id;
+        return (!taken_over).then(|| {
+            let why = "it has no marker: it was restarted, emptied or is new".to_owned();
+            (Fault::Quarantined, why)
+        });
+    };
+    let is_named =
+        fits(marker, index, place.nodes, place.prefix) && marker.deployment.names(index, &who);
+    (!is_named).then(|| (Fault::Quarantined, FORGOTTEN.to_owned()))
+}
