@@ -16,7 +16,7 @@
 //! - [`resp`]: the wire: where commands and replies end, and what a command is called.
 //! - [`config`]: the YAML file, its defaults, and its errors with line numbers.
 //! - [`metrics`]: keeps and renders the counters.
-//! - [`key`], [`glob`], [`clock`]: shared by several of them.
+//! - [`key`], [`glob`], [`clock`], [`sync`]: shared by several of them.
 //! - [`tools`]: the other commands of the binary: `dev`, `doctor`, `init`.
 //! - `simulation`, in tests alone: the real engine and real sessions over a simulated network.
 //!
@@ -36,4 +36,5 @@ pub mod server;
 pub mod session;
 #[cfg(test)]
 mod simulation;
+mod sync;
 pub mod tools;

@@ -21,15 +21,16 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("config", &["glob"]),
     ("metrics", &[]),
     ("resp", &[]),
+    ("sync", &[]),
     ("net", &["config", "metrics"]),
     ("command", &["config", "glob", "key", "lock", "resp"]),
     ("guard", &["config", "glob", "key", "net", "resp"]),
-    ("lock", &["clock", "config", "key", "metrics", "net", "resp"]),
+    ("lock", &["clock", "config", "key", "metrics", "net", "resp", "sync"]),
     (
         "session",
         &["clock", "command", "config", "glob", "guard", "key", "lock", "metrics", "net", "resp"],
     ),
-    ("server", &["config", "guard", "lock", "metrics", "net", "resp", "session"]),
+    ("server", &["config", "guard", "lock", "metrics", "net", "resp", "session", "sync"]),
     ("tools", &["config", "lock", "net", "server"]),
     ("simulation", &["config", "guard", "key", "lock", "net", "resp", "session"]),
 ];

@@ -2,7 +2,7 @@
 //! knows: another proxy may have released it, or a node may have forgotten it.
 
 use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, MutexGuard},
     time::Duration,
 };
 
@@ -10,6 +10,7 @@ use super::{Claim, keep::watch::Watch};
 use crate::{
     clock::Instant,
     key::{Key, KeyMap, Token},
+    sync::Mutex,
 };
 
 /// Those whose TTL has run out are looked for once there are twice as many as
@@ -213,7 +214,7 @@ impl Holders {
     pub(super) fn forget(&self) -> Vec<Arc<Watch>> {
         let mut watches = Vec::new();
         for shard in &self.0 {
-            let mut map = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut map = shard.lock();
             map.by_key.retain(|_, holder| holder.watch.is_some());
             watches.extend(map.by_key.values().filter_map(|holder| holder.watch.clone()));
         }
@@ -224,7 +225,7 @@ impl Holders {
     pub(super) fn visit(&self, visit: &mut dyn FnMut(&[u8], Shown) -> bool) {
         let now = Instant::now();
         for shard in &self.0 {
-            let map = shard.lock().unwrap_or_else(PoisonError::into_inner);
+            let map = shard.lock();
             for (key, holder) in map.by_key.iter().filter(|(_, holder)| holder.until > now) {
                 if !visit(key, holder.shown(now)) {
                     return;
@@ -242,7 +243,7 @@ impl Holders {
 
     /// Nothing panics while it holds the lock.
     fn lock(&self, key: &Key) -> MutexGuard<'_, Map> {
-        self.0[key.spread() % SHARDS].lock().unwrap_or_else(PoisonError::into_inner)
+        self.0[key.spread() % SHARDS].lock()
     }
 }
 
@@ -301,7 +302,7 @@ mod tests {
             }
             tokio::time::advance(Duration::from_secs(2)).await;
         }
-        let kept: usize = holders.0.iter().map(|shard| shard.lock().unwrap().by_key.len()).sum();
+        let kept: usize = holders.0.iter().map(|shard| shard.lock().by_key.len()).sum();
         assert!(kept <= SHARDS * SWEEP, "{kept}");
         let mut seen = 0;
         holders.granted(&Key::from("k"), holder(token, Claim::new(), 1, 1));

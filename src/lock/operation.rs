@@ -1,10 +1,6 @@
 //! One request to all lock nodes, and their votes as they come in.
 
-use std::{
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
-    task::Waker,
-    time::Duration,
-};
+use std::{sync::Arc, task::Waker, time::Duration};
 
 use smallvec::{SmallVec, smallvec};
 
@@ -16,6 +12,7 @@ use super::{
 use crate::{
     clock::Instant,
     key::{Key, Token},
+    sync::Mutex,
 };
 
 /// What is asked.
@@ -240,7 +237,7 @@ impl Operation {
     /// Takes in what node `node` said. Its first word counts.
     pub(super) fn vote(&self, node: usize, vote: Vote) {
         debug_assert!(self.kind.admits(vote), "{:?}: {vote:?} is no vote on that", self.kind);
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let state = &mut *state;
         match state.votes.get_mut(node) {
             Some(slot @ Vote::Pending) => *slot = vote,
@@ -265,13 +262,13 @@ impl Operation {
 
     /// Whether node `node` has not voted, nor was given up.
     pub(super) fn is_pending(&self, node: usize) -> bool {
-        self.lock().votes.get(node) == Some(&Vote::Pending)
+        self.state.lock().votes.get(node) == Some(&Vote::Pending)
     }
 
     /// What the votes come to so far by `rule`; while that is open, `waker` is
     /// woken once it is not.
     pub(super) fn decision(&self, rule: Rule, waker: &Waker) -> Decision {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let decision = state.counted.decide(rule);
         if decision == Decision::Open {
             match state.waiting.iter_mut().find(|(known, _)| *known == rule) {
@@ -284,7 +281,7 @@ impl Operation {
 
     /// Takes in how many subscribers of the lock's channel a node has told.
     pub(super) fn heard_of_listeners(&self, listeners: i64) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.listeners =
             if listeners < 0 || state.listeners < 0 { -1 } else { state.listeners.max(listeners) };
     }
@@ -292,12 +289,12 @@ impl Operation {
     /// The most subscribers of the lock's channel that a node has told; none: a
     /// node has refused to tell.
     pub(super) fn listeners(&self) -> Option<u64> {
-        u64::try_from(self.lock().listeners).ok()
+        u64::try_from(self.state.lock().listeners).ok()
     }
 
     /// Time is up: who has not answered is missing. Gives their numbers.
     pub(super) fn time_out(&self) -> Vec<usize> {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let late: Vec<usize> =
             (0..state.votes.len()).filter(|node| state.votes[*node] == Vote::Pending).collect();
         for node in &late {
@@ -309,42 +306,42 @@ impl Operation {
 
     /// Nobody waits for it any more.
     pub(super) fn close(&self) {
-        self.lock().closed = true;
+        self.state.lock().closed = true;
     }
 
     /// Its lock was granted, as far as is known until then.
     pub(super) fn grant(&self, until: Instant) {
         debug_assert!(self.kind.grants(), "only what asks for a lock is granted");
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         (state.closed, state.granted) = (true, Some(until));
     }
 
     /// Whether its lock was granted.
     pub(super) fn is_granted(&self) -> bool {
-        self.lock().granted.is_some()
+        self.state.lock().granted.is_some()
     }
 
     /// Whether its grant still runs, as far as is known. What a node carries out after it has
     /// missed all of it, it has for nobody.
     pub(super) fn is_granted_still(&self) -> bool {
-        self.lock().granted.is_some_and(|until| until > Instant::now())
+        self.state.lock().granted.is_some_and(|until| until > Instant::now())
     }
 
     /// Whether it is answered or was given up.
     pub(super) fn is_closed(&self) -> bool {
-        self.lock().closed
+        self.state.lock().closed
     }
 
     /// The votes as they are now.
     pub(super) fn votes(&self) -> AllVotes {
-        self.lock().votes.clone()
+        self.state.lock().votes.clone()
     }
 
     /// What takes back all that a LOCK may have taken.
     pub(super) fn undo(&self, claim: Claim) -> Operation {
         debug_assert!(self.kind.grants(), "only what asks for a lock is undone");
         let request = scripts::undo(&self.key, &self.token, claim);
-        let nodes = self.lock().votes.len();
+        let nodes = self.state.lock().votes.len();
         let (key, token) = (self.key.clone(), self.token.clone());
         let undo = Operation::new(Kind::Release, key, token, self.ttl, request, nodes);
         Operation { whose: WhichGrant::Claim(claim), ..undo }
@@ -365,7 +362,7 @@ impl Operation {
             }
             _ => return None,
         };
-        let state = self.lock();
+        let state = self.state.lock();
         let released = state.votes.iter().filter_map(|vote| match vote {
             Vote::Yes(fence) if self.kind == Kind::Release => u64::try_from(*fence).ok(),
             _ => None,
@@ -378,10 +375,5 @@ impl Operation {
         drop(state);
         // No proxy's release, so that all that hear of it look.
         Some(Operation::release(self.key.clone(), token.clone(), whose, b"", ttl, nodes))
-    }
-
-    /// Nothing panics while it holds the lock, and votes stay sound if something did.
-    fn lock(&self) -> MutexGuard<'_, VoteState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

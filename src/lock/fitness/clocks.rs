@@ -6,10 +6,7 @@
 //! clock (a paused virtual machine): nothing that it holds counts any more.
 
 use std::{
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicI64, Ordering},
-    },
+    sync::atomic::{AtomicI64, Ordering},
     time::Duration,
 };
 
@@ -19,6 +16,7 @@ use crate::{
     clock::Instant,
     config::LocksConfig,
     lock::quorum::{DRIFT, quorum},
+    sync::Mutex,
 };
 
 #[cfg(test)]
@@ -122,7 +120,7 @@ impl Clocks {
     /// The clock of node `index` has jumped forward. Gives until when it waits.
     pub(in crate::lock) fn jumped(&self, index: usize) -> Option<Instant> {
         let now = Instant::now();
-        let mut all = self.lock();
+        let mut all = self.until.lock();
         all[index] = Some(now + self.wait?);
         if all.iter().flatten().filter(|until| **until > now).count() >= quorum(all.len()) {
             self.lost_until.store(now.micros(), Ordering::Release);
@@ -133,7 +131,7 @@ impl Clocks {
 
     /// Until when node `index` still waits. None: it may vote.
     pub(in crate::lock) fn waits_until(&self, index: usize) -> Option<Instant> {
-        let mut all = self.lock();
+        let mut all = self.until.lock();
         all[index].take_if(|until| *until <= Instant::now());
         all[index]
     }
@@ -142,11 +140,6 @@ impl Clocks {
     #[inline]
     pub(in crate::lock) fn is_lost(&self, since: Instant) -> bool {
         since.micros() <= self.lost_until.load(Ordering::Acquire)
-    }
-
-    /// Nothing panics while it holds the lock.
-    fn lock(&self) -> MutexGuard<'_, Vec<Option<Instant>>> {
-        self.until.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -45,7 +45,7 @@
 use std::{
     borrow::Cow,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -67,6 +67,7 @@ use crate::{
     config::{LocksConfig, RedisUrl},
     lock::{quorum::quorum, scripts},
     net::Connector,
+    sync::Mutex,
 };
 
 /// The shortest wait: longer than any round counts, so that whoever forgot a promise is not
@@ -225,26 +226,26 @@ impl Admissions {
 
     /// Who votes or waits over the connection to node `index`, if that is compared.
     pub(in crate::lock) fn linked(&self, index: usize) -> Option<Identity> {
-        self.lock().seats[index].linked.clone()
+        self.state.lock().seats[index].linked.clone()
     }
 
     /// A node knows of a TTL that long, be it another proxy's: where all nodes have forgotten,
     /// this one remembers.
     pub(in crate::lock) fn heard_of(&self, longest: Duration) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.possible = state.possible.max(longest);
     }
 
     /// What the marker of node `index` must be, if that is compared.
     pub(in crate::lock) fn told(&self, index: usize) -> Option<String> {
-        let state = self.lock();
+        let state = self.state.lock();
         state.seats[index].linked.as_ref()?;
         Some(state.current.as_ref()?.deployment.told(index))
     }
 
     /// Why node `index`, which is connected, does not vote yet.
     pub(in crate::lock) fn wait(&self, index: usize) -> Option<Wait> {
-        let state = self.lock();
+        let state = self.state.lock();
         let seat = &state.seats[index];
         let sits = state.current.as_ref().map(|current| &current.deployment.seats[index]);
         if seat.linked.is_none() || !matches!(sits, Some(Seat::Waiting(..))) {
@@ -257,7 +258,7 @@ impl Admissions {
 
     /// The connection to node `index` is gone; `voted`: it could vote.
     pub(in crate::lock) fn left(&self, index: usize, voted: bool) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let seat = &mut state.seats[index];
         (seat.run_id, seat.linked) = (None, None);
         if voted {
@@ -267,7 +268,7 @@ impl Admissions {
 
     /// Notes what node `index` says, and whether it may vote.
     pub(in crate::lock) fn judge(&self, index: usize, look: &Look) -> Judgement {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let state = &mut *state;
         state.seats[index].run_id.clone_from(&look.run_id);
         if !look.is_master {
@@ -485,7 +486,7 @@ impl Admissions {
             drop(self.asking.lock().await);
             return;
         };
-        let known = self.lock().current.clone();
+        let known = self.state.lock().current.clone();
         let id = known.as_ref().map(|known| known.deployment.id.as_str());
         // All that is needed where nothing is amiss: slow nodes are not waited for.
         let enough = |looks: &[Option<Look>]| {
@@ -495,7 +496,7 @@ impl Admissions {
         let looks = round::looks(&all);
         let survey = Survey::new(&looks, &self.prefix, id);
         let (plan, longest) = {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             let state = &mut *state;
             state.asked = Some(Instant::now());
             state.longest = state.longest.max(survey.longest);
@@ -532,7 +533,7 @@ impl Admissions {
         let needed = quorum(self.ways.len());
         let done = round::carry_out(all, &plan, &survey.promised, longest, needed).await;
         if let Some(accepted) = done {
-            let mut state = self.lock();
+            let mut state = self.state.lock();
             state.longest = state.longest.max(longest);
             // Whoever comes next finds a quorum that agrees, or asks.
             self.learn(&mut state, &accepted);
@@ -644,11 +645,6 @@ impl Admissions {
         if !waits {
             standing.waits.store(false, Ordering::Release);
         }
-    }
-
-    /// Nothing panics while it holds the lock.
-    fn lock(&self) -> MutexGuard<'_, AdmissionState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,14 +1,14 @@
 //! What a connection is told of its node's standing while it lives, and tells of it.
 
 use std::sync::{
-    Arc, Mutex,
+    Arc,
     atomic::{AtomicBool, AtomicU64},
 };
 
 use arc_swap::ArcSwap;
 
 use super::clocks::NodeClock;
-use crate::lock::scripts;
+use crate::{lock::scripts, sync::Mutex};
 
 /// How a node stands: whether it may vote, and by what it proves that.
 pub(in crate::lock) struct NodeStanding {

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Mutex, MutexGuard, PoisonError,
+        MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
     task::Waker,
@@ -11,6 +11,7 @@ use std::{
 use crate::{
     clock::Instant,
     key::{Key, Token},
+    sync::Mutex,
 };
 
 /// A lock that was lost.
@@ -49,17 +50,13 @@ impl Losses {
     /// at ([`Keep::valid_until`](super::keeper::Keep::valid_until)), and the next check be
     /// set ([`Losses::check_by`]).
     pub fn is_check_due(&self) -> bool {
-        self.check_at().take_if(|check_at| *check_at <= Instant::now()).is_some()
+        self.check_at.lock().take_if(|check_at| *check_at <= Instant::now()).is_some()
     }
 
     /// A check is due then, if none is before.
     pub fn check_by(&self, valid_until: Instant) {
-        let mut check_at = self.check_at();
+        let mut check_at = self.check_at.lock();
         *check_at = Some(check_at.map_or(valid_until, |before| before.min(valid_until)));
-    }
-
-    fn check_at(&self) -> MutexGuard<'_, Option<Instant>> {
-        self.check_at.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether there is anything to take.
@@ -98,6 +95,6 @@ impl Losses {
 
     /// Has [`Losses::settle`] wait for as long as this is held.
     pub(in crate::lock) fn lock(&self) -> MutexGuard<'_, Vec<Lost>> {
-        self.lost.lock().unwrap_or_else(PoisonError::into_inner)
+        self.lost.lock()
     }
 }

@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
@@ -13,7 +13,7 @@ use tokio::sync::{Notify, Semaphore};
 use tokio_util::sync::CancellationToken;
 
 use super::watch::{Times, Watch};
-use crate::{clock::Instant, config::LocksConfig, lock::quorum::validity};
+use crate::{clock::Instant, config::LocksConfig, lock::quorum::validity, sync::Mutex};
 
 /// A lock is renewed after this share of its TTL.
 const RENEW_SHARE: u32 = 3;
@@ -95,13 +95,13 @@ impl Schedule {
 
     /// When the first of them is due.
     pub(in crate::lock) fn first(&self) -> Option<Instant> {
-        self.lock().first_key_value().map(|((when, _), _)| *when)
+        self.due.lock().first_key_value().map(|((when, _), _)| *when)
     }
 
     /// Has all locks renewed now.
     pub(in crate::lock) fn all_are_due(&self) {
         let now = Instant::now();
-        let mut due = self.lock();
+        let mut due = self.due.lock();
         for ((_, id), watch) in std::mem::take(&mut *due) {
             watch.times().due = Some(now);
             due.insert((now, id), watch);
@@ -110,7 +110,7 @@ impl Schedule {
 
     /// Has those renewed later that could not be now, unless their times have changed.
     pub(in crate::lock) fn put_back(&self, watches: &[Arc<Watch>], when: Instant) {
-        let mut due = self.lock();
+        let mut due = self.due.lock();
         for watch in watches.iter().filter(|watch| watch.is_kept()) {
             if watch.times().due.get_or_insert(when) == &when {
                 due.insert((when, watch.id), watch.clone());
@@ -120,7 +120,7 @@ impl Schedule {
 
     /// Takes off the schedule what is due until then, the first `most` of it.
     pub(in crate::lock) fn take_due(&self, until: Instant, most: usize) -> Vec<Arc<Watch>> {
-        let mut due = self.lock();
+        let mut due = self.due.lock();
         let mut taken = Vec::new();
         while taken.len() < most
             && let Some(entry) = due.first_entry().filter(|entry| entry.key().0 <= until)
@@ -140,7 +140,7 @@ impl Schedule {
         watch: &Arc<Watch>,
         change: impl FnOnce(&mut Times) -> Option<Instant>,
     ) {
-        let mut due = self.lock();
+        let mut due = self.due.lock();
         let mut times = watch.times();
         let Some(when) = change(&mut times) else { return };
         let when = watch.hold_until.map_or(when, |until| when.min(until));
@@ -196,7 +196,7 @@ impl Schedule {
     /// Takes it off the schedule: it is being released. True: it was kept until now.
     pub(in crate::lock) fn pause(&self, watch: &Watch) -> bool {
         let was_kept = watch.pause();
-        let mut due = self.lock();
+        let mut due = self.due.lock();
         if let Some(before) = watch.times().due.take() {
             let was_there = due.remove(&(before, watch.id)).is_some();
             debug_assert!(was_there, "a session lock knows its place on the schedule");
@@ -215,9 +215,5 @@ impl Schedule {
     pub(in crate::lock) fn replace(&self, watch: &Watch) {
         self.release(watch);
         watch.end();
-    }
-
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<(Instant, u64), Arc<Watch>>> {
-        self.due.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc, MutexGuard,
         atomic::{AtomicU8, Ordering},
     },
     time::Duration,
@@ -13,6 +13,7 @@ use crate::{
     clock::Instant,
     key::{Key, Token},
     lock::Claim,
+    sync::Mutex,
 };
 
 /// A session lock that is watched over.
@@ -106,6 +107,6 @@ impl Watch {
     }
 
     pub(in crate::lock) fn times(&self) -> MutexGuard<'_, Times> {
-        self.times.lock().unwrap_or_else(PoisonError::into_inner)
+        self.times.lock()
     }
 }

@@ -8,7 +8,7 @@
 use std::{
     collections::{HashMap, VecDeque},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     task::Waker,
@@ -27,6 +27,7 @@ use crate::{
         metrics::{LockMetrics, WakeUp},
         quorum::quorum,
     },
+    sync::Mutex,
 };
 
 /// How long a head sleeps at the most while it is told of releases: what a lost
@@ -172,7 +173,7 @@ impl Queues {
         ttl: Duration,
         ticket: u64,
     ) -> Result<(), NotGranted> {
-        let mut queues = self.lock();
+        let mut queues = self.queues.lock();
         let queue = match queues.get_mut(key) {
             Some(queue) => queue,
             None => queues.entry(key.to_vec()).or_insert_with(Queue::new),
@@ -195,7 +196,7 @@ impl Queues {
     /// What the waiter with this ticket is to do. Where that is to wait, `waker`
     /// is woken when it is something else.
     pub(in crate::lock) fn turn(&self, key: &[u8], ticket: u64, waker: &Waker) -> Turn {
-        let mut queues = self.lock();
+        let mut queues = self.queues.lock();
         let Some(queue) = queues.get_mut(key) else { return Turn::Wait(None) };
         let is_head = queue.seats.front().is_some_and(|seat| seat.ticket == ticket);
         let Some(seat) = queue.seats.iter_mut().find(|seat| seat.ticket == ticket) else {
@@ -224,7 +225,7 @@ impl Queues {
 
     /// The head was not granted the lock: says when it is to try again.
     pub(in crate::lock) fn refused(&self, key: &[u8], ticket: u64, why: &NotGranted) {
-        let mut queues = self.lock();
+        let mut queues = self.queues.lock();
         let Some(queue) = queues.get_mut(key) else { return };
         if queue.seats.front().is_none_or(|seat| seat.ticket != ticket) {
             return;
@@ -253,12 +254,12 @@ impl Queues {
 
     /// Why nobody in this queue can be told whether the lock is held.
     pub(in crate::lock) fn no_quorum(&self, key: &[u8]) -> Option<NoQuorum> {
-        self.lock().get(key)?.no_quorum.clone()
+        self.queues.lock().get(key)?.no_quorum.clone()
     }
 
     /// Gives a place up.
     pub(in crate::lock) fn leave(&self, key: &[u8], ticket: u64, how: Departure) {
-        let mut queues = self.lock();
+        let mut queues = self.queues.lock();
         let Some(queue) = queues.get_mut(key) else { return };
         let Some(at) = queue.seats.iter().position(|seat| seat.ticket == ticket) else { return };
         let left = queue.seats.remove(at);
@@ -300,7 +301,7 @@ impl Queues {
         if self.count.load(Ordering::Relaxed) == 0 {
             return NextHolder::Nobody;
         }
-        let mut queues = self.lock();
+        let mut queues = self.queues.lock();
         let Some(queue) = queues.get_mut(key) else { return NextHolder::Nobody };
         let Some(head) = queue.seats.front() else { return NextHolder::Nobody };
         if queue.asking {
@@ -322,7 +323,7 @@ impl Queues {
         if self.count.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let mut queues = self.lock();
+        let mut queues = self.queues.lock();
         let Some(queue) = queues.get_mut(key).filter(|queue| !queue.seats.is_empty()) else {
             return;
         };
@@ -345,7 +346,7 @@ impl Queues {
         ticket: u64,
         acquire: Acquire,
     ) -> Option<Acquire> {
-        let mut queues = self.lock();
+        let mut queues = self.queues.lock();
         let head = queues.get_mut(key).and_then(|queue| queue.seats.front_mut());
         let Some(head) = head.filter(|head| head.ticket == ticket) else { return Some(acquire) };
         debug_assert!(head.handed.is_none(), "one lock is handed over once");
@@ -364,7 +365,7 @@ impl Queues {
         if self.count.load(Ordering::Relaxed) == 0 {
             return;
         }
-        let mut queues = self.lock();
+        let mut queues = self.queues.lock();
         let Some(queue) = queues.get_mut(key) else { return };
         // One of them is this proxy.
         queue.others = listeners.is_some_and(|listeners| listeners > 1);
@@ -377,7 +378,7 @@ impl Queues {
 
     /// Node `node` has told of a release through another proxy.
     pub(in crate::lock) fn heard_of_release(&self, node: usize, key: &[u8]) {
-        let mut queues = self.lock();
+        let mut queues = self.queues.lock();
         let Some(queue) = queues.get_mut(key) else { return };
         queue.heard |= bit(node);
         if queue.heard.count_ones() as usize >= self.quorum {
@@ -395,7 +396,7 @@ impl Queues {
         node: usize,
         keys: impl Iterator<Item = &'a [u8]>,
     ) {
-        let mut queues = self.lock();
+        let mut queues = self.queues.lock();
         for key in keys {
             let Some(queue) = queues.get_mut(key) else { continue };
             let before = queue.subscribed.count_ones() as usize;
@@ -409,21 +410,22 @@ impl Queues {
 
     /// Whether anybody wants to be told of anything.
     pub(in crate::lock) fn is_listening(&self) -> bool {
-        self.count.load(Ordering::Relaxed) > 0 && self.lock().values().any(|queue| queue.listening)
+        self.count.load(Ordering::Relaxed) > 0
+            && self.queues.lock().values().any(|queue| queue.listening)
     }
 
     /// Node `node` can be subscribed to. Gives all keys that are wanted now.
     pub(in crate::lock) fn connected(&self, node: usize) -> Vec<Vec<u8>> {
-        let queues = self.lock();
-        *self.wishes[node].lock() = Some(HashMap::new());
+        let queues = self.queues.lock();
+        *self.wishes[node].changes.lock() = Some(HashMap::new());
         let wanted = queues.iter().filter(|(_, queue)| queue.listening);
         wanted.map(|(key, _)| key.clone()).collect()
     }
 
     /// Node `node` tells of nothing any more.
     pub(in crate::lock) fn disconnected(&self, node: usize) {
-        let mut queues = self.lock();
-        *self.wishes[node].lock() = None;
+        let mut queues = self.queues.lock();
+        *self.wishes[node].changes.lock() = None;
         for queue in queues.values_mut() {
             queue.subscribed &= !bit(node);
             // It must look for itself, and soon.
@@ -436,18 +438,18 @@ impl Queues {
 
     /// How many wait for `key`.
     pub(in crate::lock) fn waiting(&self, key: &[u8]) -> usize {
-        self.lock().get(key).map_or(0, |queue| queue.seats.len())
+        self.queues.lock().get(key).map_or(0, |queue| queue.seats.len())
     }
 
     /// How many wait for anything.
     pub(in crate::lock) fn all_waiting(&self) -> usize {
-        self.lock().values().map(|queue| queue.seats.len()).sum()
+        self.queues.lock().values().map(|queue| queue.seats.len()).sum()
     }
 
     /// For how long the first of them has waited.
     pub(in crate::lock) fn longest_wait(&self) -> Duration {
         let heads = |queue: &Queue| queue.seats.front().map(|seat| seat.since);
-        let first = self.lock().values().filter_map(heads).min();
+        let first = self.queues.lock().values().filter_map(heads).min();
         first.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
@@ -462,7 +464,7 @@ impl Queues {
             return;
         }
         let now = Instant::now();
-        let mut queues = self.lock();
+        let mut queues = self.queues.lock();
         queues.retain(|key, queue| {
             let stays = queue.empty_since.is_none_or(|since| now - since < LINGER);
             if !stays {
@@ -479,11 +481,6 @@ impl Queues {
             self.wishes.iter().for_each(|wishes| wishes.add(key, true));
         }
     }
-
-    /// Nothing panics while it holds the lock.
-    fn lock(&self) -> MutexGuard<'_, HashMap<Vec<u8>, Queue>> {
-        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 impl Drop for Queues {
@@ -494,7 +491,7 @@ impl Drop for Queues {
 
 impl Wishes {
     fn add(&self, key: &[u8], subscribe: bool) {
-        if let Some(changes) = &mut *self.lock() {
+        if let Some(changes) = &mut *self.changes.lock() {
             changes.insert(key.to_vec(), subscribe);
         }
         self.changed.notify_one();
@@ -502,11 +499,7 @@ impl Wishes {
 
     /// Takes all changes: key, and whether to subscribe or to unsubscribe.
     pub(in crate::lock) fn take(&self) -> HashMap<Vec<u8>, bool> {
-        self.lock().as_mut().map(std::mem::take).unwrap_or_default()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Option<HashMap<Vec<u8>, bool>>> {
-        self.changes.lock().unwrap_or_else(PoisonError::into_inner)
+        self.changes.lock().as_mut().map(std::mem::take).unwrap_or_default()
     }
 }
 

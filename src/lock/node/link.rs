@@ -6,7 +6,7 @@ use std::{
     collections::VecDeque,
     io,
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::Waker,
@@ -16,7 +16,10 @@ use std::{
 use thiserror::Error;
 use tokio::sync::Notify;
 
-use crate::lock::{operation::Operation, reply};
+use crate::{
+    lock::{operation::Operation, reply},
+    sync::Mutex,
+};
 
 /// Why a connection ended.
 #[derive(Debug, Error)]
@@ -72,7 +75,7 @@ pub(super) struct Sender(pub(super) Arc<LinkShared>);
 
 impl Drop for Sender {
     fn drop(&mut self) {
-        let mut queue = self.0.queue();
+        let mut queue = self.0.queue.lock();
         queue.closed = true;
         let waker = queue.waker.take();
         drop(queue);
@@ -103,11 +106,6 @@ impl LinkShared {
     pub(super) fn done(&self) {
         let before = self.pending.fetch_sub(1, Ordering::Relaxed);
         debug_assert!(before > 0, "what is answered was sent");
-    }
-
-    /// Nothing panics while it holds the lock.
-    pub(super) fn queue(&self) -> MutexGuard<'_, JobQueue> {
-        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -141,7 +139,7 @@ impl Link {
     pub(super) fn send(&self, job: Job) -> bool {
         let shared = &self.sender.0;
         shared.pending.fetch_add(1, Ordering::Relaxed);
-        let mut queue = shared.queue();
+        let mut queue = shared.queue.lock();
         if queue.closed {
             return false;
         }
@@ -158,7 +156,7 @@ impl Link {
     pub(super) fn end(&self) {
         let shared = &self.sender.0;
         shared.ending.store(true, Ordering::Release);
-        let mut queue = shared.queue();
+        let mut queue = shared.queue.lock();
         queue.closed = true;
         let waker = queue.waker.take();
         drop(queue);

@@ -3,7 +3,7 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak, atomic::Ordering},
+    sync::{Arc, OnceLock, Weak, atomic::Ordering},
     time::Duration,
 };
 
@@ -32,6 +32,7 @@ use crate::{
     },
     net::Connector,
     resp::encode,
+    sync::Mutex,
 };
 
 /// Releases remembered for a node that is away. Those that find no place are
@@ -160,7 +161,7 @@ impl Node {
 
     /// Asks this node. Its vote comes, now or later, exactly once.
     pub(super) fn submit(&self, operation: &Arc<Operation>) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let Some(link) = &state.link else {
             self.clean_up_unsent(&mut state, operation);
             let quarantined = state.unfit == Some(Fault::Quarantined);
@@ -230,7 +231,7 @@ impl Node {
         if std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "repeat") {
             return;
         }
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if state.refused.len() >= MAX_CLEANUP {
             return;
         }
@@ -246,7 +247,7 @@ impl Node {
 
     /// Sends again what the node has refused to give back.
     fn release_refused(&self) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         let now = Instant::now();
         for (operation, until) in std::mem::take(&mut state.refused) {
             if until <= now {
@@ -281,7 +282,7 @@ impl Node {
     /// Tells the node first what it has missed, then opens it to everybody.
     pub(super) fn connected(&self, link: &Link) {
         self.note_held();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if let (Some((run_id, id)), Some(now)) = (&state.before, &link.run_id)
             && run_id == now
         {
@@ -321,7 +322,8 @@ impl Node {
         }
         let Some(held_until) = self.held_until.get() else { return };
         let undoes = |(release, _): &(Arc<Operation>, _)| release.undoes.clone();
-        let undone: Vec<Arc<Operation>> = self.lock().cleanup.iter().filter_map(undoes).collect();
+        let undone: Vec<Arc<Operation>> =
+            self.state.lock().cleanup.iter().filter_map(undoes).collect();
         for grant in undone.iter().filter(|undone| undone.is_granted()) {
             if let Kind::Acquire { claim, .. } | Kind::HandOver { claim } = grant.kind
                 && let Some(until) = held_until(&grant.key, &grant.token, claim)
@@ -346,7 +348,7 @@ impl Node {
                 Some(Fault::Clock),
             );
         }
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.reason.clear();
         (state.until, state.unfit) = (None, None);
         self.show_faults(&state);
@@ -367,7 +369,7 @@ impl Node {
     /// for its time of day.
     pub(super) fn saw_look(self: &Arc<Node>, sent: Instant, look: &Look) {
         let Some(time) = look.time.and_then(|time| i64::try_from(time).ok()) else { return };
-        let mut clock = self.standing.clock.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut clock = self.standing.clock.lock();
         let sight = clock.sample(sent, Instant::now(), time, self.drift_factor);
         drop(clock);
         if sight != Sight::Steady {
@@ -383,7 +385,7 @@ impl Node {
                 let fault = Fault::Unwatched;
                 warn!(node = %self.url, fault = fault.as_str(), "lock node: {}", fault.meaning());
             }
-            self.show_faults(&self.lock());
+            self.show_faults(&self.state.lock());
         }
         match sight {
             None | Some(Sight::Steady) => {}
@@ -429,7 +431,7 @@ impl Node {
     /// The connection may have ended before it was opened to everybody, so that
     /// its end found nothing to close.
     pub(super) fn disconnected(&self) {
-        if self.lock().link.take().is_some() {
+        if self.state.lock().link.take().is_some() {
             self.is_down("disconnected".into(), None, None);
         }
     }
@@ -443,7 +445,7 @@ impl Node {
             Closed::Changed(_) | Closed::Unused => {}
         }
         self.metrics.pace.reset();
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.link = None;
         for operation in &leftover.sent {
             self.clean_up_sent(&mut state, operation);
@@ -470,7 +472,7 @@ impl Node {
         until: Option<tokio::time::Instant>,
         unfit: Option<Fault>,
     ) {
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         state.until = until;
         if state.reason == reason {
             return;
@@ -485,7 +487,7 @@ impl Node {
 
     /// The node as seen now.
     pub(super) fn status(&self) -> NodeStatus {
-        let state = self.lock();
+        let state = self.state.lock();
         let up = state.link.is_some()
             && !self.standing.waits.load(Ordering::Acquire)
             && !self.standing.jumped.load(Ordering::Acquire);
@@ -501,7 +503,7 @@ impl Node {
     /// Notes what an inspection has found, with one line in the log for each that is new.
     pub(super) fn inspected(&self, Inspected { faults: found, is_another, longest }: Inspected) {
         self.admissions.heard_of(longest);
-        let mut state = self.lock();
+        let mut state = self.state.lock();
         if is_another && let Some(link) = &state.link {
             warn!(node = %self.url, "another server answers at its address, or it was emptied or a replica");
             link.end();
@@ -526,11 +528,6 @@ impl Node {
                 || fault == Fault::Slow && self.metrics.pace.is_slow();
             gauge.set(f64::from(u8::from(has)));
         }
-    }
-
-    /// Nothing panics while it holds the lock, and the state stays sound if something did.
-    fn lock(&self) -> MutexGuard<'_, NodeState> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -568,7 +565,7 @@ async fn wait_for_clock(node: Weak<Node>) {
                     false => continue,
                 }
             }
-            if known.lock().link.is_some() {
+            if known.state.lock().link.is_some() {
                 known.stands(0);
             }
             return;

@@ -1,17 +1,17 @@
 //! Operations that too few lock nodes answered (NOQUORUM), for the log and for /readyz.
 
 use std::{
-    sync::{
-        Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering},
-    },
+    sync::atomic::{AtomicU64, Ordering},
     time::Duration,
 };
 
 use tokio::time::Instant;
 use tracing::warn;
 
-use crate::lock::{NoQuorum, quorum::Decision};
+use crate::{
+    lock::{NoQuorum, quorum::Decision},
+    sync::Mutex,
+};
 
 /// How often they are told of at the most; and for how long a failure counts where
 /// nothing was asked since.
@@ -60,7 +60,7 @@ impl Outage {
             }
             Decision::NoQuorum | Decision::Open if patient => {
                 self.in_a_row.fetch_add(1, Ordering::Relaxed);
-                self.lock().at = Instant::now();
+                self.last.lock().at = Instant::now();
             }
             Decision::NoQuorum | Decision::Open => {}
         }
@@ -69,14 +69,14 @@ impl Outage {
     /// Notes what a client was told, or would have been.
     pub(in crate::lock) fn failed(&self, error: &NoQuorum) {
         self.failed.fetch_add(1, Ordering::Relaxed);
-        self.lock().error = Some(error.clone());
+        self.last.lock().error = Some(error.clone());
     }
 
     /// How many of the last operations failed in a row, and how, if that says that locks
     /// cannot be had now.
     pub(in crate::lock) fn status(&self) -> Option<(u64, NoQuorum)> {
         let failed = self.in_a_row.load(Ordering::Relaxed);
-        let last = self.lock();
+        let last = self.last.lock();
         let counts = failed >= IN_A_ROW && last.at.elapsed() < TELL_EVERY;
         last.error.clone().filter(|_| counts).map(|error| (failed, error))
     }
@@ -84,7 +84,7 @@ impl Outage {
     /// Tells the log, if something failed and the last time is long enough ago.
     pub(in crate::lock) fn tell(&self) {
         let now = Instant::now();
-        let mut last = self.lock();
+        let mut last = self.last.lock();
         let failed = self.failed.load(Ordering::Relaxed);
         if failed > 0 && last.told.is_some_and(|told| now - told < TELL_EVERY) {
             return;
@@ -103,11 +103,6 @@ impl Outage {
             );
             last.told = Some(now);
         }
-    }
-
-    /// Nothing panics while it holds the lock.
-    fn lock(&self) -> MutexGuard<'_, LastFailure> {
-        self.last.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

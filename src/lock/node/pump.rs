@@ -8,7 +8,7 @@ use std::{
     io,
     pin::Pin,
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::{Context, Poll, ready},
@@ -37,6 +37,7 @@ use crate::{
         reply, scripts,
     },
     net::{Outbox, Stream},
+    sync::Mutex,
 };
 
 /// Operations put into one write at most: bounds a batch's memory, not its speed.
@@ -258,7 +259,7 @@ impl Pump {
         if self.jobs.capacity() > KEEP_JOBS {
             self.jobs = VecDeque::new();
         }
-        let mut queue = self.shared.queue();
+        let mut queue = self.shared.queue.lock();
         if queue.jobs.is_empty() && !queue.closed {
             match &mut queue.waker {
                 Some(waker) => waker.clone_from(cx.waker()),
@@ -462,7 +463,7 @@ impl Pump {
         };
         if error.is_none() {
             let sight = time.map(|time| {
-                let mut clock = standing.clock.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut clock = standing.clock.lock();
                 clock.sample(at, self.heard, time, self.side.drift_factor)
             });
             if sight != Some(Sight::Steady) || standing.unwatched.load(Ordering::Relaxed) {
@@ -530,7 +531,7 @@ impl Pump {
                 self.count_if_late(operation, *at);
             }
         }
-        let mut queue = self.shared.queue();
+        let mut queue = self.shared.queue.lock();
         queue.closed = true;
         let queued = std::mem::take(&mut queue.jobs);
         drop(queue);

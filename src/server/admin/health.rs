@@ -5,7 +5,7 @@ use std::{
     io::{self, Read, Write},
     net::{TcpStream, ToSocketAddrs},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -26,6 +26,7 @@ use crate::{
         entry::exposure::{self, Exposure},
         metrics::StateMetrics,
     },
+    sync::Mutex,
 };
 
 /// How often the data node is asked. A scrape never asks it.
@@ -96,7 +97,7 @@ impl State {
         let too_slow = nodes.iter().filter(|node| node.too_slow).count();
         let (usable, quorum, all) = (up - too_slow, self.engine.quorum(), nodes.len());
         let draining = self.draining.load(Ordering::Relaxed);
-        let problem = self.data_problem.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let problem = self.data_problem.lock().clone();
         let mut text = String::new();
         if draining {
             text += "draining: this process is to end\n";
@@ -177,7 +178,7 @@ impl State {
             Ok(Err(error)) => Some(error.to_string()),
             Err(_) => Some(format!("no answer within {CHECK_LIMIT:?}")),
         };
-        let mut known = self.data_problem.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut known = self.data_problem.lock();
         if *known != problem {
             match &problem {
                 None => info!(data = %self.data, "data node is reachable"),

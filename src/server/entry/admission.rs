@@ -9,7 +9,7 @@ use std::{
     mem,
     net::{IpAddr, Ipv6Addr, TcpStream},
     sync::{
-        Arc, Mutex, PoisonError,
+        Arc,
         atomic::{AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
@@ -17,7 +17,7 @@ use std::{
 
 use tracing::error;
 
-use crate::{config::Config, server::metrics::Refusal};
+use crate::{config::Config, server::metrics::Refusal, sync::Mutex};
 
 /// How far an address may run ahead of its rate: after a quiet second it may come with a
 /// second's worth of connections at once.
@@ -100,7 +100,7 @@ impl Admission {
         self.max_per_address.store(config.max_clients_per_address, Ordering::Relaxed);
         let rate = u32::try_from(config.max_connect_rate).unwrap_or(u32::MAX);
         let spacing = (rate > 0).then(|| BURST / rate);
-        let mut rates = self.rates.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rates = self.rates.lock();
         if rates.as_ref().map(|rates| rates.spacing) != spacing {
             *rates = spacing.map(|spacing| Rates::new(spacing, now));
         }
@@ -140,7 +140,7 @@ impl Place {
         let admission = &self.admission;
         let peer = host(peer);
         let most = admission.max_per_address.load(Ordering::Relaxed);
-        let mut addresses = admission.addresses.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut addresses = admission.addresses.lock();
         let clients = addresses.entry(peer).or_default();
         if most > 0 && *clients >= most {
             return Err(Refusal::PerAddress);
@@ -148,7 +148,7 @@ impl Place {
         *clients += 1;
         drop(addresses);
         self.address = Some(peer);
-        let mut rates = admission.rates.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rates = admission.rates.lock();
         let admitted = rates.as_mut().is_none_or(|rates| rates.admit(peer, now));
         if admitted { Ok(()) } else { Err(Refusal::ConnectRate) }
     }
@@ -159,7 +159,7 @@ impl Drop for Place {
         let clients = self.admission.clients.fetch_sub(1, Ordering::Relaxed);
         debug_assert!(clients > 0, "who goes had a place");
         let Some(address) = self.address else { return };
-        let mut addresses = self.admission.addresses.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut addresses = self.admission.addresses.lock();
         let entry = addresses.entry(address);
         debug_assert!(matches!(&entry, Entry::Occupied(clients) if *clients.get() > 0));
         if let Entry::Occupied(mut clients) = entry {
@@ -298,7 +298,7 @@ mod tests {
         assert_eq!(door.admit(ip("2001:db8::3"), now).err(), Some(Refusal::PerAddress));
         let other = door.admit(ip("2001:db8:0:1::1"), now).unwrap();
         drop((same, net, other));
-        assert!(door.addresses.lock().unwrap().is_empty());
+        assert!(door.addresses.lock().is_empty());
         assert_eq!(door.clients.load(Ordering::Relaxed), 0);
     }
 
@@ -325,7 +325,7 @@ mod tests {
         let fourth = door.admit(ip("10.0.0.1"), now).unwrap();
         assert_eq!(door.admit(ip("10.0.0.1"), now).err(), Some(Refusal::PerAddress));
         drop((third, fourth));
-        assert!(door.addresses.lock().unwrap().is_empty());
+        assert!(door.addresses.lock().is_empty());
     }
 
     #[test]
@@ -333,7 +333,7 @@ mod tests {
         let (door, now) = (admission(100, 1, 1), Instant::now());
         drop(door.admit(ip("10.0.0.1"), now).unwrap());
         assert_eq!(door.admit(ip("10.0.0.1"), now).err(), Some(Refusal::ConnectRate));
-        assert!(door.addresses.lock().unwrap().is_empty());
+        assert!(door.addresses.lock().is_empty());
         assert!(door.admit(ip("10.0.0.1"), now + BURST).is_ok());
     }
 

@@ -4,11 +4,7 @@
 //! place among `maxclients` and no address. The limits for each address are for the client that
 //! the header names, never for the balancer.
 
-use std::{
-    net::SocketAddr,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{net::SocketAddr, time::Duration};
 
 use tokio::{
     net::TcpStream,
@@ -27,6 +23,7 @@ use crate::{
         entry::admission::{Place, Seldom},
         metrics::Refusal,
     },
+    sync::Mutex,
 };
 
 /// How long a header may take. It is sent with the connection; lost twice on its way, it arrives
@@ -79,7 +76,7 @@ impl Introduction {
 
     fn missing(&self, peer: Option<DisplayValue<SocketAddr>>, reason: &str) -> Refusal {
         let now = Instant::now().into_std();
-        let mut trouble = self.trouble.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut trouble = self.trouble.lock();
         if let Some(times) = trouble.note(now) {
             let listener = self.listener;
             warn!(peer, %listener, reason, times, "closed: proxy_protocol demands a PROXY header");
