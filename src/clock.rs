@@ -9,6 +9,11 @@ use std::{
     time::Duration,
 };
 
+/// Whole milliseconds, rounded down: what is left of a lock must not be overstated.
+pub(crate) fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// A moment by the clock of this file. In unit tests it follows tokio's clock, which may be
 /// paused.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

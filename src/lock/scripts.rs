@@ -3,7 +3,7 @@
 use std::{sync::LazyLock, time::Duration};
 
 use super::Claim;
-use crate::resp::encode;
+use crate::{clock::millis, resp::encode};
 
 /// Put before a lock's key to make the key of its last fence.
 const FENCE_PREFIX: &[u8] = b"lockgate:fence:";
@@ -328,9 +328,4 @@ pub(crate) fn told(line: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(line.len() + 16);
     encode::bulk(&mut out, line);
     out
-}
-
-/// Whole milliseconds, rounded down: a TTL must not outlive its validity's basis.
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

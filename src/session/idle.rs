@@ -18,6 +18,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
 use crate::{
+    clock::millis,
     config::RedisUrl,
     net::{Connector, redis_client},
 };
@@ -52,10 +53,6 @@ impl Default for Idle {
     fn default() -> Idle {
         Idle { every: AtomicU64::new(millis(UNTOLD)) }
     }
-}
-
-fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 /// Three signs of life in each such time.

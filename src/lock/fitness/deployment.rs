@@ -64,6 +64,7 @@ use super::{
     standing::NodeStanding,
 };
 use crate::{
+    clock::millis,
     config::{LocksConfig, RedisUrl},
     lock::{quorum::quorum, scripts},
     net::Connector,
@@ -312,7 +313,7 @@ impl Admissions {
                 }
                 state.seats[index].linked = Some(who);
                 self.tell(index, deployment);
-                let longest = u64::try_from(marker.longest.as_millis()).unwrap_or(u64::MAX);
+                let longest = millis(marker.longest);
                 self.standings[index].longest.store(longest, Ordering::Relaxed);
                 return Judgement::Admitted(self.generation());
             }

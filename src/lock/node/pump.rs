@@ -28,7 +28,7 @@ use super::{
     repeats::Repeats,
 };
 use crate::{
-    clock::Instant,
+    clock::{Instant, millis},
     lock::{
         alarm::Alarm,
         fitness::{clocks::Sight, standing::NodeStanding},
@@ -304,7 +304,7 @@ impl Pump {
         if !operation.kind.stores() {
             return;
         }
-        let ttl = u64::try_from(operation.ttl.as_millis()).unwrap_or(u64::MAX);
+        let ttl = millis(operation.ttl);
         if self.side.standing.longest.fetch_max(ttl, Ordering::Relaxed) < ttl {
             self.out.push(&scripts::note(operation.ttl));
             self.shared.pending.fetch_add(1, Ordering::Relaxed);

@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::super::desk::Desk;
 use crate::{
+    clock::millis,
     command::{docs, operator::Inquiry},
     glob::{self, Budget},
     lock::LockStatus,
@@ -144,21 +145,19 @@ impl Desk {
     }
 
     fn tell_lock(&self, out: &mut Vec<u8>, lock: &LockStatus) {
-        let millis =
-            |time: std::time::Duration| i64::try_from(time.as_millis()).unwrap_or(i64::MAX);
         encode::map(out, 6, self.conn.state.resp3);
         encode::bulk(out, b"key");
         encode::bulk(out, &lock.key[self.config.locks.prefix.len().min(lock.key.len())..]);
         encode::bulk(out, b"kind");
         encode::bulk(out, if lock.session { b"session" } else { b"lease" });
         for (field, value) in [
-            ("fence", i64::try_from(lock.fence).unwrap_or(i64::MAX)),
+            ("fence", lock.fence),
             ("held-ms", millis(lock.held_for)),
             ("remaining-ms", millis(lock.remaining)),
-            ("waiters", i64::try_from(lock.waiters).unwrap_or(i64::MAX)),
+            ("waiters", lock.waiters as u64),
         ] {
             encode::bulk(out, field.as_bytes());
-            encode::integer(out, value);
+            encode::integer(out, i64::try_from(value).unwrap_or(i64::MAX));
         }
     }
 }

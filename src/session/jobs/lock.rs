@@ -11,7 +11,7 @@ use super::{
     Answer, Job, Ours, Progress, Question, announce, not_asked,
 };
 use crate::{
-    clock::Instant,
+    clock::{Instant, millis},
     command::BadRequest,
     key::{Key, Token},
     lock::{Grant, NoQuorum, NotGranted},
@@ -142,10 +142,10 @@ pub(super) fn encode_grant(out: &mut Vec<u8>, token: &Token, fence: u64, validit
     encode::array(out, 3);
     encode::bulk(out, token);
     encode::integer(out, i64::try_from(fence).unwrap_or(i64::MAX));
-    encode::integer(out, millis(validity));
+    encode_millis(out, validity);
 }
 
-/// Whole milliseconds, rounded down: a validity must not be overstated.
-pub(super) fn millis(duration: Duration) -> i64 {
-    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+/// Appends a duration as a number of milliseconds.
+pub(super) fn encode_millis(out: &mut Vec<u8>, duration: Duration) {
+    encode::integer(out, i64::try_from(millis(duration)).unwrap_or(i64::MAX));
 }

@@ -9,7 +9,7 @@ use super::{
         metrics::Outcome,
     },
     Answer, Job, Ours, Progress, Question, announce,
-    lock::{millis, no_quorum},
+    lock::{encode_millis, no_quorum},
     not_asked,
     unlock::{no_token, not_held},
 };
@@ -82,7 +82,7 @@ pub(super) fn begin(
 /// Answers with the validity.
 fn renewed(ours: Ours, validity: Duration, desk: &Desk) -> Vec<u8> {
     let mut out = Vec::new();
-    encode::integer(&mut out, millis(validity));
+    encode_millis(&mut out, validity);
     ours.count(Outcome::Ok, desk);
     out
 }
