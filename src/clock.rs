@@ -26,7 +26,7 @@ impl Instant {
     /// Reads the clock, by a system call that does not enter the kernel.
     #[cfg(not(test))]
     #[inline]
-    pub fn now() -> Instant {
+    pub(crate) fn now() -> Instant {
         use rustix::time::{ClockId, clock_gettime};
         #[cfg(target_os = "linux")]
         const CLOCK: ClockId = ClockId::Boottime;
@@ -39,7 +39,7 @@ impl Instant {
 
     /// Reads tokio's clock.
     #[cfg(test)]
-    pub fn now() -> Instant {
+    pub(crate) fn now() -> Instant {
         use std::sync::LazyLock;
         static BEGUN: LazyLock<std::time::Instant> = LazyLock::new(std::time::Instant::now);
         let (begun, now) = (*BEGUN, tokio::time::Instant::now().into_std());
@@ -50,13 +50,13 @@ impl Instant {
     }
 
     /// The time since this moment; zero if it is still to come.
-    pub fn elapsed(self) -> Duration {
+    pub(crate) fn elapsed(self) -> Duration {
         Instant::now() - self
     }
 
     /// The time since an earlier moment; zero if that is later.
     #[inline]
-    pub fn saturating_duration_since(self, earlier: Instant) -> Duration {
+    pub(crate) fn saturating_duration_since(self, earlier: Instant) -> Duration {
         self - earlier
     }
 

@@ -19,7 +19,7 @@ pub struct Key {
 
 impl Key {
     /// Makes the key on the nodes of a client's `key`.
-    pub fn new(prefix: &[u8], key: &[u8]) -> Key {
+    pub(crate) fn new(prefix: &[u8], key: &[u8]) -> Key {
         let length = prefix.len() + key.len();
         let mut space = [0; 128];
         match space.get_mut(..length) {
@@ -34,12 +34,12 @@ impl Key {
     }
 
     /// The key's hash. No client can choose two keys that share it.
-    pub fn number(&self) -> u64 {
+    pub(crate) fn number(&self) -> u64 {
         self.hash
     }
 
     /// Bits of the hash that maps do not use. They tell nothing of the key outside this process.
-    pub fn spread(&self) -> usize {
+    pub(crate) fn spread(&self) -> usize {
         (self.hash >> 32) as usize
     }
 }
@@ -76,11 +76,11 @@ impl fmt::Debug for Key {
 }
 
 /// A map from keys to values.
-pub type KeyMap<V> = HashMap<Key, V, BuildHasherDefault<Known>>;
+pub(crate) type KeyMap<V> = HashMap<Key, V, BuildHasherDefault<Known>>;
 
 /// Passes on the hash that a [`Key`] has already.
 #[derive(Debug, Default)]
-pub struct Known(u64);
+pub(crate) struct Known(u64);
 
 impl Hasher for Known {
     fn write(&mut self, bytes: &[u8]) {

@@ -22,19 +22,33 @@
 //!
 //! `tests/layers.rs` says, and checks, which of them may name which.
 
-pub mod clock;
+mod clock;
+// Fuzzing reads commands' words with it.
 pub mod command;
+// The binary reads a configuration; tests write one.
 pub mod config;
+// Tests hold its matching against Redis's.
 pub mod glob;
-pub mod guard;
-pub mod key;
+mod guard;
+mod key;
+// Tests run the engine without a proxy.
 pub mod lock;
-pub mod metrics;
-pub mod net;
+mod metrics;
+mod net;
+// Fuzzing and tests cut and encode with it.
 pub mod resp;
+// The binary runs it.
 pub mod server;
-pub mod session;
+mod session;
 #[cfg(test)]
 mod simulation;
 mod sync;
+// The binary runs them; tests start a Redis with them.
 pub mod tools;
+
+/// A test tells what goes the longer way from what does not.
+#[doc(hidden)]
+pub use guard::write::Write;
+/// A test sets the time after which a dead peer is given up.
+#[doc(hidden)]
+pub use net::tune;

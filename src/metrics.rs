@@ -50,11 +50,11 @@ const SECONDS: [f64; 20] = [
 
 /// Where counted values are kept and rendered.
 #[derive(Clone)]
-pub struct Recorder(PrometheusHandle);
+pub(crate) struct Recorder(PrometheusHandle);
 
 impl Recorder {
     /// All metrics in Prometheus's text format.
-    pub fn render(&self) -> String {
+    pub(crate) fn render(&self) -> String {
         self.0.render()
     }
 }
@@ -64,7 +64,7 @@ impl Recorder {
 ///
 /// # Errors
 /// If somebody else installed a recorder before, or no thread can be started.
-pub fn install() -> anyhow::Result<Recorder> {
+pub(crate) fn install() -> anyhow::Result<Recorder> {
     // Held while installing: whoever comes second must get the first one's recorder.
     static RECORDER: Mutex<Option<Recorder>> = Mutex::new(None);
     let mut installed = RECORDER.lock().unwrap_or_else(PoisonError::into_inner);

@@ -4,7 +4,7 @@
 use crate::resp::{encode, name::Own};
 
 /// Our commands, as COMMAND lists them.
-pub const OURS: [Own; 6] =
+pub(crate) const OURS: [Own; 6] =
     [Own::Lock, Own::Unlock, Own::Renew, Own::Attach, Own::Detach, Own::Lockgate];
 
 /// An argument in COMMAND DOCS.
@@ -152,13 +152,13 @@ fn described(own: Own) -> &'static Described {
 }
 
 /// All names for `COMMAND LIST`, which includes subcommands.
-pub fn names() -> impl Iterator<Item = &'static str> {
+pub(crate) fn names() -> impl Iterator<Item = &'static str> {
     let all = OURS.iter().map(|own| described(*own));
     all.flat_map(|it| std::iter::once(it.name).chain(it.subcommands.iter().map(|each| each.name)))
 }
 
 /// Appends the command's entry of `COMMAND INFO`.
-pub fn info(out: &mut Vec<u8>, own: Own, resp3: bool) {
+pub(crate) fn info(out: &mut Vec<u8>, own: Own, resp3: bool) {
     info_of(out, described(own), resp3);
 }
 
@@ -208,7 +208,7 @@ fn key_specification(out: &mut Vec<u8>, resp3: bool) {
 }
 
 /// Appends the command's name and entry of `COMMAND DOCS`.
-pub fn docs(out: &mut Vec<u8>, own: Own, resp3: bool) {
+pub(crate) fn docs(out: &mut Vec<u8>, own: Own, resp3: bool) {
     docs_of(out, described(own), resp3);
 }
 

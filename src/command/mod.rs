@@ -5,14 +5,12 @@
 //! - [`operator`]: LOCKGATE, and what libraries ask of our commands.
 //! - [`docs`]: the answers to them; [`glob`]: patterns of keys for operators.
 
-pub mod docs;
+pub(crate) mod docs;
 pub mod operator;
 
 use std::time::Duration;
 
 use thiserror::Error;
-
-pub use crate::glob;
 
 use crate::{
     config::LocksConfig,

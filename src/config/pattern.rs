@@ -46,7 +46,7 @@ impl Pattern {
     }
 
     /// [`Pattern::matches`] within a budget. Returns `None` if the budget does not suffice.
-    pub fn matches_within(&self, text: &[u8], budget: &mut Budget) -> Option<bool> {
+    pub(crate) fn matches_within(&self, text: &[u8], budget: &mut Budget) -> Option<bool> {
         match text.strip_prefix(&*self.prefix) {
             Some(text) => glob::matches_within(self.rest(), text, budget),
             None => Some(false),
@@ -61,7 +61,7 @@ impl Pattern {
 
     /// [`Pattern::captures`] within a budget. Returns `None` if the budget does not suffice.
     #[allow(clippy::type_complexity, reason = "whether there were steps enough, and what it took")]
-    pub fn captures_within<'t>(
+    pub(crate) fn captures_within<'t>(
         &self,
         text: &'t [u8],
         budget: &mut Budget,
@@ -74,7 +74,7 @@ impl Pattern {
 
     /// Whether some text matches both. Takes at most as many steps as the product of both
     /// lengths.
-    pub fn overlaps(&self, other: &Pattern) -> bool {
+    pub(crate) fn overlaps(&self, other: &Pattern) -> bool {
         let common = self.prefix.len().min(other.prefix.len());
         if self.prefix[..common] != other.prefix[..common] {
             return false;

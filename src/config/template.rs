@@ -96,7 +96,7 @@ impl Template {
     }
 
     /// The largest capture in use; 0 if there is none.
-    pub fn largest(&self) -> usize {
+    pub(crate) fn largest(&self) -> usize {
         let number = |part: &Part| match part {
             Part::Literal(_) => 0,
             Part::Capture(number) => *number,
@@ -105,7 +105,7 @@ impl Template {
     }
 
     /// A pattern that matches every key that the template can make.
-    pub fn as_pattern(&self) -> Pattern {
+    pub(crate) fn as_pattern(&self) -> Pattern {
         self.behind("")
     }
 

@@ -43,7 +43,7 @@ pub struct RedisUrl {
 
 impl RedisUrl {
     /// `redis://127.0.0.1:port`.
-    pub fn local(port: u16) -> RedisUrl {
+    pub(crate) fn local(port: u16) -> RedisUrl {
         let endpoint = Endpoint::Tcp { host: "127.0.0.1".into(), port };
         RedisUrl { endpoint, tls: false, username: None, password: None, db: 0 }
     }

@@ -11,7 +11,7 @@ use super::keys::{Begin, Find, KeySpec};
 
 /// Which keys a command writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Writes {
+pub(crate) enum Writes {
     /// None: it reads, or has nothing to do with keys.
     Nothing,
     /// The word behind its name.
@@ -23,12 +23,13 @@ pub enum Writes {
     /// Whole databases.
     Databases,
     /// That depends on the word behind its name.
+    #[allow(clippy::box_collection, reason = "few commands have any; the others stay small")]
     Subcommand(Box<HashMap<Vec<u8>, Writes>>),
 }
 
 /// All commands, by name.
 #[derive(Debug)]
-pub struct Table {
+pub(crate) struct Table {
     /// In capitals.
     names: HashMap<Vec<u8>, Writes>,
     /// Names of up to eight bytes, as numbers, in open addressing. 0: free.
@@ -43,11 +44,11 @@ pub struct Table {
 const PLACES: usize = 1024;
 
 /// With which bytes keys can begin that guards are about.
-pub type FirstBytes = [bool; 256];
+pub(crate) type FirstBytes = [bool; 256];
 
 /// What one look at the beginning of a command tells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Glance {
+pub(crate) enum Glance {
     /// It writes nothing.
     Nothing,
     /// It writes the word behind its name, which ends there.
@@ -107,7 +108,7 @@ impl Table {
     }
 
     /// What the command of this name writes, in any case; none: there is no such command.
-    pub fn get(&self, name: &[u8]) -> Option<&Writes> {
+    pub(crate) fn get(&self, name: &[u8]) -> Option<&Writes> {
         self.names.get(&name.to_ascii_uppercase())
     }
 
@@ -115,7 +116,7 @@ impl Table {
     /// a name of up to eight bytes: what nearly all of them are. What is told is true of
     /// all commands that have the same bytes up to the end of the name.
     #[inline]
-    pub fn glance(&self, bytes: &[u8]) -> Glance {
+    pub(crate) fn glance(&self, bytes: &[u8]) -> Glance {
         let Some((head, rest)) = bytes.split_first_chunk::<8>() else { return Glance::More };
         let length = usize::from(head[5].wrapping_sub(b'0'));
         let (true, 1..=8, Some(eight)) =
@@ -144,7 +145,7 @@ impl Table {
     /// Whether no guard is about the command at the beginning of `bytes`, as that glance
     /// tells of nearly all of them.
     #[inline]
-    pub fn is_free(&self, glance: Glance, bytes: &[u8]) -> bool {
+    pub(crate) fn is_free(&self, glance: Glance, bytes: &[u8]) -> bool {
         match glance {
             Glance::Nothing => true,
             Glance::First { name_end } => {
@@ -161,7 +162,7 @@ impl Table {
     }
 
     /// The key of a command that writes the word behind its name, seen at one glance.
-    pub fn first_key<'b>(&self, bytes: &'b [u8]) -> Option<&'b [u8]> {
+    pub(crate) fn first_key<'b>(&self, bytes: &'b [u8]) -> Option<&'b [u8]> {
         let Glance::First { name_end } = self.glance(bytes) else { return None };
         match *bytes.get(name_end..)? {
             [_, _, b'$', length @ b'1'..=b'9', b'\r', _, ref key @ ..] => {
@@ -175,18 +176,13 @@ impl Table {
     }
 
     /// How many there are, subcommands not counted.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.names.len()
-    }
-
-    /// Whether there are none.
-    pub fn is_empty(&self) -> bool {
-        self.names.is_empty()
     }
 
     /// Reads the reply to COMMAND INFO with these names. Entries that make no sense
     /// are left out, as are names that there are not.
-    pub fn read(names: &[Vec<u8>], reply: &Value, first_bytes: FirstBytes) -> Table {
+    pub(crate) fn read(names: &[Vec<u8>], reply: &Value, first_bytes: FirstBytes) -> Table {
         let named = names.iter().zip(items(reply));
         let entries = named.filter_map(|(name, value)| Some((name.clone(), entry(value)?.1)));
         Table::new(entries.collect(), first_bytes)
@@ -195,7 +191,7 @@ impl Table {
 
 /// Reads the names in COMMAND's reply. They are those that Redis was built with, which
 /// `rename-command` may have taken away or given to others.
-pub fn names(reply: &Value) -> Vec<Vec<u8>> {
+pub(crate) fn names(reply: &Value) -> Vec<Vec<u8>> {
     let name = |entry: &Value| items(entry).first().and_then(text).map(<[u8]>::to_vec);
     items(reply).iter().filter_map(name).collect()
 }

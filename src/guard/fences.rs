@@ -31,7 +31,7 @@ thread_local! {
 
 /// A lock that this connection holds, and the fence it was granted with.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Claim {
+pub(crate) struct Claim {
     /// The lock's key on the nodes.
     pub key: Key,
     /// What it was granted with.
@@ -44,7 +44,7 @@ pub struct Claim {
 
 /// What the data node knows of a claim's fence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Standing {
+pub(crate) enum Standing {
     /// It is the largest.
     Largest,
     /// There is this larger one.
@@ -72,7 +72,7 @@ enum Missing {
 
 /// What else is asked in the same packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum With {
+pub(crate) enum With {
     /// MULTI, behind all else.
     Multi,
     /// Nothing: the client sends MULTI itself.
@@ -81,7 +81,7 @@ pub enum With {
 
 /// The question, while replies to it are missing.
 #[derive(Debug)]
-pub struct Fences {
+pub(crate) struct Fences {
     missing: VecDeque<Missing>,
     /// By claim.
     seen: Vec<Option<u64>>,
@@ -100,7 +100,13 @@ fn fence_key(out: &mut Vec<u8>, key: &Key) {
 
 /// Appends the call that makes the data node remember a fence, whichever database is
 /// selected, as far as that is known.
-pub fn raise(out: &mut Vec<u8>, key: &Key, fence: u64, selected: Option<u64>, ttl: Duration) {
+pub(crate) fn raise(
+    out: &mut Vec<u8>,
+    key: &Key,
+    fence: u64,
+    selected: Option<u64>,
+    ttl: Duration,
+) {
     encode::array(out, 7);
     encode::bulk(out, b"EVAL");
     encode::bulk(out, RAISE);
@@ -120,7 +126,7 @@ fn select(out: &mut Vec<u8>, database: u64) {
 }
 
 /// Reads a fence: a bulk string that is a number. None: another reply.
-pub fn read_fence(reply: &[u8]) -> Option<u64> {
+pub(crate) fn read_fence(reply: &[u8]) -> Option<u64> {
     let line = reply.strip_prefix(b"$")?.strip_suffix(b"\r\n")?;
     let at = memchr::memchr(b'\n', line)?;
     u64::try_from(number::integer(&line[at + 1..])?).ok()
@@ -128,21 +134,21 @@ pub fn read_fence(reply: &[u8]) -> Option<u64> {
 
 /// Whether no proxy's clock can have made this fence: it is more than a day ahead of the
 /// one here. Fences are microseconds since 1970.
-pub fn is_from_the_future(fence: u64) -> bool {
+pub(crate) fn is_from_the_future(fence: u64) -> bool {
     const DAY: Duration = Duration::from_secs(24 * 60 * 60);
     let latest = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() + DAY;
     u128::from(fence) > latest.as_micros()
 }
 
 /// The text of an error reply.
-pub fn read_error(reply: &[u8]) -> Option<Vec<u8>> {
+pub(crate) fn read_error(reply: &[u8]) -> Option<Vec<u8>> {
     Some(reply.strip_prefix(b"-")?.trim_ascii_end().to_vec())
 }
 
 impl Fences {
     /// Appends the question about `claims` to a connection that has `selected` this
     /// database. So many replies belong to `before` commands that were put before it.
-    pub fn ask(
+    pub(crate) fn ask(
         out: &mut Vec<u8>,
         claims: &[Claim],
         before: usize,
@@ -188,12 +194,12 @@ impl Fences {
     }
 
     /// How many replies are missing.
-    pub fn missing(&self) -> usize {
+    pub(crate) fn missing(&self) -> usize {
         self.missing.len()
     }
 
     /// Takes in a reply.
-    pub fn reply(&mut self, reply: &[u8]) {
+    pub(crate) fn reply(&mut self, reply: &[u8]) {
         let Some(missing) = self.missing.pop_front() else { return };
         if missing == Missing::Any {
             return;
@@ -216,22 +222,25 @@ impl Fences {
     }
 
     /// Whether the transaction was opened.
-    pub fn in_multi(&self) -> bool {
+    pub(crate) fn in_multi(&self) -> bool {
         self.in_multi
     }
 
     /// Whether another database is selected now than before, once all replies are in.
-    pub fn is_astray(&self) -> bool {
+    pub(crate) fn is_astray(&self) -> bool {
         self.astray
     }
 
     /// The first error, once all replies are in.
-    pub fn error(&self) -> Option<&[u8]> {
+    pub(crate) fn error(&self) -> Option<&[u8]> {
         self.error.as_deref()
     }
 
     /// How each of the claims stands, once all replies are in.
-    pub fn standings<'a>(&'a self, claims: &'a [Claim]) -> impl Iterator<Item = Standing> + 'a {
+    pub(crate) fn standings<'a>(
+        &'a self,
+        claims: &'a [Claim],
+    ) -> impl Iterator<Item = Standing> + 'a {
         claims.iter().zip(&self.seen).map(|(claim, seen)| match seen {
             #[cfg(test)]
             _ if NOT_COMPARED.get() => Standing::Largest,

@@ -9,7 +9,7 @@ use crate::resp::number;
 
 /// Where a group of keys begins.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Begin {
+pub(crate) enum Begin {
     /// At this word; the name is word 0.
     Index(usize),
     /// Behind this word, wherever it stands from the word `from` on, or, where that is
@@ -25,7 +25,7 @@ pub enum Begin {
 
 /// How far a group of keys goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Find {
+pub(crate) enum Find {
     /// To a word counted from the first key, or from the end where negative.
     Range {
         /// The last key.
@@ -48,7 +48,7 @@ pub enum Find {
 
 /// One group of keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct KeySpec {
+pub(crate) struct KeySpec {
     /// Where it begins.
     pub begin: Begin,
     /// How far it goes.
@@ -56,22 +56,22 @@ pub struct KeySpec {
 }
 
 /// Positions of words.
-pub type Positions = SmallVec<[usize; 4]>;
+pub(crate) type Positions = SmallVec<[usize; 4]>;
 
 /// Positions found in one command, at most. A group begins at each place where its keyword
 /// stands and may go to the end, so that a client could have as many found as there are pairs
 /// of words. One more says that there are too many.
-pub const MAX_POSITIONS: usize = 1 << 20;
+pub(crate) const MAX_POSITIONS: usize = 1 << 20;
 
 impl KeySpec {
     /// The group of commands that have one key, right behind their name.
-    pub fn first_word() -> KeySpec {
+    pub(crate) fn first_word() -> KeySpec {
         KeySpec { begin: Begin::Index(1), find: Find::Range { last: 0, step: 1, limit: 0 } }
     }
 
     /// Adds where the keys are among these words, the name included. Words that are
     /// not there are left out: Redis refuses such a command.
-    pub fn find<Word: AsRef<[u8]>>(&self, words: &[Word], found: &mut Positions) {
+    pub(crate) fn find<Word: AsRef<[u8]>>(&self, words: &[Word], found: &mut Positions) {
         match &self.begin {
             Begin::Index(index) => self.find_from(*index, words, found),
             Begin::Keyword { word, from } => {
@@ -128,7 +128,7 @@ fn is_keyword(word: &[u8], keyword: &[u8]) -> bool {
 
 /// Adds the words that may be written, whatever Redis says of a command that it has
 /// to be asked about: what it tells of SORT's options is not always what SORT does.
-pub fn behind_options<Word: AsRef<[u8]>>(words: &[Word], found: &mut Positions) {
+pub(crate) fn behind_options<Word: AsRef<[u8]>>(words: &[Word], found: &mut Positions) {
     for at in 2..words.len() {
         if is_keyword(words[at - 1].as_ref(), b"STORE") {
             found.push(at);

@@ -40,7 +40,7 @@ const AGAIN_LIMIT: Duration = Duration::from_secs(5);
 const LONGEST_NAME: usize = 256;
 
 /// What is known of the data node's commands.
-pub struct Catalog {
+pub(crate) struct Catalog {
     table: Arc<ArcSwapOption<Table>>,
     questions: mpsc::Sender<Question>,
 }
@@ -57,7 +57,7 @@ enum Question {
 
 /// Why the data node could not be asked.
 #[derive(Debug, Error)]
-pub enum AskError {
+pub(crate) enum AskError {
     /// It refused.
     #[error("{0}")]
     Redis(#[from] RedisError),
@@ -68,7 +68,7 @@ pub enum AskError {
 
 impl Catalog {
     /// Asks from now on, on `runtime`.
-    pub fn start(
+    pub(crate) fn start(
         url: &RedisUrl,
         first_bytes: FirstBytes,
         connector: &Connector,
@@ -103,7 +103,7 @@ impl Catalog {
     }
 
     /// The commands; none while they are not known.
-    pub fn table(&self) -> Guard<Option<Arc<Table>>> {
+    pub(crate) fn table(&self) -> Guard<Option<Arc<Table>>> {
         self.table.load()
     }
 
@@ -112,7 +112,7 @@ impl Catalog {
     ///
     /// # Errors
     /// If it cannot be asked.
-    pub async fn keys(&self, words: Vec<Vec<u8>>) -> Result<Keys, AskError> {
+    pub(crate) async fn keys(&self, words: Vec<Vec<u8>>) -> Result<Keys, AskError> {
         let mut positions = Positions::new();
         keys::behind_options(&words, &mut positions);
         let mut may: Keys = positions.iter().map(|at| words[*at].clone()).collect();
@@ -132,7 +132,7 @@ impl Catalog {
     /// Whether the commands were read, begun after the call, and with them the one of this
     /// name, if there is any. False: they could not be, in time, and what is known of them
     /// says nothing about a name that is not among them.
-    pub async fn again(&self, name: Vec<u8>) -> bool {
+    pub(crate) async fn again(&self, name: Vec<u8>) -> bool {
         if name.len() > LONGEST_NAME {
             return false;
         }

@@ -10,12 +10,12 @@
 //! - [`mod@write`]: the short way for most writes, in one script.
 //! - [`fences`]: what is asked of the data node before a write that goes the long way.
 
-pub mod catalog;
-pub mod fences;
-pub mod keys;
-pub mod learn;
-pub mod room;
-pub mod write;
+pub(crate) mod catalog;
+pub(crate) mod fences;
+pub(crate) mod keys;
+pub(crate) mod learn;
+pub(crate) mod room;
+pub(crate) mod write;
 
 use std::{
     borrow::Cow,
@@ -31,7 +31,7 @@ use smallvec::SmallVec;
 use tokio::runtime::Handle;
 use tracing::warn;
 
-pub use self::room::Room;
+pub(crate) use self::room::Room;
 use self::{
     catalog::{FirstBytes, Table, Writes},
     keys::{MAX_POSITIONS, Positions},
@@ -50,9 +50,9 @@ use crate::{
 
 /// Put before a lock's key to make the key on the data node at which the largest
 /// fence stands that it has seen of that lock.
-pub const FENCE_PREFIX: &[u8] = b"lockgate:guard:";
+pub(crate) const FENCE_PREFIX: &[u8] = b"lockgate:guard:";
 /// Locks under which one command can write, and whose fences one transaction can watch.
-pub const MAX_LOCKS: usize = 128;
+pub(crate) const MAX_LOCKS: usize = 128;
 /// Words of one command that are looked at, at most.
 const MAX_WORDS: usize = 1 << 20;
 /// Steps that comparing the keys of one command with the rules may take: some ten
@@ -63,7 +63,7 @@ const MAX_STEPS: usize = 16_000_000;
 const MAX_HELD: usize = 8;
 
 /// The rules, and what must be known to apply them.
-pub struct Guards {
+pub(crate) struct Guards {
     rules: Vec<GuardRule>,
     /// Which locks enforced rules ask for.
     locks: Vec<Pattern>,
@@ -85,7 +85,7 @@ pub struct Guards {
 
 /// A lock without which a key may not be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Need {
+pub(crate) struct Need {
     /// As clients know it, without `locks.prefix`.
     pub lock: Vec<u8>,
     /// The first key of the command that needs it.
@@ -94,7 +94,7 @@ pub struct Need {
 
 /// What becomes of a command.
 #[derive(Debug)]
-pub enum Look {
+pub(crate) enum Look {
     /// No guard is concerned.
     Free,
     /// It passes, but it is to be noted whether these locks are held.
@@ -109,7 +109,7 @@ pub enum Look {
 
 /// What stops a command.
 #[derive(Debug)]
-pub enum Stop {
+pub(crate) enum Stop {
     /// It writes guarded keys.
     Needs(Vec<Need>),
     /// Its words do not tell which keys it writes; the data node does.
@@ -135,7 +135,11 @@ pub enum Stop {
 
 impl Guards {
     /// The guards of a configuration, if there are any.
-    pub fn start(config: &Config, connector: &Connector, runtime: &Handle) -> Option<Arc<Guards>> {
+    pub(crate) fn start(
+        config: &Config,
+        connector: &Connector,
+        runtime: &Handle,
+    ) -> Option<Arc<Guards>> {
         let rules = &config.guards.rules;
         if rules.is_empty() {
             return None;
@@ -172,7 +176,7 @@ impl Guards {
     }
 
     /// Whether at least one rule is enforced.
-    pub fn enforces(&self) -> bool {
+    pub(crate) fn enforces(&self) -> bool {
         self.enforces
     }
 
@@ -184,7 +188,7 @@ impl Guards {
 
     /// Logs, at a bounded rate, that the data node has a fence of this lock that no clock can
     /// have made.
-    pub fn tell_of_fence_ahead(&self, lock: &[u8], fence: u64) {
+    pub(crate) fn tell_of_fence_ahead(&self, lock: &[u8], fence: u64) {
         if self.may_tell(&self.told_ahead_at) {
             let lock = shown(lock);
             warn!(
@@ -196,7 +200,7 @@ impl Guards {
     }
 
     /// Logs a write that was let through without its lock, at a bounded rate.
-    pub fn tell_of_audited(&self, need: &Need) {
+    pub(crate) fn tell_of_audited(&self, need: &Need) {
         if self.may_tell(&self.told_at) {
             let (key, lock) = (shown(&need.key), shown(&need.lock));
             warn!(%key, %lock, "guards: written without its lock, as the policy is audit");
@@ -204,18 +208,18 @@ impl Guards {
     }
 
     /// Whether writes to some keys need this lock, named as clients know it.
-    pub fn is_needed(&self, lock: &[u8]) -> bool {
+    pub(crate) fn is_needed(&self, lock: &[u8]) -> bool {
         self.locks.iter().any(|pattern| pattern.matches(lock))
     }
 
     /// Whether the command at the beginning of `bytes` has one key, behind its name, and
     /// no guard is about that.
-    pub fn is_free(&self, table: &Table, bytes: &[u8]) -> bool {
+    pub(crate) fn is_free(&self, table: &Table, bytes: &[u8]) -> bool {
         table.first_key(bytes).is_some_and(|key| !self.concerns(key))
     }
 
     /// Looks at the command at the beginning of `bytes`, of which more may come.
-    pub fn look(&self, table: Option<&Table>, bytes: &[u8]) -> Look {
+    pub(crate) fn look(&self, table: Option<&Table>, bytes: &[u8]) -> Look {
         if bytes.first() != Some(&b'*') {
             return self.look_at_line(table, bytes);
         }
@@ -345,7 +349,7 @@ impl Guards {
     }
 
     /// What writing these keys needs.
-    pub fn needs<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) -> Needs {
+    pub(crate) fn needs<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) -> Needs {
         let (mut enforced, mut audited) = (Vec::<Need>::new(), Vec::<Need>::new());
         let mut budget = Budget::of(MAX_STEPS);
         for key in keys {
@@ -380,7 +384,7 @@ impl Guards {
 
     /// Room for a command of which so many bytes are held; none: others hold too much.
     /// `waker`: there are more to come, and if they do not, others may have the room.
-    pub fn room(&self, bytes: usize, waker: Option<&Waker>) -> Option<Room> {
+    pub(crate) fn room(&self, bytes: usize, waker: Option<&Waker>) -> Option<Room> {
         self.rooms.room(bytes, waker)
     }
 }
@@ -399,7 +403,7 @@ fn first_bytes(rules: &[GuardRule]) -> FirstBytes {
 
 /// See [`Guards::needs`].
 #[derive(Debug, PartialEq, Eq)]
-pub enum Needs {
+pub(crate) enum Needs {
     /// These locks must be held; none: no rule is concerned.
     Locks(Vec<Need>),
     /// The same, but it is only noted.
@@ -413,7 +417,7 @@ pub enum Needs {
 }
 
 /// A key or a lock as an error shows it: printable, and not too long.
-pub fn shown(bytes: &[u8]) -> Cow<'_, str> {
+pub(crate) fn shown(bytes: &[u8]) -> Cow<'_, str> {
     const LONGEST: usize = 128;
     let cut = &bytes[..bytes.len().min(LONGEST)];
     if bytes.len() <= LONGEST && cut.iter().all(|b| b.is_ascii_graphic() || *b == b' ') {

@@ -40,7 +40,7 @@ struct Tenant {
 
 /// A large command's share of what may be held; given back when dropped.
 #[derive(Debug)]
-pub struct Room {
+pub(crate) struct Room {
     rooms: Arc<Rooms>,
     /// None: it is too small to be counted.
     id: Option<u64>,
@@ -91,7 +91,7 @@ impl State {
 impl Room {
     /// Makes it large enough for so many bytes. False: others hold too much, or were given
     /// it because nothing came for too long.
-    pub fn grow(&mut self, bytes: usize, waker: Option<&Waker>) -> bool {
+    pub(crate) fn grow(&mut self, bytes: usize, waker: Option<&Waker>) -> bool {
         if bytes <= UNCOUNTED {
             return true;
         }
@@ -124,7 +124,7 @@ impl Room {
     }
 
     /// Whether it was given to others.
-    pub fn is_lost(&self) -> bool {
+    pub(crate) fn is_lost(&self) -> bool {
         self.id.is_some_and(|id| !self.rooms.lock().tenants.contains_key(&id))
     }
 }

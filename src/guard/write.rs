@@ -16,12 +16,12 @@ use crate::{
 };
 
 /// The status in which an integer is told that Lua could not hold.
-pub const INTEGER: &[u8] = b"+INTEGER ";
+pub(crate) const INTEGER: &[u8] = b"+INTEGER ";
 /// Larger ones are not copied through Lua, be it one write or several.
-pub const MAX_BYTES: usize = 16 * 1024;
+pub(crate) const MAX_BYTES: usize = 16 * 1024;
 /// Most writes in one call. Nearly all of a round trip is saved with these, and the data
 /// node serves nobody else meanwhile.
-pub const MAX_WRITES: usize = 64;
+pub(crate) const MAX_WRITES: usize = 64;
 const BODY: &str = include_str!("write.lua");
 /// Lua's stack takes no more than some thousands.
 const MAX_WORDS: usize = 128;
@@ -152,7 +152,7 @@ impl<'a> Write<'a> {
 
 /// The call that carries the writes out in this database if the data node has seen these
 /// fences, given as key and fence.
-pub fn call(writes: &[Write<'_>], fences: &[(Key, u64)], database: u64) -> Vec<u8> {
+pub(crate) fn call(writes: &[Write<'_>], fences: &[(Key, u64)], database: u64) -> Vec<u8> {
     let words = writes.iter().fold(0, |sum, write| sum + 1 + write.count);
     let bytes = writes.iter().fold(0, |sum, write| sum + 8 + write.words.len());
     let mut out = Vec::with_capacity(bytes + 160 + fences.len() * 128);
@@ -182,7 +182,7 @@ pub fn call(writes: &[Write<'_>], fences: &[(Key, u64)], database: u64) -> Vec<u
 }
 
 /// Appends what makes the data node know the script.
-pub fn load(out: &mut Vec<u8>) {
+pub(crate) fn load(out: &mut Vec<u8>) {
     encode::command(out, &[b"SCRIPT", b"LOAD", body().as_bytes()]);
 }
 

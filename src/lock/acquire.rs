@@ -110,7 +110,7 @@ impl Acquire {
     }
 
     /// What it times itself with, to be used again.
-    pub fn alarm(&mut self) -> &mut Alarm {
+    pub(crate) fn alarm(&mut self) -> &mut Alarm {
         &mut self.tally.alarm
     }
 

@@ -12,7 +12,7 @@ use tokio::time::{Instant, Sleep, sleep_until};
 /// next for something later finds it set early enough, which costs less than to set
 /// it anew. It belongs to one task, whose waker it keeps.
 #[derive(Debug, Default)]
-pub struct Alarm(Option<Pin<Box<Sleep>>>);
+pub(crate) struct Alarm(Option<Pin<Box<Sleep>>>);
 
 impl Alarm {
     /// Ready at `deadline`.

@@ -30,7 +30,7 @@ use std::{
 };
 
 use super::{
-    Alarm, Grant, NotAttached,
+    Grant, NotAttached,
     node::nodes::{Nodes, Tally},
     operation::{Kind, Vote},
     quorum::{Decision, Rule, fence_bounds, quorum},
@@ -55,11 +55,6 @@ impl Attach {
         let request = scripts::attach(&key, &token);
         let tally = nodes.ask(Kind::Attach, Rule::Renewal, key, token, nodes.max_ttl, request);
         Attach { since, tally }
-    }
-
-    /// What it times itself with, to be used again.
-    pub fn alarm(&mut self) -> &mut Alarm {
-        &mut self.tally.alarm
     }
 
     /// A quorum keeps it. None: the fence is not settled by these votes.

@@ -48,7 +48,7 @@ impl Engine {
     /// come from one thread. Spread over threads, a lock and its unlock took a seventh
     /// more of the proxy's CPU, and one thread moves more than nodes can vote on
     /// (bench/README.md).
-    pub fn start_on(config: &LocksConfig, runtime: &Handle) -> Arc<Engine> {
+    pub(crate) fn start_on(config: &LocksConfig, runtime: &Handle) -> Arc<Engine> {
         let clock = || {
             let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
             u64::try_from(since.as_micros()).unwrap_or(u64::MAX)
@@ -155,7 +155,7 @@ impl Engine {
 
     /// Keeps a lock that was just granted for `ttl` and is valid until then, renewing it
     /// until the [`Keep`] is dropped. `losses` is told if it is lost.
-    pub fn keep(
+    pub(crate) fn keep(
         &self,
         key: &Key,
         token: &Token,
@@ -177,7 +177,7 @@ impl Engine {
 
     /// Makes a quorum of nodes remember a fence at least as large as this of a grant that
     /// holds the lock, because the data node has seen so large a one.
-    pub fn raise(
+    pub(crate) fn raise(
         &self,
         key: impl Into<Key>,
         token: impl Into<Token>,
@@ -189,7 +189,7 @@ impl Engine {
 
     /// Takes in a fence that the data node has seen, so that no smaller one is proposed any
     /// more, unless it is further ahead of this proxy's clock than a clock can be wrong.
-    pub fn learn_fence(&self, fence: u64) {
+    pub(crate) fn learn_fence(&self, fence: u64) {
         self.locks.grants.nodes.learn_fence(fence);
     }
 
@@ -205,7 +205,7 @@ impl Engine {
 
     /// How many of the last operations found no quorum, and how, if that says that locks
     /// cannot be had now.
-    pub fn outage(&self) -> Option<(u64, NoQuorum)> {
+    pub(crate) fn outage(&self) -> Option<(u64, NoQuorum)> {
         self.locks.grants.nodes.outage.status()
     }
 
@@ -243,12 +243,12 @@ impl Engine {
     }
 
     /// Takes on what can change while it runs: `max_waiters` and `max_handovers`.
-    pub fn set_limits(&self, config: &LocksConfig) {
+    pub(crate) fn set_limits(&self, config: &LocksConfig) {
         self.locks.queues.set_limits(config);
     }
 
     /// How many nodes must be up for a lock to be granted.
-    pub fn quorum(&self) -> usize {
+    pub(crate) fn quorum(&self) -> usize {
         self.locks.grants.nodes.quorum()
     }
 

@@ -41,9 +41,9 @@ mod reply;
 pub(crate) mod scripts;
 
 pub use acquire::Acquire;
-pub use alarm::Alarm;
-pub use attach::Attach;
-pub use claim::Claim;
+pub(crate) use alarm::Alarm;
+pub(crate) use attach::Attach;
+pub(crate) use claim::Claim;
 pub use engine::Engine;
 pub use fitness::{
     fault::Fault,
@@ -54,16 +54,16 @@ pub(crate) use fitness::{
     marker::{LONGEST, MARKER, OLD_MARKER, SEATS, text_of},
     refusal::diagnose,
 };
-pub use keep::{
+pub(crate) use keep::{
     keeper::Keep,
     losses::{Losses, Lost},
 };
-pub use line::waiter::Waiter;
-pub use node::nodes::WallClock;
+pub(crate) use line::waiter::Waiter;
+pub(crate) use node::nodes::WallClock;
 pub(crate) use quorum::shortest_ttl;
-pub use raise::Raise;
-pub use release::Release;
-pub use renew::Renew;
+pub(crate) use raise::Raise;
+pub(crate) use release::Release;
+pub(crate) use renew::Renew;
 #[doc(hidden)]
 pub use reply::{VotesRead, read_votes};
 

@@ -18,7 +18,7 @@ use super::{
 use crate::key::{Key, Token};
 
 /// A fence that a quorum of nodes is made to remember.
-pub struct Raise {
+pub(crate) struct Raise {
     grants: Arc<Grants>,
     claim: Claim,
     tally: Tally,

@@ -58,7 +58,7 @@ impl Renew {
     }
 
     /// What it times itself with, to be used again.
-    pub fn alarm(&mut self) -> &mut Alarm {
+    pub(crate) fn alarm(&mut self) -> &mut Alarm {
         &mut self.tally.alarm
     }
 

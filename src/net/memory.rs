@@ -5,7 +5,7 @@ use std::{cell::RefCell, io};
 use tokio::io::DuplexStream;
 
 /// Connects to the host of that name.
-pub type Dial = Box<dyn Fn(&str) -> io::Result<DuplexStream>>;
+pub(crate) type Dial = Box<dyn Fn(&str) -> io::Result<DuplexStream>>;
 
 thread_local! {
     static DIAL: RefCell<Option<Dial>> = const { RefCell::new(None) };
@@ -13,7 +13,7 @@ thread_local! {
 
 /// Connects simulated hosts by `dial` from now on, on this thread. With `None` they are
 /// unreachable.
-pub fn set_network(dial: Option<Dial>) {
+pub(crate) fn set_network(dial: Option<Dial>) {
     DIAL.set(dial);
 }
 

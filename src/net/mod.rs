@@ -3,15 +3,15 @@
 //!
 //! All code that touches a socket goes through [`Stream`], and need not know which kind it is.
 
-pub use outbox::Outbox;
-pub use tls::{Acceptor, Connector};
+pub(crate) use outbox::Outbox;
+pub(crate) use tls::{Acceptor, Connector};
 
 #[cfg(test)]
-pub mod memory;
+pub(crate) mod memory;
 mod outbox;
-pub mod proxy_header;
+pub(crate) mod proxy_header;
 pub(crate) mod redis_client;
-pub mod tls;
+pub(crate) mod tls;
 
 use std::{
     io,
@@ -40,7 +40,7 @@ const IN_HAND: u64 = 2 * 17 * 1024;
 
 /// A connected byte stream.
 #[derive(Debug)]
-pub enum Stream {
+pub(crate) enum Stream {
     /// Over TCP.
     Tcp(TcpStream),
     /// Over a Unix socket.
@@ -63,7 +63,7 @@ impl From<TlsStream> for Stream {
 /// # Errors
 /// The operating system's, or [`io::ErrorKind::TimedOut`] after `limit`; with TLS, also if the
 /// server cannot be trusted.
-pub async fn connect(
+pub(crate) async fn connect(
     url: &RedisUrl,
     connector: &Connector,
     limit: Duration,
@@ -77,7 +77,7 @@ pub async fn connect(
 ///
 /// # Errors
 /// The errors of [`connect`].
-pub async fn connect_for(
+pub(crate) async fn connect_for(
     client: Option<&Ends>,
     url: &RedisUrl,
     connector: &Connector,
@@ -136,7 +136,7 @@ pub fn tune(stream: &TcpStream, idle: Duration) -> io::Result<()> {
 
 impl Stream {
     /// Whether the peer has sent FIN or a reset, even behind bytes that are still unread.
-    pub fn has_hung_up(&self) -> bool {
+    pub(crate) fn has_hung_up(&self) -> bool {
         let flags = PollFlags::RDHUP;
         let mut asked = match self {
             Stream::Tcp(stream) => [PollFd::new(stream, flags)],
@@ -152,7 +152,7 @@ impl Stream {
     }
 
     /// Takes the socket's error. Returns `None` if there is none, or it was reported before.
-    pub fn take_error(&self) -> Option<io::Error> {
+    pub(crate) fn take_error(&self) -> Option<io::Error> {
         match self {
             Stream::Tcp(stream) => stream.take_error(),
             Stream::Unix(stream) => stream.take_error(),
@@ -165,7 +165,7 @@ impl Stream {
     }
 
     /// How many bytes can be read at once. With TLS this is an upper bound.
-    pub fn readable(&self) -> u64 {
+    pub(crate) fn readable(&self) -> u64 {
         let readable = match self {
             Stream::Tcp(stream) => ioctl_fionread(stream),
             Stream::Unix(stream) => ioctl_fionread(stream),
@@ -179,7 +179,7 @@ impl Stream {
 
     /// Makes dropping this stream reset it: bytes that the peer has not yet received are never
     /// delivered.
-    pub fn reset_on_drop(&mut self) {
+    pub(crate) fn reset_on_drop(&mut self) {
         let tcp = match self {
             Stream::Tcp(stream) => &*stream,
             Stream::Tls(stream) => {

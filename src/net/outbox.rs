@@ -15,7 +15,7 @@ const KEEP: usize = 4 * 1024;
 
 /// Bytes still to be written to one socket, in order.
 #[derive(Debug)]
-pub struct Outbox {
+pub(crate) struct Outbox {
     bytes: Vec<u8>,
     /// How much of `bytes` has been written.
     written: usize,
@@ -32,17 +32,17 @@ impl Default for Outbox {
 
 impl Outbox {
     /// Makes an outbox that keeps `keep` bytes of memory once everything is written.
-    pub fn keeping(keep: usize) -> Outbox {
+    pub(crate) fn keeping(keep: usize) -> Outbox {
         Outbox { bytes: Vec::new(), written: 0, unflushed: false, keep }
     }
 
     /// Whether the socket has taken everything.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.bytes.is_empty() && !self.unflushed
     }
 
     /// Number of bytes still to be written, without those that TLS has taken.
-    pub fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.bytes.len() - self.written
     }
 
@@ -53,7 +53,7 @@ impl Outbox {
     }
 
     /// Appends bytes without writing yet.
-    pub fn push(&mut self, bytes: &[u8]) {
+    pub(crate) fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
     }
 
@@ -62,7 +62,7 @@ impl Outbox {
     ///
     /// # Errors
     /// The socket's.
-    pub fn send(
+    pub(crate) fn send(
         &mut self,
         stream: &mut Stream,
         cx: &mut Context<'_>,
@@ -92,7 +92,7 @@ impl Outbox {
     /// # Errors
     /// The socket's.
     #[inline]
-    pub fn poll_flush(
+    pub(crate) fn poll_flush(
         &mut self,
         stream: &mut Stream,
         cx: &mut Context<'_>,

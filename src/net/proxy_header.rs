@@ -12,7 +12,7 @@ use tokio::{io::AsyncReadExt, net::TcpStream};
 /// The longest header accepted, in bytes, as in nginx (`NGX_PROXY_PROTOCOL_MAX_HEADER`).
 /// Addresses need 232 at the most; the rest is for additions of balancers (TLVs), which are
 /// skipped.
-pub const LONGEST: usize = 4096;
+pub(crate) const LONGEST: usize = 4096;
 /// Room for a header with few additions, in bytes; more is made when needed.
 const USUAL: usize = 256;
 /// First bytes of a header: version 2, version 1.
@@ -28,7 +28,7 @@ const UNSPEC: u8 = 0;
 
 /// Both ends of a client's connection, of one address family.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Ends {
+pub(crate) struct Ends {
     /// The client's address.
     pub source: SocketAddr,
     /// The address that the client has connected to.
@@ -40,14 +40,14 @@ impl Ends {
     ///
     /// # Errors
     /// If the connection has gone.
-    pub fn of(client: &TcpStream) -> io::Result<Ends> {
+    pub(crate) fn of(client: &TcpStream) -> io::Result<Ends> {
         Ok(Ends { source: client.peer_addr()?, destination: client.local_addr()? })
     }
 }
 
 /// Reason why a connection does not begin with a usable header.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Missing {
+pub(crate) enum Missing {
     /// The peer left before it said anything, as a port scan does.
     #[error("the peer has said nothing and left")]
     Silent,
@@ -71,7 +71,7 @@ pub enum Missing {
 ///
 /// # Errors
 /// If there is no header.
-pub async fn receive(client: &mut TcpStream) -> Result<Option<Ends>, Missing> {
+pub(crate) async fn receive(client: &mut TcpStream) -> Result<Option<Ends>, Missing> {
     let (mut bytes, mut taken) = (vec![0; USUAL], 0);
     loop {
         if taken == bytes.len() {
@@ -128,7 +128,7 @@ fn parse(bytes: &mut [u8]) -> Result<Option<(Option<Ends>, usize)>, Missing> {
 ///
 /// # Errors
 /// If the two ends are of different address families.
-pub fn encode(client: Option<Ends>) -> io::Result<Vec<u8>> {
+pub(crate) fn encode(client: Option<Ends>) -> io::Result<Vec<u8>> {
     let header = match client.map(plain) {
         Some(Ends { source, destination }) => {
             ProxyHeader::with_address(ProxiedAddress::stream(source, destination))

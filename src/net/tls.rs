@@ -5,11 +5,11 @@
 //! - `reload`: settings that follow their files.
 //! - [`metrics`]: the counters of both.
 
-pub mod metrics;
+pub(crate) mod metrics;
 mod reload;
 mod stream;
 
-pub use stream::TlsStream;
+pub(crate) use stream::TlsStream;
 
 use std::{io, net::SocketAddr, sync::Arc, time::Duration};
 
@@ -25,7 +25,7 @@ use crate::config::{ClientTls, RedisUrl, ServerTls, TlsProblem, tls};
 
 /// How long a client may take for its handshake. A slow client on a bad line needs a second or
 /// two; one that never finishes must not stay.
-pub const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
+pub(crate) const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
 /// First byte of a client that speaks TLS: a record of the handshake.
 const HANDSHAKE_RECORD: u8 = 22;
 /// Answer to a client that does not speak TLS; no message of Redis begins so.
@@ -34,7 +34,7 @@ const PLAIN: &[u8] = b"-ERR this port speaks TLS only\r\n";
 const REFUSAL_LIMIT: Duration = Duration::from_millis(50);
 
 /// Lets clients in at one listener.
-pub struct Acceptor {
+pub(crate) struct Acceptor {
     settings: Arc<Reloading<ServerConfig>>,
     metrics: TlsMetrics,
 }
@@ -44,7 +44,7 @@ impl Acceptor {
     ///
     /// # Errors
     /// All problems of the files.
-    pub fn start(address: SocketAddr, tls: &ServerTls) -> Result<Acceptor, String> {
+    pub(crate) fn start(address: SocketAddr, tls: &ServerTls) -> Result<Acceptor, String> {
         let (metrics, name) = (TlsMetrics::new("client"), format!("listen {address}"));
         let files = tls.files();
         let tls = tls.clone();
@@ -58,7 +58,7 @@ impl Acceptor {
     ///
     /// # Errors
     /// If the client does not finish its handshake, or not in [`HANDSHAKE_LIMIT`].
-    pub async fn accept(&self, client: TcpStream) -> io::Result<Stream> {
+    pub(crate) async fn accept(&self, client: TcpStream) -> io::Result<Stream> {
         let accepted = match timeout(HANDSHAKE_LIMIT, self.handshake(client)).await {
             Ok(accepted) => accepted,
             Err(_) => Err(late()),
@@ -86,7 +86,7 @@ impl Acceptor {
 
 /// Connects to servers at `rediss://`. Cheap to clone.
 #[derive(Clone)]
-pub struct Connector {
+pub(crate) struct Connector {
     /// `None` if no URL needs TLS.
     tls: Option<Arc<Client>>,
     sends_header: bool,
@@ -104,7 +104,7 @@ impl Connector {
     /// of the URLs uses TLS, reads the files and follows their changes; then it must be called
     /// inside a tokio runtime. While the files cannot be used, every connection fails with the
     /// reason.
-    pub fn start(side: &'static str, tls: &ClientTls, urls: &[RedisUrl]) -> Connector {
+    pub(crate) fn start(side: &'static str, tls: &ClientTls, urls: &[RedisUrl]) -> Connector {
         if !urls.iter().any(|url| url.tls) {
             return Connector { tls: None, sends_header: false };
         }
@@ -119,12 +119,12 @@ impl Connector {
 
     /// Sets whether connections begin with a PROXY header, which goes before TLS.
     #[must_use]
-    pub fn sending_header(self, sends_header: bool) -> Connector {
+    pub(crate) fn sending_header(self, sends_header: bool) -> Connector {
         Connector { sends_header, ..self }
     }
 
     /// Whether connections begin with a PROXY header; by default they do not.
-    pub fn sends_header(&self) -> bool {
+    pub(crate) fn sends_header(&self) -> bool {
         self.sends_header
     }
 

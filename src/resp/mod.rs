@@ -8,9 +8,9 @@
 pub mod encode;
 pub mod inline;
 pub mod name;
-pub mod number;
+pub(crate) mod number;
 mod repeat;
 pub mod reply;
 pub mod request;
 pub mod split;
-pub mod words;
+pub(crate) mod words;

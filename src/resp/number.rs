@@ -1,11 +1,11 @@
 //! Redis's grammar for the numbers in length lines and in arguments.
 
 /// The longest decimal text of an `i64`, sign included.
-pub const MAX_DIGITS: usize = 20;
+pub(crate) const MAX_DIGITS: usize = 20;
 
 /// Reads a decimal integer exactly as Redis does: an optional minus, no plus,
 /// no leading zero, no blank; `-0` is refused. None also where it does not fit.
-pub fn integer(text: &[u8]) -> Option<i64> {
+pub(crate) fn integer(text: &[u8]) -> Option<i64> {
     let (negative, digits) = match text {
         [b'-', rest @ ..] => (true, rest),
         _ => (false, text),

@@ -9,7 +9,7 @@ const SHORTEST: usize = 6;
 
 /// Walks over the words of a command that is an array, from its first byte.
 #[derive(Debug, Clone, Default)]
-pub struct Walk {
+pub(crate) struct Walk {
     /// How far it has come.
     at: usize,
     /// Words still to come; none before the head was read.
@@ -18,7 +18,7 @@ pub struct Walk {
 
 /// How a step of a [`Walk`] ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Step {
+pub(crate) enum Step {
     /// The next word is here.
     Word(Range<usize>),
     /// There is none any more; the command takes so many bytes.
@@ -32,7 +32,7 @@ pub enum Step {
 impl Walk {
     /// The next word of the command at the beginning of `bytes`, which must begin
     /// with what was shown before.
-    pub fn step(&mut self, bytes: &[u8]) -> Step {
+    pub(crate) fn step(&mut self, bytes: &[u8]) -> Step {
         let left = match self.left {
             Some(left) => left,
             None => match line(bytes, b'*') {
@@ -66,7 +66,7 @@ impl Walk {
     }
 
     /// Goes on to the command's end: `End`, `More` or `Bad`.
-    pub fn finish(&mut self, bytes: &[u8]) -> Step {
+    pub(crate) fn finish(&mut self, bytes: &[u8]) -> Step {
         loop {
             match self.step(bytes) {
                 Step::Word(_) => {}
@@ -79,7 +79,7 @@ impl Walk {
 /// What Redis refuses of the command at the beginning of `bytes` if its client has not
 /// said who it is: more than 10 words, or one of more than 16 KB. Given as the least that
 /// is refused for the same reason.
-pub fn too_much_of_a_stranger(bytes: &[u8]) -> Option<&'static [u8]> {
+pub(crate) fn too_much_of_a_stranger(bytes: &[u8]) -> Option<&'static [u8]> {
     let Line::Number { value: words, length: mut at } = line(bytes, b'*') else { return None };
     if words > 10 {
         return Some(b"*11\r\n");

@@ -26,7 +26,7 @@ pub(super) const TOO_MUCH: &str = "ERR more than 8 MB were sent behind a LOCK th
 
 /// Bytes read ahead by all sessions.
 #[derive(Debug, Default)]
-pub struct Taken(AtomicUsize);
+pub(crate) struct Taken(AtomicUsize);
 
 /// What one session has read ahead, as it came.
 #[derive(Debug)]

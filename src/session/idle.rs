@@ -35,7 +35,7 @@ const MOST: Duration = Duration::from_secs(20);
 
 /// What is known of the data node's `timeout`.
 #[derive(Debug)]
-pub struct Idle {
+pub(crate) struct Idle {
     /// Milliseconds between two signs of life; 0: none is needed.
     every: AtomicU64,
 }
@@ -66,13 +66,13 @@ fn every(told: Told) -> Duration {
 
 impl Idle {
     /// Time between two signs of life of a connection; none: the data node closes nobody.
-    pub fn every(&self) -> Option<Duration> {
+    pub(crate) fn every(&self) -> Option<Duration> {
         let millis = self.every.load(Ordering::Relaxed);
         (millis > 0).then(|| Duration::from_millis(millis))
     }
 
     /// Asks from now on, with a line in the log for each change.
-    pub async fn watch(
+    pub(crate) async fn watch(
         self: Arc<Self>,
         data: RedisUrl,
         connector: Connector,

@@ -8,7 +8,7 @@ use crate::metrics::labels;
 
 labels! {
     /// Why a client's connection ended; the label `reason` of `lockgate_closes_total`.
-    pub enum CloseReason {
+    pub(crate) enum CloseReason {
         /// The client closed or reset its connection.
         Client = "client",
         /// The data node closed or reset its connection.
@@ -36,7 +36,7 @@ labels! {
 labels! {
     /// What became of a write to guarded keys; the label `result` of
     /// `lockgate_guarded_writes_total`.
-    pub enum GuardedWrite {
+    pub(crate) enum GuardedWrite {
         /// It was made under its locks.
         Passed = "passed",
         /// The connection did not hold them, or no lock could allow it.
@@ -52,7 +52,7 @@ labels! {
 
 labels! {
     /// What one of our commands asks of the nodes; the label `operation`.
-    pub enum Operation {
+    pub(crate) enum Operation {
         /// LOCK.
         Lock = "lock",
         /// UNLOCK.
@@ -68,7 +68,7 @@ labels! {
 
 labels! {
     /// How one of our commands ended; the label `result`.
-    pub enum Outcome {
+    pub(crate) enum Outcome {
         /// Granted, released, renewed, attached or detached.
         Ok = "ok",
         /// Held by another, or not free in time (LOCK).
@@ -89,7 +89,7 @@ labels! {
 }
 
 /// Gives each metric its help text. Install the recorder first.
-pub fn describe() {
+pub(crate) fn describe() {
     describe_counter!(
         "lockgate_received_bytes_total",
         "Bytes received, from clients and from the data node."
@@ -123,7 +123,7 @@ pub fn describe() {
 }
 
 /// Handles of what clients send, and of our own commands.
-pub struct Metrics {
+pub(crate) struct Metrics {
     /// Leases granted.
     grants_lease: Counter,
     /// Session locks granted.
@@ -164,7 +164,7 @@ pub struct Metrics {
 
 impl Metrics {
     /// Makes the handles. Install the recorder first: handles made before go nowhere.
-    pub fn new() -> Arc<Metrics> {
+    pub(crate) fn new() -> Arc<Metrics> {
         let commands = |kind: &'static str| counter!("lockgate_commands_total", "command" => kind);
         let request = |operation: Operation, outcome: Outcome| {
             counter!("lockgate_lock_requests_total",
@@ -202,18 +202,18 @@ impl Metrics {
     }
 
     /// Counts one LOCK that was granted.
-    pub fn granted(&self, is_session_lock: bool) {
+    pub(crate) fn granted(&self, is_session_lock: bool) {
         let grants = if is_session_lock { &self.grants_session } else { &self.grants_lease };
         grants.increment(1);
     }
 
     /// Counts one write to guarded keys.
-    pub fn guarded(&self, result: GuardedWrite) {
+    pub(crate) fn guarded(&self, result: GuardedWrite) {
         self.guarded[result as usize].increment(1);
     }
 
     /// Counts one lock request and how long it took.
-    pub fn lock_request(&self, operation: Operation, outcome: Outcome, took: Duration) {
+    pub(crate) fn lock_request(&self, operation: Operation, outcome: Outcome, took: Duration) {
         self.requests[operation as usize][outcome as usize].increment(1);
         self.request_seconds[operation as usize].record(took.as_secs_f64());
     }

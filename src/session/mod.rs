@@ -32,10 +32,10 @@ mod dropping;
 mod filter;
 mod gather;
 mod guarded;
-pub mod idle;
+pub(crate) mod idle;
 mod jobs;
 mod losses;
-pub mod metrics;
+pub(crate) mod metrics;
 mod notes;
 mod owed;
 #[cfg(test)]
@@ -49,4 +49,6 @@ mod requests;
 mod screen;
 mod shared;
 
-pub use self::{ahead::Taken, pump::Session, shared::Shared};
+#[cfg(test)]
+pub(crate) use self::ahead::Taken;
+pub(crate) use self::{pump::Session, shared::Shared};

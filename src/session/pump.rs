@@ -54,7 +54,7 @@ thread_local! {
 }
 
 /// One client connection, its upstream connection, and what passes between them.
-pub struct Session {
+pub(crate) struct Session {
     /// Session locks in it are given back by [`Session::run`] before the client sees its
     /// connection end and comes back; otherwise they are renewed no more and run out.
     pub(super) core: Core,
@@ -98,7 +98,12 @@ type Step = Result<bool, CloseReason>;
 
 impl Session {
     /// A session over two fresh connections. `balanced`: the client came through a balancer.
-    pub fn new(client: Stream, upstream: Stream, shared: Arc<Shared>, balanced: bool) -> Session {
+    pub(crate) fn new(
+        client: Stream,
+        upstream: Stream,
+        shared: Arc<Shared>,
+        balanced: bool,
+    ) -> Session {
         Session {
             core: Core::new(Desk::new(shared)),
             client,
@@ -121,7 +126,7 @@ impl Session {
     /// under way is undone. Session locks are released if the client has ended the
     /// connection. Where the data node or the proxy has, the client may go on as its
     /// validity allows: they run out.
-    pub async fn run(mut self: Box<Self>) -> CloseReason {
+    pub(crate) async fn run(mut self: Box<Self>) -> CloseReason {
         let shared = self.core.desk.shared.clone();
         let mut drain = pin!(shared.drain.cancelled());
         let mut abort = pin!(shared.abort.cancelled());

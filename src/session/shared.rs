@@ -16,7 +16,7 @@ use super::{ahead::Taken, idle::Idle, metrics::Metrics};
 use crate::{config::Config, guard::Guards, lock::Engine};
 
 /// What all sessions share.
-pub struct Shared {
+pub(crate) struct Shared {
     /// The lock engine.
     pub engine: Arc<Engine>,
     /// Counters.

@@ -4,7 +4,7 @@
 use std::{thread, time::Duration};
 
 use crate::support::{Client, Proxy, Reply, Setup, encode, eventually, pipeline, relay::Relay};
-use lockgate::guard::write::Write;
+use lockgate::Write;
 
 const ACCOUNTS: &str = "guards:\n  - keys: 'account:*'\n    lock: 'account:{1}'";
 

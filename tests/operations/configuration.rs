@@ -185,7 +185,7 @@ fn the_longest_keepalive_is_one_that_the_system_takes() {
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let addr = listener.local_addr().unwrap();
         let stream = tokio::net::TcpStream::connect(addr).await.unwrap();
-        lockgate::net::tune(&stream, std::time::Duration::from_secs(32_767)).unwrap();
+        lockgate::tune(&stream, std::time::Duration::from_secs(32_767)).unwrap();
     });
 }
 

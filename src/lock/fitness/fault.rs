@@ -39,7 +39,7 @@ labels! {
 
 impl Fault {
     /// What it means, in half a sentence.
-    pub fn meaning(self) -> &'static str {
+    pub(crate) fn meaning(self) -> &'static str {
         match self {
             Fault::Quarantined => "it may have forgotten locks that are still held",
             Fault::SharedInstance => "it is the same instance as another node",

@@ -16,7 +16,7 @@ use crate::{
 
 /// Keeps a session lock. Dropped, it renews the lock no more, which then runs out: who was
 /// told how long it holds may go on for so long. [`Keep::give_back`] ends it at once.
-pub struct Keep {
+pub(crate) struct Keep {
     locks: Arc<Locks>,
     watch: Arc<Watch>,
 }
@@ -60,7 +60,7 @@ impl Keep {
     }
 
     /// Releases the lock, or hands it over to who waits: its holder wants it no more.
-    pub fn give_back(self) {
+    pub(crate) fn give_back(self) {
         self.locks.grants.schedule.pause(&self.watch);
         if self.watch.end() {
             let Watch { key, token, claim, .. } = &*self.watch;
@@ -69,22 +69,22 @@ impl Keep {
     }
 
     /// Its holder is about to release it, which is no loss.
-    pub fn unlocking(&self) {
+    pub(crate) fn unlocking(&self) {
         self.locks.grants.schedule.pause(&self.watch);
     }
 
     /// Whether that loss is of this lock.
-    pub fn is(&self, lost: &Lost) -> bool {
+    pub(crate) fn is(&self, lost: &Lost) -> bool {
         self.watch.id == lost.id
     }
 
     /// What its holder may be told of a validity: nothing beyond `locks.max_hold`.
-    pub fn within_hold(&self, validity: Duration) -> Duration {
+    pub(crate) fn within_hold(&self, validity: Duration) -> Duration {
         self.watch.within_hold(validity)
     }
 
     /// Notes that its holder was told that another has taken it over or released it.
-    pub fn was_replaced(self) {
+    pub(crate) fn was_replaced(self) {
         self.locks.grants.metrics.lost(LostReason::Replaced);
     }
 
@@ -92,7 +92,7 @@ impl Keep {
     /// connection is told like of any loss. The watchdog finds that out too, but perhaps
     /// only after its holder's next command: when this process has stood still, or while
     /// a renewal is under way that comes too late.
-    pub fn valid_until(&self, now: Instant) -> Option<Instant> {
+    pub(crate) fn valid_until(&self, now: Instant) -> Option<Instant> {
         if !self.watch.is_kept() {
             return None;
         }

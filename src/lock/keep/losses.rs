@@ -16,7 +16,7 @@ use crate::{
 
 /// A lock that was lost.
 #[derive(Debug)]
-pub struct Lost {
+pub(crate) struct Lost {
     /// Its key on the nodes.
     pub key: Key,
     /// With which it was held.
@@ -30,7 +30,7 @@ pub struct Lost {
 
 /// What one connection is to be told of.
 #[derive(Debug)]
-pub struct Losses {
+pub(crate) struct Losses {
     any: AtomicBool,
     lost: Mutex<Vec<Lost>>,
     /// Before that, no lock of the connection's is lost for want of a renewal; none:
@@ -41,7 +41,7 @@ pub struct Losses {
 
 impl Losses {
     /// None yet. `waker` is woken for each.
-    pub fn new(waker: Waker) -> Losses {
+    pub(crate) fn new(waker: Waker) -> Losses {
         let (any, lost) = (AtomicBool::new(false), Mutex::default());
         Losses { any, lost, check_at: Mutex::default(), waker }
     }
@@ -49,30 +49,30 @@ impl Losses {
     /// Whether validity may have ended of a lock that is kept. If so, each must be looked
     /// at ([`Keep::valid_until`](super::keeper::Keep::valid_until)), and the next check be
     /// set ([`Losses::check_by`]).
-    pub fn is_check_due(&self) -> bool {
+    pub(crate) fn is_check_due(&self) -> bool {
         self.check_at.lock().take_if(|check_at| *check_at <= Instant::now()).is_some()
     }
 
     /// A check is due then, if none is before.
-    pub fn check_by(&self, valid_until: Instant) {
+    pub(crate) fn check_by(&self, valid_until: Instant) {
         let mut check_at = self.check_at.lock();
         *check_at = Some(check_at.map_or(valid_until, |before| before.min(valid_until)));
     }
 
     /// Whether there is anything to take.
-    pub fn any(&self) -> bool {
+    pub(crate) fn any(&self) -> bool {
         self.any.load(Ordering::Acquire)
     }
 
     /// Takes the locks that were lost since the last time.
-    pub fn take(&self) -> Vec<Lost> {
+    pub(crate) fn take(&self) -> Vec<Lost> {
         let mut lost = self.lock();
         self.any.store(false, Ordering::Release);
         std::mem::take(&mut lost)
     }
 
     /// Returns once every loss that had been found is among those to take.
-    pub fn settle(&self) {
+    pub(crate) fn settle(&self) {
         drop(self.lock());
     }
 

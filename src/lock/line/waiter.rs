@@ -72,11 +72,6 @@ impl Waiter {
         }
     }
 
-    /// Whether it only waits, so that nothing is lost if it is given up now.
-    pub fn is_idle(&self) -> bool {
-        self.asking.is_none()
-    }
-
     fn leave(&mut self, how: Departure) {
         if std::mem::take(&mut self.seated) {
             self.locks.queues.leave(&self.key, self.ticket, how);

@@ -33,7 +33,7 @@ use crate::{
 const TIMEOUT_SHARE: u32 = 10;
 
 /// The time of day in microseconds, from which fences are proposed.
-pub type WallClock = Arc<dyn Fn() -> u64 + Send + Sync>;
+pub(crate) type WallClock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// All lock nodes of one proxy, with what is the same for each operation on them.
 pub(in crate::lock) struct Nodes {

@@ -3,7 +3,7 @@
 use metrics::{Counter, counter, describe_counter};
 
 /// Gives each metric its help text. Install the recorder first.
-pub fn describe() {
+pub(crate) fn describe() {
     describe_counter!("lockgate_tls_handshake_failures_total", "TLS handshakes failed, by side.");
     describe_counter!(
         "lockgate_tls_reloads_total",
@@ -13,7 +13,7 @@ pub fn describe() {
 
 /// Handles of TLS on one side; the label `side` is `client`, `data` or `node`.
 #[derive(Clone)]
-pub struct TlsMetrics {
+pub(crate) struct TlsMetrics {
     /// Handshakes that were not finished.
     pub handshake_failures: Counter,
     /// Changed files that were read.
@@ -24,7 +24,7 @@ pub struct TlsMetrics {
 
 impl TlsMetrics {
     /// Makes the handles.
-    pub fn new(side: &'static str) -> TlsMetrics {
+    pub(crate) fn new(side: &'static str) -> TlsMetrics {
         let reloads = |result: &'static str| counter!("lockgate_tls_reloads_total", "side" => side, "result" => result);
         TlsMetrics {
             handshake_failures: counter!("lockgate_tls_handshake_failures_total", "side" => side),

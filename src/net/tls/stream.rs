@@ -38,7 +38,7 @@ thread_local! {
 }
 
 /// An encrypted stream after its handshake.
-pub struct TlsStream {
+pub(crate) struct TlsStream {
     tcp: TcpStream,
     session: Connection,
     /// Whether the peer has sent close_notify or FIN.

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use arbitrary::{Result, Unstructured};
 use lockgate::{
-    command::{self, BadRequest, Request, glob, operator},
+    command::{self, BadRequest, Request, operator},
     config::LocksConfig,
+    glob,
     resp::{
         encode, inline,
         name::{Name, Own},
