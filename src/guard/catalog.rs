@@ -85,6 +85,11 @@ impl Table {
             first_bytes,
         };
         for (count, (name, writes)) in commands.into_iter().enumerate() {
+            let in_capitals = name.to_ascii_uppercase();
+            // A name that was asked for before the first reading is told twice.
+            if table.names.contains_key(&in_capitals) {
+                continue;
+            }
             if (1..=8).contains(&name.len()) && count < PLACES / 2 {
                 let mut bytes = [0; 8];
                 bytes[..name.len()].copy_from_slice(&name);
@@ -102,7 +107,7 @@ impl Table {
                 };
                 (table.numbers[at], table.glances[at]) = (number, glance);
             }
-            table.names.insert(name.to_ascii_uppercase(), writes);
+            table.names.insert(in_capitals, writes);
         }
         table
     }
@@ -371,4 +376,17 @@ pub(super) fn written_keys(reply: &Value) -> Vec<Vec<u8>> {
         if has(items(flags), "RO") { None } else { text(key).map(<[u8]>::to_vec) }
     };
     items(reply).iter().filter_map(written).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_that_is_told_twice_is_known_at_a_glance() {
+        let names = [b"get".to_vec(), b"GET".to_vec()].map(|name| (name, Writes::Nothing));
+        let table = Table::new(names.into(), [false; 256]);
+        assert_eq!(table.glance(b"*2\r\n$3\r\nGet\r\n$1\r\nk\r\n"), Glance::Nothing);
+        assert_eq!(table.len(), 1);
+    }
 }
