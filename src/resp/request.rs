@@ -30,9 +30,6 @@ pub enum Next {
         arguments: usize,
         /// Where its first byte is.
         at: usize,
-        /// It begins as the one before, with the same number of words, up to the end of
-        /// its name.
-        repeated: bool,
     },
     /// All bytes were seen; what follows belongs to a command already reported,
     /// or begins a new one.
@@ -97,7 +94,7 @@ impl RequestScanner {
         if let Some(beginning) = self.last.again(&buf[*pos..]) {
             let (Beginning { name, arguments, .. }, at) = (beginning, *pos);
             self.begin_alike(beginning, pos);
-            return Next::Command { name, arguments, at, repeated: true };
+            return Next::Command { name, arguments, at };
         }
         self.start(buf, pos)
     }
@@ -220,7 +217,7 @@ impl RequestScanner {
             Line::Number { value, length } if value <= 0 => {
                 *pos += length;
                 let name = Name::Blank;
-                return Next::Command { name, arguments: 0, at: begin, repeated: false };
+                return Next::Command { name, arguments: 0, at: begin };
             }
             Line::Number { value, length } if value <= i64::from(i32::MAX) => {
                 (value as usize, length)
@@ -255,7 +252,7 @@ impl RequestScanner {
         }
         self.phase = Phase::Value { bytes: length + 2, left: arguments - 1 };
         *pos += at;
-        Next::Command { name, arguments, at: begin, repeated: false }
+        Next::Command { name, arguments, at: begin }
     }
 }
 
@@ -319,7 +316,7 @@ fn start_inline(here: &[u8], pos: &mut usize) -> Next {
     };
     let at = *pos;
     *pos += end + 1;
-    Next::Command { name, arguments, at, repeated: false }
+    Next::Command { name, arguments, at }
 }
 
 /// Name and number of words of an inline command, from its first three and how many follow.

@@ -63,8 +63,8 @@ struct Scan {
     lost: bool,
     /// There are guards.
     is_guarded: bool,
-    /// What is known of the last command, and so of one that begins as it.
-    glance: Option<Glance>,
+    /// What a glance told of the last command, and so of one that begins as it.
+    glance: Glance,
 }
 
 impl Core {
@@ -108,7 +108,7 @@ impl Core {
             first,
             lost: self.desk.losing.has_news(),
             is_guarded: table.is_some(),
-            glance: None,
+            glance: Glance::More,
         };
         // Bytes from here on are kept back.
         let keep = loop {
@@ -141,10 +141,7 @@ impl Core {
                     from = self.broken(bytes, from, pos);
                     break bytes.len();
                 }
-                Next::Command { name, arguments, at, repeated } => {
-                    if !repeated {
-                        scan.glance = None;
-                    }
+                Next::Command { name, arguments, at } => {
                     let (position, here) = (begin + at as u64, &bytes[at..]);
                     let found = Found { name, arguments, bytes: here, position };
                     if scan.lost && self.drop_too(&found) {
@@ -170,12 +167,10 @@ impl Core {
                         && self.desk.conn.reply_mode == ReplyMode::On
                         && self.tracking == Tracking::Matched;
                     if is_plain {
-                        let glance = scan.glance;
+                        let (is_guarded, glance) = (scan.is_guarded, scan.glance);
                         let alike = self.requests.skip_alike(bytes, &mut pos, |command| {
-                            !scan.is_guarded
-                                || glance
-                                    .zip(commands)
-                                    .is_some_and(|(glance, known)| known.is_free(glance, command))
+                            let is_free = |known: &Table| known.is_free(glance, command);
+                            !is_guarded || commands.is_some_and(is_free)
                         });
                         others += u64::from(alike);
                         if alike > 0 && !self.desk.owed.push(Entry::Plain(alike)) {
@@ -399,8 +394,8 @@ impl Scan {
     /// Whether no guard is about the command, as far as a glance tells.
     fn is_free(&mut self, commands: Option<&Table>, bytes: &[u8]) -> bool {
         commands.is_some_and(|known| {
-            let glance = self.glance.get_or_insert_with(|| known.glance(bytes));
-            known.is_free(*glance, bytes)
+            self.glance = known.glance(bytes);
+            known.is_free(self.glance, bytes)
         })
     }
 }

@@ -39,12 +39,8 @@ fn scan(pieces: &[&[u8]], alike: bool) -> Scanned {
             let next = scanner.next(&kept, &mut pos);
             assert!((before..=kept.len()).contains(&pos), "{before} {pos} {}", kept.len());
             match next {
-                Next::Command { name, arguments, at, repeated } => {
+                Next::Command { name, arguments, at } => {
                     assert!((before..pos).contains(&at));
-                    if repeated {
-                        let last = commands.last().map(|&(_, name, arguments)| (name, arguments));
-                        assert_eq!(last, Some((name, arguments)));
-                    }
                     commands.push((kept_at + at, name, arguments));
                     if alike {
                         let before = commands.len();
