@@ -6,6 +6,7 @@
 use std::collections::HashMap;
 
 use bb8_redis::redis::Value;
+use smallvec::SmallVec;
 
 use super::keys::{Begin, Find, KeySpec};
 
@@ -114,7 +115,8 @@ impl Table {
 
     /// What the command of this name writes, in any case; none: there is no such command.
     pub(crate) fn get(&self, name: &[u8]) -> Option<&Writes> {
-        self.names.get(&name.to_ascii_uppercase())
+        let name: SmallVec<[u8; 32]> = name.iter().map(u8::to_ascii_uppercase).collect();
+        self.names.get(&name[..])
     }
 
     /// The same at one glance at a command that is an array of less than ten words, with
@@ -166,9 +168,9 @@ impl Table {
         }
     }
 
-    /// The key of a command that writes the word behind its name, seen at one glance.
-    pub(crate) fn first_key<'b>(&self, bytes: &'b [u8]) -> Option<&'b [u8]> {
-        let Glance::First { name_end } = self.glance(bytes) else { return None };
+    /// The key of a command that writes the word behind its name, as that glance tells.
+    pub(crate) fn first_key<'b>(&self, glance: Glance, bytes: &'b [u8]) -> Option<&'b [u8]> {
+        let Glance::First { name_end } = glance else { return None };
         match *bytes.get(name_end..)? {
             [_, _, b'$', length @ b'1'..=b'9', b'\r', _, ref key @ ..] => {
                 key.get(..usize::from(length - b'0'))
@@ -177,6 +179,17 @@ impl Table {
                 key.get(..usize::from(ten - b'0') * 10 + usize::from(one - b'0'))
             }
             _ => None,
+        }
+    }
+
+    /// As [`Table::get`], for the command of this name at the beginning of `bytes`.
+    pub fn writes(&self, name: &[u8], bytes: &[u8]) -> Option<&Writes> {
+        match self.glance(bytes) {
+            // A glance may take other bytes than letters for one another.
+            Glance::First { .. } if name.iter().all(u8::is_ascii_alphabetic) => {
+                Some(&Writes::First)
+            }
+            _ => self.get(name),
         }
     }
 
@@ -388,5 +401,15 @@ mod tests {
         let table = Table::new(names.into(), [false; 256]);
         assert_eq!(table.glance(b"*2\r\n$3\r\nGet\r\n$1\r\nk\r\n"), Glance::Nothing);
         assert_eq!(table.len(), 1);
+    }
+
+    #[test]
+    fn a_glance_does_not_make_another_command_of_a_name() {
+        let table = Table::new(vec![(b"ts.add".to_vec(), Writes::First)], [true; 256]);
+        let command = |name: &[u8]| [b"*2\r\n$6\r\n", name, b"\r\n$1\r\nk\r\n"].concat();
+        let writes = |name: &[u8]| table.writes(name, &command(name)).cloned();
+        assert_eq!(writes(b"TS.add"), Some(Writes::First));
+        assert!(table.glance(&command(b"TS\x0eADD")) != Glance::More);
+        assert_eq!(writes(b"TS\x0eADD"), None);
     }
 }

@@ -7,13 +7,9 @@
 
 use std::sync::LazyLock;
 
-use crate::{
-    key::Key,
-    resp::{
-        encode,
-        words::{Step, Walk},
-    },
-};
+use smallvec::SmallVec;
+
+use crate::{key::Key, resp::encode};
 
 /// The status in which an integer is told that Lua could not hold.
 pub(crate) const INTEGER: &[u8] = b"+INTEGER ";
@@ -107,41 +103,37 @@ const KNOWN: &[(&str, Company)] = &[
 ];
 
 fn company(name: &[u8]) -> Option<Company> {
-    let at = KNOWN
-        .binary_search_by(|(known, _)| known.bytes().cmp(name.iter().map(u8::to_ascii_uppercase)));
+    let name: SmallVec<[u8; 16]> = name.iter().map(u8::to_ascii_uppercase).collect();
+    let at = KNOWN.binary_search_by_key(&&name[..], |(known, _)| known.as_bytes());
     Some(KNOWN[at.ok()?].1)
 }
 
 /// A write that may go this way.
 #[derive(Debug, Clone, Copy)]
-pub struct Write<'a> {
+pub struct Write {
     company: Company,
     /// How many words it has.
     count: usize,
-    /// They, as they came.
-    words: &'a [u8],
+    /// How many bytes are before them.
+    head: usize,
+    /// How many bytes it has.
+    pub length: usize,
 }
 
-impl<'a> Write<'a> {
-    /// The write that is in these bytes. None: it must go the longer way.
-    pub fn parse(command: &'a [u8]) -> Option<Write<'a>> {
-        if command.len() > MAX_BYTES || command.first() != Some(&b'*') {
+impl Write {
+    /// The write of these words in these bytes. None: it must go the longer way.
+    pub fn of(words: &[&[u8]], command: &[u8]) -> Option<Write> {
+        if command.len() > MAX_BYTES || command.first() != Some(&b'*') || words.len() > MAX_WORDS {
             return None;
         }
+        let company = company(words.first()?)?;
         // Redis does not look at the byte behind `\r`: it need not be a line feed.
         let head = memchr::memchr(b'\r', command)? + 2;
-        let (mut walk, mut count) = (Walk::default(), 1);
-        let Step::Word(name) = walk.step(command) else { return None };
-        let company = company(&command[name])?;
-        while let Step::Word(_) = walk.step(command) {
-            count += 1;
-        }
-        let words = command.get(head..)?;
-        (count <= MAX_WORDS).then_some(Write { company, count, words })
+        Some(Write { company, count: words.len(), head, length: command.len() })
     }
 
     /// Whether it may stand behind `first` in a call that begins with that one.
-    pub fn may_follow(&self, first: &Write<'_>) -> bool {
+    pub fn may_follow(&self, first: &Write) -> bool {
         match (first.company, self.company) {
             (Company::None, _) | (_, Company::None) => false,
             (Company::Any, Company::Grows) => false,
@@ -150,11 +142,11 @@ impl<'a> Write<'a> {
     }
 }
 
-/// The call that carries the writes out in this database if the data node has seen these
-/// fences, given as key and fence.
-pub(crate) fn call(writes: &[Write<'_>], fences: &[(Key, u64)], database: u64) -> Vec<u8> {
+/// The call that carries the writes at the beginning of `held` out in this database if the data
+/// node has seen these fences, given as key and fence.
+pub(crate) fn call(held: &[u8], writes: &[Write], fences: &[(Key, u64)], database: u64) -> Vec<u8> {
     let words = writes.iter().fold(0, |sum, write| sum + 1 + write.count);
-    let bytes = writes.iter().fold(0, |sum, write| sum + 8 + write.words.len());
+    let bytes = writes.iter().fold(0, |sum, write| sum + 8 + write.length);
     let mut out = Vec::with_capacity(bytes + 160 + fences.len() * 128);
     encode::array(&mut out, 4 + 2 * fences.len() + words);
     encode::bulk(&mut out, b"EVALSHA");
@@ -170,13 +162,16 @@ pub(crate) fn call(writes: &[Write<'_>], fences: &[(Key, u64)], database: u64) -
         0 => encode::bulk(&mut out, b""),
         other => encode::bulk_number(&mut out, other),
     }
+    let mut rest = held;
     for (at, write) in writes.iter().enumerate() {
         if at + 1 < writes.len() {
             encode::bulk_number(&mut out, write.count as u64);
         } else {
             encode::bulk(&mut out, b"");
         }
-        out.extend_from_slice(write.words);
+        let (command, behind) = rest.split_at(write.length);
+        out.extend_from_slice(&command[write.head..]);
+        rest = behind;
     }
     out
 }
@@ -189,6 +184,7 @@ pub(crate) fn load(out: &mut Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::resp::words::{Spans, Walk};
 
     fn encoded(words: &[&[u8]]) -> Vec<u8> {
         let mut out = Vec::new();
@@ -196,8 +192,10 @@ mod tests {
         out
     }
 
-    fn parsed(command: &[u8]) -> Write<'_> {
-        Write::parse(command).unwrap()
+    fn parsed(command: &[u8]) -> Option<Write> {
+        let mut words = Spans::new();
+        Walk::default().find(command, &mut words, usize::MAX);
+        Write::of(&words, command)
     }
 
     #[test]
@@ -213,7 +211,8 @@ mod tests {
     fn the_writes_follow_the_fences_as_they_came() {
         let (set, del) = (encoded(&[b"SET", b"k", b"v"]), encoded(&[b"del", b"k"]));
         let fences = [(Key::from("lock:a"), 7), (Key::from("lock:b"), 8)];
-        let call = call(&[parsed(&set), parsed(&del)], &fences, 5);
+        let writes = [&set, &del].map(|command| parsed(command).unwrap());
+        let call = call(&[set, del].concat(), &writes, &fences, 5);
         let expected = encoded(&[
             b"EVALSHA",
             DIGEST.as_bytes(),
@@ -237,25 +236,25 @@ mod tests {
     #[test]
     fn what_lua_cannot_take_goes_the_longer_way() {
         let large = vec![b'x'; MAX_BYTES];
-        assert!(Write::parse(&encoded(&[b"SET", b"k", &large])).is_none());
+        assert!(parsed(&encoded(&[b"SET", b"k", &large])).is_none());
         let mut many: Vec<&[u8]> = vec![b"DEL"];
         many.resize(MAX_WORDS + 1, b"k");
-        assert!(Write::parse(&encoded(&many)).is_none());
-        assert!(Write::parse(b"SET k v\r\n").is_none());
-        assert!(Write::parse(&encoded(&[b"EVAL", b"", b"0"])).is_none());
+        assert!(parsed(&encoded(&many)).is_none());
+        assert!(Write::of(&[b"SET", b"k", b"v"], b"SET k v\r\n").is_none());
+        assert!(parsed(&encoded(&[b"EVAL", b"", b"0"])).is_none());
     }
 
     #[test]
     fn words_begin_behind_the_head_whatever_ends_it() {
         let command = b"*2\rX$3\rXDEL\n\n$1\rXk\n\n";
-        assert_eq!(parsed(command).words, &command[4..]);
+        assert_eq!(parsed(command).unwrap().head, 4);
     }
 
     #[test]
     fn what_redis_refuses_for_want_of_memory_it_refuses_in_company_too() {
         let [set, del, copy] =
             [&[b"SET".as_slice(), b"k", b"v"][..], &[b"DEL", b"k"], &[b"COPY"]].map(encoded);
-        let [set, del, copy] = [&set, &del, &copy].map(|command| parsed(command));
+        let [set, del, copy] = [&set, &del, &copy].map(|command| parsed(command).unwrap());
         assert!(set.may_follow(&set) && del.may_follow(&set) && del.may_follow(&del));
         assert!(!set.may_follow(&del));
         assert!(!copy.may_follow(&set) && !set.may_follow(&copy) && !copy.may_follow(&del));

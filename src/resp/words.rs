@@ -2,10 +2,15 @@
 
 use std::ops::Range;
 
+use smallvec::SmallVec;
+
 use super::request::{Line, line};
 
 /// The fewest bytes of a word: `$0`, line end, nothing, line end.
 const SHORTEST: usize = 6;
+
+/// Words of a command where they stand.
+pub type Spans<'b> = SmallVec<[&'b [u8]; 8]>;
 
 /// Walks over the words of a command that is an array, from its first byte.
 #[derive(Debug, Clone, Default)]
@@ -63,6 +68,22 @@ impl Walk {
             Line::Incomplete => Step::More(least(left, self.at).max(bytes.len() + 1)),
             Line::Bad => Step::Bad,
         }
+    }
+
+    /// Adds the next words to `spans` until it has `most`. Returns how the walk ended before.
+    pub fn find<'b>(
+        &mut self,
+        bytes: &'b [u8],
+        spans: &mut Spans<'b>,
+        most: usize,
+    ) -> Option<Step> {
+        while spans.len() < most {
+            match self.step(bytes) {
+                Step::Word(range) => spans.push(&bytes[range]),
+                end => return Some(end),
+            }
+        }
+        None
     }
 
     /// Goes on to the command's end: `End`, `More` or `Bad`.

@@ -48,7 +48,7 @@ impl Dropping {
                     Why::TooLarge => Stop::TooLarge,
                     Why::NoRoom => Stop::NoRoom,
                 };
-                Box::new(Guarded::new(0, stop, None, &guards))
+                Box::new(Guarded::new(0, None, stop, None, &guards))
             }
             Dropping::TooLong { own, words } => {
                 let error = match own {

@@ -63,7 +63,8 @@ struct Scan {
     lost: bool,
     /// There are guards.
     is_guarded: bool,
-    /// What a glance told of the last command, and so of one that begins as it.
+    /// What a glance told of the last command, and so of one that begins as it: a glance at
+    /// each would make of 189 instructions for a GET at depth 16 229.
     glance: Glance,
 }
 
@@ -224,7 +225,7 @@ impl Core {
             (_, Name::Other | Name::Select)
                 if scan.is_guarded && !scan.is_free(commands, bytes) =>
             {
-                match self.guard(commands, bytes, first != First::NoRoom) {
+                match self.guard(commands, scan.glance, bytes, first != First::NoRoom) {
                     Guarding::Pass => {}
                     Guarding::Kept => return Flow::Keep,
                     Guarding::Drop(dropping) => return Flow::Drop(dropping),

@@ -1,7 +1,5 @@
 //! A look at each command whether guards are about it.
 
-use std::sync::Arc;
-
 use super::{
     core::{Core, First, Turn},
     desk::Desk,
@@ -11,7 +9,10 @@ use super::{
     jobs::pass::Unidentified,
 };
 use crate::{
-    guard::{Guards, Look, catalog::Table},
+    guard::{
+        Look,
+        catalog::{Glance, Table},
+    },
     resp::words::too_much_of_a_stranger,
 };
 
@@ -31,25 +32,14 @@ impl Core {
     pub(super) fn guard(
         &mut self,
         commands: Option<&Table>,
+        glance: Glance,
         bytes: &[u8],
         had_room: bool,
     ) -> Guarding {
         let Some(guards) = &self.desk.shared.guards else { return Guarding::Pass };
-        if commands.is_some_and(|commands| guards.is_free(commands, bytes)) {
+        if commands.is_some_and(|commands| guards.is_free(commands, glance, bytes)) {
             return Guarding::Pass;
         }
-        let guards = guards.clone();
-        self.look_closely(&guards, commands, bytes, had_room)
-    }
-
-    #[cold]
-    fn look_closely(
-        &mut self,
-        guards: &Arc<Guards>,
-        commands: Option<&Table>,
-        bytes: &[u8],
-        had_room: bool,
-    ) -> Guarding {
         let unguardable = |why| Guarding::Drop(Dropping::Unguardable(guards.clone(), why));
         if !had_room {
             return unguardable(Why::NoRoom);
@@ -73,10 +63,11 @@ impl Core {
                 }
                 None => unguardable(Why::NoRoom),
             },
-            Look::Stop(length, stop) => match guards.room(length, None) {
+            Look::Stop(length, stop, by_script) => match guards.room(length, None) {
                 Some(room) => {
                     debug_assert!(length <= bytes.len());
-                    self.wait(Box::new(Guarded::new(length, stop, Some(room), guards)));
+                    let write = Guarded::new(length, by_script, stop, Some(room), guards);
+                    self.wait(Box::new(write));
                     Guarding::Kept
                 }
                 None => unguardable(Why::NoRoom),

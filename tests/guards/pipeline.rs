@@ -317,8 +317,8 @@ fn what_redis_refuses_for_want_of_memory_is_refused() {
 fn what_may_follow_what_is_as_redis_says() {
     let mut proxy = accounts().start();
     let Reply::Array(commands) = direct(&mut proxy).cmd(&["COMMAND"]) else { panic!("no list") };
-    let (set, del) = (encode(&["SET"]), encode(&["DEL"]));
-    let [set, del] = [&set, &del].map(|command| Write::parse(command).expect("known"));
+    let write = |name: &str| Write::of(&[name.as_bytes()], &encode(&[name]));
+    let [set, del] = ["SET", "DEL"].map(|name| write(name).expect("known"));
     let mut known = 0;
     for entry in commands {
         let Reply::Array(entry) = entry else { panic!("no entry") };
@@ -326,8 +326,7 @@ fn what_may_follow_what_is_as_redis_says() {
             panic!("no name and flags")
         };
         let name = String::from_utf8_lossy(name);
-        let command = encode(&[&name]);
-        let Some(write) = Write::parse(&command) else { continue };
+        let Some(write) = write(&name) else { continue };
         known += 1;
         assert!(flags.contains(&Reply::simple("write")), "{name}");
         let refused_beyond_maxmemory = flags.contains(&Reply::simple("denyoom"));

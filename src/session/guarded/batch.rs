@@ -18,7 +18,6 @@ use crate::{
         write::{self, MAX_BYTES, Write},
     },
     key::Key,
-    resp::words::{Step, Walk},
 };
 
 /// Locks under which writes are made, with their fences.
@@ -28,20 +27,15 @@ type Fences = SmallVec<[(Key, u64); 2]>;
 pub(super) struct Batch {
     /// The script's call.
     pub(super) call: Vec<u8>,
-    /// How many there are.
-    pub(super) writes: usize,
-    /// How many bytes of what is held they are.
-    pub(super) length: usize,
+    /// They stand at the beginning of what is held, one behind the other.
+    pub(super) writes: SmallVec<[Write; 4]>,
 }
 
 impl Desk {
-    /// This write, with as many of those behind it as may share a call. None: it must go
-    /// the longer way.
+    /// This write, with as many of those behind it as may share a call.
     /// `alone`: nothing may go with it.
-    pub(super) fn batch(&self, length: usize, claims: &[Claim], alone: bool) -> Option<Batch> {
-        let mut at = length.min(self.held.len());
-        let first = Write::parse(&self.held[..at])?;
-        let mut writes: SmallVec<[Write<'_>; 4]> = smallvec![first];
+    pub(super) fn batch(&self, first: Write, claims: &[Claim], alone: bool) -> Batch {
+        let (mut writes, mut length) = (smallvec![first], first.length);
         let mut fences: Fences =
             claims.iter().map(|claim| (claim.key.clone(), claim.fence)).collect();
         // Who is to be told first that a lock is lost is told with the next command.
@@ -49,29 +43,24 @@ impl Desk {
         let most = if alone { 1 } else { self.short_way.most() };
         // Read once, and only where there is company.
         let mut now = None;
-        while writes.len() < most && at < self.held.len() {
+        while writes.len() < most && length < self.held.len() {
             let now = *now.get_or_insert_with(Instant::now);
-            let Some((length, locks)) = self.next_write(&self.held[at..], now) else { break };
-            let end = at + length;
-            let Some(write) = Write::parse(&self.held[at..end]) else { break };
-            if end > MAX_BYTES || !write.may_follow(&first) || !unite(&mut fences, locks) {
+            let Some((write, locks)) = self.next_write(&self.held[length..], now) else { break };
+            length += write.length;
+            if length > MAX_BYTES || !write.may_follow(&first) || !unite(&mut fences, locks) {
                 break;
             }
             writes.push(write);
-            at = end;
         }
-        Some(Batch {
-            call: write::call(&writes, &fences, self.conn.database.unwrap_or_default()),
-            writes: writes.len(),
-            length: at,
-        })
+        let database = self.conn.database.unwrap_or_default();
+        Batch { call: write::call(&self.held, &writes, &fences, database), writes }
     }
 
-    /// If a guarded write is at the beginning of these bytes, and all of it: its length,
-    /// and its locks, which the connection holds and whose fences the data node has.
-    fn next_write(&self, bytes: &[u8], now: Instant) -> Option<(usize, Fences)> {
+    /// If a write that may go the short way is at the beginning of these bytes, and all of it:
+    /// the write, and its locks, which the connection holds and whose fences the data node has.
+    fn next_write(&self, bytes: &[u8], now: Instant) -> Option<(Write, Fences)> {
         let guards = self.shared.guards.as_ref()?;
-        let Look::Stop(length, Stop::Needs(needs)) =
+        let Look::Stop(_, Stop::Needs(needs), Some(write)) =
             guards.look(guards.catalog.table().as_deref(), bytes)
         else {
             return None;
@@ -82,21 +71,11 @@ impl Desk {
             raised.then_some((key, fence))
         };
         if planted::has(Fault::Together) {
-            return Some((length, Fences::new()));
+            return Some((write, Fences::new()));
         }
         let locks: Option<Fences> = needs.iter().map(|need| held(&need.lock)).collect();
-        Some((length, locks?))
+        Some((write, locks?))
     }
-}
-
-/// How many bytes so many commands take at the beginning of what is held.
-pub(super) fn length_of(held: &[u8], commands: usize) -> usize {
-    (0..commands).fold(0, |at, _| {
-        match Walk::default().finish(held.get(at..).unwrap_or_default()) {
-            Step::End(length) => at + length,
-            Step::Word(_) | Step::More(_) | Step::Bad => at,
-        }
-    })
 }
 
 /// Adds locks that are not among these yet. False: they would be too many.

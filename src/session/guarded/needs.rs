@@ -15,7 +15,8 @@ use super::{
 };
 use crate::{
     clock::Instant,
-    guard::{Guards, Look, MAX_LOCKS, Need, Needs, Room, Stop, fences::Claim, shown},
+    guard::{Guards, Look, MAX_LOCKS, Need, Room, Stop, fences::Claim, shown, write::Write},
+    key::Key,
 };
 
 /// A write that guards stop, before it is known which locks it needs.
@@ -29,11 +30,12 @@ impl Guarded {
     /// A write of so many bytes; none where they were dropped.
     pub(in crate::session) fn new(
         length: usize,
+        by_script: Option<Write>,
         stop: Stop,
         room: Option<Room>,
         guards: &Arc<Guards>,
     ) -> Guarded {
-        let write = GuardedCommand { length, _room: room, ..GuardedCommand::default() };
+        let write = GuardedCommand { length, by_script, _room: room, ..GuardedCommand::default() };
         Guarded { write, stop, guards: guards.clone() }
     }
 }
@@ -122,27 +124,24 @@ impl Job for Learning {
                 refuse(write, unknown(&error.to_string()).as_bytes(), refused, desk)
             }
             Answer::Keys(Ok(keys)) => match guards.needs(keys.iter().map(Vec::as_slice)) {
-                Needs::Locks(needs) if needs.is_empty() => Progress::Pass(Pass::Counted),
-                Needs::Locks(needs) => begin_write(write, needs, desk),
-                Needs::Audited(needs) => {
-                    desk.audit(&needs);
+                Ok(audited) => {
+                    desk.audit(&audited);
                     Progress::Pass(Pass::Counted)
                 }
-                Needs::Reserved => stopped(write, Stop::Reserved, guards, desk),
-                Needs::TooMany => stopped(write, Stop::TooMany, guards, desk),
-                Needs::TooMuch => stopped(write, Stop::TooMuch, guards, desk),
+                Err(stop) => stopped(write, stop, guards, desk),
             },
             Answer::Commands(was_read) => {
                 let table = guards.catalog.table().clone();
                 match guards.look(table.as_deref(), &desk.held[..write.length]) {
                     // What is known of them may be older than the command.
-                    Look::Stop(_, Stop::Unknown(_)) if table.is_none() || !was_read => {
+                    Look::Stop(_, Stop::Unknown(_), _) if table.is_none() || !was_read => {
                         let error = unknown("the data node's commands cannot be read");
                         refuse(write, error.as_bytes(), refused, desk)
                     }
                     // Redis does not know it either, and says so.
-                    Look::Stop(_, Stop::Unknown(_)) => Progress::Pass(Pass::Counted),
-                    Look::Stop(_, stop) => {
+                    Look::Stop(_, Stop::Unknown(_), _) => Progress::Pass(Pass::Counted),
+                    Look::Stop(_, stop, by_script) => {
+                        let write = GuardedCommand { by_script, ..write };
                         Box::new(Guarded { write, stop, guards }).begin_again(desk)
                     }
                     Look::Audited(needs) => {
@@ -168,8 +167,9 @@ impl Guarded {
 /// Goes on with a write if the connection holds these locks.
 fn begin_write(mut write: GuardedCommand, needs: Vec<Need>, desk: &mut Desk) -> Progress {
     let (now, in_multi) = (Instant::now(), desk.conn.in_multi());
+    let keys: Vec<Key> = needs.iter().map(|need| desk.key(&need.lock)).collect();
     if !in_multi && !write.claimed.verified {
-        let run_out = run_out(needs.iter().map(|need| desk.key(&need.lock)), now, desk);
+        let run_out = run_out(keys.iter().cloned(), now, desk);
         if !run_out.is_empty() {
             let then = move |error: Option<String>, desk: &mut Desk| {
                 write.claimed.verified = true;
@@ -182,8 +182,7 @@ fn begin_write(mut write: GuardedCommand, needs: Vec<Need>, desk: &mut Desk) -> 
         }
     }
     let mut claims = Vec::with_capacity(needs.len());
-    for need in &needs {
-        let key = desk.key(&need.lock);
+    for (need, key) in needs.iter().zip(keys) {
         let claim = desk.tokens.claim(&key, now).map(|(fence, raised)| Claim {
             key: key.clone(),
             fence,

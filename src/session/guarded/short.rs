@@ -1,6 +1,8 @@
 //! The short way of guarded writes whose locks are held: one script compares the fences and
 //! writes.
 
+use smallvec::SmallVec;
+
 use super::{
     super::{
         desk::Desk,
@@ -9,13 +11,13 @@ use super::{
         metrics::GuardedWrite,
         owed::Entry,
     },
-    batch::{Batch, length_of},
+    batch::Batch,
     database,
     long::ask_for_fences,
     refuse::end,
     subject::{GuardedCommand, Subject},
 };
-use crate::guard::write;
+use crate::guard::write::{self, Write};
 
 /// Goes on once it is known that the locks are held: the short way, if it is open.
 pub(super) fn begin(subject: Subject, desk: &mut Desk) -> Progress {
@@ -30,39 +32,35 @@ fn write_by_script(write: GuardedCommand, desk: &mut Desk) -> Progress {
     let is_open = write.claimed.claims.iter().all(|claim| claim.raised)
         && desk.short_way.is_open()
         && !write.turned_on;
-    let batch = match is_open {
-        true => desk.batch(write.length, &write.claimed.claims, write.silent),
-        false => None,
-    };
-    let Some(Batch { call, writes, length }) = batch else {
+    let Some(first) = write.by_script.filter(|_| is_open) else {
         return ask_for_fences(Subject::Write(write), false, desk);
     };
+    let Batch { call, writes } = desk.batch(first, &write.claimed.claims, write.silent);
     desk.to_data.push(&call);
     // Nothing else is owed, so there is room.
     let _ = desk.owed.push(Entry::Guarded);
-    Progress::Wait(Box::new(Short { write, writes, length }))
+    Progress::Wait(Box::new(Short { write, writes }))
 }
 
-/// The script was sent that compares and makes so many writes, of so many bytes.
+/// The script was sent that compares and makes these writes.
 struct Short {
     write: GuardedCommand,
-    writes: usize,
-    length: usize,
+    writes: SmallVec<[Write; 4]>,
 }
 
 impl Job for Short {
     fn wraps(&self) -> Option<(Whose, bool)> {
-        let whose = if self.writes > 1 { Whose::Batch } else { Whose::Script };
+        let whose = if self.writes.len() > 1 { Whose::Batch } else { Whose::Script };
         Some((whose, self.write.silent))
     }
 
     fn made_several(self: Box<Self>, made: usize, desk: &mut Desk) -> Progress {
-        let Short { mut write, writes, length } = *self;
-        if made == 0 || made > writes {
+        let Short { mut write, writes } = *self;
+        if made == 0 || made > writes.len() {
             return Progress::Relay;
         }
-        write.length = if made < writes { length_of(&desk.held, made) } else { length };
-        desk.short_way.note(writes, made);
+        write.length = writes[..made].iter().map(|write| write.length).sum();
+        desk.short_way.note(writes.len(), made);
         // That which comes last ends this, as that of a single write would.
         desk.owed.push_before(made - 1);
         (1..made).for_each(|_| desk.shared.metrics.guarded(GuardedWrite::Passed));
@@ -70,14 +68,14 @@ impl Job for Short {
     }
 
     fn made(self: Box<Self>, desk: &mut Desk) -> Progress {
-        desk.short_way.note(self.writes, self.writes);
+        desk.short_way.note(self.writes.len(), self.writes.len());
         desk.shared.metrics.guarded(GuardedWrite::Passed);
         end(self.write, Vec::new(), desk)
     }
 
     /// The script was refused, with this error, and nothing was written: the long way tells why.
     fn not_made(self: Box<Self>, error: &[u8], desk: &mut Desk) -> Progress {
-        desk.short_way.note(self.writes, 0);
+        desk.short_way.note(self.writes.len(), 0);
         if error.starts_with(b"-NOSCRIPT") {
             desk.ask(write::load);
         } else if error.starts_with(b"-NOPERM") {

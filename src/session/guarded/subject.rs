@@ -2,7 +2,7 @@
 
 use super::super::desk::Desk;
 use crate::{
-    guard::{Room, fences::Claim, shown},
+    guard::{Room, fences::Claim, shown, write::Write},
     resp::{encode, name::ReplyMode},
 };
 
@@ -21,6 +21,8 @@ pub(super) struct Claimed {
 pub(super) struct GuardedCommand {
     /// How many bytes of what is held are its own. None are where they were dropped.
     pub(super) length: usize,
+    /// What the script has to know of it. None: it must go the longer way.
+    pub(super) by_script: Option<Write>,
     /// Its share of what all sessions may hold; given back when it goes.
     pub(super) _room: Option<Room>,
     /// Replies are off or skipped: it runs, but says nothing.
