@@ -103,31 +103,19 @@ pub(super) fn numbers(buf: &[u8]) -> Option<(Numbers, usize)> {
 /// and its length. None where it is anything else or not yet whole.
 #[inline]
 pub(super) fn time(buf: &[u8]) -> Option<(i64, usize)> {
-    let rest = buf.strip_prefix(b"*2\r\n$10\r\n")?;
-    let (eight, rest) = rest.split_first_chunk()?;
-    let [
-        tens @ b'0'..=b'9',
-        ones @ b'0'..=b'9',
-        b'\r',
-        b'\n',
-        b'$',
-        length,
-        b'\r',
-        b'\n',
-        rest @ ..,
-    ] = rest
-    else {
-        return None;
-    };
-    let seconds = 100 * eight_digits(*eight)? + i64::from((tens - b'0') * 10 + (ones - b'0'));
+    let (seconds, rest) = buf.strip_prefix(b"*2\r\n$10\r\n")?.split_at_checked(10)?;
+    let [b'\r', b'\n', b'$', length, b'\r', b'\n', rest @ ..] = rest else { return None };
     let length = usize::from(length.checked_sub(b'0').filter(|length| (1..=6).contains(length))?);
-    let (text, rest) = rest.split_at_checked(length)?;
+    let (micros, rest) = rest.split_at_checked(length)?;
     let rest = rest.strip_prefix(b"\r\n")?;
-    let mut micros = 0;
-    for digit in text {
-        micros = 10 * micros + i64::from(digit.checked_sub(b'0').filter(|digit| *digit < 10)?);
-    }
-    Some((1_000_000 * seconds + micros, buf.len() - rest.len()))
+    Some((1_000_000 * all_digits(seconds)? + all_digits(micros)?, buf.len() - rest.len()))
+}
+
+/// The number that these bytes write, if they are all digits.
+fn all_digits(text: &[u8]) -> Option<i64> {
+    text.iter().try_fold(0, |value, digit| {
+        Some(10 * value + i64::from(digit.checked_sub(b'0').filter(|digit| *digit < 10)?))
+    })
 }
 
 /// The same of any year.
@@ -161,15 +149,6 @@ fn short_integer(buf: &[u8]) -> Option<(i64, &[u8])> {
 /// Reads digits and the line's end. Gives what is behind it.
 fn digits(buf: &[u8]) -> Option<(i64, &[u8])> {
     let (mut value, mut rest) = (0, buf);
-    // A fence has sixteen.
-    while let Some((first, behind)) = rest.split_first_chunk()
-        && let Some(eight) = eight_digits(*first)
-    {
-        if buf.len() - rest.len() > MOST - 8 {
-            return None;
-        }
-        (value, rest) = (100_000_000 * value + eight, behind);
-    }
     while let [digit @ b'0'..=b'9', behind @ ..] = rest {
         if buf.len() - rest.len() == MOST {
             return None;
@@ -179,21 +158,6 @@ fn digits(buf: &[u8]) -> Option<(i64, &[u8])> {
     let behind = rest.strip_prefix(b"\r\n")?;
     // One digit was read by itself before, and no longer number begins with a zero.
     (rest.len() < buf.len() && buf[0] != b'0').then_some((value, behind))
-}
-
-/// The number that these eight bytes write, if they are all digits. All of them are
-/// looked at in one word: first pairs of digits are joined, then pairs of pairs.
-fn eight_digits(text: [u8; 8]) -> Option<i64> {
-    const EACH: u64 = 0x0101_0101_0101_0101;
-    let word = u64::from_le_bytes(text);
-    let high = 0xf0 * EACH;
-    // Of a digit both halves are 3; of the six signs behind 9 the sum's is 4.
-    let digits = word & high == 0x30 * EACH && (word.wrapping_add(6 * EACH)) & high == 0x30 * EACH;
-    let ones = word & (0x0f * EACH);
-    let tens = (10 * ones + (ones >> 8)) & 0x00ff_00ff_00ff_00ff;
-    let hundreds = (100 * tens + (tens >> 16)) & 0x0000_ffff_0000_ffff;
-    let all = (10_000 * hundreds + (hundreds >> 32)) & 0xffff_ffff;
-    digits.then_some(all as i64)
 }
 
 /// What a script answers, zeros behind what it leaves away: how it votes (see the heads of
