@@ -183,7 +183,7 @@ impl Table {
     }
 
     /// As [`Table::get`], for the command of this name at the beginning of `bytes`.
-    pub fn writes(&self, name: &[u8], bytes: &[u8]) -> Option<&Writes> {
+    pub(crate) fn writes(&self, name: &[u8], bytes: &[u8]) -> Option<&Writes> {
         match self.glance(bytes) {
             // A glance may take other bytes than letters for one another.
             Glance::First { .. } if name.iter().all(u8::is_ascii_alphabetic) => {

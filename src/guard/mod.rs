@@ -109,7 +109,7 @@ pub(crate) enum Look {
 }
 
 /// Whether a command passes. It is to be noted then whether these locks are held.
-pub type Ruling = Result<Vec<Need>, Stop>;
+pub(crate) type Ruling = Result<Vec<Need>, Stop>;
 
 /// What stops a command.
 #[derive(Debug)]
@@ -232,7 +232,7 @@ impl Guards {
     }
 
     /// Looks at the command at the beginning of `bytes`, of which more may come.
-    pub fn look(&self, table: Option<&Table>, bytes: &[u8]) -> Look {
+    pub(crate) fn look(&self, table: Option<&Table>, bytes: &[u8]) -> Look {
         if bytes.first() != Some(&b'*') {
             return self.look_at_line(table, bytes);
         }

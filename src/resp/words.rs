@@ -10,7 +10,7 @@ use super::request::{Line, line};
 const SHORTEST: usize = 6;
 
 /// Words of a command where they stand.
-pub type Spans<'b> = SmallVec<[&'b [u8]; 8]>;
+pub(crate) type Spans<'b> = SmallVec<[&'b [u8]; 8]>;
 
 /// Walks over the words of a command that is an array, from its first byte.
 #[derive(Debug, Clone, Default)]
@@ -71,7 +71,7 @@ impl Walk {
     }
 
     /// Adds the next words to `spans` until it has `most`. Returns how the walk ended before.
-    pub fn find<'b>(
+    pub(crate) fn find<'b>(
         &mut self,
         bytes: &'b [u8],
         spans: &mut Spans<'b>,
