@@ -76,13 +76,13 @@ impl fmt::Debug for Key {
 }
 
 /// A map from keys to values.
-pub(crate) type KeyMap<V> = HashMap<Key, V, BuildHasherDefault<Known>>;
+pub(crate) type KeyMap<V> = HashMap<Key, V, BuildHasherDefault<PrehashedHasher>>;
 
 /// Passes on the hash that a [`Key`] has already.
 #[derive(Debug, Default)]
-pub(crate) struct Known(u64);
+pub(crate) struct PrehashedHasher(u64);
 
-impl Hasher for Known {
+impl Hasher for PrehashedHasher {
     fn write(&mut self, bytes: &[u8]) {
         for byte in bytes {
             self.write_u64(u64::from(*byte));

@@ -5,8 +5,8 @@ use serde_yaml::Value;
 use super::{
     Pattern, Template,
     check::LONGEST_STRING,
-    locate::{self, Step},
-    reader::{Fill, Read, Reader, Section, Wrong},
+    locate::{self, PathStep},
+    reader::{Fill, FromYaml, Reader, Section, Wrong},
 };
 
 /// The keys under `guards`, if it is more than a list of rules.
@@ -68,13 +68,13 @@ pub enum Flush {
 #[derive(Debug)]
 pub(super) struct Placed {
     rule: GuardRule,
-    path: Vec<Step>,
+    path: Vec<PathStep>,
 }
 
 impl Placed {
-    fn path(&self, key: &str) -> Vec<Step> {
+    fn path(&self, key: &str) -> Vec<PathStep> {
         let mut path = self.path.clone();
-        path.push(Step::Key(key.to_owned()));
+        path.push(PathStep::Key(key.to_owned()));
         path
     }
 }
@@ -173,8 +173,8 @@ fn own_keys(reader: &mut Reader<'_>, rules: &[Placed], prefix: Option<&str>) {
     }
 }
 
-impl Read for Placed {
-    fn read(reader: &mut Reader<'_>, value: &Value, path: &[Step]) -> Result<Placed, Wrong> {
+impl FromYaml for Placed {
+    fn read(reader: &mut Reader<'_>, value: &Value, path: &[PathStep]) -> Result<Placed, Wrong> {
         let Value::Mapping(_) = value else {
             return Err(Wrong::Wanted("a rule with keys and lock"));
         };
@@ -199,8 +199,8 @@ impl Read for Placed {
     }
 }
 
-impl Read for Option<Pattern> {
-    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<Self, Wrong> {
+impl FromYaml for Option<Pattern> {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<Self, Wrong> {
         match value.as_str().ok_or(Wrong::Wanted("a pattern of keys, as \"account:*\","))? {
             "" => Err(Wrong::Because("is empty; it must match keys, as \"account:*\"".into())),
             text => Ok(Some(Pattern::new(text))),
@@ -208,8 +208,8 @@ impl Read for Option<Pattern> {
     }
 }
 
-impl Read for Option<Template> {
-    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<Self, Wrong> {
+impl FromYaml for Option<Template> {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<Self, Wrong> {
         match value.as_str().ok_or(Wrong::Wanted("the key of a lock, as \"account:{1}\","))? {
             "" => Err(Wrong::Because("is empty; it must name a lock, as \"account:{1}\"".into())),
             text => Template::new(text).map(Some).map_err(Wrong::Because),
@@ -217,8 +217,8 @@ impl Read for Option<Template> {
     }
 }
 
-impl Read for Policy {
-    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<Policy, Wrong> {
+impl FromYaml for Policy {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<Policy, Wrong> {
         match value.as_str() {
             Some("enforce") => Ok(Policy::Enforce),
             Some("audit") => Ok(Policy::Audit),
@@ -227,8 +227,8 @@ impl Read for Policy {
     }
 }
 
-impl Read for Flush {
-    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<Flush, Wrong> {
+impl FromYaml for Flush {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<Flush, Wrong> {
         match value.as_str() {
             Some("refuse") => Ok(Flush::Refuse),
             Some("allow") => Ok(Flush::Allow),

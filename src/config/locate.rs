@@ -9,37 +9,37 @@ use serde::de::{DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, Seq
 
 /// A step from a value to one inside it.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Step {
+pub(super) enum PathStep {
     Key(String),
     Index(usize),
 }
 
 /// Writes a path as people do: `locks.nodes[1]`. A URL in the place of a key, for want of the
 /// `-` before it, may hold a password and is not repeated.
-pub(super) fn name(path: &[Step]) -> String {
+pub(super) fn name(path: &[PathStep]) -> String {
     path.iter().fold(String::new(), |mut all, step| {
         match step {
-            Step::Key(key) => {
+            PathStep::Key(key) => {
                 let dot = if all.is_empty() { "" } else { "." };
                 all.extend([dot, if key.contains("://") { "(a URL)" } else { key }]);
             }
-            Step::Index(index) => all.push_str(&format!("[{index}]")),
+            PathStep::Index(index) => all.push_str(&format!("[{index}]")),
         }
         all
     })
 }
 
 /// The line of the key or element at the end of `path`, from 1.
-pub(super) fn line(text: &str, path: &[Step]) -> Option<usize> {
-    Walk::through(text, Some(path)).map(|(line, _)| line)
+pub(super) fn line(text: &str, path: &[PathStep]) -> Option<usize> {
+    PathWalk::through(text, Some(path)).map(|(line, _)| line)
 }
 
 /// The line, from 1, and the path of the first key that stands twice in its mapping. The YAML
 /// crate refuses such a file too, but names the line where the mapping begins.
 ///
 /// Returns `None` also if the text is no YAML: its parser says so.
-pub(super) fn first_duplicate(text: &str) -> Option<(usize, Vec<Step>)> {
-    Walk::through(text, None)
+pub(super) fn first_duplicate(text: &str) -> Option<(usize, Vec<PathStep>)> {
+    PathWalk::through(text, None)
         .filter(|(_, walk)| walk.found_twice)
         .map(|(line, walk)| (line, walk.path))
 }
@@ -71,18 +71,18 @@ pub(super) fn indented_by_tab(text: &str, line: usize) -> bool {
 }
 
 /// Goes through a text. When the walk fails, `path` leads to the place.
-struct Walk<'a> {
-    path: Vec<Step>,
+struct PathWalk<'a> {
+    path: Vec<PathStep>,
     /// The path at which the walk fails, or before it where the text has something else. `None`:
     /// at the first key that stands twice.
-    goal: Option<&'a [Step]>,
+    goal: Option<&'a [PathStep]>,
     found_twice: bool,
 }
 
-impl<'a> Walk<'a> {
+impl<'a> PathWalk<'a> {
     /// The line on which the walk fails. Returns `None` if it does not.
-    fn through(text: &str, goal: Option<&'a [Step]>) -> Option<(usize, Walk<'a>)> {
-        let mut walk = Walk { path: Vec::new(), goal, found_twice: false };
+    fn through(text: &str, goal: Option<&'a [PathStep]>) -> Option<(usize, PathWalk<'a>)> {
+        let mut walk = PathWalk { path: Vec::new(), goal, found_twice: false };
         let error = (&mut walk).deserialize(serde_yaml::Deserializer::from_str(text)).err()?;
         Some((error.location()?.line(), walk))
     }
@@ -93,7 +93,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Fails if this value is the goal, or does not have the next step of the way there.
-    fn go_on<E: Error>(&self, has: fn(&Step) -> bool) -> Result<(), E> {
+    fn go_on<E: Error>(&self, has: fn(&PathStep) -> bool) -> Result<(), E> {
         match self.goal {
             Some(goal) if !goal.get(self.path.len()).is_some_and(has) => Err(E::custom("here")),
             _ => Ok(()),
@@ -101,7 +101,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-impl<'de> DeserializeSeed<'de> for &mut Walk<'_> {
+impl<'de> DeserializeSeed<'de> for &mut PathWalk<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -109,7 +109,7 @@ impl<'de> DeserializeSeed<'de> for &mut Walk<'_> {
     }
 }
 
-impl<'de> Visitor<'de> for &mut Walk<'_> {
+impl<'de> Visitor<'de> for &mut PathWalk<'_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -141,9 +141,9 @@ impl<'de> Visitor<'de> for &mut Walk<'_> {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<(), A::Error> {
-        self.go_on(|step| matches!(step, Step::Key(_)))?;
+        self.go_on(|step| matches!(step, PathStep::Key(_)))?;
         let mut seen = HashSet::new();
-        while map.next_key_seed(Key { walk: &mut *self, seen: &mut seen })?.is_some() {
+        while map.next_key_seed(PathKey { walk: &mut *self, seen: &mut seen })?.is_some() {
             if self.leads_on() {
                 map.next_value_seed(&mut *self)?;
             } else {
@@ -155,9 +155,9 @@ impl<'de> Visitor<'de> for &mut Walk<'_> {
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
-        self.go_on(|step| matches!(step, Step::Index(_)))?;
+        self.go_on(|step| matches!(step, PathStep::Index(_)))?;
         for index in 0.. {
-            self.path.push(Step::Index(index));
+            self.path.push(PathStep::Index(index));
             let is_there = if self.leads_on() {
                 list.next_element_seed(&mut *self)?.is_some()
             } else {
@@ -173,12 +173,12 @@ impl<'de> Visitor<'de> for &mut Walk<'_> {
 }
 
 /// Reads a key onto the path. Fails while the key is read, when the line is known.
-struct Key<'w, 'a> {
-    walk: &'w mut Walk<'a>,
+struct PathKey<'w, 'a> {
+    walk: &'w mut PathWalk<'a>,
     seen: &'w mut HashSet<String>,
 }
 
-impl<'de> DeserializeSeed<'de> for Key<'_, '_> {
+impl<'de> DeserializeSeed<'de> for PathKey<'_, '_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
@@ -186,7 +186,7 @@ impl<'de> DeserializeSeed<'de> for Key<'_, '_> {
     }
 }
 
-impl<'de> Visitor<'de> for Key<'_, '_> {
+impl<'de> Visitor<'de> for PathKey<'_, '_> {
     type Value = ();
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -194,8 +194,8 @@ impl<'de> Visitor<'de> for Key<'_, '_> {
     }
 
     fn visit_str<E: Error>(self, key: &str) -> Result<(), E> {
-        let Key { walk, seen } = self;
-        walk.path.push(Step::Key(key.to_owned()));
+        let PathKey { walk, seen } = self;
+        walk.path.push(PathStep::Key(key.to_owned()));
         walk.found_twice = walk.goal.is_none() && !seen.insert(key.to_owned());
         let is_goal = walk.goal == Some(walk.path.as_slice());
         if walk.found_twice || is_goal { Err(E::custom("here")) } else { Ok(()) }
@@ -210,15 +210,15 @@ mod tests {
     fn finds_keys_and_elements_in_any_style() {
         let text =
             "# first\na: 1\n\nb:\n  c: 2\n  'd':\n    - x\n    # y\n    - {e: 3,\n       f: 4}\n";
-        let key = |key: &str| Step::Key(key.to_owned());
-        let cases: [(&[Step], usize); 7] = [
+        let key = |key: &str| PathStep::Key(key.to_owned());
+        let cases: [(&[PathStep], usize); 7] = [
             (&[key("a")], 2),
             (&[key("b")], 4),
             (&[key("b"), key("c")], 5),
             (&[key("b"), key("d")], 6),
-            (&[key("b"), key("d"), Step::Index(0)], 7),
-            (&[key("b"), key("d"), Step::Index(1)], 9),
-            (&[key("b"), key("d"), Step::Index(1), key("f")], 10),
+            (&[key("b"), key("d"), PathStep::Index(0)], 7),
+            (&[key("b"), key("d"), PathStep::Index(1)], 9),
+            (&[key("b"), key("d"), PathStep::Index(1), key("f")], 10),
         ];
         for (path, expected) in cases {
             assert_eq!(line(text, path), Some(expected), "{path:?}");

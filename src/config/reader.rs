@@ -7,7 +7,7 @@ use serde_yaml::{Mapping, Value};
 use super::{
     LISTENER_KEYS, Listener, OnDisconnect, OnLost, PLANNED, SocketPath,
     error::{ConfigErrors, Problem},
-    locate::{self, Step},
+    locate::{self, PathStep},
     tls::{AuthClients, CLIENT_KEYS, ClientTls, SERVER_KEYS, ServerTls, TlsProblem},
     units,
     url::RedisUrl,
@@ -35,7 +35,7 @@ pub(super) struct Reader<'a> {
 /// A mapping and the way to it.
 pub(super) struct Section<'v> {
     mapping: Option<&'v Mapping>,
-    path: Vec<Step>,
+    path: Vec<PathStep>,
 }
 
 impl<'a> Reader<'a> {
@@ -58,7 +58,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Notes that something is wrong at `path`.
-    pub(super) fn problem(&mut self, path: &[Step], what: impl Into<String>) {
+    pub(super) fn problem(&mut self, path: &[PathStep], what: impl Into<String>) {
         if self.problems.len() >= MOST_PROBLEMS {
             self.more = true;
             return;
@@ -106,7 +106,7 @@ impl<'a> Reader<'a> {
     pub(super) fn mapping<'v>(
         &mut self,
         value: &'v Value,
-        path: Vec<Step>,
+        path: Vec<PathStep>,
         known: &[&str],
     ) -> Section<'v> {
         let mapping = match value {
@@ -124,7 +124,7 @@ impl<'a> Reader<'a> {
             };
             if !known.contains(&name) {
                 let mut path = path.clone();
-                path.push(Step::Key(name.to_owned()));
+                path.push(PathStep::Key(name.to_owned()));
                 self.problem(&path, unknown(name, known));
             }
         }
@@ -132,7 +132,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Reads the value under `key` into `slot`, if there is one.
-    pub(super) fn read<T: Read>(&mut self, section: &Section<'_>, key: &str, slot: &mut T) {
+    pub(super) fn read<T: FromYaml>(&mut self, section: &Section<'_>, key: &str, slot: &mut T) {
         let path = section.path(key);
         if let Some(value) = section.get(key)
             && let Some(read) = self.value(value, &path)
@@ -183,7 +183,7 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn value<T: Read>(&mut self, value: &Value, path: &[Step]) -> Option<T> {
+    fn value<T: FromYaml>(&mut self, value: &Value, path: &[PathStep]) -> Option<T> {
         let read = match self.expand(value) {
             Ok(expanded) => T::read(self, &expanded, path),
             Err(what) => Err(Wrong::Because(what)),
@@ -256,9 +256,9 @@ impl<'v> Section<'v> {
     }
 
     /// The path to `key` in this section.
-    pub(super) fn path(&self, key: &str) -> Vec<Step> {
+    pub(super) fn path(&self, key: &str) -> Vec<PathStep> {
         let mut path = self.path.clone();
-        path.push(Step::Key(key.to_owned()));
+        path.push(PathStep::Key(key.to_owned()));
         path
     }
 }
@@ -307,7 +307,7 @@ pub(super) trait Fill {
     fn fill(&mut self, reader: &mut Reader<'_>, parent: &Section<'_>, key: &str);
 }
 
-impl<T: Read> Fill for T {
+impl<T: FromYaml> Fill for T {
     fn fill(&mut self, reader: &mut Reader<'_>, parent: &Section<'_>, key: &str) {
         reader.read(parent, key, self);
     }
@@ -324,8 +324,8 @@ impl Fill for ClientTls {
 }
 
 /// A type that can be read from a value.
-pub(super) trait Read: Sized {
-    fn read(reader: &mut Reader<'_>, value: &Value, path: &[Step]) -> Result<Self, Wrong>;
+pub(super) trait FromYaml: Sized {
+    fn read(reader: &mut Reader<'_>, value: &Value, path: &[PathStep]) -> Result<Self, Wrong>;
 }
 
 /// The value in the file, for an error. A URL may hold a password, so it is not shown.
@@ -338,16 +338,16 @@ fn shown(value: &Value) -> String {
     }
 }
 
-impl Read for Duration {
-    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<Duration, Wrong> {
+impl FromYaml for Duration {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<Duration, Wrong> {
         let wanted = "a duration with its unit, as 50ms, 10s, 5m or 7d,";
         value.as_str().and_then(units::duration).ok_or(Wrong::Wanted(wanted))
     }
 }
 
 /// A duration, or `off`.
-impl Read for Option<Duration> {
-    fn read(reader: &mut Reader<'_>, value: &Value, path: &[Step]) -> Result<Self, Wrong> {
+impl FromYaml for Option<Duration> {
+    fn read(reader: &mut Reader<'_>, value: &Value, path: &[PathStep]) -> Result<Self, Wrong> {
         let wanted = "a duration with its unit, as 50ms, 10s, 5m or 7d, or off,";
         match value {
             Value::Bool(false) => Ok(None),
@@ -357,8 +357,8 @@ impl Read for Option<Duration> {
     }
 }
 
-impl Read for OnLost {
-    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<OnLost, Wrong> {
+impl FromYaml for OnLost {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<OnLost, Wrong> {
         match value.as_str() {
             Some("error") => Ok(OnLost::Error),
             Some("close") => Ok(OnLost::Close),
@@ -369,8 +369,8 @@ impl Read for OnLost {
     }
 }
 
-impl Read for Option<OnDisconnect> {
-    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<Self, Wrong> {
+impl FromYaml for Option<OnDisconnect> {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<Self, Wrong> {
         match value.as_str() {
             Some("release") => Ok(Some(OnDisconnect::Release)),
             Some("expire") => Ok(Some(OnDisconnect::Expire)),
@@ -380,8 +380,8 @@ impl Read for Option<OnDisconnect> {
 }
 
 /// A size in bytes.
-impl Read for usize {
-    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<usize, Wrong> {
+impl FromYaml for usize {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<usize, Wrong> {
         match value {
             Value::Number(number) => number.as_u64().and_then(|n| usize::try_from(n).ok()),
             Value::String(text) => units::size(text),
@@ -392,8 +392,8 @@ impl Read for usize {
 }
 
 /// A number, or `auto`.
-impl Read for Option<usize> {
-    fn read(reader: &mut Reader<'_>, value: &Value, path: &[Step]) -> Result<Self, Wrong> {
+impl FromYaml for Option<usize> {
+    fn read(reader: &mut Reader<'_>, value: &Value, path: &[PathStep]) -> Result<Self, Wrong> {
         match value {
             Value::String(text) if text == "auto" => Ok(None),
             _ => usize::read(reader, value, path)
@@ -403,16 +403,16 @@ impl Read for Option<usize> {
     }
 }
 
-impl Read for f64 {
-    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<f64, Wrong> {
+impl FromYaml for f64 {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<f64, Wrong> {
         // A value from ${NAME} is text.
         let text = || value.as_str().and_then(|text| text.parse().ok());
         value.as_f64().or_else(text).ok_or(Wrong::Wanted("a number, as 0.01,"))
     }
 }
 
-impl Read for bool {
-    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<bool, Wrong> {
+impl FromYaml for bool {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<bool, Wrong> {
         // A value from ${NAME} is text, and so are redis.conf's words.
         let text = || match value.as_str() {
             Some("true" | "yes") => Some(true),
@@ -423,23 +423,23 @@ impl Read for bool {
     }
 }
 
-impl Read for String {
-    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<String, Wrong> {
+impl FromYaml for String {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<String, Wrong> {
         value.as_str().map(str::to_owned).ok_or(Wrong::Wanted("text"))
     }
 }
 
 /// The name of a file.
-impl Read for Option<PathBuf> {
-    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<Self, Wrong> {
+impl FromYaml for Option<PathBuf> {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<Self, Wrong> {
         let name = value.as_str().filter(|name| !name.is_empty());
         name.map(|name| Some(name.into())).ok_or(Wrong::Wanted("the name of a file"))
     }
 }
 
 /// Where a Unix socket is, or `off`.
-impl Read for Option<SocketPath> {
-    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<Self, Wrong> {
+impl FromYaml for Option<SocketPath> {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<Self, Wrong> {
         match value {
             Value::Bool(false) => Ok(None),
             Value::String(text) if text == "off" => Ok(None),
@@ -450,16 +450,16 @@ impl Read for Option<SocketPath> {
 }
 
 /// The name that a server's certificate must be for.
-impl Read for Option<String> {
-    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<Self, Wrong> {
+impl FromYaml for Option<String> {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<Self, Wrong> {
         let name = value.as_str().filter(|name| super::tls::server_name(name).is_some());
         name.map(|name| Some(name.into())).ok_or(Wrong::Wanted("a host name or an IP address"))
     }
 }
 
 /// The values of tls-auth-clients in redis.conf. YAML has other words for yes and no too.
-impl Read for Option<AuthClients> {
-    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<Self, Wrong> {
+impl FromYaml for Option<AuthClients> {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<Self, Wrong> {
         match value {
             Value::Bool(true) => Ok(Some(AuthClients::Yes)),
             Value::Bool(false) => Ok(Some(AuthClients::No)),
@@ -474,8 +474,8 @@ impl Read for Option<AuthClients> {
 }
 
 /// An address, or a mapping with more settings.
-impl Read for Listener {
-    fn read(reader: &mut Reader<'_>, value: &Value, path: &[Step]) -> Result<Listener, Wrong> {
+impl FromYaml for Listener {
+    fn read(reader: &mut Reader<'_>, value: &Value, path: &[PathStep]) -> Result<Listener, Wrong> {
         let Value::Mapping(_) = value else {
             return SocketAddr::read(reader, value, path).map(Listener::plain);
         };
@@ -503,8 +503,8 @@ impl Read for Listener {
     }
 }
 
-impl Read for SocketAddr {
-    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<SocketAddr, Wrong> {
+impl FromYaml for SocketAddr {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<SocketAddr, Wrong> {
         value
             .as_str()
             .and_then(|text| text.parse().ok())
@@ -513,8 +513,8 @@ impl Read for SocketAddr {
 }
 
 /// An address, or `off`.
-impl Read for Option<SocketAddr> {
-    fn read(reader: &mut Reader<'_>, value: &Value, path: &[Step]) -> Result<Self, Wrong> {
+impl FromYaml for Option<SocketAddr> {
+    fn read(reader: &mut Reader<'_>, value: &Value, path: &[PathStep]) -> Result<Self, Wrong> {
         let wanted = "an address and a port, as 127.0.0.1:9380, or off,";
         match value {
             Value::Bool(false) => Ok(None),
@@ -525,22 +525,22 @@ impl Read for Option<SocketAddr> {
 }
 
 /// The value may hold a password, so no error repeats it.
-impl Read for RedisUrl {
-    fn read(_: &mut Reader<'_>, value: &Value, _: &[Step]) -> Result<RedisUrl, Wrong> {
+impl FromYaml for RedisUrl {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<RedisUrl, Wrong> {
         value.as_str().ok_or(Wrong::Wanted("a URL"))?.parse().map_err(Wrong::Because)
     }
 }
 
 /// A list; a single element counts as a list of one.
-impl<T: Read> Read for Vec<T> {
-    fn read(reader: &mut Reader<'_>, value: &Value, path: &[Step]) -> Result<Vec<T>, Wrong> {
+impl<T: FromYaml> FromYaml for Vec<T> {
+    fn read(reader: &mut Reader<'_>, value: &Value, path: &[PathStep]) -> Result<Vec<T>, Wrong> {
         let Value::Sequence(elements) = value else {
             return T::read(reader, value, path).map(|one| vec![one]);
         };
         let mut all = Vec::new();
         for (index, element) in elements.iter().enumerate() {
             let mut path = path.to_vec();
-            path.push(Step::Index(index));
+            path.push(PathStep::Index(index));
             all.extend(reader.value(element, &path));
         }
         Ok(all)

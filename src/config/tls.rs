@@ -80,7 +80,7 @@ impl ServerTls {
     /// # Errors
     /// Everything that is wrong with them.
     pub fn load(&self) -> Result<Arc<ServerConfig>, Vec<TlsProblem>> {
-        let mut files = Files::default();
+        let mut files = FileReader::default();
         let chain = files.read("cert_file", &self.cert_file, certificates);
         let key = files.read("key_file", &self.key_file, private_key);
         let roots = match (&self.ca_cert_file, self.auth_clients) {
@@ -132,7 +132,7 @@ impl ClientTls {
     /// # Errors
     /// Everything that is wrong with them.
     pub fn load(&self) -> Result<Arc<ClientConfig>, Vec<TlsProblem>> {
-        let mut files = Files::default();
+        let mut files = FileReader::default();
         let roots = match &self.ca_cert_file {
             Some(file) => files.read("ca_cert_file", file, authorities),
             None => match system_authorities() {
@@ -185,11 +185,11 @@ pub(crate) fn server_name(name: &str) -> Option<ServerName<'static>> {
 
 /// Reads several files and keeps what is wrong with each.
 #[derive(Default)]
-struct Files {
+struct FileReader {
     problems: Vec<TlsProblem>,
 }
 
-impl Files {
+impl FileReader {
     fn read<T>(
         &mut self,
         key: &'static str,

@@ -31,7 +31,7 @@ thread_local! {
 
 /// A lock that this connection holds, and the fence it was granted with.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Claim {
+pub(crate) struct FencedLock {
     /// The lock's key on the nodes.
     pub key: Key,
     /// What it was granted with.
@@ -44,7 +44,7 @@ pub(crate) struct Claim {
 
 /// What the data node knows of a claim's fence.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Standing {
+pub(crate) enum FenceStanding {
     /// It is the largest.
     Largest,
     /// There is this larger one.
@@ -55,7 +55,7 @@ pub(crate) enum Standing {
 
 /// A reply that is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Missing {
+enum MissingReply {
     /// Of a command before the question; nothing in it matters.
     Any,
     /// To EVAL or GET: the fence that is known of this claim.
@@ -81,8 +81,8 @@ pub(crate) enum With {
 
 /// The question, while replies to it are missing.
 #[derive(Debug)]
-pub(crate) struct Fences {
-    missing: VecDeque<Missing>,
+pub(crate) struct FenceQuestion {
+    missing: VecDeque<MissingReply>,
     /// By claim.
     seen: Vec<Option<u64>>,
     /// The first error line, without `-` and line end.
@@ -145,25 +145,25 @@ pub(crate) fn read_error(reply: &[u8]) -> Option<Vec<u8>> {
     Some(reply.strip_prefix(b"-")?.trim_ascii_end().to_vec())
 }
 
-impl Fences {
+impl FenceQuestion {
     /// Appends the question about `claims` to a connection that has `selected` this
     /// database. So many replies belong to `before` commands that were put before it.
     pub(crate) fn ask(
         out: &mut Vec<u8>,
-        claims: &[Claim],
+        claims: &[FencedLock],
         before: usize,
         with: With,
         selected: u64,
         ttl: Duration,
-    ) -> Fences {
-        let mut missing: VecDeque<Missing> = (0..before).map(|_| Missing::Any).collect();
+    ) -> FenceQuestion {
+        let mut missing: VecDeque<MissingReply> = (0..before).map(|_| MissingReply::Any).collect();
         for (index, claim) in claims.iter().enumerate().filter(|(_, claim)| !claim.raised) {
             raise(out, &claim.key, claim.fence, Some(selected), ttl);
-            missing.push_back(Missing::Fence(index));
+            missing.push_back(MissingReply::Fence(index));
         }
         if selected != 0 {
             select(out, 0);
-            missing.push_back(Missing::There);
+            missing.push_back(MissingReply::There);
         }
         encode::array(out, 1 + claims.len());
         let watch = "WATCH";
@@ -174,23 +174,23 @@ impl Fences {
         };
         encode::bulk(out, watch.as_bytes());
         claims.iter().for_each(|claim| fence_key(out, &claim.key));
-        missing.push_back(Missing::Ok);
+        missing.push_back(MissingReply::Ok);
         for (index, claim) in claims.iter().enumerate() {
             encode::array(out, 2);
             encode::bulk(out, b"GET");
             fence_key(out, &claim.key);
-            missing.push_back(Missing::Fence(index));
+            missing.push_back(MissingReply::Fence(index));
         }
         if selected != 0 {
             select(out, selected);
-            missing.push_back(Missing::Back);
+            missing.push_back(MissingReply::Back);
         }
         if with == With::Multi {
             encode::command(out, &[b"MULTI"]);
-            missing.push_back(Missing::Multi);
+            missing.push_back(MissingReply::Multi);
         }
         let (seen, error) = (vec![None; claims.len()], None);
-        Fences { missing, seen, error, astray: false, in_multi: false }
+        FenceQuestion { missing, seen, error, astray: false, in_multi: false }
     }
 
     /// How many replies are missing.
@@ -201,7 +201,7 @@ impl Fences {
     /// Takes in a reply.
     pub(crate) fn reply(&mut self, reply: &[u8]) {
         let Some(missing) = self.missing.pop_front() else { return };
-        if missing == Missing::Any {
+        if missing == MissingReply::Any {
             return;
         }
         if let Some(error) = read_error(reply) {
@@ -210,14 +210,14 @@ impl Fences {
         }
         match missing {
             // The last one told counts: GET comes after WATCH.
-            Missing::Fence(index) => self.seen[index] = read_fence(reply),
-            Missing::Multi => self.in_multi = reply.starts_with(b"+OK"),
-            Missing::There | Missing::Back if !reply.starts_with(b"+OK") => {
+            MissingReply::Fence(index) => self.seen[index] = read_fence(reply),
+            MissingReply::Multi => self.in_multi = reply.starts_with(b"+OK"),
+            MissingReply::There | MissingReply::Back if !reply.starts_with(b"+OK") => {
                 self.error.get_or_insert(NOT_SELECTED.to_vec());
             }
-            Missing::There => self.astray = true,
-            Missing::Back => self.astray = false,
-            Missing::Any | Missing::Ok => {}
+            MissingReply::There => self.astray = true,
+            MissingReply::Back => self.astray = false,
+            MissingReply::Any | MissingReply::Ok => {}
         }
     }
 
@@ -239,18 +239,18 @@ impl Fences {
     /// How each of the claims stands, once all replies are in.
     pub(crate) fn standings<'a>(
         &'a self,
-        claims: &'a [Claim],
-    ) -> impl Iterator<Item = Standing> + 'a {
+        claims: &'a [FencedLock],
+    ) -> impl Iterator<Item = FenceStanding> + 'a {
         claims.iter().zip(&self.seen).map(|(claim, seen)| match seen {
             #[cfg(test)]
-            _ if NOT_COMPARED.get() => Standing::Largest,
+            _ if NOT_COMPARED.get() => FenceStanding::Largest,
             #[cfg(feature = "planted")]
             _ if std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "compare") => {
-                Standing::Largest
+                FenceStanding::Largest
             }
-            Some(seen) if *seen > claim.fence => Standing::Fenced(*seen),
-            Some(seen) if *seen == claim.fence => Standing::Largest,
-            _ => Standing::Unknown,
+            Some(seen) if *seen > claim.fence => FenceStanding::Fenced(*seen),
+            Some(seen) if *seen == claim.fence => FenceStanding::Largest,
+            _ => FenceStanding::Unknown,
         })
     }
 }
@@ -259,17 +259,18 @@ impl Fences {
 mod tests {
     use super::*;
 
-    fn claim(key: &str, fence: u64, raised: bool) -> Claim {
-        Claim { key: Key::from(key), fence, raised, wanted_for: Vec::new() }
+    fn claim(key: &str, fence: u64, raised: bool) -> FencedLock {
+        FencedLock { key: Key::from(key), fence, raised, wanted_for: Vec::new() }
     }
 
-    fn asked(claims: &[Claim], with: With) -> (String, Fences) {
+    fn asked(claims: &[FencedLock], with: With) -> (String, FenceQuestion) {
         asked_in(0, claims, with)
     }
 
-    fn asked_in(selected: u64, claims: &[Claim], with: With) -> (String, Fences) {
+    fn asked_in(selected: u64, claims: &[FencedLock], with: With) -> (String, FenceQuestion) {
         let mut out = Vec::new();
-        let fences = Fences::ask(&mut out, claims, 0, with, selected, Duration::from_secs(1));
+        let fences =
+            FenceQuestion::ask(&mut out, claims, 0, with, selected, Duration::from_secs(1));
         (String::from_utf8(out).unwrap(), fences)
     }
 
@@ -284,17 +285,17 @@ mod tests {
         }
         assert_eq!(fences.missing(), 0);
         assert!(fences.in_multi() && fences.error().is_none());
-        let standings: Vec<Standing> = fences.standings(&claims).collect();
-        assert_eq!(standings, [Standing::Fenced(6), Standing::Largest]);
+        let standings: Vec<FenceStanding> = fences.standings(&claims).collect();
+        assert_eq!(standings, [FenceStanding::Fenced(6), FenceStanding::Largest]);
     }
 
     #[test]
     fn a_fence_that_was_forgotten_is_not_the_largest() {
         let claims = [claim("a", 5, true)];
         for (reply, expected) in [
-            ("$-1\r\n", Standing::Unknown),
-            ("_\r\n", Standing::Unknown),
-            ("$1\r\n4\r\n", Standing::Unknown),
+            ("$-1\r\n", FenceStanding::Unknown),
+            ("_\r\n", FenceStanding::Unknown),
+            ("$1\r\n4\r\n", FenceStanding::Unknown),
         ] {
             let (_, mut fences) = asked(&claims, With::Nothing);
             fences.reply(b"+OK\r\n");

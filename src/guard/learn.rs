@@ -42,13 +42,13 @@ const LONGEST_NAME: usize = 256;
 /// What is known of the data node's commands.
 pub(crate) struct Catalog {
     table: Arc<ArcSwapOption<Table>>,
-    questions: mpsc::Sender<Question>,
+    questions: mpsc::Sender<CatalogQuestion>,
 }
 
 /// A key and whether the command writes it.
 type Keys = Vec<Vec<u8>>;
 
-enum Question {
+enum CatalogQuestion {
     /// Which keys does this command write?
     Keys(Vec<Vec<u8>>, oneshot::Sender<Result<Keys, AskError>>),
     /// Read all commands again, and whether there is one of this name.
@@ -117,7 +117,7 @@ impl Catalog {
         keys::behind_options(&words, &mut positions);
         let mut may: Keys = positions.iter().map(|at| words[*at].clone()).collect();
         let (answer, answered) = oneshot::channel();
-        let asked = self.questions.try_send(Question::Keys(words, answer));
+        let asked = self.questions.try_send(CatalogQuestion::Keys(words, answer));
         asked.map_err(|_| AskError::Silent)?;
         match timeout(LIMIT, answered).await {
             Ok(Ok(Ok(keys))) => {
@@ -137,7 +137,7 @@ impl Catalog {
             return false;
         }
         let (answer, answered) = oneshot::channel();
-        self.questions.try_send(Question::Again(name, answer)).is_ok()
+        self.questions.try_send(CatalogQuestion::Again(name, answer)).is_ok()
             && matches!(timeout(AGAIN_LIMIT, answered).await, Ok(Ok(())))
     }
 }
@@ -147,7 +147,7 @@ async fn keep(
     first_bytes: FirstBytes,
     connector: &Connector,
     table: &ArcSwapOption<Table>,
-    mut questions: mpsc::Receiver<Question>,
+    mut questions: mpsc::Receiver<CatalogQuestion>,
 ) {
     let mut told = false;
     while !questions.is_closed() {
@@ -170,7 +170,7 @@ async fn follow(
     first_bytes: FirstBytes,
     connector: &Connector,
     table: &ArcSwapOption<Table>,
-    questions: &mut mpsc::Receiver<Question>,
+    questions: &mut mpsc::Receiver<CatalogQuestion>,
 ) -> Result<(), AskError> {
     let mut connection = redis_client::connect(url, connector).await?;
     let mut read = Instant::now();
@@ -198,15 +198,15 @@ async fn follow(
             question = questions.recv() => match question {
                 None => return Ok(()),
                 // It is answered that nothing was read.
-                Some(Question::Again(..)) if waiting.len() >= MAX_QUESTIONS => {}
-                Some(Question::Again(name, answer)) => {
+                Some(CatalogQuestion::Again(..)) if waiting.len() >= MAX_QUESTIONS => {}
+                Some(CatalogQuestion::Again(name, answer)) => {
                     let name = name.to_ascii_uppercase();
                     if !others.contains(&name) {
                         others.push(name);
                     }
                     waiting.push(answer);
                 }
-                Some(Question::Keys(words, answer)) => {
+                Some(CatalogQuestion::Keys(words, answer)) => {
                     let mut redis = connection.redis.clone();
                     tokio::spawn(async move {
                         let _ = answer.send(written(&mut redis, &words).await);
@@ -257,7 +257,7 @@ async fn written(redis: &mut MultiplexedConnection, words: &[Vec<u8>]) -> Result
 mod tests {
     use super::*;
 
-    fn catalog() -> (Catalog, mpsc::Receiver<Question>) {
+    fn catalog() -> (Catalog, mpsc::Receiver<CatalogQuestion>) {
         let (questions, asked) = mpsc::channel(1);
         (Catalog { table: Arc::new(ArcSwapOption::empty()), questions }, asked)
     }
@@ -274,7 +274,9 @@ mod tests {
             catalog.again(vec![b'x'; LONGEST_NAME + 1])
         );
         assert_eq!((full, long), ((false, false), false), "late, full, too long");
-        let Ok(Question::Again(name, _)) = asked.try_recv() else { panic!("nothing was asked") };
+        let Ok(CatalogQuestion::Again(name, _)) = asked.try_recv() else {
+            panic!("nothing was asked")
+        };
         assert_eq!(name, b"a");
         assert!(asked.try_recv().is_err());
     }
@@ -284,7 +286,7 @@ mod tests {
         let (catalog, mut asked) = catalog();
         for read in [true, false] {
             let (told, ()) = tokio::join!(catalog.again(b"a".to_vec()), async {
-                let Some(Question::Again(_, answer)) = asked.recv().await else { return };
+                let Some(CatalogQuestion::Again(_, answer)) = asked.recv().await else { return };
                 if read {
                     let _: Result<(), ()> = answer.send(());
                 }

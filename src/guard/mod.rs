@@ -44,7 +44,7 @@ use crate::{
     net::Connector,
     resp::{
         inline,
-        words::{Spans, Step, Walk},
+        words::{Spans, Walk, WordStep},
     },
 };
 
@@ -260,11 +260,11 @@ impl Guards {
             .or_else(|| walk.find(bytes, &mut words, MAX_WORDS + 1))
             .unwrap_or_else(|| walk.finish(bytes));
         let length = match end {
-            Step::End(length) if length > self.max_command => return Look::TooLarge,
-            Step::End(length) if !words.is_empty() => length,
-            Step::More(least) => return self.more(least, walk),
+            WordStep::End(length) if length > self.max_command => return Look::TooLarge,
+            WordStep::End(length) if !words.is_empty() => length,
+            WordStep::More(least) => return self.more(least, walk),
             // Nothing that Redis would carry out.
-            Step::End(_) | Step::Word(_) | Step::Bad => return Look::Free,
+            WordStep::End(_) | WordStep::Word(_) | WordStep::Bad => return Look::Free,
         };
         if words.len() > MAX_WORDS {
             return Look::Stop(length, Stop::TooMuch, None);

@@ -19,11 +19,11 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub(super) struct Rooms {
     limit: usize,
-    state: Mutex<State>,
+    state: Mutex<RoomState>,
 }
 
 #[derive(Debug, Default)]
-struct State {
+struct RoomState {
     held: usize,
     next: u64,
     tenants: HashMap<u64, Tenant>,
@@ -59,12 +59,12 @@ impl Rooms {
     }
 
     /// Nothing panics while it holds the lock.
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, RoomState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl State {
+impl RoomState {
     /// Whether there is room for so many more, if need be that of those who do not move.
     fn take(&mut self, more: usize, limit: usize, now: Instant) -> bool {
         if self.held.saturating_add(more) > limit {

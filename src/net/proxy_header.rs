@@ -47,7 +47,7 @@ impl Ends {
 
 /// Reason why a connection does not begin with a usable header.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum Missing {
+pub(crate) enum HeaderMissing {
     /// The peer left before it said anything, as a port scan does.
     #[error("the peer has said nothing and left")]
     Silent,
@@ -71,26 +71,26 @@ pub(crate) enum Missing {
 ///
 /// # Errors
 /// If there is no header.
-pub(crate) async fn receive(client: &mut TcpStream) -> Result<Option<Ends>, Missing> {
+pub(crate) async fn receive(client: &mut TcpStream) -> Result<Option<Ends>, HeaderMissing> {
     let (mut bytes, mut taken) = (vec![0; USUAL], 0);
     loop {
         if taken == bytes.len() {
             if taken == LONGEST {
-                return Err(Missing::TooLong);
+                return Err(HeaderMissing::TooLong);
             }
             bytes.resize(LONGEST.min(2 * taken), 0);
         }
         let seen = match client.peek(&mut bytes[taken..]).await {
             Ok(seen @ 1..) => taken + seen,
-            _ if taken == 0 => return Err(Missing::Silent),
-            _ => return Err(Missing::Cut),
+            _ if taken == 0 => return Err(HeaderMissing::Silent),
+            _ => return Err(HeaderMissing::Cut),
         };
         // Only the header's bytes may leave the socket. While the header goes on, all bytes seen
         // are taken, so that the next peek waits for more.
         let header = parse(&mut bytes[..seen])?;
         let end = header.map_or(seen, |(_, end)| end);
         if client.read_exact(&mut bytes[taken..end]).await.is_err() {
-            return Err(Missing::Cut);
+            return Err(HeaderMissing::Cut);
         }
         match header {
             Some((ends, _)) => return Ok(ends),
@@ -100,10 +100,10 @@ pub(crate) async fn receive(client: &mut TcpStream) -> Result<Option<Ends>, Miss
 }
 
 /// The ends that a header names, and its length. Returns `None` while the header goes on.
-fn parse(bytes: &mut [u8]) -> Result<Option<(Option<Ends>, usize)>, Missing> {
+fn parse(bytes: &mut [u8]) -> Result<Option<(Option<Ends>, usize)>, HeaderMissing> {
     let begins = |signature: &&[u8]| bytes.iter().zip(*signature).all(|(byte, sign)| byte == sign);
     if !SIGNATURES.iter().any(begins) {
-        return Err(Missing::Other);
+        return Err(HeaderMissing::Other);
     }
     // The addresses of a LOCAL header must be ignored, whatever their family, but the crate
     // would read them. Version 1 is text and has no such byte.
@@ -119,7 +119,7 @@ fn parse(bytes: &mut [u8]) -> Result<Option<(Option<Ends>, usize)>, Missing> {
             Ok(Some((ends, end)))
         }
         Err(Error::BufferTooShort) => Ok(None),
-        Err(_) => Err(Missing::Malformed),
+        Err(_) => Err(HeaderMissing::Malformed),
     }
 }
 

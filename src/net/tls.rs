@@ -88,11 +88,11 @@ impl Acceptor {
 #[derive(Clone)]
 pub(crate) struct Connector {
     /// `None` if no URL needs TLS.
-    tls: Option<Arc<Client>>,
+    tls: Option<Arc<TlsClient>>,
     sends_header: bool,
 }
 
-struct Client {
+struct TlsClient {
     settings: Arc<Reloading<ClientConfig>>,
     /// The name that certificates must be for; none: the URL's host.
     server_name: Option<ServerName<'static>>,
@@ -113,7 +113,7 @@ impl Connector {
         let tls = tls.clone();
         let load = move || tls.load().map_err(|problems| listed(&problems));
         let settings = Reloading::start(format!("tls ({side})"), files, load, metrics.clone());
-        let tls = Some(Arc::new(Client { settings, server_name, metrics }));
+        let tls = Some(Arc::new(TlsClient { settings, server_name, metrics }));
         Connector { tls, sends_header: false }
     }
 
@@ -152,7 +152,7 @@ impl Connector {
     }
 }
 
-impl Client {
+impl TlsClient {
     async fn handshake(&self, server: TcpStream, host: &str) -> io::Result<Stream> {
         let settings = self.settings.now().map_err(io::Error::other)?;
         let name = self.server_name.clone().or_else(|| tls::server_name(host));

@@ -107,13 +107,13 @@ pub enum Own {
 /// The command of ours that is called so, in any case.
 pub fn own_by_name(name: &[u8]) -> Option<Own> {
     match name_of(name) {
-        Known::Name(Name::Own(own)) => Some(own),
+        ParsedName::Name(Name::Own(own)) => Some(own),
         _ => None,
     }
 }
 
 /// What a command's first word tells.
-pub(super) enum Known {
+pub(super) enum ParsedName {
     /// All.
     Name(Name),
     /// Its next two words decide, and how many there are.
@@ -129,7 +129,7 @@ pub(super) enum Container {
 
 /// What a command is by its first word, in any case.
 #[inline]
-pub(super) fn name_of(text: &[u8]) -> Known {
+pub(super) fn name_of(text: &[u8]) -> ParsedName {
     let is = |name: &str| text.eq_ignore_ascii_case(name.as_bytes());
     // One look at length and first letter keeps ordinary commands cheap.
     let name = match (text.len(), text.first().map(u8::to_ascii_uppercase)) {
@@ -150,8 +150,8 @@ pub(super) fn name_of(text: &[u8]) -> Known {
         (11, Some(b'U')) if is("UNSUBSCRIBE") => Name::Unsubscribe(Channels::Plain),
         (12, Some(b'P')) if is("PUNSUBSCRIBE") => Name::Unsubscribe(Channels::Pattern),
         (12, Some(b'S')) if is("SUNSUBSCRIBE") => Name::Unsubscribe(Channels::Shard),
-        (6, Some(b'C')) if is("CLIENT") => return Known::Container(Container::Client),
-        (7, Some(b'C')) if is("COMMAND") => return Known::Container(Container::Command),
+        (6, Some(b'C')) if is("CLIENT") => return ParsedName::Container(Container::Client),
+        (7, Some(b'C')) if is("COMMAND") => return ParsedName::Container(Container::Command),
         (8, Some(b'L')) if is("LOCKGATE") => Name::Own(Own::Lockgate),
         (6, Some(b'A')) if is("ASKING") => Name::NextOnly,
         (4, Some(b'A')) if is("AUTH") => Name::Auth,
@@ -164,7 +164,7 @@ pub(super) fn name_of(text: &[u8]) -> Known {
         (8, Some(b'R')) if is("REPLCONF") => Name::Replconf,
         _ => Name::Other,
     };
-    Known::Name(name)
+    ParsedName::Name(name)
 }
 
 /// What a container command of `words` words is, by its second and third.

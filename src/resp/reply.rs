@@ -48,7 +48,7 @@ impl Frame<'_> {
 
 /// What the scanner found.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Next<'a> {
+pub enum NextReply<'a> {
     /// A frame ends just before the position.
     Frame(Frame<'a>),
     /// All bytes were seen.
@@ -60,7 +60,7 @@ pub enum Next<'a> {
 /// Finds replies in a stream of bytes. Knows nothing of connections.
 #[derive(Debug, Default)]
 pub struct ReplyScanner {
-    phase: Phase,
+    phase: ReplyPhase,
     /// Elements of the current top-level frame still to come; 0 between frames.
     remaining: u64,
     /// Whether the current frame's aggregate has been entered.
@@ -72,7 +72,7 @@ pub struct ReplyScanner {
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum ReplyPhase {
     /// Before a type byte.
     #[default]
     Type,
@@ -112,32 +112,32 @@ impl ReplyScanner {
 
     /// Looks on from `*pos` and moves it behind what was seen.
     #[inline]
-    pub fn next<'a>(&'a mut self, buf: &'a [u8], pos: &mut usize) -> Next<'a> {
+    pub fn next<'a>(&'a mut self, buf: &'a [u8], pos: &mut usize) -> NextReply<'a> {
         let from = *pos;
         if self.remaining == 0 {
             if from == buf.len() {
-                return Next::End;
+                return NextReply::End;
             }
             self.head_len = 0;
             self.inside = false;
             self.remaining = 1;
         }
         if !self.scan(buf, pos) {
-            return Next::Broken;
+            return NextReply::Broken;
         }
         if self.remaining == 0 && self.head_len == 0 {
             // The usual case: the whole frame is in these bytes.
             let head = &buf[from..(*pos).min(from + HEAD)];
-            return Next::Frame(Frame { head, last_integer: self.last_integer });
+            return NextReply::Frame(Frame { head, last_integer: self.last_integer });
         }
         let more = (*pos - from).min(HEAD - self.head_len);
         self.head[self.head_len..self.head_len + more].copy_from_slice(&buf[from..from + more]);
         self.head_len += more;
         if self.remaining == 0 {
             let head = &self.head[..self.head_len];
-            return Next::Frame(Frame { head, last_integer: self.last_integer });
+            return NextReply::Frame(Frame { head, last_integer: self.last_integer });
         }
-        Next::End
+        NextReply::End
     }
 
     /// Moves on to the frame's end or the bytes' end. False: not RESP.
@@ -145,25 +145,25 @@ impl ReplyScanner {
     fn scan(&mut self, buf: &[u8], pos: &mut usize) -> bool {
         while self.remaining > 0 && *pos < buf.len() {
             match self.phase {
-                Phase::Type => {
+                ReplyPhase::Type => {
                     let kind = buf[*pos];
                     *pos += 1;
                     self.phase = match kind {
-                        b'+' | b'-' | b'_' | b'#' | b',' | b'(' => Phase::Text,
+                        b'+' | b'-' | b'_' | b'#' | b',' | b'(' => ReplyPhase::Text,
                         b':' | b'$' | b'=' | b'!' | b'*' | b'~' | b'%' | b'>' | b'|' => {
-                            Phase::Number { kind, value: 0, negative: false }
+                            ReplyPhase::Number { kind, value: 0, negative: false }
                         }
                         _ => return false,
                     };
                 }
-                Phase::Text => match memchr::memchr(b'\n', &buf[*pos..]) {
+                ReplyPhase::Text => match memchr::memchr(b'\n', &buf[*pos..]) {
                     Some(end) => {
                         *pos += end + 1;
                         self.element_done();
                     }
                     None => *pos = buf.len(),
                 },
-                Phase::Number { kind, mut value, mut negative } => {
+                ReplyPhase::Number { kind, mut value, mut negative } => {
                     let mut ended = false;
                     for byte in &buf[*pos..] {
                         *pos += 1;
@@ -183,14 +183,14 @@ impl ReplyScanner {
                     if ended {
                         self.number_done(kind, if negative { value.wrapping_neg() } else { value });
                     } else {
-                        self.phase = Phase::Number { kind, value, negative };
+                        self.phase = ReplyPhase::Number { kind, value, negative };
                     }
                 }
-                Phase::Bulk { left } => {
+                ReplyPhase::Bulk { left } => {
                     let here = (buf.len() - *pos) as u64;
                     if here < left {
                         *pos = buf.len();
-                        self.phase = Phase::Bulk { left: left - here };
+                        self.phase = ReplyPhase::Bulk { left: left - here };
                     } else {
                         *pos += left as usize;
                         self.element_done();
@@ -202,7 +202,7 @@ impl ReplyScanner {
     }
 
     fn element_done(&mut self) {
-        self.phase = Phase::Type;
+        self.phase = ReplyPhase::Type;
         self.remaining -= 1;
     }
 
@@ -214,20 +214,20 @@ impl ReplyScanner {
                 self.element_done();
             }
             b'$' | b'=' | b'!' if value >= 0 => {
-                self.phase = Phase::Bulk { left: elements.saturating_add(2) };
+                self.phase = ReplyPhase::Bulk { left: elements.saturating_add(2) };
             }
             b'*' | b'~' | b'>' | b'%' => {
                 // A push inside an aggregate is not one of its elements. At the
                 // top there is nothing that it could be inside of.
                 let nested_push = kind == b'>' && self.inside;
                 let elements = if kind == b'%' { elements.saturating_mul(2) } else { elements };
-                self.phase = Phase::Type;
+                self.phase = ReplyPhase::Type;
                 self.inside = true;
                 self.remaining = self.remaining.saturating_add(elements) - u64::from(!nested_push);
             }
             // An attribute goes before the element that it describes.
             b'|' => {
-                self.phase = Phase::Type;
+                self.phase = ReplyPhase::Type;
                 self.remaining = self.remaining.saturating_add(elements.saturating_mul(2));
             }
             // A null bulk string.

@@ -15,11 +15,11 @@ fn frames(pieces: &[&[u8]]) -> Option<Vec<(usize, Vec<u8>, i64)>> {
         let mut pos = 0;
         loop {
             match scanner.next(piece, &mut pos) {
-                Next::Frame(frame) => {
+                NextReply::Frame(frame) => {
                     found.push((before + pos, frame.head.to_vec(), frame.last_integer));
                 }
-                Next::End => break,
-                Next::Broken => return None,
+                NextReply::End => break,
+                NextReply::Broken => return None,
             }
         }
         before += piece.len();
@@ -35,9 +35,9 @@ fn count_with_skipping(one: &[u8], two: &[u8]) -> usize {
         loop {
             count += scanner.skip_flat(piece, &mut pos, 2) as usize;
             match scanner.next(piece, &mut pos) {
-                Next::Frame(_) => count += 1,
-                Next::End => break,
-                Next::Broken => return usize::MAX,
+                NextReply::Frame(_) => count += 1,
+                NextReply::End => break,
+                NextReply::Broken => return usize::MAX,
             }
         }
     }
@@ -54,14 +54,14 @@ fn elements_of_an_array_that_is_entered_are_frames() {
     for split in 0..=4 {
         let mut scanner = ReplyScanner::default();
         for piece in [&bytes[..split], &bytes[split..4]] {
-            assert_eq!(scanner.next(piece, &mut 0), Next::End);
+            assert_eq!(scanner.next(piece, &mut 0), NextReply::End);
         }
         scanner.enter();
         assert!(scanner.between_frames());
         let mut pos = 4;
         assert_eq!(scanner.skip_flat(bytes, &mut pos, 1), 1);
         for head in [b"$-1\r\n".as_slice(), b"$1\r\nx\r\n", b":1\r\n"] {
-            let Next::Frame(frame) = scanner.next(bytes, &mut pos) else { panic!("no frame") };
+            let NextReply::Frame(frame) = scanner.next(bytes, &mut pos) else { panic!("no frame") };
             assert_eq!(frame.head, head);
         }
     }

@@ -9,7 +9,7 @@
 
 use super::{
     inline,
-    name::{Container, Known, NAME_LIMIT, Name, container_name, name_of},
+    name::{Container, NAME_LIMIT, Name, ParsedName, container_name, name_of},
     number::{self, MAX_DIGITS},
     repeat::{Beginning, Last, NAME_AT},
 };
@@ -21,7 +21,7 @@ pub const INLINE_LIMIT: usize = 64 * 1024;
 const HEADER_LIMIT: usize = 1 + MAX_DIGITS + 2;
 /// What the scanner found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Next {
+pub enum NextRequest {
     /// A command begins.
     Command {
         /// What it is called.
@@ -43,7 +43,7 @@ pub enum Next {
 /// Finds commands in a stream of bytes. Knows nothing of connections.
 #[derive(Debug, Default)]
 pub struct RequestScanner {
-    phase: Phase,
+    phase: RequestPhase,
     last: Last,
     /// A length line that was cut by the end of the bytes.
     line: [u8; HEADER_LIMIT],
@@ -51,7 +51,7 @@ pub struct RequestScanner {
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-enum Phase {
+enum RequestPhase {
     /// Between commands.
     #[default]
     Start,
@@ -71,7 +71,7 @@ pub(super) enum Line {
 impl RequestScanner {
     /// Whether the last command reported has been seen to its end.
     pub fn between_commands(&self) -> bool {
-        self.phase == Phase::Start
+        self.phase == RequestPhase::Start
     }
 
     /// Forgets the command just reported; its bytes will be shown again.
@@ -85,8 +85,8 @@ impl RequestScanner {
     /// the next call goes on from there. After `Undecided` it is where those
     /// bytes begin.
     #[inline]
-    pub fn next(&mut self, buf: &[u8], pos: &mut usize) -> Next {
-        if self.phase != Phase::Start
+    pub fn next(&mut self, buf: &[u8], pos: &mut usize) -> NextRequest {
+        if self.phase != RequestPhase::Start
             && let Some(stopped) = self.skip(buf, pos)
         {
             return stopped;
@@ -94,7 +94,7 @@ impl RequestScanner {
         if let Some(beginning) = self.last.again(&buf[*pos..]) {
             let (Beginning { name, arguments, .. }, at) = (beginning, *pos);
             self.begin_alike(beginning, pos);
-            return Next::Command { name, arguments, at };
+            return NextRequest::Command { name, arguments, at };
         }
         self.start(buf, pos)
     }
@@ -124,39 +124,39 @@ impl RequestScanner {
     #[inline]
     fn begin_alike(&mut self, beginning: Beginning, pos: &mut usize) {
         let Beginning { arguments, length, .. } = beginning;
-        self.phase = Phase::Value { bytes: length as u64 + 2, left: arguments - 1 };
+        self.phase = RequestPhase::Value { bytes: length as u64 + 2, left: arguments - 1 };
         *pos += NAME_AT;
     }
 
     /// Skips what is left of the command reported last. None: its end was reached.
     #[inline]
-    fn skip(&mut self, buf: &[u8], pos: &mut usize) -> Option<Next> {
+    fn skip(&mut self, buf: &[u8], pos: &mut usize) -> Option<NextRequest> {
         let (mut bytes, mut left) = match self.phase {
-            Phase::Start => return None,
-            Phase::Value { bytes, left } => (bytes, left),
-            Phase::Header { left } => (0, left),
+            RequestPhase::Start => return None,
+            RequestPhase::Value { bytes, left } => (bytes, left),
+            RequestPhase::Header { left } => (0, left),
         };
         loop {
             let here = (buf.len() - *pos) as u64;
             if here < bytes {
                 *pos = buf.len();
-                self.phase = Phase::Value { bytes: bytes - here, left };
-                return Some(Next::End);
+                self.phase = RequestPhase::Value { bytes: bytes - here, left };
+                return Some(NextRequest::End);
             }
             *pos += bytes as usize;
             if left == 0 {
-                self.phase = Phase::Start;
+                self.phase = RequestPhase::Start;
                 return None;
             }
             match self.argument_line(buf, pos) {
                 Line::Number { value, .. } if value >= 0 => bytes = value as u64 + 2,
                 Line::Incomplete => {
-                    self.phase = Phase::Header { left };
-                    return Some(Next::End);
+                    self.phase = RequestPhase::Header { left };
+                    return Some(NextRequest::End);
                 }
                 Line::Number { .. } | Line::Bad => {
-                    self.phase = Phase::Header { left };
-                    return Some(Next::Broken);
+                    self.phase = RequestPhase::Header { left };
+                    return Some(NextRequest::Broken);
                 }
             }
             left -= 1;
@@ -202,58 +202,60 @@ impl RequestScanner {
         Line::Incomplete
     }
 
-    fn start(&mut self, buf: &[u8], pos: &mut usize) -> Next {
+    fn start(&mut self, buf: &[u8], pos: &mut usize) -> NextRequest {
         self.last.forget();
         let here = &buf[*pos..];
         match here.first() {
-            None => Next::End,
+            None => NextRequest::End,
             Some(b'*') => self.start_array(here, pos),
             Some(_) => start_inline(here, pos),
         }
     }
 
-    fn start_array(&mut self, here: &[u8], pos: &mut usize) -> Next {
+    fn start_array(&mut self, here: &[u8], pos: &mut usize) -> NextRequest {
         let begin = *pos;
         let (arguments, mut at) = match line(here, b'*') {
             Line::Number { value, length } if value <= 0 => {
                 *pos += length;
                 let name = Name::Blank;
-                return Next::Command { name, arguments: 0, at: begin };
+                return NextRequest::Command { name, arguments: 0, at: begin };
             }
             Line::Number { value, length } if value <= i64::from(i32::MAX) => {
                 (value as usize, length)
             }
-            Line::Incomplete => return Next::Undecided,
-            Line::Number { .. } | Line::Bad => return Next::Broken,
+            Line::Incomplete => return NextRequest::Undecided,
+            Line::Number { .. } | Line::Bad => return NextRequest::Broken,
         };
         let length = match line(&here[at..], b'$') {
             Line::Number { value, length } if value >= 0 => {
                 at += length;
                 value as u64
             }
-            Line::Incomplete => return Next::Undecided,
-            Line::Number { .. } | Line::Bad => return Next::Broken,
+            Line::Incomplete => return NextRequest::Undecided,
+            Line::Number { .. } | Line::Bad => return NextRequest::Broken,
         };
         let mut name = Name::Other;
         if length <= NAME_LIMIT as u64 {
-            let Some(text) = here.get(at..at + length as usize) else { return Next::Undecided };
+            let Some(text) = here.get(at..at + length as usize) else {
+                return NextRequest::Undecided;
+            };
             name = match name_of(text) {
-                Known::Name(name) => {
+                ParsedName::Name(name) => {
                     let length = text.len();
                     self.last.remember(here, at, Beginning { name, arguments, length });
                     name
                 }
-                Known::Container(container) => {
+                ParsedName::Container(container) => {
                     match container_rule(container, here, at + length as usize + 2, arguments) {
                         Some(name) => name,
-                        None => return Next::Undecided,
+                        None => return NextRequest::Undecided,
                     }
                 }
             };
         }
-        self.phase = Phase::Value { bytes: length + 2, left: arguments - 1 };
+        self.phase = RequestPhase::Value { bytes: length + 2, left: arguments - 1 };
         *pos += at;
-        Next::Command { name, arguments, at: begin }
+        NextRequest::Command { name, arguments, at: begin }
     }
 }
 
@@ -293,14 +295,18 @@ fn any_line(buf: &[u8], kind: u8) -> Line {
     }
 }
 
-fn start_inline(here: &[u8], pos: &mut usize) -> Next {
+fn start_inline(here: &[u8], pos: &mut usize) -> NextRequest {
     let Some(end) = memchr::memchr(b'\n', here) else {
-        return if here.len() > INLINE_LIMIT { Next::Broken } else { Next::Undecided };
+        return if here.len() > INLINE_LIMIT {
+            NextRequest::Broken
+        } else {
+            NextRequest::Undecided
+        };
     };
     let text = here[..end].strip_suffix(b"\r").unwrap_or(&here[..end]);
     // Redis looks for the line's end with strchr, which a NUL stops.
     if memchr::memchr(0, text).is_some() {
-        return Next::Broken;
+        return NextRequest::Broken;
     }
     let plain = memchr::memchr2(b'"', b'\'', text).is_none();
     let (name, arguments) = if plain {
@@ -308,7 +314,7 @@ fn start_inline(here: &[u8], pos: &mut usize) -> Next {
         inline_rule(words.next(), words.next(), words.next(), words.count())
     } else {
         match inline::split(text) {
-            None => return Next::Broken,
+            None => return NextRequest::Broken,
             Some(words) => {
                 let word = |n: usize| words.get(n).map(Vec::as_slice);
                 inline_rule(word(0), word(1), word(2), words.len().saturating_sub(3))
@@ -317,7 +323,7 @@ fn start_inline(here: &[u8], pos: &mut usize) -> Next {
     };
     let at = *pos;
     *pos += end + 1;
-    Next::Command { name, arguments, at }
+    NextRequest::Command { name, arguments, at }
 }
 
 /// Name and number of words of an inline command, from its first three and how many follow.
@@ -330,8 +336,8 @@ fn inline_rule(
     let Some(first) = first else { return (Name::Blank, 0) };
     let words = 1 + usize::from(second.is_some()) + usize::from(third.is_some()) + more;
     let name = match name_of(first) {
-        Known::Name(name) => name,
-        Known::Container(container) => container_name(container, second, third, words),
+        ParsedName::Name(name) => name,
+        ParsedName::Container(container) => container_name(container, second, third, words),
     };
     (name, words)
 }

@@ -26,15 +26,15 @@ fn scan(pieces: &[&[u8]]) -> Scanned {
         let mut pos = 0;
         loop {
             match scanner.next(&kept, &mut pos) {
-                Next::Command { name, arguments, at, .. } => {
+                NextRequest::Command { name, arguments, at, .. } => {
                     found.push((kept_at + at, name, arguments));
                 }
-                Next::End => {
+                NextRequest::End => {
                     assert_eq!(pos, kept.len());
                     break;
                 }
-                Next::Undecided => break,
-                Next::Broken => return (found, Some(kept_at + pos), false),
+                NextRequest::Undecided => break,
+                NextRequest::Broken => return (found, Some(kept_at + pos), false),
             }
         }
         kept_at += pos;
@@ -87,7 +87,7 @@ fn a_command_that_begins_as_the_one_before_is_known_again() {
     let (mut scanner, mut pos) = (RequestScanner::default(), 0);
     for ((words, expected), begin) in cases.into_iter().zip(begins) {
         let repeated = scanner.last.again(&bytes[begin..]).is_some();
-        let Next::Command { arguments, .. } = scanner.next(&bytes, &mut pos) else {
+        let NextRequest::Command { arguments, .. } = scanner.next(&bytes, &mut pos) else {
             panic!("{words:?}");
         };
         assert_eq!((arguments, repeated), (words.len(), expected), "{words:?}");
@@ -219,9 +219,11 @@ fn command_is_told_apart_by_its_next_words() {
         for cut in 0..input.len() {
             let (mut scanner, mut pos) = (RequestScanner::default(), 0);
             match scanner.next(&input[..cut], &mut pos) {
-                Next::Command { name: early, .. } => assert_eq!(early, name, "{words:?} {cut}"),
-                Next::Undecided | Next::End => {}
-                Next::Broken => panic!("{words:?} {cut}"),
+                NextRequest::Command { name: early, .. } => {
+                    assert_eq!(early, name, "{words:?} {cut}")
+                }
+                NextRequest::Undecided | NextRequest::End => {}
+                NextRequest::Broken => panic!("{words:?} {cut}"),
             }
         }
     }

@@ -23,7 +23,7 @@ pub(crate) struct Walk {
 
 /// How a step of a [`Walk`] ended.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Step {
+pub(crate) enum WordStep {
     /// The next word is here.
     Word(Range<usize>),
     /// There is none any more; the command takes so many bytes.
@@ -37,36 +37,40 @@ pub(crate) enum Step {
 impl Walk {
     /// The next word of the command at the beginning of `bytes`, which must begin
     /// with what was shown before.
-    pub(crate) fn step(&mut self, bytes: &[u8]) -> Step {
+    pub(crate) fn step(&mut self, bytes: &[u8]) -> WordStep {
         let left = match self.left {
             Some(left) => left,
             None => match line(bytes, b'*') {
                 Line::Number { value, length } => {
-                    let Ok(words) = usize::try_from(value) else { return Step::Bad };
+                    let Ok(words) = usize::try_from(value) else { return WordStep::Bad };
                     self.at = length;
                     *self.left.insert(words)
                 }
-                Line::Incomplete => return Step::More(bytes.len() + 1),
-                Line::Bad => return Step::Bad,
+                Line::Incomplete => return WordStep::More(bytes.len() + 1),
+                Line::Bad => return WordStep::Bad,
             },
         };
         let least = |left: usize, at: usize| at.saturating_add(left.saturating_mul(SHORTEST));
         if left == 0 {
-            return if self.at > bytes.len() { Step::More(self.at) } else { Step::End(self.at) };
+            return if self.at > bytes.len() {
+                WordStep::More(self.at)
+            } else {
+                WordStep::End(self.at)
+            };
         }
         match line(bytes.get(self.at..).unwrap_or_default(), b'$') {
             Line::Number { value, length } => {
-                let Ok(size) = usize::try_from(value) else { return Step::Bad };
+                let Ok(size) = usize::try_from(value) else { return WordStep::Bad };
                 let start = self.at + length;
                 let end = start.saturating_add(size);
                 if end > bytes.len() {
-                    return Step::More(least(left - 1, end.saturating_add(2)));
+                    return WordStep::More(least(left - 1, end.saturating_add(2)));
                 }
                 (self.at, self.left) = (end + 2, Some(left - 1));
-                Step::Word(start..end)
+                WordStep::Word(start..end)
             }
-            Line::Incomplete => Step::More(least(left, self.at).max(bytes.len() + 1)),
-            Line::Bad => Step::Bad,
+            Line::Incomplete => WordStep::More(least(left, self.at).max(bytes.len() + 1)),
+            Line::Bad => WordStep::Bad,
         }
     }
 
@@ -76,10 +80,10 @@ impl Walk {
         bytes: &'b [u8],
         spans: &mut Spans<'b>,
         most: usize,
-    ) -> Option<Step> {
+    ) -> Option<WordStep> {
         while spans.len() < most {
             match self.step(bytes) {
-                Step::Word(range) => spans.push(&bytes[range]),
+                WordStep::Word(range) => spans.push(&bytes[range]),
                 end => return Some(end),
             }
         }
@@ -87,10 +91,10 @@ impl Walk {
     }
 
     /// Goes on to the command's end: `End`, `More` or `Bad`.
-    pub(crate) fn finish(&mut self, bytes: &[u8]) -> Step {
+    pub(crate) fn finish(&mut self, bytes: &[u8]) -> WordStep {
         loop {
             match self.step(bytes) {
-                Step::Word(_) => {}
+                WordStep::Word(_) => {}
                 last => return last,
             }
         }
@@ -130,16 +134,16 @@ mod tests {
         for end in 0..=whole.len() {
             loop {
                 match walk.step(&whole[..end]) {
-                    Step::Word(range) => found.push(whole[range].to_vec()),
-                    Step::More(least) => {
+                    WordStep::Word(range) => found.push(whole[range].to_vec()),
+                    WordStep::More(least) => {
                         assert!(least > end && least <= whole.len(), "{least} at {end}");
                         break;
                     }
-                    Step::End(length) => {
+                    WordStep::End(length) => {
                         assert_eq!((length, end), (whole.len(), whole.len()));
                         break;
                     }
-                    Step::Bad => panic!("bad at {end}"),
+                    WordStep::Bad => panic!("bad at {end}"),
                 }
             }
         }
@@ -166,8 +170,8 @@ mod tests {
     #[test]
     fn lengths_without_bounds_do_not_overflow() {
         let huge = b"*2147483647\r\n$9223372036854775807\r\n";
-        assert!(matches!(Walk::default().finish(huge), Step::More(_)));
-        assert_eq!(Walk::default().finish(b"*2\r\n$-1\r\n"), Step::Bad);
-        assert_eq!(Walk::default().finish(b"*2\r\n:1\r\n"), Step::Bad);
+        assert!(matches!(Walk::default().finish(huge), WordStep::More(_)));
+        assert_eq!(Walk::default().finish(b"*2\r\n$-1\r\n"), WordStep::Bad);
+        assert_eq!(Walk::default().finish(b"*2\r\n:1\r\n"), WordStep::Bad);
     }
 }

@@ -17,10 +17,10 @@ use crate::{
     net::{self, Acceptor, Connector, Stream, proxy_header::Ends},
     server::{
         entry::{
-            admission::{AcceptTrouble, Admission, Place},
+            admission::{AcceptTrouble, Admission, Permit},
             descriptors,
             exposure::Exposure,
-            introduction::Introduction,
+            introduction::HeaderPolicy,
             listeners::ACCEPT_PAUSE,
             unreachable,
         },
@@ -39,7 +39,7 @@ pub(super) struct Door {
     /// Whether strangers may come already; `None`: all clients are on this machine.
     pub(super) exposure: Option<Arc<Exposure>>,
     /// The PROXY header that a balancer must send. `None`: clients connect directly.
-    pub(super) introduction: Option<Introduction>,
+    pub(super) introduction: Option<HeaderPolicy>,
     /// `None`: plain TCP.
     pub(super) tls: Option<Acceptor>,
     pub(super) connector: Connector,
@@ -116,7 +116,7 @@ impl Door {
     async fn introduced(
         &self,
         client: &mut TcpStream,
-        place: &mut Place,
+        place: &mut Permit,
     ) -> Result<Option<Box<Ends>>, Option<Refusal>> {
         let Some(introduction) = &self.introduction else { return Ok(None) };
         tokio::select! {

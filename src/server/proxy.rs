@@ -23,14 +23,14 @@ use crate::{
             admission::Admission,
             descriptors,
             exposure::{self, Exposure},
-            introduction::Introduction,
+            introduction::HeaderPolicy,
         },
         metrics::{DoorMetrics, ReloadMetrics},
         opened::{Opened, Succession},
         reload::Reloader,
         serving::{Serving, Stoppable},
         systemd,
-        upgrade::{self, Common, Place},
+        upgrade::{self, Common, Rendezvous},
         workers::Workers,
     },
     session::{Shared, idle::Idle, metrics::Metrics},
@@ -48,17 +48,17 @@ pub(super) struct Proxy {
     door_metrics: Arc<DoorMetrics>,
     idle: Arc<Idle>,
     guards: Option<Arc<Guards>>,
-    state: Arc<admin::State>,
+    state: Arc<admin::PageSource>,
     engine: Arc<Engine>,
     workers: Arc<Workers>,
 }
 
 /// How this process came to serve, and how it can be replaced.
-pub(super) struct Standing {
+pub(super) struct Replacement {
     /// Whether this process has taken the place of another.
     is_successor: bool,
     /// The socket at which a process asks to take over.
-    place: Option<Place>,
+    place: Option<Rendezvous>,
 }
 
 impl Proxy {
@@ -81,7 +81,7 @@ impl Proxy {
         let watching = idle.clone().watch(config.data.clone(), connector.clone(), shutdown.clone());
         tokio::spawn(watching);
         let guards = Guards::start(&config, connector, workers.shared());
-        let state = Arc::new(admin::State::new(
+        let state = Arc::new(admin::PageSource::new(
             recorder,
             engine.clone(),
             config.data.clone(),
@@ -111,7 +111,7 @@ impl Proxy {
     pub(super) async fn take_over(
         &self,
         succession: Succession,
-    ) -> anyhow::Result<Option<Standing>> {
+    ) -> anyhow::Result<Option<Replacement>> {
         let Succession { predecessor, place } = succession;
         let is_successor = predecessor.is_some();
         if let Some(predecessor) = predecessor {
@@ -122,12 +122,12 @@ impl Proxy {
             predecessor.replace().await?;
         }
         let place = upgrade::install(place, is_successor)?;
-        Ok(Some(Standing { is_successor, place }))
+        Ok(Some(Replacement { is_successor, place }))
     }
 
     /// Lets clients in, and tells the service manager.
-    pub(super) async fn open_doors(self, opened: Opened, standing: Standing) -> Serving {
-        let Standing { is_successor, place } = standing;
+    pub(super) async fn open_doors(self, opened: Opened, standing: Replacement) -> Serving {
+        let Replacement { is_successor, place } = standing;
         let shared = self.share();
         let (doors, admin) = (Stoppable::default(), Stoppable::default());
         let mut sockets = Vec::new();
@@ -191,7 +191,7 @@ impl Proxy {
             workers: self.workers.clone(),
             admission: self.admission.clone(),
             exposure,
-            introduction: Introduction::demanded(&self.config, settings),
+            introduction: HeaderPolicy::demanded(&self.config, settings),
             tls,
             connector: self.connector.clone(),
             metrics: self.door_metrics.clone(),

@@ -18,7 +18,7 @@ use tracing::{info, warn};
 use crate::{
     server::{
         admin, systemd,
-        upgrade::{self, Common, Place, Replaced},
+        upgrade::{self, Common, Rendezvous, Replaced},
         workers::Workers,
     },
     session::Shared,
@@ -41,9 +41,9 @@ pub(super) struct Serving {
     pub(super) common: Common,
     /// The socket at which a successor asks. `None` if `upgrade_socket` is off, or could not be
     /// made.
-    pub(super) place: Option<Place>,
+    pub(super) place: Option<Rendezvous>,
     pub(super) shared: Arc<Shared>,
-    pub(super) state: Arc<admin::State>,
+    pub(super) state: Arc<admin::PageSource>,
     pub(super) workers: Arc<Workers>,
 }
 

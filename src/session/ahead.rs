@@ -37,7 +37,7 @@ pub(super) struct Ahead {
 }
 
 /// What came of reading ahead.
-pub(super) enum Read {
+pub(super) enum ReadAhead {
     /// Some bytes.
     Some,
     /// Some, and that is more than one client may send.

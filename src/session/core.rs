@@ -24,7 +24,7 @@ use super::{
     losses::Refused,
     metrics::{CloseReason, Outcome},
     notes::Noted,
-    planted::{self, Fault},
+    planted::{self, PlantedFault},
 };
 use crate::{
     clock::Instant,
@@ -291,7 +291,9 @@ impl Core {
         let mut moved = false;
         loop {
             let is_ready = match &self.turn {
-                Turn::Draining(..) => self.desk.owed.is_empty() || planted::has(Fault::OutOfPlace),
+                Turn::Draining(..) => {
+                    self.desk.owed.is_empty() || planted::has(PlantedFault::OutOfPlace)
+                }
                 // A client that does not read its answers gets no more of them.
                 Turn::Answering(_) => {
                     self.replies.between_frames() && self.to_client.len() < READ_AHEAD
@@ -316,7 +318,7 @@ impl Core {
     /// All earlier replies are in.
     fn begin(&mut self, what: Box<dyn Waits>, when: When) -> Progress {
         debug_assert!(
-            self.desk.owed.is_empty() || planted::has(Fault::OutOfPlace),
+            self.desk.owed.is_empty() || planted::has(PlantedFault::OutOfPlace),
             "nobody's answer overtakes an earlier reply"
         );
         let desk = &mut self.desk;
@@ -520,7 +522,7 @@ impl Core {
             }
         }
         match desk.config.locks.on_lost {
-            _ if pushed && planted::has(Fault::Untold) => {}
+            _ if pushed && planted::has(PlantedFault::Untold) => {}
             OnLost::Ignore => {}
             OnLost::Push if pushed => {}
             OnLost::Close => {

@@ -10,7 +10,7 @@ use super::{
     losses::Losing,
     metrics::GuardedWrite,
     owed::{Entry, Owed},
-    planted::{self, Fault},
+    planted::{self, PlantedFault},
     shared::Shared,
 };
 use crate::{
@@ -97,7 +97,7 @@ impl Desk {
     /// Whether writes to some keys need this lock.
     pub(super) fn is_guard_lock(&self, key: &Key) -> bool {
         let is_needed = |guards: &Arc<Guards>| guards.is_needed(self.name(key));
-        !planted::has(Fault::Raise) && self.shared.guards.as_ref().is_some_and(is_needed)
+        !planted::has(PlantedFault::Raise) && self.shared.guards.as_ref().is_some_and(is_needed)
     }
 
     /// Whether at least one guard is enforced, so that what cannot be followed must end.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::{
     guarded::needs::Guarded,
-    jobs::{Waits, own::Command},
+    jobs::{Waits, own::OwnCommand},
     losses::Refused,
 };
 use crate::{
@@ -58,7 +58,7 @@ impl Dropping {
                         BadRequest::Arity(own)
                     }
                 };
-                Box::new(Command::dropped(own, error))
+                Box::new(OwnCommand::dropped(own, error))
             }
         }
     }

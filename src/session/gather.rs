@@ -5,7 +5,7 @@ use std::{sync::Arc, task::Waker};
 
 use crate::{
     guard::{Guards, Room},
-    resp::words::{Step, Walk, too_much_of_a_stranger},
+    resp::words::{Walk, WordStep, too_much_of_a_stranger},
 };
 
 /// A large command that is held until it is whole.
@@ -38,7 +38,7 @@ impl Gather {
         if held.len() < self.need {
             return Gathered::Part;
         }
-        if let Step::More(need) = self.walk.finish(held)
+        if let WordStep::More(need) = self.walk.finish(held)
             && need <= self.guards.max_command
             && (known || too_much_of_a_stranger(held).is_none())
         {

@@ -42,7 +42,7 @@ pub(crate) struct Idle {
 
 /// What it told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Told {
+enum IdleAnswer {
     /// It closes clients after so many seconds; 0: never.
     Seconds(u64),
     /// It tells nobody like this proxy.
@@ -56,11 +56,11 @@ impl Default for Idle {
 }
 
 /// Three signs of life in each such time.
-fn every(told: Told) -> Duration {
+fn every(told: IdleAnswer) -> Duration {
     match told {
-        Told::Seconds(0) => Duration::ZERO,
-        Told::Seconds(seconds) => (Duration::from_secs(seconds) / 3).clamp(LEAST, MOST),
-        Told::Refused => UNTOLD,
+        IdleAnswer::Seconds(0) => Duration::ZERO,
+        IdleAnswer::Seconds(seconds) => (Duration::from_secs(seconds) / 3).clamp(LEAST, MOST),
+        IdleAnswer::Refused => UNTOLD,
     }
 }
 
@@ -85,13 +85,13 @@ impl Idle {
             {
                 self.every.store(millis(every(told)), Ordering::Relaxed);
                 match told {
-                    Told::Seconds(0) => {}
-                    Told::Seconds(seconds) => warn!(
+                    IdleAnswer::Seconds(0) => {}
+                    IdleAnswer::Seconds(seconds) => warn!(
                         %data, seconds,
                         "the data node closes clients that are idle for so long (timeout); who waits \
                          for a lock or holds one is kept alive, others are closed as by Redis"
                     ),
-                    Told::Refused => info!(
+                    IdleAnswer::Refused => info!(
                         %data,
                         "the data node does not tell whether it closes idle clients (CONFIG GET \
                          timeout); who waits for a lock or holds one is kept alive each second"
@@ -107,17 +107,17 @@ impl Idle {
 }
 
 /// None: it cannot be asked now.
-async fn ask(data: &RedisUrl, connector: &Connector) -> Option<Told> {
+async fn ask(data: &RedisUrl, connector: &Connector) -> Option<IdleAnswer> {
     let refused = |error: &RedisError| !error.is_io_error() && !error.is_timeout();
     let mut connection = match redis_client::connect(data, connector).await {
         Ok(connection) => connection,
-        Err(error) => return refused(&error).then_some(Told::Refused),
+        Err(error) => return refused(&error).then_some(IdleAnswer::Refused),
     };
     let mut question = redis::cmd("CONFIG");
     question.arg("GET").arg("timeout");
     match question.query_async::<(String, u64)>(&mut connection.redis).await {
-        Ok((_, seconds)) => Some(Told::Seconds(seconds)),
-        Err(error) => refused(&error).then_some(Told::Refused),
+        Ok((_, seconds)) => Some(IdleAnswer::Seconds(seconds)),
+        Err(error) => refused(&error).then_some(IdleAnswer::Refused),
     }
 }
 
@@ -128,10 +128,10 @@ mod tests {
     #[test]
     fn a_sign_of_life_comes_well_before_the_end() {
         assert_eq!(Idle::default().every(), Some(UNTOLD));
-        assert_eq!(every(Told::Seconds(0)), Duration::ZERO);
-        assert_eq!(every(Told::Refused), UNTOLD);
+        assert_eq!(every(IdleAnswer::Seconds(0)), Duration::ZERO);
+        assert_eq!(every(IdleAnswer::Refused), UNTOLD);
         for seconds in [1, 2, 5, 300, 100_000] {
-            let every = every(Told::Seconds(seconds));
+            let every = every(IdleAnswer::Seconds(seconds));
             assert!(every >= LEAST && every <= MOST && every * 3 <= Duration::from_secs(seconds));
         }
     }

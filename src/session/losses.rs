@@ -7,7 +7,7 @@
 
 use std::{sync::Arc, task::Waker};
 
-use super::planted::{self, Fault};
+use super::planted::{self, PlantedFault};
 use crate::{
     key::{Key, Token},
     lock::Losses,
@@ -33,11 +33,11 @@ struct News {
     lost: Vec<(Key, Token)>,
     /// With which commands are refused.
     error: String,
-    stage: Stage,
+    stage: NewsStage,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum NewsStage {
     /// The next command is refused.
     Untold,
     /// The answer that tells is about to be written.
@@ -67,7 +67,7 @@ impl Refused {
 
 impl News {
     fn new(lost: Vec<(Key, Token)>, prefix: usize) -> News {
-        let mut news = News { lost, error: String::new(), stage: Stage::Untold };
+        let mut news = News { lost, error: String::new(), stage: NewsStage::Untold };
         news.word(prefix);
         news
     }
@@ -93,7 +93,7 @@ impl Losing {
     /// The next command is to be refused for these losses.
     pub(super) fn add(&mut self, mut lost: Vec<(Key, Token)>, prefix: usize) {
         if let Some(before) = self.news.take()
-            && before.stage == Stage::Untold
+            && before.stage == NewsStage::Untold
         {
             lost.splice(..0, before.lost);
         }
@@ -108,14 +108,14 @@ impl Losing {
 
     /// Whether the next command is to be refused.
     pub(super) fn has_untold_news(&self) -> bool {
-        self.news.as_ref().is_some_and(|news| news.stage == Stage::Untold)
+        self.news.as_ref().is_some_and(|news| news.stage == NewsStage::Untold)
     }
 
     /// Whether the answer that tells has been put to what is written.
     pub(super) fn has_told(&self) -> bool {
         self.news
             .as_ref()
-            .is_some_and(|news| matches!(news.stage, Stage::Written | Stage::Told { .. }))
+            .is_some_and(|news| matches!(news.stage, NewsStage::Written | NewsStage::Told { .. }))
     }
 
     /// Whether a command whose first byte is the `position`-th of the client's is refused.
@@ -123,7 +123,7 @@ impl Losing {
     #[cold]
     pub(super) fn is_refused_at(&mut self, position: u64) -> bool {
         match self.news.as_ref().map(|news| news.stage) {
-            Some(Stage::Told { until }) if position >= until => {
+            Some(NewsStage::Told { until }) if position >= until => {
                 self.news = None;
                 false
             }
@@ -138,10 +138,9 @@ impl Losing {
             || refused.ends_transaction;
         !special
             && refused.count < MAX_TOGETHER
-            && self
-                .news
-                .as_ref()
-                .is_some_and(|news| matches!(news.stage, Stage::Told { until } if position < until))
+            && self.news.as_ref().is_some_and(
+                |news| matches!(news.stage, NewsStage::Told { until } if position < until),
+            )
     }
 
     /// Whether the client is being told that it has lost this lock.
@@ -156,7 +155,7 @@ impl Losing {
     /// behind that in the belief to hold it.
     pub(super) fn tells_of(&mut self, key: &Key, unlocks: bool, prefix: usize) {
         let Some(news) = &mut self.news else { return };
-        if news.stage != Stage::Untold {
+        if news.stage != NewsStage::Untold {
             return;
         }
         if news.lost.len() > 1 {
@@ -165,7 +164,7 @@ impl Losing {
         } else if unlocks {
             self.news = None;
         } else {
-            news.stage = Stage::Telling;
+            news.stage = NewsStage::Telling;
         }
     }
 
@@ -173,8 +172,8 @@ impl Losing {
     pub(super) fn answer(&mut self, count: usize) -> Vec<u8> {
         let mut answer = Vec::new();
         if let Some(news) = &mut self.news {
-            if news.stage == Stage::Untold {
-                news.stage = Stage::Telling;
+            if news.stage == NewsStage::Untold {
+                news.stage = NewsStage::Telling;
             }
             (0..count).for_each(|_| encode::error(&mut answer, &news.error));
         }
@@ -185,9 +184,9 @@ impl Losing {
     #[inline]
     pub(super) fn note_written(&mut self) {
         if let Some(news) = &mut self.news
-            && news.stage == Stage::Telling
+            && news.stage == NewsStage::Telling
         {
-            news.stage = Stage::Written;
+            news.stage = NewsStage::Written;
         }
     }
 
@@ -196,10 +195,10 @@ impl Losing {
     #[inline]
     pub(super) fn note_told(&mut self, until: impl FnOnce() -> u64) {
         if let Some(news) = &mut self.news
-            && news.stage == Stage::Written
+            && news.stage == NewsStage::Written
         {
-            news.stage = Stage::Told { until: until() };
-            if planted::has(Fault::Pipeline) {
+            news.stage = NewsStage::Told { until: until() };
+            if planted::has(PlantedFault::Pipeline) {
                 self.news = None;
             }
         }
@@ -210,7 +209,7 @@ impl Losing {
     #[inline]
     pub(super) fn note_all_read(&mut self, read: u64) {
         if let Some(news) = &mut self.news
-            && let Stage::Told { until } = &mut news.stage
+            && let NewsStage::Told { until } = &mut news.stage
         {
             *until = read.min(*until);
         }

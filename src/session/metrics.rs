@@ -52,7 +52,7 @@ labels! {
 
 labels! {
     /// What one of our commands asks of the nodes; the label `operation`.
-    pub(crate) enum Operation {
+    pub(crate) enum Verb {
         /// LOCK.
         Lock = "lock",
         /// UNLOCK.
@@ -156,9 +156,9 @@ pub(crate) struct Metrics {
     pub barrier_wait_seconds: Histogram,
     /// By [`GuardedWrite`].
     guarded: Vec<Counter>,
-    /// By [`Operation`], then [`Outcome`].
+    /// By [`Verb`], then [`Outcome`].
     requests: Vec<Vec<Counter>>,
-    /// By [`Operation`].
+    /// By [`Verb`].
     request_seconds: Vec<Histogram>,
 }
 
@@ -166,7 +166,7 @@ impl Metrics {
     /// Makes the handles. Install the recorder first: handles made before go nowhere.
     pub(crate) fn new() -> Arc<Metrics> {
         let commands = |kind: &'static str| counter!("lockgate_commands_total", "command" => kind);
-        let request = |operation: Operation, outcome: Outcome| {
+        let request = |operation: Verb, outcome: Outcome| {
             counter!("lockgate_lock_requests_total",
                 "operation" => operation.as_str(), "result" => outcome.as_str())
         };
@@ -190,10 +190,10 @@ impl Metrics {
             guarded: GuardedWrite::ALL
                 .map(|result| counter!("lockgate_guarded_writes_total", "result" => result.as_str()))
                 .into(),
-            requests: Operation::ALL
+            requests: Verb::ALL
                 .map(|operation| Outcome::ALL.map(|outcome| request(operation, outcome)).into())
                 .into(),
-            request_seconds: Operation::ALL
+            request_seconds: Verb::ALL
                 .map(|operation| {
                     histogram!("lockgate_lock_request_seconds", "operation" => operation.as_str())
                 })
@@ -213,7 +213,7 @@ impl Metrics {
     }
 
     /// Counts one lock request and how long it took.
-    pub(crate) fn lock_request(&self, operation: Operation, outcome: Outcome, took: Duration) {
+    pub(crate) fn lock_request(&self, operation: Verb, outcome: Outcome, took: Duration) {
         self.requests[operation as usize][outcome as usize].increment(1);
         self.request_seconds[operation as usize].record(took.as_secs_f64());
     }

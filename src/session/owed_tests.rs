@@ -1,7 +1,7 @@
 //! The reply tracker against the replies that Redis was seen to give.
 
 use super::*;
-use crate::resp::reply::{Next, ReplyScanner};
+use crate::resp::reply::{NextReply, ReplyScanner};
 
 /// Plays replies and tells whether all that is owed has been paid.
 fn play(entries: &[Entry], state: &mut State, replies: &str) -> (bool, Verdict) {
@@ -10,7 +10,7 @@ fn play(entries: &[Entry], state: &mut State, replies: &str) -> (bool, Verdict) 
         assert!(owed.push(*entry));
     }
     let (mut scanner, mut pos, mut last) = (ReplyScanner::default(), 0, Verdict::Pass);
-    while let Next::Frame(frame) = scanner.next(replies.as_bytes(), &mut pos) {
+    while let NextReply::Frame(frame) = scanner.next(replies.as_bytes(), &mut pos) {
         last = owed.frame(frame, state);
         if last == Verdict::Lost {
             break;

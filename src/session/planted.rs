@@ -4,7 +4,7 @@
 
 /// Such a fault.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Fault {
+pub(crate) enum PlantedFault {
     /// The data node is not told the fence at LOCK.
     Raise,
     /// The client is told as much validity as before the data node was told its fence.
@@ -27,29 +27,29 @@ pub(crate) enum Fault {
 
 #[cfg(test)]
 thread_local! {
-    static PLANTED: std::cell::Cell<Option<Fault>> = const { std::cell::Cell::new(None) };
+    static PLANTED: std::cell::Cell<Option<PlantedFault>> = const { std::cell::Cell::new(None) };
 }
 
 /// Plants a fault, or takes it out, on this thread.
 #[cfg(test)]
-pub(crate) fn plant(fault: Option<Fault>) {
+pub(crate) fn plant(fault: Option<PlantedFault>) {
     PLANTED.set(fault);
 }
 
 /// Whether this fault was planted.
 #[cfg(test)]
-pub(super) fn has(fault: Fault) -> bool {
+pub(super) fn has(fault: PlantedFault) -> bool {
     PLANTED.get() == Some(fault)
 }
 
 /// Whether this fault was planted.
 #[cfg(all(feature = "planted", not(test)))]
-pub(super) fn has(fault: Fault) -> bool {
+pub(super) fn has(fault: PlantedFault) -> bool {
     let name = match fault {
-        Fault::Raise => "raise",
-        Fault::Untold => "untold",
-        Fault::Pipeline => "pipeline",
-        Fault::GiveBack => "give back",
+        PlantedFault::Raise => "raise",
+        PlantedFault::Untold => "untold",
+        PlantedFault::Pipeline => "pipeline",
+        PlantedFault::GiveBack => "give back",
         _ => return false,
     };
     std::env::var("LOCKGATE_PLANT").is_ok_and(|planted| planted == name)
@@ -58,6 +58,6 @@ pub(super) fn has(fault: Fault) -> bool {
 /// Whether this fault was planted.
 #[cfg(not(any(feature = "planted", test)))]
 #[inline]
-pub(super) const fn has(_fault: Fault) -> bool {
+pub(super) const fn has(_fault: PlantedFault) -> bool {
     false
 }

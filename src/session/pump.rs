@@ -20,11 +20,11 @@ use tokio::{
 };
 
 use super::{
-    ahead::{Ahead, Read, TOO_MUCH},
+    ahead::{Ahead, ReadAhead, TOO_MUCH},
     core::{Core, READ_AHEAD, Tracking},
     desk::Desk,
     metrics::CloseReason,
-    planted::{self, Fault},
+    planted::{self, PlantedFault},
     question::Asked,
     shared::Shared,
 };
@@ -94,7 +94,7 @@ struct Upstream {
 }
 
 /// How a direction's step ended: whether anything moved, or that the session is over.
-type Step = Result<bool, CloseReason>;
+type Moved = Result<bool, CloseReason>;
 
 impl Session {
     /// A session over two fresh connections. `balanced`: the client came through a balancer.
@@ -145,7 +145,7 @@ impl Session {
         .await;
         self.core.abort();
         self.asked = None;
-        if planted::has(Fault::Kept) {
+        if planted::has(PlantedFault::Kept) {
             std::mem::forget(std::mem::take(&mut self.core.desk.tokens));
         } else if self.client_gives_back() {
             self.core.desk.tokens.give_back();
@@ -160,7 +160,7 @@ impl Session {
         let on_disconnect = desk.config.locks.on_disconnect.unwrap_or(by_default);
         desk.conn.state.quit
             || self.hung_up && on_disconnect == OnDisconnect::Release
-            || planted::has(Fault::GiveBack)
+            || planted::has(PlantedFault::GiveBack)
     }
 
     /// The client's socket has failed. That it was reset, or closed, is the client's doing.
@@ -191,7 +191,7 @@ impl Session {
     }
 
     /// One turn of everything. True: it may be worth another.
-    fn step(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Step {
+    fn step(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Moved {
         let mut waited = self.core.is_waiting();
         self.core.take_losses()?;
         self.poll_requests(cx, buffer)?;
@@ -234,7 +234,7 @@ impl Session {
 
     /// Sends what waits for the data node, then reads from the client as long
     /// as the data node takes it.
-    fn poll_requests(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Step {
+    fn poll_requests(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Moved {
         let mut moved = false;
         loop {
             if self.core.tracking == Tracking::Closing {
@@ -365,19 +365,19 @@ impl Session {
 
     /// Looks after a client that has sent as much as is held while a command waits. False:
     /// nothing more is to be read of it now.
-    fn watch_flood(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Step {
+    fn watch_flood(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Moved {
         if self.core.waits_in_line() {
             match self.read_ahead(cx, buffer)? {
-                Read::Some => return Ok(true),
-                Read::Nothing => return Ok(false),
-                Read::NoRoom => {}
-                Read::TooMuch => {
+                ReadAhead::Some => return Ok(true),
+                ReadAhead::Nothing => return Ok(false),
+                ReadAhead::NoRoom => {}
+                ReadAhead::TooMuch => {
                     // Dropped with it, the waiter leaves the line.
                     self.core.refuse(TOO_MUCH);
                     self.drop_what_is_not_asked();
                     return Ok(true);
                 }
-                Read::End => {
+                ReadAhead::End => {
                     self.client_hung_up();
                     return Ok(true);
                 }
@@ -395,24 +395,28 @@ impl Session {
 
     /// Reads behind a LOCK that waits in line, beyond what any command may have behind it.
     #[cold]
-    fn read_ahead(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Result<Read, CloseReason> {
+    fn read_ahead(
+        &mut self,
+        cx: &mut Context<'_>,
+        buffer: &mut [u8],
+    ) -> Result<ReadAhead, CloseReason> {
         let shared = &self.core.desk.shared;
         let ahead = self.ahead.get_or_insert_with(|| Box::new(Ahead::new(shared.ahead.clone())));
         if !ahead.has_room() {
-            return Ok(Read::NoRoom);
+            return Ok(ReadAhead::NoRoom);
         }
         let mut read = ReadBuf::new(&mut buffer[..READ]);
         match Pin::new(&mut self.client).poll_read(cx, &mut read) {
-            Poll::Pending => return Ok(Read::Nothing),
+            Poll::Pending => return Ok(ReadAhead::Nothing),
             Poll::Ready(Err(error)) => return Err(self.client_failed(&error)),
             Poll::Ready(Ok(())) if read.filled().is_empty() => {
                 self.ahead = None;
-                return Ok(Read::End);
+                return Ok(ReadAhead::End);
             }
             Poll::Ready(Ok(())) => ahead.push(read.filled()),
         }
         shared.metrics.bytes_from_clients.increment(read.filled().len() as u64);
-        Ok(if ahead.is_too_much() { Read::TooMuch } else { Read::Some })
+        Ok(if ahead.is_too_much() { ReadAhead::TooMuch } else { ReadAhead::Some })
     }
 
     /// Reads what was read ahead, or from the client.
@@ -454,7 +458,7 @@ impl Session {
     /// as the client takes it. While a command that has the floor needs the replies before it,
     /// they are read even if the client does not take them, up to `barrier_buffer`. One that
     /// takes nothing of so much for [`PATIENCE`] is closed, as its command could wait for ever.
-    fn poll_replies(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Step {
+    fn poll_replies(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Moved {
         let mut moved = false;
         loop {
             if !self.core.to_client.is_empty() {
@@ -512,7 +516,7 @@ impl Session {
 
     /// Moves the command that has the floor as far as it goes, with what others answer.
     #[inline(never)]
-    fn poll_floor(&mut self, cx: &mut Context<'_>) -> Step {
+    fn poll_floor(&mut self, cx: &mut Context<'_>) -> Moved {
         let mut moved = false;
         loop {
             moved |= self.core.go_on();

@@ -6,7 +6,7 @@ use super::{
     metrics::GuardedWrite,
     owed::{Entry, Verdict},
 };
-use crate::resp::reply::Next;
+use crate::resp::reply::NextReply;
 
 impl Core {
     /// Takes in bytes from the data node. Returns from where on they pass, behind what is in
@@ -35,11 +35,11 @@ impl Core {
             let line = if alone { memchr::memchr(b'\n', &bytes[pos..]) } else { None };
             let end = line.map_or(bytes.len(), |end| pos + end + 1);
             let next = self.replies.next(&bytes[..end], &mut pos);
-            let whole = matches!(next, Next::Frame(_));
+            let whole = matches!(next, NextReply::Frame(_));
             let state = &mut self.desk.conn.state;
             let verdict = match next {
-                Next::Frame(_) if self.tracking != Tracking::Matched => Some(Verdict::Pass),
-                Next::Frame(frame) => {
+                NextReply::Frame(_) if self.tracking != Tracking::Matched => Some(Verdict::Pass),
+                NextReply::Frame(frame) => {
                     let verdict = self.desk.owed.frame(frame, state);
                     if !state.known {
                         // RESET makes a stranger of anybody, and needs no introduction.
@@ -48,8 +48,8 @@ impl Core {
                     }
                     Some(verdict)
                 }
-                Next::End => None,
-                Next::Broken => Some(Verdict::Lost),
+                NextReply::End => None,
+                NextReply::Broken => Some(Verdict::Lost),
             };
             let heard = match &mut self.filter {
                 None => Heard::Nothing,

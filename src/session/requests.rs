@@ -8,8 +8,8 @@ use super::{
     guarded::arm::{Arming, must_arm},
     jobs::{
         Pass,
-        own::Command,
-        pass::{ClientReply, Introduction},
+        own::OwnCommand,
+        pass::{ClientReply, Login},
     },
     losses::Refused,
     metrics::CloseReason,
@@ -22,7 +22,7 @@ use crate::{
     resp::{
         name::{Name, Own, ReplyMode},
         number,
-        request::Next,
+        request::NextRequest,
         split::{Split, split},
     },
 };
@@ -46,7 +46,7 @@ enum Flow {
 }
 
 /// A command that was found.
-struct Found<'b> {
+struct FoundCommand<'b> {
     name: Name,
     arguments: usize,
     /// All that is there from its first byte on.
@@ -123,7 +123,7 @@ impl Core {
                 Tracking::Closing => break from,
             }
             match self.requests.next(bytes, &mut pos) {
-                Next::End => {
+                NextRequest::End => {
                     if matches!(self.turn, Turn::Dropping(_)) {
                         from = bytes.len();
                         if self.requests.between_commands() {
@@ -132,19 +132,19 @@ impl Core {
                     }
                     break bytes.len();
                 }
-                Next::Undecided => {
+                NextRequest::Undecided => {
                     if self.answer_dropped() {
                         from = pos;
                     }
                     break pos;
                 }
-                Next::Broken => {
+                NextRequest::Broken => {
                     from = self.broken(bytes, from, pos);
                     break bytes.len();
                 }
-                Next::Command { name, arguments, at } => {
+                NextRequest::Command { name, arguments, at } => {
                     let (position, here) = (begin + at as u64, &bytes[at..]);
-                    let found = Found { name, arguments, bytes: here, position };
+                    let found = FoundCommand { name, arguments, bytes: here, position };
                     if scan.lost && self.drop_too(&found) {
                         continue;
                     }
@@ -195,8 +195,13 @@ impl Core {
 
 impl Core {
     /// Decides what becomes of a command.
-    fn command(&mut self, found: &Found<'_>, scan: &mut Scan, commands: Option<&Table>) -> Flow {
-        let Found { name, arguments, bytes, position } = *found;
+    fn command(
+        &mut self,
+        found: &FoundCommand<'_>,
+        scan: &mut Scan,
+        commands: Option<&Table>,
+    ) -> Flow {
+        let FoundCommand { name, arguments, bytes, position } = *found;
         let first = std::mem::replace(&mut scan.first, First::Anew);
         let passes = matches!(first, First::Pass(_));
         if scan.lost && name != Name::Blank && !passes {
@@ -242,7 +247,7 @@ impl Core {
             }
             // Redis 7.4 to 8 may drop the reply to one that fails behind other output.
             (_, Name::Auth | Name::Hello) if !self.desk.owed.is_empty() => {
-                self.wait(Box::new(Introduction));
+                self.wait(Box::new(Login));
                 return Flow::Keep;
             }
             _ => {}
@@ -261,7 +266,7 @@ impl Core {
                 None
             }
             Split::Whole { words, length } => {
-                let command = Command::new(own, &words[1..], length, &self.desk.config.locks);
+                let command = OwnCommand::new(own, &words[1..], length, &self.desk.config.locks);
                 self.wait(Box::new(command));
                 Some(Flow::Keep)
             }
@@ -300,7 +305,7 @@ impl Core {
     /// Drops one more command together with those that are being dropped. False: it does not
     /// belong to them.
     #[inline]
-    fn drop_too(&mut self, found: &Found<'_>) -> bool {
+    fn drop_too(&mut self, found: &FoundCommand<'_>) -> bool {
         let Turn::Dropping(Dropping::Lost(refused)) = &mut self.turn else { return false };
         let too = self.desk.losing.is_refused_too(refused, found.name, found.position);
         refused.count += usize::from(too);

@@ -10,7 +10,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use super::{connection::Told, reasons::Reason, writes::Writes};
+use super::{connection::WriteReply, reasons::Reason, writes::WriteRecord};
 
 /// Everything that clients were told, and what is wrong with it.
 pub(super) struct Checker {
@@ -21,16 +21,16 @@ pub(super) struct Checker {
 #[derive(Default)]
 struct Seen {
     /// By key.
-    locks: HashMap<&'static str, Lock>,
+    locks: HashMap<&'static str, LockRecord>,
     history: String,
     faults: Vec<String>,
-    counts: Counts,
-    writes: Writes,
+    counts: Happened,
+    writes: WriteRecord,
 }
 
 /// How much has happened.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Counts {
+pub(super) struct Happened {
     pub(super) grants: usize,
     pub(super) refusals: usize,
     pub(super) renewals: usize,
@@ -54,7 +54,7 @@ pub(super) struct Counts {
 }
 
 #[derive(Default)]
-struct Lock {
+struct LockRecord {
     fence: u64,
     /// Who may believe that it holds it, and until when; none: until it is told
     /// otherwise.
@@ -178,12 +178,12 @@ impl Checker {
         seen.writes.read(found, acknowledged);
     }
 
-    pub(super) fn wrote(&self, key: &'static str, name: &str, fence: u64, told: Told) {
+    pub(super) fn wrote(&self, key: &'static str, name: &str, fence: u64, told: WriteReply) {
         let mut seen = self.lock();
         self.note(&mut seen, &format!("{key} written by {name}, fence {fence}: {told:?}"));
-        seen.counts.writes += usize::from(told == Told::Done);
-        seen.counts.fenced += usize::from(told == Told::Fenced);
-        seen.counts.untold += usize::from(told == Told::Nothing);
+        seen.counts.writes += usize::from(told == WriteReply::Done);
+        seen.counts.fenced += usize::from(told == WriteReply::Fenced);
+        seen.counts.untold += usize::from(told == WriteReply::Nothing);
         seen.writes.told(key, name, told);
     }
 
@@ -211,7 +211,7 @@ impl Checker {
         self.lock().faults.clone()
     }
 
-    pub(super) fn counts(&self) -> Counts {
+    pub(super) fn counts(&self) -> Happened {
         self.lock().counts
     }
 

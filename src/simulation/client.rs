@@ -13,7 +13,7 @@ use tokio::time::{Instant, sleep};
 use super::{
     DRIFT_FACTOR, MAX_TTL,
     checker::Checker,
-    connection::{Connection, Reply, Told, data, told},
+    connection::{Reply, SessionUnderTest, WriteReply, data, told},
     network::Network,
     reasons::Loss,
     writes::{name, value},
@@ -26,7 +26,7 @@ use crate::{
 const KEYS: [&str; 2] = ["a", "b"];
 
 pub(super) struct Client {
-    pub(super) connection: Connection,
+    pub(super) connection: SessionUnderTest,
     /// The connection has no other lock than the one that it is known to have.
     pub(super) is_clean: bool,
     pub(super) network: Arc<Network>,
@@ -46,13 +46,13 @@ struct Hold<'a> {
     name: &'a str,
     fence: u64,
     /// Of a session lock.
-    lost: Option<Arc<Lost>>,
+    lost: Option<Arc<LossNote>>,
     /// How many writes it has sent.
     writes: usize,
 }
 
 /// Notes a lost lock at the moment at which its holder is told, and whether that had a reason.
-struct Lost {
+struct LossNote {
     checker: Arc<Checker>,
     network: Arc<Network>,
     proxy: usize,
@@ -67,7 +67,7 @@ struct Lost {
     is_over: AtomicBool,
 }
 
-impl Lost {
+impl LossNote {
     /// From now on it has that TTL.
     fn has(&self, ttl: Duration) {
         *self.ttl.lock().unwrap() = (ttl, Instant::now());
@@ -81,7 +81,7 @@ impl Lost {
     }
 }
 
-impl Lost {
+impl LossNote {
     /// Its holder is told so, or, with `is_closed`, that its connection has ended.
     fn told(&self, is_closed: bool) {
         if self.is_over.swap(true, Ordering::Relaxed) {
@@ -199,9 +199,9 @@ impl Client {
         Some(Hold { key, token, name, fence, lost, writes: 0 })
     }
 
-    fn lost(&self, key: &'static str, token: &str, name: &str, fence: u64) -> Arc<Lost> {
+    fn lost(&self, key: &'static str, token: &str, name: &str, fence: u64) -> Arc<LossNote> {
         let known = self.connection.engine().claim_of(&Key::from(&full(key)), &Token::from(token));
-        Arc::new(Lost {
+        Arc::new(LossNote {
             checker: self.checker.clone(),
             network: self.network.clone(),
             proxy: self.proxy,
@@ -379,18 +379,18 @@ impl Client {
         if way == 0 {
             self.checker.wrote(key, &second, fence, at(1));
             self.checker.must(
-                !(done == Told::Fenced && at(1) == Told::Done),
+                !(done == WriteReply::Fenced && at(1) == WriteReply::Done),
                 &format!("{second} goes on behind {first}, which was fenced"),
             );
         }
         if way == 3 {
-            self.checker.must(at(1) != Told::Done, &format!("{stray} without its lock"));
+            self.checker.must(at(1) != WriteReply::Done, &format!("{stray} without its lock"));
             let last = said.get(2).map(Reply::text);
             let is_told =
                 last.is_none_or(|text| text == "still here" || text.starts_with("-LOCKLOST"));
             self.checker.must(is_told, &format!("ECHO is answered {last:?}"));
         }
-        !matches!(done, Told::Fenced | Told::Nothing)
+        !matches!(done, WriteReply::Fenced | WriteReply::Nothing)
     }
 }
 

@@ -115,7 +115,7 @@ impl Reply {
 
 /// What its client is told of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum WriteReply {
     Done,
     /// A larger fence was seen.
     Fenced,
@@ -127,13 +127,13 @@ pub(super) enum Told {
 
 /// The connection has ended, from whatever side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Ended;
+pub(super) struct SessionEnded;
 
 /// What is done with the name of a lock that the connection is told to have lost; or with its
 /// end, for which there is none.
 type OnLoss = Box<dyn FnMut(Option<&str>) + Send>;
 
-pub(super) struct Connection {
+pub(super) struct SessionUnderTest {
     shared: Arc<Shared>,
     data: Arc<Network>,
     /// The number of its client.
@@ -144,10 +144,10 @@ pub(super) struct Connection {
     on_loss: Option<OnLoss>,
 }
 
-impl Connection {
-    pub(super) fn new(shared: Arc<Shared>, data: Arc<Network>, name: usize) -> Connection {
+impl SessionUnderTest {
+    pub(super) fn new(shared: Arc<Shared>, data: Arc<Network>, name: usize) -> SessionUnderTest {
         let (received, replies) = (Vec::new(), VecDeque::new());
-        Connection { shared, data, name, stream: None, received, replies, on_loss: None }
+        SessionUnderTest { shared, data, name, stream: None, received, replies, on_loss: None }
     }
 
     pub(super) fn engine(&self) -> &Arc<Engine> {
@@ -203,17 +203,17 @@ impl Connection {
     }
 
     /// The session has ended, or the client hangs up.
-    fn ended(&mut self) -> Ended {
+    fn ended(&mut self) -> SessionEnded {
         self.stream = None;
         if let Some(on_loss) = &mut self.on_loss {
             on_loss(None);
         }
-        Ended
+        SessionEnded
     }
 
     /// Waits for more bytes, and takes in all pushes and replies that are whole.
-    async fn receive(&mut self) -> Result<(), Ended> {
-        let stream = self.stream.as_mut().ok_or(Ended)?;
+    async fn receive(&mut self) -> Result<(), SessionEnded> {
+        let stream = self.stream.as_mut().ok_or(SessionEnded)?;
         if !matches!(stream.read_buf(&mut self.received).await, Ok(1..)) {
             return Err(self.ended());
         }
@@ -241,8 +241,8 @@ impl Connection {
         sleep_until(until).await;
     }
 
-    pub(super) async fn send(&mut self, bytes: &[u8]) -> Result<(), Ended> {
-        let stream = self.stream.as_mut().ok_or(Ended)?;
+    pub(super) async fn send(&mut self, bytes: &[u8]) -> Result<(), SessionEnded> {
+        let stream = self.stream.as_mut().ok_or(SessionEnded)?;
         if stream.write_all(bytes).await.is_err() {
             return Err(self.ended());
         }
@@ -255,7 +255,7 @@ impl Connection {
         &mut self,
         commands: &[&[&str]],
         patience: Duration,
-    ) -> Result<Vec<Reply>, Ended> {
+    ) -> Result<Vec<Reply>, SessionEnded> {
         let mut bytes = Vec::new();
         for words in commands {
             let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
@@ -269,7 +269,7 @@ impl Connection {
         &mut self,
         line: &str,
         patience: Duration,
-    ) -> Result<Vec<Reply>, Ended> {
+    ) -> Result<Vec<Reply>, SessionEnded> {
         self.exchange(line.as_bytes(), 1, patience).await
     }
 
@@ -278,7 +278,7 @@ impl Connection {
         bytes: &[u8],
         replies: usize,
         patience: Duration,
-    ) -> Result<Vec<Reply>, Ended> {
+    ) -> Result<Vec<Reply>, SessionEnded> {
         let asking = async {
             self.send(bytes).await?;
             while self.replies.len() < replies {
@@ -293,26 +293,26 @@ impl Connection {
         answered
     }
 
-    pub(super) async fn ask(&mut self, words: &[&str]) -> Result<Reply, Ended> {
+    pub(super) async fn ask(&mut self, words: &[&str]) -> Result<Reply, SessionEnded> {
         Ok(self.pipeline(&[words], PATIENCE).await?.remove(0))
     }
 }
 
 async fn within<T>(
     patience: Duration,
-    asking: impl Future<Output = Result<T, Ended>>,
-) -> Result<T, Ended> {
-    timeout(patience, asking).await.unwrap_or(Err(Ended))
+    asking: impl Future<Output = Result<T, SessionEnded>>,
+) -> Result<T, SessionEnded> {
+    timeout(patience, asking).await.unwrap_or(Err(SessionEnded))
 }
 
 /// What a reply to a write tells of it.
-pub(super) fn told(reply: Option<&Reply>) -> Told {
+pub(super) fn told(reply: Option<&Reply>) -> WriteReply {
     match reply {
-        None => Told::Nothing,
+        None => WriteReply::Nothing,
         Some(Reply::Array(Some(all))) => told(all.first()),
-        Some(reply) if reply.text() == "+OK" => Told::Done,
-        Some(reply) if reply.text().starts_with("-FENCED") => Told::Fenced,
-        Some(_) => Told::Refused,
+        Some(reply) if reply.text() == "+OK" => WriteReply::Done,
+        Some(reply) if reply.text().starts_with("-FENCED") => WriteReply::Fenced,
+        Some(_) => WriteReply::Refused,
     }
 }
 

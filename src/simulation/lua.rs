@@ -4,7 +4,7 @@ use std::{cell::RefCell, collections::HashMap};
 
 use mlua::{Lua, MultiValue, Table, Value};
 
-use super::memory::{Answer, Memory};
+use super::memory::{Memory, RedisReply};
 use crate::resp::encode;
 
 /// Runs a script on a node's memory and appends its reply.
@@ -37,11 +37,11 @@ impl Scripts {
         let call = |lua: &Lua, words: MultiValue| {
             let words: Vec<Vec<u8>> = words.iter().map(text).collect();
             match MEMORY.with_borrow_mut(|memory| memory.call(&words)) {
-                Answer::Nil => Ok(Value::Boolean(false)),
-                Answer::Ok => Ok(Value::Table(lua.create_table_from([("ok", "OK")])?)),
-                Answer::Int(number) => Ok(Value::Number(number as f64)),
-                Answer::Bulk(bytes) => Ok(Value::String(lua.create_string(bytes)?)),
-                Answer::Many(all) => {
+                RedisReply::Nil => Ok(Value::Boolean(false)),
+                RedisReply::Ok => Ok(Value::Table(lua.create_table_from([("ok", "OK")])?)),
+                RedisReply::Int(number) => Ok(Value::Number(number as f64)),
+                RedisReply::Bulk(bytes) => Ok(Value::String(lua.create_string(bytes)?)),
+                RedisReply::Many(all) => {
                     let table = lua.create_table()?;
                     for value in all {
                         table.push(match value {
@@ -51,8 +51,8 @@ impl Scripts {
                     }
                     Ok(Value::Table(table))
                 }
-                Answer::Error(text) => panic!("{text}"),
-                Answer::Listeners => {
+                RedisReply::Error(text) => panic!("{text}"),
+                RedisReply::Listeners => {
                     let table = lua.create_table()?;
                     table.push("channel")?;
                     table.push(0)?;

@@ -31,44 +31,46 @@ impl Memory {
     }
 
     /// `redis.call` in a script, for the commands that ours use.
-    pub(super) fn call(&mut self, words: &[Vec<u8>]) -> Answer {
+    pub(super) fn call(&mut self, words: &[Vec<u8>]) -> RedisReply {
         let number = |text: &[u8]| String::from_utf8_lossy(text).parse::<f64>().unwrap() as u64;
         let key = words.get(1).map_or(&[][..], Vec::as_slice);
         match words[0].as_slice() {
-            b"GET" => self.get(key).map_or(Answer::Nil, |(value, _)| Answer::Bulk(value.clone())),
+            b"GET" => {
+                self.get(key).map_or(RedisReply::Nil, |(value, _)| RedisReply::Bulk(value.clone()))
+            }
             b"SET" => {
                 let ends = match words.get(3).map(Vec::as_slice) {
                     Some(b"PX") => Some(self.now + number(&words[4])),
                     None => None,
                     // Who asks whether it may lock.
-                    Some(b"NX") => return Answer::Error("ERR syntax error"),
+                    Some(b"NX") => return RedisReply::Error("ERR syntax error"),
                     Some(other) => panic!("SET with {other:?}"),
                 };
                 if words.get(5).is_some_and(|word| word == b"NX") && self.get(key).is_some() {
-                    return Answer::Nil;
+                    return RedisReply::Nil;
                 }
                 self.keys.insert(key.to_vec(), (words[2].clone(), ends));
                 if key.starts_with(DATA) || key.starts_with(FENCE_PREFIX) {
                     self.written.push((key.to_vec(), words[2].clone()));
                     self.touched.push(key.to_vec());
                 }
-                Answer::Ok
+                RedisReply::Ok
             }
             b"MGET" => {
                 let value = |key: &Vec<u8>| Some(self.get(key)?.0.clone());
-                Answer::Many(words[1..].iter().map(value).collect())
+                RedisReply::Many(words[1..].iter().map(value).collect())
             }
             b"TIME" => {
                 // As TIME is in these years.
                 let parts = [1_700_000_000 + self.now / 1000, self.now % 1000 * 1000];
-                Answer::Many(parts.map(|part| Some(part.to_string().into_bytes())).to_vec())
+                RedisReply::Many(parts.map(|part| Some(part.to_string().into_bytes())).to_vec())
             }
             b"DEL" => {
                 let was = i64::from(self.get(key).is_some());
                 self.keys.remove(key);
-                Answer::Int(was)
+                RedisReply::Int(was)
             }
-            b"PTTL" => Answer::Int(match self.get(key) {
+            b"PTTL" => RedisReply::Int(match self.get(key) {
                 None => -2,
                 Some((_, None)) => -1,
                 Some((_, Some(ends))) => (ends - self.now) as i64,
@@ -76,24 +78,24 @@ impl Memory {
             b"PEXPIRE" => {
                 let ends = self.now + number(&words[2]);
                 if self.get(key).is_none() {
-                    return Answer::Int(0);
+                    return RedisReply::Int(0);
                 }
                 if let Some(entry) = self.keys.get_mut(key) {
                     entry.1 = Some(ends);
                 }
-                Answer::Int(1)
+                RedisReply::Int(1)
             }
-            b"SELECT" => Answer::Ok,
+            b"SELECT" => RedisReply::Ok,
             // Nobody subscribes: waiters look by themselves.
-            b"PUBLISH" => Answer::Int(0),
-            b"PUBSUB" => Answer::Listeners,
+            b"PUBLISH" => RedisReply::Int(0),
+            b"PUBSUB" => RedisReply::Listeners,
             other => panic!("{}", String::from_utf8_lossy(other)),
         }
     }
 }
 
 /// What a command comes to.
-pub(super) enum Answer {
+pub(super) enum RedisReply {
     Nil,
     Ok,
     Int(i64),

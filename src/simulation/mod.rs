@@ -41,11 +41,11 @@ use crate::{
         },
     },
     net::memory::set_network,
-    session::planted::{Fault, plant},
+    session::planted::{PlantedFault, plant},
 };
-use checker::{Checker, Counts};
+use checker::{Checker, Happened};
 use client::{Client, full};
-use connection::{Connection, shared};
+use connection::{SessionUnderTest, shared};
 use network::Network;
 use redis::{Edit, Illness};
 
@@ -128,12 +128,12 @@ impl Planted {
     /// Plants it in what this thread does.
     fn set(self) {
         plant(match self {
-            Planted::NoRaise => Some(Fault::Raise),
-            Planted::ValidityOfBefore => Some(Fault::ValidityOfBefore),
-            Planted::NoAsking => Some(Fault::NoAsking),
-            Planted::Together => Some(Fault::Together),
-            Planted::OutOfPlace => Some(Fault::OutOfPlace),
-            Planted::Kept => Some(Fault::Kept),
+            Planted::NoRaise => Some(PlantedFault::Raise),
+            Planted::ValidityOfBefore => Some(PlantedFault::ValidityOfBefore),
+            Planted::NoAsking => Some(PlantedFault::NoAsking),
+            Planted::Together => Some(PlantedFault::Together),
+            Planted::OutOfPlace => Some(PlantedFault::OutOfPlace),
+            Planted::Kept => Some(PlantedFault::Kept),
             _ => None,
         });
         NOT_COMPARED.set(self == Planted::NoCompare);
@@ -149,15 +149,15 @@ impl Planted {
     }
 }
 
-struct Outcome {
+struct RunOutcome {
     faults: Vec<String>,
     history: String,
     digest: u64,
-    counts: Counts,
+    counts: Happened,
 }
 
 /// One deployment, from its start to its end.
-fn simulate(seed: u64, planted: Planted) -> Outcome {
+fn simulate(seed: u64, planted: Planted) -> RunOutcome {
     planted.set();
     set_seed(Some(seed));
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -173,7 +173,7 @@ fn simulate(seed: u64, planted: Planted) -> Outcome {
     outcome
 }
 
-async fn live(seed: u64, planted: Planted) -> Outcome {
+async fn live(seed: u64, planted: Planted) -> RunOutcome {
     let nodes = if seed.is_multiple_of(3) { 5 } else { 3 };
     // Nodes have a tenth of a TTL to answer, and in one batch with a shorter one half of that:
     // with a round trip of 40 ms no lock of 600 ms could be judged.
@@ -204,7 +204,7 @@ async fn live(seed: u64, planted: Planted) -> Outcome {
     let client = |engine: &Arc<Engine>, proxy, name, end| {
         let (network, checker) = (network.clone(), checker.clone());
         let shared = shared(engine, config(proxy, nodes, planted));
-        let connection = Connection::new(shared, data.clone(), end);
+        let connection = SessionUnderTest::new(shared, data.clone(), end);
         Client { connection, is_clean: true, network, checker, name, proxy, delay }
     };
     let run = |engine: &Arc<Engine>, proxy| -> Vec<_> {
@@ -316,7 +316,7 @@ async fn live(seed: u64, planted: Planted) -> Outcome {
     // What dead connections have sent may have landed since.
     checker.stored(&data.written());
     checker.healed(network.heals());
-    let outcome = Outcome {
+    let outcome = RunOutcome {
         faults: checker.faults(),
         history: checker.history(),
         digest: checker.digest(),
@@ -366,7 +366,7 @@ fn seeds() -> std::ops::Range<u64> {
 
 #[test]
 fn no_seed_breaks_anything() {
-    let (mut counts, begun, seeds) = (Counts::default(), std::time::Instant::now(), seeds());
+    let (mut counts, begun, seeds) = (Happened::default(), std::time::Instant::now(), seeds());
     let (tried, mut failed) = (seeds.end - seeds.start, Vec::new());
     for seed in seeds {
         let outcome = simulate(seed, Planted::Nothing);

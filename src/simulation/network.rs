@@ -30,12 +30,12 @@ const PIPE: usize = 64 * 1024;
 
 /// All nodes and the ways to them.
 pub(super) struct Network {
-    state: Mutex<State>,
+    state: Mutex<NetworkState>,
 }
 
-struct State {
+struct NetworkState {
     random: StdRng,
-    nodes: Vec<Node>,
+    nodes: Vec<SimulatedNode>,
     next_connection: u64,
     /// The longest that a message takes.
     delay: Duration,
@@ -50,7 +50,7 @@ struct State {
     history: History,
 }
 
-struct Node {
+struct SimulatedNode {
     redis: Redis,
     is_up: bool,
     /// It does nothing before.
@@ -60,10 +60,10 @@ struct Node {
     /// Nothing gets through before, by proxy.
     cut_until: BTreeMap<usize, Instant>,
     restarts: usize,
-    connections: BTreeMap<u64, Connection>,
+    connections: BTreeMap<u64, Cable>,
 }
 
-struct Connection {
+struct Cable {
     proxy: usize,
     /// Cancelled: both ends see it closed.
     broken: CancellationToken,
@@ -76,7 +76,7 @@ impl Network {
         let mut random = StdRng::seed_from_u64(seed);
         let now = Instant::now();
         let nodes = (0..nodes)
-            .map(|index| Node {
+            .map(|index| SimulatedNode {
                 redis: Redis::new(
                     &format!("n{index}"),
                     random.random_range(2.0 - fastest..=fastest),
@@ -90,7 +90,7 @@ impl Network {
             })
             .collect();
         Arc::new(Network {
-            state: Mutex::new(State {
+            state: Mutex::new(NetworkState {
                 random,
                 nodes,
                 next_connection: 1,
@@ -104,7 +104,7 @@ impl Network {
         })
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, NetworkState> {
         self.state.lock().unwrap()
     }
 
@@ -210,13 +210,13 @@ impl Network {
         let (here, there) = duplex(PIPE);
         let broken = CancellationToken::new();
         let killed = Arc::new(AtomicBool::new(false));
-        let entry = Connection { proxy, broken: broken.clone(), killed: killed.clone() };
+        let entry = Cable { proxy, broken: broken.clone(), killed: killed.clone() };
         node.connections.insert(connection, entry);
         drop(state);
         let (reader, writer) = split(there);
         let (arriving, arrived) = mpsc::unbounded_channel();
         let (leaving, left) = mpsc::unbounded_channel();
-        let way = Way { network: self.clone(), proxy, index, connection };
+        let way = Route { network: self.clone(), proxy, index, connection };
         tokio::spawn(way.clone().read(reader, arriving, broken.clone()));
         tokio::spawn(way.carry_out(arrived, leaving, killed));
         tokio::spawn(write(writer, left, broken));
@@ -292,7 +292,7 @@ impl Network {
     }
 }
 
-impl State {
+impl NetworkState {
     fn ail(&mut self, index: usize, illness: Illness, time: Duration) {
         self.history.failed(index, None, time);
         let node = &mut self.nodes[index];
@@ -355,8 +355,8 @@ impl State {
     }
 }
 
-impl Node {
-    fn break_connections(&mut self, which: impl Fn(&Connection) -> bool) {
+impl SimulatedNode {
+    fn break_connections(&mut self, which: impl Fn(&Cable) -> bool) {
         for connection in self.connections.values().filter(|connection| which(connection)) {
             connection.broken.cancel();
         }
@@ -364,14 +364,14 @@ impl Node {
 }
 
 #[derive(Clone)]
-struct Way {
+struct Route {
     network: Arc<Network>,
     proxy: usize,
     index: usize,
     connection: u64,
 }
 
-impl Way {
+impl Route {
     /// What a proxy sends, in the order in which it arrives.
     async fn read(
         self,
@@ -442,12 +442,13 @@ impl Way {
     }
 }
 
-impl Way {
+impl Route {
     /// What this command, which was just carried out, shows of the way to the node, whose
     /// marker was that before.
-    fn note(&self, state: &mut State, words: &[Vec<u8>], before: Option<&[u8]>) {
-        let id =
-            |node: &Node| Some(node.redis.marker()?.split(|byte| *byte == b' ').next()?.to_vec());
+    fn note(&self, state: &mut NetworkState, words: &[Vec<u8>], before: Option<&[u8]>) {
+        let id = |node: &SimulatedNode| {
+            Some(node.redis.marker()?.split(|byte| *byte == b' ').next()?.to_vec())
+        };
         let (history, now) = (&mut state.history, state.nodes[self.index].redis.marker());
         if now.is_some() && now != before {
             history.marked(self.index);

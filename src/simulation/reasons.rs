@@ -82,7 +82,7 @@ pub(super) enum Reason {
 pub(super) struct History {
     failures: Vec<Failure>,
     messages: Vec<Message>,
-    links: Vec<Link>,
+    links: Vec<VoteLink>,
     /// Connections that have ended.
     ended: HashSet<u64>,
     /// Nodes that were told a newer epoch.
@@ -114,7 +114,7 @@ struct Message {
 
 /// A connection over which a proxy asks for votes.
 #[derive(Debug)]
-struct Link {
+struct VoteLink {
     node: usize,
     proxy: usize,
     connection: u64,
@@ -163,7 +163,7 @@ impl History {
         if self.ended.contains(&connection) {
             return;
         }
-        self.links.push(Link { node, proxy, connection, from, until: None });
+        self.links.push(VoteLink { node, proxy, connection, from, until: None });
     }
 
     pub(super) fn unlinked(&mut self, connection: u64) {
@@ -189,7 +189,7 @@ impl History {
         let valid = loss.ttl.mul_f64(loss.valid).saturating_sub(loss.ttl / RENEWED);
         let renewed_from = (loss.since + loss.ttl / RENEWED).max(now - valid);
         let first = loss.since.max(now - LOOKED_BACK);
-        let nodes: Vec<Node<'_>> =
+        let nodes: Vec<NodeHistory<'_>> =
             (0..records.len()).map(|node| self.node(node, loss, &had[node], least / 2)).collect();
         let jumped = |node: &usize| {
             let jumps = self.jumped.iter().filter(|(which, _)| which == node);
@@ -198,7 +198,7 @@ impl History {
         if (0..records.len()).filter(jumped).count() >= quorum {
             return Ok(Reason::Clocks);
         }
-        let ended = |node: &Node<'_>| {
+        let ended = |node: &NodeHistory<'_>| {
             node.lost(&claim).any(|had| had.cause == Cause::Command && had.at < now)
         };
         if let Some(node) = nodes.iter().position(ended) {
@@ -249,10 +249,16 @@ impl History {
     }
 
     /// What is known of one node, for who waits for an answer for twice as long as `most`.
-    fn node<'a>(&self, node: usize, loss: &Loss, had: &'a [&'a Had], most: Duration) -> Node<'a> {
+    fn node<'a>(
+        &self,
+        node: usize,
+        loss: &Loss,
+        had: &'a [&'a Had],
+        most: Duration,
+    ) -> NodeHistory<'a> {
         let now = Instant::now();
         let proxy = loss.proxy;
-        let links: Vec<&Link> =
+        let links: Vec<&VoteLink> =
             self.links.iter().filter(|link| link.node == node && link.proxy == proxy).collect();
         let failures: Vec<&Failure> = self
             .failures
@@ -288,12 +294,12 @@ impl History {
             sought.push((now - LOOKED_BACK, now));
         }
         let linked = links.iter().map(|link| (link.from, link.until.unwrap_or(now))).collect();
-        Node { had, not, linked, sought }
+        NodeHistory { had, not, linked, sought }
     }
 }
 
 /// One node, as one proxy could ask it for one lock.
-struct Node<'a> {
+struct NodeHistory<'a> {
     had: &'a [&'a Had],
     /// When it could not be asked, from and until then.
     not: Vec<(Instant, Instant)>,
@@ -303,7 +309,7 @@ struct Node<'a> {
     sought: Vec<(Instant, Instant)>,
 }
 
-impl Node<'_> {
+impl NodeHistory<'_> {
     fn could_be_asked(&self, at: Instant) -> bool {
         let within = |spans: &[(Instant, Instant)]| {
             spans.iter().any(|(from, until)| *from <= at && at <= *until)

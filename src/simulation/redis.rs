@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::{
     lua,
-    memory::{Answer, Memory},
+    memory::{Memory, RedisReply},
 };
 use crate::{
     guard::FENCE_PREFIX,
@@ -369,10 +369,10 @@ impl Redis {
                 }
             }
             _ => match self.memory.call(words) {
-                Answer::Nil => out.extend_from_slice(b"$-1\r\n"),
-                Answer::Bulk(bytes) => encode::bulk(out, &bytes),
-                Answer::Int(number) => encode::integer(out, number),
-                Answer::Many(all) => {
+                RedisReply::Nil => out.extend_from_slice(b"$-1\r\n"),
+                RedisReply::Bulk(bytes) => encode::bulk(out, &bytes),
+                RedisReply::Int(number) => encode::integer(out, number),
+                RedisReply::Many(all) => {
                     encode::array(out, all.len());
                     for value in all {
                         match value {
@@ -381,8 +381,8 @@ impl Redis {
                         }
                     }
                 }
-                Answer::Ok | Answer::Listeners => encode::simple(out, "OK"),
-                Answer::Error(text) => encode::error(out, text),
+                RedisReply::Ok | RedisReply::Listeners => encode::simple(out, "OK"),
+                RedisReply::Error(text) => encode::error(out, text),
             },
         }
     }

@@ -3,14 +3,14 @@
 
 use std::collections::BTreeMap;
 
-use super::{connection::Told, memory::DATA};
+use super::{connection::WriteReply, memory::DATA};
 use crate::guard::FENCE_PREFIX;
 
 /// What clients were told.
 #[derive(Debug, Default)]
-pub(super) struct Writes {
+pub(super) struct WriteRecord {
     /// Of each write, by name.
-    told: BTreeMap<String, Told>,
+    told: BTreeMap<String, WriteReply>,
     /// The last that was acknowledged, by key.
     acknowledged: BTreeMap<&'static str, String>,
     /// Reads: what was read, and what had been acknowledged when they were sent.
@@ -30,7 +30,7 @@ pub(super) fn name(value: &str) -> &str {
 
 /// A lock, as the record tells of it.
 #[derive(Default)]
-struct Lock {
+struct LockWrites {
     seen: u64,
     last: Option<String>,
     /// The largest of all, forgotten or not.
@@ -39,10 +39,10 @@ struct Lock {
     stored: BTreeMap<u64, usize>,
 }
 
-impl Writes {
-    pub(super) fn told(&mut self, key: &'static str, name: &str, told: Told) {
+impl WriteRecord {
+    pub(super) fn told(&mut self, key: &'static str, name: &str, told: WriteReply) {
         self.told.insert(name.to_owned(), told);
-        if told == Told::Done {
+        if told == WriteReply::Done {
             self.acknowledged.insert(key, name.to_owned());
         }
     }
@@ -59,7 +59,7 @@ impl Writes {
     /// Everything that is wrong, given every key and value that the data node stored.
     pub(super) fn faults(&self, record: &[(Vec<u8>, Vec<u8>)]) -> Vec<String> {
         let mut faults = Vec::new();
-        let mut locks: BTreeMap<&[u8], Lock> = BTreeMap::new();
+        let mut locks: BTreeMap<&[u8], LockWrites> = BTreeMap::new();
         let mut landed: BTreeMap<&str, usize> = BTreeMap::new();
         let mut forgotten = 0;
         for (place, (key, stored)) in record.iter().enumerate() {
@@ -104,8 +104,10 @@ impl Writes {
         }
         for (name, told) in &self.told {
             match (told, landed.contains_key(name.as_str())) {
-                (Told::Done, false) => faults.push(format!("{name} was acknowledged and is lost")),
-                (Told::Fenced | Told::Refused, true) => {
+                (WriteReply::Done, false) => {
+                    faults.push(format!("{name} was acknowledged and is lost"))
+                }
+                (WriteReply::Fenced | WriteReply::Refused, true) => {
                     faults.push(format!("{name} was refused and has landed"));
                 }
                 _ => {}

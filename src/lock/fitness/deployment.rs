@@ -56,7 +56,7 @@ use tracing::{info, warn};
 
 use super::{
     fault::Fault,
-    look::{Found, Look},
+    look::{MarkerFound, SelfReport},
     marker::{Deployment, Identity, Seat},
     refusal::{FORGOTTEN, Place, refusal},
     round::{self, MarkerWrite, Way},
@@ -268,7 +268,7 @@ impl Admissions {
     }
 
     /// Notes what node `index` says, and whether it may vote.
-    pub(in crate::lock) fn judge(&self, index: usize, look: &Look) -> Judgement {
+    pub(in crate::lock) fn judge(&self, index: usize, look: &SelfReport) -> Judgement {
         let mut state = self.state.lock();
         let state = &mut *state;
         state.seats[index].run_id.clone_from(&look.run_id);
@@ -340,7 +340,12 @@ impl Admissions {
     }
 
     /// Nothing is known yet that a quorum has accepted.
-    fn judge_unknown(&self, state: &mut AdmissionState, index: usize, look: &Look) -> Judgement {
+    fn judge_unknown(
+        &self,
+        state: &mut AdmissionState,
+        index: usize,
+        look: &SelfReport,
+    ) -> Judgement {
         if state.survey.is_none() || self.may_ask(state) {
             return Judgement::Ask;
         }
@@ -348,7 +353,12 @@ impl Admissions {
     }
 
     /// It has no seat.
-    fn judge_stranger(&self, state: &mut AdmissionState, index: usize, look: &Look) -> Judgement {
+    fn judge_stranger(
+        &self,
+        state: &mut AdmissionState,
+        index: usize,
+        look: &SelfReport,
+    ) -> Judgement {
         let covered = state.survey.as_ref().is_some_and(|s| s.intact() >= quorum(self.ways.len()));
         let known =
             state.current.as_deref().or(state.survey.as_ref().and_then(|s| s.newest.as_ref()));
@@ -403,16 +413,16 @@ impl Admissions {
         &self,
         state: &mut AdmissionState,
         index: usize,
-        look: &Look,
+        look: &SelfReport,
         now: Instant,
     ) -> Option<Duration> {
         #[cfg(test)]
-        if NEW_IF_BARE.get() && look.marker == Found::Nothing {
+        if NEW_IF_BARE.get() && look.marker == MarkerFound::Nothing {
             return Some(Duration::ZERO);
         }
         let who = look.identity()?;
         #[cfg(feature = "planted")]
-        if look.marker == Found::Nothing
+        if look.marker == MarkerFound::Nothing
             && std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "blank")
         {
             return Some(Duration::ZERO);
@@ -420,7 +430,7 @@ impl Admissions {
         let newest = state.survey.as_ref().and_then(|survey| survey.newest.as_ref());
         let known = state.current.as_deref().or(newest);
         if newest.is_none()
-            && look.marker == Found::Nothing
+            && look.marker == MarkerFound::Nothing
             && look.old_marker == look.run_id
             && state.survey.is_some()
         {
@@ -474,7 +484,7 @@ impl Admissions {
         &self,
         state: &AdmissionState,
         index: usize,
-        look: &Look,
+        look: &SelfReport,
     ) -> Option<(Fault, String)> {
         let place = Place { index, nodes: self.ways.len(), prefix: &self.prefix };
         refusal(&place, look, state.belongs_to().as_deref())
@@ -490,7 +500,7 @@ impl Admissions {
         let known = self.state.lock().current.clone();
         let id = known.as_ref().map(|known| known.deployment.id.as_str());
         // All that is needed where nothing is amiss: slow nodes are not waited for.
-        let enough = |looks: &[Option<Look>]| {
+        let enough = |looks: &[Option<SelfReport>]| {
             known.is_none() && Survey::new(looks, &self.prefix, id).committed.is_some()
         };
         let all = round::ask_all(&self.ways, enough).await;
@@ -567,7 +577,7 @@ impl Admissions {
         &self,
         state: &mut AdmissionState,
         seat: usize,
-        look: Option<&Look>,
+        look: Option<&SelfReport>,
         now: Instant,
     ) -> Waiting {
         let Some(look) = look.filter(|look| look.is_master && look.run_id.is_some()) else {

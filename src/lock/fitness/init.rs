@@ -5,7 +5,7 @@ use std::time::Duration;
 use thiserror::Error;
 
 use super::{
-    look::{Found, Look},
+    look::{MarkerFound, SelfReport},
     marker::{Deployment, Seat},
     round::{self, Way},
     seats::{Plan, Survey},
@@ -66,7 +66,7 @@ pub async fn initialise(config: &LocksConfig) -> Result<String, InitError> {
     }
     let mut next = Deployment { epoch: 1, ..Deployment::new(config) };
     for (seat, look) in next.seats.iter_mut().zip(&looks) {
-        let who = look.as_ref().and_then(Look::identity);
+        let who = look.as_ref().and_then(SelfReport::identity);
         *seat = who.map_or(Seat::Blank(1), Seat::Filled);
     }
     let everybody: Vec<usize> = (0..ways.len()).collect();
@@ -76,26 +76,26 @@ pub async fn initialise(config: &LocksConfig) -> Result<String, InitError> {
     done.map(|accepted| accepted.deployment.id).ok_or(InitError::Incomplete)
 }
 
-fn marker_of(look: &Look) -> Option<String> {
+fn marker_of(look: &SelfReport) -> Option<String> {
     match &look.marker {
-        Found::Marker(marker) => Some(format!(
+        MarkerFound::Marker(marker) => Some(format!(
             "is node {} of {} of deployment {} (lockgate:deployment)",
             marker.seat + 1,
             marker.deployment.seats.len(),
             marker.deployment.id
         )),
-        Found::Other => Some("has something else at lockgate:deployment".into()),
-        Found::Nothing if look.old_marker.is_some() => Some(
+        MarkerFound::Other => Some("has something else at lockgate:deployment".into()),
+        MarkerFound::Nothing if look.old_marker.is_some() => Some(
             "is in use by proxies of version 0.1 (lockgate:node), from which it is taken over"
                 .into(),
         ),
-        Found::Nothing => None,
+        MarkerFound::Nothing => None,
     }
 }
 
-fn unfitness(looks: &[Option<Look>], seat: usize, config: &LocksConfig) -> Option<String> {
+fn unfitness(looks: &[Option<SelfReport>], seat: usize, config: &LocksConfig) -> Option<String> {
     let look = looks[seat].as_ref()?;
-    let is_same = |other: &Option<Look>| {
+    let is_same = |other: &Option<SelfReport>| {
         other.as_ref().is_some_and(|other| other.run_id.is_some() && other.run_id == look.run_id)
     };
     if !look.is_master {

@@ -69,7 +69,7 @@ impl ConnectError {
 
 /// What a node says of itself before it is admitted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(in crate::lock) struct Look {
+pub(in crate::lock) struct SelfReport {
     /// Its `run_id`, new with each start; none where it does not tell.
     pub(in crate::lock) run_id: Option<String>,
     /// Its `master_replid`, new where it was a replica; none where it does not tell.
@@ -79,7 +79,7 @@ pub(in crate::lock) struct Look {
     /// The `run_id` that a proxy of version 0.1 has admitted.
     pub(in crate::lock) old_marker: Option<String>,
     /// What lies where the marker should.
-    pub(in crate::lock) marker: Found,
+    pub(in crate::lock) marker: MarkerFound,
     /// The largest ballot that it has promised, and that of its marker; empty: none.
     pub(in crate::lock) promised: String,
     pub(in crate::lock) accepted: String,
@@ -91,7 +91,7 @@ pub(in crate::lock) struct Look {
 
 /// What lies where the marker should.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(in crate::lock) enum Found {
+pub(in crate::lock) enum MarkerFound {
     #[default]
     Nothing,
     Marker(Marker),
@@ -99,7 +99,7 @@ pub(in crate::lock) enum Found {
     Other,
 }
 
-impl Look {
+impl SelfReport {
     /// Who it is, if it tells.
     pub(in crate::lock) fn identity(&self) -> Option<Identity> {
         let replication_id = self.replication_id.clone().unwrap_or_else(|| "?".into());
@@ -109,8 +109,8 @@ impl Look {
     /// Its marker, if it has one that can be read.
     pub(in crate::lock) fn marker(&self) -> Option<&Marker> {
         match &self.marker {
-            Found::Marker(marker) => Some(marker),
-            Found::Nothing | Found::Other => None,
+            MarkerFound::Marker(marker) => Some(marker),
+            MarkerFound::Nothing | MarkerFound::Other => None,
         }
     }
 
@@ -141,7 +141,7 @@ pub(in crate::lock) fn encode_greeting(out: &mut Vec<u8>, url: &RedisUrl) -> Vec
     asked
 }
 
-pub(in crate::lock) async fn look_again(stream: &mut Stream) -> Result<Look, ConnectError> {
+pub(in crate::lock) async fn look_again(stream: &mut Stream) -> Result<SelfReport, ConnectError> {
     let mut out = Vec::new();
     encode_look(&mut out);
     send(stream, &out).await?;
@@ -171,7 +171,7 @@ pub(in crate::lock) fn encode_look(out: &mut Vec<u8>) {
 pub(in crate::lock) async fn read_look(
     stream: &mut Stream,
     received: &mut Vec<u8>,
-) -> Result<Look, ConnectError> {
+) -> Result<SelfReport, ConnectError> {
     loop {
         if let Some(look) = read_one_look(stream, received).await? {
             return Ok(look);
@@ -186,8 +186,8 @@ pub(in crate::lock) async fn read_look(
 async fn read_one_look(
     stream: &mut Stream,
     received: &mut Vec<u8>,
-) -> Result<Option<Look>, ConnectError> {
-    let mut look = Look { is_master: true, ..Look::default() };
+) -> Result<Option<SelfReport>, ConnectError> {
+    let mut look = SelfReport { is_master: true, ..SelfReport::default() };
     // An ACL may keep INFO from us.
     if let OwnedFrame::BulkString(info) = read_reply(stream, received).await? {
         look.run_id = info_field(&info, "run_id");
@@ -205,7 +205,7 @@ async fn read_one_look(
     let longest = read_text(stream, received, "GET lockgate:longest").await?;
     let seats = read_text(stream, received, "GET lockgate:seats").await?;
     if let Some(text) = text_of(first.as_deref(), longest.as_deref(), seats.as_deref()) {
-        look.marker = Marker::parse(&text).map_or(Found::Other, Found::Marker);
+        look.marker = Marker::parse(&text).map_or(MarkerFound::Other, MarkerFound::Marker);
     }
     look.note = read_text(stream, received, "GET lockgate:since").await?.unwrap_or_default();
     let is_whole = read_text(stream, received, "GET lockgate:ballot").await? == ballots;

@@ -2,7 +2,7 @@
 
 use super::{
     fault::Fault,
-    look::{Found, Look},
+    look::{MarkerFound, SelfReport},
     marker::Marker,
     seats::fits,
 };
@@ -26,18 +26,18 @@ pub(super) struct Place<'a> {
 /// it must belong, if that is known.
 pub(super) fn refusal(
     place: &Place<'_>,
-    look: &Look,
+    look: &SelfReport,
     ours: Option<&str>,
 ) -> Option<(Fault, String)> {
     let Place { index, nodes, prefix } = *place;
     let marker = match &look.marker {
-        Found::Nothing => return None,
-        Found::Other => {
+        MarkerFound::Nothing => return None,
+        MarkerFound::Other => {
             let why = "what lies at lockgate:deployment there is no marker of this version; \
                        if nothing else uses it, DEL it";
             return Some((Fault::Foreign, why.into()));
         }
-        Found::Marker(marker) => marker,
+        MarkerFound::Marker(marker) => marker,
     };
     let theirs = &marker.deployment;
     let names_itself = look.identity().is_some_and(|who| theirs.names(marker.seat, &who));
@@ -79,14 +79,15 @@ pub(crate) fn diagnose(
     [marker, old]: [Option<&str>; 2],
 ) -> Option<(Fault, String)> {
     let present = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
-    let look = Look {
+    let look = SelfReport {
         run_id: present(run_id),
         replication_id: present(replication_id),
         is_master: true,
         old_marker: old.map(str::to_owned),
-        marker: marker
-            .map_or(Found::Nothing, |text| Marker::parse(text).map_or(Found::Other, Found::Marker)),
-        ..Look::default()
+        marker: marker.map_or(MarkerFound::Nothing, |text| {
+            Marker::parse(text).map_or(MarkerFound::Other, MarkerFound::Marker)
+        }),
+        ..SelfReport::default()
     };
     let who = look.identity()?;
     let place = Place { index, nodes: config.nodes.len(), prefix: &config.prefix };

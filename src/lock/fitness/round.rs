@@ -14,8 +14,8 @@ use tokio::{
 
 use super::{
     look::{
-        CONNECT_LIMIT, ConnectError, Found, Look, encode_greeting, encode_look, read_look,
-        read_reply, send, within_limit,
+        CONNECT_LIMIT, ConnectError, MarkerFound, SelfReport, encode_greeting, encode_look,
+        read_look, read_reply, send, within_limit,
     },
     marker::{BALLOT, Deployment, LONGEST, MARKER, NOTE, SEATS},
     seats::{Accepted, Plan},
@@ -47,7 +47,7 @@ pub(super) struct Way {
 /// A node that has answered, and the connection over which it did.
 pub(super) struct Answered {
     stream: Stream,
-    pub(super) look: Look,
+    pub(super) look: SelfReport,
 }
 
 impl Way {
@@ -74,7 +74,7 @@ impl Way {
 /// Asks all nodes, until all have answered or what has come is `enough`.
 pub(super) async fn ask_all(
     ways: &[Way],
-    enough: impl Fn(&[Option<Look>]) -> bool,
+    enough: impl Fn(&[Option<SelfReport>]) -> bool,
 ) -> Vec<Result<Answered, ConnectError>> {
     let mut asking = JoinSet::new();
     for (seat, way) in ways.iter().cloned().enumerate() {
@@ -94,7 +94,7 @@ pub(super) async fn ask_all(
 }
 
 /// What each has said that has answered.
-pub(super) fn looks(all: &[Result<Answered, ConnectError>]) -> Vec<Option<Look>> {
+pub(super) fn looks(all: &[Result<Answered, ConnectError>]) -> Vec<Option<SelfReport>> {
     all.iter().map(|asked| asked.as_ref().ok().map(|asked| asked.look.clone())).collect()
 }
 
@@ -198,7 +198,7 @@ async fn step(
 /// Writes the newest marker on a node that has kept its memory and missed it.
 pub(in crate::lock) async fn catch_up(
     stream: &mut Stream,
-    look: &Look,
+    look: &SelfReport,
     write: &MarkerWrite,
 ) -> Result<Said, ConnectError> {
     run(stream, ACCEPT, look, write).await
@@ -207,7 +207,7 @@ pub(in crate::lock) async fn catch_up(
 /// Notes on a node since when it waits.
 pub(in crate::lock) async fn write_note(
     stream: &mut Stream,
-    look: &Look,
+    look: &SelfReport,
     epoch: u64,
 ) -> Result<(), ConnectError> {
     let Some(who) = look.identity() else { return Ok(()) };
@@ -232,12 +232,12 @@ pub(in crate::lock) async fn write_note(
 async fn run(
     stream: &mut Stream,
     script: &str,
-    look: &Look,
+    look: &SelfReport,
     write: &MarkerWrite,
 ) -> Result<Said, ConnectError> {
     let seen: Option<(&Deployment, usize)> =
         look.marker().map(|marker| (&marker.deployment, marker.seat));
-    if look.marker == Found::Other {
+    if look.marker == MarkerFound::Other {
         return Ok(Said::Changed);
     }
     let (first, seats) = seen.map_or((String::new(), String::new()), |(deployment, seat)| {

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use super::{
-    look::Look,
+    look::SelfReport,
     marker::{Deployment, Identity, Marker, Seat},
 };
 use crate::lock::quorum::quorum;
@@ -68,7 +68,7 @@ pub(super) fn fits(marker: &Marker, seat: usize, nodes: usize, prefix: &str) -> 
 }
 
 /// Whether it waits on its seat, and has kept its memory since it does.
-pub(super) fn has_joined(deployment: &Deployment, seat: usize, look: &Look) -> bool {
+pub(super) fn has_joined(deployment: &Deployment, seat: usize, look: &SelfReport) -> bool {
     let Seat::Waiting(named, _) = &deployment.seats[seat] else { return false };
     let theirs = look.marker().map(|marker| &marker.deployment);
     look.identity().as_ref() == Some(named)
@@ -80,14 +80,14 @@ pub(super) fn has_joined(deployment: &Deployment, seat: usize, look: &Look) -> b
 impl Survey {
     /// Of the looks at all nodes, in the order of the configuration; none: it did not
     /// answer. `known`: the deployment's id, where this proxy knows it.
-    pub(super) fn new(looks: &[Option<Look>], prefix: &str, known: Option<&str>) -> Survey {
+    pub(super) fn new(looks: &[Option<SelfReport>], prefix: &str, known: Option<&str>) -> Survey {
         let nodes = looks.len();
-        let fitting = |(seat, look): (usize, &Option<Look>)| {
+        let fitting = |(seat, look): (usize, &Option<SelfReport>)| {
             let look = look.as_ref()?;
             let marker = look.marker().filter(|marker| fits(marker, seat, nodes, prefix))?;
             Some((seat, look.clone(), marker.clone()))
         };
-        let all: Vec<(usize, Look, Marker)> =
+        let all: Vec<(usize, SelfReport, Marker)> =
             looks.iter().enumerate().filter_map(fitting).collect();
         let mut ids: Vec<String> = all.iter().map(|(.., m)| m.deployment.id.clone()).collect();
         let count = |id: &str| all.iter().filter(|(.., m)| m.deployment.id == id).count();
@@ -98,9 +98,9 @@ impl Survey {
             let known = ids.iter().find(|id| known == Some(id.as_str()));
             known.or(ids.first().filter(|_| ids.len() == 1)).cloned()
         });
-        let ours: Vec<&(usize, Look, Marker)> =
+        let ours: Vec<&(usize, SelfReport, Marker)> =
             all.iter().filter(|(.., m)| Some(&m.deployment.id) == id.as_ref()).collect();
-        let accepted = |(_, look, marker): &(usize, Look, Marker)| Accepted {
+        let accepted = |(_, look, marker): &(usize, SelfReport, Marker)| Accepted {
             ballot: look.accepted.clone(),
             deployment: marker.deployment.clone(),
         };
@@ -126,8 +126,9 @@ impl Survey {
             };
             intact[*seat] = look.is_master && look.identity().is_some_and(|who| named(&who));
         }
-        let is_bare =
-            |look: &Look| look.marker == super::look::Found::Nothing && look.old_marker.is_none();
+        let is_bare = |look: &SelfReport| {
+            look.marker == super::look::MarkerFound::Nothing && look.old_marker.is_none()
+        };
         Survey {
             committed,
             newest,
@@ -154,7 +155,7 @@ impl Survey {
     /// What is to be written now. None: nothing, or nothing can be.
     pub(super) fn plan(
         &self,
-        looks: &[Option<Look>],
+        looks: &[Option<SelfReport>],
         waiting: &[Waiting],
         known: Option<&Deployment>,
         new: impl FnOnce() -> Deployment,
@@ -163,7 +164,7 @@ impl Survey {
         let over = |seat: &usize| waiting[*seat] == Waiting::Over;
         let acceptors: Vec<usize> =
             (0..nodes).filter(|seat| self.intact[*seat] || over(seat)).collect();
-        let who = |seat: usize| looks[seat].as_ref().and_then(Look::identity);
+        let who = |seat: usize| looks[seat].as_ref().and_then(SelfReport::identity);
         let Some(newest) = &self.newest else {
             // No marker anywhere: whoever has waited is a new deployment, or what this
             // proxy remembers of the old one.
@@ -237,7 +238,7 @@ impl Survey {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::fitness::look::Found;
+    use crate::lock::fitness::look::MarkerFound;
     use proptest::prelude::*;
 
     fn who(name: &str) -> Identity {
@@ -249,20 +250,20 @@ mod tests {
     }
 
     /// What a node says that is this and has accepted that.
-    fn look(name: &str, seat: usize, accepted: Option<(&str, &Deployment)>) -> Option<Look> {
+    fn look(name: &str, seat: usize, accepted: Option<(&str, &Deployment)>) -> Option<SelfReport> {
         let marker = |deployment: &Deployment| {
             let longest = Duration::from_secs(3);
-            Found::Marker(Marker { deployment: deployment.clone(), seat, longest })
+            MarkerFound::Marker(Marker { deployment: deployment.clone(), seat, longest })
         };
         let ballot = accepted.map(|(ballot, _)| ballot.to_owned()).unwrap_or_default();
-        Some(Look {
+        Some(SelfReport {
             run_id: Some(name.into()),
             replication_id: Some("r".into()),
             is_master: true,
-            marker: accepted.map_or(Found::Nothing, |(_, deployment)| marker(deployment)),
+            marker: accepted.map_or(MarkerFound::Nothing, |(_, deployment)| marker(deployment)),
             promised: ballot.clone(),
             accepted: ballot,
-            ..Look::default()
+            ..SelfReport::default()
         })
     }
 
@@ -270,7 +271,7 @@ mod tests {
         names.iter().map(|name| Seat::Filled(who(name))).collect()
     }
 
-    fn plan(looks: &[Option<Look>], waiting: &[Waiting]) -> Option<Plan> {
+    fn plan(looks: &[Option<SelfReport>], waiting: &[Waiting]) -> Option<Plan> {
         let survey = Survey::new(looks, "lock:", None);
         survey.plan(looks, waiting, None, || deployment(0, vec![Seat::Blank(0); looks.len()]))
     }

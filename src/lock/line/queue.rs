@@ -114,7 +114,7 @@ struct InLine {
 }
 
 /// What a waiter is to do.
-pub(in crate::lock) enum Turn {
+pub(in crate::lock) enum WaiterTurn {
     /// Ask the nodes. None: for the first time.
     Ask(Option<WakeUp>),
     /// Take what is being handed over.
@@ -195,32 +195,32 @@ impl Queues {
 
     /// What the waiter with this ticket is to do. Where that is to wait, `waker`
     /// is woken when it is something else.
-    pub(in crate::lock) fn turn(&self, key: &[u8], ticket: u64, waker: &Waker) -> Turn {
+    pub(in crate::lock) fn turn(&self, key: &[u8], ticket: u64, waker: &Waker) -> WaiterTurn {
         let mut queues = self.queues.lock();
-        let Some(queue) = queues.get_mut(key) else { return Turn::Wait(None) };
+        let Some(queue) = queues.get_mut(key) else { return WaiterTurn::Wait(None) };
         let is_head = queue.seats.front().is_some_and(|seat| seat.ticket == ticket);
         let Some(seat) = queue.seats.iter_mut().find(|seat| seat.ticket == ticket) else {
-            return Turn::Wait(None);
+            return WaiterTurn::Wait(None);
         };
         if let Some(acquire) = seat.handed.take() {
             debug_assert!(is_head, "a lock is handed to the first in line");
-            return Turn::Take(acquire);
+            return WaiterTurn::Take(acquire);
         }
         match &mut seat.waker {
             Some(known) => known.clone_from(waker),
             none => *none = Some(waker.clone()),
         }
         if !is_head || queue.asking {
-            return Turn::Wait(None);
+            return WaiterTurn::Wait(None);
         }
         let reason = match queue.woken.take() {
             Some(woken) => Some(woken),
             None if queue.next_try <= Instant::now() => queue.reason,
-            None => return Turn::Wait(Some(queue.next_try)),
+            None => return WaiterTurn::Wait(Some(queue.next_try)),
         };
         queue.asking = true;
         queue.heard = 0;
-        Turn::Ask(reason)
+        WaiterTurn::Ask(reason)
     }
 
     /// The head was not granted the lock: says when it is to try again.

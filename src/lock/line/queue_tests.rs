@@ -25,10 +25,10 @@ fn join(queues: &Queues, ticket: u64) {
 /// `ask` with the cause, `take`, or `wait`.
 fn turn(queues: &Queues, ticket: u64) -> String {
     match queues.turn(b"k", ticket, Waker::noop()) {
-        Turn::Ask(None) => "ask".into(),
-        Turn::Ask(Some(cause)) => format!("ask {cause:?}"),
-        Turn::Take(_) => "take".into(),
-        Turn::Wait(_) => "wait".into(),
+        WaiterTurn::Ask(None) => "ask".into(),
+        WaiterTurn::Ask(Some(cause)) => format!("ask {cause:?}"),
+        WaiterTurn::Take(_) => "take".into(),
+        WaiterTurn::Wait(_) => "wait".into(),
     }
 }
 

@@ -38,7 +38,7 @@ const IDLE: Duration = Duration::from_secs(10);
 
 /// Why a subscription ended.
 #[derive(Debug, Error)]
-enum Ended {
+enum SubscriptionEnded {
     #[error("{0}")]
     Io(#[from] io::Error),
     #[error("{0}")]
@@ -88,7 +88,7 @@ pub(in crate::lock) async fn run(
         if let Some(locks) = locks.upgrade() {
             locks.queues.disconnected(node);
         }
-        if !matches!(ended, Err(Ended::Idle)) {
+        if !matches!(ended, Err(SubscriptionEnded::Idle)) {
             if let Err(reason) = ended {
                 debug!(node = %url, %reason, "subscription has ended");
             }
@@ -104,17 +104,17 @@ async fn listen(
     node: usize,
     (url, connector): (&RedisUrl, &Connector),
     wishes: &Wishes,
-) -> Result<(), Ended> {
+) -> Result<(), SubscriptionEnded> {
     let stream = net::connect(url, connector, LIMIT, KEEPALIVE).await?;
     let connection = timeout(LIMIT, PubSub::new(&redis_settings(url), stream)).await??;
     let (mut sink, mut messages) = connection.split();
-    let wanted = locks.upgrade().ok_or(Ended::Unused)?.queues.connected(node);
+    let wanted = locks.upgrade().ok_or(SubscriptionEnded::Unused)?.queues.connected(node);
     subscribe(locks, node, &mut sink, &wanted).await?;
     loop {
         tokio::select! {
             message = next(&mut messages) => {
-                let message = message.ok_or(Ended::Disconnected)?;
-                heard(&locks.upgrade().ok_or(Ended::Unused)?, node, &message);
+                let message = message.ok_or(SubscriptionEnded::Disconnected)?;
+                heard(&locks.upgrade().ok_or(SubscriptionEnded::Unused)?, node, &message);
             }
             () = wishes.changed.notified() => {
                 let (mut wanted, mut unwanted) = (Vec::new(), Vec::new());
@@ -127,8 +127,8 @@ async fn listen(
                 subscribe(locks, node, &mut sink, &wanted).await?;
             }
             () = sleep(IDLE) => {
-                if !locks.upgrade().ok_or(Ended::Unused)?.queues.is_listening() {
-                    return Err(Ended::Idle);
+                if !locks.upgrade().ok_or(SubscriptionEnded::Unused)?.queues.is_listening() {
+                    return Err(SubscriptionEnded::Idle);
                 }
             }
         }
@@ -140,11 +140,11 @@ async fn subscribe(
     node: usize,
     sink: &mut PubSubSink,
     keys: &[Vec<u8>],
-) -> Result<(), Ended> {
+) -> Result<(), SubscriptionEnded> {
     for keys in keys.chunks(CHANNELS) {
         let channels: Vec<Vec<u8>> = keys.iter().map(|key| scripts::channel(key)).collect();
         timeout(LIMIT, sink.subscribe(channels.as_slice())).await??;
-        let locks = locks.upgrade().ok_or(Ended::Unused)?;
+        let locks = locks.upgrade().ok_or(SubscriptionEnded::Unused)?;
         locks.queues.subscribed(node, keys.iter().map(Vec::as_slice));
     }
     Ok(())

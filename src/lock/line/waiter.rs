@@ -13,7 +13,7 @@ use std::{
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::queue::{Departure, Turn};
+use super::queue::{Departure, WaiterTurn};
 use crate::{
     key::{Key, Token},
     lock::{Acquire, Claim, Grant, NotGranted, locks::Locks, metrics::WakeUp},
@@ -117,13 +117,13 @@ impl Future for Waiter {
                 self.seated = true;
             }
             let until = match self.locks.queues.turn(&self.key, self.ticket, cx.waker()) {
-                Turn::Take(acquire) => {
+                WaiterTurn::Take(acquire) => {
                     self.locks.grants.metrics.woken(WakeUp::HandOver);
                     self.locks.grants.metrics.handovers.increment(1);
                     self.asking = Some(acquire);
                     continue;
                 }
-                Turn::Ask(reason) if reason.is_none() || Instant::now() < self.deadline => {
+                WaiterTurn::Ask(reason) if reason.is_none() || Instant::now() < self.deadline => {
                     if let Some(reason) = reason {
                         self.locks.grants.metrics.woken(reason);
                     }
@@ -132,8 +132,8 @@ impl Future for Waiter {
                         Some(Acquire::ask(&self.locks.grants, key, token, self.ttl, None));
                     continue;
                 }
-                Turn::Ask(_) => None,
-                Turn::Wait(until) => until,
+                WaiterTurn::Ask(_) => None,
+                WaiterTurn::Wait(until) => until,
             };
             if Instant::now() >= self.deadline {
                 // Who is not at the head knows no more than the head.

@@ -21,7 +21,7 @@ use crate::{
             deployment::Judgement,
             fault::Fault,
             look::{
-                CONNECT_LIMIT, ConnectError, Look, encode_greeting, encode_look, look_again,
+                CONNECT_LIMIT, ConnectError, SelfReport, encode_greeting, encode_look, look_again,
                 read_look, read_reply, send, within_limit,
             },
             marker::OLD_MARKER,
@@ -109,7 +109,7 @@ impl ManageConnection for LinkManager {
 async fn admit(
     weak: &Weak<Node>,
     stream: &mut Stream,
-    mut look: Look,
+    mut look: SelfReport,
 ) -> Result<(Arc<Node>, u64), ConnectError> {
     for looks in 1.. {
         let node = weak.upgrade().ok_or(ConnectError::Unused)?;
@@ -166,7 +166,7 @@ async fn mark(stream: &mut Stream, run_id: &str) -> Result<(), ConnectError> {
 /// What a node says of itself.
 struct Greeting {
     client_id: Option<i64>,
-    look: Look,
+    look: SelfReport,
 }
 
 /// Authenticates, selects the database, loads the scripts, all in one round trip.

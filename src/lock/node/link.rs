@@ -43,19 +43,19 @@ pub(super) enum Closed {
 }
 
 /// What goes through the queue.
-pub(super) enum Job {
+pub(super) enum Queued {
     /// One node's part of an operation.
     Operation(Arc<Operation>),
     /// A command whose reply does not matter.
     Blind(Vec<u8>),
 }
 
-impl Job {
+impl Queued {
     /// The operation in it, if it is one.
     pub(super) fn operation(self) -> Option<Arc<Operation>> {
         match self {
-            Job::Operation(operation) => Some(operation),
-            Job::Blind(_) => None,
+            Queued::Operation(operation) => Some(operation),
+            Queued::Blind(_) => None,
         }
     }
 }
@@ -113,7 +113,7 @@ impl LinkShared {
 /// side pays for more than a lock that is nearly always free.
 #[derive(Default)]
 pub(super) struct JobQueue {
-    pub(super) jobs: VecDeque<Job>,
+    pub(super) jobs: VecDeque<Queued>,
     /// Nothing is put into it any more.
     pub(super) closed: bool,
     /// Of the connection, while it waits for a job.
@@ -136,7 +136,7 @@ impl Link {
 
     /// Puts a job at the end of the queue. False: the connection has ended.
     #[inline]
-    pub(super) fn send(&self, job: Job) -> bool {
+    pub(super) fn send(&self, job: Queued) -> bool {
         let shared = &self.sender.0;
         shared.pending.fetch_add(1, Ordering::Relaxed);
         let mut queue = shared.queue.lock();

@@ -11,7 +11,7 @@ use tokio::time::{sleep, sleep_until};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use super::link::{Closed, Job, Leftover, Link};
+use super::link::{Closed, Leftover, Link, Queued};
 use crate::{
     clock::Instant,
     config::{LocksConfig, RedisUrl},
@@ -23,7 +23,7 @@ use crate::{
             deployment::{Admissions, Wait},
             fault::Fault,
             inspect::Inspected,
-            look::Look,
+            look::SelfReport,
             standing::NodeStanding,
         },
         metrics::NodeMetrics,
@@ -174,7 +174,7 @@ impl Node {
         {
             // It may give back all the same.
             if let Some(release) = operation.late_release((self.clock)()) {
-                link.send(Job::Operation(Arc::new(release)));
+                link.send(Queued::Operation(Arc::new(release)));
             }
             drop(state);
             return operation.vote(self.index, Vote::Missing(why));
@@ -184,7 +184,7 @@ impl Node {
             self.metrics.errors_queue_full.increment(1);
             return operation.vote(self.index, Vote::Missing(Absence::Busy));
         }
-        if !link.send(Job::Operation(operation.clone())) {
+        if !link.send(Queued::Operation(operation.clone())) {
             self.clean_up_unsent(&mut state, operation);
             drop(state);
             operation.vote(self.index, Vote::Missing(Absence::Down));
@@ -261,7 +261,7 @@ impl Node {
             for release in release.into_iter().chain(undo) {
                 let release = Arc::new(release.lasting(until - now));
                 let sent = state.link.as_ref();
-                if !sent.is_some_and(|link| link.send(Job::Operation(release.clone()))) {
+                if !sent.is_some_and(|link| link.send(Queued::Operation(release.clone()))) {
                     self.clean_up_later(&mut state, release, true);
                 }
             }
@@ -290,9 +290,9 @@ impl Node {
             // that was stopped: they must not be carried out after the cleanup.
             let mut kill = Vec::new();
             encode::command(&mut kill, &[b"CLIENT", b"KILL", b"ID", id.to_string().as_bytes()]);
-            link.send(Job::Blind(kill));
+            link.send(Queued::Blind(kill));
         }
-        link.send(Job::Blind(scripts::note_max_ttl(self.max_ttl)));
+        link.send(Queued::Blind(scripts::note_max_ttl(self.max_ttl)));
         state.before = link.run_id.clone().zip(link.client_id);
         let now = Instant::now();
         let cleanup = std::mem::take(&mut state.cleanup);
@@ -302,7 +302,7 @@ impl Node {
                 && let Some(release) = self.as_late(release)
             {
                 releases += 1;
-                if !link.send(Job::Operation(release.clone())) {
+                if !link.send(Queued::Operation(release.clone())) {
                     state.cleanup.push_back((release, until));
                 }
             }
@@ -367,7 +367,7 @@ impl Node {
 
     /// Its clock is watched before it may vote too: a jump that nobody has seen would be taken
     /// for its time of day.
-    pub(super) fn saw_look(self: &Arc<Node>, sent: Instant, look: &Look) {
+    pub(super) fn saw_look(self: &Arc<Node>, sent: Instant, look: &SelfReport) {
         let Some(time) = look.time.and_then(|time| i64::try_from(time).ok()) else { return };
         let mut clock = self.standing.clock.lock();
         let sight = clock.sample(sent, Instant::now(), time, self.drift_factor);

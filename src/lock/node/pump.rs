@@ -24,7 +24,7 @@ use tokio::{
 };
 
 use super::{
-    link::{Closed, Job, Leftover, Link, LinkShared, Sender},
+    link::{Closed, Leftover, Link, LinkShared, Queued, Sender},
     repeats::Repeats,
 };
 use crate::{
@@ -143,7 +143,7 @@ struct Pump {
     /// [`NodeStanding::told`], without its cost where it has not changed.
     told: Cache<Arc<ArcSwap<Vec<u8>>>, Arc<Vec<u8>>>,
     /// Taken from the queue.
-    jobs: VecDeque<Job>,
+    jobs: VecDeque<Queued>,
     out: Outbox,
     in_flight: VecDeque<InFlight>,
     /// While something is noted in it, nothing new is sent, so that the order of
@@ -281,7 +281,7 @@ impl Pump {
         for _ in 0..BATCH {
             let Some(job) = self.jobs.pop_front() else { break };
             match job {
-                Job::Operation(operation) => {
+                Queued::Operation(operation) => {
                     granting += usize::from(operation.kind.grants());
                     self.note_longest(&operation, now);
                     self.put(&operation);
@@ -290,7 +290,7 @@ impl Pump {
                         self.prove(&mut granting, now);
                     }
                 }
-                Job::Blind(bytes) => {
+                Queued::Blind(bytes) => {
                     self.out.push(&bytes);
                     self.push(Sent::Blind, now);
                 }
@@ -354,15 +354,15 @@ impl Pump {
             }
             if let Some((numbers, length)) = reply::numbers(rest) {
                 at += length;
-                self.answered(Answer::Numbers(numbers))?;
+                self.answered(NodeReply::Numbers(numbers))?;
             } else if let Some(InFlight { sent: Sent::Time { .. }, .. }) = self.in_flight.front()
                 && let Some((time, length)) = reply::time(rest)
             {
                 at += length;
-                self.answered(Answer::Time(time))?;
+                self.answered(NodeReply::Time(time))?;
             } else if let Some(length) = reply::length(rest)? {
                 at += length;
-                self.answered(Answer::Frame(&reply::read(&rest[..length])?))?;
+                self.answered(NodeReply::Frame(&reply::read(&rest[..length])?))?;
             } else {
                 break;
             }
@@ -373,7 +373,7 @@ impl Pump {
     }
 
     #[inline]
-    fn answered(&mut self, answer: Answer<'_>) -> Result<(), Closed> {
+    fn answered(&mut self, answer: NodeReply<'_>) -> Result<(), Closed> {
         // A reply to nothing is as wrong as one that cannot be read.
         let InFlight { sent, at } = self.in_flight.pop_front().ok_or(reply::Garbage)?;
         let operation = match sent {
@@ -394,9 +394,9 @@ impl Pump {
             }
         };
         let vote = match answer {
-            Answer::Numbers(numbers) => reply::vote_of_numbers(operation.kind, numbers),
-            Answer::Frame(frame) => reply::vote(operation.kind, frame),
-            Answer::Time(_) => Err(reply::Garbage),
+            NodeReply::Numbers(numbers) => reply::vote_of_numbers(operation.kind, numbers),
+            NodeReply::Frame(frame) => reply::vote(operation.kind, frame),
+            NodeReply::Time(_) => Err(reply::Garbage),
         };
         match vote {
             Ok((vote, listeners)) => {
@@ -417,7 +417,7 @@ impl Pump {
                 if vote == Vote::Missing(Absence::Unproven) {
                     return Err(Closed::Changed("its marker is not the one it was admitted by"));
                 }
-                if matches!(answer, Answer::Frame(OwnedFrame::Error(text)) if text.starts_with("READONLY"))
+                if matches!(answer, NodeReply::Frame(OwnedFrame::Error(text)) if text.starts_with("READONLY"))
                 {
                     return Err(Closed::Changed("it has become a replica"));
                 }
@@ -442,7 +442,7 @@ impl Pump {
     }
 
     /// The node has told its time, or why not: what it has granted before counts, or not.
-    fn time_told(&mut self, at: Instant, alone: bool, answer: Answer<'_>) -> Result<(), Closed> {
+    fn time_told(&mut self, at: Instant, alone: bool, answer: NodeReply<'_>) -> Result<(), Closed> {
         debug_assert!(self.times > 0, "a node tells its TIME when asked");
         self.times -= 1;
         if alone {
@@ -451,15 +451,15 @@ impl Pump {
         let standing = &self.side.standing;
         let mut error = None;
         let time = match answer {
-            Answer::Time(time) => Some(time),
-            Answer::Frame(OwnedFrame::Error(text)) => {
+            NodeReply::Time(time) => Some(time),
+            NodeReply::Frame(OwnedFrame::Error(text)) => {
                 // Anything else is no word of what it may tell.
                 let never = text.starts_with("NOPERM") || text.starts_with("ERR unknown command");
                 error = (!never).then_some(Absence::Error);
                 None
             }
-            Answer::Frame(frame) => Some(reply::time_of(frame)?),
-            Answer::Numbers(_) => return Err(reply::Garbage.into()),
+            NodeReply::Frame(frame) => Some(reply::time_of(frame)?),
+            NodeReply::Numbers(_) => return Err(reply::Garbage.into()),
         };
         if error.is_none() {
             let sight = time.map(|time| {
@@ -535,7 +535,7 @@ impl Pump {
         queue.closed = true;
         let queued = std::mem::take(&mut queue.jobs);
         drop(queue);
-        let unsent = self.jobs.drain(..).chain(queued).filter_map(Job::operation).collect();
+        let unsent = self.jobs.drain(..).chain(queued).filter_map(Queued::operation).collect();
         let mut sent: Vec<_> =
             self.repeats.take().into_iter().map(|((operation, _), _)| operation).collect();
         sent.extend(self.unproven.drain(..).map(|(operation, _)| operation));
@@ -550,15 +550,15 @@ impl Pump {
 
 /// A reply, as far as it had to be decoded.
 #[derive(Clone, Copy)]
-enum Answer<'a> {
+enum NodeReply<'a> {
     Numbers(reply::Numbers),
     /// In microseconds since 1970.
     Time(i64),
     Frame(&'a OwnedFrame),
 }
 
-impl Answer<'_> {
+impl NodeReply<'_> {
     fn is_noscript(self) -> bool {
-        matches!(self, Answer::Frame(OwnedFrame::Error(text)) if text.starts_with("NOSCRIPT"))
+        matches!(self, NodeReply::Frame(OwnedFrame::Error(text)) if text.starts_with("NOSCRIPT"))
     }
 }

@@ -37,7 +37,7 @@ const CHECK_LIMIT: Duration = Duration::from_secs(1);
 const HEALTH_LIMIT: Duration = Duration::from_secs(3);
 
 /// Everything that the pages are made from.
-pub(crate) struct State {
+pub(crate) struct PageSource {
     recorder: Recorder,
     engine: Arc<Engine>,
     data: RedisUrl,
@@ -51,7 +51,7 @@ pub(crate) struct State {
     gauges: StateMetrics,
 }
 
-impl State {
+impl PageSource {
     /// Makes a state that is ready only once the data node has answered.
     pub(crate) fn new(
         recorder: Recorder,
@@ -60,10 +60,10 @@ impl State {
         connector: Connector,
         exposure: Arc<Exposure>,
         guards: Option<Arc<Guards>>,
-    ) -> State {
+    ) -> PageSource {
         let data_problem = Mutex::new(Some("not asked yet".into()));
         let (draining, gauges) = (AtomicBool::new(false), StateMetrics::new());
-        let state = State {
+        let state = PageSource {
             recorder,
             engine,
             data,

@@ -30,7 +30,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::health::State;
+use super::health::PageSource;
 use crate::server::entry::listeners::ACCEPT_PAUSE;
 
 /// Connections served at once; beyond that the oldest are closed. Prometheus and a few operators
@@ -47,7 +47,11 @@ const TEXT: &str = "text/plain; charset=utf-8";
 const METRICS: &str = "text/plain; version=0.0.4; charset=utf-8";
 
 /// Serves the pages until `stop` is cancelled.
-pub(crate) async fn serve(listener: Arc<TcpListener>, state: Arc<State>, stop: CancellationToken) {
+pub(crate) async fn serve(
+    listener: Arc<TcpListener>,
+    state: Arc<PageSource>,
+    stop: CancellationToken,
+) {
     tokio::select! {
         () = stop.cancelled() => {}
         () = state.watch() => {}
@@ -55,7 +59,7 @@ pub(crate) async fn serve(listener: Arc<TcpListener>, state: Arc<State>, stop: C
     }
 }
 
-async fn accept(listener: Arc<TcpListener>, state: &Arc<State>, stop: &CancellationToken) {
+async fn accept(listener: Arc<TcpListener>, state: &Arc<PageSource>, stop: &CancellationToken) {
     // Oldest first.
     let mut open: VecDeque<JoinHandle<()>> = VecDeque::new();
     loop {
@@ -115,7 +119,7 @@ impl AsyncWrite for Impatient {
     }
 }
 
-async fn one(tcp: TcpStream, state: Arc<State>, stop: CancellationToken) {
+async fn one(tcp: TcpStream, state: Arc<PageSource>, stop: CancellationToken) {
     let service = service_fn(|request| {
         let response = answer(&request, &state);
         async { Ok::<_, Infallible>(response) }
@@ -134,7 +138,7 @@ async fn one(tcp: TcpStream, state: Arc<State>, stop: CancellationToken) {
     let _ = tokio::time::timeout(HEADER_LIMIT, connection).await;
 }
 
-fn answer(request: &Request<Incoming>, state: &State) -> Response<Full<Bytes>> {
+fn answer(request: &Request<Incoming>, state: &PageSource) -> Response<Full<Bytes>> {
     if !matches!(*request.method(), Method::GET | Method::HEAD) {
         let mut response = page(StatusCode::METHOD_NOT_ALLOWED, TEXT, "only GET and HEAD\n");
         response.headers_mut().insert(ALLOW, hyper::header::HeaderValue::from_static("GET, HEAD"));

@@ -6,6 +6,6 @@
 mod health;
 mod http;
 
-pub(super) use health::State;
+pub(super) use health::PageSource;
 pub use health::health_check;
 pub(super) use http::serve;

@@ -64,7 +64,7 @@ pub(crate) struct Admission {
     max_clients: AtomicUsize,
     /// 0: no limit.
     max_per_address: AtomicUsize,
-    /// Clients that hold a [`Place`].
+    /// Clients that hold a [`Permit`].
     clients: AtomicUsize,
     /// Clients of each address that has any. Counted without a limit too: a reload may bring
     /// one. Changed when a client comes and when it goes.
@@ -74,7 +74,7 @@ pub(crate) struct Admission {
 }
 
 /// A client's place. Dropping it makes room for another.
-pub(crate) struct Place {
+pub(crate) struct Permit {
     admission: Arc<Admission>,
     /// The address that the place is counted for, if any.
     address: Option<IpAddr>,
@@ -110,7 +110,7 @@ impl Admission {
     ///
     /// # Errors
     /// The reason why there is none. A refused client does not count for its rate either.
-    pub(crate) fn admit(self: &Arc<Self>, peer: IpAddr, now: Instant) -> Result<Place, Refusal> {
+    pub(crate) fn admit(self: &Arc<Self>, peer: IpAddr, now: Instant) -> Result<Permit, Refusal> {
         let mut place = self.enter()?;
         place.belongs_to(peer, now)?;
         Ok(place)
@@ -120,17 +120,17 @@ impl Admission {
     ///
     /// # Errors
     /// [`Refusal::MaxClients`] if all places are taken.
-    pub(crate) fn enter(self: &Arc<Self>) -> Result<Place, Refusal> {
+    pub(crate) fn enter(self: &Arc<Self>) -> Result<Permit, Refusal> {
         // Counted first: two listeners must not both give the last place away. Dropping `place`
         // takes the count back.
         let before = self.clients.fetch_add(1, Ordering::Relaxed);
-        let place = Place { admission: self.clone(), address: None };
+        let place = Permit { admission: self.clone(), address: None };
         let full = before >= self.max_clients.load(Ordering::Relaxed);
         if full { Err(Refusal::MaxClients) } else { Ok(place) }
     }
 }
 
-impl Place {
+impl Permit {
     /// Counts the place for the address of its client, once.
     ///
     /// # Errors
@@ -154,7 +154,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for Permit {
     fn drop(&mut self) {
         let clients = self.admission.clients.fetch_sub(1, Ordering::Relaxed);
         debug_assert!(clients > 0, "who goes had a place");

@@ -18,9 +18,9 @@ use tracing::{
 
 use crate::{
     config::{Config, Listener},
-    net::proxy_header::{self, Ends, Missing},
+    net::proxy_header::{self, Ends, HeaderMissing},
     server::{
-        entry::admission::{Place, Seldom},
+        entry::admission::{Permit, Seldom},
         metrics::Refusal,
     },
     sync::Mutex,
@@ -31,17 +31,17 @@ use crate::{
 const LIMIT: Duration = Duration::from_secs(5);
 
 /// The demand for a header at one listener.
-pub(crate) struct Introduction {
+pub(crate) struct HeaderPolicy {
     listener: SocketAddr,
     limit: Duration,
     /// Log of missing headers.
     trouble: Mutex<Seldom>,
 }
 
-impl Introduction {
+impl HeaderPolicy {
     /// Returns `None` if the listener demands no header.
-    pub(crate) fn demanded(config: &Config, listener: &Listener) -> Option<Introduction> {
-        listener.proxy_protocol.then(|| Introduction {
+    pub(crate) fn demanded(config: &Config, listener: &Listener) -> Option<HeaderPolicy> {
+        listener.proxy_protocol.then(|| HeaderPolicy {
             listener: listener.address,
             limit: config.first_byte_timeout.map_or(LIMIT, |limit| limit.min(LIMIT)),
             trouble: Mutex::default(),
@@ -56,13 +56,13 @@ impl Introduction {
     pub(crate) async fn hear(
         &self,
         client: &mut TcpStream,
-        place: &mut Place,
+        place: &mut Permit,
     ) -> Result<Option<Ends>, Option<Refusal>> {
         // The balancer's address, for the log.
         let peer = client.peer_addr().ok().map(display);
         let told = match timeout(self.limit, proxy_header::receive(client)).await {
             Ok(Ok(told)) => told,
-            Ok(Err(Missing::Silent)) => return Err(None),
+            Ok(Err(HeaderMissing::Silent)) => return Err(None),
             Ok(Err(missing)) => return Err(Some(self.missing(peer, &missing.to_string()))),
             Err(_) => return Err(Some(self.missing(peer, "no PROXY header came in time"))),
         };

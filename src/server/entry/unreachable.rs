@@ -18,7 +18,7 @@ use crate::{
     resp::{
         encode,
         name::Name,
-        request::{Next, RequestScanner},
+        request::{NextRequest, RequestScanner},
     },
 };
 
@@ -61,10 +61,10 @@ async fn answer(client: &mut Stream, line: &[u8]) -> io::Result<()> {
         let broken = loop {
             match scanner.next(&held, &mut at) {
                 // An empty line is no command.
-                Next::Command { name: Name::Blank, .. } => {}
-                Next::Command { .. } => begun += 1,
-                Next::End | Next::Undecided => break false,
-                Next::Broken => break true,
+                NextRequest::Command { name: Name::Blank, .. } => {}
+                NextRequest::Command { .. } => begun += 1,
+                NextRequest::End | NextRequest::Undecided => break false,
+                NextRequest::Broken => break true,
             }
         };
         held.drain(..at.min(held.len()));

@@ -36,7 +36,7 @@ mod wire;
 
 pub(super) use handover::Replaced;
 pub(super) use hello::Common;
-pub(super) use place::{Place, Prepared};
+pub(super) use place::{Prepared, Rendezvous};
 pub(super) use takeover::Predecessor;
 
 use std::{
@@ -77,7 +77,7 @@ pub(super) async fn predecessor(
         }
         return Ok(found);
     }
-    if !Place::is_free(path).with_context(where_it_is)? {
+    if !Rendezvous::is_free(path).with_context(where_it_is)? {
         bail!("{}: a proxy runs there; --upgrade takes its place", where_it_is());
     }
     Ok(None)
@@ -98,7 +98,10 @@ pub(super) fn prepare(config: &Config) -> anyhow::Result<Option<Prepared>> {
 ///
 /// # Errors
 /// If the socket cannot be moved there.
-pub(super) fn install(prepared: Option<Prepared>, go_on: bool) -> anyhow::Result<Option<Place>> {
+pub(super) fn install(
+    prepared: Option<Prepared>,
+    go_on: bool,
+) -> anyhow::Result<Option<Rendezvous>> {
     match prepared.map(Prepared::install).transpose() {
         Err(error) if go_on => {
             error!(%error, "upgrade_socket cannot be made; this process cannot be replaced");
@@ -110,7 +113,7 @@ pub(super) fn install(prepared: Option<Prepared>, go_on: bool) -> anyhow::Result
 
 /// Waits until another process has taken over; for ever if there is no socket.
 pub(super) async fn wait<F: Future<Output = bool>>(
-    place: Option<&Place>,
+    place: Option<&Rendezvous>,
     sockets: &Sockets,
     common: &Common,
     is_ready: impl Fn() -> F,
@@ -122,7 +125,7 @@ pub(super) async fn wait<F: Future<Output = bool>>(
 }
 
 /// Removes the socket: no process can take over any more.
-pub(super) fn leave(place: Option<Place>) {
+pub(super) fn leave(place: Option<Rendezvous>) {
     if let Some(place) = place {
         place.leave();
     }

@@ -13,7 +13,7 @@ use std::{
 use tokio::net::UnixListener;
 
 /// The socket at its path, while this process owns it.
-pub(crate) struct Place {
+pub(crate) struct Rendezvous {
     path: PathBuf,
     /// Device and inode of the socket: another process may put its own at the path.
     file: (u64, u64),
@@ -28,7 +28,7 @@ pub(crate) struct Prepared {
     listener: Option<UnixListener>,
 }
 
-impl Place {
+impl Rendezvous {
     /// Whether no process answers at `path`: there is nothing, or the rest of a crash.
     ///
     /// # Errors
@@ -80,13 +80,13 @@ impl Prepared {
     ///
     /// # Errors
     /// The operating system's, or that another process is making a socket too.
-    pub(crate) fn install(mut self) -> io::Result<Place> {
+    pub(crate) fn install(mut self) -> io::Result<Rendezvous> {
         if identity(&self.own)? != self.file {
             return Err(io::Error::other("another process is making one at the same time"));
         }
         fs::rename(&self.own, &self.path)?;
         let listener = self.listener.take().ok_or(ErrorKind::NotConnected)?;
-        Ok(Place { path: self.path.clone(), file: self.file, listener })
+        Ok(Rendezvous { path: self.path.clone(), file: self.file, listener })
     }
 }
 

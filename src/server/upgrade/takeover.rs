@@ -18,12 +18,12 @@ use tracing::{info, warn};
 
 use super::{
     hello::{Common, DONE, OLD_HELLO, READY, REFUSED},
-    place::{Place, is_nobody},
+    place::{Rendezvous, is_nobody},
     wire::{MAX_SOCKETS, Wire, bad},
 };
 use crate::{
     config::OTHER_NODES,
-    server::{admin::State, entry::listeners::Inherited},
+    server::{admin::PageSource, entry::listeners::Inherited},
 };
 
 /// How long the running process may take to hand its sockets over. It takes part in one
@@ -87,7 +87,7 @@ impl Predecessor {
     ///
     /// # Errors
     /// If the running process can serve clients and this one cannot.
-    pub(crate) async fn warm_up(&self, state: &State) -> anyhow::Result<()> {
+    pub(crate) async fn warm_up(&self, state: &PageSource) -> anyhow::Result<()> {
         let deadline = Instant::now() + WARM_UP_LIMIT;
         while let Err(reason) = state.is_ready_now().await {
             if Instant::now() < deadline {
@@ -129,7 +129,7 @@ impl Predecessor {
     /// other, so this looks several times.
     async fn has_gone(&self) -> bool {
         for _ in 0..LAST_LOOKS {
-            if Place::is_free(&self.path).unwrap_or(false) {
+            if Rendezvous::is_free(&self.path).unwrap_or(false) {
                 return true;
             }
             sleep(BETWEEN_LOOKS).await;

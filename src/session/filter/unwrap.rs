@@ -37,11 +37,11 @@ pub(in crate::session) struct Unwrap {
     whose: Whose,
     /// The client gets no replies.
     silent: bool,
-    stage: Stage,
+    stage: UnwrapStage,
 }
 
 #[derive(Debug)]
-enum Stage {
+enum UnwrapStage {
     /// The first line is not all there.
     Line(Vec<u8>),
     /// What comes is passed on.
@@ -54,18 +54,18 @@ enum Stage {
 
 impl Unwrap {
     pub(super) fn new(whose: Whose, silent: bool) -> Unwrap {
-        Unwrap { whose, silent, stage: Stage::Line(Vec::new()) }
+        Unwrap { whose, silent, stage: UnwrapStage::Line(Vec::new()) }
     }
 
     /// Whether its first line is to be looked at before anything behind it.
     pub(super) fn awaits_head(&self) -> bool {
-        self.whose == Whose::Batch && matches!(self.stage, Stage::Line(_))
+        self.whose == Whose::Batch && matches!(self.stage, UnwrapStage::Line(_))
     }
 
     /// Whether it is decided that the client gets it, and it is only a matter of
     /// its taking it.
     pub(super) fn is_passing(&self) -> bool {
-        matches!(self.stage, Stage::Passing)
+        matches!(self.stage, UnwrapStage::Passing)
     }
 }
 
@@ -84,7 +84,7 @@ impl Unwrap {
     /// Looks at a piece of the reply. With `ended`, this is the last of it.
     pub(super) fn feed(&mut self, piece: &[u8], ended: bool) -> Fed {
         let mut fed = Fed::default();
-        if let Stage::Line(line) = &mut self.stage {
+        if let UnwrapStage::Line(line) = &mut self.stage {
             let end = memchr::memchr(b'\n', piece).map_or(piece.len(), |end| end + 1);
             let end = end.min(LINE.saturating_sub(line.len()));
             line.extend_from_slice(&piece[..end]);
@@ -99,9 +99,9 @@ impl Unwrap {
             }
         }
         match &mut self.stage {
-            Stage::Passing => {}
-            Stage::Dropping | Stage::Line(_) => fed.taken = piece.len(),
-            Stage::Keeping(kept) => {
+            UnwrapStage::Passing => {}
+            UnwrapStage::Dropping | UnwrapStage::Line(_) => fed.taken = piece.len(),
+            UnwrapStage::Keeping(kept) => {
                 let room = KEEP.saturating_sub(kept.len());
                 let rest = &piece[fed.taken..];
                 kept.extend_from_slice(&rest[..rest.len().min(room)]);
@@ -116,12 +116,14 @@ impl Unwrap {
     }
 
     /// The first line is all there: decides what becomes of the reply.
-    fn decide(&self, line: Vec<u8>, fed: &mut Fed) -> Stage {
+    fn decide(&self, line: Vec<u8>, fed: &mut Fed) -> UnwrapStage {
         match self.whose {
-            Whose::Exec if line != b"*1\r\n" => return Stage::Keeping(line),
-            Whose::Script | Whose::Batch if line.starts_with(b"-") => return Stage::Keeping(line),
-            Whose::Clients if is_null(&line) => return Stage::Keeping(line),
-            _ if self.silent => return Stage::Dropping,
+            Whose::Exec if line != b"*1\r\n" => return UnwrapStage::Keeping(line),
+            Whose::Script | Whose::Batch if line.starts_with(b"-") => {
+                return UnwrapStage::Keeping(line);
+            }
+            Whose::Clients if is_null(&line) => return UnwrapStage::Keeping(line),
+            _ if self.silent => return UnwrapStage::Dropping,
             Whose::Exec => {}
             Whose::Script => match line.strip_prefix(write::INTEGER) {
                 Some(b"\r\n") => fed.heard = Heard::Unreadable,
@@ -130,17 +132,17 @@ impl Unwrap {
             },
             Whose::Clients | Whose::Batch => fed.instead = line,
         }
-        Stage::Passing
+        UnwrapStage::Passing
     }
 
     fn end(&mut self, fed: &mut Fed) {
         fed.heard = match (self.whose, &mut self.stage) {
-            (Whose::Clients, Stage::Keeping(_)) => {
+            (Whose::Clients, UnwrapStage::Keeping(_)) => {
                 encode::error(&mut fed.behind, DROPPED);
                 Heard::Dropped
             }
             (Whose::Clients, _) => Heard::Nothing,
-            (_, Stage::Keeping(reply)) => Heard::NotMade(std::mem::take(reply)),
+            (_, UnwrapStage::Keeping(reply)) => Heard::NotMade(std::mem::take(reply)),
             _ => Heard::Made,
         };
     }

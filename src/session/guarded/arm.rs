@@ -8,7 +8,7 @@ use super::{
     },
     armed::Armed,
     forgotten,
-    long::{MAX_TRIES, Undo},
+    long::{ConnectionChange, MAX_TRIES},
     short,
     subject::{Claimed, Subject, fenced},
     verify::{run_out, verify},
@@ -17,7 +17,7 @@ use crate::{
     clock::Instant,
     guard::{
         MAX_LOCKS,
-        fences::{Claim, Fences, Standing},
+        fences::{FenceQuestion, FenceStanding, FencedLock},
     },
     key::Key,
     resp::name::ReplyMode,
@@ -72,7 +72,7 @@ impl Arming {
             .take(MAX_LOCKS)
             .filter_map(|key| {
                 let (fence, raised) = desk.tokens.claim(key, now)?;
-                Some(Claim { key: key.clone(), fence, raised, wanted_for: Vec::new() })
+                Some(FencedLock { key: key.clone(), fence, raised, wanted_for: Vec::new() })
             })
             .collect();
         if claimed.claims.is_empty() {
@@ -90,31 +90,31 @@ pub(super) fn arm_for_nothing(error: Vec<u8>, desk: &mut Desk) -> Progress {
 }
 
 /// The fences are known, and watched.
-pub(super) fn arm(mut claimed: Claimed, fences: &Fences, desk: &mut Desk) -> Progress {
+pub(super) fn arm(mut claimed: Claimed, fences: &FenceQuestion, desk: &mut Desk) -> Progress {
     if let Some(error) = fences.error() {
         return arm_for_nothing(error.to_vec(), desk);
     }
-    let standings: Vec<Standing> = fences.standings(&claimed.claims).collect();
-    if standings.contains(&Standing::Unknown) && claimed.tries < MAX_TRIES {
+    let standings: Vec<FenceStanding> = fences.standings(&claimed.claims).collect();
+    if standings.contains(&FenceStanding::Unknown) && claimed.tries < MAX_TRIES {
         for (claim, standing) in claimed.claims.iter_mut().zip(&standings) {
-            claim.raised = *standing != Standing::Unknown;
+            claim.raised = *standing != FenceStanding::Unknown;
         }
-        let undo = Undo { in_multi: false, astray: false };
+        let undo = ConnectionChange { in_multi: false, astray: false };
         return forgotten::ask(Subject::Multi(claimed), undo, desk);
     }
     let mut armed = Armed::default();
     for (claim, standing) in claimed.claims.into_iter().zip(standings) {
         match standing {
-            Standing::Largest => {
+            FenceStanding::Largest => {
                 desk.tokens.raised(&claim.key, claim.fence);
                 armed.claims.push(claim);
             }
-            Standing::Fenced(seen) => {
+            FenceStanding::Fenced(seen) => {
                 desk.tokens.forget(&claim.key, claim.fence);
                 let error = fenced(&claim, seen, desk);
                 armed.refused.push((Some(claim.key), error.into_bytes()));
             }
-            Standing::Unknown => {}
+            FenceStanding::Unknown => {}
         }
     }
     desk.conn.armed = Some(Box::new(armed));

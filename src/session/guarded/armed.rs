@@ -1,17 +1,17 @@
 //! Which fences the data node watches for the client's own transaction.
 
-use crate::{guard::fences::Claim, key::Key};
+use crate::{guard::fences::FencedLock, key::Key};
 
 /// The fences that Redis watches for the client's transaction.
 #[derive(Debug, Default)]
 pub(in crate::session) struct Armed {
-    pub(super) claims: Vec<Claim>,
+    pub(super) claims: Vec<FencedLock>,
     /// Why not of this lock; without a key, of any.
     pub(super) refused: Vec<(Option<Key>, Vec<u8>)>,
 }
 
 impl Armed {
-    pub(super) fn watches(&self, claim: &Claim) -> bool {
+    pub(super) fn watches(&self, claim: &FencedLock) -> bool {
         self.claims.iter().any(|other| other.key == claim.key && other.fence == claim.fence)
     }
 

@@ -8,20 +8,20 @@ use smallvec::{SmallVec, smallvec};
 
 use super::super::{
     desk::Desk,
-    planted::{self, Fault},
+    planted::{self, PlantedFault},
 };
 use crate::{
     clock::Instant,
     guard::{
         Look, MAX_LOCKS, Stop,
-        fences::Claim,
+        fences::FencedLock,
         write::{self, MAX_BYTES, Write},
     },
     key::Key,
 };
 
 /// Locks under which writes are made, with their fences.
-type Fences = SmallVec<[(Key, u64); 2]>;
+type CallFences = SmallVec<[(Key, u64); 2]>;
 
 /// Writes that go together.
 pub(super) struct Batch {
@@ -34,9 +34,9 @@ pub(super) struct Batch {
 impl Desk {
     /// This write, with as many of those behind it as may share a call.
     /// `alone`: nothing may go with it.
-    pub(super) fn batch(&self, first: Write, claims: &[Claim], alone: bool) -> Batch {
+    pub(super) fn batch(&self, first: Write, claims: &[FencedLock], alone: bool) -> Batch {
         let (mut writes, mut length) = (smallvec![first], first.length);
-        let mut fences: Fences =
+        let mut fences: CallFences =
             claims.iter().map(|claim| (claim.key.clone(), claim.fence)).collect();
         // Who is to be told first that a lock is lost is told with the next command.
         let alone = alone || self.losing.has_news();
@@ -58,7 +58,7 @@ impl Desk {
 
     /// If a write that may go the short way is at the beginning of these bytes, and all of it:
     /// the write, and its locks, which the connection holds and whose fences the data node has.
-    fn next_write(&self, bytes: &[u8], now: Instant) -> Option<(Write, Fences)> {
+    fn next_write(&self, bytes: &[u8], now: Instant) -> Option<(Write, CallFences)> {
         let guards = self.shared.guards.as_ref()?;
         let Look::Stop(_, Stop::Needs(needs), Some(write)) =
             guards.look(guards.catalog.table().as_deref(), bytes)
@@ -70,17 +70,17 @@ impl Desk {
             let (fence, raised) = self.tokens.claim(&key, now)?;
             raised.then_some((key, fence))
         };
-        if planted::has(Fault::Together) {
-            return Some((write, Fences::new()));
+        if planted::has(PlantedFault::Together) {
+            return Some((write, CallFences::new()));
         }
-        let locks: Option<Fences> = needs.iter().map(|need| held(&need.lock)).collect();
+        let locks: Option<CallFences> = needs.iter().map(|need| held(&need.lock)).collect();
         Some((write, locks?))
     }
 }
 
 /// Adds locks that are not among these yet. False: they would be too many.
-fn unite(fences: &mut Fences, locks: Fences) -> bool {
-    let new: Fences = locks.into_iter().filter(|lock| !fences.contains(lock)).collect();
+fn unite(fences: &mut CallFences, locks: CallFences) -> bool {
+    let new: CallFences = locks.into_iter().filter(|lock| !fences.contains(lock)).collect();
     let fits = fences.len() + new.len() <= MAX_LOCKS;
     if fits {
         fences.extend(new);

@@ -10,21 +10,21 @@ use super::{
         desk::Desk,
         jobs::{Answer, Attached, FENCE_FORGOTTEN, Job, Progress, Question, not_asked},
         metrics::GuardedWrite,
-        planted::{self, Fault},
+        planted::{self, PlantedFault},
     },
     arm::arm_for_nothing,
-    long::{Undo, ask_for_fences, try_again},
+    long::{ConnectionChange, ask_for_fences, try_again},
     subject::{Subject, fenced},
 };
 use crate::{
     clock::Instant,
-    guard::{fences::Claim, shown},
+    guard::{fences::FencedLock, shown},
     key::{Key, Token},
     lock::NotAttached,
 };
 
 /// Asks the lock nodes about the claims that are not raised.
-pub(super) fn ask(subject: Subject, undo: Undo, desk: &mut Desk) -> Progress {
+pub(super) fn ask(subject: Subject, undo: ConnectionChange, desk: &mut Desk) -> Progress {
     let now = Instant::now();
     let asked: Vec<(Key, Token)> = subject
         .claims()
@@ -42,7 +42,7 @@ pub(super) fn ask(subject: Subject, undo: Undo, desk: &mut Desk) -> Progress {
 /// The lock nodes are asked whether locks are held whose fences the data node does not know.
 struct Checking {
     subject: Subject,
-    undo: Undo,
+    undo: ConnectionChange,
     asked: Vec<(Key, Token)>,
 }
 
@@ -81,11 +81,11 @@ impl Job for Checking {
 /// Returns why nothing may be written under a claim, by what the lock nodes said. Returns
 /// `None` if its lock is held.
 fn judge(
-    claim: &Claim,
+    claim: &FencedLock,
     said: Option<&Attached>,
     desk: &mut Desk,
 ) -> Option<(Vec<u8>, GuardedWrite)> {
-    if claim.raised || planted::has(Fault::NoAsking) {
+    if claim.raised || planted::has(PlantedFault::NoAsking) {
         return None;
     }
     let held = desk.tokens.left(&claim.key, claim.fence, Instant::now());

@@ -15,7 +15,7 @@ use super::{
     subject::{GuardedCommand, Subject, error_reply, fenced},
 };
 use crate::{
-    guard::fences::{Fences, Standing, With, read_error},
+    guard::fences::{FenceQuestion, FenceStanding, With, read_error},
     resp::encode,
 };
 
@@ -45,7 +45,7 @@ pub(super) fn ask_for_fences(subject: Subject, again: bool, desk: &mut Desk) -> 
         before += 1;
     }
     let database = desk.conn.database.unwrap_or_default();
-    let fences = Fences::ask(&mut bytes, subject.claims(), before, with, database, ttl);
+    let fences = FenceQuestion::ask(&mut bytes, subject.claims(), before, with, database, ttl);
     desk.to_data.push(&bytes);
     for _ in owed_already..fences.missing() {
         // Nothing else is owed but these, so there is room.
@@ -57,7 +57,7 @@ pub(super) fn ask_for_fences(subject: Subject, again: bool, desk: &mut Desk) -> 
 /// The data node is asked about the fences.
 struct Fencing {
     subject: Subject,
-    fences: Fences,
+    fences: FenceQuestion,
 }
 
 impl Job for Fencing {
@@ -80,29 +80,29 @@ impl Job for Fencing {
 }
 
 /// All is known of the fences.
-fn compare(mut write: GuardedCommand, fences: &Fences, desk: &mut Desk) -> Progress {
-    let undo = Undo { in_multi: fences.in_multi(), astray: fences.is_astray() };
+fn compare(mut write: GuardedCommand, fences: &FenceQuestion, desk: &mut Desk) -> Progress {
+    let undo = ConnectionChange { in_multi: fences.in_multi(), astray: fences.is_astray() };
     if let Some(error) = fences.error() {
         desk.shared.metrics.guarded(GuardedWrite::Refused);
         return undo.then(write, error, desk);
     }
-    let standings: Vec<Standing> = fences.standings(&write.claimed.claims).collect();
+    let standings: Vec<FenceStanding> = fences.standings(&write.claimed.claims).collect();
     for (claim, standing) in write.claimed.claims.iter_mut().zip(&standings) {
         match standing {
-            Standing::Fenced(seen) => {
+            FenceStanding::Fenced(seen) => {
                 let error = fenced(claim, *seen, desk);
                 desk.tokens.forget(&claim.key, claim.fence);
                 desk.shared.metrics.guarded(GuardedWrite::Fenced);
                 return undo.then(write, error.as_bytes(), desk);
             }
-            Standing::Unknown => claim.raised = false,
-            Standing::Largest => {
+            FenceStanding::Unknown => claim.raised = false,
+            FenceStanding::Largest => {
                 claim.raised = true;
                 desk.tokens.raised(&claim.key, claim.fence);
             }
         }
     }
-    if standings.contains(&Standing::Unknown) {
+    if standings.contains(&FenceStanding::Unknown) {
         return forgotten::ask(Subject::Write(write), undo, desk);
     }
     commit(write, desk)
@@ -151,16 +151,22 @@ impl Job for Committing {
             // EXEC was, and the transaction is still open.
             (None, Some(error)) => {
                 desk.shared.metrics.guarded(GuardedWrite::Refused);
-                Undo { in_multi: true, astray: false }.then(self.write, &error, desk)
+                ConnectionChange { in_multi: true, astray: false }.then(self.write, &error, desk)
             }
             // A fence was written in between.
-            (None, None) => try_again(self.write, Undo { in_multi: false, astray: false }, desk),
+            (None, None) => {
+                try_again(self.write, ConnectionChange { in_multi: false, astray: false }, desk)
+            }
         }
     }
 }
 
 /// Asks about the fences once more, unless that was done too often.
-pub(super) fn try_again(mut write: GuardedCommand, undo: Undo, desk: &mut Desk) -> Progress {
+pub(super) fn try_again(
+    mut write: GuardedCommand,
+    undo: ConnectionChange,
+    desk: &mut Desk,
+) -> Progress {
     write.claimed.tries += 1;
     if write.claimed.tries < MAX_TRIES {
         return ask_for_fences(Subject::Write(write), undo.in_multi, desk);
@@ -172,14 +178,14 @@ pub(super) fn try_again(mut write: GuardedCommand, undo: Undo, desk: &mut Desk) 
 
 /// How far the question about the fences has changed the connection.
 #[derive(Clone, Copy)]
-pub(super) struct Undo {
+pub(super) struct ConnectionChange {
     /// The proxy's transaction is open; else some fences are watched.
     pub(super) in_multi: bool,
     /// To the data node the connection is in another database than to its client.
     pub(super) astray: bool,
 }
 
-impl Undo {
+impl ConnectionChange {
     /// Undoes MULTI or WATCH, and then answers with this error.
     pub(super) fn then(self, write: GuardedCommand, error: &[u8], desk: &mut Desk) -> Progress {
         let undo: &[u8] = if self.in_multi { b"DISCARD" } else { b"UNWATCH" };

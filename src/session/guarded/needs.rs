@@ -15,7 +15,7 @@ use super::{
 };
 use crate::{
     clock::Instant,
-    guard::{Guards, Look, MAX_LOCKS, Need, Room, Stop, fences::Claim, shown, write::Write},
+    guard::{Guards, Look, MAX_LOCKS, Need, Room, Stop, fences::FencedLock, shown, write::Write},
     key::Key,
 };
 
@@ -183,7 +183,7 @@ fn begin_write(mut write: GuardedCommand, needs: Vec<Need>, desk: &mut Desk) -> 
     }
     let mut claims = Vec::with_capacity(needs.len());
     for (need, key) in needs.iter().zip(keys) {
-        let claim = desk.tokens.claim(&key, now).map(|(fence, raised)| Claim {
+        let claim = desk.tokens.claim(&key, now).map(|(fence, raised)| FencedLock {
             key: key.clone(),
             fence,
             raised,

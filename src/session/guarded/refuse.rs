@@ -14,7 +14,7 @@ use crate::{
     resp::{
         encode, inline,
         name::ReplyMode,
-        words::{Step, Walk},
+        words::{Walk, WordStep},
     },
 };
 
@@ -93,7 +93,7 @@ pub(super) fn refuse_where_redis_would(write: GuardedCommand, desk: &mut Desk) -
 fn first_word(bytes: &[u8]) -> Vec<u8> {
     if bytes.first() == Some(&b'*') {
         return match Walk::default().step(bytes) {
-            Step::Word(range) => bytes[range].to_vec(),
+            WordStep::Word(range) => bytes[range].to_vec(),
             _ => Vec::new(),
         };
     }

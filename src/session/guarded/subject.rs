@@ -2,14 +2,14 @@
 
 use super::super::desk::Desk;
 use crate::{
-    guard::{Room, fences::Claim, shown, write::Write},
+    guard::{Room, fences::FencedLock, shown, write::Write},
     resp::{encode, name::ReplyMode},
 };
 
 /// The locks under which it is, and how far it is known that they are held.
 #[derive(Default)]
 pub(super) struct Claimed {
-    pub(super) claims: Vec<Claim>,
+    pub(super) claims: Vec<FencedLock>,
     /// How often Redis has dropped it because a fence was written meanwhile.
     pub(super) tries: usize,
     /// The lock nodes were asked about locks that the connection is attached to.
@@ -46,7 +46,7 @@ impl Subject {
         }
     }
 
-    pub(super) fn claims(&self) -> &[Claim] {
+    pub(super) fn claims(&self) -> &[FencedLock] {
         match self {
             Subject::Write(write) => &write.claimed.claims,
             Subject::Multi(claimed) => &claimed.claims,
@@ -79,7 +79,7 @@ impl GuardedCommand {
 }
 
 /// Words why a write under a claim was refused whose lock was granted again.
-pub(super) fn fenced(claim: &Claim, seen: u64, desk: &Desk) -> String {
+pub(super) fn fenced(claim: &FencedLock, seen: u64, desk: &Desk) -> String {
     let lock = shown(desk.name(&claim.key));
     let (key, fence) = (shown(&claim.wanted_for), claim.fence);
     let what = if key.is_empty() { String::new() } else { format!("'{key}' was not written: ") };

@@ -5,7 +5,7 @@ use super::{
     super::{
         claims::{Before, Granted, Left},
         desk::Desk,
-        planted::{self, Fault},
+        planted::{self, PlantedFault},
     },
     Answer, Job, Ours, Progress, Question,
     lock::encode_grant,
@@ -35,12 +35,12 @@ pub(super) fn granted(ours: Ours, lock: Granted, answer: Vec<u8>, desk: &mut Des
         return ours.answer(answer, undo);
     }
     let Granted { key, token, claim, fence, attached, again, .. } = lock;
-    let lock = Lock { key, token, claim, fence, attached, again, rounds: 0 };
+    let lock = NewLock { key, token, claim, fence, attached, again, rounds: 0 };
     Box::new(Announcing { ours, lock, undo, answer, missing: 0 }).tell(desk)
 }
 
 /// A lock just granted, or attached to, that the client has not been told of.
-struct Lock {
+struct NewLock {
     key: Key,
     token: Token,
     claim: Option<Claim>,
@@ -56,7 +56,7 @@ struct Lock {
 /// The data node is being told the fence of a lock.
 struct Announcing {
     ours: Ours,
-    lock: Lock,
+    lock: NewLock,
     undo: Option<Undo>,
     /// The reply to LOCK or LOCK.ATTACH.
     answer: Vec<u8>,
@@ -92,14 +92,14 @@ impl Announcing {
     /// The data node has taken the fence: answers, with the time that is left. That the data
     /// node took is the lock's time too.
     fn announced(mut self: Box<Self>, desk: &mut Desk) -> Progress {
-        let Lock { key, fence, rounds, .. } = &self.lock;
+        let NewLock { key, fence, rounds, .. } = &self.lock;
         let Some((token, left)) = desk.tokens.left(key, *fence, Instant::now()) else {
             let error =
                 "NOTHELD the lock had run out before the data node took its fence, try again";
             return self.fail(error.as_bytes(), desk);
         };
         let left = match left {
-            Left::For(_) if planted::has(Fault::ValidityOfBefore) => None,
+            Left::For(_) if planted::has(PlantedFault::ValidityOfBefore) => None,
             Left::For(validity) => Some(validity),
             // That was told with the fence of before.
             Left::Kept(validity) if *rounds > 0 => Some(validity),
@@ -116,7 +116,7 @@ impl Announcing {
     /// Nothing could be written under the lock. One granted here is given back, but what the
     /// client was told before of the same lock stays true.
     fn fail(self: Box<Self>, error: &[u8], desk: &mut Desk) -> Progress {
-        let Lock { key, fence, attached, again, .. } = self.lock;
+        let NewLock { key, fence, attached, again, .. } = self.lock;
         match (again, self.undo) {
             (Some(before), _) => desk.tokens.restore(&key, before),
             (None, _) if attached => desk.tokens.forget(&key, fence),

@@ -74,7 +74,7 @@ pub(in crate::session) fn probe_operator(out: &mut Vec<u8>) {
 
 /// What was asked, by which it is known what an answer to it looks like.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(in crate::session) enum Asked {
+pub(in crate::session) enum Probe {
     /// [`probe`].
     Lock,
     /// [`probe_operator`].
@@ -106,7 +106,7 @@ const BEHIND: [&[u8]; 14] = [
 
 /// Reads the reply to a probe: permission is what only a client gets that may, and
 /// everything else is the answer to the command.
-pub(in crate::session) fn read(asked: Asked, reply: &[u8]) -> Permission {
+pub(in crate::session) fn read(asked: Probe, reply: &[u8]) -> Permission {
     let line = reply.trim_ascii_end();
     let is_answer = match (asked, line.first()) {
         (_, Some(b'-')) => {
@@ -115,9 +115,9 @@ pub(in crate::session) fn read(asked: Asked, reply: &[u8]) -> Permission {
                 error.strip_prefix(*code).is_some_and(|rest| rest.is_empty() || rest[0] == b' ')
             })
         }
-        (Asked::Lock, _) => matches!(line, b"+OK" | b"$-1" | b"*-1" | b"_"),
-        (Asked::Operator, first) => matches!(first, Some(b'$' | b'=')),
-        (Asked::Commands, first) => first == Some(&b':'),
+        (Probe::Lock, _) => matches!(line, b"+OK" | b"$-1" | b"*-1" | b"_"),
+        (Probe::Operator, first) => matches!(first, Some(b'$' | b'=')),
+        (Probe::Commands, first) => first == Some(&b':'),
     };
     if is_answer {
         return Permission::Granted;

@@ -8,13 +8,13 @@ fn only_what_redis_says_behind_its_look_at_who_asks_is_a_permission() {
     for granted in
         ["-ERR syntax error", "-READONLY x", "-OOM x", "-BUSY x", "-MOVED 1 a:1", "+OK", "$-1"]
     {
-        assert_eq!(read(Asked::Lock, granted), Permission::Granted, "{granted}");
+        assert_eq!(read(Probe::Lock, granted), Permission::Granted, "{granted}");
     }
     for (asked, granted) in [
-        (Asked::Operator, "$0"),
-        (Asked::Operator, "=4"),
-        (Asked::Operator, "-LOADING x"),
-        (Asked::Commands, ":240"),
+        (Probe::Operator, "$0"),
+        (Probe::Operator, "=4"),
+        (Probe::Operator, "-LOADING x"),
+        (Probe::Commands, ":240"),
     ] {
         assert_eq!(read(asked, granted), Permission::Granted, "{granted}");
     }
@@ -28,23 +28,23 @@ fn only_what_redis_says_behind_its_look_at_who_asks_is_a_permission() {
         "OOMPH",
         "",
     ] {
-        for asked in [Asked::Lock, Asked::Operator, Asked::Commands] {
+        for asked in [Probe::Lock, Probe::Operator, Probe::Commands] {
             let said = read(asked, &format!("-{refused}"));
             assert_eq!(said, Permission::Refused(refused.into()));
         }
     }
     for (asked, reply) in [
-        (Asked::Lock, ":1"),
-        (Asked::Lock, "+QUEUED"),
-        (Asked::Operator, "+OK"),
-        (Asked::Operator, ":0"),
-        (Asked::Commands, "$-1"),
-        (Asked::Lock, ""),
+        (Probe::Lock, ":1"),
+        (Probe::Lock, "+QUEUED"),
+        (Probe::Operator, "+OK"),
+        (Probe::Operator, ":0"),
+        (Probe::Commands, "$-1"),
+        (Probe::Lock, ""),
     ] {
         assert_eq!(read(asked, reply), Permission::Refused(NO_ANSWER.into()), "{reply}");
     }
     assert_eq!(
-        read(Asked::Lock, "-NOPERM this user has no permissions to run the 'set' command"),
+        read(Probe::Lock, "-NOPERM this user has no permissions to run the 'set' command"),
         Permission::Refused("NOPERM this user has no permissions to run the 'lock' command".into())
     );
 }

@@ -42,7 +42,7 @@ use self::undo::Undo;
 use super::{
     desk::Desk,
     filter::Whose,
-    metrics::{Operation, Outcome},
+    metrics::{Outcome, Verb},
 };
 use crate::{
     clock::Instant,
@@ -254,11 +254,11 @@ impl Ours {
     /// Counts the command by what came of it.
     pub(super) fn count(self, outcome: Outcome, desk: &Desk) {
         let operation = match self.own {
-            Own::Lock => Operation::Lock,
-            Own::Unlock => Operation::Unlock,
-            Own::Renew => Operation::Renew,
-            Own::Attach => Operation::Attach,
-            Own::Detach => Operation::Detach,
+            Own::Lock => Verb::Lock,
+            Own::Unlock => Verb::Unlock,
+            Own::Renew => Verb::Renew,
+            Own::Attach => Verb::Attach,
+            Own::Detach => Verb::Detach,
             Own::Lockgate | Own::Command => return,
         };
         desk.shared.metrics.lock_request(operation, outcome, self.since.elapsed());

@@ -23,53 +23,53 @@ use crate::{
 };
 
 /// A command of ours, as it came.
-pub(in crate::session) struct Command {
+pub(in crate::session) struct OwnCommand {
     own: Own,
     /// What its words say, or what is wrong with it whoever asks.
-    asked: Result<Asked, BadRequest>,
+    asked: Result<OwnRequest, BadRequest>,
     /// How many bytes of what is held are its own.
     length: usize,
 }
 
 /// What a command of ours asks for. That its options are wrong is told only to
 /// who may ask.
-enum Asked {
+enum OwnRequest {
     /// What is about one lock.
     Lock { key: Key, request: Result<Request, BadRequest> },
     /// LOCKGATE, or COMMAND about commands of ours.
     Inquiry(Result<Inquiry, BadRequest>),
 }
 
-impl Command {
+impl OwnCommand {
     /// A command of ours, with the words behind its name, in `length` bytes.
     pub(in crate::session) fn new(
         own: Own,
         words: &[Cow<'_, [u8]>],
         length: usize,
         locks: &LocksConfig,
-    ) -> Command {
+    ) -> OwnCommand {
         let asked = command::check_arity(own, words.len() + 1).map(|()| match own {
-            Own::Lockgate => Asked::Inquiry(operator::lockgate(words)),
+            Own::Lockgate => OwnRequest::Inquiry(operator::lockgate(words)),
             // One about commands of Redis too has been forwarded.
-            Own::Command => Asked::Inquiry(operator::command(words).ok_or(BadRequest::Syntax)),
+            Own::Command => OwnRequest::Inquiry(operator::command(words).ok_or(BadRequest::Syntax)),
             Own::Lock | Own::Unlock | Own::Renew | Own::Attach | Own::Detach => {
                 let key = command::full_key(&words[0], locks);
                 let request = command::parse(own, &key, words, locks);
-                Asked::Lock { key, request }
+                OwnRequest::Lock { key, request }
             }
         });
-        Command { own, asked, length }
+        OwnCommand { own, asked, length }
     }
 
     /// A command of ours whose bytes were dropped.
-    pub(in crate::session) fn dropped(own: Own, error: BadRequest) -> Command {
-        Command { own, asked: Err(error), length: 0 }
+    pub(in crate::session) fn dropped(own: Own, error: BadRequest) -> OwnCommand {
+        OwnCommand { own, asked: Err(error), length: 0 }
     }
 
     /// Returns the lock, and the token if it is named, that an UNLOCK or RENEW is about.
     fn gives_back(&self) -> Option<(&Key, Option<&[u8]>)> {
         match &self.asked {
-            Ok(Asked::Lock {
+            Ok(OwnRequest::Lock {
                 key,
                 request: Ok(Request::Unlock { token } | Request::Renew { token, .. }),
             }) => Some((key, token.as_deref())),
@@ -94,7 +94,7 @@ impl Command {
     }
 }
 
-impl Waits for Command {
+impl Waits for OwnCommand {
     fn is_held(&self) -> bool {
         self.length > 0
     }
@@ -133,19 +133,19 @@ impl Waits for Command {
         // Read once for all that begins with it.
         let now = when.now();
         let remembered = match &asked {
-            Asked::Lock { key, .. } => desk.conn.permissions.remembered(key, now),
-            Asked::Inquiry(_) => false,
+            OwnRequest::Lock { key, .. } => desk.conn.permissions.remembered(key, now),
+            OwnRequest::Inquiry(_) => false,
         };
         if !ask && remembered {
             return asked.carry_out(ours, now, desk);
         }
         let missing = 1 + usize::from(desk.speak_up());
         desk.ask(|out| match &asked {
-            Asked::Lock { key, .. } => authorize::probe(out, key),
-            Asked::Inquiry(_) if ours.own == Own::Command => {
+            OwnRequest::Lock { key, .. } => authorize::probe(out, key),
+            OwnRequest::Inquiry(_) if ours.own == Own::Command => {
                 encode::command(out, &[b"COMMAND", b"COUNT"]);
             }
-            Asked::Inquiry(_) => authorize::probe_operator(out),
+            OwnRequest::Inquiry(_) => authorize::probe_operator(out),
         });
         Progress::Wait(Box::new(Probing { ours, asked, missing }))
     }
@@ -154,7 +154,7 @@ impl Waits for Command {
 /// The data node is asked whether the client may.
 struct Probing {
     ours: Ours,
-    asked: Asked,
+    asked: OwnRequest,
     /// How many replies are missing; the last one tells.
     missing: usize,
 }
@@ -169,15 +169,15 @@ impl Job for Probing {
             desk.hush();
         }
         let question = match self.ours.own {
-            Own::Lockgate => authorize::Asked::Operator,
-            Own::Command => authorize::Asked::Commands,
-            _ => authorize::Asked::Lock,
+            Own::Lockgate => authorize::Probe::Operator,
+            Own::Command => authorize::Probe::Commands,
+            _ => authorize::Probe::Lock,
         };
         match authorize::read(question, reply) {
             Permission::Refused(error) => self.ours.refuse(&error, Outcome::Denied, desk),
             Permission::Granted => {
                 let now = Instant::now();
-                if let Asked::Lock { key, .. } = &self.asked {
+                if let OwnRequest::Lock { key, .. } = &self.asked {
                     desk.conn.permissions.remember(key, now);
                 }
                 self.asked.carry_out(self.ours, now, desk)
@@ -190,14 +190,14 @@ impl Job for Probing {
     }
 }
 
-impl Asked {
+impl OwnRequest {
     /// The client may: asks the lock nodes, or tells what it wants to know.
     fn carry_out(self, ours: Ours, now: Instant, desk: &mut Desk) -> Progress {
         let begun = match self {
-            Asked::Inquiry(inquiry) => {
+            OwnRequest::Inquiry(inquiry) => {
                 inquiry.map(|inquiry| ours.answer(desk.tell(&inquiry), None))
             }
-            Asked::Lock { key, request } => request.and_then(|request| {
+            OwnRequest::Lock { key, request } => request.and_then(|request| {
                 // What the lock nodes are asked for is timed without the wait before it.
                 let ours = Ours { since: now, ..ours };
                 match request {

@@ -5,9 +5,9 @@ use super::{super::desk::Desk, Job, Pass, Progress, Waits, When};
 use crate::resp::{encode, name::ReplyMode, words::too_much_of_a_stranger};
 
 /// AUTH or HELLO.
-pub(in crate::session) struct Introduction;
+pub(in crate::session) struct Login;
 
-impl Waits for Introduction {
+impl Waits for Login {
     fn begin(self: Box<Self>, _when: When, _desk: &mut Desk) -> Progress {
         Progress::Pass(Pass::Counted)
     }

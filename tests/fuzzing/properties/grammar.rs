@@ -12,7 +12,7 @@ use lockgate::{
         encode, inline,
         name::{Name, Own},
         reply::{self, ReplyScanner},
-        request::{Next, RequestScanner},
+        request::{NextRequest, RequestScanner},
     },
 };
 
@@ -40,8 +40,8 @@ fn line(line: &[u8]) -> Result<()> {
     if is_line {
         let (whole, mut pos) = ([line, b"\n"].concat(), 0);
         match (RequestScanner::default().next(&whole, &mut pos), words) {
-            (Next::Broken, None) => {}
-            (Next::Command { name, arguments, at: 0, .. }, Some(words)) => {
+            (NextRequest::Broken, None) => {}
+            (NextRequest::Command { name, arguments, at: 0, .. }, Some(words)) => {
                 assert_eq!((arguments, pos), (words.len(), whole.len()));
                 assert_eq!(name == Name::Blank, words.is_empty());
             }
@@ -190,7 +190,7 @@ fn is_one_line(error: &BadRequest) {
     encode::error(&mut out, &text);
     let mut scanner = ReplyScanner::default();
     let next = scanner.next(&out, &mut pos);
-    assert!(matches!(next, reply::Next::Frame(frame) if frame.kind() == b'-'), "{text:?}");
+    assert!(matches!(next, reply::NextReply::Frame(frame) if frame.kind() == b'-'), "{text:?}");
     assert_eq!(pos, out.len(), "{text:?}");
 }
 

@@ -1,7 +1,7 @@
 //! The reply scanner: the same frames at every split, as a plain recursive reading and
 //! redis-protocol find them.
 
-use lockgate::resp::reply::{Next, ReplyScanner};
+use lockgate::resp::reply::{NextReply, ReplyScanner};
 use rand::{RngExt, rngs::StdRng};
 use redis_protocol::resp3::decode::complete::decode;
 
@@ -30,15 +30,15 @@ fn scan(pieces: &[&[u8]]) -> Scanned {
             let next = scanner.next(piece, &mut pos);
             assert!((from..=piece.len()).contains(&pos));
             match next {
-                Next::Frame(frame) => {
+                NextReply::Frame(frame) => {
                     let _ = (frame.first_element(), frame.is_push());
                     frames.push((before + pos, frame.head.to_vec(), frame.last_integer));
                 }
-                Next::End => {
+                NextReply::End => {
                     assert_eq!(pos, piece.len());
                     break;
                 }
-                Next::Broken => {
+                NextReply::Broken => {
                     let broken = Some(before + pos);
                     return Scanned { frames, broken, between_frames: false };
                 }
@@ -59,9 +59,9 @@ fn count(pieces: &[&[u8]], rng: &mut StdRng) -> (usize, bool) {
             count += scanner.skip_flat(piece, &mut pos, most) as usize;
             assert!(pos <= piece.len());
             match scanner.next(piece, &mut pos) {
-                Next::Frame(_) => count += 1,
-                Next::End => break,
-                Next::Broken => return (count, true),
+                NextReply::Frame(_) => count += 1,
+                NextReply::End => break,
+                NextReply::Broken => return (count, true),
             }
         }
     }

@@ -5,7 +5,7 @@ use arbitrary::{Result, Unstructured};
 use lockgate::resp::{
     encode,
     name::{Name, Own, own_by_name},
-    request::{Next, RequestScanner},
+    request::{NextRequest, RequestScanner},
     split::{Split, split},
 };
 use rand::RngExt;
@@ -39,7 +39,7 @@ fn scan(pieces: &[&[u8]], alike: bool) -> Scanned {
             let next = scanner.next(&kept, &mut pos);
             assert!((before..=kept.len()).contains(&pos), "{before} {pos} {}", kept.len());
             match next {
-                Next::Command { name, arguments, at } => {
+                NextRequest::Command { name, arguments, at } => {
                     assert!((before..pos).contains(&at));
                     commands.push((kept_at + at, name, arguments));
                     if alike {
@@ -52,16 +52,16 @@ fn scan(pieces: &[&[u8]], alike: bool) -> Scanned {
                         assert!(pos <= kept.len());
                     }
                 }
-                Next::End => {
+                NextRequest::End => {
                     assert_eq!(pos, kept.len());
                     break;
                 }
-                Next::Undecided => {
+                NextRequest::Undecided => {
                     assert!(scanner.between_commands());
                     scanner.restart();
                     break;
                 }
-                Next::Broken => {
+                NextRequest::Broken => {
                     let end = scanner.between_commands().then_some(kept_at + pos);
                     return Scanned { commands, broken: true, end };
                 }
