@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// Makes the data node remember a fence; answers the largest that it knows.
-const RAISE: &[u8] = include_bytes!("raise.lua");
+const ANNOUNCE: &[u8] = include_bytes!("announce.lua");
 
 /// Told where SELECT is answered with neither OK nor an error, so that it is none.
 const NOT_SELECTED: &[u8] = b"ERR the data node did not select the database";
@@ -37,7 +37,7 @@ pub(crate) struct FencedLock {
     /// What it was granted with.
     pub fence: u64,
     /// The data node has seen this fence.
-    pub raised: bool,
+    pub announced: bool,
     /// The guarded key for whose sake it is looked at.
     pub wanted_for: Vec<u8>,
 }
@@ -100,7 +100,7 @@ fn fence_key(out: &mut Vec<u8>, key: &Key) {
 
 /// Appends the call that makes the data node remember a fence, whichever database is
 /// selected, as far as that is known.
-pub(crate) fn raise(
+pub(crate) fn announce(
     out: &mut Vec<u8>,
     key: &Key,
     fence: u64,
@@ -109,7 +109,7 @@ pub(crate) fn raise(
 ) {
     encode::array(out, 7);
     encode::bulk(out, b"EVAL");
-    encode::bulk(out, RAISE);
+    encode::bulk(out, ANNOUNCE);
     encode::bulk(out, b"1");
     fence_key(out, key);
     encode::bulk_number(out, fence);
@@ -157,8 +157,8 @@ impl FenceQuestion {
         ttl: Duration,
     ) -> FenceQuestion {
         let mut missing: VecDeque<MissingReply> = (0..before).map(|_| MissingReply::Any).collect();
-        for (index, claim) in claims.iter().enumerate().filter(|(_, claim)| !claim.raised) {
-            raise(out, &claim.key, claim.fence, Some(selected), ttl);
+        for (index, claim) in claims.iter().enumerate().filter(|(_, claim)| !claim.announced) {
+            announce(out, &claim.key, claim.fence, Some(selected), ttl);
             missing.push_back(MissingReply::Fence(index));
         }
         if selected != 0 {
@@ -259,8 +259,8 @@ impl FenceQuestion {
 mod tests {
     use super::*;
 
-    fn claim(key: &str, fence: u64, raised: bool) -> FencedLock {
-        FencedLock { key: Key::from(key), fence, raised, wanted_for: Vec::new() }
+    fn claim(key: &str, fence: u64, announced: bool) -> FencedLock {
+        FencedLock { key: Key::from(key), fence, announced, wanted_for: Vec::new() }
     }
 
     fn asked(claims: &[FencedLock], with: With) -> (String, FenceQuestion) {

@@ -24,7 +24,7 @@ pub(super) struct Rooms {
 
 #[derive(Debug, Default)]
 struct RoomState {
-    held: usize,
+    taken: usize,
     next: u64,
     tenants: HashMap<u64, Tenant>,
 }
@@ -67,7 +67,7 @@ impl Rooms {
 impl RoomState {
     /// Whether there is room for so many more, if need be that of those who do not move.
     fn take(&mut self, more: usize, limit: usize, now: Instant) -> bool {
-        if self.held.saturating_add(more) > limit {
+        if self.taken.saturating_add(more) > limit {
             let has_stopped = |tenant: &Tenant| {
                 tenant.waker.is_some() && now.duration_since(tenant.marked.1) >= PATIENCE
             };
@@ -80,10 +80,10 @@ impl RoomState {
                 }
                 stays
             });
-            self.held -= freed;
+            self.taken -= freed;
         }
-        let fits = self.held.saturating_add(more) <= limit;
-        self.held += if fits { more } else { 0 };
+        let fits = self.taken.saturating_add(more) <= limit;
+        self.taken += if fits { more } else { 0 };
         fits
     }
 }
@@ -134,7 +134,7 @@ impl Drop for Room {
         if let Some(id) = self.id {
             let mut state = self.rooms.lock();
             if let Some(tenant) = state.tenants.remove(&id) {
-                state.held -= tenant.bytes;
+                state.taken -= tenant.bytes;
             }
         }
     }
@@ -156,7 +156,7 @@ mod tests {
         drop(b);
         assert!(a.grow(2 * MB, None) && !a.is_lost());
         drop(a);
-        assert_eq!(rooms.lock().held, 0);
+        assert_eq!(rooms.lock().taken, 0);
     }
 
     #[test]
@@ -175,7 +175,7 @@ mod tests {
         assert!(still.is_lost() && !moves.is_lost() && !still.grow(MB + 1, Some(waker)));
         assert!(rooms.room(MB, None).is_none());
         drop((still, moves, whole));
-        assert_eq!(rooms.lock().held, 0);
+        assert_eq!(rooms.lock().taken, 0);
         assert!(rooms.lock().tenants.is_empty());
     }
 }

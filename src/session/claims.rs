@@ -30,7 +30,7 @@ pub(super) struct Held {
     pub(super) until: Instant,
     pub(super) fence: u64,
     /// The data node has been told the fence.
-    pub(super) raised: bool,
+    pub(super) announced: bool,
     /// A session lock: it is renewed no more when this goes.
     pub(super) keep: Option<Keep>,
     /// By LOCK.ATTACH: it was granted elsewhere.
@@ -43,8 +43,8 @@ impl Held {
     /// A lock just granted, as held for as long as the client is told, not as the nodes keep it.
     pub(super) fn granted(token: Token, ttl: Duration, grant: &Grant, keep: Option<Keep>) -> Held {
         let Grant { fence, claim, until, .. } = *grant;
-        let (raised, attached, giving_back) = (false, false, false);
-        Held { token, claim, ttl, until, fence, raised, keep, attached, giving_back }
+        let (announced, attached, giving_back) = (false, false, false);
+        Held { token, claim, ttl, until, fence, announced, keep, attached, giving_back }
     }
 }
 
@@ -152,7 +152,7 @@ impl Tokens {
     pub(super) fn claim(&self, key: &Key, now: Instant) -> Option<(u64, bool)> {
         let held = self.held.get(key)?;
         let holds = held.keep.is_some() || now < held.until;
-        holds.then_some((held.fence, held.raised))
+        holds.then_some((held.fence, held.announced))
     }
 
     /// The token of the grant with this fence, and what is left of it; none: nothing.
@@ -168,9 +168,9 @@ impl Tokens {
     }
 
     /// The data node has been told this fence.
-    pub(super) fn raised(&mut self, key: &Key, fence: u64) {
+    pub(super) fn announced(&mut self, key: &Key, fence: u64) {
         if let Some(held) = self.held.get_mut(key).filter(|held| held.fence == fence) {
-            held.raised = true;
+            held.announced = true;
         }
     }
 
@@ -341,7 +341,7 @@ impl Tokens {
                 held.until = until;
                 // It never tells too much, but what was known before may have been more.
                 if fence > held.fence {
-                    (held.fence, held.raised) = (fence, false);
+                    (held.fence, held.announced) = (fence, false);
                 }
                 held.fence
             }

@@ -324,7 +324,7 @@ impl Core {
         let desk = &mut self.desk;
         if desk.losing.has_untold_news() && !what.tells_of_loss(desk) {
             // It is refused when it is looked at again.
-            return match what.is_held() {
+            return match what.is_unsent() {
                 true => Progress::Again,
                 false => Box::new(Refused::one(Name::Other)).begin(when, desk),
             };
@@ -394,13 +394,13 @@ impl Core {
     fn finish(&mut self, answering: Answering) {
         let (answer, length) = answering.finish();
         debug_assert!(answer.is_empty() || self.replies.between_frames());
-        debug_assert!(length <= self.desk.held.len(), "a command's bytes are held until its end");
+        debug_assert!(length <= self.desk.unsent.len(), "a command's bytes are held until its end");
         self.desk.losing.note_written();
         self.to_client.push(&answer);
         if self.client_done {
             self.linger = None;
         }
-        let held = &mut self.desk.held;
+        let held = &mut self.desk.unsent;
         // With so much held, nothing was read any more.
         let stopped = held.len() >= READ_AHEAD;
         held.drain(..length.min(held.len()));
@@ -444,7 +444,7 @@ impl Core {
         if !passes {
             self.undo();
         }
-        if waited || !self.desk.held.is_empty() {
+        if waited || !self.desk.unsent.is_empty() {
             self.turn = Turn::Again(First::Anew);
         }
     }
@@ -465,7 +465,7 @@ impl Core {
         self.client_done = true;
         if self.is_lock() {
             self.abort();
-            self.desk.held.clear();
+            self.desk.unsent.clear();
             return true;
         }
         if self.is_waiting() {
@@ -584,7 +584,7 @@ impl Core {
         };
         debug_assert!(self.must_look_again());
         self.turn = Turn::Client;
-        let held = std::mem::take(&mut self.desk.held);
+        let held = std::mem::take(&mut self.desk.unsent);
         self.take_losses()?;
         let range = self.scan(&held, first);
         Ok((held, range))

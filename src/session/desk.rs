@@ -34,7 +34,7 @@ pub(super) struct Desk {
     pub(super) owed: Owed,
     /// Client bytes that may not be sent yet: the beginning of a command whose name is not yet
     /// known, or all that came while a command waits, its own bytes first.
-    pub(super) held: Vec<u8>,
+    pub(super) unsent: Vec<u8>,
     pub(super) to_data: Outbox,
     pub(super) short_way: ShortWay,
     /// Wakes the session's task.
@@ -51,7 +51,7 @@ impl Desk {
             tokens: Tokens::default(),
             losing: Losing::default(),
             owed: Owed::default(),
-            held: Vec::new(),
+            unsent: Vec::new(),
             to_data: Outbox::default(),
             short_way: ShortWay::default(),
             waker: Waker::noop().clone(),

@@ -271,7 +271,7 @@ impl Session {
                 return Ok(moved);
             }
             let waiting = self.core.is_waiting();
-            if waiting && self.core.desk.held.len() >= READ_AHEAD {
+            if waiting && self.core.desk.unsent.len() >= READ_AHEAD {
                 match self.watch_flood(cx, buffer)? {
                     true => {
                         moved = true;
@@ -282,7 +282,7 @@ impl Session {
             }
             // Bytes held back are shown again with the new ones behind them, in
             // front of the buffer unless they are too many.
-            let held = &self.core.desk.held;
+            let held = &self.core.desk.unsent;
             let apart = waiting || self.core.is_gathering() || held.len() > buffer.len() - READ;
             let kept = if apart { 0 } else { held.len() };
             if kept > 0 {
@@ -339,9 +339,9 @@ impl Session {
         if self.core.is_waiting() || self.upstream_state.shut {
             return false;
         }
-        if !self.core.desk.held.is_empty() {
+        if !self.core.desk.unsent.is_empty() {
             // The beginning of a command that will never be whole.
-            let held = std::mem::take(&mut self.core.desk.held);
+            let held = std::mem::take(&mut self.core.desk.unsent);
             self.forward(cx, &held);
             return true;
         }

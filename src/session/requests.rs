@@ -75,8 +75,8 @@ impl Core {
     /// # Errors
     /// If the connection is to end.
     pub(super) fn client_sent(&mut self, bytes: &[u8]) -> Result<Range<usize>, CloseReason> {
-        debug_assert!(!self.is_waiting() && bytes.len() >= self.desk.held.len());
-        self.desk.held.clear();
+        debug_assert!(!self.is_waiting() && bytes.len() >= self.desk.unsent.len());
+        self.desk.unsent.clear();
         // Only now: this process may have stood still since it last looked.
         self.take_losses()?;
         Ok(self.scan(bytes, First::Anew))
@@ -89,7 +89,7 @@ impl Core {
     /// If the connection is to end.
     pub(super) fn client_sent_more(&mut self, bytes: &[u8]) -> Result<(), CloseReason> {
         self.take_losses()?;
-        self.desk.held.extend_from_slice(bytes);
+        self.desk.unsent.extend_from_slice(bytes);
         match self.turn {
             Turn::Client => self.turn = Turn::Again(First::Anew),
             Turn::Gathering(_) => self.gather_more(),
@@ -187,7 +187,7 @@ impl Core {
         }
         if keep < bytes.len() {
             self.requests.restart();
-            self.desk.held.extend_from_slice(&bytes[keep..]);
+            self.desk.unsent.extend_from_slice(&bytes[keep..]);
         }
         from.min(keep)..keep
     }

@@ -79,8 +79,8 @@ impl Core {
     /// no more of it is to be held.
     pub(super) fn gather_more(&mut self) {
         let Turn::Gathering(gather) = &mut self.turn else { return };
-        let Desk { held, conn, waker, .. } = &self.desk;
-        match gather.more(held, conn.state.known, waker) {
+        let Desk { unsent, conn, waker, .. } = &self.desk;
+        match gather.more(unsent, conn.state.known, waker) {
             Gathered::Part => {}
             Gathered::Enough => self.turn = Turn::Again(First::Anew),
             Gathered::NoRoom => self.turn = Turn::Again(First::NoRoom),

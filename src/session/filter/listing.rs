@@ -1,5 +1,5 @@
 //! COMMAND, COMMAND INFO, DOCS and LIST without names: the data node's list
-//! passes as it comes, with the count at its head raised and our entries behind
+//! passes as it comes, with the count at its head increased and our entries behind
 //! its last one. COMMAND COUNT has nothing but the count.
 
 use super::fed::{Fed, Heard};
@@ -39,7 +39,7 @@ impl Addition {
     }
 
     /// The head with our entries counted. None where that makes no sense.
-    fn raised(&self) -> Option<Vec<u8>> {
+    fn increased(&self) -> Option<Vec<u8>> {
         let (kind, rest) = self.head.split_first()?;
         let count = usize::try_from(number::integer(rest.strip_suffix(b"\r\n")?)?).ok()?;
         let mut out = Vec::new();
@@ -70,10 +70,10 @@ impl Addition {
             self.head.extend_from_slice(&piece[..line]);
             fed.taken = line;
             if self.head.ends_with(b"\n") || self.head.len() >= HEAD_LIMIT || ended {
-                let raised = self.raised();
+                let increased = self.increased();
                 let head = std::mem::take(&mut self.head);
-                self.promised = raised.is_some();
-                fed.instead = raised.unwrap_or(head);
+                self.promised = increased.is_some();
+                fed.instead = increased.unwrap_or(head);
                 if !self.promised {
                     fed.heard = Heard::NoList;
                 }

@@ -71,8 +71,8 @@ impl Arming {
         claimed.claims = guard_locks(desk)
             .take(MAX_LOCKS)
             .filter_map(|key| {
-                let (fence, raised) = desk.tokens.claim(key, now)?;
-                Some(FencedLock { key: key.clone(), fence, raised, wanted_for: Vec::new() })
+                let (fence, announced) = desk.tokens.claim(key, now)?;
+                Some(FencedLock { key: key.clone(), fence, announced, wanted_for: Vec::new() })
             })
             .collect();
         if claimed.claims.is_empty() {
@@ -97,7 +97,7 @@ pub(super) fn arm(mut claimed: Claimed, fences: &FenceQuestion, desk: &mut Desk)
     let standings: Vec<FenceStanding> = fences.standings(&claimed.claims).collect();
     if standings.contains(&FenceStanding::Unknown) && claimed.tries < MAX_TRIES {
         for (claim, standing) in claimed.claims.iter_mut().zip(&standings) {
-            claim.raised = *standing != FenceStanding::Unknown;
+            claim.announced = *standing != FenceStanding::Unknown;
         }
         let undo = ConnectionChange { in_multi: false, astray: false };
         return forgotten::ask(Subject::Multi(claimed), undo, desk);
@@ -106,7 +106,7 @@ pub(super) fn arm(mut claimed: Claimed, fences: &FenceQuestion, desk: &mut Desk)
     for (claim, standing) in claimed.claims.into_iter().zip(standings) {
         match standing {
             FenceStanding::Largest => {
-                desk.tokens.raised(&claim.key, claim.fence);
+                desk.tokens.announced(&claim.key, claim.fence);
                 armed.claims.push(claim);
             }
             FenceStanding::Fenced(seen) => {

@@ -43,9 +43,9 @@ impl Desk {
         let most = if alone { 1 } else { self.short_way.most() };
         // Read once, and only where there is company.
         let mut now = None;
-        while writes.len() < most && length < self.held.len() {
+        while writes.len() < most && length < self.unsent.len() {
             let now = *now.get_or_insert_with(Instant::now);
-            let Some((write, locks)) = self.next_write(&self.held[length..], now) else { break };
+            let Some((write, locks)) = self.next_write(&self.unsent[length..], now) else { break };
             length += write.length;
             if length > MAX_BYTES || !write.may_follow(&first) || !unite(&mut fences, locks) {
                 break;
@@ -53,7 +53,7 @@ impl Desk {
             writes.push(write);
         }
         let database = self.conn.database.unwrap_or_default();
-        Batch { call: write::call(&self.held, &writes, &fences, database), writes }
+        Batch { call: write::call(&self.unsent, &writes, &fences, database), writes }
     }
 
     /// If a write that may go the short way is at the beginning of these bytes, and all of it:
@@ -67,8 +67,8 @@ impl Desk {
         };
         let held = |lock: &[u8]| {
             let key = self.key(lock);
-            let (fence, raised) = self.tokens.claim(&key, now)?;
-            raised.then_some((key, fence))
+            let (fence, announced) = self.tokens.claim(&key, now)?;
+            announced.then_some((key, fence))
         };
         if planted::has(PlantedFault::Together) {
             return Some((write, CallFences::new()));

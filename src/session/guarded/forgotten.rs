@@ -29,7 +29,7 @@ pub(super) fn ask(subject: Subject, undo: ConnectionChange, desk: &mut Desk) -> 
     let asked: Vec<(Key, Token)> = subject
         .claims()
         .iter()
-        .filter(|claim| !claim.raised)
+        .filter(|claim| !claim.announced)
         .filter_map(|claim| {
             let (token, _) = desk.tokens.left(&claim.key, claim.fence, now)?;
             Some((claim.key.clone(), token.clone()))
@@ -85,7 +85,7 @@ fn judge(
     said: Option<&Attached>,
     desk: &mut Desk,
 ) -> Option<(Vec<u8>, GuardedWrite)> {
-    if claim.raised || planted::has(PlantedFault::NoAsking) {
+    if claim.announced || planted::has(PlantedFault::NoAsking) {
         return None;
     }
     let held = desk.tokens.left(&claim.key, claim.fence, Instant::now());

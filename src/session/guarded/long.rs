@@ -95,10 +95,10 @@ fn compare(mut write: GuardedCommand, fences: &FenceQuestion, desk: &mut Desk) -
                 desk.shared.metrics.guarded(GuardedWrite::Fenced);
                 return undo.then(write, error.as_bytes(), desk);
             }
-            FenceStanding::Unknown => claim.raised = false,
+            FenceStanding::Unknown => claim.announced = false,
             FenceStanding::Largest => {
-                claim.raised = true;
-                desk.tokens.raised(&claim.key, claim.fence);
+                claim.announced = true;
+                desk.tokens.announced(&claim.key, claim.fence);
             }
         }
     }
@@ -110,8 +110,8 @@ fn compare(mut write: GuardedCommand, fences: &FenceQuestion, desk: &mut Desk) -
 
 /// Sends the write and EXEC.
 fn commit(write: GuardedCommand, desk: &mut Desk) -> Progress {
-    let length = write.length.min(desk.held.len());
-    desk.to_data.push(&desk.held[..length]);
+    let length = write.length.min(desk.unsent.len());
+    desk.to_data.push(&desk.unsent[..length]);
     let mut exec = Vec::new();
     encode::command(&mut exec, &[b"EXEC"]);
     desk.to_data.push(&exec);

@@ -41,7 +41,7 @@ impl Guarded {
 }
 
 impl Waits for Guarded {
-    fn is_held(&self) -> bool {
+    fn is_unsent(&self) -> bool {
         self.write.length > 0
     }
 
@@ -132,7 +132,7 @@ impl Job for Learning {
             },
             Answer::Commands(was_read) => {
                 let table = guards.catalog.table().clone();
-                match guards.look(table.as_deref(), &desk.held[..write.length]) {
+                match guards.look(table.as_deref(), &desk.unsent[..write.length]) {
                     // What is known of them may be older than the command.
                     Look::Stop(_, Stop::Unknown(_), _) if table.is_none() || !was_read => {
                         let error = unknown("the data node's commands cannot be read");
@@ -183,10 +183,10 @@ fn begin_write(mut write: GuardedCommand, needs: Vec<Need>, desk: &mut Desk) -> 
     }
     let mut claims = Vec::with_capacity(needs.len());
     for (need, key) in needs.iter().zip(keys) {
-        let claim = desk.tokens.claim(&key, now).map(|(fence, raised)| FencedLock {
+        let claim = desk.tokens.claim(&key, now).map(|(fence, announced)| FencedLock {
             key: key.clone(),
             fence,
-            raised,
+            announced,
             wanted_for: need.key.clone(),
         });
         let armed = desk.conn.armed.as_deref().filter(|_| in_multi);

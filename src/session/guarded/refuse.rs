@@ -81,7 +81,8 @@ pub(super) fn refuse_where_redis_would(write: GuardedCommand, desk: &mut Desk) -
     let error = if desk.conn.state.monitor {
         "ERR Replica can't interact with the keyspace".to_owned()
     } else {
-        let name = first_word(&desk.held[..write.length.min(desk.held.len())]).to_ascii_lowercase();
+        let name =
+            first_word(&desk.unsent[..write.length.min(desk.unsent.len())]).to_ascii_lowercase();
         let allowed = "(P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET";
         let name = shown(&name);
         format!("ERR Can't execute '{name}': only {allowed} are allowed in this context")

@@ -29,7 +29,7 @@ pub(super) fn begin(subject: Subject, desk: &mut Desk) -> Progress {
 }
 
 fn write_by_script(write: GuardedCommand, desk: &mut Desk) -> Progress {
-    let is_open = write.claimed.claims.iter().all(|claim| claim.raised)
+    let is_open = write.claimed.claims.iter().all(|claim| claim.announced)
         && desk.short_way.is_open()
         && !write.turned_on;
     let Some(first) = write.by_script.filter(|_| is_open) else {

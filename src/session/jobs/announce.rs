@@ -76,7 +76,7 @@ impl Announcing {
     fn tell(mut self: Box<Self>, desk: &mut Desk) -> Progress {
         let (selected, ttl) = (desk.conn.database, desk.config.locks.fence_ttl);
         desk.speak_up();
-        desk.ask(|out| fences::raise(out, &self.lock.key, self.lock.fence, selected, ttl));
+        desk.ask(|out| fences::announce(out, &self.lock.key, self.lock.fence, selected, ttl));
         self.missing = desk.owed.len();
         Progress::Wait(self)
     }
@@ -109,7 +109,7 @@ impl Announcing {
             self.answer.clear();
             encode_grant(&mut self.answer, token, *fence, validity);
         }
-        desk.tokens.raised(key, *fence);
+        desk.tokens.announced(key, *fence);
         self.ours.answer(self.answer, self.undo)
     }
 

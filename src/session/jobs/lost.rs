@@ -18,7 +18,7 @@ impl Waits for Refused {
         Progress::Wait(Box::new(EndingTransaction { refused: *self }))
     }
 
-    fn is_held(&self) -> bool {
+    fn is_unsent(&self) -> bool {
         false
     }
 

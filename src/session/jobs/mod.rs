@@ -63,7 +63,7 @@ pub(super) trait Waits: Send {
     fn begin(self: Box<Self>, when: When, desk: &mut Desk) -> Progress;
 
     /// Whether it can be looked at again where it stands, at the beginning of what is held.
-    fn is_held(&self) -> bool {
+    fn is_unsent(&self) -> bool {
         true
     }
 

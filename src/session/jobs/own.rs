@@ -95,7 +95,7 @@ impl OwnCommand {
 }
 
 impl Waits for OwnCommand {
-    fn is_held(&self) -> bool {
+    fn is_unsent(&self) -> bool {
         self.length > 0
     }
 
@@ -119,7 +119,7 @@ impl Waits for OwnCommand {
         let ours = Ours { own: self.own, length: self.length, silent, since: when.since };
         if desk.conn.reply_mode == ReplyMode::Skip {
             // Uses the flag up, as any command would.
-            let bytes = &desk.held[..self.length];
+            let bytes = &desk.unsent[..self.length];
             desk.to_data.push(if bytes.is_empty() { b"LOCK\r\n" } else { bytes });
             desk.conn.reply_mode = ReplyMode::On;
         }

@@ -76,9 +76,9 @@ impl Job for Identifying {
             return Progress::Again;
         }
         // The least that Redis refuses as it would this command: it words the error and closes.
-        let least = too_much_of_a_stranger(&desk.held).unwrap_or(b"*11\r\n");
+        let least = too_much_of_a_stranger(&desk.unsent).unwrap_or(b"*11\r\n");
         desk.to_data.push(least);
-        desk.held = Vec::new();
+        desk.unsent = Vec::new();
         Progress::Mute
     }
 }

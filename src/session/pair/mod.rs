@@ -103,7 +103,7 @@ impl Pair {
         if self.core.is_waiting() || self.core.is_gathering() {
             self.core.client_sent_more(bytes).unwrap();
         } else {
-            let bytes = [&std::mem::take(&mut self.core.desk.held)[..], bytes].concat();
+            let bytes = [&std::mem::take(&mut self.core.desk.unsent)[..], bytes].concat();
             let range = self.core.client_sent(&bytes).unwrap();
             self.data.append(&mut self.core.desk.to_data.take());
             self.data.extend_from_slice(&bytes[range]);

@@ -73,7 +73,7 @@ async fn a_client_that_hangs_up_wants_its_lock_no_more() {
     assert!(pair.core.awaits_answer());
     assert!(pair.core.client_closed(), "nor what was to run under it");
     pair.settle();
-    assert!(!pair.core.awaits_answer() && pair.core.desk.held.is_empty());
+    assert!(!pair.core.awaits_answer() && pair.core.desk.unsent.is_empty());
     assert!(!pair.at_data().contains("free"));
 }
 

@@ -6,7 +6,7 @@ use super::{Fault, Setup};
 /// connection others may come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Request {
-    /// To remember a fence: `guard/raise.lua`.
+    /// To remember a fence: `guard/announce.lua`.
     Raise { fence: u8 },
     /// To compare and write: `guard/write.lua`.
     Script(Write),
