@@ -18,9 +18,9 @@ use crate::{
     server::{
         entry::{
             admission::{AcceptTrouble, Admission, Permit},
+            balancer::HeaderPolicy,
             descriptors,
             exposure::Exposure,
-            introduction::HeaderPolicy,
             listeners::ACCEPT_PAUSE,
             unreachable,
         },
@@ -39,7 +39,7 @@ pub(super) struct Door {
     /// Whether strangers may come already; `None`: all clients are on this machine.
     pub(super) exposure: Option<Arc<Exposure>>,
     /// The PROXY header that a balancer must send. `None`: clients connect directly.
-    pub(super) introduction: Option<HeaderPolicy>,
+    pub(super) header_policy: Option<HeaderPolicy>,
     /// `None`: plain TCP.
     pub(super) tls: Option<Acceptor>,
     pub(super) connector: Connector,
@@ -73,12 +73,12 @@ impl Door {
         let admitted = match &self.exposure {
             Some(exposure) if !exposure.is_safe() => Err(Refusal::Open),
             // The client's address comes with the header.
-            _ if self.introduction.is_some() => self.admission.enter(),
+            _ if self.header_policy.is_some() => self.admission.enter(),
             _ => self.admission.admit(peer, Instant::now().into_std()),
         };
         // A socket belongs to the runtime that made it until it is taken out.
-        let (mut place, client) = match (admitted, client.into_std()) {
-            (Ok(place), Ok(client)) => (place, client),
+        let (mut permit, client) = match (admitted, client.into_std()) {
+            (Ok(permit), Ok(client)) => (permit, client),
             (Err(refusal), client) => {
                 self.metrics.refused(refusal);
                 // With TLS a refusal cannot be sent: there was no handshake.
@@ -92,10 +92,10 @@ impl Door {
         let door = self.clone();
         self.workers.spawn(async move {
             let Ok(mut client) = TcpStream::from_std(client) else { return };
-            let told = match &door.introduction {
+            let told = match &door.header_policy {
                 None => None,
                 // Boxed, so that connections without a balancer need no room for it.
-                Some(_) => match Box::pin(door.introduced(&mut client, &mut place)).await {
+                Some(_) => match Box::pin(door.introduced(&mut client, &mut permit)).await {
                     Ok(told) => told,
                     Err(refusal) => return door.refuse(client, refusal),
                 },
@@ -108,7 +108,7 @@ impl Door {
             door.shared.clients.fetch_sub(1, Ordering::Relaxed);
             metrics.clients.decrement(1);
             metrics.closed(reason);
-            drop(place);
+            drop(permit);
         });
     }
 
@@ -116,11 +116,11 @@ impl Door {
     async fn introduced(
         &self,
         client: &mut TcpStream,
-        place: &mut Permit,
+        permit: &mut Permit,
     ) -> Result<Option<Box<Ends>>, Option<Refusal>> {
-        let Some(introduction) = &self.introduction else { return Ok(None) };
+        let Some(header_policy) = &self.header_policy else { return Ok(None) };
         tokio::select! {
-            heard = introduction.hear(client, place) => heard.map(|told| told.map(Box::new)),
+            heard = header_policy.hear(client, permit) => heard.map(|told| told.map(Box::new)),
             () = self.shared.drain.cancelled() => Err(None),
         }
     }
@@ -171,7 +171,7 @@ impl Door {
         match Box::pin(connecting).await {
             Ok(upstream) => {
                 self.metrics.upstream_connects_ok.increment(1);
-                let balanced = self.introduction.is_some();
+                let balanced = self.header_policy.is_some();
                 Box::new(Session::new(client, upstream, self.shared.clone(), balanced)).run().await
             }
             Err(error) if descriptors::are_used_up(&error) => {

@@ -29,7 +29,7 @@ pub(super) struct Opened {
 /// The process that this one replaces, and the socket at which this one can be replaced.
 pub(super) struct Succession {
     pub(super) predecessor: Option<Predecessor>,
-    pub(super) place: Option<Prepared>,
+    pub(super) rendezvous: Option<Prepared>,
 }
 
 impl Opened {
@@ -59,8 +59,11 @@ impl Opened {
             None => None,
         };
         control.listeners.close_others();
-        let place = upgrade::prepare(config)?;
-        Ok((Opened { connector, exposure, listeners, admin }, Succession { predecessor, place }))
+        let rendezvous = upgrade::prepare(config)?;
+        Ok((
+            Opened { connector, exposure, listeners, admin },
+            Succession { predecessor, rendezvous },
+        ))
     }
 }
 

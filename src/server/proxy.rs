@@ -21,9 +21,9 @@ use crate::{
         door::Door,
         entry::{
             admission::Admission,
+            balancer::HeaderPolicy,
             descriptors,
             exposure::{self, Exposure},
-            introduction::HeaderPolicy,
         },
         metrics::{DoorMetrics, ReloadMetrics},
         opened::{Opened, Succession},
@@ -58,7 +58,7 @@ pub(super) struct Replacement {
     /// Whether this process has taken the place of another.
     is_successor: bool,
     /// The socket at which a process asks to take over.
-    place: Option<Rendezvous>,
+    rendezvous: Option<Rendezvous>,
 }
 
 impl Proxy {
@@ -112,7 +112,7 @@ impl Proxy {
         &self,
         succession: Succession,
     ) -> anyhow::Result<Option<Replacement>> {
-        let Succession { predecessor, place } = succession;
+        let Succession { predecessor, rendezvous } = succession;
         let is_successor = predecessor.is_some();
         if let Some(predecessor) = predecessor {
             tokio::select! {
@@ -121,13 +121,13 @@ impl Proxy {
             }
             predecessor.replace().await?;
         }
-        let place = upgrade::install(place, is_successor)?;
-        Ok(Some(Replacement { is_successor, place }))
+        let rendezvous = upgrade::install(rendezvous, is_successor)?;
+        Ok(Some(Replacement { is_successor, rendezvous }))
     }
 
     /// Lets clients in, and tells the service manager.
-    pub(super) async fn open_doors(self, opened: Opened, standing: Replacement) -> Serving {
-        let Replacement { is_successor, place } = standing;
+    pub(super) async fn open_doors(self, opened: Opened, replacement: Replacement) -> Serving {
+        let Replacement { is_successor, rendezvous } = replacement;
         let shared = self.share();
         let (doors, admin) = (Stoppable::default(), Stoppable::default());
         let mut sockets = Vec::new();
@@ -149,7 +149,7 @@ impl Proxy {
         let common = Common::of(&self.config);
         let (state, workers, shutdown) =
             (self.state.clone(), self.workers.clone(), self.control.shutdown.clone());
-        let in_charge = self.take_charge(&shared, place.is_some());
+        let in_charge = self.take_charge(&shared, rendezvous.is_some());
         Serving {
             shutdown,
             in_charge,
@@ -157,7 +157,7 @@ impl Proxy {
             admin,
             sockets,
             common,
-            place,
+            rendezvous,
             shared,
             state,
             workers,
@@ -191,7 +191,7 @@ impl Proxy {
             workers: self.workers.clone(),
             admission: self.admission.clone(),
             exposure,
-            introduction: HeaderPolicy::demanded(&self.config, settings),
+            header_policy: HeaderPolicy::demanded(&self.config, settings),
             tls,
             connector: self.connector.clone(),
             metrics: self.door_metrics.clone(),

@@ -41,7 +41,7 @@ pub(super) struct Serving {
     pub(super) common: Common,
     /// The socket at which a successor asks. `None` if `upgrade_socket` is off, or could not be
     /// made.
-    pub(super) place: Option<Rendezvous>,
+    pub(super) rendezvous: Option<Rendezvous>,
     pub(super) shared: Arc<Shared>,
     pub(super) state: Arc<admin::PageSource>,
     pub(super) workers: Arc<Workers>,
@@ -61,7 +61,7 @@ impl Serving {
         let is_ready = || async { self.state.is_ready_now().await.is_ok() };
         let end = tokio::select! {
             () = self.shutdown.cancelled() => End::Shutdown,
-            replaced = upgrade::wait(self.place.as_ref(), &self.sockets, &self.common, is_ready) => {
+            replaced = upgrade::wait(self.rendezvous.as_ref(), &self.sockets, &self.common, is_ready) => {
                 End::Replaced(replaced)
             }
         };
@@ -103,7 +103,7 @@ impl Serving {
 
     /// Announces that this proxy ends, and lets clients in for `shutdown_delay` more.
     async fn close_doors(&mut self) {
-        upgrade::leave(self.place.take());
+        upgrade::leave(self.rendezvous.take());
         self.state.drain();
         systemd::stopping().await;
         let delay = self.shared.config.load().shutdown_delay;

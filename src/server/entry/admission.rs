@@ -73,10 +73,10 @@ pub(crate) struct Admission {
     rates: Mutex<Option<Rates>>,
 }
 
-/// A client's place. Dropping it makes room for another.
+/// A client's permit. Dropping it makes room for another.
 pub(crate) struct Permit {
     admission: Arc<Admission>,
-    /// The address that the place is counted for, if any.
+    /// The address that the permit is counted for, if any.
     address: Option<IpAddr>,
 }
 
@@ -106,35 +106,35 @@ impl Admission {
         }
     }
 
-    /// Gives a place to a client from `peer`.
+    /// Gives a permit to a client from `peer`.
     ///
     /// # Errors
     /// The reason why there is none. A refused client does not count for its rate either.
     pub(crate) fn admit(self: &Arc<Self>, peer: IpAddr, now: Instant) -> Result<Permit, Refusal> {
-        let mut place = self.enter()?;
-        place.belongs_to(peer, now)?;
-        Ok(place)
+        let mut permit = self.enter()?;
+        permit.belongs_to(peer, now)?;
+        Ok(permit)
     }
 
-    /// Gives a place to a client whose address is not known yet.
+    /// Gives a permit to a client whose address is not known yet.
     ///
     /// # Errors
     /// [`Refusal::MaxClients`] if all places are taken.
     pub(crate) fn enter(self: &Arc<Self>) -> Result<Permit, Refusal> {
-        // Counted first: two listeners must not both give the last place away. Dropping `place`
+        // Counted first: two listeners must not both give the last permit away. Dropping `permit`
         // takes the count back.
         let before = self.clients.fetch_add(1, Ordering::Relaxed);
-        let place = Permit { admission: self.clone(), address: None };
+        let permit = Permit { admission: self.clone(), address: None };
         let full = before >= self.max_clients.load(Ordering::Relaxed);
-        if full { Err(Refusal::MaxClients) } else { Ok(place) }
+        if full { Err(Refusal::MaxClients) } else { Ok(permit) }
     }
 }
 
 impl Permit {
-    /// Counts the place for the address of its client, once.
+    /// Counts the permit for the address of its client, once.
     ///
     /// # Errors
-    /// The reason why the client may not have it; drop the place then.
+    /// The reason why the client may not have it; drop the permit then.
     pub(crate) fn belongs_to(&mut self, peer: IpAddr, now: Instant) -> Result<(), Refusal> {
         debug_assert!(self.address.is_none(), "a client is counted for one address, once");
         let admission = &self.admission;
@@ -157,7 +157,7 @@ impl Permit {
 impl Drop for Permit {
     fn drop(&mut self) {
         let clients = self.admission.clients.fetch_sub(1, Ordering::Relaxed);
-        debug_assert!(clients > 0, "who goes had a place");
+        debug_assert!(clients > 0, "who goes had a permit");
         let Some(address) = self.address else { return };
         let mut addresses = self.admission.addresses.lock();
         let entry = addresses.entry(address);

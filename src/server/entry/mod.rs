@@ -3,12 +3,12 @@
 //! - [`listeners`]: listening sockets, opened here or inherited.
 //! - [`exposure`]: whether clients from elsewhere may come at all.
 //! - [`admission`]: which clients are let in; [`descriptors`]: how many there is room for.
-//! - [`introduction`]: clients that come through a balancer, which names them.
+//! - [`balancer`]: clients that come through a balancer, which names them.
 //! - [`mod@unreachable`]: the answer to clients while the data node cannot be reached.
 
 pub(super) mod admission;
+pub(super) mod balancer;
 pub(super) mod descriptors;
 pub(super) mod exposure;
-pub(super) mod introduction;
 pub(super) mod listeners;
 pub(super) mod unreachable;

@@ -44,13 +44,13 @@ impl Replaced {
 /// Waits until another process has taken over, one conversation at a time. `is_ready` tells
 /// whether this process could serve.
 pub(super) async fn serve<F: Future<Output = bool>>(
-    place: &UnixListener,
+    rendezvous: &UnixListener,
     sockets: &Sockets,
     common: &Common,
     is_ready: impl Fn() -> F,
 ) -> Replaced {
     loop {
-        let stream = match place.accept().await {
+        let stream = match rendezvous.accept().await {
             Ok((stream, _)) => stream,
             Err(error) => {
                 warn!(%error, "cannot accept on upgrade_socket; trying again");

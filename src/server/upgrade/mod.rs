@@ -22,21 +22,21 @@
 //!
 //! - `hello`: the words of both sides, and what they must have in common.
 //! - `wire`: lines and sockets, and who may send them.
-//! - `place`: the socket in the file system over which all this goes.
+//! - `rendezvous`: the socket in the file system over which all this goes.
 //! - `handover`: the side of the process that is replaced.
 //! - `takeover`: the side of the process that takes its place.
 //! - `successor`: starts that process (SIGUSR2).
 
 mod handover;
 mod hello;
-mod place;
+mod rendezvous;
 mod successor;
 mod takeover;
 mod wire;
 
 pub(super) use handover::Replaced;
 pub(super) use hello::Common;
-pub(super) use place::{Prepared, Rendezvous};
+pub(super) use rendezvous::{Prepared, Rendezvous};
 pub(super) use takeover::Predecessor;
 
 use std::{
@@ -113,21 +113,21 @@ pub(super) fn install(
 
 /// Waits until another process has taken over; for ever if there is no socket.
 pub(super) async fn wait<F: Future<Output = bool>>(
-    place: Option<&Rendezvous>,
+    rendezvous: Option<&Rendezvous>,
     sockets: &Sockets,
     common: &Common,
     is_ready: impl Fn() -> F,
 ) -> Replaced {
-    match place {
-        Some(place) => handover::serve(&place.listener, sockets, common, is_ready).await,
+    match rendezvous {
+        Some(rendezvous) => handover::serve(&rendezvous.listener, sockets, common, is_ready).await,
         None => pending().await,
     }
 }
 
 /// Removes the socket: no process can take over any more.
-pub(super) fn leave(place: Option<Rendezvous>) {
-    if let Some(place) = place {
-        place.leave();
+pub(super) fn leave(rendezvous: Option<Rendezvous>) {
+    if let Some(rendezvous) = rendezvous {
+        rendezvous.leave();
     }
 }
 

@@ -18,7 +18,7 @@ use tracing::{info, warn};
 
 use super::{
     hello::{Common, DONE, OLD_HELLO, READY, REFUSED},
-    place::{Rendezvous, is_nobody},
+    rendezvous::{Rendezvous, is_nobody},
     wire::{MAX_SOCKETS, Wire, bad},
 };
 use crate::{

@@ -48,7 +48,7 @@ impl HeaderPolicy {
         })
     }
 
-    /// Takes the header from a balancer's connection, and counts `place` for the client that it
+    /// Takes the header from a balancer's connection, and counts `permit` for the client that it
     /// names. Returns `None` if it names nobody.
     ///
     /// # Errors
@@ -56,7 +56,7 @@ impl HeaderPolicy {
     pub(crate) async fn hear(
         &self,
         client: &mut TcpStream,
-        place: &mut Permit,
+        permit: &mut Permit,
     ) -> Result<Option<Ends>, Option<Refusal>> {
         // The balancer's address, for the log.
         let peer = client.peer_addr().ok().map(display);
@@ -68,7 +68,7 @@ impl HeaderPolicy {
         };
         let Some(ends) = told else { return Ok(None) };
         debug!(client = %ends.source, balancer = peer, "a client through a balancer");
-        match place.belongs_to(ends.source.ip(), Instant::now().into_std()) {
+        match permit.belongs_to(ends.source.ip(), Instant::now().into_std()) {
             Ok(()) => Ok(told),
             Err(refusal) => Err(Some(refusal)),
         }
