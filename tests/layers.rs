@@ -1,5 +1,5 @@
-//! Which folder of `src/` may name which, which of them have no circle of files, and that what
-//! comments and pages cite is there.
+//! Which folder of `src/` may name which, which of them have no circle of files, that no two
+//! types share a name, and that what comments and pages cite is there.
 //!
 //! A folder that is not in the table, and a name that its row does not allow, fails with the
 //! line that names it, in tests too.
@@ -10,7 +10,7 @@
 
 use std::{collections::BTreeMap, fs, path::Path};
 
-use proc_macro2::Span;
+use proc_macro2::{Span, TokenTree};
 use syn::{Attribute, File, Item, UseTree, spanned::Spanned, visit::Visit};
 
 /// A room of `src/`, and the rooms that it may name. Below come first.
@@ -210,6 +210,56 @@ fn home(all: &BTreeMap<Vec<String>, Uses>, path: &[String]) -> Option<Vec<String
         Some(further) if further != path => home(all, further),
         _ => Some(module.to_vec()),
     }
+}
+
+/// Names of the types of one file, in tests and in `labels!` too, each with where it stands.
+#[derive(Default)]
+struct Types(Vec<(String, Span)>);
+
+impl<'ast> Visit<'ast> for Types {
+    fn visit_item(&mut self, item: &'ast Item) {
+        let name = match item {
+            Item::Struct(item) => &item.ident,
+            Item::Enum(item) => &item.ident,
+            Item::Trait(item) => &item.ident,
+            Item::Type(item) => &item.ident,
+            _ => return syn::visit::visit_item(self, item),
+        };
+        self.0.push((name.to_string(), name.span()));
+    }
+
+    fn visit_macro(&mut self, item: &'ast syn::Macro) {
+        let words: Vec<_> = item.tokens.clone().into_iter().collect();
+        for pair in words.windows(2) {
+            if let [TokenTree::Ident(keyword), TokenTree::Ident(name)] = pair
+                && keyword == "enum"
+            {
+                self.0.push((name.to_string(), name.span()));
+            }
+        }
+    }
+}
+
+#[test]
+fn each_type_has_a_name_of_its_own() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut texts = BTreeMap::new();
+    files(&source, &mut texts);
+    let mut named: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for (path, text) in &texts {
+        let local = path.strip_prefix(&format!("{}/", source.display())).unwrap();
+        let mut types = Types::default();
+        types.visit_file(&syn::parse_file(text).unwrap());
+        for (name, span) in types.0 {
+            let place = format!("src/{local}:{}", span.start().line);
+            named.entry(name).or_default().push(place);
+        }
+    }
+    assert!(named.len() > 300, "they are not found: {}", named.len());
+    named.retain(|_, places| places.len() > 1);
+    let twice: Vec<String> =
+        named.iter().map(|(name, places)| format!("{name}: {}", places.join(", "))).collect();
+    assert!(twice.is_empty(), "\n{}", twice.join("\n"));
 }
 
 #[test]
