@@ -1,11 +1,11 @@
-//! What a client sends behind a LOCK that waits in line is read ahead, so that its FIN is
-//! seen behind it and the waiter leaves the line at once.
+//! Reads ahead behind a LOCK that waits in line, so that the client's FIN is seen and the waiter
+//! leaves the line at once.
 //!
-//! Of a full receive buffer the kernel tells no FIN: it has not come yet. So bytes are read
-//! as long as there is room for them, here and in all sessions together, and a client that
-//! sends more than is its share has its LOCK refused: nobody could tell whether it still
-//! lives. Where others have taken all the room, its bytes stay where they are, and its end
-//! is looked for from time to time as far as the kernel knows of it.
+//! With a full receive buffer the kernel tells of no FIN, as it has not arrived. So bytes are read
+//! as long as there is room for them, in this session and in all together. A client that sends more
+//! than its share has its LOCK refused: nobody could tell whether it still lives. If all the room
+//! is taken, the client's bytes stay in the kernel, and its end is looked for from time to time as
+//! far as the kernel knows of it.
 
 use std::{
     collections::VecDeque,
@@ -15,12 +15,12 @@ use std::{
     },
 };
 
-/// Bytes of one client.
+/// Most bytes read ahead for one client.
 const ONE: usize = 8 * 1024 * 1024;
-/// Bytes of all clients.
+/// Most bytes read ahead for all clients.
 const ALL: usize = 128 * 1024 * 1024;
 
-/// Told to a LOCK behind which too much came.
+/// Answer to a LOCK behind which too much came.
 pub(super) const TOO_MUCH: &str = "ERR more than 8 MB were sent behind a LOCK that waits, so that the \
                         client's end could not be noticed; send less before it is answered";
 
@@ -28,7 +28,7 @@ pub(super) const TOO_MUCH: &str = "ERR more than 8 MB were sent behind a LOCK th
 #[derive(Debug, Default)]
 pub(crate) struct Taken(AtomicUsize);
 
-/// What one session has read ahead, as it came.
+/// Bytes that one session has read ahead, in the pieces received.
 #[derive(Debug)]
 pub(super) struct Ahead {
     pieces: VecDeque<Box<[u8]>>,
@@ -36,13 +36,13 @@ pub(super) struct Ahead {
     taken: Arc<Taken>,
 }
 
-/// What came of reading ahead.
+/// Result of reading ahead.
 pub(super) enum ReadAhead {
     /// Some bytes.
     Some,
-    /// Some, and that is more than one client may send.
+    /// Some bytes, and now more than one client may send.
     TooMuch,
-    /// Nothing for now.
+    /// No bytes for now.
     Nothing,
     /// The client's FIN.
     End,
@@ -59,7 +59,7 @@ impl Ahead {
         self.taken.0.load(Ordering::Relaxed) < ALL
     }
 
-    /// Whether it is more than one client may send.
+    /// Whether there are more bytes than one client may send.
     pub(super) fn is_too_much(&self) -> bool {
         self.bytes > ONE
     }

@@ -1,4 +1,4 @@
-//! The locks that a connection was granted, keeps, or acts under by LOCK.ATTACH.
+//! The locks that a connection was granted, keeps, or has attached to by LOCK.ATTACH.
 
 use std::{
     collections::VecDeque,
@@ -13,34 +13,36 @@ use crate::{
     lock::{Claim, Grant, Keep, Lost},
 };
 
-/// Tokens remembered on one connection. Those whose TTL has run out make room
-/// first; a connection that holds more at once must name its tokens itself.
+/// Most tokens remembered on one connection. Tokens whose TTL has run out make room first; a client
+/// with more locks at once must name its tokens itself.
 pub(super) const MAX_TOKENS: usize = 10_000;
 
-/// Locks of which a connection remembers that it was refused or does not have them any more.
+/// Most locks that a connection remembers it was refused, and most that it remembers as ended.
 const MAX_PAST: usize = 256;
 
-/// A token that this connection was granted or attached to, for UNLOCK and RENEW without one.
+/// A lock that this connection was granted or attached to; its token serves UNLOCK and RENEW
+/// without one.
 #[derive(Debug)]
 pub(super) struct Held {
     pub(super) token: Token,
-    /// The grant's name on the nodes, where this connection was told it.
+    /// The claim of the grant, if this connection knows it.
     pub(super) claim: Option<Claim>,
     pub(super) ttl: Duration,
     pub(super) until: Instant,
     pub(super) fence: u64,
-    /// The data node has been told the fence.
+    /// The fence was announced on the data node.
     pub(super) announced: bool,
-    /// A session lock: it is renewed no more when this goes.
+    /// Set for a session lock, which is renewed no more once this is dropped.
     pub(super) keep: Option<Keep>,
-    /// By LOCK.ATTACH: it was granted elsewhere.
+    /// Set by LOCK.ATTACH: the lock was granted elsewhere.
     pub(super) attached: bool,
-    /// UNLOCK was sent to the nodes: each releases it as soon as it can be reached.
+    /// UNLOCK was sent to the lock nodes: each releases the lock as soon as it can be reached.
     pub(super) giving_back: bool,
 }
 
 impl Held {
-    /// A lock just granted, as held for as long as the client is told, not as the nodes keep it.
+    /// Makes the record of a lock just granted. It counts as held for as long as the client is
+    /// told, not as long as the lock nodes keep it.
     pub(super) fn granted(token: Token, ttl: Duration, grant: &Grant, keep: Option<Keep>) -> Held {
         let Grant { fence, claim, until, .. } = *grant;
         let (announced, attached, giving_back) = (false, false, false);
@@ -48,17 +50,17 @@ impl Held {
     }
 }
 
-/// The tokens that this connection was granted or attached to, by key.
+/// The locks that this connection was granted or attached to, by key.
 #[derive(Debug, Default)]
 pub(super) struct Tokens {
     pub(super) held: KeyMap<Held>,
-    /// Keys and tokens that LOCK was refused: to unlock them is to unlock another's.
+    /// Keys with tokens that LOCK was refused: an UNLOCK of them would unlock another's lock.
     refused: Past,
-    /// Keys of which the connection held a lock: to unlock that is no mistake.
+    /// Keys of locks that the connection held once: an UNLOCK of them is no mistake.
     ended: Past,
 }
 
-/// The last things of one kind; the oldest goes first.
+/// The last numbers noted; the oldest goes first.
 #[derive(Debug, Default)]
 struct Past(VecDeque<u64>);
 
@@ -76,7 +78,7 @@ impl Past {
     }
 
     fn forget(&mut self, number: u64) {
-        // Nearly always it is what was noted last.
+        // The number is nearly always the one noted last.
         if self.0.back() == Some(&number) {
             self.0.pop_back();
         } else if self.has(number) {
@@ -85,14 +87,14 @@ impl Past {
     }
 }
 
-/// The number of a key with a token. Clients choose both, so they must not be able to make
-/// them meet.
+/// Hashes a key with a token, seeded at random: clients choose both, and must not be able to make
+/// two hashes collide.
 fn number_of(key: &Key, token: &[u8]) -> u64 {
     static HASHES: LazyLock<RandomState> = LazyLock::new(RandomState::new);
     HASHES.hash_one((key.number(), token))
 }
 
-/// What a connection held of a lock that it was granted again.
+/// Earlier hold of a connection on a lock that it was granted again.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Before {
     was_session_lock: bool,
@@ -100,7 +102,7 @@ pub(super) struct Before {
 }
 
 impl Before {
-    /// Until when the lease was granted that it was. None: it was a session lock.
+    /// Returns until when the earlier lease was granted. Returns `None` if it was a session lock.
     pub(super) fn lease_until(&self) -> Option<Instant> {
         (!self.was_session_lock).then_some(self.until)
     }
@@ -109,9 +111,9 @@ impl Before {
 /// How long a grant is still valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Left {
-    /// As long as the connection, as it is a session lock; if it were not renewed, so long.
+    /// A session lock, valid as long as the connection; without renewal for this long.
     Kept(Duration),
-    /// So long.
+    /// A lease, valid for this long.
     For(Duration),
 }
 
@@ -124,7 +126,7 @@ impl Tokens {
         }
     }
 
-    /// Whether the connection holds the lock with another token, and until then at least.
+    /// Whether the connection holds the lock with another token, at least until `until`.
     pub(super) fn outlasts(&self, key: &Key, token: &Token, until: Instant) -> bool {
         self.held.get(key).is_some_and(|held| {
             let longer = held.keep.is_some() || held.until > until;
@@ -132,14 +134,14 @@ impl Tokens {
         })
     }
 
-    /// This connection's lock is about to be released.
+    /// Notes that this connection's lock is about to be released.
     pub(super) fn gives_back(&mut self, key: &Key, token: &Token) {
         if let Some(held) = self.held.get_mut(key).filter(|held| held.token == *token) {
             held.giving_back = true;
         }
     }
 
-    /// Whether one more can be remembered, or this one anew.
+    /// Whether there is room to remember this lock.
     pub(super) fn has_room(&mut self, key: &Key, now: Instant) -> bool {
         if self.held.len() >= MAX_TOKENS && !self.held.contains_key(key) {
             self.held.retain(|_, held| held.keep.is_some() || held.until > now);
@@ -147,15 +149,16 @@ impl Tokens {
         self.held.len() < MAX_TOKENS || self.held.contains_key(key)
     }
 
-    /// The fence under which this connection holds a lock, and whether the data node
-    /// has been told of it. None: it does not hold it.
+    /// Returns the fence under which this connection holds a lock, and whether it was announced.
+    /// Returns `None` if the connection does not hold the lock.
     pub(super) fn claim(&self, key: &Key, now: Instant) -> Option<(u64, bool)> {
         let held = self.held.get(key)?;
         let holds = held.keep.is_some() || now < held.until;
         holds.then_some((held.fence, held.announced))
     }
 
-    /// The token of the grant with this fence, and what is left of it; none: nothing.
+    /// Returns the token of the grant with this fence, and the validity that is left. Returns
+    /// `None` if nothing is left.
     pub(super) fn left(&self, key: &Key, fence: u64, now: Instant) -> Option<(&Token, Left)> {
         let held = self.held.get(key).filter(|held| held.fence == fence)?;
         if let Some(keep) = &held.keep {
@@ -167,21 +170,21 @@ impl Tokens {
         (left >= Duration::from_millis(1)).then_some((&held.token, Left::For(left)))
     }
 
-    /// The data node has been told this fence.
+    /// Notes that the fence was announced on the data node.
     pub(super) fn announced(&mut self, key: &Key, fence: u64) {
         if let Some(held) = self.held.get_mut(key).filter(|held| held.fence == fence) {
             held.announced = true;
         }
     }
 
-    /// The lock nodes have raised the fence of the grant that had that one.
+    /// Notes that the lock nodes have raised a grant's fence from `before` to `fence`.
     pub(super) fn was_raised(&mut self, key: &Key, before: u64, fence: u64) {
         if let Some(held) = self.held.get_mut(key).filter(|held| held.fence == before) {
             held.fence = fence;
         }
     }
 
-    /// The connection does not hold the lock any more that was granted with this fence.
+    /// Forgets the lock that was granted with this fence: the connection does not hold it any more.
     pub(super) fn forget(&mut self, key: &Key, fence: u64) {
         if self.held.get(key).is_some_and(|held| held.fence == fence) {
             self.held.remove(key);
@@ -189,24 +192,25 @@ impl Tokens {
         }
     }
 
-    /// Of all locks that a token is remembered for.
+    /// Returns the keys of all locks remembered.
     pub(super) fn keys(&self) -> impl Iterator<Item = &Key> {
         self.held.keys()
     }
 
-    /// Until when all session locks are surely held; those that are not any more are lost.
+    /// Returns until when all session locks are surely held. A session lock without a validity is
+    /// lost already and does not count.
     #[cold]
     pub(super) fn valid_until(&self) -> Option<Instant> {
         let now = Instant::now();
         self.held.values().filter_map(|held| held.keep.as_ref()?.valid_until(now)).min()
     }
 
-    /// The claim by which this connection was granted a lock with this token.
+    /// Returns the claim by which this connection was granted a lock with this token.
     pub(super) fn claim_of(&self, key: &Key, token: &Token) -> Option<Claim> {
         self.held.get(key).filter(|held| held.token == *token)?.claim
     }
 
-    /// A lease was renewed, or a session lock beyond what the watchdog does.
+    /// Notes that a lease was renewed, or a session lock beyond what the watchdog does.
     pub(super) fn renewed(&mut self, key: &Key, token: &Token, ttl: Duration, until: Instant) {
         self.refused_no_more(key, token);
         if let Some(held) = self.held.get_mut(key).filter(|held| held.token == *token) {
@@ -214,7 +218,7 @@ impl Tokens {
         }
     }
 
-    /// Whether the connection held the lock once, and does not any more.
+    /// Whether the connection held the lock once and does not any more.
     pub(super) fn has_ended(&self, key: &Key) -> bool {
         self.ended.has(key.number())
     }
@@ -227,26 +231,27 @@ impl Tokens {
         }
     }
 
-    /// A LOCK was not granted. Not if the connection holds that lock from before.
+    /// Notes that a LOCK was not granted, unless the connection holds that lock from before.
     pub(super) fn refused(&mut self, key: &Key, token: &Token) {
         if !self.held.get(key).is_some_and(|held| held.token == *token) {
             self.refused.note(number_of(key, token));
         }
     }
 
-    /// Whether the connection was refused that lock and has not been granted it since.
+    /// Whether the connection was refused that lock and not granted it since.
     pub(super) fn was_refused(&self, key: &Key, token: &Token) -> bool {
         !self.refused.0.is_empty() && self.refused.has(number_of(key, token))
     }
 
-    /// It was granted it, or holds it otherwise.
+    /// Notes that the connection was granted the lock or otherwise holds it.
     fn refused_no_more(&mut self, key: &Key, token: &Token) {
         if !self.refused.0.is_empty() {
             self.refused.forget(number_of(key, token));
         }
     }
 
-    /// A session lock is lost. False: the connection does not keep it any more.
+    /// Takes in the loss of a session lock. Returns `false` if the connection does not keep that
+    /// lock any more.
     pub(super) fn lose(&mut self, lost: &Lost) -> bool {
         let kept = |keep: &Keep| keep.is(lost);
         match self.held.get_mut(&lost.key) {
@@ -264,7 +269,7 @@ impl Tokens {
         }
     }
 
-    /// What the connection holds of this lock, if it was granted it by that token.
+    /// Returns this connection's hold on the lock, if it was granted here with that token.
     pub(super) fn before(&self, key: &Key, token: &Token, now: Instant) -> Option<Before> {
         let held = self.held.get(key).filter(|held| held.token == *token && !held.attached)?;
         let was_session_lock = held.keep.is_some();
@@ -272,7 +277,7 @@ impl Tokens {
         (was_session_lock || until > now).then_some(Before { was_session_lock, until })
     }
 
-    /// It was granted again, but the client is told that it was not.
+    /// Puts back the hold from before a second grant that the client is told failed.
     pub(super) fn restore(&mut self, key: &Key, before: Before) {
         if let Some(held) = self.held.get_mut(key) {
             held.until = held.until.max(before.until);
@@ -282,7 +287,7 @@ impl Tokens {
         }
     }
 
-    /// The client has ended the connection, or what it was: session locks are released.
+    /// Releases all session locks, as the client has ended or RESET the connection.
     pub(super) fn give_back(&mut self) {
         self.held.retain(|_, held| match held.keep.take() {
             Some(keep) => {
@@ -294,17 +299,17 @@ impl Tokens {
     }
 }
 
-/// A lock that this connection has, from now on.
+/// A lock that this connection has just been granted or attached to.
 pub(super) struct Granted {
     pub(super) key: Key,
     pub(super) token: Token,
     pub(super) claim: Option<Claim>,
     pub(super) fence: u64,
-    /// It was granted elsewhere.
+    /// The lock was granted elsewhere.
     pub(super) attached: bool,
-    /// What this connection held of it before.
+    /// The hold of this connection on the lock from before.
     pub(super) again: Option<Before>,
-    /// Nobody counts on it yet.
+    /// The client does not count on the lock yet.
     pub(super) is_new: bool,
 }
 
@@ -326,8 +331,8 @@ impl Granted {
 }
 
 impl Tokens {
-    /// Takes in that the nodes have found the lock held by this token, which they may
-    /// have granted to this connection. Gives the fence that counts here.
+    /// Takes in that the lock nodes found the lock held by this token; the lock may have been
+    /// granted to this very connection. Returns the fence that counts here.
     pub(super) fn attach(
         &mut self,
         (key, token): (&Key, &Token),
@@ -339,7 +344,8 @@ impl Tokens {
         match self.held.get_mut(key).filter(|held| held.token == *token) {
             Some(held) => {
                 held.until = until;
-                // It never tells too much, but what was known before may have been more.
+                // The lock nodes never tell too large a fence, but the one known before may be
+                // larger.
                 if fence > held.fence {
                     (held.fence, held.announced) = (fence, false);
                 }
@@ -354,26 +360,26 @@ impl Tokens {
         }
     }
 
-    /// Forgets a lock of which the nodes have denied that this token holds it. A session lock
-    /// is left to the watchdog.
+    /// Forgets a lock that the lock nodes said this token does not hold. A session lock is left to
+    /// the watchdog.
     pub(super) fn not_held(&mut self, key: &Key, token: &Token) {
         if self.held.get(key).is_some_and(|held| held.token == *token && held.keep.is_none()) {
             self.held.remove(key);
         }
     }
 
-    /// Ends what LOCK.ATTACH began. False: there is nothing of it.
+    /// Ends an attachment by LOCK.ATTACH. Returns `false` if there is none.
     pub(super) fn detach(&mut self, key: &Key) -> bool {
         let attached = self.is_attached(key);
         attached && self.held.remove(key).is_some()
     }
 
-    /// Whether the connection acts under this lock by LOCK.ATTACH, perhaps no longer.
+    /// Whether the connection is attached to this lock, even if its time has run out.
     pub(super) fn is_attached(&self, key: &Key) -> bool {
         self.held.get(key).is_some_and(|held| held.attached)
     }
 
-    /// The token with which it did so until its time ran out.
+    /// Returns the token of an attachment whose time has run out.
     pub(super) fn run_out(&self, key: &Key, now: Instant) -> Option<&Token> {
         let held = self.held.get(key).filter(|held| held.attached && held.until <= now)?;
         Some(&held.token)

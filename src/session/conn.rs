@@ -1,23 +1,23 @@
-//! What the data node thinks of this connection: learned from its replies, and from what was
-//! sent where no reply tells.
+//! The upstream connection as the data node sees it: learned from its replies, and from what was
+//! sent if no reply tells.
 
 use std::time::Duration;
 
 use super::{guarded::armed::Armed, jobs::authorize::Permissions};
 use crate::resp::name::{Channels, ReplyMode};
 
-/// What is known of the upstream connection.
+/// Known state of the upstream connection.
 pub(super) struct Conn {
     pub(super) state: State,
-    /// What CLIENT REPLY was last set to.
+    /// The mode that CLIENT REPLY set last.
     pub(super) reply_mode: ReplyMode,
     /// ASKING or CLIENT CACHING has set a flag for the next command.
     pub(super) next_only: bool,
-    /// MULTI went by while replies were off, so nobody will tell whether it worked.
+    /// MULTI was forwarded while replies were off: no reply tells whether it worked.
     pub(super) blind_multi: bool,
-    /// AUTH was queued by MULTI: EXEC may make the client somebody else.
+    /// AUTH was queued by MULTI: EXEC may make the client another user.
     pub(super) auth_queued: bool,
-    /// Which database is selected. None: a SELECT has gone by, and nobody was asked since.
+    /// The selected database. `None` after a SELECT, until CLIENT INFO was asked.
     pub(super) database: Option<u64>,
     /// The fences that are watched for the client's transaction.
     pub(super) armed: Option<Box<Armed>>,
@@ -43,8 +43,8 @@ impl Conn {
         self.state.multi || self.blind_multi
     }
 
-    /// Whether the data node would refuse or queue an ordinary command now, so that one of
-    /// ours is not carried out either.
+    /// Whether the data node would refuse or queue an ordinary command now. Then a command of ours
+    /// is not carried out either.
     pub(super) fn refuses_ours(&self) -> bool {
         self.in_multi() || self.state.monitor || self.state.quit || self.state.is_resp2_subscriber()
     }
@@ -59,7 +59,7 @@ impl Conn {
     }
 }
 
-/// State of the upstream connection as of the last reply that was read.
+/// State of the upstream connection after the last reply that was read.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(super) struct State {
     /// HELLO 3 was answered.
@@ -72,7 +72,7 @@ pub(super) struct State {
     pub(super) monitor: bool,
     /// After QUIT: the data node carries nothing out any more and closes.
     pub(super) quit: bool,
-    /// Something was answered that only a client gets that has said who it is, or need not.
+    /// A reply came that only a client gets that has authenticated or need not.
     pub(super) known: bool,
     pub(super) channels: i64,
     pub(super) patterns: i64,
@@ -80,8 +80,8 @@ pub(super) struct State {
 }
 
 impl State {
-    /// In RESP2 a connection with subscriptions may send few commands, and ours
-    /// are not among them.
+    /// Whether this is a RESP2 connection with subscriptions. Such a connection may send few
+    /// commands, and ours are not among them.
     pub(super) fn is_resp2_subscriber(&self) -> bool {
         !self.resp3 && (self.channels > 0 || self.patterns > 0 || self.shards > 0)
     }
@@ -91,7 +91,7 @@ impl State {
         !self.monitor && !self.is_resp2_subscriber()
     }
 
-    /// Subscriptions of one kind.
+    /// Number of subscriptions of one kind.
     pub(super) fn subscriptions(&self, kind: Channels) -> i64 {
         match kind {
             Channels::Plain => self.channels,

@@ -1,17 +1,17 @@
 //! A session without its sockets: bytes in, bytes out, questions out, answers in.
 //!
-//! [`Core`] knows nothing of sockets, tasks and futures, so that it runs as well in the
-//! simulation and between two byte strings. Its methods come in four kinds.
+//! [`Core`] knows nothing of sockets, tasks or futures, so it also runs in the simulation and
+//! between two byte strings. Methods are of four kinds:
 //!
-//! - What happens to it: [`Core::client_sent`], [`Core::client_closed`], [`Core::data_sent`],
+//! - Events: [`Core::client_sent`], [`Core::client_closed`], [`Core::data_sent`],
 //!   [`Core::data_closed`], [`Core::answer`], [`Core::take_losses`].
-//! - What goes on by itself once something has happened: [`Core::go_on`], [`Core::look_again`].
-//! - What it wants: [`Core::question`], [`Core::needs_replies`], [`Core::linger`], and the two
-//!   outboxes.
-//! - What it is like: `is_…` and `has_…`.
+//! - Progress after an event: [`Core::go_on`], [`Core::look_again`].
+//! - Wishes to the caller: [`Core::question`], [`Core::needs_replies`], [`Core::linger`], and the
+//!   two outboxes.
+//! - State: `is_…` and `has_…`.
 //!
-//! Bytes that pass are not copied: `client_sent` and `data_sent` return which of the bytes they
-//! were given are to be sent on behind what is in the outbox.
+//! Bytes that pass are not copied: `client_sent` and `data_sent` return the part of their argument
+//! that the caller sends on behind the outbox.
 
 use std::{ops::Range, sync::atomic::Ordering, time::Duration};
 
@@ -41,8 +41,8 @@ use crate::{
 
 /// Bytes read ahead while a command waits, so that a client's FIN behind them is seen.
 pub(super) const READ_AHEAD: usize = 64 * 1024;
-/// How long a connection may linger after QUIT while its replies are off, or with each
-/// command that waits, as an UNLOCK behind a blocked one, after its client has hung up.
+/// How long a connection stays open after a QUIT whose replies are off. Once the client has hung
+/// up, each command that waits, such as an UNLOCK behind a blocked command, gets this time too.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// A session without its sockets.
@@ -59,71 +59,71 @@ pub(super) struct Core {
     pub(super) client_done: bool,
     /// Finds where the data node's replies end.
     pub(super) replies: ReplyScanner,
-    /// What is done with the reply being received, if it does not pass as it comes.
+    /// Filter of the reply being received, unless the reply passes unchanged.
     pub(super) filter: Option<Filter>,
     pub(super) to_client: Outbox,
-    /// When to close whatever is still missing.
+    /// When to close the connection, whatever is still missing.
     linger: Option<tokio::time::Instant>,
-    /// The proxy answers, or has answered, what the data node does not hear of.
+    /// Set when the proxy answers a command itself: the data node hears nothing of the client and
+    /// may close it as idle.
     pub(super) unheard: bool,
 }
 
-/// Bytes that were held, and which of them are to be sent to the data node.
+/// Bytes that were unsent, and the range of them to send to the data node.
 type Looked = (Vec<u8>, Range<usize>);
 
-/// Who has the floor.
+/// The owner of the floor.
 #[derive(Default)]
 pub(super) enum Turn {
     /// The client: its commands are forwarded.
     #[default]
     Client,
-    /// What is held is to be looked at again.
+    /// Nobody: the unsent bytes are to be scanned again.
     Again(First),
-    /// A command of which the bytes are dropped as they come.
+    /// A command whose bytes are dropped as they arrive.
     Dropping(Dropping),
-    /// A large command that must be whole before it is looked at.
+    /// A large command that must arrive whole before guards judge it.
     Gathering(Box<Gather>),
     /// A command that waits for earlier replies.
     Draining(Box<dyn Waits>, When),
     /// A command that has begun.
     Job(Box<dyn Job>),
-    /// A command that is done; its answer is to be written between two frames.
+    /// A command that is done: its answer waits to be written between two frames.
     Answering(Box<Answering>),
 }
 
-/// How far the question of the command that has the floor is.
+/// Stage of the question that the command with the floor asks others.
 enum Asking {
-    /// There is none.
+    /// No question.
     Nothing,
-    /// It is to be asked now.
+    /// A question that is not asked yet.
     Now(Box<Question>),
-    /// It was asked.
+    /// A question that was asked and is not answered.
     Waits,
 }
 
-/// How the first command of what is held goes on.
+/// How the first of the unsent commands goes on.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum First {
-    /// As any other.
+    /// Judged as any other command.
     Anew,
-    /// It has waited, and passes.
+    /// Forwarded: the command has waited.
     Pass(Pass),
-    /// It was being gathered, and others were given its room.
+    /// Refused: the command was being gathered, and other clients were given its room.
     NoRoom,
 }
 
 /// Whether replies are matched to commands (docs/design/forwarding.md).
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Tracking {
-    /// They are.
+    /// Each reply is matched to its command.
     Matched,
-    /// They can no longer be: all bytes pass untouched, and LOCK with them, which the data
-    /// node refuses.
+    /// Matching was given up: all bytes pass untouched, even LOCK, which the data node refuses.
     Relayed,
-    /// As `Relayed`, but nothing more of the client's is forwarded: bytes were met that Redis
-    /// would not parse, and there are guards.
+    /// As `Relayed`, but no more client bytes are forwarded: there are guards, and the data node
+    /// refuses what the client has sent.
     Muted,
-    /// Guards could be passed by unseen: the connection is to be closed.
+    /// The connection is to be closed: writes could pass the guards unseen.
     Closing,
 }
 
@@ -145,24 +145,24 @@ impl Core {
         }
     }
 
-    /// Whether a command has the floor: what the client sends meanwhile is held.
+    /// Whether a command has the floor: client bytes stay unsent meanwhile.
     #[inline]
     pub(super) fn is_waiting(&self) -> bool {
         matches!(self.turn, Turn::Draining(..) | Turn::Job(_) | Turn::Answering(_))
     }
 
-    /// Whether what is held is to be looked at again.
+    /// Whether the unsent bytes are to be scanned again.
     #[inline]
     pub(super) fn must_look_again(&self) -> bool {
         matches!(self.turn, Turn::Again(_))
     }
 
-    /// Whether it is a LOCK that has the floor.
+    /// Whether a LOCK has the floor.
     pub(super) fn is_lock(&self) -> bool {
         self.ours().is_some_and(|ours| ours.own == Own::Lock)
     }
 
-    /// Whether it is a LOCK that waits in line.
+    /// Whether a LOCK that waits in line has the floor.
     pub(super) fn waits_in_line(&self) -> bool {
         matches!(&self.turn, Turn::Job(job) if job.waits_in_line())
     }
@@ -185,8 +185,8 @@ impl Core {
         }
     }
 
-    /// Returns what was sent for the guarded write that has the floor, of which the reply comes
-    /// next, and whether the client gets no replies.
+    /// Returns what was sent for the guarded write that has the floor, and whether its client gets
+    /// no replies. The reply to it comes next.
     pub(super) fn wraps(&self) -> Option<(Whose, bool)> {
         match &self.turn {
             Turn::Job(job) => job.wraps(),
@@ -194,11 +194,11 @@ impl Core {
         }
     }
 
-    /// Whether replies must be read for the command that has the floor to get on, even if the
-    /// client does not take them.
+    /// Whether the command with the floor needs replies to be read, even if the client does not
+    /// take them.
     pub(super) fn needs_replies(&self) -> bool {
         match &self.turn {
-            // Else it begins before anything more has to be read.
+            // With nothing owed the command begins before more has to be read.
             Turn::Draining(..) => !self.desk.owed.is_empty(),
             Turn::Job(job) => {
                 job.needs_replies() && !self.filter.as_ref().is_some_and(Filter::is_passing)
@@ -207,9 +207,9 @@ impl Core {
         }
     }
 
-    /// Whether an answer is on its way that needs nothing of the data node any more.
+    /// Whether an answer is coming that needs nothing more from the data node.
     pub(super) fn answer_is_near(&self) -> bool {
-        // Nothing can be placed behind the beginning of a frame that has no end.
+        // No answer can stand behind a frame that was cut off.
         self.replies.between_frames()
             && !self.is_lock()
             && (self.is_asking() || matches!(self.turn, Turn::Answering(_)))
@@ -236,28 +236,28 @@ impl Core {
         }
     }
 
-    /// Whether the answer to a question is waited for.
+    /// Whether a question was asked and is not answered.
     pub(super) fn awaits_answer(&self) -> bool {
         matches!(self.question, Asking::Waits)
     }
 
-    /// Whether a large command is held until it is whole.
+    /// Whether a large command is being gathered until it is whole.
     #[inline]
     pub(super) fn is_gathering(&self) -> bool {
         matches!(self.turn, Turn::Gathering(_))
     }
 
-    /// When to close the connection whatever is still missing.
+    /// Returns when to close the connection, whatever is still missing.
     pub(super) fn linger(&self) -> Option<tokio::time::Instant> {
         self.linger
     }
 
-    /// Closes after [`LINGER`] unless something else does it before.
+    /// Closes the connection after [`LINGER`] unless something else does so before.
     pub(super) fn start_linger(&mut self) {
         self.linger.get_or_insert_with(|| tokio::time::Instant::now() + LINGER);
     }
 
-    /// Gives a command the floor, which begins once all replies owed so far are in.
+    /// Gives a command the floor. The command begins once all replies owed so far are in.
     pub(super) fn wait(&mut self, what: Box<dyn Waits>) {
         debug_assert!(!self.is_waiting(), "one command at a time has the floor");
         let mut when = When { since: Instant::now(), waited: false };
@@ -279,13 +279,13 @@ impl Core {
         }
         self.turn = Turn::Draining(what, when);
         if self.client_done {
-            // Each has its time: many that are each done within it are not cut off.
+            // Each command has its own time, so that a row of quick ones is not cut off.
             self.linger = None;
             self.start_linger();
         }
     }
 
-    /// Moves the command that has the floor as far as it goes by itself. Returns whether
+    /// Moves the command that has the floor as far as it goes without help. Returns whether
     /// anything has changed.
     pub(super) fn go_on(&mut self) -> bool {
         let mut moved = false;
@@ -315,7 +315,7 @@ impl Core {
         }
     }
 
-    /// All earlier replies are in.
+    /// Begins a command once all earlier replies are in.
     fn begin(&mut self, what: Box<dyn Waits>, when: When) -> Progress {
         debug_assert!(
             self.desk.owed.is_empty() || planted::has(PlantedFault::OutOfPlace),
@@ -323,7 +323,7 @@ impl Core {
         );
         let desk = &mut self.desk;
         if desk.losing.has_untold_news() && !what.tells_of_loss(desk) {
-            // It is refused when it is looked at again.
+            // The command is refused when it is scanned again.
             return match what.is_unsent() {
                 true => Progress::Again,
                 false => Box::new(Refused::one(Name::Other)).begin(when, desk),
@@ -332,7 +332,7 @@ impl Core {
         what.begin(when, desk)
     }
 
-    /// Has the command that has begun take its next step.
+    /// Lets the command that has begun take its next step.
     pub(super) fn step(&mut self, step: impl FnOnce(Box<dyn Job>, &mut Desk) -> Progress) {
         match std::mem::take(&mut self.turn) {
             Turn::Job(job) => {
@@ -340,12 +340,12 @@ impl Core {
                 let progress = step(job, &mut self.desk);
                 self.apply(progress);
             }
-            // It was given up meanwhile.
+            // The command was given up meanwhile.
             turn => self.turn = turn,
         }
     }
 
-    /// The question is answered.
+    /// Hands an answer to the command that asked.
     pub(super) fn answer(&mut self, answer: Answer) {
         self.step(|job, desk| job.answer(answer, desk));
     }
@@ -358,7 +358,7 @@ impl Core {
         });
     }
 
-    /// Carries out what a step of the command that has the floor has come to.
+    /// Applies the result of a step of the command that has the floor.
     fn apply(&mut self, progress: Progress) {
         match progress {
             Progress::Wait(job) => self.turn = Turn::Job(job),
@@ -390,7 +390,7 @@ impl Core {
         }
     }
 
-    /// The command is done: it is answered, and what came behind it goes on.
+    /// Answers a command that is done, and lets the bytes behind it go on.
     fn finish(&mut self, answering: Answering) {
         let (answer, length) = answering.finish();
         debug_assert!(answer.is_empty() || self.replies.between_frames());
@@ -401,7 +401,7 @@ impl Core {
             self.linger = None;
         }
         let held = &mut self.desk.unsent;
-        // With so much held, nothing was read any more.
+        // With so many bytes unsent, reading had stopped.
         let stopped = held.len() >= READ_AHEAD;
         held.drain(..length.min(held.len()));
         if stopped || !held.is_empty() {
@@ -409,8 +409,8 @@ impl Core {
         }
     }
 
-    /// Gives up whatever has the floor. A LOCK that was granted and not answered is given back;
-    /// one under way is released on every node when its future is dropped.
+    /// Gives up whatever has the floor. A LOCK that was granted and not answered is given back; a
+    /// LOCK under way is released on every node when its future is dropped.
     pub(super) fn abort(&mut self) {
         if let Some(ours) = self.ours() {
             ours.count(Outcome::Aborted, &self.desk);
@@ -430,8 +430,8 @@ impl Core {
         }
     }
 
-    /// Gives up matching replies to commands: from here on bytes only pass, or, where guards
-    /// could be passed by, the connection ends.
+    /// Gives up matching replies to commands: from here on bytes only pass. With enforced guards
+    /// the connection ends instead.
     pub(super) fn relay(&mut self) {
         let enforced = self.desk.guards_are_enforced();
         self.tracking = if enforced { Tracking::Closing } else { Tracking::Relayed };
@@ -449,7 +449,7 @@ impl Core {
         }
     }
 
-    /// What comes of noting a command that is forwarded.
+    /// Acts on the result of noting a forwarded command.
     pub(super) fn noted(&mut self, noted: Noted) {
         match noted {
             Noted::Followed => {}
@@ -458,9 +458,9 @@ impl Core {
         }
     }
 
-    /// The client has sent FIN, or reset its connection: a LOCK is not wanted any more, nor is
-    /// what was to run under it. Anything else may finish, within a limit. Returns whether what
-    /// came behind a LOCK is not wanted either.
+    /// Takes in that the client has sent FIN or reset its connection. A LOCK that has the floor is
+    /// given up, and with it all behind it, which was to run under the lock. Any other command may
+    /// finish within [`LINGER`]. Returns whether a LOCK was given up.
     pub(super) fn client_closed(&mut self) -> bool {
         self.client_done = true;
         if self.is_lock() {
@@ -474,11 +474,10 @@ impl Core {
         false
     }
 
-    /// Takes what the watchdog has told of lost session locks, and does as `locks.on_lost`
-    /// says.
+    /// Takes the losses that the watchdog has told of, and acts as `locks.on_lost` says.
     ///
     /// # Errors
-    /// If the connection is to end: then what is in the outbox is worth one more try.
+    /// If the connection is to end. The outbox is then worth one more try.
     #[inline]
     pub(super) fn take_losses(&mut self) -> Result<(), CloseReason> {
         let Some(losses) = &self.desk.losing.losses else { return Ok(()) };
@@ -501,8 +500,8 @@ impl Core {
         let announces = |key: &Key| matches!(&self.turn, Turn::Job(job) if job.announces(key));
         let mut lost = Vec::new();
         for loss in all {
-            // One that this connection itself has replaced or given back is none. And a LOCK
-            // that is not answered yet is answered that it is not held.
+            // A lock that this connection itself has replaced or given back is not lost. A LOCK
+            // that is not answered yet will be answered NOTHELD.
             if desk.tokens.lose(&loss) && !announces(&loss.key) {
                 lost.push((loss.key, loss.token));
             }
@@ -538,11 +537,11 @@ impl Core {
         Ok(())
     }
 
-    /// Who gets no replies, or those that cannot be told apart, cannot be told: it must
-    /// not go on as if nothing had happened.
+    /// Checks that a client with a loss to hear of can be told: replies that are off or not tracked
+    /// cannot tell, and the client must not go on as if nothing had happened.
     ///
     /// # Errors
-    /// If that is so, and the connection is to end.
+    /// If the client cannot be told: the connection is to end.
     #[inline]
     pub(super) fn check_that_news_can_be_told(&mut self) -> Result<(), CloseReason> {
         if self.desk.losing.has_news() { self.close_if_deaf() } else { Ok(()) }
@@ -559,7 +558,7 @@ impl Core {
         Ok(())
     }
 
-    /// Puts pushes between two frames. Returns whether there were any.
+    /// Puts the pushes about losses between two frames. Returns whether there were any.
     #[inline]
     pub(super) fn push_losses(&mut self) -> bool {
         let pushes = &mut self.desk.losing.pushes;
@@ -572,8 +571,8 @@ impl Core {
         may
     }
 
-    /// Looks at what is held again, its first command as the turn says. Returns those bytes,
-    /// and which of them are to be sent to the data node.
+    /// Scans the unsent bytes again; the turn says how their first command goes on. Returns the
+    /// bytes, and the range of them to send to the data node.
     ///
     /// # Errors
     /// If the connection is to end.

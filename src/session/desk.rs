@@ -1,5 +1,4 @@
-//! What a session knows, as far as the commands that wait may use it, and the moves that many
-//! of them make.
+//! The parts of a session that a job may use, and the moves that many jobs make.
 
 use std::{sync::Arc, task::Waker, time::Duration};
 
@@ -23,17 +22,17 @@ use crate::{
     resp::{encode, name::ReplyMode},
 };
 
-/// The part of a session that lies open to a command that has the floor.
+/// The parts of a session that a job may use.
 pub(super) struct Desk {
     pub(super) shared: Arc<Shared>,
-    /// The configuration as it was when the client came.
+    /// The configuration at the time when the client connected.
     pub(super) config: Arc<Config>,
     pub(super) conn: Conn,
     pub(super) tokens: Tokens,
     pub(super) losing: Losing,
     pub(super) owed: Owed,
-    /// Client bytes that may not be sent yet: the beginning of a command whose name is not yet
-    /// known, or all that came while a command waits, its own bytes first.
+    /// Client bytes that may not be sent yet: the beginning of a command whose name is not known,
+    /// or all that came while a command waits, its own bytes first.
     pub(super) unsent: Vec<u8>,
     pub(super) to_data: Outbox,
     pub(super) short_way: ShortWay,
@@ -67,8 +66,8 @@ impl Desk {
         let _ = self.owed.push(Entry::Ours);
     }
 
-    /// Turns replies on where the client has turned them off, so that what is asked next is
-    /// answered. Returns whether it had to: [`Desk::hush`] undoes it.
+    /// Turns replies on if the client has turned them off, so that the next question is answered.
+    /// Returns whether they were off: [`Desk::hush`] turns them off again.
     pub(super) fn speak_up(&mut self) -> bool {
         let is_off = self.conn.reply_mode == ReplyMode::Off;
         if is_off {
@@ -89,7 +88,7 @@ impl Desk {
         key.get(self.config.locks.prefix.len()..).unwrap_or_default()
     }
 
-    /// Returns the key on the lock nodes of a lock that clients call so.
+    /// Returns the key on the lock nodes for a lock's name as clients know it.
     pub(super) fn key(&self, name: &[u8]) -> Key {
         Key::new(self.config.locks.prefix.as_bytes(), name)
     }
@@ -100,13 +99,14 @@ impl Desk {
         !planted::has(PlantedFault::Raise) && self.shared.guards.as_ref().is_some_and(is_needed)
     }
 
-    /// Whether at least one guard is enforced, so that what cannot be followed must end.
+    /// Whether at least one guard is enforced, so that a connection that cannot be followed must
+    /// end.
     pub(super) fn guards_are_enforced(&self) -> bool {
         self.shared.guards.as_ref().is_some_and(|guards| guards.enforces())
     }
 
-    /// Has a session lock renewed from now on. Returns `None` for one that was granted elsewhere
-    /// and has no claim that is known here.
+    /// Has the watchdog renew a session lock from now on. Returns `None` if the lock was granted
+    /// elsewhere and its claim is not known here.
     pub(super) fn keep(
         &mut self,
         key: &Key,
@@ -119,7 +119,8 @@ impl Desk {
         Some(self.shared.engine.keep(key, token, claim, ttl, grant.until, losses))
     }
 
-    /// Notes writes that are let through whether the locks are held or not.
+    /// Counts a write that passes whether its locks are held or not, and logs one whose lock is not
+    /// held.
     pub(super) fn audit(&self, needs: &[Need]) {
         let now = Instant::now();
         let missing = needs.iter().find(|need| {

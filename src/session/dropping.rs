@@ -1,5 +1,4 @@
-//! Commands that the client's stream goes on without: their bytes are dropped as they come, and
-//! they are answered then.
+//! Commands whose bytes are dropped as they arrive, and which are answered behind their last byte.
 
 use std::sync::Arc;
 
@@ -16,30 +15,29 @@ use crate::{
 
 /// A command whose bytes are dropped.
 pub(super) enum Dropping {
-    /// One of ours, too long to be one.
+    /// A command of ours that is too long to be valid.
     TooLong {
-        /// Which.
         own: Own,
-        /// How many words it has, the name included.
+        /// Number of words, the name included.
         words: usize,
     },
-    /// Any: the client must first be told that its lock is lost.
+    /// Any command: the client must first be told that its lock is lost.
     Lost(Refused),
     /// A write that cannot be checked against the guards.
     Unguardable(Arc<Guards>, Why),
 }
 
-/// Why a write cannot be checked against the guards.
+/// Reason why a write cannot be checked against the guards.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum Why {
-    /// It is larger than `guards.max_command`.
+    /// The write is larger than `guards.max_command`.
     TooLarge,
-    /// Others hold too much.
+    /// The large commands of other clients take all the room.
     NoRoom,
 }
 
 impl Dropping {
-    /// Returns what waits to be answered once the last byte has been seen.
+    /// Returns the answer that waits for its place, once the last byte has been seen.
     pub(super) fn end(self) -> Box<dyn Waits> {
         match self {
             Dropping::Lost(refused) => Box::new(refused),

@@ -1,5 +1,5 @@
-//! A large command that must be whole before it is known whether guards are about it. Of a client
-//! that has not said who it is no more is held than Redis would.
+//! A large command that must be whole before it is known whether guards are about it. For a client
+//! that has not authenticated, no more is gathered than Redis would read.
 
 use std::{sync::Arc, task::Waker};
 
@@ -8,29 +8,29 @@ use crate::{
     resp::words::{Walk, WordStep, too_much_of_a_stranger},
 };
 
-/// A large command that is held until it is whole.
+/// A large command that stays unsent until it is whole.
 pub(super) struct Gather {
-    /// How many bytes are needed before it is worth another look.
+    /// How many bytes are needed before another look is worth it.
     pub(super) need: usize,
     pub(super) walk: Walk,
     pub(super) room: Room,
     pub(super) guards: Arc<Guards>,
 }
 
-/// What more bytes of such a command come to.
+/// Result of more bytes of such a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Gathered {
-    /// There are more to come.
+    /// More bytes are to come.
     Part,
-    /// All of it is there, or more than is allowed.
+    /// The command is whole, or larger than is allowed.
     Enough,
-    /// Others were given its room.
+    /// Other clients were given its room.
     NoRoom,
 }
 
 impl Gather {
-    /// So much of the command is there. `known`: the client has said who it is. `waker`: of its
-    /// session.
+    /// Looks at the command's bytes so far. `known`: the client has authenticated. `waker`: its
+    /// session's.
     pub(super) fn more(&mut self, held: &[u8], known: bool, waker: &Waker) -> Gathered {
         if !self.room.grow(held.len(), Some(waker)) {
             return Gathered::NoRoom;

@@ -1,8 +1,8 @@
-//! How long the data node lets a client be idle (`timeout` in redis.conf), and so how often
-//! a connection is to be kept alive whose client waits for Lockgate, or holds a lock.
+//! How long the data node lets a client be idle (`timeout` in redis.conf), and so how often a
+//! connection needs a sign of life whose client waits for Lockgate or holds a lock.
 //!
-//! Redis itself never closes a client that is blocked. One that waits for a lock, or computes
-//! under it, is idle to Redis all the same.
+//! Redis never closes a client that is blocked in Redis. A client that waits for a lock, or
+//! computes under one, is idle to Redis all the same.
 
 use std::{
     sync::{
@@ -25,27 +25,28 @@ use crate::{
 
 /// How often the data node is asked, as CONFIG SET may change it.
 const ASK_EVERY: Duration = Duration::from_secs(10);
-/// How long it may take to answer.
+/// How long the answer may take.
 const ASK_LIMIT: Duration = Duration::from_secs(3);
-/// How often where it does not tell.
+/// Time between signs of life if the data node does not tell its `timeout`.
 const UNTOLD: Duration = Duration::from_secs(1);
-/// At most, and at least: Redis counts whole seconds, and closes after more than so many.
+/// Least and most time between two signs of life. Redis counts whole seconds, and closes after more
+/// than its `timeout` of them.
 const LEAST: Duration = Duration::from_millis(300);
 const MOST: Duration = Duration::from_secs(20);
 
-/// What is known of the data node's `timeout`.
+/// The data node's `timeout`, as far as it is known.
 #[derive(Debug)]
 pub(crate) struct Idle {
-    /// Milliseconds between two signs of life; 0: none is needed.
+    /// Milliseconds between two signs of life; 0 if none is needed.
     every: AtomicU64,
 }
 
-/// What it told.
+/// The data node's answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum IdleAnswer {
-    /// It closes clients after so many seconds; 0: never.
+    /// The data node closes clients after this many seconds; 0: never.
     Seconds(u64),
-    /// It tells nobody like this proxy.
+    /// The data node refuses to tell this proxy.
     Refused,
 }
 
@@ -55,7 +56,7 @@ impl Default for Idle {
     }
 }
 
-/// Three signs of life in each such time.
+/// Returns the time between signs of life: three in each `timeout`.
 fn every(told: IdleAnswer) -> Duration {
     match told {
         IdleAnswer::Seconds(0) => Duration::ZERO,
@@ -65,13 +66,13 @@ fn every(told: IdleAnswer) -> Duration {
 }
 
 impl Idle {
-    /// Time between two signs of life of a connection; none: the data node closes nobody.
+    /// Returns the time between two signs of life. Returns `None` if the data node closes nobody.
     pub(crate) fn every(&self) -> Option<Duration> {
         let millis = self.every.load(Ordering::Relaxed);
         (millis > 0).then(|| Duration::from_millis(millis))
     }
 
-    /// Asks from now on, with a line in the log for each change.
+    /// Asks the data node from now on, and logs each change.
     pub(crate) async fn watch(
         self: Arc<Self>,
         data: RedisUrl,
@@ -106,7 +107,7 @@ impl Idle {
     }
 }
 
-/// None: it cannot be asked now.
+/// Asks the data node once. Returns `None` if it cannot be asked now.
 async fn ask(data: &RedisUrl, connector: &Connector) -> Option<IdleAnswer> {
     let refused = |error: &RedisError| !error.is_io_error() && !error.is_timeout();
     let mut connection = match redis_client::connect(data, connector).await {

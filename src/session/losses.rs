@@ -1,9 +1,9 @@
-//! What a client is told when its session lock is lost.
+//! News of a lost session lock, and how the client is told.
 //!
-//! By `locks.on_lost: error` the next command is answered `-LOCKLOST` instead of being
-//! carried out, and so is all that the client had sent before it could read that: what was
-//! read already, or could have been, when the first such answer was written. UNLOCK and
-//! RENEW of the lost lock are answered 0, which tells as much.
+//! With `locks.on_lost: error` the next command is answered `-LOCKLOST` instead of being carried
+//! out. So is everything that the client sent before it could read that answer: all bytes that were
+//! read, or could have been, when the first such answer was written. UNLOCK and RENEW of the lost
+//! lock are answered 0, which tells as much.
 
 use std::{sync::Arc, task::Waker};
 
@@ -14,15 +14,15 @@ use crate::{
     resp::{encode, name::Name},
 };
 
-/// Commands that are refused by one answer, so that it stays small.
+/// Most commands refused by one answer, so that it stays small.
 const MAX_TOGETHER: usize = 256;
 
-/// What the watchdog tells of lost session locks, and what the client is told.
+/// Losses from the watchdog, and how far the client was told of them.
 #[derive(Default)]
 pub(super) struct Losing {
-    /// Where the watchdog tells of them, once there is one to lose.
+    /// Inbox for the watchdog's losses, once there is a session lock to lose.
     pub(super) losses: Option<Arc<Losses>>,
-    /// Pushes about them, to be written between two frames.
+    /// Pushes about losses, to be written between two frames.
     pub(super) pushes: Vec<u8>,
     news: Option<Box<News>>,
 }
@@ -31,7 +31,7 @@ pub(super) struct Losing {
 #[derive(Debug)]
 struct News {
     lost: Vec<(Key, Token)>,
-    /// With which commands are refused.
+    /// The error that refuses commands.
     error: String,
     stage: NewsStage,
 }
@@ -40,21 +40,20 @@ struct News {
 enum NewsStage {
     /// The next command is refused.
     Untold,
-    /// The answer that tells is about to be written.
+    /// The answer that tells of the loss is being made.
     Telling,
-    /// It has been put to what is written.
+    /// The answer is in the client's outbox.
     Written,
-    /// It is written. What the client had sent by then is refused: so many bytes since
-    /// the connection began.
+    /// The answer was written. Commands are refused that the client had sent by then: `until` is
+    /// the number of its bytes since the connection began.
     Told { until: u64 },
 }
 
-/// Commands that are refused in favour of the news, and whose bytes are dropped as they come.
+/// Commands refused in favour of the news, whose bytes are dropped as they arrive.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Refused {
-    /// How many.
     pub(super) count: usize,
-    /// It is EXEC or DISCARD: the transaction must not stay open.
+    /// EXEC or DISCARD is among them: the transaction must not stay open.
     pub(super) ends_transaction: bool,
 }
 
@@ -85,12 +84,12 @@ impl News {
 }
 
 impl Losing {
-    /// Returns where the watchdog tells of lost session locks.
+    /// Returns the inbox for the watchdog's losses.
     pub(super) fn listen(&mut self, waker: &Waker) -> &Arc<Losses> {
         self.losses.get_or_insert_with(|| Arc::new(Losses::new(waker.clone())))
     }
 
-    /// The next command is to be refused for these losses.
+    /// Has the next command refused for these losses.
     pub(super) fn add(&mut self, mut lost: Vec<(Key, Token)>, prefix: usize) {
         if let Some(before) = self.news.take()
             && before.stage == NewsStage::Untold
@@ -111,15 +110,15 @@ impl Losing {
         self.news.as_ref().is_some_and(|news| news.stage == NewsStage::Untold)
     }
 
-    /// Whether the answer that tells has been put to what is written.
+    /// Whether the answer that tells of the loss is in the client's outbox or was written.
     pub(super) fn has_told(&self) -> bool {
         self.news
             .as_ref()
             .is_some_and(|news| matches!(news.stage, NewsStage::Written | NewsStage::Told { .. }))
     }
 
-    /// Whether a command whose first byte is the `position`-th of the client's is refused.
-    /// False: nor is any behind it.
+    /// Whether a command is refused whose first byte is at `position` of the client's bytes. After
+    /// `false`, no later command is refused either.
     #[cold]
     pub(super) fn is_refused_at(&mut self, position: u64) -> bool {
         match self.news.as_ref().map(|news| news.stage) {
@@ -131,7 +130,7 @@ impl Losing {
         }
     }
 
-    /// Whether one more command is refused together with those that are being dropped.
+    /// Whether one more command is refused together with those being dropped.
     #[cold]
     pub(super) fn is_refused_too(&self, refused: &Refused, name: Name, position: u64) -> bool {
         let special = matches!(name, Name::Blank | Name::Exec | Name::Discard | Name::Own(_))
@@ -151,8 +150,8 @@ impl Losing {
         })
     }
 
-    /// An UNLOCK or RENEW of it is about to be answered 0. Who unlocks it has sent nothing
-    /// behind that in the belief to hold it.
+    /// Notes that an UNLOCK or RENEW of a lost lock is about to be answered 0. A client that
+    /// unlocks has sent nothing behind it in the belief to hold the lock.
     pub(super) fn tells_of(&mut self, key: &Key, unlocks: bool, prefix: usize) {
         let Some(news) = &mut self.news else { return };
         if news.stage != NewsStage::Untold {
@@ -168,7 +167,7 @@ impl Losing {
         }
     }
 
-    /// The error for so many commands; with it the client is told.
+    /// Returns the error, once for each of `count` commands. The client is told by it.
     pub(super) fn answer(&mut self, count: usize) -> Vec<u8> {
         let mut answer = Vec::new();
         if let Some(news) = &mut self.news {
@@ -180,7 +179,8 @@ impl Losing {
         answer
     }
 
-    /// An answer is put to what is written; it may be the one that tells.
+    /// Notes that an answer is put into the client's outbox; it may be the one that tells of the
+    /// loss.
     #[inline]
     pub(super) fn note_written(&mut self) {
         if let Some(news) = &mut self.news
@@ -190,8 +190,8 @@ impl Losing {
         }
     }
 
-    /// What is written goes to the client now. If the client is told by it, what it has sent
-    /// up to now was sent without knowing: so many bytes since the connection began.
+    /// Notes that the client's outbox is written now. If it tells of the loss, all that the client
+    /// has sent up to now was sent without knowing: `until` bytes since the connection began.
     #[inline]
     pub(super) fn note_told(&mut self, until: impl FnOnce() -> u64) {
         if let Some(news) = &mut self.news
@@ -204,8 +204,8 @@ impl Losing {
         }
     }
 
-    /// All that the client has sent so far was read, so many bytes: for TLS, how much that
-    /// would be was not known before.
+    /// Notes that all of the client's bytes so far were read. With TLS their number was not known
+    /// before.
     #[inline]
     pub(super) fn note_all_read(&mut self, read: u64) {
         if let Some(news) = &mut self.news

@@ -1,4 +1,4 @@
-//! What is counted of clients' commands, and the words for how things end.
+//! Counters of clients' commands, and the words for how things end.
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,44 +24,39 @@ labels! {
         Shutdown = "shutdown",
         /// The client said nothing within `first_byte_timeout`.
         FirstByte = "first_byte",
-        /// Its session lock was lost (`locks.on_lost`).
+        /// The client's session lock was lost (`locks.on_lost`).
         LockLost = "lock_lost",
-        /// It did not finish its TLS handshake.
+        /// The client did not finish its TLS handshake.
         TlsHandshake = "tls_handshake",
-        /// Its replies could no longer be followed, so that guards could have been passed by.
+        /// The replies could no longer be followed, so that writes could have passed the guards.
         Unguarded = "unguarded",
     }
 }
 
 labels! {
-    /// What became of a write to guarded keys; the label `result` of
-    /// `lockgate_guarded_writes_total`.
+    /// Result of a write to guarded keys; the label `result` of `lockgate_guarded_writes_total`.
     pub(crate) enum GuardedWrite {
-        /// It was made under its locks.
+        /// The write was made under its locks.
         Passed = "passed",
-        /// The connection did not hold them, or no lock could allow it.
+        /// The connection did not hold the locks, or no lock could allow the write.
         NotHeld = "notheld",
         /// The data node has seen a larger fence.
         Fenced = "fenced",
-        /// It was let through without its lock, as the policy is audit.
+        /// The write passed without its lock, as the policy is audit.
         Audited = "audited",
-        /// It could not be checked.
+        /// The write could not be checked.
         Refused = "refused",
     }
 }
 
 labels! {
-    /// What one of our commands asks of the nodes; the label `operation`.
+    /// Operation that one of our commands asks of the lock nodes; the label `operation`.
     pub(crate) enum Verb {
-        /// LOCK.
         Lock = "lock",
-        /// UNLOCK.
         Unlock = "unlock",
-        /// RENEW.
         Renew = "renew",
-        /// LOCK.ATTACH.
         Attach = "lock.attach",
-        /// LOCK.DETACH, which asks nothing.
+        /// LOCK.DETACH, which asks the lock nodes nothing.
         Detach = "lock.detach",
     }
 }
@@ -88,7 +83,7 @@ labels! {
     }
 }
 
-/// Gives each metric its help text. Install the recorder first.
+/// Gives each metric its help text. The recorder must be installed.
 pub(crate) fn describe() {
     describe_counter!(
         "lockgate_received_bytes_total",
@@ -122,37 +117,27 @@ pub(crate) fn describe() {
     describe_counter!("lockgate_grants_total", "LOCKs granted, by kind: lease or session.");
 }
 
-/// Handles of what clients send, and of our own commands.
+/// Handles of the counters of clients' bytes and commands, and of our own commands.
 pub(crate) struct Metrics {
-    /// Leases granted.
     grants_lease: Counter,
-    /// Session locks granted.
     grants_session: Counter,
-    /// Bytes received from clients.
     pub bytes_from_clients: Counter,
-    /// Bytes received from the data node.
     pub bytes_from_data: Counter,
-    /// LOCKs.
     pub commands_lock: Counter,
-    /// UNLOCKs.
     pub commands_unlock: Counter,
-    /// RENEWs.
     pub commands_renew: Counter,
-    /// LOCK.ATTACHes.
     pub commands_attach: Counter,
-    /// LOCK.DETACHes.
     pub commands_detach: Counter,
     /// LOCKGATE, and COMMAND about commands of ours.
     pub commands_lockgate: Counter,
-    /// Commands forwarded.
     pub commands_other: Counter,
     /// Requests that Redis refuses to parse.
     pub protocol_errors: Counter,
     /// Own commands that had to wait for earlier replies.
     pub barrier_waits: Counter,
-    /// LOCKs that found a fence on the data node that no clock can have made.
+    /// LOCKs whose fence on the data node was so large that no clock can have made it.
     pub fences_ahead: Counter,
-    /// For how long.
+    /// How long commands of ours waited for earlier replies.
     pub barrier_wait_seconds: Histogram,
     /// By [`GuardedWrite`].
     guarded: Vec<Counter>,
@@ -163,7 +148,7 @@ pub(crate) struct Metrics {
 }
 
 impl Metrics {
-    /// Makes the handles. Install the recorder first: handles made before go nowhere.
+    /// Makes the handles. The recorder must be installed: handles made before it lead nowhere.
     pub(crate) fn new() -> Arc<Metrics> {
         let commands = |kind: &'static str| counter!("lockgate_commands_total", "command" => kind);
         let request = |operation: Verb, outcome: Outcome| {

@@ -1,4 +1,4 @@
-//! One client connection and its upstream connection, for their whole life.
+//! A client's connection and its upstream connection, for their whole life.
 //!
 //! ```text
 //! sockets ─ pump ─ core ─┬─ requests: which commands pass, and which must wait
@@ -6,22 +6,21 @@
 //!                        └─ jobs, guarded: the command that has the floor, stage by stage
 //! ```
 //!
-//! - [`pump`]: sockets, timers and questions; the place to see a byte pass. [`question`]:
-//!   questions under way. [`ahead`]: what comes behind a LOCK that waits, read so that the
-//!   client's end is seen. [`pulse`]: signs of life while a client waits for Lockgate or holds
-//!   a lock.
-//! - [`core`]: a session without its sockets: who has the floor, and what a step comes to.
-//! - [`requests`]: client → data node. [`screen`]: which commands guards are about.
-//!   [`gather`]: large ones of them, until they are whole.
-//!   [`dropping`]: commands whose bytes are dropped as they come.
-//! - [`replies`]: data node → client. [`filter`]: replies that do not pass as they come.
-//! - [`jobs`]: commands that have the floor. [`guarded`]: those of them that guards are about.
-//! - [`desk`]: what such a command may use: [`conn`], what the data node thinks of the
-//!   connection; [`owed`] and [`notes`], which replies are owed; [`claims`], the locks held or
+//! - [`pump`]: sockets, timers and questions; the place to see a byte pass. [`question`]: questions
+//!   under way. [`ahead`]: bytes behind a LOCK that waits, read so that the client's end is seen.
+//!   [`pulse`]: signs of life while a client waits for Lockgate or holds a lock.
+//! - [`core`]: a session without its sockets: who has the floor, and what a step leads to.
+//! - [`requests`]: client → data node. [`screen`]: which commands guards are about. [`gather`]:
+//!   large commands, until they are whole. [`dropping`]: commands whose bytes are dropped as they
+//!   arrive.
+//! - [`replies`]: data node → client. [`filter`]: replies that are changed on their way.
+//! - [`jobs`]: commands that have the floor. [`guarded`]: writes that guards are about.
+//! - [`desk`]: the parts of a session that a job may use: [`conn`], what the data node thinks of
+//!   the connection; [`owed`] and [`notes`], which replies are owed; [`claims`], the locks held or
 //!   attached to; [`losses`], what the client is told when a session lock is lost.
 //! - [`shared`]: what all sessions share. [`idle`]: how long the data node lets clients be idle.
 //! - [`planted`]: faults that tests put in on purpose.
-//! - [`metrics`]: what is counted of commands, and the words for how things end.
+//! - [`metrics`]: counters of commands, and the words for how things end.
 
 mod ahead;
 mod claims;

@@ -1,22 +1,22 @@
-//! What the data node will answer to each command that is forwarded, noted before it does.
+//! Notes which reply the data node will owe for each command, as the command is forwarded.
 
 use super::{desk::Desk, owed::Entry};
 use crate::resp::name::{Name, ReplyMode};
 
-/// What comes of noting a command.
+/// Result of noting a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[must_use]
 pub(super) enum Noted {
-    /// Its reply will be recognised.
+    /// The reply will be recognised.
     Followed,
     /// Replies can no longer be matched to commands.
     Lost,
-    /// A QUIT that is not answered: the connection ends, or should.
+    /// A QUIT without an answer: the connection ends, or should.
     Quit,
 }
 
 impl Desk {
-    /// Notes what the data node will answer to a command that is forwarded.
+    /// Notes the reply that the data node will owe for a command that is forwarded.
     #[inline]
     pub(super) fn note(&mut self, name: Name, arguments: usize) -> Noted {
         self.conn.next_only = name == Name::NextOnly;
@@ -56,8 +56,8 @@ impl Desk {
         }
         let entry = match name {
             Name::Blank => return Noted::Followed,
-            // A second one is not answered. Where it is not yet known to be
-            // the second, the tracker finds out.
+            // A second MONITOR has no answer. If it is not yet known to be the second, the tracker
+            // finds out.
             Name::Monitor | Name::Sync if self.conn.state.monitor && self.owed.is_empty() => {
                 return Noted::Followed;
             }
@@ -84,7 +84,7 @@ impl Desk {
         self.owe(entry)
     }
 
-    /// Notes a command to which CLIENT REPLY OFF or SKIP allows no reply.
+    /// Notes a command whose reply CLIENT REPLY OFF or SKIP suppresses.
     fn note_unanswered(&mut self, name: Name) -> Noted {
         let skipped = self.conn.reply_mode == ReplyMode::Skip;
         if skipped {
@@ -96,12 +96,12 @@ impl Desk {
                 self.conn.state.quit = true;
                 return Noted::Quit;
             }
-            // Shown even while replies are off, and turns them on.
+            // Redis answers RESET even while replies are off, and turns them on.
             Name::Reset if !skipped => {
                 self.conn.reply_mode = ReplyMode::On;
                 return self.owe(Entry::Reset);
             }
-            // Nobody will tell how these ended.
+            // No reply tells how these ended.
             Name::Reset
             | Name::Subscribe(_)
             | Name::Unsubscribe(_)

@@ -1,8 +1,8 @@
-//! Which replies the data node still owes, in order, and what each will tell.
+//! Replies that the data node still owes, in order, and what each will tell.
 //!
-//! The queue holds one entry for each command whose reply matters, and one
-//! counter for each run of others. Frames that answer nothing (pushes, messages
-//! to a RESP2 subscriber, MONITOR's lines) are told from replies by their shape.
+//! The queue has one entry for each command whose reply matters, and one counter for each run of
+//! other commands. Frames that answer nothing (pushes, messages to a RESP2 subscriber, MONITOR's
+//! lines) are told from replies by their shape.
 
 use std::collections::VecDeque;
 
@@ -12,44 +12,36 @@ use crate::resp::{
     reply::Frame,
 };
 
-/// Entries kept before exact counting is given up: a client must pipeline that
-/// many state-changing commands (MULTI, SUBSCRIBE, …) without reading to get
-/// there, and 24 bytes an entry keep that under 2 MB.
+/// Most entries before exact counting is given up. A client gets there only by pipelining as many
+/// state-changing commands (MULTI, SUBSCRIBE, …) without reading; at 24 bytes an entry that stays
+/// under 2 MB.
 const MAX_ENTRIES: usize = 65_536;
 
-/// What is owed for one or several commands.
+/// Replies owed for one or several commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Entry {
-    /// So many replies that tell nothing.
+    /// As many plain replies, of which only the number matters.
     Plain(u32),
-    /// One reply to a command that must not be queued by MULTI, as its effects
-    /// inside EXEC cannot be followed.
+    /// The reply to a command whose effects inside EXEC could not be followed: MULTI must not queue
+    /// it.
     Unqueued,
-    /// MULTI.
     Multi,
-    /// EXEC.
     Exec,
-    /// EXEC of a transaction for which fences are watched.
+    /// EXEC of a client's transaction for which fences are watched.
     ArmedExec,
-    /// EXEC of the proxy's own, around one write of the client's, or its script.
+    /// The proxy's own EXEC around one write of the client's, or its script.
     Guarded,
-    /// WATCH.
     Watch,
-    /// UNWATCH.
     Unwatch,
-    /// DISCARD.
     Discard,
-    /// A confirmation for each of so many channels, or one error.
+    /// A confirmation for each of this many channels, or one error.
     Subscribe(Channels, usize),
-    /// The same; none: all subscriptions of the kind.
+    /// A confirmation for each of this many channels, or one error. `None`: for all subscriptions
+    /// of the kind.
     Unsubscribe(Channels, Option<usize>),
-    /// HELLO.
     Hello,
-    /// RESET.
     Reset,
-    /// QUIT.
     Quit,
-    /// MONITOR.
     Monitor,
     /// SYNC or PSYNC.
     Sync,
@@ -59,15 +51,15 @@ pub(super) enum Entry {
     Ours,
 }
 
-/// What is to be done with a frame.
+/// Treatment of a frame.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Verdict {
-    /// Pass it on.
+    /// Passes the frame on.
     Pass,
-    /// Pass it on: the connection is as new.
+    /// Passes the frame on: the connection is as new.
     Reset,
-    /// It was not expected, or nothing behind it can be: pass it on, and
-    /// everything else untouched from here.
+    /// Passes the frame and all behind it on untouched: it was not expected, or nothing behind it
+    /// can be predicted.
     Lost,
 }
 
@@ -78,7 +70,7 @@ pub(super) struct Owed {
 }
 
 impl Owed {
-    /// Notes a command that was forwarded. False: too many to follow.
+    /// Notes a command that was forwarded. Returns `false` if there are too many to follow.
     #[must_use]
     #[inline]
     pub(super) fn push(&mut self, entry: Entry) -> bool {
@@ -95,14 +87,13 @@ impl Owed {
         true
     }
 
-    /// So many replies that tell nothing turn out to come before all others.
+    /// Puts `count` plain replies before everything already owed.
     pub(super) fn push_before(&mut self, count: usize) {
         if let Ok(run @ 1..) = u32::try_from(count) {
             self.queue.push_front(Entry::Plain(run));
         }
     }
 
-    /// How many entries there are.
     pub(super) fn len(&self) -> usize {
         self.queue.len()
     }
@@ -112,8 +103,8 @@ impl Owed {
         self.queue.is_empty()
     }
 
-    /// What comes next, if it must be looked at before it is passed on: the
-    /// proxy's own, what may begin a replication stream, or what is changed on its way.
+    /// Returns the next entry if its reply must be looked at before it passes: the proxy's own, a
+    /// possible replication stream, or a reply that is changed on its way.
     pub(super) fn next_special(&self) -> Option<Entry> {
         let special = |entry: &&Entry| {
             use Entry::{ArmedExec, Guarded, Listing, Ours, Sync};
@@ -122,12 +113,12 @@ impl Owed {
         self.queue.front().filter(special).copied()
     }
 
-    /// Forgets everything, giving back the memory.
+    /// Forgets everything and frees the memory.
     pub(super) fn clear(&mut self) {
         self.queue = VecDeque::new();
     }
 
-    /// How many replies come next of which nothing but the number matters.
+    /// Returns how many plain replies come next.
     #[inline]
     pub(super) fn plain_run(&self, state: &State) -> u32 {
         match self.queue.front() {
@@ -136,7 +127,7 @@ impl Owed {
         }
     }
 
-    /// Takes in so many of [`Owed::plain_run`], pushes not counted.
+    /// Takes in `count` replies of [`Owed::plain_run`], pushes not counted.
     #[inline]
     pub(super) fn plain(&mut self, count: u32, state: &State) {
         if let Some(Entry::Plain(run)) = self.queue.front_mut() {
@@ -147,7 +138,7 @@ impl Owed {
         }
     }
 
-    /// Takes in one whole frame.
+    /// Takes in one whole frame, and decides whether it passes.
     pub(super) fn frame(&mut self, frame: Frame<'_>, state: &mut State) -> Verdict {
         if self.confirmation(frame, state) {
             return Verdict::Pass;
@@ -169,7 +160,7 @@ impl Owed {
             }
             Entry::Plain(_) | Entry::Ours => {}
             Entry::Multi => state.multi |= ok,
-            // Redis ends the transaction even where it refuses EXEC.
+            // Redis ends the transaction even if it refuses EXEC.
             Entry::Exec | Entry::ArmedExec => {
                 state.watching &= !state.multi;
                 state.multi = false;
@@ -188,7 +179,7 @@ impl Owed {
             Entry::Hello if frame.kind() == b'*' => state.resp3 = false,
             Entry::Monitor if ok => state.monitor = true,
             Entry::Quit => state.quit = ok,
-            // Inside EXEC's reply their frames cannot be told apart.
+            // Inside EXEC's reply the frames of these commands cannot be told apart.
             Entry::Unqueued
             | Entry::Subscribe(..)
             | Entry::Unsubscribe(..)
@@ -198,7 +189,7 @@ impl Owed {
             {
                 return Verdict::Lost;
             }
-            // One error for the whole command.
+            // Only an error answers the command as a whole.
             Entry::Subscribe(..) | Entry::Unsubscribe(..) if frame.kind() != b'-' => {
                 return Verdict::Lost;
             }
@@ -208,7 +199,8 @@ impl Owed {
         verdict
     }
 
-    /// Whether the frame confirms a subscription or its end for the first entry.
+    /// Takes in a frame that confirms a subscription, or its end, for the first entry. Returns
+    /// whether it does.
     fn confirmation(&mut self, frame: Frame<'_>, state: &mut State) -> bool {
         let Some(front) = self.queue.front_mut() else { return false };
         let left = match front {
@@ -217,7 +209,8 @@ impl Owed {
                 left
             }
             Entry::Unsubscribe(kind, left) if confirms(frame, "unsubscribe", *kind) => {
-                // Without channels Redis confirms each there is, or the lack of any.
+                // Without channels, Redis confirms each subscription there is, or once if there is
+                // none.
                 let left = left.get_or_insert(state.subscriptions(*kind).max(1) as usize);
                 state.set_subscriptions(*kind, frame.last_integer);
                 left
@@ -231,8 +224,8 @@ impl Owed {
         true
     }
 
-    /// Ends the first entry, and those behind it to which Redis will say nothing:
-    /// after MONITOR, MONITOR and SYNC have no reply.
+    /// Ends the first entry, and those behind it that Redis will not answer: after MONITOR, MONITOR
+    /// and SYNC have no reply.
     fn pop(&mut self, state: &State) {
         self.queue.pop_front();
         while state.monitor && matches!(self.queue.front(), Some(Entry::Monitor | Entry::Sync)) {
@@ -259,7 +252,7 @@ fn is_message(frame: Frame<'_>) -> bool {
         && matches!(frame.first_element(), Some(b"message" | b"pmessage" | b"smessage"))
 }
 
-/// `+1699999999.123456 [`: no command answers with a status of that shape.
+/// Whether a line begins as `+1699999999.123456 [`. No command answers with such a status.
 fn is_monitor_line(head: &[u8]) -> bool {
     let Some(text) = head.strip_prefix(b"+") else { return false };
     let seconds = text.iter().take_while(|b| b.is_ascii_digit()).count();

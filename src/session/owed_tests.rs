@@ -3,7 +3,7 @@
 use super::*;
 use crate::resp::reply::{NextReply, ReplyScanner};
 
-/// Plays replies and tells whether all that is owed has been paid.
+/// Plays replies. Returns whether all that is owed was paid, and the last verdict.
 fn play(entries: &[Entry], state: &mut State, replies: &str) -> (bool, Verdict) {
     let mut owed = Owed::default();
     for entry in entries {

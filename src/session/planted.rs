@@ -1,27 +1,27 @@
-//! Faults that are put into a session on purpose, so that the tests that are to find them can
-//! show that they do: by the thread in the simulation, by LOCKGATE_PLANT in a build with the
-//! feature `planted`. Anywhere else there are none.
+//! Faults put into a session on purpose, so that the tests that should find them show that they do.
+//! The simulation plants a fault for a thread; a build with the feature `planted` takes it from
+//! LOCKGATE_PLANT. Other builds have none.
 
-/// Such a fault.
+/// A fault that can be planted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum PlantedFault {
-    /// The data node is not told the fence at LOCK.
+    /// The fence is not announced on the data node at LOCK.
     Raise,
-    /// The client is told as much validity as before the data node was told its fence.
+    /// The client is told the validity from before the announcement.
     ValidityOfBefore,
-    /// A fence that the data node has forgotten is raised again without asking.
+    /// A forgotten fence is announced again without asking the lock nodes.
     NoAsking,
-    /// A write goes with others whether its lock is held or not.
+    /// A write shares a call with others whether its lock is held or not.
     Together,
     /// An answer does not wait for earlier replies.
     OutOfPlace,
     /// A session lock is renewed though its client has gone.
     Kept,
-    /// A loss is pushed, and the next command carried out all the same.
+    /// A loss is pushed, and the next command is carried out all the same.
     Untold,
-    /// What stands behind a command that was refused for a loss is carried out.
+    /// Commands behind one that was refused for a loss are carried out.
     Pipeline,
-    /// Whoever ends a connection, its session locks are released.
+    /// Session locks are released whoever ends the connection.
     GiveBack,
 }
 

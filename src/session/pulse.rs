@@ -1,10 +1,9 @@
-//! Signs of life for the data node, which would close a client that it has not heard of for
-//! its `timeout`: while the client waits for Lockgate, or holds a lock, its silence is none
-//! of its own doing.
+//! Signs of life for the data node, which would close a client that it has not heard of for its
+//! `timeout`. A client that waits for Lockgate, or holds a lock, is not silent by its own choice.
 //!
-//! A sign of life is an empty line: Redis reads it, has heard of the client, and neither
-//! answers nor counts it, whatever state the connection is in. No reply is to be kept from
-//! the client, no permission is needed, and MULTI has nothing queued.
+//! A sign of life is an empty line. Redis counts it as heard from the client, and neither answers
+//! nor counts it as a command, whatever state the connection is in. So no reply is to be kept from
+//! the client, no permission is needed, and MULTI queues nothing.
 
 use std::{future::Future, task::Context, time::Duration};
 
@@ -16,14 +15,14 @@ use crate::{
     resp::{encode, name::ReplyMode},
 };
 
-/// How often it is looked whether signs of life are needed meanwhile, while none are.
+/// How often to look whether signs of life have become necessary.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 impl Session {
     /// Gives a sign of life when it is time, if this connection needs one.
     #[inline]
     pub(super) fn poll_pulse(&mut self, cx: &mut Context<'_>) {
-        // The timer wakes this task, which is not to pay for asking it at each command.
+        // The timer wakes this task by itself; polling it at each command would cost too much.
         if self.core.unheard && self.pulse.as_ref().is_none_or(|timer| timer.is_elapsed()) {
             self.poll_unheard(cx);
         }
@@ -65,12 +64,13 @@ impl Session {
             && self.core.desk.to_data.is_empty()
             && !self.upstream_is_shut()
             && self.core.tracking == Tracking::Matched;
-        // It would use up what ASKING or CLIENT CACHING has said of the next command.
+        // An empty line would use up what ASKING or CLIENT CACHING has set for the next command.
         if !is_between || conn.next_only {
             return;
         }
         if conn.reply_mode == ReplyMode::Skip {
-            // This too, but for a CLIENT REPLY SKIP, which has no answer either.
+            // An empty line would use up SKIP too. Another CLIENT REPLY SKIP renews it, and has no
+            // answer either.
             let mut again = Vec::new();
             encode::command(&mut again, &[b"CLIENT", b"REPLY", b"SKIP"]);
             self.forward(cx, &again);

@@ -1,8 +1,7 @@
-//! The sockets of a session: what they bring goes to its core, and what that wants sent to them.
+//! The sockets of a session: moves their bytes into the session's core, and the core's bytes out.
 //!
-//! Bytes are read into one buffer that all sessions of a thread share and are written from
-//! there; a session keeps only what a socket did not take and what may not be sent yet, so that
-//! an idle one costs no buffer.
+//! All sessions of a thread read into one buffer and write from there. A session keeps only bytes
+//! that a socket did not take or that are unsent, so an idle session costs no buffer.
 
 use std::{
     cell::RefCell,
@@ -35,27 +34,27 @@ use crate::{
     resp::request::INLINE_LIMIT,
 };
 
-/// Most bytes moved by one read. Half the cost of large values is saved by
-/// 64 KB against 8 KB; small ones do not care.
+/// Most bytes moved by one read. 64 KB halve the cost of large values against 8 KB; small values
+/// cost the same.
 pub(super) const READ: usize = 64 * 1024;
-/// Room for a read behind bytes shown a second time: at most an inline command.
+/// Room for a read behind bytes shown a second time, which are at most an inline command.
 const SCRATCH: usize = INLINE_LIMIT + 1 + READ;
-/// How often a client that sends more behind a LOCK than is read ahead is looked after.
+/// How often to look whether a client has hung up that sends more behind a LOCK than is read ahead.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
 
-/// How long a client may take nothing of `barrier_buffer` bytes that are held for it. Clients
-/// that read a value of 20 MB in pieces, and lag by milliseconds, are not to be closed.
+/// How long a client may take none of `barrier_buffer` bytes that wait for it. Clients that read a
+/// value of 20 MB in pieces, and lag by milliseconds, must not be closed.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 thread_local! {
-    /// Holds bytes only between a read and the write that follows it in the
-    /// same poll, hence one for all sessions of a thread.
+    /// Holds bytes only between a read and the write that follows it in the same poll, so one
+    /// buffer serves all sessions of a thread.
     static BUFFER: RefCell<Box<[u8]>> = RefCell::new(vec![0; SCRATCH].into_boxed_slice());
 }
 
-/// One client connection, its upstream connection, and what passes between them.
+/// A client's connection, its upstream connection, and the bytes that pass between them.
 pub(crate) struct Session {
-    /// Session locks in it are given back by [`Session::run`] before the client sees its
+    /// Owns the session locks. [`Session::run`] gives them back before the client sees its
     /// connection end and comes back; otherwise they are renewed no more and run out.
     pub(super) core: Core,
     pub(super) client: Stream,
@@ -63,22 +62,22 @@ pub(crate) struct Session {
     upstream_state: Upstream,
     /// The client has ended the connection, by FIN or by a reset.
     hung_up: bool,
-    /// Who hangs up may be a balancer, while the client goes on.
+    /// The client came through a balancer, which may hang up while the client goes on.
     balanced: bool,
-    /// What came behind what is held during a LOCK that waits in line.
+    /// Bytes read ahead, behind the unsent ones, during a LOCK that waits in line.
     ahead: Option<Box<Ahead>>,
-    /// What others are being asked for the command that has the floor.
+    /// The question that others are being asked for the command that has the floor.
     asked: Option<Box<Asked>>,
-    /// Of the last lock command, kept for the next one.
+    /// Timer of the last lock command, kept for the next one.
     alarm: Alarm,
-    /// How much is held for a client while a command of its own waits for replies, and until when
-    /// it has to take some of it.
+    /// How many bytes waited for the client when it last took some, and until when it must take
+    /// more. Set while a command of its own waits for replies.
     untaken: Option<Box<(usize, Pin<Box<Sleep>>)>>,
-    /// When to look again whether a client that floods has hung up.
+    /// When to look again whether a flooding client has hung up.
     look: Option<Pin<Box<Sleep>>>,
     /// When the data node is to hear of this connection again.
     pub(super) pulse: Option<Pin<Box<Sleep>>>,
-    /// When to close whatever is still missing.
+    /// When to close the connection, whatever is still missing.
     linger: Option<(Instant, Pin<Box<Sleep>>)>,
 }
 
@@ -93,11 +92,11 @@ struct Upstream {
     done: bool,
 }
 
-/// How a direction's step ended: whether anything moved, or that the session is over.
+/// How a direction's step ended: whether anything moved, or why the session is over.
 type Moved = Result<bool, CloseReason>;
 
 impl Session {
-    /// A session over two fresh connections. `balanced`: the client came through a balancer.
+    /// Makes a session over two fresh connections. `balanced`: the client came through a balancer.
     pub(crate) fn new(
         client: Stream,
         upstream: Stream,
@@ -121,11 +120,10 @@ impl Session {
         }
     }
 
-    /// Moves bytes until either side is gone or the proxy shuts down.
-    /// Both connections are closed when this returns or is dropped, and a LOCK
-    /// under way is undone. Session locks are released if the client has ended the
-    /// connection. Where the data node or the proxy has, the client may go on as its
-    /// validity allows: they run out.
+    /// Moves bytes until either side is gone or the proxy shuts down. Both connections are closed
+    /// when this returns or is dropped, and a LOCK under way is undone. Session locks are released
+    /// if the client has ended the connection. If the data node or the proxy ended it, session
+    /// locks run out: the client may go on as its validity allows.
     pub(crate) async fn run(mut self: Box<Self>) -> CloseReason {
         let shared = self.core.desk.shared.clone();
         let mut drain = pin!(shared.drain.cancelled());
@@ -133,8 +131,8 @@ impl Session {
         let mut registered = false;
         let reason = poll_fn(|cx| {
             if !registered {
-                // Once is enough: this task's waker stays the same, and the
-                // flag beside the token is cheaper to look at.
+                // Registering once is enough: this task's waker stays the same, and the flag beside
+                // the token is cheaper to look at.
                 registered = true;
                 self.core.desk.waker = cx.waker().clone();
                 let _ = drain.as_mut().poll(cx);
@@ -153,7 +151,7 @@ impl Session {
         reason
     }
 
-    /// Whether the client itself has ended the connection.
+    /// Whether the client itself has ended the connection, so that its session locks are released.
     fn client_gives_back(&self) -> bool {
         let by_default = if self.balanced { OnDisconnect::Expire } else { OnDisconnect::Release };
         let desk = &self.core.desk;
@@ -163,8 +161,8 @@ impl Session {
             || planted::has(PlantedFault::GiveBack)
     }
 
-    /// The client's socket has failed. That it was reset, or closed, is the client's doing.
-    /// Any other error may be the network's, as a keepalive without an answer.
+    /// Notes that the client's socket has failed. A reset or a close is the client's doing; any
+    /// other error may be the network's, such as a keepalive without an answer.
     #[cold]
     fn client_failed(&mut self, error: &io::Error) -> CloseReason {
         use io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
@@ -172,13 +170,13 @@ impl Session {
         CloseReason::Client
     }
 
-    /// Both directions and the command that has the floor, until none of them can move.
+    /// Moves both directions and the command that has the floor until none can go on.
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<CloseReason> {
         BUFFER.with_borrow_mut(|buffer| {
             loop {
                 match self.step(cx, buffer) {
                     Err(reason) => {
-                        // What tells why is worth a try.
+                        // The answer that tells why the connection ends is worth a try.
                         self.note_told();
                         let _ = self.core.to_client.poll_flush(&mut self.client, cx);
                         return Poll::Ready(reason);
@@ -190,7 +188,7 @@ impl Session {
         })
     }
 
-    /// One turn of everything. True: it may be worth another.
+    /// Runs one turn of everything. Returns whether another may be worth it.
     fn step(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Moved {
         let mut waited = self.core.is_waiting();
         self.core.take_losses()?;
@@ -205,8 +203,8 @@ impl Session {
             self.flush_client(cx)?;
         }
         self.core.check_that_news_can_be_told()?;
-        // Each direction goes on until its sockets stop it; only a command that has the
-        // floor makes one wait for the other, and then leaves it something to do.
+        // Each direction goes on until its sockets stop it. Only a command that has the floor makes
+        // one direction wait for the other, and then leaves it something to do.
         let entangled = waited || self.core.is_waiting();
         let left = self.core.must_look_again()
             || self.core.client_done
@@ -232,13 +230,13 @@ impl Session {
         Ok(moved && entangled && left)
     }
 
-    /// Sends what waits for the data node, then reads from the client as long
-    /// as the data node takes it.
+    /// Sends the bytes that wait for the data node, then reads from the client as long as the data
+    /// node takes more.
     fn poll_requests(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Moved {
         let mut moved = false;
         loop {
             if self.core.tracking == Tracking::Closing {
-                // What is held was never looked at, and the connection ends.
+                // The unsent bytes were never judged, and the connection ends.
                 return Ok(moved);
             }
             if !self.core.desk.to_data.is_empty() {
@@ -280,8 +278,8 @@ impl Session {
                     false => return Ok(moved),
                 }
             }
-            // Bytes held back are shown again with the new ones behind them, in
-            // front of the buffer unless they are too many.
+            // Unsent bytes are shown again with the new ones behind them, in front of the buffer
+            // unless they are too many.
             let held = &self.core.desk.unsent;
             let apart = waiting || self.core.is_gathering() || held.len() > buffer.len() - READ;
             let kept = if apart { 0 } else { held.len() };
@@ -313,7 +311,7 @@ impl Session {
         }
     }
 
-    /// Sends bytes to the data node, or drops them where it takes no more.
+    /// Sends bytes to the data node, or drops them if it takes no more.
     pub(super) fn forward(&mut self, cx: &mut Context<'_>, bytes: &[u8]) {
         if !bytes.is_empty()
             && !self.upstream_state.dead
@@ -323,7 +321,7 @@ impl Session {
         }
     }
 
-    /// The data node has closed, but what it said before may still be on its way.
+    /// Notes that the data node takes no more bytes. Its last replies may still be on their way.
     fn upstream_is_dead(&mut self) {
         self.upstream_state.dead = true;
         self.core.desk.to_data = Outbox::default();
@@ -334,13 +332,14 @@ impl Session {
         self.upstream_state.shut
     }
 
-    /// Passes the client's FIN on, once everything before it is sent.
+    /// Passes the client's FIN on, once everything before it is sent. Returns whether anything
+    /// moved.
     fn pass_fin(&mut self, cx: &mut Context<'_>) -> bool {
         if self.core.is_waiting() || self.upstream_state.shut {
             return false;
         }
         if !self.core.desk.unsent.is_empty() {
-            // The beginning of a command that will never be whole.
+            // This is the beginning of a command that will never be whole.
             let held = std::mem::take(&mut self.core.desk.unsent);
             self.forward(cx, &held);
             return true;
@@ -354,7 +353,7 @@ impl Session {
         }
     }
 
-    /// The client has ended the connection.
+    /// Takes in that the client has ended the connection.
     fn client_hung_up(&mut self) {
         self.hung_up = true;
         if self.core.client_closed() {
@@ -363,8 +362,8 @@ impl Session {
         self.drop_what_is_not_asked();
     }
 
-    /// Looks after a client that has sent as much as is held while a command waits. False:
-    /// nothing more is to be read of it now.
+    /// Looks after a client that has sent as many bytes as may stay unsent while a command waits.
+    /// Returns `false` if no more is to be read from the client now.
     fn watch_flood(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Moved {
         if self.core.waits_in_line() {
             match self.read_ahead(cx, buffer)? {
@@ -372,7 +371,7 @@ impl Session {
                 ReadAhead::Nothing => return Ok(false),
                 ReadAhead::NoRoom => {}
                 ReadAhead::TooMuch => {
-                    // Dropped with it, the waiter leaves the line.
+                    // The waiter is dropped with its LOCK and leaves the line.
                     self.core.refuse(TOO_MUCH);
                     self.drop_what_is_not_asked();
                     return Ok(true);
@@ -419,7 +418,7 @@ impl Session {
         Ok(if ahead.is_too_much() { ReadAhead::TooMuch } else { ReadAhead::Some })
     }
 
-    /// Reads what was read ahead, or from the client.
+    /// Hands over bytes that were read ahead, or else reads from the client.
     #[inline]
     fn poll_read_client(
         &mut self,
@@ -436,8 +435,8 @@ impl Session {
         Pin::new(&mut self.client).poll_read(cx, read)
     }
 
-    /// Whether the client has hung up behind more bytes than are read ahead, so
-    /// that reading does not show it. Asked now and then, and only for a LOCK.
+    /// Whether the client has hung up behind more bytes than are read ahead, where reading does not
+    /// show it. Looks only every [`LOOK_EVERY`], and only for a LOCK.
     fn flood_has_ended(&mut self, cx: &mut Context<'_>) -> bool {
         if !self.core.is_lock() {
             return false;
@@ -454,10 +453,10 @@ impl Session {
         }
     }
 
-    /// Sends what waits for the client, then reads from the data node as long
-    /// as the client takes it. While a command that has the floor needs the replies before it,
-    /// they are read even if the client does not take them, up to `barrier_buffer`. One that
-    /// takes nothing of so much for [`PATIENCE`] is closed, as its command could wait for ever.
+    /// Sends the bytes that wait for the client, then reads from the data node as long as the
+    /// client takes more. While the command with the floor needs earlier replies, they are read
+    /// even if the client does not take them, up to `barrier_buffer`. A client that then takes
+    /// nothing for [`PATIENCE`] is closed, as its command could wait for ever.
     fn poll_replies(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Moved {
         let mut moved = false;
         loop {
@@ -469,7 +468,7 @@ impl Session {
                     Poll::Pending
                         if self.core.to_client.len() >= self.core.desk.config.barrier_buffer =>
                     {
-                        // One that reads, if slowly, only makes the data node wait.
+                        // A client that reads, if slowly, only makes the data node wait.
                         return match self.client_takes_nothing(cx) {
                             true => Err(CloseReason::BarrierBuffer),
                             false => Ok(moved),
@@ -486,7 +485,7 @@ impl Session {
             match Pin::new(&mut self.upstream).poll_read(cx, &mut read) {
                 Poll::Pending => return Ok(moved),
                 Poll::Ready(Ok(())) if !read.filled().is_empty() => {}
-                // Whatever it said before it went has been read.
+                // All that the data node sent before it closed has been read.
                 Poll::Ready(_) => {
                     self.upstream_state.done = true;
                     moved = true;
@@ -505,7 +504,7 @@ impl Session {
         }
     }
 
-    /// Whether the client has taken none of what is held for it for [`PATIENCE`].
+    /// Whether the client has taken none of the bytes that wait for it for [`PATIENCE`].
     fn client_takes_nothing(&mut self, cx: &mut Context<'_>) -> bool {
         let held = self.core.to_client.len();
         if self.untaken.as_ref().is_none_or(|untaken| untaken.0 != held) {
@@ -514,7 +513,7 @@ impl Session {
         self.untaken.as_mut().is_some_and(|untaken| untaken.1.as_mut().poll(cx).is_ready())
     }
 
-    /// Moves the command that has the floor as far as it goes, with what others answer.
+    /// Moves the command that has the floor as far as the answers of others allow.
     #[inline(never)]
     fn poll_floor(&mut self, cx: &mut Context<'_>) -> Moved {
         let mut moved = false;
@@ -537,15 +536,15 @@ impl Session {
         Ok(moved)
     }
 
-    /// Asks no longer for a command that was given up: dropped, a LOCK under way is undone.
+    /// Drops the question of a command that was given up. A LOCK under way is undone by that.
     fn drop_what_is_not_asked(&mut self) {
         if self.asked.is_some() && !self.core.awaits_answer() {
             self.asked = None;
         }
     }
 
-    /// What is in the client's outbox goes out now: if it tells of a loss, all that the client
-    /// has sent by now was sent without knowing.
+    /// Notes that the client's outbox goes out now. If it tells of a loss, all that the client has
+    /// sent by now was sent without knowing.
     fn note_told(&mut self) {
         let (read, client) = (self.core.read, &self.client);
         self.core.desk.losing.note_told(|| read + client.readable());

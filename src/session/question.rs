@@ -1,4 +1,4 @@
-//! Questions of a session under way: to the lock nodes, and about commands to the data node.
+//! Questions of a session under way: to the lock nodes, and to the data node about commands.
 
 use std::{
     future::Future,
@@ -13,22 +13,23 @@ use super::{
 };
 use crate::lock::{Acquire, Alarm, Attach, Raise, Release, Renew, Waiter};
 
-/// A question, until it is answered. Dropped before, a LOCK is undone on every node.
+/// A question, until it is answered. A LOCK whose question is dropped before is undone on every
+/// node.
 pub(super) enum Asked {
     Lock(Acquire),
     Wait(Box<Waiter>),
     Unlock(Release),
     Renew(Renew),
     TakeOver(Acquire),
-    /// Asked in one go: who waits for the first waits for all.
+    /// All asked at once, so that waiting for the first is waiting for all.
     Attached(Vec<Attach>, Vec<Attached>),
     Raise(Raise),
-    /// Over a connection of the proxy's own.
+    /// Asked over a connection of the proxy's own.
     DataNode(Pin<Box<dyn Future<Output = Answer> + Send>>),
 }
 
 impl Asked {
-    /// Asks. `alarm`: that of the last question, to be used again.
+    /// Asks the question. `alarm` is the last question's, to be used again.
     pub(super) fn ask(question: Question, shared: &Arc<Shared>, alarm: &mut Alarm) -> Asked {
         let engine = &shared.engine;
         let mut asked =
@@ -66,19 +67,19 @@ impl Asked {
         asked
     }
 
-    /// Exchanges the alarm with which the question is timed for another.
+    /// Swaps the question's alarm with `alarm`.
     pub(super) fn give_back(&mut self, alarm: &mut Alarm) {
         let own = match self {
             Asked::Lock(asked) | Asked::TakeOver(asked) => asked.alarm(),
             Asked::Unlock(asked) => asked.alarm(),
             Asked::Renew(asked) => asked.alarm(),
-            // One that waits in line has more to time.
+            // A LOCK that waits in line has more than one thing to time.
             Asked::Wait(_) | Asked::Attached(..) | Asked::Raise(_) | Asked::DataNode(_) => return,
         };
         std::mem::swap(own, alarm);
     }
 
-    /// Ready once it is answered.
+    /// Polls for the answer.
     pub(super) fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<Answer> {
         Poll::Ready(match self {
             Asked::Lock(asked) => Answer::Lock(ready!(Pin::new(asked).poll(cx))),

@@ -1,4 +1,4 @@
-//! Data node → client: which bytes of the replies pass, and what the replies tell.
+//! Data node → client: which bytes of the replies pass, and what the replies tell the session.
 
 use super::{
     core::{Core, Tracking},
@@ -9,12 +9,12 @@ use super::{
 use crate::resp::reply::NextReply;
 
 impl Core {
-    /// Takes in bytes from the data node. Returns from where on they pass, behind what is in
-    /// the client's outbox.
+    /// Takes in bytes from the data node. Returns from where on they pass, behind the client's
+    /// outbox.
     pub(super) fn data_sent(&mut self, bytes: &[u8]) -> usize {
         let (mut from, mut pos) = (0, 0);
         let is_watched = self.desk.shared.guards.is_some();
-        // A list that was begun must be ended, as its length has been changed.
+        // A list that was begun must be ended, as its announced length was changed.
         while self.tracking == Tracking::Matched || self.filter.is_some() {
             let desk = &mut self.desk;
             let run = desk.owed.plain_run(&desk.conn.state);
@@ -30,7 +30,7 @@ impl Core {
                 break;
             }
             let begin = pos;
-            // Of an array whose elements the client gets the head comes first, by itself.
+            // The head of an array whose elements the client gets is read by itself first.
             let alone = self.filter.as_ref().is_some_and(Filter::awaits_head);
             let line = if alone { memchr::memchr(b'\n', &bytes[pos..]) } else { None };
             let end = line.map_or(bytes.len(), |end| pos + end + 1);
@@ -42,7 +42,8 @@ impl Core {
                 NextReply::Frame(frame) => {
                     let verdict = self.desk.owed.frame(frame, state);
                     if !state.known {
-                        // RESET makes a stranger of anybody, and needs no introduction.
+                        // RESET logs the client out, and is answered even to a client that never
+                        // logged in.
                         state.known = !matches!(frame.kind(), b'-' | b'>')
                             && !frame.head.starts_with(b"+RESET");
                     }
@@ -77,7 +78,7 @@ impl Core {
                     self.relay();
                     continue;
                 }
-                // As if the connection had ended and another begun.
+                // RESET counts as the end of one connection and the beginning of another.
                 Some(Verdict::Reset) => self.desk.tokens.give_back(),
                 Some(Verdict::Pass) | None => {}
             }
@@ -92,8 +93,8 @@ impl Core {
         from
     }
 
-    /// Takes in what a filtered reply has told. False: what is in it cannot be told apart, and
-    /// nothing of it may pass.
+    /// Takes in what a filtered reply has told. Returns `false` if nothing of it may pass, as the
+    /// replies in it cannot be told apart.
     fn hear(&mut self, heard: Heard) -> bool {
         match heard {
             Heard::Nothing => {}
@@ -101,7 +102,7 @@ impl Core {
             Heard::Made => self.step(|job, desk| job.made(desk)),
             Heard::NotMade(reply) => self.step(|job, desk| job.not_made(&reply, desk)),
             Heard::Elements(made) => {
-                // Each element is a reply of its own, the last one Guarded again.
+                // Each element is a reply of its own; the last one is `Guarded` again.
                 self.filter = None;
                 self.step(|job, desk| job.made_several(made, desk));
                 if self.tracking != Tracking::Matched {
@@ -116,12 +117,12 @@ impl Core {
         true
     }
 
-    /// Looks at the first byte of a reply that is more than a reply.
-    /// False: from here on everything only passes.
+    /// Looks at the first byte of a reply that is handled specially. Returns `false` if all bytes
+    /// only pass from here on.
     fn begin_special(&mut self, special: Entry, first: u8) -> bool {
         match special {
-            // An error is an ordinary reply; anything else begins a replication
-            // stream, which is not RESP.
+            // An error is an ordinary reply. Anything else begins a replication stream, which is
+            // not RESP.
             Entry::Sync if first != b'-' => {
                 self.relay();
                 return false;
@@ -135,7 +136,7 @@ impl Core {
             Entry::ArmedExec if first != b'>' && !self.desk.conn.state.watching => {
                 self.filter = Some(Filter::unwrap(Whose::Clients, false));
             }
-            // A RESP2 subscriber may not ask for it, so that is a message.
+            // A RESP2 subscriber may not ask for a list, so this is a message.
             Entry::Listing(listing) if !self.desk.conn.state.is_resp2_subscriber() => {
                 self.filter = Filter::listing(listing, first);
             }
@@ -144,7 +145,7 @@ impl Core {
         true
     }
 
-    /// The data node has closed: what was kept back of a reply passes.
+    /// Takes in that the data node has closed: bytes kept back of a reply pass.
     pub(super) fn data_closed(&mut self) {
         if let Some(filter) = self.filter.take() {
             self.to_client.push(&filter.rest());

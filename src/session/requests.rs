@@ -27,63 +27,62 @@ use crate::{
     },
 };
 
-/// Forwarded in place of a dropped command whose bytes turned out to be
-/// malformed, so that Redis answers with its protocol error: the beginning of a
-/// command, and a length that is none.
+/// Forwarded in place of a dropped command whose bytes turned out to be malformed, so that Redis
+/// answers with its protocol error: the beginning of a command, and an invalid length.
 const BEGINNING: &[u8] = b"*1\r\n";
 const BAD_LENGTH: &[u8] = b"$-1\r\n";
-/// Bytes of a command of ours beside its key and token: lengths, options, numbers.
+/// Bytes of a command of ours besides its key and token: lengths, options, numbers.
 const WORDS_SLACK: usize = 512;
 
-/// What becomes of a command.
+/// Fate of a command.
 enum Flow {
-    /// It passes, and its reply is expected.
+    /// Forwarded: its reply is expected.
     Forward,
-    /// It, and all behind it, is held.
+    /// Kept back, with all behind it.
     Keep,
-    /// Its bytes are dropped as they come.
+    /// Dropped: its bytes, as they arrive.
     Drop(Dropping),
 }
 
-/// A command that was found.
+/// A command that the scanner has found.
 struct FoundCommand<'b> {
     name: Name,
     arguments: usize,
-    /// All that is there from its first byte on.
+    /// Everything received from its first byte on.
     bytes: &'b [u8],
-    /// Where its first byte stands in all that the client has sent.
+    /// Position of its first byte in all that the client has sent.
     position: u64,
 }
 
-/// What is known while bytes are scanned.
+/// State of one scan.
 struct Scan {
-    /// How the first command goes on.
+    /// How the first command found goes on.
     first: First,
-    /// Some commands are refused in favour of the news of a loss.
+    /// Commands may be refused in favour of the news of a loss.
     lost: bool,
     /// There are guards.
     is_guarded: bool,
-    /// What a glance told of the last command, and so of one that begins as it: a glance at
-    /// each would make of 189 instructions for a GET at depth 16 229.
+    /// Glance at the last command. It holds for the next command too if that begins alike: with a
+    /// glance at each, a GET at depth 16 takes 229 instructions instead of 189.
     glance: Glance,
 }
 
 impl Core {
-    /// Takes in bytes from the client, those held back before at their beginning. Returns which
-    /// of them are to be sent to the data node, behind what is in its outbox.
+    /// Takes in bytes from the client, with the unsent ones at their beginning. Returns the range
+    /// of them to send to the data node, behind its outbox.
     ///
     /// # Errors
     /// If the connection is to end.
     pub(super) fn client_sent(&mut self, bytes: &[u8]) -> Result<Range<usize>, CloseReason> {
         debug_assert!(!self.is_waiting() && bytes.len() >= self.desk.unsent.len());
         self.desk.unsent.clear();
-        // Only now: this process may have stood still since it last looked.
+        // Losses are taken only now, as this process may have stood still since it last looked.
         self.take_losses()?;
         Ok(self.scan(bytes, First::Anew))
     }
 
-    /// Takes in bytes from the client while a command waits or is being gathered, or that come
-    /// behind more than is shown again with them.
+    /// Takes in bytes from the client while a command waits or is being gathered, or behind more
+    /// unsent bytes than are shown again with them.
     ///
     /// # Errors
     /// If the connection is to end.
@@ -98,10 +97,10 @@ impl Core {
         Ok(())
     }
 
-    /// Finds the commands in `bytes` up to the first that must wait. Returns which bytes pass.
+    /// Finds the commands in `bytes` up to the first that must wait. Returns the range that passes.
     pub(super) fn scan(&mut self, bytes: &[u8], first: First) -> Range<usize> {
         let (mut from, mut pos, mut others) = (0, 0, 0);
-        // Where `bytes` begin in all that the client has sent.
+        // The position of `bytes` in all that the client has sent.
         let begin = self.read - bytes.len() as u64;
         let table = self.desk.shared.guards.as_ref().map(|guards| guards.catalog.table());
         let commands = table.as_ref().and_then(|table| table.as_deref());
@@ -194,7 +193,7 @@ impl Core {
 }
 
 impl Core {
-    /// Decides what becomes of a command.
+    /// Decides the fate of a command.
     fn command(
         &mut self,
         found: &FoundCommand<'_>,
@@ -221,12 +220,12 @@ impl Core {
                 if let Some(flow) = self.own(own, arguments, bytes) {
                     return flow;
                 }
-                // It is about commands of Redis too, which answers.
+                // The command asks about commands of Redis too, so Redis answers.
                 let noted = self.desk.note(Name::Other, arguments);
                 self.noted(noted);
                 return Flow::Forward;
             }
-            // SELECT too, as `rename-command` may give its name to another.
+            // SELECT is judged too: `rename-command` may give its name to another command.
             (_, Name::Other | Name::Select)
                 if scan.is_guarded && !scan.is_free(commands, bytes) =>
             {
@@ -240,12 +239,12 @@ impl Core {
                 self.wait(Box::new(Arming));
                 return Flow::Keep;
             }
-            // Only once every earlier reply is in is it known whether it will be obeyed.
+            // Whether the data node will obey is known only once every earlier reply is in.
             (_, Name::ClientReply(mode)) => {
                 self.wait(Box::new(ClientReply(mode)));
                 return Flow::Keep;
             }
-            // Redis 7.4 to 8 may drop the reply to one that fails behind other output.
+            // Redis 7.4 to 8 may drop the reply to a failing AUTH or HELLO behind other output.
             (_, Name::Auth | Name::Hello) if !self.desk.owed.is_empty() => {
                 self.wait(Box::new(Login));
                 return Flow::Keep;
@@ -257,7 +256,7 @@ impl Core {
         Flow::Forward
     }
 
-    /// Begins a command of ours if all of it is there. Returns `None` if Redis answers it.
+    /// Begins a command of ours if all of it is there. Returns `None` if Redis answers the command.
     fn own(&mut self, own: Own, arguments: usize, bytes: &[u8]) -> Option<Flow> {
         match split(bytes, MAX_WORDS, self.own_limit()) {
             Split::Whole { words, .. }
@@ -271,19 +270,19 @@ impl Core {
                 Some(Flow::Keep)
             }
             Split::Incomplete => Some(Flow::Keep),
-            // More names than we have.
+            // The command has more names than we have commands.
             Split::TooLong if own == Own::Command => None,
             Split::TooLong => Some(Flow::Drop(Dropping::TooLong { own, words: arguments })),
         }
     }
 
-    /// Most bytes that a command of ours can have.
+    /// Returns the most bytes that a command of ours can have.
     fn own_limit(&self) -> usize {
         self.desk.config.locks.max_key + self.desk.config.locks.max_token + WORDS_SLACK
     }
 
-    /// Whether the command goes on although others are refused: an UNLOCK or RENEW of what
-    /// was lost, or one that is not whole yet.
+    /// Whether a command goes on although others are refused: an UNLOCK or RENEW of the lost lock,
+    /// or one that is not whole yet.
     #[cold]
     fn is_about_lost(&self, name: Name, bytes: &[u8]) -> bool {
         if !matches!(name, Name::Own(Own::Unlock | Own::Renew)) {
@@ -295,15 +294,15 @@ impl Core {
             Split::Whole { words, .. } => {
                 let [_, key, rest @ ..] = &words[..] else { return false };
                 let key = command::full_key(key, &self.desk.config.locks);
-                // Where the number of words is odd the first behind the key is the token.
+                // With an odd number of words, the first behind the key is the token.
                 let token = rest.first().filter(|_| rest.len() % 2 == 1);
                 self.desk.losing.was_lost(&key, token.map(|token| &**token))
             }
         }
     }
 
-    /// Drops one more command together with those that are being dropped. False: it does not
-    /// belong to them.
+    /// Drops one more command together with those being dropped. Returns `false` if it must be
+    /// judged by itself.
     #[inline]
     fn drop_too(&mut self, found: &FoundCommand<'_>) -> bool {
         let Turn::Dropping(Dropping::Lost(refused)) = &mut self.turn else { return false };
@@ -312,8 +311,8 @@ impl Core {
         too
     }
 
-    /// The last byte of a command being dropped has been seen: answers it.
-    /// False: none was being dropped.
+    /// Answers a dropped command whose last byte has been seen. Returns `false` if none was being
+    /// dropped.
     #[inline]
     fn answer_dropped(&mut self) -> bool {
         if !matches!(self.turn, Turn::Dropping(_)) {
@@ -325,14 +324,13 @@ impl Core {
         true
     }
 
-    /// Bytes were met at `pos` that Redis would not parse. Returns from where on what there is
-    /// passes.
+    /// Handles bytes at `pos` that Redis would not parse. Returns from where on bytes pass.
     #[cold]
     fn broken(&mut self, bytes: &[u8], mut from: usize, pos: usize) -> usize {
         self.desk.shared.metrics.protocol_errors.increment(1);
         if matches!(self.turn, Turn::Dropping(_)) {
             self.turn = Turn::Client;
-            // What is no length at all is named in the error.
+            // Redis names a byte that begins no length in its error.
             let offending = bytes[pos..].iter().take(1).find(|byte| **byte != b'$');
             let out = &mut self.desk.to_data;
             out.push(BEGINNING);
@@ -341,13 +339,13 @@ impl Core {
             from = bytes.len();
         }
         if self.desk.conn.reply_mode != ReplyMode::On {
-            // Redis closes once replies that were pending are out. Here
-            // they are out already, and it would forget to.
+            // Redis closes once pending replies are out. Here they are out already, and Redis would
+            // forget to close.
             self.start_linger();
         }
         self.relay();
         if self.tracking == Tracking::Closing {
-            // Redis is to word the error, and to see nothing behind it.
+            // Redis words the error, and must see nothing behind it.
             self.tracking = Tracking::Muted;
             self.push_broken(bytes, from, pos);
             from = bytes.len();
@@ -355,20 +353,21 @@ impl Core {
         from
     }
 
-    /// Forwards what there is from `from` up to the end of the line at `pos`, which is
-    /// none that Redis reads, and nothing from there on.
+    /// Forwards the bytes from `from` up to the end of the malformed line at `pos`, and nothing
+    /// behind it.
     ///
-    /// What Redis makes of such a line depends on how it came: a line of text that is
-    /// too long is a command all the same if its end arrives soon enough.
+    /// Redis's answer to such a line depends on how the line arrived: an inline command that is too
+    /// long is carried out all the same if its end arrives soon enough.
     fn push_broken(&mut self, bytes: &[u8], from: usize, pos: usize) {
         if from > pos {
-            // It was dropped, and is told of already.
+            // The line was dropped, and its error is forwarded already.
             return;
         }
         let (before, rest) = bytes.split_at(pos);
         let line_end = |from: usize| Some(from + memchr::memchr(b'\n', rest.get(from..)?)? + 1);
         let mut end = line_end(0);
-        // A command without a name yet begins at its first line, and may be wrong in its second.
+        // A command without a name yet begins at its first line, but the error may be in its
+        // second.
         if self.requests.between_commands()
             && let Some(first) = end
             && is_head(&rest[..first])
@@ -384,13 +383,13 @@ impl Core {
                 out.push(b"\r\n");
             }
         } else if memchr::memchr(0, line).is_none() {
-            // One with a zero byte is waited for in vain by Redis 7, but not by all.
+            // Redis 7 waits in vain for the end of a line with a NUL in it; not every version does.
             out.push(line);
         }
     }
 }
 
-/// Whether Redis reads this line as the head of a command, and goes on behind it.
+/// Whether Redis reads this line as the head of a command and goes on behind it.
 fn is_head(line: &[u8]) -> bool {
     let digits = line.strip_prefix(b"*").and_then(|rest| rest.strip_suffix(b"\r\n"));
     digits.and_then(number::integer).is_some_and(|words| words > 0)

@@ -1,4 +1,4 @@
-//! A look at each command whether guards are about it.
+//! Decides for each command whether guards are about it.
 
 use super::{
     core::{Core, First, Turn},
@@ -16,18 +16,18 @@ use crate::{
     resp::words::too_much_of_a_stranger,
 };
 
-/// What becomes of a command that guards may be about.
+/// Fate of a command that guards may be about.
 pub(super) enum Guarding {
-    /// It is forwarded.
+    /// Forwarded.
     Pass,
-    /// It waits for its turn, or for the rest of itself.
+    /// Kept back, for its turn or for the rest of its bytes.
     Kept,
-    /// Its bytes are dropped as they come.
+    /// Dropped: its bytes, as they arrive.
     Drop(Dropping),
 }
 
 impl Core {
-    /// Looks at a command whether guards are about it. `had_room`: false where others were
+    /// Looks at a command whether guards are about it. `had_room` is `false` if other clients were
     /// given the room of this command.
     pub(super) fn guard(
         &mut self,
@@ -75,8 +75,8 @@ impl Core {
         }
     }
 
-    /// More of a large command has come: looks whether that is enough to look at it again, or
-    /// no more of it is to be held.
+    /// Takes in more of a large command. Has it looked at again once that may be enough, or once
+    /// its room was given away.
     pub(super) fn gather_more(&mut self) {
         let Turn::Gathering(gather) = &mut self.turn else { return };
         let Desk { unsent, conn, waker, .. } = &self.desk;
@@ -87,7 +87,7 @@ impl Core {
         }
     }
 
-    /// Lets a large command go whose room others were given, as nothing more of it came.
+    /// Has a large command refused that stopped coming and whose room other clients were given.
     pub(super) fn look_after_gather(&mut self) {
         if matches!(&self.turn, Turn::Gathering(gather) if gather.room.is_lost()) {
             self.turn = Turn::Again(First::NoRoom);

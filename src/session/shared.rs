@@ -1,4 +1,4 @@
-//! What all sessions share.
+//! Parts that all sessions share.
 
 use std::{
     net::SocketAddr,
@@ -15,23 +15,18 @@ use tokio_util::sync::CancellationToken;
 use super::{ahead::Taken, idle::Idle, metrics::Metrics};
 use crate::{config::Config, guard::Guards, lock::Engine};
 
-/// What all sessions share.
 pub(crate) struct Shared {
-    /// The lock engine.
     pub engine: Arc<Engine>,
-    /// Counters.
     pub metrics: Arc<Metrics>,
-    /// The configuration as it is now: it changes when it is read again.
+    /// The current configuration, which a reload replaces.
     pub config: ArcSwap<Config>,
     /// Rules on the keys that clients write, if there are any.
     pub guards: Option<Arc<Guards>>,
-    /// How long the data node lets clients be idle.
     pub idle: Arc<Idle>,
-    /// What all sessions have read behind LOCKs that wait.
+    /// Bytes read ahead behind LOCKs that wait.
     pub ahead: Arc<Taken>,
     /// Clients connected now, for LOCKGATE; a metric cannot be read back.
     pub clients: AtomicUsize,
-    /// When the proxy was started.
     pub started: Instant,
     /// Addresses on which clients are accepted.
     pub listen: Vec<SocketAddr>,

@@ -1,6 +1,6 @@
-//! COMMAND, COMMAND INFO, DOCS and LIST without names: the data node's list
-//! passes as it comes, with the count at its head increased and our entries behind
-//! its last one. COMMAND COUNT has nothing but the count.
+//! Adds our commands to COMMAND, COMMAND INFO, DOCS and LIST without names: the data node's list
+//! passes as it is, with the count at its head increased and our entries behind its last one.
+//! COMMAND COUNT has nothing but the count.
 
 use super::fed::{Fed, Heard};
 use crate::{
@@ -15,14 +15,15 @@ const HEAD_LIMIT: usize = 1 + number::MAX_DIGITS + 2;
 #[derive(Debug)]
 pub(in crate::session) struct Addition {
     listing: Listing,
-    /// The head as far as it has come; empty once it was passed on.
+    /// The head as far as it has arrived; empty once it was passed on.
     head: Vec<u8>,
     /// The head was passed on with a larger count.
     promised: bool,
 }
 
 impl Addition {
-    /// A reply whose first byte is this. None: not a list, but an error or `+QUEUED`.
+    /// Begins with a reply whose first byte is `first`. Returns `None` if the reply is not a list,
+    /// but an error or `+QUEUED`.
     pub(super) fn begin(listing: Listing, first: u8) -> Option<Addition> {
         let is_answer = match listing {
             Listing::Info => first == b'*',
@@ -33,12 +34,12 @@ impl Addition {
         is_answer.then(|| Addition { listing, head: Vec::new(), promised: false })
     }
 
-    /// What was kept back of the head.
+    /// Returns the bytes of the head that were kept back.
     pub(super) fn rest(self) -> Vec<u8> {
         self.head
     }
 
-    /// The head with our entries counted. None where that makes no sense.
+    /// Returns the head with our entries counted. Returns `None` if the head has no such count.
     fn increased(&self) -> Option<Vec<u8>> {
         let (kind, rest) = self.head.split_first()?;
         let count = usize::try_from(number::integer(rest.strip_suffix(b"\r\n")?)?).ok()?;
@@ -61,7 +62,8 @@ impl Addition {
 }
 
 impl Addition {
-    /// Looks at a piece of the list. It has `ended` with it, and well if it is `whole`.
+    /// Looks at a piece of the list. `ended`: the list ends with it. `whole`: the list is complete
+    /// then.
     pub(super) fn feed(&mut self, piece: &[u8], ended: bool, whole: bool, resp3: bool) -> Fed {
         let mut fed = Fed::default();
         if !self.promised {
@@ -85,7 +87,6 @@ impl Addition {
         fed
     }
 
-    /// Appends our entries.
     fn add(&self, out: &mut Vec<u8>, resp3: bool) {
         match self.listing {
             Listing::Info => OURS.iter().for_each(|own| docs::info(out, *own, resp3)),

@@ -1,10 +1,10 @@
-//! Replies that do not pass as they come: those to the proxy's own questions, those in which
-//! the replies of guarded writes are, and lists of commands, to which ours are added.
+//! Replies that are changed on their way: those to the proxy's own questions, those that wrap the
+//! replies of guarded writes, and lists of commands, to which ours are added.
 //!
 //! At most one [`Filter`] is at work, on the reply that is being received.
 //!
-//! - `fed`: what becomes of a piece of a reply.
-//! - `unwrap`: the script's replies and EXEC's.
+//! - `fed`: the result of filtering a piece of a reply.
+//! - `unwrap`: replies of the script and of EXEC.
 //! - `listing`: COMMAND, COMMAND INFO, DOCS, LIST and COUNT.
 
 mod fed;
@@ -15,53 +15,53 @@ use self::{fed::Fed, listing::Addition, unwrap::Unwrap};
 pub(super) use self::{fed::Heard, unwrap::Whose};
 use crate::resp::name::Listing;
 
-/// How much of the reply to a question of the proxy's is kept: an error line.
+/// Bytes kept of the reply to a question of the proxy's: an error line.
 const REPLY_LIMIT: usize = 1024;
 
-/// What is done with the reply being received.
+/// Treatment of the reply being received.
 pub(super) enum Filter {
-    /// It answers a question of the proxy's: as much of it as is kept.
+    /// Keeps the reply to a question of the proxy's, up to a limit.
     Ours(Vec<u8>),
-    /// It is EXEC's or the script's, and the client gets what is in it.
+    /// Takes the client's replies out of EXEC's or the script's.
     Unwrap(Unwrap),
-    /// It is a list, to which our entries are added.
+    /// Adds our entries to a list.
     Listing(Addition),
 }
 
 impl Filter {
-    /// For the reply to a question of the proxy's.
+    /// Filters the reply to a question of the proxy's.
     pub(super) fn ours() -> Filter {
         Filter::Ours(Vec::new())
     }
 
-    /// For the reply to what was sent for a guarded write.
+    /// Filters the reply to what was sent for a guarded write.
     pub(super) fn unwrap(whose: Whose, silent: bool) -> Filter {
         Filter::Unwrap(Unwrap::new(whose, silent))
     }
 
-    /// For a reply whose first byte is this. Returns `None` if it is not a list, but an error
-    /// or `+QUEUED`.
+    /// Filters a list whose first byte is `first`. Returns `None` if the reply is not a list, but
+    /// an error or `+QUEUED`.
     pub(super) fn listing(listing: Listing, first: u8) -> Option<Filter> {
         Addition::begin(listing, first).map(Filter::Listing)
     }
 
-    /// Whether the head of the reply is to be looked at before anything behind it.
+    /// Whether the head of the reply must be looked at before anything behind it.
     pub(super) fn awaits_head(&self) -> bool {
         matches!(self, Filter::Unwrap(unwrap) if unwrap.awaits_head())
     }
 
-    /// Whether it is decided that the client gets the reply, and it is only a matter of its
-    /// taking it.
+    /// Whether it is decided that the client gets the reply, so that only its taking it is awaited.
     pub(super) fn is_passing(&self) -> bool {
         matches!(self, Filter::Unwrap(unwrap) if unwrap.is_passing())
     }
 
-    /// Whether the reply must be ended as it was begun: its length has been changed.
+    /// Whether the reply must be ended as it was begun, as its announced length was changed.
     pub(super) fn must_end(&self) -> bool {
         matches!(self, Filter::Listing(_))
     }
 
-    /// The data node has closed in the middle of the reply: returns what was kept back of it.
+    /// Ends a reply in whose middle the data node has closed. Returns the bytes that were kept
+    /// back.
     pub(super) fn rest(self) -> Vec<u8> {
         match self {
             Filter::Listing(addition) => addition.rest(),
@@ -69,8 +69,8 @@ impl Filter {
         }
     }
 
-    /// Looks at a piece of the reply. With `ended`, this is the last of it, and it is a whole
-    /// one if it is `whole`. `resp3`: by HELLO 3.
+    /// Filters a piece of the reply. `ended`: the reply ends with it. `whole`: the reply is
+    /// complete then. `resp3`: the client has sent HELLO 3.
     pub(super) fn feed(&mut self, piece: &[u8], ended: bool, whole: bool, resp3: bool) -> Fed {
         match self {
             Filter::Ours(reply) => {

@@ -1,6 +1,5 @@
-//! The replies in which those of guarded writes are: the script's, and EXEC's, out of
-//! which they are taken. EXEC's to a client whose transaction was dropped because of a
-//! fence says so.
+//! Takes the replies to guarded writes out of the replies of the script and of EXEC. A client whose
+//! transaction was dropped because of a fence is told so in place of EXEC's reply.
 
 use super::fed::{Fed, Heard};
 use crate::{
@@ -8,30 +7,30 @@ use crate::{
     resp::{encode, number},
 };
 
-/// Told to the client whose transaction was dropped. It had nothing watched itself, so it was
-/// a fence.
+/// Answer to the client whose transaction was dropped. The client itself watched nothing, so a
+/// fence was the reason.
 const DROPPED: &str =
     "FENCED a lock of this transaction was granted again, nothing in it was executed";
 
 /// Longest first line that is looked at: the head of an array, a null, or a large integer.
 const LINE: usize = 32;
-/// How much of a reply that is not passed on is kept: an error line.
+/// Bytes kept of a reply that is not passed on: an error line.
 const KEEP: usize = 1024;
 
-/// What was sent to get it.
+/// The command whose reply is unwrapped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::session) enum Whose {
-    /// The script's to one write of the client's, or to the last one of several.
+    /// The script: a single write's reply, or the last one of several.
     Script,
-    /// The script's to several: an array, whose elements the client gets.
+    /// The script with several writes: its reply is an array, whose elements the client gets.
     Batch,
-    /// EXEC's, around one write of the client's.
+    /// The proxy's EXEC around one write of the client's.
     Exec,
-    /// EXEC's, of the client, with fences watched for it.
+    /// The client's EXEC, with fences watched for it.
     Clients,
 }
 
-/// Such a reply, as far as it has come.
+/// A reply being unwrapped.
 #[derive(Debug)]
 pub(in crate::session) struct Unwrap {
     whose: Whose,
@@ -42,13 +41,13 @@ pub(in crate::session) struct Unwrap {
 
 #[derive(Debug)]
 enum UnwrapStage {
-    /// The first line is not all there.
+    /// The first line is not whole yet.
     Line(Vec<u8>),
-    /// What comes is passed on.
+    /// All further bytes pass.
     Passing,
-    /// What comes is dropped.
+    /// All further bytes are dropped.
     Dropping,
-    /// What comes is not for the client.
+    /// All further bytes are kept: they are not for the client.
     Keeping(Vec<u8>),
 }
 
@@ -57,31 +56,30 @@ impl Unwrap {
         Unwrap { whose, silent, stage: UnwrapStage::Line(Vec::new()) }
     }
 
-    /// Whether its first line is to be looked at before anything behind it.
+    /// Whether the first line must be looked at before anything behind it.
     pub(super) fn awaits_head(&self) -> bool {
         self.whose == Whose::Batch && matches!(self.stage, UnwrapStage::Line(_))
     }
 
-    /// Whether it is decided that the client gets it, and it is only a matter of
-    /// its taking it.
+    /// Whether it is decided that the client gets the reply, so that only its taking it is awaited.
     pub(super) fn is_passing(&self) -> bool {
         matches!(self.stage, UnwrapStage::Passing)
     }
 }
 
-/// The length of the array that the line is the head of; otherwise 0.
+/// Returns the length of the array of which `line` is the head; 0 for any other line.
 fn elements(line: &[u8]) -> usize {
     let digits = line.strip_prefix(b"*").and_then(|rest| rest.strip_suffix(b"\r\n"));
     digits.and_then(number::integer).and_then(|count| count.try_into().ok()).unwrap_or_default()
 }
 
-/// Whether the line is null: the transaction was dropped.
+/// Whether the line is null, that is, the transaction was dropped.
 fn is_null(line: &[u8]) -> bool {
     line.starts_with(b"*-1") || line.starts_with(b"_")
 }
 
 impl Unwrap {
-    /// Looks at a piece of the reply. With `ended`, this is the last of it.
+    /// Filters a piece of the reply. `ended`: the reply ends with it.
     pub(super) fn feed(&mut self, piece: &[u8], ended: bool) -> Fed {
         let mut fed = Fed::default();
         if let UnwrapStage::Line(line) = &mut self.stage {
@@ -108,14 +106,14 @@ impl Unwrap {
                 fed.taken = piece.len();
             }
         }
-        // What is unreadable ends the connection, whatever else there is to say.
+        // An unreadable number ends the connection, so nothing else needs to be said.
         if ended && matches!(fed.heard, Heard::Nothing) {
             self.end(&mut fed);
         }
         fed
     }
 
-    /// The first line is all there: decides what becomes of the reply.
+    /// Decides the fate of the reply once its first line is whole.
     fn decide(&self, line: Vec<u8>, fed: &mut Fed) -> UnwrapStage {
         match self.whose {
             Whose::Exec if line != b"*1\r\n" => return UnwrapStage::Keeping(line),

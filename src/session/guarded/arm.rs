@@ -1,5 +1,5 @@
-//! The client's own transactions: at MULTI, Redis is made to watch the fences of all
-//! locks that the connection holds.
+//! The client's own transactions: at MULTI, the data node is made to watch the fences of all locks
+//! that the connection holds.
 
 use super::{
     super::{
@@ -23,7 +23,8 @@ use crate::{
     resp::name::ReplyMode,
 };
 
-/// Whether a MULTI must first be armed. Else whatever was armed before is not any more.
+/// Whether fences must be watched before a MULTI is forwarded. If not, those of an earlier MULTI
+/// are forgotten.
 pub(in crate::session) fn must_arm(desk: &mut Desk) -> bool {
     let any = desk.conn.reply_mode == ReplyMode::On && guard_locks(desk).next().is_some();
     if !any {
@@ -39,7 +40,7 @@ fn guard_locks(desk: &Desk) -> impl Iterator<Item = &Key> {
     desk.tokens.keys().filter(is_needed)
 }
 
-/// A MULTI of the client's, behind which there may be guarded writes.
+/// A MULTI of the client's, behind which guarded writes may come.
 pub(in crate::session) struct Arming;
 
 impl Waits for Arming {
@@ -52,9 +53,9 @@ impl Waits for Arming {
 }
 
 impl Arming {
-    /// Has Redis watch the fences of all locks that may be needed.
+    /// Has the data node watch the fences of all locks that may be needed.
     pub(super) fn begin(mut claimed: Claimed, desk: &mut Desk) -> Progress {
-        // A second MULTI is refused, and nothing can be watched there.
+        // The data node refuses a second MULTI, and can watch nothing inside a transaction.
         if desk.conn.in_multi() {
             return Progress::Pass(Pass::Counted);
         }
@@ -64,7 +65,7 @@ impl Arming {
             let asked = run_out(guard_locks(desk).cloned(), now, desk);
             if !asked.is_empty() {
                 claimed.verified = true;
-                // One that is not held cannot be written under.
+                // An error needs no answer: no write passes under a lock that is not held.
                 return verify(asked, Box::new(|_, desk| Arming::begin(claimed, desk)));
             }
         }
@@ -82,14 +83,14 @@ impl Arming {
     }
 }
 
-/// The client's transaction can have no guarded write, for this reason.
+/// Arms the client's transaction with no fences: no guarded write in it will pass, for this reason.
 pub(super) fn arm_for_nothing(error: Vec<u8>, desk: &mut Desk) -> Progress {
     let (claims, refused) = (Vec::new(), vec![(None, error)]);
     desk.conn.armed = Some(Box::new(Armed { claims, refused }));
     Progress::Pass(Pass::Counted)
 }
 
-/// The fences are known, and watched.
+/// Arms the client's transaction: its fences are known, and watched.
 pub(super) fn arm(mut claimed: Claimed, fences: &FenceQuestion, desk: &mut Desk) -> Progress {
     if let Some(error) = fences.error() {
         return arm_for_nothing(error.to_vec(), desk);

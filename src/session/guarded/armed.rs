@@ -1,12 +1,12 @@
-//! Which fences the data node watches for the client's own transaction.
+//! Fences that the data node watches for the client's own transaction.
 
 use crate::{guard::fences::FencedLock, key::Key};
 
-/// The fences that Redis watches for the client's transaction.
+/// Fences that the data node watches for the client's transaction.
 #[derive(Debug, Default)]
 pub(in crate::session) struct Armed {
     pub(super) claims: Vec<FencedLock>,
-    /// Why not of this lock; without a key, of any.
+    /// Reason why this lock's fence is not watched; without a key, why none is.
     pub(super) refused: Vec<(Option<Key>, Vec<u8>)>,
 }
 

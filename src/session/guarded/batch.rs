@@ -1,8 +1,8 @@
-//! Guarded writes that are here one behind the other share one call of the script.
+//! Lets guarded writes that have arrived one behind the other share one call of the script.
 //!
-//! A call is made of the write whose turn it is and of those held behind it that need
-//! nothing to be asked first. It takes what is here and waits for nothing. What the
-//! script has not carried out is still held, and looked at again.
+//! A call has the write whose turn it is, and those unsent behind it that need nothing to be asked
+//! first. It takes what has arrived and waits for nothing. Writes that the script has not carried
+//! out stay unsent, and are scanned again.
 
 use smallvec::{SmallVec, smallvec};
 
@@ -23,25 +23,24 @@ use crate::{
 /// Locks under which writes are made, with their fences.
 type CallFences = SmallVec<[(Key, u64); 2]>;
 
-/// Writes that go together.
+/// Writes that share one call.
 pub(super) struct Batch {
-    /// The script's call.
     pub(super) call: Vec<u8>,
-    /// They stand at the beginning of what is held, one behind the other.
+    /// The writes, one behind the other at the beginning of the unsent bytes.
     pub(super) writes: SmallVec<[Write; 4]>,
 }
 
 impl Desk {
-    /// This write, with as many of those behind it as may share a call.
-    /// `alone`: nothing may go with it.
+    /// Makes a call of this write and as many of those behind it as may share the call. `alone`: no
+    /// other may.
     pub(super) fn batch(&self, first: Write, claims: &[FencedLock], alone: bool) -> Batch {
         let (mut writes, mut length) = (smallvec![first], first.length);
         let mut fences: CallFences =
             claims.iter().map(|claim| (claim.key.clone(), claim.fence)).collect();
-        // Who is to be told first that a lock is lost is told with the next command.
+        // A client with a loss to hear of is told so with its next command.
         let alone = alone || self.losing.has_news();
         let most = if alone { 1 } else { self.short_way.most() };
-        // Read once, and only where there is company.
+        // The clock is read once, and only if there are further writes.
         let mut now = None;
         while writes.len() < most && length < self.unsent.len() {
             let now = *now.get_or_insert_with(Instant::now);
@@ -56,8 +55,9 @@ impl Desk {
         Batch { call: write::call(&self.unsent, &writes, &fences, database), writes }
     }
 
-    /// If a write that may go the short way is at the beginning of these bytes, and all of it:
-    /// the write, and its locks, which the connection holds and whose fences the data node has.
+    /// Returns the write at the beginning of these bytes, and its locks. Returns `None` unless the
+    /// write is whole and may go the short way, and the connection holds its locks with their
+    /// fences announced.
     fn next_write(&self, bytes: &[u8], now: Instant) -> Option<(Write, CallFences)> {
         let guards = self.shared.guards.as_ref()?;
         let Look::Stop(_, Stop::Needs(needs), Some(write)) =
@@ -78,7 +78,7 @@ impl Desk {
     }
 }
 
-/// Adds locks that are not among these yet. False: they would be too many.
+/// Adds locks that are not among `fences` yet. Returns `false` if they would be too many.
 fn unite(fences: &mut CallFences, locks: CallFences) -> bool {
     let new: CallFences = locks.into_iter().filter(|lock| !fences.contains(lock)).collect();
     let fits = fences.len() + new.len() <= MAX_LOCKS;

@@ -1,9 +1,9 @@
-//! Which database a guarded write is for: fences live in database 0, whichever the client
+//! Finds out which database a guarded write is for: fences live in database 0, whichever the client
 //! has selected.
 //!
-//! What a SELECT has come to is not followed, as it may be queued, skipped or refused: once
-//! one has gone by, the database is unknown, and the next guarded write, or MULTI, asks
-//! CLIENT INFO. Once for each SELECT, and only then.
+//! The outcome of a SELECT is not followed, as it may be queued, skipped or refused. After a SELECT
+//! the database is unknown, and the next guarded write, or MULTI, asks CLIENT INFO: once for each
+//! SELECT, and only then.
 
 use super::{
     super::{
@@ -27,10 +27,10 @@ pub(super) fn ask(subject: Subject, desk: &mut Desk) -> Progress {
     Progress::Wait(Box::new(Locating { subject, missing: desk.owed.len() }))
 }
 
-/// The data node is asked which database is selected.
+/// The data node was asked which database is selected.
 struct Locating {
     subject: Subject,
-    /// How many replies are missing; the last one tells.
+    /// How many replies are missing; the last one is CLIENT INFO's.
     missing: usize,
 }
 
@@ -55,7 +55,8 @@ impl Job for Locating {
     }
 }
 
-/// The database in a reply to CLIENT INFO. None: it is not there, or not once.
+/// Returns the database in a reply to CLIENT INFO. Returns `None` unless the reply tells it exactly
+/// once.
 fn selected(reply: &[u8]) -> Option<u64> {
     const FIELD: &[u8] = b" db=";
     if !reply.starts_with(b"$") && !reply.starts_with(b"=") {
@@ -67,12 +68,12 @@ fn selected(reply: &[u8]) -> Option<u64> {
     let digits = rest.iter().take_while(|byte| byte.is_ascii_digit()).count();
     match rest.get(digits) {
         Some(b' ' | b'\r' | b'\n') => u64::try_from(number::integer(&rest[..digits])?).ok(),
-        // Cut off, it would be another.
+        // A number that is cut off would be another database.
         _ => None,
     }
 }
 
-/// Why a guarded write is refused, in the words of Redis as far as there are any.
+/// Words why a guarded write is refused, in Redis's words as far as there are any.
 fn unknown(reply: &[u8]) -> Vec<u8> {
     const WHAT: &[u8] = b" a guarded write behind SELECT needs CLIENT INFO: ";
     let Some(error) = read_error(reply) else {

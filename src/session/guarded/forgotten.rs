@@ -1,9 +1,9 @@
-//! A fence that the data node has forgotten is stored there again only under a lock that
-//! is still held.
+//! Announces again a fence that the data node has forgotten, but only under a lock that is still
+//! held.
 //!
-//! A late write could otherwise raise the fence of a grant that is over, as nothing larger
-//! is known any more. So the lock nodes are asked first whether the token has the lock
-//! still. Only then: who finds its fence where it should be asks nobody.
+//! Otherwise a late write could announce the fence of a grant that is over, as the data node knows
+//! no larger one any more. So the lock nodes are asked first whether the token still has the lock.
+//! A write whose fence is known to the data node asks nobody.
 
 use super::{
     super::{
@@ -23,7 +23,7 @@ use crate::{
     lock::NotAttached,
 };
 
-/// Asks the lock nodes about the claims that are not raised.
+/// Asks the lock nodes about the claims that are not announced.
 pub(super) fn ask(subject: Subject, undo: ConnectionChange, desk: &mut Desk) -> Progress {
     let now = Instant::now();
     let asked: Vec<(Key, Token)> = subject
@@ -39,7 +39,7 @@ pub(super) fn ask(subject: Subject, undo: ConnectionChange, desk: &mut Desk) -> 
     Progress::Ask(Box::new(Checking { subject, undo, asked }), question)
 }
 
-/// The lock nodes are asked whether locks are held whose fences the data node does not know.
+/// The lock nodes were asked whether locks are held whose fences the data node does not know.
 struct Checking {
     subject: Subject,
     undo: ConnectionChange,
@@ -47,7 +47,7 @@ struct Checking {
 }
 
 impl Job for Checking {
-    /// Has the fences raised again, or gives up. A transaction goes on with the locks that are
+    /// Has the fences announced again, or gives up. A transaction goes on with the locks that are
     /// left.
     fn answer(mut self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
         let Answer::Attached(said) = answer else { return not_asked() };
@@ -90,7 +90,7 @@ fn judge(
     }
     let held = desk.tokens.left(&claim.key, claim.fence, Instant::now());
     let (error, result) = match (said, held) {
-        // By LOCK of the same token, which is a new grant.
+        // A LOCK with the same token was a new grant.
         (Some(Ok(Some(grant))), _) if grant.fence > claim.fence => {
             desk.tokens.forget(&claim.key, claim.fence);
             (fenced(claim, grant.fence, desk), GuardedWrite::Fenced)

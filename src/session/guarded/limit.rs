@@ -1,9 +1,9 @@
-//! What a connection has learned of the short way: whether its client may go it, and how many
-//! writes are worth putting into one call.
+//! A connection's experience with the short way: whether its client may use it, and how many writes
+//! are worth putting into one call.
 
 use crate::guard::write::MAX_WRITES;
 
-/// What a connection has learned of the short way.
+/// A connection's experience with the short way.
 #[derive(Debug, Default)]
 pub(in crate::session) struct ShortWay {
     /// This client may not call scripts.
@@ -25,14 +25,14 @@ impl ShortWay {
         self.together.0
     }
 
-    /// Of so many writes in one call so many were carried out.
+    /// Notes that of `tried` writes in one call `made` were carried out.
     pub(super) fn note(&mut self, tried: usize, made: usize) {
         self.together.note(tried, made);
     }
 }
 
-/// How many writes the next call may have. One that cannot be carried out as a whole has
-/// cost its length in vain, so what comes behind it begins small again.
+/// How many writes the next call may have. A call that was not carried out as a whole has cost its
+/// length in vain, so the next one begins small again.
 #[derive(Debug, Clone, Copy)]
 struct Limit(usize);
 
@@ -43,7 +43,6 @@ impl Default for Limit {
 }
 
 impl Limit {
-    /// Of so many writes in one call so many were carried out.
     fn note(&mut self, tried: usize, made: usize) {
         if made == tried {
             self.0 = (self.0 * 2).min(MAX_WRITES);

@@ -21,20 +21,20 @@ use crate::{
 
 /// How often a write is tried that Redis drops because a fence was written meanwhile.
 pub(super) const MAX_TRIES: usize = 16;
-/// What Redis says where an EXEC that it refused has ended the transaction already.
+/// Redis's error for DISCARD if an EXEC that it refused has ended the transaction already.
 const NOTHING_TO_DISCARD: &[u8] = b"-ERR DISCARD without MULTI";
 
-/// Asks about the claims' fences; `again`: in place of the transaction before.
+/// Asks the data node about the claims' fences. `again`: in place of the transaction before.
 pub(super) fn ask_for_fences(subject: Subject, again: bool, desk: &mut Desk) -> Progress {
     let ttl = desk.config.locks.fence_ttl;
     let is_multi = subject.is_multi();
     let with = if is_multi { With::Nothing } else { With::Multi };
     let mut bytes = Vec::new();
-    // CLIENT REPLY ON, SCRIPT LOAD.
+    // Replies to CLIENT REPLY ON and SCRIPT LOAD may be owed.
     let owed_already = desk.owed.len();
     let mut before = owed_already;
-    // What is watched already must not be met by what is written now. A client that
-    // watches something itself keeps that, and finds its transaction dropped.
+    // A fence that is still watched must not be written now, or this try would be dropped. A client
+    // that watches keys itself keeps that, and finds its transaction dropped.
     let undo: Option<&[u8]> = match again {
         true if !is_multi => Some(b"DISCARD"),
         true if !desk.conn.state.watching => Some(b"UNWATCH"),
@@ -48,13 +48,13 @@ pub(super) fn ask_for_fences(subject: Subject, again: bool, desk: &mut Desk) -> 
     let fences = FenceQuestion::ask(&mut bytes, subject.claims(), before, with, database, ttl);
     desk.to_data.push(&bytes);
     for _ in owed_already..fences.missing() {
-        // Nothing else is owed but these, so there is room.
+        // Only these replies are owed, so there is room.
         let _ = desk.owed.push(Entry::Ours);
     }
     Progress::Wait(Box::new(Fencing { subject, fences }))
 }
 
-/// The data node is asked about the fences.
+/// The data node was asked about the fences.
 struct Fencing {
     subject: Subject,
     fences: FenceQuestion,
@@ -69,7 +69,7 @@ impl Job for Fencing {
         let Fencing { subject, fences } = *self;
         match subject {
             Subject::Multi(claimed) if !fences.is_astray() => arm(claimed, &fences, desk),
-            // The connection ends: in which database it is now is not known.
+            // The selected database is not known any more, so the connection ends.
             Subject::Multi(claimed) => {
                 let write = GuardedCommand { claimed, ..GuardedCommand::default() };
                 compare(write, &fences, desk)
@@ -79,7 +79,7 @@ impl Job for Fencing {
     }
 }
 
-/// All is known of the fences.
+/// Compares the claims with the fences that the data node knows.
 fn compare(mut write: GuardedCommand, fences: &FenceQuestion, desk: &mut Desk) -> Progress {
     let undo = ConnectionChange { in_multi: fences.in_multi(), astray: fences.is_astray() };
     if let Some(error) = fences.error() {
@@ -120,7 +120,7 @@ fn commit(write: GuardedCommand, desk: &mut Desk) -> Progress {
     Progress::Wait(Box::new(Committing { write, error: None }))
 }
 
-/// The write and EXEC are sent; with the error to the write, if there was one.
+/// The write and EXEC were sent. `error`: Redis's error to the write, if there was one.
 struct Committing {
     write: GuardedCommand,
     error: Option<Vec<u8>>,
@@ -143,12 +143,12 @@ impl Job for Committing {
 
     fn not_made(self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
         match (self.error, read_error(reply)) {
-            // The write itself was refused, as for want of an argument.
+            // Redis refused the write itself, for example for a missing argument.
             (Some(error), _) => {
                 desk.shared.metrics.guarded(GuardedWrite::Passed);
                 end(self.write, error_reply(&error), desk)
             }
-            // EXEC was, and the transaction is still open.
+            // Redis refused EXEC, and the transaction is still open.
             (None, Some(error)) => {
                 desk.shared.metrics.guarded(GuardedWrite::Refused);
                 ConnectionChange { in_multi: true, astray: false }.then(self.write, &error, desk)
@@ -176,12 +176,12 @@ pub(super) fn try_again(
     undo.then(write, error.as_bytes(), desk)
 }
 
-/// How far the question about the fences has changed the connection.
+/// Changes that the question about the fences has made to the connection.
 #[derive(Clone, Copy)]
 pub(super) struct ConnectionChange {
-    /// The proxy's transaction is open; else some fences are watched.
+    /// The proxy's transaction is open. If not, some fences are watched.
     pub(super) in_multi: bool,
-    /// To the data node the connection is in another database than to its client.
+    /// The data node has another database selected than the client believes.
     pub(super) astray: bool,
 }
 
@@ -195,7 +195,7 @@ impl ConnectionChange {
     }
 }
 
-/// What undoes the question is sent; then this is the answer.
+/// DISCARD or UNWATCH was sent to undo the question; `answer` follows its reply.
 struct Undoing {
     write: GuardedCommand,
     answer: Vec<u8>,
@@ -204,8 +204,8 @@ struct Undoing {
 
 impl Job for Undoing {
     fn reply(self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
-        // What was begun could not be undone: to the data node the connection is
-        // in a state of which its client knows nothing.
+        // A transaction or watch that could not be undone leaves the connection in a state unknown
+        // to the client.
         let is_undone = !reply.starts_with(b"-") || reply.starts_with(NOTHING_TO_DISCARD);
         match end(self.write, self.answer, desk) {
             Progress::Answer(answering) if self.astray || !is_undone => Progress::Close(answering),

@@ -1,13 +1,12 @@
-//! Writes to guarded keys: forwarded only under the lock, and only while the data
-//! node has seen no larger fence of it.
+//! Writes to guarded keys: forwarded only under the lock, and only while the data node has seen no
+//! larger fence of it.
 //!
-//! The check and the write are one step on the data node: the fence's key is WATCHed
-//! before it is read, and the write runs in a transaction, which Redis drops if
-//! another fence was written in between. The write itself passes as it came, and its
-//! reply is the only element of EXEC's, so both are exact, whatever the command.
-//! Common commands are first tried by one script that does the same in one round trip
-//! ([`mod@crate::guard::write`]), for several that are here at once; whatever error comes of
-//! it, the long way says what it is.
+//! The check and the write are one step on the data node: the fence's key is WATCHed before it is
+//! read, and the write runs in a transaction, which Redis drops if another fence was written in
+//! between. The write passes unchanged, and its reply is the only element of EXEC's, so both are
+//! exact, whatever the command. Common commands are first tried by one script that does all this in
+//! one round trip ([`mod@crate::guard::write`]), for several writes that have arrived at once. If
+//! the script fails, the long way finds out why.
 //!
 //! ```text
 //! Guarded ─ which locks? Learning, Verifying ─┬─ not held: -NOTHELD
@@ -21,13 +20,13 @@
 //!                 └── dropped, as a fence was written ──┘
 //! ```
 //!
-//! - `needs`: which locks a command needs, and whether the connection holds them. `verify`:
-//!   whether it still does, where another connection keeps them.
-//! - `refuse`: what becomes of one that it may not make.
+//! - `needs`: which locks a command needs, and whether the connection holds them. `verify`: whether
+//!   it still does, if another connection keeps them.
+//! - `refuse`: refuses a write that the connection may not make.
 //! - `short`, `batch`, `limit`: the script, and the writes that share a call of it.
-//! - `long`: the question about the fences, the write, and what undoes them.
+//! - `long`: the question about the fences, the write, and what undoes the question.
 //! - `database`: in which database the write is to be made.
-//! - `forgotten`: what becomes of fences that the data node knows no longer.
+//! - `forgotten`: announces again fences that the data node has forgotten.
 //! - `arm`, `armed`: the client's own transactions.
 //!
 //! A transaction of the client's own is armed at its MULTI: the fences of all locks

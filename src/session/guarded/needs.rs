@@ -19,7 +19,7 @@ use crate::{
     key::Key,
 };
 
-/// A write that guards stop, before it is known which locks it needs.
+/// A write that guards stop, before its locks are known.
 pub(in crate::session) struct Guarded {
     write: GuardedCommand,
     stop: Stop,
@@ -27,7 +27,7 @@ pub(in crate::session) struct Guarded {
 }
 
 impl Guarded {
-    /// A write of so many bytes; none where they were dropped.
+    /// Makes a write of `length` bytes; 0 if they were dropped.
     pub(in crate::session) fn new(
         length: usize,
         by_script: Option<Write>,
@@ -47,7 +47,7 @@ impl Waits for Guarded {
 
     fn begin(self: Box<Self>, _when: When, desk: &mut Desk) -> Progress {
         let Guarded { write, stop, guards } = *self;
-        // A dropped command has no bytes in what is held: the next one would go in its place.
+        // A dropped command has no unsent bytes: the next command would go in its place.
         let is_known = !matches!(stop, Stop::Unknown(_) | Stop::ZeroInName);
         if write.length > 0
             && is_known
@@ -62,7 +62,7 @@ impl Waits for Guarded {
     }
 }
 
-/// Does what stops the command ask for.
+/// Acts on what stops the command.
 fn stopped(write: GuardedCommand, stop: Stop, guards: Arc<Guards>, desk: &mut Desk) -> Progress {
     use GuardedWrite::{NotHeld, Refused};
     let limit = guards.max_command;
@@ -107,7 +107,7 @@ fn stopped(write: GuardedCommand, stop: Stop, guards: Arc<Guards>, desk: &mut De
     refuse(write, error.as_bytes(), result, desk)
 }
 
-/// The data node is asked about the command, over a connection of the proxy's own.
+/// The data node was asked about the command, over a connection of the proxy's own.
 struct Learning {
     write: GuardedCommand,
     guards: Arc<Guards>,
@@ -133,12 +133,12 @@ impl Job for Learning {
             Answer::Commands(was_read) => {
                 let table = guards.catalog.table().clone();
                 match guards.look(table.as_deref(), &desk.unsent[..write.length]) {
-                    // What is known of them may be older than the command.
+                    // The known commands may be older than this one.
                     Look::Stop(_, Stop::Unknown(_), _) if table.is_none() || !was_read => {
                         let error = unknown("the data node's commands cannot be read");
                         refuse(write, error.as_bytes(), refused, desk)
                     }
-                    // Redis does not know it either, and says so.
+                    // Redis does not know the command either, and says so.
                     Look::Stop(_, Stop::Unknown(_), _) => Progress::Pass(Pass::Counted),
                     Look::Stop(_, stop, by_script) => {
                         let write = GuardedCommand { by_script, ..write };
@@ -157,7 +157,7 @@ impl Job for Learning {
 }
 
 impl Guarded {
-    /// It was not known before what the command is.
+    /// Begins again, now that it is known what the command is.
     fn begin_again(self: Box<Self>, desk: &mut Desk) -> Progress {
         let when = When { since: Instant::now(), waited: true };
         self.begin(when, desk)

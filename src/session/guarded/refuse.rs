@@ -1,5 +1,5 @@
-//! A guarded write that the connection may not make: the answer, and what makes a transaction
-//! of the client's fail.
+//! Refuses a guarded write that the connection may not make, and makes a transaction of the
+//! client's fail.
 
 use super::{
     super::{
@@ -18,7 +18,7 @@ use crate::{
     },
 };
 
-/// Ends a write: with this answer, or, where that is empty, with none.
+/// Ends a write with this answer, or without one if it is empty.
 pub(super) fn end(write: GuardedCommand, answer: Vec<u8>, desk: &mut Desk) -> Progress {
     if write.turned_on {
         desk.hush();
@@ -27,8 +27,8 @@ pub(super) fn end(write: GuardedCommand, answer: Vec<u8>, desk: &mut Desk) -> Pr
     Progress::Answer(Answering::new(answer, write.length))
 }
 
-/// Answers with an error without having asked about fences. A transaction must
-/// not go on without the write.
+/// Answers with an error, without having asked about fences. A transaction is made to fail, as it
+/// must not go on without the write.
 pub(super) fn refuse(
     mut write: GuardedCommand,
     error: &[u8],
@@ -57,7 +57,7 @@ pub(super) fn refuse(
     end(write, answer, desk)
 }
 
-/// A command is sent that makes the client's transaction fail; then this is the answer.
+/// A command was sent that makes the client's transaction fail; `answer` follows its reply.
 struct Failing {
     write: GuardedCommand,
     answer: Vec<u8>,
@@ -69,10 +69,9 @@ impl Job for Failing {
     }
 }
 
-/// A subscriber of RESP2 may not write, nor who monitors, and Redis says so. It is
-/// said here in its words instead: nothing that guards stop is ever forwarded
-/// because of what the connection is believed to be. After MONITOR, besides, Redis
-/// itself would run scripts and DEBUG.
+/// Refuses a write of a RESP2 subscriber, or after MONITOR, in Redis's own words. It is not left to
+/// Redis: no write that guards stop is forwarded because of what the connection is believed to be.
+/// After MONITOR, besides, Redis would run scripts and DEBUG.
 pub(super) fn refuse_where_redis_would(write: GuardedCommand, desk: &mut Desk) -> Progress {
     if desk.conn.in_multi() {
         // Replies to the proxy's own commands could not be told from others.

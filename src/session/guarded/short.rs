@@ -42,7 +42,7 @@ fn write_by_script(write: GuardedCommand, desk: &mut Desk) -> Progress {
     Progress::Wait(Box::new(Short { write, writes }))
 }
 
-/// The script was sent that compares and makes these writes.
+/// The script was sent, to compare the fences and make these writes.
 struct Short {
     write: GuardedCommand,
     writes: SmallVec<[Write; 4]>,
@@ -61,7 +61,7 @@ impl Job for Short {
         }
         write.length = writes[..made].iter().map(|write| write.length).sum();
         desk.short_way.note(writes.len(), made);
-        // That which comes last ends this, as that of a single write would.
+        // The last reply ends this stage, as a single write's would.
         desk.owed.push_before(made - 1);
         (1..made).for_each(|_| desk.shared.metrics.guarded(GuardedWrite::Passed));
         Progress::Wait(Box::new(Telling { write }))
@@ -73,7 +73,8 @@ impl Job for Short {
         end(self.write, Vec::new(), desk)
     }
 
-    /// The script was refused, with this error, and nothing was written: the long way tells why.
+    /// Goes the long way, which tells why: the script was refused with this error, and nothing was
+    /// written.
     fn not_made(self: Box<Self>, error: &[u8], desk: &mut Desk) -> Progress {
         desk.short_way.note(self.writes.len(), 0);
         if error.starts_with(b"-NOSCRIPT") {
@@ -92,7 +93,7 @@ struct Telling {
 }
 
 impl Job for Telling {
-    /// All that is missing are replies for the client, which may be large.
+    /// Only replies for the client are missing, which may be large.
     fn needs_replies(&self) -> bool {
         false
     }

@@ -1,4 +1,4 @@
-//! What a guarded write, or a client's MULTI, carries from stage to stage.
+//! Data that a guarded write, or a client's MULTI, carries from stage to stage.
 
 use super::super::desk::Desk;
 use crate::{
@@ -6,11 +6,11 @@ use crate::{
     resp::{encode, name::ReplyMode},
 };
 
-/// The locks under which it is, and how far it is known that they are held.
+/// Locks under which writes are made, and how far it is known that they are held.
 #[derive(Default)]
 pub(super) struct Claimed {
     pub(super) claims: Vec<FencedLock>,
-    /// How often Redis has dropped it because a fence was written meanwhile.
+    /// How often Redis has dropped the transaction because a fence was written meanwhile.
     pub(super) tries: usize,
     /// The lock nodes were asked about locks that the connection is attached to.
     pub(super) verified: bool,
@@ -19,20 +19,20 @@ pub(super) struct Claimed {
 /// A write to guarded keys.
 #[derive(Default)]
 pub(super) struct GuardedCommand {
-    /// How many bytes of what is held are its own. None are where they were dropped.
+    /// Number of unsent bytes that are its own; 0 if they were dropped.
     pub(super) length: usize,
-    /// What the script has to know of it. None: it must go the longer way.
+    /// Facts for the script. `None` if the write must go the long way.
     pub(super) by_script: Option<Write>,
-    /// Its share of what all sessions may hold; given back when it goes.
+    /// Share of the room for large commands, given back when dropped.
     pub(super) _room: Option<Room>,
-    /// Replies are off or skipped: it runs, but says nothing.
+    /// Replies are off or skipped: the write runs without an answer.
     pub(super) silent: bool,
-    /// They are off, and were turned on for what is asked.
+    /// Replies are off, and were turned on for the proxy's questions.
     pub(super) turned_on: bool,
     pub(super) claimed: Claimed,
 }
 
-/// What is asked about: a write, or a MULTI behind which there may be some.
+/// Subject of the questions: a write, or a MULTI behind which there may be writes.
 pub(super) enum Subject {
     Write(GuardedCommand),
     Multi(Claimed),
@@ -59,7 +59,7 @@ impl Subject {
 }
 
 impl GuardedCommand {
-    /// Sees to it that nothing of what is asked goes unanswered.
+    /// Turns replies on if they are off or skipped, so that all questions are answered.
     pub(super) fn turn_replies_on(&mut self, desk: &mut Desk) {
         match desk.conn.reply_mode {
             ReplyMode::On => {}
@@ -78,7 +78,7 @@ impl GuardedCommand {
     }
 }
 
-/// Words why a write under a claim was refused whose lock was granted again.
+/// Words why a write under a claim was refused: its lock was granted again.
 pub(super) fn fenced(claim: &FencedLock, seen: u64, desk: &Desk) -> String {
     let lock = shown(desk.name(&claim.key));
     let (key, fence) = (shown(&claim.wanted_for), claim.fence);

@@ -1,9 +1,8 @@
-//! A lock taken elsewhere, under which the connection acts by LOCK.ATTACH, counts as long as
-//! the lock nodes have said.
+//! Asks again about a lock taken elsewhere, under which the connection acts by LOCK.ATTACH. Such a
+//! lock counts as long as the lock nodes have said.
 //!
-//! Who keeps it renews it meanwhile, of which this connection hears nothing. So once the time
-//! has run out, the next guarded write, or MULTI, asks the nodes again: one round trip, and
-//! only then.
+//! The lock's keeper renews it meanwhile, unknown to this connection. So once the time has run out,
+//! the next guarded write, or MULTI, asks the lock nodes again: one round trip, and only then.
 
 use super::super::{
     desk::Desk,
@@ -16,8 +15,7 @@ use crate::{
     lock::NotAttached,
 };
 
-/// Returns the locks under which the connection acts by LOCK.ATTACH and whose time has run out,
-/// with their tokens.
+/// Returns the attached locks whose time has run out, with their tokens.
 pub(super) fn run_out(
     keys: impl Iterator<Item = Key>,
     now: Instant,
@@ -31,11 +29,11 @@ pub(super) fn run_out(
     .collect()
 }
 
-/// What goes on once the lock nodes have told. With an error, it is not known whether all locks
+/// Continuation once the lock nodes have answered. With an error, it is not known whether all locks
 /// are held.
 type Then = Box<dyn FnOnce(Option<String>, &mut Desk) -> Progress + Send>;
 
-/// The lock nodes are asked about locks whose time has run out.
+/// The lock nodes were asked about locks whose time has run out.
 struct Verifying {
     asked: Vec<(Key, Token)>,
     then: Then,
@@ -55,8 +53,8 @@ impl Job for Verifying {
     }
 }
 
-/// Takes in what the lock nodes said of locks that the connection is attached to. Returns the
-/// error with which a write under them is refused, if it cannot be told whether they are held.
+/// Takes in the lock nodes' answers about attached locks. Returns the error with which a write
+/// under them is refused, if it is not known whether they are held.
 fn take_in(asked: &[(Key, Token)], said: Vec<Attached>, desk: &mut Desk) -> Option<String> {
     let mut error = None;
     let now = Instant::now();

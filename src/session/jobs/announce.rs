@@ -1,5 +1,5 @@
-//! A lock that guards need was granted: the data node is told its fence before the client
-//! is told of the lock.
+//! A lock that guards need was granted: announces its fence on the data node before the client is
+//! told of the lock.
 
 use super::{
     super::{
@@ -20,15 +20,15 @@ use crate::{
     resp::{encode, name::ReplyMode},
 };
 
-/// The data node tells the fences that it has seen, and who raises a lock's beyond one of
-/// them may meet a larger one meanwhile: so often it is tried.
+/// How often the lock nodes raise a fence beyond one that the data node has seen. A larger one may
+/// have been announced meanwhile.
 const MAX_ROUNDS: u8 = 3;
-/// A fence from here on is not raised any more: the scripts' numbers end at 2^53.
+/// Fences from here on are not raised any more: the scripts' numbers end at 2^53.
 const END: u64 = (1 << 53) - 2;
 
-/// The connection has a lock from now on. Where guards need it, the data node is told its fence
-/// before the client is told of the lock: from then on no earlier holder can write any more.
-/// Where the client gets no replies the data node is told all the same.
+/// Takes in that the connection has a lock. If guards need the lock, its fence is announced on the
+/// data node before the client is told: from then on no earlier holder can write. The fence is
+/// announced even if the client gets no replies.
 pub(super) fn granted(ours: Ours, lock: Granted, answer: Vec<u8>, desk: &mut Desk) -> Progress {
     let undo = lock.is_new.then(|| Undo::new(desk.shared.engine.clone(), &lock));
     if !desk.is_guard_lock(&lock.key) {
@@ -45,28 +45,28 @@ struct NewLock {
     token: Token,
     claim: Option<Claim>,
     fence: u64,
-    /// It was granted elsewhere.
+    /// The lock was granted elsewhere.
     attached: bool,
-    /// This connection held it before: of that nothing is taken back.
+    /// The hold of this connection from before, of which nothing is taken back.
     again: Option<Before>,
     /// How often the lock nodes were made to raise the fence.
     rounds: u8,
 }
 
-/// The data node is being told the fence of a lock.
+/// The fence of a lock is being announced on the data node.
 struct Announcing {
     ours: Ours,
     lock: NewLock,
     undo: Option<Undo>,
     /// The reply to LOCK or LOCK.ATTACH.
     answer: Vec<u8>,
-    /// How many replies are missing; the last one tells.
+    /// How many replies are missing; the last one is the announcement's.
     missing: usize,
 }
 
-/// The data node has seen a larger fence of the lock, which a proxy whose clock was ahead has
-/// made: the lock nodes raise theirs beyond it. It is this lock's alone, and only while it is
-/// held.
+/// The lock nodes are raising the lock's fence beyond one that the data node has seen, which a
+/// proxy whose clock was ahead has made. Only this lock's fence is raised, and only while the lock
+/// is held.
 struct Raising {
     announcing: Announcing,
     seen: u64,
@@ -89,8 +89,8 @@ impl Announcing {
         Progress::Ask(Box::new(Raising { announcing: *self, seen }), question)
     }
 
-    /// The data node has taken the fence: answers, with the time that is left. That the data
-    /// node took is the lock's time too.
+    /// Answers once the data node has taken the fence, with the time that is left: the announcement
+    /// has used up some of the lock's time.
     fn announced(mut self: Box<Self>, desk: &mut Desk) -> Progress {
         let NewLock { key, fence, rounds, .. } = &self.lock;
         let Some((token, left)) = desk.tokens.left(key, *fence, Instant::now()) else {
@@ -101,7 +101,7 @@ impl Announcing {
         let left = match left {
             Left::For(_) if planted::has(PlantedFault::ValidityOfBefore) => None,
             Left::For(validity) => Some(validity),
-            // That was told with the fence of before.
+            // The answer has the fence from before it was raised.
             Left::Kept(validity) if *rounds > 0 => Some(validity),
             Left::Kept(_) => None,
         };
@@ -113,8 +113,8 @@ impl Announcing {
         self.ours.answer(self.answer, self.undo)
     }
 
-    /// Nothing could be written under the lock. One granted here is given back, but what the
-    /// client was told before of the same lock stays true.
+    /// Refuses a lock under which no write could be made. A lock granted here is given back, but an
+    /// earlier hold that the client was told of stays.
     fn fail(self: Box<Self>, error: &[u8], desk: &mut Desk) -> Progress {
         let NewLock { key, fence, attached, again, .. } = self.lock;
         match (again, self.undo) {

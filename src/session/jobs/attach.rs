@@ -18,7 +18,7 @@ use crate::{
     resp::encode,
 };
 
-/// Told of a lock whose nodes have forgotten its fence.
+/// Error for a lock whose fence the lock nodes have forgotten.
 pub(in crate::session) const FENCE_FORGOTTEN: &str =
     "ERR too few lock nodes know this lock's fence (locks.fence_ttl), LOCK it again";
 
@@ -46,7 +46,7 @@ pub(super) fn begin(
     Ok(Progress::Ask(Box::new(Attaching { ours, key, token }), question))
 }
 
-/// LOCK.DETACH: nobody need be asked.
+/// Answers LOCK.DETACH. No lock node need be asked.
 pub(super) fn detach(ours: Ours, key: &Key, desk: &mut Desk) -> Progress {
     let detached = desk.tokens.detach(key);
     let mut out = Vec::new();
@@ -60,10 +60,11 @@ impl Job for Attaching {
         let Answer::Attached(said) = answer else { return not_asked() };
         let Attaching { ours, key, token } = *self;
         let mut out = Vec::with_capacity(96);
-        // One was asked about.
+        // Only one lock was asked about.
         match said.into_iter().next() {
             Some(Ok(Some(grant))) => {
-                // What it was taken for is not known here, should it be renewed.
+                // The TTL that the lock was taken with is not known here; a RENEW without one uses
+                // the default.
                 let (ttl, now) = (desk.config.locks.default_ttl, Instant::now());
                 let fence = desk.tokens.attach((&key, &token), ttl, grant, now);
                 encode_grant(&mut out, &token, fence, grant.validity);

@@ -1,8 +1,8 @@
-//! May this client lock this key? Exactly who may `SET` it on the data node may.
+//! Finds out whether a client may lock a key: exactly those clients may that may `SET` it on the
+//! data node.
 //!
-//! The data node is asked with `SET key x NX XX` on the client's own
-//! connection: Redis looks at who asks before it refuses the contradicting
-//! options, so that the probe tells and changes nothing.
+//! The data node is asked with `SET key x NX XX` on the client's own connection. Redis checks who
+//! asks before it refuses the contradicting options, so the probe tells and changes nothing.
 
 use std::time::Duration;
 
@@ -12,18 +12,18 @@ use crate::{
     resp::encode,
 };
 
-/// Keys remembered on one connection; more make it forget all and ask again.
+/// Most keys remembered on one connection. With more, all are forgotten and asked for again.
 const MAX_KEYS: usize = 64;
 
-/// Told where the data node's answer says nothing about who may do what.
+/// Error if the data node's answer does not tell whether the client may.
 const NO_ANSWER: &str = "ERR the data node did not tell whether this client may";
 
-/// What the data node said to a probe.
+/// Answer of the data node to a probe.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::session) enum Permission {
-    /// This client may.
+    /// The client may.
     Granted,
-    /// It may not: the error line for it, without `-` and line end.
+    /// The client may not: the error line for it, without `-` and line end.
     Refused(String),
 }
 
@@ -32,12 +32,11 @@ pub(in crate::session) enum Permission {
 pub(in crate::session) struct Permissions {
     /// Until when each key's permission holds.
     granted: KeyMap<Instant>,
-    /// How long one is believed: a change of the ACL is seen after that.
+    /// How long a permission is believed; a change of the ACL is seen after that.
     lifetime: Duration,
 }
 
 impl Permissions {
-    /// None yet.
     pub(in crate::session) fn new(lifetime: Duration) -> Permissions {
         Permissions { granted: KeyMap::default(), lifetime }
     }
@@ -55,7 +54,7 @@ impl Permissions {
         self.granted.insert(key.clone(), now + self.lifetime);
     }
 
-    /// The client may have become somebody else.
+    /// Forgets all permissions: the client may have become another user.
     pub(in crate::session) fn forget(&mut self) {
         self.granted = KeyMap::default();
     }
@@ -66,13 +65,13 @@ pub(in crate::session) fn probe(out: &mut Vec<u8>, key: &[u8]) {
     encode::command(out, &[b"SET", key, b"x", b"NX", b"XX"]);
 }
 
-/// Appends the probe for LOCKGATE: who may ask Redis for INFO may ask us. The
-/// section is none that Redis has, so that it says nothing.
+/// Appends the probe for LOCKGATE: a client that may ask Redis for INFO may ask Lockgate. Redis has
+/// no section of this name, so the reply is short.
 pub(in crate::session) fn probe_operator(out: &mut Vec<u8>) {
     encode::command(out, &[b"INFO", b"lockgate"]);
 }
 
-/// What was asked, by which it is known what an answer to it looks like.
+/// The probe sent, which decides how a good answer looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::session) enum Probe {
     /// [`probe`].
@@ -83,9 +82,10 @@ pub(in crate::session) enum Probe {
     Commands,
 }
 
-/// Errors that Redis gives only behind its look at who asks. All others refuse: an unknown
-/// command (`rename-command`), a data node that is full, a protocol error and protected mode
-/// come before it, and what a proxy in front of the data node says may mean anything.
+/// Errors that Redis gives only after it has checked who asks, so that they prove permission. All
+/// other errors refuse: an unknown command (`rename-command`), a data node that is full, a protocol
+/// error and protected mode come before that check, and an error of a proxy in front of the data
+/// node may mean anything.
 const BEHIND: [&[u8]; 14] = [
     b"READONLY",
     b"OOM",
@@ -99,13 +99,13 @@ const BEHIND: [&[u8]; 14] = [
     b"ASK",
     b"TRYAGAIN",
     b"CROSSSLOT",
-    // Behind it too: Redis reads the options, or the type of the key, last.
+    // These come after the check too: Redis reads the options, or the type of the key, last.
     b"ERR syntax error",
     b"WRONGTYPE",
 ];
 
-/// Reads the reply to a probe: permission is what only a client gets that may, and
-/// everything else is the answer to the command.
+/// Reads the reply to a probe. A reply that only a permitted client gets is permission; any other
+/// is the answer to the command.
 pub(in crate::session) fn read(asked: Probe, reply: &[u8]) -> Permission {
     let line = reply.trim_ascii_end();
     let is_answer = match (asked, line.first()) {

@@ -1,4 +1,4 @@
-//! What the data node's replies say about a permission, and how long one counts.
+//! Which replies of the data node are a permission, and how long a permission counts.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What LOCKGATE tells an operator, and COMMAND of our own commands.
+//! Answers LOCKGATE for operators, and COMMAND about our own commands.
 
 use std::sync::atomic::Ordering;
 
@@ -11,9 +11,9 @@ use crate::{
     resp::encode,
 };
 
-/// Locks in one answer to LOCKGATE LOCKS.
+/// Most locks in one answer to LOCKGATE LOCKS.
 const MAX_LOCKS: usize = 1000;
-/// Bytes of their keys in one answer.
+/// Most bytes of keys in one answer.
 const MAX_KEY_BYTES: usize = 1024 * 1024;
 /// Steps that comparing keys with the pattern of one LOCKGATE LOCKS may take: some ten
 /// milliseconds, in which the thread that renews locks does nothing else.
@@ -42,7 +42,6 @@ const HELP: [&str; 16] = [
 ];
 
 impl Desk {
-    /// Words the answer.
     pub(super) fn tell(&self, inquiry: &Inquiry) -> Vec<u8> {
         let mut out = Vec::new();
         let resp3 = self.conn.state.resp3;
@@ -132,12 +131,12 @@ impl Desk {
             is_enough && found.len() < MAX_LOCKS && bytes < MAX_KEY_BYTES
         });
         if !is_enough {
-            // A part of the locks would look like all of them.
+            // An answer with some of the locks would look as if they were all.
             return encode::error(out, TOO_MANY_STEPS);
         }
         found.sort();
         let full = |key: &Vec<u8>| [self.config.locks.prefix.as_bytes(), key].concat();
-        // One may have been given back meanwhile.
+        // A lock may have been given back meanwhile.
         let found: Vec<LockStatus> =
             found.iter().filter_map(|key| self.shared.engine.lock(&full(key))).collect();
         encode::array(out, found.len());

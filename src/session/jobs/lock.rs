@@ -24,11 +24,11 @@ struct Locking {
     key: Key,
     token: Token,
     ttl: Duration,
-    /// It has no TTL of its own.
+    /// The LOCK has no TTL.
     is_session_lock: bool,
     /// The client has named the token.
     named: bool,
-    /// It waits in line.
+    /// The LOCK waits in line.
     waits: bool,
 }
 
@@ -117,7 +117,7 @@ impl Locking {
         let now = Instant::now();
         desk.shared.metrics.granted(is_session_lock);
         let again = desk.tokens.before(&key, &token, now);
-        // What was told before stays true, and nodes shorten nothing.
+        // The validity told before stays true, as lock nodes never shorten a lock.
         if let Some(until) = again.as_ref().and_then(|before| before.lease_until()) {
             grant.until = grant.until.max(until);
             grant.validity = grant.until - now;

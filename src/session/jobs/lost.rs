@@ -7,8 +7,8 @@ use super::{
 use crate::resp::encode;
 
 impl Waits for Refused {
-    /// A transaction must not go on without the commands that were dropped, nor stay open where
-    /// one of them was to end it.
+    /// Answers, but first makes an open transaction fail, or ends it: it must not go on without the
+    /// dropped commands, nor stay open if one of them was to end it.
     fn begin(self: Box<Self>, _when: When, desk: &mut Desk) -> Progress {
         if !desk.conn.in_multi() {
             return tell(*self, desk);
@@ -31,7 +31,7 @@ fn tell(refused: Refused, desk: &mut Desk) -> Progress {
     Progress::Answer(Answering::new(desk.losing.answer(refused.count), 0))
 }
 
-/// The client's transaction is made to fail, or is ended.
+/// The client's transaction is being made to fail, or ended.
 struct EndingTransaction {
     refused: Refused,
 }

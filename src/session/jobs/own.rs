@@ -1,4 +1,5 @@
-//! A command of ours whose turn has come: whether the client may, and then what it asks for.
+//! A command of ours whose turn has come: asks whether the client may, and then does what it asks
+//! for.
 
 use std::borrow::Cow;
 
@@ -22,26 +23,25 @@ use crate::{
     },
 };
 
-/// A command of ours, as it came.
+/// A command of ours, parsed.
 pub(in crate::session) struct OwnCommand {
     own: Own,
-    /// What its words say, or what is wrong with it whoever asks.
+    /// The request, or the error that any client is told.
     asked: Result<OwnRequest, BadRequest>,
-    /// How many bytes of what is held are its own.
+    /// Number of unsent bytes that are its own.
     length: usize,
 }
 
-/// What a command of ours asks for. That its options are wrong is told only to
-/// who may ask.
+/// Request of a command of ours. Only a client that may make it is told that its options are wrong.
 enum OwnRequest {
-    /// What is about one lock.
+    /// A request about one lock.
     Lock { key: Key, request: Result<Request, BadRequest> },
     /// LOCKGATE, or COMMAND about commands of ours.
     Inquiry(Result<Inquiry, BadRequest>),
 }
 
 impl OwnCommand {
-    /// A command of ours, with the words behind its name, in `length` bytes.
+    /// Makes a command of ours of the words behind its name. `length`: its bytes.
     pub(in crate::session) fn new(
         own: Own,
         words: &[Cow<'_, [u8]>],
@@ -50,7 +50,7 @@ impl OwnCommand {
     ) -> OwnCommand {
         let asked = command::check_arity(own, words.len() + 1).map(|()| match own {
             Own::Lockgate => OwnRequest::Inquiry(operator::lockgate(words)),
-            // One about commands of Redis too has been forwarded.
+            // COMMAND about commands of Redis too has been forwarded.
             Own::Command => OwnRequest::Inquiry(operator::command(words).ok_or(BadRequest::Syntax)),
             Own::Lock | Own::Unlock | Own::Renew | Own::Attach | Own::Detach => {
                 let key = command::full_key(&words[0], locks);
@@ -61,12 +61,12 @@ impl OwnCommand {
         OwnCommand { own, asked, length }
     }
 
-    /// A command of ours whose bytes were dropped.
+    /// Makes a command of ours whose bytes were dropped.
     pub(in crate::session) fn dropped(own: Own, error: BadRequest) -> OwnCommand {
         OwnCommand { own, asked: Err(error), length: 0 }
     }
 
-    /// Returns the lock, and the token if it is named, that an UNLOCK or RENEW is about.
+    /// Returns the lock, and the token if it is named, that an UNLOCK or RENEW is for.
     fn gives_back(&self) -> Option<(&Key, Option<&[u8]>)> {
         match &self.asked {
             Ok(OwnRequest::Lock {
@@ -77,13 +77,13 @@ impl OwnCommand {
         }
     }
 
-    /// Lets the data node refuse a command of ours, in its place and in its own
-    /// words, and mark a transaction as failed.
+    /// Lets the data node refuse a command of ours, in its place and in its own words, and mark a
+    /// transaction as failed.
     fn refuse_by_forwarding(self, desk: &mut Desk) -> Progress {
         if self.length > 0 {
             return Progress::Pass(Pass::Counted);
         }
-        // Its own bytes were dropped; the bare name does as well.
+        // The bytes were dropped; the bare name does as well.
         let mut bytes = Vec::new();
         encode::command(&mut bytes, &[command::name(self.own).as_bytes()]);
         desk.to_data.push(&bytes);
@@ -118,7 +118,7 @@ impl Waits for OwnCommand {
         let silent = desk.conn.reply_mode != ReplyMode::On;
         let ours = Ours { own: self.own, length: self.length, silent, since: when.since };
         if desk.conn.reply_mode == ReplyMode::Skip {
-            // Uses the flag up, as any command would.
+            // The command uses up the SKIP flag, as any other would.
             let bytes = &desk.unsent[..self.length];
             desk.to_data.push(if bytes.is_empty() { b"LOCK\r\n" } else { bytes });
             desk.conn.reply_mode = ReplyMode::On;
@@ -127,10 +127,10 @@ impl Waits for OwnCommand {
             Ok(asked) => asked,
             Err(error) => return ours.refuse(&error.to_string(), Outcome::BadRequest, desk),
         };
-        // A flag for the next command only must be used up; a silent one must
-        // learn that earlier commands are done.
+        // A flag for the next command only must be used up, and a silent command must learn that
+        // earlier commands are done.
         let ask = silent || std::mem::take(&mut desk.conn.next_only);
-        // Read once for all that begins with it.
+        // One reading of the clock serves all that begins now.
         let now = when.now();
         let remembered = match &asked {
             OwnRequest::Lock { key, .. } => desk.conn.permissions.remembered(key, now),
@@ -151,11 +151,11 @@ impl Waits for OwnCommand {
     }
 }
 
-/// The data node is asked whether the client may.
+/// The data node was asked whether the client may.
 struct Probing {
     ours: Ours,
     asked: OwnRequest,
-    /// How many replies are missing; the last one tells.
+    /// How many replies are missing; the last one is the probe's.
     missing: usize,
 }
 
@@ -191,14 +191,15 @@ impl Job for Probing {
 }
 
 impl OwnRequest {
-    /// The client may: asks the lock nodes, or tells what it wants to know.
+    /// Carries out the request of a client that may make it: asks the lock nodes, or answers the
+    /// inquiry.
     fn carry_out(self, ours: Ours, now: Instant, desk: &mut Desk) -> Progress {
         let begun = match self {
             OwnRequest::Inquiry(inquiry) => {
                 inquiry.map(|inquiry| ours.answer(desk.tell(&inquiry), None))
             }
             OwnRequest::Lock { key, request } => request.and_then(|request| {
-                // What the lock nodes are asked for is timed without the wait before it.
+                // The time of a lock request does not count the wait before it.
                 let ours = Ours { since: now, ..ours };
                 match request {
                     Request::Lock { token, ttl, wait } => {

@@ -1,5 +1,5 @@
-//! Ordinary commands that only wait: AUTH, HELLO and CLIENT REPLY, because of what their
-//! replies depend on, and a large command of a client that may not have said who it is.
+//! Ordinary commands that only wait: AUTH, HELLO and CLIENT REPLY, because of what their replies
+//! depend on, and large commands of a client that may not have authenticated.
 
 use super::{super::desk::Desk, Job, Pass, Progress, Waits, When};
 use crate::resp::{encode, name::ReplyMode, words::too_much_of_a_stranger};
@@ -13,21 +13,20 @@ impl Waits for Login {
     }
 }
 
-/// CLIENT REPLY.
 pub(in crate::session) struct ClientReply(pub(in crate::session) ReplyMode);
 
 impl Waits for ClientReply {
     fn begin(self: Box<Self>, _when: When, desk: &mut Desk) -> Progress {
         match (desk.conn.reply_mode, self.0) {
-            // Answered, with OK, an error or QUEUED.
+            // The data node answers with OK, an error or QUEUED.
             (ReplyMode::On, ReplyMode::On) => Progress::Pass(Pass::Counted),
             (ReplyMode::On, _) if desk.conn.refuses_ours() => Progress::Pass(Pass::Counted),
-            // It will be obeyed in silence if CLIENT REPLY is allowed at all.
+            // The data node will obey in silence if CLIENT REPLY is allowed at all.
             (ReplyMode::On, mode) => {
                 desk.ask(|out| encode::command(out, &[b"CLIENT", b"REPLY", b"ON"]));
                 Progress::Wait(Box::new(Obeying { mode }))
             }
-            // Queued without a word: nobody will tell.
+            // The command is queued without a reply, so nobody will tell how it ended.
             _ if desk.conn.blind_multi => Progress::Relay,
             (_, ReplyMode::On) => {
                 desk.conn.reply_mode = ReplyMode::On;
@@ -40,7 +39,7 @@ impl Waits for ClientReply {
     }
 }
 
-/// The data node is asked whether it would obey CLIENT REPLY OFF or SKIP.
+/// The data node was asked whether it would obey CLIENT REPLY OFF or SKIP.
 struct Obeying {
     mode: ReplyMode,
 }
@@ -52,7 +51,7 @@ impl Job for Obeying {
     }
 }
 
-/// A large command behind which nobody knows whether the client has said who it is.
+/// A large command of a client that may not have authenticated.
 pub(in crate::session) struct Unidentified;
 
 impl Waits for Unidentified {
@@ -66,7 +65,7 @@ impl Waits for Unidentified {
     }
 }
 
-/// The data node is asked for something that it answers to those only who have said it.
+/// The data node was asked something that it answers only to a client that has authenticated.
 struct Identifying;
 
 impl Job for Identifying {
@@ -75,7 +74,8 @@ impl Job for Identifying {
             desk.conn.state.known = true;
             return Progress::Again;
         }
-        // The least that Redis refuses as it would this command: it words the error and closes.
+        // These bytes are the least that Redis refuses as it would this command. Redis words the
+        // error and closes.
         let least = too_much_of_a_stranger(&desk.unsent).unwrap_or(b"*11\r\n");
         desk.to_data.push(least);
         desk.unsent = Vec::new();

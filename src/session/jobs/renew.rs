@@ -1,4 +1,4 @@
-//! RENEW, by which a connection may also become the keeper of a session lock.
+//! RENEW, which can also make a connection the keeper of a session lock.
 
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ struct TakingOver {
 /// Asks the lock nodes.
 ///
 /// # Errors
-/// If the connection has too many locks to keep one more, or no token that could be meant.
+/// If the connection has too many locks to keep one more, or has no token for this one.
 pub(super) fn begin(
     ours: Ours,
     key: Key,
@@ -52,7 +52,7 @@ pub(super) fn begin(
     let is_named = token.is_some();
     let token = token.or_else(|| held.map(|held| held.token.clone()));
     let held = held.filter(|held| Some(&held.token) == token.as_ref());
-    // Who names the token of a lock that is not its own is to be its keeper.
+    // A client that names the token of a lock that is not its own is to be its keeper.
     let takes_over = is_named && ttl.is_none() && held.is_none_or(|held| held.attached);
     let before = held.filter(|_| !takes_over).map(|held| held.ttl);
     let claim = held.and_then(|held| held.claim);

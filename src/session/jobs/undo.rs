@@ -1,4 +1,4 @@
-//! A LOCK that was granted and is not answered yet: nobody may count on it.
+//! Gives back a LOCK that was granted and is not answered yet, so that nobody counts on it.
 
 use std::sync::Arc;
 
@@ -20,17 +20,17 @@ impl Undo {
         Undo { lock: Some((engine, key.clone(), token.clone(), *claim)), fence: *fence }
     }
 
-    /// The lock's fence has been raised since.
+    /// Notes that the lock's fence has been raised.
     pub(super) fn was_raised(&mut self, fence: u64) {
         self.fence = fence;
     }
 
-    /// The lock stays: its client is told of it.
+    /// Keeps the lock: its client is told of it.
     pub(in crate::session) fn disarm(mut self) {
         self.lock = None;
     }
 
-    /// Gives the lock back, and forgets it: its client will never be told.
+    /// Gives the lock back and forgets it: its client will never be told.
     pub(in crate::session) fn undo(self, tokens: &mut Tokens) {
         if let Some((_, key, token, _)) = &self.lock {
             tokens.forget(key, self.fence);

@@ -19,13 +19,13 @@ struct Unlocking {
     token: Token,
 }
 
-/// The connection has no token that could be meant.
+/// Makes the error for a connection that has no token for this lock.
 pub(super) fn no_token(key: &Key, desk: &Desk) -> BadRequest {
     BadRequest::NoToken(shown(desk.name(key)))
 }
 
-/// Nobody need be asked, as the connection does not hold the lock: tells so. Where it was lost,
-/// the client is told of that by this answer.
+/// Answers that the connection does not hold the lock, without asking the lock nodes. If the lock
+/// was lost, this answer tells the client so.
 pub(super) fn not_held(ours: Ours, key: &Key, unlocks: bool, desk: &mut Desk) -> Progress {
     let prefix = desk.config.locks.prefix.len();
     desk.losing.tells_of(key, unlocks, prefix);
@@ -38,7 +38,7 @@ pub(super) fn not_held(ours: Ours, key: &Key, unlocks: bool, desk: &mut Desk) ->
 /// Asks the lock nodes.
 ///
 /// # Errors
-/// If the connection has no token that could be meant.
+/// If the connection has no token for this lock.
 pub(super) fn begin(
     ours: Ours,
     key: Key,
@@ -60,7 +60,7 @@ pub(super) fn begin(
         return Ok(not_held(ours, &key, true, desk));
     }
     let held = held.filter(|held| held.token == token);
-    // Of its own doing it is told by the answer.
+    // The answer tells the client that the lock has ended; that is no loss.
     if let Some(keep) = held.and_then(|held| held.keep.as_ref()) {
         keep.unlocking();
     }

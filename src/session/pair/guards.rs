@@ -34,7 +34,7 @@ async fn the_long_way_takes_the_reply_out_of_exec() {
     assert_eq!(pair.at_data(), text(&["SET", "g:k", "1"]) + &text(&["EXEC"]));
     pair.reply("+QUEUED\r\n*1\r\n+OK\r\n");
     assert_eq!(pair.at_client(), "+OK\r\n");
-    // A larger fence: nothing is written.
+    // The data node has a larger fence, so nothing is written.
     pair.commands(&[&["SET", "g:k", "2"]]);
     pair.at_data();
     pair.reply("-ERR FENCE is another\r\n");
@@ -104,7 +104,7 @@ async fn what_the_script_has_not_made_is_sent_again_and_nothing_twice() {
     let commands: [&[&str]; 3] = [&["INCR", "g:k"], &["LPUSH", "g:k", "x"], &["INCR", "g:k"]];
     pair.commands(&commands);
     pair.at_data();
-    // The second has failed: one was made.
+    // The second write has failed: one was made.
     pair.reply("*1\r\n:1\r\n");
     assert_eq!(pair.at_client(), ":1\r\n");
     let again = pair.at_data();
@@ -167,8 +167,8 @@ async fn a_claim_that_has_run_out_is_asked_about_in_the_middle() {
     pair.answer(attached(8));
     pair.reply("$1\r\n8\r\n");
     pair.at_client();
-    // Its keeper has renewed it meanwhile, of which this connection was not told; it has
-    // renewed the other itself.
+    // The first lock's keeper has renewed it meanwhile, unknown to this connection, which has
+    // renewed the other lock itself.
     tokio::time::advance(Duration::from_secs(9)).await;
     pair.commands(&[&["RENEW", "a", "t", "PX", "20000"]]);
     let until = Instant::now() + Duration::from_secs(20);

@@ -1,8 +1,8 @@
-//! A session between two byte strings: what its client and its data node send and get, with the
-//! answers of others given by hand. No sockets, no tasks.
+//! Tests of a session between two byte strings: all that its client and its data node send and get,
+//! with the answers of others given by hand. No sockets, no tasks.
 //!
-//! Ordering and guards are tried here in milliseconds where no Redis is needed to know what is
-//! right; `tests/` has the same against a real one.
+//! Ordering and guards are tried here in milliseconds, as no Redis is needed to know what is right;
+//! `tests/` does the same against a real one.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -36,7 +36,7 @@ use crate::{
     resp::encode,
 };
 
-/// A session, and what has come out of it.
+/// A session, and its output.
 struct Pair {
     core: Core,
     data: Vec<u8>,
@@ -44,12 +44,12 @@ struct Pair {
 }
 
 impl Pair {
-    /// Nothing is guarded.
+    /// Makes a session without guards.
     fn new() -> Pair {
         Pair::with(Config::default())
     }
 
-    /// Whoever writes to `g:X` needs the lock X.
+    /// Makes a session with a guard: writes to `g:X` need the lock X.
     fn guarded() -> Pair {
         let rule = GuardRule {
             keys: Pattern::new("g:*"),
@@ -62,7 +62,7 @@ impl Pair {
     }
 
     fn with(config: Config) -> Pair {
-        // Asked by hand, they need not be there.
+        // The lock nodes need not exist, as the test answers for them.
         let engine = Engine::start(&config.locks);
         let shared = Arc::new(Shared {
             engine,
@@ -81,7 +81,7 @@ impl Pair {
         Pair { core: Core::new(Desk::new(shared)), data: Vec::new(), client: Vec::new() }
     }
 
-    /// All that goes on by itself.
+    /// Runs all that goes on without help.
     fn settle(&mut self) {
         loop {
             self.core.go_on();
@@ -97,7 +97,7 @@ impl Pair {
         }
     }
 
-    /// The client sends this.
+    /// Sends these bytes as the client.
     fn send(&mut self, bytes: &[u8]) {
         self.core.read += bytes.len() as u64;
         if self.core.is_waiting() || self.core.is_gathering() {
@@ -115,7 +115,7 @@ impl Pair {
         self.send(&commands.iter().flat_map(|words| command(words)).collect::<Vec<_>>());
     }
 
-    /// The data node answers this.
+    /// Sends this reply as the data node.
     fn reply(&mut self, bytes: &str) {
         let from = self.core.data_sent(bytes.as_bytes());
         self.client.append(&mut self.core.to_client.take());
@@ -123,7 +123,7 @@ impl Pair {
         self.settle();
     }
 
-    /// What others are asked.
+    /// Returns the question that others are asked.
     fn question(&mut self) -> Question {
         *self.core.question().expect("nothing is asked")
     }
@@ -133,18 +133,18 @@ impl Pair {
         self.settle();
     }
 
-    /// What has come to the data node since it was last looked.
+    /// Returns the bytes that the data node has received since the last call.
     fn at_data(&mut self) -> String {
         String::from_utf8(std::mem::take(&mut self.data)).unwrap()
     }
 
-    /// What has come to the client since it was last looked.
+    /// Returns the bytes that the client has received since the last call.
     fn at_client(&mut self) -> String {
         String::from_utf8(std::mem::take(&mut self.client)).unwrap()
     }
 
-    /// Has the data node answer all that comes to it, and others all that they are asked, until
-    /// nothing is left to be said. The data node's bytes come in pieces of this many.
+    /// Answers as the data node, and as others, until nothing is left to be said. The data node's
+    /// bytes come in pieces of `piece`.
     fn serve(
         &mut self,
         piece: usize,
@@ -174,7 +174,7 @@ impl Pair {
         }
     }
 
-    /// The client locks X and is granted it for ten seconds, with this fence.
+    /// Has the client lock `name` and be granted it for ten seconds, with this fence.
     fn lock(&mut self, name: &str, fence: u64) {
         self.commands(&[&["LOCK", name, "t", "PX", "10000"]]);
         if !self.at_data().is_empty() {
@@ -196,7 +196,7 @@ fn command(words: &[&str]) -> Vec<u8> {
     bytes
 }
 
-/// The first command in these bytes, multibulk or inline, and its length.
+/// Returns the first command in these bytes, multibulk or inline, and its length.
 fn first_command(bytes: &str) -> Option<(Vec<&str>, usize)> {
     let (head, rest) = bytes.split_once("\r\n")?;
     let Some(count) = head.strip_prefix('*') else {

@@ -1,4 +1,4 @@
-//! Commands of ours among others: what waits for what, and where answers stand.
+//! Commands of ours among others: which commands wait for which, and the order of answers.
 
 use super::*;
 
@@ -35,7 +35,7 @@ async fn who_may_not_write_the_key_may_not_lock_it() {
 #[tokio::test(start_paused = true)]
 async fn an_answer_is_never_placed_inside_a_reply() {
     let mut pair = Pair::new();
-    // A push comes while the lock nodes are asked, and not all of it.
+    // A push arrives in part while the lock nodes are asked.
     pair.commands(&[&["LOCK", "k", "t", "PX", "1000"]]);
     pair.reply("-ERR syntax error\r\n>2\r\n+invalidate\r\n");
     pair.question();
@@ -77,7 +77,7 @@ async fn a_client_that_hangs_up_wants_its_lock_no_more() {
     assert!(!pair.at_data().contains("free"));
 }
 
-/// Answers as Redis would to whoever may do all, and as lock nodes would that grant all.
+/// Answers as a Redis that allows everything, and as lock nodes that grant everything.
 fn serve_all(pair: &mut Pair, piece: usize) {
     let mut data = |words: &[&str]| match words {
         ["ECHO", word] => format!("${}\r\n{word}\r\n", word.len()),
