@@ -1,7 +1,7 @@
-//! What the data node's commands are: which of them write, and where their keys are.
+//! The data node's commands: which of them write, and where their keys are.
 //!
-//! Read from the data node's own COMMAND, so that modules are known as well, and read
-//! again whenever the connection for it had to be made anew.
+//! Reads the data node's own COMMAND, so that modules are known as well, and reads it again
+//! whenever the connection for it had to be made anew.
 
 use std::collections::HashMap;
 
@@ -10,20 +10,20 @@ use smallvec::SmallVec;
 
 use super::keys::{Begin, Find, KeySpec};
 
-/// Which keys a command writes.
+/// Keys that a command writes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Writes {
-    /// None: it reads, or has nothing to do with keys.
+    /// None: the command reads, or has nothing to do with keys.
     Nothing,
-    /// The word behind its name.
+    /// The word behind the name.
     First,
-    /// These groups.
+    /// The keys of these groups.
     Groups(Box<[KeySpec]>),
-    /// Only Redis can tell, from all of its words.
+    /// Keys that only Redis can tell, from all words.
     Ask,
     /// Whole databases.
     Databases,
-    /// That depends on the word behind its name.
+    /// Depends on the word behind the name.
     #[allow(clippy::box_collection, reason = "few commands have any; the others stay small")]
     Subcommand(Box<HashMap<Vec<u8>, Writes>>),
 }
@@ -31,47 +31,47 @@ pub(crate) enum Writes {
 /// All commands, by name.
 #[derive(Debug)]
 pub(crate) struct Table {
-    /// In capitals.
+    /// Every command, by its name in capitals.
     names: HashMap<Vec<u8>, Writes>,
     /// Names of up to eight bytes, as numbers, in open addressing. 0: free.
     numbers: Box<[u64; PLACES]>,
-    /// Of the same places.
+    /// Glance at the name in the same place.
     glances: Box<[Glance; PLACES]>,
     first_bytes: FirstBytes,
 }
 
-/// Redis has some 240 commands, so that most stand where they are looked for first. Of
-/// many more, as modules may bring, some are not known at a glance.
+/// Size of the table of names. Redis has some 240 commands, so most stand where they are looked for
+/// first. With many more, as modules may bring, some are not known at a glance.
 const PLACES: usize = 1024;
 
-/// With which bytes keys can begin that guards are about.
+/// Whether a key that guards are about can begin with each byte.
 pub(crate) type FirstBytes = [bool; 256];
 
-/// What one look at the beginning of a command tells.
+/// Result of one look at the beginning of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Glance {
-    /// It writes nothing.
+    /// The command writes nothing.
     Nothing,
-    /// It writes the word behind its name, which ends there.
+    /// The command writes the word behind its name.
     First {
-        /// How many bytes are before the name's line end.
+        /// Number of bytes before the name's line end.
         name_end: usize,
     },
     /// More has to be looked at.
     More,
 }
 
-/// Takes the case out of letters. What else it takes away makes no name that Redis has
-/// into another.
+/// Mask that takes the case out of letters. The other bits that it clears make no name that Redis
+/// has into another.
 const FOLD: u64 = u64::from_le_bytes([!0x20; 8]);
-/// `*?\r?$?\r?`: how commands of less than ten words begin, whose names have less than
-/// ten letters.
+/// `*?\r?$?\r?`: the beginning of commands of less than ten words whose names have less than ten
+/// letters.
 const HEAD: u64 = u64::from_le_bytes([b'*', 0, b'\r', 0, b'$', 0, b'\r', 0]);
 const HEAD_MASK: u64 = u64::from_le_bytes([0xff, 0, 0xff, 0, 0xff, 0, 0xff, 0]);
 const HEAD_LENGTH: usize = 8;
 
-/// Where a name is looked for first. Multiplication by the golden ratio spreads what
-/// differs over the high bits.
+/// Returns the place where a name is looked for first. Multiplication by the golden ratio spreads
+/// differences over the high bits.
 #[inline]
 fn place(number: u64) -> usize {
     (number.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40) as usize % PLACES
@@ -87,7 +87,7 @@ impl Table {
         };
         for (count, (name, writes)) in commands.into_iter().enumerate() {
             let in_capitals = name.to_ascii_uppercase();
-            // A name that was asked for before the first reading is told twice.
+            // A name that was asked for before the first reading is listed twice.
             if table.names.contains_key(&in_capitals) {
                 continue;
             }
@@ -99,7 +99,7 @@ impl Table {
                 while table.numbers[at] != 0 && table.numbers[at] != number {
                     at = (at + 1) % PLACES;
                 }
-                // Two names that are one when folded are told apart by a second look.
+                // Two names that are alike when folded are told apart by a second look.
                 let glance = match &writes {
                     _ if table.numbers[at] == number => Glance::More,
                     Writes::Nothing => Glance::Nothing,
@@ -113,15 +113,16 @@ impl Table {
         table
     }
 
-    /// What the command of this name writes, in any case; none: there is no such command.
+    /// Returns the keys that the command of this name writes; the case does not matter. Returns
+    /// `None` if there is no such command.
     pub(crate) fn get(&self, name: &[u8]) -> Option<&Writes> {
         let name: SmallVec<[u8; 32]> = name.iter().map(u8::to_ascii_uppercase).collect();
         self.names.get(&name[..])
     }
 
-    /// The same at one glance at a command that is an array of less than ten words, with
-    /// a name of up to eight bytes: what nearly all of them are. What is told is true of
-    /// all commands that have the same bytes up to the end of the name.
+    /// Looks at a command that is an array of less than ten words with a name of up to eight bytes,
+    /// as nearly all are. The result is true of all commands that have the same bytes up to the end
+    /// of the name.
     #[inline]
     pub(crate) fn glance(&self, bytes: &[u8]) -> Glance {
         let Some((head, rest)) = bytes.split_first_chunk::<8>() else { return Glance::More };
@@ -132,7 +133,7 @@ impl Table {
             return Glance::More;
         };
         let number = u64::from_le_bytes(*eight) & FOLD & (u64::MAX >> (64 - 8 * length));
-        // A zero byte at its end would not tell it from the name without.
+        // A name that ends in NUL would not be told from the name without it.
         if number >> (8 * (length - 1)) == 0 {
             return Glance::More;
         }
@@ -149,8 +150,7 @@ impl Table {
         }
     }
 
-    /// Whether no guard is about the command at the beginning of `bytes`, as that glance
-    /// tells of nearly all of them.
+    /// Whether the glance shows that no guard is about the command at the beginning of `bytes`.
     #[inline]
     pub(crate) fn is_free(&self, glance: Glance, bytes: &[u8]) -> bool {
         match glance {
@@ -168,7 +168,7 @@ impl Table {
         }
     }
 
-    /// The key of a command that writes the word behind its name, as that glance tells.
+    /// Returns the key of a command that writes the word behind its name, as the glance tells.
     pub(crate) fn first_key<'b>(&self, glance: Glance, bytes: &'b [u8]) -> Option<&'b [u8]> {
         let Glance::First { name_end } = glance else { return None };
         match *bytes.get(name_end..)? {
@@ -182,7 +182,7 @@ impl Table {
         }
     }
 
-    /// As [`Table::get`], for the command of this name at the beginning of `bytes`.
+    /// Does as [`Table::get`], for the command of this name at the beginning of `bytes`.
     pub(crate) fn writes(&self, name: &[u8], bytes: &[u8]) -> Option<&Writes> {
         match self.glance(bytes) {
             // A glance may take other bytes than letters for one another.
@@ -193,13 +193,13 @@ impl Table {
         }
     }
 
-    /// How many there are, subcommands not counted.
+    /// Number of commands, without subcommands.
     pub(crate) fn len(&self) -> usize {
         self.names.len()
     }
 
-    /// Reads the reply to COMMAND INFO with these names. Entries that make no sense
-    /// are left out, as are names that there are not.
+    /// Reads the reply to COMMAND INFO with these names. Entries that make no sense and names
+    /// without a command are left out.
     pub(crate) fn read(names: &[Vec<u8>], reply: &Value, first_bytes: FirstBytes) -> Table {
         let named = names.iter().zip(items(reply));
         let entries = named.filter_map(|(name, value)| Some((name.clone(), entry(value)?.1)));
@@ -207,7 +207,7 @@ impl Table {
     }
 }
 
-/// Reads the names in COMMAND's reply. They are those that Redis was built with, which
+/// Reads the names in COMMAND's reply. Redis lists the names that it was built with, which
 /// `rename-command` may have taken away or given to others.
 pub(crate) fn names(reply: &Value) -> Vec<Vec<u8>> {
     let name = |entry: &Value| items(entry).first().and_then(text).map(<[u8]>::to_vec);
@@ -244,14 +244,14 @@ fn has(flags: &[Value], flag: &str) -> bool {
     flags.iter().any(|value| text(value).is_some_and(|t| t.eq_ignore_ascii_case(flag.as_bytes())))
 }
 
-/// The field of a map, which RESP2 writes as an array of names and values.
+/// Returns the field of a map, which RESP2 writes as an array of names and values.
 fn field<'a>(map: &'a Value, name: &str) -> Option<&'a Value> {
     let pair = items(map).chunks_exact(2).find(|pair| text(&pair[0]) == Some(name.as_bytes()))?;
     pair.get(1)
 }
 
-/// One entry of COMMAND: name, arity, flags, first key, last key, step, and since
-/// Redis 7 ACL categories, tips, key specifications and subcommands.
+/// Reads one entry of COMMAND: name, arity, flags, first key, last key, step, and since Redis 7 ACL
+/// categories, tips, key specifications and subcommands.
 fn entry(value: &Value) -> Option<(Vec<u8>, Writes)> {
     let fields = items(value);
     let full = text(fields.first()?)?;
@@ -273,7 +273,7 @@ fn entry(value: &Value) -> Option<(Vec<u8>, Writes)> {
     Some((name.to_vec(), writes))
 }
 
-/// Commands that replace data although Redis does not count them as writes.
+/// Returns the keys of commands that replace data although Redis does not count them as writes.
 fn not_said_to_write(name: &[u8]) -> Option<Writes> {
     const DEBUG: [&str; 7] =
         ["CRASH-AND-RECOVER", "FLUSHALL", "LOADAOF", "POPULATE", "RELOAD", "REPLICATE", "RESTART"];
@@ -287,11 +287,11 @@ fn not_said_to_write(name: &[u8]) -> Option<Writes> {
     }
 }
 
-/// What its flags and key specifications tell; no group: it writes, but names no key.
+/// Reads a command's flags and key specifications. No group means that it writes, but names no key.
 fn writes(fields: &[Value]) -> Writes {
     let flags = fields.get(2).map(items).unwrap_or_default();
-    // Redis does not say of EVAL and its like that they write, as it depends on the
-    // script. Known by their flags, since rename-command may have given them a name.
+    // Redis does not flag EVAL and its like as writes, as it depends on the script. They are known
+    // by other flags, since `rename-command` may have given them a name.
     let runs_scripts = has(flags, "movablekeys") && has(flags, "noscript");
     if has(flags, "readonly") || !(has(flags, "write") || runs_scripts) {
         return Writes::Nothing;
@@ -302,14 +302,14 @@ fn writes(fields: &[Value]) -> Writes {
     }
 }
 
-/// A command that writes, but names no key, means all of them, but for libraries of
-/// functions.
+/// Returns the keys of a command that writes, but names no key: whole databases, unless it is about
+/// libraries of functions.
 fn without_keys(name: &[u8]) -> Writes {
     let about_functions = name.get(..9).is_some_and(|n| n.eq_ignore_ascii_case(b"function|"));
     if about_functions { Writes::Nothing } else { Writes::Databases }
 }
 
-/// Before Redis 7: first key, last key and step.
+/// Reads the keys as before Redis 7: first key, last key and step.
 fn by_positions(flags: &[Value], fields: &[Value]) -> Writes {
     if has(flags, "movablekeys") {
         return Writes::Ask;
@@ -335,7 +335,7 @@ fn by_specs(specs: &[Value]) -> Writes {
         let Some(read) = spec_of(spec).filter(|_| !has(flags, "incomplete")) else {
             return Writes::Ask;
         };
-        // Not a key's name, but a place for one in a cluster.
+        // The word is no key, but a cluster routes the command by it as by one.
         if has(flags, "not_key") {
             continue;
         }
@@ -344,7 +344,7 @@ fn by_specs(specs: &[Value]) -> Writes {
         }
         all.push(read);
     }
-    // XREADGROUP only reads its streams, it is said, but writes to their groups.
+    // XREADGROUP is said to only read its streams, but writes to their groups.
     simplest(if written.is_empty() { all } else { written })
 }
 

@@ -1,10 +1,9 @@
-//! What is asked of the data node before a guarded write: has it seen a larger fence?
+//! The question to the data node before a guarded write: has it seen a larger fence?
 //!
-//! One packet: EVAL remembers a fence that is new, WATCH makes EXEC fail should it be
-//! written again, GET reads it, and MULTI opens the transaction that the write
-//! belongs to. Fences live in database 0: where the client has selected another one,
-//! SELECT goes there before WATCH and comes back behind GET. Knows nothing of
-//! connections: makes bytes and reads replies.
+//! The question is one packet: EVAL announces a fence that is new, WATCH makes EXEC fail should it
+//! be written again, GET reads it, and MULTI opens the transaction that the write belongs to.
+//! Fences live in database 0: if the client has selected another one, SELECT goes there before
+//! WATCH and comes back behind GET. Knows nothing of connections: makes bytes and reads replies.
 
 use std::{
     collections::VecDeque,
@@ -17,60 +16,61 @@ use crate::{
     resp::{encode, number},
 };
 
-/// Makes the data node remember a fence; answers the largest that it knows.
+/// Script that makes the data node remember a fence, and answers the largest fence that it knows.
 const ANNOUNCE: &[u8] = include_bytes!("announce.lua");
 
-/// Told where SELECT is answered with neither OK nor an error, so that it is none.
+/// Error if SELECT is answered with neither OK nor an error.
 const NOT_SELECTED: &[u8] = b"ERR the data node did not select the database";
 
 #[cfg(test)]
 thread_local! {
-    /// A fault that tests plant: whatever fence the data node has seen, it is the largest.
+    /// A fault that tests plant: a claim's fence counts as the largest, whatever the data node has
+    /// seen.
     pub(crate) static NOT_COMPARED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// A lock that this connection holds, and the fence it was granted with.
+/// A lock that this connection holds, with the fence of its grant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct FencedLock {
     /// The lock's key on the nodes.
     pub key: Key,
-    /// What it was granted with.
+    /// The fence of the grant.
     pub fence: u64,
     /// The data node has seen this fence.
     pub announced: bool,
-    /// The guarded key for whose sake it is looked at.
+    /// The guarded key that needs the lock.
     pub wanted_for: Vec<u8>,
 }
 
-/// What the data node knows of a claim's fence.
+/// Standing of a claim's fence on the data node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FenceStanding {
-    /// It is the largest.
+    /// The fence is the largest.
     Largest,
-    /// There is this larger one.
+    /// The data node has seen this larger fence.
     Fenced(u64),
-    /// It is not known there, or not any more.
+    /// The data node does not know the fence, or not any more.
     Unknown,
 }
 
 /// A reply that is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum MissingReply {
-    /// Of a command before the question; nothing in it matters.
+    /// The reply to a command before the question; nothing in it matters.
     Any,
-    /// To EVAL or GET: the fence that is known of this claim.
+    /// The reply to EVAL or GET: the fence that is known of this claim.
     Fence(usize),
-    /// To SELECT 0.
+    /// The reply to SELECT 0.
     There,
-    /// To WATCH.
+    /// The reply to WATCH.
     Ok,
-    /// To the SELECT of the client's own database.
+    /// The reply to the SELECT of the client's own database.
     Back,
-    /// To MULTI.
+    /// The reply to MULTI.
     Multi,
 }
 
-/// What else is asked in the same packet.
+/// Rest of the packet.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum With {
     /// MULTI, behind all else.
@@ -79,15 +79,15 @@ pub(crate) enum With {
     Nothing,
 }
 
-/// The question, while replies to it are missing.
+/// A question under way.
 #[derive(Debug)]
 pub(crate) struct FenceQuestion {
     missing: VecDeque<MissingReply>,
-    /// By claim.
+    /// The fence that the data node has told, by claim.
     seen: Vec<Option<u64>>,
     /// The first error line, without `-` and line end.
     error: Option<Vec<u8>>,
-    /// Database 0 was selected, and the client's own was not again.
+    /// Database 0 was selected, and the client's own not again.
     astray: bool,
     /// MULTI was answered with OK.
     in_multi: bool,
@@ -98,8 +98,8 @@ fn fence_key(out: &mut Vec<u8>, key: &Key) {
     encode::bulk_of_two(out, FENCE_PREFIX, key);
 }
 
-/// Appends the call that makes the data node remember a fence, whichever database is
-/// selected, as far as that is known.
+/// Appends the call that announces a fence, whichever database is selected, as far as that is
+/// known.
 pub(crate) fn announce(
     out: &mut Vec<u8>,
     key: &Key,
@@ -114,40 +114,39 @@ pub(crate) fn announce(
     fence_key(out, key);
     encode::bulk_number(out, fence);
     encode::bulk_number(out, u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
-    // Who uses no other needs no permission to SELECT.
+    // A client that uses database 0 alone needs no permission to SELECT.
     encode::bulk(out, if selected == Some(0) { b"" } else { b"0" });
 }
 
-/// Appends SELECT.
 fn select(out: &mut Vec<u8>, database: u64) {
     encode::array(out, 2);
     encode::bulk(out, b"SELECT");
     encode::bulk_number(out, database);
 }
 
-/// Reads a fence: a bulk string that is a number. None: another reply.
+/// Reads a fence: a bulk string that is a number. Returns `None` for any other reply.
 pub(crate) fn read_fence(reply: &[u8]) -> Option<u64> {
     let line = reply.strip_prefix(b"$")?.strip_suffix(b"\r\n")?;
     let at = memchr::memchr(b'\n', line)?;
     u64::try_from(number::integer(&line[at + 1..])?).ok()
 }
 
-/// Whether no proxy's clock can have made this fence: it is more than a day ahead of the
-/// one here. Fences are microseconds since 1970.
+/// Whether no proxy's clock can have made this fence: it is more than a day ahead of the clock
+/// here. Fences are microseconds since 1970.
 pub(crate) fn is_from_the_future(fence: u64) -> bool {
     const DAY: Duration = Duration::from_secs(24 * 60 * 60);
     let latest = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default() + DAY;
     u128::from(fence) > latest.as_micros()
 }
 
-/// The text of an error reply.
+/// Returns the text of an error reply.
 pub(crate) fn read_error(reply: &[u8]) -> Option<Vec<u8>> {
     Some(reply.strip_prefix(b"-")?.trim_ascii_end().to_vec())
 }
 
 impl FenceQuestion {
-    /// Appends the question about `claims` to a connection that has `selected` this
-    /// database. So many replies belong to `before` commands that were put before it.
+    /// Appends the question about `claims` to a connection that has `selected` this database. The
+    /// first `before` replies belong to commands sent before the question.
     pub(crate) fn ask(
         out: &mut Vec<u8>,
         claims: &[FencedLock],
@@ -209,7 +208,7 @@ impl FenceQuestion {
             return;
         }
         match missing {
-            // The last one told counts: GET comes after WATCH.
+            // The last fence told counts: GET comes after WATCH.
             MissingReply::Fence(index) => self.seen[index] = read_fence(reply),
             MissingReply::Multi => self.in_multi = reply.starts_with(b"+OK"),
             MissingReply::There | MissingReply::Back if !reply.starts_with(b"+OK") => {
@@ -226,17 +225,17 @@ impl FenceQuestion {
         self.in_multi
     }
 
-    /// Whether another database is selected now than before, once all replies are in.
+    /// Whether another database is selected than before, once all replies are in.
     pub(crate) fn is_astray(&self) -> bool {
         self.astray
     }
 
-    /// The first error, once all replies are in.
+    /// Returns the first error, once all replies are in.
     pub(crate) fn error(&self) -> Option<&[u8]> {
         self.error.as_deref()
     }
 
-    /// How each of the claims stands, once all replies are in.
+    /// Returns how each of the claims stands, once all replies are in.
     pub(crate) fn standings<'a>(
         &'a self,
         claims: &'a [FencedLock],

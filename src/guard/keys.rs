@@ -1,7 +1,7 @@
-//! Which words of a command are keys that it writes: Redis's key specifications.
+//! Finds the words of a command that are keys which it writes: Redis's key specifications.
 //!
-//! They are two steps, as COMMAND tells them: where a group of keys begins, and how
-//! far it goes. Knows nothing of connections or of rules.
+//! A specification has two steps, as COMMAND tells them: where a group of keys begins, and how far
+//! it goes. Knows nothing of connections or of rules.
 
 use smallvec::SmallVec;
 
@@ -12,11 +12,11 @@ use crate::resp::number;
 pub(crate) enum Begin {
     /// At this word; the name is word 0.
     Index(usize),
-    /// Behind this word, wherever it stands from the word `from` on, or, where that is
-    /// negative, up to so many words before the end. Redis reads its options in any
-    /// order and often lets the last one count, so each place counts here.
+    /// Behind this word, wherever it stands from the word `from` on. If `from` is negative, up to
+    /// that many words before the end. Redis reads its options in any order and often lets the last
+    /// one count, so each place counts here.
     Keyword {
-        /// In any case.
+        /// In upper or lower case.
         word: Vec<u8>,
         /// Where the search begins.
         from: i64,
@@ -26,13 +26,12 @@ pub(crate) enum Begin {
 /// How far a group of keys goes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Find {
-    /// To a word counted from the first key, or from the end where negative.
+    /// To a word counted from the first key, or from the end if negative.
     Range {
-        /// The last key.
         last: i64,
         /// Distance from key to key, in words.
         step: usize,
-        /// With `last` -1: only the first of so many equal parts of what is left.
+        /// With `last` -1: only the first of this many equal parts of the words left.
         limit: usize,
     },
     /// As many keys as one of the words says.
@@ -46,31 +45,29 @@ pub(crate) enum Find {
     },
 }
 
-/// One group of keys.
+/// A group of keys.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct KeySpec {
-    /// Where it begins.
     pub begin: Begin,
-    /// How far it goes.
     pub find: Find,
 }
 
 /// Positions of words.
 pub(crate) type Positions = SmallVec<[usize; 4]>;
 
-/// Positions found in one command, at most. A group begins at each place where its keyword
-/// stands and may go to the end, so that a client could have as many found as there are pairs
-/// of words. One more says that there are too many.
+/// Most positions found in one command. A group begins at each place where its keyword stands and
+/// may go to the end, so a client could have as many found as there are pairs of words. One
+/// position more says that there are too many.
 pub(crate) const MAX_POSITIONS: usize = 1 << 20;
 
 impl KeySpec {
-    /// The group of commands that have one key, right behind their name.
+    /// Returns the group of commands that have one key, right behind their name.
     pub(crate) fn first_word() -> KeySpec {
         KeySpec { begin: Begin::Index(1), find: Find::Range { last: 0, step: 1, limit: 0 } }
     }
 
-    /// Adds where the keys are among these words, the name included. Words that are
-    /// not there are left out: Redis refuses such a command.
+    /// Adds the positions of the keys among these words, the name included. Positions without a
+    /// word are left out: Redis refuses such a command.
     pub(crate) fn find<Word: AsRef<[u8]>>(&self, words: &[Word], found: &mut Positions) {
         match &self.begin {
             Begin::Index(index) => self.find_from(*index, words, found),
@@ -92,7 +89,7 @@ impl KeySpec {
         }
     }
 
-    /// Adds the keys of the group that begins there.
+    /// Adds the keys of the group that begins at `begin`.
     fn find_from<Word: AsRef<[u8]>>(&self, begin: usize, words: &[Word], found: &mut Positions) {
         let (first, last, step) = match self.find {
             Find::Range { last, step, limit } => {
@@ -126,8 +123,8 @@ fn is_keyword(word: &[u8], keyword: &[u8]) -> bool {
     word[..end].eq_ignore_ascii_case(keyword)
 }
 
-/// Adds the words that may be written, whatever Redis says of a command that it has
-/// to be asked about: what it tells of SORT's options is not always what SORT does.
+/// Adds the words that may be written, whatever Redis says of a command that must be asked about:
+/// its answer about SORT's options is not always what SORT does.
 pub(crate) fn behind_options<Word: AsRef<[u8]>>(words: &[Word], found: &mut Positions) {
     for at in 2..words.len() {
         if is_keyword(words[at - 1].as_ref(), b"STORE") {

@@ -1,7 +1,7 @@
 //! Asks the data node what its commands are, over a connection of the proxy's own.
 //!
-//! The connection is kept, as its end is what tells that the data node may have
-//! become another: from then on nothing is known until it was asked again.
+//! The connection is kept, as its end tells that the data node may have become another: from then
+//! on nothing counts as known until the commands were read again.
 
 use std::{sync::Arc, time::Duration};
 
@@ -28,37 +28,37 @@ use crate::{
 const LIMIT: Duration = Duration::from_secs(1);
 /// Pause after a failure.
 const PAUSE: Duration = Duration::from_millis(200);
-/// Least time from one reading of all commands to the next: their names are chosen
-/// by clients, and COMMAND is expensive.
+/// Least time from one reading of all commands to the next: clients choose the names that cause
+/// one, and COMMAND is expensive.
 const EVERY: Duration = Duration::from_millis(200);
-/// Questions under way; each belongs to a client that waits.
+/// Most questions under way; each belongs to a client that waits.
 const MAX_QUESTIONS: usize = 1024;
-/// How long a client waits for all commands to be read again: one reading may be under
-/// way, and the pause behind it, before the one that counts begins.
+/// How long a client waits for all commands to be read again. One reading may be under way, and the
+/// pause behind it, before the reading that counts begins.
 const AGAIN_LIMIT: Duration = Duration::from_secs(5);
-/// The longest name that is asked about. Clients choose it.
+/// Longest name that is asked about, in bytes: clients choose it.
 const LONGEST_NAME: usize = 256;
 
-/// What is known of the data node's commands.
+/// The data node's commands, as far as they are known.
 pub(crate) struct Catalog {
     table: Arc<ArcSwapOption<Table>>,
     questions: mpsc::Sender<CatalogQuestion>,
 }
 
-/// A key and whether the command writes it.
+/// The keys that a command writes.
 type Keys = Vec<Vec<u8>>;
 
 enum CatalogQuestion {
-    /// Which keys does this command write?
+    /// Asks which keys this command writes.
     Keys(Vec<Vec<u8>>, oneshot::Sender<Result<Keys, AskError>>),
-    /// Read all commands again, and whether there is one of this name.
+    /// Has all commands read again, and the one of this name if there is any.
     Again(Vec<u8>, oneshot::Sender<()>),
 }
 
-/// Why the data node could not be asked.
+/// Reason why the data node could not be asked.
 #[derive(Debug, Error)]
 pub(crate) enum AskError {
-    /// It refused.
+    /// The data node refused.
     #[error("{0}")]
     Redis(#[from] RedisError),
     /// There is no connection, or no answer in time.
@@ -67,7 +67,7 @@ pub(crate) enum AskError {
 }
 
 impl Catalog {
-    /// Asks from now on, on `runtime`.
+    /// Keeps asking the data node from now on, on `runtime`.
     pub(crate) fn start(
         url: &RedisUrl,
         first_bytes: FirstBytes,
@@ -81,7 +81,7 @@ impl Catalog {
         Catalog { table, questions }
     }
 
-    /// A data node that has a few commands only, and tells nothing else.
+    /// Makes the catalog of a data node that has a few commands only, and answers no questions.
     #[cfg(test)]
     pub(super) fn of_few_commands(first_bytes: FirstBytes) -> Catalog {
         use super::catalog::Writes::{First, Nothing};
@@ -102,16 +102,16 @@ impl Catalog {
         Catalog { table: Arc::new(ArcSwapOption::from_pointee(table)), questions }
     }
 
-    /// The commands; none while they are not known.
+    /// Returns the commands, or `None` while they are not known.
     pub(crate) fn table(&self) -> Guard<Option<Arc<Table>>> {
         self.table.load()
     }
 
-    /// Which keys the data node says that this command writes, and which it may write
-    /// by its options.
+    /// Returns the keys that the data node says this command writes, and those that its options may
+    /// make it write.
     ///
     /// # Errors
-    /// If it cannot be asked.
+    /// If the data node cannot be asked.
     pub(crate) async fn keys(&self, words: Vec<Vec<u8>>) -> Result<Keys, AskError> {
         let mut positions = Positions::new();
         keys::behind_options(&words, &mut positions);
@@ -129,9 +129,9 @@ impl Catalog {
         }
     }
 
-    /// Whether the commands were read, begun after the call, and with them the one of this
-    /// name, if there is any. False: they could not be, in time, and what is known of them
-    /// says nothing about a name that is not among them.
+    /// Has the commands read again, from their beginning, and among them the one of this name, if
+    /// there is any. Returns `false` if they could not be read in time: then it is not known
+    /// whether there is such a command.
     pub(crate) async fn again(&self, name: Vec<u8>) -> bool {
         if name.len() > LONGEST_NAME {
             return false;
@@ -164,7 +164,7 @@ async fn keep(
     }
 }
 
-/// One connection, from its beginning to its end.
+/// Follows one connection from its beginning to its end.
 async fn follow(
     url: &RedisUrl,
     first_bytes: FirstBytes,
@@ -174,7 +174,7 @@ async fn follow(
 ) -> Result<(), AskError> {
     let mut connection = redis_client::connect(url, connector).await?;
     let mut read = Instant::now();
-    // Names that COMMAND does not tell, as `rename-command` has given them.
+    // Names that COMMAND does not list, because `rename-command` made them.
     let mut others = Vec::new();
     let known = read_commands(&mut connection.redis, &others, first_bytes).await?;
     info!(data = %url, commands = known.len(), "guards: the data node's commands are known");
@@ -188,7 +188,8 @@ async fn follow(
                 let answers = std::mem::take(&mut waiting);
                 read = Instant::now();
                 let known = read_commands(&mut connection.redis, &others, first_bytes).await?;
-                // Those that there are not are not kept: clients choose them.
+                // Unknown names are dropped: clients choose them, so the list would grow without
+                // bound.
                 others.retain(|name| known.get(name).is_some());
                 table.store(Some(Arc::new(known)));
                 for answer in answers {
@@ -197,7 +198,7 @@ async fn follow(
             }
             question = questions.recv() => match question {
                 None => return Ok(()),
-                // It is answered that nothing was read.
+                // Dropping the question answers that nothing was read.
                 Some(CatalogQuestion::Again(..)) if waiting.len() >= MAX_QUESTIONS => {}
                 Some(CatalogQuestion::Again(name, answer)) => {
                     let name = name.to_ascii_uppercase();
@@ -217,7 +218,7 @@ async fn follow(
     }
 }
 
-/// Asks for the names, and then of each what is behind it.
+/// Asks for the names, and then for the facts about each.
 async fn read_commands(
     redis: &mut MultiplexedConnection,
     others: &[Vec<u8>],
@@ -233,7 +234,8 @@ async fn read_commands(
     Ok(Table::read(&names, &reply.map_err(|_| AskError::Silent)??, first_bytes))
 }
 
-/// Redis 7 says of each key whether it is written; before that, all count as such.
+/// Asks for the keys that a command writes. Redis 7 says of each key whether it is written; before
+/// that, all keys count as written.
 async fn written(redis: &mut MultiplexedConnection, words: &[Vec<u8>]) -> Result<Keys, AskError> {
     let mut question = redis::cmd("COMMAND");
     question.arg("GETKEYSANDFLAGS").arg(words);
@@ -247,7 +249,7 @@ async fn written(redis: &mut MultiplexedConnection, words: &[Vec<u8>]) -> Result
     let reply = timeout(LIMIT, question.query_async::<Keys>(redis)).await;
     match reply.map_err(|_| AskError::Silent)? {
         Ok(keys) => Ok(keys),
-        // Without keys, or words that Redis will refuse.
+        // The command has no keys, or words that Redis will refuse.
         Err(error) if error.code() == Some("ERR") || error.code().is_none() => Ok(Keys::new()),
         Err(error) => Err(error.into()),
     }
@@ -267,7 +269,7 @@ mod tests {
         let (catalog, mut asked) = catalog();
         let (full, (), long) = tokio::join!(
             async {
-                // The first one takes the only place.
+                // The first question takes the only place.
                 tokio::join!(catalog.again(b"a".to_vec()), catalog.again(b"b".to_vec()))
             },
             sleep(AGAIN_LIMIT),

@@ -1,14 +1,14 @@
-//! Guards: rules that keys are written only under a lock.
+//! Guards: rules by which keys are written only under a lock.
 //!
-//! A session shows it a command and is told what that needs. Only [`learn`] has a connection
-//! of its own.
+//! A session shows [`Guards`] a command and is told what the command needs. Only [`learn`] has a
+//! connection of its own.
 //!
 //! - [`catalog`]: which commands write, and where their keys are.
 //! - [`keys`]: Redis's key specifications.
 //! - [`learn`]: asks the data node for both.
-//! - [`room`]: how much of large commands is held until they can be looked at.
+//! - [`room`]: how many bytes of large commands are kept until they can be looked at.
 //! - [`mod@write`]: the short way for most writes, in one script.
-//! - [`fences`]: what is asked of the data node before a write that goes the long way.
+//! - [`fences`]: the question to the data node before a write that goes the long way.
 
 pub(crate) mod catalog;
 pub(crate) mod fences;
@@ -48,97 +48,96 @@ use crate::{
     },
 };
 
-/// Put before a lock's key to make the key on the data node at which the largest
-/// fence stands that it has seen of that lock.
+/// Prefix of a lock's key on the data node, where the largest fence stands that the data node has
+/// seen of the lock.
 pub(crate) const FENCE_PREFIX: &[u8] = b"lockgate:guard:";
-/// Locks under which one command can write, and whose fences one transaction can watch.
+/// Most locks under which one command can write, and whose fences one transaction can watch.
 pub(crate) const MAX_LOCKS: usize = 128;
-/// Words of one command that are looked at, at most.
+/// Most words of one command that are looked at.
 const MAX_WORDS: usize = 1 << 20;
-/// Steps that comparing the keys of one command with the rules may take: some ten
-/// milliseconds, in which the thread does nothing else.
+/// Most steps of comparing the keys of one command with the rules: some ten milliseconds, in which
+/// the thread does nothing else.
 const MAX_STEPS: usize = 16_000_000;
-/// Commands of the largest size that may be held at the same time, by all clients. One
-/// client holds no more than one of them.
+/// Number of commands of the largest size that may be kept at the same time, for all clients. One
+/// client has at most one of them.
 const MAX_HELD: usize = 8;
 
-/// The rules, and what must be known to apply them.
+/// The rules, and the knowledge to apply them.
 pub(crate) struct Guards {
     rules: Vec<GuardRule>,
-    /// Which locks enforced rules ask for.
+    /// Patterns of the locks that enforced rules ask for.
     locks: Vec<Pattern>,
     flush: Flush,
-    /// The largest command that is held to be looked at, in bytes.
+    /// The largest command that is kept to be looked at, in bytes.
     pub max_command: usize,
-    /// The data node's commands.
     pub catalog: Catalog,
     /// At least one rule is enforced.
     enforces: bool,
-    /// For large commands.
+    /// Room for large commands.
     rooms: Arc<Rooms>,
-    /// For [`Guards::tell_of_audited`], in seconds since `started`.
+    /// Last time that [`Guards::tell_of_audited`] logged, in seconds since `started`.
     told_at: AtomicU64,
-    /// The same for [`Guards::tell_of_fence_ahead`].
+    /// Last time that [`Guards::tell_of_fence_ahead`] logged, in seconds since `started`.
     told_ahead_at: AtomicU64,
     started: Instant,
 }
 
-/// A lock without which a key may not be written.
+/// A lock without which a key must not be written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Need {
-    /// As clients know it, without `locks.prefix`.
+    /// The lock's name as clients know it, without `locks.prefix`.
     pub lock: Vec<u8>,
     /// The first key of the command that needs it.
     pub key: Vec<u8>,
 }
 
-/// What becomes of a command.
+/// Fate of a command.
 #[derive(Debug)]
 pub(crate) enum Look {
-    /// No guard is concerned.
+    /// Passes: no guard is about the command.
     Free,
-    /// It passes, but it is to be noted whether these locks are held.
+    /// Passes, but it is counted whether these locks are held.
     Audited(Vec<Need>),
-    /// More of it is needed: so many bytes at least, and where the walk stands.
+    /// Not decided yet: at least this many bytes are needed. The walk goes on where it stands.
     More(usize, Walk),
-    /// It is larger than `guards.max_command`.
+    /// Refused: larger than `guards.max_command`.
     TooLarge,
-    /// All of it is here, so many bytes, and it is to be stopped. What the script needs to know
-    /// of it, if it can go that way.
+    /// Stopped: the whole command, with its length in bytes, and the facts for the script if the
+    /// write can go that way.
     Stop(usize, Stop, Option<Write>),
 }
 
-/// Whether a command passes. It is to be noted then whether these locks are held.
+/// Whether a command passes. If so, it is counted whether these locks are held.
 pub(crate) type Ruling = Result<Vec<Need>, Stop>;
 
-/// What stops a command.
+/// Reason to stop a command.
 #[derive(Debug)]
 pub(crate) enum Stop {
-    /// It writes guarded keys.
+    /// The command writes guarded keys.
     Needs(Vec<Need>),
-    /// Its words do not tell which keys it writes; the data node does.
+    /// The words do not tell which keys the command writes; the data node does.
     Ask(Vec<Vec<u8>>),
-    /// There is no command of this name, as far as is known.
+    /// No command of this name is known.
     Unknown(Vec<u8>),
-    /// Its name has a zero byte in it. Where two names share a place in Redis's table,
-    /// Redis compares them up to that byte, so nobody can tell what it would do.
+    /// The name (or subcommand) contains NUL. Redis compares names that share a place in its table
+    /// only up to it, so it is unknown what would run.
     ZeroInName,
-    /// It would empty or swap databases that have guarded keys.
+    /// The command would empty or swap databases that have guarded keys.
     Databases(Vec<u8>),
-    /// It would write a key of Lockgate's own.
+    /// The command would write a key of Lockgate's own.
     Reserved,
-    /// It needs more than [`MAX_LOCKS`] locks.
+    /// The command needs more than [`MAX_LOCKS`] locks.
     TooMany,
-    /// Finding out which locks it needs would take too long.
+    /// Finding out which locks the command needs would take too long.
     TooMuch,
-    /// It is larger than `guards.max_command`, and its bytes were dropped.
+    /// The command is larger than `guards.max_command`, and its bytes were dropped.
     TooLarge,
-    /// Others hold too much, and its bytes were dropped.
+    /// The large commands of other clients take all the room, and this one's bytes were dropped.
     NoRoom,
 }
 
 impl Guards {
-    /// The guards of a configuration, if there are any.
+    /// Starts the guards of a configuration, if there are any.
     pub(crate) fn start(
         config: &Config,
         connector: &Connector,
@@ -172,7 +171,7 @@ impl Guards {
         })
     }
 
-    /// Guards before a data node that has a few commands only.
+    /// Makes guards before a data node that has a few commands only.
     #[cfg(test)]
     pub(crate) fn of_few_commands(config: &Config) -> Arc<Guards> {
         let catalog = Catalog::of_few_commands(first_bytes(&config.guards.rules));
@@ -184,13 +183,13 @@ impl Guards {
         self.enforces
     }
 
-    /// Whether this second has had no line in the log yet.
+    /// Whether nothing was logged yet in this second.
     fn may_tell(&self, told_at: &AtomicU64) -> bool {
         let now = self.started.elapsed().as_secs();
         told_at.swap(now, Ordering::Relaxed) != now
     }
 
-    /// Logs, at a bounded rate, that the data node has a fence of this lock that no clock can
+    /// Logs, at most once a second, that the data node has a fence of this lock that no clock can
     /// have made.
     pub(crate) fn tell_of_fence_ahead(&self, lock: &[u8], fence: u64) {
         if self.may_tell(&self.told_ahead_at) {
@@ -203,7 +202,7 @@ impl Guards {
         }
     }
 
-    /// Logs a write that was let through without its lock, at a bounded rate.
+    /// Logs, at most once a second, a write that passed without its lock.
     pub(crate) fn tell_of_audited(&self, need: &Need) {
         if self.may_tell(&self.told_at) {
             let (key, lock) = (shown(&need.key), shown(&need.lock));
@@ -216,14 +215,14 @@ impl Guards {
         self.locks.iter().any(|pattern| pattern.matches(lock))
     }
 
-    /// Whether the command at the beginning of `bytes` has one key, behind its name, as that
-    /// glance tells, and no guard is about that. Without this, a SET of a key that begins with
-    /// the same byte as a guarded one takes 41 % more instructions at depth 16.
+    /// Whether the command at the beginning of `bytes` has one key, behind its name, as the glance
+    /// tells, and no guard is about that key. Without this, a SET of a key that begins with the
+    /// same byte as a guarded one takes 41 % more instructions at depth 16.
     pub(crate) fn is_free(&self, table: &Table, glance: Glance, bytes: &[u8]) -> bool {
         table.first_key(glance, bytes).is_some_and(|key| !self.concerns(key))
     }
 
-    /// Whether any rule is about this key, or that would take too long to find out.
+    /// Whether any rule is about this key, or whether finding out would take too long.
     #[inline]
     fn concerns(&self, key: &[u8]) -> bool {
         let mut budget = Budget::of(MAX_STEPS);
@@ -242,8 +241,8 @@ impl Guards {
         let mut ruling = None;
         match writes {
             Some(Writes::Nothing) => return Look::Free,
-            // The commonest writes: one key, behind the name. Their values need not be here
-            // unless the key is guarded.
+            // The commonest writes have one key, behind the name. Their values need not have
+            // arrived unless the key is guarded.
             Some(Writes::First) => {
                 end = walk.find(bytes, &mut words, 2);
                 if let Some(key) = words.get(1) {
@@ -255,7 +254,7 @@ impl Guards {
             }
             _ => {}
         }
-        // One word more tells that there are too many.
+        // One word more than allowed tells that there are too many.
         let end = end
             .or_else(|| walk.find(bytes, &mut words, MAX_WORDS + 1))
             .unwrap_or_else(|| walk.finish(bytes));
@@ -263,7 +262,7 @@ impl Guards {
             WordStep::End(length) if length > self.max_command => return Look::TooLarge,
             WordStep::End(length) if !words.is_empty() => length,
             WordStep::More(least) => return self.more(least, walk),
-            // Nothing that Redis would carry out.
+            // Redis would not carry this out.
             WordStep::End(_) | WordStep::Word(_) | WordStep::Bad => return Look::Free,
         };
         if words.len() > MAX_WORDS {
@@ -273,7 +272,7 @@ impl Guards {
         ruled(ruling, &words, &bytes[..length])
     }
 
-    /// The same for an inline command.
+    /// Looks at an inline command.
     #[cold]
     fn look_at_line(&self, table: Option<&Table>, bytes: &[u8]) -> Look {
         let Some(end) = memchr::memchr(b'\n', bytes) else {
@@ -290,12 +289,12 @@ impl Guards {
         if least > self.max_command { Look::TooLarge } else { Look::More(least, walk) }
     }
 
-    /// All words are here.
+    /// Judges a command whose words are all here.
     fn judge(&self, mut writes: Option<&Writes>, words: &[&[u8]]) -> Ruling {
         if let (Some(Writes::Subcommand(known)), Some(word)) = (writes, words.get(1)) {
             writes = known.get(&word.to_ascii_uppercase());
             if writes.is_none() {
-                // Redis knows none either, and says so.
+                // Redis knows no such subcommand either, and says so.
                 let is_unclear = self.enforces && word.contains(&0);
                 return if is_unclear { Err(Stop::ZeroInName) } else { Ok(Vec::new()) };
             }
@@ -325,7 +324,7 @@ impl Guards {
         self.needs(positions.iter().filter_map(|at| words.get(*at)).copied())
     }
 
-    /// What writing these keys needs.
+    /// Returns the locks that writing these keys needs.
     pub(crate) fn needs<'k>(&self, keys: impl Iterator<Item = &'k [u8]>) -> Ruling {
         let (mut enforced, mut audited) = (Vec::<Need>::new(), Vec::<Need>::new());
         let mut budget = Budget::of(MAX_STEPS);
@@ -357,14 +356,14 @@ impl Guards {
         if enforced.is_empty() { Ok(audited) } else { Err(Stop::Needs(enforced)) }
     }
 
-    /// Room for a command of which so many bytes are held; none: others hold too much.
-    /// `waker`: there are more to come, and if they do not, others may have the room.
+    /// Returns room for a command of which `bytes` have arrived, or `None` if other clients take
+    /// too much. `waker`: more bytes are to come, and if none come, others may have the room.
     pub(crate) fn room(&self, bytes: usize, waker: Option<&Waker>) -> Option<Room> {
         self.rooms.room(bytes, waker)
     }
 }
 
-/// With which bytes keys can begin that rules, or Lockgate itself, are about.
+/// Returns the first bytes that a guarded or reserved key can have.
 fn first_bytes(rules: &[GuardRule]) -> FirstBytes {
     let mut first = [false; 256];
     for text in rules.iter().map(|rule| rule.keys.as_str().as_bytes()).chain([FENCE_PREFIX]) {
@@ -376,7 +375,7 @@ fn first_bytes(rules: &[GuardRule]) -> FirstBytes {
     first
 }
 
-/// Makes a look of a ruling about a command of which all is here.
+/// Turns a ruling on a whole command into a look.
 fn ruled(ruling: Ruling, words: &[&[u8]], command: &[u8]) -> Look {
     match ruling {
         Ok(audited) if audited.is_empty() => Look::Free,
@@ -385,7 +384,7 @@ fn ruled(ruling: Ruling, words: &[&[u8]], command: &[u8]) -> Look {
     }
 }
 
-/// A key or a lock as an error shows it: printable, and not too long.
+/// Returns a key or a lock as an error shows it: printable, and not too long.
 pub(crate) fn shown(bytes: &[u8]) -> Cow<'_, str> {
     const LONGEST: usize = 128;
     let cut = &bytes[..bytes.len().min(LONGEST)];

@@ -1,6 +1,6 @@
-//! Room for large commands that are held until they can be looked at, for all clients.
+//! Room for large commands that are kept until they can be looked at, for all clients.
 //!
-//! What counts is what is held, not what a command's head announces. Who has room and
+//! The bytes kept count, not those that a command's head announces. A client that has room and
 //! sends nothing for a while gives it to others that want some.
 
 use std::{
@@ -10,7 +10,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Bytes of a command that are held without being counted.
+/// Bytes of a command that are kept without being counted.
 pub(super) const UNCOUNTED: usize = 64 * 1024;
 /// How long a client may take for the next [`UNCOUNTED`] bytes while others want room.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -32,17 +32,17 @@ struct RoomState {
 #[derive(Debug)]
 struct Tenant {
     bytes: usize,
-    /// What it had when it last counted as moving, and when that was.
+    /// Number of bytes when the command last counted as moving, and when that was.
     marked: (usize, Instant),
-    /// Of a command that is still coming: told when the room was given to others.
+    /// Waker of a command that is still coming, for when its room is given to others.
     waker: Option<Waker>,
 }
 
-/// A large command's share of what may be held; given back when dropped.
+/// A large command's share of the room, given back when dropped.
 #[derive(Debug)]
 pub(crate) struct Room {
     rooms: Arc<Rooms>,
-    /// None: it is too small to be counted.
+    /// `None` if the command is too small to be counted.
     id: Option<u64>,
 }
 
@@ -51,21 +51,22 @@ impl Rooms {
         Arc::new(Rooms { limit, state: Mutex::default() })
     }
 
-    /// Room for so many bytes that are held. `waker`: more are to come, and meanwhile others
-    /// may take the room. None: others hold too much.
+    /// Returns room for `bytes`, or `None` if others take too much. `waker`: more bytes are to
+    /// come, and meanwhile others may take the room.
     pub(super) fn room(self: &Arc<Self>, bytes: usize, waker: Option<&Waker>) -> Option<Room> {
         let mut room = Room { rooms: self.clone(), id: None };
         room.grow(bytes, waker).then_some(room)
     }
 
-    /// Nothing panics while it holds the lock.
+    /// Ignores poison: nothing panics while it has the mutex.
     fn lock(&self) -> MutexGuard<'_, RoomState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl RoomState {
-    /// Whether there is room for so many more, if need be that of those who do not move.
+    /// Takes `more` bytes, if need be from those who do not move. Returns `false` if there is no
+    /// room.
     fn take(&mut self, more: usize, limit: usize, now: Instant) -> bool {
         if self.taken.saturating_add(more) > limit {
             let has_stopped = |tenant: &Tenant| {
@@ -89,8 +90,8 @@ impl RoomState {
 }
 
 impl Room {
-    /// Makes it large enough for so many bytes. False: others hold too much, or were given
-    /// it because nothing came for too long.
+    /// Enlarges the room to `bytes`. Returns `false` if others take too much, or were given this
+    /// room because nothing came for too long.
     pub(crate) fn grow(&mut self, bytes: usize, waker: Option<&Waker>) -> bool {
         if bytes <= UNCOUNTED {
             return true;
@@ -123,7 +124,7 @@ impl Room {
         true
     }
 
-    /// Whether it was given to others.
+    /// Whether the room was given to others.
     pub(crate) fn is_lost(&self) -> bool {
         self.id.is_some_and(|id| !self.rooms.lock().tenants.contains_key(&id))
     }
@@ -170,7 +171,7 @@ mod tests {
             tenant.marked.1 = long_ago;
         }
         assert!(moves.grow(MB, Some(waker)) && !still.is_lost(), "there is room for both");
-        // What is whole is on its way and stays.
+        // A whole command is on its way, and keeps its room.
         let whole = rooms.room(MB, None).unwrap();
         assert!(still.is_lost() && !moves.is_lost() && !still.grow(MB + 1, Some(waker)));
         assert!(rooms.room(MB, None).is_none());

@@ -1,9 +1,9 @@
 //! The short way for guarded writes: one script that compares the fences and writes.
 //!
-//! A script's reply goes through Lua, which knows one kind of null and no integers
-//! beyond 2^53, and an error in it is worded for scripts. So only commands go this way
-//! whose successful replies are known to come out as they went in, and any error sends
-//! the write the longer way. Several may share one call; see [`Write::may_follow`].
+//! A script's reply goes through Lua, which knows one kind of null and no integers beyond 2^53, and
+//! an error in it is worded for scripts. So only commands go this way whose successful replies are
+//! known to survive Lua unchanged, and any error sends the write the long way. Several writes may
+//! share one call; see [`Write::may_follow`].
 
 use std::sync::LazyLock;
 
@@ -11,15 +11,15 @@ use smallvec::SmallVec;
 
 use crate::{key::Key, resp::encode};
 
-/// The status in which an integer is told that Lua could not hold.
+/// Prefix of the status that tells an integer too large for Lua.
 pub(crate) const INTEGER: &[u8] = b"+INTEGER ";
-/// Larger ones are not copied through Lua, be it one write or several.
+/// Most bytes of one write, or of all in one call: larger ones are not copied through Lua.
 pub(crate) const MAX_BYTES: usize = 16 * 1024;
-/// Most writes in one call. Nearly all of a round trip is saved with these, and the data
-/// node serves nobody else meanwhile.
+/// Most writes in one call. These save nearly all of a round trip; meanwhile the data node serves
+/// nobody else.
 pub(crate) const MAX_WRITES: usize = 64;
 const BODY: &str = include_str!("write.lua");
-/// Lua's stack takes no more than some thousands.
+/// Most words of one write: Lua's stack takes no more than some thousands.
 const MAX_WORDS: usize = 128;
 
 static DIGEST: LazyLock<String> =
@@ -35,17 +35,17 @@ fn body() -> &'static str {
     BODY
 }
 
-/// Which writes may share a call.
+/// Company that a write may have in its call.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Company {
-    /// Any.
+    /// Any other write.
     Any,
-    /// It takes memory, by what its words have, and Redis refuses it beyond `maxmemory`.
-    /// But of a script it refuses only the first write, so it may be behind no other kind.
+    /// Any behind it, but only its own kind before it. Such a write takes memory, as its words say,
+    /// and Redis refuses it beyond `maxmemory`; but of a script Redis refuses only the first write.
     Grows,
-    /// None: it may take any amount of memory, or look at any number of elements (others
-    /// are refused with BUSY while a script runs for long), or wake clients that are blocked
-    /// on a key without a guard, which a script does only at its end.
+    /// No other write. Such a write may take any amount of memory, or look at any number of
+    /// elements (clients are refused with BUSY while a script runs for long), or wake clients that
+    /// are blocked on a key without a guard, which a script does only at its end.
     None,
 }
 
@@ -112,16 +112,15 @@ fn company(name: &[u8]) -> Option<Company> {
 #[derive(Debug, Clone, Copy)]
 pub struct Write {
     company: Company,
-    /// How many words it has.
     count: usize,
-    /// How many bytes are before them.
+    /// Number of bytes before the words.
     head: usize,
-    /// How many bytes it has.
+    /// Number of bytes.
     pub length: usize,
 }
 
 impl Write {
-    /// The write of these words in these bytes. None: it must go the longer way.
+    /// Makes a write of these words in these bytes. Returns `None` if it must go the long way.
     pub fn of(words: &[&[u8]], command: &[u8]) -> Option<Write> {
         if command.len() > MAX_BYTES || command.first() != Some(&b'*') || words.len() > MAX_WORDS {
             return None;
@@ -132,7 +131,7 @@ impl Write {
         Some(Write { company, count: words.len(), head, length: command.len() })
     }
 
-    /// Whether it may stand behind `first` in a call that begins with that one.
+    /// Whether this write may stand behind `first` in a call that begins with `first`.
     pub fn may_follow(&self, first: &Write) -> bool {
         match (first.company, self.company) {
             (Company::None, _) | (_, Company::None) => false,
@@ -142,8 +141,8 @@ impl Write {
     }
 }
 
-/// The call that carries the writes at the beginning of `held` out in this database if the data
-/// node has seen these fences, given as key and fence.
+/// Returns the call that carries out the writes at the beginning of `held` in this database, if the
+/// data node has seen no other fences than these, given as key and fence.
 pub(crate) fn call(held: &[u8], writes: &[Write], fences: &[(Key, u64)], database: u64) -> Vec<u8> {
     let words = writes.iter().fold(0, |sum, write| sum + 1 + write.count);
     let bytes = writes.iter().fold(0, |sum, write| sum + 8 + write.length);
@@ -176,7 +175,7 @@ pub(crate) fn call(held: &[u8], writes: &[Write], fences: &[(Key, u64)], databas
     out
 }
 
-/// Appends what makes the data node know the script.
+/// Appends the command that makes the data node know the script.
 pub(crate) fn load(out: &mut Vec<u8>) {
     encode::command(out, &[b"SCRIPT", b"LOAD", body().as_bytes()]);
 }
