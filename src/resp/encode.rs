@@ -70,7 +70,7 @@ pub fn error(out: &mut Vec<u8>, text: &str) {
     out.extend_from_slice(b"\r\n");
 }
 
-/// The same for a text that need not be UTF-8.
+/// Appends an error as [`error`] does, from a text that need not be UTF-8.
 pub fn error_bytes(out: &mut Vec<u8>, text: &[u8]) {
     out.push(b'-');
     out.extend(text.iter().map(|b| if matches!(b, b'\r' | b'\n') { b' ' } else { *b }));

@@ -4,12 +4,12 @@
 //! `"…"` with `\n \r \t \b \a \xHH` and backslash-anything; `'…'` with `\'`;
 //! a closing quote must be followed by white space or the line's end.
 
-/// What C's `isspace` says in the "C" locale.
+/// Whether C's `isspace` accepts the byte in the "C" locale.
 pub fn is_space(byte: u8) -> bool {
     matches!(byte, b' ' | b'\t' | b'\n' | b'\r' | 0x0b | 0x0c)
 }
 
-/// The words of a line, or none where its quotes do not balance.
+/// Splits a line into words. Returns `None` if its quotes do not balance.
 pub fn split(line: &[u8]) -> Option<Vec<Vec<u8>>> {
     let mut words = Vec::new();
     let mut rest = line;

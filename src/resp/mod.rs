@@ -1,9 +1,9 @@
-//! The wire, and nothing of locks.
+//! RESP: where commands and replies end, and what a command is called. Imports nothing else of the
+//! crate.
 //!
-//! Forwarded bytes are never decoded: [`request`] and [`reply`] find where
-//! commands and replies end while the bytes pass, without holding or copying
-//! them. Only our own commands are taken apart ([`split`],
-//! [`inline`]), and only our own replies are made ([`encode`]).
+//! Forwarded bytes are never decoded: [`request`] and [`reply`] find where commands and replies end
+//! while the bytes pass, without holding or copying them. Only our own commands are taken apart
+//! ([`split`], [`inline`]), and only our own replies are made ([`encode`]).
 
 pub mod encode;
 pub mod inline;

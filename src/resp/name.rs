@@ -1,9 +1,9 @@
-//! What a command is called, as far as a rule of ours depends on it.
+//! Names of commands, as far as a rule of ours depends on them.
 
-/// The longest name that any rule of ours knows (`PUNSUBSCRIBE`).
+/// Longest name that any rule of ours knows (`PUNSUBSCRIBE`).
 pub(super) const NAME_LIMIT: usize = 12;
 
-/// What kind of channels a pub/sub command is about.
+/// Kind of channels of a pub/sub command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Channels {
     /// SUBSCRIBE, UNSUBSCRIBE.
@@ -25,7 +25,7 @@ pub enum ReplyMode {
     Skip,
 }
 
-/// What COMMAND lists or counts of all commands.
+/// Kind of list or count that COMMAND gives of all commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Listing {
     /// COMMAND and COMMAND INFO: an array with an entry for each command.
@@ -34,14 +34,14 @@ pub enum Listing {
     Docs,
     /// COMMAND COUNT: how many there are.
     Count,
-    /// COMMAND LIST: an array, in RESP3 a set, of names; subcommands have theirs.
+    /// COMMAND LIST: an array (a set in RESP3) of names, with names of their own for subcommands.
     List,
 }
 
 /// A command's name, as far as a rule of ours depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Name {
-    /// One that the proxy may answer.
+    /// A command that the proxy may answer.
     Own(Own),
     /// An empty line, `*0` or `*-1`: no command at all, and no reply.
     Blank,
@@ -104,7 +104,7 @@ pub enum Own {
     Command,
 }
 
-/// The command of ours that is called so, in any case.
+/// Returns the command of ours with this name; the case does not matter.
 pub fn own_by_name(name: &[u8]) -> Option<Own> {
     match name_of(name) {
         ParsedName::Name(Name::Own(own)) => Some(own),
@@ -112,22 +112,22 @@ pub fn own_by_name(name: &[u8]) -> Option<Own> {
     }
 }
 
-/// What a command's first word tells.
+/// Result of reading a command's first word.
 pub(super) enum ParsedName {
-    /// All.
+    /// The first word is the whole name.
     Name(Name),
-    /// Its next two words decide, and how many there are.
+    /// The next two words decide, and the number of words.
     Container(Container),
 }
 
-/// A command that is known by more than its first word.
+/// A command named by more than its first word.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Container {
     Client,
     Command,
 }
 
-/// What a command is by its first word, in any case.
+/// Names a command by its first word; the case does not matter.
 #[inline]
 pub(super) fn name_of(text: &[u8]) -> ParsedName {
     let is = |name: &str| text.eq_ignore_ascii_case(name.as_bytes());
@@ -167,7 +167,7 @@ pub(super) fn name_of(text: &[u8]) -> ParsedName {
     ParsedName::Name(name)
 }
 
-/// What a container command of `words` words is, by its second and third.
+/// Names a container command of `words` words by its second and third.
 pub(super) fn container_name(
     container: Container,
     second: Option<&[u8]>,
@@ -182,7 +182,8 @@ pub(super) fn container_name(
     }
 }
 
-/// COMMAND with names is ours only where it may be about commands of ours alone.
+/// Names a COMMAND with a subcommand. With names of commands it is ours only if it may be about
+/// commands of ours alone.
 fn command_name(sub: &[u8], name: Option<&[u8]>) -> Name {
     let listing = match sub.to_ascii_uppercase().as_slice() {
         b"INFO" => Listing::Info,
@@ -202,7 +203,7 @@ fn client_name(sub: &[u8], argument: &[u8]) -> Name {
     // Redis compares up to the first zero byte.
     let argument = argument.split(|byte| *byte == 0).next().unwrap_or_default();
     if sub.eq_ignore_ascii_case(b"CACHING") {
-        // Refused with any other word, and then there is no flag.
+        // Redis refuses any other word, and sets no flag then.
         let is = |word: &[u8]| argument.eq_ignore_ascii_case(word);
         return if is(b"YES") || is(b"NO") { Name::NextOnly } else { Name::Other };
     }

@@ -1,41 +1,42 @@
-//! Where a reply ends: an incremental span scanner for RESP2 and RESP3.
+//! Finds where a reply ends: an incremental span scanner for RESP2 and RESP3.
 //!
-//! [`ReplyScanner::next`] is given the bytes as they arrive, holds none of
-//! them, and reports each top-level frame once its last byte is there. Nesting
-//! needs no stack: one count of the elements still to come is enough, so that
-//! no depth can hurt. A push inside an aggregate (Redis 7.0 does that in EXEC)
-//! does not count as one of its elements.
+//! [`ReplyScanner::next`] is given the bytes as they arrive, keeps none of them, and reports each
+//! top-level frame once its last byte has arrived. Nesting needs no stack: one count of the
+//! elements still to come is enough, so that no depth can hurt. A push inside an aggregate (Redis
+//! 7.0 does that in EXEC) does not count as one of its elements.
 
-/// How much of a frame's beginning is kept for [`Frame::head`] when the frame
-/// arrives in pieces. Enough for `*4\r\n$12\r\npunsubscribe\r\n`, for
-/// `-ERR unknown command` and for MONITOR's time stamp.
+/// Bytes of a frame's beginning kept for [`Frame::head`] when the frame arrives in pieces. Enough
+/// for `*4\r
+/// $12\r
+/// punsubscribe\r
+/// `, for `-ERR unknown command` and for MONITOR's time stamp.
 const HEAD: usize = 32;
 
-/// What a GET of nothing answers.
+/// Reply to a GET of a missing key.
 const NULL_BULK: &[u8] = b"$-1\r\n";
 
 /// A top-level frame that has arrived whole.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Frame<'a> {
-    /// Its first bytes: the first element's text is in there, or a line's beginning.
+    /// The frame's first bytes, with the first element's text or a line's beginning.
     pub head: &'a [u8],
-    /// The last integer in it; in a pub/sub confirmation the number of subscriptions.
+    /// The last integer in the frame; in a pub/sub confirmation the number of subscriptions.
     pub last_integer: i64,
 }
 
 impl Frame<'_> {
-    /// The type byte.
+    /// Returns the type byte.
     pub fn kind(&self) -> u8 {
         self.head.first().copied().unwrap_or_default()
     }
 
-    /// Whether it is a push, which answers no command.
+    /// Whether the frame is a push, which answers no command.
     pub fn is_push(&self) -> bool {
         self.kind() == b'>'
     }
 
-    /// The text of an aggregate's first element, if that is a bulk string short
-    /// enough for the head.
+    /// Returns the text of an aggregate's first element, if that is a bulk string short enough for
+    /// the head.
     pub fn first_element(&self) -> Option<&[u8]> {
         let mut lines = self.head.split(|b| *b == b'\n');
         let (_, length) = (lines.next()?, lines.next()?);
@@ -46,14 +47,14 @@ impl Frame<'_> {
     }
 }
 
-/// What the scanner found.
+/// Result of a scan.
 #[derive(Debug, PartialEq, Eq)]
 pub enum NextReply<'a> {
     /// A frame ends just before the position.
     Frame(Frame<'a>),
     /// All bytes were seen.
     End,
-    /// This is not RESP.
+    /// The bytes are not RESP.
     Broken,
 }
 
@@ -90,15 +91,13 @@ impl ReplyScanner {
         self.remaining == 0
     }
 
-    /// From here on the elements of an aggregate are frames of their own. Its head is
-    /// the last that was seen.
+    /// Makes the elements of the aggregate whose head was just seen frames of their own.
     pub fn enter(&mut self) {
         self.remaining = 0;
     }
 
-    /// Moves over at most `most` frames of the common, flat kinds that are
-    /// whole in these bytes, and counts them. It stops at anything else, which
-    /// is then for [`ReplyScanner::next`].
+    /// Moves over at most `most` frames of the common, flat kinds that are whole in these bytes,
+    /// and counts them. Stops at any other frame, which is for [`ReplyScanner::next`].
     #[inline]
     pub fn skip_flat(&mut self, buf: &[u8], pos: &mut usize, most: u32) -> u32 {
         let mut count = 0;
@@ -110,7 +109,7 @@ impl ReplyScanner {
         count
     }
 
-    /// Looks on from `*pos` and moves it behind what was seen.
+    /// Scans from `*pos` and moves it behind the bytes seen.
     #[inline]
     pub fn next<'a>(&'a mut self, buf: &'a [u8], pos: &mut usize) -> NextReply<'a> {
         let from = *pos;
@@ -140,7 +139,7 @@ impl ReplyScanner {
         NextReply::End
     }
 
-    /// Moves on to the frame's end or the bytes' end. False: not RESP.
+    /// Moves on to the end of the frame or of the bytes. Returns `false` if they are not RESP.
     #[inline]
     fn scan(&mut self, buf: &[u8], pos: &mut usize) -> bool {
         while self.remaining > 0 && *pos < buf.len() {
@@ -217,34 +216,34 @@ impl ReplyScanner {
                 self.phase = ReplyPhase::Bulk { left: elements.saturating_add(2) };
             }
             b'*' | b'~' | b'>' | b'%' => {
-                // A push inside an aggregate is not one of its elements. At the
-                // top there is nothing that it could be inside of.
+                // A push inside an aggregate is not one of its elements. A push at the top is
+                // inside of nothing.
                 let nested_push = kind == b'>' && self.inside;
                 let elements = if kind == b'%' { elements.saturating_mul(2) } else { elements };
                 self.phase = ReplyPhase::Type;
                 self.inside = true;
                 self.remaining = self.remaining.saturating_add(elements) - u64::from(!nested_push);
             }
-            // An attribute goes before the element that it describes.
+            // An attribute stands before the element that it describes.
             b'|' => {
                 self.phase = ReplyPhase::Type;
                 self.remaining = self.remaining.saturating_add(elements.saturating_mul(2));
             }
-            // A null bulk string.
+            // This is a null bulk string.
             _ => self.element_done(),
         }
     }
 }
 
-/// The length of the flat frame that `buf` begins with, if all of it is there
-/// and nothing about it is unusual.
+/// Returns the length of the flat frame at the beginning of `buf`, if it is whole and nothing about
+/// it is unusual.
 #[inline]
 fn flat_length(buf: &[u8]) -> Option<usize> {
     match *buf.first()? {
         b'+' | b'-' => Some(memchr::memchr(b'\n', buf)? + 1),
         b':' => {
             let end = memchr::memchr(b'\n', buf)?;
-            // Whatever else stands there is broken, also if it comes in one piece.
+            // Any other byte in the number is malformed, even if the frame comes in one piece.
             let is_number = |byte: &u8| matches!(byte, b'0'..=b'9' | b'-' | b'\r');
             buf[1..end].iter().all(is_number).then_some(end + 1)
         }

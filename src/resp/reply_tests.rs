@@ -1,4 +1,4 @@
-//! Every frame is found at every split, as redis-protocol finds it.
+//! Checks that every frame is found at every split, as redis-protocol finds it.
 
 use bytes::Bytes;
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use redis_protocol::resp3::decode::complete::decode_bytes;
 
 use super::*;
 
-/// What was found: where each frame ended, its head and last integer.
+/// Returns where each frame ended, its head and last integer.
 fn frames(pieces: &[&[u8]]) -> Option<Vec<(usize, Vec<u8>, i64)>> {
     let mut scanner = ReplyScanner::default();
     let mut found = Vec::new();
@@ -93,7 +93,7 @@ fn finds_the_end_of_each_kind_of_frame() {
         "|1\r\n+a\r\n:1\r\n*1\r\n:5\r\n",
         "*1\r\n|1\r\n+a\r\n:1\r\n:5\r\n",
         "$4\r\n\r\n\r\n\r\n",
-        // Redis 7.0: a push in the middle and at the end of EXEC's array.
+        // Redis 7.0 puts a push in the middle and at the end of EXEC's array.
         "*2\r\n>3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nm\r\n:1\r\n:2\r\n",
         "*2\r\n:1\r\n>2\r\n+a\r\n:9\r\n:2\r\n",
     ] {

@@ -1,11 +1,10 @@
-//! Where a command ends and what it is called: an incremental span scanner.
+//! Finds where a command ends and what it is called: an incremental span scanner.
 //!
-//! [`RequestScanner::next`] is given the bytes as they arrive and holds none of
-//! them. A command is reported as soon as its name is known, that is, before
-//! its values have arrived; until then its few bytes are *undecided* and the
-//! caller keeps them back and shows them again with more behind them. From the
-//! first byte that Redis would refuse, everything is [`Next::Broken`]: such
-//! bytes are forwarded, so that Redis words the error.
+//! [`RequestScanner::next`] is given the bytes as they arrive and keeps none of them. A command is
+//! reported as soon as its name is known, before its values have arrived. Until then its few bytes
+//! are *undecided*: the caller keeps them and shows them again with more behind them. From the
+//! first byte that Redis would refuse, everything is [`NextRequest::Broken`]: such bytes are
+//! forwarded, so that Redis words the error.
 
 use super::{
     inline,
@@ -19,24 +18,23 @@ use super::{
 pub const INLINE_LIMIT: usize = 64 * 1024;
 /// Longest length line: type, digits, `\r` and the byte behind it, which Redis does not check.
 const HEADER_LIMIT: usize = 1 + MAX_DIGITS + 2;
-/// What the scanner found.
+/// Result of a scan.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NextRequest {
     /// A command begins.
     Command {
-        /// What it is called.
+        /// The command's name.
         name: Name,
         /// Number of words, the name included.
         arguments: usize,
-        /// Where its first byte is.
+        /// Position of its first byte.
         at: usize,
     },
-    /// All bytes were seen; what follows belongs to a command already reported,
-    /// or begins a new one.
+    /// All bytes were seen. The next ones belong to the command reported last, or begin a new one.
     End,
     /// The bytes from the position on begin a command whose name is not yet known.
     Undecided,
-    /// Not what Redis reads: it will answer with a protocol error and close.
+    /// Redis would not read this: it will answer with a protocol error and close.
     Broken,
 }
 
@@ -79,11 +77,10 @@ impl RequestScanner {
         *self = RequestScanner::default();
     }
 
-    /// Looks on from `*pos` and moves it.
+    /// Scans from `*pos` and moves it.
     ///
-    /// After `Command`, `*pos` is somewhere behind the command's first byte;
-    /// the next call goes on from there. After `Undecided` it is where those
-    /// bytes begin.
+    /// After `Command`, `*pos` is somewhere behind the command's first byte, where the next call
+    /// goes on. After `Undecided`, `*pos` is where the undecided bytes begin.
     #[inline]
     pub fn next(&mut self, buf: &[u8], pos: &mut usize) -> NextRequest {
         if self.phase != RequestPhase::Start
@@ -99,10 +96,10 @@ impl RequestScanner {
         self.start(buf, pos)
     }
 
-    /// Goes on over commands that begin as the one reported last, and that `also` is true
-    /// of when shown the bytes from their first on. Returns how many; each counts as
-    /// reported. [`RequestScanner::next`] goes on with what is behind them; with it alone,
-    /// scanning a GET takes 298 instructions at depth 16 instead of 189.
+    /// Skips commands that begin as the one reported last, as long as `also` is true of the bytes
+    /// from their first on. Returns how many; each counts as reported. [`RequestScanner::next`]
+    /// goes on behind them; with `next` alone, scanning a GET takes 298 instructions at depth 16
+    /// instead of 189.
     #[inline]
     pub fn skip_alike(
         &mut self,
@@ -128,7 +125,7 @@ impl RequestScanner {
         *pos += NAME_AT;
     }
 
-    /// Skips what is left of the command reported last. None: its end was reached.
+    /// Skips the rest of the command reported last. Returns `None` once its end was reached.
     #[inline]
     fn skip(&mut self, buf: &[u8], pos: &mut usize) -> Option<NextRequest> {
         let (mut bytes, mut left) = match self.phase {
@@ -184,7 +181,7 @@ impl RequestScanner {
         self.cut_line(buf, pos)
     }
 
-    /// Goes on with a line of which at most HEADER_LIMIT bytes came before.
+    /// Goes on with a line of which at most `HEADER_LIMIT` bytes came before.
     #[cold]
     fn cut_line(&mut self, buf: &[u8], pos: &mut usize) -> Line {
         while let Some(byte) = buf.get(*pos) {
@@ -263,7 +260,7 @@ impl RequestScanner {
 #[inline]
 pub(super) fn line(buf: &[u8], kind: u8) -> Line {
     match *buf {
-        // Numbers of one digit and of two are nearly all there are.
+        // Nearly all numbers have one digit or two.
         [first, digit @ b'0'..=b'9', b'\r', _, ..] if first == kind => {
             Line::Number { value: i64::from(digit - b'0'), length: 4 }
         }
@@ -326,7 +323,7 @@ fn start_inline(here: &[u8], pos: &mut usize) -> NextRequest {
     NextRequest::Command { name, arguments, at }
 }
 
-/// Name and number of words of an inline command, from its first three and how many follow.
+/// Names an inline command and counts its words, by its first three and how many follow.
 fn inline_rule(
     first: Option<&[u8]>,
     second: Option<&[u8]>,
@@ -342,8 +339,8 @@ fn inline_rule(
     (name, words)
 }
 
-/// The same as [`container_name`], of a command whose second word begins at `at`; none while
-/// undecided.
+/// Names a container command whose second word begins at `at`, as [`container_name`] does. Returns
+/// `None` while undecided.
 fn container_rule(container: Container, here: &[u8], at: usize, arguments: usize) -> Option<Name> {
     const LONGEST: usize = 11; // LOCK.ATTACH
     if container == Container::Client && arguments != 3 {
@@ -353,14 +350,14 @@ fn container_rule(container: Container, here: &[u8], at: usize, arguments: usize
     let mut words: [Option<&[u8]>; 2] = [None, None];
     for (n, word) in words.iter_mut().take(arguments - 1).enumerate() {
         match line(here.get(at..)?, b'$') {
-            // Of the last word the beginning tells: Redis reads it up to a zero byte.
+            // The beginning of the last word is enough: Redis reads it up to a NUL.
             Line::Number { value, length } if value >= 0 && (n > 0 || value <= LONGEST as i64) => {
                 let (start, size) = (at + length, value.min(LONGEST as i64 + 1) as usize);
                 *word = Some(here.get(start..start + size)?);
                 at = start + size + 2;
             }
             Line::Incomplete => return None,
-            // Another subcommand, or bytes that the scanner will call broken.
+            // These are another subcommand, or bytes that the scanner will call broken.
             Line::Number { .. } | Line::Bad => return Some(Name::Other),
         }
     }

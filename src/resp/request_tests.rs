@@ -1,4 +1,4 @@
-//! Every command is found at every split, as redis-protocol finds it.
+//! Checks that every command is found at every split, as redis-protocol finds it.
 
 use std::borrow::Cow;
 
@@ -62,17 +62,17 @@ fn a_command_that_begins_as_the_one_before_is_known_again() {
         (&[b"GET", b"k"], false),
         (&[b"GET", b"k"], true),
         (&[b"GET", b"another"], true),
-        // Another number of words, another case, another name of the same length.
+        // These have another number of words, another case, or another name of the same length.
         (&[b"GET"], false),
         (&[b"get"], false),
         (&[b"PUT"], false),
         (&[b"PUTS"], false),
         (&[b"PUTS"], true),
-        // Too long to be remembered, and then not the one before.
+        // This name is too long to be remembered, and makes the one before forgotten.
         (&[b"SUBSCRIBE", b"k"], false),
         (&[b"SUBSCRIBE", b"k"], false),
         (&[b"PUTS"], false),
-        // Known by their second word.
+        // These are named by their second word.
         (&[b"CLIENT", b"REPLY", b"ON"], false),
         (&[b"CLIENT", b"REPLY", b"OFF"], false),
         (&[b"GET", b"k"], false),
@@ -82,7 +82,7 @@ fn a_command_that_begins_as_the_one_before_is_known_again() {
         begins.push(bytes.len());
         super::super::encode::command(&mut bytes, words);
     }
-    // None is so near to the end that sixteen bytes are not there.
+    // With these bytes no command is so near the end that sixteen bytes are missing.
     bytes.extend_from_slice(b"*2\r\n$3\r\nGET\r\n$1\r\n");
     let (mut scanner, mut pos) = (RequestScanner::default(), 0);
     for ((words, expected), begin) in cases.into_iter().zip(begins) {
@@ -215,7 +215,7 @@ fn command_is_told_apart_by_its_next_words() {
         assert_eq!(names(&input), vec![(name, words.len())], "{words:?}");
         let line = words.join(" ") + "\r\n";
         assert_eq!(names(line.as_bytes()), vec![(name, words.len())], "{words:?}");
-        // Kept back until it is clear, and then the same.
+        // A line that is cut is kept back until its name is clear.
         for cut in 0..input.len() {
             let (mut scanner, mut pos) = (RequestScanner::default(), 0);
             match scanner.next(&input[..cut], &mut pos) {
@@ -265,12 +265,12 @@ fn what_redis_refuses_is_broken_where_it_begins() {
         let bytes: Vec<&[u8]> = input.chunks(1).collect();
         assert_eq!(scan(&bytes).1, Some(head.len()), "{bad:?} byte by byte");
     }
-    // Behind a name already reported, at the bad argument.
+    // This command breaks behind its name, at the bad argument.
     let (found, broken, _) = scan(&[b"*2\r\n$3\r\nGET\r\n$-1\r\n"]);
     assert_eq!((found.len(), broken.is_some()), (1, true));
 }
 
-/// Cut right behind the `\r` of the longest line that is kept, it ran over what keeps it.
+/// Cuts right behind the `\r` of the longest line that is kept, where it once ran over its buffer.
 #[test]
 fn a_length_with_too_many_digits_is_broken_wherever_it_is_cut() {
     for digits in 20..30 {

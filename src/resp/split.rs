@@ -1,4 +1,4 @@
-//! The words of a command of ours.
+//! Splits a command of ours into words.
 
 use std::borrow::Cow;
 
@@ -9,13 +9,13 @@ use super::{
     request::{Line, line},
 };
 
-/// Words where they stand, but for those that had to be freed of quotes.
+/// Words, borrowed from the bytes unless they had to be freed of quotes.
 pub type Words<'a> = SmallVec<[Cow<'a, [u8]>; 7]>;
 
-/// The words of one command of ours.
+/// Result of splitting a command of ours.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Split<'a> {
-    /// All there: its words and how many bytes it takes.
+    /// The command is whole.
     Whole {
         /// The words, the name included.
         words: Words<'a>,
@@ -24,12 +24,12 @@ pub enum Split<'a> {
     },
     /// More bytes are needed.
     Incomplete,
-    /// More words or bytes than any of our commands has.
+    /// The command has more words or bytes than any of ours.
     TooLong,
 }
 
-/// Takes apart the command that begins at `buf[0]` and that the scanner has
-/// reported, if it has at most `max_words` words in at most `max_bytes` bytes.
+/// Splits the command that begins at `buf[0]`, which the scanner has reported, if it has at most
+/// `max_words` words in at most `max_bytes` bytes.
 pub fn split(buf: &[u8], max_words: usize, max_bytes: usize) -> Split<'_> {
     if buf.first() != Some(&b'*') {
         let Some(end) = memchr::memchr(b'\n', buf) else { return Split::Incomplete };

@@ -1,4 +1,4 @@
-//! Where the words of one command are, as its bytes come.
+//! Finds the words of one command as its bytes arrive.
 
 use std::ops::Range;
 
@@ -6,18 +6,18 @@ use smallvec::SmallVec;
 
 use super::request::{Line, line};
 
-/// The fewest bytes of a word: `$0`, line end, nothing, line end.
+/// Fewest bytes of a word: `$0`, line end, nothing, line end.
 const SHORTEST: usize = 6;
 
-/// Words of a command where they stand.
+/// Words of a command, borrowed from its bytes.
 pub(crate) type Spans<'b> = SmallVec<[&'b [u8]; 8]>;
 
 /// Walks over the words of a command that is an array, from its first byte.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Walk {
-    /// How far it has come.
+    /// Position of the walk.
     at: usize,
-    /// Words still to come; none before the head was read.
+    /// Words still to come; `None` before the head was read.
     left: Option<usize>,
 }
 
@@ -26,17 +26,17 @@ pub(crate) struct Walk {
 pub(crate) enum WordStep {
     /// The next word is here.
     Word(Range<usize>),
-    /// There is none any more; the command takes so many bytes.
+    /// The words have ended; the command takes this many bytes.
     End(usize),
-    /// The command takes at least so many bytes, which are more than there are.
+    /// The command takes at least this many bytes, more than there are.
     More(usize),
-    /// No command that Redis reads.
+    /// Redis would not read this command.
     Bad,
 }
 
 impl Walk {
-    /// The next word of the command at the beginning of `bytes`, which must begin
-    /// with what was shown before.
+    /// Finds the next word of the command at the beginning of `bytes`, which must begin with the
+    /// bytes shown before.
     pub(crate) fn step(&mut self, bytes: &[u8]) -> WordStep {
         let left = match self.left {
             Some(left) => left,
@@ -74,7 +74,8 @@ impl Walk {
         }
     }
 
-    /// Adds the next words to `spans` until it has `most`. Returns how the walk ended before.
+    /// Adds the next words to `spans` until it has `most`. Returns how the walk ended, or `None` if
+    /// it did not end before.
     pub(crate) fn find<'b>(
         &mut self,
         bytes: &'b [u8],
@@ -101,9 +102,9 @@ impl Walk {
     }
 }
 
-/// What Redis refuses of the command at the beginning of `bytes` if its client has not
-/// said who it is: more than 10 words, or one of more than 16 KB. Given as the least that
-/// is refused for the same reason.
+/// Checks the command at the beginning of `bytes` for what Redis refuses a client that has not
+/// authenticated: more than 10 words, or one of more than 16 KB. Returns the shortest bytes that
+/// are refused for the same reason.
 pub(crate) fn too_much_of_a_stranger(bytes: &[u8]) -> Option<&'static [u8]> {
     let Line::Number { value: words, length: mut at } = line(bytes, b'*') else { return None };
     if words > 10 {
