@@ -1,4 +1,4 @@
-//! One attempt to take a lock: by asking for it, or by being handed it.
+//! One attempt to take a lock: a request for it, or a hand-over.
 
 use std::{
     future::Future,
@@ -22,17 +22,17 @@ use crate::{
     key::{Key, Token},
 };
 
-/// A LOCK under way. Dropped before it is ready, it gives back what it got on every node.
+/// A LOCK under way. Dropped before it is ready, it is undone on every node.
 pub struct Acquire {
     grants: Arc<Grants>,
-    /// Before the first node was asked.
+    /// The time before the first node was asked.
     since: Instant,
     ttl: Duration,
-    /// What the nodes know this grant by.
+    /// The grant's name on the nodes.
     claim: Claim,
-    /// The same claim may have the lock already.
+    /// Whether the same claim may hold the lock already.
     again: bool,
-    /// Whatever it comes to, nothing is undone.
+    /// Whether nothing is undone, whatever the outcome.
     keeps: bool,
     tally: Tally,
     /// The fence, and the second round that makes a quorum remember it.
@@ -41,8 +41,8 @@ pub struct Acquire {
 }
 
 impl Acquire {
-    /// Asks all nodes for `key` on behalf of `token`. `again`: the claim of a grant of the
-    /// same token that the asker has.
+    /// Asks all nodes for `key` on behalf of `token`. `again` is the claim of a grant to the same
+    /// token that the asker has.
     pub(super) fn ask(
         grants: &Arc<Grants>,
         key: Key,
@@ -58,8 +58,8 @@ impl Acquire {
         Acquire::submit(grants, operation, claim, again, since)
     }
 
-    /// Has all nodes give the lock that `token` holds a new claim: another is its keeper from
-    /// now on. Nothing is undone where that fails, as whoever had it may still count on it.
+    /// Has all nodes give the lock that `token` holds a new claim, and so another keeper. Nothing
+    /// is undone if that fails: the keeper before may still count on the lock.
     pub(super) fn take_over(
         grants: &Arc<Grants>,
         key: Key,
@@ -75,8 +75,8 @@ impl Acquire {
         taking
     }
 
-    /// Has all nodes pass `key` on from one grant to a new one. The operation
-    /// tells by [`Rule::Release`] whether it was the giver's.
+    /// Has all nodes pass `key` on from one grant to a new one. Counted by [`Rule::Release`], the
+    /// operation's votes say whether the giver held the lock.
     pub(super) fn hand_over(
         grants: &Arc<Grants>,
         (from, giver): (Token, Option<Claim>),
@@ -109,7 +109,7 @@ impl Acquire {
         Acquire { grants, since, ttl, claim, again, keeps: false, tally, raising, done: false }
     }
 
-    /// What it times itself with, to be used again.
+    /// The operation's timer, to be used again.
     pub(crate) fn alarm(&mut self) -> &mut Alarm {
         &mut self.tally.alarm
     }
@@ -134,17 +134,17 @@ impl Acquire {
                 let until = now + validity;
                 Ok(Grant { fence, claim: Some(self.claim), validity, until })
             }
-            // Too slow to be worth anything.
+            // The votes came so late that no validity is left.
             None => Err(self.no_quorum(&self.tally.operation.votes())),
         }
     }
 
-    /// Another holds it.
+    /// The answer if another grant holds the lock.
     fn held(&mut self) -> NotGranted {
         self.give_up();
         let votes = self.tally.operation.votes();
         let contested = self.granting() > 0;
-        // It may be had once a quorum of nodes is free.
+        // The lock may be free once a quorum of nodes is.
         let mut held: Vec<Option<Duration>> = votes
             .iter()
             .filter_map(|vote| match vote {
@@ -159,16 +159,16 @@ impl Acquire {
         NotGranted::Held { remaining, contested }
     }
 
-    /// These votes do not tell, or came too late.
+    /// The answer if the votes do not decide, or came too late.
     fn no_quorum(&mut self, votes: &[Vote]) -> NotGranted {
         self.give_up();
         NotGranted::NoQuorum(self.tally.nodes.no_quorum(votes))
     }
 
-    /// Undoes this attempt on every node that may have granted it, whatever it
-    /// answered or failed to answer.
+    /// Undoes this attempt on every node that may have granted it, whether the node answered or
+    /// not.
     ///
-    /// What the same claim has from before stays for as long as its holder may count on it.
+    /// A lock that the same claim had before stays for as long as its holder may count on it.
     fn give_up(&mut self) {
         self.done = true;
         let operation = &self.tally.operation;
@@ -182,20 +182,21 @@ impl Acquire {
         let undo = Arc::new(operation.undo(self.claim));
         for (node, vote) in operation.votes().into_iter().enumerate() {
             match vote {
-                // It was never asked, or has this on its list for when it is back.
+                // Nothing to undo: the node was never asked, or has the undo on its list for its
+                // return.
                 Vote::Missing(Absence::Down | Absence::Busy | Absence::Disconnected) => {}
                 _ => self.tally.nodes.submit_to(node, &undo),
             }
         }
     }
 
-    /// How many nodes have granted it.
+    /// The number of nodes that granted the lock.
     fn granting(&self) -> usize {
         let granted = |vote: &Vote| matches!(vote, Vote::Yes(_) | Vote::Taken(_));
         self.tally.operation.votes().into_iter().filter(granted).count()
     }
 
-    /// The largest fence that a granting node gave, and how many nodes store it.
+    /// The largest fence that a granting node gave, and the number of nodes that store it.
     fn fence(&self) -> (u64, usize) {
         let (mut fence, mut stored) = (0, 0);
         for vote in self.tally.operation.votes() {
@@ -252,7 +253,7 @@ impl Future for Acquire {
     }
 }
 
-/// How many nodes say that they store so large a fence.
+/// The number of nodes that told that they store `fence` or a larger one.
 fn storing(votes: &[Vote], fence: u64) -> usize {
     let stores = |stored: &i64| u64::try_from(*stored).is_ok_and(|stored| stored >= fence);
     votes.iter().filter(|vote| matches!(vote, Vote::Yes(stored) if stores(stored))).count()

@@ -1,4 +1,4 @@
-//! A timer for what nearly always ends long before.
+//! A timer for operations that nearly always end long before it fires.
 
 use std::{
     future::Future,
@@ -8,9 +8,9 @@ use std::{
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-/// A timer that is left to run when what it was set for has ended: whoever uses it
-/// next for something later finds it set early enough, which costs less than to set
-/// it anew. It belongs to one task, whose waker it keeps.
+/// A timer that goes on when the operation it was set for has ended. The next operation has a later
+/// deadline, so it finds the timer set early enough, which costs less than a new one. The alarm
+/// belongs to one task, whose waker it keeps.
 #[derive(Debug, Default)]
 pub(crate) struct Alarm(Option<Pin<Box<Sleep>>>);
 
@@ -19,7 +19,7 @@ impl Alarm {
     pub(super) fn poll(&mut self, deadline: Instant, cx: &mut Context<'_>) -> Poll<()> {
         let timer = match &mut self.0 {
             Some(timer) if timer.deadline() <= deadline => {
-                // It wakes this task, which is not to pay for asking it again.
+                // The timer will wake this task. Asking it again would cost more than this check.
                 if !timer.is_elapsed() {
                     return Poll::Pending;
                 }
@@ -52,7 +52,7 @@ mod tests {
         let begun = Instant::now();
         let at = |millis| begun + Duration::from_millis(millis);
         let mut alarm = Alarm::default();
-        // Given up, then used for something later, earlier, and the same.
+        // Deadlines given up, then replaced by one that is later, earlier, or equal.
         for (given_up, deadline) in [(50, 80), (500, 100), (110, 130), (140, 135), (150, 150)] {
             let first = poll_fn(|cx| Poll::Ready(alarm.poll(at(given_up), cx))).await;
             assert!(first.is_pending(), "{given_up}");

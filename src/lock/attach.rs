@@ -1,25 +1,24 @@
-//! Whether a token holds a lock, and with which fence: asked on behalf of who acts
-//! under a lock that was taken elsewhere. Changes nothing on the nodes.
+//! Whether a token holds a lock, and with which fence: asked for a client that acts under a lock
+//! taken on another connection. Changes nothing on the nodes.
 //!
-//! **How long.** A quorum of nodes must keep the lock, so what counts is the
-//! quorum-th largest of their remaining TTLs, less the time since before they were
-//! asked and the drift.
+//! **How long.** A quorum of nodes must keep the lock, so what counts is the quorum-th largest of
+//! their remaining TTLs, less the time since before they were asked and the drift.
 //!
-//! **The fence.** No node need store the grant's own. While a token has the lock on a
-//! node, only its own attempts write the fence there. But a node whose vote was not
-//! waited for may have given it a larger one, if others' failed attempts have left one
-//! there; and a node that the second round (`raise.lua`) has not reached, a smaller one.
-//! A larger one would have the data node refuse who holds the lock, so the largest will
-//! not do. What is known of the grant: those who voted for it, a quorum, store at most
-//! its fence, and a quorum stores at least that. So it is between two numbers
-//! ([`fence_bounds`]), which are one if all nodes tell, and nearly always before. Where
-//! they differ, the other nodes are waited for; if they are away, the smaller one counts:
-//! the data node refuses that in favour of a larger one, and it harms nobody else.
+//! **The fence.** No single node is sure to store the grant's own fence. While a token has the lock
+//! on a node, only its own attempts write the fence there. But a node whose vote was not waited for
+//! may have given it a larger one, if others' failed attempts have left one there. And a node that
+//! the second round (`raise.lua`) has not reached may store a smaller one. With too large a fence
+//! the data node would refuse the lock's holder, so the largest will not do. The nodes that voted
+//! for the grant, a quorum, store at most its fence, and a quorum stores at least that. So the
+//! fence lies between two numbers ([`fence_bounds`]). They are equal if all nodes answer, and
+//! nearly always before. If they differ, the other nodes are waited for. If those are away, the
+//! smaller number counts: at worst the data node refuses it in favour of a larger one, and no other
+//! client is harmed.
 //!
-//! A LOCK of the same token that most nodes have granted but that was answered NOQUORUM
-//! cannot be told from one that was granted: its fence counts. And a token that somebody
-//! wrote on the nodes past Lockgate gets no fence of its own: that of the grant before, or
-//! none, where it is refused.
+//! A LOCK of the same token that most nodes have granted but that was answered NOQUORUM cannot be
+//! told from a granted one: its fence counts. A token that somebody wrote on the nodes past
+//! Lockgate gets no fence of its own: it gets that of the grant before, or is refused if there is
+//! none.
 
 use std::{
     future::Future,
@@ -43,7 +42,7 @@ use crate::{
 
 /// The question under way. Dropping it changes nothing.
 pub struct Attach {
-    /// Before the first node was asked.
+    /// The time before the first node was asked.
     since: Instant,
     tally: Tally,
 }
@@ -57,7 +56,8 @@ impl Attach {
         Attach { since, tally }
     }
 
-    /// A quorum keeps it. None: the fence is not settled by these votes.
+    /// The answer if a quorum keeps the lock. Returns `None` if these votes do not settle the
+    /// fence.
     fn held(&self, all_told: bool) -> Option<Result<Option<Grant>, NotAttached>> {
         let votes = self.tally.operation.votes();
         let (mut fences, mut left) = (Vec::new(), Vec::new());
@@ -77,14 +77,14 @@ impl Attach {
         let left = left.get(quorum(votes.len()) - 1).copied().unwrap_or_default();
         let now = Instant::now();
         let validity = self.tally.nodes.validity(left, self.since, now);
-        // One that has nothing left is as good as run out.
+        // A lock without validity left counts as ended.
         let grant = |validity| Grant { fence, claim: None, validity, until: now + validity };
         Some(Ok(validity.map(grant)))
     }
 }
 
 impl Future for Attach {
-    /// What the lock is worth from now on, or none: not held by that token.
+    /// The lock's validity from now on. `None`: that token does not hold the lock.
     type Output = Result<Option<Grant>, NotAttached>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {

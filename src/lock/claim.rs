@@ -2,29 +2,30 @@
 
 use std::fmt;
 
-/// Claims are of sixteen digits, so that none is the beginning of another, and below 2^53,
-/// up to which Lua's numbers are exact.
+/// The smallest claim. Claims have sixteen digits, so that none is the beginning of another, and
+/// are below 2^53, up to which Lua's numbers are exact.
 const FIRST: u64 = 1_000_000_000_000_000;
 const LAST: u64 = 9_000_000_000_000_000;
 
-/// Names one grant of a lock on the nodes, from its first vote to its release: kept when
-/// the lock is taken again, raised and put back. Release, undo, renewal and hand-over go by
-/// it, so that none of them meets another grant of the same token.
+/// The name of one grant of a lock on the nodes, from its first vote to its release. The claim is
+/// kept when the lock is taken again, raised and put back. Release, undo, renewal and hand-over
+/// name it, so that none of them meets another grant of the same token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Claim(u64);
 
 impl Claim {
-    /// One that nobody else has.
+    /// A claim that no other grant has.
     pub(crate) fn new() -> Claim {
         Claim(FIRST + rand::random::<u64>() % (LAST - FIRST))
     }
 
-    /// As a node told it. None: it has none, or one of version 0.1.
+    /// Reads a claim as a node tells it. Returns `None` if the node stores none, or one of version
+    /// 0.1.
     pub(super) fn read(number: i64) -> Option<Claim> {
         u64::try_from(number).ok().filter(|number| (FIRST..LAST).contains(number)).map(Claim)
     }
 
-    /// As the scripts write it.
+    /// The claim as the scripts write it.
     pub(super) fn number(self) -> u64 {
         self.0
     }

@@ -23,7 +23,7 @@ use crate::{
     net::Connector,
 };
 
-/// How often queues that nobody comes back to are looked for.
+/// How often lines are looked for in which nobody waits any more.
 const SWEEP_EVERY: Duration = Duration::from_millis(500);
 
 /// The lock engine over all lock nodes.
@@ -32,7 +32,7 @@ pub struct Engine {
 }
 
 impl Engine {
-    /// The claim and the fence of the grant that this token has of a lock.
+    /// The claim and the fence of the grant of `key` to `token`.
     #[cfg(test)]
     pub(crate) fn claim_of(&self, key: &Key, token: &Token) -> Option<(Claim, u64)> {
         self.locks.grants.holders.claim(key, token)
@@ -43,11 +43,10 @@ impl Engine {
         Engine::start_on(config, &Handle::current())
     }
 
-    /// The same, with all nodes' connections on this runtime, that of a thread which has
-    /// sessions too: for those no other thread is woken, and the votes on one operation
-    /// come from one thread. Spread over threads, a lock and its unlock took a seventh
-    /// more of the proxy's CPU, and one thread moves more than nodes can vote on
-    /// (bench/README.md).
+    /// Starts with all nodes' connections on `runtime`, whose thread has sessions too. For these no
+    /// other thread is woken, and the votes on one operation come from one thread. Spread over
+    /// threads, a lock and its unlock took a seventh more of the proxy's CPU, and one thread moves
+    /// more than nodes can vote on (bench/README.md).
     pub(crate) fn start_on(config: &LocksConfig, runtime: &Handle) -> Arc<Engine> {
         let clock = || {
             let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -56,7 +55,7 @@ impl Engine {
         Engine::start_all(config, runtime, Arc::new(clock))
     }
 
-    /// The same with another time of day.
+    /// Starts with another time of day.
     pub fn start_with_clock(config: &LocksConfig, wall_clock: WallClock) -> Arc<Engine> {
         Engine::start_all(config, &Handle::current(), wall_clock)
     }
@@ -72,7 +71,7 @@ impl Engine {
         engine
     }
 
-    /// Without what goes over connections of another library.
+    /// Starts without inspections and subscriptions, which use the connections of another library.
     #[cfg(test)]
     pub(crate) fn start_alone(config: &LocksConfig, wall_clock: WallClock) -> Arc<Engine> {
         let connector = Connector::start("node", &config.tls, &config.nodes);
@@ -101,12 +100,11 @@ impl Engine {
         Arc::new(Engine { locks })
     }
 
-    /// Asks all nodes for `key` (with the prefix already put before it) on
-    /// behalf of `token`.
+    /// Asks all nodes for `key`, which has the prefix already, on behalf of `token`.
     ///
-    /// Whoever has the lock, it is held, by the same token too; but not by the grant with
-    /// the claim `again`, which the asker has: that is granted again, with a larger fence and
-    /// the same claim, and what it had stays if this fails.
+    /// A held lock is refused, even to the token that holds it. The exception is the grant with the
+    /// claim `again`, which the asker has: it is granted again, with a larger fence and the same
+    /// claim. If that fails, the grant stays as it was.
     pub fn acquire(
         &self,
         key: impl Into<Key>,
@@ -117,7 +115,7 @@ impl Engine {
         Acquire::ask(&self.locks.grants, key.into(), token.into(), ttl, again)
     }
 
-    /// The same, waiting in line for at most `wait`.
+    /// Asks all nodes for `key` as [`Engine::acquire`] does, and waits in line for at most `wait`.
     pub fn wait(
         &self,
         key: impl Into<Key>,
@@ -129,9 +127,8 @@ impl Engine {
         Waiter::new(&self.locks, key.into(), token.into(), ttl, wait, again)
     }
 
-    /// Releases `key` on every node if the grant with this claim holds it there, or hands
-    /// it over to who waits for it here. Where the claim is not known, that is the grant
-    /// that `token` has.
+    /// Releases `key` on every node where the grant with this claim holds it, or hands it over to
+    /// the next waiter here. Without a claim, the grant that `token` has is meant.
     pub fn release(
         &self,
         key: impl Into<Key>,
@@ -141,8 +138,8 @@ impl Engine {
         Release::ask(&self.locks, key.into(), token.into(), claim)
     }
 
-    /// Gives `key` a fresh TTL on every node where the grant with this claim holds it; where
-    /// the claim is not known, the grant that `token` has.
+    /// Gives `key` a fresh TTL on every node where the grant with this claim holds it. Without a
+    /// claim, the grant that `token` has is meant.
     pub fn renew(
         &self,
         key: impl Into<Key>,
@@ -153,8 +150,8 @@ impl Engine {
         Renew::ask(&self.locks, key.into(), token.into(), ttl, claim)
     }
 
-    /// Keeps a lock that was just granted for `ttl` and is valid until then, renewing it
-    /// until the [`Keep`] is dropped. `losses` is told if it is lost.
+    /// Keeps a lock that was just granted for `ttl` and is valid until `valid_until`. The watchdog
+    /// renews it until the [`Keep`] is dropped, and tells `losses` if it is lost.
     pub(crate) fn keep(
         &self,
         key: &Key,
@@ -167,16 +164,16 @@ impl Engine {
         Keep::new(&self.locks, (key, token, claim), ttl, valid_until, losses)
     }
 
-    /// Makes the asker the keeper of `key` where `token` holds it, with a fresh TTL, a larger
-    /// fence and a claim of its own: whoever kept it before, through whichever proxy, can
-    /// neither renew it nor give it back any more, and is told of the loss. Held by another:
-    /// `token` does not hold it.
+    /// Makes the asker the keeper of `key` if `token` holds it, with a fresh TTL, a larger fence
+    /// and a new claim. The keeper before, through whichever proxy, can neither renew the lock nor
+    /// give it back any more, and is told of the loss. Fails with [`super::NotGranted::Held`] if
+    /// `token` does not hold the lock.
     pub fn take_over(&self, key: Key, token: Token, ttl: Duration) -> Acquire {
         Acquire::take_over(&self.locks.grants, key, token, ttl)
     }
 
-    /// Makes a quorum of nodes remember a fence at least as large as this of a grant that
-    /// holds the lock, because the data node has seen so large a one.
+    /// Has a quorum of nodes store a fence of at least `fence` for a grant that holds the lock,
+    /// because the data node has seen so large a one.
     pub(crate) fn raise(
         &self,
         key: impl Into<Key>,
@@ -187,35 +184,35 @@ impl Engine {
         Raise::ask(&self.locks.grants, key.into(), token.into(), claim, fence)
     }
 
-    /// Takes in a fence that the data node has seen, so that no smaller one is proposed any
-    /// more, unless it is further ahead of this proxy's clock than a clock can be wrong.
+    /// Learns a fence that the data node has seen, so that this proxy proposes no smaller one. A
+    /// fence further ahead of this proxy's clock than a clock can be wrong is ignored.
     pub(crate) fn learn_fence(&self, fence: u64) {
         self.locks.grants.nodes.learn_fence(fence);
     }
 
-    /// Asks every node whether `token` holds `key`, and how long a quorum keeps it.
+    /// Asks every node whether `token` holds `key`, and for how long a quorum keeps it.
     pub fn attach(&self, key: impl Into<Key>, token: impl Into<Token>) -> Attach {
         Attach::ask(&self.locks.grants.nodes, key.into(), token.into())
     }
 
-    /// Every node as seen now, in the order of the configuration.
+    /// The state of every node now, in the order of the configuration.
     pub fn status(&self) -> Vec<NodeStatus> {
         self.locks.grants.nodes.status()
     }
 
-    /// How many of the last operations found no quorum, and how, if that says that locks
-    /// cannot be had now.
+    /// The number of last operations that found no quorum, and the last error. Returns `None`
+    /// unless that says that locks cannot be had now.
     pub(crate) fn outage(&self) -> Option<(u64, NoQuorum)> {
         self.locks.grants.nodes.outage.status()
     }
 
-    /// Shows the key of every lock that was granted here and is held now, until
-    /// `visit` says false.
+    /// Shows the key of every lock that was granted here and is held now, until `visit` returns
+    /// false.
     pub fn locks(&self, visit: &mut dyn FnMut(&[u8]) -> bool) {
         self.locks.grants.holders.visit(&mut |key, _| visit(key));
     }
 
-    /// Tells of one of them.
+    /// Describes one lock. Returns `None` if no client of this proxy holds it now.
     pub fn lock(&self, key: &[u8]) -> Option<LockStatus> {
         let shown = self.locks.grants.holders.show(&Key::from(key))?;
         Some(LockStatus {
@@ -228,7 +225,7 @@ impl Engine {
         })
     }
 
-    /// How many locks are held through this proxy, and how many clients wait.
+    /// Counts the locks held through this proxy and the clients that wait.
     pub fn counts(&self) -> Counts {
         let (waiters, longest_wait) =
             (self.locks.queues.all_waiting(), self.locks.queues.longest_wait());
@@ -242,24 +239,25 @@ impl Engine {
         counts
     }
 
-    /// Takes on what can change while it runs: `max_waiters` and `max_handovers`.
+    /// Applies the settings that can change while the process runs: `max_waiters` and
+    /// `max_handovers`.
     pub(crate) fn set_limits(&self, config: &LocksConfig) {
         self.locks.queues.set_limits(config);
     }
 
-    /// How many nodes must be up for a lock to be granted.
+    /// The number of nodes that must be up for a lock to be granted.
     pub(crate) fn quorum(&self) -> usize {
         self.locks.grants.nodes.quorum()
     }
 
-    /// Waits until the nodes that are up have done all that was asked of them
-    /// before, for at most `limit`.
+    /// Waits until the nodes that are up have carried out all earlier operations, for at most
+    /// `limit`.
     pub async fn drain(&self, limit: Duration) {
         self.locks.grants.nodes.drain(limit).await;
     }
 }
 
-/// Ends queues that nobody comes back to, for as long as there are locks.
+/// Ends lines in which nobody waits any more, for as long as there are locks.
 async fn sweep(locks: Weak<Locks>) {
     loop {
         sleep(SWEEP_EVERY).await;

@@ -1,5 +1,5 @@
-//! What was granted through this proxy: the nodes that keep it, who has it, and when it is
-//! to be renewed.
+//! Grants made through this proxy: the nodes that keep them, their holders, and when each is to be
+//! renewed.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,16 +19,16 @@ use crate::{
 
 #[cfg(test)]
 thread_local! {
-    /// A fault that tests plant: nothing is put back.
+    /// A fault that tests plant: no lock is put back.
     pub(crate) static NO_HEALS: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 /// All grants of one proxy.
 pub(super) struct Grants {
     pub(super) nodes: Arc<Nodes>,
-    /// Who has which lock.
+    /// Holders of locks.
     pub(super) holders: Holders,
-    /// When session locks are to be renewed.
+    /// The schedule by which session locks are renewed.
     pub(super) schedule: Arc<Schedule>,
     pub(super) metrics: Arc<LockMetrics>,
 }
@@ -43,7 +43,7 @@ impl Grants {
         }
     }
 
-    /// Notes a grant. Who kept the lock before is told.
+    /// Notes a grant, and tells the lock's keeper before, if there was one.
     pub(super) fn granted(&self, key: &Key, holder: Holder) {
         if let Some(before) = self.holders.granted(key, holder) {
             self.schedule.replace(&before);
@@ -60,8 +60,8 @@ impl Grants {
         }
     }
 
-    /// Puts a lock back on these nodes, which have lost it, if the grant still has it: a
-    /// quorum of others has just confirmed it.
+    /// Puts a lock back on `nodes`, which have lost it, if the grant still has it: a quorum of
+    /// other nodes has just confirmed it.
     pub(super) fn heal(
         &self,
         key: &Key,
@@ -78,8 +78,8 @@ impl Grants {
         if std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "heal") {
             return;
         }
-        // Under the holders' lock, so that no release comes between: it would be
-        // overtaken, and the lock would stay for nobody.
+        // Sent under the mutex of the holders, so that no release comes in between: the heal would
+        // overtake it, and the lock would stay without a holder.
         self.holders.while_held(key, token, claim, |fence| {
             let wanted = Wanted { fence, ..self.nodes.wanted(key, token, ttl, claim) };
             let request = scripts::heal(&wanted);

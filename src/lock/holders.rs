@@ -1,5 +1,5 @@
-//! What was granted through this proxy and is not given back yet, as far as it
-//! knows: another proxy may have released it, or a node may have forgotten it.
+//! Locks granted through this proxy and not given back yet, as far as it knows: another proxy may
+//! have released one, or a node may have forgotten it.
 
 use std::{
     sync::{Arc, MutexGuard},
@@ -13,11 +13,11 @@ use crate::{
     sync::Mutex,
 };
 
-/// Those whose TTL has run out are looked for once there are twice as many as
-/// were left the last time, and at least so many.
+/// Holders whose TTL has run out are removed once the map has twice as many as were left the last
+/// time, and at least so many.
 const SWEEP: usize = 64;
 
-/// Parts of the map, so that who looks at all of it stops nobody for long.
+/// Parts of the map, so that a walk over all of it stops nobody for long.
 const SHARDS: usize = 64;
 
 /// Holders of locks, by key.
@@ -32,11 +32,11 @@ impl Default for Holders {
 #[derive(Default)]
 struct Map {
     by_key: KeyMap<Holder>,
-    /// How many were left when those without a TTL were last taken out.
+    /// The number of holders left when those whose TTL had run out were last removed.
     swept: usize,
 }
 
-/// Who has a lock, by which grant.
+/// A token that has a lock, and the grant by which it has it.
 pub(super) struct Holder {
     token: Token,
     claim: Claim,
@@ -44,11 +44,11 @@ pub(super) struct Holder {
     since: Instant,
     /// When the lock ends if nobody renews it.
     until: Instant,
-    /// Of a session lock.
+    /// Set for a session lock.
     watch: Option<Arc<Watch>>,
 }
 
-/// What may be told of a holder.
+/// The parts of a holder that may be shown.
 pub(super) struct Shown {
     pub(super) fence: u64,
     pub(super) is_session_lock: bool,
@@ -57,7 +57,7 @@ pub(super) struct Shown {
 }
 
 impl Holder {
-    /// Of a grant made at `since`, whose TTL ends at `until`.
+    /// The holder of a grant made at `since`, whose TTL ends at `until`.
     pub(super) fn new(
         token: &Token,
         claim: Claim,
@@ -82,10 +82,10 @@ impl Holder {
     }
 }
 
-/// Who holds a lock that is to be released.
+/// The holder of a lock that is to be released.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Owner {
-    /// That token, by this claim.
+    /// The releasing token, by this claim.
     This(Claim),
     /// Another token.
     Another,
@@ -93,8 +93,8 @@ pub(super) enum Owner {
 }
 
 impl Holders {
-    /// Notes a grant. The same claim keeps its time; who watched over the lock before is
-    /// given back, as the newer grant is another's to keep.
+    /// Notes a grant. A grant with the same claim keeps its start. Returns the keeper before: the
+    /// newer grant is another's to keep.
     pub(super) fn granted(&self, key: &Key, new: Holder) -> Option<Arc<Watch>> {
         let mut map = self.lock(key);
         if let Some(holder) = map.by_key.get_mut(key) {
@@ -103,7 +103,7 @@ impl Holders {
                 "a claim keeps its token, and its fence never falls"
             );
             let (since, until) = if holder.claim == new.claim {
-                // Nodes never shorten what they keep.
+                // Nodes never shorten the TTL of a lock that they keep.
                 (holder.since, holder.until.max(new.until))
             } else {
                 (new.since, new.until)
@@ -135,7 +135,7 @@ impl Holders {
         }
     }
 
-    /// Notes that the holder is watched over.
+    /// Notes that a keeper watches over the holder's lock.
     pub(super) fn watch(&self, key: &Key, claim: Claim, watch: Arc<Watch>) {
         if let Some(holder) = self.lock(key).by_key.get_mut(key)
             && holder.claim == claim
@@ -144,13 +144,13 @@ impl Holders {
         }
     }
 
-    /// Who watches over the lock of `token`, if it is a session lock.
+    /// The keeper of the lock of `token`, if it is a session lock.
     pub(super) fn watched(&self, key: &Key, token: &Token) -> Option<Arc<Watch>> {
         let map = self.lock(key);
         map.by_key.get(key).filter(|holder| holder.token == *token)?.watch.clone()
     }
 
-    /// The claim and fence by which `token` has the lock, as far as is known.
+    /// The claim and fence by which `token` has the lock, as far as this proxy knows.
     pub(super) fn claim(&self, key: &Key, token: &Token) -> Option<(Claim, u64)> {
         let map = self.lock(key);
         let holder = map.by_key.get(key)?;
@@ -158,8 +158,8 @@ impl Holders {
         has.then_some((holder.claim, holder.fence))
     }
 
-    /// Forgets a holder that gives the lock back, by that claim or, where that is not
-    /// known, whichever the token has. Gives its claim, and for how long it was held.
+    /// Forgets the holder of a lock that is given back: by `claim`, or without one whichever grant
+    /// the token has. Returns the grant's claim, and for how long the lock was held.
     pub(super) fn release(
         &self,
         key: &Key,
@@ -183,21 +183,20 @@ impl Holders {
         }
     }
 
-    /// Whether this grant has the lock, as far as is known.
+    /// Whether this grant has the lock, as far as this proxy knows.
     pub(super) fn has(&self, key: &Key, token: &Token, claim: Claim) -> bool {
         self.while_held(key, token, claim, |_| ()).is_some()
     }
 
-    /// Until when this grant has the lock, as far as is known.
+    /// The time until which this grant has the lock, as far as this proxy knows.
     pub(super) fn until(&self, key: &Key, token: &Token, claim: Claim) -> Option<Instant> {
         let map = self.lock(key);
         let holder = map.by_key.get(key).filter(|holder| holder.is(token, Some(claim)))?;
         (holder.until > Instant::now()).then_some(holder.until)
     }
 
-    /// Does something while this grant has the lock, as far as is known: a release through
-    /// this proxy comes before it or after it. `act` is told the fence and must not come
-    /// back to the holders.
+    /// Calls `act` with the fence if this grant has the lock, as far as this proxy knows. A release
+    /// through this proxy comes before it or after it. `act` must not call the holders.
     pub(super) fn while_held<T>(
         &self,
         key: &Key,
@@ -210,7 +209,7 @@ impl Holders {
         (holder.until > Instant::now()).then(|| act(holder.fence))
     }
 
-    /// Forgets all leases, and gives who watches over session locks.
+    /// Forgets all leases, and returns the keepers of all session locks.
     pub(super) fn forget(&self) -> Vec<Arc<Watch>> {
         let mut watches = Vec::new();
         for shard in &self.0 {
@@ -221,7 +220,7 @@ impl Holders {
         watches
     }
 
-    /// Shows every lock that is held now, until `visit` says false.
+    /// Shows every lock that is held now, until `visit` returns false.
     pub(super) fn visit(&self, visit: &mut dyn FnMut(&[u8], Shown) -> bool) {
         let now = Instant::now();
         for shard in &self.0 {
@@ -234,14 +233,13 @@ impl Holders {
         }
     }
 
-    /// Shows one lock, if it is held now.
+    /// One lock, if it is held now.
     pub(super) fn show(&self, key: &Key) -> Option<Shown> {
         let now = Instant::now();
         let map = self.lock(key);
         map.by_key.get(key).filter(|holder| holder.until > now).map(|holder| holder.shown(now))
     }
 
-    /// Nothing panics while it holds the lock.
     fn lock(&self, key: &Key) -> MutexGuard<'_, Map> {
         self.0[key.spread() % SHARDS].lock()
     }

@@ -1,14 +1,14 @@
-//! Chance, in one place: so that a simulation can have it follow from a seed.
+//! Chance, in one place: a simulation makes it follow from a seed.
 
 use std::time::Duration;
 
-/// Something between half of `pause` and all of it, so that those who clash do not
-/// do so again.
+/// A random time between half of `pause` and all of it, so that proxies that have clashed do not
+/// clash again.
 pub(super) fn jittered(pause: Duration) -> Duration {
     pause.mul_f64(0.5 + 0.5 * fraction())
 }
 
-/// A number that nobody else has.
+/// A random number that no other caller gets.
 pub(super) fn number() -> u64 {
     (fraction() * (1u64 << 53) as f64) as u64
 }
@@ -24,7 +24,7 @@ thread_local! {
         const { std::cell::RefCell::new(None) };
 }
 
-/// From here on, chance on this thread follows from `seed`.
+/// Makes chance on this thread follow from `seed` from now on.
 #[cfg(test)]
 pub(crate) fn set_seed(seed: Option<u64>) {
     use rand::SeedableRng;

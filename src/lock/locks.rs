@@ -1,20 +1,20 @@
-//! All locks of one proxy: what was granted, and who waits.
+//! All locks of one proxy: the grants, and the clients that wait.
 
 use std::sync::Arc;
 
 use super::{grants::Grants, line::queue::Queues, metrics::LockMetrics, node::nodes::Nodes};
 use crate::config::LocksConfig;
 
-/// What the engine shares with all that is under way.
+/// The state that the engine shares with all operations under way.
 pub(super) struct Locks {
-    /// What was granted here.
+    /// Locks granted here.
     pub(super) grants: Arc<Grants>,
-    /// Who waits here.
+    /// Clients that wait here.
     pub(super) queues: Queues,
 }
 
 impl Locks {
-    /// Nothing granted, nobody waiting.
+    /// Starts without grants and waiters.
     pub(super) fn new(config: &LocksConfig, nodes: Nodes) -> Locks {
         let metrics = Arc::new(LockMetrics::new());
         let queues = Queues::new(config, metrics.clone());

@@ -1,4 +1,4 @@
-//! What is counted of locks and of each lock node.
+//! Metrics of locks and of each lock node.
 
 use std::time::Duration;
 
@@ -11,17 +11,17 @@ use super::{Fault, fitness::pace::Pace};
 use crate::metrics::labels;
 
 labels! {
-    /// Why the head of a queue asked the nodes once more; the label `cause`.
+    /// Why the head of a line asked the nodes once more; the label `cause`.
     pub(crate) enum WakeUp {
-        /// The lock was handed over to it.
+        /// The lock was handed over to the head.
         HandOver = "handover",
-        /// It was released through this proxy, but not handed over.
+        /// The lock was released through this proxy, but not handed over.
         Release = "release",
-        /// A quorum of nodes told of a release through another proxy.
+        /// A quorum of nodes published a release through another proxy.
         Message = "message",
         /// The holder's TTL had run out.
         Expiry = "expiry",
-        /// In case a message was lost, or because several clashed.
+        /// A message may have been lost, or several proxies clashed.
         Retry = "retry",
     }
 }
@@ -29,11 +29,11 @@ labels! {
 labels! {
     /// How a renewal of a session lock ended; the label `result`.
     pub(crate) enum Renewal {
-        /// A quorum renewed it.
+        /// A quorum renewed the lock.
         Ok = "ok",
         /// Too few nodes answered.
         Retried = "retried",
-        /// A quorum said that it is not held.
+        /// So many nodes denied the lock that no quorum was left.
         Lost = "lost",
     }
 }
@@ -43,18 +43,18 @@ labels! {
     pub(crate) enum LostReason {
         /// No quorum renewed it before its validity ended.
         NoQuorum = "no_quorum",
-        /// A quorum said that it is not held.
+        /// So many nodes denied the lock that no quorum was left.
         NotHeld = "not_held",
-        /// `locks.max_hold`.
+        /// `locks.max_hold` had passed.
         MaxHold = "max_hold",
-        /// Another connection has taken it over, or released it.
+        /// Another connection had taken the lock over, or released it.
         Replaced = "replaced",
-        /// A quorum of nodes' clocks have jumped, or this proxy stood still.
+        /// The clocks of a quorum of nodes had jumped, or this proxy had stood still.
         Clock = "clock",
     }
 }
 
-/// Gives each metric its help text. Install the recorder first.
+/// Gives each metric its help text. The recorder must be installed before.
 pub(crate) fn describe() {
     describe_gauge!("lockgate_node_up", "1 while a lock node is connected and answers.");
     describe_gauge!(
@@ -100,9 +100,9 @@ pub(crate) fn describe() {
 pub(crate) struct LockMetrics {
     /// Clients waiting in line now.
     pub(crate) waiters: Gauge,
-    /// For how long.
+    /// Time for which clients waited in line.
     pub(crate) queue_seconds: Histogram,
-    /// From a grant to its release.
+    /// Time from a grant to its release.
     pub(crate) hold_seconds: Histogram,
     /// Locks handed from client to client.
     pub(crate) handovers: Counter,
@@ -155,37 +155,36 @@ impl Default for LockMetrics {
     }
 }
 
-/// Handles of one lock node; label `node` is its number in `locks.nodes` from 1,
-/// label `address` its address without credentials.
+/// Handles of one lock node. Label `node` is its number in `locks.nodes` from 1, label `address`
+/// its address without credentials.
 pub(crate) struct NodeMetrics {
     /// 1 while connected and answering.
     pub(crate) up: Gauge,
-    /// 1 for each [`Fault`] that it has, at the fault's number.
+    /// 1 for each [`Fault`] that the node has, at the fault's number.
     pub(crate) faults: [Gauge; Fault::ALL.len()],
-    /// How fast it answers.
+    /// How fast the node answers.
     pub(crate) pace: Pace,
-    /// Of its TIMEs.
+    /// Round trips of its TIMEs.
     pub(crate) round_trip_seconds: Histogram,
-    /// Its clock has jumped forward.
+    /// Forward jumps of the node's clock.
     pub(crate) clock_jumped_forward: Counter,
-    /// Its clock was stepped back.
+    /// Backward steps of the node's clock.
     pub(crate) clock_stepped_back: Counter,
-    /// It could not be connected to.
+    /// Failed attempts to connect.
     pub(crate) errors_connect: Counter,
     pub(crate) errors_disconnect: Counter,
-    /// Its connection was dropped because nothing came.
+    /// Connections dropped because nothing came.
     pub(crate) errors_silence: Counter,
-    /// It did not vote in time, whether the others made a quorum or not.
+    /// Votes that did not come in time, whether the others made a quorum or not.
     pub(crate) errors_timeout: Counter,
-    /// It answered with an error, or with what makes no sense.
+    /// Replies that were errors or made no sense.
     pub(crate) errors_reply: Counter,
-    /// An acquire was refused because too many operations were under way.
+    /// Acquires refused because too many operations were under way.
     pub(crate) errors_queue_full: Counter,
 }
 
 impl NodeMetrics {
-    /// Makes the handles of node `number` (from 1) at `address`, whose votes count for
-    /// `timeout`.
+    /// Makes the handles of node `number` (from 1) at `address`, whose votes count for `timeout`.
     pub(crate) fn new(number: usize, address: &str, timeout: Duration) -> NodeMetrics {
         let labels = [("node", number.to_string()), ("address", address.to_owned())];
         let errors = |reason: &'static str| {

@@ -1,21 +1,21 @@
 //! What a lock is: votes of N independent Redis nodes, a quorum, a fence.
 //!
-//! Knows nothing of clients, their sockets or their protocol. Below come first:
+//! Names no client, no socket and no protocol. The files, those that need none of the others first:
 //!
 //! - `quorum`: what votes come to; validity. Pure arithmetic.
 //! - `claim`: the name of one grant; `scripts`: the Lua that nodes run; `reply`: what they
 //!   answer; `operation`: one request to all nodes, and their votes as they come in.
 //! - `fitness/`: which nodes may vote, and what is wrong with them.
 //! - `node/`: the nodes themselves and the connections to them.
-//! - `keep/`: session locks, renewed for as long as somebody keeps them. What one is stands
-//!   below the grants; what renews it and ends it stands above the releases.
-//! - `holders`: who was granted what here and has not given it back; `grants`: these with the
-//!   nodes that keep them, which is what an operation goes by.
-//! - `acquire`, `attach`, `raise`: one operation each, with what comes of it.
-//! - `line/`: who waits for which lock; `locks`: the grants and the lines together.
+//! - `keep/`: session locks, renewed for as long as a connection keeps them. What a session lock is
+//!   stands below the grants; what renews and ends it stands above the releases.
+//! - `holders`: clients that were granted a lock here and have not given it back; `grants`: the
+//!   holders with the nodes and the schedule, which is what an operation needs.
+//! - `acquire`, `attach`, `raise`: one operation each, and its outcome.
+//! - `line/`: which client waits for which lock; `locks`: the grants and the lines together.
 //! - `release`, `renew`: operations that may end a grant, or pass it on.
 //! - `engine`: what sessions ask of all this.
-//! - `metrics`: what is counted of it; `alarm`: the timer of an operation, which nearly never
+//! - `metrics`: counters of locks and nodes; `alarm`: the timer of an operation, which nearly never
 //!   fires; `jitter`: chance, in one place.
 
 mod acquire;
@@ -67,7 +67,7 @@ pub(crate) use renew::Renew;
 #[doc(hidden)]
 pub use reply::{VotesRead, read_votes};
 
-/// What the simulation plants in this folder, and the arithmetic that it holds answers against.
+/// Faults that the simulation plants in this folder, and the arithmetic that it checks answers by.
 #[cfg(test)]
 pub(crate) mod seams {
     pub(crate) use super::{
@@ -84,70 +84,71 @@ use std::{fmt, time::Duration};
 
 use crate::clock::Instant;
 
-/// What a granted LOCK is worth.
+/// A granted LOCK.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Grant {
-    /// Grows from grant to grant of the same lock.
+    /// A number that grows from grant to grant of the same lock.
     pub fence: u64,
-    /// Its name on the nodes. None: it was granted elsewhere, and is not known.
+    /// The grant's name on the nodes. `None`: it was granted elsewhere, and its name is not known.
     pub claim: Option<Claim>,
-    /// What is left of the TTL for the holder.
+    /// The rest of the TTL that the holder may count on.
     pub validity: Duration,
-    /// When that ends, by when the nodes were asked: later than that the holder may not
-    /// count on it, however long it took to be told.
+    /// The end of the validity, counted from when the nodes were asked. The holder may not count on
+    /// the lock after that, however late it was told.
     pub until: Instant,
 }
 
-/// What a RENEW has brought.
+/// A successful RENEW.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Renewed {
-    /// What is left of the TTL for the holder.
+    /// The rest of the TTL that the holder may count on.
     pub validity: Duration,
-    /// When that ends, by when the nodes were asked.
+    /// The end of the validity, counted from when the nodes were asked.
     pub until: Instant,
-    /// The grant's name on the nodes, and its fence there. None: too few nodes know it.
+    /// The grant's name on the nodes, and its fence there. `None`: too few nodes know them.
     pub grant: Option<(Claim, u64)>,
 }
 
 /// Why a LOCK was not granted.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotGranted {
-    /// Another token holds it.
+    /// Another token holds the lock.
     Held {
-        /// When a quorum of nodes may be free at the latest, if they told.
+        /// The time after which a quorum of nodes is free at the latest, if enough nodes told
+        /// theirs.
         remaining: Option<Duration>,
-        /// Some nodes granted it all the same: others asked at the same time.
+        /// Whether some nodes granted the lock: other clients asked at the same time.
         contested: bool,
     },
-    /// Too many wait for it.
+    /// Too many clients wait for the lock.
     QueueFull {
-        /// How many may.
+        /// `locks.max_waiters`.
         limit: usize,
     },
-    /// Too few nodes answered to tell.
+    /// Too few nodes answered to decide.
     NoQuorum(NoQuorum),
 }
 
-/// Why it cannot be told whether a token holds a lock.
+/// Why LOCK.ATTACH could not be answered.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum NotAttached {
-    /// Too few nodes answered to tell.
+    /// Too few nodes answered to decide.
     NoQuorum(NoQuorum),
-    /// It does, but too few nodes store a fence of it.
+    /// The token holds the lock, but too few nodes store a fence of it.
     FenceForgotten,
 }
 
-/// Too few lock nodes answered, or not in time.
+/// An operation that too few lock nodes answered, or not in time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct NoQuorum {
     /// Nodes that answered in time.
     pub answered: usize,
-    /// Nodes there are.
+    /// All nodes.
     pub nodes: usize,
-    /// Nodes that were needed.
+    /// Votes needed.
     pub quorum: usize,
-    /// Addresses of those that did not answer, without credentials, with the reason:
-    /// `10.0.0.1:6379 (down)`.
+    /// Addresses of nodes that did not answer, without credentials, with the reason: `10.0.0.1:6379
+    /// (down)`.
     pub missing: Vec<String>,
 }
 
@@ -171,33 +172,33 @@ impl fmt::Display for NoQuorum {
 pub struct NodeStatus {
     /// Address without credentials.
     pub address: String,
-    /// Connected and answering.
+    /// Whether the node is connected and answers.
     pub up: bool,
-    /// Why it is not up.
+    /// Why the node is not up.
     pub reason: Option<String>,
-    /// What makes it unfit to vote, if that is the reason.
+    /// The fault that makes the node unfit to vote, if that is the reason.
     pub unfit: Option<Fault>,
-    /// What else was found wrong with it, whether it is up or not.
+    /// Other faults of the node, whether it is up or not.
     pub found: Vec<Fault>,
-    /// It is up, but its votes mostly come too late to count.
+    /// Whether the node is up, but its votes mostly come too late to count.
     pub too_slow: bool,
 }
 
-/// One lock that was granted through this proxy, for operators. Without its token,
-/// which is all it takes to release it.
+/// One lock that was granted through this proxy, for operators. The token is left out: whoever
+/// knows it can release the lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockStatus {
-    /// Its key on the nodes.
+    /// The lock's key on the nodes.
     pub key: Vec<u8>,
-    /// That of the last grant.
+    /// The fence of the last grant.
     pub fence: u64,
-    /// A session lock; otherwise a lease.
+    /// Whether it is a session lock; otherwise it is a lease.
     pub session: bool,
-    /// Since the grant.
+    /// Time since the grant.
     pub held_for: Duration,
-    /// Until it ends if nobody renews it.
+    /// Time until the lock ends if nobody renews it.
     pub remaining: Duration,
-    /// Clients of this proxy that wait for it.
+    /// Clients of this proxy that wait for the lock.
     pub waiters: usize,
 }
 
@@ -206,12 +207,12 @@ pub struct LockStatus {
 pub struct Counts {
     /// Locks granted here and held now.
     pub held: usize,
-    /// Those of them that are session locks.
+    /// Session locks among the held ones.
     pub session_locks: usize,
-    /// For how long the oldest of them has been held.
+    /// Time for which the oldest of the held locks has been held.
     pub oldest_hold: Duration,
     /// Clients that wait in line.
     pub waiters: usize,
-    /// For how long the first of them has waited.
+    /// Time for which the first of the waiting clients has waited.
     pub longest_wait: Duration,
 }

@@ -15,40 +15,40 @@ use crate::{
     sync::Mutex,
 };
 
-/// What is asked.
+/// The kind of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// To take a lock. Its outcome being unknown, it must be undone.
+    /// Take a lock. If the outcome is not known, the operation must be undone.
     Acquire {
-        /// Known to no other, so that undoing it ends no other grant.
+        /// A claim known to no other grant, so that undoing it ends no other.
         claim: Claim,
-        /// The same claim may have it already: then there is nothing to undo, as its
+        /// Whether the same claim may have the lock already. If so there is nothing to undo, as its
         /// holder may still count on it.
         again: bool,
     },
-    /// To pass a lock on: to give it back and to take it for another.
+    /// Pass a lock on: give it back and take it for another token.
     HandOver {
-        /// The taker's.
+        /// The taker's claim.
         claim: Claim,
     },
-    /// To give a lock back, or what one attempt has taken of it.
+    /// Give a lock back, or the part of it that one attempt has taken.
     Release,
-    /// To give a lock a fresh TTL.
+    /// Give a lock a fresh TTL.
     Renew,
-    /// To give several locks a fresh TTL.
+    /// Give several locks a fresh TTL.
     RenewMany,
-    /// To put a lock back where it has been lost.
+    /// Put a lock back where it has been lost.
     Heal,
-    /// To remember a fence.
+    /// Store a larger fence.
     Raise,
-    /// To tell whether a token holds a lock.
+    /// Tell whether a token holds a lock.
     Attach,
-    /// Nothing: the answer shows that all before it was done.
+    /// Do nothing: the answer shows that all operations before are done.
     Flush,
 }
 
 impl Kind {
-    /// Whether a lock node can vote so on an operation of this kind.
+    /// Whether a lock node can give this vote on an operation of this kind.
     fn admits(self, vote: Vote) -> bool {
         match vote {
             Vote::Pending => false,
@@ -60,7 +60,7 @@ impl Kind {
         }
     }
 
-    /// Whether its script compares the node's marker, which is told to each node apart.
+    /// Whether the script compares the node's marker, which is sent to each node apart.
     pub(super) fn is_proven(self) -> bool {
         match self {
             Kind::Acquire { .. }
@@ -74,12 +74,12 @@ impl Kind {
         }
     }
 
-    /// Whether it stores a lock for its TTL, or for longer than before.
+    /// Whether the operation stores a lock for its TTL, or for longer than before.
     pub(super) fn stores(self) -> bool {
         self.is_proven() && !matches!(self, Kind::Raise | Kind::Attach)
     }
 
-    /// Whether it grants a lock, which a node that waits to be admitted must not.
+    /// Whether the operation grants a lock, which a node that waits to be admitted must not.
     pub(super) fn grants(self) -> bool {
         matches!(self, Kind::Acquire { .. } | Kind::HandOver { .. })
     }
@@ -88,28 +88,28 @@ impl Kind {
 /// Why a node's vote is missing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Absence {
-    /// It was not connected.
+    /// The node was not connected.
     Down,
-    /// It may have forgotten locks that are still held.
+    /// The node may have forgotten locks that are still held.
     Quarantined,
-    /// Its clock has jumped forward, so that it may have ended locks that are still held.
+    /// The node's clock has jumped forward, so that it may have ended locks that are still held.
     Jumped,
     /// The connection ended before the answer.
     Disconnected,
     /// Too many operations are under way there.
     Busy,
-    /// It did not answer in time.
+    /// The node did not answer in time.
     Timeout,
-    /// It answered with an error.
+    /// The node answered with an error.
     Error,
-    /// Its marker is not the one that it was admitted by.
+    /// The node's marker is not the one that it was admitted by.
     Unproven,
     /// The lock's fence has come to the end of its numbers there.
     FenceEnd,
 }
 
 impl Absence {
-    /// The word for it in errors.
+    /// The word that clients read in a NOQUORUM error.
     pub(super) fn as_str(self) -> &'static str {
         match self {
             Absence::Down => "down",
@@ -127,21 +127,21 @@ impl Absence {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Vote {
-    /// Not yet known.
+    /// The node has not voted yet.
     Pending,
-    /// Yes; the number is the fence where one was asked for or released, or which of
-    /// several locks were renewed.
+    /// Yes. The number is the fence if one was asked for or released; for several locks, a bit for
+    /// each renewed one.
     Yes(i64),
-    /// Renewed: with this fence and claim (0: none is stored).
+    /// Renewed, with this fence and claim (0: the node stores none).
     Kept { fence: i64, claim: i64 },
-    /// Of a hand-over: the lock is the taker's, but was not the giver's. The fence.
+    /// Hand-over only: the lock is the taker's, but was not the giver's. The number is the fence.
     Taken(i64),
-    /// The token holds the lock: with this fence (0: none is stored), for so many ms more.
+    /// The token holds the lock, with this fence (0: the node stores none), for `left` ms more.
     Held { fence: i64, left: u32 },
-    /// No; the number is the holder's remaining TTL in ms where it was a LOCK, or
-    /// which of several locks were renewed.
+    /// No. The number is the holder's remaining TTL in ms if it was a LOCK; for several locks, a
+    /// bit for each renewed one.
     No(i64),
-    /// There will be none.
+    /// The node's vote will not come.
     Missing(Absence),
 }
 
@@ -150,34 +150,34 @@ pub(super) struct Operation {
     pub(super) kind: Kind,
     pub(super) key: Key,
     pub(super) token: Token,
-    /// Who gives the lock, where it is handed over, and its claim, if that is known.
+    /// The giver of a handed-over lock, and its claim, if that is known.
     pub(super) from: Option<(Token, Option<Claim>)>,
-    /// Of a release: which grant is meant.
+    /// Release only: which grant is meant.
     pub(super) whose: WhichGrant,
-    /// What this takes back, unless that was granted.
+    /// The operation that this one takes back, unless that was granted.
     pub(super) undoes: Option<Arc<Operation>>,
-    /// How long a grant that nobody knows of could last.
+    /// The longest time that a grant nobody knows of could last.
     pub(super) ttl: Duration,
     /// The command, encoded once for all nodes.
     pub(super) request: Vec<u8>,
     state: Mutex<VoteState>,
 }
 
-/// The votes of all nodes; as many as anybody has need no memory of their own.
+/// The votes of all nodes, without an allocation for up to five of them.
 pub(super) type AllVotes = SmallVec<[Vote; 5]>;
 
 struct VoteState {
     votes: AllVotes,
     counted: Votes,
-    /// Nobody waits for it any more: it is answered, or was given up.
+    /// Whether nobody waits for the votes any more: the operation is answered, or was given up.
     closed: bool,
-    /// Until when its lock was granted: so long no vote of it may be taken back.
+    /// The end of the granted lock. No vote of the operation may be taken back before that.
     granted: Option<Instant>,
-    /// Who waits for the votes to decide, by which rule. A hand-over has two of
-    /// them: who gives the lock and who gets it.
+    /// Tasks that wait for the votes to decide, with their rules. A hand-over has two: the giver's
+    /// and the taker's.
     waiting: SmallVec<[(Rule, Waker); 1]>,
-    /// The most subscribers of the lock's channel that a node has told; below 0: a
-    /// node has refused to tell.
+    /// The most subscribers of the lock's channel that a node has told. Below 0: a node has refused
+    /// to tell.
     listeners: i64,
 }
 
@@ -205,23 +205,24 @@ impl Operation {
         Operation { kind, key, token, from, whose, undoes, ttl, request, state }
     }
 
-    /// The same, of a lock that `from` gives.
+    /// Marks the operation as a hand-over of a lock that `from` gives.
     pub(super) fn given_by(self, from: Token, claim: Option<Claim>) -> Operation {
         Operation { from: Some((from, claim)), ..self }
     }
 
-    /// The same, unless that was granted meanwhile and still runs: its votes are then its holder's.
+    /// Marks the operation as the undo of `undoes`, to be left out if that was granted meanwhile
+    /// and still runs: then the votes are its holder's.
     pub(super) fn unless_granted(self, undoes: Arc<Operation>) -> Operation {
         Operation { undoes: Some(undoes), ..self }
     }
 
-    /// The same, of a lock that ends by itself after that.
+    /// Notes that the lock ends by itself after `ttl`.
     pub(super) fn lasting(self, ttl: Duration) -> Operation {
         Operation { ttl, ..self }
     }
 
-    /// A release of that grant, told by `who`. A release that nobody waits for lasts as
-    /// long as a lock can.
+    /// Makes a release of that grant, published under the name `who`. A release that nobody waits
+    /// for lasts as long as a lock can.
     pub(super) fn release(
         key: Key,
         token: Token,
@@ -234,7 +235,7 @@ impl Operation {
         Operation { whose, ..Operation::new(Kind::Release, key, token, ttl, request, nodes) }
     }
 
-    /// Takes in what node `node` said. Its first word counts.
+    /// Counts the vote of node `node`. Only the first vote of a node counts.
     pub(super) fn vote(&self, node: usize, vote: Vote) {
         debug_assert!(self.kind.admits(vote), "{:?}: {vote:?} is no vote on that", self.kind);
         let mut state = self.state.lock();
@@ -260,13 +261,13 @@ impl Operation {
         }
     }
 
-    /// Whether node `node` has not voted, nor was given up.
+    /// Whether node `node` has neither voted nor been given up.
     pub(super) fn is_pending(&self, node: usize) -> bool {
         self.state.lock().votes.get(node) == Some(&Vote::Pending)
     }
 
-    /// What the votes come to so far by `rule`; while that is open, `waker` is
-    /// woken once it is not.
+    /// Decides by `rule` on the votes so far. While that is open, `waker` is kept and woken once it
+    /// is decided.
     pub(super) fn decision(&self, rule: Rule, waker: &Waker) -> Decision {
         let mut state = self.state.lock();
         let decision = state.counted.decide(rule);
@@ -279,20 +280,20 @@ impl Operation {
         decision
     }
 
-    /// Takes in how many subscribers of the lock's channel a node has told.
+    /// Notes how many subscribers of the lock's channel a node has told.
     pub(super) fn heard_of_listeners(&self, listeners: i64) {
         let mut state = self.state.lock();
         state.listeners =
             if listeners < 0 || state.listeners < 0 { -1 } else { state.listeners.max(listeners) };
     }
 
-    /// The most subscribers of the lock's channel that a node has told; none: a
-    /// node has refused to tell.
+    /// The most subscribers of the lock's channel that a node has told. Returns `None` if a node
+    /// has refused to tell.
     pub(super) fn listeners(&self) -> Option<u64> {
         u64::try_from(self.state.lock().listeners).ok()
     }
 
-    /// Time is up: who has not answered is missing. Gives their numbers.
+    /// Counts every node that has not answered as missing. Returns their numbers.
     pub(super) fn time_out(&self) -> Vec<usize> {
         let mut state = self.state.lock();
         let late: Vec<usize> =
@@ -304,12 +305,12 @@ impl Operation {
         late
     }
 
-    /// Nobody waits for it any more.
+    /// Notes that nobody waits for the votes any more.
     pub(super) fn close(&self) {
         self.state.lock().closed = true;
     }
 
-    /// Its lock was granted, as far as is known until then.
+    /// Notes that the lock was granted until `until`, as far as is known.
     pub(super) fn grant(&self, until: Instant) {
         debug_assert!(self.kind.grants(), "only what asks for a lock is granted");
         let mut state = self.state.lock();
@@ -321,13 +322,13 @@ impl Operation {
         self.state.lock().granted.is_some()
     }
 
-    /// Whether its grant still runs, as far as is known. What a node carries out after it has
-    /// missed all of it, it has for nobody.
+    /// Whether the grant still runs, as far as is known. A node that carries the operation out
+    /// after that holds the lock for nobody.
     pub(super) fn is_granted_still(&self) -> bool {
         self.state.lock().granted.is_some_and(|until| until > Instant::now())
     }
 
-    /// Whether it is answered or was given up.
+    /// Whether the operation is answered or was given up.
     pub(super) fn is_closed(&self) -> bool {
         self.state.lock().closed
     }
@@ -337,7 +338,7 @@ impl Operation {
         self.state.lock().votes.clone()
     }
 
-    /// What takes back all that a LOCK may have taken.
+    /// Makes the operation that takes back all that a LOCK may have taken.
     pub(super) fn undo(&self, claim: Claim) -> Operation {
         debug_assert!(self.kind.grants(), "only what asks for a lock is undone");
         let request = scripts::undo(&self.key, &self.token, claim);
@@ -347,17 +348,17 @@ impl Operation {
         Operation { whose: WhichGrant::Claim(claim), ..undo }
     }
 
-    /// What gives back, on a node that could not do it at its time, the lock that this was
-    /// to give back or to hand over. None: it was to do nothing of that kind.
+    /// Makes the operation that gives back, on a node that could not do it in time, the lock that
+    /// this one was to give back or hand over. Returns `None` for other kinds.
     ///
-    /// Where the grant's claim is not known, the token may have been granted the lock again
-    /// meanwhile: the largest fence that other nodes have released tells. `newest` is that
-    /// of a grant made now, for the case that no other has.
+    /// If the grant's claim is not known, the token may have been granted the lock again meanwhile.
+    /// So the release is limited to the largest fence that other nodes have released, or to
+    /// `newest`, the fence of a grant made now, if no node has.
     pub(super) fn late_release(&self, newest: u64) -> Option<Operation> {
         let (token, whose, ttl) = match (self.kind, &self.from) {
             (Kind::Release, _) => (&self.token, self.whose, self.ttl),
             (Kind::HandOver { .. }, Some((token, claim))) => {
-                // How long its giver may hold it is not known here.
+                // The rest of the giver's TTL is not known here.
                 (token, claim.map_or(WhichGrant::Token, WhichGrant::Claim), Duration::MAX)
             }
             _ => return None,
@@ -373,7 +374,7 @@ impl Operation {
         };
         let nodes = state.votes.len();
         drop(state);
-        // No proxy's release, so that all that hear of it look.
+        // The release names no proxy, so that all that hear of it look.
         Some(Operation::release(self.key.clone(), token.clone(), whose, b"", ttl, nodes))
     }
 }

@@ -1,12 +1,10 @@
-//! Votes and validity: pure arithmetic, without clocks or connections.
-//!
-//! The words are those of Redlock
-//! (<https://redis.io/docs/latest/develop/use/patterns/distributed-locks/>).
+//! Votes and validity: pure arithmetic, without clocks or connections. The words are those of
+//! Redlock (<https://redis.io/docs/latest/develop/use/patterns/distributed-locks/>).
 
 use std::time::Duration;
 
-/// The constant part of the clock drift: Redis expires keys with a precision of
-/// one millisecond, and so much again for the rounding of ours.
+/// The constant part of the clock drift: Redis expires keys with a precision of one millisecond,
+/// and rounding to milliseconds here costs as much again.
 pub(super) const DRIFT: Duration = Duration::from_millis(2);
 
 #[cfg(test)]
@@ -15,7 +13,7 @@ thread_local! {
     pub(crate) static TOO_SMALL: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// How many of `nodes` make a majority: any two quorums share a node.
+/// The smallest majority of `nodes`: any two quorums share a node.
 pub(super) fn quorum(nodes: usize) -> usize {
     #[cfg(test)]
     if TOO_SMALL.get() {
@@ -28,20 +26,20 @@ pub(super) fn quorum(nodes: usize) -> usize {
     nodes / 2 + 1
 }
 
-/// The least validity that is worth telling: clients are told whole milliseconds.
+/// The least validity worth telling: clients are told whole milliseconds.
 const LEAST: Duration = Duration::from_millis(1);
 
-/// The shortest TTL of which so much is left where nodes answer at once, in whole
-/// milliseconds.
+/// The shortest TTL that leaves [`LEAST`] if nodes answer at once, in whole milliseconds.
 pub(crate) fn shortest_ttl(drift_factor: f64) -> Duration {
     let least = (DRIFT + LEAST).as_secs_f64() / (1.0 - drift_factor);
     Duration::from_millis((least * 1000.0).ceil() as u64)
 }
 
-/// What is left of `ttl` for the holder after `elapsed`: none if less than 1 ms is.
+/// The part of `ttl` that is left for the holder after `elapsed`. Returns `None` if it is less than
+/// 1 ms.
 ///
-/// `ttl × drift_factor + 2 ms` are set aside, as a node's clock may run faster
-/// than ours. `elapsed` counts from before the first node was asked.
+/// `ttl × drift_factor + 2 ms` are set aside, as a node's clock may run faster than the proxy's.
+/// `elapsed` counts from before the first node was asked.
 pub(crate) fn validity(ttl: Duration, elapsed: Duration, drift_factor: f64) -> Option<Duration> {
     let drift = ttl.mul_f64(drift_factor) + DRIFT;
     #[cfg(feature = "planted")]
@@ -54,11 +52,11 @@ pub(crate) fn validity(ttl: Duration, elapsed: Duration, drift_factor: f64) -> O
     left
 }
 
-/// Between which two numbers the fence of a lock's grant is, by what some of `nodes`
-/// store: those where its holder has it. None: they are too few to tell.
+/// The two numbers between which the fence of a lock's grant lies. `stored` are the fences on those
+/// of the `nodes` where its holder has it. Returns `None` if they are too few to tell.
 ///
-/// A quorum, those who voted for the grant, stores at most its fence, and a quorum stores
-/// at least that. As many nodes as can be missing from a quorum may store anything else.
+/// The nodes that voted for the grant, a quorum, store at most its fence, and a quorum stores at
+/// least that. As many nodes as can be missing from a quorum may store anything else.
 pub(super) fn fence_bounds(stored: &mut [u64], nodes: usize) -> Option<(u64, u64)> {
     debug_assert!(stored.len() <= nodes, "a lock node stores one fence of a lock");
     let others = nodes - quorum(nodes);
@@ -68,43 +66,43 @@ pub(super) fn fence_bounds(stored: &mut [u64], nodes: usize) -> Option<(u64, u64
     Some((stored[at], stored[last - at]))
 }
 
-/// How the nodes have voted so far.
+/// Votes of the nodes so far.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Votes {
-    /// All nodes there are.
+    /// All nodes.
     pub(super) nodes: usize,
-    /// Granted, released or renewed.
+    /// Votes for granted, released or renewed.
     pub(super) yes: usize,
-    /// Of a hand-over: granted to the one, though not by the other's release.
+    /// Hand-over only: votes that grant the lock to the taker, though not by the giver's release.
     pub(super) taken: usize,
-    /// Held by another, or not held by this token.
+    /// Votes that another token holds the lock, or that this token does not.
     pub(super) no: usize,
-    /// Did not answer, and will not be waited for.
+    /// Nodes that did not answer, and will not be waited for.
     pub(super) missing: usize,
 }
 
-/// By what rule votes are counted.
+/// The rule by which votes are counted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Rule {
     /// A quorum must say yes.
     Grant,
-    /// A quorum must say yes; to be lost, so many must say no that no quorum is left.
+    /// A quorum must say yes. The lock is lost once so many say no that no quorum is left.
     Renewal,
-    /// It was held if a quorum may have held it.
+    /// The lock was held if a quorum may have held it.
     Release,
-    /// Whatever they say, all of them must have answered or be missing.
+    /// All nodes must have answered or be missing, whatever they say.
     All,
 }
 
-/// What the votes come to.
+/// The outcome of the votes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Decision {
     /// More answers are needed.
     Open,
     Yes,
-    /// No, on the word of at least a quorum.
+    /// No: so many nodes answered that it cannot be yes.
     No,
-    /// Too few nodes answered to tell.
+    /// Too few nodes answered to decide.
     NoQuorum,
 }
 
@@ -117,7 +115,7 @@ impl Votes {
         self.yes + self.taken + self.no
     }
 
-    /// What they come to by this rule.
+    /// Decides by this rule.
     pub(super) fn decide(self, rule: Rule) -> Decision {
         debug_assert!(self.answered() + self.missing <= self.nodes, "a lock node votes once");
         match rule {
@@ -129,11 +127,11 @@ impl Votes {
         }
     }
 
-    /// A grant: a quorum must say yes.
+    /// Decides on a grant: a quorum must say yes.
     ///
-    /// It fails as soon as that is impossible, if a quorum has said enough for
-    /// "held"; otherwise all are waited for, so that "held" and "too few nodes"
-    /// are never confused and the error names the right ones.
+    /// The answer is "held" as soon as a grant is impossible and a quorum has answered. Otherwise
+    /// all nodes are waited for, so that "held" and "too few nodes" are never confused and the
+    /// error names the right nodes.
     fn majority(self) -> Decision {
         let quorum = quorum(self.nodes);
         let granted = self.yes + self.taken;
@@ -150,8 +148,8 @@ impl Votes {
         }
     }
 
-    /// A renewal: a quorum must say yes. "Not held" needs so many who say so that
-    /// the others are no quorum: nodes that are only slow may still hold it.
+    /// Decides on a renewal: a quorum must say yes. "Not held" needs so many denials that the other
+    /// nodes are no quorum: nodes that are only slow may still hold the lock.
     fn renewal(self) -> Decision {
         let quorum = quorum(self.nodes);
         if self.yes >= quorum {
@@ -165,8 +163,8 @@ impl Votes {
         }
     }
 
-    /// A release: it held if the nodes that released it, with those that cannot
-    /// say, may have been a quorum.
+    /// Decides on a release: the lock was held if the nodes that released it, with those that
+    /// cannot say, may have been a quorum.
     fn release(self) -> Decision {
         let quorum = quorum(self.nodes);
         if self.yes >= quorum {
@@ -288,8 +286,8 @@ mod tests {
             let those = |order: &[usize], many: usize| -> Vec<usize> {
                 order.iter().copied().filter(|node| *node < nodes).take(many).collect()
             };
-            // What each gives; the first quorum's votes decide, the second round reaches
-            // another one.
+            // Each node gives its own fence. The first quorum's votes decide, and the second round
+            // reaches another quorum.
             let mut stored = given[..nodes].to_vec();
             let voters = those(&order, quorum);
             let fence = voters.iter().map(|node| stored[*node]).max().unwrap();

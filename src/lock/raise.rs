@@ -17,7 +17,7 @@ use super::{
 };
 use crate::key::{Key, Token};
 
-/// A fence that a quorum of nodes is made to remember.
+/// A raise under way.
 pub(crate) struct Raise {
     grants: Arc<Grants>,
     claim: Claim,
@@ -25,8 +25,7 @@ pub(crate) struct Raise {
 }
 
 impl Raise {
-    /// Makes a quorum of nodes remember a fence at least as large as this of a grant that
-    /// holds the lock.
+    /// Has a quorum of nodes store a fence of at least `fence` for a grant that holds the lock.
     pub(super) fn ask(
         grants: &Arc<Grants>,
         key: Key,
@@ -42,7 +41,7 @@ impl Raise {
 }
 
 impl Future for Raise {
-    /// The fence that the grant has from now on; none: a quorum does not have the lock.
+    /// The fence that the grant has from now on. `None`: a quorum does not have the lock.
     type Output = Result<Option<u64>, NoQuorum>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {

@@ -1,4 +1,4 @@
-//! One release: of a lock that is given back, or handed over to who waits for it here.
+//! One release: the lock is given back, or handed over to the next waiter here.
 
 use std::{
     future::Future,
@@ -25,14 +25,13 @@ use crate::{
 pub struct Release {
     locks: Arc<Locks>,
     tally: Tally,
-    /// Of a session lock.
+    /// Set for a session lock.
     watch: Option<Arc<Watch>>,
 }
 
 impl Release {
-    /// Releases `key` on every node if the grant with this claim holds it there, or hands
-    /// it over to who waits for it here. Where the claim is not known, that is the grant
-    /// that `token` has.
+    /// Releases `key` on every node where the grant with this claim holds it, or hands it over to
+    /// the next waiter here. Without a claim, the grant that `token` has is meant.
     pub(super) fn ask(locks: &Arc<Locks>, key: Key, token: Token, claim: Option<Claim>) -> Release {
         let release = Release::begin(locks, key, token, claim);
         if let Some(watch) = &release.watch {
@@ -41,8 +40,8 @@ impl Release {
         release
     }
 
-    /// Releases a lock that is lost, whose keeper is told already. Gives another keeper
-    /// that is to be told.
+    /// Releases a lost lock, whose keeper is told already. Returns another keeper that must be
+    /// told, if there is one.
     pub(super) fn ask_lost(locks: &Arc<Locks>, lost: &Arc<Watch>) -> Option<Arc<Watch>> {
         let (key, token) = (lost.key.clone(), lost.token.clone());
         let release = Release::begin(locks, key, token, Some(lost.claim));
@@ -79,8 +78,8 @@ impl Release {
                 let (acquire, operation) = Acquire::hand_over(grants, giver, key, next, ttl);
                 let key = &operation.key;
                 if let Some(unwanted) = locks.queues.hand(key, ticket, acquire) {
-                    // That waiter has left meanwhile: this undoes it, and whoever
-                    // has asked since has asked too early.
+                    // The waiter has left meanwhile. Dropping its request undoes it. A request that
+                    // another waiter has sent since came too early.
                     drop(unwanted);
                     locks.queues.released(key, &NextHolder::Nobody);
                 }
@@ -91,13 +90,13 @@ impl Release {
         Release { locks: locks.clone(), tally, watch }
     }
 
-    /// What it times itself with, to be used again.
+    /// The operation's timer, to be used again.
     pub(crate) fn alarm(&mut self) -> &mut Alarm {
         &mut self.tally.alarm
     }
 
-    /// Gives back what could not be handed over: a node that is out of memory takes a lock
-    /// for nobody, but still gives one back.
+    /// Gives back a lock that could not be handed over: a node that is out of memory stores no new
+    /// lock, but still gives one back.
     fn give_back_instead(&self) -> Option<Tally> {
         #[cfg(feature = "planted")]
         if std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "repeat") {
@@ -112,7 +111,7 @@ impl Release {
 }
 
 impl Future for Release {
-    /// True: released. False: not held by that token.
+    /// `true`: released. `false`: that token did not hold the lock.
     type Output = Result<bool, NoQuorum>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {

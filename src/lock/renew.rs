@@ -31,13 +31,13 @@ pub struct Renew {
     ttl: Duration,
     claim: Option<Claim>,
     tally: Tally,
-    /// Of a session lock.
+    /// Set for a session lock.
     watch: Option<Arc<Watch>>,
 }
 
 impl Renew {
-    /// Gives `key` a fresh TTL on every node where the grant with this claim holds it; where
-    /// the claim is not known, the grant that `token` has.
+    /// Gives `key` a fresh TTL on every node where the grant with this claim holds it. Without a
+    /// claim, the grant that `token` has is meant.
     pub(super) fn ask(
         locks: &Arc<Locks>,
         key: Key,
@@ -57,12 +57,12 @@ impl Renew {
         Renew { locks: locks.clone(), since, ttl, claim, tally, watch }
     }
 
-    /// What it times itself with, to be used again.
+    /// The operation's timer, to be used again.
     pub(crate) fn alarm(&mut self) -> &mut Alarm {
         &mut self.tally.alarm
     }
 
-    /// Which grant a quorum of nodes has renewed, and its fence.
+    /// The grant that a quorum of nodes has renewed, and its fence.
     fn grant(&self, votes: &[Vote]) -> Option<(Claim, u64)> {
         let told: Vec<(Claim, u64)> = votes
             .iter()
@@ -93,8 +93,8 @@ impl Renew {
         });
     }
 
-    /// What its holder is told of a TTL that it has got: of a session lock, nothing
-    /// beyond `locks.max_hold`. None: that is over.
+    /// Limits a renewal as its holder is told of it: a session lock's validity ends at
+    /// `locks.max_hold`. Returns `None` if that time has come.
     fn told(&self, renewed: Renewed) -> Option<Renewed> {
         debug_assert!(
             renewed.until <= self.since + self.ttl,
@@ -113,7 +113,7 @@ impl Renew {
 }
 
 impl Future for Renew {
-    /// The new validity, or none: not held by that token.
+    /// The new validity. `None`: that token does not hold the lock.
     type Output = Result<Option<Renewed>, NoQuorum>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
@@ -142,8 +142,8 @@ impl Future for Renew {
                     None => Err(self.tally.nodes.no_quorum(&votes)),
                 }
             }
-            // The holder is told that it holds nothing, so nothing of it may stay. Where its
-            // claim is not known, what there is may be another's.
+            // The holder is told that it holds nothing, so its lock may stay on no node. Without a
+            // claim, the lock found there may belong to another grant.
             Decision::No => {
                 if self.claim.is_some() {
                     let (key, token) = (operation.key.clone(), operation.token.clone());

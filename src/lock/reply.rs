@@ -1,8 +1,8 @@
-//! A node's replies: found by their length, checked to be small and flat, and
-//! only then given to a decoder.
+//! Replies of a lock node: found by their length, checked to be small and flat, and only then given
+//! to a decoder.
 //!
-//! A lock node answers with statuses, errors, integers, short strings and flat
-//! arrays of those. Anything else is not a Redis that we can vote with.
+//! A lock node answers with statuses, errors, integers, short strings and flat arrays of those. Any
+//! other reply comes from no Redis that can vote.
 
 use redis_protocol::resp2::{decode::decode, types::OwnedFrame};
 use thiserror::Error;
@@ -13,19 +13,19 @@ use super::{
 };
 use crate::resp::number;
 
-/// The longest reply: INFO of one section at the handshake is the largest we ask for.
+/// Bytes of the longest reply: INFO of one section at the handshake is the largest asked for.
 pub(super) const MAX_REPLY: usize = 64 * 1024;
-/// The longest line, for an error's text.
+/// Bytes of the longest line, for an error's text.
 const MAX_LINE: usize = 8 * 1024;
 /// The most elements in an array.
 const MAX_ELEMENTS: i64 = 16;
 
-/// What came is not a reply that Redis gives to our commands.
+/// The bytes are no reply that Redis gives to the proxy's commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Error)]
 #[error("a reply that makes no sense")]
 pub(super) struct Garbage;
 
-/// The length of the reply that `buf` begins with, if all of it is there.
+/// The length of the reply that `buf` begins with. Returns `None` if it is not all there.
 pub(super) fn length(buf: &[u8]) -> Result<Option<usize>, Garbage> {
     let Some((header, value)) = header(buf)? else { return Ok(None) };
     if buf[0] != b'*' {
@@ -47,7 +47,7 @@ pub(super) fn length(buf: &[u8]) -> Result<Option<usize>, Garbage> {
     Ok(Some(at))
 }
 
-/// The first line's length, and its number where its type has one.
+/// The first line's length, and its number if its type has one.
 fn header(buf: &[u8]) -> Result<Option<(usize, i64)>, Garbage> {
     let Some(kind) = buf.first() else { return Ok(None) };
     if !matches!(kind, b'+' | b'-' | b':' | b'$' | b'*') {
@@ -83,9 +83,9 @@ pub(super) fn read(frame: &[u8]) -> Result<OwnedFrame, Garbage> {
     }
 }
 
-/// The numbers of a flat array of two or three of them, which is what our scripts
-/// answer, and its length. None where it is anything else or not yet whole: a
-/// decoder for all that Redis can say costs ten times as much.
+/// Reads a flat array of two or three numbers, as the scripts answer, and its length. Returns
+/// `None` if the bytes are anything else or not yet whole: a decoder for all that Redis can say
+/// costs ten times as much.
 #[inline]
 pub(super) fn numbers(buf: &[u8]) -> Option<(Numbers, usize)> {
     let (count, mut rest) = match buf {
@@ -99,8 +99,8 @@ pub(super) fn numbers(buf: &[u8]) -> Option<(Numbers, usize)> {
     Some((numbers, buf.len() - rest.len()))
 }
 
-/// What TIME answers, as Redis writes it until the year 2286, in microseconds since 1970;
-/// and its length. None where it is anything else or not yet whole.
+/// Reads the answer to TIME as Redis writes it until the year 2286, in microseconds since 1970, and
+/// its length. Returns `None` if the bytes are anything else or not yet whole.
 #[inline]
 pub(super) fn time(buf: &[u8]) -> Option<(i64, usize)> {
     let (seconds, rest) = buf.strip_prefix(b"*2\r\n$10\r\n")?.split_at_checked(10)?;
@@ -111,14 +111,14 @@ pub(super) fn time(buf: &[u8]) -> Option<(i64, usize)> {
     Some((1_000_000 * all_digits(seconds)? + all_digits(micros)?, buf.len() - rest.len()))
 }
 
-/// The number that these bytes write, if they are all digits.
+/// The number that `text` writes. Returns `None` if a byte is no digit.
 fn all_digits(text: &[u8]) -> Option<i64> {
     text.iter().try_fold(0, |value, digit| {
         Some(10 * value + i64::from(digit.checked_sub(b'0').filter(|digit| *digit < 10)?))
     })
 }
 
-/// The same of any year.
+/// Reads the decoded answer to TIME, in any year, in microseconds since 1970.
 pub(super) fn time_of(frame: &OwnedFrame) -> Result<i64, Garbage> {
     let OwnedFrame::Array(parts) = frame else { return Err(Garbage) };
     let [OwnedFrame::BulkString(seconds), OwnedFrame::BulkString(micros)] = &parts[..] else {
@@ -132,11 +132,12 @@ pub(super) fn time_of(frame: &OwnedFrame) -> Result<i64, Garbage> {
 /// Digits that cannot overflow.
 const MOST: usize = 18;
 
-/// Reads a whole `:` line of at most that many. Gives what is behind it.
+/// Reads a whole `:` line of at most [`MOST`] digits. Returns the number and the bytes behind the
+/// line.
 #[inline]
 fn short_integer(buf: &[u8]) -> Option<(i64, &[u8])> {
     match buf {
-        // Most are a yes, a no or a zero.
+        // Fast path for one digit: most numbers are a yes, a no or a zero.
         [b':', digit @ b'0'..=b'9', b'\r', b'\n', rest @ ..] => {
             Some((i64::from(digit - b'0'), rest))
         }
@@ -146,7 +147,7 @@ fn short_integer(buf: &[u8]) -> Option<(i64, &[u8])> {
     }
 }
 
-/// Reads digits and the line's end. Gives what is behind it.
+/// Reads digits and the line's end. Returns the number and the bytes behind the line.
 fn digits(buf: &[u8]) -> Option<(i64, &[u8])> {
     let (mut value, mut rest) = (0, buf);
     while let [digit @ b'0'..=b'9', behind @ ..] = rest {
@@ -156,15 +157,15 @@ fn digits(buf: &[u8]) -> Option<(i64, &[u8])> {
         (value, rest) = (10 * value + i64::from(digit - b'0'), behind);
     }
     let behind = rest.strip_prefix(b"\r\n")?;
-    // One digit was read by itself before, and no longer number begins with a zero.
+    // A single digit was read on the fast path, and no longer number begins with a zero.
     (rest.len() < buf.len() && buf[0] != b'0').then_some((value, behind))
 }
 
-/// What a script answers, zeros behind what it leaves away: how it votes (see the heads of
-/// `scripts/*.lua`); a fence, a sum or a TTL; listeners, a claim or a TTL.
+/// A script's answer, padded with zeros: its vote (see the heads of `scripts/*.lua`); a fence, a
+/// sum or a TTL; listeners, a claim or a TTL.
 pub(super) type Numbers = [i64; 3];
 
-/// What these numbers say, and how many subscribers of the lock's channel they tell of.
+/// The vote in these numbers, and the number of subscribers of the lock's channel.
 pub(super) fn vote_of_numbers(
     kind: Kind,
     [said, value, more]: Numbers,
@@ -176,7 +177,7 @@ pub(super) fn vote_of_numbers(
     let vote = match (said, kind) {
         (_, Kind::Flush) => return Err(Garbage),
         (1, Kind::Attach) => {
-            // Below 0: without a TTL.
+            // A negative number: the lock has no TTL.
             Vote::Held { fence: value, left: u32::try_from(more).unwrap_or(u32::MAX) }
         }
         (1, Kind::Renew) => Vote::Kept { fence: value, claim: more },
@@ -190,7 +191,7 @@ pub(super) fn vote_of_numbers(
     Ok((vote, listeners))
 }
 
-/// What the answer to this kind says: PING has a status, scripts have numbers.
+/// The vote in the answer to an operation of this kind: PING has a status, scripts have numbers.
 pub(super) fn vote(kind: Kind, frame: &OwnedFrame) -> Result<(Vote, i64), Garbage> {
     match frame {
         OwnedFrame::Array(all) => {
@@ -210,20 +211,20 @@ pub(super) fn vote(kind: Kind, frame: &OwnedFrame) -> Result<(Vote, i64), Garbag
     }
 }
 
-/// What a node's bytes come to. For the fuzzer, from which votes are hidden.
+/// The replies found in a node's bytes. For the fuzzer, from which votes are hidden.
 #[doc(hidden)]
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct VotesRead {
-    /// What each whole reply says to each kind of operation: read as numbers, where it
-    /// is numbers, and decoded.
+    /// For each whole reply and each kind of operation the vote, read twice: as plain numbers, if
+    /// it is that, and decoded.
     pub votes: Vec<[String; 2]>,
     /// Bytes of whole replies.
     pub used: usize,
-    /// What follows them is no reply.
+    /// Whether the bytes behind them are no reply.
     pub garbage: bool,
 }
 
-/// Reads bytes as a node's connection does, and whatever can be read in two ways in both.
+/// Reads bytes as a node's connection does; a reply that can be read in two ways is read in both.
 #[doc(hidden)]
 pub fn read_votes(received: &[u8]) -> VotesRead {
     let kinds = [Kind::HandOver { claim: Claim::new() }, Kind::Release, Kind::Flush];

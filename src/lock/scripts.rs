@@ -5,29 +5,29 @@ use std::{sync::LazyLock, time::Duration};
 use super::Claim;
 use crate::{clock::millis, resp::encode};
 
-/// Put before a lock's key to make the key of its last fence.
+/// Prefix that makes a lock's key the key of its last fence.
 const FENCE_PREFIX: &[u8] = b"lockgate:fence:";
-/// Put before a lock's key to make the channel on which its release is told.
-/// The scripts know it too.
+/// Prefix that makes a lock's key the channel on which its release is published. The scripts know
+/// it too.
 const CHANNEL_PREFIX: &[u8] = b"lockgate:free:";
-/// The key on each node under which its marker lies: to which deployment and epoch it
-/// belongs, and on which seat. Scripts that vote are told it. They name the key themselves:
-/// as one of theirs in each call it would cost a node 2 % of a pair more.
+/// The key of a node's marker: its deployment, epoch and seat. Scripts that vote are sent the
+/// marker to compare. They name its key themselves: as one of the keys of each call it would cost a
+/// node 2 % of a LOCK with its UNLOCK more.
 pub(crate) const MARKER: &[u8] = b"lockgate:deployment";
-/// The key on each node under which the longest TTL stands, in ms, that was ever stored there.
+/// The key of the longest TTL that was ever stored on a node, in ms.
 pub(crate) const LONGEST: &[u8] = b"lockgate:longest";
-/// The key on each node under which the largest `locks.max_ttl` of any proxy stands, in ms:
-/// where all nodes forget, the proxies that have seen it wait for so long.
+/// The key of the largest `locks.max_ttl` of any proxy, in ms. If all nodes forget, the proxies
+/// that have seen it wait for so long.
 pub(crate) const MAX_TTL: &[u8] = b"lockgate:max_ttl";
-/// Locks that one call renews at the most: their sum (see prolong.lua) must be
-/// exact in a double, as Lua's numbers are, which 53 would allow.
+/// Locks that one call renews at the most: their sum (see prolong.lua) must be exact in a double,
+/// as Lua's numbers are, which 53 would allow.
 pub(super) const MAX_RENEWALS: usize = 50;
 
 /// One script, known to a node by its digest.
 struct Script {
     body: &'static str,
     digest: String,
-    /// How every call begins that has so many keys and arguments.
+    /// The beginning of every call with the script's number of keys and arguments.
     call: Vec<u8>,
 }
 
@@ -38,7 +38,7 @@ impl Script {
         Script { body, digest, call }
     }
 
-    /// Begins a call; what is to be appended takes about so many bytes.
+    /// Begins a call, with room for `bytes` of keys and arguments.
     fn call(&self, bytes: usize) -> Vec<u8> {
         let mut out = Vec::with_capacity(self.call.len() + bytes);
         out.extend_from_slice(&self.call);
@@ -84,13 +84,13 @@ static TAKE_OVER: LazyLock<Script> =
 static NOTE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/longest.lua"), 1, 1));
 
-/// All of them, in the order in which they are loaded.
+/// All scripts, in the order in which they are loaded.
 static ALL: [&LazyLock<Script>; LOADS] = [
     &ACQUIRE, &RELEASE, &UNDO, &RENEW, &PROLONG, &HEAL, &RAISE, &HAND_OVER, &ATTACH, &TAKE_OVER,
     &NOTE,
 ];
 
-/// How many commands [`load`] appends.
+/// The number of commands that [`load`] appends.
 pub(super) const LOADS: usize = 11;
 
 /// Appends a SCRIPT LOAD for every script.
@@ -100,33 +100,33 @@ pub(crate) fn load(out: &mut Vec<u8>) {
     }
 }
 
-/// The channel on which a node tells the release of the lock at `key`.
+/// The channel on which a node publishes the release of the lock at `key`.
 pub(super) fn channel(key: &[u8]) -> Vec<u8> {
     [CHANNEL_PREFIX, key].concat()
 }
 
-/// The key of the lock whose releases are told on `channel`.
+/// The key of the lock whose releases are published on `channel`.
 pub(super) fn key_of_channel(channel: &[u8]) -> Option<&[u8]> {
     channel.strip_prefix(CHANNEL_PREFIX)
 }
 
-/// Which grant is meant where a lock is given back.
+/// The grant that a release means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum WhichGrant {
-    /// The one with this claim.
+    /// The grant with this claim.
     Claim(Claim),
-    /// Whichever the token has now.
+    /// Whichever grant the token has now.
     Token,
-    /// The one that the token had when its fence was at most this.
+    /// The grant that the token had when its fence was at most this.
     UpTo(u64),
 }
 
-/// What a lock is asked for with.
+/// A request for a lock.
 pub(crate) struct Wanted<'a> {
     pub(crate) key: &'a [u8],
     pub(crate) token: &'a [u8],
     pub(crate) ttl: Duration,
-    /// Proposed; the node gives a larger one where it knows one.
+    /// The proposed fence. A node gives a larger one if it knows one.
     pub(crate) fence: u64,
     pub(crate) fence_ttl: Duration,
     pub(crate) claim: Claim,
@@ -146,13 +146,13 @@ impl Wanted<'_> {
     }
 }
 
-/// The lock's key, and that of its fence and claim.
+/// Appends the lock's key, and that of its fence and claim.
 fn append_keys(out: &mut Vec<u8>, key: &[u8]) {
     encode::bulk(out, key);
     encode::bulk_of_two(out, FENCE_PREFIX, key);
 }
 
-/// Room for keys and a token, and for numbers beside them.
+/// Bytes to reserve for keys and a token, and for numbers beside them.
 fn room(key: &[u8], token: &[u8]) -> usize {
     FENCE_PREFIX.len() + 2 * key.len() + token.len() + 200
 }
@@ -164,10 +164,10 @@ fn append_claim(out: &mut Vec<u8>, claim: Option<Claim>) {
     }
 }
 
-/// `again`: this claim may have the lock already.
+/// Asks for a lock. `again`: this claim may have it already.
 ///
-/// This and all other requests of scripts that vote lack their last argument, which is
-/// each node's own and is put behind them when they are sent: [`told`].
+/// This and all other requests of scripts that vote lack their last argument. It differs from node
+/// to node and is appended when the request is sent: [`told`].
 pub(crate) fn acquire(wanted: &Wanted<'_>, again: bool) -> Vec<u8> {
     let mut out = ACQUIRE.call(wanted.bytes());
     append_keys(&mut out, wanted.key);
@@ -228,7 +228,7 @@ pub(crate) fn renew(
     out
 }
 
-/// One of several locks that are renewed in one call.
+/// One of the locks that a call renews.
 pub(super) struct Prolonged<'a> {
     pub(super) key: &'a [u8],
     pub(super) token: &'a [u8],
@@ -236,13 +236,13 @@ pub(super) struct Prolonged<'a> {
     pub(super) claim: Claim,
 }
 
-/// Of a release and a renewal: claims have sixteen digits, so that with the blank before it
-/// none is part of another.
+/// Appends a claim for release and renewal, which search for it. Claims have sixteen digits, so
+/// with the blank before it none is part of another.
 fn append_claim_to_find(out: &mut Vec<u8>, claim: Claim) {
     encode::bulk_of_two(out, b" ", itoa::Buffer::new().format(claim.number()).as_bytes());
 }
 
-/// At most [`MAX_RENEWALS`] locks. Without a TTL, fences stay as they are.
+/// Renews at most [`MAX_RENEWALS`] locks. Without a TTL, fences stay as they are.
 pub(super) fn prolong(locks: &[Prolonged<'_>], fence_ttl: Option<Duration>) -> Vec<u8> {
     debug_assert!(locks.len() <= MAX_RENEWALS, "their sum must be exact");
     let mut out = beginning(&PROLONG.digest, 2 * locks.len(), 3 * locks.len() + 2);
@@ -261,7 +261,7 @@ pub(super) fn prolong(locks: &[Prolonged<'_>], fence_ttl: Option<Duration>) -> V
     out
 }
 
-/// Puts a lock back with this fence and claim where a node has lost it.
+/// Puts a lock back with this fence and claim if a node has lost it.
 pub(crate) fn heal(wanted: &Wanted<'_>) -> Vec<u8> {
     let mut out = HEAL.call(wanted.bytes());
     append_keys(&mut out, wanted.key);
@@ -269,7 +269,7 @@ pub(crate) fn heal(wanted: &Wanted<'_>) -> Vec<u8> {
     out
 }
 
-/// Gives a lock that the token holds this claim.
+/// Gives a lock that the token holds a new claim.
 pub(super) fn take_over(wanted: &Wanted<'_>) -> Vec<u8> {
     let mut out = TAKE_OVER.call(wanted.bytes());
     append_keys(&mut out, wanted.key);
@@ -300,12 +300,12 @@ pub(super) fn attach(key: &[u8], token: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Has a node note that it is about to store a lock for so long.
+/// Has a node note that it is about to store a lock for `ttl`.
 pub(crate) fn note(ttl: Duration) -> Vec<u8> {
     note_at(LONGEST, ttl)
 }
 
-/// Has a node note that a proxy may ask for a lock for so long.
+/// Has a node note that a proxy may ask for a lock for `ttl`.
 pub(super) fn note_max_ttl(ttl: Duration) -> Vec<u8> {
     note_at(MAX_TTL, ttl)
 }
@@ -317,8 +317,8 @@ fn note_at(key: &[u8], ttl: Duration) -> Vec<u8> {
     out
 }
 
-/// The last argument of all scripts that vote: what a node's marker must be, to be proven
-/// in the memory that votes. Empty: nothing is compared.
+/// Encodes the last argument of all scripts that vote: the marker that a node must have to be
+/// proven in the memory that votes. If it is empty nothing is compared.
 pub(crate) fn told(line: &[u8]) -> Vec<u8> {
     #[cfg(feature = "planted")]
     let line: &[u8] = match std::env::var("LOCKGATE_PLANT") {

@@ -1,9 +1,9 @@
 //! Nodes' clocks, which may drift but must not jump: docs/design/locks.md, "Locks".
 //!
-//! A node whose clock jumps forward ends locks before their time. It is compared with this
-//! proxy's by the node's TIME, behind everything that grants and at least every second. Where
-//! a quorum has jumped, either they were set together or this proxy stood still with its own
-//! clock (a paused virtual machine): nothing that it holds counts any more.
+//! A node whose clock jumps forward ends locks before their time. Its clock is compared with this
+//! proxy's by the node's TIME, behind every batch that grants and at least every second. If a
+//! quorum of clocks has jumped, either they were set together or this proxy stood still with its
+//! own clock (a paused virtual machine): no lock that it holds counts any more.
 
 use std::{
     sync::atomic::{AtomicI64, Ordering},
@@ -25,33 +25,35 @@ thread_local! {
     pub(crate) static UNWATCHED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// What a sample shows of a node's clock, beside the ones before.
+/// The change that a sample shows, compared with the samples before.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::lock) enum Sight {
-    /// It drifts at most.
+    /// The clock drifts at most.
     Steady,
-    /// It has jumped forward, by at least so much.
+    /// The clock has jumped forward, by at least so much.
     JumpedForward(Duration),
-    /// It was stepped back, by at least so much.
+    /// The clock was stepped back, by at least so much.
     SteppedBack(Duration),
 }
 
-/// How far one node's clock is ahead of this proxy's, as far as samples tell. In
-/// microseconds, as are all numbers here.
+/// How far one node's clock is ahead of this proxy's, as far as samples tell. All numbers in this
+/// file are microseconds.
 #[derive(Debug, Default)]
 pub(in crate::lock) struct NodeClock(Option<Bounds>);
 
-/// Between two bounds, which every sample narrows, and time widens by the drift.
+/// The least and the most that the node's clock can be ahead. Every sample narrows these bounds,
+/// and time widens them by the drift.
 #[derive(Debug, Clone, Copy)]
 struct Bounds {
     least: i64,
     most: i64,
-    /// When that was so.
+    /// The time of the last sample.
     at: i64,
 }
 
 impl NodeClock {
-    /// Takes in that the node's clock has shown `node` at some time between these two.
+    /// Takes a sample: the node's clock has shown `node` at some time between `sent` and
+    /// `received`.
     #[inline]
     pub(in crate::lock) fn sample(
         &mut self,
@@ -61,10 +63,10 @@ impl NodeClock {
         drift_factor: f64,
     ) -> Sight {
         let (sent, at) = (sent.micros(), received.micros());
-        // What no clock shows must not overflow.
+        // An absurd answer must not overflow.
         let node = node.clamp(-(1 << 60), 1 << 60);
         let drift = |time: i64| (time as f64 * drift_factor) as i64;
-        // It has drifted since the node has read it; and microseconds are rounded.
+        // The clock has drifted since the node has read it; and microseconds are rounded.
         let around = drift(at - sent) + 1;
         let now = Bounds { least: node - (at + around), most: node - (sent - around), at };
         debug_assert!(now.least <= now.most, "a clock is between its bounds");
@@ -72,7 +74,7 @@ impl NodeClock {
         let drift = drift(at - before.at);
         let (least, most) = (before.least - drift, before.most + drift);
         let by = |micros: i64| Duration::from_micros(micros.unsigned_abs());
-        // What is set aside for the drift has a constant part.
+        // The drift that is set aside has a constant part.
         let slack = DRIFT.as_micros() as i64;
         let sight = if now.least > most + slack {
             Sight::JumpedForward(by(now.least - most))
@@ -92,17 +94,17 @@ impl NodeClock {
     }
 }
 
-/// Which nodes wait as their clocks have jumped, and what is lost by that.
+/// Nodes that wait because their clocks have jumped, and the losses that follow.
 #[derive(Debug)]
 pub(in crate::lock) struct Clocks {
-    /// So long a node waits: by then all that it has ended too early has ended by itself.
-    /// None: it is not to wait (`locks.quarantine`).
+    /// How long a node waits: by then every lock that it has ended too early has ended by itself.
+    /// `None`: nodes do not wait (`locks.quarantine`).
     wait: Option<Duration>,
-    /// Until when each waits.
+    /// The end of each node's wait.
     until: Mutex<Vec<Option<Instant>>>,
-    /// Nothing counts that was asked for until then; see [`Instant::micros`].
+    /// No answer counts to a request made before this time, in [`Instant::micros`].
     lost_until: AtomicI64,
-    /// Told when everything is lost.
+    /// Notified when all session locks are lost.
     pub(in crate::lock) lost: Notify,
 }
 
@@ -117,7 +119,7 @@ impl Clocks {
         }
     }
 
-    /// The clock of node `index` has jumped forward. Gives until when it waits.
+    /// Notes that the clock of node `index` has jumped forward. Returns the end of its wait.
     pub(in crate::lock) fn jumped(&self, index: usize) -> Option<Instant> {
         let now = Instant::now();
         let mut all = self.until.lock();
@@ -129,14 +131,14 @@ impl Clocks {
         all[index]
     }
 
-    /// Until when node `index` still waits. None: it may vote.
+    /// The end of the wait of node `index`. Returns `None` if it may vote.
     pub(in crate::lock) fn waits_until(&self, index: usize) -> Option<Instant> {
         let mut all = self.until.lock();
         all[index].take_if(|until| *until <= Instant::now());
         all[index]
     }
 
-    /// Whether this proxy may have stood still since then, unless it was later.
+    /// Whether this proxy may have stood still after `since`.
     #[inline]
     pub(in crate::lock) fn is_lost(&self, since: Instant) -> bool {
         since.micros() <= self.lost_until.load(Ordering::Acquire)
@@ -154,8 +156,8 @@ mod tests {
         Duration::from_millis(millis)
     }
 
-    /// A node whose clock is ahead by so many ms, asked at that time with a round trip of
-    /// 20 ms, of which the way there takes so long.
+    /// Samples a node whose clock is `ahead` by so many ms, `at` so many ms after `begun`, with a
+    /// round trip of 20 ms, of which the way there takes `way`.
     fn look(clock: &mut NodeClock, begun: Instant, at: u64, way: u64, ahead: i64) -> Sight {
         let sent = begun + ms(at);
         let node = (sent + ms(way)).micros() + 1000 * ahead;
@@ -205,7 +207,7 @@ mod tests {
     fn a_late_answer_tells_little_and_spoils_nothing() {
         let (mut clock, begun) = (NodeClock::default(), Instant::now());
         look(&mut clock, begun, 0, 10, 0);
-        // It was stopped, before or after it read its clock.
+        // The node was stopped, before or after it read its clock.
         for (at, read) in [(100, 110), (5000, 8900)] {
             let (sent, node) = (begun + ms(at), (begun + ms(read)).micros());
             let sight = clock.sample(sent, sent + ms(4000), node, DRIFT_FACTOR);

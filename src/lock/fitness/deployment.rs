@@ -1,46 +1,44 @@
 //! Which nodes may vote: docs/design/locks.md, "Locks".
 //!
-//! **Seats.** What all proxies agree upon is a [`Deployment`]: an id, an epoch, and who
-//! sits on each seat, the place of a node in `locks.nodes`. It lies on the nodes
-//! themselves, as markers ([`super::marker`]). Only who sits on a seat votes: the script
-//! of each vote compares the epoch with what lies in the memory that votes, and a node
-//! that has lost its memory has no marker. Whoever else is met at a seat waits until all
-//! that its memory may lack has run out, and is then given the seat.
+//! **Seats.** All proxies agree upon a [`Deployment`]: an id, an epoch, and which node sits on each
+//! seat, the place of a node in `locks.nodes`. The agreement lies on the nodes themselves, as
+//! markers ([`super::marker`]). Only a node on its seat votes: the script of each vote compares the
+//! epoch with the marker in the memory that votes, and a node that has lost its memory has no
+//! marker. Any other node that is met at a seat waits until all locks that its memory may lack have
+//! run out, and is then given the seat.
 //!
-//! **One step at a time.** A seat goes from one identity to the next in two steps, each
-//! with an epoch of its own: the next one waits there, and later it votes. Two quorums
-//! that grant have a seat in common. Between neighbouring epochs that seat has the same
-//! identity in both, or grants nothing in one of them and so is in none of its quorums; so
-//! votes of one may meet votes of the other, and nothing breaks. Who was on the seat before
-//! may still be reached by another proxy (an address that leads to another server now):
-//! once the first step is written on a quorum, every quorum with it has a node that refuses
-//! the epoch. Whatever was granted with it before runs out within the longest PX ever
-//! stored, so the wait begins behind that. Meanwhile locks are put back on who waits, and
-//! its renewals count, proven like votes: a quorum that keeps a lock with its help meets
-//! each quorum that grants in a node that has the lock. Where too few nodes have kept their
-//! memory to make a quorum, there is no first step: the wait counts from when the others
-//! were first seen, by a note on them, and those that have waited count as consenting.
-//! (What remains: most addresses lead to other servers at once, the old ones live on, and a
-//! proxy keeps its connections to them.)
+//! **One step at a time.** A seat goes from one identity to the next in two steps, each with an
+//! epoch of its own: the next node waits there, and later it votes. Two quorums that grant have a
+//! seat in common. Between neighbouring epochs that seat has the same identity in both, or grants
+//! nothing in one of them and so is in none of its quorums. So votes of one epoch may meet votes of
+//! the other, and nothing breaks. The seat's node before may still be reached by another proxy (an
+//! address that leads to another server now). But once the first step is written on a quorum, every
+//! quorum with the old node contains a node that refuses the epoch. A grant made with the old node
+//! before runs out within the longest PX ever stored, so the wait begins behind the first step.
+//! Meanwhile locks are put back on the waiting node, and its renewals count, proven like votes: a
+//! quorum that keeps a lock with its help meets each quorum that grants in a node that has the
+//! lock. If too few nodes have kept their memory to make a quorum, there is no first step: the wait
+//! counts from when the others were first seen, by a note on them, and those that have waited count
+//! as consenting. (A gap remains: most addresses lead to other servers at once, the old ones live
+//! on, and a proxy keeps its connections to them.)
 //!
-//! **Rounds.** Markers are written by [`super::round`]: Paxos over the seats, with the
-//! marker as its register. Who wants a change reads all nodes, takes the newest marker
-//! (that of the largest ballot: all that was committed is in it), gets promises for a
-//! larger ballot from a quorum, and writes the change of it there. A node promises and
-//! accepts only while what lies on it is what was read. Two proxies at once: one of them
-//! finds a larger ballot, or another marker, and reads again; never do two quorums accept
-//! different markers of one epoch. One that dies in the middle leaves a newer marker on
-//! fewer than a quorum: the next one brings that to its end, or overwrites it with a
-//! larger ballot, and nobody has used it meanwhile, as only what a quorum has accepted
-//! under one ballot is used. A node that has lost its promises is no acceptor before it
-//! has waited for longer than any round counts ([`FLOOR`]).
+//! **Rounds.** Markers are written by [`super::round`]: Paxos over the seats, with the marker as
+//! its register. A proxy that wants a change reads all nodes and takes the newest marker, that of
+//! the largest ballot, which contains all that was committed. It gets promises for a larger ballot
+//! from a quorum, and writes its change of the marker there. A node promises and accepts only while
+//! its marker is the one that was read. If two proxies do so at once, one of them finds a larger
+//! ballot, or another marker, and reads again; never do two quorums accept different markers of one
+//! epoch. A proxy that dies in the middle leaves a newer marker on fewer than a quorum. The next
+//! proxy brings that to its end, or overwrites it with a larger ballot. No proxy has used it
+//! meanwhile, as only a marker that a quorum has accepted under one ballot is used. A node that has
+//! lost its promises is no acceptor before it has waited for longer than any round counts
+//! ([`FLOOR`]).
 //!
-//! **In a proxy.** It has one deployment at a time, and learns a newer one where a node
-//! refuses or shows it. Who has lost its seat in that one is told nothing that it could
-//! prove from then on, before anything else is told the new epoch; if a connection to it was
-//! open, all of them end and are made anew ([`Admissions::generation`]), so that no
-//! operation has its vote and one of the new epoch. A node that missed an epoch and kept
-//! its memory is told the marker when it is admitted.
+//! **In a proxy.** A proxy has one deployment at a time, and learns a newer one when a node refuses
+//! or shows it. Before any node is told the new epoch, a node that has lost its seat in it is sent
+//! a marker that it cannot prove. If a connection to such a node was open, all connections end and
+//! are made anew ([`Admissions::generation`]), so that no operation has its vote and one of the new
+//! epoch. A node that missed an epoch and kept its memory is told the marker when it is admitted.
 
 use std::{
     borrow::Cow,
@@ -71,41 +69,41 @@ use crate::{
     sync::Mutex,
 };
 
-/// The shortest wait: longer than any round counts, so that whoever forgot a promise is not
-/// asked again in the same one.
+/// The shortest wait: longer than any round counts, so that a node that forgot a promise is not
+/// asked again in the same round.
 const FLOOR: Duration = Duration::from_secs(2);
-/// Set aside for clocks that count in whole milliseconds.
+/// The time set aside for clocks that count in whole milliseconds.
 const ROUNDING: Duration = Duration::from_millis(2);
-/// How soon all nodes are asked again, where that did not help.
+/// The pause before all nodes are asked again, if that did not help.
 const ASK_EVERY: Duration = Duration::from_millis(500);
 
-/// How soon nodes that were away are asked what others may have forgotten.
+/// The pause before nodes that were away are asked what others may have forgotten.
 const ASK_OTHERS_EVERY: Duration = Duration::from_secs(3);
 
-/// What no marker begins with.
+/// A text with which no marker begins.
 const NOTHING: &[u8] = b"-";
 
-/// What is to become of a node.
+/// The verdict on a node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::lock) enum Judgement {
-    /// It votes, or waits on its seat: its [`NodeStanding`] says so. The generation.
+    /// The node votes, or waits on its seat: its [`NodeStanding`] says which. With the generation.
     Admitted(u64),
-    /// It has kept its memory and missed an epoch: it is to be told of it first.
+    /// The node has kept its memory and missed an epoch: the marker must be written on it first.
     Behind(Box<MarkerWrite>),
-    /// It is to be noted on it since when it waits, in this epoch.
+    /// A note must be written on the node: it waits from now on, in this epoch.
     Note(u64),
-    /// All nodes are to be asked.
+    /// All nodes must be asked.
     Ask,
-    /// Not now: it is to be looked at again.
+    /// The node does not vote yet: it must be looked at again.
     Waits(Wait),
-    /// Not as it is.
+    /// The node cannot vote as it is.
     Refused(Fault, String),
 }
 
-/// Why a node does not vote yet. The words stay the same meanwhile.
+/// Why a node does not vote yet. The words stay the same during the wait.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::lock) struct Wait {
-    /// Until when, if that is known.
+    /// The end of the wait, if that is known.
     pub(in crate::lock) until: Option<Instant>,
     pub(in crate::lock) why: String,
 }
@@ -116,7 +114,7 @@ thread_local! {
     pub(crate) static NEW_IF_BARE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// What is known of all nodes of one proxy.
+/// One proxy's knowledge of all nodes.
 pub(in crate::lock) struct Admissions {
     quarantine: bool,
     allow_shared_instance: bool,
@@ -128,25 +126,25 @@ pub(in crate::lock) struct Admissions {
     state: Mutex<AdmissionState>,
     generation: AtomicU64,
     changed: watch::Sender<()>,
-    /// Held while all nodes are asked: one task does it for all.
+    /// Locked while all nodes are asked: one task does it for all.
     asking: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
 struct AdmissionState {
-    /// What a quorum has accepted, as far as this proxy knows.
+    /// The deployment that a quorum has accepted, as far as this proxy knows.
     current: Option<Arc<Accepted>>,
-    /// What all nodes said the last time.
+    /// The result of asking all nodes the last time.
     survey: Option<Survey>,
     asked: Option<Instant>,
     /// The newest epoch for which all nodes were asked out of turn.
     asked_for: u64,
     /// The longest PX that any node has told of.
     longest: Duration,
-    /// The longest that any proxy may have stored: this one's `max_ttl`, and what nodes
+    /// The longest PX that any proxy may have stored: this one's `max_ttl`, and the ones that nodes
     /// told when they knew.
     possible: Duration,
-    /// Another deployment that a quorum is now, and since when that is seen.
+    /// Another deployment that a quorum has now, and since when this proxy has seen that.
     other: Option<(String, Instant)>,
     seats: Vec<SeatState>,
 }
@@ -170,20 +168,20 @@ impl AdmissionState {
 
 #[derive(Default)]
 struct SeatState {
-    /// Who is connected, or is about to be.
+    /// The instance that is connected, or is about to be.
     run_id: Option<String>,
-    /// Who votes or waits over the connection that is open, or about to be.
+    /// The identity that votes or waits over the connection that is open, or about to be.
     linked: Option<Identity>,
-    /// When the last connection that could vote ended.
+    /// The time when the last connection that could vote ended.
     left: Option<Instant>,
     vigil: Option<Vigil>,
 }
 
-/// Somebody who waits, as this proxy has seen.
+/// A waiting node, as this proxy has seen it.
 struct Vigil {
     who: Identity,
     note: String,
-    /// Seen at this time, and had waited for so long already.
+    /// The time when it was first seen; by then it had waited for `before` already.
     since: Instant,
     before: Duration,
 }
@@ -210,34 +208,35 @@ impl Admissions {
         }
     }
 
-    /// What the connection to node `index` goes by.
+    /// The standing that the connection to node `index` obeys.
     pub(in crate::lock) fn standing(&self, index: usize) -> Arc<NodeStanding> {
         self.standings[index].clone()
     }
 
-    /// Connections of another generation are to end.
+    /// The generation of connections: those of another one must end.
     pub(in crate::lock) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
     }
 
-    /// Changes with the deployment.
+    /// Notified when the deployment changes.
     pub(in crate::lock) fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
     }
 
-    /// Who votes or waits over the connection to node `index`, if that is compared.
+    /// The identity that votes or waits over the connection to node `index`. Returns `None` if
+    /// identities are not compared.
     pub(in crate::lock) fn linked(&self, index: usize) -> Option<Identity> {
         self.state.lock().seats[index].linked.clone()
     }
 
-    /// A node knows of a TTL that long, be it another proxy's: where all nodes have forgotten,
-    /// this one remembers.
+    /// Notes the longest TTL that a node knows of, even of another proxy: if all nodes forget it,
+    /// this proxy remembers.
     pub(in crate::lock) fn heard_of(&self, longest: Duration) {
         let mut state = self.state.lock();
         state.possible = state.possible.max(longest);
     }
 
-    /// What the marker of node `index` must be, if that is compared.
+    /// The marker that node `index` must have. Returns `None` if markers are not compared.
     pub(in crate::lock) fn told(&self, index: usize) -> Option<String> {
         let state = self.state.lock();
         state.seats[index].linked.as_ref()?;
@@ -257,7 +256,7 @@ impl Admissions {
         Some(Wait { until: Some(until), why: FORGOTTEN.into() })
     }
 
-    /// The connection to node `index` is gone; `voted`: it could vote.
+    /// Notes that the connection to node `index` is gone; `voted`: it could vote.
     pub(in crate::lock) fn left(&self, index: usize, voted: bool) {
         let mut state = self.state.lock();
         let seat = &mut state.seats[index];
@@ -267,7 +266,7 @@ impl Admissions {
         }
     }
 
-    /// Notes what node `index` says, and whether it may vote.
+    /// Judges by its own report whether node `index` may vote.
     pub(in crate::lock) fn judge(&self, index: usize, look: &SelfReport) -> Judgement {
         let mut state = self.state.lock();
         let state = &mut *state;
@@ -290,7 +289,7 @@ impl Admissions {
         if let Some((fault, why)) = self.refusal(state, index, look) {
             return match &state.other {
                 _ if self.may_ask(state) => Judgement::Ask,
-                // What was granted under the one before may still be held.
+                // Locks granted under the deployment before may still be held.
                 Some((id, since)) if look.marker().is_some_and(|m| m.deployment.id == *id) => {
                     Judgement::Waits(Wait { until: Some(*since + self.enough(state, None)), why })
                 }
@@ -307,7 +306,7 @@ impl Admissions {
         {
             let theirs = &marker.deployment;
             if *theirs == *deployment {
-                // It must not be admitted before its wait has begun.
+                // The node must not be admitted before its wait has begun.
                 if joined && self.remaining(state, index, look, Instant::now()).is_none() {
                     return Judgement::Note(deployment.epoch);
                 }
@@ -318,7 +317,7 @@ impl Admissions {
                 return Judgement::Admitted(self.generation());
             }
             if theirs.epoch > deployment.epoch {
-                // Until it is learned no node counts here, so it is asked for at once,
+                // No node counts here until the newer epoch is learned, so it is asked for at once,
                 // even if another proxy has written it while this one was asking.
                 if theirs.epoch > state.asked_for {
                     state.asked_for = theirs.epoch;
@@ -339,7 +338,7 @@ impl Admissions {
         self.judge_stranger(state, index, look)
     }
 
-    /// Nothing is known yet that a quorum has accepted.
+    /// Judges a node while no deployment accepted by a quorum is known.
     fn judge_unknown(
         &self,
         state: &mut AdmissionState,
@@ -352,7 +351,7 @@ impl Admissions {
         self.judge_stranger(state, index, look)
     }
 
-    /// It has no seat.
+    /// Judges a node without a seat.
     fn judge_stranger(
         &self,
         state: &mut AdmissionState,
@@ -363,7 +362,7 @@ impl Admissions {
         let known =
             state.current.as_deref().or(state.survey.as_ref().and_then(|s| s.newest.as_ref()));
         let sits = known.map(|known| &known.deployment.seats[index]);
-        // It is given a place to wait first, and whoever had the seat loses it.
+        // The node is given a place to wait first, and the seat's node before loses it.
         if sits.is_some() && (covered || self.may_know_more(state, index)) {
             return self.ask_or(state, "it is given its seat");
         }
@@ -397,18 +396,19 @@ impl Admissions {
         Judgement::Waits(Wait { until: None, why: why.into() })
     }
 
-    /// All nodes were not asked just now.
+    /// Whether all nodes may be asked: they were not asked just now.
     fn may_ask(&self, state: &AdmissionState) -> bool {
         state.asked.is_none_or(|asked| asked.elapsed() >= ASK_EVERY)
     }
 
-    /// Nodes that could tell how long it must wait were not there when all were asked.
+    /// Whether to ask nodes again that could tell how long this one must wait, and were away when
+    /// all were asked.
     fn may_know_more(&self, state: &AdmissionState, index: usize) -> bool {
         let all_know = state.survey.as_ref().is_some_and(|survey| survey.others_know(index));
         !all_know && state.asked.is_none_or(|asked| asked.elapsed() >= ASK_OTHERS_EVERY)
     }
 
-    /// How much longer a stranger waits. None: it is not noted yet that it does.
+    /// The rest of a stranger's wait. Returns `None` if no note of its wait is on the node yet.
     fn remaining(
         &self,
         state: &mut AdmissionState,
@@ -434,7 +434,7 @@ impl Admissions {
             && look.old_marker == look.run_id
             && state.survey.is_some()
         {
-            // A proxy of version 0.1 has admitted it, and none of this version has yet.
+            // A proxy of version 0.1 has admitted the node, and none of this version has yet.
             return Some(Duration::ZERO);
         }
         let needed = known.map_or(0, |known| match known.deployment.seats[index] {
@@ -451,7 +451,7 @@ impl Admissions {
         let mut before = by_node;
         match &seat.vigil {
             Some(vigil) if vigil.who == who && vigil.note == look.note => {
-                // Our own clock goes on from what was seen first: the node's may jump.
+                // The proxy's own clock goes on from what was seen first: the node's may jump.
                 let waited = vigil.before + now.saturating_duration_since(vigil.since);
                 return Some(enough.saturating_sub(waited));
             }
@@ -468,18 +468,18 @@ impl Admissions {
         Some(enough.saturating_sub(before))
     }
 
-    /// After so long nothing is held any more that a node may have forgotten: the one on
-    /// this seat; none: anyone.
+    /// The time after which no lock is held any more that the node on seat `index` may have
+    /// forgotten; without `index`: that any node may have.
     fn enough(&self, state: &AdmissionState, index: Option<usize>) -> Duration {
         let all_know = index.is_some_and(|index| {
             state.survey.as_ref().is_some_and(|survey| survey.others_know(index))
         });
         let longest = if all_know { state.longest } else { state.longest.max(state.possible) };
-        // A clock that is fast counts the time too soon.
+        // A fast clock counts the time too soon.
         (longest.mul_f64(1.0 + self.drift_factor) + ROUNDING).max(FLOOR)
     }
 
-    /// What keeps a node out for good, as its marker tells.
+    /// The fault that keeps a node out for good, as its marker tells.
     fn refusal(
         &self,
         state: &AdmissionState,
@@ -490,8 +490,8 @@ impl Admissions {
         refusal(&place, look, state.belongs_to().as_deref())
     }
 
-    /// Asks all nodes, learns what a quorum has accepted, and writes what is due. Returns at
-    /// once where another task has just done so.
+    /// Asks all nodes, learns the deployment that a quorum has accepted, and writes the change that
+    /// is due. Returns at once if another task has just done so.
     pub(in crate::lock) async fn ask(&self) {
         let Ok(_asking) = self.asking.try_lock() else {
             drop(self.asking.lock().await);
@@ -499,7 +499,8 @@ impl Admissions {
         };
         let known = self.state.lock().current.clone();
         let id = known.as_ref().map(|known| known.deployment.id.as_str());
-        // All that is needed where nothing is amiss: slow nodes are not waited for.
+        // A known deployment is all that is needed if nothing is amiss: slow nodes are not waited
+        // for.
         let enough = |looks: &[Option<SelfReport>]| {
             known.is_none() && Survey::new(looks, &self.prefix, id).committed.is_some()
         };
@@ -518,7 +519,7 @@ impl Admissions {
             {
                 self.learn(state, committed);
             }
-            // Slow nodes were not waited for: who is no voter needs what they know, too.
+            // Slow nodes were not waited for: a node that is no voter needs their knowledge, too.
             if known.is_none() && state.current.is_some() {
                 state.asked = None;
             }
@@ -534,7 +535,7 @@ impl Admissions {
             }
             let remembered = state.current.as_ref().map(|current| &current.deployment);
             let plan = survey.plan(&looks, &waiting, remembered, || self.blank.clone());
-            // Where nobody has kept it, it may have been as long as is allowed.
+            // If no node has kept the longest PX, it may have been as long as is allowed.
             let nobody_knows = survey.newest.is_none();
             let longest =
                 if nobody_knows { state.longest.max(state.possible) } else { state.longest };
@@ -546,15 +547,15 @@ impl Admissions {
         if let Some(accepted) = done {
             let mut state = self.state.lock();
             state.longest = state.longest.max(longest);
-            // Whoever comes next finds a quorum that agrees, or asks.
+            // The next proxy that asks finds a quorum that agrees, or asks on.
             self.learn(&mut state, &accepted);
-            // What is noted of who has kept its memory is of before.
+            // The survey is from before the round.
             state.asked = None;
         }
     }
 
-    /// Whether a deployment that a quorum has accepted is this proxy's. Another one than it
-    /// knew is once all has run out that was granted under the one before.
+    /// Whether a deployment that a quorum has accepted is this proxy's. A deployment other than the
+    /// known one is, once all locks granted under the known one have run out.
     fn is_ours(&self, state: &mut AdmissionState, id: &str, now: Instant) -> bool {
         match &state.current {
             Some(current) if current.deployment.id != id => {}
@@ -592,8 +593,8 @@ impl Admissions {
         }
     }
 
-    /// Takes on what a quorum has accepted, if it is newer. What was admitted under what
-    /// was known before votes no more from here on.
+    /// Takes on the deployment that a quorum has accepted, if it is newer. A node without a seat in
+    /// it votes no more from here on.
     fn learn(&self, state: &mut AdmissionState, accepted: &Accepted) {
         let deployment = &accepted.deployment;
         debug_assert_eq!(deployment.seats.len(), self.ways.len(), "each lock node has a seat");
@@ -603,7 +604,7 @@ impl Admissions {
                 return;
             }
             if known == deployment {
-                // Perhaps with a larger ballot.
+                // The ballot may be larger.
                 state.current = Some(Arc::new(accepted.clone()));
                 return;
             }
@@ -623,7 +624,7 @@ impl Admissions {
             filled = deployment.seats.iter().filter(filled).count(),
             "the lock nodes' epoch"
         );
-        // Who has lost its seat goes first.
+        // A node that has lost its seat goes first.
         let is_there = |seat: usize, who: &Identity| match &deployment.seats[seat] {
             Seat::Filled(named) | Seat::Waiting(named, _) => named == who,
             Seat::Blank(_) => false,
@@ -645,7 +646,7 @@ impl Admissions {
         self.changed.send_replace(());
     }
 
-    /// Has the connection to the node on `seat` go by this.
+    /// Has the connection to the node on `seat` obey this deployment.
     fn tell(&self, seat: usize, deployment: &Deployment) {
         let standing = &self.standings[seat];
         let waits = !matches!(deployment.seats[seat], Seat::Filled(_));
@@ -659,7 +660,7 @@ impl Admissions {
     }
 }
 
-/// Another node that is connected to the same instance.
+/// Finds another node that is connected to the same instance.
 fn twin(seats: &[SeatState], index: usize) -> Option<usize> {
     let run_id = seats[index].run_id.as_ref()?;
     (0..seats.len()).find(|other| *other != index && seats[*other].run_id.as_ref() == Some(run_id))

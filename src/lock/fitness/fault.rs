@@ -3,42 +3,42 @@
 use crate::metrics::labels;
 
 labels! {
-    /// What makes a node unfit to vote, or may do so. Its name is the label `fault` of
+    /// A fault that makes a node unfit to vote, or may do so. Its name is the label `fault` of
     /// `lockgate_node_fault`, and stands in LOCKGATE NODES and in the log.
     pub enum Fault {
-        /// It may have forgotten locks that are still held: it waits.
+        /// The node may have forgotten locks that are still held: it waits.
         Quarantined = "quarantined",
-        /// It is the same instance as another node.
+        /// The node is the same instance as another node.
         SharedInstance = "shared_instance",
-        /// It is a replica.
+        /// The node is a replica.
         Replica = "replica",
-        /// It may drop locks when memory is short.
+        /// The node may drop locks when memory is short.
         Eviction = "eviction",
-        /// It refuses keys of other slots.
+        /// The node refuses keys of other slots.
         Cluster = "cluster",
-        /// It lets nobody in from elsewhere without a password.
+        /// The node lets nobody in from elsewhere without a password.
         ProtectedMode = "protected_mode",
         /// Wrong or missing credentials, or too few permissions.
         Auth = "auth",
-        /// It does not tell its `run_id`.
+        /// The node does not tell its `run_id`.
         Unidentified = "unidentified",
-        /// It says what Redis does not say.
+        /// The node sends what Redis does not send.
         Garbage = "garbage",
-        /// Its answers take too long for its votes to count.
+        /// The node answers too late for its votes to count.
         Slow = "slow",
-        /// It belongs to another deployment.
+        /// The node belongs to another deployment.
         Foreign = "foreign",
-        /// Its marker has other nodes or another prefix than this proxy.
+        /// The node's marker has other nodes or another prefix than this proxy.
         Disagrees = "disagrees",
-        /// Its clock has jumped forward.
+        /// The node's clock has jumped forward.
         Clock = "clock",
-        /// It does not tell its TIME.
+        /// The node does not tell its TIME.
         Unwatched = "unwatched",
     }
 }
 
 impl Fault {
-    /// What it means, in half a sentence.
+    /// The fault's meaning, in half a sentence.
     pub(crate) fn meaning(self) -> &'static str {
         match self {
             Fault::Quarantined => "it may have forgotten locks that are still held",

@@ -1,4 +1,4 @@
-//! The first markers of a deployment, which nobody writes but who is asked to.
+//! The first markers of a deployment, which are written only on request (`lockgate init`).
 
 use std::time::Duration;
 
@@ -28,7 +28,7 @@ pub enum InitError {
     /// These nodes cannot be used.
     #[error("{}; nothing was written", .0.join("; "))]
     Unfit(Vec<String>),
-    /// Something happened between.
+    /// A node was lost or changed while the markers were written.
     #[error(
         "not all nodes took their markers: see lockgate doctor. Proxies admit them once locks.max_ttl has \
          passed; or DEL lockgate:deployment on all of them and run it again"
@@ -36,11 +36,11 @@ pub enum InitError {
     Incomplete,
 }
 
-/// Writes the first markers of a new deployment: all its nodes vote at once from then on.
-/// Gives the deployment's id. Must be called inside a tokio runtime.
+/// Writes the first markers of a new deployment: all its nodes vote at once from then on. Returns
+/// the deployment's id. Must be called inside a tokio runtime.
 ///
 /// # Errors
-/// If a node cannot be reached, must not vote, or has a marker, be it of version 0.1.
+/// If a node cannot be reached, must not vote, or has a marker, even one of version 0.1.
 pub async fn initialise(config: &LocksConfig) -> Result<String, InitError> {
     let connector = Connector::start("node", &config.tls, &config.nodes);
     let way = |url: &RedisUrl| Way { url: url.clone(), connector: connector.clone() };

@@ -1,7 +1,7 @@
-//! What a node says of itself that makes it unfit to vote: a replica, an
-//! eviction policy that may drop locks, cluster mode.
+//! Faults that a node tells of itself: a replica, an eviction policy that may drop locks, cluster
+//! mode.
 //!
-//! Asked over bb8-redis's client library, apart from the one that carries
+//! Inspections go over bb8-redis's client library, apart from the connection that carries
 //! operations, so that a slow INFO delays no lock.
 
 use std::{collections::HashMap, time::Duration};
@@ -23,32 +23,32 @@ use crate::{
     net::{Connector, redis_client::Manager},
 };
 
-/// Connections for admin traffic to one node.
+/// Connections to one node for inspections.
 const MAX_CONNECTIONS: u32 = 2;
-/// How long getting one, or an answer, may take.
+/// The longest time for getting a connection, or an answer.
 const LIMIT: Duration = Duration::from_secs(1);
 
-/// Why a node could not be asked.
+/// Why a node could not be inspected.
 #[derive(Debug, Error)]
 pub(in crate::lock) enum InspectError {
-    /// It cannot be reached, or refused.
+    /// The node cannot be reached, or refused.
     #[error("{0}")]
     Redis(#[from] RedisError),
-    /// No connection in time.
+    /// No connection was free in time.
     #[error("{0}")]
     Pool(#[from] bb8::RunError<RedisError>),
-    /// No answer in time.
+    /// No answer came in time.
     #[error("no answer within {LIMIT:?}")]
     Silent,
 }
 
-/// Admin connections to one node.
+/// Connections to one node for inspections.
 pub(in crate::lock) struct Inspector {
     pool: bb8::Pool<Manager>,
 }
 
 impl Inspector {
-    /// Connects only once something is asked.
+    /// Prepares connections, which are opened only for a question.
     pub(in crate::lock) fn new(url: &RedisUrl, connector: &Connector) -> Inspector {
         let pool = bb8::Pool::builder()
             .max_size(MAX_CONNECTIONS)
@@ -57,8 +57,8 @@ impl Inspector {
         Inspector { pool }
     }
 
-    /// What is wrong with the node as a voter, and whether it is still this one, which was
-    /// admitted, and has this marker: where nobody locks, no vote finds that out.
+    /// Finds the node's faults, and whether it is still the identity that was admitted, with the
+    /// marker that it must have: while nobody locks, no vote finds that out.
     pub(in crate::lock) async fn inspect(
         &self,
         admitted: Option<&Identity>,
@@ -72,7 +72,7 @@ impl Inspector {
             info.lines().filter_map(|line| line.trim_end().split_once(':')).collect();
         let field = |name: &str| fields.get(name).copied().unwrap_or_default();
         let is_another = admitted.is_some_and(|admitted| {
-            // What it does not tell now it may not have told then.
+            // A word that the node does not tell now it may not have told before.
             let differs = |now: &str, then: &str| !now.is_empty() && now != then;
             differs(field("run_id"), &admitted.run_id)
                 || differs(field("master_replid"), &admitted.replication_id)
@@ -91,20 +91,19 @@ impl Inspector {
     }
 }
 
-/// What an inspection has found.
+/// The findings of an inspection.
 pub(in crate::lock) struct Inspected {
     pub(in crate::lock) faults: Vec<Fault>,
-    /// It is not who was admitted.
+    /// Whether the node is another than the one admitted.
     pub(in crate::lock) is_another: bool,
-    /// The longest TTL that it knows of, stored or to be stored by some proxy.
+    /// The longest TTL that the node knows of, stored or to be stored by some proxy.
     pub(in crate::lock) longest: Duration,
 }
 
-/// What lies at [`MARKER`], [`LONGEST`] and [`MAX_TTL`].
+/// The values of [`MARKER`], [`LONGEST`] and [`MAX_TTL`].
 type Lying = (Option<String>, Option<u64>, Option<u64>);
 
-/// What the fields of INFO tell; a field that is not there is empty, and not held
-/// against the node.
+/// The faults in the fields of INFO. A missing field is empty, and not held against the node.
 pub(crate) fn faults_of<'a>(field: impl Fn(&str) -> &'a str) -> Vec<Fault> {
     let mut faults = Vec::new();
     if !matches!(field("role"), "master" | "") {

@@ -1,5 +1,5 @@
-//! What a lock node says of itself before it may vote, and the few words with it that go
-//! over no [`Link`](crate::lock::node::link::Link).
+//! A node's report on itself before it may vote, and the few commands for it that go over no
+//! [`Link`](crate::lock::node::link::Link).
 
 use std::{future::Future, io, time::Duration};
 
@@ -16,38 +16,38 @@ use super::{
 };
 use crate::{config::RedisUrl, lock::reply, net::Stream, resp::encode};
 
-/// How long connecting and each exchange may take.
+/// The longest time for connecting, and for each exchange.
 pub(in crate::lock) const CONNECT_LIMIT: Duration = Duration::from_secs(1);
 
 /// Why a node cannot be used.
 #[derive(Debug, Error)]
 pub(in crate::lock) enum ConnectError {
-    /// It cannot be reached, or closed the connection.
+    /// The node cannot be reached, or closed the connection.
     #[error("{0}")]
     Io(#[from] io::Error),
-    /// It did not finish the handshake in time.
+    /// The node did not finish the handshake in time.
     #[error("no answer to the handshake within {CONNECT_LIMIT:?}")]
     Silent,
-    /// It said something that Redis does not say.
+    /// The node sent what Redis does not send.
     #[error("{0}")]
     Garbage(#[from] reply::Garbage),
     #[error("{command}: {error}")]
     Refused {
-        /// What it was asked.
+        /// The refused command.
         command: &'static str,
-        /// Its own words.
+        /// The node's own words.
         error: String,
     },
-    /// It must not vote as it is.
+    /// The node must not vote as it is.
     #[error("{1}")]
     Unfit(Fault, String),
-    /// The engine has gone.
+    /// The engine was dropped.
     #[error("not needed any more")]
     Unused,
 }
 
 impl ConnectError {
-    /// What this makes of the node, where it is more than that it is away.
+    /// The fault that the error shows. Returns `None` if it shows only that the node is away.
     pub(in crate::lock) fn fault(&self) -> Option<Fault> {
         match self {
             ConnectError::Garbage(_) => Some(Fault::Garbage),
@@ -57,7 +57,7 @@ impl ConnectError {
                 match code {
                     "DENIED" => Some(Fault::ProtectedMode),
                     "NOAUTH" | "WRONGPASS" | "NOPERM" => Some(Fault::Auth),
-                    // Redis before 6, and where no password is set.
+                    // Redis before 6 says ERR, and so does a Redis without a password.
                     "ERR" if error.contains("password") => Some(Fault::Auth),
                     _ => None,
                 }
@@ -67,46 +67,46 @@ impl ConnectError {
     }
 }
 
-/// What a node says of itself before it is admitted.
+/// A node's report on itself before it is admitted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::lock) struct SelfReport {
-    /// Its `run_id`, new with each start; none where it does not tell.
+    /// The `run_id`, new with each start. `None`: the node does not tell it.
     pub(in crate::lock) run_id: Option<String>,
-    /// Its `master_replid`, new where it was a replica; none where it does not tell.
+    /// The `master_replid`, new if the node was a replica. `None`: the node does not tell it.
     pub(in crate::lock) replication_id: Option<String>,
-    /// It is no replica.
+    /// Whether the node is no replica.
     pub(in crate::lock) is_master: bool,
     /// The `run_id` that a proxy of version 0.1 has admitted.
     pub(in crate::lock) old_marker: Option<String>,
-    /// What lies where the marker should.
+    /// The marker, or what lies in its place.
     pub(in crate::lock) marker: MarkerFound,
-    /// The largest ballot that it has promised, and that of its marker; empty: none.
+    /// The largest ballot that the node has promised, and that of its marker; empty: none.
     pub(in crate::lock) promised: String,
     pub(in crate::lock) accepted: String,
-    /// Of who waits; empty: none.
+    /// The note about a waiting node; empty: none.
     pub(in crate::lock) note: String,
-    /// By its own clock in µs since 1970, where it tells.
+    /// The node's clock, in µs since 1970, if it tells.
     pub(in crate::lock) time: Option<u64>,
 }
 
-/// What lies where the marker should.
+/// The marker, or what lies in its place.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::lock) enum MarkerFound {
     #[default]
     Nothing,
     Marker(Marker),
-    /// Something that is no marker of ours.
+    /// A text that is no marker of Lockgate.
     Other,
 }
 
 impl SelfReport {
-    /// Who it is, if it tells.
+    /// The node's identity, if it tells.
     pub(in crate::lock) fn identity(&self) -> Option<Identity> {
         let replication_id = self.replication_id.clone().unwrap_or_else(|| "?".into());
         Some(Identity { run_id: self.run_id.clone()?, replication_id })
     }
 
-    /// Its marker, if it has one that can be read.
+    /// The node's marker, if it has one that can be read.
     pub(in crate::lock) fn marker(&self) -> Option<&Marker> {
         match &self.marker {
             MarkerFound::Marker(marker) => Some(marker),
@@ -114,7 +114,7 @@ impl SelfReport {
         }
     }
 
-    /// Who waits there, since when.
+    /// The note: which node waits there, since when.
     pub(in crate::lock) fn note(&self) -> Option<Note> {
         Note::parse(&self.note)
     }
@@ -126,7 +126,7 @@ pub(in crate::lock) async fn within_limit<T>(
     timeout(CONNECT_LIMIT, asking).await.unwrap_or(Err(ConnectError::Silent))
 }
 
-/// Appends what every connection to a node begins with. Gives what was asked.
+/// Appends the commands with which every connection to a node begins. Returns their names.
 pub(in crate::lock) fn encode_greeting(out: &mut Vec<u8>, url: &RedisUrl) -> Vec<&'static str> {
     let mut asked = Vec::new();
     if let Some(password) = &url.password {
@@ -153,10 +153,10 @@ pub(in crate::lock) async fn send(stream: &mut Stream, bytes: &[u8]) -> Result<(
     Ok(stream.flush().await?)
 }
 
-/// Asks for what [`read_look`] reads. The time comes before what it is compared with: an
-/// older one makes a wait longer, never shorter. The ballots come before and behind the
-/// marker, which lies under several keys: each that is written has a ballot of its own, so
-/// that one is noticed that is written between these commands.
+/// Appends the commands that [`read_look`] reads the answers of. TIME comes before the note that it
+/// is compared with: an older time makes a wait longer, never shorter. The ballots come before and
+/// behind the marker, which lies under several keys. Each marker that is written has a ballot of
+/// its own, so one that is written between these commands is noticed.
 pub(in crate::lock) fn encode_look(out: &mut Vec<u8>) {
     encode::command(out, &[b"INFO", b"server"]);
     encode::command(out, &[b"INFO", b"replication"]);
@@ -166,8 +166,8 @@ pub(in crate::lock) fn encode_look(out: &mut Vec<u8>) {
     }
 }
 
-/// Reads it, and asks again for as long as something else is written meanwhile: of two
-/// markers' parts one could be made that nobody has accepted.
+/// Reads the report, and asks again for as long as a marker is written meanwhile: the parts of two
+/// markers could make up one that nobody has accepted.
 pub(in crate::lock) async fn read_look(
     stream: &mut Stream,
     received: &mut Vec<u8>,
@@ -182,13 +182,13 @@ pub(in crate::lock) async fn read_look(
     }
 }
 
-/// None: a marker was written meanwhile.
+/// Reads one report. Returns `None` if a marker was written meanwhile.
 async fn read_one_look(
     stream: &mut Stream,
     received: &mut Vec<u8>,
 ) -> Result<Option<SelfReport>, ConnectError> {
     let mut look = SelfReport { is_master: true, ..SelfReport::default() };
-    // An ACL may keep INFO from us.
+    // An ACL may refuse INFO.
     if let OwnedFrame::BulkString(info) = read_reply(stream, received).await? {
         look.run_id = info_field(&info, "run_id");
     }
@@ -196,7 +196,7 @@ async fn read_one_look(
         look.is_master = info_field(&info, "role").is_none_or(|role| role == "master");
         look.replication_id = info_field(&info, "master_replid");
     }
-    // And TIME.
+    // An ACL may refuse TIME.
     if let OwnedFrame::Array(words) = read_reply(stream, received).await? {
         look.time = micros(&words);
     }
@@ -237,7 +237,7 @@ fn micros(words: &[OwnedFrame]) -> Option<u64> {
     number(seconds)?.checked_mul(1_000_000)?.checked_add(number(micros)?)
 }
 
-/// The value of one field in what INFO says.
+/// The value of one field of INFO.
 fn info_field(info: &[u8], name: &str) -> Option<String> {
     String::from_utf8_lossy(info)
         .lines()
@@ -271,7 +271,7 @@ mod tests {
     };
     use tokio::io::duplex;
 
-    /// What a node answers that has this marker, with the ballots before and behind it.
+    /// The answers of a node that has this marker, with the ballots before and behind it.
     fn answer(before: &str, epoch: u64, behind: &str) -> Vec<u8> {
         let mut out = Vec::new();
         encode::bulk(&mut out, b"run_id:r\r\n");

@@ -1,9 +1,10 @@
-//! The marker: what lies on each lock node and proves its votes.
+//! The marker, which lies on each lock node and proves its votes.
 //!
-//! It lies under three keys. [`MARKER`] has what votes are told and compare, whole, in the
-//! memory that votes: to take it out of a longer text would cost each of them more.
-//! [`LONGEST`] has the longest PX ever stored on the node, in ms, kept by whoever stores one.
-//! [`SEATS`] has who sits where. Read, and compared when it is written, as one text:
+//! The marker lies under three keys. [`MARKER`] has what votes are told and compare, whole, in the
+//! memory that votes: to take it out of a longer text would cost each vote more. [`LONGEST`] has
+//! the longest PX ever stored on the node, in ms; the scripts that store one keep it. [`SEATS`]
+//! says which node sits on which seat. The three are read, and compared when they are written, as
+//! one text:
 //!
 //! ```text
 //! <deployment id> <epoch> <seat>/<nodes> <prefix, percent-encoded>    MARKER
@@ -13,7 +14,7 @@
 //! - <epoch>                                       nobody is there since that epoch
 //! ```
 //!
-//! Written only in rounds ([`super::deployment`]) and by `lockgate init`.
+//! Markers are written only in rounds ([`super::deployment`]) and by `lockgate init`.
 
 use std::{borrow::Cow, time::Duration};
 
@@ -22,69 +23,69 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 pub(crate) use crate::lock::scripts::{LONGEST, MARKER};
 use crate::{config::LocksConfig, lock::jitter};
 
-/// Who sits where.
+/// The key that says which node sits on which seat.
 pub(crate) const SEATS: &[u8] = b"lockgate:seats";
-/// Where version 0.1 notes the `run_id` that it admitted. Still written, so that proxies of
-/// that version admit the node too.
+/// The key at which version 0.1 notes the `run_id` that it admitted. It is still written, so that
+/// proxies of that version admit the node too.
 pub(crate) const OLD_MARKER: &[u8] = b"lockgate:node";
-/// Where a node that waits has since when: `<run_id> <replication id> <epoch> <µs>`.
+/// The key that says since when a node waits: `<run_id> <replication id> <epoch> <µs>`.
 pub(in crate::lock) const NOTE: &[u8] = b"lockgate:since";
-/// Where a node has which ballots it has promised and accepted.
+/// The key of the ballots that a node has promised and accepted.
 pub(in crate::lock) const BALLOT: &[u8] = b"lockgate:ballot";
 
-/// The longest text that is taken for a marker.
+/// Bytes of the longest text that is taken for a marker.
 const MAX_TEXT: usize = 32 * 1024;
-/// The longest word in one.
+/// Bytes of the longest word in a marker.
 const MAX_WORD: usize = 128;
-/// Characters that a prefix may have as they are.
+/// Characters of a prefix that are not percent-encoded.
 const PLAIN: &AsciiSet = &NON_ALPHANUMERIC.remove(b':').remove(b'-').remove(b'_').remove(b'.');
 
-/// Who a node is: both are new where its memory may be.
+/// The identity of a node: both parts are new when its memory may be.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::lock) struct Identity {
-    /// New with each start of the process.
+    /// The `run_id`, new with each start of the process.
     pub(in crate::lock) run_id: String,
-    /// New where a replica becomes a master; none where the node does not tell.
+    /// The replication id, new when a replica becomes a master; empty if the node does not tell it.
     pub(in crate::lock) replication_id: String,
 }
 
-/// Who sits on a seat.
+/// The state of a seat.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::lock) enum Seat {
-    /// This one, whose votes count.
+    /// This node sits there, and its votes count.
     Filled(Identity),
-    /// This one, which may lack locks that are still held: it grants nothing, but what it
-    /// keeps counts. Since this epoch.
+    /// This node waits there, since this epoch. It may lack locks that are still held, so it grants
+    /// nothing, but a lock that it keeps counts.
     Waiting(Identity, u64),
-    /// Nobody, since this epoch.
+    /// No node is there, since this epoch.
     Blank(u64),
 }
 
-/// What a quorum of nodes agrees upon.
+/// The agreement of a quorum of nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::lock) struct Deployment {
-    /// Known to no other.
+    /// A text that no other deployment has.
     pub(in crate::lock) id: String,
-    /// Grows with each change.
+    /// A number that grows with each change.
     pub(in crate::lock) epoch: u64,
     /// `locks.prefix`.
     pub(in crate::lock) prefix: String,
-    /// In the order of `locks.nodes`.
+    /// Seats in the order of `locks.nodes`.
     pub(in crate::lock) seats: Vec<Seat>,
 }
 
-/// What lies on one node.
+/// The marker of one node.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::lock) struct Marker {
     pub(in crate::lock) deployment: Deployment,
-    /// Its own place, from 0.
+    /// The node's own place, from 0.
     pub(in crate::lock) seat: usize,
-    /// The longest PX ever stored there.
+    /// The longest PX ever stored on the node.
     pub(in crate::lock) longest: Duration,
 }
 
 impl Deployment {
-    /// A new one, of which nobody knows yet.
+    /// A new deployment, of which no node knows yet.
     pub(in crate::lock) fn new(config: &LocksConfig) -> Deployment {
         Deployment {
             id: format!("{:016x}{:016x}", jitter::number(), jitter::number()),
@@ -94,7 +95,7 @@ impl Deployment {
         }
     }
 
-    /// What a vote of the node on `seat` is told.
+    /// The words of the marker that a vote of the node on `seat` must prove.
     pub(in crate::lock) fn told(&self, seat: usize) -> String {
         let prefix: Cow<'_, str> = utf8_percent_encode(&self.prefix, PLAIN).into();
         format!("{} {} {}/{} {prefix}", self.id, self.epoch, seat + 1, self.seats.len())
@@ -118,8 +119,8 @@ impl Deployment {
     }
 }
 
-/// The text of a marker, of what lies at [`MARKER`], [`LONGEST`] and [`SEATS`]. None: there
-/// is none.
+/// Joins the values of [`MARKER`], [`LONGEST`] and [`SEATS`] to the text of a marker. Returns
+/// `None` if there is none.
 pub(crate) fn text_of(
     first: Option<&str>,
     longest: Option<&str>,
@@ -130,7 +131,7 @@ pub(crate) fn text_of(
 }
 
 impl Marker {
-    /// Reads what lies on a node. None: it is no marker of ours.
+    /// Reads a marker. Returns `None` if the text is no marker of Lockgate.
     pub(in crate::lock) fn parse(text: &str) -> Option<Marker> {
         let body = text.strip_suffix('\n').filter(|_| text.len() <= MAX_TEXT)?;
         let mut lines = body.split('\n');
@@ -144,19 +145,19 @@ impl Marker {
         let prefix = percent_decode_str(prefix).decode_utf8().ok()?.into_owned();
         let deployment = Deployment { id: id.into(), epoch: number(epoch)?, prefix, seats };
         let marker = Marker { deployment, seat, longest };
-        // There is one way to write it, or scripts would compare what is equal and find it
+        // A marker is written in one way only: scripts compare texts, and would find equal markers
         // different.
         (is_sound && marker.text() == text).then_some(marker)
     }
 
-    /// As it lies on the node.
+    /// The text of the marker.
     pub(in crate::lock) fn text(&self) -> String {
         let (first, seats) = (self.deployment.told(self.seat), self.deployment.seats_text());
         format!("{first}\n{}\n{seats}", self.longest.as_millis())
     }
 }
 
-/// The words of a line, which must be so many.
+/// Splits a line into its words. Returns `None` if they are not `N`.
 fn words<const N: usize>(line: &str) -> Option<[&str; N]> {
     line.split(' ').collect::<Vec<_>>().try_into().ok()
 }
@@ -193,14 +194,14 @@ fn seat_of(line: &str) -> Option<Seat> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::lock) struct Note {
     pub(in crate::lock) who: Identity,
-    /// The epoch in which it was written.
+    /// The epoch in which the note was written.
     pub(in crate::lock) epoch: u64,
-    /// When, by the node's clock in µs since 1970; 0: that is not known.
+    /// The time of writing, by the node's clock in µs since 1970; 0: not known.
     pub(in crate::lock) since: u64,
 }
 
 impl Note {
-    /// Reads what lies on a node. None: it is no note of ours.
+    /// Reads a note. Returns `None` if the text is no note of Lockgate.
     pub(in crate::lock) fn parse(text: &str) -> Option<Note> {
         let [run_id, replication_id, epoch, since] = words(text)?;
         let who = Identity { run_id: word(run_id)?, replication_id: word(replication_id)? };

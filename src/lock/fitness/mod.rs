@@ -1,13 +1,12 @@
 //! Fitness: whether a lock node may vote, and what is wrong with it if not.
 //!
-//! - `deployment`: which nodes may vote, and why that holds: `marker` is what proves it on
-//!   each of them, `look` what one says of itself, `seats` what all of that comes to, `round`
-//!   how a marker is written on a quorum, `init` how the first markers are, `refusal` which
-//!   markers keep a node out for good.
-//! - `standing`: what a connection is told of all that.
+//! - `deployment`: which nodes may vote, and why that holds: `marker` is the proof on each of them,
+//!   `look` a node's report on itself, `seats` the outcome of all reports, `round` writes a marker
+//!   on a quorum, `init` writes the first markers, `refusal` says which markers keep a node out for
+//!   good.
+//! - `standing`: the part of that which a connection obeys.
 //! - `clocks`: nodes' clocks, which must not jump.
-//! - `fault`: what can be wrong with a node; `inspect` looks for it now and then, `pace` sees
-//!   that it is slow.
+//! - `fault`: the faults of nodes; `inspect` looks for them now and then, `pace` finds slow nodes.
 
 pub(super) mod clocks;
 pub(super) mod deployment;

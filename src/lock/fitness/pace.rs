@@ -1,5 +1,5 @@
-//! How fast a lock node answers. One that is up and too slow votes too late, and from
-//! outside looks well.
+//! How fast a lock node answers. A node that is up and too slow votes too late, and from outside
+//! looks well.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU16, Ordering},
@@ -11,29 +11,29 @@ use tracing::{info, warn};
 
 use crate::lock::Fault;
 
-/// More than so many of the last eight samples make a node slow.
+/// More late samples than this among the last eight make a node slow.
 const MANY: u32 = 4;
-/// As few as that, and it is fast again.
+/// With as few late samples as this the node is fast again.
 const FEW: u32 = 2;
-/// So many in a row that came too late are enough.
+/// So many samples in a row that came too late make a node too slow.
 const IN_A_ROW: u8 = 0b111;
 
-/// What is known of one node's last answers: one sample for each read, PINGs included.
+/// The times of one node's last answers: one sample for each read, PINGs included.
 pub(crate) struct Pace {
     address: String,
     timeout: Duration,
     gauge: Gauge,
-    /// One bit for each sample, the last one's is the lowest: below, whether it took more
-    /// than half of `locks.node_timeout`; above, whether more than all of it. Changed by
-    /// the connection's task alone.
+    /// One bit for each sample, the lowest for the last one. The lower byte says whether it took
+    /// more than half of `locks.node_timeout`, the upper byte whether more than all of it. Only the
+    /// connection's task changes it.
     recent: AtomicU16,
     slow: AtomicBool,
     too_slow: AtomicBool,
 }
 
 impl Pace {
-    /// Of the node at `address`, whose votes count for `timeout`; `gauge` is 1 while it is
-    /// slow.
+    /// The pace of the node at `address`, whose votes count for `timeout`. `gauge` is 1 while the
+    /// node is slow.
     pub(crate) fn new(address: &str, timeout: Duration, gauge: Gauge) -> Pace {
         Pace {
             address: address.to_owned(),
@@ -45,12 +45,12 @@ impl Pace {
         }
     }
 
-    /// Whether its answers mostly take more than half of `locks.node_timeout`.
+    /// Whether the answers mostly take more than half of `locks.node_timeout`.
     pub(crate) fn is_slow(&self) -> bool {
         self.slow.load(Ordering::Relaxed)
     }
 
-    /// Whether they mostly come too late to count.
+    /// Whether the answers mostly come too late to count.
     pub(crate) fn is_too_slow(&self) -> bool {
         self.too_slow.load(Ordering::Relaxed)
     }
@@ -61,12 +61,12 @@ impl Pace {
         took > self.timeout
     }
 
-    /// Notes how long an answer took, or has been waited for. One line in the log when the
-    /// node becomes slow, and one when it is fast again.
+    /// Notes how long an answer took, or has been waited for. Logs one line when the node becomes
+    /// slow, and one when it is fast again.
     #[inline]
     pub(crate) fn sample(&self, took: Duration) {
         let recent = self.recent.load(Ordering::Relaxed);
-        // As nearly always.
+        // Nearly always all answers are fast, and this is skipped.
         if recent != 0 || took + took > self.timeout {
             self.judge(recent, took);
         }
@@ -98,7 +98,7 @@ impl Pace {
         }
     }
 
-    /// Forgets all: the connection is gone, or is another.
+    /// Forgets all samples: the connection is gone, or is another.
     pub(crate) fn reset(&self) {
         self.recent.store(0, Ordering::Relaxed);
         self.slow.store(false, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! What keeps a node out for good, as its marker tells.
+//! Faults in a node's marker that keep it out for good.
 
 use super::{
     fault::Fault,
@@ -8,22 +8,22 @@ use super::{
 };
 use crate::config::LocksConfig;
 
-/// Why a node waits.
+/// The reason why a node waits.
 pub(super) const FORGOTTEN: &str =
     "it was restarted, emptied, exchanged or a replica: it may lack locks that are still held";
 
-/// Where a node stands in this proxy's configuration.
+/// A node's place in this proxy's configuration.
 pub(super) struct Place<'a> {
-    /// Its place in `locks.nodes`, from 0.
+    /// The place in `locks.nodes`, from 0.
     pub(super) index: usize,
-    /// How many are there.
+    /// The number of nodes.
     pub(super) nodes: usize,
     /// `locks.prefix`.
     pub(super) prefix: &'a str,
 }
 
-/// Returns what keeps a node out for good, if anything does. `ours`: the deployment to which
-/// it must belong, if that is known.
+/// Finds the fault that keeps a node out for good. `ours` is the deployment to which it must
+/// belong, if that is known. Returns `None` if there is no such fault.
 pub(super) fn refusal(
     place: &Place<'_>,
     look: &SelfReport,
@@ -69,8 +69,8 @@ pub(super) fn refusal(
     })
 }
 
-/// What keeps a node from voting now, as far as it tells by itself: with what lies at
-/// [`MARKER`](super::marker::MARKER) and [`OLD_MARKER`](super::marker::OLD_MARKER) there. For
+/// Finds the fault that keeps a node from voting now, as far as the node alone tells: by its values
+/// of [`MARKER`](super::marker::MARKER) and [`OLD_MARKER`](super::marker::OLD_MARKER). For
 /// `lockgate doctor`.
 pub(crate) fn diagnose(
     config: &LocksConfig,

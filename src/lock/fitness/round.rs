@@ -1,8 +1,8 @@
-//! Asking all nodes at once, and writing a marker on a quorum of them, over connections
-//! that are made for it.
+//! Asking all nodes at once, and writing a marker on a quorum of them, over connections that are
+//! made for it.
 //!
-//! A round is one of Paxos, with CAS: a promise from a quorum, then the marker. A node
-//! promises and accepts only while what lies on it is what was seen there.
+//! A round is one of Paxos, with CAS: a promise from a quorum, then the marker. A node promises and
+//! accepts only while its marker is the one that was seen there.
 
 use std::time::Duration;
 
@@ -27,24 +27,24 @@ use crate::{
     resp::encode,
 };
 
-/// A round that takes longer counts for nothing: a node may have forgotten its promise, and
-/// waited, meanwhile.
+/// The longest time of a round that counts: after that a node may have forgotten its promise, and
+/// waited.
 const LIMIT: Duration = Duration::from_secs(1);
-/// How long a peer may be idle.
+/// The longest idle time of a peer.
 const KEEPALIVE: Duration = Duration::from_secs(3);
 
 const PROMISE: &str = include_str!("../scripts/promise.lua");
 const ACCEPT: &str = include_str!("../scripts/accept.lua");
 const WRITE_NOTE: &str = include_str!("../scripts/since.lua");
 
-/// The way to one node.
+/// How to connect to one node.
 #[derive(Clone)]
 pub(super) struct Way {
     pub(super) url: RedisUrl,
     pub(super) connector: Connector,
 }
 
-/// A node that has answered, and the connection over which it did.
+/// A node that has answered, and the connection for its next step.
 pub(super) struct Answered {
     stream: Stream,
     pub(super) look: SelfReport,
@@ -71,7 +71,7 @@ impl Way {
     }
 }
 
-/// Asks all nodes, until all have answered or what has come is `enough`.
+/// Asks all nodes, until all have answered or the answers so far are `enough`.
 pub(super) async fn ask_all(
     ways: &[Way],
     enough: impl Fn(&[Option<SelfReport>]) -> bool,
@@ -82,7 +82,7 @@ pub(super) async fn ask_all(
     }
     let mut all: Vec<Result<Answered, ConnectError>> =
         ways.iter().map(|_| Err(ConnectError::Silent)).collect();
-    // Nor does an answer count that is much younger than another.
+    // All answers count only if they were given at about the same time.
     let deadline = Instant::now() + LIMIT;
     while let Ok(Some(Ok((seat, asked)))) = timeout_at(deadline, asking.join_next()).await {
         all[seat] = asked;
@@ -93,18 +93,18 @@ pub(super) async fn ask_all(
     all
 }
 
-/// What each has said that has answered.
+/// The reports of the nodes that have answered.
 pub(super) fn looks(all: &[Result<Answered, ConnectError>]) -> Vec<Option<SelfReport>> {
     all.iter().map(|asked| asked.as_ref().ok().map(|asked| asked.look.clone())).collect()
 }
 
-/// What a node says to a step of a round.
+/// A node's answer to a step of a round.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::lock) enum Said {
     Yes,
-    /// What lies there is something else by now, or it cannot be asked.
+    /// The node's marker is another by now, or the node cannot be asked.
     Changed,
-    /// A larger ballot came before.
+    /// The node has promised a larger ballot.
     Later,
 }
 
@@ -114,14 +114,14 @@ pub(in crate::lock) struct MarkerWrite {
     pub(super) accepted: Accepted,
     pub(super) seat: usize,
     pub(super) longest: Duration,
-    /// It has waited, and is admitted: only while its note is there.
+    /// Whether the node has waited, and is admitted: only while its note is there.
     pub(super) is_admitted: bool,
-    /// It waits from now on.
+    /// Whether the node waits from now on.
     pub(super) joins: bool,
 }
 
-/// Carries out a plan. The deployment as a quorum has accepted it; none: that did not come
-/// about, and what was written is found by whoever asks next.
+/// Carries out a plan. Returns the deployment as a quorum has accepted it. Returns `None` if no
+/// quorum has: the next proxy that asks finds what was written.
 pub(super) async fn carry_out(
     mut all: Vec<Result<Answered, ConnectError>>,
     plan: &Plan,
@@ -162,12 +162,13 @@ pub(super) async fn carry_out(
     if done.len() < needed || begun.elapsed() >= LIMIT {
         return None;
     }
-    // Only now nobody votes any more with who was there before them: their wait begins.
+    // From here on no node votes together with the seats' nodes before: the wait of the new ones
+    // begins.
     step(&mut all, &plan.joining, ACCEPT, write).await;
     Some(accepted)
 }
 
-/// Asks these nodes at once. Who says yes.
+/// Sends these nodes one step at once. Returns those that say yes.
 async fn step(
     all: &mut [Result<Answered, ConnectError>],
     seats: &[usize],
@@ -180,7 +181,7 @@ async fn step(
         let (Ok(mut asked), write) = (taken, write(seat)) else { continue };
         asking.spawn(async move {
             let said = run(&mut asked.stream, script, &asked.look, &write).await;
-            // What it has now, for the next step.
+            // The connection and the node's new state serve the next step.
             (seat, said, asked)
         });
     }
@@ -289,14 +290,14 @@ async fn run(
     .await
 }
 
-/// Appends what loads a script, to be called by its digest: an ACL that lets votes through
-/// lets this through too.
+/// Appends the command that loads a script, to be called by its digest: an ACL that lets votes
+/// through lets this through too.
 fn load(out: &mut Vec<u8>, script: &str) -> String {
     encode::command(out, &[b"SCRIPT", b"LOAD", script.as_bytes()]);
     sha1_smol::Sha1::from(script).digest().to_string()
 }
 
-/// What the script answers, behind what its loading does.
+/// Reads the script's answer, behind the answer to its loading.
 async fn read_answer(stream: &mut Stream) -> Result<OwnedFrame, ConnectError> {
     let mut received = Vec::new();
     match read_reply(stream, &mut received).await? {
@@ -305,9 +306,9 @@ async fn read_answer(stream: &mut Stream) -> Result<OwnedFrame, ConnectError> {
     }
 }
 
-/// A ballot larger than that, which nobody else has.
+/// A ballot larger than `promised`, which no other round has.
 fn next_ballot(promised: &str) -> String {
-    // Digits of one length, so that they are in order as text.
+    // The number has a fixed length, so that ballots are in order as text.
     let round: u64 = promised.get(..10).and_then(|digits| digits.parse().ok()).unwrap_or(0);
     format!("{:010}{:020}", round + 1, jitter::number())
 }

@@ -1,5 +1,5 @@
-//! What a look at all nodes comes to: which deployment they are, who has kept its memory,
-//! and what is to be written next. Pure: looks in, a plan out.
+//! The outcome of a look at all nodes: which deployment they are, which have kept their memory, and
+//! which change is to be written next. Pure: looks in, a plan out.
 
 use std::time::Duration;
 
@@ -16,58 +16,59 @@ pub(super) struct Accepted {
     pub(super) deployment: Deployment,
 }
 
-/// What is known of a node that does not vote.
+/// The state of a node that does not vote.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Waiting {
-    /// It must not be given a seat: it is away, a replica, another deployment's.
+    /// The node must not be given a seat: it is away, a replica, or another deployment's.
     Unknown,
-    /// What it may have forgotten may still be held.
+    /// Locks that the node may have forgotten may still be held.
     Yes,
-    /// All that it may have forgotten has run out.
+    /// All locks that the node may have forgotten have run out.
     Over,
 }
 
-/// What the looks at all nodes come to.
+/// The outcome of the looks at all nodes.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Survey {
-    /// What a quorum has accepted.
+    /// The deployment that a quorum has accepted.
     pub(super) committed: Option<Accepted>,
-    /// The newest that any has accepted, of this deployment. All that was committed is in it.
+    /// The newest state of this deployment that any node has accepted. It contains all that was
+    /// committed.
     pub(super) newest: Option<Accepted>,
-    /// The deployment that this is about; none: no node has a marker, or several
-    /// deployments have, and none of them a quorum.
+    /// The id of the surveyed deployment. `None`: no node has a marker, or several deployments have
+    /// some, and none of them a quorum.
     pub(super) ours: Option<String>,
     /// Deployments of which a node has a marker.
     pub(super) ids: Vec<String>,
-    /// Nodes that have kept their memory since they were admitted.
+    /// For each node, whether it has kept its memory since it was admitted.
     pub(super) intact: Vec<bool>,
-    /// The longest PX that any of them has stored.
+    /// The longest PX that any of the nodes has stored.
     pub(super) longest: Duration,
-    /// Every node has answered, and none has a marker, be it of version 0.1.
+    /// Whether every node has answered, and none has a marker, even one of version 0.1.
     pub(super) is_blank: bool,
     /// The largest ballot promised.
     pub(super) promised: String,
 }
 
-/// What is to be written on a quorum.
+/// A change to be written on a quorum.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Plan {
     pub(super) next: Deployment,
-    /// Who may accept it.
+    /// Nodes that may accept the change.
     pub(super) acceptors: Vec<usize>,
-    /// Those of them who are admitted by it: they go first, and all of them must.
+    /// Acceptors that the change admits: they go first, and all of them must accept.
     pub(super) admitted: Vec<usize>,
-    /// Who waits from then on: they are told once a quorum has accepted it.
+    /// Nodes that wait from the change on: they are told once a quorum has accepted it.
     pub(super) joining: Vec<usize>,
 }
 
-/// Whether a marker is one of a deployment with so many nodes and that prefix, in place.
+/// Whether a marker belongs to a deployment with so many nodes and that prefix, and to this seat.
 pub(super) fn fits(marker: &Marker, seat: usize, nodes: usize, prefix: &str) -> bool {
     let deployment = &marker.deployment;
     marker.seat == seat && deployment.seats.len() == nodes && deployment.prefix == prefix
 }
 
-/// Whether it waits on its seat, and has kept its memory since it does.
+/// Whether the node waits on its seat, and has kept its memory since the wait began.
 pub(super) fn has_joined(deployment: &Deployment, seat: usize, look: &SelfReport) -> bool {
     let Seat::Waiting(named, _) = &deployment.seats[seat] else { return false };
     let theirs = look.marker().map(|marker| &marker.deployment);
@@ -78,8 +79,8 @@ pub(super) fn has_joined(deployment: &Deployment, seat: usize, look: &SelfReport
 }
 
 impl Survey {
-    /// Of the looks at all nodes, in the order of the configuration; none: it did not
-    /// answer. `known`: the deployment's id, where this proxy knows it.
+    /// Surveys the looks at all nodes, in the order of the configuration. `None`: the node did not
+    /// answer. `known` is the deployment's id, if this proxy knows it.
     pub(super) fn new(looks: &[Option<SelfReport>], prefix: &str, known: Option<&str>) -> Survey {
         let nodes = looks.len();
         let fitting = |(seat, look): (usize, &Option<SelfReport>)| {
@@ -107,8 +108,7 @@ impl Survey {
         let agree = |one: &Accepted| ours.iter().filter(|other| accepted(other) == *one).count();
         let committed =
             ours.iter().map(|one| accepted(one)).find(|one| agree(one) >= quorum(nodes));
-        // A larger ballot with a smaller epoch is of before nodes have forgotten what they had
-        // promised.
+        // A larger ballot with a smaller epoch is from before nodes forgot their promises.
         let may_follow = |one: &Accepted| {
             let epoch = |committed: &Accepted| committed.deployment.epoch;
             committed.as_ref().is_none_or(|before| one.deployment.epoch >= epoch(before))
@@ -141,18 +141,18 @@ impl Survey {
         }
     }
 
-    /// How many have kept their memory.
+    /// The number of nodes that have kept their memory.
     pub(super) fn intact(&self) -> usize {
         self.intact.iter().filter(|intact| **intact).count()
     }
 
-    /// Whether all nodes but `seat` have kept their memory: then they know all that it has
-    /// ever granted.
+    /// Whether all nodes but `seat` have kept their memory: then they know all that it has ever
+    /// granted.
     pub(super) fn others_know(&self, seat: usize) -> bool {
         (0..self.intact.len()).all(|other| other == seat || self.intact[other])
     }
 
-    /// What is to be written now. None: nothing, or nothing can be.
+    /// Plans the change to be written now. Returns `None` if none is due, or none is possible.
     pub(super) fn plan(
         &self,
         looks: &[Option<SelfReport>],
@@ -166,8 +166,8 @@ impl Survey {
             (0..nodes).filter(|seat| self.intact[*seat] || over(seat)).collect();
         let who = |seat: usize| looks[seat].as_ref().and_then(SelfReport::identity);
         let Some(newest) = &self.newest else {
-            // No marker anywhere: whoever has waited is a new deployment, or what this
-            // proxy remembers of the old one.
+            // No node has a marker: the nodes that have waited become a new deployment, or the old
+            // one as this proxy remembers it.
             let mut next = known.cloned().unwrap_or_else(new);
             next.epoch += 1;
             for seat in 0..nodes {
@@ -188,15 +188,15 @@ impl Survey {
             (0..nodes).any(|seat| is_behind(&seat))
         });
         let is_covered = self.intact() >= quorum(nodes);
-        // Where too few are left for that, those that have waited decide with them: else all
-        // would wait for good.
+        // If too few nodes have kept their memory, those that have waited decide with them:
+        // otherwise all would wait for good.
         if is_covered && (self.committed.as_ref() != Some(newest) || is_held_up) {
-            // What somebody began is brought to its end first.
+            // A change that another proxy began is brought to its end first.
             let acceptors: Vec<usize> = (0..nodes).filter(|seat| self.intact[*seat]).collect();
             return Some(Plan { next: base.clone(), acceptors, admitted: vec![], joining: vec![] });
         }
-        // Where those that were told a newer epoch have forgotten it, proxies have not: they
-        // learn none that is older.
+        // The nodes that were told a newer epoch may have forgotten it, but proxies have not: they
+        // learn no older one.
         let last = known.filter(|known| known.id == base.id).map_or(0, |known| known.epoch);
         let mut next = Deployment { epoch: base.epoch.max(last) + 1, ..base.clone() };
         let (mut admitted, mut joining) = (Vec::new(), Vec::new());
@@ -205,8 +205,8 @@ impl Survey {
             let has_joined = looks[seat].as_ref().is_some_and(|look| has_joined(base, seat, look));
             match waiting[seat] {
                 Waiting::Unknown => {}
-                // Whose the seat was may still vote for another proxy: it loses the seat
-                // first, and the wait begins behind that.
+                // The seat's node before may still vote for another proxy: it loses the seat first,
+                // and the wait begins behind that.
                 _ if is_covered && !has_joined => {
                     next.seats[seat] = Seat::Waiting(who, next.epoch);
                     joining.push(seat);
@@ -221,8 +221,8 @@ impl Survey {
         let acceptors = if joining.is_empty() {
             acceptors
         } else {
-            // One thing after the other; only who has kept its memory can refuse those
-            // who do not know of it.
+            // Nodes are admitted in a later step: only a node that has kept its memory can refuse
+            // nodes that do not know of the change.
             for seat in admitted.drain(..) {
                 next.seats[seat] = base.seats[seat].clone();
             }
@@ -249,7 +249,7 @@ mod tests {
         Deployment { id: "d".into(), epoch, prefix: "lock:".into(), seats }
     }
 
-    /// What a node says that is this and has accepted that.
+    /// The look at node `name`, which has accepted this.
     fn look(name: &str, seat: usize, accepted: Option<(&str, &Deployment)>) -> Option<SelfReport> {
         let marker = |deployment: &Deployment| {
             let longest = Duration::from_secs(3);
@@ -297,7 +297,7 @@ mod tests {
         let mut looks: Vec<_> =
             (0..3).map(|seat| look(["a", "b", "c"][seat], seat, Some(("1", &now)))).collect();
         looks[2] = look("x", 2, None);
-        // However long it has been there: another proxy may still reach who was.
+        // The length of the wait does not matter: another proxy may still reach the node before.
         for waiting in [Waiting::Yes, Waiting::Over] {
             let plan = plan(&looks, &[Waiting::Yes, Waiting::Yes, waiting]).unwrap();
             assert_eq!(plan.next.seats[2], Seat::Waiting(who("x"), 2));
@@ -366,7 +366,7 @@ mod tests {
             look("x", 0, None),
             look("b", 1, Some(("06", &now))),
             look("c", 2, Some(("06", &now))),
-            // Alone in having accepted what was to admit all.
+            // The only node that has accepted the marker which was to admit all.
             look("d", 3, Some(("20", &begun))),
             look("e", 4, Some(("06", &now))),
         ];
@@ -422,8 +422,7 @@ mod tests {
     }
 
     proptest! {
-        /// Votes of neighbouring epochs may meet in one operation: see the module
-        /// `deployment`.
+        /// Votes of neighbouring epochs may meet in one operation: see the module `deployment`.
         #[test]
         fn quorums_of_neighbouring_epochs_share_an_identity(
             kept in proptest::collection::vec(0u8..4, 5),
@@ -448,7 +447,7 @@ mod tests {
                         (&now.seats[seat], &plan.next.seats[seat]),
                         (Seat::Filled(a), Seat::Filled(b)) if a != b
                     );
-                    // Only where nobody can refuse, and after a wait.
+                    // A seat is exchanged in one step only if nobody can refuse, and after a wait.
                     prop_assert!(!exchanged || survey.intact() < quorum(5) && *over);
                 }
             }

@@ -1,4 +1,4 @@
-//! Keeps a session lock for a connection, which looks at it and ends it by this handle.
+//! The handle by which a connection keeps a session lock, looks at it and ends it.
 
 use std::{fmt, sync::Arc, time::Duration};
 
@@ -14,8 +14,8 @@ use crate::{
     lock::{Claim, Release, grants::Grants, locks::Locks, metrics::LostReason},
 };
 
-/// Keeps a session lock. Dropped, it renews the lock no more, which then runs out: who was
-/// told how long it holds may go on for so long. [`Keep::give_back`] ends it at once.
+/// Keeps a session lock. Once this is dropped, the lock is renewed no more and runs out: its holder
+/// may count on it for as long as it was told. [`Keep::give_back`] ends the lock at once.
 pub(crate) struct Keep {
     locks: Arc<Locks>,
     watch: Arc<Watch>,
@@ -36,8 +36,8 @@ impl Drop for Keep {
 }
 
 impl Keep {
-    /// Keeps a lock that was just granted for `ttl` and is valid until then. `losses` is told
-    /// if it is lost.
+    /// Keeps a lock that was just granted for `ttl` and is valid until `valid_until`. `losses` is
+    /// told if it is lost.
     pub(in crate::lock) fn new(
         locks: &Arc<Locks>,
         grant: (&Key, &Token, Claim),
@@ -59,7 +59,7 @@ impl Keep {
         Keep { locks: locks.clone(), watch }
     }
 
-    /// Releases the lock, or hands it over to who waits: its holder wants it no more.
+    /// Releases the lock, or hands it over to the next waiter, as its holder wants it no more.
     pub(crate) fn give_back(self) {
         self.locks.grants.schedule.pause(&self.watch);
         if self.watch.end() {
@@ -68,30 +68,31 @@ impl Keep {
         }
     }
 
-    /// Its holder is about to release it, which is no loss.
+    /// Notes that the holder is about to release the lock, which is no loss.
     pub(crate) fn unlocking(&self) {
         self.locks.grants.schedule.pause(&self.watch);
     }
 
-    /// Whether that loss is of this lock.
+    /// Whether `lost` is this lock.
     pub(crate) fn is(&self, lost: &Lost) -> bool {
         self.watch.id == lost.id
     }
 
-    /// What its holder may be told of a validity: nothing beyond `locks.max_hold`.
+    /// Limits a validity to the rest of `locks.max_hold`.
     pub(crate) fn within_hold(&self, validity: Duration) -> Duration {
         self.watch.within_hold(validity)
     }
 
-    /// Notes that its holder was told that another has taken it over or released it.
+    /// Notes that the holder was told that another connection has taken the lock over or released
+    /// it.
     pub(crate) fn was_replaced(self) {
         self.locks.grants.metrics.lost(LostReason::Replaced);
     }
 
-    /// Until when it is surely held, as far as is known; none if it is not, of which the
-    /// connection is told like of any loss. The watchdog finds that out too, but perhaps
-    /// only after its holder's next command: when this process has stood still, or while
-    /// a renewal is under way that comes too late.
+    /// The time until which the lock is surely held, as far as is known. Returns `None` if it is
+    /// not, and then tells the connection of the loss. The watchdog would find out too, but perhaps
+    /// only after the holder's next command: if this process has stood still, or while a renewal is
+    /// under way that comes too late.
     pub(crate) fn valid_until(&self, now: Instant) -> Option<Instant> {
         if !self.watch.is_kept() {
             return None;

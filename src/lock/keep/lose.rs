@@ -5,21 +5,21 @@ use std::sync::Arc;
 use super::watch::Watch;
 use crate::lock::{Release, locks::Locks, metrics::LostReason};
 
-/// Ends a session lock that is lost: its holder is told, and nothing of the lock may stay.
+/// Ends a lost session lock: tells its holder, and releases it on every node.
 pub(in crate::lock) fn lose(locks: &Arc<Locks>, watch: &Arc<Watch>, reason: LostReason) {
-    // Held until it is told: its holder's connection, which may have found out at the
-    // same time, must not go on in between (see [`Losses::settle`]).
+    // Locked until the loss is told: the holder's connection, which may have found out at the same
+    // time, must not go on in between (see [`Losses::settle`]).
     let mut lost = watch.losses.lock();
     let was_kept = watch.lose();
     debug_assert!(!watch.is_kept(), "a lost lock is renewed no more");
     if was_kept {
         locks.grants.metrics.lost(reason);
-        // Before anybody is told: who locks again at once, by the same token,
-        // must not be met by this.
+        // Released before the holder is told: its next LOCK by the same token must not be hit by
+        // this release.
         let other = Release::ask_lost(locks, watch);
         watch.losses.add(&mut lost, watch.loss(false));
         drop(lost);
-        // By the same token it may have been granted anew meanwhile.
+        // The lock may have been granted anew to the same token meanwhile, for another keeper.
         if let Some(other) = other {
             other.losses.tell(other.loss(true));
         }
@@ -27,7 +27,7 @@ pub(in crate::lock) fn lose(locks: &Arc<Locks>, watch: &Arc<Watch>, reason: Lost
     }
 }
 
-/// Nothing counts any more that is held here: a quorum of nodes may have ended it.
+/// Loses all session locks held here: a quorum of nodes may have ended them.
 pub(in crate::lock) fn lose_all(locks: &Arc<Locks>) {
     for watch in locks.grants.holders.forget() {
         lose(locks, &watch, LostReason::Clock);

@@ -1,4 +1,4 @@
-//! Which session locks a connection has lost, and by when it must look for itself.
+//! Session locks that a connection has lost, and the time by which it must look for itself.
 
 use std::{
     sync::{
@@ -17,61 +17,61 @@ use crate::{
 /// A lock that was lost.
 #[derive(Debug)]
 pub(crate) struct Lost {
-    /// Its key on the nodes.
+    /// The lock's key on the nodes.
     pub key: Key,
-    /// With which it was held.
+    /// The token that held the lock.
     pub token: Token,
-    /// Another connection has taken it over or released it; that may be the same one,
-    /// which then does not keep it any more ([`Keep::is`](super::keeper::Keep::is)).
+    /// Whether another connection has taken the lock over or released it. That may be the same
+    /// connection, which then does not keep it any more ([`Keep::is`](super::keeper::Keep::is)).
     pub replaced: bool,
-    /// Of the watch.
+    /// The `id` of the lock's watch.
     pub(in crate::lock) id: u64,
 }
 
-/// What one connection is to be told of.
+/// Losses that one connection is to be told of.
 #[derive(Debug)]
 pub(crate) struct Losses {
     any: AtomicBool,
     lost: Mutex<Vec<Lost>>,
-    /// Before that, no lock of the connection's is lost for want of a renewal; none:
-    /// it keeps none.
+    /// The time before which no lock of the connection is lost for want of a renewal. `None`: it
+    /// keeps no lock.
     check_at: Mutex<Option<Instant>>,
     waker: Waker,
 }
 
 impl Losses {
-    /// None yet. `waker` is woken for each.
+    /// Starts without losses. `waker` is woken for each.
     pub(crate) fn new(waker: Waker) -> Losses {
         let (any, lost) = (AtomicBool::new(false), Mutex::default());
         Losses { any, lost, check_at: Mutex::default(), waker }
     }
 
-    /// Whether validity may have ended of a lock that is kept. If so, each must be looked
-    /// at ([`Keep::valid_until`](super::keeper::Keep::valid_until)), and the next check be
-    /// set ([`Losses::check_by`]).
+    /// Whether the validity of a kept lock may have ended. If so, each must be looked at
+    /// ([`Keep::valid_until`](super::keeper::Keep::valid_until)), and the next check be set
+    /// ([`Losses::check_by`]).
     pub(crate) fn is_check_due(&self) -> bool {
         self.check_at.lock().take_if(|check_at| *check_at <= Instant::now()).is_some()
     }
 
-    /// A check is due then, if none is before.
+    /// Sets a check for `valid_until`, unless one is due before.
     pub(crate) fn check_by(&self, valid_until: Instant) {
         let mut check_at = self.check_at.lock();
         *check_at = Some(check_at.map_or(valid_until, |before| before.min(valid_until)));
     }
 
-    /// Whether there is anything to take.
+    /// Whether there is a loss to take.
     pub(crate) fn any(&self) -> bool {
         self.any.load(Ordering::Acquire)
     }
 
-    /// Takes the locks that were lost since the last time.
+    /// Takes the losses since the last time.
     pub(crate) fn take(&self) -> Vec<Lost> {
         let mut lost = self.lock();
         self.any.store(false, Ordering::Release);
         std::mem::take(&mut lost)
     }
 
-    /// Returns once every loss that had been found is among those to take.
+    /// Returns once every loss that had been found can be taken.
     pub(crate) fn settle(&self) {
         drop(self.lock());
     }
@@ -93,7 +93,7 @@ impl Losses {
         self.waker.wake_by_ref();
     }
 
-    /// Has [`Losses::settle`] wait for as long as this is held.
+    /// Has [`Losses::settle`] wait for as long as the guard lives.
     pub(in crate::lock) fn lock(&self) -> MutexGuard<'_, Vec<Lost>> {
         self.lost.lock()
     }

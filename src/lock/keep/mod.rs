@@ -1,8 +1,8 @@
-//! Session locks: renewed for as long as somebody keeps them, and told of when lost.
+//! Session locks: renewed for as long as a connection keeps them, and told of when lost.
 //!
-//! - `watch`: one such lock; `schedule`: when each is to be renewed.
+//! - `watch`: one session lock; `schedule`: when each is to be renewed.
 //! - `keeper`: the handle by which a connection keeps one, and ends it.
-//! - `watchdog`: renews them; `lose`: how one is lost; `losses`: what a connection is told of.
+//! - `watchdog`: renews them; `lose`: ends a lost one; `losses`: what a connection is told of.
 
 pub(super) mod keeper;
 pub(super) mod lose;

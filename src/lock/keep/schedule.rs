@@ -1,4 +1,4 @@
-//! When each session lock is to be renewed.
+//! The times at which session locks are renewed.
 
 use std::{
     collections::BTreeMap,
@@ -15,27 +15,27 @@ use tokio_util::sync::CancellationToken;
 use super::watch::{Times, Watch};
 use crate::{clock::Instant, config::LocksConfig, lock::quorum::validity, sync::Mutex};
 
-/// A lock is renewed after this share of its TTL.
+/// The share of its TTL after which a lock is renewed.
 const RENEW_SHARE: u32 = 3;
-/// A renewal that got no quorum is tried again after this share of the TTL.
+/// The share of the TTL after which a renewal without a quorum is tried again.
 const RETRY_SHARE: u32 = 20;
-/// Nodes are told to keep a fence on after this share of its TTL.
+/// The share of a fence's TTL after which nodes are told to keep it on.
 pub(in crate::lock) const FENCE_SHARE: u32 = 3;
-/// Calls that renew locks under way at once, as far as no quorum has answered them. With more
-/// of them nodes would answer the last ones too late to count, and late ones are repeated.
+/// Renewal calls under way at once that no quorum has answered. With more of them nodes would
+/// answer the last ones too late to count, and late calls are repeated.
 const AT_ONCE: usize = 8;
-/// Renewals that are due within this share of the default TTL go together.
+/// The share of the default TTL within which renewals that are due go together.
 const TOGETHER_SHARE: u32 = 30;
 
 #[cfg(test)]
 thread_local! {
     /// A fault that tests plant: locks are renewed when they have nearly run out.
     pub(crate) static LATE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
-    /// Another: a renewal that got no quorum is not tried again.
+    /// A fault that tests plant: a renewal without a quorum is not tried again.
     pub(crate) static NOT_RETRIED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// After so long a lock is renewed.
+/// The time after which a lock is renewed.
 pub(in crate::lock) fn renewed_after(ttl: Duration) -> Duration {
     #[cfg(test)]
     if LATE.get() {
@@ -44,7 +44,7 @@ pub(in crate::lock) fn renewed_after(ttl: Duration) -> Duration {
     ttl / RENEW_SHARE
 }
 
-/// After so long it is tried again.
+/// The time after which a renewal without a quorum is tried again.
 pub(in crate::lock) fn tried_again_after(ttl: Duration) -> Duration {
     #[cfg(test)]
     if NOT_RETRIED.get() {
@@ -56,16 +56,16 @@ pub(in crate::lock) fn tried_again_after(ttl: Duration) -> Duration {
 /// All session locks of one proxy, by when they are to be renewed.
 pub(in crate::lock) struct Schedule {
     due: Mutex<BTreeMap<(Instant, u64), Arc<Watch>>>,
-    /// The first of them has changed.
+    /// Notified when another lock has become the first that is due.
     pub(in crate::lock) changed: Notify,
-    /// A lock node has come back, which may have lost all of them.
+    /// Notified when a lock node has come back, which may have lost all locks.
     pub(in crate::lock) came_back: Notify,
-    /// One for each call that may be under way.
+    /// A permit for each renewal call that may be under way.
     pub(in crate::lock) calls: Arc<Semaphore>,
     pub(in crate::lock) gone: CancellationToken,
     next_id: AtomicU64,
     max_hold: Option<Duration>,
-    /// What is due within so long goes together.
+    /// The time within which renewals that are due go together.
     pub(in crate::lock) together: Duration,
 }
 
@@ -88,12 +88,12 @@ impl Schedule {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Until when a lock may be kept that was granted now, by `locks.max_hold`.
+    /// The end of `locks.max_hold` for a lock granted now.
     pub(in crate::lock) fn hold_until(&self, now: Instant) -> Option<Instant> {
         self.max_hold.map(|hold| now + hold)
     }
 
-    /// When the first of them is due.
+    /// The time when the first lock is due.
     pub(in crate::lock) fn first(&self) -> Option<Instant> {
         self.due.lock().first_key_value().map(|((when, _), _)| *when)
     }
@@ -108,7 +108,7 @@ impl Schedule {
         }
     }
 
-    /// Has those renewed later that could not be now, unless their times have changed.
+    /// Puts locks that could not be renewed now back for `when`, unless their times have changed.
     pub(in crate::lock) fn put_back(&self, watches: &[Arc<Watch>], when: Instant) {
         let mut due = self.due.lock();
         for watch in watches.iter().filter(|watch| watch.is_kept()) {
@@ -118,7 +118,7 @@ impl Schedule {
         }
     }
 
-    /// Takes off the schedule what is due until then, the first `most` of it.
+    /// Takes the first `most` locks that are due by `until` off the schedule.
     pub(in crate::lock) fn take_due(&self, until: Instant, most: usize) -> Vec<Arc<Watch>> {
         let mut due = self.due.lock();
         let mut taken = Vec::new();
@@ -133,8 +133,7 @@ impl Schedule {
         taken
     }
 
-    /// Puts it on the schedule, or moves it there, unless `change` says that it is
-    /// to stay where it is.
+    /// Puts a lock on the schedule, or moves it there. If `change` returns `None` its time stays.
     pub(in crate::lock) fn set(
         &self,
         watch: &Arc<Watch>,
@@ -157,14 +156,14 @@ impl Schedule {
         }
     }
 
-    /// A lock node has come back: what it has lost is put back soon.
+    /// Notes that a lock node has come back: locks that it has lost are put back soon.
     pub(in crate::lock) fn came_back(&self) {
         self.came_back.notify_one();
     }
 
-    /// Its holder asks the nodes for another TTL. A shorter one counts at once: the
-    /// nodes may have it though nobody hears of it, and a renewal for the longer
-    /// one, under way since before, says nothing any more.
+    /// Notes that the holder asks the nodes for another TTL. A shorter one counts at once: the
+    /// nodes may take it though no answer arrives, and a renewal for the longer one that is under
+    /// way says nothing any more.
     pub(in crate::lock) fn asked(&self, watch: &Arc<Watch>, ttl: Duration, drift_factor: f64) {
         let now = Instant::now();
         if watch.is_kept() {
@@ -181,7 +180,8 @@ impl Schedule {
         }
     }
 
-    /// Its holder got that TTL, which is valid until then; it goes on with it.
+    /// Notes that the holder got this TTL, valid until `until`: the lock is renewed for it from now
+    /// on.
     pub(in crate::lock) fn granted(&self, watch: &Arc<Watch>, ttl: Duration, until: Instant) {
         let now = Instant::now();
         if watch.is_kept() {
@@ -193,7 +193,7 @@ impl Schedule {
         }
     }
 
-    /// Takes it off the schedule: it is being released. True: it was kept until now.
+    /// Takes a lock that is being released off the schedule. Returns whether it was kept until now.
     pub(in crate::lock) fn pause(&self, watch: &Watch) -> bool {
         let was_kept = watch.pause();
         let mut due = self.due.lock();
@@ -204,14 +204,15 @@ impl Schedule {
         was_kept
     }
 
-    /// The same, where not its keeper may be who releases it: the keeper is told.
+    /// Takes a lock off the schedule that another connection may be releasing, and tells its
+    /// keeper.
     pub(in crate::lock) fn release(&self, watch: &Watch) {
         if self.pause(watch) {
             watch.losses.tell(watch.loss(true));
         }
     }
 
-    /// Another is the lock's keeper from now on: the one before is told.
+    /// Ends the watch of a lock that has another keeper from now on, and tells the one before.
     pub(in crate::lock) fn replace(&self, watch: &Watch) {
         self.release(watch);
         watch.end();

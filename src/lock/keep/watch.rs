@@ -1,4 +1,4 @@
-//! A session lock that is kept for a connection: whose it is, how far it is, and its times.
+//! A session lock that is kept for a connection: its holder, its stage and its times.
 
 use std::{
     sync::{
@@ -22,31 +22,31 @@ pub(in crate::lock) struct Watch {
     pub(in crate::lock) key: Key,
     pub(in crate::lock) token: Token,
     pub(in crate::lock) claim: Claim,
-    /// `locks.max_hold` after its grant.
+    /// The end of `locks.max_hold`, counted from the grant.
     pub(in crate::lock) hold_until: Option<Instant>,
     stage: AtomicU8,
     times: Mutex<Times>,
-    /// Of the connection that keeps it.
+    /// The losses of the connection that keeps the lock.
     pub(in crate::lock) losses: Arc<Losses>,
 }
 
-/// When what happens to a session lock.
+/// The times of a session lock.
 pub(in crate::lock) struct Times {
-    /// It is renewed for so long.
+    /// The TTL for which the lock is renewed.
     pub(in crate::lock) ttl: Duration,
-    /// When validity ends. No node that has voted for the lock ends it before.
+    /// The end of its validity. No node that has voted for the lock ends it before.
     pub(in crate::lock) valid_until: Instant,
-    /// Where it stands on the schedule.
+    /// The lock's time on the schedule.
     pub(in crate::lock) due: Option<Instant>,
-    /// Nodes keep its fence for long enough until then.
+    /// The time until which nodes surely keep its fence.
     pub(in crate::lock) fence_until: Instant,
 }
 
-/// It is renewed.
+/// The lock is renewed.
 const KEPT: u8 = 0;
 /// A release is under way, whose outcome is not known.
 const RELEASING: u8 = 1;
-/// It is released or lost.
+/// The lock is released or lost.
 const ENDED: u8 = 2;
 
 impl Watch {
@@ -70,17 +70,17 @@ impl Watch {
         }
     }
 
-    /// Whether it is renewed.
+    /// Whether the lock is renewed.
     pub(in crate::lock) fn is_kept(&self) -> bool {
         self.stage.load(Ordering::Acquire) == KEPT
     }
 
-    /// Renews it no more, as it is being released. True: it was renewed until now.
+    /// Stops renewals, as the lock is being released. Returns whether it was renewed until now.
     pub(in crate::lock) fn pause(&self) -> bool {
         self.leave(RELEASING)
     }
 
-    /// Notes that it is lost. True: it was renewed until now.
+    /// Notes that the lock is lost. Returns whether it was renewed until now.
     pub(in crate::lock) fn lose(&self) -> bool {
         self.leave(ENDED)
     }
@@ -89,18 +89,18 @@ impl Watch {
         self.stage.compare_exchange(KEPT, stage, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 
-    /// Notes that it is released. True: it was not yet released or lost.
+    /// Notes that the lock is released. Returns whether it was neither released nor lost before.
     pub(in crate::lock) fn end(&self) -> bool {
         self.stage.swap(ENDED, Ordering::AcqRel) != ENDED
     }
 
-    /// The end of `locks.max_hold` ends whatever was told before.
+    /// Limits a validity to the rest of `locks.max_hold`.
     pub(in crate::lock) fn within_hold(&self, validity: Duration) -> Duration {
         let left = self.hold_until.map(|until| until.saturating_duration_since(Instant::now()));
         left.map_or(validity, |left| left.min(validity))
     }
 
-    /// What its connection is told of its loss. `replaced`: another connection has taken it
+    /// The loss as the connection is told of it. `replaced`: another connection has taken the lock
     /// over, or released it.
     pub(in crate::lock) fn loss(&self, replaced: bool) -> Lost {
         Lost { key: self.key.clone(), token: self.token.clone(), replaced, id: self.id }

@@ -1,9 +1,8 @@
-//! Session locks: renewed for as long as somebody keeps them, and told when lost.
+//! The watchdog: renews session locks for as long as a connection keeps them, and tells of losses.
 //!
-//! One timer for all of them. Each is renewed at a third of its TTL, those that
-//! are due at about the same time in one call to each node. A renewal without a
-//! quorum is tried again until validity ends; then, or as soon as a quorum of
-//! nodes says that the lock is not its token's any more, the lock is lost.
+//! One timer serves all of them. Each is renewed at a third of its TTL, those that are due at about
+//! the same time in one call to each node. A renewal without a quorum is tried again until validity
+//! ends. Then, or as soon as so many nodes deny the lock that no quorum is left, it is lost.
 
 use std::{
     sync::{Arc, Weak},
@@ -29,16 +28,16 @@ use crate::{
     },
 };
 
-/// How often all locks are renewed at once, at the most, because a lock node came back.
+/// The shortest time between two renewals of all locks because a lock node came back.
 const ALL_EVERY: Duration = Duration::from_secs(1);
-/// How often the clock is looked at while any lock is kept: timers stand still while the
-/// machine is suspended.
+/// How often the clock is looked at while any lock is kept: timers stand still while the machine is
+/// suspended.
 const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Bytes of keys and tokens in one call that renews locks, unless a single lock has more.
 const CALL_BYTES: usize = 64 * 1024;
 
-/// Renews these locks, at most [`MAX_RENEWALS`], on every node. Another call may begin
-/// once a quorum has answered this one: it does not wait for a node that is silent.
+/// Renews these locks, at most [`MAX_RENEWALS`], on every node. Another call may begin once a
+/// quorum has answered this one: it does not wait for a silent node.
 async fn renew_many(locks: Arc<Locks>, watches: Vec<Arc<Watch>>, call: OwnedSemaphorePermit) {
     let since = Instant::now();
     let ttls: Vec<Duration> = watches.iter().map(|watch| watch.times().ttl).collect();
@@ -78,7 +77,7 @@ async fn renew_many(locks: Arc<Locks>, watches: Vec<Arc<Watch>>, call: OwnedSema
     }
 }
 
-/// A quorum keeps this lock: it is put back on the nodes that have lost it.
+/// Puts a lock that a quorum keeps back on the nodes that have lost it.
 fn heal_kept(grants: &Grants, watch: &Watch, ttl: Duration, votes: &[Vote], place: usize) {
     let lost = |node: &usize| matches!(votes[*node], Vote::Yes(sum) | Vote::No(sum) if sum >> place & 1 == 0);
     if (0..votes.len()).any(|node| lost(&node)) {
@@ -87,7 +86,7 @@ fn heal_kept(grants: &Grants, watch: &Watch, ttl: Duration, votes: &[Vote], plac
     }
 }
 
-/// What came of a renewal for `ttl`, sent at `since`.
+/// Notes the outcome of a renewal for `ttl`, sent at `since`.
 fn note_renewal(
     locks: &Arc<Locks>,
     watch: &Arc<Watch>,
@@ -104,7 +103,7 @@ fn note_renewal(
             debug_assert!(now + left <= since + ttl, "a validity ends before its lock does");
             metrics.renewed(Renewal::Ok);
             schedule.set(watch, |times| {
-                // Else its holder has asked for another TTL meanwhile: that counts.
+                // If the TTL differs, the holder has asked for another one meanwhile: that counts.
                 (times.ttl == ttl).then(|| {
                     times.valid_until = times.valid_until.max(now + left);
                     if let Some(fence_ttl) = fence_ttl {
@@ -128,7 +127,7 @@ fn note_renewal(
     }
 }
 
-/// What the nodes say of one lock of several.
+/// Decides on one lock of several that were renewed in one call.
 fn decide(votes: &[Vote], place: usize) -> Decision {
     let mut counted = Votes { nodes: votes.len(), ..Votes::default() };
     for vote in votes {
@@ -145,7 +144,7 @@ fn decide(votes: &[Vote], place: usize) -> Decision {
     counted.decide(Rule::Renewal)
 }
 
-/// Renews what is due, for as long as there are locks.
+/// Renews the locks that are due, for as long as there are any.
 pub(in crate::lock) async fn run(locks: Weak<Locks>) {
     let Some((schedule, clocks)) = locks.upgrade().map(|locks| {
         let Grants { nodes, schedule, .. } = &*locks.grants;
@@ -157,11 +156,11 @@ pub(in crate::lock) async fn run(locks: Weak<Locks>) {
     loop {
         let first = schedule.first();
         let sleeping = async {
-            // What is due stays on the schedule until it can be asked.
+            // A due lock stays on the schedule until a call is free.
             let _ = schedule.calls.acquire().await;
             match first {
-                // The timer's clock may have stood still since it was set, so it is not
-                // trusted for long.
+                // The timer's clock may have stood still since it was set, so no timer runs for
+                // long.
                 Some(when) => sleep_until(when.min(Instant::now() + LOOK_EVERY).timer()).await,
                 None => std::future::pending().await,
             }
@@ -198,8 +197,8 @@ pub(in crate::lock) async fn run(locks: Weak<Locks>) {
                 renewing.push(watch);
             }
         }
-        // Nodes have as long to answer as the shortest TTL among them allows, which must
-        // not be too short for the others.
+        // Nodes have as long to answer as the shortest TTL among the locks allows, which must not
+        // be too short for the others.
         let nodes = &locks.grants.nodes;
         let patience =
             |watch: &Arc<Watch>| nodes.patience(watch.times().ttl).as_millis().checked_ilog2();
@@ -218,7 +217,7 @@ pub(in crate::lock) async fn run(locks: Weak<Locks>) {
     }
 }
 
-/// How many of these go into one call.
+/// The number of the first locks that go into one call.
 fn call_length(watches: &[Arc<Watch>]) -> usize {
     let mut bytes = 0;
     let fit = watches.iter().take(MAX_RENEWALS).take_while(|watch| {

@@ -1,6 +1,6 @@
-//! Lines: who waits for which lock, and whose turn it is.
+//! Lines: which client waits for which lock, and whose turn it is.
 //!
-//! - `queue`: all lines of one proxy; knows neither nodes nor connections.
+//! - `queue`: all lines of one proxy; names neither nodes nor connections.
 //! - `waiter`: one client that waits.
 //! - `subscribe`: hears of releases through other proxies.
 

@@ -1,9 +1,9 @@
-//! Who waits for which lock on this proxy, and whose turn it is.
+//! The lines of one proxy: which client waits for which lock, and whose turn it is.
 //!
-//! One queue for each lock, first come, first served. Only its head asks the
-//! nodes: at once when nothing is known of the lock, then when a quorum of nodes
-//! has told of a release, when the holder's TTL has run out, and now and then in
-//! case a message was lost. Nothing here knows connections or nodes.
+//! Each lock has one queue, first come, first served. Only its head asks the nodes: at once when
+//! nothing is known of the lock, then when a quorum of nodes has published a release, when the
+//! holder's TTL has run out, and now and then in case a message was lost. Connections and nodes are
+//! not known here.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -30,76 +30,76 @@ use crate::{
     sync::Mutex,
 };
 
-/// How long a head sleeps at the most while it is told of releases: what a lost
-/// message costs.
+/// The longest sleep of a head that is told of releases: the cost of a lost message.
 const LISTENING: Duration = Duration::from_secs(2);
-/// How long it sleeps between tries while it is not: at first, and at the most.
+/// The first and the longest sleep of a head that is not told of releases.
 const POLLING: (Duration, Duration) = (Duration::from_millis(10), Duration::from_millis(250));
-/// The same where several proxies got some nodes each, or too few nodes answered.
+/// The first and the longest sleep after several proxies got some nodes each, or too few nodes
+/// answered.
 const CONTENDING: (Duration, Duration) = (Duration::from_millis(2), Duration::from_millis(100));
-/// How long a head leaves a lock to other proxies' clients after this proxy has
-/// given it up for them. Their release wakes it before that.
+/// How long a head leaves a lock to other proxies' clients after this proxy has given it up for
+/// them. A release by one of these wakes it earlier.
 const OTHERS_TURN: Duration = Duration::from_millis(10);
-/// A node's clock may be behind by so much when a TTL runs out.
+/// How far a node's clock may be behind when a TTL runs out.
 const EXPIRY_SLACK: Duration = Duration::from_millis(1);
-/// How long a queue, and with it the subscription to its lock's channel, is kept
-/// after the last waiter has left: clients that take turns come back.
+/// How long a queue, and with it the subscription to its lock's channel, is kept after the last
+/// waiter has left: clients that take turns come back.
 const LINGER: Duration = Duration::from_secs(1);
 
 /// All queues of one proxy.
 pub(in crate::lock) struct Queues {
     queues: Mutex<HashMap<Vec<u8>, Queue>>,
-    /// How many there are, for those who only want to know whether there is one.
+    /// The number of queues, for callers that only ask whether there is one.
     count: AtomicUsize,
     quorum: usize,
-    /// These two change when the configuration is read again.
+    /// Limits that change when the configuration is read again.
     max_waiters: AtomicUsize,
     max_handovers: AtomicUsize,
     metrics: Arc<LockMetrics>,
-    /// For each node, what its subscription has to do.
+    /// For each node, the changes that its subscription has to make.
     wishes: Vec<Arc<Wishes>>,
-    /// Cancelled when the engine has gone.
+    /// Cancelled when the engine is dropped.
     pub(in crate::lock) gone: CancellationToken,
 }
 
-/// What the subscription to one node has to do.
+/// Changes that the subscription to one node has to make.
 #[derive(Default)]
 pub(in crate::lock) struct Wishes {
-    /// By key, whether to subscribe or to unsubscribe. None while there is no
-    /// connection: the next one begins with all that is wanted then.
+    /// For each key, whether to subscribe or to unsubscribe. `None` while there is no connection:
+    /// the next one begins with all keys wanted then.
     changes: Mutex<Option<HashMap<Vec<u8>, bool>>>,
-    /// Told whenever there is something.
+    /// Notified of every change.
     pub(in crate::lock) changed: Notify,
 }
 
-/// Those who wait for one lock.
+/// The clients that wait for one lock.
 struct Queue {
     seats: VecDeque<InLine>,
-    /// The head's request, or a hand-over to it, is under way.
+    /// Whether the head's request, or a hand-over to it, is under way.
     asking: bool,
-    /// When the head asks the nodes again if nothing wakes it, and why.
+    /// The time when the head asks the nodes again if nothing wakes it, and why.
     next_try: Instant,
     reason: Option<WakeUp>,
-    /// It is to ask at once, or once more.
+    /// Set if the head is to ask at once, or once more.
     woken: Option<WakeUp>,
-    /// Tries without success since something was last heard.
+    /// Failed tries since something was last heard of the lock.
     tries: u32,
-    /// Several proxies got some nodes each: messages are of their giving up, and
-    /// to follow them would be to clash again.
+    /// Whether several proxies got some nodes each. Releases are then told because these give up,
+    /// and a head that followed them would clash again.
     clashed: bool,
     /// Hand-overs in a row.
     handovers: usize,
-    /// Another proxy's clients wait too.
+    /// Whether another proxy's clients wait too.
     others: bool,
-    /// Too few nodes answered the last request.
+    /// The error of the last request, if too few nodes answered.
     no_quorum: Option<NoQuorum>,
     /// Nodes that have told of a release since the last try, one bit each.
     heard: u64,
     /// Nodes that are subscribed to, one bit each.
     subscribed: u64,
-    /// Nodes were asked to tell of releases.
+    /// Whether nodes were asked to tell of releases.
     listening: bool,
-    /// Since when nobody waits.
+    /// The time since which nobody waits.
     empty_since: Option<Instant>,
 }
 
@@ -109,21 +109,21 @@ struct InLine {
     token: Token,
     ttl: Duration,
     waker: Option<Waker>,
-    /// The lock is being handed over to it.
+    /// The lock, while it is handed over to this waiter.
     handed: Option<Acquire>,
 }
 
-/// What a waiter is to do.
+/// The next step of a waiter.
 pub(in crate::lock) enum WaiterTurn {
-    /// Ask the nodes. None: for the first time.
+    /// Ask the nodes. `None`: for the first time.
     Ask(Option<WakeUp>),
-    /// Take what is being handed over.
+    /// Take the lock that is handed over.
     Take(Acquire),
-    /// Wait, the head until that time at the longest.
+    /// Wait; the head waits until that time at the longest.
     Wait(Option<Instant>),
 }
 
-/// Who is next when a lock is released.
+/// The next holder of a lock that is released.
 pub(in crate::lock) enum NextHolder {
     /// Nobody here, or a head that asks the nodes already.
     Nobody,
@@ -133,12 +133,12 @@ pub(in crate::lock) enum NextHolder {
     HandTo { ticket: u64, token: Token, ttl: Duration },
 }
 
-/// How a waiter leaves.
+/// Why a waiter leaves.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::lock) enum Departure {
-    /// It has the lock for so long.
+    /// The lock was granted, for so long.
     Granted(Duration),
-    /// Its time was up, or its client has gone.
+    /// The waiter's time was up, or its client has gone.
     Gone,
 }
 
@@ -156,7 +156,7 @@ impl Queues {
         }
     }
 
-    /// Other limits from now on; whoever has a place keeps it.
+    /// Sets other limits. A waiter in line keeps its place.
     pub(in crate::lock) fn set_limits(&self, config: &LocksConfig) {
         self.max_waiters.store(config.max_waiters, Ordering::Relaxed);
         self.max_handovers.store(config.max_handovers, Ordering::Relaxed);
@@ -165,7 +165,7 @@ impl Queues {
     /// Takes a place at the end of the queue of `key`.
     ///
     /// # Errors
-    /// If it is full.
+    /// If the queue is full.
     pub(in crate::lock) fn join(
         &self,
         key: &[u8],
@@ -193,8 +193,8 @@ impl Queues {
         Ok(())
     }
 
-    /// What the waiter with this ticket is to do. Where that is to wait, `waker`
-    /// is woken when it is something else.
+    /// The next step of the waiter with this ticket. While that is to wait, `waker` is kept and
+    /// woken when it changes.
     pub(in crate::lock) fn turn(&self, key: &[u8], ticket: u64, waker: &Waker) -> WaiterTurn {
         let mut queues = self.queues.lock();
         let Some(queue) = queues.get_mut(key) else { return WaiterTurn::Wait(None) };
@@ -223,7 +223,7 @@ impl Queues {
         WaiterTurn::Ask(reason)
     }
 
-    /// The head was not granted the lock: says when it is to try again.
+    /// Sets the time of the next try, after the head was not granted the lock.
     pub(in crate::lock) fn refused(&self, key: &[u8], ticket: u64, why: &NotGranted) {
         let mut queues = self.queues.lock();
         let Some(queue) = queues.get_mut(key) else { return };
@@ -252,12 +252,12 @@ impl Queues {
         }
     }
 
-    /// Why nobody in this queue can be told whether the lock is held.
+    /// The error that all in this queue get: too few nodes answered its head.
     pub(in crate::lock) fn no_quorum(&self, key: &[u8]) -> Option<NoQuorum> {
         self.queues.lock().get(key)?.no_quorum.clone()
     }
 
-    /// Gives a place up.
+    /// Takes a waiter out of its queue.
     pub(in crate::lock) fn leave(&self, key: &[u8], ticket: u64, how: Departure) {
         let mut queues = self.queues.lock();
         let Some(queue) = queues.get_mut(key) else { return };
@@ -274,7 +274,7 @@ impl Queues {
                         self.listen(key, queue);
                     }
                 }
-                // What it asked for is being undone: all is open again.
+                // The waiter's request is being undone, so nothing is known of the lock.
                 Departure::Gone if asking => queue.ask_at_once(Some(WakeUp::Retry)),
                 Departure::Gone => {}
             }
@@ -289,14 +289,14 @@ impl Queues {
             }
         }
         drop(queues);
-        // Undoes what was being handed over to it, before the next one asks.
+        // Undoes a hand-over to the waiter that left, before the next one asks.
         drop(left);
         if let Some(waker) = next {
             waker.wake();
         }
     }
 
-    /// The lock is about to be released: who gets it?
+    /// Names the next holder of a lock that is about to be released.
     pub(in crate::lock) fn next(&self, key: &[u8]) -> NextHolder {
         if self.count.load(Ordering::Relaxed) == 0 {
             return NextHolder::Nobody;
@@ -317,8 +317,8 @@ impl Queues {
         NextHolder::HandTo { ticket: head.ticket, token: head.token.clone(), ttl: head.ttl }
     }
 
-    /// The release is on its way to every node, before whatever is asked from now
-    /// on. What the head has asked for may have come too early.
+    /// Notes that a release is on its way to every node, before all later requests. A request of
+    /// the head that is under way may have come too early.
     pub(in crate::lock) fn released(&self, key: &[u8], next: &NextHolder) {
         if self.count.load(Ordering::Relaxed) == 0 {
             return;
@@ -338,8 +338,8 @@ impl Queues {
         }
     }
 
-    /// Gives the head what [`Queues::next`] has promised; gives it back where that
-    /// waiter has left.
+    /// Hands the lock to the waiter that [`Queues::next`] has named. Returns it if that waiter has
+    /// left.
     pub(in crate::lock) fn hand(
         &self,
         key: &[u8],
@@ -359,24 +359,24 @@ impl Queues {
         None
     }
 
-    /// A release or a hand-over through this proxy has told how many subscribe to
-    /// the lock's channel; none: that was refused.
+    /// Notes how many subscribe to the lock's channel, as told by a release or a hand-over through
+    /// this proxy. `None`: a node has refused to tell.
     pub(in crate::lock) fn heard_of_listeners(&self, key: &[u8], listeners: Option<u64>) {
         if self.count.load(Ordering::Relaxed) == 0 {
             return;
         }
         let mut queues = self.queues.lock();
         let Some(queue) = queues.get_mut(key) else { return };
-        // One of them is this proxy.
+        // One of the subscribers is this proxy.
         queue.others = listeners.is_some_and(|listeners| listeners > 1);
         let nobody_else = listeners.is_some_and(|listeners| listeners <= 1);
         if nobody_else && queue.handovers == 0 && !queue.asking {
-            // The turn was given up for nobody.
+            // No other proxy waits, so the turn was given up in vain.
             queue.wake(WakeUp::Release);
         }
     }
 
-    /// Node `node` has told of a release through another proxy.
+    /// Notes that node `node` has told of a release through another proxy.
     pub(in crate::lock) fn heard_of_release(&self, node: usize, key: &[u8]) {
         let mut queues = self.queues.lock();
         let Some(queue) = queues.get_mut(key) else { return };
@@ -390,7 +390,7 @@ impl Queues {
         }
     }
 
-    /// Node `node` will tell of releases from now on.
+    /// Notes that node `node` will tell of releases from now on.
     pub(in crate::lock) fn subscribed<'a>(
         &self,
         node: usize,
@@ -402,19 +402,19 @@ impl Queues {
             let before = queue.subscribed.count_ones() as usize;
             queue.subscribed |= bit(node);
             if before < self.quorum && queue.subscribed.count_ones() as usize >= self.quorum {
-                // It may have been released before that.
+                // The lock may have been released before the subscription.
                 queue.wake(WakeUp::Retry);
             }
         }
     }
 
-    /// Whether anybody wants to be told of anything.
+    /// Whether any release is wanted to be told of.
     pub(in crate::lock) fn is_listening(&self) -> bool {
         self.count.load(Ordering::Relaxed) > 0
             && self.queues.lock().values().any(|queue| queue.listening)
     }
 
-    /// Node `node` can be subscribed to. Gives all keys that are wanted now.
+    /// Notes that node `node` can be subscribed to. Returns all keys that are wanted now.
     pub(in crate::lock) fn connected(&self, node: usize) -> Vec<Vec<u8>> {
         let queues = self.queues.lock();
         *self.wishes[node].changes.lock() = Some(HashMap::new());
@@ -422,13 +422,13 @@ impl Queues {
         wanted.map(|(key, _)| key.clone()).collect()
     }
 
-    /// Node `node` tells of nothing any more.
+    /// Notes that node `node` tells of no release any more.
     pub(in crate::lock) fn disconnected(&self, node: usize) {
         let mut queues = self.queues.lock();
         *self.wishes[node].changes.lock() = None;
         for queue in queues.values_mut() {
             queue.subscribed &= !bit(node);
-            // It must look for itself, and soon.
+            // The head must look for itself, and soon.
             queue.next_try = queue.next_try.min(Instant::now() + jittered(POLLING.1));
             if let Some(waker) = queue.seats.front_mut().and_then(|head| head.waker.take()) {
                 waker.wake();
@@ -436,24 +436,24 @@ impl Queues {
         }
     }
 
-    /// How many wait for `key`.
+    /// The number of waiters for `key`.
     pub(in crate::lock) fn waiting(&self, key: &[u8]) -> usize {
         self.queues.lock().get(key).map_or(0, |queue| queue.seats.len())
     }
 
-    /// How many wait for anything.
+    /// The number of all waiters.
     pub(in crate::lock) fn all_waiting(&self) -> usize {
         self.queues.lock().values().map(|queue| queue.seats.len()).sum()
     }
 
-    /// For how long the first of them has waited.
+    /// Time for which the first of the waiters has waited.
     pub(in crate::lock) fn longest_wait(&self) -> Duration {
         let heads = |queue: &Queue| queue.seats.front().map(|seat| seat.since);
         let first = self.queues.lock().values().filter_map(heads).min();
         first.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
-    /// What the subscription to a node has to do.
+    /// The changes that the subscription to a node has to make.
     pub(in crate::lock) fn wishes(&self, node: usize) -> Arc<Wishes> {
         self.wishes[node].clone()
     }
@@ -497,7 +497,7 @@ impl Wishes {
         self.changed.notify_one();
     }
 
-    /// Takes all changes: key, and whether to subscribe or to unsubscribe.
+    /// Takes all changes: keys, and for each whether to subscribe or to unsubscribe.
     pub(in crate::lock) fn take(&self) -> HashMap<Vec<u8>, bool> {
         self.changes.lock().as_mut().map(std::mem::take).unwrap_or_default()
     }
@@ -523,7 +523,7 @@ impl Queue {
         }
     }
 
-    /// Nothing is known of the lock.
+    /// Has the head ask at once, as nothing is known of the lock.
     fn ask_at_once(&mut self, reason: Option<WakeUp>) {
         self.next_try = Instant::now();
         self.reason = reason;
@@ -533,7 +533,7 @@ impl Queue {
         self.tries = 0;
     }
 
-    /// The head asks now, or once more when its request is answered.
+    /// Has the head ask now, or once more when its request is answered.
     fn wake(&mut self, reason: WakeUp) {
         self.woken = Some(reason);
         if !self.asking
@@ -543,7 +543,7 @@ impl Queue {
         }
     }
 
-    /// The lock is held, for so long if nobody renews it.
+    /// Has the head sleep while the lock is held, which ends after `remaining` if nobody renews it.
     fn sleep(&mut self, remaining: Option<Duration>, quorum: usize) {
         let listens = self.subscribed.count_ones() as usize >= quorum;
         if listens {
@@ -561,7 +561,7 @@ impl Queue {
         }
     }
 
-    /// Tries again after a while that grows from try to try.
+    /// Sets the next try after a pause that grows from try to try.
     fn retry_after(&mut self, (first, longest): (Duration, Duration)) {
         let pause = first.saturating_mul(1 << self.tries.min(16)).min(longest);
         self.tries = self.tries.saturating_add(1);
@@ -570,7 +570,7 @@ impl Queue {
     }
 }
 
-/// Nodes beyond the 64th, which nobody has, share one.
+/// The bit of a node. Nodes beyond the 64th, which nobody has, share one.
 fn bit(node: usize) -> u64 {
     1 << node.min(63)
 }

@@ -1,4 +1,4 @@
-//! Whose turn it is, without nodes and without clients.
+//! Lines without nodes and without clients.
 
 use super::*;
 
@@ -7,7 +7,7 @@ const HELD: NotGranted =
     NotGranted::Held { remaining: Some(Duration::from_secs(10)), contested: false };
 const CLASHED: NotGranted = NotGranted::Held { remaining: None, contested: true };
 
-/// Five nodes, three waiters at the most, two hand-overs in a row.
+/// Queues over five nodes, for at most three waiters and two hand-overs in a row.
 fn queues() -> Queues {
     let config = LocksConfig {
         nodes: (1..=5).map(|n| format!("redis://10.0.0.{n}").parse().unwrap()).collect(),
@@ -22,7 +22,7 @@ fn join(queues: &Queues, ticket: u64) {
     queues.join(b"k", Token::from(&format!("t{ticket}")), TTL, ticket).unwrap();
 }
 
-/// `ask` with the cause, `take`, or `wait`.
+/// The waiter's turn: `ask` with the cause, `take`, or `wait`.
 fn turn(queues: &Queues, ticket: u64) -> String {
     match queues.turn(b"k", ticket, Waker::noop()) {
         WaiterTurn::Ask(None) => "ask".into(),
@@ -32,7 +32,7 @@ fn turn(queues: &Queues, ticket: u64) -> String {
     }
 }
 
-/// Who gets the lock; none: it is released.
+/// The ticket of the next holder. Returns `None` if the lock is released.
 fn next(queues: &Queues) -> Option<u64> {
     match queues.next(b"k") {
         NextHolder::HandTo { ticket, .. } => Some(ticket),
@@ -176,14 +176,14 @@ async fn what_was_asked_before_the_release_is_asked_again() {
     queues.released(b"k", &busy);
     assert_eq!(turn(&queues, 1), "ask Release");
     queues.leave(b"k", 1, Departure::Gone);
-    // Whoever comes between the two asks too early as well.
+    // A request between the hand-over and its refusal comes too early as well.
     let nobody = queues.next(b"k");
     join(&queues, 2);
     assert_eq!(turn(&queues, 2), "ask");
     queues.released(b"k", &nobody);
     queues.refused(b"k", 2, &HELD);
     assert_eq!(turn(&queues, 2), "ask Release");
-    // Nor may a request in the turn of others go under.
+    // A request made in the turn of others must not be lost either.
     queues.refused(b"k", 2, &HELD);
     assert_eq!(next(&queues), Some(2));
     queues.heard_of_listeners(b"k", Some(2));

@@ -1,8 +1,8 @@
-//! Hears of releases through other proxies: a subscription to one lock node, for
-//! the locks that clients of this proxy wait for, while there are any.
+//! Hears of releases through other proxies: a subscription to one lock node, for the locks that
+//! clients of this proxy wait for, while there are any.
 //!
-//! By bb8-redis's client library, over a connection apart from the one that carries
-//! operations. Whatever is missed here costs a waiter time and nothing else.
+//! The subscription uses bb8-redis's client library, over a connection apart from the one that
+//! carries operations. A missed message costs a waiter time and nothing else.
 
 use std::{
     io,
@@ -27,13 +27,13 @@ use crate::{
     net::{self, Connector, redis_client::redis_settings},
 };
 
-/// How long connecting, or a confirmation, may take.
+/// The longest time for connecting, or for a confirmation.
 const LIMIT: Duration = Duration::from_secs(1);
 /// Idle time after which the node is asked for a sign of life.
 const KEEPALIVE: Duration = Duration::from_secs(3);
 /// Channels in one command.
 const CHANNELS: usize = 1000;
-/// A connection without subscriptions is closed after that.
+/// Idle time after which a connection without subscriptions is closed.
 const IDLE: Duration = Duration::from_secs(10);
 
 /// Why a subscription ended.
@@ -50,12 +50,12 @@ enum SubscriptionEnded {
     /// Nobody waits for anything.
     #[error("idle")]
     Idle,
-    /// The engine has gone.
+    /// The engine was dropped.
     #[error("not needed any more")]
     Unused,
 }
 
-/// Keeps a subscription to node `node` for as long as somebody waits.
+/// Keeps a subscription to node `node` for as long as a client waits.
 pub(in crate::lock) async fn run(
     locks: Weak<Locks>,
     node: usize,
@@ -98,7 +98,7 @@ pub(in crate::lock) async fn run(
     }
 }
 
-/// One connection's life.
+/// Serves one connection until it ends.
 async fn listen(
     locks: &Weak<Locks>,
     node: usize,
@@ -154,7 +154,7 @@ async fn next(messages: &mut PubSubStream) -> Option<Msg> {
     std::future::poll_fn(|cx| Pin::new(&mut *messages).poll_next(cx)).await
 }
 
-/// A node has told of a release. What this proxy has told itself it knows.
+/// Notes a release that a node has told of, unless it is this proxy's own.
 fn heard(locks: &Arc<Locks>, node: usize, message: &Msg) {
     let Ok(channel) = message.get_channel::<Vec<u8>>() else { return };
     if let Some(key) = scripts::key_of_channel(&channel)

@@ -22,24 +22,24 @@ use crate::{
 /// Tells waiters apart.
 static TICKETS: AtomicU64 = AtomicU64::new(0);
 
-/// A LOCK that waits in line. Dropped before it is ready, it leaves the queue and
-/// gives back what it got on every node.
+/// A LOCK that waits in line. Dropped before it is ready, it leaves the queue and is undone on
+/// every node.
 ///
-/// A request under way when the time is up may still be granted: that takes no
-/// longer than a LOCK that does not wait.
+/// A request under way when the time is up may still be granted: it takes no longer than a LOCK
+/// that does not wait.
 pub struct Waiter {
     locks: Arc<Locks>,
     key: Key,
     token: Token,
     ttl: Duration,
     ticket: u64,
-    /// It has a place in the queue.
+    /// Whether the waiter has a place in the queue.
     seated: bool,
     since: Instant,
     deadline: Instant,
     asking: Option<Acquire>,
     timer: Pin<Box<Sleep>>,
-    /// What the nodes said last.
+    /// The last answer of the nodes.
     last: NotGranted,
 }
 
@@ -54,7 +54,7 @@ impl Waiter {
     ) -> Waiter {
         let since = Instant::now();
         let deadline = since + wait;
-        // Who has it already must not wait for itself.
+        // A client that has the lock already must not wait for itself.
         let asking =
             again.map(|_| Acquire::ask(&locks.grants, key.clone(), token.clone(), ttl, again));
         Waiter {
@@ -136,7 +136,7 @@ impl Future for Waiter {
                 WaiterTurn::Wait(until) => until,
             };
             if Instant::now() >= self.deadline {
-                // Who is not at the head knows no more than the head.
+                // Only the head hears from the nodes, so the others get its error.
                 let no_quorum = self.locks.queues.no_quorum(&self.key);
                 self.leave(Departure::Gone);
                 return Poll::Ready(Err(
@@ -150,7 +150,7 @@ impl Future for Waiter {
 
 impl Drop for Waiter {
     fn drop(&mut self) {
-        // What it asks for is undone before the next one asks.
+        // The waiter's request is undone before the next one asks.
         self.asking = None;
         self.leave(Departure::Gone);
     }

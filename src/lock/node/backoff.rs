@@ -1,30 +1,30 @@
-//! How long to wait before the next attempt to connect.
+//! The pause before the next attempt to connect.
 
 use std::time::Duration;
 
 use crate::lock::jitter::jittered;
 
-/// Before the second attempt.
+/// The pause before the second attempt.
 const FIRST: Duration = Duration::from_millis(50);
-/// At most: how long a node that is back may wait to be found.
+/// The longest pause: how long a node that is back may wait to be found.
 const LONGEST: Duration = Duration::from_secs(2);
 
-/// Exponential back-off with jitter, so that many proxies do not come back to
-/// a node all at once.
+/// Exponential back-off with jitter, so that many proxies do not come back to a node all at once.
 #[derive(Debug, Default)]
 pub(in crate::lock) struct Backoff {
     failures: u32,
 }
 
 impl Backoff {
-    /// The pause after one more failure: between half and all of the doubled one before.
+    /// The pause after one more failure: between half and all of a time that doubles from failure
+    /// to failure.
     pub(in crate::lock) fn next(&mut self) -> Duration {
         let full = FIRST.saturating_mul(1 << self.failures.min(16)).min(LONGEST);
         self.failures += 1;
         jittered(full)
     }
 
-    /// A connection lasted for `time`: one that ends at once is a failure like another.
+    /// Notes that a connection lasted for `time`. A connection that ends at once is a failure too.
     pub(in crate::lock) fn lasted(&mut self, time: Duration) {
         if time >= LONGEST {
             self.failures = 0;

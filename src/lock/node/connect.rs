@@ -33,9 +33,9 @@ use crate::{
     resp::encode,
 };
 
-/// How often a node that may not vote yet is looked at again.
+/// The pause between two looks at a node that may not vote yet.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
-/// The first few times it is looked at again sooner, and nothing is said.
+/// The pause between the first few looks, which are not logged.
 const LOOK_SOON: Duration = Duration::from_millis(20);
 const FIRST_LOOKS: usize = 10;
 
@@ -135,7 +135,7 @@ async fn admit(
                 write_note(stream, &look, epoch).await?;
                 pause = LOOK_SOON;
             }
-            // At a start, who answers first only waits for the others.
+            // A proxy that starts only waits for the other nodes to answer.
             Judgement::Waits(wait) if looks < FIRST_LOOKS && wait.until.is_none() => {}
             Judgement::Waits(wait) => {
                 node.is_down(wait.why, wait.until, Some(Fault::Quarantined));
@@ -150,7 +150,7 @@ async fn admit(
     Err(ConnectError::Unused)
 }
 
-/// Notes on the node that it was admitted, for proxies of version 0.1.
+/// Notes the admission on the node, for proxies of version 0.1.
 async fn mark(stream: &mut Stream, run_id: &str) -> Result<(), ConnectError> {
     let mut out = Vec::new();
     encode::command(&mut out, &[b"SET", OLD_MARKER, run_id.as_bytes()]);
@@ -163,7 +163,7 @@ async fn mark(stream: &mut Stream, run_id: &str) -> Result<(), ConnectError> {
     }
 }
 
-/// What a node says of itself.
+/// A node's answers to the handshake.
 struct Greeting {
     client_id: Option<i64>,
     look: SelfReport,
@@ -175,7 +175,7 @@ async fn greet(stream: &mut Stream, node: &Node) -> Result<Greeting, ConnectErro
     let mut asked = encode_greeting(&mut out, &node.url);
     scripts::load(&mut out);
     asked.extend(["SCRIPT LOAD"; scripts::LOADS]);
-    // These two help but are not needed; an ACL may refuse them.
+    // The next two commands help but are not needed; an ACL may refuse them.
     encode::command(&mut out, &[b"CLIENT", b"SETNAME", b"lockgate"]);
     encode::command(&mut out, &[b"CLIENT", b"ID"]);
     encode_look(&mut out);

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A fence that is further ahead of this proxy's clock is not learned, in microseconds: a
-/// day. One that a wrong clock or a client made stays that lock's own.
+/// How far a learned fence may be ahead of this proxy's clock, in microseconds: a day. A larger
+/// fence, made by a wrong clock or a client, stays that of its own lock.
 pub(super) const TOO_FAR: u64 = 24 * 60 * 60 * 1_000_000;
 
 /// The largest fence seen of any lock, so that fences grow although clocks differ.
@@ -18,7 +18,7 @@ impl LargestFence {
         now.max(self.largest.load(Ordering::Relaxed))
     }
 
-    /// Takes in a fence that was granted, or that the data node has seen.
+    /// Learns a fence that was granted, or that the data node has seen.
     pub(super) fn learn(&self, fence: u64, now: u64) {
         if fence > now && fence - now <= TOO_FAR {
             self.largest.fetch_max(fence, Ordering::Relaxed);

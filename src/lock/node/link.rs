@@ -1,6 +1,6 @@
-//! The sending end of the connection to one lock node: a queue into which putting is
-//! synchronous, and which the connection empties in order. That order is what keeps a release
-//! from overtaking its own acquire, on the slowest node too.
+//! The sending end of the connection to one lock node: a queue into which putting is synchronous,
+//! and which the connection empties in order. That order keeps a release from overtaking its own
+//! acquire, on the slowest node too.
 
 use std::{
     collections::VecDeque,
@@ -24,25 +24,24 @@ use crate::{
 /// Why a connection ended.
 #[derive(Debug, Error)]
 pub(super) enum Closed {
-    /// The node closed it, or the network did.
+    /// The node or the network closed the connection.
     #[error("disconnected: {0}")]
     Io(#[from] io::Error),
     /// Requests were in flight and nothing came for `locks.node_silence`.
     #[error("silent for {0:?}")]
     Silent(Duration),
-    /// It answered what Redis does not answer.
+    /// The node sent bytes that are no reply of Redis.
     #[error("{0}")]
     Garbage(#[from] reply::Garbage),
-    /// It is not what it was admitted as: its marker has changed, or it has become a
-    /// replica. It is to be looked at anew.
+    /// The node's marker has changed, or it has become a replica: it must be admitted anew.
     #[error("{0}")]
     Changed(&'static str),
-    /// The engine has gone.
+    /// The engine was dropped.
     #[error("not needed any more")]
     Unused,
 }
 
-/// What goes through the queue.
+/// An entry of the queue.
 pub(super) enum Queued {
     /// One node's part of an operation.
     Operation(Arc<Operation>),
@@ -51,7 +50,7 @@ pub(super) enum Queued {
 }
 
 impl Queued {
-    /// The operation in it, if it is one.
+    /// The operation of this entry. Returns `None` for a blind command.
     pub(super) fn operation(self) -> Option<Arc<Operation>> {
         match self {
             Queued::Operation(operation) => Some(operation),
@@ -64,13 +63,13 @@ impl Queued {
 #[derive(Clone)]
 pub(super) struct Link {
     pub(super) sender: Arc<Sender>,
-    /// What CLIENT ID said, to be able to end this connection from the next one.
+    /// The answer to CLIENT ID, by which the next connection can end this one.
     pub(super) client_id: Option<i64>,
     pub(super) run_id: Option<String>,
 }
 
-/// What all clones of a [`Link`] share. Dropped with the last of them, it ends the
-/// connection.
+/// The part that all clones of a [`Link`] share. The connection ends when the last of them is
+/// dropped.
 pub(super) struct Sender(pub(super) Arc<LinkShared>);
 
 impl Drop for Sender {
@@ -90,39 +89,39 @@ pub(super) struct LinkShared {
     /// Operations queued or in flight.
     pub(super) pending: AtomicUsize,
     pub(super) closed: AtomicBool,
-    /// It is to end, as its node is to be looked at anew.
+    /// Whether the connection is to end, because its node must be admitted anew.
     pub(super) ending: AtomicBool,
     pub(super) ended: Notify,
 }
 
 impl LinkShared {
-    /// Why the connection is to end, if [`Link::end`] has said so.
+    /// The reason why [`Link::end`] wants the connection to end, if it does.
     pub(super) fn ended_from_outside(&self) -> Option<Closed> {
         let ending = self.ending.load(Ordering::Acquire);
         ending.then_some(Closed::Changed("it is looked at anew"))
     }
 
-    /// One of those that were queued or in flight is answered.
+    /// Notes that an operation queued or in flight is answered.
     pub(super) fn done(&self) {
         let before = self.pending.fetch_sub(1, Ordering::Relaxed);
         debug_assert!(before > 0, "what is answered was sent");
     }
 }
 
-/// Jobs of all clients. The connection takes them all at once, so that neither
-/// side pays for more than a lock that is nearly always free.
+/// Operations of all clients. The connection takes them all at once, so each side pays only for a
+/// mutex that is nearly always free.
 #[derive(Default)]
 pub(super) struct JobQueue {
     pub(super) jobs: VecDeque<Queued>,
-    /// Nothing is put into it any more.
+    /// Whether nothing is put into the queue any more.
     pub(super) closed: bool,
-    /// Of the connection, while it waits for a job.
+    /// The connection's task, while it waits for a job.
     pub(super) waker: Option<Waker>,
 }
 
-/// What was not answered when the connection ended.
+/// Operations not answered when the connection ended.
 pub(super) struct Leftover {
-    /// Sent, outcome unknown.
+    /// Operations sent, with an unknown outcome.
     pub(super) sent: Vec<Arc<Operation>>,
     pub(super) unsent: Vec<Arc<Operation>>,
     pub(super) reason: Closed,
@@ -134,7 +133,7 @@ impl Link {
         self.sender.0.pending.load(Ordering::Relaxed)
     }
 
-    /// Puts a job at the end of the queue. False: the connection has ended.
+    /// Puts a job at the end of the queue. Returns false if the connection has ended.
     #[inline]
     pub(super) fn send(&self, job: Queued) -> bool {
         let shared = &self.sender.0;
@@ -152,7 +151,7 @@ impl Link {
         true
     }
 
-    /// Ends the connection: its node is to be looked at anew.
+    /// Ends the connection, because its node must be admitted anew.
     pub(super) fn end(&self) {
         let shared = &self.sender.0;
         shared.ending.store(true, Ordering::Release);

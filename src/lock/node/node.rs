@@ -1,5 +1,4 @@
-//! One lock node: whether it can be asked, and what it must be told when it
-//! comes back.
+//! One lock node: whether it can be asked, and what it must be told when it comes back.
 
 use std::{
     collections::VecDeque,
@@ -35,69 +34,68 @@ use crate::{
     sync::Mutex,
 };
 
-/// Releases remembered for a node that is away. Those that find no place are
-/// left to the TTL.
+/// Releases remembered for a node that is away. For any further one the lock's TTL has to run out.
 const MAX_CLEANUP: usize = 10_000;
-/// How soon a node is asked again to give a lock back that it has refused to give back.
+/// The pause before a node that has refused to give a lock back is asked again.
 pub(super) const ASK_AGAIN: Duration = Duration::from_millis(100);
 
 #[cfg(test)]
 thread_local! {
-    /// A fault that tests plant: an error in answer to a release is the end of it.
+    /// A fault that tests plant: a release that the node answers with an error is not sent again.
     pub(crate) static NOT_ASKED_AGAIN: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
-    /// Another: what may have been granted in vain is taken back though it was renewed since.
+    /// A fault that tests plant: a lock whose grant came late is undone though it was renewed
+    /// since.
     pub(crate) static UNDONE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// The fence that would be proposed now.
+/// Returns the fence that would be proposed now.
 pub(super) type ProposedFence = Arc<dyn Fn() -> u64 + Send + Sync>;
 
-/// Until when a grant made by this proxy has its lock, as far as is known.
+/// Returns the end of a grant made by this proxy, as far as is known.
 type HeldUntil = dyn Fn(&Key, &Token, Claim) -> Option<Instant> + Send + Sync;
 
 pub(super) struct Node {
     pub(super) url: RedisUrl,
     pub(super) connector: Connector,
-    /// Its place in `locks.nodes`, from 0.
+    /// The node's place in `locks.nodes`, from 0.
     pub(super) index: usize,
     pub(super) silence: Duration,
     pub(super) keepalive: Duration,
     pub(super) metrics: Arc<NodeMetrics>,
     pub(super) admissions: Arc<Admissions>,
-    /// What its connection goes by.
+    /// The node's standing, which its connection obeys.
     pub(super) standing: Arc<NodeStanding>,
     clocks: Arc<Clocks>,
     /// `locks.drift_factor`.
     pub(super) drift_factor: f64,
     clock: ProposedFence,
-    /// Told when it can be asked again.
+    /// Called when the node can be asked again.
     came_back: OnceLock<Box<dyn Fn() + Send + Sync>>,
     held_until: OnceLock<Box<HeldUntil>>,
     queue_limit: usize,
-    /// Cancelled when the engine has gone.
+    /// Cancelled when the engine is dropped.
     pub(super) gone: CancellationToken,
-    /// The longest that anything it holds can last.
+    /// The longest time that a lock on the node can last.
     max_ttl: Duration,
     state: Mutex<NodeState>,
 }
 
-/// Changed by the supervisor and by the end of a connection; the lock is held
-/// while a job is put into the queue, so that order is the order of submission.
+/// State changed by the supervisor and by the end of a connection. The mutex is locked while a job
+/// is put into the queue, so that jobs have the order of submission.
 struct NodeState {
     link: Option<Link>,
-    /// Why there is none, or why it does not vote yet, and until when, if that is known.
+    /// Why there is no connection, or why the node does not vote yet, and until when, if known.
     reason: String,
     until: Option<tokio::time::Instant>,
-    /// What makes it unfit to vote, if that is why.
+    /// The fault that makes the node unfit to vote, if that is why.
     unfit: Option<Fault>,
-    /// What else was found wrong with it.
+    /// Other faults of the node.
     found: Vec<Fault>,
-    /// What gives back locks that the node may hold in vain, and until when at
-    /// the longest it may; that is not known of an acquire that a stopped node
-    /// has not read yet, as its TTL has not begun.
+    /// Releases of locks that the node may hold in vain, with the latest end of each lock. The end
+    /// is `None` for an acquire that a stopped node has not read yet: its TTL has not begun.
     cleanup: VecDeque<(Arc<Operation>, Option<Instant>)>,
-    /// Releases and hand-overs that it has answered with an error, and when the lock has
-    /// run out by itself.
+    /// Releases and hand-overs that the node has answered with an error, and when each lock has run
+    /// out by itself.
     refused: VecDeque<(Arc<Operation>, Instant)>,
     /// `run_id` and CLIENT ID of the connection before.
     before: Option<(String, i64)>,
@@ -145,13 +143,13 @@ impl Node {
         }
     }
 
-    /// Tells `came_back` from now on whenever the node can be asked again.
+    /// Has `came_back` called whenever the node can be asked again.
     pub(super) fn on_return(&self, came_back: impl Fn() + Send + Sync + 'static) {
         let _ = self.came_back.set(Box::new(came_back));
     }
 
-    /// Asks this of grants from now on. Whoever answers may have this node asked something
-    /// meanwhile, so it is called without the node's lock.
+    /// Has `held_until` asked of grants. It is called without this node's mutex, as it may submit
+    /// operations to the node.
     pub(super) fn ask_holders(
         &self,
         held_until: impl Fn(&Key, &Token, Claim) -> Option<Instant> + Send + Sync + 'static,
@@ -159,7 +157,7 @@ impl Node {
         let _ = self.held_until.set(Box::new(held_until));
     }
 
-    /// Asks this node. Its vote comes, now or later, exactly once.
+    /// Puts an operation to this node. The node's vote comes, now or later, exactly once.
     pub(super) fn submit(&self, operation: &Arc<Operation>) {
         let mut state = self.state.lock();
         let Some(link) = &state.link else {
@@ -172,7 +170,7 @@ impl Node {
         if operation.kind.grants()
             && let Some(why) = self.waits()
         {
-            // It may give back all the same.
+            // The node may still give the giver's lock back.
             if let Some(release) = operation.late_release((self.clock)()) {
                 link.send(Queued::Operation(Arc::new(release)));
             }
@@ -191,7 +189,7 @@ impl Node {
         }
     }
 
-    /// Why it must not grant, though it is connected.
+    /// Why the node must not grant, though it is connected.
     fn waits(&self) -> Option<Absence> {
         if self.standing.waits.load(Ordering::Acquire) {
             Some(Absence::Quarantined)
@@ -202,16 +200,16 @@ impl Node {
         }
     }
 
-    /// What a node was never asked for it does not hold; a lock given back may be
-    /// one that it holds from before.
+    /// Remembers an operation that was never sent. Only a release can leave something to do: the
+    /// node may hold its lock from before.
     fn clean_up_unsent(&self, state: &mut NodeState, operation: &Arc<Operation>) {
         if matches!(operation.kind, Kind::Release | Kind::HandOver { .. }) {
             self.clean_up_later(state, operation.clone(), true);
         }
     }
 
-    /// Remembers to give back what an operation whose outcome is unknown may have
-    /// taken, or was to give back.
+    /// Remembers to give back the lock that an operation with unknown outcome may have taken, or
+    /// was to give back.
     fn clean_up_sent(&self, state: &mut NodeState, operation: &Arc<Operation>) {
         self.clean_up_unsent(state, operation);
         if let Kind::Acquire { claim, again: false } | Kind::HandOver { claim } = operation.kind {
@@ -220,8 +218,8 @@ impl Node {
         }
     }
 
-    /// It has refused to give a lock back, as it is out of memory, busy, or wants replicas.
-    /// It is asked again until it does, or the lock has run out by itself.
+    /// Notes that the node has refused to give a lock back, as it is out of memory, busy, or wants
+    /// replicas. The release is sent again until it is done or the lock has run out.
     pub(super) fn answered_with_error(self: &Arc<Node>, operation: &Arc<Operation>) {
         #[cfg(test)]
         if NOT_ASKED_AGAIN.get() {
@@ -245,7 +243,7 @@ impl Node {
         }
     }
 
-    /// Sends again what the node has refused to give back.
+    /// Sends the refused releases again.
     fn release_refused(&self) {
         let mut state = self.state.lock();
         let now = Instant::now();
@@ -268,8 +266,7 @@ impl Node {
         }
     }
 
-    /// Remembers a release for when the node is back. `ends`: what it gives back
-    /// has a TTL that runs already.
+    /// Remembers a release for when the node is back. `ends`: the lock has a TTL that runs already.
     fn clean_up_later(&self, state: &mut NodeState, release: Arc<Operation>, ends: bool) {
         let until = ends.then(|| Instant::now() + release.ttl.min(self.max_ttl));
         if state.cleanup.len() >= MAX_CLEANUP {
@@ -279,15 +276,15 @@ impl Node {
         debug_assert!(state.cleanup.len() <= MAX_CLEANUP, "the clean-up list is bounded");
     }
 
-    /// Tells the node first what it has missed, then opens it to everybody.
+    /// Opens a new connection: first the node is sent what it has missed, then operations.
     pub(super) fn connected(&self, link: &Link) {
         self.note_held();
         let mut state = self.state.lock();
         if let (Some((run_id, id)), Some(now)) = (&state.before, &link.run_id)
             && run_id == now
         {
-            // The connection before may have left requests unread on a node
-            // that was stopped: they must not be carried out after the cleanup.
+            // A node that was stopped may have requests of the connection before unread: they must
+            // not be carried out after the cleanup.
             let mut kill = Vec::new();
             encode::command(&mut kill, &[b"CLIENT", b"KILL", b"ID", id.to_string().as_bytes()]);
             link.send(Queued::Blind(kill));
@@ -313,8 +310,8 @@ impl Node {
         self.stands(releases);
     }
 
-    /// Notes on grants whose votes are to be taken back how long they last by now: they were
-    /// renewed since, and put back on this node, and it must not end them.
+    /// Notes how long each grant on the cleanup list lasts by now. It may have been renewed since
+    /// and put back on this node, which then must not end it.
     fn note_held(&self) {
         #[cfg(test)]
         if UNDONE.get() {
@@ -360,13 +357,13 @@ impl Node {
         info!(node = %self.url, releases, "lock node is up");
     }
 
-    /// Until when it waits as its clock has jumped.
+    /// The end of the wait after a jump of the node's clock.
     fn clocks_until(&self) -> Option<tokio::time::Instant> {
         self.clocks.waits_until(self.index).map(Instant::timer)
     }
 
-    /// Its clock is watched before it may vote too: a jump that nobody has seen would be taken
-    /// for its time of day.
+    /// Compares the clock of a node that may not vote yet: a jump that nobody has seen would later
+    /// be taken for its time of day.
     pub(super) fn saw_look(self: &Arc<Node>, sent: Instant, look: &SelfReport) {
         let Some(time) = look.time.and_then(|time| i64::try_from(time).ok()) else { return };
         let mut clock = self.standing.clock.lock();
@@ -377,7 +374,7 @@ impl Node {
         }
     }
 
-    /// What is new of its clock; none: that it does not tell its TIME.
+    /// Notes a sight of the node's clock. `None`: the node does not tell its TIME.
     pub(super) fn saw_clock(self: &Arc<Node>, sight: Option<Sight>) {
         let unwatched = sight.is_none();
         if self.standing.unwatched.swap(unwatched, Ordering::AcqRel) != unwatched {
@@ -413,7 +410,7 @@ impl Node {
         }
     }
 
-    /// What is sent in place of an operation that the node has missed: it must take nothing
+    /// The operation to send in place of one that the node has missed, so that it takes no lock
     /// that was granted since.
     fn as_late(&self, missed: Arc<Operation>) -> Option<Arc<Operation>> {
         if missed.undoes.as_ref().is_some_and(|undone| undone.is_granted_still()) {
@@ -428,15 +425,15 @@ impl Node {
         missed.late_release((self.clock)()).map(Arc::new)
     }
 
-    /// The connection may have ended before it was opened to everybody, so that
-    /// its end found nothing to close.
+    /// Notes that the connection is gone. It may have ended before it was opened to everybody, so
+    /// that its end found nothing to close.
     pub(super) fn disconnected(&self) {
         if self.state.lock().link.take().is_some() {
             self.is_down("disconnected".into(), None, None);
         }
     }
 
-    /// Fails at once what was in flight; called by the connection's own task.
+    /// Fails at once all that was in flight; called by the connection's own task.
     pub(super) fn connection_ended(&self, leftover: Leftover) {
         match &leftover.reason {
             Closed::Silent(_) => self.metrics.errors_silence.increment(1),
@@ -464,8 +461,7 @@ impl Node {
         }
     }
 
-    /// Notes why the node cannot be asked, with one line in the log for each
-    /// new reason.
+    /// Notes why the node cannot be asked, with one line in the log for each new reason.
     pub(super) fn is_down(
         &self,
         reason: String,
@@ -485,7 +481,7 @@ impl Node {
         self.metrics.up.set(0.0);
     }
 
-    /// The node as seen now.
+    /// The node's state now.
     pub(super) fn status(&self) -> NodeStatus {
         let state = self.state.lock();
         let up = state.link.is_some()
@@ -500,7 +496,7 @@ impl Node {
         NodeStatus { address: self.url.to_string(), up, reason, unfit, found, too_slow }
     }
 
-    /// Notes what an inspection has found, with one line in the log for each that is new.
+    /// Notes the faults that an inspection has found, with one line in the log for each new one.
     pub(super) fn inspected(&self, Inspected { faults: found, is_another, longest }: Inspected) {
         self.admissions.heard_of(longest);
         let mut state = self.state.lock();
@@ -515,7 +511,7 @@ impl Node {
         self.show_faults(&state);
     }
 
-    /// What was found wrong with it.
+    /// The node's faults.
     fn found(&self, state: &NodeState) -> impl Iterator<Item = Fault> {
         let unwatched = self.standing.unwatched.load(Ordering::Acquire);
         state.found.iter().copied().chain(unwatched.then_some(Fault::Unwatched))
@@ -532,7 +528,7 @@ impl Node {
 }
 
 impl NodeState {
-    /// Why it does not vote, with how long still.
+    /// Why the node does not vote, and for how long still.
     fn reason(&self) -> String {
         match self.until {
             Some(until) => {
@@ -558,7 +554,7 @@ async fn wait_for_clock(node: Weak<Node>) {
         let Some(until) = known.clocks.waits_until(known.index) else {
             let jumped = &known.standing.jumped;
             jumped.store(false, Ordering::Release);
-            // It may have jumped again just now, and nobody else have begun to wait.
+            // The clock may have jumped again just now, when no other task had begun to wait.
             if known.clocks.waits_until(known.index).is_some() {
                 match jumped.swap(true, Ordering::AcqRel) {
                     true => return,
@@ -575,7 +571,7 @@ async fn wait_for_clock(node: Weak<Node>) {
     }
 }
 
-/// Has the node give back what it has refused to, for as long as there is something.
+/// Sends refused releases again for as long as there are any.
 async fn ask_again(node: Weak<Node>) {
     sleep(ASK_AGAIN).await;
     if let Some(node) = node.upgrade() {

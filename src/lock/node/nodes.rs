@@ -28,8 +28,8 @@ use crate::{
     net::Connector,
 };
 
-/// A node waits for an answer at most this share of the TTL, so that asking
-/// does not use the validity up.
+/// The share of the TTL for which an answer is waited for at most, so that asking does not use the
+/// validity up.
 const TIMEOUT_SHARE: u32 = 10;
 
 /// The time of day in microseconds, from which fences are proposed.
@@ -39,7 +39,7 @@ pub(crate) type WallClock = Arc<dyn Fn() -> u64 + Send + Sync>;
 pub(in crate::lock) struct Nodes {
     all: Vec<Arc<Node>>,
     wall_clock: WallClock,
-    /// Names this proxy in what its releases tell the others.
+    /// The name of this proxy in the messages about its releases.
     who: String,
     node_timeout: Duration,
     pub(in crate::lock) drift_factor: f64,
@@ -87,15 +87,15 @@ impl Nodes {
         }
     }
 
-    /// Starts looking now and then for what makes a node unfit to vote.
+    /// Starts to inspect the nodes now and then for faults.
     pub(in crate::lock) fn inspect(&self, runtime: &Handle) {
         for node in &self.all {
             runtime.spawn(supervisor::inspect(Arc::downgrade(node)));
         }
     }
 
-    /// Tells `came_back` from now on whenever a node can be asked again, and asks `held_until`
-    /// of this proxy's grants.
+    /// Has `came_back` called whenever a node can be asked again, and `held_until` asked of this
+    /// proxy's grants.
     pub(in crate::lock) fn tell(
         &self,
         came_back: impl Fn() + Clone + Send + Sync + 'static,
@@ -107,27 +107,26 @@ impl Nodes {
         }
     }
 
-    /// Every node as seen now, in the order of the configuration.
+    /// The state of every node now, in the order of the configuration.
     pub(in crate::lock) fn status(&self) -> Vec<NodeStatus> {
         self.all.iter().map(|node| node.status()).collect()
     }
 
-    /// How many nodes make a quorum.
     pub(in crate::lock) fn quorum(&self) -> usize {
         quorum(self.all.len())
     }
 
-    /// Whether a message about a release was told by this proxy itself.
+    /// Whether a message about a release was published by this proxy itself.
     pub(in crate::lock) fn is_own_word(&self, who: &[u8]) -> bool {
         who == self.who.as_bytes()
     }
 
-    /// Takes in a fence that was granted, or that the data node has seen.
+    /// Learns a fence that was granted, or that the data node has seen.
     pub(in crate::lock) fn learn_fence(&self, fence: u64) {
         self.fences.learn(fence, (self.wall_clock)());
     }
 
-    /// Says what a lock is asked for with.
+    /// Gathers the arguments of a request for a lock.
     pub(in crate::lock) fn wanted<'a>(
         &self,
         key: &'a [u8],
@@ -140,7 +139,7 @@ impl Nodes {
         Wanted { key, token, ttl, fence, fence_ttl: self.fence_ttl, claim }
     }
 
-    /// Makes one request to all nodes, and does not send it yet.
+    /// Makes one request to all nodes, without sending it.
     pub(in crate::lock) fn operation(
         &self,
         kind: Kind,
@@ -172,7 +171,7 @@ impl Nodes {
         operation
     }
 
-    /// Asks one node alone.
+    /// Puts an operation to one node alone.
     pub(in crate::lock) fn submit_to(&self, node: usize, operation: &Arc<Operation>) {
         self.all[node].submit(operation);
     }
@@ -191,15 +190,14 @@ impl Nodes {
         self.await_votes(operation, rule, ttl)
     }
 
-    /// Waits for the votes by `rule`, no longer than a lock of that TTL allows that
-    /// was asked for just now.
+    /// Waits for the votes by `rule`, as long as [`Nodes::patience`] allows for a lock of that TTL.
     pub(in crate::lock) fn await_votes(
         self: &Arc<Self>,
         operation: Arc<Operation>,
         rule: Rule,
         ttl: Duration,
     ) -> Tally {
-        // A timer's, which may be late.
+        // A tokio clock's instant, as for all timers, which may be late.
         let deadline = tokio::time::Instant::now() + self.patience(ttl);
         let patient = ttl / TIMEOUT_SHARE >= self.node_timeout;
         Tally { nodes: self.clone(), operation, rule, deadline, patient, alarm: Alarm::default() }
@@ -210,8 +208,8 @@ impl Nodes {
         self.node_timeout.min(ttl / TIMEOUT_SHARE)
     }
 
-    /// Waits until the nodes that are up have done all that was asked of them
-    /// before, for at most `limit`.
+    /// Waits until the nodes that are up have carried out all earlier operations, for at most
+    /// `limit`.
     pub(in crate::lock) async fn drain(self: &Arc<Self>, limit: Duration) {
         let mut ping = Vec::new();
         crate::resp::encode::command(&mut ping, &[b"PING"]);
@@ -220,8 +218,8 @@ impl Nodes {
         std::future::poll_fn(|cx| tally.poll_decision(cx).map(drop)).await;
     }
 
-    /// What is left of `ttl` for who has asked for it at `since`; nothing if this proxy may
-    /// have stood still meanwhile.
+    /// The part of `ttl` that is left for a client whose lock was asked for at `since`. Returns
+    /// `None` also if this proxy may have stood still meanwhile.
     pub(in crate::lock) fn validity(
         &self,
         ttl: Duration,
@@ -234,7 +232,7 @@ impl Nodes {
         validity(ttl, now - since, self.drift_factor)
     }
 
-    /// Says who is missing among these votes, which do not decide.
+    /// The NOQUORUM error of votes that do not decide: the nodes that are missing.
     pub(in crate::lock) fn no_quorum(&self, votes: &[Vote]) -> NoQuorum {
         let missing: Vec<String> = votes
             .iter()
@@ -265,13 +263,13 @@ impl Nodes {
     }
 }
 
-/// Waits for what the votes on one operation come to, as long as its nodes have.
+/// Waits for the votes on one operation, for as long as its nodes have.
 pub(in crate::lock) struct Tally {
     pub(in crate::lock) nodes: Arc<Nodes>,
     pub(in crate::lock) operation: Arc<Operation>,
     pub(in crate::lock) rule: Rule,
     deadline: tokio::time::Instant,
-    /// That is all of `locks.node_timeout`.
+    /// Whether the nodes have all of `locks.node_timeout`.
     patient: bool,
     pub(in crate::lock) alarm: Alarm,
 }

@@ -13,27 +13,27 @@ use crate::{
     sync::Mutex,
 };
 
-/// How often they are told of at the most; and for how long a failure counts where
+/// The shortest time between two lines in the log, and the time for which a failure counts if
 /// nothing was asked since.
 const TELL_EVERY: Duration = Duration::from_secs(10);
-/// So many in a row are no chance.
+/// So many failures in a row are no chance.
 const IN_A_ROW: u64 = 8;
 
-/// What became of the operations of one proxy.
+/// Outcomes of the operations of one proxy.
 pub(in crate::lock) struct Outage {
-    /// Since the log last told of them, or since all was well.
+    /// Operations since the log last told of failures, or since all was well.
     asked: AtomicU64,
     failed: AtomicU64,
-    /// Without one in between that found a quorum.
+    /// Failures with no quorum found in between.
     in_a_row: AtomicU64,
     last: Mutex<LastFailure>,
 }
 
 struct LastFailure {
     error: Option<NoQuorum>,
-    /// When the last of those in a row failed.
+    /// The time of the last failure in a row.
     at: Instant,
-    /// Since when `asked` and `failed` are counted.
+    /// The time from which `asked` and `failed` are counted.
     since: Instant,
     told: Option<Instant>,
 }
@@ -46,9 +46,8 @@ impl Outage {
         Outage { asked: zero(), failed: zero(), in_a_row: zero(), last }
     }
 
-    /// Notes what the votes on one operation came to. `patient`: its nodes had all of
-    /// `locks.node_timeout`. Those with so short a TTL that they had less tell nothing of
-    /// the nodes, and any client may send them.
+    /// Notes the outcome of one operation. `patient`: its nodes had all of `locks.node_timeout`. A
+    /// TTL so short that they had less tells nothing of the nodes, and any client may send it.
     #[inline]
     pub(in crate::lock) fn decided(&self, decision: Decision, patient: bool) {
         self.asked.fetch_add(1, Ordering::Relaxed);
@@ -66,14 +65,14 @@ impl Outage {
         }
     }
 
-    /// Notes what a client was told, or would have been.
+    /// Notes an error that a client was told, or would have been.
     pub(in crate::lock) fn failed(&self, error: &NoQuorum) {
         self.failed.fetch_add(1, Ordering::Relaxed);
         self.last.lock().error = Some(error.clone());
     }
 
-    /// How many of the last operations failed in a row, and how, if that says that locks
-    /// cannot be had now.
+    /// The number of last operations that failed in a row, and the last error. Returns `None`
+    /// unless that says that locks cannot be had now.
     pub(in crate::lock) fn status(&self) -> Option<(u64, NoQuorum)> {
         let failed = self.in_a_row.load(Ordering::Relaxed);
         let last = self.last.lock();
@@ -81,7 +80,7 @@ impl Outage {
         last.error.clone().filter(|_| counts).map(|error| (failed, error))
     }
 
-    /// Tells the log, if something failed and the last time is long enough ago.
+    /// Logs the failures, if there are any and the last line is long enough ago.
     pub(in crate::lock) fn tell(&self) {
         let now = Instant::now();
         let mut last = self.last.lock();
@@ -89,7 +88,7 @@ impl Outage {
         if failed > 0 && last.told.is_some_and(|told| now - told < TELL_EVERY) {
             return;
         }
-        // Each is asked before it fails.
+        // Every failure was counted in `asked` before.
         self.failed.fetch_sub(failed, Ordering::Relaxed);
         let asked = self.asked.swap(0, Ordering::Relaxed).max(failed);
         let time = now - last.since;

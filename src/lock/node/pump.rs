@@ -1,7 +1,7 @@
 //! The ordered, pipelined connection to one lock node.
 //!
-//! One task owns the socket. Operations of all clients come through one FIFO queue
-//! ([`Link`]), leave in batches, one write each, and their replies are matched in order.
+//! One task owns the socket. Operations of all clients come through one FIFO queue ([`Link`]),
+//! leave in batches, one write each, and their replies are matched in order.
 
 use std::{
     collections::VecDeque,
@@ -42,25 +42,25 @@ use crate::{
 
 /// Operations put into one write at most: bounds a batch's memory, not its speed.
 const BATCH: usize = 512;
-/// Memory kept for the next batch.
+/// Bytes of memory kept for the next batch.
 const KEEP: usize = 64 * 1024;
-/// The same for jobs, of which a node that had stopped may have left many.
+/// Jobs for which memory is kept; a node that had stopped may have left many.
 const KEEP_JOBS: usize = 4 * BATCH;
 /// Bytes read at a time; an answer takes some thirty.
 const READ: usize = 16 * 1024;
-/// How often a node is asked for its time at least, which is a sign of life too.
+/// The longest time between two questions for a node's time, which is a sign of life too.
 const TIME_EVERY: Duration = Duration::from_millis(500);
-/// That question.
+/// The question for a node's time, encoded.
 const TIME: &[u8] = b"*1\r\n$4\r\nTIME\r\n";
-/// Votes that wait for one answer to it at most; a node reads some forty requests at once.
+/// Votes that wait for one TIME at most; a node reads some forty requests at once.
 const PROVEN_TOGETHER: usize = 32;
 
-/// Who is told something.
+/// A function that is told something.
 type Callback<What> = Box<dyn Fn(What) + Send>;
-/// Who is told of an operation.
+/// A function that is told of an operation.
 type OnError = dyn Fn(&Arc<Operation>) + Send;
 
-/// What a connection needs of its node.
+/// The parts of a node that its connection needs.
 pub(super) struct NodeSide {
     pub(super) node: usize,
     pub(super) silence: Duration,
@@ -68,14 +68,14 @@ pub(super) struct NodeSide {
     pub(super) standing: Arc<NodeStanding>,
     /// `locks.drift_factor`.
     pub(super) drift_factor: f64,
-    /// Told what is new of the node's clock; none: that it does not tell its time.
+    /// Told each sight of the node's clock. `None`: the node does not tell its TIME.
     pub(super) on_clock: Callback<Option<Sight>>,
-    /// Told of a release, or a hand-over, that the node has answered with an error.
+    /// Told a release or a hand-over that the node has answered with an error.
     pub(super) on_error: Box<OnError>,
 }
 
-/// Starts the task that owns `stream`, whose handshake is done. `on_end` is
-/// told what was not answered, after the link has been marked as closed.
+/// Starts the task that owns `stream`, whose handshake is done. `on_end` is told the unanswered
+/// operations, after the link has been marked as closed.
 pub(super) fn start(
     stream: Stream,
     side: NodeSide,
@@ -120,18 +120,17 @@ pub(super) fn start(
     Link { sender: Arc::new(Sender(shared)), client_id, run_id }
 }
 
-/// Something whose reply has not come.
+/// A request whose reply has not come.
 struct InFlight {
     sent: Sent,
-    /// When it was sent.
     at: Instant,
 }
 
 enum Sent {
-    /// With how often it was refused before for want of the scripts.
+    /// An operation, and how often the node refused it because it had no scripts.
     Operation(Arc<Operation>, u8),
     Blind,
-    /// TIME; alone, so that it shows how long the way is.
+    /// TIME; `alone`: sent by itself, so that its round trip can be measured.
     Time {
         alone: bool,
     },
@@ -140,31 +139,31 @@ enum Sent {
 struct Pump {
     stream: Stream,
     side: NodeSide,
-    /// [`NodeStanding::told`], without its cost where it has not changed.
+    /// [`NodeStanding::told`], cached: reading it costs little while it does not change.
     told: Cache<Arc<ArcSwap<Vec<u8>>>, Arc<Vec<u8>>>,
-    /// Taken from the queue.
+    /// Jobs taken from the queue.
     jobs: VecDeque<Queued>,
     out: Outbox,
     in_flight: VecDeque<InFlight>,
-    /// While something is noted in it, nothing new is sent, so that the order of
+    /// Refused operations. While there are any, nothing new is sent, so that the order of
     /// operations stays.
     repeats: Repeats,
     space: Box<[u8]>,
     /// The beginning of a reply that is not yet whole.
     received: Vec<u8>,
-    /// When something last came, or the first of what is in flight was sent.
+    /// The time when something last came, or when the first request in flight was sent.
     heard: Instant,
-    /// The first of what was read last had waited for longer than votes count.
+    /// Whether the first reply of the last read had taken longer than votes count.
     is_late: bool,
-    /// When the node was last asked for its time.
+    /// The time of the last TIME.
     asked: Option<Instant>,
-    /// How many answers to that are in flight.
+    /// TIMEs in flight.
     times: usize,
-    /// Granted by the node, which counts once its clock is seen behind that.
+    /// Grants by the node, which count once a TIME behind them has shown its clock.
     unproven: Vec<(Arc<Operation>, Vote)>,
-    /// Set for `next_tick`.
+    /// The timer for `next_tick`.
     alarm: Alarm,
-    /// When it is looked for silence next, and whether to ask for the time.
+    /// The time of the next check for silence, and for a TIME that is due.
     next_tick: time::Instant,
     shared: Arc<LinkShared>,
 }
@@ -190,7 +189,7 @@ impl Pump {
         }
     }
 
-    /// Sends one batch. Ready: there are more jobs, before which it is time to read again.
+    /// Sends one batch. Ready: there are more jobs, but reading comes first.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Closed>> {
         ready!(self.out.poll_flush(&mut self.stream, cx))?;
         if self.repeats.is_needed() {
@@ -230,9 +229,8 @@ impl Pump {
         self.push(Sent::Time { alone }, at);
     }
 
-    /// The same behind so many operations that grant. Their votes count only once the
-    /// answer has shown a clock that has not jumped: ahead of them it could still jump in
-    /// between.
+    /// Sends TIME behind operations that grant. Their votes count only once the answer shows a
+    /// clock that has not jumped: sent before them, TIME would miss a jump in between.
     fn prove(&mut self, granting: &mut usize, at: Instant) {
         if std::mem::take(granting) > 0 && !self.side.standing.unwatched.load(Ordering::Relaxed) {
             self.ask_time(at, false);
@@ -251,7 +249,7 @@ impl Pump {
         self.in_flight.push_back(InFlight { sent, at: now });
     }
 
-    /// Takes all jobs there are, once there are some.
+    /// Takes all jobs, once there are some.
     fn poll_jobs(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Closed>> {
         if !self.jobs.is_empty() {
             return Poll::Ready(Ok(()));
@@ -319,7 +317,7 @@ impl Pump {
         }
     }
 
-    /// Reads all there is. Ready: the connection has ended.
+    /// Reads all that has come. Ready: the connection has ended.
     fn read(&mut self, cx: &mut Context<'_>) -> Poll<Closed> {
         loop {
             let mut buf = ReadBuf::new(&mut self.space);
@@ -331,7 +329,7 @@ impl Pump {
                 return Poll::Ready(error.into());
             }
             self.heard = Instant::now();
-            // That of the first, which has waited the longest.
+            // The first reply has waited the longest.
             if let Some(first) = self.in_flight.front() {
                 let waited = self.heard - first.at;
                 self.side.metrics.pace.sample(waited);
@@ -424,15 +422,15 @@ impl Pump {
                 Ok(())
             }
             Err(garbage) => {
-                // Its outcome is unknown, like that of those behind it.
+                // The outcome of this operation is unknown, like that of those behind it.
                 self.in_flight.push_front(InFlight { sent: Sent::Operation(operation, 0), at });
                 Err(garbage.into())
             }
         }
     }
 
-    /// Counts a vote that is late though nobody waited for it, as the others made the
-    /// quorum; one that was waited for was counted when its time was up.
+    /// Counts a late vote that nobody waited for, as the others made the quorum. A vote that was
+    /// waited for was counted when its time was up.
     #[cold]
     fn count_if_late(&self, operation: &Operation, sent_at: Instant) {
         let late = self.side.metrics.pace.is_late(self.heard.saturating_duration_since(sent_at));
@@ -441,7 +439,7 @@ impl Pump {
         }
     }
 
-    /// The node has told its time, or why not: what it has granted before counts, or not.
+    /// Takes the answer to TIME: the node's grants before it count now, or do not.
     fn time_told(&mut self, at: Instant, alone: bool, answer: NodeReply<'_>) -> Result<(), Closed> {
         debug_assert!(self.times > 0, "a node tells its TIME when asked");
         self.times -= 1;
@@ -453,7 +451,7 @@ impl Pump {
         let time = match answer {
             NodeReply::Time(time) => Some(time),
             NodeReply::Frame(OwnedFrame::Error(text)) => {
-                // Anything else is no word of what it may tell.
+                // Any other error does not say whether the node may tell its time.
                 let never = text.starts_with("NOPERM") || text.starts_with("ERR unknown command");
                 error = (!never).then_some(Absence::Error);
                 None
@@ -492,8 +490,8 @@ impl Pump {
         operation.vote(self.side.node, vote);
     }
 
-    /// Loads the scripts and repeats what was refused for want of them, once
-    /// nothing else is in flight.
+    /// Loads the scripts and repeats the operations refused for want of them, once nothing else is
+    /// in flight.
     fn repeat(&mut self) {
         if !self.repeats.is_needed() || !self.in_flight.is_empty() {
             return;
@@ -519,10 +517,10 @@ impl Pump {
         self.prove(&mut granting, now);
     }
 
-    /// Closes the queue and hands over what was not answered.
+    /// Closes the queue and hands over the unanswered operations.
     fn end(&mut self, reason: Closed) -> Leftover {
         if !matches!(reason, Closed::Unused) {
-            // What has not reached the node must not reach it after the cleanup.
+            // Bytes that have not reached the node must not reach it after the cleanup.
             self.stream.reset_on_drop();
         }
         self.heard = Instant::now();
@@ -548,7 +546,7 @@ impl Pump {
     }
 }
 
-/// A reply, as far as it had to be decoded.
+/// A reply, decoded as far as needed.
 #[derive(Clone, Copy)]
 enum NodeReply<'a> {
     Numbers(reply::Numbers),

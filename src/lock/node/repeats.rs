@@ -1,37 +1,37 @@
-//! What a node refused because it has forgotten our scripts (SCRIPT FLUSH), and
-//! what of it may be asked again.
+//! Operations that a node refused because it has forgotten the scripts (SCRIPT FLUSH), and which of
+//! them may be repeated.
 //!
-//! Knows nothing of connections: the link sends nothing new while something is
-//! noted here, and takes it up once all that was in flight has been answered.
+//! Names no connection: the pump sends nothing new while an operation is noted here, and takes it
+//! up once all that was in flight has been answered.
 
 use std::sync::Arc;
 
 use crate::lock::operation::{Kind, Operation};
 
-/// How often an operation is repeated, as the scripts may be forgotten again
-/// meanwhile; a node without them for longer answers with an error.
+/// How often an operation is repeated, as the scripts may be forgotten again meanwhile. After that
+/// its vote is an error.
 const MAX_REPEATS: u8 = 8;
 
 /// An operation, and how often it was refused.
 pub(super) type RefusedOperation = (Arc<Operation>, u8);
 
-/// Noted in the order of the answers.
+/// Refused operations, in the order of the answers.
 #[derive(Default)]
 pub(super) struct Repeats {
-    /// Each with how much of `done` was done before it.
+    /// Each with the number of operations of `done` that were done before it.
     refused: Vec<(RefusedOperation, usize)>,
-    /// Sent after the first of those and not refused, as another proxy had
-    /// loaded the scripts meanwhile.
+    /// Operations sent after the first refused one and not refused, as another proxy had loaded the
+    /// scripts meanwhile.
     done: Vec<Arc<Operation>>,
 }
 
 impl Repeats {
-    /// Whether anything waits for the scripts.
+    /// Whether an operation waits for the scripts.
     pub(super) fn is_needed(&self) -> bool {
         !self.refused.is_empty()
     }
 
-    /// Notes a refusal; gives the operation back where it is one too many.
+    /// Notes a refusal. Returns the operation if it was refused too often.
     pub(super) fn refused(
         &mut self,
         (operation, times): RefusedOperation,
@@ -49,7 +49,7 @@ impl Repeats {
         }
     }
 
-    /// Hands over what was refused, each with whether it may be asked again.
+    /// Takes the refused operations, each with whether it may be repeated.
     pub(super) fn take(&mut self) -> Vec<(RefusedOperation, bool)> {
         let done = std::mem::take(&mut self.done);
         let refused = std::mem::take(&mut self.refused);
@@ -61,17 +61,17 @@ impl Repeats {
     }
 }
 
-/// Whether what was refused may be asked after `done`, which was sent behind it.
+/// Whether a refused operation may be repeated after `done`, which was sent behind it.
 ///
-/// An acquire could come after its own release, which is among what was done or
-/// follows when it was given up. A release or a renewal could hit a newer grant
-/// of the same token. A fence only grows, whenever it is raised; a question changes nothing.
+/// An acquire could come after its own release, which is among `done`, or follows if the acquire
+/// was given up. A release or a renewal could hit a newer grant of the same token. A fence only
+/// grows, whenever it is raised. A question changes nothing.
 fn may_repeat(refused: &Operation, done: &[Arc<Operation>]) -> bool {
     let met = || done.iter().any(|other| other.key == refused.key);
     match refused.kind {
         Kind::Acquire { .. } | Kind::HandOver { .. } => !refused.is_closed() && !met(),
         Kind::Release | Kind::Renew => !met(),
-        // The watchdog asks again, later.
+        // The watchdog asks again later.
         Kind::RenewMany => false,
         // A lock may have been given back since.
         Kind::Heal => !met(),
@@ -100,7 +100,7 @@ mod tests {
         Kind::Acquire { claim: Claim::new(), again: false }
     }
 
-    /// RefusedOperation in this order, with these answered behind the first of them.
+    /// Which of these refused operations may be repeated, with these answered behind the first.
     fn repeated(refused: &[&Arc<Operation>], done: &[(Kind, &[u8])]) -> Vec<bool> {
         let mut repeats = Repeats::default();
         repeats.answered(&operation(Kind::Release, b"before"));

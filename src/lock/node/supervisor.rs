@@ -24,19 +24,18 @@ use crate::{
     },
 };
 
-/// How often a node is asked for what may have become wrong with it.
+/// The time between two inspections of a node.
 const INSPECT_EVERY: Duration = Duration::from_secs(10);
-/// How soon it is asked for the first time, and again where its epoch has just changed.
+/// The time before the first inspection, and before one after the epoch has just changed.
 const INSPECT_FIRST: Duration = Duration::from_millis(500);
-/// How soon it is asked again after it did not answer.
+/// The time before the next inspection of a node that did not answer.
 const INSPECT_AGAIN: Duration = Duration::from_secs(2);
 
 /// Keeps a connection open for as long as the node is wanted.
 ///
-/// The connection belongs to a bb8 pool of one and is checked out for its
-/// whole life: checked out per operation it would lose the order of
-/// operations. bb8 hides why an attempt failed and waits on its own
-/// schedule, so the attempts are made here.
+/// The connection belongs to a bb8 pool of one and is checked out for its whole life: checked out
+/// per operation it would lose the order of operations. bb8 hides why an attempt failed and waits
+/// on its own schedule, so the attempts are made here.
 pub(super) async fn supervise(node: Arc<Node>) {
     let pool = Pool::builder()
         .max_size(1)
@@ -74,7 +73,7 @@ pub(super) async fn supervise(node: Arc<Node>) {
                         node.disconnected();
                     }
                     if admissions.generation() != generation {
-                        // Nothing is wrong with it.
+                        // The node is well: only its connection had to end.
                         continue;
                     }
                 }
@@ -89,8 +88,7 @@ pub(super) async fn supervise(node: Arc<Node>) {
     }
 }
 
-/// Follows what becomes of the deployment while a connection is open; returns once that
-/// is to end.
+/// Follows the deployment while a connection is open. Returns once the connection is to end.
 async fn follow(this: &Weak<Node>, admissions: &Arc<Admissions>, link: &Link, generation: u64) {
     let mut changes = admissions.changes();
     loop {
@@ -102,7 +100,7 @@ async fn follow(this: &Weak<Node>, admissions: &Arc<Admissions>, link: &Link, ge
         let over = async {
             match until {
                 Some(until) => {
-                    // Proxies that wait for the same do not all come at once.
+                    // Proxies that wait for the same node do not all come at once.
                     sleep_until(until.max(tokio::time::Instant::now()) + jittered(2 * ASK_AGAIN))
                         .await;
                     admissions.ask().await;
@@ -113,7 +111,7 @@ async fn follow(this: &Weak<Node>, admissions: &Arc<Admissions>, link: &Link, ge
         };
         tokio::select! {
             biased;
-            // The sender is the admissions'.
+            // The channel's sender lives in `admissions`, so it cannot close.
             _ = changes.changed() => {}
             () = over => {}
         }
@@ -128,12 +126,12 @@ async fn follow(this: &Weak<Node>, admissions: &Arc<Admissions>, link: &Link, ge
     }
 }
 
-/// Looks now and then for what makes a node unfit to vote, for as long as it is wanted.
+/// Inspects a node now and then for faults, for as long as it is wanted.
 pub(super) async fn inspect(node: Weak<Node>) {
     let Some(gone) = node.upgrade().map(|node| node.gone.clone()) else { return };
     let inspecting = async {
         let inspector = node.upgrade().map(|node| Inspector::new(&node.url, &node.connector))?;
-        // Locks first.
+        // Locks go before the first inspection.
         sleep(INSPECT_FIRST).await;
         loop {
             let (linked, told) = {
@@ -149,7 +147,7 @@ pub(super) async fn inspect(node: Weak<Node>) {
                     node.inspected(inspected);
                     INSPECT_EVERY
                 }
-                // It is away, or an ACL keeps INFO from us.
+                // The node is away, or an ACL refuses INFO.
                 Err(error) => {
                     debug!(node = %node.url, %error, "lock node cannot be inspected");
                     INSPECT_AGAIN
