@@ -1,8 +1,8 @@
-//! Where what is counted is kept and rendered.
+//! Recording and rendering of metrics.
 //!
-//! Names and handles are beside what counts: each such module says what its own metrics
-//! mean in a function `describe`. Handles are made once, because looking one up costs ten
-//! times what counting does. Labels never carry a key, a token or a user.
+//! Names and handles live beside the code that counts: each such module explains its own metrics in
+//! a function `describe`. Handles are made once, because looking one up costs ten times what
+//! counting does. Labels never carry a key, a token or a user.
 
 use std::{
     io,
@@ -15,8 +15,8 @@ use anyhow::Context as _;
 use metrics::{describe_gauge, gauge};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
-/// Makes an enum of the values of a label, such as why a connection ended. A value's
-/// number is its place in `ALL`, and so among handles that are made from that.
+/// Makes an enum of the values of a label, such as why a connection ended. A value's number is its
+/// index in `ALL`, and so among handles that are made from `ALL`.
 macro_rules! labels {
     ($(#[$about:meta])* $vis:vis enum $name:ident {
         $($(#[$meaning:meta])* $value:ident = $label:literal,)+
@@ -26,10 +26,10 @@ macro_rules! labels {
         $vis enum $name { $($(#[$meaning])* $value,)+ }
 
         impl $name {
-            /// Every value, each at its own number.
+            /// Every value, at the index of its own number.
             $vis const ALL: [$name; [$($label),+].len()] = [$($name::$value),+];
 
-            /// How it is called in the label.
+            /// The value's name in the label.
             $vis fn as_str(self) -> &'static str {
                 match self { $($name::$value => $label,)+ }
             }
@@ -38,8 +38,8 @@ macro_rules! labels {
 }
 pub(crate) use labels;
 
-/// How often samples are folded into buckets; left alone they pile up
-/// (110 MB after ten million).
+/// The time between two foldings of samples into buckets. Never folded, they pile up (110 MB after
+/// ten million).
 const UPKEEP_EVERY: Duration = Duration::from_secs(5);
 /// Buckets of durations in seconds: a loopback round trip to an hour in which a lock is
 /// held.
@@ -48,7 +48,7 @@ const SECONDS: [f64; 20] = [
     5.0, 10.0, 30.0, 60.0, 300.0, 3600.0,
 ];
 
-/// Where counted values are kept and rendered.
+/// Keeps the metrics and renders them.
 #[derive(Clone)]
 pub(crate) struct Recorder(PrometheusHandle);
 
@@ -59,13 +59,13 @@ impl Recorder {
     }
 }
 
-/// Makes this process count, and keeps what it counts bounded in memory.
-/// Further calls give the same recorder.
+/// Makes this process count, and bounds the memory of what it counts. Further calls return the same
+/// recorder.
 ///
 /// # Errors
-/// If somebody else installed a recorder before, or no thread can be started.
+/// If another recorder was installed before, or no thread can be started.
 pub(crate) fn install() -> anyhow::Result<Recorder> {
-    // Held while installing: whoever comes second must get the first one's recorder.
+    // Locked while installing: the second caller must get the first one's recorder.
     static RECORDER: Mutex<Option<Recorder>> = Mutex::new(None);
     let mut installed = RECORDER.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some(recorder) = &*installed {
@@ -83,7 +83,7 @@ fn builder() -> anyhow::Result<PrometheusBuilder> {
     Ok(PrometheusBuilder::new().set_buckets_for_metric(seconds, &SECONDS)?)
 }
 
-/// What is counted while `count` runs, by this thread alone.
+/// Renders the metrics that `count`, run on this thread alone, has changed.
 #[cfg(test)]
 pub(crate) fn counted(count: impl FnOnce()) -> String {
     #[allow(clippy::unwrap_used, reason = "a test fails by panicking")]
@@ -92,8 +92,8 @@ pub(crate) fn counted(count: impl FnOnce()) -> String {
     recorder.handle().render()
 }
 
-/// Folds samples for as long as the process runs, scraped or not. A thread and
-/// not a task: the recorder outlives any one runtime.
+/// Folds samples for as long as the process runs, scraped or not. It runs on a thread and not in a
+/// task: the recorder outlives any one runtime.
 fn keep_up(handle: PrometheusHandle) -> io::Result<()> {
     let run = move || {
         loop {
@@ -122,7 +122,7 @@ mod tests {
     }
 
     labels! {
-        /// Of a test.
+        /// A test's label.
         enum Side {
             /// Not right.
             Left = "left",

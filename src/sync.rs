@@ -2,8 +2,8 @@
 
 use std::sync::{self, MutexGuard, PoisonError};
 
-/// A [`sync::Mutex`] that is taken as it is where a thread has panicked while it held the lock.
-/// Nothing does; if something did, all other clients must not end with it.
+/// A [`sync::Mutex`] that is also taken if a thread has panicked while it held the lock. No code
+/// panics there; if some did, all other clients must not end with it.
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(sync::Mutex<T>);
 
