@@ -1,4 +1,4 @@
-//! What must hold in every history: no two holders at once, fences that grow.
+//! Checks that every history has at most one holder of a lock at a time, and fences that grow.
 
 use std::{
     collections::HashMap,
@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use super::{connection::WriteReply, reasons::Reason, writes::WriteRecord};
 
-/// Everything that clients were told, and what is wrong with it.
+/// The answers that clients were told, and the faults in them.
 pub(super) struct Checker {
     begun: Instant,
     seen: Mutex<Seen>,
@@ -20,7 +20,7 @@ pub(super) struct Checker {
 
 #[derive(Default)]
 struct Seen {
-    /// By key.
+    /// Locks by key.
     locks: HashMap<&'static str, LockRecord>,
     history: String,
     faults: Vec<String>,
@@ -28,17 +28,17 @@ struct Seen {
     writes: WriteRecord,
 }
 
-/// How much has happened.
+/// Counts of the events of a history.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Happened {
     pub(super) grants: usize,
     pub(super) refusals: usize,
     pub(super) renewals: usize,
     pub(super) losses: usize,
-    /// Of those, how many could have been kept had their nodes been well: the others had too
-    /// short a TTL.
+    /// Losses that need a reason: the other locks had too short a TTL to be kept by nodes that are
+    /// well.
     pub(super) judged: usize,
-    /// For which reason they were lost all the same.
+    /// Losses because of jumped clocks. The next two fields count the other reasons.
     pub(super) clocks: usize,
     pub(super) forgotten: usize,
     pub(super) unreachable: usize,
@@ -46,8 +46,8 @@ pub(super) struct Happened {
     pub(super) heals: usize,
     /// Seeds in which nodes had markers of several deployments.
     pub(super) split: usize,
-    /// Guarded writes that were acknowledged, refused for a larger fence, and of which
-    /// nothing was told.
+    /// Guarded writes that were acknowledged, refused for a larger fence, and left without an
+    /// answer.
     pub(super) writes: usize,
     pub(super) fenced: usize,
     pub(super) untold: usize,
@@ -56,7 +56,7 @@ pub(super) struct Happened {
 #[derive(Default)]
 struct LockRecord {
     fence: u64,
-    /// Who may believe that it holds it, and until when; none: until it is told
+    /// Clients that may believe to hold the lock, and until when. `None`: until they are told
     /// otherwise.
     holders: HashMap<String, Option<Instant>>,
 }
@@ -74,13 +74,13 @@ impl Checker {
         let _ = writeln!(seen.history, "{:>12?} {what}", self.begun.elapsed());
     }
 
-    /// Something happened that clients were not told of.
+    /// Notes an event that clients were not told of.
     pub(super) fn happened(&self, what: &str) {
         let mut seen = self.lock();
         self.note(&mut seen, what);
     }
 
-    /// `until` is none for a session lock.
+    /// Notes a grant. `until` is `None` for a session lock.
     pub(super) fn granted(
         &self,
         key: &'static str,
@@ -106,7 +106,7 @@ impl Checker {
         self.holds(&mut seen, key, token, Some(validity));
     }
 
-    /// A shorter TTL counts from when it is asked for, whatever comes of it.
+    /// Notes that a renewal is asked for. A shorter TTL counts from then on, whatever comes of it.
     pub(super) fn asked(&self, key: &'static str, token: &str, validity: Duration) {
         let mut seen = self.lock();
         self.note(&mut seen, &format!("{key} to be renewed by {token} for {validity:?}"));
@@ -128,7 +128,7 @@ impl Checker {
         }
     }
 
-    /// From now on it does not believe to hold it any more.
+    /// Notes that a client does not believe to hold the lock any more.
     pub(super) fn ended(&self, key: &'static str, token: &str, why: &str) {
         let mut seen = self.lock();
         seen.counts.losses += usize::from(why == "lost");
@@ -136,17 +136,17 @@ impl Checker {
         seen.locks.entry(key).or_default().holders.remove(token);
     }
 
-    /// So many locks were put back on nodes.
+    /// Adds to the number of locks put back on nodes.
     pub(super) fn healed(&self, times: usize) {
         self.lock().counts.heals += times;
     }
 
-    /// Whether nodes had markers of several deployments.
+    /// Notes whether nodes had markers of several deployments.
     pub(super) fn split(&self, is_split: bool) {
         self.lock().counts.split += usize::from(is_split);
     }
 
-    /// Why a session lock was lost; an error: without a reason.
+    /// Notes the reason why a session lock was lost. `Err`: there was no reason.
     pub(super) fn lost(&self, key: &str, reason: &Result<Reason, String>) {
         let mut seen = self.lock();
         self.note(&mut seen, &format!("{key} was lost: {reason:?}"));
@@ -167,7 +167,7 @@ impl Checker {
         self.note(&mut seen, &format!("{key} refused to {token}: {why}"));
     }
 
-    /// A read is sent; what it must see, or something later.
+    /// The write that a read sent now must see, unless it sees a later one.
     pub(super) fn reads(&self, key: &'static str) -> Option<String> {
         self.lock().writes.acknowledged(key)
     }
@@ -187,7 +187,7 @@ impl Checker {
         seen.writes.told(key, name, told);
     }
 
-    /// All that the data node has stored.
+    /// Checks all that the data node has stored.
     pub(super) fn stored(&self, record: &[(Vec<u8>, Vec<u8>)]) {
         let mut seen = self.lock();
         for fault in seen.writes.faults(record) {
@@ -200,7 +200,7 @@ impl Checker {
         seen.faults.push(what.to_owned());
     }
 
-    /// Something else must not be so.
+    /// Notes a fault unless `is_so`.
     pub(super) fn must(&self, is_so: bool, what: &str) {
         if !is_so {
             self.wrong(&mut self.lock(), what);
@@ -219,7 +219,7 @@ impl Checker {
         self.lock().history.clone()
     }
 
-    /// Equal for equal histories.
+    /// A number that is equal for equal histories.
     pub(super) fn digest(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         self.lock().history.hash(&mut hasher);

@@ -27,53 +27,53 @@ const KEYS: [&str; 2] = ["a", "b"];
 
 pub(super) struct Client {
     pub(super) connection: SessionUnderTest,
-    /// The connection has no other lock than the one that it is known to have.
+    /// Whether the connection has no other lock than the one that it is known to have.
     pub(super) is_clean: bool,
     pub(super) network: Arc<Network>,
     pub(super) checker: Arc<Checker>,
     pub(super) name: usize,
     /// The number of its proxy.
     pub(super) proxy: usize,
-    /// The longest that a message takes but now and then.
+    /// The longest time that a message takes, with rare exceptions.
     pub(super) delay: Duration,
 }
 
-/// A lock that it has.
+/// A lock that a client has.
 struct Hold<'a> {
     key: &'static str,
     token: &'a str,
-    /// Its own, where others use the token too.
+    /// The holder's own name, if other clients use the token too.
     name: &'a str,
     fence: u64,
-    /// Of a session lock.
+    /// Set for a session lock.
     lost: Option<Arc<LossNote>>,
-    /// How many writes it has sent.
+    /// The number of writes sent under the lock.
     writes: usize,
 }
 
-/// Notes a lost lock at the moment at which its holder is told, and whether that had a reason.
+/// Notes a lost lock when its holder is told, and whether the loss had a reason.
 struct LossNote {
     checker: Arc<Checker>,
     network: Arc<Network>,
     proxy: usize,
     delay: Duration,
     key: &'static str,
-    /// The grant's name on the lock nodes, as far as its proxy knows it still.
+    /// The grant's name on the lock nodes, if its proxy still knows it.
     claim: Option<Claim>,
     name: String,
-    /// The TTL that it has, and since when.
+    /// The lock's TTL, and since when it has that.
     ttl: Mutex<(Duration, Instant)>,
-    /// Its holder believes no more to hold it.
+    /// Whether the holder does not believe to hold the lock any more.
     is_over: AtomicBool,
 }
 
 impl LossNote {
-    /// From now on it has that TTL.
+    /// Notes that the lock has this TTL from now on.
     fn has(&self, ttl: Duration) {
         *self.ttl.lock().unwrap() = (ttl, Instant::now());
     }
 
-    /// That TTL is asked for: a shorter one counts whatever comes of it.
+    /// Notes that this TTL is asked for: a shorter one counts whatever comes of it.
     fn asks(&self, ttl: Duration) {
         if ttl < self.ttl.lock().unwrap().0 {
             self.has(ttl);
@@ -82,7 +82,8 @@ impl LossNote {
 }
 
 impl LossNote {
-    /// Its holder is told so, or, with `is_closed`, that its connection has ended.
+    /// Notes that the holder is told of the loss or, with `is_closed`, that its connection has
+    /// ended.
     fn told(&self, is_closed: bool) {
         if self.is_over.swap(true, Ordering::Relaxed) {
             return;
@@ -113,7 +114,7 @@ impl Client {
         self.network.below(limit)
     }
 
-    /// One of so many times.
+    /// Returns true one in so many times.
     fn one_in(&self, times: u64) -> bool {
         self.below(times) == 0
     }
@@ -121,7 +122,7 @@ impl Client {
     pub(super) async fn run(mut self, rounds: usize) {
         for round in 0..rounds {
             let name = format!("c{}.{round}", self.name);
-            // As those who use their host's name.
+            // Some clients share a token, like clients that use their host's name.
             let token = if self.one_in(3) { "host" } else { &name };
             let key = KEYS[self.below(2) as usize];
             self.one(key, token, &name).await;
@@ -132,7 +133,7 @@ impl Client {
         self.connection.close();
     }
 
-    /// Keeps a session lock for as long as it can, and takes it again once it is lost.
+    /// Keeps a session lock until `is_over`, and takes it again once it is lost.
     pub(super) async fn keep(mut self, key: &'static str, is_over: Arc<AtomicBool>) {
         let mut round = 0;
         while !is_over.load(Ordering::Relaxed) {
@@ -158,7 +159,7 @@ impl Client {
         self.connection.close();
     }
 
-    /// Sends a LOCK. Notes what comes of it: who holds a session lock is told of its loss.
+    /// Sends a LOCK and notes its outcome. The holder of a session lock will be told of its loss.
     async fn granted<'a>(
         &mut self,
         key: &'static str,
@@ -229,14 +230,14 @@ impl Client {
         if !self.one_in(3) {
             words.extend(["WAIT", &wait]);
         }
-        // Now and then it hangs up in the middle.
+        // Some clients hang up in the middle.
         let patience = if self.one_in(6) { ms(self.below(300)) } else { ms(60_000) };
         let Some(mut hold) = self.granted(key, token, name, &words, patience).await else { return };
         let longest = if is_session_lock { ms(2 * ttl) } else { ms(ttl) };
         self.hold(&mut hold, longest).await;
         if !is_session_lock && self.connection.is_open() && self.one_in(10) {
-            // It forgets to unlock: the TTL does it. Who came back over the same connection with
-            // the same token would have the lock still.
+            // Some clients forget to unlock, and leave it to the TTL. The connection is closed:
+            // over it, the next LOCK with this token would find the lock still its own.
             self.connection.close();
             return;
         }
@@ -247,7 +248,7 @@ impl Client {
         let mut unlock = Vec::new();
         crate::resp::encode::command(&mut unlock, &[b"UNLOCK", key.as_bytes()]);
         if self.one_in(5) {
-            // It does not wait for the answer.
+            // The client does not wait for the answer.
             let _ = self.connection.send(&unlock).await;
             self.connection.close();
         } else if hold.lost.is_some() && self.one_in(2) {
@@ -264,8 +265,8 @@ impl Client {
         }
     }
 
-    /// Holds it for up to `longest`, renewing it now and then, and writing under it,
-    /// even when it is over: nobody looks at a clock.
+    /// Holds a lock for up to `longest`, renews it now and then, and writes under it, even after
+    /// its end: no client looks at a clock.
     async fn hold(&mut self, hold: &mut Hold<'_>, longest: Duration) {
         let (key, token, name) = (hold.key, hold.token, hold.name);
         for _ in 0..self.below(4) {
@@ -280,7 +281,7 @@ impl Client {
             let ttl = 50 + self.below(MAX_TTL.as_millis() as u64 - 49);
             let (px, ttl) = (ttl.to_string(), ms(ttl));
             if hold.lost.is_none() && self.one_in(3) {
-                // It repeats itself, as after a time-out.
+                // The client repeats its LOCK, as after a time-out.
                 let words = ["LOCK", key, token, "PX", &px];
                 match self.granted(key, token, name, &words, ms(60_000)).await {
                     Some(again) => hold.fence = again.fence,
@@ -317,15 +318,15 @@ impl Client {
         }
     }
 
-    /// Reads, thinks, and writes what follows from that: by one write, by two at once, in a
-    /// transaction, in another database. False: the connection has ended, or it knows that it
-    /// may not write.
+    /// Reads, pauses, and writes a value that follows from what it read: by one write, by two at
+    /// once, in a transaction, in another database. Returns false if the connection has ended, or
+    /// the client knows that it may not write.
     async fn update(&mut self, hold: &mut Hold<'_>) -> bool {
         let (key, fence, on) = (hold.key, hold.fence, data(hold.key));
         let acknowledged = self.checker.reads(key);
         let Ok(found) = self.connection.ask(&["GET", &on]).await else { return false };
         let Reply::Bulk(found) = found else {
-            // It is told of a loss instead.
+            // A lost lock is told in place of the reply.
             self.checker.must(found.text().starts_with("-LOCKLOST"), &format!("GET: {found:?}"));
             return true;
         };
@@ -350,19 +351,19 @@ impl Client {
             0 => vec![&set, &then],
             1 => vec![&["MULTI"], &set, &["EXEC"]],
             2 => vec![&["SELECT", "1"], &set, &["SELECT", "0"]],
-            // The lock of another key: it does not hold that.
+            // A write under the lock of the other key, which the client does not hold.
             3 => vec![&set, &stray_set, &["ECHO", "still here"]],
             _ => vec![&set],
         };
         if self.one_in(4) {
-            // What it sends, or what the proxy does for it, arrives late: only the data node
+            // The client's writes, or the proxy's questions for it, arrive late: only the data node
             // stands between two holders.
             let (from, time) = (ms(self.below(30)), ms(self.below(1200)));
             self.connection.delay(from, time);
         }
         let patience = if self.one_in(40) { ms(self.below(40)) } else { ms(60_000) };
         let said = if way > 5 {
-            // As no script may take it.
+            // A line of text, which no guard's script may take.
             let line = format!("SET {on} \"{one}\"\r\n");
             self.connection.line(&line, patience).await
         } else {
@@ -394,7 +395,7 @@ impl Client {
     }
 }
 
-/// Its key on the nodes.
+/// The lock's key on the nodes.
 pub(super) fn full(key: &str) -> Vec<u8> {
     format!("lock:{key}").into_bytes()
 }

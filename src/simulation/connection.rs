@@ -1,5 +1,5 @@
-//! A client's connection through a proxy to the data node: the product's own session between
-//! them, over streams that are not there.
+//! A client's connection through a proxy to the data node: the product's own session between them,
+//! over streams in memory.
 
 use std::{
     collections::VecDeque,
@@ -31,10 +31,10 @@ use crate::{
 
 /// Bytes under way in one direction.
 const PIPE: usize = 64 * 1024;
-/// As long as anybody waits for a reply.
+/// The longest time to wait for a reply.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What all sessions of one proxy share.
+/// The state that all sessions of one proxy share.
 pub(super) fn shared(engine: &Arc<Engine>, locks: LocksConfig) -> Arc<Shared> {
     let rule = GuardRule {
         keys: Pattern::new("data:lock:*"),
@@ -62,16 +62,16 @@ pub(super) fn shared(engine: &Arc<Engine>, locks: LocksConfig) -> Arc<Shared> {
 /// A reply, or a push.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Reply {
-    /// A status, an error, or a number, with what it begins with.
+    /// A status, an error, or a number, with its first byte.
     Line(String),
     Bulk(Option<String>),
-    /// An array, or a map's keys and values. None: null.
+    /// An array, or a map's keys and values. `None`: null.
     Array(Option<Vec<Reply>>),
     Push(Vec<Reply>),
 }
 
 impl Reply {
-    /// The first reply in these bytes, and how long it is.
+    /// The first reply in these bytes, and its length.
     fn read(bytes: &[u8]) -> Option<(Reply, usize)> {
         let end = memchr::memchr(b'\n', bytes)? + 1;
         let line = String::from_utf8_lossy(&bytes[..end - 2]).into_owned();
@@ -113,30 +113,30 @@ impl Reply {
     }
 }
 
-/// What its client is told of a write.
+/// The outcome of a write, as its client is told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum WriteReply {
     Done,
-    /// A larger fence was seen.
+    /// Refused: a larger fence was seen.
     Fenced,
-    /// It was not made, for another reason.
+    /// Refused for another reason.
     Refused,
-    /// Nothing: the connection ended.
+    /// No answer: the connection ended.
     Nothing,
 }
 
-/// The connection has ended, from whatever side.
+/// The connection was ended by either side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct SessionEnded;
 
-/// What is done with the name of a lock that the connection is told to have lost; or with its
-/// end, for which there is none.
+/// A function called with the name of each lock that the connection is told to have lost, and with
+/// `None` at its end.
 type OnLoss = Box<dyn FnMut(Option<&str>) + Send>;
 
 pub(super) struct SessionUnderTest {
     shared: Arc<Shared>,
     data: Arc<Network>,
-    /// The number of its client.
+    /// The client's number.
     name: usize,
     stream: Option<DuplexStream>,
     received: Vec<u8>,
@@ -158,7 +158,7 @@ impl SessionUnderTest {
         self.stream.is_some()
     }
 
-    /// Connects, unless it is open.
+    /// Connects, unless the connection is open.
     pub(super) async fn open(&mut self) {
         if self.is_open() {
             return;
@@ -171,7 +171,7 @@ impl SessionUnderTest {
         self.received.clear();
         self.replies.clear();
         self.stream = Some(here);
-        // Who is told of a loss at once must speak RESP3.
+        // RESP3 is needed to be told of losses at once.
         let _ = self.ask(&["HELLO", "3"]).await;
     }
 
@@ -181,19 +181,19 @@ impl SessionUnderTest {
         self.stream = None;
     }
 
-    /// Nothing passes between its session and the data node for so long, a moment from now.
+    /// Cuts the session off from the data node for `time`, starting after `from`.
     pub(super) fn delay(&self, from: Duration, time: Duration) {
         let (data, name) = (self.data.clone(), self.name);
         tokio::spawn(async move {
             sleep(from).await;
             data.cut(name, time);
-            // What arrives then finds, now and then, that nothing is known of its fence.
+            // Data that arrives then may find the fence forgotten.
             sleep(time.mul_f64(0.9)).await;
             data.forget_now_and_then();
         });
     }
 
-    /// From now on somebody is told of losses.
+    /// Has `on_loss` called from now on.
     pub(super) fn tell(&mut self, on_loss: OnLoss) {
         self.on_loss = Some(on_loss);
     }
@@ -202,7 +202,7 @@ impl SessionUnderTest {
         self.on_loss = None;
     }
 
-    /// The session has ended, or the client hangs up.
+    /// Notes the end of the connection, by the session or the client.
     fn ended(&mut self) -> SessionEnded {
         self.stream = None;
         if let Some(on_loss) = &mut self.on_loss {
@@ -232,7 +232,7 @@ impl SessionUnderTest {
         Ok(())
     }
 
-    /// Does nothing for so long but listen.
+    /// Listens for `time`, without sending.
     pub(super) async fn listen(&mut self, time: Duration) {
         let until = Instant::now() + time;
         while self.is_open() && Instant::now() < until {
@@ -249,8 +249,8 @@ impl SessionUnderTest {
         Ok(())
     }
 
-    /// Sends these commands and waits for their replies, for as long as `patience`. Then it
-    /// hangs up.
+    /// Sends these commands and waits for their replies, for as long as `patience`. Hangs up after
+    /// that.
     pub(super) async fn pipeline(
         &mut self,
         commands: &[&[&str]],
@@ -264,7 +264,7 @@ impl SessionUnderTest {
         self.exchange(&bytes, commands.len(), patience).await
     }
 
-    /// The same with one command as a line of text.
+    /// Sends one command as a line of text, and waits as [`SessionUnderTest::pipeline`] does.
     pub(super) async fn line(
         &mut self,
         line: &str,
@@ -305,7 +305,7 @@ async fn within<T>(
     timeout(patience, asking).await.unwrap_or(Err(SessionEnded))
 }
 
-/// What a reply to a write tells of it.
+/// The outcome of a write, as its reply tells.
 pub(super) fn told(reply: Option<&Reply>) -> WriteReply {
     match reply {
         None => WriteReply::Nothing,
@@ -316,7 +316,7 @@ pub(super) fn told(reply: Option<&Reply>) -> WriteReply {
     }
 }
 
-/// What is written under the lock of this name.
+/// The key that is written under the lock of this name.
 pub(super) fn data(name: &str) -> String {
     format!("{}lock:{name}", String::from_utf8_lossy(DATA))
 }

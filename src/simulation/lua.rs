@@ -22,7 +22,7 @@ pub(super) fn run(
 
 thread_local! {
     static LUA: Scripts = Scripts::new();
-    /// That of the node whose script runs.
+    /// The memory of the node whose script runs.
     static MEMORY: RefCell<Memory> = RefCell::default();
 }
 
@@ -72,7 +72,7 @@ impl Scripts {
         Scripts { lua, by_body: RefCell::default() }
     }
 
-    /// Runs a script and appends its reply, as Redis makes it from what Lua returns.
+    /// Runs a script and appends its reply, converted from what Lua returns as Redis does.
     fn run(&self, body: &str, keys: &[Vec<u8>], arguments: &[Vec<u8>], out: &mut Vec<u8>) {
         let strings = |all: &[Vec<u8>]| -> Table {
             let strings = all.iter().map(|bytes| self.lua.create_string(bytes).unwrap());
@@ -88,11 +88,11 @@ impl Scripts {
     }
 }
 
-/// Appends what Redis makes of a value of Lua's.
+/// Appends the reply that Redis makes of a Lua value.
 fn reply(value: &Value, out: &mut Vec<u8>) {
     match value {
         Value::String(string) => encode::bulk(out, &string.as_bytes()),
-        // Numbers lose what is behind the point.
+        // Redis cuts off the fraction of a number.
         Value::Integer(number) => encode::integer(out, *number),
         Value::Number(number) => encode::integer(out, *number as i64),
         Value::Boolean(false) => out.extend_from_slice(b"$-1\r\n"),
@@ -112,7 +112,7 @@ fn reply(value: &Value, out: &mut Vec<u8>) {
     }
 }
 
-/// As `redis.call` takes its arguments: a number is written as Lua writes it.
+/// An argument as `redis.call` takes it: a number is written as Lua writes it.
 fn text(value: &Value) -> Vec<u8> {
     match value {
         Value::String(string) => string.as_bytes().to_vec(),

@@ -1,21 +1,21 @@
-//! What a node has in its memory, and `redis.call` on it.
+//! The memory of a simulated node, and `redis.call` on it.
 
 use std::collections::HashMap;
 
 use crate::guard::FENCE_PREFIX;
 
-/// Put before a lock's key to make that of what is written under the lock.
+/// Prefix that makes a lock's key the key that is written under the lock.
 pub(super) const DATA: &[u8] = b"data:";
 
-/// What a node knows and forgets.
+/// Keys and values that a node knows, and can forget.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     pub(super) keys: HashMap<Vec<u8>, (Vec<u8>, Option<u64>)>,
-    /// By the node's own clock, in ms.
+    /// The time by the node's own clock, in ms.
     pub(super) now: u64,
     /// Every SET of a data node, in order.
     pub(super) written: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Keys that somebody watches and that were written since.
+    /// Watched keys that were written since.
     pub(super) touched: Vec<Vec<u8>>,
 }
 
@@ -30,7 +30,7 @@ impl Memory {
         locks.filter(|key| self.get(key).is_some()).cloned().collect()
     }
 
-    /// `redis.call` in a script, for the commands that ours use.
+    /// Carries out `redis.call`, for the commands that Lockgate's scripts use.
     pub(super) fn call(&mut self, words: &[Vec<u8>]) -> RedisReply {
         let number = |text: &[u8]| String::from_utf8_lossy(text).parse::<f64>().unwrap() as u64;
         let key = words.get(1).map_or(&[][..], Vec::as_slice);
@@ -42,7 +42,8 @@ impl Memory {
                 let ends = match words.get(3).map(Vec::as_slice) {
                     Some(b"PX") => Some(self.now + number(&words[4])),
                     None => None,
-                    // Who asks whether it may lock.
+                    // A session's probe whether the client may write the key: NX with XX is a
+                    // syntax error.
                     Some(b"NX") => return RedisReply::Error("ERR syntax error"),
                     Some(other) => panic!("SET with {other:?}"),
                 };
@@ -61,7 +62,7 @@ impl Memory {
                 RedisReply::Many(words[1..].iter().map(value).collect())
             }
             b"TIME" => {
-                // As TIME is in these years.
+                // TIME as Redis writes it in these years.
                 let parts = [1_700_000_000 + self.now / 1000, self.now % 1000 * 1000];
                 RedisReply::Many(parts.map(|part| Some(part.to_string().into_bytes())).to_vec())
             }
@@ -86,7 +87,7 @@ impl Memory {
                 RedisReply::Int(1)
             }
             b"SELECT" => RedisReply::Ok,
-            // Nobody subscribes: waiters look by themselves.
+            // No subscriber exists: waiters look by themselves.
             b"PUBLISH" => RedisReply::Int(0),
             b"PUBSUB" => RedisReply::Listeners,
             other => panic!("{}", String::from_utf8_lossy(other)),
@@ -94,14 +95,14 @@ impl Memory {
     }
 }
 
-/// What a command comes to.
+/// The reply to a command.
 pub(super) enum RedisReply {
     Nil,
     Ok,
     Int(i64),
     Bulk(Vec<u8>),
     Many(Vec<Option<Vec<u8>>>),
-    /// A channel and 0.
+    /// A channel's name and 0 subscribers.
     Listeners,
     Error(&'static str),
 }

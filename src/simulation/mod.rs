@@ -1,12 +1,12 @@
-//! The real engine, its real connections and scripts, and the real sessions of clients, against
-//! nodes that are not there, under virtual time and a network whose faults follow from a seed.
+//! Runs the real engine, its real connections and scripts, and the real sessions of clients against
+//! simulated nodes, under virtual time and a network whose faults follow from a seed.
 //!
 //! Everything below the sockets' bytes is simulated: [`redis`] the lock nodes and the data node,
-//! [`network`] the ways to them and what goes wrong; [`client`] is who locks and writes, over a
-//! [`connection`] that is served by a session of the product's; [`checker`] knows what must
-//! hold, [`writes`] what of guarded writes. A seed that fails does so each time:
-//! `LOCKGATE_SEED=n cargo test --lib simulation` prints its history.
-//! `LOCKGATE_SEEDS=n` tries so many.
+//! [`network`] the ways to them and their faults. A [`client`] locks and writes over a
+//! [`connection`] that a session of the product serves. [`checker`] checks what must hold,
+//! [`writes`] what must hold of guarded writes. A seed that fails does so each time:
+//! `LOCKGATE_SEED=n cargo test --lib simulation` prints its history. `LOCKGATE_SEEDS=n` tries `n`
+//! seeds.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -53,21 +53,21 @@ const MAX_TTL: Duration = Duration::from_millis(1500);
 const NODE_TIMEOUT: Duration = Duration::from_millis(100);
 /// Large, so that clocks may be far from true.
 const DRIFT_FACTOR: f64 = 0.1;
-/// The last of them starts later than the others, in every other seed when all nodes have
-/// just forgotten all.
+/// The number of proxies. The last one starts later than the others, in every other seed when all
+/// nodes have just forgotten all.
 const PROXIES: usize = 3;
 const CLIENTS: usize = 6;
 const ROUNDS: usize = 8;
-/// Tried in `make test`; see [`seeds`].
+/// The number of seeds tried in `make test`; see [`seeds`].
 const SEEDS: u64 = 60;
 
-/// What is wrong on purpose.
+/// A fault planted on purpose.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Planted {
     Nothing,
-    /// A quorum is one too small.
+    /// Quorums are one too small.
     SmallQuorum,
-    /// A release does not look whose the lock is.
+    /// A release does not check whose the lock is.
     CarelessRelease,
     /// Nothing is set aside for clocks that run fast.
     NoDrift,
@@ -75,19 +75,19 @@ enum Planted {
     NoQuarantine,
     /// The data node is not told the fence at LOCK.
     NoRaise,
-    /// The client is told as much validity as before the data node was told its fence.
+    /// The client is told the validity from before its fence was announced on the data node.
     ValidityOfBefore,
-    /// Neither script nor proxy compare fences.
+    /// Neither script nor proxy compares fences.
     NoCompare,
     /// WATCH watches nothing.
     NoWatch,
-    /// A fence that the data node has forgotten is raised again without asking.
+    /// A fence that the data node has forgotten is announced again without asking the lock nodes.
     NoAsking,
     /// Nodes' clocks may jump.
     Unwatched,
-    /// Whoever comes with the token that has a lock is granted it.
+    /// A client with the token that has a lock is granted it.
     ByToken,
-    /// Whoever comes with the token that has a lock releases it.
+    /// A client with the token that has a lock releases it.
     ReleaseByToken,
     /// A release that a node has answered with an error is not followed up.
     NotAskedAgain,
@@ -99,18 +99,18 @@ enum Planted {
     Late,
     /// A renewal that got no quorum is not tried again.
     NotRetried,
-    /// What a node may have granted in vain is taken back though it was renewed since.
+    /// A lock whose grant came late is undone though it was renewed since.
     Undone,
     /// A write goes with others whether its lock is held or not.
     Together,
     /// An answer does not wait for earlier replies.
     OutOfPlace,
-    /// A session lock is renewed though its client has gone.
+    /// A session lock is renewed after its client has gone.
     Kept,
 }
 
 impl Planted {
-    /// What is edited of scripts.
+    /// The edits of scripts that plant this fault.
     fn edits(self) -> &'static [Edit] {
         const ACQUIRE: &str = "-- Takes a lock on this node and";
         match self {
@@ -125,7 +125,7 @@ impl Planted {
         }
     }
 
-    /// Plants it in what this thread does.
+    /// Plants this fault in this thread.
     fn set(self) {
         plant(match self {
             Planted::NoRaise => Some(PlantedFault::Raise),
@@ -138,7 +138,7 @@ impl Planted {
         });
         NOT_COMPARED.set(self == Planted::NoCompare);
         TOO_SMALL.set(self == Planted::SmallQuorum);
-        // Without drift every clock here would seem to jump.
+        // If no drift is set aside, every clock here seems to jump.
         UNWATCHED.set(matches!(self, Planted::Unwatched | Planted::NoDrift));
         NOT_ASKED_AGAIN.set(self == Planted::NotAskedAgain);
         NEW_IF_BARE.set(self == Planted::NewIfBare);
@@ -175,8 +175,8 @@ fn simulate(seed: u64, planted: Planted) -> RunOutcome {
 
 async fn live(seed: u64, planted: Planted) -> RunOutcome {
     let nodes = if seed.is_multiple_of(3) { 5 } else { 3 };
-    // Nodes have a tenth of a TTL to answer, and in one batch with a shorter one half of that:
-    // with a round trip of 40 ms no lock of 600 ms could be judged.
+    // Nodes have a tenth of a TTL to answer, and in one batch with a shorter one half of that: with
+    // a round trip of 40 ms no lock of 600 ms could be judged.
     let delay = Duration::from_micros([500, 3_000, 15_000][seed as usize % 3]);
     let network = Network::new(seed, nodes, 1.09, delay);
     if planted == Planted::CarelessRelease {
@@ -184,7 +184,7 @@ async fn live(seed: u64, planted: Planted) -> RunOutcome {
     }
     network.keep_time(true);
     network.edit(planted.edits());
-    // Nodes fail one by one, with time between.
+    // In calm seeds nodes fail one by one, with time between.
     let is_calm = seed % 4 == 1;
     let (careless, blind) = (planted == Planted::NoCompare, planted == Planted::NoWatch);
     let data = Network::of_data(seed, delay, forgets_fences(seed), careless, blind);
@@ -199,7 +199,7 @@ async fn live(seed: u64, planted: Planted) -> RunOutcome {
     let begun = Instant::now();
     let start = |proxy| Engine::start_alone(&config(proxy, nodes, planted), clock(proxy, begun));
     let mut engines: Vec<Arc<Engine>> = (0..PROXIES - 1).map(start).collect();
-    // New proxies find each other's markers, and all nodes.
+    // The new proxies find each other's markers, and all nodes.
     sleep(Duration::from_secs(2)).await;
     let client = |engine: &Arc<Engine>, proxy, name, end| {
         let (network, checker) = (network.clone(), checker.clone());
@@ -247,7 +247,7 @@ async fn live(seed: u64, planted: Planted) -> RunOutcome {
     checker.happened("a proxy starts");
     if planted != Planted::NoDrift {
         let (network, engine) = (network.clone(), engines[proxy].clone());
-        // A clock that has jumped before a proxy has seen it is none that it can watch.
+        // A proxy can watch a clock only if it has seen it before it jumps.
         tokio::spawn(async move {
             let mut seen = vec![false; nodes];
             while seen.contains(&false) {
@@ -274,10 +274,10 @@ async fn live(seed: u64, planted: Planted) -> RunOutcome {
     data.heal();
     // By now nodes are out of quarantine and forgotten locks have run out.
     sleep(Duration::from_secs(10)).await;
-    // Where all nodes have forgotten all, a proxy that starts just then and one that remembers
-    // may each make a deployment anew: nothing tells a node that has accepted what no quorum
-    // has from one that belongs to others, so it stays out until an operator has emptied it,
-    // and with it, where the others forget once more, all of them.
+    // If all nodes have forgotten all, a proxy that starts just then and one that remembers may
+    // each make a deployment anew. Nothing tells a node that has accepted what no quorum has from
+    // one that belongs to others. So it stays out until an operator has emptied it, and if the
+    // others forget once more, all of them do.
     let is_split = network.was_split();
     checker.split(is_split);
     for (proxy, engine) in engines.iter().enumerate() {
@@ -285,8 +285,8 @@ async fn live(seed: u64, planted: Planted) -> RunOutcome {
         let _ = engine.acquire(&key, token.as_bytes(), MAX_TTL, None).await;
         let _ = engine.release(&key, token.as_bytes(), None).await;
     }
-    // An idle proxy learns by these votes of an epoch that it has missed on some node, and
-    // makes that connection anew. (Outside of here it looks every ten seconds: `inspect`.)
+    // An idle proxy learns by these votes of an epoch that it has missed on some node, and makes
+    // that connection anew. (The product looks every ten seconds: `inspect`.)
     sleep(Duration::from_secs(3)).await;
     for (proxy, engine) in engines.iter().enumerate() {
         let (key, token) = (full("a"), format!("last.{proxy}"));
@@ -305,7 +305,7 @@ async fn live(seed: u64, planted: Planted) -> RunOutcome {
         let released = engine.release(&key, token.as_bytes(), None).await;
         checker
             .must(is_split || released == Ok(true), &format!("not to be given back: {released:?}"));
-        // It would not run out so soon.
+        // The lock's TTL does not end so soon.
         sleep(Duration::from_millis(900)).await;
         let left = network.locks();
         checker.must(
@@ -313,7 +313,7 @@ async fn live(seed: u64, planted: Planted) -> RunOutcome {
             &format!("left behind by a node that was {illness:?}: {left:?}"),
         );
     }
-    // What dead connections have sent may have landed since.
+    // Writes sent by dead connections may have landed since.
     checker.stored(&data.written());
     checker.healed(network.heals());
     let outcome = RunOutcome {
@@ -348,14 +348,14 @@ fn config(proxy: usize, nodes: usize, planted: Planted) -> LocksConfig {
     }
 }
 
-/// The time of day of a proxy. Where most nodes forget at once, fences grow only if
-/// proxies' clocks are apart by less than such a node is kept out for.
+/// The time of day of a proxy. If most nodes forget at once, fences grow only if proxies' clocks
+/// differ by less time than such a node is kept out for.
 fn clock(proxy: usize, begun: Instant) -> WallClock {
     let wrong = [1_000_000, 0][proxy % 2];
     Arc::new(move || 1_000_000_000 + wrong + u64::try_from(begun.elapsed().as_micros()).unwrap())
 }
 
-/// How many to try, and from which on.
+/// The seeds to try.
 fn seeds() -> std::ops::Range<u64> {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
     match (number("LOCKGATE_SEED"), number("LOCKGATE_SEEDS")) {
@@ -407,12 +407,12 @@ fn a_seed_tells_the_same_story_each_time() {
     }
 }
 
-/// Two clients hold one lock, and the checker says so.
+/// Checks that two clients hold one lock in some seed, and the checker says so.
 fn is_found(planted: Planted) {
     is_found_by(planted, "at once");
 }
 
-/// The checker says this of some seed.
+/// Checks that the checker says this of some seed.
 fn is_found_by(planted: Planted, what: &str) {
     let says = |seed: &u64| simulate(*seed, planted).faults.iter().any(|f| f.contains(what));
     let mut seeds = (0..400).filter(|seed| planted != Planted::NoAsking || forgets_fences(*seed));

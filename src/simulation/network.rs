@@ -1,5 +1,5 @@
-//! The network between proxies and nodes: connections that keep their order,
-//! delay, stall and break; nodes that stop, go away and come back.
+//! The network between proxies and nodes: connections that keep their order, delay, stall and
+//! break; nodes that stop, go away and come back.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -37,15 +37,15 @@ struct NetworkState {
     random: StdRng,
     nodes: Vec<SimulatedNode>,
     next_connection: u64,
-    /// The longest that a message takes.
+    /// The longest time that a message takes.
     delay: Duration,
-    /// Nobody sets nodes' clocks.
+    /// Whether nobody sets nodes' clocks.
     keeps_time: bool,
-    /// It is the way to a data node: one that is restarted has what it had.
+    /// Whether the node is a data node, which keeps its memory at a restart.
     is_data: bool,
-    /// But now and then it forgets all fences.
+    /// Whether the data node forgets all fences now and then.
     forgets: bool,
-    /// Nothing goes wrong any more.
+    /// Whether no more faults happen.
     is_well: bool,
     history: History,
 }
@@ -53,11 +53,11 @@ struct NetworkState {
 struct SimulatedNode {
     redis: Redis,
     is_up: bool,
-    /// It does nothing before.
+    /// The time before which the node does nothing.
     stopped_until: Instant,
-    /// It answers with errors before.
+    /// The time before which the node answers with errors.
     ill_until: Instant,
-    /// Nothing gets through before, by proxy.
+    /// The time before which no message passes, by proxy.
     cut_until: BTreeMap<usize, Instant>,
     restarts: usize,
     connections: BTreeMap<u64, Cable>,
@@ -65,9 +65,9 @@ struct SimulatedNode {
 
 struct Cable {
     proxy: usize,
-    /// Cancelled: both ends see it closed.
+    /// Cancelled when the connection breaks: both ends see it closed.
     broken: CancellationToken,
-    /// What has arrived is not carried out any more.
+    /// Whether requests that have arrived are not carried out any more.
     killed: Arc<AtomicBool>,
 }
 
@@ -125,7 +125,7 @@ impl Network {
         self.lock().nodes.iter_mut().for_each(|node| node.redis.edits = edits);
     }
 
-    /// A data node that forgets its fences may do so now.
+    /// Has a data node that forgets its fences do so now, perhaps.
     pub(super) fn forget_now_and_then(&self) {
         let mut state = self.lock();
         if state.forgets && state.random.random_ratio(1, 4) {
@@ -133,31 +133,32 @@ impl Network {
         }
     }
 
-    /// Nothing passes from this proxy to the first node for so long.
+    /// Cuts this proxy off from the first node for `time`.
     pub(super) fn cut(&self, proxy: usize, time: Duration) {
         let until = Instant::now() + time;
         self.lock().nodes[0].cut_until.insert(proxy, until);
     }
 
-    /// A node answers with errors for so long.
+    /// Has a node answer with errors for `time`.
     pub(super) fn ail(&self, index: usize, illness: Illness, time: Duration) {
         self.lock().ail(index, illness, time);
     }
 
-    /// All nodes are restarted, and have forgotten all.
+    /// Restarts all nodes, without their memory.
     pub(super) fn forget_all(&self) {
         let mut state = self.lock();
         (0..state.nodes.len()).for_each(|index| state.restart(index, false));
     }
 
-    /// Why a session lock was lost just now. An error: it need not have been, as it says.
+    /// Why a session lock was lost just now. Returns an error that explains how it could have been
+    /// kept, if it could.
     pub(super) fn reason_of(&self, loss: &Loss) -> Result<Reason, String> {
         let state = self.lock();
         let records: Vec<_> = state.nodes.iter().map(|node| node.redis.record.as_slice()).collect();
         state.history.reason_of(loss, &records)
     }
 
-    /// One data node. `forgets`: its fences; `careless`, `blind`: see [`Redis`].
+    /// Makes a network of one data node. `forgets`: its fences; `careless`, `blind`: see [`Redis`].
     pub(super) fn of_data(
         seed: u64,
         delay: Duration,
@@ -173,12 +174,12 @@ impl Network {
         network
     }
 
-    /// What the data node has stored, in order.
+    /// Values that the data node has stored, in order.
     pub(super) fn written(&self) -> Vec<(Vec<u8>, Vec<u8>)> {
         self.lock().nodes[0].redis.written()
     }
 
-    /// How many locks were put back on nodes.
+    /// The number of locks put back on nodes.
     pub(super) fn heals(&self) -> usize {
         self.lock().nodes.iter().map(|node| node.redis.heals).sum()
     }
@@ -188,7 +189,7 @@ impl Network {
         self.lock().history.was_split
     }
 
-    /// Locks that are still there, by node.
+    /// The keys of locks that are held, by node.
     pub(super) fn locks(&self) -> Vec<Vec<Vec<u8>>> {
         self.lock().nodes.iter_mut().map(|node| node.redis.locks()).collect()
     }
@@ -223,13 +224,13 @@ impl Network {
         Ok(here)
     }
 
-    /// When something sent now arrives.
+    /// The time when a message sent now arrives.
     fn arrival(&self, proxy: usize, index: usize, connection: u64) -> Instant {
         let mut state = self.lock();
         let now = Instant::now();
         let most = state.delay.as_micros() as u64;
         let mut delay = Duration::from_micros(state.random.random_range(50..most));
-        // Now and then one takes much longer.
+        // Rare messages take much longer.
         if !state.is_well && state.random.random_ratio(1, 50) {
             delay *= 10;
         }
@@ -241,7 +242,7 @@ impl Network {
         arrives
     }
 
-    /// Something goes wrong. What, depends on the seed.
+    /// Makes a fault that depends on the seed.
     pub(super) fn fail(&self, proxies: usize) -> String {
         let mut state = self.lock();
         let nodes = state.nodes.len();
@@ -255,7 +256,7 @@ impl Network {
         if !state.is_data && !state.keeps_time && state.random.random_ratio(1, 12) {
             let back = state.random.random_ratio(1, 3);
             let by = state.random.random_range(400..3000) * if back { -1 } else { 1 };
-            // One of them, or all.
+            // The clock of one node is set, or all clocks.
             let all = state.random.random_ratio(1, 4);
             let which = if all { 0..nodes } else { index..index + 1 };
             if by > 0 {
@@ -267,7 +268,7 @@ impl Network {
         state.fail_alone(index, proxy, time)
     }
 
-    /// Something goes wrong with this node alone; most often, it forgets all.
+    /// Makes a fault at this node alone; most often, it forgets all.
     pub(super) fn fail_at(&self, index: usize, proxies: usize) -> String {
         let mut state = self.lock();
         let proxy = state.random.random_range(0..proxies);
@@ -279,7 +280,7 @@ impl Network {
         state.fail_alone(index, proxy, time)
     }
 
-    /// All is well again.
+    /// Ends all faults.
     pub(super) fn heal(&self) {
         let mut state = self.lock();
         let now = Instant::now();
@@ -324,7 +325,7 @@ impl NetworkState {
             state.ail(index, illness, time);
             return format!("node {index} is {illness:?} for {time:?}");
         }
-        // Memory is lost seldom enough for a quorum to be there now and then.
+        // Memory is lost so seldom that a quorum is there now and then.
         match state.random.random_range(0..10) {
             // A connection breaks.
             0..=2 => {
@@ -333,7 +334,7 @@ impl NetworkState {
                 node.break_connections(|connection| connection.proxy == proxy);
                 format!("connections from proxy {proxy} to node {index} break")
             }
-            // The way to a node is cut for a while; what is under way arrives later.
+            // The way to a node is cut for a while; messages under way arrive later.
             3..=5 => {
                 state.history.failed(index, Some(proxy), time);
                 state.nodes[index].cut_until.insert(proxy, now + time);
@@ -345,7 +346,7 @@ impl NetworkState {
                 state.nodes[index].stopped_until = now + time;
                 format!("node {index} is stopped for {time:?}")
             }
-            // It dies, and is back at some time.
+            // The node dies, and is back at some time.
             _ => {
                 let keeps_memory = state.is_data || state.random.random_ratio(1, 4);
                 state.restart(index, keeps_memory);
@@ -372,7 +373,7 @@ struct Route {
 }
 
 impl Route {
-    /// What a proxy sends, in the order in which it arrives.
+    /// Reads the requests of a proxy, in the order in which they arrive.
     async fn read(
         self,
         mut reader: ReadHalf<DuplexStream>,
@@ -394,8 +395,8 @@ impl Route {
         }
     }
 
-    /// Carries out what has arrived, even of a connection that is broken: unless it
-    /// was killed, a node reads what is in its socket to the end.
+    /// Carries out the requests that have arrived, even of a broken connection: unless it was
+    /// killed, a node reads its socket to the end.
     async fn carry_out(
         self,
         mut arrived: mpsc::UnboundedReceiver<(Instant, Vec<Vec<u8>>)>,
@@ -443,8 +444,8 @@ impl Route {
 }
 
 impl Route {
-    /// What this command, which was just carried out, shows of the way to the node, whose
-    /// marker was that before.
+    /// Notes what a command that was just carried out shows of the way to the node. `before` is the
+    /// node's marker before the command.
     fn note(&self, state: &mut NetworkState, words: &[Vec<u8>], before: Option<&[u8]>) {
         let id = |node: &SimulatedNode| {
             Some(node.redis.marker()?.split(|byte| *byte == b' ').next()?.to_vec())
@@ -457,11 +458,11 @@ impl Route {
         }
         match words[0].as_slice() {
             b"SCRIPT" => history.has_scripts(self.index),
-            // The first that a connection does once it is open to everybody.
+            // The first command of a connection once it is open to everybody.
             _ if words.iter().any(|word| word == MAX_TTL) => {
                 history.linked(self.index, self.proxy, self.connection);
             }
-            // A script that was told what the marker is.
+            // A script that was told the marker.
             b"EVALSHA" if now.is_some() && words.last().map(Vec::as_slice) == now => {
                 history.proven(self.index, self.proxy);
             }

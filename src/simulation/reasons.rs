@@ -1,17 +1,17 @@
 //! Whether a session lock was lost for a reason.
 //!
-//! What is known here is more than any proxy knows: what each node had of the lock, and
-//! when it could be asked by the lock's proxy. From that follows what the proxy should have
-//! made of it, by docs/design/locks.md, "Session locks":
+//! More is known here than any proxy knows: which locks each node had, and when the lock's proxy
+//! could ask it. From that follows what the proxy should have done, by docs/design/locks.md,
+//! "Session locks":
 //!
-//! - **renewed**: where a quorum of nodes had the lock and could be asked for as long as one
-//!   renewal that fails and the next one take, between a third of the TTL and the end of
-//!   the validity, the lock should have been renewed;
-//! - **put back**: where besides a node that had lost it could be asked for as long as two
-//!   renewals take, the lock should have been put back there;
+//! - **renewed**: if a quorum of nodes had the lock and could be asked for as long as one failed
+//!   renewal and the next one take, between a third of the TTL and the end of the validity, the
+//!   lock should have been renewed;
+//! - **put back**: if besides a node that had lost it could be asked for as long as two renewals
+//!   take, the lock should have been put back there;
 //! - **kept**: no node has ended it by a command.
 //!
-//! A loss with none of these is one that no proxy could have helped.
+//! A loss that breaks none of these is one that no proxy could have prevented.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -23,61 +23,61 @@ use super::{
 };
 use crate::lock::Claim;
 
-/// A proxy has found a node that is well again after so long: its longest pause between two
-/// attempts (2 s), and a handshake of which every message may take ten times as long as
-/// others, or a round in which a node is given its seat.
+/// The time after which a proxy has found a node that is well again: its longest pause between two
+/// attempts (2 s), and a handshake of which every message may take ten times as long as others, or
+/// a round in which a node is given its seat.
 const FOUND: Duration = Duration::from_secs(3);
-/// So long after a node was told a newer epoch a proxy has learned it there: it asks all
-/// nodes at most every 500 ms, and waits for the slowest of them for up to a second.
+/// The time after which a proxy has learned a newer epoch that a node was told: it asks all nodes
+/// at most every 500 ms, and waits for the slowest of them for up to a second.
 const LEARNED: Duration = Duration::from_millis(1500);
-/// For so long a node whose clock has jumped waits from when that is seen: the longest TTL
-/// with its drift.
+/// The time for which a node waits after its clock was seen to jump: the longest TTL with its
+/// drift.
 const WAITS: Duration = Duration::from_millis(1652);
-/// A node that can be asked is asked for its time at least so often.
+/// The longest time between two TIMEs sent to a node that can be asked.
 const SEEN: Duration = Duration::from_secs(1);
-/// How far back it is looked whether a lock should have been put back.
+/// How far back a lock is checked that should have been put back.
 const LOOKED_BACK: Duration = Duration::from_secs(8);
-/// Of timers, which count whole milliseconds.
+/// The error of timers, which count whole milliseconds.
 const SLACK: Duration = Duration::from_millis(10);
-/// Time is looked at in such steps.
+/// The step in which time is walked through.
 const STEP: Duration = Duration::from_millis(2);
-/// A renewal goes out at a third of the TTL, and again a twentieth after it has failed; nodes
-/// have a tenth for each.
+/// Shares of the TTL: a renewal goes out at a third of it, and again a twentieth after it has
+/// failed; nodes have a tenth for each.
 const RENEWED: u32 = 3;
 const AGAIN: u32 = 20;
 const ASKED: u32 = 10;
 
-/// A session lock of which its holder was told just now that it is lost.
+/// A session lock whose holder was told just now that it is lost.
 #[derive(Debug)]
 pub(super) struct Loss {
     pub(super) proxy: usize,
-    /// On the nodes.
+    /// The lock's key on the nodes.
     pub(super) key: Vec<u8>,
     pub(super) claim: Claim,
-    /// The TTL that it had at last, and since when: what was before is not judged, as who
-    /// renews a lock for another TTL may change what its nodes can be asked for in time.
+    /// The lock's last TTL, and since when it had that. Earlier TTLs are not judged: renewing a
+    /// lock for another TTL may change what its nodes can be asked for in time.
     pub(super) ttl: Duration,
     pub(super) since: Instant,
     /// The largest part of a TTL that is valid.
     pub(super) valid: f64,
-    /// The longest that a message takes but now and then.
+    /// The longest time that a message takes, with rare exceptions.
     pub(super) delay: Duration,
 }
 
-/// Why it was lost.
+/// Why a session lock was lost.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Reason {
-    /// A quorum of clocks have jumped.
+    /// A quorum of clocks had jumped.
     Clocks,
-    /// Too few nodes had it any more.
+    /// Too few nodes had the lock any more.
     Forgotten,
     /// Too few nodes could be asked.
     Unreachable,
-    /// Its TTL was so short that there was no time to renew it twice.
+    /// The lock's TTL was so short that there was no time to renew it twice.
     TooShort,
 }
 
-/// What went wrong on the ways to the nodes, and when.
+/// Faults on the ways to the nodes, and their times.
 #[derive(Debug, Default)]
 pub(super) struct History {
     failures: Vec<Failure>,
@@ -87,18 +87,18 @@ pub(super) struct History {
     ended: HashSet<u64>,
     /// Nodes that were told a newer epoch.
     marked: Vec<(usize, Instant)>,
-    /// Who has asked which node by the epoch that it has.
+    /// Node and proxy of each question by the node's epoch, and its time.
     proven: Vec<(usize, usize, Instant)>,
     jumped: Vec<(usize, Instant)>,
-    /// Nodes have had markers of several deployments at once.
+    /// Whether nodes have had markers of several deployments at once.
     pub(super) was_split: bool,
 }
 
-/// A node could not be asked.
+/// A time in which a node could not be asked.
 #[derive(Debug)]
 struct Failure {
     node: usize,
-    /// By whom; none: by anybody.
+    /// The proxy that could not ask. `None`: all of them.
     proxy: Option<usize>,
     from: Instant,
     until: Instant,
@@ -123,7 +123,7 @@ struct VoteLink {
 }
 
 impl History {
-    /// Something happened to the node, which lasts for so long.
+    /// Notes a fault of the node that lasts for `time`.
     pub(super) fn failed(&mut self, node: usize, proxy: Option<usize>, time: Duration) {
         let from = Instant::now();
         self.failures.push(Failure { node, proxy, from, until: from + time });
@@ -159,7 +159,7 @@ impl History {
 
     pub(super) fn linked(&mut self, node: usize, proxy: usize, connection: u64) {
         let from = Instant::now();
-        // A node carries out what it has received, though nobody hears of it.
+        // A node carries out what it has received, even after the connection has ended.
         if self.ended.contains(&connection) {
             return;
         }
@@ -172,7 +172,8 @@ impl History {
         link.into_iter().for_each(|link| link.until = Some(Instant::now()));
     }
 
-    /// `records`: what each node had.
+    /// Why a session lock was lost. `records` are the locks that each node had. Returns an error if
+    /// the lock should have been kept.
     pub(super) fn reason_of(&self, loss: &Loss, records: &[&[Had]]) -> Result<Reason, String> {
         let now = Instant::now();
         let quorum = records.len() / 2 + 1;
@@ -182,7 +183,7 @@ impl History {
             .collect();
         let claim = loss.claim.to_string();
         let (asked, again) = (NODE_TIMEOUT.min(loss.ttl / ASKED), loss.ttl / AGAIN);
-        // Of locks that are renewed together some have up to half as long.
+        // A lock that is renewed together with others may get down to half the time to answer.
         let least = Duration::from_millis(1 << (asked.as_millis() as u64).max(1).ilog2());
         let renewing = asked + again + asked + SLACK;
         let healing = loss.ttl / RENEWED + renewing + asked;
@@ -205,7 +206,8 @@ impl History {
             return Err(format!("node {node} has ended it"));
         }
         let left = nodes.iter().filter(|node| node.held_by(now) == Some(claim.as_str())).count();
-        // For how long without interruption each could be asked and had it, or lacked it.
+        // The times since which each node could be asked without interruption and had the lock, or
+        // lacked it.
         let (mut has, mut lacks) = (vec![None; nodes.len()], vec![None; nodes.len()]);
         let mut at = first;
         while at < now {
@@ -230,8 +232,8 @@ impl History {
             }
             let renewed = |node: &usize| lasting(&has[*node], renewing, renewed_from);
             let renewed: Vec<usize> = (0..nodes.len()).filter(renewed).collect();
-            // Renewed then, it can have been lost since only if too few were left that had it.
-            // What a node has lost while it could be renewed may have been lost behind that.
+            // A lock renewed then can have been lost since only if too few nodes were left that had
+            // it. A node that could be asked for the renewal may have lost the lock behind it.
             let kept =
                 |node: &&usize| left >= quorum || !nodes[**node].lost_since(at - renewing, &claim);
             if renewed.len() >= quorum && renewed.iter().filter(kept).count() >= quorum {
@@ -248,7 +250,8 @@ impl History {
         })
     }
 
-    /// What is known of one node, for who waits for an answer for twice as long as `most`.
+    /// The history of one node, for a proxy that waits for an answer for twice `most`, once for
+    /// each way.
     fn node<'a>(
         &self,
         node: usize,
@@ -282,7 +285,7 @@ impl History {
             let known = self.proven.iter().find(known).map(|one| one.2);
             not.push((*at, known.unwrap_or(*at + LEARNED).min(*at + LEARNED)));
         }
-        // It is found again some time after it can be; and once a seat is given to another,
+        // A proxy finds a node some time after it can; and once a seat is given to another node,
         // all connections are made anew.
         let disturbed = failures.iter().map(|one| one.until);
         let disturbed = disturbed.chain(self.marked.iter().map(|(_, at)| *at));
@@ -298,14 +301,14 @@ impl History {
     }
 }
 
-/// One node, as one proxy could ask it for one lock.
+/// One node's history, as one proxy could ask it for one lock.
 struct NodeHistory<'a> {
     had: &'a [&'a Had],
-    /// When it could not be asked, from and until then.
+    /// Times in which the node could not be asked.
     not: Vec<(Instant, Instant)>,
-    /// When the proxy was connected.
+    /// Times in which the proxy was connected.
     linked: Vec<(Instant, Instant)>,
-    /// When it need not have been connected.
+    /// Times in which the proxy need not have been connected.
     sought: Vec<(Instant, Instant)>,
 }
 
@@ -317,7 +320,7 @@ impl NodeHistory<'_> {
         !within(&self.not) && (within(&self.linked) || !within(&self.sought))
     }
 
-    /// When at the latest the proxy has seen what was so from then on.
+    /// The latest time by which the proxy has seen a change made at `from`.
     fn seen_by(&self, from: Instant, now: Instant) -> Instant {
         let (mut since, mut at) = (None, from);
         while at < now {
@@ -330,20 +333,20 @@ impl NodeHistory<'_> {
         at
     }
 
-    /// When it has lost this grant's lock before its time.
+    /// The times when the node has lost this grant's lock too early.
     fn lost(&self, claim: &str) -> impl Iterator<Item = &Had> {
         let whose = move |had: &Had| had.by.as_ref().is_some_and(|(whose, _)| whose == claim);
         let lost = self.had.windows(2).filter(move |pair| whose(pair[0]) && pair[1].was_ended);
         lost.map(|pair| pair[1])
     }
 
-    /// Whether it has lost it since then, or its clock was set.
+    /// Whether the node has lost the lock since `at`, or its clock was set.
     fn lost_since(&self, at: Instant, claim: &str) -> bool {
         let is_set = self.had.iter().any(|had| had.at >= at && had.cause == Cause::Clock);
         is_set || self.lost(claim).any(|had| had.at >= at)
     }
 
-    /// By whose claim.
+    /// The claim of the grant that held the lock.
     fn held_by(&self, at: Instant) -> Option<&str> {
         let had = self.had.iter().rev().find(|had| had.at <= at)?;
         had.by.as_ref().filter(|(_, until)| *until > at).map(|(claim, _)| claim.as_str())

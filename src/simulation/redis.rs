@@ -1,5 +1,5 @@
-//! A lock node that is not there: keys that expire by a clock of their own, the
-//! few commands that Lockgate sends, transactions, and its own Lua scripts ([`lua`]).
+//! A simulated lock node: keys that expire by a clock of their own, the few commands that Lockgate
+//! sends, transactions, and its own Lua scripts ([`lua`]).
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -19,80 +19,79 @@ use crate::{
     resp::{encode, inline},
 };
 
-/// What a node had of a lock from some time on.
+/// The state of a lock on a node from `at` on.
 #[derive(Debug)]
 pub(super) struct Had {
     pub(super) at: Instant,
     pub(super) key: Vec<u8>,
-    /// By whom it was held, by the grant's claim, and until when if nothing is changed; none:
-    /// it was free.
+    /// The claim of the grant that held the lock, and until when if nothing changes. `None`: the
+    /// lock was free.
     pub(super) by: Option<(String, Instant)>,
-    /// Who had it before, had it still.
+    /// Whether the grant before had not yet run out.
     pub(super) was_ended: bool,
-    /// By what.
+    /// The cause of the change.
     pub(super) cause: Cause,
 }
 
-/// Why what a node has of a lock is not what it had.
+/// Why the state of a lock on a node has changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cause {
     Command,
-    /// It was restarted without what it had.
+    /// The node was restarted without its memory.
     Memory,
-    /// That was set.
+    /// The node's clock was set.
     Clock,
 }
 
-/// So many of the last entries have all keys there are.
+/// The number of last entries that surely contain every key.
 const LOOKED_BACK: usize = 40;
 /// A node counts whole milliseconds.
 const ROUNDING: Duration = Duration::from_millis(2);
 
-/// One node.
+/// A simulated node.
 #[derive(Debug)]
 pub(super) struct Redis {
     memory: Memory,
     scripts: HashMap<String, String>,
     run_id: String,
-    /// When it was started.
+    /// The time of its start.
     born: Instant,
-    /// How much faster its clock runs than the true one.
+    /// The rate of its clock, compared with the true one.
     pub(super) rate: f64,
     begun: Instant,
-    /// By how much it was set, in ms; it begins far from 0, so that it can be set back.
+    /// The ms by which its clock was set; they begin far from 0, so that it can be set back.
     set: i64,
-    /// Releases without looking whose the lock is, writes without looking at fences:
-    /// a planted fault.
+    /// A planted fault: releases do not check whose the lock is, and writes no fences.
     pub(super) careless: bool,
-    /// WATCH does nothing: another.
+    /// A planted fault: WATCH does nothing.
     pub(super) blind: bool,
-    /// What is edited of scripts, by how they begin: others.
+    /// Planted faults: edits of scripts, by how these begin.
     pub(super) edits: &'static [Edit],
-    /// How many locks were put back.
+    /// The number of locks put back.
     pub(super) heals: usize,
-    /// What it answers with errors.
+    /// The kind of error that it answers with.
     pub(super) illness: Option<Illness>,
-    /// By connection.
+    /// Transactions by connection.
     transactions: BTreeMap<u64, Transaction>,
-    /// The databases that connections have selected, of which there is one memory all the same.
+    /// Databases that connections have selected; there is one memory all the same.
     selected: BTreeMap<u64, String>,
-    /// What it had of which lock, in order.
+    /// The changes of all locks, in order.
     pub(super) record: Vec<Had>,
 }
 
-/// Of a script: how it begins, what is replaced, and by what.
+/// An edit of a script: how the script begins, the text to replace, and the new text.
 pub(super) type Edit = (&'static str, &'static str, &'static str);
 
 /// Why a node answers with errors for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Illness {
-    /// It is out of memory, and lets nothing be stored.
+    /// The node is out of memory, and stores nothing.
     Full,
-    /// Somebody's script does not end: nothing is answered but that.
+    /// A script does not end: every request is refused.
     Busy,
-    /// It takes no write.
+    /// The node takes no write.
     ReadOnly,
-    /// Neither, as it has too few replicas.
+    /// The node takes no write, as it has too few replicas.
     Lonely,
 }
 
@@ -110,14 +109,14 @@ impl Illness {
     }
 }
 
-/// What a connection watches, and what it has queued.
+/// The keys that a connection watches, and the commands that it has queued.
 #[derive(Debug, Default)]
 struct Transaction {
     watched: Vec<Vec<u8>>,
-    /// What is watched was written.
+    /// Whether a watched key was written.
     is_dirty: bool,
     queued: Option<Vec<Vec<Vec<u8>>>>,
-    /// A command in it was refused.
+    /// Whether a command in it was refused.
     is_aborted: bool,
 }
 
@@ -128,7 +127,6 @@ impl Redis {
             memory: Memory::default(),
             scripts: HashMap::new(),
             run_id: format!("{name}x0"),
-            // Long ago: nobody waits for a deployment to be old enough.
             born: now,
             rate,
             begun: now,
@@ -144,12 +142,11 @@ impl Redis {
         }
     }
 
-    /// Its marker.
     pub(super) fn marker(&self) -> Option<&[u8]> {
         Some(&self.memory.get(MARKER)?.0)
     }
 
-    /// Notes which locks it has now, and until when.
+    /// Notes the locks that the node has now, and until when.
     fn note(&mut self, cause: Cause) {
         self.memory.now = self.clock();
         let now = Instant::now();
@@ -195,8 +192,8 @@ impl Redis {
         self.memory.written.clone()
     }
 
-    /// It is as a replica that was behind and has taken its place. In the record of
-    /// what was stored a key with no lock's name tells of it.
+    /// Makes the node like a replica that was behind and has taken its place. The record of stored
+    /// values notes it by a key that is no lock's name.
     pub(super) fn forget_fences(&mut self) {
         self.memory.keys.retain(|key, _| !key.starts_with(FENCE_PREFIX));
         self.memory.written.push((FENCE_PREFIX.to_vec(), Vec::new()));
@@ -207,13 +204,13 @@ impl Redis {
         (self.begun.elapsed().as_secs_f64() * self.rate * 1000.0) as u64 + self.set as u64
     }
 
-    /// Its clock is set by so many ms.
+    /// Sets the node's clock by so many ms.
     pub(super) fn set_clock(&mut self, by: i64) {
         self.set += by;
         self.note(Cause::Clock);
     }
 
-    /// It is started again, with or without what it had.
+    /// Starts the node again, with or without its memory.
     pub(super) fn restart(&mut self, times: usize, keeps_memory: bool) {
         self.run_id = format!("{}x{times}", self.run_id.split('x').next().unwrap());
         self.born = Instant::now();
@@ -293,12 +290,12 @@ impl Redis {
         true
     }
 
-    /// SCRIPT FLUSH.
+    /// Carries out SCRIPT FLUSH.
     pub(super) fn forget_scripts(&mut self) {
         self.scripts.clear();
     }
 
-    /// What it answers instead, as it is ill.
+    /// The error that an ill node answers instead.
     fn refusal(&self, words: &[Vec<u8>]) -> Option<&'static str> {
         let illness = self.illness?;
         let body = match words[0].as_slice() {
@@ -415,7 +412,7 @@ impl Redis {
 
 /// Takes the first whole command off `received`.
 pub(super) fn next_command(received: &mut Vec<u8>) -> Option<Vec<Vec<u8>>> {
-    // Signs of life.
+    // Empty lines, sent as signs of life.
     while received.starts_with(b"\r\n") {
         received.drain(..2);
     }
@@ -448,7 +445,7 @@ mod tests {
         scripts::{self, WhichGrant},
     };
 
-    /// What a node answers to `request`.
+    /// The node's answer to `request`.
     fn answer(redis: &mut Redis, mut request: Vec<u8>) -> String {
         let mut replies = Vec::new();
         while let Some(words) = next_command(&mut request) {
@@ -457,9 +454,9 @@ mod tests {
         String::from_utf8(replies).unwrap()
     }
 
-    /// The first two numbers that a node answers to a script.
+    /// The first two numbers of the node's answer to a script.
     fn said(redis: &mut Redis, mut request: Vec<u8>) -> (i64, i64) {
-        // What proven scripts are told last.
+        // The last argument of proven scripts.
         request.extend(scripts::told(b""));
         let answer = answer(redis, request);
         let mut numbers = answer.split("\r\n:").skip(1).map(|text| text.trim().parse().unwrap());

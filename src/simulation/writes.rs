@@ -1,24 +1,23 @@
-//! What must hold of guarded writes: the data node's own record of what it stored, held
-//! against what clients were told.
+//! What must hold of guarded writes: the data node's own record of stored values, compared with
+//! what clients were told.
 
 use std::collections::BTreeMap;
 
 use super::{connection::WriteReply, memory::DATA};
 use crate::guard::FENCE_PREFIX;
 
-/// What clients were told.
+/// The outcomes that clients were told.
 #[derive(Debug, Default)]
 pub(super) struct WriteRecord {
-    /// Of each write, by name.
+    /// The outcome of each write, by name.
     told: BTreeMap<String, WriteReply>,
-    /// The last that was acknowledged, by key.
+    /// The last acknowledged write, by key.
     acknowledged: BTreeMap<&'static str, String>,
-    /// Reads: what was read, and what had been acknowledged when they were sent.
+    /// Reads: the value found, and the write that had been acknowledged when they were sent.
     reads: Vec<(Option<String>, Option<String>)>,
 }
 
-/// What is in a value: which write it is, under which fence, and which one its client
-/// had read when it made it.
+/// A value: the write's name, its fence, and the write that its client had read before.
 pub(super) fn value(name: &str, fence: u64, based_on: Option<&str>) -> String {
     format!("{name} {fence} {}", based_on.unwrap_or("-"))
 }
@@ -28,14 +27,14 @@ pub(super) fn name(value: &str) -> &str {
     value.split(' ').next().unwrap_or_default()
 }
 
-/// A lock, as the record tells of it.
+/// The writes under one lock, as the record tells.
 #[derive(Default)]
 struct LockWrites {
     seen: u64,
     last: Option<String>,
-    /// The largest of all, forgotten or not.
+    /// The largest fence, forgotten or not.
     largest: u64,
-    /// How often fences had been forgotten when each was stored for the first time.
+    /// For each fence, how often fences had been forgotten when it was first stored.
     stored: BTreeMap<u64, usize>,
 }
 
@@ -47,7 +46,7 @@ impl WriteRecord {
         }
     }
 
-    /// What a read that is sent now must see, or something later.
+    /// The write that a read sent now must see, unless it sees a later one.
     pub(super) fn acknowledged(&self, key: &str) -> Option<String> {
         self.acknowledged.get(key).cloned()
     }
@@ -56,7 +55,7 @@ impl WriteRecord {
         self.reads.push((seen.map(|value| name(value).to_owned()), acknowledged));
     }
 
-    /// Everything that is wrong, given every key and value that the data node stored.
+    /// All faults, given every key and value that the data node stored.
     pub(super) fn faults(&self, record: &[(Vec<u8>, Vec<u8>)]) -> Vec<String> {
         let mut faults = Vec::new();
         let mut locks: BTreeMap<&[u8], LockWrites> = BTreeMap::new();
@@ -75,8 +74,8 @@ impl WriteRecord {
                 if fence < lock.seen {
                     faults.push(format!("fence {fence} is stored over {}", lock.seen));
                 }
-                // Once they were forgotten, the lock nodes are asked before it is stored
-                // again. Twice, and it may have been held when they were asked.
+                // Once fences were forgotten, the lock nodes are asked before one is stored again.
+                // If that happens twice, the lock may have been held when they were asked.
                 let first = *lock.stored.entry(fence).or_insert(forgotten);
                 if fence < lock.largest && forgotten == first + 1 {
                     faults.push(format!("fence {fence} is raised again after {}", lock.largest));
@@ -94,7 +93,7 @@ impl WriteRecord {
             }
             lock.seen = lock.seen.max(fence);
             let last = lock.last.replace(name.to_owned());
-            // A late holder is let in where its fence is not known to be small.
+            // A late holder is let in if its fence is not known to be small.
             if last.as_deref().unwrap_or("-") != based_on && forgotten == 0 {
                 faults.push(format!("update {last:?} is lost by {name}, based on {based_on}"));
             }
