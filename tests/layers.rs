@@ -1,10 +1,10 @@
-//! Which folder of `src/` may name which, which of them have no circle of files, that no two
-//! types share a name, and that what comments and pages cite is there.
+//! Checks which folder of `src/` may name which, which of them have no circle of files, that no two
+//! types share a name, and that everything cited by comments and pages exists.
 //!
-//! A folder that is not in the table, and a name that its row does not allow, fails with the
-//! line that names it, in tests too.
+//! A folder that is not in the table, or a name that its row does not allow, fails with the line
+//! that names it, in tests too.
 //!
-//! A binary of its own: reads the sources alone, so that it is run after any change of them.
+//! The test has a binary of its own: it reads the sources alone, so it can run after any change.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
@@ -13,7 +13,7 @@ use std::{collections::BTreeMap, fs, path::Path};
 use proc_macro2::{Span, TokenTree};
 use syn::{Attribute, File, Item, UseTree, spanned::Spanned, visit::Visit};
 
-/// A room of `src/`, and the rooms that it may name. Below come first.
+/// Rooms of `src/`, each with the rooms that it may name. A room comes after those that it names.
 const ROOMS: &[(&str, &[&str])] = &[
     ("clock", &[]),
     ("glob", &[]),
@@ -35,16 +35,17 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("simulation", &["config", "guard", "key", "lock", "net", "resp", "session"]),
 ];
 
-/// Rooms in which files call each other in a circle, as the stages of one thing: they go without
-/// circles of types. In all others no file needs another that needs it, be it by a third one.
+/// Rooms whose files call each other in a circle, as the stages of one thing; they have no circles
+/// of types. In all other rooms no file needs another that needs it, directly or through a third
+/// one.
 const CALLING_EACH_OTHER: &[&str] = &[
-    // A check is a function of its key; what it looks at is the whole configuration.
+    // A check is a function of its key, but looks at the whole configuration.
     "config",
     // A guarded write goes from one stage to another, and back to try again.
     "session",
 ];
 
-/// Names of the crate's rooms in one file, each with where it stands.
+/// Names of the crate's rooms in one file, with their places.
 #[derive(Default)]
 struct Named(Vec<(String, Span)>);
 
@@ -119,7 +120,7 @@ fn each_room_names_only_those_that_it_may() {
         named.visit_file(&parsed);
         for (name, span) in named.0 {
             arrows += 1;
-            // A macro or a function at the root is nobody's room.
+            // A macro or a function at the root belongs to no room.
             let is_room = ROOMS.iter().any(|(room, _)| *room == name);
             if name != room && is_room && !allowed.contains(&&*name) {
                 let line = span.start().line;
@@ -132,8 +133,8 @@ fn each_room_names_only_those_that_it_may() {
     assert!(arrows > 100, "they are not found: {arrows}");
 }
 
-/// All paths of one file's `use` that begin in the crate, each from the crate's root; those
-/// that others may use through it apart.
+/// Paths of one file's `use` that begin in the crate, each from the crate's root. Paths that other
+/// files may use through it are kept apart.
 #[derive(Default)]
 struct Uses {
     own: Vec<Vec<String>>,
@@ -141,7 +142,7 @@ struct Uses {
 }
 
 impl Uses {
-    /// What the file of this module uses.
+    /// The paths that the file of this module uses.
     fn of(module: &[String], file: &File) -> Uses {
         let mut uses = Uses::default();
         for item in &file.items {
@@ -178,14 +179,14 @@ fn flatten(tree: &UseTree, before: &mut Vec<String>, paths: &mut Vec<Vec<String>
     paths.push(before.iter().cloned().chain(last).collect());
 }
 
-/// The same path from the crate's root. None: it leads out of the crate.
+/// The path from the crate's root. Returns `None` if it leads out of the crate.
 fn from_root(module: &[String], path: &[String]) -> Option<Vec<String>> {
     let supers = path.iter().take_while(|word| *word == "super").count();
     match path.first()?.as_str() {
         "crate" => Some(path[1..].to_vec()),
         "super" => Some([&module[..module.len() - supers], &path[supers..]].concat()),
         "self" => Some([module, &path[1..]].concat()),
-        // As in `pub use acquire::Acquire`, beside the module of that name.
+        // `pub use acquire::Acquire`, for one, beside the module of that name.
         _ => Some([module, path].concat()),
     }
 }
@@ -197,8 +198,8 @@ fn is_type(path: &[String]) -> bool {
     })
 }
 
-/// Which module of `all` a path leads into: the longest that it begins with, or what that one
-/// passes on by this name.
+/// The module of `all` into which a path leads: the longest that it begins with, or the one that
+/// this passes the name on from.
 fn home(all: &BTreeMap<Vec<String>, Uses>, path: &[String]) -> Option<Vec<String>> {
     let length = (1..=path.len()).rev().find(|length| all.contains_key(&path[..*length]))?;
     let (module, rest) = path.split_at(length);
@@ -280,7 +281,7 @@ fn no_file_needs_another_that_needs_it() {
         }
         let mut needs: BTreeMap<&Vec<String>, Vec<Vec<String>>> = BTreeMap::new();
         for (module, uses) in &all {
-            // What a `mod.rs` only passes on it does not need.
+            // A `mod.rs` does not need the names that it only passes on.
             let only_types = CALLING_EACH_OTHER.contains(room);
             let counts = |path: &&Vec<String>| !only_types || is_type(path);
             let homes = uses.own.iter().filter(counts).filter_map(|path| home(&all, path));
@@ -289,7 +290,7 @@ fn no_file_needs_another_that_needs_it() {
             needs.insert(module, others.collect());
         }
         arrows += needs.values().map(Vec::len).sum::<usize>();
-        // What needs only what has gone goes, and what is needed only by what has gone.
+        // Modules are removed that need only removed ones, or are needed only by removed ones.
         while let Some(module) = {
             let is_below = |module: &Vec<String>| {
                 !needs[module].iter().any(|needed| needs.contains_key(needed))
@@ -309,7 +310,7 @@ fn no_file_needs_another_that_needs_it() {
     assert!(arrows > 300, "they are not found: {arrows}");
 }
 
-/// What a comment or a page says stands somewhere.
+/// The file names that a comment or a page cites.
 fn cited(text: &str) -> impl Iterator<Item = &str> {
     let is_path = |c: char| c.is_ascii_alphanumeric() || "._-/".contains(c);
     text.split(move |c| !is_path(c))
@@ -328,7 +329,7 @@ fn each_page_and_file_that_is_cited_is_there() {
         let lines = text.lines().filter(|line| line.trim_start().starts_with("//"));
         for name in lines.flat_map(cited) {
             found += 1;
-            // From the root, from src/, from the file's own folder, or in it.
+            // Paths from the root, from src/, from the file's own folder, or of a file in it.
             let here = Path::new(path).parent().unwrap();
             let places = [root.to_owned(), root.join("src"), here.to_owned()];
             if !places.iter().any(|place| place.join(name).exists()) {

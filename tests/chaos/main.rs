@@ -15,7 +15,8 @@
 //! `make test` runs the short form; `make chaos` the long one (`MINUTES`, `SEED`), and
 //! shows that planted faults are found. It needs root.
 //!
-//! A binary of its own: runs itself again for each client, and faults need the machine alone.
+//! The tests have a binary of their own: it runs itself again for each client, and faults need the
+//! machine alone.
 
 #![allow(
     clippy::unwrap_used,
@@ -52,22 +53,22 @@ use schedule::Pace;
 
 /// The seed of the short form.
 const SEED: u64 = 4;
-/// At the end of every run nothing goes wrong for so long.
+/// How long no fault happens at the end of every run.
 const CALM: Duration = Duration::from_secs(13);
 
-/// One deployment at a time: they would starve each other.
+/// Locks a mutex: two deployments at a time would starve each other.
 fn alone() -> MutexGuard<'static, ()> {
     static ALONE: Mutex<()> = Mutex::new(());
     ALONE.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The binary as it is delivered, or another that is to be tried (`LOCKGATE_BINARY`).
+/// The binary as it is delivered, or another to be tried (`LOCKGATE_BINARY`).
 fn sound() -> (PathBuf, Option<&'static str>) {
     let other = std::env::var_os("LOCKGATE_BINARY").filter(|file| !file.is_empty());
     (other.map_or(PathBuf::from(env!("CARGO_BIN_EXE_lockgate")), PathBuf::from), None)
 }
 
-/// All nodes but one have clocks that are wrong, by a little or a lot.
+/// Options in which all nodes but one have wrong clocks, by a little or a lot.
 fn everything(seed: u64) -> Options {
     Options {
         seed,
@@ -84,7 +85,7 @@ fn everything(seed: u64) -> Options {
     }
 }
 
-/// A number that the environment has, or another.
+/// A number from the environment, or `otherwise`.
 fn number(name: &str, otherwise: u64) -> u64 {
     let value = std::env::var(name).ok().filter(|value| !value.is_empty());
     value.map_or(otherwise, |value| value.parse().expect("a number"))
@@ -103,7 +104,7 @@ fn run(options: Options, length: Duration, pace: &Pace) {
     report::judge(&deployment, &spans, from, until);
 }
 
-/// Not a test: what the tests here start, each a client of its own.
+/// No test of its own: the entry point of each client process that the tests start.
 #[test]
 #[ignore = "started by the other tests, as a process of its own"]
 fn client_process() {

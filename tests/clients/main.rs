@@ -1,10 +1,11 @@
 //! Programs as people use them do real work through the proxy and notice nothing:
 //! redis-py, ioredis, redis-cli, redis-benchmark, and a Redis that replicates.
 //!
-//! What the libraries do is in `tests/clients/`, a script for each; here they
-//! are only started. `make test` installs the libraries.
+//! Each library has a script in `tests/clients/`, which is only started here. `make test` installs
+//! the libraries.
 //!
-//! A binary of its own: redis-benchmark and a Redis that replicates keep the machine busy.
+//! The tests have a binary of their own: redis-benchmark and a Redis that replicates keep the
+//! machine busy.
 
 #![allow(
     clippy::unwrap_used,
@@ -30,8 +31,8 @@ use std::{
 use lockgate::tools::redis_server::RedisServer;
 use support::{Client, Proxy, Reply, eventually};
 
-/// How long a program may take; it is killed then, so that a lost reply is a
-/// failure. Seconds, far more than any of them needs.
+/// The longest time for a program, in seconds: far more than any of them needs. It is killed then,
+/// so that a lost reply is a failure.
 const LIMIT: &str = "120";
 
 /// Runs a program to its end, with `input` on its standard input.
@@ -48,7 +49,7 @@ fn run(program: impl AsRef<OsStr>, arguments: &[&str], input: &[u8]) -> Output {
     let mut stdin = child.stdin.take().unwrap();
     let output = thread::scope(|scope| {
         scope.spawn(move || {
-            // A program that ended early has said why.
+            // A program that ended early has logged why.
             let _ = stdin.write_all(input);
         });
         child.wait_with_output().unwrap()
@@ -64,18 +65,18 @@ fn run(program: impl AsRef<OsStr>, arguments: &[&str], input: &[u8]) -> Output {
     output
 }
 
-/// Patient nodes: the machine may be busy with the other tests.
+/// A proxy whose nodes get much time: the machine may be busy with the other tests.
 fn proxy() -> Proxy {
     Proxy::with().nodes(3).locks("node_timeout: 2s").locks("node_silence: 4s").start()
 }
 
-/// Something in `tests/clients/`.
+/// The path of a file in `tests/clients/`.
 fn file(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients").join(name)
 }
 
-/// Runs a library's script in a RESP version. Its last promise leaves 50 at
-/// `counter` on the data node, and no lock.
+/// Runs a library's script in a RESP version. Its last promise leaves 50 at `counter` on the data
+/// node, and no lock.
 fn library_works(program: &Path, installed: &str, script: &str, version: &str) {
     assert!(
         file(installed).exists(),
@@ -123,7 +124,7 @@ fn ioredis_works_in_resp3() {
     ioredis_works("3");
 }
 
-/// What redis-cli prints, through the proxy or to a server.
+/// The output of redis-cli, through the proxy or to a server.
 fn redis_cli(port: u16, arguments: &[&str], input: &str) -> String {
     let port = port.to_string();
     let arguments = [&["-p", &port], arguments].concat();
@@ -154,7 +155,7 @@ fn redis_cli_locks_and_works_as_always() {
         let direct = redis_cli(data, &[protocol], session);
         redis_cli(data, &[], "FLUSHALL\n");
         assert_eq!(redis_cli(port, &[protocol], session), direct);
-        // What it asks for at its prompt, to give hints; 170 KB.
+        // The command that redis-cli sends at its prompt, to give hints; 170 KB.
         let docs = redis_cli(port, &[protocol, "COMMAND", "DOCS"], "");
         let direct = redis_cli(data, &[protocol, "COMMAND", "DOCS"], "");
         let ours = docs.strip_prefix(direct.trim_end()).expect("Redis's own first");
@@ -204,7 +205,7 @@ fn a_redis_replicates_through_the_proxy() {
     eventually("the replica follows", || reader.cmd(&["LLEN", "after"]) == Reply::Int(1000));
     assert!(proxy.is_alive());
     let mut direct = Client::connect(proxy.data().port());
-    // Its acknowledgements pass the other way.
+    // The replica's acknowledgements pass the other way.
     assert_eq!(direct.cmd(&["WAIT", "1", "5000"]), Reply::Int(1));
 }
 

@@ -1,10 +1,11 @@
-//! Whatever bytes come, what [`properties`] says holds: of inputs that were found to be
-//! interesting, and of a fixed number made out of them.
+//! Checks that [`properties`] hold for any bytes: inputs that were found to be interesting, and a
+//! fixed number made out of them.
 //!
 //! `make fuzz` looks for more, guided by coverage. `LOCKGATE_TEST_SEED=n` makes other
 //! inputs here.
 //!
-//! A binary of its own: shares its properties with `fuzz/`, and keeps the machine busy.
+//! The tests have a binary of their own: it shares its properties with `fuzz/`, and keeps the
+//! machine busy.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, reason = "a test fails by panicking")]
 

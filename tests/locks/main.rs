@@ -1,5 +1,5 @@
-//! What those who take locks are promised, over real lock nodes that fail, restart and have
-//! wrong clocks.
+//! Promises to clients that take locks, over real lock nodes that fail, restart and have wrong
+//! clocks.
 
 #![allow(
     clippy::unwrap_used,

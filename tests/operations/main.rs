@@ -1,5 +1,4 @@
-//! What operators give the proxy, ask it and are told: command line, configuration, signals,
-//! upgrades, metrics.
+//! The proxy as operators meet it: command line, configuration, signals, upgrades, metrics.
 
 #![allow(
     clippy::unwrap_used,

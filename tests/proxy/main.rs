@@ -1,5 +1,5 @@
-//! What a client sees that takes no lock: its bytes in order, and nothing of other clients,
-//! whatever these send.
+//! The proxy as a client meets it that takes no lock: its bytes in order, and nothing of other
+//! clients, whatever these send.
 
 #![allow(
     clippy::unwrap_used,

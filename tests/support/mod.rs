@@ -22,10 +22,10 @@ use std::{
 use lockgate::tools::redis_server::{RedisServer, free_port};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// How long anything may take that should happen at once.
+/// The longest time for anything that should happen at once.
 pub const LIMIT: Duration = Duration::from_secs(30);
 
-/// How often a proxy is started whose ports others have taken.
+/// How often a proxy is started again because other processes have taken its ports.
 const PORT_ATTEMPTS: usize = 10;
 
 /// Waits until `condition` holds.
@@ -37,19 +37,19 @@ pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     }
 }
 
-/// SIGSTOP, and waits until every thread of the process has obeyed.
+/// Sends SIGSTOP, and waits until every thread of the process has obeyed.
 pub fn freeze(child: &Child) {
     kill_process(Pid::from_child(child), Signal::STOP).expect("signal");
     let tasks = format!("/proc/{}/task", child.id());
     let stopped = |task: std::io::Result<std::fs::DirEntry>| {
         let stat = std::fs::read_to_string(task.expect("task").path().join("stat"));
-        // Behind the name, which may have anything in it.
+        // The state stands behind the name, which may contain any character.
         stat.is_ok_and(|stat| stat.rsplit(") ").next().is_some_and(|s| s.starts_with('T')))
     };
     eventually("it is stopped", || std::fs::read_dir(&tasks).expect("tasks").all(stopped));
 }
 
-/// What a [`Proxy`] is to be like.
+/// How a [`Proxy`] is to be started.
 pub struct Setup {
     nodes: usize,
     data_arguments: Vec<&'static str>,
@@ -68,90 +68,90 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// So many lock nodes.
+    /// Sets the number of lock nodes.
     pub fn nodes(mut self, nodes: usize) -> Setup {
         self.nodes = nodes;
         self
     }
 
-    /// Arguments for the data node's command line.
+    /// Adds arguments to the data node's command line.
     pub fn data_arguments(mut self, arguments: &[&'static str]) -> Setup {
         self.data_arguments = arguments.to_vec();
         self
     }
 
-    /// Something else on this loopback port plays the data node.
+    /// Has another server on this loopback port play the data node.
     pub fn data_port(mut self, port: u16) -> Setup {
         self.data_port = Some(port);
         self.ready = false;
         self
     }
 
-    /// The Redis at this URL is the data node.
+    /// Has the Redis at this URL be the data node.
     pub fn data_url(mut self, url: &str) -> Setup {
         self.data_url = Some(url.to_owned());
         self.ready = false;
         self
     }
 
-    /// One more listener, whose `tls` is this mapping of YAML; see [`Proxy::tls_port`].
+    /// Adds a listener, whose `tls` is this mapping of YAML; see [`Proxy::tls_port`].
     pub fn tls(mut self, settings: &str) -> Setup {
         self.tls = Some(settings.to_owned());
         self
     }
 
-    /// One more listener, which demands a PROXY header; with these further settings in
-    /// YAML, as `, tls: …`. See [`Proxy::balancer_port`].
+    /// Adds a listener that demands a PROXY header, with these further settings in YAML, as `, tls:
+    /// …`. See [`Proxy::balancer_port`].
     pub fn behind_balancer(mut self, settings: &str) -> Setup {
         self.behind_balancer = Some(settings.to_owned());
         self
     }
 
-    /// A variable of its environment.
+    /// Sets a variable of the proxy's environment.
     pub fn environment(mut self, name: &str, value: &str) -> Setup {
         self.environment.push((name.to_owned(), value.to_owned()));
         self
     }
 
-    /// Clients connect to this address instead of loopback.
+    /// Has clients connect to this address instead of loopback.
     pub fn host(mut self, host: &str) -> Setup {
         self.host = host.to_owned();
         self
     }
 
-    /// So many files may be open, and so many if the proxy asks for more.
+    /// Limits the proxy's open files: to `soft`, and to `hard` if the proxy asks for more.
     pub fn files(mut self, soft: u64, hard: u64) -> Setup {
         self.files = Some((soft, hard));
         self
     }
 
-    /// Lines for the top of the configuration.
+    /// Adds lines to the top of the configuration.
     pub fn top(mut self, lines: &str) -> Setup {
         self.top += lines;
         self.top.push('\n');
         self
     }
 
-    /// A line for the `locks:` section.
+    /// Adds a line to the `locks:` section.
     pub fn locks(mut self, line: &str) -> Setup {
         self.locks += &format!("  {line}\n");
         self
     }
 
-    /// These lock nodes instead of own ones; readiness is not waited for.
+    /// Uses these lock nodes instead of own ones; readiness is not waited for.
     pub fn node_urls(mut self, urls: &[String]) -> Setup {
         self.node_urls = Some(urls.to_vec());
         self.ready = false;
         self
     }
 
-    /// `lockgate init` is not run: nodes without a marker stay as they are.
+    /// Leaves out `lockgate init`: nodes without a marker stay as they are.
     pub fn uninitialised(mut self) -> Setup {
         self.init = false;
         self
     }
 
-    /// Readiness is not waited for.
+    /// Starts without waiting for readiness.
     pub fn unready(mut self) -> Setup {
         self.ready = false;
         self
@@ -166,7 +166,7 @@ impl Setup {
         };
         let urls = self.node_urls.unwrap_or_else(|| nodes.iter().map(RedisServer::url).collect());
         let data_port = self.data_port.unwrap_or(data.port());
-        // Patient nodes, unless the test is about time: the machine may be busy.
+        // Nodes get much time, unless the test is about time: the machine may be busy.
         let patience = if self.locks.contains("node_") { "" } else { "  node_timeout: 2s\n" };
         let list: String = urls.iter().map(|url| format!("    - {url}\n")).collect();
         let data_url = self.data_url.unwrap_or(format!("redis://127.0.0.1:{data_port}"));
@@ -204,8 +204,8 @@ impl Setup {
     }
 }
 
-/// Runs `lockgate init`. Nodes that are set up stay as they are, and those that are not fit
-/// for it. What it says.
+/// Runs `lockgate init` and returns its output. Nodes that are set up, or not fit for it, stay as
+/// they are.
 pub fn init(settings: &str, environment: &[(String, String)]) -> String {
     let dir = tempfile::tempdir().expect("directory");
     let file = dir.path().join("lockgate.yaml");
@@ -230,8 +230,8 @@ struct Listening {
     dir: tempfile::TempDir,
 }
 
-/// Starts the binary and waits until it listens; none where another process has
-/// taken one of its ports.
+/// Starts the binary and waits until it listens. Returns `None` if another process has taken one of
+/// its ports.
 fn listening(
     host: &str,
     (tls, behind_balancer): (Option<&str>, Option<&str>),
@@ -254,7 +254,7 @@ fn listening(
     std::fs::write(&file, &config).expect("configuration");
     let mut child = Command::new("setpriv")
         .args(["--pdeathsig", "KILL"])
-        // Both become the program that they start.
+        // Both programs replace themselves by the one that they start.
         .args(
             files
                 .iter()
@@ -276,7 +276,7 @@ fn listening(
         let log = std::fs::read_to_string(&log_file).expect("log");
         taken = ended.is_some() && log.contains("Address already in use");
         assert!(taken || ended.is_none(), "the proxy ended: {ended:?}\n{log}\n{config}");
-        // Its own word: somebody else could answer at the port.
+        // The proxy's own log: another process could answer at the port.
         let listeners = 1 + [tls, behind_balancer].iter().flatten().count();
         taken || log.matches("\"listening\"").count() == listeners
     });
@@ -299,12 +299,12 @@ pub struct Proxy {
 }
 
 impl Proxy {
-    /// One data node, one lock node.
+    /// Starts a proxy with one data node and one lock node.
     pub fn start() -> Proxy {
         Proxy::with().start()
     }
 
-    /// Something else than that.
+    /// Sets up a proxy that differs from that of [`Proxy::start`].
     pub fn with() -> Setup {
         Setup {
             nodes: 1,
@@ -324,8 +324,8 @@ impl Proxy {
         }
     }
 
-    /// One more proxy in front of the nodes and the data node of `other`, with
-    /// the same limits of locks. Nodes are stopped and looked at through `other`.
+    /// Sets up one more proxy in front of the nodes and the data node of `other`, with the same
+    /// limits of locks. Nodes are stopped and looked at through `other`.
     pub fn beside(other: &Proxy) -> Setup {
         Setup {
             data_port: Some(other.data_port),
@@ -336,27 +336,27 @@ impl Proxy {
         }
     }
 
-    /// Where clients connect.
+    /// The port for clients.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Where clients connect that speak TLS; only with [`Setup::tls`].
+    /// The port for clients that speak TLS; only with [`Setup::tls`].
     pub fn tls_port(&self) -> u16 {
         self.tls_port
     }
 
-    /// Where a balancer connects; only with [`Setup::behind_balancer`].
+    /// The port for a balancer; only with [`Setup::behind_balancer`].
     pub fn balancer_port(&self) -> u16 {
         self.balancer_port
     }
 
-    /// Where the metrics are.
+    /// The port of the metrics.
     pub fn admin_port(&self) -> u16 {
         self.admin_port
     }
 
-    /// Its configuration.
+    /// The proxy's configuration file.
     pub fn config_file(&self) -> PathBuf {
         self.dir.path().join("lockgate.yaml")
     }
@@ -391,19 +391,19 @@ impl Proxy {
         Client::connect(self.nodes[index].port())
     }
 
-    /// How many lock nodes have this key.
+    /// The number of lock nodes that have this key.
     pub fn nodes_with(&self, key: &str) -> usize {
         let exists =
             |index: &usize| self.node_client(*index).cmd(&["EXISTS", key]) == Reply::Int(1);
         (0..self.nodes.len()).filter(exists).count()
     }
 
-    /// What the lock nodes have at this key.
+    /// The lock nodes' values of this key.
     pub fn on_nodes(&self, key: &str) -> Vec<Reply> {
         (0..self.nodes.len()).map(|index| self.node_client(index).cmd(&["GET", key])).collect()
     }
 
-    /// How many lock nodes the proxy sees up.
+    /// The number of lock nodes that the proxy sees up.
     pub fn nodes_up(&self) -> usize {
         let metrics = self.http("/metrics");
         metrics.lines().filter(|l| l.starts_with("lockgate_node_up") && l.ends_with(" 1")).count()
@@ -432,15 +432,15 @@ impl Proxy {
         samples.filter_map(|line| line.rsplit(' ').next()?.parse::<f64>().ok()).sum()
     }
 
-    /// What the lock nodes of `owner`, which are this proxy's too, have at this key.
+    /// The values of this key on the lock nodes of `owner`, which are this proxy's too.
     pub fn on_nodes_of(&self, owner: &Proxy, key: &str) -> Vec<Reply> {
         assert_eq!(self.node_urls, owner.node_urls);
         owner.on_nodes(key)
     }
 
-    /// How many clients stand in line.
+    /// The number of clients that wait in line.
     pub fn waiters(&self) -> usize {
-        // A gauge of whole numbers.
+        // The gauge is a whole number.
         self.metric("lockgate_waiters", "").round() as usize
     }
 
@@ -457,27 +457,27 @@ impl Proxy {
         self.child.try_wait().expect("status").is_none()
     }
 
-    /// SIGTERM.
+    /// Sends SIGTERM.
     pub fn terminate(&self) {
         self.signal(Signal::TERM);
     }
 
-    /// SIGSTOP: it keeps its connections and answers nothing.
+    /// Sends SIGSTOP: the proxy keeps its connections and answers nothing.
     pub fn freeze(&self) {
         freeze(&self.child);
     }
 
-    /// SIGHUP: it reads its configuration again.
+    /// Sends SIGHUP: the proxy reads its configuration again.
     pub fn reload(&self) {
         self.signal(Signal::HUP);
     }
 
-    /// SIGCONT.
+    /// Sends SIGCONT.
     pub fn thaw(&self) {
         self.signal(Signal::CONT);
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL.
     pub fn kill(&mut self) {
         self.signal(Signal::KILL);
         self.wait();
@@ -497,7 +497,7 @@ impl Proxy {
         status.expect("status")
     }
 
-    /// Starts it again, on the same ports and with the same configuration, behind its end.
+    /// Starts the proxy again after its end, on the same ports and with the same configuration.
     pub fn start_again(&mut self) {
         let log = std::fs::File::options().append(true).open(self.dir.path().join("log"));
         let log = log.expect("log");
@@ -515,7 +515,7 @@ impl Proxy {
         eventually("it listens again", || self.log().matches("\"listening\"").count() > listening);
     }
 
-    /// What it has logged.
+    /// The proxy's log so far.
     pub fn log(&self) -> String {
         std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
     }
@@ -576,7 +576,7 @@ impl Reply {
         Reply::simple("OK")
     }
 
-    /// An error's text; panics where it is none.
+    /// The text of an error; panics if the reply is none.
     pub fn error(&self) -> &str {
         match self {
             Reply::Error(text) => text,
@@ -584,7 +584,7 @@ impl Reply {
         }
     }
 
-    /// An error's text, or nothing.
+    /// The text of an error, or nothing.
     pub fn error_text(&self) -> &str {
         match self {
             Reply::Error(text) => text,
@@ -592,7 +592,7 @@ impl Reply {
         }
     }
 
-    /// The grant in the reply to LOCK; panics where it was not granted.
+    /// The grant in the reply to LOCK; panics if it was not granted.
     pub fn grant(&self) -> Granted {
         match self {
             Reply::Array(all) => match all.as_slice() {
@@ -608,14 +608,12 @@ impl Reply {
     }
 }
 
-/// What LOCK answers.
+/// The answer to a granted LOCK.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Granted {
-    /// Whose it is.
     pub token: String,
-    /// Its fence.
     pub fence: i64,
-    /// In ms.
+    /// The validity in ms.
     pub validity: i64,
 }
 
@@ -667,12 +665,12 @@ impl Client {
 }
 
 impl<S: Read + Write> Client<S> {
-    /// Over a stream that has limits of its own.
+    /// A client over a stream that has limits of its own.
     pub fn over(stream: S) -> Client<S> {
         Client { reader: BufReader::new(stream) }
     }
 
-    /// What it reads from.
+    /// The buffered reader of replies.
     pub fn reader(&mut self) -> &mut BufReader<S> {
         &mut self.reader
     }
@@ -741,7 +739,7 @@ impl Client {
         socket.set_linger(Some(Duration::ZERO)).expect("linger");
     }
 
-    /// Everything that comes until the other side closes; false: by a reset.
+    /// Reads until the other side closes. Returns false with the bytes if that was by a reset.
     pub fn rest(&mut self) -> (Vec<u8>, bool) {
         let mut all = Vec::new();
         match self.reader.read_to_end(&mut all) {

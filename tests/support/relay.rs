@@ -1,9 +1,9 @@
 //! A way between two programs on which a packet can be late.
 //!
-//! A [`Relay`] accepts connections for a server and passes everything on, until it sees
-//! the bytes that it was told to hold: these and all behind them on that connection and
-//! in that direction wait until they are let go or the connection is cut. What the other
-//! connections and the other direction carry passes meanwhile.
+//! A [`Relay`] accepts connections for a server and passes everything on, until it sees the bytes
+//! that it was told to hold. These and all behind them on that connection and in that direction
+//! wait until they are let go or the connection is cut. Other connections and the other direction
+//! go on meanwhile.
 
 use std::{
     io::{Read, Write},
@@ -15,7 +15,7 @@ use std::{
 
 use super::LIMIT;
 
-/// Which way bytes go.
+/// The direction of bytes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Direction {
     ToServer,
@@ -24,11 +24,11 @@ enum Direction {
 
 #[derive(Default)]
 struct Held {
-    /// What is to be held: the first packet that contains these bytes.
+    /// The bytes to hold: the first packet that contains them.
     wanted: Option<(Direction, Vec<u8>)>,
-    /// It is here.
+    /// Whether the packet has come.
     is_here: bool,
-    /// Its connection is to be cut, and what was held dropped.
+    /// Whether its connection is to be cut, and the packet dropped.
     cut: bool,
 }
 
@@ -36,7 +36,7 @@ struct Held {
 struct Shared {
     held: Mutex<Held>,
     changed: Condvar,
-    /// How late everything from the server is.
+    /// The delay of everything from the server.
     delay: Mutex<Duration>,
 }
 
@@ -45,7 +45,7 @@ impl Shared {
         self.held.lock().expect("no thread panics with it")
     }
 
-    /// Waits if these bytes are to be held. False: they are not to arrive at all.
+    /// Waits if these bytes are to be held. Returns false if they must not arrive at all.
     fn pass(&self, direction: Direction, bytes: &[u8]) -> bool {
         let mut held = self.lock();
         let matches = |(wanted, pattern): &(Direction, Vec<u8>)| {
@@ -64,23 +64,23 @@ impl Shared {
     }
 }
 
-/// See the module.
+/// A relay, as the module describes it.
 pub struct Relay {
     port: u16,
     shared: Arc<Shared>,
 }
 
 impl Relay {
-    /// Before the server on this loopback port.
+    /// Starts a relay before the server on this loopback port.
     pub fn to(server: u16) -> Relay {
         let listener = TcpListener::bind("127.0.0.1:0").expect("relay");
         let port = listener.local_addr().expect("address").port();
         let shared = Arc::new(Shared::default());
         let ours = shared.clone();
-        // Ends with the test's process, as the threads of each connection do.
+        // The thread ends with the test's process, as the threads of each connection do.
         thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
-                // As the server would be: not there.
+                // A server that is away is away for the relay's clients too.
                 let Ok(server) = TcpStream::connect(("127.0.0.1", server)) else { continue };
                 let twin = |stream: &TcpStream| stream.try_clone().expect("descriptor");
                 for (from, to, direction) in [
@@ -95,7 +95,7 @@ impl Relay {
         Relay { port, shared }
     }
 
-    /// Where it listens, on loopback.
+    /// The relay's port, on loopback.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -116,24 +116,24 @@ impl Relay {
         (held.wanted, held.cut) = (Some((direction, pattern.into())), false);
     }
 
-    /// Makes everything from the server late by so much.
+    /// Delays everything from the server by `by`.
     pub fn delay_replies(&self, by: Duration) {
         *self.shared.delay.lock().expect("no thread panics with it") = by;
     }
 
-    /// Waits until it is here.
+    /// Waits until the packet to hold has come.
     pub fn wait_until_held(&self) {
         let held = self.shared.lock();
         let wait = self.shared.changed.wait_timeout_while(held, LIMIT, |held| !held.is_here);
         assert!(!wait.expect("no thread panics with it").1.timed_out(), "nothing to hold came");
     }
 
-    /// Lets it arrive.
+    /// Lets the held packet go on.
     pub fn release(&self) {
         self.end(false);
     }
 
-    /// Drops it and closes its connection on both sides.
+    /// Drops the held packet and closes its connection on both sides.
     pub fn cut(&self) {
         self.end(true);
     }
@@ -149,7 +149,7 @@ impl Relay {
 
 impl Drop for Relay {
     fn drop(&mut self) {
-        // A test that failed in between leaves no thread behind that waits for ever.
+        // A test that failed leaves no thread behind that waits for ever.
         if let Ok(mut held) = self.shared.held.lock() {
             (held.wanted, held.cut) = (None, true);
             self.shared.changed.notify_all();
