@@ -1,35 +1,36 @@
-//! What must hold in every history: pure, from what clients wrote down.
+//! Checks that what must hold in every history does: pure, from what clients wrote down.
 //!
-//! What a client may believe, and so what is checked:
-//! - A lease it holds from when it is told so until the validity it was told is over,
-//!   counted from when it *sent* the request: how long the answer was under way it cannot
-//!   know. Or until it sends UNLOCK.
-//! - A session lock it holds in the same way for the validity it was told, whoever else ends
-//!   its connection; and up to the last moment at which it sent something (PING, RENEW,
-//!   UNLOCK, a read, a write) that was answered as if the lock were held. Never beyond the end
-//!   that it makes of its connection itself, or the word that the lock is lost. A library
-//!   that connects anew without a word shows nothing by answers; what it was told counts.
+//! The checks follow from what a client may believe:
+//! - A lease is held from when the client is told so until the validity that it was told is over,
+//!   counted from when it *sent* the request: it cannot know how long the answer was under way. Or
+//!   until it sends UNLOCK.
+//! - A session lock is held in the same way for the validity that the client was told, even if
+//!   others end its connection. It is also held up to the last moment at which the client sent
+//!   something (PING, RENEW, UNLOCK, a read, a write) that was answered as if the lock were held.
+//!   It is never held beyond the end that the client makes of its connection itself, or the word
+//!   that the lock is lost. The answers to a library that reconnects silently show nothing; the
+//!   validity that it was told counts.
 //!
-//! A loss that a push has told of is the answer to the next command as well; and behind the
-//! first command of a pipeline that is answered so, nothing is carried out.
+//! A loss told by a push is the answer to the next command as well. Behind the first command of a
+//! pipeline that is answered so, nothing is carried out.
 
 use std::{collections::HashMap, fmt};
 
 use crate::history::{Event, Outcome, Time, Verb};
 
-/// What is asked.
+/// The kind of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Asked {
     Verb(Verb),
     /// A write on the connection that took the lock.
     Write,
-    /// Something on one that is attached: it tells nothing of whether the lock is held.
+    /// A command on an attached connection: its answer does not show whether the lock is held.
     Beside,
     /// A read or write of a library, on a connection that may be another than before.
     Anywhere,
 }
 
-/// A client believes to hold a lock.
+/// A time in which a client believes to hold a lock.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Belief {
     pub(crate) key: String,
@@ -38,11 +39,11 @@ pub(crate) struct Belief {
     pub(crate) session: bool,
     pub(crate) from: Time,
     pub(crate) until: Time,
-    /// The same, had it counted from when the answer came: careless.
+    /// The end, had a careless client counted from when the answer came.
     pub(crate) careless: Time,
 }
 
-/// LOCK was answered with a fence.
+/// A LOCK that was answered with a fence.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct Grant {
     key: String,
@@ -60,22 +61,22 @@ pub(crate) struct Silence {
     pub(crate) until: Time,
 }
 
-/// What is wrong with a history.
+/// A fault in a history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Wrong {
-    /// Two at once.
+    /// Two clients hold a lock at once.
     TwoHolders(Belief, Belief),
-    /// It was told after the other, and is not larger.
+    /// A fence was told after another, and is not larger.
     Fence { key: String, before: u64, fence: u64, told: Time },
     /// A request has no end, and nobody killed its client.
     NoAnswer { client: usize, sent: Time },
     /// A push said that a lock is lost, and the next command was carried out.
     Untold { key: String, client: usize, sent: Time },
-    /// Of a pipeline, a command was carried out behind one that was told of the loss.
+    /// A command of a pipeline was carried out behind one that was told of the loss.
     Behind { key: String, client: usize, sent: Time },
 }
 
-/// How much has happened.
+/// Counts of events.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) requests: usize,
@@ -88,17 +89,17 @@ pub(crate) struct Counts {
     pub(crate) errors: usize,
 }
 
-/// What histories come to.
+/// The outcome of all histories.
 #[derive(Debug, Default)]
 pub(crate) struct Verdict {
     pub(crate) wrong: Vec<Wrong>,
     pub(crate) counts: Counts,
-    /// When LOCK was answered with a grant, in order.
+    /// The times when LOCK was answered with a grant, in order.
     pub(crate) granted: Vec<Time>,
     pub(crate) silences: Vec<Silence>,
     /// Overlaps there would be if holders counted from when the answer came.
     pub(crate) careless: usize,
-    /// How many clients came to their end, told to or killed.
+    /// Clients that came to their end, told to or killed.
     pub(crate) over: usize,
 }
 
@@ -141,7 +142,7 @@ fn overlaps(beliefs: &[Belief], until: impl Fn(&Belief) -> Time) -> Vec<(&Belief
     let mut in_order: Vec<&Belief> = beliefs.iter().filter(|b| until(b) > b.from).collect();
     in_order.sort_by_key(|belief| belief.from);
     let mut found = Vec::new();
-    // Of each key, those that may still be held.
+    // For each key, the beliefs that may still hold.
     let mut holders: HashMap<&str, Vec<&Belief>> = HashMap::new();
     for belief in in_order {
         let open = holders.entry(&belief.key).or_default();
@@ -155,7 +156,7 @@ fn overlaps(beliefs: &[Belief], until: impl Fn(&Belief) -> Time) -> Vec<(&Belief
     found
 }
 
-/// Whoever asks after a grant was told must be told a larger fence.
+/// Checks that a client that asks after a grant was told is told a larger fence.
 fn fences(grants: &mut [Grant]) -> Vec<Wrong> {
     let mut told: Vec<Grant> = grants.to_vec();
     told.sort_by_key(|grant| grant.told);
@@ -177,8 +178,8 @@ fn fences(grants: &mut [Grant]) -> Vec<Wrong> {
     wrong
 }
 
-/// One client's history, event by event. It has one request under way at the most, and
-/// one lock.
+/// A reader of one client's history, event by event. The client has at most one request under way,
+/// and one lock.
 #[derive(Default)]
 struct Reader {
     client: usize,
@@ -186,7 +187,7 @@ struct Reader {
     holds: Option<Belief>,
     beliefs: Vec<Belief>,
     grants: Vec<Grant>,
-    /// When a push said that a lock is lost, until a command has been answered so.
+    /// The time when a push said that a lock is lost, until a command has been answered so.
     pushed: Option<Time>,
     last: Time,
     is_over: bool,
@@ -205,8 +206,7 @@ impl Reader {
             Event::Sent { verb, key } => {
                 verdict.counts.requests += 1;
                 self.unanswered(verdict);
-                // A lease ends here; whether a session lock was held until here, the
-                // answer says.
+                // A lease ends here. The answer says whether a session lock was held until here.
                 if *verb == Verb::Unlock
                     && let Some(belief) = &mut self.holds
                 {
@@ -250,10 +250,10 @@ impl Reader {
         let counts = &mut verdict.counts;
         let session = self.holds.as_ref().is_some_and(|belief| belief.session);
         match (outcome, asked) {
-            // Not by the client: what it was told stays true.
+            // The client did not close the connection: what it was told stays true.
             (Outcome::Closed, asked) => {
                 counts.ended += 1;
-                // A push that came right before is of no concern to the next connection.
+                // A push just before the end does not concern the next connection.
                 if asked != Asked::Beside {
                     self.pushed = None;
                 }
@@ -325,7 +325,7 @@ impl Reader {
         }
     }
 
-    /// Whether a loss is the answer to what follows it, all of it.
+    /// Whether a loss is the answer to each command that follows it.
     fn told_of_loss(
         &mut self,
         sent: Time,
@@ -341,7 +341,7 @@ impl Reader {
         {
             verdict.wrong.push(Wrong::Behind { key: key.clone(), client, sent });
         }
-        // What was under way when the push came may have been carried out before.
+        // A command under way when the push came may have been carried out before.
         if asked == Asked::Beside || self.pushed.is_none_or(|pushed| pushed > sent) {
             return;
         }
@@ -350,8 +350,8 @@ impl Reader {
             Outcome::Error(word) | Outcome::Partly { word, .. } => word,
             _ => "",
         };
-        // UNLOCK and RENEW say so in their own way, and so does the connection's end; other
-        // errors may come before it is looked at.
+        // UNLOCK and RENEW tell a loss in their own way, and so does the connection's end. Other
+        // errors may come before the lock is looked at.
         let is_told = match (outcome, asked) {
             (Outcome::Closed | Outcome::TimedOut, _) => true,
             (Outcome::Number(0), Asked::Verb(Verb::Unlock | Verb::Renew)) => true,
@@ -372,11 +372,11 @@ impl Reader {
             Some(Belief { key, token, client, session, from: time, until: time, careless: time });
     }
 
-    /// Told at `time` that it is valid for so long.
+    /// Notes that the client was told at `time` that its lock is valid for so long.
     fn extends(&mut self, sent: Time, time: Time, validity: Time) {
         let Some(belief) = &mut self.holds else { return };
         if belief.until < time && !belief.session {
-            // In between it did not believe so.
+            // In between the client did not believe so.
             let again = Belief { from: time, until: time, careless: time, ..belief.clone() };
             self.beliefs.push(std::mem::replace(belief, again));
         }
@@ -385,7 +385,7 @@ impl Reader {
         belief.careless = belief.careless.max(time + validity);
     }
 
-    /// The session lock was held all the time, up to here.
+    /// Notes that the session lock was held all the time, up to here.
     fn certain(&mut self, sent: Time) {
         if let Some(belief) = &mut self.holds {
             belief.until = belief.until.max(sent);
@@ -393,8 +393,7 @@ impl Reader {
         }
     }
 
-    /// It does not believe so any more; with its connection, if that is what ends, ends
-    /// only a session lock.
+    /// Ends the client's belief. If its connection ends, only the belief in a session lock does.
     fn ends(&mut self, time: Time, connection: bool) {
         let Some(mut belief) = self.holds.take() else { return };
         if connection && !belief.session {
@@ -418,7 +417,7 @@ impl Reader {
             verdict.over += 1;
         }
         if let Some(mut belief) = self.holds.take() {
-            // While it runs, what it has written down so far is certain.
+            // A client that still runs has surely held the lock up to its last line.
             if belief.session && !self.is_over {
                 belief.until = belief.until.min(self.last);
             }
@@ -483,7 +482,7 @@ mod tests {
     #[test]
     fn two_leases_at_once_are_seen() {
         let first = "1000 sent Lease a | 2000 granted x 1 10 | 20000 over";
-        // Valid from the sending at 1000 for 10 ms.
+        // A lease valid from the sending at 1000 for 10 ms.
         let at = |time: u64| format!("{} sent Lease a | {time} granted y 2 10 | 90000 over", 2001);
         assert!(is_two(&judge(&[first, &at(10_999)])));
         assert_eq!(judge(&[first, &at(11_000)]).wrong, []);
@@ -529,7 +528,7 @@ mod tests {
         };
         assert!(is_two(&judge(&[ping, &at(49_000)])));
         assert_eq!(judge(&[ping, &at(51_000)]).wrong, []);
-        // Told that it is lost, it was certain only for as long as it was told.
+        // A loss was told: the lock was certain only for as long as its validity.
         assert_eq!(judge(&[&ping.replace("pong", "lost"), &at(49_000)]).wrong, []);
         assert!(is_two(&judge(&[&ping.replace("pong", "lost"), &at(10_000)])));
         assert_eq!(judge(&["1 sent Session a | 2 granted x 1 10 | 9 closed", &at(1000)]).wrong, []);
@@ -541,17 +540,17 @@ mod tests {
         let at =
             |time: u64| format!("{} sent Lease a | {time} granted y 2 1 | 990000 over", time - 500);
         let is_wrong = |first: &str, time| is_two(&judge(&[first, &at(time)]));
-        // Somebody else has ended it.
+        // Another party has ended the connection.
         assert!(is_wrong(first, 60_000));
         assert!(is_wrong(first, 100_999));
         assert_eq!(judge(&[first, &at(101_000)]).wrong, []);
-        // It has done so itself, or was killed, or has heard nothing and given up.
+        // The client ended it, was killed, or has heard nothing and given up.
         for end in ["41000 pong | 42000 closed", "41000 timeout", "41000 killed"] {
             let ended = first.replace("41000 ended", end);
             assert!(is_wrong(&ended, 40_900));
             assert_eq!(judge(&[&ended, &at(42_000)]).wrong, []);
         }
-        // To its own next connection it is as to any other.
+        // The client's own next connection counts like any other.
         let again = first.replace("92000", "50000 sent Session a | 51000 granted z 2 9 | 92000");
         assert!(is_two(&judge(&[&again])));
     }
@@ -617,7 +616,7 @@ mod tests {
         assert_eq!(judge(&[&refused, other]).wrong, []);
         assert_eq!(judge(&[&ping, other]).wrong, []);
         assert_eq!(judge(&[&write.replace("own", "attached"), other]).wrong, []);
-        // The end of the connection beside it is not the end of its own.
+        // The end of the attached connection does not end the client's own.
         let beside = "1000 sent Session a | 2000 granted x 1 10 | 3000 sent Attach a | 4000 ended | 70000 sent Ping a | 71000 pong | 80000 closed";
         assert!(is_two(&judge(&[beside, other])));
     }
@@ -637,7 +636,7 @@ mod tests {
             |fence: u64, sent: u64| format!("{sent} sent Lease a | 7 granted y {fence} 0 | 9 over");
         assert_eq!(judge(&[first, &next(6, 3)]).wrong, []);
         assert!(matches!(judge(&[first, &next(5, 3)]).wrong[..], [Wrong::Fence { .. }]));
-        // Asked for before the other was told: either may be first.
+        // The lock was asked for before the other was told: either may be first.
         assert_eq!(judge(&[first, &next(4, 2)]).wrong, []);
         assert_eq!(judge(&[first, &next(4, 3).replace(" a ", " b ")]).wrong, []);
     }

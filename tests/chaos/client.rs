@@ -1,5 +1,5 @@
-//! A client process: locks, writes, holds, renews, oversleeps, hangs up; writes down what it
-//! asked and what it was told.
+//! A client process: locks, writes, holds, renews, oversleeps, hangs up; writes down its requests
+//! and the answers.
 
 mod connection;
 mod writing;
@@ -21,56 +21,56 @@ use crate::{
 use connection::{Connection, Reply};
 use writing::Attached;
 
-/// The environment variable that has a client's [`Plan`].
+/// The environment variable that contains a client's [`Plan`].
 pub(crate) const VARIABLE: &str = "LOCKGATE_CHAOS_CLIENT";
-/// How long an answer may take beyond what LOCK itself was told to wait.
+/// The longest time for an answer, beyond the WAIT of a LOCK.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(6);
-/// Between a connection that failed and the next.
+/// The pause between a connection that failed and the next.
 const PAUSE: Duration = Duration::from_millis(50);
-/// The client ends its connection without an answer.
+/// The error of a client that ends its connection without an answer.
 const BY_ITSELF: ErrorKind = ErrorKind::ConnectionAborted;
 
-/// How a client behaves.
+/// The behaviour of a client.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Style {
-    /// Everything that clients do.
+    /// All that clients can do.
     Mixed,
-    /// Leases for as long as they may be, held to their very end; asks in a loop.
+    /// Leases of the longest TTL, held to their very end, and asked for in a loop.
     ToTheEnd,
     /// Session locks, held for seconds, with a PING or RENEW now and then.
     Sessions,
-    /// The same for half a minute.
+    /// Session locks, held for half a minute.
     Keepers,
-    /// Short leases, and an UNLOCK that comes after their end.
+    /// Short leases, and an UNLOCK after their end.
     Late,
     /// Short leases, and writes to their end and beyond.
     Writers,
-    /// Leases for as long as they may be, waited for and given back soon; all through one
-    /// proxy, for a lock is handed over only where nobody waits elsewhere.
+    /// Leases of the longest TTL, waited for and given back soon. All clients use one proxy, as a
+    /// lock is handed over only if nobody waits elsewhere.
     Queue,
 }
 
-/// What a client is told.
+/// The instructions of a client.
 #[derive(Debug, Clone)]
 pub(crate) struct Plan {
     pub(crate) seed: u64,
-    /// Which history is its.
+    /// The number of the client's history.
     pub(crate) number: usize,
     pub(crate) style: Style,
     pub(crate) proxies: Vec<SocketAddr>,
-    /// Its history goes here.
+    /// The file of the client's history.
     pub(crate) history: PathBuf,
-    /// It ends when this file is empty.
+    /// The client ends when this file is empty.
     pub(crate) control: PathBuf,
     pub(crate) keys: usize,
     /// The longest TTL in ms.
     pub(crate) max_ttl: u64,
-    /// It writes under the locks of guards.
+    /// Whether the client writes under the locks of guards.
     pub(crate) writes: bool,
 }
 
 impl Plan {
-    /// For the environment.
+    /// Encodes the plan for the environment.
     pub(crate) fn encode(&self) -> String {
         let proxies: Vec<String> = self.proxies.iter().map(SocketAddr::to_string).collect();
         [
@@ -87,7 +87,7 @@ impl Plan {
         .join(";")
     }
 
-    /// For a client of a library, which keeps to one proxy.
+    /// The arguments of a client of a library, which keeps to one proxy.
     pub(crate) fn arguments(&self) -> [String; 7] {
         [
             self.seed.to_string(),
@@ -100,7 +100,7 @@ impl Plan {
         ]
     }
 
-    /// From the environment.
+    /// Decodes a plan from the environment.
     pub(crate) fn decode(text: &str) -> Plan {
         let words: Vec<&str> = text.split(';').collect();
         let [seed, number, style, proxies, history, control, keys, max_ttl, writes] = words[..]
@@ -136,7 +136,7 @@ pub(crate) fn python() -> [PathBuf; 2] {
     [tests.join("clients/.venv/bin/python"), tests.join("chaos/redis_py.py")]
 }
 
-/// The process's whole life.
+/// Runs the client process to its end.
 pub(crate) fn run(plan: Plan) {
     let history = Writer::new(&plan.history).expect("a file for the history");
     let random = StdRng::seed_from_u64(plan.seed);
@@ -144,13 +144,13 @@ pub(crate) fn run(plan: Plan) {
     while client.goes_on() {
         let key = trace::lock(client.random.random_range(0..client.plan.keys));
         client.write_late();
-        // Whatever ends it early is in the history.
+        // The history has the reason of an early end.
         let _ = match client.plan.style {
             style @ (Style::Mixed | Style::Sessions | Style::Keepers)
                 if style != Style::Mixed || client.random.random_bool(0.4) =>
             {
                 let done = client.session(&key);
-                // Else the connection would go on holding what the client has given up.
+                // An open connection would go on holding a lock that the client has given up.
                 if done.is_err() {
                     client.hang_up();
                 }
@@ -173,14 +173,14 @@ struct Client {
     connection: Option<Connection>,
     /// A second connection, by LOCK.ATTACH.
     attached: Option<Attached>,
-    /// Writes that it has sent.
+    /// The number of writes sent.
     written: u64,
 }
 
-/// Nothing more can be done with this lock.
+/// The end of a lock: the client can do no more with it.
 struct Ended;
 
-/// Over which connection.
+/// The connection of a command.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Line {
     Own,
@@ -191,7 +191,7 @@ enum Line {
 struct Grant {
     token: String,
     fence: u64,
-    /// How long a careful client may count on it.
+    /// The time until which a careful client may count on the lock.
     until: Time,
 }
 
@@ -203,7 +203,7 @@ impl Client {
     fn lease(&mut self, key: &str) -> Result<(), Ended> {
         self.think(2, 40);
         let kind = self.random.random_range(0..100);
-        // Whoever does not give back must not keep others away for long.
+        // A client that does not give back must not keep others away for long.
         let ttl = if kind < 20 {
             self.random.random_range(250..700)
         } else {
@@ -212,8 +212,8 @@ impl Client {
         let mut grant = self.lock(key, Some(ttl))?;
         self.work(key, &grant)?;
         match kind {
-            // Sleeps through its end, writes all the same, and gives back what may be
-            // another's by then.
+            // Sleeps past the lock's end, writes all the same, and gives back what may be another's
+            // lock by then.
             0..8 => {
                 self.sleep_until(grant.until);
                 self.think(1, 150);
@@ -239,12 +239,12 @@ impl Client {
                     grant.until = self.renew(key, &grant.token, Some(ttl))?;
                 }
             }
-            // Repeats itself.
+            // Repeats its LOCK.
             45..55 => {
                 self.think(1, 50);
                 let ttl = self.random.random_range(400..=self.plan.max_ttl).to_string();
                 let again = ["LOCK", key, &grant.token, "PX", &ttl];
-                // Attached to this token, it could be granted the new fence unawares.
+                // A connection attached to this token could be granted the new fence unawares.
                 self.attached = None;
                 let (_, outcome) = self.ask(Verb::Lease, key, &again, Duration::ZERO)?;
                 if let Outcome::Granted { fence, .. } = outcome {
@@ -280,7 +280,7 @@ impl Client {
             self.think(1, pause);
             match self.random.random_range(0..10) {
                 0..3 => _ = self.renew(key, &grant.token, None)?,
-                // Refused, the lock is over, and so is what the client does under it.
+                // A refused write ends the lock, and what the client does under it.
                 3..7 if self.writes_under(key) => match self.write(key, grant.fence)? {
                     Outcome::Written(_) => {}
                     _ => return Err(Ended),
@@ -292,7 +292,7 @@ impl Client {
             let words = ["UNLOCK", key];
             match self.ask(Verb::Unlock, key, &words, Duration::ZERO)? {
                 (_, Outcome::Number(_)) => {}
-                // NOQUORUM: as long as the connection lives it may still be held.
+                // NOQUORUM: the lock may still be held for as long as the connection lives.
                 _ => return Err(Ended),
             }
         } else {
@@ -347,7 +347,7 @@ impl Client {
         Ok(())
     }
 
-    /// A grant, with PX or for the session, after waiting or without.
+    /// Takes a lock, with PX or for the session, with WAIT or without.
     fn lock(&mut self, key: &str, ttl: Option<u64>) -> Result<Grant, Ended> {
         let own = self.random.random_bool(0.2).then(|| format!("own-{:x}", self.random.next_u64()));
         let ttl_words = ttl.map(|ttl| ttl.to_string());
@@ -363,15 +363,15 @@ impl Client {
         let Outcome::Granted { token, fence, validity } = outcome else { return Err(Ended) };
         let mut grant = Grant { token, fence, until: sent + validity * 1000 };
         if grant.until <= now() {
-            // It has waited longer than the lock holds. When the grant was made it
-            // cannot know; from a renewal on it does.
+            // The client has waited for longer than the lock holds, and cannot know when the grant
+            // was made. A renewal tells.
             grant.until = self.renew(key, &grant.token, ttl)?;
         }
         Ok(grant)
     }
 
-    /// How long it may count on it from now on. A lease is never renewed for less than
-    /// it was taken for.
+    /// Renews the lock. Returns the time until which the client may count on it. A lease is never
+    /// renewed for less than its first TTL.
     fn renew(&mut self, key: &str, token: &str, ttl: Option<u64>) -> Result<Time, Ended> {
         let ttl = ttl.map(|ttl| ttl.to_string());
         let mut words = vec!["RENEW", key, token];
@@ -382,7 +382,7 @@ impl Client {
         }
     }
 
-    /// Asks, on the connection that there is or on a new one, and writes down both.
+    /// Asks on the open connection or on a new one, and writes down request and answer.
     fn ask(
         &mut self,
         verb: Verb,
@@ -396,8 +396,8 @@ impl Client {
         self.exchange(Line::Own, &event, wait, talk)
     }
 
-    /// The same for what is more than a command and its reply, which may take so much
-    /// longer than [`PATIENCE`].
+    /// Asks as [`Client::ask`] does, for more than one command and its reply. The answer may take
+    /// `longer` beyond [`PATIENCE`].
     fn exchange(
         &mut self,
         line: Line,

@@ -1,5 +1,5 @@
-//! Five lock nodes, three proxies, a data node and the clients: real processes, each
-//! host of them in a network namespace of its own. Dropped, nothing of it is left.
+//! Five lock nodes, three proxies, a data node and the clients: real processes, each host of them
+//! in a network namespace of its own. Dropping the deployment removes all of it.
 
 use std::{
     collections::HashMap,
@@ -27,7 +27,7 @@ use crate::{
 
 /// Lock nodes: hosts from 0.
 pub(crate) const NODES: usize = 5;
-/// Proxies: hosts behind the nodes.
+/// Proxies: hosts that follow the nodes.
 pub(crate) const PROXIES: usize = 3;
 /// The host of the data node.
 pub(crate) const DATA: usize = NODES + PROXIES;
@@ -35,23 +35,23 @@ pub(crate) const DATA: usize = NODES + PROXIES;
 pub(crate) const GROUPS: usize = 2;
 const HOSTS: usize = DATA + 1 + GROUPS;
 const REDIS_PORT: u16 = 6379;
-/// Where the server listens that is to take a node's place.
+/// The port of the server that is to take a node's place.
 pub(crate) const SPARE_PORT: u16 = 6390;
 const PROXY_PORT: u16 = 6380;
-/// How long processes may take to start.
+/// The longest time for processes to start.
 const START_LIMIT: Duration = Duration::from_secs(30);
-/// How long clients may take to end, once told to: the longest request.
+/// The longest time for clients to end, once told to: the longest request.
 const END_LIMIT: Duration = Duration::from_secs(30);
-/// How long a proxy may take to end, once told to, and that what others hold through it
-/// goes on through a process that was replaced.
+/// The longest time for a proxy to end, once told to, and for which connections go on through a
+/// process that was replaced.
 const GRACE: Duration = Duration::from_secs(3);
-/// Scripts that run for longer than so many ms are noticed: other clients are told -BUSY.
-/// And a replica has what its master has at once.
+/// Scripts that run for longer than so many ms are noticed: other clients get -BUSY. And a replica
+/// is synchronised at once.
 const HASTE: [&str; 4] = ["--lua-time-limit", "100", "--repl-diskless-sync-delay", "0"];
 /// The size of the file systems that are filled.
 const DISK: &str = "size=24m";
-/// What was acknowledged is in the data node's file. That is in memory as well: processes
-/// die here, not machines, and the disk's own pace is not what is tried.
+/// An acknowledged write is in the data node's file. The file is in memory too: processes die here,
+/// not machines, and the disk's own speed is not under test.
 const DATA_PERSISTENCE: [&str; 4] = ["--appendonly", "yes", "--appendfsync", "always"];
 const DATA_DISK: &str = "size=256m";
 
@@ -65,7 +65,7 @@ pub(crate) fn group_host(group: usize) -> usize {
     DATA + 1 + group
 }
 
-/// Whether a node keeps its memory on a disk, and one that can be filled.
+/// The persistence of a node: none, or a file on a disk, which may be one that can be filled.
 pub(crate) fn persistence(node: usize) -> &'static [&'static str] {
     match node {
         0 => &["--appendonly", "yes", "--appendfsync", "always"],
@@ -74,39 +74,39 @@ pub(crate) fn persistence(node: usize) -> &'static [&'static str] {
     }
 }
 
-/// What it is to be like.
+/// Options of a deployment.
 #[derive(Debug, Clone)]
 pub(crate) struct Options {
     pub(crate) seed: u64,
     pub(crate) style: Style,
     pub(crate) clients: usize,
-    /// As many as run a stock redis-py.
+    /// Clients that run a stock redis-py.
     pub(crate) stock: usize,
     pub(crate) keys: usize,
-    /// In ms.
+    /// The longest TTL in ms.
     pub(crate) max_ttl: u64,
     pub(crate) quarantine: bool,
-    /// Proxies have guards, and clients write under their locks.
+    /// Whether proxies have guards, and clients write under their locks.
     pub(crate) guards: bool,
     /// The binary, and the fault planted in it.
     pub(crate) proxy: (PathBuf, Option<&'static str>),
-    /// What the clocks of nodes and proxies say at first, as libfaketime has it; none
-    /// where the machine's clock is not touched.
+    /// The clocks of nodes at the start, in libfaketime's words. `None`: the machine's clock is
+    /// used.
     pub(crate) node_clocks: [Option<&'static str>; NODES],
     pub(crate) proxy_clocks: [Option<&'static str>; PROXIES],
 }
 
-/// What a proxy's configuration is like.
+/// Variants of a proxy's configuration.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Settings {
     Right,
-    /// As good, but not the same.
+    /// A valid configuration that differs.
     Other,
-    /// It is not taken.
+    /// A configuration that the proxy refuses.
     Wrong,
 }
 
-/// A Redis, which runs or not.
+/// A Redis, running or not.
 struct Server {
     child: Option<Child>,
     directory: PathBuf,
@@ -128,17 +128,17 @@ struct Running {
 pub(crate) struct Deployment {
     options: Options,
     nodes: Vec<Server>,
-    /// Up and empty, beside each node that keeps nothing on a disk.
+    /// Empty servers that are up, one for each node that keeps nothing on a disk.
     spares: Vec<Option<Server>>,
-    /// As they were started. Those that have replaced them are found on their hosts.
+    /// The proxies' first processes. Those that have replaced them are found on their hosts.
     proxies: Vec<Option<Child>>,
     data: Server,
     clients: Vec<Running>,
     /// Connections over which a script was started that does not end.
     busy: HashMap<PathBuf, UnixStream>,
-    /// By how many seconds a node's clock is wrong, where it was set.
+    /// The seconds by which a node's clock is wrong, if it was set.
     clocks: [i64; NODES],
-    /// What happened when.
+    /// The events and their times.
     pub(crate) log: Vec<(Time, String)>,
     network: Network,
     directory: tempfile::TempDir,
@@ -215,22 +215,22 @@ impl Deployment {
         self.directory.path().join(name)
     }
 
-    /// Notes what happens.
+    /// Notes an event.
     pub(crate) fn note(&mut self, what: String) {
         self.log.push((history::now(), what));
     }
 
-    /// The wires.
+    /// The network.
     pub(crate) fn network(&self) -> &Network {
         &self.network
     }
 
-    /// What it was started with.
+    /// The options of the start.
     pub(crate) fn options(&self) -> &Options {
         &self.options
     }
 
-    /// A command on a host, that ends with the thread that starts it.
+    /// A command on a host, which ends with the thread that starts it.
     fn on(&self, host: usize) -> Command {
         let mut command = Command::new("nsenter");
         command
@@ -280,37 +280,37 @@ impl Deployment {
         self.options.node_clocks[node].map(|_| self.path(&format!("clock-{node}")))
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL to a node.
     pub(crate) fn kill_node(&mut self, node: usize) {
         end(&mut self.nodes[node].child);
     }
 
-    /// What it has on its disk is gone; it must not be running.
+    /// Deletes all that a node has on its disk; the node must not be running.
     pub(crate) fn clear_node(&self, node: usize) {
         for entry in fs::read_dir(&self.nodes[node].directory).expect("directory").flatten() {
             let _ = fs::remove_dir_all(entry.path()).or_else(|_| fs::remove_file(entry.path()));
         }
     }
 
-    /// SIGSTOP or SIGCONT.
+    /// Sends SIGSTOP or SIGCONT to a node.
     pub(crate) fn signal_node(&self, node: usize, signal: Signal) {
         self.nodes[node].child.iter().for_each(|child| send_signal(child, signal));
     }
 
-    /// Whether it has not ended by itself.
+    /// Whether a node has not ended by itself.
     pub(crate) fn node_runs(&mut self, node: usize) -> bool {
         let child = self.nodes[node].child.as_mut();
         child.is_some_and(|child| child.try_wait().expect("status").is_none())
     }
 
-    /// Starts what may take a node's place, where there is one and it is not running.
+    /// Starts the server that may take a node's place, if there is one and it is not running.
     pub(crate) fn start_spare(&mut self, node: usize) {
         let Some(spare) = &self.spares[node] else { return };
         let child = self.redis((node, SPARE_PORT), &spare.directory, &[], self.node_clock(node));
         self.spares[node].as_mut().expect("a spare").child = Some(child);
     }
 
-    /// Kills a node; another server takes its address, which has been up for a while.
+    /// Kills a node; another server, which has been up for a while, takes its address.
     pub(crate) fn exchange_node(&mut self, node: usize) {
         let mut spare = self.spares[node].take().expect("a spare");
         let before = &mut self.nodes[node];
@@ -321,7 +321,7 @@ impl Deployment {
         self.tell_node(node, &["CONFIG", "SET", "port", &port]);
     }
 
-    /// Says something to a node, past all wires.
+    /// Sends a node a command, past all wires.
     pub(crate) fn tell_node(&self, node: usize, words: &[&str]) {
         tell(&self.nodes[node].socket(), words);
     }
@@ -331,7 +331,7 @@ impl Deployment {
         self.keep_busy(self.nodes[node].socket());
     }
 
-    /// The same of the data node.
+    /// Keeps the data node busy with a script until [`Deployment::end_data_script`].
     pub(crate) fn keep_data_busy(&mut self) {
         self.keep_busy(self.data.socket());
     }
@@ -348,13 +348,13 @@ impl Deployment {
         self.end_script(&self.nodes[node].socket());
     }
 
-    /// The same of the data node.
+    /// Ends the data node's script.
     pub(crate) fn end_data_script(&mut self) {
         self.end_script(&self.data.socket());
     }
 
     fn end_script(&mut self, socket: &Path) {
-        // Not before it has run for as long as is noticed.
+        // Redis kills a script only once it has run for as long as is noticed.
         eventually("the script is ended", || match tell(socket, &["SCRIPT", "KILL"]) {
             Reply::Error(error) => error.starts_with("NOTBUSY"),
             _ => false,
@@ -370,7 +370,7 @@ impl Deployment {
         self.set_clock(&format!("clock-{node}"), &format!("{seconds:+}{rate}"));
     }
 
-    /// Steps such a clock, forward or back.
+    /// Steps the clock of a node that has one of its own, forward or back.
     pub(crate) fn step_node_clock(&mut self, node: usize, seconds: i64) {
         self.set_node_clock(node, self.clocks[node] + seconds);
     }
@@ -382,12 +382,12 @@ impl Deployment {
     }
 
     fn set_clock(&self, name: &str, clock: &str) {
-        // Never seen half written.
+        // The file is replaced as a whole, so that nobody reads half of it.
         let (new, file) = (self.path(&format!("{name}.new")), self.path(name));
         fs::write(&new, clock).and_then(|()| fs::rename(&new, file)).expect("a clock");
     }
 
-    /// Fills the disk of a node that has one. It may end of that.
+    /// Fills the disk of a node that has one. The node may end of that.
     pub(crate) fn fill_disk(&self, node: usize) {
         let file = self.nodes[node].directory.join("filler");
         let mut filler = File::options().create(true).append(true).open(file).expect("filler");
@@ -396,30 +396,30 @@ impl Deployment {
         }
     }
 
-    /// Makes room again.
+    /// Frees the filled disk.
     pub(crate) fn free_disk(&self, node: usize) {
         fs::remove_file(self.nodes[node].directory.join("filler")).expect("filler");
     }
 
     // The data node
 
-    /// Starts it, which must not be running.
+    /// Starts the data node, which must not be running.
     pub(crate) fn start_data(&mut self) {
         let at = (DATA, REDIS_PORT);
         self.data.child = Some(self.redis(at, &self.data.directory, &DATA_PERSISTENCE, None));
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL to the data node.
     pub(crate) fn kill_data(&mut self) {
         end(&mut self.data.child);
     }
 
-    /// Says something to it, past all wires.
+    /// Sends the data node a command, past all wires.
     pub(crate) fn tell_data(&self, words: &[&str]) -> Reply {
         tell(&self.data.socket(), words)
     }
 
-    /// All that it knows of fences is deleted.
+    /// Deletes all fences of the data node.
     pub(crate) fn delete_fences(&self) {
         let Reply::Array(keys) = self.tell_data(&["KEYS", "lockgate:guard:*"]) else { return };
         for key in keys {
@@ -429,12 +429,12 @@ impl Deployment {
         }
     }
 
-    /// SIGSTOP or SIGCONT.
+    /// Sends SIGSTOP or SIGCONT to the data node.
     pub(crate) fn signal_data(&self, signal: Signal) {
         self.data.child.iter().for_each(|child| send_signal(child, signal));
     }
 
-    /// What was written under each lock, in the order in which it landed.
+    /// The entries written under each lock, in the order in which they landed.
     pub(crate) fn lists(&self) -> Lists {
         let socket = self.data.socket();
         eventually("the data node answers", || answers(&socket));
@@ -454,8 +454,8 @@ impl Deployment {
 
     // Proxies
 
-    /// Writes the configuration of a proxy; with another `default_ttl`, which can change
-    /// while it runs, or with something that is wrong.
+    /// Writes the configuration of a proxy; with another `default_ttl`, which can change while the
+    /// proxy runs, or with an error.
     pub(crate) fn configure(&self, proxy: usize, with: Settings) {
         let nodes: String =
             (0..NODES).map(|node| format!("    - redis://{}\n", redis_address(node))).collect();
@@ -474,17 +474,17 @@ impl Deployment {
             self.path(&format!("upgrade-{proxy}.socket")).display(),
             grace = GRACE.as_secs(),
         );
-        // Never seen half written.
+        // The file is replaced as a whole, so that nobody reads half of it.
         let (new, file) = (self.path(&format!("{proxy}.new")), self.configuration(proxy));
         fs::write(&new, settings).and_then(|()| fs::rename(&new, file)).expect("configuration");
     }
 
     fn configuration(&self, proxy: usize) -> PathBuf {
-        // One for each, as the others may be reading theirs.
+        // Each process has a file of its own, as the others may be reading theirs.
         self.path(&format!("lockgate-{proxy}.yaml"))
     }
 
-    /// Says that the deployment is new.
+    /// Runs `lockgate init`.
     fn initialise(&self) {
         self.configure(0, Settings::Right);
         let mut command = self.on(proxy_host(0));
@@ -513,15 +513,15 @@ impl Deployment {
         self.proxies[proxy] = Some(command.spawn().expect("nsenter"));
     }
 
-    /// The processes of a proxy, the newest last: it itself, and those that it has replaced
-    /// and that still serve the connections they have.
+    /// The processes of a proxy, the newest last. Those that were replaced still serve the
+    /// connections they have.
     fn proxy_processes(&self, proxy: usize) -> Vec<Pid> {
         self.network.processes(proxy_host(proxy))
     }
 
-    /// SIGKILL.
+    /// Sends SIGKILL to all processes of a proxy.
     pub(crate) fn kill_proxy(&mut self, proxy: usize) {
-        // One may be starting another.
+        // A process may be starting another.
         eventually("a proxy is dead", || {
             let processes = self.proxy_processes(proxy);
             processes.iter().for_each(|pid| _ = kill_process(*pid, Signal::KILL));
@@ -531,18 +531,18 @@ impl Deployment {
         end(&mut self.proxies[proxy]);
     }
 
-    /// SIGSTOP or SIGCONT.
+    /// Sends SIGSTOP or SIGCONT to a proxy.
     pub(crate) fn signal_proxy(&self, proxy: usize, signal: Signal) {
         self.proxy_processes(proxy).iter().for_each(|pid| _ = kill_process(*pid, signal));
     }
 
-    /// A signal to the one that serves new clients.
+    /// Sends a signal to the process that serves new clients.
     pub(crate) fn signal_newest(&self, proxy: usize, signal: Signal) {
         self.proxy_processes(proxy).last().iter().for_each(|pid| _ = kill_process(**pid, signal));
     }
 
-    /// Waits until each proxy's last word of each node is that it is up, but not for ever: a
-    /// process that was replaced may have the last word.
+    /// Waits until each proxy's last line in the log about each node says that it is up. The wait
+    /// is limited: a process that was replaced may have the last line.
     pub(crate) fn wait_for_nodes(&self) {
         let deadline = Instant::now() + START_LIMIT / 2;
         let is_up = |log: &str, node: usize| {
@@ -563,16 +563,16 @@ impl Deployment {
         }
     }
 
-    /// Leaves a proxy no descriptor more than it has open; or as many as there may be.
+    /// Leaves a proxy no descriptor beyond those it has open, or lifts that limit.
     pub(crate) fn limit_descriptors(&self, proxy: usize, limited: bool) {
         for pid in self.proxy_processes(proxy) {
             let descriptors = format!("/proc/{}/fd", pid.as_raw_nonzero());
             let Ok(open) = fs::read_dir(descriptors).map(Iterator::count) else { continue };
-            // The hard limit stays what it is for all.
+            // The hard limit stays as it is for all.
             let Rlimit { maximum, .. } = getrlimit(Resource::Nofile);
             let current = if limited { Some(open as u64) } else { maximum };
             let limit = Rlimit { current, maximum };
-            // It may have ended.
+            // The process may have ended.
             let _ = prlimit(Some(pid), Resource::Nofile, limit);
         }
     }
@@ -594,7 +594,7 @@ impl Deployment {
         fs::write(self.path("control"), word).expect("control");
     }
 
-    /// One more.
+    /// Starts one more client.
     fn start_client(&mut self, group: usize, is_stock: bool) {
         let number = self.clients.len();
         let history = self.path(&format!("history-{number}"));
@@ -628,12 +628,12 @@ impl Deployment {
         self.path(&format!("client-{number}.log"))
     }
 
-    /// How many clients there are at any time.
+    /// The number of clients at any time.
     pub(crate) fn running_clients(&self) -> usize {
         self.options.clients + self.options.stock
     }
 
-    /// SIGKILL, and another one in its place.
+    /// Sends SIGKILL to a client, and starts another in its place.
     pub(crate) fn kill_client(&mut self, client: usize) {
         let Some(number) = self.running_client(client) else { return };
         let Running { child, history, is_stock } = &mut self.clients[number];
@@ -643,7 +643,7 @@ impl Deployment {
         self.start_client(client % GROUPS, is_stock);
     }
 
-    /// SIGSTOP or SIGCONT.
+    /// Sends SIGSTOP or SIGCONT to a client.
     pub(crate) fn signal_client(&self, client: usize, signal: Signal) {
         if let Some(number) = self.running_client(client) {
             self.clients[number].child.iter().for_each(|child| send_signal(child, signal));
@@ -656,7 +656,7 @@ impl Deployment {
         running.nth(client)
     }
 
-    /// Tells all to end, and waits until they have.
+    /// Tells all clients to end, and waits until they have.
     pub(crate) fn stop_clients(&mut self) {
         self.control("");
         let deadline = Instant::now() + END_LIMIT;
@@ -677,14 +677,15 @@ impl Deployment {
         }
     }
 
-    /// How many client processes there have been.
+    /// The number of client processes so far.
     pub(crate) fn clients(&self) -> usize {
         self.clients.len()
     }
 
-    /// What all clients have written down so far.
+    /// The histories of all clients so far.
     pub(crate) fn histories(&self) -> Vec<Vec<(Time, Event)>> {
-        // What is read later may follow from what was written behind what is read first.
+        // A history read later may tell of what followed from a line that came too late to be
+        // read in an earlier one: all are cut at one time.
         let until = history::now();
         let read = |client: &Running| {
             let mut events = history::read(&client.history);
@@ -694,7 +695,7 @@ impl Deployment {
         self.clients.iter().map(read).collect()
     }
 
-    /// What a proxy has logged.
+    /// The log of a proxy.
     pub(crate) fn proxy_log(&self, proxy: usize) -> String {
         fs::read_to_string(self.path(&format!("proxy-{proxy}.log"))).unwrap_or_default()
     }
@@ -706,13 +707,13 @@ impl Drop for Deployment {
         let servers = self.nodes.iter_mut().chain(self.spares.iter_mut().flatten());
         let servers = servers.chain([&mut self.data]).map(|server| &mut server.child);
         clients.chain(servers).chain(&mut self.proxies).for_each(end);
-        // Those that have replaced others.
+        // Processes that have replaced others.
         self.network.end_processes();
         network::unmount_below(self.directory.path());
     }
 }
 
-/// Fails with what is missing, unless everything is there.
+/// Fails with a list of the missing tools, if there are any.
 fn must_be_able() {
     let root = rustix::process::geteuid().is_root();
     assert!(root, "chaos needs root: it makes network namespaces, TUN devices and mounts");
@@ -730,12 +731,12 @@ fn libfaketime() -> PathBuf {
     found.expect("chaos needs libfaketimeMT.so.1 (apt-get install faketime)")
 }
 
-/// The environment of a process whose time of day is that of a file. Time since the
-/// start of the machine stays what it is: nobody can set it.
+/// The environment of a process whose time of day is that of a file. Time since the start of the
+/// machine stays true: nobody can set it.
 fn faketime(file: &Path) -> [String; 4] {
     [
-        // The C library before jemalloc, which asks for the time while libfaketime is
-        // not yet ready to tell it.
+        // The C library comes before jemalloc, which asks for the time while libfaketime is not yet
+        // ready to tell it.
         format!("LD_PRELOAD={}:libc.so.6", libfaketime().display()),
         format!("FAKETIME_TIMESTAMP_FILE={}", file.display()),
         "FAKETIME_NO_CACHE=1".to_owned(),
@@ -743,13 +744,13 @@ fn faketime(file: &Path) -> [String; 4] {
     ]
 }
 
-/// By how many seconds a clock is wrong, and what is said of its rate.
+/// The seconds by which a clock is wrong, and the words for its rate.
 fn wrong_by(clock: &'static str) -> (i64, &'static str) {
     let (seconds, rate) = clock.split_at(clock.find(' ').unwrap_or(clock.len()));
     (seconds.parse().expect("seconds"), rate)
 }
 
-/// A file system in memory.
+/// Mounts a file system in memory.
 fn mount(directory: &Path, size: &str) {
     let mut mount = Command::new("mount");
     mount.args(["-t", "tmpfs", "-o", size, "tmpfs"]).arg(directory);
@@ -766,7 +767,7 @@ fn proxy_address(proxy: usize) -> SocketAddr {
 }
 
 fn send_signal(child: &Child, signal: Signal) {
-    // One that has ended by itself needs none.
+    // A process that has ended by itself needs no signal.
     let _ = kill_process(Pid::from_child(child), signal);
 }
 
@@ -774,7 +775,7 @@ fn end(child: &mut Option<Child>) {
     if let Some(mut child) = child.take() {
         let _ = child.kill();
         let _ = child.wait();
-        // What libfaketime does not clean up itself when its process is killed.
+        // libfaketime leaves these behind when its process is killed.
         for name in ["faketime_shm_", "sem.faketime_sem_"] {
             let _ = fs::remove_file(format!("/dev/shm/{name}{}", child.id()));
         }
@@ -790,7 +791,7 @@ fn mend_file(directory: &Path) {
         let mut command = Command::new("redis-check-aof");
         command.arg("--fix").arg(manifest).stdin(Stdio::piped()).stdout(Stdio::null());
         let mut child = command.spawn().expect("redis-check-aof (package redis-tools)");
-        // It asks only where there is something to cut.
+        // Redis asks only if there is something to cut.
         let _ = child.stdin.take().expect("piped").write_all(b"y\n");
         child.wait().expect("status");
     }

@@ -1,5 +1,5 @@
-//! That the checker finds what it is there to find: faults planted in Lockgate, each
-//! provoked by a schedule of its own, and that the same schedule finds nothing without.
+//! Checks that the checker finds what it is there to find: faults planted in Lockgate, each
+//! provoked by a schedule of its own. Without the fault the same schedule finds nothing.
 
 use std::{
     ops::Range,
@@ -21,45 +21,45 @@ use crate::{
     sound, updates, writes,
 };
 
-/// For so long a planted fault is looked for.
+/// The time for which a planted fault is searched.
 const SEARCH: Duration = Duration::from_secs(120);
-/// For so long a sound build is looked at.
+/// The time for which a sound build is watched.
 const SOUND: Duration = Duration::from_secs(12);
-/// How long it may take on a busy machine until clients are granted anything.
+/// The longest time on a busy machine until clients are granted anything.
 const WARM_UP: Duration = Duration::from_secs(60);
-/// How often the histories are looked at, and the schedule goes on.
+/// The pause between two looks at the histories, each with a step of the schedule.
 const STEP: Duration = Duration::from_secs(1);
 
-/// No lock for so long, and it has not been given back where it should be.
+/// The time without a grant after which a lock counts as stuck.
 const STUCK: Time = 8_000_000;
 
-/// What is to be found.
+/// The fault that is sought.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Sought {
     TwoHolders,
-    /// Of a library's, within the validity that it was told.
+    /// A library's update, lost within the validity that it was told.
     LostUpdate,
     /// A lock that nobody is granted for long.
     Stuck,
     /// A session lock that is lost although a quorum has kept it all the time.
     Lost,
-    /// Something was carried out for a lock that was lost.
+    /// A command was carried out under a lock that was lost.
     Untold,
-    /// A write that landed after another's lock had been granted.
+    /// A write landed after another's lock had been granted.
     LateWrite,
 }
 
-/// What is wrong, and what shows it.
+/// A planted fault, and the schedule that shows it.
 struct Directed {
     name: &'static str,
     options: Options,
     sought: Sought,
-    /// Done at each step, the first being 0.
+    /// The step of the schedule; the first has number 0.
     step: fn(&mut Deployment, usize),
 }
 
 impl Directed {
-    /// It finds what is sought.
+    /// Checks that the schedule finds what is sought.
     fn finds(self) {
         let name = self.name;
         match self.search(SEARCH) {
@@ -68,7 +68,7 @@ impl Directed {
         }
     }
 
-    /// It finds nothing.
+    /// Checks that the schedule finds nothing.
     fn holds(self) {
         let name = self.name;
         let found = self.search(SOUND);
@@ -102,7 +102,7 @@ impl Directed {
                 .map(|first| checker::longest_gap(&locks.granted, *first, now()))
                 .filter(|(gap, _)| *gap > STUCK)
                 .map(|(gap, since)| (true, format!("no grant for {gap} µs since {since}")));
-            // Where updates are lost there are two holders.
+            // Lost updates always come with two holders.
             let hidden = |wrong: &&Wrong| !(sought(Sought::LostUpdate) && is_two(wrong));
             let (sought, others): (Vec<_>, Vec<_>) = (locks.wrong.iter())
                 .filter(hidden)
@@ -171,7 +171,7 @@ fn forgetting(name: &'static str, quarantine: bool) -> Directed {
     Directed { name, options, sought: Sought::TwoHolders, step }
 }
 
-/// The clocks of so many nodes are stepped forward by an hour, over and over.
+/// Steps the clocks of so many nodes forward by an hour, over and over.
 fn stepping(name: &'static str, step: fn(&mut Deployment, usize)) -> Directed {
     let clock = Some("+0");
     let options = Options { node_clocks: [clock; NODES], ..calm(Style::ToTheEnd, 3000) };
@@ -208,7 +208,7 @@ fn divided(proxy: (PathBuf, Option<&'static str>)) -> Directed {
         if step != 3 {
             return;
         }
-        // Before, and after a while, everybody reaches all.
+        // Before, and after a while, every proxy reaches all nodes.
         let mut wires = deployment.network().all_well();
         for proxy in 0..PROXIES {
             for node in (0..NODES).filter(|node| (node + NODES - 2 * proxy) % NODES >= 2) {
@@ -269,9 +269,9 @@ fn planted_faults_are_found() {
     forgetting("quarantine on", true).holds();
 }
 
-/// Writes that were let through come late, when others have the lock: the way of one proxy
-/// to the data node is cut for longer than locks last, and clients are stopped for as long;
-/// then another proxy is, with writes under way to a data node that is somewhat far.
+/// Has writes that were let through come late, when others have the lock: the way of one proxy to
+/// the data node is cut for longer than locks last, and clients are stopped for as long. Then
+/// another proxy is cut off, with writes under way to a data node that is somewhat far.
 fn overdue(proxy: (PathBuf, Option<&'static str>)) -> Directed {
     let options =
         Options { guards: true, proxy, clients: 12, keys: 2, ..calm(Style::Writers, 3000) };
@@ -297,8 +297,8 @@ fn overdue(proxy: (PathBuf, Option<&'static str>)) -> Directed {
     Directed { name: "fences not compared", options, sought: Sought::LateWrite, step }
 }
 
-/// Nothing goes wrong, but that clients go on writing over attached connections when others
-/// have been granted the lock, and have not written yet.
+/// Makes no fault, but clients go on writing over attached connections when others have been
+/// granted the lock and have not written yet.
 fn hasty(proxy: (PathBuf, Option<&'static str>)) -> Directed {
     let options = Options { guards: true, proxy, clients: 12, keys: 2, ..calm(Style::Mixed, 3000) };
     let (name, sought) = ("the data node not told at LOCK", Sought::LateWrite);
@@ -310,7 +310,8 @@ fn standstill(proxy: (PathBuf, Option<&'static str>)) -> Directed {
     standing_still("a proxy stands still", proxy, 50, 0)
 }
 
-/// The same before redis-py, which sends several writes at once.
+/// Stops proxies for longer than a session lock lives, before redis-py, which sends several writes
+/// at once.
 fn pipelines(proxy: (PathBuf, Option<&'static str>)) -> Directed {
     standing_still("a proxy stands still before pipelines", proxy, 0, 12)
 }
@@ -333,8 +334,8 @@ fn standing_still(
     Directed { name, options, sought: Sought::Untold, step }
 }
 
-/// Every seven seconds this happens to the nodes, and is undone a second later, while locks
-/// are held to their end.
+/// Does this to the nodes every seven seconds, and undoes it a second later, while locks are held
+/// to their end.
 fn shaken(
     name: &'static str,
     proxy: (PathBuf, Option<&'static str>),
@@ -344,7 +345,7 @@ fn shaken(
     Directed { name, options, sought: Sought::TwoHolders, step }
 }
 
-/// The fault at the 5th second of seven, and undone at the 6th: spares have been up for
+/// Begins the fault at the 5th second of seven and ends it at the 6th: spares have been up for
 /// longer than locks live.
 fn now_and_then(deployment: &mut Deployment, step: usize, fault: Fault) {
     match step % 7 {
@@ -385,8 +386,8 @@ fn promoted(proxy: (PathBuf, Option<&'static str>)) -> Directed {
     })
 }
 
-/// The data node ends all connections, and a proxy after the other is terminated, while
-/// session locks are held.
+/// Has the data node end all connections, and terminates one proxy after the other, while session
+/// locks are held.
 fn disconnecting(deployment: &mut Deployment, step: usize) {
     let terminated = Fault::ProxyTerminated(step / 4 % PROXIES);
     match step % 4 {
@@ -403,14 +404,14 @@ fn disconnected(proxy: (PathBuf, Option<&'static str>)) -> Directed {
     Directed { name, options, sought, step: disconnecting }
 }
 
-/// The same with a library that connects anew and goes on.
+/// Does as `disconnecting`, before a library that reconnects and goes on.
 fn reconnected(proxy: (PathBuf, Option<&'static str>)) -> Directed {
     let options = Options { proxy, clients: 0, stock: 8, ..calm(Style::Sessions, 3000) };
     let (name, sought) = ("connections made anew by redis-py", Sought::LostUpdate);
     Directed { name, options, sought, step: disconnecting }
 }
 
-/// Nodes do this for a second, and then one goes away, while locks that live for long are
+/// Does this to nodes for a second, after which one goes away, while locks that live for long are
 /// given back and waited for.
 fn giving_back(
     name: &'static str,
@@ -440,8 +441,8 @@ fn unreleased(proxy: (PathBuf, Option<&'static str>)) -> Directed {
     })
 }
 
-/// A node after the other is restarted empty, and is given time to vote again, while locks are
-/// held for long.
+/// Restarts one node after the other empty, and gives it time to vote again, while locks are held
+/// for long.
 fn rolling(proxy: (PathBuf, Option<&'static str>)) -> Directed {
     let options = Options { proxy, keys: 20, ..calm(Style::Keepers, 3000) };
     let step = |deployment: &mut Deployment, step: usize| {
@@ -464,10 +465,10 @@ fn meddle(deployment: &mut Deployment, step: usize, nodes: Range<usize>, what: M
     }
 }
 
-/// A schedule for a binary, and what is planted in it.
+/// A schedule for a binary with a planted fault.
 type Schedule = fn((PathBuf, Option<&'static str>)) -> Directed;
 
-/// What broke a promise before each of them was mended, and the fault that breaks it again.
+/// Schedules that broke a promise until the code was mended, and the fault that breaks it again.
 const ONCE_BROKEN: [(Schedule, &str); 11] = [
     (newcomer, "blank"),
     (flushed, "marker"),

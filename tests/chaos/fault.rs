@@ -1,15 +1,14 @@
-//! What goes wrong, how it is undone, and what may be expected while it lasts.
+//! Faults: how each begins and ends, and what may be expected while it lasts.
 //!
-//! What is survivable decides what is here. A node that forgets is, be it restarted,
-//! flushed, exchanged, or made a replica and a master again, one or all of them: it waits for
-//! as long as it could do harm. So is a node, or a quorum, whose clock is stepped
-//! forward while it runs, for proxies that were there and see it: it waits as long. Who
-//! starts within that time cannot know, and a wait in quarantine goes by the node's clock: so
-//! no proxy starts, nor waits a node, meanwhile ([`Fault::jumps`]). Otherwise clocks go wrong
-//! by a constant, by a rate within `drift_factor`, and backward. Proxies' clocks propose
-//! fences: while nodes forget fences, they are apart by less than `max_ttl`; by hours only
-//! when no node forgets. The data node forgets
-//! nothing: it is the resource, and what it would lose no proxy could give back.
+//! Only faults that can be survived are here. A node that forgets is one, whether it is restarted,
+//! flushed, exchanged, or made a replica and a master again, alone or with all others: it waits for
+//! as long as it could do harm. A node, or a quorum, whose clock is stepped forward while it runs
+//! is one, for proxies that were there and see it: it waits as long. A proxy that starts within
+//! that time cannot know, and a wait in quarantine goes by the node's clock: so no proxy starts,
+//! nor waits a node, meanwhile ([`Fault::jumps`]). Otherwise clocks go wrong by a constant, by a
+//! rate within `drift_factor`, and backward. Proxies' clocks propose fences: while nodes forget
+//! fences, the clocks differ by less than `max_ttl`; by hours only when no node forgets. The data
+//! node forgets nothing: it is the resource, and no proxy could give back what it would lose.
 
 use std::{collections::BTreeSet, time::Duration};
 
@@ -25,29 +24,28 @@ use crate::{
 
 /// The node with an append-only file that is written before each answer.
 const ALWAYS: usize = 0;
-/// The one whose file is written every second.
+/// The node whose file is written every second.
 const EVERY_SECOND: usize = 1;
 /// The node whose clock jumps.
 const JUMPS: usize = 4;
-/// The proxy whose clock does.
+/// The proxy whose clock jumps.
 const PROXY_JUMPS: usize = 0;
 
-/// Noted where a node has ended of a full disk.
+/// The note about a node that has ended of a full disk.
 pub(crate) const ENDED: &str = "ended by itself: node";
 
-/// How long after its end a fault may still be felt: connections are made anew, TCP
-/// sends again what was lost.
+/// How long after its end a fault may still be felt: connections are made anew, and TCP repeats
+/// what was lost.
 pub(crate) const AFTER: Duration = Duration::from_secs(4);
 
-/// The same of a process that was only stopped, and of one that starts in a moment.
+/// How long the end of a short stop, or of a quick start, may still be felt.
 const BACK: Duration = Duration::from_secs(1);
 const RESTARTED: Duration = Duration::from_secs(2);
-/// Nothing is answered for so many ms where all clients are paused: they cannot be let go
-/// earlier.
+/// Milliseconds without answers while all clients are paused: they cannot be let go earlier.
 const PAUSE: u64 = 1200;
 const PAUSE_WORD: &str = "1200";
 
-/// Which way nothing passes.
+/// The direction in which nothing passes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
     To,
@@ -55,7 +53,7 @@ pub(crate) enum Way {
     Both,
 }
 
-/// What is done to a Redis, be it a lock node or the data node, by another of its clients.
+/// An action of another client on a Redis, lock node or data node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Meddling {
     /// SCRIPT FLUSH.
@@ -76,51 +74,51 @@ pub(crate) enum Meddling {
     NoReplicas,
 }
 
-/// Whose replica a node becomes before it is a master again.
+/// The master of a node that becomes a replica for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Master {
-    /// One that cannot be reached: it keeps what it has.
+    /// A master that cannot be reached: the node keeps its memory.
     Nobody,
-    /// One that is empty.
+    /// An empty master.
     Empty,
     /// Another node, whose votes it then has.
     Node(usize),
 }
 
-/// One thing that goes wrong.
+/// A fault.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) enum Fault {
-    /// Killed, and started without its memory.
+    /// The node is killed, and started without its memory.
     NodeForgets(usize),
-    /// Killed, and started with its memory.
+    /// The node is killed, and started with its memory.
     NodeRestarts(usize),
     /// Three nodes are killed at once and forget.
     QuorumForgets,
-    /// All are, and a proxy starts, or takes another's place, while they wait.
+    /// All nodes are killed and forget; a proxy starts, or takes another's place, while they wait.
     AllForget {
         proxy: usize,
         upgraded: bool,
     },
-    /// FLUSHALL.
+    /// The node gets FLUSHALL.
     NodeFlushed(usize),
     QuorumFlushed,
-    /// Another server, which is up and knows nothing, is at its address.
+    /// Another server, which is up and knows nothing, takes the node's address.
     NodeExchanged(usize),
     QuorumExchanged,
-    /// A replica, and then a master again: -READONLY.
+    /// The node becomes a replica, and then a master again: -READONLY.
     NodeReplica(usize, Master),
-    /// By another client.
+    /// Another client meddles with the node.
     NodeMeddled(usize, Meddling),
     NodeStopped(usize),
     /// Three nodes are stopped.
     QuorumStopped,
     ProxyKilled(usize),
     ProxyStopped(usize),
-    /// SIGTERM, and started again.
+    /// The proxy gets SIGTERM, and is started again.
     ProxyTerminated(usize),
-    /// SIGUSR2: another process takes its place.
+    /// The proxy gets SIGUSR2: another process takes its place.
     ProxyUpgraded(usize),
-    /// SIGHUP, with a configuration that can be taken over or not.
+    /// The proxy gets SIGHUP, with a configuration that it can take or not.
     ProxyReloaded(usize, Settings),
     ClientKilled(usize),
     ClientStopped(usize),
@@ -128,21 +126,21 @@ pub(crate) enum Fault {
     NodeCut(usize, Way),
     /// One proxy reaches two nodes only, or hears two only.
     ProxyCut(usize, Way),
-    /// A group of clients and a proxy.
+    /// Nothing passes between a group of clients and a proxy.
     ClientsCut(usize, usize, Way),
     /// Late packets that overtake each other, to and from one host.
     HostSlow(usize),
-    /// The same everywhere.
+    /// Packets everywhere are late and overtake each other.
     AllSlow,
     /// A share of the packets to and from one host is lost.
     HostLossy(usize, f64),
-    /// The same everywhere.
+    /// A share of the packets everywhere is lost.
     AllLossy(f64),
     /// A running node's clock steps back by so many seconds, for good.
     ClockBack(u64),
-    /// Forward.
+    /// A running node's clock steps forward by so many seconds.
     ClockForward(u64),
-    /// The clocks of three running nodes are, alike.
+    /// The clocks of three running nodes step forward alike.
     QuorumForward(u64),
     /// A node is started again with a clock that is wrong by so many seconds.
     ClockAtStart(i64),
@@ -153,37 +151,37 @@ pub(crate) enum Fault {
     /// A proxy has no file descriptor left.
     NoDescriptors(usize),
     DataStopped,
-    /// Killed, and started with its append-only file.
+    /// The data node is killed, and started with its append-only file.
     DataKilled,
     /// Nothing passes between the data node and one proxy, or all; `To` is the data node.
     DataCut(Option<usize>, Way),
     DataMeddled(Meddling),
-    /// What the data node knows of fences is deleted.
+    /// The data node's fences are deleted.
     FencesDeleted,
 }
 
-/// What a fault keeps from working.
+/// The parts that a fault keeps from working.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Impaired {
     pub(crate) nodes: BTreeSet<usize>,
     pub(crate) proxies: BTreeSet<usize>,
-    /// All of it.
+    /// Whether nothing may work.
     pub(crate) everything: bool,
-    /// For so long after its end.
+    /// The time after the fault's end for which that goes on.
     pub(crate) after: Duration,
 }
 
 /// A random choice below a number.
 pub(crate) type Choose<'a> = &'a mut dyn FnMut(usize) -> usize;
 
-/// How many kinds there are that last.
+/// The number of kinds of faults that last.
 pub(crate) const KINDS: usize = 49;
-/// How many there are that are over at once.
+/// The number of kinds of faults that are over at once.
 pub(crate) const SUDDEN: usize = 12;
 
 impl Fault {
-    /// One of a kind, from 0 to [`KINDS`]; `wild` is when no node forgets, so that
-    /// the proxies' clocks may say anything: none of a kind that cannot be then.
+    /// A fault of a kind from 0 to [`KINDS`]. `wild`: no node forgets, so the proxies' clocks may
+    /// say anything. Returns `None` for a kind that cannot be then.
     pub(crate) fn of_kind(kind: usize, wild: bool, choose: Choose<'_>) -> Option<Fault> {
         let ways = [Way::To, Way::From, Way::Both];
         let forgetful = 2 + choose(NODES - 2);
@@ -243,7 +241,7 @@ impl Fault {
         })
     }
 
-    /// The same of a kind, from 0 to [`SUDDEN`], that is over at once.
+    /// A fault of a kind from 0 to [`SUDDEN`], which is over at once.
     pub(crate) fn sudden(kind: usize, wild: bool, choose: Choose<'_>) -> Option<Fault> {
         Some(match kind {
             0 | 1 if wild => return None,
@@ -262,7 +260,7 @@ impl Fault {
         })
     }
 
-    /// Its name in the table; those that differ in what they meet have the same.
+    /// The fault's name in the table; faults that differ only in their targets share one.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Fault::NodeForgets(_) => "node killed, restarted empty",
@@ -340,8 +338,8 @@ impl Fault {
         }
     }
 
-    /// Which processes and hosts it is about; two faults at once are about different
-    /// ones, so that each can be undone without the other.
+    /// The processes and hosts that the fault hits. Two faults at once hit different ones, so that
+    /// each can be undone without the other.
     pub(crate) fn targets(self) -> Vec<usize> {
         match self {
             Fault::NodeForgets(node)
@@ -387,7 +385,7 @@ impl Fault {
         matches!(self, Fault::ClockForward(_) | Fault::QuorumForward(_))
     }
 
-    /// Whether a proxy starts, which knows nothing of such jumps.
+    /// Whether a proxy starts, which knows nothing of clocks that jumped before.
     pub(crate) fn starts_proxy(self) -> bool {
         matches!(
             self,
@@ -398,7 +396,7 @@ impl Fault {
         )
     }
 
-    /// What may not be expected to work, until some time after its end.
+    /// The parts that need not work, until some time after the fault's end.
     pub(crate) fn impaired(self, max_ttl: Duration) -> Impaired {
         // A node that was restarted is back after quarantine, in whole seconds.
         let forgotten = max_ttl + Duration::from_secs(2) + AFTER;
@@ -416,7 +414,7 @@ impl Fault {
             Fault::AllForget { .. } => everything(forgotten),
             // A node whose clock has jumped grants nothing for max_ttl and the drift.
             Fault::ClockAtStart(_) | Fault::ClockForward(_) => some([JUMPS].into(), forgotten),
-            // Its locks stay for so much longer.
+            // The node's locks stay for so much longer.
             Fault::ClockBack(seconds) => {
                 some([JUMPS].into(), max_ttl + AFTER + Duration::from_secs(seconds))
             }
@@ -434,7 +432,7 @@ impl Fault {
             Fault::HostSlow(host) | Fault::HostLossy(host, _) if host < NODES => {
                 some([host].into(), AFTER)
             }
-            // Late, but not away.
+            // The data node is late, but not away.
             Fault::HostSlow(DATA) | Fault::HostLossy(DATA, _) => Impaired::default(),
             Fault::HostSlow(host) | Fault::HostLossy(host, _) => proxies(host - NODES),
             Fault::DataCut(Some(proxy), _)
@@ -451,7 +449,7 @@ impl Fault {
             Fault::DataMeddled(Meddling::Pause) => everything(BACK + Duration::from_millis(PAUSE)),
             Fault::DataMeddled(_) => everything(BACK),
             Fault::AllSlow | Fault::AllLossy(_) | Fault::DataCut(None, _) => everything(AFTER),
-            // Nobody is to feel an upgrade, nor what was replaced when it ends.
+            // An upgrade must not be felt, nor the end of the process that was replaced.
             Fault::ProxyUpgraded(_)
             | Fault::ProxyReloaded(..)
             | Fault::FencesDeleted
@@ -461,7 +459,7 @@ impl Fault {
         }
     }
 
-    /// Lets it happen; what it does to the wires is up to [`Fault::change`].
+    /// Begins the fault; its effect on the wires is up to [`Fault::change`].
     pub(crate) fn begin(self, deployment: &mut Deployment) {
         match self {
             Fault::NodeForgets(node) | Fault::NodeRestarts(node) => deployment.kill_node(node),
@@ -480,7 +478,7 @@ impl Fault {
             Fault::NodeExchanged(node) => deployment.exchange_node(node),
             Fault::QuorumExchanged => forgetful().for_each(|node| deployment.exchange_node(node)),
             Fault::NodeReplica(node, master) => {
-                // Port 1 is nobody's.
+                // Nobody listens at port 1.
                 let (host, port) = match master {
                     Master::Nobody => ("127.0.0.1".to_owned(), "1".to_owned()),
                     Master::Empty => ("127.0.0.1".to_owned(), SPARE_PORT.to_string()),
@@ -538,7 +536,7 @@ impl Fault {
         }
     }
 
-    /// Undoes it.
+    /// Ends the fault.
     pub(crate) fn end(self, deployment: &mut Deployment) {
         match self {
             Fault::NodeForgets(node) | Fault::NodeRestarts(node) => deployment.start_node(node),
@@ -552,7 +550,7 @@ impl Fault {
                 deployment.signal_newest(proxy, Signal::USR2);
             }
             Fault::AllForget { proxy, upgraded: false } | Fault::ProxyTerminated(proxy) => {
-                // What has not ended in time.
+                // The proxy may not have ended in time.
                 deployment.kill_proxy(proxy);
                 deployment.start_proxy(proxy);
             }
@@ -560,7 +558,7 @@ impl Fault {
                 deployment.configure(proxy, Settings::Right);
                 deployment.signal_newest(proxy, Signal::HUP);
             }
-            // For the next time.
+            // The spare is for the next time.
             Fault::NodeExchanged(node) => deployment.start_spare(node),
             Fault::QuorumExchanged => forgetful().for_each(|node| deployment.start_spare(node)),
             Fault::NodeReplica(node, _) => deployment.tell_node(node, &["REPLICAOF", "NO", "ONE"]),
@@ -583,7 +581,7 @@ impl Fault {
             Fault::ProxyClock(_) => deployment.set_proxy_clock(PROXY_JUMPS, "+0"),
             Fault::DiskFull(node) => {
                 deployment.free_disk(node);
-                // As a supervisor would.
+                // A supervisor would restart the node too.
                 if !deployment.node_runs(node) {
                     deployment.note(format!("{ENDED} {node}"));
                     deployment.start_node(node);
@@ -596,7 +594,7 @@ impl Fault {
         }
     }
 
-    /// What it does to the wires.
+    /// Changes the wires as the fault does.
     pub(crate) fn change(self, wires: &mut Wires) {
         let ms = Duration::from_millis;
         let slow = |wire: &mut Wire| {
@@ -608,7 +606,7 @@ impl Fault {
         match self {
             Fault::NodeCut(node, way) => between(wires, all(), [node], way, cut),
             Fault::ProxyCut(proxy, way) => {
-                // Of two proxies that are cut off, each reaches others.
+                // Two proxies that are cut off reach different nodes.
                 let reached = |node: &usize| (node + proxy) % NODES < 2;
                 let others = nodes().filter(|node| !reached(node));
                 let from_proxy = match way {
@@ -643,7 +641,7 @@ impl Fault {
 }
 
 impl Meddling {
-    /// What is said to the Redis, but for a script.
+    /// The command that begins the meddling, unless it is a script.
     fn begins(self) -> Option<&'static [&'static str]> {
         Some(match self {
             Meddling::Scripts => &["SCRIPT", "FLUSH"],
@@ -657,7 +655,7 @@ impl Meddling {
         })
     }
 
-    /// And to undo it, where that is not done by itself.
+    /// The command that ends the meddling, unless it ends by itself.
     fn ends(self) -> Option<&'static [&'static str]> {
         match self {
             Meddling::PauseWrites => Some(&["CLIENT", "UNPAUSE"]),

@@ -1,7 +1,7 @@
-//! What one client did and was told, as lines of a file, and back.
+//! The requests and answers of one client, as lines of a file, and back.
 //!
-//! Times are those of CLOCK_MONOTONIC in microseconds: one clock for all processes of a
-//! machine, in whatever namespace, that nobody sets.
+//! Times are those of CLOCK_MONOTONIC in microseconds: one clock for all processes of a machine, in
+//! whatever namespace, that nobody sets.
 
 use std::{
     fmt,
@@ -22,32 +22,32 @@ pub(crate) fn now() -> Time {
     time.tv_sec.unsigned_abs() * 1_000_000 + time.tv_nsec.unsigned_abs() / 1000
 }
 
-/// What is asked.
+/// The verb of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Verb {
     /// LOCK with PX.
     Lease,
-    /// LOCK without.
+    /// LOCK without PX.
     Session,
     Unlock,
     Renew,
     Ping,
-    /// The length of the list that is written under the lock.
+    /// A read of the length of the list that is written under the lock.
     Read,
     /// LOCK.ATTACH, on another connection.
     Attach,
-    /// A library's, of what it is to change.
+    /// A library's read of the value that it is to change.
     Get,
 }
 
-/// How something is written.
+/// The shape of a write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Shape {
     /// A command that goes the short way.
     Command,
-    /// The same as a line of text, which goes the long one.
+    /// A command as a line of text, which goes the long way.
     Inline,
-    /// EVAL, which does too.
+    /// EVAL, which goes the long way.
     Script,
     /// MULTI, a command for each entry, EXEC.
     Transaction,
@@ -60,51 +60,51 @@ pub(crate) enum Shape {
 pub(crate) struct Writing {
     /// The lock.
     pub(crate) key: String,
-    /// Of the grant that its client believes in, or believed in.
+    /// The fence of the grant in which the client believes, or believed.
     pub(crate) fence: u64,
-    /// Of the client's writes.
+    /// The number among the client's writes.
     pub(crate) number: u64,
-    /// How many entries it adds.
+    /// The number of entries that it adds.
     pub(crate) parts: usize,
     pub(crate) shape: Shape,
-    /// On the connection that is attached to the lock.
+    /// Whether it goes over the connection that is attached to the lock.
     pub(crate) attached: bool,
 }
 
-/// What a library writes in the place of what it has read.
+/// A library's write in place of the value that it has read.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Setting {
     /// The lock.
     pub(crate) key: String,
-    /// Written by nobody else, and by nobody again.
+    /// A value that is written only once.
     pub(crate) value: String,
-    /// What it has read.
+    /// The value that the library has read.
     pub(crate) before: String,
-    /// How often it does so in one pipeline.
+    /// The number of such writes in one pipeline.
     pub(crate) parts: usize,
 }
 
-/// What came of it.
+/// The outcome of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
-    /// LOCK's answer; validity in ms.
+    /// The answer of a granted LOCK; validity in ms.
     Granted {
         token: String,
         fence: u64,
         validity: u64,
     },
-    /// LOCK's null.
+    /// The null answer of LOCK.
     Held,
-    /// What UNLOCK and RENEW answer.
+    /// The answer of UNLOCK or RENEW.
     Number(u64),
     Pong,
-    /// What GET answers.
+    /// The answer of GET.
     Value(String),
-    /// What SET does, all of a pipeline.
+    /// The answer of SET, to all SETs of a pipeline.
     Set,
-    /// So long is the list behind what was written.
+    /// The length of the list behind the written entries.
     Written(u64),
-    /// Of a pipeline, which entries were written, and the first error's first word.
+    /// For a pipeline, which entries were written, and the first error's first word.
     Partly {
         made: Vec<bool>,
         word: String,
@@ -115,18 +115,18 @@ pub(crate) enum Outcome {
     Error(String),
     /// The connection ended, or could not be made.
     Closed,
-    /// No answer in the time that the client gives it.
+    /// No answer came in the time that the client gives it.
     TimedOut,
 }
 
-/// One line.
+/// One line of a history.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Event {
     /// A request is about to be sent.
     Sent { verb: Verb, key: String },
     /// A write is about to be sent.
     Writing(Writing),
-    /// The same of a library's.
+    /// A library's write is about to be sent.
     Setting(Setting),
     /// The answer to the request before.
     Answered(Outcome),
@@ -140,8 +140,8 @@ pub(crate) enum Event {
     Over,
 }
 
-/// Writes a history. Each line is one write, so that one of a client that is killed
-/// has whole lines.
+/// Writes a history. Each line is one write, so the file of a client that is killed has whole
+/// lines.
 pub(crate) struct Writer(File);
 
 impl Writer {
@@ -150,7 +150,7 @@ impl Writer {
         Ok(Writer(File::options().create(true).append(true).open(file)?))
     }
 
-    /// Adds what happens now.
+    /// Adds an event that happens now.
     pub(crate) fn add(&mut self, event: &Event) {
         self.0.write_all(format!("{} {event}\n", now()).as_bytes()).expect("a history");
     }
@@ -272,7 +272,7 @@ pub(crate) fn read(file: &Path) -> Vec<(Time, Event)> {
     parse(&std::fs::read_to_string(file).unwrap_or_default())
 }
 
-/// The same from text; a last line without its end was being written.
+/// Parses a whole history; a last line without its end was being written.
 pub(crate) fn parse(text: &str) -> Vec<(Time, Event)> {
     let lines = text.split_inclusive('\n').filter_map(|line| line.strip_suffix('\n'));
     lines

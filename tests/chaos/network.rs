@@ -1,9 +1,9 @@
 //! Hosts in network namespaces, and the wires between them.
 //!
-//! Every host has a namespace with a TUN device as its only way out. What it sends comes
-//! here, as whole IP packets, and is passed on to whom it is for, or not, or later: loss,
-//! delay, jitter, reordering and cuts, for each pair of hosts and each direction. The
-//! kernel's own netem can do no more, and many kernels come without it.
+//! Every host has a namespace with a TUN device as its only way out. The packets it sends come
+//! here, as whole IP packets, and are passed on to their host, or not, or later: loss, delay,
+//! jitter, reordering and cuts, for each pair of hosts and each direction. The kernel's own netem
+//! can do no more, and many kernels come without it.
 
 use std::{
     cmp::Reverse,
@@ -24,35 +24,35 @@ use std::{
 use rustix::process::{Pid, Signal, kill_process};
 use tun_rs::{DeviceBuilder, SyncDevice};
 
-/// Every namespace, directory and mount begins so, followed by the process's id.
+/// The prefix of every namespace, directory and mount; the process's id follows.
 pub(crate) const PREFIX: &str = "lockgate-chaos-";
-/// The hosts' network; nobody outside of the namespaces sees it.
+/// The hosts' network, which is not visible outside of the namespaces.
 const NETWORK: [u8; 3] = [10, 213, 7];
 /// The first host's last byte.
 const FIRST: u8 = 10;
-/// Packets under way that are late, at the most; more are lost.
+/// Late packets under way at the most; any more are lost.
 const LATE_LIMIT: usize = 50_000;
-/// Larger than a packet can be.
+/// Bytes of a buffer that no packet fills.
 const PACKET: usize = 2048;
 
-/// What becomes of packets from one host to another.
+/// The treatment of packets from one host to another.
 #[derive(Debug, Default, Clone, Copy, PartialEq)]
 pub(crate) struct Wire {
-    /// Nothing passes.
+    /// Whether nothing passes.
     pub(crate) cut: bool,
-    /// This share is lost.
+    /// The share of packets that is lost.
     pub(crate) loss: f64,
-    /// All are late by so much, and by up to `jitter` more, each by its own.
+    /// The delay of all packets; each has up to `jitter` more.
     pub(crate) delay: Duration,
     pub(crate) jitter: Duration,
-    /// This share is not late, and overtakes.
+    /// The share of packets that is not late, and overtakes.
     pub(crate) reorder: f64,
 }
 
 /// The wires from each host (first index) to each other.
 pub(crate) type Wires = Vec<Vec<Wire>>;
 
-/// How many packets met what.
+/// Counts of packets by their treatment.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) passed: AtomicU64,
@@ -62,7 +62,7 @@ pub(crate) struct Counts {
     pub(crate) overtook: AtomicU64,
 }
 
-/// All hosts. Dropped, their namespaces are gone.
+/// All hosts. Dropping the network removes their namespaces.
 pub(crate) struct Network {
     prefix: String,
     hosts: usize,
@@ -77,23 +77,23 @@ struct Switch {
     counts: Counts,
 }
 
-/// When it is due, its number, whom it is for, and what it is.
+/// The due time of a late packet, its number, its host, and its bytes.
 type Packet = (Instant, u64, usize, Vec<u8>);
 
 #[derive(Default)]
 struct Late {
-    /// What is due next comes first.
+    /// Late packets; the next one that is due comes first.
     packets: BinaryHeap<Reverse<Packet>>,
     number: u64,
     over: bool,
 }
 
 impl Network {
-    /// So many hosts that reach each other. `name` is unique on this machine.
+    /// Makes so many hosts that reach each other. `name` is unique on this machine.
     pub(crate) fn new(name: &str, hosts: usize) -> Network {
         let prefix = format!("{PREFIX}{name}-");
         let mut devices = Vec::new();
-        // From here on whatever was made is removed again, should the next thing fail.
+        // The guard removes whatever is made from here on, should the next step fail.
         let guard = Namespaces { prefix: prefix.clone() };
         for host in 0..hosts {
             let namespace = format!("{prefix}{host}");
@@ -127,7 +127,7 @@ impl Network {
         Network { prefix, hosts, switch }
     }
 
-    /// Where `ip netns` and `nsenter --net` find a host.
+    /// The path at which `ip netns` and `nsenter --net` find a host.
     pub(crate) fn namespace(&self, host: usize) -> String {
         format!("/run/netns/{}{host}", self.prefix)
     }
@@ -144,18 +144,18 @@ impl Network {
         }
     }
 
-    /// Wires that everything passes.
+    /// Wires on which everything passes.
     pub(crate) fn all_well(&self) -> Wires {
         vec![vec![Wire::default(); self.hosts]; self.hosts]
     }
 
-    /// From now on the wires are these.
+    /// Sets the wires from now on.
     pub(crate) fn set(&self, wires: Wires) {
         assert_eq!(wires.len(), self.hosts);
         *self.switch.wires.write().unwrap() = wires;
     }
 
-    /// What packets have met.
+    /// The counts of packets.
     pub(crate) fn counts(&self) -> &Counts {
         &self.switch.counts
     }
@@ -165,7 +165,7 @@ impl Drop for Network {
     fn drop(&mut self) {
         self.switch.late.lock().unwrap().over = true;
         self.switch.woken.notify_all();
-        // The devices go with their namespaces, and the threads that read from them.
+        // The devices go with their namespaces, and so do the threads that read from them.
         drop(Namespaces { prefix: self.prefix.clone() });
     }
 }
@@ -184,7 +184,7 @@ impl Drop for Namespaces {
 }
 
 impl Switch {
-    /// Passes on what a host sends, until it is gone.
+    /// Passes on the packets of a host, until it is gone.
     fn pass_on(&self, from: usize) {
         let mut packet = [0; PACKET];
         while let Ok(length) = self.devices[from].recv(&mut packet) {
@@ -216,7 +216,7 @@ impl Switch {
         }
         count(&counts.passed);
         if wire.delay.is_zero() && wire.jitter.is_zero() {
-            // A host that is gone, or whose queue is full, has lost it.
+            // A host that is gone, or whose queue is full, loses the packet.
             let _ = self.devices[to].send(packet);
         } else if rand::random_bool(wire.reorder) {
             count(&counts.overtook);
@@ -234,7 +234,7 @@ impl Switch {
         }
     }
 
-    /// Passes on what was late, when it is due.
+    /// Passes on late packets when they are due.
     fn pass_on_late(&self) {
         let mut late = self.late.lock().unwrap();
         while !late.over {
@@ -256,13 +256,13 @@ impl Switch {
     }
 }
 
-/// Where a host is reached.
+/// The address of a host.
 pub(crate) fn address(host: usize) -> Ipv4Addr {
     let [a, b, c] = NETWORK;
     Ipv4Addr::new(a, b, c, FIRST + u8::try_from(host).expect("a small number"))
 }
 
-/// Removes what was left by processes that were killed.
+/// Removes namespaces, directories and mounts left by processes that were killed.
 pub(crate) fn sweep() {
     let is_stale = |name: &str| {
         let pid = name.strip_prefix(PREFIX).and_then(|rest| rest.split(['-', '.']).next());
@@ -306,7 +306,7 @@ fn processes_of(namespace: &str) -> Vec<Pid> {
         .filter_map(|pid| {
             let process = Path::new("/proc").join(pid.as_raw_nonzero().to_string());
             (inode(&process.join("ns/net"))? == wanted).then_some(())?;
-            // When it was started is the 20th word behind its name, which is in brackets.
+            // The start time is the 20th word behind the name, which is in brackets.
             let stat = fs::read_to_string(process.join("stat")).ok()?;
             let started = stat.rsplit(')').next()?.split_whitespace().nth(19)?;
             Some((started.parse().ok()?, pid))

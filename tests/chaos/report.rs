@@ -1,4 +1,4 @@
-//! What a run came to, printed; and its end if something was wrong.
+//! Prints the outcome of a run, and ends it if something was wrong.
 
 use std::{collections::BTreeMap, fmt::Write as _, sync::atomic::Ordering, time::Duration};
 
@@ -12,18 +12,18 @@ use crate::{
     writes::{self, What},
 };
 
-/// The longest that there may be no grant, and no write, while a quorum is up.
+/// The longest time without a grant, or without a write, while a quorum is up.
 const GAP: Time = 5_000_000;
-/// The same once a quorum is up again: quarantine is over by then, but clients may
-/// still be waiting for answers to what they sent before, and for TCP.
+/// The longest time without a grant once a quorum is up again: quarantine is over by then, but
+/// clients may still be waiting for answers to earlier requests, and for TCP.
 const RECOVERY: Time = 8_000_000;
-/// From so long before the clients are stopped on, each of their requests is answered, and
-/// some with a grant and with an acknowledged write.
+/// The time before the clients are stopped in which each of their requests is answered, some with a
+/// grant and some with an acknowledged write.
 const ANSWERED: Time = 4_000_000;
-/// Lines of history that are shown around what is wrong.
+/// The time around a fault from which lines of history are shown.
 const AROUND: Time = 4_000_000;
 const LINES: usize = 400;
-/// What may be wrong with writes, in words.
+/// Tells one kind of wrong write from the others.
 type IsOne = fn(&What) -> bool;
 const WRONG_WRITES: [(&str, IsOne); 5] = [
     ("acknowledged, and lost", |what| matches!(what, What::Lost)),
@@ -35,7 +35,7 @@ const WRONG_WRITES: [(&str, IsOne); 5] = [
     ("made behind what a successor had read", |what| matches!(what, What::Late(_))),
 ];
 
-/// Prints what a run came to, and fails if it is not as it must be.
+/// Prints the outcome of a run, and fails if a check does.
 pub(crate) fn judge(deployment: &Deployment, spans: &[Span], from: Time, until: Time) {
     let histories = deployment.histories();
     let verdict = checker::check(&histories);
@@ -86,7 +86,7 @@ pub(crate) fn judge(deployment: &Deployment, spans: &[Span], from: Time, until: 
     });
 }
 
-/// Where there was none of `what` for too long.
+/// Pauses without any of `what` that are too long.
 fn pauses(what: &str, times: &[Time], windows: &[(Time, Time)]) -> Vec<String> {
     let long = windows.iter().filter_map(|window| {
         let (late, gap) = pace(times, *window);
@@ -101,15 +101,14 @@ fn pauses(what: &str, times: &[Time], windows: &[(Time, Time)]) -> Vec<String> {
     long.collect()
 }
 
-/// Whether there was one of `what` when nothing was wrong any more: however often things have
-/// failed, they are mended.
+/// Complains if none of `what` came when nothing was wrong any more: all must have recovered,
+/// however often things have failed.
 fn goes_on(what: &str, times: &[Time], until: Time) -> Option<String> {
     let is_there = times.iter().any(|time| (until - ANSWERED..until).contains(time));
     (!is_there).then(|| format!("no {what} in the calm"))
 }
 
-/// How long it took until the first of these times, and then from one to the next at the
-/// most.
+/// The time until the first of these times, and the longest from one to the next.
 fn pace(times: &[Time], (from, until): (Time, Time)) -> (Time, Time) {
     let first = times.iter().find(|time| **time >= from).copied().unwrap_or(until).min(until);
     (first - from, checker::longest_gap(times, first, until).0)
@@ -185,7 +184,7 @@ fn print(
     }
 }
 
-/// The longest until the first, and the longest pause, in any of these windows.
+/// The longest time until the first, and the longest pause, in any of these windows.
 fn slowest(times: &[Time], windows: &[(Time, Time)]) -> (Time, Time) {
     let paces = || windows.iter().map(|window| pace(times, *window));
     let recovery = paces().map(|(recovery, _)| recovery).max();
@@ -220,7 +219,7 @@ fn print_writes(verdict: &writes::Verdict, windows: &[(Time, Time)]) {
     }
 }
 
-/// How often the proxies have logged it.
+/// How often the proxies have logged these words.
 fn logged(deployment: &Deployment, words: &str) -> String {
     let times = |proxy| deployment.proxy_log(proxy).matches(words).count();
     (0..PROXIES).map(times).sum::<usize>().to_string()
@@ -263,7 +262,7 @@ fn print_updates(verdict: &updates::Verdict) {
     row("redis-py: updates lost", verdict.wrong.len());
 }
 
-/// Which lock it is about, and when it was.
+/// The lock of a fault, and its time.
 fn whereabouts(wrong: &Wrong) -> (&str, Time) {
     match wrong {
         Wrong::TwoHolders(_, other) => (&other.key, other.from),
@@ -273,7 +272,7 @@ fn whereabouts(wrong: &Wrong) -> (&str, Time) {
     }
 }
 
-/// Which faults may be the reason of what went wrong then, the latest last.
+/// Faults that may be the reason of what went wrong at `time`, the latest last.
 fn faults_before(spans: &[Span], time: Time, max_ttl: Duration) -> String {
     let earliest = time.saturating_sub(Time::try_from(max_ttl.as_micros()).unwrap_or(Time::MAX));
     let mut felt: Vec<&Span> =
@@ -286,7 +285,7 @@ fn faults_before(spans: &[Span], time: Time, max_ttl: Duration) -> String {
     words.collect::<Vec<_>>().join(", ")
 }
 
-/// What clients and faults did about the key in question, around that time.
+/// Events of clients and faults about this key, around that time.
 fn history_around(deployment: &Deployment, (key, time): (&str, Time)) -> String {
     let mut lines: Vec<(Time, String)> = deployment.log.clone();
     for (client, history) in deployment.histories().iter().enumerate() {

@@ -1,9 +1,9 @@
-//! Which faults come when: all that follows from a seed, but for the instants.
+//! The order and targets of faults: all follows from a seed, but for the instants.
 //!
-//! Faults come in episodes of one to three at once, with a calm after each; and with those
-//! that last comes one that is over at once. Every kind has come before one comes again. Clocks
-//! of nodes jump forward while no node waits and no proxy starts. In the last quarter no node
-//! forgets, so that the proxies' clocks may say what they like.
+//! Faults come in episodes of one to three at once, with a calm after each; and with those that
+//! last comes one that is over at once. Every kind comes before one comes again. Clocks of nodes
+//! jump forward while no node waits and no proxy starts. In the last quarter no node forgets, so
+//! that the proxies' clocks may say anything.
 
 use std::{
     collections::BTreeSet,
@@ -20,13 +20,13 @@ use crate::{
     network::Wires,
 };
 
-/// How much longer than the longest lock nodes wait, and somewhat more.
+/// The time for which nodes wait beyond the longest lock, and somewhat more.
 const SETTLED: Duration = Duration::from_millis(2500);
 
-/// Within so long a proxy that has reached a node has seen its clock.
+/// The time within which a proxy that has reached a node has seen its clock.
 const SEEN: Duration = Duration::from_millis(1000);
 
-/// How long things last, in ms.
+/// The durations of faults and calms, in ms.
 #[derive(Debug, Clone)]
 pub(crate) struct Pace {
     pub(crate) fault: std::ops::Range<u64>,
@@ -47,7 +47,7 @@ pub(crate) struct Span {
 struct Bag {
     random: StdRng,
     kinds: Vec<usize>,
-    /// The same of those that are over at once.
+    /// Kinds of faults that are over at once, still to come.
     sudden: Vec<usize>,
     wild: bool,
 }
@@ -66,7 +66,7 @@ impl Bag {
         draw(random, &mut self.kinds, KINDS, wanted, &mut faults, |kind, choose| {
             Fault::of_kind(kind, wild, choose)
         });
-        // While the others last.
+        // The sudden fault comes while the others last.
         let wanted = faults.len() + 1;
         draw(random, &mut self.sudden, SUDDEN, wanted, &mut faults, |kind, choose| {
             Fault::sudden(kind, wild, choose)
@@ -106,7 +106,7 @@ fn draw(
     kinds.extend(later);
 }
 
-/// Lets faults happen for so long and, if so wanted, until each kind has come.
+/// Makes faults for `time` and, if `all_kinds`, until each kind has come.
 pub(crate) fn run(
     deployment: &mut Deployment,
     length: Duration,
@@ -119,7 +119,7 @@ pub(crate) fn run(
         let rest = bag.kinds.len();
         let faults = bag.episode(pace.together);
         rounds += usize::from(bag.kinds.len() > rest);
-        // The first of the second round: all kinds have come.
+        // The second round has begun: all kinds have come.
         let all_have_come = !all_kinds || rounds > 1;
         if all_have_come && begun.elapsed() >= length {
             return spans;
@@ -133,9 +133,9 @@ pub(crate) fn run(
     }
 }
 
-/// Waits until clocks may jump, if these do, or proxies start.
+/// Waits until clocks may jump, if these faults do that, or proxies start.
 fn wait_for_others(faults: &[Fault], spans: &[Span], deployment: &Deployment) {
-    // What a node waits in quarantine, or as its clock has jumped; and proxies reach them all.
+    // Waits in quarantine, and after jumps, are over; and proxies reach all nodes.
     let settled = Duration::from_millis(deployment.options().max_ttl) + SETTLED;
     let settled = Time::try_from(settled.as_micros()).expect("a short time");
     let (jump, start) =
@@ -145,13 +145,13 @@ fn wait_for_others(faults: &[Fault], spans: &[Span], deployment: &Deployment) {
     let until = last.map_or(0, |last| last + settled);
     thread::sleep(Duration::from_micros(until.saturating_sub(now())));
     if jump {
-        // On a busy machine that may take longer; and they must have seen the clocks.
+        // A busy machine may need longer; and the proxies must have seen the clocks.
         deployment.wait_for_nodes();
         thread::sleep(SEEN);
     }
 }
 
-/// One episode and the calm after it.
+/// Plays one episode and the calm after it.
 fn play(
     deployment: &mut Deployment,
     faults: &[Fault],
@@ -173,7 +173,7 @@ fn play(
         deployment.network().set(wires(deployment, &active));
     }
     sleep(&pace.fault, 1);
-    // Not in the order in which they came.
+    // Faults end in another order than they came.
     while let Some(mut span) = active.pop() {
         span.fault.end(deployment);
         deployment.network().set(wires(deployment, &active));
@@ -193,8 +193,8 @@ fn wires(deployment: &Deployment, active: &[Span]) -> Wires {
     wires
 }
 
-/// The times in which a quorum of nodes, a proxy and the data node worked, and everybody
-/// reached them: in between, grants may pause.
+/// The times in which a quorum of nodes, a proxy and the data node worked and could be reached by
+/// all. In between, grants may pause.
 pub(crate) fn quorum_up(
     spans: &[Span],
     from: Time,
@@ -256,7 +256,7 @@ mod tests {
         assert_eq!(up(&three), [(0, 15_000_000), (24_000_000, 100_000_000)]);
         let forgets = [&two[..], &[span(Fault::NodeForgets(3), 5, 6)]].concat();
         assert_eq!(up(&forgets), [(0, 10_000_000), (15_000_000, 100_000_000)]);
-        // Without the data node nothing is granted; past one proxy, it is.
+        // Without the data node no lock is granted; with one proxy cut off from it, locks are.
         let away = [span(Fault::DataStopped, 10, 12)];
         assert_eq!(up(&away), [(0, 10_000_000), (13_000_000, 100_000_000)]);
         let past = [span(Fault::DataCut(Some(1), Way::To), 10, 20)];

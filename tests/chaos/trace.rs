@@ -1,20 +1,20 @@
-//! What clients write under their locks: entries at the end of a list for each lock, so
-//! that the data node itself tells in which order they landed.
+//! The entries that clients write under their locks: at the end of a list for each lock, so that
+//! the data node itself tells in which order they landed.
 
 use std::{fmt, str::FromStr};
 
-/// The proxies' `guards`, of lists and of what libraries write. Locks called otherwise
-/// guard nothing.
+/// The proxies' `guards`, of lists and of values that libraries write. Locks with other names guard
+/// nothing.
 pub(crate) const GUARDS: &str = "guards:\n\
     \x20 - keys: \"data:key-*\"\n    lock: \"key-{1}\"\n    policy: enforce\n\
     \x20 - keys: \"stock:key-*\"\n    lock: \"key-{1}\"\n    policy: enforce\n";
 
-/// The name of a lock. Of four, one guards nothing.
+/// The name of a lock. One of four guards nothing.
 pub(crate) fn lock(number: usize) -> String {
     if number % 4 == 3 { format!("free-{number}") } else { format!("key-{number}") }
 }
 
-/// Whether writes need it, where there are guards.
+/// Whether writes need this lock, if there are guards.
 pub(crate) fn is_guard(lock: &str) -> bool {
     lock.starts_with("key-")
 }
@@ -27,12 +27,12 @@ pub(crate) fn list(lock: &str) -> String {
 /// One entry.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Entry {
-    /// Of the grant under which its writer wrote it.
+    /// The fence of the grant under which its writer wrote it.
     pub(crate) fence: u64,
     pub(crate) client: usize,
-    /// Of the client's writes, from 1.
+    /// The number among the client's writes, from 1.
     pub(crate) number: u64,
-    /// Of the write's entries, from 0.
+    /// The number among the write's entries, from 0.
     pub(crate) part: usize,
 }
 

@@ -1,12 +1,11 @@
-//! What must hold of what libraries update as a naive user would: LOCK, read, compute,
-//! write, UNLOCK. Pure, from what they wrote down.
+//! Checks the updates that libraries make as a naive user would: LOCK, read, compute, write,
+//! UNLOCK. Pure, from what the clients wrote down.
 //!
-//! Each value that is written is unique, and its writer has noted what it had read: so of
-//! two updates with the same value before them, one is lost. That is wrong
-//! - where a guard is about the key, whenever both were acknowledged;
-//! - elsewhere, if both were acknowledged within the validity that their writers were told,
-//!   counted from sending. What an update that came later, or has no answer, does to others
-//!   is what guards are for.
+//! Each written value is unique, and its writer has noted what it had read. So if two updates have
+//! the same value before them, one is lost. That is wrong
+//! - if a guard is about the key, whenever both were acknowledged;
+//! - elsewhere, if both were acknowledged within the validity that their writers were told, counted
+//!   from sending. Guards exist for updates that come later, or have no answer.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -18,46 +17,46 @@ use crate::{
     trace,
 };
 
-/// What stands where nobody has written yet.
+/// The value before the first write.
 const NOTHING: &str = "none";
 
 /// An update that was acknowledged, and that another has not seen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Wrong {
     pub(crate) key: String,
-    /// What was read twice.
+    /// The value that was read twice.
     pub(crate) before: String,
-    /// The two, in the order in which they were acknowledged, and when that was.
+    /// The two values, in the order in which they were acknowledged.
     pub(crate) values: [String; 2],
     pub(crate) told: [Time; 2],
 }
 
-/// How much there was.
+/// Counts of updates.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// Acknowledged in time, and too late.
+    /// Updates acknowledged in time, and too late.
     pub(crate) timely: usize,
     pub(crate) late: usize,
-    /// By the error's first word.
+    /// Refused updates by the error's first word.
     pub(crate) refused: BTreeMap<String, usize>,
     pub(crate) open: usize,
 }
 
-/// What histories come to.
+/// The outcome of all histories.
 #[derive(Debug, Default)]
 pub(crate) struct Verdict {
     pub(crate) wrong: Vec<Wrong>,
     pub(crate) counts: Counts,
 }
 
-/// One that was acknowledged.
+/// An acknowledged update.
 struct Update {
     setting: Setting,
     told: Time,
     is_timely: bool,
 }
 
-/// Judges the updates of all clients, where there are guards or none.
+/// Judges the updates of all clients. `guards`: the proxies have some.
 pub(crate) fn check(histories: &[Vec<(Time, Event)>], guards: bool) -> Verdict {
     let mut verdict = Verdict::default();
     let mut updates = Vec::new();
@@ -67,7 +66,7 @@ pub(crate) fn check(histories: &[Vec<(Time, Event)>], guards: bool) -> Verdict {
     let timely: HashMap<&str, bool> =
         updates.iter().map(|update| (update.setting.value.as_str(), update.is_timely)).collect();
     let is_guarded = |key: &str| guards && trace::is_guard(key);
-    // What is written too late, or perhaps never, may bring a value back. A guard refuses it.
+    // A write that comes too late, or perhaps never, may bring a value back. A guard refuses it.
     let is_certain = |key: &str, value: &str| {
         is_guarded(key) || value == NOTHING || timely.get(value).is_some_and(|is| *is)
     };
@@ -93,9 +92,9 @@ pub(crate) fn check(histories: &[Vec<(Time, Event)>], guards: bool) -> Verdict {
     verdict
 }
 
-/// What a client has updated.
+/// Collects the updates of a client.
 fn tell(history: &[(Time, Event)], updates: &mut Vec<Update>, counts: &mut Counts) {
-    // Until when it may count on its lock.
+    // The time until which the client may count on its lock.
     let mut until = 0;
     let mut asked: Option<(Time, Verb)> = None;
     let mut setting: Option<&Setting> = None;
@@ -156,7 +155,7 @@ mod tests {
         check(&histories.iter().map(|lines| parse(&text(lines))).collect::<Vec<_>>(), true)
     }
 
-    /// Valid from 1000 to 11000.
+    /// An update under a lock valid from 1000 to 11000.
     fn update(key: &str, value: &str, before: &str, told: Time) -> String {
         format!(
             "1000 sent Session {key} | 2000 granted x 1 10 | 3000 setting {key} {value} {before} 1 \

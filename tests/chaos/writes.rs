@@ -1,12 +1,12 @@
-//! What must hold of guarded writes: pure, from what clients wrote down and from the lists
-//! as they are in the end.
+//! Checks guarded writes: pure, from what clients wrote down and from the lists as they are in the
+//! end.
 //!
-//! - What was acknowledged is there, once, whole, and where its client was told.
-//! - What was refused, with whatever error, is not there. What has no answer may be there,
+//! - An acknowledged write is there, once, whole, and where its client was told.
+//! - A refused write, with whatever error, is not there. A write without an answer may be there,
 //!   whole, or not at all.
 //! - Fences never fall from one entry of a list to the next.
-//! - Whoever reads a list's length under a new lock has seen all that was ever written
-//!   under the locks before: behind that length there is no smaller fence.
+//! - A client that reads a list's length under a new lock has seen all that was ever written under
+//!   the locks before: behind that length there is no smaller fence.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -21,65 +21,65 @@ use crate::{
 /// The lists, by lock.
 pub(crate) type Lists = BTreeMap<String, Vec<Entry>>;
 
-/// What is wrong with a write.
+/// A fault of a write.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Wrong {
     pub(crate) key: String,
     pub(crate) client: usize,
     pub(crate) number: u64,
     pub(crate) fence: u64,
-    /// When it was sent; 0: not known.
+    /// The time when the write was sent; 0: not known.
     pub(crate) sent: Time,
     pub(crate) what: What,
 }
 
-/// How it is wrong.
+/// The kind of a fault.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum What {
-    /// Acknowledged, and not there.
+    /// The write was acknowledged, and is not there.
     Lost,
-    /// There more than once.
+    /// The write is there more than once.
     Repeated,
-    /// Only a part of it is there.
+    /// Only a part of the write is there.
     Half,
-    /// Refused with this word, and there.
+    /// The write was refused with this word, and is there.
     Refused(String),
-    /// Told to end at this length, and it does not.
+    /// The write was told to end at this length, and does not.
     Elsewhere(u64),
-    /// Nobody has written it.
+    /// No client has written the entry.
     Unknown,
-    /// It landed behind this larger fence.
+    /// The write landed behind this larger fence.
     Below(u64),
-    /// It landed behind a length that was read under this larger fence.
+    /// The write landed behind a length that was read under this larger fence.
     Late(u64),
 }
 
-/// How much was written.
+/// Counts of writes.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
 pub(crate) struct Counts {
-    /// By how, and whether over an attached connection.
+    /// Acknowledged writes by shape, and by whether they went over an attached connection.
     pub(crate) acknowledged: BTreeMap<(Shape, bool), usize>,
-    /// By the error's first word.
+    /// Refused writes by the error's first word.
     pub(crate) refused: BTreeMap<String, usize>,
-    /// Without an answer, and there; and not there.
+    /// Writes without an answer: those that are there, and those that are not.
     pub(crate) open: (usize, usize),
-    /// In all lists.
+    /// Entries in all lists.
     pub(crate) entries: usize,
     /// Lengths that were read under a lock.
     pub(crate) lengths: usize,
 }
 
-/// What histories and lists come to.
+/// The outcome of histories and lists.
 #[derive(Debug, Default)]
 pub(crate) struct Verdict {
     pub(crate) wrong: Vec<Wrong>,
     pub(crate) counts: Counts,
-    /// When writes were acknowledged, in order.
+    /// The times when writes were acknowledged, in order.
     pub(crate) acknowledged: Vec<Time>,
 }
 
 impl What {
-    /// Whether it landed after another's lock had been granted.
+    /// Whether the write landed after another's lock had been granted.
     pub(crate) fn is_late(&self) -> bool {
         matches!(self, What::Below(_) | What::Late(_))
     }
@@ -88,10 +88,10 @@ impl What {
 #[derive(Debug, Clone, PartialEq, Eq)]
 enum Fate {
     Open,
-    /// The list's length behind it.
+    /// Done: the list's length behind it.
     Done(u64),
     Refused(String),
-    /// Of a pipeline.
+    /// For a pipeline, which entries were written, and the first error.
     Partly(Vec<bool>, String),
 }
 
@@ -103,29 +103,29 @@ struct Write {
     fate: Fate,
 }
 
-/// Under a lock with this fence the list was so long.
+/// A list's length, read under a lock with this fence.
 #[derive(Debug)]
 struct Seen {
     fence: u64,
     length: u64,
 }
 
-/// What one client has to tell.
+/// The writes and reads of one client.
 #[derive(Default)]
 struct Told {
     writes: Vec<Write>,
     seen: HashMap<String, Vec<Seen>>,
     acknowledged: Vec<Time>,
-    /// It will not write more.
+    /// Whether the client will write no more.
     is_over: bool,
 }
 
-/// Judges what was written. The lists must have been read after the histories.
+/// Judges all writes. The lists must have been read after the histories.
 pub(crate) fn check(histories: &[Vec<(Time, Event)>], lists: &Lists) -> Verdict {
     let mut verdict = Verdict::default();
     let mut told: Vec<Told> =
         histories.iter().enumerate().map(|(client, history)| tell(client, history)).collect();
-    // By client and number.
+    // Entries by client and number of the write.
     let mut found: HashMap<(usize, u64), Vec<(usize, Entry)>> = HashMap::new();
     for list in lists.values() {
         verdict.counts.entries += list.len();
@@ -141,7 +141,7 @@ pub(crate) fn check(histories: &[Vec<(Time, Event)>], lists: &Lists) -> Verdict 
         let seen = told.iter_mut().filter_map(|told| told.seen.remove(key)).flatten().collect();
         order(key, list, seen, &told, &mut verdict);
     }
-    // One that runs may not have written down all when its history was read.
+    // A client that runs may not have written down all when its history was read.
     let strangers = found.into_iter().filter(|((client, number), _)| {
         told.get(*client).is_none_or(|told| told.is_over || *number <= told.writes.len() as u64)
     });
@@ -155,7 +155,7 @@ pub(crate) fn check(histories: &[Vec<(Time, Event)>], lists: &Lists) -> Verdict 
     verdict
 }
 
-/// What a client has written, and seen.
+/// Collects the writes and reads of a client.
 fn tell(client: usize, history: &[(Time, Event)]) -> Told {
     let mut told = Told::default();
     let mut granted: HashMap<&str, u64> = HashMap::new();
@@ -209,7 +209,7 @@ fn tell(client: usize, history: &[(Time, Event)]) -> Told {
     told
 }
 
-/// What became of a write, and whether that is what its client was told.
+/// Checks a write's entries against what its client was told.
 fn fate(write: &Write, found: &[(usize, Entry)], verdict: &mut Verdict) {
     let Write { client, writing, sent, fate } = write;
     let Writing { key, fence, number, parts, shape, attached } = writing;
@@ -221,7 +221,7 @@ fn fate(write: &Write, found: &[(usize, Entry)], verdict: &mut Verdict) {
     let is_pipeline = *shape == Shape::Pipeline;
     let what = match fate {
         _ if has_twice => Some(What::Repeated),
-        // In the order in which they were sent, whichever there are.
+        // A pipeline's entries are in the order in which they were sent, even if some are missing.
         _ if is_pipeline && !found.is_sorted_by_key(|(_, entry)| entry.part) => {
             Some(What::Elsewhere(0))
         }
@@ -268,7 +268,7 @@ fn fate(write: &Write, found: &[(usize, Entry)], verdict: &mut Verdict) {
     verdict.wrong.extend(what.map(wrong));
 }
 
-/// Whether entries landed in the order of their fences.
+/// Checks that entries landed in the order of their fences.
 fn order(key: &str, list: &[Entry], mut seen: Vec<Seen>, told: &[Told], verdict: &mut Verdict) {
     verdict.counts.lengths += seen.len();
     seen.sort_by_key(|seen| seen.length);
@@ -334,7 +334,7 @@ mod tests {
         judge(histories, list).wrong.into_iter().map(|wrong| wrong.what).collect()
     }
 
-    /// One write of client 0 with fence 5, of two entries.
+    /// One write of client 0 with fence 5, of two entries, and its answer.
     fn one(answer: &str) -> String {
         format!("1 writing key-0 5 1 2 Command own | 2 {answer} | 3 over")
     }
@@ -418,7 +418,7 @@ mod tests {
         assert_eq!(whats(&[write, &reads(0)], "5:0:1:0"), [What::Late(6)]);
         assert_eq!(whats(&[write, &reads(0).replace(" 6 ", " 4 ")], "5:0:1:0"), []);
         assert_eq!(whats(&[write, &reads(0).replace("key-0", "key-1")], "5:0:1:0"), []);
-        // LOCK.ATTACH says nothing of others.
+        // LOCK.ATTACH says nothing of other clients.
         assert_eq!(whats(&[write, &reads(0).replace("Lease", "Attach")], "5:0:1:0"), []);
     }
 }

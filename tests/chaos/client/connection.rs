@@ -1,4 +1,4 @@
-//! A client's connection, and as much of RESP2 and RESP3 as it is answered with.
+//! A client's connection, and the part of RESP2 and RESP3 that its answers use.
 
 use std::{
     collections::VecDeque,
@@ -31,7 +31,7 @@ impl Reply {
 pub(super) struct Connection {
     stream: TcpStream,
     read: VecDeque<u8>,
-    /// Pushes that came since they were last looked at.
+    /// Pushes since the last look at them.
     pub(super) pushes: usize,
 }
 

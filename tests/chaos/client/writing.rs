@@ -1,5 +1,5 @@
-//! What a client writes under its locks, in time and too late, and in which shapes. No
-//! write is ever sent twice.
+//! The writes of a client under its locks, in time and too late, and their shapes. No write is ever
+//! sent twice.
 
 use std::{
     io, thread,
@@ -40,7 +40,7 @@ impl Client {
         self.plan.writes && trace::is_guard(key)
     }
 
-    /// What is done with a lock just granted.
+    /// Works under a lock that was just granted.
     pub(super) fn work(&mut self, key: &str, grant: &Grant) -> Result<(), Ended> {
         if !self.writes_under(key) {
             return Ok(());
@@ -104,7 +104,7 @@ impl Client {
         self.write_over(Line::Attached, &key, fence)
     }
 
-    /// Writes, if the lock is a guard's; whether it is still held is for others to know.
+    /// Writes, if the lock is a guard's. The client does not check whether it is still held.
     pub(super) fn write(&mut self, key: &str, fence: u64) -> Result<Outcome, Ended> {
         if !self.writes_under(key) {
             return Ok(Outcome::Pong);
@@ -114,7 +114,7 @@ impl Client {
 
     fn write_over(&mut self, line: Line, key: &str, fence: u64) -> Result<Outcome, Ended> {
         self.written += 1;
-        // Writers go the long way mostly, on which more can come in between.
+        // Writers mostly go the long way, on which more can come in between.
         let short = if self.plan.style == Style::Writers { 2 } else { 4 };
         let shape = match self.random.random_range(0..10) {
             kind if kind < short => Shape::Command,
@@ -127,7 +127,7 @@ impl Client {
             Shape::Pipeline => self.random.random_range(2..=6),
             _ => self.random.random_range(1..=3),
         };
-        // Between a transaction's commands and its EXEC; else all go in one packet.
+        // A pause between a transaction's commands and its EXEC; otherwise all go in one packet.
         let pause = (shape == Shape::Transaction && self.random.random_bool(0.5))
             .then(|| Duration::from_millis(self.random.random_range(0..300)));
         let (client, number) = (self.plan.number, self.written);
@@ -135,7 +135,7 @@ impl Client {
             (0..parts).map(|part| Entry { fence, client, number, part }.to_string()).collect();
         let (key, attached) = (key.to_owned(), line == Line::Attached);
         let commands = commands(shape, &trace::list(&key), &entries);
-        // Goes without waiting for an answer.
+        // A hasty client does not wait for an answer.
         let hasty = self.random.random_bool(0.03);
         let event = Event::Writing(Writing { key, fence, number, parts, shape, attached });
         let talk = |connection: &mut Connection, deadline| match (pause, &commands[..]) {
@@ -162,7 +162,7 @@ impl Client {
     }
 }
 
-/// A write in its shape.
+/// The commands of a write in its shape.
 fn commands(shape: Shape, list: &str, entries: &[String]) -> Vec<Vec<u8>> {
     let start = match shape {
         Shape::Script => vec!["EVAL", SCRIPT, "1", list],
@@ -180,7 +180,7 @@ fn commands(shape: Shape, list: &str, entries: &[String]) -> Vec<Vec<u8>> {
     }
 }
 
-/// Each command of a transaction once the one before is answered; pauses before EXEC.
+/// Sends each command of a transaction once the one before is answered; pauses before EXEC.
 fn one_by_one(
     connection: &mut Connection,
     commands: &[Vec<u8>],
@@ -202,7 +202,7 @@ fn one_by_one(
     Ok(replies)
 }
 
-/// What became of a transaction: what EXEC says of its last write, or the first error.
+/// The outcome of a transaction: EXEC's reply to its last write, or the first error.
 fn carried_out(mut replies: Vec<Reply>) -> io::Result<Outcome> {
     let last = match replies.pop() {
         Some(Reply::All(mut all)) => all.pop(),
@@ -212,7 +212,7 @@ fn carried_out(mut replies: Vec<Reply>) -> io::Result<Outcome> {
     last.map(written).ok_or_else(|| io::Error::other("an empty transaction"))
 }
 
-/// What became of a pipeline's writes.
+/// The outcome of a pipeline's writes.
 fn each(replies: Vec<Reply>) -> Outcome {
     let made = replies.iter().map(|reply| !reply.is_error()).collect();
     let mut outcomes: Vec<Outcome> = replies.into_iter().map(written).collect();
@@ -227,7 +227,7 @@ fn each(replies: Vec<Reply>) -> Outcome {
     }
 }
 
-/// What became of a write.
+/// The outcome of a write.
 fn written(reply: Reply) -> Outcome {
     match reply {
         Reply::Number(length) => Outcome::Written(length.unsigned_abs()),
