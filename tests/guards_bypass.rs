@@ -1,6 +1,6 @@
-//! No way past the guards: a client without locks never changes a guarded key.
+//! No way leads past the guards: a client without locks never changes a guarded key.
 //!
-//! A binary of its own: a test raises the limit of this process's open files.
+//! The test has a binary of its own: it raises the limit of this process's open files.
 
 mod support;
 

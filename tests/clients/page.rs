@@ -14,9 +14,9 @@ use super::file;
 use crate::support::{Proxy, Reply};
 
 const PAGE: &str = include_str!("../../docs/clients.md");
-/// So often each program adds one.
+/// How often each program adds one.
 const TIMES: usize = 20;
-/// How long they may take.
+/// The longest time for the programs.
 const LIMIT: Duration = Duration::from_secs(60);
 
 mod rust {
@@ -42,7 +42,7 @@ fn programs(language: &str) -> Vec<&'static str> {
     PAGE.split(&begin).skip(1).map(|block| block.split("```").next().unwrap()).collect()
 }
 
-/// Starts those that are scripts, each in a file where it finds its library.
+/// Starts the programs that are scripts, each in a file where it finds its library.
 fn start(port: u16, kind: &str, directory: &Path) -> Vec<Child> {
     let python = file(".venv/bin/python");
     let node = PathBuf::from("node");
@@ -67,7 +67,7 @@ fn start(port: u16, kind: &str, directory: &Path) -> Vec<Child> {
     children
 }
 
-/// As the scripts' own loops.
+/// Adds as often as the scripts' own loops.
 async fn add_often(port: u16, kind: &str) {
     let client = Client::open(format!("redis://127.0.0.1:{port}")).unwrap();
     let (mut done, mut attempts) = (0, 0);
@@ -88,7 +88,7 @@ async fn add_often(port: u16, kind: &str) {
     }
 }
 
-/// All at once, all adding to one number, while this happens again and again.
+/// Runs all programs at once, all adding to one number, while `fault` happens again and again.
 ///
 /// Returns what they have added beyond what they know of.
 fn add_up(kind: &str, pause: Duration, mut fault: impl FnMut(&Proxy)) -> usize {
@@ -142,7 +142,7 @@ fn its_session_locks_lose_no_update_though_they_are_taken_away() {
     assert_eq!(add_up("session", Duration::from_millis(50), take_locks_away), 0);
 }
 
-/// Longer than votes count, and as seldom as leaves locks time enough.
+/// Keeps nodes silent for longer than votes count, and so seldom that locks have time enough.
 fn keep_nodes_silent(proxy: &Proxy) {
     (0..2).for_each(|node| drop(proxy.node_client(node).cmd(&["CLIENT", "PAUSE", "150"])));
 }
@@ -154,9 +154,9 @@ fn its_leases_lose_no_update_though_nodes_are_silent() {
 
 #[test]
 fn its_session_locks_lose_no_update_though_connections_are() {
-    // A lock whose LOCK or UNLOCK was under way runs out: so not too often.
+    // A lock whose LOCK or UNLOCK was under way runs out, so kills must not come too often.
     let mut kills = 0;
-    // What was under way in a connection that broke, on a machine too busy to reconnect in time.
+    // Commands under way in a connection that broke, on a machine too busy to reconnect in time.
     let unknown = add_up("session", Duration::from_millis(200), |proxy| {
         if kills < 6 {
             proxy.data_client().cmd(&["CLIENT", "KILL", "TYPE", "normal"]);

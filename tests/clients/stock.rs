@@ -1,5 +1,5 @@
-//! What holders of locks see of a fault through the libraries that people have, all with
-//! their default settings: they reconnect and repeat without a word, and speak RESP3.
+//! Faults as holders of locks see them through the libraries that people have, all with their
+//! default settings: they reconnect and repeat silently, and speak RESP3.
 //!
 //! Each scenario is carried out with all libraries at once, each under locks of its own. For
 //! each lock a rival polls a second proxy, and changes what the lock protects once it has it.
@@ -15,12 +15,12 @@ use bb8_redis::redis::{self, Connection, Value};
 use super::agents::{Library, from_value, libraries};
 use crate::support::{LIMIT, Proxy, Reply, eventually};
 
-/// Of session locks: longer than a library needs to come back.
+/// The TTL of session locks: longer than a library needs to come back.
 const TTL: &str = "default_ttl: 6s";
 const GUARDS: &str = "guards:
   - {keys: 'account:*', lock: 'account:{1}'}
   - {keys: 'kept:*', lock: 'kept:{1}'}";
-/// What a holder that is none any more is told.
+/// Errors for a client that holds the lock no more.
 const TOLD: [&str; 4] = ["LOCKLOST", "NOTHELD", "FENCED", "NOTOKEN"];
 
 fn told(reply: &Reply) -> bool {
@@ -107,18 +107,18 @@ impl Scene {
         Hold { library, name, token, promised, read }
     }
 
-    /// With each library a lock with a guard and one without.
+    /// Holds, with each library, a lock with a guard and one without.
     fn hold_pairs<'a>(&self, libraries: &'a Libraries) -> Vec<Hold<'a>> {
         let pair = |library| ["account", "free"].map(|kind| self.hold(library, kind));
         each(libraries, pair).into_iter().flatten().collect()
     }
 
-    /// Nothing that is left on the lock nodes keeps others out.
+    /// Checks that nothing left on the lock nodes keeps others out.
     fn is_free(&self, lock: &str) -> bool {
         self.proxy.nodes_with(&format!("lock:{lock}")) == 0
     }
 
-    /// On every node the locks are deleted behind their holders' backs.
+    /// Deletes the locks on every node behind their holders' backs.
     fn delete<'a>(&self, holds: impl IntoIterator<Item = &'a Hold<'a>>) {
         for hold in holds {
             for node in 0..3 {
@@ -131,7 +131,7 @@ impl Scene {
         }
     }
 
-    /// The holders' proxy knows that none of them holds a lock any more.
+    /// Waits until the holders' proxy knows that none of them holds a lock any more.
     fn noticed(&self) {
         eventually("the losses are noticed", || {
             self.proxy.metric("lockgate_session_locks", "") == 0.0
@@ -144,7 +144,7 @@ struct Hold<'a> {
     library: &'a dyn Library,
     name: String,
     token: String,
-    /// Until then no other may be granted it.
+    /// The time before which no other client may be granted the lock.
     promised: Instant,
     read: i64,
 }
@@ -154,13 +154,13 @@ impl Hold<'_> {
         self.library.call(&self.name, words)
     }
 
-    /// Writes what was worked out from what was read.
+    /// Writes the result of what was read.
     fn write(&self, more: i64) -> Reply {
         let value = (self.read + more).to_string();
         settled(|| self.send(&["SET", &self.name, &value]))
     }
 
-    /// It frees nobody's lock, and is told that it has none.
+    /// Gives up the lock that is lost: it frees nobody's lock, and is told that it has none.
     fn gives_up(&self, rival: &mut Rival) {
         let name = &self.name;
         let renewed = settled(|| self.send(&["RENEW", name, &self.token]));
@@ -172,13 +172,13 @@ impl Hold<'_> {
     }
 }
 
-/// Who wants the lock as well.
+/// A client that wants the lock as well.
 struct Rival {
     connection: Connection,
     name: String,
     token: String,
     granted: Instant,
-    /// What it found there and made one larger.
+    /// The value that it found and made one larger.
     found: i64,
 }
 
@@ -224,7 +224,7 @@ impl Rival {
         from_value(reply.unwrap_or_else(|error| panic!("{}: {words:?}: {error}", self.name)))
     }
 
-    /// Neither its lock nor its update is gone.
+    /// Checks that neither its lock nor its update is gone.
     fn still_holds(&mut self) {
         let (name, token) = (self.name.clone(), self.token.clone());
         assert_eq!(number(&self.cmd(&["GET", &name])), self.found + 1, "{name}: lost update");
@@ -262,7 +262,7 @@ fn a_broken_connection(fault: impl FnOnce(&mut Proxy)) {
     });
 }
 
-/// A guarded key: what is written before another has the lock counts, what comes later is
+/// Goes on with a guarded key: writes made before another has the lock count, later ones are
 /// refused.
 fn goes_on(hold: &Hold<'_>, rival: impl FnOnce() -> Rival) {
     let name = &hold.name;
@@ -277,8 +277,8 @@ fn goes_on(hold: &Hold<'_>, rival: impl FnOnce() -> Rival) {
     hold.gives_up(&mut rival);
 }
 
-/// The guard tells it that its connection is another one, which then keeps the lock by RENEW
-/// with its token.
+/// Takes the lock over: the guard tells the client that its connection is another one, which keeps
+/// the lock once it sends RENEW with the token.
 fn takes_over(hold: &Hold<'_>, rival: impl FnOnce() -> Rival) {
     let name = &hold.name;
     eventually("it has reconnected", || told(&hold.write(25)));
@@ -301,7 +301,8 @@ fn takes_over(hold: &Hold<'_>, rival: impl FnOnce() -> Rival) {
     hold.gives_up(&mut rival);
 }
 
-/// No guard: what it writes within the validity counts, and then it is told, if it asks.
+/// Sleeps without a guard: writes within the validity count, and after that the client is told of
+/// the loss, if it asks.
 fn sleeps(hold: &Hold<'_>, rival: impl FnOnce() -> Rival) {
     let name = &hold.name;
     let written = hold.write(50);
@@ -374,8 +375,8 @@ fn a_pipeline_under_a_lost_lock_does_nothing() {
         }
         let data = [&second, &third].map(|key| rival.cmd(&["EXISTS", key]));
         assert_eq!(data, [Reply::Int(0), Reply::Int(0)], "{name}");
-        // An attempt in one pipeline with what it is for. Without a guard the write behind a
-        // LOCK that is refused would be carried out.
+        // A LOCK in one pipeline with the write it is for. Without a guard the write behind a
+        // refused LOCK would be carried out.
         if name.starts_with("account") {
             let token = token();
             let replies = library.pipe(

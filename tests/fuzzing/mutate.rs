@@ -5,7 +5,7 @@ use rand::{RngExt, rngs::StdRng, seq::IndexedRandom};
 /// The longest input.
 const MOST: usize = 1500;
 
-/// What the grammars under test are made of.
+/// Parts of the grammars under test.
 const TOKENS: [&str; 40] = [
     "\r\n",
     "\n",

@@ -1,9 +1,8 @@
 //! Every write command of Redis is answered under guards as without them.
 //!
-//! `guarded.txt` has the cases. Each is carried out four times in
-//! RESP2 and in RESP3, on keys prepared alike, by the proxy's data node and by a plain
-//! Redis: under the locks, without them, and in a transaction. Replies are compared
-//! byte for byte, and then the data.
+//! `guarded.txt` has the cases. Each is carried out four times in RESP2 and in RESP3, on keys
+//! prepared alike, by the proxy's data node and by a plain Redis: under the locks, without them,
+//! and in a transaction. Replies are compared byte for byte, and then the data.
 
 use std::{
     collections::BTreeSet,
@@ -98,9 +97,9 @@ struct Bench {
     proxy: Proxy,
     plain: RedisServer,
     third: RedisServer,
-    /// Straight to the proxy's data node.
+    /// A connection straight to the proxy's data node.
     data: Client,
-    /// Straight to the plain server, to prepare and look at keys.
+    /// A connection straight to the plain server, to prepare and look at keys.
     other: Client,
     dump: Vec<u8>,
     sha: Vec<u8>,
@@ -121,7 +120,7 @@ impl Bench {
         Bench { proxy, plain, third, data, other, dump, sha }
     }
 
-    /// The words with what is known only now in its place.
+    /// The words, with values filled in that are known only now.
     fn filled(&self, words: &[Vec<u8>]) -> Words {
         let fill = |word: &Vec<u8>| match word.as_slice() {
             b"{port}" => self.third.port().to_string().into_bytes(),
@@ -158,7 +157,7 @@ impl Bench {
         }
     }
 
-    /// What both servers have at all keys, and that it is the same.
+    /// Checks that both servers have the same at all keys.
     fn compare_data(&mut self, case: &Case) {
         let (data, other) = (state(&mut self.data), state(&mut self.other));
         assert_eq!(data, other, "{}", case.line);
@@ -283,7 +282,7 @@ fn every_write_is_answered_as_without_guards_in_resp3() {
     compare_all("3");
 }
 
-/// All that a Redis says it writes with, subcommands as `CONTAINER|SUB`.
+/// All commands that a Redis lists as writes, subcommands as `CONTAINER|SUB`.
 fn write_commands(client: &mut Client) -> BTreeSet<String> {
     fn text(reply: &Reply) -> &str {
         match reply {

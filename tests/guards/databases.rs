@@ -19,7 +19,7 @@ fn data(proxy: &mut Proxy) -> Client {
     Client::connect(proxy.data().port())
 }
 
-/// What is at a key in the first eight databases.
+/// The values of a key in the first eight databases.
 fn values(data: &mut Client, key: &str) -> Vec<(usize, String)> {
     let mut all = Vec::new();
     for database in 0..8 {
@@ -31,7 +31,7 @@ fn values(data: &mut Client, key: &str) -> Vec<(usize, String)> {
     all
 }
 
-/// How often the data node was asked this.
+/// How often the data node was sent this command.
 fn calls(data: &mut Client, command: &str) -> usize {
     let Reply::Bulk(info) = data.cmd(&["INFO", "commandstats"]) else { panic!("no INFO") };
     let info = String::from_utf8_lossy(&info).into_owned();
@@ -191,7 +191,7 @@ fn what_writes_to_another_database_is_a_write_as_any_other() {
     assert_eq!(values(&mut data, "account:1"), [(1, "y".to_owned()), (2, "x".to_owned())]);
 }
 
-/// The client has the lock again, and then somebody else has.
+/// Has the client lock again, and then another client.
 fn lock_again(client: &mut Client, proxy: &Proxy) {
     take_away(proxy);
     lock(client);
@@ -224,7 +224,7 @@ fn who_is_attached_writes_in_any_database() {
     assert_eq!(values(&mut data, "account:1"), expected);
 }
 
-/// A client that is this user of the data node.
+/// A client with the rights of this user of the data node.
 fn user(proxy: &Proxy, data: &mut Client, rules: &[&str]) -> Client {
     let words = [&["ACL", "SETUSER", "app", "on", ">pw", "~*", "&*"], rules].concat();
     assert_eq!(data.cmd(&words), Reply::ok());
@@ -311,7 +311,8 @@ fn a_connection_that_may_be_in_another_database_than_its_client_believes_is_clos
     }
 }
 
-/// What `select` in scripts and functions does not do, on which the proxy counts.
+/// Checks that `select` in scripts and functions changes nothing for their client: the proxy counts
+/// on that.
 #[test]
 fn scripts_and_functions_select_nothing_for_their_client() {
     let mut proxy = accounts();

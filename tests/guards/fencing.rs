@@ -1,6 +1,6 @@
-//! Kleppmann's scenario, with real processes: A locks and is stopped past its TTL, B locks
-//! and writes, A wakes and writes. Whoever is stopped, the client, its proxy or a packet on
-//! its way: A's write is refused, and the data is B's.
+//! Kleppmann's scenario, with real processes: A locks and is stopped past its TTL, B locks and
+//! writes, A wakes and writes. Whether the client, its proxy or a packet is stopped: A's write is
+//! refused, and the data is B's.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -29,7 +29,7 @@ fn accounts() -> Proxy {
     Proxy::with().nodes(3).top(ACCOUNTS).locks(SESSION_TTL).start()
 }
 
-/// Another proxy before the same nodes, whose way to the data node may be another.
+/// Another proxy before the same nodes, which may have another way to the data node.
 fn beside(proxy: &Proxy, change: impl FnOnce(Setup) -> Setup) -> Proxy {
     let other = change(Proxy::beside(proxy).top(ACCOUNTS)).start();
     eventually("the other proxy is ready", || other.http("/readyz").starts_with("HTTP/1.1 200"));
@@ -44,7 +44,7 @@ fn with_relay() -> (Proxy, Proxy, Relay) {
     (b, a, relay)
 }
 
-/// B: has the lock as soon as A's runs out.
+/// B, which has the lock as soon as A's runs out.
 fn next_holder(proxy: &Proxy) -> Client {
     let mut client = proxy.client();
     client.cmd(&["LOCK", "account:1", "PX", "30000", "WAIT", "30000"]).grant();
@@ -56,10 +56,10 @@ fn next_holder(proxy: &Proxy) -> Client {
 enum Way {
     /// A script compares the fence and writes.
     Short,
-    /// The proxy asks for the fence and writes in a transaction, which the fence's being
-    /// written again would drop.
+    /// The proxy asks for the fence and writes in a transaction, which is dropped if the fence is
+    /// written in between.
     Long,
-    /// Twice, by the same script at once.
+    /// Two writes by the same script at once.
     Together,
     /// The client's own transaction.
     Transaction,
@@ -79,7 +79,7 @@ impl Way {
         }
     }
 
-    /// What became of it: an error, if there was any.
+    /// The reply to the write, or an error, if there was any.
     fn outcome(self, client: &mut Client) -> Reply {
         let count = match self {
             Way::Short | Way::Long => 1,
@@ -121,7 +121,7 @@ impl RedisCli {
         writeln!(self.stdin, "{line}").expect("input");
     }
 
-    /// The next line with something in it.
+    /// The next line that is not empty.
     fn line(&mut self) -> String {
         let mut line = String::new();
         while line.trim().is_empty() {
@@ -240,11 +240,10 @@ fn writer(
     }
 }
 
-/// Stops A's proxy under clients that write to an account each without pause, at another
-/// moment every time. B locks the accounts through another proxy and writes, and then A's
-/// proxy goes on. Every write is an entry in its account's list, so that the lists tell the
-/// order. Returns what A's clients were told in the end, and how many lists have an entry
-/// of A's behind B's.
+/// Stops A's proxy under clients that write to an account each without pause, at another moment
+/// every time. B locks the accounts through another proxy and writes, and then A's proxy goes on.
+/// Every write is an entry in its account's list, so that the lists tell the order. Returns the
+/// words that A's clients were refused with, and how many lists have an entry of A's behind B's.
 fn stop_the_proxy(b: &Proxy, a: &Proxy, lock: &[&str], stops: usize) -> (Vec<String>, usize) {
     let (mut told, mut lost) = (Vec::new(), 0);
     for stop in 0..stops {
@@ -304,14 +303,14 @@ fn without_guards_a_proxy_that_was_stopped_overwrites_the_next_holder() {
     assert_eq!((lost, told), (CLIENTS, vec!["OK".to_owned(); CLIENTS]));
 }
 
-/// Where A's write is late.
+/// The place where A's write is late.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Late {
     /// The packet with the write is on its way to the data node.
     Write,
-    /// What the data node has said of the fence is on its way back.
+    /// The data node's answer about the fence is on its way back.
     Check,
-    /// The same has arrived, but the proxy is stopped and will read it when it wakes.
+    /// That answer has arrived, but the proxy is stopped and will read it when it wakes.
     CheckUnread,
 }
 
@@ -329,7 +328,7 @@ fn a_is_late(late: Late, way: Way, lock: &[&str], b_does: impl FnOnce(&mut Clien
     way.send(&mut client, &["SET", "account:1", "late"]);
     relay.wait_until_held();
     if late == Late::CheckUnread || lock.is_empty() {
-        // Else it would renew its session lock.
+        // A running proxy would renew its session lock.
         a.freeze();
     }
     if late == Late::CheckUnread {
@@ -363,7 +362,7 @@ fn a_late_packet_is_refused_once_the_next_holder_has_locked() {
     Way::ALL.into_iter().for_each(|way| assert_late_packet_refused(way, ["0", "0"]));
 }
 
-/// The same if they have selected several databases: fences live in one.
+/// Late packets are refused too if the clients have selected several databases: fences live in one.
 #[test]
 fn a_late_packet_is_refused_in_another_database_than_the_next_holders() {
     for (way, databases) in Way::ALL.into_iter().zip([["1", "0"], ["1", "2"], ["0", "1"]]) {
@@ -406,8 +405,8 @@ fn a_proxy_late_between_its_check_and_its_write_is_refused() {
     }
 }
 
-/// Nobody is granted the lock while the data node cannot be told of it, so that what came
-/// first is carried out first.
+/// No client is granted the lock while the data node cannot be told of it, so that what came first
+/// is carried out first.
 #[test]
 fn a_data_node_stopped_past_the_ttl_lets_the_next_holder_read_what_was_written() {
     for way in Way::ALL {
@@ -432,7 +431,7 @@ fn a_data_node_stopped_past_the_ttl_lets_the_next_holder_read_what_was_written()
     }
 }
 
-/// Who is told of a lock is told how long it holds from then on, or that it does not.
+/// A client that is told of a lock is told how long it holds from then on, or that it does not.
 #[test]
 fn a_lock_whose_fence_the_data_node_learns_late_is_granted_for_what_is_left() {
     let (b, a, relay) = with_relay();
@@ -538,14 +537,14 @@ impl UnderWay {
         Client::connect(self.b.data().port())
     }
 
-    /// Whether the data node has A's connection still, with what it watches and queues.
+    /// Whether the data node still has A's connection, with what it watches and queues.
     fn is_connected(&mut self) -> bool {
         let Reply::Bulk(list) = self.data().cmd(&["CLIENT", "LIST"]) else { panic!("no list") };
         let id = format!("id={} ", self.upstream);
         String::from_utf8_lossy(&list).lines().any(|line| line.starts_with(&id))
     }
 
-    /// A's lock is given back and its connection to the data node ends; nothing was
+    /// Checks that A's lock is given back and its connection to the data node ends. Nothing was
     /// written, and nothing will be though the packet may still arrive.
     fn assert_nothing_done(&mut self) {
         let b = &self.b;
@@ -601,7 +600,7 @@ fn the_data_node_ends_the_connection_between_the_check_and_the_write() {
     }
 }
 
-/// The connection ends, with no more than what was said of MULTI before.
+/// Checks that the connection ends, with only the replies to MULTI before.
 fn assert_no_reply(way: Way, client: &mut Client) {
     let (said, _) = client.rest();
     let multi: &[u8] = if way == Way::Transaction { b"+OK\r\n" } else { b"" };

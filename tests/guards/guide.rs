@@ -1,5 +1,5 @@
-//! What docs/guards.md shows is what happens: its configuration, its session, its program
-//! and its user of the ACL.
+//! docs/guards.md tells the truth: its configuration, its session, its program and its user of the
+//! ACL.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -44,7 +44,7 @@ fn the_configuration_has_no_mistake() {
     assert!(check.status.success(), "{}", String::from_utf8_lossy(&check.stderr));
 }
 
-/// A line without what is another one each time: tokens, fences, validities.
+/// A line without the parts that differ each time: tokens, fences, validities.
 fn shape(line: &str) -> String {
     let known = |word: &str| match word {
         _ if word.len() == 32 && word.bytes().all(|b| b.is_ascii_hexdigit()) => "TOKEN".into(),
@@ -55,7 +55,7 @@ fn shape(line: &str) -> String {
     words.map(|parts| parts.join("\"")).collect::<Vec<_>>().join(" ")
 }
 
-/// The next line with something in it.
+/// The next line that is not empty.
 fn line(from: &mut impl BufRead) -> String {
     let mut line = String::new();
     while line.trim().is_empty() {
@@ -293,7 +293,7 @@ fn the_user_of_the_acl_may_do_what_the_guide_does_and_needs_what_it_says() {
     }
 }
 
-/// What cannot be undone must not be hidden from the client either.
+/// An error that cannot be undone must not be hidden from the client either.
 #[test]
 fn a_user_who_may_not_discard_is_told_and_closed() {
     let mut proxy = deployment();

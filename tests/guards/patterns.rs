@@ -7,7 +7,7 @@ use proptest::{
     test_runner::TestRunner,
 };
 
-/// Everything that has a meaning in patterns, and some bytes that have none.
+/// All characters that have a meaning in patterns, and some that have none.
 const ALPHABET: [&str; 9] = ["a", "b", "c", "*", "[", "]", "^", "-", "\\"];
 
 /// All texts of one to `length` letters.

@@ -1,5 +1,5 @@
-//! Whatever a client sends, in whatever pieces: without locks it changes no guarded
-//! key, and with all of them it is answered as by Redis itself.
+//! For all bytes that a client sends, in whatever pieces: without locks it changes no guarded key,
+//! and with all of them it is answered as by Redis itself.
 //!
 //! Commands are drawn from the table of `commands.rs`, from others about the state
 //! of a connection, and from bytes that are no command. A seed that fails is named;
@@ -19,7 +19,7 @@ const CASES: &str = include_str!("guarded.txt");
 const GUARDS: &str = "guards:\n  - keys: 'g:*'\n    lock: 'l:{1}'";
 const SEEDS: u64 = 6;
 
-/// About keys without guards, or without keys.
+/// Commands about keys without guards, or without keys.
 const HARMLESS: &[&str] = &[
     "PING",
     "GET g:a",
@@ -36,11 +36,11 @@ const HARMLESS: &[&str] = &[
     "SORT counters",
     "STRLEN g:b",
 ];
-/// Between which a transaction may be.
+/// Commands that begin and end a transaction.
 const TRANSACTION: &[&str] = &["MULTI", "EXEC", "MULTI", "EXEC", "DISCARD", "EXEC x"];
-/// By which another database may be selected.
+/// Commands that may select another database.
 const DATABASES: &[&str] = &["SELECT 1", "SELECT 0", "SELECT 2", "SELECT x", "SELECT 99"];
-/// What else a connection may be made to be.
+/// Commands that change a connection's other state.
 const STATE: &[&str] = &[
     "WATCH g:a",
     "UNWATCH",
@@ -88,7 +88,7 @@ fn seeds() -> Vec<u64> {
     }
 }
 
-/// The table's commands and what prepares them, where they do not need more than that.
+/// The table's commands and their preparations, if they do not need more than that.
 fn table(with_preparations: bool, is_wanted: impl Fn(&str) -> bool) -> Vec<&'static str> {
     let mut all = Vec::new();
     for line in CASES.lines().filter(|line| !line.starts_with('#')) {
@@ -201,7 +201,7 @@ const PIPELINED: &[&str] = &[
     "SETRANGE g:a 5000 x",
     "PFADD g:p a",
 ];
-/// Those that mostly fail.
+/// Commands that mostly fail.
 const FAILING: &[&str] = &[
     "LPUSH g:a x",
     "INCR g:l",
@@ -213,7 +213,7 @@ const FAILING: &[&str] = &[
     "LSET g:l 99 x",
     "RENAME g:none g:a",
 ];
-/// The locks of these, under which all is written here.
+/// The locks of these keys, under which all is written here.
 const LOCKED: &str = "abcdhlnpst";
 
 #[test]

@@ -39,7 +39,7 @@ fn write(client: &mut Client) -> Reply {
     client.cmd(&["INCR", LOCK])
 }
 
-/// All nodes have answered the LOCK.
+/// Waits until all nodes have answered the LOCK.
 fn settled(proxy: &Proxy, nodes: usize) {
     eventually("all have it", || proxy.nodes_with(&format!("lock:{LOCK}")) == nodes);
 }

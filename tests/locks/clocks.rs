@@ -59,7 +59,7 @@ impl Clocks {
         [("LD_PRELOAD".into(), text(&library())), ("CLOCKS".into(), text(self.0.path()))]
     }
 
-    /// It is so far from the true one from now on.
+    /// Sets how far a clock is from the true one.
     fn set(&self, clock: u64, ahead: i64) {
         let file: &File = self.0.as_file();
         file.write_all_at(&ahead.to_ne_bytes(), 8 * clock).unwrap();
@@ -87,7 +87,7 @@ impl Node {
         Node { child: Node::spawn(port, &clocks), port, clocks }
     }
 
-    /// Without the memory that it had, and with the clock that it has.
+    /// Restarts the node without its memory; its clock stays as it is.
     fn restart(&mut self) {
         self.child.kill().unwrap();
         self.child.wait().unwrap();
@@ -141,7 +141,7 @@ fn fault_at(node: &Node, name: &str) -> String {
     format!("127.0.0.1:{}\",fault=\"{name}\"", node.port)
 }
 
-/// Asks until the lock is granted. Says when, and all that was said before.
+/// Asks until the lock is granted. Returns the time, and all answers before.
 fn granted_at(client: &mut Client) -> (Instant, String) {
     let mut said = String::new();
     loop {
@@ -153,8 +153,8 @@ fn granted_at(client: &mut Client) -> (Instant, String) {
     }
 }
 
-/// A quorum has a lease; then so many clocks jump by an hour, and nobody else gets it before
-/// it has run out.
+/// A quorum has a lease. Then `count` clocks jump by an hour, and no other client gets it before it
+/// has run out.
 fn jumping_clocks_grant_nothing_twice(count: usize) {
     let nodes = three();
     let (proxy, other) = (before(&nodes).start(), before(&nodes).start());
@@ -232,7 +232,7 @@ fn a_clock_that_is_stepped_back_is_named_and_votes_on() {
     assert_eq!(proxy.nodes_up(), 3);
 }
 
-/// A proxy that has never had their votes sees it in what it asks them while they wait.
+/// A proxy that has never had the nodes' votes sees the jump in what it asks them while they wait.
 #[test]
 fn a_clock_that_jumps_while_its_node_waits_is_seen() {
     let mut nodes = three();
@@ -254,9 +254,9 @@ fn a_clock_that_jumps_while_its_node_waits_is_seen() {
     assert_eq!(proxy.metric("lockgate_clock_jumps_total", "forward"), 1.0);
 }
 
-/// Stops a proxy whose client has a session lock, until another has it and has written;
-/// meanwhile these clocks of its stand still. Gives both proxies, and the client, which has
-/// sent a write in the meantime.
+/// Stops a proxy whose client has a session lock, until another has it and has written; meanwhile
+/// these clocks of the proxy stand still. Returns both proxies, and the client, which has sent a
+/// write in the meantime.
 fn late_write(nodes: &[Node], stopped: &[u64]) -> (Proxy, Proxy, Client) {
     let clocks = Clocks::new();
     let mut setup = before(nodes);
@@ -292,7 +292,7 @@ fn a_proxy_that_was_suspended_counts_that_time() {
     assert_eq!(other.client().cmd(&["GET", "x"]), Reply::bulk("next"));
 }
 
-/// The limit: until it has asked the nodes for their time such a proxy cannot know.
+/// A limit: such a proxy cannot know until it has asked the nodes for their time.
 #[test]
 fn a_proxy_that_was_paused_with_its_clocks_finds_out_and_grants_nothing_for_a_while() {
     let nodes = three();

@@ -1,6 +1,6 @@
-//! What the lock engine promises to those who call it, over real nodes.
+//! Promises of the lock engine to its callers, over real nodes.
 //!
-//! Knows nothing of clients and their protocol: `locking.rs` has what they see.
+//! Clients and their protocol are not part of it: `locking.rs` has what they see.
 
 use std::{
     future::Future,
@@ -50,7 +50,7 @@ impl Nodes {
         LocksConfig { nodes, node_timeout: ms(300), ..LocksConfig::default() }
     }
 
-    /// An engine that reaches all of them.
+    /// An engine that reaches all nodes.
     fn engine(&self, config: &LocksConfig) -> Arc<Engine> {
         let engine = Engine::start(config);
         all_up(&engine);

@@ -1,4 +1,4 @@
-//! What LOCK, UNLOCK and RENEW promise, over real nodes.
+//! Promises of LOCK, UNLOCK and RENEW, over real nodes.
 
 use std::{thread, time::Duration};
 

@@ -1,5 +1,5 @@
-//! Session locks live as long as their connection: they end with it at once where their
-//! client has ended it, and run out where others have. They are never lost in silence.
+//! Session locks live as long as their connection: they end with it at once if their client has
+//! ended it, and run out if others have. They are never lost in silence.
 
 use std::{
     io::{BufRead, BufReader, Write},
@@ -10,7 +10,7 @@ use std::{
 
 use crate::support::{Client, Proxy, Reply, encode, eventually, pipeline};
 
-/// What must come at once has come before this, however busy the machine.
+/// The time by which anything immediate has come, however busy the machine.
 const SOON: Duration = Duration::from_secs(5);
 
 fn ms(millis: u64) -> Duration {
@@ -22,7 +22,7 @@ fn proxy(default_ttl: &str) -> Proxy {
     Proxy::with().nodes(3).locks(&format!("default_ttl: {default_ttl}")).start()
 }
 
-/// Nodes that are not waited for long, and whose connections outlive a stop.
+/// A proxy that does not wait for nodes for long, and whose connections outlive a stop.
 fn impatient(default_ttl: &str) -> Proxy {
     Proxy::with()
         .nodes(3)
@@ -36,7 +36,7 @@ fn free(proxy: &Proxy, key: &str) -> bool {
     proxy.nodes_with(&format!("lock:{key}")) == 0
 }
 
-/// On every node the lock is deleted behind its holder's back.
+/// Deletes the lock on every node behind its holder's back.
 fn delete(proxy: &Proxy, key: &str, nodes: usize) {
     for node in 0..nodes {
         // A grant takes a quorum; the others follow.
@@ -89,7 +89,7 @@ fn child(port: u16, key: &str) -> Child {
     child
 }
 
-/// The lock at "k" is gone from every node at once.
+/// Checks that the lock at "k" is gone from every node at once.
 fn ends(proxy: &Proxy, what: &str) {
     let begun = Instant::now();
     eventually(what, || free(proxy, "k"));
@@ -137,7 +137,7 @@ fn it_ends_with_its_connection_however_that_ends() {
     assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"), "nothing was lost");
 }
 
-/// Nobody renews "k" any more, and nobody has given it back.
+/// Checks that "k" is renewed no more, and was not given back.
 fn runs_out(proxy: &Proxy, what: &str) {
     eventually(what, || proxy.metric("lockgate_session_locks", "") == 0.0);
     // What was to be released would be by now.
@@ -268,13 +268,13 @@ fn a_lease_stays_when_its_connection_ends_and_is_not_renewed() {
     assert_eq!(proxy.metric("lockgate_renewals_total", ""), 0.0);
 }
 
-/// A network namespace, as of another host, at the end of a cable.
+/// A network namespace, standing in for another host at the end of a cable.
 struct Beyond {
     id: u32,
 }
 
 impl Beyond {
-    /// None where nobody here may make one.
+    /// Makes the namespace. Returns `None` if this process may not.
     fn connect() -> Option<Beyond> {
         let id = std::process::id();
         let it = Beyond { id };
@@ -296,7 +296,7 @@ impl Beyond {
         format!("lg{}", self.id)
     }
 
-    /// Of one end of the cable.
+    /// The address of one end of the cable.
     fn address(&self, end: u32) -> String {
         format!("10.213.{}.{}", self.id % 256, 4 * (self.id / 256 % 64) + end)
     }
@@ -508,7 +508,7 @@ fn a_transaction_fails_with_the_lock() {
     }
 }
 
-/// What the client has sent when it is told was sent without knowing, however much it is.
+/// All that the client has sent before it is told was sent without knowing, however much it is.
 #[test]
 fn the_rest_of_a_pipeline_is_refused_with_the_command_that_tells() {
     let proxy = proxy("300ms");

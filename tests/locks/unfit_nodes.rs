@@ -1,5 +1,5 @@
-//! Nodes that must not vote do not: those that were restarted, those that are not
-//! what they seem. And whoever looks is told.
+//! Nodes that must not vote do not: those that were restarted, and those that are not what they
+//! seem. All who look are told.
 
 use std::{
     net::{Shutdown, TcpListener, TcpStream},
@@ -42,7 +42,7 @@ fn all_up(proxy: &Proxy, count: usize) {
     eventually("all nodes are up", || proxy.nodes_up() == count);
 }
 
-/// Asks until the lock is granted, and says when.
+/// Asks until the lock is granted. Returns the time.
 fn granted_at(client: &mut Client) -> Instant {
     loop {
         let reply = client.cmd(&["LOCK", "k", "b", "PX", "1000"]);
@@ -65,8 +65,8 @@ fn without_quarantine_two_clients_hold_one_lock() {
     assert!(granted_at(&mut proxy.client()) < until, "this is what quarantine is for");
 }
 
-/// Restarts two of three nodes while a lock is held. Nobody else gets it before
-/// it has run out, through a proxy that has seen it or through a new one.
+/// Restarts two of three nodes while a lock is held. No other client gets it before it has run out,
+/// through a proxy that has seen it or through a new one.
 fn two_restarted_nodes_grant_nothing_twice(arguments: &[&str], new_proxy: bool) {
     let mut nodes = nodes(3, arguments);
     let first = before(&nodes).start();
@@ -102,8 +102,8 @@ fn nodes_that_may_have_kept_their_memory_are_not_believed_either() {
     two_restarted_nodes_grant_nothing_twice(&["--appendonly", "yes"], true);
 }
 
-/// The other half of what two clients may do at the same time: all nodes are restarted while
-/// a lock is held. Nobody else gets it before it has run out, through whichever proxy.
+/// Restarts all nodes while a lock is held. No other client gets it before it has run out, through
+/// whichever proxy.
 fn all_restarted_nodes_grant_nothing_twice(stays: bool, comes: bool) {
     let mut nodes = nodes(5, &[]);
     let mut first = before(&nodes).start();
@@ -435,7 +435,7 @@ fn init_ends_the_wait_and_is_refused_where_a_marker_is() {
     assert!(said.contains("nothing to do") && said.contains("is node 3 of 3"), "{said}");
 }
 
-/// What is wrong with a node is named wherever somebody looks.
+/// Checks that a node's fault is named wherever somebody looks.
 fn is_named(proxy: &Proxy, node: &str, fault: &str, words: &str) {
     let port = node.rsplit(':').next().unwrap().to_owned();
     eventually(fault, || {
@@ -450,7 +450,7 @@ fn is_named(proxy: &Proxy, node: &str, fault: &str, words: &str) {
     assert!(format!("{told:?}").contains(&as_bulk(fault)), "{told:?}");
 }
 
-/// How a bulk string with this text is printed for debugging, without its ends.
+/// A bulk string with this text as it is printed for debugging, without its ends.
 fn as_bulk(text: &str) -> String {
     let shown = format!("{:?}", text.as_bytes());
     shown.trim_matches(['[', ']']).to_owned()

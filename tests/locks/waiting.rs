@@ -1,4 +1,4 @@
-//! The next in line has the lock at once, whoever dies and whatever is lost.
+//! The next in line has the lock at once, whichever process dies and whatever message is lost.
 
 use std::{
     io::{BufRead, BufReader, ErrorKind, Write},
@@ -12,7 +12,7 @@ use std::{
 use crate::support::{Client, LIMIT, Proxy, Reply, Setup, encode, eventually, pipeline};
 use lockgate::tools::redis_server::RedisServer;
 
-/// What must come at once has come before this, however busy the machine.
+/// The time by which anything immediate has come, however busy the machine.
 const SOON: Duration = Duration::from_secs(5);
 
 fn ms(millis: u64) -> Duration {
@@ -28,7 +28,7 @@ fn in_line(proxy: &Proxy, words: &[&str]) -> Client {
     client
 }
 
-/// Gives the client up, by RST or by FIN. It must be kept for the FIN's sake.
+/// Has the client leave, by RST or by FIN. The client must be kept for the FIN's sake.
 fn leave(mut client: Client, reset: bool) -> Option<Client> {
     if reset {
         client.reset();
@@ -38,7 +38,8 @@ fn leave(mut client: Client, reset: bool) -> Option<Client> {
     Some(client)
 }
 
-/// A quorum of nodes has this token and none another, and another client gets nothing.
+/// Checks that a quorum of nodes has this token and no node another, and that another client gets
+/// nothing.
 fn assert_held(proxy: &Proxy, key: &str, token: &str) {
     // A node where the lease before ran out a little later than elsewhere has none.
     eventually("a quorum has it", || {
@@ -50,7 +51,7 @@ fn assert_held(proxy: &Proxy, key: &str, token: &str) {
     assert_eq!(proxy.client().cmd(&["LOCK", key, "PX", "1000"]), Reply::NullArray);
 }
 
-/// Nobody stands in line, and no node has the lock or gets it later.
+/// Checks that no client stands in line, and no node has the lock or gets it later.
 fn assert_nothing_left(proxy: &Proxy, key: &str) {
     eventually("nobody waits", || proxy.waiters() == 0);
     let key = format!("lock:{key}");
@@ -59,7 +60,7 @@ fn assert_nothing_left(proxy: &Proxy, key: &str) {
     assert_eq!(proxy.nodes_with(&key), 0);
 }
 
-/// Nodes that are given time, whoever stops them: the test, or a machine that rests.
+/// Nodes that are given time, whether the test stops them or the machine is slow.
 fn patient() -> Setup {
     Proxy::with().nodes(3).locks("node_timeout: 5s").locks("node_silence: 20s")
 }
@@ -112,11 +113,11 @@ struct Clock {
 }
 
 impl Clock {
-    /// So long, in ticks of at least 10 ms, a free lock is left to lie only by those
-    /// who were not told: they look for themselves after one to two seconds.
+    /// Ticks of at least 10 ms after which a free lock counts as left to lie. Only clients that
+    /// were not told leave it: they look for themselves after one to two seconds.
     const STALL: usize = 80;
 
-    /// Has it tick while `work` is done.
+    /// Lets the clock tick while `work` is done.
     fn run<T>(work: impl FnOnce(&Clock) -> T) -> T {
         let clock = Clock { ticks: AtomicUsize::new(0), stopped: AtomicBool::new(false) };
         thread::scope(|scope| {
@@ -141,13 +142,13 @@ impl Clock {
     }
 }
 
-/// What many clients have seen that wanted the same lock.
+/// The observations of many clients that wanted the same lock.
 struct Contest {
     /// Grants, by proxy.
     shares: Vec<usize>,
-    /// How many had to wait in vain.
+    /// Clients that waited in vain.
     timed_out: usize,
-    /// How often the lock was free and nobody took it.
+    /// Times when the lock was free and nobody took it.
     stalls: usize,
     took: Duration,
     slowest: Duration,
@@ -534,7 +535,7 @@ fn waiters_that_die_at_any_moment_of_a_hand_over_leave_the_lock_to_the_next() {
 struct Holder(Child);
 
 impl Holder {
-    /// `reads`: it reads its grant, so that its death sends FIN and not RST.
+    /// Starts the process. `reads`: it reads its grant, so that its death sends FIN and not RST.
     fn start(proxy: &Proxy, command: &str, reads: bool) -> Holder {
         let end = if reads { "exec cat <&3" } else { "read -r l <&3; echo; exec sleep 100" };
         let script = format!(
@@ -554,7 +555,7 @@ impl Holder {
 }
 
 impl Drop for Holder {
-    /// kill -9
+    /// Sends SIGKILL.
     fn drop(&mut self) {
         let _ = self.0.kill();
         let _ = self.0.wait();

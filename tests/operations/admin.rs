@@ -1,4 +1,4 @@
-//! What Prometheus and an operator are told.
+//! Metrics and the admin port, as Prometheus and an operator meet them.
 
 use std::{
     io::{Read, Write},
@@ -53,7 +53,7 @@ fn every_metric_is_there_from_the_start() {
     }
 }
 
-/// What `promtool check metrics` asks for, of those rules that can be broken here.
+/// Checks the rules of `promtool check metrics` that can be broken here.
 #[test]
 fn every_metric_has_help_and_a_name_as_prometheus_wants_it() {
     let page = Proxy::with().nodes(3).start().http("/metrics");
@@ -323,7 +323,7 @@ fn users_and_passwords_of_nodes_are_not_shown() {
     assert!(seen.contains(&node.addr().to_string()) && !seen.contains("hidden"), "{seen}");
 }
 
-/// One whole answer, or a panic after [`LIMIT`].
+/// Reads one whole answer; panics after [`LIMIT`].
 fn ask(proxy: &Proxy, method: &str, path: &str) -> String {
     let mut stream = TcpStream::connect(("127.0.0.1", proxy.admin_port())).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
@@ -375,8 +375,8 @@ fn connections_that_do_not_read_do_not_keep_others_out() {
     drop(unread);
 }
 
-/// The inode of the socket by which the one that listens on `port` serves `client`: 0 once no
-/// process has it, none once the kernel has forgotten it.
+/// The inode of the socket by which the process that listens on `port` serves `client`. It is 0
+/// once no process has the socket. Returns `None` once the kernel has forgotten it.
 fn server_socket(port: u16, client: u16) -> Option<u64> {
     let sockets = std::fs::read_to_string("/proc/net/tcp").unwrap();
     let (port, client) = (format!(":{port:04X}"), format!(":{client:04X}"));

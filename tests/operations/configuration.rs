@@ -1,4 +1,4 @@
-//! The command line and what it says about configurations.
+//! The command line and its messages about configurations.
 
 use std::process::{Command, Output};
 
@@ -142,7 +142,7 @@ fn a_log_filter_that_is_none_is_refused_by_its_name() {
     assert!(check("log: {level: inof}\n").2.contains("no level; use one of error, warn"));
 }
 
-/// Runs with LOCKGATE_CONFIG as given; gives the exit status and what it says on stderr.
+/// Runs with LOCKGATE_CONFIG as given. Returns the exit status and stderr.
 fn with_config_variable(value: &str, arguments: &[&str]) -> (Option<i32>, String) {
     let output = Command::new(env!("CARGO_BIN_EXE_lockgate"))
         .args(arguments)

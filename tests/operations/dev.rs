@@ -15,7 +15,7 @@ use rustix::process::{Pid, Signal, kill_process, kill_process_group};
 struct Dev {
     child: Child,
     port: u16,
-    /// The pids that it prints.
+    /// The pids that `lockgate dev` prints.
     servers: Vec<i32>,
     printed: String,
 }
@@ -27,7 +27,7 @@ impl Drop for Dev {
     }
 }
 
-/// In a process group of its own, as a shell starts it.
+/// The command in a process group of its own, as a shell starts it.
 fn command(port: u16, admin: u16) -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_lockgate"));
     command

@@ -1,11 +1,11 @@
-//! `lockgate doctor` finds what is wrong, says what to do, and changes nothing.
+//! `lockgate doctor` finds faults, says what to do, and changes nothing.
 
 use std::process::Command;
 
 use crate::support::{self, Client, Proxy, Reply};
 use lockgate::tools::redis_server::{RedisServer, free_port};
 
-/// What it says of a deployment, and how it ends.
+/// Runs doctor on a deployment. Returns its exit status, its report and its errors.
 fn doctor(data: &str, nodes: &[String], more: &str) -> (Option<i32>, String, String) {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("lockgate.yaml");

@@ -1,4 +1,4 @@
-//! What an operator learns with redis-cli alone, and libraries of our commands.
+//! Facts that an operator learns with redis-cli alone, and libraries of Lockgate's commands.
 
 use std::{
     io::{Read, Write},
@@ -457,10 +457,10 @@ fn read_until(stream: &mut TcpStream, word: &str) -> bool {
     true
 }
 
-/// Behind the head, what our entries begin with.
+/// The beginning of Lockgate's entries, behind the head.
 const FIRST_OF_OURS: &str = "*10\r\n$4\r\nlock\r\n";
 
-/// All that a client of such a data node gets for COMMAND.
+/// The bytes that a client of such a data node gets for COMMAND.
 fn listed(pieces: Vec<Vec<u8>>, then: &[u8]) -> String {
     let proxy = Proxy::with().data_port(scripted("COMMAND", pieces)).start();
     let mut client = proxy.client();
@@ -528,7 +528,7 @@ fn lists_pass_without_being_held() {
     assert!(growth < 8 << 20, "{} KB more", growth >> 10);
 }
 
-/// What redis-cli shows at its prompt in a terminal 150 columns wide.
+/// The prompt of redis-cli in a terminal 150 columns wide.
 fn typed(port: u16, keys: &[&str]) -> String {
     let mut child = Command::new("timeout")
         .args(["20", "script", "--quiet", "--return", "--command"])

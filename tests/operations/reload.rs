@@ -1,11 +1,11 @@
-//! SIGHUP reads the configuration again: what can change in a running proxy does, what
-//! cannot is named, and where anything is wrong nothing changes.
+//! SIGHUP reads the configuration again: settings that can change in a running proxy do, others are
+//! named, and if anything is wrong nothing changes.
 
 use std::{fs, time::Duration};
 
 use crate::support::{self, Client, Proxy, Reply, eventually};
 
-/// Exchanges text in its configuration.
+/// Replaces text in the proxy's configuration.
 fn rewrite(proxy: &Proxy, changes: &[(&str, &str)]) {
     let mut text = fs::read_to_string(proxy.config_file()).unwrap();
     for (from, to) in changes {
@@ -15,7 +15,7 @@ fn rewrite(proxy: &Proxy, changes: &[(&str, &str)]) {
     fs::write(proxy.config_file(), text).unwrap();
 }
 
-/// Reads it again and waits until that is done.
+/// Has the proxy read its configuration again, and waits until that is done.
 fn reload(proxy: &Proxy, result: &str) {
     let label = format!("result=\"{result}\"");
     let done = || proxy.metric("lockgate_config_reloads_total", &label);

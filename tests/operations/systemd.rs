@@ -1,5 +1,5 @@
-//! What a service manager is told, and what it gives: readiness, reloading, the watchdog,
-//! another main process after an upgrade, sockets that it has opened.
+//! The messages between the proxy and a service manager: readiness, reloading, the watchdog,
+//! another main process after an upgrade, sockets that the manager has opened.
 
 use std::{
     fs,
@@ -16,7 +16,7 @@ use crate::support::{Client, LIMIT, Proxy, Reply, eventually};
 use lockgate::tools::redis_server::free_port;
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 
-/// What stands where systemd would.
+/// A socket that stands in for systemd.
 struct Manager {
     dir: tempfile::TempDir,
     socket: UnixDatagram,
@@ -34,7 +34,7 @@ impl Manager {
         self.dir.path().join("notify").to_str().unwrap().to_owned()
     }
 
-    /// The next thing it is told.
+    /// The next message to the manager.
     fn told(&self) -> String {
         let mut bytes = [0; 4096];
         let length = self.socket.recv(&mut bytes).expect("it is told nothing");
@@ -49,7 +49,7 @@ impl Manager {
     }
 }
 
-/// A process that is nobody's here; it is killed at the end.
+/// A process that is not part of the test's deployment; it is killed at the end.
 struct Stranger(Pid);
 
 impl Drop for Stranger {

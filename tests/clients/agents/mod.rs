@@ -25,19 +25,19 @@ use serde_yaml::Value as Json;
 use super::file;
 use crate::support::{LIMIT, Reply};
 
-/// What a scenario can have a library do; from several threads at once.
+/// The actions that a scenario can have a library do, from several threads at once.
 pub(crate) trait Library: Sync {
-    /// Its name, which is part of the keys.
+    /// The library's name, which is part of the keys.
     fn name(&self) -> &'static str;
-    /// Makes a client with default settings: a pool where the library has one and it is wanted.
+    /// Makes a client with default settings: a pool if the library has one and `pool` is set.
     fn open(&self, client: &str, port: u16, pool: bool);
     /// Sends one command.
     fn call(&self, client: &str, words: &[&str]) -> Reply;
-    /// Sends several by the library's pipeline.
+    /// Sends several commands by the library's pipeline.
     fn pipe(&self, client: &str, commands: &[&[&str]]) -> Vec<Reply>;
 }
 
-/// All of them, started.
+/// All libraries, started.
 pub(crate) fn libraries() -> Vec<Box<dyn Library>> {
     let python = file(".venv/bin/python").display().to_string();
     vec![
@@ -77,7 +77,7 @@ impl Script {
                 let answer: Json = serde_yaml::from_str(&line).unwrap();
                 let id = answer["id"].as_u64().unwrap() as usize;
                 let Reply::Array(replies) = reply(&answer["replies"]) else { panic!("{line}") };
-                // Who asked may have given up.
+                // The asking thread may have given up.
                 let _ = answered.lock().unwrap().remove(&id).unwrap().send(replies);
             }
         });
@@ -122,7 +122,7 @@ impl Drop for Script {
     }
 }
 
-/// What an agent wrote of a reply.
+/// Reads a reply as an agent wrote it.
 fn reply(json: &Json) -> Reply {
     match json {
         Json::Null => Reply::Null,
@@ -143,7 +143,7 @@ struct RedisRs {
 #[derive(Clone)]
 #[allow(clippy::large_enum_variant, reason = "a few of them")]
 enum Kind {
-    /// One connection for all. It never reconnects: whoever uses it makes another.
+    /// One connection for all. It never reconnects: its user makes another.
     One(redis::Client, Option<MultiplexedConnection>),
     Pool(Pool<RedisConnectionManager>),
 }

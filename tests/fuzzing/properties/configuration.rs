@@ -1,11 +1,11 @@
-//! The configuration: any text is read or refused, with lines that are there and without a
-//! secret; what is accepted makes sense.
+//! The configuration: any text is read or refused, with lines that exist and without a secret; an
+//! accepted text makes sense.
 
 use std::time::Duration;
 
 use lockgate::config::{Config, Endpoint, RedisUrl};
 
-/// Passwords and variables have this in them.
+/// A text that all passwords and variables contain.
 const SECRET: &str = "hunter2";
 
 /// A variable's value follows from its name's first letter, so that any text can have one.
@@ -24,7 +24,7 @@ fn environment(name: &str) -> Option<String> {
 /// The text of a configuration.
 pub fn check(input: &[u8]) {
     let text = String::from_utf8_lossy(input);
-    // Any file that can be named could be one that never ends.
+    // A file that can be named could be one that never ends.
     if text.contains("file") || text.to_lowercase().contains(SECRET) {
         return;
     }
@@ -64,7 +64,7 @@ fn is_the_same_when_shown(url: &RedisUrl) {
     }
 }
 
-/// What the rest of the program counts on.
+/// Checks what the rest of the program counts on.
 fn is_sensible(config: &Config) {
     assert!(!config.listen.is_empty());
     assert!(config.maxclients > 0);

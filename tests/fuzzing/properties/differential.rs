@@ -1,5 +1,5 @@
-//! The same bytes to a real Redis directly and to its twin through the proxy, cut at
-//! random places: the same replies, the same closing, the same effects.
+//! Sends the same bytes to a real Redis directly and to its twin through the proxy, cut at random
+//! places, and compares replies, closing and effects.
 
 use std::{
     io::{ErrorKind, Read, Write},
@@ -20,14 +20,14 @@ use super::{
     script::{Part, Script},
 };
 
-/// How long anything may take that should happen at once.
+/// The longest time for anything that should happen at once.
 const LIMIT: Duration = Duration::from_secs(20);
-/// Most that Redis reads at a time.
+/// The most bytes that Redis reads at a time.
 const READ: usize = 16 * 1024;
-/// Less than any socket holds.
+/// A number of bytes that any socket holds.
 const LARGE: usize = 32 * 1024;
-/// Clients may do what harms nobody else and depends on nothing but themselves. What they
-/// may not is refused to both. DEBUG is for us.
+/// The servers' arguments. Clients may do what harms nobody else and depends on nothing but
+/// themselves; both servers refuse the rest. DEBUG is for the test.
 const ARGUMENTS: [&str; 35] = [
     "--enable-debug-command",
     "yes",
@@ -76,7 +76,7 @@ pub struct Twins {
 }
 
 struct Twin {
-    /// Past the proxy.
+    /// A connection to the Redis, past the proxy.
     admin: TcpStream,
     server: RedisServer,
 }
@@ -139,7 +139,7 @@ impl Side {
 
     fn send(&mut self, bytes: &[u8], rng: &mut StdRng) {
         for piece in pieces(bytes, rng) {
-            // Redis may have closed already; what it said is what counts.
+            // Redis may have closed already; its replies are what counts.
             let _ = self.stream.write_all(piece);
             match rng.random_range(0..12) {
                 0 => thread::yield_now(),
@@ -149,7 +149,7 @@ impl Side {
         }
     }
 
-    /// Reads once. False: nothing has come.
+    /// Reads once. Returns false if nothing has come.
     fn read(&mut self) -> bool {
         let mut some = [0; 65_536];
         match self.stream.read(&mut some) {
@@ -165,7 +165,7 @@ impl Side {
         true
     }
 
-    /// Reads all that is there, and says how much that was.
+    /// Reads all that is there. Returns its length.
     fn drain(&mut self) -> usize {
         let before = self.bytes.len();
         self.stream.set_nonblocking(true).unwrap();
@@ -221,7 +221,7 @@ impl Twins {
         panic!("the proxy does not answer");
     }
 
-    /// A script, see [`Script::read`].
+    /// Plays a script, see [`Script::read`].
     pub fn check(&mut self, input: &[u8]) {
         self.scripts += 1;
         let Some(script) = Script::read(input, self.scripts) else { return };
@@ -262,7 +262,7 @@ impl Twins {
         direct.hang_up();
         proxied.hang_up();
         assert!(is_same(&direct, &proxied), "{}", differ(&script, last, &direct, &proxied));
-        // The proxy has closed once Redis had: all is done there.
+        // The proxy closes after Redis has: all is done there.
         let digests =
             [&mut self.direct, &mut self.behind].map(|twin| twin.run(&["DEBUG", "DIGEST"]));
         assert_eq!(
@@ -309,7 +309,7 @@ fn differ(script: &Script, part: usize, direct: &Side, proxied: &Side) -> String
     )
 }
 
-/// Blanks what differs between any two connections and grants: HELLO's id, a fence and a
+/// Blanks the parts that differ between any two connections and grants: HELLO's id, a fence and a
 /// validity.
 fn normalised(bytes: &[u8]) -> Vec<u8> {
     const ID: &[u8] = b"$2\r\nid\r\n";

@@ -1,5 +1,5 @@
-//! From a line or words to a typed request: nothing panics, what was read is what was
-//! meant, and what is refused is refused in one line.
+//! From a line or words to a typed request: nothing panics, a request is read as it was meant, and
+//! refused in one line.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ use lockgate::{
     },
 };
 
-/// What a line, a command, a question or a pattern may be made of.
+/// Checks a line, a command, a question or a pattern made from the input.
 pub fn check(input: &[u8]) {
     let (kind, rest) = input.split_first().unwrap_or((&0, &[]));
     let mut data = Unstructured::new(rest);
@@ -182,7 +182,7 @@ fn question(data: &mut Unstructured<'_>) -> Result<()> {
     Ok(())
 }
 
-/// What a client reads is one error, whatever is repeated in it.
+/// Checks that a client reads one error, whatever is repeated in it.
 fn is_one_line(error: &BadRequest) {
     let text = error.to_string();
     assert!(text.starts_with("ERR ") && text.len() < 1000, "{text:?}");

@@ -1,11 +1,10 @@
-//! What a lock node says: whatever it is, it is votes or garbage, and every split of the
-//! bytes comes to the same.
+//! Any bytes from a lock node are votes or garbage, and every split of the bytes comes to the same.
 
 use lockgate::lock::{VotesRead, read_votes};
 
 use super::pieces::{seeded, ways};
 
-/// Reads `pieces` as a connection does, which keeps what is not yet whole.
+/// Reads `pieces` as a connection does, which keeps incomplete replies.
 fn read(pieces: &[&[u8]]) -> VotesRead {
     let (mut all, mut kept) = (VotesRead::default(), Vec::new());
     for piece in pieces {
@@ -23,7 +22,7 @@ fn read(pieces: &[&[u8]]) -> VotesRead {
     all
 }
 
-/// Two bytes of seed, then what a lock node sends.
+/// Checks two bytes of seed, then the bytes of a lock node.
 pub fn check(input: &[u8]) {
     let (mut rng, bytes) = seeded(input);
     let whole = read(&[bytes]);

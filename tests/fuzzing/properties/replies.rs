@@ -1,5 +1,5 @@
-//! The reply scanner: the same frames at every split, as a plain recursive reading and
-//! redis-protocol find them.
+//! The reply scanner finds the same frames at every split, and those that a plain recursive reading
+//! and redis-protocol find.
 
 use lockgate::resp::reply::{NextReply, ReplyScanner};
 use rand::{RngExt, rngs::StdRng};
@@ -10,12 +10,12 @@ use super::pieces::{seeded, ways};
 /// Deeper frames are not given to readers that need a stack.
 const DEPTH: usize = 16;
 
-/// What was found.
+/// The result of a scan.
 #[derive(Debug, PartialEq)]
 struct Scanned {
     /// Where each frame ends, its head and its last integer.
     frames: Vec<(usize, Vec<u8>, i64)>,
-    /// Behind the byte that is not RESP.
+    /// The position behind the byte that is not RESP.
     broken: Option<usize>,
     between_frames: bool,
 }
@@ -49,7 +49,7 @@ fn scan(pieces: &[&[u8]]) -> Scanned {
     Scanned { frames, broken: None, between_frames: scanner.between_frames() }
 }
 
-/// How many frames a session counts where only their number matters, and whether they broke.
+/// Counts frames as a session does when only their number matters, and tells whether they broke.
 fn count(pieces: &[&[u8]], rng: &mut StdRng) -> (usize, bool) {
     let (mut scanner, mut count) = (ReplyScanner::default(), 0);
     for piece in pieces {
@@ -68,7 +68,7 @@ fn count(pieces: &[&[u8]], rng: &mut StdRng) -> (usize, bool) {
     (count, false)
 }
 
-/// Two bytes of seed, then what a data node sends.
+/// Checks two bytes of seed, then the bytes of a data node.
 pub fn check(input: &[u8]) {
     let (mut rng, bytes) = seeded(input);
     let whole = scan(&[bytes]);
@@ -97,9 +97,9 @@ pub fn check(input: &[u8]) {
     }
 }
 
-/// Where redis-protocol reads a frame that is all there, it ends where ours does.
+/// Checks that a frame ends where redis-protocol says, if that reads a whole one.
 fn agree_with_redis_protocol(frame: &[u8]) {
-    // It takes RESP2's nulls for something else, and counts pushes as elements.
+    // redis-protocol takes RESP2's nulls for something else, and counts pushes as elements.
     let odd = frame.windows(2).any(|two| two == b"-1") || frame.contains(&b'|');
     if !odd
         && !frame[1..].contains(&b'>')
@@ -109,17 +109,17 @@ fn agree_with_redis_protocol(frame: &[u8]) {
     }
 }
 
-/// What a plain reading comes to.
+/// The result of a plain reading.
 #[derive(Debug)]
 enum Read {
     Whole(usize),
     Incomplete,
-    /// Not as Redis writes it, or too deep.
+    /// A frame that Redis does not write so, or that is too deep.
     Odd,
 }
 
-/// Reads one frame as Redis writes it. `inside`: of an aggregate, before whose elements
-/// pushes may stand.
+/// Reads one frame as Redis writes it. `inside`: the frame is in an aggregate, before whose
+/// elements pushes may stand.
 fn read(bytes: &[u8], depth: usize, inside: bool) -> Read {
     let Some(end) = bytes.windows(2).position(|two| two == b"\r\n") else {
         return if bytes.contains(&b'\n') { Read::Odd } else { Read::Incomplete };

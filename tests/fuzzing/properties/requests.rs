@@ -1,5 +1,5 @@
-//! The request scanner: the same commands at every split, as `split`, the inline grammar
-//! and redis-protocol read them.
+//! The request scanner finds the same commands at every split, and those that `split`, the inline
+//! grammar and redis-protocol read.
 
 use arbitrary::{Result, Unstructured};
 use lockgate::resp::{
@@ -13,21 +13,21 @@ use redis_protocol::resp2::{decode::decode, types::OwnedFrame};
 
 use super::pieces::{seeded, ways};
 
-/// No limit that any input reaches.
+/// A limit that no input reaches.
 const MUCH: usize = 1 << 40;
 
-/// What was found.
+/// The result of a scan.
 #[derive(Debug, PartialEq)]
 struct Scanned {
-    /// Where each command begins, what it is called and how many words it has.
+    /// For each command its position, its name and its number of words.
     commands: Vec<(usize, Name, usize)>,
     broken: bool,
     /// Where the last command ends, if its end was seen.
     end: Option<usize>,
 }
 
-/// Plays `pieces` as a session does: undecided bytes are shown again with more behind them.
-/// With `alike`, commands that begin as the one before are gone over at once.
+/// Plays `pieces` as a session does: undecided bytes are shown again with more behind them. With
+/// `alike`, commands that begin as the one before are skipped in one go.
 fn scan(pieces: &[&[u8]], alike: bool) -> Scanned {
     let mut scanner = RequestScanner::default();
     let (mut commands, mut kept, mut kept_at) = (Vec::new(), Vec::new(), 0);
@@ -74,7 +74,7 @@ fn scan(pieces: &[&[u8]], alike: bool) -> Scanned {
     Scanned { commands, broken: false, end }
 }
 
-/// All names that a rule of ours knows, and others.
+/// All names that a rule knows, and others.
 const VOCABULARY: [&str; 34] = [
     "LOCK",
     "UNLOCK",
@@ -112,7 +112,7 @@ const VOCABULARY: [&str; 34] = [
     "a longer one",
 ];
 
-/// Commands of known words, which byte by byte are not hit upon.
+/// Commands of known words, which mutation of bytes does not hit upon.
 fn commands(data: &mut Unstructured<'_>) -> Result<Vec<u8>> {
     let mut out = Vec::new();
     while !data.is_empty() {
@@ -141,7 +141,7 @@ fn commands(data: &mut Unstructured<'_>) -> Result<Vec<u8>> {
     Ok(out)
 }
 
-/// Two bytes of seed, then what a client sends, or what commands are made out of.
+/// Checks two bytes of seed, then the bytes of a client, or the material of commands.
 pub fn check(input: &[u8]) {
     let (mut rng, bytes) = seeded(input);
     let made;

@@ -1,13 +1,13 @@
-//! What is played to both twins: sequences of commands that reach every state, and bytes
+//! Scripts that are played to both twins: sequences of commands that reach every state, and bytes
 //! that are none.
 //!
-//! Left out is what may differ between any two connections: the time, chance, ids. What
-//! the twins' users may not do is refused by both, so it need not be left out.
+//! Scripts leave out all that may differ between any two connections: the time, chance, ids. Both
+//! twins refuse what their users may not do, so that need not be left out.
 
 use arbitrary::{Result, Unstructured};
 use lockgate::resp::encode;
 
-/// One thing that is done, and waited for until Redis has no more to say.
+/// One step of a script, which ends when Redis has no more to say.
 #[derive(Debug)]
 pub enum Part {
     /// Bytes for Redis itself, and for its twin behind the proxy.
@@ -16,7 +16,7 @@ pub enum Part {
     Other(&'static [&'static str]),
 }
 
-/// What a client does.
+/// The script of one client.
 #[derive(Debug)]
 pub struct Script {
     pub parts: Vec<Part>,
@@ -24,16 +24,16 @@ pub struct Script {
     pub seed: u64,
 }
 
-/// No commands.
+/// Bytes that are no command.
 const BLANKS: [&str; 4] = ["\r\n", "*0\r\n", "*-1\r\n", " \t\n"];
 const KEYS: [&str; 3] = ["a", "b", "c"];
-/// With an error or QUIT in it: what Redis has not read when it closes makes the kernel
-/// send a reset, which may overtake the error.
+/// The most bytes of a script with an error or QUIT in it: bytes that Redis has not read when it
+/// closes make the kernel send a reset, which may overtake the error.
 const MOST_BYTES: usize = 4000;
 const LENGTHS: [usize; 6] = [0, 1, 10, 60, 300, 20_000];
 
 impl Script {
-    /// Reads a script out of any bytes; none where it holds what cannot be compared.
+    /// Reads a script out of any bytes. Returns `None` if it contains what cannot be compared.
     /// `unique` is in the name of each lock, so that scripts share none.
     pub fn read(input: &[u8], unique: u64) -> Option<Script> {
         let mut data = Unstructured::new(input);
@@ -97,7 +97,7 @@ fn command(data: &mut Unstructured<'_>, resp3: bool, most: usize) -> Result<Vec<
     Ok(words.iter().map(|word| word.as_bytes().to_vec()).collect())
 }
 
-/// Appends it as an array, with what is no command before it, or as a line.
+/// Appends a command as an array, with bytes that are no command before it, or as a line.
 fn write(out: &mut Vec<u8>, words: &[Vec<u8>], data: &mut Unstructured<'_>) -> Result<()> {
     let plain = |word: &Vec<u8>| {
         !word.is_empty() && !word.iter().any(|byte| b" '\"\r\n".contains(byte)) && word.len() < 1000
@@ -161,7 +161,7 @@ fn commands_and_bytes(data: &mut Unstructured<'_>) -> Result<Option<Vec<Part>>> 
                 bytes.extend(data.bytes(length)?);
             }
             _ => {
-                // Rather at the end, where something follows that can be misread.
+                // Rather at the end, where bytes follow that can be misread.
                 let at = bytes.len().saturating_sub(data.int_in_range(1..=40)?);
                 if let Some(byte) = bytes.get_mut(at) {
                     *byte = *data.choose(b"*$:+-\r\n 019\"'\\x\0\xff")?;
@@ -175,7 +175,7 @@ fn commands_and_bytes(data: &mut Unstructured<'_>) -> Result<Option<Vec<Part>>> 
         Part::Other(_) => Vec::new(),
     };
     let all: Vec<u8> = parts.iter().flat_map(sent).collect();
-    // Nobody may be mute here, see `muted`; and commands of ours are in `with_locks`.
+    // No client may be mute here, see `muted`; and Lockgate's commands are in `with_locks`.
     let lower = all.to_ascii_lowercase();
     let has = |word: &str| lower.windows(word.len()).any(|at| at == word.as_bytes());
     let closes = damaged || has("quit");
@@ -191,8 +191,8 @@ fn commands_and_bytes(data: &mut Unstructured<'_>) -> Result<Option<Vec<Part>>> 
     Ok(Some(parts).filter(|_| !ours && !hidden && !too_long && !http && !chance))
 }
 
-/// Well-formed commands while replies are on and off. Without errors of the protocol and
-/// QUIT: whether Redis closes behind one that it may not answer depends on how packets fall.
+/// Well-formed commands while replies are on and off, without errors of the protocol and QUIT:
+/// whether Redis closes behind one that it may not answer depends on how packets fall.
 fn muted(data: &mut Unstructured<'_>) -> Result<Option<Vec<Part>>> {
     let mut bytes = Vec::new();
     while !data.is_empty() {
@@ -211,7 +211,7 @@ fn muted(data: &mut Unstructured<'_>) -> Result<Option<Vec<Part>>> {
     Ok(Some(vec![both(bytes)]))
 }
 
-/// What the client's connection is in, as far as it decides who answers a LOCK.
+/// The state of the client's connection, as far as it decides who answers a LOCK.
 #[derive(Default)]
 struct State {
     multi: bool,
@@ -223,8 +223,8 @@ struct State {
     held: [bool; 2],
 }
 
-/// Commands of ours among others. Redis itself is sent something that it answers with the
-/// same, or the command as it is where the proxy must let Redis refuse it.
+/// Lockgate's commands among others. Redis itself is sent a command that it answers alike, or the
+/// same command if the proxy must let Redis refuse it.
 fn with_locks(data: &mut Unstructured<'_>, unique: u64) -> Result<Option<Vec<Part>>> {
     let mut parts = Vec::new();
     let (mut direct, mut proxied) = (Vec::new(), Vec::new());
@@ -295,7 +295,7 @@ fn with_locks(data: &mut Unstructured<'_>, unique: u64) -> Result<Option<Vec<Par
     Ok(Some(parts))
 }
 
-/// A command of ours for the proxy, and what Redis answers with the same.
+/// A command of Lockgate's for the proxy, and one that Redis answers alike.
 fn own(
     data: &mut Unstructured<'_>,
     state: &mut State,
