@@ -1,20 +1,20 @@
-//! The lock algorithm, looked at in every order in which things can happen.
+//! The lock algorithm, checked in every order in which things can happen.
 //!
-//! A model of three lock nodes, two proxies and up to three clients, which a checker
-//! takes through all its states. Each run bounds what may happen and go wrong in it
-//! (see `model/setup.rs`); within those bounds nothing is left out. A run that
-//! `holds` has looked at every state; one that `breaks` has a fault planted, so that
-//! no property is believed that could not fail. `MODEL_PATHS=1` prints the paths.
+//! A checker takes a model of three lock nodes, two proxies and up to three clients through all its
+//! states. Each run bounds what may happen and go wrong in it (see `model/setup.rs`); within those
+//! bounds nothing is left out. A run that `holds` has checked every state; one that `breaks` has a
+//! fault planted, so that no property is believed that could not fail. `MODEL_PATHS=1` prints the
+//! paths.
 //!
-//! Guarded writes have a model of their own (`model/guards.rs`), in which the lock nodes
-//! are somebody who grants.
+//! Guarded writes have a model of their own (`model/guards.rs`), in which the lock nodes are one
+//! party that grants.
 //!
-//! What the model says about a step is what the code does there: the scripts of the
-//! nodes (`model/node.rs`), the connections to them (`model/link.rs`), the proxies
-//! (`model/steps.rs`), and votes are counted by `src/lock/quorum.rs` itself.
+//! A step of the model does what the code does there: the scripts of the nodes (`model/node.rs`),
+//! the connections to them (`model/link.rs`), the proxies (`model/steps.rs`). Votes are counted by
+//! `src/lock/quorum.rs` itself.
 //!
-//! A binary of its own: starts no server, and its long runs are asked for by
-//! `cargo test --test model -- --ignored`.
+//! The test has a binary of its own: it starts no server, and its long runs are asked for by `cargo
+//! test --test model -- --ignored`.
 
 #![allow(
     clippy::unwrap_used,
@@ -54,8 +54,8 @@ use model::{
     setup::{Clocks, Fault, Quarantine, Setup},
 };
 
-/// Looks at every state there is: what must `always` be is in all of them, and what
-/// else there is among the properties is in some.
+/// Checks all states: the properties of `always` hold in every state, and each other property in
+/// some.
 fn every_state<M>(name: &str, model: M, always: &[&str])
 where
     M: Model + Send + Sync + 'static,
@@ -152,8 +152,8 @@ fn plain() -> Setup {
     }
 }
 
-/// One client may LOCK twice, and both share one connection to each node, which
-/// leaves fewer orders to look at.
+/// One client may LOCK twice, and both share one connection to each node, which leaves fewer orders
+/// to check.
 fn one_proxy() -> Setup {
     Setup { proxy_of: &[0, 0], locks: [2, 1, 0], patience: 0, ..plain() }
 }
@@ -169,7 +169,7 @@ fn loss() -> Setup {
     Setup { breaks: 1, patience: 0, ..plain() }
 }
 
-/// The same while requests take as long as half a TTL. Locks only expire.
+/// A connection of that proxy breaks while requests take as long as half a TTL. Locks only expire.
 fn slow_loss() -> Setup {
     let properties = &[ONE_HOLDER, FENCES_GROW, NO_GHOST, SECOND_ROUND];
     Setup { breaks: 1, timeout: 2, gives_back: false, properties, ..plain() }
@@ -189,7 +189,7 @@ fn amnesia() -> Setup {
     }
 }
 
-/// The same with clocks that do, and one proxy.
+/// A node restarts with an empty memory, with clocks that tell the time, and one proxy.
 fn amnesia_and_clocks() -> Setup {
     let properties = &[ONE_HOLDER, FENCES_GROW, NO_GHOST, QUARANTINED];
     let (proxy_of, clocks) = (&[0, 0], Clocks::Right(3));
@@ -210,7 +210,7 @@ fn renewal() -> Setup {
     Setup { clocks: Clocks::Stopped, renewals: 1, patience: 0, properties, ..plain() }
 }
 
-/// Who has the lock may LOCK it again by the same token, and fail.
+/// A client that has the lock may LOCK it again by the same token, and fail.
 fn again() -> Setup {
     Setup { locks_again: true, gives_back: false, ..one_proxy() }
 }
@@ -221,8 +221,8 @@ fn one_token() -> Setup {
     Setup { token_of: [0, 0, 2], clocks: Clocks::Stopped, patience: 0, properties, ..plain() }
 }
 
-/// One client's UNLOCK, through its own proxy, gives back what the other has by that token,
-/// while a connection of that proxy breaks. (M1)
+/// One client's UNLOCK, through its own proxy, gives back the lock that the other has by that
+/// token, while a connection of that proxy breaks. (M1)
 fn unlocked_elsewhere() -> Setup {
     let (proxy_of, locks) = (&[0, 1, 0], [0, 2, 1]);
     let properties = &[ONE_HOLDER, NO_GHOST, GRANTED];
@@ -341,7 +341,7 @@ fn locks_hold_when_locked_again() {
     holds("again", again());
 }
 
-/// Two things at once, of what the others have one at a time.
+/// Two faults at once that other runs have one at a time.
 #[test]
 #[ignore = "takes minutes"]
 fn locks_hold_in_wider_bounds() {
@@ -403,8 +403,8 @@ fn limit_fences_go_back_where_a_node_forgets_and_clocks_are_wrong() {
     breaks("amnesia and stopped clocks", FENCE, amnesia());
 }
 
-/// A LOCK again with a shorter TTL that fails leaves the grant before it as long as
-/// its holder counts on it.
+/// A shorter LOCK by the holder that fails leaves the grant before it for as long as its holder
+/// counts on it.
 #[test]
 fn a_shorter_lock_that_fails_leaves_the_grant_before_it() {
     let shorter = Setup { ttl_again: 1, ..again() };
@@ -412,8 +412,8 @@ fn a_shorter_lock_that_fails_leaves_the_grant_before_it() {
     holds("shorter again", shorter);
 }
 
-/// A second round that counted a node on which another attempt has the lock would
-/// not be seen by that one, which was given its fence there before.
+/// A second round that counted a node on which another attempt has the lock would not be seen by
+/// that attempt, which was given its fence there before.
 #[test]
 fn a_fence_is_raised_where_its_attempt_has_the_lock() {
     breaks("raised anywhere", FENCE, planted(Fault::RaiseAnywhere, slow_loss()));
@@ -474,14 +474,14 @@ fn all_forget() -> epochs::Setup {
     epochs::Setup { restarts: 3, late: true, renewals: 0, looks: [0, 2], properties, ..epochs() }
 }
 
-/// An address leads the first proxy to a spare that was up for long; the other one
-/// goes on with whoever was there before. (H6)
+/// An address leads the first proxy to a spare that was up for long; the other proxy goes on with
+/// the server before. (H6)
 fn exchange() -> epochs::Setup {
     let properties = &[ONE_COUNTS, ONE_EPOCH, GRANTED_SECOND, ADMITTED, RENEWED];
     epochs::Setup { exchanges: 1, renewals: 2, looks: [2, 0], properties, ..epochs() }
 }
 
-/// Two addresses lead everybody to spares.
+/// Two addresses lead both proxies to spares.
 fn exchange_of_two() -> epochs::Setup {
     epochs::Setup { exchanges_for_all: 2, looks: [2, 2], renewals: 0, ..epochs() }
 }
@@ -500,7 +500,7 @@ fn rounds() -> epochs::Setup {
     }
 }
 
-/// Too large for each run: nothing breaks in them.
+/// Runs too large for every test: nothing breaks in them.
 #[test]
 #[ignore = "takes minutes"]
 fn who_may_vote_holds_in_every_order() {
@@ -513,7 +513,7 @@ fn who_may_vote_holds_in_every_order() {
     epochs_hold("a node is restored", restored());
 }
 
-/// The same address for all, but the memory behind it is empty, or an old one.
+/// An address leads to the same server for all, but its memory is empty, or an old one.
 fn flushed() -> epochs::Setup {
     epochs::Setup { flushes: 1, renewals: 0, looks: [1, 0], ..epochs() }
 }
@@ -607,7 +607,8 @@ fn a_marker_is_read_whole() {
     epochs_break("torn marker", epochs::Fault::TornMarker, EPOCH, setup);
 }
 
-/// The same while locks are held, and the second proxy does not reach all nodes.
+/// Rounds begun as in [`begun`], while locks are held and the second proxy does not reach all
+/// nodes.
 fn begun_and_cut() -> epochs::Setup {
     let base = epochs::Setup { restores: 1, restarts: 1, looks: [1, 2], ..epochs() };
     let properties = &[ONE_COUNTS, NOT_STUCK];
@@ -627,8 +628,8 @@ fn what_was_begun_holds_in_wider_bounds() {
     epochs_hold("two nodes are restored in steps, and a lock", in_steps);
 }
 
-/// Who knew an epoch has forgotten it or is not reached: another is written with its number.
-/// Locks bear that, as two quorums share a node, and who has forgotten has waited.
+/// The nodes that knew an epoch have forgotten it or cannot be reached: another is written with its
+/// number. Locks bear that, as two quorums share a node, and a node that has forgotten has waited.
 #[test]
 fn limit_an_epoch_is_written_twice_where_it_was_forgotten() {
     let setup = epochs::Setup { properties: EPOCH, ..begun_and_cut() };
@@ -646,8 +647,8 @@ fn limit_two_new_deployments_keep_each_other_out() {
     shortest_break("two new deployments", Epochs(setup), EPOCHS_ALWAYS);
 }
 
-/// Most addresses lead one proxy elsewhere at once; another keeps its connections to who
-/// was there before. Nobody is left who could refuse it.
+/// Most addresses lead one proxy elsewhere at once; another proxy keeps its connections to the
+/// servers before. No node is left that could refuse it.
 #[test]
 fn limit_most_addresses_lead_elsewhere_for_one_proxy() {
     let base = epochs::Setup { locks: [1, 1], renewals: 0, exchanges: 2, ..epochs() };
@@ -680,7 +681,7 @@ fn guarded() -> guards::Setup {
     }
 }
 
-/// Two, of whom one may lock again, with two writes each.
+/// Two holders, of whom one may lock again, with two writes each.
 fn guarded_again() -> guards::Setup {
     guards::Setup { locks: [2, 1, 0], writes: 2, ..guarded() }
 }
@@ -705,7 +706,7 @@ fn guarded_writes_hold_when_connections_end() {
     guards_hold("guarded writes and ends", guards::Setup { stops: 1, ..guarded() });
 }
 
-/// What is in order is in order since the data node forgot: it cannot know better.
+/// Writes are in order from when the data node forgot: it cannot know more.
 #[test]
 fn guarded_writes_are_in_order_again_after_the_data_node_forgot() {
     let properties = &[NONE_BELOW, NONE_OVERWRITTEN, TOLD, FENCED, RAISED_AGAIN];
@@ -770,8 +771,8 @@ fn clients_are_told_what_became_of_their_writes() {
     guards_break("compare behind the write", guards::Fault::CompareBehindWrite, WRITE_TOLD);
 }
 
-/// A data node that goes back to the fence of a holder whose time is over lets that one
-/// write, as long as nobody has told it a larger one.
+/// A data node that goes back to the fence of a holder whose time is over lets that holder write,
+/// as long as nobody has told it a larger fence.
 #[test]
 fn limit_a_data_node_that_goes_back_lets_a_late_holder_in() {
     let setup = guards::Setup { forgets: 1, properties: LOST, ..guarded() };

@@ -1,16 +1,15 @@
-//! Who may vote: markers, epochs, waiting (`deployment.rs`, `seats.rs` and
-//! `round.rs` in `src/lock/fitness`).
+//! Nodes that may vote: markers, epochs, waiting (`deployment.rs`, `seats.rs` and `round.rs` in
+//! `src/lock/fitness`).
 //!
-//! Locks are looked at in the other model. Here a node carries a request out and answers in
-//! one step, and locks only run out; but nodes forget, are other servers for one proxy than
-//! for another, and proxies change the epoch over it, of which each write on each node is a
-//! step of its own.
+//! Locks are checked in the other model. Here a node carries a request out and answers in one step,
+//! and locks only run out. But nodes forget, an address leads two proxies to different servers, and
+//! proxies change the epoch over it, with each write on each node as a step of its own.
 
 use stateright::{Model, Property};
 
 use super::quorum::quorum;
 
-/// Seats, proxies and how many servers there are for a seat.
+/// The numbers of seats, of proxies, and of servers for a seat.
 const NODES: usize = 3;
 const PROXIES: usize = 2;
 const SERVERS: usize = 2;
@@ -24,9 +23,9 @@ pub(crate) struct Setup {
     /// Further LOCKs of each client; RENEWs of both.
     pub(crate) locks: [u8; PROXIES],
     pub(crate) renewals: u8,
-    /// Nodes that restart with an empty memory, or with an old one that has the marker and
-    /// no lock; that are flushed; addresses that lead to another server from then on: for
-    /// the first proxy, or for both.
+    /// Nodes that restart with an empty memory, or with an old one that has the marker and no lock;
+    /// nodes that are flushed; addresses that lead to another server from then on: for the first
+    /// proxy, or for both.
     pub(crate) restarts: u8,
     pub(crate) restores: u8,
     pub(crate) flushes: u8,
@@ -36,38 +35,37 @@ pub(crate) struct Setup {
     pub(crate) looks: [u8; PROXIES],
     /// The second proxy starts later, and knows nothing.
     pub(crate) late: bool,
-    /// What the second proxy cannot reach.
+    /// The seat that the second proxy cannot reach.
     pub(crate) cut: Option<usize>,
     /// How many ticks a round may take and still count.
     pub(crate) round: u8,
     /// Whether each promise is a step of its own. Else all come with the look.
     pub(crate) in_steps: bool,
-    /// Where all begins.
+    /// The state at the start.
     pub(crate) start: Start,
     /// Whether a look is two steps, between which markers may be written.
     pub(crate) glimpses: bool,
-    /// What is done wrong on purpose.
+    /// The fault that is planted.
     pub(crate) fault: Option<Fault>,
-    /// What is to hold always, or to happen at all.
+    /// Properties to hold always, or to happen at all.
     pub(crate) properties: &'static [&'static str],
 }
 
-/// Where all begins.
+/// States at the start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Start {
     /// All nodes have the first epoch, and vote.
     Plain,
-    /// The first proxy knows an epoch of before the nodes have forgotten it: two further on,
-    /// with other servers.
+    /// The first proxy knows an epoch from before the nodes forgot it: two further on, with other
+    /// servers.
     Forgotten,
-    /// The last node has a marker of before: of a smaller epoch and a larger ballot, for
-    /// another server.
+    /// The last node has an old marker: of a smaller epoch and a larger ballot, for another server.
     OldBallot,
     /// No node has a marker, and no proxy knows of any.
     Blank,
 }
 
-/// What is done wrong on purpose, to see that the checker finds it.
+/// A fault planted to see that the checker finds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// Nodes of which none has a marker are a new deployment. (H1)
@@ -78,21 +76,21 @@ pub(crate) enum Fault {
     EpochWithoutQuorum,
     /// A node has waited for as long as it has been up. (H6)
     WaitFromStart,
-    /// A node with a marker votes, whoever it was written for.
+    /// A node with a marker votes, whichever server it was written for.
     NoIdentity,
-    /// A stranger's wait begins while whoever had its seat may still vote.
+    /// A stranger's wait begins while the seat's server before may still vote.
     WaitWithoutSeat,
     /// A node that waits grants.
     WaitingGrants,
     /// A node accepts a marker though it has promised a larger ballot, or another lies there.
     NoBallots,
-    /// What was begun must come to its end, even where too few have kept their memory.
+    /// A change that was begun must come to its end, even if too few have kept their memory.
     HeldUp,
-    /// Where too few have kept their memory, others decide with them before they have waited.
+    /// If too few have kept their memory, others decide with them before they have waited.
     FewWithoutWait,
     /// An epoch that a proxy knows and no node any more is passed by nobody.
     NotPassed,
-    /// It is passed from the smaller one.
+    /// Such an epoch is passed from the smaller one.
     SmallerEpoch,
     /// The largest ballot is the newest, whatever a quorum has accepted.
     OldBallotIsNewest,
@@ -100,7 +98,7 @@ pub(crate) enum Fault {
     TornMarker,
 }
 
-/// Who sits on a seat. Servers have numbers of their own on each.
+/// The server that sits on a seat. Servers have numbers of their own on each.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Seat {
     Filled(u8),
@@ -108,7 +106,7 @@ enum Seat {
     Blank(u8),
 }
 
-/// What a quorum agrees upon.
+/// The agreement of a quorum.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Deployment {
     id: u8,
@@ -116,7 +114,7 @@ struct Deployment {
     seats: [Seat; NODES],
 }
 
-/// The same as it lies on a node, with the ballot by which it came there.
+/// A deployment as it lies on a node, with the ballot by which it came there.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Marker {
     ballot: u8,
@@ -134,7 +132,7 @@ struct Note {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Server {
     who: u8,
-    /// Whose the lock is, and for how long still.
+    /// The lock's holder, and for how long still.
     lock: Option<(usize, u8)>,
     marker: Option<Marker>,
     promised: u8,
@@ -146,21 +144,21 @@ struct Server {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 struct Proxy {
     current: Option<Marker>,
-    /// Which server each address leads to.
+    /// The server to which each address leads.
     reach: [usize; NODES],
     links: [Option<Link>; NODES],
     round: Option<Round>,
     looks: u8,
     /// Markers of which the first part was read.
     glimpse: Option<[Option<Server>; NODES]>,
-    /// Another deployment that a quorum is now, and for how long that is seen.
+    /// Another deployment that a quorum has now, and for how long this proxy has seen that.
     other: Option<(u8, u8)>,
     locks: u8,
     asking: Option<Asking>,
-    /// What is left of its client's validity, and where it may be put back.
+    /// The rest of its client's validity, and where the lock may be put back.
     valid: u8,
     heals: [bool; NODES],
-    /// It was renewed while a node waited.
+    /// Whether the lock was renewed while a node waited.
     renewed: bool,
 }
 
@@ -191,14 +189,14 @@ enum Vote {
 struct Round {
     age: u8,
     write: Marker,
-    /// What was seen on each node: who it is and its marker.
+    /// The server and the marker seen on each node.
     seen: [Option<(u8, Option<Deployment>)>; NODES],
     acceptors: [bool; NODES],
     admitted: [bool; NODES],
     joining: [bool; NODES],
     promises: [bool; NODES],
     accepted: [bool; NODES],
-    /// A quorum has it; those who join are told.
+    /// Whether a quorum has accepted it; nodes that join are told then.
     done: bool,
 }
 
@@ -214,7 +212,7 @@ pub(crate) struct State {
     exchanges: u8,
     exchanges_for_all: u8,
     renewals: u8,
-    /// What quorums have accepted.
+    /// Deployments that quorums have accepted.
     chosen: Vec<Deployment>,
 }
 
@@ -258,7 +256,7 @@ pub(crate) enum Step {
         proxy: usize,
         seat: usize,
     },
-    /// What can go wrong.
+    /// A fault of the servers.
     Restart {
         seat: usize,
         server: usize,
@@ -288,10 +286,10 @@ pub(crate) const ONWARD: &str = "epochs go on";
 /// As soon as nothing goes wrong any more, proxies that look often enough come to a quorum
 /// that votes.
 pub(crate) const NOT_STUCK: &str = "no proxy is stuck for good";
-/// Those that must hold in every state.
+/// Properties that must hold in every state.
 pub(crate) const EPOCHS_ALWAYS: &[&str] = &[ONE_HOLDER, ONE_EPOCH, ONWARD, NOT_STUCK];
 
-/// After another's has run out.
+/// The second proxy grants after another's lock has run out.
 pub(crate) const GRANTED: &str = "a grant by the second proxy";
 /// A seat has another server, which votes.
 pub(crate) const ADMITTED: &str = "a stranger is given a seat";
@@ -303,7 +301,7 @@ impl Deployment {
         self.seats[seat] == Seat::Filled(who)
     }
 
-    /// The same with other servers from one seat on.
+    /// The deployment with other servers from one seat on.
     fn of_others(mut self, from: usize, epoch: u8) -> Deployment {
         self.epoch = epoch;
         for seat in from..NODES {
@@ -338,13 +336,13 @@ impl Server {
     }
 }
 
-/// What the looks at all nodes come to: `Survey`.
+/// The outcome of the looks at all nodes: `Survey`.
 struct Survey {
     looks: [Option<Server>; NODES],
     committed: Option<Marker>,
     newest: Option<Marker>,
     intact: [bool; NODES],
-    /// The deployment that this is about.
+    /// The surveyed deployment.
     ours: Option<u8>,
 }
 
@@ -385,8 +383,9 @@ impl Survey {
         count(&self.intact) >= quorum(NODES)
     }
 
-    /// What is to be written: the marker, who may accept it, who is admitted by it and who
-    /// waits from then on. `over`: who has waited; `foreign`: who must not be given a seat.
+    /// Plans what is to be written: the marker, the nodes that may accept it, those that it admits
+    /// and those that wait from then on. `over`: nodes that have waited; `foreign`: nodes that must
+    /// not be given a seat.
     fn plan(
         &self,
         [over, foreign]: [[bool; NODES]; 2],
@@ -556,7 +555,7 @@ impl State {
         }
     }
 
-    /// It dies: nobody is connected to it any more.
+    /// Ends all connections to a server that dies.
     fn end_links(&mut self, seat: usize, server: usize) {
         for proxy in 0..PROXIES {
             if self.proxies[proxy].links[seat].is_some_and(|link| link.server == server) {
@@ -581,7 +580,7 @@ impl State {
         };
         let links = this.links.iter().enumerate();
         if links.into_iter().any(|(seat, link)| link.is_some_and(|link| !stays(seat, &link))) {
-            // So that no operation has the vote of who goes and one of the new epoch.
+            // No operation may have the vote of a server that goes and one of the new epoch.
             return (0..NODES).for_each(|seat| self.unlink(proxy, seat));
         }
         for (seat, link) in this.links.iter_mut().enumerate() {
@@ -591,7 +590,7 @@ impl State {
         }
     }
 
-    /// How much longer a stranger waits. None: it is not noted that it does.
+    /// The rest of a stranger's wait. Returns `None` if its wait is not noted.
     fn remaining(
         &self,
         model: &Epochs,
@@ -646,7 +645,8 @@ impl State {
             }
             match self.remaining(model, known, look, seat) {
                 Some(left) => *is_over = left == 0,
-                // Whoever has kept its memory, or is given a place to wait first, needs none.
+                // A server that has kept its memory, or is given a place to wait first, needs no
+                // note.
                 None if survey.intact[seat]
                     || survey.is_covered() && !model.has(Fault::WaitWithoutSeat) => {}
                 None => {
@@ -696,8 +696,8 @@ impl State {
         std::array::from_fn(|seat| model.reaches(proxy, seat).then(|| *self.server(proxy, seat)))
     }
 
-    /// Another deployment than it knew is a proxy's own once all has run out that was granted
-    /// under the one before.
+    /// Whether a deployment other than the known one is the proxy's own: it is once all locks
+    /// granted under the known one have run out.
     fn is_ours(&mut self, proxy: usize, committed: Marker, model: &Epochs) -> bool {
         let (this, id) = (&mut self.proxies[proxy], committed.deployment.id);
         if this.current.is_none_or(|current| current.deployment.id == id) {
@@ -761,7 +761,7 @@ impl State {
         state.proxies[proxy].links.iter().filter(grants).count() >= quorum(NODES)
     }
 
-    /// Whether what was seen there still lies there.
+    /// Whether the marker on the node is still the one that was seen.
     fn is_as_seen(&self, proxy: usize, seat: usize, round: &Round) -> bool {
         let server = self.server(proxy, seat);
         round.seen[seat] == Some((server.who, server.theirs()))
@@ -827,8 +827,8 @@ impl State {
         }
     }
 
-    /// Nodes are connected, and told the epoch that they have missed: as soon as the proxy
-    /// has something to ask them.
+    /// Connects nodes, and tells them the epoch that they have missed: as soon as the proxy has
+    /// something to ask them.
     fn open_all(&mut self, proxy: usize, model: &Epochs) {
         for seat in (0..NODES).filter(|seat| model.reaches(proxy, *seat)) {
             if self.proxies[proxy].links[seat].is_none() {
@@ -1018,7 +1018,7 @@ impl Model for Epochs {
             state.steps_of(proxy, self, steps);
         }
         for seat in 0..NODES {
-            // Who is at the address, or was.
+            // The server at the address, and those before it.
             for server in 0..=state.proxies[0].reach[seat] {
                 if state.restarts > 0 {
                     steps.push(Step::Restart { seat, server });

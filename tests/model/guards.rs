@@ -1,9 +1,9 @@
 //! Guarded writes: what may happen in a run, what must hold and what must be possible.
 //!
-//! The lock nodes are not looked at again. Here they are somebody who grants fences
-//! that grow, to one client at a time, and no holder notices that its time is over:
-//! so slow may all be. What is looked at is the data node (`guards/data.rs`) and the
-//! connections that write to it under a claim (`guards/session.rs`).
+//! The lock nodes are not modelled again. Here they are one party that grants growing fences, to
+//! one client at a time, and no holder notices that its time is over: so slow may all be. The model
+//! has the data node (`guards/data.rs`) and the connections that write to it under a claim
+//! (`guards/session.rs`).
 
 pub(crate) mod data;
 pub(crate) mod session;
@@ -23,23 +23,23 @@ pub(crate) struct Setup {
     pub(crate) locks: [u8; CLIENTS],
     /// Guarded writes of each client.
     pub(crate) writes: u8,
-    /// Connections that end at any moment: the client hangs up, or its proxy dies.
-    /// What they have sent may still be carried out at any time, or never.
+    /// Connections that end at any moment: the client hangs up, or its proxy dies. Bytes that they
+    /// have sent may still be carried out at any time, or never.
     pub(crate) stops: u8,
     /// How often the data node forgets fences: FLUSHALL, a restart without what came
     /// last, or a replica in its place that was behind.
     pub(crate) forgets: u8,
-    /// It forgets all of them then. Else it may also go back to an earlier one, which
-    /// nobody can tell from the largest. And no lock is told to its client after it has
+    /// Whether the data node then forgets all fences. Otherwise it may also go back to an earlier
+    /// one, which nobody can tell from the largest. And no lock is told to its client after it has
     /// run out: the proxy looks at its clock once the data node has the fence.
     pub(crate) forgets_all: bool,
-    /// What is done wrong on purpose.
+    /// The fault that is planted.
     pub(crate) fault: Option<Fault>,
-    /// What is to hold always, or to happen at all.
+    /// Properties to hold always, or to happen at all.
     pub(crate) properties: &'static [&'static str],
 }
 
-/// What is done wrong on purpose, to see that the checker finds it.
+/// A fault planted to see that the checker finds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// LOCK does not tell the data node its fence; the first write does.
@@ -54,13 +54,13 @@ pub(crate) enum Fault {
     NoCompareInScript,
     /// The proxy does not look at what GET says.
     NoCompareInProxy,
-    /// It is content with a smaller fence, and tells the data node of no larger one.
+    /// The proxy is content with a smaller fence, and announces no larger one.
     SmallerIsEnough,
-    /// It tells the data node again without having asked the lock nodes.
+    /// The proxy announces the fence again without having asked the lock nodes.
     NoAsking,
     /// The long way goes without WATCH.
     NoWatch,
-    /// It asks for the fence first, and watches it then.
+    /// The proxy asks for the fence first, and watches it then.
     WatchBehindGet,
     /// A transaction that was dropped is taken for done.
     DroppedIsDone,
@@ -75,17 +75,17 @@ impl Setup {
     }
 }
 
-/// Since the data node forgot the last time, that is.
+/// No write lands so, counted from when the data node last forgot.
 pub(crate) const NONE_BELOW: &str = "no write lands below a fence that the data node has seen";
-/// The same, seen by clients.
+/// No such write lands, as clients see it.
 pub(crate) const NONE_OVERWRITTEN: &str = "no smaller fence lands on an acknowledged write";
 /// Between the read of a client that was told of its lock and the write that it
 /// computed from that, no other write lands.
 pub(crate) const NO_LOST_UPDATE: &str = "no update is lost";
-/// Acknowledged: once. Refused: not at all.
+/// An acknowledged write lands once. A refused one does not land.
 pub(crate) const TOLD: &str = "what is told of a write is what became of it";
 
-/// Those that must hold in every state.
+/// Properties that must hold in every state.
 pub(crate) const GUARDS_ALWAYS: &[&str] = &[NONE_BELOW, NONE_OVERWRITTEN, NO_LOST_UPDATE, TOLD];
 
 /// A later holder's write lands.
@@ -98,7 +98,7 @@ pub(crate) const DROPPED: &str = "a dropped transaction";
 pub(crate) const GIVEN_BACK: &str = "a lock given back";
 /// Nobody has locked since, so there is nobody to protect.
 pub(crate) const LATE: &str = "a write after its lock has run out";
-/// The data node has forgotten it.
+/// The data node has forgotten the fence.
 pub(crate) const RAISED_AGAIN: &str = "a fence that is told again";
 
 /// One run of the checker.
@@ -124,7 +124,7 @@ impl Model for Guarded {
         fn some(state: &State, is_so: impl Fn(&Session) -> bool) -> bool {
             state.sessions.iter().any(is_so)
         }
-        /// What the data node says of the fence, compared to the session's own.
+        /// The data node's answer about the fence, compared to the session's own.
         fn told(session: &Session, phase: Phase) -> Option<std::cmp::Ordering> {
             match (session.reply, session.claim) {
                 (Some(Reply::Fence(seen)), Some(claim)) if session.phase == phase => {

@@ -4,54 +4,53 @@ use std::hash::{Hash, Hasher};
 
 use super::setup::{Fault, Setup};
 
-/// What a node is asked. `by` is a client, `number` tells its operations apart; the
-/// token may be another client's too, the claim never is.
+/// A request to a node. `by` is a client, `number` tells its operations apart; the token may be
+/// another client's too, the claim never is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Request {
-    /// To take the lock. `again`: the same claim may have it.
+    /// Take the lock. `again`: the same claim may have it.
     Acquire { by: u8, number: u8, token: u8, claim: u8, again: bool, ttl: u8, fence: u8 },
-    /// To pass it on, from this token and claim.
+    /// Pass the lock on, from this token and claim.
     HandOver { from: u8, giver: u8, by: u8, number: u8, token: u8, claim: u8, ttl: u8, fence: u8 },
-    /// To give it a fresh TTL.
+    /// Give the lock a fresh TTL.
     Renew { by: u8, number: u8, token: u8, claim: u8, ttl: u8 },
-    /// To take it where it is free, for a grant that has it elsewhere.
+    /// Take the lock where it is free, for a grant that has it elsewhere.
     Heal { by: u8, number: u8, token: u8, claim: u8, ttl: u8, fence: u8 },
-    /// To remember a fence, if that grant has the lock.
+    /// Remember a fence, if that grant has the lock.
     Raise { by: u8, number: u8, token: u8, claim: u8, fence: u8 },
-    /// To give it back.
+    /// Give the lock back.
     Release { by: u8, token: u8, whose: Whose },
-    /// To give back what one attempt has taken.
+    /// Give back what one attempt has taken.
     Undo { token: u8, claim: u8 },
 }
 
-/// Which grant of a token is given back.
+/// The grant of a token that is given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Whose {
-    /// The one with this claim.
+    /// The grant with this claim.
     Claim(u8),
-    /// Whichever it is.
+    /// Whichever grant the token has.
     Token,
-    /// The same, unless its fence is larger.
+    /// Whichever grant the token has, unless its fence is larger.
     UpTo(u8),
 }
 
-/// What it says.
+/// An answer of the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Answer {
-    /// Done; the fence where one was asked for.
+    /// Done, with the fence if one was asked for.
     Yes(u8),
     /// Held by another, or not by this grant.
     No,
 }
 
-/// The connection. While it is down, `requests` are what the node is told first
-/// when it is back.
+/// A connection. While it is down, `requests` are what the node is told first when it is back.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Link {
     pub(crate) down: bool,
-    /// On their way to the node, or not sent yet.
+    /// Requests on their way to the node, or not sent yet.
     pub(crate) requests: Vec<Request>,
-    /// On their way back, with what they answer.
+    /// Answers on their way back, each with its request.
     pub(crate) answers: Vec<(Request, Answer)>,
 }
 
@@ -68,7 +67,7 @@ impl Hash for Link {
 }
 
 impl Request {
-    /// Whose operation waits for the answer.
+    /// The operation that waits for the answer.
     pub(crate) fn asked_by(self) -> Option<(usize, u8)> {
         match self {
             Request::Acquire { by, number, .. }
@@ -80,7 +79,7 @@ impl Request {
         }
     }
 
-    /// What tells it from all others, in one number. Tokens follow from clients.
+    /// All that tells the request from others, in one number. Tokens follow from clients.
     fn packed(self) -> u64 {
         u64::from_le_bytes(match self {
             Request::Acquire { by, number, claim, again, ttl, fence, .. } => {
@@ -108,7 +107,7 @@ impl Request {
         })
     }
 
-    /// The token that must hold the lock for this to do anything, where there is one.
+    /// The token that must hold the lock for this request to do anything, if there is one.
     pub(crate) fn is_only_for(self) -> Option<u8> {
         match self {
             Request::Renew { token, .. }
@@ -118,12 +117,12 @@ impl Request {
         }
     }
 
-    /// Whether it grants the lock, which a node that waits must not.
+    /// Whether the request grants the lock, which a node that waits must not.
     pub(crate) fn grants(self) -> bool {
         matches!(self, Request::Acquire { .. } | Request::HandOver { .. })
     }
 
-    /// Whether the node must be told something if its answer never comes.
+    /// Whether the node must be told something if the answer never comes.
     pub(crate) fn leaves_traces(self) -> bool {
         match self {
             Request::Acquire { again, .. } => !again,
@@ -132,7 +131,7 @@ impl Request {
         }
     }
 
-    /// What gives back the lock that a hand-over was to give.
+    /// The request that gives back the lock that a hand-over was to give.
     fn giving_back(self) -> Option<Request> {
         match self {
             Request::HandOver { from, giver, .. } => {
@@ -147,14 +146,15 @@ impl Request {
 /// Operations of a client at the most; a grant is named after the one that took it.
 pub(crate) const NUMBERS: u8 = 16;
 
-/// What the nodes know the grant of that operation by.
+/// The claim of the grant by that operation.
 pub(crate) fn claim_of(client: usize, number: u8) -> u8 {
     assert!(number < NUMBERS, "bounds are too wide");
     client as u8 * NUMBERS + number
 }
 
 impl Link {
-    /// Sends a request. False: it is not asked, as it is down, or waits and must not grant.
+    /// Sends a request. Returns false if the node is not asked: it is down, or waits and must not
+    /// grant.
     pub(crate) fn send(&mut self, request: Request, waits: bool) -> bool {
         if self.down {
             self.remember(request, false);
@@ -167,8 +167,8 @@ impl Link {
         !self.down
     }
 
-    /// Notes what is to be told to the node when it is back: `Node::clean_up_sent`
-    /// and `Node::clean_up_unsent`.
+    /// Notes the request to send when the node is back: `Node::clean_up_sent` and
+    /// `Node::clean_up_unsent`.
     fn remember(&mut self, request: Request, sent: bool) {
         match request {
             Request::Release { .. } | Request::Undo { .. } => self.remember_once(request),
@@ -182,15 +182,15 @@ impl Link {
         }
     }
 
-    /// To be told the same twice in a row changes nothing.
+    /// Notes a request unless it is the last one noted: a repetition changes nothing.
     fn remember_once(&mut self, request: Request) {
         if !self.requests.contains(&request) {
             self.requests.push(request);
         }
     }
 
-    /// The connection ends: what was in flight is carried out now or never, and its
-    /// outcome is not known. Gives whose votes will not come.
+    /// Ends the connection: each request in flight is carried out now or never, and its outcome is
+    /// not known. Returns the operations whose votes will not come.
     pub(crate) fn end(&mut self) -> Vec<(usize, u8)> {
         let answered = std::mem::take(&mut self.answers).into_iter().map(|(request, _)| request);
         let in_flight: Vec<Request> = answered.chain(std::mem::take(&mut self.requests)).collect();
@@ -201,8 +201,8 @@ impl Link {
         in_flight.into_iter().filter_map(Request::asked_by).collect()
     }
 
-    /// The node is back, and is told first what it has missed: no more than what was granted
-    /// with the fences that others have released, or that could be proposed now.
+    /// Opens the connection: the node is told first what it has missed, and releases no grant with
+    /// a larger fence than those that others have released, or than could be proposed now.
     pub(crate) fn open(&mut self, released: [u8; 3], proposal: u8, setup: &Setup) {
         self.down = false;
         if setup.has(Fault::NoCleanUp) {

@@ -1,4 +1,4 @@
-//! One lock node: what `src/lock/scripts/*.lua` do, line by line.
+//! One lock node, as `src/lock/scripts/*.lua` run there, line by line.
 
 use super::{
     link::{Answer, Request, Whose},
@@ -8,12 +8,12 @@ use super::{
 /// A node's memory and its clock.
 #[derive(Debug, Clone, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Node {
-    /// Which token stands at the lock's key, and for how long still.
+    /// The token at the lock's key, and for how long still.
     pub(crate) holder: Option<u8>,
     pub(crate) left: u8,
     /// The claim of the grant that has it. (On a node it stays, and says nothing.)
     pub(crate) claim: u8,
-    /// The last fence, beside it.
+    /// The last fence, beside the lock.
     pub(crate) fence: u8,
     /// How much too early its clock ends a TTL.
     pub(crate) fast: u8,
@@ -22,7 +22,7 @@ pub(crate) struct Node {
 }
 
 impl Node {
-    /// All of it in one number.
+    /// The node in one number.
     pub(crate) fn packed(&self) -> u64 {
         let holder = self.holder.map_or(0, |holder| holder + 1);
         let Node { left, claim, fence, fast, quarantine, .. } = *self;
@@ -33,7 +33,7 @@ impl Node {
         self.holder == Some(token) && self.claim == claim
     }
 
-    /// Carries a request out. None: nobody waits for the answer.
+    /// Carries a request out. Returns `None` if nobody waits for the answer.
     pub(crate) fn carry_out(&mut self, request: Request, setup: &Setup) -> Option<Answer> {
         let has = |fault| setup.has(fault);
         match request {
@@ -114,12 +114,12 @@ impl Node {
         Answer::Yes(self.fence)
     }
 
-    /// The lock's key is gone. The fence stays.
+    /// Removes the lock's key. The fence stays.
     fn end(&mut self) {
         (self.holder, self.left, self.claim) = (None, 0, 0);
     }
 
-    /// One tick later.
+    /// Lets one tick pass.
     pub(crate) fn tick(&mut self) {
         self.quarantine = self.quarantine.saturating_sub(1);
         self.left = self.left.saturating_sub(1);
@@ -128,7 +128,7 @@ impl Node {
         }
     }
 
-    /// Starts again, with nothing that it knew.
+    /// Starts the node again, without its memory.
     pub(crate) fn restart(&mut self, quarantine: u8) {
         *self = Node { fast: self.fast, quarantine, ..Node::default() };
     }

@@ -1,5 +1,5 @@
-//! What must hold in every state, and what must happen in some, so that the first
-//! is not true for want of anything happening.
+//! Properties that must hold in every state, and others that must hold in some, so that the first
+//! are not true for want of anything happening.
 
 use stateright::{Model, Property};
 
@@ -19,19 +19,19 @@ pub(crate) const FENCES_GROW: &str = "fences grow from grant to grant";
 /// given it back.
 pub(crate) const NO_GHOST: &str = "no node holds the lock for nobody";
 
-/// Nor is one that is renewed ever lost.
+/// A lock that is renewed is never lost.
 pub(crate) const KEPT: &str = "a lock that is renewed is kept";
 
-/// Those that must hold in every state.
+/// Properties that must hold in every state.
 pub(crate) const ALWAYS: &[&str] = &[ONE_HOLDER, FENCES_GROW, NO_GHOST, KEPT];
 
 /// Somebody is granted the lock.
 pub(crate) const GRANTED: &str = "a grant";
-/// While the request of one node is still on its way.
+/// A grant comes while the request of one node is still on its way.
 pub(crate) const EARLY: &str = "a grant before every node was asked";
-/// After another client's validity has ended.
+/// A grant comes after another client's validity has ended.
 pub(crate) const EXPIRED: &str = "a grant after another has expired";
-/// By a hand-over.
+/// A grant comes by a hand-over.
 pub(crate) const HANDED_OVER: &str = "a hand-over";
 /// A lock is valid though its first TTL has run out.
 pub(crate) const OUTLIVED: &str = "a lock that outlives its first TTL";
@@ -46,7 +46,7 @@ pub(crate) const CLASH: &str = "two attempts of which each has a node";
 pub(crate) const HEALED: &str = "a lock that is put back";
 /// A lock is renewed while a quorum of nodes waits.
 pub(crate) const WAITED_OUT: &str = "a lock outlives its first TTL while two nodes wait";
-/// Two have the same token.
+/// Two clients have the same token.
 pub(crate) const SAME_TOKEN: &str = "a grant after another of the same token";
 
 /// One run of the checker.

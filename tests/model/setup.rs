@@ -1,5 +1,5 @@
-//! What one run of the checker looks at: how much may happen in it, how wrong the
-//! world around the locks may go, and which fault is planted.
+//! The bounds of one run of the checker: how much may happen in it, how wrong the world around the
+//! locks may go, and which fault is planted.
 
 /// Lock nodes.
 pub(crate) const NODES: usize = 3;
@@ -11,35 +11,35 @@ pub(crate) const CLIENTS: usize = 3;
 /// Bounds of one run. All times are in ticks.
 #[derive(Debug, Clone)]
 pub(crate) struct Setup {
-    /// Which proxy each client is connected to.
+    /// The proxy that each client is connected to.
     pub(crate) proxy_of: &'static [usize],
-    /// Its token. Two with the same are still two who exclude each other.
+    /// Each client's token. Two clients with the same token still exclude each other.
     pub(crate) token_of: [u8; CLIENTS],
     /// The TTL of a LOCK and of a RENEW.
     pub(crate) ttl: u8,
     /// The TTL of a LOCK by the token that holds the lock already.
     pub(crate) ttl_again: u8,
-    /// What is set aside for drift when validity is computed.
+    /// The time set aside for drift when validity is computed.
     pub(crate) drift: u8,
-    /// By how much a node's clock may at the most end a TTL too early. Each node
-    /// has its own share of that, from none to all.
+    /// The most by which a node's clock may end a TTL too early. Each node has its own share of
+    /// that, from none to all.
     pub(crate) fastest: u8,
-    /// When an operation may be given up at the earliest. 0 is also a client that
-    /// hangs up at any moment.
+    /// The earliest time at which an operation may be given up. 0: a client may also hang up at any
+    /// moment.
     pub(crate) timeout: u8,
-    /// When it is given up at the latest.
+    /// The latest time at which an operation is given up.
     pub(crate) patience: u8,
-    /// What the proxies' clocks show, from which fences are proposed.
+    /// The proxies' clocks, from which fences are proposed.
     pub(crate) clocks: Clocks,
-    /// What a node does that has lost its memory.
+    /// The behaviour of a node that has lost its memory.
     pub(crate) quarantine: Quarantine,
     /// LOCKs of each client.
     pub(crate) locks: [u8; CLIENTS],
     /// Whether locks are given back, and do not only expire.
     pub(crate) gives_back: bool,
-    /// Whether who has the lock may LOCK it again.
+    /// Whether the holder may LOCK again.
     pub(crate) locks_again: bool,
-    /// Whose connections may break.
+    /// The proxy whose connections may break.
     pub(crate) breaks_at: usize,
     /// RENEWs of all clients together; hand-overs; broken connections; restarts of
     /// nodes that forget everything.
@@ -51,39 +51,40 @@ pub(crate) struct Setup {
     pub(crate) unlocks_by_token: u8,
     /// Whether renewals put the lock back where it is free. They wait for all nodes then.
     pub(crate) heals: bool,
-    /// Time passes only when all that is asked of nodes that are up is answered; each grant
-    /// is renewed at each tick; and a node goes away only while all others have the lock.
+    /// Whether all is prompt: time passes only when all that is asked of nodes that are up is
+    /// answered; each grant is renewed at each tick; and a node goes away only while all others
+    /// have the lock.
     pub(crate) prompt: bool,
     /// Whether several votes may come in before the proxy looks at them.
     pub(crate) late_looks: bool,
-    /// What is done wrong on purpose.
+    /// The fault that is planted.
     pub(crate) fault: Option<Fault>,
-    /// What is to hold always, or to happen at all.
+    /// Properties to hold always, or to happen at all.
     pub(crate) properties: &'static [&'static str],
 }
 
 /// Wall clocks of the proxies.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Clocks {
-    /// They stand still at the beginning of time: nodes alone make fences grow.
+    /// Clocks that stand still at the beginning of time: nodes alone make fences grow.
     Stopped,
-    /// They stand still, that of the first proxy this far ahead.
+    /// Clocks that stand still, that of the first proxy this far ahead.
     Apart(u8),
-    /// They show the time, which ends after so many ticks.
+    /// Clocks that show the time, which ends after so many ticks.
     Right(u8),
 }
 
-/// When a node that has lost its memory grants again. (Who knows that it has, and how the
-/// wait is counted, is looked at in `epochs.rs`.)
+/// When a node that has lost its memory grants again. (`epochs.rs` models who knows that, and how
+/// the wait is counted.)
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Quarantine {
-    /// At once.
+    /// The node grants at once.
     Off,
-    /// When it has waited for the longest TTL; renewals count meanwhile.
+    /// The node grants when it has waited for the longest TTL; renewals count meanwhile.
     On,
 }
 
-/// What is done wrong on purpose, to see that the checker finds it.
+/// A fault planted to see that the checker finds it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Fault {
     /// One vote less than a quorum is enough.
@@ -152,7 +153,7 @@ impl Setup {
             && self.unlocks_by_token == 0
     }
 
-    /// Whether a planted fault has nodes do something for who does not hold the lock.
+    /// Whether a planted fault has nodes act for a client that does not hold the lock.
     pub(crate) fn ignores_holders(&self) -> bool {
         matches!(self.fault, Some(Fault::ReleaseWithoutCompare | Fault::RenewWithoutCompare))
     }
@@ -167,7 +168,7 @@ impl Setup {
         }
     }
 
-    /// What is left of a TTL for the holder.
+    /// The part of a TTL that is left for the holder.
     pub(crate) fn validity(&self, ttl: u8, elapsed: u8) -> u8 {
         let drift = if self.has(Fault::NoDriftAllowance) { 0 } else { self.drift };
         let elapsed = if self.has(Fault::TimeSpentForgotten) { 0 } else { elapsed };

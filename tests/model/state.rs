@@ -1,7 +1,7 @@
-//! Everything there is at one instant.
+//! A state of the model.
 //!
-//! It is laid out by node, so that states which differ only in the names of nodes
-//! can be made one by sorting: the checker then has a sixth to look at.
+//! States are laid out by node, so that those which differ only in the names of nodes can be made
+//! one by sorting: the checker then has a sixth to check.
 
 use std::hash::{Hash, Hasher};
 
@@ -19,20 +19,20 @@ pub(crate) struct State {
     pub(crate) clients: [Client; CLIENTS],
     /// The time, where the clocks show it.
     pub(crate) now: u8,
-    /// What may still happen.
+    /// Events that may still happen.
     pub(crate) renewals: u8,
     pub(crate) hand_overs: u8,
     pub(crate) breaks: u8,
     pub(crate) restarts: u8,
     /// The largest fence that was told.
     pub(crate) last_fence: u8,
-    /// A later grant had a smaller one, or the same.
+    /// Whether a later grant had a smaller fence, or an equal one.
     pub(crate) fence_went_back: bool,
     /// UNLOCKs that may still come by token alone.
     pub(crate) by_token: u8,
     /// The largest fence that such an UNLOCK of each client has released.
     pub(crate) released: [u8; CLIENTS],
-    /// A lock that was to be kept was lost.
+    /// Whether a lock that was to be kept was lost.
     pub(crate) lost: bool,
 }
 
@@ -55,9 +55,8 @@ pub(crate) enum Vote {
     Pending,
     /// Yes; the fence where one was asked for.
     Yes(u8),
-    /// No.
     No,
-    /// It will not come.
+    /// The vote will not come.
     Missing,
 }
 
@@ -66,30 +65,28 @@ pub(crate) enum Vote {
 pub(crate) struct Client {
     /// LOCKs that it may still send.
     pub(crate) locks: u8,
-    /// The number of its last operation.
     pub(crate) number: u8,
-    /// What it was granted and has not given back.
+    /// The grant that it has not given back.
     pub(crate) held: Option<Held>,
-    /// Its command under way.
+    /// The command under way.
     pub(crate) asking: Option<Asking>,
 }
 
 /// A grant, as its holder was told.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Held {
-    /// What is left of its validity.
+    /// The rest of its validity.
     pub(crate) valid: u8,
-    /// The same without anything set aside for drift: as long its proxy knows of it.
+    /// The rest without anything set aside for drift: as long its proxy knows of it.
     pub(crate) known: u8,
-    /// What the nodes know it by.
+    /// The grant's name on the nodes.
     pub(crate) claim: u8,
-    /// Its fence.
     pub(crate) fence: u8,
-    /// What is left of its first TTL.
+    /// The rest of its first TTL.
     pub(crate) first: u8,
-    /// It was handed over.
+    /// Whether the lock was handed over.
     pub(crate) handed: bool,
-    /// A node has it back that had lost it.
+    /// Whether a node that had lost the lock has it back.
     pub(crate) healed: bool,
 }
 
@@ -97,25 +94,25 @@ pub(crate) struct Held {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Asking {
     pub(crate) what: What,
-    /// Which answers it waits for.
+    /// The number of the operation whose answers it waits for.
     pub(crate) number: u8,
-    /// Of the grant that is asked for, or renewed.
+    /// The claim of the grant that is asked for, or renewed.
     pub(crate) claim: u8,
-    /// The same claim may have it already.
+    /// Whether the same claim may have the lock already.
     pub(crate) again: bool,
     pub(crate) ttl: u8,
-    /// Since before the first node was asked.
+    /// The time since before the first node was asked.
     pub(crate) elapsed: u8,
-    /// It was handed over.
+    /// Whether the lock is handed over.
     pub(crate) handed: bool,
 }
 
-/// What a command waits for.
+/// The event that a command waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum What {
     /// The nodes' grants.
     Grant,
-    /// That a quorum remembers this fence of it.
+    /// A quorum that remembers this fence of the grant.
     Raise { fence: u8 },
     /// The nodes' renewals.
     Renewal,
@@ -217,8 +214,8 @@ impl State {
                     };
                     waits(request) || counts && !stays_up
                 });
-                // What is for a token that does not hold the lock changes nothing, now
-                // or later: only what comes behind it could give that token the lock.
+                // A request for a token that does not hold the lock changes nothing, now or later:
+                // only a request behind it could give that token the lock.
                 while let Some(first) = link.requests.first()
                     && !link.down
                     && first.is_only_for().is_some_and(|token| node.holder != Some(token))
@@ -243,7 +240,7 @@ impl State {
         self
     }
 
-    /// How many clients may count on the lock.
+    /// The number of clients that may count on the lock.
     pub(crate) fn valid_holders(&self) -> usize {
         self.held().filter(|held| held.valid > 0).count()
     }

@@ -1,5 +1,5 @@
-//! What can happen next, and what then is: `src/lock/acquire.rs`, `release.rs`, `renew.rs` and
-//! `node/node.rs`, without threads and sockets.
+//! The steps from a state, and the states after them: `src/lock/acquire.rs`, `release.rs`,
+//! `renew.rs` and `node/node.rs`, without threads and sockets.
 
 use super::{
     link::{Answer, Link, Request, Whose, claim_of},
@@ -34,7 +34,7 @@ pub(crate) enum Step {
     Answered { node: usize, proxy: usize },
     /// A connection ends.
     Break { node: usize, proxy: usize },
-    /// It is open again.
+    /// A connection opens again.
     Open { node: usize, proxy: usize },
     /// A node restarts with nothing in its memory.
     Restart { node: usize },
@@ -124,7 +124,7 @@ impl State {
         }
     }
 
-    /// What is after this step.
+    /// The state after this step.
     pub(crate) fn after(&self, step: Step, setup: &Setup) -> State {
         let mut next = self.clone();
         match step {
@@ -186,14 +186,14 @@ impl State {
         }
     }
 
-    /// Something is asked, and will be answered by a node that is up.
+    /// Whether a node that is up still has something to answer.
     fn is_busy(&self) -> bool {
         let links = self.columns.iter().flat_map(|column| &column.links);
         let busy = |link: &Link| !link.requests.is_empty() || !link.answers.is_empty();
         links.filter(|link| !link.down).any(busy)
     }
 
-    /// Of locks that are to be kept, the others have it all.
+    /// Whether a node may go away: if locks are to be kept, all the others have them.
     fn may_go_away(&self, node: usize, setup: &Setup) -> bool {
         let others = self.columns.iter().enumerate().filter(|(other, _)| *other != node);
         // It was renewed there since it was back, and the undoing of a vote whose answer was
@@ -210,8 +210,8 @@ impl State {
             || self.held().next().is_some() && others.into_iter().all(|(_, column)| has_it(column))
     }
 
-    /// Begins an operation, whose request the caller then sends. `claim`: the grant's, where
-    /// there is one already.
+    /// Begins an operation, whose request the caller then sends. `claim` is the grant's, if it has
+    /// one already.
     fn begin(&mut self, client: usize, what: What, ttl: u8, claim: Option<u8>) -> (u8, u8) {
         let one = &mut self.clients[client];
         one.number += 1;
@@ -265,7 +265,7 @@ impl State {
         }
     }
 
-    /// Who has the grant goes by its token, so it is its to give back.
+    /// Gives back each grant of the client's token: naming the token is enough.
     fn unlock_by_token(&mut self, client: usize, setup: &Setup) {
         self.by_token -= 1;
         let token = setup.token_of[client];
@@ -304,7 +304,7 @@ impl State {
         self.ask(client, Request::Renew { by, number, token, claim, ttl }, setup);
     }
 
-    /// What puts a lock back, and where, once a quorum has confirmed its renewal.
+    /// The request that puts a lock back, and its nodes, once a quorum has confirmed its renewal.
     fn heal_of(&self, client: usize, held: &Held, setup: &Setup) -> Option<(Request, Vec<usize>)> {
         let asking = self.clients[client].asking.filter(|asking| asking.what == What::Renewal)?;
         let with = |vote: Vote| {
@@ -323,8 +323,8 @@ impl State {
         (may && with(Vote::Yes(0)).len() >= quorum(NODES)).then_some((heal, lacking))
     }
 
-    /// Ends a command without success. What an attempt may have taken is undone, but what
-    /// the same claim has from before stays for as long as its holder may count on it.
+    /// Ends a command without success. A lock that an attempt may have taken is undone, but one
+    /// that the same claim has from before stays for as long as its holder may count on it.
     fn give_up(&mut self, client: usize, setup: &Setup) {
         let Some(asking) = self.clients[client].asking else { return };
         if asking.what == What::Renewal && setup.heals {
@@ -343,7 +343,7 @@ impl State {
         }
     }
 
-    /// Nobody waits for its votes any more.
+    /// Notes that nobody waits for the client's votes any more.
     fn end_asking(&mut self, client: usize) -> Option<Asking> {
         for column in self.columns.iter_mut() {
             column.votes[client] = Vote::None;
@@ -382,7 +382,7 @@ impl State {
         self.votes_came(client, setup);
     }
 
-    /// A connection ends: votes in flight on it are missing.
+    /// Ends a connection: votes in flight on it are missing.
     fn end_link(&mut self, node: usize, proxy: usize, setup: &Setup) {
         let column = &mut self.columns[node];
         let unanswered = column.links[proxy].end();
@@ -418,7 +418,7 @@ impl State {
         }
     }
 
-    /// What the votes come to, by the rules of Lockgate itself.
+    /// The outcome of the votes, by Lockgate's own rules.
     fn decision(&self, client: usize, asking: &Asking, setup: &Setup) -> Decision {
         let mut counted = Votes { nodes: NODES, ..Votes::default() };
         for column in self.columns.iter() {
@@ -464,7 +464,7 @@ impl State {
                 self.granted(client, &asking, fence, setup);
             }
             (Decision::Yes, What::Renewal) => self.renewed(client, &asking, setup),
-            // Its holder is told that it holds nothing, so nothing of it may stay.
+            // The holder is told that it holds nothing, so its lock may stay on no node.
             (Decision::No, What::Renewal) => {
                 self.lost |= setup.prompt;
                 self.unlock(client, setup);
@@ -485,7 +485,7 @@ impl State {
     fn granted(&mut self, client: usize, asking: &Asking, fence: u8, setup: &Setup) {
         let valid = setup.validity(asking.ttl, asking.elapsed);
         if valid == 0 {
-            // Too slow to be worth anything.
+            // The votes came so late that no validity is left.
             return self.give_up(client, setup);
         }
         self.end_asking(client);

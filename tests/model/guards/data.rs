@@ -1,36 +1,36 @@
-//! The data node: what it knows of the lock's fences, and the writes that landed.
+//! The data node: the lock's fences that it knows, and the writes that landed.
 
 use super::{Fault, Setup};
 
-/// What it is asked. Each is carried out at one instant; between two of one
-/// connection others may come.
+/// A request to the data node. Each is carried out at one instant; between two of one connection
+/// others may come.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Request {
-    /// To remember a fence: `guard/announce.lua`.
+    /// Remember a fence: `guard/announce.lua`.
     Raise { fence: u8 },
-    /// To compare and write: `guard/write.lua`.
+    /// Compare and write: `guard/write.lua`.
     Script(Write),
-    /// To watch the fence, and no more what was watched before.
+    /// Watch the fence, and nothing that was watched before.
     Watch,
-    /// Which fence it knows.
+    /// Tell the fence.
     Get,
-    /// To write, unless what is watched was written: MULTI, the write, EXEC.
+    /// Write, unless a watched key was written: MULTI, the write, EXEC.
     Exec(Write),
 }
 
 /// A guarded write.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Write {
-    /// That of the claim under which it is made.
+    /// The fence of the claim under which it is made.
     pub(crate) fence: u8,
-    /// So many writes its client had seen when it computed it.
+    /// The number of writes that its client had seen when it computed this one.
     pub(crate) based_on: u8,
 }
 
-/// What it says.
+/// An answer of the data node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Reply {
-    /// The largest fence that it knows; none: 0.
+    /// The largest fence that the data node knows; 0: none.
     Fence(u8),
     /// The fence is watched.
     Watched,
@@ -38,7 +38,7 @@ pub(crate) enum Reply {
     Done,
     /// The script has seen another fence.
     Refused,
-    /// EXEC has found what is watched written.
+    /// EXEC has found a watched key written.
     Dropped,
 }
 
@@ -50,7 +50,7 @@ pub(crate) enum Watch {
     Nothing,
     /// Nobody has written the fence since.
     Unwritten,
-    /// Somebody has.
+    /// Somebody has written the fence since.
     Written,
 }
 
@@ -63,23 +63,23 @@ pub(crate) struct Data {
     pub(crate) seen: u8,
     /// The fences of all writes that landed, in order.
     pub(crate) landed: Vec<u8>,
-    /// So many of them before it forgot.
+    /// The number of writes landed before it forgot.
     pub(crate) forgotten: u8,
     /// The largest fence of the others that were acknowledged.
     pub(crate) acknowledged: u8,
 }
 
-/// What comes of a request.
+/// The outcome of a request.
 pub(crate) struct Outcome {
     pub(crate) reply: Reply,
-    /// The fence was written, so that who watches it is concerned.
+    /// Whether the fence was written, which concerns connections that watch it.
     pub(crate) writes_fence: bool,
     /// The client's write landed.
     pub(crate) lands: Option<Write>,
 }
 
 impl Data {
-    /// So many writes have landed.
+    /// The number of writes that have landed.
     pub(crate) fn version(&self) -> u8 {
         self.landed.len() as u8
     }

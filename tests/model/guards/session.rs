@@ -1,27 +1,26 @@
-//! Clients that write under a claim, each through a connection of its own: what the
-//! proxy does there in `src/session/guarded/` and, at LOCK, in `src/session/jobs/announce.rs`.
+//! Clients that write under a claim, each through a connection of its own: the proxy's part of it
+//! in `src/session/guarded/` and, at LOCK, in `src/session/jobs/announce.rs`.
 
 use super::{
     CLIENTS, Fault, Setup,
     data::{Data, Reply, Request, Watch, Write},
 };
 
-/// Everything there is at one instant. Nothing depends on the place of a session,
-/// so they are kept sorted, and states that differ in names only are one: a step's
-/// `client` is the place at which it stood just then.
+/// A state. Nothing depends on the place of a session, so sessions are kept sorted, and states that
+/// differ in names only are one: a step's `client` is the place at which it stood just then.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub(crate) struct State {
     pub(crate) data: Data,
     pub(crate) sessions: [Session; CLIENTS],
-    /// That of the last grant.
+    /// The fence of the last grant.
     pub(crate) last_fence: u8,
-    /// What may still go wrong.
+    /// Faults that may still come.
     pub(crate) stops: u8,
     pub(crate) forgets: u8,
     pub(crate) wrong: Wrong,
 }
 
-/// What must never have happened.
+/// Things that must never have happened.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Wrong {
     pub(crate) below: bool,
@@ -36,21 +35,21 @@ pub(crate) struct Session {
     /// LOCKs and writes that it may still send.
     pub(crate) locks: u8,
     pub(crate) writes: u8,
-    /// It holds the lock, by the lock nodes. It does not notice when it does not.
+    /// Whether the client holds the lock, by the lock nodes. It does not notice if it does not.
     pub(crate) valid: bool,
-    /// What the proxy knows of that.
+    /// The proxy's knowledge of the lock.
     pub(crate) claim: Option<Claim>,
-    /// So many writes the client has seen since it was told of the lock.
+    /// The number of writes that the client has seen since it was told of the lock.
     pub(crate) read: Option<u8>,
     pub(crate) phase: Phase,
-    /// The transaction under way is the client's own.
+    /// Whether the transaction under way is the client's own.
     pub(crate) own: bool,
     /// How often the write under way has landed, and at which place of all.
     pub(crate) landings: u8,
     pub(crate) landed_at: u8,
-    /// Sent and not carried out.
+    /// Requests sent and not carried out.
     pub(crate) requests: Vec<Request>,
-    /// To the last one that was.
+    /// The reply to the last request carried out.
     pub(crate) reply: Option<Reply>,
     pub(crate) watch: Watch,
 }
@@ -59,57 +58,57 @@ pub(crate) struct Session {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Claim {
     pub(crate) fence: u8,
-    /// The data node has been told.
+    /// Whether the fence was announced on the data node.
     pub(crate) raised: bool,
 }
 
-/// What a session waits for.
+/// The event that a session waits for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Phase {
-    /// Its client.
+    /// Its client's next command.
     #[default]
     Idle,
-    /// That the data node has the fence of a lock just granted.
+    /// The data node's answer to the fence of a lock just granted.
     Locking,
-    /// The script.
+    /// The script's answer.
     Short,
-    /// What the data node knows of the fence.
+    /// The fence that the data node knows.
     Asking,
-    /// EXEC.
+    /// EXEC's answer.
     Committing,
-    /// Nothing any more.
+    /// No event: the connection has ended.
     Stopped,
 }
 
-/// How a write goes to the data node.
+/// The way of a write to the data node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Way {
-    /// By the script, then by a transaction of the proxy's.
+    /// The script, then a transaction of the proxy's.
     Short,
-    /// By a transaction of the proxy's, which is repeated when it is dropped.
+    /// A transaction of the proxy's, which is repeated when it is dropped.
     Long,
-    /// By one of the client's, which is told so.
+    /// A transaction of the client's, which is told if it is dropped.
     Own,
 }
 
-/// What may happen.
+/// A step of the model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Step {
     /// A client is granted the lock.
     Lock { client: usize },
-    /// Its time is over; nobody tells it.
+    /// A client's time is over; nobody tells it.
     Expire { client: usize },
-    /// It gives the lock back.
+    /// A client gives the lock back.
     Unlock { client: usize },
-    /// It reads, through whatever connection.
+    /// A client reads, through whatever connection.
     Read { client: usize },
-    /// It writes what it computed from that.
+    /// A client writes what it computed from that.
     Write { client: usize, way: Way },
     /// The data node carries out its connection's next request.
     CarryOut { client: usize },
     /// The proxy has all replies that it waits for.
     Answered { client: usize },
-    /// Its connection ends.
+    /// A client's connection ends.
     Stop { client: usize },
     /// The data node knows only this fence any more.
     Forget { to: u8 },
@@ -244,7 +243,8 @@ impl State {
         }
     }
 
-    /// By a connection, which does not watch it itself then, or by none.
+    /// Notes that the fence is written: by a connection, which then does not watch it itself, or by
+    /// none.
     fn fence_is_written(&mut self, by: Option<usize>) {
         for (client, one) in self.sessions.iter_mut().enumerate() {
             if by != Some(client) && one.watch == Watch::Unwritten {
@@ -294,7 +294,7 @@ impl State {
         }
     }
 
-    /// The client is told of its write.
+    /// Tells the client the outcome of its write.
     fn tell(&mut self, client: usize, is_done: bool) {
         let one = &mut self.sessions[client];
         self.wrong.told |= one.landings != u8::from(is_done);
@@ -329,7 +329,7 @@ impl Session {
         }
     }
 
-    /// One packet: `Fences::ask`.
+    /// Sends one packet: `Fences::ask`.
     fn ask(&mut self, setup: &Setup) {
         let Some(claim) = self.claim else { return };
         if !claim.raised {
@@ -342,7 +342,7 @@ impl Session {
         self.phase = Phase::Asking;
     }
 
-    /// Another: the write and EXEC.
+    /// Sends another packet: the write and EXEC.
     fn commit(&mut self, setup: &Setup) {
         let Some(write) = self.the_write() else { return };
         if setup.has(Fault::WatchBehindGet) {
@@ -352,7 +352,7 @@ impl Session {
         self.phase = Phase::Committing;
     }
 
-    /// What is sent is sent.
+    /// Ends a connection; bytes already sent may still be carried out.
     fn stop(&mut self) {
         let (valid, requests, watch) = (self.valid, std::mem::take(&mut self.requests), self.watch);
         *self = Session { valid, requests, watch, phase: Phase::Stopped, ..Session::default() };
