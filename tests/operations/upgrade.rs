@@ -1,5 +1,5 @@
-//! A process takes another's place, and clients notice nothing: no connection is refused,
-//! none is broken, no lock is lost, whatever becomes of the new process.
+//! A process takes another's place, and clients notice nothing: no connection is refused or broken,
+//! and no lock is lost, whatever becomes of the new process.
 
 use std::{
     fs,
@@ -21,7 +21,7 @@ use crate::support::{self, Client, LIMIT, Proxy, Reply, Setup, eventually};
 use lockgate::tools::redis_server::{RedisServer, free_port};
 use rustix::process::{Pid, Signal, kill_process};
 
-/// Where a proxy can be replaced, and what the processes that come after it have.
+/// The socket at which a proxy can be replaced, and the setup of the processes that come after it.
 struct Place {
     dir: tempfile::TempDir,
 }
@@ -39,7 +39,7 @@ impl Place {
         Proxy::with().top(&format!("upgrade_socket: {}", self.socket().display()))
     }
 
-    /// A file with another configuration.
+    /// Writes another configuration to a file.
     fn write(&self, name: &str, text: &str) -> PathBuf {
         let file = self.dir.path().join(name);
         fs::write(&file, text).unwrap();
@@ -72,7 +72,7 @@ impl Process {
         Process { child, log }
     }
 
-    /// One that takes over, which it has when this returns.
+    /// Starts a process that takes over, and returns once it has.
     fn upgrade(place: &Place, config: &Path) -> Process {
         let mut process = Process::start(place, config, &["--upgrade"]);
         eventually("the new process listens", || {
@@ -115,7 +115,7 @@ impl Drop for Process {
     }
 }
 
-/// Sets them, so that threads end when a test fails.
+/// Sets both flags when dropped, so that threads end when a test fails too.
 struct Ends<'a>([&'a AtomicBool; 2]);
 
 impl Drop for Ends<'_> {
@@ -205,7 +205,7 @@ fn clients_see_nothing_of_three_upgrades_in_a_row() {
     assert!(!place.socket().exists(), "who ends for good leaves nothing behind");
 }
 
-/// Its connections are never made anew behind its user's back.
+/// Upgrades under redis-py, whose connections are never made anew behind its user's back.
 fn redis_py_sees_nothing_of_upgrades(version: &str) {
     let clients = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients");
     let python = clients.join(".venv/bin/python");

@@ -11,7 +11,7 @@ use std::{
 
 use crate::support::{Proxy, Reply, encode, eventually};
 
-/// More than any of these tests needs, far less than what is thrown at it.
+/// More memory than any of these tests needs, and far less than is sent to the proxy.
 const BOUND: usize = 48 << 20;
 
 /// Runs `attack` while another client's commands and locks go on as ever.

@@ -1,8 +1,7 @@
-//! Clients that mean harm, or only do it: whom the limits keep out, and that the
-//! others notice nothing of those who are in.
+//! Clients that mean harm, or only do it: limits keep some out, and other clients notice nothing of
+//! those that are in.
 //!
-//! How much slower the others become is bench/soak's question; here they only
-//! have to be served at all.
+//! bench/soak measures how much slower the others become; here they only have to be served at all.
 
 use std::{
     io::{Read, Write},
@@ -29,7 +28,7 @@ fn pong() -> Reply {
     Reply::simple("PONG")
 }
 
-/// How many connections the data node has taken since its start.
+/// The number of connections that the data node has taken since its start.
 fn upstream_connections(proxy: &mut Proxy) -> u64 {
     let mut client = Client::connect(proxy.data().port());
     let Reply::Bulk(text) = client.cmd(&["INFO", "stats"]) else { panic!("no INFO") };
@@ -243,7 +242,7 @@ fn before(data: &RedisServer) -> Setup {
     Proxy::with().host("0.0.0.0").data_port(data.port())
 }
 
-/// Runs with this configuration until it ends by itself, and gives what it said.
+/// Runs with this configuration until the proxy ends by itself. Returns its output.
 fn ends_with(config: &str) -> String {
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("lockgate.yaml");
@@ -341,10 +340,10 @@ fn on_loopback_nothing_is_asked() {
     assert_eq!(proxy.client().cmd(&["PING"]), pong());
 }
 
-/// What the proxy may hold at most, whatever comes: see [`while_others_work`].
+/// The most memory that the proxy may take, whatever comes: see [`while_others_work`].
 const BOUND: usize = 64 << 20;
-/// How long another client's command may take meanwhile. Far more than it does,
-/// as the machine runs other tests too; far less than for ever.
+/// The longest time for another client's command meanwhile: far more than it takes, as the machine
+/// runs other tests too, and far less than for ever.
 const PROMPT: Duration = Duration::from_secs(10);
 
 /// Runs `attack` while another client pings and locks, promptly each time, and
@@ -380,7 +379,7 @@ fn while_others_work(proxy: &mut Proxy, attack: impl FnOnce(&Proxy) + Send) {
     assert!(proxy.is_alive());
 }
 
-/// Lock nodes are patient, as the machine may be busy.
+/// Lock nodes get much time, as the machine may be busy.
 fn patient() -> Setup {
     Proxy::with().nodes(3).locks("node_timeout: 5s").locks("node_silence: 6s")
 }
@@ -725,14 +724,14 @@ fn a_keyword_at_each_place_is_not_looked_at_for_ever() {
     });
 }
 
-/// A data node that closes who says nothing for two seconds.
+/// A data node that closes a client's connection after two silent seconds.
 fn impatient() -> Setup {
     Proxy::with().data_arguments(&["--timeout", "2"])
 }
 
 type Commands = &'static [&'static [&'static str]];
 
-/// What puts a connection into a state, and then what shows it, by turns.
+/// Commands that put a connection into a state, and then one that shows it, by turns.
 const STATES: [Commands; 6] = [
     &[&["MULTI"], &["ECHO", "a"]],
     &[&["EXEC"]],

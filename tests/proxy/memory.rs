@@ -9,7 +9,7 @@ use crate::support::{Proxy, Reply};
 
 /// The largest value that Redis takes (`proto-max-bulk-len`).
 const VALUE: usize = 512 << 20;
-/// What the proxy may hold at most while one passes.
+/// The most memory that the proxy may take while such a value passes.
 const BOUND: usize = 64 << 20;
 
 #[test]

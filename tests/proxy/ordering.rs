@@ -1,5 +1,5 @@
-//! Our commands among those of Redis: every reply at its place, every effect in
-//! the order sent, and the connection's state followed wherever it goes.
+//! Lockgate's commands among those of Redis: every reply at its place, every effect in the order
+//! sent, and the connection's state followed wherever it goes.
 
 use std::{
     thread,

@@ -1,5 +1,5 @@
-//! Who the client is: PROXY headers from a balancer, and to the data node, with a real
-//! HAProxy on either side.
+//! The client's address in PROXY headers, from a balancer and to the data node, with a real HAProxy
+//! on either side.
 
 use std::{
     io::{self, Read, Write},
@@ -34,7 +34,7 @@ fn header(command: u8, family: u8, addresses: &[u8]) -> Vec<u8> {
     [SIGNATURE, &[command, family], &length, addresses].concat()
 }
 
-/// The client has connected from `source` to somewhere.
+/// A header that says that the client has connected from `source` to somewhere.
 fn over_ipv4(source: [u8; 4]) -> Vec<u8> {
     header(PROXY, 0x11, &[&source[..], &[10, 9, 9, 9], &[0x30, 0x39], &[0x18, 0xeb]].concat())
 }
@@ -84,8 +84,8 @@ struct HaProxy {
 }
 
 impl HaProxy {
-    /// `lines` for the section, where DIR is its directory; `bind` is what stands behind
-    /// the port, and `server` behind the server's name.
+    /// Starts HAProxy with `lines` for the section, in which DIR is its directory. `bind` stands
+    /// behind the port, and `server` behind the server's name.
     fn start(bind: &str, lines: &str, server: &str) -> HaProxy {
         (0..10).find_map(|_| HaProxy::attempt(bind, lines, server)).expect("a free port")
     }
@@ -132,7 +132,7 @@ impl HaProxy {
         std::fs::read_to_string(self.file("log")).unwrap()
     }
 
-    /// A column of its statistics on the server.
+    /// A column of HAProxy's statistics on the server.
     fn of_server(&self, column: &str) -> String {
         let mut stats = UnixStream::connect(self.file("stats")).unwrap();
         stats.set_read_timeout(Some(LIMIT)).unwrap();
@@ -156,7 +156,7 @@ impl Drop for HaProxy {
     }
 }
 
-/// A certificate that is its own CA, and its key: apart and in one file.
+/// A certificate that is its own CA, with its key: in two files and in one.
 struct Certificate {
     dir: tempfile::TempDir,
 }
@@ -201,7 +201,7 @@ impl Certificate {
     }
 }
 
-/// A socket that sends something of its own before what is written first.
+/// A socket that sends these bytes before the first ones that are written.
 struct Preceded {
     tcp: TcpStream,
     before: Vec<u8>,
@@ -609,7 +609,7 @@ fn a_balancer_on_this_machine_brings_strangers() {
 
 // To the data node.
 
-/// A proxy whose data node, a Redis behind this HAProxy, is told who its clients are.
+/// A proxy whose data node, a Redis behind this HAProxy, is told the clients' addresses.
 fn before(haproxy: &HaProxy) -> Setup {
     Proxy::with()
         .data_url(&format!("redis://127.0.0.1:{}", haproxy.port))

@@ -24,14 +24,14 @@ use rustls::{
 
 type TlsClient = Client<StreamOwned<ClientConnection, TcpStream>>;
 
-/// A CA of one's own and certificates signed by it, as files.
+/// A test's own CA and certificates signed by it, as files.
 struct Pki {
     dir: tempfile::TempDir,
     ca: Issuer<'static, KeyPair>,
 }
 
 impl Pki {
-    /// With `ca.crt`, and `server` and `client` that are all right.
+    /// Makes `ca.crt`, and the certificates `server` and `client`, all valid.
     fn new() -> Pki {
         let dir = tempfile::tempdir().unwrap();
         let mut params = CertificateParams::new(Vec::new()).unwrap();
@@ -73,7 +73,7 @@ impl Pki {
         self.file(name).to_str().unwrap().to_owned()
     }
 
-    /// What a listener's `tls` says to show the certificate `name`.
+    /// The `tls` of a listener that shows the certificate `name`.
     fn shown(&self, name: &str, more: &str) -> String {
         let (cert, key) = (self.path(&format!("{name}.crt")), self.path(&format!("{name}.key")));
         format!("{{cert_file: {cert}, key_file: {key}{more}}}")
@@ -84,7 +84,7 @@ impl Pki {
         Proxy::with().tls(&self.shown("server", "")).start()
     }
 
-    /// A redis-server that shows the certificate `name`; its TLS port too.
+    /// A redis-server that shows the certificate `name`, and its TLS port.
     fn redis(&self, name: &str, auth_clients: &str) -> (RedisServer, u16) {
         let port = free_port().unwrap();
         let (cert, key) = (self.path(&format!("{name}.crt")), self.path(&format!("{name}.key")));
@@ -99,7 +99,7 @@ impl Pki {
         (RedisServer::start(&arguments.concat()).expect("redis-server with TLS"), port)
     }
 
-    /// The same at `name` and the loopback address, for a configuration.
+    /// A configuration's `tls` that trusts this CA, with these further settings.
     fn trusting(&self, more: &str) -> String {
         format!("tls: {{ca_cert_file: {}{more}}}", self.path("ca.crt"))
     }
@@ -167,7 +167,7 @@ impl Secure {
         Secure { proxy, data, nodes }
     }
 
-    /// How many lock nodes have this key.
+    /// The number of lock nodes that have this key.
     fn nodes_with(&self, key: &str) -> usize {
         let has = |node: &&(RedisServer, u16)| {
             Client::connect(node.0.port()).cmd(&["EXISTS", key]) == Reply::Int(1)
@@ -192,7 +192,7 @@ fn run(program: &Path, arguments: &[&str]) -> Output {
         .unwrap()
 }
 
-/// What redis-cli says on stdout and stderr.
+/// The output of redis-cli on stdout and stderr.
 fn redis_cli(arguments: &[&str]) -> String {
     let output = run(Path::new("redis-cli"), arguments);
     let all = [output.stdout, output.stderr].concat();
@@ -464,8 +464,8 @@ fn a_node_killed_and_restarted_is_up_again_over_tls() {
     eventually("all nodes grant", || secure.nodes_with("lock:a") == 3);
 }
 
-/// A proxy whose data node and lock node show the certificate `name`; why it is
-/// not ready.
+/// Starts a proxy whose data node and lock node show the certificate `name`. Returns why it is not
+/// ready.
 fn refused(pki: &Pki, name: &str, url: &str, top: &str, auth_clients: &str) -> String {
     let (_redis, port) = pki.redis(name, auth_clients);
     let url = url.replace("PORT", &port.to_string());

@@ -1,5 +1,5 @@
-//! What is played: the corner cases by hand, and random sequences out of a
-//! grammar that reaches every state.
+//! The cases to play: corner cases by hand, and random sequences out of a grammar that reaches
+//! every state.
 
 use rand::{RngExt, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 
@@ -482,8 +482,8 @@ pub(crate) fn random_case(seed: u64) -> Case {
     sequence(seed, &[0, 1, 10, 100, 20_000], true)
 }
 
-/// The same with values of these lengths, and without CLIENT REPLY OFF and SKIP
-/// unless they may be `mute`.
+/// A random sequence with values of these lengths, and without CLIENT REPLY OFF and SKIP unless it
+/// may be `mute`.
 fn sequence(seed: u64, lengths: &[usize], mute: bool) -> Case {
     let mut rng = StdRng::seed_from_u64(seed);
     let mut steps = Vec::new();
@@ -564,10 +564,10 @@ fn sequence(seed: u64, lengths: &[usize], mute: bool) -> Case {
 
 /// A random sequence with a few bytes of it changed, lost, doubled or put in.
 ///
-/// Small values only: what Redis has not yet read when it closes makes the
-/// kernel send a reset, which may overtake the error. Never mute: whether Redis
-/// closes after an error that it may not tell depends on whether it has earlier
-/// replies still to write, hence on how the packets fell.
+/// Values are small: bytes that Redis has not yet read when it closes make the kernel send a reset,
+/// which may overtake the error. Sequences are never mute: whether Redis closes after an error that
+/// it may not tell depends on whether it has earlier replies still to write, hence on how the
+/// packets fell.
 pub(crate) fn damaged_case(seed: u64) -> Case {
     const PUT_IN: &[u8] = b"*$:+-\r\n 019\"'\\x\0\xff";
     let mut case = sequence(seed, &[0, 1, 10, 100, 300], false);
