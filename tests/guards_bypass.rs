@@ -94,7 +94,7 @@ fn a_zero_byte_in_a_name_is_not_left_to_chance() {
         client.send(&command(&[b"XGROUP", name.as_bytes(), b"g:stream", b"group", b"0"]));
         assert!(client.reply().error().starts_with("ERR unknown command"));
     }
-    // What the connection's state depends on.
+    // Commands that the connection's state depends on.
     assert_eq!(
         client.cmd(&["SUBSCRIBE", "c"]),
         Reply::Array(vec![Reply::bulk("subscribe"), Reply::bulk("c"), Reply::Int(1)])
@@ -144,7 +144,7 @@ fn renamed_commands_are_what_they_were() {
     assert_eq!(client.cmd(&["GET", "free", "y"]), Reply::bulk("x"));
     assert!(client.cmd(&["SET", "g:1", "x"]).error().starts_with("ERR unknown command"));
     assert!(!exists(&mut proxy, "g:1"));
-    // One that guards do not need themselves works under its lock.
+    // A renamed command that guards do not need themselves works under its lock.
     let arguments = ["--rename-command", "LPUSH", "put-in-front-of-the-list"];
     let proxy = Proxy::with().top(GUARDS).data_arguments(&arguments).start();
     let mut client = proxy.client();
@@ -162,7 +162,7 @@ fn a_line_that_is_too_long_is_never_completed() {
     let mut data = direct(&mut proxy);
     for name in ["SET g:1 ", "SET free x\r\nSET g:1 "] {
         let mut client = proxy.client();
-        // Else DEBUG waits until the commands are known, and what is behind it with it.
+        // Otherwise DEBUG waits until the commands are known, and the bytes behind it too.
         assert_eq!(client.cmd(&["SET", "other", "x"]), Reply::ok());
         // While Redis sleeps, what comes is read by it in one go.
         client.send(&encode(&["DEBUG", "SLEEP", "0.5"]));
@@ -371,7 +371,7 @@ fn after_monitor_neither_scripts_nor_debug_write() {
         assert_eq!(client.reply().error(), "ERR Replica can't interact with the keyspace");
         // In a transaction the connection is given up.
         client.send(&pipeline(&[&["MULTI"], words, &["EXEC"]]));
-        // Else lines about the proxy's own questions would come for ever.
+        // Otherwise lines about the proxy's own questions would come for ever.
         let _ = client.socket().shutdown(Shutdown::Write);
         client.rest();
         assert_eq!(direct(&mut proxy).cmd(&["DBSIZE"]), Reply::Int(0), "{words:?}");
@@ -427,7 +427,7 @@ fn a_name_that_could_not_be_asked_about_does_not_pass() {
         assert!(told.iter().any(|words| refused.error_text().starts_with(words)), "{refused:?}");
     }
     assert!(!exists(&mut proxy, "g:8"));
-    // What it is, is known in the end.
+    // The unknown command is known in the end.
     eventually("it is known", || {
         clients[0].cmd(&["lput", "g:8", "hacked"]).error_text().starts_with("NOTHELD 'g:8'")
     });

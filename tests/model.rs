@@ -395,7 +395,7 @@ fn ghosts_are_kept_away_by_order_and_cleaning_up() {
     breaks("no clean-up", GHOST, planted(Fault::NoCleanUp, loss()));
 }
 
-// What follows is not planted: here the model shows where the algorithm ends.
+// No faults are planted below: here the model shows the limits of the algorithm.
 
 /// Fences survive a node's loss of memory by the proxies' clocks alone.
 #[test]
@@ -420,7 +420,7 @@ fn a_fence_is_raised_where_its_attempt_has_the_lock() {
     holds("raised where held", slow_loss());
 }
 
-// Who may vote.
+// Nodes that may vote.
 
 /// Two proxies that know the deployment; the first client's lock is renewed.
 fn epochs() -> epochs::Setup {

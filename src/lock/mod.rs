@@ -1,4 +1,4 @@
-//! What a lock is: votes of N independent Redis nodes, a quorum, a fence.
+//! Locks: votes of N independent Redis nodes, a quorum, a fence.
 //!
 //! Names no client, no socket and no protocol. The files, those that need none of the others first:
 //!

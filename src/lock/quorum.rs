@@ -100,7 +100,7 @@ pub(super) enum Decision {
     /// More answers are needed.
     Open,
     Yes,
-    /// No: so many nodes answered that it cannot be yes.
+    /// No: enough nodes answered to rule out a yes.
     No,
     /// Too few nodes answered to decide.
     NoQuorum,

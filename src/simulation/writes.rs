@@ -1,4 +1,4 @@
-//! What must hold of guarded writes: the data node's own record of stored values, compared with
+//! Checks guarded writes: compares the data node's own record of stored values with
 //! what clients were told.
 
 use std::collections::BTreeMap;

@@ -352,7 +352,7 @@ fn each_of_several_locks_is_needed() {
         ("BITOP AND g:z g:a g:b", "g:z"),
         ("mSeT g:a 1 \"g:\\x7a\" 1", "g:z"),
     ] {
-        // As an array and as a line.
+        // Each command is sent as an array and as a line.
         for bytes in [encode(&words(line)), format!("{line}\r\n").into_bytes()] {
             client.send(&bytes);
             let expected = format!(
@@ -362,7 +362,7 @@ fn each_of_several_locks_is_needed() {
             assert_eq!(client.reply().error(), expected, "{line}");
         }
     }
-    // What is only read needs none.
+    // A key that is only read needs no lock.
     for line in ["COPY g:z g:a", "SUNIONSTORE g:a g:z", "BITOP OR g:a g:z", "SORT g:z STORE g:a"] {
         client.send(&encode(&words(line)));
         assert!(matches!(client.reply(), Reply::Int(_)), "{line}");
@@ -449,7 +449,7 @@ fn a_transaction_in_another_database_is_not_dropped() {
     client.cmd(&["SELECT", "1"]);
     let replies = client.pipe(&[&["MULTI"], &["SET", "g:a", "v"], &["EXEC"]]);
     assert_eq!(replies[2], Reply::Array(vec![Reply::ok()]));
-    // Not even of a client that watches something itself.
+    // The same holds for a client that watches a key itself.
     client.cmd(&["SELECT", "2"]);
     let words: [&[&str]; 4] = [&["WATCH", "free"], &["MULTI"], &["SET", "g:a", "v"], &["EXEC"]];
     assert_eq!(client.pipe(&words)[3], Reply::Array(vec![Reply::ok()]));
@@ -482,7 +482,7 @@ fn who_listens_is_refused_in_the_words_of_redis() {
             }
         }
         if reset == "RESET" {
-            // It has given the session lock back.
+            // The client has given the session lock back.
             let write = holder.cmd(&["SET", "g:a", "v"]);
             assert!(write.error().starts_with("NOTHELD"), "{write:?}");
             holder.cmd(&["LOCK", "l:a", "WAIT", "10000"]).grant();

@@ -141,7 +141,7 @@ fn a_select_is_seen_however_it_comes() {
     assert_eq!(client.cmd(&["APPEND", "account:1", "!"]), Reply::Int(7));
     expected.push((4, "four!!!".to_owned()));
     assert_eq!(values(&mut data, "account:1"), expected);
-    // Where replies are off or skipped.
+    // SELECT while replies are off or skipped.
     client.send(&pipeline(&[
         &["CLIENT", "REPLY", "OFF"],
         &["SELECT", "5"],
@@ -258,7 +258,7 @@ fn who_may_not_ask_for_its_database_is_refused_behind_select() {
     assert_eq!([client.reply(), client.reply()], [Reply::ok(), Reply::ok()]);
     assert_eq!(values(&mut data, "account:1"), [(0, "zero".to_owned())]);
     assert_eq!(values(&mut data, "free"), [(1, "one".to_owned())]);
-    // Who may not SELECT has selected nothing.
+    // A user that may not SELECT has selected nothing.
     let mut client = user(&proxy, &mut data, &["+client|info", "-select"]);
     take_away(&proxy);
     lock(&mut client);
@@ -278,7 +278,7 @@ fn a_connection_that_may_be_in_another_database_than_its_client_believes_is_clos
         lock(&mut client);
         assert_eq!(client.cmd(&["SELECT", "1"]), Reply::ok());
         assert!(is_written(&write(&mut client, way, "one")));
-        // Where it may go nowhere it stays where it is.
+        // A session that may not SELECT stays in its database.
         assert_eq!(data.cmd(&["ACL", "SETUSER", "app", "-select"]), Reply::ok());
         let refused = write(&mut client, way, "never");
         assert!(refused.error_text().starts_with("NOPERM"), "{way}: {refused:?}");
@@ -288,7 +288,7 @@ fn a_connection_that_may_be_in_another_database_than_its_client_believes_is_clos
             client.cmd(&["SET", "account:2", "x"]).error().split(' ').next(),
             Some("NOTHELD")
         );
-        // It may go to database 0, but not come back.
+        // The session may go to database 0, but not come back.
         assert_eq!(data.cmd(&["ACL", "SETUSER", "app", "+select|0"]), Reply::ok());
         let write: &[&str] = match way {
             "long" => &["EVAL", SCRIPT, "1", "account:1", "never"],

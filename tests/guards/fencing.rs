@@ -164,7 +164,7 @@ fn a_client_stopped_past_its_ttl_writes_nothing_when_it_wakes() {
         a.type_line("SET account:1 early");
         assert_eq!(a.line(), "OK");
         a.freeze();
-        // It reads this once it goes on, and believes in its lock still.
+        // The stopped client reads this once it goes on, and still believes in its lock.
         a.type_line("SET account:1 late");
         let mut b = next_holder(proxy);
         assert_eq!(b.cmd(&["GET", "account:1"]), Reply::bulk("early"));
@@ -388,7 +388,7 @@ fn assert_late_packet_refused(way: Way, [of_late, of_next]: [&str; 2]) {
     assert_eq!(reader.cmd(&["GET", "account:1"]), Reply::bulk("100"));
     relay.release();
     assert_refused(&way.outcome(&mut late), &["FENCED"]);
-    // What it has read is what it writes on.
+    // The value that it has read is the one that it changes.
     assert_eq!(reader.cmd(&["GET", "account:1"]), Reply::bulk("100"), "{way:?}");
     assert_eq!(next.cmd(&["SET", "account:1", "101"]), Reply::ok());
 }
@@ -571,7 +571,7 @@ fn the_data_node_dies_between_the_check_and_the_write() {
         let b = &it.b;
         eventually("the lock is given back", || b.nodes_with("lock:account:1") == 0);
         it.b.data().restart().expect("restarted");
-        // It has forgotten all, and what was under way is not done by anybody else.
+        // The data node has forgotten all, and nobody else carries out what was under way.
         it.relay.release();
         let mut next = next_holder(&it.a);
         assert_eq!(next.cmd(&["GET", "account:1"]), Reply::NullBulk);

@@ -53,7 +53,7 @@ fn an_earlier_holder_cannot_raise_its_fence_again() {
                 data.cmd(forgets);
             }
             assert_eq!(data.cmd(&["GET", "account:1"]), Reply::bulk("early"));
-            // Who has the lock need not know that it was forgotten.
+            // The lock's holder need not know that its fence was forgotten.
             assert!(is_written(&write(&mut quick, way, "quick")), "{way} {lock:?}");
             assert_eq!(data.cmd(&["GET", FENCE]), Reply::bulk(&newer.to_string()));
             if lock.len() == 2 {
@@ -73,7 +73,7 @@ fn a_lock_that_was_granted_anew_to_the_same_token_fences_the_first() {
         let mut data = data(&mut proxy);
         let (mut first, mut second) = (proxy.client(), proxy.client());
         for client in [&mut first, &mut second] {
-            // As if the first one's time were over.
+            // The nodes are changed as if the first holder's time were over.
             for node in 0..3 {
                 proxy.node_client(node).cmd(&["DEL", "lock:account:1"]);
             }
@@ -111,7 +111,7 @@ fn nothing_is_written_while_the_lock_nodes_cannot_say() {
         for node in 0..2 {
             proxy.node(node).thaw().expect("goes on");
         }
-        // Its claim was not given up.
+        // The session's claim was not given up.
         eventually("it may write again", || is_written(&write(&mut client, way, "again")));
     }
 }

@@ -78,7 +78,7 @@ fn the_session_with_redis_cli_is_as_shown() {
         .expect("redis-cli");
     let mut input = cli.stdin.take().expect("input");
     let mut output = BufReader::new(cli.stdout.take().expect("output"));
-    // What the other terminal printed and was not looked at yet.
+    // Output of the other terminal that was not compared yet.
     let mut other: Option<BufReader<&[u8]>>;
     let mut printed = Vec::new();
     let mut lines = block("console").lines().peekable();
@@ -269,7 +269,7 @@ fn the_user_of_the_acl_may_do_what_the_guide_does_and_needs_what_it_says() {
         user(&[&format!("+{missing}")]);
     }
 
-    // Who sends SELECT needs these besides.
+    // A user that sends SELECT needs these besides.
     let besides = ["select", "client|info"];
     let named: Vec<String> = besides.iter().map(|name| format!("+{name}")).collect();
     assert!(GUIDE.contains(&format!("Who sends SELECT needs `{}` besides", named.join(" "))));

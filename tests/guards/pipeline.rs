@@ -484,7 +484,7 @@ fn those_before_the_end_of_a_client_are_all_made_however_long_it_takes() {
     // 100 ms, and the next may begin before the proxy has had its turn.
     let sleep = encode(&["DEBUG", "SLEEP", "0.12"]);
     data.send(&sleep);
-    // They go the longer way, each by itself.
+    // These go the longer way, each by itself.
     client.send(&encode(&["ZINCRBY", "account:1", "1", "m"]).repeat(1000));
     // And what comes behind them waits for the data node alone.
     client.send(&encode(&["DEBUG", "SLEEP", "1.2"]));

@@ -90,7 +90,7 @@ fn who_slept_through_its_ttl_is_refused_by_the_data() {
     let mut slow = proxy.client();
     slow.cmd(&["LOCK", "account:1", "mine", "PX", "30000"]).grant();
     assert_eq!(slow.cmd(&["SET", "account:1", "slow"]), Reply::ok());
-    // Its lock is gone from the nodes and another has it, but the proxy has not been told.
+    // The lock is gone from the nodes and another has it, but the proxy has not been told.
     for node in 0..proxy.nodes_up() {
         proxy.node_client(node).cmd(&["DEL", "lock:account:1"]);
     }
@@ -100,7 +100,7 @@ fn who_slept_through_its_ttl_is_refused_by_the_data() {
     assert!(refused.error().starts_with("FENCED 'account:1' was not written: the lock 'account:1' was granted again since, with fence "), "{refused:?}");
     assert_eq!(quick.cmd(&["SET", "account:1", "quick"]), Reply::ok());
     assert_eq!(direct(&mut proxy).cmd(&["GET", "account:1"]), Reply::bulk("quick"));
-    // Its claim is gone.
+    // The session's claim is gone.
     assert!(slow.cmd(&["SET", "account:1", "later"]).error().starts_with("NOTHELD"));
     assert_eq!(proxy.metric("lockgate_guarded_writes_total", "\"fenced\""), 1.0);
 }
@@ -285,7 +285,7 @@ fn a_lock_taken_without_a_reply_fences_the_holder_before() {
         let refused = slow.cmd(&["SET", "account:1", "late"]);
         assert!(refused.error_text().starts_with("FENCED"), "{mode}: {refused:?}");
         assert_eq!(quick.cmd(&["SET", "account:1", "quick"]), Reply::ok());
-        // One whose fence the data node does not take is given back, without a word.
+        // A lock whose fence the data node does not take is given back silently.
         let mut data = direct(&mut proxy);
         let user = ["ACL", "SETUSER", "app", "on", ">pw", "~*", "+@all", "-eval"];
         assert_eq!(data.cmd(&user), Reply::ok());
@@ -420,7 +420,7 @@ fn a_client_that_may_not_call_scripts_writes_all_the_same() {
     client.cmd(&["LOCK", "account:1", "PX", "30000"]).grant();
     assert_eq!(client.cmd(&["SET", "account:1", "x"]), Reply::ok());
     assert_eq!(client.cmd(&["SET", "account:1", "y"]), Reply::ok());
-    // Who may not do what a guard needs is refused, not let through.
+    // A user that may not do what a guard needs is refused, not let through.
     assert_eq!(data.cmd(&["ACL", "SETUSER", "app", "-multi"]), Reply::ok());
     assert_no_permission(&client.cmd(&["SET", "account:1", "z"]));
     assert_eq!(data.cmd(&["ACL", "SETUSER", "app", "+multi", "-watch"]), Reply::ok());

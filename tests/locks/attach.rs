@@ -124,7 +124,7 @@ fn a_pool_writes_under_the_lock_of_one_of_its_connections() {
     }
     assert_eq!(asked(), 24.0);
     let [first, second] = &mut pool;
-    // One that is gone has taken nothing with it.
+    // An attached connection that ends has taken nothing with it.
     second.hang_up();
     eventually("it is gone", || proxy.metric("lockgate_client_connections", "") == 2.0);
     assert_eq!(write(&mut owner), Reply::Int(25));
@@ -164,7 +164,7 @@ fn a_claim_whose_lock_went_to_another_is_refused_by_the_data() {
     );
     assert_eq!(refused.error(), expected);
     assert!(write(&mut other).error().starts_with("NOTHELD"));
-    // Which has not taken the lock from who holds it.
+    // The attached connection has not taken the lock from its holder.
     assert!(matches!(next.cmd(&["RENEW", LOCK]), Reply::Int(1..)));
 }
 
@@ -193,7 +193,7 @@ fn a_quorum_of_nodes_decides() {
     proxy.node(2).freeze().unwrap();
     let refused = other.cmd(&["LOCK.ATTACH", LOCK, &grant.token]);
     assert!(refused.error().starts_with("NOQUORUM 2 of 5 lock nodes answered, 3 are needed"));
-    // What was told before counts for as long as was told, and then nobody can tell.
+    // An attachment counts for the validity that was told, and then nobody can tell.
     assert_eq!(write(&mut early), Reply::Int(1));
     thread::sleep(ms(4100));
     let refused = write(&mut early);
@@ -253,7 +253,7 @@ fn the_fence_is_that_of_the_grant_whatever_a_minority_stores() {
     store(&proxy, &[1], grant.fence + 1000);
     proxy.node(4).kill().unwrap();
     assert_eq!(told(&proxy), [grant.fence]);
-    // Who holds the lock is never refused for it.
+    // The lock's holder is never refused for that.
     assert_eq!(write(&mut owner), Reply::Int(1));
     // A lock that was taken past Lockgate has none.
     for node in 0..4 {
@@ -396,7 +396,7 @@ fn words_are_checked_as_redis_checks_them() {
     ] {
         assert_eq!(client.cmd(words).error(), error, "{words:?}");
     }
-    // Who may not SET the key may not.
+    // A user that may not SET the key may not attach either.
     client.cmd(&["ACL", "SETUSER", "app", "on", "nopass", "~lock:app:*", "+@all"]);
     client.cmd(&["AUTH", "app", "x"]);
     assert!(client.cmd(&["LOCK.ATTACH", "k", "t"]).error().starts_with("NOPERM"));

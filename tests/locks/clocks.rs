@@ -163,7 +163,7 @@ fn jumping_clocks_grant_nothing_twice(count: usize) {
     let held = proxy.client().cmd(&["LOCK", "k", "a", "PX", "4000"]).grant();
     let until = Instant::now() + ms(held.validity.unsigned_abs());
     if count == 1 {
-        // It was away when the lock was taken.
+        // Deletes the lock there, as if the third node had been away when it was taken.
         eventually("all have it", || nodes[2].client().cmd(&["DEL", "lock:k"]) == Reply::Int(1));
     }
     nodes[..count].iter().for_each(|node| node.clocks.forward(REALTIME, HOUR));

@@ -200,7 +200,7 @@ async fn a_second_lock_that_comes_to_nothing_does_not_end_the_first() {
         nodes.each(RedisServer::thaw, &all);
         engine.drain(MINUTE).await;
         assert_eq!(nodes.with("lock:k").len(), count);
-        // What another grant's attempt alone has got is given back all the same.
+        // A node that another grant's attempt alone has got is given back all the same.
         nodes.client(0).cmd(&["DEL", "lock:k"]);
         nodes.each(RedisServer::freeze, &all);
         assert!(engine.acquire(b"lock:k", b"t", MINUTE, None).await.is_err());
@@ -484,7 +484,7 @@ impl Nodes {
 async fn a_late_release_takes_nothing_newer_of_the_same_token() {
     let nodes = Nodes::start(5);
     let (first, second) = (nodes.engine_that_can_be_cut(), nodes.engine(&nodes.config()));
-    // Who gives back knows the claim, or, as it was granted elsewhere, does not.
+    // The giver knows the claim or, as the lock was granted elsewhere, does not.
     for knows in [true, false] {
         let grantor = if knows { &first } else { &second };
         let grant = grantor.acquire(b"lock:k", b"worker-7", MINUTE, None).await.unwrap();
@@ -546,7 +546,7 @@ async fn a_hand_over_shortens_nothing() {
     let nodes = Nodes::start(3);
     let engines = [nodes.engine(&nodes.config()), nodes.engine(&nodes.config())];
     let late = engines[0].acquire(b"lock:k", b"ta", MINUTE, None).await.unwrap();
-    // It runs out, and another has it by the token that waits.
+    // The lock runs out, and another client has it by the token that waits.
     for node in 0..3 {
         nodes.client(node).cmd(&["DEL", "lock:k"]);
     }
@@ -581,13 +581,13 @@ async fn a_renewal_puts_a_lock_back_where_it_was_lost() {
         let stored = nodes.client(lost[0]).cmd(&["GET", "lockgate:fence:lock:k"]);
         assert_eq!(stored, Reply::bulk(&format!("{} {}", grant.fence, grant.claim.unwrap())));
     }
-    // Not where a quorum has lost it: then it is lost, and nothing of it stays.
+    // A lock that a quorum has lost is not put back: it is lost, and stays on no node.
     for node in [0, 1, 2] {
         nodes.client(node).cmd(&["DEL", "lock:k"]);
     }
     assert_eq!(engine.renew(b"lock:k", b"t", MINUTE, grant.claim).await, Ok(None));
     eventually("nothing is left", || nodes.with("lock:k").is_empty());
-    // Nor once it is given back.
+    // A lock that was given back is not put back either.
     let grant = engine.acquire(b"lock:k", b"t", MINUTE, None).await.unwrap();
     engine.drain(MINUTE).await;
     nodes.client(0).cmd(&["DEL", "lock:k"]);

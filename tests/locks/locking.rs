@@ -119,12 +119,12 @@ fn who_was_refused_a_lock_cannot_free_it() {
     // Attached, it acts for who holds the lock.
     b.cmd(&["LOCK.ATTACH", "k", "host"]).grant();
     assert_eq!(b.cmd(&["UNLOCK", "k", "host"]), Reply::Int(1));
-    // What it holds from before is its own, whatever is refused then.
+    // A lock that the client holds from before stays its own, whatever is refused then.
     b.cmd(&["LOCK", "k", "mine", "PX", "60000"]).grant();
     assert_eq!(b.cmd(&["LOCK", "k", "another", "PX", "60000"]), Reply::NullArray);
     assert_eq!(b.cmd(&["UNLOCK", "k", "another"]), Reply::Int(0));
     assert_eq!(b.cmd(&["UNLOCK", "k", "mine"]), Reply::Int(1));
-    // It is remembered of the last ones only, and of others is asked again.
+    // The session remembers the last refused tokens only, and asks the nodes about others.
     a.cmd(&["LOCK", "k", "t", "PX", "60000"]).grant();
     for n in 0..1000 {
         assert_eq!(b.cmd(&["LOCK", "k", &format!("t{n}"), "PX", "60000"]), Reply::NullArray);
@@ -147,18 +147,18 @@ fn a_connection_does_not_wait_for_itself() {
     client.cmd(&["LOCK", "k", "PX", "60000"]).grant();
     assert_eq!(client.cmd(&["LOCK", "k", "WAIT", "20000"]).error(), deadlock);
     assert_eq!(client.cmd(&["UNLOCK", "k"]), Reply::Int(1));
-    // One that runs out meanwhile is worth waiting for.
+    // A lock that runs out meanwhile is worth waiting for.
     client.cmd(&["LOCK", "k", "PX", "300"]).grant();
     client.cmd(&["LOCK", "k", "PX", "60000", "WAIT", "30000"]).grant();
     assert_eq!(client.cmd(&["UNLOCK", "k"]), Reply::Int(1));
-    // As is one whose UNLOCK is on its way.
+    // A lock whose UNLOCK is on its way is, too.
     client.cmd(&["LOCK", "k", "PX", "60000"]).grant();
     (0..2).for_each(|node| proxy.node(node).freeze().unwrap());
     assert!(client.cmd(&["UNLOCK", "k"]).error().starts_with("NOQUORUM"));
     client.send(&encode(&["LOCK", "k", "PX", "60000", "WAIT", "30000"]));
     (0..2).for_each(|node| proxy.node(node).thaw().unwrap());
     client.reply().grant();
-    // As is one that is held elsewhere.
+    // A lock that is held elsewhere is, too.
     let mut other = proxy.client();
     let grant = other.cmd(&["LOCK", "l"]).grant();
     client.cmd(&["LOCK.ATTACH", "l", &grant.token]).grant();

@@ -140,7 +140,7 @@ fn it_ends_with_its_connection_however_that_ends() {
 /// Checks that "k" is renewed no more, and was not given back.
 fn runs_out(proxy: &Proxy, what: &str) {
     eventually(what, || proxy.metric("lockgate_session_locks", "") == 0.0);
-    // What was to be released would be by now.
+    // A lock that was to be released would be by now.
     thread::sleep(ms(300));
     assert_eq!(proxy.nodes_with("lock:k"), 3, "{what}");
     for node in 0..3 {
@@ -357,7 +357,7 @@ fn a_peer_that_vanished_is_found_by_keepalive() {
     assert_eq!(proxy.nodes_with("lock:k"), 3, "idle, but alive");
     let cut = Instant::now();
     assert!(as_root(&format!("ip link set {} down", beyond.cable())));
-    // Its client may be alive at the other end.
+    // The connection's client may be alive at the other end.
     runs_out(&proxy, "found");
     println!("found {:?} after the cable was cut", cut.elapsed());
     let _ = child.kill();
@@ -486,7 +486,7 @@ fn a_transaction_fails_with_the_lock() {
         assert!(reply.error().starts_with("LOCKLOST"), "{replies:?}");
     }
     assert_eq!(client.cmd(&["DBSIZE"]), Reply::Int(0), "nor is it queued");
-    // What ends the transaction comes later, or is refused itself.
+    // The command that ends the transaction comes later, or is refused itself.
     for ends in ["EXEC", "DISCARD"] {
         let before = lost(&proxy, "");
         client.cmd(&["LOCK", "k"]).grant();
@@ -583,7 +583,7 @@ fn unlock_and_renew_of_a_lost_lock_tell_as_much() {
     assert_eq!((&replies[0], &replies[2]), (&Reply::Int(0), &Reply::Int(0)));
     assert!(replies[1].error().starts_with("LOCKLOST"), "{replies:?}");
     assert_eq!(client.cmd(&["INCR", "n"]), Reply::Int(2));
-    // Of two locks each must be told.
+    // Two lost locks must both be told.
     lose(&mut client, &["k", "l"]);
     assert_eq!(client.cmd(&["UNLOCK", "l"]), Reply::Int(0));
     let told = client.cmd(&["PING"]);
@@ -722,7 +722,7 @@ fn of_a_lost_lock_nothing_stays_till_its_ttl_is_over() {
     eventually("it is lost", || lost(&proxy, "not_held") == 1.0);
     let begun = Instant::now();
     eventually("the last node has it no more", || free(&proxy, "k"));
-    // Its last renewal there was just now.
+    // The lock's last renewal there was just now.
     assert!(begun.elapsed() < SOON, "{:?}", begun.elapsed());
 }
 
@@ -840,7 +840,7 @@ fn renew_and_lock_again_say_what_it_is_from_then_on() {
     assert!(validity > 2000);
     thread::sleep(ms(3500));
     assert_eq!(proxy.nodes_with("lock:k"), 3, "renewed with the new TTL");
-    // The same token again, with a TTL: a lease.
+    // A LOCK again with that token and a TTL makes it a lease.
     client.cmd(&["LOCK", "k", &grant.token, "PX", "1000"]).grant();
     assert_eq!(proxy.metric("lockgate_session_locks", ""), 0.0);
     thread::sleep(ms(200));
@@ -891,7 +891,7 @@ fn a_shorter_renew_of_which_nothing_is_heard_loses_nothing() {
     (0..3).for_each(|node| proxy.node(node).freeze().unwrap());
     let reply = client.cmd(&["RENEW", "k", "PX", "2000"]);
     assert!(reply.error().starts_with("NOQUORUM "), "{reply:?}");
-    // They do what they were asked for, and the lock has two seconds left.
+    // The nodes carry out what they were asked, and the lock has two seconds left.
     (0..3).for_each(|node| proxy.node(node).thaw().unwrap());
     thread::sleep(ms(3000));
     assert_eq!(proxy.nodes_with("lock:k"), 3);
@@ -915,7 +915,7 @@ fn a_client_that_came_back_keeps_what_it_locked_again() {
     let proxy = proxy("300ms");
     let mut old = proxy.client();
     old.cmd(&["LOCK", "k", "mine"]).grant();
-    // Its connection is gone, but nobody has noticed yet.
+    // The old client's connection is gone, but nobody has noticed yet.
     let mut new = proxy.client();
     assert!(matches!(new.cmd(&["RENEW", "k", "mine"]), Reply::Int(1..)));
     drop(old);
@@ -947,7 +947,7 @@ fn renew_by_token_makes_another_connection_the_keeper() {
         drop(new);
         eventually("released with its new connection", || free(&first, "k"));
     }
-    // Not what another holds, nor what nobody does.
+    // Neither another's lock nor a free one can be taken over.
     let mut client = first.client();
     client.cmd(&["LOCK", "k", "t", "PX", "60000"]).grant();
     let mut other = first.client();
@@ -972,7 +972,7 @@ fn who_is_replaced_is_told() {
     drop(holder);
     thread::sleep(ms(300));
     assert_eq!(proxy.nodes_with("lock:k"), 3, "it is the other's");
-    // Who does it itself loses nothing.
+    // A client that takes over its own lock loses nothing.
     assert!(matches!(other.cmd(&["RENEW", "k", &grant.token]), Reply::Int(1..)));
     other.cmd(&["LOCK", "k", &grant.token]).grant();
     assert_eq!(other.cmd(&["PING"]), Reply::simple("PONG"));

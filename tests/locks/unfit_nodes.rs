@@ -183,7 +183,7 @@ fn all_nodes_flushed_are_not_new_to_a_proxy_whose_own_ttls_are_shorter() {
         .locks("node_timeout: 100ms")
         .start();
     all_up(&shorter, 3);
-    // It hears of the other's TTLs soon after its start, where all is well.
+    // The new proxy hears of the other's TTLs soon after its start, if all is well.
     thread::sleep(ms(1500));
     let held = longer.client().cmd(&["LOCK", "k", "a", "PX", "4000"]).grant();
     let until = Instant::now() + ms(held.validity.unsigned_abs());
@@ -344,7 +344,7 @@ fn nodes_of_the_version_before_are_taken_over_without_a_wait() {
     let proxy = Proxy::with().node_urls(&urls(&nodes)).start();
     all_up(&proxy, 3);
     proxy.client().cmd(&["LOCK", "k", "t", "PX", "1000"]).grant();
-    // That of this deployment is a minute.
+    // The `max_ttl` of this deployment is a minute.
     assert!(begun.elapsed() < Duration::from_secs(50));
 }
 
@@ -424,7 +424,7 @@ fn init_ends_the_wait_and_is_refused_where_a_marker_is() {
     all[2].kill().unwrap();
     assert!(support::init(&settings, &[]).contains("nothing was written"));
     all[2].restart().unwrap();
-    // It would wait for a minute.
+    // Without `init` the nodes would wait for a minute.
     let proxy = Proxy::with().node_urls(&urls(&all)).uninitialised().start();
     eventually("they wait", || proxy.http("/readyz").contains("lockgate init FILE"));
     let said = support::init(&settings, &[]);

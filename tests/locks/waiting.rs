@@ -96,7 +96,7 @@ fn a_free_lock_is_had_without_waiting_and_has_no_line() {
     let mut client = proxy.client();
     for wait in ["0", "1", "60000"] {
         client.cmd(&["LOCK", "k", "WAIT", wait, "PX", "60000"]).grant();
-        // Who has it already does not wait for itself.
+        // A client that has the lock already does not wait for itself.
         let again = client.cmd(&["LOCK", "other", "t", "PX", "60000", "WAIT", wait]);
         let again = [again, client.cmd(&["LOCK", "other", "t", "EX", "60", "WAIT", wait])];
         assert!(again[0].grant().fence < again[1].grant().fence);
@@ -352,7 +352,7 @@ fn a_release_through_another_proxy_is_told_at_once() {
         next.reply().grant();
         assert_eq!(next.cmd(&["UNLOCK", "k"]), Reply::Int(1));
     }
-    // It looks for itself too, and may have been about to.
+    // A waiter looks for itself too, and may have been about to.
     let told = second.metric("lockgate_wakeups_total", "message");
     assert!(told >= 10.0, "{told} of 20");
 }
@@ -522,7 +522,7 @@ fn waiters_that_die_at_any_moment_of_a_hand_over_leave_the_lock_to_the_next() {
         next.reply().grant();
         slowest = slowest.max(begun.elapsed());
         handed += dead.as_mut().map_or(0, |dead| usize::from(!dead.rest().0.is_empty()));
-        // Whoever came behind has its turn by now.
+        // A client that came behind has its turn by now.
         eventually("nobody waits", || proxy.waiters() == 0);
     }
     println!("slowest {slowest:?}; {handed} of 75 had the lock when they died");
@@ -683,7 +683,7 @@ fn unlock_of_what_was_handed_over_meanwhile_harms_nobody() {
             assert_eq!(client.cmd(&["UNLOCK", "k", token]), Reply::Int(0), "{token}");
             assert_eq!(client.cmd(&["RENEW", "k", token]), Reply::Int(0), "{token}");
         }
-        // Whoever took no such lock must say which is meant.
+        // A client that took no such lock must name the token.
         let unnamed = client.cmd(&["UNLOCK", "k"]);
         assert!(unnamed == Reply::Int(0) || unnamed.error().starts_with("NOTOKEN"));
         assert_held(&first, "k", "n");
@@ -733,13 +733,13 @@ fn clients_that_share_a_token_take_turns() {
         assert_eq!(holder.cmd(&["UNLOCK", "k"]), Reply::Int(1));
         let grant = a.reply().grant();
         assert!(grant.token == "same" && grant.fence > fence);
-        // Who leaves takes nothing from who has it.
+        // A waiter that leaves takes nothing from the holder.
         let _gone = leave(gone, reset);
         eventually("it has left", || proxy.waiters() == 1);
         assert_held(&proxy, "k", "same");
         assert_eq!(a.cmd(&["UNLOCK", "k"]), Reply::Int(1));
         assert!(b.reply().grant().fence > grant.fence);
-        // Nor does who had it before.
+        // Neither does the holder before.
         assert_eq!(a.cmd(&["UNLOCK", "k"]), Reply::Int(0));
         drop(a);
         thread::sleep(ms(50));
@@ -1023,7 +1023,7 @@ fn while_too_few_nodes_answer_a_waiter_goes_on_trying_until_its_time_is_up() {
     let reply = proxy.client().cmd(&["LOCK", "free", "PX", "60000", "WAIT", "1500"]);
     assert!(reply.error().starts_with("NOQUORUM 1 of 3 lock nodes answered"), "{reply:?}");
     assert!(begun.elapsed() >= ms(1500), "{:?}", begun.elapsed());
-    // Whoever is not at the head knows no more than the head.
+    // A waiter behind the head knows no more than the head.
     let mut head = in_line(&proxy, &["LOCK", "free", "PX", "60000", "WAIT", "0"]);
     let second = proxy.client().cmd(&["LOCK", "free", "PX", "60000", "WAIT", "300"]);
     for reply in [behind.reply(), second] {
@@ -1056,7 +1056,7 @@ fn nodes_killed_and_started_again_lose_no_waiter() {
     holder.cmd(&["LOCK", "k", "h", "PX", "60000"]).grant();
     let mut next = in_line(&proxy, &["LOCK", "k", "n", "PX", "60000", "WAIT", "0"]);
     let mut last = in_line(&proxy, &["LOCK", "k", "l", "PX", "60000", "WAIT", "0"]);
-    // One that is back knows nothing of the lock: two still do.
+    // The node that is back knows nothing of the lock: two still do.
     proxy.node(0).restart().unwrap();
     eventually("it is back", || proxy.nodes_up() == 3);
     next.expect_silence(ms(200));

@@ -609,7 +609,7 @@ impl State {
     fn look(&mut self, proxy: usize, model: &Epochs) {
         self.proxies[proxy].looks -= 1;
         let mut looks = self.looks(proxy, model);
-        // Else the whole marker is read again.
+        // Otherwise the whole marker is read again.
         if let Some(glimpse) = self.proxies[proxy].glimpse.take()
             && model.has(Fault::TornMarker)
         {
@@ -875,7 +875,7 @@ impl State {
         let theirs =
             self.servers[seat][link.server].theirs().map(|theirs| (theirs.id, theirs.epoch));
         if theirs != Some(told) && !model.has(Fault::NoCompare) {
-            // It is looked at anew.
+            // The node is looked at anew.
             self.unlink(proxy, seat);
             return None;
         }

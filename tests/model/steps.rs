@@ -202,7 +202,7 @@ impl State {
         let has_it = |column: &Column| {
             let link = &column.links[0];
             let undone = !link.requests.iter().any(undoes);
-            // Where nothing is put back, it is enough that it is there.
+            // If no lock is put back, it is enough that the lock is there.
             let has = column.node.left + 1 >= setup.ttl || setup.has(Fault::NoHeal);
             !link.down && column.node.quarantine == 0 && undone && has
         };
@@ -401,7 +401,7 @@ impl State {
         let fast = self.columns[node].node.fast;
         let quarantine = match setup.quarantine {
             Quarantine::Off => 0,
-            // It is the node's own clock that counts.
+            // The node's own clock counts.
             Quarantine::On => setup.ttl.saturating_sub(fast),
         };
         self.columns[node].node.restart(quarantine);

@@ -364,7 +364,7 @@ fn connections_that_do_not_read_do_not_keep_others_out() {
         .map(|_| {
             let mut stream = TcpStream::connect(("127.0.0.1", proxy.admin_port())).unwrap();
             stream.set_nonblocking(true).unwrap();
-            // As much as it takes.
+            // The request is sent as far as the proxy takes it.
             let _ = stream.write(request.as_bytes());
             stream
         })

@@ -118,7 +118,7 @@ fn guards_that_contradict_are_refused_with_their_lines() {
 
 #[test]
 fn a_log_filter_that_is_none_is_refused_by_its_name() {
-    // Where that is not noticed, the proxy ends all the same.
+    // If the filter is not refused, the process ends all the same: its port is taken.
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("f.yaml");

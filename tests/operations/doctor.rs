@@ -143,7 +143,7 @@ fn what_ends_connections_or_changes_a_replication_id_is_told() {
         format!("{:?}", asked.cmd(&["ROLE"]))
             .contains(&format!("{:?}", Reply::bulk(&replica.port().to_string())))
     });
-    // As a Sentinel does.
+    // A Sentinel subscribes to this channel.
     let mut sentinel = Client::connect(nodes[1].port());
     sentinel.cmd(&["SUBSCRIBE", "__sentinel__:hello"]);
     let urls: Vec<String> = nodes.iter().map(RedisServer::url).collect();

@@ -547,7 +547,7 @@ fn typed(port: u16, keys: &[&str]) -> String {
         let _ = output.read_to_end(&mut seen);
         String::from_utf8_lossy(&seen).into_owned()
     });
-    // It reads keys one by one once it has asked for the commands.
+    // redis-cli reads keys one by one once it has asked for the commands.
     thread::sleep(Duration::from_millis(1000));
     for key in keys {
         input.write_all(key.as_bytes()).unwrap();

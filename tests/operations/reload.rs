@@ -59,7 +59,7 @@ fn what_can_change_in_a_running_proxy_changes_for_clients_that_come_then() {
     }
     assert!(!logged(&proxy, &["\"changed\"", "\"key\":\"barrier_buffer\""]));
 
-    // Who is there already keeps what it has.
+    // A client that is there already keeps its limits.
     assert_eq!(before.cmd(&["LOCK", "k", "PX", "1000", "WAIT", "1001"]).error_text(), "");
     assert_eq!(before.cmd(&["UNLOCK", "mine"]), Reply::Int(1));
     let mut after = proxy.client();

@@ -163,7 +163,7 @@ fn clients_see_nothing_of_three_upgrades_in_a_row() {
             });
         }
         let _ends = Ends([&stop, &leave]);
-        // One that stays, and is never without commands under way.
+        // A client that stays, and is never without commands under way.
         let (leave, batches) = (&leave, &batches);
         scope.spawn(move || {
             let (mut client, mut count) = (Client::connect(port), 0);
@@ -545,7 +545,7 @@ fn the_upgrade_socket_belongs_to_one_proxy_at_a_time() {
     assert!(second.log().contains("a proxy runs there; --upgrade takes its place"));
     assert_eq!(proxy.client().cmd(&["PING"]), Reply::simple("PONG"));
 
-    // What a crash leaves is in nobody's way.
+    // A socket left by a crash is in nobody's way.
     proxy.kill();
     assert!(place.socket().exists());
     let mut again = Process::start(&place, &proxy.config_file(), &[]);

@@ -313,14 +313,14 @@ fn a_data_node_that_cannot_be_asked_at_start_is_asked_until_it_tells() {
     };
     assert!(denied(&proxy));
     assert!(proxy.http("/readyz").contains("not known to ask for a password"));
-    // It comes up, and is open to everybody.
+    // The data node comes up, and is open to everybody.
     data.restart().unwrap();
     eventually("it is seen", || proxy.log().contains("asks nobody for a password"));
     assert!(denied(&proxy));
     eventually("it is reached", || proxy.http("/readyz").contains(": ok"));
     assert!(proxy.http("/readyz").starts_with("HTTP/1.1 503"));
     assert!(proxy.metric("lockgate_clients_refused_total", "open") >= 2.0);
-    // Its operator gives it a password.
+    // The data node's operator gives it a password.
     Client::connect(data.port()).cmd(&["CONFIG", "SET", "requirepass", "secret"]);
     eventually("clients are let in", || {
         let mut client = proxy.client();
@@ -394,7 +394,7 @@ fn a_reader_that_leaves_100_mb_unread_holds_up_nobody() {
             client.send(&encode(&["GET", "big"]).repeat(100));
         }
         thread::sleep(Duration::from_secs(2));
-        // One of them reads a little now and then, and all of it is there.
+        // One client reads a little now and then, and finds all of it there.
         for _ in 0..100 {
             assert!(matches!(greedy[0].reply(), Reply::Bulk(value) if value.len() == 1 << 20));
         }
@@ -686,7 +686,7 @@ fn a_stranger_has_redis_own_limits_before_guards_too() {
             assert!(text.ends_with(error), "{text:?} to {}", before.escape_ascii());
         }
     }
-    // Who has said who it is has none of them, in whatever way.
+    // A client that has authenticated, in whatever way, has none of these limits.
     for introduction in
         [&[&["AUTH", "secret"][..]][..], &[&["HELLO", "3", "AUTH", "default", "secret"]]]
     {

@@ -63,7 +63,7 @@ fn with(proxy: &Proxy, bytes: &[u8]) -> Client {
 /// Whether the proxy serves a connection that begins with these bytes.
 fn is_served(proxy: &Proxy, bytes: &[u8]) -> bool {
     let mut client = Client::connect(proxy.balancer_port());
-    // Who is refused may find the connection closed before it has written.
+    // A refused client may find the connection closed before it has written.
     let sent = client.reader().get_mut().write_all(&[bytes, &encode(&["PING"])].concat());
     sent.is_ok() && client.rest_is_pong()
 }
@@ -373,7 +373,7 @@ fn a_balancer_that_names_nobody_is_not_limited_as_one_client() {
     let nobody = [
         header(LOCAL, 0x00, b""),
         header(LOCAL, 0x11, &over_ipv4([10, 0, 0, 1])[16..]),
-        // What is to be ignored may be nonsense.
+        // Bytes that are to be ignored may be nonsense.
         header(LOCAL, 0x11, b""),
         header(LOCAL, 0x77, b"??"),
         header(PROXY, 0x00, b""),
@@ -422,7 +422,7 @@ fn who_sends_no_header_is_told_and_closed_and_reaches_nothing() {
     let mut count = refused(&proxy, "proxy_header");
     for (what, bytes) in bad {
         let mut client = Client::connect(proxy.balancer_port());
-        // It may be closed before all of it is sent.
+        // The connection may be closed before all of it is sent.
         let sent = client.reader().get_mut().write_all(&bytes);
         let (text, orderly) = client.rest();
         if orderly && sent.is_ok() {
@@ -455,7 +455,7 @@ fn a_dead_data_node_is_told_to_a_balancer_s_client_too() {
     let data = proxy.data().addr();
     let expected = format!("-ERR data node {data}: connection refused\r\n");
     assert_eq!(String::from_utf8_lossy(&client.rest().0), expected);
-    // Who only looks whether somebody listens is told nothing.
+    // A client that only checks whether somebody listens is told nothing.
     assert!(with(&proxy, &over_ipv4([10, 0, 0, 2])).rest().0.is_empty());
 }
 
@@ -487,7 +487,7 @@ fn a_header_must_come_in_time() {
     let mut silent = with(&quick, &over_ipv4([10, 0, 0, 1]));
     assert_eq!(silent.rest(), (Vec::new(), true));
     assert_eq!(quick.metric("lockgate_closes_total", "first_byte"), 1.0);
-    // Where clients may be silent, a balancer may not.
+    // Clients may be silent, a balancer may not.
     let patient = behind_balancer().start();
     let mut begun = with(&patient, b"\r\n\r\n");
     let mut silent = Client::connect(patient.balancer_port());

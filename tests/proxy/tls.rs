@@ -648,7 +648,7 @@ fn clients_certificates_are_asked_for_as_configured() {
     let (cert, key) = (pki.path("client.crt"), pki.path("client.key"));
     let all = ["-p", &port, "--tls", "--cacert", &ca, "--cert", &cert, "--key", &key, "PING"];
     assert_eq!(redis_cli(&all), "PONG\n");
-    // It may not say why, but does not go on.
+    // The server may not say why, but does not go on.
     let said = redis_cli(&["-p", &port, "--tls", "--cacert", &ca, "PING"]);
     assert!(said.starts_with("Error: "), "{said}");
     let mut client = pki.client_as(proxy.tls_port(), None, &[&TLS13]).unwrap();

@@ -1,4 +1,4 @@
-//! What can be wrong with a lock node, by name.
+//! Faults of a lock node, by name.
 
 use crate::metrics::labels;
 

@@ -11,11 +11,11 @@ use tracing::{info, warn};
 
 use crate::lock::Fault;
 
-/// More late samples than this among the last eight make a node slow.
+/// More of the last eight samples over a limit than this make a node slow.
 const MANY: u32 = 4;
-/// With as few late samples as this the node is fast again.
+/// With as few samples over the limit as this the node is fast again.
 const FEW: u32 = 2;
-/// So many samples in a row that came too late make a node too slow.
+/// So many samples in a row that came too late make a node slow at once.
 const IN_A_ROW: u8 = 0b111;
 
 /// The times of one node's last answers: one sample for each read, PINGs included.

@@ -90,9 +90,9 @@ impl Keep {
     }
 
     /// The time until which the lock is surely held, as far as is known. Returns `None` if it is
-    /// not, and then tells the connection of the loss. The watchdog would find out too, but perhaps
-    /// only after the holder's next command: if this process has stood still, or while a renewal is
-    /// under way that comes too late.
+    /// not: the connection is told of that like of any loss. The watchdog would find out too, but
+    /// perhaps only after the holder's next command: if this process has stood still, or while a
+    /// renewal is under way that comes too late.
     pub(crate) fn valid_until(&self, now: Instant) -> Option<Instant> {
         if !self.watch.is_kept() {
             return None;

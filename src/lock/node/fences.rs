@@ -1,4 +1,4 @@
-//! Which fence a proxy proposes.
+//! The fence that a proxy proposes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

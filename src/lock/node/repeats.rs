@@ -100,7 +100,7 @@ mod tests {
         Kind::Acquire { claim: Claim::new(), again: false }
     }
 
-    /// Which of these refused operations may be repeated, with these answered behind the first.
+    /// For each refused operation, whether it may be repeated with these answered behind the first.
     fn repeated(refused: &[&Arc<Operation>], done: &[(Kind, &[u8])]) -> Vec<bool> {
         let mut repeats = Repeats::default();
         repeats.answered(&operation(Kind::Release, b"before"));

@@ -131,7 +131,7 @@ impl State {
 
     pub(crate) fn steps(&self, steps: &mut Vec<Step>, setup: &Setup) {
         for (client, one) in self.sessions.iter().enumerate() {
-            // Those that are alike do alike.
+            // Equal sessions have equal steps.
             if client > 0 && *one == self.sessions[client - 1] {
                 continue;
             }
@@ -289,7 +289,7 @@ impl State {
             }
             (Phase::Committing, Reply::Dropped) if one.own => self.tell(client, false),
             (Phase::Short, Reply::Refused) | (Phase::Committing, Reply::Dropped) => one.ask(setup),
-            // Where the client was told of its lock before.
+            // The client was told of its lock before.
             _ => {}
         }
     }
@@ -300,7 +300,7 @@ impl State {
         self.wrong.told |= one.landings != u8::from(is_done);
         if let (true, Some(claim)) = (is_done, one.claim) {
             self.data.acknowledge(claim.fence, one.landed_at);
-            // It knows what it has written.
+            // The client knows what it has written.
             one.read = Some(one.landed_at);
         }
         (one.landings, one.landed_at) = (0, 0);
