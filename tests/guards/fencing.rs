@@ -310,7 +310,7 @@ enum Late {
     Write,
     /// The data node's answer about the fence is on its way back.
     Check,
-    /// That answer has arrived, but the proxy is stopped and will read it when it wakes.
+    /// The data node's answer has arrived, but the proxy is stopped and will read it when it wakes.
     CheckUnread,
 }
 
@@ -621,7 +621,7 @@ fn a_client_that_only_stops_sending_has_its_reply() {
     for way in Way::ALL {
         let mut it = under_way(way);
         it.client.hang_up();
-        // Its lock lasts as long as what it has sent.
+        // A's lock lasts as long as the write that it has sent.
         let mut other = it.b.client();
         let held = other.cmd(&["LOCK", "account:1", "PX", "30000", "WAIT", "300"]);
         assert_eq!(held, Reply::NullArray, "{way:?}");

@@ -43,8 +43,8 @@ fn an_earlier_holder_cannot_raise_its_fence_again() {
                 let lost = lock.len() == 2 && text.starts_with("LOCKLOST");
                 assert!(lost || text.starts_with("NOTHELD"), "{way} {lock:?}: {refused:?}");
                 assert_eq!(data.cmd(&["GET", FENCE]), before, "{way} {lock:?}");
-                // Nor later on: its claim is gone, whatever the data node knows then. That of
-                // a session lock goes with the news of its loss.
+                // A later write is refused too: the session's claim is gone, whatever the data node
+                // knows then. A session lock's claim goes with the news of its loss.
                 if lock.len() > 2 {
                     data.cmd(&["SET", FENCE, &granted.fence.to_string()]);
                 }

@@ -176,7 +176,7 @@ fn each_needs_its_own_lock() {
     assert_eq!((&replies[0], &replies[2]), (&Reply::Int(1), &Reply::Int(0)));
     assert!(replies[1].error().starts_with("NOTHELD 'account:9'"), "{replies:?}");
     assert_eq!(data.cmd(&["EXISTS", "account:9"]), Reply::Int(0));
-    // Of 2 the lock has run out, of 3 another was granted it.
+    // The lock of account 2 has run out, and that of account 3 was granted to another client.
     client.cmd(&["UNLOCK", "account:2"]);
     client.cmd(&["LOCK", "account:2", "PX", "150"]).grant();
     thread::sleep(Duration::from_millis(200));

@@ -276,7 +276,8 @@ fn without_locks_no_guarded_key_ever_changes() {
 
 #[test]
 fn with_all_locks_replies_are_those_of_redis() {
-    // What depends on chance, on time, on another server or on who is blocked is left out.
+    // Commands that depend on chance, on time, on another server or on blocked clients are left
+    // out.
     let differs = ["SPOP", "nosort", "MIGRATE", "BLOCK", "BL", "BR", "BZ", "for i=1", "SORT s"];
     let writes = table(true, |line| {
         let name = line.split(' ').next().unwrap_or_default();

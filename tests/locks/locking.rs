@@ -109,7 +109,7 @@ fn bad_words_are_refused_in_redis_wording_and_harm_nothing() {
 fn who_was_refused_a_lock_cannot_free_it() {
     let proxy = Proxy::with().nodes(3).start();
     let (mut a, mut b) = (proxy.client(), proxy.client());
-    // The same token from another connection, as two programs on one host would use it.
+    // Two programs on one host would use one token so, each on its own connection.
     a.cmd(&["LOCK", "k", "other", "PX", "60000"]).grant();
     assert_eq!(b.cmd(&["LOCK", "k", "host", "PX", "60000"]), Reply::NullArray);
     assert_eq!(a.cmd(&["UNLOCK", "k"]), Reply::Int(1));

@@ -990,7 +990,7 @@ fn unlock_on_another_connection_is_told() {
     assert!(holder.cmd(&["PING"]).error().starts_with("LOCKLOST"));
     assert_eq!(lost(&proxy, ""), 1.0);
     assert_eq!(holder.cmd(&["UNLOCK", "k"]), Reply::Int(0));
-    // Nor does the first one's end touch what is another's by then, be it by the
+    // The end of the first connection does not touch a lock that is another's by then, even by the
     // same token.
     holder.cmd(&["LOCK", "k", "same"]).grant();
     assert_eq!(other.cmd(&["UNLOCK", "k", "same"]), Reply::Int(1));

@@ -281,7 +281,7 @@ pub(crate) enum Step {
 pub(crate) const ONE_HOLDER: &str = "no two clients count on the lock";
 /// Never do two quorums accept different markers of one epoch.
 pub(crate) const ONE_EPOCH: &str = "an epoch is one thing";
-/// What quorums accept of one deployment are larger and larger epochs.
+/// Epochs that quorums accept of one deployment grow.
 pub(crate) const ONWARD: &str = "epochs go on";
 /// As soon as nothing goes wrong any more, proxies that look often enough come to a quorum
 /// that votes.
@@ -754,7 +754,7 @@ impl State {
 
     fn has_quorum(&self, proxy: usize, model: &Epochs) -> bool {
         let mut state = self.clone();
-        // What is open to another epoch is looked at anew.
+        // Connections that are open under another epoch are made anew.
         (0..NODES).for_each(|seat| state.unlink(proxy, seat));
         state.open_all(proxy, model);
         let grants = |link: &&Option<Link>| link.is_some_and(|link| !link.waits);

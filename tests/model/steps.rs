@@ -71,7 +71,7 @@ impl State {
                 steps.push(Step::GiveUp { client });
             }
         } else if setup.is_symmetric() && client > 0 && self.clients[0].number == 0 {
-            // Where clients are alike, the one that asks first may be called the first.
+            // If clients are alike, the one that asks first may be called the first.
             return;
         } else if one.locks > 0 && (one.held.is_none() || setup.locks_again) {
             steps.push(Step::Lock { client });
@@ -196,8 +196,8 @@ impl State {
     /// Whether a node may go away: if locks are to be kept, all the others have them.
     fn may_go_away(&self, node: usize, setup: &Setup) -> bool {
         let others = self.columns.iter().enumerate().filter(|(other, _)| *other != node);
-        // It was renewed there since it was back, and the undoing of a vote whose answer was
-        // lost is done: that takes a lock which is held by the others.
+        // A node has the lock if it was renewed there since the node was back, and if no undo of a
+        // vote whose answer was lost is still to come: that would take the lock.
         let undoes = |request: &Request| matches!(request, Request::Undo { .. });
         let has_it = |column: &Column| {
             let link = &column.links[0];

@@ -202,7 +202,7 @@ fn a_proxy_that_is_to_end_says_so_before_it_refuses_anybody() {
     assert!(proxy.http("/healthz").starts_with("HTTP/1.1 200"));
     assert_eq!(proxy.metric("lockgate_ready", ""), 0.0);
     eventually("the delay is over", || TcpStream::connect(("127.0.0.1", proxy.port())).is_err());
-    // What is in flight is waited for, and the page goes on.
+    // Commands in flight are waited for, and the page is still served.
     assert!(proxy.http("/readyz").contains("\ndraining: "));
     assert!(proxy.http("/healthz").starts_with("HTTP/1.1 200"));
     assert_eq!(proxy.data_client().cmd(&["LPUSH", "list", "x"]), Reply::Int(1));

@@ -112,7 +112,7 @@ fn it_runs_on_when_nobody_reads_what_it_says() {
     drop(child.stdout.take());
     let mut dev = Dev { child, port, servers: Vec::new(), printed: String::new() };
     eventually("it accepts", || TcpStream::connect(("127.0.0.1", port)).is_ok());
-    // It speaks once it accepts; by the end of this wait it has.
+    // `lockgate dev` prints once it accepts; by the end of this wait it has.
     let mut client = Client::connect(dev.port);
     assert_eq!(client.cmd(&["BLPOP", "nothing", "1"]), Reply::NullArray);
     kill_process(Pid::from_child(&dev.child), Signal::TERM).unwrap();

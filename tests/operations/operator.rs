@@ -387,7 +387,7 @@ fn command_counts_and_lists_ours_too() {
         let added: Vec<String> = added.iter().map(text).collect();
         assert_eq!(added[..5], ["lock", "unlock", "renew", "lock.attach", "lock.detach"]);
         assert_eq!(added[5..7], ["lockgate", "lockgate|help"]);
-        // Those are Redis's alone.
+        // Filtered lists and errors are Redis's alone.
         let filtered = ["COMMAND", "LIST", "FILTERBY", "PATTERN", "get*"];
         assert_eq!(client.cmd(&filtered), direct.cmd(&filtered));
         assert_eq!(client.cmd(&["COMMAND", "COUNT", "x"]), direct.cmd(&["COMMAND", "COUNT", "x"]));

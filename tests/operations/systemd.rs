@@ -68,7 +68,7 @@ fn a_service_manager_is_told_what_becomes_of_the_proxy() {
     let time = told.strip_prefix("RELOADING=1\nMONOTONIC_USEC=").unwrap();
     assert!(time.trim_end().parse::<u64>().unwrap() > 0, "{told}");
     assert_eq!(manager.told(), "READY=1\n");
-    // It is ready again though the file cannot be used: the old settings serve.
+    // The proxy is ready again though the file cannot be used: the old settings serve.
     fs::write(proxy.config_file(), "nonsense").unwrap();
     proxy.reload();
     assert!(manager.told().starts_with("RELOADING=1\n"));

@@ -339,7 +339,7 @@ fn the_old_process_goes_on_whatever_becomes_of_the_new_one() {
     assert!(!new.wait().success());
     assert!(new.log().contains("unknown key"), "{}", new.log());
 
-    // It would take over a proxy that serves, and cannot serve itself.
+    // This process would take over a proxy that serves, and could not serve itself.
     let nowhere = format!("data: redis://127.0.0.1:{}", free_port().unwrap());
     let data = text.lines().find(|line| line.starts_with("data:")).unwrap();
     let unready = place.write("unready.yaml", &text.replace(data, &nowhere));
@@ -407,7 +407,7 @@ fn who_waits_in_the_kernel_while_nobody_accepts_is_served() {
         assert_eq!(client.reply(), Reply::simple("PONG"));
     }
     assert_eq!(served_by(&mut clients[0]), new.child.id().to_string());
-    // It learns what has happened meanwhile.
+    // The stopped proxy learns what has happened meanwhile.
     proxy.thaw();
     assert!(proxy.wait().success());
     for client in &mut clients {
@@ -429,7 +429,7 @@ fn a_process_that_was_replaced_shuts_down_as_any_other() {
     assert_eq!(holder.rest(), (Vec::new(), true));
     let mut other = proxy.client();
     assert_eq!(served_by(&mut other), new.child.id().to_string());
-    // Its holder's client did not end the connection, so it runs out.
+    // The lock's client did not end the connection, so the lock runs out.
     assert_eq!(other.cmd(&["LOCK", "k", "PX", "1000"]), Reply::NullArray);
     other.cmd(&["LOCK", "k", "PX", "1000", "WAIT", "20000"]).grant();
     assert!(place.socket().exists(), "it is the new process's now");
@@ -523,7 +523,7 @@ fn a_proxy_that_does_not_know_what_it_says_is_not_taken_over() {
             stream.write_all(answer.as_bytes()).unwrap();
         };
         says("lockgate-upgrade 2 ");
-        // Who hangs up is asked as version 0.1 wants it.
+        // A proxy that hangs up is asked again as version 0.1 wants it.
         if answer.is_empty() {
             says("lockgate-upgrade 1\n");
         }
@@ -600,7 +600,7 @@ fn addresses_can_change_with_an_upgrade() {
     assert!(new.log().contains("but is not configured; closed"), "{}", new.log());
     assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
     assert_eq!(served_by(&mut Client::connect(other)), new.child.id().to_string());
-    // It is never quiet for so long that it would be closed for that.
+    // The scraper is never quiet for so long that it would be closed for that.
     eventually("it is closed by the process that was replaced", || {
         let asked = scraper.write_all(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n");
         !matches!((asked, scraper.read(&mut [0; 4096])), (Ok(()), Ok(1..)))

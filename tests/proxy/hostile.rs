@@ -471,12 +471,12 @@ fn a_thousand_half_commands_hold_up_nobody_and_go_with_their_clients() {
 
 #[test]
 fn a_hundred_megabytes_of_garbage_on_several_connections_harm_nobody() {
-    // Of six; some are closed long before.
+    // Bytes that each of six connections sends; some are closed long before.
     const EACH: usize = 17 << 20;
     let mut proxy = patient().start();
     while_others_work(&mut proxy, |proxy| {
-        // What is no command at all, what is one that nobody knows, what may be
-        // a value, and what looks like replies.
+        // Garbage: bytes that are no command, a command that nobody knows, bytes that may be a
+        // value, and bytes that look like replies.
         let block = |begin: &str, fill: u8| [begin.as_bytes(), &vec![fill; 1 << 20]].concat();
         let random: Vec<u8> =
             (0..1u32 << 20).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
@@ -539,7 +539,7 @@ fn who_may_not_set_may_not_lock_whatever_set_and_info_are_called() {
 
 #[test]
 fn what_a_full_data_node_says_is_no_permission() {
-    // It says so at once, or to the first question, and closes late.
+    // The data node refuses at once, or at the first question, and closes late.
     for at_once in [true, false] {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let port = listener.local_addr().unwrap().port();
@@ -654,7 +654,7 @@ fn who_holds_room_and_does_not_move_gives_it_to_others() {
         refused
     });
     eventually("they give way", || large() == Reply::ok());
-    // Those find out once they go on, and nothing of theirs was written.
+    // The stalled clients find out once they go on, and nothing of theirs was written.
     for client in &mut stalled {
         client.send(&whole[240_000..]);
         let error = client.reply();

@@ -334,7 +334,7 @@ fn a_client_that_does_not_read_is_closed_only_when_a_barrier_must_hold_too_much(
     let proxy = Proxy::with().top("barrier_buffer: 256kb").start();
     let mut client = proxy.client();
     client.cmd(&["SET", "big", &"x".repeat(1 << 20)]);
-    // Where no command waits Redis itself holds the replies.
+    // Redis itself holds the replies if no command waits.
     for _ in 0..30 {
         client.send(&encode(&["GET", "big"]));
     }
@@ -505,7 +505,7 @@ fn who_reads_in_the_end_is_not_closed_for_what_is_held_meanwhile() {
 #[test]
 fn a_push_that_is_not_read_is_no_reply_that_a_lock_waits_for() {
     let patient = ["--client-output-buffer-limit", "pubsub 0 0 0"];
-    // Its permission to lock stays known, so that nothing has to be asked behind the push.
+    // The client's permission to lock stays known, so that nothing has to be asked behind the push.
     let proxy = Proxy::with()
         .data_arguments(&patient)
         .top("barrier_buffer: 16kb")

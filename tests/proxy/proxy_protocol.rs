@@ -244,7 +244,7 @@ fn clients_of_a_balancer_are_limited_by_their_own_addresses() {
         same.send(&encode(&["PING"]));
         assert_eq!(same.rest().0, PER_ADDRESS, "{version}");
         assert_eq!(one.cmd(&["UNLOCK", "k", &token]), Reply::Int(1));
-        // It is told in the log, for those who look.
+        // The log names the client's address.
         let seen = format!("\"client\":\"{}\"", one.socket().local_addr().unwrap());
         assert!(proxy.log().contains(&seen), "{seen}");
         drop(one);
@@ -351,7 +351,7 @@ fn every_family_is_understood_and_counted_as_what_it_is() {
     for same in groups {
         for holder in &same {
             let mut holding = with(&proxy, holder);
-            // Its place may still be that of the one before.
+            // The place of the client before may not be free yet.
             eventually("it is in", || {
                 holding.send(b"PING\r\n");
                 holding.rest_is_pong() || {
@@ -626,7 +626,7 @@ fn the_data_node_sees_each_client_and_the_proxy_as_itself() {
         &keep_out.replace("connection", "session"),
         &format!("127.0.0.1:{}", redis.port()),
     );
-    // It demands a header, as what follows would otherwise show nothing.
+    // HAProxy demands a header; otherwise the checks below would show nothing.
     let mut bare = Client::connect(haproxy.port);
     bare.send(b"PING\r\n");
     assert_eq!(bare.rest().0, b"");

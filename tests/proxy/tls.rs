@@ -719,7 +719,7 @@ fn a_handshake_that_is_never_finished_stops_nobody_and_ends() {
     eventually("they are counted", || {
         proxy.metric("lockgate_tls_handshake_failures_total", "side=\"client\"") == 50.0
     });
-    // Nor does one keep the proxy from ending.
+    // A silent client does not keep the proxy from ending.
     let _silent = Client::connect(proxy.tls_port());
     thread::sleep(Duration::from_millis(100));
     let mut proxy = proxy;

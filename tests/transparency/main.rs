@@ -71,7 +71,7 @@ struct Seen {
 /// Redis itself has no more to say: its answers come at once, a BLPOP that
 /// times out in these cases within half of it.
 const SILENCE: Duration = Duration::from_millis(120);
-/// The same where nothing more is expected.
+/// The silence to wait for if nothing more is expected.
 const SHORT_SILENCE: Duration = Duration::from_millis(25);
 
 /// How many bytes had come when a reading was over, and how the connection stood.

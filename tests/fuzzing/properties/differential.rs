@@ -81,7 +81,7 @@ struct Twin {
     server: RedisServer,
 }
 
-/// What one client has seen so far.
+/// One client, and the bytes that it has seen so far.
 struct Side {
     stream: TcpStream,
     bytes: Vec<u8>,

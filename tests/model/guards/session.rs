@@ -65,7 +65,7 @@ pub(crate) struct Claim {
 /// The event that a session waits for.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Phase {
-    /// Its client's next command.
+    /// The next command of its client.
     #[default]
     Idle,
     /// The data node's answer to the fence of a lock just granted.
