@@ -110,7 +110,7 @@ pub fn matches(pattern: &[u8], text: &[u8]) -> bool {
     matches_within(pattern, text, &mut Budget::of(usize::MAX)).unwrap_or(false)
 }
 
-/// [`matches`] within a budget. Returns `None` if the budget does not suffice.
+/// [`matches()`] within a budget. Returns `None` if the budget does not suffice.
 pub fn matches_within(pattern: &[u8], text: &[u8], budget: &mut Budget) -> Option<bool> {
     captures(pattern, text, budget, |_| ())
 }

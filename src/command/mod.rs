@@ -3,7 +3,7 @@
 //! Knows nothing of connections or of how a lock is taken.
 //!
 //! - [`operator`]: LOCKGATE, and what libraries ask of our commands.
-//! - [`docs`]: the answers to them; [`glob`]: patterns of keys for operators.
+//! - [`docs`]: the answers to them.
 
 pub(crate) mod docs;
 pub mod operator;

@@ -1,7 +1,7 @@
 //! Nodes' clocks, which may drift but must not jump: docs/design/locks.md, "Locks".
 //!
 //! A node whose clock jumps forward ends locks before their time. Its clock is compared with this
-//! proxy's by the node's TIME, behind every batch that grants and at least every second. If a
+//! proxy's by the node's TIME, behind every batch that grants and twice a second. If a
 //! quorum of clocks has jumped, either they were set together or this proxy stood still with its
 //! own clock (a paused virtual machine): no lock that it holds counts any more.
 
