@@ -11,6 +11,7 @@
 //! - [`session`]: one client connection and its upstream connection.
 //! - [`command`]: from the words of a command to a typed request.
 //! - [`guard`]: which locks a write needs.
+//! - [`adopt`]: lock idioms of existing libraries, and what is told of them.
 //! - [`lock`]: what a lock is; knows nothing of the sockets of clients.
 //! - [`net`]: TCP, TLS and Unix streams under one name, and their socket options.
 //! - [`resp`]: the wire: where commands and replies end, and what a command is called.
@@ -22,6 +23,7 @@
 //!
 //! `tests/layers.rs` says, and checks, which of them may name which.
 
+mod adopt;
 mod clock;
 // Fuzzing reads commands' words with it.
 pub mod command;

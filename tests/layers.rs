@@ -24,13 +24,17 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("sync", &[]),
     ("net", &["config", "metrics"]),
     ("command", &["config", "glob", "key", "lock", "resp"]),
+    ("adopt", &["config", "glob", "metrics", "resp", "sync"]),
     ("guard", &["config", "glob", "key", "net", "resp"]),
     ("lock", &["clock", "config", "key", "metrics", "net", "resp", "sync"]),
     (
         "session",
-        &["clock", "command", "config", "glob", "guard", "key", "lock", "metrics", "net", "resp"],
+        &[
+            "adopt", "clock", "command", "config", "glob", "guard", "key", "lock", "metrics",
+            "net", "resp",
+        ],
     ),
-    ("server", &["config", "guard", "lock", "metrics", "net", "resp", "session", "sync"]),
+    ("server", &["adopt", "config", "guard", "lock", "metrics", "net", "resp", "session", "sync"]),
     ("tools", &["config", "lock", "net", "server"]),
     ("simulation", &["config", "guard", "key", "lock", "net", "resp", "session"]),
 ];

@@ -103,6 +103,7 @@ const LOCKGATE: Described = Described {
         subcommand("lockgate|help", "Shows the subcommands.", 2, &[]),
         subcommand("lockgate|info", "Tells of the proxy as a whole.", 2, &[]),
         subcommand("lockgate|nodes", "Lists the lock nodes.", 2, &[]),
+        subcommand("lockgate|adopted", "Lists the lock idioms seen on adopted keys.", 2, &[]),
         subcommand("lockgate|version", "Tells the version.", 2, &[]),
         subcommand(
             "lockgate|locks",

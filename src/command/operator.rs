@@ -23,6 +23,8 @@ pub enum Inquiry {
         /// The key as clients write it, without the prefix.
         key: Vec<u8>,
     },
+    /// Lock idioms seen on adopted keys.
+    Adopted,
     /// The program's version.
     Version,
     /// COMMAND INFO.
@@ -47,13 +49,14 @@ pub fn lockgate<Word: AsRef<[u8]>>(words: &[Word]) -> Result<Inquiry, BadRequest
         (b"info", []) => Ok(Inquiry::Info),
         (b"nodes", []) => Ok(Inquiry::Nodes),
         (b"version", []) => Ok(Inquiry::Version),
+        (b"adopted", []) => Ok(Inquiry::Adopted),
         (b"locks", []) => Ok(Inquiry::Locks { pattern: None }),
         (b"locks", [pattern]) if pattern.as_ref().len() > MAX_PATTERN => {
             Err(BadRequest::PatternTooLong(MAX_PATTERN))
         }
         (b"locks", [pattern]) => Ok(Inquiry::Locks { pattern: Some(pattern.as_ref().to_vec()) }),
         (b"lock", [key]) => Ok(Inquiry::Lock { key: key.as_ref().to_vec() }),
-        (b"help" | b"info" | b"nodes" | b"version" | b"locks" | b"lock", _) => {
+        (b"help" | b"info" | b"nodes" | b"version" | b"locks" | b"lock" | b"adopted", _) => {
             Err(BadRequest::SubcommandArity(String::from_utf8_lossy(&name).into_owned()))
         }
         _ => {
@@ -90,6 +93,7 @@ mod tests {
         assert_eq!(read("info"), Ok(Inquiry::Info));
         assert_eq!(read("NODES"), Ok(Inquiry::Nodes));
         assert_eq!(read("version"), Ok(Inquiry::Version));
+        assert_eq!(read("Adopted"), Ok(Inquiry::Adopted));
         assert_eq!(read("locks"), Ok(Inquiry::Locks { pattern: None }));
         assert_eq!(read("LOCKS a*"), Ok(Inquiry::Locks { pattern: Some(b"a*".to_vec()) }));
         assert_eq!(read("LOCK K"), Ok(Inquiry::Lock { key: b"K".to_vec() }));
@@ -102,6 +106,7 @@ mod tests {
             ("foo", "ERR unknown subcommand 'foo'. Try LOCKGATE HELP."),
             ("LOCK", "ERR wrong number of arguments for 'lockgate|lock' command"),
             ("Locks a b", "ERR wrong number of arguments for 'lockgate|locks' command"),
+            ("adopted x", "ERR wrong number of arguments for 'lockgate|adopted' command"),
             ("info all", "ERR wrong number of arguments for 'lockgate|info' command"),
         ] {
             assert_eq!(lockgate(&words(text)).unwrap_err().to_string(), error);

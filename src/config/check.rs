@@ -144,6 +144,7 @@ impl Config {
         for node in nodes.iter().filter(|node| node.endpoint == self.data.endpoint) {
             notes.push(SHARED_WITH_DATA.replace("{}", &node.to_string()));
         }
+        notes.extend(self.adopt.notes());
         notes
     }
 }

@@ -7,6 +7,7 @@
 //! - `check`: checks of single values, and of values beside each other.
 //! - `locate`: on which line something stands, and which key stands twice.
 //! - `guards`: which writes need which lock; `pattern`: their keys; `template`: the lock's key.
+//! - `adopt`: which keys are locks of existing libraries.
 //! - `units`, `url`: how durations, sizes and Redis URLs are written.
 //! - `tls`: certificates and keys, and whether they can be used.
 
@@ -17,6 +18,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
+mod adopt;
 mod check;
 mod error;
 mod guards;
@@ -30,6 +32,7 @@ pub(crate) mod tls;
 mod units;
 mod url;
 
+pub use adopt::{AdoptConfig, AdoptRule};
 pub(crate) use check::SHARED_WITH_DATA;
 pub use error::{ConfigErrors, Problem};
 pub use guards::{Flush, GuardRule, GuardsConfig, Policy};
@@ -51,9 +54,6 @@ pub const LOG_LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "o
 pub const OTHER_NODES: &str = "For other lock nodes or another prefix: stop all proxies, wait for \
     the longest TTL, DEL lockgate:deployment lockgate:node on all nodes, lockgate init with the \
     new file, start all proxies with it";
-
-/// Planned keys, which this version refuses wherever they stand.
-const PLANNED: &[&str] = &["adopt"];
 
 /// The longest file accepted, in bytes.
 const LONGEST_FILE: usize = 1024 * 1024;
@@ -147,6 +147,7 @@ impl Config {
         }
         check::all(&mut reader, &top, &config);
         config.guards = guards::read(&mut reader, &top, &locks, &config.locks.prefix);
+        config.adopt = adopt::read(&mut reader, &top, &config.guards.rules);
         check::tls(&mut reader, &top, &config);
         reader.finish()?;
         Ok(config)

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use serde_yaml::{Mapping, Value};
 
 use super::{
-    LISTENER_KEYS, Listener, OnDisconnect, OnLost, PLANNED, SocketPath,
+    LISTENER_KEYS, Listener, OnDisconnect, OnLost, SocketPath,
     error::{ConfigErrors, Problem},
     locate::{self, PathStep},
     tls::{AuthClients, CLIENT_KEYS, ClientTls, SERVER_KEYS, ServerTls, TlsProblem},
@@ -264,9 +264,6 @@ impl<'v> Section<'v> {
 }
 
 fn unknown(name: &str, known: &[&str]) -> String {
-    if PLANNED.contains(&name) {
-        return "unknown key; this version does not have it yet".into();
-    }
     let closest = known
         .iter()
         .map(|known| (strsim::jaro_winkler(name, known), known))

@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{
-    ClientTls, GuardsConfig, Listener, OnDisconnect, OnLost, RedisUrl, SocketPath,
+    AdoptConfig, ClientTls, GuardsConfig, Listener, OnDisconnect, OnLost, RedisUrl, SocketPath,
     check::{
         at_least, below_half, if_given, keepalive, known_format, known_level, longer_than_zero,
         not_reserved, short_path, string, threads, without_database,
@@ -83,6 +83,8 @@ keys! {
         /// The guards: which writes need which lock. All proxies before one data node need the
         /// same ones.
         fixed guards: GuardsConfig = GuardsConfig::default();
+        /// On which keys lock idioms of existing libraries are looked at.
+        fixed adopt: AdoptConfig = AdoptConfig::default();
     }
 }
 

@@ -95,7 +95,7 @@ fn everything_wrong_is_said_at_once_with_its_line() {
             "f.yaml:12: zzz: unknown key; known here are listen, allow_open, admin, data, send_proxy_protocol, tls, connect_timeout, \
              tcp_keepalive, maxclients, max_clients_per_address, max_connect_rate, \
              first_byte_timeout, io_threads, barrier_buffer, shutdown_delay, shutdown_grace, upgrade_socket, \
-             upgrade_grace, log, locks, guards",
+             upgrade_grace, log, locks, guards, adopt",
         ]
     );
 }
@@ -232,7 +232,20 @@ fn contradictions_are_refused_with_what_would_be_right() {
         ("locks: {on_lost: panic}", "'panic' where error, close, push or ignore is wanted"),
         ("locks: {on_disconnect: keep}", "'keep' where release or expire is wanted"),
         ("locks: {default_ttl: 99ms}", "locks.default_ttl: must be at least 100ms"),
-        ("adopt: []", "this version does not have it yet"),
+        ("adopt: 5", "adopt: 5 where a rule with keys is wanted"),
+        ("adopt: [{lock: a}]", "adopt[0].keys: is missing; which keys are locks?"),
+        ("adopt: [{keys: ''}]", "adopt[0].keys: is empty; it must match keys"),
+        ("adopt: {keys: a, mode: bridge}", "adopt.mode: bridge is not built yet; only audit"),
+        ("adopt: {keys: a, mode: enforce}", "adopt.mode: enforce is not built yet; only audit"),
+        ("adopt: {keys: a, mode: off}", "adopt.mode: 'off' where audit is wanted"),
+        ("adopt: {keys: a, policy: audit}", "adopt.policy: unknown key"),
+        ("adopt: {keys: 'a:*', lock: '{2}'}", "there is no {2}: keys has 1 '*' to take it from"),
+        ("adopt: [{keys: a}, {keys: a}]", "adopt[1].keys: is there twice, as in adopt[0]"),
+        ("adopt: [{keys: 'a[]'}]", "no key matches it"),
+        (
+            "guards: {keys: 'a:*', lock: b}\nadopt: {keys: '*:x'}",
+            "adopt.keys: also matches keys that a guard is about ('a:*')",
+        ),
         ("guards: 5", "guards: 5 where a rule with keys and lock is wanted"),
         ("guards: [x]", "guards[0]: 'x' where a rule with keys and lock is wanted"),
         ("guards: {rules: , flush: allow}", "guards.rules: nothing where a rule"),
@@ -665,4 +678,24 @@ fn a_file_that_is_too_long_or_too_deep_is_refused_before_it_is_parsed() {
     let long = "#".repeat(1 << 20);
     assert!(!parse(&long).is_err_and(|error| error.to_string().contains("is longer")));
     assert!(refused(&(long + "#")).contains(":1: is longer than 1048576 bytes"));
+}
+
+#[test]
+fn rules_of_adoption_are_read_and_wide_ones_noted() {
+    let config = parse("adopt:\n  - keys: 'lock:*'\n    lock: '{1}'\n    mode: audit\n").unwrap();
+    let [rule] = &config.adopt.rules[..] else { panic!("{:?}", config.adopt) };
+    assert_eq!(rule.keys.as_str(), "lock:*");
+    assert_eq!(rule.lock.as_ref().unwrap().as_str(), "{1}");
+    let nodes = "locks: {nodes: ['redis://a', 'redis://b', 'redis://c']}";
+    let notes = |keys: &str| parse(&format!("{nodes}\nadopt: {{keys: '{keys}'}}")).unwrap().notes();
+    for narrow in ["lock:*", "redlock:*"] {
+        assert!(notes(narrow).is_empty(), "{narrow}");
+    }
+    for (wide, expected) in [
+        ("*", "'*', matches every key"),
+        ("lock*", "also matches 'lock-signal:*', with which python-redis-lock"),
+        ("lock.*", "also matches 'lock.event:*', with which walrus"),
+    ] {
+        assert!(notes(wide).iter().any(|note| note.contains(expected)), "{:?}", notes(wide));
+    }
 }

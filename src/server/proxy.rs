@@ -11,6 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::{
+    adopt::Adoption,
     config::{Config, Listener},
     guard::Guards,
     lock::Engine,
@@ -171,6 +172,7 @@ impl Proxy {
             metrics: self.metrics.clone(),
             config: ArcSwap::from_pointee(self.config.clone()),
             guards: self.guards.clone(),
+            adoption: Adoption::new(&self.config.adopt.rules),
             idle: self.idle.clone(),
             ahead: Arc::default(),
             clients: AtomicUsize::new(0),

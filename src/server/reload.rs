@@ -161,6 +161,7 @@ mod tests {
             ("locks.nodes", "locks: {nodes: redis://127.0.0.1:7001}"),
             ("locks.max_hold", "locks: {max_hold: 77s}"),
             ("guards", "guards: {flush: allow}"),
+            ("adopt", "adopt: {keys: 'lock:*'}"),
         ];
         let running = Config::default();
         let merged = |text: &str| {

@@ -16,6 +16,7 @@
 use std::{ops::Range, sync::atomic::Ordering, time::Duration};
 
 use super::{
+    audit::Audit,
     desk::Desk,
     dropping::Dropping,
     filter::{Filter, Whose},
@@ -53,6 +54,8 @@ pub(super) struct Core {
     pub(super) tracking: Tracking,
     /// Finds where the client's commands end.
     pub(super) requests: RequestScanner,
+    /// What is looked at of commands on adopted keys; none: there are no such keys.
+    pub(super) audit: Option<Box<Audit>>,
     /// Bytes read from the client so far.
     pub(super) read: u64,
     /// The client sends no more.
@@ -130,6 +133,7 @@ pub(super) enum Tracking {
 impl Core {
     pub(super) fn new(desk: Desk) -> Core {
         Core {
+            audit: Audit::of(&desk),
             desk,
             turn: Turn::Client,
             question: Asking::Nothing,

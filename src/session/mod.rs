@@ -12,7 +12,7 @@
 //! - [`core`]: a session without its sockets: who has the floor, and what a step leads to.
 //! - [`requests`]: client → data node. [`screen`]: which commands guards are about. [`gather`]:
 //!   large commands, until they are whole. [`dropping`]: commands whose bytes are dropped as they
-//!   arrive.
+//!   arrive. [`audit`]: a look at lock idioms of existing libraries as they pass.
 //! - [`replies`]: data node → client. [`filter`]: replies that are changed on their way.
 //! - [`jobs`]: commands that have the floor. [`guarded`]: writes that guards are about.
 //! - [`desk`]: the parts of a session that a job may use: [`conn`], what the data node thinks of
@@ -23,6 +23,7 @@
 //! - [`metrics`]: counters of commands, and the words for how things end.
 
 mod ahead;
+mod audit;
 mod claims;
 mod conn;
 mod core;

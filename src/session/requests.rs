@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::{
+    audit::Audit,
     core::{Core, First, Tracking, Turn},
     dropping::Dropping,
     guarded::arm::{Arming, must_arm},
@@ -110,6 +111,9 @@ impl Core {
             is_guarded: table.is_some(),
             glance: Glance::More,
         };
+        if let Some(audit) = &mut self.audit {
+            audit.see_more(bytes);
+        }
         // Bytes from here on are kept back.
         let keep = loop {
             match self.tracking {
@@ -152,7 +156,11 @@ impl Core {
                         break at;
                     }
                     match self.command(&found, &mut scan, commands) {
-                        Flow::Forward => {}
+                        Flow::Forward => {
+                            if let Some(audit) = &mut self.audit {
+                                audit.see(name, here);
+                            }
+                        }
                         Flow::Keep => break at,
                         Flow::Drop(dropping) => {
                             self.desk.to_data.push(&bytes[from..at]);
@@ -168,10 +176,17 @@ impl Core {
                         && self.tracking == Tracking::Matched;
                     if is_plain {
                         let (is_guarded, glance) = (scan.is_guarded, scan.glance);
-                        let alike = self.requests.skip_alike(bytes, &mut pos, |command| {
+                        let is_unguarded = |command: &[u8]| {
                             let is_free = |known: &Table| known.is_free(glance, command);
                             !is_guarded || commands.is_some_and(is_free)
-                        });
+                        };
+                        // Apart, so that the audit costs nothing where there is none.
+                        let alike = match self.audit.as_deref().map(Audit::last) {
+                            None => self.requests.skip_alike(bytes, &mut pos, is_unguarded),
+                            Some(last) => self.requests.skip_alike(bytes, &mut pos, |command| {
+                                last.is_key(command) && is_unguarded(command)
+                            }),
+                        };
                         others += u64::from(alike);
                         if alike > 0 && !self.desk.owed.push(Entry::Plain(alike)) {
                             self.relay();

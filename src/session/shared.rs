@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{ahead::Taken, idle::Idle, metrics::Metrics};
-use crate::{config::Config, guard::Guards, lock::Engine};
+use crate::{adopt::Adoption, config::Config, guard::Guards, lock::Engine};
 
 pub(crate) struct Shared {
     pub engine: Arc<Engine>,
@@ -22,6 +22,8 @@ pub(crate) struct Shared {
     pub config: ArcSwap<Config>,
     /// Rules on the keys that clients write, if there are any.
     pub guards: Option<Arc<Guards>>,
+    /// Rules on which keys are locks of existing libraries, if there are any.
+    pub adoption: Option<Arc<Adoption>>,
     pub idle: Arc<Idle>,
     /// Bytes read ahead behind LOCKs that wait.
     pub ahead: Arc<Taken>,

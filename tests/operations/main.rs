@@ -8,6 +8,7 @@
 )]
 
 mod admin;
+mod adopt;
 mod configuration;
 mod dev;
 mod doctor;

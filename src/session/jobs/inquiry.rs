@@ -4,6 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::super::desk::Desk;
 use crate::{
+    adopt::{rows::hexadecimal, verdict::danger},
     clock::millis,
     command::{docs, operator::Inquiry},
     glob::{self, Budget},
@@ -22,7 +23,7 @@ const MAX_STEPS: usize = 10_000_000;
 const TOO_MANY_STEPS: &str = "ERR comparing all keys with this pattern would take too long, \
      give one with fewer stars, or that begins as the keys do";
 
-const HELP: [&str; 16] = [
+const HELP: [&str; 19] = [
     "LOCKGATE <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
     "INFO",
     "    Tell of this proxy: version, uptime, lock nodes, locks and waiters.",
@@ -33,6 +34,9 @@ const HELP: [&str; 16] = [
     "    keys, whose key matches the glob-style pattern.",
     "LOCK <key>",
     "    Tell of one of these locks; null if it is not held through this proxy.",
+    "ADOPTED",
+    "    List the lock idioms of existing libraries that were seen on keys of adopt rules, the",
+    "    unsafe first, with what would become of each if its lock were taken on the lock nodes.",
     "VERSION",
     "    Tell the version.",
     "HELP",
@@ -53,6 +57,7 @@ impl Desk {
             Inquiry::Version => encode::bulk(&mut out, env!("CARGO_PKG_VERSION").as_bytes()),
             Inquiry::Info => encode::bulk(&mut out, self.info().as_bytes()),
             Inquiry::Nodes => self.tell_nodes(&mut out),
+            Inquiry::Adopted => self.tell_adopted(&mut out),
             Inquiry::Locks { pattern } => self.tell_locks(&mut out, pattern.as_deref()),
             Inquiry::Lock { key } => {
                 let key = [self.config.locks.prefix.as_bytes(), key].concat();
@@ -110,6 +115,42 @@ impl Desk {
             let faults: Vec<_> = node.unfit.into_iter().chain(node.found).collect();
             encode::array(out, faults.len());
             faults.iter().for_each(|fault| encode::bulk(out, fault.as_str().as_bytes()));
+        }
+    }
+
+    fn tell_adopted(&self, out: &mut Vec<u8>) {
+        let Some(adoption) = &self.shared.adoption else { return encode::array(out, 0) };
+        let (seen, left_out) = adoption.seen();
+        encode::array(out, seen.len() + usize::from(left_out > 0));
+        for (sighting, client, times) in seen {
+            let replies = sighting.replies.map_or(String::new(), |replies| replies.join(" "));
+            let digest = sighting.digest.map_or(String::new(), |digest| hexadecimal(&digest));
+            encode::map(out, 12, self.conn.state.resp3);
+            encode::bulk(out, b"times");
+            encode::integer(out, i64::try_from(times).unwrap_or(i64::MAX));
+            for (field, value) in [
+                ("keys", adoption.pattern(&sighting)),
+                ("lock", adoption.lock(&sighting)),
+                ("client", &client),
+                ("idiom", sighting.op.as_str()),
+                ("form", sighting.form),
+                ("library", sighting.library),
+                ("script", &digest),
+                ("replies", &replies),
+                ("unsafe", danger(sighting.op)),
+                ("verdict", sighting.verdict.as_str()),
+                ("because", sighting.because),
+            ] {
+                encode::bulk(out, field.as_bytes());
+                encode::bulk(out, value.as_bytes());
+            }
+        }
+        if left_out > 0 {
+            encode::map(out, 2, self.conn.state.resp3);
+            encode::bulk(out, b"times");
+            encode::integer(out, i64::try_from(left_out).unwrap_or(i64::MAX));
+            encode::bulk(out, b"because");
+            encode::bulk(out, b"of these kinds no more are kept");
         }
     }
 

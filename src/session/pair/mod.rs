@@ -29,6 +29,7 @@ use super::{
     metrics::Metrics,
 };
 use crate::{
+    adopt::Adoption,
     clock::Instant,
     config::{Config, GuardRule, Pattern, Policy, Template},
     guard::Guards,
@@ -68,6 +69,7 @@ impl Pair {
             engine,
             metrics: Metrics::new(),
             guards: (!config.guards.rules.is_empty()).then(|| Guards::of_few_commands(&config)),
+            adoption: Adoption::new(&config.adopt.rules),
             config: ArcSwap::from_pointee(config),
             idle: Arc::new(Idle::default()),
             ahead: Arc::new(Taken::default()),

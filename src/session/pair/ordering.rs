@@ -197,3 +197,32 @@ async fn wherever_a_push_is_cut_an_answer_stands_before_or_behind_it() {
         assert_eq!(told, [&pushes[..place], GRANT, &pushes[place..]].concat(), "{cut}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn what_is_audited_reaches_the_data_node_as_it_came() {
+    let large = "x".repeat(40_000);
+    let all: [&[&str]; 11] = [
+        &["CLIENT", "SETNAME", "x"],
+        &["SET", "lock:a", "t", "NX", "PX", "1000"],
+        &["GET", "key"],
+        &["GET", "key"],
+        &["EVALSHA", "c3f8721cbb97f72bc19e972846bd7aaf91901658", "1", "lock:a", "t"],
+        &["EVAL", &large, "1", "lock:a"],
+        &["SET", "lock:a", &large],
+        &["WATCH", "lock:a"],
+        &["GET", "lock:a"],
+        &["MULTI"],
+        &["DEL", "lock:a"],
+    ];
+    let sent: Vec<u8> = all.iter().flat_map(|words| command(words)).collect();
+    for piece in [1, 7, 1000, 50_000, sent.len()] {
+        let config = Config::parse("adopt: {keys: 'lock:*'}", "f", &|_| None).unwrap();
+        let mut pair = Pair::with(config);
+        for bytes in sent.chunks(piece) {
+            pair.send(bytes);
+            assert!(pair.core.audit.is_some());
+        }
+        assert_eq!(pair.at_data().as_bytes(), sent, "in pieces of {piece}");
+        assert_eq!(pair.at_client(), "");
+    }
+}

@@ -1,0 +1,251 @@
+//! What one look at the beginning of a command tells.
+
+/// Where a command's keys are, as far as adoption cares.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Class {
+    /// No keys, or a command that no lock library sends.
+    None,
+    /// The word behind its name; of commands that are not listed too.
+    First,
+    /// All words behind its name.
+    Every,
+    /// Every second word.
+    EverySecond,
+    /// EVAL and EVALSHA.
+    Script,
+    /// The words behind the second, as many as that says.
+    Function,
+    /// SCRIPT, which may teach a script.
+    Load,
+    /// CLIENT, HELLO and RESET, which may name the client.
+    Client,
+}
+
+/// What is known of all commands that begin with the same bytes up to the end of their name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NameGlance {
+    /// The command is not looked at.
+    Free,
+    /// The key is the word behind the name.
+    First {
+        /// Bytes before the name's line end.
+        name_end: usize,
+    },
+    /// More has to be looked at.
+    More,
+}
+
+/// `*?\r?$?\r?`: how commands of less than ten words begin, whose names have less than ten
+/// letters.
+const HEAD_LENGTH: usize = 8;
+
+impl NameGlance {
+    /// Glances at the command at the beginning of `bytes`.
+    #[inline]
+    pub(crate) fn of(bytes: &[u8]) -> NameGlance {
+        let [b'*', _, b'\r', _, b'$', length @ b'1'..=b'9', b'\r', _, name @ ..] = bytes else {
+            return NameGlance::More;
+        };
+        let length = usize::from(length - b'0');
+        match name.get(..length).map(class) {
+            Some(Class::First) => NameGlance::First { name_end: HEAD_LENGTH + length },
+            Some(Class::None) => NameGlance::Free,
+            _ => NameGlance::More,
+        }
+    }
+
+    /// Whether the command at the beginning of `bytes` is certainly not about keys that begin
+    /// with one of these bytes.
+    #[inline]
+    pub(super) fn is_free(self, bytes: &[u8], first_bytes: &[bool; 256]) -> bool {
+        match self {
+            NameGlance::Free => true,
+            NameGlance::First { name_end } => {
+                match bytes.get(name_end..).and_then(<[u8]>::first_chunk::<8>) {
+                    // The length of a key of one digit, or of two.
+                    Some(
+                        [_, _, b'$', _, b'\r', _, first, _] | [_, _, b'$', _, _, b'\r', _, first],
+                    ) => !first_bytes[usize::from(*first)],
+                    _ => false,
+                }
+            }
+            NameGlance::More => false,
+        }
+    }
+}
+
+/// How a command begins that is not looked at, up to the first byte of its key. One that begins
+/// alike is not looked at either: to see that takes a third of the instructions of a glance.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Alike {
+    head: u64,
+    /// The name, and which of eight bytes are its.
+    name: u64,
+    name_mask: u64,
+    name_end: usize,
+    /// The key's length and first byte, and which of eight bytes are theirs.
+    key: u64,
+    key_mask: u64,
+}
+
+impl Alike {
+    /// Begins as no command does.
+    pub(crate) const NONE: Alike =
+        Alike { head: 0, name: 1, name_mask: 0, name_end: 0, key: 1, key_mask: 0 };
+
+    /// The beginning of a command that is not looked at, as that glance told.
+    #[inline]
+    pub(super) fn of(glance: NameGlance, bytes: &[u8]) -> Alike {
+        let NameGlance::First { name_end } = glance else { return Alike::NONE };
+        let (Some(head), Some(name), Some(key)) =
+            (eight(bytes, 0), eight(bytes, HEAD_LENGTH), eight(bytes, name_end))
+        else {
+            return Alike::NONE;
+        };
+        let length = name_end - HEAD_LENGTH;
+        if length > 8 {
+            return Alike::NONE;
+        }
+        let name_mask = u64::MAX >> (64 - 8 * length);
+        // One digit, or two.
+        let key_mask = if bytes[name_end + 4] == b'\r' { u64::MAX >> 8 } else { u64::MAX };
+        let (name, key) = (name & name_mask, key & key_mask);
+        Alike { head, name, name_mask, name_end, key, key_mask }
+    }
+
+    /// Whether the command at the beginning of `bytes` begins so.
+    #[inline]
+    pub(crate) fn is(&self, bytes: &[u8]) -> bool {
+        eight(bytes, 0) == Some(self.head)
+            && eight(bytes, HEAD_LENGTH).is_some_and(|name| name & self.name_mask == self.name)
+            && self.is_key(bytes)
+    }
+
+    /// Whether the command at the beginning of `bytes`, of which the name is this one's, begins so.
+    #[inline]
+    pub(crate) fn is_key(&self, bytes: &[u8]) -> bool {
+        eight(bytes, self.name_end).is_some_and(|key| key & self.key_mask == self.key)
+    }
+}
+
+#[inline]
+fn eight(bytes: &[u8], at: usize) -> Option<u64> {
+    bytes.get(at..)?.first_chunk().map(|eight| u64::from_le_bytes(*eight))
+}
+
+/// Where the keys of the command of this name are, in any case.
+#[inline]
+pub(super) fn class(name: &[u8]) -> Class {
+    let is = |word: &str| name.eq_ignore_ascii_case(word.as_bytes());
+    // One look at length and first letter keeps ordinary commands cheap.
+    match (name.len(), name.first().map(u8::to_ascii_uppercase)) {
+        (3, Some(b'D')) if is("DEL") => Class::Every,
+        (6, Some(b'U')) if is("UNLINK") => Class::Every,
+        (6, Some(b'E')) if is("EXISTS") => Class::Every,
+        (4, Some(b'M')) if is("MGET") => Class::Every,
+        (5, Some(b'T')) if is("TOUCH") => Class::Every,
+        (5, Some(b'W')) if is("WATCH") => Class::Every,
+        (4, Some(b'M')) if is("MSET") => Class::EverySecond,
+        (6, Some(b'M')) if is("MSETNX") => Class::EverySecond,
+        (4, Some(b'E')) if is("EVAL") => Class::Script,
+        (7, Some(b'E')) if is("EVALSHA") => Class::Script,
+        (7, Some(b'E')) if is("EVAL_RO") => Class::Function,
+        (10, Some(b'E')) if is("EVALSHA_RO") => Class::Function,
+        (5, Some(b'F')) if is("FCALL") => Class::Function,
+        (8, Some(b'F')) if is("FCALL_RO") => Class::Function,
+        (6, Some(b'S')) if is("SCRIPT") => Class::Load,
+        (6, Some(b'C')) if is("CLIENT") => Class::Client,
+        (5, Some(b'H')) if is("HELLO") => Class::Client,
+        (5, Some(b'R')) if is("RESET") => Class::Client,
+        (length, Some(first)) if is_without_keys(name, length, first) => Class::None,
+        _ => Class::First,
+    }
+}
+
+/// Whether the command has no key behind its name, but something else.
+fn is_without_keys(name: &[u8], length: usize, first: u8) -> bool {
+    let is = |word: &str| name.eq_ignore_ascii_case(word.as_bytes());
+    let any = |words: &[&str]| words.iter().any(|word| is(word));
+    match (length, first) {
+        (3, b'A') => is("ACL"),
+        (4, b'E' | b'I' | b'K' | b'P' | b'R' | b'S' | b'T' | b'W') => {
+            any(&["ECHO", "EXEC", "INFO", "KEYS", "PING", "ROLE", "SAVE", "SCAN", "TIME", "WAIT"])
+        }
+        (5, b'B' | b'D' | b'M' | b'X') => any(&["BITOP", "DEBUG", "MULTI", "XREAD", "XINFO"]),
+        (6, b'B' | b'C' | b'D' | b'L' | b'M' | b'O' | b'P' | b'X') => any(&[
+            "BGSAVE", "CONFIG", "DBSIZE", "LOLWUT", "MEMORY", "MODULE", "OBJECT", "PUBSUB",
+            "XGROUP",
+        ]),
+        (7, b'C' | b'D' | b'F' | b'L' | b'M' | b'P' | b'S' | b'U' | b'W') => any(&[
+            "CLUSTER", "COMMAND", "DISCARD", "FLUSHDB", "LATENCY", "MIGRATE", "PUBLISH", "SLAVEOF",
+            "SLOWLOG", "UNWATCH", "WAITAOF",
+        ]),
+        (8, b'F' | b'L' | b'R' | b'S') => any(&[
+            "FAILOVER", "FLUSHALL", "FUNCTION", "LASTSAVE", "READONLY", "SHUTDOWN", "SPUBLISH",
+        ]),
+        (9, b'R') => any(&["RANDOMKEY", "READWRITE", "REPLICAOF"]),
+        (10, b'X') => is("XREADGROUP"),
+        (12, b'B') => is("BGREWRITEAOF"),
+        _ => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resp::encode;
+
+    #[test]
+    fn commands_begin_alike_up_to_the_first_byte_of_their_key() {
+        let encoded = |words: &[&str]| {
+            let mut bytes = Vec::new();
+            let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+            encode::command(&mut bytes, &words);
+            bytes
+        };
+        let first = encoded(&["GET", "key:1"]);
+        let alike = Alike::of(NameGlance::of(&first), &first);
+        for (words, expected) in [
+            (&["GET", "key:1"][..], true),
+            (&["GET", "kex:2"], true),
+            (&["GET", "lock:"], false),
+            (&["GET", "key:12"], false),
+            (&["DEL", "key:1"], false),
+            (&["GET", "key:1", "key:1"], false),
+        ] {
+            assert_eq!(alike.is(&encoded(words)), expected, "{words:?}");
+        }
+        assert!(!alike.is(&first[..18]), "the key is not here");
+        assert!(!Alike::NONE.is(&first) && !Alike::NONE.is_key(&first));
+        let many = encoded(&["DEL", "key:1"]);
+        assert!(!Alike::of(NameGlance::of(&many), &many).is(&many), "others may be adopted");
+    }
+
+    #[test]
+    fn a_glance_tells_what_a_look_would() {
+        let mut first_bytes = [false; 256];
+        first_bytes[usize::from(b'l')] = true;
+        let long = "l".repeat(100);
+        for (words, free) in [
+            (&["GET", "key:1"][..], true),
+            (&["GET", "lock:1"], false),
+            (&["get", "l"], false),
+            (&["SET", "", "v"], true),
+            (&["SET", "key:1234567890", "v"], true),
+            (&["SET", &long, "v"], false),
+            (&["PING"], true),
+            (&["PUBLISH", "lock:1", "x"], true),
+            (&["DEL", "key:1", "lock:1"], false),
+            (&["EVAL", "return 1", "1", "lock:1"], false),
+            (&["CLIENT", "SETNAME", "x"], false),
+            (&["JSON.GET", "key:1"], true),
+        ] {
+            let mut bytes = Vec::new();
+            let words: Vec<&[u8]> = words.iter().map(|word| word.as_bytes()).collect();
+            encode::command(&mut bytes, &words);
+            let glance = NameGlance::of(&bytes);
+            assert_eq!(glance.is_free(&bytes, &first_bytes), free, "{words:?} {glance:?}");
+        }
+        assert!(!NameGlance::of(b"GET key:1\r\n").is_free(b"GET key:1\r\n", &first_bytes));
+    }
+}

@@ -1,0 +1,249 @@
+//! The words of one command to the lock idiom that they are.
+//!
+//! Options stand in any order and case, and which exclude one another is Redis's to say: what
+//! Redis refuses is [`Op::Malformed`] here. What becomes of an idiom is not said here.
+
+use smallvec::SmallVec;
+
+use super::normal::TtlUnit;
+use crate::{metrics::labels, resp::number};
+
+labels! {
+    /// What a command does to a lock; the label `idiom` of `lockgate_adopt_seen_total`.
+    pub(crate) enum Op {
+        /// Takes the lock if it is free, with a TTL.
+        Acquire = "acquire",
+        /// Takes the lock if it is free, without a TTL.
+        AcquireForEver = "acquire_no_ttl",
+        /// Takes the lock, or gives it a new TTL where its token is there already.
+        AcquireAgain = "acquire_reentrant",
+        /// Gives the lock a TTL if the token is there.
+        Extend = "extend",
+        /// Adds to the TTL if the token is there.
+        ExtendBy = "extend_by",
+        /// Takes the TTL away if the token is there.
+        Persist = "persist",
+        /// Gives the lock a TTL, whoever holds it.
+        ExtendBlind = "blind_extend",
+        /// Takes the TTL away, whoever holds the lock.
+        PersistBlind = "blind_persist",
+        /// Frees the lock if the token is there.
+        Release = "release",
+        /// Frees the lock, whoever holds it.
+        ReleaseBlind = "blind_release",
+        /// Reads the token or the TTL.
+        Look = "look",
+        /// Sets the key, whoever holds the lock.
+        Overwrite = "overwrite",
+        /// SET with XX: prolongs the holder's lock, or takes it from who holds it.
+        OverwriteHeld = "overwrite_held",
+        /// A script of a library with an error that makes the lock useless.
+        Faulty = "faulty_script",
+        /// A script in which the lock is a part of a queued job.
+        Job = "job_script",
+        /// A script that is none of those that are known.
+        UnknownScript = "unknown_script",
+        /// A digest whose script no client has shown.
+        UnseenScript = "unseen_script",
+        /// WATCH of a lock that does not become the transaction that is known.
+        Watch = "watch",
+        /// No lock idiom.
+        Other = "other",
+        /// Redis refuses it too.
+        Malformed = "malformed",
+        /// Larger than what is looked at.
+        TooLarge = "too_large",
+    }
+}
+
+/// An idiom as its words say it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Idiom<'a> {
+    /// What the command does.
+    pub(crate) op: Op,
+    /// The words that stand for the command.
+    pub(crate) form: &'static str,
+    /// The token.
+    pub(crate) token: Option<&'a [u8]>,
+    /// The TTL, unless that is a time of day.
+    pub(crate) ttl: Option<(i64, TtlUnit)>,
+}
+
+impl<'a> Idiom<'a> {
+    pub(super) fn new(op: Op, form: &'static str) -> Idiom<'a> {
+        Idiom { op, form, token: None, ttl: None }
+    }
+}
+
+/// When a key is to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Expiry {
+    In(i64, TtlUnit),
+    At,
+    Keep,
+}
+
+/// When SET sets.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Condition<'a> {
+    Absent,
+    Present,
+    Equal(&'a [u8]),
+    /// Other conditions, which newer versions have.
+    Rare,
+}
+
+/// Reads a command that is no script. `words` has its name and its first key at least.
+pub(crate) fn of_words<'a>(words: &[&'a [u8]]) -> Idiom<'a> {
+    let [name, _, rest @ ..] = words else { return Idiom::new(Op::Malformed, "") };
+    let mut upper = [0; 16];
+    let Some(upper) = upper.get_mut(..name.len()) else { return Idiom::new(Op::Other, "") };
+    upper.copy_from_slice(name);
+    upper.make_ascii_uppercase();
+    let malformed = |form| Idiom::new(Op::Malformed, form);
+    match (&*upper, rest) {
+        (b"SET", [value, options @ ..]) => set(value, options).unwrap_or(malformed("SET")),
+        (b"SET", []) => malformed("SET"),
+        (b"SETNX", [value]) => {
+            Idiom { token: Some(value), ..Idiom::new(Op::AcquireForEver, "SETNX") }
+        }
+        (b"SETNX", _) => malformed("SETNX"),
+        (b"SETEX" | b"PSETEX" | b"GETSET", _) => {
+            Idiom::new(Op::Overwrite, "SETEX, PSETEX or GETSET")
+        }
+        (b"DELIFEQ", [value]) => Idiom { token: Some(value), ..Idiom::new(Op::Release, "DELIFEQ") },
+        (b"DELIFEQ", _) => malformed("DELIFEQ"),
+        (b"DELEX", []) => Idiom::new(Op::ReleaseBlind, "DELEX"),
+        (b"DELEX", [condition, value]) if is(condition, b"IFEQ") => {
+            Idiom { token: Some(value), ..Idiom::new(Op::Release, "DELEX IFEQ") }
+        }
+        (b"DELEX", _) => Idiom::new(Op::Other, "DELEX"),
+        (b"DEL", _) => Idiom::new(Op::ReleaseBlind, "DEL"),
+        (b"UNLINK", _) => Idiom::new(Op::ReleaseBlind, "UNLINK"),
+        (b"EXPIRE", [ttl, ..]) => expire("EXPIRE", ttl, rest.len(), Some(TtlUnit::Seconds)),
+        (b"PEXPIRE", [ttl, ..]) => expire("PEXPIRE", ttl, rest.len(), Some(TtlUnit::Millis)),
+        (b"EXPIREAT", [at, ..]) => expire("EXPIREAT", at, rest.len(), None),
+        (b"PEXPIREAT", [at, ..]) => expire("PEXPIREAT", at, rest.len(), None),
+        (b"EXPIRE" | b"PEXPIRE" | b"EXPIREAT" | b"PEXPIREAT", []) => malformed("EXPIRE"),
+        (b"PERSIST", []) => Idiom::new(Op::PersistBlind, "PERSIST"),
+        (b"GET", []) => Idiom::new(Op::Look, "GET"),
+        (b"EXISTS", _) => Idiom::new(Op::Look, "EXISTS"),
+        (b"TTL", []) => Idiom::new(Op::Look, "TTL"),
+        (b"PTTL", []) => Idiom::new(Op::Look, "PTTL"),
+        (b"TYPE", []) => Idiom::new(Op::Look, "TYPE"),
+        (b"STRLEN", []) => Idiom::new(Op::Look, "STRLEN"),
+        (b"PERSIST" | b"GET" | b"TTL" | b"PTTL" | b"TYPE" | b"STRLEN", _) => malformed("GET"),
+        (b"WATCH", _) => Idiom::new(Op::Watch, "WATCH"),
+        (upper, _) => Idiom::new(Op::Other, family(upper)),
+    }
+}
+
+/// How commands that are no idiom are called together.
+fn family(upper: &[u8]) -> &'static str {
+    match upper {
+        b"INCR" | b"DECR" | b"INCRBY" | b"DECRBY" | b"INCRBYFLOAT" => "a counter",
+        b"MGET" | b"MSET" | b"MSETNX" => "MGET, MSET or MSETNX",
+        [b'H', ..] => "a hash, as Redisson's locks are",
+        [b'Z', ..] => "a sorted set, as the locks of Symfony 5.2 and later are",
+        [b'S', b'A' | b'C' | b'D' | b'I' | b'M' | b'P' | b'R' | b'U', ..] => "a set",
+        [b'L' | b'R', b'P' | b'R' | b'L', ..] => "a list",
+        _ => "another command",
+    }
+}
+
+fn expire<'a>(form: &'static str, ttl: &[u8], words: usize, unit: Option<TtlUnit>) -> Idiom<'a> {
+    match (number::integer(ttl), unit) {
+        (None, _) => Idiom::new(Op::Malformed, form),
+        // No library sends NX, XX, GT or LT.
+        _ if words > 1 => Idiom::new(Op::Other, form),
+        (Some(ttl), Some(unit)) => {
+            Idiom { ttl: Some((ttl, unit)), ..Idiom::new(Op::ExtendBlind, form) }
+        }
+        (Some(_), None) => Idiom::new(Op::ExtendBlind, form),
+    }
+}
+
+/// SET's options as Redis reads them; none: a syntax error, or no number where one must be.
+fn set<'a>(value: &'a [u8], options: &[&'a [u8]]) -> Option<Idiom<'a>> {
+    let (mut expiry, mut condition, mut gets) = (None::<(Expiry, u8)>, None, false);
+    let mut options: SmallVec<[&[u8]; 8]> = options.iter().copied().rev().collect();
+    while let Some(option) = options.pop() {
+        if is(option, b"NX") {
+            is_free(&condition, |before| *before == Condition::Absent)?;
+            condition = Some(Condition::Absent);
+        } else if is(option, b"XX") {
+            is_free(&condition, |before| *before == Condition::Present)?;
+            condition = Some(Condition::Present);
+        } else if is(option, b"GET") {
+            gets = true;
+        } else if is(option, b"KEEPTTL") {
+            is_free(&expiry, |(before, _)| *before == Expiry::Keep)?;
+            expiry = Some((Expiry::Keep, 0));
+        } else if is(option, b"IFEQ") {
+            is_free(&condition, |_| false)?;
+            condition = Some(Condition::Equal(options.pop()?));
+        } else if is(option, b"IFNE") || is(option, b"IFDEQ") || is(option, b"IFDNE") {
+            is_free(&condition, |_| false)?;
+            options.pop()?;
+            condition = Some(Condition::Rare);
+        } else {
+            let kinds: [(&[u8], Option<TtlUnit>); 4] = [
+                (b"EX", Some(TtlUnit::Seconds)),
+                (b"PX", Some(TtlUnit::Millis)),
+                (b"EXAT", None),
+                (b"PXAT", None),
+            ];
+            let kind = kinds.iter().position(|(name, _)| is(option, name))?;
+            is_free(&expiry, |(_, before)| usize::from(*before) == kind + 1)?;
+            // An option that stands twice counts as the last says, as in Redis.
+            let number = number::integer(options.pop()?);
+            let set = match (number, kinds[kind].1) {
+                (Some(number), Some(unit)) => Expiry::In(number, unit),
+                (Some(1..), None) => Expiry::At,
+                // Refused only below, since a syntax error comes first.
+                (_, unit) => Expiry::In(0, unit.unwrap_or(TtlUnit::Millis)),
+            };
+            expiry = Some((set, kind as u8 + 1));
+        }
+    }
+    let expiry = expiry.map(|(expiry, _)| expiry);
+    if matches!(expiry, Some(Expiry::In(..=0, _))) {
+        return None;
+    }
+    let ttl = match expiry {
+        Some(Expiry::In(ttl, unit)) => Some((ttl, unit)),
+        _ => None,
+    };
+    let has_ttl = matches!(expiry, Some(Expiry::In(..) | Expiry::At));
+    let (op, form) = match (condition, has_ttl, gets) {
+        (Some(Condition::Absent), _, true) => (Op::Other, "SET NX GET"),
+        (Some(Condition::Absent), true, false) => (Op::Acquire, "SET NX with a TTL"),
+        (Some(Condition::Absent), false, false) => (Op::AcquireForEver, "SET NX without a TTL"),
+        (Some(Condition::Present), true, false) => (Op::OverwriteHeld, "SET XX with a TTL"),
+        (Some(Condition::Equal(old)), true, false) if old == value => {
+            (Op::Extend, "SET IFEQ with a TTL")
+        }
+        (Some(Condition::Equal(old)), false, false) if old == value => {
+            (Op::Persist, "SET IFEQ without a TTL")
+        }
+        (Some(_), ..) => (Op::Overwrite, "SET with another condition"),
+        (None, true, _) => (Op::Overwrite, "SET with a TTL"),
+        (None, false, _) => (Op::Overwrite, "SET"),
+    };
+    Some(Idiom { op, form, token: Some(value), ttl })
+}
+
+/// Returns `None` if another option that excludes this one was there before.
+fn is_free<T>(before: &Option<T>, also: impl FnOnce(&T) -> bool) -> Option<()> {
+    before.as_ref().is_none_or(also).then_some(())
+}
+
+/// Whether Redis takes a word for this option: it compares up to the first zero byte.
+fn is(word: &[u8], option: &[u8]) -> bool {
+    let word = word.split(|byte| *byte == 0).next().unwrap_or_default();
+    word.eq_ignore_ascii_case(option)
+}
+
+#[cfg(test)]
+#[path = "idiom_tests.rs"]
+mod tests;

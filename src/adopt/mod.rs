@@ -1,0 +1,425 @@
+//! Adoption: lock idioms of existing libraries on keys that a rule names.
+//!
+//! Commands pass as they came: audit is the one mode that there is. A session shows each command
+//! that may be about such a key, and what is found is told. Nothing here has a connection.
+//!
+//! - [`idiom`]: the words of a command to the idiom that they are.
+//! - [`normal`]: compare-and-delete and compare-and-expire, whatever their spelling; `lua`: the
+//!   part of Lua in which they are written.
+//! - [`rows`]: scripts of libraries, by their digests.
+//! - [`scripts`]: what is known of scripts that clients have shown.
+//! - [`verdict`]: what would become of an idiom if its lock were taken on a quorum.
+//! - [`transaction`]: a release or an extension made of WATCH, GET, MULTI and EXEC.
+//! - [`seen`]: what was seen, how often, and by whom.
+
+pub(crate) mod glance;
+pub(crate) mod idiom;
+mod lua;
+pub(crate) mod normal;
+pub(crate) mod rows;
+pub(crate) mod scripts;
+pub(crate) mod seen;
+pub(crate) mod transaction;
+pub(crate) mod verdict;
+
+use std::{
+    hash::{BuildHasher, RandomState},
+    ops::Range,
+    sync::Arc,
+};
+
+use smallvec::SmallVec;
+
+use self::{
+    glance::{Alike, Class, NameGlance, class},
+    idiom::{Idiom, Op},
+    rows::{ArgumentPlace, Digest, WhichKeys},
+    scripts::{Known, KnownScripts},
+    seen::SeenIdioms,
+    verdict::{AdoptVerdict, Limits},
+};
+use crate::{
+    config::AdoptRule,
+    glob::Budget,
+    resp::{
+        inline, number,
+        words::{Walk, WordStep},
+    },
+};
+
+/// The longest command that is looked at, in bytes: the longest script of a lock library has
+/// some 3,000. As much is copied of a command that comes in pieces.
+pub(crate) const MAX_LOOK: usize = 16 * 1024;
+/// Steps that comparing the keys of one command with the rules may take.
+const MAX_STEPS: usize = 1_000_000;
+
+/// The rules, and what was seen under them.
+pub(crate) struct Adoption {
+    rules: Vec<AdoptRule>,
+    /// First bytes that an adopted key can have.
+    first_bytes: [bool; 256],
+    scripts: KnownScripts,
+    seen: SeenIdioms,
+    /// Makes [`Found::key`].
+    hasher: RandomState,
+}
+
+/// An idiom on an adopted key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub(crate) struct Sighting {
+    /// Which rule its key matches; none: not enough of it could be looked at to tell.
+    pub(crate) rule: Option<usize>,
+    /// What the command does to the lock.
+    pub(crate) op: Op,
+    /// The words that stand for the command.
+    pub(crate) form: &'static str,
+    /// The script's library; empty if that is not known.
+    pub(crate) library: &'static str,
+    /// The digest of a script whose library is not known.
+    pub(crate) digest: Option<Digest>,
+    /// What would become of the command.
+    pub(crate) verdict: AdoptVerdict,
+    /// The verdict's reason, or what the script does besides; may be empty.
+    pub(crate) because: &'static str,
+    /// A script's replies where the key is absent, its own, its own without a TTL, another's.
+    pub(crate) replies: Option<[&'static str; 4]>,
+}
+
+/// What was found in a command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum AdoptLook {
+    /// The command is not about adopted keys.
+    Free,
+    /// The command must be seen up to this many bytes at least, at most [`MAX_LOOK`].
+    More(usize),
+    /// An idiom, or a command that should not be sent of an adopted key.
+    Found(Found),
+    /// The client gives its name.
+    Introduced(Vec<u8>),
+}
+
+/// An idiom and its key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Found {
+    /// The idiom.
+    pub(crate) sighting: Sighting,
+    /// Stands for its first key, within this process.
+    pub(crate) key: u64,
+    /// The number of keys.
+    pub(crate) keys: usize,
+}
+
+type WordList<'a> = SmallVec<[&'a [u8]; 8]>;
+
+impl Adoption {
+    /// The adoption of a configuration, if it has any. Install the recorder of metrics first.
+    pub(crate) fn new(rules: &[AdoptRule]) -> Option<Arc<Adoption>> {
+        if rules.is_empty() {
+            return None;
+        }
+        let mut first_bytes = [false; 256];
+        for rule in rules {
+            match rule.keys.as_str().as_bytes().first() {
+                Some(byte) if !b"*?[\\".contains(byte) => first_bytes[usize::from(*byte)] = true,
+                _ => first_bytes = [true; 256],
+            }
+        }
+        Some(Arc::new(Adoption {
+            rules: rules.to_vec(),
+            first_bytes,
+            scripts: KnownScripts::default(),
+            seen: SeenIdioms::new(),
+            hasher: RandomState::new(),
+        }))
+    }
+
+    /// Glances at the command at the beginning of `bytes`. Returns how it begins if it is certainly
+    /// not to be looked at.
+    #[inline]
+    pub(crate) fn glance(&self, bytes: &[u8]) -> Option<Alike> {
+        let glance = NameGlance::of(bytes);
+        glance.is_free(bytes, &self.first_bytes).then(|| Alike::of(glance, bytes))
+    }
+
+    /// Looks at the command at the beginning of `bytes`, of which more may come.
+    #[cold]
+    pub(crate) fn look(&self, bytes: &[u8], limits: &Limits) -> AdoptLook {
+        if bytes.first() != Some(&b'*') {
+            return self.look_at_line(bytes, limits);
+        }
+        let mut walk = Walk::default();
+        let mut words = WordList::new();
+        let end = loop {
+            match walk.step(bytes) {
+                WordStep::Word(Range { end, .. }) if end + 2 > MAX_LOOK => break None,
+                WordStep::Word(range) => words.push(&bytes[range]),
+                WordStep::End(_) => break Some(Ok(())),
+                WordStep::More(least) if least > MAX_LOOK => break None,
+                WordStep::More(least) => break Some(Err(least)),
+                WordStep::Bad => return AdoptLook::Free,
+            }
+            if let [name, key] = words[..]
+                && class(name) == Class::First
+                && self.rule(key).is_none()
+            {
+                return AdoptLook::Free;
+            }
+        };
+        match end {
+            Some(Ok(())) => self.look_at_words(&words, limits),
+            Some(Err(least)) => AdoptLook::More(least),
+            None => self.too_large(&words),
+        }
+    }
+
+    /// Notes an idiom, and whose it is; tells of it in the log where it is new.
+    pub(crate) fn note(&self, sighting: Sighting, client: Option<&Arc<str>>) {
+        if let Some((sighting, client)) = self.seen.note(sighting, client) {
+            seen::tell(&sighting, self.pattern(&sighting), &client);
+        }
+    }
+
+    /// All that was seen, the unsafe first, then by how often; and how often something was seen
+    /// that there was no room for.
+    pub(crate) fn seen(&self) -> (Vec<(Sighting, Arc<str>, u64)>, u64) {
+        self.seen.all()
+    }
+
+    /// The keys of the rule of a sighting, as they are configured.
+    pub(crate) fn pattern(&self, sighting: &Sighting) -> &str {
+        sighting.rule.and_then(|rule| self.rules.get(rule)).map_or("", |rule| rule.keys.as_str())
+    }
+
+    /// The lock of the rule of a sighting, as it is configured; empty: the key.
+    pub(crate) fn lock(&self, sighting: &Sighting) -> &str {
+        let rule = sighting.rule.and_then(|rule| self.rules.get(rule));
+        rule.and_then(|rule| rule.lock.as_ref()).map_or("", |lock| lock.as_str())
+    }
+
+    /// The first rule that is about this key.
+    fn rule(&self, key: &[u8]) -> Option<usize> {
+        let mut budget = Budget::of(MAX_STEPS);
+        // A pattern that would take too long to compare counts as one that matches.
+        self.rules
+            .iter()
+            .position(|rule| rule.keys.matches_within(key, &mut budget).unwrap_or(true))
+    }
+
+    fn look_at_line(&self, bytes: &[u8], limits: &Limits) -> AdoptLook {
+        let here = &bytes[..bytes.len().min(MAX_LOOK)];
+        let Some(end) = memchr::memchr(b'\n', here) else {
+            let is_whole = here.len() < MAX_LOOK;
+            return if is_whole { AdoptLook::More(here.len() + 1) } else { self.too_large(&[]) };
+        };
+        let Some(words) = inline::split(&bytes[..end]) else { return AdoptLook::Free };
+        let words: WordList<'_> = words.iter().map(Vec::as_slice).collect();
+        self.look_at_words(&words, limits)
+    }
+
+    /// All words are here.
+    fn look_at_words(&self, words: &[&[u8]], limits: &Limits) -> AdoptLook {
+        let [name, rest @ ..] = words else { return AdoptLook::Free };
+        match (class(name), rest) {
+            (Class::Client, _) => introduced(words),
+            (Class::None, _) | (_, []) => AdoptLook::Free,
+            (Class::Script, _) => self.look_at_script(words, limits),
+            (Class::Load, [load, body]) => {
+                if load.eq_ignore_ascii_case(b"LOAD") {
+                    self.scripts.learn(body);
+                }
+                AdoptLook::Free
+            }
+            (Class::Load, _) => AdoptLook::Free,
+            (Class::Function, [_, count, keys @ ..]) => {
+                let keys = first_of(count, keys);
+                self.judge(keys, WhichKeys::All, Idiom::new(Op::Other, "a function"), limits)
+            }
+            (Class::Function, _) => AdoptLook::Free,
+            (Class::First, [key, ..]) => {
+                self.judge(&[*key], WhichKeys::All, idiom::of_words(words), limits)
+            }
+            (Class::Every, keys) => {
+                self.judge(keys, WhichKeys::All, idiom::of_words(words), limits)
+            }
+            (Class::EverySecond, pairs) => {
+                let keys: WordList<'_> = pairs.iter().step_by(2).copied().collect();
+                self.judge(&keys, WhichKeys::All, idiom::of_words(words), limits)
+            }
+        }
+    }
+
+    fn look_at_script(&self, words: &[&[u8]], limits: &Limits) -> AdoptLook {
+        let [name, script, count, rest @ ..] = words else { return AdoptLook::Free };
+        let keys = first_of(count, rest);
+        if !keys.iter().any(|key| self.rule(key).is_some()) {
+            return AdoptLook::Free;
+        }
+        let argv = &rest[keys.len()..];
+        let (digest, known, form) = if name.eq_ignore_ascii_case(b"EVAL") {
+            let (digest, known) = self.scripts.learn(script);
+            (Some(digest), Some(known), "EVAL")
+        } else {
+            let digest = rows::read(script);
+            (digest, digest.and_then(|digest| self.scripts.get(&digest)), "EVALSHA")
+        };
+        let idiom = |op| Idiom::new(op, form);
+        let argument = |place| match place {
+            ArgumentPlace::Argv(at) => argv.get(at - 1).copied(),
+            ArgumentPlace::Keys(at) => keys.get(at - 1).copied(),
+        };
+        let read =
+            |op, token: Option<ArgumentPlace>, ttl: Option<(ArgumentPlace, normal::TtlUnit)>| {
+                let token = token.map(|place| argument(place).ok_or(()));
+                let ttl = ttl.map(|(place, unit)| {
+                    argument(place).and_then(number::integer).map(|ttl| (ttl, unit)).ok_or(())
+                });
+                match (token.transpose(), ttl.transpose()) {
+                    (Ok(token), Ok(ttl)) => Idiom { op, form, token, ttl },
+                    _ => idiom(Op::Malformed),
+                }
+            };
+        let (locks, found, row) = match known {
+            None if digest.is_none() => (WhichKeys::All, idiom(Op::Malformed), None),
+            None => (WhichKeys::All, idiom(Op::UnseenScript), None),
+            Some(Known::Normal(normal)) if keys.len() == 1 => {
+                let (behaviour, token, ttl) = rows::of_normal(normal);
+                let ttl = ttl.map(|(ttl, unit)| (ArgumentPlace::Argv(ttl), unit));
+                let found = read(behaviour.op, Some(ArgumentPlace::Argv(token)), ttl);
+                (WhichKeys::First, found, Some((behaviour, "")))
+            }
+            Some(Known::Nothing | Known::Normal(_)) => {
+                (WhichKeys::All, idiom(Op::UnknownScript), None)
+            }
+            Some(Known::Row(row)) => {
+                let behaviour = row.behaviour(argv);
+                (row.locks, read(behaviour.op, row.token, row.ttl), Some((behaviour, row.library)))
+            }
+        };
+        let mut look = self.judge(keys, locks, found, limits);
+        if let AdoptLook::Found(Found { sighting, .. }) = &mut look {
+            if let Some((behaviour, library)) = row {
+                (sighting.library, sighting.replies) = (library, Some(behaviour.replies));
+            }
+            if sighting.library.is_empty() {
+                sighting.digest = digest;
+            }
+            if let Some(Known::Row(row)) = known
+                && sighting.because.is_empty()
+            {
+                sighting.because = match (row.aside, row.database) {
+                    (Some(aside), _) => aside,
+                    (None, Some(_)) => verdict::DATABASE,
+                    (None, None) => "",
+                };
+            }
+        }
+        look
+    }
+
+    /// What an idiom on these keys is to be told as. `locks`: which of them it takes for locks.
+    fn judge(
+        &self,
+        keys: &[&[u8]],
+        locks: WhichKeys,
+        idiom: Idiom<'_>,
+        limits: &Limits,
+    ) -> AdoptLook {
+        let rules: SmallVec<[Option<usize>; 8]> = keys.iter().map(|key| self.rule(key)).collect();
+        let Some(rule) = rules.iter().find_map(|rule| *rule) else { return AdoptLook::Free };
+        let all_adopted = match locks {
+            WhichKeys::First => rules.first().is_some_and(Option::is_some),
+            WhichKeys::All => rules.iter().all(Option::is_some),
+        };
+        let others = locks == WhichKeys::First && rules.iter().skip(1).any(Option::is_some);
+        let mut op = idiom.op;
+        let (verdict, because) = if op == Op::Malformed {
+            verdict::of(op)
+        } else if !all_adopted || others {
+            (AdoptVerdict::Refused, verdict::MIXED)
+        } else if keys.len() > 1 && matches!(op, Op::Look | Op::Watch) {
+            op = if op == Op::Watch { op } else { Op::Other };
+            (AdoptVerdict::Refused, verdict::SEVERAL)
+        } else {
+            verdict::within(&idiom, limits)
+        };
+        AdoptLook::Found(Found {
+            sighting: Sighting {
+                rule: Some(rule),
+                op,
+                form: idiom.form,
+                library: "",
+                digest: None,
+                verdict,
+                because,
+                replies: None,
+            },
+            key: self.hasher.hash_one(keys.first()),
+            keys: keys.len(),
+        })
+    }
+
+    /// Only these words could be looked at.
+    fn too_large(&self, words: &[&[u8]]) -> AdoptLook {
+        let class = words.first().map_or(Class::Every, |name| class(name));
+        let rule = match (class, words) {
+            (Class::None | Class::Client, _) => return AdoptLook::Free,
+            // Its key is not adopted, or it would not be looked at.
+            (Class::First, [_, key, ..]) => self.rule(key),
+            (_, [_, keys @ ..]) => keys.iter().find_map(|key| self.rule(key)),
+            _ => None,
+        };
+        let (verdict, because) = verdict::of(Op::TooLarge);
+        let sighting = Sighting {
+            rule,
+            op: Op::TooLarge,
+            form: "",
+            library: "",
+            digest: None,
+            verdict,
+            because,
+            replies: None,
+        };
+        AdoptLook::Found(Found { sighting, key: self.hasher.hash_one(None::<&[u8]>), keys: 0 })
+    }
+}
+
+/// The first of the words, as many as `count` says; none if that is no number, or more.
+fn first_of<'w, 'a>(count: &[u8], words: &'w [&'a [u8]]) -> &'w [&'a [u8]] {
+    let count = number::integer(count).and_then(|count| usize::try_from(count).ok());
+    count.and_then(|count| words.get(..count)).unwrap_or_default()
+}
+
+/// The name in CLIENT SETNAME, or behind SETNAME in HELLO.
+fn introduced(words: &[&[u8]]) -> AdoptLook {
+    let name = match words {
+        [client, sub, name]
+            if client.eq_ignore_ascii_case(b"CLIENT") && sub.eq_ignore_ascii_case(b"SETNAME") =>
+        {
+            Some(name)
+        }
+        [hello, _version, options @ ..] if hello.eq_ignore_ascii_case(b"HELLO") => {
+            let mut options = options.iter();
+            loop {
+                match options.next() {
+                    None => break None,
+                    Some(word) if word.eq_ignore_ascii_case(b"SETNAME") => break options.next(),
+                    // A user and a password, which may be called so.
+                    Some(word) if word.eq_ignore_ascii_case(b"AUTH") => drop(options.nth(1)),
+                    Some(_) => {}
+                }
+            }
+        }
+        [reset] if reset.eq_ignore_ascii_case(b"RESET") => Some(&&b""[..]),
+        _ => None,
+    };
+    match name {
+        // Redis refuses others, and the client keeps the name that it has.
+        Some(name) if name.iter().all(u8::is_ascii_graphic) => AdoptLook::Introduced(name.to_vec()),
+        _ => AdoptLook::Free,
+    }
+}
+
+#[cfg(test)]
+mod redis_tests;
+#[cfg(test)]
+mod tests;

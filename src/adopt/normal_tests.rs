@@ -1,0 +1,263 @@
+use std::collections::BTreeSet;
+
+use super::{
+    super::{redis_tests::RealRedis, rows},
+    *,
+};
+
+/// Spellings of both, of our own writing.
+const BODIES: &[&str] = &[
+    r"if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end",
+    r#"if redis.call("GET",KEYS[1])==ARGV[1] then return redis.call("DEL",KEYS[1]) else return 0 end"#,
+    "local held = redis.call('get', KEYS[1])\nif held == ARGV[2] then\n  redis.call('UNLINK', KEYS[1])\n  return 1\nend\nreturn 0\n",
+    "if ARGV[1] ~= redis.pcall('Get', KEYS[1]) then return 0 end return redis.pcall('unlink', KEYS[1])",
+    "local key, token = KEYS[1], ARGV[1];\nlocal call = redis.call;\nif ((call('get', (key)) == token)) then\n  return (call('del', key));\nelse\n  return (0);\nend;\n",
+    "-- ours?\nif redis.call('get', KEYS[1]) == ARGV[1] --[[ it is ]] then return redis . call('del', KEYS [ 1 ]) end --[==[ no ]] ]==] return 0 -- not",
+    "local k local_ = 1",
+    "local k = KEYS local a = ARGV local r = redis if r.call('get', k[1]) == a[3] then local n = r.call('del', k[1]) return n end return 0",
+    r"if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('pexpire', KEYS[1], ARGV[2]) else return 0 end",
+    "if redis.call('get', KEYS[1]) ~= ARGV[2]\nthen\n\treturn 0\nelse\n\treturn redis.call('EXPIRE', KEYS[1], ARGV[1])\nend",
+    r#"if redis.call("get", KEYS[1]) == ARGV[1] then redis.call("set", KEYS[1], ARGV[1], "PX", ARGV[2]) return 1 end return 0"#,
+    r#"local v = redis.call("get", KEYS[1]) if v == ARGV[1] then redis.call("set", KEYS[1], v, "xx", "ex", ARGV[3]) return 1 else return 0 end"#,
+    "local got = redis.call('get', KEYS[1]) local is = ARGV[1] if is == got then redis.call('pexpire', KEYS[1], ARGV[2]) return 1 end return 0",
+];
+/// The body that is neither.
+const NEITHER: usize = 6;
+
+/// What a token may become, or what may come before it.
+const POOL: &[&str] = &[
+    "KEYS",
+    "ARGV",
+    "redis",
+    "call",
+    "pcall",
+    "get",
+    "1",
+    "2",
+    "0",
+    "3",
+    "'get'",
+    "'del'",
+    "\"pexpire\"",
+    "'expire'",
+    "'set'",
+    "'PX'",
+    "'EX'",
+    "'xx'",
+    "'nx'",
+    "'x'",
+    "==",
+    "~=",
+    "=",
+    "(",
+    ")",
+    "[",
+    "]",
+    ",",
+    ".",
+    ";",
+    "if",
+    "then",
+    "else",
+    "end",
+    "return",
+    "local",
+    "not",
+    "and",
+    "nil",
+    "false",
+    "tostring",
+    "\n",
+    "--",
+    "KEYS[1]",
+    "ARGV[1]",
+    "ARGV[2]",
+    "return 0",
+    "-1",
+    "key",
+    "token",
+    "call(",
+    "1.0",
+    "01",
+    ", 1",
+    ", ARGV[1]",
+    ", 'xx'",
+];
+
+/// The tokens of a body, roughly.
+fn split(body: &str) -> Vec<String> {
+    let mut tokens: Vec<String> = Vec::new();
+    let mut quote = None;
+    for c in body.chars() {
+        let is_part = |c: char| c.is_alphanumeric() || c == '_';
+        match tokens.last_mut() {
+            Some(last) if quote.is_some() => {
+                last.push(c);
+                if quote == Some(c) {
+                    quote = None;
+                }
+            }
+            Some(last) if is_part(c) && last.chars().all(is_part) => last.push(c),
+            Some(last) if c == '=' && (last == "=" || last == "~") => last.push(c),
+            _ => {
+                quote = matches!(c, '\'' | '"').then_some(c);
+                tokens.push(c.to_string());
+            }
+        }
+    }
+    tokens
+}
+
+/// Each body with one token changed, taken away, doubled, or with another before it.
+fn mutants() -> BTreeSet<String> {
+    let mut all = BTreeSet::new();
+    for body in BODIES {
+        all.insert((*body).to_owned());
+        let tokens = split(body);
+        for at in 0..tokens.len() {
+            if tokens[at].trim().is_empty() {
+                continue;
+            }
+            let with = |new: &[&str]| {
+                let before = tokens[..at].concat();
+                format!("{before} {} {}", new.join(" "), tokens[at + 1..].concat())
+            };
+            all.insert(with(&[]));
+            all.insert(with(&[&tokens[at], &tokens[at]]));
+            for other in POOL {
+                all.insert(with(&[other]));
+                all.insert(with(&[other, &tokens[at]]));
+            }
+        }
+    }
+    all
+}
+
+const ARGUMENTS: [&str; 3] = ["11111", "60000", "50000"];
+const LONG: i64 = 5_000_000;
+
+/// Whether a body answers and leaves what it was taken for, wherever the key may be.
+fn behaves(real: &mut RealRedis, body: &str, normal: Normal) -> Result<(), String> {
+    let (token, ttl) = match normal {
+        Normal::Release { token } => (token, None),
+        Normal::Extend { token, ttl, unit, .. } => (token, Some((ttl, unit))),
+    };
+    let argument = |at: usize| ARGUMENTS.get(at - 1).copied();
+    let Some(mine) = argument(token) else { return Ok(()) };
+    let ttl = match ttl.map(|(ttl, unit)| (argument(ttl), unit)) {
+        Some((None, _)) => return Ok(()),
+        Some((Some(ttl), unit)) => {
+            let ttl: i64 = ttl.parse().unwrap();
+            Some(if unit == TtlUnit::Seconds { 1000 * ttl } else { ttl })
+        }
+        None => None,
+    };
+    let long = LONG.to_string();
+    for (value, is_lasting) in
+        [("", false), (mine, false), (mine, true), ("another", false), ("another", true)]
+    {
+        let mut set: Vec<&[u8]> = vec![b"SET", b"k", value.as_bytes()];
+        if value.is_empty() {
+            set = vec![b"DEL", b"k"];
+        } else if !is_lasting {
+            set.extend([&b"PX"[..], long.as_bytes()]);
+        }
+        let [first, second, third] = ARGUMENTS.map(str::as_bytes);
+        let eval = vec![b"EVAL", body.as_bytes(), b"1", b"k", first, second, third];
+        let replies = real.all(&[set, eval, vec![b"GET", b"k"], vec![b"PTTL", b"k"]]);
+        let [_, reply, left, pttl] = &replies[..] else { unreachable!() };
+        let pttl: i64 = pttl.trim_start_matches(':').parse().unwrap();
+        let is_mine = value == mine;
+        let expected_left = match (is_mine, ttl) {
+            (true, None) => "$-1",
+            _ if value.is_empty() => "$-1",
+            _ => value,
+        };
+        let expected_ttl = match (is_mine, ttl) {
+            _ if expected_left == "$-1" => -2,
+            (true, Some(ttl)) => ttl,
+            _ if is_lasting => -1,
+            _ => LONG,
+        };
+        let is_right = *reply == format!(":{}", i32::from(is_mine))
+            && left == expected_left
+            && (pttl == expected_ttl || (expected_ttl - 30_000..=expected_ttl).contains(&pttl));
+        if !is_right {
+            return Err(format!(
+                "{body:?} as {normal:?}, from {value:?}: {reply} {left} {pttl}, not {expected_left} {expected_ttl}"
+            ));
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn spellings_are_known() {
+    for (at, body) in BODIES.iter().enumerate() {
+        assert_eq!(of(body.as_bytes()).is_some(), at != NEITHER, "{body}");
+        let digest = sha1_smol::Sha1::from(body).digest().bytes();
+        assert!(rows::by_digest(&digest).is_none(), "a library's own text: {body}");
+    }
+    let of = |at: usize| of(BODIES[at].as_bytes()).unwrap();
+    assert_eq!(of(2), Normal::Release { token: 2 });
+    assert_eq!(of(7), Normal::Release { token: 3 });
+    let extend = |token, ttl, unit, is_set| Normal::Extend { token, ttl, unit, is_set };
+    assert_eq!(of(8), extend(1, 2, TtlUnit::Millis, false));
+    assert_eq!(of(9), extend(2, 1, TtlUnit::Seconds, false));
+    assert_eq!(of(11), extend(1, 3, TtlUnit::Seconds, true));
+}
+
+/// The state of Redis after each is that of what it was taken for, whatever token was changed.
+#[test]
+fn whatever_is_known_behaves_as_what_it_is_taken_for() {
+    let mut real = RealRedis::start();
+    let mutants = mutants();
+    let known: Vec<(&String, Normal)> =
+        mutants.iter().filter_map(|body| Some((body, of(body.as_bytes())?))).collect();
+    assert!(mutants.len() > 20_000 && known.len() > 200, "{} {}", mutants.len(), known.len());
+    let wrong: Vec<String> =
+        known.iter().filter_map(|(body, normal)| behaves(&mut real, body, *normal).err()).collect();
+    assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), known.len(), wrong.join("\n"));
+}
+
+#[test]
+fn what_is_nearly_one_of_them_is_neither() {
+    for body in [
+        "",
+        "return 0",
+        "return redis.call('del', KEYS[1])",
+        "if redis.call('get', KEYS[2]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0",
+        "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end",
+        "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 2",
+        "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return nil",
+        "if redis.call('get', KEYS[1], KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0",
+        "if redis.call('get', KEYS[1]) == 'x' then return redis.call('del', KEYS[1]) end return 0",
+        "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1], KEYS[2]) end return 0",
+        "if redis.call('get', KEYS[1]) == ARGV[1] then redis.call('pexpire', KEYS[1], ARGV[2]) return redis.call('del', KEYS[1]) end return 0",
+        "if redis.call('get', KEYS[1]) == ARGV[1] then redis.pcall('pexpire', KEYS[1], ARGV[2]) return 1 end return 0",
+        "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('pexpire', KEYS[1], ARGV[2], 'GT') end return 0",
+        "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('set', KEYS[1], ARGV[1], 'PX', ARGV[2]) end return 0",
+        "if redis.call('get', KEYS[1]) == ARGV[1] then redis.call('set', KEYS[1], ARGV[2], 'PX', ARGV[2]) return 1 end return 0",
+        "local c = redis.call if c('get', KEYS[1]) == ARGV[1] then return c\n('del', KEYS[1]) end return 0",
+        "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end redis.call('del', KEYS[1]) return 0",
+        "redis.call('del', KEYS[1]) if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0",
+        "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('d\\101l', KEYS[1]) end return 0",
+        "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0 return 0",
+        "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end;; return 0",
+        "#!lua flags=no-writes\nif redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0",
+        "local ARGV = KEYS if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0",
+        "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0 --[[",
+        "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) end return 0\0",
+    ] {
+        assert_eq!(of(body.as_bytes()), None, "{body}");
+    }
+}
+
+#[test]
+fn bodies_without_end_are_read_in_no_time() {
+    for body in ["(".repeat(100_000), "if ".repeat(100_000), "--[[".repeat(10_000)] {
+        assert_eq!(of(body.as_bytes()), None);
+    }
+    let brackets = format!("if {} then return 0 end", "(".repeat(10_000));
+    assert_eq!(of(brackets.as_bytes()), None);
+}

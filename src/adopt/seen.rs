@@ -1,0 +1,259 @@
+//! What was seen: how often, and by clients of which names. Bounded, whatever clients send.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+    time::Instant,
+};
+
+use metrics::{Counter, counter, describe_counter};
+use tracing::{info, warn};
+
+use super::{
+    Sighting,
+    idiom::Op,
+    rows::Digest,
+    verdict::{AdoptVerdict, danger},
+};
+use crate::sync::Mutex;
+
+/// Kinds of sightings that are told apart. Programs send a dozen; each takes some 300 bytes.
+const MOST_KINDS: usize = 1024;
+/// Names of clients that are told apart, which clients choose.
+const MOST_NAMES: usize = 64;
+/// Digests of unknown scripts that are told apart, which clients choose too.
+const MOST_DIGESTS: usize = 64;
+/// The longest name of a client that is kept, in bytes.
+const LONGEST_NAME: usize = 64;
+/// Lines in the log in one second; a program that starts has a dozen. What finds no room is
+/// told of when it is seen again.
+const LINES_A_SECOND: u32 = 32;
+/// Stands for all clients whose names there was no room for.
+const OTHERS: &str = "(others)";
+
+/// What was seen since the proxy was started.
+pub(super) struct SeenIdioms {
+    kinds: Mutex<Kinds>,
+    /// Handles by [`Op`], then [`AdoptVerdict`].
+    counters: Vec<Vec<Counter>>,
+    left_out: Counter,
+    started: Instant,
+}
+
+#[derive(Default)]
+struct Kinds {
+    counts: HashMap<(Sighting, Arc<str>), Count>,
+    names: HashSet<Arc<str>>,
+    digests: HashSet<Digest>,
+    left_out: u64,
+    /// The second of the last line in the log, and lines in it.
+    told: (u64, u32),
+}
+
+/// How often something was seen.
+#[derive(Debug, Clone, Copy, Default)]
+struct Count {
+    times: u64,
+    /// The log has told of it.
+    is_told: bool,
+}
+
+impl SeenIdioms {
+    pub(super) fn new() -> SeenIdioms {
+        describe_counter!(
+            "lockgate_adopt_seen_total",
+            "Commands on keys of adopt rules, by idiom, and by what would become of them."
+        );
+        describe_counter!(
+            "lockgate_adopt_left_out_total",
+            "Of them, those for which LOCKGATE ADOPTED has no room."
+        );
+        let handle = |op: Op, verdict: AdoptVerdict| {
+            counter!("lockgate_adopt_seen_total",
+                "idiom" => op.as_str(), "verdict" => verdict.as_str())
+        };
+        SeenIdioms {
+            kinds: Mutex::default(),
+            counters: Op::ALL
+                .map(|op| AdoptVerdict::ALL.map(|verdict| handle(op, verdict)).into())
+                .into(),
+            left_out: counter!("lockgate_adopt_left_out_total"),
+            started: Instant::now(),
+        }
+    }
+
+    /// Counts a sighting. Returns it and its client's name as they are kept, if the log is to
+    /// tell of them.
+    pub(super) fn note(
+        &self,
+        mut sighting: Sighting,
+        client: Option<&Arc<str>>,
+    ) -> Option<(Sighting, Arc<str>)> {
+        self.counters[sighting.op as usize][sighting.verdict as usize].increment(1);
+        let mut kinds = self.kinds.lock();
+        let Kinds { counts, names, digests, left_out, told } = &mut *kinds;
+        let name: Arc<str> = match client {
+            Some(name) if names.contains(name) => name.clone(),
+            Some(name) if names.len() < MOST_NAMES => {
+                names.insert(name.clone());
+                name.clone()
+            }
+            Some(_) => OTHERS.into(),
+            None => Arc::default(),
+        };
+        if let Some(digest) = sighting.digest
+            && !digests.contains(&digest)
+        {
+            if digests.len() < MOST_DIGESTS {
+                digests.insert(digest);
+            } else {
+                sighting.digest = None;
+            }
+        }
+        let kind = (sighting, name);
+        if counts.len() >= MOST_KINDS && !counts.contains_key(&kind) {
+            *left_out += 1;
+            self.left_out.increment(1);
+            return None;
+        }
+        let count = counts.entry(kind.clone()).or_default();
+        count.times += 1;
+        if count.is_told {
+            return None;
+        }
+        let second = self.started.elapsed().as_secs();
+        if told.0 != second {
+            *told = (second, 0);
+        }
+        if told.1 >= LINES_A_SECOND {
+            return None;
+        }
+        told.1 += 1;
+        count.is_told = true;
+        Some(kind)
+    }
+
+    /// All kinds, the unsafe first, then by how often; and how many there was no room for.
+    pub(super) fn all(&self) -> (Vec<(Sighting, Arc<str>, u64)>, u64) {
+        let kinds = self.kinds.lock();
+        let mut all: Vec<_> = kinds
+            .counts
+            .iter()
+            .map(|((sighting, name), count)| (*sighting, name.clone(), count.times))
+            .collect();
+        let left_out = kinds.left_out;
+        drop(kinds);
+        all.sort_by_key(|(sighting, name, times)| {
+            let is_safe = danger(sighting.op).is_empty();
+            let text = (sighting.op.as_str(), sighting.form, sighting.library);
+            (is_safe, std::cmp::Reverse(*times), text, name.clone())
+        });
+        (all, left_out)
+    }
+}
+
+/// Writes the line of the log for what was seen for the first time.
+pub(super) fn tell(sighting: &Sighting, keys: &str, client: &str) {
+    let Sighting { op, form, library, verdict, because, .. } = *sighting;
+    let (idiom, verdict, danger) = (op.as_str(), verdict.as_str(), danger(op));
+    if danger.is_empty() {
+        info!(keys, idiom, form, library, client, verdict, because, "adopt: a lock idiom was seen");
+    } else {
+        warn!(
+            keys,
+            idiom,
+            form,
+            library,
+            client,
+            verdict,
+            because,
+            danger,
+            "adopt: an unsafe lock idiom was seen"
+        );
+    }
+}
+
+/// A client's name as it is kept: not too long; none for an empty one.
+pub(crate) fn kept_name(name: &[u8]) -> Option<Arc<str>> {
+    let cut = &name[..name.len().min(LONGEST_NAME)];
+    (!cut.is_empty()).then(|| String::from_utf8_lossy(cut).into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn sighting(digest: u64) -> Sighting {
+        let mut bytes = Digest::default();
+        bytes[..8].copy_from_slice(&digest.to_le_bytes());
+        Sighting {
+            rule: Some(0),
+            op: Op::UnseenScript,
+            form: "EVALSHA",
+            library: "",
+            digest: Some(bytes),
+            verdict: AdoptVerdict::NoScript,
+            because: "",
+            replies: None,
+        }
+    }
+
+    #[test]
+    fn names_and_digests_that_clients_choose_take_bounded_room() {
+        let seen = SeenIdioms::new();
+        for n in 0..5000_u64 {
+            seen.note(sighting(n), kept_name(n.to_string().as_bytes()).as_ref());
+        }
+        let kinds = seen.kinds.lock();
+        assert_eq!((kinds.names.len(), kinds.digests.len()), (MOST_NAMES, MOST_DIGESTS));
+        assert!(kinds.counts.len() <= MOST_KINDS);
+        let counted: u64 = kinds.counts.values().map(|count| count.times).sum();
+        assert_eq!(counted + kinds.left_out, 5000, "each is counted somewhere");
+        assert!(
+            kinds
+                .counts
+                .keys()
+                .any(|(sighting, name)| { sighting.digest.is_none() && &**name == OTHERS })
+        );
+    }
+
+    #[test]
+    fn kinds_are_bounded() {
+        let seen = SeenIdioms::new();
+        for rule in 0..2 * MOST_KINDS {
+            seen.note(Sighting { rule: Some(rule), ..sighting(0) }, None);
+        }
+        let (all, left_out) = seen.all();
+        assert_eq!((all.len(), left_out), (MOST_KINDS, MOST_KINDS as u64));
+    }
+
+    #[test]
+    fn the_log_tells_of_each_kind_once_and_of_few_in_a_second() {
+        let seen = SeenIdioms::new();
+        assert!(seen.note(sighting(1), None).is_some());
+        assert!(seen.note(sighting(1), None).is_none(), "told of before");
+        let told = (2..100).filter(|n| seen.note(sighting(*n), None).is_some()).count();
+        assert!(told <= 3 * LINES_A_SECOND as usize, "{told}");
+    }
+
+    #[test]
+    fn names_are_kept_short() {
+        assert_eq!(kept_name(b""), None);
+        assert_eq!(kept_name(b"worker").as_deref(), Some("worker"));
+        assert_eq!(kept_name(&[b'x'; 10_000]).unwrap().len(), LONGEST_NAME);
+    }
+
+    #[test]
+    fn the_unsafe_come_first() {
+        let seen = SeenIdioms::new();
+        let (look, release) = (
+            Sighting { op: Op::Look, ..sighting(1) },
+            Sighting { op: Op::ReleaseBlind, ..sighting(1) },
+        );
+        seen.note(look, None);
+        seen.note(look, None);
+        seen.note(release, None);
+        let ops: Vec<Op> = seen.all().0.iter().map(|(sighting, ..)| sighting.op).collect();
+        assert_eq!(ops, [Op::ReleaseBlind, Op::Look]);
+    }
+}

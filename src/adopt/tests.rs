@@ -1,0 +1,296 @@
+use std::time::Duration;
+
+use proptest::prelude::*;
+
+use super::{
+    transaction::{Track, TransactionPart},
+    *,
+};
+use crate::{
+    config::{Pattern, Template},
+    resp::encode,
+};
+
+const LIMITS: Limits = Limits { max_token: 64, max_ttl: Duration::from_secs(60) };
+const RELEASE: &str = "local was = redis.call('get', KEYS[1]) if was == ARGV[1] then return redis.call('del', KEYS[1]) end return 0";
+
+fn adoption() -> Arc<Adoption> {
+    let rule = |keys| AdoptRule { keys: Pattern::new(keys), lock: None };
+    let lock = Some(Template::new("{1}").unwrap());
+    Adoption::new(&[AdoptRule { lock, ..rule("lock:*") }, rule("*:mutex")]).unwrap()
+}
+
+fn command(words: &[&str]) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    encode::command(&mut bytes, &words.iter().map(|word| word.as_bytes()).collect::<Vec<_>>());
+    bytes
+}
+
+fn look(adoption: &Adoption, words: &[&str]) -> AdoptLook {
+    adoption.look(&command(words), &LIMITS)
+}
+
+fn found(adoption: &Adoption, words: &[&str]) -> Sighting {
+    match look(adoption, words) {
+        AdoptLook::Found(found) => found.sighting,
+        other => panic!("{words:?}: {other:?}"),
+    }
+}
+
+#[test]
+fn idioms_on_adopted_keys_are_found_and_judged() {
+    let adoption = adoption();
+    let long = "x".repeat(65);
+    for (words, rule, op, verdict) in [
+        (&["SET", "lock:a", "t", "NX", "PX", "1000"][..], 0, Op::Acquire, AdoptVerdict::Quorum),
+        (&["SET", "a:mutex", "t", "NX", "EX", "60"], 1, Op::Acquire, AdoptVerdict::Quorum),
+        (&["SET", "lock:a", "t", "NX", "EX", "61"], 0, Op::Acquire, AdoptVerdict::Refused),
+        (&["SET", "lock:a", &long, "NX", "EX", "1"], 0, Op::Acquire, AdoptVerdict::Refused),
+        (&["SET", "lock:a", "", "NX", "EX", "1"], 0, Op::Acquire, AdoptVerdict::Refused),
+        (&["SET", "lock:a", "t", "NX"], 0, Op::AcquireForEver, AdoptVerdict::Refused),
+        (&["SET", "lock:a", "t"], 0, Op::Overwrite, AdoptVerdict::Refused),
+        (&["SET", "lock:a", "t", "NX", "XX"], 0, Op::Malformed, AdoptVerdict::Error),
+        (&["DEL", "lock:a"], 0, Op::ReleaseBlind, AdoptVerdict::Quorum),
+        (&["DEL", "lock:a", "lock:b"], 0, Op::ReleaseBlind, AdoptVerdict::Quorum),
+        (&["DEL", "cache", "lock:b"], 0, Op::ReleaseBlind, AdoptVerdict::Refused),
+        (&["EXPIRE", "lock:a", "0"], 0, Op::ExtendBlind, AdoptVerdict::Quorum),
+        (&["GET", "lock:a"], 0, Op::Look, AdoptVerdict::Quorum),
+        (&["EXISTS", "lock:a", "lock:b"], 0, Op::Other, AdoptVerdict::Refused),
+        (&["MSET", "a", "lock:a", "lock:b", "v"], 0, Op::Other, AdoptVerdict::Refused),
+        (&["HSET", "lock:a", "f", "v"], 0, Op::Other, AdoptVerdict::Refused),
+        (&["FCALL", "f", "1", "lock:a"], 0, Op::Other, AdoptVerdict::Refused),
+        (&["EVAL_RO", "return 1", "1", "lock:a"], 0, Op::Other, AdoptVerdict::Refused),
+        (&["EVAL", RELEASE, "1", "lock:a", "t"], 0, Op::Release, AdoptVerdict::Quorum),
+        (&["EVAL", RELEASE, "1", "lock:a"], 0, Op::Malformed, AdoptVerdict::Error),
+        (
+            &["EVAL", RELEASE, "2", "lock:a", "lock:b", "t"],
+            0,
+            Op::UnknownScript,
+            AdoptVerdict::Refused,
+        ),
+        (&["EVAL", "return 1", "1", "lock:a"], 0, Op::UnknownScript, AdoptVerdict::Refused),
+        (&["EVALSHA", &"0".repeat(40), "1", "lock:a"], 0, Op::UnseenScript, AdoptVerdict::NoScript),
+        (&["EVALSHA", "short", "1", "lock:a"], 0, Op::Malformed, AdoptVerdict::Error),
+        (&["WATCH", "lock:a"], 0, Op::Watch, AdoptVerdict::Refused),
+    ] {
+        let found = found(&adoption, words);
+        assert_eq!((found.rule, found.op, found.verdict), (Some(rule), op, verdict), "{words:?}");
+    }
+    for words in [
+        &["SET", "key", "t", "NX", "PX", "1000"][..],
+        &["GET", "key"],
+        &["SET", "key", "lock:a"],
+        &["MSET", "a", "lock:a"],
+        &["PUBLISH", "lock:a", "x"],
+        &["PING"],
+        &["EVAL", RELEASE, "1", "key", "lock:a"],
+        &["EVAL", RELEASE, "x", "lock:a"],
+        &["EVAL", RELEASE, "9", "lock:a"],
+        &["EVAL"],
+        &["SCRIPT", "EXISTS", "lock:a"],
+        &["DEL"],
+    ] {
+        assert_eq!(look(&adoption, words), AdoptLook::Free, "{words:?}");
+    }
+}
+
+#[test]
+fn scripts_of_libraries_are_known_by_their_digests() {
+    let adoption = adoption();
+    let eval = |digest: &str, words: &[&str]| {
+        let words = [&["evalsha", digest][..], words].concat();
+        found(&adoption, &words)
+    };
+    let release = eval("C3F8721CBB97F72BC19E972846BD7AAF91901658", &["1", "lock:a", "t"]);
+    assert_eq!((release.op, release.library), (Op::Release, "redis-py"));
+    assert_eq!(release.replies, Some(["0", "1", "1", "0"]));
+    let extend = "a4e8783852e6b949f9ef3a97212805108459a890";
+    for (switch, op) in [("0", Op::ExtendBy), ("1", Op::Extend)] {
+        assert_eq!(eval(extend, &["1", "lock:a", "t", "1000", switch]).op, op);
+    }
+    // Several locks, of which all must be adopted.
+    let redlock = "96da70f7716f27d278a5218544df37fd8b0a5e4c";
+    let two = eval(redlock, &["2", "lock:a", "lock:b", "t", "1000"]);
+    assert_eq!(
+        (two.op, two.verdict, two.library),
+        (Op::Acquire, AdoptVerdict::Quorum, "node-redlock 5")
+    );
+    let mixed = eval(redlock, &["2", "lock:a", "other", "t", "1000"]);
+    assert_eq!((mixed.verdict, mixed.because), (AdoptVerdict::Refused, verdict::MIXED));
+    // The list that wakes those that wait is no lock.
+    let signal = "90da91872223f85eb1376a17e3c4df21ace8c54b";
+    let apart = eval(signal, &["2", "lock:a", "lock-signal:a", "t", "1000"]);
+    assert_eq!((apart.op, apart.verdict), (Op::Release, AdoptVerdict::Quorum));
+    assert!(apart.because.contains("list"));
+    assert_eq!(
+        eval(signal, &["2", "lock:a", "lock:signal", "t", "1000"]).verdict,
+        AdoptVerdict::Refused
+    );
+    // Keys that are a TTL and a token.
+    let touch = eval("78d3bb55c589f1b2edf66f3527f5017f8dfcd6bb", &["3", "lock:a", "1000", "t"]);
+    assert_eq!((touch.op, touch.verdict), (Op::Extend, AdoptVerdict::Quorum));
+    // A database before the token.
+    let other = eval("1b77b94aa78451d55dfa97e18819bfbfc596cb5b", &["1", "lock:a", "0", "t", "100"]);
+    assert_eq!((other.verdict, other.because), (AdoptVerdict::Quorum, verdict::DATABASE));
+    let faulty = eval("7bcdefae3714859f68f1f2377bddae74a1af9391", &["1", "lock:a", "t", "-1"]);
+    assert_eq!(faulty.op, Op::Faulty);
+}
+
+#[test]
+fn scripts_are_learned_from_eval_and_script_load() {
+    let adoption = adoption();
+    let digest = sha1_smol::Sha1::from(RELEASE).digest().to_string();
+    let evalsha = ["EVALSHA", &digest, "1", "lock:a", "t"];
+    assert_eq!(found(&adoption, &evalsha).op, Op::UnseenScript);
+    assert_eq!(look(&adoption, &["script", "load", RELEASE]), AdoptLook::Free);
+    let known = found(&adoption, &evalsha);
+    assert_eq!((known.op, known.verdict, known.library), (Op::Release, AdoptVerdict::Quorum, ""));
+}
+
+#[test]
+fn clients_give_their_names() {
+    let adoption = adoption();
+    let introduced = |words: &[&str], name: &str| {
+        let expected = AdoptLook::Introduced(name.as_bytes().to_vec());
+        assert_eq!(look(&adoption, words), expected, "{words:?}");
+    };
+    introduced(&["client", "SetName", "worker"], "worker");
+    introduced(&["HELLO", "3", "setname", "worker"], "worker");
+    introduced(&["HELLO", "3", "AUTH", "SETNAME", "secret", "SETNAME", "worker"], "worker");
+    introduced(&["RESET"], "");
+    for words in [
+        &["CLIENT", "ID"][..],
+        &["CLIENT", "SETNAME", "a b"],
+        &["HELLO"],
+        &["HELLO", "3", "AUTH", "SETNAME", "x"],
+    ] {
+        assert_eq!(look(&adoption, words), AdoptLook::Free, "{words:?}");
+    }
+}
+
+#[test]
+fn what_is_too_large_is_told_as_that() {
+    let adoption = adoption();
+    let large = "x".repeat(MAX_LOOK);
+    let set = found(&adoption, &["SET", "lock:a", &large]);
+    assert_eq!((set.rule, set.op, set.verdict), (Some(0), Op::TooLarge, AdoptVerdict::Unknown));
+    // Its keys stand behind its body.
+    let eval = found(&adoption, &["EVAL", &large, "1", "key"]);
+    assert_eq!((eval.rule, eval.op), (None, Op::TooLarge));
+    assert_eq!(look(&adoption, &["SET", "key", &large]), AdoptLook::Free);
+    assert_eq!(look(&adoption, &["PING", &large]), AdoptLook::Free);
+    let line = format!("SET lock:a {large}\r\n");
+    assert!(matches!(adoption.look(line.as_bytes(), &LIMITS), AdoptLook::Found(_)));
+}
+
+#[test]
+fn commands_as_text_are_looked_at() {
+    let adoption = adoption();
+    let look = |text: &str| adoption.look(text.as_bytes(), &LIMITS);
+    let AdoptLook::Found(found) = look("set lock:a \"t\" nx px 10\r\n") else { panic!() };
+    assert_eq!(found.sighting.op, Op::Acquire);
+    assert_eq!(look("set lock:a t"), AdoptLook::More(13));
+    assert_eq!(look("get key\r\n"), AdoptLook::Free);
+}
+
+/// What is noted of commands on one connection.
+fn noted(commands: &[&str]) -> Vec<(Op, AdoptVerdict, &'static str)> {
+    let (adoption, mut track) = (adoption(), Track::default());
+    let mut noted = Vec::new();
+    for text in commands {
+        let words: Vec<&str> = text.split(' ').collect();
+        let part = match words[0] {
+            "MULTI" => TransactionPart::Multi,
+            "EXEC" => TransactionPart::Exec,
+            "DISCARD" => TransactionPart::Discard,
+            "UNWATCH" => TransactionPart::Unwatch,
+            _ => TransactionPart::Other,
+        };
+        noted.extend(track.step(part, &look(&adoption, &words)));
+    }
+    noted.iter().map(|sighting| (sighting.op, sighting.verdict, sighting.library)).collect()
+}
+
+#[test]
+fn a_transaction_that_releases_or_extends_is_known() {
+    let se = "StackExchange.Redis";
+    let look = (Op::Look, AdoptVerdict::Quorum, "");
+    let release = (Op::Release, AdoptVerdict::Quorum, se);
+    assert_eq!(
+        noted(&["WATCH lock:a", "GET lock:a", "MULTI", "DEL lock:a", "EXEC"]),
+        [look, release]
+    );
+    assert_eq!(
+        noted(&["WATCH lock:a", "GET lock:a", "GET key", "MULTI", "PEXPIRE lock:a 100", "EXEC"]),
+        [look, (Op::Extend, AdoptVerdict::Quorum, se)]
+    );
+    assert_eq!(noted(&["WATCH lock:a", "GET lock:a", "UNWATCH"]), [look]);
+    assert_eq!(noted(&["WATCH lock:a", "GET lock:a", "MULTI", "DISCARD"]), [look]);
+    assert_eq!(noted(&["WATCH key", "MULTI", "SET key 1", "EXEC"]), []);
+    let watch = (Op::Watch, AdoptVerdict::Refused, "");
+    let inside = (Op::ReleaseBlind, AdoptVerdict::Refused, "");
+    for (other, expected) in [
+        (
+            &["WATCH lock:a", "GET lock:a", "MULTI", "DEL lock:b", "EXEC"][..],
+            vec![look, inside, watch],
+        ),
+        (&["WATCH lock:a", "MULTI", "DEL lock:a", "EXEC"], vec![inside, watch]),
+        (
+            &["WATCH lock:a", "GET lock:a", "MULTI", "DEL lock:a", "SET key 1", "EXEC"],
+            vec![look, watch, inside],
+        ),
+        (
+            &["WATCH lock:a", "GET lock:a", "MULTI", "SET key 1", "DEL lock:a", "EXEC"],
+            vec![look, inside, watch],
+        ),
+        (
+            &["MULTI", "DEL lock:a", "EXEC", "DEL lock:a"],
+            vec![inside, (Op::ReleaseBlind, AdoptVerdict::Quorum, "")],
+        ),
+        (&["WATCH lock:a lock:b", "GET key"], vec![watch]),
+    ] {
+        assert_eq!(noted(other), expected, "{other:?}");
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(500) })]
+
+    /// What is found does not depend on how much came at once.
+    #[test]
+    fn a_command_in_pieces_is_found_as_it_is_whole(
+        at in 0_usize..9,
+        cuts in proptest::collection::vec(0_usize..200, 0..6),
+    ) {
+        let all: [&[&str]; 9] = [
+            &["SET", "lock:a", "t", "NX", "PX", "1000"],
+            &["GET", "key"],
+            &["EVAL", RELEASE, "1", "lock:a", "t"],
+            &["DEL", "key", "lock:a"],
+            &["DEL", "key", "other"],
+            &["CLIENT", "SETNAME", "x"],
+            &["EVALSHA", "c3f8721cbb97f72bc19e972846bd7aaf91901658", "1", "key", "t"],
+            &["SET", "lock:a", "t"],
+            &["PING"],
+        ];
+        let (adoption, bytes) = (adoption(), command(all[at]));
+        let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).collect();
+        cuts.sort_unstable();
+        let whole = adoption.look(&bytes, &LIMITS);
+        for cut in cuts {
+            match adoption.look(&bytes[..cut], &LIMITS) {
+                AdoptLook::More(least) => prop_assert!(least > cut && least <= bytes.len()),
+                early => prop_assert_eq!(&early, &whole),
+            }
+        }
+    }
+
+    #[test]
+    fn no_bytes_break_it(bytes in proptest::collection::vec(any::<u8>(), 0..300)) {
+        let _ = adoption().look(&bytes, &LIMITS);
+        let mut head = b"*3\r\n$4\r\nEVAL\r\n".to_vec();
+        head.extend_from_slice(&bytes);
+        let _ = adoption().look(&head, &LIMITS);
+        let _ = super::normal::of(&bytes);
+    }
+}

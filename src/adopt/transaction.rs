@@ -1,0 +1,156 @@
+//! StackExchange.Redis's release and extension: WATCH, GET, MULTI, one of DEL, EXPIRE and
+//! PEXPIRE, EXEC, all of one key.
+//!
+//! Other commands may stand between WATCH and MULTI, as its connection is shared; none between
+//! MULTI and EXEC.
+
+use smallvec::{SmallVec, smallvec};
+
+use super::{
+    AdoptLook, Found, Sighting,
+    idiom::Op,
+    verdict::{self, AdoptVerdict},
+};
+
+/// How far a connection's transaction has come, as its client sends it.
+#[derive(Debug, Default)]
+pub(crate) struct Track {
+    is_in_multi: bool,
+    watched: Option<Watched>,
+}
+
+#[derive(Debug)]
+struct Watched {
+    watch: Found,
+    /// GET of that key came.
+    is_read: bool,
+    /// Something came that is not a part of the transaction.
+    is_spoiled: bool,
+    /// The one command inside MULTI.
+    inside: Option<Found>,
+}
+
+/// What a command does to a transaction.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum TransactionPart {
+    /// MULTI.
+    Multi,
+    /// EXEC.
+    Exec,
+    /// DISCARD or RESET.
+    Discard,
+    /// UNWATCH.
+    Unwatch,
+    /// Any other command.
+    Other,
+}
+
+/// What is to be noted after a command.
+pub(crate) type Sightings = SmallVec<[Sighting; 2]>;
+
+impl Track {
+    /// Whether all commands are to be shown, also those that are about no adopted key.
+    #[inline]
+    pub(crate) fn is_under_way(&self) -> bool {
+        self.watched.is_some()
+    }
+
+    /// Takes in a command. Returns what is to be noted now.
+    pub(crate) fn step(&mut self, part: TransactionPart, look: &AdoptLook) -> Sightings {
+        match part {
+            TransactionPart::Multi => {
+                self.is_in_multi = true;
+                smallvec![]
+            }
+            TransactionPart::Exec => {
+                self.is_in_multi = false;
+                self.watched.take().map(Watched::end).unwrap_or_default()
+            }
+            TransactionPart::Discard => {
+                *self = Track::default();
+                smallvec![]
+            }
+            TransactionPart::Unwatch => {
+                if !self.is_in_multi {
+                    self.watched = None;
+                }
+                smallvec![]
+            }
+            TransactionPart::Other if self.is_in_multi => self.inside(look),
+            TransactionPart::Other => self.outside(look),
+        }
+    }
+
+    fn inside(&mut self, look: &AdoptLook) -> Sightings {
+        if let (Some(watched), AdoptLook::Found(found)) = (&mut self.watched, look)
+            && watched.takes(found)
+        {
+            watched.inside = Some(found.clone());
+            return smallvec![];
+        }
+        if let Some(watched) = &mut self.watched {
+            watched.is_spoiled = true;
+        }
+        match look {
+            AdoptLook::Found(found) => smallvec![in_multi(found.sighting)],
+            _ => smallvec![],
+        }
+    }
+
+    fn outside(&mut self, look: &AdoptLook) -> Sightings {
+        let AdoptLook::Found(found) = look else { return smallvec![] };
+        match &mut self.watched {
+            None if found.sighting.op == Op::Watch && found.keys == 1 => {
+                let watch = found.clone();
+                self.watched =
+                    Some(Watched { watch, is_read: false, is_spoiled: false, inside: None });
+                return smallvec![];
+            }
+            Some(watched) if found.sighting.op == Op::Watch => watched.is_spoiled = true,
+            Some(watched) if found.sighting.form == "GET" && found.key == watched.watch.key => {
+                watched.is_read = true;
+            }
+            _ => {}
+        }
+        smallvec![found.sighting]
+    }
+}
+
+impl Watched {
+    /// Whether this command may be the one inside MULTI.
+    fn takes(&self, found: &Found) -> bool {
+        self.is_read
+            && !self.is_spoiled
+            && self.inside.is_none()
+            && (found.key, found.keys) == (self.watch.key, 1)
+            && matches!(found.sighting.form, "DEL" | "EXPIRE" | "PEXPIRE")
+            && matches!(found.sighting.op, Op::ReleaseBlind | Op::ExtendBlind)
+    }
+
+    fn end(self) -> Sightings {
+        match self.inside {
+            Some(inside) if !self.is_spoiled => {
+                let is_release = inside.sighting.op == Op::ReleaseBlind;
+                smallvec![Sighting {
+                    op: if is_release { Op::Release } else { Op::Extend },
+                    form: "WATCH, GET and a transaction",
+                    library: "StackExchange.Redis",
+                    ..inside.sighting
+                }]
+            }
+            inside => {
+                let mut noted: Sightings = smallvec![self.watch.sighting];
+                noted.extend(inside.map(|inside| in_multi(inside.sighting)));
+                noted
+            }
+        }
+    }
+}
+
+/// A sighting inside MULTI, where nothing adopted could be carried out.
+fn in_multi(sighting: Sighting) -> Sighting {
+    match sighting.verdict {
+        AdoptVerdict::Error | AdoptVerdict::Unknown => sighting,
+        _ => Sighting { verdict: AdoptVerdict::Refused, because: verdict::IN_MULTI, ..sighting },
+    }
+}

@@ -1,0 +1,163 @@
+//! The `adopt:` section: on which keys lock idioms of existing libraries are looked at.
+
+use serde_yaml::Value;
+
+use super::{
+    GuardRule, Pattern, Template,
+    locate::{self, PathStep},
+    reader::{Fill, FromYaml, Reader, Section, Wrong},
+};
+
+/// The keys of a rule.
+pub(super) const RULE_KEYS: &[&str] = &["keys", "lock", "mode"];
+/// Keys and channels with which libraries wake those that wait for a lock, and a key of each.
+const SIGNALS: [(&str, &str); 2] =
+    [("lock-signal:*", "python-redis-lock"), ("lock.event:*", "walrus")];
+
+/// Lock idioms on these keys are looked at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct AdoptRule {
+    /// `keys`: which keys on the data node.
+    pub keys: Pattern,
+    /// `lock`: the lock that a key stands for, as a client names it to LOCK; none: the key.
+    pub lock: Option<Template>,
+}
+
+/// The rules, the first that matches a key being the one that counts.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct AdoptConfig {
+    /// `adopt`, a list of rules.
+    pub rules: Vec<AdoptRule>,
+}
+
+/// `mode`: what becomes of an idiom. Others are not built yet.
+#[derive(Debug)]
+enum Mode {
+    /// Idioms are forwarded, and told of.
+    Audit,
+}
+
+/// A rule and the way to it.
+#[derive(Debug)]
+struct PlacedAdoption {
+    rule: AdoptRule,
+    path: Vec<PathStep>,
+}
+
+/// FromYaml by [`read`], once the guards are known.
+impl Fill for AdoptConfig {
+    fn fill(&mut self, _: &mut Reader<'_>, _: &Section<'_>, _: &str) {}
+}
+
+/// Reads the section and checks it beside the guards.
+pub(super) fn read(
+    reader: &mut Reader<'_>,
+    top: &Section<'_>,
+    guards: &[GuardRule],
+) -> AdoptConfig {
+    let mut rules = Vec::<PlacedAdoption>::new();
+    if top.get("adopt").is_some_and(|value| !value.is_null()) {
+        reader.read(top, "adopt", &mut rules);
+    }
+    for (index, placed) in rules.iter().enumerate() {
+        check(reader, placed, &rules[..index], guards);
+    }
+    AdoptConfig { rules: rules.into_iter().map(|placed| placed.rule).collect() }
+}
+
+fn check(
+    reader: &mut Reader<'_>,
+    placed: &PlacedAdoption,
+    before: &[PlacedAdoption],
+    guards: &[GuardRule],
+) {
+    let PlacedAdoption { rule: AdoptRule { keys, lock }, path } = placed;
+    let at = |key: &str| {
+        let mut path = path.clone();
+        path.push(PathStep::Key(key.to_owned()));
+        path
+    };
+    if let Some(lock) = lock
+        && lock.largest() > keys.stars()
+    {
+        let (largest, stars) = (lock.largest(), keys.stars());
+        let what = format!("there is no {{{largest}}}: keys has {stars} '*' to take it from");
+        reader.problem(&at("lock"), what);
+    }
+    if let Some(same) = before.iter().find(|before| before.rule.keys == *keys) {
+        let what = format!("is there twice, as in {}; keep one rule", locate::name(&same.path));
+        reader.problem(&at("keys"), what);
+    }
+    if !keys.overlaps(&Pattern::new("*")) {
+        reader.problem(&at("keys"), "no key matches it: it has a class without bytes, []");
+    }
+    if let Some(guard) = guards.iter().find(|guard| guard.keys.overlaps(keys)) {
+        let what = format!(
+            "also matches keys that a guard is about ('{}'): a key is data under a lock, or a lock",
+            guard.keys.as_str()
+        );
+        reader.problem(&at("keys"), what);
+    }
+}
+
+impl AdoptConfig {
+    /// What is allowed, and easily not what was meant: a line for each.
+    pub(super) fn notes(&self) -> Vec<String> {
+        let mut notes = Vec::new();
+        for (index, AdoptRule { keys, .. }) in self.rules.iter().enumerate() {
+            let pattern = keys.as_str();
+            // A key like any other.
+            if keys.matches(b"\x01Any key.9") {
+                notes.push(format!(
+                    "adopt[{index}].keys, '{pattern}', matches every key: caches and counters \
+                     would be taken for locks; narrow it to the keys of locks"
+                ));
+                continue;
+            }
+            for (signals, library) in SIGNALS {
+                if keys.overlaps(&Pattern::new(signals)) {
+                    notes.push(format!(
+                        "adopt[{index}].keys, '{pattern}', also matches '{signals}', with which \
+                         {library} wakes those that wait; these are no locks: narrow it"
+                    ));
+                }
+            }
+        }
+        notes
+    }
+}
+
+impl FromYaml for PlacedAdoption {
+    fn read(
+        reader: &mut Reader<'_>,
+        value: &Value,
+        path: &[PathStep],
+    ) -> Result<PlacedAdoption, Wrong> {
+        let Value::Mapping(_) = value else {
+            return Err(Wrong::Wanted("a rule with keys"));
+        };
+        let section = reader.mapping(value, path.to_vec(), RULE_KEYS);
+        let (mut keys, mut lock, mut mode) = (None, None, Mode::Audit);
+        reader.read(&section, "keys", &mut keys);
+        reader.read(&section, "lock", &mut lock);
+        reader.read(&section, "mode", &mut mode);
+        let Mode::Audit = mode;
+        if section.get("keys").is_none() {
+            reader.problem(&section.path("keys"), "is missing; which keys are locks?");
+        }
+        let Some(keys) = keys else { return Err(Wrong::Told) };
+        Ok(PlacedAdoption { rule: AdoptRule { keys, lock }, path: path.to_vec() })
+    }
+}
+
+impl FromYaml for Mode {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<Mode, Wrong> {
+        match value.as_str() {
+            Some("audit") => Ok(Mode::Audit),
+            Some(mode @ ("bridge" | "enforce")) => {
+                Err(Wrong::Because(format!("{mode} is not built yet; only audit")))
+            }
+            _ => Err(Wrong::Wanted("audit")),
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! A look at each forwarded command whether it is a lock idiom on an adopted key. Nothing is
+//! held for it: of a command that comes in pieces the first bytes are copied as they pass.
+
+use std::sync::Arc;
+
+use crate::{
+    adopt::{
+        AdoptLook, Adoption, MAX_LOOK,
+        glance::Alike,
+        seen::kept_name,
+        transaction::{Track, TransactionPart},
+        verdict::Limits,
+    },
+    resp::name::Name,
+};
+
+use super::desk::Desk;
+
+/// What is looked at on one connection.
+pub(super) struct Audit {
+    adoption: Arc<Adoption>,
+    limits: Limits,
+    /// The client's name, if it has given one.
+    client: Option<Arc<str>>,
+    track: Track,
+    /// How the last command begins, if such are not looked at.
+    last: Alike,
+    /// The beginning of a command of which more is to come.
+    begun: Option<Begun>,
+}
+
+struct Begun {
+    part: TransactionPart,
+    bytes: Vec<u8>,
+    /// How many bytes are needed to look again.
+    least: usize,
+}
+
+impl Audit {
+    /// Returns `None` if there are no rules.
+    pub(super) fn of(desk: &Desk) -> Option<Box<Audit>> {
+        let adoption = desk.shared.adoption.clone()?;
+        let locks = &desk.config.locks;
+        Some(Box::new(Audit {
+            adoption,
+            limits: Limits { max_token: locks.max_token, max_ttl: locks.max_ttl },
+            client: None,
+            track: Track::default(),
+            last: Alike::NONE,
+            begun: None,
+        }))
+    }
+
+    /// How the command seen last begins: those that begin alike need not be shown.
+    #[inline]
+    pub(super) fn last(&self) -> Alike {
+        self.last
+    }
+
+    /// Looks at a command that is forwarded, of which more than `bytes` may come.
+    #[inline]
+    pub(super) fn see(&mut self, name: Name, bytes: &[u8]) {
+        let part = match name {
+            Name::Other => {
+                if self.last.is(bytes) {
+                    return;
+                }
+                self.last = Alike::NONE;
+                if !self.track.is_under_way()
+                    && let Some(alike) = self.adoption.glance(bytes)
+                {
+                    self.last = alike;
+                    return;
+                }
+                TransactionPart::Other
+            }
+            Name::Watch | Name::Hello => TransactionPart::Other,
+            Name::Multi => TransactionPart::Multi,
+            Name::Exec => TransactionPart::Exec,
+            Name::Discard | Name::Reset => TransactionPart::Discard,
+            Name::Unwatch => TransactionPart::Unwatch,
+            _ => return,
+        };
+        self.look(part, bytes);
+    }
+
+    fn look(&mut self, part: TransactionPart, bytes: &[u8]) {
+        match self.adoption.look(bytes, &self.limits) {
+            AdoptLook::More(least) => {
+                self.begun = Some(Begun { part, bytes: bytes.to_vec(), least });
+            }
+            look => self.take_in(part, &look),
+        }
+    }
+
+    /// Takes in bytes that pass behind those of the command before.
+    #[inline]
+    pub(super) fn see_more(&mut self, bytes: &[u8]) {
+        if self.begun.is_some() {
+            self.look_again(bytes);
+        }
+    }
+
+    #[cold]
+    fn look_again(&mut self, bytes: &[u8]) {
+        let Some(mut begun) = self.begun.take() else { return };
+        let room = MAX_LOOK.saturating_sub(begun.bytes.len());
+        begun.bytes.extend_from_slice(&bytes[..bytes.len().min(room)]);
+        if begun.bytes.len() < begun.least {
+            self.begun = Some(begun);
+            return;
+        }
+        let Begun { part, bytes, .. } = begun;
+        match self.adoption.look(&bytes, &self.limits) {
+            AdoptLook::More(least) => self.begun = Some(Begun { part, bytes, least }),
+            look => self.take_in(part, &look),
+        }
+    }
+
+    fn take_in(&mut self, part: TransactionPart, look: &AdoptLook) {
+        if let AdoptLook::Introduced(name) = look {
+            self.client = kept_name(name);
+        }
+        for sighting in self.track.step(part, look) {
+            self.adoption.note(sighting, self.client.as_ref());
+        }
+    }
+}
