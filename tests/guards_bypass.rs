@@ -186,6 +186,11 @@ fn what_redis_would_not_parse_is_answered_and_nothing_behind_it_is_carried_out()
         (b"*1x\r\n", "invalid multibulk length"),
         (b"*123456789012345678901234567890", "invalid multibulk length"),
         (b"*2\r\n$3\r\nSET\r\n$-1\r\n", "invalid bulk length"),
+        // Lines of arrays end at CR, whatever is behind it.
+        (b"*1\n$4\r\nPING\r\n", "invalid multibulk length"),
+        (b"*1\r9\n\r0\r\n", "expected '$', got"),
+        (b"*1\r\n$4*\nEXEC\r\n", "invalid bulk length"),
+        (b"*3\r\n$6\r\nENT\r\n$5\r\nREPLY\r\n", "expected '$', got"),
         // Before the name is known.
         (b"*1\r\n+PING\r\n", "expected '$', got '+'"),
         (b"*2\r\n:1\r\n", "expected '$', got ':'"),

@@ -43,6 +43,8 @@ enum Flow {
     Keep,
     /// Dropped: its bytes, as they arrive.
     Drop(Dropping),
+    /// Dropped, with all behind it: a LOCK of a client that has gone, and what was to run under it.
+    Unwanted,
 }
 
 /// A command that the scanner has found.
@@ -114,6 +116,7 @@ impl Core {
         if let Some(audit) = &mut self.audit {
             audit.see_more(bytes);
         }
+        let mut is_unwanted = false;
         // Bytes from here on are kept back.
         let keep = loop {
             match self.tracking {
@@ -162,6 +165,10 @@ impl Core {
                             }
                         }
                         Flow::Keep => break at,
+                        Flow::Unwanted => {
+                            is_unwanted = true;
+                            break at;
+                        }
                         Flow::Drop(dropping) => {
                             self.desk.to_data.push(&bytes[from..at]);
                             self.turn = Turn::Dropping(dropping);
@@ -201,7 +208,9 @@ impl Core {
         }
         if keep < bytes.len() {
             self.requests.restart();
-            self.desk.unsent.extend_from_slice(&bytes[keep..]);
+            if !is_unwanted {
+                self.desk.unsent.extend_from_slice(&bytes[keep..]);
+            }
         }
         from.min(keep)..keep
     }
@@ -279,6 +288,7 @@ impl Core {
             {
                 None
             }
+            Split::Whole { .. } if own == Own::Lock && self.client_done => Some(Flow::Unwanted),
             Split::Whole { words, length } => {
                 let command = OwnCommand::new(own, &words[1..], length, &self.desk.config.locks);
                 self.wait(Box::new(command));
@@ -379,7 +389,13 @@ impl Core {
             return;
         }
         let (before, rest) = bytes.split_at(pos);
-        let line_end = |from: usize| Some(from + memchr::memchr(b'\n', rest.get(from..)?)? + 1);
+        let is_array = rest.first() == Some(&b'*') || !self.requests.between_commands();
+        // Redis ends a line of an array at its CR and skips the byte behind it, whatever that is.
+        let line_end = |from: usize| {
+            let (end, length) = if is_array { (b'\r', 2) } else { (b'\n', 1) };
+            let end = from + memchr::memchr(end, rest.get(from..)?)? + length;
+            (end <= rest.len()).then_some(end)
+        };
         let mut end = line_end(0);
         // A command without a name yet begins at its first line, but the error may be in its
         // second.
@@ -392,7 +408,7 @@ impl Core {
         let line = &rest[..end.unwrap_or(rest.len())];
         let out = &mut self.desk.to_data;
         out.push(&before[from..]);
-        if rest.first() == Some(&b'*') || !self.requests.between_commands() {
+        if is_array {
             out.push(line);
             if end.is_none() {
                 out.push(b"\r\n");
@@ -404,10 +420,11 @@ impl Core {
     }
 }
 
-/// Whether Redis reads this line as the head of a command and goes on behind it.
+/// Whether Redis reads this line, of which two bytes are its end, as the head of a command and
+/// goes on behind it.
 fn is_head(line: &[u8]) -> bool {
-    let digits = line.strip_prefix(b"*").and_then(|rest| rest.strip_suffix(b"\r\n"));
-    digits.and_then(number::integer).is_some_and(|words| words > 0)
+    let digits = line.strip_prefix(b"*").and_then(|rest| rest.split_last_chunk::<2>());
+    digits.map(|(digits, _)| digits).and_then(number::integer).is_some_and(|words| words > 0)
 }
 
 impl Scan {

@@ -226,3 +226,20 @@ async fn what_is_audited_reaches_the_data_node_as_it_came() {
         assert_eq!(pair.at_client(), "");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_lock_that_has_its_turn_once_its_client_has_gone_is_not_asked_for() {
+    let mut pair = Pair::guarded();
+    pair.lock("k", 7);
+    let commands: [&[&str]; 3] =
+        [&["SET", "g:k", "1"], &["LOCK", "z", "t", "PX", "4000", "WAIT", "0"], &["SET", "a", "1"]];
+    pair.commands(&commands);
+    pair.at_data();
+    // Its end comes while a command in front of the LOCK has the floor.
+    assert!(!pair.core.client_closed());
+    pair.reply("+OK\r\n");
+    assert_eq!(pair.at_client(), "+OK\r\n");
+    assert!(pair.core.question().is_none() && !pair.core.is_waiting());
+    assert_eq!((pair.at_data(), pair.core.desk.unsent.len()), (String::new(), 0));
+    assert!(pair.core.linger().is_none(), "so that nothing is left to wait for");
+}
