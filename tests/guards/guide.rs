@@ -272,7 +272,9 @@ fn the_user_of_the_acl_may_do_what_the_guide_does_and_needs_what_it_says() {
     // A user that sends SELECT needs these besides.
     let besides = ["select", "client|info"];
     let named: Vec<String> = besides.iter().map(|name| format!("+{name}")).collect();
-    assert!(GUIDE.contains(&format!("Who sends SELECT needs `{}` besides", named.join(" "))));
+    assert!(
+        GUIDE.contains(&format!("A user that sends SELECT needs `{}` besides", named.join(" ")))
+    );
     let all: Vec<&str> = named.iter().map(String::as_str).collect();
     direct.cmd(&["SELECT", "1"]);
     for missing in [None, Some("select"), Some("client|info")] {

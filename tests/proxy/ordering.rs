@@ -194,6 +194,24 @@ fn monitor_lines_and_reset() {
 }
 
 #[test]
+fn monitor_goes_on_once_replies_are_on_again() {
+    let proxy = Proxy::start();
+    let mut client = proxy.client();
+    assert_eq!(client.cmd(&["MONITOR"]), Reply::ok());
+    for mode in ["OFF", "SKIP"] {
+        client.send(&pipeline(&[&["CLIENT", "REPLY", mode], &["ECHO", "unheard"]]));
+        client.send(&pipeline(&[&["CLIENT", "REPLY", "ON"], &["ECHO", "heard"]]));
+        let mut reply = client.reply();
+        while reply != Reply::bulk("heard") {
+            assert_ne!(reply, Reply::bulk("unheard"));
+            reply = client.reply();
+        }
+    }
+    client.send(&pipeline(&[&["CLIENT", "REPLY", "OFF"], &["QUIT"]]));
+    client.rest();
+}
+
+#[test]
 fn with_replies_off_locks_are_taken_in_silence() {
     let proxy = Proxy::with().nodes(3).start();
     let mut client = proxy.client();

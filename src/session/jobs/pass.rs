@@ -20,6 +20,11 @@ impl Waits for ClientReply {
         match (desk.conn.reply_mode, self.0) {
             // The data node answers with OK, an error or QUEUED.
             (ReplyMode::On, ReplyMode::On) => Progress::Pass(Pass::Counted),
+            // An answer could not be told from MONITOR's lines by its first byte, at which the session
+            // decides whose it is. A refusal would show as a reply that nobody is owed.
+            (ReplyMode::On, mode) if desk.conn.state.monitor && !desk.conn.in_multi() => {
+                Progress::Pass(Pass::Unanswered(mode))
+            }
             (ReplyMode::On, _) if desk.conn.refuses_ours() => Progress::Pass(Pass::Counted),
             // The data node will obey in silence if CLIENT REPLY is allowed at all.
             (ReplyMode::On, mode) => {
