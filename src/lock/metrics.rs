@@ -47,7 +47,7 @@ labels! {
         NotHeld = "not_held",
         /// `locks.max_hold` had passed.
         MaxHold = "max_hold",
-        /// Another connection had taken the lock over, or released it.
+        /// Another connection had taken the lock over or released it, or another had it since.
         Replaced = "replaced",
         /// The clocks of a quorum of nodes had jumped, or this proxy had stood still.
         Clock = "clock",

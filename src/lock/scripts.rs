@@ -293,7 +293,7 @@ pub(crate) fn raise(
     out
 }
 
-pub(super) fn attach(key: &[u8], token: &[u8]) -> Vec<u8> {
+pub(crate) fn attach(key: &[u8], token: &[u8]) -> Vec<u8> {
     let mut out = ATTACH.call(room(key, token));
     append_keys(&mut out, key);
     encode::bulk(&mut out, token);

@@ -192,6 +192,16 @@ impl Tokens {
         }
     }
 
+    /// Takes in that a larger fence than this grant's was seen: another has had the lock since. The
+    /// connection is told of a session lock's end like of any loss.
+    pub(super) fn superseded(&mut self, key: &Key, fence: u64) {
+        let Some(held) = self.held.get(key).filter(|held| held.fence == fence) else { return };
+        match &held.keep {
+            Some(keep) => keep.superseded(),
+            None => self.forget(key, fence),
+        }
+    }
+
     /// Returns the keys of all locks remembered.
     pub(super) fn keys(&self) -> impl Iterator<Item = &Key> {
         self.held.keys()

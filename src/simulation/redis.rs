@@ -519,7 +519,20 @@ mod tests {
         assert_eq!(said(&mut redis, renew(b"a", others)), (0, 0));
         let release = scripts::release(b"lock:k", b"a", b"", WhichGrant::Claim(ours));
         assert_eq!(answer(&mut redis, release), "*3\r\n:1\r\n:0\r\n:0\r\n");
-        assert_eq!(said(&mut redis, scripts::heal(&wanted(b"b", 3, others))), (1, 5));
+        // The grant that is put back keeps its own fence beside the node's.
+        assert_eq!(said(&mut redis, scripts::heal(&wanted(b"b", 3, others))), (1, 3));
+        assert_eq!(said(&mut redis, renew(b"b", others)), (1, 3));
+        let raise = |fence| scripts::raise(b"lock:k", b"b", fence, TTL, others);
+        for (fence, raised) in [(2, 3), (4, 4)] {
+            assert_eq!(said(&mut redis, raise(fence)), (1, raised));
+            assert_eq!(said(&mut redis, scripts::attach(b"lock:k", b"b")), (1, raised));
+        }
+        let release = scripts::release(b"lock:k", b"b", b"", WhichGrant::Claim(others));
+        assert_eq!(answer(&mut redis, release), "*3\r\n:1\r\n:0\r\n:0\r\n");
+        assert_eq!(said(&mut redis, scripts::heal(&wanted(b"b", 4, others))), (1, 4));
+        tokio::time::advance(TTL).await;
+        let next = scripts::acquire(&wanted(b"c", 1, Claim::new()), false);
+        assert_eq!(said(&mut redis, next), (1, 6));
         let near_its_end = wanted(b"c", (1 << 53) - 1, Claim::new());
         tokio::time::advance(TTL).await;
         assert_eq!(said(&mut redis, scripts::acquire(&near_its_end, false)).0, 4);

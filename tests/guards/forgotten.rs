@@ -88,6 +88,41 @@ fn a_lock_that_was_granted_anew_to_the_same_token_fences_the_first() {
 }
 
 #[test]
+fn the_holder_of_a_session_lock_that_is_fenced_is_told_of_its_loss() {
+    for way in WAYS {
+        for forgotten in [false, true] {
+            let mut proxy = accounts();
+            let mut data = data(&mut proxy);
+            let mut first = proxy.client();
+            let fence = first.cmd(&["LOCK", "account:1", "mine"]).grant().fence;
+            let newer = fence + 1;
+            if forgotten {
+                assert!(is_written(&write(&mut first, way, "early")));
+                // The nodes are changed as if another proxy had granted it to the same token.
+                let grant = format!("{newer} 1234567890123456");
+                for node in 0..3 {
+                    proxy.node_client(node).cmd(&["SET", "lockgate:fence:lock:account:1", &grant]);
+                }
+                data.cmd(&["DEL", FENCE]);
+            } else {
+                data.cmd(&["SET", FENCE, &newer.to_string()]);
+            }
+            let refused = write(&mut first, way, "late");
+            // The rest of a transaction's pipeline is refused by the news already.
+            let mut told = refused.error_text().to_owned();
+            if way != "transaction" {
+                assert!(told.starts_with("FENCED"), "{way}: {told}");
+                told = first.cmd(&["PING"]).error_text().to_owned();
+            }
+            assert!(told.starts_with("LOCKLOST"), "{way}: {told}");
+            assert_eq!(first.cmd(&["PING"]), Reply::simple("PONG"));
+            let lost = proxy.metric("lockgate_lost_locks_total", "replaced");
+            assert_eq!(lost, 1.0, "{way}");
+        }
+    }
+}
+
+#[test]
 fn nothing_is_written_while_the_lock_nodes_cannot_say() {
     for way in WAYS {
         let mut proxy = accounts();

@@ -581,6 +581,28 @@ async fn a_renewal_puts_a_lock_back_where_it_was_lost() {
         let stored = nodes.client(lost[0]).cmd(&["GET", "lockgate:fence:lock:k"]);
         assert_eq!(stored, Reply::bulk(&format!("{} {}", grant.fence, grant.claim.unwrap())));
     }
+    // Others' failed attempts may have left larger fences on as many nodes as have lost it in turn.
+    let larger = grant.fence + 1_000_000_000;
+    for lost in [[0, 1], [2, 3], [4, 0]] {
+        for node in lost {
+            let mut client = nodes.client(node);
+            client.cmd(&["DEL", "lock:k"]);
+            client.cmd(&["SET", "lockgate:fence:lock:k", &format!("{larger} 1234567890123456")]);
+        }
+        assert!(engine.renew(b"lock:k", b"t", MINUTE, grant.claim).await.unwrap().is_some());
+        eventually("all have it again", || nodes.with("lock:k").len() == 5);
+    }
+    let attached = engine.attach(&b"lock:k"[..], &b"t"[..]).await.unwrap().unwrap();
+    assert_eq!(attached.fence, grant.fence);
+    // A connection that knows no claim renews it and gives it back with the same fence.
+    assert!(engine.renew(b"lock:k", b"t", MINUTE, None).await.unwrap().is_some());
+    assert_eq!(engine.release(b"lock:k", b"t", None).await, Ok(true));
+    engine.drain(MINUTE).await;
+    assert_eq!(nodes.with("lock:k"), [0; 0]);
+    // The next grant's fence exceeds every one that a node has seen.
+    let grant = engine.acquire(b"lock:k", b"t", MINUTE, None).await.unwrap();
+    assert!(grant.fence > larger, "{} {larger}", grant.fence);
+    eventually("all have it", || nodes.with("lock:k").len() == 5);
     // A lock that a quorum has lost is not put back: it is lost, and stays on no node.
     for node in [0, 1, 2] {
         nodes.client(node).cmd(&["DEL", "lock:k"]);

@@ -89,6 +89,11 @@ impl Keep {
         self.locks.grants.metrics.lost(LostReason::Replaced);
     }
 
+    /// Gives the lock up as lost: another has had it since.
+    pub(crate) fn superseded(&self) {
+        lose(&self.locks, &self.watch, LostReason::Replaced);
+    }
+
     /// The time until which the lock is surely held, as far as is known. Returns `None` if it is
     /// not: the connection is told of that like of any loss. The watchdog would find out too, but
     /// perhaps only after the holder's next command: if this process has stood still, or while a

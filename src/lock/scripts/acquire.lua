@@ -8,7 +8,9 @@
 --         {0, remaining TTL in ms} held (-1: without a TTL);
 --         {3, 0} the marker is another: this node does not vote;
 --         {4, 0} the fence has come to its end.
--- At KEYS[2] stands "fence claim"; claims have sixteen digits. Version 0.1 writes
+-- At KEYS[2] stands "fence claim", or "largest/fence claim" where others' failed
+-- attempts had left a larger fence than the grant's: the next grant's fence must
+-- exceed the largest. Claims have sixteen digits. Version 0.1 writes
 -- another number for the claim, and "-" for that of a lock that was taken again: it
 -- is anybody's who has the token.
 local found = {redis.call('GET', KEYS[2]), redis.call('GET', 'lockgate:deployment')}

@@ -17,5 +17,5 @@ end
 if found[1] ~= ARGV[1] then
   return {0, 0, 0}
 end
-local stored = string.match(found[2] or '0', '^%d+')
+local stored = string.match(found[2] or '0', '/(%d+)') or string.match(found[2] or '0', '^%d+')
 return {1, tonumber(stored), redis.call('PTTL', KEYS[1])}

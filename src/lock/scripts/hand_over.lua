@@ -18,7 +18,7 @@ local found = {
 if found[3] ~= ARGV[8] and ARGV[8] ~= '' then
   return {3, 0, 0}
 end
-local stored, claim = string.match(found[2] or '0 -', '^(%d+) ?(.*)$')
+local stored, claim = string.match(found[2] or '0 -', '^(%d+)[/%d]* ?(.*)$')
 local given = found[1] == ARGV[1] and (ARGV[2] == '' or claim == ARGV[2] or #claim < 2)
 if found[1] and not given then
   return {0, redis.call('PTTL', KEYS[1]), 0}

@@ -15,6 +15,9 @@ end
 if not redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2], 'NX') then
   return {0, 0}
 end
-local fence = math.max(tonumber(string.match(found[1] or '0', '^%d+')), tonumber(ARGV[3]))
-redis.call('SET', KEYS[2], string.format('%.0f %s', fence, ARGV[5]), 'PX', ARGV[4])
-return {1, fence}
+local value, largest = ARGV[3], string.match(found[1] or '0', '^%d+')
+if tonumber(largest) > tonumber(value) then
+  value = largest .. '/' .. value
+end
+redis.call('SET', KEYS[2], value .. ' ' .. ARGV[5], 'PX', ARGV[4])
+return {1, tonumber(ARGV[3])}

@@ -15,7 +15,7 @@ if found[1] ~= ARGV[1] then
 end
 local stored, fence = found[2] or '0 -', 0
 if ARGV[3] == '' then
-  fence = tonumber(string.match(stored, '^%d+'))
+  fence = tonumber(string.match(stored, '/(%d+)') or string.match(stored, '^%d+'))
   if ARGV[4] and fence > tonumber(ARGV[4]) then
     return {0, 0, 0}
   end

@@ -15,10 +15,10 @@ local found = {
 if found[3] ~= ARGV[5] and ARGV[5] ~= '' then
   return {3, 0, 0}
 end
-local fence, claim = string.match(found[2] or '0 -', '^(%d+) ?(.*)$')
+local largest, own, claim = string.match(found[2] or '0 -', '^(%d+)/?(%d*) ?(.*)$')
 if found[1] ~= ARGV[1] or ARGV[3] ~= '' and claim ~= ARGV[3] and #claim > 1 then
   return {0, 0, 0}
 end
 redis.call('PEXPIRE', KEYS[1], ARGV[2])
 redis.call('PEXPIRE', KEYS[2], ARGV[4])
-return {1, tonumber(fence), tonumber(claim) or 0}
+return {1, tonumber(own) or tonumber(largest), tonumber(claim) or 0}

@@ -111,7 +111,7 @@ pub(super) fn arm(mut claimed: Claimed, fences: &FenceQuestion, desk: &mut Desk)
                 armed.claims.push(claim);
             }
             FenceStanding::Fenced(seen) => {
-                desk.tokens.forget(&claim.key, claim.fence);
+                desk.tokens.superseded(&claim.key, claim.fence);
                 let error = fenced(&claim, seen, desk);
                 armed.refused.push((Some(claim.key), error.into_bytes()));
             }

@@ -92,7 +92,7 @@ fn judge(
     let (error, result) = match (said, held) {
         // A LOCK with the same token was a new grant.
         (Some(Ok(Some(grant))), _) if grant.fence > claim.fence => {
-            desk.tokens.forget(&claim.key, claim.fence);
+            desk.tokens.superseded(&claim.key, claim.fence);
             (fenced(claim, grant.fence, desk), GuardedWrite::Fenced)
         }
         (Some(Ok(Some(_))), Some(_)) => return None,

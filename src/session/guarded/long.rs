@@ -91,7 +91,7 @@ fn compare(mut write: GuardedCommand, fences: &FenceQuestion, desk: &mut Desk) -
         match standing {
             FenceStanding::Fenced(seen) => {
                 let error = fenced(claim, *seen, desk);
-                desk.tokens.forget(&claim.key, claim.fence);
+                desk.tokens.superseded(&claim.key, claim.fence);
                 desk.shared.metrics.guarded(GuardedWrite::Fenced);
                 return undo.then(write, error.as_bytes(), desk);
             }
