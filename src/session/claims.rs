@@ -215,16 +215,23 @@ impl Tokens {
         self.held.values().filter_map(|held| held.keep.as_ref()?.valid_until(now)).min()
     }
 
-    /// Returns the claim by which this connection was granted a lock with this token.
+    /// Returns the claim by which this connection was granted a lock with this token. Once UNLOCK
+    /// was sent, the next LOCK must not have the same claim: a lock node that carries the UNLOCK
+    /// out late would end the new grant.
     pub(super) fn claim_of(&self, key: &Key, token: &Token) -> Option<Claim> {
-        self.held.get(key).filter(|held| held.token == *token)?.claim
+        self.held.get(key).filter(|held| held.token == *token && !held.giving_back)?.claim
+    }
+
+    /// Whether UNLOCK was sent for this lock and too few lock nodes have answered it.
+    pub(super) fn is_given_back(&self, key: &Key, token: &Token) -> bool {
+        self.held.get(key).is_some_and(|held| held.token == *token && held.giving_back)
     }
 
     /// Notes that a lease was renewed, or a session lock beyond what the watchdog does.
     pub(super) fn renewed(&mut self, key: &Key, token: &Token, ttl: Duration, until: Instant) {
         self.refused_no_more(key, token);
         if let Some(held) = self.held.get_mut(key).filter(|held| held.token == *token) {
-            (held.ttl, held.until, held.giving_back) = (ttl, until, false);
+            (held.ttl, held.until) = (ttl, until);
         }
     }
 
@@ -282,6 +289,9 @@ impl Tokens {
     /// Returns this connection's hold on the lock, if it was granted here with that token.
     pub(super) fn before(&self, key: &Key, token: &Token, now: Instant) -> Option<Before> {
         let held = self.held.get(key).filter(|held| held.token == *token && !held.attached)?;
+        if held.giving_back {
+            return None;
+        }
         let was_session_lock = held.keep.is_some();
         let until = held.until;
         (was_session_lock || until > now).then_some(Before { was_session_lock, until })

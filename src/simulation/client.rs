@@ -61,8 +61,6 @@ struct LossNote {
     /// The grant's name on the lock nodes, if its proxy still knows it.
     claim: Option<Claim>,
     name: String,
-    /// When the holder was told of the grant.
-    granted: Instant,
     /// The lock's TTL, and since when it has that.
     ttl: Mutex<(Duration, Instant)>,
     /// Whether the holder does not believe to hold the lock any more.
@@ -98,7 +96,7 @@ impl LossNote {
         let (ttl, since) = *self.ttl.lock().unwrap();
         let (proxy, key, delay) = (self.proxy, full(self.key), self.delay);
         let valid = 1.0 - DRIFT_FACTOR;
-        let loss = Loss { proxy, key, claim, granted: self.granted, ttl, since, valid, delay };
+        let loss = Loss { proxy, key, claim, ttl, since, valid, delay };
         self.checker.lost(self.key, &self.network.reason_of(&loss));
     }
 
@@ -212,7 +210,6 @@ impl Client {
             key,
             claim: known.filter(|(_, known)| *known == fence).map(|(claim, _)| claim),
             name: name.to_owned(),
-            granted: Instant::now(),
             ttl: Mutex::new((ms(600), Instant::now())),
             is_over: AtomicBool::new(false),
         })

@@ -9,7 +9,7 @@
 //!   lock should have been renewed;
 //! - **put back**: if besides a node that had lost it could be asked for as long as two renewals
 //!   take, the lock should have been put back there;
-//! - **kept**: no node has ended it by a command since its grant.
+//! - **kept**: no node has ended it by a command.
 //!
 //! A loss that breaks none of these is one that no proxy could have prevented.
 
@@ -54,9 +54,6 @@ pub(super) struct Loss {
     /// The lock's key on the nodes.
     pub(super) key: Vec<u8>,
     pub(super) claim: Claim,
-    /// When the holder was told of the grant. An attempt of the same LOCK that failed before has
-    /// the same claim, and was undone.
-    pub(super) granted: Instant,
     /// The lock's last TTL, and since when it had that. Earlier TTLs are not judged: renewing a
     /// lock for another TTL may change what its nodes can be asked for in time.
     pub(super) ttl: Duration,
@@ -203,8 +200,7 @@ impl History {
             return Ok(Reason::Clocks);
         }
         let ended = |node: &NodeHistory<'_>| {
-            let by_command = |had: &Had| had.cause == Cause::Command;
-            node.lost(&claim).any(|had| by_command(had) && had.at >= loss.granted && had.at < now)
+            node.lost(&claim).any(|had| had.cause == Cause::Command && had.at < now)
         };
         if let Some(node) = nodes.iter().position(ended) {
             return Err(format!("node {node} has ended it"));

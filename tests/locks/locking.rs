@@ -581,3 +581,32 @@ fn a_key_may_be_as_long_as_is_configured() {
     let error = "ERR key is longer than 1048576 bytes (locks.max_key)";
     assert_eq!(client.cmd(&["LOCK", &longer, "PX", "1000"]).error(), error);
 }
+
+#[test]
+fn what_was_given_back_late_ends_no_newer_grant() {
+    let proxy = Proxy::with().nodes(3).start();
+    let mut client = proxy.client();
+    let refuse = |count: &str| {
+        for node in 0..3 {
+            proxy.node_client(node).cmd(&["CONFIG", "SET", "min-replicas-to-write", count]);
+        }
+    };
+    let lock = ["LOCK", "k", "mine", "PX", "30000"];
+    for _ in 0..3 {
+        client.cmd(&lock).grant();
+        eventually("all have it", || proxy.nodes_with("lock:k") == 3);
+        refuse("1");
+        assert!(client.cmd(&["UNLOCK", "k"]).error().starts_with("NOQUORUM"));
+        refuse("0");
+        // Every node carries the UNLOCK out, sooner or later.
+        assert_eq!(client.cmd(&["RENEW", "k", "mine", "PX", "30000"]), Reply::Int(0));
+        let waiting = [&lock[..], &["WAIT", "10000"]].concat();
+        let granted = client.cmd(&waiting).grant();
+        std::thread::sleep(Duration::from_millis(300));
+        let left = client.cmd(&["RENEW", "k", "mine", "PX", "30000"]);
+        assert!(matches!(left, Reply::Int(1..)), "{left:?}");
+        assert!(proxy.nodes_with("lock:k") >= 2, "{granted:?}");
+        assert_eq!(client.cmd(&["UNLOCK", "k"]), Reply::Int(1));
+        eventually("it is free", || proxy.nodes_with("lock:k") == 0);
+    }
+}

@@ -66,6 +66,9 @@ pub(super) fn begin(
             false => Err(no_token(&key, desk)),
         };
     };
+    if desk.tokens.is_given_back(&key, &token) {
+        return Ok(not_held(ours, &key, false, desk));
+    }
     let (job, question): (Box<dyn Job>, _) = if takes_over {
         if !desk.tokens.has_room(&key, ours.since) {
             return Err(BadRequest::TooManySessionLocks(MAX_TOKENS));
