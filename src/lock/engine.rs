@@ -13,8 +13,9 @@ use std::{
 use tokio::{runtime::Handle, time::sleep};
 
 use super::{
-    Acquire, Attach, Claim, Counts, Keep, LockStatus, Losses, NoQuorum, NodeStatus, Raise, Release,
-    Renew, Waiter, WallClock, keep::watchdog, line::subscribe, locks::Locks, node::nodes::Nodes,
+    Acquire, Attach, Claim, Counts, Keep, LockStatus, LookUp, Losses, NoQuorum, NodeStatus, Raise,
+    Release, Renew, Waiter, WallClock, keep::watchdog, line::subscribe, locks::Locks,
+    node::nodes::Nodes,
 };
 use crate::{
     clock::Instant,
@@ -193,6 +194,14 @@ impl Engine {
     /// Asks every node whether `token` holds `key`, and for how long a quorum keeps it.
     pub fn attach(&self, key: impl Into<Key>, token: impl Into<Token>) -> Attach {
         Attach::ask(&self.locks.grants.nodes, key.into(), token.into())
+    }
+
+    /// Asks every node who holds `key`, and for how long a quorum keeps it. Changes nothing.
+    ///
+    /// The answer is `None` if nobody holds it: no token can be on a quorum of nodes. Fails with
+    /// [`NoQuorum`] if the answers that came in time settle neither.
+    pub fn look(&self, key: impl Into<Key>) -> LookUp {
+        LookUp::ask(&self.locks.grants.nodes, key.into())
     }
 
     /// The state of every node now, in the order of the configuration.

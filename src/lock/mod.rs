@@ -11,7 +11,7 @@
 //!   stands below the grants; what renews and ends it stands above the releases.
 //! - `holders`: clients that were granted a lock here and have not given it back; `grants`: the
 //!   holders with the nodes and the schedule, which is what an operation needs.
-//! - `acquire`, `attach`, `raise`: one operation each, and its outcome.
+//! - `acquire`, `attach`, `look`, `raise`: one operation each, and its outcome.
 //! - `line/`: which client waits for which lock; `locks`: the grants and the lines together.
 //! - `release`, `renew`: operations that may end a grant, or pass it on.
 //! - `engine`: what sessions ask of all this.
@@ -30,6 +30,7 @@ mod jitter;
 mod keep;
 mod line;
 mod locks;
+mod look;
 pub(crate) mod metrics;
 mod node;
 mod operation;
@@ -59,6 +60,7 @@ pub(crate) use keep::{
     losses::{Losses, Lost},
 };
 pub(crate) use line::waiter::Waiter;
+pub(crate) use look::LookUp;
 pub(crate) use node::nodes::WallClock;
 pub(crate) use quorum::shortest_ttl;
 pub(crate) use raise::Raise;
@@ -82,7 +84,7 @@ pub(crate) mod seams {
 
 use std::{fmt, time::Duration};
 
-use crate::clock::Instant;
+use crate::{clock::Instant, key::Token};
 
 /// A granted LOCK.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -107,6 +109,19 @@ pub struct Renewed {
     pub until: Instant,
     /// The grant's name on the nodes, and its fence there. `None`: too few nodes know them.
     pub grant: Option<(Claim, u64)>,
+}
+
+/// Who holds a lock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Holding {
+    /// The token that a quorum of nodes has. It is empty, which no client's token is, if a quorum
+    /// has something at the lock's key that is no token: keys of another type than a string, or
+    /// values of more than 32 KiB, not all the same perhaps.
+    pub token: Token,
+    /// The time for which the lock surely lasts, if nobody ends it: the validity of what a quorum
+    /// still keeps. It is zero if that is less than the drift, or if the proxy may have stood still
+    /// meanwhile. `None`: the lock does not end by itself.
+    pub left: Option<Duration>,
 }
 
 /// Why a LOCK was not granted.

@@ -43,6 +43,8 @@ pub(super) enum Kind {
     Raise,
     /// Tell whether a token holds a lock.
     Attach,
+    /// Tell who holds a lock.
+    Look,
     /// Do nothing: the answer shows that all operations before are done.
     Flush,
 }
@@ -55,7 +57,8 @@ impl Kind {
             Vote::Kept { .. } => self == Kind::Renew,
             Vote::Taken(_) => matches!(self, Kind::HandOver { .. }),
             Vote::Held { .. } => self == Kind::Attach,
-            Vote::Yes(_) => !matches!(self, Kind::Renew | Kind::Attach),
+            Vote::Found { .. } => self == Kind::Look,
+            Vote::Yes(_) => !matches!(self, Kind::Renew | Kind::Attach | Kind::Look),
             Vote::No(_) | Vote::Missing(_) => true,
         }
     }
@@ -69,14 +72,15 @@ impl Kind {
             | Kind::RenewMany
             | Kind::Heal
             | Kind::Raise
-            | Kind::Attach => true,
+            | Kind::Attach
+            | Kind::Look => true,
             Kind::Release | Kind::Flush => false,
         }
     }
 
     /// Whether the operation stores a lock for its TTL, or for longer than before.
     pub(super) fn stores(self) -> bool {
-        self.is_proven() && !matches!(self, Kind::Raise | Kind::Attach)
+        self.is_proven() && !matches!(self, Kind::Raise | Kind::Attach | Kind::Look)
     }
 
     /// Whether the operation grants a lock, which a node that waits to be admitted must not.
@@ -138,6 +142,9 @@ pub(super) enum Vote {
     Taken(i64),
     /// The token holds the lock, with this fence (0: the node stores none), for `left` ms more.
     Held { fence: i64, left: u32 },
+    /// Somebody holds the lock, for `left` ms more (-1: without a TTL). The token is kept apart:
+    /// [`Operation::holders`].
+    Found { left: i64 },
     /// No. The number is the holder's remaining TTL in ms if it was a LOCK; for several locks, a
     /// bit for each renewed one.
     No(i64),
@@ -179,6 +186,25 @@ struct VoteState {
     /// The most subscribers of the lock's channel that a node has told. Below 0: a node has refused
     /// to tell.
     listeners: i64,
+    /// Kind::Look only: the holders that nodes have named. An empty token is a holder without one.
+    named: Vec<(usize, Token)>,
+}
+
+impl VoteState {
+    /// The nodes whose votes name a holder, with the token and the remaining TTL in ms (-1: none).
+    /// A node that has named one too late has no such vote.
+    fn holders(&self) -> impl Iterator<Item = (usize, &Token, i64)> {
+        self.named.iter().filter_map(|(node, token)| match self.votes.get(*node) {
+            Some(Vote::Found { left }) => Some((*node, token, *left)),
+            _ => None,
+        })
+    }
+
+    /// The number of nodes that name the holder that `node` names, itself included.
+    fn alike(&self, node: usize) -> usize {
+        let own = self.holders().find(|(named_by, ..)| *named_by == node);
+        self.holders().filter(|(_, token, _)| own.is_some_and(|(_, own, _)| own == *token)).count()
+    }
 }
 
 impl Operation {
@@ -199,6 +225,7 @@ impl Operation {
             granted: None,
             waiting: SmallVec::new(),
             listeners: 0,
+            named: Vec::new(),
         };
         let (from, whose, undoes) = (None, WhichGrant::Token, None);
         let state = Mutex::new(state);
@@ -248,6 +275,10 @@ impl Operation {
             Vote::Yes(_) | Vote::Kept { .. } | Vote::Held { .. } => state.counted.yes += 1,
             Vote::Taken(_) => state.counted.taken += 1,
             Vote::No(_) => state.counted.no += 1,
+            Vote::Found { .. } => {
+                let alike = state.alike(node);
+                state.counted.named(alike);
+            }
             Vote::Missing(_) => state.counted.missing += 1,
             Vote::Pending => return,
         }
@@ -291,6 +322,21 @@ impl Operation {
     /// has refused to tell.
     pub(super) fn listeners(&self) -> Option<u64> {
         u64::try_from(self.state.lock().listeners).ok()
+    }
+
+    /// Notes the holder that node `node` is about to vote for.
+    pub(super) fn heard_of_holder(&self, node: usize, token: &[u8]) {
+        debug_assert_eq!(self.kind, Kind::Look, "no other answer names a holder");
+        let mut state = self.state.lock();
+        let known = state.named.iter().find(|(_, known)| **known == *token);
+        let token = known.map_or_else(|| token.into(), |(_, known)| known.clone());
+        state.named.push((node, token));
+    }
+
+    /// The holders that nodes have voted for, one for each node, with the remaining TTL there in ms
+    /// (-1: none). An empty token is a holder without one.
+    pub(super) fn holders(&self) -> Vec<(Token, i64)> {
+        self.state.lock().holders().map(|(_, token, left)| (token.clone(), left)).collect()
     }
 
     /// Counts every node that has not answered as missing. Returns their numbers.

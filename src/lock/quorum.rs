@@ -107,6 +107,18 @@ pub(super) enum Decision {
 }
 
 impl Votes {
+    /// Counts a node that names a holder, whom `alike` nodes name together with it. Yes are the
+    /// nodes that name whom most do; no are all others that have answered.
+    ///
+    /// Decided by [`Rule::Renewal`], yes then means that a quorum names one holder, and no that no
+    /// holder can be named by a quorum any more: with the nodes that are silent or missing, the one
+    /// that most name is not, so no other is.
+    pub(super) fn named(&mut self, alike: usize) {
+        let answered = self.answered() + 1;
+        self.yes = self.yes.max(alike);
+        self.no = answered - self.yes - self.taken;
+    }
+
     fn pending(self) -> usize {
         self.nodes - self.answered() - self.missing
     }
@@ -271,7 +283,94 @@ mod tests {
         assert_eq!(fence_bounds(&mut [5], 1), Some((5, 5)));
     }
 
+    /// Counts these answers to the question who holds a lock. `None`: the node is missing; 0: the
+    /// lock is free there; others: holders.
+    fn looked(nodes: usize, answers: &[Option<u8>]) -> Votes {
+        let mut votes = Votes { nodes, ..Votes::default() };
+        for (at, answer) in answers.iter().enumerate() {
+            match answer {
+                None => votes.missing += 1,
+                Some(0) => votes.no += 1,
+                Some(_) => votes.named(answers[..=at].iter().filter(|one| *one == answer).count()),
+            }
+        }
+        votes
+    }
+
+    #[test]
+    fn a_look_is_decided_as_early_as_it_can_be() {
+        let look = |text: &str| {
+            let answer = |answer| match answer {
+                b'?' => None,
+                b'-' => Some(0),
+                holder => Some(holder),
+            };
+            let answers: Vec<Option<u8>> = text.bytes().map(answer).collect();
+            looked(5, &answers).decide(Rule::Renewal)
+        };
+        for (answers, decision) in [
+            ("aaa", Decision::Yes),
+            ("abaca", Decision::Yes),
+            ("??aaa", Decision::Yes),
+            ("---", Decision::No),
+            ("?---", Decision::No),
+            ("aabb", Decision::Open),
+            ("aabbc", Decision::No),
+            ("abc", Decision::Open),
+            ("abcd", Decision::No),
+            ("ab-", Decision::Open),
+            ("ab--", Decision::No),
+            ("a--", Decision::Open),
+            ("aa--", Decision::Open),
+            ("a---", Decision::No),
+            ("aa---", Decision::No),
+            ("aa--?", Decision::NoQuorum),
+            ("aabb?", Decision::NoQuorum),
+            ("ab-?", Decision::Open),
+            ("abc-?", Decision::No),
+            ("--???", Decision::NoQuorum),
+            ("aa???", Decision::NoQuorum),
+            ("?????", Decision::NoQuorum),
+        ] {
+            assert_eq!(look(answers), decision, "{answers}");
+        }
+    }
+
     proptest! {
+        #[test]
+        fn a_look_stands_whatever_the_others_say(
+            half in 0usize..4, answers in proptest::collection::vec(proptest::option::of(0u8..3), 7)
+        ) {
+            let nodes = 2 * half + 1;
+            let answers = &answers[..nodes];
+            let has = |answers: &[Option<u8>], holder: u8| {
+                answers.iter().filter(|answer| **answer == Some(holder)).count()
+            };
+            let mut before = Decision::Open;
+            for known in 0..=nodes {
+                let now = looked(nodes, &answers[..known]).decide(Rule::Renewal);
+                if before != Decision::Open {
+                    prop_assert_eq!(before, now);
+                }
+                before = now;
+                let answers = &answers[..known];
+                let missing = answers.iter().filter(|answer| answer.is_none()).count();
+                let holders = [1, 2].map(|holder| has(answers, holder));
+                let expected = if holders.iter().any(|has| *has >= quorum(nodes)) {
+                    Decision::Yes
+                } else if holders.iter().chain([&0]).all(|has| {
+                    has + missing + nodes - known < quorum(nodes)
+                }) {
+                    Decision::No
+                } else if known < nodes {
+                    Decision::Open
+                } else {
+                    Decision::NoQuorum
+                };
+                prop_assert_eq!(now, expected);
+            }
+        }
+
         #[test]
         fn the_bounds_of_a_fence_have_it_between_them(
             half in 0usize..4,

@@ -175,7 +175,7 @@ pub(super) fn vote_of_numbers(
         _ => 0,
     };
     let vote = match (said, kind) {
-        (_, Kind::Flush) => return Err(Garbage),
+        (_, Kind::Flush | Kind::Look) => return Err(Garbage),
         (1, Kind::Attach) => {
             // A negative number: the lock has no TTL.
             Vote::Held { fence: value, left: u32::try_from(more).unwrap_or(u32::MAX) }
@@ -194,6 +194,7 @@ pub(super) fn vote_of_numbers(
 /// The vote in the answer to an operation of this kind: PING has a status, scripts have numbers.
 pub(super) fn vote(kind: Kind, frame: &OwnedFrame) -> Result<(Vote, i64), Garbage> {
     match frame {
+        OwnedFrame::Array(_) if kind == Kind::Look => look(frame).map(|(vote, _)| (vote, 0)),
         OwnedFrame::Array(all) => {
             let mut numbers = Numbers::default();
             if !(2..=numbers.len()).contains(&all.len()) {
@@ -209,6 +210,23 @@ pub(super) fn vote(kind: Kind, frame: &OwnedFrame) -> Result<(Vote, i64), Garbag
         OwnedFrame::Error(_) => Ok((Vote::Missing(Absence::Error), 0)),
         _ => Err(Garbage),
     }
+}
+
+/// The vote in the answer to the question who holds a lock, and the token in it.
+pub(super) fn look(frame: &OwnedFrame) -> Result<(Vote, &[u8]), Garbage> {
+    let OwnedFrame::Array(all) = frame else { return Err(Garbage) };
+    let [OwnedFrame::Integer(said), OwnedFrame::Integer(left), OwnedFrame::BulkString(token)] =
+        &all[..]
+    else {
+        return Err(Garbage);
+    };
+    let vote = match said {
+        0 => Vote::No(0),
+        1 => Vote::Found { left: *left },
+        3 => Vote::Missing(Absence::Unproven),
+        _ => return Err(Garbage),
+    };
+    Ok((vote, token))
 }
 
 /// The replies found in a node's bytes. For the fuzzer, from which votes are hidden.
@@ -227,7 +245,7 @@ pub struct VotesRead {
 /// Reads bytes as a node's connection does; a reply that can be read in two ways is read in both.
 #[doc(hidden)]
 pub fn read_votes(received: &[u8]) -> VotesRead {
-    let kinds = [Kind::HandOver { claim: Claim::new() }, Kind::Release, Kind::Flush];
+    let kinds = [Kind::HandOver { claim: Claim::new() }, Kind::Release, Kind::Flush, Kind::Look];
     let mut all = VotesRead::default();
     loop {
         let rest = &received[all.used..];
@@ -397,6 +415,35 @@ mod tests {
             let held = read(format!("*3\r\n:1\r\n:7\r\n{text}\r\n").as_bytes()).unwrap();
             assert_eq!(vote(Kind::Attach, &held), Ok((Vote::Held { fence: 7, left }, 0)));
         }
+        let look = |text: &str| {
+            let frame = read(text.as_bytes()).unwrap();
+            let said = super::look(&frame).map(|(said, token)| (said, token.to_vec()));
+            if let Ok((said, _)) = said {
+                assert_eq!(vote(Kind::Look, &frame), Ok((said, 0)));
+            } else {
+                assert_eq!(vote(Kind::Look, &frame), Err(Garbage));
+            }
+            said
+        };
+        assert_eq!(
+            look("*3\r\n:1\r\n:300\r\n$4\r\n\0\r\na\r\n"),
+            Ok((Vote::Found { left: 300 }, b"\0\r\na".to_vec()))
+        );
+        assert_eq!(look("*3\r\n:0\r\n:0\r\n$0\r\n\r\n"), Ok((Vote::No(0), Vec::new())));
+        assert_eq!(
+            look("*3\r\n:3\r\n:0\r\n$0\r\n\r\n"),
+            Ok((Vote::Missing(Absence::Unproven), Vec::new()))
+        );
+        for bad in [
+            "*3\r\n:1\r\n:300\r\n:7\r\n",
+            "*3\r\n:1\r\n:300\r\n$-1\r\n",
+            "*3\r\n:2\r\n:0\r\n$0\r\n\r\n",
+            "*2\r\n:1\r\n:300\r\n",
+        ] {
+            assert_eq!(look(bad), Err(Garbage), "{bad:?}");
+        }
+        let held = read(b"*3\r\n:1\r\n:300\r\n$1\r\na\r\n").unwrap();
+        assert_eq!(vote(Kind::Attach, &held), Err(Garbage));
         for bad in ["*2\r\n:2\r\n:7\r\n", "*1\r\n:1\r\n", ":1\r\n", "$-1\r\n", "+OK\r\n"] {
             assert_eq!(vote_of(bad), Err(Garbage), "{bad:?}");
         }

@@ -78,7 +78,8 @@ static RAISE: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/raise.lua"), 2, 5));
 static ATTACH: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/attach.lua"), 2, 2));
-
+static LOOK: LazyLock<Script> =
+    LazyLock::new(|| Script::new(include_str!("scripts/look.lua"), 1, 1));
 static TAKE_OVER: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/take_over.lua"), 2, 6));
 static NOTE: LazyLock<Script> =
@@ -87,11 +88,11 @@ static NOTE: LazyLock<Script> =
 /// All scripts, in the order in which they are loaded.
 static ALL: [&LazyLock<Script>; LOADS] = [
     &ACQUIRE, &RELEASE, &UNDO, &RENEW, &PROLONG, &HEAL, &RAISE, &HAND_OVER, &ATTACH, &TAKE_OVER,
-    &NOTE,
+    &NOTE, &LOOK,
 ];
 
 /// The number of commands that [`load`] appends.
-pub(super) const LOADS: usize = 11;
+pub(super) const LOADS: usize = 12;
 
 /// Appends a SCRIPT LOAD for every script.
 pub(crate) fn load(out: &mut Vec<u8>) {
@@ -297,6 +298,13 @@ pub(crate) fn attach(key: &[u8], token: &[u8]) -> Vec<u8> {
     let mut out = ATTACH.call(room(key, token));
     append_keys(&mut out, key);
     encode::bulk(&mut out, token);
+    out
+}
+
+/// Asks who holds a lock.
+pub(crate) fn look(key: &[u8]) -> Vec<u8> {
+    let mut out = LOOK.call(key.len() + 50);
+    encode::bulk(&mut out, key);
     out
 }
 

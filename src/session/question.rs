@@ -11,7 +11,7 @@ use super::{
     jobs::{Answer, Attached, Question},
     shared::Shared,
 };
-use crate::lock::{Acquire, Alarm, Attach, Raise, Release, Renew, Waiter};
+use crate::lock::{Acquire, Alarm, Attach, LookUp, Raise, Release, Renew, Waiter};
 
 /// A question, until it is answered. A LOCK whose question is dropped before is undone on every
 /// node.
@@ -23,6 +23,7 @@ pub(super) enum Asked {
     TakeOver(Acquire),
     /// All asked at once, so that waiting for the first is waiting for all.
     Attached(Vec<Attach>, Vec<Attached>),
+    Look(LookUp),
     Raise(Raise),
     /// Asked over a connection of the proxy's own.
     DataNode(Pin<Box<dyn Future<Output = Answer> + Send>>),
@@ -53,6 +54,7 @@ impl Asked {
                     let attach = |(key, token)| engine.attach(key, token);
                     Asked::Attached(locks.into_iter().map(attach).collect(), Vec::new())
                 }
+                Question::Look(key) => Asked::Look(engine.look(key)),
                 Question::Raise { key, token, claim, fence } => {
                     Asked::Raise(engine.raise(key, token, claim, fence))
                 }
@@ -74,7 +76,11 @@ impl Asked {
             Asked::Unlock(asked) => asked.alarm(),
             Asked::Renew(asked) => asked.alarm(),
             // A LOCK that waits in line has more than one thing to time.
-            Asked::Wait(_) | Asked::Attached(..) | Asked::Raise(_) | Asked::DataNode(_) => return,
+            Asked::Wait(_)
+            | Asked::Attached(..)
+            | Asked::Look(_)
+            | Asked::Raise(_)
+            | Asked::DataNode(_) => return,
         };
         std::mem::swap(own, alarm);
     }
@@ -93,6 +99,7 @@ impl Asked {
                 }
                 Answer::Attached(std::mem::take(said))
             }
+            Asked::Look(asked) => Answer::Look(ready!(Pin::new(asked).poll(cx))),
             Asked::Raise(asked) => Answer::Raise(ready!(Pin::new(asked).poll(cx))),
             Asked::DataNode(asked) => ready!(asked.as_mut().poll(cx)),
         })

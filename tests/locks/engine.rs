@@ -13,7 +13,7 @@ use std::{
     },
     task::Poll,
     thread,
-    time::{Duration, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
 use crate::support::{Client, Reply, eventually};
@@ -618,4 +618,115 @@ async fn a_renewal_puts_a_lock_back_where_it_was_lost() {
     drop(renewal.await);
     engine.drain(MINUTE).await;
     assert_eq!(nodes.with("lock:k"), [0; 0]);
+}
+
+/// The holder's token and the rest of its TTL, as looked up.
+async fn looked(engine: &Engine) -> Option<(Vec<u8>, Option<Duration>)> {
+    let held = engine.look(b"lock:k").await.unwrap()?;
+    Some((held.token.to_vec(), held.left))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn who_holds_a_lock_is_told_as_soon_as_a_quorum_settles_it() {
+    let nodes = Nodes::start(5);
+    let limit = ms(2000);
+    // A frozen node stays connected.
+    let config = LocksConfig { node_timeout: limit, node_silence: MINUTE, ..nodes.config() };
+    let engine = nodes.engine(&config);
+    let is_early = |since: Instant| assert!(since.elapsed() < limit, "{:?}", since.elapsed());
+    assert_eq!(looked(&engine).await, None);
+    // Any bytes are a token.
+    let token = b"\0$1\r\n\r\n*\xff";
+    engine.acquire(b"lock:k", token, MINUTE, None).await.unwrap();
+    eventually("all have it", || nodes.with("lock:k").len() == 5);
+    for node in 0..5 {
+        nodes.client(node).cmd(&["SCRIPT", "FLUSH"]);
+    }
+    let (holder, left) = looked(&engine).await.unwrap();
+    assert_eq!(holder, token);
+    // One in a hundred and 2 ms are set aside.
+    let (least, most) = (ms(50_000), MINUTE - MINUTE / 100 - ms(2));
+    assert!(left.is_some_and(|left| least < left && left <= most), "{left:?}");
+    assert_eq!(nodes.with("lock:k").len(), 5, "nothing is changed");
+    nodes.each(RedisServer::freeze, &[1, 3]);
+    let since = Instant::now();
+    assert_eq!(looked(&engine).await.unwrap().0, token);
+    is_early(since);
+    nodes.each(RedisServer::freeze, &[0]);
+    let error = engine.look(b"lock:k").await.unwrap_err();
+    assert_eq!((error.answered, error.missing.len()), (2, 3), "{error}");
+    nodes.each(RedisServer::thaw, &[0, 1, 3]);
+    engine.drain(MINUTE).await;
+    assert_eq!(engine.release(b"lock:k", token, None).await, Ok(true));
+    eventually("it is free", || nodes.with("lock:k").is_empty());
+    nodes.each(RedisServer::freeze, &[2, 4]);
+    let since = Instant::now();
+    assert_eq!(looked(&engine).await, None);
+    is_early(since);
+    nodes.each(RedisServer::freeze, &[0]);
+    assert!(engine.look(b"lock:k").await.is_err(), "two do not know what three have");
+    nodes.each(RedisServer::thaw, &[0, 2, 4]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn nobody_holds_a_lock_that_no_token_can_have_on_a_quorum() {
+    let nodes = Nodes::start(5);
+    let engine = nodes.engine(&nodes.config());
+    let set = |tokens: [&str; 5]| {
+        for (node, token) in tokens.iter().enumerate() {
+            let seconds = (10 * (node + 1)).to_string();
+            nodes.client(node).cmd(&["SET", "lock:k", token, "EX", &seconds]);
+        }
+    };
+    set(["a", "a", "b", "c", "c"]);
+    assert_eq!(looked(&engine).await, None);
+    nodes.each(RedisServer::freeze, &[4]);
+    let error = engine.look(b"lock:k").await.unwrap_err();
+    assert_eq!(error.missing.len(), 1, "the silent one may be c's third: {error}");
+    nodes.each(RedisServer::thaw, &[4]);
+    all_up(&engine);
+    engine.drain(MINUTE).await;
+    // A quorum keeps it for as long as the third-longest TTL.
+    set(["a", "b", "a", "a", "a"]);
+    let (holder, left) = looked(&engine).await.unwrap();
+    assert_eq!(holder, b"a");
+    assert!(left.is_some_and(|left| left <= ms(30_000)), "{left:?}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_no_token_holds_a_lock_and_breaks_no_connection() {
+    let nodes = Nodes::start(5);
+    let engine = nodes.engine(&nodes.config());
+    let connections = || -> Vec<String> {
+        let clients = |node| match nodes.client(node).cmd(&["CLIENT", "LIST"]) {
+            Reply::Bulk(list) => String::from_utf8(list).unwrap(),
+            other => panic!("{other:?}"),
+        };
+        let lists = (0..5).map(clients).collect::<String>();
+        let ours = lists.lines().filter(|line| line.contains("name=lockgate "));
+        ours.map(|line| line.split(' ').next().unwrap().to_owned()).collect()
+    };
+    let before = connections();
+    let token = b"t".to_vec();
+    engine.acquire(b"lock:k", b"t", MINUTE, None).await.unwrap();
+    eventually("all have it", || nodes.with("lock:k").len() == 5);
+    let large = "x".repeat(1_000_000);
+    nodes.client(0).cmd(&["SET", "lock:k", &large]);
+    assert_eq!(looked(&engine).await.unwrap().0, token);
+    nodes.client(1).cmd(&["DEL", "lock:k"]);
+    nodes.client(1).cmd(&["RPUSH", "lock:k", "t", "t"]);
+    assert_eq!(looked(&engine).await.unwrap().0, token);
+    let (_, left) = looked(&engine).await.unwrap();
+    assert!(left.is_some(), "that of the token: {left:?}");
+    nodes.client(2).cmd(&["SET", "lock:k", &large]);
+    assert_eq!(looked(&engine).await, Some((Vec::new(), None)), "it is not free");
+    nodes.client(2).cmd(&["DEL", "lock:k"]);
+    assert_eq!(looked(&engine).await, None, "two and two, and it is free on one");
+    let longest = "y".repeat(32 * 1024);
+    for node in 0..3 {
+        nodes.client(node).cmd(&["SET", "lock:k", &longest]);
+    }
+    assert_eq!(looked(&engine).await, Some((longest.into_bytes(), None)));
+    assert_eq!(before.len(), 5);
+    assert_eq!(connections(), before);
 }

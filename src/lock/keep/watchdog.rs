@@ -135,9 +135,12 @@ fn decide(votes: &[Vote], place: usize) -> Decision {
             Vote::Yes(sum) | Vote::No(sum) | Vote::Taken(sum) if sum >> place & 1 == 1 => {
                 counted.yes += 1;
             }
-            Vote::Yes(_) | Vote::No(_) | Vote::Taken(_) | Vote::Kept { .. } | Vote::Held { .. } => {
-                counted.no += 1
-            }
+            Vote::Yes(_)
+            | Vote::No(_)
+            | Vote::Taken(_)
+            | Vote::Kept { .. }
+            | Vote::Held { .. }
+            | Vote::Found { .. } => counted.no += 1,
             Vote::Pending | Vote::Missing(_) => counted.missing += 1,
         }
     }

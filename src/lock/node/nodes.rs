@@ -244,6 +244,7 @@ impl Nodes {
                 | Vote::Kept { .. }
                 | Vote::Taken(_)
                 | Vote::Held { .. }
+                | Vote::Found { .. }
                 | Vote::No(_) => None,
             })
             .map(|(why, node)| {

@@ -401,6 +401,10 @@ impl Pump {
                 if listeners != 0 {
                     operation.heard_of_listeners(listeners);
                 }
+                if let (Vote::Found { .. }, NodeReply::Frame(frame)) = (vote, answer) {
+                    let (_, token) = reply::look(frame)?;
+                    operation.heard_of_holder(self.side.node, token);
+                }
                 if self.is_late {
                     self.count_if_late(&operation, at);
                 }

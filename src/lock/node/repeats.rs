@@ -75,7 +75,7 @@ fn may_repeat(refused: &Operation, done: &[Arc<Operation>]) -> bool {
         Kind::RenewMany => false,
         // A lock may have been given back since.
         Kind::Heal => !met(),
-        Kind::Raise | Kind::Attach | Kind::Flush => true,
+        Kind::Raise | Kind::Attach | Kind::Look | Kind::Flush => true,
     }
 }
 

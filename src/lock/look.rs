@@ -1,0 +1,117 @@
+//! Which token holds a lock now, and for how long: asked for a client that names no token. Changes
+//! nothing on the nodes.
+//!
+//! **Who.** The holder is the token that a quorum of nodes has. Nobody holds the lock once no token
+//! can be on a quorum any more, even if all nodes that are silent or missing had it. If the answers
+//! leave neither, the question fails: nobody guesses.
+//!
+//! **How long.** A quorum of nodes must keep the lock, so what counts is the quorum-th largest of
+//! their remaining TTLs, less the time since before they were asked and the drift, as in
+//! [`attach`](super::attach).
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use super::{
+    Holding, NoQuorum,
+    node::nodes::{Nodes, Tally},
+    operation::Kind,
+    quorum::{Decision, Rule, quorum},
+    scripts,
+};
+use crate::{
+    clock::Instant,
+    key::{Key, Token},
+};
+
+/// The question under way. Dropping it changes nothing.
+pub struct LookUp {
+    /// The time before the first node was asked.
+    since: Instant,
+    tally: Tally,
+}
+
+impl LookUp {
+    /// Asks all nodes who holds `key`.
+    pub(super) fn ask(nodes: &Arc<Nodes>, key: Key) -> LookUp {
+        let since = Instant::now();
+        let request = scripts::look(&key);
+        let nobody = Token::from(b"");
+        // A node that names a holder counts as yes if most name that one, and as no otherwise.
+        let tally = nodes.ask(Kind::Look, Rule::Renewal, key, nobody, nodes.max_ttl, request);
+        LookUp { since, tally }
+    }
+
+    /// The holder that a quorum names.
+    fn held(&self) -> Option<Holding> {
+        let Tally { nodes, operation, .. } = &self.tally;
+        let (token, left) = named_by_quorum(operation.holders(), operation.votes().len())?;
+        let validity = |left| nodes.validity(left, self.since, Instant::now());
+        Some(Holding { token, left: left.map(|left| validity(left).unwrap_or_default()) })
+    }
+}
+
+impl Future for LookUp {
+    /// `None`: nobody holds the lock.
+    type Output = Result<Option<Holding>, NoQuorum>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Poll::Ready(match ready!(self.tally.poll_decision(cx)) {
+            Decision::Yes => {
+                let held = self.held();
+                debug_assert!(held.is_some(), "a quorum names one holder");
+                Ok(held)
+            }
+            Decision::No => Ok(None),
+            Decision::NoQuorum | Decision::Open => {
+                Err(self.tally.nodes.no_quorum(&self.tally.operation.votes()))
+            }
+        })
+    }
+}
+
+/// The holder that a quorum of `nodes` nodes names, and how long a quorum keeps its lock (`None`:
+/// without end). `named` are the holders with their remaining TTLs in ms, -1 without one.
+fn named_by_quorum(named: Vec<(Token, i64)>, nodes: usize) -> Option<(Token, Option<Duration>)> {
+    let by = |token: &Token| named.iter().filter(|(other, _)| other == token).count();
+    let holder = named.iter().map(|(token, _)| token).find(|token| by(token) >= quorum(nodes))?;
+    let holder = holder.clone();
+    let with_holder = named.into_iter().filter(|(token, _)| *token == holder);
+    let mut left: Vec<Duration> = with_holder
+        .map(|(_, millis)| match millis {
+            -1 => Duration::MAX,
+            millis => Duration::from_millis(u64::try_from(millis).unwrap_or_default()),
+        })
+        .collect();
+    left.sort_unstable_by(|a, b| b.cmp(a));
+    let left = left.get(quorum(nodes) - 1).copied();
+    Some((holder, left.filter(|left| *left < Duration::MAX)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_holder_is_told_for_as_long_as_a_quorum_keeps_its_lock() {
+        let named = |all: &[(&str, i64)]| {
+            let all = all.iter().map(|(token, left)| (Token::from(token), *left)).collect();
+            let (token, left) = named_by_quorum(all, 5)?;
+            Some((String::from_utf8_lossy(&token).into_owned(), left.map(|left| left.as_millis())))
+        };
+        let by_a = |left| Some(("a".to_owned(), left));
+        assert_eq!(named(&[("a", 10), ("a", 30), ("a", 20)]), by_a(Some(10)));
+        assert_eq!(named(&[("a", 10), ("a", 30), ("a", 20), ("a", 40)]), by_a(Some(20)));
+        assert_eq!(named(&[("b", 99), ("a", 7), ("a", 9), ("b", 99), ("a", 8)]), by_a(Some(7)));
+        assert_eq!(named(&[("a", -1), ("a", 5), ("a", -1)]), by_a(Some(5)));
+        assert_eq!(named(&[("a", -1), ("a", 5), ("a", -1), ("a", -1)]), by_a(None));
+        assert_eq!(named(&[("a", -2), ("a", 5), ("a", 6)]), by_a(Some(0)), "it has just ended");
+        assert_eq!(named(&[("a", 9), ("a", 9), ("b", 9), ("b", 9), ("c", 9)]), None);
+        assert_eq!(named(&[]), None);
+    }
+}
