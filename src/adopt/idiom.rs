@@ -217,6 +217,7 @@ fn set<'a>(value: &'a [u8], options: &[&'a [u8]]) -> Option<Idiom<'a>> {
     let has_ttl = matches!(expiry, Some(Expiry::In(..) | Expiry::At));
     let (op, form) = match (condition, has_ttl, gets) {
         (Some(Condition::Absent), _, true) => (Op::Other, "SET NX GET"),
+        (Some(_), _, true) => (Op::Overwrite, "SET with another condition"),
         (Some(Condition::Absent), true, false) => (Op::Acquire, "SET NX with a TTL"),
         (Some(Condition::Absent), false, false) => (Op::AcquireForEver, "SET NX without a TTL"),
         (Some(Condition::Present), true, false) => (Op::OverwriteHeld, "SET XX with a TTL"),

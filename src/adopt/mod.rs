@@ -1,7 +1,8 @@
 //! Adoption: lock idioms of existing libraries on keys that a rule names.
 //!
-//! Commands pass as they came: audit is the one mode that there is. A session shows each command
-//! that may be about such a key, and what is found is told. Nothing here has a connection.
+//! A session shows each command that may be about such a key, and what is found is told. In mode
+//! `audit` the commands pass as they came; in mode `enforce` they become tasks for the lock nodes.
+//! Nothing here has a connection.
 //!
 //! - [`idiom`]: the words of a command to the idiom that they are.
 //! - [`normal`]: compare-and-delete and compare-and-expire, whatever their spelling; `lua`: the
@@ -9,6 +10,7 @@
 //! - [`rows`]: scripts of libraries, by their digests.
 //! - [`scripts`]: what is known of scripts that clients have shown.
 //! - [`verdict`]: what would become of an idiom if its lock were taken on a quorum.
+//! - [`task`]: what does become of it under an enforced rule.
 //! - [`transaction`]: a release or an extension made of WATCH, GET, MULTI and EXEC.
 //! - [`seen`]: what was seen, how often, and by whom.
 
@@ -19,6 +21,7 @@ pub(crate) mod normal;
 pub(crate) mod rows;
 pub(crate) mod scripts;
 pub(crate) mod seen;
+pub(crate) mod task;
 pub(crate) mod transaction;
 pub(crate) mod verdict;
 
@@ -36,10 +39,11 @@ use self::{
     rows::{ArgumentPlace, Digest, WhichKeys},
     scripts::{Known, KnownScripts},
     seen::SeenIdioms,
+    task::{AdoptTask, AdoptWork},
     verdict::{AdoptVerdict, Limits},
 };
 use crate::{
-    config::AdoptRule,
+    config::{AdoptMode, AdoptRule},
     glob::Budget,
     resp::{
         inline, number,
@@ -107,6 +111,10 @@ pub(crate) struct Found {
     pub(crate) key: u64,
     /// The number of keys.
     pub(crate) keys: usize,
+    /// What the proxy does in its place; none: it is forwarded.
+    pub(crate) task: Option<Box<AdoptTask>>,
+    /// The command's bytes; 0: there are too many.
+    pub(crate) length: usize,
 }
 
 type WordList<'a> = SmallVec<[&'a [u8]; 8]>;
@@ -133,6 +141,11 @@ impl Adoption {
         }))
     }
 
+    /// Whether at least one rule is enforced.
+    pub(crate) fn enforces(&self) -> bool {
+        self.rules.iter().any(|rule| rule.mode == AdoptMode::Enforce)
+    }
+
     /// Glances at the command at the beginning of `bytes`. Returns how it begins if it is certainly
     /// not to be looked at.
     #[inline]
@@ -153,7 +166,7 @@ impl Adoption {
             match walk.step(bytes) {
                 WordStep::Word(Range { end, .. }) if end + 2 > MAX_LOOK => break None,
                 WordStep::Word(range) => words.push(&bytes[range]),
-                WordStep::End(_) => break Some(Ok(())),
+                WordStep::End(length) => break Some(Ok(length)),
                 WordStep::More(least) if least > MAX_LOOK => break None,
                 WordStep::More(least) => break Some(Err(least)),
                 WordStep::Bad => return AdoptLook::Free,
@@ -166,7 +179,7 @@ impl Adoption {
             }
         };
         match end {
-            Some(Ok(())) => self.look_at_words(&words, limits),
+            Some(Ok(length)) => self.look_at_words(&words, limits).of_length(length),
             Some(Err(least)) => AdoptLook::More(least),
             None => self.too_large(&words),
         }
@@ -213,7 +226,7 @@ impl Adoption {
         };
         let Some(words) = inline::split(&bytes[..end]) else { return AdoptLook::Free };
         let words: WordList<'_> = words.iter().map(Vec::as_slice).collect();
-        self.look_at_words(&words, limits)
+        self.look_at_words(&words, limits).of_length(end + 1)
     }
 
     /// All words are here.
@@ -232,19 +245,56 @@ impl Adoption {
             (Class::Load, _) => AdoptLook::Free,
             (Class::Function, [_, count, keys @ ..]) => {
                 let keys = first_of(count, keys);
-                self.judge(keys, WhichKeys::All, Idiom::new(Op::Other, "a function"), limits)
+                self.judge_plain(keys, Idiom::new(Op::Other, "a function"), limits)
             }
             (Class::Function, _) => AdoptLook::Free,
-            (Class::First, [key, ..]) => {
-                self.judge(&[*key], WhichKeys::All, idiom::of_words(words), limits)
-            }
-            (Class::Every, keys) => {
-                self.judge(keys, WhichKeys::All, idiom::of_words(words), limits)
-            }
+            (Class::First, [key, ..]) => self.judge_plain(&[*key], idiom::of_words(words), limits),
+            (Class::Every, keys) => self.judge_plain(keys, idiom::of_words(words), limits),
             (Class::EverySecond, pairs) => {
                 let keys: WordList<'_> = pairs.iter().step_by(2).copied().collect();
-                self.judge(&keys, WhichKeys::All, idiom::of_words(words), limits)
+                self.judge_plain(&keys, idiom::of_words(words), limits)
             }
+        }
+    }
+
+    /// What a command is to be told as that is no script.
+    fn judge_plain(&self, keys: &[&[u8]], idiom: Idiom<'_>, limits: &Limits) -> AdoptLook {
+        let mut look = self.judge(keys, WhichKeys::All, idiom, limits);
+        let replies = match idiom.form {
+            "SETNX" => Some(["1", "0", "0", "0"]),
+            "SET IFEQ with a TTL" | "SET XX with a TTL" => Some(["nil", "+OK", "+OK", "nil"]),
+            _ => None,
+        };
+        let zero_frees = idiom.op == Op::ExtendBlind;
+        let obstacle = (keys.len() > 1).then_some(verdict::SEVERAL);
+        self.set_task(
+            &mut look,
+            keys,
+            &idiom,
+            task::Circumstances { replies, obstacle, zero_frees },
+        );
+        look
+    }
+
+    /// Tells what becomes of an idiom, and makes its task if its rule is enforced.
+    fn set_task(
+        &self,
+        look: &mut AdoptLook,
+        keys: &[&[u8]],
+        idiom: &Idiom<'_>,
+        known: task::Circumstances,
+    ) {
+        let AdoptLook::Found(found) = look else { return };
+        let Some(rule) = found.sighting.rule.and_then(|rule| self.rules.get(rule)) else { return };
+        let Some(key) = keys.iter().find(|key| rule.keys.matches(key)) else { return };
+        let sighting = &mut found.sighting;
+        let work = task::of(idiom, (sighting.verdict, sighting.because), known);
+        if let AdoptWork::Refuse(because) = work {
+            (sighting.verdict, sighting.because) = (AdoptVerdict::Refused, because);
+        }
+        if rule.mode == AdoptMode::Enforce {
+            let (key, lock) = (key.to_vec(), lock_of(rule, key));
+            found.task = Some(Box::new(AdoptTask { key, lock, work }));
         }
     }
 
@@ -296,6 +346,17 @@ impl Adoption {
             }
         };
         let mut look = self.judge(keys, locks, found, limits);
+        let obstacle = match known {
+            _ if locks == WhichKeys::All && keys.len() > 1 => Some(verdict::SEVERAL),
+            Some(Known::Row(row)) if row.aside.is_some() => row.aside,
+            Some(Known::Row(row)) if row.database.is_some() => Some(verdict::DATABASE),
+            _ => None,
+        };
+        let zero_frees =
+            matches!(known, Some(Known::Normal(normal::Normal::Extend { is_set: false, .. })));
+        let replies = row.map(|(behaviour, _)| behaviour.replies);
+        let known_of = task::Circumstances { replies, obstacle, zero_frees };
+        self.set_task(&mut look, keys, &found, known_of);
         if let AdoptLook::Found(Found { sighting, .. }) = &mut look {
             if let Some((behaviour, library)) = row {
                 (sighting.library, sighting.replies) = (library, Some(behaviour.replies));
@@ -355,6 +416,8 @@ impl Adoption {
             },
             key: self.hasher.hash_one(keys.first()),
             keys: keys.len(),
+            task: None,
+            length: 0,
         })
     }
 
@@ -379,8 +442,34 @@ impl Adoption {
             because,
             replies: None,
         };
-        AdoptLook::Found(Found { sighting, key: self.hasher.hash_one(None::<&[u8]>), keys: 0 })
+        let enforced = rule.and_then(|rule| self.rules.get(rule));
+        let task = enforced.filter(|rule| rule.mode == AdoptMode::Enforce).map(|_| {
+            let work = AdoptWork::Refuse(because);
+            Box::new(AdoptTask { key: Vec::new(), lock: Vec::new(), work })
+        });
+        let key = self.hasher.hash_one(None::<&[u8]>);
+        AdoptLook::Found(Found { sighting, key, keys: 0, task, length: 0 })
     }
+}
+
+impl AdoptLook {
+    /// Notes how many bytes the command has.
+    fn of_length(mut self, bytes: usize) -> AdoptLook {
+        if let AdoptLook::Found(found) = &mut self {
+            found.length = bytes;
+        }
+        self
+    }
+}
+
+/// The lock that a key of this rule stands for.
+fn lock_of(rule: &AdoptRule, key: &[u8]) -> Vec<u8> {
+    let Some(template) = &rule.lock else { return key.to_vec() };
+    let mut lock = Vec::new();
+    if let Some(Some(captures)) = rule.keys.captures_within(key, &mut Budget::of(MAX_STEPS)) {
+        template.fill(&captures, &mut lock);
+    }
+    lock
 }
 
 /// The first of the words, as many as `count` says; none if that is no number, or more.

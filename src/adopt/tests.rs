@@ -3,6 +3,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::{
+    task::{AdoptWork, LookWord},
     transaction::{Track, TransactionPart},
     *,
 };
@@ -15,7 +16,7 @@ const LIMITS: Limits = Limits { max_token: 64, max_ttl: Duration::from_secs(60) 
 const RELEASE: &str = "local was = redis.call('get', KEYS[1]) if was == ARGV[1] then return redis.call('del', KEYS[1]) end return 0";
 
 fn adoption() -> Arc<Adoption> {
-    let rule = |keys| AdoptRule { keys: Pattern::new(keys), lock: None };
+    let rule = |keys| AdoptRule { keys: Pattern::new(keys), lock: None, mode: AdoptMode::Audit };
     let lock = Some(Template::new("{1}").unwrap());
     Adoption::new(&[AdoptRule { lock, ..rule("lock:*") }, rule("*:mutex")]).unwrap()
 }
@@ -51,7 +52,7 @@ fn idioms_on_adopted_keys_are_found_and_judged() {
         (&["SET", "lock:a", "t"], 0, Op::Overwrite, AdoptVerdict::Refused),
         (&["SET", "lock:a", "t", "NX", "XX"], 0, Op::Malformed, AdoptVerdict::Error),
         (&["DEL", "lock:a"], 0, Op::ReleaseBlind, AdoptVerdict::Quorum),
-        (&["DEL", "lock:a", "lock:b"], 0, Op::ReleaseBlind, AdoptVerdict::Quorum),
+        (&["DEL", "lock:a", "lock:b"], 0, Op::ReleaseBlind, AdoptVerdict::Refused),
         (&["DEL", "cache", "lock:b"], 0, Op::ReleaseBlind, AdoptVerdict::Refused),
         (&["EXPIRE", "lock:a", "0"], 0, Op::ExtendBlind, AdoptVerdict::Quorum),
         (&["GET", "lock:a"], 0, Op::Look, AdoptVerdict::Quorum),
@@ -113,14 +114,14 @@ fn scripts_of_libraries_are_known_by_their_digests() {
     let two = eval(redlock, &["2", "lock:a", "lock:b", "t", "1000"]);
     assert_eq!(
         (two.op, two.verdict, two.library),
-        (Op::Acquire, AdoptVerdict::Quorum, "node-redlock 5")
+        (Op::Acquire, AdoptVerdict::Refused, "node-redlock 5")
     );
     let mixed = eval(redlock, &["2", "lock:a", "other", "t", "1000"]);
     assert_eq!((mixed.verdict, mixed.because), (AdoptVerdict::Refused, verdict::MIXED));
     // The list that wakes those that wait is no lock.
     let signal = "90da91872223f85eb1376a17e3c4df21ace8c54b";
     let apart = eval(signal, &["2", "lock:a", "lock-signal:a", "t", "1000"]);
-    assert_eq!((apart.op, apart.verdict), (Op::Release, AdoptVerdict::Quorum));
+    assert_eq!((apart.op, apart.verdict), (Op::Release, AdoptVerdict::Refused));
     assert!(apart.because.contains("list"));
     assert_eq!(
         eval(signal, &["2", "lock:a", "lock:signal", "t", "1000"]).verdict,
@@ -131,7 +132,7 @@ fn scripts_of_libraries_are_known_by_their_digests() {
     assert_eq!((touch.op, touch.verdict), (Op::Extend, AdoptVerdict::Quorum));
     // A database before the token.
     let other = eval("1b77b94aa78451d55dfa97e18819bfbfc596cb5b", &["1", "lock:a", "0", "t", "100"]);
-    assert_eq!((other.verdict, other.because), (AdoptVerdict::Quorum, verdict::DATABASE));
+    assert_eq!((other.verdict, other.because), (AdoptVerdict::Refused, verdict::DATABASE));
     let faulty = eval("7bcdefae3714859f68f1f2377bddae74a1af9391", &["1", "lock:a", "t", "-1"]);
     assert_eq!(faulty.op, Op::Faulty);
 }
@@ -215,14 +216,14 @@ fn noted(commands: &[&str]) -> Vec<(Op, AdoptVerdict, &'static str)> {
 fn a_transaction_that_releases_or_extends_is_known() {
     let se = "StackExchange.Redis";
     let look = (Op::Look, AdoptVerdict::Quorum, "");
-    let release = (Op::Release, AdoptVerdict::Quorum, se);
+    let release = (Op::Release, AdoptVerdict::Refused, se);
     assert_eq!(
         noted(&["WATCH lock:a", "GET lock:a", "MULTI", "DEL lock:a", "EXEC"]),
         [look, release]
     );
     assert_eq!(
         noted(&["WATCH lock:a", "GET lock:a", "GET key", "MULTI", "PEXPIRE lock:a 100", "EXEC"]),
-        [look, (Op::Extend, AdoptVerdict::Quorum, se)]
+        [look, (Op::Extend, AdoptVerdict::Refused, se)]
     );
     assert_eq!(noted(&["WATCH lock:a", "GET lock:a", "UNWATCH"]), [look]);
     assert_eq!(noted(&["WATCH lock:a", "GET lock:a", "MULTI", "DISCARD"]), [look]);
@@ -292,5 +293,94 @@ proptest! {
         head.extend_from_slice(&bytes);
         let _ = adoption().look(&head, &LIMITS);
         let _ = super::normal::of(&bytes);
+    }
+}
+
+#[test]
+fn enforced_rules_make_tasks() {
+    let rule = |keys, mode| AdoptRule { keys: Pattern::new(keys), lock: None, mode };
+    let lock = Some(Template::new("{2}/{1}").unwrap());
+    let adoption = Adoption::new(&[
+        rule("seen:*", AdoptMode::Audit),
+        AdoptRule { lock, ..rule("lock:*:*", AdoptMode::Enforce) },
+    ])
+    .unwrap();
+    assert!(adoption.enforces());
+    let task = |words: &[&str]| match look(&adoption, words) {
+        AdoptLook::Found(found) => {
+            assert_eq!(found.length, command(words).len(), "{words:?}");
+            found.task.map(|task| *task)
+        }
+        AdoptLook::Free => None,
+        other => panic!("{words:?}: {other:?}"),
+    };
+    let work = |words: &[&str]| task(words).unwrap().work;
+    let taken = task(&["SET", "lock:a:b", "t", "NX", "PX", "1500"]).unwrap();
+    assert_eq!((&taken.key[..], &taken.lock[..]), (&b"lock:a:b"[..], &b"b/a"[..]));
+    let (token, ttl) = (b"t".to_vec(), Duration::from_millis(1500));
+    let replies = ["+OK", "nil", "nil", "nil"];
+    assert_eq!(taken.work, AdoptWork::Acquire { token: token.clone(), ttl, replies });
+    let seconds = Duration::from_secs(2);
+    let held = ["nil", "+OK", "+OK", "nil"];
+    let extend = |replies| AdoptWork::Extend { token: token.clone(), ttl: seconds, replies };
+    assert_eq!(work(&["SET", "lock:a:b", "t", "XX", "EX", "2"]), extend(held));
+    assert_eq!(work(&["SET", "lock:a:b", "t", "IFEQ", "t", "EX", "2"]), extend(held));
+    let compared = ["0", "1", "1", "0"];
+    let release = AdoptWork::Release { token: token.clone(), replies: compared };
+    for words in [
+        &["EVAL", RELEASE, "1", "lock:a:b", "t"][..],
+        &["DELEX", "lock:a:b", "IFEQ", "t"],
+        &["DELIFEQ", "lock:a:b", "t"],
+    ] {
+        assert_eq!(work(words), release, "{words:?}");
+    }
+    let blind = ["0", "1", "1", "1"];
+    for words in [&["DEL", "lock:a:b"][..], &["UNLINK", "lock:a:b"], &["EXPIRE", "lock:a:b", "-1"]]
+    {
+        assert_eq!(work(words), AdoptWork::ReleaseBlind { replies: blind }, "{words:?}");
+    }
+    let extend = AdoptWork::ExtendBlind { ttl, replies: blind };
+    assert_eq!(work(&["PEXPIRE", "lock:a:b", "1500"]), extend);
+    assert_eq!(work(&["GET", "lock:a:b"]), AdoptWork::Look(LookWord::Get));
+    for words in [
+        &["SET", "lock:a:b", "t"][..],
+        &["SET", "lock:a:b", "t", "NX"],
+        &["SET", "lock:a:b", "t", "NX", "PXAT", "9999999999999"],
+        &["SET", "lock:a:b", "t", "NX", "GET", "PX", "1"],
+        &["SET", "lock:a:b", "t", "XX", "GET", "PX", "1"],
+        &["SET", "lock:a:b", "t", "NX", "PX", "60001"],
+        &["DEL", "lock:a:b", "lock:a:c"],
+        &["DEL", "x", "lock:a:c"],
+        &["EXPIRE", "lock:a:b", "1", "GT"],
+        &["PERSIST", "lock:a:b"],
+        &["WATCH", "lock:a:b"],
+        &["GETDEL", "lock:a:b"],
+        &["EVAL", "return 1", "1", "lock:a:b"],
+        // node-redlock with two resources, walrus with its list.
+        &[
+            "EVALSHA",
+            "e5a322e2634ef59a516e8ea150cb085afafee684",
+            "2",
+            "lock:a:b",
+            "lock:a:c",
+            "t",
+            "9",
+        ],
+        &["EVALSHA", "758ee2fc57c84a93a25cd712f592a1b4898d6c03", "2", "lock:a:b", "event", "t"],
+    ] {
+        assert!(matches!(work(words), AdoptWork::Refuse(_)), "{words:?}");
+        assert_eq!(found(&adoption, words).verdict, AdoptVerdict::Refused, "{words:?}");
+    }
+    let unseen = work(&["EVALSHA", &"0".repeat(40), "1", "lock:a:b"]);
+    assert!(matches!(unseen, AdoptWork::Fail(error) if error.starts_with("NOSCRIPT ")));
+    for words in [&["SET", "seen:a", "t", "NX", "PX", "1"][..], &["DEL", "seen:a"], &["GET", "x"]] {
+        assert_eq!(task(words), None, "{words:?}");
+    }
+    // A value that is too long is not kept until it is whole.
+    let long = command(&["SET", "lock:a:b", &"x".repeat(MAX_LOOK), "NX", "PX", "1"]);
+    for bytes in [&long[..], &long[..40]] {
+        let AdoptLook::Found(found) = adoption.look(bytes, &LIMITS) else { panic!() };
+        assert!(matches!(found.task.unwrap().work, AdoptWork::Refuse(_)));
+        assert_eq!(found.length, 0);
     }
 }

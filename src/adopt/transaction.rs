@@ -135,6 +135,8 @@ impl Watched {
                     op: if is_release { Op::Release } else { Op::Extend },
                     form: "WATCH, GET and a transaction",
                     library: "StackExchange.Redis",
+                    verdict: AdoptVerdict::Refused,
+                    because: "a release by WATCH is not built yet",
                     ..inside.sighting
                 }]
             }

@@ -21,6 +21,17 @@ pub struct AdoptRule {
     pub keys: Pattern,
     /// `lock`: the lock that a key stands for, as a client names it to LOCK; none: the key.
     pub lock: Option<Template>,
+    /// `mode`: what becomes of an idiom.
+    pub mode: AdoptMode,
+}
+
+/// What becomes of an idiom on an adopted key.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AdoptMode {
+    /// The idiom is forwarded, and told of.
+    Audit,
+    /// The lock nodes decide, and the data node sees nothing of it.
+    Enforce,
 }
 
 /// The rules, the first that matches a key being the one that counts.
@@ -28,13 +39,6 @@ pub struct AdoptRule {
 pub struct AdoptConfig {
     /// `adopt`, a list of rules.
     pub rules: Vec<AdoptRule>,
-}
-
-/// `mode`: what becomes of an idiom. Others are not built yet.
-#[derive(Debug)]
-enum Mode {
-    /// Idioms are forwarded, and told of.
-    Audit,
 }
 
 /// A rule and the way to it.
@@ -71,7 +75,7 @@ fn check(
     before: &[PlacedAdoption],
     guards: &[GuardRule],
 ) {
-    let PlacedAdoption { rule: AdoptRule { keys, lock }, path } = placed;
+    let PlacedAdoption { rule: AdoptRule { keys, lock, .. }, path } = placed;
     let at = |key: &str| {
         let mut path = path.clone();
         path.push(PathStep::Key(key.to_owned()));
@@ -137,27 +141,27 @@ impl FromYaml for PlacedAdoption {
             return Err(Wrong::Wanted("a rule with keys"));
         };
         let section = reader.mapping(value, path.to_vec(), RULE_KEYS);
-        let (mut keys, mut lock, mut mode) = (None, None, Mode::Audit);
+        let (mut keys, mut lock, mut mode) = (None, None, AdoptMode::Audit);
         reader.read(&section, "keys", &mut keys);
         reader.read(&section, "lock", &mut lock);
         reader.read(&section, "mode", &mut mode);
-        let Mode::Audit = mode;
         if section.get("keys").is_none() {
             reader.problem(&section.path("keys"), "is missing; which keys are locks?");
         }
         let Some(keys) = keys else { return Err(Wrong::Told) };
-        Ok(PlacedAdoption { rule: AdoptRule { keys, lock }, path: path.to_vec() })
+        Ok(PlacedAdoption { rule: AdoptRule { keys, lock, mode }, path: path.to_vec() })
     }
 }
 
-impl FromYaml for Mode {
-    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<Mode, Wrong> {
+impl FromYaml for AdoptMode {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<AdoptMode, Wrong> {
         match value.as_str() {
-            Some("audit") => Ok(Mode::Audit),
-            Some(mode @ ("bridge" | "enforce")) => {
-                Err(Wrong::Because(format!("{mode} is not built yet; only audit")))
+            Some("audit") => Ok(AdoptMode::Audit),
+            Some("enforce") => Ok(AdoptMode::Enforce),
+            Some("bridge") => {
+                Err(Wrong::Because("bridge is not built yet; only audit and enforce".into()))
             }
-            _ => Err(Wrong::Wanted("audit")),
+            _ => Err(Wrong::Wanted("audit or enforce")),
         }
     }
 }

@@ -32,7 +32,7 @@ pub(crate) mod tls;
 mod units;
 mod url;
 
-pub use adopt::{AdoptConfig, AdoptRule};
+pub use adopt::{AdoptConfig, AdoptMode, AdoptRule};
 pub(crate) use check::SHARED_WITH_DATA;
 pub use error::{ConfigErrors, Problem};
 pub use guards::{Flush, GuardRule, GuardsConfig, Policy};

@@ -41,6 +41,17 @@ pub struct Acquire {
 }
 
 impl Acquire {
+    /// Asks all nodes for `key` on behalf of an adopted command, which is granted nothing that
+    /// anybody holds, whatever the token.
+    pub(super) fn ask_adopted(
+        grants: &Arc<Grants>,
+        key: Key,
+        token: Token,
+        ttl: Duration,
+    ) -> Acquire {
+        Acquire::ask_as(grants, key, token, ttl, (Claim::adopted(), false))
+    }
+
     /// Asks all nodes for `key` on behalf of `token`. `again` is the claim of a grant to the same
     /// token that the asker has.
     pub(super) fn ask(
@@ -50,8 +61,18 @@ impl Acquire {
         ttl: Duration,
         again: Option<Claim>,
     ) -> Acquire {
-        let (since, claim) = (Instant::now(), again.unwrap_or_else(Claim::new));
-        let again = again.is_some();
+        let claim = again.unwrap_or_else(Claim::new);
+        Acquire::ask_as(grants, key, token, ttl, (claim, again.is_some()))
+    }
+
+    fn ask_as(
+        grants: &Arc<Grants>,
+        key: Key,
+        token: Token,
+        ttl: Duration,
+        (claim, again): (Claim, bool),
+    ) -> Acquire {
+        let since = Instant::now();
         let request = scripts::acquire(&grants.nodes.wanted(&key, &token, ttl, claim), again);
         let kind = Kind::Acquire { claim, again };
         let operation = grants.nodes.operation(kind, key, token, ttl, request);

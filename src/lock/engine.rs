@@ -15,7 +15,7 @@ use tokio::{runtime::Handle, time::sleep};
 use super::{
     Acquire, Attach, Claim, Counts, Keep, LockStatus, LookUp, Losses, NoQuorum, NodeStatus, Raise,
     Release, Renew, Waiter, WallClock, keep::watchdog, line::subscribe, locks::Locks,
-    node::nodes::Nodes,
+    node::nodes::Nodes, quorum::ttl_for,
 };
 use crate::{
     clock::Instant,
@@ -30,6 +30,12 @@ const SWEEP_EVERY: Duration = Duration::from_millis(500);
 /// The lock engine over all lock nodes.
 pub struct Engine {
     locks: Arc<Locks>,
+}
+
+/// Returns the TTL for which the lock nodes hold a lock whose holder counts on it for `ttl` from
+/// the reply on: two rounds of votes may go before.
+pub(crate) fn padded(ttl: Duration, locks: &LocksConfig) -> Duration {
+    ttl_for(ttl, 2 * locks.node_timeout, locks.drift_factor)
 }
 
 impl Engine {
@@ -114,6 +120,12 @@ impl Engine {
         again: Option<Claim>,
     ) -> Acquire {
         Acquire::ask(&self.locks.grants, key.into(), token.into(), ttl, again)
+    }
+
+    /// Asks all nodes for `key` on behalf of an adopted command: a held lock is refused, whatever
+    /// its token.
+    pub(crate) fn adopt(&self, key: Key, token: Token, ttl: Duration) -> Acquire {
+        Acquire::ask_adopted(&self.locks.grants, key, token, ttl)
     }
 
     /// Asks all nodes for `key` as [`Engine::acquire`] does, and waits in line for at most `wait`.

@@ -18,9 +18,9 @@ use std::{
 };
 
 use super::{
-    Holding, NoQuorum,
+    Claim, Holding, NoQuorum,
     node::nodes::{Nodes, Tally},
-    operation::Kind,
+    operation::{Kind, NamedLock},
     quorum::{Decision, Rule, quorum},
     scripts,
 };
@@ -50,9 +50,9 @@ impl LookUp {
     /// The holder that a quorum names.
     fn held(&self) -> Option<Holding> {
         let Tally { nodes, operation, .. } = &self.tally;
-        let (token, left) = named_by_quorum(operation.holders(), operation.votes().len())?;
+        let (token, left, claim) = named_by_quorum(operation.holders(), operation.votes().len())?;
         let validity = |left| nodes.validity(left, self.since, Instant::now());
-        Some(Holding { token, left: left.map(|left| validity(left).unwrap_or_default()) })
+        Some(Holding { token, left: left.map(|left| validity(left).unwrap_or_default()), claim })
     }
 }
 
@@ -76,21 +76,29 @@ impl Future for LookUp {
 }
 
 /// The holder that a quorum of `nodes` nodes names, and how long a quorum keeps its lock (`None`:
-/// without end). `named` are the holders with their remaining TTLs in ms, -1 without one.
-fn named_by_quorum(named: Vec<(Token, i64)>, nodes: usize) -> Option<(Token, Option<Duration>)> {
+/// without end); the grant's claim, if a quorum names one.
+fn named_by_quorum(
+    named: Vec<(Token, NamedLock)>,
+    nodes: usize,
+) -> Option<(Token, Option<Duration>, Option<Claim>)> {
     let by = |token: &Token| named.iter().filter(|(other, _)| other == token).count();
     let holder = named.iter().map(|(token, _)| token).find(|token| by(token) >= quorum(nodes))?;
     let holder = holder.clone();
-    let with_holder = named.into_iter().filter(|(token, _)| *token == holder);
+    let with_holder: Vec<NamedLock> =
+        named.into_iter().filter(|(token, _)| *token == holder).map(|(_, lock)| lock).collect();
+    let by_claim = |claim: i64| with_holder.iter().filter(|lock| lock.claim == claim).count();
+    let claim = with_holder.iter().find(|lock| by_claim(lock.claim) >= quorum(nodes));
+    let claim = claim.and_then(|lock| Claim::read(lock.claim));
     let mut left: Vec<Duration> = with_holder
-        .map(|(_, millis)| match millis {
+        .iter()
+        .map(|lock| match lock.left {
             -1 => Duration::MAX,
             millis => Duration::from_millis(u64::try_from(millis).unwrap_or_default()),
         })
         .collect();
     left.sort_unstable_by(|a, b| b.cmp(a));
     let left = left.get(quorum(nodes) - 1).copied();
-    Some((holder, left.filter(|left| *left < Duration::MAX)))
+    Some((holder, left.filter(|left| *left < Duration::MAX), claim))
 }
 
 #[cfg(test)]
@@ -100,8 +108,9 @@ mod tests {
     #[test]
     fn the_holder_is_told_for_as_long_as_a_quorum_keeps_its_lock() {
         let named = |all: &[(&str, i64)]| {
-            let all = all.iter().map(|(token, left)| (Token::from(token), *left)).collect();
-            let (token, left) = named_by_quorum(all, 5)?;
+            let lock = |left| NamedLock { left, claim: 0 };
+            let all = all.iter().map(|(token, left)| (Token::from(token), lock(*left))).collect();
+            let (token, left, _) = named_by_quorum(all, 5)?;
             Some((String::from_utf8_lossy(&token).into_owned(), left.map(|left| left.as_millis())))
         };
         let by_a = |left| Some(("a".to_owned(), left));

@@ -46,6 +46,7 @@ pub(crate) use alarm::Alarm;
 pub(crate) use attach::Attach;
 pub(crate) use claim::Claim;
 pub use engine::Engine;
+pub(crate) use engine::padded;
 pub use fitness::{
     fault::Fault,
     init::{InitError, initialise},
@@ -122,6 +123,8 @@ pub struct Holding {
     /// still keeps. It is zero if that is less than the drift, or if the proxy may have stood still
     /// meanwhile. `None`: the lock does not end by itself.
     pub left: Option<Duration>,
+    /// The grant's claim, if a quorum of nodes names one.
+    pub claim: Option<Claim>,
 }
 
 /// Why a LOCK was not granted.

@@ -142,9 +142,9 @@ pub(super) enum Vote {
     Taken(i64),
     /// The token holds the lock, with this fence (0: the node stores none), for `left` ms more.
     Held { fence: i64, left: u32 },
-    /// Somebody holds the lock, for `left` ms more (-1: without a TTL). The token is kept apart:
-    /// [`Operation::holders`].
-    Found { left: i64 },
+    /// Somebody holds the lock by the grant with this claim (0: the node stores none), for `left` ms
+    /// more (-1: without a TTL). The token is kept apart: [`Operation::holders`].
+    Found { left: i64, claim: i64 },
     /// No. The number is the holder's remaining TTL in ms if it was a LOCK; for several locks, a
     /// bit for each renewed one.
     No(i64),
@@ -173,6 +173,15 @@ pub(super) struct Operation {
 /// The votes of all nodes, without an allocation for up to five of them.
 pub(super) type AllVotes = SmallVec<[Vote; 5]>;
 
+/// What a node says of a lock whose holder it names.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct NamedLock {
+    /// The remaining TTL in ms (-1: none).
+    pub(super) left: i64,
+    /// The grant's claim (0: the node stores none).
+    pub(super) claim: i64,
+}
+
 struct VoteState {
     votes: AllVotes,
     counted: Votes,
@@ -191,11 +200,13 @@ struct VoteState {
 }
 
 impl VoteState {
-    /// The nodes whose votes name a holder, with the token and the remaining TTL in ms (-1: none).
-    /// A node that has named one too late has no such vote.
-    fn holders(&self) -> impl Iterator<Item = (usize, &Token, i64)> {
+    /// The nodes whose votes name a holder, with its token. A node that has named one too late has
+    /// no such vote.
+    fn holders(&self) -> impl Iterator<Item = (usize, &Token, NamedLock)> {
         self.named.iter().filter_map(|(node, token)| match self.votes.get(*node) {
-            Some(Vote::Found { left }) => Some((*node, token, *left)),
+            Some(Vote::Found { left, claim }) => {
+                Some((*node, token, NamedLock { left: *left, claim: *claim }))
+            }
             _ => None,
         })
     }
@@ -333,10 +344,10 @@ impl Operation {
         state.named.push((node, token));
     }
 
-    /// The holders that nodes have voted for, one for each node, with the remaining TTL there in ms
-    /// (-1: none). An empty token is a holder without one.
-    pub(super) fn holders(&self) -> Vec<(Token, i64)> {
-        self.state.lock().holders().map(|(_, token, left)| (token.clone(), left)).collect()
+    /// The holders that nodes have voted for, one for each node. An empty token is a holder without
+    /// one.
+    pub(super) fn holders(&self) -> Vec<(Token, NamedLock)> {
+        self.state.lock().holders().map(|(_, token, lock)| (token.clone(), lock)).collect()
     }
 
     /// Counts every node that has not answered as missing. Returns their numbers.

@@ -31,8 +31,14 @@ const LEAST: Duration = Duration::from_millis(1);
 
 /// The shortest TTL that leaves [`LEAST`] if nodes answer at once, in whole milliseconds.
 pub(crate) fn shortest_ttl(drift_factor: f64) -> Duration {
-    let least = (DRIFT + LEAST).as_secs_f64() / (1.0 - drift_factor);
-    Duration::from_millis((least * 1000.0).ceil() as u64)
+    ttl_for(LEAST, Duration::ZERO, drift_factor)
+}
+
+/// The shortest TTL, in whole milliseconds, that leaves `validity` if nodes answer within
+/// `elapsed`.
+pub(crate) fn ttl_for(validity: Duration, elapsed: Duration, drift_factor: f64) -> Duration {
+    let ttl = (validity + elapsed + DRIFT).as_secs_f64() / (1.0 - drift_factor);
+    Duration::from_millis((ttl * 1000.0).ceil() as u64)
 }
 
 /// The part of `ttl` that is left for the holder after `elapsed`. Returns `None` if it is less than
@@ -205,6 +211,19 @@ mod tests {
         for (nodes, expected) in [(1, 1), (3, 2), (5, 3), (7, 4), (9, 5)] {
             assert_eq!(quorum(nodes), expected);
             assert!(2 * quorum(nodes) > nodes);
+        }
+    }
+
+    #[test]
+    fn a_ttl_leaves_the_validity_that_it_is_for() {
+        let ms = Duration::from_millis;
+        for drift in [0.0, 0.01, 0.3] {
+            for wanted in [1, 10, 999, 30_000, 3_600_000] {
+                let ttl = ttl_for(ms(wanted), ms(100), drift);
+                assert!(validity(ttl, ms(100), drift) >= Some(ms(wanted)), "{wanted} {drift}");
+                let less = validity(ttl - ms(2), ms(100), drift);
+                assert!(less < Some(ms(wanted)), "{wanted} {drift}");
+            }
         }
     }
 

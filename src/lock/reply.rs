@@ -215,14 +215,13 @@ pub(super) fn vote(kind: Kind, frame: &OwnedFrame) -> Result<(Vote, i64), Garbag
 /// The vote in the answer to the question who holds a lock, and the token in it.
 pub(super) fn look(frame: &OwnedFrame) -> Result<(Vote, &[u8]), Garbage> {
     let OwnedFrame::Array(all) = frame else { return Err(Garbage) };
-    let [OwnedFrame::Integer(said), OwnedFrame::Integer(left), OwnedFrame::BulkString(token)] =
-        &all[..]
-    else {
+    use OwnedFrame::{BulkString, Integer};
+    let [Integer(said), Integer(left), Integer(claim), BulkString(token)] = &all[..] else {
         return Err(Garbage);
     };
     let vote = match said {
         0 => Vote::No(0),
-        1 => Vote::Found { left: *left },
+        1 => Vote::Found { left: *left, claim: *claim },
         3 => Vote::Missing(Absence::Unproven),
         _ => return Err(Garbage),
     };
@@ -426,23 +425,24 @@ mod tests {
             said
         };
         assert_eq!(
-            look("*3\r\n:1\r\n:300\r\n$4\r\n\0\r\na\r\n"),
-            Ok((Vote::Found { left: 300 }, b"\0\r\na".to_vec()))
+            look("*4\r\n:1\r\n:300\r\n:7\r\n$4\r\n\0\r\na\r\n"),
+            Ok((Vote::Found { left: 300, claim: 7 }, b"\0\r\na".to_vec()))
         );
-        assert_eq!(look("*3\r\n:0\r\n:0\r\n$0\r\n\r\n"), Ok((Vote::No(0), Vec::new())));
+        assert_eq!(look("*4\r\n:0\r\n:0\r\n:0\r\n$0\r\n\r\n"), Ok((Vote::No(0), Vec::new())));
         assert_eq!(
-            look("*3\r\n:3\r\n:0\r\n$0\r\n\r\n"),
+            look("*4\r\n:3\r\n:0\r\n:0\r\n$0\r\n\r\n"),
             Ok((Vote::Missing(Absence::Unproven), Vec::new()))
         );
         for bad in [
-            "*3\r\n:1\r\n:300\r\n:7\r\n",
-            "*3\r\n:1\r\n:300\r\n$-1\r\n",
-            "*3\r\n:2\r\n:0\r\n$0\r\n\r\n",
+            "*4\r\n:1\r\n:300\r\n:7\r\n:7\r\n",
+            "*4\r\n:1\r\n:300\r\n:7\r\n$-1\r\n",
+            "*4\r\n:2\r\n:0\r\n:0\r\n$0\r\n\r\n",
+            "*3\r\n:1\r\n:300\r\n$1\r\na\r\n",
             "*2\r\n:1\r\n:300\r\n",
         ] {
             assert_eq!(look(bad), Err(Garbage), "{bad:?}");
         }
-        let held = read(b"*3\r\n:1\r\n:300\r\n$1\r\na\r\n").unwrap();
+        let held = read(b"*4\r\n:1\r\n:300\r\n:7\r\n$1\r\na\r\n").unwrap();
         assert_eq!(vote(Kind::Attach, &held), Err(Garbage));
         for bad in ["*2\r\n:2\r\n:7\r\n", "*1\r\n:1\r\n", ":1\r\n", "$-1\r\n", "+OK\r\n"] {
             assert_eq!(vote_of(bad), Err(Garbage), "{bad:?}");

@@ -79,7 +79,7 @@ static RAISE: LazyLock<Script> =
 static ATTACH: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/attach.lua"), 2, 2));
 static LOOK: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/look.lua"), 1, 1));
+    LazyLock::new(|| Script::new(include_str!("scripts/look.lua"), 2, 1));
 static TAKE_OVER: LazyLock<Script> =
     LazyLock::new(|| Script::new(include_str!("scripts/take_over.lua"), 2, 6));
 static NOTE: LazyLock<Script> =
@@ -303,8 +303,8 @@ pub(crate) fn attach(key: &[u8], token: &[u8]) -> Vec<u8> {
 
 /// Asks who holds a lock.
 pub(crate) fn look(key: &[u8]) -> Vec<u8> {
-    let mut out = LOOK.call(key.len() + 50);
-    encode::bulk(&mut out, key);
+    let mut out = LOOK.call(room(key, b""));
+    append_keys(&mut out, key);
     out
 }
 

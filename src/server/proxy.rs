@@ -12,9 +12,9 @@ use tracing::info;
 
 use crate::{
     adopt::Adoption,
-    config::{Config, Listener},
+    config::{AdoptMode, Config, Listener},
     guard::Guards,
-    lock::Engine,
+    lock::{Engine, padded},
     metrics::Recorder,
     net::{Acceptor, Connector},
     server::{
@@ -76,7 +76,12 @@ impl Proxy {
         let admission = Admission::new(&Config { maxclients: room, ..config.clone() });
         let (metrics, door_metrics) = (Metrics::new(), DoorMetrics::new());
         let workers = Arc::new(Workers::start(config.io_threads)?);
-        let engine = Engine::start_on(&config.locks, workers.shared());
+        let mut locks = config.locks.clone();
+        if config.adopt.rules.iter().any(|rule| rule.mode == AdoptMode::Enforce) {
+            // Lock nodes hold an adopted lock for longer than its TTL, and must wait as long.
+            locks.max_ttl = padded(locks.max_ttl, &locks);
+        }
+        let engine = Engine::start_on(&locks, workers.shared());
         tokio::spawn(exposure.clone().watch(shutdown.clone()));
         let idle = Arc::new(Idle::default());
         let watching = idle.clone().watch(config.data.clone(), connector.clone(), shutdown.clone());

@@ -1,5 +1,8 @@
-//! A look at each forwarded command whether it is a lock idiom on an adopted key. Nothing is
-//! held for it: of a command that comes in pieces the first bytes are copied as they pass.
+//! A look at each command whether it is a lock idiom on an adopted key.
+//!
+//! Under a rule in mode `audit` nothing is held for that: of a command that comes in pieces the
+//! first bytes are copied as they pass. With a rule in mode `enforce` a command is held until it is
+//! known whether that is about its key.
 
 use std::sync::Arc;
 
@@ -8,6 +11,7 @@ use crate::{
         AdoptLook, Adoption, MAX_LOOK,
         glance::Alike,
         seen::kept_name,
+        task::AdoptTask,
         transaction::{Track, TransactionPart},
         verdict::Limits,
     },
@@ -27,6 +31,18 @@ pub(super) struct Audit {
     last: Alike,
     /// The beginning of a command of which more is to come.
     begun: Option<Begun>,
+    /// At least one rule is enforced.
+    enforces: bool,
+}
+
+/// Fate of a command that may be about an adopted key.
+pub(super) enum Adopting {
+    /// Judged as any other command.
+    Pass,
+    /// Kept back until more of it is here.
+    More,
+    /// Answered by the proxy. The number is the command's length; 0: it is too long to be kept.
+    Stop(Box<AdoptTask>, usize),
 }
 
 struct Begun {
@@ -42,12 +58,13 @@ impl Audit {
         let adoption = desk.shared.adoption.clone()?;
         let locks = &desk.config.locks;
         Some(Box::new(Audit {
-            adoption,
             limits: Limits { max_token: locks.max_token, max_ttl: locks.max_ttl },
             client: None,
             track: Track::default(),
             last: Alike::NONE,
             begun: None,
+            enforces: adoption.enforces(),
+            adoption,
         }))
     }
 
@@ -55,6 +72,41 @@ impl Audit {
     #[inline]
     pub(super) fn last(&self) -> Alike {
         self.last
+    }
+
+    /// Looks at a command before anything is done with it.
+    #[inline]
+    pub(super) fn judge(&mut self, name: Name, bytes: &[u8]) -> Adopting {
+        if !self.enforces || !matches!(name, Name::Other | Name::Watch) {
+            return Adopting::Pass;
+        }
+        if name == Name::Other {
+            if self.last.is(bytes) {
+                return Adopting::Pass;
+            }
+            if let Some(alike) = self.adoption.glance(bytes) {
+                if !self.track.is_under_way() {
+                    self.last = alike;
+                }
+                return Adopting::Pass;
+            }
+        }
+        self.judge_closely(bytes)
+    }
+
+    #[cold]
+    fn judge_closely(&mut self, bytes: &[u8]) -> Adopting {
+        match self.adoption.look(bytes, &self.limits) {
+            AdoptLook::More(_) => Adopting::More,
+            AdoptLook::Found(found) => match found.task {
+                Some(task) => {
+                    self.adoption.note(found.sighting, self.client.as_ref());
+                    Adopting::Stop(task, found.length)
+                }
+                None => Adopting::Pass,
+            },
+            AdoptLook::Free | AdoptLook::Introduced(_) => Adopting::Pass,
+        }
     }
 
     /// Looks at a command that is forwarded, of which more than `bytes` may come.
@@ -65,7 +117,6 @@ impl Audit {
                 if self.last.is(bytes) {
                     return;
                 }
-                self.last = Alike::NONE;
                 if !self.track.is_under_way()
                     && let Some(alike) = self.adoption.glance(bytes)
                 {
@@ -81,6 +132,8 @@ impl Audit {
             Name::Unwatch => TransactionPart::Unwatch,
             _ => return,
         };
+        // A transaction may begin here, in which every command is looked at.
+        self.last = Alike::NONE;
         self.look(part, bytes);
     }
 

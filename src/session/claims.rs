@@ -331,13 +331,21 @@ pub(super) struct Granted {
     pub(super) again: Option<Before>,
     /// The client does not count on the lock yet.
     pub(super) is_new: bool,
+    /// How long the client will count on the lock if the reply does not tell it how long the lock
+    /// is valid.
+    pub(super) least: Option<Duration>,
 }
 
 impl Granted {
     fn new(key: &Key, token: &Token, grant: &Grant, attached: bool) -> Granted {
         let Grant { fence, claim, .. } = *grant;
         let (key, token) = (key.clone(), token.clone());
-        Granted { key, token, claim, fence, attached, again: None, is_new: false }
+        Granted { key, token, claim, fence, attached, again: None, is_new: false, least: None }
+    }
+
+    /// A lock granted to an adopted command, whose client counts on it for `ttl`.
+    pub(super) fn adopted(key: &Key, token: &Token, grant: &Grant, ttl: Duration) -> Granted {
+        Granted { least: Some(ttl), ..Granted::here(key, token, grant, None) }
     }
 
     pub(super) fn here(key: &Key, token: &Token, grant: &Grant, again: Option<Before>) -> Granted {

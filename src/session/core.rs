@@ -163,7 +163,7 @@ impl Core {
 
     /// Whether a LOCK has the floor.
     pub(super) fn is_lock(&self) -> bool {
-        self.ours().is_some_and(|ours| ours.own == Own::Lock)
+        self.ours().is_some_and(|ours| ours.own == Own::Lock && !ours.adopted)
     }
 
     /// Whether a LOCK that waits in line has the floor.
@@ -181,7 +181,7 @@ impl Core {
         match &self.turn {
             Turn::Draining(what, when) => {
                 let (own, length) = what.own()?;
-                Some(Ours { own, length, silent: false, since: when.since })
+                Some(Ours { own, length, silent: false, adopted: false, since: when.since })
             }
             Turn::Job(job) => job.ours(),
             Turn::Answering(answering) => answering.ours(),

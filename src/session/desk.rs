@@ -99,10 +99,11 @@ impl Desk {
         !planted::has(PlantedFault::Raise) && self.shared.guards.as_ref().is_some_and(is_needed)
     }
 
-    /// Whether at least one guard is enforced, so that a connection that cannot be followed must
+    /// Whether at least one guard, or adopt rule, is enforced, so that a connection that cannot be followed must
     /// end.
     pub(super) fn guards_are_enforced(&self) -> bool {
         self.shared.guards.as_ref().is_some_and(|guards| guards.enforces())
+            || self.shared.adoption.as_ref().is_some_and(|adoption| adoption.enforces())
     }
 
     /// Has the watchdog renew a session lock from now on. Returns `None` if the lock was granted

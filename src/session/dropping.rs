@@ -8,6 +8,7 @@ use super::{
     losses::Refused,
 };
 use crate::{
+    adopt::task::AdoptTask,
     command::{BadRequest, MAX_WORDS},
     guard::{Guards, Stop},
     resp::name::Own,
@@ -25,6 +26,8 @@ pub(super) enum Dropping {
     Lost(Refused),
     /// A write that cannot be checked against the guards.
     Unguardable(Arc<Guards>, Why),
+    /// A command on an adopted key that is too long to be one of a lock's.
+    Adopted(Box<AdoptTask>),
 }
 
 /// Reason why a write cannot be checked against the guards.
@@ -41,6 +44,7 @@ impl Dropping {
     pub(super) fn end(self) -> Box<dyn Waits> {
         match self {
             Dropping::Lost(refused) => Box::new(refused),
+            Dropping::Adopted(task) => Box::new(OwnCommand::adopted(task, 0)),
             Dropping::Unguardable(guards, why) => {
                 let stop = match why {
                     Why::TooLarge => Stop::TooLarge,

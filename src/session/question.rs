@@ -41,6 +41,7 @@ impl Asked {
                 Question::Lock { key, token, ttl, again, wait: Some(wait) } => {
                     Asked::Wait(Box::new(engine.wait(key, token, ttl, wait, again)))
                 }
+                Question::Adopt { key, token, ttl } => Asked::Lock(engine.adopt(key, token, ttl)),
                 Question::Unlock { key, token, claim } => {
                     Asked::Unlock(engine.release(key, token, claim))
                 }

@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use super::{
-    audit::Audit,
+    audit::{Adopting, Audit},
     core::{Core, First, Tracking, Turn},
     dropping::Dropping,
     guarded::arm::{Arming, must_arm},
@@ -231,6 +231,19 @@ impl Core {
             scan.lost = self.desk.losing.is_refused_at(position);
             if scan.lost && !self.is_about_lost(name, bytes) {
                 return Flow::Drop(Dropping::Lost(Refused::one(name)));
+            }
+        }
+        if let Some(audit) = &mut self.audit
+            && !passes
+        {
+            match audit.judge(name, bytes) {
+                Adopting::Pass => {}
+                Adopting::More => return Flow::Keep,
+                Adopting::Stop(task, 0) => return Flow::Drop(Dropping::Adopted(task)),
+                Adopting::Stop(task, length) => {
+                    self.wait(Box::new(OwnCommand::adopted(task, length)));
+                    return Flow::Keep;
+                }
             }
         }
         match (first, name) {

@@ -546,19 +546,23 @@ mod tests {
             request.extend(scripts::told(marker));
             answer(redis, request)
         };
-        assert_eq!(look(&mut redis, b""), "*3\r\n:0\r\n:0\r\n$0\r\n\r\n");
-        assert_eq!(look(&mut redis, b"d 1 0/3 lock:"), "*3\r\n:3\r\n:0\r\n$0\r\n\r\n");
-        let taking = scripts::acquire(&wanted(b"\0a\r\n", 9, Claim::new()), false);
+        assert_eq!(look(&mut redis, b""), "*4\r\n:0\r\n:0\r\n:0\r\n$0\r\n\r\n");
+        assert_eq!(look(&mut redis, b"d 1 0/3 lock:"), "*4\r\n:3\r\n:0\r\n:0\r\n$0\r\n\r\n");
+        let claim = Claim::new();
+        let taking = scripts::acquire(&wanted(b"\0a\r\n", 9, claim), false);
         assert_eq!(said(&mut redis, taking), (1, 9));
         tokio::time::advance(TTL / 10).await;
-        assert_eq!(look(&mut redis, b""), "*3\r\n:1\r\n:9000\r\n$4\r\n\0a\r\n\r\n");
+        assert_eq!(
+            look(&mut redis, b""),
+            format!("*4\r\n:1\r\n:9000\r\n:{claim}\r\n$4\r\n\0a\r\n\r\n")
+        );
         tokio::time::advance(TTL).await;
-        assert_eq!(look(&mut redis, b""), "*3\r\n:0\r\n:0\r\n$0\r\n\r\n");
+        assert_eq!(look(&mut redis, b""), "*4\r\n:0\r\n:0\r\n:0\r\n$0\r\n\r\n");
         for (length, told) in [(32_768, 32_768), (32_769, 0)] {
             let mut set = Vec::new();
             encode::command(&mut set, &[b"SET", b"lock:k", &vec![b'x'; length]]);
             answer(&mut redis, set);
-            let begins = format!("*3\r\n:1\r\n:-1\r\n${told}\r\n");
+            let begins = format!("*4\r\n:1\r\n:-1\r\n:{claim}\r\n${told}\r\n");
             assert!(look(&mut redis, b"").starts_with(&begins), "{length}");
         }
     }

@@ -57,7 +57,7 @@ impl Job for Locating {
 
 /// Returns the database in a reply to CLIENT INFO. Returns `None` unless the reply tells it exactly
 /// once.
-fn selected(reply: &[u8]) -> Option<u64> {
+pub(in crate::session) fn selected(reply: &[u8]) -> Option<u64> {
     const FIELD: &[u8] = b" db=";
     if !reply.starts_with(b"$") && !reply.starts_with(b"=") {
         return None;

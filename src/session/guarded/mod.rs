@@ -36,7 +36,7 @@
 pub(super) mod arm;
 pub(super) mod armed;
 mod batch;
-mod database;
+pub(super) mod database;
 mod forgotten;
 pub(super) mod limit;
 mod long;

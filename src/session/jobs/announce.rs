@@ -1,6 +1,8 @@
 //! A lock that guards need was granted: announces its fence on the data node before the client is
 //! told of the lock.
 
+use std::time::Duration;
+
 use super::{
     super::{
         claims::{Before, Granted, Left},
@@ -34,8 +36,8 @@ pub(super) fn granted(ours: Ours, lock: Granted, answer: Vec<u8>, desk: &mut Des
     if !desk.is_guard_lock(&lock.key) {
         return ours.answer(answer, undo);
     }
-    let Granted { key, token, claim, fence, attached, again, .. } = lock;
-    let lock = NewLock { key, token, claim, fence, attached, again, rounds: 0 };
+    let Granted { key, token, claim, fence, attached, again, least, .. } = lock;
+    let lock = NewLock { key, token, claim, fence, attached, again, least, rounds: 0 };
     Box::new(Announcing { ours, lock, undo, answer, missing: 0 }).tell(desk)
 }
 
@@ -49,6 +51,8 @@ struct NewLock {
     attached: bool,
     /// The hold of this connection from before, of which nothing is taken back.
     again: Option<Before>,
+    /// How long the client of an adopted command will count on the lock.
+    least: Option<Duration>,
     /// How often the lock nodes were made to raise the fence.
     rounds: u8,
 }
@@ -98,7 +102,14 @@ impl Announcing {
                 "NOTHELD the lock had run out before the data node took its fence, try again";
             return self.fail(error.as_bytes(), desk);
         };
+        let is_too_short = |least| matches!(left, Left::For(left) if left < least);
+        if self.lock.least.is_some_and(is_too_short) {
+            let error =
+                "NOQUORUM the data node took the lock's fence too late for this TTL, try again";
+            return self.fail(error.as_bytes(), desk);
+        }
         let left = match left {
+            _ if self.lock.least.is_some() => None,
             Left::For(_) if planted::has(PlantedFault::ValidityOfBefore) => None,
             Left::For(validity) => Some(validity),
             // The answer has the fence from before it was raised.

@@ -80,6 +80,8 @@ pub(in crate::session) enum Probe {
     Operator,
     /// COMMAND COUNT.
     Commands,
+    /// [`probe`], or a command that only reads the key.
+    Adopted,
 }
 
 /// Errors that Redis gives only after it has checked who asks, so that they prove permission. All
@@ -118,6 +120,7 @@ pub(in crate::session) fn read(asked: Probe, reply: &[u8]) -> Permission {
         (Probe::Lock, _) => matches!(line, b"+OK" | b"$-1" | b"*-1" | b"_"),
         (Probe::Operator, first) => matches!(first, Some(b'$' | b'=')),
         (Probe::Commands, first) => first == Some(&b':'),
+        (Probe::Adopted, first) => first.is_some(),
     };
     if is_answer {
         return Permission::Granted;
@@ -125,6 +128,9 @@ pub(in crate::session) fn read(asked: Probe, reply: &[u8]) -> Permission {
     let Some(error) = line.strip_prefix(b"-") else {
         return Permission::Refused(NO_ANSWER.to_owned());
     };
+    if asked == Probe::Adopted {
+        return Permission::Refused(String::from_utf8_lossy(error).into_owned());
+    }
     // The client did not say SET.
     Permission::Refused(String::from_utf8_lossy(error).replacen("'set'", "'lock'", 1))
 }

@@ -15,6 +15,7 @@
 //! ```
 //!
 //! - `pass`: ordinary commands that only wait.
+//! - `adopted`: a lock idiom on a key of an enforced adopt rule.
 //! - `own`: a command of ours, until it is known whether the client may.
 //! - `authorize`: may this client lock this key.
 //! - `lock`, `unlock`, `renew`, `attach`: one file for each of our commands about a lock.
@@ -23,6 +24,7 @@
 //! - `inquiry`: LOCKGATE's answers.
 //! - `lost`: commands that were dropped because the client must first be told of a loss.
 
+pub(super) mod adopted;
 pub(super) mod announce;
 mod attach;
 pub(super) mod authorize;
@@ -194,6 +196,8 @@ pub(super) enum Pass {
 pub(super) enum Question {
     /// Takes a lock.
     Lock { key: Key, token: Token, ttl: Duration, again: Option<Claim>, wait: Option<Duration> },
+    /// Takes a lock for an adopted command, unless anybody holds it. The answer is that to a LOCK.
+    Adopt { key: Key, token: Token, ttl: Duration },
     /// Releases a lock.
     Unlock { key: Key, token: Token, claim: Option<Claim> },
     /// Renews a lock.
@@ -203,7 +207,6 @@ pub(super) enum Question {
     /// Whether these tokens hold these locks.
     Attached(Vec<(Key, Token)>),
     /// Who holds this lock.
-    #[expect(dead_code, reason = "no command asks yet: adopted ones will")]
     Look(Key),
     /// Raises the fence of a lock to at least this number.
     Raise { key: Key, token: Token, claim: Claim, fence: u64 },
@@ -225,7 +228,7 @@ pub(super) enum Answer {
     /// In the question's order.
     Attached(Vec<Attached>),
     /// `None`: nobody holds it.
-    Look(#[expect(dead_code, reason = "no command asks yet")] Result<Option<Holding>, NoQuorum>),
+    Look(Result<Option<Holding>, NoQuorum>),
     /// The fence that counts; `None` if the lock is not held any more.
     Raise(Result<Option<u64>, NoQuorum>),
     Keys(Result<Vec<Vec<u8>>, AskError>),
@@ -247,6 +250,8 @@ pub(super) struct Ours {
     pub(super) length: usize,
     /// Replies are off or skipped: the command runs without an answer.
     pub(super) silent: bool,
+    /// The command is an adopted one: Redis would carry it out even if its client has gone.
+    pub(super) adopted: bool,
     /// When the command came, or when the lock nodes were asked.
     pub(super) since: Instant,
 }

@@ -5,11 +5,12 @@ use std::borrow::Cow;
 
 use super::{
     super::{desk::Desk, metrics::Outcome, notes::Noted},
-    Answering, Job, Ours, Pass, Progress, Waits, When, attach,
+    Answering, Job, Ours, Pass, Progress, Waits, When, adopted, attach,
     authorize::{self, Permission},
     lock, renew, unlock,
 };
 use crate::{
+    adopt::task::AdoptTask,
     clock::Instant,
     command::{
         self, BadRequest, Request,
@@ -38,6 +39,8 @@ enum OwnRequest {
     Lock { key: Key, request: Result<Request, BadRequest> },
     /// LOCKGATE, or COMMAND about commands of ours.
     Inquiry(Result<Inquiry, BadRequest>),
+    /// A lock idiom on an adopted key.
+    Adopted(Box<AdoptTask>),
 }
 
 impl OwnCommand {
@@ -61,9 +64,19 @@ impl OwnCommand {
         OwnCommand { own, asked, length }
     }
 
+    /// Makes a command of ours of an idiom on an adopted key. `length`: its bytes; 0 if they were
+    /// dropped.
+    pub(in crate::session) fn adopted(task: Box<AdoptTask>, length: usize) -> OwnCommand {
+        OwnCommand { own: adopted::verb(&task), asked: Ok(OwnRequest::Adopted(task)), length }
+    }
+
     /// Makes a command of ours whose bytes were dropped.
     pub(in crate::session) fn dropped(own: Own, error: BadRequest) -> OwnCommand {
         OwnCommand { own, asked: Err(error), length: 0 }
+    }
+
+    fn is_adopted(&self) -> bool {
+        matches!(self.asked, Ok(OwnRequest::Adopted(_)))
     }
 
     /// Returns the lock, and the token if it is named, that an UNLOCK or RENEW is for.
@@ -104,7 +117,7 @@ impl Waits for OwnCommand {
     }
 
     fn own(&self) -> Option<(Own, usize)> {
-        Some((self.own, self.length))
+        (!self.is_adopted()).then_some((self.own, self.length))
     }
 
     fn begin(self: Box<Self>, when: When, desk: &mut Desk) -> Progress {
@@ -112,15 +125,26 @@ impl Waits for OwnCommand {
             let waited = when.since.elapsed().as_secs_f64();
             desk.shared.metrics.barrier_wait_seconds.record(waited);
         }
-        if desk.conn.refuses_ours() {
-            return self.refuse_by_forwarding(desk);
-        }
         let silent = desk.conn.reply_mode != ReplyMode::On;
-        let ours = Ours { own: self.own, length: self.length, silent, since: when.since };
+        let is_adopted = self.is_adopted();
+        let ours = Ours {
+            own: self.own,
+            length: self.length,
+            silent,
+            adopted: is_adopted,
+            since: when.since,
+        };
+        if desk.conn.refuses_ours() {
+            return match is_adopted {
+                true => adopted::refuse_in_place(ours, desk),
+                false => self.refuse_by_forwarding(desk),
+            };
+        }
         if desk.conn.reply_mode == ReplyMode::Skip {
             // The command uses up the SKIP flag, as any other would.
             let bytes = &desk.unsent[..self.length];
-            desk.to_data.push(if bytes.is_empty() { b"LOCK\r\n" } else { bytes });
+            let as_it_came = !bytes.is_empty() && !is_adopted;
+            desk.to_data.push(if as_it_came { bytes } else { b"LOCK\r\n" });
             desk.conn.reply_mode = ReplyMode::On;
         }
         let asked = match self.asked {
@@ -135,6 +159,9 @@ impl Waits for OwnCommand {
         let remembered = match &asked {
             OwnRequest::Lock { key, .. } => desk.conn.permissions.remembered(key, now),
             OwnRequest::Inquiry(_) => false,
+            OwnRequest::Adopted(task) => {
+                desk.conn.permissions.remembered(&adopted::permission(task), now)
+            }
         };
         if !ask && remembered {
             return asked.carry_out(ours, now, desk);
@@ -146,6 +173,7 @@ impl Waits for OwnCommand {
                 encode::command(out, &[b"COMMAND", b"COUNT"]);
             }
             OwnRequest::Inquiry(_) => authorize::probe_operator(out),
+            OwnRequest::Adopted(task) => adopted::probe(out, task),
         });
         Progress::Wait(Box::new(Probing { ours, asked, missing }))
     }
@@ -169,7 +197,8 @@ impl Job for Probing {
             desk.hush();
         }
         let question = match self.ours.own {
-            Own::Lockgate => authorize::Probe::Operator,
+            Own::Lockgate if !self.ours.adopted => authorize::Probe::Operator,
+            _ if self.ours.adopted => authorize::Probe::Adopted,
             Own::Command => authorize::Probe::Commands,
             _ => authorize::Probe::Lock,
         };
@@ -177,8 +206,12 @@ impl Job for Probing {
             Permission::Refused(error) => self.ours.refuse(&error, Outcome::Denied, desk),
             Permission::Granted => {
                 let now = Instant::now();
-                if let OwnRequest::Lock { key, .. } = &self.asked {
-                    desk.conn.permissions.remember(key, now);
+                match &self.asked {
+                    OwnRequest::Lock { key, .. } => desk.conn.permissions.remember(key, now),
+                    OwnRequest::Adopted(task) => {
+                        desk.conn.permissions.remember(&adopted::permission(task), now);
+                    }
+                    OwnRequest::Inquiry(_) => {}
                 }
                 self.asked.carry_out(self.ours, now, desk)
             }
@@ -197,6 +230,9 @@ impl OwnRequest {
         let begun = match self {
             OwnRequest::Inquiry(inquiry) => {
                 inquiry.map(|inquiry| ours.answer(desk.tell(&inquiry), None))
+            }
+            OwnRequest::Adopted(task) => {
+                return adopted::begin(Ours { since: now, ..ours }, *task, desk);
             }
             OwnRequest::Lock { key, request } => request.and_then(|request| {
                 // The time of a lock request does not count the wait before it.

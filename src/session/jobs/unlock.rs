@@ -9,6 +9,7 @@ use super::{
 use crate::{
     command::{BadRequest, shown},
     key::{Key, Token},
+    lock::Claim,
     resp::encode,
 };
 
@@ -35,6 +36,19 @@ pub(super) fn not_held(ours: Ours, key: &Key, unlocks: bool, desk: &mut Desk) ->
     ours.answer(out, None)
 }
 
+/// Notes that the connection's lock is about to be released. Returns the claim of the connection's
+/// grant.
+pub(super) fn gives_back(key: &Key, token: &Token, desk: &mut Desk) -> Option<Claim> {
+    let held = desk.tokens.held.get(key).filter(|held| held.token == *token);
+    // The answer tells the client that the lock has ended; that is no loss.
+    if let Some(keep) = held.and_then(|held| held.keep.as_ref()) {
+        keep.unlocking();
+    }
+    let claim = held.and_then(|held| held.claim);
+    desk.tokens.gives_back(key, token);
+    claim
+}
+
 /// Asks the lock nodes.
 ///
 /// # Errors
@@ -59,13 +73,7 @@ pub(super) fn begin(
     if desk.tokens.was_refused(&key, &token) {
         return Ok(not_held(ours, &key, true, desk));
     }
-    let held = held.filter(|held| held.token == token);
-    // The answer tells the client that the lock has ended; that is no loss.
-    if let Some(keep) = held.and_then(|held| held.keep.as_ref()) {
-        keep.unlocking();
-    }
-    let claim = held.and_then(|held| held.claim);
-    desk.tokens.gives_back(&key, &token);
+    let claim = gives_back(&key, &token, desk);
     let question = Question::Unlock { key: key.clone(), token: token.clone(), claim };
     Ok(Progress::Ask(Box::new(Unlocking { ours, key, token }), question))
 }

@@ -1,0 +1,527 @@
+//! A lock idiom on a key of an enforced adopt rule. The lock nodes decide, and the client gets the
+//! reply that Redis would have given.
+//!
+//! Libraries count the whole TTL from the reply on, so the lock nodes hold the lock for longer
+//! ([`crate::lock::padded`]); a grant that came too late for that is given back.
+
+use std::time::Duration;
+
+use super::{
+    super::{
+        claims::{Granted, Held},
+        desk::Desk,
+        guarded::database,
+        metrics::Outcome,
+    },
+    Answer, Job, Ours, Pass, Progress, Question, announce,
+    authorize::probe as probe_lock,
+    lock::no_quorum,
+    not_asked, unlock,
+};
+use crate::{
+    adopt::task::{AdoptTask, AdoptWork, LookWord, Replies},
+    clock::{Instant, millis},
+    command::shown,
+    key::{Key, Token},
+    lock::{Holding, NotGranted, padded},
+    resp::{
+        encode,
+        name::{Own, ReplyMode},
+    },
+};
+
+/// Returns the command of ours as which a task is counted.
+pub(super) fn verb(task: &AdoptTask) -> Own {
+    match &task.work {
+        AdoptWork::Acquire { .. } | AdoptWork::AcquireAgain { .. } => Own::Lock,
+        AdoptWork::Release { .. } | AdoptWork::ReleaseBlind { .. } => Own::Unlock,
+        AdoptWork::Extend { .. } | AdoptWork::ExtendBy { .. } | AdoptWork::ExtendBlind { .. } => {
+            Own::Renew
+        }
+        AdoptWork::Look(_) | AdoptWork::Left { .. } | AdoptWork::Refuse(_) | AdoptWork::Fail(_) => {
+            Own::Lockgate
+        }
+    }
+}
+
+/// Returns the name under which the permission for a task is remembered.
+pub(super) fn permission(task: &AdoptTask) -> Key {
+    match task.work {
+        AdoptWork::Look(word) => Key::new(&[0, word as u8], &task.key),
+        _ => Key::from(&task.key),
+    }
+}
+
+/// Appends the command by which the data node tells whether the client may: a reading command
+/// itself, as an adopted key is not there; otherwise that of LOCK.
+pub(super) fn probe(out: &mut Vec<u8>, task: &AdoptTask) {
+    match task.work {
+        AdoptWork::Look(word) => encode::command(out, &[word.name(), &task.key]),
+        _ => probe_lock(out, &task.key),
+    }
+}
+
+/// Refuses an adopted command where the data node would queue or refuse it. A transaction is made
+/// to fail, as it must not go on without the command.
+pub(super) fn refuse_in_place(ours: Ours, desk: &mut Desk) -> Progress {
+    let in_multi = desk.conn.in_multi();
+    if desk.conn.state.quit && !in_multi {
+        return Progress::Pass(Pass::Counted);
+    }
+    if in_multi && !desk.conn.state.is_plain() {
+        // Replies to the proxy's own commands could not be told from others.
+        return Progress::Relay;
+    }
+    let mut answer = Vec::new();
+    let error = match in_multi {
+        true => "ERR an adopted lock inside MULTI is not supported (adopt)",
+        false => "ERR an adopted lock is not for subscribers, nor after MONITOR (adopt)",
+    };
+    encode::error(&mut answer, error);
+    match desk.conn.reply_mode {
+        ReplyMode::On if in_multi => {
+            // Redis knows no such command, so EXEC will fail.
+            desk.ask(|out| encode::command(out, &[b"LOCK"]));
+            return Progress::Wait(Box::new(FailingTransaction { ours, answer }));
+        }
+        ReplyMode::On => {}
+        mode => {
+            if mode == ReplyMode::Skip || in_multi {
+                desk.to_data.push(b"LOCK\r\n");
+            }
+            if mode == ReplyMode::Skip {
+                desk.conn.reply_mode = ReplyMode::On;
+            }
+        }
+    }
+    ours.count(Outcome::BadRequest, desk);
+    ours.answer(answer, None)
+}
+
+/// A command was sent that makes the client's transaction fail; `answer` follows its reply.
+struct FailingTransaction {
+    ours: Ours,
+    answer: Vec<u8>,
+}
+
+impl Job for FailingTransaction {
+    fn reply(self: Box<Self>, _reply: &[u8], desk: &mut Desk) -> Progress {
+        self.ours.count(Outcome::BadRequest, desk);
+        self.ours.answer(self.answer, None)
+    }
+
+    fn ours(&self) -> Option<Ours> {
+        Some(self.ours)
+    }
+}
+
+/// Begins a task of a client that may.
+pub(super) fn begin(ours: Ours, task: AdoptTask, desk: &mut Desk) -> Progress {
+    match task.work {
+        AdoptWork::Fail(error) => return ours.refuse(error, Outcome::BadRequest, desk),
+        AdoptWork::Refuse(because) => {
+            let key = shown(&task.key);
+            let error = format!("ERR '{key}' is an adopted lock: {because} (LOCKGATE ADOPTED)");
+            return ours.refuse(&error, Outcome::BadRequest, desk);
+        }
+        _ => {}
+    }
+    if let Some(database) = desk.conn.database {
+        return carry_out(ours, task, database, desk);
+    }
+    let missing = 1 + usize::from(desk.speak_up());
+    desk.ask(|out| encode::command(out, &[b"CLIENT", b"INFO"]));
+    Progress::Wait(Box::new(Locating { ours, task, missing }))
+}
+
+/// The data node was asked which database is selected.
+struct Locating {
+    ours: Ours,
+    task: AdoptTask,
+    /// How many replies are missing; the last one is CLIENT INFO's.
+    missing: usize,
+}
+
+impl Job for Locating {
+    fn reply(mut self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
+        self.missing -= 1;
+        if self.missing > 0 {
+            return Progress::Wait(self);
+        }
+        if desk.conn.reply_mode == ReplyMode::Off {
+            desk.hush();
+        }
+        desk.conn.database = database::selected(reply);
+        match desk.conn.database {
+            Some(database) => carry_out(self.ours, self.task, database, desk),
+            None => {
+                let error = "ERR an adopted lock behind SELECT needs CLIENT INFO (adopt)";
+                self.ours.refuse(error, Outcome::Denied, desk)
+            }
+        }
+    }
+
+    fn ours(&self) -> Option<Ours> {
+        Some(self.ours)
+    }
+}
+
+/// Asks the lock nodes.
+fn carry_out(ours: Ours, task: AdoptTask, database: u64, desk: &mut Desk) -> Progress {
+    let AdoptTask { key, mut lock, work } = task;
+    if database > 0 {
+        lock = [format!("{database}:").as_bytes(), &lock].concat();
+    }
+    if lock.is_empty() || lock.len() > desk.config.locks.max_key {
+        let key = shown(&key);
+        let limit = desk.config.locks.max_key;
+        let error = format!(
+            "ERR '{key}' is an adopted lock whose name is empty, or longer than {limit} bytes \
+             (locks.max_key)"
+        );
+        return ours.refuse(&error, Outcome::BadRequest, desk);
+    }
+    let key = desk.key(&lock);
+    match work {
+        AdoptWork::Acquire { token, ttl, replies } => {
+            acquire(Taking { ours, key, token: Token::from(&token), ttl, replies }, desk)
+        }
+        AdoptWork::AcquireAgain { token, ttl, replies } => {
+            let taking = Taking { ours, key, token: Token::from(&token), ttl, replies };
+            renew(taking, Missed::Take, None, desk)
+        }
+        AdoptWork::Extend { token, ttl, replies } => {
+            let taking = Taking { ours, key, token: Token::from(&token), ttl, replies };
+            renew(taking, Missed::Tell, None, desk)
+        }
+        AdoptWork::Release { token, replies } => {
+            let token = Token::from(&token);
+            release(Releasing { ours, key, token, replies }, None, desk)
+        }
+        AdoptWork::Look(_)
+        | AdoptWork::Left { .. }
+        | AdoptWork::ExtendBy { .. }
+        | AdoptWork::ReleaseBlind { .. }
+        | AdoptWork::ExtendBlind { .. } => {
+            let question = Question::Look(key.clone());
+            Progress::Ask(Box::new(Looking { ours, key, work }), question)
+        }
+        AdoptWork::Refuse(_) | AdoptWork::Fail(_) => not_asked(),
+    }
+}
+
+/// A lock that is asked for, or to be renewed.
+struct Taking {
+    ours: Ours,
+    key: Key,
+    token: Token,
+    /// The time for which the client will count on the lock.
+    ttl: Duration,
+    replies: Replies,
+}
+
+impl Taking {
+    /// Answers that the lock nodes were too slow: the client would count on the lock for longer
+    /// than they hold it.
+    fn too_slow(self, desk: &Desk) -> Progress {
+        let error = "NOQUORUM the lock nodes answered too late for this TTL, try again";
+        self.ours.refuse(error, Outcome::NoQuorum, desk)
+    }
+}
+
+fn acquire(taking: Taking, desk: &Desk) -> Progress {
+    let ttl = padded(taking.ttl, &desk.config.locks);
+    let question = Question::Adopt { key: taking.key.clone(), token: taking.token.clone(), ttl };
+    Progress::Ask(Box::new(Acquiring(taking)), question)
+}
+
+/// The lock nodes are asked for the lock.
+struct Acquiring(Taking);
+
+impl Job for Acquiring {
+    fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
+        let Answer::Lock(said) = answer else { return not_asked() };
+        let taking = self.0;
+        let grant = match said {
+            Ok(grant) => grant,
+            Err(NotGranted::Held { .. } | NotGranted::QueueFull { .. }) => {
+                return tell(taking.ours, taking.replies[3], Outcome::Busy, desk);
+            }
+            Err(NotGranted::NoQuorum(error)) => return no_quorum(taking.ours, &error, desk),
+        };
+        if grant.validity < taking.ttl {
+            let (key, token) = (taking.key.clone(), taking.token.clone());
+            drop(desk.shared.engine.release(key, token, grant.claim));
+            return taking.too_slow(desk);
+        }
+        let Taking { ours, key, token, ttl, replies } = taking;
+        desk.shared.metrics.granted(false);
+        let granted = Granted::adopted(&key, &token, &grant, ttl);
+        let now = Instant::now();
+        desk.tokens.insert(key, Held::granted(token, ttl, &grant, None), now);
+        ours.count(Outcome::Ok, desk);
+        let mut answer = Vec::new();
+        encode_text(&mut answer, replies[0], desk.conn.state.resp3);
+        announce::granted(ours, granted, answer, desk)
+    }
+
+    fn asks_for(&self) -> Option<Ours> {
+        Some(self.0.ours)
+    }
+}
+
+/// What is done if the token does not hold the lock.
+#[derive(Clone, Copy)]
+enum Missed {
+    /// The client is told.
+    Tell,
+    /// The lock is asked for.
+    Take,
+}
+
+fn renew(taking: Taking, missed: Missed, holding: Option<&Holding>, desk: &mut Desk) -> Progress {
+    let Taking { key, token, ttl, .. } = &taking;
+    if desk.tokens.is_given_back(key, token) {
+        return not_held(taking.ours, taking.key, taking.token, taking.replies, desk);
+    }
+    let claim = holding.map_or_else(|| desk.tokens.claim_of(key, token), |holding| holding.claim);
+    let ttl = padded(*ttl, &desk.config.locks);
+    let question = Question::Renew { key: key.clone(), token: token.clone(), ttl, claim };
+    Progress::Ask(Box::new(Renewing { taking, missed }), question)
+}
+
+/// The lock nodes are asked to renew the lock.
+struct Renewing {
+    taking: Taking,
+    missed: Missed,
+}
+
+impl Job for Renewing {
+    fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
+        let Answer::Renew(said) = answer else { return not_asked() };
+        let Renewing { taking, missed } = *self;
+        match (said, missed) {
+            (Ok(Some(renewed)), _) => {
+                desk.tokens.renewed(&taking.key, &taking.token, taking.ttl, renewed.until);
+                if renewed.validity < taking.ttl {
+                    return taking.too_slow(desk);
+                }
+                tell(taking.ours, taking.replies[1], Outcome::Ok, desk)
+            }
+            (Ok(None), Missed::Take) => acquire(taking, desk),
+            (Ok(None), Missed::Tell) => {
+                let Taking { ours, key, token, replies, .. } = taking;
+                not_held(ours, key, token, replies, desk)
+            }
+            (Err(error), _) => no_quorum(taking.ours, &error, desk),
+        }
+    }
+
+    fn asks_for(&self) -> Option<Ours> {
+        Some(self.taking.ours)
+    }
+}
+
+fn release(releasing: Releasing, holding: Option<&Holding>, desk: &mut Desk) -> Progress {
+    let (key, token) = (releasing.key.clone(), releasing.token.clone());
+    let own = unlock::gives_back(&key, &token, desk);
+    let claim = holding.map_or(own, |holding| holding.claim);
+    Progress::Ask(Box::new(releasing), Question::Unlock { key, token, claim })
+}
+
+/// The lock nodes are asked to release the lock.
+struct Releasing {
+    ours: Ours,
+    key: Key,
+    token: Token,
+    replies: Replies,
+}
+
+impl Job for Releasing {
+    fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
+        let Answer::Unlock(said) = answer else { return not_asked() };
+        let Releasing { ours, key, token, replies } = *self;
+        match said {
+            Ok(true) => {
+                desk.tokens.remove(&key, &token);
+                tell(ours, replies[1], Outcome::Ok, desk)
+            }
+            Ok(false) => not_held(ours, key, token, replies, desk),
+            Err(error) => no_quorum(ours, &error, desk),
+        }
+    }
+
+    fn asks_for(&self) -> Option<Ours> {
+        Some(self.ours)
+    }
+}
+
+/// Answers that the token does not hold the lock. Where Redis would tell whether another does, the
+/// lock nodes are asked.
+fn not_held(ours: Ours, key: Key, token: Token, replies: Replies, desk: &mut Desk) -> Progress {
+    desk.tokens.remove(&key, &token);
+    if replies[0] == replies[3] {
+        return tell(ours, replies[0], Outcome::NotHeld, desk);
+    }
+    let question = Question::Look(key);
+    Progress::Ask(Box::new(Missing { ours, replies }), question)
+}
+
+/// The lock nodes are asked whether anybody holds a lock that the client's token does not.
+struct Missing {
+    ours: Ours,
+    replies: Replies,
+}
+
+impl Job for Missing {
+    fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
+        let Answer::Look(said) = answer else { return not_asked() };
+        match said {
+            Ok(None) => tell(self.ours, self.replies[0], Outcome::NotHeld, desk),
+            Ok(Some(_)) => tell(self.ours, self.replies[3], Outcome::NotHeld, desk),
+            Err(error) => no_quorum(self.ours, &error, desk),
+        }
+    }
+
+    fn asks_for(&self) -> Option<Ours> {
+        Some(self.ours)
+    }
+}
+
+/// The lock nodes are asked who holds the lock.
+struct Looking {
+    ours: Ours,
+    key: Key,
+    work: AdoptWork,
+}
+
+impl Job for Looking {
+    fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
+        let Answer::Look(said) = answer else { return not_asked() };
+        match said {
+            Ok(holding) => (*self).seen(holding, desk),
+            Err(error) => no_quorum(self.ours, &error, desk),
+        }
+    }
+
+    fn asks_for(&self) -> Option<Ours> {
+        Some(self.ours)
+    }
+}
+
+impl Looking {
+    fn seen(self, holding: Option<Holding>, desk: &mut Desk) -> Progress {
+        let Looking { ours, key, work } = self;
+        match (work, holding) {
+            (AdoptWork::Look(word), holding) => {
+                let mut answer = Vec::new();
+                encode_look(&mut answer, word, holding.as_ref(), desk);
+                ours.answer(answer, None)
+            }
+            (AdoptWork::Left { replies, .. }, None) => {
+                tell(ours, replies[0], Outcome::NotHeld, desk)
+            }
+            (AdoptWork::Left { token, replies }, Some(holding)) => {
+                if *holding.token != *token {
+                    return tell(ours, replies[3], Outcome::NotHeld, desk);
+                }
+                let left = left(&holding, desk);
+                let mut answer = Vec::new();
+                match (replies[1], left) {
+                    ("ms", Some(left)) => encode::integer(&mut answer, left),
+                    ("s", Some(left)) => encode::integer(&mut answer, (left + 500) / 1000),
+                    (_, None) => encode_text(&mut answer, replies[2], desk.conn.state.resp3),
+                    (text, _) => encode_text(&mut answer, text, desk.conn.state.resp3),
+                }
+                ours.answer(answer, None)
+            }
+            (
+                AdoptWork::ReleaseBlind { replies }
+                | AdoptWork::ExtendBlind { replies, .. }
+                | AdoptWork::ExtendBy { replies, .. },
+                None,
+            ) => tell(ours, replies[0], Outcome::NotHeld, desk),
+            (AdoptWork::ExtendBy { token, ttl, replies }, Some(holding)) => {
+                let Some(left) = left(&holding, desk).filter(|_| *holding.token == *token) else {
+                    return tell(ours, replies[3], Outcome::NotHeld, desk);
+                };
+                let ttl = ttl + Duration::from_millis(left.unsigned_abs());
+                if ttl > desk.config.locks.max_ttl {
+                    let error = "ERR the TTL would be longer than locks.max_ttl";
+                    return ours.refuse(error, Outcome::BadRequest, desk);
+                }
+                let (token, holding) = (holding.token.clone(), Some(&holding));
+                renew(Taking { ours, key, token, ttl, replies }, Missed::Tell, holding, desk)
+            }
+            // A LOCK client's lock is its own: a blind command changes nothing.
+            (
+                AdoptWork::ReleaseBlind { replies } | AdoptWork::ExtendBlind { replies, .. },
+                Some(Holding { claim, .. }),
+            ) if !claim.is_some_and(|claim| claim.is_adopted()) => {
+                tell(ours, replies[0], Outcome::NotHeld, desk)
+            }
+            (AdoptWork::ReleaseBlind { replies: [absent, held, ..] }, Some(holding)) => {
+                let (token, replies) = (holding.token.clone(), [absent, held, held, absent]);
+                release(Releasing { ours, key, token, replies }, Some(&holding), desk)
+            }
+            (AdoptWork::ExtendBlind { ttl, replies: [absent, held, ..] }, Some(holding)) => {
+                let (token, replies) = (holding.token.clone(), [absent, held, held, absent]);
+                let taking = Taking { ours, key, token, ttl, replies };
+                renew(taking, Missed::Tell, Some(&holding), desk)
+            }
+            _ => not_asked(),
+        }
+    }
+}
+
+/// The milliseconds that a holder can count on, as PTTL tells them. `None`: no TTL.
+fn left(holding: &Holding, desk: &Desk) -> Option<i64> {
+    let left = holding.left?.saturating_sub(2 * desk.config.locks.node_timeout);
+    Some(i64::try_from(millis(left)).unwrap_or(i64::MAX).max(1))
+}
+
+fn encode_look(out: &mut Vec<u8>, word: LookWord, holding: Option<&Holding>, desk: &Desk) {
+    let resp3 = desk.conn.state.resp3;
+    let is_string = holding.is_none_or(|holding| !holding.token.is_empty());
+    match (word, holding) {
+        (LookWord::Get | LookWord::Strlen, Some(_)) if !is_string => {
+            encode::error(out, "WRONGTYPE Operation against a key holding the wrong kind of value")
+        }
+        (LookWord::Get, Some(holding)) => encode::bulk(out, &holding.token),
+        (LookWord::Get, None) => encode_text(out, "nil", resp3),
+        (LookWord::Strlen, holding) => {
+            let length = holding.map_or(0, |holding| holding.token.len());
+            encode::integer(out, i64::try_from(length).unwrap_or(i64::MAX));
+        }
+        (LookWord::Exists, holding) => encode::integer(out, i64::from(holding.is_some())),
+        (LookWord::Type, holding) => {
+            encode::simple(out, if holding.is_some() { "string" } else { "none" });
+        }
+        (LookWord::Ttl | LookWord::Pttl, None) => encode::integer(out, -2),
+        (LookWord::Pttl, Some(holding)) => encode::integer(out, left(holding, desk).unwrap_or(-1)),
+        (LookWord::Ttl, Some(holding)) => {
+            // As Redis rounds.
+            let left = left(holding, desk).map_or(-1, |left| (left + 500) / 1000);
+            encode::integer(out, left);
+        }
+    }
+}
+
+/// Answers with a reply as tables have it.
+fn tell(ours: Ours, text: &str, outcome: Outcome, desk: &Desk) -> Progress {
+    ours.count(outcome, desk);
+    let mut answer = Vec::new();
+    encode_text(&mut answer, text, desk.conn.state.resp3);
+    ours.answer(answer, None)
+}
+
+fn encode_text(out: &mut Vec<u8>, text: &str, resp3: bool) {
+    match text {
+        "nil" => encode::null(out, resp3),
+        "+OK" => encode::simple(out, "OK"),
+        // aioredlock's.
+        "error" => encode::error(out, "ERR ERROR"),
+        "true" | "false" => encode::bulk(out, text.as_bytes()),
+        number => encode::integer(out, number.parse().unwrap_or_default()),
+    }
+}

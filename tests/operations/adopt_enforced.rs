@@ -1,0 +1,364 @@
+//! Lock idioms of existing libraries on keys whose rule is enforced: the lock nodes decide, the
+//! data node sees nothing of them, and the replies are Redis's.
+
+use std::{thread, time::Duration};
+
+use crate::support::{Client, Proxy, Reply, encode, eventually};
+
+const RULES: &str = "adopt:\n  - keys: 'lock:*'\n    lock: '{1}'\n    mode: enforce\n  - keys: \
+                     'seen:*'\n    mode: audit";
+const RELEASE: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then return \
+                       redis.call('del', KEYS[1]) else return 0 end";
+const EXTEND: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then return \
+                      redis.call('pexpire', KEYS[1], ARGV[2]) else return 0 end";
+/// redis-py's scripts, by their digests.
+const REDIS_PY_RELEASE: &str = "c3f8721cbb97f72bc19e972846bd7aaf91901658";
+const REDIS_PY_EXTEND: &str = "a4e8783852e6b949f9ef3a97212805108459a890";
+/// aioredlock's: absent and another's key are told apart.
+const AIOREDLOCK_LOCK: &str = "c75a9bf1538efcdb1f383acc3e273c5089d57e58";
+const AIOREDLOCK_UNLOCK: &str = "241e4ca540a1cc4ec1f32d9eb9f879e607d7e6e5";
+
+fn enforced() -> Proxy {
+    Proxy::with().nodes(3).top(RULES).start()
+}
+
+fn data(proxy: &mut Proxy) -> Client {
+    Client::connect(proxy.data().port())
+}
+
+#[test]
+fn replies_are_those_of_redis() {
+    let mut proxy = enforced();
+    let mut redis = data(&mut proxy);
+    for version in ["2", "3"] {
+        let mut client = proxy.client();
+        for one in [&mut client, &mut redis] {
+            one.cmd(&["HELLO", version]);
+        }
+        // Redis itself carries out the same commands on a key that no rule is about.
+        for words in [
+            &["GET", "K"][..],
+            &["EXISTS", "K"],
+            &["TTL", "K"],
+            &["PTTL", "K"],
+            &["TYPE", "K"],
+            &["STRLEN", "K"],
+            &["DEL", "K"],
+            &["EXPIRE", "K", "10"],
+            &["EVAL", RELEASE, "1", "K", "t"],
+            &["EVAL", EXTEND, "1", "K", "t", "10000"],
+            &["SET", "K", "t", "XX", "PX", "10000"],
+            &["SET", "K", "t", "NX", "PX", "20000"],
+            &["SET", "K", "t", "NX", "PX", "20000"],
+            &["set", "K", "u", "px", "20000", "nx"],
+            &["GET", "K"],
+            &["EXISTS", "K"],
+            &["TTL", "K"],
+            &["TYPE", "K"],
+            &["STRLEN", "K"],
+            &["EVAL", RELEASE, "1", "K", "u"],
+            &["EVAL", EXTEND, "1", "K", "u", "10000"],
+            &["EVAL", EXTEND, "1", "K", "t", "10000"],
+            &["TTL", "K"],
+            &["SET", "K", "t", "XX", "EX", "30"],
+            &["TTL", "K"],
+            &["EXPIRE", "K", "15"],
+            &["TTL", "K"],
+            &["PEXPIRE", "K", "25000"],
+            &["TTL", "K"],
+            &["EVAL", RELEASE, "1", "K", "t"],
+            &["EVAL", RELEASE, "1", "K", "t"],
+            &["SET", "K", "with\0zero\r\n", "NX", "EX", "10"],
+            &["GET", "K"],
+            &["UNLINK", "K"],
+            &["EXISTS", "K"],
+            &["SET", "K", "t", "NX", "EX", "10"],
+            &["PEXPIRE", "K", "-1"],
+            &["EXISTS", "K"],
+            &["SET", "K", "t", "NX", "EX", "10"],
+            &["EVAL", EXTEND, "1", "K", "t", "0"],
+            &["EXISTS", "K"],
+            &["SET", "K", "t", "NX", "XX"],
+        ] {
+            let with = |key: &str| -> Vec<String> {
+                words.iter().map(|word| if *word == "K" { key } else { word }.to_owned()).collect()
+            };
+            let [here, there] = [with("lock:job"), with("other:job")];
+            let words = |words: &[String]| -> Vec<u8> {
+                encode(&words.iter().map(String::as_str).collect::<Vec<_>>())
+            };
+            client.send(&words(&here));
+            redis.send(&words(&there));
+            let (said, expected) = (client.reply(), redis.reply());
+            assert_eq!(said, expected, "{here:?}");
+            // Nothing of it has reached the data node.
+            assert_eq!(redis.cmd(&["EXISTS", "lock:job"]), Reply::Int(0), "{here:?}");
+        }
+    }
+}
+
+#[test]
+fn scripts_that_a_client_has_not_shown_are_asked_for() {
+    let proxy = enforced();
+    let mut client = proxy.client();
+    client.cmd(&["SET", "lock:job", "t", "NX", "PX", "20000"]);
+    // Known libraries' scripts need no body.
+    assert_eq!(client.cmd(&["EVALSHA", REDIS_PY_RELEASE, "1", "lock:job", "u"]), Reply::Int(0));
+    let extend = ["EVALSHA", REDIS_PY_EXTEND, "1", "lock:job", "t", "10000"];
+    assert_eq!(client.cmd(&[&extend[..], &["0"]].concat()), Reply::Int(1));
+    let Reply::Int(left) = client.cmd(&["PTTL", "lock:job"]) else { panic!() };
+    assert!((28_000..=30_000).contains(&left), "{left}");
+    assert_eq!(client.cmd(&[&extend[..], &["1"]].concat()), Reply::Int(1));
+    let Reply::Int(left) = client.cmd(&["PTTL", "lock:job"]) else { panic!() };
+    assert!((9_000..=10_000).contains(&left), "{left}");
+    assert_eq!(client.cmd(&["EVALSHA", REDIS_PY_RELEASE, "1", "lock:job", "t"]), Reply::Int(1));
+    // Any other script is asked for, once.
+    let body = RELEASE.replace("get", "GET");
+    let sha = "0123456789012345678901234567890123456789";
+    let refused = client.cmd(&["EVALSHA", sha, "1", "lock:job", "t"]);
+    assert_eq!(refused.error(), "NOSCRIPT No matching script. Please use EVAL.");
+    let Reply::Bulk(sha) = client.cmd(&["SCRIPT", "LOAD", &body]) else { panic!() };
+    let sha = String::from_utf8(sha).unwrap();
+    assert_eq!(client.cmd(&["EVALSHA", &sha, "1", "lock:job", "t"]), Reply::Int(0));
+    let unknown = client.cmd(&["EVAL", "return 1", "1", "lock:job"]);
+    let expected = "ERR 'lock:job' is an adopted lock: the script is none that is known (LOCKGATE \
+                    ADOPTED)";
+    assert_eq!(unknown.error(), expected);
+}
+
+#[test]
+fn a_library_that_takes_again_what_it_has_is_told_what_it_expects() {
+    let proxy = enforced();
+    let (mut a, mut b) = (proxy.client(), proxy.client());
+    let lock = |client: &mut Client, token: &str| {
+        client.cmd(&["EVALSHA", AIOREDLOCK_LOCK, "1", "lock:job", token, "20000"])
+    };
+    let unlock = |client: &mut Client, token: &str| {
+        client.cmd(&["EVALSHA", AIOREDLOCK_UNLOCK, "1", "lock:job", token])
+    };
+    assert_eq!(unlock(&mut a, "a"), Reply::ok());
+    assert_eq!(lock(&mut a, "a"), Reply::ok());
+    assert_eq!(lock(&mut b, "a"), Reply::ok(), "from any connection");
+    assert_eq!(lock(&mut b, "b").error(), "ERR ERROR");
+    assert_eq!(unlock(&mut b, "b").error(), "ERR ERROR");
+    assert_eq!(unlock(&mut b, "a"), Reply::Int(1));
+    assert_eq!(lock(&mut b, "b"), Reply::ok());
+}
+
+#[test]
+fn three_ways_in_are_one_lock() {
+    let proxy = enforced();
+    let (mut old, mut new) = (proxy.client(), proxy.client());
+    let take = ["SET", "lock:job", "t", "NX", "PX", "20000"];
+    assert_eq!(old.cmd(&take), Reply::ok());
+    assert_eq!(new.cmd(&["LOCK", "job", "PX", "1000"]), Reply::NullArray);
+    assert_eq!(new.cmd(&["LOCK", "job", "t", "PX", "1000"]), Reply::NullArray, "any token");
+    for node in 0..3 {
+        let mut node = proxy.node_client(node);
+        assert_eq!(node.cmd(&["SET", "lock:job", "x", "NX", "PX", "1000"]), Reply::NullBulk);
+        // Nodes hold the lock for as long as the client counts on it, and a bit longer.
+        let Reply::Int(left) = node.cmd(&["PTTL", "lock:job"]) else { panic!() };
+        assert!((19_900..=30_000).contains(&left), "{left}");
+    }
+    assert_eq!(old.cmd(&["DEL", "lock:job"]), Reply::Int(1));
+    let grant = new.cmd(&["LOCK", "job", "mine", "PX", "20000"]).grant();
+    assert_eq!(old.cmd(&take), Reply::NullBulk);
+    assert_eq!(old.cmd(&["SET", "lock:job", "mine", "NX", "PX", "20000"]), Reply::NullBulk);
+    assert_eq!(old.cmd(&["GET", "lock:job"]), Reply::bulk(&grant.token));
+    // Blind commands are no danger to a LOCK client.
+    assert_eq!(old.cmd(&["DEL", "lock:job"]), Reply::Int(0));
+    assert_eq!(old.cmd(&["EXPIRE", "lock:job", "0"]), Reply::Int(0));
+    assert!(matches!(new.cmd(&["RENEW", "job", "PX", "20000"]), Reply::Int(1..)));
+    assert_eq!(new.cmd(&["UNLOCK", "job"]), Reply::Int(1));
+    // Its waiter is woken by an adopted release.
+    assert_eq!(old.cmd(&take), Reply::ok());
+    new.send(&encode(&["LOCK", "job", "PX", "1000", "WAIT", "10000"]));
+    thread::sleep(Duration::from_millis(50));
+    assert_eq!(old.cmd(&["EVAL", RELEASE, "1", "lock:job", "t"]), Reply::Int(1));
+    new.reply().grant();
+}
+
+#[test]
+fn a_lock_runs_out_when_its_client_thinks_so_and_not_before() {
+    let proxy = enforced();
+    let (mut a, mut b) = (proxy.client(), proxy.client());
+    let began = std::time::Instant::now();
+    assert_eq!(a.cmd(&["SET", "lock:job", "a", "NX", "PX", "500"]), Reply::ok());
+    let told = std::time::Instant::now();
+    let take = ["SET", "lock:job", "b", "NX", "PX", "500"];
+    let mut granted = None;
+    eventually("it runs out", || {
+        granted = (b.cmd(&take) == Reply::ok()).then(std::time::Instant::now);
+        granted.is_some()
+    });
+    let granted = granted.unwrap();
+    assert!(granted - began >= Duration::from_millis(500), "{:?}", granted - told);
+}
+
+#[test]
+fn transactions_with_an_adopted_lock_fail() {
+    let mut proxy = enforced();
+    let mut client = proxy.client();
+    let take = ["SET", "lock:job", "t", "NX", "PX", "20000"];
+    let said = client.pipe(&[&["MULTI"], &["SET", "x", "1"], &take, &["EXEC"], &["PING"]]);
+    assert_eq!(said[0], Reply::ok());
+    let expected = "ERR an adopted lock inside MULTI is not supported (adopt)";
+    assert_eq!(said[2].error(), expected);
+    assert!(said[3].error().starts_with("EXECABORT"), "{said:?}");
+    assert_eq!(said[4], Reply::simple("PONG"));
+    let watched = client.cmd(&["WATCH", "lock:job"]);
+    assert!(watched.error().starts_with("ERR 'lock:job' is an adopted lock: "), "{watched:?}");
+    let mut redis = data(&mut proxy);
+    assert_eq!(redis.cmd(&["EXISTS", "x", "lock:job"]), Reply::Int(0));
+    client.cmd(&["SUBSCRIBE", "c"]);
+    let expected = "ERR an adopted lock is not for subscribers, nor after MONITOR (adopt)";
+    assert_eq!(client.cmd(&take).error(), expected);
+}
+
+#[test]
+fn what_is_no_lock_idiom_is_refused_and_harms_nobody() {
+    let mut proxy = enforced();
+    let mut client = proxy.client();
+    for words in [
+        &["SET", "lock:job", "v"][..],
+        &["SET", "lock:job", "t", "NX"],
+        &["SETNX", "lock:job", "t"],
+        &["SET", "lock:job", "t", "NX", "GET", "PX", "1000"],
+        &["SET", "lock:job", "t", "NX", "PX", "60001"],
+        &["HSET", "lock:job", "f", "v"],
+        &["INCR", "lock:job"],
+        &["DEL", "lock:job", "lock:other"],
+        &["DEL", "lock:job", "cache"],
+        &["MSET", "cache", "v", "lock:job", "v"],
+        &["EXPIREAT", "lock:job", "9999999999"],
+        &["PERSIST", "lock:job"],
+    ] {
+        let said = client.cmd(words);
+        assert!(said.error().starts_with("ERR 'lock:job' is an adopted lock: "), "{said:?}");
+    }
+    // A value that is too long for a token passes by in pieces.
+    let long = "x".repeat(1_000_000);
+    client.send(&encode(&["SET", "lock:job", &long, "NX", "PX", "1000"]));
+    client.send(&encode(&["PING"]));
+    assert!(client.reply().error().contains("is an adopted lock"));
+    assert_eq!(client.reply(), Reply::simple("PONG"));
+    // What no rule is about passes.
+    assert_eq!(client.cmd(&["SET", "key", &long]), Reply::ok());
+    assert_eq!(client.cmd(&["SET", "seen:job", "t", "NX", "PX", "20000"]), Reply::ok());
+    let mut redis = data(&mut proxy);
+    assert_eq!(redis.cmd(&["EXISTS", "lock:job"]), Reply::Int(0));
+    assert_eq!(redis.cmd(&["GET", "seen:job"]), Reply::bulk("t"));
+}
+
+#[test]
+fn commands_may_come_in_any_pieces_inline_and_in_pipelines() {
+    let proxy = enforced();
+    let mut client = proxy.client();
+    let take = encode(&["SET", "lock:job", "t", "NX", "PX", "20000"]);
+    let release = encode(&["EVAL", RELEASE, "1", "lock:job", "t"]);
+    for cut in (1..take.len() - 1).step_by(3) {
+        client.send(&take[..cut]);
+        thread::sleep(Duration::from_millis(1));
+        client.send(&[&take[cut..], &release[..cut]].concat());
+        thread::sleep(Duration::from_millis(1));
+        client.send(&release[cut..]);
+        assert_eq!(client.reply(), Reply::ok(), "{cut}");
+        assert_eq!(client.reply(), Reply::Int(1), "{cut}");
+    }
+    client.send(b"SET lock:job t NX PX 20000\r\nGET lock:job\r\nDEL lock:job\r\nPING\r\n");
+    let said: Vec<Reply> = (0..4).map(|_| client.reply()).collect();
+    assert_eq!(said, [Reply::ok(), Reply::bulk("t"), Reply::Int(1), Reply::simple("PONG")]);
+    // Pipelines of commands that begin alike.
+    let many: Vec<Vec<u8>> = (0..200)
+        .map(|n| {
+            let key = if n % 7 == 0 { format!("lock:{n}") } else { format!("like:{n}") };
+            encode(&["SET", &key, "t", "NX", "PX", "20000"])
+        })
+        .collect();
+    client.send(&many.concat());
+    assert!((0..200).all(|_| client.reply() == Reply::ok()));
+    client.send(&many.concat());
+    assert!((0..200).all(|_| client.reply() == Reply::NullBulk));
+}
+
+#[test]
+fn replies_that_are_off_or_skipped_change_nothing() {
+    let proxy = enforced();
+    let mut client = proxy.client();
+    client.send(&encode(&["CLIENT", "REPLY", "OFF"]));
+    client.send(&encode(&["SET", "lock:off", "t", "NX", "PX", "20000"]));
+    client.send(&encode(&["CLIENT", "REPLY", "ON"]));
+    assert_eq!(client.reply(), Reply::ok());
+    client.send(&encode(&["CLIENT", "REPLY", "SKIP"]));
+    client.send(&encode(&["SET", "lock:skip", "t", "NX", "PX", "20000"]));
+    assert_eq!(client.cmd(&["GET", "lock:off"]), Reply::bulk("t"));
+    assert_eq!(client.cmd(&["GET", "lock:skip"]), Reply::bulk("t"));
+}
+
+#[test]
+fn the_same_name_in_another_database_is_another_lock() {
+    let proxy = enforced();
+    let (mut zero, mut one) = (proxy.client(), proxy.client());
+    assert_eq!(one.cmd(&["SELECT", "1"]), Reply::ok());
+    let take = ["SET", "lock:job", "t", "NX", "PX", "20000"];
+    assert_eq!(one.cmd(&take), Reply::ok());
+    assert_eq!(zero.cmd(&take), Reply::ok());
+    assert_eq!(one.cmd(&take), Reply::NullBulk);
+    assert_eq!(zero.cmd(&["LOCK", "1:job", "PX", "1000"]), Reply::NullArray);
+    assert_eq!(one.cmd(&["DEL", "lock:job"]), Reply::Int(1));
+    assert_eq!(zero.cmd(&["GET", "lock:job"]), Reply::bulk("t"));
+}
+
+#[test]
+fn who_may_not_set_the_key_may_not_lock_it() {
+    let mut proxy = enforced();
+    let mut redis = data(&mut proxy);
+    redis.cmd(&["ACL", "SETUSER", "reader", "on", ">p", "+@all", "%R~lock:*", "~own:*"]);
+    let mut client = proxy.client();
+    client.cmd(&["AUTH", "reader", "p"]);
+    let refused = client.cmd(&["SET", "lock:job", "t", "NX", "PX", "20000"]);
+    assert!(refused.error().starts_with("NOPERM"), "{refused:?}");
+    assert_eq!(client.cmd(&["GET", "lock:job"]), Reply::NullBulk);
+    assert!(client.cmd(&["DEL", "lock:job"]).error().starts_with("NOPERM"));
+    assert_eq!(proxy.nodes_with("lock:job"), 0);
+}
+
+#[test]
+fn without_a_quorum_nothing_is_told_that_is_not_known() {
+    let mut proxy = enforced();
+    let mut client = proxy.client();
+    let take = ["SET", "lock:job", "t", "NX", "PX", "20000"];
+    assert_eq!(client.cmd(&take), Reply::ok());
+    (0..2).for_each(|node| proxy.node(node).freeze().unwrap());
+    for words in [
+        &take[..],
+        &["SET", "lock:other", "t", "NX", "PX", "20000"],
+        &["GET", "lock:job"],
+        &["DEL", "lock:job"],
+        &["EVAL", EXTEND, "1", "lock:job", "t", "10000"],
+        &["EVAL", RELEASE, "1", "lock:job", "t"],
+    ] {
+        assert!(client.cmd(words).error().starts_with("NOQUORUM"), "{words:?}");
+    }
+    (0..2).for_each(|node| proxy.node(node).thaw().unwrap());
+    assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
+}
+
+#[test]
+fn the_holder_of_an_adopted_lock_may_write_what_it_guards() {
+    let rules = format!("{RULES}\nguards:\n  - keys: 'job:*'\n    lock: '{{1}}'");
+    let mut proxy = Proxy::with().nodes(3).top(&rules).start();
+    let (mut client, mut other) = (proxy.client(), proxy.client());
+    let write = ["SET", "job:1", "x"];
+    assert!(client.cmd(&write).error().starts_with("NOTHELD"));
+    assert_eq!(client.cmd(&["SET", "lock:1", "t", "NX", "PX", "20000"]), Reply::ok());
+    assert_eq!(client.cmd(&write), Reply::ok());
+    assert!(other.cmd(&write).error().starts_with("NOTHELD"));
+    other.cmd(&["LOCK.ATTACH", "1", "t"]).grant();
+    assert_eq!(other.cmd(&write), Reply::ok());
+    assert_eq!(other.cmd(&["EVAL", RELEASE, "1", "lock:1", "t"]), Reply::Int(1));
+    let mut third = proxy.client();
+    assert_eq!(third.cmd(&["SET", "lock:1", "u", "NX", "PX", "20000"]), Reply::ok());
+    assert!(client.cmd(&write).error().starts_with("FENCED"), "told at the grant");
+    assert_eq!(data(&mut proxy).cmd(&["GET", "job:1"]), Reply::bulk("x"));
+}
