@@ -3,7 +3,9 @@
 //!
 //! **Who.** The holder is the token that a quorum of nodes has. Nobody holds the lock once no token
 //! can be on a quorum any more, even if all nodes that are silent or missing had it. If the answers
-//! leave neither, the question fails: nobody guesses.
+//! leave neither, the question fails: nobody guesses. "Free" is believed of no node that waits to
+//! be admitted or whose clock has jumped forward, as a grant is not: it may have lost locks that
+//! are still held.
 //!
 //! **How long.** A quorum of nodes must keep the lock, so what counts is the quorum-th largest of
 //! their remaining TTLs, less the time since before they were asked and the drift, as in

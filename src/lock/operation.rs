@@ -83,6 +83,21 @@ impl Kind {
         self.is_proven() && !matches!(self, Kind::Raise | Kind::Attach | Kind::Look)
     }
 
+    /// Whether a vote may say that nobody else holds the lock: a grant, or that it is free. Such a
+    /// vote counts only of a node that is known to have forgotten and ended no lock too early.
+    pub(super) fn may_say_free(self) -> bool {
+        self.grants() || self == Kind::Look
+    }
+
+    /// Whether this vote says that nobody else holds the lock.
+    pub(super) fn says_free(self, vote: Vote) -> bool {
+        match vote {
+            Vote::Yes(_) | Vote::Taken(_) => self.grants(),
+            Vote::No(_) => self == Kind::Look,
+            _ => false,
+        }
+    }
+
     /// Whether the operation grants a lock, which a node that waits to be admitted must not.
     pub(super) fn grants(self) -> bool {
         matches!(self, Kind::Acquire { .. } | Kind::HandOver { .. })

@@ -15,7 +15,11 @@ use std::{
 };
 
 use crate::support::{Client, Proxy, Reply, Setup, encode, eventually};
-use lockgate::tools::redis_server::{RedisServer, free_port};
+use lockgate::{
+    config::LocksConfig,
+    lock::Engine,
+    tools::redis_server::{RedisServer, free_port},
+};
 
 /// The numbers of clocks in the file that moves them.
 const REALTIME: u64 = 0;
@@ -194,6 +198,34 @@ fn a_quorum_of_clocks_that_jump_grants_nothing_twice() {
 #[test]
 fn all_clocks_that_jump_grant_nothing_twice() {
     jumping_clocks_grant_nothing_twice(3);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn clocks_that_jump_make_no_lock_look_free() {
+    let nodes = three();
+    // This proxy makes the nodes a deployment, and takes no part.
+    all_up(&before(&nodes).start());
+    let urls = nodes.iter().map(|node| format!("redis://127.0.0.1:{}", node.port).parse());
+    let engine = Engine::start(&LocksConfig {
+        nodes: urls.collect::<Result<_, _>>().unwrap(),
+        max_ttl: ms(4000),
+        ..LocksConfig::default()
+    });
+    eventually("all nodes are up", || engine.status().iter().all(|node| node.up));
+    let grant = engine.acquire(b"lock:k", b"a", ms(4000), None).await.unwrap();
+    let until = Instant::now() + grant.validity;
+    nodes[..2].iter().for_each(|node| node.clocks.forward(REALTIME, HOUR));
+    let mut said = String::new();
+    loop {
+        match engine.look(b"lock:k").await {
+            Ok(None) => break,
+            Ok(Some(held)) => assert_eq!(&*held.token, b"a"),
+            Err(error) => said += &error.to_string(),
+        }
+        tokio::time::sleep(ms(20)).await;
+    }
+    assert!(Instant::now() > until, "{:?} too soon", until - Instant::now());
+    assert!(said.contains("(clock jumped)"), "{said}");
 }
 
 #[test]

@@ -730,3 +730,26 @@ async fn what_is_no_token_holds_a_lock_and_breaks_no_connection() {
     assert_eq!(before.len(), 5);
     assert_eq!(connections(), before);
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_node_that_has_forgotten_is_not_believed_that_a_lock_is_free() {
+    let mut nodes = Nodes::start(3);
+    let engine = nodes.engine(&nodes.config());
+    engine.acquire(b"lock:k", b"t", MINUTE, None).await.unwrap();
+    eventually("all have it", || nodes.with("lock:k").len() == 3);
+    nodes.client(0).cmd(&["DEL", "lock:k"]);
+    nodes.0[1].restart().unwrap();
+    let connected = || match nodes.client(1).cmd(&["CLIENT", "LIST"]) {
+        Reply::Bulk(list) => String::from_utf8_lossy(&list).contains("name=lockgate "),
+        other => panic!("{other:?}"),
+    };
+    eventually("it waits", || {
+        let reason = engine.status()[1].reason.clone();
+        connected() && reason.is_some_and(|why| why.starts_with("waits "))
+    });
+    let error = engine.look(b"lock:k").await.unwrap_err();
+    assert!(error.to_string().contains("(waits "), "{error}");
+    // Somebody has it there: that is believed.
+    nodes.client(1).cmd(&["SET", "lock:k", "t"]);
+    assert_eq!(looked(&engine).await.unwrap().0, b"t");
+}

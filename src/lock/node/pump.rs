@@ -159,7 +159,8 @@ struct Pump {
     asked: Option<Instant>,
     /// TIMEs in flight.
     times: usize,
-    /// Grants by the node, which count once a TIME behind them has shown its clock.
+    /// Votes by which a lock is free, or was, which count once a TIME behind them has shown the
+    /// node's clock.
     unproven: Vec<(Arc<Operation>, Vote)>,
     /// The timer for `next_tick`.
     alarm: Alarm,
@@ -229,10 +230,10 @@ impl Pump {
         self.push(Sent::Time { alone }, at);
     }
 
-    /// Sends TIME behind operations that grant. Their votes count only once the answer shows a
+    /// Sends TIME behind operations whose votes may say that a lock is free. Such votes count only once the answer shows a
     /// clock that has not jumped: sent before them, TIME would miss a jump in between.
-    fn prove(&mut self, granting: &mut usize, at: Instant) {
-        if std::mem::take(granting) > 0 && !self.side.standing.unwatched.load(Ordering::Relaxed) {
+    fn prove(&mut self, unproven: &mut usize, at: Instant) {
+        if std::mem::take(unproven) > 0 && !self.side.standing.unwatched.load(Ordering::Relaxed) {
             self.ask_time(at, false);
         }
     }
@@ -275,17 +276,17 @@ impl Pump {
     fn encode(&mut self) {
         debug_assert!(!self.repeats.is_needed(), "nothing overtakes what is to be repeated");
         let now = Instant::now();
-        let mut granting = 0;
+        let mut unproven = 0;
         for _ in 0..BATCH {
             let Some(job) = self.jobs.pop_front() else { break };
             match job {
                 Queued::Operation(operation) => {
-                    granting += usize::from(operation.kind.grants());
+                    unproven += usize::from(operation.kind.may_say_free());
                     self.note_longest(&operation, now);
                     self.put(&operation);
                     self.push(Sent::Operation(operation, 0), now);
-                    if granting >= PROVEN_TOGETHER {
-                        self.prove(&mut granting, now);
+                    if unproven >= PROVEN_TOGETHER {
+                        self.prove(&mut unproven, now);
                     }
                 }
                 Queued::Blind(bytes) => {
@@ -294,7 +295,7 @@ impl Pump {
                 }
             }
         }
-        self.prove(&mut granting, now);
+        self.prove(&mut unproven, now);
     }
 
     /// Has the node note a TTL that is longer than any before, ahead of storing it.
@@ -397,7 +398,7 @@ impl Pump {
             NodeReply::Time(_) => Err(reply::Garbage),
         };
         match vote {
-            Ok((vote, listeners)) => {
+            Ok((mut vote, listeners)) => {
                 if listeners != 0 {
                     operation.heard_of_listeners(listeners);
                 }
@@ -405,13 +406,18 @@ impl Pump {
                     let (_, token) = reply::look(frame)?;
                     operation.heard_of_holder(self.side.node, token);
                 }
+                // A node that waits is asked who holds a lock, as what it has counts: only what it
+                // lacks does not.
+                if operation.kind == Kind::Look
+                    && operation.kind.says_free(vote)
+                    && self.side.standing.waits.load(Ordering::Acquire)
+                {
+                    vote = Vote::Missing(Absence::Quarantined);
+                }
                 if self.is_late {
                     self.count_if_late(&operation, at);
                 }
-                if self.times > 0
-                    && operation.kind.grants()
-                    && matches!(vote, Vote::Yes(_) | Vote::Taken(_))
-                {
+                if self.times > 0 && operation.kind.says_free(vote) {
                     self.unproven.push((operation, vote));
                     return Ok(());
                 }
@@ -443,7 +449,7 @@ impl Pump {
         }
     }
 
-    /// Takes the answer to TIME: the node's grants before it count now, or do not.
+    /// Takes the answer to TIME: the votes before it that had to wait count now, or do not.
     fn time_told(&mut self, at: Instant, alone: bool, answer: NodeReply<'_>) -> Result<(), Closed> {
         debug_assert!(self.times > 0, "a node tells its TIME when asked");
         self.times -= 1;
@@ -508,17 +514,17 @@ impl Pump {
             self.shared.pending.fetch_add(1, Ordering::Relaxed);
             self.push(Sent::Blind, now);
         }
-        let mut granting = 0;
+        let mut unproven = 0;
         for ((operation, times), again) in self.repeats.take() {
             if again {
-                granting += usize::from(operation.kind.grants());
+                unproven += usize::from(operation.kind.may_say_free());
                 self.put(&operation);
                 self.push(Sent::Operation(operation, times), now);
             } else {
                 self.vote(&operation, Vote::Missing(Absence::Error));
             }
         }
-        self.prove(&mut granting, now);
+        self.prove(&mut unproven, now);
     }
 
     /// Closes the queue and hands over the unanswered operations.
