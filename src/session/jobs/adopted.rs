@@ -131,18 +131,18 @@ pub(super) fn begin(ours: Ours, task: AdoptTask, desk: &mut Desk) -> Progress {
     }
     let missing = 1 + usize::from(desk.speak_up());
     desk.ask(|out| encode::command(out, &[b"CLIENT", b"INFO"]));
-    Progress::Wait(Box::new(Locating { ours, task, missing }))
+    Progress::Wait(Box::new(LocatingLock { ours, task, missing }))
 }
 
 /// The data node was asked which database is selected.
-struct Locating {
+struct LocatingLock {
     ours: Ours,
     task: AdoptTask,
     /// How many replies are missing; the last one is CLIENT INFO's.
     missing: usize,
 }
 
-impl Job for Locating {
+impl Job for LocatingLock {
     fn reply(mut self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
         self.missing -= 1;
         if self.missing > 0 {
@@ -287,19 +287,19 @@ fn renew(taking: Taking, missed: Missed, holding: Option<&Holding>, desk: &mut D
     let claim = holding.map_or_else(|| desk.tokens.claim_of(key, token), |holding| holding.claim);
     let ttl = padded(*ttl, &desk.config.locks);
     let question = Question::Renew { key: key.clone(), token: token.clone(), ttl, claim };
-    Progress::Ask(Box::new(Renewing { taking, missed }), question)
+    Progress::Ask(Box::new(Extending { taking, missed }), question)
 }
 
 /// The lock nodes are asked to renew the lock.
-struct Renewing {
+struct Extending {
     taking: Taking,
     missed: Missed,
 }
 
-impl Job for Renewing {
+impl Job for Extending {
     fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
         let Answer::Renew(said) = answer else { return not_asked() };
-        let Renewing { taking, missed } = *self;
+        let Extending { taking, missed } = *self;
         match (said, missed) {
             (Ok(Some(renewed)), _) => {
                 desk.tokens.renewed(&taking.key, &taking.token, taking.ttl, renewed.until);
