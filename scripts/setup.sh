@@ -80,17 +80,30 @@ case "${1:-run}" in
     command -v cargo-fuzz >/dev/null || cargo install --quiet --locked cargo-fuzz
     exit
     ;;
-  test | chaos) libraries=tests/clients ;;
-  bench) libraries=bench/peers ;;
+  # Lock libraries have places of their own: their clients are not the newest.
+  test) libraries=(tests/clients tests/clients/legacy) ;;
+  chaos) libraries=(tests/clients) ;;
+  bench) libraries=(bench/peers) ;;
 esac
-# Marked with what was installed, so that a change of the list is noticed.
-if ! cmp -s $libraries/requirements.txt $libraries/.venv/installed 2>/dev/null; then
-  rm -rf $libraries/.venv
-  python3 -m venv $libraries/.venv
-  $libraries/.venv/bin/pip install --quiet --disable-pip-version-check -r $libraries/requirements.txt
-  cp $libraries/requirements.txt $libraries/.venv/installed
-fi
-if [ "$1" != chaos ] && ! cmp -s $libraries/package-lock.json $libraries/node_modules/installed 2>/dev/null; then
-  (cd $libraries && npm ci --silent --no-audit --no-fund)
-  cp $libraries/package-lock.json $libraries/node_modules/installed
-fi
+for place in "${libraries[@]}"; do
+  lists=("$place/requirements.txt")
+  # Packages beside the others, as they share a module's name or want other versions.
+  if [ -e "$place/beside.txt" ]; then lists+=("$place/beside.txt"); fi
+  # Marked with what was installed, so that a change of the lists is noticed.
+  if ! cat "${lists[@]}" | cmp -s - "$place/.venv/installed" 2>/dev/null; then
+    rm -rf "$place/.venv"
+    python3 -m venv "$place/.venv"
+    pip=("$place/.venv/bin/pip" install --quiet --disable-pip-version-check)
+    "${pip[@]}" -r "$place/requirements.txt"
+    if [ -e "$place/beside.txt" ]; then
+      while read -r package; do
+        "${pip[@]}" --no-deps --target "$place/.venv/beside/${package%%==*}" "$package"
+      done <"$place/beside.txt"
+    fi
+    cat "${lists[@]}" >"$place/.venv/installed"
+  fi
+  if [ "$1" != chaos ] && ! cmp -s "$place/package-lock.json" "$place/node_modules/installed" 2>/dev/null; then
+    (cd "$place" && npm ci --silent --no-audit --no-fund)
+    cp "$place/package-lock.json" "$place/node_modules/installed"
+  fi
+done
