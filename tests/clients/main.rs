@@ -1,5 +1,5 @@
 //! Programs as people use them do real work through the proxy and notice nothing:
-//! redis-py, ioredis, redis-cli, redis-benchmark, and a Redis that replicates.
+//! redis-py, ioredis, lock libraries, redis-cli, redis-benchmark, and a Redis that replicates.
 //!
 //! Each library has a script in `tests/clients/`, which is only started here. `make test` installs
 //! the libraries.
@@ -15,6 +15,7 @@
 )]
 
 mod agents;
+mod legacy;
 mod page;
 mod stock;
 #[path = "../support/mod.rs"]
