@@ -36,7 +36,7 @@ use smallvec::SmallVec;
 use self::{
     glance::{Alike, Class, NameGlance, class},
     idiom::{Idiom, Op},
-    rows::{ArgumentPlace, Digest, WhichKeys},
+    rows::{ArgumentPlace, Digest, Row, WhichKeys},
     scripts::{Known, KnownScripts},
     seen::SeenIdioms,
     task::{AdoptTask, AdoptWork},
@@ -271,7 +271,7 @@ impl Adoption {
             &mut look,
             keys,
             &idiom,
-            task::Circumstances { replies, obstacle, zero_frees },
+            task::Circumstances { replies, obstacle, zero_frees, database: None },
         );
         look
     }
@@ -293,8 +293,8 @@ impl Adoption {
             (sighting.verdict, sighting.because) = (AdoptVerdict::Refused, because);
         }
         if rule.mode == AdoptMode::Enforce {
-            let (key, lock) = (key.to_vec(), lock_of(rule, key));
-            found.task = Some(Box::new(AdoptTask { key, lock, work }));
+            let (key, lock, database) = (key.to_vec(), lock_of(rule, key), known.database);
+            found.task = Some(Box::new(AdoptTask { key, lock, database, work }));
         }
     }
 
@@ -346,17 +346,25 @@ impl Adoption {
             }
         };
         let mut look = self.judge(keys, locks, found, limits);
+        let database = match known {
+            Some(Known::Row(row)) => row.database.and_then(|at| argv.get(at - 1)),
+            _ => None,
+        };
+        let database = database.and_then(|number| number::integer(number));
+        let database = database.and_then(|number| u64::try_from(number).ok());
         let obstacle = match known {
             _ if locks == WhichKeys::All && keys.len() > 1 => Some(verdict::SEVERAL),
             Some(Known::Row(row)) if row.aside.is_some() => row.aside,
-            Some(Known::Row(row)) if row.database.is_some() => Some(verdict::DATABASE),
+            Some(Known::Row(Row { database: Some(_), .. })) if database.is_none() => {
+                Some("the database that it names is no number")
+            }
             _ => None,
         };
         let zero_frees =
             matches!(known, Some(Known::Normal(normal::Normal::Extend { is_set: false, .. })));
         let replies = row.map(|(behaviour, _)| behaviour.replies);
-        let known_of = task::Circumstances { replies, obstacle, zero_frees };
-        self.set_task(&mut look, keys, &found, known_of);
+        let circumstances = task::Circumstances { replies, obstacle, zero_frees, database };
+        self.set_task(&mut look, keys, &found, circumstances);
         if let AdoptLook::Found(Found { sighting, .. }) = &mut look {
             if let Some((behaviour, library)) = row {
                 (sighting.library, sighting.replies) = (library, Some(behaviour.replies));
@@ -445,7 +453,7 @@ impl Adoption {
         let enforced = rule.and_then(|rule| self.rules.get(rule));
         let task = enforced.filter(|rule| rule.mode == AdoptMode::Enforce).map(|_| {
             let work = AdoptWork::Refuse(because);
-            Box::new(AdoptTask { key: Vec::new(), lock: Vec::new(), work })
+            Box::new(AdoptTask { key: Vec::new(), lock: Vec::new(), database: None, work })
         });
         let key = self.hasher.hash_one(None::<&[u8]>);
         AdoptLook::Found(Found { sighting, key, keys: 0, task, length: 0 })

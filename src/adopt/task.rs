@@ -19,6 +19,8 @@ pub(crate) struct AdoptTask {
     pub(crate) key: Vec<u8>,
     /// The lock that the key stands for in database 0, as a client names it to LOCK.
     pub(crate) lock: Vec<u8>,
+    /// The database that a script names: the lock is there.
+    pub(crate) database: Option<u64>,
     /// What is to be done.
     pub(crate) work: AdoptWork,
 }
@@ -89,6 +91,8 @@ pub(super) struct Circumstances {
     pub(super) obstacle: Option<&'static str>,
     /// A TTL of 0 or less frees the lock, as with EXPIRE.
     pub(super) zero_frees: bool,
+    /// The database that a script names.
+    pub(super) database: Option<u64>,
 }
 
 /// What is to be done for an idiom on one key, which was judged so.

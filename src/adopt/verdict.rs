@@ -30,7 +30,7 @@ pub(super) const MIXED: &str = "some of its keys are adopted and some are not";
 /// A command with several keys, where one is meant.
 pub(super) const SEVERAL: &str = "it has several keys, which is not built yet";
 /// A script that selects a database.
-pub(super) const DATABASE: &str = "it names a database, which is not built yet";
+pub(super) const DATABASE: &str = "only where the database that it names is the selected one";
 /// A command within a transaction.
 pub(crate) const IN_MULTI: &str = "it is inside MULTI";
 

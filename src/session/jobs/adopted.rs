@@ -168,7 +168,15 @@ impl Job for LocatingLock {
 
 /// Asks the lock nodes.
 fn carry_out(ours: Ours, task: AdoptTask, database: u64, desk: &mut Desk) -> Progress {
-    let AdoptTask { key, mut lock, work } = task;
+    let AdoptTask { key, mut lock, database: named, work } = task;
+    if named.is_some_and(|named| named != database) {
+        let key = shown(&key);
+        let error = format!(
+            "ERR '{key}' is an adopted lock: the script names another database than the selected \
+             one ({database})"
+        );
+        return ours.refuse(&error, Outcome::BadRequest, desk);
+    }
     if database > 0 {
         lock = [format!("{database}:").as_bytes(), &lock].concat();
     }

@@ -550,8 +550,8 @@ const ROWS = [
   ['@verrou/core', Verrou, 'works'],
   ['@verrou/core without a TTL', VerrouForEver, 'refused'],
   ['node-redis-warlock', Warlock, 'works'],
-  ['node-redis-warlock touch()', WarlockTouch, 'refused'],
-  ['murlock', Murlock, 'refused'],
+  ['node-redis-warlock touch()', WarlockTouch, 'works'],
+  ['murlock', Murlock, 'works'],
 ];
 
 const version = (row) => JSON.parse(

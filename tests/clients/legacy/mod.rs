@@ -30,11 +30,16 @@ fn libraries_work(mode: &str) -> [String; 2] {
     let rule = |keys: &&str| format!("  - keys: '{keys}'\n    mode: {mode}\n");
     let rules = format!("adopt:\n{}", keys.iter().map(rule).collect::<String>());
     let runs = |program: &Path, script: &str| {
-        let mut proxy = Proxy::with().nodes(5).top(&rules).start();
+        // The lock nodes hold a lock for twice that longer than its client asks for.
+        let locks = "node_timeout: 250ms";
+        let mut proxy = Proxy::with().nodes(5).locks(locks).top(&rules).start();
         let (script, port) = (file(script), proxy.port().to_string());
         let arguments = [script.to_str().unwrap(), &port, "--expect", expect];
         let said = String::from_utf8(run(program, &arguments, b"").stdout).unwrap();
         assert!(proxy.is_alive());
+        let labels = "operation=\"lock\",result=\"ok\"";
+        let granted = proxy.metric("lockgate_lock_requests_total", labels);
+        assert_eq!(granted > 20.0, mode == "enforce", "{granted} by the lock nodes: {said}");
         said
     };
     thread::scope(|scope| {
@@ -47,6 +52,13 @@ fn libraries_work(mode: &str) -> [String; 2] {
 #[test]
 fn lock_libraries_notice_no_audit() {
     for (said, rows) in libraries_work("audit").iter().zip([26, 19]) {
+        assert_eq!(said.lines().count(), rows, "{said}");
+    }
+}
+
+#[test]
+fn lock_libraries_lock_on_the_quorum_and_notice_nothing() {
+    for (said, rows) in libraries_work("enforce").iter().zip([26, 19]) {
         assert_eq!(said.lines().count(), rows, "{said}");
     }
 }
