@@ -36,7 +36,7 @@ use smallvec::SmallVec;
 use self::{
     glance::{Alike, Class, NameGlance, class},
     idiom::{Idiom, Op},
-    rows::{ArgumentPlace, Digest, Row, WhichKeys},
+    rows::{ArgumentPlace, AsideWord, Digest, Row, WhichKeys},
     scripts::{Known, KnownScripts},
     seen::SeenIdioms,
     task::{AdoptTask, AdoptWork},
@@ -294,7 +294,7 @@ impl Adoption {
         }
         if rule.mode == AdoptMode::Enforce {
             let (key, lock, database) = (key.to_vec(), lock_of(rule, key), known.database);
-            found.task = Some(Box::new(AdoptTask { key, lock, database, work }));
+            found.task = Some(Box::new(AdoptTask { key, lock, database, work, aside: Vec::new() }));
         }
     }
 
@@ -354,7 +354,9 @@ impl Adoption {
         let database = database.and_then(|number| u64::try_from(number).ok());
         let obstacle = match known {
             _ if locks == WhichKeys::All && keys.len() > 1 => Some(verdict::SEVERAL),
-            Some(Known::Row(row)) if row.aside.is_some() => row.aside,
+            Some(Known::Row(Row { aside: Some(aside), .. })) if aside.commands.is_empty() => {
+                Some(aside.told)
+            }
             Some(Known::Row(Row { database: Some(_), .. })) if database.is_none() => {
                 Some("the database that it names is no number")
             }
@@ -365,6 +367,18 @@ impl Adoption {
         let replies = row.map(|(behaviour, _)| behaviour.replies);
         let circumstances = task::Circumstances { replies, obstacle, zero_frees, database };
         self.set_task(&mut look, keys, &found, circumstances);
+        if let (Some(Known::Row(Row { aside: Some(aside), .. })), Some(task)) = (known, look.task())
+        {
+            let word = |word: &AsideWord| match word {
+                AsideWord::Text(text) => Some(text.as_bytes().to_vec()),
+                AsideWord::Sent(place) => argument(*place).map(<[u8]>::to_vec),
+            };
+            let commands = aside.commands.iter().map(|words| words.iter().map(word).collect());
+            match commands.collect::<Option<Vec<Vec<Vec<u8>>>>>() {
+                Some(commands) => task.aside = commands,
+                None => task.work = AdoptWork::Fail("ERR the script has too few arguments"),
+            }
+        }
         if let AdoptLook::Found(Found { sighting, .. }) = &mut look {
             if let Some((behaviour, library)) = row {
                 (sighting.library, sighting.replies) = (library, Some(behaviour.replies));
@@ -376,7 +390,7 @@ impl Adoption {
                 && sighting.because.is_empty()
             {
                 sighting.because = match (row.aside, row.database) {
-                    (Some(aside), _) => aside,
+                    (Some(aside), _) => aside.told,
                     (None, Some(_)) => verdict::DATABASE,
                     (None, None) => "",
                 };
@@ -453,7 +467,8 @@ impl Adoption {
         let enforced = rule.and_then(|rule| self.rules.get(rule));
         let task = enforced.filter(|rule| rule.mode == AdoptMode::Enforce).map(|_| {
             let work = AdoptWork::Refuse(because);
-            Box::new(AdoptTask { key: Vec::new(), lock: Vec::new(), database: None, work })
+            let (key, lock, aside) = (Vec::new(), Vec::new(), Vec::new());
+            Box::new(AdoptTask { key, lock, database: None, work, aside })
         });
         let key = self.hasher.hash_one(None::<&[u8]>);
         AdoptLook::Found(Found { sighting, key, keys: 0, task, length: 0 })
@@ -461,6 +476,13 @@ impl Adoption {
 }
 
 impl AdoptLook {
+    fn task(&mut self) -> Option<&mut AdoptTask> {
+        match self {
+            AdoptLook::Found(found) => found.task.as_deref_mut(),
+            _ => None,
+        }
+    }
+
     /// Notes how many bytes the command has.
     fn of_length(mut self, bytes: usize) -> AdoptLook {
         if let AdoptLook::Found(found) = &mut self {

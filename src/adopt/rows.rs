@@ -39,6 +39,24 @@ pub(crate) enum WhichKeys {
     All,
 }
 
+/// What a script does besides, where it has released its lock.
+#[derive(Debug)]
+pub(crate) struct Aside {
+    /// As an operator is told.
+    pub(crate) told: &'static str,
+    /// As commands; none: they are not built yet.
+    pub(crate) commands: &'static [&'static [AsideWord]],
+}
+
+/// A word of such a command.
+#[derive(Debug)]
+pub(crate) enum AsideWord {
+    /// The word itself.
+    Text(&'static str),
+    /// What the client sent at this place.
+    Sent(ArgumentPlace),
+}
+
 /// A script.
 #[derive(Debug)]
 pub(crate) struct Row {
@@ -55,7 +73,7 @@ pub(crate) struct Row {
     /// An argument that makes another behaviour of it.
     switch: Option<(usize, &'static str, &'static Behaviour)>,
     /// What the script does besides, on the data node.
-    pub(crate) aside: Option<&'static str>,
+    pub(crate) aside: Option<&'static Aside>,
     /// Which argument is the number of the database.
     pub(crate) database: Option<usize>,
 }
@@ -144,7 +162,7 @@ const fn in_database(row: Row) -> Row {
     Row { database: Some(1), token: Some(ArgumentPlace::Argv(2)), ttl, ..many(row) }
 }
 
-const fn aside(row: Row, aside: &'static str) -> Row {
+const fn aside(row: Row, aside: &'static Aside) -> Row {
     Row { aside: Some(aside), ..row }
 }
 
@@ -156,6 +174,28 @@ use TtlUnit::{Millis, Seconds};
 
 const LIST: &str = "pushes to a list that waiters pop from";
 const CHANNEL: &str = "publishes on a channel";
+const SECOND_KEY: AsideWord = AsideWord::Sent(ArgumentPlace::Keys(2));
+const SECOND_ARGUMENT: AsideWord = AsideWord::Sent(ArgumentPlace::Argv(2));
+static SIGNAL: Aside = Aside {
+    told: LIST,
+    commands: &[
+        &[AsideWord::Text("DEL"), SECOND_KEY],
+        &[AsideWord::Text("LPUSH"), SECOND_KEY, AsideWord::Text("1")],
+        &[AsideWord::Text("PEXPIRE"), SECOND_KEY, SECOND_ARGUMENT],
+    ],
+};
+static EVENT: Aside = Aside {
+    told: LIST,
+    commands: &[
+        &[AsideWord::Text("LPUSH"), SECOND_KEY, AsideWord::Text("1")],
+        &[AsideWord::Text("LTRIM"), SECOND_KEY, AsideWord::Text("0"), AsideWord::Text("0")],
+    ],
+};
+static MESSAGE: Aside = Aside {
+    told: CHANNEL,
+    commands: &[&[AsideWord::Text("PUBLISH"), SECOND_KEY, SECOND_ARGUMENT]],
+};
+static OTHER_MESSAGE: Aside = Aside { told: CHANNEL, commands: &[] };
 
 /// All scripts that are known. One that names no lock among its KEYS (python-redis-lock's
 /// reset_all) cannot be met here.
@@ -176,9 +216,9 @@ static ROWS: [Row; 105] = [
     timed("c75a9bf1538efcdb1f383acc3e273c5089d57e58", "aioredlock", &AGAIN_ERROR, Millis),
     row("241e4ca540a1cc4ec1f32d9eb9f879e607d7e6e5", "aioredlock", &RELEASE_ERROR),
     row("f908d3f43dbcabc68fc0c9ecaf1fa4a285ecdb0a", "aioredlock", &LEFT_ERROR),
-    aside(row("90da91872223f85eb1376a17e3c4df21ace8c54b", "python-redis-lock", &RELEASE_INVERTED), LIST),
+    aside(row("90da91872223f85eb1376a17e3c4df21ace8c54b", "python-redis-lock", &RELEASE_INVERTED), &SIGNAL),
     timed("fed16109024d968d9496e4140fe1355bac05ebff", "python-redis-lock", &EXTEND_INVERTED, Seconds),
-    Row { token: None, ..aside(row("afbc8014508f92e446b56567e8ba600e811c1bd5", "python-redis-lock", &RESET), LIST) },
+    Row { token: None, ..aside(row("afbc8014508f92e446b56567e8ba600e811c1bd5", "python-redis-lock", &RESET), &SIGNAL) },
     switch(timed("7bcdefae3714859f68f1f2377bddae74a1af9391", "sherlock", &ACQUIRE, Seconds),
         2, "-1", &SHERLOCK_FOR_EVER),
     row("bfb9f817b2e860fe4fc58656b2bf657d3fdc2be1", "sherlock", &RELEASE),
@@ -188,9 +228,9 @@ static ROWS: [Row; 105] = [
     row("ae3671744a5dbb24ea37ef607b8b10ac7856d43e", "aiocache", &RELEASE),
     row("b948f76fda6b97319d3426a2fb42b0d4f02c7146", "cashews", &RELEASE),
     timed("d893d8da0844b834c9c5a41fb79b469749e6f442", "walrus", &ACQUIRE, Millis),
-    aside(row("758ee2fc57c84a93a25cd712f592a1b4898d6c03", "walrus", &RELEASE), LIST),
+    aside(row("758ee2fc57c84a93a25cd712f592a1b4898d6c03", "walrus", &RELEASE), &EVENT),
     row("e63c1bdcff89893c1242d737ef2971b3f2f9ea96", "redis-lock-py", &RELEASE),
-    aside(row("3ee65fe8cbb7be7badd45039a1eb0861cfa89286", "redis-lock-py", &RELEASE), CHANNEL),
+    aside(row("3ee65fe8cbb7be7badd45039a1eb0861cfa89286", "redis-lock-py", &RELEASE), &MESSAGE),
     timed("7a1e2313543c636a6197704ea9dac88eceb31444", "redis-lock-py", &EXTEND_BY, Seconds),
     many(timed("e5a322e2634ef59a516e8ea150cb085afafee684", "node-redlock 4", &ACQUIRE, Millis)),
     many(row("0f0f23b9048b36752b5be114f357ba083449f908", "node-redlock 4", &RELEASE)),
@@ -230,7 +270,7 @@ static ROWS: [Row; 105] = [
     timed("4294933f08f20c8eba99ef809315810389dfb0a3", "@medusajs/locking-redis", &EXTEND, Seconds),
     row("59bc3e108ef7f99b02996a98489960c0edcc9945", "@upstash/lock", &RELEASE),
     timed("459cfa2e6c93bad7aa427b850f346bf836b2002d", "@upstash/lock", &EXTEND_BY, Seconds),
-    aside(row("02718596825c5bf6c57af391b4dc01a6d2d9d88a", "simple-redis-mutex", &RELEASE_NIL), CHANNEL),
+    aside(row("02718596825c5bf6c57af391b4dc01a6d2d9d88a", "simple-redis-mutex", &RELEASE_NIL), &OTHER_MESSAGE),
     many(timed("72c682f803c16e52907ef702e4fc696ba57f0009", "@redis-kit/lock", &ACQUIRE, Millis)),
     many(row("38ad3f653a96ee41b8682a9d7f8bb30ea7840dfd", "@redis-kit/lock", &RELEASE)),
     many(timed("f52279a283865ecc0df2be6106ebd28746886112", "@redis-kit/lock", &EXTEND, Millis)),
@@ -255,7 +295,7 @@ static ROWS: [Row; 105] = [
     row("544c68b7ffd46e5d7ccc58a27204557efba43310", "redlock (Rust)", &RELEASE),
     timed("175897a4e379e99e79a54937be09226f76cdcfe5", "Spring Integration", &AGAIN_SPRING, Millis),
     row("f0f9038aa2b6d6c3436c72d147573ea2a58f0ef2", "Spring Integration", &RELEASE_SPRING),
-    aside(row("7a71e9443a2a41539fb115a5a27d5a748a871aed", "Spring Integration", &RELEASE_SPRING), CHANNEL),
+    aside(row("7a71e9443a2a41539fb115a5a27d5a748a871aed", "Spring Integration", &RELEASE_SPRING), &OTHER_MESSAGE),
     timed("879e0f7b8d83c3266d4e996627438c05dbda0b89", "Spring Integration", &EXTEND_SPRING, Millis),
     row("194f3902b2dd08557818d09fc2e7682d91480e53", "ShedLock", &RELEASE),
     timed("67256370c2d1c87e2250898075542b1a7fa5b917", "ShedLock", &EXTEND, Millis),

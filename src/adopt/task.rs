@@ -23,6 +23,8 @@ pub(crate) struct AdoptTask {
     pub(crate) database: Option<u64>,
     /// What is to be done.
     pub(crate) work: AdoptWork,
+    /// Commands for the data node, once the lock is released: they wake who waits.
+    pub(crate) aside: Vec<Vec<Vec<u8>>>,
 }
 
 /// What is to be done for a command on an adopted key. TTLs are what the client asks for.

@@ -128,6 +128,18 @@ impl Engine {
         Acquire::ask_adopted(&self.locks.grants, key, token, ttl)
     }
 
+    /// Whether the lock nodes have said a moment ago that `key` is held, and it was not released
+    /// through this proxy since.
+    pub(crate) fn is_known_as_held(&self, key: &Key, now: Instant) -> bool {
+        self.locks.refusals.is_held(key, now)
+    }
+
+    /// Notes that [`Engine::adopt`] was refused as another holds the lock, for `remaining` at
+    /// least.
+    pub(crate) fn note_held(&self, key: &Key, remaining: Option<Duration>, now: Instant) {
+        self.locks.refusals.note(key, remaining, now);
+    }
+
     /// Asks all nodes for `key` as [`Engine::acquire`] does, and waits in line for at most `wait`.
     pub fn wait(
         &self,

@@ -2,7 +2,10 @@
 
 use std::sync::Arc;
 
-use super::{grants::Grants, line::queue::Queues, metrics::LockMetrics, node::nodes::Nodes};
+use super::{
+    grants::Grants, line::queue::Queues, metrics::LockMetrics, node::nodes::Nodes,
+    refusals::Refusals,
+};
 use crate::config::LocksConfig;
 
 /// The state that the engine shares with all operations under way.
@@ -11,6 +14,8 @@ pub(super) struct Locks {
     pub(super) grants: Arc<Grants>,
     /// Clients that wait here.
     pub(super) queues: Queues,
+    /// Locks that others are known to hold.
+    pub(super) refusals: Refusals,
 }
 
 impl Locks {
@@ -18,6 +23,7 @@ impl Locks {
     pub(super) fn new(config: &LocksConfig, nodes: Nodes) -> Locks {
         let metrics = Arc::new(LockMetrics::new());
         let queues = Queues::new(config, metrics.clone());
-        Locks { grants: Arc::new(Grants::new(config, nodes, metrics)), queues }
+        let grants = Arc::new(Grants::new(config, nodes, metrics));
+        Locks { grants, queues, refusals: Refusals::default() }
     }
 }

@@ -36,6 +36,7 @@ mod node;
 mod operation;
 mod quorum;
 mod raise;
+mod refusals;
 mod release;
 mod renew;
 mod reply;

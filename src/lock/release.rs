@@ -54,6 +54,7 @@ impl Release {
         let since = Instant::now();
         let (grants, nodes) = (&locks.grants, &locks.grants.nodes);
         let (known, watch, held) = grants.holders.release(&key, &token, claim, since);
+        locks.refusals.released(&key);
         if let Some(held) = held {
             grants.metrics.hold_seconds.record(held.as_secs_f64());
         }

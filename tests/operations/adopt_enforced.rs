@@ -362,3 +362,40 @@ fn the_holder_of_an_adopted_lock_may_write_what_it_guards() {
     assert!(client.cmd(&write).error().starts_with("FENCED"), "told at the grant");
     assert_eq!(data(&mut proxy).cmd(&["GET", "job:1"]), Reply::bulk("x"));
 }
+
+#[test]
+fn clients_that_poll_cost_the_lock_nodes_little_and_learn_of_a_release() {
+    let proxy = enforced();
+    let elsewhere = Proxy::beside(&proxy).top(RULES).start();
+    let (mut holder, mut remote) = (proxy.client(), elsewhere.client());
+    let take = ["SET", "lock:job", "t", "NX", "PX", "30000"];
+    let release = ["EVAL", RELEASE, "1", "lock:job", "t"];
+    let calls = |proxy: &Proxy| {
+        let Reply::Bulk(info) = proxy.node_client(0).cmd(&["INFO", "commandstats"]) else {
+            panic!()
+        };
+        let info = String::from_utf8(info).unwrap();
+        let line = info.lines().find_map(|line| line.strip_prefix("cmdstat_evalsha:calls="));
+        line.and_then(|rest| rest.split(',').next()?.parse::<u64>().ok()).unwrap_or_default()
+    };
+    assert_eq!(holder.cmd(&take), Reply::ok());
+    let mut pollers: Vec<Client> = (0..20).map(|_| proxy.client()).collect();
+    let before = calls(&proxy);
+    let (mut polls, began) = (0, std::time::Instant::now());
+    for _ in 0..20 {
+        for poller in &mut pollers {
+            assert_eq!(poller.cmd(&take), Reply::NullBulk);
+            polls += 1;
+        }
+    }
+    // Each is asked about and undone, for each 250 ms that have passed.
+    let asked = calls(&proxy) - before;
+    let most = 2 * (1 + began.elapsed().as_millis() as u64 / 250) + 2;
+    assert!(asked <= most, "{asked} for {polls} polls");
+    // A release through this proxy is known at once, one through another a moment later.
+    assert_eq!(holder.cmd(&release), Reply::Int(1));
+    assert_eq!(pollers[0].cmd(&take), Reply::ok());
+    assert_eq!(pollers[1].cmd(&take), Reply::NullBulk);
+    assert_eq!(remote.cmd(&release), Reply::Int(1));
+    eventually("it is learned", || pollers[1].cmd(&take) == Reply::ok());
+}

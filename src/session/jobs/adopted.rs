@@ -168,7 +168,7 @@ impl Job for LocatingLock {
 
 /// Asks the lock nodes.
 fn carry_out(ours: Ours, task: AdoptTask, database: u64, desk: &mut Desk) -> Progress {
-    let AdoptTask { key, mut lock, database: named, work } = task;
+    let AdoptTask { key, mut lock, database: named, work, aside } = task;
     if named.is_some_and(|named| named != database) {
         let key = shown(&key);
         let error = format!(
@@ -204,7 +204,7 @@ fn carry_out(ours: Ours, task: AdoptTask, database: u64, desk: &mut Desk) -> Pro
         }
         AdoptWork::Release { token, replies } => {
             let token = Token::from(&token);
-            release(Releasing { ours, key, token, replies }, None, desk)
+            release(Releasing { ours, key, token, replies, aside }, None, desk)
         }
         AdoptWork::Look(_)
         | AdoptWork::Left { .. }
@@ -212,7 +212,7 @@ fn carry_out(ours: Ours, task: AdoptTask, database: u64, desk: &mut Desk) -> Pro
         | AdoptWork::ReleaseBlind { .. }
         | AdoptWork::ExtendBlind { .. } => {
             let question = Question::Look(key.clone());
-            Progress::Ask(Box::new(Looking { ours, key, work }), question)
+            Progress::Ask(Box::new(Looking { ours, key, work, aside }), question)
         }
         AdoptWork::Refuse(_) | AdoptWork::Fail(_) => not_asked(),
     }
@@ -238,6 +238,9 @@ impl Taking {
 }
 
 fn acquire(taking: Taking, desk: &Desk) -> Progress {
+    if desk.shared.engine.is_known_as_held(&taking.key, taking.ours.since) {
+        return tell(taking.ours, taking.replies[3], Outcome::Busy, desk);
+    }
     let ttl = padded(taking.ttl, &desk.config.locks);
     let question = Question::Adopt { key: taking.key.clone(), token: taking.token.clone(), ttl };
     Progress::Ask(Box::new(Acquiring(taking)), question)
@@ -252,9 +255,14 @@ impl Job for Acquiring {
         let taking = self.0;
         let grant = match said {
             Ok(grant) => grant,
-            Err(NotGranted::Held { .. } | NotGranted::QueueFull { .. }) => {
+            Err(NotGranted::Held { remaining, contested }) => {
+                // Votes that are split say that several ask, and not that anybody holds it.
+                if !contested {
+                    desk.shared.engine.note_held(&taking.key, remaining, taking.ours.since);
+                }
                 return tell(taking.ours, taking.replies[3], Outcome::Busy, desk);
             }
+            Err(NotGranted::QueueFull { .. }) => return not_asked(),
             Err(NotGranted::NoQuorum(error)) => return no_quorum(taking.ours, &error, desk),
         };
         if grant.validity < taking.ttl {
@@ -343,16 +351,18 @@ struct Releasing {
     key: Key,
     token: Token,
     replies: Replies,
+    /// Commands for the data node once that is done.
+    aside: Vec<Vec<Vec<u8>>>,
 }
 
 impl Job for Releasing {
     fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
         let Answer::Unlock(said) = answer else { return not_asked() };
-        let Releasing { ours, key, token, replies } = *self;
+        let Releasing { ours, key, token, replies, aside } = *self;
         match said {
             Ok(true) => {
                 desk.tokens.remove(&key, &token);
-                tell(ours, replies[1], Outcome::Ok, desk)
+                wake(ours, replies[1], &aside, desk)
             }
             Ok(false) => not_held(ours, key, token, replies, desk),
             Err(error) => no_quorum(ours, &error, desk),
@@ -360,6 +370,44 @@ impl Job for Releasing {
     }
 
     fn asks_for(&self) -> Option<Ours> {
+        Some(self.ours)
+    }
+}
+
+/// Has the data node wake who waits for a lock that is released, and answers.
+fn wake(ours: Ours, text: &'static str, aside: &[Vec<Vec<u8>>], desk: &mut Desk) -> Progress {
+    if aside.is_empty() {
+        return tell(ours, text, Outcome::Ok, desk);
+    }
+    let missing = aside.len() + usize::from(desk.speak_up());
+    for command in aside {
+        let words: Vec<&[u8]> = command.iter().map(Vec::as_slice).collect();
+        desk.ask(|out| encode::command(out, &words));
+    }
+    Progress::Wait(Box::new(Waking { ours, text, missing }))
+}
+
+/// The data node was sent commands that wake who waits. The lock is released whether it carries
+/// them out or not.
+struct Waking {
+    ours: Ours,
+    text: &'static str,
+    missing: usize,
+}
+
+impl Job for Waking {
+    fn reply(mut self: Box<Self>, _reply: &[u8], desk: &mut Desk) -> Progress {
+        self.missing -= 1;
+        if self.missing > 0 {
+            return Progress::Wait(self);
+        }
+        if desk.conn.reply_mode == ReplyMode::Off {
+            desk.hush();
+        }
+        tell(self.ours, self.text, Outcome::Ok, desk)
+    }
+
+    fn ours(&self) -> Option<Ours> {
         Some(self.ours)
     }
 }
@@ -401,6 +449,7 @@ struct Looking {
     ours: Ours,
     key: Key,
     work: AdoptWork,
+    aside: Vec<Vec<Vec<u8>>>,
 }
 
 impl Job for Looking {
@@ -419,7 +468,7 @@ impl Job for Looking {
 
 impl Looking {
     fn seen(self, holding: Option<Holding>, desk: &mut Desk) -> Progress {
-        let Looking { ours, key, work } = self;
+        let Looking { ours, key, work, aside } = self;
         match (work, holding) {
             (AdoptWork::Look(word), holding) => {
                 let mut answer = Vec::new();
@@ -470,7 +519,7 @@ impl Looking {
             }
             (AdoptWork::ReleaseBlind { replies: [absent, held, ..] }, Some(holding)) => {
                 let (token, replies) = (holding.token.clone(), [absent, held, held, absent]);
-                release(Releasing { ours, key, token, replies }, Some(&holding), desk)
+                release(Releasing { ours, key, token, replies, aside }, Some(&holding), desk)
             }
             (AdoptWork::ExtendBlind { ttl, replies: [absent, held, ..] }, Some(holding)) => {
                 let (token, replies) = (holding.token.clone(), [absent, held, held, absent]);

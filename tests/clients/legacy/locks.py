@@ -820,14 +820,14 @@ ROWS = [
     ("redlock-ng", RedlockNg, "works"),
     ("redlock", Redlock1, "works"),
     ("aioredlock", Aioredlock, "works"),
-    ("python-redis-lock", PythonRedisLock, "refused"),
-    ("python-redis-lock that waits", PythonRedisLockWaits, "refused"),
+    ("python-redis-lock", PythonRedisLock, "works"),
+    ("python-redis-lock that waits", PythonRedisLockWaits, "works"),
     ("sherlock", Sherlock, "works"),
     ("coredis Lock", Coredis, "works"),
     ("coredis Lock.extend that adds", CoredisAdds, "works"),
     ("aiocache RedLock", Aiocache, "works"),
     ("cashews lock", Cashews, "works"),
-    ("walrus lock", Walrus, "refused"),
+    ("walrus lock", Walrus, "works"),
 ]
 
 

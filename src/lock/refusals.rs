@@ -1,0 +1,81 @@
+//! Locks that the lock nodes have just said to be held: clients that poll for them are refused
+//! without asking again.
+
+use std::time::Duration;
+
+use crate::{
+    clock::Instant,
+    key::{Key, KeyMap},
+    sync::Mutex,
+};
+
+/// The longest time for which an answer of the lock nodes is repeated. Clients of lock libraries
+/// poll every 10 to 250 ms, and so much later they may learn of a release through another proxy.
+const FRESH: Duration = Duration::from_millis(250);
+/// Most locks that are remembered. Polls for further ones ask the lock nodes.
+const MOST: usize = 4096;
+
+/// Until when each lock counts as held.
+#[derive(Default)]
+pub(super) struct Refusals {
+    until: Mutex<KeyMap<Instant>>,
+}
+
+impl Refusals {
+    /// Notes that a quorum of lock nodes said at `now` that the lock is held, and for how long at
+    /// least (`None`: without end).
+    pub(super) fn note(&self, key: &Key, remaining: Option<Duration>, now: Instant) {
+        let until = now + remaining.map_or(FRESH, |remaining| remaining.min(FRESH));
+        let mut all = self.until.lock();
+        if all.len() >= MOST {
+            all.retain(|_, until| *until > now);
+        }
+        if all.len() < MOST {
+            all.insert(key.clone(), until);
+        }
+    }
+
+    /// Whether the lock was held a moment ago, and was not released through this proxy since.
+    pub(super) fn is_held(&self, key: &Key, now: Instant) -> bool {
+        self.until.lock().get(key).is_some_and(|until| now < *until)
+    }
+
+    /// Notes that the lock is being released.
+    pub(super) fn released(&self, key: &Key) {
+        self.until.lock().remove(key);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_is_repeated_for_a_moment_and_not_behind_a_release() {
+        let (refusals, key, ms) = (Refusals::default(), Key::from("k"), Duration::from_millis);
+        let now = Instant::now();
+        assert!(!refusals.is_held(&key, now));
+        refusals.note(&key, Some(ms(1000)), now);
+        assert!(refusals.is_held(&key, now + ms(249)));
+        assert!(!refusals.is_held(&key, now + ms(250)));
+        assert!(!refusals.is_held(&Key::from("l"), now));
+        refusals.note(&key, Some(ms(10)), now);
+        assert!(refusals.is_held(&key, now + ms(9)) && !refusals.is_held(&key, now + ms(10)));
+        refusals.note(&key, None, now);
+        refusals.released(&key);
+        assert!(!refusals.is_held(&key, now));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn no_more_is_remembered_than_there_is_room_for() {
+        let (refusals, now) = (Refusals::default(), Instant::now());
+        for n in 0..2 * MOST {
+            refusals.note(&Key::from(&n.to_string()), None, now);
+        }
+        assert_eq!(refusals.until.lock().len(), MOST);
+        let later = now + FRESH;
+        refusals.note(&Key::from("k"), None, later);
+        assert!(refusals.is_held(&Key::from("k"), later));
+        assert_eq!(refusals.until.lock().len(), 1);
+    }
+}
