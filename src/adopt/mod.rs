@@ -54,6 +54,8 @@ use crate::{
 /// The longest command that is looked at, in bytes: the longest script of a lock library has
 /// some 3,000. As much is copied of a command that comes in pieces.
 pub(crate) const MAX_LOOK: usize = 16 * 1024;
+/// Most keys of one script: its locks are asked for one after the other.
+const MAX_KEYS: usize = 16;
 /// Steps that comparing the keys of one command with the rules may take.
 const MAX_STEPS: usize = 1_000_000;
 
@@ -294,7 +296,14 @@ impl Adoption {
         }
         if rule.mode == AdoptMode::Enforce {
             let (key, lock, database) = (key.to_vec(), lock_of(rule, key), known.database);
-            found.task = Some(Box::new(AdoptTask { key, lock, database, work, aside: Vec::new() }));
+            found.task = Some(Box::new(AdoptTask {
+                key,
+                lock,
+                database,
+                others: Vec::new(),
+                work,
+                aside: Vec::new(),
+            }));
         }
     }
 
@@ -352,8 +361,12 @@ impl Adoption {
         };
         let database = database.and_then(|number| number::integer(number));
         let database = database.and_then(|number| u64::try_from(number).ok());
+        let others = if locks == WhichKeys::All { &keys[1..] } else { &[] };
+        let is_for_many =
+            row.is_some_and(|(behaviour, _)| task::is_for_many(behaviour.op, behaviour.replies));
         let obstacle = match known {
-            _ if locks == WhichKeys::All && keys.len() > 1 => Some(verdict::SEVERAL),
+            _ if !others.is_empty() && !is_for_many => Some(verdict::SEVERAL),
+            _ if keys.len() > MAX_KEYS => Some("it has too many keys"),
             Some(Known::Row(Row { aside: Some(aside), .. })) if aside.commands.is_empty() => {
                 Some(aside.told)
             }
@@ -367,6 +380,7 @@ impl Adoption {
         let replies = row.map(|(behaviour, _)| behaviour.replies);
         let circumstances = task::Circumstances { replies, obstacle, zero_frees, database };
         self.set_task(&mut look, keys, &found, circumstances);
+        self.set_others(&mut look, others);
         if let (Some(Known::Row(Row { aside: Some(aside), .. })), Some(task)) = (known, look.task())
         {
             let word = |word: &AsideWord| match word {
@@ -397,6 +411,22 @@ impl Adoption {
             }
         }
         look
+    }
+
+    /// Adds the locks of further keys, where their number makes the reply.
+    fn set_others(&self, look: &mut AdoptLook, others: &[&[u8]]) {
+        let Some(task) = look.task().filter(|_| !others.is_empty()) else { return };
+        if matches!(task.work, AdoptWork::Refuse(_) | AdoptWork::Fail(_)) {
+            return;
+        }
+        let lock = |key: &&[u8]| {
+            let rule = self.rule(key).and_then(|rule| self.rules.get(rule));
+            rule.filter(|rule| rule.mode == AdoptMode::Enforce).map(|rule| lock_of(rule, key))
+        };
+        match others.iter().map(lock).collect() {
+            Some(others) => task.others = others,
+            None => task.work = AdoptWork::Refuse("some of its keys are not enforced"),
+        }
     }
 
     /// What an idiom on these keys is to be told as. `locks`: which of them it takes for locks.
@@ -467,8 +497,8 @@ impl Adoption {
         let enforced = rule.and_then(|rule| self.rules.get(rule));
         let task = enforced.filter(|rule| rule.mode == AdoptMode::Enforce).map(|_| {
             let work = AdoptWork::Refuse(because);
-            let (key, lock, aside) = (Vec::new(), Vec::new(), Vec::new());
-            Box::new(AdoptTask { key, lock, database: None, work, aside })
+            let (key, lock, others) = (Vec::new(), Vec::new(), Vec::new());
+            Box::new(AdoptTask { key, lock, database: None, others, work, aside: Vec::new() })
         });
         let key = self.hasher.hash_one(None::<&[u8]>);
         AdoptLook::Found(Found { sighting, key, keys: 0, task, length: 0 })

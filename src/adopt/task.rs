@@ -21,6 +21,8 @@ pub(crate) struct AdoptTask {
     pub(crate) lock: Vec<u8>,
     /// The database that a script names: the lock is there.
     pub(crate) database: Option<u64>,
+    /// Locks of further keys, for which the same is to be done.
+    pub(crate) others: Vec<Vec<u8>>,
     /// What is to be done.
     pub(crate) work: AdoptWork,
     /// Commands for the data node, once the lock is released: they wake who waits.
@@ -83,6 +85,14 @@ const SET: Replies = ["+OK", "nil", "nil", "nil"];
 const SET_HELD: Replies = ["nil", "+OK", "+OK", "nil"];
 const COMPARED: Replies = ["0", "1", "1", "0"];
 const BLIND: Replies = ["0", "1", "1", "1"];
+
+/// Whether a script does the same for several keys, and its reply is their number.
+pub(super) fn is_for_many(op: Op, replies: Replies) -> bool {
+    matches!(
+        (op, replies),
+        (Op::Acquire, ["1", "0", "0", "0"]) | (Op::Extend | Op::Release, ["0", "1", "1", "0"])
+    )
+}
 
 /// What is known of a command besides its words.
 #[derive(Debug, Clone, Copy, Default)]

@@ -252,8 +252,8 @@ fn what_is_no_lock_idiom_is_refused_and_harms_nobody() {
 
 #[test]
 fn commands_may_come_in_any_pieces_inline_and_in_pipelines() {
-    let proxy = enforced();
-    let mut client = proxy.client();
+    let mut proxy = enforced();
+    let (mut client, mut redis) = (proxy.client(), data(&mut proxy));
     let take = encode(&["SET", "lock:job", "t", "NX", "PX", "20000"]);
     let release = encode(&["EVAL", RELEASE, "1", "lock:job", "t"]);
     for cut in (1..take.len() - 1).step_by(3) {
@@ -264,6 +264,8 @@ fn commands_may_come_in_any_pieces_inline_and_in_pipelines() {
         client.send(&release[cut..]);
         assert_eq!(client.reply(), Reply::ok(), "{cut}");
         assert_eq!(client.reply(), Reply::Int(1), "{cut}");
+        // It is another's on the data node, which the proxy's own answer does not care for.
+        redis.cmd(&["SET", "lock:job", "another's"]);
     }
     client.send(b"SET lock:job t NX PX 20000\r\nGET lock:job\r\nDEL lock:job\r\nPING\r\n");
     let said: Vec<Reply> = (0..4).map(|_| client.reply()).collect();
@@ -398,4 +400,40 @@ fn clients_that_poll_cost_the_lock_nodes_little_and_learn_of_a_release() {
     assert_eq!(pollers[1].cmd(&take), Reply::NullBulk);
     assert_eq!(remote.cmd(&release), Reply::Int(1));
     eventually("it is learned", || pollers[1].cmd(&take) == Reply::ok());
+}
+
+#[test]
+fn several_locks_are_taken_all_or_none() {
+    let proxy = enforced();
+    let (mut a, mut b) = (proxy.client(), proxy.client());
+    // node-redlock's.
+    const TAKE: &str = "96da70f7716f27d278a5218544df37fd8b0a5e4c";
+    const RELEASE: &str = "e4612211c9f8f51c257e26e056b0a654b3187242";
+    const EXTEND: &str = "aed6f382e410db8ba7926d4e5e9aab410bf2a78a";
+    let take = |client: &mut Client, keys: &[&str], token: &str| {
+        let count = keys.len().to_string();
+        let words = [&["EVALSHA", TAKE, &count][..], keys, &[token, "20000"]].concat();
+        client.cmd(&words)
+    };
+    let two = ["lock:a", "lock:b"];
+    assert_eq!(take(&mut a, &two, "a"), Reply::Int(2));
+    assert_eq!(proxy.nodes_with("lock:a") + proxy.nodes_with("lock:b"), 6);
+    // Nothing stays of what is refused.
+    assert_eq!(take(&mut b, &["lock:c", "lock:b", "lock:d"], "b"), Reply::Int(0));
+    eventually("it is given back", || proxy.nodes_with("lock:c") == 0);
+    assert_eq!(take(&mut b, &["lock:c"], "b"), Reply::Int(1));
+    assert_eq!(b.cmd(&["LOCK", "a", "PX", "1000"]), Reply::NullArray);
+    let extend = |client: &mut Client, keys: &[&str], token: &str| {
+        let count = keys.len().to_string();
+        client.cmd(&[&["EVALSHA", EXTEND, &count][..], keys, &[token, "30000"]].concat())
+    };
+    assert_eq!(extend(&mut b, &two, "a"), Reply::Int(2), "from any connection");
+    assert_eq!(extend(&mut a, &["lock:a", "lock:c"], "a"), Reply::Int(0));
+    let Reply::Int(left) = b.cmd(&["PTTL", "lock:b"]) else { panic!() };
+    assert!(left > 20_000, "{left}");
+    let released = b.cmd(&["EVALSHA", RELEASE, "3", "lock:a", "lock:c", "lock:b", "a"]);
+    assert_eq!(released, Reply::Int(2));
+    assert_eq!(take(&mut b, &two, "b"), Reply::Int(2));
+    let mixed = take(&mut a, &["lock:x", "other:y"], "a");
+    assert!(mixed.error().contains("some of its keys are adopted"), "{mixed:?}");
 }

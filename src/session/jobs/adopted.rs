@@ -13,7 +13,9 @@ use super::{
         guarded::database,
         metrics::Outcome,
     },
-    Answer, Job, Ours, Pass, Progress, Question, announce,
+    Answer, Job, Ours, Pass, Progress, Question,
+    adopted_many::{Many, ManyWork},
+    announce,
     authorize::probe as probe_lock,
     lock::no_quorum,
     not_asked, unlock,
@@ -168,7 +170,7 @@ impl Job for LocatingLock {
 
 /// Asks the lock nodes.
 fn carry_out(ours: Ours, task: AdoptTask, database: u64, desk: &mut Desk) -> Progress {
-    let AdoptTask { key, mut lock, database: named, work, aside } = task;
+    let AdoptTask { key, lock, database: named, others, work, aside } = task;
     if named.is_some_and(|named| named != database) {
         let key = shown(&key);
         let error = format!(
@@ -177,10 +179,13 @@ fn carry_out(ours: Ours, task: AdoptTask, database: u64, desk: &mut Desk) -> Pro
         );
         return ours.refuse(&error, Outcome::BadRequest, desk);
     }
-    if database > 0 {
-        lock = [format!("{database}:").as_bytes(), &lock].concat();
-    }
-    if lock.is_empty() || lock.len() > desk.config.locks.max_key {
+    let names = std::iter::once(lock).chain(others).map(|lock| match database {
+        0 => lock,
+        _ => [format!("{database}:").as_bytes(), &lock].concat(),
+    });
+    let names: Vec<Vec<u8>> = names.collect();
+    let is_bad = |name: &Vec<u8>| name.is_empty() || name.len() > desk.config.locks.max_key;
+    if names.iter().any(is_bad) {
         let key = shown(&key);
         let limit = desk.config.locks.max_key;
         let error = format!(
@@ -189,7 +194,17 @@ fn carry_out(ours: Ours, task: AdoptTask, database: u64, desk: &mut Desk) -> Pro
         );
         return ours.refuse(&error, Outcome::BadRequest, desk);
     }
-    let key = desk.key(&lock);
+    let mut keys: Vec<Key> = names.iter().map(|name| desk.key(name)).collect();
+    if keys.len() > 1 {
+        let (token, work) = match work {
+            AdoptWork::Acquire { token, ttl, .. } => (token, ManyWork::Acquire(ttl)),
+            AdoptWork::Extend { token, ttl, .. } => (token, ManyWork::Extend(ttl)),
+            AdoptWork::Release { token, .. } => (token, ManyWork::Release),
+            _ => return not_asked(),
+        };
+        return Many::begin(ours, (keys, Token::from(&token)), work, desk);
+    }
+    let Some(key) = keys.pop() else { return not_asked() };
     match work {
         AdoptWork::Acquire { token, ttl, replies } => {
             acquire(Taking { ours, key, token: Token::from(&token), ttl, replies }, desk)

@@ -1,0 +1,177 @@
+//! A script of a lock library about several adopted keys: all or nothing. The lock nodes are asked
+//! for one lock after the other, in the client's order, and what was granted is given back at the
+//! first that another holds. For that moment others are refused; two holders there never are.
+
+use std::{mem, time::Duration};
+
+use super::{
+    super::{
+        claims::{Granted, Held},
+        desk::Desk,
+        metrics::Outcome,
+    },
+    Answer, Job, Ours, Progress, Question,
+    lock::no_quorum,
+    not_asked,
+    undo::Undo,
+    unlock,
+};
+use crate::{
+    clock::Instant,
+    key::{Key, Token},
+    lock::{Grant, NoQuorum, NotGranted, padded},
+    resp::encode,
+};
+
+/// What is done to all of the locks.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ManyWork {
+    /// Take each that nobody holds, for this time.
+    Acquire(Duration),
+    /// Give each a new TTL if the token holds it.
+    Extend(Duration),
+    /// Free each that the token holds.
+    Release,
+}
+
+/// The locks of one command, and how far it is. The reply is a number: how many were released, or
+/// all or none.
+pub(super) struct Many {
+    ours: Ours,
+    keys: Vec<Key>,
+    token: Token,
+    work: ManyWork,
+    /// How many locks were asked about.
+    done: usize,
+    /// How many of them the token holds, or held.
+    held: usize,
+    /// The earliest end of what was granted or renewed.
+    until: Option<Instant>,
+    /// What was granted, and gives itself back unless the client is told.
+    grants: Vec<(Grant, Undo)>,
+    /// The first lock whose release the lock nodes did not answer.
+    failed: Option<NoQuorum>,
+}
+
+impl Many {
+    /// Asks about the first lock.
+    pub(super) fn begin(
+        ours: Ours,
+        (keys, token): (Vec<Key>, Token),
+        work: ManyWork,
+        desk: &mut Desk,
+    ) -> Progress {
+        if matches!(work, ManyWork::Acquire(_)) && keys.iter().any(|key| desk.is_guard_lock(key)) {
+            let error = "ERR several adopted locks at once are no locks that guards need (adopt)";
+            return ours.refuse(error, Outcome::BadRequest, desk);
+        }
+        let (until, grants, failed) = (None, Vec::new(), None);
+        let many = Many { ours, keys, token, work, done: 0, held: 0, until, grants, failed };
+        many.next(desk)
+    }
+
+    fn next(self, desk: &mut Desk) -> Progress {
+        let Some(key) = self.keys.get(self.done).cloned() else { return self.end(desk) };
+        let token = self.token.clone();
+        let locks = &desk.config.locks;
+        let question = match self.work {
+            ManyWork::Acquire(ttl) => Question::Adopt { key, token, ttl: padded(ttl, locks) },
+            ManyWork::Extend(ttl) => {
+                let claim = desk.tokens.claim_of(&key, &token);
+                Question::Renew { key, token, ttl: padded(ttl, locks), claim }
+            }
+            ManyWork::Release => {
+                let claim = unlock::gives_back(&key, &token, desk);
+                Question::Unlock { key, token, claim }
+            }
+        };
+        Progress::Ask(Box::new(self), question)
+    }
+
+    fn end(mut self, desk: &mut Desk) -> Progress {
+        if let Some(error) = &self.failed {
+            return no_quorum(self.ours, error, desk);
+        }
+        let now = Instant::now();
+        if let ManyWork::Acquire(ttl) | ManyWork::Extend(ttl) = self.work
+            && self.until.is_none_or(|until| until < now + ttl)
+        {
+            let error = "NOQUORUM the lock nodes answered too late for this TTL, try again";
+            return self.ours.refuse(error, Outcome::NoQuorum, desk);
+        }
+        for (key, (grant, undo)) in self.keys.iter().zip(mem::take(&mut self.grants)) {
+            let ttl = grant.until - now;
+            desk.shared.metrics.granted(false);
+            desk.tokens.insert(
+                key.clone(),
+                Held::granted(self.token.clone(), ttl, &grant, None),
+                now,
+            );
+            undo.disarm();
+        }
+        self.tell(desk)
+    }
+
+    /// Answers how many.
+    fn tell(&self, desk: &Desk) -> Progress {
+        let outcome = match (self.held, self.work) {
+            (1.., _) => Outcome::Ok,
+            (0, ManyWork::Acquire(_)) => Outcome::Busy,
+            (0, _) => Outcome::NotHeld,
+        };
+        self.ours.count(outcome, desk);
+        let mut answer = Vec::new();
+        encode::integer(&mut answer, i64::try_from(self.held).unwrap_or(i64::MAX));
+        self.ours.answer(answer, None)
+    }
+
+    fn ends_by(&mut self, until: Instant) {
+        self.until = Some(self.until.map_or(until, |before| before.min(until)));
+        (self.done, self.held) = (self.done + 1, self.held + 1);
+    }
+}
+
+impl Job for Many {
+    fn answer(mut self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
+        let Some(key) = self.keys.get(self.done).cloned() else { return not_asked() };
+        match answer {
+            Answer::Lock(Ok(grant)) => {
+                let granted = Granted::here(&key, &self.token, &grant, None);
+                self.ends_by(grant.until);
+                self.grants.push((grant, Undo::new(desk.shared.engine.clone(), &granted)));
+                self.next(desk)
+            }
+            Answer::Lock(Err(NotGranted::NoQuorum(error))) | Answer::Renew(Err(error)) => {
+                no_quorum(self.ours, &error, desk)
+            }
+            // Dropped with the job, what was granted is given back.
+            Answer::Lock(Err(_)) | Answer::Renew(Ok(None)) => {
+                self.held = 0;
+                self.tell(desk)
+            }
+            Answer::Renew(Ok(Some(renewed))) => {
+                let ManyWork::Extend(ttl) = self.work else { return not_asked() };
+                desk.tokens.renewed(&key, &self.token, ttl, renewed.until);
+                self.ends_by(renewed.until);
+                self.next(desk)
+            }
+            Answer::Unlock(said) => {
+                match said {
+                    Ok(released) => {
+                        desk.tokens.remove(&key, &self.token);
+                        self.held += usize::from(released);
+                    }
+                    // The others are released all the same.
+                    Err(error) => drop(self.failed.get_or_insert(error)),
+                }
+                self.done += 1;
+                self.next(desk)
+            }
+            _ => not_asked(),
+        }
+    }
+
+    fn asks_for(&self) -> Option<Ours> {
+        Some(self.ours)
+    }
+}
