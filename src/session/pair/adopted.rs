@@ -1,0 +1,143 @@
+//! Lock idioms on keys of an enforced adopt rule: what the data node sees of them, and what the
+//! client is told.
+
+use super::*;
+use crate::config::{AdoptMode, AdoptRule};
+
+const TAKE: [&str; 6] = ["SET", "old:a", "t", "NX", "PX", "1000"];
+const PROBE: [&str; 5] = ["SET", "old:a", "x", "NX", "XX"];
+/// redis-py's release and node-redlock's acquire.
+const RELEASE: &str = "c3f8721cbb97f72bc19e972846bd7aaf91901658";
+const TAKE_MANY: &str = "96da70f7716f27d278a5218544df37fd8b0a5e4c";
+
+/// A session with an enforced rule: the key `old:X` is the lock X.
+fn enforced() -> Pair {
+    let mut config = Config::default();
+    config.adopt.rules.push(AdoptRule {
+        keys: Pattern::new("old:*"),
+        lock: Some(Template::new("{1}").unwrap()),
+        mode: AdoptMode::Enforce,
+    });
+    Pair::with(config)
+}
+
+/// A grant that is valid for so long.
+fn valid_for(millis: u64) -> Answer {
+    let validity = Duration::from_millis(millis);
+    let (claim, until) = (Some(Claim::new()), Instant::now() + validity);
+    Answer::Lock(Ok(Grant { fence: 7, claim, validity, until }))
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_data_node_sees_none_of_it_wherever_the_bytes_are_cut() {
+    let all = [
+        &["GET", "x"][..],
+        &TAKE,
+        &["GET", "old"],
+        &["EVALSHA", RELEASE, "1", "old:a", "t"],
+        &["SET", "old", "t", "NX", "PX", "1000"],
+    ];
+    let bytes: Vec<u8> = all.iter().flat_map(|words| command(words)).collect();
+    for cut in 0..bytes.len() {
+        let mut pair = enforced();
+        let mut seen = Vec::new();
+        let mut asked = Vec::new();
+        pair.send(&bytes[..cut]);
+        pair.send(&bytes[cut..]);
+        pair.serve(
+            usize::MAX,
+            &mut |words| {
+                seen.push(words.join(" "));
+                match words[0] {
+                    "SET" if words == PROBE => "-ERR syntax error\r\n".into(),
+                    name => format!("+{name}\r\n"),
+                }
+            },
+            &mut |question| match question {
+                Question::Adopt { ttl, .. } => {
+                    assert!(ttl > Duration::from_secs(1));
+                    asked.push("adopt");
+                    valid_for(1000)
+                }
+                Question::Unlock { .. } => {
+                    asked.push("unlock");
+                    Answer::Unlock(Ok(true))
+                }
+                _ => panic!("another question"),
+            },
+        );
+        let expected = ["GET x", &PROBE.join(" "), "GET old", "SET old t NX PX 1000"];
+        assert_eq!(seen, expected, "{cut}");
+        assert_eq!(asked, ["adopt", "unlock"], "{cut}");
+        assert_eq!(pair.at_client(), "+GET\r\n+OK\r\n+GET\r\n:1\r\n+SET\r\n", "{cut}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_grant_that_is_too_short_for_its_ttl_is_not_told() {
+    let late = "-NOQUORUM the lock nodes answered too late for this TTL, try again\r\n";
+    for (millis, told) in [(1000, "+OK\r\n"), (999, late)] {
+        let mut pair = enforced();
+        pair.commands(&[&TAKE]);
+        pair.reply("-ERR syntax error\r\n");
+        assert!(matches!(pair.question(), Question::Adopt { .. }));
+        pair.answer(valid_for(millis));
+        assert_eq!(pair.at_client(), told);
+        assert_eq!(pair.core.desk.tokens.held.len(), usize::from(millis == 1000));
+    }
+    // Of several locks the first has become too short while the others were asked for.
+    for (waited, told) in [(0, ":2\r\n"), (1, late)] {
+        let mut pair = enforced();
+        pair.commands(&[&["EVALSHA", TAKE_MANY, "2", "old:a", "old:b", "t", "1000"]]);
+        pair.reply("-ERR syntax error\r\n");
+        assert!(matches!(pair.question(), Question::Adopt { .. }));
+        pair.answer(valid_for(1000));
+        tokio::time::advance(Duration::from_millis(waited)).await;
+        assert!(matches!(pair.question(), Question::Adopt { .. }));
+        pair.answer(valid_for(1000));
+        assert_eq!(pair.at_client(), told);
+        assert_eq!(pair.core.desk.tokens.held.len(), if waited == 0 { 2 } else { 0 });
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_is_too_short_for_its_ttl_is_not_told() {
+    let late = "-NOQUORUM the lock nodes answered too late for this TTL, try again\r\n";
+    for (millis, told) in [(1000, "+OK\r\n"), (999, late)] {
+        let mut pair = enforced();
+        pair.commands(&[&["SET", "old:a", "t", "XX", "PX", "1000"]]);
+        pair.reply("-ERR syntax error\r\n");
+        assert!(matches!(pair.question(), Question::Renew { .. }));
+        let validity = Duration::from_millis(millis);
+        let until = Instant::now() + validity;
+        pair.answer(Answer::Renew(Ok(Some(Renewed { validity, until, grant: None }))));
+        assert_eq!(pair.at_client(), told);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_stands_behind_is_carried_out_though_the_client_has_gone() {
+    let mut pair = enforced();
+    pair.commands(&[&TAKE, &["SET", "x", "1"]]);
+    pair.reply("-ERR syntax error\r\n");
+    assert!(matches!(pair.question(), Question::Adopt { .. }));
+    pair.at_data();
+    assert!(!pair.core.client_closed(), "Redis would carry it out");
+    pair.answer(valid_for(1000));
+    assert_eq!(pair.at_data(), text(&["SET", "x", "1"]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_transaction_fails_with_an_adopted_lock_in_it() {
+    let mut pair = enforced();
+    pair.commands(&[&["MULTI"], &TAKE, &["EXEC"]]);
+    assert_eq!(pair.at_data(), text(&["MULTI"]));
+    pair.reply("+OK\r\n");
+    assert_eq!(pair.at_data(), text(&["LOCK"]));
+    pair.reply("-ERR unknown command\r\n");
+    assert_eq!(pair.at_data(), text(&["EXEC"]));
+    pair.reply("-EXECABORT\r\n");
+    let told = pair.at_client();
+    assert!(told.starts_with("+OK\r\n-ERR an adopted lock inside MULTI"), "{told}");
+    assert!(told.ends_with("-EXECABORT\r\n") && pair.core.question().is_none(), "{told}");
+}
