@@ -224,7 +224,7 @@ impl Adoption {
         let here = &bytes[..bytes.len().min(MAX_LOOK)];
         let Some(end) = memchr::memchr(b'\n', here) else {
             let is_whole = here.len() < MAX_LOOK;
-            return if is_whole { AdoptLook::More(here.len() + 1) } else { self.too_large(&[]) };
+            return if is_whole { AdoptLook::More(here.len() + 1) } else { self.too_long_line() };
         };
         let Some(words) = inline::split(&bytes[..end]) else { return AdoptLook::Free };
         let words: WordList<'_> = words.iter().map(Vec::as_slice).collect();
@@ -471,6 +471,25 @@ impl Adoption {
             task: None,
             length: 0,
         })
+    }
+
+    /// A line is too long to be looked at. No library sends such; under an enforced rule the line
+    /// is refused, as nobody knows what it is about.
+    fn too_long_line(&self) -> AdoptLook {
+        let mut look = self.too_large(&[]);
+        if self.enforces()
+            && let AdoptLook::Found(found) = &mut look
+        {
+            let work = AdoptWork::Fail(
+                "ERR an inline command of more than 16 KB is refused where adopted locks are \
+                 enforced (adopt)",
+            );
+            let (key, lock, others) = (Vec::new(), Vec::new(), Vec::new());
+            let aside = Vec::new();
+            found.task =
+                Some(Box::new(AdoptTask { key, lock, database: None, others, work, aside }));
+        }
+        look
     }
 
     /// Only these words could be looked at.

@@ -55,6 +55,11 @@ impl Track {
         self.watched.is_some()
     }
 
+    /// Returns the sighting of a command that is answered in the place where it stands.
+    pub(crate) fn judged(&self, sighting: Sighting) -> Sighting {
+        if self.is_in_multi { in_multi(sighting) } else { sighting }
+    }
+
     /// Takes in a command. Returns what is to be noted now.
     pub(crate) fn step(&mut self, part: TransactionPart, look: &AdoptLook) -> Sightings {
         match part {

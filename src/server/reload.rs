@@ -39,6 +39,7 @@ fn merge(running: &Config, read: &Config) -> Merged {
     config.take(read, &mut |key, is_live| {
         let why = match key {
             "locks.nodes" | "locks.prefix" => OTHER_NODES,
+            "adopt" => "needs a restart, or an upgrade where no rule is enforced",
             _ if !is_live => "needs a restart or an upgrade",
             // A value that fits the file need not fit the running proxy's fixed values.
             "locks.default_ttl"

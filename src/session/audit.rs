@@ -100,7 +100,8 @@ impl Audit {
             AdoptLook::More(_) => Adopting::More,
             AdoptLook::Found(found) => match found.task {
                 Some(task) => {
-                    self.adoption.note(found.sighting, self.client.as_ref());
+                    let sighting = self.track.judged(found.sighting);
+                    self.adoption.note(sighting, self.client.as_ref());
                     Adopting::Stop(task, found.length)
                 }
                 None => Adopting::Pass,

@@ -101,13 +101,6 @@ pub(super) struct Before {
     until: Instant,
 }
 
-impl Before {
-    /// Returns until when the earlier lease was granted. Returns `None` if it was a session lock.
-    pub(super) fn lease_until(&self) -> Option<Instant> {
-        (!self.was_session_lock).then_some(self.until)
-    }
-}
-
 /// How long a grant is still valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Left {

@@ -610,3 +610,31 @@ fn what_was_given_back_late_ends_no_newer_grant() {
         eventually("it is free", || proxy.nodes_with("lock:k") == 0);
     }
 }
+
+#[test]
+fn a_lock_that_has_ended_unnoticed_is_told_for_what_it_lasts_now() {
+    let proxy = Proxy::with().nodes(3).start();
+    for way in ["released", "shortened", "another's", "deleted"] {
+        let (mut client, mut other) = (proxy.client(), proxy.client());
+        let before = client.cmd(&["LOCK", way, "t", "PX", "50000"]).grant();
+        assert!(before.validity > 40_000);
+        match way {
+            "released" => assert_eq!(other.cmd(&["UNLOCK", way, "t"]), Reply::Int(1)),
+            "shortened" => drop(other.cmd(&["RENEW", way, "t", "PX", "3000"])),
+            "another's" => {
+                assert_eq!(other.cmd(&["UNLOCK", way, "t"]), Reply::Int(1));
+                other.cmd(&["LOCK", way, "u", "PX", "3000"]).grant();
+                assert_eq!(other.cmd(&["UNLOCK", way]), Reply::Int(1));
+            }
+            _ => {
+                for node in 0..3 {
+                    proxy.node_client(node).cmd(&["DEL", &format!("lock:{way}")]);
+                }
+            }
+        }
+        let again = client.cmd(&["LOCK", way, "t", "PX", "5000", "WAIT", "10000"]).grant();
+        assert!(again.validity <= 5000, "{way}: {again:?}");
+        let Reply::Int(renewed) = client.cmd(&["RENEW", way, "t", "PX", "6000"]) else { panic!() };
+        assert!((1..=6000).contains(&renewed), "{way}");
+    }
+}

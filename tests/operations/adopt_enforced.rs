@@ -240,8 +240,17 @@ fn what_is_no_lock_idiom_is_refused_and_harms_nobody() {
     let long = "x".repeat(1_000_000);
     client.send(&encode(&["SET", "lock:job", &long, "NX", "PX", "1000"]));
     client.send(&encode(&["PING"]));
-    assert!(client.reply().error().contains("is an adopted lock"));
+    assert!(client.reply().error().contains("on an adopted lock is refused"));
     assert_eq!(client.reply(), Reply::simple("PONG"));
+    // Nor does a line whose words nobody has looked at.
+    for blanks in [16_300, 16_384, 40_000] {
+        let line = format!("SET{}lock:job t NX PX 1000\r\nPING\r\n", " ".repeat(blanks));
+        client.send(line.as_bytes());
+        let said = client.reply();
+        let refused = matches!(&said, Reply::Error(error) if error.contains("adopted"));
+        assert_eq!(refused, blanks > 16_300, "{said:?}");
+        assert_eq!(client.reply(), Reply::simple("PONG"));
+    }
     // What no rule is about passes.
     assert_eq!(client.cmd(&["SET", "key", &long]), Reply::ok());
     assert_eq!(client.cmd(&["SET", "seen:job", "t", "NX", "PX", "20000"]), Reply::ok());
@@ -436,4 +445,19 @@ fn several_locks_are_taken_all_or_none() {
     assert_eq!(take(&mut b, &two, "b"), Reply::Int(2));
     let mixed = take(&mut a, &["lock:x", "other:y"], "a");
     assert!(mixed.error().contains("some of its keys are adopted"), "{mixed:?}");
+}
+
+#[test]
+fn a_lock_is_a_lock_clients_even_by_a_token_that_was_adopted() {
+    let proxy = enforced();
+    let (mut client, mut other) = (proxy.client(), proxy.client());
+    let take = ["SET", "lock:job", "t", "NX", "PX", "20000"];
+    assert_eq!(client.cmd(&take), Reply::ok());
+    assert_eq!(client.cmd(&["LOCK", "job", "t", "PX", "1000"]), Reply::NullArray);
+    assert_eq!(other.cmd(&["DEL", "lock:job"]), Reply::Int(1));
+    let grant = client.cmd(&["LOCK", "job", "t", "PX", "10000"]).grant();
+    assert!(grant.validity <= 10_000, "{grant:?}");
+    assert_eq!(other.cmd(&["DEL", "lock:job"]), Reply::Int(0));
+    assert_eq!(other.cmd(&["PEXPIRE", "lock:job", "20"]), Reply::Int(0));
+    assert_eq!(client.cmd(&["UNLOCK", "job"]), Reply::Int(1));
 }

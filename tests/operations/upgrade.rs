@@ -613,7 +613,7 @@ fn addresses_can_change_with_an_upgrade() {
 }
 
 #[test]
-fn an_upgrade_with_other_lock_nodes_or_another_prefix_is_refused() {
+fn an_upgrade_by_which_two_could_hold_one_lock_is_refused() {
     let place = Place::new();
     let others: Vec<RedisServer> = (0..2).map(|_| RedisServer::start(&[]).unwrap()).collect();
     let mut proxy = place.setup().nodes(3).start();
@@ -625,6 +625,7 @@ fn an_upgrade_with_other_lock_nodes_or_another_prefix_is_refused() {
     for (number, (text, words)) in [
         (one, "another locks.nodes"),
         (text.replace("locks:\n", "locks:\n  prefix: 'p:'\n"), "another locks.prefix"),
+        (format!("{text}\nadopt: {{keys: 'a:*', mode: enforce}}\n"), "another adopt"),
     ]
     .into_iter()
     .enumerate()
@@ -632,7 +633,11 @@ fn an_upgrade_with_other_lock_nodes_or_another_prefix_is_refused() {
         let file = place.write(&format!("other.{number}.yaml"), &text);
         let mut process = Process::start(&place, &file, &["--upgrade"]);
         assert!(!process.wait().success(), "{}", process.log());
-        for words in [words, "stop all proxies", "lockgate init"] {
+        let what_to_do = match words {
+            "another adopt" => ["stop it, and start the new one"; 2],
+            _ => ["stop all proxies", "lockgate init"],
+        };
+        for words in [&[words][..], &what_to_do].concat() {
             assert!(process.log().contains(words), "{words}: {}", process.log());
         }
         eventually("the old one says so", || proxy.log().contains(words));

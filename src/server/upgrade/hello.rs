@@ -1,6 +1,6 @@
 //! What two processes say to each other, and what they must have in common.
 
-use crate::config::Config;
+use crate::config::{AdoptMode, Config, Template};
 
 /// First words of a process that wants to take another's place, with the version of the
 /// protocol. The digests of [`Common`] follow.
@@ -15,9 +15,10 @@ pub(super) const READY: &str = "ready";
 pub(super) const DONE: &str = "done";
 
 /// Settings that two processes that serve at the same time must share, each as a digest: which
-/// nodes have the locks, and under which keys.
+/// nodes have the locks, under which keys, and which keys of the data node are locks. The last is
+/// empty, and left out, where there are none.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Common([String; 2]);
+pub(crate) struct Common([String; 3]);
 
 impl Common {
     /// Takes the settings of this configuration.
@@ -25,11 +26,18 @@ impl Common {
         // Displayed without passwords, which may change.
         let nodes: Vec<String> = config.locks.nodes.iter().map(ToString::to_string).collect();
         let digest = |text: &str| sha1_smol::Sha1::from(text).digest().to_string();
-        Common([digest(&nodes.join(" ")), digest(&config.locks.prefix)])
+        let enforced = config.adopt.rules.iter().filter(|rule| rule.mode == AdoptMode::Enforce);
+        let enforced: Vec<[&str; 2]> = enforced
+            .map(|rule| [rule.keys.as_str(), rule.lock.as_ref().map_or("", Template::as_str)])
+            .collect();
+        let adopted =
+            if enforced.is_empty() { String::new() } else { digest(&format!("{enforced:?}")) };
+        Common([digest(&nodes.join(" ")), digest(&config.locks.prefix), adopted])
     }
 
     pub(super) fn hello(&self) -> String {
-        format!("{HELLO} {} {}", self.0[0], self.0[1])
+        let Common([nodes, prefix, adopted]) = self;
+        format!("{HELLO} {nodes} {prefix} {adopted}").trim_end().to_owned()
     }
 
     /// The keys that differ in another process's first words. Returns `None` if it is no such
@@ -38,8 +46,12 @@ impl Common {
         if hello == OLD_HELLO {
             return Some(Vec::new());
         }
-        let told: Vec<&str> = hello.strip_prefix(HELLO)?.strip_prefix(' ')?.split(' ').collect();
-        let names = ["locks.nodes", "locks.prefix"];
+        let mut told: Vec<&str> =
+            hello.strip_prefix(HELLO)?.strip_prefix(' ')?.split(' ').collect();
+        if told.len() == 2 {
+            told.push("");
+        }
+        let names = ["locks.nodes", "locks.prefix", "adopt"];
         (told.len() == names.len()).then(|| {
             let differs = |at: &usize| self.0[*at] != told[*at];
             (0..names.len()).filter(differs).map(|at| names[at]).collect()
@@ -67,7 +79,31 @@ mod tests {
             "each node has its seat"
         );
         assert_eq!(ours.differences(OLD_HELLO), Some(vec![]));
-        for other in ["", "x", HELLO, "lockgate-upgrade 2 a", "lockgate-upgrade 3 a b"] {
+        let adopting = |adopt: &str| {
+            let text = format!("locks: {{nodes: ['redis://a:1']}}\nadopt: {adopt}");
+            Common::of(&Config::parse(&text, "f", &|_| None).unwrap())
+        };
+        let [none, audit, enforce, other] = [
+            "[]",
+            "{keys: 'a:*', mode: audit}",
+            "{keys: 'a:*', mode: enforce}",
+            "{keys: 'a:*', lock: '{1}', mode: enforce}",
+        ]
+        .map(adopting);
+        assert_eq!(none.hello().split(' ').count(), 4, "as version 2 knows it");
+        assert_eq!(audit.differences(&none.hello()), Some(vec![]), "an audit may come and go");
+        for (one, two) in [(&audit, &enforce), (&enforce, &none), (&enforce, &other)] {
+            assert_eq!(one.differences(&two.hello()), Some(vec!["adopt"]));
+        }
+        assert_eq!(enforce.differences(&enforce.hello()), Some(vec![]));
+        for other in [
+            "",
+            "x",
+            HELLO,
+            "lockgate-upgrade 2 a",
+            "lockgate-upgrade 3 a b",
+            "lockgate-upgrade 2 a b c d",
+        ] {
             assert_eq!(ours.differences(other), None, "{other}");
         }
     }

@@ -142,9 +142,13 @@ async fn ask(wire: &mut Wire, hello: &str) -> io::Result<(bool, Vec<Inherited>)>
     wire.send(hello, None).await?;
     let head = next(wire).await?;
     if let Some(differences) = head.strip_prefix(REFUSED) {
+        let what_to_do = match differences.trim() {
+            "adopt" => "For another mode or other enforced rules: stop it, and start the new one",
+            _ => OTHER_NODES,
+        };
         return Err(bad(&format!(
             "the running proxy has another{differences}, and clients of both could hold one lock. \
-             {OTHER_NODES}"
+             {what_to_do}"
         )));
     }
     let words: Vec<&str> = head.split(' ').collect();

@@ -122,8 +122,13 @@ pub(super) fn begin(ours: Ours, task: AdoptTask, desk: &mut Desk) -> Progress {
     match task.work {
         AdoptWork::Fail(error) => return ours.refuse(error, Outcome::BadRequest, desk),
         AdoptWork::Refuse(because) => {
-            let key = shown(&task.key);
-            let error = format!("ERR '{key}' is an adopted lock: {because} (LOCKGATE ADOPTED)");
+            let error = match &task.key[..] {
+                [] => format!("ERR the command on an adopted lock is refused: {because} (adopt)"),
+                key => {
+                    let key = shown(key);
+                    format!("ERR '{key}' is an adopted lock: {because} (LOCKGATE ADOPTED)")
+                }
+            };
             return ours.refuse(&error, Outcome::BadRequest, desk);
         }
         _ => {}

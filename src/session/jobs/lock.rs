@@ -30,6 +30,8 @@ struct Locking {
     named: bool,
     /// The LOCK waits in line.
     waits: bool,
+    /// The connection has the lock by this token, as far as it knows.
+    again: bool,
 }
 
 /// Makes a token that nobody can guess: 128 random bits as 32 hexadecimal digits.
@@ -66,10 +68,12 @@ pub(super) fn begin(
         return Err(BadRequest::Deadlock);
     }
     let ttl = ttl.unwrap_or(desk.config.locks.default_ttl);
-    let again = desk.tokens.claim_of(&key, &token);
+    // A grant to an adopted command is no LOCK's: blind commands may end it.
+    let again = desk.tokens.claim_of(&key, &token).filter(|claim| !claim.is_adopted());
+    let is_again = again.is_some();
     let question = Question::Lock { key: key.clone(), token: token.clone(), ttl, again, wait };
     let waits = wait.is_some();
-    let job = Locking { ours, key, token, ttl, is_session_lock, named, waits };
+    let job = Locking { ours, key, token, ttl, is_session_lock, named, waits, again: is_again };
     Ok(Progress::Ask(Box::new(job), question))
 }
 
@@ -111,17 +115,14 @@ impl Locking {
         }
     }
 
-    fn granted(self, mut grant: Grant, desk: &mut Desk) -> Progress {
-        let Locking { ours, key, token, ttl, is_session_lock, .. } = self;
+    fn granted(self, grant: Grant, desk: &mut Desk) -> Progress {
+        let Locking { ours, key, token, ttl, is_session_lock, again, .. } = self;
         let mut out = Vec::with_capacity(96);
         let now = Instant::now();
         desk.shared.metrics.granted(is_session_lock);
-        let again = desk.tokens.before(&key, &token, now);
-        // The validity told before stays true, as lock nodes never shorten a lock.
-        if let Some(until) = again.as_ref().and_then(|before| before.lease_until()) {
-            grant.until = grant.until.max(until);
-            grant.validity = grant.until - now;
-        }
+        // What the client is told comes from this grant alone: the one before may have ended without
+        // this connection's knowledge.
+        let again = desk.tokens.before(&key, &token, now).filter(|_| again);
         let keep = if is_session_lock { desk.keep(&key, &token, ttl, &grant) } else { None };
         let validity = keep.as_ref().map(|keep| keep.within_hold(grant.validity));
         encode_grant(&mut out, &token, grant.fence, validity.unwrap_or(grant.validity));
