@@ -169,6 +169,12 @@ impl Adoption {
                 WordStep::Word(Range { end, .. }) if end + 2 > MAX_LOOK => break None,
                 WordStep::Word(range) => words.push(&bytes[range]),
                 WordStep::End(length) => break Some(Ok(length)),
+                // Of a command with thousands of words the key may still come.
+                WordStep::More(least)
+                    if least > MAX_LOOK && words.len() < 2 && bytes.len() < MAX_LOOK =>
+                {
+                    break Some(Err(bytes.len() + 1));
+                }
                 WordStep::More(least) if least > MAX_LOOK => break None,
                 WordStep::More(least) => break Some(Err(least)),
                 WordStep::Bad => return AdoptLook::Free,
@@ -209,6 +215,15 @@ impl Adoption {
     pub(crate) fn lock(&self, sighting: &Sighting) -> &str {
         let rule = sighting.rule.and_then(|rule| self.rules.get(rule));
         rule.and_then(|rule| rule.lock.as_ref()).map_or("", |lock| lock.as_str())
+    }
+
+    fn is_enforced(&self, rule: usize) -> bool {
+        self.rules.get(rule).is_some_and(|rule| rule.mode == AdoptMode::Enforce)
+    }
+
+    /// The first of these rules that is enforced, or else the first.
+    fn foremost(&self, rules: impl Iterator<Item = usize> + Clone) -> Option<usize> {
+        rules.clone().find(|rule| self.is_enforced(*rule)).or_else(|| rules.clone().next())
     }
 
     /// The first rule that is about this key.
@@ -421,7 +436,8 @@ impl Adoption {
         }
         let lock = |key: &&[u8]| {
             let rule = self.rule(key).and_then(|rule| self.rules.get(rule));
-            rule.filter(|rule| rule.mode == AdoptMode::Enforce).map(|rule| lock_of(rule, key))
+            let rule = rule.filter(|rule| rule.mode == AdoptMode::Enforce)?;
+            Some((key.to_vec(), lock_of(rule, key)))
         };
         match others.iter().map(lock).collect() {
             Some(others) => task.others = others,
@@ -438,10 +454,16 @@ impl Adoption {
         limits: &Limits,
     ) -> AdoptLook {
         let rules: SmallVec<[Option<usize>; 8]> = keys.iter().map(|key| self.rule(key)).collect();
-        let Some(rule) = rules.iter().find_map(|rule| *rule) else { return AdoptLook::Free };
+        // A command that is about one enforced key at least is the proxy's to answer.
+        let Some(rule) = self.foremost(rules.iter().copied().flatten()) else {
+            return AdoptLook::Free;
+        };
+        let counts = |other: &Option<usize>| {
+            other.is_some_and(|other| !self.is_enforced(rule) || self.is_enforced(other))
+        };
         let all_adopted = match locks {
-            WhichKeys::First => rules.first().is_some_and(Option::is_some),
-            WhichKeys::All => rules.iter().all(Option::is_some),
+            WhichKeys::First => rules.first().is_some_and(counts),
+            WhichKeys::All => rules.iter().all(counts),
         };
         let others = locks == WhichKeys::First && rules.iter().skip(1).any(Option::is_some);
         let mut op = idiom.op;
@@ -499,7 +521,11 @@ impl Adoption {
             (Class::None | Class::Client, _) => return AdoptLook::Free,
             // Its key is not adopted, or it would not be looked at.
             (Class::First, [_, key, ..]) => self.rule(key),
-            (_, [_, keys @ ..]) => keys.iter().find_map(|key| self.rule(key)),
+            (_, [_, keys @ ..]) => {
+                let rules: SmallVec<[usize; 8]> =
+                    keys.iter().filter_map(|key| self.rule(key)).collect();
+                self.foremost(rules.iter().copied())
+            }
             _ => None,
         };
         let (verdict, because) = verdict::of(Op::TooLarge);

@@ -21,8 +21,8 @@ pub(crate) struct AdoptTask {
     pub(crate) lock: Vec<u8>,
     /// The database that a script names: the lock is there.
     pub(crate) database: Option<u64>,
-    /// Locks of further keys, for which the same is to be done.
-    pub(crate) others: Vec<Vec<u8>>,
+    /// Further keys with their locks, for which the same is to be done.
+    pub(crate) others: Vec<(Vec<u8>, Vec<u8>)>,
     /// What is to be done.
     pub(crate) work: AdoptWork,
     /// Commands for the data node, once the lock is released: they wake who waits.

@@ -366,9 +366,18 @@ fn enforced_rules_make_tasks() {
     let redlock = ["EVALSHA", "e5a322e2634ef59a516e8ea150cb085afafee684", "2", "lock:a:b"];
     let many = task(&[&redlock[..], &["lock:c:d", "t", "1500"]].concat()).unwrap();
     assert!(matches!(many.work, AdoptWork::Acquire { .. }), "{many:?}");
-    assert_eq!(many.others, [b"d/c".to_vec()]);
+    assert_eq!(many.others, [(b"lock:c:d".to_vec(), b"d/c".to_vec())]);
     let mixed = task(&[&redlock[..], &["seen:c", "t", "1500"]].concat()).unwrap();
     assert!(matches!(mixed.work, AdoptWork::Refuse(_)), "{mixed:?}");
+    // Whichever of the keys comes first.
+    for words in [
+        &["EVALSHA", redlock[1], "2", "seen:c", "lock:a:b", "t", "1500"][..],
+        &["DEL", "seen:c", "lock:a:b"],
+        &["MSET", "seen:c", "v", "lock:a:b", "v"],
+        &["MGET", "seen:c", "lock:a:b"],
+    ] {
+        assert!(matches!(work(words), AdoptWork::Refuse(_)), "{words:?}");
+    }
     let unseen = work(&["EVALSHA", &"0".repeat(40), "1", "lock:a:b"]);
     assert!(matches!(unseen, AdoptWork::Fail(error) if error.starts_with("NOSCRIPT ")));
     for words in [&["SET", "seen:a", "t", "NX", "PX", "1"][..], &["DEL", "seen:a"], &["GET", "x"]] {

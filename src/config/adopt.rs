@@ -30,7 +30,7 @@ pub struct AdoptRule {
 pub enum AdoptMode {
     /// The idiom is forwarded, and told of.
     Audit,
-    /// The lock nodes decide, and the data node sees nothing of it.
+    /// The lock nodes decide, and nothing of it is stored on the data node.
     Enforce,
 }
 

@@ -134,6 +134,16 @@ impl Engine {
         self.locks.refusals.is_held(key, now)
     }
 
+    /// A number that has changed when `key` was released through this proxy meanwhile.
+    pub(crate) fn releases(&self, key: &Key) -> u32 {
+        self.locks.refusals.releases(key)
+    }
+
+    /// Whether a lock node has refused a release of `key`, and will be asked again.
+    pub(crate) fn must_release(&self, key: &Key) -> bool {
+        self.locks.grants.nodes.must_release(key)
+    }
+
     /// Notes that [`Engine::adopt`] was refused as another holds the lock, for `remaining` at
     /// least.
     pub(crate) fn note_held(&self, key: &Key, remaining: Option<Duration>, now: Instant) {

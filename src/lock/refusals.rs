@@ -1,7 +1,10 @@
 //! Locks that the lock nodes have just said to be held: clients that poll for them are refused
 //! without asking again.
 
-use std::time::Duration;
+use std::{
+    sync::atomic::{AtomicU32, Ordering},
+    time::Duration,
+};
 
 use crate::{
     clock::Instant,
@@ -15,13 +18,33 @@ const FRESH: Duration = Duration::from_millis(250);
 /// Most locks that are remembered. Polls for further ones ask the lock nodes.
 const MOST: usize = 4096;
 
+/// Counters of releases, each for the locks that share it.
+const COUNTERS: usize = 256;
+
 /// Until when each lock counts as held.
-#[derive(Default)]
 pub(super) struct Refusals {
     until: Mutex<KeyMap<Instant>>,
+    /// Counts of releases: an answer that was asked for before a release says nothing behind it.
+    releases: [AtomicU32; COUNTERS],
+}
+
+impl Default for Refusals {
+    fn default() -> Refusals {
+        let releases = std::array::from_fn(|_| AtomicU32::new(0));
+        Refusals { until: Mutex::default(), releases }
+    }
 }
 
 impl Refusals {
+    fn counter(&self, key: &Key) -> &AtomicU32 {
+        &self.releases[key.spread() % COUNTERS]
+    }
+
+    /// The count of releases of this lock, and of those that share its counter.
+    pub(super) fn releases(&self, key: &Key) -> u32 {
+        self.counter(key).load(Ordering::Acquire)
+    }
+
     /// Notes that a quorum of lock nodes said at `now` that the lock is held, and for how long at
     /// least (`None`: without end).
     pub(super) fn note(&self, key: &Key, remaining: Option<Duration>, now: Instant) {
@@ -40,8 +63,9 @@ impl Refusals {
         self.until.lock().get(key).is_some_and(|until| now < *until)
     }
 
-    /// Notes that the lock is being released.
+    /// Notes that the lock is being released, or has been.
     pub(super) fn released(&self, key: &Key) {
+        self.counter(key).fetch_add(1, Ordering::AcqRel);
         self.until.lock().remove(key);
     }
 }
@@ -62,7 +86,9 @@ mod tests {
         refusals.note(&key, Some(ms(10)), now);
         assert!(refusals.is_held(&key, now + ms(9)) && !refusals.is_held(&key, now + ms(10)));
         refusals.note(&key, None, now);
+        let before = refusals.releases(&key);
         refusals.released(&key);
+        assert_ne!(refusals.releases(&key), before);
         assert!(!refusals.is_held(&key, now));
     }
 

@@ -130,6 +130,7 @@ impl Future for Release {
                     None => Err(self.tally.nodes.no_quorum(&operation.votes())),
                 },
             };
+            self.locks.refusals.released(&operation.key);
             if let (Some(watch), Ok(_)) = (&self.watch, &released) {
                 watch.end();
             }

@@ -80,6 +80,7 @@ impl Proxy {
         if config.adopt.rules.iter().any(|rule| rule.mode == AdoptMode::Enforce) {
             // Lock nodes hold an adopted lock for longer than its TTL, and must wait as long.
             locks.max_ttl = padded(locks.max_ttl, &locks);
+            locks.fence_ttl = locks.fence_ttl.max(locks.max_ttl);
         }
         let engine = Engine::start_on(&locks, workers.shared());
         tokio::spawn(exposure.clone().watch(shutdown.clone()));

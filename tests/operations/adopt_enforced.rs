@@ -331,6 +331,13 @@ fn who_may_not_set_the_key_may_not_lock_it() {
     assert!(refused.error().starts_with("NOPERM"), "{refused:?}");
     assert_eq!(client.cmd(&["GET", "lock:job"]), Reply::NullBulk);
     assert!(client.cmd(&["DEL", "lock:job"]).error().starts_with("NOPERM"));
+    // Each of several keys is asked about.
+    redis.cmd(&["ACL", "SETUSER", "reader", "~lock:mine"]);
+    const TAKE: &str = "96da70f7716f27d278a5218544df37fd8b0a5e4c";
+    let both = client.cmd(&["EVALSHA", TAKE, "2", "lock:mine", "lock:job", "t", "20000"]);
+    assert!(both.error().starts_with("NOPERM"), "{both:?}");
+    let mine = client.cmd(&["EVALSHA", TAKE, "1", "lock:mine", "t", "20000"]);
+    assert_eq!(mine, Reply::Int(1));
     assert_eq!(proxy.nodes_with("lock:job"), 0);
 }
 
@@ -427,6 +434,8 @@ fn several_locks_are_taken_all_or_none() {
     let two = ["lock:a", "lock:b"];
     assert_eq!(take(&mut a, &two, "a"), Reply::Int(2));
     assert_eq!(proxy.nodes_with("lock:a") + proxy.nodes_with("lock:b"), 6);
+    let twice = take(&mut b, &["lock:c", "lock:c"], "b");
+    assert!(twice.error().contains("one adopted lock"), "{twice:?}");
     // Nothing stays of what is refused.
     assert_eq!(take(&mut b, &["lock:c", "lock:b", "lock:d"], "b"), Reply::Int(0));
     eventually("it is given back", || proxy.nodes_with("lock:c") == 0);
@@ -460,4 +469,53 @@ fn a_lock_is_a_lock_clients_even_by_a_token_that_was_adopted() {
     assert_eq!(other.cmd(&["DEL", "lock:job"]), Reply::Int(0));
     assert_eq!(other.cmd(&["PEXPIRE", "lock:job", "20"]), Reply::Int(0));
     assert_eq!(client.cmd(&["UNLOCK", "job"]), Reply::Int(1));
+}
+
+#[test]
+fn a_token_is_the_clients_on_all_its_connections() {
+    let proxy = enforced();
+    let (mut a, mut b) = (proxy.client(), proxy.client());
+    let take = ["SET", "lock:job", "t", "NX", "PX", "20000"];
+    let release = ["EVAL", RELEASE, "1", "lock:job", "t"];
+    assert_eq!(a.cmd(&take), Reply::ok());
+    assert_eq!(b.cmd(&release), Reply::Int(1));
+    assert_eq!(b.cmd(&take), Reply::ok());
+    // The first connection knows an earlier grant of this token.
+    assert_eq!(a.cmd(&["EVAL", EXTEND, "1", "lock:job", "t", "10000"]), Reply::Int(1));
+    assert_eq!(a.cmd(&release), Reply::Int(1));
+}
+
+#[test]
+fn what_was_released_late_is_not_taken_for_held() {
+    let proxy = enforced();
+    let mut client = proxy.client();
+    let refuse = |count: &str| {
+        for node in 0..3 {
+            proxy.node_client(node).cmd(&["CONFIG", "SET", "min-replicas-to-write", count]);
+        }
+    };
+    let take = ["EVALSHA", AIOREDLOCK_LOCK, "1", "lock:job", "t", "20000"];
+    let extend = ["EVAL", EXTEND, "1", "lock:job", "t", "20000"];
+    for _ in 0..3 {
+        assert_eq!(client.cmd(&take), Reply::ok());
+        eventually("all have it", || proxy.nodes_with("lock:job") == 3);
+        refuse("1");
+        let refused = client.cmd(&["EVAL", RELEASE, "1", "lock:job", "t"]);
+        assert!(refused.error().starts_with("NOQUORUM"), "{refused:?}");
+        refuse("0");
+        // Every node carries the release out, so nothing is prolonged meanwhile.
+        for _ in 0..3 {
+            assert_eq!(client.cmd(&extend), Reply::Int(0));
+        }
+        let other = proxy.client().cmd(&extend);
+        let is_true = matches!(&other, Reply::Error(error) if error.starts_with("NOQUORUM"))
+            || other == Reply::Int(0);
+        assert!(is_true, "{other:?}");
+        // What is told as taken is taken.
+        eventually("it is taken anew", || client.cmd(&take) == Reply::ok());
+        thread::sleep(Duration::from_millis(250));
+        assert!(proxy.nodes_with("lock:job") >= 2);
+        assert_eq!(client.cmd(&["EVAL", RELEASE, "1", "lock:job", "t"]), Reply::Int(1));
+        eventually("it is free", || proxy.nodes_with("lock:job") == 0);
+    }
 }

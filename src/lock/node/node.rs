@@ -243,6 +243,11 @@ impl Node {
         }
     }
 
+    /// Whether the node has refused a release of `key` and is asked again.
+    pub(super) fn must_release(&self, key: &Key) -> bool {
+        self.state.lock().refused.iter().any(|(operation, _)| operation.key == *key)
+    }
+
     /// Sends the refused releases again.
     fn release_refused(&self) {
         let mut state = self.state.lock();

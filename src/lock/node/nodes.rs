@@ -107,6 +107,11 @@ impl Nodes {
         }
     }
 
+    /// Whether a node has refused a release of `key`, and is asked again.
+    pub(in crate::lock) fn must_release(&self, key: &Key) -> bool {
+        self.all.iter().any(|node| node.must_release(key))
+    }
+
     /// The state of every node now, in the order of the configuration.
     pub(in crate::lock) fn status(&self) -> Vec<NodeStatus> {
         self.all.iter().map(|node| node.status()).collect()

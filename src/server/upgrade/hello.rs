@@ -26,13 +26,24 @@ impl Common {
         // Displayed without passwords, which may change.
         let nodes: Vec<String> = config.locks.nodes.iter().map(ToString::to_string).collect();
         let digest = |text: &str| sha1_smol::Sha1::from(text).digest().to_string();
-        let enforced = config.adopt.rules.iter().filter(|rule| rule.mode == AdoptMode::Enforce);
-        let enforced: Vec<[&str; 2]> = enforced
-            .map(|rule| [rule.keys.as_str(), rule.lock.as_ref().map_or("", Template::as_str)])
+        // The first rule that matches a key counts, so those before an enforced one count too.
+        let rules = &config.adopt.rules;
+        let last = rules.iter().rposition(|rule| rule.mode == AdoptMode::Enforce);
+        let enforced: Vec<(&str, &str, AdoptMode)> = rules[..last.map_or(0, |last| last + 1)]
+            .iter()
+            .map(|rule| {
+                let lock = rule.lock.as_ref().map_or("", Template::as_str);
+                (rule.keys.as_str(), lock, rule.mode)
+            })
             .collect();
         let adopted =
             if enforced.is_empty() { String::new() } else { digest(&format!("{enforced:?}")) };
         Common([digest(&nodes.join(" ")), digest(&config.locks.prefix), adopted])
+    }
+
+    /// Whether keys of the data node are locks.
+    pub(super) fn enforces(&self) -> bool {
+        !self.0[2].is_empty()
     }
 
     pub(super) fn hello(&self) -> String {
@@ -44,7 +55,7 @@ impl Common {
     /// process.
     pub(super) fn differences(&self, hello: &str) -> Option<Vec<&'static str>> {
         if hello == OLD_HELLO {
-            return Some(Vec::new());
+            return Some(if self.enforces() { vec!["adopt"] } else { Vec::new() });
         }
         let mut told: Vec<&str> =
             hello.strip_prefix(HELLO)?.strip_prefix(' ')?.split(' ').collect();
@@ -96,6 +107,9 @@ mod tests {
             assert_eq!(one.differences(&two.hello()), Some(vec!["adopt"]));
         }
         assert_eq!(enforce.differences(&enforce.hello()), Some(vec![]));
+        assert_eq!(enforce.differences(OLD_HELLO), Some(vec!["adopt"]));
+        let shadowed = adopting("[{keys: 'a:x', mode: audit}, {keys: 'a:*', mode: enforce}]");
+        assert_eq!(enforce.differences(&shadowed.hello()), Some(vec!["adopt"]));
         for other in [
             "",
             "x",

@@ -71,6 +71,12 @@ impl Predecessor {
                 answer.context("it does not answer; perhaps another upgrade is under way")?;
             // Version 0.1 hangs up on unknown words.
             let is_old = answer.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::UnexpectedEof);
+            if is_old && common.enforces() {
+                bail!(
+                    "the running proxy is of a version without adopt's mode enforce, and clients of \
+                     both could hold one lock. Stop it, and start the new one"
+                );
+            }
             asked = Some((answer, wire));
             if !is_old {
                 break;

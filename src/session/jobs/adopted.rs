@@ -67,7 +67,7 @@ pub(super) fn probe(out: &mut Vec<u8>, task: &AdoptTask) {
 /// to fail, as it must not go on without the command.
 pub(super) fn refuse_in_place(ours: Ours, desk: &mut Desk) -> Progress {
     let in_multi = desk.conn.in_multi();
-    if desk.conn.state.quit && !in_multi {
+    if desk.conn.state.quit && !in_multi && ours.length > 0 {
         return Progress::Pass(Pass::Counted);
     }
     if in_multi && !desk.conn.state.is_plain() {
@@ -107,7 +107,11 @@ struct FailingTransaction {
 }
 
 impl Job for FailingTransaction {
-    fn reply(self: Box<Self>, _reply: &[u8], desk: &mut Desk) -> Progress {
+    fn reply(self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
+        if !reply.starts_with(b"-") {
+            // The data node has such a command, so the transaction would go on.
+            return Progress::Relay;
+        }
         self.ours.count(Outcome::BadRequest, desk);
         self.ours.answer(self.answer, None)
     }
@@ -176,6 +180,7 @@ impl Job for LocatingLock {
 /// Asks the lock nodes.
 fn carry_out(ours: Ours, task: AdoptTask, database: u64, desk: &mut Desk) -> Progress {
     let AdoptTask { key, lock, database: named, others, work, aside } = task;
+    let (other_keys, others): (Vec<_>, Vec<_>) = others.into_iter().unzip();
     if named.is_some_and(|named| named != database) {
         let key = shown(&key);
         let error = format!(
@@ -207,7 +212,7 @@ fn carry_out(ours: Ours, task: AdoptTask, database: u64, desk: &mut Desk) -> Pro
             AdoptWork::Release { token, .. } => (token, ManyWork::Release),
             _ => return not_asked(),
         };
-        return Many::begin(ours, (keys, Token::from(&token)), work, desk);
+        return Many::begin(ours, (keys, Token::from(&token)), work, &other_keys, desk);
     }
     let Some(key) = keys.pop() else { return not_asked() };
     match work {
@@ -263,21 +268,26 @@ fn acquire(taking: Taking, desk: &Desk) -> Progress {
     }
     let ttl = padded(taking.ttl, &desk.config.locks);
     let question = Question::Adopt { key: taking.key.clone(), token: taking.token.clone(), ttl };
-    Progress::Ask(Box::new(Acquiring(taking)), question)
+    let releases = desk.shared.engine.releases(&taking.key);
+    Progress::Ask(Box::new(Acquiring { taking, releases }), question)
 }
 
 /// The lock nodes are asked for the lock.
-struct Acquiring(Taking);
+struct Acquiring {
+    taking: Taking,
+    /// The count of releases from before.
+    releases: u32,
+}
 
 impl Job for Acquiring {
     fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
         let Answer::Lock(said) = answer else { return not_asked() };
-        let taking = self.0;
+        let Acquiring { taking, releases } = *self;
         let grant = match said {
             Ok(grant) => grant,
             Err(NotGranted::Held { remaining, contested }) => {
                 // Votes that are split say that several ask, and not that anybody holds it.
-                if !contested {
+                if !contested && desk.shared.engine.releases(&taking.key) == releases {
                     desk.shared.engine.note_held(&taking.key, remaining, taking.ours.since);
                 }
                 return tell(taking.ours, taking.replies[3], Outcome::Busy, desk);
@@ -302,7 +312,7 @@ impl Job for Acquiring {
     }
 
     fn asks_for(&self) -> Option<Ours> {
-        Some(self.0.ours)
+        Some(self.taking.ours)
     }
 }
 
@@ -317,10 +327,19 @@ enum Missed {
 
 fn renew(taking: Taking, missed: Missed, holding: Option<&Holding>, desk: &mut Desk) -> Progress {
     let Taking { key, token, ttl, .. } = &taking;
+    // The lock nodes carry the release out sooner or later, and would end what is renewed now.
     if desk.tokens.is_given_back(key, token) {
-        return not_held(taking.ours, taking.key, taking.token, taking.replies, desk);
+        return match missed {
+            Missed::Take => acquire(taking, desk),
+            Missed::Tell => tell_not_held(taking.ours, taking.key, taking.replies, desk),
+        };
     }
-    let claim = holding.map_or_else(|| desk.tokens.claim_of(key, token), |holding| holding.claim);
+    if desk.shared.engine.must_release(key) {
+        let error = "NOQUORUM a release of this lock is still under way, try again";
+        return taking.ours.refuse(error, Outcome::NoQuorum, desk);
+    }
+    // Whichever connection of the client was granted the lock: libraries know no claims.
+    let claim = holding.and_then(|holding| holding.claim);
     let ttl = padded(*ttl, &desk.config.locks);
     let question = Question::Renew { key: key.clone(), token: token.clone(), ttl, claim };
     Progress::Ask(Box::new(Extending { taking, missed }), question)
@@ -360,8 +379,8 @@ impl Job for Extending {
 
 fn release(releasing: Releasing, holding: Option<&Holding>, desk: &mut Desk) -> Progress {
     let (key, token) = (releasing.key.clone(), releasing.token.clone());
-    let own = unlock::gives_back(&key, &token, desk);
-    let claim = holding.map_or(own, |holding| holding.claim);
+    unlock::gives_back(&key, &token, desk);
+    let claim = holding.and_then(|holding| holding.claim);
     Progress::Ask(Box::new(releasing), Question::Unlock { key, token, claim })
 }
 
@@ -432,10 +451,15 @@ impl Job for Waking {
     }
 }
 
-/// Answers that the token does not hold the lock. Where Redis would tell whether another does, the
-/// lock nodes are asked.
+/// Forgets the lock, and answers that the token does not hold it.
 fn not_held(ours: Ours, key: Key, token: Token, replies: Replies, desk: &mut Desk) -> Progress {
     desk.tokens.remove(&key, &token);
+    tell_not_held(ours, key, replies, desk)
+}
+
+/// Answers that the token does not hold the lock. Where Redis would tell whether another does, the
+/// lock nodes are asked.
+fn tell_not_held(ours: Ours, key: Key, replies: Replies, desk: &Desk) -> Progress {
     if replies[0] == replies[3] {
         return tell(ours, replies[0], Outcome::NotHeld, desk);
     }

@@ -11,6 +11,7 @@ use super::{
         metrics::Outcome,
     },
     Answer, Job, Ours, Progress, Question,
+    authorize::{self, Permission, Probe},
     lock::no_quorum,
     not_asked,
     undo::Undo,
@@ -20,7 +21,7 @@ use crate::{
     clock::Instant,
     key::{Key, Token},
     lock::{Grant, NoQuorum, NotGranted, padded},
-    resp::encode,
+    resp::{encode, name::ReplyMode},
 };
 
 /// What is done to all of the locks.
@@ -54,20 +55,29 @@ pub(super) struct Many {
 }
 
 impl Many {
-    /// Asks about the first lock.
+    /// Asks whether the client may, for the keys behind the first, and then about the first lock.
     pub(super) fn begin(
         ours: Ours,
         (keys, token): (Vec<Key>, Token),
         work: ManyWork,
+        others: &[Vec<u8>],
         desk: &mut Desk,
     ) -> Progress {
+        if (1..keys.len()).any(|at| keys[..at].contains(&keys[at])) {
+            let error = "ERR two keys of one command are one adopted lock (adopt)";
+            return ours.refuse(error, Outcome::BadRequest, desk);
+        }
         if matches!(work, ManyWork::Acquire(_)) && keys.iter().any(|key| desk.is_guard_lock(key)) {
             let error = "ERR several adopted locks at once are no locks that guards need (adopt)";
             return ours.refuse(error, Outcome::BadRequest, desk);
         }
         let (until, grants, failed) = (None, Vec::new(), None);
         let many = Many { ours, keys, token, work, done: 0, held: 0, until, grants, failed };
-        many.next(desk)
+        let of_mode = usize::from(desk.speak_up());
+        for key in others {
+            desk.ask(|out| authorize::probe(out, key));
+        }
+        Progress::Wait(Box::new(Permitting { many, of_mode, missing: others.len(), refused: None }))
     }
 
     fn next(self, desk: &mut Desk) -> Progress {
@@ -76,13 +86,20 @@ impl Many {
         let locks = &desk.config.locks;
         let question = match self.work {
             ManyWork::Acquire(ttl) => Question::Adopt { key, token, ttl: padded(ttl, locks) },
+            // The lock nodes carry the release out sooner or later.
+            ManyWork::Extend(_) if desk.tokens.is_given_back(&key, &token) => {
+                return Many { held: 0, ..self }.tell(desk);
+            }
+            ManyWork::Extend(_) if desk.shared.engine.must_release(&key) => {
+                let error = "NOQUORUM a release of this lock is still under way, try again";
+                return self.ours.refuse(error, Outcome::NoQuorum, desk);
+            }
             ManyWork::Extend(ttl) => {
-                let claim = desk.tokens.claim_of(&key, &token);
-                Question::Renew { key, token, ttl: padded(ttl, locks), claim }
+                Question::Renew { key, token, ttl: padded(ttl, locks), claim: None }
             }
             ManyWork::Release => {
-                let claim = unlock::gives_back(&key, &token, desk);
-                Question::Unlock { key, token, claim }
+                unlock::gives_back(&key, &token, desk);
+                Question::Unlock { key, token, claim: None }
             }
         };
         Progress::Ask(Box::new(self), question)
@@ -128,6 +145,43 @@ impl Many {
     fn ends_by(&mut self, until: Instant) {
         self.until = Some(self.until.map_or(until, |before| before.min(until)));
         (self.done, self.held) = (self.done + 1, self.held + 1);
+    }
+}
+
+/// The data node was asked whether the client may set the keys behind the first.
+struct Permitting {
+    many: Many,
+    /// How many replies come before, to turning replies on.
+    of_mode: usize,
+    /// How many replies are missing behind.
+    missing: usize,
+    refused: Option<String>,
+}
+
+impl Job for Permitting {
+    fn reply(mut self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
+        if self.of_mode > 0 {
+            self.of_mode -= 1;
+            return Progress::Wait(self);
+        }
+        if let Permission::Refused(error) = authorize::read(Probe::Adopted, reply) {
+            self.refused.get_or_insert(error);
+        }
+        self.missing -= 1;
+        if self.missing > 0 {
+            return Progress::Wait(self);
+        }
+        if desk.conn.reply_mode == ReplyMode::Off {
+            desk.hush();
+        }
+        match self.refused {
+            Some(error) => self.many.ours.refuse(&error, Outcome::Denied, desk),
+            None => self.many.next(desk),
+        }
+    }
+
+    fn ours(&self) -> Option<Ours> {
+        Some(self.many.ours)
     }
 }
 

@@ -89,6 +89,9 @@ async fn a_grant_that_is_too_short_for_its_ttl_is_not_told() {
     for (waited, told) in [(0, ":2\r\n"), (1, late)] {
         let mut pair = enforced();
         pair.commands(&[&["EVALSHA", TAKE_MANY, "2", "old:a", "old:b", "t", "1000"]]);
+        assert_eq!(pair.at_data(), text(&PROBE));
+        pair.reply("-ERR syntax error\r\n");
+        assert_eq!(pair.at_data(), text(&["SET", "old:b", "x", "NX", "XX"]));
         pair.reply("-ERR syntax error\r\n");
         assert!(matches!(pair.question(), Question::Adopt { .. }));
         pair.answer(valid_for(1000));
