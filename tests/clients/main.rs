@@ -26,6 +26,7 @@ use std::{
     io::Write,
     path::{Path, PathBuf},
     process::{Command, Output, Stdio},
+    sync::RwLock,
     thread,
 };
 
@@ -35,6 +36,10 @@ use support::{Client, Proxy, Reply, eventually};
 /// The longest time for a program, in seconds: far more than any of them needs. It is killed then,
 /// so that a lost reply is a failure.
 const LIMIT: &str = "120";
+
+/// Held by tests that need their share of the machine: some time their faults, others run dozens of
+/// libraries at once.
+static MACHINE: RwLock<()> = RwLock::new(());
 
 /// Runs a program to its end, with `input` on its standard input.
 fn run(program: impl AsRef<OsStr>, arguments: &[&str], input: &[u8]) -> Output {

@@ -4,20 +4,21 @@
 use std::{
     path::{Path, PathBuf},
     process::{Child, Command},
+    sync::PoisonError,
     thread,
     time::Duration,
 };
 
 use bb8_redis::redis::Client;
 
-use super::file;
+use super::{MACHINE, file};
 use crate::support::{Proxy, Reply};
 
 const PAGE: &str = include_str!("../../docs/clients.md");
 /// How often each program adds one.
 const TIMES: usize = 20;
 /// The longest time for the programs.
-const LIMIT: Duration = Duration::from_secs(60);
+const LIMIT: Duration = Duration::from_secs(120);
 
 mod rust {
     use bb8_redis::redis;
@@ -92,6 +93,7 @@ async fn add_often(port: u16, kind: &str) {
 ///
 /// Returns what they have added beyond what they know of.
 fn add_up(kind: &str, pause: Duration, mut fault: impl FnMut(&Proxy)) -> usize {
+    let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
     let guards = "guards:\n  - {keys: 'account:*', lock: 'account:{1}'}";
     let setup = Proxy::with().nodes(3).top(guards).locks("default_ttl: 4s");
     let proxy = setup.locks("node_timeout: 100ms").start();

@@ -14,7 +14,7 @@ const LONG = 30_000;
 const SHORT = 2_000;
 const PATIENCE = 20_000;
 // The longest time for all rows, in milliseconds.
-const LIMIT = 60_000;
+const LIMIT = 110_000;
 
 const sleep = (time) => new Promise((done) => setTimeout(done, Math.max(0, time)));
 

@@ -36,7 +36,7 @@ LONG, SHORT = 30, 2
 # The longest wait for a lock that runs out, in seconds: the machine may be busy.
 PATIENCE = 20
 # The longest time for all rows, in seconds.
-LIMIT = 60
+LIMIT = 110
 
 HERE = pathlib.Path(__file__).parent
 BESIDE = HERE / ".venv/beside"

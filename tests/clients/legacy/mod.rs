@@ -2,9 +2,9 @@
 //!
 //! `locks.py` and `locks.js` drive them, with a row for each. `make test` installs the libraries.
 
-use std::{path::Path, thread};
+use std::{path::Path, sync::PoisonError, thread};
 
-use super::{file, run, support::Proxy};
+use super::{MACHINE, file, run, support::Proxy};
 
 /// Keys of all rows, without the lists by which python-redis-lock and walrus wake waiters.
 const KEYS: &[&str] = &[
@@ -21,6 +21,7 @@ const KEYS: &[&str] = &[
 /// Runs both programs, each through a proxy with `adopt:` rules of this mode, and a data node to
 /// which no script was sent. Returns what the programs said.
 fn libraries_work(mode: &str) -> [String; 2] {
+    let _alone = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
     let (keys, expect) = if mode == "enforce" { (KEYS, "enforce") } else { (&["*"][..], "plain") };
     let (python, modules) = (file("legacy/.venv/bin/python"), file("legacy/node_modules/ioredis"));
     assert!(
