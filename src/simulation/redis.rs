@@ -530,6 +530,13 @@ mod tests {
         let release = scripts::release(b"lock:k", b"b", b"", WhichGrant::Claim(others));
         assert_eq!(answer(&mut redis, release), "*3\r\n:1\r\n:0\r\n:0\r\n");
         assert_eq!(said(&mut redis, scripts::heal(&wanted(b"b", 4, others))), (1, 4));
+        // A release that knows no claim is bounded by the grant's own fence, and tells it.
+        for (bound, said) in [(3, [0, 0]), (4, [1, 4])] {
+            let release = scripts::release(b"lock:k", b"b", b"", WhichGrant::UpTo(bound));
+            let [yes, fence] = said;
+            assert_eq!(answer(&mut redis, release), format!("*3\r\n:{yes}\r\n:{fence}\r\n:0\r\n"));
+        }
+        assert_eq!(said(&mut redis, scripts::heal(&wanted(b"b", 4, others))), (1, 4));
         tokio::time::advance(TTL).await;
         let next = scripts::acquire(&wanted(b"c", 1, Claim::new()), false);
         assert_eq!(said(&mut redis, next), (1, 6));
