@@ -222,8 +222,8 @@ impl Adoption {
     }
 
     /// The first of these rules that is enforced, or else the first.
-    fn foremost(&self, rules: impl Iterator<Item = usize> + Clone) -> Option<usize> {
-        rules.clone().find(|rule| self.is_enforced(*rule)).or_else(|| rules.clone().next())
+    fn foremost(&self, mut rules: impl Iterator<Item = usize> + Clone) -> Option<usize> {
+        rules.clone().find(|rule| self.is_enforced(*rule)).or_else(|| rules.next())
     }
 
     /// The first rule that is about this key.

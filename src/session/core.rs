@@ -437,7 +437,7 @@ impl Core {
     /// Gives up matching replies to commands: from here on bytes only pass. With enforced guards
     /// the connection ends instead.
     pub(super) fn relay(&mut self) {
-        let enforced = self.desk.guards_are_enforced();
+        let enforced = self.desk.must_be_followed();
         self.tracking = if enforced { Tracking::Closing } else { Tracking::Relayed };
         if !self.filter.as_ref().is_some_and(Filter::must_end) {
             self.filter = None;

@@ -76,6 +76,16 @@ impl Desk {
         is_off
     }
 
+    /// Counts down the replies to questions of the proxy's own. Once none is missing, turns replies
+    /// off again if the client has them off, and returns `true`.
+    pub(super) fn are_all_in(&mut self, missing: &mut usize) -> bool {
+        *missing -= 1;
+        if *missing == 0 && self.conn.reply_mode == ReplyMode::Off {
+            self.hush();
+        }
+        *missing == 0
+    }
+
     /// Turns replies off again.
     pub(super) fn hush(&mut self) {
         let mut off = Vec::new();
@@ -101,7 +111,7 @@ impl Desk {
 
     /// Whether at least one guard, or adopt rule, is enforced, so that a connection that cannot be followed must
     /// end.
-    pub(super) fn guards_are_enforced(&self) -> bool {
+    pub(super) fn must_be_followed(&self) -> bool {
         self.shared.guards.as_ref().is_some_and(|guards| guards.enforces())
             || self.shared.adoption.as_ref().is_some_and(|adoption| adoption.enforces())
     }

@@ -155,12 +155,8 @@ struct LocatingLock {
 
 impl Job for LocatingLock {
     fn reply(mut self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
-        self.missing -= 1;
-        if self.missing > 0 {
+        if !desk.are_all_in(&mut self.missing) {
             return Progress::Wait(self);
-        }
-        if desk.conn.reply_mode == ReplyMode::Off {
-            desk.hush();
         }
         desk.conn.database = database::selected(reply);
         match desk.conn.database {
@@ -436,12 +432,8 @@ struct Waking {
 
 impl Job for Waking {
     fn reply(mut self: Box<Self>, _reply: &[u8], desk: &mut Desk) -> Progress {
-        self.missing -= 1;
-        if self.missing > 0 {
+        if !desk.are_all_in(&mut self.missing) {
             return Progress::Wait(self);
-        }
-        if desk.conn.reply_mode == ReplyMode::Off {
-            desk.hush();
         }
         tell(self.ours, self.text, Outcome::Ok, desk)
     }

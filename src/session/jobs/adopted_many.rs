@@ -21,7 +21,7 @@ use crate::{
     clock::Instant,
     key::{Key, Token},
     lock::{Grant, NoQuorum, NotGranted, padded},
-    resp::{encode, name::ReplyMode},
+    resp::encode,
 };
 
 /// What is done to all of the locks.
@@ -167,12 +167,8 @@ impl Job for Permitting {
         if let Permission::Refused(error) = authorize::read(Probe::Adopted, reply) {
             self.refused.get_or_insert(error);
         }
-        self.missing -= 1;
-        if self.missing > 0 {
+        if !desk.are_all_in(&mut self.missing) {
             return Progress::Wait(self);
-        }
-        if desk.conn.reply_mode == ReplyMode::Off {
-            desk.hush();
         }
         match self.refused {
             Some(error) => self.many.ours.refuse(&error, Outcome::Denied, desk),

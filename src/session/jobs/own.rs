@@ -189,12 +189,8 @@ struct Probing {
 
 impl Job for Probing {
     fn reply(mut self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
-        self.missing -= 1;
-        if self.missing > 0 {
+        if !desk.are_all_in(&mut self.missing) {
             return Progress::Wait(self);
-        }
-        if desk.conn.reply_mode == ReplyMode::Off {
-            desk.hush();
         }
         let question = match self.ours.own {
             Own::Lockgate if !self.ours.adopted => authorize::Probe::Operator,
