@@ -225,6 +225,16 @@ fn reply_length(buf: &[u8]) -> Option<usize> {
     Some(at)
 }
 
+/// Whether the replies to SET and to GET are here.
+fn is_whole(replies: &str) -> bool {
+    let mut parts = replies.splitn(3, "\r\n");
+    let (Some(_), Some(head), Some(value)) = (parts.next(), parts.next(), parts.next()) else {
+        return false;
+    };
+    let length = head.strip_prefix('$').and_then(|length| length.parse::<usize>().ok());
+    length.is_none_or(|length| value.len() >= length + 2)
+}
+
 async fn limit(ports: &[u16], seconds: Duration, seen: &Rc<RefCell<Seen>>) {
     let digest = |body: &str| sha1_smol::Sha1::from(body).digest().to_string();
     let clients = seen.borrow().grants.len();
@@ -249,7 +259,7 @@ async fn limit(ports: &[u16], seconds: Duration, seen: &Rc<RefCell<Seen>>) {
             [&["SET", "lockgate:deployment", MARKER, "NX"][..], &["GET", "lockgate:deployment"]];
         stream.write_all(&marker.map(command).concat()).await.unwrap();
         let mut reply = String::new();
-        while reply.matches('\n').count() < 4 {
+        while !is_whole(&reply) {
             let length = stream.read(&mut buffer).await.unwrap();
             reply.push_str(std::str::from_utf8(&buffer[..length]).unwrap());
         }
