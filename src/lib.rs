@@ -24,6 +24,7 @@
 //! `tests/layers.rs` says, and checks, which of them may name which.
 
 mod adopt;
+mod bridge;
 mod clock;
 // Fuzzing reads commands' words with it.
 pub mod command;

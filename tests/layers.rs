@@ -27,14 +27,21 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("adopt", &["config", "glob", "metrics", "resp", "sync"]),
     ("guard", &["config", "glob", "key", "net", "resp"]),
     ("lock", &["clock", "config", "key", "metrics", "net", "resp", "sync"]),
+    ("bridge", &["adopt", "clock", "config", "key", "lock", "net"]),
     (
         "session",
         &[
-            "adopt", "clock", "command", "config", "glob", "guard", "key", "lock", "metrics",
-            "net", "resp",
+            "adopt", "bridge", "clock", "command", "config", "glob", "guard", "key", "lock",
+            "metrics", "net", "resp",
         ],
     ),
-    ("server", &["adopt", "config", "guard", "lock", "metrics", "net", "resp", "session", "sync"]),
+    (
+        "server",
+        &[
+            "adopt", "bridge", "config", "guard", "lock", "metrics", "net", "resp", "session",
+            "sync",
+        ],
+    ),
     ("tools", &["config", "lock", "net", "server"]),
     ("simulation", &["config", "guard", "key", "lock", "net", "resp", "session"]),
 ];

@@ -1,8 +1,8 @@
 //! Adoption: lock idioms of existing libraries on keys that a rule names.
 //!
 //! A session shows each command that may be about such a key, and what is found is told. In mode
-//! `audit` the commands pass as they came; in mode `enforce` they become tasks for the lock nodes.
-//! Nothing here has a connection.
+//! `audit` the commands pass as they came; in modes `bridge` and `enforce` they become tasks for the
+//! lock nodes. Nothing here has a connection.
 //!
 //! - [`idiom`]: the words of a command to the idiom that they are.
 //! - [`normal`]: compare-and-delete and compare-and-expire, whatever their spelling; `lua`: the
@@ -12,12 +12,14 @@
 //! - [`verdict`]: what would become of an idiom if its lock were taken on a quorum.
 //! - [`task`]: what does become of it under an enforced rule.
 //! - [`transaction`]: a release or an extension made of WATCH, GET, MULTI and EXEC.
+//! - [`place`]: the modes as they are now, and where a bridged lock has its key on the data node.
 //! - [`seen`]: what was seen, how often, and by whom.
 
 pub(crate) mod glance;
 pub(crate) mod idiom;
 mod lua;
 pub(crate) mod normal;
+pub(crate) mod place;
 pub(crate) mod rows;
 pub(crate) mod scripts;
 pub(crate) mod seen;
@@ -28,7 +30,10 @@ pub(crate) mod verdict;
 use std::{
     hash::{BuildHasher, RandomState},
     ops::Range,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU8, Ordering},
+    },
 };
 
 use smallvec::SmallVec;
@@ -61,7 +66,12 @@ const MAX_STEPS: usize = 1_000_000;
 
 /// The rules, and what was seen under them.
 pub(crate) struct Adoption {
+    /// The rules, with the modes that they had at the start.
     rules: Vec<AdoptRule>,
+    /// The rules' modes now, as numbers.
+    modes: Box<[AtomicU8]>,
+    /// At least one of them is answered by the proxy.
+    answers: AtomicBool,
     /// First bytes that an adopted key can have.
     first_bytes: [bool; 256],
     scripts: KnownScripts,
@@ -136,6 +146,8 @@ impl Adoption {
         }
         Some(Arc::new(Adoption {
             rules: rules.to_vec(),
+            modes: rules.iter().map(|rule| AtomicU8::new(rule.mode as u8)).collect(),
+            answers: AtomicBool::new(rules.iter().any(|rule| rule.mode.is_answered())),
             first_bytes,
             scripts: KnownScripts::default(),
             seen: SeenIdioms::new(),
@@ -143,9 +155,10 @@ impl Adoption {
         }))
     }
 
-    /// Whether at least one rule is enforced.
+    /// Whether the proxy answers idioms of at least one rule: it is bridged or enforced.
+    #[inline]
     pub(crate) fn enforces(&self) -> bool {
-        self.rules.iter().any(|rule| rule.mode == AdoptMode::Enforce)
+        self.answers.load(Ordering::Acquire)
     }
 
     /// Glances at the command at the beginning of `bytes`. Returns how it begins if it is certainly
@@ -218,7 +231,7 @@ impl Adoption {
     }
 
     fn is_enforced(&self, rule: usize) -> bool {
-        self.rules.get(rule).is_some_and(|rule| rule.mode == AdoptMode::Enforce)
+        self.mode(rule).is_answered()
     }
 
     /// The first of these rules that is enforced, or else the first.
@@ -302,14 +315,17 @@ impl Adoption {
         known: task::Circumstances,
     ) {
         let AdoptLook::Found(found) = look else { return };
-        let Some(rule) = found.sighting.rule.and_then(|rule| self.rules.get(rule)) else { return };
+        let Some(number) = found.sighting.rule else { return };
+        let Some(rule) = self.rules.get(number) else { return };
         let Some(key) = keys.iter().find(|key| rule.keys.matches(key)) else { return };
         let sighting = &mut found.sighting;
         let work = task::of(idiom, (sighting.verdict, sighting.because), known);
         if let AdoptWork::Refuse(because) = work {
             (sighting.verdict, sighting.because) = (AdoptVerdict::Refused, because);
         }
-        if rule.mode == AdoptMode::Enforce {
+        // The data node has a bridged lock's key, and tells of those past the proxy too.
+        let passes = matches!(work, AdoptWork::Look(_)) && self.mode(number) == AdoptMode::Bridge;
+        if self.is_enforced(number) && !passes {
             let (key, lock, database) = (key.to_vec(), lock_of(rule, key), known.database);
             found.task = Some(Box::new(AdoptTask {
                 key,
@@ -435,9 +451,8 @@ impl Adoption {
             return;
         }
         let lock = |key: &&[u8]| {
-            let rule = self.rule(key).and_then(|rule| self.rules.get(rule));
-            let rule = rule.filter(|rule| rule.mode == AdoptMode::Enforce)?;
-            Some((key.to_vec(), lock_of(rule, key)))
+            let rule = self.rule(key).filter(|rule| self.is_enforced(*rule))?;
+            Some((key.to_vec(), lock_of(self.rules.get(rule)?, key)))
         };
         match others.iter().map(lock).collect() {
             Some(others) => task.others = others,
@@ -539,8 +554,7 @@ impl Adoption {
             because,
             replies: None,
         };
-        let enforced = rule.and_then(|rule| self.rules.get(rule));
-        let task = enforced.filter(|rule| rule.mode == AdoptMode::Enforce).map(|_| {
+        let task = rule.filter(|rule| self.is_enforced(*rule)).map(|_| {
             let work = AdoptWork::Refuse(because);
             let (key, lock, others) = (Vec::new(), Vec::new(), Vec::new());
             Box::new(AdoptTask { key, lock, database: None, others, work, aside: Vec::new() })

@@ -25,13 +25,68 @@ pub struct AdoptRule {
     pub mode: AdoptMode,
 }
 
-/// What becomes of an idiom on an adopted key.
+/// What becomes of an idiom on an adopted key. The modes are steps: a rule goes from one to the
+/// next, or back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u8)]
 pub enum AdoptMode {
     /// The idiom is forwarded, and told of.
     Audit,
+    /// A lock is taken on the data node, as the client would, and on the lock nodes.
+    Bridge,
     /// The lock nodes decide, and nothing of it is stored on the data node.
     Enforce,
+}
+
+impl AdoptMode {
+    /// Whether the proxy answers idioms itself.
+    pub(crate) fn is_answered(self) -> bool {
+        self != AdoptMode::Audit
+    }
+
+    /// Whether `other` is this mode or one step away from it.
+    pub(crate) fn is_near(self, other: AdoptMode) -> bool {
+        (self as u8).abs_diff(other as u8) <= 1
+    }
+
+    /// The mode that this number stands for, as [`AdoptMode`] does for its number.
+    pub(crate) fn of_number(number: u8) -> AdoptMode {
+        match number {
+            0 => AdoptMode::Audit,
+            1 => AdoptMode::Bridge,
+            _ => AdoptMode::Enforce,
+        }
+    }
+}
+
+impl AdoptRule {
+    /// The key of which the rule makes this lock. Returns `None` if there is none, or if a lock
+    /// does not tell its key: [`AdoptRule::is_reversible`].
+    pub(crate) fn key_of(&self, lock: &[u8]) -> Option<Vec<u8>> {
+        let Some(template) = &self.lock else {
+            return self.keys.matches(lock).then(|| lock.to_vec());
+        };
+        let (before, behind) = template.around_one()?;
+        let (key_before, key_behind) = self.keys.around_star()?;
+        let taken = lock.strip_prefix(before.as_bytes())?.strip_suffix(behind.as_bytes())?;
+        Some([&key_before, taken, &key_behind].concat())
+    }
+
+    /// Whether each lock that the rule makes tells of which key.
+    fn is_reversible(&self) -> bool {
+        self.lock.as_ref().is_none_or(|template| {
+            template.around_one().is_some() && self.keys.around_star().is_some()
+        })
+    }
+
+    /// Whether a key of this rule and another key, of the other rule, can be one lock.
+    fn collides_with(&self, other: &AdoptRule) -> bool {
+        let locks = |rule: &AdoptRule| match &rule.lock {
+            Some(template) => template.as_pattern(),
+            None => rule.keys.clone(),
+        };
+        (self.lock.is_some() || other.lock.is_some()) && locks(self).overlaps(&locks(other))
+    }
 }
 
 /// The rules, the first that matches a key being the one that counts.
@@ -75,7 +130,8 @@ fn check(
     before: &[PlacedAdoption],
     guards: &[GuardRule],
 ) {
-    let PlacedAdoption { rule: AdoptRule { keys, lock, .. }, path } = placed;
+    let PlacedAdoption { rule, path } = placed;
+    let AdoptRule { keys, lock, .. } = rule;
     let at = |key: &str| {
         let mut path = path.clone();
         path.push(PathStep::Key(key.to_owned()));
@@ -86,6 +142,22 @@ fn check(
     {
         let (largest, stars) = (lock.largest(), keys.stars());
         let what = format!("there is no {{{largest}}}: keys has {stars} '*' to take it from");
+        reader.problem(&at("lock"), what);
+    }
+    if rule.mode == AdoptMode::Bridge && !rule.is_reversible() {
+        let what = "cannot be turned back into the key, as mode bridge must: use {1} once, and one '*' \
+                    in keys, beside which nothing but text stands";
+        reader.problem(&at("lock"), what);
+    }
+    let collides = |other: &&PlacedAdoption| {
+        let is_bridged = |rule: &AdoptRule| rule.mode == AdoptMode::Bridge;
+        (is_bridged(rule) || is_bridged(&other.rule)) && rule.collides_with(&other.rule)
+    };
+    if let Some(other) = before.iter().find(collides) {
+        let what = format!(
+            "can make the same lock as {}, so that mode bridge could not tell whose key it is",
+            locate::name(&other.path)
+        );
         reader.problem(&at("lock"), what);
     }
     if let Some(same) = before.iter().find(|before| before.rule.keys == *keys) {
@@ -105,6 +177,22 @@ fn check(
 }
 
 impl AdoptConfig {
+    /// The rules with the modes of `read`. Returns `None` if they differ in more, or if a mode is
+    /// more than one step away.
+    pub(crate) fn stepped_to(&self, read: &AdoptConfig) -> Result<(), &'static str> {
+        let is_same = |(one, other): (&AdoptRule, &AdoptRule)| {
+            *one == AdoptRule { mode: one.mode, ..other.clone() }
+        };
+        let mut pairs = self.rules.iter().zip(&read.rules);
+        if self.rules.len() != read.rules.len() || !pairs.clone().all(is_same) {
+            return Err("takes a restart where more than modes changes");
+        }
+        match pairs.all(|(one, other)| one.mode.is_near(other.mode)) {
+            true => Ok(()),
+            false => Err("goes one step at a time: audit, bridge, enforce"),
+        }
+    }
+
     /// What is allowed, and easily not what was meant: a line for each.
     pub(super) fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
@@ -158,10 +246,8 @@ impl FromYaml for AdoptMode {
         match value.as_str() {
             Some("audit") => Ok(AdoptMode::Audit),
             Some("enforce") => Ok(AdoptMode::Enforce),
-            Some("bridge") => {
-                Err(Wrong::Because("bridge is not built yet; only audit and enforce".into()))
-            }
-            _ => Err(Wrong::Wanted("audit or enforce")),
+            Some("bridge") => Ok(AdoptMode::Bridge),
+            _ => Err(Wrong::Wanted("audit, bridge or enforce")),
         }
     }
 }

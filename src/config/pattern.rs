@@ -106,6 +106,21 @@ impl Pattern {
         row[b.len()]
     }
 
+    /// The texts before and behind the star, if there is one and nothing else but text.
+    pub(super) fn around_star(&self) -> Option<(Vec<u8>, Vec<u8>)> {
+        let mut texts = (Vec::new(), Vec::new());
+        let mut stars = 0;
+        for element in Element::all(self.text.as_bytes()) {
+            match element {
+                Element::Literal(byte) if stars == 0 => texts.0.push(byte),
+                Element::Literal(byte) => texts.1.push(byte),
+                Element::Star => stars += 1,
+                _ => return None,
+            }
+        }
+        (stars == 1).then_some(texts)
+    }
+
     /// Whether every matching text begins with `text`, as far as the pattern's literal beginning
     /// tells.
     pub(super) fn begins_with(&self, text: &str) -> bool {

@@ -95,6 +95,19 @@ impl Template {
         }
     }
 
+    /// The texts before and behind the first capture, if that is all that the template has.
+    pub(super) fn around_one(&self) -> Option<(&str, &str)> {
+        match &self.parts[..] {
+            [Part::Capture(1)] => Some(("", "")),
+            [Part::Literal(before), Part::Capture(1)] => Some((before, "")),
+            [Part::Capture(1), Part::Literal(behind)] => Some(("", behind)),
+            [Part::Literal(before), Part::Capture(1), Part::Literal(behind)] => {
+                Some((before, behind))
+            }
+            _ => None,
+        }
+    }
+
     /// The largest capture in use; 0 if there is none.
     pub(crate) fn largest(&self) -> usize {
         let number = |part: &Part| match part {

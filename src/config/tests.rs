@@ -236,10 +236,9 @@ fn contradictions_are_refused_with_what_would_be_right() {
         ("adopt: [{lock: a}]", "adopt[0].keys: is missing; which keys are locks?"),
         ("adopt: [{keys: ''}]", "adopt[0].keys: is empty; it must match keys"),
         (
-            "adopt: {keys: a, mode: bridge}",
-            "adopt.mode: bridge is not built yet; only audit and enforce",
+            "adopt: {keys: a, mode: off}",
+            "adopt.mode: 'off' where audit, bridge or enforce is wanted",
         ),
-        ("adopt: {keys: a, mode: off}", "adopt.mode: 'off' where audit or enforce is wanted"),
         ("adopt: {keys: a, policy: audit}", "adopt.policy: unknown key"),
         ("adopt: {keys: 'a:*', lock: '{2}'}", "there is no {2}: keys has 1 '*' to take it from"),
         ("adopt: [{keys: a}, {keys: a}]", "adopt[1].keys: is there twice, as in adopt[0]"),
@@ -699,5 +698,34 @@ fn rules_of_adoption_are_read_and_wide_ones_noted() {
         ("lock.*", "also matches 'lock.event:*', with which walrus"),
     ] {
         assert!(notes(wide).iter().any(|note| note.contains(expected)), "{:?}", notes(wide));
+    }
+}
+
+#[test]
+fn a_bridged_rule_must_tell_the_key_of_each_lock() {
+    let bridge = |rules: &str| errors(&format!("adopt: [{rules}]"));
+    for fine in [
+        "{keys: 'lock:*', mode: bridge}",
+        "{keys: 'lock:*', lock: '{1}', mode: bridge}",
+        "{keys: 'a:[0-9]', mode: bridge}, {keys: 'a:*', mode: bridge}",
+        "{keys: 'a:*:b', lock: 'c:{1}:d', mode: bridge}, {keys: 'x:*', lock: 'y:{1}'}",
+        "{keys: 'a:*', lock: 'same'}, {keys: 'b:*', lock: 'same', mode: enforce}",
+    ] {
+        assert_eq!(parse(&format!("adopt: [{fine}]")).map(drop), Ok(()), "{fine}");
+    }
+    let one_way = "cannot be turned back into the key, as mode bridge must";
+    let same = "can make the same lock as adopt[0], so that mode bridge could not tell whose key";
+    for (rules, expected) in [
+        ("{keys: 'lock:*', lock: 'one', mode: bridge}", one_way),
+        ("{keys: 'a:*:*', lock: '{1}', mode: bridge}", one_way),
+        ("{keys: 'a:*', lock: '{1}{1}', mode: bridge}", one_way),
+        ("{keys: 'a:*:*', lock: '{1}:{2}', mode: bridge}", one_way),
+        ("{keys: 'a:?*', lock: '{1}', mode: bridge}", one_way),
+        ("{keys: 'a:*', lock: '{1}', mode: bridge}, {keys: 'b:*', lock: '{1}'}", same),
+        ("{keys: 'a:*', lock: '{1}'}, {keys: 'b:*', lock: '{1}', mode: bridge}", same),
+        ("{keys: 'a:*', lock: 'b:{1}'}, {keys: 'b:*', mode: bridge}", same),
+    ] {
+        let errors = bridge(rules);
+        assert!(errors.iter().any(|error| error.contains(expected)), "{rules}: {errors:?}");
     }
 }

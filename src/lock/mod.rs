@@ -64,7 +64,7 @@ pub(crate) use keep::{
 pub(crate) use line::waiter::Waiter;
 pub(crate) use look::LookUp;
 pub(crate) use node::nodes::WallClock;
-pub(crate) use quorum::shortest_ttl;
+pub(crate) use quorum::{shortest_ttl, ttl_for};
 pub(crate) use raise::Raise;
 pub(crate) use release::Release;
 pub(crate) use renew::Renew;
@@ -158,7 +158,7 @@ pub enum NotAttached {
 }
 
 /// An operation that too few lock nodes answered, or not in time.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NoQuorum {
     /// Nodes that answered in time.
     pub answered: usize,
@@ -169,10 +169,16 @@ pub struct NoQuorum {
     /// Addresses of nodes that did not answer, without credentials, with the reason: `10.0.0.1:6379
     /// (down)`.
     pub missing: Vec<String>,
+    /// Why the data node, which a bridged lock needs too, did not answer. Then the lock nodes were
+    /// not what was missing.
+    pub data_node: Option<String>,
 }
 
 impl fmt::Display for NoQuorum {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(why) = &self.data_node {
+            return write!(f, "a bridged lock needs the data node too, which failed: {why}");
+        }
         write!(f, "{} of {} lock nodes answered, ", self.answered, self.nodes)?;
         if self.answered < self.quorum {
             write!(f, "{} are needed", self.quorum)?;

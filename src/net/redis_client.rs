@@ -50,6 +50,11 @@ pub(crate) async fn connect(
 }
 
 impl Connection {
+    /// Whether the connection has ended.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.driver.is_finished()
+    }
+
     /// Returns once the connection has ended.
     pub(crate) async fn closed(&mut self) {
         let _ = (&mut self.driver).await;
@@ -75,7 +80,7 @@ impl ManageConnection for Manager {
     }
 
     fn has_broken(&self, connection: &mut Connection) -> bool {
-        connection.driver.is_finished()
+        connection.is_closed()
     }
 }
 

@@ -12,7 +12,8 @@ use tracing::info;
 
 use crate::{
     adopt::Adoption,
-    config::{AdoptMode, Config, Listener},
+    bridge::Bridge,
+    config::{Config, Listener},
     guard::Guards,
     lock::{Engine, padded},
     metrics::Recorder,
@@ -31,7 +32,7 @@ use crate::{
         reload::Reloader,
         serving::{Serving, Stoppable},
         systemd,
-        upgrade::{self, Common, Rendezvous},
+        upgrade::{self, Rendezvous},
         workers::Workers,
     },
     session::{Shared, idle::Idle, metrics::Metrics},
@@ -77,8 +78,9 @@ impl Proxy {
         let (metrics, door_metrics) = (Metrics::new(), DoorMetrics::new());
         let workers = Arc::new(Workers::start(config.io_threads)?);
         let mut locks = config.locks.clone();
-        if config.adopt.rules.iter().any(|rule| rule.mode == AdoptMode::Enforce) {
-            // Lock nodes hold an adopted lock for longer than its TTL, and must wait as long.
+        if !config.adopt.rules.is_empty() {
+            // Lock nodes hold an adopted lock for longer than its TTL, and must wait as long. A rule
+            // in mode audit may be enforced before the process ends.
             locks.max_ttl = padded(locks.max_ttl, &locks);
             locks.fence_ttl = locks.fence_ttl.max(locks.max_ttl);
         }
@@ -153,32 +155,26 @@ impl Proxy {
             doors.spawn(|stop| door.accept(listener, stop));
         }
         systemd::ready(is_successor).await;
-        let common = Common::of(&self.config);
         let (state, workers, shutdown) =
             (self.state.clone(), self.workers.clone(), self.control.shutdown.clone());
         let in_charge = self.take_charge(&shared, rendezvous.is_some());
-        Serving {
-            shutdown,
-            in_charge,
-            doors,
-            admin,
-            sockets,
-            common,
-            rendezvous,
-            shared,
-            state,
-            workers,
-        }
+        Serving { shutdown, in_charge, doors, admin, sockets, rendezvous, shared, state, workers }
     }
 
     /// Makes the state that all sessions of this process share.
     fn share(&self) -> Arc<Shared> {
+        let adoption = Adoption::new(&self.config.adopt.rules);
+        let (engine, connector, runtime) = (&self.engine, &self.connector, self.workers.shared());
+        let bridge = adoption
+            .as_ref()
+            .map(|adoption| Bridge::new(&self.config, adoption, engine, connector, runtime));
         Arc::new(Shared {
             engine: self.engine.clone(),
             metrics: self.metrics.clone(),
             config: ArcSwap::from_pointee(self.config.clone()),
             guards: self.guards.clone(),
-            adoption: Adoption::new(&self.config.adopt.rules),
+            adoption,
+            bridge,
             idle: self.idle.clone(),
             ahead: Arc::default(),
             clients: AtomicUsize::new(0),

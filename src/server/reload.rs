@@ -39,7 +39,13 @@ fn merge(running: &Config, read: &Config) -> Merged {
     config.take(read, &mut |key, is_live| {
         let why = match key {
             "locks.nodes" | "locks.prefix" => OTHER_NODES,
-            "adopt" => "needs a restart, or an upgrade where no rule is enforced",
+            "adopt" => match running.adopt.stepped_to(&read.adopt) {
+                Ok(()) => {
+                    taken.push(key);
+                    return true;
+                }
+                Err(why) => why,
+            },
             _ if !is_live => "needs a restart or an upgrade",
             // A value that fits the file need not fit the running proxy's fixed values.
             "locks.default_ttl"
@@ -121,6 +127,9 @@ impl Reloader {
                 Ok(false) => warn!("LOCKGATE_LOG goes before log.level, so that has no effect"),
                 Err(error) => error!(%error, "log.level cannot be changed"),
             }
+        }
+        if let Some(adoption) = self.shared.adoption.as_ref().filter(|_| taken.contains(&"adopt")) {
+            adoption.step_to(&config.adopt.rules);
         }
         self.shared.config.store(Arc::new(config));
         for key in &taken {

@@ -18,7 +18,7 @@ use tracing::{info, warn};
 use crate::{
     server::{
         admin, systemd,
-        upgrade::{self, Common, Rendezvous, Replaced},
+        upgrade::{self, Rendezvous, Replaced},
         workers::Workers,
     },
     session::Shared,
@@ -38,7 +38,6 @@ pub(super) struct Serving {
     /// Sockets that a successor would get, with their configured addresses.
     pub(super) sockets: Vec<(SocketAddr, Arc<TcpListener>)>,
     /// Settings that a successor must share.
-    pub(super) common: Common,
     /// The socket at which a successor asks. `None` if `upgrade_socket` is off, or could not be
     /// made.
     pub(super) rendezvous: Option<Rendezvous>,
@@ -61,7 +60,7 @@ impl Serving {
         let is_ready = || async { self.state.is_ready_now().await.is_ok() };
         let end = tokio::select! {
             () = self.shutdown.cancelled() => End::Shutdown,
-            replaced = upgrade::wait(self.rendezvous.as_ref(), &self.sockets, &self.common, is_ready) => {
+            replaced = upgrade::wait(self.rendezvous.as_ref(), &self.sockets, &self.shared.config, is_ready) => {
                 End::Replaced(replaced)
             }
         };

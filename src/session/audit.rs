@@ -1,8 +1,8 @@
 //! A look at each command whether it is a lock idiom on an adopted key.
 //!
 //! Under a rule in mode `audit` nothing is held for that: of a command that comes in pieces the
-//! first bytes are copied as they pass. With a rule in mode `enforce` a command is held until it is
-//! known whether that is about its key.
+//! first bytes are copied as they pass. With a rule in mode `bridge` or `enforce` a command is held
+//! until it is known whether that is about its key.
 
 use std::sync::Arc;
 
@@ -31,8 +31,6 @@ pub(super) struct Audit {
     last: Alike,
     /// The beginning of a command of which more is to come.
     begun: Option<Begun>,
-    /// At least one rule is enforced.
-    enforces: bool,
 }
 
 /// Fate of a command that may be about an adopted key.
@@ -63,7 +61,6 @@ impl Audit {
             track: Track::default(),
             last: Alike::NONE,
             begun: None,
-            enforces: adoption.enforces(),
             adoption,
         }))
     }
@@ -77,7 +74,7 @@ impl Audit {
     /// Looks at a command before anything is done with it.
     #[inline]
     pub(super) fn judge(&mut self, name: Name, bytes: &[u8]) -> Adopting {
-        if !self.enforces || !matches!(name, Name::Other | Name::Watch) {
+        if !self.adoption.enforces() || !matches!(name, Name::Other | Name::Watch) {
             return Adopting::Pass;
         }
         if name == Name::Other {

@@ -109,8 +109,8 @@ impl Desk {
         !planted::has(PlantedFault::Raise) && self.shared.guards.as_ref().is_some_and(is_needed)
     }
 
-    /// Whether at least one guard, or adopt rule, is enforced, so that a connection that cannot be followed must
-    /// end.
+    /// Whether commands must be seen: at least one guard is enforced, or one adopt rule is bridged or
+    /// enforced. A connection that cannot be followed must then end.
     pub(super) fn must_be_followed(&self) -> bool {
         self.shared.guards.as_ref().is_some_and(|guards| guards.enforces())
             || self.shared.adoption.as_ref().is_some_and(|adoption| adoption.enforces())

@@ -11,7 +11,11 @@ use super::{
     jobs::{Answer, Attached, Question},
     shared::Shared,
 };
-use crate::lock::{Acquire, Alarm, Attach, LookUp, Raise, Release, Renew, Waiter};
+use crate::{
+    bridge::{Asker, Crossing},
+    key::Token,
+    lock::{Acquire, Alarm, Attach, LookUp, Raise, Release, Renew, Waiter},
+};
 
 /// A question, until it is answered. A LOCK whose question is dropped before is undone on every
 /// node.
@@ -25,13 +29,17 @@ pub(super) enum Asked {
     Attached(Vec<Attach>, Vec<Attached>),
     Look(LookUp),
     Raise(Raise),
-    /// Asked over a connection of the proxy's own.
+    /// Asked of the data node, over a connection of the proxy's own, and perhaps of the lock nodes.
     DataNode(Pin<Box<dyn Future<Output = Answer> + Send>>),
 }
 
 impl Asked {
     /// Asks the question. `alarm` is the last question's, to be used again.
     pub(super) fn ask(question: Question, shared: &Arc<Shared>, alarm: &mut Alarm) -> Asked {
+        let question = match bridged(question, shared) {
+            Ok(asked) => return asked,
+            Err(question) => question,
+        };
         let engine = &shared.engine;
         let mut asked =
             match question {
@@ -42,10 +50,10 @@ impl Asked {
                     Asked::Wait(Box::new(engine.wait(key, token, ttl, wait, again)))
                 }
                 Question::Adopt { key, token, ttl } => Asked::Lock(engine.adopt(key, token, ttl)),
-                Question::Unlock { key, token, claim } => {
+                Question::Unlock { key, token, claim, .. } => {
                     Asked::Unlock(engine.release(key, token, claim))
                 }
-                Question::Renew { key, token, ttl, claim } => {
+                Question::Renew { key, token, ttl, claim, .. } => {
                     Asked::Renew(engine.renew(key, token, ttl, claim))
                 }
                 Question::TakeOver { key, token, ttl } => {
@@ -105,4 +113,39 @@ impl Asked {
             Asked::DataNode(asked) => ready!(asked.as_mut().poll(cx)),
         })
     }
+}
+
+/// Asks about a bridged lock on both sides. Gives any other question back.
+fn bridged(question: Question, shared: &Arc<Shared>) -> Result<Asked, Question> {
+    let bridge = shared.bridge.as_ref();
+    let nobody = Token::from(b"");
+    let (key, token, asker) = match &question {
+        Question::Lock { key, token, .. } => (key, token, Asker::Ours),
+        Question::Adopt { key, token, .. } => (key, token, Asker::Adopted),
+        Question::Unlock { key, token, asker, .. } | Question::Renew { key, token, asker, .. } => {
+            (key, token, *asker)
+        }
+        Question::Look(key) => (key, &nobody, Asker::Adopted),
+        Question::TakeOver { .. }
+        | Question::Attached(_)
+        | Question::Raise { .. }
+        | Question::Keys(..)
+        | Question::Commands(..) => return Err(question),
+    };
+    let Some(crossing) = Crossing::of(bridge, key, token, asker) else { return Err(question) };
+    Ok(Asked::DataNode(match question {
+        Question::Lock { ttl, again, wait, .. } => {
+            Box::pin(async move { Answer::Lock(crossing.acquire(ttl, again, wait).await) })
+        }
+        Question::Adopt { ttl, .. } => {
+            Box::pin(async move { Answer::Lock(crossing.acquire(ttl, None, None).await) })
+        }
+        Question::Unlock { claim, .. } => {
+            Box::pin(async move { Answer::Unlock(crossing.release(claim).await) })
+        }
+        Question::Renew { ttl, claim, .. } => {
+            Box::pin(async move { Answer::Renew(crossing.renew(ttl, claim).await) })
+        }
+        _ => Box::pin(async move { Answer::Look(crossing.look().await) }),
+    }))
 }

@@ -121,6 +121,11 @@ impl Core {
         let keep = loop {
             match self.tracking {
                 Tracking::Matched => {}
+                // A rule has been bridged or enforced meanwhile, and what passes is not seen.
+                Tracking::Relayed if self.desk.must_be_followed() => {
+                    self.tracking = Tracking::Closing;
+                    break from;
+                }
                 Tracking::Relayed => break bytes.len(),
                 Tracking::Muted => {
                     from = bytes.len();

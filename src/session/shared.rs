@@ -13,7 +13,14 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{ahead::Taken, idle::Idle, metrics::Metrics};
-use crate::{adopt::Adoption, config::Config, guard::Guards, lock::Engine};
+use crate::{
+    adopt::Adoption,
+    bridge::Bridge,
+    config::Config,
+    guard::Guards,
+    key::{Key, Token},
+    lock::{Claim, Engine},
+};
 
 pub(crate) struct Shared {
     pub engine: Arc<Engine>,
@@ -24,6 +31,8 @@ pub(crate) struct Shared {
     pub guards: Option<Arc<Guards>>,
     /// Rules on which keys are locks of existing libraries, if there are any.
     pub adoption: Option<Arc<Adoption>>,
+    /// The way to locks of bridged rules, if there are any rules.
+    pub bridge: Option<Arc<Bridge>>,
     pub idle: Arc<Idle>,
     /// Bytes read ahead behind LOCKs that wait.
     pub ahead: Arc<Taken>,
@@ -38,4 +47,19 @@ pub(crate) struct Shared {
     pub drain: CancellationToken,
     /// Ends every session, whatever it is doing.
     pub abort: CancellationToken,
+}
+
+impl Shared {
+    /// Gives back a lock that its client does not count on, without waiting for that.
+    pub(super) fn give_back(&self, key: Key, token: Token, claim: Option<Claim>) {
+        if let Some(bridge) = &self.bridge {
+            bridge.free_soon(&key, &token);
+        }
+        drop(self.engine.release(key, token, claim));
+    }
+
+    /// Whether the lock's key on the data node is taken as well.
+    pub(super) fn is_bridged(&self, key: &Key) -> bool {
+        self.bridge.as_ref().is_some_and(|bridge| bridge.place(key).is_some())
+    }
 }

@@ -48,6 +48,7 @@ pub(super) fn shared(engine: &Arc<Engine>, locks: LocksConfig) -> Arc<Shared> {
         metrics: Metrics::new(),
         guards: Some(Guards::of_few_commands(&config)),
         adoption: None,
+        bridge: None,
         config: ArcSwap::from_pointee(config),
         idle: Arc::new(Idle::default()),
         ahead: Arc::new(Taken::default()),

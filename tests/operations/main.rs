@@ -9,6 +9,7 @@
 
 mod admin;
 mod adopt;
+mod adopt_bridge;
 mod adopt_enforced;
 mod configuration;
 mod dev;

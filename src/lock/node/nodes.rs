@@ -263,6 +263,7 @@ impl Nodes {
             nodes: votes.len(),
             quorum: quorum(votes.len()),
             missing,
+            data_node: None,
         };
         self.outage.failed(&error);
         error

@@ -112,7 +112,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn so_many_in_a_row_count_until_one_succeeds_or_nothing_is_asked() {
         let outage = Outage::new();
-        let error = NoQuorum { answered: 2, nodes: 5, quorum: 3, missing: Vec::new() };
+        let error = NoQuorum { answered: 2, nodes: 5, quorum: 3, ..NoQuorum::default() };
         let fail = |patient| {
             outage.decided(Decision::NoQuorum, patient);
             outage.failed(&error);

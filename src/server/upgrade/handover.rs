@@ -3,6 +3,7 @@
 
 use std::{io, net::SocketAddr, os::fd::AsFd, sync::Arc, time::Duration};
 
+use arc_swap::ArcSwap;
 use tokio::{
     net::{TcpListener, UnixListener},
     time::{sleep, timeout},
@@ -13,7 +14,7 @@ use super::{
     hello::{Common, DONE, READY, REFUSED},
     wire::{Wire, bad},
 };
-use crate::server::entry::listeners::ACCEPT_PAUSE;
+use crate::{config::Config, server::entry::listeners::ACCEPT_PAUSE};
 
 /// How long a peer may take to say what it wants, and to read the answer.
 const TALK_LIMIT: Duration = Duration::from_secs(3);
@@ -46,7 +47,7 @@ impl Replaced {
 pub(super) async fn serve<F: Future<Output = bool>>(
     rendezvous: &UnixListener,
     sockets: &Sockets,
-    common: &Common,
+    config: &ArcSwap<Config>,
     is_ready: impl Fn() -> F,
 ) -> Replaced {
     loop {
@@ -62,7 +63,7 @@ pub(super) async fn serve<F: Future<Output = bool>>(
         let talked = async {
             let mut wire = Wire::new(stream)?;
             peer = wire.peer();
-            talk(&mut wire, sockets, common, &is_ready).await.map(|()| wire)
+            talk(&mut wire, sockets, config, &is_ready).await.map(|()| wire)
         };
         match talked.await {
             Ok(wire) => return Replaced(wire),
@@ -77,12 +78,12 @@ pub(super) async fn serve<F: Future<Output = bool>>(
 async fn talk<F: Future<Output = bool>>(
     wire: &mut Wire,
     sockets: &Sockets,
-    common: &Common,
+    config: &ArcSwap<Config>,
     is_ready: impl Fn() -> F,
 ) -> io::Result<()> {
     let begin = async {
         let hello = wire.line().await?.ok_or_else(gone)?;
-        let differences = common
+        let differences = Common::of(&config.load())
             .differences(&hello)
             .ok_or_else(|| bad("it does not speak this version's language"))?;
         if !differences.is_empty() {

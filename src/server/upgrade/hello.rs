@@ -1,6 +1,6 @@
 //! What two processes say to each other, and what they must have in common.
 
-use crate::config::{AdoptMode, Config, Template};
+use crate::config::{AdoptMode, AdoptRule, Config};
 
 /// First words of a process that wants to take another's place, with the version of the
 /// protocol. The digests of [`Common`] follow.
@@ -15,8 +15,8 @@ pub(super) const READY: &str = "ready";
 pub(super) const DONE: &str = "done";
 
 /// Settings that two processes that serve at the same time must share, each as a digest: which
-/// nodes have the locks, under which keys, and which keys of the data node are locks. The last is
-/// empty, and left out, where there are none.
+/// nodes have the locks, under which keys, and which keys of the data node are locks, with the modes
+/// of their rules. The last is empty, and left out, where the proxy answers no idioms.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Common([String; 3]);
 
@@ -26,18 +26,19 @@ impl Common {
         // Displayed without passwords, which may change.
         let nodes: Vec<String> = config.locks.nodes.iter().map(ToString::to_string).collect();
         let digest = |text: &str| sha1_smol::Sha1::from(text).digest().to_string();
-        // The first rule that matches a key counts, so those before an enforced one count too.
+        // The first rule that matches a key counts, so those before an answered one count too.
         let rules = &config.adopt.rules;
-        let last = rules.iter().rposition(|rule| rule.mode == AdoptMode::Enforce);
-        let enforced: Vec<(&str, &str, AdoptMode)> = rules[..last.map_or(0, |last| last + 1)]
+        let last = rules.iter().rposition(|rule| rule.mode.is_answered());
+        let answered = &rules[..last.map_or(0, |last| last + 1)];
+        let same: Vec<AdoptRule> = answered
             .iter()
-            .map(|rule| {
-                let lock = rule.lock.as_ref().map_or("", Template::as_str);
-                (rule.keys.as_str(), lock, rule.mode)
-            })
+            .map(|rule| AdoptRule { mode: AdoptMode::Audit, ..rule.clone() })
             .collect();
-        let adopted =
-            if enforced.is_empty() { String::new() } else { digest(&format!("{enforced:?}")) };
+        let modes: String = answered.iter().map(|rule| (rule.mode as u8).to_string()).collect();
+        let adopted = match answered {
+            [] => String::new(),
+            _ => format!("{}.{modes}", digest(&format!("{same:?}"))),
+        };
         Common([digest(&nodes.join(" ")), digest(&config.locks.prefix), adopted])
     }
 
@@ -64,10 +65,28 @@ impl Common {
         }
         let names = ["locks.nodes", "locks.prefix", "adopt"];
         (told.len() == names.len()).then(|| {
-            let differs = |at: &usize| self.0[*at] != told[*at];
+            let differs = |at: &usize| match at {
+                2 => !may_share_keys(&self.0[2], told[2]),
+                _ => self.0[*at] != told[*at],
+            };
             (0..names.len()).filter(differs).map(|at| names[at]).collect()
         })
     }
+}
+
+/// Whether two processes with these rules may serve at the same time: the rules are the same, and
+/// no mode of one is two steps away from the other's.
+fn may_share_keys(ours: &str, theirs: &str) -> bool {
+    let split = |told: &str| {
+        told.split_once('.').map(|(rules, modes)| (rules.to_owned(), modes.to_owned()))
+    };
+    let (Some((our_rules, our_modes)), Some((rules, modes))) = (split(ours), split(theirs)) else {
+        return ours == theirs;
+    };
+    let is_near = |(one, other): (u8, u8)| one.abs_diff(other) <= 1;
+    our_rules == rules
+        && our_modes.len() == modes.len()
+        && our_modes.bytes().zip(modes.bytes()).all(is_near)
 }
 
 #[cfg(test)]
@@ -94,16 +113,21 @@ mod tests {
             let text = format!("locks: {{nodes: ['redis://a:1']}}\nadopt: {adopt}");
             Common::of(&Config::parse(&text, "f", &|_| None).unwrap())
         };
-        let [none, audit, enforce, other] = [
+        let [none, audit, bridge, enforce, other] = [
             "[]",
             "{keys: 'a:*', mode: audit}",
+            "{keys: 'a:*', mode: bridge}",
             "{keys: 'a:*', mode: enforce}",
             "{keys: 'a:*', lock: '{1}', mode: enforce}",
         ]
         .map(adopting);
         assert_eq!(none.hello().split(' ').count(), 4, "as version 2 knows it");
         assert_eq!(audit.differences(&none.hello()), Some(vec![]), "an audit may come and go");
-        for (one, two) in [(&audit, &enforce), (&enforce, &none), (&enforce, &other)] {
+        assert_eq!(bridge.differences(&enforce.hello()), Some(vec![]), "one step away");
+        assert_eq!(enforce.differences(&bridge.hello()), Some(vec![]));
+        for (one, two) in
+            [(&audit, &enforce), (&audit, &bridge), (&enforce, &none), (&enforce, &other)]
+        {
             assert_eq!(one.differences(&two.hello()), Some(vec!["adopt"]));
         }
         assert_eq!(enforce.differences(&enforce.hello()), Some(vec![]));

@@ -35,7 +35,6 @@ mod takeover;
 mod wire;
 
 pub(super) use handover::Replaced;
-pub(super) use hello::Common;
 pub(super) use rendezvous::{Prepared, Rendezvous};
 pub(super) use takeover::Predecessor;
 
@@ -45,10 +44,11 @@ use std::{
 };
 
 use anyhow::{Context as _, bail};
+use arc_swap::ArcSwap;
 use tokio::sync::Notify;
 use tracing::{error, info, warn};
 
-use self::{handover::Sockets, successor::Successor};
+use self::{handover::Sockets, hello::Common, successor::Successor};
 use crate::{
     config::{Config, SocketPath},
     server::entry::listeners::Inherited,
@@ -115,11 +115,11 @@ pub(super) fn install(
 pub(super) async fn wait<F: Future<Output = bool>>(
     rendezvous: Option<&Rendezvous>,
     sockets: &Sockets,
-    common: &Common,
+    config: &ArcSwap<Config>,
     is_ready: impl Fn() -> F,
 ) -> Replaced {
     match rendezvous {
-        Some(rendezvous) => handover::serve(&rendezvous.listener, sockets, common, is_ready).await,
+        Some(rendezvous) => handover::serve(&rendezvous.listener, sockets, config, is_ready).await,
         None => pending().await,
     }
 }

@@ -22,6 +22,7 @@ use super::{
 };
 use crate::{
     adopt::task::{AdoptTask, AdoptWork, LookWord, Replies},
+    bridge::Asker,
     clock::{Instant, millis},
     command::shown,
     key::{Key, Token},
@@ -200,6 +201,20 @@ fn carry_out(ours: Ours, task: AdoptTask, database: u64, desk: &mut Desk) -> Pro
         );
         return ours.refuse(&error, Outcome::BadRequest, desk);
     }
+    let sent = || std::iter::once(&key).chain(&other_keys);
+    let is_elsewhere = |(name, key): (&Vec<u8>, &Vec<u8>)| {
+        let adoption = desk.shared.adoption.as_ref();
+        let place = adoption.and_then(|adoption| adoption.place(name));
+        place.is_some_and(|place| (place.database, &place.key) != (database, key))
+    };
+    if names.iter().zip(sent()).any(is_elsewhere) {
+        let key = shown(&key);
+        let error = format!(
+            "ERR '{key}' is an adopted lock whose name is also that of a lock in another database \
+             (adopt, mode: bridge)"
+        );
+        return ours.refuse(&error, Outcome::BadRequest, desk);
+    }
     let mut keys: Vec<Key> = names.iter().map(|name| desk.key(name)).collect();
     if keys.len() > 1 {
         let (token, work) = match work {
@@ -293,7 +308,7 @@ impl Job for Acquiring {
         };
         if grant.validity < taking.ttl {
             let (key, token) = (taking.key.clone(), taking.token.clone());
-            drop(desk.shared.engine.release(key, token, grant.claim));
+            desk.shared.give_back(key, token, grant.claim);
             return taking.too_slow(desk);
         }
         let Taking { ours, key, token, ttl, replies } = taking;
@@ -337,7 +352,8 @@ fn renew(taking: Taking, missed: Missed, holding: Option<&Holding>, desk: &mut D
     // Whichever connection of the client was granted the lock: libraries know no claims.
     let claim = holding.and_then(|holding| holding.claim);
     let ttl = padded(*ttl, &desk.config.locks);
-    let question = Question::Renew { key: key.clone(), token: token.clone(), ttl, claim };
+    let (key, token, asker) = (key.clone(), token.clone(), Asker::Adopted);
+    let question = Question::Renew { key, token, ttl, claim, asker };
     Progress::Ask(Box::new(Extending { taking, missed }), question)
 }
 
@@ -377,7 +393,8 @@ fn release(releasing: Releasing, holding: Option<&Holding>, desk: &mut Desk) -> 
     let (key, token) = (releasing.key.clone(), releasing.token.clone());
     unlock::gives_back(&key, &token, desk);
     let claim = holding.and_then(|holding| holding.claim);
-    Progress::Ask(Box::new(releasing), Question::Unlock { key, token, claim })
+    let asker = Asker::Adopted;
+    Progress::Ask(Box::new(releasing), Question::Unlock { key, token, claim, asker })
 }
 
 /// The lock nodes are asked to release the lock.

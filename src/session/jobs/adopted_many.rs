@@ -18,6 +18,7 @@ use super::{
     unlock,
 };
 use crate::{
+    bridge::Asker,
     clock::Instant,
     key::{Key, Token},
     lock::{Grant, NoQuorum, NotGranted, padded},
@@ -95,11 +96,12 @@ impl Many {
                 return self.ours.refuse(error, Outcome::NoQuorum, desk);
             }
             ManyWork::Extend(ttl) => {
-                Question::Renew { key, token, ttl: padded(ttl, locks), claim: None }
+                let (ttl, claim) = (padded(ttl, locks), None);
+                Question::Renew { key, token, ttl, claim, asker: Asker::Adopted }
             }
             ManyWork::Release => {
                 unlock::gives_back(&key, &token, desk);
-                Question::Unlock { key, token, claim: None }
+                Question::Unlock { key, token, claim: None, asker: Asker::Adopted }
             }
         };
         Progress::Ask(Box::new(self), question)
@@ -188,7 +190,7 @@ impl Job for Many {
             Answer::Lock(Ok(grant)) => {
                 let granted = Granted::here(&key, &self.token, &grant, None);
                 self.ends_by(grant.until);
-                self.grants.push((grant, Undo::new(desk.shared.engine.clone(), &granted)));
+                self.grants.push((grant, Undo::new(desk.shared.clone(), &granted)));
                 self.next(desk)
             }
             Answer::Lock(Err(NotGranted::NoQuorum(error))) | Answer::Renew(Err(error)) => {

@@ -32,7 +32,7 @@ const END: u64 = (1 << 53) - 2;
 /// data node before the client is told: from then on no earlier holder can write. The fence is
 /// announced even if the client gets no replies.
 pub(super) fn granted(ours: Ours, lock: Granted, answer: Vec<u8>, desk: &mut Desk) -> Progress {
-    let undo = lock.is_new.then(|| Undo::new(desk.shared.engine.clone(), &lock));
+    let undo = lock.is_new.then(|| Undo::new(desk.shared.clone(), &lock));
     if !desk.is_guard_lock(&lock.key) {
         return ours.answer(answer, undo);
     }

@@ -60,6 +60,9 @@ pub(super) fn begin(
     if is_session_lock && !desk.tokens.has_room(&key, ours.since) {
         return Err(BadRequest::TooManySessionLocks(MAX_TOKENS));
     }
+    if is_session_lock && desk.shared.is_bridged(&key) {
+        return Err(BadRequest::Bridged);
+    }
     let token = token.unwrap_or_else(new_token);
     if wait.is_some_and(|wait| desk.tokens.outlasts(&key, &token, ours.since + wait)) {
         if named {

@@ -48,6 +48,7 @@ use super::{
     metrics::{Outcome, Verb},
 };
 use crate::{
+    bridge::Asker,
     clock::Instant,
     guard::{Guards, learn::AskError},
     key::{Key, Token},
@@ -200,9 +201,9 @@ pub(super) enum Question {
     /// Takes a lock for an adopted command, unless anybody holds it. The answer is that to a LOCK.
     Adopt { key: Key, token: Token, ttl: Duration },
     /// Releases a lock.
-    Unlock { key: Key, token: Token, claim: Option<Claim> },
+    Unlock { key: Key, token: Token, claim: Option<Claim>, asker: Asker },
     /// Renews a lock.
-    Renew { key: Key, token: Token, ttl: Duration, claim: Option<Claim> },
+    Renew { key: Key, token: Token, ttl: Duration, claim: Option<Claim>, asker: Asker },
     /// RENEW by which the connection becomes the keeper of a session lock.
     TakeOver { key: Key, token: Token, ttl: Duration },
     /// Whether these tokens hold these locks.

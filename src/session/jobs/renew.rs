@@ -14,6 +14,7 @@ use super::{
     unlock::{no_token, not_held},
 };
 use crate::{
+    bridge::Asker,
     clock::Instant,
     command::BadRequest,
     key::{Key, Token},
@@ -70,13 +71,22 @@ pub(super) fn begin(
         return Ok(not_held(ours, &key, false, desk));
     }
     let (job, question): (Box<dyn Job>, _) = if takes_over {
+        if desk.shared.is_bridged(&key) {
+            return Err(BadRequest::Bridged);
+        }
         if !desk.tokens.has_room(&key, ours.since) {
             return Err(BadRequest::TooManySessionLocks(MAX_TOKENS));
         }
         let question = Question::TakeOver { key: key.clone(), token: token.clone(), ttl };
         (Box::new(TakingOver { ours, key, token, ttl }), question)
     } else {
-        let question = Question::Renew { key: key.clone(), token: token.clone(), ttl, claim };
+        let question = Question::Renew {
+            key: key.clone(),
+            token: token.clone(),
+            ttl,
+            claim,
+            asker: Asker::Ours,
+        };
         (Box::new(Renewing { ours, key, token, ttl }), question)
     };
     Ok(Progress::Ask(job, question))

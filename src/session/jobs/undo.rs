@@ -2,22 +2,25 @@
 
 use std::sync::Arc;
 
-use super::super::claims::{Granted, Tokens};
+use super::super::{
+    claims::{Granted, Tokens},
+    shared::Shared,
+};
 use crate::{
     key::{Key, Token},
-    lock::{Claim, Engine},
+    lock::Claim,
 };
 
 /// Gives the lock back when it is dropped.
 pub(in crate::session) struct Undo {
-    lock: Option<(Arc<Engine>, Key, Token, Option<Claim>)>,
+    lock: Option<(Arc<Shared>, Key, Token, Option<Claim>)>,
     fence: u64,
 }
 
 impl Undo {
-    pub(super) fn new(engine: Arc<Engine>, lock: &Granted) -> Undo {
+    pub(super) fn new(shared: Arc<Shared>, lock: &Granted) -> Undo {
         let Granted { key, token, claim, fence, .. } = lock;
-        Undo { lock: Some((engine, key.clone(), token.clone(), *claim)), fence: *fence }
+        Undo { lock: Some((shared, key.clone(), token.clone(), *claim)), fence: *fence }
     }
 
     /// Notes that the lock's fence has been raised.
@@ -41,8 +44,8 @@ impl Undo {
 
 impl Drop for Undo {
     fn drop(&mut self) {
-        if let Some((engine, key, token, claim)) = self.lock.take() {
-            drop(engine.release(key, token, claim));
+        if let Some((shared, key, token, claim)) = self.lock.take() {
+            shared.give_back(key, token, claim);
         }
     }
 }

@@ -7,6 +7,7 @@ use super::{
     not_asked,
 };
 use crate::{
+    bridge::Asker,
     command::{BadRequest, shown},
     key::{Key, Token},
     lock::Claim,
@@ -74,7 +75,8 @@ pub(super) fn begin(
         return Ok(not_held(ours, &key, true, desk));
     }
     let claim = gives_back(&key, &token, desk);
-    let question = Question::Unlock { key: key.clone(), token: token.clone(), claim };
+    let question =
+        Question::Unlock { key: key.clone(), token: token.clone(), claim, asker: Asker::Ours };
     Ok(Progress::Ask(Box::new(Unlocking { ours, key, token }), question))
 }
 

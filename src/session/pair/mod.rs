@@ -71,6 +71,7 @@ impl Pair {
             metrics: Metrics::new(),
             guards: (!config.guards.rules.is_empty()).then(|| Guards::of_few_commands(&config)),
             adoption: Adoption::new(&config.adopt.rules),
+            bridge: None,
             config: ArcSwap::from_pointee(config),
             idle: Arc::new(Idle::default()),
             ahead: Arc::new(Taken::default()),

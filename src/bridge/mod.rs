@@ -1,0 +1,73 @@
+//! Locks of bridged adopt rules: taken on the data node, as an old client would, and on the lock
+//! nodes.
+//!
+//! While a fleet is moved, three kinds of clients must exclude one another: instances that go to
+//! the data node past the proxy and see its key alone, adopted clients, and LOCK clients. So every
+//! grant of such a lock takes the key, and then the quorum; a key whose quorum is refused is given
+//! back; a release frees the quorum, and then the key. The key outlasts the lock, so that nobody
+//! past the proxy takes it while its holder counts on it.
+//!
+//! A key is freed only by who knows that it took it, or by a client's own release. Tokens of old
+//! clients may not be unique, so a key that may or may not have been taken runs out by itself.
+//!
+//! - `data_key`: the key, over a connection of the proxy's own.
+//! - `crossing`: one grant, renewal, release or look on both sides.
+
+mod crossing;
+mod data_key;
+
+use std::sync::Arc;
+
+use tokio::runtime::Handle;
+
+pub(crate) use self::crossing::{Asker, Crossing};
+use self::data_key::DataKeys;
+use crate::{
+    adopt::{Adoption, place::KeyPlace},
+    config::Config,
+    key::{Key, Token},
+    lock::Engine,
+    net::Connector,
+};
+
+/// The way to locks of bridged rules.
+pub(crate) struct Bridge {
+    adoption: Arc<Adoption>,
+    engine: Arc<Engine>,
+    keys: Arc<DataKeys>,
+    /// The length of `locks.prefix`.
+    prefix: usize,
+    /// `locks.drift_factor`.
+    drift_factor: f64,
+}
+
+impl Bridge {
+    /// Asks nothing yet. The connection to the data node will live on `runtime`.
+    pub(crate) fn new(
+        config: &Config,
+        adoption: &Arc<Adoption>,
+        engine: &Arc<Engine>,
+        connector: &Connector,
+        runtime: &Handle,
+    ) -> Arc<Bridge> {
+        Arc::new(Bridge {
+            adoption: adoption.clone(),
+            engine: engine.clone(),
+            keys: DataKeys::new(config.data.clone(), connector.clone(), runtime.clone()),
+            prefix: config.locks.prefix.len(),
+            drift_factor: config.locks.drift_factor,
+        })
+    }
+
+    /// Where the lock has its key on the data node. Returns `None` if no bridged rule has the lock.
+    pub(crate) fn place(&self, key: &Key) -> Option<KeyPlace> {
+        self.adoption.place(key.get(self.prefix..)?)
+    }
+
+    /// Frees the lock's key on the data node some time soon, if it has the token.
+    pub(crate) fn free_soon(&self, key: &Key, token: &Token) {
+        if let Some(place) = self.place(key) {
+            self.keys.free_soon(place, token.clone());
+        }
+    }
+}

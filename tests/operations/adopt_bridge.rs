@@ -1,0 +1,248 @@
+//! Bridged rules: instances past the proxy, adopted clients and LOCK clients exclude one another, and
+//! modes that change while clients are connected.
+
+use std::{fs, thread, time::Duration};
+
+use crate::support::{Client, Proxy, Reply, encode, eventually};
+
+const RELEASE: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then return \
+                       redis.call('del', KEYS[1]) else return 0 end";
+const EXTEND: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then return \
+                      redis.call('pexpire', KEYS[1], ARGV[2]) else return 0 end";
+const TAKE: [&str; 6] = ["SET", "lock:job", "t", "NX", "PX", "20000"];
+
+fn in_mode(mode: &str) -> Proxy {
+    let rules = format!("adopt:\n  - keys: 'lock:*'\n    lock: '{{1}}'\n    mode: {mode}");
+    Proxy::with().nodes(3).top(&rules).start()
+}
+
+/// Has the running proxy take a mode, or refuse it.
+fn step(proxy: &Proxy, from: &str, to: &str) {
+    let text = fs::read_to_string(proxy.config_file()).unwrap();
+    let (from, to) = (format!("mode: {from}"), format!("mode: {to}"));
+    assert!(text.contains(&from), "{text}");
+    fs::write(proxy.config_file(), text.replace(&from, &to)).unwrap();
+    let done = || proxy.metric("lockgate_config_reloads_total", "result=\"ok\"");
+    let before = done();
+    proxy.reload();
+    eventually("it was read again", || done() > before);
+}
+
+fn left(client: &mut Client, key: &str) -> i64 {
+    let Reply::Int(left) = client.cmd(&["PTTL", key]) else { panic!() };
+    left
+}
+
+#[test]
+fn three_kinds_of_clients_exclude_one_another() {
+    let proxy = in_mode("bridge");
+    let (mut past, mut old, mut new) = (proxy.data_client(), proxy.client(), proxy.client());
+    let lock = ["LOCK", "job", "PX", "20000"];
+    let release = ["EVAL", RELEASE, "1", "lock:job", "t"];
+    // Past the proxy.
+    assert_eq!(past.cmd(&TAKE), Reply::ok());
+    assert_eq!(old.cmd(&["SET", "lock:job", "u", "NX", "PX", "20000"]), Reply::NullBulk);
+    assert_eq!(new.cmd(&lock), Reply::NullArray);
+    assert_eq!(proxy.nodes_with("lock:job"), 0);
+    assert_eq!(old.cmd(&["GET", "lock:job"]), Reply::bulk("t"));
+    assert_eq!(past.cmd(&release), Reply::Int(1));
+    // Adopted.
+    eventually("what is known of it is forgotten", || old.cmd(&TAKE) == Reply::ok());
+    assert_eq!(proxy.nodes_with("lock:job"), 3);
+    assert_eq!(past.cmd(&["SET", "lock:job", "u", "NX", "PX", "20000"]), Reply::NullBulk);
+    assert_eq!(new.cmd(&lock), Reply::NullArray);
+    assert!(left(&mut past, "lock:job") > 20_500, "it outlasts what the client believes");
+    assert_eq!(old.cmd(&["EVAL", EXTEND, "1", "lock:job", "t", "30000"]), Reply::Int(1));
+    assert!(left(&mut past, "lock:job") > 30_500);
+    assert_eq!(old.cmd(&release), Reply::Int(1));
+    assert_eq!(past.cmd(&["EXISTS", "lock:job"]), Reply::Int(0));
+    assert_eq!(proxy.nodes_with("lock:job"), 0);
+    // LOCK.
+    new.cmd(&lock).grant();
+    assert_eq!(past.cmd(&TAKE), Reply::NullBulk);
+    assert_eq!(old.cmd(&TAKE), Reply::NullBulk);
+    assert_eq!(old.cmd(&["DEL", "lock:job"]), Reply::Int(0), "no blind command ends it");
+    assert!(matches!(new.cmd(&["RENEW", "job", "PX", "30000"]), Reply::Int(1..)));
+    assert!(left(&mut past, "lock:job") > 30_500);
+    let again = new.cmd(&lock);
+    assert_eq!(again, Reply::NullArray, "with another token");
+    assert_eq!(new.cmd(&["UNLOCK", "job"]), Reply::Int(1));
+    assert_eq!(past.cmd(&["EXISTS", "lock:job"]), Reply::Int(0));
+    // The same token again is the same lock.
+    new.cmd(&["LOCK", "job", "mine", "PX", "20000"]).grant();
+    new.cmd(&["LOCK", "job", "mine", "PX", "30000"]).grant();
+    assert!(left(&mut past, "lock:job") > 30_500);
+    assert_eq!(new.cmd(&["UNLOCK", "job", "mine"]), Reply::Int(1));
+    // A direct SET NX on the lock nodes.
+    for node in 0..3 {
+        proxy.node_client(node).cmd(&["SET", "lock:job", "x", "PX", "20000"]);
+    }
+    assert_eq!(new.cmd(&lock), Reply::NullArray);
+    eventually("the key is given back", || past.cmd(&["EXISTS", "lock:job"]) == Reply::Int(0));
+    assert_eq!(old.cmd(&TAKE), Reply::NullBulk);
+    eventually("the key is given back", || past.cmd(&["EXISTS", "lock:job"]) == Reply::Int(0));
+}
+
+#[test]
+fn a_lock_that_waits_is_granted_once_the_data_node_is_free_too() {
+    let proxy = in_mode("bridge");
+    let (mut past, mut new) = (proxy.data_client(), proxy.client());
+    assert_eq!(past.cmd(&TAKE), Reply::ok());
+    assert_eq!(new.cmd(&["LOCK", "job", "PX", "1000", "WAIT", "100"]), Reply::NullArray);
+    new.send(&encode(&["LOCK", "job", "PX", "1000", "WAIT", "30000"]));
+    thread::sleep(Duration::from_millis(60));
+    assert_eq!(past.cmd(&["DEL", "lock:job"]), Reply::Int(1));
+    new.reply().grant();
+    assert_eq!(new.cmd(&["UNLOCK", "job"]), Reply::Int(1));
+    // A session lock's key would be nobody's to keep.
+    let refused = new.cmd(&["LOCK", "job"]);
+    let expected = "ERR this lock is bridged (adopt), so it takes a TTL: LOCK key token PX \
+                    milliseconds";
+    assert_eq!(refused.error(), expected);
+    new.cmd(&["LOCK", "other:job:x", "t", "PX", "1000"]).grant();
+    assert_eq!(past.cmd(&["EXISTS", "lock:other:job:x"]), Reply::Int(1));
+}
+
+#[test]
+fn a_key_that_the_data_node_has_lost_is_made_anew_unless_another_has_it() {
+    let proxy = in_mode("bridge");
+    let (mut past, mut old, mut new) = (proxy.data_client(), proxy.client(), proxy.client());
+    let extend = ["EVAL", EXTEND, "1", "lock:job", "t", "20000"];
+    assert_eq!(old.cmd(&TAKE), Reply::ok());
+    past.cmd(&["FLUSHALL"]);
+    assert_eq!(old.cmd(&extend), Reply::Int(1));
+    assert_eq!(past.cmd(&["GET", "lock:job"]), Reply::bulk("t"));
+    past.cmd(&["SET", "lock:job", "another's", "PX", "20000"]);
+    assert_eq!(old.cmd(&extend), Reply::Int(0));
+    eventually("it is held by nobody", || proxy.nodes_with("lock:job") == 0);
+    past.cmd(&["DEL", "lock:job"]);
+    new.cmd(&["LOCK", "job", "PX", "20000"]).grant();
+    past.cmd(&["SET", "lock:job", "another's", "PX", "20000"]);
+    assert_eq!(new.cmd(&["RENEW", "job", "PX", "20000"]), Reply::Int(0));
+    assert_eq!(past.cmd(&["GET", "lock:job"]), Reply::bulk("another's"));
+    eventually("it is held by nobody", || proxy.nodes_with("lock:job") == 0);
+    // A key of another type is somebody's, too.
+    past.cmd(&["DEL", "lock:job"]);
+    past.cmd(&["HSET", "lock:job", "f", "v"]);
+    assert_eq!(new.cmd(&["LOCK", "job", "PX", "20000"]), Reply::NullArray);
+    assert_eq!(past.cmd(&["DEL", "lock:job"]), Reply::Int(1));
+}
+
+#[test]
+fn a_data_node_that_does_not_answer_grants_nothing() {
+    let mut proxy = in_mode("bridge");
+    let (mut old, mut new) = (proxy.client(), proxy.client());
+    new.cmd(&["LOCK", "held", "t", "PX", "30000"]).grant();
+    assert_eq!(old.cmd(&TAKE), Reply::ok());
+    assert_eq!(old.cmd(&["DEL", "lock:job"]), Reply::Int(1));
+    // LOCK's permission is remembered, so that only the lock itself needs the data node.
+    new.cmd(&["LOCK", "job", "t", "PX", "30000"]).grant();
+    assert_eq!(new.cmd(&["UNLOCK", "job"]), Reply::Int(1));
+    proxy.data().freeze().unwrap();
+    for words in [
+        &["LOCK", "job", "t", "PX", "1000"][..],
+        &["LOCK", "job", "t", "PX", "1000", "WAIT", "100"],
+        &["RENEW", "held", "PX", "30000"],
+    ] {
+        let said = new.cmd(words);
+        let expected = "NOQUORUM a bridged lock needs the data node too, which failed: ";
+        assert!(said.error_text().starts_with(expected), "{words:?}: {said:?}");
+    }
+    assert_eq!(proxy.nodes_with("lock:job"), 0);
+    proxy.data().thaw().unwrap();
+    // A key that may have been taken runs out.
+    eventually("it is free", || new.cmd(&["LOCK", "job", "t", "PX", "1000"]) != Reply::NullArray);
+}
+
+#[test]
+fn modes_change_step_by_step_under_connected_clients() {
+    let proxy = in_mode("audit");
+    let (mut past, mut old, mut new) = (proxy.data_client(), proxy.client(), proxy.client());
+    let (extend, release) =
+        (["EVAL", EXTEND, "1", "lock:job", "t", "20000"], ["EVAL", RELEASE, "1", "lock:job", "t"]);
+    assert_eq!(old.cmd(&TAKE), Reply::ok());
+    new.cmd(&["LOCK", "job", "PX", "100"]).grant();
+    step(&proxy, "audit", "enforce");
+    assert!(proxy.log().contains("goes one step at a time: audit, bridge, enforce"));
+    assert_eq!(old.cmd(&["EVAL", RELEASE, "1", "lock:job", "u"]), Reply::Int(0));
+    assert_eq!(past.cmd(&["GET", "lock:job"]), Reply::bulk("t"), "nothing has changed");
+
+    step(&proxy, "enforce", "bridge");
+    eventually("the lease from before ends", || proxy.nodes_with("lock:job") == 0);
+    // What was taken before is the client's still, and excludes LOCK.
+    assert_eq!(new.cmd(&["LOCK", "job", "PX", "1000"]), Reply::NullArray);
+    assert_eq!(old.cmd(&extend), Reply::Int(1));
+    assert_eq!(proxy.nodes_with("lock:job"), 3, "it has the quorum from now on");
+    assert_eq!(old.cmd(&release), Reply::Int(1));
+    assert_eq!(past.cmd(&["EXISTS", "lock:job"]), Reply::Int(0));
+    assert_eq!(old.cmd(&TAKE), Reply::ok());
+
+    step(&proxy, "bridge", "enforce");
+    assert_eq!(old.cmd(&extend), Reply::Int(1));
+    assert_eq!(old.cmd(&["GET", "lock:job"]), Reply::bulk("t"));
+    assert_eq!(old.cmd(&release), Reply::Int(1));
+    assert_eq!(proxy.nodes_with("lock:job"), 0);
+    past.cmd(&["DEL", "lock:job"]);
+    assert_eq!(old.cmd(&TAKE), Reply::ok());
+    assert_eq!(past.cmd(&["EXISTS", "lock:job"]), Reply::Int(0));
+
+    step(&proxy, "enforce", "audit");
+    assert_eq!(old.cmd(&release), Reply::Int(1), "still enforced");
+    step(&proxy, "audit", "bridge");
+    step(&proxy, "bridge", "audit");
+    assert_eq!(old.cmd(&TAKE), Reply::ok());
+    assert_eq!(
+        (past.cmd(&["EXISTS", "lock:job"]), proxy.nodes_with("lock:job")),
+        (Reply::Int(1), 0)
+    );
+}
+
+#[test]
+fn a_relayed_connection_ends_once_its_commands_must_be_seen() {
+    let proxy = in_mode("audit");
+    let mut old = proxy.client();
+    // Replies cannot be followed behind this, and in mode audit nothing is wrong with that.
+    for words in [&["MULTI"][..], &["CLIENT", "REPLY", "SKIP"], &["EXEC"]] {
+        old.send(&encode(words));
+    }
+    assert_eq!((old.reply(), old.reply()), (Reply::ok(), Reply::simple("QUEUED")));
+    thread::sleep(Duration::from_millis(100));
+    step(&proxy, "audit", "bridge");
+    old.send(&encode(&TAKE));
+    old.rest();
+    assert_eq!(proxy.data_client().cmd(&["EXISTS", "lock:job"]), Reply::Int(0));
+}
+
+#[test]
+fn databases_have_keys_of_their_own() {
+    let proxy = in_mode("bridge");
+    let (mut past, mut old, mut new) = (proxy.data_client(), proxy.client(), proxy.client());
+    past.cmd(&["SELECT", "7"]);
+    old.cmd(&["SELECT", "7"]);
+    new.cmd(&["LOCK", "7:job", "PX", "20000"]).grant();
+    assert_eq!(past.cmd(&TAKE), Reply::NullBulk);
+    assert_eq!(old.cmd(&TAKE), Reply::NullBulk);
+    assert_eq!(new.cmd(&TAKE), Reply::ok(), "in database 0");
+    assert_eq!(new.cmd(&["UNLOCK", "7:job"]), Reply::Int(1));
+    eventually("it is free", || old.cmd(&TAKE) == Reply::ok());
+    assert_eq!(past.cmd(&["GET", "lock:job"]), Reply::bulk("t"));
+    let said = new.cmd(&["SET", "lock:7:job", "t", "NX", "PX", "20000"]);
+    let expected = "ERR 'lock:7:job' is an adopted lock whose name is also that of a lock in \
+                    another database (adopt, mode: bridge)";
+    assert_eq!(said.error(), expected);
+}
+
+#[test]
+fn proxies_exclude_one_another_through_both() {
+    let one = in_mode("bridge");
+    let rules = "adopt:\n  - keys: 'lock:*'\n    lock: '{1}'\n    mode: enforce";
+    let other = Proxy::beside(&one).top(rules).start();
+    let (mut here, mut there) = (one.client(), other.client());
+    assert_eq!(there.cmd(&TAKE), Reply::ok());
+    assert_eq!(here.cmd(&TAKE), Reply::NullBulk, "the step ahead excludes by the quorum");
+    let mut past = one.data_client();
+    eventually("the key is given back", || past.cmd(&["EXISTS", "lock:job"]) == Reply::Int(0));
+    assert_eq!(there.cmd(&["DEL", "lock:job"]), Reply::Int(1));
+    eventually("it is free", || here.cmd(&TAKE) == Reply::ok());
+    assert_eq!(there.cmd(&TAKE), Reply::NullBulk);
+}
