@@ -48,7 +48,7 @@ use self::{
     verdict::{AdoptVerdict, Limits},
 };
 use crate::{
-    config::{AdoptMode, AdoptRule},
+    config::AdoptRule,
     glob::Budget,
     resp::{
         inline, number,
@@ -323,9 +323,7 @@ impl Adoption {
         if let AdoptWork::Refuse(because) = work {
             (sighting.verdict, sighting.because) = (AdoptVerdict::Refused, because);
         }
-        // The data node has a bridged lock's key, and tells of those past the proxy too.
-        let passes = matches!(work, AdoptWork::Look(_)) && self.mode(number) == AdoptMode::Bridge;
-        if self.is_enforced(number) && !passes {
+        if self.is_enforced(number) {
             let (key, lock, database) = (key.to_vec(), lock_of(rule, key), known.database);
             found.task = Some(Box::new(AdoptTask {
                 key,

@@ -8,7 +8,7 @@ use super::{
     *,
 };
 use crate::{
-    config::{Pattern, Template},
+    config::{AdoptMode, Pattern, Template},
     resp::encode,
 };
 

@@ -174,8 +174,7 @@ impl Crossing {
         let held = bridge.keys.look(place).await.map_err(|error| silent(&error))?;
         Ok(held.map(|(token, left)| {
             let left = u64::try_from(left).ok().map(Duration::from_millis);
-            // As that of an adopted client, whose lock others' blind commands end.
-            Holding { token, left, claim: Some(Claim::adopted()) }
+            Holding { token, left, claim: Some(Claim::PAST_THE_NODES) }
         }))
     }
 

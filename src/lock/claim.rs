@@ -16,6 +16,10 @@ const END: u64 = 1 << 53;
 pub struct Claim(u64);
 
 impl Claim {
+    /// The claim of no grant: somebody has the key of a bridged lock on the data node, and blind
+    /// commands may end that.
+    pub(crate) const PAST_THE_NODES: Claim = Claim(ADOPTED);
+
     /// A claim that no other grant has.
     pub(crate) fn new() -> Claim {
         Claim(FIRST + rand::random::<u64>() % (ADOPTED - FIRST))
@@ -24,7 +28,7 @@ impl Claim {
     /// A claim that no other grant has, of a grant to an adopted command: blind commands (DEL) may
     /// end such a grant, and no other.
     pub(crate) fn adopted() -> Claim {
-        Claim(ADOPTED + rand::random::<u64>() % (END - ADOPTED))
+        Claim(ADOPTED + 1 + rand::random::<u64>() % (END - ADOPTED - 1))
     }
 
     /// Whether the grant was made to an adopted command.

@@ -45,6 +45,12 @@ fn three_kinds_of_clients_exclude_one_another() {
     assert_eq!(new.cmd(&lock), Reply::NullArray);
     assert_eq!(proxy.nodes_with("lock:job"), 0);
     assert_eq!(old.cmd(&["GET", "lock:job"]), Reply::bulk("t"));
+    assert_eq!(old.cmd(&["STRLEN", "lock:job"]), Reply::Int(1));
+    assert_eq!(old.cmd(&["DEL", "lock:job"]), Reply::Int(1), "as it would without the proxy");
+    assert_eq!(past.cmd(&TAKE), Reply::ok());
+    // By its token nobody but an old client frees a key that the lock nodes know nothing of.
+    assert_eq!(new.cmd(&["UNLOCK", "job", "t"]), Reply::Int(0));
+    assert_eq!(new.cmd(&["RENEW", "job", "t", "PX", "20000"]), Reply::Int(0));
     assert_eq!(past.cmd(&release), Reply::Int(1));
     // Adopted.
     eventually("what is known of it is forgotten", || old.cmd(&TAKE) == Reply::ok());
