@@ -10,6 +10,7 @@
 mod admin;
 mod adopt;
 mod adopt_enforced;
+mod adopt_exec;
 mod configuration;
 mod dev;
 mod doctor;
