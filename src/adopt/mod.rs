@@ -44,7 +44,7 @@ use self::{
     rows::{ArgumentPlace, AsideWord, Digest, Row, WhichKeys},
     scripts::{Known, KnownScripts},
     seen::SeenIdioms,
-    task::{AdoptTask, AdoptWork},
+    task::{AdoptTask, AdoptWork, QueuedWork},
     verdict::{AdoptVerdict, Limits},
 };
 use crate::{
@@ -125,6 +125,9 @@ pub(crate) struct Found {
     pub(crate) keys: usize,
     /// What the proxy does in its place; none: it is forwarded.
     pub(crate) task: Option<Box<AdoptTask>>,
+    /// What the command does in a transaction about its key; none: such a transaction has no such
+    /// command.
+    pub(crate) queued: Option<QueuedWork>,
     /// The command's bytes; 0: there are too many.
     pub(crate) length: usize,
 }
@@ -303,6 +306,11 @@ impl Adoption {
             &idiom,
             task::Circumstances { replies, obstacle, zero_frees, database: None },
         );
+        if let AdoptLook::Found(found) = &mut look
+            && keys.len() == 1
+        {
+            found.queued = task::queued(&idiom, limits);
+        }
         look
     }
 
@@ -504,6 +512,7 @@ impl Adoption {
             key: self.hasher.hash_one(keys.first()),
             keys: keys.len(),
             task: None,
+            queued: None,
             length: 0,
         })
     }
@@ -558,7 +567,7 @@ impl Adoption {
             Box::new(AdoptTask { key, lock, database: None, others, work, aside: Vec::new() })
         });
         let key = self.hasher.hash_one(None::<&[u8]>);
-        AdoptLook::Found(Found { sighting, key, keys: 0, task, length: 0 })
+        AdoptLook::Found(Found { sighting, key, keys: 0, task, queued: None, length: 0 })
     }
 }
 

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::{
     idiom::{Idiom, Op},
     normal::TtlUnit,
-    verdict::AdoptVerdict,
+    verdict::{AdoptVerdict, Limits},
 };
 
 /// Replies where the key is absent, has this token, has it without a TTL, has another. As
@@ -50,10 +50,23 @@ pub(crate) enum AdoptWork {
     Look(LookWord),
     /// Tell for how long the token holds the lock.
     Left { token: Vec<u8>, replies: Replies },
+    /// Watch the lock for a transaction.
+    Watch,
+    /// Queue this for EXEC.
+    Queue(QueuedWork),
     /// Refuse the command for this reason.
     Refuse(&'static str),
     /// Answer this error.
     Fail(&'static str),
+}
+
+/// What EXEC does to the lock that GET told under WATCH.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum QueuedWork {
+    /// Free it.
+    Release,
+    /// Give it a new TTL.
+    Extend(Duration),
 }
 
 /// A command that reads a key.
@@ -114,6 +127,9 @@ pub(super) fn of(
     known: Circumstances,
 ) -> AdoptWork {
     let refuse = AdoptWork::Refuse;
+    if idiom.op == Op::Watch && known.obstacle.is_none() {
+        return AdoptWork::Watch;
+    }
     match verdict {
         AdoptVerdict::Quorum => {}
         AdoptVerdict::NoScript => {
@@ -163,6 +179,19 @@ pub(super) fn of(
             _ => refuse("its reply is not built yet"),
         },
         _ => refuse("it is not built yet"),
+    }
+}
+
+/// What a command on one key does at EXEC. `None`: it is not the one command of a transaction that
+/// is known, or its TTL is too long.
+pub(super) fn queued(idiom: &Idiom<'_>, limits: &Limits) -> Option<QueuedWork> {
+    match (idiom.op, idiom.form, idiom.ttl) {
+        (Op::ReleaseBlind, "DEL" | "UNLINK", None) => Some(QueuedWork::Release),
+        (Op::ExtendBlind, "EXPIRE" | "PEXPIRE", Some((ttl, unit))) => match duration(ttl, unit) {
+            None => Some(QueuedWork::Release),
+            Some(ttl) => (ttl <= limits.max_ttl).then_some(QueuedWork::Extend(ttl)),
+        },
+        _ => None,
     }
 }
 

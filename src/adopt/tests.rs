@@ -3,7 +3,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::{
-    task::{AdoptWork, LookWord},
+    task::{AdoptWork, LookWord, QueuedWork},
     transaction::{Track, TransactionPart},
     *,
 };
@@ -205,6 +205,7 @@ fn noted(commands: &[&str]) -> Vec<(Op, AdoptVerdict, &'static str)> {
             "EXEC" => TransactionPart::Exec,
             "DISCARD" => TransactionPart::Discard,
             "UNWATCH" => TransactionPart::Unwatch,
+            "WATCH" => TransactionPart::Watch,
             _ => TransactionPart::Other,
         };
         noted.extend(track.step(part, &look(&adoption, &words)));
@@ -216,14 +217,30 @@ fn noted(commands: &[&str]) -> Vec<(Op, AdoptVerdict, &'static str)> {
 fn a_transaction_that_releases_or_extends_is_known() {
     let se = "StackExchange.Redis";
     let look = (Op::Look, AdoptVerdict::Quorum, "");
-    let release = (Op::Release, AdoptVerdict::Refused, se);
+    let release = (Op::Release, AdoptVerdict::Quorum, se);
+    let extend = (Op::Extend, AdoptVerdict::Quorum, se);
+    for (inside, expected) in [
+        ("DEL lock:a", release),
+        ("UNLINK lock:a", release),
+        ("PEXPIRE lock:a 100", extend),
+        ("EXPIRE lock:a 60", extend),
+        ("EXPIRE lock:a 61", (Op::Extend, AdoptVerdict::Refused, se)),
+    ] {
+        let commands = ["WATCH lock:a", "GET lock:a", "MULTI", inside, "EXEC"];
+        assert_eq!(noted(&commands), [look, expected], "{inside}");
+    }
     assert_eq!(
-        noted(&["WATCH lock:a", "GET lock:a", "MULTI", "DEL lock:a", "EXEC"]),
-        [look, release]
-    );
-    assert_eq!(
-        noted(&["WATCH lock:a", "GET lock:a", "GET key", "MULTI", "PEXPIRE lock:a 100", "EXEC"]),
-        [look, (Op::Extend, AdoptVerdict::Refused, se)]
+        noted(&[
+            "WATCH lock:a",
+            "WATCH lock:a",
+            "GET key",
+            "GET lock:a",
+            "SET lock:a t NX",
+            "MULTI",
+            "DEL lock:a",
+            "EXEC",
+        ]),
+        [look, (Op::AcquireForEver, AdoptVerdict::Refused, ""), release]
     );
     assert_eq!(noted(&["WATCH lock:a", "GET lock:a", "UNWATCH"]), [look]);
     assert_eq!(noted(&["WATCH lock:a", "GET lock:a", "MULTI", "DISCARD"]), [look]);
@@ -249,6 +266,18 @@ fn a_transaction_that_releases_or_extends_is_known() {
             vec![inside, (Op::ReleaseBlind, AdoptVerdict::Quorum, "")],
         ),
         (&["WATCH lock:a lock:b", "GET key"], vec![watch]),
+        (
+            &["WATCH lock:a", "WATCH key", "GET lock:a", "MULTI", "DEL lock:a", "EXEC"],
+            vec![look, inside, watch],
+        ),
+        (
+            &["WATCH key", "WATCH lock:a", "GET lock:a", "MULTI", "DEL lock:a", "EXEC"],
+            vec![watch, look, inside],
+        ),
+        (
+            &["WATCH lock:a", "WATCH lock:b", "GET lock:a", "MULTI", "DEL lock:a", "EXEC"],
+            vec![watch, look, inside, watch],
+        ),
     ] {
         assert_eq!(noted(other), expected, "{other:?}");
     }
@@ -342,6 +371,23 @@ fn enforced_rules_make_tasks() {
     let extend = AdoptWork::ExtendBlind { ttl, replies: blind };
     assert_eq!(work(&["PEXPIRE", "lock:a:b", "1500"]), extend);
     assert_eq!(work(&["GET", "lock:a:b"]), AdoptWork::Look(LookWord::Get));
+    assert_eq!(work(&["WATCH", "lock:a:b"]), AdoptWork::Watch);
+    for (words, expected) in [
+        (&["DEL", "lock:a:b"][..], Some(QueuedWork::Release)),
+        (&["UNLINK", "lock:a:b"], Some(QueuedWork::Release)),
+        (&["EXPIRE", "lock:a:b", "0"], Some(QueuedWork::Release)),
+        (&["EXPIRE", "lock:a:b", "2"], Some(QueuedWork::Extend(seconds))),
+        (&["PEXPIRE", "lock:a:b", "2000"], Some(QueuedWork::Extend(seconds))),
+        (&["EXPIRE", "lock:a:b", "61"], None),
+        (&["EXPIRE", "lock:a:b", "2", "XX"], None),
+        (&["EXPIREAT", "lock:a:b", "9999999999"], None),
+        (&["DEL", "lock:a:b", "lock:a:c"], None),
+        (&["DELEX", "lock:a:b"], None),
+        (&["GET", "lock:a:b"], None),
+    ] {
+        let AdoptLook::Found(found) = look(&adoption, words) else { panic!() };
+        assert_eq!(found.queued, expected, "{words:?}");
+    }
     for words in [
         &["SET", "lock:a:b", "t"][..],
         &["SET", "lock:a:b", "t", "NX"],
@@ -353,7 +399,7 @@ fn enforced_rules_make_tasks() {
         &["DEL", "x", "lock:a:c"],
         &["EXPIRE", "lock:a:b", "1", "GT"],
         &["PERSIST", "lock:a:b"],
-        &["WATCH", "lock:a:b"],
+        &["WATCH", "lock:a:b", "lock:a:c"],
         &["GETDEL", "lock:a:b"],
         &["EVAL", "return 1", "1", "lock:a:b"],
         // simple-redis-mutex with its message.

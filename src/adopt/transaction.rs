@@ -1,5 +1,5 @@
-//! StackExchange.Redis's release and extension: WATCH, GET, MULTI, one of DEL, EXPIRE and
-//! PEXPIRE, EXEC, all of one key.
+//! StackExchange.Redis's release and extension as they are told: WATCH, GET, MULTI, one of DEL,
+//! UNLINK, EXPIRE and PEXPIRE, EXEC, all of one key.
 //!
 //! Other commands may stand between WATCH and MULTI, as its connection is shared; none between
 //! MULTI and EXEC.
@@ -17,6 +17,8 @@ use super::{
 pub(crate) struct Track {
     is_in_multi: bool,
     watched: Option<Watched>,
+    /// Keys that are not adopted are watched.
+    watches_others: bool,
 }
 
 #[derive(Debug)]
@@ -41,6 +43,8 @@ pub(crate) enum TransactionPart {
     Discard,
     /// UNWATCH.
     Unwatch,
+    /// WATCH.
+    Watch,
     /// Any other command.
     Other,
 }
@@ -55,9 +59,11 @@ impl Track {
         self.watched.is_some()
     }
 
-    /// Returns the sighting of a command that is answered in the place where it stands.
-    pub(crate) fn judged(&self, sighting: Sighting) -> Sighting {
-        if self.is_in_multi { in_multi(sighting) } else { sighting }
+    /// Takes in that something came which is not a part of the transaction.
+    pub(crate) fn spoil(&mut self) {
+        if let Some(watched) = &mut self.watched {
+            watched.is_spoiled = true;
+        }
     }
 
     /// Takes in a command. Returns what is to be noted now.
@@ -68,8 +74,7 @@ impl Track {
                 smallvec![]
             }
             TransactionPart::Exec => {
-                self.is_in_multi = false;
-                self.watched.take().map(Watched::end).unwrap_or_default()
+                std::mem::take(self).watched.map(Watched::end).unwrap_or_default()
             }
             TransactionPart::Discard => {
                 *self = Track::default();
@@ -77,11 +82,14 @@ impl Track {
             }
             TransactionPart::Unwatch => {
                 if !self.is_in_multi {
-                    self.watched = None;
+                    *self = Track::default();
                 }
                 smallvec![]
             }
-            TransactionPart::Other if self.is_in_multi => self.inside(look),
+            TransactionPart::Watch | TransactionPart::Other if self.is_in_multi => {
+                self.inside(look)
+            }
+            TransactionPart::Watch => self.watch(look),
             TransactionPart::Other => self.outside(look),
         }
     }
@@ -93,29 +101,41 @@ impl Track {
             watched.inside = Some(found.clone());
             return smallvec![];
         }
-        if let Some(watched) = &mut self.watched {
-            watched.is_spoiled = true;
-        }
+        self.spoil();
         match look {
             AdoptLook::Found(found) => smallvec![in_multi(found.sighting)],
             _ => smallvec![],
         }
     }
 
-    fn outside(&mut self, look: &AdoptLook) -> Sightings {
-        let AdoptLook::Found(found) = look else { return smallvec![] };
+    fn watch(&mut self, look: &AdoptLook) -> Sightings {
+        let AdoptLook::Found(found) = look else {
+            self.watches_others = true;
+            self.spoil();
+            return smallvec![];
+        };
         match &mut self.watched {
-            None if found.sighting.op == Op::Watch && found.keys == 1 => {
+            None if found.keys == 1 && !self.watches_others => {
                 let watch = found.clone();
                 self.watched =
                     Some(Watched { watch, is_read: false, is_spoiled: false, inside: None });
-                return smallvec![];
+                smallvec![]
             }
-            Some(watched) if found.sighting.op == Op::Watch => watched.is_spoiled = true,
-            Some(watched) if found.sighting.form == "GET" && found.key == watched.watch.key => {
-                watched.is_read = true;
+            Some(watched) if (found.key, found.keys) == (watched.watch.key, 1) => smallvec![],
+            _ => {
+                self.spoil();
+                smallvec![found.sighting]
             }
-            _ => {}
+        }
+    }
+
+    fn outside(&mut self, look: &AdoptLook) -> Sightings {
+        let AdoptLook::Found(found) = look else { return smallvec![] };
+        if let Some(watched) = &mut self.watched
+            && found.sighting.form == "GET"
+            && found.key == watched.watch.key
+        {
+            watched.is_read = true;
         }
         smallvec![found.sighting]
     }
@@ -128,7 +148,7 @@ impl Watched {
             && !self.is_spoiled
             && self.inside.is_none()
             && (found.key, found.keys) == (self.watch.key, 1)
-            && matches!(found.sighting.form, "DEL" | "EXPIRE" | "PEXPIRE")
+            && matches!(found.sighting.form, "DEL" | "UNLINK" | "EXPIRE" | "PEXPIRE")
             && matches!(found.sighting.op, Op::ReleaseBlind | Op::ExtendBlind)
     }
 
@@ -136,12 +156,16 @@ impl Watched {
         match self.inside {
             Some(inside) if !self.is_spoiled => {
                 let is_release = inside.sighting.op == Op::ReleaseBlind;
+                let (verdict, because) = match inside.queued {
+                    Some(_) => (AdoptVerdict::Quorum, ""),
+                    None => (inside.sighting.verdict, inside.sighting.because),
+                };
                 smallvec![Sighting {
                     op: if is_release { Op::Release } else { Op::Extend },
                     form: "WATCH, GET and a transaction",
                     library: "StackExchange.Redis",
-                    verdict: AdoptVerdict::Refused,
-                    because: "a release by WATCH is not built yet",
+                    verdict,
+                    because,
                     ..inside.sighting
                 }]
             }

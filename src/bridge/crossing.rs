@@ -118,12 +118,12 @@ impl Crossing {
         ttl: Duration,
         claim: Option<Claim>,
     ) -> Result<Option<Renewed>, NoQuorum> {
-        let Crossing { bridge, place, key, token, asker } = &self;
+        let Crossing { bridge, place, key, token, .. } = &self;
         let (engine, lasts) = (&bridge.engine, self.lasts(ttl));
         let Some(renewed) = engine.renew(key.clone(), token.clone(), ttl, claim).await? else {
-            return match asker {
-                Asker::Ours => Ok(None),
-                Asker::Adopted => self.adopt_key(ttl).await,
+            return match self.is_by_token(claim) {
+                false => Ok(None),
+                true => self.adopt_key(ttl).await,
             };
         };
         let kept = bridge.keys.keep(place, token, lasts, IfGone::Make).await;
@@ -155,9 +155,9 @@ impl Crossing {
 
     /// Releases the lock. Returns whether the token held it.
     pub(crate) async fn release(self, claim: Option<Claim>) -> Result<bool, NoQuorum> {
-        let Crossing { bridge, place, key, token, asker } = &self;
+        let Crossing { bridge, place, key, token, .. } = &self;
         let released = bridge.engine.release(key.clone(), token.clone(), claim).await;
-        if *asker == Asker::Ours && released != Ok(true) {
+        if !self.is_by_token(claim) && released != Ok(true) {
             return released;
         }
         let had_key = bridge.keys.free(place, token).await;
@@ -176,6 +176,11 @@ impl Crossing {
             let left = u64::try_from(left).ok().map(Duration::from_millis);
             Holding { token, left, claim: Some(Claim::PAST_THE_NODES) }
         }))
+    }
+
+    /// Whether a key that has the token is the asker's, also where the lock nodes know nothing of it.
+    fn is_by_token(&self, claim: Option<Claim>) -> bool {
+        self.asker == Asker::Adopted && claim.is_none_or(|claim| claim == Claim::PAST_THE_NODES)
     }
 
     /// The TTL of the key, in which the data node may have been slow once.

@@ -8,10 +8,10 @@ use std::sync::Arc;
 
 use crate::{
     adopt::{
-        AdoptLook, Adoption, MAX_LOOK,
+        AdoptLook, Adoption, Found, MAX_LOOK,
         glance::Alike,
         seen::kept_name,
-        task::AdoptTask,
+        task::{AdoptTask, AdoptWork},
         transaction::{Track, TransactionPart},
         verdict::Limits,
     },
@@ -71,9 +71,10 @@ impl Audit {
         self.last
     }
 
-    /// Looks at a command before anything is done with it.
+    /// Looks at a command before anything is done with it. `in_transaction`: a transaction about an
+    /// adopted lock is open, which takes some that would be carried out at once elsewhere.
     #[inline]
-    pub(super) fn judge(&mut self, name: Name, bytes: &[u8]) -> Adopting {
+    pub(super) fn judge(&mut self, name: Name, bytes: &[u8], in_transaction: bool) -> Adopting {
         if !self.adoption.enforces() || !matches!(name, Name::Other | Name::Watch) {
             return Adopting::Pass;
         }
@@ -88,23 +89,32 @@ impl Audit {
                 return Adopting::Pass;
             }
         }
-        self.judge_closely(bytes)
+        self.judge_closely(name, bytes, in_transaction)
     }
 
     #[cold]
-    fn judge_closely(&mut self, bytes: &[u8]) -> Adopting {
-        match self.adoption.look(bytes, &self.limits) {
-            AdoptLook::More(_) => Adopting::More,
-            AdoptLook::Found(found) => match found.task {
-                Some(task) => {
-                    let sighting = self.track.judged(found.sighting);
-                    self.adoption.note(sighting, self.client.as_ref());
-                    Adopting::Stop(task, found.length)
-                }
-                None => Adopting::Pass,
-            },
-            AdoptLook::Free | AdoptLook::Introduced(_) => Adopting::Pass,
+    fn judge_closely(&mut self, name: Name, bytes: &[u8], in_transaction: bool) -> Adopting {
+        let look = self.adoption.look(bytes, &self.limits);
+        match &look {
+            AdoptLook::More(_) => return Adopting::More,
+            AdoptLook::Found(Found { task: Some(_), .. }) => {}
+            _ => return Adopting::Pass,
         }
+        let is_watch = name == Name::Watch;
+        let part = if is_watch { TransactionPart::Watch } else { TransactionPart::Other };
+        self.take_in(part, &look);
+        let AdoptLook::Found(Found { task: Some(mut task), queued, length, .. }) = look else {
+            return Adopting::Pass;
+        };
+        if let Some(work) = queued.filter(|_| in_transaction) {
+            task.work = AdoptWork::Queue(work);
+        }
+        Adopting::Stop(task, length)
+    }
+
+    /// Notes that the transaction under way has a command that it does not take.
+    pub(super) fn spoil(&mut self) {
+        self.track.spoil();
     }
 
     /// Looks at a command that is forwarded, of which more than `bytes` may come.
@@ -123,7 +133,8 @@ impl Audit {
                 }
                 TransactionPart::Other
             }
-            Name::Watch | Name::Hello => TransactionPart::Other,
+            Name::Watch => TransactionPart::Watch,
+            Name::Hello => TransactionPart::Other,
             Name::Multi => TransactionPart::Multi,
             Name::Exec => TransactionPart::Exec,
             Name::Discard | Name::Reset => TransactionPart::Discard,

@@ -15,6 +15,8 @@ pub(super) struct Conn {
     pub(super) next_only: bool,
     /// MULTI was forwarded while replies were off: no reply tells whether it worked.
     pub(super) blind_multi: bool,
+    /// WATCH was forwarded while replies were off.
+    pub(super) blind_watch: bool,
     /// AUTH was queued by MULTI: EXEC may make the client another user.
     pub(super) auth_queued: bool,
     /// The selected database. `None` after a SELECT, until CLIENT INFO was asked.
@@ -31,6 +33,7 @@ impl Conn {
             reply_mode: ReplyMode::On,
             next_only: false,
             blind_multi: false,
+            blind_watch: false,
             auth_queued: false,
             database: Some(0),
             armed: None,

@@ -6,6 +6,7 @@ use super::{
     claims::Tokens,
     conn::Conn,
     guarded::limit::ShortWay,
+    lock_transaction::LockTransaction,
     losses::Losing,
     metrics::GuardedWrite,
     owed::{Entry, Owed},
@@ -36,6 +37,8 @@ pub(super) struct Desk {
     pub(super) unsent: Vec<u8>,
     pub(super) to_data: Outbox,
     pub(super) short_way: ShortWay,
+    /// The client's transaction about an adopted lock.
+    pub(super) transaction: Option<Box<LockTransaction>>,
     /// Wakes the session's task.
     pub(super) waker: Waker,
 }
@@ -53,6 +56,7 @@ impl Desk {
             unsent: Vec::new(),
             to_data: Outbox::default(),
             short_way: ShortWay::default(),
+            transaction: None,
             waker: Waker::noop().clone(),
         }
     }
@@ -91,6 +95,16 @@ impl Desk {
         let mut off = Vec::new();
         encode::command(&mut off, &[b"CLIENT", b"REPLY", b"OFF"]);
         self.to_data.push(&off);
+    }
+
+    /// Takes the transaction about an adopted lock, if there is one, to its next stage.
+    pub(super) fn step_transaction(
+        &mut self,
+        step: impl FnOnce(LockTransaction) -> LockTransaction,
+    ) {
+        if let Some(stage) = self.transaction.take() {
+            self.transaction = Some(Box::new(step(*stage)));
+        }
     }
 
     /// Returns the lock's name as clients know it, without `locks.prefix`.

@@ -12,12 +12,14 @@
 //! - [`core`]: a session without its sockets: who has the floor, and what a step leads to.
 //! - [`requests`]: client → data node. [`screen`]: which commands guards are about. [`gather`]:
 //!   large commands, until they are whole. [`dropping`]: commands whose bytes are dropped as they
-//!   arrive. [`audit`]: a look at lock idioms of existing libraries as they pass.
+//!   arrive. [`audit`]: a look at lock idioms of existing libraries as they pass. [`transact`]:
+//!   which commands a transaction about an adopted lock takes.
 //! - [`replies`]: data node → client. [`filter`]: replies that are changed on their way.
 //! - [`jobs`]: commands that have the floor. [`guarded`]: writes that guards are about.
 //! - [`desk`]: the parts of a session that a job may use: [`conn`], what the data node thinks of
 //!   the connection; [`owed`] and [`notes`], which replies are owed; [`claims`], the locks held or
-//!   attached to; [`losses`], what the client is told when a session lock is lost.
+//!   attached to; [`losses`], what the client is told when a session lock is lost;
+//!   [`lock_transaction`], how far a transaction about an adopted lock has come.
 //! - [`shared`]: what all sessions share. [`idle`]: how long the data node lets clients be idle.
 //! - [`planted`]: faults that tests put in on purpose.
 //! - [`metrics`]: counters of commands, and the words for how things end.
@@ -34,6 +36,7 @@ mod gather;
 mod guarded;
 pub(crate) mod idle;
 mod jobs;
+mod lock_transaction;
 mod losses;
 pub(crate) mod metrics;
 mod notes;
@@ -48,6 +51,7 @@ mod replies;
 mod requests;
 mod screen;
 mod shared;
+mod transact;
 
 #[cfg(test)]
 pub(crate) use self::ahead::Taken;

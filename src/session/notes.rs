@@ -37,6 +37,9 @@ impl Desk {
         if matches!(name, Name::Select | Name::Reset) {
             self.conn.database = None;
         }
+        if matches!(name, Name::Unwatch | Name::Reset) {
+            self.conn.blind_watch = false;
+        }
         match name {
             Name::Exec | Name::Discard | Name::Reset => {
                 armed = self.conn.armed.is_some();
@@ -92,6 +95,7 @@ impl Desk {
         }
         match name {
             Name::Multi => self.conn.blind_multi = true,
+            Name::Watch => self.conn.blind_watch = true,
             Name::Quit => {
                 self.conn.state.quit = true;
                 return Noted::Quit;

@@ -16,6 +16,7 @@ use super::{
     metrics::CloseReason,
     owed::Entry,
     screen::Guarding,
+    transact::Transacting,
 };
 use crate::{
     command::{self, MAX_WORDS, operator},
@@ -235,21 +236,39 @@ impl Core {
         if scan.lost && name != Name::Blank && !passes {
             scan.lost = self.desk.losing.is_refused_at(position);
             if scan.lost && !self.is_about_lost(name, bytes) {
+                self.lose_in_transaction(name);
                 return Flow::Drop(Dropping::Lost(Refused::one(name)));
             }
         }
+        let transacts = self.desk.transaction.is_some() && !passes;
+        if transacts {
+            match self.transact(name, arguments, bytes) {
+                Transacting::Pass => {}
+                Transacting::Kept => return Flow::Keep,
+                Transacting::Drop(dropping) => return Flow::Drop(dropping),
+            }
+        }
+        let in_transaction = transacts && self.is_in_transaction();
         if let Some(audit) = &mut self.audit
             && !passes
         {
-            match audit.judge(name, bytes) {
+            match audit.judge(name, bytes, in_transaction) {
                 Adopting::Pass => {}
                 Adopting::More => return Flow::Keep,
-                Adopting::Stop(task, 0) => return Flow::Drop(Dropping::Adopted(task)),
-                Adopting::Stop(task, length) => {
+                Adopting::Stop(mut task, length) => {
+                    if transacts {
+                        self.fit(name, &mut task);
+                    }
+                    if length == 0 {
+                        return Flow::Drop(Dropping::Adopted(task));
+                    }
                     self.wait(Box::new(OwnCommand::adopted(task, length)));
                     return Flow::Keep;
                 }
             }
+        }
+        if transacts && let Some(dropping) = self.misfit(name) {
+            return Flow::Drop(dropping);
         }
         match (first, name) {
             (First::Pass(Pass::Counted), _) => {}

@@ -113,24 +113,24 @@ fn a_lock_that_waits_is_granted_once_the_data_node_is_free_too() {
 fn a_key_that_the_data_node_has_lost_is_made_anew_unless_another_has_it() {
     let proxy = in_mode("bridge");
     let (mut past, mut old, mut new) = (proxy.data_client(), proxy.client(), proxy.client());
-    let extend = ["EVAL", EXTEND, "1", "lock:job", "t", "20000"];
+    let extend = ["EVAL", EXTEND, "1", "lock:job", "t", "60000"];
     assert_eq!(old.cmd(&TAKE), Reply::ok());
     past.cmd(&["FLUSHALL"]);
     assert_eq!(old.cmd(&extend), Reply::Int(1));
     assert_eq!(past.cmd(&["GET", "lock:job"]), Reply::bulk("t"));
-    past.cmd(&["SET", "lock:job", "another's", "PX", "20000"]);
+    past.cmd(&["SET", "lock:job", "another's", "PX", "60000"]);
     assert_eq!(old.cmd(&extend), Reply::Int(0));
     eventually("it is held by nobody", || proxy.nodes_with("lock:job") == 0);
     past.cmd(&["DEL", "lock:job"]);
-    new.cmd(&["LOCK", "job", "PX", "20000"]).grant();
-    past.cmd(&["SET", "lock:job", "another's", "PX", "20000"]);
-    assert_eq!(new.cmd(&["RENEW", "job", "PX", "20000"]), Reply::Int(0));
+    new.cmd(&["LOCK", "job", "PX", "60000"]).grant();
+    past.cmd(&["SET", "lock:job", "another's", "PX", "60000"]);
+    assert_eq!(new.cmd(&["RENEW", "job", "PX", "60000"]), Reply::Int(0));
     assert_eq!(past.cmd(&["GET", "lock:job"]), Reply::bulk("another's"));
     eventually("it is held by nobody", || proxy.nodes_with("lock:job") == 0);
     // A key of another type is somebody's, too.
     past.cmd(&["DEL", "lock:job"]);
     past.cmd(&["HSET", "lock:job", "f", "v"]);
-    assert_eq!(new.cmd(&["LOCK", "job", "PX", "20000"]), Reply::NullArray);
+    assert_eq!(new.cmd(&["LOCK", "job", "PX", "60000"]), Reply::NullArray);
     assert_eq!(past.cmd(&["DEL", "lock:job"]), Reply::Int(1));
 }
 

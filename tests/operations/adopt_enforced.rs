@@ -206,8 +206,10 @@ fn transactions_with_an_adopted_lock_fail() {
     assert_eq!(said[2].error(), expected);
     assert!(said[3].error().starts_with("EXECABORT"), "{said:?}");
     assert_eq!(said[4], Reply::simple("PONG"));
-    let watched = client.cmd(&["WATCH", "lock:job"]);
-    assert!(watched.error().starts_with("ERR 'lock:job' is an adopted lock: "), "{watched:?}");
+    for words in [&["WATCH", "lock:job", "x"][..], &["WATCH", "x", "lock:job"]] {
+        let watched = client.cmd(words);
+        assert!(watched.error().starts_with("ERR 'lock:job' is an adopted lock: "), "{watched:?}");
+    }
     let mut redis = data(&mut proxy);
     assert_eq!(redis.cmd(&["EXISTS", "x", "lock:job"]), Reply::Int(0));
     client.cmd(&["SUBSCRIBE", "c"]);

@@ -11,6 +11,7 @@ mod admin;
 mod adopt;
 mod adopt_bridge;
 mod adopt_enforced;
+mod adopt_exec;
 mod configuration;
 mod dev;
 mod doctor;

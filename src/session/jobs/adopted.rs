@@ -13,7 +13,7 @@ use super::{
         guarded::database,
         metrics::Outcome,
     },
-    Answer, Job, Ours, Pass, Progress, Question,
+    Answer, Job, Ours, Pass, Progress, Question, adopted_exec,
     adopted_many::{Many, ManyWork},
     announce,
     authorize::probe as probe_lock,
@@ -41,9 +41,12 @@ pub(super) fn verb(task: &AdoptTask) -> Own {
         AdoptWork::Extend { .. } | AdoptWork::ExtendBy { .. } | AdoptWork::ExtendBlind { .. } => {
             Own::Renew
         }
-        AdoptWork::Look(_) | AdoptWork::Left { .. } | AdoptWork::Refuse(_) | AdoptWork::Fail(_) => {
-            Own::Lockgate
-        }
+        AdoptWork::Look(_)
+        | AdoptWork::Left { .. }
+        | AdoptWork::Watch
+        | AdoptWork::Queue(_)
+        | AdoptWork::Refuse(_)
+        | AdoptWork::Fail(_) => Own::Lockgate,
     }
 }
 
@@ -51,15 +54,17 @@ pub(super) fn verb(task: &AdoptTask) -> Own {
 pub(super) fn permission(task: &AdoptTask) -> Key {
     match task.work {
         AdoptWork::Look(word) => Key::new(&[0, word as u8], &task.key),
+        AdoptWork::Watch => Key::new(&[0, LookWord::Get as u8], &task.key),
         _ => Key::from(&task.key),
     }
 }
 
 /// Appends the command by which the data node tells whether the client may: a reading command
-/// itself, as an adopted key is not there; otherwise that of LOCK.
+/// itself, as an adopted key is not there, and GET for WATCH; otherwise that of LOCK.
 pub(super) fn probe(out: &mut Vec<u8>, task: &AdoptTask) {
     match task.work {
         AdoptWork::Look(word) => encode::command(out, &[word.name(), &task.key]),
+        AdoptWork::Watch => encode::command(out, &[LookWord::Get.name(), &task.key]),
         _ => probe_lock(out, &task.key),
     }
 }
@@ -250,18 +255,20 @@ fn carry_out(ours: Ours, task: AdoptTask, database: u64, desk: &mut Desk) -> Pro
             let question = Question::Look(key.clone());
             Progress::Ask(Box::new(Looking { ours, key, work, aside }), question)
         }
+        AdoptWork::Watch => adopted_exec::watch(ours, key, desk),
+        AdoptWork::Queue(work) => adopted_exec::queue(ours, &key, work, desk),
         AdoptWork::Refuse(_) | AdoptWork::Fail(_) => not_asked(),
     }
 }
 
 /// A lock that is asked for, or to be renewed.
-struct Taking {
-    ours: Ours,
-    key: Key,
-    token: Token,
+pub(super) struct Taking {
+    pub(super) ours: Ours,
+    pub(super) key: Key,
+    pub(super) token: Token,
     /// The time for which the client will count on the lock.
-    ttl: Duration,
-    replies: Replies,
+    pub(super) ttl: Duration,
+    pub(super) replies: Replies,
 }
 
 impl Taking {
@@ -329,14 +336,19 @@ impl Job for Acquiring {
 
 /// What is done if the token does not hold the lock.
 #[derive(Clone, Copy)]
-enum Missed {
+pub(super) enum Missed {
     /// The client is told.
     Tell,
     /// The lock is asked for.
     Take,
 }
 
-fn renew(taking: Taking, missed: Missed, holding: Option<&Holding>, desk: &mut Desk) -> Progress {
+pub(super) fn renew(
+    taking: Taking,
+    missed: Missed,
+    holding: Option<&Holding>,
+    desk: &mut Desk,
+) -> Progress {
     let Taking { key, token, ttl, .. } = &taking;
     // The lock nodes carry the release out sooner or later, and would end what is renewed now.
     if desk.tokens.is_given_back(key, token) {
@@ -389,7 +401,11 @@ impl Job for Extending {
     }
 }
 
-fn release(releasing: Releasing, holding: Option<&Holding>, desk: &mut Desk) -> Progress {
+pub(super) fn release(
+    releasing: Releasing,
+    holding: Option<&Holding>,
+    desk: &mut Desk,
+) -> Progress {
     let (key, token) = (releasing.key.clone(), releasing.token.clone());
     unlock::gives_back(&key, &token, desk);
     let claim = holding.and_then(|holding| holding.claim);
@@ -398,13 +414,13 @@ fn release(releasing: Releasing, holding: Option<&Holding>, desk: &mut Desk) -> 
 }
 
 /// The lock nodes are asked to release the lock.
-struct Releasing {
-    ours: Ours,
-    key: Key,
-    token: Token,
-    replies: Replies,
+pub(super) struct Releasing {
+    pub(super) ours: Ours,
+    pub(super) key: Key,
+    pub(super) token: Token,
+    pub(super) replies: Replies,
     /// Commands for the data node once that is done.
-    aside: Vec<Vec<Vec<u8>>>,
+    pub(super) aside: Vec<Vec<Vec<u8>>>,
 }
 
 impl Job for Releasing {
@@ -524,6 +540,11 @@ impl Looking {
         let Looking { ours, key, work, aside } = self;
         match (work, holding) {
             (AdoptWork::Look(word), holding) => {
+                // Something that is no token is answered an error.
+                let is_told = holding.as_ref().is_none_or(|holding| !holding.token.is_empty());
+                if word == LookWord::Get && is_told {
+                    desk.step_transaction(|stage| stage.read(&key, holding.as_ref()));
+                }
                 let mut answer = Vec::new();
                 encode_look(&mut answer, word, holding.as_ref(), desk);
                 ours.answer(answer, None)
@@ -618,7 +639,7 @@ fn encode_look(out: &mut Vec<u8>, word: LookWord, holding: Option<&Holding>, des
 }
 
 /// Answers with a reply as tables have it.
-fn tell(ours: Ours, text: &str, outcome: Outcome, desk: &Desk) -> Progress {
+pub(super) fn tell(ours: Ours, text: &str, outcome: Outcome, desk: &Desk) -> Progress {
     ours.count(outcome, desk);
     let mut answer = Vec::new();
     encode_text(&mut answer, text, desk.conn.state.resp3);
@@ -629,6 +650,14 @@ fn encode_text(out: &mut Vec<u8>, text: &str, resp3: bool) {
     match text {
         "nil" => encode::null(out, resp3),
         "+OK" => encode::simple(out, "OK"),
+        "+QUEUED" => encode::simple(out, "QUEUED"),
+        // EXEC's.
+        "[nil]" => encode::null_array(out, resp3),
+        "[]" => encode::array(out, 0),
+        "[0]" | "[1]" => {
+            encode::array(out, 1);
+            encode::integer(out, i64::from(text == "[1]"));
+        }
         // aioredlock's.
         "error" => encode::error(out, "ERR ERROR"),
         "true" | "false" => encode::bulk(out, text.as_bytes()),

@@ -15,7 +15,8 @@
 //! ```
 //!
 //! - `pass`: ordinary commands that only wait.
-//! - `adopted`: a lock idiom on a key of an enforced adopt rule; `adopted_many`: on several.
+//! - `adopted`: a lock idiom on a key of an enforced adopt rule; `adopted_many`: on several;
+//!   `adopted_exec`: a transaction about one.
 //! - `own`: a command of ours, until it is known whether the client may.
 //! - `authorize`: may this client lock this key.
 //! - `lock`, `unlock`, `renew`, `attach`: one file for each of our commands about a lock.
@@ -25,6 +26,7 @@
 //! - `lost`: commands that were dropped because the client must first be told of a loss.
 
 pub(super) mod adopted;
+pub(super) mod adopted_exec;
 mod adopted_many;
 pub(super) mod announce;
 mod attach;

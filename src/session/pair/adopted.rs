@@ -11,7 +11,7 @@ const RELEASE: &str = "c3f8721cbb97f72bc19e972846bd7aaf91901658";
 const TAKE_MANY: &str = "96da70f7716f27d278a5218544df37fd8b0a5e4c";
 
 /// A session with an enforced rule: the key `old:X` is the lock X.
-fn enforced() -> Pair {
+pub(super) fn enforced() -> Pair {
     let mut config = Config::default();
     config.adopt.rules.push(AdoptRule {
         keys: Pattern::new("old:*"),

@@ -7,6 +7,7 @@
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod adopted;
+mod adopted_exec;
 mod guards;
 mod ordering;
 
@@ -34,7 +35,7 @@ use crate::{
     clock::Instant,
     config::{Config, GuardRule, Pattern, Policy, Template},
     guard::Guards,
-    lock::{Claim, Engine, Grant, NotGranted, Renewed},
+    lock::{Claim, Engine, Grant, NoQuorum, NotGranted, Renewed},
     resp::encode,
 };
 

@@ -319,6 +319,41 @@ class RedisPyAdds(RedisPy):
         await step("release", second.release, None)
 
 
+class Transactions(RedisPy3):
+    """StackExchange.Redis's LockTake, LockExtend and LockRelease, by redis-py's transactions."""
+
+    released = True
+    lost = never = extend_lost = False
+
+    def take(self, seconds):
+        self.token = os.urandom(16).hex().encode()
+        return bool(self.client.set(self.key, self.token, ex=seconds, nx=True))
+
+    def execute(self, command, *arguments):
+        with self.client.pipeline() as pipe:
+            pipe.watch(self.key)
+            if pipe.get(self.key) != self.token:
+                return False
+            pipe.multi()
+            pipe.execute_command(command, self.key, *arguments)
+            try:
+                return pipe.execute() == [1]
+            except redis.WatchError:
+                return False
+
+    def release(self):
+        return self.execute("UNLINK")
+
+    def extend(self, seconds):
+        return self.execute("PEXPIRE", 1000 * seconds)
+
+    def locked(self):
+        return bool(self.client.exists(self.key))
+
+    def owned(self):
+        return self.client.get(self.key) == self.token
+
+
 class RedisPyForEver(RedisPy):
     """A lock without a timeout."""
 
@@ -810,6 +845,7 @@ ROWS = [
     ("redis-py asyncio Lock that waits", RedisPyAsyncioWaits, "works"),
     ("redis-py look-ups, EXPIRE, DEL", RedisPyCommands, "works"),
     ("redis-py Lock.extend that adds", RedisPyAdds, "works"),
+    ("redis-py transactions, as StackExchange.Redis's", Transactions, "works"),
     ("redis-py Lock without a timeout", RedisPyForEver, "refused"),
     ("django-redis cache.lock", DjangoRedis, "works"),
     ("celery-redbeat", Redbeat, "works"),

@@ -52,14 +52,14 @@ fn libraries_work(mode: &str) -> [String; 2] {
 
 #[test]
 fn lock_libraries_notice_no_audit() {
-    for (said, rows) in libraries_work("audit").iter().zip([26, 19]) {
+    for (said, rows) in libraries_work("audit").iter().zip([27, 19]) {
         assert_eq!(said.lines().count(), rows, "{said}");
     }
 }
 
 #[test]
 fn lock_libraries_lock_on_the_quorum_and_notice_nothing() {
-    for (said, rows) in libraries_work("enforce").iter().zip([26, 19]) {
+    for (said, rows) in libraries_work("enforce").iter().zip([27, 19]) {
         assert_eq!(said.lines().count(), rows, "{said}");
     }
 }

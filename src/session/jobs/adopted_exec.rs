@@ -1,0 +1,203 @@
+//! A transaction that releases or extends one adopted lock, as StackExchange.Redis sends it. The
+//! lock nodes are asked at GET and at EXEC; the data node sees nothing of it.
+//!
+//! What counts at EXEC is that the grant which GET told still stands. Redis also gives up where the
+//! key was touched in between, such as by an extension of the same token.
+
+use super::{
+    super::{
+        desk::Desk,
+        lock_transaction::{LockTransaction, SeenLock, Unqueued, WatchedLock},
+        metrics::Outcome,
+    },
+    Answer, Job, Ours, Pass, Progress, Question, Waits, When,
+    adopted::{Missed, Releasing, Taking, release, renew, tell},
+    lock::no_quorum,
+    not_asked,
+};
+use crate::{
+    adopt::task::{QueuedWork, Replies},
+    command::shown,
+    key::Key,
+    resp::name::{Own, ReplyMode},
+};
+
+/// Answer to a command that does not fit.
+pub(in crate::session) const MISFIT: &str = "ERR a transaction on an adopted lock is WATCH, GET, MULTI, one of DEL, UNLINK, EXPIRE and \
+     PEXPIRE, and EXEC, all of one key (adopt)";
+/// Answer to a WATCH of something else besides.
+pub(in crate::session) const ALONE: &str =
+    "ERR an adopted lock is watched alone, without other keys (adopt)";
+/// Redis's answer to EXEC behind an error.
+const ABORTED: &str = "EXECABORT Transaction discarded because of previous errors.";
+const UNREAD: &str = "EXECABORT an adopted lock was watched and not read (adopt)";
+
+/// Replies to EXEC where the lock is free, has the token, or another's.
+const EXECUTED: Replies = ["[nil]", "[1]", "[1]", "[nil]"];
+
+/// A command that begins or ends a transaction about an adopted lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in crate::session) enum TransactionStep {
+    /// MULTI.
+    Multi,
+    /// EXEC.
+    Exec,
+    /// DISCARD.
+    Discard,
+    /// UNWATCH.
+    Unwatch,
+}
+
+/// A command that begins or ends a transaction, whole.
+pub(in crate::session) struct TransactionCommand {
+    pub(in crate::session) step: TransactionStep,
+    /// Number of unsent bytes that are its own.
+    pub(in crate::session) length: usize,
+}
+
+impl Waits for TransactionCommand {
+    fn begin(self: Box<Self>, when: When, desk: &mut Desk) -> Progress {
+        let stage = desk.transaction.take();
+        let Some(stage) = stage.filter(|_| !desk.conn.refuses_ours()) else {
+            // The data node refuses it.
+            return Progress::Pass(Pass::Counted);
+        };
+        let TransactionCommand { step, length } = *self;
+        let silent = uses_up_skip(desk);
+        let (own, since) = (Own::Lockgate, when.now());
+        let ours = Ours { own, length, silent, adopted: true, since };
+        match step {
+            TransactionStep::Multi => desk.transaction = Some(Box::new(stage.open())),
+            TransactionStep::Discard | TransactionStep::Unwatch => {}
+            TransactionStep::Exec => return execute(ours, *stage, desk),
+        }
+        tell(ours, "+OK", Outcome::Ok, desk)
+    }
+}
+
+/// A command that does not fit, whose bytes were dropped.
+pub(in crate::session) struct Misfit(pub(in crate::session) &'static str);
+
+impl Waits for Misfit {
+    fn begin(self: Box<Self>, when: When, desk: &mut Desk) -> Progress {
+        let silent = uses_up_skip(desk);
+        let (own, since) = (Own::Lockgate, when.since);
+        let ours = Ours { own, length: 0, silent, adopted: true, since };
+        ours.refuse(self.0, Outcome::BadRequest, desk)
+    }
+
+    fn is_unsent(&self) -> bool {
+        false
+    }
+}
+
+/// Whether the client gets no reply to a command that the proxy answers.
+fn uses_up_skip(desk: &mut Desk) -> bool {
+    let mode = desk.conn.reply_mode;
+    if mode == ReplyMode::Skip {
+        // The command uses up the SKIP flag, as any other would.
+        desk.to_data.push(b"LOCK\r\n");
+        desk.conn.reply_mode = ReplyMode::On;
+    }
+    mode != ReplyMode::On
+}
+
+/// Answers WATCH of a lock.
+pub(super) fn watch(ours: Ours, key: Key, desk: &mut Desk) -> Progress {
+    let is_alone = !desk.conn.state.watching && !desk.conn.blind_watch;
+    match desk.transaction.as_deref() {
+        None if is_alone => {
+            desk.transaction = Some(Box::new(LockTransaction::watching(key)));
+        }
+        Some(LockTransaction::Watching(lock)) if lock.key == key => {}
+        _ => {
+            desk.step_transaction(LockTransaction::misfit);
+            return ours.refuse(ALONE, Outcome::BadRequest, desk);
+        }
+    }
+    tell(ours, "+OK", Outcome::Ok, desk)
+}
+
+/// Queues what the one command of a transaction does to its lock.
+pub(super) fn queue(ours: Ours, key: &Key, work: QueuedWork, desk: &mut Desk) -> Progress {
+    let Some(stage) = desk.transaction.take() else { return not_asked() };
+    let error = match stage.queue(key, work) {
+        Ok(queued) => {
+            desk.transaction = Some(Box::new(queued));
+            return tell(ours, "+QUEUED", Outcome::Ok, desk);
+        }
+        Err(Unqueued::Misfit) => MISFIT.to_owned(),
+        Err(Unqueued::Unread) => {
+            let name = shown(desk.name(key));
+            format!("ERR no GET told who holds the adopted lock '{name}' since its WATCH (adopt)")
+        }
+        Err(Unqueued::NotAdopted) => {
+            let name = shown(desk.name(key));
+            format!(
+                "ERR the adopted lock '{name}' was taken by LOCK, and no transaction ends or \
+                 prolongs such (adopt)"
+            )
+        }
+    };
+    desk.transaction = Some(Box::new(LockTransaction::Failed));
+    ours.refuse(&error, Outcome::BadRequest, desk)
+}
+
+/// Carries a transaction out.
+fn execute(ours: Ours, stage: LockTransaction, desk: &mut Desk) -> Progress {
+    let (lock, work) = match stage {
+        LockTransaction::Queued(lock, work) => (lock, Some(work)),
+        LockTransaction::Open(lock) => (lock, None),
+        LockTransaction::Trying(_)
+        | LockTransaction::Failed
+        | LockTransaction::Watching(_)
+        | LockTransaction::Spoiled => return ours.refuse(ABORTED, Outcome::BadRequest, desk),
+    };
+    let WatchedLock { key, seen } = lock;
+    match (seen, work) {
+        (SeenLock::Unread, _) => ours.refuse(UNREAD, Outcome::BadRequest, desk),
+        (SeenLock::Changed, _) => tell(ours, EXECUTED[3], Outcome::NotHeld, desk),
+        (SeenLock::HeldBy(holding), Some(QueuedWork::Release)) => {
+            let ours = Ours { own: Own::Unlock, ..ours };
+            let (token, aside) = (holding.token.clone(), Vec::new());
+            let releasing = Releasing { ours, key, token, replies: EXECUTED, aside };
+            release(releasing, Some(&holding), desk)
+        }
+        (SeenLock::HeldBy(holding), Some(QueuedWork::Extend(ttl))) => {
+            let ours = Ours { own: Own::Renew, ..ours };
+            let token = holding.token.clone();
+            let taking = Taking { ours, key, token, ttl, replies: EXECUTED };
+            renew(taking, Missed::Tell, Some(&holding), desk)
+        }
+        // Nobody held the lock, or nothing is to be done.
+        (seen, work) => {
+            let text = if work.is_some() { "[0]" } else { "[]" };
+            Progress::Ask(Box::new(Comparing { ours, seen, text }), Question::Look(key))
+        }
+    }
+}
+
+/// The lock nodes are asked whether a lock is still as GET told it.
+struct Comparing {
+    ours: Ours,
+    seen: SeenLock,
+    /// The reply if it is.
+    text: &'static str,
+}
+
+impl Job for Comparing {
+    fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
+        let Answer::Look(said) = answer else { return not_asked() };
+        match said {
+            Ok(holding) if self.seen.is_still(holding.as_ref()) => {
+                tell(self.ours, self.text, Outcome::Ok, desk)
+            }
+            Ok(_) => tell(self.ours, EXECUTED[3], Outcome::NotHeld, desk),
+            Err(error) => no_quorum(self.ours, &error, desk),
+        }
+    }
+
+    fn asks_for(&self) -> Option<Ours> {
+        Some(self.ours)
+    }
+}

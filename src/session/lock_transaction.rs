@@ -1,0 +1,154 @@
+//! How far a client's transaction about one adopted lock has come: WATCH, GET, MULTI, one of DEL,
+//! UNLINK, EXPIRE and PEXPIRE, EXEC. The data node sees nothing of it, MULTI and EXEC included.
+//!
+//! ```text
+//!  WATCH       GET, others' commands   MULTI        DEL, …          QUEUED           EXEC
+//! ─────→ Watching ─────→ Watching ─────────→ Open ────────→ Trying ───────→ Queued ───────→
+//!           │ another WATCH                   │ anything else  │ an error      │ anything else
+//!           └──→ Spoiled ─ MULTI ─→ Failed ←──┴────────────────┴───────────────┘
+//! ```
+//!
+//! Each step consumes the stage before. UNWATCH, DISCARD, RESET and QUIT end the transaction.
+
+use crate::{adopt::task::QueuedWork, key::Key, lock::Holding};
+
+/// A client's transaction about one adopted lock.
+#[derive(Debug)]
+pub(super) enum LockTransaction {
+    /// WATCH was answered.
+    Watching(WatchedLock),
+    /// As `Watching`, and a WATCH of something else came.
+    Spoiled,
+    /// MULTI was answered.
+    Open(WatchedLock),
+    /// A command came that may fit: the transaction has failed unless that is answered QUEUED.
+    Trying(WatchedLock),
+    /// The one command was answered QUEUED.
+    Queued(WatchedLock, QueuedWork),
+    /// A command was refused: EXEC will fail.
+    Failed,
+}
+
+/// A lock under WATCH.
+#[derive(Debug)]
+pub(super) struct WatchedLock {
+    pub(super) key: Key,
+    pub(super) seen: SeenLock,
+}
+
+/// What GET has answered of a lock under WATCH.
+#[derive(Debug)]
+pub(super) enum SeenLock {
+    /// No GET was answered.
+    Unread,
+    /// Nobody holds the lock.
+    Free,
+    HeldBy(Holding),
+    /// One GET was answered this, another that.
+    Changed,
+}
+
+/// Why a command is not queued.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Unqueued {
+    /// Another command, another key, or a second command.
+    Misfit,
+    /// No GET was answered under the WATCH.
+    Unread,
+    /// The lock that GET told was not taken by an adopted command.
+    NotAdopted,
+}
+
+impl LockTransaction {
+    /// The stage once WATCH is answered.
+    pub(super) fn watching(key: Key) -> LockTransaction {
+        LockTransaction::Watching(WatchedLock { key, seen: SeenLock::Unread })
+    }
+
+    /// Whether MULTI was answered.
+    pub(super) fn is_open(&self) -> bool {
+        !matches!(self, LockTransaction::Watching(_) | LockTransaction::Spoiled)
+    }
+
+    /// Takes in what GET of a lock is answered. `holding`: `None` if nobody holds the lock.
+    pub(super) fn read(self, key: &Key, holding: Option<&Holding>) -> LockTransaction {
+        match self {
+            LockTransaction::Watching(WatchedLock { key: watched, seen }) if watched == *key => {
+                LockTransaction::Watching(WatchedLock { key: watched, seen: seen.again(holding) })
+            }
+            stage => stage,
+        }
+    }
+
+    /// Takes in MULTI.
+    pub(super) fn open(self) -> LockTransaction {
+        match self {
+            LockTransaction::Watching(lock) => LockTransaction::Open(lock),
+            _ => LockTransaction::Failed,
+        }
+    }
+
+    /// Takes in that a command behind MULTI is being looked at, which may fit.
+    pub(super) fn attempt(self) -> LockTransaction {
+        match self {
+            LockTransaction::Open(lock) => LockTransaction::Trying(lock),
+            _ => LockTransaction::Failed,
+        }
+    }
+
+    /// Takes in a command that does not fit.
+    pub(super) fn misfit(self) -> LockTransaction {
+        if self.is_open() { LockTransaction::Failed } else { LockTransaction::Spoiled }
+    }
+
+    /// Queues what the command that was looked at does to a lock.
+    ///
+    /// # Errors
+    /// If the command does not fit: the transaction has failed.
+    pub(super) fn queue(self, key: &Key, work: QueuedWork) -> Result<LockTransaction, Unqueued> {
+        let LockTransaction::Trying(lock) = self else { return Err(Unqueued::Misfit) };
+        if lock.key != *key {
+            return Err(Unqueued::Misfit);
+        }
+        match &lock.seen {
+            SeenLock::Unread => Err(Unqueued::Unread),
+            // A LOCK client's lock is its own: nobody else shows its token here.
+            SeenLock::HeldBy(Holding { claim, .. })
+                if !claim.is_some_and(|claim| claim.is_adopted()) =>
+            {
+                Err(Unqueued::NotAdopted)
+            }
+            SeenLock::HeldBy(_) | SeenLock::Free | SeenLock::Changed => {
+                Ok(LockTransaction::Queued(lock, work))
+            }
+        }
+    }
+}
+
+impl SeenLock {
+    /// Takes in one more answer.
+    fn again(self, holding: Option<&Holding>) -> SeenLock {
+        match (self, holding) {
+            (SeenLock::Unread, Some(holding)) => SeenLock::HeldBy(holding.clone()),
+            (SeenLock::Unread, None) => SeenLock::Free,
+            (seen, holding) if seen.is_still(holding) => seen,
+            _ => SeenLock::Changed,
+        }
+    }
+
+    /// Whether the lock is as GET told it.
+    pub(super) fn is_still(&self, holding: Option<&Holding>) -> bool {
+        match (self, holding) {
+            (SeenLock::Free, None) => true,
+            (SeenLock::HeldBy(before), Some(now)) => {
+                let same_claim = match (before.claim, now.claim) {
+                    (Some(before), Some(now)) => before == now,
+                    // Too few lock nodes name it.
+                    _ => true,
+                };
+                before.token == now.token && same_claim
+            }
+            _ => false,
+        }
+    }
+}
