@@ -67,11 +67,27 @@ pub(crate) struct Idiom<'a> {
     pub(crate) token: Option<&'a [u8]>,
     /// The TTL, unless that is a time of day.
     pub(crate) ttl: Option<(i64, TtlUnit)>,
+    /// The TTL was longer than a lock may have, and is so long now.
+    pub(crate) is_capped: bool,
+    /// What else than a lock the command is about.
+    pub(crate) kind: OtherKind,
+}
+
+/// What a command is about that is no lock idiom.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum OtherKind {
+    /// Nothing that says whose it may be.
+    #[default]
+    Any,
+    /// A hash, as Redisson's locks.
+    Hash,
+    /// A sorted set, as Symfony's locks.
+    SortedSet,
 }
 
 impl<'a> Idiom<'a> {
     pub(super) fn new(op: Op, form: &'static str) -> Idiom<'a> {
-        Idiom { op, form, token: None, ttl: None }
+        Idiom { op, form, token: None, ttl: None, is_capped: false, kind: OtherKind::Any }
     }
 }
 
@@ -117,7 +133,7 @@ pub(crate) fn of_words<'a>(words: &[&'a [u8]]) -> Idiom<'a> {
         (b"DELEX", [condition, value]) if is(condition, b"IFEQ") => {
             Idiom { token: Some(value), ..Idiom::new(Op::Release, "DELEX IFEQ") }
         }
-        (b"DELEX", _) => Idiom::new(Op::Other, "DELEX"),
+        (b"DELEX", _) => Idiom::new(Op::Other, DELEX),
         (b"DEL", _) => Idiom::new(Op::ReleaseBlind, "DEL"),
         (b"UNLINK", _) => Idiom::new(Op::ReleaseBlind, "UNLINK"),
         (b"EXPIRE", [ttl, ..]) => expire("EXPIRE", ttl, rest.len(), Some(TtlUnit::Seconds)),
@@ -134,20 +150,48 @@ pub(crate) fn of_words<'a>(words: &[&'a [u8]]) -> Idiom<'a> {
         (b"STRLEN", []) => Idiom::new(Op::Look, "STRLEN"),
         (b"PERSIST" | b"GET" | b"TTL" | b"PTTL" | b"TYPE" | b"STRLEN", _) => malformed("GET"),
         (b"WATCH", _) => Idiom::new(Op::Watch, "WATCH"),
-        (upper, _) => Idiom::new(Op::Other, family(upper)),
+        (upper, _) => {
+            let (form, kind) = family(upper);
+            Idiom { kind, ..Idiom::new(Op::Other, form) }
+        }
     }
 }
 
-/// How commands that are no idiom are called together.
-fn family(upper: &[u8]) -> &'static str {
-    match upper {
+/// How commands that are no idiom are called together, and what they are about.
+fn family(upper: &[u8]) -> (&'static str, OtherKind) {
+    let form = match upper {
         b"INCR" | b"DECR" | b"INCRBY" | b"DECRBY" | b"INCRBYFLOAT" => "a counter",
-        b"MGET" | b"MSET" | b"MSETNX" => "MGET, MSET or MSETNX",
-        [b'H', ..] => "a hash, as Redisson's locks are",
-        [b'Z', ..] => "a sorted set, as the locks of Symfony 5.2 and later are",
+        b"MGET" | b"MSET" => "MGET or MSET",
+        b"MSETNX" => MSETNX,
+        [b'H', ..] => return ("a hash, as Redisson's locks are", OtherKind::Hash),
+        [b'Z', ..] => {
+            let form = "a sorted set, as the locks of Symfony 5.2 and later are";
+            return (form, OtherKind::SortedSet);
+        }
         [b'S', b'A' | b'C' | b'D' | b'I' | b'M' | b'P' | b'R' | b'U', ..] => "a set",
         [b'L' | b'R', b'P' | b'R' | b'L', ..] => "a list",
         _ => "another command",
+    };
+    (form, OtherKind::Any)
+}
+
+/// Forms of lock idioms that are not built, and that are no other commands for that.
+const SET_NX_GET: &str = "SET NX GET";
+const MSETNX: &str = "MSETNX";
+const DELEX: &str = "DELEX";
+
+impl Idiom<'_> {
+    /// Whether the command is no lock idiom, nor a variant of one, so that the data node may have
+    /// it.
+    pub(super) fn is_foreign(&self) -> bool {
+        match self.op {
+            Op::UnknownScript => true,
+            Op::Other => {
+                let is_variant = [SET_NX_GET, MSETNX, DELEX].contains(&self.form);
+                !is_variant && !self.form.contains("EXPIRE")
+            }
+            _ => false,
+        }
     }
 }
 
@@ -216,7 +260,7 @@ fn set<'a>(value: &'a [u8], options: &[&'a [u8]]) -> Option<Idiom<'a>> {
     };
     let has_ttl = matches!(expiry, Some(Expiry::In(..) | Expiry::At));
     let (op, form) = match (condition, has_ttl, gets) {
-        (Some(Condition::Absent), _, true) => (Op::Other, "SET NX GET"),
+        (Some(Condition::Absent), _, true) => (Op::Other, SET_NX_GET),
         (Some(_), _, true) => (Op::Overwrite, "SET with another condition"),
         (Some(Condition::Absent), true, false) => (Op::Acquire, "SET NX with a TTL"),
         (Some(Condition::Absent), false, false) => (Op::AcquireForEver, "SET NX without a TTL"),
@@ -231,7 +275,7 @@ fn set<'a>(value: &'a [u8], options: &[&'a [u8]]) -> Option<Idiom<'a>> {
         (None, true, _) => (Op::Overwrite, "SET with a TTL"),
         (None, false, _) => (Op::Overwrite, "SET"),
     };
-    Some(Idiom { op, form, token: Some(value), ttl })
+    Some(Idiom { token: Some(value), ttl, ..Idiom::new(op, form) })
 }
 
 /// Returns `None` if another option that excludes this one was there before.

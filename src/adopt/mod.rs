@@ -31,7 +31,7 @@ use std::{
     sync::Arc,
 };
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use self::{
     glance::{Alike, Class, NameGlance, class},
@@ -43,7 +43,7 @@ use self::{
     verdict::{AdoptVerdict, Limits},
 };
 use crate::{
-    config::{AdoptMode, AdoptRule},
+    config::{AdoptMode, AdoptOptions, AdoptRule},
     glob::Budget,
     resp::{
         inline, number,
@@ -121,6 +121,16 @@ pub(crate) struct Found {
 
 type WordList<'a> = SmallVec<[&'a [u8]; 8]>;
 
+/// The rules of a command's keys.
+struct Ruled {
+    /// For each key the first that is about it.
+    each: SmallVec<[Option<usize>; 8]>,
+    /// The one that counts.
+    rule: usize,
+    /// What those of its mode say together.
+    options: AdoptOptions,
+}
+
 impl Adoption {
     /// The adoption of a configuration, if it has any. Install the recorder of metrics first.
     pub(crate) fn new(rules: &[AdoptRule]) -> Option<Arc<Adoption>> {
@@ -189,7 +199,7 @@ impl Adoption {
         match end {
             Some(Ok(length)) => self.look_at_words(&words, limits).of_length(length),
             Some(Err(least)) => AdoptLook::More(least),
-            None => self.too_large(&words),
+            None => self.too_large(&words, limits),
         }
     }
 
@@ -198,6 +208,22 @@ impl Adoption {
         if let Some((sighting, client)) = self.seen.note(sighting, client) {
             seen::tell(&sighting, self.pattern(&sighting), &client);
         }
+    }
+
+    /// Counts a command that is refused; tells of it in the log if nothing was told of its
+    /// connection yet. Returns whether something is told.
+    pub(crate) fn note_refused(
+        &self,
+        sighting: &Sighting,
+        client: Option<&Arc<str>>,
+        is_told: bool,
+    ) -> bool {
+        let may_tell = self.seen.refused(sighting, is_told);
+        if may_tell {
+            let client = client.map_or("", |client| client);
+            seen::tell_of_refusal(sighting, self.pattern(sighting), client);
+        }
+        is_told || may_tell
     }
 
     /// All that was seen, the unsafe first, then by how often; and how often something was seen
@@ -235,11 +261,29 @@ impl Adoption {
             .position(|rule| rule.keys.matches_within(key, &mut budget).unwrap_or(true))
     }
 
+    /// The rules of these keys. `None`: no rule is about any.
+    fn ruled(&self, keys: &[&[u8]]) -> Option<Ruled> {
+        let each: SmallVec<[Option<usize>; 8]> = keys.iter().map(|key| self.rule(key)).collect();
+        // A command that is about one enforced key at least is the proxy's to answer.
+        let rule = self.foremost(each.iter().copied().flatten())?;
+        let options = each
+            .iter()
+            .flatten()
+            .filter(|other| self.is_enforced(**other) == self.is_enforced(rule))
+            .filter_map(|other| Some(self.rules.get(*other)?.options))
+            .reduce(AdoptOptions::and)?;
+        Some(Ruled { each, rule, options })
+    }
+
     fn look_at_line(&self, bytes: &[u8], limits: &Limits) -> AdoptLook {
         let here = &bytes[..bytes.len().min(MAX_LOOK)];
         let Some(end) = memchr::memchr(b'\n', here) else {
             let is_whole = here.len() < MAX_LOOK;
-            return if is_whole { AdoptLook::More(here.len() + 1) } else { self.too_long_line() };
+            return if is_whole {
+                AdoptLook::More(here.len() + 1)
+            } else {
+                self.too_long_line(limits)
+            };
         };
         let Some(words) = inline::split(&bytes[..end]) else { return AdoptLook::Free };
         let words: WordList<'_> = words.iter().map(Vec::as_slice).collect();
@@ -276,7 +320,9 @@ impl Adoption {
 
     /// What a command is to be told as that is no script.
     fn judge_plain(&self, keys: &[&[u8]], idiom: Idiom<'_>, limits: &Limits) -> AdoptLook {
-        let mut look = self.judge(keys, WhichKeys::All, idiom, limits);
+        let Some(ruled) = self.ruled(keys) else { return AdoptLook::Free };
+        let idiom = verdict::capped(idiom, limits, &ruled.options);
+        let mut look = self.judge(keys, &ruled, WhichKeys::All, idiom, limits);
         let replies = match idiom.form {
             "SETNX" => Some(["1", "0", "0", "0"]),
             "SET IFEQ with a TTL" | "SET XX with a TTL" => Some(["nil", "+OK", "+OK", "nil"]),
@@ -286,7 +332,7 @@ impl Adoption {
         let obstacle = (keys.len() > 1).then_some(verdict::SEVERAL);
         self.set_task(
             &mut look,
-            keys,
+            (keys, &ruled.options),
             &idiom,
             task::Circumstances { replies, obstacle, zero_frees, database: None },
         );
@@ -297,15 +343,18 @@ impl Adoption {
     fn set_task(
         &self,
         look: &mut AdoptLook,
-        keys: &[&[u8]],
+        (keys, options): (&[&[u8]], &AdoptOptions),
         idiom: &Idiom<'_>,
         known: task::Circumstances,
     ) {
         let AdoptLook::Found(found) = look else { return };
+        if found.sighting.verdict == AdoptVerdict::Forwarded {
+            return;
+        }
         let Some(rule) = found.sighting.rule.and_then(|rule| self.rules.get(rule)) else { return };
         let Some(key) = keys.iter().find(|key| rule.keys.matches(key)) else { return };
         let sighting = &mut found.sighting;
-        let work = task::of(idiom, (sighting.verdict, sighting.because), known);
+        let work = task::of(idiom, (sighting.verdict, sighting.because), known, options);
         if let AdoptWork::Refuse(because) = work {
             (sighting.verdict, sighting.because) = (AdoptVerdict::Refused, because);
         }
@@ -317,6 +366,7 @@ impl Adoption {
                 database,
                 others: Vec::new(),
                 work,
+                options: *options,
                 aside: Vec::new(),
             }));
         }
@@ -325,9 +375,7 @@ impl Adoption {
     fn look_at_script(&self, words: &[&[u8]], limits: &Limits) -> AdoptLook {
         let [name, script, count, rest @ ..] = words else { return AdoptLook::Free };
         let keys = first_of(count, rest);
-        if !keys.iter().any(|key| self.rule(key).is_some()) {
-            return AdoptLook::Free;
-        }
+        let Some(ruled) = self.ruled(keys) else { return AdoptLook::Free };
         let argv = &rest[keys.len()..];
         let (digest, known, form) = if name.eq_ignore_ascii_case(b"EVAL") {
             let (digest, known) = self.scripts.learn(script);
@@ -348,7 +396,7 @@ impl Adoption {
                     argument(place).and_then(number::integer).map(|ttl| (ttl, unit)).ok_or(())
                 });
                 match (token.transpose(), ttl.transpose()) {
-                    (Ok(token), Ok(ttl)) => Idiom { op, form, token, ttl },
+                    (Ok(token), Ok(ttl)) => Idiom { token, ttl, ..idiom(op) },
                     _ => idiom(Op::Malformed),
                 }
             };
@@ -361,15 +409,24 @@ impl Adoption {
                 let found = read(behaviour.op, Some(ArgumentPlace::Argv(token)), ttl);
                 (WhichKeys::First, found, Some((behaviour, "")))
             }
-            Some(Known::Nothing | Known::Normal(_)) => {
-                (WhichKeys::All, idiom(Op::UnknownScript), None)
+            Some(Known::Normal(_)) => (WhichKeys::All, idiom(Op::UnknownScript), None),
+            Some(Known::Nothing(kind)) => {
+                (WhichKeys::All, Idiom { kind, ..idiom(Op::UnknownScript) }, None)
             }
             Some(Known::Row(row)) => {
                 let behaviour = row.behaviour(argv);
-                (row.locks, read(behaviour.op, row.token, row.ttl), Some((behaviour, row.library)))
+                let mut found = read(behaviour.op, row.token, row.ttl);
+                if row.is_for_ever_at_zero && matches!(found.ttl, Some((..=0, _))) {
+                    found.ttl = None;
+                    if found.op == Op::Acquire {
+                        found.op = Op::AcquireForEver;
+                    }
+                }
+                (row.locks, found, Some((behaviour, row.library)))
             }
         };
-        let mut look = self.judge(keys, locks, found, limits);
+        let found = verdict::capped(found, limits, &ruled.options);
+        let mut look = self.judge(keys, &ruled, locks, found, limits);
         let database = match known {
             Some(Known::Row(row)) => row.database.and_then(|at| argv.get(at - 1)),
             _ => None,
@@ -394,7 +451,7 @@ impl Adoption {
             matches!(known, Some(Known::Normal(normal::Normal::Extend { is_set: false, .. })));
         let replies = row.map(|(behaviour, _)| behaviour.replies);
         let circumstances = task::Circumstances { replies, obstacle, zero_frees, database };
-        self.set_task(&mut look, keys, &found, circumstances);
+        self.set_task(&mut look, (keys, &ruled.options), &found, circumstances);
         self.set_others(&mut look, others);
         if let (Some(Known::Row(Row { aside: Some(aside), .. })), Some(task)) = (known, look.task())
         {
@@ -449,15 +506,12 @@ impl Adoption {
     fn judge(
         &self,
         keys: &[&[u8]],
+        ruled: &Ruled,
         locks: WhichKeys,
         idiom: Idiom<'_>,
         limits: &Limits,
     ) -> AdoptLook {
-        let rules: SmallVec<[Option<usize>; 8]> = keys.iter().map(|key| self.rule(key)).collect();
-        // A command that is about one enforced key at least is the proxy's to answer.
-        let Some(rule) = self.foremost(rules.iter().copied().flatten()) else {
-            return AdoptLook::Free;
-        };
+        let Ruled { each: ref rules, rule, ref options } = *ruled;
         let counts = |other: &Option<usize>| {
             other.is_some_and(|other| !self.is_enforced(rule) || self.is_enforced(other))
         };
@@ -469,13 +523,15 @@ impl Adoption {
         let mut op = idiom.op;
         let (verdict, because) = if op == Op::Malformed {
             verdict::of(op)
+        } else if verdict::is_forwarded(&idiom, options) {
+            (AdoptVerdict::Forwarded, verdict::within(&idiom, limits, options).1)
         } else if !all_adopted || others {
             (AdoptVerdict::Refused, verdict::MIXED)
         } else if keys.len() > 1 && matches!(op, Op::Look | Op::Watch) {
             op = if op == Op::Watch { op } else { Op::Other };
             (AdoptVerdict::Refused, verdict::SEVERAL)
         } else {
-            verdict::within(&idiom, limits)
+            verdict::within(&idiom, limits, options)
         };
         AdoptLook::Found(Found {
             sighting: Sighting {
@@ -497,8 +553,8 @@ impl Adoption {
 
     /// A line is too long to be looked at. No library sends such; under an enforced rule the line
     /// is refused, as nobody knows what it is about.
-    fn too_long_line(&self) -> AdoptLook {
-        let mut look = self.too_large(&[]);
+    fn too_long_line(&self, limits: &Limits) -> AdoptLook {
+        let mut look = self.too_large(&[], limits);
         if self.enforces()
             && let AdoptLook::Found(found) = &mut look
         {
@@ -506,16 +562,13 @@ impl Adoption {
                 "ERR an inline command of more than 16 KB is refused where adopted locks are \
                  enforced (adopt)",
             );
-            let (key, lock, others) = (Vec::new(), Vec::new(), Vec::new());
-            let aside = Vec::new();
-            found.task =
-                Some(Box::new(AdoptTask { key, lock, database: None, others, work, aside }));
+            found.task = Some(Box::new(AdoptTask::without_key(work)));
         }
         look
     }
 
     /// Only these words could be looked at.
-    fn too_large(&self, words: &[&[u8]]) -> AdoptLook {
+    fn too_large(&self, words: &[&[u8]], limits: &Limits) -> AdoptLook {
         let class = words.first().map_or(Class::Every, |name| class(name));
         let rule = match (class, words) {
             (Class::None | Class::Client, _) => return AdoptLook::Free,
@@ -528,6 +581,15 @@ impl Adoption {
             }
             _ => None,
         };
+        if let (Class::First, [_, key, ..], Some(rule)) = (class, words, rule)
+            && let idiom = idiom::of_words(&words[..2])
+            && let Some(AdoptRule { options, .. }) = self.rules.get(rule)
+            && verdict::is_forwarded(&idiom, options)
+        {
+            let (each, options) = (smallvec![Some(rule)], *options);
+            let ruled = Ruled { each, rule, options };
+            return self.judge(&[*key], &ruled, WhichKeys::All, idiom, limits);
+        }
         let (verdict, because) = verdict::of(Op::TooLarge);
         let sighting = Sighting {
             rule,
@@ -540,11 +602,9 @@ impl Adoption {
             replies: None,
         };
         let enforced = rule.and_then(|rule| self.rules.get(rule));
-        let task = enforced.filter(|rule| rule.mode == AdoptMode::Enforce).map(|_| {
-            let work = AdoptWork::Refuse(because);
-            let (key, lock, others) = (Vec::new(), Vec::new(), Vec::new());
-            Box::new(AdoptTask { key, lock, database: None, others, work, aside: Vec::new() })
-        });
+        let task = enforced
+            .filter(|rule| rule.mode == AdoptMode::Enforce)
+            .map(|_| Box::new(AdoptTask::without_key(AdoptWork::Refuse(because))));
         let key = self.hasher.hash_one(None::<&[u8]>);
         AdoptLook::Found(Found { sighting, key, keys: 0, task, length: 0 })
     }

@@ -70,6 +70,8 @@ pub(crate) struct Row {
     pub(crate) token: Option<ArgumentPlace>,
     /// Where the TTL stands, if there is one.
     pub(crate) ttl: Option<(ArgumentPlace, TtlUnit)>,
+    /// A TTL of 0 or less takes the lock without one.
+    pub(crate) is_for_ever_at_zero: bool,
     /// An argument that makes another behaviour of it.
     switch: Option<(usize, &'static str, &'static Behaviour)>,
     /// What the script does besides, on the data node.
@@ -132,6 +134,7 @@ const fn row(digest: &'static str, library: &'static str, behaviour: &'static Be
         locks: WhichKeys::First,
         token: Some(ArgumentPlace::Argv(1)),
         ttl: None,
+        is_for_ever_at_zero: false,
         switch: None,
         aside: None,
         database: None,
@@ -164,6 +167,11 @@ const fn in_database(row: Row) -> Row {
 
 const fn aside(row: Row, aside: &'static Aside) -> Row {
     Row { aside: Some(aside), ..row }
+}
+
+/// A TTL of 0 or less takes the lock without one.
+const fn or_for_ever(row: Row) -> Row {
+    Row { is_for_ever_at_zero: true, ..row }
 }
 
 const fn switch(row: Row, at: usize, value: &'static str, other: &'static Behaviour) -> Row {
@@ -227,7 +235,7 @@ static ROWS: [Row; 105] = [
     timed("e03e083d81632b90688e6621ceb7b922dea67c5d", "coredis", &EXTEND_BY, Millis),
     row("ae3671744a5dbb24ea37ef607b8b10ac7856d43e", "aiocache", &RELEASE),
     row("b948f76fda6b97319d3426a2fb42b0d4f02c7146", "cashews", &RELEASE),
-    timed("d893d8da0844b834c9c5a41fb79b469749e6f442", "walrus", &ACQUIRE, Millis),
+    or_for_ever(timed("d893d8da0844b834c9c5a41fb79b469749e6f442", "walrus", &ACQUIRE, Millis)),
     aside(row("758ee2fc57c84a93a25cd712f592a1b4898d6c03", "walrus", &RELEASE), &EVENT),
     row("e63c1bdcff89893c1242d737ef2971b3f2f9ea96", "redis-lock-py", &RELEASE),
     aside(row("3ee65fe8cbb7be7badd45039a1eb0861cfa89286", "redis-lock-py", &RELEASE), &MESSAGE),
@@ -264,8 +272,8 @@ static ROWS: [Row; 105] = [
     },
     timed("4181d5af82ff00f12fe8f2952fed7db5774fc369", "murlock", &AGAIN, Millis),
     row("36c51548bc94e82390cca93961e4cfcd20a2c1f7", "murlock", &RELEASE),
-    switch(timed("0eafb65e6aa537bcc966e2af2a66dc7f3f66e121", "@medusajs/locking-redis", &AGAIN, Seconds),
-        3, "true", &ACQUIRE),
+    or_for_ever(switch(timed("0eafb65e6aa537bcc966e2af2a66dc7f3f66e121", "@medusajs/locking-redis", &AGAIN, Seconds),
+        3, "true", &ACQUIRE)),
     row("a0b59436cc046114766453c42adbb4c9c62ca99c", "@medusajs/locking-redis", &RELEASE),
     timed("4294933f08f20c8eba99ef809315810389dfb0a3", "@medusajs/locking-redis", &EXTEND, Seconds),
     row("59bc3e108ef7f99b02996a98489960c0edcc9945", "@upstash/lock", &RELEASE),

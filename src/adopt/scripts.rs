@@ -4,6 +4,7 @@
 use std::collections::{HashMap, VecDeque};
 
 use super::{
+    idiom::OtherKind,
     normal::{self, Normal},
     rows::{self, Digest, Row},
 };
@@ -13,6 +14,12 @@ use crate::sync::Mutex;
 /// values into their scripts have more than any bound, and push out the oldest.
 const MOST: usize = 4096;
 
+/// Commands about hashes that scripts of locks have.
+const HASH_WORDS: [&str; 7] = ["hset", "hsetnx", "hget", "hexists", "hincrby", "hdel", "hmset"];
+/// Commands about sorted sets that scripts of locks have.
+const SORTED_SET_WORDS: [&str; 6] =
+    ["zadd", "zscore", "zcard", "zrem", "zrangebyscore", "zremrangebyscore"];
+
 /// What a script is.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Known {
@@ -20,8 +27,8 @@ pub(crate) enum Known {
     Row(&'static Row),
     /// One of the two great forms, if it is called with one key.
     Normal(Normal),
-    /// A script that is not known.
-    Nothing,
+    /// A script that is not known, and what else than a lock it is about.
+    Nothing(OtherKind),
 }
 
 /// Scripts that clients have shown. Bodies are not kept.
@@ -32,7 +39,8 @@ pub(crate) struct KnownScripts {
 
 #[derive(Default)]
 struct Learned {
-    by_digest: HashMap<Digest, Option<Normal>>,
+    /// Rows are not among them.
+    by_digest: HashMap<Digest, Known>,
     /// The oldest first.
     order: VecDeque<Digest>,
 }
@@ -43,7 +51,7 @@ impl KnownScripts {
         if let Some(row) = rows::by_digest(digest) {
             return Some(Known::Row(row));
         }
-        self.learned.lock().by_digest.get(digest).map(|normal| known(*normal))
+        self.learned.lock().by_digest.get(digest).copied()
     }
 
     /// Takes in a script that a client shows.
@@ -52,9 +60,9 @@ impl KnownScripts {
         if let Some(before) = self.get(&digest) {
             return (digest, before);
         }
-        let normal = normal::of(body);
+        let known = normal::of(body).map_or_else(|| Known::Nothing(kind(body)), Known::Normal);
         let mut learned = self.learned.lock();
-        if learned.by_digest.insert(digest, normal).is_none() {
+        if learned.by_digest.insert(digest, known).is_none() {
             learned.order.push_back(digest);
         }
         if learned.order.len() > MOST
@@ -62,12 +70,23 @@ impl KnownScripts {
         {
             learned.by_digest.remove(&oldest);
         }
-        (digest, known(normal))
+        (digest, known)
     }
 }
 
-fn known(normal: Option<Normal>) -> Known {
-    normal.map_or(Known::Nothing, Known::Normal)
+/// Returns what an unknown script is about, by the names of commands in it: a hint for whoever
+/// reads the error.
+fn kind(body: &[u8]) -> OtherKind {
+    let words = body.split(|byte| !byte.is_ascii_alphanumeric());
+    let has = |names: &[&str], word: &[u8]| {
+        names.iter().any(|name| word.eq_ignore_ascii_case(name.as_bytes()))
+    };
+    words.fold(OtherKind::Any, |kind, word| match kind {
+        OtherKind::Hash => kind,
+        _ if has(&HASH_WORDS, word) => OtherKind::Hash,
+        _ if has(&SORTED_SET_WORDS, word) => OtherKind::SortedSet,
+        _ => kind,
+    })
 }
 
 #[cfg(test)]
@@ -79,13 +98,26 @@ mod tests {
         let scripts = KnownScripts::default();
         let body = |n: usize| format!("return {n}");
         let (first, known) = scripts.learn(body(0).as_bytes());
-        assert!(matches!(known, Known::Nothing));
-        assert!(matches!(scripts.get(&first), Some(Known::Nothing)));
+        assert!(matches!(known, Known::Nothing(OtherKind::Any)));
+        assert!(matches!(scripts.get(&first), Some(Known::Nothing(OtherKind::Any))));
         for n in 0..=MOST {
             scripts.learn(body(n).as_bytes());
         }
         assert!(scripts.get(&first).is_none(), "bounded");
         assert_eq!(scripts.learned.lock().by_digest.len(), MOST);
         assert_eq!(scripts.learned.lock().order.len(), MOST);
+    }
+
+    #[test]
+    fn unknown_scripts_are_called_by_what_they_use() {
+        for (body, expected) in [
+            ("return 1", OtherKind::Any),
+            ("return redis.call('HEXISTS', KEYS[1], ARGV[2])", OtherKind::Hash),
+            ("redis.call('zadd', KEYS[1], 1, ARGV[1])", OtherKind::SortedSet),
+            ("redis.call('zadd', KEYS[2], 1, 'x') redis.call('hset', KEYS[1])", OtherKind::Hash),
+            ("return redis.call('get', 'ahset')", OtherKind::Any),
+        ] {
+            assert_eq!(kind(body.as_bytes()), expected, "{body}");
+        }
     }
 }

@@ -7,6 +7,7 @@ use super::{
     normal::TtlUnit,
     verdict::AdoptVerdict,
 };
+use crate::config::{AdoptOptions, NoTtlPolicy};
 
 /// Replies where the key is absent, has this token, has it without a TTL, has another. As
 /// [`super::rows::Behaviour`] has them.
@@ -25,8 +26,19 @@ pub(crate) struct AdoptTask {
     pub(crate) others: Vec<(Vec<u8>, Vec<u8>)>,
     /// What is to be done.
     pub(crate) work: AdoptWork,
+    /// What the rule says of such work.
+    pub(crate) options: AdoptOptions,
     /// Commands for the data node, once the lock is released: they wake who waits.
     pub(crate) aside: Vec<Vec<Vec<u8>>>,
+}
+
+impl AdoptTask {
+    /// A task of a command whose key is not known.
+    pub(super) fn without_key(work: AdoptWork) -> AdoptTask {
+        let (key, lock, others, aside) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let options = AdoptOptions::default();
+        AdoptTask { key, lock, database: None, others, work, options, aside }
+    }
 }
 
 /// What is to be done for a command on an adopted key. TTLs are what the client asks for.
@@ -112,6 +124,7 @@ pub(super) fn of(
     idiom: &Idiom<'_>,
     (verdict, because): (AdoptVerdict, &'static str),
     known: Circumstances,
+    options: &AdoptOptions,
 ) -> AdoptWork {
     let refuse = AdoptWork::Refuse;
     match verdict {
@@ -120,7 +133,9 @@ pub(super) fn of(
             return AdoptWork::Fail("NOSCRIPT No matching script. Please use EVAL.");
         }
         AdoptVerdict::Error => return AdoptWork::Fail("ERR syntax error"),
-        AdoptVerdict::Refused | AdoptVerdict::Unknown => return refuse(because),
+        AdoptVerdict::Refused | AdoptVerdict::Unknown | AdoptVerdict::Forwarded => {
+            return refuse(because);
+        }
     }
     if let Some(obstacle) = known.obstacle {
         return refuse(obstacle);
@@ -130,12 +145,24 @@ pub(super) fn of(
     let frees = known.zero_frees && idiom.ttl.is_some_and(|(ttl, _)| ttl <= 0);
     let ttl = idiom.ttl.and_then(|(ttl, unit)| duration(ttl, unit));
     const NO_TTL: &str = "its TTL is a time of day, or not above 0";
+    let given = match options.no_ttl {
+        NoTtlPolicy::For(given) => Some(given),
+        NoTtlPolicy::Refuse => None,
+    };
     match (idiom.op, token) {
+        (Op::AcquireForEver, Some(token)) => match given {
+            Some(ttl) => AdoptWork::Acquire { token, ttl, replies: replies(SET) },
+            None => refuse(NO_TTL),
+        },
+        (Op::Persist, Some(token)) => match given {
+            Some(ttl) => AdoptWork::Extend { token, ttl, replies: replies(SET_HELD) },
+            None => refuse(NO_TTL),
+        },
         (Op::Acquire, Some(token)) => match ttl {
             Some(ttl) => AdoptWork::Acquire { token, ttl, replies: replies(SET) },
             None => refuse(NO_TTL),
         },
-        (Op::AcquireAgain, Some(token)) => match ttl {
+        (Op::AcquireAgain, Some(token)) => match ttl.or(given.filter(|_| idiom.ttl.is_none())) {
             Some(ttl) => AdoptWork::AcquireAgain { token, ttl, replies: replies(SET) },
             None => refuse(NO_TTL),
         },

@@ -5,18 +5,23 @@ use proptest::prelude::*;
 use super::{
     task::{AdoptWork, LookWord},
     transaction::{Track, TransactionPart},
+    verdict::RefusalReason,
     *,
 };
 use crate::{
-    config::{Pattern, Template},
+    config::{BlindPolicy, LongTtlPolicy, NoTtlPolicy, Pattern, Template, UnknownPolicy},
     resp::encode,
 };
 
 const LIMITS: Limits = Limits { max_token: 64, max_ttl: Duration::from_secs(60) };
 const RELEASE: &str = "local was = redis.call('get', KEYS[1]) if was == ARGV[1] then return redis.call('del', KEYS[1]) end return 0";
 
+fn rule(keys: &str, mode: AdoptMode, options: AdoptOptions) -> AdoptRule {
+    AdoptRule { keys: Pattern::new(keys), lock: None, mode, options }
+}
+
 fn adoption() -> Arc<Adoption> {
-    let rule = |keys| AdoptRule { keys: Pattern::new(keys), lock: None, mode: AdoptMode::Audit };
+    let rule = |keys| rule(keys, AdoptMode::Audit, AdoptOptions::default());
     let lock = Some(Template::new("{1}").unwrap());
     Adoption::new(&[AdoptRule { lock, ..rule("lock:*") }, rule("*:mutex")]).unwrap()
 }
@@ -298,7 +303,7 @@ proptest! {
 
 #[test]
 fn enforced_rules_make_tasks() {
-    let rule = |keys, mode| AdoptRule { keys: Pattern::new(keys), lock: None, mode };
+    let rule = |keys, mode| rule(keys, mode, AdoptOptions::default());
     let lock = Some(Template::new("{2}/{1}").unwrap());
     let adoption = Adoption::new(&[
         rule("seen:*", AdoptMode::Audit),
@@ -390,4 +395,171 @@ fn enforced_rules_make_tasks() {
         assert!(matches!(found.task.unwrap().work, AdoptWork::Refuse(_)));
         assert_eq!(found.length, 0);
     }
+}
+
+/// The verdict on a command under one enforced rule with these options, and its work.
+fn under(options: AdoptOptions, words: &[&str]) -> (Sighting, Option<AdoptWork>) {
+    let adoption = Adoption::new(&[rule("lock:*", AdoptMode::Enforce, options)]).unwrap();
+    match look(&adoption, words) {
+        AdoptLook::Found(found) => (found.sighting, found.task.map(|task| task.work)),
+        other => panic!("{words:?}: {other:?}"),
+    }
+}
+
+const MEDUSA: &str = "0eafb65e6aa537bcc966e2af2a66dc7f3f66e121";
+const WALRUS: &str = "d893d8da0844b834c9c5a41fb79b469749e6f442";
+const LARAVEL_REFRESH: &str = "d5f94f1848f0c54fff99d99dbc4d54184a157c02";
+
+#[test]
+fn locks_without_a_ttl_get_the_rules() {
+    let ttl = Duration::from_secs(30);
+    let given = AdoptOptions { no_ttl: NoTtlPolicy::For(ttl), ..AdoptOptions::default() };
+    let token = b"t".to_vec();
+    let acquire = |replies| AdoptWork::Acquire { token: token.clone(), ttl, replies };
+    let again = ["1", "1", "1", "0"];
+    for (words, expected) in [
+        (&["SET", "lock:a", "t", "NX"][..], acquire(["+OK", "nil", "nil", "nil"])),
+        (&["SETNX", "lock:a", "t"], acquire(["1", "0", "0", "0"])),
+        (&["EVALSHA", WALRUS, "1", "lock:a", "t", "0"], acquire(["1", "0", "0", "0"])),
+        (
+            &["EVALSHA", MEDUSA, "1", "lock:a", "t", "0", "false"],
+            AdoptWork::AcquireAgain { token: token.clone(), ttl, replies: again },
+        ),
+        (&["EVALSHA", MEDUSA, "1", "lock:a", "t", "0", "true"], acquire(["1", "0", "0", "0"])),
+        (
+            &["EVALSHA", LARAVEL_REFRESH, "1", "lock:a", "t", "0"],
+            AdoptWork::Extend { token: token.clone(), ttl, replies: ["0", "1", "1", "0"] },
+        ),
+        (
+            &["SET", "lock:a", "t", "IFEQ", "t"],
+            AdoptWork::Extend { token: token.clone(), ttl, replies: ["nil", "+OK", "+OK", "nil"] },
+        ),
+    ] {
+        let (sighting, work) = under(given, words);
+        assert_eq!((sighting.verdict, work), (AdoptVerdict::Quorum, Some(expected)), "{words:?}");
+        let (sighting, work) = under(AdoptOptions::default(), words);
+        assert!(matches!(work, Some(AdoptWork::Refuse(_))), "{words:?}");
+        assert_eq!(verdict::reason(sighting.op, sighting.because), RefusalReason::NoTtl);
+    }
+    // A script for which a TTL of 0 is an error stays refused, and so do the faulty and the blind.
+    for words in [
+        &["EVALSHA", "862f31bf38e9b63ce28d6e9e5143551bb34ef981", "1", "lock:a", "t", "0"][..],
+        &["EVALSHA", "7bcdefae3714859f68f1f2377bddae74a1af9391", "1", "lock:a", "t", "-1"],
+        &["PERSIST", "lock:a"],
+        &["SET", "lock:a", "t"],
+    ] {
+        assert!(matches!(under(given, words).1, Some(AdoptWork::Refuse(_))), "{words:?}");
+    }
+}
+
+#[test]
+fn long_ttls_are_cut_where_the_rule_says_so() {
+    let cut = AdoptOptions { long_ttl: LongTtlPolicy::Cap, ..AdoptOptions::default() };
+    for words in [
+        &["SET", "lock:a", "t", "NX", "EX", "61"][..],
+        &["SET", "lock:a", "t", "XX", "PX", "9223372036854775807"],
+        &["PEXPIRE", "lock:a", "60001"],
+        &["EVALSHA", MEDUSA, "1", "lock:a", "t", "61"],
+    ] {
+        let (sighting, work) = under(cut, words);
+        assert_eq!((sighting.verdict, sighting.because), (AdoptVerdict::Quorum, verdict::CAPPED));
+        let (AdoptWork::Acquire { ttl, .. }
+        | AdoptWork::AcquireAgain { ttl, .. }
+        | AdoptWork::Extend { ttl, .. }
+        | AdoptWork::ExtendBlind { ttl, .. }) = work.unwrap()
+        else {
+            panic!("{words:?}")
+        };
+        assert_eq!(ttl, Duration::from_secs(60), "{words:?}");
+        let (sighting, work) = under(AdoptOptions::default(), words);
+        assert!(matches!(work, Some(AdoptWork::Refuse(_))), "{words:?}");
+        assert_eq!(verdict::reason(sighting.op, sighting.because), RefusalReason::LongTtl);
+    }
+    let (sighting, _) = under(cut, &["SET", "lock:a", "t", "NX", "EX", "60"]);
+    assert_eq!(sighting.because, "");
+}
+
+#[test]
+fn what_is_no_idiom_is_refused_by_what_it_is_or_forwarded() {
+    let forward = AdoptOptions { unknown: UnknownPolicy::Forward, ..AdoptOptions::default() };
+    for (words, reason) in [
+        (&["HSET", "lock:a", "f", "v"][..], RefusalReason::Hash),
+        (&["ZADD", "lock:a", "1", "v"], RefusalReason::SortedSet),
+        (
+            &["EVAL", "return redis.call('hexists', KEYS[1], 'x')", "1", "lock:a"],
+            RefusalReason::Hash,
+        ),
+        (&["EVAL", "redis.call('ZADD', KEYS[1], 1, 'x')", "1", "lock:a"], RefusalReason::SortedSet),
+        (&["EVAL", "return 1", "2", "lock:a", "other"], RefusalReason::UnknownScript),
+        (&["FCALL", "f", "1", "lock:a"], RefusalReason::NoIdiom),
+        (&["INCR", "lock:a"], RefusalReason::NoIdiom),
+        (&["MGET", "lock:a", "other"], RefusalReason::NoIdiom),
+    ] {
+        let (sighting, work) = under(forward, words);
+        assert_eq!((sighting.verdict, work), (AdoptVerdict::Forwarded, None), "{words:?}");
+        assert_eq!(verdict::reason(sighting.op, sighting.because), reason, "{words:?}");
+        let (_, work) = under(AdoptOptions::default(), words);
+        assert!(matches!(work, Some(AdoptWork::Refuse(_))), "{words:?}");
+    }
+    // Whatever takes, frees or reads a lock is never the data node's.
+    let bullmq = "7ece82993bd7604131328c7d69ae15c31b8e237e";
+    for (words, reason) in [
+        (&["SET", "lock:a", "t", "NX"][..], RefusalReason::NoTtl),
+        (&["SET", "lock:a", "t", "NX", "GET", "PX", "1"], RefusalReason::NoIdiom),
+        (&["SET", "lock:a", "t"], RefusalReason::Overwrite),
+        (&["SETEX", "lock:a", "1", "t"], RefusalReason::Overwrite),
+        (&["MSETNX", "lock:a", "t"], RefusalReason::NoIdiom),
+        (&["DELEX", "lock:a", "IFNE", "t"], RefusalReason::NoIdiom),
+        (&["EXPIRE", "lock:a", "1", "GT"], RefusalReason::NoIdiom),
+        (&["EXISTS", "lock:a", "lock:b"], RefusalReason::Keys),
+        (&["DEL", "lock:a", "other"], RefusalReason::Keys),
+        (&["PERSIST", "lock:a"], RefusalReason::NoTtl),
+        (&["SET", "lock:a", "", "NX", "PX", "1"], RefusalReason::Token),
+        (&["WATCH", "lock:a"], RefusalReason::Transaction),
+        (&["EVALSHA", bullmq, "1", "lock:a", "t"], RefusalReason::Job),
+        (&["SET", "lock:a", &"x".repeat(MAX_LOOK)], RefusalReason::TooLarge),
+    ] {
+        let (sighting, work) = under(forward, words);
+        assert!(matches!(work, Some(AdoptWork::Refuse(_))), "{words:?}");
+        assert_eq!(verdict::reason(sighting.op, sighting.because), reason, "{words:?}");
+    }
+    let unseen = under(forward, &["EVALSHA", &"0".repeat(40), "1", "lock:a"]).1.unwrap();
+    assert!(matches!(unseen, AdoptWork::Fail(error) if error.starts_with("NOSCRIPT ")));
+    // A command that is larger than what is looked at is known by its name.
+    let large = "x".repeat(MAX_LOOK);
+    assert_eq!(under(forward, &["HSET", "lock:a", "f", &large]).1, None);
+    assert!(under(AdoptOptions::default(), &["HSET", "lock:a", "f", &large]).1.is_some());
+    assert!(under(forward, &["PERSIST", "lock:a", &large]).1.is_some());
+}
+
+#[test]
+fn of_several_rules_the_stricter_counts() {
+    let lax = AdoptOptions {
+        unknown: UnknownPolicy::Forward,
+        no_ttl: NoTtlPolicy::For(Duration::from_secs(5)),
+        long_ttl: LongTtlPolicy::Cap,
+        ..AdoptOptions::default()
+    };
+    let strict = AdoptOptions { blind: BlindPolicy::Refuse, ..AdoptOptions::default() };
+    assert_eq!((lax.and(strict), strict.and(lax)), (strict, strict));
+    let longer = AdoptOptions { no_ttl: NoTtlPolicy::For(Duration::from_secs(9)), ..lax };
+    assert_eq!((lax.and(longer), longer.and(lax)), (lax, lax));
+    let (enforce, audit) = (AdoptMode::Enforce, AdoptMode::Audit);
+    let rules = [
+        rule("lax:*", enforce, lax),
+        rule("strict:*", enforce, strict),
+        rule("seen:*", audit, strict),
+    ];
+    let adoption = Adoption::new(&rules).unwrap();
+    for (keys, verdict) in [
+        (["lax:a", "lax:b"], AdoptVerdict::Forwarded),
+        (["lax:a", "strict:b"], AdoptVerdict::Refused),
+        (["strict:a", "lax:b"], AdoptVerdict::Refused),
+        (["seen:a", "lax:b"], AdoptVerdict::Forwarded),
+        (["other", "lax:b"], AdoptVerdict::Forwarded),
+    ] {
+        assert_eq!(found(&adoption, &["MGET", keys[0], keys[1]]).verdict, verdict, "{keys:?}");
+    }
+    let blind = found(&adoption, &["DEL", "strict:a"]);
+    assert_eq!(verdict::reason(blind.op, blind.because), RefusalReason::Blind);
 }

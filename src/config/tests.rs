@@ -29,6 +29,7 @@ fn the_annotated_file_says_every_key_and_every_default() {
         tls::CLIENT_KEYS,
         guards::KEYS,
         guards::RULE_KEYS,
+        adopt::RULE_KEYS,
     ];
     for key in sections.concat() {
         // Keys without a default stand in a comment.
@@ -240,6 +241,13 @@ fn contradictions_are_refused_with_what_would_be_right() {
             "adopt.mode: bridge is not built yet; only audit and enforce",
         ),
         ("adopt: {keys: a, mode: off}", "adopt.mode: 'off' where audit or enforce is wanted"),
+        ("adopt: {keys: a, blind: never}", "'never' where as-redis, own-only or refuse is wanted"),
+        ("adopt: {keys: a, unknown: yes}", "adopt.unknown: 'yes' where refuse or forward is"),
+        ("adopt: {keys: a, no_ttl: 30}", "30 where refuse, or a duration with its unit, as 10s"),
+        ("adopt: {keys: a, no_ttl: 5ms}", "adopt.no_ttl: must be at least 10ms"),
+        ("adopt: {keys: a, no_ttl: 2m}", "adopt.no_ttl: 120s is longer than locks.max_ttl (60s)"),
+        ("adopt: {keys: a, no_ttl: session}", "adopt.no_ttl: session is not built yet"),
+        ("adopt: {keys: a, long_ttl: cut}", "adopt.long_ttl: 'cut' where refuse or cap is wanted"),
         ("adopt: {keys: a, policy: audit}", "adopt.policy: unknown key"),
         ("adopt: {keys: 'a:*', lock: '{2}'}", "there is no {2}: keys has 1 '*' to take it from"),
         ("adopt: [{keys: a}, {keys: a}]", "adopt[1].keys: is there twice, as in adopt[0]"),
@@ -688,6 +696,18 @@ fn rules_of_adoption_are_read_and_wide_ones_noted() {
     let [rule] = &config.adopt.rules[..] else { panic!("{:?}", config.adopt) };
     assert_eq!(rule.keys.as_str(), "lock:*");
     assert_eq!(rule.lock.as_ref().unwrap().as_str(), "{1}");
+    assert_eq!(rule.options, AdoptOptions::default());
+    let options = parse(
+        "locks: {max_ttl: 2m}\nadopt: {keys: a, blind: own-only, unknown: forward, no_ttl: 2m, \
+         long_ttl: cap}",
+    );
+    let expected = AdoptOptions {
+        blind: BlindPolicy::OwnOnly,
+        unknown: UnknownPolicy::Forward,
+        no_ttl: NoTtlPolicy::For(Duration::from_secs(120)),
+        long_ttl: LongTtlPolicy::Cap,
+    };
+    assert_eq!(options.unwrap().adopt.rules[0].options, expected);
     let nodes = "locks: {nodes: ['redis://a', 'redis://b', 'redis://c']}";
     let notes = |keys: &str| parse(&format!("{nodes}\nadopt: {{keys: '{keys}'}}")).unwrap().notes();
     for narrow in ["lock:*", "redlock:*"] {

@@ -23,7 +23,7 @@ impl Claim {
 
     /// A claim that no other grant has, of a grant to an adopted command: blind commands (DEL) may
     /// end such a grant, and no other.
-    pub(super) fn adopted() -> Claim {
+    pub(crate) fn adopted() -> Claim {
         Claim(ADOPTED + rand::random::<u64>() % (END - ADOPTED))
     }
 

@@ -13,7 +13,7 @@ use crate::{
         seen::kept_name,
         task::AdoptTask,
         transaction::{Track, TransactionPart},
-        verdict::Limits,
+        verdict::{AdoptVerdict, Limits},
     },
     resp::name::Name,
 };
@@ -33,6 +33,8 @@ pub(super) struct Audit {
     begun: Option<Begun>,
     /// At least one rule is enforced.
     enforces: bool,
+    /// The log has told of a command of this connection that was refused.
+    is_refusal_told: bool,
 }
 
 /// Fate of a command that may be about an adopted key.
@@ -63,6 +65,7 @@ impl Audit {
             track: Track::default(),
             last: Alike::NONE,
             begun: None,
+            is_refusal_told: false,
             enforces: adoption.enforces(),
             adoption,
         }))
@@ -101,7 +104,12 @@ impl Audit {
             AdoptLook::Found(found) => match found.task {
                 Some(task) => {
                     let sighting = self.track.judged(found.sighting);
-                    self.adoption.note(sighting, self.client.as_ref());
+                    let client = self.client.as_ref();
+                    self.adoption.note(sighting, client);
+                    if matches!(sighting.verdict, AdoptVerdict::Refused | AdoptVerdict::Unknown) {
+                        self.is_refusal_told =
+                            self.adoption.note_refused(&sighting, client, self.is_refusal_told);
+                    }
                     Adopting::Stop(task, found.length)
                 }
                 None => Adopting::Pass,

@@ -1,6 +1,6 @@
 //! What two processes say to each other, and what they must have in common.
 
-use crate::config::{AdoptMode, Config, Template};
+use crate::config::{AdoptMode, AdoptOptions, Config, Template};
 
 /// First words of a process that wants to take another's place, with the version of the
 /// protocol. The digests of [`Common`] follow.
@@ -36,8 +36,14 @@ impl Common {
                 (rule.keys.as_str(), lock, rule.mode)
             })
             .collect();
-        let adopted =
-            if enforced.is_empty() { String::new() } else { digest(&format!("{enforced:?}")) };
+        let mut adopted = format!("{enforced:?}");
+        for (at, rule) in rules[..enforced.len()].iter().enumerate() {
+            // Left out where all have their defaults, as before there were any.
+            if rule.options != AdoptOptions::default() {
+                adopted += &format!("{at} {:?}", rule.options);
+            }
+        }
+        let adopted = if enforced.is_empty() { String::new() } else { digest(&adopted) };
         Common([digest(&nodes.join(" ")), digest(&config.locks.prefix), adopted])
     }
 
@@ -108,6 +114,12 @@ mod tests {
         }
         assert_eq!(enforce.differences(&enforce.hello()), Some(vec![]));
         assert_eq!(enforce.differences(OLD_HELLO), Some(vec!["adopt"]));
+        let options = "{keys: 'a:*', mode: enforce, blind: as-redis, no_ttl: refuse}";
+        assert_eq!(enforce.differences(&adopting(options).hello()), Some(vec![]), "defaults");
+        for option in ["blind: refuse", "unknown: forward", "no_ttl: 5s", "long_ttl: cap"] {
+            let other = adopting(&format!("{{keys: 'a:*', mode: enforce, {option}}}"));
+            assert_eq!(enforce.differences(&other.hello()), Some(vec!["adopt"]), "{option}");
+        }
         let shadowed = adopting("[{keys: 'a:x', mode: audit}, {keys: 'a:*', mode: enforce}]");
         assert_eq!(enforce.differences(&shadowed.hello()), Some(vec!["adopt"]));
         for other in [

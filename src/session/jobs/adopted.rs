@@ -24,6 +24,7 @@ use crate::{
     adopt::task::{AdoptTask, AdoptWork, LookWord, Replies},
     clock::{Instant, millis},
     command::shown,
+    config::{BlindPolicy, LongTtlPolicy},
     key::{Key, Token},
     lock::{Holding, NotGranted, padded},
     resp::{
@@ -175,7 +176,7 @@ impl Job for LocatingLock {
 
 /// Asks the lock nodes.
 fn carry_out(ours: Ours, task: AdoptTask, database: u64, desk: &mut Desk) -> Progress {
-    let AdoptTask { key, lock, database: named, others, work, aside } = task;
+    let AdoptTask { key, lock, database: named, others, work, options, aside } = task;
     let (other_keys, others): (Vec<_>, Vec<_>) = others.into_iter().unzip();
     if named.is_some_and(|named| named != database) {
         let key = shown(&key);
@@ -232,8 +233,13 @@ fn carry_out(ours: Ours, task: AdoptTask, database: u64, desk: &mut Desk) -> Pro
         | AdoptWork::ExtendBy { .. }
         | AdoptWork::ReleaseBlind { .. }
         | AdoptWork::ExtendBlind { .. } => {
+            let is_blind =
+                matches!(work, AdoptWork::ReleaseBlind { .. } | AdoptWork::ExtendBlind { .. });
+            let is_own_only = is_blind && options.blind == BlindPolicy::OwnOnly;
             let question = Question::Look(key.clone());
-            Progress::Ask(Box::new(Looking { ours, key, work, aside }), question)
+            let is_capped = options.long_ttl == LongTtlPolicy::Cap;
+            let looking = Looking { ours, key, work, aside, is_own_only, is_capped };
+            Progress::Ask(Box::new(looking), question)
         }
         AdoptWork::Refuse(_) | AdoptWork::Fail(_) => not_asked(),
     }
@@ -486,6 +492,10 @@ struct Looking {
     key: Key,
     work: AdoptWork,
     aside: Vec<Vec<Vec<u8>>>,
+    /// The lock must be one that this connection was granted, or has attached to.
+    is_own_only: bool,
+    /// A TTL above `locks.max_ttl` is cut to that.
+    is_capped: bool,
 }
 
 impl Job for Looking {
@@ -504,7 +514,14 @@ impl Job for Looking {
 
 impl Looking {
     fn seen(self, holding: Option<Holding>, desk: &mut Desk) -> Progress {
-        let Looking { ours, key, work, aside } = self;
+        let Looking { ours, key, work, aside, is_own_only, is_capped } = self;
+        let is_own = |holding: &Holding| {
+            desk.tokens.held.get(&key).is_some_and(|held| {
+                held.token == holding.token
+                    && (held.claim == holding.claim || held.attached && held.claim.is_none())
+            })
+        };
+        let holding = holding.filter(|holding| !is_own_only || is_own(holding));
         match (work, holding) {
             (AdoptWork::Look(word), holding) => {
                 let mut answer = Vec::new();
@@ -539,7 +556,9 @@ impl Looking {
                     return tell(ours, replies[3], Outcome::NotHeld, desk);
                 };
                 let ttl = ttl + Duration::from_millis(left.unsigned_abs());
-                if ttl > desk.config.locks.max_ttl {
+                let most = desk.config.locks.max_ttl;
+                let ttl = if is_capped { ttl.min(most) } else { ttl };
+                if ttl > most {
                     let error = "ERR the TTL would be longer than locks.max_ttl";
                     return ours.refuse(error, Outcome::BadRequest, desk);
                 }
