@@ -54,8 +54,9 @@ use crate::{
 /// The longest command that is looked at, in bytes: the longest script of a lock library has
 /// some 3,000. As much is copied of a command that comes in pieces.
 pub(crate) const MAX_LOOK: usize = 16 * 1024;
-/// Most keys of one script: its locks are asked for one after the other.
+/// Most keys of one command: its locks are asked for one after the other.
 const MAX_KEYS: usize = 16;
+const TOO_MANY_KEYS: &str = "it has more than 16 keys";
 /// Steps that comparing the keys of one command with the rules may take.
 const MAX_STEPS: usize = 1_000_000;
 
@@ -329,13 +330,20 @@ impl Adoption {
             _ => None,
         };
         let zero_frees = idiom.op == Op::ExtendBlind;
-        let obstacle = (keys.len() > 1).then_some(verdict::SEVERAL);
+        let is_for_many = idiom.op == Op::ReleaseBlind;
+        let obstacle = match keys.len() {
+            0..=1 => None,
+            2..=MAX_KEYS if is_for_many => None,
+            _ if is_for_many => Some(TOO_MANY_KEYS),
+            _ => Some(verdict::SEVERAL),
+        };
         self.set_task(
             &mut look,
             (keys, &ruled.options),
             &idiom,
             task::Circumstances { replies, obstacle, zero_frees, database: None },
         );
+        self.set_others(&mut look, keys.get(1..).unwrap_or_default());
         look
     }
 
@@ -438,7 +446,7 @@ impl Adoption {
             row.is_some_and(|(behaviour, _)| task::is_for_many(behaviour.op, behaviour.replies));
         let obstacle = match known {
             _ if !others.is_empty() && !is_for_many => Some(verdict::SEVERAL),
-            _ if keys.len() > MAX_KEYS => Some("it has too many keys"),
+            _ if keys.len() > MAX_KEYS => Some(TOO_MANY_KEYS),
             Some(Known::Row(Row { aside: Some(aside), .. })) if aside.commands.is_empty() => {
                 Some(aside.told)
             }

@@ -57,7 +57,7 @@ fn idioms_on_adopted_keys_are_found_and_judged() {
         (&["SET", "lock:a", "t"], 0, Op::Overwrite, AdoptVerdict::Refused),
         (&["SET", "lock:a", "t", "NX", "XX"], 0, Op::Malformed, AdoptVerdict::Error),
         (&["DEL", "lock:a"], 0, Op::ReleaseBlind, AdoptVerdict::Quorum),
-        (&["DEL", "lock:a", "lock:b"], 0, Op::ReleaseBlind, AdoptVerdict::Refused),
+        (&["DEL", "lock:a", "lock:b"], 0, Op::ReleaseBlind, AdoptVerdict::Quorum),
         (&["DEL", "cache", "lock:b"], 0, Op::ReleaseBlind, AdoptVerdict::Refused),
         (&["EXPIRE", "lock:a", "0"], 0, Op::ExtendBlind, AdoptVerdict::Quorum),
         (&["GET", "lock:a"], 0, Op::Look, AdoptVerdict::Quorum),
@@ -354,7 +354,6 @@ fn enforced_rules_make_tasks() {
         &["SET", "lock:a:b", "t", "NX", "GET", "PX", "1"],
         &["SET", "lock:a:b", "t", "XX", "GET", "PX", "1"],
         &["SET", "lock:a:b", "t", "NX", "PX", "60001"],
-        &["DEL", "lock:a:b", "lock:a:c"],
         &["DEL", "x", "lock:a:c"],
         &["EXPIRE", "lock:a:b", "1", "GT"],
         &["PERSIST", "lock:a:b"],
@@ -366,6 +365,15 @@ fn enforced_rules_make_tasks() {
     ] {
         assert!(matches!(work(words), AdoptWork::Refuse(_)), "{words:?}");
         assert_eq!(found(&adoption, words).verdict, AdoptVerdict::Refused, "{words:?}");
+    }
+    // DEL of several.
+    let several = task(&["DEL", "lock:a:b", "lock:c:d", "lock:e:f"]).unwrap();
+    assert_eq!(several.work, AdoptWork::ReleaseBlind { replies: blind });
+    let others = [(&b"lock:c:d"[..], &b"d/c"[..]), (b"lock:e:f", b"f/e")];
+    assert_eq!(several.others, others.map(|(key, lock)| (key.to_vec(), lock.to_vec())));
+    for (count, is_refused) in [(16, false), (17, true)] {
+        let words = [&["UNLINK"][..], &vec!["lock:a:b"; count]].concat();
+        assert_eq!(matches!(work(&words), AdoptWork::Refuse(_)), is_refused, "{count}");
     }
     // node-redlock with two resources.
     let redlock = ["EVALSHA", "e5a322e2634ef59a516e8ea150cb085afafee684", "2", "lock:a:b"];

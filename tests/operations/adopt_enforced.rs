@@ -234,7 +234,6 @@ fn what_is_no_lock_idiom_is_refused_and_harms_nobody() {
         &["SET", "lock:job", "t", "NX", "PX", "60001"],
         &["HSET", "lock:job", "f", "v"],
         &["INCR", "lock:job"],
-        &["DEL", "lock:job", "lock:other"],
         &["DEL", "lock:job", "cache"],
         &["MSET", "cache", "v", "lock:job", "v"],
         &["EXPIREAT", "lock:job", "9999999999"],
@@ -655,4 +654,29 @@ fn a_ttl_that_is_too_long_is_cut_and_told_of() {
     let Reply::Int(left) = client.cmd(&["TTL", "lock:job"]) else { panic!() };
     assert!((58..=60).contains(&left), "{left}");
     eventually("it is told of", || proxy.log().contains("is cut to that"));
+}
+
+#[test]
+fn several_locks_are_deleted_each_by_itself() {
+    let proxy = enforced();
+    let (mut a, mut b) = (proxy.client(), proxy.client());
+    let take = |client: &mut Client, name: &str| {
+        let key = format!("lock:{name}");
+        assert_eq!(client.cmd(&["SET", &key, name, "NX", "PX", "20000"]), Reply::ok());
+    };
+    take(&mut a, "one");
+    take(&mut b, "two");
+    b.cmd(&["LOCK", "three", "PX", "20000"]).grant();
+    let del = ["DEL", "lock:one", "lock:two", "lock:one", "lock:three", "lock:four"];
+    assert_eq!(a.cmd(&del), Reply::Int(2));
+    assert_eq!(proxy.nodes_with("lock:three"), 3);
+    take(&mut a, "two");
+    assert_eq!(a.cmd(&["UNLINK", "lock:one", "lock:two"]), Reply::Int(1));
+    assert_eq!(a.cmd(&["UNLINK", "lock:one", "lock:two"]), Reply::Int(0));
+    let proxy = enforced_with("blind: own-only");
+    let (mut a, mut b) = (proxy.client(), proxy.client());
+    take(&mut a, "one");
+    take(&mut b, "two");
+    assert_eq!(a.cmd(&["DEL", "lock:one", "lock:two"]), Reply::Int(1));
+    assert_eq!(b.cmd(&["DEL", "lock:one", "lock:two"]), Reply::Int(1));
 }

@@ -207,6 +207,10 @@ fn carry_out(ours: Ours, task: AdoptTask, database: u64, desk: &mut Desk) -> Pro
             AdoptWork::Acquire { token, ttl, .. } => (token, ManyWork::Acquire(ttl)),
             AdoptWork::Extend { token, ttl, .. } => (token, ManyWork::Extend(ttl)),
             AdoptWork::Release { token, .. } => (token, ManyWork::Release),
+            AdoptWork::ReleaseBlind { .. } => {
+                let is_own_only = options.blind == BlindPolicy::OwnOnly;
+                (Vec::new(), ManyWork::ReleaseBlind { is_own_only })
+            }
             _ => return not_asked(),
         };
         return Many::begin(ours, (keys, Token::from(&token)), work, &other_keys, desk);
@@ -515,13 +519,9 @@ impl Job for Looking {
 impl Looking {
     fn seen(self, holding: Option<Holding>, desk: &mut Desk) -> Progress {
         let Looking { ours, key, work, aside, is_own_only, is_capped } = self;
-        let is_own = |holding: &Holding| {
-            desk.tokens.held.get(&key).is_some_and(|held| {
-                held.token == holding.token
-                    && (held.claim == holding.claim || held.attached && held.claim.is_none())
-            })
-        };
-        let holding = holding.filter(|holding| !is_own_only || is_own(holding));
+        let holding = holding.filter(|Holding { token, claim, .. }| {
+            !is_own_only || desk.tokens.has_grant(&key, token, *claim)
+        });
         match (work, holding) {
             (AdoptWork::Look(word), holding) => {
                 let mut answer = Vec::new();

@@ -223,3 +223,44 @@ async fn what_is_added_to_a_ttl_is_cut_where_ttls_are() {
         assert!((60_000..62_000).contains(&ttl.as_millis()), "{ttl:?}");
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn each_of_several_keys_is_freed_by_itself() {
+    let held = |token: &[u8], claim| {
+        let (token, left) = (Token::from(token), Some(Duration::from_secs(1)));
+        Answer::Look(Ok(Some(Holding { token, left, claim: Some(claim) })))
+    };
+    let mut pair = enforced();
+    pair.commands(&[&["DEL", "old:a", "old:b", "old:c", "old:d", "old:a"], &["GET", "x"]]);
+    pair.reply("-ERR syntax error\r\n");
+    let probes =
+        ["b", "c", "d", "a"].map(|key| text(&["SET", &format!("old:{key}"), "x", "NX", "XX"]));
+    assert_eq!(pair.at_data(), text(&PROBE) + &probes.concat());
+    pair.reply(&"-ERR syntax error\r\n".repeat(4));
+    // Two adopted clients', a LOCK client's, nobody's, and one that was just freed.
+    for (name, holder) in [
+        ("a", Some((&b"t"[..], Claim::adopted()))),
+        ("b", Some((b"u", Claim::adopted()))),
+        ("c", Some((b"v", Claim::new()))),
+        ("d", None),
+        ("a", None),
+    ] {
+        let Question::Look(key) = pair.question() else { panic!("another question") };
+        assert_eq!(&key[..], format!("lock:{name}").as_bytes());
+        let Some((token, claim)) = holder else {
+            pair.answer(Answer::Look(Ok(None)));
+            continue;
+        };
+        pair.answer(held(token, claim));
+        if !claim.is_adopted() {
+            continue;
+        }
+        let Question::Unlock { key: freed, token: by, claim: of } = pair.question() else {
+            panic!("another question")
+        };
+        assert_eq!((freed, &by[..], of), (key, token, Some(claim)));
+        pair.answer(Answer::Unlock(Ok(true)));
+    }
+    assert_eq!(pair.at_client(), ":2\r\n");
+    assert_eq!(pair.at_data(), text(&["GET", "x"]));
+}
