@@ -65,8 +65,10 @@ pub(crate) struct Idiom<'a> {
     pub(crate) form: &'static str,
     /// The token.
     pub(crate) token: Option<&'a [u8]>,
-    /// The TTL, unless that is a time of day.
+    /// The TTL.
     pub(crate) ttl: Option<(i64, TtlUnit)>,
+    /// The time of day that was given instead, in milliseconds since 1970.
+    pub(crate) until: Option<i64>,
     /// The TTL was longer than a lock may have, and is so long now.
     pub(crate) is_capped: bool,
     /// What else than a lock the command is about.
@@ -87,7 +89,18 @@ pub(crate) enum OtherKind {
 
 impl<'a> Idiom<'a> {
     pub(super) fn new(op: Op, form: &'static str) -> Idiom<'a> {
-        Idiom { op, form, token: None, ttl: None, is_capped: false, kind: OtherKind::Any }
+        let kind = OtherKind::Any;
+        Idiom { op, form, token: None, ttl: None, until: None, is_capped: false, kind }
+    }
+
+    /// Makes a TTL of a time of day. `now`: milliseconds since 1970.
+    pub(super) fn counted_from(self, now: impl FnOnce() -> i64) -> Idiom<'a> {
+        match self.until {
+            Some(until) => {
+                Idiom { ttl: Some((until.saturating_sub(now()), TtlUnit::Millis)), ..self }
+            }
+            None => self,
+        }
     }
 }
 
@@ -95,7 +108,8 @@ impl<'a> Idiom<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Expiry {
     In(i64, TtlUnit),
-    At,
+    /// Milliseconds since 1970.
+    At(i64),
     Keep,
 }
 
@@ -136,10 +150,10 @@ pub(crate) fn of_words<'a>(words: &[&'a [u8]]) -> Idiom<'a> {
         (b"DELEX", _) => Idiom::new(Op::Other, DELEX),
         (b"DEL", _) => Idiom::new(Op::ReleaseBlind, "DEL"),
         (b"UNLINK", _) => Idiom::new(Op::ReleaseBlind, "UNLINK"),
-        (b"EXPIRE", [ttl, ..]) => expire("EXPIRE", ttl, rest.len(), Some(TtlUnit::Seconds)),
-        (b"PEXPIRE", [ttl, ..]) => expire("PEXPIRE", ttl, rest.len(), Some(TtlUnit::Millis)),
-        (b"EXPIREAT", [at, ..]) => expire("EXPIREAT", at, rest.len(), None),
-        (b"PEXPIREAT", [at, ..]) => expire("PEXPIREAT", at, rest.len(), None),
+        (b"EXPIRE", [ttl, ..]) => expire("EXPIRE", ttl, rest.len(), TtlUnit::Seconds),
+        (b"PEXPIRE", [ttl, ..]) => expire("PEXPIRE", ttl, rest.len(), TtlUnit::Millis),
+        (b"EXPIREAT", [at, ..]) => expire_at("EXPIREAT", at, rest.len(), TtlUnit::Seconds),
+        (b"PEXPIREAT", [at, ..]) => expire_at("PEXPIREAT", at, rest.len(), TtlUnit::Millis),
         (b"EXPIRE" | b"PEXPIRE" | b"EXPIREAT" | b"PEXPIREAT", []) => malformed("EXPIRE"),
         (b"PERSIST", []) => Idiom::new(Op::PersistBlind, "PERSIST"),
         (b"GET", []) => Idiom::new(Op::Look, "GET"),
@@ -195,15 +209,28 @@ impl Idiom<'_> {
     }
 }
 
-fn expire<'a>(form: &'static str, ttl: &[u8], words: usize, unit: Option<TtlUnit>) -> Idiom<'a> {
-    match (number::integer(ttl), unit) {
-        (None, _) => Idiom::new(Op::Malformed, form),
+fn expire<'a>(form: &'static str, ttl: &[u8], words: usize, unit: TtlUnit) -> Idiom<'a> {
+    match number::integer(ttl) {
+        None => Idiom::new(Op::Malformed, form),
         // No library sends NX, XX, GT or LT.
         _ if words > 1 => Idiom::new(Op::Other, form),
-        (Some(ttl), Some(unit)) => {
-            Idiom { ttl: Some((ttl, unit)), ..Idiom::new(Op::ExtendBlind, form) }
-        }
-        (Some(_), None) => Idiom::new(Op::ExtendBlind, form),
+        Some(ttl) => Idiom { ttl: Some((ttl, unit)), ..Idiom::new(Op::ExtendBlind, form) },
+    }
+}
+
+fn expire_at<'a>(form: &'static str, at: &[u8], words: usize, unit: TtlUnit) -> Idiom<'a> {
+    let until = number::integer(at).and_then(|at| time_of_day(at, unit));
+    match expire(form, at, words, unit) {
+        Idiom { op: Op::ExtendBlind, .. } if until.is_none() => Idiom::new(Op::Malformed, form),
+        idiom => Idiom { ttl: None, until, ..idiom },
+    }
+}
+
+/// Returns milliseconds since 1970. `None`: Redis has no such time.
+fn time_of_day(at: i64, unit: TtlUnit) -> Option<i64> {
+    match unit {
+        TtlUnit::Seconds => at.checked_mul(1000),
+        TtlUnit::Millis => Some(at),
     }
 }
 
@@ -231,34 +258,36 @@ fn set<'a>(value: &'a [u8], options: &[&'a [u8]]) -> Option<Idiom<'a>> {
             options.pop()?;
             condition = Some(Condition::Rare);
         } else {
-            let kinds: [(&[u8], Option<TtlUnit>); 4] = [
-                (b"EX", Some(TtlUnit::Seconds)),
-                (b"PX", Some(TtlUnit::Millis)),
-                (b"EXAT", None),
-                (b"PXAT", None),
+            let kinds: [(&[u8], TtlUnit); 4] = [
+                (b"EX", TtlUnit::Seconds),
+                (b"PX", TtlUnit::Millis),
+                (b"EXAT", TtlUnit::Seconds),
+                (b"PXAT", TtlUnit::Millis),
             ];
             let kind = kinds.iter().position(|(name, _)| is(option, name))?;
             is_free(&expiry, |(_, before)| usize::from(*before) == kind + 1)?;
             // An option that stands twice counts as the last says, as in Redis.
-            let number = number::integer(options.pop()?);
-            let set = match (number, kinds[kind].1) {
-                (Some(number), Some(unit)) => Expiry::In(number, unit),
-                (Some(1..), None) => Expiry::At,
-                // Refused only below, since a syntax error comes first.
-                (_, unit) => Expiry::In(0, unit.unwrap_or(TtlUnit::Millis)),
+            let (number, unit) = (number::integer(options.pop()?), kinds[kind].1);
+            let is_time_of_day = kind >= 2;
+            let at = number.filter(|at| *at > 0).and_then(|at| time_of_day(at, unit));
+            let set = match number {
+                Some(number) if !is_time_of_day => Some(Expiry::In(number, unit)),
+                _ => at.filter(|_| is_time_of_day).map(Expiry::At),
             };
-            expiry = Some((set, kind as u8 + 1));
+            // Refused only below, since a syntax error comes first.
+            expiry = Some((set.unwrap_or(Expiry::In(0, unit)), kind as u8 + 1));
         }
     }
     let expiry = expiry.map(|(expiry, _)| expiry);
     if matches!(expiry, Some(Expiry::In(..=0, _))) {
         return None;
     }
-    let ttl = match expiry {
-        Some(Expiry::In(ttl, unit)) => Some((ttl, unit)),
-        _ => None,
+    let (ttl, until) = match expiry {
+        Some(Expiry::In(ttl, unit)) => (Some((ttl, unit)), None),
+        Some(Expiry::At(until)) => (None, Some(until)),
+        Some(Expiry::Keep) | None => (None, None),
     };
-    let has_ttl = matches!(expiry, Some(Expiry::In(..) | Expiry::At));
+    let has_ttl = ttl.is_some() || until.is_some();
     let (op, form) = match (condition, has_ttl, gets) {
         (Some(Condition::Absent), _, true) => (Op::Other, SET_NX_GET),
         (Some(_), _, true) => (Op::Overwrite, "SET with another condition"),
@@ -275,7 +304,7 @@ fn set<'a>(value: &'a [u8], options: &[&'a [u8]]) -> Option<Idiom<'a>> {
         (None, true, _) => (Op::Overwrite, "SET with a TTL"),
         (None, false, _) => (Op::Overwrite, "SET"),
     };
-    Some(Idiom { token: Some(value), ttl, ..Idiom::new(op, form) })
+    Some(Idiom { token: Some(value), ttl, until, ..Idiom::new(op, form) })
 }
 
 /// Returns `None` if another option that excludes this one was there before.

@@ -29,6 +29,7 @@ use std::{
     hash::{BuildHasher, RandomState},
     ops::Range,
     sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
 };
 
 use smallvec::{SmallVec, smallvec};
@@ -69,6 +70,8 @@ pub(crate) struct Adoption {
     seen: SeenIdioms,
     /// Makes [`Found::key`].
     hasher: RandomState,
+    /// Milliseconds since 1970; locks end by it only where a command gives a time of day.
+    time_of_day: fn() -> i64,
 }
 
 /// An idiom on an adopted key.
@@ -151,6 +154,10 @@ impl Adoption {
             scripts: KnownScripts::default(),
             seen: SeenIdioms::new(),
             hasher: RandomState::new(),
+            time_of_day: || {
+                let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+            },
         }))
     }
 
@@ -322,6 +329,7 @@ impl Adoption {
     /// What a command is to be told as that is no script.
     fn judge_plain(&self, keys: &[&[u8]], idiom: Idiom<'_>, limits: &Limits) -> AdoptLook {
         let Some(ruled) = self.ruled(keys) else { return AdoptLook::Free };
+        let idiom = idiom.counted_from(self.time_of_day);
         let idiom = verdict::capped(idiom, limits, &ruled.options);
         let mut look = self.judge(keys, &ruled, WhichKeys::All, idiom, limits);
         let replies = match idiom.form {
@@ -329,7 +337,7 @@ impl Adoption {
             "SET IFEQ with a TTL" | "SET XX with a TTL" => Some(["nil", "+OK", "+OK", "nil"]),
             _ => None,
         };
-        let zero_frees = idiom.op == Op::ExtendBlind;
+        let zero_frees = idiom.op == Op::ExtendBlind || idiom.until.is_some();
         let is_for_many = idiom.op == Op::ReleaseBlind;
         let obstacle = match keys.len() {
             0..=1 => None,

@@ -46,6 +46,8 @@ impl AdoptTask {
 pub(crate) enum AdoptWork {
     /// Take the lock if nobody holds it, whatever the token.
     Acquire { token: Vec<u8>, ttl: Duration, replies: Replies },
+    /// Take the lock until a time that has passed: tell whether it could be taken.
+    AcquirePast { replies: Replies },
     /// Renew the lock for its token, or take it if nobody holds it.
     AcquireAgain { token: Vec<u8>, ttl: Duration, replies: Replies },
     /// Give the lock a new TTL if the token holds it.
@@ -113,7 +115,7 @@ pub(super) struct Circumstances {
     pub(super) replies: Option<Replies>,
     /// What the script does besides, or needs, that is not built.
     pub(super) obstacle: Option<&'static str>,
-    /// A TTL of 0 or less frees the lock, as with EXPIRE.
+    /// A TTL of 0 or less, or a time that has passed, frees the lock, as with EXPIRE.
     pub(super) zero_frees: bool,
     /// The database that a script names.
     pub(super) database: Option<u64>,
@@ -144,7 +146,7 @@ pub(super) fn of(
     let token = idiom.token.map(<[u8]>::to_vec);
     let frees = known.zero_frees && idiom.ttl.is_some_and(|(ttl, _)| ttl <= 0);
     let ttl = idiom.ttl.and_then(|(ttl, unit)| duration(ttl, unit));
-    const NO_TTL: &str = "its TTL is a time of day, or not above 0";
+    const NO_TTL: &str = "its TTL is not above 0";
     let given = match options.no_ttl {
         NoTtlPolicy::For(given) => Some(given),
         NoTtlPolicy::Refuse => None,
@@ -160,6 +162,7 @@ pub(super) fn of(
         },
         (Op::Acquire, Some(token)) => match ttl {
             Some(ttl) => AdoptWork::Acquire { token, ttl, replies: replies(SET) },
+            None if idiom.until.is_some() => AdoptWork::AcquirePast { replies: replies(SET) },
             None => refuse(NO_TTL),
         },
         (Op::AcquireAgain, Some(token)) => match ttl.or(given.filter(|_| idiom.ttl.is_none())) {

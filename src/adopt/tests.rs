@@ -351,6 +351,7 @@ fn enforced_rules_make_tasks() {
         &["SET", "lock:a:b", "t"][..],
         &["SET", "lock:a:b", "t", "NX"],
         &["SET", "lock:a:b", "t", "NX", "PXAT", "9999999999999"],
+        &["EXPIREAT", "lock:a:b", "9999999999"],
         &["SET", "lock:a:b", "t", "NX", "GET", "PX", "1"],
         &["SET", "lock:a:b", "t", "XX", "GET", "PX", "1"],
         &["SET", "lock:a:b", "t", "NX", "PX", "60001"],
@@ -570,4 +571,36 @@ fn of_several_rules_the_stricter_counts() {
     }
     let blind = found(&adoption, &["DEL", "strict:a"]);
     assert_eq!(verdict::reason(blind.op, blind.because), RefusalReason::Blind);
+}
+
+#[test]
+fn a_time_of_day_is_a_ttl_by_the_proxys_clock() {
+    let rule = rule("lock:*", AdoptMode::Enforce, AdoptOptions::default());
+    let mut adoption = Adoption::new(&[rule]).unwrap();
+    Arc::get_mut(&mut adoption).unwrap().time_of_day = || 1_000_000;
+    let work = |words: &[&str]| match look(&adoption, words) {
+        AdoptLook::Found(found) => found.task.unwrap().work,
+        other => panic!("{words:?}: {other:?}"),
+    };
+    let (token, set) = (b"t".to_vec(), ["+OK", "nil", "nil", "nil"]);
+    let (held, blind) = (["nil", "+OK", "+OK", "nil"], ["0", "1", "1", "1"]);
+    let (ttl, second) = (Duration::from_millis(1500), Duration::from_secs(1));
+    let acquire = AdoptWork::Acquire { token: token.clone(), ttl, replies: set };
+    let extend = AdoptWork::Extend { token: token.clone(), ttl: second, replies: held };
+    let release = AdoptWork::Release { token, replies: held };
+    for (words, expected) in [
+        (&["SET", "lock:a", "t", "NX", "PXAT", "1001500"][..], acquire),
+        (&["SET", "lock:a", "t", "XX", "EXAT", "1001"], extend.clone()),
+        (&["SET", "lock:a", "t", "IFEQ", "t", "EXAT", "1001"], extend),
+        (&["EXPIREAT", "lock:a", "1001"], AdoptWork::ExtendBlind { ttl: second, replies: blind }),
+        (&["PEXPIREAT", "lock:a", "1001500"], AdoptWork::ExtendBlind { ttl, replies: blind }),
+        // What has passed.
+        (&["SET", "lock:a", "t", "NX", "EXAT", "1000"], AdoptWork::AcquirePast { replies: set }),
+        (&["SET", "lock:a", "t", "XX", "EXAT", "1000"], release.clone()),
+        (&["SET", "lock:a", "t", "IFEQ", "t", "PXAT", "5"], release),
+        (&["EXPIREAT", "lock:a", "1000"], AdoptWork::ReleaseBlind { replies: blind }),
+        (&["PEXPIREAT", "lock:a", "-7"], AdoptWork::ReleaseBlind { replies: blind }),
+    ] {
+        assert_eq!(work(words), expected, "{words:?}");
+    }
 }

@@ -156,7 +156,9 @@ pub(super) fn within(
     match (idiom.token, idiom.ttl) {
         (Some([]), _) => (AdoptVerdict::Refused, EMPTY_TOKEN),
         (Some(token), _) if token.len() > limits.max_token => (AdoptVerdict::Refused, LONG_TOKEN),
-        (_, Some((..=0, _))) if matches!(idiom.op, Op::Acquire | Op::AcquireAgain) => {
+        (_, Some((..=0, _)))
+            if idiom.until.is_none() && matches!(idiom.op, Op::Acquire | Op::AcquireAgain) =>
+        {
             (AdoptVerdict::Refused, "its TTL is not above 0")
         }
         (_, Some((ttl, unit))) if duration(ttl, unit) > limits.max_ttl => {

@@ -680,3 +680,53 @@ fn several_locks_are_deleted_each_by_itself() {
     assert_eq!(a.cmd(&["DEL", "lock:one", "lock:two"]), Reply::Int(1));
     assert_eq!(b.cmd(&["DEL", "lock:one", "lock:two"]), Reply::Int(1));
 }
+
+#[test]
+fn times_of_day_are_told_as_redis_tells_them() {
+    let mut proxy = enforced();
+    let (mut client, mut redis) = (proxy.client(), data(&mut proxy));
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let seconds = |more: u64| (now.as_secs() + more).to_string();
+    let millis = |more: u128| (now.as_millis() + more).to_string();
+    let (soon, later) = (seconds(20), seconds(50));
+    for words in [
+        &["SET", "K", "t", "NX", "EXAT", "1000"][..],
+        &["EXISTS", "K"],
+        &["SET", "K", "t", "XX", "EXAT", &soon],
+        &["EXPIREAT", "K", &soon],
+        &["SET", "K", "t", "NX", "PXAT", &millis(30_000)],
+        &["SET", "K", "u", "NX", "EXAT", &soon],
+        &["SET", "K", "u", "NX", "EXAT", "1000"],
+        &["GET", "K"],
+        &["EXPIREAT", "K", &later],
+        &["TTL", "K"],
+        &["PEXPIREAT", "K", &millis(10_000)],
+        &["TTL", "K"],
+        &["SET", "K", "t", "XX", "EXAT", &later],
+        &["TTL", "K"],
+        &["SET", "K", "t", "XX", "EXAT", "1000"],
+        &["EXISTS", "K"],
+        &["SET", "K", "t", "EXAT", &soon, "NX"],
+        &["EXPIREAT", "K", "0"],
+        &["EXISTS", "K"],
+        &["SET", "K", "t", "EXAT", &soon, "NX"],
+        &["PEXPIREAT", "K", "-1"],
+        &["EXISTS", "K"],
+    ] {
+        let with = |client: &mut Client, key: &str| {
+            let named =
+                |word: &&str| if *word == "K" { key.to_owned() } else { (*word).to_owned() };
+            let words: Vec<String> = words.iter().map(named).collect();
+            let said = client.cmd(&words.iter().map(String::as_str).collect::<Vec<_>>());
+            match said {
+                // The two are asked one after the other.
+                Reply::Int(left @ 5..) => Reply::Int((left + 1) / 5),
+                said => said,
+            }
+        };
+        let (said, expected) = (with(&mut client, "lock:job"), with(&mut redis, "other:job"));
+        assert_eq!(said, expected, "{words:?}");
+    }
+    let far = client.cmd(&["EXPIREAT", "lock:job", "9999999999"]);
+    assert!(far.error().contains("longer than locks.max_ttl"), "{far:?}");
+}

@@ -36,7 +36,9 @@ use crate::{
 /// Returns the command of ours as which a task is counted.
 pub(super) fn verb(task: &AdoptTask) -> Own {
     match &task.work {
-        AdoptWork::Acquire { .. } | AdoptWork::AcquireAgain { .. } => Own::Lock,
+        AdoptWork::Acquire { .. }
+        | AdoptWork::AcquirePast { .. }
+        | AdoptWork::AcquireAgain { .. } => Own::Lock,
         AdoptWork::Release { .. } | AdoptWork::ReleaseBlind { .. } => Own::Unlock,
         AdoptWork::Extend { .. } | AdoptWork::ExtendBy { .. } | AdoptWork::ExtendBlind { .. } => {
             Own::Renew
@@ -233,6 +235,7 @@ fn carry_out(ours: Ours, task: AdoptTask, database: u64, desk: &mut Desk) -> Pro
             release(Releasing { ours, key, token, replies, aside }, None, desk)
         }
         AdoptWork::Look(_)
+        | AdoptWork::AcquirePast { .. }
         | AdoptWork::Left { .. }
         | AdoptWork::ExtendBy { .. }
         | AdoptWork::ReleaseBlind { .. }
@@ -527,6 +530,10 @@ impl Looking {
                 let mut answer = Vec::new();
                 encode_look(&mut answer, word, holding.as_ref(), desk);
                 ours.answer(answer, None)
+            }
+            (AdoptWork::AcquirePast { replies }, None) => tell(ours, replies[0], Outcome::Ok, desk),
+            (AdoptWork::AcquirePast { replies }, Some(_)) => {
+                tell(ours, replies[3], Outcome::Busy, desk)
             }
             (AdoptWork::Left { replies, .. }, None) => {
                 tell(ours, replies[0], Outcome::NotHeld, desk)
