@@ -455,9 +455,6 @@ impl Adoption {
         let obstacle = match known {
             _ if !others.is_empty() && !is_for_many => Some(verdict::SEVERAL),
             _ if keys.len() > MAX_KEYS => Some(TOO_MANY_KEYS),
-            Some(Known::Row(Row { aside: Some(aside), .. })) if aside.commands.is_empty() => {
-                Some(aside.told)
-            }
             Some(Known::Row(Row { database: Some(_), .. })) if database.is_none() => {
                 Some("the database that it names is no number")
             }
@@ -471,10 +468,7 @@ impl Adoption {
         self.set_others(&mut look, others);
         if let (Some(Known::Row(Row { aside: Some(aside), .. })), Some(task)) = (known, look.task())
         {
-            let word = |word: &AsideWord| match word {
-                AsideWord::Text(text) => Some(text.as_bytes().to_vec()),
-                AsideWord::Sent(place) => argument(*place).map(<[u8]>::to_vec),
-            };
+            let word = |word: &AsideWord| word.spell(&argument);
             let commands = aside.commands.iter().map(|words| words.iter().map(word).collect());
             match commands.collect::<Option<Vec<Vec<Vec<u8>>>>>() {
                 Some(commands) => task.aside = commands,

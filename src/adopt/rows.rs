@@ -44,7 +44,7 @@ pub(crate) enum WhichKeys {
 pub(crate) struct Aside {
     /// As an operator is told.
     pub(crate) told: &'static str,
-    /// As commands; none: they are not built yet.
+    /// As commands.
     pub(crate) commands: &'static [&'static [AsideWord]],
 }
 
@@ -55,6 +55,25 @@ pub(crate) enum AsideWord {
     Text(&'static str),
     /// What the client sent at this place.
     Sent(ArgumentPlace),
+    /// Several, without anything between them.
+    Joined(&'static [AsideWord]),
+}
+
+impl AsideWord {
+    /// Returns the word. `argument`: what the client sent at a place. `None`: nothing there.
+    pub(crate) fn spell<'a>(
+        &self,
+        argument: &impl Fn(ArgumentPlace) -> Option<&'a [u8]>,
+    ) -> Option<Vec<u8>> {
+        match self {
+            AsideWord::Text(text) => Some(text.as_bytes().to_vec()),
+            AsideWord::Sent(place) => argument(*place).map(<[u8]>::to_vec),
+            AsideWord::Joined(words) => {
+                let words = words.iter().map(|word| word.spell(argument));
+                Some(words.collect::<Option<Vec<_>>>()?.concat())
+            }
+        }
+    }
 }
 
 /// A script.
@@ -182,6 +201,8 @@ use TtlUnit::{Millis, Seconds};
 
 const LIST: &str = "pushes to a list that waiters pop from";
 const CHANNEL: &str = "publishes on a channel";
+const FIRST_KEY: AsideWord = AsideWord::Sent(ArgumentPlace::Keys(1));
+const FIRST_ARGUMENT: AsideWord = AsideWord::Sent(ArgumentPlace::Argv(1));
 const SECOND_KEY: AsideWord = AsideWord::Sent(ArgumentPlace::Keys(2));
 const SECOND_ARGUMENT: AsideWord = AsideWord::Sent(ArgumentPlace::Argv(2));
 static SIGNAL: Aside = Aside {
@@ -203,7 +224,24 @@ static MESSAGE: Aside = Aside {
     told: CHANNEL,
     commands: &[&[AsideWord::Text("PUBLISH"), SECOND_KEY, SECOND_ARGUMENT]],
 };
-static OTHER_MESSAGE: Aside = Aside { told: CHANNEL, commands: &[] };
+/// The lock's key, on a channel among the arguments.
+static KEY_MESSAGE: Aside =
+    Aside { told: CHANNEL, commands: &[&[AsideWord::Text("PUBLISH"), SECOND_ARGUMENT, FIRST_KEY]] };
+/// The lock's key and token as JSON.
+static JSON_MESSAGE: Aside = Aside {
+    told: CHANNEL,
+    commands: &[&[
+        AsideWord::Text("PUBLISH"),
+        SECOND_KEY,
+        AsideWord::Joined(&[
+            AsideWord::Text(r#"{ "key": ""#),
+            FIRST_KEY,
+            AsideWord::Text(r#"", "value": ""#),
+            FIRST_ARGUMENT,
+            AsideWord::Text(r#"" }"#),
+        ]),
+    ]],
+};
 
 /// All scripts that are known. One that names no lock among its KEYS (python-redis-lock's
 /// reset_all) cannot be met here.
@@ -278,7 +316,7 @@ static ROWS: [Row; 105] = [
     timed("4294933f08f20c8eba99ef809315810389dfb0a3", "@medusajs/locking-redis", &EXTEND, Seconds),
     row("59bc3e108ef7f99b02996a98489960c0edcc9945", "@upstash/lock", &RELEASE),
     timed("459cfa2e6c93bad7aa427b850f346bf836b2002d", "@upstash/lock", &EXTEND_BY, Seconds),
-    aside(row("02718596825c5bf6c57af391b4dc01a6d2d9d88a", "simple-redis-mutex", &RELEASE_NIL), &OTHER_MESSAGE),
+    aside(row("02718596825c5bf6c57af391b4dc01a6d2d9d88a", "simple-redis-mutex", &RELEASE_NIL), &JSON_MESSAGE),
     many(timed("72c682f803c16e52907ef702e4fc696ba57f0009", "@redis-kit/lock", &ACQUIRE, Millis)),
     many(row("38ad3f653a96ee41b8682a9d7f8bb30ea7840dfd", "@redis-kit/lock", &RELEASE)),
     many(timed("f52279a283865ecc0df2be6106ebd28746886112", "@redis-kit/lock", &EXTEND, Millis)),
@@ -303,7 +341,7 @@ static ROWS: [Row; 105] = [
     row("544c68b7ffd46e5d7ccc58a27204557efba43310", "redlock (Rust)", &RELEASE),
     timed("175897a4e379e99e79a54937be09226f76cdcfe5", "Spring Integration", &AGAIN_SPRING, Millis),
     row("f0f9038aa2b6d6c3436c72d147573ea2a58f0ef2", "Spring Integration", &RELEASE_SPRING),
-    aside(row("7a71e9443a2a41539fb115a5a27d5a748a871aed", "Spring Integration", &RELEASE_SPRING), &OTHER_MESSAGE),
+    aside(row("7a71e9443a2a41539fb115a5a27d5a748a871aed", "Spring Integration", &RELEASE_SPRING), &KEY_MESSAGE),
     timed("879e0f7b8d83c3266d4e996627438c05dbda0b89", "Spring Integration", &EXTEND_SPRING, Millis),
     row("194f3902b2dd08557818d09fc2e7682d91480e53", "ShedLock", &RELEASE),
     timed("67256370c2d1c87e2250898075542b1a7fa5b917", "ShedLock", &EXTEND, Millis),

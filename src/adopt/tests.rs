@@ -361,8 +361,6 @@ fn enforced_rules_make_tasks() {
         &["WATCH", "lock:a:b"],
         &["GETDEL", "lock:a:b"],
         &["EVAL", "return 1", "1", "lock:a:b"],
-        // simple-redis-mutex with its message.
-        &["EVALSHA", "02718596825c5bf6c57af391b4dc01a6d2d9d88a", "2", "lock:a:b", "event", "t"],
     ] {
         assert!(matches!(work(words), AdoptWork::Refuse(_)), "{words:?}");
         assert_eq!(found(&adoption, words).verdict, AdoptVerdict::Refused, "{words:?}");
@@ -603,4 +601,35 @@ fn a_time_of_day_is_a_ttl_by_the_proxys_clock() {
     ] {
         assert_eq!(work(words), expected, "{words:?}");
     }
+}
+
+#[test]
+fn a_release_publishes_what_its_script_would() {
+    let adoption =
+        Adoption::new(&[rule("lock:*", AdoptMode::Enforce, AdoptOptions::default())]).unwrap();
+    let aside = |words: &[&str]| match look(&adoption, words) {
+        AdoptLook::Found(found) => {
+            let task = found.task.unwrap();
+            assert!(matches!(task.work, AdoptWork::Release { .. }), "{words:?}");
+            let text = |word: Vec<u8>| String::from_utf8(word).unwrap();
+            let commands: Vec<Vec<String>> =
+                task.aside.into_iter().map(|words| words.into_iter().map(text).collect()).collect();
+            commands
+        }
+        other => panic!("{words:?}: {other:?}"),
+    };
+    let spring = "7a71e9443a2a41539fb115a5a27d5a748a871aed";
+    assert_eq!(
+        aside(&["EVALSHA", spring, "1", "lock:a", "t", "locks-channel:lock:a"]),
+        [["PUBLISH", "locks-channel:lock:a", "lock:a"]]
+    );
+    let json = "02718596825c5bf6c57af391b4dc01a6d2d9d88a";
+    assert_eq!(
+        aside(&["EVALSHA", json, "2", "lock:a", "releases", "0.5"]),
+        [["PUBLISH", "releases", r#"{ "key": "lock:a", "value": "0.5" }"#]]
+    );
+    let AdoptLook::Found(found) = look(&adoption, &["EVALSHA", spring, "1", "lock:a", "t"]) else {
+        panic!()
+    };
+    assert!(matches!(found.task.unwrap().work, AdoptWork::Fail(_)), "without a channel");
 }

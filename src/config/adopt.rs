@@ -14,8 +14,11 @@ use super::{
 pub(super) const RULE_KEYS: &[&str] =
     &["keys", "lock", "mode", "blind", "unknown", "no_ttl", "long_ttl"];
 /// Keys and channels with which libraries wake those that wait for a lock, and a key of each.
-const SIGNALS: [(&str, &str); 2] =
-    [("lock-signal:*", "python-redis-lock"), ("lock.event:*", "walrus")];
+const SIGNALS: [(&str, &str); 3] = [
+    ("lock-signal:*", "python-redis-lock"),
+    ("lock.event:*", "walrus"),
+    ("@simple-redis-mutex:locks-releases", "simple-redis-mutex"),
+];
 
 /// Lock idioms on these keys are looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -710,13 +710,14 @@ fn rules_of_adoption_are_read_and_wide_ones_noted() {
     assert_eq!(options.unwrap().adopt.rules[0].options, expected);
     let nodes = "locks: {nodes: ['redis://a', 'redis://b', 'redis://c']}";
     let notes = |keys: &str| parse(&format!("{nodes}\nadopt: {{keys: '{keys}'}}")).unwrap().notes();
-    for narrow in ["lock:*", "redlock:*"] {
+    for narrow in ["lock:*", "redlock:*", "@simple-redis-mutex:lock-*"] {
         assert!(notes(narrow).is_empty(), "{narrow}");
     }
     for (wide, expected) in [
         ("*", "'*', matches every key"),
         ("lock*", "also matches 'lock-signal:*', with which python-redis-lock"),
         ("lock.*", "also matches 'lock.event:*', with which walrus"),
+        ("@simple-redis-mutex:*", "'@simple-redis-mutex:locks-releases', with which simple-"),
     ] {
         assert!(notes(wide).iter().any(|note| note.contains(expected)), "{:?}", notes(wide));
     }

@@ -730,3 +730,33 @@ fn times_of_day_are_told_as_redis_tells_them() {
     let far = client.cmd(&["EXPIREAT", "lock:job", "9999999999"]);
     assert!(far.error().contains("longer than locks.max_ttl"), "{far:?}");
 }
+
+#[test]
+fn a_release_wakes_subscribers_by_the_message_of_its_library() {
+    let proxy = enforced();
+    let (mut client, mut waiter) = (proxy.client(), proxy.client());
+    let spring = "7a71e9443a2a41539fb115a5a27d5a748a871aed";
+    let mutex = "02718596825c5bf6c57af391b4dc01a6d2d9d88a";
+    for (digest, keys, arguments, said, message) in [
+        (spring, &["lock:job"][..], &["t", "woken"][..], Reply::Int(1), "lock:job"),
+        (
+            mutex,
+            &["lock:job", "woken"],
+            &["t"],
+            Reply::NullBulk,
+            r#"{ "key": "lock:job", "value": "t" }"#,
+        ),
+    ] {
+        waiter.cmd(&["SUBSCRIBE", "woken"]);
+        let count = keys.len().to_string();
+        let release = [&["EVALSHA", digest, &count][..], keys, arguments].concat();
+        // Nothing is told of what is not released.
+        assert_eq!(client.cmd(&release), Reply::NullBulk);
+        assert_eq!(client.cmd(&["SET", "lock:job", "t", "NX", "PX", "20000"]), Reply::ok());
+        assert_eq!(client.cmd(&release), said);
+        assert_eq!(client.cmd(&["EXISTS", "lock:job"]), Reply::Int(0));
+        let expected = ["message", "woken", message].map(Reply::bulk);
+        assert_eq!(waiter.reply(), Reply::Array(expected.to_vec()));
+        waiter.cmd(&["UNSUBSCRIBE", "woken"]);
+    }
+}
