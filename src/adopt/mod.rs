@@ -151,7 +151,7 @@ impl Adoption {
         Some(Arc::new(Adoption {
             rules: rules.to_vec(),
             first_bytes,
-            scripts: KnownScripts::default(),
+            scripts: KnownScripts::of(rules),
             seen: SeenIdioms::new(),
             hasher: RandomState::new(),
             time_of_day: || {
@@ -307,7 +307,7 @@ impl Adoption {
             (Class::Script, _) => self.look_at_script(words, limits),
             (Class::Load, [load, body]) => {
                 if load.eq_ignore_ascii_case(b"LOAD") {
-                    self.scripts.learn(body);
+                    self.scripts.learn(body, None);
                 }
                 AdoptLook::Free
             }
@@ -394,11 +394,15 @@ impl Adoption {
         let Some(ruled) = self.ruled(keys) else { return AdoptLook::Free };
         let argv = &rest[keys.len()..];
         let (digest, known, form) = if name.eq_ignore_ascii_case(b"EVAL") {
-            let (digest, known) = self.scripts.learn(script);
+            let (digest, known) = self.scripts.learn(script, Some(ruled.rule));
             (Some(digest), Some(known), "EVAL")
         } else {
             let digest = rows::read(script);
-            (digest, digest.and_then(|digest| self.scripts.get(&digest)), "EVALSHA")
+            (
+                digest,
+                digest.and_then(|digest| self.scripts.get(&digest, Some(ruled.rule))),
+                "EVALSHA",
+            )
         };
         let idiom = |op| Idiom::new(op, form);
         let argument = |place| match place {

@@ -7,13 +7,14 @@ use super::{
     idiom::Op,
     normal::{Normal, TtlUnit},
 };
+use crate::config::{AdoptScript, ScriptOp, ScriptUnit};
 
 /// A script's SHA-1.
 pub(crate) type Digest = [u8; 20];
 
 /// What a script does, and its replies where the key is absent, has this token, has it without
 /// a TTL, has another.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Behaviour {
     /// The idiom.
     pub(crate) op: Op,
@@ -79,10 +80,11 @@ impl AsideWord {
 /// A script.
 #[derive(Debug)]
 pub(crate) struct Row {
+    /// Empty for a script of the configuration.
     digest: &'static str,
-    /// The library that sends the script.
+    /// The library that sends the script; empty if that is not known.
     pub(crate) library: &'static str,
-    behaviour: &'static Behaviour,
+    behaviour: Behaviour,
     /// Which of KEYS are locks.
     pub(crate) locks: WhichKeys,
     /// Where the token stands, if there is one.
@@ -101,9 +103,9 @@ pub(crate) struct Row {
 
 impl Row {
     /// What the script does with these ARGV.
-    pub(crate) fn behaviour(&self, argv: &[&[u8]]) -> &'static Behaviour {
+    pub(crate) fn behaviour(&self, argv: &[&[u8]]) -> Behaviour {
         match self.switch {
-            Some((at, value, other)) if argv.get(at - 1) == Some(&value.as_bytes()) => other,
+            Some((at, value, other)) if argv.get(at - 1) == Some(&value.as_bytes()) => *other,
             _ => self.behaviour,
         }
     }
@@ -113,8 +115,8 @@ const fn b(op: Op, replies: [&'static str; 4]) -> Behaviour {
     Behaviour { op, replies }
 }
 
-static RELEASE: Behaviour = b(Op::Release, ["0", "1", "1", "0"]);
-static EXTEND: Behaviour = b(Op::Extend, ["0", "1", "1", "0"]);
+const RELEASE: Behaviour = b(Op::Release, ["0", "1", "1", "0"]);
+const EXTEND: Behaviour = b(Op::Extend, ["0", "1", "1", "0"]);
 static ACQUIRE: Behaviour = b(Op::Acquire, ["1", "0", "0", "0"]);
 static EXTEND_BY: Behaviour = b(Op::ExtendBy, ["0", "1", "0", "0"]);
 static ACQUIRE_OK: Behaviour = b(Op::Acquire, ["+OK", "nil", "nil", "nil"]);
@@ -145,11 +147,11 @@ static PERSIST: Behaviour = b(Op::Persist, ["0", "1", "1", "0"]);
 static LEFT_ANY: Behaviour = b(Op::Look, ["[nil,-2]", "[token,ms]", "[token,-1]", "[token,ms]"]);
 static JOB: Behaviour = b(Op::Job, ["0", "1", "1", "0"]);
 
-const fn row(digest: &'static str, library: &'static str, behaviour: &'static Behaviour) -> Row {
+const fn row(digest: &'static str, library: &'static str, behaviour: &Behaviour) -> Row {
     Row {
         digest,
         library,
-        behaviour,
+        behaviour: *behaviour,
         locks: WhichKeys::First,
         token: Some(ArgumentPlace::Argv(1)),
         ttl: None,
@@ -397,10 +399,30 @@ pub(crate) fn hexadecimal(digest: &Digest) -> String {
 }
 
 /// What a body of one of the two great forms does, as a row of its own would say.
-pub(crate) fn of_normal(normal: Normal) -> (&'static Behaviour, usize, Option<(usize, TtlUnit)>) {
+pub(crate) fn of_normal(normal: Normal) -> (Behaviour, usize, Option<(usize, TtlUnit)>) {
     match normal {
-        Normal::Release { token } => (&RELEASE, token, None),
-        Normal::Extend { token, ttl, unit, .. } => (&EXTEND, token, Some((ttl, unit))),
+        Normal::Release { token } => (RELEASE, token, None),
+        Normal::Extend { token, ttl, unit, .. } => (EXTEND, token, Some((ttl, unit))),
+    }
+}
+
+/// The row of a script that the configuration describes.
+pub(super) fn of_configured(script: &AdoptScript) -> Row {
+    let op = match script.op {
+        ScriptOp::Acquire => Op::Acquire,
+        ScriptOp::AcquireReentrant => Op::AcquireAgain,
+        ScriptOp::Release => Op::Release,
+        ScriptOp::Extend => Op::Extend,
+        ScriptOp::ExtendBy => Op::ExtendBy,
+    };
+    let unit = match script.unit {
+        ScriptUnit::Millis => Millis,
+        ScriptUnit::Seconds => Seconds,
+    };
+    Row {
+        token: Some(ArgumentPlace::Argv(script.token)),
+        ttl: script.ttl.map(|ttl| (ArgumentPlace::Argv(ttl), unit)),
+        ..row("", "", &Behaviour { op, replies: script.replies })
     }
 }
 

@@ -9,7 +9,10 @@ use super::{
     *,
 };
 use crate::{
-    config::{BlindPolicy, LongTtlPolicy, NoTtlPolicy, Pattern, Template, UnknownPolicy},
+    config::{
+        AdoptScript, BlindPolicy, LongTtlPolicy, NoTtlPolicy, Pattern, ScriptOp, ScriptUnit,
+        Template, UnknownPolicy,
+    },
     resp::encode,
 };
 
@@ -17,7 +20,7 @@ const LIMITS: Limits = Limits { max_token: 64, max_ttl: Duration::from_secs(60) 
 const RELEASE: &str = "local was = redis.call('get', KEYS[1]) if was == ARGV[1] then return redis.call('del', KEYS[1]) end return 0";
 
 fn rule(keys: &str, mode: AdoptMode, options: AdoptOptions) -> AdoptRule {
-    AdoptRule { keys: Pattern::new(keys), lock: None, mode, options }
+    AdoptRule { keys: Pattern::new(keys), lock: None, mode, options, scripts: Vec::new() }
 }
 
 fn adoption() -> Arc<Adoption> {
@@ -632,4 +635,51 @@ fn a_release_publishes_what_its_script_would() {
         panic!()
     };
     assert!(matches!(found.task.unwrap().work, AdoptWork::Fail(_)), "without a channel");
+}
+
+#[test]
+fn scripts_of_the_configuration_are_known_under_their_rule() {
+    let body = "return 'of our own'";
+    let digest = sha1_smol::Sha1::from(body).digest();
+    let script = |op, ttl| AdoptScript {
+        digest: digest.bytes(),
+        op,
+        token: 2,
+        ttl,
+        unit: ScriptUnit::Seconds,
+        replies: ["-1", "+OK", "+OK", "nil"],
+    };
+    let (token, ttl, replies) =
+        (b"t".to_vec(), Duration::from_secs(5), script(ScriptOp::Release, None).replies);
+    for (op, place, expected) in [
+        (ScriptOp::Acquire, Some(1), AdoptWork::Acquire { token: token.clone(), ttl, replies }),
+        (
+            ScriptOp::AcquireReentrant,
+            Some(1),
+            AdoptWork::AcquireAgain { token: token.clone(), ttl, replies },
+        ),
+        (ScriptOp::Extend, Some(1), AdoptWork::Extend { token: token.clone(), ttl, replies }),
+        (ScriptOp::ExtendBy, Some(1), AdoptWork::ExtendBy { token: token.clone(), ttl, replies }),
+        (ScriptOp::Release, None, AdoptWork::Release { token, replies }),
+    ] {
+        let with = AdoptRule {
+            scripts: vec![script(op, place)],
+            ..rule("lock:*", AdoptMode::Enforce, AdoptOptions::default())
+        };
+        let without = rule("other:*", AdoptMode::Enforce, AdoptOptions::default());
+        let adoption = Adoption::new(&[without, with]).unwrap();
+        let digest = digest.to_string().to_uppercase();
+        for words in [["EVALSHA", &digest], ["EVAL", body]] {
+            let of =
+                |key: &str| match look(&adoption, &[&words[..], &["1", key, "5", "t"]].concat()) {
+                    AdoptLook::Found(found) => (found.sighting, found.task.unwrap().work),
+                    other => panic!("{words:?}: {other:?}"),
+                };
+            let (sighting, work) = of("lock:a");
+            assert_eq!(work, expected, "{words:?}");
+            assert_eq!((sighting.library, sighting.replies), ("", Some(replies)));
+            assert!(sighting.digest.is_some());
+            assert!(!matches!(of("other:a").0.verdict, AdoptVerdict::Quorum), "another rule's");
+        }
+    }
 }

@@ -5,14 +5,14 @@ use std::time::Duration;
 use serde_yaml::Value;
 
 use super::{
-    AdoptOptions, GuardRule, Pattern, Template,
+    AdoptOptions, AdoptScript, GuardRule, Pattern, Template, adopt_scripts,
     locate::{self, PathStep},
     reader::{Fill, FromYaml, Reader, Section, Wrong},
 };
 
 /// The keys of a rule.
 pub(super) const RULE_KEYS: &[&str] =
-    &["keys", "lock", "mode", "blind", "unknown", "no_ttl", "long_ttl"];
+    &["keys", "lock", "mode", "blind", "unknown", "no_ttl", "long_ttl", "scripts"];
 /// Keys and channels with which libraries wake those that wait for a lock, and a key of each.
 const SIGNALS: [(&str, &str); 3] = [
     ("lock-signal:*", "python-redis-lock"),
@@ -31,6 +31,8 @@ pub struct AdoptRule {
     pub mode: AdoptMode,
     /// What becomes of one that a quorum cannot carry out as it is.
     pub options: AdoptOptions,
+    /// `scripts`: those that are a deployment's own.
+    pub scripts: Vec<AdoptScript>,
 }
 
 /// What becomes of an idiom on an adopted key.
@@ -163,11 +165,15 @@ impl FromYaml for PlacedAdoption {
         reader.read(&section, "lock", &mut lock);
         reader.read(&section, "mode", &mut mode);
         let options = AdoptOptions::read(reader, &section);
+        let mut scripts = Vec::new();
+        reader.read(&section, "scripts", &mut scripts);
+        adopt_scripts::check(reader, path, &scripts);
         if section.get("keys").is_none() {
             reader.problem(&section.path("keys"), "is missing; which keys are locks?");
         }
         let Some(keys) = keys else { return Err(Wrong::Told) };
-        Ok(PlacedAdoption { rule: AdoptRule { keys, lock, mode, options }, path: path.to_vec() })
+        let rule = AdoptRule { keys, lock, mode, options, scripts };
+        Ok(PlacedAdoption { rule, path: path.to_vec() })
     }
 }
 

@@ -8,7 +8,7 @@
 //! - `locate`: on which line something stands, and which key stands twice.
 //! - `guards`: which writes need which lock; `pattern`: their keys; `template`: the lock's key.
 //! - `adopt`: which keys are locks of existing libraries; `adopt_options`: what becomes of idioms
-//!   that a quorum cannot carry out as they are.
+//!   that a quorum cannot carry out as they are; `adopt_scripts`: a deployment's own scripts.
 //! - `units`, `url`: how durations, sizes and Redis URLs are written.
 //! - `tls`: certificates and keys, and whether they can be used.
 
@@ -21,6 +21,7 @@ use std::{
 
 mod adopt;
 mod adopt_options;
+mod adopt_scripts;
 mod check;
 mod error;
 mod guards;
@@ -36,6 +37,7 @@ mod url;
 
 pub use adopt::{AdoptConfig, AdoptMode, AdoptRule};
 pub use adopt_options::{AdoptOptions, BlindPolicy, LongTtlPolicy, NoTtlPolicy, UnknownPolicy};
+pub use adopt_scripts::{AdoptScript, ScriptOp, ScriptUnit};
 pub(crate) use check::SHARED_WITH_DATA;
 pub use error::{ConfigErrors, Problem};
 pub use guards::{Flush, GuardRule, GuardsConfig, Policy};

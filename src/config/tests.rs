@@ -30,6 +30,7 @@ fn the_annotated_file_says_every_key_and_every_default() {
         guards::KEYS,
         guards::RULE_KEYS,
         adopt::RULE_KEYS,
+        adopt_scripts::SCRIPT_KEYS,
     ];
     for key in sections.concat() {
         // Keys without a default stand in a comment.
@@ -688,6 +689,68 @@ fn a_file_that_is_too_long_or_too_deep_is_refused_before_it_is_parsed() {
     let long = "#".repeat(1 << 20);
     assert!(!parse(&long).is_err_and(|error| error.to_string().contains("is longer")));
     assert!(refused(&(long + "#")).contains(":1: is longer than 1048576 bytes"));
+}
+
+#[test]
+fn scripts_of_adoption_are_read_and_checked() {
+    let digest = "c3f8721CBB97f72bc19e972846bd7aaf91901658";
+    let script =
+        |keys: &str| format!("adopt: {{keys: a, scripts: [{{digest: '{digest}', {keys}}}]}}");
+    let extend = script("op: extend, token: 2, ttl: 1, unit: s, replies: [0, 1, '1', nil]");
+    let expected = AdoptScript {
+        digest:
+            *b"\xc3\xf8\x72\x1c\xbb\x97\xf7\x2b\xc1\x9e\x97\x28\x46\xbd\x7a\xaf\x91\x90\x16\x58",
+        op: ScriptOp::Extend,
+        token: 2,
+        ttl: Some(1),
+        unit: ScriptUnit::Seconds,
+        replies: ["0", "1", "1", "nil"],
+    };
+    assert_eq!(parse(&extend).unwrap().adopt.rules[0].scripts, [expected]);
+    let release = "op: release, token: 1, replies: [-1, +OK, +OK, 'false']";
+    let [read] = parse(&script(release)).unwrap().adopt.rules[0].scripts[..] else { panic!() };
+    assert_eq!((read.ttl, read.replies), (None, ["-1", "+OK", "+OK", "false"]));
+    let short =
+        "adopt: {keys: a, scripts: {digest: c3f8, op: release, token: 1, replies: [0,1,1,0]}}";
+    let digits = short.replace("c3f8", &"1".repeat(40));
+    let twice = format!(
+        "adopt: {{keys: a, scripts: [{{digest: '{digest}', {release}}}, {{digest: \
+         '{digest}', {release}}}]}}"
+    );
+    for (text, expected) in [
+        (short, "'c3f8' where a digest, 40 hexadecimal digits in quotes, is wanted"),
+        (&digits, "where a digest, 40 hexadecimal digits in quotes, is wanted"),
+        (&twice, "adopt.scripts: the digest of number 2 is there twice"),
+        ("adopt: {keys: a, scripts: [x]}", "'x' where a script with digest, op, token and replies"),
+        (&script("op: take, token: 1, replies: [0, 1, 1, 0]"), "where acquire, acquire-reentrant"),
+        (
+            &script("op: release, replies: [0, 1, 1, 0]"),
+            "token: is missing; where in ARGV does the",
+        ),
+        (&script("op: release, token: 0, replies: [0, 1, 1, 0]"), "places in ARGV count from 1"),
+        (&script("op: release, token: 1"), "replies: is missing; what does the script answer?"),
+        (
+            &script("op: release, token: 1, replies: [0, 1, 1]"),
+            "a list where a list of four replies",
+        ),
+        (
+            &script("op: release, token: 1, replies: [0, 1, 1, true]"),
+            "where a list of four replies",
+        ),
+        (&script("op: release, token: 1, ttl: 2, replies: [0, 1, 1, 0]"), "a release has no TTL"),
+        (&script("op: extend, token: 1, replies: [0, 1, 1, 0]"), "ttl: is missing; where in ARGV"),
+        (
+            &script("op: extend, token: 1, ttl: 2, unit: min, replies: [0, 1, 1, 0]"),
+            "'min' where ms or s is wanted",
+        ),
+        (
+            &script("op: acquire, token: 1, ttl: 2, replies: [1, 1, 1, 0]"),
+            "acquire refuses its own token as any other",
+        ),
+    ] {
+        let errors = errors(text);
+        assert!(errors.iter().any(|error| error.contains(expected)), "{text}: {errors:?}");
+    }
 }
 
 #[test]

@@ -760,3 +760,33 @@ fn a_release_wakes_subscribers_by_the_message_of_its_library() {
         waiter.cmd(&["UNSUBSCRIBE", "woken"]);
     }
 }
+
+#[test]
+fn a_deployments_own_scripts_are_carried_out_as_it_describes_them() {
+    // Bodies that Redis would carry out; the proxy knows them by their digests alone.
+    let acquire = "if redis.call('exists', KEYS[1]) == 1 then return 'no' end \
+                   redis.call('setex', KEYS[1], ARGV[1], ARGV[2]) return -1";
+    let release = "if redis.call('get', KEYS[1]) ~= ARGV[1] then return 'no' end return \
+                   redis.call('del', KEYS[1]) + 1";
+    let digest = |body: &str| sha1_smol::Sha1::from(body).digest().to_string();
+    let proxy = enforced_with(&format!(
+        "scripts:\n      - digest: '{}'\n        op: acquire\n        token: 2\n        ttl: 1\n        \
+         unit: s\n        replies: [-1, nil, nil, nil]\n      - digest: '{}'\n        op: release\n        \
+         token: 1\n        replies: [nil, 2, 2, nil]",
+        digest(acquire),
+        digest(release)
+    ));
+    let mut client = proxy.client();
+    let mut take =
+        |token: &str| client.cmd(&["EVALSHA", &digest(acquire), "1", "lock:job", "20", token]);
+    assert_eq!(
+        [take("a"), take("a"), take("b")],
+        [Reply::Int(-1), Reply::NullBulk, Reply::NullBulk]
+    );
+    assert_eq!(client.cmd(&["TTL", "lock:job"]), Reply::Int(20));
+    let mut free = |token: &str| client.cmd(&["EVAL", release, "1", "lock:job", token]);
+    assert_eq!(
+        [free("b"), free("a"), free("a")],
+        [Reply::NullBulk, Reply::Int(2), Reply::NullBulk]
+    );
+}

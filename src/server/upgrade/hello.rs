@@ -42,6 +42,9 @@ impl Common {
             if rule.options != AdoptOptions::default() {
                 adopted += &format!("{at} {:?}", rule.options);
             }
+            if !rule.scripts.is_empty() {
+                adopted += &format!("{at} {:?}", rule.scripts);
+            }
         }
         let adopted = if enforced.is_empty() { String::new() } else { digest(&adopted) };
         Common([digest(&nodes.join(" ")), digest(&config.locks.prefix), adopted])
@@ -116,7 +119,14 @@ mod tests {
         assert_eq!(enforce.differences(OLD_HELLO), Some(vec!["adopt"]));
         let options = "{keys: 'a:*', mode: enforce, blind: as-redis, no_ttl: refuse}";
         assert_eq!(enforce.differences(&adopting(options).hello()), Some(vec![]), "defaults");
-        for option in ["blind: refuse", "unknown: forward", "no_ttl: 5s", "long_ttl: cap"] {
+        for option in [
+            "blind: refuse",
+            "unknown: forward",
+            "no_ttl: 5s",
+            "long_ttl: cap",
+            "scripts: {digest: c3f8721cbb97f72bc19e972846bd7aaf91901658, op: release, token: 1, \
+             replies: [0, 1, 1, 0]}",
+        ] {
             let other = adopting(&format!("{{keys: 'a:*', mode: enforce, {option}}}"));
             assert_eq!(enforce.differences(&other.hello()), Some(vec!["adopt"]), "{option}");
         }

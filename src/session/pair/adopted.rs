@@ -26,6 +26,7 @@ fn enforced_with(options: AdoptOptions) -> Pair {
         lock: Some(Template::new("{1}").unwrap()),
         mode: AdoptMode::Enforce,
         options,
+        scripts: Vec::new(),
     });
     Pair::with(config)
 }
