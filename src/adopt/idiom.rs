@@ -65,13 +65,42 @@ pub(crate) struct Idiom<'a> {
     pub(crate) form: &'static str,
     /// The token.
     pub(crate) token: Option<&'a [u8]>,
-    /// The TTL, unless that is a time of day.
+    /// The TTL.
     pub(crate) ttl: Option<(i64, TtlUnit)>,
+    /// The time of day that was given instead, in milliseconds since 1970.
+    pub(crate) until: Option<i64>,
+    /// The TTL was longer than a lock may have, and is so long now.
+    pub(crate) is_capped: bool,
+    /// What else than a lock the command is about.
+    pub(crate) kind: OtherKind,
+}
+
+/// What a command is about that is no lock idiom.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum OtherKind {
+    /// Nothing that says whose it may be.
+    #[default]
+    Any,
+    /// A hash, as Redisson's locks.
+    Hash,
+    /// A sorted set, as Symfony's locks.
+    SortedSet,
 }
 
 impl<'a> Idiom<'a> {
     pub(super) fn new(op: Op, form: &'static str) -> Idiom<'a> {
-        Idiom { op, form, token: None, ttl: None }
+        let kind = OtherKind::Any;
+        Idiom { op, form, token: None, ttl: None, until: None, is_capped: false, kind }
+    }
+
+    /// Makes a TTL of a time of day. `now`: milliseconds since 1970.
+    pub(super) fn counted_from(self, now: impl FnOnce() -> i64) -> Idiom<'a> {
+        match self.until {
+            Some(until) => {
+                Idiom { ttl: Some((until.saturating_sub(now()), TtlUnit::Millis)), ..self }
+            }
+            None => self,
+        }
     }
 }
 
@@ -79,7 +108,8 @@ impl<'a> Idiom<'a> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Expiry {
     In(i64, TtlUnit),
-    At,
+    /// Milliseconds since 1970.
+    At(i64),
     Keep,
 }
 
@@ -117,13 +147,13 @@ pub(crate) fn of_words<'a>(words: &[&'a [u8]]) -> Idiom<'a> {
         (b"DELEX", [condition, value]) if is(condition, b"IFEQ") => {
             Idiom { token: Some(value), ..Idiom::new(Op::Release, "DELEX IFEQ") }
         }
-        (b"DELEX", _) => Idiom::new(Op::Other, "DELEX"),
+        (b"DELEX", _) => Idiom::new(Op::Other, DELEX),
         (b"DEL", _) => Idiom::new(Op::ReleaseBlind, "DEL"),
         (b"UNLINK", _) => Idiom::new(Op::ReleaseBlind, "UNLINK"),
-        (b"EXPIRE", [ttl, ..]) => expire("EXPIRE", ttl, rest.len(), Some(TtlUnit::Seconds)),
-        (b"PEXPIRE", [ttl, ..]) => expire("PEXPIRE", ttl, rest.len(), Some(TtlUnit::Millis)),
-        (b"EXPIREAT", [at, ..]) => expire("EXPIREAT", at, rest.len(), None),
-        (b"PEXPIREAT", [at, ..]) => expire("PEXPIREAT", at, rest.len(), None),
+        (b"EXPIRE", [ttl, ..]) => expire("EXPIRE", ttl, rest.len(), TtlUnit::Seconds),
+        (b"PEXPIRE", [ttl, ..]) => expire("PEXPIRE", ttl, rest.len(), TtlUnit::Millis),
+        (b"EXPIREAT", [at, ..]) => expire_at("EXPIREAT", at, rest.len(), TtlUnit::Seconds),
+        (b"PEXPIREAT", [at, ..]) => expire_at("PEXPIREAT", at, rest.len(), TtlUnit::Millis),
         (b"EXPIRE" | b"PEXPIRE" | b"EXPIREAT" | b"PEXPIREAT", []) => malformed("EXPIRE"),
         (b"PERSIST", []) => Idiom::new(Op::PersistBlind, "PERSIST"),
         (b"GET", []) => Idiom::new(Op::Look, "GET"),
@@ -134,32 +164,73 @@ pub(crate) fn of_words<'a>(words: &[&'a [u8]]) -> Idiom<'a> {
         (b"STRLEN", []) => Idiom::new(Op::Look, "STRLEN"),
         (b"PERSIST" | b"GET" | b"TTL" | b"PTTL" | b"TYPE" | b"STRLEN", _) => malformed("GET"),
         (b"WATCH", _) => Idiom::new(Op::Watch, "WATCH"),
-        (upper, _) => Idiom::new(Op::Other, family(upper)),
+        (upper, _) => {
+            let (form, kind) = family(upper);
+            Idiom { kind, ..Idiom::new(Op::Other, form) }
+        }
     }
 }
 
-/// How commands that are no idiom are called together.
-fn family(upper: &[u8]) -> &'static str {
-    match upper {
+/// How commands that are no idiom are called together, and what they are about.
+fn family(upper: &[u8]) -> (&'static str, OtherKind) {
+    let form = match upper {
         b"INCR" | b"DECR" | b"INCRBY" | b"DECRBY" | b"INCRBYFLOAT" => "a counter",
-        b"MGET" | b"MSET" | b"MSETNX" => "MGET, MSET or MSETNX",
-        [b'H', ..] => "a hash, as Redisson's locks are",
-        [b'Z', ..] => "a sorted set, as the locks of Symfony 5.2 and later are",
+        b"MGET" | b"MSET" => "MGET or MSET",
+        b"MSETNX" => MSETNX,
+        [b'H', ..] => return ("a hash, as Redisson's locks are", OtherKind::Hash),
+        [b'Z', ..] => {
+            let form = "a sorted set, as the locks of Symfony 5.2 and later are";
+            return (form, OtherKind::SortedSet);
+        }
         [b'S', b'A' | b'C' | b'D' | b'I' | b'M' | b'P' | b'R' | b'U', ..] => "a set",
         [b'L' | b'R', b'P' | b'R' | b'L', ..] => "a list",
         _ => "another command",
+    };
+    (form, OtherKind::Any)
+}
+
+/// Forms of lock idioms that are not built, and that are no other commands for that.
+const SET_NX_GET: &str = "SET NX GET";
+const MSETNX: &str = "MSETNX";
+const DELEX: &str = "DELEX";
+
+impl Idiom<'_> {
+    /// Whether the command is no lock idiom, nor a variant of one, so that the data node may have
+    /// it.
+    pub(super) fn is_foreign(&self) -> bool {
+        match self.op {
+            Op::UnknownScript => true,
+            Op::Other => {
+                let is_variant = [SET_NX_GET, MSETNX, DELEX].contains(&self.form);
+                !is_variant && !self.form.contains("EXPIRE")
+            }
+            _ => false,
+        }
     }
 }
 
-fn expire<'a>(form: &'static str, ttl: &[u8], words: usize, unit: Option<TtlUnit>) -> Idiom<'a> {
-    match (number::integer(ttl), unit) {
-        (None, _) => Idiom::new(Op::Malformed, form),
+fn expire<'a>(form: &'static str, ttl: &[u8], words: usize, unit: TtlUnit) -> Idiom<'a> {
+    match number::integer(ttl) {
+        None => Idiom::new(Op::Malformed, form),
         // No library sends NX, XX, GT or LT.
         _ if words > 1 => Idiom::new(Op::Other, form),
-        (Some(ttl), Some(unit)) => {
-            Idiom { ttl: Some((ttl, unit)), ..Idiom::new(Op::ExtendBlind, form) }
-        }
-        (Some(_), None) => Idiom::new(Op::ExtendBlind, form),
+        Some(ttl) => Idiom { ttl: Some((ttl, unit)), ..Idiom::new(Op::ExtendBlind, form) },
+    }
+}
+
+fn expire_at<'a>(form: &'static str, at: &[u8], words: usize, unit: TtlUnit) -> Idiom<'a> {
+    let until = number::integer(at).and_then(|at| time_of_day(at, unit));
+    match expire(form, at, words, unit) {
+        Idiom { op: Op::ExtendBlind, .. } if until.is_none() => Idiom::new(Op::Malformed, form),
+        idiom => Idiom { ttl: None, until, ..idiom },
+    }
+}
+
+/// Returns milliseconds since 1970. `None`: Redis has no such time.
+fn time_of_day(at: i64, unit: TtlUnit) -> Option<i64> {
+    match unit {
+        TtlUnit::Seconds => at.checked_mul(1000),
+        TtlUnit::Millis => Some(at),
     }
 }
 
@@ -187,36 +258,38 @@ fn set<'a>(value: &'a [u8], options: &[&'a [u8]]) -> Option<Idiom<'a>> {
             options.pop()?;
             condition = Some(Condition::Rare);
         } else {
-            let kinds: [(&[u8], Option<TtlUnit>); 4] = [
-                (b"EX", Some(TtlUnit::Seconds)),
-                (b"PX", Some(TtlUnit::Millis)),
-                (b"EXAT", None),
-                (b"PXAT", None),
+            let kinds: [(&[u8], TtlUnit); 4] = [
+                (b"EX", TtlUnit::Seconds),
+                (b"PX", TtlUnit::Millis),
+                (b"EXAT", TtlUnit::Seconds),
+                (b"PXAT", TtlUnit::Millis),
             ];
             let kind = kinds.iter().position(|(name, _)| is(option, name))?;
             is_free(&expiry, |(_, before)| usize::from(*before) == kind + 1)?;
             // An option that stands twice counts as the last says, as in Redis.
-            let number = number::integer(options.pop()?);
-            let set = match (number, kinds[kind].1) {
-                (Some(number), Some(unit)) => Expiry::In(number, unit),
-                (Some(1..), None) => Expiry::At,
-                // Refused only below, since a syntax error comes first.
-                (_, unit) => Expiry::In(0, unit.unwrap_or(TtlUnit::Millis)),
+            let (number, unit) = (number::integer(options.pop()?), kinds[kind].1);
+            let is_time_of_day = kind >= 2;
+            let at = number.filter(|at| *at > 0).and_then(|at| time_of_day(at, unit));
+            let set = match number {
+                Some(number) if !is_time_of_day => Some(Expiry::In(number, unit)),
+                _ => at.filter(|_| is_time_of_day).map(Expiry::At),
             };
-            expiry = Some((set, kind as u8 + 1));
+            // Refused only below, since a syntax error comes first.
+            expiry = Some((set.unwrap_or(Expiry::In(0, unit)), kind as u8 + 1));
         }
     }
     let expiry = expiry.map(|(expiry, _)| expiry);
     if matches!(expiry, Some(Expiry::In(..=0, _))) {
         return None;
     }
-    let ttl = match expiry {
-        Some(Expiry::In(ttl, unit)) => Some((ttl, unit)),
-        _ => None,
+    let (ttl, until) = match expiry {
+        Some(Expiry::In(ttl, unit)) => (Some((ttl, unit)), None),
+        Some(Expiry::At(until)) => (None, Some(until)),
+        Some(Expiry::Keep) | None => (None, None),
     };
-    let has_ttl = matches!(expiry, Some(Expiry::In(..) | Expiry::At));
+    let has_ttl = ttl.is_some() || until.is_some();
     let (op, form) = match (condition, has_ttl, gets) {
-        (Some(Condition::Absent), _, true) => (Op::Other, "SET NX GET"),
+        (Some(Condition::Absent), _, true) => (Op::Other, SET_NX_GET),
         (Some(_), _, true) => (Op::Overwrite, "SET with another condition"),
         (Some(Condition::Absent), true, false) => (Op::Acquire, "SET NX with a TTL"),
         (Some(Condition::Absent), false, false) => (Op::AcquireForEver, "SET NX without a TTL"),
@@ -231,7 +304,7 @@ fn set<'a>(value: &'a [u8], options: &[&'a [u8]]) -> Option<Idiom<'a>> {
         (None, true, _) => (Op::Overwrite, "SET with a TTL"),
         (None, false, _) => (Op::Overwrite, "SET"),
     };
-    Some(Idiom { op, form, token: Some(value), ttl })
+    Some(Idiom { token: Some(value), ttl, until, ..Idiom::new(op, form) })
 }
 
 /// Returns `None` if another option that excludes this one was there before.

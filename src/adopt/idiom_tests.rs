@@ -55,7 +55,12 @@ fn words_are_taken_for_what_they_are() {
         ("SET k t NX PX 30000", Op::Acquire, millis(30000)),
         ("set k t px 30000 nx", Op::Acquire, millis(30000)),
         ("SET k t EX 30 NX NX", Op::Acquire, seconds(30)),
-        ("SET k t NX EXAT 33177117420", Op::Acquire, None),
+        ("SET k t NX EXAT 33177117420", Op::Acquire, millis(33_177_117_419_993)),
+        ("SET k t NX PXAT 10", Op::Acquire, millis(3)),
+        ("SET k t PXAT 2 XX", Op::OverwriteHeld, millis(-5)),
+        ("SET k t EXAT 1 IFEQ t", Op::Extend, millis(993)),
+        ("SET k t NX EXAT 9223372036854775807", Op::Malformed, None),
+        ("SET k t NX EXAT -1", Op::Malformed, None),
         ("SET k t NX", Op::AcquireForEver, None),
         ("SET k t NX KEEPTTL", Op::AcquireForEver, None),
         ("SETNX k t", Op::AcquireForEver, None),
@@ -79,7 +84,11 @@ fn words_are_taken_for_what_they_are() {
         ("DELEX k IFNE t", Op::Other, None),
         ("EXPIRE k 10", Op::ExtendBlind, seconds(10)),
         ("PEXPIRE k 10", Op::ExtendBlind, millis(10)),
-        ("PEXPIREAT k 10", Op::ExtendBlind, None),
+        ("PEXPIREAT k 10", Op::ExtendBlind, millis(3)),
+        ("EXPIREAT k -1", Op::ExtendBlind, millis(-1007)),
+        ("EXPIREAT k 9223372036854775807", Op::Malformed, None),
+        ("EXPIREAT k ten", Op::Malformed, None),
+        ("EXPIREAT k 10 GT", Op::Other, millis(9993)),
         ("EXPIRE k 10 NX", Op::Other, None),
         ("EXPIRE k ten", Op::Malformed, None),
         ("EXPIRE k", Op::Malformed, None),
@@ -93,7 +102,7 @@ fn words_are_taken_for_what_they_are() {
         ("A.COMMAND.WITH.A.LONG.NAME k", Op::Other, None),
     ] {
         let words: Vec<&[u8]> = text.split(' ').map(str::as_bytes).collect();
-        let found = of_words(&words);
+        let found = of_words(&words).counted_from(|| 7);
         assert_eq!((found.op, found.ttl), (op, ttl), "{text}");
     }
 }

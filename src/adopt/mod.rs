@@ -34,9 +34,10 @@ use std::{
         Arc,
         atomic::{AtomicBool, AtomicU8, Ordering},
     },
+    time::{SystemTime, UNIX_EPOCH},
 };
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use self::{
     glance::{Alike, Class, NameGlance, class},
@@ -48,7 +49,7 @@ use self::{
     verdict::{AdoptVerdict, Limits},
 };
 use crate::{
-    config::AdoptRule,
+    config::{AdoptOptions, AdoptRule},
     glob::Budget,
     resp::{
         inline, number,
@@ -59,8 +60,9 @@ use crate::{
 /// The longest command that is looked at, in bytes: the longest script of a lock library has
 /// some 3,000. As much is copied of a command that comes in pieces.
 pub(crate) const MAX_LOOK: usize = 16 * 1024;
-/// Most keys of one script: its locks are asked for one after the other.
+/// Most keys of one command: its locks are asked for one after the other.
 const MAX_KEYS: usize = 16;
+const TOO_MANY_KEYS: &str = "it has more than 16 keys";
 /// Steps that comparing the keys of one command with the rules may take.
 const MAX_STEPS: usize = 1_000_000;
 
@@ -78,6 +80,8 @@ pub(crate) struct Adoption {
     seen: SeenIdioms,
     /// Makes [`Found::key`].
     hasher: RandomState,
+    /// Milliseconds since 1970; locks end by it only where a command gives a time of day.
+    time_of_day: fn() -> i64,
 }
 
 /// An idiom on an adopted key.
@@ -134,6 +138,16 @@ pub(crate) struct Found {
 
 type WordList<'a> = SmallVec<[&'a [u8]; 8]>;
 
+/// The rules of a command's keys.
+struct Ruled {
+    /// For each key the first that is about it.
+    each: SmallVec<[Option<usize>; 8]>,
+    /// The one that counts.
+    rule: usize,
+    /// What those of its mode say together.
+    options: AdoptOptions,
+}
+
 impl Adoption {
     /// The adoption of a configuration, if it has any. Install the recorder of metrics first.
     pub(crate) fn new(rules: &[AdoptRule]) -> Option<Arc<Adoption>> {
@@ -152,9 +166,13 @@ impl Adoption {
             modes: rules.iter().map(|rule| AtomicU8::new(rule.mode as u8)).collect(),
             answers: AtomicBool::new(rules.iter().any(|rule| rule.mode.is_answered())),
             first_bytes,
-            scripts: KnownScripts::default(),
+            scripts: KnownScripts::of(rules),
             seen: SeenIdioms::new(),
             hasher: RandomState::new(),
+            time_of_day: || {
+                let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+                i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+            },
         }))
     }
 
@@ -205,7 +223,7 @@ impl Adoption {
         match end {
             Some(Ok(length)) => self.look_at_words(&words, limits).of_length(length),
             Some(Err(least)) => AdoptLook::More(least),
-            None => self.too_large(&words),
+            None => self.too_large(&words, limits),
         }
     }
 
@@ -214,6 +232,22 @@ impl Adoption {
         if let Some((sighting, client)) = self.seen.note(sighting, client) {
             seen::tell(&sighting, self.pattern(&sighting), &client);
         }
+    }
+
+    /// Counts a command that is refused; tells of it in the log if nothing was told of its
+    /// connection yet. Returns whether something is told.
+    pub(crate) fn note_refused(
+        &self,
+        sighting: &Sighting,
+        client: Option<&Arc<str>>,
+        is_told: bool,
+    ) -> bool {
+        let may_tell = self.seen.refused(sighting, is_told);
+        if may_tell {
+            let client = client.map_or("", |client| client);
+            seen::tell_of_refusal(sighting, self.pattern(sighting), client);
+        }
+        is_told || may_tell
     }
 
     /// All that was seen, the unsafe first, then by how often; and how often something was seen
@@ -251,11 +285,29 @@ impl Adoption {
             .position(|rule| rule.keys.matches_within(key, &mut budget).unwrap_or(true))
     }
 
+    /// The rules of these keys. `None`: no rule is about any.
+    fn ruled(&self, keys: &[&[u8]]) -> Option<Ruled> {
+        let each: SmallVec<[Option<usize>; 8]> = keys.iter().map(|key| self.rule(key)).collect();
+        // A command that is about one enforced key at least is the proxy's to answer.
+        let rule = self.foremost(each.iter().copied().flatten())?;
+        let options = each
+            .iter()
+            .flatten()
+            .filter(|other| self.is_enforced(**other) == self.is_enforced(rule))
+            .filter_map(|other| Some(self.rules.get(*other)?.options))
+            .reduce(AdoptOptions::and)?;
+        Some(Ruled { each, rule, options })
+    }
+
     fn look_at_line(&self, bytes: &[u8], limits: &Limits) -> AdoptLook {
         let here = &bytes[..bytes.len().min(MAX_LOOK)];
         let Some(end) = memchr::memchr(b'\n', here) else {
             let is_whole = here.len() < MAX_LOOK;
-            return if is_whole { AdoptLook::More(here.len() + 1) } else { self.too_long_line() };
+            return if is_whole {
+                AdoptLook::More(here.len() + 1)
+            } else {
+                self.too_long_line(limits)
+            };
         };
         let Some(words) = inline::split(&bytes[..end]) else { return AdoptLook::Free };
         let words: WordList<'_> = words.iter().map(Vec::as_slice).collect();
@@ -271,7 +323,7 @@ impl Adoption {
             (Class::Script, _) => self.look_at_script(words, limits),
             (Class::Load, [load, body]) => {
                 if load.eq_ignore_ascii_case(b"LOAD") {
-                    self.scripts.learn(body);
+                    self.scripts.learn(body, None);
                 }
                 AdoptLook::Free
             }
@@ -292,17 +344,26 @@ impl Adoption {
 
     /// What a command is to be told as that is no script.
     fn judge_plain(&self, keys: &[&[u8]], idiom: Idiom<'_>, limits: &Limits) -> AdoptLook {
-        let mut look = self.judge(keys, WhichKeys::All, idiom, limits);
+        let Some(ruled) = self.ruled(keys) else { return AdoptLook::Free };
+        let idiom = idiom.counted_from(self.time_of_day);
+        let idiom = verdict::capped(idiom, limits, &ruled.options);
+        let mut look = self.judge(keys, &ruled, WhichKeys::All, idiom, limits);
         let replies = match idiom.form {
             "SETNX" => Some(["1", "0", "0", "0"]),
             "SET IFEQ with a TTL" | "SET XX with a TTL" => Some(["nil", "+OK", "+OK", "nil"]),
             _ => None,
         };
-        let zero_frees = idiom.op == Op::ExtendBlind;
-        let obstacle = (keys.len() > 1).then_some(verdict::SEVERAL);
+        let zero_frees = idiom.op == Op::ExtendBlind || idiom.until.is_some();
+        let is_for_many = idiom.op == Op::ReleaseBlind;
+        let obstacle = match keys.len() {
+            0..=1 => None,
+            2..=MAX_KEYS if is_for_many => None,
+            _ if is_for_many => Some(TOO_MANY_KEYS),
+            _ => Some(verdict::SEVERAL),
+        };
         self.set_task(
             &mut look,
-            keys,
+            (keys, &ruled.options),
             &idiom,
             task::Circumstances { replies, obstacle, zero_frees, database: None },
         );
@@ -311,6 +372,7 @@ impl Adoption {
         {
             found.queued = task::queued(&idiom, limits);
         }
+        self.set_others(&mut look, keys.get(1..).unwrap_or_default());
         look
     }
 
@@ -318,16 +380,19 @@ impl Adoption {
     fn set_task(
         &self,
         look: &mut AdoptLook,
-        keys: &[&[u8]],
+        (keys, options): (&[&[u8]], &AdoptOptions),
         idiom: &Idiom<'_>,
         known: task::Circumstances,
     ) {
         let AdoptLook::Found(found) = look else { return };
+        if found.sighting.verdict == AdoptVerdict::Forwarded {
+            return;
+        }
         let Some(number) = found.sighting.rule else { return };
         let Some(rule) = self.rules.get(number) else { return };
         let Some(key) = keys.iter().find(|key| rule.keys.matches(key)) else { return };
         let sighting = &mut found.sighting;
-        let work = task::of(idiom, (sighting.verdict, sighting.because), known);
+        let work = task::of(idiom, (sighting.verdict, sighting.because), known, options);
         if let AdoptWork::Refuse(because) = work {
             (sighting.verdict, sighting.because) = (AdoptVerdict::Refused, because);
         }
@@ -339,6 +404,7 @@ impl Adoption {
                 database,
                 others: Vec::new(),
                 work,
+                options: *options,
                 aside: Vec::new(),
             }));
         }
@@ -347,16 +413,18 @@ impl Adoption {
     fn look_at_script(&self, words: &[&[u8]], limits: &Limits) -> AdoptLook {
         let [name, script, count, rest @ ..] = words else { return AdoptLook::Free };
         let keys = first_of(count, rest);
-        if !keys.iter().any(|key| self.rule(key).is_some()) {
-            return AdoptLook::Free;
-        }
+        let Some(ruled) = self.ruled(keys) else { return AdoptLook::Free };
         let argv = &rest[keys.len()..];
         let (digest, known, form) = if name.eq_ignore_ascii_case(b"EVAL") {
-            let (digest, known) = self.scripts.learn(script);
+            let (digest, known) = self.scripts.learn(script, Some(ruled.rule));
             (Some(digest), Some(known), "EVAL")
         } else {
             let digest = rows::read(script);
-            (digest, digest.and_then(|digest| self.scripts.get(&digest)), "EVALSHA")
+            (
+                digest,
+                digest.and_then(|digest| self.scripts.get(&digest, Some(ruled.rule))),
+                "EVALSHA",
+            )
         };
         let idiom = |op| Idiom::new(op, form);
         let argument = |place| match place {
@@ -370,7 +438,7 @@ impl Adoption {
                     argument(place).and_then(number::integer).map(|ttl| (ttl, unit)).ok_or(())
                 });
                 match (token.transpose(), ttl.transpose()) {
-                    (Ok(token), Ok(ttl)) => Idiom { op, form, token, ttl },
+                    (Ok(token), Ok(ttl)) => Idiom { token, ttl, ..idiom(op) },
                     _ => idiom(Op::Malformed),
                 }
             };
@@ -383,15 +451,24 @@ impl Adoption {
                 let found = read(behaviour.op, Some(ArgumentPlace::Argv(token)), ttl);
                 (WhichKeys::First, found, Some((behaviour, "")))
             }
-            Some(Known::Nothing | Known::Normal(_)) => {
-                (WhichKeys::All, idiom(Op::UnknownScript), None)
+            Some(Known::Normal(_)) => (WhichKeys::All, idiom(Op::UnknownScript), None),
+            Some(Known::Nothing(kind)) => {
+                (WhichKeys::All, Idiom { kind, ..idiom(Op::UnknownScript) }, None)
             }
             Some(Known::Row(row)) => {
                 let behaviour = row.behaviour(argv);
-                (row.locks, read(behaviour.op, row.token, row.ttl), Some((behaviour, row.library)))
+                let mut found = read(behaviour.op, row.token, row.ttl);
+                if row.is_for_ever_at_zero && matches!(found.ttl, Some((..=0, _))) {
+                    found.ttl = None;
+                    if found.op == Op::Acquire {
+                        found.op = Op::AcquireForEver;
+                    }
+                }
+                (row.locks, found, Some((behaviour, row.library)))
             }
         };
-        let mut look = self.judge(keys, locks, found, limits);
+        let found = verdict::capped(found, limits, &ruled.options);
+        let mut look = self.judge(keys, &ruled, locks, found, limits);
         let database = match known {
             Some(Known::Row(row)) => row.database.and_then(|at| argv.get(at - 1)),
             _ => None,
@@ -403,10 +480,7 @@ impl Adoption {
             row.is_some_and(|(behaviour, _)| task::is_for_many(behaviour.op, behaviour.replies));
         let obstacle = match known {
             _ if !others.is_empty() && !is_for_many => Some(verdict::SEVERAL),
-            _ if keys.len() > MAX_KEYS => Some("it has too many keys"),
-            Some(Known::Row(Row { aside: Some(aside), .. })) if aside.commands.is_empty() => {
-                Some(aside.told)
-            }
+            _ if keys.len() > MAX_KEYS => Some(TOO_MANY_KEYS),
             Some(Known::Row(Row { database: Some(_), .. })) if database.is_none() => {
                 Some("the database that it names is no number")
             }
@@ -416,14 +490,11 @@ impl Adoption {
             matches!(known, Some(Known::Normal(normal::Normal::Extend { is_set: false, .. })));
         let replies = row.map(|(behaviour, _)| behaviour.replies);
         let circumstances = task::Circumstances { replies, obstacle, zero_frees, database };
-        self.set_task(&mut look, keys, &found, circumstances);
+        self.set_task(&mut look, (keys, &ruled.options), &found, circumstances);
         self.set_others(&mut look, others);
         if let (Some(Known::Row(Row { aside: Some(aside), .. })), Some(task)) = (known, look.task())
         {
-            let word = |word: &AsideWord| match word {
-                AsideWord::Text(text) => Some(text.as_bytes().to_vec()),
-                AsideWord::Sent(place) => argument(*place).map(<[u8]>::to_vec),
-            };
+            let word = |word: &AsideWord| word.spell(&argument);
             let commands = aside.commands.iter().map(|words| words.iter().map(word).collect());
             match commands.collect::<Option<Vec<Vec<Vec<u8>>>>>() {
                 Some(commands) => task.aside = commands,
@@ -470,15 +541,12 @@ impl Adoption {
     fn judge(
         &self,
         keys: &[&[u8]],
+        ruled: &Ruled,
         locks: WhichKeys,
         idiom: Idiom<'_>,
         limits: &Limits,
     ) -> AdoptLook {
-        let rules: SmallVec<[Option<usize>; 8]> = keys.iter().map(|key| self.rule(key)).collect();
-        // A command that is about one enforced key at least is the proxy's to answer.
-        let Some(rule) = self.foremost(rules.iter().copied().flatten()) else {
-            return AdoptLook::Free;
-        };
+        let Ruled { each: ref rules, rule, ref options } = *ruled;
         let counts = |other: &Option<usize>| {
             other.is_some_and(|other| !self.is_enforced(rule) || self.is_enforced(other))
         };
@@ -490,13 +558,15 @@ impl Adoption {
         let mut op = idiom.op;
         let (verdict, because) = if op == Op::Malformed {
             verdict::of(op)
+        } else if verdict::is_forwarded(&idiom, options) {
+            (AdoptVerdict::Forwarded, verdict::within(&idiom, limits, options).1)
         } else if !all_adopted || others {
             (AdoptVerdict::Refused, verdict::MIXED)
         } else if keys.len() > 1 && matches!(op, Op::Look | Op::Watch) {
             op = if op == Op::Watch { op } else { Op::Other };
             (AdoptVerdict::Refused, verdict::SEVERAL)
         } else {
-            verdict::within(&idiom, limits)
+            verdict::within(&idiom, limits, options)
         };
         AdoptLook::Found(Found {
             sighting: Sighting {
@@ -519,8 +589,8 @@ impl Adoption {
 
     /// A line is too long to be looked at. No library sends such; under an enforced rule the line
     /// is refused, as nobody knows what it is about.
-    fn too_long_line(&self) -> AdoptLook {
-        let mut look = self.too_large(&[]);
+    fn too_long_line(&self, limits: &Limits) -> AdoptLook {
+        let mut look = self.too_large(&[], limits);
         if self.enforces()
             && let AdoptLook::Found(found) = &mut look
         {
@@ -528,16 +598,13 @@ impl Adoption {
                 "ERR an inline command of more than 16 KB is refused where adopted locks are \
                  enforced (adopt)",
             );
-            let (key, lock, others) = (Vec::new(), Vec::new(), Vec::new());
-            let aside = Vec::new();
-            found.task =
-                Some(Box::new(AdoptTask { key, lock, database: None, others, work, aside }));
+            found.task = Some(Box::new(AdoptTask::without_key(work)));
         }
         look
     }
 
     /// Only these words could be looked at.
-    fn too_large(&self, words: &[&[u8]]) -> AdoptLook {
+    fn too_large(&self, words: &[&[u8]], limits: &Limits) -> AdoptLook {
         let class = words.first().map_or(Class::Every, |name| class(name));
         let rule = match (class, words) {
             (Class::None | Class::Client, _) => return AdoptLook::Free,
@@ -550,6 +617,15 @@ impl Adoption {
             }
             _ => None,
         };
+        if let (Class::First, [_, key, ..], Some(rule)) = (class, words, rule)
+            && let idiom = idiom::of_words(&words[..2])
+            && let Some(AdoptRule { options, .. }) = self.rules.get(rule)
+            && verdict::is_forwarded(&idiom, options)
+        {
+            let (each, options) = (smallvec![Some(rule)], *options);
+            let ruled = Ruled { each, rule, options };
+            return self.judge(&[*key], &ruled, WhichKeys::All, idiom, limits);
+        }
         let (verdict, because) = verdict::of(Op::TooLarge);
         let sighting = Sighting {
             rule,
@@ -561,11 +637,9 @@ impl Adoption {
             because,
             replies: None,
         };
-        let task = rule.filter(|rule| self.is_enforced(*rule)).map(|_| {
-            let work = AdoptWork::Refuse(because);
-            let (key, lock, others) = (Vec::new(), Vec::new(), Vec::new());
-            Box::new(AdoptTask { key, lock, database: None, others, work, aside: Vec::new() })
-        });
+        let task = rule
+            .filter(|rule| self.is_enforced(*rule))
+            .map(|_| Box::new(AdoptTask::without_key(AdoptWork::Refuse(because))));
         let key = self.hasher.hash_one(None::<&[u8]>);
         AdoptLook::Found(Found { sighting, key, keys: 0, task, queued: None, length: 0 })
     }

@@ -7,13 +7,14 @@ use super::{
     idiom::Op,
     normal::{Normal, TtlUnit},
 };
+use crate::config::{AdoptScript, ScriptOp, ScriptUnit};
 
 /// A script's SHA-1.
 pub(crate) type Digest = [u8; 20];
 
 /// What a script does, and its replies where the key is absent, has this token, has it without
 /// a TTL, has another.
-#[derive(Debug, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Behaviour {
     /// The idiom.
     pub(crate) op: Op,
@@ -44,7 +45,7 @@ pub(crate) enum WhichKeys {
 pub(crate) struct Aside {
     /// As an operator is told.
     pub(crate) told: &'static str,
-    /// As commands; none: they are not built yet.
+    /// As commands.
     pub(crate) commands: &'static [&'static [AsideWord]],
 }
 
@@ -55,21 +56,43 @@ pub(crate) enum AsideWord {
     Text(&'static str),
     /// What the client sent at this place.
     Sent(ArgumentPlace),
+    /// Several, without anything between them.
+    Joined(&'static [AsideWord]),
+}
+
+impl AsideWord {
+    /// Returns the word. `argument`: what the client sent at a place. `None`: nothing there.
+    pub(crate) fn spell<'a>(
+        &self,
+        argument: &impl Fn(ArgumentPlace) -> Option<&'a [u8]>,
+    ) -> Option<Vec<u8>> {
+        match self {
+            AsideWord::Text(text) => Some(text.as_bytes().to_vec()),
+            AsideWord::Sent(place) => argument(*place).map(<[u8]>::to_vec),
+            AsideWord::Joined(words) => {
+                let words = words.iter().map(|word| word.spell(argument));
+                Some(words.collect::<Option<Vec<_>>>()?.concat())
+            }
+        }
+    }
 }
 
 /// A script.
 #[derive(Debug)]
 pub(crate) struct Row {
+    /// Empty for a script of the configuration.
     digest: &'static str,
-    /// The library that sends the script.
+    /// The library that sends the script; empty if that is not known.
     pub(crate) library: &'static str,
-    behaviour: &'static Behaviour,
+    behaviour: Behaviour,
     /// Which of KEYS are locks.
     pub(crate) locks: WhichKeys,
     /// Where the token stands, if there is one.
     pub(crate) token: Option<ArgumentPlace>,
     /// Where the TTL stands, if there is one.
     pub(crate) ttl: Option<(ArgumentPlace, TtlUnit)>,
+    /// A TTL of 0 or less takes the lock without one.
+    pub(crate) is_for_ever_at_zero: bool,
     /// An argument that makes another behaviour of it.
     switch: Option<(usize, &'static str, &'static Behaviour)>,
     /// What the script does besides, on the data node.
@@ -80,9 +103,9 @@ pub(crate) struct Row {
 
 impl Row {
     /// What the script does with these ARGV.
-    pub(crate) fn behaviour(&self, argv: &[&[u8]]) -> &'static Behaviour {
+    pub(crate) fn behaviour(&self, argv: &[&[u8]]) -> Behaviour {
         match self.switch {
-            Some((at, value, other)) if argv.get(at - 1) == Some(&value.as_bytes()) => other,
+            Some((at, value, other)) if argv.get(at - 1) == Some(&value.as_bytes()) => *other,
             _ => self.behaviour,
         }
     }
@@ -92,8 +115,8 @@ const fn b(op: Op, replies: [&'static str; 4]) -> Behaviour {
     Behaviour { op, replies }
 }
 
-static RELEASE: Behaviour = b(Op::Release, ["0", "1", "1", "0"]);
-static EXTEND: Behaviour = b(Op::Extend, ["0", "1", "1", "0"]);
+const RELEASE: Behaviour = b(Op::Release, ["0", "1", "1", "0"]);
+const EXTEND: Behaviour = b(Op::Extend, ["0", "1", "1", "0"]);
 static ACQUIRE: Behaviour = b(Op::Acquire, ["1", "0", "0", "0"]);
 static EXTEND_BY: Behaviour = b(Op::ExtendBy, ["0", "1", "0", "0"]);
 static ACQUIRE_OK: Behaviour = b(Op::Acquire, ["+OK", "nil", "nil", "nil"]);
@@ -124,14 +147,15 @@ static PERSIST: Behaviour = b(Op::Persist, ["0", "1", "1", "0"]);
 static LEFT_ANY: Behaviour = b(Op::Look, ["[nil,-2]", "[token,ms]", "[token,-1]", "[token,ms]"]);
 static JOB: Behaviour = b(Op::Job, ["0", "1", "1", "0"]);
 
-const fn row(digest: &'static str, library: &'static str, behaviour: &'static Behaviour) -> Row {
+const fn row(digest: &'static str, library: &'static str, behaviour: &Behaviour) -> Row {
     Row {
         digest,
         library,
-        behaviour,
+        behaviour: *behaviour,
         locks: WhichKeys::First,
         token: Some(ArgumentPlace::Argv(1)),
         ttl: None,
+        is_for_ever_at_zero: false,
         switch: None,
         aside: None,
         database: None,
@@ -166,6 +190,11 @@ const fn aside(row: Row, aside: &'static Aside) -> Row {
     Row { aside: Some(aside), ..row }
 }
 
+/// A TTL of 0 or less takes the lock without one.
+const fn or_for_ever(row: Row) -> Row {
+    Row { is_for_ever_at_zero: true, ..row }
+}
+
 const fn switch(row: Row, at: usize, value: &'static str, other: &'static Behaviour) -> Row {
     Row { switch: Some((at, value, other)), ..row }
 }
@@ -174,6 +203,8 @@ use TtlUnit::{Millis, Seconds};
 
 const LIST: &str = "pushes to a list that waiters pop from";
 const CHANNEL: &str = "publishes on a channel";
+const FIRST_KEY: AsideWord = AsideWord::Sent(ArgumentPlace::Keys(1));
+const FIRST_ARGUMENT: AsideWord = AsideWord::Sent(ArgumentPlace::Argv(1));
 const SECOND_KEY: AsideWord = AsideWord::Sent(ArgumentPlace::Keys(2));
 const SECOND_ARGUMENT: AsideWord = AsideWord::Sent(ArgumentPlace::Argv(2));
 static SIGNAL: Aside = Aside {
@@ -195,7 +226,24 @@ static MESSAGE: Aside = Aside {
     told: CHANNEL,
     commands: &[&[AsideWord::Text("PUBLISH"), SECOND_KEY, SECOND_ARGUMENT]],
 };
-static OTHER_MESSAGE: Aside = Aside { told: CHANNEL, commands: &[] };
+/// The lock's key, on a channel among the arguments.
+static KEY_MESSAGE: Aside =
+    Aside { told: CHANNEL, commands: &[&[AsideWord::Text("PUBLISH"), SECOND_ARGUMENT, FIRST_KEY]] };
+/// The lock's key and token as JSON.
+static JSON_MESSAGE: Aside = Aside {
+    told: CHANNEL,
+    commands: &[&[
+        AsideWord::Text("PUBLISH"),
+        SECOND_KEY,
+        AsideWord::Joined(&[
+            AsideWord::Text(r#"{ "key": ""#),
+            FIRST_KEY,
+            AsideWord::Text(r#"", "value": ""#),
+            FIRST_ARGUMENT,
+            AsideWord::Text(r#"" }"#),
+        ]),
+    ]],
+};
 
 /// All scripts that are known. One that names no lock among its KEYS (python-redis-lock's
 /// reset_all) cannot be met here.
@@ -227,7 +275,7 @@ static ROWS: [Row; 105] = [
     timed("e03e083d81632b90688e6621ceb7b922dea67c5d", "coredis", &EXTEND_BY, Millis),
     row("ae3671744a5dbb24ea37ef607b8b10ac7856d43e", "aiocache", &RELEASE),
     row("b948f76fda6b97319d3426a2fb42b0d4f02c7146", "cashews", &RELEASE),
-    timed("d893d8da0844b834c9c5a41fb79b469749e6f442", "walrus", &ACQUIRE, Millis),
+    or_for_ever(timed("d893d8da0844b834c9c5a41fb79b469749e6f442", "walrus", &ACQUIRE, Millis)),
     aside(row("758ee2fc57c84a93a25cd712f592a1b4898d6c03", "walrus", &RELEASE), &EVENT),
     row("e63c1bdcff89893c1242d737ef2971b3f2f9ea96", "redis-lock-py", &RELEASE),
     aside(row("3ee65fe8cbb7be7badd45039a1eb0861cfa89286", "redis-lock-py", &RELEASE), &MESSAGE),
@@ -264,13 +312,13 @@ static ROWS: [Row; 105] = [
     },
     timed("4181d5af82ff00f12fe8f2952fed7db5774fc369", "murlock", &AGAIN, Millis),
     row("36c51548bc94e82390cca93961e4cfcd20a2c1f7", "murlock", &RELEASE),
-    switch(timed("0eafb65e6aa537bcc966e2af2a66dc7f3f66e121", "@medusajs/locking-redis", &AGAIN, Seconds),
-        3, "true", &ACQUIRE),
+    or_for_ever(switch(timed("0eafb65e6aa537bcc966e2af2a66dc7f3f66e121", "@medusajs/locking-redis", &AGAIN, Seconds),
+        3, "true", &ACQUIRE)),
     row("a0b59436cc046114766453c42adbb4c9c62ca99c", "@medusajs/locking-redis", &RELEASE),
     timed("4294933f08f20c8eba99ef809315810389dfb0a3", "@medusajs/locking-redis", &EXTEND, Seconds),
     row("59bc3e108ef7f99b02996a98489960c0edcc9945", "@upstash/lock", &RELEASE),
     timed("459cfa2e6c93bad7aa427b850f346bf836b2002d", "@upstash/lock", &EXTEND_BY, Seconds),
-    aside(row("02718596825c5bf6c57af391b4dc01a6d2d9d88a", "simple-redis-mutex", &RELEASE_NIL), &OTHER_MESSAGE),
+    aside(row("02718596825c5bf6c57af391b4dc01a6d2d9d88a", "simple-redis-mutex", &RELEASE_NIL), &JSON_MESSAGE),
     many(timed("72c682f803c16e52907ef702e4fc696ba57f0009", "@redis-kit/lock", &ACQUIRE, Millis)),
     many(row("38ad3f653a96ee41b8682a9d7f8bb30ea7840dfd", "@redis-kit/lock", &RELEASE)),
     many(timed("f52279a283865ecc0df2be6106ebd28746886112", "@redis-kit/lock", &EXTEND, Millis)),
@@ -295,7 +343,7 @@ static ROWS: [Row; 105] = [
     row("544c68b7ffd46e5d7ccc58a27204557efba43310", "redlock (Rust)", &RELEASE),
     timed("175897a4e379e99e79a54937be09226f76cdcfe5", "Spring Integration", &AGAIN_SPRING, Millis),
     row("f0f9038aa2b6d6c3436c72d147573ea2a58f0ef2", "Spring Integration", &RELEASE_SPRING),
-    aside(row("7a71e9443a2a41539fb115a5a27d5a748a871aed", "Spring Integration", &RELEASE_SPRING), &OTHER_MESSAGE),
+    aside(row("7a71e9443a2a41539fb115a5a27d5a748a871aed", "Spring Integration", &RELEASE_SPRING), &KEY_MESSAGE),
     timed("879e0f7b8d83c3266d4e996627438c05dbda0b89", "Spring Integration", &EXTEND_SPRING, Millis),
     row("194f3902b2dd08557818d09fc2e7682d91480e53", "ShedLock", &RELEASE),
     timed("67256370c2d1c87e2250898075542b1a7fa5b917", "ShedLock", &EXTEND, Millis),
@@ -351,10 +399,30 @@ pub(crate) fn hexadecimal(digest: &Digest) -> String {
 }
 
 /// What a body of one of the two great forms does, as a row of its own would say.
-pub(crate) fn of_normal(normal: Normal) -> (&'static Behaviour, usize, Option<(usize, TtlUnit)>) {
+pub(crate) fn of_normal(normal: Normal) -> (Behaviour, usize, Option<(usize, TtlUnit)>) {
     match normal {
-        Normal::Release { token } => (&RELEASE, token, None),
-        Normal::Extend { token, ttl, unit, .. } => (&EXTEND, token, Some((ttl, unit))),
+        Normal::Release { token } => (RELEASE, token, None),
+        Normal::Extend { token, ttl, unit, .. } => (EXTEND, token, Some((ttl, unit))),
+    }
+}
+
+/// The row of a script that the configuration describes.
+pub(super) fn of_configured(script: &AdoptScript) -> Row {
+    let op = match script.op {
+        ScriptOp::Acquire => Op::Acquire,
+        ScriptOp::AcquireReentrant => Op::AcquireAgain,
+        ScriptOp::Release => Op::Release,
+        ScriptOp::Extend => Op::Extend,
+        ScriptOp::ExtendBy => Op::ExtendBy,
+    };
+    let unit = match script.unit {
+        ScriptUnit::Millis => Millis,
+        ScriptUnit::Seconds => Seconds,
+    };
+    Row {
+        token: Some(ArgumentPlace::Argv(script.token)),
+        ttl: script.ttl.map(|ttl| (ArgumentPlace::Argv(ttl), unit)),
+        ..row("", "", &Behaviour { op, replies: script.replies })
     }
 }
 

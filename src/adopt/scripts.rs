@@ -1,60 +1,82 @@
-//! What is known of scripts: those of libraries by their digests, others once a client has
-//! shown them by EVAL or SCRIPT LOAD.
+//! What is known of scripts: those of the configuration and of libraries by their digests, others
+//! once a client has shown them by EVAL or SCRIPT LOAD.
 
 use std::collections::{HashMap, VecDeque};
 
 use super::{
+    idiom::OtherKind,
     normal::{self, Normal},
     rows::{self, Digest, Row},
 };
-use crate::sync::Mutex;
+use crate::{config::AdoptRule, sync::Mutex};
 
 /// Scripts that are remembered at the same time. Each takes some 100 bytes; programs that paste
 /// values into their scripts have more than any bound, and push out the oldest.
 const MOST: usize = 4096;
 
+/// Commands about hashes that scripts of locks have.
+const HASH_WORDS: [&str; 7] = ["hset", "hsetnx", "hget", "hexists", "hincrby", "hdel", "hmset"];
+/// Commands about sorted sets that scripts of locks have.
+const SORTED_SET_WORDS: [&str; 6] =
+    ["zadd", "zscore", "zcard", "zrem", "zrangebyscore", "zremrangebyscore"];
+
 /// What a script is.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Known {
-    /// A library's.
-    Row(&'static Row),
+pub(crate) enum Known<'a> {
+    /// A library's, or one of the configuration.
+    Row(&'a Row),
     /// One of the two great forms, if it is called with one key.
     Normal(Normal),
-    /// A script that is not known.
-    Nothing,
+    /// A script that is not known, and what else than a lock it is about.
+    Nothing(OtherKind),
 }
 
-/// Scripts that clients have shown. Bodies are not kept.
+/// Scripts of the configuration, and those that clients have shown. Bodies are not kept.
 #[derive(Default)]
 pub(crate) struct KnownScripts {
+    /// By the number of the rule.
+    configured: HashMap<(usize, Digest), Row>,
     learned: Mutex<Learned>,
 }
 
 #[derive(Default)]
 struct Learned {
-    by_digest: HashMap<Digest, Option<Normal>>,
+    /// Rows are not among them.
+    by_digest: HashMap<Digest, Known<'static>>,
     /// The oldest first.
     order: VecDeque<Digest>,
 }
 
 impl KnownScripts {
-    /// What is known of the script with this digest; none: no client has shown it.
-    pub(crate) fn get(&self, digest: &Digest) -> Option<Known> {
+    /// Knows the scripts of these rules from the beginning.
+    pub(crate) fn of(rules: &[AdoptRule]) -> KnownScripts {
+        let scripts = rules.iter().enumerate().flat_map(|(rule, AdoptRule { scripts, .. })| {
+            scripts.iter().map(move |script| ((rule, script.digest), rows::of_configured(script)))
+        });
+        KnownScripts { configured: scripts.collect(), ..KnownScripts::default() }
+    }
+
+    /// What is known, under this rule, of the script with this digest; none: no client has shown
+    /// it.
+    pub(crate) fn get(&self, digest: &Digest, rule: Option<usize>) -> Option<Known<'_>> {
+        if let Some(row) = rule.and_then(|rule| self.configured.get(&(rule, *digest))) {
+            return Some(Known::Row(row));
+        }
         if let Some(row) = rows::by_digest(digest) {
             return Some(Known::Row(row));
         }
-        self.learned.lock().by_digest.get(digest).map(|normal| known(*normal))
+        self.learned.lock().by_digest.get(digest).copied()
     }
 
-    /// Takes in a script that a client shows.
-    pub(crate) fn learn(&self, body: &[u8]) -> (Digest, Known) {
+    /// Takes in a script that a client shows, for a key of this rule or for none.
+    pub(crate) fn learn(&self, body: &[u8], rule: Option<usize>) -> (Digest, Known<'_>) {
         let digest = sha1_smol::Sha1::from(body).digest().bytes();
-        if let Some(before) = self.get(&digest) {
+        if let Some(before) = self.get(&digest, rule) {
             return (digest, before);
         }
-        let normal = normal::of(body);
+        let known = normal::of(body).map_or_else(|| Known::Nothing(kind(body)), Known::Normal);
         let mut learned = self.learned.lock();
-        if learned.by_digest.insert(digest, normal).is_none() {
+        if learned.by_digest.insert(digest, known).is_none() {
             learned.order.push_back(digest);
         }
         if learned.order.len() > MOST
@@ -62,12 +84,23 @@ impl KnownScripts {
         {
             learned.by_digest.remove(&oldest);
         }
-        (digest, known(normal))
+        (digest, known)
     }
 }
 
-fn known(normal: Option<Normal>) -> Known {
-    normal.map_or(Known::Nothing, Known::Normal)
+/// Returns what an unknown script is about, by the names of commands in it: a hint for whoever
+/// reads the error.
+fn kind(body: &[u8]) -> OtherKind {
+    let words = body.split(|byte| !byte.is_ascii_alphanumeric());
+    let has = |names: &[&str], word: &[u8]| {
+        names.iter().any(|name| word.eq_ignore_ascii_case(name.as_bytes()))
+    };
+    words.fold(OtherKind::Any, |kind, word| match kind {
+        OtherKind::Hash => kind,
+        _ if has(&HASH_WORDS, word) => OtherKind::Hash,
+        _ if has(&SORTED_SET_WORDS, word) => OtherKind::SortedSet,
+        _ => kind,
+    })
 }
 
 #[cfg(test)]
@@ -78,14 +111,27 @@ mod tests {
     fn scripts_are_learned_and_the_oldest_forgotten() {
         let scripts = KnownScripts::default();
         let body = |n: usize| format!("return {n}");
-        let (first, known) = scripts.learn(body(0).as_bytes());
-        assert!(matches!(known, Known::Nothing));
-        assert!(matches!(scripts.get(&first), Some(Known::Nothing)));
+        let (first, known) = scripts.learn(body(0).as_bytes(), None);
+        assert!(matches!(known, Known::Nothing(OtherKind::Any)));
+        assert!(matches!(scripts.get(&first, None), Some(Known::Nothing(OtherKind::Any))));
         for n in 0..=MOST {
-            scripts.learn(body(n).as_bytes());
+            scripts.learn(body(n).as_bytes(), None);
         }
-        assert!(scripts.get(&first).is_none(), "bounded");
+        assert!(scripts.get(&first, None).is_none(), "bounded");
         assert_eq!(scripts.learned.lock().by_digest.len(), MOST);
         assert_eq!(scripts.learned.lock().order.len(), MOST);
+    }
+
+    #[test]
+    fn unknown_scripts_are_called_by_what_they_use() {
+        for (body, expected) in [
+            ("return 1", OtherKind::Any),
+            ("return redis.call('HEXISTS', KEYS[1], ARGV[2])", OtherKind::Hash),
+            ("redis.call('zadd', KEYS[1], 1, ARGV[1])", OtherKind::SortedSet),
+            ("redis.call('zadd', KEYS[2], 1, 'x') redis.call('hset', KEYS[1])", OtherKind::Hash),
+            ("return redis.call('get', 'ahset')", OtherKind::Any),
+        ] {
+            assert_eq!(kind(body.as_bytes()), expected, "{body}");
+        }
     }
 }

@@ -13,7 +13,7 @@ use super::{
     Sighting,
     idiom::Op,
     rows::Digest,
-    verdict::{AdoptVerdict, danger},
+    verdict::{self, AdoptVerdict, RefusalReason, danger},
 };
 use crate::sync::Mutex;
 
@@ -37,6 +37,8 @@ pub(super) struct SeenIdioms {
     /// Handles by [`Op`], then [`AdoptVerdict`].
     counters: Vec<Vec<Counter>>,
     left_out: Counter,
+    /// Handles by [`RefusalReason`].
+    refused: Vec<Counter>,
     started: Instant,
 }
 
@@ -68,6 +70,10 @@ impl SeenIdioms {
             "lockgate_adopt_left_out_total",
             "Of them, those for which LOCKGATE ADOPTED has no room."
         );
+        describe_counter!(
+            "lockgate_adopt_refused_total",
+            "Commands on keys of enforced adopt rules that were refused, by reason."
+        );
         let handle = |op: Op, verdict: AdoptVerdict| {
             counter!("lockgate_adopt_seen_total",
                 "idiom" => op.as_str(), "verdict" => verdict.as_str())
@@ -78,6 +84,9 @@ impl SeenIdioms {
                 .map(|op| AdoptVerdict::ALL.map(|verdict| handle(op, verdict)).into())
                 .into(),
             left_out: counter!("lockgate_adopt_left_out_total"),
+            refused: RefusalReason::ALL
+                .map(|reason| counter!("lockgate_adopt_refused_total", "reason" => reason.as_str()))
+                .into(),
             started: Instant::now(),
         }
     }
@@ -118,19 +127,19 @@ impl SeenIdioms {
         }
         let count = counts.entry(kind.clone()).or_default();
         count.times += 1;
-        if count.is_told {
+        if count.is_told || !has_line(told, self.started) {
             return None;
         }
-        let second = self.started.elapsed().as_secs();
-        if told.0 != second {
-            *told = (second, 0);
-        }
-        if told.1 >= LINES_A_SECOND {
-            return None;
-        }
-        told.1 += 1;
         count.is_told = true;
         Some(kind)
+    }
+
+    /// Counts a refusal. Returns whether the log may have a line for it, if its connection has had
+    /// none.
+    pub(super) fn refused(&self, sighting: &Sighting, is_told: bool) -> bool {
+        let reason = verdict::reason(sighting.op, sighting.because);
+        self.refused[reason as usize].increment(1);
+        !is_told && has_line(&mut self.kinds.lock().told, self.started)
     }
 
     /// All kinds, the unsafe first, then by how often; and how many there was no room for.
@@ -152,10 +161,40 @@ impl SeenIdioms {
     }
 }
 
+/// Whether there is room for one more line of the log in this second.
+fn has_line(told: &mut (u64, u32), started: Instant) -> bool {
+    let second = started.elapsed().as_secs();
+    if told.0 != second {
+        *told = (second, 0);
+    }
+    told.1 += 1;
+    told.1 <= LINES_A_SECOND
+}
+
+/// Writes the line of the log for the first command of a connection that was refused.
+pub(super) fn tell_of_refusal(sighting: &Sighting, keys: &str, client: &str) {
+    let Sighting { op, form, library, because, .. } = *sighting;
+    let reason = verdict::reason(op, because).as_str();
+    warn!(
+        keys,
+        idiom = op.as_str(),
+        form,
+        library,
+        client,
+        reason,
+        because,
+        "adopt: a command was refused; further ones of this connection are only counted"
+    );
+}
+
 /// Writes the line of the log for what was seen for the first time.
 pub(super) fn tell(sighting: &Sighting, keys: &str, client: &str) {
     let Sighting { op, form, library, verdict, because, .. } = *sighting;
-    let (idiom, verdict, danger) = (op.as_str(), verdict.as_str(), danger(op));
+    let danger = match because {
+        verdict::CAPPED => "the client counts on the lock for longer than it has it",
+        _ => danger(op),
+    };
+    let (idiom, verdict) = (op.as_str(), verdict.as_str());
     if danger.is_empty() {
         info!(keys, idiom, form, library, client, verdict, because, "adopt: a lock idiom was seen");
     } else {

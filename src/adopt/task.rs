@@ -7,6 +7,7 @@ use super::{
     normal::TtlUnit,
     verdict::{AdoptVerdict, Limits},
 };
+use crate::config::{AdoptOptions, NoTtlPolicy};
 
 /// Replies where the key is absent, has this token, has it without a TTL, has another. As
 /// [`super::rows::Behaviour`] has them.
@@ -25,8 +26,19 @@ pub(crate) struct AdoptTask {
     pub(crate) others: Vec<(Vec<u8>, Vec<u8>)>,
     /// What is to be done.
     pub(crate) work: AdoptWork,
+    /// What the rule says of such work.
+    pub(crate) options: AdoptOptions,
     /// Commands for the data node, once the lock is released: they wake who waits.
     pub(crate) aside: Vec<Vec<Vec<u8>>>,
+}
+
+impl AdoptTask {
+    /// A task of a command whose key is not known.
+    pub(super) fn without_key(work: AdoptWork) -> AdoptTask {
+        let (key, lock, others, aside) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let options = AdoptOptions::default();
+        AdoptTask { key, lock, database: None, others, work, options, aside }
+    }
 }
 
 /// What is to be done for a command on an adopted key. TTLs are what the client asks for.
@@ -34,6 +46,8 @@ pub(crate) struct AdoptTask {
 pub(crate) enum AdoptWork {
     /// Take the lock if nobody holds it, whatever the token.
     Acquire { token: Vec<u8>, ttl: Duration, replies: Replies },
+    /// Take the lock until a time that has passed: tell whether it could be taken.
+    AcquirePast { replies: Replies },
     /// Renew the lock for its token, or take it if nobody holds it.
     AcquireAgain { token: Vec<u8>, ttl: Duration, replies: Replies },
     /// Give the lock a new TTL if the token holds it.
@@ -114,7 +128,7 @@ pub(super) struct Circumstances {
     pub(super) replies: Option<Replies>,
     /// What the script does besides, or needs, that is not built.
     pub(super) obstacle: Option<&'static str>,
-    /// A TTL of 0 or less frees the lock, as with EXPIRE.
+    /// A TTL of 0 or less, or a time that has passed, frees the lock, as with EXPIRE.
     pub(super) zero_frees: bool,
     /// The database that a script names.
     pub(super) database: Option<u64>,
@@ -125,6 +139,7 @@ pub(super) fn of(
     idiom: &Idiom<'_>,
     (verdict, because): (AdoptVerdict, &'static str),
     known: Circumstances,
+    options: &AdoptOptions,
 ) -> AdoptWork {
     let refuse = AdoptWork::Refuse;
     if idiom.op == Op::Watch && known.obstacle.is_none() {
@@ -136,7 +151,9 @@ pub(super) fn of(
             return AdoptWork::Fail("NOSCRIPT No matching script. Please use EVAL.");
         }
         AdoptVerdict::Error => return AdoptWork::Fail("ERR syntax error"),
-        AdoptVerdict::Refused | AdoptVerdict::Unknown => return refuse(because),
+        AdoptVerdict::Refused | AdoptVerdict::Unknown | AdoptVerdict::Forwarded => {
+            return refuse(because);
+        }
     }
     if let Some(obstacle) = known.obstacle {
         return refuse(obstacle);
@@ -145,13 +162,26 @@ pub(super) fn of(
     let token = idiom.token.map(<[u8]>::to_vec);
     let frees = known.zero_frees && idiom.ttl.is_some_and(|(ttl, _)| ttl <= 0);
     let ttl = idiom.ttl.and_then(|(ttl, unit)| duration(ttl, unit));
-    const NO_TTL: &str = "its TTL is a time of day, or not above 0";
+    const NO_TTL: &str = "its TTL is not above 0";
+    let given = match options.no_ttl {
+        NoTtlPolicy::For(given) => Some(given),
+        NoTtlPolicy::Refuse => None,
+    };
     match (idiom.op, token) {
-        (Op::Acquire, Some(token)) => match ttl {
+        (Op::AcquireForEver, Some(token)) => match given {
             Some(ttl) => AdoptWork::Acquire { token, ttl, replies: replies(SET) },
             None => refuse(NO_TTL),
         },
-        (Op::AcquireAgain, Some(token)) => match ttl {
+        (Op::Persist, Some(token)) => match given {
+            Some(ttl) => AdoptWork::Extend { token, ttl, replies: replies(SET_HELD) },
+            None => refuse(NO_TTL),
+        },
+        (Op::Acquire, Some(token)) => match ttl {
+            Some(ttl) => AdoptWork::Acquire { token, ttl, replies: replies(SET) },
+            None if idiom.until.is_some() => AdoptWork::AcquirePast { replies: replies(SET) },
+            None => refuse(NO_TTL),
+        },
+        (Op::AcquireAgain, Some(token)) => match ttl.or(given.filter(|_| idiom.ttl.is_none())) {
             Some(ttl) => AdoptWork::AcquireAgain { token, ttl, replies: replies(SET) },
             None => refuse(NO_TTL),
         },

@@ -5,18 +5,26 @@ use proptest::prelude::*;
 use super::{
     task::{AdoptWork, LookWord, QueuedWork},
     transaction::{Track, TransactionPart},
+    verdict::RefusalReason,
     *,
 };
 use crate::{
-    config::{AdoptMode, Pattern, Template},
+    config::{
+        AdoptMode, AdoptScript, BlindPolicy, LongTtlPolicy, NoTtlPolicy, Pattern, ScriptOp,
+        ScriptUnit, Template, UnknownPolicy,
+    },
     resp::encode,
 };
 
 const LIMITS: Limits = Limits { max_token: 64, max_ttl: Duration::from_secs(60) };
 const RELEASE: &str = "local was = redis.call('get', KEYS[1]) if was == ARGV[1] then return redis.call('del', KEYS[1]) end return 0";
 
+fn rule(keys: &str, mode: AdoptMode, options: AdoptOptions) -> AdoptRule {
+    AdoptRule { keys: Pattern::new(keys), lock: None, mode, options, scripts: Vec::new() }
+}
+
 fn adoption() -> Arc<Adoption> {
-    let rule = |keys| AdoptRule { keys: Pattern::new(keys), lock: None, mode: AdoptMode::Audit };
+    let rule = |keys| rule(keys, AdoptMode::Audit, AdoptOptions::default());
     let lock = Some(Template::new("{1}").unwrap());
     Adoption::new(&[AdoptRule { lock, ..rule("lock:*") }, rule("*:mutex")]).unwrap()
 }
@@ -52,7 +60,7 @@ fn idioms_on_adopted_keys_are_found_and_judged() {
         (&["SET", "lock:a", "t"], 0, Op::Overwrite, AdoptVerdict::Refused),
         (&["SET", "lock:a", "t", "NX", "XX"], 0, Op::Malformed, AdoptVerdict::Error),
         (&["DEL", "lock:a"], 0, Op::ReleaseBlind, AdoptVerdict::Quorum),
-        (&["DEL", "lock:a", "lock:b"], 0, Op::ReleaseBlind, AdoptVerdict::Refused),
+        (&["DEL", "lock:a", "lock:b"], 0, Op::ReleaseBlind, AdoptVerdict::Quorum),
         (&["DEL", "cache", "lock:b"], 0, Op::ReleaseBlind, AdoptVerdict::Refused),
         (&["EXPIRE", "lock:a", "0"], 0, Op::ExtendBlind, AdoptVerdict::Quorum),
         (&["GET", "lock:a"], 0, Op::Look, AdoptVerdict::Quorum),
@@ -327,7 +335,7 @@ proptest! {
 
 #[test]
 fn enforced_rules_make_tasks() {
-    let rule = |keys, mode| AdoptRule { keys: Pattern::new(keys), lock: None, mode };
+    let rule = |keys, mode| rule(keys, mode, AdoptOptions::default());
     let lock = Some(Template::new("{2}/{1}").unwrap());
     let adoption = Adoption::new(&[
         rule("seen:*", AdoptMode::Audit),
@@ -392,21 +400,28 @@ fn enforced_rules_make_tasks() {
         &["SET", "lock:a:b", "t"][..],
         &["SET", "lock:a:b", "t", "NX"],
         &["SET", "lock:a:b", "t", "NX", "PXAT", "9999999999999"],
+        &["EXPIREAT", "lock:a:b", "9999999999"],
         &["SET", "lock:a:b", "t", "NX", "GET", "PX", "1"],
         &["SET", "lock:a:b", "t", "XX", "GET", "PX", "1"],
         &["SET", "lock:a:b", "t", "NX", "PX", "60001"],
-        &["DEL", "lock:a:b", "lock:a:c"],
         &["DEL", "x", "lock:a:c"],
         &["EXPIRE", "lock:a:b", "1", "GT"],
         &["PERSIST", "lock:a:b"],
         &["WATCH", "lock:a:b", "lock:a:c"],
         &["GETDEL", "lock:a:b"],
         &["EVAL", "return 1", "1", "lock:a:b"],
-        // simple-redis-mutex with its message.
-        &["EVALSHA", "02718596825c5bf6c57af391b4dc01a6d2d9d88a", "2", "lock:a:b", "event", "t"],
     ] {
         assert!(matches!(work(words), AdoptWork::Refuse(_)), "{words:?}");
         assert_eq!(found(&adoption, words).verdict, AdoptVerdict::Refused, "{words:?}");
+    }
+    // DEL of several.
+    let several = task(&["DEL", "lock:a:b", "lock:c:d", "lock:e:f"]).unwrap();
+    assert_eq!(several.work, AdoptWork::ReleaseBlind { replies: blind });
+    let others = [(&b"lock:c:d"[..], &b"d/c"[..]), (b"lock:e:f", b"f/e")];
+    assert_eq!(several.others, others.map(|(key, lock)| (key.to_vec(), lock.to_vec())));
+    for (count, is_refused) in [(16, false), (17, true)] {
+        let words = [&["UNLINK"][..], &vec!["lock:a:b"; count]].concat();
+        assert_eq!(matches!(work(&words), AdoptWork::Refuse(_)), is_refused, "{count}");
     }
     // node-redlock with two resources.
     let redlock = ["EVALSHA", "e5a322e2634ef59a516e8ea150cb085afafee684", "2", "lock:a:b"];
@@ -435,5 +450,282 @@ fn enforced_rules_make_tasks() {
         let AdoptLook::Found(found) = adoption.look(bytes, &LIMITS) else { panic!() };
         assert!(matches!(found.task.unwrap().work, AdoptWork::Refuse(_)));
         assert_eq!(found.length, 0);
+    }
+}
+
+/// The verdict on a command under one enforced rule with these options, and its work.
+fn under(options: AdoptOptions, words: &[&str]) -> (Sighting, Option<AdoptWork>) {
+    let adoption = Adoption::new(&[rule("lock:*", AdoptMode::Enforce, options)]).unwrap();
+    match look(&adoption, words) {
+        AdoptLook::Found(found) => (found.sighting, found.task.map(|task| task.work)),
+        other => panic!("{words:?}: {other:?}"),
+    }
+}
+
+const MEDUSA: &str = "0eafb65e6aa537bcc966e2af2a66dc7f3f66e121";
+const WALRUS: &str = "d893d8da0844b834c9c5a41fb79b469749e6f442";
+const LARAVEL_REFRESH: &str = "d5f94f1848f0c54fff99d99dbc4d54184a157c02";
+
+#[test]
+fn locks_without_a_ttl_get_the_rules() {
+    let ttl = Duration::from_secs(30);
+    let given = AdoptOptions { no_ttl: NoTtlPolicy::For(ttl), ..AdoptOptions::default() };
+    let token = b"t".to_vec();
+    let acquire = |replies| AdoptWork::Acquire { token: token.clone(), ttl, replies };
+    let again = ["1", "1", "1", "0"];
+    for (words, expected) in [
+        (&["SET", "lock:a", "t", "NX"][..], acquire(["+OK", "nil", "nil", "nil"])),
+        (&["SETNX", "lock:a", "t"], acquire(["1", "0", "0", "0"])),
+        (&["EVALSHA", WALRUS, "1", "lock:a", "t", "0"], acquire(["1", "0", "0", "0"])),
+        (
+            &["EVALSHA", MEDUSA, "1", "lock:a", "t", "0", "false"],
+            AdoptWork::AcquireAgain { token: token.clone(), ttl, replies: again },
+        ),
+        (&["EVALSHA", MEDUSA, "1", "lock:a", "t", "0", "true"], acquire(["1", "0", "0", "0"])),
+        (
+            &["EVALSHA", LARAVEL_REFRESH, "1", "lock:a", "t", "0"],
+            AdoptWork::Extend { token: token.clone(), ttl, replies: ["0", "1", "1", "0"] },
+        ),
+        (
+            &["SET", "lock:a", "t", "IFEQ", "t"],
+            AdoptWork::Extend { token: token.clone(), ttl, replies: ["nil", "+OK", "+OK", "nil"] },
+        ),
+    ] {
+        let (sighting, work) = under(given, words);
+        assert_eq!((sighting.verdict, work), (AdoptVerdict::Quorum, Some(expected)), "{words:?}");
+        let (sighting, work) = under(AdoptOptions::default(), words);
+        assert!(matches!(work, Some(AdoptWork::Refuse(_))), "{words:?}");
+        assert_eq!(verdict::reason(sighting.op, sighting.because), RefusalReason::NoTtl);
+    }
+    // A script for which a TTL of 0 is an error stays refused, and so do the faulty and the blind.
+    for words in [
+        &["EVALSHA", "862f31bf38e9b63ce28d6e9e5143551bb34ef981", "1", "lock:a", "t", "0"][..],
+        &["EVALSHA", "7bcdefae3714859f68f1f2377bddae74a1af9391", "1", "lock:a", "t", "-1"],
+        &["PERSIST", "lock:a"],
+        &["SET", "lock:a", "t"],
+    ] {
+        assert!(matches!(under(given, words).1, Some(AdoptWork::Refuse(_))), "{words:?}");
+    }
+}
+
+#[test]
+fn long_ttls_are_cut_where_the_rule_says_so() {
+    let cut = AdoptOptions { long_ttl: LongTtlPolicy::Cap, ..AdoptOptions::default() };
+    for words in [
+        &["SET", "lock:a", "t", "NX", "EX", "61"][..],
+        &["SET", "lock:a", "t", "XX", "PX", "9223372036854775807"],
+        &["PEXPIRE", "lock:a", "60001"],
+        &["EVALSHA", MEDUSA, "1", "lock:a", "t", "61"],
+    ] {
+        let (sighting, work) = under(cut, words);
+        assert_eq!((sighting.verdict, sighting.because), (AdoptVerdict::Quorum, verdict::CAPPED));
+        let (AdoptWork::Acquire { ttl, .. }
+        | AdoptWork::AcquireAgain { ttl, .. }
+        | AdoptWork::Extend { ttl, .. }
+        | AdoptWork::ExtendBlind { ttl, .. }) = work.unwrap()
+        else {
+            panic!("{words:?}")
+        };
+        assert_eq!(ttl, Duration::from_secs(60), "{words:?}");
+        let (sighting, work) = under(AdoptOptions::default(), words);
+        assert!(matches!(work, Some(AdoptWork::Refuse(_))), "{words:?}");
+        assert_eq!(verdict::reason(sighting.op, sighting.because), RefusalReason::LongTtl);
+    }
+    let (sighting, _) = under(cut, &["SET", "lock:a", "t", "NX", "EX", "60"]);
+    assert_eq!(sighting.because, "");
+}
+
+#[test]
+fn what_is_no_idiom_is_refused_by_what_it_is_or_forwarded() {
+    let forward = AdoptOptions { unknown: UnknownPolicy::Forward, ..AdoptOptions::default() };
+    for (words, reason) in [
+        (&["HSET", "lock:a", "f", "v"][..], RefusalReason::Hash),
+        (&["ZADD", "lock:a", "1", "v"], RefusalReason::SortedSet),
+        (
+            &["EVAL", "return redis.call('hexists', KEYS[1], 'x')", "1", "lock:a"],
+            RefusalReason::Hash,
+        ),
+        (&["EVAL", "redis.call('ZADD', KEYS[1], 1, 'x')", "1", "lock:a"], RefusalReason::SortedSet),
+        (&["EVAL", "return 1", "2", "lock:a", "other"], RefusalReason::UnknownScript),
+        (&["FCALL", "f", "1", "lock:a"], RefusalReason::NoIdiom),
+        (&["INCR", "lock:a"], RefusalReason::NoIdiom),
+        (&["MGET", "lock:a", "other"], RefusalReason::NoIdiom),
+    ] {
+        let (sighting, work) = under(forward, words);
+        assert_eq!((sighting.verdict, work), (AdoptVerdict::Forwarded, None), "{words:?}");
+        assert_eq!(verdict::reason(sighting.op, sighting.because), reason, "{words:?}");
+        let (_, work) = under(AdoptOptions::default(), words);
+        assert!(matches!(work, Some(AdoptWork::Refuse(_))), "{words:?}");
+    }
+    // Whatever takes, frees or reads a lock is never the data node's.
+    let bullmq = "7ece82993bd7604131328c7d69ae15c31b8e237e";
+    for (words, reason) in [
+        (&["SET", "lock:a", "t", "NX"][..], RefusalReason::NoTtl),
+        (&["SET", "lock:a", "t", "NX", "GET", "PX", "1"], RefusalReason::NoIdiom),
+        (&["SET", "lock:a", "t"], RefusalReason::Overwrite),
+        (&["SETEX", "lock:a", "1", "t"], RefusalReason::Overwrite),
+        (&["MSETNX", "lock:a", "t"], RefusalReason::NoIdiom),
+        (&["DELEX", "lock:a", "IFNE", "t"], RefusalReason::NoIdiom),
+        (&["EXPIRE", "lock:a", "1", "GT"], RefusalReason::NoIdiom),
+        (&["EXISTS", "lock:a", "lock:b"], RefusalReason::Keys),
+        (&["DEL", "lock:a", "other"], RefusalReason::Keys),
+        (&["PERSIST", "lock:a"], RefusalReason::NoTtl),
+        (&["SET", "lock:a", "", "NX", "PX", "1"], RefusalReason::Token),
+        (&["WATCH", "lock:a", "lock:b"], RefusalReason::Transaction),
+        (&["EVALSHA", bullmq, "1", "lock:a", "t"], RefusalReason::Job),
+        (&["SET", "lock:a", &"x".repeat(MAX_LOOK)], RefusalReason::TooLarge),
+    ] {
+        let (sighting, work) = under(forward, words);
+        assert!(matches!(work, Some(AdoptWork::Refuse(_))), "{words:?}");
+        assert_eq!(verdict::reason(sighting.op, sighting.because), reason, "{words:?}");
+    }
+    let unseen = under(forward, &["EVALSHA", &"0".repeat(40), "1", "lock:a"]).1.unwrap();
+    assert!(matches!(unseen, AdoptWork::Fail(error) if error.starts_with("NOSCRIPT ")));
+    // A command that is larger than what is looked at is known by its name.
+    let large = "x".repeat(MAX_LOOK);
+    assert_eq!(under(forward, &["HSET", "lock:a", "f", &large]).1, None);
+    assert!(under(AdoptOptions::default(), &["HSET", "lock:a", "f", &large]).1.is_some());
+    assert!(under(forward, &["PERSIST", "lock:a", &large]).1.is_some());
+}
+
+#[test]
+fn of_several_rules_the_stricter_counts() {
+    let lax = AdoptOptions {
+        unknown: UnknownPolicy::Forward,
+        no_ttl: NoTtlPolicy::For(Duration::from_secs(5)),
+        long_ttl: LongTtlPolicy::Cap,
+        ..AdoptOptions::default()
+    };
+    let strict = AdoptOptions { blind: BlindPolicy::Refuse, ..AdoptOptions::default() };
+    assert_eq!((lax.and(strict), strict.and(lax)), (strict, strict));
+    let longer = AdoptOptions { no_ttl: NoTtlPolicy::For(Duration::from_secs(9)), ..lax };
+    assert_eq!((lax.and(longer), longer.and(lax)), (lax, lax));
+    let (enforce, audit) = (AdoptMode::Enforce, AdoptMode::Audit);
+    let rules = [
+        rule("lax:*", enforce, lax),
+        rule("strict:*", enforce, strict),
+        rule("seen:*", audit, strict),
+    ];
+    let adoption = Adoption::new(&rules).unwrap();
+    for (keys, verdict) in [
+        (["lax:a", "lax:b"], AdoptVerdict::Forwarded),
+        (["lax:a", "strict:b"], AdoptVerdict::Refused),
+        (["strict:a", "lax:b"], AdoptVerdict::Refused),
+        (["seen:a", "lax:b"], AdoptVerdict::Forwarded),
+        (["other", "lax:b"], AdoptVerdict::Forwarded),
+    ] {
+        assert_eq!(found(&adoption, &["MGET", keys[0], keys[1]]).verdict, verdict, "{keys:?}");
+    }
+    let blind = found(&adoption, &["DEL", "strict:a"]);
+    assert_eq!(verdict::reason(blind.op, blind.because), RefusalReason::Blind);
+}
+
+#[test]
+fn a_time_of_day_is_a_ttl_by_the_proxys_clock() {
+    let rule = rule("lock:*", AdoptMode::Enforce, AdoptOptions::default());
+    let mut adoption = Adoption::new(&[rule]).unwrap();
+    Arc::get_mut(&mut adoption).unwrap().time_of_day = || 1_000_000;
+    let work = |words: &[&str]| match look(&adoption, words) {
+        AdoptLook::Found(found) => found.task.unwrap().work,
+        other => panic!("{words:?}: {other:?}"),
+    };
+    let (token, set) = (b"t".to_vec(), ["+OK", "nil", "nil", "nil"]);
+    let (held, blind) = (["nil", "+OK", "+OK", "nil"], ["0", "1", "1", "1"]);
+    let (ttl, second) = (Duration::from_millis(1500), Duration::from_secs(1));
+    let acquire = AdoptWork::Acquire { token: token.clone(), ttl, replies: set };
+    let extend = AdoptWork::Extend { token: token.clone(), ttl: second, replies: held };
+    let release = AdoptWork::Release { token, replies: held };
+    for (words, expected) in [
+        (&["SET", "lock:a", "t", "NX", "PXAT", "1001500"][..], acquire),
+        (&["SET", "lock:a", "t", "XX", "EXAT", "1001"], extend.clone()),
+        (&["SET", "lock:a", "t", "IFEQ", "t", "EXAT", "1001"], extend),
+        (&["EXPIREAT", "lock:a", "1001"], AdoptWork::ExtendBlind { ttl: second, replies: blind }),
+        (&["PEXPIREAT", "lock:a", "1001500"], AdoptWork::ExtendBlind { ttl, replies: blind }),
+        // What has passed.
+        (&["SET", "lock:a", "t", "NX", "EXAT", "1000"], AdoptWork::AcquirePast { replies: set }),
+        (&["SET", "lock:a", "t", "XX", "EXAT", "1000"], release.clone()),
+        (&["SET", "lock:a", "t", "IFEQ", "t", "PXAT", "5"], release),
+        (&["EXPIREAT", "lock:a", "1000"], AdoptWork::ReleaseBlind { replies: blind }),
+        (&["PEXPIREAT", "lock:a", "-7"], AdoptWork::ReleaseBlind { replies: blind }),
+    ] {
+        assert_eq!(work(words), expected, "{words:?}");
+    }
+}
+
+#[test]
+fn a_release_publishes_what_its_script_would() {
+    let adoption =
+        Adoption::new(&[rule("lock:*", AdoptMode::Enforce, AdoptOptions::default())]).unwrap();
+    let aside = |words: &[&str]| match look(&adoption, words) {
+        AdoptLook::Found(found) => {
+            let task = found.task.unwrap();
+            assert!(matches!(task.work, AdoptWork::Release { .. }), "{words:?}");
+            let text = |word: Vec<u8>| String::from_utf8(word).unwrap();
+            let commands: Vec<Vec<String>> =
+                task.aside.into_iter().map(|words| words.into_iter().map(text).collect()).collect();
+            commands
+        }
+        other => panic!("{words:?}: {other:?}"),
+    };
+    let spring = "7a71e9443a2a41539fb115a5a27d5a748a871aed";
+    assert_eq!(
+        aside(&["EVALSHA", spring, "1", "lock:a", "t", "locks-channel:lock:a"]),
+        [["PUBLISH", "locks-channel:lock:a", "lock:a"]]
+    );
+    let json = "02718596825c5bf6c57af391b4dc01a6d2d9d88a";
+    assert_eq!(
+        aside(&["EVALSHA", json, "2", "lock:a", "releases", "0.5"]),
+        [["PUBLISH", "releases", r#"{ "key": "lock:a", "value": "0.5" }"#]]
+    );
+    let AdoptLook::Found(found) = look(&adoption, &["EVALSHA", spring, "1", "lock:a", "t"]) else {
+        panic!()
+    };
+    assert!(matches!(found.task.unwrap().work, AdoptWork::Fail(_)), "without a channel");
+}
+
+#[test]
+fn scripts_of_the_configuration_are_known_under_their_rule() {
+    let body = "return 'of our own'";
+    let digest = sha1_smol::Sha1::from(body).digest();
+    let script = |op, ttl| AdoptScript {
+        digest: digest.bytes(),
+        op,
+        token: 2,
+        ttl,
+        unit: ScriptUnit::Seconds,
+        replies: ["-1", "+OK", "+OK", "nil"],
+    };
+    let (token, ttl, replies) =
+        (b"t".to_vec(), Duration::from_secs(5), script(ScriptOp::Release, None).replies);
+    for (op, place, expected) in [
+        (ScriptOp::Acquire, Some(1), AdoptWork::Acquire { token: token.clone(), ttl, replies }),
+        (
+            ScriptOp::AcquireReentrant,
+            Some(1),
+            AdoptWork::AcquireAgain { token: token.clone(), ttl, replies },
+        ),
+        (ScriptOp::Extend, Some(1), AdoptWork::Extend { token: token.clone(), ttl, replies }),
+        (ScriptOp::ExtendBy, Some(1), AdoptWork::ExtendBy { token: token.clone(), ttl, replies }),
+        (ScriptOp::Release, None, AdoptWork::Release { token, replies }),
+    ] {
+        let with = AdoptRule {
+            scripts: vec![script(op, place)],
+            ..rule("lock:*", AdoptMode::Enforce, AdoptOptions::default())
+        };
+        let without = rule("other:*", AdoptMode::Enforce, AdoptOptions::default());
+        let adoption = Adoption::new(&[without, with]).unwrap();
+        let digest = digest.to_string().to_uppercase();
+        for words in [["EVALSHA", &digest], ["EVAL", body]] {
+            let of =
+                |key: &str| match look(&adoption, &[&words[..], &["1", key, "5", "t"]].concat()) {
+                    AdoptLook::Found(found) => (found.sighting, found.task.unwrap().work),
+                    other => panic!("{words:?}: {other:?}"),
+                };
+            let (sighting, work) = of("lock:a");
+            assert_eq!(work, expected, "{words:?}");
+            assert_eq!((sighting.library, sighting.replies), ("", Some(replies)));
+            assert!(sighting.digest.is_some());
+            assert!(!matches!(of("other:a").0.verdict, AdoptVerdict::Quorum), "another rule's");
+        }
     }
 }

@@ -181,7 +181,7 @@ impl Watched {
 /// A sighting inside MULTI, where nothing adopted could be carried out.
 fn in_multi(sighting: Sighting) -> Sighting {
     match sighting.verdict {
-        AdoptVerdict::Error | AdoptVerdict::Unknown => sighting,
+        AdoptVerdict::Error | AdoptVerdict::Unknown | AdoptVerdict::Forwarded => sighting,
         _ => Sighting { verdict: AdoptVerdict::Refused, because: verdict::IN_MULTI, ..sighting },
     }
 }

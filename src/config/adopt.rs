@@ -1,18 +1,24 @@
 //! The `adopt:` section: on which keys lock idioms of existing libraries are looked at.
 
+use std::time::Duration;
+
 use serde_yaml::Value;
 
 use super::{
-    GuardRule, Pattern, Template,
+    AdoptOptions, AdoptScript, GuardRule, Pattern, Template, adopt_scripts,
     locate::{self, PathStep},
     reader::{Fill, FromYaml, Reader, Section, Wrong},
 };
 
 /// The keys of a rule.
-pub(super) const RULE_KEYS: &[&str] = &["keys", "lock", "mode"];
+pub(super) const RULE_KEYS: &[&str] =
+    &["keys", "lock", "mode", "blind", "unknown", "no_ttl", "long_ttl", "scripts"];
 /// Keys and channels with which libraries wake those that wait for a lock, and a key of each.
-const SIGNALS: [(&str, &str); 2] =
-    [("lock-signal:*", "python-redis-lock"), ("lock.event:*", "walrus")];
+const SIGNALS: [(&str, &str); 3] = [
+    ("lock-signal:*", "python-redis-lock"),
+    ("lock.event:*", "walrus"),
+    ("@simple-redis-mutex:locks-releases", "simple-redis-mutex"),
+];
 
 /// Lock idioms on these keys are looked at.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -23,6 +29,10 @@ pub struct AdoptRule {
     pub lock: Option<Template>,
     /// `mode`: what becomes of an idiom.
     pub mode: AdoptMode,
+    /// What becomes of one that a quorum cannot carry out as it is.
+    pub options: AdoptOptions,
+    /// `scripts`: those that are a deployment's own.
+    pub scripts: Vec<AdoptScript>,
 }
 
 /// What becomes of an idiom on an adopted key. The modes are steps: a rule goes from one to the
@@ -103,16 +113,25 @@ struct PlacedAdoption {
     path: Vec<PathStep>,
 }
 
+impl PlacedAdoption {
+    fn path(&self, key: &str) -> Vec<PathStep> {
+        let mut path = self.path.clone();
+        path.push(PathStep::Key(key.to_owned()));
+        path
+    }
+}
+
 /// FromYaml by [`read`], once the guards are known.
 impl Fill for AdoptConfig {
     fn fill(&mut self, _: &mut Reader<'_>, _: &Section<'_>, _: &str) {}
 }
 
-/// Reads the section and checks it beside the guards.
+/// Reads the section and checks it beside the guards and `locks.max_ttl`.
 pub(super) fn read(
     reader: &mut Reader<'_>,
     top: &Section<'_>,
     guards: &[GuardRule],
+    max_ttl: Duration,
 ) -> AdoptConfig {
     let mut rules = Vec::<PlacedAdoption>::new();
     if top.get("adopt").is_some_and(|value| !value.is_null()) {
@@ -120,6 +139,10 @@ pub(super) fn read(
     }
     for (index, placed) in rules.iter().enumerate() {
         check(reader, placed, &rules[..index], guards);
+        let is_sound = reader.sound(&top.inside("locks"), &["max_ttl"]);
+        if let Some(what) = placed.rule.options.wrong_no_ttl(max_ttl).filter(|_| is_sound) {
+            reader.problem(&placed.path("no_ttl"), what);
+        }
     }
     AdoptConfig { rules: rules.into_iter().map(|placed| placed.rule).collect() }
 }
@@ -130,13 +153,9 @@ fn check(
     before: &[PlacedAdoption],
     guards: &[GuardRule],
 ) {
-    let PlacedAdoption { rule, path } = placed;
+    let PlacedAdoption { rule, .. } = placed;
     let AdoptRule { keys, lock, .. } = rule;
-    let at = |key: &str| {
-        let mut path = path.clone();
-        path.push(PathStep::Key(key.to_owned()));
-        path
-    };
+    let at = |key: &str| placed.path(key);
     if let Some(lock) = lock
         && lock.largest() > keys.stars()
     {
@@ -233,11 +252,16 @@ impl FromYaml for PlacedAdoption {
         reader.read(&section, "keys", &mut keys);
         reader.read(&section, "lock", &mut lock);
         reader.read(&section, "mode", &mut mode);
+        let options = AdoptOptions::read(reader, &section);
+        let mut scripts = Vec::new();
+        reader.read(&section, "scripts", &mut scripts);
+        adopt_scripts::check(reader, path, &scripts);
         if section.get("keys").is_none() {
             reader.problem(&section.path("keys"), "is missing; which keys are locks?");
         }
         let Some(keys) = keys else { return Err(Wrong::Told) };
-        Ok(PlacedAdoption { rule: AdoptRule { keys, lock, mode }, path: path.to_vec() })
+        let rule = AdoptRule { keys, lock, mode, options, scripts };
+        Ok(PlacedAdoption { rule, path: path.to_vec() })
     }
 }
 

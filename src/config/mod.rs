@@ -7,7 +7,8 @@
 //! - `check`: checks of single values, and of values beside each other.
 //! - `locate`: on which line something stands, and which key stands twice.
 //! - `guards`: which writes need which lock; `pattern`: their keys; `template`: the lock's key.
-//! - `adopt`: which keys are locks of existing libraries.
+//! - `adopt`: which keys are locks of existing libraries; `adopt_options`: what becomes of idioms
+//!   that a quorum cannot carry out as they are; `adopt_scripts`: a deployment's own scripts.
 //! - `units`, `url`: how durations, sizes and Redis URLs are written.
 //! - `tls`: certificates and keys, and whether they can be used.
 
@@ -19,6 +20,8 @@ use std::{
 };
 
 mod adopt;
+mod adopt_options;
+mod adopt_scripts;
 mod check;
 mod error;
 mod guards;
@@ -33,6 +36,8 @@ mod units;
 mod url;
 
 pub use adopt::{AdoptConfig, AdoptMode, AdoptRule};
+pub use adopt_options::{AdoptOptions, BlindPolicy, LongTtlPolicy, NoTtlPolicy, UnknownPolicy};
+pub use adopt_scripts::{AdoptScript, ScriptOp, ScriptUnit};
 pub(crate) use check::SHARED_WITH_DATA;
 pub use error::{ConfigErrors, Problem};
 pub use guards::{Flush, GuardRule, GuardsConfig, Policy};
@@ -147,7 +152,7 @@ impl Config {
         }
         check::all(&mut reader, &top, &config);
         config.guards = guards::read(&mut reader, &top, &locks, &config.locks.prefix);
-        config.adopt = adopt::read(&mut reader, &top, &config.guards.rules);
+        config.adopt = adopt::read(&mut reader, &top, &config.guards.rules, config.locks.max_ttl);
         check::tls(&mut reader, &top, &config);
         reader.finish()?;
         Ok(config)

@@ -29,6 +29,8 @@ fn the_annotated_file_says_every_key_and_every_default() {
         tls::CLIENT_KEYS,
         guards::KEYS,
         guards::RULE_KEYS,
+        adopt::RULE_KEYS,
+        adopt_scripts::SCRIPT_KEYS,
     ];
     for key in sections.concat() {
         // Keys without a default stand in a comment.
@@ -239,6 +241,13 @@ fn contradictions_are_refused_with_what_would_be_right() {
             "adopt: {keys: a, mode: off}",
             "adopt.mode: 'off' where audit, bridge or enforce is wanted",
         ),
+        ("adopt: {keys: a, blind: never}", "'never' where as-redis, own-only or refuse is wanted"),
+        ("adopt: {keys: a, unknown: yes}", "adopt.unknown: 'yes' where refuse or forward is"),
+        ("adopt: {keys: a, no_ttl: 30}", "30 where refuse, or a duration with its unit, as 10s"),
+        ("adopt: {keys: a, no_ttl: 5ms}", "adopt.no_ttl: must be at least 10ms"),
+        ("adopt: {keys: a, no_ttl: 2m}", "adopt.no_ttl: 120s is longer than locks.max_ttl (60s)"),
+        ("adopt: {keys: a, no_ttl: session}", "adopt.no_ttl: session is not built yet"),
+        ("adopt: {keys: a, long_ttl: cut}", "adopt.long_ttl: 'cut' where refuse or cap is wanted"),
         ("adopt: {keys: a, policy: audit}", "adopt.policy: unknown key"),
         ("adopt: {keys: 'a:*', lock: '{2}'}", "there is no {2}: keys has 1 '*' to take it from"),
         ("adopt: [{keys: a}, {keys: a}]", "adopt[1].keys: is there twice, as in adopt[0]"),
@@ -682,20 +691,95 @@ fn a_file_that_is_too_long_or_too_deep_is_refused_before_it_is_parsed() {
 }
 
 #[test]
+fn scripts_of_adoption_are_read_and_checked() {
+    let digest = "c3f8721CBB97f72bc19e972846bd7aaf91901658";
+    let script =
+        |keys: &str| format!("adopt: {{keys: a, scripts: [{{digest: '{digest}', {keys}}}]}}");
+    let extend = script("op: extend, token: 2, ttl: 1, unit: s, replies: [0, 1, '1', nil]");
+    let expected = AdoptScript {
+        digest:
+            *b"\xc3\xf8\x72\x1c\xbb\x97\xf7\x2b\xc1\x9e\x97\x28\x46\xbd\x7a\xaf\x91\x90\x16\x58",
+        op: ScriptOp::Extend,
+        token: 2,
+        ttl: Some(1),
+        unit: ScriptUnit::Seconds,
+        replies: ["0", "1", "1", "nil"],
+    };
+    assert_eq!(parse(&extend).unwrap().adopt.rules[0].scripts, [expected]);
+    let release = "op: release, token: 1, replies: [-1, +OK, +OK, 'false']";
+    let [read] = parse(&script(release)).unwrap().adopt.rules[0].scripts[..] else { panic!() };
+    assert_eq!((read.ttl, read.replies), (None, ["-1", "+OK", "+OK", "false"]));
+    let short =
+        "adopt: {keys: a, scripts: {digest: c3f8, op: release, token: 1, replies: [0,1,1,0]}}";
+    let digits = short.replace("c3f8", &"1".repeat(40));
+    let twice = format!(
+        "adopt: {{keys: a, scripts: [{{digest: '{digest}', {release}}}, {{digest: \
+         '{digest}', {release}}}]}}"
+    );
+    for (text, expected) in [
+        (short, "'c3f8' where a digest, 40 hexadecimal digits in quotes, is wanted"),
+        (&digits, "where a digest, 40 hexadecimal digits in quotes, is wanted"),
+        (&twice, "adopt.scripts: the digest of number 2 is there twice"),
+        ("adopt: {keys: a, scripts: [x]}", "'x' where a script with digest, op, token and replies"),
+        (&script("op: take, token: 1, replies: [0, 1, 1, 0]"), "where acquire, acquire-reentrant"),
+        (
+            &script("op: release, replies: [0, 1, 1, 0]"),
+            "token: is missing; where in ARGV does the",
+        ),
+        (&script("op: release, token: 0, replies: [0, 1, 1, 0]"), "places in ARGV count from 1"),
+        (&script("op: release, token: 1"), "replies: is missing; what does the script answer?"),
+        (
+            &script("op: release, token: 1, replies: [0, 1, 1]"),
+            "a list where a list of four replies",
+        ),
+        (
+            &script("op: release, token: 1, replies: [0, 1, 1, true]"),
+            "where a list of four replies",
+        ),
+        (&script("op: release, token: 1, ttl: 2, replies: [0, 1, 1, 0]"), "a release has no TTL"),
+        (&script("op: extend, token: 1, replies: [0, 1, 1, 0]"), "ttl: is missing; where in ARGV"),
+        (
+            &script("op: extend, token: 1, ttl: 2, unit: min, replies: [0, 1, 1, 0]"),
+            "'min' where ms or s is wanted",
+        ),
+        (
+            &script("op: acquire, token: 1, ttl: 2, replies: [1, 1, 1, 0]"),
+            "acquire refuses its own token as any other",
+        ),
+    ] {
+        let errors = errors(text);
+        assert!(errors.iter().any(|error| error.contains(expected)), "{text}: {errors:?}");
+    }
+}
+
+#[test]
 fn rules_of_adoption_are_read_and_wide_ones_noted() {
     let config = parse("adopt:\n  - keys: 'lock:*'\n    lock: '{1}'\n    mode: audit\n").unwrap();
     let [rule] = &config.adopt.rules[..] else { panic!("{:?}", config.adopt) };
     assert_eq!(rule.keys.as_str(), "lock:*");
     assert_eq!(rule.lock.as_ref().unwrap().as_str(), "{1}");
+    assert_eq!(rule.options, AdoptOptions::default());
+    let options = parse(
+        "locks: {max_ttl: 2m}\nadopt: {keys: a, blind: own-only, unknown: forward, no_ttl: 2m, \
+         long_ttl: cap}",
+    );
+    let expected = AdoptOptions {
+        blind: BlindPolicy::OwnOnly,
+        unknown: UnknownPolicy::Forward,
+        no_ttl: NoTtlPolicy::For(Duration::from_secs(120)),
+        long_ttl: LongTtlPolicy::Cap,
+    };
+    assert_eq!(options.unwrap().adopt.rules[0].options, expected);
     let nodes = "locks: {nodes: ['redis://a', 'redis://b', 'redis://c']}";
     let notes = |keys: &str| parse(&format!("{nodes}\nadopt: {{keys: '{keys}'}}")).unwrap().notes();
-    for narrow in ["lock:*", "redlock:*"] {
+    for narrow in ["lock:*", "redlock:*", "@simple-redis-mutex:lock-*"] {
         assert!(notes(narrow).is_empty(), "{narrow}");
     }
     for (wide, expected) in [
         ("*", "'*', matches every key"),
         ("lock*", "also matches 'lock-signal:*', with which python-redis-lock"),
         ("lock.*", "also matches 'lock.event:*', with which walrus"),
+        ("@simple-redis-mutex:*", "'@simple-redis-mutex:locks-releases', with which simple-"),
     ] {
         assert!(notes(wide).iter().any(|note| note.contains(expected)), "{:?}", notes(wide));
     }

@@ -31,6 +31,8 @@ pub(super) struct Audit {
     last: Alike,
     /// The beginning of a command of which more is to come.
     begun: Option<Begun>,
+    /// The log has told of a command of this connection that was refused.
+    is_refusal_told: bool,
 }
 
 /// Fate of a command that may be about an adopted key.
@@ -61,6 +63,7 @@ impl Audit {
             track: Track::default(),
             last: Alike::NONE,
             begun: None,
+            is_refusal_told: false,
             adoption,
         }))
     }
@@ -103,11 +106,16 @@ impl Audit {
         let is_watch = name == Name::Watch;
         let part = if is_watch { TransactionPart::Watch } else { TransactionPart::Other };
         self.take_in(part, &look);
-        let AdoptLook::Found(Found { task: Some(mut task), queued, length, .. }) = look else {
+        let AdoptLook::Found(Found { task: Some(mut task), queued, length, sighting, .. }) = look
+        else {
             return Adopting::Pass;
         };
         if let Some(work) = queued.filter(|_| in_transaction) {
             task.work = AdoptWork::Queue(work);
+        }
+        if matches!(task.work, AdoptWork::Refuse(_)) {
+            let (client, is_told) = (self.client.as_ref(), self.is_refusal_told);
+            self.is_refusal_told = self.adoption.note_refused(&sighting, client, is_told);
         }
         Adopting::Stop(task, length)
     }

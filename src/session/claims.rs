@@ -215,6 +215,14 @@ impl Tokens {
         self.held.get(key).filter(|held| held.token == *token && !held.giving_back)?.claim
     }
 
+    /// Whether the connection was granted, or has attached to, the lock by this token and claim.
+    pub(super) fn has_grant(&self, key: &Key, token: &Token, claim: Option<Claim>) -> bool {
+        self.held.get(key).is_some_and(|held| {
+            let is_same = held.claim == claim || held.attached && held.claim.is_none();
+            held.token == *token && is_same
+        })
+    }
+
     /// Whether UNLOCK was sent for this lock and too few lock nodes have answered it.
     pub(super) fn is_given_back(&self, key: &Key, token: &Token) -> bool {
         self.held.get(key).is_some_and(|held| held.token == *token && held.giving_back)

@@ -22,6 +22,13 @@ fn enforced() -> Proxy {
     Proxy::with().nodes(3).top(RULES).start()
 }
 
+/// A rule for the keys `lock:*` with these options.
+fn enforced_with(options: &str) -> Proxy {
+    let rule =
+        format!("adopt:\n  - keys: 'lock:*'\n    lock: '{{1}}'\n    mode: enforce\n    {options}");
+    Proxy::with().nodes(3).top(&rule).start()
+}
+
 fn data(proxy: &mut Proxy) -> Client {
     Client::connect(proxy.data().port())
 }
@@ -229,7 +236,6 @@ fn what_is_no_lock_idiom_is_refused_and_harms_nobody() {
         &["SET", "lock:job", "t", "NX", "PX", "60001"],
         &["HSET", "lock:job", "f", "v"],
         &["INCR", "lock:job"],
-        &["DEL", "lock:job", "lock:other"],
         &["DEL", "lock:job", "cache"],
         &["MSET", "cache", "v", "lock:job", "v"],
         &["EXPIREAT", "lock:job", "9999999999"],
@@ -520,4 +526,269 @@ fn what_was_released_late_is_not_taken_for_held() {
         assert_eq!(client.cmd(&["EVAL", RELEASE, "1", "lock:job", "t"]), Reply::Int(1));
         eventually("it is free", || proxy.nodes_with("lock:job") == 0);
     }
+}
+
+#[test]
+fn a_blind_command_frees_what_its_rule_lets_it() {
+    let proxy = enforced_with("blind: own-only");
+    let (mut a, mut b) = (proxy.client(), proxy.client());
+    let take = ["SET", "lock:job", "t", "NX", "PX", "20000"];
+    assert_eq!(a.cmd(&["DEL", "lock:job"]), Reply::Int(0));
+    assert_eq!(a.cmd(&take), Reply::ok());
+    assert_eq!(b.cmd(&["DEL", "lock:job"]), Reply::Int(0));
+    assert_eq!(b.cmd(&["EXPIRE", "lock:job", "0"]), Reply::Int(0));
+    assert_eq!(a.cmd(&["EXPIRE", "lock:job", "30"]), Reply::Int(1));
+    assert_eq!(a.cmd(&["TTL", "lock:job"]), Reply::Int(30));
+    // The lock has moved on to another that has the same token.
+    assert_eq!(b.cmd(&["EVAL", RELEASE, "1", "lock:job", "t"]), Reply::Int(1));
+    assert_eq!(b.cmd(&take), Reply::ok());
+    assert_eq!(a.cmd(&["UNLINK", "lock:job"]), Reply::Int(0));
+    assert_eq!(b.cmd(&["UNLINK", "lock:job"]), Reply::Int(1));
+    // An attachment is as good as a grant.
+    assert_eq!(a.cmd(&take), Reply::ok());
+    b.cmd(&["LOCK.ATTACH", "job", "t"]).grant();
+    assert_eq!(b.cmd(&["DEL", "lock:job"]), Reply::Int(1));
+    // No blind command is a LOCK client's.
+    a.cmd(&["LOCK", "job", "t", "PX", "20000"]).grant();
+    assert_eq!(a.cmd(&["DEL", "lock:job"]), Reply::Int(0));
+
+    let proxy = enforced_with("blind: refuse");
+    let mut client = proxy.client();
+    assert_eq!(client.cmd(&take), Reply::ok());
+    for words in [&["DEL", "lock:job"][..], &["EXPIRE", "lock:job", "5"]] {
+        let expected = "ERR 'lock:job' is an adopted lock: it names no token, which the rule \
+                        refuses (blind) (LOCKGATE ADOPTED)";
+        assert_eq!(client.cmd(words).error(), expected);
+    }
+    assert_eq!(client.cmd(&["GET", "lock:job"]), Reply::bulk("t"));
+    assert_eq!(proxy.metric("lockgate_adopt_refused_total", "reason=\"blind\""), 2.0);
+    let told = || proxy.log().matches("a command was refused").count();
+    eventually("it is told of", || told() > 0);
+    assert_eq!(told(), 1, "once for a connection");
+    proxy.client().cmd(&["DEL", "lock:job"]);
+    eventually("it is told of", || told() == 2);
+}
+
+#[test]
+fn what_is_no_lock_idiom_may_go_to_the_data_node() {
+    let mut proxy = enforced_with("unknown: forward");
+    let mut client = proxy.client();
+    let large = "x".repeat(100_000);
+    assert_eq!(client.cmd(&["HSET", "lock:h", "f", "v"]), Reply::Int(1));
+    assert_eq!(client.cmd(&["HSET", "lock:h", "g", &large]), Reply::Int(1));
+    let script = "return redis.call('hget', KEYS[1], 'f')";
+    assert_eq!(client.cmd(&["EVAL", script, "1", "lock:h"]), Reply::bulk("v"));
+    let said = client.pipe(&[&["MULTI"], &["INCR", "lock:n"], &["INCR", "lock:n"], &["EXEC"]]);
+    assert_eq!(said[3], Reply::Array(vec![Reply::Int(1), Reply::Int(2)]));
+    let take = ["SET", "lock:job", "t", "NX", "PX", "20000"];
+    assert_eq!(client.cmd(&take), Reply::ok());
+    for words in [
+        &["SET", "lock:job", "t", "NX"][..],
+        &["SETNX", "lock:job", "t"],
+        &["SET", "lock:job", "t"],
+        &["SET", "lock:job", "t", "NX", "GET", "PX", "1000"],
+        &["PERSIST", "lock:job"],
+    ] {
+        let said = client.cmd(words);
+        assert!(said.error().starts_with("ERR 'lock:job' is an adopted lock: "), "{said:?}");
+    }
+    let mut redis = data(&mut proxy);
+    assert_eq!(redis.cmd(&["EXISTS", "lock:job"]), Reply::Int(0));
+    assert_eq!(redis.cmd(&["HLEN", "lock:h"]), Reply::Int(2));
+    let seen = |labels: &str| proxy.metric("lockgate_adopt_seen_total", labels);
+    assert_eq!(seen("idiom=\"other\",verdict=\"forwarded\""), 4.0);
+    assert_eq!(seen("idiom=\"unknown_script\",verdict=\"forwarded\""), 1.0);
+}
+
+#[test]
+fn errors_name_the_kind_of_lock_that_no_quorum_keeps() {
+    let proxy = enforced();
+    let mut client = proxy.client();
+    for (words, named) in [
+        (&["HSET", "lock:job", "f", "v"][..], "Redisson"),
+        (&["EVAL", "return redis.call('hexists', KEYS[1], 'f')", "1", "lock:job"], "Redisson"),
+        (&["ZADD", "lock:job", "1", "v"], "Symfony"),
+        (&["EVAL", "return redis.call('ZCARD', KEYS[1])", "1", "lock:job"], "Symfony"),
+        (&["EVALSHA", "7ece82993bd7604131328c7d69ae15c31b8e237e", "1", "lock:job", "t"], "BullMQ"),
+    ] {
+        let said = client.cmd(words);
+        assert!(said.error().contains(named), "{said:?}");
+    }
+    let refused = |reason: &str| {
+        proxy.metric("lockgate_adopt_refused_total", &format!("reason=\"{reason}\""))
+    };
+    assert_eq!([refused("hash"), refused("sorted_set"), refused("job")], [2.0, 2.0, 1.0]);
+}
+
+#[test]
+fn locks_without_a_ttl_last_as_long_as_the_rule_says() {
+    let proxy = enforced_with("no_ttl: 500ms");
+    let mut client = proxy.client();
+    for (take, taken, refused) in [
+        (&["SETNX", "lock:job", "t"][..], Reply::Int(1), Reply::Int(0)),
+        (&["SET", "lock:job", "t", "NX"], Reply::ok(), Reply::NullBulk),
+    ] {
+        let began = std::time::Instant::now();
+        assert_eq!(client.cmd(take), taken);
+        assert_eq!(client.cmd(take), refused);
+        let Reply::Int(left) = client.cmd(&["PTTL", "lock:job"]) else { panic!() };
+        assert!((1..=500).contains(&left), "{left}");
+        eventually("it runs out", || client.cmd(&["EXISTS", "lock:job"]) == Reply::Int(0));
+        assert!(began.elapsed() >= Duration::from_millis(500));
+    }
+    // SETNX, and then EXPIRE.
+    assert_eq!(client.cmd(&["SETNX", "lock:job", "t"]), Reply::Int(1));
+    assert_eq!(client.cmd(&["EXPIRE", "lock:job", "20"]), Reply::Int(1));
+    assert_eq!(client.cmd(&["TTL", "lock:job"]), Reply::Int(20));
+    assert_eq!(client.cmd(&["DEL", "lock:job"]), Reply::Int(1));
+}
+
+#[test]
+fn a_ttl_that_is_too_long_is_cut_and_told_of() {
+    let proxy = enforced_with("long_ttl: cap");
+    let mut client = proxy.client();
+    assert_eq!(client.cmd(&["SET", "lock:job", "t", "NX", "EX", "86400"]), Reply::ok());
+    let Reply::Int(left) = client.cmd(&["TTL", "lock:job"]) else { panic!() };
+    assert!((58..=60).contains(&left), "{left}");
+    assert_eq!(client.cmd(&["PEXPIRE", "lock:job", "86400000"]), Reply::Int(1));
+    let extend = ["EVALSHA", REDIS_PY_EXTEND, "1", "lock:job", "t", "50000", "0"];
+    assert_eq!(client.cmd(&extend), Reply::Int(1), "what is added is cut too");
+    let Reply::Int(left) = client.cmd(&["TTL", "lock:job"]) else { panic!() };
+    assert!((58..=60).contains(&left), "{left}");
+    eventually("it is told of", || proxy.log().contains("is cut to that"));
+}
+
+#[test]
+fn several_locks_are_deleted_each_by_itself() {
+    let proxy = enforced();
+    let (mut a, mut b) = (proxy.client(), proxy.client());
+    let take = |client: &mut Client, name: &str| {
+        let key = format!("lock:{name}");
+        assert_eq!(client.cmd(&["SET", &key, name, "NX", "PX", "20000"]), Reply::ok());
+    };
+    take(&mut a, "one");
+    take(&mut b, "two");
+    b.cmd(&["LOCK", "three", "PX", "20000"]).grant();
+    let del = ["DEL", "lock:one", "lock:two", "lock:one", "lock:three", "lock:four"];
+    assert_eq!(a.cmd(&del), Reply::Int(2));
+    assert_eq!(proxy.nodes_with("lock:three"), 3);
+    take(&mut a, "two");
+    assert_eq!(a.cmd(&["UNLINK", "lock:one", "lock:two"]), Reply::Int(1));
+    assert_eq!(a.cmd(&["UNLINK", "lock:one", "lock:two"]), Reply::Int(0));
+    let proxy = enforced_with("blind: own-only");
+    let (mut a, mut b) = (proxy.client(), proxy.client());
+    take(&mut a, "one");
+    take(&mut b, "two");
+    assert_eq!(a.cmd(&["DEL", "lock:one", "lock:two"]), Reply::Int(1));
+    assert_eq!(b.cmd(&["DEL", "lock:one", "lock:two"]), Reply::Int(1));
+}
+
+#[test]
+fn times_of_day_are_told_as_redis_tells_them() {
+    let mut proxy = enforced();
+    let (mut client, mut redis) = (proxy.client(), data(&mut proxy));
+    let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap();
+    let seconds = |more: u64| (now.as_secs() + more).to_string();
+    let millis = |more: u128| (now.as_millis() + more).to_string();
+    let (soon, later) = (seconds(20), seconds(50));
+    for words in [
+        &["SET", "K", "t", "NX", "EXAT", "1000"][..],
+        &["EXISTS", "K"],
+        &["SET", "K", "t", "XX", "EXAT", &soon],
+        &["EXPIREAT", "K", &soon],
+        &["SET", "K", "t", "NX", "PXAT", &millis(30_000)],
+        &["SET", "K", "u", "NX", "EXAT", &soon],
+        &["SET", "K", "u", "NX", "EXAT", "1000"],
+        &["GET", "K"],
+        &["EXPIREAT", "K", &later],
+        &["TTL", "K"],
+        &["PEXPIREAT", "K", &millis(10_000)],
+        &["TTL", "K"],
+        &["SET", "K", "t", "XX", "EXAT", &later],
+        &["TTL", "K"],
+        &["SET", "K", "t", "XX", "EXAT", "1000"],
+        &["EXISTS", "K"],
+        &["SET", "K", "t", "EXAT", &soon, "NX"],
+        &["EXPIREAT", "K", "0"],
+        &["EXISTS", "K"],
+        &["SET", "K", "t", "EXAT", &soon, "NX"],
+        &["PEXPIREAT", "K", "-1"],
+        &["EXISTS", "K"],
+    ] {
+        let with = |client: &mut Client, key: &str| {
+            let named =
+                |word: &&str| if *word == "K" { key.to_owned() } else { (*word).to_owned() };
+            let words: Vec<String> = words.iter().map(named).collect();
+            let said = client.cmd(&words.iter().map(String::as_str).collect::<Vec<_>>());
+            match said {
+                // The two are asked one after the other.
+                Reply::Int(left @ 5..) => Reply::Int((left + 1) / 5),
+                said => said,
+            }
+        };
+        let (said, expected) = (with(&mut client, "lock:job"), with(&mut redis, "other:job"));
+        assert_eq!(said, expected, "{words:?}");
+    }
+    let far = client.cmd(&["EXPIREAT", "lock:job", "9999999999"]);
+    assert!(far.error().contains("longer than locks.max_ttl"), "{far:?}");
+}
+
+#[test]
+fn a_release_wakes_subscribers_by_the_message_of_its_library() {
+    let proxy = enforced();
+    let (mut client, mut waiter) = (proxy.client(), proxy.client());
+    let spring = "7a71e9443a2a41539fb115a5a27d5a748a871aed";
+    let mutex = "02718596825c5bf6c57af391b4dc01a6d2d9d88a";
+    for (digest, keys, arguments, said, message) in [
+        (spring, &["lock:job"][..], &["t", "woken"][..], Reply::Int(1), "lock:job"),
+        (
+            mutex,
+            &["lock:job", "woken"],
+            &["t"],
+            Reply::NullBulk,
+            r#"{ "key": "lock:job", "value": "t" }"#,
+        ),
+    ] {
+        waiter.cmd(&["SUBSCRIBE", "woken"]);
+        let count = keys.len().to_string();
+        let release = [&["EVALSHA", digest, &count][..], keys, arguments].concat();
+        // Nothing is told of what is not released.
+        assert_eq!(client.cmd(&release), Reply::NullBulk);
+        assert_eq!(client.cmd(&["SET", "lock:job", "t", "NX", "PX", "20000"]), Reply::ok());
+        assert_eq!(client.cmd(&release), said);
+        assert_eq!(client.cmd(&["EXISTS", "lock:job"]), Reply::Int(0));
+        let expected = ["message", "woken", message].map(Reply::bulk);
+        assert_eq!(waiter.reply(), Reply::Array(expected.to_vec()));
+        waiter.cmd(&["UNSUBSCRIBE", "woken"]);
+    }
+}
+
+#[test]
+fn a_deployments_own_scripts_are_carried_out_as_it_describes_them() {
+    // Bodies that Redis would carry out; the proxy knows them by their digests alone.
+    let acquire = "if redis.call('exists', KEYS[1]) == 1 then return 'no' end \
+                   redis.call('setex', KEYS[1], ARGV[1], ARGV[2]) return -1";
+    let release = "if redis.call('get', KEYS[1]) ~= ARGV[1] then return 'no' end return \
+                   redis.call('del', KEYS[1]) + 1";
+    let digest = |body: &str| sha1_smol::Sha1::from(body).digest().to_string();
+    let proxy = enforced_with(&format!(
+        "scripts:\n      - digest: '{}'\n        op: acquire\n        token: 2\n        ttl: 1\n        \
+         unit: s\n        replies: [-1, nil, nil, nil]\n      - digest: '{}'\n        op: release\n        \
+         token: 1\n        replies: [nil, 2, 2, nil]",
+        digest(acquire),
+        digest(release)
+    ));
+    let mut client = proxy.client();
+    let mut take =
+        |token: &str| client.cmd(&["EVALSHA", &digest(acquire), "1", "lock:job", "20", token]);
+    assert_eq!(
+        [take("a"), take("a"), take("b")],
+        [Reply::Int(-1), Reply::NullBulk, Reply::NullBulk]
+    );
+    assert_eq!(client.cmd(&["TTL", "lock:job"]), Reply::Int(20));
+    let mut free = |token: &str| client.cmd(&["EVAL", release, "1", "lock:job", token]);
+    assert_eq!(
+        [free("b"), free("a"), free("a")],
+        [Reply::NullBulk, Reply::Int(2), Reply::NullBulk]
+    );
 }

@@ -132,6 +132,19 @@ mod tests {
         }
         assert_eq!(enforce.differences(&enforce.hello()), Some(vec![]));
         assert_eq!(enforce.differences(OLD_HELLO), Some(vec!["adopt"]));
+        let options = "{keys: 'a:*', mode: enforce, blind: as-redis, no_ttl: refuse}";
+        assert_eq!(enforce.differences(&adopting(options).hello()), Some(vec![]), "defaults");
+        for option in [
+            "blind: refuse",
+            "unknown: forward",
+            "no_ttl: 5s",
+            "long_ttl: cap",
+            "scripts: {digest: c3f8721cbb97f72bc19e972846bd7aaf91901658, op: release, token: 1, \
+             replies: [0, 1, 1, 0]}",
+        ] {
+            let other = adopting(&format!("{{keys: 'a:*', mode: enforce, {option}}}"));
+            assert_eq!(enforce.differences(&other.hello()), Some(vec!["adopt"]), "{option}");
+        }
         let shadowed = adopting("[{keys: 'a:x', mode: audit}, {keys: 'a:*', mode: enforce}]");
         assert_eq!(enforce.differences(&shadowed.hello()), Some(vec!["adopt"]));
         for other in [

@@ -25,6 +25,7 @@ use crate::{
     bridge::Asker,
     clock::{Instant, millis},
     command::shown,
+    config::{BlindPolicy, LongTtlPolicy},
     key::{Key, Token},
     lock::{Holding, NotGranted, padded},
     resp::{
@@ -36,7 +37,9 @@ use crate::{
 /// Returns the command of ours as which a task is counted.
 pub(super) fn verb(task: &AdoptTask) -> Own {
     match &task.work {
-        AdoptWork::Acquire { .. } | AdoptWork::AcquireAgain { .. } => Own::Lock,
+        AdoptWork::Acquire { .. }
+        | AdoptWork::AcquirePast { .. }
+        | AdoptWork::AcquireAgain { .. } => Own::Lock,
         AdoptWork::Release { .. } | AdoptWork::ReleaseBlind { .. } => Own::Unlock,
         AdoptWork::Extend { .. } | AdoptWork::ExtendBy { .. } | AdoptWork::ExtendBlind { .. } => {
             Own::Renew
@@ -181,7 +184,7 @@ impl Job for LocatingLock {
 
 /// Asks the lock nodes.
 fn carry_out(ours: Ours, task: AdoptTask, database: u64, desk: &mut Desk) -> Progress {
-    let AdoptTask { key, lock, database: named, others, work, aside } = task;
+    let AdoptTask { key, lock, database: named, others, work, options, aside } = task;
     let (other_keys, others): (Vec<_>, Vec<_>) = others.into_iter().unzip();
     if named.is_some_and(|named| named != database) {
         let key = shown(&key);
@@ -226,6 +229,10 @@ fn carry_out(ours: Ours, task: AdoptTask, database: u64, desk: &mut Desk) -> Pro
             AdoptWork::Acquire { token, ttl, .. } => (token, ManyWork::Acquire(ttl)),
             AdoptWork::Extend { token, ttl, .. } => (token, ManyWork::Extend(ttl)),
             AdoptWork::Release { token, .. } => (token, ManyWork::Release),
+            AdoptWork::ReleaseBlind { .. } => {
+                let is_own_only = options.blind == BlindPolicy::OwnOnly;
+                (Vec::new(), ManyWork::ReleaseBlind { is_own_only })
+            }
             _ => return not_asked(),
         };
         return Many::begin(ours, (keys, Token::from(&token)), work, &other_keys, desk);
@@ -248,12 +255,18 @@ fn carry_out(ours: Ours, task: AdoptTask, database: u64, desk: &mut Desk) -> Pro
             release(Releasing { ours, key, token, replies, aside }, None, desk)
         }
         AdoptWork::Look(_)
+        | AdoptWork::AcquirePast { .. }
         | AdoptWork::Left { .. }
         | AdoptWork::ExtendBy { .. }
         | AdoptWork::ReleaseBlind { .. }
         | AdoptWork::ExtendBlind { .. } => {
+            let is_blind =
+                matches!(work, AdoptWork::ReleaseBlind { .. } | AdoptWork::ExtendBlind { .. });
+            let is_own_only = is_blind && options.blind == BlindPolicy::OwnOnly;
             let question = Question::Look(key.clone());
-            Progress::Ask(Box::new(Looking { ours, key, work, aside }), question)
+            let is_capped = options.long_ttl == LongTtlPolicy::Cap;
+            let looking = Looking { ours, key, work, aside, is_own_only, is_capped };
+            Progress::Ask(Box::new(looking), question)
         }
         AdoptWork::Watch => adopted_exec::watch(ours, key, desk),
         AdoptWork::Queue(work) => adopted_exec::queue(ours, &key, work, desk),
@@ -519,6 +532,10 @@ struct Looking {
     key: Key,
     work: AdoptWork,
     aside: Vec<Vec<Vec<u8>>>,
+    /// The lock must be one that this connection was granted, or has attached to.
+    is_own_only: bool,
+    /// A TTL above `locks.max_ttl` is cut to that.
+    is_capped: bool,
 }
 
 impl Job for Looking {
@@ -537,7 +554,10 @@ impl Job for Looking {
 
 impl Looking {
     fn seen(self, holding: Option<Holding>, desk: &mut Desk) -> Progress {
-        let Looking { ours, key, work, aside } = self;
+        let Looking { ours, key, work, aside, is_own_only, is_capped } = self;
+        let holding = holding.filter(|Holding { token, claim, .. }| {
+            !is_own_only || desk.tokens.has_grant(&key, token, *claim)
+        });
         match (work, holding) {
             (AdoptWork::Look(word), holding) => {
                 // Something that is no token is answered an error.
@@ -548,6 +568,10 @@ impl Looking {
                 let mut answer = Vec::new();
                 encode_look(&mut answer, word, holding.as_ref(), desk);
                 ours.answer(answer, None)
+            }
+            (AdoptWork::AcquirePast { replies }, None) => tell(ours, replies[0], Outcome::Ok, desk),
+            (AdoptWork::AcquirePast { replies }, Some(_)) => {
+                tell(ours, replies[3], Outcome::Busy, desk)
             }
             (AdoptWork::Left { replies, .. }, None) => {
                 tell(ours, replies[0], Outcome::NotHeld, desk)
@@ -577,7 +601,9 @@ impl Looking {
                     return tell(ours, replies[3], Outcome::NotHeld, desk);
                 };
                 let ttl = ttl + Duration::from_millis(left.unsigned_abs());
-                if ttl > desk.config.locks.max_ttl {
+                let most = desk.config.locks.max_ttl;
+                let ttl = if is_capped { ttl.min(most) } else { ttl };
+                if ttl > most {
                     let error = "ERR the TTL would be longer than locks.max_ttl";
                     return ours.refuse(error, Outcome::BadRequest, desk);
                 }

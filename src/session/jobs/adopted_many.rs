@@ -1,6 +1,8 @@
 //! A script of a lock library about several adopted keys: all or nothing. The lock nodes are asked
 //! for one lock after the other, in the client's order, and what was granted is given back at the
 //! first that another holds. For that moment others are refused; two holders there never are.
+//!
+//! DEL of several adopted keys too: each is freed by itself.
 
 use std::{mem, time::Duration};
 
@@ -21,7 +23,7 @@ use crate::{
     bridge::Asker,
     clock::Instant,
     key::{Key, Token},
-    lock::{Grant, NoQuorum, NotGranted, padded},
+    lock::{Claim, Grant, Holding, NoQuorum, NotGranted, padded},
     resp::encode,
 };
 
@@ -34,6 +36,9 @@ pub(super) enum ManyWork {
     Extend(Duration),
     /// Free each that the token holds.
     Release,
+    /// Free each, whichever token of an adopted command holds it; or only what this connection was
+    /// granted.
+    ReleaseBlind { is_own_only: bool },
 }
 
 /// The locks of one command, and how far it is. The reply is a number: how many were released, or
@@ -41,6 +46,7 @@ pub(super) enum ManyWork {
 pub(super) struct Many {
     ours: Ours,
     keys: Vec<Key>,
+    /// The client's token; of a blind release, the one that holds the lock asked about.
     token: Token,
     work: ManyWork,
     /// How many locks were asked about.
@@ -64,7 +70,8 @@ impl Many {
         others: &[Vec<u8>],
         desk: &mut Desk,
     ) -> Progress {
-        if (1..keys.len()).any(|at| keys[..at].contains(&keys[at])) {
+        let is_blind = matches!(work, ManyWork::ReleaseBlind { .. });
+        if !is_blind && (1..keys.len()).any(|at| keys[..at].contains(&keys[at])) {
             let error = "ERR two keys of one command are one adopted lock (adopt)";
             return ours.refuse(error, Outcome::BadRequest, desk);
         }
@@ -103,6 +110,7 @@ impl Many {
                 unlock::gives_back(&key, &token, desk);
                 Question::Unlock { key, token, claim: None, asker: Asker::Adopted }
             }
+            ManyWork::ReleaseBlind { .. } => Question::Look(key),
         };
         Progress::Ask(Box::new(self), question)
     }
@@ -214,6 +222,26 @@ impl Job for Many {
                         self.held += usize::from(released);
                     }
                     // The others are released all the same.
+                    Err(error) => drop(self.failed.get_or_insert(error)),
+                }
+                self.done += 1;
+                self.next(desk)
+            }
+            Answer::Look(said) => {
+                let ManyWork::ReleaseBlind { is_own_only } = self.work else { return not_asked() };
+                match said {
+                    Ok(Some(Holding { token, claim, .. }))
+                        if claim.is_some_and(Claim::is_adopted)
+                            && (!is_own_only || desk.tokens.has_grant(&key, &token, claim)) =>
+                    {
+                        unlock::gives_back(&key, &token, desk);
+                        self.token = token.clone();
+                        return Progress::Ask(
+                            self,
+                            Question::Unlock { key, token, claim, asker: Asker::Adopted },
+                        );
+                    }
+                    Ok(_) => {}
                     Err(error) => drop(self.failed.get_or_insert(error)),
                 }
                 self.done += 1;

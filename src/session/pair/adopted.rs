@@ -2,7 +2,11 @@
 //! client is told.
 
 use super::*;
-use crate::config::{AdoptMode, AdoptRule};
+use crate::{
+    config::{AdoptMode, AdoptOptions, AdoptRule, BlindPolicy, LongTtlPolicy},
+    key::Token,
+    lock::Holding,
+};
 
 const TAKE: [&str; 6] = ["SET", "old:a", "t", "NX", "PX", "1000"];
 const PROBE: [&str; 5] = ["SET", "old:a", "x", "NX", "XX"];
@@ -12,11 +16,17 @@ const TAKE_MANY: &str = "96da70f7716f27d278a5218544df37fd8b0a5e4c";
 
 /// A session with an enforced rule: the key `old:X` is the lock X.
 pub(super) fn enforced() -> Pair {
+    enforced_with(AdoptOptions::default())
+}
+
+fn enforced_with(options: AdoptOptions) -> Pair {
     let mut config = Config::default();
     config.adopt.rules.push(AdoptRule {
         keys: Pattern::new("old:*"),
         lock: Some(Template::new("{1}").unwrap()),
         mode: AdoptMode::Enforce,
+        options,
+        scripts: Vec::new(),
     });
     Pair::with(config)
 }
@@ -143,4 +153,115 @@ async fn a_transaction_fails_with_an_adopted_lock_in_it() {
     let told = pair.at_client();
     assert!(told.starts_with("+OK\r\n-ERR an adopted lock inside MULTI"), "{told}");
     assert!(told.ends_with("-EXECABORT\r\n") && pair.core.question().is_none(), "{told}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_blind_command_may_be_for_the_grant_of_its_own_connection_alone() {
+    let options = AdoptOptions { blind: BlindPolicy::OwnOnly, ..AdoptOptions::default() };
+    for (is_own, token) in [(true, "t"), (false, "t"), (true, "u")] {
+        let is_another = token != "t";
+        let mut pair = enforced_with(options);
+        pair.commands(&[&TAKE]);
+        pair.reply("-ERR syntax error\r\n");
+        assert!(matches!(pair.question(), Question::Adopt { .. }));
+        let (claim, validity) = (Some(Claim::adopted()), Duration::from_secs(1));
+        let until = Instant::now() + validity;
+        pair.answer(Answer::Lock(Ok(Grant { fence: 7, claim, validity, until })));
+        assert_eq!(pair.at_client(), "+OK\r\n");
+        for blind in [&["PEXPIRE", "old:a", "500"][..], &["DEL", "old:a"]] {
+            pair.commands(&[blind]);
+            assert!(matches!(pair.question(), Question::Look(_)));
+            let claim = if is_own { claim } else { Some(Claim::adopted()) };
+            let token = Token::from(token.as_bytes());
+            pair.answer(Answer::Look(Ok(Some(Holding { token, left: Some(validity), claim }))));
+            if !is_own || is_another {
+                assert_eq!(pair.at_client(), ":0\r\n", "{blind:?}");
+                continue;
+            }
+            match pair.question() {
+                Question::Renew { claim: asked, .. } => {
+                    assert_eq!(asked, claim);
+                    let renewed = Renewed { validity, until, grant: None };
+                    pair.answer(Answer::Renew(Ok(Some(renewed))));
+                }
+                Question::Unlock { claim: asked, .. } => {
+                    assert_eq!(asked, claim);
+                    pair.answer(Answer::Unlock(Ok(true)));
+                }
+                _ => panic!("another question"),
+            }
+            assert_eq!(pair.at_client(), ":1\r\n", "{blind:?}");
+        }
+    }
+    // A connection that has taken nothing ends nothing.
+    let mut pair = enforced_with(options);
+    pair.commands(&[&["DEL", "old:a"]]);
+    pair.reply("-ERR syntax error\r\n");
+    assert!(matches!(pair.question(), Question::Look(_)));
+    let (token, left) = (Token::from(b"t"), Some(Duration::from_secs(1)));
+    pair.answer(Answer::Look(Ok(Some(Holding { token, left, claim: Some(Claim::adopted()) }))));
+    assert_eq!(pair.at_client(), ":0\r\n");
+    assert!(pair.core.question().is_none());
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_added_to_a_ttl_is_cut_where_ttls_are() {
+    // redis-py's, with the last argument by which it adds.
+    let extend = "a4e8783852e6b949f9ef3a97212805108459a890";
+    for is_cut in [true, false] {
+        let long_ttl = if is_cut { LongTtlPolicy::Cap } else { LongTtlPolicy::Refuse };
+        let mut pair = enforced_with(AdoptOptions { long_ttl, ..AdoptOptions::default() });
+        pair.commands(&[&["EVALSHA", extend, "1", "old:a", "t", "50000", "0"]]);
+        pair.reply("-ERR syntax error\r\n");
+        assert!(matches!(pair.question(), Question::Look(_)));
+        let (token, left) = (Token::from(b"t"), Some(Duration::from_secs(30)));
+        pair.answer(Answer::Look(Ok(Some(Holding { token, left, claim: Some(Claim::adopted()) }))));
+        if !is_cut {
+            assert_eq!(pair.at_client(), "-ERR the TTL would be longer than locks.max_ttl\r\n");
+            continue;
+        }
+        let Question::Renew { ttl, .. } = pair.question() else { panic!("another question") };
+        assert!((60_000..62_000).contains(&ttl.as_millis()), "{ttl:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_of_several_keys_is_freed_by_itself() {
+    let held = |token: &[u8], claim| {
+        let (token, left) = (Token::from(token), Some(Duration::from_secs(1)));
+        Answer::Look(Ok(Some(Holding { token, left, claim: Some(claim) })))
+    };
+    let mut pair = enforced();
+    pair.commands(&[&["DEL", "old:a", "old:b", "old:c", "old:d", "old:a"], &["GET", "x"]]);
+    pair.reply("-ERR syntax error\r\n");
+    let probes =
+        ["b", "c", "d", "a"].map(|key| text(&["SET", &format!("old:{key}"), "x", "NX", "XX"]));
+    assert_eq!(pair.at_data(), text(&PROBE) + &probes.concat());
+    pair.reply(&"-ERR syntax error\r\n".repeat(4));
+    // Two adopted clients', a LOCK client's, nobody's, and one that was just freed.
+    for (name, holder) in [
+        ("a", Some((&b"t"[..], Claim::adopted()))),
+        ("b", Some((b"u", Claim::adopted()))),
+        ("c", Some((b"v", Claim::new()))),
+        ("d", None),
+        ("a", None),
+    ] {
+        let Question::Look(key) = pair.question() else { panic!("another question") };
+        assert_eq!(&key[..], format!("lock:{name}").as_bytes());
+        let Some((token, claim)) = holder else {
+            pair.answer(Answer::Look(Ok(None)));
+            continue;
+        };
+        pair.answer(held(token, claim));
+        if !claim.is_adopted() {
+            continue;
+        }
+        let Question::Unlock { key: freed, token: by, claim: of, .. } = pair.question() else {
+            panic!("another question")
+        };
+        assert_eq!((freed, &by[..], of), (key, token, Some(claim)));
+        pair.answer(Answer::Unlock(Ok(true)));
+    }
+    assert_eq!(pair.at_client(), ":2\r\n");
+    assert_eq!(pair.at_data(), text(&["GET", "x"]));
 }
