@@ -505,3 +505,133 @@ fn callers_that_share_a_connection_exclude_one_another() {
     let mut redis = proxy.data_client();
     assert_eq!(redis.cmd(&["EXISTS", "lock:job"]), Reply::Int(0));
 }
+
+/// Numbers that follow from a seed.
+struct Chance(u64);
+
+impl Chance {
+    fn below(&mut self, end: usize) -> usize {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 % end as u64) as usize
+    }
+}
+
+/// Whether Redis may give a transaction up that succeeds here: the key was touched since WATCH, but
+/// what GET told is still true.
+#[derive(Default)]
+struct Touched {
+    is_watched: bool,
+    is_read: bool,
+    is_forgiven: bool,
+}
+
+impl Touched {
+    fn note(&mut self, who: usize, words: &[&str], said: &Reply) {
+        match (who, words[0]) {
+            (0, "WATCH") if *said == Reply::ok() && !self.is_watched => {
+                *self = Touched { is_watched: true, ..Touched::default() };
+            }
+            (0, "UNWATCH" | "DISCARD" | "EXEC") if !matches!(said, Reply::Error(_)) => {
+                *self = Touched::default();
+            }
+            // Nobody has it again, however often it was taken meanwhile.
+            (0, "GET") if self.is_watched => self.is_read = !matches!(said, Reply::NullBulk),
+            (_, "PEXPIRE") if *said == Reply::Int(1) => self.is_forgiven |= self.is_watched,
+            (_, "SET" | "DEL") if matches!(said, Reply::Simple(_) | Reply::Int(1)) => {
+                // What GET has told once is compared.
+                self.is_forgiven |= self.is_watched && !self.is_read;
+            }
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn any_order_of_commands_is_answered_as_redis_does_or_refused() {
+    let proxy = enforced();
+    let kinds: [&[&str]; 12] = [
+        &["WATCH", "K"],
+        &["GET", "K"],
+        &["MULTI"],
+        &["DEL", "K"],
+        &["EXEC"],
+        &["PEXPIRE", "K", "30000"],
+        &["SET", "K", "a", "NX", "PX", "30000"],
+        &["SET", "K", "b", "NX", "PX", "30000"],
+        &["UNWATCH"],
+        &["DISCARD"],
+        &["EXISTS", "K"],
+        &["SET", "x", "1"],
+    ];
+    let (mut whole, mut refused, mut forgiven, mut done) = (0, 0, 0, 0);
+    for seed in 1..=200_u64 {
+        let mut chance = Chance(seed.wrapping_mul(0x9E37_79B9_7F4A_7C15));
+        let mut ours = [proxy.client(), proxy.client()];
+        let mut peers = [proxy.data_client(), proxy.data_client()];
+        let mut touched = Touched::default();
+        let mut log: Vec<(usize, Vec<&str>, Reply)> = Vec::new();
+        let mut ended = false;
+        for _ in 0..40 {
+            // Nearly in order, as otherwise no transaction comes to its end.
+            let who = usize::from(chance.below(5) == 0);
+            let at = match (who, chance.below(6)) {
+                (0, 0) => chance.below(kinds.len()),
+                (0, _) => {
+                    let last = log.iter().rev().find(|(who, ..)| *who == 0);
+                    match last.map(|(_, words, _)| words[0]) {
+                        Some("WATCH") => 1,
+                        Some("GET") => 2,
+                        Some("MULTI") => [3, 5][chance.below(2)],
+                        Some("DEL" | "PEXPIRE") => 4,
+                        _ => [0, 6][chance.below(2)],
+                    }
+                }
+                _ => [3, 5, 6, 7][chance.below(4)],
+            };
+            let words = |key: &'static str| -> Vec<&'static str> {
+                kinds[at].iter().map(|word| if *word == "K" { key } else { word }).collect()
+            };
+            let said = ours[who].cmd(&words("lock:k"));
+            let expected = peers[who].cmd(&words("other:k"));
+            let may_differ = touched.is_forgiven;
+            touched.note(who, kinds[at], &said);
+            log.push((who, words("lock:k"), said.clone()));
+            if said == expected {
+                if at == 4 && said == Reply::Array(vec![Reply::Int(1)]) {
+                    done += 1;
+                }
+                continue;
+            }
+            ended = true;
+            match &said {
+                Reply::Error(error) if error.contains("(adopt)") => {
+                    refused += 1;
+                    // Nothing of it was done, and it ends as a failed one does.
+                    let exec = ours[0].cmd(&["EXEC"]);
+                    let is_told = matches!(&exec, Reply::Error(error)
+                        if error.starts_with("EXECABORT") || error == "ERR EXEC without MULTI");
+                    assert!(is_told, "{exec:?} {log:?}");
+                }
+                Reply::Array(_) if expected == Reply::NullArray && may_differ => {
+                    forgiven += 1;
+                    if said == Reply::Array(vec![Reply::Int(0)]) {
+                        assert_eq!(ours[1].cmd(&["GET", "lock:k"]), Reply::NullBulk, "{log:?}");
+                    }
+                }
+                _ => panic!("{said:?} in place of {expected:?}: {log:?}"),
+            }
+            break;
+        }
+        whole += usize::from(!ended);
+        drop(ours);
+        for key in ["lock:k", "other:k", "x"] {
+            peers[0] = proxy.data_client();
+            peers[0].cmd(&["DEL", key]);
+            proxy.client().cmd(&["DEL", key]);
+        }
+    }
+    let counts = [whole, refused, forgiven, done];
+    assert!(counts.iter().all(|count| *count > 5), "all of it happens: {counts:?}");
+}
