@@ -530,8 +530,9 @@ struct Touched {
 impl Touched {
     fn note(&mut self, who: usize, words: &[&str], said: &Reply) {
         match (who, words[0]) {
-            (0, "WATCH") if self.is_watched || *said != Reply::ok() => {}
-            (0, "WATCH") => *self = Touched { is_watched: true, ..Touched::default() },
+            (0, "WATCH") if *said == Reply::ok() && !self.is_watched => {
+                *self = Touched { is_watched: true, ..Touched::default() };
+            }
             (0, "UNWATCH" | "DISCARD" | "EXEC") if !matches!(said, Reply::Error(_)) => {
                 *self = Touched::default();
             }
