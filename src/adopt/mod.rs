@@ -39,7 +39,7 @@ use self::{
     rows::{ArgumentPlace, AsideWord, Digest, Row, WhichKeys},
     scripts::{Known, KnownScripts},
     seen::SeenIdioms,
-    task::{AdoptTask, AdoptWork},
+    task::{AdoptTask, AdoptWork, SentBy},
     verdict::{AdoptVerdict, Limits},
 };
 use crate::{
@@ -318,6 +318,7 @@ impl Adoption {
                 others: Vec::new(),
                 work,
                 aside: Vec::new(),
+                sender: SentBy::default(),
             }));
         }
     }
@@ -507,9 +508,10 @@ impl Adoption {
                  enforced (adopt)",
             );
             let (key, lock, others) = (Vec::new(), Vec::new(), Vec::new());
-            let aside = Vec::new();
+            let (aside, sender) = (Vec::new(), SentBy::default());
+            let database = None;
             found.task =
-                Some(Box::new(AdoptTask { key, lock, database: None, others, work, aside }));
+                Some(Box::new(AdoptTask { key, lock, database, others, work, aside, sender }));
         }
         look
     }
@@ -543,7 +545,8 @@ impl Adoption {
         let task = enforced.filter(|rule| rule.mode == AdoptMode::Enforce).map(|_| {
             let work = AdoptWork::Refuse(because);
             let (key, lock, others) = (Vec::new(), Vec::new(), Vec::new());
-            Box::new(AdoptTask { key, lock, database: None, others, work, aside: Vec::new() })
+            let (database, aside, sender) = (None, Vec::new(), SentBy::default());
+            Box::new(AdoptTask { key, lock, database, others, work, aside, sender })
         });
         let key = self.hasher.hash_one(None::<&[u8]>);
         AdoptLook::Found(Found { sighting, key, keys: 0, task, length: 0 })
@@ -558,10 +561,14 @@ impl AdoptLook {
         }
     }
 
-    /// Notes how many bytes the command has.
+    /// Notes how many bytes the command has, and its sender.
     fn of_length(mut self, bytes: usize) -> AdoptLook {
         if let AdoptLook::Found(found) = &mut self {
             found.length = bytes;
+            let Sighting { library, form, .. } = found.sighting;
+            if let Some(task) = &mut found.task {
+                task.sender = SentBy { library, form };
+            }
         }
         self
     }

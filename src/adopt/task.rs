@@ -27,6 +27,24 @@ pub(crate) struct AdoptTask {
     pub(crate) work: AdoptWork,
     /// Commands for the data node, once the lock is released: they wake who waits.
     pub(crate) aside: Vec<Vec<Vec<u8>>>,
+    /// Who sends such a command.
+    pub(crate) sender: SentBy,
+}
+
+/// Who sends a command, as far as its words tell.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct SentBy {
+    /// The library, by its script; empty if that is not known.
+    pub(crate) library: &'static str,
+    /// The words that stand for the command.
+    pub(crate) form: &'static str,
+}
+
+impl SentBy {
+    /// The library, or else the form.
+    pub(crate) fn name(self) -> &'static str {
+        if self.library.is_empty() { self.form } else { self.library }
+    }
 }
 
 /// What is to be done for a command on an adopted key. TTLs are what the client asks for.
