@@ -12,6 +12,7 @@ mod adopt;
 mod adopt_enforced;
 mod configuration;
 mod dev;
+mod digests;
 mod doctor;
 mod operator;
 mod reload;
