@@ -13,7 +13,8 @@ help:
 	@echo "make bench   what commands and locks cost, beside other proxies and lock libraries"
 	@echo "make chaos   everything fails, for minutes: simulated (SEEDS=n), and with real processes"
 	@echo "             in network namespaces, as root (MINUTES=n); SEED=n; planted faults are found"
-	@echo "make fuzz    any bytes, guided by coverage; TIME=seconds in all (600); needs a nightly"
+	@echo "make fuzz    any bytes, guided by coverage, and scripts that are nearly a lock's; SEED=n;"
+	@echo "             TIME=seconds in all (600); needs a nightly"
 	@echo "make compat  a running proxy of another version is replaced, and replaces this one (BEFORE=rev)"
 	@echo "make lint    formatting and lints alone"
 	@echo "make docker  the container image lockgate:latest"
@@ -49,11 +50,14 @@ chaos:
 
 fuzz:
 	@scripts/setup.sh fuzz
-	@failed=0; for target in $(FUZZ); do \
+	@failed=0; share=$$(($(or $(TIME),600) / 9)); echo "== lock scripts"; \
+	LOCKGATE_FUZZ_SECONDS=$$share LOCKGATE_SEED=$(or $(SEED),0) \
+		$(CARGO) test --release --quiet --lib whatever_they_drift_into -- --nocapture || failed=1; \
+	for target in $(FUZZ); do \
 		mkdir -p fuzz/corpus/$$target; echo "== $$target"; \
 		$(CARGO) +nightly fuzz run --sanitizer none $$target fuzz/corpus/$$target \
 			tests/fuzzing/corpus/$$target -- -dict=fuzz/dictionary -timeout=20 \
-			-print_final_stats=1 -max_total_time=$$(($(or $(TIME),600) / 8)) || failed=1; \
+			-print_final_stats=1 -max_total_time=$$share || failed=1; \
 	done; exit $$failed
 
 # The version before is built from its commit, beside this one.

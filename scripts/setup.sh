@@ -16,7 +16,7 @@ case "${1:-run}" in
   run) ;;
   chaos) wanted+=("${chaos[@]}" "python3 python3") ;;
   test) wanted+=("${chaos[@]}" "python3 python3" "node nodejs" "npm npm"
-    "script bsdutils" "haproxy haproxy") ;;
+    "script bsdutils" "haproxy haproxy" "php php-cli") ;;
   bench) wanted+=("haproxy haproxy" "nutcracker nutcracker" "redis-benchmark redis-tools"
     "openssl openssl" "python3 python3" "node nodejs" "npm npm") ;;
   # libFuzzer is C++.
@@ -36,6 +36,15 @@ if ! echo 'int main(void) { return 0; }' | cc -x c -o /dev/null - 2>/dev/null; t
 fi
 if [[ "${1:-run}" == @(test|chaos|bench) ]] && ! python3 -c 'import ensurepip, venv' 2>/dev/null; then
   missing+=(python3-venv)
+fi
+
+# Lock libraries for PHP, and what Debian calls them.
+if [ "${1:-run}" = test ]; then
+  for pair in "Predis php-predis" "Illuminate/Cache php-illuminate-cache" \
+    "Illuminate/Redis php-illuminate-redis" "Symfony/Component/Lock php-symfony-lock"; do
+    read -r place package <<<"$pair"
+    [ -e "/usr/share/php/$place/autoload.php" ] || missing+=("$package")
+  done
 fi
 
 if [ ${#missing[@]} -gt 0 ]; then
@@ -107,3 +116,7 @@ for place in "${libraries[@]}"; do
     cp "$place/package-lock.json" "$place/node_modules/installed"
   fi
 done
+# Lock libraries for Rust are apart from what Lockgate is made of.
+if [ "$1" = test ]; then
+  cargo build --quiet --locked --manifest-path tests/clients/legacy/rust/Cargo.toml --target-dir target/legacy
+fi

@@ -45,7 +45,7 @@ use self::{
     rows::{ArgumentPlace, AsideWord, Digest, Row, WhichKeys},
     scripts::{Known, KnownScripts},
     seen::SeenIdioms,
-    task::{AdoptTask, AdoptWork, QueuedWork},
+    task::{AdoptTask, AdoptWork, QueuedWork, SentBy},
     verdict::{AdoptVerdict, Limits},
 };
 use crate::{
@@ -406,6 +406,7 @@ impl Adoption {
                 work,
                 options: *options,
                 aside: Vec::new(),
+                sender: SentBy::default(),
             }));
         }
     }
@@ -653,10 +654,14 @@ impl AdoptLook {
         }
     }
 
-    /// Notes how many bytes the command has.
+    /// Notes how many bytes the command has, and its sender.
     fn of_length(mut self, bytes: usize) -> AdoptLook {
         if let AdoptLook::Found(found) = &mut self {
             found.length = bytes;
+            let Sighting { library, form, .. } = found.sighting;
+            if let Some(task) = &mut found.task {
+                task.sender = SentBy { library, form };
+            }
         }
         self
     }

@@ -1,4 +1,9 @@
-use std::collections::BTreeSet;
+use std::{
+    collections::BTreeSet,
+    time::{Duration, Instant},
+};
+
+use rand::{RngExt as _, SeedableRng, rngs::StdRng, seq::IndexedRandom};
 
 use super::{
     super::{redis_tests::RealRedis, rows},
@@ -138,57 +143,119 @@ const LONG: i64 = 5_000_000;
 
 /// Whether a body answers and leaves what it was taken for, wherever the key may be.
 fn behaves(real: &mut RealRedis, body: &str, normal: Normal) -> Result<(), String> {
+    behaves_with(real, body, normal, None)?;
+    match normal {
+        Normal::Release { .. } => Ok(()),
+        Normal::Extend { .. } => {
+            ["0", "-5"].iter().try_for_each(|ttl| behaves_with(real, body, normal, Some(ttl)))
+        }
+    }
+}
+
+/// The same with another TTL than that of the other arguments.
+fn behaves_with(
+    real: &mut RealRedis,
+    body: &str,
+    normal: Normal,
+    least: Option<&str>,
+) -> Result<(), String> {
+    let mut arguments = ARGUMENTS;
     let (token, ttl) = match normal {
         Normal::Release { token } => (token, None),
-        Normal::Extend { token, ttl, unit, .. } => (token, Some((ttl, unit))),
+        Normal::Extend { token, ttl, unit, is_set } => (token, Some((ttl, unit, is_set))),
     };
-    let argument = |at: usize| ARGUMENTS.get(at - 1).copied();
+    if let (Some(least), Some((ttl, ..))) = (least, ttl) {
+        match arguments.get_mut(ttl - 1) {
+            Some(argument) if ttl != token => *argument = least,
+            _ => return Ok(()),
+        }
+    }
+    let argument = |at: usize| arguments.get(at - 1).copied();
     let Some(mine) = argument(token) else { return Ok(()) };
-    let ttl = match ttl.map(|(ttl, unit)| (argument(ttl), unit)) {
-        Some((None, _)) => return Ok(()),
-        Some((Some(ttl), unit)) => {
+    let ttl = match ttl.map(|(ttl, unit, is_set)| (argument(ttl), unit, is_set)) {
+        Some((None, ..)) => return Ok(()),
+        Some((Some(ttl), unit, is_set)) => {
             let ttl: i64 = ttl.parse().unwrap();
-            Some(if unit == TtlUnit::Seconds { 1000 * ttl } else { ttl })
+            Some((if unit == TtlUnit::Seconds { 1000 * ttl } else { ttl }, is_set))
         }
         None => None,
     };
     let long = LONG.to_string();
-    for (value, is_lasting) in
-        [("", false), (mine, false), (mine, true), ("another", false), ("another", true)]
-    {
+    let states = [("", false), (mine, false), (mine, true), ("another", false), ("another", true)];
+    let mut commands: Vec<Vec<&[u8]>> = Vec::new();
+    for (value, is_lasting) in states {
         let mut set: Vec<&[u8]> = vec![b"SET", b"k", value.as_bytes()];
         if value.is_empty() {
             set = vec![b"DEL", b"k"];
         } else if !is_lasting {
             set.extend([&b"PX"[..], long.as_bytes()]);
         }
-        let [first, second, third] = ARGUMENTS.map(str::as_bytes);
+        let [first, second, third] = arguments.map(str::as_bytes);
         let eval = vec![b"EVAL", body.as_bytes(), b"1", b"k", first, second, third];
-        let replies = real.all(&[set, eval, vec![b"GET", b"k"], vec![b"PTTL", b"k"]]);
-        let [_, reply, left, pttl] = &replies[..] else { unreachable!() };
+        commands.extend([set, eval, vec![b"GET", b"k"], vec![b"PTTL", b"k"]]);
+    }
+    let all = real.all(&commands);
+    for ((value, is_lasting), replies) in states.into_iter().zip(all.chunks(4)) {
+        let [_, reply, left, pttl] = replies else { unreachable!() };
         let pttl: i64 = pttl.trim_start_matches(':').parse().unwrap();
         let is_mine = value == mine;
-        let expected_left = match (is_mine, ttl) {
-            (true, None) => "$-1",
-            _ if value.is_empty() => "$-1",
-            _ => value,
+        // A TTL of 0 or less deletes the key, or is an error to SET.
+        let (is_freed, is_error) = match ttl {
+            _ if !is_mine => (false, false),
+            None => (true, false),
+            Some((ttl, is_set)) => (ttl <= 0 && !is_set, ttl <= 0 && is_set),
         };
-        let expected_ttl = match (is_mine, ttl) {
+        let expected_left = if is_freed || value.is_empty() { "$-1" } else { value };
+        let expected_ttl = match ttl {
             _ if expected_left == "$-1" => -2,
-            (true, Some(ttl)) => ttl,
+            Some((ttl, _)) if is_mine && !is_error => ttl,
             _ if is_lasting => -1,
             _ => LONG,
         };
-        let is_right = *reply == format!(":{}", i32::from(is_mine))
+        let is_told = match is_error {
+            true => reply.starts_with('-'),
+            false => *reply == format!(":{}", i32::from(is_mine)),
+        };
+        let is_right = is_told
             && left == expected_left
             && (pttl == expected_ttl || (expected_ttl - 30_000..=expected_ttl).contains(&pttl));
         if !is_right {
             return Err(format!(
-                "{body:?} as {normal:?}, from {value:?}: {reply} {left} {pttl}, not {expected_left} {expected_ttl}"
+                "{body:?} as {normal:?}, {arguments:?} from {value:?}: {reply} {left} {pttl}, not \
+                 {expected_left} {expected_ttl}"
             ));
         }
     }
     Ok(())
+}
+
+/// A body with up to three random changes of its tokens, or the beginning of one and the end of
+/// another.
+fn changed(body: &str, other: &str, random: &mut StdRng) -> String {
+    let mut tokens = split(body);
+    let others = split(other);
+    if random.random_ratio(1, 8) {
+        tokens.truncate(random.random_range(0..=tokens.len()));
+        tokens.extend_from_slice(&others[random.random_range(0..=others.len())..]);
+        return tokens.concat();
+    }
+    for _ in 0..random.random_range(1..=3) {
+        let at = random.random_range(0..tokens.len().max(1));
+        let from = if random.random() { POOL.choose(random).copied() } else { None };
+        let new = from.map(str::to_owned).or_else(|| others.choose(random).cloned());
+        let new = format!(" {} ", new.unwrap_or_default());
+        match (random.random_range(0..6), at < tokens.len()) {
+            (0, true) => drop(tokens.remove(at)),
+            (1, true) => tokens.insert(at, tokens[at].clone()),
+            (2, true) => {
+                let with = random.random_range(0..tokens.len());
+                tokens.swap(at, with);
+            }
+            (3 | 4, true) => tokens[at] = new,
+            _ => tokens.insert(at, new),
+        }
+    }
+    tokens.concat()
 }
 
 #[test]
@@ -218,6 +285,59 @@ fn whatever_is_known_behaves_as_what_it_is_taken_for() {
     let wrong: Vec<String> =
         known.iter().filter_map(|(body, normal)| behaves(&mut real, body, *normal).err()).collect();
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), known.len(), wrong.join("\n"));
+}
+
+/// Most bytes of a body that is changed further, and most bodies.
+const LARGEST: usize = 1500;
+const MOST: usize = 400;
+/// How many known bodies are compared with a real Redis where no time is given.
+const CHECKED: u64 = 1_000;
+
+/// Random changes, one upon another: what is still known is changed further. For so many seconds as
+/// LOCKGATE_FUZZ_SECONDS says, or up to a number of known bodies; LOCKGATE_SEED makes others.
+#[test]
+fn whatever_they_drift_into_behaves_as_what_it_is_taken_for() {
+    let number = |name: &str| std::env::var(name).ok().and_then(|text| text.parse::<u64>().ok());
+    let time = number("LOCKGATE_FUZZ_SECONDS").map(Duration::from_secs);
+    let seed = number("LOCKGATE_SEED").unwrap_or_default();
+    let (began, mut random) = (Instant::now(), StdRng::seed_from_u64(seed));
+    let mut real = RealRedis::start();
+    let known = |body: &&&str| of(body.as_bytes()).is_some();
+    let mut bodies: Vec<String> = BODIES.iter().filter(known).map(|&body| body.into()).collect();
+    let (mut seen, mut tried, mut checked) = (BTreeSet::new(), 0_u64, 0_u64);
+    while time.map_or(checked < CHECKED, |time| began.elapsed() < time) {
+        tried += 1;
+        let (Some(one), Some(other)) = (bodies.choose(&mut random), bodies.choose(&mut random))
+        else {
+            unreachable!("there are some")
+        };
+        let body = changed(one, other, &mut random);
+        let Some(normal) = of(body.as_bytes()) else { continue };
+        // Without blanks and comments, in which most changes would pile up.
+        let is_new = seen.insert(format!("{:?}", lua::parse(body.as_bytes())));
+        if body.len() > LARGEST || !is_new && random.random_ratio(9, 10) {
+            continue;
+        }
+        if let Err(wrong) = behaves(&mut real, &body, normal) {
+            panic!("seed {seed}: {wrong}");
+        }
+        checked += 1;
+        if checked % 5_000 == 0 {
+            // Redis keeps each body, and so does the set.
+            real.all(&[vec![b"SCRIPT", b"FLUSH"]]);
+            seen.clear();
+        }
+        match bodies.len() < MOST {
+            _ if !is_new => {}
+            true => bodies.push(body),
+            false => {
+                let at = random.random_range(0..bodies.len());
+                bodies[at] = body;
+            }
+        }
+    }
+    println!("{tried} bodies, {checked} of them known; the last that was kept:");
+    println!("{}", bodies.last().map_or("", String::as_str));
 }
 
 #[test]

@@ -93,8 +93,8 @@ pub(crate) struct Row {
     pub(crate) ttl: Option<(ArgumentPlace, TtlUnit)>,
     /// A TTL of 0 or less takes the lock without one.
     pub(crate) is_for_ever_at_zero: bool,
-    /// An argument that makes another behaviour of it.
-    switch: Option<(usize, &'static str, &'static Behaviour)>,
+    /// Arguments that make another behaviour of it; the first that is there counts.
+    switches: [Option<(usize, &'static str, &'static Behaviour)>; 2],
     /// What the script does besides, on the data node.
     pub(crate) aside: Option<&'static Aside>,
     /// Which argument is the number of the database.
@@ -104,10 +104,11 @@ pub(crate) struct Row {
 impl Row {
     /// What the script does with these ARGV.
     pub(crate) fn behaviour(&self, argv: &[&[u8]]) -> Behaviour {
-        match self.switch {
-            Some((at, value, other)) if argv.get(at - 1) == Some(&value.as_bytes()) => *other,
-            _ => self.behaviour,
-        }
+        let is_set = |(at, value, _): &&(usize, &str, _)| {
+            argv.get(at - 1).is_some_and(|argument| *argument == value.as_bytes())
+        };
+        let set = self.switches.iter().flatten().find(is_set);
+        set.map_or(self.behaviour, |(_, _, other)| **other)
     }
 }
 
@@ -156,7 +157,7 @@ const fn row(digest: &'static str, library: &'static str, behaviour: &Behaviour)
         token: Some(ArgumentPlace::Argv(1)),
         ttl: None,
         is_for_ever_at_zero: false,
-        switch: None,
+        switches: [None, None],
         aside: None,
         database: None,
     }
@@ -196,7 +197,12 @@ const fn or_for_ever(row: Row) -> Row {
 }
 
 const fn switch(row: Row, at: usize, value: &'static str, other: &'static Behaviour) -> Row {
-    Row { switch: Some((at, value, other)), ..row }
+    let new = Some((at, value, other));
+    let switches = match row.switches {
+        [None, _] => [new, None],
+        [first, _] => [first, new],
+    };
+    Row { switches, ..row }
 }
 
 use TtlUnit::{Millis, Seconds};
@@ -312,8 +318,9 @@ static ROWS: [Row; 105] = [
     },
     timed("4181d5af82ff00f12fe8f2952fed7db5774fc369", "murlock", &AGAIN, Millis),
     row("36c51548bc94e82390cca93961e4cfcd20a2c1f7", "murlock", &RELEASE),
-    or_for_ever(switch(timed("0eafb65e6aa537bcc966e2af2a66dc7f3f66e121", "@medusajs/locking-redis", &AGAIN, Seconds),
-        3, "true", &ACQUIRE)),
+    // The token of all who give none is no holder's.
+    or_for_ever(switch(switch(timed("0eafb65e6aa537bcc966e2af2a66dc7f3f66e121", "@medusajs/locking-redis", &AGAIN, Seconds),
+        3, "true", &ACQUIRE), 1, "*", &ACQUIRE)),
     row("a0b59436cc046114766453c42adbb4c9c62ca99c", "@medusajs/locking-redis", &RELEASE),
     timed("4294933f08f20c8eba99ef809315810389dfb0a3", "@medusajs/locking-redis", &EXTEND, Seconds),
     row("59bc3e108ef7f99b02996a98489960c0edcc9945", "@upstash/lock", &RELEASE),

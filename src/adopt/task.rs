@@ -30,6 +30,24 @@ pub(crate) struct AdoptTask {
     pub(crate) options: AdoptOptions,
     /// Commands for the data node, once the lock is released: they wake who waits.
     pub(crate) aside: Vec<Vec<Vec<u8>>>,
+    /// Who sends such a command.
+    pub(crate) sender: SentBy,
+}
+
+/// Who sends a command, as far as its words tell.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct SentBy {
+    /// The library, by its script; empty if that is not known.
+    pub(crate) library: &'static str,
+    /// The words that stand for the command.
+    pub(crate) form: &'static str,
+}
+
+impl SentBy {
+    /// The library, or else the form.
+    pub(crate) fn name(self) -> &'static str {
+        if self.library.is_empty() { self.form } else { self.library }
+    }
 }
 
 impl AdoptTask {
@@ -37,7 +55,8 @@ impl AdoptTask {
     pub(super) fn without_key(work: AdoptWork) -> AdoptTask {
         let (key, lock, others, aside) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         let options = AdoptOptions::default();
-        AdoptTask { key, lock, database: None, others, work, options, aside }
+        let sender = SentBy::default();
+        AdoptTask { key, lock, database: None, others, work, options, aside, sender }
     }
 }
 

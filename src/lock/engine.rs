@@ -128,6 +128,11 @@ impl Engine {
         Acquire::ask_adopted(&self.locks.grants, key, token, ttl)
     }
 
+    /// Notes which library, or which words, took a lock that [`Engine::adopt`] was granted.
+    pub(crate) fn name_adopted(&self, key: &Key, token: &Token, name: &'static str) {
+        self.locks.grants.holders.name_adopted(key, token, name);
+    }
+
     /// Whether the lock nodes have said a moment ago that `key` is held, and it was not released
     /// through this proxy since.
     pub(crate) fn is_known_as_held(&self, key: &Key, now: Instant) -> bool {
@@ -262,6 +267,7 @@ impl Engine {
             key: key.to_vec(),
             fence: shown.fence,
             session: shown.is_session_lock,
+            adopted: shown.adopted,
             held_for: shown.held_for,
             remaining: shown.remaining,
             waiters: self.locks.queues.waiting(key),
@@ -276,6 +282,7 @@ impl Engine {
         self.locks.grants.holders.visit(&mut |_, shown| {
             counts.held += 1;
             counts.session_locks += usize::from(shown.is_session_lock);
+            counts.adopted += usize::from(shown.adopted.is_some());
             counts.oldest_hold = counts.oldest_hold.max(shown.held_for);
             true
         });

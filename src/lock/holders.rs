@@ -46,12 +46,16 @@ pub(super) struct Holder {
     until: Instant,
     /// Set for a session lock.
     watch: Option<Arc<Watch>>,
+    /// The library, or the words, that took the lock for an adopted command; empty for others.
+    adopted: &'static str,
 }
 
 /// The parts of a holder that may be shown.
 pub(super) struct Shown {
     pub(super) fence: u64,
     pub(super) is_session_lock: bool,
+    /// The library, or the words, that took the lock for an adopted command.
+    pub(super) adopted: Option<&'static str>,
     pub(super) held_for: Duration,
     pub(super) remaining: Duration,
 }
@@ -65,7 +69,7 @@ impl Holder {
         since: Instant,
         until: Instant,
     ) -> Holder {
-        Holder { token: token.clone(), claim, fence, since, until, watch: None }
+        Holder { token: token.clone(), claim, fence, since, until, watch: None, adopted: "" }
     }
 
     fn is(&self, token: &Token, claim: Option<Claim>) -> bool {
@@ -76,6 +80,7 @@ impl Holder {
         Shown {
             fence: self.fence,
             is_session_lock: self.watch.is_some(),
+            adopted: self.claim.is_adopted().then_some(self.adopted),
             held_for: now - self.since,
             remaining: self.until - now,
         }
@@ -102,13 +107,13 @@ impl Holders {
                 holder.claim != new.claim || holder.token == new.token && holder.fence <= new.fence,
                 "a claim keeps its token, and its fence never falls"
             );
-            let (since, until) = if holder.claim == new.claim {
+            let (since, until, adopted) = if holder.claim == new.claim {
                 // Nodes never shorten the TTL of a lock that they keep.
-                (holder.since, holder.until.max(new.until))
+                (holder.since, holder.until.max(new.until), holder.adopted)
             } else {
-                (new.since, new.until)
+                (new.since, new.until, new.adopted)
             };
-            return std::mem::replace(holder, Holder { since, until, ..new }).watch;
+            return std::mem::replace(holder, Holder { since, until, adopted, ..new }).watch;
         }
         if map.by_key.len() >= SWEEP.max(2 * map.swept) {
             map.by_key.retain(|_, holder| holder.until > new.since);
@@ -132,6 +137,16 @@ impl Holders {
             && holder.claim == claim
         {
             holder.fence = holder.fence.max(fence);
+        }
+    }
+
+    /// Notes who took a lock for an adopted command.
+    pub(super) fn name_adopted(&self, key: &Key, token: &Token, name: &'static str) {
+        if let Some(holder) = self.lock(key).by_key.get_mut(key)
+            && holder.token == *token
+            && holder.claim.is_adopted()
+        {
+            holder.adopted = name;
         }
     }
 

@@ -219,6 +219,8 @@ pub struct LockStatus {
     pub fence: u64,
     /// Whether it is a session lock; otherwise it is a lease.
     pub session: bool,
+    /// The library, or the words, that took the lock in place of LOCK.
+    pub adopted: Option<&'static str>,
     /// Time since the grant.
     pub held_for: Duration,
     /// Time until the lock ends if nobody renews it.
@@ -234,6 +236,8 @@ pub struct Counts {
     pub held: usize,
     /// Session locks among the held ones.
     pub session_locks: usize,
+    /// Locks among the held ones that an adopted command took.
+    pub adopted: usize,
     /// Time for which the oldest of the held locks has been held.
     pub oldest_hold: Duration,
     /// Clients that wait in line.

@@ -62,6 +62,10 @@ pub(super) fn describe() {
     );
     describe_gauge!("lockgate_leases", "Leases granted here and held now, as far as is known.");
     describe_gauge!(
+        "lockgate_adopted_locks",
+        "Those among the locks held that adopted commands took."
+    );
+    describe_gauge!(
         "lockgate_oldest_hold_seconds",
         "How long ago the lock was granted that has been held here the longest."
     );
@@ -131,6 +135,8 @@ pub(super) struct StateMetrics {
     pub quorum_slack: Gauge,
     /// Leases held now.
     pub leases: Gauge,
+    /// Locks held that adopted commands took.
+    pub adopted_locks: Gauge,
     /// Age of the lock held the longest, in seconds.
     pub oldest_hold: Gauge,
     /// Waiting time of the client that waits the longest, in seconds.
@@ -146,6 +152,7 @@ impl StateMetrics {
             quorum: gauge!("lockgate_quorum"),
             quorum_slack: gauge!("lockgate_quorum_slack"),
             leases: gauge!("lockgate_leases"),
+            adopted_locks: gauge!("lockgate_adopted_locks"),
             oldest_hold: gauge!("lockgate_oldest_hold_seconds"),
             longest_wait: gauge!("lockgate_longest_wait_seconds"),
         }

@@ -15,6 +15,7 @@
 )]
 
 mod agents;
+mod failover;
 mod legacy;
 mod page;
 mod stock;

@@ -479,6 +479,56 @@ fn a_lock_is_a_lock_clients_even_by_a_token_that_was_adopted() {
     assert_eq!(client.cmd(&["UNLOCK", "job"]), Reply::Int(1));
 }
 
+/// The field `adopted` of LOCKGATE LOCK, if the lock is held.
+fn adopted(operator: &mut Client, lock: &str) -> Option<Reply> {
+    match operator.cmd(&["LOCKGATE", "LOCK", lock]) {
+        Reply::Array(fields) => {
+            let at = fields.iter().position(|field| *field == Reply::bulk("adopted"));
+            Some(fields[at.expect("a field") + 1].clone())
+        }
+        Reply::NullBulk => None,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn operators_see_which_library_has_taken_a_lock() {
+    let proxy = enforced();
+    let (mut client, mut operator) = (proxy.client(), proxy.client());
+    let mut adopted = |lock: &str| adopted(&mut operator, lock);
+    assert_eq!(client.cmd(&["SET", "lock:job", "t", "NX", "PX", "20000"]), Reply::ok());
+    assert_eq!(adopted("job"), Some(Reply::bulk("SET NX with a TTL")));
+    // A body of nobody's tells no library, one of redis-py's does.
+    assert_eq!(client.cmd(&["EVAL", EXTEND, "1", "lock:job", "t", "20000"]), Reply::Int(1));
+    assert_eq!(adopted("job"), Some(Reply::bulk("SET NX with a TTL")));
+    for (switch, token, extended) in [("1", "u", 0), ("0", "t", 1)] {
+        let extend = ["EVALSHA", REDIS_PY_EXTEND, "1", "lock:job", token, "1000", switch];
+        assert_eq!(client.cmd(&extend), Reply::Int(extended));
+        let name = if extended == 1 { "redis-py" } else { "SET NX with a TTL" };
+        assert_eq!(adopted("job"), Some(Reply::bulk(name)));
+    }
+    let take = ["EVALSHA", AIOREDLOCK_LOCK, "1", "lock:other", "t", "20000"];
+    assert_eq!(client.cmd(&take), Reply::ok());
+    assert_eq!(adopted("other"), Some(Reply::bulk("aioredlock")));
+    const TAKE: &str = "96da70f7716f27d278a5218544df37fd8b0a5e4c";
+    let both = ["EVALSHA", TAKE, "2", "lock:a", "lock:b", "t", "20000"];
+    assert_eq!(client.cmd(&both), Reply::Int(2));
+    for lock in ["a", "b"] {
+        assert_eq!(adopted(lock), Some(Reply::bulk("node-redlock 5")));
+    }
+    // A LOCK client's is none, even by the token of one.
+    assert_eq!(client.cmd(&["DEL", "lock:job"]), Reply::Int(1));
+    assert_eq!(adopted("job"), None);
+    client.cmd(&["LOCK", "job", "t", "PX", "20000"]).grant();
+    assert_eq!(adopted("job"), Some(Reply::bulk("")));
+    assert_eq!(client.cmd(&["EVAL", EXTEND, "1", "lock:job", "t", "20000"]), Reply::Int(1));
+    assert_eq!(adopted("job"), Some(Reply::bulk("")));
+    let Reply::Bulk(info) = client.cmd(&["LOCKGATE", "INFO"]) else { panic!() };
+    let info = String::from_utf8(info).unwrap();
+    assert!(info.contains("held:4\r\nsession_locks:0\r\nadopted_locks:3\r\n"), "{info}");
+    eventually("they are counted", || proxy.metric("lockgate_adopted_locks", "") == 3.0);
+}
+
 #[test]
 fn a_token_is_the_clients_on_all_its_connections() {
     let proxy = enforced();

@@ -14,6 +14,7 @@ mod adopt_enforced;
 mod adopt_exec;
 mod configuration;
 mod dev;
+mod digests;
 mod doctor;
 mod operator;
 mod reload;

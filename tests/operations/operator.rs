@@ -96,6 +96,7 @@ fn locks_are_told_without_their_tokens() {
     assert_eq!(keys, ["job:1", "job:2"]);
     assert_eq!(field(&locks[0], "kind"), Reply::bulk("lease"));
     assert_eq!(field(&locks[0], "waiters"), Reply::Int(1));
+    assert_eq!(field(&locks[0], "adopted"), Reply::bulk(""));
     assert_eq!(field(&locks[1], "kind"), Reply::bulk("session"));
     assert_eq!(field(&locks[1], "fence"), Reply::Int(session.fence));
     assert_eq!(elements(operator.cmd(&["LOCKGATE", "LOCKS"])).len(), 3);
@@ -111,7 +112,10 @@ fn locks_are_told_without_their_tokens() {
     assert_eq!(holder.cmd(&["UNLOCK", "job:2"]), Reply::Int(1));
     assert_eq!(operator.cmd(&["LOCKGATE", "LOCK", "job:2"]), Reply::NullBulk);
     let info = text(&operator.cmd(&["LOCKGATE", "INFO"]));
-    assert!(info.contains("held:2\r\nsession_locks:0\r\nwaiters:1\r\n"), "{info}");
+    assert!(
+        info.contains("held:2\r\nsession_locks:0\r\nadopted_locks:0\r\nwaiters:1\r\n"),
+        "{info}"
+    );
     operator.cmd(&["HELLO", "3"]);
     assert_eq!(operator.cmd(&["LOCKGATE", "LOCK", "none"]), Reply::Null);
     assert!(matches!(operator.cmd(&["LOCKGATE", "LOCK", "job:1"]), Reply::Map(_)));

@@ -8,7 +8,10 @@
 use std::{
     io::{Read, Write},
     net::{Shutdown, TcpListener, TcpStream},
-    sync::{Arc, Condvar, Mutex, MutexGuard},
+    sync::{
+        Arc, Condvar, Mutex, MutexGuard,
+        atomic::{AtomicU16, Ordering},
+    },
     thread,
     time::Duration,
 };
@@ -38,6 +41,8 @@ struct Shared {
     changed: Condvar,
     /// The delay of everything from the server.
     delay: Mutex<Duration>,
+    /// The loopback port to which new connections are led.
+    server: AtomicU16,
 }
 
 impl Shared {
@@ -75,12 +80,13 @@ impl Relay {
     pub fn to(server: u16) -> Relay {
         let listener = TcpListener::bind("127.0.0.1:0").expect("relay");
         let port = listener.local_addr().expect("address").port();
-        let shared = Arc::new(Shared::default());
+        let shared = Arc::new(Shared { server: AtomicU16::new(server), ..Shared::default() });
         let ours = shared.clone();
         // The thread ends with the test's process, as the threads of each connection do.
         thread::spawn(move || {
             for client in listener.incoming().map_while(Result::ok) {
                 // A server that is away is away for the relay's clients too.
+                let server = ours.server.load(Ordering::Relaxed);
                 let Ok(server) = TcpStream::connect(("127.0.0.1", server)) else { continue };
                 let twin = |stream: &TcpStream| stream.try_clone().expect("descriptor");
                 for (from, to, direction) in [
@@ -98,6 +104,11 @@ impl Relay {
     /// The relay's port, on loopback.
     pub fn port(&self) -> u16 {
         self.port
+    }
+
+    /// Leads connections from now on to another server, on this loopback port.
+    pub fn lead_to(&self, server: u16) {
+        self.shared.server.store(server, Ordering::Relaxed);
     }
 
     /// Holds the next packet to the server that contains `pattern`.

@@ -166,6 +166,7 @@ impl PageSource {
             // Counted here and not for each scrape: this looks at each lock.
             let counts = self.engine.counts();
             self.gauges.leases.set(as_gauge(counts.held - counts.session_locks));
+            self.gauges.adopted_locks.set(as_gauge(counts.adopted));
             self.gauges.oldest_hold.set(counts.oldest_hold.as_secs_f64());
             self.gauges.longest_wait.set(counts.longest_wait.as_secs_f64());
         }

@@ -21,7 +21,7 @@ use super::{
     not_asked, unlock,
 };
 use crate::{
-    adopt::task::{AdoptTask, AdoptWork, LookWord, Replies},
+    adopt::task::{AdoptTask, AdoptWork, LookWord, Replies, SentBy},
     bridge::Asker,
     clock::{Instant, millis},
     command::shown,
@@ -184,7 +184,7 @@ impl Job for LocatingLock {
 
 /// Asks the lock nodes.
 fn carry_out(ours: Ours, task: AdoptTask, database: u64, desk: &mut Desk) -> Progress {
-    let AdoptTask { key, lock, database: named, others, work, options, aside } = task;
+    let AdoptTask { key, lock, database: named, others, work, options, aside, sender } = task;
     let (other_keys, others): (Vec<_>, Vec<_>) = others.into_iter().unzip();
     if named.is_some_and(|named| named != database) {
         let key = shown(&key);
@@ -235,19 +235,19 @@ fn carry_out(ours: Ours, task: AdoptTask, database: u64, desk: &mut Desk) -> Pro
             }
             _ => return not_asked(),
         };
-        return Many::begin(ours, (keys, Token::from(&token)), work, &other_keys, desk);
+        return Many::begin((ours, sender), (keys, Token::from(&token)), work, &other_keys, desk);
     }
     let Some(key) = keys.pop() else { return not_asked() };
     match work {
         AdoptWork::Acquire { token, ttl, replies } => {
-            acquire(Taking { ours, key, token: Token::from(&token), ttl, replies }, desk)
+            acquire(Taking { ours, sender, key, token: Token::from(&token), ttl, replies }, desk)
         }
         AdoptWork::AcquireAgain { token, ttl, replies } => {
-            let taking = Taking { ours, key, token: Token::from(&token), ttl, replies };
+            let taking = Taking { ours, sender, key, token: Token::from(&token), ttl, replies };
             renew(taking, Missed::Take, None, desk)
         }
         AdoptWork::Extend { token, ttl, replies } => {
-            let taking = Taking { ours, key, token: Token::from(&token), ttl, replies };
+            let taking = Taking { ours, sender, key, token: Token::from(&token), ttl, replies };
             renew(taking, Missed::Tell, None, desk)
         }
         AdoptWork::Release { token, replies } => {
@@ -265,7 +265,7 @@ fn carry_out(ours: Ours, task: AdoptTask, database: u64, desk: &mut Desk) -> Pro
             let is_own_only = is_blind && options.blind == BlindPolicy::OwnOnly;
             let question = Question::Look(key.clone());
             let is_capped = options.long_ttl == LongTtlPolicy::Cap;
-            let looking = Looking { ours, key, work, aside, is_own_only, is_capped };
+            let looking = Looking { ours, sender, key, work, aside, is_own_only, is_capped };
             Progress::Ask(Box::new(looking), question)
         }
         AdoptWork::Watch => adopted_exec::watch(ours, key, desk),
@@ -277,6 +277,7 @@ fn carry_out(ours: Ours, task: AdoptTask, database: u64, desk: &mut Desk) -> Pro
 /// A lock that is asked for, or to be renewed.
 pub(super) struct Taking {
     pub(super) ours: Ours,
+    pub(super) sender: SentBy,
     pub(super) key: Key,
     pub(super) token: Token,
     /// The time for which the client will count on the lock.
@@ -331,7 +332,8 @@ impl Job for Acquiring {
             desk.shared.give_back(key, token, grant.claim);
             return taking.too_slow(desk);
         }
-        let Taking { ours, key, token, ttl, replies } = taking;
+        let Taking { ours, sender, key, token, ttl, replies } = taking;
+        desk.shared.engine.name_adopted(&key, &token, sender.name());
         desk.shared.metrics.granted(false);
         let granted = Granted::adopted(&key, &token, &grant, ttl);
         let now = Instant::now();
@@ -395,6 +397,10 @@ impl Job for Extending {
         match (said, missed) {
             (Ok(Some(renewed)), _) => {
                 desk.tokens.renewed(&taking.key, &taking.token, taking.ttl, renewed.until);
+                if !taking.sender.library.is_empty() {
+                    let Taking { key, token, sender, .. } = &taking;
+                    desk.shared.engine.name_adopted(key, token, sender.library);
+                }
                 if renewed.validity < taking.ttl {
                     return taking.too_slow(desk);
                 }
@@ -529,6 +535,7 @@ impl Job for Missing {
 /// The lock nodes are asked who holds the lock.
 struct Looking {
     ours: Ours,
+    sender: SentBy,
     key: Key,
     work: AdoptWork,
     aside: Vec<Vec<Vec<u8>>>,
@@ -554,7 +561,7 @@ impl Job for Looking {
 
 impl Looking {
     fn seen(self, holding: Option<Holding>, desk: &mut Desk) -> Progress {
-        let Looking { ours, key, work, aside, is_own_only, is_capped } = self;
+        let Looking { ours, sender, key, work, aside, is_own_only, is_capped } = self;
         let holding = holding.filter(|Holding { token, claim, .. }| {
             !is_own_only || desk.tokens.has_grant(&key, token, *claim)
         });
@@ -608,7 +615,8 @@ impl Looking {
                     return ours.refuse(error, Outcome::BadRequest, desk);
                 }
                 let (token, holding) = (holding.token.clone(), Some(&holding));
-                renew(Taking { ours, key, token, ttl, replies }, Missed::Tell, holding, desk)
+                let taking = Taking { ours, sender, key, token, ttl, replies };
+                renew(taking, Missed::Tell, holding, desk)
             }
             // A LOCK client's lock is its own: a blind command changes nothing.
             (
@@ -623,7 +631,7 @@ impl Looking {
             }
             (AdoptWork::ExtendBlind { ttl, replies: [absent, held, ..] }, Some(holding)) => {
                 let (token, replies) = (holding.token.clone(), [absent, held, held, absent]);
-                let taking = Taking { ours, key, token, ttl, replies };
+                let taking = Taking { ours, sender, key, token, ttl, replies };
                 renew(taking, Missed::Tell, Some(&holding), desk)
             }
             _ => not_asked(),

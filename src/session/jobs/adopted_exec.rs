@@ -16,7 +16,7 @@ use super::{
     not_asked,
 };
 use crate::{
-    adopt::task::{QueuedWork, Replies},
+    adopt::task::{QueuedWork, Replies, SentBy},
     command::shown,
     key::Key,
     resp::name::{Own, ReplyMode},
@@ -166,7 +166,8 @@ fn execute(ours: Ours, stage: LockTransaction, desk: &mut Desk) -> Progress {
         (SeenLock::HeldBy(holding), Some(QueuedWork::Extend(ttl))) => {
             let ours = Ours { own: Own::Renew, ..ours };
             let token = holding.token.clone();
-            let taking = Taking { ours, key, token, ttl, replies: EXECUTED };
+            let sender = SentBy::default();
+            let taking = Taking { ours, sender, key, token, ttl, replies: EXECUTED };
             renew(taking, Missed::Tell, Some(&holding), desk)
         }
         // Nobody held the lock, or nothing is to be done.

@@ -20,6 +20,7 @@ use super::{
     unlock,
 };
 use crate::{
+    adopt::task::SentBy,
     bridge::Asker,
     clock::Instant,
     key::{Key, Token},
@@ -45,6 +46,7 @@ pub(super) enum ManyWork {
 /// all or none.
 pub(super) struct Many {
     ours: Ours,
+    sender: SentBy,
     keys: Vec<Key>,
     /// The client's token; of a blind release, the one that holds the lock asked about.
     token: Token,
@@ -64,7 +66,7 @@ pub(super) struct Many {
 impl Many {
     /// Asks whether the client may, for the keys behind the first, and then about the first lock.
     pub(super) fn begin(
-        ours: Ours,
+        (ours, sender): (Ours, SentBy),
         (keys, token): (Vec<Key>, Token),
         work: ManyWork,
         others: &[Vec<u8>],
@@ -80,7 +82,8 @@ impl Many {
             return ours.refuse(error, Outcome::BadRequest, desk);
         }
         let (until, grants, failed) = (None, Vec::new(), None);
-        let many = Many { ours, keys, token, work, done: 0, held: 0, until, grants, failed };
+        let (done, held) = (0, 0);
+        let many = Many { ours, sender, keys, token, work, done, held, until, grants, failed };
         let of_mode = usize::from(desk.speak_up());
         for key in others {
             desk.ask(|out| authorize::probe(out, key));
@@ -128,6 +131,7 @@ impl Many {
         }
         for (key, (grant, undo)) in self.keys.iter().zip(mem::take(&mut self.grants)) {
             let ttl = grant.until - now;
+            desk.shared.engine.name_adopted(key, &self.token, self.sender.name());
             desk.shared.metrics.granted(false);
             desk.tokens.insert(
                 key.clone(),

@@ -23,7 +23,7 @@ const MAX_STEPS: usize = 10_000_000;
 const TOO_MANY_STEPS: &str = "ERR comparing all keys with this pattern would take too long, \
      give one with fewer stars, or that begins as the keys do";
 
-const HELP: [&str; 19] = [
+const HELP: [&str; 20] = [
     "LOCKGATE <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
     "INFO",
     "    Tell of this proxy: version, uptime, lock nodes, locks and waiters.",
@@ -31,7 +31,8 @@ const HELP: [&str; 19] = [
     "    List the lock nodes, with the reason where one is down, and what is wrong with it.",
     "LOCKS [<pattern>]",
     "    List the locks granted through this proxy and held now, at most 1000 with 1 MB of",
-    "    keys, whose key matches the glob-style pattern.",
+    "    keys, whose key matches the glob-style pattern. An adopted one is told with the library",
+    "    that took it, or the command.",
     "LOCK <key>",
     "    Tell of one of these locks; null if it is not held through this proxy.",
     "ADOPTED",
@@ -85,7 +86,7 @@ impl Desk {
         format!(
             "# Server\r\nlockgate_version:{}\r\nprocess_id:{}\r\nuptime_in_seconds:{}\r\n\
              listen:{}\r\n\r\n# Clients\r\nconnected_clients:{}\r\n\r\n# Nodes\r\nnodes:{}\r\nnodes_up:{}\r\nquorum:{}\r\n\r\n\
-             # Locks\r\nheld:{}\r\nsession_locks:{}\r\nwaiters:{}\r\n",
+             # Locks\r\nheld:{}\r\nsession_locks:{}\r\nadopted_locks:{}\r\nwaiters:{}\r\n",
             env!("CARGO_PKG_VERSION"),
             std::process::id(),
             self.shared.started.elapsed().as_secs(),
@@ -96,6 +97,7 @@ impl Desk {
             engine.quorum(),
             counts.held,
             counts.session_locks,
+            counts.adopted,
             counts.waiters,
         )
     }
@@ -185,7 +187,7 @@ impl Desk {
     }
 
     fn tell_lock(&self, out: &mut Vec<u8>, lock: &LockStatus) {
-        encode::map(out, 6, self.conn.state.resp3);
+        encode::map(out, 7, self.conn.state.resp3);
         encode::bulk(out, b"key");
         encode::bulk(out, &lock.key[self.config.locks.prefix.len().min(lock.key.len())..]);
         encode::bulk(out, b"kind");
@@ -199,5 +201,7 @@ impl Desk {
             encode::bulk(out, field.as_bytes());
             encode::integer(out, i64::try_from(value).unwrap_or(i64::MAX));
         }
+        encode::bulk(out, b"adopted");
+        encode::bulk(out, lock.adopted.unwrap_or_default().as_bytes());
     }
 }

@@ -1,8 +1,14 @@
 //! Lock libraries through a proxy that knows their keys: each does what it does on Redis.
 //!
-//! `locks.py` and `locks.js` drive them, with a row for each. `make test` installs the libraries.
+//! `locks.py`, `locks.js`, `locks.php` and `rust/` drive them, with a row for each. `make test`
+//! installs the libraries.
 
-use std::{path::Path, sync::PoisonError, thread};
+use std::{
+    path::{Path, PathBuf},
+    sync::PoisonError,
+    thread,
+    time::Duration,
+};
 
 use super::{MACHINE, file, run, support::Proxy};
 
@@ -18,48 +24,87 @@ const KEYS: &[&str] = &[
     "redbeat::lock:*",
 ];
 
-/// Runs both programs, each through a proxy with `adopt:` rules of this mode, and a data node to
-/// which no script was sent. Returns what the programs said.
-fn libraries_work(mode: &str) -> [String; 2] {
-    let _alone = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
-    let (keys, expect) = if mode == "enforce" { (KEYS, "enforce") } else { (&["*"][..], "plain") };
-    let (python, modules) = (file("legacy/.venv/bin/python"), file("legacy/node_modules/ioredis"));
+/// What drives the libraries of one language: the program, its script, and how many rows it has.
+struct Driver(PathBuf, Option<&'static str>, usize);
+
+fn drivers() -> [Driver; 4] {
+    let python = file("legacy/.venv/bin/python");
+    let rust = Path::new(env!("CARGO_MANIFEST_DIR")).join("target/legacy/debug/legacy-locks");
+    let module = file("legacy/node_modules/ioredis");
     assert!(
-        python.exists() && modules.exists(),
+        [&python, &rust, &module].iter().all(|file| file.exists()),
         "a library is missing in tests/clients/legacy: run \"make test\", which installs it"
     );
+    [
+        Driver(python, Some("legacy/locks.py"), 27),
+        Driver("node".into(), Some("legacy/locks.js"), 19),
+        Driver("php".into(), Some("legacy/locks.php"), 5),
+        Driver(rust, None, 2),
+    ]
+}
+
+/// What happens to lock nodes meanwhile.
+#[derive(Clone, Copy, PartialEq)]
+enum Nodes {
+    Run,
+    /// Two of five are killed one after the other, and come back without their memory, again and
+    /// again. A library is refused what it asks for at such a moment, so each row is tried again.
+    Die,
+}
+
+/// Runs all programs, each through a proxy with `adopt:` rules of this mode, and a data node to
+/// which no script was sent.
+fn libraries_work(mode: &str, nodes: Nodes) {
+    let _alone = MACHINE.write().unwrap_or_else(PoisonError::into_inner);
+    let (keys, expect) = if mode == "enforce" { (KEYS, "enforce") } else { (&["*"][..], "plain") };
     let rule = |keys: &&str| format!("  - keys: '{keys}'\n    mode: {mode}\n");
     let rules = format!("adopt:\n{}", keys.iter().map(rule).collect::<String>());
-    let runs = |program: &Path, script: &str| {
-        // The lock nodes hold a lock for twice that longer than its client asks for.
-        let locks = "node_timeout: 250ms";
+    // The lock nodes hold a lock for twice that longer than its client asks for.
+    let locks = if nodes == Nodes::Die { "node_timeout: 1s" } else { "node_timeout: 250ms" };
+    let drive = |Driver(program, script, rows): Driver| {
         let mut proxy = Proxy::with().nodes(5).locks(locks).top(&rules).start();
-        let (script, port) = (file(script), proxy.port().to_string());
-        let arguments = [script.to_str().unwrap(), &port, "--expect", expect];
-        let said = String::from_utf8(run(program, &arguments, b"").stdout).unwrap();
+        let (script, port) = (script.map(file), proxy.port().to_string());
+        let mut arguments: Vec<&str> = script.iter().filter_map(|path| path.to_str()).collect();
+        let tries = if nodes == Nodes::Die { "5" } else { "1" };
+        arguments.extend([port.as_str(), "--expect", expect, "--tries", tries]);
+        let said = thread::scope(|scope| {
+            let running = scope.spawn(|| run(&program, &arguments, b""));
+            while nodes == Nodes::Die && !running.is_finished() {
+                for node in [0, 1] {
+                    proxy.node(node).kill().unwrap();
+                    thread::sleep(Duration::from_secs(1));
+                    proxy.node(node).restart().unwrap();
+                    thread::sleep(Duration::from_secs(1));
+                }
+            }
+            running.join()
+        });
+        let said = said.unwrap_or_else(|_| panic!("{} failed", program.display()));
+        let said = String::from_utf8(said.stdout).unwrap();
         assert!(proxy.is_alive());
+        assert_eq!(said.lines().count(), rows, "{said}");
         let labels = "operation=\"lock\",result=\"ok\"";
         let granted = proxy.metric("lockgate_lock_requests_total", labels);
-        assert_eq!(granted > 20.0, mode == "enforce", "{granted} by the lock nodes: {said}");
-        said
+        assert_eq!(granted > 5.0, mode == "enforce", "{granted} by the lock nodes: {said}");
     };
     thread::scope(|scope| {
-        let python = scope.spawn(|| runs(&python, "legacy/locks.py"));
-        let node = runs(Path::new("node"), "legacy/locks.js");
-        [python.join().unwrap(), node]
-    })
+        for driver in drivers() {
+            scope.spawn(|| drive(driver));
+        }
+    });
 }
 
 #[test]
 fn lock_libraries_notice_no_audit() {
-    for (said, rows) in libraries_work("audit").iter().zip([27, 19]) {
-        assert_eq!(said.lines().count(), rows, "{said}");
-    }
+    libraries_work("audit", Nodes::Run);
 }
 
 #[test]
 fn lock_libraries_lock_on_the_quorum_and_notice_nothing() {
-    for (said, rows) in libraries_work("enforce").iter().zip([27, 19]) {
-        assert_eq!(said.lines().count(), rows, "{said}");
-    }
+    libraries_work("enforce", Nodes::Run);
+}
+
+#[test]
+fn lock_libraries_notice_nothing_of_lock_nodes_that_die_and_come_back() {
+    libraries_work("enforce", Nodes::Die);
 }
