@@ -30,29 +30,43 @@ impl Adoption {
         self.answers.store(answers, Ordering::Release);
     }
 
-    /// The key that the data node must have for this lock too, as clients name it to LOCK. Returns
-    /// `None` if no bridged rule has such a lock.
-    pub(crate) fn place(&self, lock: &[u8]) -> Option<KeyPlace> {
-        let (database, lock) = split_database(lock);
-        (0..self.rules.len()).filter(|rule| self.mode(*rule) == AdoptMode::Bridge).find_map(
-            |rule| {
+    /// The keys that the data node must have for this lock too, as clients name it to LOCK: one in
+    /// database 0, and one in the database whose number the name begins with. They are none if no
+    /// bridged rule has such a lock.
+    pub(crate) fn places(&self, lock: &[u8]) -> Vec<KeyPlace> {
+        if !self.enforces() {
+            return Vec::new();
+        }
+        let readings = [Some((0, lock)), split_database(lock)];
+        let key_place = |(database, lock): (u64, &[u8])| {
+            let mut bridged =
+                (0..self.rules.len()).filter(|rule| self.mode(*rule) == AdoptMode::Bridge);
+            bridged.find_map(|rule| {
                 let key = self.rules[rule].key_of(lock)?;
                 (self.rule(&key) == Some(rule)).then_some(KeyPlace { database, key })
-            },
-        )
+            })
+        };
+        readings.into_iter().flatten().filter_map(key_place).collect()
+    }
+
+    /// Whether a rule is bridged.
+    pub(crate) fn bridges(&self) -> bool {
+        (0..self.rules.len()).any(|rule| self.mode(rule) == AdoptMode::Bridge)
+    }
+
+    /// Whether the rule of this key is bridged.
+    pub(crate) fn is_bridged(&self, key: &[u8]) -> bool {
+        self.enforces() && self.rule(key).is_some_and(|rule| self.mode(rule) == AdoptMode::Bridge)
     }
 }
 
-/// The database that a lock's name begins with, and the name in that database.
-fn split_database(lock: &[u8]) -> (u64, &[u8]) {
-    let parse = || {
-        let colon = lock.iter().take(12).position(|byte| *byte == b':')?;
-        let number = std::str::from_utf8(&lock[..colon]).ok()?;
-        let is_plain = number.bytes().all(|digit| digit.is_ascii_digit());
-        (is_plain && !number.starts_with('0')).then_some(())?;
-        Some((number.parse().ok()?, &lock[colon + 1..]))
-    };
-    parse().unwrap_or((0, lock))
+/// The database that a lock's name begins with, unless that is 0, and the name in that database.
+fn split_database(lock: &[u8]) -> Option<(u64, &[u8])> {
+    let colon = lock.iter().take(12).position(|byte| *byte == b':')?;
+    let number = std::str::from_utf8(&lock[..colon]).ok()?;
+    let is_plain = number.bytes().all(|digit| digit.is_ascii_digit());
+    (is_plain && !number.starts_with('0')).then_some(())?;
+    Some((number.parse().ok()?, &lock[colon + 1..]))
 }
 
 #[cfg(test)]
@@ -69,25 +83,31 @@ mod tests {
     fn a_lock_tells_its_key_and_database_while_its_rule_is_bridged() {
         let adoption = adoption(
             "[{keys: 'lock:x*', lock: 'x{1}'}, {keys: 'lock:*:l', lock: 'a:{1}', mode: bridge}, \
-             {keys: 'm:[0-9]', mode: bridge}, {keys: 'e:*', mode: enforce}]",
+             {keys: 'm:[0-9]', mode: bridge}, {keys: 'e:*', mode: enforce}, \
+             {keys: '[0-9]*:mutex', mode: bridge}]",
         );
-        let place = |lock: &str| {
-            let place = adoption.place(lock.as_bytes())?;
-            Some((place.database, String::from_utf8(place.key).unwrap()))
+        let places = |lock: &str| {
+            let places = adoption.places(lock.as_bytes()).into_iter();
+            let place = |place: KeyPlace| (place.database, String::from_utf8(place.key).unwrap());
+            places.map(place).collect::<Vec<_>>()
         };
-        assert_eq!(place("a:job"), Some((0, "lock:job:l".into())));
-        assert_eq!(place("7:a:job"), Some((7, "lock:job:l".into())));
-        assert_eq!(place("m:7"), Some((0, "m:7".into())));
-        assert_eq!(place("3:m:7"), Some((3, "m:7".into())));
+        let at = |database, key: &str| (database, key.to_owned());
+        assert_eq!(places("a:job"), [at(0, "lock:job:l")]);
+        assert_eq!(places("7:a:job"), [at(7, "lock:job:l")]);
+        assert_eq!(places("m:7"), [at(0, "m:7")]);
+        assert_eq!(places("3:m:7"), [at(3, "m:7")]);
+        assert_eq!(places("42:mutex"), [at(0, "42:mutex")]);
+        assert_eq!(places("5:42:mutex"), [at(0, "5:42:mutex"), at(5, "42:mutex")]);
         for other in ["xy", "job", "a", "07:a:job", "0:a:job", "+7:a:job", "m:x", "e:1", "", ":"] {
-            assert_eq!(place(other), None, "{other}");
+            assert_eq!(places(other), [], "{other}");
         }
-        assert_eq!(place("a:xy"), None, "an earlier rule has its key");
+        assert_eq!(places("a:xy"), [], "an earlier rule has its key");
+        assert!(adoption.is_bridged(b"5:mutex") && !adoption.is_bridged(b"lock:xy"));
         let mut rules = adoption.rules.clone();
         rules[1].mode = AdoptMode::Enforce;
         rules[2].mode = AdoptMode::Audit;
         adoption.step_to(&rules);
-        assert_eq!((place("a:job"), place("m:7")), (None, None));
+        assert_eq!((places("a:job"), places("m:7")), (vec![], vec![]));
         assert!(adoption.enforces());
     }
 }

@@ -5,17 +5,21 @@ use std::{sync::Arc, time::Duration};
 use bb8_redis::redis::RedisError;
 use tokio::time::sleep;
 
-use super::{Bridge, data_key};
+use super::{Bridge, data_key::IfGone};
 use crate::{
     adopt::place::KeyPlace,
-    bridge::data_key::IfGone,
     clock::Instant,
     key::{Key, Token},
-    lock::{Claim, Grant, Holding, NoQuorum, NotGranted, Renewed, ttl_for},
+    lock::{Claim, Grant, Holding, NoQuorum, NotGranted, Renewed},
 };
 
 /// How often a LOCK that waits asks again: nobody tells when a key of the data node is freed.
 const AGAIN: Duration = Duration::from_millis(50);
+/// How often a renewal asks for keys that another has: somebody whom the quorum will refuse may have
+/// them for a moment.
+const TRIES: u32 = 10;
+/// Pause between these questions.
+const BETWEEN: Duration = Duration::from_millis(20);
 
 /// Who asks for an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -27,28 +31,13 @@ pub(crate) enum Asker {
     Adopted,
 }
 
-/// An operation on a lock and its key.
+/// An operation on a lock and its keys.
 pub(crate) struct Crossing {
     bridge: Arc<Bridge>,
-    place: KeyPlace,
+    places: Vec<KeyPlace>,
     key: Key,
     token: Token,
     asker: Asker,
-}
-
-/// A key that was taken, and is freed when this is dropped.
-struct TakenKey<'a> {
-    crossing: &'a Crossing,
-    is_kept: bool,
-}
-
-impl Drop for TakenKey<'_> {
-    fn drop(&mut self) {
-        if !self.is_kept {
-            let Crossing { bridge, place, token, .. } = self.crossing;
-            bridge.keys.free_soon(place.clone(), token.clone());
-        }
-    }
 }
 
 impl Crossing {
@@ -60,9 +49,9 @@ impl Crossing {
         asker: Asker,
     ) -> Option<Crossing> {
         let bridge = bridge?;
-        let place = bridge.place(key)?;
+        let places = bridge.places(key);
         let (key, token) = (key.clone(), token.clone());
-        Some(Crossing { bridge: bridge.clone(), place, key, token, asker })
+        (!places.is_empty()).then(|| Crossing { bridge: bridge.clone(), places, key, token, asker })
     }
 
     /// Takes the lock. `again`: the claim of a grant that the asker has. With `wait` the lock is
@@ -85,31 +74,44 @@ impl Crossing {
     }
 
     async fn attempt(&self, ttl: Duration, again: Option<Claim>) -> Result<Grant, NotGranted> {
-        let Crossing { bridge, place, key, token, .. } = self;
-        let lasts = self.lasts(ttl);
+        let Crossing { bridge, places, key, token, .. } = self;
         let mut taken = None;
         if again.is_some() {
-            let kept = bridge.keys.keep(place, token, lasts, IfGone::Make).await;
-            if !kept.map_err(|error| NotGranted::NoQuorum(silent(&error)))? {
+            if !self.keep(ttl).await.map_err(NotGranted::NoQuorum)? {
                 return Err(NotGranted::Held { remaining: None, contested: false });
             }
         } else {
-            let said = bridge.keys.take(place, token, lasts).await;
-            if let Err(left) = said.map_err(|error| NotGranted::NoQuorum(silent(&error)))? {
-                let remaining = u64::try_from(left).ok().map(Duration::from_millis);
-                return Err(NotGranted::Held { remaining, contested: false });
+            let said = bridge.keys.take(places, token, bridge.lasts(ttl)).await;
+            match said.map_err(|error| NotGranted::NoQuorum(silent(&error)))? {
+                Ok(keys) => taken = Some(keys),
+                Err(left) => {
+                    let remaining = u64::try_from(left).ok().map(Duration::from_millis);
+                    return Err(NotGranted::Held { remaining, contested: false });
+                }
             }
-            taken = Some(TakenKey { crossing: self, is_kept: false });
         }
         let (key, token) = (key.clone(), token.clone());
         let grant = match self.asker {
             Asker::Ours => bridge.engine.acquire(key, token, ttl, again).await?,
             Asker::Adopted => bridge.engine.adopt(key, token, ttl).await?,
         };
-        if let Some(taken) = &mut taken {
-            taken.is_kept = true;
+        if let Some(keys) = taken {
+            keys.keep();
         }
         Ok(grant)
+    }
+
+    /// Gives the keys a new TTL, or makes them anew. Returns whether they are the token's.
+    async fn keep(&self, ttl: Duration) -> Result<bool, NoQuorum> {
+        let Crossing { bridge, places, token, .. } = self;
+        for tried in 1.. {
+            let kept = bridge.keys.keep(places, token, bridge.lasts(ttl), IfGone::Make).await;
+            match kept.map_err(|error| silent(&error))? {
+                false if tried < TRIES => sleep(BETWEEN).await,
+                is_kept => return Ok(is_kept),
+            }
+        }
+        Ok(false)
     }
 
     /// Renews the lock; `None` if it is not the token's.
@@ -118,16 +120,15 @@ impl Crossing {
         ttl: Duration,
         claim: Option<Claim>,
     ) -> Result<Option<Renewed>, NoQuorum> {
-        let Crossing { bridge, place, key, token, .. } = &self;
-        let (engine, lasts) = (&bridge.engine, self.lasts(ttl));
+        let Crossing { bridge, key, token, .. } = &self;
+        let engine = &bridge.engine;
         let Some(renewed) = engine.renew(key.clone(), token.clone(), ttl, claim).await? else {
             return match self.is_by_token(claim) {
                 false => Ok(None),
-                true => self.adopt_key(ttl).await,
+                true => self.adopt_keys(ttl).await,
             };
         };
-        let kept = bridge.keys.keep(place, token, lasts, IfGone::Make).await;
-        if kept.map_err(|error| silent(&error))? {
+        if self.keep(ttl).await? {
             let validity = renewed.until - Instant::now();
             return Ok(Some(Renewed { validity, ..renewed }));
         }
@@ -138,9 +139,9 @@ impl Crossing {
 
     /// Renews a lock that was taken before the rule was bridged: the data node has its key, and the
     /// lock nodes are asked for the lock.
-    async fn adopt_key(&self, ttl: Duration) -> Result<Option<Renewed>, NoQuorum> {
-        let Crossing { bridge, place, key, token, .. } = self;
-        let kept = bridge.keys.keep(place, token, self.lasts(ttl), IfGone::Leave).await;
+    async fn adopt_keys(&self, ttl: Duration) -> Result<Option<Renewed>, NoQuorum> {
+        let Crossing { bridge, places, key, token, .. } = self;
+        let kept = bridge.keys.keep(places, token, bridge.lasts(ttl), IfGone::Leave).await;
         if !kept.map_err(|error| silent(&error))? {
             return Ok(None);
         }
@@ -155,23 +156,24 @@ impl Crossing {
 
     /// Releases the lock. Returns whether the token held it.
     pub(crate) async fn release(self, claim: Option<Claim>) -> Result<bool, NoQuorum> {
-        let Crossing { bridge, place, key, token, .. } = &self;
+        let Crossing { bridge, places, key, token, .. } = &self;
         let released = bridge.engine.release(key.clone(), token.clone(), claim).await;
-        if !self.is_by_token(claim) && released != Ok(true) {
+        // A release that too few lock nodes answered is carried out by them later.
+        if !self.is_by_token(claim) && released == Ok(false) {
             return released;
         }
-        let had_key = bridge.keys.free(place, token).await;
+        let had_key = bridge.keys.free(places, token).await;
         let released = released?;
         Ok(had_key.map_err(|error| silent(&error))? || released)
     }
 
     /// Tells who holds the lock, or has its key.
     pub(crate) async fn look(self) -> Result<Option<Holding>, NoQuorum> {
-        let Crossing { bridge, place, key, .. } = &self;
+        let Crossing { bridge, places, key, .. } = &self;
         if let Some(holding) = bridge.engine.look(key.clone()).await? {
             return Ok(Some(holding));
         }
-        let held = bridge.keys.look(place).await.map_err(|error| silent(&error))?;
+        let held = bridge.keys.look(places).await.map_err(|error| silent(&error))?;
         Ok(held.map(|(token, left)| {
             let left = u64::try_from(left).ok().map(Duration::from_millis);
             Holding { token, left, claim: Some(Claim::PAST_THE_NODES) }
@@ -181,11 +183,6 @@ impl Crossing {
     /// Whether a key that has the token is the asker's, also where the lock nodes know nothing of it.
     fn is_by_token(&self, claim: Option<Claim>) -> bool {
         self.asker == Asker::Adopted && claim.is_none_or(|claim| claim == Claim::PAST_THE_NODES)
-    }
-
-    /// The TTL of the key, in which the data node may have been slow once.
-    fn lasts(&self, ttl: Duration) -> Duration {
-        ttl_for(ttl, data_key::LIMIT, self.bridge.drift_factor)
     }
 }
 

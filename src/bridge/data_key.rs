@@ -1,13 +1,16 @@
-//! A lock's key on the data node: taken, kept and freed by scripts, over a connection of the
-//! proxy's own.
+//! A lock's keys on the data node: taken, kept and freed by scripts, over a connection of the
+//! proxy's own. There is one key, or two: [`Adoption::places`](crate::adopt::Adoption::places).
 //!
-//! All questions go over one connection, so that a key is freed behind the question that took it,
-//! however late the data node answers that.
+//! All questions go over one connection, so that a key is freed behind the question that took it.
 
 use std::{sync::Arc, time::Duration};
 
 use bb8_redis::redis::{self, FromRedisValue, RedisError, aio::MultiplexedConnection};
-use tokio::{runtime::Handle, sync::Mutex, time::timeout};
+use tokio::{
+    runtime::Handle,
+    sync::{Mutex, oneshot},
+    time::timeout,
+};
 
 use crate::{
     adopt::place::KeyPlace,
@@ -22,12 +25,15 @@ use crate::{
 
 /// How long the data node may take for one answer. A key lasts for as much longer than its lock.
 pub(super) const LIMIT: Duration = Duration::from_secs(1);
+/// How long an answer is waited for that comes too late to count: what it took is given back. Until
+/// then the question is kept, so a client that asks again each [`LIMIT`] has some five of them.
+const LATE: Duration = Duration::from_secs(5);
 
 const TAKE: &str = include_str!("take.lua");
 const KEEP: &str = include_str!("keep.lua");
 const FREE: &str = include_str!("free.lua");
 const LOOK: &str = include_str!("look.lua");
-/// What `take.lua` answers if the key was taken; PTTL answers no such number.
+/// What `take.lua` answers if the keys were taken; PTTL answers no such number.
 const TAKEN: i64 = -3;
 
 /// The data node as the proxy asks it about keys of locks.
@@ -38,13 +44,36 @@ pub(super) struct DataKeys {
     connection: Mutex<Option<Connection>>,
 }
 
-/// What becomes of a key that is not there when it is to be kept.
+/// What becomes of keys if none of them is there when they are to be kept.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum IfGone {
-    /// It is made anew.
+    /// They are made anew.
     Make,
-    /// It is left.
+    /// They are left.
     Leave,
+}
+
+/// Keys that were taken, and are freed when this is dropped.
+pub(super) struct TakenKeys {
+    keys: Arc<DataKeys>,
+    places: Vec<KeyPlace>,
+    token: Token,
+    is_kept: bool,
+}
+
+impl TakenKeys {
+    /// Leaves the keys to their client.
+    pub(super) fn keep(mut self) {
+        self.is_kept = true;
+    }
+}
+
+impl Drop for TakenKeys {
+    fn drop(&mut self) {
+        if !self.is_kept {
+            self.keys.free_soon(std::mem::take(&mut self.places), self.token.clone());
+        }
+    }
 }
 
 impl DataKeys {
@@ -53,62 +82,84 @@ impl DataKeys {
         Arc::new(DataKeys { url, connector, runtime, connection: Mutex::new(None) })
     }
 
-    /// Takes the key unless it is there. Fails with its remaining TTL in ms, below 0 without a TTL.
+    /// Takes the keys unless one is there. Fails with its remaining TTL in ms, below 0 without a
+    /// TTL. What is taken although nobody waits for the answer any more is given back.
     pub(super) async fn take(
-        &self,
-        place: &KeyPlace,
+        self: &Arc<Self>,
+        places: &[KeyPlace],
         token: &Token,
         ttl: Duration,
-    ) -> Result<Result<(), i64>, RedisError> {
-        let mut script = redis::cmd("EVAL");
-        script.arg(TAKE).arg(1).arg(&place.key).arg(&token[..]);
-        script.arg(millis(ttl)).arg(place.database);
-        let left: i64 = self.ask(&script).await?;
-        Ok(if left == TAKEN { Ok(()) } else { Err(left) })
+    ) -> Result<Result<TakenKeys, i64>, RedisError> {
+        let (keys, places, token) = (self.clone(), places.to_vec(), token.clone());
+        let (answer, answered) = oneshot::channel();
+        self.runtime.spawn(async move {
+            let mut script = script(TAKE, &places);
+            script.arg(&token[..]).arg(millis(ttl));
+            let left: Result<i64, RedisError> =
+                keys.ask(with_databases(script, &places), LATE).await;
+            // Dropped with its answer, the keys are freed.
+            let _ = answer.send(left.map(|left| match left {
+                TAKEN => Ok(TakenKeys { keys, places, token, is_kept: false }),
+                left => Err(left),
+            }));
+        });
+        match timeout(LIMIT, answered).await {
+            Ok(Ok(said)) => said,
+            _ => Err(silent()),
+        }
     }
 
-    /// Gives the key a new TTL if it has the token. Returns whether it has it now.
+    /// Gives the keys a new TTL if they have the token. Returns whether they have it now.
     pub(super) async fn keep(
         &self,
-        place: &KeyPlace,
+        places: &[KeyPlace],
         token: &Token,
         ttl: Duration,
         if_gone: IfGone,
     ) -> Result<bool, RedisError> {
-        let mut script = redis::cmd("EVAL");
-        script.arg(KEEP).arg(1).arg(&place.key).arg(&token[..]);
-        script.arg(millis(ttl)).arg(place.database).arg(i64::from(if_gone == IfGone::Make));
-        self.ask(&script).await
+        let mut script = script(KEEP, places);
+        script.arg(&token[..]).arg(millis(ttl)).arg(i64::from(if_gone == IfGone::Make));
+        self.ask(with_databases(script, places), LIMIT).await
     }
 
-    /// Deletes the key if it has the token. Returns whether it had.
-    pub(super) async fn free(&self, place: &KeyPlace, token: &Token) -> Result<bool, RedisError> {
-        let mut script = redis::cmd("EVAL");
-        script.arg(FREE).arg(1).arg(&place.key).arg(&token[..]).arg(place.database);
-        self.ask(&script).await
+    /// Deletes the keys that have the token. Returns whether one had it.
+    pub(super) async fn free(
+        &self,
+        places: &[KeyPlace],
+        token: &Token,
+    ) -> Result<bool, RedisError> {
+        let mut script = script(FREE, places);
+        script.arg(&token[..]);
+        self.ask(with_databases(script, places), LIMIT).await
     }
 
-    /// Deletes the key if it has the token, some time soon. Where that fails the key runs out.
-    pub(super) fn free_soon(self: &Arc<Self>, place: KeyPlace, token: Token) {
+    /// Deletes the keys that have the token, some time soon. Where that fails they run out.
+    pub(super) fn free_soon(self: &Arc<Self>, places: Vec<KeyPlace>, token: Token) {
         let keys = self.clone();
-        self.runtime.spawn(async move { keys.free(&place, &token).await });
+        self.runtime.spawn(async move { keys.free(&places, &token).await });
     }
 
-    /// The token that the key has, and its remaining TTL in ms, below 0 without a TTL.
-    pub(super) async fn look(&self, place: &KeyPlace) -> Result<Option<(Token, i64)>, RedisError> {
-        let mut script = redis::cmd("EVAL");
-        script.arg(LOOK).arg(1).arg(&place.key).arg(place.database);
-        let holder: Option<(Vec<u8>, i64)> = self.ask(&script).await?;
+    /// The token that a key has, and its remaining TTL in ms, below 0 without a TTL.
+    pub(super) async fn look(
+        &self,
+        places: &[KeyPlace],
+    ) -> Result<Option<(Token, i64)>, RedisError> {
+        let script = script(LOOK, places);
+        let holder: Option<(Vec<u8>, i64)> =
+            self.ask(with_databases(script, places), LIMIT).await?;
         Ok(holder.map(|(token, left)| (Token::from(&token), left)))
     }
 
-    async fn ask<T: FromRedisValue>(&self, command: &redis::Cmd) -> Result<T, RedisError> {
+    async fn ask<T: FromRedisValue>(
+        &self,
+        command: redis::Cmd,
+        limit: Duration,
+    ) -> Result<T, RedisError> {
         let asking = async {
             let mut redis = self.connected().await?;
             command.query_async(&mut redis).await
         };
-        let silent = || RedisError::from((redis::ErrorKind::Io, "it did not answer in time"));
-        timeout(LIMIT, asking).await.unwrap_or_else(|_| Err(silent()))
+        timeout(limit, asking).await.unwrap_or_else(|_| Err(silent()))
     }
 
     /// The connection, made anew if it has ended.
@@ -122,7 +173,29 @@ impl DataKeys {
         let connecting =
             self.runtime.spawn(async move { redis_client::connect(&url, &connector).await });
         let ended = || RedisError::from((redis::ErrorKind::Io, "the proxy is ending"));
-        let connection = connecting.await.map_err(|_| ended())??;
+        let mut connection = connecting.await.map_err(|_| ended())??;
+        // Each question has its own.
+        connection.redis.set_response_timeout(LATE);
         Ok(kept.insert(connection).redis.clone())
     }
+}
+
+fn script(body: &str, places: &[KeyPlace]) -> redis::Cmd {
+    let mut script = redis::cmd("EVAL");
+    script.arg(body).arg(places.len());
+    for place in places {
+        script.arg(&place.key);
+    }
+    script
+}
+
+fn with_databases(mut script: redis::Cmd, places: &[KeyPlace]) -> redis::Cmd {
+    for place in places {
+        script.arg(place.database);
+    }
+    script
+}
+
+fn silent() -> RedisError {
+    RedisError::from((redis::ErrorKind::Io, "it did not answer in time"))
 }

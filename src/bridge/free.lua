@@ -1,9 +1,13 @@
--- Deletes the key if it has the token. KEYS: the key. ARGV: the token, the database. Returns whether
--- it had.
-if ARGV[2] ~= '0' then
-  redis.call('select', ARGV[2])
+-- Deletes those of a lock's keys that have the token. KEYS: the keys. ARGV: the token, and the
+-- database of each. Returns whether one had it.
+local had = 0
+for at, key in ipairs(KEYS) do
+  local selected = redis.pcall('select', ARGV[at + 1])
+  if type(selected) ~= 'table' or not selected.err then
+    if redis.pcall('get', key) == ARGV[1] then
+      redis.call('del', key)
+      had = 1
+    end
+  end
 end
-if redis.pcall('get', KEYS[1]) == ARGV[1] then
-  return redis.call('del', KEYS[1])
-end
-return 0
+return had

@@ -1,16 +1,27 @@
--- Gives the key a new TTL if it has the token. KEYS: the key. ARGV: the token, the TTL in ms, the
--- database, and whether a key that is not there is made anew. Returns whether the key is the
--- token's now.
-if ARGV[3] ~= '0' then
-  redis.call('select', ARGV[3])
+-- Gives a lock's keys a new TTL if they have the token. KEYS: the keys. ARGV: the token, the TTL in
+-- ms, whether keys are made anew if none of them is there, and the database of each. A key that is
+-- missing beside one that is there is made. Returns whether all are the token's now.
+local function is_there(at)
+  local selected = redis.pcall('select', ARGV[at + 3])
+  return type(selected) ~= 'table' or not selected.err
 end
-local holder = redis.pcall('get', KEYS[1])
-if holder == ARGV[1] then
-  redis.call('pexpire', KEYS[1], ARGV[2])
-  return 1
+local is_kept = ARGV[3] == '1'
+for at, key in ipairs(KEYS) do
+  if is_there(at) then
+    local holder = redis.pcall('get', key)
+    if holder == ARGV[1] then
+      is_kept = true
+    elseif holder then
+      return 0
+    end
+  end
 end
-if not holder and ARGV[4] == '1' then
-  redis.call('set', KEYS[1], ARGV[1], 'PX', ARGV[2])
-  return 1
+if not is_kept then
+  return 0
 end
-return 0
+for at, key in ipairs(KEYS) do
+  if is_there(at) then
+    redis.call('set', key, ARGV[1], 'PX', ARGV[2])
+  end
+end
+return 1

@@ -1,10 +1,12 @@
--- Tells the token that the key has, and its remaining TTL as PTTL tells it. KEYS: the key. ARGV: the
--- database. Returns nothing if the key is not there, or is no string.
-if ARGV[1] ~= '0' then
-  redis.call('select', ARGV[1])
+-- Tells the token that one of a lock's keys has, and its remaining TTL as PTTL tells it. KEYS: the
+-- keys. ARGV: the database of each. Returns nothing if none is there, or is a string.
+for at, key in ipairs(KEYS) do
+  local selected = redis.pcall('select', ARGV[at])
+  if type(selected) ~= 'table' or not selected.err then
+    local holder = redis.pcall('get', key)
+    if type(holder) == 'string' then
+      return {holder, redis.call('pttl', key)}
+    end
+  end
 end
-local holder = redis.pcall('get', KEYS[1])
-if type(holder) ~= 'string' then
-  return false
-end
-return {holder, redis.call('pttl', KEYS[1])}
+return false

@@ -12,11 +12,13 @@
 //!
 //! - `data_key`: the key, over a connection of the proxy's own.
 //! - `crossing`: one grant, renewal, release or look on both sides.
+//! - `keeping`: the keys of session locks.
 
 mod crossing;
 mod data_key;
+mod keeping;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use tokio::runtime::Handle;
 
@@ -26,7 +28,7 @@ use crate::{
     adopt::{Adoption, place::KeyPlace},
     config::Config,
     key::{Key, Token},
-    lock::Engine,
+    lock::{Engine, ttl_for},
     net::Connector,
 };
 
@@ -42,7 +44,8 @@ pub(crate) struct Bridge {
 }
 
 impl Bridge {
-    /// Asks nothing yet. The connection to the data node will live on `runtime`.
+    /// Asks nothing yet. The connection to the data node will live on `runtime`, and what keeps the
+    /// keys of session locks.
     pub(crate) fn new(
         config: &Config,
         adoption: &Arc<Adoption>,
@@ -50,24 +53,32 @@ impl Bridge {
         connector: &Connector,
         runtime: &Handle,
     ) -> Arc<Bridge> {
-        Arc::new(Bridge {
+        let bridge = Arc::new(Bridge {
             adoption: adoption.clone(),
             engine: engine.clone(),
             keys: DataKeys::new(config.data.clone(), connector.clone(), runtime.clone()),
             prefix: config.locks.prefix.len(),
             drift_factor: config.locks.drift_factor,
-        })
+        });
+        runtime.spawn(keeping::run(Arc::downgrade(&bridge)));
+        bridge
     }
 
-    /// Where the lock has its key on the data node. Returns `None` if no bridged rule has the lock.
-    pub(crate) fn place(&self, key: &Key) -> Option<KeyPlace> {
-        self.adoption.place(key.get(self.prefix..)?)
+    /// Where the lock has its keys on the data node. They are none if no bridged rule has the lock.
+    pub(crate) fn places(&self, key: &Key) -> Vec<KeyPlace> {
+        key.get(self.prefix..).map_or_else(Vec::new, |name| self.adoption.places(name))
     }
 
-    /// Frees the lock's key on the data node some time soon, if it has the token.
+    /// The TTL of the keys of a lock with this TTL: the data node may be slow once.
+    fn lasts(&self, ttl: Duration) -> Duration {
+        ttl_for(ttl, data_key::LIMIT, self.drift_factor)
+    }
+
+    /// Frees the lock's keys on the data node some time soon, if they have the token.
     pub(crate) fn free_soon(&self, key: &Key, token: &Token) {
-        if let Some(place) = self.place(key) {
-            self.keys.free_soon(place, token.clone());
+        let places = self.places(key);
+        if !places.is_empty() {
+            self.keys.free_soon(places, token.clone());
         }
     }
 }

@@ -1,9 +1,18 @@
--- Takes the key for a token, unless it is there. KEYS: the key. ARGV: the token, the TTL in ms, the
--- database. Returns -3 if the key was taken, or else its remaining TTL as PTTL tells it.
-if ARGV[3] ~= '0' then
-  redis.call('select', ARGV[3])
+-- Takes a lock's keys for a token, unless one of them is there. KEYS: the keys. ARGV: the token, the
+-- TTL in ms, and the database of each key. A database that there is not has no keys. Returns -3 if
+-- they were taken, or else the remaining TTL of one that is there, as PTTL tells it.
+local function is_there(at)
+  local selected = redis.pcall('select', ARGV[at + 2])
+  return type(selected) ~= 'table' or not selected.err
 end
-if redis.call('set', KEYS[1], ARGV[1], 'NX', 'PX', ARGV[2]) then
-  return -3
+for at, key in ipairs(KEYS) do
+  if is_there(at) and redis.call('exists', key) == 1 then
+    return redis.call('pttl', key)
+  end
 end
-return redis.call('pttl', KEYS[1])
+for at, key in ipairs(KEYS) do
+  if is_there(at) then
+    redis.call('set', key, ARGV[1], 'PX', ARGV[2])
+  end
+end
+return -3

@@ -123,9 +123,7 @@ pub enum BadRequest {
     /// A session lock beyond those that a connection can keep.
     #[error("ERR too many session locks on this connection, it can keep {0} locks")]
     TooManySessionLocks(usize),
-    /// A session lock of a bridged adopt rule: nobody would keep its key on the data node.
-    #[error("ERR this lock is bridged (adopt), so it takes a TTL: LOCK key token PX milliseconds")]
-    Bridged,
+
     /// An attached lock beyond those that a connection can remember.
     #[error("ERR too many locks on this connection, it can keep {0}")]
     TooManyLocks(usize),

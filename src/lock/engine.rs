@@ -14,8 +14,13 @@ use tokio::{runtime::Handle, time::sleep};
 
 use super::{
     Acquire, Attach, Claim, Counts, Keep, LockStatus, LookUp, Losses, NoQuorum, NodeStatus, Raise,
-    Release, Renew, Waiter, WallClock, keep::watchdog, line::subscribe, locks::Locks,
-    node::nodes::Nodes, quorum::ttl_for,
+    Release, Renew, Waiter, WallClock, Watched,
+    keep::{lose::lose, watchdog},
+    line::subscribe,
+    locks::Locks,
+    metrics::LostReason,
+    node::nodes::Nodes,
+    quorum::ttl_for,
 };
 use crate::{
     clock::Instant,
@@ -202,6 +207,19 @@ impl Engine {
         losses: &Arc<Losses>,
     ) -> Keep {
         Keep::new(&self.locks, (key, token, claim), ttl, valid_until, losses)
+    }
+
+    /// All session locks that are kept here.
+    pub(crate) fn watched(&self) -> Vec<Watched> {
+        self.locks.grants.holders.all_watched()
+    }
+
+    /// Ends a session lock whose key on the data node could not be kept, and tells its holder.
+    pub(crate) fn lose(&self, lock: &Watched) {
+        let watch = self.locks.grants.holders.watched(&lock.key, &lock.token);
+        if let Some(watch) = watch.filter(|watch| watch.id == lock.id) {
+            lose(&self.locks, &watch, LostReason::DataKey);
+        }
     }
 
     /// Makes the asker the keeper of `key` if `token` holds it, with a fresh TTL, a larger fence

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Claim, keep::watch::Watch};
+use super::{Claim, Watched, keep::watch::Watch};
 use crate::{
     clock::Instant,
     key::{Key, KeyMap, Token},
@@ -157,6 +157,22 @@ impl Holders {
         {
             holder.watch = Some(watch);
         }
+    }
+
+    /// All session locks that are kept.
+    pub(super) fn all_watched(&self) -> Vec<Watched> {
+        let mut all = Vec::new();
+        for shard in &self.0 {
+            let map = shard.lock();
+            let watches = map.by_key.values().filter_map(|holder| holder.watch.as_ref());
+            all.extend(watches.filter(|watch| watch.is_kept()).map(|watch| Watched {
+                id: watch.id,
+                key: watch.key.clone(),
+                token: watch.token.clone(),
+                ttl: watch.times().ttl,
+            }));
+        }
+        all
     }
 
     /// The keeper of the lock of `token`, if it is a session lock.

@@ -51,6 +51,8 @@ labels! {
         Replaced = "replaced",
         /// The clocks of a quorum of nodes had jumped, or this proxy had stood still.
         Clock = "clock",
+        /// Its key on the data node, which a bridged lock needs too, could not be kept.
+        DataKey = "data_key",
     }
 }
 

@@ -86,7 +86,10 @@ pub(crate) mod seams {
 
 use std::{fmt, time::Duration};
 
-use crate::{clock::Instant, key::Token};
+use crate::{
+    clock::Instant,
+    key::{Key, Token},
+};
 
 /// A granted LOCK.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -111,6 +114,19 @@ pub struct Renewed {
     pub until: Instant,
     /// The grant's name on the nodes, and its fence there. `None`: too few nodes know them.
     pub grant: Option<(Claim, u64)>,
+}
+
+/// A session lock that is kept here.
+#[derive(Debug, Clone)]
+pub(crate) struct Watched {
+    /// Tells one keeping from another, in this process.
+    pub(crate) id: u64,
+    /// The lock's key on the nodes.
+    pub(crate) key: Key,
+    /// The holder's token.
+    pub(crate) token: Token,
+    /// The TTL for which it is renewed.
+    pub(crate) ttl: Duration,
 }
 
 /// Who holds a lock.

@@ -32,7 +32,7 @@ use crate::{
         reload::Reloader,
         serving::{Serving, Stoppable},
         systemd,
-        upgrade::{self, Rendezvous},
+        upgrade::{self, Predecessor, Rendezvous},
         workers::Workers,
     },
     session::{Shared, idle::Idle, metrics::Metrics},
@@ -59,6 +59,8 @@ pub(super) struct Proxy {
 pub(super) struct Replacement {
     /// Whether this process has taken the place of another.
     is_successor: bool,
+    /// The id of that process, which may have clients still.
+    predecessor: Option<i32>,
     /// The socket at which a process asks to take over.
     rendezvous: Option<Rendezvous>,
 }
@@ -123,6 +125,7 @@ impl Proxy {
     ) -> anyhow::Result<Option<Replacement>> {
         let Succession { predecessor, rendezvous } = succession;
         let is_successor = predecessor.is_some();
+        let pid = predecessor.as_ref().and_then(Predecessor::pid);
         if let Some(predecessor) = predecessor {
             tokio::select! {
                 warm = predecessor.warm_up(&self.state) => warm?,
@@ -131,12 +134,12 @@ impl Proxy {
             predecessor.replace().await?;
         }
         let rendezvous = upgrade::install(rendezvous, is_successor)?;
-        Ok(Some(Replacement { is_successor, rendezvous }))
+        Ok(Some(Replacement { is_successor, predecessor: pid, rendezvous }))
     }
 
     /// Lets clients in, and tells the service manager.
     pub(super) async fn open_doors(self, opened: Opened, replacement: Replacement) -> Serving {
-        let Replacement { is_successor, rendezvous } = replacement;
+        let Replacement { is_successor, predecessor, rendezvous } = replacement;
         let shared = self.share();
         let (doors, admin) = (Stoppable::default(), Stoppable::default());
         let mut sockets = Vec::new();
@@ -157,7 +160,7 @@ impl Proxy {
         systemd::ready(is_successor).await;
         let (state, workers, shutdown) =
             (self.state.clone(), self.workers.clone(), self.control.shutdown.clone());
-        let in_charge = self.take_charge(&shared, rendezvous.is_some());
+        let in_charge = self.take_charge(&shared, rendezvous.is_some(), predecessor);
         Serving { shutdown, in_charge, doors, admin, sockets, rendezvous, shared, state, workers }
     }
 
@@ -204,12 +207,17 @@ impl Proxy {
 
     /// Starts the tasks that only one process at a time must run: read the configuration again,
     /// start a process that takes over, answer the service manager.
-    fn take_charge(self, shared: &Arc<Shared>, is_replaceable: bool) -> JoinSet<()> {
+    fn take_charge(
+        self,
+        shared: &Arc<Shared>,
+        is_replaceable: bool,
+        predecessor: Option<i32>,
+    ) -> JoinSet<()> {
         let metrics = ReloadMetrics::new();
         metrics.succeeded_now();
         let Control { file, log, reload, upgrade, .. } = self.control;
         let (shared, admission) = (shared.clone(), self.admission);
-        let reloader = Reloader { file, log, shared, admission, metrics };
+        let reloader = Reloader { file, log, shared, admission, metrics, predecessor };
         let mut in_charge = JoinSet::new();
         in_charge.spawn(reloader.run(reload));
         in_charge.spawn(upgrade::start_successors(upgrade, is_replaceable));

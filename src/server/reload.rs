@@ -9,6 +9,10 @@ use std::{
     time::Instant,
 };
 
+use rustix::{
+    io::Errno,
+    process::{Pid, test_kill_process},
+};
 use tokio::sync::Notify;
 use tracing::{error, info, warn};
 
@@ -34,12 +38,17 @@ struct Merged {
     left: Vec<(&'static str, &'static str)>,
 }
 
-fn merge(running: &Config, read: &Config) -> Merged {
+/// `is_alone`: no process from before an upgrade has clients still.
+fn merge(running: &Config, read: &Config, is_alone: bool) -> Merged {
     let (mut config, mut taken, mut left) = (running.clone(), Vec::new(), Vec::new());
     config.take(read, &mut |key, is_live| {
         let why = match key {
             "locks.nodes" | "locks.prefix" => OTHER_NODES,
             "adopt" => match running.adopt.stepped_to(&read.adopt) {
+                Ok(()) if !is_alone => {
+                    "waits until the clients of the process before the upgrade have gone, whose \
+                     mode stays; then reload again"
+                }
                 Ok(()) => {
                     taken.push(key);
                     return true;
@@ -78,6 +87,8 @@ pub(super) struct Reloader {
     /// Holds the limits of clients.
     pub admission: Arc<Admission>,
     pub metrics: ReloadMetrics,
+    /// The id of the process whose place this one has taken.
+    pub predecessor: Option<i32>,
 }
 
 impl Reloader {
@@ -114,8 +125,15 @@ impl Reloader {
         }
     }
 
+    /// Whether the process whose place this one has taken has ended.
+    fn is_alone(&self) -> bool {
+        let pid = self.predecessor.and_then(Pid::from_raw);
+        pid.is_none_or(|pid| test_kill_process(pid) == Err(Errno::SRCH))
+    }
+
     fn apply(&self, read: &Config) {
-        let Merged { config, taken, left } = merge(&self.shared.config.load(), read);
+        let Merged { config, taken, left } =
+            merge(&self.shared.config.load(), read, self.is_alone());
         let room = descriptors::make_room(config.maxclients, config.locks.nodes.len());
         self.admission.set_limits(&Config { maxclients: room, ..config.clone() }, Instant::now());
         self.shared.engine.set_limits(&config.locks);
@@ -176,7 +194,7 @@ mod tests {
         let running = Config::default();
         let merged = |text: &str| {
             let read = Config::parse(text, "f", &|_| None).unwrap();
-            (merge(&running, &read), read)
+            (merge(&running, &read, true), read)
         };
         for (key, text) in taken {
             let (merged, read) = merged(text);
@@ -191,6 +209,31 @@ mod tests {
     }
 
     #[test]
+    fn modes_go_one_step_at_a_time_and_not_beside_another_process() {
+        let in_mode = |keys: &str, mode: &str| {
+            let text = format!("adopt: {{keys: '{keys}', mode: {mode}}}");
+            Config::parse(&text, "f", &|_| None).unwrap()
+        };
+        let [audit, bridge, enforce] =
+            ["audit", "bridge", "enforce"].map(|mode| in_mode("lock:*", mode));
+        let other = in_mode("mutex:*", "bridge");
+        for (running, read, is_alone, is_taken) in [
+            (&audit, &bridge, true, true),
+            (&bridge, &enforce, true, true),
+            (&enforce, &bridge, true, true),
+            (&bridge, &audit, true, true),
+            (&audit, &enforce, true, false),
+            (&enforce, &audit, true, false),
+            (&bridge, &other, true, false),
+            (&audit, &bridge, false, false),
+        ] {
+            let merged = merge(running, read, is_alone);
+            assert_eq!(merged.config == *read, is_taken, "{:?}", merged.left);
+            assert_eq!(merged.left.is_empty(), is_taken, "{:?}", merged.left);
+        }
+    }
+
+    #[test]
     fn a_ttl_that_fits_only_the_file_waits_for_the_restart() {
         let secs = Duration::from_secs;
         let config = |default_ttl, max_ttl, max_hold| {
@@ -201,7 +244,7 @@ mod tests {
             config
         };
         let left = |running: &Config, read: &Config| {
-            let merged = merge(running, read);
+            let merged = merge(running, read, true);
             assert_eq!(merged.config.locks.max_ttl, running.locks.max_ttl);
             merged.left.iter().any(|(key, _)| *key == "locks.default_ttl")
         };

@@ -58,8 +58,15 @@ impl Shared {
         drop(self.engine.release(key, token, claim));
     }
 
+    /// The key that a client must be allowed to set for this lock: its own, or a bridged lock's on
+    /// the data node.
+    pub(super) fn set_key(&self, key: &Key) -> Vec<u8> {
+        let places = self.bridge.as_ref().map(|bridge| bridge.places(key)).unwrap_or_default();
+        places.into_iter().next().map_or_else(|| key.to_vec(), |place| place.key)
+    }
+
     /// Whether the lock's key on the data node is taken as well.
     pub(super) fn is_bridged(&self, key: &Key) -> bool {
-        self.bridge.as_ref().is_some_and(|bridge| bridge.place(key).is_some())
+        self.bridge.as_ref().is_some_and(|bridge| !bridge.places(key).is_empty())
     }
 }

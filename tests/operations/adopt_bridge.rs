@@ -1,7 +1,12 @@
 //! Bridged rules: instances past the proxy, adopted clients and LOCK clients exclude one another, and
 //! modes that change while clients are connected.
 
-use std::{fs, thread, time::Duration};
+use std::{
+    fs,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::Duration,
+};
 
 use crate::support::{Client, Proxy, Reply, encode, eventually};
 
@@ -100,11 +105,6 @@ fn a_lock_that_waits_is_granted_once_the_data_node_is_free_too() {
     assert_eq!(past.cmd(&["DEL", "lock:job"]), Reply::Int(1));
     new.reply().grant();
     assert_eq!(new.cmd(&["UNLOCK", "job"]), Reply::Int(1));
-    // A session lock's key would be nobody's to keep.
-    let refused = new.cmd(&["LOCK", "job"]);
-    let expected = "ERR this lock is bridged (adopt), so it takes a TTL: LOCK key token PX \
-                    milliseconds";
-    assert_eq!(refused.error(), expected);
     new.cmd(&["LOCK", "other:job:x", "t", "PX", "1000"]).grant();
     assert_eq!(past.cmd(&["EXISTS", "lock:other:job:x"]), Reply::Int(1));
 }
@@ -232,23 +232,146 @@ fn databases_have_keys_of_their_own() {
     assert_eq!(new.cmd(&["UNLOCK", "7:job"]), Reply::Int(1));
     eventually("it is free", || old.cmd(&TAKE) == Reply::ok());
     assert_eq!(past.cmd(&["GET", "lock:job"]), Reply::bulk("t"));
-    let said = new.cmd(&["SET", "lock:7:job", "t", "NX", "PX", "20000"]);
-    let expected = "ERR 'lock:7:job' is an adopted lock whose name is also that of a lock in \
-                    another database (adopt, mode: bridge)";
-    assert_eq!(said.error(), expected);
+    // One name that two keys could have is the lock of both.
+    let other = ["SET", "lock:7:job", "t", "NX", "PX", "20000"];
+    assert_eq!(new.cmd(&other), Reply::NullBulk);
+    assert_eq!(old.cmd(&["DEL", "lock:job"]), Reply::Int(1));
+    eventually("it is free", || new.cmd(&other) == Reply::ok());
+    assert_eq!(past.cmd(&TAKE), Reply::NullBulk);
+    assert_eq!(proxy.data_client().cmd(&["DEL", "lock:7:job"]), Reply::Int(1));
+    assert_eq!(new.cmd(&["EVAL", EXTEND, "1", "lock:7:job", "t", "20000"]), Reply::Int(1));
+    assert_eq!(proxy.data_client().cmd(&["EXISTS", "lock:7:job"]), Reply::Int(1), "made anew");
+    assert_eq!(new.cmd(&["DEL", "lock:7:job"]), Reply::Int(1));
+    assert_eq!(past.cmd(&TAKE), Reply::ok());
+    // A number that is no database has no key there.
+    new.cmd(&["LOCK", "42:report", "t", "PX", "20000"]).grant();
+    assert_eq!(proxy.data_client().cmd(&["GET", "lock:42:report"]), Reply::bulk("t"));
+    assert_eq!(new.cmd(&["UNLOCK", "42:report"]), Reply::Int(1));
 }
 
 #[test]
-fn proxies_exclude_one_another_through_both() {
-    let one = in_mode("bridge");
-    let rules = "adopt:\n  - keys: 'lock:*'\n    lock: '{1}'\n    mode: enforce";
-    let other = Proxy::beside(&one).top(rules).start();
-    let (mut here, mut there) = (one.client(), other.client());
-    assert_eq!(there.cmd(&TAKE), Reply::ok());
-    assert_eq!(here.cmd(&TAKE), Reply::NullBulk, "the step ahead excludes by the quorum");
-    let mut past = one.data_client();
-    eventually("the key is given back", || past.cmd(&["EXISTS", "lock:job"]) == Reply::Int(0));
-    assert_eq!(there.cmd(&["DEL", "lock:job"]), Reply::Int(1));
-    eventually("it is free", || here.cmd(&TAKE) == Reply::ok());
-    assert_eq!(there.cmd(&TAKE), Reply::NullBulk);
+fn a_lock_that_is_named_as_its_key_has_that_key_whatever_it_looks_like() {
+    let proxy = Proxy::with().nodes(3).top("adopt: {keys: '*:lock', mode: bridge}").start();
+    let (mut past, mut old) = (proxy.data_client(), proxy.client());
+    assert_eq!(old.cmd(&["SET", "42:lock", "t", "NX", "PX", "20000"]), Reply::ok());
+    assert_eq!(past.cmd(&["SET", "42:lock", "u", "NX", "PX", "20000"]), Reply::NullBulk);
+    old.cmd(&["LOCK", "43:lock", "t", "PX", "20000"]).grant();
+    assert_eq!(past.cmd(&["SET", "43:lock", "u", "NX", "PX", "20000"]), Reply::NullBulk);
+    // Who may set that key may lock it.
+    past.cmd(&["ACL", "SETUSER", "one", "on", ">p", "+@all", "~lock:*"]);
+    past.cmd(&["ACL", "SETUSER", "two", "on", ">p", "+@all", "~*:lock"]);
+    let (mut one, mut two) = (proxy.client(), proxy.client());
+    one.cmd(&["AUTH", "one", "p"]);
+    two.cmd(&["AUTH", "two", "p"]);
+    assert!(one.cmd(&["LOCK", "a:lock", "PX", "1000"]).error().starts_with("NOPERM"));
+    two.cmd(&["LOCK", "a:lock", "PX", "1000"]).grant();
+}
+
+#[test]
+fn a_session_lock_keeps_its_key_also_through_the_step() {
+    let proxy = Proxy::with()
+        .nodes(3)
+        .top("adopt:\n  - keys: 'lock:*'\n    lock: '{1}'\n    mode: enforce")
+        .locks("default_ttl: 1s")
+        .start();
+    let (mut past, mut new) = (proxy.data_client(), proxy.client());
+    new.cmd(&["LOCK", "job", "t"]).grant();
+    step(&proxy, "enforce", "bridge");
+    new.cmd(&["LOCK", "other", "t"]).grant();
+    let has_keys = |past: &mut Client| past.cmd(&["EXISTS", "lock:job", "lock:other"]);
+    eventually("both have keys", || has_keys(&mut past) == Reply::Int(2));
+    // Longer than any key lasts that nobody keeps.
+    for _ in 0..40 {
+        thread::sleep(Duration::from_millis(100));
+        assert_eq!(has_keys(&mut past), Reply::Int(2));
+    }
+    assert_eq!(new.cmd(&["UNLOCK", "other"]), Reply::Int(1));
+    assert_eq!(has_keys(&mut past), Reply::Int(1));
+    // Somebody past the proxy has the key: the session lock ends, and its client is told.
+    past.cmd(&["SET", "lock:job", "another's", "PX", "60000"]);
+    eventually("it is lost", || new.cmd(&["PING"]).error_text().starts_with("LOCKLOST"));
+    assert_eq!(past.cmd(&["GET", "lock:job"]), Reply::bulk("another's"));
+    eventually("the lock nodes have it no more", || proxy.nodes_with("lock:job") == 0);
+}
+
+#[test]
+fn who_waited_through_the_step_is_granted_the_key_too() {
+    let proxy = in_mode("enforce");
+    let (mut past, mut a, mut b) = (proxy.data_client(), proxy.client(), proxy.client());
+    for free in [true, false] {
+        a.cmd(&["LOCK", "job", "a", "PX", "60000"]).grant();
+        b.send(&encode(&["LOCK", "job", "b", "PX", "60000", "WAIT", "60000"]));
+        eventually("it waits", || proxy.waiters() == 1);
+        step(&proxy, "enforce", "bridge");
+        if !free {
+            past.cmd(&["SET", "lock:job", "past", "PX", "60000"]);
+        }
+        assert_eq!(a.cmd(&["UNLOCK", "job", "a"]), Reply::Int(1));
+        if free {
+            b.reply().grant();
+            assert_eq!(past.cmd(&["GET", "lock:job"]), Reply::bulk("b"));
+            assert_eq!(b.cmd(&["UNLOCK", "job", "b"]), Reply::Int(1));
+        } else {
+            assert_eq!(b.reply(), Reply::NullArray);
+            eventually("it is given back", || proxy.nodes_with("lock:job") == 0);
+        }
+        assert_eq!(proxy.nodes_with("lock:job"), 0);
+        past.cmd(&["DEL", "lock:job"]);
+        step(&proxy, "bridge", "enforce");
+    }
+}
+
+#[test]
+fn a_key_that_was_taken_for_a_client_that_has_gone_is_given_back() {
+    let mut proxy = in_mode("bridge");
+    let mut past = proxy.data_client();
+    proxy.client().cmd(&["LOCK", "job", "t", "PX", "1000"]).grant();
+    past.cmd(&["DEL", "lock:job"]);
+    eventually("it is free", || proxy.nodes_with("lock:job") == 0);
+    let mut gone: Vec<Client> = (0..20).map(|_| proxy.client()).collect();
+    // The proxy has asked whether they may.
+    for (at, client) in gone.iter_mut().enumerate() {
+        client.cmd(&["LOCK", &format!("k{at}"), "t", "PX", "60000"]).grant();
+        assert_eq!(client.cmd(&["UNLOCK", &format!("k{at}")]), Reply::Int(1));
+    }
+    proxy.data().freeze().unwrap();
+    for (at, client) in gone.iter_mut().enumerate() {
+        client.send(&encode(&["LOCK", &format!("k{at}"), "t", "PX", "60000"]));
+    }
+    thread::sleep(Duration::from_millis(100));
+    drop(gone);
+    thread::sleep(Duration::from_millis(100));
+    proxy.data().thaw().unwrap();
+    let none = Reply::Array(Vec::new());
+    eventually("all keys are given back", || past.cmd(&["KEYS", "lock:k*"]) == none);
+    thread::sleep(Duration::from_millis(300));
+    assert_eq!(past.cmd(&["KEYS", "lock:k*"]), none);
+}
+
+#[test]
+fn a_renewal_is_not_refused_for_the_key_of_somebody_whom_the_quorum_refuses() {
+    let proxy = in_mode("bridge");
+    let mut holder = proxy.client();
+    holder.cmd(&["LOCK", "job", "t", "PX", "60000"]).grant();
+    // A client takes the key that the data node has lost, for a moment each time.
+    let port = proxy.port();
+    let data = proxy.data_client();
+    let stop = AtomicBool::new(false);
+    let lose = "if redis.call('get', KEYS[1]) == 't' then redis.call('del', KEYS[1]) end";
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            let (mut poller, mut past) = (Client::connect(port), data);
+            while !stop.load(Ordering::Relaxed) {
+                past.cmd(&["EVAL", lose, "1", "lock:job"]);
+                poller.cmd(&["LOCK", "job", "u", "PX", "1000"]);
+                thread::sleep(Duration::from_millis(5));
+            }
+        });
+        let renewed = (0..50).all(|_| {
+            thread::sleep(Duration::from_millis(5));
+            matches!(holder.cmd(&["RENEW", "job", "t", "PX", "60000"]), Reply::Int(1..))
+        });
+        stop.store(true, Ordering::Relaxed);
+        assert!(renewed);
+    });
 }

@@ -88,6 +88,11 @@ impl Predecessor {
         Ok(Some((Predecessor { wire, path: path.to_owned(), is_ready }, sockets)))
     }
 
+    /// The process's id, if the system knows it.
+    pub(crate) fn pid(&self) -> Option<i32> {
+        self.wire.peer()
+    }
+
     /// Waits until this process can serve clients as well as the running one: the first one may
     /// LOCK.
     ///

@@ -21,6 +21,7 @@ use super::{
     not_asked, unlock,
 };
 use crate::{
+    adopt::place::KeyPlace,
     adopt::task::{AdoptTask, AdoptWork, LookWord, Replies, SentBy},
     bridge::Asker,
     clock::{Instant, millis},
@@ -210,17 +211,15 @@ fn carry_out(ours: Ours, task: AdoptTask, database: u64, desk: &mut Desk) -> Pro
         return ours.refuse(&error, Outcome::BadRequest, desk);
     }
     let sent = || std::iter::once(&key).chain(&other_keys);
-    let is_elsewhere = |(name, key): (&Vec<u8>, &Vec<u8>)| {
-        let adoption = desk.shared.adoption.as_ref();
-        let place = adoption.and_then(|adoption| adoption.place(name));
-        place.is_some_and(|place| (place.database, &place.key) != (database, key))
+    // A rule that could be bridged lets each lock tell its key; nobody may be granted one without.
+    let is_lost = |(name, key): (&Vec<u8>, &Vec<u8>)| {
+        let adoption = desk.shared.adoption.as_ref().filter(|adoption| adoption.is_bridged(key));
+        let is_there = |place: KeyPlace| (place.database, &place.key) == (database, key);
+        adoption.is_some_and(|adoption| !adoption.places(name).into_iter().any(is_there))
     };
-    if names.iter().zip(sent()).any(is_elsewhere) {
+    if names.iter().zip(sent()).any(is_lost) {
         let key = shown(&key);
-        let error = format!(
-            "ERR '{key}' is an adopted lock whose name is also that of a lock in another database \
-             (adopt, mode: bridge)"
-        );
+        let error = format!("ERR '{key}' is an adopted lock that does not tell its key (adopt)");
         return ours.refuse(&error, Outcome::BadRequest, desk);
     }
     let mut keys: Vec<Key> = names.iter().map(|name| desk.key(name)).collect();

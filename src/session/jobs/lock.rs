@@ -14,7 +14,7 @@ use crate::{
     clock::{Instant, millis},
     command::BadRequest,
     key::{Key, Token},
-    lock::{Grant, NoQuorum, NotGranted},
+    lock::{Claim, Grant, NoQuorum, NotGranted},
     resp::encode,
 };
 
@@ -32,6 +32,10 @@ struct Locking {
     waits: bool,
     /// The connection has the lock by this token, as far as it knows.
     again: bool,
+    /// The lock's keys on the data node were taken too.
+    is_bridged: bool,
+    /// The lock nodes have granted the lock already, before its rule was bridged.
+    granted_before: Option<Option<Claim>>,
 }
 
 /// Makes a token that nobody can guess: 128 random bits as 32 hexadecimal digits.
@@ -60,9 +64,6 @@ pub(super) fn begin(
     if is_session_lock && !desk.tokens.has_room(&key, ours.since) {
         return Err(BadRequest::TooManySessionLocks(MAX_TOKENS));
     }
-    if is_session_lock && desk.shared.is_bridged(&key) {
-        return Err(BadRequest::Bridged);
-    }
     let token = token.unwrap_or_else(new_token);
     if wait.is_some_and(|wait| desk.tokens.outlasts(&key, &token, ours.since + wait)) {
         if named {
@@ -76,7 +77,18 @@ pub(super) fn begin(
     let is_again = again.is_some();
     let question = Question::Lock { key: key.clone(), token: token.clone(), ttl, again, wait };
     let waits = wait.is_some();
-    let job = Locking { ours, key, token, ttl, is_session_lock, named, waits, again: is_again };
+    let job = Locking {
+        ours,
+        ttl,
+        is_session_lock,
+        named,
+        waits,
+        again: is_again,
+        is_bridged: desk.shared.is_bridged(&key),
+        granted_before: None,
+        key,
+        token,
+    };
     Ok(Progress::Ask(Box::new(job), question))
 }
 
@@ -84,6 +96,9 @@ impl Job for Locking {
     fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
         let Answer::Lock(said) = answer else { return not_asked() };
         match said {
+            Ok(grant) if !self.is_bridged && desk.shared.is_bridged(&self.key) => {
+                self.ask_for_keys(&grant)
+            }
             Ok(grant) => self.granted(grant, desk),
             Err(why) => self.refused(&why, desk),
         }
@@ -99,7 +114,20 @@ impl Job for Locking {
 }
 
 impl Locking {
+    /// Asks for the lock once more, and for its keys on the data node: its rule was bridged while
+    /// the client waited.
+    fn ask_for_keys(self: Box<Self>, grant: &Grant) -> Progress {
+        let Locking { key, token, ttl, .. } = &*self;
+        let (key, token, ttl, again) = (key.clone(), token.clone(), *ttl, grant.claim);
+        let question = Question::Lock { key, token, ttl, again, wait: None };
+        let granted_before = Some(grant.claim);
+        Progress::Ask(Box::new(Locking { is_bridged: true, granted_before, ..*self }), question)
+    }
+
     fn refused(self, why: &NotGranted, desk: &mut Desk) -> Progress {
+        if let Some(claim) = self.granted_before {
+            desk.shared.give_back(self.key.clone(), self.token.clone(), claim);
+        }
         if self.named {
             desk.tokens.refused(&self.key, &self.token);
         }

@@ -167,8 +167,12 @@ impl Waits for OwnCommand {
             return asked.carry_out(ours, now, desk);
         }
         let missing = 1 + usize::from(desk.speak_up());
+        let probed = match &asked {
+            OwnRequest::Lock { key, .. } => desk.shared.set_key(key),
+            _ => Vec::new(),
+        };
         desk.ask(|out| match &asked {
-            OwnRequest::Lock { key, .. } => authorize::probe(out, key),
+            OwnRequest::Lock { .. } => authorize::probe(out, &probed),
             OwnRequest::Inquiry(_) if ours.own == Own::Command => {
                 encode::command(out, &[b"COMMAND", b"COUNT"]);
             }

@@ -71,9 +71,6 @@ pub(super) fn begin(
         return Ok(not_held(ours, &key, false, desk));
     }
     let (job, question): (Box<dyn Job>, _) = if takes_over {
-        if desk.shared.is_bridged(&key) {
-            return Err(BadRequest::Bridged);
-        }
         if !desk.tokens.has_room(&key, ours.since) {
             return Err(BadRequest::TooManySessionLocks(MAX_TOKENS));
         }
