@@ -43,7 +43,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         ],
     ),
     ("tools", &["config", "lock", "net", "server"]),
-    ("simulation", &["config", "guard", "key", "lock", "net", "resp", "session"]),
+    ("simulation", &["adopt", "config", "guard", "key", "lock", "net", "resp", "session"]),
 ];
 
 /// Rooms whose files call each other in a circle, as the stages of one thing; they have no circles

@@ -23,6 +23,12 @@ pub(crate) enum PlantedFault {
     Pipeline,
     /// Session locks are released whoever ends the connection.
     GiveBack,
+    /// Lock nodes hold an adopted lock for its TTL from when they were asked.
+    ShortHold,
+    /// An adopted command that extends a lock is told that it has, whoever holds the lock.
+    ExtendedAnyway,
+    /// A blind adopted command ends a lock that was taken by LOCK.
+    BlindForAll,
 }
 
 #[cfg(test)]
@@ -50,6 +56,9 @@ pub(super) fn has(fault: PlantedFault) -> bool {
         PlantedFault::Untold => "untold",
         PlantedFault::Pipeline => "pipeline",
         PlantedFault::GiveBack => "give back",
+        PlantedFault::ShortHold => "short hold",
+        PlantedFault::ExtendedAnyway => "extended anyway",
+        PlantedFault::BlindForAll => "blind for all",
         _ => return false,
     };
     std::env::var("LOCKGATE_PLANT").is_ok_and(|planted| planted == name)

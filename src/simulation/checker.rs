@@ -12,6 +12,9 @@ use tokio::time::Instant;
 
 use super::{connection::WriteReply, reasons::Reason, writes::WriteRecord};
 
+/// The longest time for which a blind DEL whose connection has ended may still be carried out.
+const LATE_DELETE: Duration = Duration::from_secs(1);
+
 /// The answers that clients were told, and the faults in them.
 pub(super) struct Checker {
     begun: Instant,
@@ -44,6 +47,10 @@ pub(super) struct Happened {
     pub(super) unreachable: usize,
     /// Locks put back on a node.
     pub(super) heals: usize,
+    /// Locks that lock libraries were granted, the times that they prolonged them, and blind DELs.
+    pub(super) taken: usize,
+    pub(super) prolonged: usize,
+    pub(super) deleted: usize,
     /// Seeds in which nodes had markers of several deployments.
     pub(super) split: usize,
     /// Guarded writes that were acknowledged, refused for a larger fence, and left without an
@@ -56,9 +63,37 @@ pub(super) struct Happened {
 #[derive(Default)]
 struct LockRecord {
     fence: u64,
-    /// Clients that may believe to hold the lock, and until when. `None`: until they are told
-    /// otherwise.
-    holders: HashMap<String, Option<Instant>>,
+    /// Clients that may believe to hold the lock.
+    holders: HashMap<String, Believer>,
+    /// Blind DELs that are not answered yet.
+    deleting: usize,
+    /// The time until which a blind DEL may have ended what a lock library had.
+    deleted: Option<Instant>,
+}
+
+/// A client that may believe to hold a lock.
+struct Believer {
+    /// The time until which it believes so. `None`: until it is told otherwise.
+    until: Option<Instant>,
+    /// The time since which it believes so.
+    since: Instant,
+    /// Whether it is a lock library's, whose lock a blind DEL may end.
+    is_adopted: bool,
+}
+
+/// How a client was told that it holds a lock.
+#[derive(Debug, Clone, Copy)]
+enum By {
+    Lock,
+    /// By an adopted command that was sent at this time.
+    Adopted(Instant),
+}
+
+impl LockRecord {
+    /// Whether what was asked for at this time may have been ended by a blind DEL.
+    fn may_be_deleted(&self, asked: Instant) -> bool {
+        self.deleting > 0 || self.deleted.is_some_and(|until| until >= asked)
+    }
 }
 
 impl Checker {
@@ -96,14 +131,14 @@ impl Checker {
             self.wrong(&mut seen, &format!("{key}: fence {fence} after {before}"));
         }
         seen.locks.entry(key).or_default().fence = fence;
-        self.holds(&mut seen, key, token, validity);
+        self.holds(&mut seen, key, token, validity, By::Lock);
     }
 
     pub(super) fn renewed(&self, key: &'static str, token: &str, validity: Duration) {
         let mut seen = self.lock();
         seen.counts.renewals += 1;
         self.note(&mut seen, &format!("{key} renewed by {token} for {validity:?}"));
-        self.holds(&mut seen, key, token, Some(validity));
+        self.holds(&mut seen, key, token, Some(validity), By::Lock);
     }
 
     /// Notes that a renewal is asked for. A shorter TTL counts from then on, whatever comes of it.
@@ -111,18 +146,106 @@ impl Checker {
         let mut seen = self.lock();
         self.note(&mut seen, &format!("{key} to be renewed by {token} for {validity:?}"));
         let until = Instant::now() + validity;
-        if let Some(Some(before)) = seen.locks.entry(key).or_default().holders.get_mut(token) {
+        if let Some(Believer { until: Some(before), .. }) =
+            seen.locks.entry(key).or_default().holders.get_mut(token)
+        {
             *before = until.min(*before);
         }
     }
 
-    fn holds(&self, seen: &mut Seen, key: &'static str, token: &str, validity: Option<Duration>) {
+    /// Notes that a lock library was granted a lock that it asked for at `asked`. `fence`: as its
+    /// proxy knows it.
+    pub(super) fn taken(
+        &self,
+        key: &'static str,
+        token: &str,
+        fence: Option<u64>,
+        ttl: Duration,
+        asked: Instant,
+    ) {
+        let mut seen = self.lock();
+        seen.counts.taken += 1;
+        self.note(&mut seen, &format!("{key} taken by {token}, fence {fence:?}, for {ttl:?}"));
+        let lock = seen.locks.entry(key).or_default();
+        let (before, is_certain) = (lock.fence, !lock.may_be_deleted(asked));
+        if let Some(fence) = fence {
+            lock.fence = fence.max(before);
+            if is_certain && fence <= before {
+                self.wrong(&mut seen, &format!("{key}: fence {fence} after {before}"));
+            }
+        }
+        self.holds(&mut seen, key, token, Some(ttl), By::Adopted(asked));
+    }
+
+    /// Notes that a lock library has given its lock a new TTL.
+    pub(super) fn extended(&self, key: &'static str, token: &str, ttl: Duration, asked: Instant) {
+        let mut seen = self.lock();
+        seen.counts.prolonged += 1;
+        self.note(&mut seen, &format!("{key} extended by {token} for {ttl:?}"));
+        self.holds(&mut seen, key, token, Some(ttl), By::Adopted(asked));
+    }
+
+    /// Notes that a lock library has added to its lock's TTL.
+    pub(super) fn prolonged(&self, key: &'static str, token: &str, more: Duration, asked: Instant) {
+        let mut seen = self.lock();
+        seen.counts.prolonged += 1;
+        self.note(&mut seen, &format!("{key} prolonged by {token} by {more:?}"));
+        let before = seen.locks.entry(key).or_default().holders.get(token);
+        let left = before.and_then(|before| before.until?.checked_duration_since(Instant::now()));
+        let ttl = left.unwrap_or_default() + more;
+        self.holds(&mut seen, key, token, Some(ttl), By::Adopted(asked));
+    }
+
+    /// Notes that a blind DEL is about to be sent.
+    pub(super) fn deletes(&self, key: &'static str) {
+        let mut seen = self.lock();
+        seen.counts.deleted += 1;
+        self.note(&mut seen, &format!("{key} to be deleted"));
+        let lock = seen.locks.entry(key).or_default();
+        lock.deleting += 1;
+        lock.holders.retain(|_, holder| !holder.is_adopted);
+    }
+
+    /// Notes the end of a blind DEL. One without an answer may be carried out a while later.
+    pub(super) fn deleted(&self, key: &'static str, is_answered: bool) {
+        let mut seen = self.lock();
+        self.note(&mut seen, &format!("{key} deleted, answered: {is_answered}"));
+        let lock = seen.locks.entry(key).or_default();
+        lock.deleting -= 1;
+        let until = Instant::now() + if is_answered { Duration::ZERO } else { LATE_DELETE };
+        lock.deleted = lock.deleted.max(Some(until));
+    }
+
+    fn holds(
+        &self,
+        seen: &mut Seen,
+        key: &'static str,
+        token: &str,
+        validity: Option<Duration>,
+        by: By,
+    ) {
         let now = Instant::now();
         let lock = seen.locks.entry(key).or_default();
-        lock.holders.retain(|_, until| until.is_none_or(|until| until > now));
-        let others: Vec<String> =
-            lock.holders.keys().filter(|holder| *holder != token).cloned().collect();
-        lock.holders.insert(token.to_owned(), validity.map(|validity| now + validity));
+        lock.holders.retain(|_, holder| holder.until.is_none_or(|until| until > now));
+        // What a blind DEL may have ended since it was asked for may be a later holder's.
+        let (is_adopted, uncertain) = match by {
+            By::Lock => (false, None),
+            By::Adopted(asked) => (true, Some(asked).filter(|asked| lock.may_be_deleted(*asked))),
+        };
+        let counts = |holder: &Believer| {
+            uncertain.is_none_or(|asked| !holder.is_adopted && holder.since < asked)
+        };
+        let others: Vec<String> = lock
+            .holders
+            .iter()
+            .filter(|(other, holder)| *other != token && counts(holder))
+            .map(|(other, _)| other.clone())
+            .collect();
+        if uncertain.is_none() {
+            let since = lock.holders.get(token).map_or(now, |holder| holder.since);
+            let until = validity.map(|validity| now + validity);
+            lock.holders.insert(token.to_owned(), Believer { until, since, is_adopted });
+        }
         if !others.is_empty() {
             self.wrong(seen, &format!("{key}: {token} and {others:?} hold it at once"));
         }

@@ -24,6 +24,9 @@ use crate::{
 };
 
 const KEYS: [&str; 2] = ["a", "b"];
+/// A lock that is used where there are clients of lock libraries. Their blind DELs end what such
+/// clients have.
+pub(super) const DELETED: &str = "c";
 
 pub(super) struct Client {
     pub(super) connection: SessionUnderTest,
@@ -36,27 +39,30 @@ pub(super) struct Client {
     pub(super) proxy: usize,
     /// The longest time that a message takes, with rare exceptions.
     pub(super) delay: Duration,
+    /// Whether there are clients of lock libraries.
+    pub(super) adopts: bool,
 }
 
 /// A lock that a client has.
-struct Hold<'a> {
-    key: &'static str,
-    token: &'a str,
+pub(super) struct Hold<'a> {
+    pub(super) key: &'static str,
+    pub(super) token: &'a str,
     /// The holder's own name, if other clients use the token too.
-    name: &'a str,
-    fence: u64,
+    pub(super) name: &'a str,
+    pub(super) fence: u64,
     /// Set for a session lock.
-    lost: Option<Arc<LossNote>>,
+    pub(super) lost: Option<Arc<LossNote>>,
     /// The number of writes sent under the lock.
-    writes: usize,
+    pub(super) writes: usize,
 }
 
 /// Notes a lost lock when its holder is told, and whether the loss had a reason.
-struct LossNote {
+pub(super) struct LossNote {
     checker: Arc<Checker>,
     network: Arc<Network>,
     proxy: usize,
     delay: Duration,
+    adopts: bool,
     key: &'static str,
     /// The grant's name on the lock nodes, if its proxy still knows it.
     claim: Option<Claim>,
@@ -95,8 +101,8 @@ impl LossNote {
         let Some(claim) = self.claim else { return };
         let (ttl, since) = *self.ttl.lock().unwrap();
         let (proxy, key, delay) = (self.proxy, full(self.key), self.delay);
-        let valid = 1.0 - DRIFT_FACTOR;
-        let loss = Loss { proxy, key, claim, ttl, since, valid, delay };
+        let (valid, adopts) = (1.0 - DRIFT_FACTOR, self.adopts);
+        let loss = Loss { proxy, key, claim, ttl, since, valid, delay, adopts };
         self.checker.lost(self.key, &self.network.reason_of(&loss));
     }
 
@@ -105,18 +111,25 @@ impl LossNote {
     }
 }
 
-fn ms(millis: u64) -> Duration {
+pub(super) fn ms(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
 impl Client {
-    fn below(&self, limit: u64) -> u64 {
+    pub(super) fn below(&self, limit: u64) -> u64 {
         self.network.below(limit)
     }
 
     /// Returns true one in so many times.
-    fn one_in(&self, times: u64) -> bool {
+    pub(super) fn one_in(&self, times: u64) -> bool {
         self.below(times) == 0
+    }
+
+    /// One of the locks.
+    pub(super) fn any_lock(&self) -> &'static str {
+        let [a, b] = KEYS;
+        let locks = if self.adopts { &[a, b, a, b, DELETED][..] } else { &KEYS };
+        locks[self.below(locks.len() as u64) as usize]
     }
 
     pub(super) async fn run(mut self, rounds: usize) {
@@ -124,7 +137,7 @@ impl Client {
             let name = format!("c{}.{round}", self.name);
             // Some clients share a token, like clients that use their host's name.
             let token = if self.one_in(3) { "host" } else { &name };
-            let key = KEYS[self.below(2) as usize];
+            let key = self.any_lock();
             self.one(key, token, &name).await;
             self.connection.tell_nobody();
             let pause = ms(self.below(100));
@@ -200,13 +213,19 @@ impl Client {
         Some(Hold { key, token, name, fence, lost, writes: 0 })
     }
 
+    /// The claim and the fence by which the token has the lock, as its proxy knows them.
+    pub(super) fn known(&self, key: &str, token: &str) -> Option<(Claim, u64)> {
+        self.connection.engine().claim_of(&Key::from(&full(key)), &Token::from(token))
+    }
+
     fn lost(&self, key: &'static str, token: &str, name: &str, fence: u64) -> Arc<LossNote> {
-        let known = self.connection.engine().claim_of(&Key::from(&full(key)), &Token::from(token));
+        let known = self.known(key, token);
         Arc::new(LossNote {
             checker: self.checker.clone(),
             network: self.network.clone(),
             proxy: self.proxy,
             delay: self.delay,
+            adopts: self.adopts,
             key,
             claim: known.filter(|(_, known)| *known == fence).map(|(claim, _)| claim),
             name: name.to_owned(),
@@ -283,9 +302,16 @@ impl Client {
             if hold.lost.is_none() && self.one_in(3) {
                 // The client repeats its LOCK, as after a time-out.
                 let words = ["LOCK", key, token, "PX", &px];
+                let before = self.known(key, token);
                 match self.granted(key, token, name, &words, ms(60_000)).await {
                     Some(again) => hold.fence = again.fence,
-                    None if self.connection.is_open() => {}
+                    None if self.connection.is_open() => {
+                        // Refused once the nodes had granted it, it has a larger fence all the same.
+                        let now = self.known(key, token).filter(|(claim, _)| {
+                            before.is_some_and(|(before, _)| before == *claim)
+                        });
+                        hold.fence = now.map_or(hold.fence, |(_, fence)| fence);
+                    }
                     None => return,
                 }
                 continue;
@@ -321,7 +347,7 @@ impl Client {
     /// Reads, pauses, and writes a value that follows from what it read: by one write, by two at
     /// once, in a transaction, in another database. Returns false if the connection has ended, or
     /// the client knows that it may not write.
-    async fn update(&mut self, hold: &mut Hold<'_>) -> bool {
+    pub(super) async fn update(&mut self, hold: &mut Hold<'_>) -> bool {
         let (key, fence, on) = (hold.key, hold.fence, data(hold.key));
         let acknowledged = self.checker.reads(key);
         let Ok(found) = self.connection.ask(&["GET", &on]).await else { return false };

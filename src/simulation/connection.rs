@@ -19,9 +19,16 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-use super::{memory::DATA, network::Network};
+use super::{
+    memory::{DATA, OLD},
+    network::Network,
+};
 use crate::{
-    config::{Config, GuardRule, LocksConfig, Pattern, Policy, Template},
+    adopt::Adoption,
+    config::{
+        AdoptMode, AdoptOptions, AdoptRule, Config, GuardRule, LocksConfig, Pattern, Policy,
+        Template,
+    },
     guard::Guards,
     lock::Engine,
     net::Stream,
@@ -35,19 +42,30 @@ const PIPE: usize = 64 * 1024;
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The state that all sessions of one proxy share.
-pub(super) fn shared(engine: &Arc<Engine>, locks: LocksConfig) -> Arc<Shared> {
+pub(super) fn shared(engine: &Arc<Engine>, locks: LocksConfig, adopts: bool) -> Arc<Shared> {
+    let lock = Template::new("{1}").unwrap();
     let rule = GuardRule {
         keys: Pattern::new("data:lock:*"),
-        lock: Template::new("{1}").unwrap(),
+        lock: lock.clone(),
         policy: Policy::Enforce,
+    };
+    let adopted = AdoptRule {
+        keys: Pattern::new("old:*"),
+        lock: Some(lock),
+        mode: AdoptMode::Enforce,
+        options: AdoptOptions::default(),
+        scripts: Vec::new(),
     };
     let mut config = Config { locks, ..Config::default() };
     config.guards.rules.push(rule);
+    if adopts {
+        config.adopt.rules.push(adopted);
+    }
     Arc::new(Shared {
         engine: engine.clone(),
         metrics: Metrics::new(),
         guards: Some(Guards::of_few_commands(&config)),
-        adoption: None,
+        adoption: Adoption::new(&config.adopt.rules),
         bridge: None,
         config: ArcSwap::from_pointee(config),
         idle: Arc::new(Idle::default()),
@@ -316,6 +334,11 @@ pub(super) fn told(reply: Option<&Reply>) -> WriteReply {
         Some(reply) if reply.text().starts_with("-FENCED") => WriteReply::Fenced,
         Some(_) => WriteReply::Refused,
     }
+}
+
+/// The key that lock libraries take for the lock of this name.
+pub(super) fn old(name: &str) -> String {
+    format!("{}{name}", String::from_utf8_lossy(OLD))
 }
 
 /// The key that is written under the lock of this name.

@@ -7,6 +7,9 @@ use crate::guard::FENCE_PREFIX;
 /// Prefix that makes a lock's key the key that is written under the lock.
 pub(super) const DATA: &[u8] = b"data:";
 
+/// Prefix that makes a lock's name the key that lock libraries take for it.
+pub(super) const OLD: &[u8] = b"old:";
+
 /// Keys and values that a node knows, and can forget.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
@@ -86,6 +89,7 @@ impl Memory {
                 }
                 RedisReply::Int(1)
             }
+            b"EXISTS" => RedisReply::Int(i64::from(self.get(key).is_some())),
             b"SELECT" => RedisReply::Ok,
             // No subscriber exists: waiters look by themselves.
             b"PUBLISH" => RedisReply::Int(0),

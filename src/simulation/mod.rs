@@ -3,13 +3,15 @@
 //!
 //! Everything below the sockets' bytes is simulated: [`redis`] the lock nodes and the data node,
 //! [`network`] the ways to them and their faults. A [`client`] locks and writes over a
-//! [`connection`] that a session of the product serves. [`checker`] checks what must hold,
+//! [`connection`] that a session of the product serves, by LOCK or, where it is [`adopted`], as lock
+//! libraries do. [`checker`] checks what must hold,
 //! [`writes`] what must hold of guarded writes. A seed that fails does so each time:
 //! `LOCKGATE_SEED=n cargo test --lib simulation` prints its history. `LOCKGATE_SEEDS=n` tries `n`
 //! seeds.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
+mod adopted;
 mod checker;
 mod client;
 mod connection;
@@ -34,7 +36,7 @@ use crate::{
     config::{Endpoint, LocksConfig, RedisUrl},
     guard::fences::NOT_COMPARED,
     lock::{
-        Engine, WallClock, initialise,
+        Engine, WallClock, initialise, padded,
         seams::{
             LATE, NEW_IF_BARE, NO_HEALS, NOT_ASKED_AGAIN, NOT_RETRIED, TOO_SMALL, UNDONE,
             UNWATCHED, set_seed,
@@ -57,6 +59,8 @@ const DRIFT_FACTOR: f64 = 0.1;
 /// nodes have just forgotten all.
 const PROXIES: usize = 3;
 const CLIENTS: usize = 6;
+/// The number of clients that lock as libraries do, in seeds that have some ([`adopts`]).
+const ADOPTED: usize = 3;
 const ROUNDS: usize = 8;
 /// The number of seeds tried in `make test`; see [`seeds`].
 const SEEDS: u64 = 60;
@@ -107,9 +111,20 @@ enum Planted {
     OutOfPlace,
     /// A session lock is renewed after its client has gone.
     Kept,
+    /// An adopted lock is held for its TTL from when it was asked for.
+    ShortHold,
+    /// A lock library is told that its lock was prolonged, whoever has it.
+    ExtendedAnyway,
+    /// A blind DEL ends a LOCK client's lock too.
+    BlindForAll,
 }
 
 impl Planted {
+    /// Whether only clients that lock as libraries do show this fault.
+    fn is_of_adopted(self) -> bool {
+        matches!(self, Planted::ShortHold | Planted::ExtendedAnyway | Planted::BlindForAll)
+    }
+
     /// The edits of scripts that plant this fault.
     fn edits(self) -> &'static [Edit] {
         const ACQUIRE: &str = "-- Takes a lock on this node and";
@@ -134,6 +149,9 @@ impl Planted {
             Planted::Together => Some(PlantedFault::Together),
             Planted::OutOfPlace => Some(PlantedFault::OutOfPlace),
             Planted::Kept => Some(PlantedFault::Kept),
+            Planted::ShortHold => Some(PlantedFault::ShortHold),
+            Planted::ExtendedAnyway => Some(PlantedFault::ExtendedAnyway),
+            Planted::BlindForAll => Some(PlantedFault::BlindForAll),
             _ => None,
         });
         NOT_COMPARED.set(self == Planted::NoCompare);
@@ -186,6 +204,8 @@ async fn live(seed: u64, planted: Planted) -> RunOutcome {
     network.edit(planted.edits());
     // In calm seeds nodes fail one by one, with time between.
     let is_calm = seed % 4 == 1;
+    // What lock libraries do not show is sought where they take nobody's time.
+    let adopts = adopts(seed) && (planted == Planted::Nothing || planted.is_of_adopted());
     let (careless, blind) = (planted == Planted::NoCompare, planted == Planted::NoWatch);
     let data = Network::of_data(seed, delay, forgets_fences(seed), careless, blind);
     let dialled = network.clone();
@@ -197,45 +217,51 @@ async fn live(seed: u64, planted: Planted) -> RunOutcome {
     let checker = Arc::new(Checker::new());
     initialise(&config(0, nodes, planted)).await.unwrap();
     let begun = Instant::now();
-    let start = |proxy| Engine::start_alone(&config(proxy, nodes, planted), clock(proxy, begun));
+    let start = |proxy| {
+        Engine::start_alone(&engine_config(proxy, nodes, planted, adopts), clock(proxy, begun))
+    };
     let mut engines: Vec<Arc<Engine>> = (0..PROXIES - 1).map(start).collect();
     // The new proxies find each other's markers, and all nodes.
     sleep(Duration::from_secs(2)).await;
     let client = |engine: &Arc<Engine>, proxy, name, end| {
         let (network, checker) = (network.clone(), checker.clone());
-        let shared = shared(engine, config(proxy, nodes, planted));
+        let shared = shared(engine, config(proxy, nodes, planted), adopts);
         let connection = SessionUnderTest::new(shared, data.clone(), end);
-        Client { connection, is_clean: true, network, checker, name, proxy, delay }
+        Client { connection, is_clean: true, network, checker, name, proxy, delay, adopts }
     };
+    let all = CLIENTS + if adopts { ADOPTED } else { 0 };
     let run = |engine: &Arc<Engine>, proxy| -> Vec<_> {
-        let names = (0..CLIENTS).filter(|name| name % PROXIES == proxy);
-        names.map(|name| tokio::spawn(client(engine, proxy, name, name).run(ROUNDS))).collect()
+        let of_proxy = |name: &usize| name % PROXIES == proxy;
+        let client = |name| client(engine, proxy, name, name);
+        let lock = (0..CLIENTS).filter(of_proxy).map(|name| tokio::spawn(client(name).run(ROUNDS)));
+        let adopted = (CLIENTS..all).filter(of_proxy);
+        let adopted = adopted.map(|name| tokio::spawn(client(name).run_adopted(ROUNDS)));
+        lock.chain(adopted).collect()
     };
     let mut clients = Vec::new();
     let is_over = Arc::new(AtomicBool::new(false));
     let mut keepers = Vec::new();
     for (proxy, engine) in engines.iter().enumerate() {
         clients.extend(run(engine, proxy));
-        let keeper = client(engine, proxy, proxy, CLIENTS + proxy);
+        let keeper = client(engine, proxy, proxy, all + proxy);
         keepers.push(tokio::spawn(keeper.keep(["kept", "kept too"][proxy], is_over.clone())));
     }
-    let failing =
-        [(&network, PROXIES, 500), (&data, CLIENTS, 2000)].map(|(what, ends, longest)| {
-            let (network, checker) = (what.clone(), checker.clone());
-            let name = if ends == CLIENTS { "data: " } else { "" };
-            tokio::spawn(async move {
-                while name.is_empty() && is_calm {
-                    for node in 0..nodes {
-                        checker.happened(&network.fail_at(node, ends));
-                        sleep(Duration::from_millis(4500 + network.below(1000))).await;
-                    }
+    let failing = [(&network, PROXIES, 500), (&data, all, 2000)].map(|(what, ends, longest)| {
+        let (network, checker) = (what.clone(), checker.clone());
+        let name = if ends == PROXIES { "" } else { "data: " };
+        tokio::spawn(async move {
+            while name.is_empty() && is_calm {
+                for node in 0..nodes {
+                    checker.happened(&network.fail_at(node, ends));
+                    sleep(Duration::from_millis(4500 + network.below(1000))).await;
                 }
-                loop {
-                    sleep(Duration::from_millis(50 + network.below(longest))).await;
-                    checker.happened(&format!("{name}{}", network.fail(ends)));
-                }
-            })
-        });
+            }
+            loop {
+                sleep(Duration::from_millis(50 + network.below(longest))).await;
+                checker.happened(&format!("{name}{}", network.fail(ends)));
+            }
+        })
+    });
     if seed.is_multiple_of(2) {
         sleep(Duration::from_millis(network.below(3000))).await;
         network.forget_all();
@@ -315,6 +341,7 @@ async fn live(seed: u64, planted: Planted) -> RunOutcome {
     }
     // Writes sent by dead connections may have landed since.
     checker.stored(&data.written());
+    checker.must(!data.has_adopted(), "an adopted lock is stored on the data node");
     checker.healed(network.heals());
     let outcome = RunOutcome {
         faults: checker.faults(),
@@ -346,6 +373,18 @@ fn config(proxy: usize, nodes: usize, planted: Planted) -> LocksConfig {
         quarantine: planted != Planted::NoQuarantine,
         ..LocksConfig::default()
     }
+}
+
+/// Whether there are clients that lock as libraries do.
+fn adopts(seed: u64) -> bool {
+    (seed / 4).is_multiple_of(2)
+}
+
+/// The configuration of an engine: of adopted locks it needs longer TTLs than clients ask for.
+fn engine_config(proxy: usize, nodes: usize, planted: Planted, adopts: bool) -> LocksConfig {
+    let locks = config(proxy, nodes, planted);
+    let max_ttl = if adopts { padded(locks.max_ttl, &locks) } else { locks.max_ttl };
+    LocksConfig { max_ttl, ..locks }
 }
 
 /// The time of day of a proxy. If most nodes forget at once, fences grow only if proxies' clocks
@@ -387,6 +426,9 @@ fn no_seed_breaks_anything() {
         counts.unreachable += outcome.counts.unreachable;
         counts.split += outcome.counts.split;
         counts.heals += outcome.counts.heals;
+        counts.taken += outcome.counts.taken;
+        counts.prolonged += outcome.counts.prolonged;
+        counts.deleted += outcome.counts.deleted;
         counts.writes += outcome.counts.writes;
         counts.fenced += outcome.counts.fenced;
         counts.untold += outcome.counts.untold;
@@ -396,6 +438,8 @@ fn no_seed_breaks_anything() {
     assert!(tried == 1 || counts.grants as u64 > 5 * tried, "hardly anything happened");
     assert!(tried < 20 || counts.losses > 0 && counts.renewals > 0);
     assert!(tried < 20 || counts.heals > 0);
+    assert!(tried == 1 || counts.taken as u64 > 2 * tried, "hardly any lock was adopted");
+    assert!(tried < 20 || counts.prolonged as u64 > tried && counts.deleted > 0);
     assert!(tried < 20 || counts.fenced > 0 && counts.writes as u64 > 2 * tried);
 }
 
@@ -415,7 +459,11 @@ fn is_found(planted: Planted) {
 /// Checks that the checker says this of some seed.
 fn is_found_by(planted: Planted, what: &str) {
     let says = |seed: &u64| simulate(*seed, planted).faults.iter().any(|f| f.contains(what));
-    let mut seeds = (0..400).filter(|seed| planted != Planted::NoAsking || forgets_fences(*seed));
+    let shows = |seed: &u64| match planted {
+        Planted::NoAsking => forgets_fences(*seed),
+        _ => !planted.is_of_adopted() || adopts(*seed),
+    };
+    let mut seeds = (0..400).filter(shows);
     let found = seeds.find(says);
     println!("{planted:?}, {what:?}, is found by seed {found:?}");
     assert!(found.is_some(), "{planted:?} is not found");
@@ -484,6 +532,21 @@ fn renewals_that_are_not_tried_again_are_found() {
 #[test]
 fn renewed_locks_that_a_clean_up_ends_are_found() {
     is_found_by(Planted::Undone, "has ended it");
+}
+
+#[test]
+fn adopted_locks_that_end_too_early_are_found() {
+    is_found(Planted::ShortHold);
+}
+
+#[test]
+fn adopted_locks_that_are_prolonged_for_anybody_are_found() {
+    is_found(Planted::ExtendedAnyway);
+}
+
+#[test]
+fn a_blind_delete_that_ends_any_lock_is_found() {
+    is_found(Planted::BlindForAll);
 }
 
 #[test]

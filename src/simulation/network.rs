@@ -179,6 +179,11 @@ impl Network {
         self.lock().nodes[0].redis.written()
     }
 
+    /// Whether the data node has a key that only the lock nodes may know.
+    pub(super) fn has_adopted(&self) -> bool {
+        self.lock().nodes[0].redis.has_adopted()
+    }
+
     /// The number of locks put back on nodes.
     pub(super) fn heals(&self) -> usize {
         self.lock().nodes.iter().map(|node| node.redis.heals).sum()

@@ -31,8 +31,9 @@ const FOUND: Duration = Duration::from_secs(3);
 /// at most every 500 ms, and waits for the slowest of them for up to a second.
 const LEARNED: Duration = Duration::from_millis(1500);
 /// The time for which a node waits after its clock was seen to jump: the longest TTL with its
-/// drift.
+/// drift. Where locks are adopted, it is longer.
 const WAITS: Duration = Duration::from_millis(1652);
+const WAITS_FOR_ADOPTED: Duration = Duration::from_millis(2085);
 /// The longest time between two TIMEs sent to a node that can be asked.
 const SEEN: Duration = Duration::from_secs(1);
 /// How far back a lock is checked that should have been put back.
@@ -62,6 +63,8 @@ pub(super) struct Loss {
     pub(super) valid: f64,
     /// The longest time that a message takes, with rare exceptions.
     pub(super) delay: Duration,
+    /// Whether locks are adopted.
+    pub(super) adopts: bool,
 }
 
 /// Why a session lock was lost.
@@ -192,9 +195,10 @@ impl History {
         let first = loss.since.max(now - LOOKED_BACK);
         let nodes: Vec<NodeHistory<'_>> =
             (0..records.len()).map(|node| self.node(node, loss, &had[node], least / 2)).collect();
+        let waits = if loss.adopts { WAITS_FOR_ADOPTED } else { WAITS };
         let jumped = |node: &usize| {
             let jumps = self.jumped.iter().filter(|(which, _)| which == node);
-            jumps.into_iter().any(|(_, at)| nodes[*node].seen_by(*at, now) + WAITS >= now)
+            jumps.into_iter().any(|(_, at)| nodes[*node].seen_by(*at, now) + waits >= now)
         };
         if (0..records.len()).filter(jumped).count() >= quorum {
             return Ok(Reason::Clocks);

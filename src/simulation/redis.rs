@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::{
     lua,
-    memory::{Memory, RedisReply},
+    memory::{Memory, OLD, RedisReply},
 };
 use crate::{
     guard::FENCE_PREFIX,
@@ -185,6 +185,11 @@ impl Redis {
     pub(super) fn locks(&mut self) -> Vec<Vec<u8>> {
         self.memory.now = self.clock();
         self.memory.locks()
+    }
+
+    /// Whether there is a key that lock libraries take for a lock.
+    pub(super) fn has_adopted(&self) -> bool {
+        self.memory.keys.keys().any(|key| key.starts_with(OLD))
     }
 
     /// Every SET of a data node, in order.

@@ -11,12 +11,23 @@
 //!   that the lock is lost. The answers to a library that reconnects silently show nothing; the
 //!   validity that it was told counts.
 //!
+//! - A lock library's lock is held for the whole TTL from the reply on, until its release is sent.
+//!   A reply that was under way for longer than the proxies set aside may come too late: then the
+//!   TTL counts from that much behind the sending. Past the proxies nothing is set aside. A blind
+//!   DEL may end it, as on Redis, but never a lock that was taken by LOCK.
+//!
 //! A loss told by a push is the answer to the next command as well. Behind the first command of a
 //! pipeline that is answered so, nothing is carried out.
 
-use std::{collections::HashMap, fmt};
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+};
 
-use crate::history::{Event, Outcome, Time, Verb};
+use crate::history::{Event, Idiom, IdiomKind, Outcome, Time, Verb};
+
+/// The longest time for which a blind DEL without an answer may still be carried out.
+const LATE_DELETE: Time = 15_000_000;
 
 /// The kind of a request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -28,6 +39,8 @@ enum Asked {
     Beside,
     /// A read or write of a library, on a connection that may be another than before.
     Anywhere,
+    /// A lock library's command.
+    Idiom,
 }
 
 /// A time in which a client believes to hold a lock.
@@ -37,10 +50,20 @@ pub(crate) struct Belief {
     pub(crate) token: String,
     pub(crate) client: usize,
     pub(crate) session: bool,
+    /// For a lock library's lock, when the command was sent that took or prolonged it.
+    pub(crate) adopted: Option<Time>,
     pub(crate) from: Time,
     pub(crate) until: Time,
     /// The end, had a careless client counted from when the answer came.
     pub(crate) careless: Time,
+}
+
+/// A blind DEL: from when it was sent to when it was answered.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct Deletion {
+    key: String,
+    sent: Time,
+    until: Time,
 }
 
 /// A LOCK that was answered with a fence.
@@ -84,6 +107,11 @@ pub(crate) struct Counts {
     pub(crate) held: usize,
     pub(crate) no_quorum: usize,
     pub(crate) renewals: usize,
+    /// Locks that lock libraries were granted, prolonged and released, and their blind DELs.
+    pub(crate) taken: usize,
+    pub(crate) prolonged: usize,
+    pub(crate) released: usize,
+    pub(crate) deletions: usize,
     pub(crate) losses: usize,
     pub(crate) ended: usize,
     pub(crate) errors: usize,
@@ -96,6 +124,10 @@ pub(crate) struct Verdict {
     pub(crate) counts: Counts,
     /// The times when LOCK was answered with a grant, in order.
     pub(crate) granted: Vec<Time>,
+    /// The same of lock libraries' commands.
+    pub(crate) taken: Vec<Time>,
+    /// Errors that lock libraries were told, by their first word.
+    pub(crate) refused: BTreeMap<String, usize>,
     pub(crate) silences: Vec<Silence>,
     /// Overlaps there would be if holders counted from when the answer came.
     pub(crate) careless: usize,
@@ -106,7 +138,7 @@ pub(crate) struct Verdict {
 /// Judges the histories of all clients.
 pub(crate) fn check(histories: &[Vec<(Time, Event)>]) -> Verdict {
     let mut verdict = Verdict::default();
-    let (mut beliefs, mut grants) = (Vec::new(), Vec::new());
+    let (mut beliefs, mut grants, mut deletions) = (Vec::new(), Vec::new(), Vec::new());
     for (client, history) in histories.iter().enumerate() {
         let mut reader = Reader { client, ..Reader::default() };
         for (time, event) in history {
@@ -115,7 +147,10 @@ pub(crate) fn check(histories: &[Vec<(Time, Event)>]) -> Verdict {
         reader.end(&mut verdict);
         beliefs.extend(reader.beliefs);
         grants.extend(reader.grants);
+        deletions.extend(reader.deletions);
     }
+    delete(&mut beliefs, &deletions);
+    verdict.taken.sort_unstable();
     verdict.granted = grants.iter().map(|grant: &Grant| grant.told).collect();
     verdict.granted.sort_unstable();
     for (one, other) in overlaps(&beliefs, |belief| belief.until) {
@@ -135,6 +170,19 @@ pub(crate) fn longest_gap(granted: &[Time], from: Time, until: Time) -> (Time, T
         last = time;
     }
     longest
+}
+
+/// Cuts off what blind DELs may have ended: what was asked for before they were answered.
+fn delete(beliefs: &mut [Belief], deletions: &[Deletion]) {
+    for belief in beliefs {
+        let Some(asked) = belief.adopted else { continue };
+        let ends = |deletion: &&Deletion| deletion.key == belief.key && asked <= deletion.until;
+        let first = deletions.iter().filter(ends).map(|deletion| deletion.sent).min();
+        if let Some(sent) = first {
+            belief.until = belief.until.min(sent);
+            belief.careless = belief.careless.min(sent);
+        }
+    }
 }
 
 /// Pairs of grants that hold one key at once; each is in one at most with an earlier one.
@@ -187,6 +235,9 @@ struct Reader {
     holds: Option<Belief>,
     beliefs: Vec<Belief>,
     grants: Vec<Grant>,
+    /// The lock library's command under way.
+    idiom: Option<Idiom>,
+    deletions: Vec<Deletion>,
     /// The time when a push said that a lock is lost, until a command has been answered so.
     pushed: Option<Time>,
     last: Time,
@@ -224,6 +275,13 @@ impl Reader {
                 verdict.counts.requests += 1;
                 self.unanswered(verdict);
                 self.asked = Some((time, Asked::Anywhere, setting.key.clone()));
+            }
+            Event::Idiom(idiom) => {
+                verdict.counts.requests += 1;
+                self.unanswered(verdict);
+                self.sends(time, idiom);
+                self.asked = Some((time, Asked::Idiom, idiom.key.clone()));
+                self.idiom = Some(idiom.clone());
             }
             Event::Answered(outcome) => self.answered(time, outcome, verdict),
             Event::Pushed => {
@@ -265,6 +323,7 @@ impl Reader {
                 }
             }
             (_, Asked::Beside) => {}
+            (outcome, Asked::Idiom) => self.idiom_answered(sent, time, outcome, verdict),
             (Outcome::Granted { token, fence, validity }, Asked::Verb(verb)) => {
                 counts.grants += 1;
                 let (client, fence) = (self.client, *fence);
@@ -365,11 +424,97 @@ impl Reader {
         }
     }
 
+    /// Takes in that a lock library's command is being sent.
+    fn sends(&mut self, time: Time, idiom: &Idiom) {
+        let shortened = match idiom.kind {
+            IdiomKind::Release | IdiomKind::Delete => time,
+            IdiomKind::Extend => time + idiom.ttl * 1000,
+            IdiomKind::Take | IdiomKind::Add | IdiomKind::Look => Time::MAX,
+        };
+        if let Some(belief) = &mut self.holds {
+            belief.until = belief.until.min(shortened);
+            belief.careless = belief.careless.min(shortened);
+        }
+        if idiom.kind == IdiomKind::Delete {
+            let (key, until) = (idiom.key.clone(), time + LATE_DELETE);
+            self.deletions.push(Deletion { key, sent: time, until });
+        }
+    }
+
+    fn idiom_answered(&mut self, sent: Time, time: Time, outcome: &Outcome, verdict: &mut Verdict) {
+        let Some(idiom) = self.idiom.take() else { return };
+        let counts = &mut verdict.counts;
+        let is_yes = matches!(outcome, Outcome::Set | Outcome::Number(1));
+        if let Outcome::Error(word) = outcome {
+            counts.no_quorum += usize::from(word == "NOQUORUM");
+            counts.errors += usize::from(word != "NOQUORUM");
+            *verdict.refused.entry(word.clone()).or_default() += 1;
+        }
+        counts.held += usize::from(*outcome == Outcome::Held && idiom.kind == IdiomKind::Take);
+        let (until, ttl) = (idiom.until(sent, time), idiom.ttl * 1000);
+        match idiom.kind {
+            IdiomKind::Take if is_yes => {
+                counts.taken += 1;
+                verdict.taken.push(time);
+                self.takes(&idiom, (sent, time), until, time + ttl);
+            }
+            IdiomKind::Extend if is_yes => {
+                counts.prolonged += 1;
+                self.takes(&idiom, (sent, time), until, time + ttl);
+            }
+            IdiomKind::Add if is_yes => {
+                counts.prolonged += 1;
+                let before = self.holds.as_ref().map_or((0, 0), |b| (b.until, b.careless));
+                let (until, careless) = (until.max(before.0 + ttl), before.1.max(time) + ttl);
+                self.takes(&idiom, (sent, time), until, careless);
+            }
+            IdiomKind::Extend | IdiomKind::Add => {
+                if matches!(outcome, Outcome::Held | Outcome::Number(0)) {
+                    self.ends(sent, false);
+                }
+            }
+            IdiomKind::Release => {
+                counts.released += usize::from(is_yes);
+                self.ends(sent, false);
+            }
+            IdiomKind::Delete => {
+                counts.deletions += usize::from(is_yes);
+                if let Some(last) = self.deletions.last_mut() {
+                    last.until = time;
+                }
+                self.ends(sent, false);
+            }
+            IdiomKind::Take | IdiomKind::Look => {}
+        }
+    }
+
+    /// Notes that a lock library was told at `told` that it has the lock. What it was told before
+    /// is a belief of its own: a blind DEL may have ended that, and not this.
+    fn takes(
+        &mut self,
+        idiom: &Idiom,
+        (sent, told): (Time, Time),
+        mut until: Time,
+        mut careless: Time,
+    ) {
+        if let Some(mut before) = self.holds.take() {
+            if before.key == idiom.key && before.token == idiom.token {
+                (until, careless) = (until.max(before.until), careless.max(before.careless));
+                before.until = before.until.min(told);
+                before.careless = before.careless.min(told);
+            }
+            self.beliefs.push(before);
+        }
+        let (key, token, client) = (idiom.key.clone(), idiom.token.clone(), self.client);
+        let (session, adopted, from) = (false, Some(sent), told);
+        self.holds = Some(Belief { key, token, client, session, adopted, from, until, careless });
+    }
+
     fn begins(&mut self, key: String, token: String, session: bool, time: Time) {
         self.beliefs.extend(self.holds.take());
         let client = self.client;
-        self.holds =
-            Some(Belief { key, token, client, session, from: time, until: time, careless: time });
+        let (adopted, from, until, careless) = (None, time, time, time);
+        self.holds = Some(Belief { key, token, client, session, adopted, from, until, careless });
     }
 
     /// Notes that the client was told at `time` that its lock is valid for so long.
@@ -453,8 +598,12 @@ impl fmt::Display for Wrong {
 
 impl fmt::Display for Belief {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Belief { client, token, from, until, session, .. } = self;
-        let kind = if *session { "session" } else { "lease" };
+        let Belief { client, token, from, until, session, adopted, .. } = self;
+        let kind = match adopted {
+            Some(_) => "adopted",
+            None if *session => "session",
+            None => "lease",
+        };
         write!(out, "client {client} ({kind} {token}, {from} to {until})")
     }
 }
@@ -619,6 +768,81 @@ mod tests {
         // The end of the attached connection does not end the client's own.
         let beside = "1000 sent Session a | 2000 granted x 1 10 | 3000 sent Attach a | 4000 ended | 70000 sent Ping a | 71000 pong | 80000 closed";
         assert!(is_two(&judge(&[beside, other])));
+    }
+
+    /// A lock library's lock, from 2000 on, for 300 ms that count from 201000 at the latest.
+    const TAKEN: &str = "1000 idiom Take a x 300 200 | 2000 set | 990000 over";
+
+    /// A LOCK that is told at this time.
+    fn lock_told(time: u64) -> String {
+        format!("{} sent Lease a | {time} granted y 2 999 | 1990000 over", time - 500)
+    }
+
+    #[test]
+    fn a_lock_librarys_lock_is_held_for_its_ttl_from_the_reply_on() {
+        assert!(is_two(&judge(&[TAKEN, &lock_told(301_999)])));
+        assert_eq!(judge(&[TAKEN, &lock_told(302_000)]).wrong, []);
+        // Of a late answer the client cannot know how long it was under way.
+        let late = TAKEN.replace("2000 set", "450000 set");
+        assert!(is_two(&judge(&[&late, &lock_told(500_999)])));
+        assert_eq!(judge(&[&late, &lock_told(501_000)]).wrong, []);
+        assert_eq!(judge(&[&late, &lock_told(501_000)]).careless, 1);
+        let two = judge(&[TAKEN, &TAKEN.replace(" x ", " y ")]);
+        assert!(is_two(&two));
+        assert_eq!((two.counts.taken, two.taken.len()), (2, 2));
+        // One token for all is no excuse.
+        assert!(is_two(&judge(&[TAKEN, TAKEN])));
+        assert_eq!(judge(&[TAKEN, &TAKEN.replace("set", "held")]).wrong, []);
+        // Past the proxies.
+        let past = TAKEN.replace(" 200 ", " 0 ");
+        assert!(is_two(&judge(&[&past, &lock_told(300_999)])));
+        assert_eq!(judge(&[&past, &lock_told(301_000)]).wrong, []);
+    }
+
+    #[test]
+    fn a_lock_librarys_lock_is_prolonged_and_released() {
+        let then = |rest: &str| TAKEN.replace("990000", &format!("{rest} | 990000"));
+        for yes in ["number 1", "set"] {
+            let extended = then(&format!("100000 idiom Extend a x 300 200 | 101000 {yes}"));
+            assert!(is_two(&judge(&[&extended, &lock_told(400_999)])));
+            assert_eq!(judge(&[&extended, &lock_told(401_000)]).wrong, []);
+        }
+        let added = then("100000 idiom Add a x 300 200 | 101000 number 1");
+        assert!(is_two(&judge(&[&added, &lock_told(601_999)])));
+        assert_eq!(judge(&[&added, &lock_told(602_000)]).wrong, []);
+        let refused = then("100000 idiom Extend a x 300 200 | 101000 number 0");
+        assert!(is_two(&judge(&[&refused, &lock_told(99_999)])));
+        assert_eq!(judge(&[&refused, &lock_told(100_000)]).wrong, []);
+        // An error ends nothing; what is shortened counts from when that was sent.
+        let failed = then("100000 idiom Extend a x 50 200 | 101000 error NOQUORUM");
+        assert!(is_two(&judge(&[&failed, &lock_told(149_999)])));
+        assert_eq!(judge(&[&failed, &lock_told(150_000)]).wrong, []);
+        for end in ["number 1", "number 0", "ended", "error NOQUORUM"] {
+            let released = then(&format!("100000 idiom Release a x 0 200 | 101000 {end}"));
+            assert!(is_two(&judge(&[&released, &lock_told(99_999)])));
+            assert_eq!(judge(&[&released, &lock_told(100_000)]).wrong, []);
+        }
+    }
+
+    #[test]
+    fn a_blind_delete_ends_what_lock_libraries_have_and_no_lock_clients_lock() {
+        let delete = "100000 idiom Delete a - 0 200 | 110000 number 1 | 990000 over";
+        assert_eq!(judge(&[TAKEN, delete, &lock_told(100_000)]).wrong, []);
+        assert!(is_two(&judge(&[TAKEN, delete, &lock_told(99_999)])));
+        assert!(is_two(&judge(&[TAKEN, &delete.replace(" a ", " b "), &lock_told(100_000)])));
+        // What is told later may have been granted before; what is asked for later was not.
+        let at = |time: u64| TAKEN.replace("1000", &time.to_string()).replace("2000 ", "120000 ");
+        assert_eq!(judge(&[&at(110_000), delete, &lock_told(120_001)]).wrong, []);
+        assert!(is_two(&judge(&[&at(110_001), delete, &lock_told(120_001)])));
+        let open = delete.replace("number 1", "ended");
+        assert_eq!(judge(&[&at(110_001), &open, &lock_told(120_001)]).wrong, []);
+        // What was prolonged since was there.
+        let prolonged =
+            TAKEN.replace("990000", "110001 idiom Extend a x 300 200 | 120000 set | 990000");
+        assert!(is_two(&judge(&[&prolonged, delete, &lock_told(120_001)])));
+        let lock = "1000 sent Lease a | 2000 granted z 1 900 | 1990000 over";
+        let after = TAKEN.replace("1000", "120000").replace(" 2000", " 130000");
+        assert!(is_two(&judge(&[lock, delete, &after])));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! A client process: locks, writes, holds, renews, oversleeps, hangs up; writes down its requests
 //! and the answers.
 
+mod adopted;
 mod connection;
 mod writing;
 
@@ -48,6 +49,10 @@ pub(crate) enum Style {
     /// Leases of the longest TTL, waited for and given back soon. All clients use one proxy, as a
     /// lock is handed over only if nobody waits elsewhere.
     Queue,
+    /// All that clients of lock libraries can do, on adopted keys.
+    Adopted,
+    /// Short adopted locks, held to their very end, and polled for.
+    AdoptedToTheEnd,
 }
 
 /// The instructions of a client.
@@ -57,6 +62,7 @@ pub(crate) struct Plan {
     /// The number of the client's history.
     pub(crate) number: usize,
     pub(crate) style: Style,
+    /// The addresses to connect to.
     pub(crate) proxies: Vec<SocketAddr>,
     /// The file of the client's history.
     pub(crate) history: PathBuf,
@@ -67,6 +73,10 @@ pub(crate) struct Plan {
     pub(crate) max_ttl: u64,
     /// Whether the client writes under the locks of guards.
     pub(crate) writes: bool,
+    /// Whether the client of a lock library goes to the data node past the proxies.
+    pub(crate) is_past: bool,
+    /// See [`Idiom::aside`](crate::history::Idiom).
+    pub(crate) aside: u64,
 }
 
 impl Plan {
@@ -83,6 +93,8 @@ impl Plan {
             self.keys.to_string(),
             self.max_ttl.to_string(),
             self.writes.to_string(),
+            self.is_past.to_string(),
+            self.aside.to_string(),
         ]
         .join(";")
     }
@@ -103,7 +115,8 @@ impl Plan {
     /// Decodes a plan from the environment.
     pub(crate) fn decode(text: &str) -> Plan {
         let words: Vec<&str> = text.split(';').collect();
-        let [seed, number, style, proxies, history, control, keys, max_ttl, writes] = words[..]
+        let [seed, number, style, proxies, history, control, keys, max_ttl, writes, is_past, aside] =
+            words[..]
         else {
             panic!("not a plan: {text}");
         };
@@ -118,6 +131,8 @@ impl Plan {
                 "Late" => Style::Late,
                 "Writers" => Style::Writers,
                 "Queue" => Style::Queue,
+                "Adopted" => Style::Adopted,
+                "AdoptedToTheEnd" => Style::AdoptedToTheEnd,
                 _ => panic!("not a style: {style}"),
             },
             proxies: proxies.split(',').map(|a| a.parse().expect("address")).collect(),
@@ -126,6 +141,8 @@ impl Plan {
             keys: keys.parse().expect("keys"),
             max_ttl: max_ttl.parse().expect("TTL"),
             writes: writes.parse().expect("true or false"),
+            is_past: is_past.parse().expect("true or false"),
+            aside: aside.parse().expect("ms"),
         }
     }
 }
@@ -161,6 +178,7 @@ pub(crate) fn run(plan: Plan) {
             Style::Late => client.late(&key),
             Style::Writers => client.writer(&key),
             Style::Queue => client.queue(&key),
+            Style::Adopted | Style::AdoptedToTheEnd => client.adopted(&key),
         };
     }
     client.history.add(&Event::Over);

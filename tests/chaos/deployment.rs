@@ -82,6 +82,16 @@ pub(crate) struct Options {
     pub(crate) clients: usize,
     /// Clients that run a stock redis-py.
     pub(crate) stock: usize,
+    /// The `mode` of the proxies' `adopt` rule, if they have one.
+    pub(crate) adopt: Option<&'static str>,
+    /// Clients that lock as lock libraries do, those that run redis-py's own Lock, and those that
+    /// go to the data node past the proxies.
+    pub(crate) adopted: usize,
+    pub(crate) stock_adopted: usize,
+    pub(crate) past: usize,
+    /// The time in ms for which a reply to a lock library may be under way without shortening its
+    /// lock: twice `locks.node_timeout`, unless locks are in mode audit for a while.
+    pub(crate) aside: u64,
     pub(crate) keys: usize,
     /// The longest TTL in ms.
     pub(crate) max_ttl: u64,
@@ -118,10 +128,23 @@ impl Server {
     }
 }
 
+/// What a client runs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Program {
+    /// This test's own client.
+    Own(Style),
+    /// This test's own client of a lock library, past the proxies.
+    Past,
+    /// A stock redis-py that sends LOCK.
+    Stock,
+    /// A stock redis-py with its own Lock.
+    StockAdopted,
+}
+
 struct Running {
     child: Option<Child>,
     history: PathBuf,
-    is_stock: bool,
+    program: Program,
 }
 
 /// All processes.
@@ -461,6 +484,7 @@ impl Deployment {
             (0..NODES).map(|node| format!("    - redis://{}\n", redis_address(node))).collect();
         let quarantine = if self.options.quarantine { "yes" } else { "no" };
         let guards = if self.options.guards { trace::GUARDS } else { "" };
+        let adopt = self.options.adopt.map(trace::adopt).unwrap_or_default();
         let max_ttl = self.options.max_ttl;
         let default_ttl = if with == Settings::Other { max_ttl / 2 } else { max_ttl * 2 / 3 };
         let wrong = if with == Settings::Wrong { "wrong: yes\n" } else { "" };
@@ -469,7 +493,7 @@ impl Deployment {
              data: redis://{}\nlog:\n  level: info\n  format: json\n\
              upgrade_socket: {}\nupgrade_grace: {grace}s\nshutdown_grace: {grace}s\n{wrong}\
              locks:\n  max_ttl: {max_ttl}ms\n  default_ttl: {default_ttl}ms\n  \
-             node_timeout: 100ms\n  quarantine: {quarantine}\n  nodes:\n{nodes}{guards}",
+             node_timeout: 100ms\n  quarantine: {quarantine}\n  nodes:\n{nodes}{guards}{adopt}",
             redis_address(DATA),
             self.path(&format!("upgrade-{proxy}.socket")).display(),
             grace = GRACE.as_secs(),
@@ -541,6 +565,23 @@ impl Deployment {
         self.proxy_processes(proxy).last().iter().for_each(|pid| _ = kill_process(**pid, signal));
     }
 
+    /// Has all proxies take this mode of their `adopt` rule, one after the other, while clients go on.
+    pub(crate) fn step_to(&mut self, mode: &'static str, pause: Duration) {
+        const TAKEN: &str = "read the configuration again";
+        self.note(format!("mode {mode}"));
+        self.options.adopt = Some(mode);
+        for proxy in 0..PROXIES {
+            let times =
+                |deployment: &Deployment| deployment.proxy_log(proxy).matches(TAKEN).count();
+            let before = times(self);
+            self.configure(proxy, Settings::Right);
+            self.signal_newest(proxy, Signal::HUP);
+            eventually("the mode is taken", || times(self) > before);
+            thread::sleep(pause);
+        }
+        self.note(format!("mode {mode} everywhere"));
+    }
+
     /// Waits until each proxy's last line in the log about each node says that it is up. The wait
     /// is limited: a process that was replaced may have the last line.
     pub(crate) fn wait_for_nodes(&self) {
@@ -582,46 +623,86 @@ impl Deployment {
     /// Starts the clients, which go on until [`Deployment::stop_clients`].
     pub(crate) fn start_clients(&mut self) {
         self.control("go on");
-        for client in 0..self.options.clients {
-            self.start_client(client % GROUPS, false);
+        let Options { style, clients, adopted, stock, stock_adopted, past, .. } = self.options;
+        for (program, clients) in [
+            (Program::Past, past),
+            (Program::Own(style), clients),
+            (Program::Own(Style::Adopted), adopted),
+            (Program::Stock, stock),
+            (Program::StockAdopted, stock_adopted),
+        ] {
+            self.start_more(program, clients);
         }
-        for client in 0..self.options.stock {
-            self.start_client(client % GROUPS, true);
+    }
+
+    /// Starts more clients.
+    pub(crate) fn start_more(&mut self, program: Program, clients: usize) {
+        for client in 0..clients {
+            self.start_client(client % GROUPS, program);
         }
     }
 
     fn control(&self, word: &str) {
-        fs::write(self.path("control"), word).expect("control");
+        for file in ["control", "control-past"] {
+            fs::write(self.path(file), word).expect("control");
+        }
+    }
+
+    /// Has the clients past the proxies end, or lets others go on.
+    pub(crate) fn stop_past(&mut self, stop: bool) {
+        let word = if stop { "" } else { "go on" };
+        fs::write(self.path("control-past"), word).expect("control");
+        if stop {
+            self.await_end(|program| program == Program::Past);
+        }
     }
 
     /// Starts one more client.
-    fn start_client(&mut self, group: usize, is_stock: bool) {
+    fn start_client(&mut self, group: usize, program: Program) {
         let number = self.clients.len();
         let history = self.path(&format!("history-{number}"));
         let plan = Plan {
             seed: self.options.seed ^ ((number as u64) << 32),
             number,
-            style: self.options.style,
-            proxies: (0..PROXIES).map(proxy_address).collect(),
+            style: match program {
+                Program::Own(style) => style,
+                Program::Past => Style::Adopted,
+                Program::Stock | Program::StockAdopted => self.options.style,
+            },
+            proxies: match program {
+                Program::Past => vec![redis_address(DATA)],
+                _ => (0..PROXIES).map(proxy_address).collect(),
+            },
             history: history.clone(),
-            control: self.path("control"),
+            control: self.path(match program {
+                Program::Past => "control-past",
+                _ => "control",
+            }),
             keys: self.options.keys,
             max_ttl: self.options.max_ttl,
             writes: self.options.guards,
+            is_past: program == Program::Past,
+            aside: match program {
+                Program::Past => 0,
+                _ => self.options.aside,
+            },
         };
         let mut command = self.on(group_host(group));
-        if is_stock {
-            command.args(client::python()).args(plan.arguments());
-        } else {
-            command
+        match program {
+            Program::Own(_) | Program::Past => command
                 .arg(format!("{}={}", client::VARIABLE, plan.encode()))
                 .arg(std::env::current_exe().expect("this program"))
-                .args(["--exact", "client_process", "--ignored"]);
-        }
+                .args(["--exact", "client_process", "--ignored"]),
+            Program::Stock => command.args(client::python()).args(plan.arguments()),
+            Program::StockAdopted => {
+                let more = [trace::adopted(""), plan.aside.to_string()];
+                command.args(client::python()).args(plan.arguments()).args(more)
+            }
+        };
         let log = File::create(self.client_log(number)).expect("log");
         command.stdout(log.try_clone().expect("log")).stderr(log);
         let child = Some(command.spawn().expect("nsenter"));
-        self.clients.push(Running { child, history, is_stock });
+        self.clients.push(Running { child, history, program });
     }
 
     fn client_log(&self, number: usize) -> PathBuf {
@@ -630,17 +711,18 @@ impl Deployment {
 
     /// The number of clients at any time.
     pub(crate) fn running_clients(&self) -> usize {
-        self.options.clients + self.options.stock
+        let Options { clients, adopted, stock, stock_adopted, past, .. } = self.options;
+        clients + adopted + stock + stock_adopted + past
     }
 
     /// Sends SIGKILL to a client, and starts another in its place.
     pub(crate) fn kill_client(&mut self, client: usize) {
         let Some(number) = self.running_client(client) else { return };
-        let Running { child, history, is_stock } = &mut self.clients[number];
+        let Running { child, history, program } = &mut self.clients[number];
         Writer::new(history).expect("history").add(&Event::Killed);
         end(child);
-        let is_stock = *is_stock;
-        self.start_client(client % GROUPS, is_stock);
+        let program = *program;
+        self.start_client(client % GROUPS, program);
     }
 
     /// Sends SIGSTOP or SIGCONT to a client.
@@ -659,11 +741,15 @@ impl Deployment {
     /// Tells all clients to end, and waits until they have.
     pub(crate) fn stop_clients(&mut self) {
         self.control("");
+        self.await_end(|_| true);
+    }
+
+    fn await_end(&mut self, which: impl Fn(Program) -> bool) {
         let deadline = Instant::now() + END_LIMIT;
         for number in 0..self.clients.len() {
             let log = self.client_log(number);
-            let child = &mut self.clients[number].child;
-            let Some(process) = child else { continue };
+            let Running { child, program, .. } = &mut self.clients[number];
+            let Some(process) = child.as_mut().filter(|_| which(*program)) else { continue };
             loop {
                 if let Some(status) = process.try_wait().expect("status") {
                     let words = fs::read_to_string(&log).unwrap_or_default();

@@ -84,6 +84,45 @@ pub(crate) struct Setting {
     pub(crate) parts: usize,
 }
 
+/// What a command of a lock library does to a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum IdiomKind {
+    /// Takes it if nobody has it.
+    Take,
+    /// Gives it a TTL, if the token has it.
+    Extend,
+    /// Adds to its TTL, if the token has it.
+    Add,
+    /// Frees it, if the token has it.
+    Release,
+    /// Tells who has it.
+    Look,
+    /// Frees it, whoever has it.
+    Delete,
+}
+
+/// A command of a lock library, on an adopted key.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Idiom {
+    pub(crate) kind: IdiomKind,
+    /// The lock.
+    pub(crate) key: String,
+    /// The token, or `-`.
+    pub(crate) token: String,
+    /// The TTL in ms, or 0.
+    pub(crate) ttl: u64,
+    /// The time in ms for which a reply may be under way without shortening the lock.
+    pub(crate) aside: u64,
+}
+
+impl Idiom {
+    /// The time until which a client may count on a lock that it asked for at `sent` and was told
+    /// of at `told`.
+    pub(crate) fn until(&self, sent: Time, told: Time) -> Time {
+        told.min(sent + self.aside * 1000) + self.ttl * 1000
+    }
+}
+
 /// The outcome of a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Outcome {
@@ -93,14 +132,14 @@ pub(crate) enum Outcome {
         fence: u64,
         validity: u64,
     },
-    /// The null answer of LOCK.
+    /// The null answer of LOCK, or of an idiom.
     Held,
-    /// The answer of UNLOCK or RENEW.
+    /// The answer of UNLOCK, RENEW or a script.
     Number(u64),
     Pong,
     /// The answer of GET.
     Value(String),
-    /// The answer of SET, to all SETs of a pipeline.
+    /// The answer of SET, to all SETs of a pipeline; that of an idiom that succeeded.
     Set,
     /// The length of the list behind the written entries.
     Written(u64),
@@ -128,6 +167,8 @@ pub(crate) enum Event {
     Writing(Writing),
     /// A library's write is about to be sent.
     Setting(Setting),
+    /// A lock library's command is about to be sent.
+    Idiom(Idiom),
     /// The answer to the request before.
     Answered(Outcome),
     /// The client sees that its connection has ended, or is about to end it.
@@ -166,6 +207,9 @@ impl fmt::Display for Event {
             }
             Event::Setting(Setting { key, value, before, parts }) => {
                 write!(out, "setting {key} {value} {before} {parts}")
+            }
+            Event::Idiom(Idiom { kind, key, token, ttl, aside }) => {
+                write!(out, "idiom {kind:?} {key} {token} {ttl} {aside}")
             }
             Event::Answered(Outcome::Value(value)) => write!(out, "value {value}"),
             Event::Answered(Outcome::Set) => write!(out, "set"),
@@ -239,6 +283,20 @@ impl FromStr for Event {
                 before: before.to_owned(),
                 parts: parts.parse().map_err(|_| wrong())?,
             })),
+            ["idiom", kind, key, token, ttl, aside] => {
+                let kind = match kind {
+                    "Take" => IdiomKind::Take,
+                    "Extend" => IdiomKind::Extend,
+                    "Add" => IdiomKind::Add,
+                    "Release" => IdiomKind::Release,
+                    "Look" => IdiomKind::Look,
+                    "Delete" => IdiomKind::Delete,
+                    _ => return Err(wrong()),
+                };
+                let (key, token) = (key.to_owned(), token.to_owned());
+                let (ttl, aside) = (number(ttl)?, number(aside)?);
+                Ok(Event::Idiom(Idiom { kind, key, token, ttl, aside }))
+            }
             ["value", value] => answered(Outcome::Value(value.to_owned())),
             ["set"] => answered(Outcome::Set),
             ["granted", token, fence, validity] => answered(Outcome::Granted {

@@ -7,10 +7,11 @@
 //! of the data node flush scripts, kill and pause clients, keep them busy and full; proxies
 //! are upgraded, reloaded, terminated, and run out of file descriptors. Clients write under
 //! their locks, in time and too late, and write down what they ask and are told; some are a
-//! stock redis-py. A checker judges: never two holders at once, however a connection ended;
-//! fences that grow, an answer to every request, grants and writes whenever a quorum and the
-//! data node are up; of the writes, that what was acknowledged is there, what was refused is
-//! not, and none landed below a larger fence; and that redis-py loses no update.
+//! stock redis-py, and some lock as libraries do, by commands that the proxies adopt. A checker
+//! judges: never two holders at once, however a connection ended; fences that grow, an answer to
+//! every request, grants and writes whenever a quorum and the data node are up; of the writes, that
+//! what was acknowledged is there, what was refused is not, and none landed below a larger fence;
+//! and that redis-py loses no update.
 //!
 //! `make test` runs the short form; `make chaos` the long one (`MINUTES`, `SEED`), and
 //! shows that planted faults are found. It needs root.
@@ -48,11 +49,13 @@ use std::{
 };
 
 use client::Style;
-use deployment::{Deployment, Options};
+use deployment::{Deployment, Options, Program};
 use schedule::Pace;
 
 /// The seed of the short form.
 const SEED: u64 = 4;
+/// Twice the proxies' `node_timeout`, in ms: lock nodes hold adopted locks for that much longer.
+const ASIDE: u64 = 200;
 /// How long no fault happens at the end of every run.
 const CALM: Duration = Duration::from_secs(13);
 
@@ -73,8 +76,13 @@ fn everything(seed: u64) -> Options {
     Options {
         seed,
         style: Style::Mixed,
-        clients: 20,
-        stock: 4,
+        clients: 16,
+        stock: 3,
+        adopt: Some("enforce"),
+        adopted: 5,
+        stock_adopted: 3,
+        past: 0,
+        aside: ASIDE,
         keys: 10,
         max_ttl: 3000,
         quarantine: true,
@@ -117,6 +125,61 @@ fn client_process() {
 fn locks_hold_while_everything_fails_once() {
     let pace = Pace { fault: 250..650, calm: 50..200, together: 3 };
     run(everything(number("LOCKGATE_SEED", SEED)), Duration::from_secs(30), &pace);
+}
+
+/// Options in which lock libraries' clients go to the data node through the proxies and past them.
+fn bridged(seed: u64) -> Options {
+    let adopt = Some("bridge");
+    Options { adopt, clients: 12, stock: 2, adopted: 4, past: 5, ..everything(seed) }
+}
+
+#[test]
+#[ignore = "takes minutes: make chaos"]
+fn bridged_locks_hold_while_everything_fails_once() {
+    let pace = Pace { fault: 250..650, calm: 50..200, together: 3 };
+    run(bridged(number("LOCKGATE_SEED", SEED)), Duration::from_secs(30), &pace);
+}
+
+/// Moves a fleet from one Redis to the lock nodes, and half the way back, while all its clients go
+/// on. LOCK clients come once all proxies are bridged; who goes past the proxies is gone before one
+/// is enforced.
+#[test]
+#[ignore = "takes minutes: make chaos"]
+fn locks_hold_while_their_mode_changes() {
+    let _alone = alone();
+    let options = Options {
+        adopt: Some("audit"),
+        clients: 0,
+        stock: 0,
+        adopted: 6,
+        past: 5,
+        // In mode audit a reply that is late shortens the lock, as on Redis.
+        aside: 0,
+        ..everything(number("LOCKGATE_SEED", SEED))
+    };
+    // Adopted locks last for somewhat longer than the longest TTL.
+    let longest = Duration::from_millis(options.max_ttl + 500);
+    let (work, pause) = (Duration::from_secs(6), Duration::from_millis(700));
+    let mut deployment = Deployment::start(options);
+    deployment.start_clients();
+    thread::sleep(work);
+    deployment.step_to("bridge", pause);
+    // A session lock is none for a bridged rule.
+    deployment.start_more(Program::Own(Style::Writers), 6);
+    deployment.start_more(Program::Own(Style::Late), 4);
+    thread::sleep(work.max(longest));
+    deployment.stop_past(true);
+    thread::sleep(longest);
+    deployment.step_to("enforce", pause);
+    thread::sleep(work);
+    deployment.step_to("bridge", pause);
+    thread::sleep(longest);
+    deployment.stop_past(false);
+    deployment.start_more(Program::Past, 5);
+    thread::sleep(work);
+    deployment.stop_clients();
+    let until = history::now();
+    report::judge(&deployment, &[], until - 1, until);
 }
 
 #[test]

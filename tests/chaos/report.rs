@@ -6,7 +6,7 @@ use crate::{
     checker::{self, Verdict, Wrong},
     deployment::{Deployment, PROXIES},
     fault::ENDED,
-    history::{Event, Setting, Time, Writing},
+    history::{Event, Idiom, Setting, Time, Writing},
     schedule::{self, Span},
     updates,
     writes::{self, What},
@@ -51,6 +51,9 @@ pub(crate) fn judge(deployment: &Deployment, spans: &[Span], from: Time, until: 
     wrong.extend(silences(&verdict, until));
     wrong.extend(goes_on("grant", &verdict.granted, until));
     wrong.extend(goes_on("write", &writes.acknowledged, until));
+    if deployment.options().adopted > 0 {
+        wrong.extend(goes_on("adopted lock", &verdict.taken, until));
+    }
     if verdict.over != deployment.clients() {
         wrong.push(format!("{} of {} clients ended", verdict.over, deployment.clients()));
     }
@@ -135,7 +138,8 @@ fn print(
     }
     let options = deployment.options();
     let seconds = |time: Time| time as f64 / 1e6;
-    println!("seed {}, {:.0} s, {} clients", options.seed, seconds(until - from), options.clients);
+    let clients = deployment.running_clients();
+    println!("seed {}, {:.0} s, {clients} clients", options.seed, seconds(until - from));
     println!("\n{:<55} {:>5} {:>9}", "fault", "times", "seconds");
     for (name, (times, lasted)) in &table {
         println!("{name:<55} {times:>5} {:>9.1}", seconds(*lasted));
@@ -151,6 +155,10 @@ fn print(
         ("requests", counts.requests.to_string()),
         ("grants", counts.grants.to_string()),
         ("renewals", counts.renewals.to_string()),
+        ("adopted locks taken", counts.taken.to_string()),
+        ("the same prolonged", counts.prolonged.to_string()),
+        ("the same released in time", counts.released.to_string()),
+        ("the same deleted by anybody", counts.deletions.to_string()),
         ("refused: held", counts.held.to_string()),
         ("refused: NOQUORUM", counts.no_quorum.to_string()),
         ("other errors", counts.errors.to_string()),
@@ -181,6 +189,9 @@ fn print(
         ("losses that were not the answer", untold(verdict).to_string()),
     ] {
         println!("{what:<40} {value:>12}");
+    }
+    for (word, times) in &verdict.refused {
+        println!("{:<40} {times:>12}", format!("adopted commands refused: {word}"));
     }
 }
 
@@ -293,7 +304,8 @@ fn history_around(deployment: &Deployment, (key, time): (&str, Time)) -> String 
         for (at, event) in history {
             if let Event::Sent { key: asked, .. }
             | Event::Writing(Writing { key: asked, .. })
-            | Event::Setting(Setting { key: asked, .. }) = event
+            | Event::Setting(Setting { key: asked, .. })
+            | Event::Idiom(Idiom { key: asked, .. }) = event
             {
                 about = asked == key;
             }

@@ -13,7 +13,7 @@ use std::{
 };
 
 use crate::{
-    history::{Event, Outcome, Setting, Time, Verb},
+    history::{Event, Idiom, IdiomKind, Outcome, Setting, Time, Verb},
     trace,
 };
 
@@ -97,11 +97,25 @@ fn tell(history: &[(Time, Event)], updates: &mut Vec<Update>, counts: &mut Count
     // The time until which the client may count on its lock.
     let mut until = 0;
     let mut asked: Option<(Time, Verb)> = None;
+    let mut idiom: Option<(Time, &Idiom)> = None;
     let mut setting: Option<&Setting> = None;
     for (time, event) in history {
+        if let Event::Answered(Outcome::Set | Outcome::Number(1)) = event
+            && let Some((sent, idiom)) = idiom.take()
+        {
+            let told = idiom.until(sent, *time);
+            match idiom.kind {
+                IdiomKind::Take | IdiomKind::Extend => until = told,
+                IdiomKind::Add => until = told.max(until + idiom.ttl * 1000),
+                IdiomKind::Release | IdiomKind::Delete | IdiomKind::Look => {}
+            }
+            continue;
+        }
         match event {
+            Event::Idiom(sent) => (idiom, asked, setting) = (Some((*time, sent)), None, None),
             Event::Sent { verb, .. } => (asked, setting) = (Some((*time, *verb)), None),
             Event::Setting(next) => (asked, setting) = (None, Some(next)),
+            Event::Answered(_) if idiom.take().is_some() => {}
             Event::Answered(outcome) => match (outcome, asked.take(), setting.take()) {
                 (
                     Outcome::Granted { validity, .. },
@@ -185,6 +199,22 @@ mod tests {
         assert_eq!(lost(&[&update("free-3", "0-1", "none", 4000), &renewed]), 1);
         let counts = judge(&[&late("free-3")]).counts;
         assert_eq!((counts.timely, counts.late), (0, 1));
+    }
+
+    #[test]
+    fn what_a_lock_library_writes_counts_for_as_long_as_it_believes_in_its_lock() {
+        let adopted = |told: Time| {
+            update("free-3", "1-1", "none", told)
+                .replace("sent Session free-3", "idiom Take free-3 x 10 200")
+                .replace("granted x 1 10", "set")
+        };
+        let one = update("free-3", "0-1", "none", 4000);
+        assert_eq!(lost(&[&one, &adopted(12_000)]), 1);
+        assert_eq!(lost(&[&one, &adopted(12_001)]), 0);
+        let then = |words: &str| adopted(22_000).replace("| 3000", &format!("| {words} | 3000"));
+        assert_eq!(lost(&[&one, &then("2500 idiom Extend free-3 x 20 200 | 2600 number 1")]), 1);
+        assert_eq!(lost(&[&one, &then("2500 idiom Extend free-3 x 20 200 | 2600 number 0")]), 0);
+        assert_eq!(lost(&[&one, &then("2500 idiom Add free-3 x 10 200 | 2600 number 1")]), 1);
     }
 
     #[test]

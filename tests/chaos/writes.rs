@@ -171,7 +171,7 @@ fn tell(client: usize, history: &[(Time, Event)]) -> Told {
                     Write { client, writing: writing.clone(), sent: *time, fate: Fate::Open };
                 told.writes.push(write);
             }
-            Event::Setting(_) => (asked, writes) = (None, false),
+            Event::Setting(_) | Event::Idiom(_) => (asked, writes) = (None, false),
             Event::Answered(outcome) => {
                 let write = told.writes.last_mut().filter(|_| std::mem::take(&mut writes));
                 match (outcome, asked.take(), write) {

@@ -12,6 +12,7 @@ use super::{
         desk::Desk,
         guarded::database,
         metrics::Outcome,
+        planted::{self, PlantedFault},
     },
     Answer, Job, Ours, Pass, Progress, Question, adopted_exec,
     adopted_many::{Many, ManyWork},
@@ -293,11 +294,19 @@ impl Taking {
     }
 }
 
+/// The time for which the lock nodes are to hold a lock on which a client counts for `ttl`.
+fn held_for(ttl: Duration, desk: &Desk) -> Duration {
+    match planted::has(PlantedFault::ShortHold) {
+        true => ttl,
+        false => padded(ttl, &desk.config.locks),
+    }
+}
+
 fn acquire(taking: Taking, desk: &Desk) -> Progress {
     if desk.shared.engine.is_known_as_held(&taking.key, taking.ours.since) {
         return tell(taking.ours, taking.replies[3], Outcome::Busy, desk);
     }
-    let ttl = padded(taking.ttl, &desk.config.locks);
+    let ttl = held_for(taking.ttl, desk);
     let question = Question::Adopt { key: taking.key.clone(), token: taking.token.clone(), ttl };
     let releases = desk.shared.engine.releases(&taking.key);
     Progress::Ask(Box::new(Acquiring { taking, releases }), question)
@@ -326,7 +335,7 @@ impl Job for Acquiring {
             Err(NotGranted::QueueFull { .. }) => return not_asked(),
             Err(NotGranted::NoQuorum(error)) => return no_quorum(taking.ours, &error, desk),
         };
-        if grant.validity < taking.ttl {
+        if grant.validity < taking.ttl && !planted::has(PlantedFault::ShortHold) {
             let (key, token) = (taking.key.clone(), taking.token.clone());
             desk.shared.give_back(key, token, grant.claim);
             return taking.too_slow(desk);
@@ -377,7 +386,7 @@ pub(super) fn renew(
     }
     // Whichever connection of the client was granted the lock: libraries know no claims.
     let claim = holding.and_then(|holding| holding.claim);
-    let ttl = padded(*ttl, &desk.config.locks);
+    let ttl = held_for(*ttl, desk);
     let (key, token, asker) = (key.clone(), token.clone(), Asker::Adopted);
     let question = Question::Renew { key, token, ttl, claim, asker };
     Progress::Ask(Box::new(Extending { taking, missed }), question)
@@ -400,12 +409,15 @@ impl Job for Extending {
                     let Taking { key, token, sender, .. } = &taking;
                     desk.shared.engine.name_adopted(key, token, sender.library);
                 }
-                if renewed.validity < taking.ttl {
+                if renewed.validity < taking.ttl && !planted::has(PlantedFault::ShortHold) {
                     return taking.too_slow(desk);
                 }
                 tell(taking.ours, taking.replies[1], Outcome::Ok, desk)
             }
             (Ok(None), Missed::Take) => acquire(taking, desk),
+            (Ok(None), Missed::Tell) if planted::has(PlantedFault::ExtendedAnyway) => {
+                tell(taking.ours, taking.replies[1], Outcome::Ok, desk)
+            }
             (Ok(None), Missed::Tell) => {
                 let Taking { ours, key, token, replies, .. } = taking;
                 not_held(ours, key, token, replies, desk)
@@ -621,7 +633,9 @@ impl Looking {
             (
                 AdoptWork::ReleaseBlind { replies } | AdoptWork::ExtendBlind { replies, .. },
                 Some(Holding { claim, .. }),
-            ) if !claim.is_some_and(|claim| claim.is_adopted()) => {
+            ) if !claim.is_some_and(|claim| claim.is_adopted())
+                && !planted::has(PlantedFault::BlindForAll) =>
+            {
                 tell(ours, replies[0], Outcome::NotHeld, desk)
             }
             (AdoptWork::ReleaseBlind { replies: [absent, held, ..] }, Some(holding)) => {
