@@ -13,7 +13,7 @@ use std::{
 use tokio::time::sleep;
 
 use super::{Bridge, data_key::IfGone};
-use crate::{clock::Instant, key::Key, lock::Watched};
+use crate::{clock::Instant, key::Key, lock::KeptLock};
 
 /// How often session locks are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -45,8 +45,8 @@ pub(super) async fn run(bridge: Weak<Bridge>) {
     }
 }
 
-async fn keep(bridge: &Arc<Bridge>, watched: &[Watched], kept: &mut HashMap<(Key, u64), Kept>) {
-    let name = |lock: &Watched| (lock.key.clone(), lock.id);
+async fn keep(bridge: &Arc<Bridge>, watched: &[KeptLock], kept: &mut HashMap<(Key, u64), Kept>) {
+    let name = |lock: &KeptLock| (lock.key.clone(), lock.id);
     let mut before = std::mem::take(kept);
     let mut is_silent = false;
     for lock in watched {

@@ -13,8 +13,8 @@ use std::{
 use tokio::{runtime::Handle, time::sleep};
 
 use super::{
-    Acquire, Attach, Claim, Counts, Keep, LockStatus, LookUp, Losses, NoQuorum, NodeStatus, Raise,
-    Release, Renew, Waiter, WallClock, Watched,
+    Acquire, Attach, Claim, Counts, Keep, KeptLock, LockStatus, LookUp, Losses, NoQuorum,
+    NodeStatus, Raise, Release, Renew, Waiter, WallClock,
     keep::{lose::lose, watchdog},
     line::subscribe,
     locks::Locks,
@@ -210,12 +210,12 @@ impl Engine {
     }
 
     /// All session locks that are kept here.
-    pub(crate) fn watched(&self) -> Vec<Watched> {
+    pub(crate) fn watched(&self) -> Vec<KeptLock> {
         self.locks.grants.holders.all_watched()
     }
 
     /// Ends a session lock whose key on the data node could not be kept, and tells its holder.
-    pub(crate) fn lose(&self, lock: &Watched) {
+    pub(crate) fn lose(&self, lock: &KeptLock) {
         let watch = self.locks.grants.holders.watched(&lock.key, &lock.token);
         if let Some(watch) = watch.filter(|watch| watch.id == lock.id) {
             lose(&self.locks, &watch, LostReason::DataKey);

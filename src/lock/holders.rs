@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use super::{Claim, Watched, keep::watch::Watch};
+use super::{Claim, KeptLock, keep::watch::Watch};
 use crate::{
     clock::Instant,
     key::{Key, KeyMap, Token},
@@ -160,12 +160,12 @@ impl Holders {
     }
 
     /// All session locks that are kept.
-    pub(super) fn all_watched(&self) -> Vec<Watched> {
+    pub(super) fn all_watched(&self) -> Vec<KeptLock> {
         let mut all = Vec::new();
         for shard in &self.0 {
             let map = shard.lock();
             let watches = map.by_key.values().filter_map(|holder| holder.watch.as_ref());
-            all.extend(watches.filter(|watch| watch.is_kept()).map(|watch| Watched {
+            all.extend(watches.filter(|watch| watch.is_kept()).map(|watch| KeptLock {
                 id: watch.id,
                 key: watch.key.clone(),
                 token: watch.token.clone(),

@@ -118,7 +118,7 @@ pub struct Renewed {
 
 /// A session lock that is kept here.
 #[derive(Debug, Clone)]
-pub(crate) struct Watched {
+pub(crate) struct KeptLock {
     /// Tells one keeping from another, in this process.
     pub(crate) id: u64,
     /// The lock's key on the nodes.

@@ -116,12 +116,12 @@ impl Job for Locking {
 impl Locking {
     /// Asks for the lock once more, and for its keys on the data node: its rule was bridged while
     /// the client waited.
-    fn ask_for_keys(self: Box<Self>, grant: &Grant) -> Progress {
-        let Locking { key, token, ttl, .. } = &*self;
+    fn ask_for_keys(self, grant: &Grant) -> Progress {
+        let Locking { key, token, ttl, .. } = &self;
         let (key, token, ttl, again) = (key.clone(), token.clone(), *ttl, grant.claim);
         let question = Question::Lock { key, token, ttl, again, wait: None };
         let granted_before = Some(grant.claim);
-        Progress::Ask(Box::new(Locking { is_bridged: true, granted_before, ..*self }), question)
+        Progress::Ask(Box::new(Locking { is_bridged: true, granted_before, ..self }), question)
     }
 
     fn refused(self, why: &NotGranted, desk: &mut Desk) -> Progress {
