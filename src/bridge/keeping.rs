@@ -57,6 +57,9 @@ async fn keep(bridge: &Arc<Bridge>, watched: &[KeptLock], kept: &mut HashMap<(Ke
         let now = Instant::now();
         let fresh = Kept { since: now, due: now, taken: 0 };
         let mut entry = before.remove(&name(lock)).unwrap_or(fresh);
+        if !bridge.engine.is_held(lock) {
+            continue;
+        }
         if now >= entry.due && !is_silent {
             let lasts = bridge.lasts(lock.ttl);
             match bridge.keys.keep(&places, &lock.token, lasts, IfGone::Make).await {
@@ -65,6 +68,11 @@ async fn keep(bridge: &Arc<Bridge>, watched: &[KeptLock], kept: &mut HashMap<(Ke
                 // The others are asked for in the next round; their time runs all the same.
                 Err(_) => is_silent = true,
             }
+        }
+        // Released meanwhile: the keys may have been made anew behind that.
+        if !bridge.engine.is_held(lock) {
+            bridge.keys.free_soon(places, lock.token.clone());
+            continue;
         }
         if entry.taken >= TRIES || entry.since + lock.ttl <= Instant::now() {
             bridge.engine.lose(lock);

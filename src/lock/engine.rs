@@ -214,6 +214,16 @@ impl Engine {
         self.locks.grants.holders.all_watched()
     }
 
+    /// Whether a session lock is still kept, or else its token has the lock anew.
+    pub(crate) fn is_held(&self, lock: &KeptLock) -> bool {
+        let holders = &self.locks.grants.holders;
+        let watch = holders.watched(&lock.key, &lock.token);
+        match watch.filter(|watch| watch.id == lock.id) {
+            Some(watch) => watch.is_kept(),
+            None => holders.claim(&lock.key, &lock.token).is_some(),
+        }
+    }
+
     /// Ends a session lock whose key on the data node could not be kept, and tells its holder.
     pub(crate) fn lose(&self, lock: &KeptLock) {
         let watch = self.locks.grants.holders.watched(&lock.key, &lock.token);

@@ -164,21 +164,23 @@ fn locks_hold_while_their_mode_changes() {
     deployment.start_clients();
     thread::sleep(work);
     deployment.step_to("bridge", pause);
-    // A session lock is none for a bridged rule.
     deployment.start_more(Program::Own(Style::Writers), 6);
     deployment.start_more(Program::Own(Style::Late), 4);
     thread::sleep(work.max(longest));
     deployment.stop_past(true);
     thread::sleep(longest);
     deployment.step_to("enforce", pause);
+    // Session locks that are held through the step get keys on the data node.
+    deployment.start_more(Program::Own(Style::Sessions), 2);
     thread::sleep(work);
     deployment.step_to("bridge", pause);
     thread::sleep(longest);
     deployment.stop_past(false);
     deployment.start_more(Program::Past, 5);
     thread::sleep(work);
-    deployment.stop_clients();
+    // Who has a session lock goes on for seconds.
     let until = history::now();
+    deployment.stop_clients();
     report::judge(&deployment, &[], until - 1, until);
 }
 

@@ -246,6 +246,7 @@ fn databases_have_keys_of_their_own() {
     // A number that is no database has no key there.
     new.cmd(&["LOCK", "42:report", "t", "PX", "20000"]).grant();
     assert_eq!(proxy.data_client().cmd(&["GET", "lock:42:report"]), Reply::bulk("t"));
+    assert_eq!(proxy.data_client().cmd(&["EXISTS", "lock:report"]), Reply::Int(0));
     assert_eq!(new.cmd(&["UNLOCK", "42:report"]), Reply::Int(1));
 }
 
