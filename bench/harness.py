@@ -87,3 +87,23 @@ def memory_mb(pid, field):
 def program(name):
     found = shutil.which(name, path=os.environ["PATH"] + ":/usr/sbin:/sbin")
     return found or sys.exit(f"{name} is missing; make bench installs it")
+
+
+def lockgate(processes, directory, name, data, nodes, rules):
+    """A proxy of the release build before these ports: its port and process id."""
+    port = free_port()
+    file = directory / f"{name}.yaml"
+    nodes = ", ".join(f"redis://127.0.0.1:{node}" for node in nodes)
+    file.write_text(f"listen: 127.0.0.1:{port}\nadmin: off\ndata: redis://127.0.0.1:{data}\n"
+                    f"locks:\n  nodes: [{nodes}]\n{rules}")
+    return port, processes.start([str(ROOT / "target/release/lockgate"), "--config", str(file)], port)
+
+
+def forward(port, pid, clients, options, commands):
+    """CPU of the process for each command of redis-benchmark, in µs."""
+    arguments = [program("redis-benchmark"), "-p", str(port), "-c", str(clients), "-q", "-n", str(commands)]
+    before = cpu_ns(pid)
+    done = subprocess.run(arguments + options, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    if done.returncode != 0 or b"requests per second" not in done.stdout:
+        sys.exit(f"redis-benchmark failed: {done.stdout.decode()[-500:]}")
+    return (cpu_ns(pid) - before) / commands / 1000

@@ -21,9 +21,18 @@ const MOST: usize = 4096;
 /// Counters of releases, each for the locks that share it.
 const COUNTERS: usize = 256;
 
-/// Until when each lock counts as held.
+/// A lock that others hold, as far as is known.
+struct KnownHolder {
+    /// Until when it counts as held.
+    until: Instant,
+    /// From when on one client asks again before that. A herd whose clients all find the answer
+    /// outdated at once would ask all together: 200 that polled in step asked at every second poll.
+    ask_again: Option<Instant>,
+}
+
+/// The locks that count as held.
 pub(super) struct Refusals {
-    until: Mutex<KeyMap<Instant>>,
+    all: Mutex<KeyMap<KnownHolder>>,
     /// Counts of releases: an answer that was asked for before a release says nothing behind it.
     releases: [AtomicU32; COUNTERS],
 }
@@ -31,7 +40,7 @@ pub(super) struct Refusals {
 impl Default for Refusals {
     fn default() -> Refusals {
         let releases = std::array::from_fn(|_| AtomicU32::new(0));
-        Refusals { until: Mutex::default(), releases }
+        Refusals { all: Mutex::default(), releases }
     }
 }
 
@@ -48,25 +57,31 @@ impl Refusals {
     /// Notes that a quorum of lock nodes said at `now` that the lock is held, and for how long at
     /// least (`None`: without end).
     pub(super) fn note(&self, key: &Key, remaining: Option<Duration>, now: Instant) {
-        let until = now + remaining.map_or(FRESH, |remaining| remaining.min(FRESH));
-        let mut all = self.until.lock();
+        let lasts = remaining.map_or(FRESH, |remaining| remaining.min(FRESH));
+        let refusal = KnownHolder { until: now + lasts, ask_again: Some(now + lasts / 2) };
+        let mut all = self.all.lock();
         if all.len() >= MOST {
-            all.retain(|_, until| *until > now);
+            all.retain(|_, refusal| refusal.until > now);
         }
         if all.len() < MOST {
-            all.insert(key.clone(), until);
+            all.insert(key.clone(), refusal);
         }
     }
 
-    /// Whether the lock was held a moment ago, and was not released through this proxy since.
+    /// Whether the lock was held a moment ago, and was not released through this proxy since. One
+    /// asker is told no before that is outdated, so that somebody asks the lock nodes in time.
     pub(super) fn is_held(&self, key: &Key, now: Instant) -> bool {
-        self.until.lock().get(key).is_some_and(|until| now < *until)
+        let mut all = self.all.lock();
+        let Some(refusal) = all.get_mut(key).filter(|refusal| now < refusal.until) else {
+            return false;
+        };
+        refusal.ask_again.take_if(|from| now >= *from).is_none()
     }
 
     /// Notes that the lock is being released, or has been.
     pub(super) fn released(&self, key: &Key) {
         self.counter(key).fetch_add(1, Ordering::AcqRel);
-        self.until.lock().remove(key);
+        self.all.lock().remove(key);
     }
 }
 
@@ -80,11 +95,15 @@ mod tests {
         let now = Instant::now();
         assert!(!refusals.is_held(&key, now));
         refusals.note(&key, Some(ms(1000)), now);
+        assert!(refusals.is_held(&key, now + ms(124)));
+        assert!(!refusals.is_held(&key, now + ms(125)), "one asks again");
+        assert!(refusals.is_held(&key, now + ms(125)), "and the others do not");
         assert!(refusals.is_held(&key, now + ms(249)));
         assert!(!refusals.is_held(&key, now + ms(250)));
         assert!(!refusals.is_held(&Key::from("l"), now));
         refusals.note(&key, Some(ms(10)), now);
-        assert!(refusals.is_held(&key, now + ms(9)) && !refusals.is_held(&key, now + ms(10)));
+        assert!(!refusals.is_held(&key, now + ms(9)) && refusals.is_held(&key, now + ms(9)));
+        assert!(!refusals.is_held(&key, now + ms(10)));
         refusals.note(&key, None, now);
         let before = refusals.releases(&key);
         refusals.released(&key);
@@ -98,10 +117,10 @@ mod tests {
         for n in 0..2 * MOST {
             refusals.note(&Key::from(&n.to_string()), None, now);
         }
-        assert_eq!(refusals.until.lock().len(), MOST);
+        assert_eq!(refusals.all.lock().len(), MOST);
         let later = now + FRESH;
         refusals.note(&Key::from("k"), None, later);
         assert!(refusals.is_held(&Key::from("k"), later));
-        assert_eq!(refusals.until.lock().len(), 1);
+        assert_eq!(refusals.all.lock().len(), 1);
     }
 }

@@ -148,6 +148,9 @@ impl Reloader {
         }
         if let Some(adoption) = self.shared.adoption.as_ref().filter(|_| taken.contains(&"adopt")) {
             adoption.step_to(&config.adopt.rules);
+            for rule in &config.adopt.rules {
+                info!(keys = rule.keys.as_str(), mode = ?rule.mode, "adopt: the mode from now on");
+            }
         }
         self.shared.config.store(Arc::new(config));
         for key in &taken {
