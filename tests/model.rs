@@ -548,6 +548,21 @@ fn an_old_occupant_loses_its_seat_first() {
     epochs_break("wait without seat", epochs::Fault::WaitWithoutSeat, COUNTS, setup);
 }
 
+/// The first proxy is led to a spare before the other, which asks the server before meanwhile.
+fn one_after_the_other() -> epochs::Setup {
+    let (exchanges_for_all, locks, looks) = (1, [1, 1], [2, 1]);
+    epochs::Setup { ttl: 1, exchanges_for_all, locks, renewals: 0, looks, ..exchange() }
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn votes_of_lost_seats_do_not_meet_those_of_the_next_epoch() {
+    let fault = epochs::Fault::MixedVotes;
+    epochs_break("mixed votes", fault, COUNTS, one_after_the_other());
+    let setup = epochs::Setup { properties: &[ONE_COUNTS, ONE_EPOCH], ..one_after_the_other() };
+    epochs_hold("one address after the other", setup);
+}
+
 #[test]
 fn epochs_are_written_on_quorums() {
     // A node that has restarted twice is another to each of them.

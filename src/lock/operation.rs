@@ -178,6 +178,10 @@ pub(super) struct Operation {
     pub(super) whose: WhichGrant,
     /// The operation that this one takes back, unless that was granted.
     pub(super) undoes: Option<Arc<Operation>>,
+    /// [`Admissions::learned`] when the operation was made.
+    ///
+    /// [`Admissions::learned`]: super::fitness::deployment::Admissions::learned
+    pub(super) learned: u64,
     /// The longest time that a grant nobody knows of could last.
     pub(super) ttl: Duration,
     /// The command, encoded once for all nodes.
@@ -253,9 +257,9 @@ impl Operation {
             listeners: 0,
             named: Vec::new(),
         };
-        let (from, whose, undoes) = (None, WhichGrant::Token, None);
+        let (from, whose, undoes, learned) = (None, WhichGrant::Token, None, 0);
         let state = Mutex::new(state);
-        Operation { kind, key, token, from, whose, undoes, ttl, request, state }
+        Operation { kind, key, token, from, whose, undoes, learned, ttl, request, state }
     }
 
     /// Marks the operation as a hand-over of a lock that `from` gives.
@@ -267,6 +271,11 @@ impl Operation {
     /// and still runs: then the votes are its holder's.
     pub(super) fn unless_granted(self, undoes: Arc<Operation>) -> Operation {
         Operation { undoes: Some(undoes), ..self }
+    }
+
+    /// Notes how many deployments the proxy had learned when the operation was made.
+    pub(super) fn made_at(self, learned: u64) -> Operation {
+        Operation { learned, ..self }
     }
 
     /// Notes that the lock ends by itself after `ttl`.
@@ -321,6 +330,27 @@ impl Operation {
     /// Whether node `node` has neither voted nor been given up.
     pub(super) fn is_pending(&self, node: usize) -> bool {
         self.state.lock().votes.get(node) == Some(&Vote::Pending)
+    }
+
+    /// Whether node `node` may still be asked, though the epoch has changed since it was asked, or
+    /// should have been. `seatings` are [`Admissions::seatings`].
+    ///
+    /// A lock is not put back so: it may have been released there meanwhile.
+    ///
+    /// [`Admissions::seatings`]: super::fitness::deployment::Admissions::seatings
+    pub(super) fn is_wanted(&self, node: usize, seatings: &[u64]) -> bool {
+        let state = self.state.lock();
+        // A refusal takes part in no quorum, unless it says that the lock is free.
+        let counts = |vote: &Vote| match vote {
+            Vote::Pending | Vote::Missing(_) => false,
+            Vote::No(_) => self.kind.says_free(*vote),
+            _ => true,
+        };
+        let mut votes = state.votes.iter().zip(seatings);
+        self.kind != Kind::Heal
+            && !state.closed
+            && state.votes.get(node) == Some(&Vote::Pending)
+            && votes.all(|(vote, seated)| !counts(vote) || *seated <= self.learned)
     }
 
     /// Decides by `rule` on the votes so far. While that is open, `waker` is kept and woken once it

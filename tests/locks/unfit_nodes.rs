@@ -3,7 +3,10 @@
 
 use std::{
     net::{Shutdown, TcpListener, TcpStream},
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -346,6 +349,65 @@ fn nodes_of_the_version_before_are_taken_over_without_a_wait() {
     proxy.client().cmd(&["LOCK", "k", "t", "PX", "1000"]).grant();
     // The `max_ttl` of this deployment is a minute.
     assert!(begun.elapsed() < Duration::from_secs(50));
+}
+
+/// Takes and gives back locks until `end`. Returns the number of locks, and all errors.
+fn lock_often(port: u16, name: &str, end: &AtomicBool) -> (usize, Vec<String>) {
+    let mut client = Client::connect(port);
+    let (mut granted, mut errors) = (0, Vec::new());
+    while !end.load(Ordering::Relaxed) {
+        for words in [&["LOCK", name, "t", "PX", "8000"][..], &["RENEW", name, "t", "PX", "8000"]] {
+            match client.cmd(words) {
+                Reply::Error(error) => errors.push(error),
+                Reply::Array(_) | Reply::Int(1..) => granted += 1,
+                other => errors.push(format!("{words:?}: {other:?}")),
+            }
+        }
+        match client.cmd(&["UNLOCK", name, "t"]) {
+            Reply::Int(1) => {}
+            other => errors.push(format!("UNLOCK: {other:?}")),
+        }
+    }
+    (granted, errors)
+}
+
+#[test]
+fn nodes_that_come_back_empty_keep_nobody_from_locking() {
+    let mut nodes = nodes(5, &[]);
+    // An epoch that begins takes a moment, and a busy machine longer.
+    let setup = Proxy::with().node_urls(&urls(&nodes)).locks("node_timeout: 800ms");
+    let one = setup.locks("max_ttl: 8s").locks("default_ttl: 8s").start();
+    let other = Proxy::beside(&one).start();
+    [&one, &other].iter().for_each(|proxy| all_up(proxy, 5));
+    let end = AtomicBool::new(false);
+    let all = thread::scope(|scope| {
+        let clients: Vec<_> = [&one, &other, &one, &other]
+            .iter()
+            .enumerate()
+            .map(|(n, proxy)| {
+                let (port, end) = (proxy.port(), &end);
+                scope.spawn(move || lock_often(port, &format!("busy:{n}"), end))
+            })
+            .collect();
+        for round in 0..6 {
+            let node = &mut nodes[round % 2];
+            node.kill().unwrap();
+            thread::sleep(ms(200));
+            node.restart().unwrap();
+            thread::sleep(ms(700));
+        }
+        [&one, &other].iter().for_each(|proxy| all_up(proxy, 5));
+        end.store(true, Ordering::Relaxed);
+        clients.into_iter().map(|client| client.join().unwrap()).collect::<Vec<_>>()
+    });
+    for proxy in [&one, &other] {
+        let epochs = proxy.log().matches("the lock nodes' epoch").count();
+        assert!(epochs > 4, "{epochs} epochs");
+    }
+    for (granted, errors) in all {
+        assert!(granted > 100, "{granted}");
+        assert_eq!(errors, Vec::<String>::new());
+    }
 }
 
 #[test]

@@ -96,6 +96,8 @@ pub(crate) enum Fault {
     OldBallotIsNewest,
     /// Parts of two markers are taken for one.
     TornMarker,
+    /// A node is asked again though a vote is another's whose seat is lost.
+    MixedVotes,
 }
 
 /// The server that sits on a seat. Servers have numbers of their own on each.
@@ -174,11 +176,15 @@ struct Asking {
     renews: bool,
     elapsed: u8,
     votes: [Vote; NODES],
+    /// The deployment that the proxy knew when it began to ask.
+    known: Option<Deployment>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 enum Vote {
     Pending,
+    /// The node had another marker, and is asked again once it is admitted.
+    Again,
     Yes,
     No,
     Missing,
@@ -885,6 +891,15 @@ impl State {
     fn vote(&mut self, proxy: usize, seat: usize, model: &Epochs) {
         let Some(asking) = self.proxies[proxy].asking else { return };
         let ttl = model.0.ttl;
+        if asking.votes[seat] == Vote::Again {
+            self.open(proxy, seat, model);
+            if self.proxies[proxy].links[seat].is_none() {
+                return;
+            }
+            if !self.may_be_asked_again(proxy, &asking) && !model.has(Fault::MixedVotes) {
+                return self.count(proxy, seat, Vote::Missing, model);
+            }
+        }
         let link = self.proxies[proxy].links[seat];
         let must_not = link.is_none_or(|link| link.waits && !model.has(Fault::WaitingGrants));
         let vote = if must_not && !asking.renews {
@@ -899,13 +914,30 @@ impl State {
                 Vote::No
             }
         } else {
-            Vote::Missing
+            Vote::Again
         };
+        self.count(proxy, seat, vote, model);
+    }
+
+    /// Whether the nodes that have granted or renewed the lock still have their seats.
+    fn may_be_asked_again(&self, proxy: usize, asking: &Asking) -> bool {
+        let (Some(known), Some(current)) = (asking.known, self.proxies[proxy].current) else {
+            return false;
+        };
+        let stays = |seat: usize| match (known.seats[seat], current.deployment.seats[seat]) {
+            (Seat::Waiting(was, _), Seat::Filled(is)) => was == is,
+            (was, is) => was == is,
+        };
+        (0..NODES).all(|seat| asking.votes[seat] != Vote::Yes || stays(seat))
+    }
+
+    fn count(&mut self, proxy: usize, seat: usize, vote: Vote, model: &Epochs) {
+        let ttl = model.0.ttl;
         let this = &mut self.proxies[proxy];
-        let mut asking = asking;
+        let Some(mut asking) = this.asking else { return };
         asking.votes[seat] = vote;
         let yes = asking.votes.iter().filter(|vote| **vote == Vote::Yes).count();
-        let pending = asking.votes.contains(&Vote::Pending);
+        let pending = [Vote::Pending, Vote::Again].iter().any(|vote| asking.votes.contains(vote));
         // A renewal waits for all nodes.
         if yes >= quorum(NODES) && !(asking.renews && pending) {
             let valid = ttl.saturating_sub(asking.elapsed);
@@ -978,7 +1010,10 @@ impl State {
             steps.push(if is_first { Step::Glimpse { proxy } } else { Step::Look { proxy } });
         }
         for seat in (0..NODES).filter(|seat| model.reaches(proxy, *seat)) {
-            if this.asking.is_some_and(|asking| asking.votes[seat] == Vote::Pending) {
+            if this
+                .asking
+                .is_some_and(|asking| matches!(asking.votes[seat], Vote::Pending | Vote::Again))
+            {
                 steps.push(Step::Vote { proxy, seat });
             }
             if this.heals[seat] {
@@ -1041,18 +1076,21 @@ impl Model for Epochs {
 
     fn next_state(&self, state: &State, step: Step) -> Option<State> {
         let mut next = state.clone();
-        let asking = |renews| Some(Asking { renews, elapsed: 0, votes: [Vote::Pending; NODES] });
+        let asking = |renews: bool, this: &Proxy| {
+            let known = this.current.map(|current| current.deployment);
+            Some(Asking { renews, elapsed: 0, votes: [Vote::Pending; NODES], known })
+        };
         match step {
             Step::Tick => next.tick(self),
             Step::Lock { proxy } => {
                 next.open_all(proxy, self);
                 next.proxies[proxy].locks -= 1;
-                next.proxies[proxy].asking = asking(false);
+                next.proxies[proxy].asking = asking(false, &state.proxies[proxy]);
             }
             Step::Renew { proxy } => {
                 next.open_all(proxy, self);
                 next.renewals -= 1;
-                next.proxies[proxy].asking = asking(true);
+                next.proxies[proxy].asking = asking(true, &state.proxies[proxy]);
             }
             Step::Vote { proxy, seat } => next.vote(proxy, seat, self),
             Step::Heal { proxy, seat } => next.heal(proxy, seat, self),

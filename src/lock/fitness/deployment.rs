@@ -64,7 +64,7 @@ use super::{
 use crate::{
     clock::millis,
     config::{LocksConfig, RedisUrl},
-    lock::{quorum::quorum, scripts},
+    lock::{jitter::jittered, quorum::quorum, scripts},
     net::Connector,
     sync::Mutex,
 };
@@ -76,6 +76,9 @@ const FLOOR: Duration = Duration::from_secs(2);
 const ROUNDING: Duration = Duration::from_millis(2);
 /// The pause before all nodes are asked again, if that did not help.
 const ASK_EVERY: Duration = Duration::from_millis(500);
+/// The pause if a node knows of a newer epoch, without which no node votes here. Proxies that write
+/// that epoch at the same time are not to hinder each other again.
+const ASK_SOON: Duration = Duration::from_millis(60);
 
 /// The pause before nodes that were away are asked what others may have forgotten.
 const ASK_OTHERS_EVERY: Duration = Duration::from_secs(3);
@@ -125,6 +128,7 @@ pub(in crate::lock) struct Admissions {
     standings: Vec<Arc<NodeStanding>>,
     state: Mutex<AdmissionState>,
     generation: AtomicU64,
+    learned: AtomicU64,
     changed: watch::Sender<()>,
     /// Locked while all nodes are asked: one task does it for all.
     asking: tokio::sync::Mutex<()>,
@@ -175,6 +179,8 @@ struct SeatState {
     /// The time when the last connection that could vote ended.
     left: Option<Instant>,
     vigil: Option<Vigil>,
+    /// [`Admissions::learned`] when the seat's last change was learned.
+    seated: u64,
 }
 
 /// A waiting node, as this proxy has seen it.
@@ -203,6 +209,7 @@ impl Admissions {
             }),
             standings: config.nodes.iter().map(|_| Arc::default()).collect(),
             generation: AtomicU64::new(0),
+            learned: AtomicU64::new(0),
             changed: watch::Sender::new(()),
             asking: tokio::sync::Mutex::new(()),
         }
@@ -216,6 +223,17 @@ impl Admissions {
     /// The generation of connections: those of another one must end.
     pub(in crate::lock) fn generation(&self) -> u64 {
         self.generation.load(Ordering::Acquire)
+    }
+
+    /// How many times this proxy has learned a deployment.
+    pub(in crate::lock) fn learned(&self) -> u64 {
+        self.learned.load(Ordering::Acquire)
+    }
+
+    /// For each seat, the [`Admissions::learned`] as of which it is as it is now. A vote on an
+    /// operation from before that was another node's, or was given before the node waited.
+    pub(in crate::lock) fn seatings(&self) -> Vec<u64> {
+        self.state.lock().seats.iter().map(|seat| seat.seated).collect()
     }
 
     /// Notified when the deployment changes.
@@ -319,8 +337,9 @@ impl Admissions {
             if theirs.epoch > deployment.epoch {
                 // No node counts here until the newer epoch is learned, so it is asked for at once,
                 // even if another proxy has written it while this one was asking.
-                if theirs.epoch > state.asked_for {
-                    state.asked_for = theirs.epoch;
+                let is_new = theirs.epoch > state.asked_for;
+                if is_new || state.asked.is_none_or(|asked| asked.elapsed() >= jittered(ASK_SOON)) {
+                    state.asked_for = theirs.epoch.max(state.asked_for);
                     return Judgement::Ask;
                 }
                 return self.ask_or(state, "it knows of a newer epoch");
@@ -499,10 +518,15 @@ impl Admissions {
         };
         let known = self.state.lock().current.clone();
         let id = known.as_ref().map(|known| known.deployment.id.as_str());
-        // A known deployment is all that is needed if nothing is amiss: slow nodes are not waited
-        // for.
+        // A deployment that a quorum has is all that is needed: slow nodes are not waited for.
         let enough = |looks: &[Option<SelfReport>]| {
-            known.is_none() && Survey::new(looks, &self.prefix, id).committed.is_some()
+            let committed = Survey::new(looks, &self.prefix, id).committed;
+            committed.is_some_and(|committed| {
+                known.as_ref().is_none_or(|known| {
+                    let (known, theirs) = (&known.deployment, &committed.deployment);
+                    theirs.id == known.id && theirs.epoch > known.epoch
+                })
+            })
         };
         let all = round::ask_all(&self.ways, enough).await;
         let looks = round::looks(&all);
@@ -522,6 +546,10 @@ impl Admissions {
             // Slow nodes were not waited for: a node that is no voter needs their knowledge, too.
             if known.is_none() && state.current.is_some() {
                 state.asked = None;
+            }
+            if known.is_some() && enough(&looks) {
+                state.asked = None;
+                return;
             }
             let differs = state.current.as_ref().is_some_and(|current| {
                 survey.ours.as_ref().is_some_and(|ours| *ours != current.deployment.id)
@@ -616,6 +644,21 @@ impl Admissions {
                 );
             }
         }
+        let learned = self.learned() + 1;
+        let before = state.current.as_ref().filter(|known| known.deployment.id == deployment.id);
+        for (at, seat) in state.seats.iter_mut().enumerate() {
+            let stays = |known: &Arc<Accepted>| match (
+                &known.deployment.seats[at],
+                &deployment.seats[at],
+            ) {
+                // What the node has confirmed while it waited stands.
+                (Seat::Waiting(waits, _), Seat::Filled(votes)) => waits == votes,
+                (was, is) => was == is,
+            };
+            if !before.is_some_and(stays) {
+                seat.seated = learned;
+            }
+        }
         let filled = |seat: &&Seat| matches!(seat, Seat::Filled(_));
         info!(
             deployment = deployment.id,
@@ -643,6 +686,8 @@ impl Admissions {
             self.generation.fetch_add(1, Ordering::AcqRel);
         }
         state.current = Some(Arc::new(accepted.clone()));
+        // Operations from here on have no vote of a node that has lost its seat.
+        self.learned.store(learned, Ordering::Release);
         self.changed.send_replace(());
     }
 

@@ -125,7 +125,8 @@ async fn admit(
             Judgement::Refused(fault, why) => return Err(ConnectError::Unfit(fault, why)),
             Judgement::Ask => {
                 node.admissions.ask().await;
-                pause = LOOK_SOON;
+                // What that has come to is to be seen at once: locks may wait for the node.
+                pause = Duration::ZERO;
             }
             Judgement::Behind(write) => {
                 catch_up(stream, &look, &write).await?;
@@ -142,7 +143,9 @@ async fn admit(
             }
         }
         drop(node);
-        sleep(pause).await;
+        if !pause.is_zero() {
+            sleep(pause).await;
+        }
         let sent = Instant::now();
         look = within_limit(look_again(stream)).await?;
         weak.upgrade().ok_or(ConnectError::Unused)?.saw_look(sent, &look);

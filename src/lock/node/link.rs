@@ -33,12 +33,25 @@ pub(super) enum Closed {
     /// The node sent bytes that are no reply of Redis.
     #[error("{0}")]
     Garbage(#[from] reply::Garbage),
-    /// The node's marker has changed, or it has become a replica: it must be admitted anew.
-    #[error("{0}")]
-    Changed(&'static str),
+    /// The node's marker has changed: an epoch has begun, or the node has lost its memory.
+    #[error("its marker is not the one it was admitted by")]
+    Unproven,
+    /// Another node has lost its seat: all nodes are admitted anew ([`Link::end`]).
+    #[error("it is looked at anew")]
+    Anew,
+    /// The node must not vote any more.
+    #[error("it has become a replica")]
+    Replica,
     /// The engine was dropped.
     #[error("not needed any more")]
     Unused,
+}
+
+impl Closed {
+    /// Whether the node is most likely well, and admitted again at once.
+    pub(super) fn is_brief(&self) -> bool {
+        matches!(self, Closed::Unproven | Closed::Anew)
+    }
 }
 
 /// An entry of the queue.
@@ -98,7 +111,7 @@ impl LinkShared {
     /// The reason why [`Link::end`] wants the connection to end, if it does.
     pub(super) fn ended_from_outside(&self) -> Option<Closed> {
         let ending = self.ending.load(Ordering::Acquire);
-        ending.then_some(Closed::Changed("it is looked at anew"))
+        ending.then_some(Closed::Anew)
     }
 
     /// Notes that an operation queued or in flight is answered.
@@ -123,6 +136,8 @@ pub(super) struct JobQueue {
 pub(super) struct Leftover {
     /// Operations sent, with an unknown outcome.
     pub(super) sent: Vec<Arc<Operation>>,
+    /// Operations that the node has not carried out: it could not prove its marker, or they were
+    /// not sent. In the order of submission.
     pub(super) unsent: Vec<Arc<Operation>>,
     pub(super) reason: Closed,
 }

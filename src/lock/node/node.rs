@@ -36,6 +36,8 @@ use crate::{
 
 /// Releases remembered for a node that is away. For any further one the lock's TTL has to run out.
 const MAX_CLEANUP: usize = 10_000;
+/// How long operations are held back for a node whose connection had to end, though it is well.
+const HELD_FOR: Duration = Duration::from_secs(1);
 /// The pause before a node that has refused to give a lock back is asked again.
 pub(super) const ASK_AGAIN: Duration = Duration::from_millis(100);
 
@@ -99,6 +101,8 @@ struct NodeState {
     refused: VecDeque<(Arc<Operation>, Instant)>,
     /// `run_id` and CLIENT ID of the connection before.
     before: Option<(String, i64)>,
+    /// Operations to be sent once the node is admitted anew, and since when they are held back.
+    held_back: Option<(Instant, Vec<Arc<Operation>>)>,
 }
 
 impl Node {
@@ -139,6 +143,7 @@ impl Node {
                 cleanup: VecDeque::new(),
                 refused: VecDeque::new(),
                 before: None,
+                held_back: None,
             }),
         }
     }
@@ -161,6 +166,13 @@ impl Node {
     pub(super) fn submit(&self, operation: &Arc<Operation>) {
         let mut state = self.state.lock();
         let Some(link) = &state.link else {
+            if let Some((since, held_back)) = &mut state.held_back
+                && since.elapsed() < HELD_FOR
+                && held_back.len() < self.queue_limit
+            {
+                held_back.push(operation.clone());
+                return;
+            }
             self.clean_up_unsent(&mut state, operation);
             let quarantined = state.unfit == Some(Fault::Quarantined);
             drop(state);
@@ -311,8 +323,65 @@ impl Node {
         }
         debug_assert!(state.link.is_none(), "there is one connection to each lock node");
         state.link = Some(link.clone());
+        let held_back = state.held_back.take();
+        let missing = self.send_held_back(&mut state, link, held_back);
         drop(state);
         self.stands(releases);
+        self.give_up(missing);
+    }
+
+    /// Sends what was held back, behind what the node has missed and ahead of all new operations.
+    /// Returns the operations that cannot be sent any more, with the reason.
+    ///
+    /// An operation may have votes from before the epoch changed. Such votes count together with
+    /// those to come only if the nodes that gave them have kept their seats: otherwise a node that
+    /// takes such a seat has no part in the operation's quorum.
+    fn send_held_back(
+        &self,
+        state: &mut NodeState,
+        link: &Link,
+        held_back: Option<(Instant, Vec<Arc<Operation>>)>,
+    ) -> Vec<(Arc<Operation>, Absence)> {
+        let Some((_, held_back)) = held_back else { return Vec::new() };
+        let seatings = self.admissions.seatings();
+        let mut missing = Vec::new();
+        for operation in held_back {
+            let waits = self.waits().filter(|_| operation.kind.grants());
+            let wanted = !operation.kind.is_proven() || operation.is_wanted(self.index, &seatings);
+            if waits.is_none() && wanted {
+                if !link.send(Queued::Operation(operation.clone())) {
+                    self.clean_up_unsent(state, &operation);
+                    missing.push((operation, Absence::Down));
+                }
+                continue;
+            }
+            if let Some(release) = operation.late_release((self.clock)()).map(Arc::new)
+                && !link.send(Queued::Operation(release.clone()))
+            {
+                self.clean_up_later(state, release, true);
+            }
+            missing.push((operation, waits.unwrap_or(Absence::Unproven)));
+        }
+        missing
+    }
+
+    /// Whether the node is expected to be admitted anew at once.
+    pub(super) fn is_awaited(&self) -> bool {
+        self.state.lock().held_back.is_some()
+    }
+
+    /// Gives up what is held back: the node is not admitted.
+    fn give_up_held_back(&self, state: &mut NodeState) -> Vec<(Arc<Operation>, Absence)> {
+        let Some((_, held_back)) = state.held_back.take() else { return Vec::new() };
+        held_back.iter().for_each(|operation| self.clean_up_unsent(state, operation));
+        held_back.into_iter().map(|operation| (operation, Absence::Down)).collect()
+    }
+
+    /// Votes for operations that the node is not asked about any more. Called without the mutex.
+    fn give_up(&self, missing: Vec<(Arc<Operation>, Absence)>) {
+        for (operation, why) in missing {
+            operation.vote(self.index, Vote::Missing(why));
+        }
     }
 
     /// Notes how long each grant on the cleanup list lasts by now. It may have been renewed since
@@ -444,7 +513,7 @@ impl Node {
             Closed::Silent(_) => self.metrics.errors_silence.increment(1),
             Closed::Garbage(_) => self.metrics.errors_reply.increment(1),
             Closed::Io(_) => self.metrics.errors_disconnect.increment(1),
-            Closed::Changed(_) | Closed::Unused => {}
+            Closed::Unproven | Closed::Anew | Closed::Replica | Closed::Unused => {}
         }
         self.metrics.pace.reset();
         let mut state = self.state.lock();
@@ -452,21 +521,21 @@ impl Node {
         for operation in &leftover.sent {
             self.clean_up_sent(&mut state, operation);
         }
-        for operation in &leftover.unsent {
-            self.clean_up_unsent(&mut state, operation);
-        }
-        drop(state);
+        state.held_back = Some((Instant::now(), leftover.unsent));
+        let unsent = match leftover.reason.is_brief() {
+            true => Vec::new(),
+            false => self.give_up_held_back(&mut state),
+        };
         let garbage = matches!(leftover.reason, Closed::Garbage(_)).then_some(Fault::Garbage);
-        self.is_down(leftover.reason.to_string(), None, garbage);
+        self.note_down(&mut state, leftover.reason.to_string(), None, garbage);
+        drop(state);
         for operation in leftover.sent {
             operation.vote(self.index, Vote::Missing(Absence::Disconnected));
         }
-        for operation in leftover.unsent {
-            operation.vote(self.index, Vote::Missing(Absence::Down));
-        }
+        self.give_up(unsent);
     }
 
-    /// Notes why the node cannot be asked, with one line in the log for each new reason.
+    /// Notes why the node cannot be asked, and gives up what was held back for it.
     pub(super) fn is_down(
         &self,
         reason: String,
@@ -474,15 +543,28 @@ impl Node {
         unfit: Option<Fault>,
     ) {
         let mut state = self.state.lock();
+        let missing = self.give_up_held_back(&mut state);
+        self.note_down(&mut state, reason, until, unfit);
+        drop(state);
+        self.give_up(missing);
+    }
+
+    /// Notes why the node cannot be asked, with one line in the log for each new reason.
+    fn note_down(
+        &self,
+        state: &mut NodeState,
+        reason: String,
+        until: Option<tokio::time::Instant>,
+        unfit: Option<Fault>,
+    ) {
         state.until = until;
         if state.reason == reason {
             return;
         }
         (state.unfit, state.reason) = (unfit, reason);
-        self.show_faults(&state);
+        self.show_faults(state);
         let reason = state.reason();
         warn!(node = %self.url, %reason, "lock node is down");
-        drop(state);
         self.metrics.up.set(0.0);
     }
 

@@ -38,6 +38,7 @@ pub(crate) type WallClock = Arc<dyn Fn() -> u64 + Send + Sync>;
 /// All lock nodes of one proxy, with what is the same for each operation on them.
 pub(in crate::lock) struct Nodes {
     all: Vec<Arc<Node>>,
+    admissions: Arc<Admissions>,
     wall_clock: WallClock,
     /// The name of this proxy in the messages about its releases.
     who: String,
@@ -75,6 +76,7 @@ impl Nodes {
         }
         Nodes {
             all,
+            admissions,
             wall_clock,
             who: format!("{:016x}", rand::random::<u64>()),
             node_timeout: config.node_timeout,
@@ -153,7 +155,8 @@ impl Nodes {
         ttl: Duration,
         request: Vec<u8>,
     ) -> Operation {
-        Operation::new(kind, key, token, ttl, request, self.all.len())
+        let operation = Operation::new(kind, key, token, ttl, request, self.all.len());
+        operation.made_at(self.admissions.learned())
     }
 
     /// Makes the operation that gives a lock back, in this proxy's name.

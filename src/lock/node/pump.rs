@@ -105,6 +105,7 @@ pub(super) fn start(
         asked: None,
         times: 0,
         unproven: Vec::new(),
+        refused: Vec::new(),
         alarm: Alarm::default(),
         next_tick: time::Instant::now(),
         shared: shared.clone(),
@@ -162,6 +163,9 @@ struct Pump {
     /// Votes by which a lock is free, or was, which count once a TIME behind them has shown the
     /// node's clock.
     unproven: Vec<(Arc<Operation>, Vote)>,
+    /// Operations that the node has not carried out, as its marker is another by now. Once there
+    /// is one, nothing more is sent, and the connection ends behind the replies that are due.
+    refused: Vec<Arc<Operation>>,
     /// The timer for `next_tick`.
     alarm: Alarm,
     /// The time of the next check for silence, and for a TIME that is due.
@@ -182,6 +186,16 @@ impl Pump {
             match self.read(cx) {
                 Poll::Ready(closed) => return Poll::Ready(closed),
                 Poll::Pending => {}
+            }
+            if !self.refused.is_empty() {
+                if self.in_flight.is_empty() {
+                    return Poll::Ready(Closed::Unproven);
+                }
+                // What is in the buffer counts as sent.
+                return match ready!(self.out.poll_flush(&mut self.stream, cx)) {
+                    Ok(()) => Poll::Pending,
+                    Err(error) => Poll::Ready(error.into()),
+                };
             }
             self.repeat();
             if let Err(closed) = ready!(self.poll_write(cx)) {
@@ -215,8 +229,8 @@ impl Pump {
             {
                 self.side.metrics.pace.sample(waited);
             }
-            if self.asked.is_none_or(|asked| now - asked >= TIME_EVERY) && !self.repeats.is_needed()
-            {
+            let may_send = !self.repeats.is_needed() && self.refused.is_empty();
+            if may_send && self.asked.is_none_or(|asked| now - asked >= TIME_EVERY) {
                 self.ask_time(now, self.in_flight.is_empty());
             }
         }
@@ -421,13 +435,14 @@ impl Pump {
                     self.unproven.push((operation, vote));
                     return Ok(());
                 }
-                self.vote(&operation, vote);
                 if vote == Vote::Missing(Absence::Unproven) {
-                    return Err(Closed::Changed("its marker is not the one it was admitted by"));
+                    self.refused.push(operation);
+                    return Ok(());
                 }
+                self.vote(&operation, vote);
                 if matches!(answer, NodeReply::Frame(OwnedFrame::Error(text)) if text.starts_with("READONLY"))
                 {
-                    return Err(Closed::Changed("it has become a replica"));
+                    return Err(Closed::Replica);
                 }
                 Ok(())
             }
@@ -543,7 +558,8 @@ impl Pump {
         queue.closed = true;
         let queued = std::mem::take(&mut queue.jobs);
         drop(queue);
-        let unsent = self.jobs.drain(..).chain(queued).filter_map(Queued::operation).collect();
+        let mut unsent = std::mem::take(&mut self.refused);
+        unsent.extend(self.jobs.drain(..).chain(queued).filter_map(Queued::operation));
         let mut sent: Vec<_> =
             self.repeats.take().into_iter().map(|((operation, _), _)| operation).collect();
         sent.extend(self.unproven.drain(..).map(|(operation, _)| operation));

@@ -26,6 +26,9 @@ use crate::{
 
 /// The time between two inspections of a node.
 const INSPECT_EVERY: Duration = Duration::from_secs(10);
+/// The time for which a connection must have lasted for the next one to be made at once, if the
+/// node is well.
+const BRIEFLY: Duration = Duration::from_millis(20);
 /// The time before the first inspection, and before one after the epoch has just changed.
 const INSPECT_FIRST: Duration = Duration::from_millis(500);
 /// The time before the next inspection of a node that did not answer.
@@ -66,14 +69,17 @@ pub(super) async fn supervise(node: Arc<Node>) {
                         () = gone.cancelled() => return,
                         () = follow(&this, &admissions, &link, generation) => {}
                     }
-                    backoff.lasted(since.elapsed());
+                    let lasted = since.elapsed();
+                    backoff.lasted(lasted);
+                    let mut is_brief = false;
                     if let Some(node) = this.upgrade() {
+                        is_brief = lasted >= BRIEFLY && node.is_awaited();
                         let voted = !node.standing.waits.load(Ordering::Acquire);
                         node.admissions.left(node.index, voted);
                         node.disconnected();
                     }
-                    if admissions.generation() != generation {
-                        // The node is well: only its connection had to end.
+                    // The node is well: only its connection had to end.
+                    if admissions.generation() != generation || is_brief {
                         continue;
                     }
                 }

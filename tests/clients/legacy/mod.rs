@@ -65,7 +65,7 @@ fn libraries_work(mode: &str, nodes: Nodes) {
         let mut proxy = Proxy::with().nodes(5).locks(locks).top(&rules).start();
         let (script, port) = (script.map(file), proxy.port().to_string());
         let mut arguments: Vec<&str> = script.iter().filter_map(|path| path.to_str()).collect();
-        let tries = if nodes == Nodes::Die { "5" } else { "1" };
+        let tries = if nodes == Nodes::Die { "8" } else { "1" };
         arguments.extend([port.as_str(), "--expect", expect, "--tries", tries]);
         let said = thread::scope(|scope| {
             let running = scope.spawn(|| run(&program, &arguments, b""));
