@@ -2,13 +2,17 @@
 //! modes that change while clients are connected.
 
 use std::{
+    collections::BTreeMap,
     fs,
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::Duration,
 };
 
-use crate::support::{Client, Proxy, Reply, encode, eventually};
+use crate::{
+    adopt::adopted,
+    support::{Client, Proxy, Reply, encode, eventually},
+};
 
 const RELEASE: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then return \
                        redis.call('del', KEYS[1]) else return 0 end";
@@ -201,6 +205,48 @@ fn modes_change_step_by_step_under_connected_clients() {
         (past.cmd(&["EXISTS", "lock:job"]), proxy.nodes_with("lock:job")),
         (Reply::Int(1), 0)
     );
+}
+
+#[test]
+fn the_mode_of_each_rule_is_told_as_it_is_now() {
+    let rules = "adopt:\n  - keys: 'lock:*'\n    lock: 'j:{1}'\n    mode: audit\n  - keys: 'never:*'\n    \
+                 lock: 'n:{1}'\n    mode: enforce";
+    let proxy = Proxy::with().nodes(3).top(rules).start();
+    let mut client = proxy.client();
+    let told = |client: &mut Client| {
+        let entry = |entry: &BTreeMap<String, String>| {
+            ["times", "keys", "lock", "verdict", "mode"].map(|field| entry[field].clone())
+        };
+        adopted(client).iter().map(entry).collect::<Vec<_>>()
+    };
+    let unseen = ["0", "never:*", "n:{1}", "", "enforce"].map(str::to_owned);
+    for version in ["2", "3"] {
+        client.cmd(&["HELLO", version]);
+        assert_eq!(
+            told(&mut client),
+            [["0", "lock:*", "j:{1}", "", "audit"].map(str::to_owned), unseen.clone()]
+        );
+    }
+    client.cmd(&TAKE);
+    for mode in ["audit", "bridge", "enforce"] {
+        for version in ["2", "3"] {
+            client.cmd(&["HELLO", version]);
+            let seen = ["1", "lock:*", "j:{1}", "quorum", mode].map(str::to_owned);
+            assert_eq!(told(&mut client), [seen, unseen.clone()]);
+            // Behind the fields that were there before: some read them by their places.
+            let Reply::Array(all) = client.cmd(&["LOCKGATE", "ADOPTED"]) else { panic!() };
+            for entry in all {
+                let (Reply::Array(fields) | Reply::Map(fields)) = entry else { panic!() };
+                assert_eq!((fields.len(), &fields[24]), (26, &Reply::bulk("mode")));
+            }
+        }
+        match mode {
+            "audit" => step(&proxy, "audit", "bridge"),
+            // The other rule must stay where it is.
+            "bridge" => step(&proxy, "bridge", "enforce"),
+            _ => {}
+        }
+    }
 }
 
 #[test]
