@@ -14,7 +14,9 @@
 //! - [`transaction`]: a release or an extension made of WATCH, GET, MULTI and EXEC.
 //! - [`place`]: the modes as they are now, and where a bridged lock has its key on the data node.
 //! - [`seen`]: what was seen, how often, and by whom.
+//! - [`fleet`]: the modes of other proxies, where they are too far from this one's.
 
+pub(crate) mod fleet;
 pub(crate) mod glance;
 pub(crate) mod idiom;
 mod lua;

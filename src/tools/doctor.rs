@@ -14,6 +14,7 @@ use bb8_redis::redis::{self, RedisError, aio::MultiplexedConnection};
 use tokio::time::timeout;
 
 use crate::{
+    adopt::fleet::{MODES, ModeConflict, ProxyModes},
     bridge::{self, CommandFailure},
     config::{AdoptMode, AdoptRule, Config, LocksConfig, RedisUrl, SHARED_WITH_DATA},
     lock::{self, Fault},
@@ -25,6 +26,8 @@ use crate::{
 const LIMIT: Duration = Duration::from_secs(3);
 /// What stands for each star in a key on which mode bridge is tried: no client can LOCK such a name.
 const TRIAL_NAME: &str = "lockgate:doctor";
+/// Most findings about modes that are two steps apart.
+const MAX_APART: usize = 32;
 const ROUND_TRIPS: usize = 20;
 /// A larger difference between two clocks means that one of them is not kept.
 const CLOCKS_APART: Duration = Duration::from_secs(1);
@@ -35,6 +38,8 @@ struct Patient {
     info: HashMap<String, String>,
     /// The marker of a lock node, and version 0.1's. `None`: the node has none.
     markers: [Option<String>; 2],
+    /// The modes of adopt rules in the proxies that use this lock node.
+    modes: Vec<ProxyModes>,
     /// Median and longest of the round trips.
     round_trip: (Duration, Duration),
     /// Idle seconds after which the server closes a client's connection; 0: never.
@@ -160,6 +165,14 @@ async fn examine_all(config: &Config) -> (String, usize) {
         grave += usize::from(findings.iter().any(|finding| finding.is_grave));
         minor += findings.iter().filter(|finding| !finding.is_grave).count();
     }
+    let apart = apart(config, data, nodes);
+    if !apart.is_empty() {
+        let _ = writeln!(report, "adopt");
+    }
+    for finding in &apart {
+        let _ = writeln!(report, "   - {}\n     {}", finding.what, finding.advice);
+    }
+    minor += apart.len();
     let may_fail = nodes.len() - (nodes.len() / 2 + 1);
     let verdict = match grave {
         0 if waiting > may_fail => format!(
@@ -189,6 +202,46 @@ async fn exposure(config: &Config, to_data: &Connector) -> Option<Finding> {
         )),
         Ok(_) => None,
     }
+}
+
+/// Findings about adopt rules whose modes are two steps apart, in proxies that run or in the
+/// configuration.
+fn apart(
+    config: &Config,
+    data: &Result<Patient, String>,
+    nodes: &[Result<Patient, String>],
+) -> Vec<Finding> {
+    let mut running: HashMap<&str, &ProxyModes> = HashMap::new();
+    for modes in nodes.iter().flatten().flat_map(|node| &node.modes) {
+        let known = running.entry(&modes.id).or_insert(modes);
+        if modes.sequence > known.sequence {
+            *known = modes;
+        }
+    }
+    let file = "this configuration";
+    let file = ProxyModes {
+        replication_id: data.as_ref().map_or("", |data| data.field("master_replid")).to_owned(),
+        ..ProxyModes::new("", file, &config.data.to_string(), &config.adopt.rules)
+    };
+    let mut all: Vec<&ProxyModes> = running.into_values().collect();
+    all.sort_by_key(|modes| &modes.name);
+    all.insert(0, &file);
+    let mut findings = Vec::new();
+    for (at, one) in all.iter().enumerate() {
+        for conflict in all[at + 1..].iter().flat_map(|other| one.conflicts(other)) {
+            let ModeConflict { keys, here, there, name, .. } = conflict;
+            let what = format!(
+                "'{keys}' is {} in {} and {} in {name}: a lock may be granted twice",
+                here.as_str(),
+                one.name,
+                there.as_str(),
+            );
+            let advice = "Two proxies may be one step apart, and never two: step one of them.";
+            findings.push(Finding::minor(what, advice));
+        }
+    }
+    findings.truncate(MAX_APART);
+    findings
 }
 
 /// Tries, as the proxy's user, what the rules in mode bridge need of the data node. There are no
@@ -509,7 +562,13 @@ async fn question(
     let marker = lock::text_of(first.as_deref(), longest.as_deref(), seats.as_deref());
     let markers = [marker, old];
     let round_trip = (round_trips[ROUND_TRIPS / 2], round_trips[ROUND_TRIPS - 1]);
-    Ok(Patient { info, markers, round_trip, timeout, sentinels, clock })
+    let modes = match votes {
+        true => redis::cmd("GET").arg(MODES).query_async::<Option<String>>(connection).await,
+        false => Ok(None),
+    };
+    // A user need not have this key.
+    let modes = ProxyModes::read_all(&modes.ok().flatten().unwrap_or_default());
+    Ok(Patient { info, markers, modes, round_trip, timeout, sentinels, clock })
 }
 
 /// The time of day on this machine, in ms since 1970.

@@ -1,10 +1,10 @@
 //! Answers LOCKGATE for operators, and COMMAND about our own commands.
 
-use std::sync::atomic::Ordering;
+use std::{fmt::Write as _, sync::atomic::Ordering};
 
 use super::super::desk::Desk;
 use crate::{
-    adopt::{rows::hexadecimal, verdict::danger},
+    adopt::{fleet::ModeConflict, rows::hexadecimal, verdict::danger},
     clock::millis,
     command::{docs, operator::Inquiry},
     glob::{self, Budget},
@@ -14,6 +14,8 @@ use crate::{
 
 /// Most locks in one answer to LOCKGATE LOCKS.
 const MAX_LOCKS: usize = 1000;
+/// Most rules in one answer whose modes are two steps apart; their number is told whole.
+const MAX_CONFLICTS: usize = 16;
 /// Most bytes of keys in one answer.
 const MAX_KEY_BYTES: usize = 1024 * 1024;
 /// Steps that comparing keys with the pattern of one LOCKGATE LOCKS may take: some ten
@@ -30,10 +32,11 @@ const ADOPTED_FIELDS: [&str; 12] = [
 const TOO_MANY_STEPS: &str = "ERR comparing all keys with this pattern would take too long, \
      give one with fewer stars, or that begins as the keys do";
 
-const HELP: [&str; 21] = [
+const HELP: [&str; 22] = [
     "LOCKGATE <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
     "INFO",
-    "    Tell of this proxy: version, uptime, lock nodes, locks and waiters.",
+    "    Tell of this proxy: version, uptime, lock nodes, locks and waiters, and adopt rules that",
+    "    another proxy has in a mode two steps away.",
     "NODES",
     "    List the lock nodes, with the reason where one is down, and what is wrong with it.",
     "LOCKS [<pattern>]",
@@ -107,7 +110,23 @@ impl Desk {
             counts.session_locks,
             counts.adopted,
             counts.waiters,
-        )
+        ) + &self.conflicts()
+    }
+
+    /// The section of LOCKGATE INFO about adopt rules whose modes are two steps apart.
+    fn conflicts(&self) -> String {
+        let conflicts = self.shared.fleet.conflicts();
+        let mut text = format!("\r\n# Adopt\r\nmode_conflicts:{}\r\n", conflicts.len());
+        for (number, conflict) in conflicts.iter().take(MAX_CONFLICTS).enumerate() {
+            let ModeConflict { keys, here, there, name, .. } = conflict;
+            let (here, there) = (here.as_str(), there.as_str());
+            // Writing to a String cannot fail.
+            let _ = write!(
+                text,
+                "mode_conflict{number}:keys={keys};here={here};there={there};proxy={name}\r\n"
+            );
+        }
+        text
     }
 
     fn tell_nodes(&self, out: &mut Vec<u8>) {
