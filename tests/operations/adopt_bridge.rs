@@ -13,6 +13,7 @@ use crate::{
     adopt::adopted,
     support::{Client, Proxy, Reply, encode, eventually},
 };
+use lockgate::tools::redis_server::RedisServer;
 
 const RELEASE: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then return \
                        redis.call('del', KEYS[1]) else return 0 end";
@@ -162,6 +163,28 @@ fn a_data_node_that_does_not_answer_grants_nothing() {
     proxy.data().thaw().unwrap();
     // A key that may have been taken runs out.
     eventually("it is free", || new.cmd(&["LOCK", "job", "t", "PX", "1000"]) != Reply::NullArray);
+}
+
+#[test]
+fn a_user_who_may_not_select_grants_nothing() {
+    let data = RedisServer::start(&[]).unwrap();
+    let mut past = Client::connect(data.port());
+    let user = "ACL SETUSER gate on >p +ping ~lock:* +eval +exists +get +set +del +pttl";
+    assert_eq!(past.cmd(&user.split(' ').collect::<Vec<_>>()), Reply::ok());
+    let proxy = Proxy::with()
+        .data_url(&format!("redis://gate:p@127.0.0.1:{}", data.port()))
+        .top("adopt: {keys: 'lock:*', lock: '{1}', mode: bridge}")
+        .start();
+    eventually("the lock node is up", || proxy.nodes_up() == 1);
+    let mut client = proxy.client();
+    for words in [&["LOCK", "job", "t", "PX", "20000"][..], &TAKE] {
+        let said = client.cmd(words);
+        assert!(said.error_text().contains("NOQUORUM a bridged lock needs"), "{said:?}");
+    }
+    assert_eq!(past.cmd(&["EXISTS", "lock:job"]), Reply::Int(0));
+    assert_eq!(past.cmd(&["ACL", "SETUSER", "gate", "+select"]), Reply::ok());
+    client.cmd(&["LOCK", "job", "t", "PX", "20000"]).grant();
+    assert_eq!(past.cmd(&["GET", "lock:job"]), Reply::bulk("t"));
 }
 
 #[test]
