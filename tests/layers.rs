@@ -42,7 +42,7 @@ const ROOMS: &[(&str, &[&str])] = &[
             "sync",
         ],
     ),
-    ("tools", &["config", "lock", "net", "server"]),
+    ("tools", &["adopt", "bridge", "config", "lock", "net", "server"]),
     ("simulation", &["adopt", "config", "guard", "key", "lock", "net", "resp", "session"]),
 ];
 

@@ -14,7 +14,9 @@
 //! - [`transaction`]: a release or an extension made of WATCH, GET, MULTI and EXEC.
 //! - [`place`]: the modes as they are now, and where a bridged lock has its key on the data node.
 //! - [`seen`]: what was seen, how often, and by whom.
+//! - [`fleet`]: the modes of other proxies, where they are too far from this one's.
 
+pub(crate) mod fleet;
 pub(crate) mod glance;
 pub(crate) mod idiom;
 mod lua;
@@ -49,7 +51,7 @@ use self::{
     verdict::{AdoptVerdict, Limits},
 };
 use crate::{
-    config::{AdoptOptions, AdoptRule},
+    config::{AdoptMode, AdoptOptions, AdoptRule},
     glob::Budget,
     resp::{
         inline, number,
@@ -280,6 +282,21 @@ impl Adoption {
     pub(crate) fn lock(&self, sighting: &Sighting) -> &str {
         let rule = sighting.rule.and_then(|rule| self.rules.get(rule));
         rule.and_then(|rule| rule.lock.as_ref()).map_or("", |lock| lock.as_str())
+    }
+
+    /// The mode now of the rule of a sighting, by its name; empty: the sighting has no rule.
+    pub(crate) fn mode_of(&self, sighting: &Sighting) -> &'static str {
+        sighting.rule.map_or("", |rule| self.mode(rule).as_str())
+    }
+
+    /// The rules that none of these sightings is about, with their modes now.
+    pub(crate) fn unseen<'a>(
+        &'a self,
+        seen: &'a [(Sighting, Arc<str>, u64)],
+    ) -> impl Iterator<Item = (&'a AdoptRule, AdoptMode)> {
+        let is_seen = |rule| seen.iter().any(|(sighting, ..)| sighting.rule == Some(rule));
+        let rules = self.rules.iter().enumerate().filter(move |(index, _)| !is_seen(*index));
+        rules.map(|(index, rule)| (rule, self.mode(index)))
     }
 
     fn is_enforced(&self, rule: usize) -> bool {

@@ -3,7 +3,16 @@
 -- missing beside one that is there is made. Returns whether all are the token's now.
 local function is_there(at)
   local selected = redis.pcall('select', ARGV[at + 3])
-  return type(selected) ~= 'table' or not selected.err
+  if type(selected) ~= 'table' or not selected.err then
+    return true
+  end
+  -- Where the user may not SELECT, no key would be there.
+  for _, reason in ipairs({'out of range', 'invalid DB index', 'cluster mode'}) do
+    if string.find(selected.err, reason, 1, true) then
+      return false
+    end
+  end
+  error(selected.err)
 end
 local is_kept = ARGV[3] == '1'
 for at, key in ipairs(KEYS) do

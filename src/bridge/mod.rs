@@ -13,10 +13,12 @@
 //! - `data_key`: the key, over a connection of the proxy's own.
 //! - `crossing`: one grant, renewal, release or look on both sides.
 //! - `keeping`: the keys of session locks.
+//! - `trial`: whether the proxy's user may send what all this needs.
 
 mod crossing;
 mod data_key;
 mod keeping;
+mod trial;
 
 use std::{sync::Arc, time::Duration};
 
@@ -24,6 +26,7 @@ use tokio::runtime::Handle;
 
 pub(crate) use self::crossing::{Asker, Crossing};
 use self::data_key::DataKeys;
+pub(crate) use self::trial::{CommandFailure, NEEDED, try_commands};
 use crate::{
     adopt::{Adoption, place::KeyPlace},
     config::Config,

@@ -49,6 +49,15 @@ pub enum AdoptMode {
 }
 
 impl AdoptMode {
+    /// The mode's name in the configuration.
+    pub(crate) fn as_str(self) -> &'static str {
+        match self {
+            AdoptMode::Audit => "audit",
+            AdoptMode::Bridge => "bridge",
+            AdoptMode::Enforce => "enforce",
+        }
+    }
+
     /// Whether the proxy answers idioms itself.
     pub(crate) fn is_answered(self) -> bool {
         self != AdoptMode::Audit

@@ -121,6 +121,19 @@ impl Pattern {
         (stars == 1).then_some(texts)
     }
 
+    /// A text that matches, with `filler` for each star. Returns `None` if there is none: a class can
+    /// be empty.
+    pub(crate) fn example(&self, filler: &str) -> Option<Vec<u8>> {
+        let mut text = Vec::new();
+        for element in Element::all(self.text.as_bytes()) {
+            match element {
+                Element::Star => text.extend_from_slice(filler.as_bytes()),
+                _ => text.push((b'0'..=u8::MAX).chain(0..b'0').find(|byte| element.has(*byte))?),
+            }
+        }
+        Some(text)
+    }
+
     /// Whether every matching text begins with `text`, as far as the pattern's literal beginning
     /// tells.
     pub(super) fn begins_with(&self, text: &str) -> bool {

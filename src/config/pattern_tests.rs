@@ -164,6 +164,17 @@ fn captures_by_example() {
 }
 
 #[test]
+fn an_example_matches() {
+    for pattern in ["lock:*", "*", "m:[0-9]", "[^0-z]?*:l", "a[b]", "\\*x\\", "plain", "[a-", ""] {
+        let pattern = Pattern::new(pattern);
+        let example = pattern.example("x:y").unwrap();
+        assert!(pattern.matches(&example), "{} {example:?}", pattern.as_str());
+    }
+    assert_eq!(Pattern::new("a:*:?").example("x"), Some(b"a:x:0".to_vec()));
+    assert_eq!(Pattern::new("a[]").example("x"), None);
+}
+
+#[test]
 fn hostile_patterns_take_no_exponential_time() {
     let pattern = Pattern::new(&"*a".repeat(500));
     assert!(pattern.captures(&[b'a'; 499]).is_none());

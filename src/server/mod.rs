@@ -14,6 +14,7 @@
 //! - [`admin`]: `/metrics`, `/healthz`, `/readyz` over HTTP.
 //! - [`upgrade`]: one process takes another's place.
 //! - [`reload`]: reads the configuration again, and takes over what can change.
+//! - [`fleet`]: the modes of adopt rules, told to the other proxies and compared with theirs.
 //! - [`systemd`]: messages to a service manager.
 //! - [`metrics`]: counters of clients' coming and going and of the configuration.
 //! - [`logging`]: tracing's output, human on a terminal and JSON otherwise.
@@ -21,6 +22,7 @@
 mod admin;
 mod door;
 mod entry;
+mod fleet;
 pub mod logging;
 mod metrics;
 mod opened;

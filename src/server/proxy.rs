@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::info;
 
 use crate::{
-    adopt::Adoption,
+    adopt::{Adoption, fleet::Fleet},
     bridge::Bridge,
     config::{Config, Listener},
     guard::Guards,
@@ -27,6 +27,7 @@ use crate::{
             descriptors,
             exposure::{self, Exposure},
         },
+        fleet,
         metrics::{DoorMetrics, ReloadMetrics},
         opened::{Opened, Succession},
         reload::Reloader,
@@ -50,6 +51,7 @@ pub(super) struct Proxy {
     door_metrics: Arc<DoorMetrics>,
     idle: Arc<Idle>,
     guards: Option<Arc<Guards>>,
+    fleet: Arc<Fleet>,
     state: Arc<admin::PageSource>,
     engine: Arc<Engine>,
     workers: Arc<Workers>,
@@ -92,6 +94,7 @@ impl Proxy {
         let watching = idle.clone().watch(config.data.clone(), connector.clone(), shutdown.clone());
         tokio::spawn(watching);
         let guards = Guards::start(&config, connector, workers.shared());
+        let fleet = Arc::new(Fleet::new());
         let state = Arc::new(admin::PageSource::new(
             recorder,
             engine.clone(),
@@ -99,6 +102,7 @@ impl Proxy {
             connector.clone(),
             exposure.clone(),
             guards.clone(),
+            fleet.clone(),
         ));
         let (connector, exposure) = (connector.clone(), exposure.clone());
         Ok(Proxy {
@@ -111,6 +115,7 @@ impl Proxy {
             door_metrics,
             idle,
             guards,
+            fleet,
             state,
             engine,
             workers,
@@ -141,6 +146,7 @@ impl Proxy {
     pub(super) async fn open_doors(self, opened: Opened, replacement: Replacement) -> Serving {
         let Replacement { is_successor, predecessor, rendezvous } = replacement;
         let shared = self.share();
+        fleet::start(&shared, &self.config, self.connector.clone());
         let (doors, admin) = (Stoppable::default(), Stoppable::default());
         let mut sockets = Vec::new();
         if let Some((addr, listener)) = opened.admin {
@@ -178,6 +184,7 @@ impl Proxy {
             guards: self.guards.clone(),
             adoption,
             bridge,
+            fleet: self.fleet.clone(),
             idle: self.idle.clone(),
             ahead: Arc::default(),
             clients: AtomicUsize::new(0),

@@ -153,6 +153,9 @@ impl Reloader {
             }
         }
         self.shared.config.store(Arc::new(config));
+        if taken.contains(&"adopt") {
+            self.shared.fleet.stepped.notify_one();
+        }
         for key in &taken {
             info!(key, "changed");
         }

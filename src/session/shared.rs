@@ -14,7 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::{ahead::Taken, idle::Idle, metrics::Metrics};
 use crate::{
-    adopt::Adoption,
+    adopt::{Adoption, fleet::Fleet},
     bridge::Bridge,
     config::Config,
     guard::Guards,
@@ -33,6 +33,8 @@ pub(crate) struct Shared {
     pub adoption: Option<Arc<Adoption>>,
     /// The way to locks of bridged rules, if there are any rules.
     pub bridge: Option<Arc<Bridge>>,
+    /// The modes of adopt rules in other proxies.
+    pub fleet: Arc<Fleet>,
     pub idle: Arc<Idle>,
     /// Bytes read ahead behind LOCKs that wait.
     pub ahead: Arc<Taken>,

@@ -24,7 +24,7 @@ use super::{
     network::Network,
 };
 use crate::{
-    adopt::Adoption,
+    adopt::{Adoption, fleet::Fleet},
     config::{
         AdoptMode, AdoptOptions, AdoptRule, Config, GuardRule, LocksConfig, Pattern, Policy,
         Template,
@@ -67,6 +67,7 @@ pub(super) fn shared(engine: &Arc<Engine>, locks: LocksConfig, adopts: bool) -> 
         guards: Some(Guards::of_few_commands(&config)),
         adoption: Adoption::new(&config.adopt.rules),
         bridge: None,
+        fleet: Arc::new(Fleet::new()),
         config: ArcSwap::from_pointee(config),
         idle: Arc::new(Idle::default()),
         ahead: Arc::new(Taken::default()),

@@ -14,7 +14,9 @@ use bb8_redis::redis::{self, RedisError, aio::MultiplexedConnection};
 use tokio::time::timeout;
 
 use crate::{
-    config::{Config, LocksConfig, RedisUrl, SHARED_WITH_DATA},
+    adopt::fleet::{MODES, ModeConflict, ProxyModes},
+    bridge::{self, CommandFailure},
+    config::{AdoptMode, AdoptRule, Config, LocksConfig, RedisUrl, SHARED_WITH_DATA},
     lock::{self, Fault},
     net::{Connector, redis_client},
     server::Exposure,
@@ -22,6 +24,10 @@ use crate::{
 
 /// How long examining one server may take.
 const LIMIT: Duration = Duration::from_secs(3);
+/// What stands for each star in a key on which mode bridge is tried: no client can LOCK such a name.
+const TRIAL_NAME: &str = "lockgate:doctor";
+/// Most findings about modes that are two steps apart.
+const MAX_APART: usize = 32;
 const ROUND_TRIPS: usize = 20;
 /// A larger difference between two clocks means that one of them is not kept.
 const CLOCKS_APART: Duration = Duration::from_secs(1);
@@ -32,6 +38,8 @@ struct Patient {
     info: HashMap<String, String>,
     /// The marker of a lock node, and version 0.1's. `None`: the node has none.
     markers: [Option<String>; 2],
+    /// The modes of adopt rules in the proxies that use this lock node.
+    modes: Vec<ProxyModes>,
     /// Median and longest of the round trips.
     round_trip: (Duration, Duration),
     /// Idle seconds after which the server closes a client's connection; 0: never.
@@ -65,7 +73,7 @@ impl Patient {
 /// A problem of a server.
 #[derive(Clone)]
 struct Finding {
-    /// Whether the server cannot vote, or no command can be forwarded.
+    /// Whether the server cannot vote, no command can be forwarded, or no bridged lock be taken.
     is_grave: bool,
     what: String,
     /// Advice what to do about the problem.
@@ -111,25 +119,34 @@ async fn examine_all(config: &Config) -> (String, usize) {
     let asking: Vec<_> = urls
         .iter()
         .zip(ways)
-        .map(|(url, way)| (url.clone(), way.clone()))
-        .map(|(url, way)| tokio::spawn(async move { examine(&url, &way).await }))
+        .enumerate()
+        .map(|(place, (url, way))| (url.clone(), way.clone(), place > 0))
+        .map(|(url, way, votes)| tokio::spawn(async move { examine(&url, &way, votes).await }))
         .collect();
     let mut patients = Vec::new();
     for asked in asking {
         patients.push(asked.await.unwrap_or_else(|error| Err(error.to_string())));
     }
     let exposure = exposure(config, &to_data).await;
+    let unbridged = bridging(config, &to_data).await;
     let (data, nodes) = (&patients[0], &patients[1..]);
     let mut report = String::new();
     let (mut grave, mut minor, mut waiting) = (0, 0, 0);
     for (place, (url, patient)) in urls.iter().zip(&patients).enumerate() {
         let name = if place == 0 { "data node".into() } else { format!("lock node {place}") };
         let findings = match (place, patient) {
+            (0, Err(error)) if error.contains("no permissions") => {
+                let advice = "For doctor the user in data needs INFO and PING.";
+                let mut findings = vec![Finding::grave(error, advice)];
+                findings.extend_from_slice(&unbridged);
+                findings
+            }
             (_, Err(error)) => vec![unreachable(error)],
             (0, Ok(patient)) => {
                 let mut findings: Vec<Finding> = exposure.iter().cloned().collect();
                 findings.extend(idle(patient, "data node"));
                 findings.extend(renamed(patient));
+                findings.extend_from_slice(&unbridged);
                 findings
             }
             (_, Ok(patient)) => {
@@ -148,6 +165,14 @@ async fn examine_all(config: &Config) -> (String, usize) {
         grave += usize::from(findings.iter().any(|finding| finding.is_grave));
         minor += findings.iter().filter(|finding| !finding.is_grave).count();
     }
+    let apart = apart(config, data, nodes);
+    if !apart.is_empty() {
+        let _ = writeln!(report, "adopt");
+    }
+    for finding in &apart {
+        let _ = writeln!(report, "   - {}\n     {}", finding.what, finding.advice);
+    }
+    minor += apart.len();
     let may_fail = nodes.len() - (nodes.len() / 2 + 1);
     let verdict = match grave {
         0 if waiting > may_fail => format!(
@@ -177,6 +202,101 @@ async fn exposure(config: &Config, to_data: &Connector) -> Option<Finding> {
         )),
         Ok(_) => None,
     }
+}
+
+/// Findings about adopt rules whose modes are two steps apart, in proxies that run or in the
+/// configuration.
+fn apart(
+    config: &Config,
+    data: &Result<Patient, String>,
+    nodes: &[Result<Patient, String>],
+) -> Vec<Finding> {
+    let mut running: HashMap<&str, &ProxyModes> = HashMap::new();
+    for modes in nodes.iter().flatten().flat_map(|node| &node.modes) {
+        let known = running.entry(&modes.id).or_insert(modes);
+        if modes.sequence > known.sequence {
+            *known = modes;
+        }
+    }
+    let file = "this configuration";
+    let file = ProxyModes {
+        replication_id: data.as_ref().map_or("", |data| data.field("master_replid")).to_owned(),
+        ..ProxyModes::new("", file, &config.data.to_string(), &config.adopt.rules)
+    };
+    let mut all: Vec<&ProxyModes> = running.into_values().collect();
+    all.sort_by_key(|modes| &modes.name);
+    all.insert(0, &file);
+    let mut findings = Vec::new();
+    for (at, one) in all.iter().enumerate() {
+        for conflict in all[at + 1..].iter().flat_map(|other| one.conflicts(other)) {
+            let ModeConflict { keys, here, there, name, .. } = conflict;
+            let what = format!(
+                "'{keys}' is {} in {} and {} in {name}: a lock may be granted twice",
+                here.as_str(),
+                one.name,
+                there.as_str(),
+            );
+            let advice = "Two proxies may be one step apart, and never two: step one of them.";
+            findings.push(Finding::minor(what, advice));
+        }
+    }
+    findings.truncate(MAX_APART);
+    findings
+}
+
+/// Tries, as the proxy's user, what the rules in mode bridge need of the data node. There are no
+/// findings if the data node does not answer.
+async fn bridging(config: &Config, to_data: &Connector) -> Vec<Finding> {
+    let bridged: Vec<&AdoptRule> =
+        config.adopt.rules.iter().filter(|rule| rule.mode == AdoptMode::Bridge).collect();
+    if bridged.is_empty() {
+        return Vec::new();
+    }
+    let mut findings = Vec::new();
+    let trying = async {
+        let mut connection = redis_client::connect(&config.data, to_data).await?;
+        for rule in bridged {
+            let Some(key) = rule.keys.example(TRIAL_NAME) else { continue };
+            let failures = bridge::try_commands(&mut connection.redis, &key).await?;
+            findings.extend(unbridged(rule, &key, &failures));
+        }
+        Ok::<(), RedisError>(())
+    };
+    let _ = timeout(LIMIT, trying).await;
+    findings
+}
+
+/// Findings about a bridged rule, of which these commands fail.
+fn unbridged(rule: &AdoptRule, key: &[u8], failures: &[CommandFailure]) -> Vec<Finding> {
+    let keys = rule.keys.as_str();
+    let (refused, broken): (Vec<_>, Vec<_>) =
+        failures.iter().partition(|failure| failure.is_refusal());
+    let mut findings = Vec::new();
+    if !refused.is_empty() {
+        let names: Vec<String> = refused.iter().map(|failure| name(&failure.command)).collect();
+        let what = format!(
+            "the proxy's user lacks what mode: bridge needs on '{keys}': {} (tried on '{}')",
+            names.join(", "),
+            String::from_utf8_lossy(key),
+        );
+        let needed: Vec<String> =
+            bridge::NEEDED.iter().map(|command| format!("+{command}")).collect();
+        let advice = format!(
+            "Allow the user in data ~{keys} {} (ACL SETUSER); until then no lock of these keys is granted.",
+            needed.join(" ")
+        );
+        findings.push(Finding::grave(what, advice));
+    }
+    for CommandFailure { command, error } in broken {
+        let what = format!("mode: bridge cannot use {} on '{keys}': {error}", name(command));
+        findings.push(Finding::grave(what, "Until that works no lock of these keys is granted."));
+    }
+    findings
+}
+
+/// A failed command as it is told.
+fn name(command: &str) -> String {
+    if command == "keys" { "the keys".into() } else { command.to_ascii_uppercase() }
 }
 
 /// Finding about a server that closes idle connections.
@@ -374,11 +494,11 @@ fn of_fault(fault: Fault) -> Finding {
     }
 }
 
-/// Asks one server everything.
-async fn examine(url: &RedisUrl, way: &Connector) -> Result<Patient, String> {
+/// Asks one server everything. `votes`: it is a lock node.
+async fn examine(url: &RedisUrl, way: &Connector, votes: bool) -> Result<Patient, String> {
     let asking = async {
         let mut connection = redis_client::connect(url, way).await?;
-        question(&mut connection.redis).await
+        question(&mut connection.redis, votes).await
     };
     match timeout(LIMIT, asking).await {
         Ok(answer) => answer.map_err(|error: RedisError| error.to_string()),
@@ -386,7 +506,10 @@ async fn examine(url: &RedisUrl, way: &Connector) -> Result<Patient, String> {
     }
 }
 
-async fn question(connection: &mut MultiplexedConnection) -> Result<Patient, RedisError> {
+async fn question(
+    connection: &mut MultiplexedConnection,
+    votes: bool,
+) -> Result<Patient, RedisError> {
     let info: String = redis::cmd("INFO").query_async(connection).await?;
     let mut info: HashMap<String, String> = info
         .lines()
@@ -431,14 +554,21 @@ async fn question(connection: &mut MultiplexedConnection) -> Result<Patient, Red
     }
     let mut lying: [Option<String>; 4] = [const { None }; 4];
     let keys = [lock::MARKER, lock::LONGEST, lock::SEATS, lock::OLD_MARKER];
-    for (found, key) in lying.iter_mut().zip(keys) {
+    // The data node's user needs no key of Lockgate's.
+    for (found, key) in lying.iter_mut().zip(keys).filter(|_| votes) {
         *found = redis::cmd("GET").arg(key).query_async(connection).await?;
     }
     let [first, longest, seats, old] = lying;
     let marker = lock::text_of(first.as_deref(), longest.as_deref(), seats.as_deref());
     let markers = [marker, old];
     let round_trip = (round_trips[ROUND_TRIPS / 2], round_trips[ROUND_TRIPS - 1]);
-    Ok(Patient { info, markers, round_trip, timeout, sentinels, clock })
+    let modes = match votes {
+        true => redis::cmd("GET").arg(MODES).query_async::<Option<String>>(connection).await,
+        false => Ok(None),
+    };
+    // A user need not have this key.
+    let modes = ProxyModes::read_all(&modes.ok().flatten().unwrap_or_default());
+    Ok(Patient { info, markers, modes, round_trip, timeout, sentinels, clock })
 }
 
 /// The time of day on this machine, in ms since 1970.

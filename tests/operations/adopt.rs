@@ -13,10 +13,10 @@ use crate::support::{Client, Proxy, Reply, pipeline};
 const RULES: &str =
     "adopt:\n  - keys: 'lock:*'\n    lock: '{1}'\n  - keys: 'redlock:*'\n    mode: audit";
 
-type Entry = BTreeMap<String, String>;
+pub(crate) type Entry = BTreeMap<String, String>;
 
 /// What LOCKGATE ADOPTED tells.
-fn adopted(client: &mut Client) -> Vec<Entry> {
+pub(crate) fn adopted(client: &mut Client) -> Vec<Entry> {
     let text = |reply: &Reply| match reply {
         Reply::Bulk(bytes) => String::from_utf8(bytes.clone()).unwrap(),
         Reply::Int(number) => number.to_string(),

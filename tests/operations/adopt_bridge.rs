@@ -2,13 +2,18 @@
 //! modes that change while clients are connected.
 
 use std::{
+    collections::BTreeMap,
     fs,
     sync::atomic::{AtomicBool, Ordering},
     thread,
     time::Duration,
 };
 
-use crate::support::{Client, Proxy, Reply, encode, eventually};
+use crate::{
+    adopt::adopted,
+    support::{Client, Proxy, Reply, encode, eventually},
+};
+use lockgate::tools::redis_server::RedisServer;
 
 const RELEASE: &str = "if redis.call('get', KEYS[1]) == ARGV[1] then return \
                        redis.call('del', KEYS[1]) else return 0 end";
@@ -161,6 +166,28 @@ fn a_data_node_that_does_not_answer_grants_nothing() {
 }
 
 #[test]
+fn a_user_who_may_not_select_grants_nothing() {
+    let data = RedisServer::start(&[]).unwrap();
+    let mut past = Client::connect(data.port());
+    let user = "ACL SETUSER gate on >p +ping ~lock:* +eval +exists +get +set +del +pttl";
+    assert_eq!(past.cmd(&user.split(' ').collect::<Vec<_>>()), Reply::ok());
+    let proxy = Proxy::with()
+        .data_url(&format!("redis://gate:p@127.0.0.1:{}", data.port()))
+        .top("adopt: {keys: 'lock:*', lock: '{1}', mode: bridge}")
+        .start();
+    eventually("the lock node is up", || proxy.nodes_up() == 1);
+    let mut client = proxy.client();
+    for words in [&["LOCK", "job", "t", "PX", "20000"][..], &TAKE] {
+        let said = client.cmd(words);
+        assert!(said.error_text().contains("NOQUORUM a bridged lock needs"), "{said:?}");
+    }
+    assert_eq!(past.cmd(&["EXISTS", "lock:job"]), Reply::Int(0));
+    assert_eq!(past.cmd(&["ACL", "SETUSER", "gate", "+select"]), Reply::ok());
+    client.cmd(&["LOCK", "job", "t", "PX", "20000"]).grant();
+    assert_eq!(past.cmd(&["GET", "lock:job"]), Reply::bulk("t"));
+}
+
+#[test]
 fn modes_change_step_by_step_under_connected_clients() {
     let proxy = in_mode("audit");
     let (mut past, mut old, mut new) = (proxy.data_client(), proxy.client(), proxy.client());
@@ -201,6 +228,48 @@ fn modes_change_step_by_step_under_connected_clients() {
         (past.cmd(&["EXISTS", "lock:job"]), proxy.nodes_with("lock:job")),
         (Reply::Int(1), 0)
     );
+}
+
+#[test]
+fn the_mode_of_each_rule_is_told_as_it_is_now() {
+    let rules = "adopt:\n  - keys: 'lock:*'\n    lock: 'j:{1}'\n    mode: audit\n  - keys: 'never:*'\n    \
+                 lock: 'n:{1}'\n    mode: enforce";
+    let proxy = Proxy::with().nodes(3).top(rules).start();
+    let mut client = proxy.client();
+    let told = |client: &mut Client| {
+        let entry = |entry: &BTreeMap<String, String>| {
+            ["times", "keys", "lock", "verdict", "mode"].map(|field| entry[field].clone())
+        };
+        adopted(client).iter().map(entry).collect::<Vec<_>>()
+    };
+    let unseen = ["0", "never:*", "n:{1}", "", "enforce"].map(str::to_owned);
+    for version in ["2", "3"] {
+        client.cmd(&["HELLO", version]);
+        assert_eq!(
+            told(&mut client),
+            [["0", "lock:*", "j:{1}", "", "audit"].map(str::to_owned), unseen.clone()]
+        );
+    }
+    client.cmd(&TAKE);
+    for mode in ["audit", "bridge", "enforce"] {
+        for version in ["2", "3"] {
+            client.cmd(&["HELLO", version]);
+            let seen = ["1", "lock:*", "j:{1}", "quorum", mode].map(str::to_owned);
+            assert_eq!(told(&mut client), [seen, unseen.clone()]);
+            // Behind the fields that were there before: some read them by their places.
+            let Reply::Array(all) = client.cmd(&["LOCKGATE", "ADOPTED"]) else { panic!() };
+            for entry in all {
+                let (Reply::Array(fields) | Reply::Map(fields)) = entry else { panic!() };
+                assert_eq!((fields.len(), &fields[24]), (26, &Reply::bulk("mode")));
+            }
+        }
+        match mode {
+            "audit" => step(&proxy, "audit", "bridge"),
+            // The other rule must stay where it is.
+            "bridge" => step(&proxy, "bridge", "enforce"),
+            _ => {}
+        }
+    }
 }
 
 #[test]

@@ -200,3 +200,77 @@ fn what_the_data_node_does_to_clients_is_told() {
         assert!(status == Some(1) && report.contains(words), "{report}");
     }
 }
+
+#[test]
+fn what_the_proxys_user_lacks_for_a_bridge_is_told() {
+    let (data, node) = (start(&[]), start(&[]));
+    let urls = [node.url()];
+    init(&urls);
+    let mut admin = Client::connect(data.port());
+    let (bridge, audit) = ("mode: bridge", "mode: audit");
+    let mut examine = |permissions: &str, mode: &str| {
+        let words = format!("ACL SETUSER gate reset on >secret +ping {permissions}");
+        let words: Vec<&str> = words.split(' ').collect();
+        assert_eq!(admin.cmd(&words), Reply::ok());
+        let rules = format!("adopt: {{keys: 'lock:*:l', lock: 'j:{{1}}', {mode}}}");
+        let url = format!("redis://gate:secret@127.0.0.1:{}\n{rules}", data.port());
+        doctor(&url, &urls, "")
+    };
+    let all = "+info ~lock:* +eval +select +exists +get +set +del +pttl";
+    let (status, report, _) = examine(all, bridge);
+    assert_eq!((status, about(&report, &data.url()).len()), (Some(0), 1), "{report}");
+    // Somebody has this key, and keeps it.
+    let mut holder = Client::connect(data.port());
+    holder.cmd(&["SET", "lock:lockgate:doctor:l", "t", "PX", "100000"]);
+    for (key, permissions, lacking) in [
+        (false, "+info ~lock:* +eval +select +exists +get +set", "PTTL, DEL"),
+        (true, "+info ~lock:* +eval +select +exists +get +del +pttl", "SET"),
+        (true, "+info ~lock:* +eval +set +del +pttl", "SELECT, GET, EXISTS"),
+        (true, "+info ~lock:* +select +exists +get +set +del +pttl", "EVAL"),
+        (true, "+info ~other:* +eval +select +exists +get +set +del +pttl", "the keys"),
+        (true, "~lock:* +eval +exists +get +set +del +pttl", "SELECT"),
+    ] {
+        if !key {
+            holder.cmd(&["RENAME", "lock:lockgate:doctor:l", "aside"]);
+        }
+        let (status, report, error) = examine(permissions, bridge);
+        assert_eq!(status, Some(1), "{report}");
+        assert_eq!(error, "lockgate: 1 server is not fit for its part\n", "{report}");
+        let lines = about(&report, &data.url()).join("\n");
+        let expected = format!(
+            "!! the proxy's user lacks what mode: bridge needs on 'lock:*:l': {lacking} (tried on \
+             'lock:lockgate:doctor:l')\n     Allow the user in data ~lock:*:l +eval +select"
+        );
+        assert!(lines.contains(&expected), "{permissions}: {report}");
+        if !key {
+            holder.cmd(&["RENAME", "aside", "lock:lockgate:doctor:l"]);
+        }
+        assert_eq!(holder.cmd(&["GET", "lock:lockgate:doctor:l"]), Reply::bulk("t"));
+    }
+    // Whoever bridges nothing needs none of it.
+    let (status, report, _) = examine("+info", audit);
+    assert_eq!((status, about(&report, &data.url()).len()), (Some(0), 1), "{report}");
+}
+
+#[test]
+fn a_user_whom_doctor_finds_fit_can_bridge() {
+    let data = start(&[]);
+    let words = "ACL SETUSER gate on >secret +ping +info ~lock:* +eval +select +exists +get +set +del +pttl";
+    let words: Vec<&str> = words.split(' ').collect();
+    assert_eq!(Client::connect(data.port()).cmd(&words), Reply::ok());
+    let proxy = Proxy::with()
+        .data_url(&format!("redis://gate:secret@127.0.0.1:{}", data.port()))
+        .top("adopt: {keys: 'lock:*', lock: '{1}', mode: bridge}")
+        .start();
+    support::eventually("it is ready", || proxy.http("/readyz").starts_with("HTTP/1.1 200"));
+    let (mut past, mut client) = (Client::connect(data.port()), proxy.client());
+    client.cmd(&["LOCK", "job", "t", "PX", "20000"]).grant();
+    assert_eq!(past.cmd(&["GET", "lock:job"]), Reply::bulk("t"));
+    assert!(matches!(client.cmd(&["RENEW", "job", "PX", "60000"]), Reply::Int(1..)));
+    let Reply::Int(left) = past.cmd(&["PTTL", "lock:job"]) else { panic!() };
+    assert!(left > 20_000, "{left}");
+    assert_eq!(client.cmd(&["SET", "lock:job", "u", "NX", "PX", "20000"]), Reply::NullBulk);
+    assert_eq!(client.cmd(&["GET", "lock:job"]), Reply::bulk("t"));
+    assert_eq!(client.cmd(&["UNLOCK", "job"]), Reply::Int(1));
+    assert_eq!(past.cmd(&["EXISTS", "lock:job"]), Reply::Int(0));
+}

@@ -16,6 +16,7 @@ use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::{info, warn};
 
 use crate::{
+    adopt::fleet::{Fleet, ModeConflict},
     config::RedisUrl,
     guard::Guards,
     lock::Engine,
@@ -44,6 +45,7 @@ pub(crate) struct PageSource {
     connector: Connector,
     exposure: Arc<Exposure>,
     guards: Option<Arc<Guards>>,
+    fleet: Arc<Fleet>,
     /// Reason why the data node is not reachable; `None` if it is. Changed by [`State::watch`].
     data_problem: Mutex<Option<String>>,
     /// Whether the process is to end.
@@ -60,6 +62,7 @@ impl PageSource {
         connector: Connector,
         exposure: Arc<Exposure>,
         guards: Option<Arc<Guards>>,
+        fleet: Arc<Fleet>,
     ) -> PageSource {
         let data_problem = Mutex::new(Some("not asked yet".into()));
         let (draining, gauges) = (AtomicBool::new(false), StateMetrics::new());
@@ -70,6 +73,7 @@ impl PageSource {
             connector,
             exposure,
             guards,
+            fleet,
             data_problem,
             draining,
             gauges,
@@ -133,6 +137,14 @@ impl PageSource {
         if !informed {
             text += "guards: clients' commands are refused: the data node has not told which commands \
                      it has (COMMAND)\n";
+        }
+        for ModeConflict { keys, here, there, name, .. } in self.fleet.conflicts() {
+            let (here, there) = (here.as_str(), there.as_str());
+            let _ = writeln!(
+                text,
+                "adopt: '{keys}' is {here} here and {there} in another proxy ({name}): a lock may be \
+                 granted twice"
+            );
         }
         let votes = usable >= quorum && outage.is_none();
         let ready = !draining && problem.is_none() && votes && safe && informed;

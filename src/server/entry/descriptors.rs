@@ -13,7 +13,7 @@ const EACH: u64 = 2;
 /// Descriptors for listeners, threads' epolls, /metrics, name look-ups, and a little more.
 const OTHERS: u64 = 64;
 /// Most connections to one lock node at the same time.
-const EACH_NODE: u64 = 4;
+const EACH_NODE: u64 = 5;
 
 /// Whether `error` says that no descriptor is left, for this process or the system.
 pub(crate) fn are_used_up(error: &io::Error) -> bool {

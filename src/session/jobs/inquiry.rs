@@ -1,10 +1,10 @@
 //! Answers LOCKGATE for operators, and COMMAND about our own commands.
 
-use std::sync::atomic::Ordering;
+use std::{fmt::Write as _, sync::atomic::Ordering};
 
 use super::super::desk::Desk;
 use crate::{
-    adopt::{rows::hexadecimal, verdict::danger},
+    adopt::{fleet::ModeConflict, rows::hexadecimal, verdict::danger},
     clock::millis,
     command::{docs, operator::Inquiry},
     glob::{self, Budget},
@@ -14,19 +14,29 @@ use crate::{
 
 /// Most locks in one answer to LOCKGATE LOCKS.
 const MAX_LOCKS: usize = 1000;
+/// Most rules in one answer whose modes are two steps apart; their number is told whole.
+const MAX_CONFLICTS: usize = 16;
 /// Most bytes of keys in one answer.
 const MAX_KEY_BYTES: usize = 1024 * 1024;
 /// Steps that comparing keys with the pattern of one LOCKGATE LOCKS may take: some ten
 /// milliseconds, in which the thread that renews locks does nothing else.
 const MAX_STEPS: usize = 10_000_000;
 
+/// The fields of an entry of LOCKGATE ADOPTED behind its `times`. New ones go behind all others, so
+/// that whoever reads them by place still finds them.
+const ADOPTED_FIELDS: [&str; 12] = [
+    "keys", "lock", "client", "idiom", "form", "library", "script", "replies", "unsafe", "verdict",
+    "because", "mode",
+];
+
 const TOO_MANY_STEPS: &str = "ERR comparing all keys with this pattern would take too long, \
      give one with fewer stars, or that begins as the keys do";
 
-const HELP: [&str; 20] = [
+const HELP: [&str; 22] = [
     "LOCKGATE <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
     "INFO",
-    "    Tell of this proxy: version, uptime, lock nodes, locks and waiters.",
+    "    Tell of this proxy: version, uptime, lock nodes, locks and waiters, and adopt rules that",
+    "    another proxy has in a mode two steps away.",
     "NODES",
     "    List the lock nodes, with the reason where one is down, and what is wrong with it.",
     "LOCKS [<pattern>]",
@@ -37,7 +47,8 @@ const HELP: [&str; 20] = [
     "    Tell of one of these locks; null if it is not held through this proxy.",
     "ADOPTED",
     "    List the lock idioms of existing libraries that were seen on keys of adopt rules, the",
-    "    unsafe first, with what would become of each if its lock were taken on the lock nodes.",
+    "    unsafe first, with what would become of each if its lock were taken on the lock nodes,",
+    "    and the mode of its rule now. Rules of which nothing was seen come last.",
     "VERSION",
     "    Tell the version.",
     "HELP",
@@ -99,7 +110,23 @@ impl Desk {
             counts.session_locks,
             counts.adopted,
             counts.waiters,
-        )
+        ) + &self.conflicts()
+    }
+
+    /// The section of LOCKGATE INFO about adopt rules whose modes are two steps apart.
+    fn conflicts(&self) -> String {
+        let conflicts = self.shared.fleet.conflicts();
+        let mut text = format!("\r\n# Adopt\r\nmode_conflicts:{}\r\n", conflicts.len());
+        for (number, conflict) in conflicts.iter().take(MAX_CONFLICTS).enumerate() {
+            let ModeConflict { keys, here, there, name, .. } = conflict;
+            let (here, there) = (here.as_str(), there.as_str());
+            // Writing to a String cannot fail.
+            let _ = write!(
+                text,
+                "mode_conflict{number}:keys={keys};here={here};there={there};proxy={name}\r\n"
+            );
+        }
+        text
     }
 
     fn tell_nodes(&self, out: &mut Vec<u8>) {
@@ -122,33 +149,38 @@ impl Desk {
 
     fn tell_adopted(&self, out: &mut Vec<u8>) {
         let Some(adoption) = &self.shared.adoption else { return encode::array(out, 0) };
+        let resp3 = self.conn.state.resp3;
         let (seen, left_out) = adoption.seen();
-        encode::array(out, seen.len() + usize::from(left_out > 0));
-        for (sighting, client, times) in seen {
+        let unseen: Vec<_> = adoption.unseen(&seen).collect();
+        encode::array(out, seen.len() + unseen.len() + usize::from(left_out > 0));
+        for (sighting, client, times) in &seen {
             let replies = sighting.replies.map_or(String::new(), |replies| replies.join(" "));
             let digest = sighting.digest.map_or(String::new(), |digest| hexadecimal(&digest));
-            encode::map(out, 12, self.conn.state.resp3);
-            encode::bulk(out, b"times");
-            encode::integer(out, i64::try_from(times).unwrap_or(i64::MAX));
-            for (field, value) in [
-                ("keys", adoption.pattern(&sighting)),
-                ("lock", adoption.lock(&sighting)),
-                ("client", &client),
-                ("idiom", sighting.op.as_str()),
-                ("form", sighting.form),
-                ("library", sighting.library),
-                ("script", &digest),
-                ("replies", &replies),
-                ("unsafe", danger(sighting.op)),
-                ("verdict", sighting.verdict.as_str()),
-                ("because", sighting.because),
-            ] {
-                encode::bulk(out, field.as_bytes());
-                encode::bulk(out, value.as_bytes());
-            }
+            let values = [
+                adoption.pattern(sighting),
+                adoption.lock(sighting),
+                client,
+                sighting.op.as_str(),
+                sighting.form,
+                sighting.library,
+                &digest,
+                &replies,
+                danger(sighting.op),
+                sighting.verdict.as_str(),
+                sighting.because,
+                adoption.mode_of(sighting),
+            ];
+            tell_entry(out, *times, values, resp3);
+        }
+        for (rule, mode) in unseen {
+            let mut values = [""; ADOPTED_FIELDS.len()];
+            values[0] = rule.keys.as_str();
+            values[1] = rule.lock.as_ref().map_or("", |lock| lock.as_str());
+            values[ADOPTED_FIELDS.len() - 1] = mode.as_str();
+            tell_entry(out, 0, values, resp3);
         }
         if left_out > 0 {
-            encode::map(out, 2, self.conn.state.resp3);
+            encode::map(out, 2, resp3);
             encode::bulk(out, b"times");
             encode::integer(out, i64::try_from(left_out).unwrap_or(i64::MAX));
             encode::bulk(out, b"because");
@@ -203,5 +235,16 @@ impl Desk {
         }
         encode::bulk(out, b"adopted");
         encode::bulk(out, lock.adopted.unwrap_or_default().as_bytes());
+    }
+}
+
+/// Tells one entry of LOCKGATE ADOPTED.
+fn tell_entry(out: &mut Vec<u8>, times: u64, values: [&str; ADOPTED_FIELDS.len()], resp3: bool) {
+    encode::map(out, 1 + values.len(), resp3);
+    encode::bulk(out, b"times");
+    encode::integer(out, i64::try_from(times).unwrap_or(i64::MAX));
+    for (field, value) in ADOPTED_FIELDS.into_iter().zip(values) {
+        encode::bulk(out, field.as_bytes());
+        encode::bulk(out, value.as_bytes());
     }
 }

@@ -31,7 +31,7 @@ use super::{
     metrics::Metrics,
 };
 use crate::{
-    adopt::Adoption,
+    adopt::{Adoption, fleet::Fleet},
     clock::Instant,
     config::{Config, GuardRule, Pattern, Policy, Template},
     guard::Guards,
@@ -73,6 +73,7 @@ impl Pair {
             guards: (!config.guards.rules.is_empty()).then(|| Guards::of_few_commands(&config)),
             adoption: Adoption::new(&config.adopt.rules),
             bridge: None,
+            fleet: Arc::new(Fleet::new()),
             config: ArcSwap::from_pointee(config),
             idle: Arc::new(Idle::default()),
             ahead: Arc::new(Taken::default()),
