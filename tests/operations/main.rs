@@ -12,6 +12,7 @@ mod adopt;
 mod adopt_bridge;
 mod adopt_enforced;
 mod adopt_exec;
+mod adopt_session;
 mod configuration;
 mod dev;
 mod digests;
