@@ -267,6 +267,13 @@ impl Adoption {
         is_told || may_tell
     }
 
+    /// Tells in the log of a lock without a TTL that was lost, and of how many more of its client.
+    pub(crate) fn tell_of_loss(&self, lock: &str, others: usize) {
+        if self.seen.may_tell() {
+            seen::tell_of_loss(lock, others);
+        }
+    }
+
     /// All that was seen, the unsafe first, then by how often; and how often something was seen
     /// that there was no room for.
     pub(crate) fn seen(&self) -> (Vec<(Sighting, Arc<str>, u64)>, u64) {

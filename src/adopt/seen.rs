@@ -139,7 +139,12 @@ impl SeenIdioms {
     pub(super) fn refused(&self, sighting: &Sighting, is_told: bool) -> bool {
         let reason = verdict::reason(sighting.op, sighting.because);
         self.refused[reason as usize].increment(1);
-        !is_told && has_line(&mut self.kinds.lock().told, self.started)
+        !is_told && self.may_tell()
+    }
+
+    /// Whether the log may have one more line in this second.
+    pub(super) fn may_tell(&self) -> bool {
+        has_line(&mut self.kinds.lock().told, self.started)
     }
 
     /// All kinds, the unsafe first, then by how often; and how many there was no room for.
@@ -185,6 +190,11 @@ pub(super) fn tell_of_refusal(sighting: &Sighting, keys: &str, client: &str) {
         because,
         "adopt: a command was refused; further ones of this connection are only counted"
     );
+}
+
+/// Writes the line of the log for a lock without a TTL that was lost, with `others` more.
+pub(super) fn tell_of_loss(lock: &str, others: usize) {
+    warn!(lock, others, "adopt: a lock without a TTL was lost, and its client does not know");
 }
 
 /// Writes the line of the log for what was seen for the first time.

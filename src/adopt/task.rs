@@ -69,6 +69,8 @@ pub(crate) enum AdoptWork {
     AcquirePast { replies: Replies },
     /// Renew the lock for its token, or take it if nobody holds it.
     AcquireAgain { token: Vec<u8>, ttl: Duration, replies: Replies },
+    /// Take the lock without a TTL, or take its TTL away.
+    Keep { token: Vec<u8>, of: KeptFrom, replies: Replies },
     /// Give the lock a new TTL if the token holds it.
     Extend { token: Vec<u8>, ttl: Duration, replies: Replies },
     /// Add to the lock's TTL if the token holds it.
@@ -91,6 +93,17 @@ pub(crate) enum AdoptWork {
     Refuse(&'static str),
     /// Answer this error.
     Fail(&'static str),
+}
+
+/// Whose a lock may be that is to have no TTL.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum KeptFrom {
+    /// Nobody's.
+    Nobody,
+    /// Nobody's, or the token's.
+    NobodyOrToken,
+    /// The token's.
+    Token,
 }
 
 /// What EXEC does to the lock that GET told under WATCH.
@@ -184,9 +197,19 @@ pub(super) fn of(
     const NO_TTL: &str = "its TTL is not above 0";
     let given = match options.no_ttl {
         NoTtlPolicy::For(given) => Some(given),
-        NoTtlPolicy::Refuse => None,
+        NoTtlPolicy::Refuse | NoTtlPolicy::Session => None,
     };
+    let is_kept = options.no_ttl == NoTtlPolicy::Session;
     match (idiom.op, token) {
+        (Op::AcquireForEver, Some(token)) if is_kept => {
+            AdoptWork::Keep { token, of: KeptFrom::Nobody, replies: replies(SET) }
+        }
+        (Op::AcquireAgain, Some(token)) if is_kept && idiom.ttl.is_none() => {
+            AdoptWork::Keep { token, of: KeptFrom::NobodyOrToken, replies: replies(SET) }
+        }
+        (Op::Persist, Some(token)) if is_kept => {
+            AdoptWork::Keep { token, of: KeptFrom::Token, replies: replies(SET_HELD) }
+        }
         (Op::AcquireForEver, Some(token)) => match given {
             Some(ttl) => AdoptWork::Acquire { token, ttl, replies: replies(SET) },
             None => refuse(NO_TTL),

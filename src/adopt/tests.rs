@@ -3,7 +3,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 
 use super::{
-    task::{AdoptWork, LookWord, QueuedWork},
+    task::{AdoptWork, KeptFrom, LookWord, QueuedWork},
     transaction::{Track, TransactionPart},
     verdict::RefusalReason,
     *,
@@ -509,6 +509,49 @@ fn locks_without_a_ttl_get_the_rules() {
 }
 
 #[test]
+fn locks_without_a_ttl_are_kept_where_the_rule_says_so() {
+    let kept = AdoptOptions { no_ttl: NoTtlPolicy::Session, ..AdoptOptions::default() };
+    let keep = |of, replies| AdoptWork::Keep { token: b"t".to_vec(), of, replies };
+    let taken = ["1", "0", "0", "0"];
+    for (words, expected) in [
+        (&["SET", "lock:a", "t", "NX"][..], keep(KeptFrom::Nobody, ["+OK", "nil", "nil", "nil"])),
+        (&["SETNX", "lock:a", "t"], keep(KeptFrom::Nobody, taken)),
+        (&["EVALSHA", WALRUS, "1", "lock:a", "t", "0"], keep(KeptFrom::Nobody, taken)),
+        (
+            &["EVALSHA", MEDUSA, "1", "lock:a", "t", "0", "false"],
+            keep(KeptFrom::NobodyOrToken, ["1", "1", "1", "0"]),
+        ),
+        (&["EVALSHA", MEDUSA, "1", "lock:a", "t", "0", "true"], keep(KeptFrom::Nobody, taken)),
+        (
+            &["EVALSHA", LARAVEL_REFRESH, "1", "lock:a", "t", "0"],
+            keep(KeptFrom::Token, ["0", "1", "1", "0"]),
+        ),
+        (&["SET", "lock:a", "t", "IFEQ", "t"], keep(KeptFrom::Token, ["nil", "+OK", "+OK", "nil"])),
+    ] {
+        let (sighting, work) = under(kept, words);
+        assert_eq!((sighting.verdict, work), (AdoptVerdict::Quorum, Some(expected)), "{words:?}");
+    }
+    // With a TTL it is a lease, whatever the rule says of others.
+    let ttl = Duration::from_secs(7);
+    for words in [
+        &["SET", "lock:a", "t", "NX", "EX", "7"][..],
+        &["EVALSHA", MEDUSA, "1", "lock:a", "t", "7", "false"],
+        &["SET", "lock:a", "t", "XX", "EX", "7"],
+    ] {
+        let (AdoptWork::Acquire { ttl: given, .. }
+        | AdoptWork::AcquireAgain { ttl: given, .. }
+        | AdoptWork::Extend { ttl: given, .. }) = under(kept, words).1.unwrap()
+        else {
+            panic!("{words:?}")
+        };
+        assert!(given == ttl || given == ttl / 1000, "{words:?}: {given:?}");
+    }
+    for words in [&["PERSIST", "lock:a"][..], &["SET", "lock:a", "t"]] {
+        assert!(matches!(under(kept, words).1, Some(AdoptWork::Refuse(_))), "{words:?}");
+    }
+}
+
+#[test]
 fn long_ttls_are_cut_where_the_rule_says_so() {
     let cut = AdoptOptions { long_ttl: LongTtlPolicy::Cap, ..AdoptOptions::default() };
     for words in [
@@ -600,6 +643,9 @@ fn of_several_rules_the_stricter_counts() {
     assert_eq!((lax.and(strict), strict.and(lax)), (strict, strict));
     let longer = AdoptOptions { no_ttl: NoTtlPolicy::For(Duration::from_secs(9)), ..lax };
     assert_eq!((lax.and(longer), longer.and(lax)), (lax, lax));
+    let kept = AdoptOptions { no_ttl: NoTtlPolicy::Session, ..lax };
+    let refused = AdoptOptions { no_ttl: NoTtlPolicy::Refuse, ..lax };
+    assert_eq!((kept.and(kept), kept.and(lax), lax.and(kept)), (kept, refused, refused));
     let (enforce, audit) = (AdoptMode::Enforce, AdoptMode::Audit);
     let rules = [
         rule("lax:*", enforce, lax),

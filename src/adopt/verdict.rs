@@ -77,6 +77,7 @@ const SORTED_SET_SCRIPT: &str = "the script is none that is known; it has a sort
 /// A lock without a TTL.
 const NO_TTL: &str = "lock nodes keep no lock without a TTL (no_ttl)";
 const GIVEN_TTL: &str = "it has no TTL, and gets the rule's (no_ttl)";
+const KEPT: &str = "it has no TTL, and is kept for as long as its connection lives (no_ttl)";
 const LONG_TTL: &str = "its TTL is longer than locks.max_ttl";
 /// A TTL that is cut.
 pub(super) const CAPPED: &str = "its TTL is longer than locks.max_ttl, and is cut to that";
@@ -184,6 +185,7 @@ fn without_ttl(options: &AdoptOptions) -> (AdoptVerdict, &'static str) {
     match options.no_ttl {
         NoTtlPolicy::Refuse => (AdoptVerdict::Refused, NO_TTL),
         NoTtlPolicy::For(_) => (AdoptVerdict::Quorum, GIVEN_TTL),
+        NoTtlPolicy::Session => (AdoptVerdict::Quorum, KEPT),
     }
 }
 

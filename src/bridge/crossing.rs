@@ -5,7 +5,10 @@ use std::{sync::Arc, time::Duration};
 use bb8_redis::redis::RedisError;
 use tokio::time::sleep;
 
-use super::{Bridge, data_key::IfGone};
+use super::{
+    Bridge,
+    data_key::{IfGone, Lasts},
+};
 use crate::{
     adopt::place::KeyPlace,
     clock::Instant,
@@ -54,8 +57,13 @@ impl Crossing {
         (!places.is_empty()).then(|| Crossing { bridge: bridge.clone(), places, key, token, asker })
     }
 
-    /// Takes the lock. `again`: the claim of a grant that the asker has. With `wait` the lock is
-    /// asked for again and again, for at most that long.
+    /// Takes the lock for an adopted command, by this claim.
+    pub(crate) async fn adopt(self, ttl: Duration, claim: Claim) -> Result<Grant, NotGranted> {
+        self.attempt(ttl, None, Some(claim)).await
+    }
+
+    /// Takes the lock for a LOCK. `again`: the claim of a grant that the asker has. With `wait` the
+    /// lock is asked for again and again, for at most that long.
     pub(crate) async fn acquire(
         self,
         ttl: Duration,
@@ -64,7 +72,7 @@ impl Crossing {
     ) -> Result<Grant, NotGranted> {
         let until = wait.map(|wait| Instant::now() + wait);
         loop {
-            let said = self.attempt(ttl, again).await;
+            let said = self.attempt(ttl, again, None).await;
             let left = until.map_or(Duration::ZERO, |until| until - Instant::now());
             match said {
                 Err(NotGranted::Held { .. }) if !left.is_zero() => sleep(AGAIN.min(left)).await,
@@ -73,7 +81,13 @@ impl Crossing {
         }
     }
 
-    async fn attempt(&self, ttl: Duration, again: Option<Claim>) -> Result<Grant, NotGranted> {
+    /// `adopted`: the new claim, for an adopted command.
+    async fn attempt(
+        &self,
+        ttl: Duration,
+        again: Option<Claim>,
+        adopted: Option<Claim>,
+    ) -> Result<Grant, NotGranted> {
         let Crossing { bridge, places, key, token, .. } = self;
         let mut taken = None;
         if again.is_some() {
@@ -91,9 +105,9 @@ impl Crossing {
             }
         }
         let (key, token) = (key.clone(), token.clone());
-        let grant = match self.asker {
-            Asker::Ours => bridge.engine.acquire(key, token, ttl, again).await?,
-            Asker::Adopted => bridge.engine.adopt(key, token, ttl).await?,
+        let grant = match adopted {
+            None => bridge.engine.acquire(key, token, ttl, again).await?,
+            Some(claim) => bridge.engine.adopt(key, token, ttl, claim).await?,
         };
         if let Some(keys) = taken {
             keys.keep();
@@ -105,7 +119,8 @@ impl Crossing {
     async fn keep(&self, ttl: Duration) -> Result<bool, NoQuorum> {
         let Crossing { bridge, places, token, .. } = self;
         for tried in 1.. {
-            let kept = bridge.keys.keep(places, token, bridge.lasts(ttl), IfGone::Make).await;
+            let lasts = Lasts::For(bridge.lasts(ttl));
+            let kept = bridge.keys.keep(places, token, lasts, IfGone::Make).await;
             match kept.map_err(|error| silent(&error))? {
                 false if tried < TRIES => sleep(BETWEEN).await,
                 is_kept => return Ok(is_kept),
@@ -125,7 +140,14 @@ impl Crossing {
         let Some(renewed) = engine.renew(key.clone(), token.clone(), ttl, claim).await? else {
             return match self.is_by_token(claim) {
                 false => Ok(None),
-                true => self.adopt_keys(ttl).await,
+                true => {
+                    let adopted = self.adopt_keys(ttl, Claim::adopted()).await?;
+                    Ok(adopted.map(|Grant { fence, claim, validity, until }| Renewed {
+                        validity,
+                        until,
+                        grant: claim.map(|claim| (claim, fence)),
+                    }))
+                }
             };
         };
         if self.keep(ttl).await? {
@@ -137,18 +159,38 @@ impl Crossing {
         Ok(None)
     }
 
-    /// Renews a lock that was taken before the rule was bridged: the data node has its key, and the
-    /// lock nodes are asked for the lock.
-    async fn adopt_keys(&self, ttl: Duration) -> Result<Option<Renewed>, NoQuorum> {
+    /// Takes over a lock of an adopted command with a new claim: one without a TTL gets one, or the
+    /// other way round.
+    pub(crate) async fn convert(self, ttl: Duration, claim: Claim) -> Result<Grant, NotGranted> {
+        let Crossing { bridge, key, token, .. } = &self;
+        let nobodys = NotGranted::Held { remaining: None, contested: false };
+        let grant = match bridge.engine.take_over(key.clone(), token.clone(), ttl, claim).await {
+            Err(NotGranted::Held { .. }) => {
+                let adopted = self.adopt_keys(ttl, claim).await;
+                return adopted.map_err(NotGranted::NoQuorum)?.ok_or(nobodys);
+            }
+            said => said?,
+        };
+        if self.keep(ttl).await.map_err(NotGranted::NoQuorum)? {
+            let validity = grant.until - Instant::now();
+            return Ok(Grant { validity, ..grant });
+        }
+        // The data node has lost the key, and somebody past the proxy has taken it since.
+        let _ = bridge.engine.release(key.clone(), token.clone(), Some(claim)).await;
+        Err(nobodys)
+    }
+
+    /// Takes a lock whose key the token has from before the rule was bridged: the lock nodes are
+    /// asked for the lock, by this claim.
+    async fn adopt_keys(&self, ttl: Duration, claim: Claim) -> Result<Option<Grant>, NoQuorum> {
         let Crossing { bridge, places, key, token, .. } = self;
-        let kept = bridge.keys.keep(places, token, bridge.lasts(ttl), IfGone::Leave).await;
+        let lasts = Lasts::For(bridge.lasts(ttl));
+        let kept = bridge.keys.keep(places, token, lasts, IfGone::Leave).await;
         if !kept.map_err(|error| silent(&error))? {
             return Ok(None);
         }
-        match bridge.engine.adopt(key.clone(), token.clone(), ttl).await {
-            Ok(Grant { fence, claim, validity, until }) => {
-                Ok(Some(Renewed { validity, until, grant: claim.map(|claim| (claim, fence)) }))
-            }
+        match bridge.engine.adopt(key.clone(), token.clone(), ttl, claim).await {
+            Ok(grant) => Ok(Some(grant)),
             Err(NotGranted::NoQuorum(error)) => Err(error),
             Err(_) => Ok(None),
         }

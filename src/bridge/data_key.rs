@@ -53,6 +53,16 @@ pub(super) enum IfGone {
     Leave,
 }
 
+/// How long keys are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Lasts {
+    /// For this time from now.
+    For(Duration),
+    /// For this time from now, or for as long as they have already: another proxy may have given
+    /// the lock a longer TTL.
+    AtLeast(Duration),
+}
+
 /// Keys that were taken, and are freed when this is dropped.
 pub(super) struct TakenKeys {
     keys: Arc<DataKeys>,
@@ -114,11 +124,13 @@ impl DataKeys {
         &self,
         places: &[KeyPlace],
         token: &Token,
-        ttl: Duration,
+        lasts: Lasts,
         if_gone: IfGone,
     ) -> Result<bool, RedisError> {
         let mut script = script(KEEP, places);
+        let (Lasts::For(ttl) | Lasts::AtLeast(ttl)) = lasts;
         script.arg(&token[..]).arg(millis(ttl)).arg(i64::from(if_gone == IfGone::Make));
+        script.arg(i64::from(matches!(lasts, Lasts::AtLeast(_))));
         self.ask(with_databases(script, places), LIMIT).await
     }
 

@@ -12,8 +12,11 @@ use std::{
 
 use tokio::time::sleep;
 
-use super::{Bridge, data_key::IfGone};
-use crate::{clock::Instant, key::Key, lock::KeptLock};
+use super::{
+    Bridge,
+    data_key::{IfGone, Lasts},
+};
+use crate::{adopt::place::KeyPlace, clock::Instant, key::Key, lock::KeptLock};
 
 /// How often session locks are looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(250);
@@ -60,18 +63,25 @@ async fn keep(bridge: &Arc<Bridge>, watched: &[KeptLock], kept: &mut HashMap<(Ke
         if !bridge.engine.is_held(lock) {
             continue;
         }
+        let mut is_made = !lock.claim.is_endless();
         if now >= entry.due && !is_silent {
-            let lasts = bridge.lasts(lock.ttl);
-            match bridge.keys.keep(&places, &lock.token, lasts, IfGone::Make).await {
-                Ok(true) => entry = Kept { since: now, due: now + lock.ttl / KEEP_SHARE, taken: 0 },
-                Ok(false) => entry.taken += 1,
+            let said = ask(bridge, lock, &places).await;
+            match said {
+                KeysKept::Kept | KeysKept::Made => {
+                    entry = Kept { since: now, due: now + lock.ttl / KEEP_SHARE, taken: 0 };
+                }
+                KeysKept::Taken => entry.taken += 1,
+                KeysKept::Released => continue,
                 // The others are asked for in the next round; their time runs all the same.
-                Err(_) => is_silent = true,
+                KeysKept::Nothing => is_silent = true,
             }
+            is_made |= said == KeysKept::Made;
         }
         // Released meanwhile: the keys may have been made anew behind that.
         if !bridge.engine.is_held(lock) {
-            bridge.keys.free_soon(places, lock.token.clone());
+            if is_made {
+                bridge.keys.free_soon(places, lock.token.clone());
+            }
             continue;
         }
         if entry.taken >= TRIES || entry.since + lock.ttl <= Instant::now() {
@@ -79,5 +89,52 @@ async fn keep(bridge: &Arc<Bridge>, watched: &[KeptLock], kept: &mut HashMap<(Ke
             continue;
         }
         kept.insert(name(lock), entry);
+    }
+}
+
+/// What became of a question about the keys of one lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum KeysKept {
+    /// They are its token's.
+    Kept,
+    /// They were gone, and were made anew.
+    Made,
+    /// Another has them.
+    Taken,
+    /// They are gone, and another grant or nobody has the lock: it was released through another
+    /// proxy, of which the watchdog will hear.
+    Released,
+    /// The data node did not answer, or the lock nodes did not.
+    Nothing,
+}
+
+/// Keeps the keys of one lock.
+async fn ask(bridge: &Bridge, lock: &KeptLock, places: &[KeyPlace]) -> KeysKept {
+    let said = |kept| match kept {
+        Ok(true) => KeysKept::Kept,
+        Ok(false) => KeysKept::Taken,
+        Err(_) => KeysKept::Nothing,
+    };
+    let lasts = bridge.lasts(lock.ttl);
+    if !lock.claim.is_endless() {
+        let lasts = Lasts::For(lasts);
+        return said(bridge.keys.keep(places, &lock.token, lasts, IfGone::Make).await);
+    }
+    // Pools release such locks through any proxy, or give them a TTL: keys made anew behind that
+    // would keep others out, and a shorter TTL would let in who goes past the proxy.
+    let lasts = Lasts::AtLeast(lasts);
+    let kept = said(bridge.keys.keep(places, &lock.token, lasts, IfGone::Leave).await);
+    if kept != KeysKept::Taken {
+        return kept;
+    }
+    match bridge.engine.look(lock.key.clone()).await {
+        Ok(Some(holding)) if holding.claim == Some(lock.claim) => {
+            match said(bridge.keys.keep(places, &lock.token, lasts, IfGone::Make).await) {
+                KeysKept::Kept => KeysKept::Made,
+                said => said,
+            }
+        }
+        Ok(_) => KeysKept::Released,
+        Err(_) => KeysKept::Nothing,
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_yaml::Value;
 
 use super::{
-    AdoptOptions, AdoptScript, GuardRule, Pattern, Template, adopt_scripts,
+    AdoptOptions, AdoptScript, GuardRule, NoTtlPolicy, Pattern, Template, adopt_scripts,
     locate::{self, PathStep},
     reader::{Fill, FromYaml, Reader, Section, Wrong},
 };
@@ -224,7 +224,14 @@ impl AdoptConfig {
     /// What is allowed, and easily not what was meant: a line for each.
     pub(super) fn notes(&self) -> Vec<String> {
         let mut notes = Vec::new();
-        for (index, AdoptRule { keys, .. }) in self.rules.iter().enumerate() {
+        for (index, AdoptRule { keys, options, .. }) in self.rules.iter().enumerate() {
+            if options.no_ttl == NoTtlPolicy::Session {
+                notes.push(format!(
+                    "adopt[{index}].no_ttl is session: a lock without a TTL ends within \
+                     locks.default_ttl of its connection, also where a pool closes that as idle \
+                     (docs/migrating.md)"
+                ));
+            }
             let pattern = keys.as_str();
             // A key like any other.
             if keys.matches(b"\x01Any key.9") {

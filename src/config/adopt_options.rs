@@ -56,6 +56,8 @@ pub enum NoTtlPolicy {
     Refuse,
     /// The lock is taken for this time.
     For(Duration),
+    /// The lock is a session lock: kept for as long as the client's connection lives.
+    Session,
 }
 
 /// Treatment of a TTL above `locks.max_ttl`.
@@ -102,6 +104,7 @@ impl AdoptOptions {
         };
         let no_ttl = match (self.no_ttl, other.no_ttl) {
             (NoTtlPolicy::For(one), NoTtlPolicy::For(two)) => NoTtlPolicy::For(one.min(two)),
+            (NoTtlPolicy::Session, NoTtlPolicy::Session) => NoTtlPolicy::Session,
             _ => NoTtlPolicy::Refuse,
         };
         let long_ttl = match (self.long_ttl, other.long_ttl) {
@@ -137,13 +140,11 @@ impl FromYaml for NoTtlPolicy {
     fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<NoTtlPolicy, Wrong> {
         match value.as_str() {
             Some("refuse") => Ok(NoTtlPolicy::Refuse),
-            Some("session") => {
-                Err(Wrong::Because("session is not built yet; only refuse and a duration".into()))
-            }
+            Some("session") => Ok(NoTtlPolicy::Session),
             text => text
                 .and_then(units::duration)
                 .map(NoTtlPolicy::For)
-                .ok_or(Wrong::Wanted("refuse, or a duration with its unit, as 10s or 5m,")),
+                .ok_or(Wrong::Wanted("refuse, session, or a duration with its unit, as 10s,")),
         }
     }
 }

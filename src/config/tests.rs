@@ -243,10 +243,12 @@ fn contradictions_are_refused_with_what_would_be_right() {
         ),
         ("adopt: {keys: a, blind: never}", "'never' where as-redis, own-only or refuse is wanted"),
         ("adopt: {keys: a, unknown: yes}", "adopt.unknown: 'yes' where refuse or forward is"),
-        ("adopt: {keys: a, no_ttl: 30}", "30 where refuse, or a duration with its unit, as 10s"),
+        (
+            "adopt: {keys: a, no_ttl: 30}",
+            "30 where refuse, session, or a duration with its unit, as 10s,",
+        ),
         ("adopt: {keys: a, no_ttl: 5ms}", "adopt.no_ttl: must be at least 10ms"),
         ("adopt: {keys: a, no_ttl: 2m}", "adopt.no_ttl: 120s is longer than locks.max_ttl (60s)"),
-        ("adopt: {keys: a, no_ttl: session}", "adopt.no_ttl: session is not built yet"),
         ("adopt: {keys: a, long_ttl: cut}", "adopt.long_ttl: 'cut' where refuse or cap is wanted"),
         ("adopt: {keys: a, policy: audit}", "adopt.policy: unknown key"),
         ("adopt: {keys: 'a:*', lock: '{2}'}", "there is no {2}: keys has 1 '*' to take it from"),
@@ -770,6 +772,10 @@ fn rules_of_adoption_are_read_and_wide_ones_noted() {
         long_ttl: LongTtlPolicy::Cap,
     };
     assert_eq!(options.unwrap().adopt.rules[0].options, expected);
+    let session = parse("adopt: {keys: 'a:*', no_ttl: session}").unwrap();
+    assert_eq!(session.adopt.rules[0].options.no_ttl, NoTtlPolicy::Session);
+    let is_noted = |note: &String| note.starts_with("adopt[0].no_ttl is session: ");
+    assert!(session.notes().iter().any(is_noted), "{:?}", session.notes());
     let nodes = "locks: {nodes: ['redis://a', 'redis://b', 'redis://c']}";
     let notes = |keys: &str| parse(&format!("{nodes}\nadopt: {{keys: '{keys}'}}")).unwrap().notes();
     for narrow in ["lock:*", "redlock:*", "@simple-redis-mutex:lock-*"] {

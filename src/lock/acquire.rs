@@ -48,8 +48,10 @@ impl Acquire {
         key: Key,
         token: Token,
         ttl: Duration,
+        claim: Claim,
     ) -> Acquire {
-        Acquire::ask_as(grants, key, token, ttl, (Claim::adopted(), false))
+        debug_assert!(claim.is_adopted(), "blind commands may end the grant");
+        Acquire::ask_as(grants, key, token, ttl, (claim, false))
     }
 
     /// Asks all nodes for `key` on behalf of `token`. `again` is the claim of a grant to the same
@@ -79,15 +81,16 @@ impl Acquire {
         Acquire::submit(grants, operation, claim, again, since)
     }
 
-    /// Has all nodes give the lock that `token` holds a new claim, and so another keeper. Nothing
-    /// is undone if that fails: the keeper before may still count on the lock.
+    /// Has all nodes give the lock that `token` holds this new claim, and so another keeper or
+    /// none. Nothing is undone if that fails: the keeper before may still count on the lock.
     pub(super) fn take_over(
         grants: &Arc<Grants>,
         key: Key,
         token: Token,
         ttl: Duration,
+        claim: Claim,
     ) -> Acquire {
-        let (since, claim) = (Instant::now(), Claim::new());
+        let since = Instant::now();
         let request = scripts::take_over(&grants.nodes.wanted(&key, &token, ttl, claim));
         let kind = Kind::Acquire { claim, again: true };
         let operation = grants.nodes.operation(kind, key, token, ttl, request);

@@ -7,6 +7,8 @@ use std::fmt;
 const FIRST: u64 = 1_000_000_000_000_000;
 /// The smallest claim of a grant to an adopted command.
 const ADOPTED: u64 = 9_000_000_000_000_000;
+/// The smallest claim of a grant to an adopted command that named no TTL.
+const ENDLESS: u64 = 9_007_000_000_000_000;
 const END: u64 = 1 << 53;
 
 /// The name of one grant of a lock on the nodes, from its first vote to its release. The claim is
@@ -28,12 +30,23 @@ impl Claim {
     /// A claim that no other grant has, of a grant to an adopted command: blind commands (DEL) may
     /// end such a grant, and no other.
     pub(crate) fn adopted() -> Claim {
-        Claim(ADOPTED + 1 + rand::random::<u64>() % (END - ADOPTED - 1))
+        Claim(ADOPTED + 1 + rand::random::<u64>() % (ENDLESS - ADOPTED - 1))
+    }
+
+    /// As [`Claim::adopted`], of a session lock that the command took without a TTL. Any proxy
+    /// reads from the claim that the lock has none, whatever the nodes hold it for.
+    pub(crate) fn endless() -> Claim {
+        Claim(ENDLESS + rand::random::<u64>() % (END - ENDLESS))
     }
 
     /// Whether the grant was made to an adopted command.
     pub(crate) fn is_adopted(self) -> bool {
         self.0 >= ADOPTED
+    }
+
+    /// Whether the grant was made to an adopted command that named no TTL.
+    pub(crate) fn is_endless(self) -> bool {
+        self.0 >= ENDLESS
     }
 
     /// Reads a claim as a node tells it. Returns `None` if the node stores none, or one of version
@@ -51,5 +64,24 @@ impl Claim {
 impl fmt::Display for Claim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.fmt(f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_claim_tells_to_whom_the_grant_was_made() {
+        for _ in 0..1000 {
+            let all = [Claim::new(), Claim::adopted(), Claim::endless()];
+            assert_eq!(all.map(Claim::is_adopted), [false, true, true]);
+            assert_eq!(all.map(Claim::is_endless), [false, false, true]);
+            for claim in all {
+                assert_eq!(Claim::read(i64::try_from(claim.number()).unwrap()), Some(claim));
+                assert_eq!(claim.to_string().len(), 16);
+            }
+        }
+        assert!(Claim::PAST_THE_NODES.is_adopted() && !Claim::PAST_THE_NODES.is_endless());
     }
 }

@@ -127,10 +127,10 @@ impl Engine {
         Acquire::ask(&self.locks.grants, key.into(), token.into(), ttl, again)
     }
 
-    /// Asks all nodes for `key` on behalf of an adopted command: a held lock is refused, whatever
-    /// its token.
-    pub(crate) fn adopt(&self, key: Key, token: Token, ttl: Duration) -> Acquire {
-        Acquire::ask_adopted(&self.locks.grants, key, token, ttl)
+    /// Asks all nodes for `key` on behalf of an adopted command, to be granted with this claim: a
+    /// held lock is refused, whatever its token.
+    pub(crate) fn adopt(&self, key: Key, token: Token, ttl: Duration, claim: Claim) -> Acquire {
+        Acquire::ask_adopted(&self.locks.grants, key, token, ttl, claim)
     }
 
     /// Notes which library, or which words, took a lock that [`Engine::adopt`] was granted.
@@ -233,11 +233,11 @@ impl Engine {
     }
 
     /// Makes the asker the keeper of `key` if `token` holds it, with a fresh TTL, a larger fence
-    /// and a new claim. The keeper before, through whichever proxy, can neither renew the lock nor
+    /// and this new claim. A longer TTL that the lock has stays. The keeper before, through whichever proxy, can neither renew the lock nor
     /// give it back any more, and is told of the loss. Fails with [`super::NotGranted::Held`] if
     /// `token` does not hold the lock.
-    pub fn take_over(&self, key: Key, token: Token, ttl: Duration) -> Acquire {
-        Acquire::take_over(&self.locks.grants, key, token, ttl)
+    pub fn take_over(&self, key: Key, token: Token, ttl: Duration, claim: Claim) -> Acquire {
+        Acquire::take_over(&self.locks.grants, key, token, ttl, claim)
     }
 
     /// Has a quorum of nodes store a fence of at least `fence` for a grant that holds the lock,

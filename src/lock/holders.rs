@@ -169,6 +169,7 @@ impl Holders {
                 id: watch.id,
                 key: watch.key.clone(),
                 token: watch.token.clone(),
+                claim: watch.claim,
                 ttl: watch.times().ttl,
             }));
         }

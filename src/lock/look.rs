@@ -54,6 +54,8 @@ impl LookUp {
         let Tally { nodes, operation, .. } = &self.tally;
         let (token, left, claim) = named_by_quorum(operation.holders(), operation.votes().len())?;
         let validity = |left| nodes.validity(left, self.since, Instant::now());
+        // Its keeper renews it for as long as its connection lives.
+        let left = left.filter(|_| !claim.is_some_and(Claim::is_endless));
         Some(Holding { token, left: left.map(|left| validity(left).unwrap_or_default()), claim })
     }
 }

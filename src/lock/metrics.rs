@@ -53,6 +53,9 @@ labels! {
         Clock = "clock",
         /// Its key on the data node, which a bridged lock needs too, could not be kept.
         DataKey = "data_key",
+        /// It was taken by an adopted command without a TTL, and is not held by that grant any
+        /// more: another proxy's client has released it or given it a TTL, or the nodes lost it.
+        Elsewhere = "elsewhere",
     }
 }
 

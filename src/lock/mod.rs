@@ -59,7 +59,7 @@ pub(crate) use fitness::{
 };
 pub(crate) use keep::{
     keeper::Keep,
-    losses::{Losses, Lost},
+    losses::{LossKind, Losses, Lost},
 };
 pub(crate) use line::waiter::Waiter;
 pub(crate) use look::LookUp;
@@ -125,6 +125,8 @@ pub(crate) struct KeptLock {
     pub(crate) key: Key,
     /// The holder's token.
     pub(crate) token: Token,
+    /// The grant's claim.
+    pub(crate) claim: Claim,
     /// The TTL for which it is renewed.
     pub(crate) ttl: Duration,
 }
@@ -138,7 +140,8 @@ pub struct Holding {
     pub token: Token,
     /// The time for which the lock surely lasts, if nobody ends it: the validity of what a quorum
     /// still keeps. It is zero if that is less than the drift, or if the proxy may have stood still
-    /// meanwhile. `None`: the lock does not end by itself.
+    /// meanwhile. `None`: the lock does not end by itself, or is kept for an adopted command that
+    /// named no TTL.
     pub left: Option<Duration>,
     /// The grant's claim, if a quorum of nodes names one.
     pub claim: Option<Claim>,

@@ -308,9 +308,10 @@ impl Tokens {
         }
     }
 
-    /// Releases all session locks, as the client has ended or RESET the connection.
+    /// Releases all session locks, as the client has ended or RESET the connection. Those that
+    /// adopted commands took stay: a pool closes connections whose locks are still counted on.
     pub(super) fn give_back(&mut self) {
-        self.held.retain(|_, held| match held.keep.take() {
+        self.held.retain(|_, held| match held.keep.take_if(|keep| !keep.is_adopted()) {
             Some(keep) => {
                 keep.give_back();
                 false
@@ -352,6 +353,11 @@ impl Granted {
     pub(super) fn here(key: &Key, token: &Token, grant: &Grant, again: Option<Before>) -> Granted {
         let is_new = again.is_none();
         Granted { again, is_new, ..Granted::new(key, token, grant, false) }
+    }
+
+    /// A lock of an adopted command that has a new claim, and whose client counts on it for `ttl`.
+    pub(super) fn converted(key: &Key, token: &Token, grant: &Grant, ttl: Duration) -> Granted {
+        Granted { least: Some(ttl), ..Granted::elsewhere(key, token, grant) }
     }
 
     pub(super) fn elsewhere(key: &Key, token: &Token, grant: &Grant) -> Granted {

@@ -29,8 +29,10 @@ use super::{
 };
 use crate::{
     clock::Instant,
+    command::shown,
     config::OnLost,
     key::Key,
+    lock::LossKind,
     net::Outbox,
     resp::{
         encode,
@@ -502,14 +504,28 @@ impl Core {
         let desk = &mut self.desk;
         let all = desk.losing.losses.as_ref().map(|losses| losses.take()).unwrap_or_default();
         let announces = |key: &Key| matches!(&self.turn, Turn::Job(job) if job.announces(key));
-        let mut lost = Vec::new();
+        let (mut lost, mut unknown) = (Vec::new(), Vec::new());
         for loss in all {
             // A lock that this connection itself has replaced or given back is not lost. A LOCK
             // that is not answered yet will be answered NOTHELD.
             if desk.tokens.lose(&loss) && !announces(&loss.key) {
-                lost.push((loss.key, loss.token));
+                match loss.kind {
+                    LossKind::Told => lost.push((loss.key, loss.token)),
+                    LossKind::Unknown => unknown.push(loss.key),
+                    LossKind::Ended => {}
+                }
             }
         }
+        if let Some(key) = unknown.first() {
+            if let Some(adoption) = &desk.shared.adoption {
+                adoption.tell_of_loss(&shown(desk.name(key)), unknown.len() - 1);
+            }
+            if desk.config.locks.on_lost == OnLost::Close {
+                self.push_losses();
+                return Err(CloseReason::LockLost);
+            }
+        }
+        let desk = &mut self.desk;
         if lost.is_empty() {
             return Ok(());
         }

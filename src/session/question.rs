@@ -49,15 +49,17 @@ impl Asked {
                 Question::Lock { key, token, ttl, again, wait: Some(wait) } => {
                     Asked::Wait(Box::new(engine.wait(key, token, ttl, wait, again)))
                 }
-                Question::Adopt { key, token, ttl } => Asked::Lock(engine.adopt(key, token, ttl)),
+                Question::Adopt { key, token, ttl, claim } => {
+                    Asked::Lock(engine.adopt(key, token, ttl, claim))
+                }
                 Question::Unlock { key, token, claim, .. } => {
                     Asked::Unlock(engine.release(key, token, claim))
                 }
                 Question::Renew { key, token, ttl, claim, .. } => {
                     Asked::Renew(engine.renew(key, token, ttl, claim))
                 }
-                Question::TakeOver { key, token, ttl } => {
-                    Asked::TakeOver(engine.take_over(key, token, ttl))
+                Question::TakeOver { key, token, ttl, claim } => {
+                    Asked::TakeOver(engine.take_over(key, token, ttl, claim))
                 }
                 Question::Attached(locks) => {
                     let attach = |(key, token)| engine.attach(key, token);
@@ -122,6 +124,9 @@ fn bridged(question: Question, shared: &Arc<Shared>) -> Result<Asked, Question> 
     let (key, token, asker) = match &question {
         Question::Lock { key, token, .. } => (key, token, Asker::Ours),
         Question::Adopt { key, token, .. } => (key, token, Asker::Adopted),
+        Question::TakeOver { key, token, claim, .. } if claim.is_adopted() => {
+            (key, token, Asker::Adopted)
+        }
         Question::Unlock { key, token, asker, .. } | Question::Renew { key, token, asker, .. } => {
             (key, token, *asker)
         }
@@ -137,8 +142,11 @@ fn bridged(question: Question, shared: &Arc<Shared>) -> Result<Asked, Question> 
         Question::Lock { ttl, again, wait, .. } => {
             Box::pin(async move { Answer::Lock(crossing.acquire(ttl, again, wait).await) })
         }
-        Question::Adopt { ttl, .. } => {
-            Box::pin(async move { Answer::Lock(crossing.acquire(ttl, None, None).await) })
+        Question::Adopt { ttl, claim, .. } => {
+            Box::pin(async move { Answer::Lock(crossing.adopt(ttl, claim).await) })
+        }
+        Question::TakeOver { ttl, claim, .. } => {
+            Box::pin(async move { Answer::TakeOver(crossing.convert(ttl, claim).await) })
         }
         Question::Unlock { claim, .. } => {
             Box::pin(async move { Answer::Unlock(crossing.release(claim).await) })

@@ -92,14 +92,22 @@ fn is_as_told(reply: &Reply, told: &str) -> bool {
     }
 }
 
-/// Plays one script on a key in a state. Returns what differs.
-fn play(script: &Script, state: State, number: usize, proxy: &Proxy) -> Result<(), String> {
+/// Plays one script on a key in a state. `are_kept`: a client can have a lock without a TTL. Returns
+/// what differs.
+fn play(
+    script: &Script,
+    state: State,
+    number: usize,
+    (proxy, are_kept): (&Proxy, bool),
+) -> Result<(), String> {
     let Script { digest, does, replies, words } = script;
     let key = format!("lock:{number}:{state:?}").replace(' ', "");
     let mine = if words.contains(&"*") { "*" } else { "mine" };
     let (mut holder, mut client) = (proxy.client(), proxy.client());
     let token = |mine_: bool| if mine_ { mine } else { "another's" };
-    if let State::Held { mine, ttl } = state {
+    if let (State::Held { mine, ttl: false }, true) = (state, are_kept) {
+        assert_eq!(holder.cmd(&["SET", &key, token(mine), "NX"]), Reply::ok());
+    } else if let State::Held { mine, ttl } = state {
         let take = ["SET", &key, token(mine), "NX", "EX", &BEFORE.to_string()];
         assert_eq!(holder.cmd(&take), Reply::ok());
         for node in 0..if ttl { 0 } else { 3 } {
@@ -119,11 +127,12 @@ fn play(script: &Script, state: State, number: usize, proxy: &Proxy) -> Result<(
     let words: Vec<&str> = ["EVALSHA", digest].into_iter().chain(words).collect();
     let reply = client.cmd(&words);
     let told = match state {
+        _ if *does == "persist" && !are_kept => "-",
         State::Absent => replies[0],
         State::Held { mine: true, ttl: true } => replies[1],
-        // A client has no lock without a TTL. What somebody else has put there may be given one,
+        // Without no_ttl a client has no lock without a TTL. What somebody else has put there may be given one,
         // where the script would not.
-        State::Held { mine: true, ttl: false } if *does == "extend" => {
+        State::Held { mine: true, ttl: false } if *does == "extend" && !are_kept => {
             let is_kept = is_as_told(&reply, replies[2]) && replies[1] != replies[2];
             if is_kept { replies[2] } else { replies[1] }
         }
@@ -148,10 +157,13 @@ fn play(script: &Script, state: State, number: usize, proxy: &Proxy) -> Result<(
         "release" if is_mine => None,
         "reset" => None,
         "add" if state == (State::Held { mine: true, ttl: true }) => Some((mine, BEFORE + NEW)),
+        "persist" if is_mine && are_kept => Some((mine, -1)),
         "extend" if is_mine && (told == replies[1]) => taken,
         "take" if state == State::Absent => taken,
         "again" if state == State::Absent || is_mine => taken,
-        "release" | "extend" | "add" | "take" | "again" | "look" | "refuse" => unchanged,
+        "release" | "extend" | "add" | "take" | "again" | "look" | "refuse" | "persist" => {
+            unchanged
+        }
         other => panic!("{other}"),
     };
     let (value, left) = (client.cmd(&["GET", &key]), seconds(&client.cmd(&["PTTL", &key])));
@@ -174,12 +186,21 @@ fn play(script: &Script, state: State, number: usize, proxy: &Proxy) -> Result<(
 
 #[test]
 fn each_answers_as_on_redis_in_each_state_of_its_key() {
-    let rules = "adopt:\n  - keys: 'lock:*'\n    mode: enforce";
-    let mut proxy = Proxy::with().nodes(3).top(rules).start();
+    play_all("no_ttl: refuse", false);
+}
+
+#[test]
+fn each_answers_as_on_redis_where_locks_may_have_no_ttl() {
+    play_all("no_ttl: session", true);
+}
+
+fn play_all(option: &str, are_kept: bool) {
+    let rules = format!("adopt:\n  - keys: 'lock:*'\n    mode: enforce\n    {option}");
+    let mut proxy = Proxy::with().nodes(3).top(&rules).start();
     let mut wrong = Vec::new();
     for (number, script) in scripts().iter().enumerate() {
         for state in STATES {
-            wrong.extend(play(script, state, number, &proxy).err());
+            wrong.extend(play(script, state, number, (&proxy, are_kept)).err());
         }
     }
     assert!(wrong.is_empty(), "{} differ:\n{}", wrong.len(), wrong.join("\n"));

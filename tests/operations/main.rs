@@ -13,6 +13,7 @@ mod adopt_bridge;
 mod adopt_enforced;
 mod adopt_exec;
 mod adopt_fleet;
+mod adopt_session;
 mod configuration;
 mod dev;
 mod digests;

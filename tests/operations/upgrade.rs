@@ -259,9 +259,11 @@ fn redis_py_sees_nothing_of_upgrades_in_resp3() {
 #[test]
 fn a_session_lock_stays_with_the_process_that_granted_it() {
     let place = Place::new();
-    let mut proxy = place.setup().nodes(3).locks("default_ttl: 600ms").start();
+    let adopt = "adopt: {keys: 'old:*', mode: enforce, no_ttl: session}";
+    let mut proxy = place.setup().nodes(3).top(adopt).locks("default_ttl: 600ms").start();
     let mut holder = proxy.client();
     holder.cmd(&["LOCK", "k"]).grant();
+    assert_eq!(holder.cmd(&["SETNX", "old:k", "t"]), Reply::Int(1));
     let mut idle = proxy.client();
     assert_eq!(idle.cmd(&["MULTI"]), Reply::ok());
     let new = Process::upgrade(&place, &proxy.config_file());
@@ -270,8 +272,13 @@ fn a_session_lock_stays_with_the_process_that_granted_it() {
     // Over several TTLs: the old process renews it.
     for _ in 0..20 {
         assert_eq!(other.cmd(&["LOCK", "k", "PX", "1000"]), Reply::NullArray);
+        assert_eq!(other.cmd(&["SETNX", "old:k", "u"]), Reply::Int(0));
+        assert_eq!(other.cmd(&["TTL", "old:k"]), Reply::Int(-1));
         thread::sleep(Duration::from_millis(100));
     }
+    // Released through the new process, which is no loss to a client of the old one.
+    assert_eq!(other.cmd(&["DEL", "old:k"]), Reply::Int(1));
+    assert_eq!(other.cmd(&["SETNX", "old:k", "u"]), Reply::Int(1));
     assert_eq!(holder.cmd(&["UNLOCK", "k"]), Reply::Int(1));
     other.cmd(&["LOCK", "k", "PX", "1000"]).grant();
     assert_eq!(idle.cmd(&["SET", "x", "1"]), Reply::simple("QUEUED"));

@@ -86,7 +86,15 @@ impl Keep {
     /// Notes that the holder was told that another connection has taken the lock over or released
     /// it.
     pub(crate) fn was_replaced(self) {
-        self.locks.grants.metrics.lost(LostReason::Replaced);
+        // A pool releases an adopted lock on whichever connection it has at hand.
+        if !self.is_adopted() {
+            self.locks.grants.metrics.lost(LostReason::Replaced);
+        }
+    }
+
+    /// Whether an adopted command took the lock, without a TTL.
+    pub(crate) fn is_adopted(&self) -> bool {
+        self.watch.claim.is_endless()
     }
 
     /// Gives the lock up as lost: another has had it since.

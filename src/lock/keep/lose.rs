@@ -2,11 +2,26 @@
 
 use std::sync::Arc;
 
-use super::watch::Watch;
+use super::{
+    losses::{LossKind, Lost},
+    watch::Watch,
+};
 use crate::lock::{Release, locks::Locks, metrics::LostReason};
+
+/// The reason as it is counted, and what the client is to know. Of an adopted lock without a TTL
+/// that another grant has, or nobody, it cannot be told here whether it was lost, or released or
+/// given a TTL through another proxy.
+fn judged(watch: &Watch, reason: LostReason) -> (LostReason, LossKind) {
+    match reason {
+        _ if !watch.claim.is_endless() => (reason, LossKind::Told),
+        LostReason::NotHeld | LostReason::Replaced => (LostReason::Elsewhere, LossKind::Ended),
+        _ => (reason, LossKind::Unknown),
+    }
+}
 
 /// Ends a lost session lock: tells its holder, and releases it on every node.
 pub(in crate::lock) fn lose(locks: &Arc<Locks>, watch: &Arc<Watch>, reason: LostReason) {
+    let (reason, kind) = judged(watch, reason);
     // Locked until the loss is told: the holder's connection, which may have found out at the same
     // time, must not go on in between (see [`Losses::settle`]).
     let mut lost = watch.losses.lock();
@@ -17,7 +32,7 @@ pub(in crate::lock) fn lose(locks: &Arc<Locks>, watch: &Arc<Watch>, reason: Lost
         // Released before the holder is told: its next LOCK by the same token must not be hit by
         // this release.
         let other = Release::ask_lost(locks, watch);
-        watch.losses.add(&mut lost, watch.loss(false));
+        watch.losses.add(&mut lost, Lost { kind, ..watch.loss(false) });
         drop(lost);
         // The lock may have been granted anew to the same token meanwhile, for another keeper.
         if let Some(other) = other {

@@ -24,8 +24,23 @@ pub(crate) struct Lost {
     /// Whether another connection has taken the lock over or released it. That may be the same
     /// connection, which then does not keep it any more ([`Keep::is`](super::keeper::Keep::is)).
     pub replaced: bool,
+    /// What the connection's client is to know of it.
+    pub kind: LossKind,
     /// The `id` of the lock's watch.
     pub(in crate::lock) id: u64,
+}
+
+/// What a client is to know of the loss of a lock.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum LossKind {
+    /// The client is told, as `locks.on_lost` says.
+    Told,
+    /// An adopted command took the lock without a TTL, and its library knows no LOCKLOST. The lock
+    /// is lost, and its client does not know.
+    Unknown,
+    /// As `Unknown`, but the lock may have been released, or given a TTL, by another connection of
+    /// the same client.
+    Ended,
 }
 
 /// Losses that one connection is to be told of.

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use super::losses::{Losses, Lost};
+use super::losses::{LossKind, Losses, Lost};
 use crate::{
     clock::Instant,
     key::{Key, Token},
@@ -103,7 +103,8 @@ impl Watch {
     /// The loss as the connection is told of it. `replaced`: another connection has taken the lock
     /// over, or released it.
     pub(in crate::lock) fn loss(&self, replaced: bool) -> Lost {
-        Lost { key: self.key.clone(), token: self.token.clone(), replaced, id: self.id }
+        let kind = if self.claim.is_endless() { LossKind::Ended } else { LossKind::Told };
+        Lost { key: self.key.clone(), token: self.token.clone(), replaced, kind, id: self.id }
     }
 
     pub(in crate::lock) fn times(&self) -> MutexGuard<'_, Times> {

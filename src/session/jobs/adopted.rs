@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use super::{
     super::{
-        claims::{Granted, Held},
+        claims::{Granted, Held, MAX_TOKENS},
         desk::Desk,
         guarded::database,
         metrics::Outcome,
         planted::{self, PlantedFault},
     },
-    Answer, Job, Ours, Pass, Progress, Question, adopted_exec,
+    Answer, Job, Ours, Pass, Progress, Question, adopted_exec, adopted_kept,
     adopted_many::{Many, ManyWork},
     announce,
     authorize::probe as probe_lock,
@@ -23,13 +23,13 @@ use super::{
 };
 use crate::{
     adopt::place::KeyPlace,
-    adopt::task::{AdoptTask, AdoptWork, LookWord, Replies, SentBy},
+    adopt::task::{AdoptTask, AdoptWork, KeptFrom, LookWord, Replies, SentBy},
     bridge::Asker,
     clock::{Instant, millis},
-    command::shown,
-    config::{BlindPolicy, LongTtlPolicy},
+    command::{BadRequest, shown},
+    config::{BlindPolicy, LongTtlPolicy, NoTtlPolicy},
     key::{Key, Token},
-    lock::{Holding, NotGranted, padded},
+    lock::{Claim, Holding, NotGranted, padded},
     resp::{
         encode,
         name::{Own, ReplyMode},
@@ -41,7 +41,8 @@ pub(super) fn verb(task: &AdoptTask) -> Own {
     match &task.work {
         AdoptWork::Acquire { .. }
         | AdoptWork::AcquirePast { .. }
-        | AdoptWork::AcquireAgain { .. } => Own::Lock,
+        | AdoptWork::AcquireAgain { .. }
+        | AdoptWork::Keep { .. } => Own::Lock,
         AdoptWork::Release { .. } | AdoptWork::ReleaseBlind { .. } => Own::Unlock,
         AdoptWork::Extend { .. } | AdoptWork::ExtendBy { .. } | AdoptWork::ExtendBlind { .. } => {
             Own::Renew
@@ -224,6 +225,10 @@ fn carry_out(ours: Ours, task: AdoptTask, database: u64, desk: &mut Desk) -> Pro
         return ours.refuse(&error, Outcome::BadRequest, desk);
     }
     let mut keys: Vec<Key> = names.iter().map(|name| desk.key(name)).collect();
+    if matches!(work, AdoptWork::Keep { .. }) && keys.len() > 1 {
+        let error = "ERR several adopted locks at once need a TTL (adopt)";
+        return ours.refuse(error, Outcome::BadRequest, desk);
+    }
     if keys.len() > 1 {
         let (token, work) = match work {
             AdoptWork::Acquire { token, ttl, .. } => (token, ManyWork::Acquire(ttl)),
@@ -238,16 +243,25 @@ fn carry_out(ours: Ours, task: AdoptTask, database: u64, desk: &mut Desk) -> Pro
         return Many::begin((ours, sender), (keys, Token::from(&token)), work, &other_keys, desk);
     }
     let Some(key) = keys.pop() else { return not_asked() };
+    // A script may answer otherwise where its lock has no TTL, which only the lock nodes know.
+    let may_be_endless = options.no_ttl == NoTtlPolicy::Session;
     match work {
         AdoptWork::Acquire { token, ttl, replies } => {
-            acquire(Taking { ours, sender, key, token: Token::from(&token), ttl, replies }, desk)
+            let (token, ttl) = (Token::from(&token), Some(ttl));
+            acquire(Taking { ours, sender, key, token, ttl, replies }, desk)
         }
-        AdoptWork::AcquireAgain { token, ttl, replies } => {
-            let taking = Taking { ours, sender, key, token: Token::from(&token), ttl, replies };
+        AdoptWork::Keep { token, of: KeptFrom::Nobody, replies } => {
+            let (token, ttl) = (Token::from(&token), None);
+            acquire(Taking { ours, sender, key, token, ttl, replies }, desk)
+        }
+        AdoptWork::AcquireAgain { token, ttl, replies } if !may_be_endless => {
+            let (token, ttl) = (Token::from(&token), Some(ttl));
+            let taking = Taking { ours, sender, key, token, ttl, replies };
             renew(taking, Missed::Take, None, desk)
         }
-        AdoptWork::Extend { token, ttl, replies } => {
-            let taking = Taking { ours, sender, key, token: Token::from(&token), ttl, replies };
+        AdoptWork::Extend { token, ttl, replies } if !may_be_endless => {
+            let (token, ttl) = (Token::from(&token), Some(ttl));
+            let taking = Taking { ours, sender, key, token, ttl, replies };
             renew(taking, Missed::Tell, None, desk)
         }
         AdoptWork::Release { token, replies } => {
@@ -256,7 +270,10 @@ fn carry_out(ours: Ours, task: AdoptTask, database: u64, desk: &mut Desk) -> Pro
         }
         AdoptWork::Look(_)
         | AdoptWork::AcquirePast { .. }
+        | AdoptWork::AcquireAgain { .. }
+        | AdoptWork::Keep { .. }
         | AdoptWork::Left { .. }
+        | AdoptWork::Extend { .. }
         | AdoptWork::ExtendBy { .. }
         | AdoptWork::ReleaseBlind { .. }
         | AdoptWork::ExtendBlind { .. } => {
@@ -280,15 +297,37 @@ pub(super) struct Taking {
     pub(super) sender: SentBy,
     pub(super) key: Key,
     pub(super) token: Token,
-    /// The time for which the client will count on the lock.
-    pub(super) ttl: Duration,
+    /// The time for which the client will count on the lock. `None`: it is to have no TTL, and is
+    /// kept for as long as the connection lives.
+    pub(super) ttl: Option<Duration>,
     pub(super) replies: Replies,
 }
 
 impl Taking {
+    /// The time for which the lock nodes are to hold the lock, and the claim of a new grant.
+    pub(super) fn terms(&self, desk: &Desk) -> (Duration, Claim) {
+        match self.ttl {
+            Some(ttl) => (held_for(ttl, desk), Claim::adopted()),
+            None => (desk.config.locks.default_ttl, Claim::endless()),
+        }
+    }
+
+    /// Refuses a lock without a TTL that the connection has no room to keep.
+    pub(super) fn refused(&self, desk: &mut Desk) -> Option<Progress> {
+        let is_refused = self.ttl.is_none() && !desk.tokens.has_room(&self.key, self.ours.since);
+        let error = || BadRequest::TooManySessionLocks(MAX_TOKENS).to_string();
+        is_refused.then(|| self.ours.refuse(&error(), Outcome::BadRequest, desk))
+    }
+
+    /// Whether the client would count on a grant for longer than it is valid. One without a TTL is
+    /// renewed.
+    pub(super) fn outlasts(&self, validity: Duration) -> bool {
+        self.ttl.is_some_and(|ttl| validity < ttl) && !planted::has(PlantedFault::ShortHold)
+    }
+
     /// Answers that the lock nodes were too slow: the client would count on the lock for longer
     /// than they hold it.
-    fn too_slow(self, desk: &Desk) -> Progress {
+    pub(super) fn too_slow(self, desk: &Desk) -> Progress {
         let error = "NOQUORUM the lock nodes answered too late for this TTL, try again";
         self.ours.refuse(error, Outcome::NoQuorum, desk)
     }
@@ -302,12 +341,16 @@ fn held_for(ttl: Duration, desk: &Desk) -> Duration {
     }
 }
 
-fn acquire(taking: Taking, desk: &Desk) -> Progress {
+pub(super) fn acquire(taking: Taking, desk: &mut Desk) -> Progress {
+    if let Some(refused) = taking.refused(desk) {
+        return refused;
+    }
     if desk.shared.engine.is_known_as_held(&taking.key, taking.ours.since) {
         return tell(taking.ours, taking.replies[3], Outcome::Busy, desk);
     }
-    let ttl = held_for(taking.ttl, desk);
-    let question = Question::Adopt { key: taking.key.clone(), token: taking.token.clone(), ttl };
+    let (ttl, claim) = taking.terms(desk);
+    let (key, token) = (taking.key.clone(), taking.token.clone());
+    let question = Question::Adopt { key, token, ttl, claim };
     let releases = desk.shared.engine.releases(&taking.key);
     Progress::Ask(Box::new(Acquiring { taking, releases }), question)
 }
@@ -335,17 +378,24 @@ impl Job for Acquiring {
             Err(NotGranted::QueueFull { .. }) => return not_asked(),
             Err(NotGranted::NoQuorum(error)) => return no_quorum(taking.ours, &error, desk),
         };
-        if grant.validity < taking.ttl && !planted::has(PlantedFault::ShortHold) {
+        if taking.outlasts(grant.validity) {
             let (key, token) = (taking.key.clone(), taking.token.clone());
             desk.shared.give_back(key, token, grant.claim);
             return taking.too_slow(desk);
         }
         let Taking { ours, sender, key, token, ttl, replies } = taking;
         desk.shared.engine.name_adopted(&key, &token, sender.name());
-        desk.shared.metrics.granted(false);
-        let granted = Granted::adopted(&key, &token, &grant, ttl);
+        desk.shared.metrics.granted(ttl.is_none());
+        let granted = Granted::adopted(&key, &token, &grant, ttl.unwrap_or_default());
         let now = Instant::now();
-        desk.tokens.insert(key, Held::granted(token, ttl, &grant, None), now);
+        let (ttl, keep) = match ttl {
+            Some(ttl) => (ttl, None),
+            None => {
+                let ttl = desk.config.locks.default_ttl;
+                (ttl, desk.keep(&key, &token, ttl, &grant))
+            }
+        };
+        desk.tokens.insert(key, Held::granted(token, ttl, &grant, keep), now);
         ours.count(Outcome::Ok, desk);
         let mut answer = Vec::new();
         encode_text(&mut answer, replies[0], desk.conn.state.resp3);
@@ -372,7 +422,7 @@ pub(super) fn renew(
     holding: Option<&Holding>,
     desk: &mut Desk,
 ) -> Progress {
-    let Taking { key, token, ttl, .. } = &taking;
+    let Taking { key, token, .. } = &taking;
     // The lock nodes carry the release out sooner or later, and would end what is renewed now.
     if desk.tokens.is_given_back(key, token) {
         return match missed {
@@ -386,30 +436,33 @@ pub(super) fn renew(
     }
     // Whichever connection of the client was granted the lock: libraries know no claims.
     let claim = holding.and_then(|holding| holding.claim);
-    let ttl = held_for(*ttl, desk);
+    let Some(ttl) = taking.ttl.filter(|_| !claim.is_some_and(Claim::is_endless)) else {
+        return adopted_kept::convert(taking, claim, desk);
+    };
     let (key, token, asker) = (key.clone(), token.clone(), Asker::Adopted);
-    let question = Question::Renew { key, token, ttl, claim, asker };
-    Progress::Ask(Box::new(Extending { taking, missed }), question)
+    let question = Question::Renew { key, token, ttl: held_for(ttl, desk), claim, asker };
+    Progress::Ask(Box::new(Extending { taking, ttl, missed }), question)
 }
 
 /// The lock nodes are asked to renew the lock.
 struct Extending {
     taking: Taking,
+    ttl: Duration,
     missed: Missed,
 }
 
 impl Job for Extending {
     fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
         let Answer::Renew(said) = answer else { return not_asked() };
-        let Extending { taking, missed } = *self;
+        let Extending { taking, ttl, missed } = *self;
         match (said, missed) {
             (Ok(Some(renewed)), _) => {
-                desk.tokens.renewed(&taking.key, &taking.token, taking.ttl, renewed.until);
+                desk.tokens.renewed(&taking.key, &taking.token, ttl, renewed.until);
                 if !taking.sender.library.is_empty() {
                     let Taking { key, token, sender, .. } = &taking;
                     desk.shared.engine.name_adopted(key, token, sender.library);
                 }
-                if renewed.validity < taking.ttl && !planted::has(PlantedFault::ShortHold) {
+                if taking.outlasts(renewed.validity) {
                     return taking.too_slow(desk);
                 }
                 tell(taking.ours, taking.replies[1], Outcome::Ok, desk)
@@ -507,14 +560,20 @@ impl Job for Waking {
 }
 
 /// Forgets the lock, and answers that the token does not hold it.
-fn not_held(ours: Ours, key: Key, token: Token, replies: Replies, desk: &mut Desk) -> Progress {
+pub(super) fn not_held(
+    ours: Ours,
+    key: Key,
+    token: Token,
+    replies: Replies,
+    desk: &mut Desk,
+) -> Progress {
     desk.tokens.remove(&key, &token);
     tell_not_held(ours, key, replies, desk)
 }
 
 /// Answers that the token does not hold the lock. Where Redis would tell whether another does, the
 /// lock nodes are asked.
-fn tell_not_held(ours: Ours, key: Key, replies: Replies, desk: &Desk) -> Progress {
+pub(super) fn tell_not_held(ours: Ours, key: Key, replies: Replies, desk: &Desk) -> Progress {
     if replies[0] == replies[3] {
         return tell(ours, replies[0], Outcome::NotHeld, desk);
     }
@@ -587,6 +646,25 @@ impl Looking {
                 encode_look(&mut answer, word, holding.as_ref(), desk);
                 ours.answer(answer, None)
             }
+            (AdoptWork::Extend { token, ttl, replies }, holding) => {
+                let (token, ttl) = (Token::from(&token), Some(ttl));
+                let taking = Taking { ours, sender, key, token, ttl, replies };
+                adopted_kept::again(taking, Missed::Tell, holding, desk)
+            }
+            (AdoptWork::AcquireAgain { token, ttl, replies }, holding) => {
+                let (token, ttl) = (Token::from(&token), Some(ttl));
+                let taking = Taking { ours, sender, key, token, ttl, replies };
+                adopted_kept::again(taking, Missed::Take, holding, desk)
+            }
+            (AdoptWork::Keep { token, of, replies }, holding) => {
+                let missed = match of {
+                    KeptFrom::Nobody | KeptFrom::NobodyOrToken => Missed::Take,
+                    KeptFrom::Token => Missed::Tell,
+                };
+                let (token, ttl) = (Token::from(&token), None);
+                let taking = Taking { ours, sender, key, token, ttl, replies };
+                adopted_kept::again(taking, missed, holding, desk)
+            }
             (AdoptWork::AcquirePast { replies }, None) => tell(ours, replies[0], Outcome::Ok, desk),
             (AdoptWork::AcquirePast { replies }, Some(_)) => {
                 tell(ours, replies[3], Outcome::Busy, desk)
@@ -615,8 +693,11 @@ impl Looking {
                 None,
             ) => tell(ours, replies[0], Outcome::NotHeld, desk),
             (AdoptWork::ExtendBy { token, ttl, replies }, Some(holding)) => {
-                let Some(left) = left(&holding, desk).filter(|_| *holding.token == *token) else {
+                if *holding.token != *token {
                     return tell(ours, replies[3], Outcome::NotHeld, desk);
+                }
+                let Some(left) = left(&holding, desk) else {
+                    return tell(ours, replies[2], Outcome::NotHeld, desk);
                 };
                 let ttl = ttl + Duration::from_millis(left.unsigned_abs());
                 let most = desk.config.locks.max_ttl;
@@ -626,7 +707,7 @@ impl Looking {
                     return ours.refuse(error, Outcome::BadRequest, desk);
                 }
                 let (token, holding) = (holding.token.clone(), Some(&holding));
-                let taking = Taking { ours, sender, key, token, ttl, replies };
+                let taking = Taking { ours, sender, key, token, ttl: Some(ttl), replies };
                 renew(taking, Missed::Tell, holding, desk)
             }
             // A LOCK client's lock is its own: a blind command changes nothing.
@@ -644,7 +725,7 @@ impl Looking {
             }
             (AdoptWork::ExtendBlind { ttl, replies: [absent, held, ..] }, Some(holding)) => {
                 let (token, replies) = (holding.token.clone(), [absent, held, held, absent]);
-                let taking = Taking { ours, sender, key, token, ttl, replies };
+                let taking = Taking { ours, sender, key, token, ttl: Some(ttl), replies };
                 renew(taking, Missed::Tell, Some(&holding), desk)
             }
             _ => not_asked(),
@@ -693,7 +774,7 @@ pub(super) fn tell(ours: Ours, text: &str, outcome: Outcome, desk: &Desk) -> Pro
     ours.answer(answer, None)
 }
 
-fn encode_text(out: &mut Vec<u8>, text: &str, resp3: bool) {
+pub(super) fn encode_text(out: &mut Vec<u8>, text: &str, resp3: bool) {
     match text {
         "nil" => encode::null(out, resp3),
         "+OK" => encode::simple(out, "OK"),

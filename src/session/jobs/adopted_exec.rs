@@ -167,6 +167,7 @@ fn execute(ours: Ours, stage: LockTransaction, desk: &mut Desk) -> Progress {
             let ours = Ours { own: Own::Renew, ..ours };
             let token = holding.token.clone();
             let sender = SentBy::default();
+            let ttl = Some(ttl);
             let taking = Taking { ours, sender, key, token, ttl, replies: EXECUTED };
             renew(taking, Missed::Tell, Some(&holding), desk)
         }

@@ -96,7 +96,10 @@ impl Many {
         let token = self.token.clone();
         let locks = &desk.config.locks;
         let question = match self.work {
-            ManyWork::Acquire(ttl) => Question::Adopt { key, token, ttl: padded(ttl, locks) },
+            ManyWork::Acquire(ttl) => {
+                let (ttl, claim) = (padded(ttl, locks), Claim::adopted());
+                Question::Adopt { key, token, ttl, claim }
+            }
             // The lock nodes carry the release out sooner or later.
             ManyWork::Extend(_) if desk.tokens.is_given_back(&key, &token) => {
                 return Many { held: 0, ..self }.tell(desk);

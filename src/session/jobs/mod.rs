@@ -27,6 +27,7 @@
 
 pub(super) mod adopted;
 pub(super) mod adopted_exec;
+mod adopted_kept;
 mod adopted_many;
 pub(super) mod announce;
 mod attach;
@@ -200,14 +201,15 @@ pub(super) enum Pass {
 pub(super) enum Question {
     /// Takes a lock.
     Lock { key: Key, token: Token, ttl: Duration, again: Option<Claim>, wait: Option<Duration> },
-    /// Takes a lock for an adopted command, unless anybody holds it. The answer is that to a LOCK.
-    Adopt { key: Key, token: Token, ttl: Duration },
+    /// Takes a lock for an adopted command, by this claim, unless anybody holds it. The answer is
+    /// that to a LOCK.
+    Adopt { key: Key, token: Token, ttl: Duration, claim: Claim },
     /// Releases a lock.
     Unlock { key: Key, token: Token, claim: Option<Claim>, asker: Asker },
     /// Renews a lock.
     Renew { key: Key, token: Token, ttl: Duration, claim: Option<Claim>, asker: Asker },
-    /// RENEW by which the connection becomes the keeper of a session lock.
-    TakeOver { key: Key, token: Token, ttl: Duration },
+    /// Gives a lock this new claim, so that it has another keeper, or none if it had one.
+    TakeOver { key: Key, token: Token, ttl: Duration, claim: Claim },
     /// Whether these tokens hold these locks.
     Attached(Vec<(Key, Token)>),
     /// Who holds this lock.

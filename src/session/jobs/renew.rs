@@ -18,7 +18,7 @@ use crate::{
     clock::Instant,
     command::BadRequest,
     key::{Key, Token},
-    lock::NotGranted,
+    lock::{Claim, NotGranted},
     resp::encode,
 };
 
@@ -74,7 +74,8 @@ pub(super) fn begin(
         if !desk.tokens.has_room(&key, ours.since) {
             return Err(BadRequest::TooManySessionLocks(MAX_TOKENS));
         }
-        let question = Question::TakeOver { key: key.clone(), token: token.clone(), ttl };
+        let claim = Claim::new();
+        let question = Question::TakeOver { key: key.clone(), token: token.clone(), ttl, claim };
         (Box::new(TakingOver { ours, key, token, ttl }), question)
     } else {
         let question = Question::Renew {

@@ -1,0 +1,136 @@
+//! Adopted locks without a TTL, under `no_ttl: session`: a lock is renewed for as long as the
+//! connection lives that took it, or that took its TTL away. That it has none is told by its claim,
+//! so that each proxy knows.
+//!
+//! EXPIRE and its like make such a lock a lease: it gets a new claim, by which its keeper, through
+//! whichever proxy, can renew it no more.
+
+use super::{
+    super::{
+        claims::{Granted, Held},
+        desk::Desk,
+        metrics::Outcome,
+    },
+    Answer, Job, Ours, Progress, Question,
+    adopted::{Missed, Taking, acquire, encode_text, not_held, renew, tell, tell_not_held},
+    announce,
+    lock::no_quorum,
+    not_asked,
+};
+use crate::{
+    bridge::Asker,
+    clock::Instant,
+    lock::{Claim, Grant, Holding, NotGranted},
+};
+
+/// Renews a lock whose holder the lock nodes have told, takes its TTL away, or takes it.
+pub(super) fn again(
+    taking: Taking,
+    missed: Missed,
+    holding: Option<Holding>,
+    desk: &mut Desk,
+) -> Progress {
+    let is_held = holding.is_some();
+    let own = holding.filter(|holding| holding.token == taking.token);
+    let [.., held, endless, other] = taking.replies;
+    match (own, missed) {
+        (Some(own), _) if own.left.is_none() && (taking.ttl.is_none() || held != endless) => {
+            let outcome = if held == endless { Outcome::Ok } else { Outcome::NotHeld };
+            tell(taking.ours, endless, outcome, desk)
+        }
+        (Some(own), _) => renew(taking, missed, Some(&own), desk),
+        (None, _) if taking.ttl.is_some() => renew(taking, missed, None, desk),
+        (None, Missed::Tell) => tell_not_held(taking.ours, taking.key, taking.replies, desk),
+        (None, Missed::Take) if is_held => tell(taking.ours, other, Outcome::Busy, desk),
+        (None, Missed::Take) => acquire(taking, desk),
+    }
+}
+
+/// Takes a lock's TTL away, or gives one to a lock without. `from`: the claim that the lock nodes
+/// have told.
+pub(super) fn convert(taking: Taking, from: Option<Claim>, desk: &mut Desk) -> Progress {
+    if let Some(refused) = taking.refused(desk) {
+        return refused;
+    }
+    let (ttl, claim) = taking.terms(desk);
+    let (key, token) = (taking.key.clone(), taking.token.clone());
+    let held = desk.tokens.held.get(&key).filter(|held| held.token == token);
+    let is_ours = held.is_some_and(|held| !held.attached && held.claim == from);
+    let question = Question::TakeOver { key, token, ttl, claim };
+    Progress::Ask(Box::new(Converting { taking, is_ours, grant: None }), question)
+}
+
+/// The lock nodes are asked for a new claim of a lock.
+struct Converting {
+    taking: Taking,
+    /// The connection has the lock.
+    is_ours: bool,
+    /// The new grant, whose TTL is being made as short as the client wants it.
+    grant: Option<Grant>,
+}
+
+impl Job for Converting {
+    fn answer(mut self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
+        match answer {
+            Answer::TakeOver(Ok(grant)) if self.is_to_be_shorter(desk) => {
+                let (ttl, _) = self.taking.terms(desk);
+                let (key, token) = (self.taking.key.clone(), self.taking.token.clone());
+                let (claim, asker) = (grant.claim, Asker::Adopted);
+                self.grant = Some(grant);
+                Progress::Ask(self, Question::Renew { key, token, ttl, claim, asker })
+            }
+            Answer::TakeOver(Ok(grant)) => self.converted(grant, desk),
+            Answer::Renew(Ok(Some(renewed))) => match self.grant {
+                Some(grant) => {
+                    let (validity, until) = (renewed.validity, renewed.until);
+                    self.converted(Grant { validity, until, ..grant }, desk)
+                }
+                None => not_asked(),
+            },
+            Answer::TakeOver(Err(NotGranted::Held { .. } | NotGranted::QueueFull { .. }))
+            | Answer::Renew(Ok(None)) => {
+                let Taking { ours, key, token, replies, .. } = self.taking;
+                not_held(ours, key, token, replies, desk)
+            }
+            Answer::TakeOver(Err(NotGranted::NoQuorum(error))) | Answer::Renew(Err(error)) => {
+                no_quorum(self.taking.ours, &error, desk)
+            }
+            _ => not_asked(),
+        }
+    }
+
+    fn asks_for(&self) -> Option<Ours> {
+        Some(self.taking.ours)
+    }
+}
+
+impl Converting {
+    /// Whether the lock nodes hold the lock for longer than it is to last: they shorten nothing
+    /// when the claim changes, as its keeper may still count on it.
+    fn is_to_be_shorter(&self, desk: &Desk) -> bool {
+        self.taking.ttl.is_some() && self.taking.terms(desk).0 < desk.config.locks.default_ttl
+    }
+
+    fn converted(self, grant: Grant, desk: &mut Desk) -> Progress {
+        let Converting { taking, is_ours, .. } = self;
+        if taking.outlasts(grant.validity) {
+            return taking.too_slow(desk);
+        }
+        let Taking { ours, sender, key, token, ttl, replies } = taking;
+        desk.shared.engine.name_adopted(&key, &token, sender.name());
+        let text = if ttl.is_some() { replies[2] } else { replies[1] };
+        let keep = match ttl {
+            None => desk.keep(&key, &token, desk.config.locks.default_ttl, &grant),
+            Some(_) if is_ours => None,
+            // The connection that took the lock has it no more: guards need LOCK.ATTACH.
+            Some(_) => return tell(ours, text, Outcome::Ok, desk),
+        };
+        let granted = Granted::converted(&key, &token, &grant, ttl.unwrap_or_default());
+        let ttl = ttl.unwrap_or(desk.config.locks.default_ttl);
+        desk.tokens.insert(key, Held::granted(token, ttl, &grant, keep), Instant::now());
+        ours.count(Outcome::Ok, desk);
+        let mut answer = Vec::new();
+        encode_text(&mut answer, text, desk.conn.state.resp3);
+        announce::granted(ours, granted, answer, desk)
+    }
+}
