@@ -433,6 +433,7 @@ fn epochs() -> epochs::Setup {
         flushes: 0,
         exchanges: 0,
         exchanges_for_all: 0,
+        exchanged: None,
         looks: [2, 2],
         late: false,
         cut: None,
@@ -550,8 +551,8 @@ fn an_old_occupant_loses_its_seat_first() {
 
 /// The first proxy is led to a spare before the other, which asks the server before meanwhile.
 fn one_after_the_other() -> epochs::Setup {
-    let (exchanges_for_all, locks, looks) = (1, [1, 1], [2, 1]);
-    epochs::Setup { ttl: 1, exchanges_for_all, locks, renewals: 0, looks, ..exchange() }
+    let (exchanges_for_all, exchanged, locks, looks) = (1, Some(0), [1, 1], [2, 1]);
+    epochs::Setup { ttl: 1, exchanges_for_all, exchanged, locks, renewals: 0, looks, ..exchange() }
 }
 
 #[test]

@@ -233,9 +233,9 @@ impl Engine {
     }
 
     /// Makes the asker the keeper of `key` if `token` holds it, with a fresh TTL, a larger fence
-    /// and this new claim. A longer TTL that the lock has stays. The keeper before, through whichever proxy, can neither renew the lock nor
-    /// give it back any more, and is told of the loss. Fails with [`super::NotGranted::Held`] if
-    /// `token` does not hold the lock.
+    /// and this new claim. A longer TTL that the lock has stays. The keeper before, through
+    /// whichever proxy, can neither renew the lock nor give it back any more, and is told of the
+    /// loss. Fails with [`super::NotGranted::Held`] if `token` does not hold the lock.
     pub fn take_over(&self, key: Key, token: Token, ttl: Duration, claim: Claim) -> Acquire {
         Acquire::take_over(&self.locks.grants, key, token, ttl, claim)
     }

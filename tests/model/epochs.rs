@@ -31,6 +31,8 @@ pub(crate) struct Setup {
     pub(crate) flushes: u8,
     pub(crate) exchanges: u8,
     pub(crate) exchanges_for_all: u8,
+    /// The only seat whose address leads elsewhere, if others must not.
+    pub(crate) exchanged: Option<usize>,
     /// How often a proxy asks all nodes, after which it may write what is due.
     pub(crate) looks: [u8; PROXIES],
     /// The second proxy starts later, and knows nothing.
@@ -1065,10 +1067,12 @@ impl Model for Epochs {
                     steps.push(Step::Flush { seat, server });
                 }
             }
-            if state.exchanges > 0 && state.proxies[0].reach[seat] == 0 {
+            let may_lead_elsewhere = self.0.exchanged.is_none_or(|only| only == seat);
+            if state.exchanges > 0 && state.proxies[0].reach[seat] == 0 && may_lead_elsewhere {
                 steps.push(Step::Exchange { seat });
             }
-            if state.exchanges_for_all > 0 && state.proxies[1].reach[seat] == 0 {
+            let for_all = state.exchanges_for_all > 0 && may_lead_elsewhere;
+            if for_all && state.proxies[1].reach[seat] == 0 {
                 steps.push(Step::ExchangeForAll { seat });
             }
         }
