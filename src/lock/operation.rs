@@ -332,12 +332,15 @@ impl Operation {
         self.state.lock().votes.get(node) == Some(&Vote::Pending)
     }
 
-    /// Whether node `node` may still be asked, though the epoch has changed since it was asked, or
-    /// should have been. `seatings` are [`Admissions::seatings`].
+    /// Whether node `node` may still be asked, though an epoch has begun since the operation was
+    /// made. `seatings` tell when the seats last changed ([`Told::seatings`]).
     ///
-    /// A lock is not put back so: it may have been released there meanwhile.
+    /// Votes from before the epoch count together with those to come only if the nodes that gave
+    /// them have kept their seats: otherwise the node that takes such a seat has no part in the
+    /// operation's quorum. And a lock is not put back, nor taken for nobody: it may have been
+    /// released there meanwhile.
     ///
-    /// [`Admissions::seatings`]: super::fitness::deployment::Admissions::seatings
+    /// [`Told::seatings`]: super::fitness::standing::Told::seatings
     pub(super) fn is_wanted(&self, node: usize, seatings: &[u64]) -> bool {
         let state = self.state.lock();
         // A refusal takes part in no quorum, unless it says that the lock is free.

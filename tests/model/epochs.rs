@@ -898,9 +898,10 @@ impl State {
             if self.proxies[proxy].links[seat].is_none() {
                 return;
             }
-            if !self.may_be_asked_again(proxy, &asking) && !model.has(Fault::MixedVotes) {
-                return self.count(proxy, seat, Vote::Missing, model);
-            }
+        }
+        // An epoch may have begun since.
+        if !self.may_be_asked_still(proxy, &asking) && !model.has(Fault::MixedVotes) {
+            return self.count(proxy, seat, Vote::Missing, model);
         }
         let link = self.proxies[proxy].links[seat];
         let must_not = link.is_none_or(|link| link.waits && !model.has(Fault::WaitingGrants));
@@ -922,7 +923,7 @@ impl State {
     }
 
     /// Whether the nodes that have granted or renewed the lock still have their seats.
-    fn may_be_asked_again(&self, proxy: usize, asking: &Asking) -> bool {
+    fn may_be_asked_still(&self, proxy: usize, asking: &Asking) -> bool {
         let (Some(known), Some(current)) = (asking.known, self.proxies[proxy].current) else {
             return false;
         };

@@ -59,7 +59,7 @@ use super::{
     refusal::{FORGOTTEN, Place, refusal},
     round::{self, MarkerWrite, Way},
     seats::{Accepted, Survey, Waiting, has_joined},
-    standing::NodeStanding,
+    standing::{NodeStanding, Told},
 };
 use crate::{
     clock::millis,
@@ -230,12 +230,6 @@ impl Admissions {
         self.learned.load(Ordering::Acquire)
     }
 
-    /// For each seat, the [`Admissions::learned`] as of which it is as it is now. A vote on an
-    /// operation from before that was another node's, or was given before the node waited.
-    pub(in crate::lock) fn seatings(&self) -> Vec<u64> {
-        self.state.lock().seats.iter().map(|seat| seat.seated).collect()
-    }
-
     /// Notified when the deployment changes.
     pub(in crate::lock) fn changes(&self) -> watch::Receiver<()> {
         self.changed.subscribe()
@@ -329,7 +323,7 @@ impl Admissions {
                     return Judgement::Note(deployment.epoch);
                 }
                 state.seats[index].linked = Some(who);
-                self.tell(index, deployment);
+                self.tell(index, deployment, self.learned(), seatings(state));
                 let longest = millis(marker.longest);
                 self.standings[index].longest.store(longest, Ordering::Relaxed);
                 return Judgement::Admitted(self.generation());
@@ -678,10 +672,13 @@ impl Admissions {
                 state.seats[*seat].linked.as_ref().is_some_and(|who| is_there(*seat, who))
             });
         for seat in &goes {
-            self.standings[*seat].told.store(Arc::new(scripts::told(NOTHING)));
+            self.standings[*seat].told.store(Arc::new(Told::marker(NOTHING)));
         }
         if goes.is_empty() {
-            stays.into_iter().for_each(|seat| self.tell(seat, deployment));
+            let seatings = seatings(state);
+            for seat in stays {
+                self.tell(seat, deployment, learned, seatings.clone());
+            }
         } else {
             self.generation.fetch_add(1, Ordering::AcqRel);
         }
@@ -692,17 +689,23 @@ impl Admissions {
     }
 
     /// Has the connection to the node on `seat` obey this deployment.
-    fn tell(&self, seat: usize, deployment: &Deployment) {
+    fn tell(&self, seat: usize, deployment: &Deployment, learned: u64, seatings: Arc<[u64]>) {
         let standing = &self.standings[seat];
         let waits = !matches!(deployment.seats[seat], Seat::Filled(_));
         if waits {
             standing.waits.store(true, Ordering::Release);
         }
-        standing.told.store(Arc::new(scripts::told(deployment.told(seat).as_bytes())));
+        let marker = scripts::told(deployment.told(seat).as_bytes());
+        standing.told.store(Arc::new(Told { marker, learned, seatings }));
         if !waits {
             standing.waits.store(false, Ordering::Release);
         }
     }
+}
+
+/// When each seat's last change was learned.
+fn seatings(state: &AdmissionState) -> Arc<[u64]> {
+    state.seats.iter().map(|seat| seat.seated).collect()
 }
 
 /// Finds another node that is connected to the same instance.

@@ -331,11 +331,8 @@ impl Node {
     }
 
     /// Sends what was held back, behind what the node has missed and ahead of all new operations.
-    /// Returns the operations that cannot be sent any more, with the reason.
-    ///
-    /// An operation may have votes from before the epoch changed. Such votes count together with
-    /// those to come only if the nodes that gave them have kept their seats: otherwise a node that
-    /// takes such a seat has no part in the operation's quorum.
+    /// The connection leaves out what must not be asked any more. Returns the operations that were
+    /// not sent, with the reason.
     fn send_held_back(
         &self,
         state: &mut NodeState,
@@ -343,22 +340,19 @@ impl Node {
         held_back: Option<(Instant, Vec<Arc<Operation>>)>,
     ) -> Vec<(Arc<Operation>, Absence)> {
         let Some((_, held_back)) = held_back else { return Vec::new() };
-        let seatings = self.admissions.seatings();
         let mut missing = Vec::new();
         for operation in held_back {
             let waits = self.waits().filter(|_| operation.kind.grants());
-            let wanted = !operation.kind.is_proven() || operation.is_wanted(self.index, &seatings);
-            if waits.is_none() && wanted {
-                if !link.send(Queued::Operation(operation.clone())) {
-                    self.clean_up_unsent(state, &operation);
-                    missing.push((operation, Absence::Down));
+            let is_wanted = !operation.kind.is_proven() || operation.is_wanted(self.index, &[]);
+            if waits.is_some() || !is_wanted {
+                // The node may still give the giver's lock back.
+                if let Some(release) = operation.late_release((self.clock)()) {
+                    link.send(Queued::Operation(Arc::new(release)));
                 }
+            } else if link.send(Queued::Operation(operation.clone())) {
                 continue;
-            }
-            if let Some(release) = operation.late_release((self.clock)()).map(Arc::new)
-                && !link.send(Queued::Operation(release.clone()))
-            {
-                self.clean_up_later(state, release, true);
+            } else {
+                self.clean_up_unsent(state, &operation);
             }
             missing.push((operation, waits.unwrap_or(Absence::Unproven)));
         }

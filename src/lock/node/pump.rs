@@ -31,7 +31,10 @@ use crate::{
     clock::{Instant, millis},
     lock::{
         alarm::Alarm,
-        fitness::{clocks::Sight, standing::NodeStanding},
+        fitness::{
+            clocks::Sight,
+            standing::{NodeStanding, Told},
+        },
         metrics::NodeMetrics,
         operation::{Absence, Kind, Operation, Vote},
         reply, scripts,
@@ -141,7 +144,7 @@ struct Pump {
     stream: Stream,
     side: NodeSide,
     /// [`NodeStanding::told`], cached: reading it costs little while it does not change.
-    told: Cache<Arc<ArcSwap<Vec<u8>>>, Arc<Vec<u8>>>,
+    told: Cache<Arc<ArcSwap<Told>>, Arc<Told>>,
     /// Jobs taken from the queue.
     jobs: VecDeque<Queued>,
     out: Outbox,
@@ -295,9 +298,11 @@ impl Pump {
             let Some(job) = self.jobs.pop_front() else { break };
             match job {
                 Queued::Operation(operation) => {
-                    unproven += usize::from(operation.kind.may_say_free());
                     self.note_longest(&operation, now);
-                    self.put(&operation);
+                    if !self.put(&operation) {
+                        continue;
+                    }
+                    unproven += usize::from(operation.kind.may_say_free());
                     self.push(Sent::Operation(operation, 0), now);
                     if unproven >= PROVEN_TOGETHER {
                         self.prove(&mut unproven, now);
@@ -325,11 +330,33 @@ impl Pump {
         }
     }
 
-    fn put(&mut self, operation: &Operation) {
-        self.out.push(&operation.request);
+    /// Puts an operation into the batch. Returns false if the node must not be asked any more.
+    fn put(&mut self, operation: &Arc<Operation>) -> bool {
         if operation.kind.is_proven() {
-            self.out.push(self.told.load());
+            let told = self.told.load();
+            // An epoch has begun since the operation was made.
+            if operation.learned < told.learned
+                && !operation.is_wanted(self.side.node, &told.seatings)
+            {
+                self.leave_out(operation);
+                return false;
+            }
+            self.out.push(&operation.request);
+            self.out.push(&told.marker);
+        } else {
+            self.out.push(&operation.request);
         }
+        true
+    }
+
+    #[cold]
+    fn leave_out(&self, operation: &Arc<Operation>) {
+        if matches!(operation.kind, Kind::HandOver { .. }) {
+            // The giver's lock is still to be given back.
+            (self.side.on_error)(operation);
+        }
+        self.shared.done();
+        operation.vote(self.side.node, Vote::Missing(Absence::Unproven));
     }
 
     /// Reads all that has come. Ready: the connection has ended.
@@ -532,8 +559,10 @@ impl Pump {
         let mut unproven = 0;
         for ((operation, times), again) in self.repeats.take() {
             if again {
+                if !self.put(&operation) {
+                    continue;
+                }
                 unproven += usize::from(operation.kind.may_say_free());
-                self.put(&operation);
                 self.push(Sent::Operation(operation, times), now);
             } else {
                 self.vote(&operation, Vote::Missing(Absence::Error));
