@@ -38,7 +38,9 @@
 //! or shows it. Before any node is told the new epoch, a node that has lost its seat in it is sent
 //! a marker that it cannot prove. If a connection to such a node was open, all connections end and
 //! are made anew ([`Admissions::generation`]), so that no operation has its vote and one of the new
-//! epoch. A node that missed an epoch and kept its memory is told the marker when it is admitted.
+//! epoch. If that connection had ended before, operations with its vote are not sent any more
+//! ([`Told::seatings`]). A node that missed an epoch and kept its memory is told the marker when it
+//! is admitted.
 
 use std::{
     borrow::Cow,
