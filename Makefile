@@ -5,7 +5,7 @@ CARGO ?= cargo
 # Each for a share of the time; the one that runs real servers for three.
 FUZZ := requests replies grammar configuration node_replies differential differential differential
 
-.PHONY: help run test lint bench chaos fuzz compat docker
+.PHONY: help run test lint bench chaos fuzz compat suites docker
 
 help:
 	@echo "make run     a whole deployment on this machine: proxy, data node, five lock nodes"
@@ -16,6 +16,7 @@ help:
 	@echo "make fuzz    any bytes, guided by coverage, and scripts that are nearly a lock's; SEED=n;"
 	@echo "             TIME=seconds in all (600); needs a nightly"
 	@echo "make compat  a running proxy of another version is replaced, and replaces this one (BEFORE=rev)"
+	@echo "make suites  lock libraries' own tests, on Redis and through a proxy that adopts their locks"
 	@echo "make lint    formatting and lints alone"
 	@echo "make docker  the container image lockgate:latest"
 
@@ -68,6 +69,12 @@ compat:
 	$(CARGO) build --quiet --manifest-path target/before/source/Cargo.toml --target-dir target/before --bin lockgate
 	$(CARGO) build --quiet --bin lockgate
 	tests/clients/.venv/bin/python tests/compat/both_ways.py target/before/debug/lockgate target/debug/lockgate
+
+# Network namespaces give each run a port 6379 of its own.
+suites:
+	@scripts/setup.sh test
+	$(CARGO) build --quiet --bin lockgate
+	python3 tests/clients/suites/run.py target/debug/lockgate
 
 docker:
 	docker build --tag lockgate:latest .
