@@ -155,7 +155,7 @@ pub(super) fn within(
         return (verdict, because);
     }
     match (idiom.token, idiom.ttl) {
-        (Some([]), _) => (AdoptVerdict::Refused, EMPTY_TOKEN),
+        (Some([]), _) if idiom.op != Op::Release => (AdoptVerdict::Refused, EMPTY_TOKEN),
         (Some(token), _) if token.len() > limits.max_token => (AdoptVerdict::Refused, LONG_TOKEN),
         (_, Some((..=0, _)))
             if idiom.until.is_none() && matches!(idiom.op, Op::Acquire | Op::AcquireAgain) =>
