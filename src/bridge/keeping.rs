@@ -115,26 +115,25 @@ async fn ask(bridge: &Bridge, lock: &KeptLock, places: &[KeyPlace]) -> KeysKept 
         Ok(false) => KeysKept::Taken,
         Err(_) => KeysKept::Nothing,
     };
+    // The lock may have been released through another proxy just now, or given a TTL: keys made anew
+    // behind that would keep others out, and so would a longer TTL.
+    match bridge.engine.look(lock.key.clone()).await {
+        Ok(Some(holding)) if holding.claim == Some(lock.claim) => {}
+        Ok(_) => return KeysKept::Released,
+        Err(_) => return KeysKept::Nothing,
+    }
     let lasts = bridge.lasts(lock.ttl);
     if !lock.claim.is_endless() {
-        let lasts = Lasts::For(lasts);
-        return said(bridge.keys.keep(places, &lock.token, lasts, IfGone::Make).await);
+        return said(bridge.keys.keep(places, &lock.token, Lasts::For(lasts), IfGone::Make).await);
     }
-    // Pools release such locks through any proxy, or give them a TTL: keys made anew behind that
-    // would keep others out, and a shorter TTL would let in who goes past the proxy.
+    // A shorter TTL would let in who goes past the proxy, if the lock was given one meanwhile.
     let lasts = Lasts::AtLeast(lasts);
-    let kept = said(bridge.keys.keep(places, &lock.token, lasts, IfGone::Leave).await);
-    if kept != KeysKept::Taken {
-        return kept;
+    match said(bridge.keys.keep(places, &lock.token, lasts, IfGone::Leave).await) {
+        KeysKept::Taken => {}
+        kept => return kept,
     }
-    match bridge.engine.look(lock.key.clone()).await {
-        Ok(Some(holding)) if holding.claim == Some(lock.claim) => {
-            match said(bridge.keys.keep(places, &lock.token, lasts, IfGone::Make).await) {
-                KeysKept::Kept => KeysKept::Made,
-                said => said,
-            }
-        }
-        Ok(_) => KeysKept::Released,
-        Err(_) => KeysKept::Nothing,
+    match said(bridge.keys.keep(places, &lock.token, lasts, IfGone::Make).await) {
+        KeysKept::Kept => KeysKept::Made,
+        said => said,
     }
 }

@@ -127,6 +127,13 @@ impl Tokens {
         })
     }
 
+    /// The token of a lease that this connection has, as far as it knows: another connection may
+    /// have released it.
+    pub(super) fn lease(&self, key: &Key) -> Option<Token> {
+        let held = self.held.get(key).filter(|held| held.keep.is_none())?;
+        Some(held.token.clone())
+    }
+
     /// Notes that this connection's lock is about to be released.
     pub(super) fn gives_back(&mut self, key: &Key, token: &Token) {
         if let Some(held) = self.held.get_mut(key).filter(|held| held.token == *token) {

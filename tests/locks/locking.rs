@@ -134,6 +134,23 @@ fn who_was_refused_a_lock_cannot_free_it() {
 }
 
 #[test]
+fn a_lease_that_another_connection_has_released_is_no_deadlock() {
+    let proxy = Proxy::start();
+    let other = Proxy::beside(&proxy).start();
+    let mut client = proxy.client();
+    for mut elsewhere in [proxy.client(), other.client()] {
+        client.cmd(&["LOCK", "job", "a", "PX", "20000"]).grant();
+        assert_eq!(elsewhere.cmd(&["UNLOCK", "job", "a"]), Reply::Int(1));
+        client.cmd(&["LOCK", "job", "b", "PX", "20000", "WAIT", "100"]).grant();
+        assert_eq!(elsewhere.cmd(&["UNLOCK", "job", "b"]), Reply::Int(1));
+        elsewhere.cmd(&["LOCK", "job", "c", "PX", "20000"]).grant();
+        let busy = client.cmd(&["LOCK", "job", "d", "PX", "20000", "WAIT", "100"]);
+        assert_eq!(busy, Reply::NullArray, "another has it");
+        assert_eq!(elsewhere.cmd(&["UNLOCK", "job", "c"]), Reply::Int(1));
+    }
+}
+
+#[test]
 fn a_connection_does_not_wait_for_itself() {
     let mut proxy = Proxy::with().nodes(3).start();
     let mut client = proxy.client();

@@ -44,6 +44,33 @@ fn left(client: &mut Client, key: &str) -> i64 {
 }
 
 #[test]
+fn a_key_is_not_made_anew_behind_what_another_proxy_did() {
+    let rules =
+        "adopt:\n  - keys: 'lock:*'\n    lock: '{1}'\n    mode: bridge\n    no_ttl: session";
+    let one = Proxy::with().nodes(3).top(rules).start();
+    let other = Proxy::beside(&one).top(rules).start();
+    let (mut holder, mut elsewhere) = (one.client(), other.client());
+    let mut past = one.data_client();
+    // The proxy looks at its session locks four times a second.
+    for pause in [0, 60, 120, 180, 240] {
+        holder.cmd(&["LOCK", "job", "t"]).grant();
+        thread::sleep(Duration::from_millis(pause));
+        assert_eq!(elsewhere.cmd(&["UNLOCK", "job", "t"]), Reply::Int(1));
+        thread::sleep(Duration::from_millis(600));
+        assert_eq!(past.cmd(&["EXISTS", "lock:job"]), Reply::Int(0), "after {pause} ms");
+        holder.cmd(&["UNLOCK", "job", "t"]);
+        assert_eq!(holder.cmd(&["SETNX", "lock:old", "t"]), Reply::Int(1));
+        thread::sleep(Duration::from_millis(pause));
+        assert_eq!(elsewhere.cmd(&["EXPIRE", "lock:old", "1"]), Reply::Int(1));
+        thread::sleep(Duration::from_millis(600));
+        let left = left(&mut past, "lock:old");
+        // The data node keeps it for longer than asked for, and a session lock for some 11 s.
+        assert!(left < 7000, "{left} ms, after {pause} ms");
+        elsewhere.cmd(&["DEL", "lock:old"]);
+    }
+}
+
+#[test]
 fn three_kinds_of_clients_exclude_one_another() {
     let proxy = in_mode("bridge");
     let (mut past, mut old, mut new) = (proxy.data_client(), proxy.client(), proxy.client());

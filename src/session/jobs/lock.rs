@@ -14,7 +14,7 @@ use crate::{
     clock::{Instant, millis},
     command::BadRequest,
     key::{Key, Token},
-    lock::{Claim, Grant, NoQuorum, NotGranted},
+    lock::{Claim, Grant, NoQuorum, NotAttached, NotGranted},
     resp::encode,
 };
 
@@ -65,31 +65,90 @@ pub(super) fn begin(
         return Err(BadRequest::TooManySessionLocks(MAX_TOKENS));
     }
     let token = token.unwrap_or_else(new_token);
-    if wait.is_some_and(|wait| desk.tokens.outlasts(&key, &token, ours.since + wait)) {
+    let wanted = LockWanted { key, token, named, ttl, wait };
+    let LockWanted { key, token, .. } = &wanted;
+    if wait.is_some_and(|wait| desk.tokens.outlasts(key, token, ours.since + wait)) {
+        // A pool releases a lease on whichever connection it has at hand.
+        if let Some(held) = desk.tokens.lease(key) {
+            let question = Question::Attached(vec![(key.clone(), held.clone())]);
+            return Ok(Progress::Ask(Box::new(Doubting { ours, wanted, held }), question));
+        }
         if named {
-            desk.tokens.refused(&key, &token);
+            desk.tokens.refused(key, token);
         }
         return Err(BadRequest::Deadlock);
     }
-    let ttl = ttl.unwrap_or(desk.config.locks.default_ttl);
-    // A grant to an adopted command is no LOCK's: blind commands may end it.
-    let again = desk.tokens.claim_of(&key, &token).filter(|claim| !claim.is_adopted());
-    let is_again = again.is_some();
-    let question = Question::Lock { key: key.clone(), token: token.clone(), ttl, again, wait };
-    let waits = wait.is_some();
-    let job = Locking {
-        ours,
-        ttl,
-        is_session_lock,
-        named,
-        waits,
-        again: is_again,
-        is_bridged: desk.shared.is_bridged(&key),
-        granted_before: None,
-        key,
-        token,
-    };
-    Ok(Progress::Ask(Box::new(job), question))
+    Ok(wanted.ask(ours, desk))
+}
+
+/// A LOCK that is asked for.
+struct LockWanted {
+    key: Key,
+    token: Token,
+    /// The client has named the token.
+    named: bool,
+    /// `None`: a session lock.
+    ttl: Option<Duration>,
+    wait: Option<Duration>,
+}
+
+/// The lock nodes are asked whether this connection still has the lock for which it would wait.
+struct Doubting {
+    ours: Ours,
+    wanted: LockWanted,
+    /// The token of the lease that the connection was granted.
+    held: Token,
+}
+
+impl Job for Doubting {
+    fn answer(self: Box<Self>, answer: Answer, desk: &mut Desk) -> Progress {
+        let Answer::Attached(said) = answer else { return not_asked() };
+        let Doubting { ours, wanted, held } = *self;
+        // Only one lock was asked about.
+        match said.into_iter().next() {
+            Some(Ok(None)) | None => {
+                desk.tokens.not_held(&wanted.key, &held);
+                wanted.ask(ours, desk)
+            }
+            Some(Err(NotAttached::NoQuorum(error))) => no_quorum(ours, &error, desk),
+            Some(Ok(Some(_)) | Err(NotAttached::FenceForgotten)) => {
+                if wanted.named {
+                    desk.tokens.refused(&wanted.key, &wanted.token);
+                }
+                ours.refuse(&BadRequest::Deadlock.to_string(), Outcome::BadRequest, desk)
+            }
+        }
+    }
+
+    fn asks_for(&self) -> Option<Ours> {
+        Some(self.ours)
+    }
+}
+
+impl LockWanted {
+    fn ask(self, ours: Ours, desk: &Desk) -> Progress {
+        let LockWanted { key, token, named, ttl, wait } = self;
+        let is_session_lock = ttl.is_none();
+        let ttl = ttl.unwrap_or(desk.config.locks.default_ttl);
+        // A grant to an adopted command is no LOCK's: blind commands may end it.
+        let again = desk.tokens.claim_of(&key, &token).filter(|claim| !claim.is_adopted());
+        let is_again = again.is_some();
+        let question = Question::Lock { key: key.clone(), token: token.clone(), ttl, again, wait };
+        let waits = wait.is_some();
+        let job = Locking {
+            ours,
+            ttl,
+            is_session_lock,
+            named,
+            waits,
+            again: is_again,
+            is_bridged: desk.shared.is_bridged(&key),
+            granted_before: None,
+            key,
+            token,
+        };
+        Progress::Ask(Box::new(job), question)
+    }
 }
 
 impl Job for Locking {
