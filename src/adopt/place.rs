@@ -54,6 +54,11 @@ impl Adoption {
         (0..self.rules.len()).any(|rule| self.mode(rule) == AdoptMode::Bridge)
     }
 
+    /// Whether the rule of this key is only audited.
+    pub(crate) fn is_audited(&self, key: &[u8]) -> bool {
+        self.rule(key).is_some_and(|rule| self.mode(rule) == AdoptMode::Audit)
+    }
+
     /// Whether the rule of this key is bridged.
     pub(crate) fn is_bridged(&self, key: &[u8]) -> bool {
         self.enforces() && self.rule(key).is_some_and(|rule| self.mode(rule) == AdoptMode::Bridge)

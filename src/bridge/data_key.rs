@@ -61,6 +61,8 @@ pub(super) enum Lasts {
     /// For this time from now, or for as long as they have already: another proxy may have given
     /// the lock a longer TTL.
     AtLeast(Duration),
+    /// Without a TTL: they are left to the data node.
+    Ever,
 }
 
 /// Keys that were taken, and are freed when this is dropped.
@@ -128,8 +130,11 @@ impl DataKeys {
         if_gone: IfGone,
     ) -> Result<bool, RedisError> {
         let mut script = script(KEEP, places);
-        let (Lasts::For(ttl) | Lasts::AtLeast(ttl)) = lasts;
-        script.arg(&token[..]).arg(millis(ttl)).arg(i64::from(if_gone == IfGone::Make));
+        let ttl = match lasts {
+            Lasts::For(ttl) | Lasts::AtLeast(ttl) => millis(ttl),
+            Lasts::Ever => 0,
+        };
+        script.arg(&token[..]).arg(ttl).arg(i64::from(if_gone == IfGone::Make));
         script.arg(i64::from(matches!(lasts, Lasts::AtLeast(_))));
         self.ask(with_databases(script, places), LIMIT).await
     }

@@ -1,5 +1,5 @@
 -- Gives a lock's keys a new TTL if they have the token. KEYS: the keys. ARGV: the token, the TTL in
--- ms, whether keys are made anew if none of them is there, whether a longer TTL stays, and the
+-- ms (0: none), whether keys are made anew if none of them is there, whether a longer TTL stays, and the
 -- database of each. A key that is missing beside one that is there is made. Returns whether all are
 -- the token's now.
 local function is_there(at)
@@ -31,7 +31,9 @@ if not is_kept then
 end
 for at, key in ipairs(KEYS) do
   if is_there(at) then
-    if ARGV[4] ~= '1' or redis.call('pttl', key) < tonumber(ARGV[2]) then
+    if ARGV[2] == '0' then
+      redis.call('set', key, ARGV[1])
+    elseif ARGV[4] ~= '1' or redis.call('pttl', key) < tonumber(ARGV[2]) then
       redis.call('set', key, ARGV[1], 'PX', ARGV[2])
     end
   end

@@ -10,6 +10,7 @@ use std::{
     time::Duration,
 };
 
+use bb8_redis::redis::RedisError;
 use tokio::time::sleep;
 
 use super::{
@@ -25,6 +26,7 @@ const KEEP_SHARE: u32 = 3;
 
 /// A session lock whose keys are kept.
 struct Kept {
+    places: Vec<KeyPlace>,
     /// When the keys were last asked for with success; first when the lock was seen first.
     since: Instant,
     /// When they are to be asked for again.
@@ -43,7 +45,8 @@ pub(super) async fn run(bridge: Weak<Bridge>) {
     loop {
         sleep(LOOK_EVERY).await;
         let Some(bridge) = bridge.upgrade() else { return };
-        let watched = if bridge.adoption.bridges() { bridge.engine.watched() } else { Vec::new() };
+        let is_needed = bridge.adoption.bridges() || !kept.is_empty();
+        let watched = if is_needed { bridge.engine.watched() } else { Vec::new() };
         keep(&bridge, &watched, &mut kept).await;
     }
 }
@@ -55,10 +58,15 @@ async fn keep(bridge: &Arc<Bridge>, watched: &[KeptLock], kept: &mut HashMap<(Ke
     for lock in watched {
         let places = bridge.places(&lock.key);
         if places.is_empty() {
+            if let Some(entry) = before.remove(&name(lock))
+                && leave(bridge, lock, &entry.places).await.is_err()
+            {
+                kept.insert(name(lock), entry);
+            }
             continue;
         }
         let now = Instant::now();
-        let fresh = Kept { since: now, due: now, taken: 0 };
+        let fresh = Kept { places: places.clone(), since: now, due: now, taken: 0 };
         let mut entry = before.remove(&name(lock)).unwrap_or(fresh);
         if !bridge.engine.is_held(lock) {
             continue;
@@ -68,7 +76,8 @@ async fn keep(bridge: &Arc<Bridge>, watched: &[KeptLock], kept: &mut HashMap<(Ke
             let said = ask(bridge, lock, &places).await;
             match said {
                 KeysKept::Kept | KeysKept::Made => {
-                    entry = Kept { since: now, due: now + lock.ttl / KEEP_SHARE, taken: 0 };
+                    let due = now + lock.ttl / KEEP_SHARE;
+                    entry = Kept { since: now, due, taken: 0, ..entry };
                 }
                 KeysKept::Taken => entry.taken += 1,
                 KeysKept::Released => continue,
@@ -90,6 +99,27 @@ async fn keep(bridge: &Arc<Bridge>, watched: &[KeptLock], kept: &mut HashMap<(Ke
         }
         kept.insert(name(lock), entry);
     }
+}
+
+/// Leaves the key of an adopted lock without a TTL to the data node, as its rule is only audited by
+/// now: there it lasts until its client deletes it.
+///
+/// Where the lock's name may mean two keys, which of them the client took is not known: they run out.
+///
+/// # Errors
+/// If the data node did not answer.
+async fn leave(bridge: &Bridge, lock: &KeptLock, places: &[KeyPlace]) -> Result<(), RedisError> {
+    let [place] = places else { return Ok(()) };
+    if !lock.claim.is_endless()
+        || !bridge.adoption.is_audited(&place.key)
+        || !bridge.engine.is_held(lock)
+    {
+        return Ok(());
+    }
+    bridge.keys.keep(places, &lock.token, Lasts::Ever, IfGone::Leave).await?;
+    let (key, token) = (lock.key.clone(), lock.token.clone());
+    drop(bridge.engine.release(key, token, Some(lock.claim)));
+    Ok(())
 }
 
 /// What became of a question about the keys of one lock.

@@ -44,6 +44,25 @@ fn left(client: &mut Client, key: &str) -> i64 {
 }
 
 #[test]
+fn back_in_audit_a_lock_without_a_ttl_lasts_on_the_data_node_until_it_is_deleted() {
+    let proxy = in_mode("bridge\n    no_ttl: session");
+    let (mut client, mut past) = (proxy.client(), proxy.data_client());
+    assert_eq!(client.cmd(&["SETNX", "lock:job", "t"]), Reply::Int(1));
+    eventually("its key is kept", || left(&mut past, "lock:job") > 0);
+    // The proxy looks at its session locks four times a second.
+    thread::sleep(Duration::from_millis(600));
+    step(&proxy, "bridge", "audit");
+    eventually("its key is for ever", || left(&mut past, "lock:job") == -1);
+    eventually("the lock nodes have it no more", || proxy.nodes_with("lock:job") == 0);
+    assert_eq!(client.cmd(&["SETNX", "lock:job", "u"]), Reply::Int(0));
+    assert_eq!(past.cmd(&["GET", "lock:job"]), Reply::bulk("t"));
+    assert_eq!(client.cmd(&["DEL", "lock:job"]), Reply::Int(1));
+    thread::sleep(Duration::from_millis(600));
+    assert_eq!(past.cmd(&["EXISTS", "lock:job"]), Reply::Int(0));
+    assert_eq!(client.cmd(&["PING"]), Reply::simple("PONG"));
+}
+
+#[test]
 fn a_key_is_not_made_anew_behind_what_another_proxy_did() {
     let rules =
         "adopt:\n  - keys: 'lock:*'\n    lock: '{1}'\n    mode: bridge\n    no_ttl: session";
