@@ -22,7 +22,7 @@ use std::{
 
 use rustix::{
     event::{PollFd, PollFlags, Timespec, poll},
-    io::ioctl_fionread,
+    io::{Errno, ioctl_fionread},
 };
 use socket2::{SockRef, TcpKeepalive};
 use tokio::{
@@ -132,6 +132,11 @@ pub fn tune(stream: &TcpStream, idle: Duration) -> io::Result<()> {
     #[cfg(target_os = "linux")]
     socket.set_tcp_user_timeout(Some(idle + 3 * interval))?;
     Ok(())
+}
+
+/// Whether `error` says that no descriptor is left, for this process or the system.
+pub(crate) fn descriptors_are_used_up(error: &io::Error) -> bool {
+    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
 }
 
 impl Stream {

@@ -19,7 +19,6 @@ use crate::{
         entry::{
             admission::{AcceptTrouble, Admission, Permit},
             balancer::HeaderPolicy,
-            descriptors,
             exposure::Exposure,
             listeners::ACCEPT_PAUSE,
             unreachable,
@@ -174,7 +173,7 @@ impl Door {
                 let balanced = self.header_policy.is_some();
                 Box::new(Session::new(client, upstream, self.shared.clone(), balanced)).run().await
             }
-            Err(error) if descriptors::are_used_up(&error) => {
+            Err(error) if net::descriptors_are_used_up(&error) => {
                 self.metrics.upstream_connects_failed.increment(1);
                 if let Stream::Tcp(client) = client
                     && let Ok(client) = client.into_std()

@@ -1,11 +1,6 @@
 //! The number of files that this process may have open, and of clients that this allows.
 
-use std::io;
-
-use rustix::{
-    io::Errno,
-    process::{Resource, Rlimit, getrlimit, setrlimit},
-};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tracing::warn;
 
 /// Descriptors of a client: its own connection and one to the data node.
@@ -14,11 +9,6 @@ const EACH: u64 = 2;
 const OTHERS: u64 = 64;
 /// Most connections to one lock node at the same time.
 const EACH_NODE: u64 = 5;
-
-/// Whether `error` says that no descriptor is left, for this process or the system.
-pub(crate) fn are_used_up(error: &io::Error) -> bool {
-    matches!(Errno::from_io_error(error), Some(Errno::MFILE | Errno::NFILE))
-}
 
 /// Makes room for `maxclients` as far as the system allows (`ulimit -Hn`), and returns how many
 /// clients there is room for. Redis lowers its `maxclients` likewise: a client that is told that
