@@ -12,6 +12,11 @@
 /// `, for `-ERR unknown command` and for MONITOR's time stamp.
 const HEAD: usize = 32;
 
+/// Beginnings of the errors of a Redis that takes no writes, as it is a replica: for a command, and
+/// for a transaction that has one.
+const REFUSED_WRITE: [&[u8]; 2] =
+    [b"-READONLY ", b"-EXECABORT Transaction discarded because of: READONLY "];
+
 /// Reply to a GET of a missing key.
 const NULL_BULK: &[u8] = b"$-1\r\n";
 
@@ -67,6 +72,8 @@ pub struct ReplyScanner {
     /// Whether the current frame's aggregate has been entered.
     inside: bool,
     last_integer: i64,
+    /// Whether an error was one of [`REFUSED_WRITE`].
+    refused_write: bool,
     head: [u8; HEAD],
     /// Bytes of the current frame kept in `head` from earlier calls.
     head_len: usize,
@@ -79,6 +86,8 @@ enum ReplyPhase {
     Type,
     /// Inside a line whose text does not matter.
     Text,
+    /// Inside an error whose first `seen` bytes are those of one of [`REFUSED_WRITE`].
+    Error { which: u8, seen: u8 },
     /// Inside the number of a line of the given type.
     Number { kind: u8, value: i64, negative: bool },
     /// Inside a bulk string with its line end.
@@ -89,6 +98,12 @@ impl ReplyScanner {
     /// Whether the last byte seen was the last of a frame.
     pub fn between_frames(&self) -> bool {
         self.remaining == 0
+    }
+
+    /// Returns once whether an error has told that the Redis takes no writes, as it is a replica.
+    #[inline]
+    pub fn take_refused_write(&mut self) -> bool {
+        std::mem::take(&mut self.refused_write)
     }
 
     /// Makes the elements of the aggregate whose head was just seen frames of their own.
@@ -102,7 +117,7 @@ impl ReplyScanner {
     pub fn skip_flat(&mut self, buf: &[u8], pos: &mut usize, most: u32) -> u32 {
         let mut count = 0;
         while self.remaining == 0 && count < most {
-            let Some(length) = flat_length(&buf[*pos..]) else { break };
+            let Some(length) = flat_length(&buf[*pos..], &mut self.refused_write) else { break };
             *pos += length;
             count += 1;
         }
@@ -148,7 +163,8 @@ impl ReplyScanner {
                     let kind = buf[*pos];
                     *pos += 1;
                     self.phase = match kind {
-                        b'+' | b'-' | b'_' | b'#' | b',' | b'(' => ReplyPhase::Text,
+                        b'+' | b'_' | b'#' | b',' | b'(' => ReplyPhase::Text,
+                        b'-' => ReplyPhase::Error { which: 0, seen: 1 },
                         b':' | b'$' | b'=' | b'!' | b'*' | b'~' | b'%' | b'>' | b'|' => {
                             ReplyPhase::Number { kind, value: 0, negative: false }
                         }
@@ -162,6 +178,11 @@ impl ReplyScanner {
                     }
                     None => *pos = buf.len(),
                 },
+                ReplyPhase::Error { which, seen } => {
+                    self.phase = self.error_byte(buf[*pos], which, seen);
+                    // The text's next byte may end the line, so it is not passed over.
+                    *pos += usize::from(self.phase != ReplyPhase::Text);
+                }
                 ReplyPhase::Number { kind, mut value, mut negative } => {
                     let mut ended = false;
                     for byte in &buf[*pos..] {
@@ -200,6 +221,20 @@ impl ReplyScanner {
         true
     }
 
+    /// Compares the next byte of an error. Returns how the error goes on: as a text, with this byte,
+    /// once it is known which error it is.
+    #[cold]
+    fn error_byte(&mut self, byte: u8, which: u8, seen: u8) -> ReplyPhase {
+        // The two differ in the first byte of their texts.
+        let which = if seen == 1 && byte == REFUSED_WRITE[1][1] { 1 } else { which };
+        let wanted = REFUSED_WRITE[usize::from(which)];
+        if wanted.get(usize::from(seen)) == Some(&byte) {
+            return ReplyPhase::Error { which, seen: seen + 1 };
+        }
+        self.refused_write |= usize::from(seen) == wanted.len();
+        ReplyPhase::Text
+    }
+
     fn element_done(&mut self) {
         self.phase = ReplyPhase::Type;
         self.remaining -= 1;
@@ -236,11 +271,16 @@ impl ReplyScanner {
 }
 
 /// Returns the length of the flat frame at the beginning of `buf`, if it is whole and nothing about
-/// it is unusual.
+/// it is unusual. Notes in `refused_write` an error that is one of [`REFUSED_WRITE`].
 #[inline]
-fn flat_length(buf: &[u8]) -> Option<usize> {
+fn flat_length(buf: &[u8], refused_write: &mut bool) -> Option<usize> {
     match *buf.first()? {
-        b'+' | b'-' => Some(memchr::memchr(b'\n', buf)? + 1),
+        b'+' => Some(memchr::memchr(b'\n', buf)? + 1),
+        b'-' => {
+            let end = memchr::memchr(b'\n', buf)?;
+            *refused_write |= REFUSED_WRITE.iter().any(|error| buf.starts_with(error));
+            Some(end + 1)
+        }
         b':' => {
             let end = memchr::memchr(b'\n', buf)?;
             // Any other byte in the number is malformed, even if the frame comes in one piece.

@@ -201,3 +201,44 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_refused_write_is_noticed_in_one_piece_and_in_many() {
+    let refusals = [
+        "-READONLY You can't write against a read only replica.\r\n",
+        "-EXECABORT Transaction discarded because of: READONLY You can't write.\r\n",
+        "*2\r\n+OK\r\n-READONLY You can't write against a read only replica.\r\n",
+    ];
+    let others = [
+        "-READONLX You can't\r\n",
+        "-EXECABORT Transaction discarded because of previous errors.\r\n",
+        "-ERR READONLY \r\n",
+        "-READ\r\n",
+        "-\r\n",
+        "+READONLY \r\n",
+        "$12\r\n-READONLY x\r\n\r\n",
+    ];
+    let cases = refusals.map(|text| (text, true)).into_iter();
+    for (text, refuses) in cases.chain(others.map(|text| (text, false))) {
+        let (bytes, mut pos) = (text.as_bytes(), 0);
+        let mut scanner = ReplyScanner::default();
+        if text.starts_with('-') {
+            assert_eq!(scanner.skip_flat(bytes, &mut pos, 1), 1);
+            assert_eq!(scanner.take_refused_write(), refuses, "at once: {text:?}");
+            assert!(!scanner.take_refused_write(), "once");
+        }
+        for size in [1, 2, 7, bytes.len()] {
+            let mut scanner = ReplyScanner::default();
+            let mut frames = 0;
+            for piece in bytes.chunks(size) {
+                let mut pos = 0;
+                while let NextReply::Frame(frame) = scanner.next(piece, &mut pos) {
+                    assert!(bytes.starts_with(frame.head), "{text:?}");
+                    frames += 1;
+                }
+                assert_eq!(pos, piece.len());
+            }
+            assert_eq!((frames, scanner.take_refused_write()), (1, refuses), "{size}: {text:?}");
+        }
+    }
+}
