@@ -13,6 +13,7 @@
 //! - [`guard`]: which locks a write needs.
 //! - [`adopt`]: lock idioms of existing libraries, and what is told of them.
 //! - [`lock`]: what a lock is; knows nothing of the sockets of clients.
+//! - [`data`]: which Redis the data node is now. [`sentinel`]: which one Sentinels name.
 //! - [`net`]: TCP, TLS and Unix streams under one name, and their socket options.
 //! - [`resp`]: the wire: where commands and replies end, and what a command is called.
 //! - [`config`]: the YAML file, its defaults, and its errors with line numbers.
@@ -30,6 +31,7 @@ mod clock;
 pub mod command;
 // The binary reads a configuration; tests write one.
 pub mod config;
+mod data;
 // Tests hold its matching against Redis's.
 pub mod glob;
 mod guard;
@@ -41,6 +43,7 @@ mod net;
 // Fuzzing and tests cut and encode with it.
 pub mod resp;
 // The binary runs it.
+mod sentinel;
 pub mod server;
 mod session;
 #[cfg(test)]

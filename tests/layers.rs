@@ -23,26 +23,28 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("resp", &[]),
     ("sync", &[]),
     ("net", &["config", "metrics"]),
+    ("sentinel", &["clock", "config", "metrics", "net", "resp", "sync"]),
+    ("data", &["config", "metrics", "net", "sentinel", "sync"]),
     ("command", &["config", "glob", "key", "lock", "resp"]),
     ("adopt", &["config", "glob", "metrics", "resp", "sync"]),
-    ("guard", &["config", "glob", "key", "net", "resp"]),
+    ("guard", &["config", "data", "glob", "key", "resp"]),
     ("lock", &["clock", "config", "key", "metrics", "net", "resp", "sync"]),
-    ("bridge", &["adopt", "clock", "config", "key", "lock", "net"]),
+    ("bridge", &["adopt", "clock", "config", "data", "key", "lock", "net"]),
     (
         "session",
         &[
-            "adopt", "bridge", "clock", "command", "config", "glob", "guard", "key", "lock",
-            "metrics", "net", "resp",
+            "adopt", "bridge", "clock", "command", "config", "data", "glob", "guard", "key",
+            "lock", "metrics", "net", "resp",
         ],
     ),
     (
         "server",
         &[
-            "adopt", "bridge", "config", "guard", "lock", "metrics", "net", "resp", "session",
-            "sync",
+            "adopt", "bridge", "config", "data", "guard", "lock", "metrics", "net", "resp",
+            "session", "sync",
         ],
     ),
-    ("tools", &["adopt", "bridge", "config", "lock", "net", "server"]),
+    ("tools", &["adopt", "bridge", "config", "data", "lock", "net", "sentinel", "server"]),
     ("simulation", &["adopt", "config", "guard", "key", "lock", "net", "resp", "session"]),
 ];
 

@@ -15,12 +15,9 @@ use tokio::{
 use crate::{
     adopt::place::KeyPlace,
     clock::millis,
-    config::RedisUrl,
+    data::{DataNode, Tenure},
     key::Token,
-    net::{
-        Connector,
-        redis_client::{self, Connection},
-    },
+    net::redis_client::Connection,
 };
 
 /// How long the data node may take for one answer. A key lasts for as much longer than its lock.
@@ -38,10 +35,10 @@ const TAKEN: i64 = -3;
 
 /// The data node as the proxy asks it about keys of locks.
 pub(super) struct DataKeys {
-    url: RedisUrl,
-    connector: Connector,
+    data: Arc<DataNode>,
     runtime: Handle,
-    connection: Mutex<Option<Connection>>,
+    /// The connection, and the Redis to which it leads.
+    connection: Mutex<Option<(Arc<Tenure>, Connection)>>,
 }
 
 /// What becomes of keys if none of them is there when they are to be kept.
@@ -90,8 +87,8 @@ impl Drop for TakenKeys {
 
 impl DataKeys {
     /// Asks nothing yet.
-    pub(super) fn new(url: RedisUrl, connector: Connector, runtime: Handle) -> Arc<DataKeys> {
-        Arc::new(DataKeys { url, connector, runtime, connection: Mutex::new(None) })
+    pub(super) fn new(data: Arc<DataNode>, runtime: Handle) -> Arc<DataKeys> {
+        Arc::new(DataKeys { data, runtime, connection: Mutex::new(None) })
     }
 
     /// Takes the keys unless one is there. Fails with its remaining TTL in ms, below 0 without a
@@ -179,21 +176,23 @@ impl DataKeys {
         timeout(limit, asking).await.unwrap_or_else(|_| Err(silent()))
     }
 
-    /// The connection, made anew if it has ended.
+    /// The connection, made anew if it has ended or leads to what is not the data node any more.
     async fn connected(&self) -> Result<MultiplexedConnection, RedisError> {
         let mut kept = self.connection.lock().await;
-        if let Some(connection) = kept.as_ref().filter(|connection| !connection.is_closed()) {
+        if let Some((tenure, connection)) = kept.as_ref()
+            && !tenure.has_ended()
+            && !connection.is_closed()
+        {
             return Ok(connection.redis.clone());
         }
-        let (url, connector) = (self.url.clone(), self.connector.clone());
+        let data = self.data.clone();
         // On the runtime that stays, as the connection outlives whoever asks first.
-        let connecting =
-            self.runtime.spawn(async move { redis_client::connect(&url, &connector).await });
+        let connecting = self.runtime.spawn(async move { data.ask().await });
         let ended = || RedisError::from((redis::ErrorKind::Io, "the proxy is ending"));
-        let mut connection = connecting.await.map_err(|_| ended())??;
+        let (tenure, mut connection) = connecting.await.map_err(|_| ended())??;
         // Each question has its own.
         connection.redis.set_response_timeout(LATE);
-        Ok(kept.insert(connection).redis.clone())
+        Ok(kept.insert((tenure, connection)).1.redis.clone())
     }
 }
 

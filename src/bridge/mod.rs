@@ -30,9 +30,9 @@ pub(crate) use self::trial::{CommandFailure, NEEDED, try_commands};
 use crate::{
     adopt::{Adoption, place::KeyPlace},
     config::Config,
+    data::DataNode,
     key::{Key, Token},
     lock::{Engine, ttl_for},
-    net::Connector,
 };
 
 /// The way to locks of bridged rules.
@@ -53,13 +53,13 @@ impl Bridge {
         config: &Config,
         adoption: &Arc<Adoption>,
         engine: &Arc<Engine>,
-        connector: &Connector,
+        data: &Arc<DataNode>,
         runtime: &Handle,
     ) -> Arc<Bridge> {
         let bridge = Arc::new(Bridge {
             adoption: adoption.clone(),
             engine: engine.clone(),
-            keys: DataKeys::new(config.data.clone(), connector.clone(), runtime.clone()),
+            keys: DataKeys::new(data.clone(), runtime.clone()),
             prefix: config.locks.prefix.len(),
             drift_factor: config.locks.drift_factor,
         });

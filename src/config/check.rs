@@ -64,12 +64,6 @@ pub(super) fn short_path(SocketPath(path): &SocketPath) -> Option<String> {
         .then(|| format!("must be at most {LONGEST_PATH} bytes long, as the system has it"))
 }
 
-pub(super) fn without_database(url: &RedisUrl) -> Option<String> {
-    (url.db != 0).then(|| {
-        "a database has no effect here: clients choose theirs with SELECT; leave it out".into()
-    })
-}
-
 pub(super) fn below_half(share: &f64) -> Option<String> {
     let is_right = (0.0..MAX_DRIFT).contains(share);
     (!is_right).then(|| format!("{share} is not at least 0 and below {MAX_DRIFT}"))
@@ -103,6 +97,11 @@ fn leads_to(url: &RedisUrl, addr: &SocketAddr) -> bool {
     *port != 0
         && *port == addr.port()
         && ip.is_ok_and(|ip| ip == addr.ip() || every && ip == loopback)
+}
+
+/// Whether a lock node is the data node too, by their addresses.
+fn is_shared(node: &RedisUrl, data: &RedisUrl) -> bool {
+    node.endpoint == data.endpoint
 }
 
 /// Finds a URL that leads to this proxy: it would connect to itself until it is full.
@@ -141,9 +140,11 @@ impl Config {
                  locks stop; fine for trying"
             ));
         }
-        for node in nodes.iter().filter(|node| node.endpoint == self.data.endpoint) {
+        let data = self.data.fixed();
+        for node in nodes.iter().filter(|node| data.is_some_and(|data| is_shared(node, data))) {
             notes.push(SHARED_WITH_DATA.replace("{}", &node.to_string()));
         }
+        notes.extend(self.data.notes());
         notes.extend(self.adopt.notes());
         notes
     }
@@ -184,7 +185,9 @@ fn addresses(reader: &mut Reader<'_>, top: &Section<'_>, config: &Config) {
         );
     }
     if reader.sound(top, &["listen", "data"]) {
-        itself(reader, top, "data", &config.data, &config.listen);
+        for url in config.data.written() {
+            itself(reader, top, "data", url, &config.listen);
+        }
     }
 }
 
@@ -201,7 +204,8 @@ fn nodes(reader: &mut Reader<'_>, top: &Section<'_>, section: &Section<'_>, conf
     if config.send_proxy_protocol
         && reader.sound(top, &["data", "send_proxy_protocol"])
         && reader.sound(section, &["nodes"])
-        && let Some(node) = locks.nodes.iter().find(|node| node.endpoint == config.data.endpoint)
+        && let Some(data) = config.data.fixed()
+        && let Some(node) = locks.nodes.iter().find(|node| is_shared(node, data))
     {
         let what = format!(
             "{node} is the data node too, which is sent a PROXY header (send_proxy_protocol); lock \
@@ -261,7 +265,7 @@ pub(super) fn tls(reader: &mut Reader<'_>, top: &Section<'_>, config: &Config) {
     if !reader.sound(top, &["data", "tls"]) || !reader.sound(section, &["nodes", "tls"]) {
         return;
     }
-    let data = config.data.tls;
+    let data = config.data.uses_tls();
     let nodes = config.locks.nodes.iter().any(|node| node.tls);
     if section.inside("tls").is_there() {
         servers(reader, section, nodes, "locks.nodes", &config.locks.tls);

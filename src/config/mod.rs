@@ -9,6 +9,7 @@
 //! - `guards`: which writes need which lock; `pattern`: their keys; `template`: the lock's key.
 //! - `adopt`: which keys are locks of existing libraries; `adopt_options`: what becomes of idioms
 //!   that a quorum cannot carry out as they are; `adopt_scripts`: a deployment's own scripts.
+//! - `data`: the Redis to which commands go, or how it is found.
 //! - `units`, `url`: how durations, sizes and Redis URLs are written.
 //! - `tls`: certificates and keys, and whether they can be used.
 
@@ -23,6 +24,7 @@ mod adopt;
 mod adopt_options;
 mod adopt_scripts;
 mod check;
+mod data;
 mod error;
 mod guards;
 mod keys;
@@ -39,6 +41,7 @@ pub use adopt::{AdoptConfig, AdoptMode, AdoptRule};
 pub use adopt_options::{AdoptOptions, BlindPolicy, LongTtlPolicy, NoTtlPolicy, UnknownPolicy};
 pub use adopt_scripts::{AdoptScript, ScriptOp, ScriptUnit};
 pub(crate) use check::SHARED_WITH_DATA;
+pub use data::{DataConfig, SentinelMaster};
 pub use error::{ConfigErrors, Problem};
 pub use guards::{Flush, GuardRule, GuardsConfig, Policy};
 pub use pattern::Pattern;

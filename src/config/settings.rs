@@ -10,11 +10,13 @@ use std::{
 };
 
 use super::{
-    AdoptConfig, ClientTls, GuardsConfig, Listener, OnDisconnect, OnLost, RedisUrl, SocketPath,
+    AdoptConfig, ClientTls, DataConfig, GuardsConfig, Listener, OnDisconnect, OnLost, RedisUrl,
+    SocketPath,
     check::{
         at_least, below_half, if_given, keepalive, known_format, known_level, longer_than_zero,
-        not_reserved, short_path, string, threads, without_database,
+        not_reserved, short_path, string, threads,
     },
+    data::without_database,
     keys::keys,
     reader::{Fill, Reader, Section},
 };
@@ -41,8 +43,8 @@ keys! {
         fixed allow_open: bool = false;
         /// Address of `/metrics`, `/healthz` and `/readyz`; none with `off`.
         fixed admin: Option<SocketAddr> = Some(SocketAddr::from((Ipv4Addr::LOCALHOST, 9380)));
-        /// The Redis to which every forwarded command goes.
-        fixed data: RedisUrl = RedisUrl::local(6379) => without_database;
+        /// The Redis to which every forwarded command goes, or how it is found.
+        fixed data: DataConfig = DataConfig::Fixed(RedisUrl::local(6379)) => without_database;
         /// Whether connections to the data node begin with a PROXY header.
         fixed send_proxy_protocol: bool = false;
         /// How a data node at `rediss://` is trusted. Changes of the files are followed.

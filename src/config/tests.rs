@@ -536,7 +536,7 @@ fn lock_nodes_are_trusted_as_the_data_node_unless_they_have_a_section_of_their_o
     let config = files
         .parse("tls: {ca_cert_file: @/a.crt}\ndata: rediss://a\nlocks: {nodes: [rediss://b:1]}\n")
         .unwrap();
-    assert!(config.data.tls && config.locks.nodes[0].tls);
+    assert!(config.data.uses_tls() && config.locks.nodes[0].tls);
     assert_eq!(config.locks.tls, config.tls);
     let config = files
         .parse(

@@ -1,7 +1,11 @@
 //! The URL of one Redis: `redis://[user:password@]host:port[/db]`, `rediss://` for the same
 //! over TLS, or `unix:///path[?db=n]`.
 
-use std::{net::Ipv6Addr, path::PathBuf, str::FromStr};
+use std::{
+    net::{Ipv6Addr, SocketAddr},
+    path::PathBuf,
+    str::FromStr,
+};
 
 use percent_encoding::percent_decode_str;
 
@@ -39,13 +43,16 @@ pub struct RedisUrl {
     pub password: Option<String>,
     /// Database for SELECT.
     pub db: u32,
+    /// The address that the host's name was found to lead to; none: it is looked up for each
+    /// connection. No part of the text.
+    pub(crate) found: Option<SocketAddr>,
 }
 
 impl RedisUrl {
     /// `redis://127.0.0.1:port`.
     pub(crate) fn local(port: u16) -> RedisUrl {
         let endpoint = Endpoint::Tcp { host: "127.0.0.1".into(), port };
-        RedisUrl { endpoint, tls: false, username: None, password: None, db: 0 }
+        RedisUrl { endpoint, tls: false, username: None, password: None, db: 0, found: None }
     }
 }
 
@@ -84,6 +91,25 @@ fn tcp(rest: &str) -> Result<RedisUrl, String> {
         Some((place, db)) => (place, database(db)?),
         None => (place, 0),
     };
+    let (host, port) = host_and_port(place, DEFAULT_PORT, FORMS)?;
+    let (username, password) = match credentials.map(|both| both.split_once(':')) {
+        None => (None, None),
+        Some(None) => {
+            return Err("a user without a password; write redis://user:password@host".into());
+        }
+        Some(Some((user, password))) => (Some(decode(user)?), Some(decode(password)?)),
+    };
+    let endpoint = Endpoint::Tcp { host, port };
+    let username = username.filter(|user| !user.is_empty());
+    Ok(RedisUrl { endpoint, tls: false, username, password, db, found: None })
+}
+
+/// Reads a host and a port, which is `default` if there is none. Errors say to write `forms`.
+pub(super) fn host_and_port(
+    place: &str,
+    default: u16,
+    forms: &str,
+) -> Result<(String, u16), String> {
     let (host, port) = match place.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((host, port)) => (host, port.strip_prefix(':').or((port.is_empty()).then_some(""))),
         None => match place.split_once(':') {
@@ -92,14 +118,14 @@ fn tcp(rest: &str) -> Result<RedisUrl, String> {
         },
     };
     let port = match port {
-        Some("") => DEFAULT_PORT,
+        Some("") => default,
         port => port
             .and_then(|port| port.parse().ok())
             .filter(|port| *port != 0)
             .ok_or("the port is not a number from 1 to 65535")?,
     };
     if host.is_empty() {
-        return Err(format!("the host is missing; write {FORMS}"));
+        return Err(format!("the host is missing; write {forms}"));
     }
     let bracketed = place.starts_with('[');
     // A zone, as in fe80::1%eth0, is left to the system.
@@ -108,18 +134,9 @@ fn tcp(rest: &str) -> Result<RedisUrl, String> {
         return Err("what stands in brackets is not an IPv6 address".into());
     }
     if !bracketed && host.contains(|c: char| c.is_whitespace() || "%?#[]@".contains(c)) {
-        return Err(format!("the host is not a name or an address; write {FORMS}"));
+        return Err(format!("the host is not a name or an address; write {forms}"));
     }
-    let (username, password) = match credentials.map(|both| both.split_once(':')) {
-        None => (None, None),
-        Some(None) => {
-            return Err("a user without a password; write redis://user:password@host".into());
-        }
-        Some(Some((user, password))) => (Some(decode(user)?), Some(decode(password)?)),
-    };
-    let endpoint = Endpoint::Tcp { host: host.to_owned(), port };
-    let username = username.filter(|user| !user.is_empty());
-    Ok(RedisUrl { endpoint, tls: false, username, password, db })
+    Ok((host.to_owned(), port))
 }
 
 fn unix(rest: &str) -> Result<RedisUrl, String> {
@@ -133,7 +150,7 @@ fn unix(rest: &str) -> Result<RedisUrl, String> {
         return Err("the path of the socket must be absolute; write unix:///path".into());
     }
     let endpoint = Endpoint::Unix(PathBuf::from(decode(path)?));
-    Ok(RedisUrl { endpoint, tls: false, username: None, password: None, db })
+    Ok(RedisUrl { endpoint, db, ..RedisUrl::local(0) })
 }
 
 fn database(text: &str) -> Result<u32, String> {
@@ -153,7 +170,13 @@ impl std::fmt::Display for RedisUrl {
             Endpoint::Tcp { host, port } => write!(f, "{host}:{port}")?,
             Endpoint::Unix(path) => write!(f, "{}", path.display())?,
         }
-        if self.db != 0 { write!(f, "/{}", self.db) } else { Ok(()) }
+        if self.db != 0 {
+            write!(f, "/{}", self.db)?;
+        }
+        match self.found {
+            Some(address) => write!(f, " ({})", address.ip()),
+            None => Ok(()),
+        }
     }
 }
 

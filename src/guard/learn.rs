@@ -19,10 +19,7 @@ use super::{
     catalog::{self, FirstBytes, Table},
     keys::{self, Positions},
 };
-use crate::{
-    config::RedisUrl,
-    net::{Connector, redis_client},
-};
+use crate::data::DataNode;
 
 /// How long an answer may take.
 const LIMIT: Duration = Duration::from_secs(1);
@@ -69,15 +66,14 @@ pub(crate) enum AskError {
 impl Catalog {
     /// Keeps asking the data node from now on, on `runtime`.
     pub(crate) fn start(
-        url: &RedisUrl,
+        data: &Arc<DataNode>,
         first_bytes: FirstBytes,
-        connector: &Connector,
         runtime: &Handle,
     ) -> Catalog {
         let table = Arc::new(ArcSwapOption::empty());
         let (questions, asked) = mpsc::channel(MAX_QUESTIONS);
-        let (url, connector, kept) = (url.clone(), connector.clone(), table.clone());
-        runtime.spawn(async move { keep(&url, first_bytes, &connector, &kept, asked).await });
+        let (data, kept) = (data.clone(), table.clone());
+        runtime.spawn(async move { keep(&data, first_bytes, &kept, asked).await });
         Catalog { table, questions }
     }
 
@@ -143,47 +139,49 @@ impl Catalog {
 }
 
 async fn keep(
-    url: &RedisUrl,
+    data: &DataNode,
     first_bytes: FirstBytes,
-    connector: &Connector,
     table: &ArcSwapOption<Table>,
     mut questions: mpsc::Receiver<CatalogQuestion>,
 ) {
-    let mut told = false;
+    let (mut told, mut changes) = (false, data.changes());
     while !questions.is_closed() {
-        match follow(url, first_bytes, connector, table, &mut questions).await {
+        match follow(data, first_bytes, table, &mut questions).await {
             Ok(()) => told = false,
             Err(error) if !told => {
                 told = true;
-                warn!(data = %url, %error, "guards: cannot read the data node's commands; clients' commands are refused until then");
+                warn!(%data, %error, "guards: cannot read the data node's commands; clients' commands are refused until then");
             }
             Err(_) => {}
         }
         table.store(None);
-        sleep(PAUSE).await;
+        tokio::select! {
+            () = sleep(PAUSE) => {}
+            Ok(()) = changes.changed() => {}
+        }
     }
 }
 
 /// Follows one connection from its beginning to its end.
 async fn follow(
-    url: &RedisUrl,
+    data: &DataNode,
     first_bytes: FirstBytes,
-    connector: &Connector,
     table: &ArcSwapOption<Table>,
     questions: &mut mpsc::Receiver<CatalogQuestion>,
 ) -> Result<(), AskError> {
-    let mut connection = redis_client::connect(url, connector).await?;
+    let (tenure, mut connection) = data.ask().await?;
     let mut read = Instant::now();
     // Names that COMMAND does not list, because `rename-command` made them.
     let mut others = Vec::new();
     let known = read_commands(&mut connection.redis, &others, first_bytes).await?;
-    info!(data = %url, commands = known.len(), "guards: the data node's commands are known");
+    info!(data = %tenure.url, commands = known.len(), "guards: the data node's commands are known");
     table.store(Some(Arc::new(known)));
     let mut waiting = Vec::new();
     loop {
         let again = sleep_until(read + EVERY);
         tokio::select! {
             () = connection.closed() => return Ok(()),
+            () = tenure.ended() => return Ok(()),
             () = again, if !waiting.is_empty() => {
                 let answers = std::mem::take(&mut waiting);
                 read = Instant::now();

@@ -40,8 +40,8 @@ use self::{
 };
 use crate::{
     config::{Config, Flush, GuardRule, GuardsConfig, Pattern, Policy},
+    data::DataNode,
     glob::Budget,
-    net::Connector,
     resp::{
         inline,
         words::{Spans, Walk, WordStep},
@@ -140,14 +140,14 @@ impl Guards {
     /// Starts the guards of a configuration, if there are any.
     pub(crate) fn start(
         config: &Config,
-        connector: &Connector,
+        data: &Arc<DataNode>,
         runtime: &Handle,
     ) -> Option<Arc<Guards>> {
         let rules = &config.guards.rules;
         if rules.is_empty() {
             return None;
         }
-        let catalog = Catalog::start(&config.data, first_bytes(rules), connector, runtime);
+        let catalog = Catalog::start(data, first_bytes(rules), runtime);
         Some(Guards::with(&config.guards, catalog))
     }
 

@@ -92,7 +92,10 @@ pub(crate) async fn connect_for(
                 if let Some(stream) = memory::connect(host) {
                     return stream.map(Stream::Memory);
                 }
-                let stream = TcpStream::connect((host.as_str(), *port)).await?;
+                let stream = match url.found {
+                    Some(address) => TcpStream::connect(address).await?,
+                    None => TcpStream::connect((host.as_str(), *port)).await?,
+                };
                 tune(&stream, keepalive)?;
                 Stream::Tcp(stream)
             }

@@ -14,7 +14,8 @@ use tracing::debug;
 
 use crate::{
     config::Config,
-    net::{self, Acceptor, Connector, Stream, proxy_header::Ends},
+    data::{DataNode, DataStream, NotConnected},
+    net::{self, Acceptor, Stream, proxy_header::Ends},
     server::{
         entry::{
             admission::{AcceptTrouble, Admission, Permit},
@@ -41,7 +42,7 @@ pub(super) struct Door {
     pub(super) header_policy: Option<HeaderPolicy>,
     /// `None`: plain TCP.
     pub(super) tls: Option<Acceptor>,
-    pub(super) connector: Connector,
+    pub(super) data: Arc<DataNode>,
     /// Shared by all listeners.
     pub(super) metrics: Arc<DoorMetrics>,
 }
@@ -144,7 +145,7 @@ impl Door {
             return CloseReason::Client;
         }
         let told = match told {
-            None if self.connector.sends_header() => match Ends::of(&client) {
+            None if self.data.connector().sends_header() => match Ends::of(&client) {
                 Ok(ends) => Some(Box::new(ends)),
                 Err(_) => return CloseReason::Client,
             },
@@ -165,15 +166,19 @@ impl Door {
             }
         };
         let (limit, keepalive) = (config.connect_timeout, config.tcp_keepalive);
-        let connecting =
-            net::connect_for(told.as_deref(), &config.data, &self.connector, limit, keepalive);
-        match Box::pin(connecting).await {
-            Ok(upstream) => {
+        let connecting = self.data.connect_for(told.as_deref(), limit, keepalive);
+        let connected = tokio::select! {
+            connected = Box::pin(connecting) => connected,
+            () = self.shared.drain.cancelled() => return CloseReason::Shutdown,
+        };
+        match connected {
+            Ok(DataStream { stream: upstream, tenure }) => {
                 self.metrics.upstream_connects_ok.increment(1);
                 let balanced = self.header_policy.is_some();
-                Box::new(Session::new(client, upstream, self.shared.clone(), balanced)).run().await
+                let session = Session::new(client, upstream, self.shared.clone(), balanced);
+                Box::new(session.during(tenure)).run().await
             }
-            Err(error) if net::descriptors_are_used_up(&error) => {
+            Err(NotConnected { error, .. }) if net::descriptors_are_used_up(&error) => {
                 self.metrics.upstream_connects_failed.increment(1);
                 if let Stream::Tcp(client) = client
                     && let Ok(client) = client.into_std()
@@ -182,9 +187,9 @@ impl Door {
                 }
                 CloseReason::UpstreamConnect
             }
-            Err(error) => {
+            Err(NotConnected { data, error }) => {
                 self.metrics.upstream_connects_failed.increment(1);
-                let error = unreachable::words(&config.data, &error);
+                let error = unreachable::words(&data, &error);
                 tokio::select! {
                     () = Box::pin(unreachable::tell(client, &error)) => {}
                     () = self.shared.drain.cancelled() => {}

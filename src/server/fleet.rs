@@ -21,6 +21,7 @@ use tracing::{debug, warn};
 use crate::{
     adopt::fleet::{Fleet, MODES, MOST_RECORDS, ProxyModes},
     config::{Config, RedisUrl},
+    data::DataNode,
     net::{Connector, redis_client},
     session::Shared,
 };
@@ -35,7 +36,7 @@ const LIMIT: Duration = Duration::from_secs(2);
 const SCRIPT: &str = include_str!("fleet.lua");
 
 /// Starts to tell and to look, until the proxy is gone.
-pub(super) fn start(shared: &Arc<Shared>, config: &Config, to_data: Connector) {
+pub(super) fn start(shared: &Arc<Shared>, config: &Config, data: Arc<DataNode>) {
     let fleet = &shared.fleet;
     let nodes = &config.locks.nodes;
     let to_nodes = Connector::start("node", &config.locks.tls, nodes);
@@ -44,7 +45,7 @@ pub(super) fn start(shared: &Arc<Shared>, config: &Config, to_data: Connector) {
     for url in nodes {
         tokio::spawn(look(fleet.clone(), url.clone(), to_nodes.clone(), told.clone()));
     }
-    tokio::spawn(run(Arc::downgrade(shared), fleet.clone(), config.data.clone(), to_data, tell));
+    tokio::spawn(run(Arc::downgrade(shared), fleet.clone(), data, tell));
 }
 
 /// The modes of this proxy as they are now.
@@ -61,18 +62,18 @@ fn modes(fleet: &Fleet, config: &Config, sequence: u64) -> ProxyModes {
 async fn run(
     shared: Weak<Shared>,
     fleet: Arc<Fleet>,
-    data: RedisUrl,
-    to_data: Connector,
+    data: Arc<DataNode>,
     tell: watch::Sender<ProxyModes>,
 ) {
     let mut replication = String::new();
+    let mut changes = data.changes();
     for sequence in 1.. {
         let Some(config) = shared.upgrade().map(|shared| shared.config.load_full()) else { return };
         let mut ours = modes(&fleet, &config, sequence);
         // Nobody to compare with.
         if !ours.rules.is_empty() || fleet.has_others() {
             // A data node that does not answer now is the one that it was.
-            if let Ok(Ok(Some(id))) = timeout(LIMIT, replication_id(&data, &to_data)).await {
+            if let Ok(Ok(Some(id))) = timeout(LIMIT, replication_id(&data)).await {
                 replication = id;
             }
             ours.replication_id.clone_from(&replication);
@@ -82,13 +83,15 @@ async fn run(
         tokio::select! {
             () = sleep(LOOK_EVERY) => {}
             () = fleet.stepped.notified() => {}
+            // The other proxies know the new data node by its replication id.
+            Ok(()) = changes.changed() => {}
         }
     }
 }
 
 /// The replication id of the data node, by which proxies know that they have the same one.
-async fn replication_id(data: &RedisUrl, way: &Connector) -> Result<Option<String>, RedisError> {
-    let mut connection = redis_client::connect(data, way).await?;
+async fn replication_id(data: &DataNode) -> Result<Option<String>, RedisError> {
+    let (_, mut connection) = data.ask().await?;
     let info: String =
         redis::cmd("INFO").arg("replication").query_async(&mut connection.redis).await?;
     let id = info.lines().find_map(|line| line.strip_prefix("master_replid:"));

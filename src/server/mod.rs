@@ -43,7 +43,7 @@ use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
 use self::{logging::Level, opened::Opened, proxy::Proxy};
-use crate::{config::Config, lock, metrics::Recorder, net, session};
+use crate::{config::Config, data, lock, metrics::Recorder, net, session};
 
 /// Settings of a proxy's start, and the signals that reach it while it runs.
 #[derive(Default)]
@@ -88,5 +88,6 @@ fn start_counting() -> anyhow::Result<Recorder> {
     session::metrics::describe();
     lock::metrics::describe();
     net::tls::metrics::describe();
+    data::describe();
     Ok(recorder)
 }

@@ -1,13 +1,14 @@
 //! Everything that a process must have before anything runs in it.
 
-use std::{net::SocketAddr, slice, sync::Arc};
+use std::{net::SocketAddr, sync::Arc};
 
 use anyhow::Context as _;
 use tokio::net::TcpListener;
 
 use crate::{
     config::{Config, Listener},
-    net::{Acceptor, Connector},
+    data::DataNode,
+    net::Acceptor,
     server::{
         Control,
         entry::{exposure::Exposure, listeners::Listeners},
@@ -18,7 +19,7 @@ use crate::{
 /// Everything that a process must have before anything runs in it. A process that cannot have
 /// all of it ends.
 pub(super) struct Opened {
-    pub(super) connector: Connector,
+    pub(super) data: Arc<DataNode>,
     pub(super) exposure: Arc<Exposure>,
     /// The sockets of `listen`, one for each entry.
     pub(super) listeners: Vec<(TcpListener, Option<Acceptor>)>,
@@ -44,9 +45,8 @@ impl Opened {
             control.listeners.add(sockets);
             predecessor
         });
-        let connector = Connector::start("data", &config.tls, slice::from_ref(&config.data))
-            .sending_header(config.send_proxy_protocol);
-        let exposure = Exposure::find_out(config, connector.clone()).await?;
+        let data = DataNode::start(config);
+        let exposure = Exposure::find_out(config, data.clone()).await?;
         let open = |listener| open(listener, &mut control.listeners);
         let listeners = config.listen.iter().map(open).collect::<anyhow::Result<Vec<_>>>()?;
         let admin = match config.admin {
@@ -60,10 +60,7 @@ impl Opened {
         };
         control.listeners.close_others();
         let rendezvous = upgrade::prepare(config)?;
-        Ok((
-            Opened { connector, exposure, listeners, admin },
-            Succession { predecessor, rendezvous },
-        ))
+        Ok((Opened { data, exposure, listeners, admin }, Succession { predecessor, rendezvous }))
     }
 }
 

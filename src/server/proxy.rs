@@ -14,10 +14,11 @@ use crate::{
     adopt::{Adoption, fleet::Fleet},
     bridge::Bridge,
     config::{Config, Listener},
+    data::DataNode,
     guard::Guards,
     lock::{Engine, padded},
     metrics::Recorder,
-    net::{Acceptor, Connector},
+    net::Acceptor,
     server::{
         Control, admin,
         door::Door,
@@ -44,7 +45,7 @@ pub(super) struct Proxy {
     /// The configuration at the start.
     config: Config,
     control: Control,
-    connector: Connector,
+    data: Arc<DataNode>,
     exposure: Arc<Exposure>,
     admission: Arc<Admission>,
     metrics: Arc<Metrics>,
@@ -75,7 +76,7 @@ impl Proxy {
         opened: &Opened,
         recorder: Recorder,
     ) -> anyhow::Result<Proxy> {
-        let Opened { connector, exposure, .. } = opened;
+        let Opened { data, exposure, .. } = opened;
         let shutdown = &control.shutdown;
         let room = descriptors::make_room(config.maxclients, config.locks.nodes.len());
         let admission = Admission::new(&Config { maxclients: room, ..config.clone() });
@@ -91,24 +92,22 @@ impl Proxy {
         let engine = Engine::start_on(&locks, workers.shared());
         tokio::spawn(exposure.clone().watch(shutdown.clone()));
         let idle = Arc::new(Idle::default());
-        let watching = idle.clone().watch(config.data.clone(), connector.clone(), shutdown.clone());
-        tokio::spawn(watching);
-        let guards = Guards::start(&config, connector, workers.shared());
+        tokio::spawn(idle.clone().watch(data.clone(), shutdown.clone()));
+        let guards = Guards::start(&config, data, workers.shared());
         let fleet = Arc::new(Fleet::new());
         let state = Arc::new(admin::PageSource::new(
             recorder,
             engine.clone(),
-            config.data.clone(),
-            connector.clone(),
+            data.clone(),
             exposure.clone(),
             guards.clone(),
             fleet.clone(),
         ));
-        let (connector, exposure) = (connector.clone(), exposure.clone());
+        let (data, exposure) = (data.clone(), exposure.clone());
         Ok(Proxy {
             config,
             control,
-            connector,
+            data,
             exposure,
             admission,
             metrics,
@@ -146,7 +145,7 @@ impl Proxy {
     pub(super) async fn open_doors(self, opened: Opened, replacement: Replacement) -> Serving {
         let Replacement { is_successor, predecessor, rendezvous } = replacement;
         let shared = self.share();
-        fleet::start(&shared, &self.config, self.connector.clone());
+        fleet::start(&shared, &self.config, self.data.clone());
         let (doors, admin) = (Stoppable::default(), Stoppable::default());
         let mut sockets = Vec::new();
         if let Some((addr, listener)) = opened.admin {
@@ -173,10 +172,10 @@ impl Proxy {
     /// Makes the state that all sessions of this process share.
     fn share(&self) -> Arc<Shared> {
         let adoption = Adoption::new(&self.config.adopt.rules);
-        let (engine, connector, runtime) = (&self.engine, &self.connector, self.workers.shared());
+        let (engine, data, runtime) = (&self.engine, &self.data, self.workers.shared());
         let bridge = adoption
             .as_ref()
-            .map(|adoption| Bridge::new(&self.config, adoption, engine, connector, runtime));
+            .map(|adoption| Bridge::new(&self.config, adoption, engine, data, runtime));
         Arc::new(Shared {
             engine: self.engine.clone(),
             metrics: self.metrics.clone(),
@@ -207,7 +206,7 @@ impl Proxy {
             exposure,
             header_policy: HeaderPolicy::demanded(&self.config, settings),
             tls,
-            connector: self.connector.clone(),
+            data: self.data.clone(),
             metrics: self.door_metrics.clone(),
         }
     }

@@ -17,11 +17,7 @@ use tokio::time::{sleep, timeout};
 use tokio_util::sync::CancellationToken;
 use tracing::{info, warn};
 
-use crate::{
-    clock::millis,
-    config::RedisUrl,
-    net::{Connector, redis_client},
-};
+use crate::{clock::millis, data::DataNode};
 
 /// How often the data node is asked, as CONFIG SET may change it.
 const ASK_EVERY: Duration = Duration::from_secs(10);
@@ -73,15 +69,10 @@ impl Idle {
     }
 
     /// Asks the data node from now on, and logs each change.
-    pub(crate) async fn watch(
-        self: Arc<Self>,
-        data: RedisUrl,
-        connector: Connector,
-        shutdown: CancellationToken,
-    ) {
-        let mut known = None;
+    pub(crate) async fn watch(self: Arc<Self>, data: Arc<DataNode>, shutdown: CancellationToken) {
+        let (mut known, mut changes) = (None, data.changes());
         loop {
-            if let Ok(Some(told)) = timeout(ASK_LIMIT, ask(&data, &connector)).await
+            if let Ok(Some(told)) = timeout(ASK_LIMIT, ask(&data)).await
                 && known.replace(told) != Some(told)
             {
                 self.every.store(millis(every(told)), Ordering::Relaxed);
@@ -101,6 +92,7 @@ impl Idle {
             }
             tokio::select! {
                 () = sleep(ASK_EVERY) => {}
+                Ok(()) = changes.changed() => {}
                 () = shutdown.cancelled() => return,
             }
         }
@@ -108,10 +100,10 @@ impl Idle {
 }
 
 /// Asks the data node once. Returns `None` if it cannot be asked now.
-async fn ask(data: &RedisUrl, connector: &Connector) -> Option<IdleAnswer> {
+async fn ask(data: &DataNode) -> Option<IdleAnswer> {
     let refused = |error: &RedisError| !error.is_io_error() && !error.is_timeout();
-    let mut connection = match redis_client::connect(data, connector).await {
-        Ok(connection) => connection,
+    let mut connection = match data.ask().await {
+        Ok((_, connection)) => connection,
         Err(error) => return refused(&error).then_some(IdleAnswer::Refused),
     };
     let mut question = redis::cmd("CONFIG");

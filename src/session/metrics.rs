@@ -15,6 +15,8 @@ labels! {
         Upstream = "upstream",
         /// The data node could not be reached when the client connected.
         UpstreamConnect = "upstream_connect",
+        /// The data node of the connection is not the data node any more.
+        DataMoved = "data_moved",
         /// The client did not read, while a command of its own waited for replies
         /// (`barrier_buffer`).
         BarrierBuffer = "barrier_buffer",

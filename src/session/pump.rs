@@ -29,6 +29,7 @@ use super::{
 };
 use crate::{
     config::OnDisconnect,
+    data::Tenure,
     lock::Alarm,
     net::{Outbox, Stream},
     resp::request::INLINE_LIMIT,
@@ -64,6 +65,8 @@ pub(crate) struct Session {
     hung_up: bool,
     /// The client came through a balancer, which may hang up while the client goes on.
     balanced: bool,
+    /// The tenure of the Redis to which the upstream connection leads. `None`: it never ends.
+    tenure: Option<Arc<Tenure>>,
     /// Bytes read ahead, behind the unsent ones, during a LOCK that waits in line.
     ahead: Option<Box<Ahead>>,
     /// The question that others are being asked for the command that has the floor.
@@ -110,6 +113,7 @@ impl Session {
             upstream_state: Upstream::default(),
             hung_up: false,
             balanced,
+            tenure: None,
             ahead: None,
             asked: None,
             alarm: Alarm::default(),
@@ -120,6 +124,12 @@ impl Session {
         }
     }
 
+    /// Ends the session with the tenure of the Redis to which its upstream connection leads.
+    pub(crate) fn during(mut self, tenure: Option<Arc<Tenure>>) -> Session {
+        self.tenure = tenure;
+        self
+    }
+
     /// Moves bytes until either side is gone or the proxy shuts down. Both connections are closed
     /// when this returns or is dropped, and a LOCK under way is undone. Session locks are released
     /// if the client has ended the connection. If the data node or the proxy ended it, session
@@ -128,6 +138,8 @@ impl Session {
         let shared = self.core.desk.shared.clone();
         let mut drain = pin!(shared.drain.cancelled());
         let mut abort = pin!(shared.abort.cancelled());
+        let tenure = self.tenure.clone();
+        let mut ended = tenure.as_ref().map(|tenure| Box::pin(tenure.ended()));
         let mut registered = false;
         let reason = poll_fn(|cx| {
             if !registered {
@@ -137,6 +149,9 @@ impl Session {
                 self.core.desk.waker = cx.waker().clone();
                 let _ = drain.as_mut().poll(cx);
                 let _ = abort.as_mut().poll(cx);
+                if let Some(ended) = &mut ended {
+                    let _ = ended.as_mut().poll(cx);
+                }
             }
             self.poll(cx)
         })
@@ -190,6 +205,9 @@ impl Session {
 
     /// Runs one turn of everything. Returns whether another may be worth it.
     fn step(&mut self, cx: &mut Context<'_>, buffer: &mut [u8]) -> Moved {
+        if self.tenure.as_ref().is_some_and(|tenure| tenure.has_ended()) {
+            return Err(CloseReason::DataMoved);
+        }
         let mut waited = self.core.is_waiting();
         self.core.take_losses()?;
         self.poll_requests(cx, buffer)?;
@@ -497,10 +515,21 @@ impl Session {
             let end = read.filled().len();
             self.core.desk.shared.metrics.bytes_from_data.increment(end as u64);
             let from = self.core.data_sent(&buffer[..end]);
+            if self.core.replies.take_refused_write() {
+                self.doubt_data_node();
+            }
             self.note_told();
             if let Err(error) = self.core.to_client.send(&mut self.client, cx, &buffer[from..end]) {
                 return Err(self.client_failed(&error));
             }
+        }
+    }
+
+    /// Takes in that the data node has refused a write, as a replica does.
+    #[cold]
+    fn doubt_data_node(&self) {
+        if let Some(tenure) = &self.tenure {
+            tenure.doubt();
         }
     }
 

@@ -19,7 +19,7 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    config::{Config, Listener, RedisUrl},
+    config::{Config, DataConfig, Listener, RedisUrl},
     lock::initialise,
     server::{self, Control, logging},
     tools::redis_server::RedisServer,
@@ -68,7 +68,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let mut config = Config {
         listen: vec![Listener::plain(listen)],
         admin: Some(admin),
-        data: RedisUrl::local(data.port()),
+        data: DataConfig::Fixed(RedisUrl::local(data.port())),
         ..Config::default()
     };
     config.locks.nodes = nodes.iter().map(|node| RedisUrl::local(node.port())).collect();

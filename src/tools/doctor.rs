@@ -5,7 +5,7 @@ use std::{
     collections::HashMap,
     fmt::Write as _,
     path::Path,
-    slice,
+    sync::Arc,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 
@@ -16,9 +16,11 @@ use tokio::time::timeout;
 use crate::{
     adopt::fleet::{MODES, ModeConflict, ProxyModes},
     bridge::{self, CommandFailure},
-    config::{AdoptMode, AdoptRule, Config, LocksConfig, RedisUrl, SHARED_WITH_DATA},
+    config::{AdoptMode, AdoptRule, Config, DataConfig, LocksConfig, RedisUrl, SHARED_WITH_DATA},
+    data::{self, DataNode, Tenure},
     lock::{self, Fault},
     net::{Connector, redis_client},
+    sentinel,
     server::Exposure,
 };
 
@@ -111,28 +113,34 @@ pub fn run(file: &Path) -> anyhow::Result<()> {
 
 async fn examine_all(config: &Config) -> (String, usize) {
     let nodes = &config.locks.nodes;
-    let to_data = Connector::start("data", &config.tls, slice::from_ref(&config.data))
-        .sending_header(config.send_proxy_protocol);
+    let data_node = DataNode::start(config);
     let to_nodes = Connector::start("node", &config.locks.tls, nodes);
-    let urls: Vec<RedisUrl> = std::iter::once(&config.data).chain(nodes).cloned().collect();
-    let ways = std::iter::once(&to_data).chain(std::iter::repeat(&to_nodes));
-    let asking: Vec<_> = urls
+    let asking: Vec<_> = nodes
         .iter()
-        .zip(ways)
-        .enumerate()
-        .map(|(place, (url, way))| (url.clone(), way.clone(), place > 0))
-        .map(|(url, way, votes)| tokio::spawn(async move { examine(&url, &way, votes).await }))
+        .map(|url| (url.clone(), to_nodes.clone()))
+        .map(|(url, way)| tokio::spawn(async move { examine(&url, &way, true).await }))
         .collect();
-    let mut patients = Vec::new();
+    let found = data_node.found(LIMIT).await;
+    let mut patients = vec![match &found {
+        Some(tenure) => examine(&tenure.url, data_node.connector(), false).await,
+        None => Err(data_node.problem().unwrap_or_default()),
+    }];
     for asked in asking {
         patients.push(asked.await.unwrap_or_else(|error| Err(error.to_string())));
     }
-    let exposure = exposure(config, &to_data).await;
-    let unbridged = bridging(config, &to_data).await;
+    let exposure = exposure(config, &data_node).await;
+    let unbridged = bridging(config, &data_node).await;
     let (data, nodes) = (&patients[0], &patients[1..]);
+    let name = |tenure: &Arc<Tenure>| tenure.url.to_string();
+    let first = found.as_ref().map_or_else(|| data_node.to_string(), name);
+    let urls = std::iter::once(first).chain(config.locks.nodes.iter().map(ToString::to_string));
     let mut report = String::new();
     let (mut grave, mut minor, mut waiting) = (0, 0, 0);
-    for (place, (url, patient)) in urls.iter().zip(&patients).enumerate() {
+    if let Some((lines, others)) = sentinels(config).await {
+        report += &lines;
+        minor += others;
+    }
+    for (place, (url, patient)) in urls.zip(&patients).enumerate() {
         let name = if place == 0 { "data node".into() } else { format!("lock node {place}") };
         let findings = match (place, patient) {
             (0, Err(error)) if error.contains("no permissions") => {
@@ -141,6 +149,7 @@ async fn examine_all(config: &Config) -> (String, usize) {
                 findings.extend_from_slice(&unbridged);
                 findings
             }
+            (0, Err(error)) if found.is_none() => vec![not_found(error, config)],
             (_, Err(error)) => vec![unreachable(error)],
             (0, Ok(patient)) => {
                 let mut findings: Vec<Finding> = exposure.iter().cloned().collect();
@@ -152,7 +161,13 @@ async fn examine_all(config: &Config) -> (String, usize) {
             (_, Ok(patient)) => {
                 let mut findings = diagnose(place - 1, patient, nodes, &config.locks);
                 waiting += usize::from(findings.iter().any(|finding| finding.waits));
-                findings.extend(alone_or_shared(config, url, patient, data));
+                let data = (found.as_deref(), data);
+                findings.extend(alone_or_shared(
+                    config,
+                    &config.locks.nodes[place - 1],
+                    patient,
+                    data,
+                ));
                 findings
             }
         };
@@ -193,8 +208,8 @@ async fn examine_all(config: &Config) -> (String, usize) {
 }
 
 /// Asks, as a starting proxy does, whether clients from elsewhere may come.
-async fn exposure(config: &Config, to_data: &Connector) -> Option<Finding> {
-    match Exposure::find_out(config, to_data.clone()).await {
+async fn exposure(config: &Config, data: &Arc<DataNode>) -> Option<Finding> {
+    match Exposure::find_out(config, data.clone()).await {
         Err(open) => Some(Finding::grave(open.to_string(), "Until then Lockgate does not start.")),
         Ok(exposure) if !exposure.is_safe() => Some(Finding::minor(
             "it does not tell whether it asks for a password",
@@ -246,7 +261,7 @@ fn apart(
 
 /// Tries, as the proxy's user, what the rules in mode bridge need of the data node. There are no
 /// findings if the data node does not answer.
-async fn bridging(config: &Config, to_data: &Connector) -> Vec<Finding> {
+async fn bridging(config: &Config, data: &DataNode) -> Vec<Finding> {
     let bridged: Vec<&AdoptRule> =
         config.adopt.rules.iter().filter(|rule| rule.mode == AdoptMode::Bridge).collect();
     if bridged.is_empty() {
@@ -254,7 +269,7 @@ async fn bridging(config: &Config, to_data: &Connector) -> Vec<Finding> {
     }
     let mut findings = Vec::new();
     let trying = async {
-        let mut connection = redis_client::connect(&config.data, to_data).await?;
+        let (_, mut connection) = data.ask().await?;
         for rule in bridged {
             let Some(key) = rule.keys.example(TRIAL_NAME) else { continue };
             let failures = bridge::try_commands(&mut connection.redis, &key).await?;
@@ -315,7 +330,7 @@ fn alone_or_shared(
     config: &Config,
     url: &RedisUrl,
     patient: &Patient,
-    data: &Result<Patient, String>,
+    (tenure, data): (Option<&Tenure>, &Result<Patient, String>),
 ) -> Vec<Finding> {
     let mut findings = Vec::new();
     if config.locks.nodes.len() == 1 {
@@ -323,7 +338,7 @@ fn alone_or_shared(
         findings.push(Finding::minor(what, "Fine for trying. Else name 3, 5 or 7 in locks.nodes."));
     }
     let run_id = patient.field("run_id");
-    let is_data = url.endpoint == config.data.endpoint
+    let is_data = tenure.is_some_and(|tenure| tenure.url.endpoint == url.endpoint)
         || !run_id.is_empty() && data.as_ref().is_ok_and(|data| data.field("run_id") == run_id);
     if is_data {
         let what = SHARED_WITH_DATA.replace("{}", &url.to_string());
@@ -379,6 +394,49 @@ fn unreachable(error: &str) -> Finding {
         "Is it running, is the address right, and does a firewall stand between?"
     };
     Finding::grave(error, advice)
+}
+
+/// Finding about a data node that is followed, if none was found.
+fn not_found(error: &str, config: &Config) -> Finding {
+    let advice = match &config.data {
+        _ if error.contains("ROLE is asked with") => {
+            "Give data the user and password of a user of that Redis that may ROLE; clients authenticate \
+             themselves."
+        }
+        DataConfig::Sentinels(_) if error.contains("must name one master") => {
+            "A majority of all Sentinels in data.sentinels must answer, and name the same master."
+        }
+        DataConfig::Sentinels(_) => {
+            "Sentinels name it until they have promoted another: is a failover under way, and can that \
+             address be reached from here (sentinel announce-ip, replica-announce-ip)?"
+        }
+        _ => "The name in data.primary must lead to a Redis that says role:master.",
+    };
+    Finding::grave(error, advice)
+}
+
+/// Asks each Sentinel. Returns a line for each with what is wrong with it, and how many things there
+/// are to look at if they agree upon a master. Returns `None` if there are no Sentinels.
+async fn sentinels(config: &Config) -> Option<(String, usize)> {
+    let DataConfig::Sentinels(master) = &config.data else { return None };
+    let way = data::sentinel_connector(&config.tls, &master.sentinels);
+    let (named, troubles) = sentinel::ask_once(master, &way).await;
+    let mut report = String::new();
+    for url in &master.sentinels {
+        let trouble = troubles.iter().find(|(other, _)| other == url).map(|(_, trouble)| trouble);
+        // Writing to a String cannot fail.
+        let _ = match (trouble, &named) {
+            (None, Ok(named)) => writeln!(report, "sentinel  {url}  names {}", named.address),
+            (None, Err(_)) => writeln!(report, "sentinel  {url}  names what no majority names"),
+            (Some(trouble), _) => {
+                let mark = if named.is_err() { "!!" } else { " -" };
+                let (what, advice) = (&trouble.what, trouble.fault.advice());
+                writeln!(report, "sentinel  {url}\n  {mark} {what}\n     {advice}")
+            }
+        };
+    }
+    let minor = if named.is_ok() { troubles.len() } else { 0 };
+    Some((report, minor))
 }
 
 /// Finding about a data node that knows SET by another name.

@@ -20,6 +20,7 @@ mod digests;
 mod doctor;
 mod operator;
 mod reload;
+mod sentinel;
 #[path = "../support/mod.rs"]
 mod support;
 mod systemd;

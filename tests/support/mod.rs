@@ -8,12 +8,13 @@
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
 pub mod relay;
+pub mod sentinel;
 
 use std::{
     io::{BufRead, BufReader, ErrorKind, Read, Write},
     net::{Shutdown, SocketAddr, TcpStream},
     os::unix::process::CommandExt,
-    path::PathBuf,
+    path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     thread,
     time::{Duration, Instant},
@@ -65,6 +66,7 @@ pub struct Setup {
     ready: bool,
     host: String,
     files: Option<(u64, u64)>,
+    hosts: Option<PathBuf>,
 }
 
 impl Setup {
@@ -125,6 +127,12 @@ impl Setup {
         self
     }
 
+    /// Has the proxy look names up in this file, in the manner of /etc/hosts.
+    pub fn with_hosts(mut self, file: &Path) -> Setup {
+        self.hosts = Some(file.to_owned());
+        self
+    }
+
     /// Adds lines to the top of the configuration.
     pub fn top(mut self, lines: &str) -> Setup {
         self.top += lines;
@@ -180,7 +188,15 @@ impl Setup {
         }
         let Listening { child, port, tls_port, balancer_port, admin_port, dir } = (0
             ..PORT_ATTEMPTS)
-            .find_map(|_| listening(&self.host, more, &settings, &self.environment, self.files))
+            .find_map(|_| {
+                listening(
+                    &self.host,
+                    more,
+                    &settings,
+                    &self.environment,
+                    (self.files, self.hosts.as_deref()),
+                )
+            })
             .expect("a port that nobody else takes");
         let (locks, node_urls) = (self.locks, urls);
         let proxy = Proxy {
@@ -237,7 +253,7 @@ fn listening(
     (tls, behind_balancer): (Option<&str>, Option<&str>),
     settings: &str,
     environment: &[(String, String)],
-    files: Option<(u64, u64)>,
+    (files, hosts): (Option<(u64, u64)>, Option<&Path>),
 ) -> Option<Listening> {
     let [port, tls_port, balancer_port, admin_port] = [(); 4].map(|()| free_port().expect("port"));
     let mut listen = format!("listen:\n  - {host}:{port}\n");
@@ -254,12 +270,16 @@ fn listening(
     std::fs::write(&file, &config).expect("configuration");
     let mut child = Command::new("setpriv")
         .args(["--pdeathsig", "KILL"])
-        // Both programs replace themselves by the one that they start.
+        // Each program replaces itself by the one that it starts.
         .args(
             files
                 .iter()
                 .flat_map(|(soft, hard)| ["prlimit".to_owned(), format!("--nofile={soft}:{hard}")]),
         )
+        .args(hosts.iter().flat_map(|hosts| {
+            let mount = format!("mount --bind '{}' /etc/hosts && exec \"$@\"", hosts.display());
+            ["unshare", "--mount", "sh", "-c", &mount, "sh"].map(str::to_owned)
+        }))
         .args([env!("CARGO_BIN_EXE_lockgate"), "--config"])
         .arg(&file)
         .env("LOCKGATE_LOG", "debug")
@@ -321,6 +341,7 @@ impl Proxy {
             ready: true,
             host: "127.0.0.1".into(),
             files: None,
+            hosts: None,
         }
     }
 

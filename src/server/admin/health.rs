@@ -18,10 +18,10 @@ use tracing::{info, warn};
 use crate::{
     adopt::fleet::{Fleet, ModeConflict},
     config::RedisUrl,
+    data::DataNode,
     guard::Guards,
     lock::Engine,
     metrics::Recorder,
-    net::Connector,
     resp::encode,
     server::{
         entry::exposure::{self, Exposure},
@@ -41,8 +41,7 @@ const HEALTH_LIMIT: Duration = Duration::from_secs(3);
 pub(crate) struct PageSource {
     recorder: Recorder,
     engine: Arc<Engine>,
-    data: RedisUrl,
-    connector: Connector,
+    data: Arc<DataNode>,
     exposure: Arc<Exposure>,
     guards: Option<Arc<Guards>>,
     fleet: Arc<Fleet>,
@@ -58,8 +57,7 @@ impl PageSource {
     pub(crate) fn new(
         recorder: Recorder,
         engine: Arc<Engine>,
-        data: RedisUrl,
-        connector: Connector,
+        data: Arc<DataNode>,
         exposure: Arc<Exposure>,
         guards: Option<Arc<Guards>>,
         fleet: Arc<Fleet>,
@@ -70,7 +68,6 @@ impl PageSource {
             recorder,
             engine,
             data,
-            connector,
             exposure,
             guards,
             fleet,
@@ -111,6 +108,9 @@ impl PageSource {
             None => writeln!(text, "data node {}: ok", self.data),
             Some(problem) => writeln!(text, "data node {}: {problem}", self.data),
         };
+        for problem in self.data.sentinel_problems() {
+            let _ = writeln!(text, "{problem}");
+        }
         let _ = write!(text, "lock nodes: {up} of {all} up, ");
         if too_slow > 0 {
             let _ = write!(text, "{too_slow} of them too slow, ");
@@ -186,11 +186,18 @@ impl PageSource {
 
     /// Asks the data node, with a line in the log if the answer has changed.
     async fn check(&self) {
-        let problem = match timeout(CHECK_LIMIT, self.ping()).await {
+        let Some(tenure) = self.data.tenure() else {
+            return self.note(Some(self.data.problem().unwrap_or_default()));
+        };
+        let problem = match timeout(CHECK_LIMIT, self.ping(&tenure.url)).await {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some(error.to_string()),
             Err(_) => Some(format!("no answer within {CHECK_LIMIT:?}")),
         };
+        self.note(problem);
+    }
+
+    fn note(&self, problem: Option<String>) {
         let mut known = self.data_problem.lock();
         if *known != problem {
             match &problem {
@@ -202,14 +209,14 @@ impl PageSource {
     }
 
     /// Sends PING on a fresh connection, as a new client would.
-    async fn ping(&self) -> io::Result<()> {
+    async fn ping(&self, data: &RedisUrl) -> io::Result<()> {
         let mut request = Vec::new();
-        if let Some(password) = &self.data.password {
-            let user = self.data.username.as_deref().unwrap_or("default");
+        if let Some(password) = &data.password {
+            let user = data.username.as_deref().unwrap_or("default");
             encode::command(&mut request, &[b"AUTH", user.as_bytes(), password.as_bytes()]);
         }
         encode::command(&mut request, &[b"PING"]);
-        match exposure::first_answer(&self.data, &self.connector, &request).await? {
+        match exposure::first_answer(data, self.data.connector(), &request).await? {
             // A demand for a password concerns the clients only.
             Some(line) if line.starts_with('+') || line.starts_with("-NOAUTH") => Ok(()),
             Some(line) => Err(io::Error::other(line.trim_start_matches('-').to_owned())),

@@ -23,6 +23,7 @@ use tracing::{error, info, warn};
 
 use crate::{
     config::{Config, Listener, RedisUrl},
+    data::DataNode,
     net::{self, Connector},
 };
 
@@ -48,8 +49,9 @@ enum Manner {
 pub(crate) struct Exposure {
     /// Whether strangers may come. Set once, by [`Exposure::watch`] or from the start.
     safe: AtomicBool,
-    data: RedisUrl,
-    connector: Connector,
+    data: Arc<DataNode>,
+    /// Whether it was never asked, as all clients are on this machine or may come anyway.
+    is_unasked: bool,
 }
 
 /// Whether clients of `listener` can be on other machines. A balancer's clients can, wherever it
@@ -66,15 +68,13 @@ impl Exposure {
     /// If the data node serves clients without a password.
     pub(crate) async fn find_out(
         config: &Config,
-        connector: Connector,
+        data: Arc<DataNode>,
     ) -> anyhow::Result<Arc<Exposure>> {
-        let (safe, data) = (AtomicBool::new(false), config.data.clone());
-        let exposure = Arc::new(Exposure { safe, data, connector });
         let strangers = config.listen.iter().find(|listener| serves_strangers(listener));
-        let Some(listener) = strangers.filter(|_| !config.allow_open) else {
-            exposure.safe.store(true, Ordering::Relaxed);
-            return Ok(exposure);
-        };
+        let listener = strangers.filter(|_| !config.allow_open);
+        let is_unasked = listener.is_none();
+        let exposure = Arc::new(Exposure { safe: AtomicBool::new(is_unasked), data, is_unasked });
+        let Some(listener) = listener else { return Ok(exposure) };
         match exposure.ask().await {
             Manner::Guarded => exposure.safe.store(true, Ordering::Relaxed),
             Manner::Open => bail!(
@@ -83,11 +83,11 @@ impl Exposure {
                  (requirepass, or an ACL), listen on 127.0.0.1{}, or set allow_open: true",
                 listener.address,
                 if listener.proxy_protocol { ", through a balancer" } else { "" },
-                config.data,
+                exposure.data,
                 if listener.proxy_protocol { " without proxy_protocol" } else { "" },
             ),
             Manner::Unclear(reason) => warn!(
-                data = %config.data, %reason,
+                data = %exposure.data, %reason,
                 "not known whether the data node asks for a password; clients are let in on \
                  loopback alone until it is (allow_open)"
             ),
@@ -100,36 +100,50 @@ impl Exposure {
         self.safe.load(Ordering::Relaxed)
     }
 
-    /// Asks until strangers may come, with a line in the log for each change.
+    /// Asks until strangers may come, and each Redis that becomes the data node, with a line in the
+    /// log for each change.
     pub(crate) async fn watch(self: Arc<Self>, shutdown: CancellationToken) {
         let data = &self.data;
-        let mut told_open = false;
-        while !self.is_safe() {
+        let mut changes = data.changes();
+        // Whether the Redis that is the data node now has been asked.
+        let (mut is_known, mut told_open) = (self.is_safe(), false);
+        while !is_known || data.is_followed() && !self.is_unasked {
             tokio::select! {
-                () = sleep(ASK_EVERY) => {}
+                () = sleep(ASK_EVERY), if !is_known => {}
+                Ok(()) = changes.changed() => {}
                 () = shutdown.cancelled() => return,
             }
-            match self.ask().await {
+            let manner = self.ask().await;
+            is_known = manner == Manner::Guarded;
+            match manner {
                 Manner::Guarded => {
-                    info!(%data, "the data node asks for a password; clients are let in everywhere");
-                    self.safe.store(true, Ordering::Relaxed);
+                    told_open = false;
+                    if !self.safe.swap(true, Ordering::Relaxed) {
+                        info!(%data, "the data node asks for a password; clients are let in everywhere");
+                    }
                 }
-                Manner::Open if !told_open => {
-                    told_open = true;
-                    error!(
-                        %data,
-                        "the data node asks nobody for a password; clients are let in on loopback \
-                         alone until it does (allow_open)"
-                    );
+                Manner::Open => {
+                    self.safe.store(false, Ordering::Relaxed);
+                    if !std::mem::replace(&mut told_open, true) {
+                        error!(
+                            %data,
+                            "the data node asks nobody for a password; clients are let in on loopback \
+                             alone until it does (allow_open)"
+                        );
+                    }
                 }
-                Manner::Open | Manner::Unclear(_) => {}
+                Manner::Unclear(_) => {}
             }
         }
     }
 
     /// Sends PING on a fresh connection, without credentials.
     async fn ask(&self) -> Manner {
-        match timeout(ASK_LIMIT, first_answer(&self.data, &self.connector, b"PING\r\n")).await {
+        let Some(tenure) = self.data.found(ASK_LIMIT).await else {
+            return Manner::Unclear(self.data.problem().unwrap_or_default());
+        };
+        let asking = first_answer(&tenure.url, self.data.connector(), b"PING\r\n");
+        match timeout(ASK_LIMIT, asking).await {
             Ok(Ok(Some(answer))) => judge(&answer),
             Ok(Ok(None)) => Manner::Unclear(io::ErrorKind::UnexpectedEof.to_string()),
             Ok(Err(error)) => Manner::Unclear(error.to_string()),

@@ -13,7 +13,6 @@ use tokio::{
 };
 
 use crate::{
-    config::RedisUrl,
     net::Stream,
     resp::{
         encode,
@@ -28,7 +27,7 @@ const MOMENT: Duration = Duration::from_secs(1);
 const READ: usize = 4 * 1024;
 
 /// The error for a client: `ERR data node 10.0.0.1:6379: connection refused`.
-pub(crate) fn words(data: &RedisUrl, error: &io::Error) -> String {
+pub(crate) fn words(data: &str, error: &io::Error) -> String {
     // The system's own texts would end with the error's number.
     let why = match error.kind() {
         kind if error.get_ref().is_none() && error.raw_os_error().is_some() => kind.to_string(),
@@ -93,7 +92,7 @@ mod tests {
             "f",
             &|_| None,
         );
-        let data = config.unwrap().data;
+        let data = config.unwrap().data.to_string();
         let refused = io::Error::from_raw_os_error(111);
         assert_eq!(words(&data, &refused), "ERR data node 10.0.0.1:7000: connection refused");
         let silent = io::Error::new(io::ErrorKind::TimedOut, "connection timed out");

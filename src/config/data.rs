@@ -1,0 +1,282 @@
+//! `data`: one Redis, a master that Sentinels name, or a primary behind a name whose address
+//! changes.
+
+use std::{fmt, net::IpAddr};
+
+use serde_yaml::Value;
+
+use super::{
+    locate::PathStep,
+    reader::{FromYaml, Reader, Section, Wrong},
+    tls,
+    url::{Endpoint, RedisUrl, host_and_port},
+};
+
+/// The keys of `data` where it is a mapping.
+const DATA_KEYS: &[&str] = &[
+    "primary",
+    "sentinels",
+    "master",
+    "username",
+    "password",
+    "tls",
+    "sentinel_username",
+    "sentinel_password",
+    "sentinel_tls",
+];
+/// The port of a Sentinel whose address names none.
+const SENTINEL_PORT: u16 = 26379;
+/// The longest name of a master, in bytes.
+const LONGEST_NAME: usize = 128;
+
+/// The Redis to which forwarded commands go, or how it is found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum DataConfig {
+    /// One Redis, as long as the proxy runs.
+    Fixed(RedisUrl),
+    /// `primary`: the Redis to which this name leads, which changes.
+    Primary(RedisUrl),
+    /// `sentinels` and `master`: the Redis that a majority of Sentinels names.
+    Sentinels(SentinelMaster),
+}
+
+/// A master that Sentinels watch.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SentinelMaster {
+    /// `sentinels`: all of them, each with its user, its password and whether it speaks TLS.
+    pub sentinels: Vec<RedisUrl>,
+    /// `master`: the name that the Sentinels have for it.
+    pub master: String,
+    /// `username`, `password` and `tls` of the master, wherever it is.
+    login: RedisUrl,
+}
+
+impl SentinelMaster {
+    /// The master at an address that the Sentinels name.
+    pub(crate) fn at(&self, host: &str, port: u16) -> RedisUrl {
+        let endpoint = Endpoint::Tcp { host: host.to_owned(), port };
+        RedisUrl { endpoint, ..self.login.clone() }
+    }
+}
+
+impl DataConfig {
+    /// The Redis, if it is always the same one.
+    pub fn fixed(&self) -> Option<&RedisUrl> {
+        match self {
+            DataConfig::Fixed(url) => Some(url),
+            DataConfig::Primary(_) | DataConfig::Sentinels(_) => None,
+        }
+    }
+
+    /// Whether connections to the Redis, or to a Sentinel, use TLS.
+    pub fn uses_tls(&self) -> bool {
+        match self {
+            DataConfig::Fixed(url) | DataConfig::Primary(url) => url.tls,
+            DataConfig::Sentinels(master) => {
+                master.login.tls || master.sentinels.iter().any(|sentinel| sentinel.tls)
+            }
+        }
+    }
+
+    /// A URL of the Redis with its credentials; of a master that Sentinels name, without its
+    /// address.
+    pub(crate) fn login(&self) -> &RedisUrl {
+        match self {
+            DataConfig::Fixed(url) | DataConfig::Primary(url) => url,
+            DataConfig::Sentinels(master) => &master.login,
+        }
+    }
+
+    /// The URLs in the file: of the Redis, or of the Sentinels.
+    pub(super) fn written(&self) -> &[RedisUrl] {
+        match self {
+            DataConfig::Fixed(url) | DataConfig::Primary(url) => std::slice::from_ref(url),
+            DataConfig::Sentinels(master) => &master.sentinels,
+        }
+    }
+
+    /// Settings that are allowed, but easily not what was meant.
+    pub(super) fn notes(&self) -> Option<String> {
+        let DataConfig::Sentinels(SentinelMaster { sentinels, .. }) = self else { return None };
+        match sentinels.len() {
+            1 => Some(
+                "data.sentinels: one Sentinel; when it fails, a new master is not heard of: name all \
+                 that watch the master, 3 or more"
+                    .into(),
+            ),
+            even if even % 2 == 0 => Some(format!(
+                "data.sentinels: {even} Sentinels; a majority of them is {}, so that no more may fail \
+                 than of {}: name all that watch the master, 3, 5 or 7",
+                even / 2 + 1,
+                even - 1
+            )),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for DataConfig {
+    /// Writes the address, or the master's name and the Sentinels, never a user or a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DataConfig::Fixed(url) | DataConfig::Primary(url) => url.fmt(f),
+            DataConfig::Sentinels(SentinelMaster { sentinels, master, .. }) => {
+                let all: Vec<String> = sentinels.iter().map(ToString::to_string).collect();
+                write!(f, "{master} (Sentinels {})", all.join(", "))
+            }
+        }
+    }
+}
+
+/// The database of a `data` that is an address.
+pub(super) fn without_database(data: &DataConfig) -> Option<String> {
+    (data.login().db != 0).then(|| {
+        "a database has no effect here: clients choose theirs with SELECT; leave it out".into()
+    })
+}
+
+impl FromYaml for Option<RedisUrl> {
+    fn read(reader: &mut Reader<'_>, value: &Value, path: &[PathStep]) -> Result<Self, Wrong> {
+        RedisUrl::read(reader, value, path).map(Some)
+    }
+}
+
+/// Text that no error may repeat.
+struct Secret(String);
+
+impl FromYaml for Option<Secret> {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<Self, Wrong> {
+        let text = value.as_str().ok_or("is not text; put it in quotes");
+        text.map(|text| Some(Secret(text.to_owned()))).map_err(|what| Wrong::Because(what.into()))
+    }
+}
+
+/// The address of a Sentinel.
+struct SentinelAddress(Endpoint);
+
+impl FromYaml for SentinelAddress {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<Self, Wrong> {
+        let text = value.as_str().ok_or(Wrong::Wanted("the address of a Sentinel"))?;
+        if text.contains("://") || text.contains('@') {
+            let what = "write host:port; its user and password are sentinel_username and \
+                        sentinel_password beside sentinels, TLS is sentinel_tls";
+            return Err(Wrong::Because(what.into()));
+        }
+        let read = host_and_port(text, SENTINEL_PORT, "host:port");
+        let (host, port) = read.map_err(Wrong::Because)?;
+        Ok(SentinelAddress(Endpoint::Tcp { host, port }))
+    }
+}
+
+/// A URL, or a mapping with `primary`, or with `sentinels` and `master`.
+impl FromYaml for DataConfig {
+    fn read(reader: &mut Reader<'_>, value: &Value, path: &[PathStep]) -> Result<Self, Wrong> {
+        let Value::Mapping(_) = value else {
+            return RedisUrl::read(reader, value, path).map(DataConfig::Fixed);
+        };
+        let section = reader.mapping(value, path.to_vec(), DATA_KEYS);
+        let (primary, sentinels) = (section.get("primary"), section.get("sentinels"));
+        let read = match (primary, sentinels) {
+            (Some(_), Some(_)) => {
+                let what = "there are sentinels too; either they say which Redis it is, or a name";
+                reader.problem(&section.path("primary"), what);
+                None
+            }
+            (Some(_), None) => self::primary(reader, &section).map(DataConfig::Primary),
+            (None, Some(_)) => self::sentinels(reader, &section).map(DataConfig::Sentinels),
+            (None, None) => {
+                let what = "has neither primary nor sentinels; write data: redis://host:port, \
+                            data: {primary: redis://name:port}, or \
+                            data: {sentinels: [host:port, …], master: mymaster}";
+                reader.problem(path, what);
+                None
+            }
+        };
+        read.ok_or(Wrong::Told)
+    }
+}
+
+fn primary(reader: &mut Reader<'_>, section: &Section<'_>) -> Option<RedisUrl> {
+    let mut url = None::<RedisUrl>;
+    reader.read(section, "primary", &mut url);
+    for key in DATA_KEYS.iter().skip(1).filter(|key| section.get(key).is_some()) {
+        let what = "has no effect beside primary, whose URL says it: \
+                    redis[s]://user:password@name:port";
+        reader.problem(&section.path(key), what);
+    }
+    let url = url?;
+    let is_name = matches!(
+        &url.endpoint,
+        Endpoint::Tcp { host, .. } if host.parse::<IpAddr>().is_err() && !host.contains(':')
+    );
+    if !is_name {
+        let what =
+            format!("{url} is no name, so it never leads elsewhere; write data: with its URL");
+        reader.problem(&section.path("primary"), what);
+    }
+    Some(url)
+}
+
+fn sentinels(reader: &mut Reader<'_>, section: &Section<'_>) -> Option<SentinelMaster> {
+    let mut addresses = Vec::<SentinelAddress>::new();
+    reader.read(section, "sentinels", &mut addresses);
+    if addresses.is_empty() && reader.sound(section, &["sentinels"]) {
+        reader.problem(&section.path("sentinels"), "no Sentinel; name all that watch the master");
+    }
+    let mut master = String::new();
+    reader.read(section, "master", &mut master);
+    if section.get("master").is_none() {
+        let what =
+            "is missing; give the name that stands behind 'sentinel monitor' in sentinel.conf";
+        reader.problem(&section.path("master"), what);
+    } else if reader.sound(section, &["master"])
+        && (master.is_empty()
+            || master.len() > LONGEST_NAME
+            || master.contains(|c: char| c.is_whitespace() || c.is_control()))
+    {
+        reader.problem(&section.path("master"), "is no name that Sentinels can have for a master");
+    }
+    let login = login(reader, section, "");
+    let one = self::login(reader, section, "sentinel_");
+    let sentinels: Vec<RedisUrl> = addresses
+        .into_iter()
+        .map(|SentinelAddress(endpoint)| RedisUrl { endpoint, ..one.clone() })
+        .collect();
+    for (index, sentinel) in sentinels.iter().enumerate() {
+        if sentinels[..index].contains(sentinel) {
+            let what = "one of them is there twice; each Sentinel has one voice";
+            reader.problem(&section.path("sentinels"), what);
+        }
+        if let Endpoint::Tcp { host, .. } = &sentinel.endpoint
+            && sentinel.tls
+            && tls::server_name(host).is_none()
+        {
+            reader.problem(&section.path("sentinels"), "no certificate can be for this host");
+        }
+    }
+    Some(SentinelMaster { sentinels, master, login })
+}
+
+/// Reads a user, a password and whether TLS is used, whose keys begin with `prefix`.
+fn login(reader: &mut Reader<'_>, section: &Section<'_>, prefix: &str) -> RedisUrl {
+    let mut url = RedisUrl::local(0);
+    let [username, password, tls] =
+        ["username", "password", "tls"].map(|key| prefix.to_owned() + key);
+    let (mut user, mut word) = (None::<Secret>, None::<Secret>);
+    reader.read(section, &username, &mut user);
+    reader.read(section, &password, &mut word);
+    reader.read(section, &tls, &mut url.tls);
+    if section.get(&username).is_some() && section.get(&password).is_none() {
+        reader.problem(
+            &section.path(&username),
+            format!("a user without a password; give {password}"),
+        );
+    }
+    url.username = user.map(|Secret(user)| user).filter(|user| !user.is_empty());
+    url.password = word.map(|Secret(word)| word);
+    url
+}
+
+#[cfg(test)]
+#[path = "data_tests.rs"]
+mod tests;

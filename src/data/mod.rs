@@ -1,0 +1,265 @@
+//! The data node: which Redis it is now, and the way to it.
+//!
+//! A data node at one address is that Redis for as long as the proxy runs, and nothing here asks it
+//! anything. One that Sentinels name, or that is behind a name whose address changes, is followed:
+//! while a Redis is the data node it has a [`Tenure`], and with that all sessions on it end.
+//!
+//! - `tenure`: one Redis for as long as it is the data node.
+//! - `follow`: from one to the next. `role`: whether a Redis is a master, in its own words.
+//! - `metrics`: counters of both.
+
+mod follow;
+mod metrics;
+mod role;
+mod tenure;
+
+use std::{fmt, io, sync::Arc, time::Duration};
+
+use ::metrics::Counter;
+use bb8_redis::redis::{ErrorKind, RedisError};
+use tokio::{
+    sync::{Notify, watch},
+    time::{Instant, timeout},
+};
+use tokio_util::task::AbortOnDropHandle;
+
+pub(crate) use self::tenure::Tenure;
+use self::{
+    follow::{Authority, Following, RETRY},
+    metrics::FollowMetrics,
+};
+use crate::{
+    config::{ClientTls, Config, DataConfig, RedisUrl},
+    net::{
+        self, Connector, Stream,
+        proxy_header::Ends,
+        redis_client::{self, Connection},
+    },
+    sentinel::{self, SentinelFault, SentinelTrouble, Sentinels},
+    sync::Mutex,
+};
+
+/// Gives each metric its help text. Install the recorder first.
+pub(crate) fn describe() {
+    metrics::describe();
+    sentinel::describe();
+}
+
+/// The Redis to which clients' commands go, whichever it is now.
+pub(crate) struct DataNode {
+    /// As the configuration calls it.
+    name: String,
+    connector: Connector,
+    /// The Redis that it is now.
+    tenure: watch::Receiver<Option<Arc<Tenure>>>,
+    way: DataWay,
+}
+
+/// How it is known which Redis the data node is.
+enum DataWay {
+    /// It is always the same; the sender only keeps the channel open.
+    Fixed(Arc<Tenure>, #[allow(dead_code, reason = "kept")] watch::Sender<Option<Arc<Tenure>>>),
+    /// It is followed.
+    Followed(Arc<Following>, #[allow(dead_code, reason = "aborted with it")] AbortOnDropHandle<()>),
+}
+
+/// Why a client's connection to the data node could not be made.
+pub(crate) struct NotConnected {
+    /// The address that was tried, or what the configuration calls the data node.
+    pub(crate) data: String,
+    pub(crate) error: io::Error,
+}
+
+/// A client's connection to the data node.
+pub(crate) struct DataStream {
+    pub(crate) stream: Stream,
+    /// The tenure with which the session must end. `None`: it never ends.
+    pub(crate) tenure: Option<Arc<Tenure>>,
+}
+
+/// The connector for the data node of a configuration.
+pub(crate) fn connector(config: &Config) -> Connector {
+    let url = RedisUrl { tls: config.data.uses_tls(), ..config.data.login().clone() };
+    Connector::start("data", &config.tls, &[url]).sending_header(config.send_proxy_protocol)
+}
+
+/// The connector for Sentinels.
+pub(crate) fn sentinel_connector(tls: &ClientTls, sentinels: &[RedisUrl]) -> Connector {
+    Connector::start("sentinel", tls, sentinels)
+}
+
+impl DataNode {
+    /// Begins to follow the data node, if it can change, in the current runtime.
+    pub(crate) fn start(config: &Config) -> Arc<DataNode> {
+        let (name, connector) = (config.data.to_string(), connector(config));
+        let authority = match &config.data {
+            DataConfig::Fixed(url) => {
+                let fixed = Arc::new(Tenure::new(url.clone(), Arc::default(), Counter::noop()));
+                let (sender, tenure) = watch::channel(Some(fixed.clone()));
+                let way = DataWay::Fixed(fixed, sender);
+                return Arc::new(DataNode { name, connector, tenure, way });
+            }
+            DataConfig::Primary(url) => Authority::Name(url.clone()),
+            DataConfig::Sentinels(master) => {
+                let way = sentinel_connector(&config.tls, &master.sentinels);
+                Authority::Sentinels(Sentinels::start(master, &way), master.clone())
+            }
+        };
+        let (sender, tenure) = watch::channel(None);
+        let following = Arc::new(Following {
+            name: name.clone(),
+            authority,
+            connector: connector.clone(),
+            tenure: sender,
+            problem: Mutex::new(Some("not asked yet".into())),
+            wanted: Arc::new(Notify::new()),
+            metrics: FollowMetrics::new(),
+        });
+        let task = AbortOnDropHandle::new(tokio::spawn(following.clone().run()));
+        Arc::new(DataNode { name, connector, tenure, way: DataWay::Followed(following, task) })
+    }
+
+    /// The way to make connections of the proxy's own.
+    pub(crate) fn connector(&self) -> &Connector {
+        &self.connector
+    }
+
+    /// Whether the data node may become another Redis.
+    pub(crate) fn is_followed(&self) -> bool {
+        matches!(self.way, DataWay::Followed(..))
+    }
+
+    /// The Redis that is the data node now. Returns `None` while there is none.
+    pub(crate) fn tenure(&self) -> Option<Arc<Tenure>> {
+        self.tenure.borrow().clone()
+    }
+
+    /// Follows [`DataNode::tenure`]. Never changes if the data node is not followed.
+    pub(crate) fn changes(&self) -> watch::Receiver<Option<Arc<Tenure>>> {
+        let mut changes = self.tenure.clone();
+        changes.mark_unchanged();
+        changes
+    }
+
+    /// Waits until there is a data node, at most for `limit`.
+    pub(crate) async fn found(&self, limit: Duration) -> Option<Arc<Tenure>> {
+        let mut changes = self.tenure.clone();
+        let found = timeout(limit, changes.wait_for(Option::is_some)).await;
+        found.ok()?.ok()?.clone()
+    }
+
+    /// Why there is no data node now, or why it does not answer. Returns `None` if it does, or is not
+    /// followed.
+    pub(crate) fn problem(&self) -> Option<String> {
+        match &self.way {
+            DataWay::Fixed(..) => None,
+            DataWay::Followed(following, _) => following.problem.lock().clone(),
+        }
+    }
+
+    /// What is wrong with the Sentinels, a line for each.
+    pub(crate) fn sentinel_problems(&self) -> Vec<String> {
+        let DataWay::Followed(following, _) = &self.way else { return Vec::new() };
+        let Authority::Sentinels(sentinels, _) = &following.authority else { return Vec::new() };
+        let line = |(url, SentinelTrouble { what, fault }): (RedisUrl, SentinelTrouble)| {
+            let grave = if fault == SentinelFault::Disagrees { "" } else { "no use: " };
+            format!("sentinel {url}: {grave}{what}")
+        };
+        let mut lines: Vec<String> = sentinels.troubles().into_iter().map(line).collect();
+        lines.extend(sentinels.problem().map(|problem| format!("sentinels: {problem}")));
+        lines
+    }
+
+    /// Connects the client library to the data node, for the proxy's own questions.
+    ///
+    /// # Errors
+    /// The network's and the node's, and that there is no data node now.
+    pub(crate) async fn ask(&self) -> Result<(Arc<Tenure>, Connection), RedisError> {
+        let Some(tenure) = self.tenure() else {
+            let why = self.problem().unwrap_or_default();
+            return Err((ErrorKind::Io, "there is no data node now", why).into());
+        };
+        let connection = redis_client::connect(&tenure.url, &self.connector).await?;
+        Ok((tenure, connection))
+    }
+
+    /// Connects on behalf of a client within `limit`. If the data node is followed, waits for one
+    /// while there is none, and tries again while it cannot be reached.
+    ///
+    /// # Errors
+    /// The last reason why there was no connection.
+    pub(crate) async fn connect_for(
+        &self,
+        client: Option<&Ends>,
+        limit: Duration,
+        keepalive: Duration,
+    ) -> Result<DataStream, NotConnected> {
+        match &self.way {
+            DataWay::Fixed(fixed, _) => {
+                let (url, connector) = (&fixed.url, &self.connector);
+                match net::connect_for(client, url, connector, limit, keepalive).await {
+                    Ok(stream) => Ok(DataStream { stream, tenure: None }),
+                    Err(error) => Err(NotConnected { data: url.to_string(), error }),
+                }
+            }
+            DataWay::Followed(following, _) => {
+                self.connect_to_whoever_it_is(following, client, limit, keepalive).await
+            }
+        }
+    }
+
+    async fn connect_to_whoever_it_is(
+        &self,
+        following: &Following,
+        client: Option<&Ends>,
+        limit: Duration,
+        keepalive: Duration,
+    ) -> Result<DataStream, NotConnected> {
+        let deadline = Instant::now() + limit;
+        let mut changes = self.tenure.clone();
+        let mut failed = None;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let tenure = changes.borrow_and_update().clone();
+            if let Some(tenure) = tenure.filter(|_| !left.is_zero()) {
+                let connecting =
+                    net::connect_for(client, &tenure.url, &self.connector, left, keepalive);
+                tokio::select! {
+                    connected = connecting => match connected {
+                        Ok(_) if tenure.has_ended() => continue,
+                        Ok(stream) => return Ok(DataStream { stream, tenure: Some(tenure) }),
+                        // Waiting for another data node does not help this proxy.
+                        Err(error) if net::descriptors_are_used_up(&error) => {
+                            return Err(NotConnected { data: tenure.url.to_string(), error });
+                        }
+                        Err(error) => failed = Some((tenure.url.to_string(), error)),
+                    },
+                    () = tenure.ended() => continue,
+                }
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Err(match failed {
+                    Some((data, error)) if self.tenure().is_some() => NotConnected { data, error },
+                    _ => self.nobody(limit),
+                });
+            }
+            following.wanted.notify_one();
+            let _ = timeout(left.min(RETRY), changes.changed()).await;
+        }
+    }
+
+    /// The error for a client that has waited for a data node.
+    fn nobody(&self, limit: Duration) -> NotConnected {
+        let why = self.problem().unwrap_or_default();
+        let error = io::Error::other(format!("no master within {limit:?}: {why}"));
+        NotConnected { data: self.name.clone(), error }
+    }
+}
+
+impl fmt::Display for DataNode {
+    /// Writes what the configuration calls it, never a user or a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name)
+    }
+}

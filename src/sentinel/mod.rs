@@ -1,0 +1,286 @@
+//! Which Redis a deployment's Sentinels name as the master.
+//!
+//! All Sentinels of the configuration are asked every [`POLL`], and at once when one of them tells of
+//! a new master (`+switch-master`). A master counts as named while a majority of *all* of them, those
+//! that do not answer included, names it; [`NamedMaster::asked`] says how fresh that is. Whether the
+//! master agrees is for the caller to ask (ROLE).
+//!
+//! - `link`: one connection to one Sentinel. `reply`: what comes over it.
+//! - `majority`: whom a majority names.
+//! - `trouble`: what can be wrong with a Sentinel.
+
+mod link;
+mod majority;
+mod reply;
+mod trouble;
+
+use std::{fmt::Write as _, sync::Arc, time::Duration};
+
+use metrics::{Gauge, describe_gauge, gauge};
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinSet,
+    time::sleep,
+};
+use tracing::{info, warn};
+
+use self::{
+    link::SentinelLink,
+    majority::{LastAnswer, majority_of},
+};
+pub(crate) use self::{
+    majority::{MasterAddress, NamedMaster},
+    trouble::{SentinelFault, SentinelTrouble},
+};
+use crate::{
+    clock::Instant,
+    config::{RedisUrl, SentinelMaster},
+    net::Connector,
+    sync::Mutex,
+};
+
+/// How often each Sentinel is asked that tells nothing by itself.
+const POLL: Duration = Duration::from_secs(2);
+/// Least time between two questions to one Sentinel.
+const GAP: Duration = Duration::from_millis(50);
+/// Pause after a failure, unless the answer is wanted sooner.
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Gives each metric its help text. Install the recorder first.
+pub(crate) fn describe() {
+    describe_gauge!(
+        "lockgate_sentinel_fault",
+        "1 for each thing that is wrong with a Sentinel, by name."
+    );
+    describe_gauge!("lockgate_sentinels", "Sentinels there are (data.sentinels).");
+    describe_gauge!(
+        "lockgate_sentinels_agreeing",
+        "Sentinels that name the master which a majority names, at their last answer."
+    );
+}
+
+/// The Sentinels of one master, kept asked until this is dropped.
+pub(crate) struct Sentinels {
+    known: Arc<KnownAnswers>,
+    /// One for each Sentinel.
+    _tasks: JoinSet<()>,
+}
+
+/// What the Sentinels have said.
+struct KnownAnswers {
+    urls: Vec<RedisUrl>,
+    answers: Mutex<Vec<LastAnswer>>,
+    /// The last master that a majority has named.
+    named: watch::Sender<Option<NamedMaster>>,
+    /// Notified when an answer is wanted now.
+    wanted: Notify,
+    /// By Sentinel, then [`SentinelFault`].
+    faults: Vec<Vec<Gauge>>,
+    agreeing: Gauge,
+}
+
+impl Sentinels {
+    /// Asks from now on, in the current runtime. Connections go by `connector`.
+    pub(crate) fn start(master: &SentinelMaster, connector: &Connector) -> Sentinels {
+        let urls = master.sentinels.clone();
+        let fault = |url: &RedisUrl, fault: SentinelFault| {
+            gauge!("lockgate_sentinel_fault",
+                "sentinel" => url.to_string(), "fault" => fault.as_str())
+        };
+        let known = Arc::new(KnownAnswers {
+            answers: Mutex::new(vec![None; urls.len()]),
+            named: watch::Sender::new(None),
+            wanted: Notify::new(),
+            faults: urls
+                .iter()
+                .map(|url| SentinelFault::ALL.map(|of| fault(url, of)).into())
+                .collect(),
+            agreeing: gauge!("lockgate_sentinels_agreeing"),
+            urls,
+        });
+        gauge!("lockgate_sentinels").set(as_gauge(known.urls.len()));
+        let mut tasks = JoinSet::new();
+        for index in 0..known.urls.len() {
+            tasks.spawn(keep_asking(
+                known.clone(),
+                index,
+                master.master.clone(),
+                connector.clone(),
+            ));
+        }
+        Sentinels { known, _tasks: tasks }
+    }
+
+    /// The last master that a majority has named. Returns `None` if there was none yet.
+    pub(crate) fn named(&self) -> Option<NamedMaster> {
+        self.known.named.borrow().clone()
+    }
+
+    /// Follows [`Sentinels::named`]; changes whenever the address changes, and not when the same
+    /// address is named again.
+    pub(crate) fn changes(&self) -> watch::Receiver<Option<NamedMaster>> {
+        self.known.named.subscribe()
+    }
+
+    /// Has all Sentinels asked now, if they are not being asked.
+    pub(crate) fn ask_now(&self) {
+        self.known.wanted.notify_waiters();
+    }
+
+    /// Why no majority names a master now. Returns `None` if one does.
+    pub(crate) fn problem(&self) -> Option<String> {
+        no_majority(&self.known.urls, &self.known.answers.lock())
+    }
+
+    /// What is wrong with each Sentinel, as far as anything is.
+    pub(crate) fn troubles(&self) -> Vec<(RedisUrl, SentinelTrouble)> {
+        troubles(&self.known.urls, &self.known.answers.lock())
+    }
+}
+
+/// Asks each Sentinel once. Returns the master that a majority names or else why there is none, and
+/// what is wrong with each Sentinel.
+pub(crate) async fn ask_once(
+    master: &SentinelMaster,
+    connector: &Connector,
+) -> (Result<NamedMaster, String>, Vec<(RedisUrl, SentinelTrouble)>) {
+    let asking: Vec<_> = master
+        .sentinels
+        .iter()
+        .map(|url| (url.clone(), connector.clone(), master.master.clone()))
+        .map(|(url, connector, name)| {
+            tokio::spawn(async move {
+                SentinelLink::connect(&url, &connector).await?.master(&name).await
+            })
+        })
+        .collect();
+    let mut answers: Vec<LastAnswer> = Vec::new();
+    for asked in asking {
+        answers.push(asked.await.ok());
+    }
+    let urls = &master.sentinels;
+    let named = majority::named(&answers);
+    let named = named.ok_or_else(|| no_majority(urls, &answers).unwrap_or_default());
+    (named, troubles(urls, &answers))
+}
+
+fn troubles(urls: &[RedisUrl], answers: &[LastAnswer]) -> Vec<(RedisUrl, SentinelTrouble)> {
+    let named = majority::named(answers);
+    let trouble = |answer: &LastAnswer| match (answer, &named) {
+        (Some(Err(trouble)), _) => Some(trouble.clone()),
+        (Some(Ok((address, _))), Some(named)) if *address != named.address => {
+            let what = format!("it names {address}, and a majority {}", named.address);
+            Some(SentinelTrouble::new(SentinelFault::Disagrees, what))
+        }
+        _ => None,
+    };
+    urls.iter()
+        .zip(answers)
+        .filter_map(|(url, answer)| Some((url.clone(), trouble(answer)?)))
+        .collect()
+}
+
+/// Words for why no majority names one master, with the answer of each Sentinel.
+fn no_majority(urls: &[RedisUrl], answers: &[LastAnswer]) -> Option<String> {
+    if majority::named(answers).is_some() {
+        return None;
+    }
+    let mut text =
+        format!("{} of {} Sentinels must name one master", majority_of(urls.len()), urls.len());
+    for (url, answer) in urls.iter().zip(answers) {
+        // Writing to a String cannot fail.
+        let _ = match answer {
+            None => write!(text, "; {url}: no answer yet"),
+            Some(Ok((address, _))) => write!(text, "; {url}: it names {address}"),
+            Some(Err(trouble)) => write!(text, "; {url}: {}", trouble.what),
+        };
+    }
+    Some(text)
+}
+
+impl KnownAnswers {
+    /// Takes in an answer of one Sentinel, with a line in the log if something is wrong with it now
+    /// that was not, or the other way round, or if a majority names another master now.
+    fn take(&self, index: usize, answer: Result<(MasterAddress, Instant), SentinelTrouble>) {
+        let mut answers = self.answers.lock();
+        let before = troubles(&self.urls, &answers);
+        answers[index] = Some(answer);
+        let now = troubles(&self.urls, &answers);
+        for (url, faults) in self.urls.iter().zip(&self.faults) {
+            let of = |all: &[(RedisUrl, SentinelTrouble)]| {
+                all.iter().find(|(other, _)| other == url).map(|(_, trouble)| trouble.clone())
+            };
+            match (of(&before), of(&now)) {
+                (before, now) if before == now => continue,
+                (_, None) => info!(sentinel = %url, "the Sentinel answers as it should"),
+                (_, Some(trouble)) => warn!(
+                    sentinel = %url, reason = trouble.what, "{}", trouble.fault.advice()
+                ),
+            }
+            let fault = of(&now).map(|trouble| trouble.fault);
+            for (gauge, one) in faults.iter().zip(SentinelFault::ALL) {
+                gauge.set(if fault == Some(one) { 1.0 } else { 0.0 });
+            }
+        }
+        let named = majority::named(&answers);
+        let agree = |address: &MasterAddress| {
+            answers.iter().flatten().flatten().filter(|(other, _)| other == address).count()
+        };
+        self.agreeing.set(named.as_ref().map_or(0.0, |named| as_gauge(agree(&named.address))));
+        let Some(named) = named else { return };
+        self.named.send_if_modified(|last| match last {
+            Some(last) if last.address == named.address => {
+                last.asked = last.asked.max(named.asked);
+                false
+            }
+            last => {
+                info!(master = %named.address, "a majority of the Sentinels names this master");
+                *last = Some(named);
+                true
+            }
+        });
+    }
+}
+
+/// Asks one Sentinel for as long as the others are asked.
+async fn keep_asking(known: Arc<KnownAnswers>, index: usize, name: String, connector: Connector) {
+    loop {
+        let Err(trouble) = follow(&known, index, &name, &connector).await;
+        known.take(index, Err(trouble));
+        sleep(GAP).await;
+        tokio::select! {
+            () = sleep(PAUSE) => {}
+            () = known.wanted.notified() => {}
+        }
+    }
+}
+
+/// Asks one Sentinel over one connection, and hears its news over another, until one of them ends.
+async fn follow(
+    known: &KnownAnswers,
+    index: usize,
+    name: &str,
+    connector: &Connector,
+) -> Result<std::convert::Infallible, SentinelTrouble> {
+    let url = &known.urls[index];
+    let mut questions = SentinelLink::connect(url, connector).await?;
+    known.take(index, Ok(questions.master(name).await?));
+    let mut news = SentinelLink::connect(url, connector).await?;
+    // A Sentinel whose user may not subscribe is only asked.
+    let tells = news.subscribe().await?;
+    loop {
+        // The master may have changed before the subscription.
+        known.take(index, Ok(questions.master(name).await?));
+        sleep(GAP).await;
+        tokio::select! {
+            () = sleep(POLL) => {}
+            () = known.wanted.notified() => {}
+            told = news.news(), if tells => told?,
+        }
+    }
+}
+
+/// Converts a count; below 2^32 exactly.
+fn as_gauge(count: usize) -> f64 {
+    u32::try_from(count).unwrap_or(u32::MAX).into()
+}

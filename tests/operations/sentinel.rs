@@ -1,0 +1,376 @@
+//! A data node that Sentinels name, or that is behind a name whose address changes.
+
+use std::{path::Path, process::Command};
+
+use lockgate::tools::redis_server::{RedisServer, free_port};
+
+use crate::support::{
+    Client, Proxy, Reply, eventually,
+    sentinel::{MASTER, Sentinel, Watched, answering},
+};
+
+/// A proxy that waits long for a data node, and is ready.
+fn proxy(data: &str) -> Proxy {
+    let proxy =
+        Proxy::with().data_url(data).top("connect_timeout: 25s").locks("default_ttl: 30s").start();
+    ready(&proxy);
+    proxy
+}
+
+/// The value of `data` for the master that these Sentinels name.
+fn named_by(sentinels: &[&Sentinel]) -> String {
+    let all: Vec<String> = sentinels.iter().map(|sentinel| sentinel.address()).collect();
+    format!("{{sentinels: ['{}'], master: {MASTER}}}", all.join("', '"))
+}
+
+fn ready(proxy: &Proxy) {
+    eventually("the proxy is ready", || proxy.http("/readyz").starts_with("HTTP/1.1 200"));
+}
+
+fn switches(proxy: &Proxy) -> f64 {
+    proxy.metric("lockgate_data_switches_total", "")
+}
+
+fn moved(proxy: &Proxy) -> f64 {
+    proxy.metric("lockgate_closes_total", "reason=\"data_moved\"")
+}
+
+/// Whether one line in the log says that the sessions end.
+fn says_so_once(proxy: &Proxy) -> bool {
+    proxy.log().matches("this Redis is not the data node any more").count() == 1
+}
+
+#[test]
+fn a_failover_by_hand_ends_all_sessions_on_the_old_master() {
+    let watched = Watched::start(&[]);
+    let proxy = proxy(&watched.data(""));
+    let (mut writer, mut reader) = (proxy.client(), proxy.client());
+    assert_eq!(writer.cmd(&["SET", "k", "1"]), Reply::ok());
+    assert_eq!(reader.cmd(&["GET", "k"]), Reply::bulk("1"));
+    writer.cmd(&["LOCK", "l"]).grant();
+    let old_id = reader.cmd(&["CLIENT", "ID"]);
+    watched.fail_over();
+    // Both sides, whatever they do: one is idle, the other waits in Redis.
+    reader.send(b"BLPOP nothing 0\r\n");
+    assert_eq!((writer.rest().0, reader.rest().0), (vec![], vec![]));
+    let mut next = proxy.client();
+    assert_eq!(next.cmd(&["SET", "k", "2"]), Reply::ok());
+    assert_eq!(watched.replica_client().cmd(&["GET", "k"]), Reply::bulk("2"));
+    assert_eq!(next.cmd(&["LOCK", "l"]), Reply::NullArray, "a lost connection gives no lock back");
+    eventually("the data node sees no connection of the sessions", || {
+        let Reply::Bulk(list) = Client::connect(watched.master.port()).cmd(&["CLIENT", "LIST"])
+        else {
+            panic!("no list")
+        };
+        let Reply::Int(id) = old_id else { panic!("no id") };
+        !String::from_utf8_lossy(&list).contains(&format!("id={id} "))
+    });
+    assert_eq!((switches(&proxy), moved(&proxy)), (1.0, 2.0));
+    assert!(says_so_once(&proxy));
+    ready(&proxy);
+}
+
+#[test]
+fn a_client_that_comes_after_the_master_died_waits_for_the_next() {
+    let mut watched = Watched::start(&[]);
+    let proxy = proxy(&watched.data(""));
+    let mut before = proxy.client();
+    assert_eq!(before.cmd(&["SET", "k", "1"]), Reply::ok());
+    watched.master.kill().unwrap();
+    let mut during = proxy.client();
+    assert_eq!(during.cmd(&["SET", "k", "2"]), Reply::ok());
+    assert_eq!(watched.replica_client().cmd(&["GET", "k"]), Reply::bulk("2"));
+    assert_eq!(before.rest().0, b"");
+    // The old master comes back and takes writes until Sentinels have told it: nobody is led to it.
+    watched.master.restart().unwrap();
+    for _ in 0..20 {
+        assert_eq!(proxy.client().cmd(&["INCR", "n"]).error_text(), "");
+    }
+    assert_eq!(watched.replica_client().cmd(&["GET", "n"]), Reply::bulk("20"));
+}
+
+#[test]
+fn a_master_that_becomes_a_replica_by_hand_has_no_sessions() {
+    let server = RedisServer::start(&[]).unwrap();
+    // The Sentinel has nothing to promote, and goes on naming what is a replica.
+    let sentinel = Sentinel::start(server.port(), 1, "");
+    let proxy = proxy(&named_by(&[&sentinel]));
+    let mut client = proxy.client();
+    assert_eq!(client.cmd(&["SET", "k", "1"]), Reply::ok());
+    let mut master = Client::connect(server.port());
+    let nobody = free_port().unwrap().to_string();
+    // A queued write is refused at its EXEC.
+    assert_eq!(client.pipe(&[&["MULTI"], &["SET", "k", "2"]])[1], Reply::simple("QUEUED"));
+    assert_eq!(master.cmd(&["REPLICAOF", "127.0.0.1", &nobody]), Reply::ok());
+    client.send(b"EXEC\r\n");
+    let (rest, _) = client.rest();
+    let rest = String::from_utf8_lossy(&rest);
+    assert!(rest.is_empty() || rest.contains("READONLY"), "{rest}");
+    eventually("it is told", || {
+        let page = proxy.http("/readyz");
+        page.starts_with("HTTP/1.1 503") && page.contains("says that it is a replica")
+    });
+    let mut waiting = proxy.client();
+    waiting.send(b"PING\r\n");
+    assert_eq!(master.cmd(&["REPLICAOF", "NO", "ONE"]), Reply::ok());
+    assert_eq!(waiting.reply(), Reply::simple("PONG"));
+    assert_eq!((switches(&proxy), moved(&proxy)), (1.0, 1.0));
+}
+
+#[test]
+fn a_refused_write_has_the_data_node_asked_for_its_role() {
+    let server = RedisServer::start(&[]).unwrap();
+    let sentinel = Sentinel::start(server.port(), 1, "");
+    let proxy = proxy(&named_by(&[&sentinel]));
+    let doubts = || proxy.metric("lockgate_data_readonly_total", "");
+    let mut client = proxy.client();
+    // A master that says so is believed: the error is a script's own.
+    let script = "return redis.error_reply('READONLY You can not')";
+    for words in [&["EVAL", script, "0"][..], &["GET", "k"]] {
+        client.cmd(words);
+    }
+    eventually("it is counted", || doubts() >= 1.0);
+    assert_eq!(client.cmd(&["SET", "k", "1"]), Reply::ok());
+    assert_eq!((switches(&proxy), moved(&proxy)), (0.0, 0.0));
+}
+
+#[test]
+fn a_minority_of_sentinels_changes_nothing() {
+    let other = RedisServer::start(&[]).unwrap();
+    let mut watched = Watched::start(&[]);
+    // The third watches another Redis under that name.
+    watched.sentinels[2] = Sentinel::start(other.port(), 1, "");
+    let proxy = proxy(&watched.data(""));
+    let fault = |name: &str| {
+        let labels = format!("{}\",fault=\"{name}\"", watched.sentinels[2].address());
+        let other = format!("fault=\"{name}\",sentinel=\"{}\"", watched.sentinels[2].address());
+        proxy.metric("lockgate_sentinel_fault", &labels)
+            + proxy.metric("lockgate_sentinel_fault", &other)
+    };
+    let mut client = proxy.client();
+    assert_eq!(client.cmd(&["SET", "k", "1"]), Reply::ok());
+    eventually("it is told", || {
+        let page = proxy.http("/readyz");
+        page.starts_with("HTTP/1.1 200") && page.contains("it names 127.0.0.1:")
+    });
+    assert!((fault("disagrees") - 1.0).abs() < 0.5);
+    // What the liar says of another master is no more than that.
+    let mut liar = watched.sentinels[2].client();
+    for words in [
+        &["SENTINEL", "REMOVE", MASTER][..],
+        &["SENTINEL", "MONITOR", MASTER, "127.0.0.1", "1", "1"],
+    ] {
+        assert_eq!(liar.cmd(words), Reply::ok());
+    }
+    eventually("it is told anew", || proxy.http("/readyz").contains("it names 127.0.0.1:1,"));
+    drop(liar);
+    assert_eq!(proxy.client().cmd(&["GET", "k"]), Reply::bulk("1"));
+    assert_eq!(client.cmd(&["GET", "k"]), Reply::bulk("1"));
+    // One that is left is no majority; what a majority has named goes on.
+    watched.sentinels[0].kill();
+    eventually("too few agree", || {
+        proxy.http("/readyz").contains("2 of 3 Sentinels must name one master")
+    });
+    assert_eq!(proxy.client().cmd(&["GET", "k"]), Reply::bulk("1"));
+    assert_eq!(client.cmd(&["GET", "k"]), Reply::bulk("1"));
+    assert_eq!(moved(&proxy), 0.0);
+}
+
+#[test]
+fn passwords_are_those_of_sentinels_and_those_of_the_master() {
+    let master = RedisServer::start(&["--requirepass", "m"]).unwrap();
+    let lines = format!("sentinel auth-pass {MASTER} m\nrequirepass s");
+    let sentinel = Sentinel::start(master.port(), 1, &lines);
+    let data =
+        |more: &str| format!("{{sentinels: ['{}'], master: {MASTER}{more}}}", sentinel.address());
+    let good = proxy(&data(", sentinel_password: s, password: m"));
+    let mut client = good.client();
+    assert!(client.cmd(&["GET", "k"]).error().starts_with("NOAUTH"), "a client's own password");
+    assert_eq!(client.cmd(&["AUTH", "m"]), Reply::ok());
+    assert_eq!(client.cmd(&["SET", "k", "1"]), Reply::ok());
+    for (more, told) in [
+        (", password: m", "NOAUTH"),
+        (", sentinel_password: x, password: m", "WRONGPASS"),
+        (", sentinel_password: s", "ROLE is asked with the user and password of data"),
+        (", sentinel_password: s, password: x", "ROLE is asked with the user and password of data"),
+    ] {
+        let proxy = Proxy::with().data_url(&data(more)).top("connect_timeout: 2s").start();
+        eventually("it is told", || {
+            let page = proxy.http("/readyz");
+            page.starts_with("HTTP/1.1 503") && page.contains(told)
+        });
+        let refusal = proxy.client().cmd(&["PING"]);
+        assert!(refusal.error().contains("no master within 2s"), "{refusal:?}");
+        let (status, report) = doctor(&proxy.config_file());
+        assert!(status != Some(0) && report.contains(told), "{report}");
+    }
+}
+
+/// Runs doctor. Returns its status and report.
+fn doctor(file: &Path) -> (Option<i32>, String) {
+    let output =
+        Command::new(env!("CARGO_BIN_EXE_lockgate")).arg("doctor").arg(file).output().unwrap();
+    (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+}
+
+#[test]
+fn what_is_no_sentinel_of_the_master_is_named_with_what_to_do() {
+    let dead = RedisServer::start(&[]).unwrap();
+    let good = [(); 4].map(|()| Sentinel::start(dead.port(), 1, ""));
+    let (plain, idle) = (RedisServer::start(&[]).unwrap(), Sentinel::idle(""));
+    let web = format!("127.0.0.1:{}", answering(b"HTTP/1.1 400 Bad Request\r\n\r\n"));
+    let endless = format!("127.0.0.1:{}", answering(&[b'a'; 8192]));
+    let nobody = format!("127.0.0.1:{}", free_port().unwrap());
+    let mut all: Vec<String> = good.iter().map(Sentinel::address).collect();
+    let bad = [
+        (plain.addr().to_string(), "it is no Sentinel", "port 26379"),
+        (idle.address(), "it watches no master 'mymaster'", "sentinel monitor"),
+        (web, "not a Sentinel's reply", "another service"),
+        (endless, "not a Sentinel's reply", "another service"),
+        (nobody, "connection refused", "Is it running"),
+    ];
+    all.extend(bad.iter().map(|(address, ..)| address.clone()));
+    let data = format!("{{sentinels: ['{}'], master: {MASTER}}}", all.join("', '"));
+    let proxy = Proxy::with().data_url(&data).top("connect_timeout: 2s").start();
+    eventually("four of nine are no majority", || {
+        let page = proxy.http("/readyz");
+        page.starts_with("HTTP/1.1 503")
+            && page.contains("5 of 9 Sentinels must name one master")
+            && bad.iter().all(|(address, what, _)| {
+                page.lines().any(|line| {
+                    line.starts_with(&format!("sentinel {address}:")) && line.contains(what)
+                })
+            })
+    });
+    let faults = proxy.metric("lockgate_sentinel_fault", "");
+    assert!((faults - 5.0).abs() < 0.5, "{faults}");
+    let refusal = proxy.client().cmd(&["PING"]);
+    assert!(refusal.error().starts_with("ERR data node mymaster"), "{refusal:?}");
+    assert!(refusal.error().contains("5 of 9"), "{refusal:?}");
+    let (status, report) = doctor(&proxy.config_file());
+    assert_eq!(status, Some(1), "{report}");
+    for (address, what, advice) in &bad {
+        let about = report.split(&format!("sentinel  {address}")).nth(1).unwrap();
+        let about = about.split("sentinel  ").next().unwrap();
+        assert!(about.contains(what) && about.contains(advice), "{address}: {report}");
+    }
+    assert!(report.contains("5 of 9 Sentinels must name one master"), "{report}");
+}
+
+#[test]
+fn a_named_master_that_is_dead_is_told_and_waited_for() {
+    let mut dead = RedisServer::start(&[]).unwrap();
+    let sentinel = Sentinel::start(dead.port(), 1, "");
+    dead.kill().unwrap();
+    let data = named_by(&[&sentinel]);
+    let proxy = Proxy::with().data_url(&data).top("connect_timeout: 25s").start();
+    eventually("it is told", || {
+        let page = proxy.http("/readyz");
+        page.starts_with("HTTP/1.1 503")
+            && page
+                .to_lowercase()
+                .contains(&format!("127.0.0.1:{}: connection refused", dead.port()))
+    });
+    let (status, report) = doctor(&proxy.config_file());
+    assert!(status == Some(1) && report.contains("Sentinels name it until"), "{report}");
+    let mut client = proxy.client();
+    client.send(b"PING\r\n");
+    dead.restart().unwrap();
+    assert_eq!(client.reply(), Reply::simple("PONG"));
+}
+
+#[test]
+fn guards_follow_the_data_node() {
+    let watched = Watched::start(&[]);
+    let data = watched.data("");
+    let proxy = Proxy::with()
+        .data_url(&data)
+        .top("connect_timeout: 25s\nguards: [{keys: 'g:*', lock: 'g:{1}'}]")
+        .start();
+    ready(&proxy);
+    let write = || {
+        let mut client = proxy.client();
+        client.cmd(&["LOCK", "g:1", "PX", "30000"]).grant();
+        let written = client.cmd(&["SET", "g:1", "v"]);
+        (written, client)
+    };
+    let (written, mut client) = write();
+    assert_eq!(written, Reply::ok());
+    assert!(matches!(client.cmd(&["UNLOCK", "g:1"]), Reply::Error(_) | Reply::Int(_)));
+    watched.fail_over();
+    client.rest();
+    ready(&proxy);
+    let mut again = proxy.client();
+    let refused = again.cmd(&["SET", "g:2", "v"]);
+    assert!(refused.error().starts_with("NOTHELD"), "{refused:?}");
+    again.cmd(&["LOCK", "g:2", "PX", "30000"]).grant();
+    assert_eq!(again.cmd(&["SET", "g:2", "v"]), Reply::ok());
+    assert_eq!(watched.replica_client().cmd(&["GET", "g:2"]), Reply::bulk("v"));
+}
+
+#[test]
+fn a_name_that_leads_elsewhere_is_followed_once_a_master_is_there() {
+    let first = RedisServer::start(&[]).unwrap();
+    let port = first.port().to_string();
+    // Both listen at one port, as both have one name.
+    let second = RedisServer::start(&[
+        "--bind",
+        "127.0.0.2",
+        "--port",
+        &port,
+        "--replicaof",
+        "127.0.0.1",
+        &port,
+    ])
+    .unwrap();
+    let dir = tempfile::tempdir().unwrap();
+    let hosts = dir.path().join("hosts");
+    let lead_to = |address: &str| {
+        // In place, as the file is mounted.
+        std::fs::write(&hosts, format!("{address} primary.test\n")).unwrap();
+    };
+    lead_to("127.0.0.1");
+    let proxy = Proxy::with()
+        .data_url(&format!("{{primary: 'redis://primary.test:{port}'}}"))
+        .top("connect_timeout: 25s")
+        .with_hosts(&hosts)
+        .start();
+    ready(&proxy);
+    let mut client = proxy.client();
+    assert_eq!(client.cmd(&["SET", "k", "1"]), Reply::ok());
+    // The name comes before the promotion: nobody is led to a replica.
+    lead_to("127.0.0.2");
+    eventually("the replica was asked", || {
+        let mut replica = at_second(&second);
+        let Reply::Bulk(stats) = replica.cmd(&["INFO", "commandstats"]) else { panic!("no INFO") };
+        String::from_utf8_lossy(&stats).contains("cmdstat_role:")
+    });
+    assert_eq!(client.cmd(&["SET", "k", "2"]), Reply::ok());
+    assert_eq!(proxy.client().cmd(&["SET", "k", "3"]), Reply::ok());
+    assert_eq!(at_second(&second).cmd(&["REPLICAOF", "NO", "ONE"]), Reply::ok());
+    assert_eq!(client.rest().0, b"");
+    assert_eq!(proxy.client().cmd(&["SET", "k", "4"]), Reply::ok());
+    assert_eq!(at_second(&second).cmd(&["GET", "k"]), Reply::bulk("4"));
+    assert_eq!(Client::connect(first.port()).cmd(&["GET", "k"]), Reply::bulk("3"));
+    assert!(says_so_once(&proxy));
+    assert_eq!(proxy.metric("lockgate_data_switches_total", "reason=\"name\""), 1.0);
+}
+
+/// A client of the second server, past its address.
+fn at_second(second: &RedisServer) -> Client<std::os::unix::net::UnixStream> {
+    let stream = std::os::unix::net::UnixStream::connect(second.unix_socket()).unwrap();
+    Client::over(stream)
+}
+
+#[test]
+fn a_data_node_at_one_address_is_not_asked_for_its_role() {
+    let proxy = Proxy::start();
+    let mut client = proxy.client();
+    client.cmd(&["EVAL", "return redis.error_reply('READONLY You can not')", "0"]);
+    assert_eq!(client.cmd(&["SET", "k", "1"]), Reply::ok());
+    let Reply::Bulk(stats) = proxy.data_client().cmd(&["INFO", "commandstats"]) else {
+        panic!("no INFO")
+    };
+    assert!(!String::from_utf8_lossy(&stats).contains("cmdstat_role:"));
+    assert!(!proxy.http("/metrics").contains("lockgate_data_switches_total{"));
+}

@@ -1,0 +1,205 @@
+//! Real Sentinels before a real master, on loopback.
+
+use std::{
+    io::Write as _,
+    net::{TcpListener, TcpStream},
+    os::unix::process::CommandExt,
+    process::{Child, Command, Stdio},
+};
+
+use lockgate::tools::redis_server::{RedisServer, free_port};
+
+use super::{Client, LIMIT, PORT_ATTEMPTS, Reply, eventually};
+
+/// The name that Sentinels have for their master.
+pub const MASTER: &str = "mymaster";
+
+/// A running `redis-server --sentinel`.
+pub struct Sentinel {
+    child: Child,
+    port: u16,
+    dir: tempfile::TempDir,
+}
+
+impl Sentinel {
+    /// Starts a Sentinel that watches the Redis at this port under [`MASTER`], with these lines in its
+    /// file; `quorum` of them must agree that it is down.
+    pub fn start(master: u16, quorum: usize, lines: &str) -> Sentinel {
+        let watch = format!(
+            "sentinel monitor {MASTER} 127.0.0.1 {master} {quorum}\n\
+             sentinel down-after-milliseconds {MASTER} 1000\n\
+             sentinel failover-timeout {MASTER} 10000\n{lines}\n"
+        );
+        (0..PORT_ATTEMPTS).find_map(|_| spawn(&watch)).expect("a port that nobody else takes")
+    }
+
+    /// Starts a Sentinel that watches nothing.
+    pub fn idle(lines: &str) -> Sentinel {
+        (0..PORT_ATTEMPTS).find_map(|_| spawn(lines)).expect("a port that nobody else takes")
+    }
+
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    pub fn client(&self) -> Client {
+        Client::connect(self.port)
+    }
+
+    /// The port of the master that this Sentinel names.
+    pub fn names(&self) -> u16 {
+        match self.client().cmd(&["SENTINEL", "GET-MASTER-ADDR-BY-NAME", MASTER]) {
+            Reply::Array(address) => match &address[1] {
+                Reply::Bulk(port) => String::from_utf8_lossy(port).parse().expect("port"),
+                other => panic!("{other:?}"),
+            },
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Sends SIGKILL.
+    pub fn kill(&mut self) {
+        self.child.kill().expect("kill");
+        self.child.wait().expect("end");
+    }
+
+    fn log(&self) -> String {
+        std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Sentinel {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+        if std::thread::panicking() {
+            eprintln!("the log of the Sentinel at {}:\n{}", self.port, self.log());
+        }
+    }
+}
+
+fn spawn(lines: &str) -> Option<Sentinel> {
+    let (port, dir) = (free_port().expect("port"), tempfile::tempdir().expect("directory"));
+    let (file, log, path) = (
+        dir.path().join("sentinel.conf"),
+        dir.path().join("log"),
+        dir.path().display().to_string(),
+    );
+    let text =
+        format!("port {port}\nbind 127.0.0.1\ndir {path}\nlogfile {}\n{lines}\n", log.display());
+    std::fs::write(&file, text).expect("configuration");
+    let mut child = Command::new("setpriv")
+        .args(["--pdeathsig", "KILL", "redis-server"])
+        .arg(&file)
+        .arg("--sentinel")
+        .process_group(0)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .expect("redis-server");
+    let mut ended = false;
+    eventually("the Sentinel listens", || {
+        ended = child.try_wait().expect("status").is_some();
+        // Its own log: another process could answer at the port.
+        let text = std::fs::read_to_string(&log).unwrap_or_default();
+        ended || text.contains("Sentinel ID is") && TcpStream::connect(("127.0.0.1", port)).is_ok()
+    });
+    let text = std::fs::read_to_string(&log).unwrap_or_default();
+    assert!(!ended || text.contains("ddress already in use"), "the Sentinel ended:\n{text}");
+    (!ended).then_some(Sentinel { child, port, dir })
+}
+
+/// A master, a replica and three Sentinels that know each other.
+pub struct Watched {
+    pub master: RedisServer,
+    pub replica: RedisServer,
+    pub sentinels: Vec<Sentinel>,
+}
+
+impl Watched {
+    /// Starts all, and waits until the Sentinels could make the replica the master.
+    pub fn start(arguments: &[&str]) -> Watched {
+        let master = RedisServer::start(arguments).expect("master");
+        let port = master.port().to_string();
+        let of_master = [arguments, &["--replicaof", "127.0.0.1", &port]].concat();
+        let replica = RedisServer::start(&of_master).expect("replica");
+        let sentinels: Vec<Sentinel> =
+            (0..3).map(|_| Sentinel::start(master.port(), 2, "")).collect();
+        let watched = Watched { master, replica, sentinels };
+        for sentinel in &watched.sentinels {
+            // Sentinels need not take ten seconds to hear of a replica, nor two of each other.
+            let quick = sentinel.client().cmd(&[
+                "SENTINEL",
+                "DEBUG",
+                "info-period",
+                "200",
+                "publish-period",
+                "200",
+                "ask-period",
+                "200",
+            ]);
+            assert_eq!(quick, Reply::ok());
+        }
+        for sentinel in &watched.sentinels {
+            let mut client = sentinel.client();
+            eventually("the Sentinel knows the replica and the other Sentinels", || {
+                client.send(b"INFO sentinel\r\n");
+                let Reply::Bulk(info) = client.reply() else { panic!("no INFO") };
+                let info = String::from_utf8_lossy(&info).into_owned();
+                info.contains("status=ok") && info.contains("slaves=1,sentinels=3")
+            });
+        }
+        eventually("the replica is in step", || {
+            watched.replica_client().cmd(&["ROLE"]).is_in_step()
+        });
+        watched
+    }
+
+    /// The Sentinels' addresses and [`MASTER`], as `data` has them, with these other keys in front.
+    pub fn data(&self, others: &str) -> String {
+        let all: Vec<String> = self.sentinels.iter().map(Sentinel::address).collect();
+        format!("{{{others}sentinels: ['{}'], master: {MASTER}}}", all.join("', '"))
+    }
+
+    /// A client of what was the replica at first.
+    pub fn replica_client(&self) -> Client {
+        Client::connect(self.replica.port())
+    }
+
+    /// Has the first Sentinel make the replica the master.
+    pub fn fail_over(&self) {
+        let mut client = self.sentinels[0].client();
+        eventually("the failover begins", || {
+            client.cmd(&["SENTINEL", "FAILOVER", MASTER]) == Reply::ok()
+        });
+    }
+}
+
+impl Reply {
+    /// Whether this answer to ROLE is that of a replica which has all that its master has.
+    fn is_in_step(&self) -> bool {
+        matches!(self, Reply::Array(role) if role.get(3) == Some(&Reply::bulk("connected")))
+    }
+}
+
+/// A server that answers whatever it is sent with these bytes. Returns its port.
+pub fn answering(bytes: &'static [u8]) -> u16 {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).expect("listener");
+    let port = listener.local_addr().expect("address").port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let Ok(mut stream) = stream else { return };
+            std::thread::spawn(move || {
+                let _ = stream.set_read_timeout(Some(LIMIT));
+                let mut read = [0; 1024];
+                while std::io::Read::read(&mut stream, &mut read).is_ok_and(|length| length > 0) {
+                    if stream.write_all(bytes).is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    port
+}
