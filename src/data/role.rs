@@ -84,11 +84,13 @@ fn read(answer: &Value) -> Role {
 fn words(error: &RedisError) -> String {
     let code = error.code().unwrap_or_default();
     let text = error.to_string();
+    // The system's own texts end with the error's number.
+    let text = text.split(" (os error").next().unwrap_or_default();
     let refused = matches!(code, "NOAUTH" | "WRONGPASS" | "NOPERM") || text.contains("assword");
     match refused {
         true => {
             format!("{text} (ROLE is asked with the user and password of data; it needs +role)")
         }
-        false => text,
+        false => text.to_owned(),
     }
 }

@@ -280,32 +280,38 @@ fn a_named_master_that_is_dead_is_told_and_waited_for() {
 }
 
 #[test]
-fn guards_follow_the_data_node() {
+fn a_master_that_hangs_is_left_when_the_sentinels_name_another() {
     let watched = Watched::start(&[]);
-    let data = watched.data("");
     let proxy = Proxy::with()
-        .data_url(&data)
-        .top("connect_timeout: 25s\nguards: [{keys: 'g:*', lock: 'g:{1}'}]")
+        .data_url(&watched.data(""))
+        .top(
+            "connect_timeout: 25s\nguards: [{keys: 'g:*', lock: 'g:{1}'}]\n\
+             adopt: [{keys: 'lock:*', lock: '{1}', mode: bridge}]",
+        )
         .start();
     ready(&proxy);
-    let write = || {
-        let mut client = proxy.client();
-        client.cmd(&["LOCK", "g:1", "PX", "30000"]).grant();
-        let written = client.cmd(&["SET", "g:1", "v"]);
-        (written, client)
+    // The proxy's own connections are used: for the keys of SORT, and for the bridged lock's.
+    let uses_all = |client: &mut Client, name: &str| {
+        let (key, lock) = (format!("g:{name}"), format!("lock:{name}"));
+        client.cmd(&["LOCK", &key, "PX", "50000"]).grant();
+        assert_eq!(client.cmd(&["RPUSH", &key, "2", "1"]), Reply::Int(2));
+        assert_eq!(client.cmd(&["SORT", &key, "STORE", &key]), Reply::Int(2));
+        assert_eq!(client.cmd(&["SET", &lock, "t", "NX", "PX", "30000"]), Reply::ok());
     };
-    let (written, mut client) = write();
-    assert_eq!(written, Reply::ok());
-    assert!(matches!(client.cmd(&["UNLOCK", "g:1"]), Reply::Error(_) | Reply::Int(_)));
-    watched.fail_over();
-    client.rest();
-    ready(&proxy);
-    let mut again = proxy.client();
-    let refused = again.cmd(&["SET", "g:2", "v"]);
+    let mut client = proxy.client();
+    uses_all(&mut client, "a");
+    watched.master.freeze().unwrap();
+    assert_eq!(client.rest().0, b"");
+    let mut next = proxy.client();
+    uses_all(&mut next, "b");
+    let on_replica = |words: &[&str]| watched.replica_client().cmd(words);
+    assert_eq!(on_replica(&["LINDEX", "g:b", "0"]), Reply::bulk("1"));
+    assert_eq!(on_replica(&["EXISTS", "lock:b"]), Reply::Int(1));
+    let refused = next.cmd(&["SET", "g:c", "v"]);
     assert!(refused.error().starts_with("NOTHELD"), "{refused:?}");
-    again.cmd(&["LOCK", "g:2", "PX", "30000"]).grant();
-    assert_eq!(again.cmd(&["SET", "g:2", "v"]), Reply::ok());
-    assert_eq!(watched.replica_client().cmd(&["GET", "g:2"]), Reply::bulk("v"));
+    assert_eq!(proxy.metric("lockgate_data_switches_total", "reason=\"sentinels\""), 1.0);
+    assert_eq!(moved(&proxy), 1.0);
+    ready(&proxy);
 }
 
 #[test]
