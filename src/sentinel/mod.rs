@@ -284,3 +284,6 @@ async fn follow(
 fn as_gauge(count: usize) -> f64 {
     u32::try_from(count).unwrap_or(u32::MAX).into()
 }
+
+#[cfg(test)]
+mod tests;

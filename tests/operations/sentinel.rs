@@ -315,6 +315,75 @@ fn a_master_that_hangs_is_left_when_the_sentinels_name_another() {
 }
 
 #[test]
+fn strangers_are_kept_out_once_a_master_without_a_password_is_the_data_node() {
+    let user = ["--user", "m", "on", ">m", "~*", "&*", "+@all"];
+    let master = RedisServer::start(&[&["--requirepass", "m"][..], &user].concat()).unwrap();
+    // Its user m has the password that the proxy gives, and others need none.
+    let open = RedisServer::start(&user).unwrap();
+    let sentinel = Sentinel::start(master.port(), 1, "");
+    let proxy = Proxy::with()
+        .host("0.0.0.0")
+        .data_url(&named_by(&[&sentinel]).replace('}', ", username: m, password: m}"))
+        .top("connect_timeout: 25s")
+        .start();
+    ready(&proxy);
+    assert!(proxy.client().cmd(&["PING"]).error().starts_with("NOAUTH"));
+    let mut operator = sentinel.client();
+    for words in [
+        &["SENTINEL", "REMOVE", MASTER][..],
+        &["SENTINEL", "MONITOR", MASTER, "127.0.0.1", &open.port().to_string(), "1"],
+    ] {
+        assert_eq!(operator.cmd(words), Reply::ok());
+    }
+    let first_line = || {
+        let mut client = proxy.client();
+        let mut line = String::new();
+        client.send(b"PING\r\n");
+        // The connection may end with the old data node's.
+        let _ = std::io::BufRead::read_line(client.reader(), &mut line);
+        line
+    };
+    eventually("it is noticed", || first_line().starts_with("-DENIED Lockgate "));
+    assert!(proxy.log().contains("asks nobody for a password"));
+    let mut redis = Client::connect(open.port());
+    assert_eq!(redis.cmd(&["CONFIG", "SET", "requirepass", "m"]), Reply::ok());
+    eventually("it is noticed, too", || first_line().starts_with("-NOAUTH"));
+}
+
+#[test]
+fn an_upgrade_leaves_the_old_process_with_its_sessions_and_both_follow() {
+    let watched = Watched::start(&[]);
+    let dir = tempfile::tempdir().unwrap();
+    let socket = dir.path().join("upgrade.sock");
+    let mut proxy = Proxy::with()
+        .data_url(&watched.data(""))
+        .top(&format!("connect_timeout: 25s\nupgrade_socket: {}", socket.display()))
+        .start();
+    ready(&proxy);
+    let mut old = proxy.client();
+    assert_eq!(old.cmd(&["SET", "k", "1"]), Reply::ok());
+    let log = std::fs::File::create(dir.path().join("log")).unwrap();
+    let mut next = Command::new("setpriv")
+        .args(["--pdeathsig", "KILL", env!("CARGO_BIN_EXE_lockgate"), "--upgrade", "--config"])
+        .arg(proxy.config_file())
+        .stderr(log)
+        .spawn()
+        .unwrap();
+    eventually("the old process is replaced", || proxy.log().contains("replaced; serving"));
+    let mut new = proxy.client();
+    assert_eq!(new.cmd(&["GET", "k"]), Reply::bulk("1"));
+    assert_eq!(old.cmd(&["GET", "k"]), Reply::bulk("1"));
+    watched.fail_over();
+    assert_eq!((old.rest().0, new.rest().0), (vec![], vec![]));
+    assert_eq!(proxy.client().cmd(&["SET", "k", "2"]), Reply::ok());
+    assert_eq!(watched.replica_client().cmd(&["GET", "k"]), Reply::bulk("2"));
+    assert!(proxy.wait().success(), "the old process has no sessions left");
+    assert!(says_so_once(&proxy));
+    next.kill().unwrap();
+    next.wait().unwrap();
+}
+
+#[test]
 fn a_name_that_leads_elsewhere_is_followed_once_a_master_is_there() {
     let first = RedisServer::start(&[]).unwrap();
     let port = first.port().to_string();

@@ -12,7 +12,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::{Client, LIMIT, Proxy, Reply, Setup, encode, eventually, pipeline};
+use crate::support::{
+    Client, LIMIT, Proxy, Reply, Setup, encode, eventually, pipeline,
+    sentinel::{MASTER, Sentinel},
+};
 use lockgate::tools::redis_server::{RedisServer, free_port};
 use rcgen::{BasicConstraints, CertificateParams, DnType, IsCa, Issuer, KeyPair, date_time_ymd};
 use rustls::{
@@ -801,4 +804,32 @@ fn more_than_maxclients_are_dropped_before_their_handshake() {
         "{error}"
     );
     assert_eq!(proxy.metric("lockgate_clients_refused_total", "reason=\"maxclients\""), 1.0);
+}
+
+#[test]
+fn sentinels_and_the_master_that_they_name_are_reached_over_tls_alone() {
+    let pki = Pki::new();
+    let (_master, master_port) = pki.redis("server", "no");
+    let port = free_port().unwrap();
+    let file = |name: &str| pki.path(name);
+    let lines = format!(
+        "tls-port {port}\ntls-cert-file {}\ntls-key-file {}\ntls-ca-cert-file {}\n\
+         tls-auth-clients no\ntls-replication yes",
+        file("server.crt"),
+        file("server.key"),
+        file("ca.crt")
+    );
+    let _sentinel = Sentinel::start(master_port, 1, &lines);
+    let data = |more: &str| {
+        format!("{{sentinels: ['127.0.0.1:{port}'], master: {MASTER}, tls: yes{more}}}")
+    };
+    let before = |data: &str| {
+        Proxy::with().data_url(data).top(&pki.trusting("")).top("connect_timeout: 25s").start()
+    };
+    let proxy = before(&data(", sentinel_tls: yes"));
+    assert_eq!(proxy.client().cmd(&["SET", "k", "v"]), Reply::ok());
+    let plain = before(&data(""));
+    eventually("a Sentinel that wants TLS is named", || {
+        plain.http("/readyz").contains(&format!("sentinel 127.0.0.1:{port}: no use"))
+    });
 }
