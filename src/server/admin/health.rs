@@ -103,10 +103,12 @@ impl PageSource {
         if draining {
             text += "draining: this process is to end\n";
         }
+        let tenure = self.data.tenure().filter(|_| self.data.is_followed());
         // Writing to a String cannot fail.
-        let _ = match &problem {
-            None => writeln!(text, "data node {}: ok", self.data),
-            Some(problem) => writeln!(text, "data node {}: {problem}", self.data),
+        let _ = match (&problem, tenure) {
+            (None, Some(tenure)) => writeln!(text, "data node {}: {}: ok", self.data, tenure.url),
+            (None, None) => writeln!(text, "data node {}: ok", self.data),
+            (Some(problem), _) => writeln!(text, "data node {}: {problem}", self.data),
         };
         for problem in self.data.sentinel_problems() {
             let _ = writeln!(text, "{problem}");
