@@ -29,10 +29,16 @@ pub(super) const LIMIT: Duration = Duration::from_secs(1);
 /// then the question is kept, so a client that asks again each [`LIMIT`] has some five of them.
 const LATE: Duration = Duration::from_secs(5);
 
-const TAKE: &str = include_str!("take.lua");
-const KEEP: &str = include_str!("keep.lua");
-const FREE: &str = include_str!("free.lua");
-const LOOK: &str = include_str!("look.lua");
+/// A script behind what all of them share.
+macro_rules! script_text {
+    ($file:literal) => {
+        concat!(include_str!("is_there.lua"), include_str!($file))
+    };
+}
+pub(super) const TAKE: &str = script_text!("take.lua");
+pub(super) const KEEP: &str = script_text!("keep.lua");
+pub(super) const FREE: &str = script_text!("free.lua");
+pub(super) const LOOK: &str = script_text!("look.lua");
 /// What `take.lua` answers if the keys were taken; PTTL answers no such number.
 const TAKEN: i64 = -3;
 
