@@ -71,6 +71,17 @@ pub(super) enum Lasts {
     Ever,
 }
 
+/// What became of keys that were to be kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum KeysKept {
+    /// They are the token's, as at least one of them was before.
+    Kept,
+    /// None was there, and they were made anew.
+    Made,
+    /// One is another's; or none was there, and they were left.
+    Refused,
+}
+
 /// Keys that were taken, and are freed when this is dropped.
 pub(super) struct TakenKeys {
     keys: Arc<DataKeys>,
@@ -127,14 +138,14 @@ impl DataKeys {
         }
     }
 
-    /// Gives the keys a new TTL if they have the token. Returns whether they have it now.
+    /// Gives the keys a new TTL if they have the token.
     pub(super) async fn keep(
         &self,
         places: &[KeyPlace],
         token: &Token,
         lasts: Lasts,
         if_gone: IfGone,
-    ) -> Result<bool, RedisError> {
+    ) -> Result<KeysKept, RedisError> {
         let mut script = script(KEEP, places);
         let ttl = match lasts {
             Lasts::For(ttl) | Lasts::AtLeast(ttl) => millis(ttl),
@@ -142,7 +153,11 @@ impl DataKeys {
         };
         script.arg(&token[..]).arg(ttl).arg(i64::from(if_gone == IfGone::Make));
         script.arg(i64::from(matches!(lasts, Lasts::AtLeast(_))));
-        self.ask(with_databases(script, places), LIMIT).await
+        Ok(match self.ask::<i64>(with_databases(script, places), LIMIT).await? {
+            1 => KeysKept::Kept,
+            2 => KeysKept::Made,
+            _ => KeysKept::Refused,
+        })
     }
 
     /// Deletes the keys that have the token. Returns whether one had it.
