@@ -46,7 +46,9 @@ pub(super) async fn run(bridge: Weak<Bridge>) {
         sleep(LOOK_EVERY).await;
         let Some(bridge) = bridge.upgrade() else { return };
         let is_needed = bridge.adoption.bridges() || !kept.is_empty();
-        let watched = if is_needed { bridge.engine.watched() } else { Vec::new() };
+        let mut watched = if is_needed { bridge.engine.watched() } else { Vec::new() };
+        // By age, so that a simulation tells the same story each time.
+        watched.sort_unstable_by_key(|lock| lock.id);
         keep(&bridge, &watched, &mut kept).await;
     }
 }
