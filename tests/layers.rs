@@ -45,7 +45,10 @@ const ROOMS: &[(&str, &[&str])] = &[
         ],
     ),
     ("tools", &["adopt", "bridge", "config", "data", "lock", "net", "sentinel", "server"]),
-    ("simulation", &["adopt", "config", "guard", "key", "lock", "net", "resp", "session"]),
+    (
+        "simulation",
+        &["adopt", "bridge", "config", "data", "guard", "key", "lock", "net", "resp", "session"],
+    ),
 ];
 
 /// Rooms whose files call each other in a circle, as the stages of one thing; they have no circles

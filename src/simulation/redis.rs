@@ -65,7 +65,7 @@ pub(super) struct Redis {
     pub(super) careless: bool,
     /// A planted fault: WATCH does nothing.
     pub(super) blind: bool,
-    /// Planted faults: edits of scripts, by how these begin.
+    /// Planted faults: edits of scripts.
     pub(super) edits: &'static [Edit],
     /// The number of locks put back.
     pub(super) heals: usize,
@@ -79,7 +79,7 @@ pub(super) struct Redis {
     pub(super) record: Vec<Had>,
 }
 
-/// An edit of a script: how the script begins, the text to replace, and the new text.
+/// An edit of a script: words of its first comment, the text to replace, and the new text.
 pub(super) type Edit = (&'static str, &'static str, &'static str);
 
 /// Why a node answers with errors for a while.
@@ -187,9 +187,17 @@ impl Redis {
         self.memory.locks()
     }
 
-    /// Whether there is a key that lock libraries take for a lock.
-    pub(super) fn has_adopted(&self) -> bool {
+    /// Whether there is, or was, a key that lock libraries take for a lock.
+    pub(super) fn had_adopted(&self) -> bool {
         self.memory.keys.keys().any(|key| key.starts_with(OLD))
+    }
+
+    /// The keys that are there now of those that lock libraries take for a lock.
+    pub(super) fn adopted(&mut self) -> Vec<String> {
+        self.memory.now = self.clock();
+        let is_there = |key: &&Vec<u8>| key.starts_with(OLD) && self.memory.get(key).is_some();
+        let keys = self.memory.keys.keys().filter(is_there);
+        keys.map(|key| String::from_utf8_lossy(key).into_owned()).collect()
     }
 
     /// Every SET of a data node, in order.
@@ -200,7 +208,8 @@ impl Redis {
     /// Makes the node like a replica that was behind and has taken its place. The record of stored
     /// values notes it by a key that is no lock's name.
     pub(super) fn forget_fences(&mut self) {
-        self.memory.keys.retain(|key, _| !key.starts_with(FENCE_PREFIX));
+        let is_kept = |key: &[u8]| !key.starts_with(FENCE_PREFIX) && !key.starts_with(OLD);
+        self.memory.keys.retain(|key, _| is_kept(key));
         self.memory.written.push((FENCE_PREFIX.to_vec(), Vec::new()));
         self.transactions.values_mut().for_each(|one| one.is_dirty |= !one.watched.is_empty());
     }
@@ -402,7 +411,7 @@ impl Redis {
             body = body.replace("~= ARGV[i]", "== nil");
         }
         for (script, from, to) in self.edits {
-            if body.starts_with(script) {
+            if body.contains(script) {
                 assert!(body.contains(from), "{script}: {from}");
                 body = body.replace(from, to);
             }
