@@ -15,6 +15,7 @@ use tokio::{runtime::Handle, time::sleep};
 use super::{
     Acquire, Attach, Claim, Counts, Keep, KeptLock, LockStatus, LookUp, Losses, NoQuorum,
     NodeStatus, Raise, Release, Renew, Waiter, WallClock,
+    address::{NodeAddress, connector_to_nodes},
     keep::{lose::lose, watchdog},
     line::subscribe,
     locks::Locks,
@@ -73,12 +74,13 @@ impl Engine {
     }
 
     fn start_all(config: &LocksConfig, runtime: &Handle, wall_clock: WallClock) -> Arc<Engine> {
-        let connector = Connector::start("node", &config.tls, &config.nodes);
-        let engine = Engine::start_locks(config, runtime, wall_clock, &connector);
+        let connector = connector_to_nodes(config);
+        let addresses = NodeAddress::all(config);
+        let engine = Engine::start_locks(config, runtime, wall_clock, &addresses, &connector);
         engine.locks.grants.nodes.inspect(runtime);
-        for (index, url) in config.nodes.iter().enumerate() {
-            let (locks, url) = (Arc::downgrade(&engine.locks), url.clone());
-            tokio::spawn(subscribe::run(locks, index, url, connector.clone()));
+        for (index, address) in addresses.into_iter().enumerate() {
+            let locks = Arc::downgrade(&engine.locks);
+            tokio::spawn(subscribe::run(locks, index, address, connector.clone()));
         }
         engine
     }
@@ -86,17 +88,18 @@ impl Engine {
     /// Starts without inspections and subscriptions, which use the connections of another library.
     #[cfg(test)]
     pub(crate) fn start_alone(config: &LocksConfig, wall_clock: WallClock) -> Arc<Engine> {
-        let connector = Connector::start("node", &config.tls, &config.nodes);
-        Engine::start_locks(config, &Handle::current(), wall_clock, &connector)
+        let (connector, addresses) = (connector_to_nodes(config), NodeAddress::all(config));
+        Engine::start_locks(config, &Handle::current(), wall_clock, &addresses, &connector)
     }
 
     fn start_locks(
         config: &LocksConfig,
         runtime: &Handle,
         wall_clock: WallClock,
+        addresses: &[Arc<NodeAddress>],
         connector: &Connector,
     ) -> Arc<Engine> {
-        let nodes = Nodes::start(config, runtime, wall_clock, connector);
+        let nodes = Nodes::start(config, runtime, wall_clock, addresses, connector);
         let locks = Arc::new(Locks::new(config, nodes));
         let (watched, held) = (Arc::downgrade(&locks.grants), Arc::downgrade(&locks.grants));
         locks.grants.nodes.tell(

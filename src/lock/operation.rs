@@ -125,6 +125,8 @@ pub(super) enum Absence {
     Unproven,
     /// The lock's fence has come to the end of its numbers there.
     FenceEnd,
+    /// No majority of the node's Sentinels has been heard lately to name it.
+    Unconfirmed,
 }
 
 impl Absence {
@@ -140,6 +142,7 @@ impl Absence {
             Absence::Error => "error",
             Absence::Unproven => "not proven",
             Absence::FenceEnd => "fence at its end",
+            Absence::Unconfirmed => "not confirmed by its Sentinels",
         }
     }
 }

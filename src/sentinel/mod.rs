@@ -52,7 +52,7 @@ pub(crate) fn describe() {
         "lockgate_sentinel_fault",
         "1 for each thing that is wrong with a Sentinel, by name."
     );
-    describe_gauge!("lockgate_sentinels", "Sentinels there are (data.sentinels).");
+    describe_gauge!("lockgate_sentinels", "Sentinels there are, by the name of their master.");
     describe_gauge!(
         "lockgate_sentinels_agreeing",
         "Sentinels that name the master which a majority names, at their last answer."
@@ -95,10 +95,11 @@ impl Sentinels {
                 .iter()
                 .map(|url| SentinelFault::ALL.map(|of| fault(url, of)).into())
                 .collect(),
-            agreeing: gauge!("lockgate_sentinels_agreeing"),
+            agreeing: gauge!("lockgate_sentinels_agreeing", "master" => master.master.clone()),
             urls,
         });
-        gauge!("lockgate_sentinels").set(as_gauge(known.urls.len()));
+        gauge!("lockgate_sentinels", "master" => master.master.clone())
+            .set(as_gauge(known.urls.len()));
         let mut tasks = JoinSet::new();
         for index in 0..known.urls.len() {
             tasks.spawn(keep_asking(

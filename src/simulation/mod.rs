@@ -446,7 +446,7 @@ fn config(proxy: usize, nodes: usize, planted: Planted) -> LocksConfig {
         ..RedisUrl::local(1)
     };
     LocksConfig {
-        nodes: (0..nodes).map(node).collect(),
+        nodes: (0..nodes).map(|index| node(index).into()).collect(),
         max_ttl: MAX_TTL,
         default_ttl: Duration::from_millis(600),
         node_timeout: NODE_TIMEOUT,

@@ -457,8 +457,10 @@ impl Nodes {
             self.client(node).cmd(&["ACL", "SETUSER", "cut", "on", ">x", "~*", "&*", "+@all"]);
         }
         let mut config = self.config();
-        for url in &mut config.nodes {
+        for node in &mut config.nodes {
+            let mut url = node.fixed().unwrap().clone();
             (url.username, url.password) = (Some("cut".into()), Some("x".into()));
+            *node = url.into();
         }
         self.engine(&config)
     }

@@ -42,6 +42,10 @@ impl Sentinel {
         format!("127.0.0.1:{}", self.port)
     }
 
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     pub fn client(&self) -> Client {
         Client::connect(self.port)
     }

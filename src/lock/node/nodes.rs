@@ -20,6 +20,7 @@ use crate::{
     key::{Key, Token},
     lock::{
         Alarm, Claim, NoQuorum, NodeStatus,
+        address::NodeAddress,
         fitness::{clocks::Clocks, deployment::Admissions},
         operation::{Absence, Kind, Operation, Vote},
         quorum::{Decision, Rule, quorum, validity},
@@ -57,19 +58,20 @@ impl Nodes {
         config: &LocksConfig,
         runtime: &Handle,
         wall_clock: WallClock,
+        addresses: &[Arc<NodeAddress>],
         connector: &Connector,
     ) -> Nodes {
-        let admissions = Arc::new(Admissions::new(config, connector));
+        let admissions = Arc::new(Admissions::new(config, addresses, connector));
         let clocks = Arc::new(Clocks::new(config));
         let fences: Arc<LargestFence> = Arc::default();
         let mut all = Vec::new();
-        for (index, url) in config.nodes.iter().enumerate() {
+        for (index, address) in addresses.iter().enumerate() {
             let (fences, clock) = (fences.clone(), wall_clock.clone());
             let propose: ProposedFence = Arc::new(move || fences.propose(clock()));
             let (connector, admissions) = (connector.clone(), admissions.clone());
             let clocks = clocks.clone();
             let node =
-                Node::new(url.clone(), connector, index, config, admissions, clocks, propose);
+                Node::new(address.clone(), connector, index, config, admissions, clocks, propose);
             let node = Arc::new(node);
             runtime.spawn(supervisor::supervise(node.clone()));
             all.push(node);
@@ -257,7 +259,8 @@ impl Nodes {
             })
             .map(|(why, node)| {
                 let NodeStatus { address, reason, .. } = node.status();
-                let reason = reason.filter(|_| why == Absence::Quarantined);
+                let told = matches!(why, Absence::Quarantined | Absence::Unconfirmed);
+                let reason = reason.filter(|_| told);
                 format!("{address} ({})", reason.as_deref().unwrap_or(why.as_str()))
             })
             .collect();
