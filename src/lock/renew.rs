@@ -79,20 +79,6 @@ impl Renew {
         Some((claim, fence_bounds(&mut fences, votes.len())?.0))
     }
 
-    /// Puts the lock back on the nodes that have lost it, once all have answered.
-    fn heal(&self, claim: Claim, votes: &[Vote]) {
-        let (grants, operation) = (self.locks.grants.clone(), self.tally.operation.clone());
-        let ttl = self.ttl;
-        if !votes.contains(&Vote::Pending) {
-            return grants.heal_lost(&operation, claim, ttl);
-        }
-        tokio::spawn(async move {
-            let mut tally = grants.nodes.await_votes(operation, Rule::All, ttl);
-            std::future::poll_fn(|cx| tally.poll_decision(cx).map(drop)).await;
-            grants.heal_lost(&tally.operation, claim, ttl);
-        });
-    }
-
     /// Limits a renewal as its holder is told of it: a session lock's validity ends at
     /// `locks.max_hold`. Returns `None` if that time has come.
     fn told(&self, renewed: Renewed) -> Option<Renewed> {
@@ -135,7 +121,7 @@ impl Future for Renew {
                 match self.tally.nodes.validity(self.ttl, self.since, now) {
                     Some(validity) => {
                         if let Some(claim) = self.claim {
-                            self.heal(claim, &votes);
+                            self.locks.grants.heal_once_told(operation, claim, self.ttl);
                         }
                         Ok(self.told(Renewed { validity, until: now + validity, grant }))
                     }

@@ -129,13 +129,14 @@ impl Planted {
     fn edits(self) -> &'static [Edit] {
         const ACQUIRE: &str = "-- Takes a lock on this node and";
         match self {
-            Planted::ByToken => &[
-                (ACQUIRE, "ARGV[6] == '' or ", ""),
-                (ACQUIRE, "claim ~= ARGV[5] and claim ~= '-'", "false"),
-            ],
-            Planted::ReleaseByToken => {
-                &[("-- Gives a lock back on this node and", "elseif not", "elseif false and not")]
+            Planted::ByToken => {
+                &[(ACQUIRE, "'NX') then", "'NX') and redis.pcall('GET', KEYS[1]) ~= ARGV[1] then")]
             }
+            Planted::ReleaseByToken => &[(
+                "-- Gives a lock back on this node and",
+                "if not string.find",
+                "if false and not string.find",
+            )],
             _ => &[],
         }
     }

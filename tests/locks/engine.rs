@@ -507,6 +507,88 @@ async fn a_late_release_takes_nothing_newer_of_the_same_token() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn an_unlock_elsewhere_under_way_to_a_slow_node_ends_no_newer_grant() {
+    let nodes = Nodes::start(3);
+    let config = nodes.config();
+    let (grantor, releaser) = (nodes.engine(&config), nodes.engine(&config));
+    let first = grantor.acquire(b"lock:k", b"worker-7", MINUTE, None).await.unwrap();
+    eventually("all have it", || nodes.with("lock:k").len() == 3);
+    // As if the slow node had been another's when the lock was granted.
+    nodes.client(2).cmd(&["DEL", "lock:k"]);
+    nodes.each(RedisServer::freeze, &[2]);
+    // The node reads first what came first, and all that this client has sent.
+    let other = grantor.acquire(b"lock:other", b"o", MINUTE, None).await.unwrap();
+    assert_eq!(releaser.release(b"lock:k", b"worker-7", None).await, Ok(true));
+    let newer = grantor.acquire(b"lock:k", b"worker-7", MINUTE, None).await.unwrap();
+    assert!(newer.fence > first.fence);
+    nodes.each(RedisServer::thaw, &[2]);
+    grantor.drain(MINUTE).await;
+    releaser.drain(MINUTE).await;
+    assert_eq!(nodes.with("lock:k"), [0, 1, 2]);
+    assert_eq!(grantor.release(b"lock:k", b"worker-7", newer.claim).await, Ok(true));
+    assert_eq!(grantor.release(b"lock:other", b"o", other.claim).await, Ok(true));
+    assert_eq!(releaser.release(b"lock:k", b"worker-7", None).await, Ok(false));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_unlocked_elsewhere_is_locked_again_by_a_new_claim() {
+    let nodes = Nodes::start(3);
+    let config = nodes.config();
+    let (grantor, releaser) = (nodes.engine(&config), nodes.engine(&config));
+    let first = grantor.acquire(b"lock:k", b"worker-7", MINUTE, None).await.unwrap();
+    eventually("all have it", || nodes.with("lock:k").len() == 3);
+    nodes.each(RedisServer::freeze, &[2]);
+    grantor.acquire(b"lock:other", b"o", MINUTE, None).await.unwrap();
+    assert_eq!(releaser.release(b"lock:k", b"worker-7", None).await, Ok(true));
+    // The slow node has the grant still, and is about to release it.
+    let again = grantor.acquire(b"lock:k", b"worker-7", MINUTE, first.claim).await.unwrap();
+    assert!(again.fence > first.fence && again.claim != first.claim);
+    nodes.each(RedisServer::thaw, &[2]);
+    grantor.drain(MINUTE).await;
+    releaser.drain(MINUTE).await;
+    assert_eq!(nodes.with("lock:k"), [0, 1, 2]);
+    let still = grantor.acquire(b"lock:k", b"worker-7", MINUTE, again.claim).await.unwrap();
+    assert_eq!(still.claim, again.claim, "it was held");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_being_unlocked_elsewhere_is_not_put_back() {
+    let nodes = Nodes::start(3);
+    let (releaser, grantor) = (nodes.engine_that_can_be_cut(), nodes.engine(&nodes.config()));
+    let grant = grantor.acquire(b"lock:k", b"worker-7", MINUTE, None).await.unwrap();
+    eventually("all have it", || nodes.with("lock:k").len() == 3);
+    // The release has come to the first node only when the lock is renewed.
+    nodes.cut(&releaser, &[1, 2]);
+    let found = grant.claim.unwrap();
+    assert!(releaser.release_found(b"lock:k", b"worker-7", found).await.is_err());
+    assert_eq!(nodes.with("lock:k"), [1, 2]);
+    let renewed = grantor.renew(b"lock:k", b"worker-7", MINUTE, grant.claim).await;
+    assert!(matches!(renewed, Ok(Some(_))), "{renewed:?}");
+    grantor.drain(MINUTE).await;
+    assert_eq!(nodes.with("lock:k"), [1, 2]);
+    nodes.mend(&releaser, &[1, 2]);
+    releaser.drain(MINUTE).await;
+    assert!(nodes.with("lock:k").is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unlock_elsewhere_that_too_few_nodes_can_answer_releases_nothing() {
+    let nodes = Nodes::start(3);
+    let (releaser, grantor) = (nodes.engine_that_can_be_cut(), nodes.engine(&nodes.config()));
+    grantor.acquire(b"lock:k", b"worker-7", MINUTE, None).await.unwrap();
+    eventually("all have it", || nodes.with("lock:k").len() == 3);
+    nodes.cut(&releaser, &[1, 2]);
+    assert!(releaser.release(b"lock:k", b"worker-7", None).await.is_err());
+    assert_eq!(nodes.with("lock:k"), [0, 1, 2]);
+    nodes.mend(&releaser, &[1, 2]);
+    assert_eq!(releaser.release(b"lock:k", b"another", None).await, Ok(false));
+    assert_eq!(nodes.with("lock:k"), [0, 1, 2]);
+    // Nobody waits for the answer.
+    drop(releaser.release(b"lock:k", b"worker-7", None));
+    eventually("all have given it back", || nodes.with("lock:k").is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_release_that_a_node_refuses_arrives_all_the_same() {
     let nodes = Nodes::start(3);
     let engine = nodes.engine(&nodes.config());
