@@ -589,6 +589,30 @@ async fn an_unlock_elsewhere_that_too_few_nodes_can_answer_releases_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn votes_of_two_grants_of_a_token_are_not_counted_together() {
+    let nodes = Nodes::start(3);
+    let config = nodes.config();
+    let (grantor, other) = (nodes.engine(&config), nodes.engine(&config));
+    let grant = grantor.acquire(b"lock:k", b"worker-7", MINUTE, None).await.unwrap();
+    eventually("all have it", || nodes.with("lock:k").len() == 3);
+    nodes.client(2).cmd(&["DEL", "lock:k"]);
+    let is_by = |claim: &str| {
+        let value = format!("{} {claim}", grant.fence);
+        nodes.client(1).cmd(&["SET", "lockgate:fence:lock:k", &value]);
+    };
+    is_by("1234567890123456");
+    let renewed = other.renew(b"lock:k", b"worker-7", MINUTE, None).await;
+    assert!(renewed.is_err(), "{renewed:?}");
+    assert!(other.release(b"lock:k", b"worker-7", None).await.is_err());
+    assert_eq!(nodes.with("lock:k"), [0, 1]);
+    is_by(&grant.claim.unwrap().to_string());
+    let renewed = other.renew(b"lock:k", b"worker-7", MINUTE, None).await;
+    assert!(matches!(renewed, Ok(Some(_))), "{renewed:?}");
+    assert_eq!(other.release(b"lock:k", b"worker-7", None).await, Ok(true));
+    eventually("it is given back", || nodes.with("lock:k").is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn a_release_that_a_node_refuses_arrives_all_the_same() {
     let nodes = Nodes::start(3);
     let engine = nodes.engine(&nodes.config());
