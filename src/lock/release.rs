@@ -38,6 +38,9 @@ pub struct Release {
     stage: Stage,
     /// Set for a session lock.
     watch: Option<Arc<Watch>>,
+    /// Set if the asker has named no grant: the one that this proxy knows may have ended, and
+    /// another proxy may have made one since.
+    unsure: Option<(Key, Token)>,
 }
 
 enum Stage {
@@ -45,6 +48,15 @@ enum Stage {
     Looking(JoinHandle<Result<bool, NoQuorum>>),
     /// The nodes are asked to release the grant.
     Releasing(Tally),
+}
+
+impl Stage {
+    /// Asks the nodes for the grant that `token` has, and releases it, whether anybody waits for
+    /// that or not.
+    fn look(locks: &Arc<Locks>, key: Key, token: Token) -> Stage {
+        let look = LookUp::ask(&locks.grants.nodes, key.clone());
+        Stage::Looking(tokio::spawn(find_and_release(locks.clone(), look, key, token)))
+    }
 }
 
 impl Release {
@@ -93,6 +105,11 @@ impl Release {
         if let Some(held) = held {
             grants.metrics.hold_seconds.record(held.as_secs_f64());
         }
+        let releasing = |tally, unsure| {
+            let (locks, stage) = (locks.clone(), Stage::Releasing(tally));
+            Release { locks, stage, watch: watch.clone(), unsure }
+        };
+        let unsure = claim.is_none().then(|| (key.clone(), token.clone()));
         let claim = match (known, claim) {
             (Owner::This(known), _) => known,
             (Owner::Another | Owner::Nothing, Some(claim)) if is_found => {
@@ -100,13 +117,12 @@ impl Release {
                 locks.queues.released(&operation.key, &NextHolder::Nobody);
                 // A quorum must have released it: that one may have is not enough.
                 let tally = nodes.await_votes(operation, Rule::Renewal, nodes.max_ttl);
-                return Release { locks: locks.clone(), stage: Stage::Releasing(tally), watch };
+                return releasing(tally, None);
             }
             (Owner::Another | Owner::Nothing, Some(claim)) => claim,
             (Owner::Another | Owner::Nothing, None) => {
-                let look = LookUp::ask(nodes, key.clone());
-                let task = tokio::spawn(find_and_release(locks.clone(), look, key, token));
-                return Release { locks: locks.clone(), stage: Stage::Looking(task), watch };
+                let (locks, stage) = (locks.clone(), Stage::look(locks, key, token));
+                return Release { locks, stage, watch, unsure: None };
             }
         };
         let next = match known {
@@ -135,7 +151,7 @@ impl Release {
             }
         };
         let tally = nodes.await_votes(operation, Rule::Release, nodes.max_ttl);
-        Release { locks: locks.clone(), stage: Stage::Releasing(tally), watch }
+        releasing(tally, unsure)
     }
 
     /// The operation's timer, to be used again.
@@ -181,7 +197,7 @@ impl Future for Release {
     type Output = Result<bool, NoQuorum>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Release { locks, stage, watch } = &mut *self;
+        let Release { locks, stage, watch, unsure } = &mut *self;
         let released = loop {
             let tally = match stage {
                 Stage::Looking(task) => {
@@ -219,7 +235,15 @@ impl Future for Release {
                 },
             };
             locks.refusals.released(&operation.key);
-            break released;
+            match unsure.take().filter(|_| released == Ok(false)) {
+                None => break released,
+                Some((key, token)) => {
+                    if let Some(watch) = watch.take() {
+                        watch.end();
+                    }
+                    *stage = Stage::look(locks, key, token);
+                }
+            }
         };
         if let (Some(watch), Ok(_)) = (watch, &released) {
             watch.end();

@@ -589,6 +589,28 @@ async fn an_unlock_elsewhere_that_too_few_nodes_can_answer_releases_nothing() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_token_is_unlocked_through_a_proxy_that_knows_only_an_earlier_grant_of_it() {
+    let nodes = Nodes::start(3);
+    let config = nodes.config();
+    let (first, second) = (nodes.engine(&config), nodes.engine(&config));
+    let earlier = first.acquire(b"lock:k", b"worker-7", MINUTE, None).await.unwrap();
+    assert_eq!(second.release(b"lock:k", b"worker-7", None).await, Ok(true));
+    eventually("all have given it back", || nodes.with("lock:k").is_empty());
+    let newer = second.acquire(b"lock:k", b"worker-7", MINUTE, None).await.unwrap();
+    eventually("all have the newer one", || nodes.with("lock:k").len() == 3);
+    // Who names the earlier grant means no other.
+    assert_eq!(first.release(b"lock:k", b"worker-7", earlier.claim).await, Ok(false));
+    assert_eq!(nodes.with("lock:k").len(), 3);
+    assert_eq!(second.release(b"lock:k", b"worker-7", newer.claim).await, Ok(true));
+    first.acquire(b"lock:k", b"worker-7", MINUTE, None).await.unwrap();
+    assert_eq!(second.release(b"lock:k", b"worker-7", None).await, Ok(true));
+    eventually("all have given it back", || nodes.with("lock:k").is_empty());
+    second.acquire(b"lock:k", b"worker-7", MINUTE, None).await.unwrap();
+    assert_eq!(first.release(b"lock:k", b"worker-7", None).await, Ok(true));
+    eventually("all have given it back", || nodes.with("lock:k").is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn votes_of_two_grants_of_a_token_are_not_counted_together() {
     let nodes = Nodes::start(3);
     let config = nodes.config();
