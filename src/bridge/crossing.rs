@@ -199,8 +199,13 @@ impl Crossing {
     /// Releases the lock. Returns whether the token held it.
     pub(crate) async fn release(self, claim: Option<Claim>) -> Result<bool, NoQuorum> {
         let Crossing { bridge, places, key, token, .. } = &self;
-        let released = bridge.engine.release(key.clone(), token.clone(), claim).await;
-        // A release that too few lock nodes answered is carried out by them later.
+        let released = match (claim, self.asker) {
+            (Some(claim), Asker::Adopted) if claim != Claim::PAST_THE_NODES => {
+                bridge.engine.release_found(key.clone(), token.clone(), claim).await
+            }
+            _ => bridge.engine.release(key.clone(), token.clone(), claim).await,
+        };
+        // A release that too few lock nodes answered may be carried out by them later.
         if !self.is_by_token(claim) && released == Ok(false) {
             return released;
         }

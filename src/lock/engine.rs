@@ -119,7 +119,8 @@ impl Engine {
     ///
     /// A held lock is refused, even to the token that holds it. The exception is the grant with the
     /// claim `again`, which the asker has: it is granted again, with a larger fence and the same
-    /// claim. If that fails, the grant stays as it was.
+    /// claim. If that fails, the grant stays as it was. If the grant has ended, the lock is asked for
+    /// by a new claim.
     pub fn acquire(
         &self,
         key: impl Into<Key>,
@@ -176,7 +177,8 @@ impl Engine {
     }
 
     /// Releases `key` on every node where the grant with this claim holds it, or hands it over to
-    /// the next waiter here. Without a claim, the grant that `token` has is meant.
+    /// the next waiter here. Without a claim, the grant that `token` has is meant; if this proxy has
+    /// not made it, the nodes are asked for it first.
     pub fn release(
         &self,
         key: impl Into<Key>,
@@ -184,6 +186,16 @@ impl Engine {
         claim: Option<Claim>,
     ) -> Release {
         Release::ask(&self.locks, key.into(), token.into(), claim)
+    }
+
+    /// Releases `key` where the grant with this claim holds it, of which the nodes have told.
+    pub fn release_found(
+        &self,
+        key: impl Into<Key>,
+        token: impl Into<Token>,
+        claim: Claim,
+    ) -> Release {
+        Release::ask_found(&self.locks, key.into(), token.into(), claim)
     }
 
     /// Gives `key` a fresh TTL on every node where the grant with this claim holds it. Without a

@@ -155,13 +155,14 @@ impl Planted {
         const UNPADDED: &str =
             "redis.call('set', key, ARGV[1], 'PX', math.max(1, ARGV[2] * 0.9 - 1000))";
         match self {
-            Planted::ByToken => &[
-                (ACQUIRE, "ARGV[6] == '' or ", ""),
-                (ACQUIRE, "claim ~= ARGV[5] and claim ~= '-'", "false"),
-            ],
-            Planted::ReleaseByToken => {
-                &[("-- Gives a lock back on this node and", "elseif not", "elseif false and not")]
+            Planted::ByToken => {
+                &[(ACQUIRE, "'NX') then", "'NX') and redis.pcall('GET', KEYS[1]) ~= ARGV[1] then")]
             }
+            Planted::ReleaseByToken => &[(
+                "-- Gives a lock back on this node and",
+                "if not string.find",
+                "if false and not string.find",
+            )],
             Planted::NoKey => &[(TAKE, SET, "")],
             Planted::KeyUnpadded => &[(TAKE, SET, UNPADDED), (KEEP, SET, UNPADDED)],
             Planted::KeyFreed => &[(KEEP, SET, "redis.call('del', key)")],

@@ -28,7 +28,7 @@ use crate::{
         },
         metrics::NodeMetrics,
         operation::{Absence, Kind, Operation, Vote},
-        scripts::{self, WhichGrant},
+        scripts,
     },
     net::Connector,
     resp::encode,
@@ -51,9 +51,6 @@ thread_local! {
     pub(crate) static UNDONE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// Returns the fence that would be proposed now.
-pub(super) type ProposedFence = Arc<dyn Fn() -> u64 + Send + Sync>;
-
 /// Returns the end of a grant made by this proxy, as far as is known.
 type HeldUntil = dyn Fn(&Key, &Token, Claim) -> Option<Instant> + Send + Sync;
 
@@ -71,7 +68,6 @@ pub(super) struct Node {
     clocks: Arc<Clocks>,
     /// `locks.drift_factor`.
     pub(super) drift_factor: f64,
-    clock: ProposedFence,
     /// Called when the node can be asked again.
     came_back: OnceLock<Box<dyn Fn() + Send + Sync>>,
     held_until: OnceLock<Box<HeldUntil>>,
@@ -118,7 +114,6 @@ impl Node {
         config: &LocksConfig,
         admissions: Arc<Admissions>,
         clocks: Arc<Clocks>,
-        clock: ProposedFence,
     ) -> Node {
         let metrics = NodeMetrics::new(index + 1, &address.to_string(), config.node_timeout);
         metrics.up.set(0.0);
@@ -133,7 +128,6 @@ impl Node {
             admissions,
             clocks,
             drift_factor: config.drift_factor,
-            clock,
             came_back: OnceLock::new(),
             held_until: OnceLock::new(),
             queue_limit: config.node_queue,
@@ -188,7 +182,7 @@ impl Node {
         };
         if let Some(why) = self.refuses(&state, operation.kind) {
             // The node may still give the giver's lock back.
-            if let Some(release) = operation.late_release((self.clock)()) {
+            if let Some(release) = operation.late_release() {
                 link.send(Queued::Operation(Arc::new(release)));
             }
             drop(state);
@@ -319,7 +313,7 @@ impl Node {
             if until <= now {
                 continue;
             }
-            let release = operation.late_release((self.clock)());
+            let release = operation.late_release();
             let undo = match operation.kind {
                 Kind::HandOver { claim } if !operation.is_granted() => Some(operation.undo(claim)),
                 _ => None,
@@ -397,7 +391,7 @@ impl Node {
             let is_wanted = !operation.kind.is_proven() || operation.is_wanted(self.index, &[]);
             if waits.is_some() || !is_wanted {
                 // The node may still give the giver's lock back.
-                if let Some(release) = operation.late_release((self.clock)()) {
+                if let Some(release) = operation.late_release() {
                     link.send(Queued::Operation(Arc::new(release)));
                 }
             } else if link.send(Queued::Operation(operation.clone())) {
@@ -535,13 +529,10 @@ impl Node {
         if missed.undoes.as_ref().is_some_and(|undone| undone.is_granted_still()) {
             return None;
         }
-        if matches!(
-            (missed.kind, missed.whose),
-            (Kind::Release, WhichGrant::Claim(_) | WhichGrant::UpTo(_))
-        ) {
-            return Some(missed);
+        match missed.kind {
+            Kind::Release => Some(missed),
+            _ => missed.late_release().map(Arc::new),
         }
-        missed.late_release((self.clock)()).map(Arc::new)
     }
 
     /// Notes that the connection is gone. It may have ended before it was opened to everybody, so
