@@ -7,7 +7,7 @@ use tokio::time::sleep;
 
 use super::{
     Bridge,
-    data_key::{IfGone, KeysKept, Lasts},
+    data_key::{IfGone, KeysKept, LIMIT, Lasts},
 };
 use crate::{
     adopt::place::KeyPlace,
@@ -196,8 +196,27 @@ impl Crossing {
         }
     }
 
+    /// Frees keys of which the lock nodes know nothing, for a command that names no token. Whoever
+    /// took them may be asking the lock nodes for the lock just now, so this asks for it first: one
+    /// of both is refused.
+    async fn release_past(&self) -> Result<bool, NoQuorum> {
+        let Crossing { bridge, places, key, token, .. } = self;
+        let (engine, claim) = (&bridge.engine, Claim::adopted());
+        match engine.adopt(key.clone(), token.clone(), LIMIT, claim).await {
+            Ok(_) => {}
+            Err(NotGranted::NoQuorum(error)) => return Err(error),
+            Err(_) => return Ok(false),
+        }
+        let had_key = bridge.keys.free(places, token).await;
+        let _ = engine.release(key.clone(), token.clone(), Some(claim)).await;
+        had_key.map_err(|error| silent(&error))
+    }
+
     /// Releases the lock. Returns whether the token held it.
     pub(crate) async fn release(self, claim: Option<Claim>) -> Result<bool, NoQuorum> {
+        if claim == Some(Claim::PAST_THE_NODES) {
+            return self.release_past().await;
+        }
         let Crossing { bridge, places, key, token, .. } = &self;
         let released = match (claim, self.asker) {
             (Some(claim), Asker::Adopted) if claim != Claim::PAST_THE_NODES => {

@@ -562,6 +562,12 @@ fn a_seed_tells_the_same_story_each_time() {
     }
 }
 
+#[test]
+fn a_blind_delete_leaves_the_key_of_a_lock_that_is_being_granted() {
+    let outcome = simulate(202, Planted::Nothing);
+    assert_eq!(outcome.faults, Vec::<String>::new());
+}
+
 /// Checks that two clients hold one lock in some seed, and the checker says so.
 fn is_found(planted: Planted) {
     is_found_by(planted, "at once");
@@ -581,7 +587,7 @@ fn is_found_by(planted: Planted, what: &str) {
         Planted::ValidityOfBefore => 60,
         Planted::Undone => 84,
         Planted::Unwatched => 39,
-        Planted::KeyUnpadded | Planted::KeyFreed => 9,
+        Planted::NoKey | Planted::KeyUnpadded | Planted::KeyFreed => 9,
         Planted::KeyFreedForAll => 89,
         _ => 0,
     };
