@@ -50,9 +50,9 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(crate) fn describe() {
     describe_gauge!(
         "lockgate_sentinel_fault",
-        "1 for each thing that is wrong with a Sentinel, by name."
+        "1 for each thing that is wrong with a Sentinel of a master, by name."
     );
-    describe_gauge!("lockgate_sentinels", "Sentinels there are (data.sentinels).");
+    describe_gauge!("lockgate_sentinels", "Sentinels of a master that the configuration names.");
     describe_gauge!(
         "lockgate_sentinels_agreeing",
         "Sentinels that name the master which a majority names, at their last answer."
@@ -84,7 +84,7 @@ impl Sentinels {
     pub(crate) fn start(master: &SentinelMaster, connector: &Connector) -> Sentinels {
         let urls = master.sentinels.clone();
         let fault = |url: &RedisUrl, fault: SentinelFault| {
-            gauge!("lockgate_sentinel_fault",
+            gauge!("lockgate_sentinel_fault", "master" => master.master.clone(),
                 "sentinel" => url.to_string(), "fault" => fault.as_str())
         };
         let known = Arc::new(KnownAnswers {
@@ -95,10 +95,11 @@ impl Sentinels {
                 .iter()
                 .map(|url| SentinelFault::ALL.map(|of| fault(url, of)).into())
                 .collect(),
-            agreeing: gauge!("lockgate_sentinels_agreeing"),
+            agreeing: gauge!("lockgate_sentinels_agreeing", "master" => master.master.clone()),
             urls,
         });
-        gauge!("lockgate_sentinels").set(as_gauge(known.urls.len()));
+        let all = gauge!("lockgate_sentinels", "master" => master.master.clone());
+        all.set(as_gauge(known.urls.len()));
         let mut tasks = JoinSet::new();
         for index in 0..known.urls.len() {
             tasks.spawn(keep_asking(
