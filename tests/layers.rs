@@ -28,7 +28,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("command", &["config", "glob", "key", "lock", "resp"]),
     ("adopt", &["config", "glob", "metrics", "resp", "sync"]),
     ("guard", &["config", "data", "glob", "key", "resp"]),
-    ("lock", &["clock", "config", "key", "metrics", "net", "resp", "sync"]),
+    ("lock", &["clock", "config", "key", "metrics", "net", "resp", "sentinel", "sync"]),
     ("bridge", &["adopt", "clock", "config", "data", "key", "lock", "net"]),
     (
         "session",
@@ -45,7 +45,10 @@ const ROOMS: &[(&str, &[&str])] = &[
         ],
     ),
     ("tools", &["adopt", "bridge", "config", "data", "lock", "net", "sentinel", "server"]),
-    ("simulation", &["adopt", "config", "guard", "key", "lock", "net", "resp", "session"]),
+    (
+        "simulation",
+        &["adopt", "bridge", "config", "data", "guard", "key", "lock", "net", "resp", "session"],
+    ),
 ];
 
 /// Rooms whose files call each other in a circle, as the stages of one thing; they have no circles

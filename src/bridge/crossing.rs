@@ -7,7 +7,7 @@ use tokio::time::sleep;
 
 use super::{
     Bridge,
-    data_key::{IfGone, Lasts},
+    data_key::{IfGone, KeysKept, Lasts},
 };
 use crate::{
     adopt::place::KeyPlace,
@@ -122,8 +122,8 @@ impl Crossing {
             let lasts = Lasts::For(bridge.lasts(ttl));
             let kept = bridge.keys.keep(places, token, lasts, IfGone::Make).await;
             match kept.map_err(|error| silent(&error))? {
-                false if tried < TRIES => sleep(BETWEEN).await,
-                is_kept => return Ok(is_kept),
+                KeysKept::Refused if tried < TRIES => sleep(BETWEEN).await,
+                kept => return Ok(kept != KeysKept::Refused),
             }
         }
         Ok(false)
@@ -186,7 +186,7 @@ impl Crossing {
         let Crossing { bridge, places, key, token, .. } = self;
         let lasts = Lasts::For(bridge.lasts(ttl));
         let kept = bridge.keys.keep(places, token, lasts, IfGone::Leave).await;
-        if !kept.map_err(|error| silent(&error))? {
+        if kept.map_err(|error| silent(&error))? == KeysKept::Refused {
             return Ok(None);
         }
         match bridge.engine.adopt(key.clone(), token.clone(), ttl, claim).await {
@@ -199,8 +199,13 @@ impl Crossing {
     /// Releases the lock. Returns whether the token held it.
     pub(crate) async fn release(self, claim: Option<Claim>) -> Result<bool, NoQuorum> {
         let Crossing { bridge, places, key, token, .. } = &self;
-        let released = bridge.engine.release(key.clone(), token.clone(), claim).await;
-        // A release that too few lock nodes answered is carried out by them later.
+        let released = match (claim, self.asker) {
+            (Some(claim), Asker::Adopted) if claim != Claim::PAST_THE_NODES => {
+                bridge.engine.release_found(key.clone(), token.clone(), claim).await
+            }
+            _ => bridge.engine.release(key.clone(), token.clone(), claim).await,
+        };
+        // A release that too few lock nodes answered may be carried out by them later.
         if !self.is_by_token(claim) && released == Ok(false) {
             return released;
         }

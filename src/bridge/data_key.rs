@@ -26,10 +26,16 @@ pub(super) const LIMIT: Duration = Duration::from_secs(1);
 /// then the question is kept, so a client that asks again each [`LIMIT`] has some five of them.
 const LATE: Duration = Duration::from_secs(5);
 
-const TAKE: &str = include_str!("take.lua");
-const KEEP: &str = include_str!("keep.lua");
-const FREE: &str = include_str!("free.lua");
-const LOOK: &str = include_str!("look.lua");
+/// A script behind what all of them share.
+macro_rules! script_text {
+    ($file:literal) => {
+        concat!(include_str!("is_there.lua"), include_str!($file))
+    };
+}
+pub(super) const TAKE: &str = script_text!("take.lua");
+pub(super) const KEEP: &str = script_text!("keep.lua");
+pub(super) const FREE: &str = script_text!("free.lua");
+pub(super) const LOOK: &str = script_text!("look.lua");
 /// What `take.lua` answers if the keys were taken; PTTL answers no such number.
 const TAKEN: i64 = -3;
 
@@ -60,6 +66,17 @@ pub(super) enum Lasts {
     AtLeast(Duration),
     /// Without a TTL: they are left to the data node.
     Ever,
+}
+
+/// What became of keys that were to be kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum KeysKept {
+    /// They are the token's, as at least one of them was before.
+    Kept,
+    /// None was there, and they were made anew.
+    Made,
+    /// One is another's; or none was there, and they were left.
+    Refused,
 }
 
 /// Keys that were taken, and are freed when this is dropped.
@@ -118,14 +135,14 @@ impl DataKeys {
         }
     }
 
-    /// Gives the keys a new TTL if they have the token. Returns whether they have it now.
+    /// Gives the keys a new TTL if they have the token.
     pub(super) async fn keep(
         &self,
         places: &[KeyPlace],
         token: &Token,
         lasts: Lasts,
         if_gone: IfGone,
-    ) -> Result<bool, RedisError> {
+    ) -> Result<KeysKept, RedisError> {
         let mut script = script(KEEP, places);
         let ttl = match lasts {
             Lasts::For(ttl) | Lasts::AtLeast(ttl) => millis(ttl),
@@ -133,7 +150,11 @@ impl DataKeys {
         };
         script.arg(&token[..]).arg(ttl).arg(i64::from(if_gone == IfGone::Make));
         script.arg(i64::from(matches!(lasts, Lasts::AtLeast(_))));
-        self.ask(with_databases(script, places), LIMIT).await
+        Ok(match self.ask::<i64>(with_databases(script, places), LIMIT).await? {
+            1 => KeysKept::Kept,
+            2 => KeysKept::Made,
+            _ => KeysKept::Refused,
+        })
     }
 
     /// Deletes the keys that have the token. Returns whether one had it.

@@ -15,7 +15,7 @@ use tokio::time::sleep;
 
 use super::{
     Bridge,
-    data_key::{IfGone, Lasts},
+    data_key::{IfGone, KeysKept, Lasts},
 };
 use crate::{adopt::place::KeyPlace, clock::Instant, key::Key, lock::KeptLock};
 
@@ -46,7 +46,9 @@ pub(super) async fn run(bridge: Weak<Bridge>) {
         sleep(LOOK_EVERY).await;
         let Some(bridge) = bridge.upgrade() else { return };
         let is_needed = bridge.adoption.bridges() || !kept.is_empty();
-        let watched = if is_needed { bridge.engine.watched() } else { Vec::new() };
+        let mut watched = if is_needed { bridge.engine.watched() } else { Vec::new() };
+        // By age, so that a simulation tells the same story each time.
+        watched.sort_unstable_by_key(|lock| lock.id);
         keep(&bridge, &watched, &mut kept).await;
     }
 }
@@ -71,27 +73,25 @@ async fn keep(bridge: &Arc<Bridge>, watched: &[KeptLock], kept: &mut HashMap<(Ke
         if !bridge.engine.is_held(lock) {
             continue;
         }
-        let mut is_made = !lock.claim.is_endless();
         if now >= entry.due && !is_silent {
             let said = ask(bridge, lock, &places).await;
             match said {
-                KeysKept::Kept | KeysKept::Made => {
+                KeysAsked::Answered(KeysKept::Refused) => entry.taken += 1,
+                KeysAsked::Answered(_) => {
                     let due = now + lock.ttl / KEEP_SHARE;
                     entry = Kept { since: now, due, taken: 0, ..entry };
                 }
-                KeysKept::Taken => entry.taken += 1,
-                KeysKept::Released => continue,
+                KeysAsked::Released => continue,
                 // The others are asked for in the next round; their time runs all the same.
-                KeysKept::Nothing => is_silent = true,
+                KeysAsked::Nothing => is_silent = true,
             }
-            is_made |= said == KeysKept::Made;
-        }
-        // Released meanwhile: the keys may have been made anew behind that.
-        if !bridge.engine.is_held(lock) {
-            if is_made {
-                bridge.keys.free_soon(places, lock.token.clone());
+            if !bridge.engine.is_held(lock) {
+                // Released meanwhile: the keys may have been made anew behind that.
+                if said == KeysAsked::Answered(KeysKept::Made) {
+                    bridge.keys.free_soon(places, lock.token.clone());
+                }
+                continue;
             }
-            continue;
         }
         if entry.taken >= TRIES || entry.since + lock.ttl <= Instant::now() {
             bridge.engine.lose(lock);
@@ -124,46 +124,28 @@ async fn leave(bridge: &Bridge, lock: &KeptLock, places: &[KeyPlace]) -> Result<
 
 /// What became of a question about the keys of one lock.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum KeysKept {
-    /// They are its token's.
-    Kept,
-    /// They were gone, and were made anew.
-    Made,
-    /// Another has them.
-    Taken,
-    /// They are gone, and another grant or nobody has the lock: it was released through another
-    /// proxy, of which the watchdog will hear.
+enum KeysAsked {
+    /// The data node answered.
+    Answered(KeysKept),
+    /// Another grant or nobody has the lock: it was released through another proxy, or given a TTL,
+    /// of which the watchdog will hear.
     Released,
     /// The data node did not answer, or the lock nodes did not.
     Nothing,
 }
 
 /// Keeps the keys of one lock.
-async fn ask(bridge: &Bridge, lock: &KeptLock, places: &[KeyPlace]) -> KeysKept {
-    let said = |kept| match kept {
-        Ok(true) => KeysKept::Kept,
-        Ok(false) => KeysKept::Taken,
-        Err(_) => KeysKept::Nothing,
-    };
+async fn ask(bridge: &Bridge, lock: &KeptLock, places: &[KeyPlace]) -> KeysAsked {
     // The lock may have been released through another proxy just now, or given a TTL: keys made anew
     // behind that would keep others out, and so would a longer TTL.
     match bridge.engine.look(lock.key.clone()).await {
         Ok(Some(holding)) if holding.claim == Some(lock.claim) => {}
-        Ok(_) => return KeysKept::Released,
-        Err(_) => return KeysKept::Nothing,
+        Ok(_) => return KeysAsked::Released,
+        Err(_) => return KeysAsked::Nothing,
     }
     let lasts = bridge.lasts(lock.ttl);
-    if !lock.claim.is_endless() {
-        return said(bridge.keys.keep(places, &lock.token, Lasts::For(lasts), IfGone::Make).await);
-    }
     // A shorter TTL would let in who goes past the proxy, if the lock was given one meanwhile.
-    let lasts = Lasts::AtLeast(lasts);
-    match said(bridge.keys.keep(places, &lock.token, lasts, IfGone::Leave).await) {
-        KeysKept::Taken => {}
-        kept => return kept,
-    }
-    match said(bridge.keys.keep(places, &lock.token, lasts, IfGone::Make).await) {
-        KeysKept::Kept => KeysKept::Made,
-        said => said,
-    }
+    let lasts = if lock.claim.is_endless() { Lasts::AtLeast(lasts) } else { Lasts::For(lasts) };
+    let kept = bridge.keys.keep(places, &lock.token, lasts, IfGone::Make).await;
+    kept.map_or(KeysAsked::Nothing, KeysAsked::Answered)
 }

@@ -56,19 +56,17 @@ pub(crate) async fn try_commands(
 mod tests {
     use std::collections::BTreeSet;
 
-    use super::*;
+    use super::{
+        super::data_key::{FREE, KEEP, LOOK, TAKE},
+        *,
+    };
 
     #[test]
     fn the_trial_sends_what_the_scripts_send() {
         let names = |script: &'static str, call: &'static str| {
             script.split(call).skip(1).filter_map(|rest| rest.split('\'').next())
         };
-        let scripts = [
-            include_str!("take.lua"),
-            include_str!("keep.lua"),
-            include_str!("free.lua"),
-            include_str!("look.lua"),
-        ];
+        let scripts = [TAKE, KEEP, FREE, LOOK];
         let sent: BTreeSet<&str> =
             scripts.iter().flat_map(|script| names(script, "call('")).collect();
         let mut needed = BTreeSet::from(NEEDED);

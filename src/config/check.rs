@@ -6,7 +6,7 @@ use std::{
 };
 
 use super::{
-    ClientTls, Config, Endpoint, LOG_LEVELS, Listener, LocksConfig, RedisUrl, SocketPath,
+    ClientTls, Config, Endpoint, LOG_LEVELS, Listener, LockNode, LocksConfig, RedisUrl, SocketPath,
     reader::{Reader, Section},
 };
 
@@ -100,8 +100,8 @@ fn leads_to(url: &RedisUrl, addr: &SocketAddr) -> bool {
 }
 
 /// Whether a lock node is the data node too, by their addresses.
-fn is_shared(node: &RedisUrl, data: &RedisUrl) -> bool {
-    node.endpoint == data.endpoint
+fn is_shared(node: &LockNode, data: &RedisUrl) -> bool {
+    node.fixed().is_some_and(|node| node.endpoint == data.endpoint)
 }
 
 /// Finds a URL that leads to this proxy: it would connect to itself until it is full.
@@ -144,6 +144,10 @@ impl Config {
         for node in nodes.iter().filter(|node| data.is_some_and(|data| is_shared(node, data))) {
             notes.push(SHARED_WITH_DATA.replace("{}", &node.to_string()));
         }
+        notes.extend(nodes.iter().enumerate().filter_map(|(index, node)| match node {
+            LockNode::Fixed(_) => None,
+            LockNode::Sentinels(master) => master.notes(&format!("locks.nodes[{index}]")),
+        }));
         notes.extend(self.data.notes());
         notes.extend(self.adopt.notes());
         notes
@@ -196,8 +200,8 @@ fn nodes(reader: &mut Reader<'_>, top: &Section<'_>, section: &Section<'_>, conf
     if reader.sound(section, &["nodes"]) {
         independent(reader, section, locks);
         if reader.sound(top, &["listen"]) {
-            for node in &locks.nodes {
-                itself(reader, section, "nodes", node, &config.listen);
+            for url in locks.nodes.iter().flat_map(LockNode::written) {
+                itself(reader, section, "nodes", url, &config.listen);
             }
         }
     }
@@ -266,7 +270,7 @@ pub(super) fn tls(reader: &mut Reader<'_>, top: &Section<'_>, config: &Config) {
         return;
     }
     let data = config.data.uses_tls();
-    let nodes = config.locks.nodes.iter().any(|node| node.tls);
+    let nodes = config.locks.nodes.iter().any(LockNode::uses_tls);
     if section.inside("tls").is_there() {
         servers(reader, section, nodes, "locks.nodes", &config.locks.tls);
         servers(reader, top, data, "data", &config.tls);
@@ -308,10 +312,7 @@ fn independent(reader: &mut Reader<'_>, section: &Section<'_>, locks: &LocksConf
     }
     for (index, node) in locks.nodes.iter().enumerate() {
         let before = &locks.nodes[..index];
-        let same = |other: &RedisUrl| {
-            other.endpoint == node.endpoint && (!locks.allow_shared_instance || other.db == node.db)
-        };
-        if before.iter().any(same) {
+        if before.iter().any(|other| other.is_same(node, locks.allow_shared_instance)) {
             let what = format!("{node} is there twice; votes of one instance are not independent");
             reader.problem(&path, what);
         }

@@ -24,6 +24,8 @@ const DATA_KEYS: &[&str] = &[
     "sentinel_password",
     "sentinel_tls",
 ];
+/// The keys of a master that Sentinels name.
+pub(super) const SENTINEL_KEYS: &[&str] = DATA_KEYS.split_at(1).1;
 /// The port of a Sentinel whose address names none.
 const SENTINEL_PORT: u16 = 26379;
 /// The longest name of a master, in bytes.
@@ -56,6 +58,28 @@ impl SentinelMaster {
     pub(crate) fn at(&self, host: &str, port: u16) -> RedisUrl {
         let endpoint = Endpoint::Tcp { host: host.to_owned(), port };
         RedisUrl { endpoint, ..self.login.clone() }
+    }
+
+    /// A URL with the master's credentials, without its address.
+    pub(crate) fn login(&self) -> &RedisUrl {
+        &self.login
+    }
+
+    /// Settings that are allowed, but easily not what was meant; `key` is where this stands.
+    pub(super) fn notes(&self, key: &str) -> Option<String> {
+        match self.sentinels.len() {
+            1 => Some(format!(
+                "{key}.sentinels: one Sentinel; when it fails, a new master is not heard of: name all \
+                 that watch the master, 3 or more"
+            )),
+            even if even % 2 == 0 => Some(format!(
+                "{key}.sentinels: {even} Sentinels; a majority of them is {}, so that no more may fail \
+                 than of {}: name all that watch the master, 3, 5 or 7",
+                even / 2 + 1,
+                even - 1
+            )),
+            _ => None,
+        }
     }
 }
 
@@ -97,21 +121,18 @@ impl DataConfig {
 
     /// Settings that are allowed, but easily not what was meant.
     pub(super) fn notes(&self) -> Option<String> {
-        let DataConfig::Sentinels(SentinelMaster { sentinels, .. }) = self else { return None };
-        match sentinels.len() {
-            1 => Some(
-                "data.sentinels: one Sentinel; when it fails, a new master is not heard of: name all \
-                 that watch the master, 3 or more"
-                    .into(),
-            ),
-            even if even % 2 == 0 => Some(format!(
-                "data.sentinels: {even} Sentinels; a majority of them is {}, so that no more may fail \
-                 than of {}: name all that watch the master, 3, 5 or 7",
-                even / 2 + 1,
-                even - 1
-            )),
-            _ => None,
+        match self {
+            DataConfig::Fixed(_) | DataConfig::Primary(_) => None,
+            DataConfig::Sentinels(master) => master.notes("data"),
         }
+    }
+}
+
+impl fmt::Display for SentinelMaster {
+    /// Writes the master's name and the Sentinels, never a user or a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all: Vec<String> = self.sentinels.iter().map(ToString::to_string).collect();
+        write!(f, "{} (Sentinels {})", self.master, all.join(", "))
     }
 }
 
@@ -120,10 +141,7 @@ impl fmt::Display for DataConfig {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             DataConfig::Fixed(url) | DataConfig::Primary(url) => url.fmt(f),
-            DataConfig::Sentinels(SentinelMaster { sentinels, master, .. }) => {
-                let all: Vec<String> = sentinels.iter().map(ToString::to_string).collect();
-                write!(f, "{master} (Sentinels {})", all.join(", "))
-            }
+            DataConfig::Sentinels(master) => master.fmt(f),
         }
     }
 }
@@ -217,7 +235,8 @@ fn primary(reader: &mut Reader<'_>, section: &Section<'_>) -> Option<RedisUrl> {
     Some(url)
 }
 
-fn sentinels(reader: &mut Reader<'_>, section: &Section<'_>) -> Option<SentinelMaster> {
+/// Reads a master that Sentinels name.
+pub(super) fn sentinels(reader: &mut Reader<'_>, section: &Section<'_>) -> Option<SentinelMaster> {
     let mut addresses = Vec::<SentinelAddress>::new();
     reader.read(section, "sentinels", &mut addresses);
     if addresses.is_empty() && reader.sound(section, &["sentinels"]) {

@@ -10,8 +10,8 @@ use std::{
 };
 
 use super::{
-    AdoptConfig, ClientTls, DataConfig, GuardsConfig, Listener, OnDisconnect, OnLost, RedisUrl,
-    SocketPath,
+    AdoptConfig, ClientTls, DataConfig, GuardsConfig, Listener, LockNode, OnDisconnect, OnLost,
+    RedisUrl, SocketPath,
     check::{
         at_least, below_half, if_given, keepalive, known_format, known_level, longer_than_zero,
         not_reserved, short_path, string, threads,
@@ -106,7 +106,7 @@ keys! {
     #[derive(Debug, Clone, PartialEq)]
     pub struct LocksConfig at "locks." {
         /// The independent Redis masters that vote: 1, 3, 5, 7, …
-        fixed nodes: Vec<RedisUrl> = vec![RedisUrl::local(6379)];
+        fixed nodes: Vec<LockNode> = vec![RedisUrl::local(6379).into()];
         /// How nodes at `rediss://` are trusted; if left out, as the data node.
         fixed tls: ClientTls = ClientTls::default();
         /// Prefix that makes a key on the lock nodes of a client's key.

@@ -66,7 +66,7 @@ fn values_are_read() {
          - redis://u:${PASSWORD}@b:7/2\n    - redis://c\n  node_timeout: 20ms\n  prefix: ''\n",
     )
     .unwrap();
-    assert_eq!(config.locks.nodes[1].password.as_deref(), Some("p@:/s$"));
+    assert_eq!(config.locks.nodes[1].login().password.as_deref(), Some("p@:/s$"));
     assert_eq!((config.barrier_buffer, config.maxclients), (65_536, 7));
     assert_eq!((config.log.level.as_str(), config.log.format.as_str()), ("debug", "json"));
     let config = parse(
@@ -536,7 +536,7 @@ fn lock_nodes_are_trusted_as_the_data_node_unless_they_have_a_section_of_their_o
     let config = files
         .parse("tls: {ca_cert_file: @/a.crt}\ndata: rediss://a\nlocks: {nodes: [rediss://b:1]}\n")
         .unwrap();
-    assert!(config.data.uses_tls() && config.locks.nodes[0].tls);
+    assert!(config.data.uses_tls() && config.locks.nodes[0].login().tls);
     assert_eq!(config.locks.tls, config.tls);
     let config = files
         .parse(

@@ -30,7 +30,7 @@ pub struct Acquire {
     ttl: Duration,
     /// The grant's name on the nodes.
     claim: Claim,
-    /// Whether the same claim may hold the lock already.
+    /// Whether only nodes count on which the same claim holds the lock already.
     again: bool,
     /// Whether nothing is undone, whatever the outcome.
     keeps: bool,
@@ -55,7 +55,8 @@ impl Acquire {
     }
 
     /// Asks all nodes for `key` on behalf of `token`. `again` is the claim of a grant to the same
-    /// token that the asker has.
+    /// token that the asker has. If so few nodes have that grant that it has ended, the lock is
+    /// asked for by a new claim.
     pub(super) fn ask(
         grants: &Arc<Grants>,
         key: Key,
@@ -78,7 +79,8 @@ impl Acquire {
         let request = scripts::acquire(&grants.nodes.wanted(&key, &token, ttl, claim), again);
         let kind = Kind::Acquire { claim, again };
         let operation = grants.nodes.operation(kind, key, token, ttl, request);
-        Acquire::submit(grants, operation, claim, again, since)
+        let rule = if again { Rule::Renewal } else { Rule::Grant };
+        Acquire::submit(grants, operation, rule, (claim, again), since)
     }
 
     /// Has all nodes give the lock that `token` holds this new claim, and so another keeper or
@@ -94,7 +96,7 @@ impl Acquire {
         let request = scripts::take_over(&grants.nodes.wanted(&key, &token, ttl, claim));
         let kind = Kind::Acquire { claim, again: true };
         let operation = grants.nodes.operation(kind, key, token, ttl, request);
-        let mut taking = Acquire::submit(grants, operation, claim, true, since);
+        let mut taking = Acquire::submit(grants, operation, Rule::Grant, (claim, true), since);
         taking.keeps = true;
         taking
     }
@@ -103,7 +105,7 @@ impl Acquire {
     /// operation's votes say whether the giver held the lock.
     pub(super) fn hand_over(
         grants: &Arc<Grants>,
-        (from, giver): (Token, Option<Claim>),
+        (from, giver): (Token, Claim),
         key: Key,
         token: Token,
         ttl: Duration,
@@ -114,7 +116,7 @@ impl Acquire {
         let kind = Kind::HandOver { claim };
         let operation =
             grants.nodes.operation(kind, key, token, ttl, request).given_by(from, giver);
-        let acquire = Acquire::submit(grants, operation, claim, false, since);
+        let acquire = Acquire::submit(grants, operation, Rule::Grant, (claim, false), since);
         let operation = acquire.tally.operation.clone();
         (acquire, operation)
     }
@@ -122,13 +124,13 @@ impl Acquire {
     fn submit(
         grants: &Arc<Grants>,
         operation: Operation,
-        claim: Claim,
-        again: bool,
+        rule: Rule,
+        (claim, again): (Claim, bool),
         since: Instant,
     ) -> Acquire {
         let ttl = operation.ttl;
         let operation = grants.nodes.submit(operation);
-        let tally = grants.nodes.await_votes(operation, Rule::Grant, ttl);
+        let tally = grants.nodes.await_votes(operation, rule, ttl);
         let (grants, raising) = (grants.clone(), None);
         Acquire { grants, since, ttl, claim, again, keeps: false, tally, raising, done: false }
     }
@@ -154,6 +156,9 @@ impl Acquire {
                 let (key, token) = (&operation.key, &operation.token);
                 let holder = Holder::new(token, self.claim, fence, now, until);
                 self.grants.granted(key, holder);
+                if self.again && !self.keeps {
+                    self.grants.heal_once_told(operation, self.claim, self.ttl);
+                }
                 self.tally.nodes.learn_fence(fence);
                 let until = now + validity;
                 Ok(Grant { fence, claim: Some(self.claim), validity, until })
@@ -161,6 +166,18 @@ impl Acquire {
             // The votes came so late that no validity is left.
             None => Err(self.no_quorum(&self.tally.operation.votes())),
         }
+    }
+
+    /// Asks for the lock by a new claim, as the grant from before has ended: a node that has it
+    /// still gives it back first. By the old claim nothing is taken anew, as a release through
+    /// another proxy that is still on its way to a node would end it there.
+    fn start_over(&mut self) {
+        let (grants, asked) = (self.grants.clone(), self.tally.operation.clone());
+        let (key, token) = (asked.key.clone(), asked.token.clone());
+        grants.nodes.submit(grants.nodes.releasing(key.clone(), token.clone(), self.claim));
+        asked.close();
+        self.done = true;
+        *self = Acquire::ask(&grants, key, token, self.ttl, None);
     }
 
     /// The answer if another grant holds the lock.
@@ -241,12 +258,15 @@ impl Future for Acquire {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         if self.raising.is_none() {
-            match ready!(self.tally.poll_decision(cx)) {
-                Decision::Yes => {}
-                Decision::No => return Poll::Ready(Err(self.held())),
-                Decision::NoQuorum | Decision::Open => {
-                    let votes = self.tally.operation.votes();
-                    return Poll::Ready(Err(self.no_quorum(&votes)));
+            loop {
+                match ready!(self.tally.poll_decision(cx)) {
+                    Decision::Yes => break,
+                    Decision::No if self.again && !self.keeps => self.start_over(),
+                    Decision::No => return Poll::Ready(Err(self.held())),
+                    Decision::NoQuorum | Decision::Open => {
+                        let votes = self.tally.operation.votes();
+                        return Poll::Ready(Err(self.no_quorum(&votes)));
+                    }
                 }
             }
             let (fence, stored) = self.fence();

@@ -15,6 +15,7 @@ use tokio::{runtime::Handle, time::sleep};
 use super::{
     Acquire, Attach, Claim, Counts, Keep, KeptLock, LockStatus, LookUp, Losses, NoQuorum,
     NodeStatus, Raise, Release, Renew, Waiter, WallClock,
+    address::{NodeAddress, connector_to_nodes},
     keep::{lose::lose, watchdog},
     line::subscribe,
     locks::Locks,
@@ -73,12 +74,13 @@ impl Engine {
     }
 
     fn start_all(config: &LocksConfig, runtime: &Handle, wall_clock: WallClock) -> Arc<Engine> {
-        let connector = Connector::start("node", &config.tls, &config.nodes);
-        let engine = Engine::start_locks(config, runtime, wall_clock, &connector);
+        let connector = connector_to_nodes(config);
+        let addresses = NodeAddress::all(config);
+        let engine = Engine::start_locks(config, runtime, wall_clock, &addresses, &connector);
         engine.locks.grants.nodes.inspect(runtime);
-        for (index, url) in config.nodes.iter().enumerate() {
-            let (locks, url) = (Arc::downgrade(&engine.locks), url.clone());
-            tokio::spawn(subscribe::run(locks, index, url, connector.clone()));
+        for (index, address) in addresses.into_iter().enumerate() {
+            let locks = Arc::downgrade(&engine.locks);
+            tokio::spawn(subscribe::run(locks, index, address, connector.clone()));
         }
         engine
     }
@@ -86,17 +88,18 @@ impl Engine {
     /// Starts without inspections and subscriptions, which use the connections of another library.
     #[cfg(test)]
     pub(crate) fn start_alone(config: &LocksConfig, wall_clock: WallClock) -> Arc<Engine> {
-        let connector = Connector::start("node", &config.tls, &config.nodes);
-        Engine::start_locks(config, &Handle::current(), wall_clock, &connector)
+        let (connector, addresses) = (connector_to_nodes(config), NodeAddress::all(config));
+        Engine::start_locks(config, &Handle::current(), wall_clock, &addresses, &connector)
     }
 
     fn start_locks(
         config: &LocksConfig,
         runtime: &Handle,
         wall_clock: WallClock,
+        addresses: &[Arc<NodeAddress>],
         connector: &Connector,
     ) -> Arc<Engine> {
-        let nodes = Nodes::start(config, runtime, wall_clock, connector);
+        let nodes = Nodes::start(config, runtime, wall_clock, addresses, connector);
         let locks = Arc::new(Locks::new(config, nodes));
         let (watched, held) = (Arc::downgrade(&locks.grants), Arc::downgrade(&locks.grants));
         locks.grants.nodes.tell(
@@ -116,7 +119,8 @@ impl Engine {
     ///
     /// A held lock is refused, even to the token that holds it. The exception is the grant with the
     /// claim `again`, which the asker has: it is granted again, with a larger fence and the same
-    /// claim. If that fails, the grant stays as it was.
+    /// claim. If that fails, the grant stays as it was. If the grant has ended, the lock is asked for
+    /// by a new claim.
     pub fn acquire(
         &self,
         key: impl Into<Key>,
@@ -173,7 +177,8 @@ impl Engine {
     }
 
     /// Releases `key` on every node where the grant with this claim holds it, or hands it over to
-    /// the next waiter here. Without a claim, the grant that `token` has is meant.
+    /// the next waiter here. Without a claim, the grant that `token` has is meant; if this proxy has
+    /// not made it, the nodes are asked for it first.
     pub fn release(
         &self,
         key: impl Into<Key>,
@@ -181,6 +186,16 @@ impl Engine {
         claim: Option<Claim>,
     ) -> Release {
         Release::ask(&self.locks, key.into(), token.into(), claim)
+    }
+
+    /// Releases `key` where the grant with this claim holds it, of which the nodes have told.
+    pub fn release_found(
+        &self,
+        key: impl Into<Key>,
+        token: impl Into<Token>,
+        claim: Claim,
+    ) -> Release {
+        Release::ask_found(&self.locks, key.into(), token.into(), claim)
     }
 
     /// Gives `key` a fresh TTL on every node where the grant with this claim holds it. Without a

@@ -10,6 +10,7 @@ use super::{
     metrics::LockMetrics,
     node::nodes::Nodes,
     operation::{Kind, Operation, Vote},
+    quorum::Rule,
     scripts::{self, Wanted},
 };
 use crate::{
@@ -48,6 +49,25 @@ impl Grants {
         if let Some(before) = self.holders.granted(key, holder) {
             self.schedule.replace(&before);
         }
+    }
+
+    /// Puts a lock back on the nodes that have not confirmed it, once all have answered: a quorum of
+    /// others had it.
+    pub(super) fn heal_once_told(
+        self: &Arc<Self>,
+        confirmed: &Arc<Operation>,
+        claim: Claim,
+        ttl: Duration,
+    ) {
+        let (grants, operation) = (self.clone(), confirmed.clone());
+        if !operation.votes().contains(&Vote::Pending) {
+            return grants.heal_lost(&operation, claim, ttl);
+        }
+        tokio::spawn(async move {
+            let mut tally = grants.nodes.await_votes(operation, Rule::All, ttl);
+            std::future::poll_fn(|cx| tally.poll_decision(cx).map(drop)).await;
+            grants.heal_lost(&tally.operation, claim, ttl);
+        });
     }
 
     /// Puts a lock back on the nodes that have not renewed it.

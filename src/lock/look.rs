@@ -22,7 +22,7 @@ use std::{
 use super::{
     Claim, Holding, NoQuorum,
     node::nodes::{Nodes, Tally},
-    operation::{Kind, NamedLock},
+    operation::{Kind, NamedLock, Vote},
     quorum::{Decision, Rule, quorum},
     scripts,
 };
@@ -30,6 +30,9 @@ use crate::{
     clock::Instant,
     key::{Key, Token},
 };
+
+/// The longest token that look.lua tells, in bytes.
+const MOST_TOLD: usize = 32_768;
 
 /// The question under way. Dropping it changes nothing.
 pub struct LookUp {
@@ -47,6 +50,42 @@ impl LookUp {
         // A node that names a holder counts as yes if most name that one, and as no otherwise.
         let tally = nodes.ask(Kind::Look, Rule::Renewal, key, nobody, nodes.max_ttl, request);
         LookUp { since, tally }
+    }
+
+    /// Polls for the claim by which a quorum names `token` as the holder. `None`: so many nodes deny
+    /// that the token has the lock that the others are no quorum.
+    ///
+    /// A claim that fewer nodes name is nobody's to release: it may be an attempt under way, whose
+    /// votes would still be counted where they are released.
+    pub(super) fn poll_claim_of(
+        &mut self,
+        token: &Token,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<Claim>, NoQuorum>> {
+        loop {
+            ready!(self.tally.poll_decision(cx));
+            let (named, votes) = (self.tally.operation.holders(), self.tally.operation.votes());
+            let enough = quorum(votes.len());
+            // Nodes tell the claim of a token that is too long to be told.
+            let token: &[u8] = if token.len() > MOST_TOLD { b"" } else { token };
+            let claims =
+                || named.iter().filter(|(holder, _)| **holder == *token).map(|(_, at)| at.claim);
+            let by = |claim: i64| claims().filter(|other| *other == claim).count();
+            if let Some(claim) = claims().find(|claim| by(*claim) >= enough) {
+                // A lock without a claim was not granted by Lockgate, or by version 0.1. Any claim
+                // releases it.
+                return Poll::Ready(Ok(Some(Claim::read(claim).unwrap_or_else(Claim::new))));
+            }
+            let free = votes.iter().filter(|vote| matches!(vote, Vote::No(_))).count();
+            let others = free + named.len() - claims().count();
+            if others > votes.len() - enough {
+                return Poll::Ready(Ok(None));
+            }
+            if self.tally.rule == Rule::All {
+                return Poll::Ready(Err(self.tally.nodes.no_quorum(&votes)));
+            }
+            self.tally.rule = Rule::All;
+        }
     }
 
     /// The holder that a quorum names.

@@ -5,6 +5,7 @@
 //! - `quorum`: what votes come to; validity. Pure arithmetic.
 //! - `claim`: the name of one grant; `scripts`: the Lua that nodes run; `reply`: what they
 //!   answer; `operation`: one request to all nodes, and their votes as they come in.
+//! - `address`: where a node is, which its Sentinels may say; when its votes count then.
 //! - `fitness/`: which nodes may vote, and what is wrong with them.
 //! - `node/`: the nodes themselves and the connections to them.
 //! - `keep/`: session locks, renewed for as long as a connection keeps them. What a session lock is
@@ -19,6 +20,7 @@
 //!   fires; `jitter`: chance, in one place.
 
 mod acquire;
+mod address;
 mod alarm;
 mod attach;
 mod claim;
@@ -43,6 +45,7 @@ mod reply;
 pub(crate) mod scripts;
 
 pub use acquire::Acquire;
+pub(crate) use address::{connector_to_nodes, locate};
 pub(crate) use alarm::Alarm;
 pub(crate) use attach::Attach;
 pub(crate) use claim::Claim;

@@ -7,7 +7,7 @@ use smallvec::{SmallVec, smallvec};
 use super::{
     Claim,
     quorum::{Decision, Rule, Votes},
-    scripts::{self, WhichGrant},
+    scripts::{self, Ended},
 };
 use crate::{
     clock::Instant,
@@ -125,6 +125,8 @@ pub(super) enum Absence {
     Unproven,
     /// The lock's fence has come to the end of its numbers there.
     FenceEnd,
+    /// No majority of the node's Sentinels has been heard lately to name it.
+    Unconfirmed,
 }
 
 impl Absence {
@@ -140,6 +142,7 @@ impl Absence {
             Absence::Error => "error",
             Absence::Unproven => "not proven",
             Absence::FenceEnd => "fence at its end",
+            Absence::Unconfirmed => "not confirmed by its Sentinels",
         }
     }
 }
@@ -148,8 +151,8 @@ impl Absence {
 pub(super) enum Vote {
     /// The node has not voted yet.
     Pending,
-    /// Yes. The number is the fence if one was asked for or released; for several locks, a bit for
-    /// each renewed one.
+    /// Yes. The number is the fence if one was asked for; for several locks, a bit for each renewed
+    /// one.
     Yes(i64),
     /// Renewed, with this fence and claim (0: the node stores none).
     Kept { fence: i64, claim: i64 },
@@ -172,10 +175,10 @@ pub(super) struct Operation {
     pub(super) kind: Kind,
     pub(super) key: Key,
     pub(super) token: Token,
-    /// The giver of a handed-over lock, and its claim, if that is known.
-    pub(super) from: Option<(Token, Option<Claim>)>,
+    /// The giver of a handed-over lock, and its claim.
+    pub(super) from: Option<(Token, Claim)>,
     /// Release only: which grant is meant.
-    pub(super) whose: WhichGrant,
+    pub(super) ended: Option<Ended>,
     /// The operation that this one takes back, unless that was granted.
     pub(super) undoes: Option<Arc<Operation>>,
     /// [`Admissions::learned`] when the operation was made.
@@ -257,13 +260,13 @@ impl Operation {
             listeners: 0,
             named: Vec::new(),
         };
-        let (from, whose, undoes, learned) = (None, WhichGrant::Token, None, 0);
+        let (from, ended, undoes, learned) = (None, None, None, 0);
         let state = Mutex::new(state);
-        Operation { kind, key, token, from, whose, undoes, learned, ttl, request, state }
+        Operation { kind, key, token, from, ended, undoes, learned, ttl, request, state }
     }
 
     /// Marks the operation as a hand-over of a lock that `from` gives.
-    pub(super) fn given_by(self, from: Token, claim: Option<Claim>) -> Operation {
+    pub(super) fn given_by(self, from: Token, claim: Claim) -> Operation {
         Operation { from: Some((from, claim)), ..self }
     }
 
@@ -288,13 +291,14 @@ impl Operation {
     pub(super) fn release(
         key: Key,
         token: Token,
-        whose: WhichGrant,
+        ended: Ended,
         who: &[u8],
         ttl: Duration,
         nodes: usize,
     ) -> Operation {
-        let request = scripts::release(&key, &token, who, whose);
-        Operation { whose, ..Operation::new(Kind::Release, key, token, ttl, request, nodes) }
+        let request = scripts::release(&key, &token, who, ended);
+        let release = Operation::new(Kind::Release, key, token, ttl, request, nodes);
+        Operation { ended: Some(ended), ..release }
     }
 
     /// Counts the vote of node `node`. Only the first vote of a node counts.
@@ -450,36 +454,22 @@ impl Operation {
         let nodes = self.state.lock().votes.len();
         let (key, token) = (self.key.clone(), self.token.clone());
         let undo = Operation::new(Kind::Release, key, token, self.ttl, request, nodes);
-        Operation { whose: WhichGrant::Claim(claim), ..undo }
+        Operation { ended: Some(Ended { claim, barred: None }), ..undo }
     }
 
     /// Makes the operation that gives back, on a node that could not do it in time, the lock that
     /// this one was to give back or hand over. Returns `None` for other kinds.
-    ///
-    /// If the grant's claim is not known, the token may have been granted the lock again meanwhile.
-    /// So the release is limited to the largest fence that other nodes have released, or to
-    /// `newest`, the fence of a grant made now, if no node has.
-    pub(super) fn late_release(&self, newest: u64) -> Option<Operation> {
-        let (token, whose, ttl) = match (self.kind, &self.from) {
-            (Kind::Release, _) => (&self.token, self.whose, self.ttl),
-            (Kind::HandOver { .. }, Some((token, claim))) => {
-                // The rest of the giver's TTL is not known here.
-                (token, claim.map_or(WhichGrant::Token, WhichGrant::Claim), Duration::MAX)
+    pub(super) fn late_release(&self) -> Option<Operation> {
+        let (token, ended, ttl) = match (self.ended, &self.from) {
+            (Some(ended), _) => (&self.token, ended, self.ttl),
+            // The rest of the giver's TTL is not known here.
+            (None, Some((token, claim))) => {
+                (token, Ended { claim: *claim, barred: None }, Duration::MAX)
             }
-            _ => return None,
+            (None, None) => return None,
         };
-        let state = self.state.lock();
-        let released = state.votes.iter().filter_map(|vote| match vote {
-            Vote::Yes(fence) if self.kind == Kind::Release => u64::try_from(*fence).ok(),
-            _ => None,
-        });
-        let whose = match whose {
-            WhichGrant::Token => WhichGrant::UpTo(released.max().unwrap_or(newest)),
-            known => known,
-        };
-        let nodes = state.votes.len();
-        drop(state);
+        let nodes = self.state.lock().votes.len();
         // The release names no proxy, so that all that hear of it look.
-        Some(Operation::release(self.key.clone(), token.clone(), whose, b"", ttl, nodes))
+        Some(Operation::release(self.key.clone(), token.clone(), ended, b"", ttl, nodes))
     }
 }

@@ -1,19 +1,30 @@
 //! One release: the lock is given back, or handed over to the next waiter here.
+//!
+//! A release names a claim, so that it ends no other grant, however late a node carries it out. A
+//! release by token through a proxy that does not know the token's grant asks the nodes first
+//! ([`LookUp::poll_claim_of`]). The proxy that has made such a grant goes on as if it had it, until
+//! so many nodes deny that it is lost. Meanwhile it must not put the lock back where it was
+//! released, so those nodes refuse that, and it counts no node that has the lock anew by that
+//! claim. So at most as many nodes as are no quorum have the grant once a quorum has released it,
+//! and all that is told of the grant from then on is that it has ended.
 
 use std::{
-    future::Future,
+    future::{Future, poll_fn},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
 };
 
+use tokio::task::JoinHandle;
+
 use super::{
-    Acquire, Alarm, Claim, NoQuorum,
+    Acquire, Alarm, Claim, LookUp, NoQuorum,
     holders::Owner,
     keep::watch::Watch,
     line::queue::NextHolder,
     locks::Locks,
     node::nodes::Tally,
+    operation::Vote,
     quorum::{Decision, Rule},
 };
 use crate::{
@@ -24,33 +35,69 @@ use crate::{
 /// An UNLOCK under way. Dropping it does not stop the release.
 pub struct Release {
     locks: Arc<Locks>,
-    tally: Tally,
+    stage: Stage,
     /// Set for a session lock.
     watch: Option<Arc<Watch>>,
+    /// Set if the asker has named no grant: the one that this proxy knows may have ended, and
+    /// another proxy may have made one since.
+    unsure: Option<(Key, Token)>,
+}
+
+enum Stage {
+    /// A task of its own asks the nodes for the grant, and releases it.
+    Looking(JoinHandle<Result<bool, NoQuorum>>),
+    /// The nodes are asked to release the grant.
+    Releasing(Tally),
+}
+
+impl Stage {
+    /// Asks the nodes for the grant that `token` has, and releases it, whether anybody waits for
+    /// that or not.
+    fn look(locks: &Arc<Locks>, key: Key, token: Token) -> Stage {
+        let look = LookUp::ask(&locks.grants.nodes, key.clone());
+        Stage::Looking(tokio::spawn(find_and_release(locks.clone(), look, key, token)))
+    }
 }
 
 impl Release {
     /// Releases `key` on every node where the grant with this claim holds it, or hands it over to
-    /// the next waiter here. Without a claim, the grant that `token` has is meant.
+    /// the next waiter here. Without a claim, the grant that `token` has is meant: if this proxy does
+    /// not know it, a quorum of nodes must.
     pub(super) fn ask(locks: &Arc<Locks>, key: Key, token: Token, claim: Option<Claim>) -> Release {
-        let release = Release::begin(locks, key, token, claim);
-        if let Some(watch) = &release.watch {
-            locks.grants.schedule.release(watch);
+        Release::begin(locks, key, token, claim, false).told()
+    }
+
+    /// Releases the grant with this claim, which the nodes have told.
+    pub(super) fn ask_found(locks: &Arc<Locks>, key: Key, token: Token, claim: Claim) -> Release {
+        Release::begin(locks, key, token, Some(claim), true).told()
+    }
+
+    /// Tells the lock's keeper.
+    fn told(self) -> Release {
+        if let Some(watch) = &self.watch {
+            self.locks.grants.schedule.release(watch);
         }
-        release
+        self
     }
 
     /// Releases a lost lock, whose keeper is told already. Returns another keeper that must be
     /// told, if there is one.
     pub(super) fn ask_lost(locks: &Arc<Locks>, lost: &Arc<Watch>) -> Option<Arc<Watch>> {
         let (key, token) = (lost.key.clone(), lost.token.clone());
-        let release = Release::begin(locks, key, token, Some(lost.claim));
+        let release = Release::begin(locks, key, token, Some(lost.claim), false);
         let other = release.watch.filter(|watch| !Arc::ptr_eq(watch, lost));
         other.filter(|other| locks.grants.schedule.pause(other))
     }
 
-    /// Releases the lock or hands it over. The caller tells its keeper.
-    fn begin(locks: &Arc<Locks>, key: Key, token: Token, claim: Option<Claim>) -> Release {
+    /// Releases the lock or hands it over. The caller tells its keeper. `is_found`: the nodes have
+    /// told the claim.
+    fn begin(
+        locks: &Arc<Locks>,
+        key: Key,
+        token: Token,
+        claim: Option<Claim>,
+        is_found: bool,
+    ) -> Release {
         let since = Instant::now();
         let (grants, nodes) = (&locks.grants, &locks.grants.nodes);
         let (known, watch, held) = grants.holders.release(&key, &token, claim, since);
@@ -58,9 +105,25 @@ impl Release {
         if let Some(held) = held {
             grants.metrics.hold_seconds.record(held.as_secs_f64());
         }
-        let claim = match known {
-            Owner::This(known) => Some(known),
-            Owner::Another | Owner::Nothing => claim,
+        let releasing = |tally, unsure| {
+            let (locks, stage) = (locks.clone(), Stage::Releasing(tally));
+            Release { locks, stage, watch: watch.clone(), unsure }
+        };
+        let unsure = claim.is_none().then(|| (key.clone(), token.clone()));
+        let claim = match (known, claim) {
+            (Owner::This(known), _) => known,
+            (Owner::Another | Owner::Nothing, Some(claim)) if is_found => {
+                let operation = nodes.submit(nodes.releasing_elsewhere(key, token, claim));
+                locks.queues.released(&operation.key, &NextHolder::Nobody);
+                // A quorum must have released it: that one may have is not enough.
+                let tally = nodes.await_votes(operation, Rule::Renewal, nodes.max_ttl);
+                return releasing(tally, None);
+            }
+            (Owner::Another | Owner::Nothing, Some(claim)) => claim,
+            (Owner::Another | Owner::Nothing, None) => {
+                let (locks, stage) = (locks.clone(), Stage::look(locks, key, token));
+                return Release { locks, stage, watch, unsure: None };
+            }
         };
         let next = match known {
             Owner::Another => NextHolder::Nobody,
@@ -88,26 +151,44 @@ impl Release {
             }
         };
         let tally = nodes.await_votes(operation, Rule::Release, nodes.max_ttl);
-        Release { locks: locks.clone(), tally, watch }
+        releasing(tally, unsure)
     }
 
     /// The operation's timer, to be used again.
-    pub(crate) fn alarm(&mut self) -> &mut Alarm {
-        &mut self.tally.alarm
-    }
-
-    /// Gives back a lock that could not be handed over: a node that is out of memory stores no new
-    /// lock, but still gives one back.
-    fn give_back_instead(&self) -> Option<Tally> {
-        #[cfg(feature = "planted")]
-        if std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "repeat") {
-            return None;
+    pub(crate) fn alarm(&mut self) -> Option<&mut Alarm> {
+        match &mut self.stage {
+            Stage::Looking(_) => None,
+            Stage::Releasing(tally) => Some(&mut tally.alarm),
         }
-        let handing = &self.tally.operation;
-        let (token, claim) = handing.from.clone()?;
-        let nodes = &self.tally.nodes;
-        let operation = nodes.submit(nodes.releasing(handing.key.clone(), token, claim));
-        Some(nodes.await_votes(operation, Rule::Release, nodes.max_ttl))
+    }
+}
+
+/// Gives back a lock that could not be handed over: a node that is out of memory stores no new lock,
+/// but still gives one back.
+fn give_back_instead(Tally { nodes, operation: handing, .. }: &Tally) -> Option<Tally> {
+    #[cfg(feature = "planted")]
+    if std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "repeat") {
+        return None;
+    }
+    let (token, claim) = handing.from.clone()?;
+    let operation = nodes.submit(nodes.releasing(handing.key.clone(), token, claim));
+    Some(nodes.await_votes(operation, Rule::Release, nodes.max_ttl))
+}
+
+/// Releases the grant that `token` has, as the nodes tell.
+async fn find_and_release(
+    locks: Arc<Locks>,
+    mut look: LookUp,
+    key: Key,
+    token: Token,
+) -> Result<bool, NoQuorum> {
+    match poll_fn(|cx| look.poll_claim_of(&token, cx)).await? {
+        Some(claim) => Release::ask_found(&locks, key, token, claim).await,
+        None => {
+            // Whoever waits here may look.
+            locks.queues.released(&key, &NextHolder::Nobody);
+            Ok(false)
+        }
     }
 }
 
@@ -116,25 +197,57 @@ impl Future for Release {
     type Output = Result<bool, NoQuorum>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        loop {
-            let decision = ready!(self.tally.poll_decision(cx));
-            let operation = &self.tally.operation;
-            self.locks.queues.heard_of_listeners(&operation.key, operation.listeners());
+        let Release { locks, stage, watch, unsure } = &mut *self;
+        let released = loop {
+            let tally = match stage {
+                Stage::Looking(task) => {
+                    // A task ends early only with its runtime.
+                    break ready!(Pin::new(task).poll(cx))
+                        .unwrap_or_else(|_| Err(NoQuorum::default()));
+                }
+                Stage::Releasing(tally) => tally,
+            };
+            let decision = ready!(tally.poll_decision(cx));
+            let operation = &tally.operation;
+            locks.queues.heard_of_listeners(&operation.key, operation.listeners());
             let released = match decision {
+                // So few nodes have the grant that it has ended, or is only being made: a release
+                // under way to one of the others would end it there.
+                Decision::No if tally.rule == Rule::Renewal => {
+                    tally.rule = Rule::All;
+                    continue;
+                }
+                Decision::Yes if tally.rule == Rule::All => {
+                    let votes = operation.votes();
+                    let released = votes.iter().filter(|vote| matches!(vote, Vote::Yes(_)));
+                    match votes.iter().any(|vote| matches!(vote, Vote::Missing(_))) {
+                        true => Err(tally.nodes.no_quorum(&votes)),
+                        false => Ok(released.count() >= tally.nodes.quorum()),
+                    }
+                }
                 Decision::Yes | Decision::No => Ok(decision == Decision::Yes),
-                Decision::NoQuorum | Decision::Open => match self.give_back_instead() {
-                    Some(tally) => {
-                        self.tally = tally;
+                Decision::NoQuorum | Decision::Open => match give_back_instead(tally) {
+                    Some(instead) => {
+                        *tally = instead;
                         continue;
                     }
-                    None => Err(self.tally.nodes.no_quorum(&operation.votes())),
+                    None => Err(tally.nodes.no_quorum(&operation.votes())),
                 },
             };
-            self.locks.refusals.released(&operation.key);
-            if let (Some(watch), Ok(_)) = (&self.watch, &released) {
-                watch.end();
+            locks.refusals.released(&operation.key);
+            match unsure.take().filter(|_| released == Ok(false)) {
+                None => break released,
+                Some((key, token)) => {
+                    if let Some(watch) = watch.take() {
+                        watch.end();
+                    }
+                    *stage = Stage::look(locks, key, token);
+                }
             }
-            return Poll::Ready(released);
+        };
+        if let (Some(watch), Ok(_)) = (watch, &released) {
+            watch.end();
         }
+        Poll::Ready(released)
     }
 }

@@ -79,18 +79,17 @@ impl Renew {
         Some((claim, fence_bounds(&mut fences, votes.len())?.0))
     }
 
-    /// Puts the lock back on the nodes that have lost it, once all have answered.
-    fn heal(&self, claim: Claim, votes: &[Vote]) {
-        let (grants, operation) = (self.locks.grants.clone(), self.tally.operation.clone());
-        let ttl = self.ttl;
-        if !votes.contains(&Vote::Pending) {
-            return grants.heal_lost(&operation, claim, ttl);
-        }
-        tokio::spawn(async move {
-            let mut tally = grants.nodes.await_votes(operation, Rule::All, ttl);
-            std::future::poll_fn(|cx| tally.poll_decision(cx).map(drop)).await;
-            grants.heal_lost(&tally.operation, claim, ttl);
-        });
+    /// Whether a quorum of nodes has renewed one grant. Only then does the lock last: what nodes have
+    /// of other grants of the token may be being released.
+    fn is_one_grant(&self, votes: &[Vote]) -> bool {
+        let told = || {
+            votes.iter().filter_map(|vote| match vote {
+                Vote::Kept { claim, .. } => Some(*claim),
+                _ => None,
+            })
+        };
+        let by = |claim: i64| told().filter(|other| *other == claim).count();
+        self.claim.is_some() || told().any(|claim| by(claim) >= self.tally.nodes.quorum())
     }
 
     /// Limits a renewal as its holder is told of it: a session lock's validity ends at
@@ -117,7 +116,15 @@ impl Future for Renew {
     type Output = Result<Option<Renewed>, NoQuorum>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let decision = ready!(self.tally.poll_decision(cx));
+        let mut decision = ready!(self.tally.poll_decision(cx));
+        if decision == Decision::Yes && !self.is_one_grant(&self.tally.operation.votes()) {
+            // The nodes that have not answered may have the grant.
+            self.tally.rule = Rule::All;
+            ready!(self.tally.poll_decision(cx));
+            if !self.is_one_grant(&self.tally.operation.votes()) {
+                decision = Decision::NoQuorum;
+            }
+        }
         let operation = &self.tally.operation;
         let votes = operation.votes();
         Poll::Ready(match decision {
@@ -135,7 +142,7 @@ impl Future for Renew {
                 match self.tally.nodes.validity(self.ttl, self.since, now) {
                     Some(validity) => {
                         if let Some(claim) = self.claim {
-                            self.heal(claim, &votes);
+                            self.locks.grants.heal_once_told(operation, claim, self.ttl);
                         }
                         Ok(self.told(Renewed { validity, until: now + validity, grant }))
                     }

@@ -113,13 +113,10 @@ pub(super) fn key_of_channel(channel: &[u8]) -> Option<&[u8]> {
 
 /// The grant that a release means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum WhichGrant {
-    /// The grant with this claim.
-    Claim(Claim),
-    /// Whichever grant the token has now.
-    Token,
-    /// The grant that the token had when its fence was at most this.
-    UpTo(u64),
+pub(crate) struct Ended {
+    pub(crate) claim: Claim,
+    /// Set if another proxy has made the grant: for how long nodes refuse to have it put back.
+    pub(crate) barred: Option<Duration>,
 }
 
 /// A request for a lock.
@@ -165,7 +162,7 @@ fn append_claim(out: &mut Vec<u8>, claim: Option<Claim>) {
     }
 }
 
-/// Asks for a lock. `again`: this claim may have it already.
+/// Asks for a lock. `again`: only where this claim has it already.
 ///
 /// This and all other requests of scripts that vote lack their last argument. It differs from node
 /// to node and is appended when the request is sent: [`told`].
@@ -177,11 +174,11 @@ pub(crate) fn acquire(wanted: &Wanted<'_>, again: bool) -> Vec<u8> {
     out
 }
 
-pub(super) fn hand_over(from: &[u8], claim: Option<Claim>, wanted: &Wanted<'_>) -> Vec<u8> {
+pub(super) fn hand_over(from: &[u8], claim: Claim, wanted: &Wanted<'_>) -> Vec<u8> {
     let mut out = HAND_OVER.call(wanted.bytes() + from.len());
     append_keys(&mut out, wanted.key);
     encode::bulk(&mut out, from);
-    append_claim(&mut out, claim);
+    encode::bulk_number(&mut out, claim.number());
     wanted.append_arguments(&mut out);
     out
 }
@@ -194,21 +191,17 @@ pub(crate) fn undo(key: &[u8], token: &[u8], claim: Claim) -> Vec<u8> {
     out
 }
 
-pub(crate) fn release(key: &[u8], token: &[u8], who: &[u8], whose: WhichGrant) -> Vec<u8> {
-    let mut out = match whose {
-        WhichGrant::UpTo(_) => beginning(&RELEASE.digest, 2, 4),
-        WhichGrant::Token | WhichGrant::Claim(_) => RELEASE.call(room(key, token) + who.len()),
+pub(crate) fn release(key: &[u8], token: &[u8], who: &[u8], ended: Ended) -> Vec<u8> {
+    let mut out = match ended.barred {
+        Some(_) => beginning(&RELEASE.digest, 2, 4),
+        None => RELEASE.call(room(key, token) + who.len()),
     };
     append_keys(&mut out, key);
     encode::bulk(&mut out, token);
     encode::bulk(&mut out, who);
-    match whose {
-        WhichGrant::Claim(claim) => append_claim_to_find(&mut out, claim),
-        WhichGrant::Token => encode::bulk(&mut out, b""),
-        WhichGrant::UpTo(fence) => {
-            encode::bulk(&mut out, b"");
-            encode::bulk_number(&mut out, fence);
-        }
+    append_claim_to_find(&mut out, ended.claim);
+    if let Some(barred) = ended.barred {
+        encode::bulk_number(&mut out, millis(barred));
     }
     out
 }

@@ -52,7 +52,7 @@ pub(crate) fn describe() {
         "lockgate_sentinel_fault",
         "1 for each thing that is wrong with a Sentinel of a master, by name."
     );
-    describe_gauge!("lockgate_sentinels", "Sentinels of a master that the configuration names.");
+    describe_gauge!("lockgate_sentinels", "Sentinels there are, by the name of their master.");
     describe_gauge!(
         "lockgate_sentinels_agreeing",
         "Sentinels that name the master which a majority names, at their last answer."
@@ -98,8 +98,8 @@ impl Sentinels {
             agreeing: gauge!("lockgate_sentinels_agreeing", "master" => master.master.clone()),
             urls,
         });
-        let all = gauge!("lockgate_sentinels", "master" => master.master.clone());
-        all.set(as_gauge(known.urls.len()));
+        gauge!("lockgate_sentinels", "master" => master.master.clone())
+            .set(as_gauge(known.urls.len()));
         let mut tasks = JoinSet::new();
         for index in 0..known.urls.len() {
             tasks.spawn(keep_asking(

@@ -28,11 +28,11 @@ impl SentinelFault {
     pub(crate) fn advice(self) -> &'static str {
         match self {
             SentinelFault::Unreachable => {
-                "Is it running, is the address in data.sentinels right, and does a firewall stand \
+                "Is it running, is its address in sentinels right, and does a firewall stand \
                  between? A majority of all that are listed must answer."
             }
             SentinelFault::Auth => {
-                "Put its user and password into data.sentinel_username and data.sentinel_password; \
+                "Put its user and password into sentinel_username and sentinel_password; \
                  the user needs +auth +subscribe +sentinel|get-master-addr-by-name and the channel \
                  +switch-master."
             }
@@ -41,7 +41,7 @@ impl SentinelFault {
                  otherwise."
             }
             SentinelFault::UnknownMaster => {
-                "data.master must be the name behind 'sentinel monitor' in sentinel.conf."
+                "master must be the name behind 'sentinel monitor' in sentinel.conf."
             }
             SentinelFault::Garbage => {
                 "Is another service at that address, or is TLS wanted (sentinel_tls)?"

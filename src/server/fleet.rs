@@ -20,8 +20,9 @@ use tracing::{debug, warn};
 
 use crate::{
     adopt::fleet::{Fleet, MODES, MOST_RECORDS, ProxyModes},
-    config::{Config, RedisUrl},
+    config::{ClientTls, Config, LockNode, RedisUrl},
     data::DataNode,
+    lock,
     net::{Connector, redis_client},
     session::Shared,
 };
@@ -39,11 +40,12 @@ const SCRIPT: &str = include_str!("fleet.lua");
 pub(super) fn start(shared: &Arc<Shared>, config: &Config, data: Arc<DataNode>) {
     let fleet = &shared.fleet;
     let nodes = &config.locks.nodes;
-    let to_nodes = Connector::start("node", &config.locks.tls, nodes);
+    let to_nodes = lock::connector_to_nodes(&config.locks);
     let ours = modes(fleet, config, 0);
     let (tell, told) = watch::channel(ours);
-    for url in nodes {
-        tokio::spawn(look(fleet.clone(), url.clone(), to_nodes.clone(), told.clone()));
+    for node in nodes {
+        let ways = (to_nodes.clone(), config.locks.tls.clone());
+        tokio::spawn(look(fleet.clone(), node.clone(), ways, told.clone()));
     }
     tokio::spawn(run(Arc::downgrade(shared), fleet.clone(), data, tell));
 }
@@ -101,13 +103,18 @@ async fn replication_id(data: &DataNode) -> Result<Option<String>, RedisError> {
 /// Writes each record of this proxy on one lock node, and reads those of others.
 async fn look(
     fleet: Arc<Fleet>,
-    url: RedisUrl,
-    way: Connector,
+    node: LockNode,
+    (way, tls): (Connector, ClientTls),
     mut told: watch::Receiver<ProxyModes>,
 ) {
     let mut is_refused = false;
     while told.changed().await.is_ok() {
         let ours = told.borrow_and_update().clone();
+        let url = match timeout(LIMIT, lock::locate(&node, &tls)).await {
+            Ok(Ok(url)) => url,
+            // The engine tells that too.
+            Ok(Err(_)) | Err(_) => continue,
+        };
         match timeout(LIMIT, exchange(&url, &way, &ours)).await {
             Ok(Ok(text)) => {
                 is_refused = false;

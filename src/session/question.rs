@@ -52,6 +52,10 @@ impl Asked {
                 Question::Adopt { key, token, ttl, claim } => {
                     Asked::Lock(engine.adopt(key, token, ttl, claim))
                 }
+                // Adopted commands know a claim only from the nodes.
+                Question::Unlock { key, token, claim: Some(claim), asker: Asker::Adopted } => {
+                    Asked::Unlock(engine.release_found(key, token, claim))
+                }
                 Question::Unlock { key, token, claim, .. } => {
                     Asked::Unlock(engine.release(key, token, claim))
                 }
@@ -84,7 +88,10 @@ impl Asked {
     pub(super) fn give_back(&mut self, alarm: &mut Alarm) {
         let own = match self {
             Asked::Lock(asked) | Asked::TakeOver(asked) => asked.alarm(),
-            Asked::Unlock(asked) => asked.alarm(),
+            Asked::Unlock(asked) => match asked.alarm() {
+                Some(own) => own,
+                None => return,
+            },
             Asked::Renew(asked) => asked.alarm(),
             // A LOCK that waits in line has more than one thing to time.
             Asked::Wait(_)

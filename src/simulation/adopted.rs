@@ -1,5 +1,10 @@
 //! A client of a lock library: it knows SET NX PX, scripts that compare with its token, polls and
 //! blind DEL, all on keys that the proxy adopts. It counts on the whole TTL from the reply on.
+//!
+//! Where the data node alone has its lock, as the client goes past the proxy or the rule is only
+//! audited, it counts from the request on, and sets aside what clocks may differ by: libraries do
+//! neither, and nobody promises them that they could. Once its connection ends there, it gives up:
+//! what it has sent may be carried out late.
 
 use std::time::Duration;
 
@@ -7,7 +12,8 @@ use sha1_smol::Sha1;
 use tokio::time::Instant;
 
 use super::{
-    MAX_TTL,
+    DRIFT_FACTOR, MAX_TTL,
+    bridged::LockerKind,
     client::{Client, DELETED, Hold, ms},
     connection::{Reply, SessionEnded, old},
 };
@@ -33,11 +39,25 @@ enum LibraryReply {
     Error,
 }
 
+/// How a lock is asked for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Asks {
+    /// By SET NX.
+    Once,
+    /// By a script that renews what its token has.
+    Again,
+    /// By SETNX, without a TTL. Nobody is told when such a lock is lost, so the client counts on it
+    /// once it has given it a TTL.
+    Endless,
+}
+
 impl Client {
     /// Locks as lock libraries do.
     pub(super) async fn run_adopted(mut self, rounds: usize) {
         for round in 0..rounds {
-            let name = format!("old{}.{round}", self.name);
+            let is_past = self.connection.is_past();
+            let _turn = if is_past { self.turn(LockerKind::Past).await } else { None };
+            let name = format!("{}{}.{round}", if is_past { "past" } else { "old" }, self.name);
             let key = self.any_lock();
             self.one_adopted(key, &name).await;
             let pause = ms(self.below(100));
@@ -51,11 +71,19 @@ impl Client {
         let ttl = 50 + self.below(longest - 49);
         self.open().await;
         let is_clean = self.is_clean;
-        if key == DELETED && self.one_in(5) {
+        let deletes = key == DELETED && !self.connection.is_past();
+        if deletes && self.one_in(5) {
             return self.delete(key).await;
         }
-        let again = self.one_in(4);
-        let Some(mut hold) = self.poll(key, name, ms(ttl), again).await else { return };
+        let knows_all = self.knows_all();
+        let again = knows_all && self.one_in(4);
+        let keeps = knows_all && self.modes.as_ref().is_some_and(|modes| modes.keeps());
+        let asks = match again {
+            true => Asks::Again,
+            false if keeps && self.one_in(4) => Asks::Endless,
+            false => Asks::Once,
+        };
+        let Some(mut hold) = self.poll(key, name, ms(ttl), asks).await else { return };
         for _ in 0..self.below(5) {
             let pause = ms(self.below(ttl / 2 + 1));
             self.connection.listen(pause).await;
@@ -63,7 +91,7 @@ impl Client {
                 // A lock that is no more known here has no fence to write under.
                 0..2 if hold.fence > 0 => _ = self.update(&mut hold).await,
                 2 => self.look(key).await,
-                3 => {
+                3 if knows_all => {
                     let add = 1 + self.below(longest / 2);
                     self.add(&hold, ms(add)).await;
                 }
@@ -71,7 +99,9 @@ impl Client {
                 4 => self.connection.close(),
                 _ => {
                     let ttl = if self.one_in(2) { ttl } else { 50 + self.below(longest - 49) };
-                    self.extend(&mut hold, ms(ttl), again).await;
+                    if !self.extend(&mut hold, ms(ttl), again).await {
+                        return;
+                    }
                 }
             }
             self.open().await;
@@ -82,7 +112,7 @@ impl Client {
             return;
         }
         self.checker.ended(key, name, "released");
-        if key == DELETED && self.one_in(2) {
+        if deletes && self.one_in(2) {
             return self.delete(key).await;
         }
         if self.one_in(6) {
@@ -110,14 +140,19 @@ impl Client {
         key: &'static str,
         name: &'a str,
         ttl: Duration,
-        again: bool,
+        asks: Asks,
     ) -> Option<Hold<'a>> {
         for _ in 0..=self.below(40) {
             self.open().await;
-            let asked = Instant::now();
-            let said = self.ask_for(key, name, ttl, again).await;
+            let (asked, was_alone) = (Instant::now(), self.data_node_alone());
+            let said = self.ask_for(key, name, ttl, asks).await;
             match said {
+                Ok(LibraryReply::Yes) if asks == Asks::Endless => {
+                    self.checker.happened(&format!("{key} taken by {name} without a TTL"));
+                    return Some(Hold { key, token: name, name, fence: 0, lost: None, writes: 0 });
+                }
                 Ok(LibraryReply::Yes) => {
+                    let ttl = self.counts_on(ttl, asked, was_alone);
                     let fence = self.known(key, name).map(|(_, fence)| fence);
                     self.checker.taken(key, name, fence, ttl, asked);
                     let (token, lost, fence) = (name, None, fence.unwrap_or_default());
@@ -141,11 +176,12 @@ impl Client {
         key: &str,
         name: &str,
         ttl: Duration,
-        again: bool,
+        asks: Asks,
     ) -> Result<LibraryReply, SessionEnded> {
         let (on, px) = (old(key), ttl.as_millis().to_string());
         let words: &[&str] = match self.below(2) {
-            _ if again => &["EVALSHA", AIOREDLOCK_LOCK, "1", &on, name, &px],
+            _ if asks == Asks::Again => &["EVALSHA", AIOREDLOCK_LOCK, "1", &on, name, &px],
+            _ if asks == Asks::Endless => &["SETNX", &on, name],
             0 => &["SET", &on, name, "NX", "PX", &px],
             _ => &["set", &on, name, "px", &px, "nx"],
         };
@@ -155,26 +191,58 @@ impl Client {
         Ok(said.first().map_or(LibraryReply::Error, |reply| self.said(reply)))
     }
 
-    /// Gives the lock this TTL.
-    async fn extend(&mut self, hold: &mut Hold<'_>, ttl: Duration, again: bool) {
+    /// Whether the client's commands never reach the data node, which knows no scripts that nobody
+    /// has shown it.
+    fn knows_all(&self) -> bool {
+        !self.steps && !self.connection.is_past()
+    }
+
+    /// Whether the data node alone has the client's locks.
+    fn data_node_alone(&self) -> bool {
+        let modes = self.modes.as_ref();
+        self.connection.is_past() || modes.is_some_and(|modes| modes.is_audited(self.proxy))
+    }
+
+    /// How long the client counts on a lock from now on that it has asked for at `asked`.
+    fn counts_on(&self, ttl: Duration, asked: Instant, was_alone: bool) -> Duration {
+        if was_alone || self.data_node_alone() {
+            ttl.mul_f64(1.0 - DRIFT_FACTOR).saturating_sub(asked.elapsed() + ms(1))
+        } else {
+            ttl
+        }
+    }
+
+    /// Gives the lock this TTL. Returns false if the client gives up.
+    async fn extend(&mut self, hold: &mut Hold<'_>, ttl: Duration, again: bool) -> bool {
         let (key, name) = (hold.key, hold.token);
         let (on, px, asked) = (old(key), ttl.as_millis().to_string(), Instant::now());
-        self.checker.asked(key, name, ttl);
+        let was_alone = self.data_node_alone();
+        self.checker.asked(key, name, self.counts_on(ttl, asked, was_alone));
+        let knows_all = self.knows_all();
         let reply = match self.below(3) {
             _ if again => {
                 let words = ["EVALSHA", AIOREDLOCK_LOCK, "1", &on, name, &px];
                 self.connection.ask(&words).await
             }
             0 => self.script(EXTEND, &[&on, name, &px]).await,
-            1 => {
+            1 if knows_all => {
                 let words = ["EVALSHA", REDIS_PY_EXTEND, "1", &on, name, &px, "1"];
                 self.connection.ask(&words).await
             }
+            // Where another has the lock, the data node would give it away.
+            _ if !knows_all => self.script(EXTEND, &[&on, name, &px]).await,
             _ => self.connection.ask(&["SET", &on, name, "XX", "PX", &px]).await,
         };
-        let Ok(reply) = reply else { return };
+        let Ok(reply) = reply else {
+            let gives_up = was_alone || self.data_node_alone();
+            if gives_up {
+                self.checker.ended(key, name, "given up");
+            }
+            return !gives_up;
+        };
         match self.said(&reply) {
             LibraryReply::Yes => {
+                let ttl = self.counts_on(ttl, asked, was_alone);
                 self.checker.extended(key, name, ttl, asked);
                 // aioredlock may have taken it anew, and another connection knows no fence of it.
                 if again {
@@ -184,6 +252,7 @@ impl Client {
             LibraryReply::No => self.checker.ended(key, name, "not extended"),
             LibraryReply::Error => {}
         }
+        true
     }
 
     /// Adds to the lock's TTL.
@@ -239,6 +308,8 @@ impl Client {
         match reply {
             _ if text == "+OK" || reply.number() == Some(1) => LibraryReply::Yes,
             Reply::Array(None) => LibraryReply::No,
+            // The data node's, to a SET.
+            Reply::Bulk(None) if self.modes.is_some() => LibraryReply::No,
             _ if reply.number() == Some(0) || text == "-ERR ERROR" => LibraryReply::No,
             _ => {
                 let is_known = ERRORS.iter().any(|error| text.starts_with(error));

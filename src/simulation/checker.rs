@@ -51,6 +51,8 @@ pub(super) struct Happened {
     pub(super) taken: usize,
     pub(super) prolonged: usize,
     pub(super) deleted: usize,
+    /// Locks that clients past the proxies took on the data node.
+    pub(super) past: usize,
     /// Seeds in which nodes had markers of several deployments.
     pub(super) split: usize,
     /// Guarded writes that were acknowledged, refused for a larger fence, and left without an
@@ -164,7 +166,8 @@ impl Checker {
         asked: Instant,
     ) {
         let mut seen = self.lock();
-        seen.counts.taken += 1;
+        let is_past = token.starts_with("past");
+        *if is_past { &mut seen.counts.past } else { &mut seen.counts.taken } += 1;
         self.note(&mut seen, &format!("{key} taken by {token}, fence {fence:?}, for {ttl:?}"));
         let lock = seen.locks.entry(key).or_default();
         let (before, is_certain) = (lock.fence, !lock.may_be_deleted(asked));

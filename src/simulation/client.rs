@@ -12,6 +12,7 @@ use tokio::time::{Instant, sleep};
 
 use super::{
     DRIFT_FACTOR, MAX_TTL,
+    bridged::{LockPermit, LockerKind, Modes},
     checker::Checker,
     connection::{Reply, SessionUnderTest, WriteReply, data, told},
     network::Network,
@@ -41,6 +42,10 @@ pub(super) struct Client {
     pub(super) delay: Duration,
     /// Whether there are clients of lock libraries.
     pub(super) adopts: bool,
+    /// The modes of the adopt rule, where it is bridged.
+    pub(super) modes: Option<Arc<Modes>>,
+    /// Whether modes change.
+    pub(super) steps: bool,
 }
 
 /// A lock that a client has.
@@ -63,6 +68,7 @@ pub(super) struct LossNote {
     proxy: usize,
     delay: Duration,
     adopts: bool,
+    bridges: bool,
     key: &'static str,
     /// The grant's name on the lock nodes, if its proxy still knows it.
     claim: Option<Claim>,
@@ -98,7 +104,8 @@ impl LossNote {
             return self.checker.ended(self.key, &self.name, "closed");
         }
         self.checker.ended(self.key, &self.name, "lost");
-        let Some(claim) = self.claim else { return };
+        // Under bridge the data node may be the reason.
+        let Some(claim) = self.claim.filter(|_| !self.bridges) else { return };
         let (ttl, since) = *self.ttl.lock().unwrap();
         let (proxy, key, delay) = (self.proxy, full(self.key), self.delay);
         let (valid, adopts) = (1.0 - DRIFT_FACTOR, self.adopts);
@@ -128,12 +135,23 @@ impl Client {
     /// One of the locks.
     pub(super) fn any_lock(&self) -> &'static str {
         let [a, b] = KEYS;
-        let locks = if self.adopts { &[a, b, a, b, DELETED][..] } else { &KEYS };
+        // A DEL that is forwarded may be late for a step, and end a LOCK client's key.
+        let deletes = self.adopts && !self.steps;
+        let locks = if deletes { &[a, b, a, b, DELETED][..] } else { &KEYS };
         locks[self.below(locks.len() as u64) as usize]
+    }
+
+    /// Waits until clients of this kind may lock.
+    pub(super) async fn turn(&mut self, kind: LockerKind) -> Option<LockPermit> {
+        match &self.modes {
+            Some(modes) => Some(modes.turn(kind).await),
+            None => None,
+        }
     }
 
     pub(super) async fn run(mut self, rounds: usize) {
         for round in 0..rounds {
+            let _turn = self.turn(LockerKind::Lock).await;
             let name = format!("c{}.{round}", self.name);
             // Some clients share a token, like clients that use their host's name.
             let token = if self.one_in(3) { "host" } else { &name };
@@ -226,6 +244,7 @@ impl Client {
             proxy: self.proxy,
             delay: self.delay,
             adopts: self.adopts,
+            bridges: self.modes.is_some(),
             key,
             claim: known.filter(|(_, known)| *known == fence).map(|(claim, _)| claim),
             name: name.to_owned(),

@@ -1,5 +1,5 @@
 //! A client's connection through a proxy to the data node: the product's own session between them,
-//! over streams in memory.
+//! over streams in memory. Or one past the proxy.
 
 use std::{
     collections::VecDeque,
@@ -15,6 +15,7 @@ use std::{
 use arc_swap::ArcSwap;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex},
+    runtime::Handle,
     time::{Instant, sleep, sleep_until, timeout},
 };
 use tokio_util::sync::CancellationToken;
@@ -25,10 +26,12 @@ use super::{
 };
 use crate::{
     adopt::{Adoption, fleet::Fleet},
+    bridge::Bridge,
     config::{
-        AdoptMode, AdoptOptions, AdoptRule, Config, GuardRule, LocksConfig, Pattern, Policy,
-        Template,
+        AdoptMode, AdoptOptions, AdoptRule, Config, DataConfig, Endpoint, GuardRule, LocksConfig,
+        NoTtlPolicy, Pattern, Policy, RedisUrl, Template,
     },
+    data::DataNode,
     guard::Guards,
     lock::Engine,
     net::Stream,
@@ -41,32 +44,50 @@ const PIPE: usize = 64 * 1024;
 /// The longest time to wait for a reply.
 const PATIENCE: Duration = Duration::from_secs(60);
 
+/// The adopt rule, in this mode.
+pub(super) fn rules(mode: AdoptMode, no_ttl: NoTtlPolicy) -> [AdoptRule; 1] {
+    [AdoptRule {
+        keys: Pattern::new("old:*"),
+        lock: Some(Template::new("{1}").unwrap()),
+        mode,
+        options: AdoptOptions { no_ttl, ..AdoptOptions::default() },
+        scripts: Vec::new(),
+    }]
+}
+
+/// A proxy's way to bridged locks. `end`: the number of its connection to the data node.
+pub(super) fn bridge(
+    engine: &Arc<Engine>,
+    adoption: &Arc<Adoption>,
+    locks: LocksConfig,
+    end: usize,
+) -> Arc<Bridge> {
+    let endpoint = Endpoint::Tcp { host: format!("simulated-data-{end}"), port: 1 };
+    let data = DataConfig::Fixed(RedisUrl { endpoint, ..RedisUrl::local(1) });
+    let config = Config { locks, data, ..Config::default() };
+    Bridge::new(&config, adoption, engine, &DataNode::start(&config), &Handle::current())
+}
+
 /// The state that all sessions of one proxy share.
-pub(super) fn shared(engine: &Arc<Engine>, locks: LocksConfig, adopts: bool) -> Arc<Shared> {
-    let lock = Template::new("{1}").unwrap();
+pub(super) fn shared(
+    engine: &Arc<Engine>,
+    locks: LocksConfig,
+    adoption: Option<Arc<Adoption>>,
+    bridge: Option<Arc<Bridge>>,
+) -> Arc<Shared> {
     let rule = GuardRule {
         keys: Pattern::new("data:lock:*"),
-        lock: lock.clone(),
+        lock: Template::new("{1}").unwrap(),
         policy: Policy::Enforce,
-    };
-    let adopted = AdoptRule {
-        keys: Pattern::new("old:*"),
-        lock: Some(lock),
-        mode: AdoptMode::Enforce,
-        options: AdoptOptions::default(),
-        scripts: Vec::new(),
     };
     let mut config = Config { locks, ..Config::default() };
     config.guards.rules.push(rule);
-    if adopts {
-        config.adopt.rules.push(adopted);
-    }
     Arc::new(Shared {
         engine: engine.clone(),
         metrics: Metrics::new(),
         guards: Some(Guards::of_few_commands(&config)),
-        adoption: Adoption::new(&config.adopt.rules),
-        bridge: None,
+        adoption,
+        bridge,
         fleet: Arc::new(Fleet::new()),
         config: ArcSwap::from_pointee(config),
         idle: Arc::new(Idle::default()),
@@ -159,6 +180,8 @@ pub(super) struct SessionUnderTest {
     data: Arc<Network>,
     /// The client's number.
     name: usize,
+    /// Whether it goes to the data node past the proxy.
+    is_past: bool,
     stream: Option<DuplexStream>,
     received: Vec<u8>,
     replies: VecDeque<Reply>,
@@ -168,7 +191,17 @@ pub(super) struct SessionUnderTest {
 impl SessionUnderTest {
     pub(super) fn new(shared: Arc<Shared>, data: Arc<Network>, name: usize) -> SessionUnderTest {
         let (received, replies) = (Vec::new(), VecDeque::new());
-        SessionUnderTest { shared, data, name, stream: None, received, replies, on_loss: None }
+        let (is_past, stream, on_loss) = (false, None, None);
+        SessionUnderTest { shared, data, name, is_past, stream, received, replies, on_loss }
+    }
+
+    /// Makes it a connection to the data node, past the proxy.
+    pub(super) fn past(self) -> SessionUnderTest {
+        SessionUnderTest { is_past: true, ..self }
+    }
+
+    pub(super) fn is_past(&self) -> bool {
+        self.is_past
     }
 
     pub(super) fn engine(&self) -> &Arc<Engine> {
@@ -185,13 +218,17 @@ impl SessionUnderTest {
             return;
         }
         let Ok(upstream) = self.data.connect(self.name, 0) else { return };
-        let (here, there) = duplex(PIPE);
-        let (client, upstream) = (Stream::Memory(there), Stream::Memory(upstream));
-        let session = Session::new(client, upstream, self.shared.clone(), false);
-        tokio::spawn(Box::new(session).run());
         self.received.clear();
         self.replies.clear();
-        self.stream = Some(here);
+        self.stream = Some(if self.is_past {
+            upstream
+        } else {
+            let (here, there) = duplex(PIPE);
+            let (client, upstream) = (Stream::Memory(there), Stream::Memory(upstream));
+            let session = Session::new(client, upstream, self.shared.clone(), false);
+            tokio::spawn(Box::new(session).run());
+            here
+        });
         // RESP3 is needed to be told of losses at once.
         let _ = self.ask(&["HELLO", "3"]).await;
     }

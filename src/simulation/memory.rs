@@ -35,31 +35,12 @@ impl Memory {
 
     /// Carries out `redis.call`, for the commands that Lockgate's scripts use.
     pub(super) fn call(&mut self, words: &[Vec<u8>]) -> RedisReply {
-        let number = |text: &[u8]| String::from_utf8_lossy(text).parse::<f64>().unwrap() as u64;
         let key = words.get(1).map_or(&[][..], Vec::as_slice);
-        match words[0].as_slice() {
+        match words[0].to_ascii_uppercase().as_slice() {
             b"GET" => {
                 self.get(key).map_or(RedisReply::Nil, |(value, _)| RedisReply::Bulk(value.clone()))
             }
-            b"SET" => {
-                let ends = match words.get(3).map(Vec::as_slice) {
-                    Some(b"PX") => Some(self.now + number(&words[4])),
-                    None => None,
-                    // A session's probe whether the client may write the key: NX with XX is a
-                    // syntax error.
-                    Some(b"NX") => return RedisReply::Error("ERR syntax error"),
-                    Some(other) => panic!("SET with {other:?}"),
-                };
-                if words.get(5).is_some_and(|word| word == b"NX") && self.get(key).is_some() {
-                    return RedisReply::Nil;
-                }
-                self.keys.insert(key.to_vec(), (words[2].clone(), ends));
-                if key.starts_with(DATA) || key.starts_with(FENCE_PREFIX) {
-                    self.written.push((key.to_vec(), words[2].clone()));
-                    self.touched.push(key.to_vec());
-                }
-                RedisReply::Ok
-            }
+            b"SET" => self.set(key, &words[2], &words[3..]),
             b"MGET" => {
                 let value = |key: &Vec<u8>| Some(self.get(key)?.0.clone());
                 RedisReply::Many(words[1..].iter().map(value).collect())
@@ -97,6 +78,37 @@ impl Memory {
             other => panic!("{}", String::from_utf8_lossy(other)),
         }
     }
+
+    fn set(&mut self, key: &[u8], value: &[u8], options: &[Vec<u8>]) -> RedisReply {
+        let (mut ends, mut nx, mut xx) = (None, false, false);
+        let mut options = options.iter();
+        while let Some(option) = options.next() {
+            match option.to_ascii_uppercase().as_slice() {
+                b"PX" => ends = Some(self.now + number(options.next().unwrap())),
+                b"NX" => nx = true,
+                b"XX" => xx = true,
+                other => panic!("SET with {other:?}"),
+            }
+        }
+        let is_there = self.get(key).is_some();
+        match (nx, xx) {
+            // A session's probe whether the client may write the key.
+            (true, true) => return RedisReply::Error("ERR syntax error"),
+            (true, false) if is_there => return RedisReply::Nil,
+            (false, true) if !is_there => return RedisReply::Nil,
+            _ => {}
+        }
+        self.keys.insert(key.to_vec(), (value.to_vec(), ends));
+        if key.starts_with(DATA) || key.starts_with(FENCE_PREFIX) {
+            self.written.push((key.to_vec(), value.to_vec()));
+            self.touched.push(key.to_vec());
+        }
+        RedisReply::Ok
+    }
+}
+
+fn number(text: &[u8]) -> u64 {
+    String::from_utf8_lossy(text).parse::<f64>().unwrap() as u64
 }
 
 /// The reply to a command.

@@ -4,14 +4,15 @@
 //! Everything below the sockets' bytes is simulated: [`redis`] the lock nodes and the data node,
 //! [`network`] the ways to them and their faults. A [`client`] locks and writes over a
 //! [`connection`] that a session of the product serves, by LOCK or, where it is [`adopted`], as lock
-//! libraries do. [`checker`] checks what must hold,
-//! [`writes`] what must hold of guarded writes. A seed that fails does so each time:
+//! libraries do; where such locks are [`bridged`], some clients go past the proxies. [`checker`] checks
+//! what must hold, [`writes`] what must hold of guarded writes. A seed that fails does so each time:
 //! `LOCKGATE_SEED=n cargo test --lib simulation` prints its history. `LOCKGATE_SEEDS=n` tries `n`
 //! seeds.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
 mod adopted;
+mod bridged;
 mod checker;
 mod client;
 mod connection;
@@ -25,7 +26,7 @@ mod writes;
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -33,7 +34,9 @@ use std::{
 use tokio::time::{Instant, sleep};
 
 use crate::{
-    config::{Endpoint, LocksConfig, RedisUrl},
+    adopt::Adoption,
+    bridge::Bridge,
+    config::{AdoptMode, Endpoint, LocksConfig, NoTtlPolicy, RedisUrl},
     guard::fences::NOT_COMPARED,
     lock::{
         Engine, WallClock, initialise, padded,
@@ -45,9 +48,10 @@ use crate::{
     net::memory::set_network,
     session::planted::{PlantedFault, plant},
 };
+use bridged::Modes;
 use checker::{Checker, Happened};
 use client::{Client, full};
-use connection::{SessionUnderTest, shared};
+use connection::{SessionUnderTest, bridge, rules, shared};
 use network::Network;
 use redis::{Edit, Illness};
 
@@ -61,6 +65,8 @@ const PROXIES: usize = 3;
 const CLIENTS: usize = 6;
 /// The number of clients that lock as libraries do, in seeds that have some ([`adopts`]).
 const ADOPTED: usize = 3;
+/// The number of clients that go past the proxies, in seeds that have a bridge ([`bridges`]).
+const PAST: usize = 2;
 const ROUNDS: usize = 8;
 /// The number of seeds tried in `make test`; see [`seeds`].
 const SEEDS: u64 = 60;
@@ -117,9 +123,23 @@ enum Planted {
     ExtendedAnyway,
     /// A blind DEL ends a LOCK client's lock too.
     BlindForAll,
+    /// A bridged lock does not take its key on the data node.
+    NoKey,
+    /// A bridged lock's key lasts no longer than the lock.
+    KeyUnpadded,
+    /// A bridged lock's key is freed when the lock is renewed.
+    KeyFreed,
+    /// A release frees the key of a bridged lock, whoever has it.
+    KeyFreedForAll,
 }
 
 impl Planted {
+    /// Whether only bridged locks show this fault.
+    fn is_of_bridge(self) -> bool {
+        use Planted::{KeyFreed, KeyFreedForAll, KeyUnpadded, NoKey};
+        matches!(self, NoKey | KeyUnpadded | KeyFreed | KeyFreedForAll)
+    }
+
     /// Whether only clients that lock as libraries do show this fault.
     fn is_of_adopted(self) -> bool {
         matches!(self, Planted::ShortHold | Planted::ExtendedAnyway | Planted::BlindForAll)
@@ -128,13 +148,26 @@ impl Planted {
     /// The edits of scripts that plant this fault.
     fn edits(self) -> &'static [Edit] {
         const ACQUIRE: &str = "-- Takes a lock on this node and";
+        const TAKE: &str = "-- Takes a lock's keys for a token";
+        const KEEP: &str = "-- Gives a lock's keys a new TTL";
+        const SET: &str = "redis.call('set', key, ARGV[1], 'PX', ARGV[2])";
+        // The TTL without the second that the data node may take, and with the drift.
+        const UNPADDED: &str =
+            "redis.call('set', key, ARGV[1], 'PX', math.max(1, ARGV[2] * 0.9 - 1000))";
         match self {
-            Planted::ByToken => &[
-                (ACQUIRE, "ARGV[6] == '' or ", ""),
-                (ACQUIRE, "claim ~= ARGV[5] and claim ~= '-'", "false"),
-            ],
-            Planted::ReleaseByToken => {
-                &[("-- Gives a lock back on this node and", "elseif not", "elseif false and not")]
+            Planted::ByToken => {
+                &[(ACQUIRE, "'NX') then", "'NX') and redis.pcall('GET', KEYS[1]) ~= ARGV[1] then")]
+            }
+            Planted::ReleaseByToken => &[(
+                "-- Gives a lock back on this node and",
+                "if not string.find",
+                "if false and not string.find",
+            )],
+            Planted::NoKey => &[(TAKE, SET, "")],
+            Planted::KeyUnpadded => &[(TAKE, SET, UNPADDED), (KEEP, SET, UNPADDED)],
+            Planted::KeyFreed => &[(KEEP, SET, "redis.call('del', key)")],
+            Planted::KeyFreedForAll => {
+                &[("-- Deletes those of a lock's keys", "== ARGV[1] then", "~= 1 then")]
             }
             _ => &[],
         }
@@ -174,6 +207,9 @@ struct RunOutcome {
     counts: Happened,
 }
 
+/// What a proxy knows of a bridged rule, and its way to such locks.
+type BridgedRule = (Option<Arc<Adoption>>, Option<Arc<Bridge>>);
+
 /// One deployment, from its start to its end.
 fn simulate(seed: u64, planted: Planted) -> RunOutcome {
     planted.set();
@@ -205,14 +241,23 @@ async fn live(seed: u64, planted: Planted) -> RunOutcome {
     // In calm seeds nodes fail one by one, with time between.
     let is_calm = seed % 4 == 1;
     // What lock libraries do not show is sought where they take nobody's time.
-    let adopts = adopts(seed) && (planted == Planted::Nothing || planted.is_of_adopted());
+    let shows = planted == Planted::Nothing || planted.is_of_bridge();
+    let adopts = adopts(seed) && (shows || planted.is_of_adopted());
+    let bridges = bridges(seed) && shows;
+    // Modes change where the data node forgets nothing.
+    let steps = bridges && seed % 4 < 2;
     let (careless, blind) = (planted == Planted::NoCompare, planted == Planted::NoWatch);
-    let data = Network::of_data(seed, delay, forgets_fences(seed), careless, blind);
-    let dialled = network.clone();
+    let fastest = if bridges { 1.09 } else { 1.0 };
+    let data = Network::of_data(seed, delay, fastest, forgets_fences(seed), careless, blind);
+    data.edit(planted.edits());
+    let (dialled, its_data) = (network.clone(), data.clone());
     set_network(Some(Box::new(move |host| {
-        let numbers: Vec<usize> =
-            host.split('-').skip(1).map(|number| number.parse().unwrap()).collect();
-        dialled.connect(numbers[0], numbers[1])
+        let ends: Vec<&str> = host.split('-').skip(1).collect();
+        let number = |at: usize| ends[at].parse::<usize>().unwrap();
+        match ends[0] {
+            "data" => its_data.connect(number(1), 0),
+            _ => dialled.connect(number(0), number(1)),
+        }
     })));
     let checker = Arc::new(Checker::new());
     initialise(&config(0, nodes, planted)).await.unwrap();
@@ -223,32 +268,67 @@ async fn live(seed: u64, planted: Planted) -> RunOutcome {
     let mut engines: Vec<Arc<Engine>> = (0..PROXIES - 1).map(start).collect();
     // The new proxies find each other's markers, and all nodes.
     sleep(Duration::from_secs(2)).await;
-    let client = |engine: &Arc<Engine>, proxy, name, end| {
-        let (network, checker) = (network.clone(), checker.clone());
-        let shared = shared(engine, config(proxy, nodes, planted), adopts);
-        let connection = SessionUnderTest::new(shared, data.clone(), end);
-        Client { connection, is_clean: true, network, checker, name, proxy, delay, adopts }
+    let by_library = CLIENTS + if adopts { ADOPTED } else { 0 };
+    let all = by_library + if bridges { PAST } else { 0 };
+    let first_mode = if steps { AdoptMode::Audit } else { AdoptMode::Bridge };
+    // Audited, a lock without a TTL would stay for ever.
+    let no_ttl = if steps { NoTtlPolicy::Refuse } else { NoTtlPolicy::Session };
+    let modes = bridges.then(|| Modes::new(first_mode, no_ttl));
+    let rule_of = |engine: &Arc<Engine>, proxy| match &modes {
+        Some(modes) => {
+            let (adoption, locks) = (modes.start(), config(proxy, nodes, planted));
+            let bridge = bridge(engine, &adoption, locks, all + PROXIES + proxy);
+            (Some(adoption), Some(bridge))
+        }
+        None => (None, None),
     };
-    let all = CLIENTS + if adopts { ADOPTED } else { 0 };
-    let run = |engine: &Arc<Engine>, proxy| -> Vec<_> {
+    let client = |engine: &Arc<Engine>, rule: &BridgedRule, proxy, name, end| {
+        let (network, checker) = (network.clone(), checker.clone());
+        let (adoption, bridge) = rule.clone();
+        let enforced = || {
+            adopts.then(|| Adoption::new(&rules(AdoptMode::Enforce, NoTtlPolicy::Refuse))).flatten()
+        };
+        let adoption = adoption.or_else(enforced);
+        let shared = shared(engine, config(proxy, nodes, planted), adoption, bridge);
+        let connection = SessionUnderTest::new(shared, data.clone(), end);
+        let modes = modes.clone();
+        let is_clean = true;
+        Client { connection, is_clean, network, checker, name, proxy, delay, adopts, modes, steps }
+    };
+    let run = |engine: &Arc<Engine>, rule: &BridgedRule, proxy| -> Vec<_> {
         let of_proxy = |name: &usize| name % PROXIES == proxy;
-        let client = |name| client(engine, proxy, name, name);
+        let client = |name| client(engine, rule, proxy, name, name);
         let lock = (0..CLIENTS).filter(of_proxy).map(|name| tokio::spawn(client(name).run(ROUNDS)));
-        let adopted = (CLIENTS..all).filter(of_proxy);
+        let adopted = (CLIENTS..by_library).filter(of_proxy);
         let adopted = adopted.map(|name| tokio::spawn(client(name).run_adopted(ROUNDS)));
-        lock.chain(adopted).collect()
+        let past = (by_library..all).filter(of_proxy);
+        let past = past.map(|name| {
+            let client = client(name);
+            let connection = client.connection.past();
+            // Nobody promises that they exclude anybody where keys are forgotten.
+            let elsewhere = forgets_fences(seed).then(|| Arc::new(Checker::new()));
+            let checker = elsewhere.unwrap_or(client.checker);
+            tokio::spawn(Client { connection, checker, ..client }.run_adopted(ROUNDS))
+        });
+        lock.chain(adopted).chain(past).collect()
     };
     let mut clients = Vec::new();
     let is_over = Arc::new(AtomicBool::new(false));
     let mut keepers = Vec::new();
     for (proxy, engine) in engines.iter().enumerate() {
-        clients.extend(run(engine, proxy));
-        let keeper = client(engine, proxy, proxy, all + proxy);
+        let rule = rule_of(engine, proxy);
+        clients.extend(run(engine, &rule, proxy));
+        let keeper = client(engine, &rule, proxy, proxy, all + proxy);
         keepers.push(tokio::spawn(keeper.keep(["kept", "kept too"][proxy], is_over.clone())));
     }
-    let failing = [(&network, PROXIES, 500), (&data, all, 2000)].map(|(what, ends, longest)| {
+    let changing = modes.clone().filter(|_| steps).map(|modes| {
+        let (network, checker) = (network.clone(), checker.clone());
+        tokio::spawn(modes.change(network, checker))
+    });
+    let data_ends = if bridges { all + 2 * PROXIES } else { all };
+    let failing = [("", &network, PROXIES, 500), ("data: ", &data, data_ends, 2000)];
+    let failing = failing.map(|(name, what, ends, longest)| {
         let (network, checker) = (what.clone(), checker.clone());
-        let name = if ends == PROXIES { "" } else { "data: " };
         tokio::spawn(async move {
             while name.is_empty() && is_calm {
                 for node in 0..nodes {
@@ -285,12 +365,13 @@ async fn live(seed: u64, planted: Planted) -> RunOutcome {
             network.keep_time(false);
         });
     }
-    clients.extend(run(&engines[proxy], proxy));
+    let rule = rule_of(&engines[proxy], proxy);
+    clients.extend(run(&engines[proxy], &rule, proxy));
     for client in clients {
         let ended = tokio::time::timeout(Duration::from_secs(600), client).await;
         checker.must(matches!(ended, Ok(Ok(()))), "a client never got its answer");
     }
-    failing.iter().for_each(|failing| failing.abort());
+    failing.iter().chain(&changing).for_each(|failing| failing.abort());
     is_over.store(true, Ordering::Relaxed);
     for keeper in keepers {
         let ended = tokio::time::timeout(Duration::from_secs(60), keeper).await;
@@ -341,7 +422,9 @@ async fn live(seed: u64, planted: Planted) -> RunOutcome {
     }
     // Writes sent by dead connections may have landed since.
     checker.stored(&data.written());
-    checker.must(!data.has_adopted(), "an adopted lock is stored on the data node");
+    checker.must(bridges || !data.had_adopted(), "an adopted lock is stored on the data node");
+    let left = data.adopted();
+    checker.must(left.is_empty(), &format!("left behind on the data node: {left:?}"));
     checker.healed(network.heals());
     let outcome = RunOutcome {
         faults: checker.faults(),
@@ -364,7 +447,7 @@ fn config(proxy: usize, nodes: usize, planted: Planted) -> LocksConfig {
         ..RedisUrl::local(1)
     };
     LocksConfig {
-        nodes: (0..nodes).map(node).collect(),
+        nodes: (0..nodes).map(|index| node(index).into()).collect(),
         max_ttl: MAX_TTL,
         default_ttl: Duration::from_millis(600),
         node_timeout: NODE_TIMEOUT,
@@ -378,6 +461,12 @@ fn config(proxy: usize, nodes: usize, planted: Planted) -> LocksConfig {
 /// Whether there are clients that lock as libraries do.
 fn adopts(seed: u64) -> bool {
     (seed / 4).is_multiple_of(2)
+}
+
+/// Whether these clients' locks are bridged, with clients that go past the proxies. Where the data
+/// node forgets, these are not judged.
+fn bridges(seed: u64) -> bool {
+    adopts(seed) && !(seed / 8).is_multiple_of(2)
 }
 
 /// The configuration of an engine: of adopted locks it needs longer TTLs than clients ask for.
@@ -403,12 +492,31 @@ fn seeds() -> std::ops::Range<u64> {
     }
 }
 
+/// Simulates these seeds on all cores; the outcomes come as they are ready.
+fn outcomes(seeds: std::ops::Range<u64>) -> impl Iterator<Item = (u64, RunOutcome)> {
+    let threads = std::thread::available_parallelism().map_or(1, usize::from);
+    let next = Arc::new(AtomicU64::new(seeds.start));
+    let (tell, told) = std::sync::mpsc::channel();
+    for _ in 0..threads {
+        let (next, end, tell) = (next.clone(), seeds.end, tell.clone());
+        std::thread::spawn(move || {
+            let seed = || Some(next.fetch_add(1, Ordering::Relaxed)).filter(|seed| *seed < end);
+            while let Some(seed) = seed() {
+                // Nobody listens once the test has failed.
+                let _ = tell.send((seed, simulate(seed, Planted::Nothing)));
+            }
+        });
+    }
+    told.into_iter()
+}
+
 #[test]
 fn no_seed_breaks_anything() {
     let (mut counts, begun, seeds) = (Happened::default(), std::time::Instant::now(), seeds());
     let (tried, mut failed) = (seeds.end - seeds.start, Vec::new());
-    for seed in seeds {
-        let outcome = simulate(seed, Planted::Nothing);
+    let mut ended = 0;
+    for (seed, outcome) in outcomes(seeds) {
+        ended += 1;
         if tried == 1 {
             println!("{}", outcome.history);
         }
@@ -429,10 +537,12 @@ fn no_seed_breaks_anything() {
         counts.taken += outcome.counts.taken;
         counts.prolonged += outcome.counts.prolonged;
         counts.deleted += outcome.counts.deleted;
+        counts.past += outcome.counts.past;
         counts.writes += outcome.counts.writes;
         counts.fenced += outcome.counts.fenced;
         counts.untold += outcome.counts.untold;
     }
+    assert_eq!(ended, tried, "a thread panicked");
     println!("{tried} seeds in {:?}: {counts:?}", begun.elapsed());
     assert!(failed.is_empty(), "LOCKGATE_SEED=n shows the history of these: {failed:?}");
     assert!(tried == 1 || counts.grants as u64 > 5 * tried, "hardly anything happened");
@@ -440,12 +550,13 @@ fn no_seed_breaks_anything() {
     assert!(tried < 20 || counts.heals > 0);
     assert!(tried == 1 || counts.taken as u64 > 2 * tried, "hardly any lock was adopted");
     assert!(tried < 20 || counts.prolonged as u64 > tried && counts.deleted > 0);
+    assert!(tried < 20 || counts.past as u64 > tried, "hardly anybody went past the proxies");
     assert!(tried < 20 || counts.fenced > 0 && counts.writes as u64 > 2 * tried);
 }
 
 #[test]
 fn a_seed_tells_the_same_story_each_time() {
-    for seed in [1, 2, 3] {
+    for seed in [3, 9, 10] {
         let digests: Vec<u64> = (0..3).map(|_| simulate(seed, Planted::Nothing).digest).collect();
         assert!(digests.iter().all(|digest| *digest == digests[0]), "seed {seed}: {digests:?}");
     }
@@ -461,12 +572,17 @@ fn is_found_by(planted: Planted, what: &str) {
     let says = |seed: &u64| simulate(*seed, planted).faults.iter().any(|f| f.contains(what));
     let shows = |seed: &u64| match planted {
         Planted::NoAsking => forgets_fences(*seed),
+        _ if planted.is_of_bridge() => bridges(*seed) && !forgets_fences(*seed),
         _ => !planted.is_of_adopted() || adopts(*seed),
     };
     // What few seeds find is looked for near one that does.
     let first = match planted {
         Planted::NoRaise => 130,
         Planted::ValidityOfBefore => 60,
+        Planted::Undone => 84,
+        Planted::Unwatched => 39,
+        Planted::KeyUnpadded | Planted::KeyFreed => 9,
+        Planted::KeyFreedForAll => 89,
         _ => 0,
     };
     let mut seeds = (first..400).filter(shows);
@@ -553,6 +669,26 @@ fn adopted_locks_that_are_prolonged_for_anybody_are_found() {
 #[test]
 fn a_blind_delete_that_ends_any_lock_is_found() {
     is_found(Planted::BlindForAll);
+}
+
+#[test]
+fn bridged_locks_without_a_key_are_found() {
+    is_found(Planted::NoKey);
+}
+
+#[test]
+fn keys_that_do_not_outlast_their_locks_are_found() {
+    is_found(Planted::KeyUnpadded);
+}
+
+#[test]
+fn keys_that_are_freed_while_their_locks_are_held_are_found() {
+    is_found(Planted::KeyFreed);
+}
+
+#[test]
+fn keys_that_anybody_frees_are_found() {
+    is_found(Planted::KeyFreedForAll);
 }
 
 #[test]

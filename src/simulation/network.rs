@@ -43,7 +43,7 @@ struct NetworkState {
     keeps_time: bool,
     /// Whether the node is a data node, which keeps its memory at a restart.
     is_data: bool,
-    /// Whether the data node forgets all fences now and then.
+    /// Whether the data node forgets all fences and keys of locks now and then.
     forgets: bool,
     /// Whether no more faults happen.
     is_well: bool,
@@ -158,15 +158,17 @@ impl Network {
         state.history.reason_of(loss, &records)
     }
 
-    /// Makes a network of one data node. `forgets`: its fences; `careless`, `blind`: see [`Redis`].
+    /// Makes a network of one data node. `forgets`: its fences, and keys of locks; `fastest`: the
+    /// rate that its clock may have; `careless`, `blind`: see [`Redis`].
     pub(super) fn of_data(
         seed: u64,
         delay: Duration,
+        fastest: f64,
         forgets: bool,
         careless: bool,
         blind: bool,
     ) -> Arc<Network> {
-        let network = Network::new(!seed, 1, 1.0, delay);
+        let network = Network::new(!seed, 1, fastest, delay);
         let mut state = network.lock();
         (state.is_data, state.forgets) = (true, forgets);
         (state.nodes[0].redis.careless, state.nodes[0].redis.blind) = (careless, blind);
@@ -179,9 +181,14 @@ impl Network {
         self.lock().nodes[0].redis.written()
     }
 
-    /// Whether the data node has a key that only the lock nodes may know.
-    pub(super) fn has_adopted(&self) -> bool {
-        self.lock().nodes[0].redis.has_adopted()
+    /// Whether the data node has had a key that only the lock nodes may know.
+    pub(super) fn had_adopted(&self) -> bool {
+        self.lock().nodes[0].redis.had_adopted()
+    }
+
+    /// The keys of locks that the data node has.
+    pub(super) fn adopted(&self) -> Vec<String> {
+        self.lock().nodes[0].redis.adopted()
     }
 
     /// The number of locks put back on nodes.
@@ -256,7 +263,7 @@ impl Network {
         let time = Duration::from_millis(state.random.random_range(20..1500));
         if state.forgets && state.random.random_ratio(1, 10) {
             state.nodes[index].redis.forget_fences();
-            return "it forgets its fences".to_owned();
+            return "it forgets its fences, and keys of locks".to_owned();
         }
         if !state.is_data && !state.keeps_time && state.random.random_ratio(1, 12) {
             let back = state.random.random_ratio(1, 3);

@@ -65,7 +65,7 @@ pub(super) struct Redis {
     pub(super) careless: bool,
     /// A planted fault: WATCH does nothing.
     pub(super) blind: bool,
-    /// Planted faults: edits of scripts, by how these begin.
+    /// Planted faults: edits of scripts.
     pub(super) edits: &'static [Edit],
     /// The number of locks put back.
     pub(super) heals: usize,
@@ -79,7 +79,7 @@ pub(super) struct Redis {
     pub(super) record: Vec<Had>,
 }
 
-/// An edit of a script: how the script begins, the text to replace, and the new text.
+/// An edit of a script: words of its first comment, the text to replace, and the new text.
 pub(super) type Edit = (&'static str, &'static str, &'static str);
 
 /// Why a node answers with errors for a while.
@@ -187,9 +187,17 @@ impl Redis {
         self.memory.locks()
     }
 
-    /// Whether there is a key that lock libraries take for a lock.
-    pub(super) fn has_adopted(&self) -> bool {
+    /// Whether there is, or was, a key that lock libraries take for a lock.
+    pub(super) fn had_adopted(&self) -> bool {
         self.memory.keys.keys().any(|key| key.starts_with(OLD))
+    }
+
+    /// The keys that are there now of those that lock libraries take for a lock.
+    pub(super) fn adopted(&mut self) -> Vec<String> {
+        self.memory.now = self.clock();
+        let is_there = |key: &&Vec<u8>| key.starts_with(OLD) && self.memory.get(key).is_some();
+        let keys = self.memory.keys.keys().filter(is_there);
+        keys.map(|key| String::from_utf8_lossy(key).into_owned()).collect()
     }
 
     /// Every SET of a data node, in order.
@@ -200,7 +208,8 @@ impl Redis {
     /// Makes the node like a replica that was behind and has taken its place. The record of stored
     /// values notes it by a key that is no lock's name.
     pub(super) fn forget_fences(&mut self) {
-        self.memory.keys.retain(|key, _| !key.starts_with(FENCE_PREFIX));
+        let is_kept = |key: &[u8]| !key.starts_with(FENCE_PREFIX) && !key.starts_with(OLD);
+        self.memory.keys.retain(|key, _| is_kept(key));
         self.memory.written.push((FENCE_PREFIX.to_vec(), Vec::new()));
         self.transactions.values_mut().for_each(|one| one.is_dirty |= !one.watched.is_empty());
     }
@@ -402,7 +411,7 @@ impl Redis {
             body = body.replace("~= ARGV[i]", "== nil");
         }
         for (script, from, to) in self.edits {
-            if body.starts_with(script) {
+            if body.contains(script) {
                 assert!(body.contains(from), "{script}: {from}");
                 body = body.replace(from, to);
             }
@@ -447,7 +456,7 @@ mod tests {
     use super::*;
     use crate::lock::{
         Claim,
-        scripts::{self, WhichGrant},
+        scripts::{self, Ended},
     };
 
     /// The node's answer to `request`.
@@ -482,6 +491,10 @@ mod tests {
         scripts::Wanted { key: b"lock:k", token, ttl: TTL, fence, fence_ttl: 10 * TTL, claim }
     }
 
+    fn release(token: &[u8], claim: Claim, barred: Option<Duration>) -> Vec<u8> {
+        scripts::release(b"lock:k", token, b"", Ended { claim, barred })
+    }
+
     #[tokio::test(start_paused = true)]
     async fn a_fence_is_raised_only_where_its_grant_has_the_lock() {
         let (mut redis, ours, others) = (loaded(), Claim::new(), Claim::new());
@@ -506,12 +519,12 @@ mod tests {
         assert_eq!(said(&mut redis, scripts::acquire(&wanted(b"a", 9, ours), true)), (1, 10));
         let undo = scripts::undo(b"lock:k", b"a", others);
         assert_eq!(answer(&mut redis, undo), "*2\r\n:0\r\n:0\r\n");
-        let release = |whose| scripts::release(b"lock:k", b"a", b"", whose);
-        for whose in [WhichGrant::Claim(others), WhichGrant::UpTo(9)] {
-            assert_eq!(answer(&mut redis, release(whose)), "*3\r\n:0\r\n:0\r\n:0\r\n");
-        }
-        let up_to = release(WhichGrant::UpTo(10));
-        assert_eq!(answer(&mut redis, up_to), "*3\r\n:1\r\n:10\r\n:0\r\n");
+        let mut release = |claim| answer(&mut redis, release(b"a", claim, None));
+        assert_eq!(release(others), "*3\r\n:0\r\n:0\r\n:0\r\n");
+        assert_eq!(release(ours), "*3\r\n:1\r\n:0\r\n:0\r\n");
+        let again = scripts::acquire(&wanted(b"a", 12, ours), true);
+        assert_eq!(said(&mut redis, again), (0, -2), "it is not taken anew by that claim");
+        assert_eq!(said(&mut redis, scripts::acquire(&wanted(b"a", 12, others), false)), (1, 12));
     }
 
     #[tokio::test(start_paused = true)]
@@ -522,8 +535,7 @@ mod tests {
         let renew = |token, claim| scripts::renew(b"lock:k", token, TTL, Some(claim), TTL);
         assert_eq!(said(&mut redis, renew(b"a", ours)), (1, 5));
         assert_eq!(said(&mut redis, renew(b"a", others)), (0, 0));
-        let release = scripts::release(b"lock:k", b"a", b"", WhichGrant::Claim(ours));
-        assert_eq!(answer(&mut redis, release), "*3\r\n:1\r\n:0\r\n:0\r\n");
+        assert_eq!(answer(&mut redis, release(b"a", ours, None)), "*3\r\n:1\r\n:0\r\n:0\r\n");
         // The grant that is put back keeps its own fence beside the node's.
         assert_eq!(said(&mut redis, scripts::heal(&wanted(b"b", 3, others))), (1, 3));
         assert_eq!(said(&mut redis, renew(b"b", others)), (1, 3));
@@ -532,16 +544,15 @@ mod tests {
             assert_eq!(said(&mut redis, raise(fence)), (1, raised));
             assert_eq!(said(&mut redis, scripts::attach(b"lock:k", b"b")), (1, raised));
         }
-        let release = scripts::release(b"lock:k", b"b", b"", WhichGrant::Claim(others));
-        assert_eq!(answer(&mut redis, release), "*3\r\n:1\r\n:0\r\n:0\r\n");
+        assert_eq!(answer(&mut redis, release(b"b", others, None)), "*3\r\n:1\r\n:0\r\n:0\r\n");
         assert_eq!(said(&mut redis, scripts::heal(&wanted(b"b", 4, others))), (1, 4));
-        // A release that knows no claim is bounded by the grant's own fence, and tells it.
-        for (bound, said) in [(3, [0, 0]), (4, [1, 4])] {
-            let release = scripts::release(b"lock:k", b"b", b"", WhichGrant::UpTo(bound));
-            let [yes, fence] = said;
-            assert_eq!(answer(&mut redis, release), format!("*3\r\n:{yes}\r\n:{fence}\r\n:0\r\n"));
+        // Once another proxy has released it, the lock is not put back, whether it was there or not.
+        for yes in [1, 0] {
+            let release = release(b"b", others, Some(2 * TTL));
+            assert_eq!(answer(&mut redis, release), format!("*3\r\n:{yes}\r\n:0\r\n:0\r\n"));
+            assert_eq!(said(&mut redis, scripts::heal(&wanted(b"b", 4, others))), (0, 0));
         }
-        assert_eq!(said(&mut redis, scripts::heal(&wanted(b"b", 4, others))), (1, 4));
+        assert_eq!(said(&mut redis, scripts::heal(&wanted(b"b", 4, ours))), (1, 4));
         tokio::time::advance(TTL).await;
         let next = scripts::acquire(&wanted(b"c", 1, Claim::new()), false);
         assert_eq!(said(&mut redis, next), (1, 6));

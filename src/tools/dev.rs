@@ -71,7 +71,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         data: DataConfig::Fixed(RedisUrl::local(data.port())),
         ..Config::default()
     };
-    config.locks.nodes = nodes.iter().map(|node| RedisUrl::local(node.port())).collect();
+    config.locks.nodes = nodes.iter().map(|node| RedisUrl::local(node.port()).into()).collect();
 
     let runtime = Builder::new_multi_thread().enable_all().build()?;
     let result = runtime.block_on(async {

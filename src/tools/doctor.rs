@@ -16,7 +16,9 @@ use tokio::time::timeout;
 use crate::{
     adopt::fleet::{MODES, ModeConflict, ProxyModes},
     bridge::{self, CommandFailure},
-    config::{AdoptMode, AdoptRule, Config, DataConfig, LocksConfig, RedisUrl, SHARED_WITH_DATA},
+    config::{
+        AdoptMode, AdoptRule, Config, DataConfig, LockNode, LocksConfig, RedisUrl, SHARED_WITH_DATA,
+    },
     data::{self, DataNode, Tenure},
     lock::{self, Fault},
     net::{Connector, redis_client},
@@ -114,11 +116,16 @@ pub fn run(file: &Path) -> anyhow::Result<()> {
 async fn examine_all(config: &Config) -> (String, usize) {
     let nodes = &config.locks.nodes;
     let data_node = DataNode::start(config);
-    let to_nodes = Connector::start("node", &config.locks.tls, nodes);
+    let to_nodes = lock::connector_to_nodes(&config.locks);
     let asking: Vec<_> = nodes
         .iter()
-        .map(|url| (url.clone(), to_nodes.clone()))
-        .map(|(url, way)| tokio::spawn(async move { examine(&url, &way, true).await }))
+        .map(|node| (node.clone(), to_nodes.clone(), config.locks.tls.clone()))
+        .map(|(node, way, tls)| {
+            tokio::spawn(async move {
+                let url = lock::locate(&node, &tls).await?;
+                examine(&url, &way, true).await
+            })
+        })
         .collect();
     let found = data_node.found(LIMIT).await;
     let mut patients = vec![match &found {
@@ -144,8 +151,10 @@ async fn examine_all(config: &Config) -> (String, usize) {
         let name = if place == 0 { "data node".into() } else { format!("lock node {place}") };
         let findings = match (place, patient) {
             (0, Err(error)) if error.contains("no permissions") => {
-                let advice = "For doctor the user in data needs INFO and PING.";
-                let mut findings = vec![Finding::grave(error, advice)];
+                // What clients are served with is their own user's.
+                let advice =
+                    "doctor cannot examine it; for that the user in data needs INFO and PING.";
+                let mut findings = vec![Finding::minor(error, advice)];
                 findings.extend_from_slice(&unbridged);
                 findings
             }
@@ -328,7 +337,7 @@ fn idle(patient: &Patient, name: &str) -> Option<Finding> {
 /// Findings about a lock node that is the only one, or is the data node too.
 fn alone_or_shared(
     config: &Config,
-    url: &RedisUrl,
+    node: &LockNode,
     patient: &Patient,
     (tenure, data): (Option<&Tenure>, &Result<Patient, String>),
 ) -> Vec<Finding> {
@@ -338,10 +347,12 @@ fn alone_or_shared(
         findings.push(Finding::minor(what, "Fine for trying. Else name 3, 5 or 7 in locks.nodes."));
     }
     let run_id = patient.field("run_id");
-    let is_data = tenure.is_some_and(|tenure| tenure.url.endpoint == url.endpoint)
+    let is_there =
+        |tenure: &Tenure| node.fixed().is_some_and(|url| tenure.url.endpoint == url.endpoint);
+    let is_data = tenure.is_some_and(is_there)
         || !run_id.is_empty() && data.as_ref().is_ok_and(|data| data.field("run_id") == run_id);
     if is_data {
-        let what = SHARED_WITH_DATA.replace("{}", &url.to_string());
+        let what = SHARED_WITH_DATA.replace("{}", &node.to_string());
         findings.push(Finding::minor(what, "Else give locks a Redis of their own."));
     }
     findings
@@ -366,7 +377,11 @@ fn replication(patient: &Patient) -> Option<Finding> {
 }
 
 fn summary(patient: &Result<Patient, String>) -> String {
-    let Ok(patient) = patient else { return "no answer".into() };
+    let patient = match patient {
+        Ok(patient) => patient,
+        Err(error) if error.contains("no permissions") => return "not examined".into(),
+        Err(_) => return "no answer".into(),
+    };
     let (median, longest) = patient.round_trip;
     let (ahead, around) = patient.clock.unwrap_or_default();
     format!(
@@ -492,7 +507,9 @@ fn diagnose(
         };
         findings.push(Finding { waits: fault == Fault::Quarantined, ..finding });
     }
-    findings.extend(replication(patient));
+    if locks.nodes[index].fixed().is_some() {
+        findings.extend(replication(patient));
+    }
     findings.extend(idle(patient, "lock node"));
     if patient.clock.is_none() {
         findings.push(of_fault(Fault::Unwatched));
@@ -536,6 +553,7 @@ fn of_fault(fault: Fault) -> Finding {
         }
         Fault::Slow => "Set node_timeout to some ten round trips, or move it nearer.",
         Fault::Unwatched => "Allow the user TIME (ACL SETUSER … +time).",
+        Fault::Unconfirmed => "Let the proxy reach a majority of its Sentinels.",
         Fault::Quarantined
         | Fault::ProtectedMode
         | Fault::Auth

@@ -457,8 +457,10 @@ impl Nodes {
             self.client(node).cmd(&["ACL", "SETUSER", "cut", "on", ">x", "~*", "&*", "+@all"]);
         }
         let mut config = self.config();
-        for url in &mut config.nodes {
+        for node in &mut config.nodes {
+            let mut url = node.fixed().unwrap().clone();
             (url.username, url.password) = (Some("cut".into()), Some("x".into()));
+            *node = url.into();
         }
         self.engine(&config)
     }
@@ -504,6 +506,134 @@ async fn a_late_release_takes_nothing_newer_of_the_same_token() {
         assert_eq!(second.release(b"lock:k", b"worker-7", newer.claim).await, Ok(true));
         second.drain(MINUTE).await;
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unlock_elsewhere_under_way_to_a_slow_node_ends_no_newer_grant() {
+    let nodes = Nodes::start(3);
+    let config = nodes.config();
+    let (grantor, releaser) = (nodes.engine(&config), nodes.engine(&config));
+    let first = grantor.acquire(b"lock:k", b"worker-7", MINUTE, None).await.unwrap();
+    eventually("all have it", || nodes.with("lock:k").len() == 3);
+    // As if the slow node had been another's when the lock was granted.
+    nodes.client(2).cmd(&["DEL", "lock:k"]);
+    nodes.each(RedisServer::freeze, &[2]);
+    // The node reads first what came first, and all that this client has sent.
+    let other = grantor.acquire(b"lock:other", b"o", MINUTE, None).await.unwrap();
+    assert_eq!(releaser.release(b"lock:k", b"worker-7", None).await, Ok(true));
+    let newer = grantor.acquire(b"lock:k", b"worker-7", MINUTE, None).await.unwrap();
+    assert!(newer.fence > first.fence);
+    nodes.each(RedisServer::thaw, &[2]);
+    grantor.drain(MINUTE).await;
+    releaser.drain(MINUTE).await;
+    assert_eq!(nodes.with("lock:k"), [0, 1, 2]);
+    assert_eq!(grantor.release(b"lock:k", b"worker-7", newer.claim).await, Ok(true));
+    assert_eq!(grantor.release(b"lock:other", b"o", other.claim).await, Ok(true));
+    assert_eq!(releaser.release(b"lock:k", b"worker-7", None).await, Ok(false));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_was_unlocked_elsewhere_is_locked_again_by_a_new_claim() {
+    let nodes = Nodes::start(3);
+    let config = nodes.config();
+    let (grantor, releaser) = (nodes.engine(&config), nodes.engine(&config));
+    let first = grantor.acquire(b"lock:k", b"worker-7", MINUTE, None).await.unwrap();
+    eventually("all have it", || nodes.with("lock:k").len() == 3);
+    nodes.each(RedisServer::freeze, &[2]);
+    grantor.acquire(b"lock:other", b"o", MINUTE, None).await.unwrap();
+    assert_eq!(releaser.release(b"lock:k", b"worker-7", None).await, Ok(true));
+    // The slow node has the grant still, and is about to release it.
+    let again = grantor.acquire(b"lock:k", b"worker-7", MINUTE, first.claim).await.unwrap();
+    assert!(again.fence > first.fence && again.claim != first.claim);
+    nodes.each(RedisServer::thaw, &[2]);
+    grantor.drain(MINUTE).await;
+    releaser.drain(MINUTE).await;
+    assert_eq!(nodes.with("lock:k"), [0, 1, 2]);
+    let still = grantor.acquire(b"lock:k", b"worker-7", MINUTE, again.claim).await.unwrap();
+    assert_eq!(still.claim, again.claim, "it was held");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_being_unlocked_elsewhere_is_not_put_back() {
+    let nodes = Nodes::start(3);
+    let (releaser, grantor) = (nodes.engine_that_can_be_cut(), nodes.engine(&nodes.config()));
+    let grant = grantor.acquire(b"lock:k", b"worker-7", MINUTE, None).await.unwrap();
+    eventually("all have it", || nodes.with("lock:k").len() == 3);
+    // The release has come to the first node only when the lock is renewed.
+    nodes.cut(&releaser, &[1, 2]);
+    let found = grant.claim.unwrap();
+    assert!(releaser.release_found(b"lock:k", b"worker-7", found).await.is_err());
+    assert_eq!(nodes.with("lock:k"), [1, 2]);
+    let renewed = grantor.renew(b"lock:k", b"worker-7", MINUTE, grant.claim).await;
+    assert!(matches!(renewed, Ok(Some(_))), "{renewed:?}");
+    grantor.drain(MINUTE).await;
+    assert_eq!(nodes.with("lock:k"), [1, 2]);
+    nodes.mend(&releaser, &[1, 2]);
+    releaser.drain(MINUTE).await;
+    assert!(nodes.with("lock:k").is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_unlock_elsewhere_that_too_few_nodes_can_answer_releases_nothing() {
+    let nodes = Nodes::start(3);
+    let (releaser, grantor) = (nodes.engine_that_can_be_cut(), nodes.engine(&nodes.config()));
+    grantor.acquire(b"lock:k", b"worker-7", MINUTE, None).await.unwrap();
+    eventually("all have it", || nodes.with("lock:k").len() == 3);
+    nodes.cut(&releaser, &[1, 2]);
+    assert!(releaser.release(b"lock:k", b"worker-7", None).await.is_err());
+    assert_eq!(nodes.with("lock:k"), [0, 1, 2]);
+    nodes.mend(&releaser, &[1, 2]);
+    assert_eq!(releaser.release(b"lock:k", b"another", None).await, Ok(false));
+    assert_eq!(nodes.with("lock:k"), [0, 1, 2]);
+    // Nobody waits for the answer.
+    drop(releaser.release(b"lock:k", b"worker-7", None));
+    eventually("all have given it back", || nodes.with("lock:k").is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_token_is_unlocked_through_a_proxy_that_knows_only_an_earlier_grant_of_it() {
+    let nodes = Nodes::start(3);
+    let config = nodes.config();
+    let (first, second) = (nodes.engine(&config), nodes.engine(&config));
+    let earlier = first.acquire(b"lock:k", b"worker-7", MINUTE, None).await.unwrap();
+    assert_eq!(second.release(b"lock:k", b"worker-7", None).await, Ok(true));
+    eventually("all have given it back", || nodes.with("lock:k").is_empty());
+    let newer = second.acquire(b"lock:k", b"worker-7", MINUTE, None).await.unwrap();
+    eventually("all have the newer one", || nodes.with("lock:k").len() == 3);
+    // Who names the earlier grant means no other.
+    assert_eq!(first.release(b"lock:k", b"worker-7", earlier.claim).await, Ok(false));
+    assert_eq!(nodes.with("lock:k").len(), 3);
+    assert_eq!(second.release(b"lock:k", b"worker-7", newer.claim).await, Ok(true));
+    first.acquire(b"lock:k", b"worker-7", MINUTE, None).await.unwrap();
+    assert_eq!(second.release(b"lock:k", b"worker-7", None).await, Ok(true));
+    eventually("all have given it back", || nodes.with("lock:k").is_empty());
+    second.acquire(b"lock:k", b"worker-7", MINUTE, None).await.unwrap();
+    assert_eq!(first.release(b"lock:k", b"worker-7", None).await, Ok(true));
+    eventually("all have given it back", || nodes.with("lock:k").is_empty());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn votes_of_two_grants_of_a_token_are_not_counted_together() {
+    let nodes = Nodes::start(3);
+    let config = nodes.config();
+    let (grantor, other) = (nodes.engine(&config), nodes.engine(&config));
+    let grant = grantor.acquire(b"lock:k", b"worker-7", MINUTE, None).await.unwrap();
+    eventually("all have it", || nodes.with("lock:k").len() == 3);
+    nodes.client(2).cmd(&["DEL", "lock:k"]);
+    let is_by = |claim: &str| {
+        let value = format!("{} {claim}", grant.fence);
+        nodes.client(1).cmd(&["SET", "lockgate:fence:lock:k", &value]);
+    };
+    is_by("1234567890123456");
+    let renewed = other.renew(b"lock:k", b"worker-7", MINUTE, None).await;
+    assert!(renewed.is_err(), "{renewed:?}");
+    assert!(other.release(b"lock:k", b"worker-7", None).await.is_err());
+    assert_eq!(nodes.with("lock:k"), [0, 1]);
+    is_by(&grant.claim.unwrap().to_string());
+    let renewed = other.renew(b"lock:k", b"worker-7", MINUTE, None).await;
+    assert!(matches!(renewed, Ok(Some(_))), "{renewed:?}");
+    assert_eq!(other.release(b"lock:k", b"worker-7", None).await, Ok(true));
+    eventually("it is given back", || nodes.with("lock:k").is_empty());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -11,6 +11,7 @@
 mod attach;
 mod clocks;
 mod engine;
+mod failover;
 mod locking;
 mod session_locks;
 #[path = "../support/mod.rs"]

@@ -107,10 +107,10 @@ fn nodes_that_may_have_kept_their_memory_are_not_believed_either() {
 
 /// Restarts all nodes while a lock is held. No other client gets it before it has run out, through
 /// whichever proxy.
-fn all_restarted_nodes_grant_nothing_twice(stays: bool, comes: bool) {
-    let mut nodes = nodes(5, &[]);
+fn all_restarted_nodes_grant_nothing_twice(count: usize, stays: bool, comes: bool) {
+    let mut nodes = nodes(count, &[]);
     let mut first = before(&nodes).start();
-    all_up(&first, 5);
+    all_up(&first, count);
     let held = first.client().cmd(&["LOCK", "k", "a", "PX", "4000"]).grant();
     let until = Instant::now() + ms(held.validity.unsigned_abs());
     nodes.iter_mut().for_each(|node| node.restart().unwrap());
@@ -123,23 +123,28 @@ fn all_restarted_nodes_grant_nothing_twice(stays: bool, comes: bool) {
         let at = granted_at(&mut client);
         assert!(at > until, "{:?} too soon", until - at);
         client.cmd(&["UNLOCK", "k", "b"]);
-        all_up(proxy, 5);
+        all_up(proxy, count);
     }
 }
 
 #[test]
+fn a_single_node_that_is_restarted_grants_nothing_twice() {
+    all_restarted_nodes_grant_nothing_twice(1, true, true);
+}
+
+#[test]
 fn all_nodes_restarted_at_once_are_not_new_to_a_proxy_that_knew_them() {
-    all_restarted_nodes_grant_nothing_twice(true, false);
+    all_restarted_nodes_grant_nothing_twice(5, true, false);
 }
 
 #[test]
 fn all_nodes_restarted_at_once_are_not_new_to_a_proxy_beside_one_that_knew_them() {
-    all_restarted_nodes_grant_nothing_twice(true, true);
+    all_restarted_nodes_grant_nothing_twice(5, true, true);
 }
 
 #[test]
 fn all_nodes_and_all_proxies_restarted_at_once_are_not_new() {
-    all_restarted_nodes_grant_nothing_twice(false, true);
+    all_restarted_nodes_grant_nothing_twice(5, false, true);
 }
 
 #[test]

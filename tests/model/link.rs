@@ -19,7 +19,9 @@ pub(crate) enum Request {
     /// Remember a fence, if that grant has the lock.
     Raise { by: u8, number: u8, token: u8, claim: u8, fence: u8 },
     /// Give the lock back.
-    Release { by: u8, token: u8, whose: Whose },
+    Release { by: u8, number: u8, token: u8, whose: Whose },
+    /// Tell by which grant the token has the lock.
+    Look { by: u8, number: u8, token: u8 },
     /// Give back what one attempt has taken.
     Undo { token: u8, claim: u8 },
 }
@@ -27,18 +29,18 @@ pub(crate) enum Request {
 /// The grant of a token that is given back.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Whose {
-    /// The grant with this claim.
+    /// The grant with this claim, which the proxy has made itself.
     Claim(u8),
+    /// The grant with this claim, which the nodes have told.
+    Elsewhere(u8),
     /// Whichever grant the token has.
     Token,
-    /// Whichever grant the token has, unless its fence is larger.
-    UpTo(u8),
 }
 
 /// An answer of the node.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Answer {
-    /// Done, with the fence if one was asked for.
+    /// Done, with the fence or the claim if one was asked for.
     Yes(u8),
     /// Held by another, or not by this grant.
     No,
@@ -74,7 +76,9 @@ impl Request {
             | Request::HandOver { by, number, .. }
             | Request::Renew { by, number, .. }
             | Request::Heal { by, number, .. }
-            | Request::Raise { by, number, .. } => Some((usize::from(by), number)),
+            | Request::Raise { by, number, .. }
+            | Request::Look { by, number, .. } => Some((usize::from(by), number)),
+            Request::Release { by, number, .. } if number > 0 => Some((usize::from(by), number)),
             Request::Release { .. } | Request::Undo { .. } => None,
         }
     }
@@ -95,23 +99,25 @@ impl Request {
             Request::Raise { by, number, claim, fence, .. } => {
                 [5, by, number, claim, 0, fence, 0, 0]
             }
-            Request::Release { by, token, whose } => {
+            Request::Release { by, number, token, whose } => {
                 let (whose, what) = match whose {
                     Whose::Claim(claim) => (0, claim),
-                    Whose::Token => (1, 0),
-                    Whose::UpTo(fence) => (2, fence),
+                    Whose::Elsewhere(claim) => (1, claim),
+                    Whose::Token => (2, 0),
                 };
-                [6, by, token, whose, what, 0, 0, 0]
+                [6, by, number, token, whose, what, 0, 0]
             }
             Request::Undo { token, claim } => [7, token, claim, 0, 0, 0, 0, 0],
+            Request::Look { by, number, token } => [8, by, number, token, 0, 0, 0, 0],
         })
     }
 
-    /// The token that must hold the lock for this request to do anything, if there is one.
+    /// The token that must hold the lock for this request to do anything, now or later, if there is
+    /// one: no other proxy's request gives the lock to that grant.
     pub(crate) fn is_only_for(self) -> Option<u8> {
         match self {
             Request::Renew { token, .. }
-            | Request::Release { token, .. }
+            | Request::Release { token, whose: Whose::Claim(_), .. }
             | Request::Undo { token, .. } => Some(token),
             _ => None,
         }
@@ -127,7 +133,10 @@ impl Request {
         match self {
             Request::Acquire { again, .. } => !again,
             Request::HandOver { .. } | Request::Release { .. } | Request::Undo { .. } => true,
-            Request::Renew { .. } | Request::Heal { .. } | Request::Raise { .. } => false,
+            Request::Renew { .. }
+            | Request::Heal { .. }
+            | Request::Raise { .. }
+            | Request::Look { .. } => false,
         }
     }
 
@@ -136,7 +145,7 @@ impl Request {
         match self {
             Request::HandOver { from, giver, .. } => {
                 let by = giver / NUMBERS;
-                Some(Request::Release { by, token: from, whose: Whose::Claim(giver) })
+                Some(Request::Release { by, number: 0, token: from, whose: Whose::Claim(giver) })
             }
             _ => None,
         }
@@ -201,21 +210,11 @@ impl Link {
         in_flight.into_iter().filter_map(Request::asked_by).collect()
     }
 
-    /// Opens the connection: the node is told first what it has missed, and releases no grant with
-    /// a larger fence than those that others have released, or than could be proposed now.
-    pub(crate) fn open(&mut self, released: [u8; 3], proposal: u8, setup: &Setup) {
+    /// Opens the connection: the node is told first what it has missed.
+    pub(crate) fn open(&mut self, setup: &Setup) {
         self.down = false;
         if setup.has(Fault::NoCleanUp) {
             self.requests.clear();
-        }
-        if setup.has(Fault::CleanUpWithoutBound) {
-            return;
-        }
-        for request in &mut self.requests {
-            if let Request::Release { by, whose: whose @ Whose::Token, .. } = request {
-                let released = released[usize::from(*by)];
-                *whose = Whose::UpTo(if released > 0 { released } else { proposal });
-            }
         }
     }
 }

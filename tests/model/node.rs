@@ -19,14 +19,16 @@ pub(crate) struct Node {
     pub(crate) fast: u8,
     /// How long it grants nothing.
     pub(crate) quarantine: u8,
+    /// The claim, plus 1, of the grant that another proxy's UNLOCK has ended here.
+    pub(crate) ended: u8,
 }
 
 impl Node {
     /// The node in one number.
     pub(crate) fn packed(&self) -> u64 {
         let holder = self.holder.map_or(0, |holder| holder + 1);
-        let Node { left, claim, fence, fast, quarantine, .. } = *self;
-        u64::from_le_bytes([holder, left, claim, fence, fast, quarantine, 0, 0])
+        let Node { left, claim, fence, fast, quarantine, ended, .. } = *self;
+        u64::from_le_bytes([holder, left, claim, fence, fast, quarantine, ended, 0])
     }
 
     fn is_held_by(&self, token: u8, claim: u8) -> bool {
@@ -40,7 +42,8 @@ impl Node {
             Request::Acquire { token, claim, again, ttl, fence, .. } => {
                 let own = again && self.is_held_by(token, claim);
                 let anybodys = has(Fault::AgainToAnybody) && self.holder == Some(token);
-                if self.holder.is_some() && !own && !anybodys {
+                let free = self.holder.is_none() && (!again || has(Fault::AgainTakesFree));
+                if !free && !own && !anybodys {
                     return Some(Answer::No);
                 }
                 let left = if has(Fault::AgainShortens) { 0 } else { self.left };
@@ -67,7 +70,8 @@ impl Node {
                 Some(Answer::Yes(0))
             }
             Request::Heal { token, claim, ttl, fence, .. } => {
-                let free = self.holder.is_none();
+                let ended = self.ended == claim + 1 && !has(Fault::HealEnded);
+                let free = self.holder.is_none() && !ended;
                 if free {
                     self.fence = self.fence.max(fence);
                     (self.holder, self.claim) = (Some(token), claim);
@@ -83,18 +87,24 @@ impl Node {
                 self.fence = self.fence.max(fence);
                 Some(Answer::Yes(0))
             }
-            Request::Release { token, whose, .. } => {
+            Request::Release { token, whose, number, .. } => {
                 let meant = match whose {
                     Whose::Claim(claim) => self.claim == claim || has(Fault::ReleaseByToken),
+                    Whose::Elsewhere(claim) => self.claim == claim,
                     Whose::Token => true,
-                    Whose::UpTo(fence) => self.fence <= fence,
                 };
-                if self.holder == Some(token) && meant || has(Fault::ReleaseWithoutCompare) {
-                    self.end();
-                    // The fence is told where the claim was not known.
-                    return matches!(whose, Whose::Token).then_some(Answer::Yes(self.fence));
+                if let Whose::Elsewhere(claim) = whose {
+                    self.ended = claim + 1;
                 }
-                None
+                let held = self.holder == Some(token) && meant || has(Fault::ReleaseWithoutCompare);
+                if held {
+                    self.end();
+                }
+                (number > 0).then_some(if held { Answer::Yes(0) } else { Answer::No })
+            }
+            Request::Look { token, .. } => {
+                let held = self.holder == Some(token);
+                Some(if held { Answer::Yes(self.claim) } else { Answer::No })
             }
             Request::Undo { token, claim } => {
                 let by_token = has(Fault::UndoByToken) && self.holder == Some(token);

@@ -6,6 +6,7 @@ use stateright::{Model, Property};
 use super::{
     link::{NUMBERS, Request},
     node::Node,
+    quorum::quorum,
     setup::{NODES, Setup},
     state::{State, What},
     steps::Step,
@@ -18,12 +19,14 @@ pub(crate) const FENCES_GROW: &str = "fences grow from grant to grant";
 /// Once all is done, a node holds the lock only for who was told so and has not
 /// given it back.
 pub(crate) const NO_GHOST: &str = "no node holds the lock for nobody";
+/// Once all is done, a quorum of nodes does not hold the lock for nobody.
+pub(crate) const FEW_GHOSTS: &str = "no quorum holds the lock for nobody";
 
 /// A lock that is renewed is never lost.
 pub(crate) const KEPT: &str = "a lock that is renewed is kept";
 
 /// Properties that must hold in every state.
-pub(crate) const ALWAYS: &[&str] = &[ONE_HOLDER, FENCES_GROW, NO_GHOST, KEPT];
+pub(crate) const ALWAYS: &[&str] = &[ONE_HOLDER, FENCES_GROW, NO_GHOST, FEW_GHOSTS, KEPT];
 
 /// Somebody is granted the lock.
 pub(crate) const GRANTED: &str = "a grant";
@@ -46,6 +49,8 @@ pub(crate) const CLASH: &str = "two attempts of which each has a node";
 pub(crate) const HEALED: &str = "a lock that is put back";
 /// A lock is renewed while a quorum of nodes waits.
 pub(crate) const WAITED_OUT: &str = "a lock outlives its first TTL while two nodes wait";
+/// A lock is given back through a proxy that has not granted it.
+pub(crate) const UNLOCKED: &str = "a lock that is unlocked elsewhere";
 /// Two clients have the same token.
 pub(crate) const SAME_TOKEN: &str = "a grant after another of the same token";
 
@@ -69,10 +74,14 @@ impl Model for Locks {
     }
 
     fn properties(&self) -> Vec<Property<Locks>> {
-        let all: [Property<Locks>; 15] = [
+        let all: [Property<Locks>; 17] = [
             Property::always(ONE_HOLDER, |_, state: &State| state.valid_holders() <= 1),
             Property::always(FENCES_GROW, |_, state: &State| !state.fence_went_back),
-            Property::always(NO_GHOST, |_, state: &State| !has_ghost(state)),
+            Property::always(NO_GHOST, |_, state: &State| ghosts(state) == 0),
+            Property::always(FEW_GHOSTS, |_, state: &State| ghosts(state) < quorum(NODES)),
+            Property::sometimes(UNLOCKED, |_, state: &State| {
+                state.held().any(|held| held.unlocked)
+            }),
             Property::always(KEPT, |_, state: &State| !state.lost),
             Property::sometimes(HEALED, |_, state: &State| {
                 let has = |claim| state.columns.iter().filter(|c| c.node.claim == claim).count();
@@ -123,10 +132,12 @@ impl Model for Locks {
     }
 }
 
-fn has_ghost(state: &State) -> bool {
-    let is_held = |claim: u8| state.held().any(|held| held.claim == claim);
+/// The number of nodes that hold the lock for nobody, once all is done.
+fn ghosts(state: &State) -> usize {
+    let is_held = |claim: u8| state.held().any(|held| held.claim == claim && !held.unlocked);
     let is_ghost = |node: &Node| node.holder.is_some() && !is_held(node.claim);
-    state.is_quiet() && state.columns.iter().any(|column| is_ghost(&column.node))
+    let ghosts = state.columns.iter().filter(|column| is_ghost(&column.node)).count();
+    if state.is_quiet() { ghosts } else { 0 }
 }
 
 fn is_early(model: &Locks, state: &State) -> bool {

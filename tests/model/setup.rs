@@ -47,7 +47,7 @@ pub(crate) struct Setup {
     pub(crate) hand_overs: u8,
     pub(crate) breaks: u8,
     pub(crate) restarts: u8,
-    /// UNLOCKs by a client with the token of another's grant.
+    /// UNLOCKs by a client with the token of another's grant, of which its proxy does not know.
     pub(crate) unlocks_by_token: u8,
     /// Whether renewals put the lock back where it is free. They wait for all nodes then.
     pub(crate) heals: bool,
@@ -117,8 +117,14 @@ pub(crate) enum Fault {
     ReleaseByToken,
     /// A LOCK again that fails undoes the grant before it, too.
     UndoTakesEarlier,
-    /// A node that is back gives back whatever the token of a missed UNLOCK holds by then.
-    CleanUpWithoutBound,
+    /// An UNLOCK that does not know the grant releases whatever its token holds.
+    UnlockByToken,
+    /// An UNLOCK that does not know the grant releases each that a node has told.
+    UnlockAllSeen,
+    /// A LOCK again takes the lock where it is free, by the claim from before.
+    AgainTakesFree,
+    /// A lock is put back where another proxy's UNLOCK has ended it.
+    HealEnded,
     /// A fence is raised whichever grant of the token has the lock.
     RaiseByToken,
     /// A fence is raised whoever has the lock.

@@ -6,7 +6,7 @@
 use std::hash::{Hash, Hasher};
 
 use super::{
-    link::{Link, Request, Whose},
+    link::{Link, Request},
     node::Node,
     setup::{CLIENTS, Clocks, NODES, PROXIES, Setup},
 };
@@ -30,8 +30,10 @@ pub(crate) struct State {
     pub(crate) fence_went_back: bool,
     /// UNLOCKs that may still come by token alone.
     pub(crate) by_token: u8,
-    /// The largest fence that such an UNLOCK of each client has released.
-    pub(crate) released: [u8; CLIENTS],
+    /// The claim that such an UNLOCK is releasing, or may still release: it was not answered 1.
+    pub(crate) unlocking: Option<u8>,
+    /// Whether another token had the lock when that UNLOCK was sent, which therefore ends nothing.
+    pub(crate) in_vain: bool,
     /// Whether a lock that was to be kept was lost.
     pub(crate) lost: bool,
 }
@@ -88,6 +90,8 @@ pub(crate) struct Held {
     pub(crate) handed: bool,
     /// Whether a node that had lost the lock has it back.
     pub(crate) healed: bool,
+    /// Whether an UNLOCK through another proxy has ended it, of which its own does not know.
+    pub(crate) unlocked: bool,
 }
 
 /// A command under way.
@@ -105,6 +109,8 @@ pub(crate) struct Asking {
     pub(crate) elapsed: u8,
     /// Whether the lock is handed over.
     pub(crate) handed: bool,
+    /// Whether an UNLOCK meanwhile has ended what is asked for.
+    pub(crate) unlocked: bool,
 }
 
 /// The event that a command waits for.
@@ -116,6 +122,10 @@ pub(crate) enum What {
     Raise { fence: u8 },
     /// The nodes' renewals.
     Renewal,
+    /// The claim by which a token has the lock, to be released.
+    Look,
+    /// A quorum that has released the grant with this claim.
+    Release { claim: u8 },
 }
 
 // Hashing takes most of the checker's time, so it is done in few words.
@@ -143,19 +153,22 @@ impl Hash for Client {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         hasher.write_u16(u16::from(self.locks) << 8 | u16::from(self.number));
         let held = self.held.map_or([0; 8], |held| {
-            let Held { valid, known, claim, fence, first, handed, healed } = held;
-            let flags = 1 | u8::from(handed) << 1 | u8::from(healed) << 3;
+            let Held { valid, known, claim, fence, first, handed, healed, unlocked } = held;
+            let flags = u8::from(handed) << 1 | u8::from(healed) << 3 | u8::from(unlocked) << 4;
+            let flags = 1 | flags;
             [valid, known, claim, fence, first, flags, 0, 0]
         });
         hasher.write_u64(u64::from_le_bytes(held));
         let asking = self.asking.map_or([0; 8], |asking| {
-            let Asking { what, number, claim, again, ttl, elapsed, handed } = asking;
+            let Asking { what, number, claim, again, ttl, elapsed, handed, unlocked } = asking;
             let (what, fence) = match what {
                 What::Grant => (1, 0),
                 What::Raise { fence } => (2, fence),
                 What::Renewal => (3, 0),
+                What::Look => (4, 0),
+                What::Release { claim } => (5, claim),
             };
-            let flags = u8::from(handed) << 1 | u8::from(again);
+            let flags = u8::from(unlocked) << 2 | u8::from(handed) << 1 | u8::from(again);
             [what, fence, claim, number, ttl, elapsed, flags, 0]
         });
         hasher.write_u64(u64::from_le_bytes(asking));
@@ -185,7 +198,8 @@ impl State {
                         last_fence: 0,
                         fence_went_back: false,
                         by_token: setup.unlocks_by_token,
-                        released: [0; CLIENTS],
+                        unlocking: None,
+                        in_vain: false,
                         lost: false,
                     });
                 }
@@ -197,7 +211,7 @@ impl State {
     /// Gives one state for all that differ only in the names of nodes or in what
     /// can have no effect any more.
     pub(crate) fn in_order(mut self, setup: &Setup) -> State {
-        let State { columns, clients, breaks, restarts, released, .. } = &mut self;
+        let State { columns, clients, breaks, restarts, .. } = &mut self;
         let stays_up = *breaks == 0 && *restarts == 0;
         let waits = |request: &Request| {
             request.asked_by().is_some_and(|(by, number)| {
@@ -208,14 +222,12 @@ impl State {
             for link in links {
                 // An answer to nobody counts only if the connection ends before it.
                 link.answers.retain(|(request, _)| {
-                    let counts = match request {
-                        Request::Release { whose, .. } => *whose == Whose::Token,
-                        _ => request.leaves_traces(),
-                    };
+                    let is_release = matches!(request, Request::Release { .. });
+                    let counts = request.leaves_traces() && !is_release;
                     waits(request) || counts && !stays_up
                 });
-                // A request for a token that does not hold the lock changes nothing, now or later:
-                // only a request behind it could give that token the lock.
+                // A request for a grant that does not have the lock changes nothing, now or later:
+                // only a request behind it could give that grant the lock.
                 while let Some(first) = link.requests.first()
                     && !link.down
                     && first.is_only_for().is_some_and(|token| node.holder != Some(token))
@@ -225,16 +237,6 @@ impl State {
                     link.requests.remove(0);
                 }
             }
-        }
-        let told =
-            |request: &Request| matches!(request, Request::Release { whose: Whose::Token, .. });
-        if stays_up
-            && !columns
-                .iter()
-                .flat_map(|column| &column.links)
-                .any(|link| link.requests.iter().any(told))
-        {
-            *released = [0; CLIENTS];
         }
         columns.sort_unstable();
         self

@@ -5,7 +5,7 @@ use super::{
     link::{Answer, Link, Request, Whose, claim_of},
     quorum::{Decision, Rule, Votes, quorum},
     setup::{Clocks, Fault, NODES, Quarantine, Setup},
-    state::{Asking, Column, Held, State, Vote, What},
+    state::{Asking, Client, Column, Held, State, Vote, What},
 };
 
 /// One step. Nodes are named by their places in the state before it.
@@ -15,6 +15,8 @@ pub(crate) enum Step {
     Tick,
     /// A client sends LOCK.
     Lock { client: usize },
+    /// A client whose lock was unlocked elsewhere sends LOCK on another connection.
+    LockAnew { client: usize },
     /// A client sends UNLOCK, or a session lock's validity has ended and it is lost.
     Unlock { client: usize },
     /// A client sends UNLOCK with its token, by which another has a grant.
@@ -76,9 +78,14 @@ impl State {
         } else if one.locks > 0 && (one.held.is_none() || setup.locks_again) {
             steps.push(Step::Lock { client });
         }
+        let ended = |held: Held| held.unlocked || self.unlocking == Some(held.claim);
+        if one.locks > 0 && one.asking.is_none() && one.held.is_some_and(ended) {
+            steps.push(Step::LockAnew { client });
+        }
         if one.held.is_none() && one.asking.is_none() && self.by_token > 0 {
             let tokens = self.clients.iter().zip(setup.token_of);
-            let others = tokens.filter(|(other, _)| other.held.is_some());
+            let asks = |other: &Client| other.asking.is_some() && !setup.has(Fault::UnlockByToken);
+            let others = tokens.filter(|(other, _)| other.held.is_some() || asks(other));
             if others.into_iter().any(|(_, token)| token == setup.token_of[client]) {
                 steps.push(Step::UnlockByToken { client });
             }
@@ -130,6 +137,10 @@ impl State {
         match step {
             Step::Tick => next.tick(setup),
             Step::Lock { client } => next.lock(client, setup),
+            Step::LockAnew { client } => {
+                next.clients[client].held = None;
+                next.lock(client, setup);
+            }
             Step::Unlock { client } => next.unlock(client, setup),
             Step::UnlockByToken { client } => next.unlock_by_token(client, setup),
             Step::HandOver { client, to } => next.hand_over(client, to, setup),
@@ -150,8 +161,7 @@ impl State {
                 next.end_link(node, proxy, setup);
             }
             Step::Open { node, proxy } => {
-                let proposal = setup.proposal(proxy, next.now);
-                next.columns[node].links[proxy].open(next.released, proposal, setup);
+                next.columns[node].links[proxy].open(setup);
             }
             Step::Restart { node } => next.restart(node, setup),
         }
@@ -217,7 +227,8 @@ impl State {
         one.number += 1;
         let (number, again) = (one.number, claim.is_some());
         let claim = claim.unwrap_or_else(|| claim_of(client, number));
-        one.asking = Some(Asking { what, number, claim, again, ttl, elapsed: 0, handed: false });
+        let (elapsed, handed, unlocked) = (0, false, false);
+        one.asking = Some(Asking { what, number, claim, again, ttl, elapsed, handed, unlocked });
         (number, claim)
     }
 
@@ -256,8 +267,8 @@ impl State {
             setup.has(Fault::HealBehindRelease).then(|| self.heal_of(client, &held, setup));
         self.end_asking(client);
         let (by, token) = (client as u8, setup.token_of[client]);
-        let release = Request::Release { by, token, whose: Whose::Claim(held.claim) };
-        self.tell(client, release, setup);
+        let whose = Whose::Claim(held.claim);
+        self.tell(client, Request::Release { by, number: 0, token, whose }, setup);
         if let Some((heal, nodes)) = late_heal.flatten() {
             for node in nodes {
                 self.columns[node].links[setup.proxy_of[client]].send(heal, false);
@@ -265,15 +276,66 @@ impl State {
         }
     }
 
-    /// Gives back each grant of the client's token: naming the token is enough.
+    /// Gives back the grant that the client's token has, which the nodes are asked for first.
     fn unlock_by_token(&mut self, client: usize, setup: &Setup) {
         self.by_token -= 1;
-        let token = setup.token_of[client];
-        for (other, theirs) in self.clients.iter_mut().zip(setup.token_of) {
-            other.held.take_if(|_| theirs == token);
+        self.in_vain = (self.clients.iter().zip(setup.token_of)).any(|(other, theirs)| {
+            theirs != setup.token_of[client] && other.held.is_some_and(|held| held.valid > 0)
+        });
+        let (by, token) = (client as u8, setup.token_of[client]);
+        if setup.has(Fault::UnlockByToken) {
+            for (other, theirs) in self.clients.iter_mut().zip(setup.token_of) {
+                other.held.take_if(|_| theirs == token);
+            }
+            let whose = Whose::Token;
+            return self.tell(client, Request::Release { by, number: 0, token, whose }, setup);
         }
-        let release = Request::Release { by: client as u8, token, whose: Whose::Token };
-        self.tell(client, release, setup);
+        let (number, _) = self.begin(client, What::Look, setup.ttl, None);
+        self.ask(client, Request::Look { by, number, token }, setup);
+    }
+
+    /// Releases a grant by the claim that the nodes have told. From now on nobody counts on it,
+    /// though its own proxy does not know.
+    fn release_elsewhere(&mut self, client: usize, claim: u8, setup: &Setup) {
+        for other in &mut self.clients {
+            if let Some(held) = other.held.as_mut().filter(|held| held.claim == claim) {
+                held.valid = 0;
+            }
+        }
+        self.unlocking = Some(claim).filter(|_| !self.in_vain);
+        let (number, _) = self.begin(client, What::Release { claim }, setup.ttl, None);
+        let (by, token, whose) = (client as u8, setup.token_of[client], Whose::Elsewhere(claim));
+        self.ask(client, Request::Release { by, number, token, whose }, setup);
+    }
+
+    /// Notes that an UNLOCK is answered. What is told of that grant counts if it is asked for from
+    /// now on.
+    fn unlocked(&mut self, client: usize, claim: u8) {
+        self.unlocking = None;
+        self.end_asking(client);
+        for other in &mut self.clients {
+            if let Some(held) = other.held.as_mut().filter(|held| held.claim == claim) {
+                held.unlocked = true;
+            }
+            if let Some(asking) = other.asking.as_mut().filter(|asking| asking.claim == claim) {
+                asking.unlocked = !self.in_vain;
+            }
+        }
+    }
+
+    /// Whether an UNLOCK that was under way at the same time ends what is granted or renewed.
+    fn is_unlocked(&self, asking: &Asking) -> bool {
+        asking.unlocked || self.unlocking == Some(asking.claim)
+    }
+
+    /// The claim that most nodes have told, and how many.
+    fn named(&self, client: usize) -> Option<(usize, u8)> {
+        let votes = || self.columns.iter().map(|column| column.votes[client]);
+        let named = votes().filter_map(|vote| match vote {
+            Vote::Yes(claim) => Some((votes().filter(|other| *other == vote).count(), claim)),
+            _ => None,
+        });
+        named.max()
     }
 
     fn hand_over(&mut self, client: usize, to: usize, setup: &Setup) {
@@ -337,6 +399,9 @@ impl State {
         self.end_asking(client);
         let known = self.clients[client].held.is_some_and(|held| held.known > 0);
         let keeps = asking.again && known && !setup.has(Fault::UndoTakesEarlier);
+        if matches!(asking.what, What::Look | What::Release { .. }) {
+            return;
+        }
         if asking.what != What::Renewal && !keeps {
             let (token, claim) = (setup.token_of[client], asking.claim);
             self.tell(client, Request::Undo { token, claim }, setup);
@@ -354,10 +419,6 @@ impl State {
     fn answered(&mut self, node: usize, proxy: usize, setup: &Setup) {
         let column = &mut self.columns[node];
         let (request, answer) = column.links[proxy].answers.remove(0);
-        if let (Request::Release { by, .. }, Answer::Yes(fence)) = (request, answer) {
-            let released = &mut self.released[usize::from(by)];
-            *released = fence.max(*released);
-        }
         let Some((client, number)) = request.asked_by() else { return };
         let Some(asking) = self.clients[client].asking.filter(|asking| asking.number == number)
         else {
@@ -436,9 +497,26 @@ impl State {
         if waits_for_all && counted.yes + counted.no + counted.missing < NODES {
             return Decision::Open;
         }
+        if asking.what == What::Look {
+            // Nodes that tell other claims decide nothing.
+            let alike = self.named(client).map_or(0, |(alike, _)| alike);
+            let others = counted.yes - alike;
+            counted = Votes { yes: alike, missing: counted.missing + others, ..counted };
+        }
+        // That few nodes have the grant is not enough: a release may be under way to others.
+        if let What::Release { .. } = asking.what
+            && counted.yes < quorum(NODES)
+        {
+            return match counted {
+                Votes { yes, no, .. } if yes + no == NODES => Decision::No,
+                Votes { yes, no, missing, .. } if yes + no + missing == NODES => Decision::NoQuorum,
+                _ => Decision::Open,
+            };
+        }
         counted.decide(match asking.what {
+            What::Grant if asking.again && !setup.has(Fault::AgainTakesFree) => Rule::Renewal,
             What::Grant | What::Raise { .. } => Rule::Grant,
-            What::Renewal => Rule::Renewal,
+            What::Renewal | What::Look | What::Release { .. } => Rule::Renewal,
         })
     }
 
@@ -470,6 +548,25 @@ impl State {
                 self.unlock(client, setup);
             }
             (Decision::NoQuorum, What::Renewal) => drop(self.end_asking(client)),
+            (Decision::Yes, What::Look) => {
+                let claim = self.named(client).map_or(0, |(_, claim)| claim);
+                self.release_elsewhere(client, claim, setup);
+            }
+            (Decision::Yes | Decision::No, What::Release { claim }) => {
+                self.unlocked(client, claim);
+            }
+            (Decision::No | Decision::NoQuorum, What::Look)
+                if setup.has(Fault::UnlockAllSeen) && self.named(client).is_some() =>
+            {
+                let claim = self.named(client).map_or(0, |(_, claim)| claim);
+                self.release_elsewhere(client, claim, setup);
+            }
+            // So few nodes have the grant that it has ended. The client wants another.
+            (Decision::No, What::Grant) if asking.again && !setup.has(Fault::AgainTakesFree) => {
+                self.unlock(client, setup);
+                self.clients[client].locks += 1;
+                self.lock(client, setup);
+            }
             (Decision::No | Decision::NoQuorum, _) => self.give_up(client, setup),
         }
     }
@@ -492,8 +589,9 @@ impl State {
         let first = asking.ttl.saturating_sub(asking.elapsed);
         let Asking { claim, handed, .. } = asking;
         let (claim, handed, known) = (*claim, *handed, first);
-        let healed = false;
-        let held = Held { valid, known, claim, fence, first, handed, healed };
+        let valid = if self.is_unlocked(asking) { 0 } else { valid };
+        let (healed, unlocked) = (false, false);
+        let held = Held { valid, known, claim, fence, first, handed, healed, unlocked };
         self.clients[client].held = Some(held);
         self.fence_went_back |= fence <= self.last_fence;
         self.last_fence = self.last_fence.max(fence);
@@ -504,7 +602,9 @@ impl State {
         let Some(mut held) = self.clients[client].held else { return };
         if valid > 0 {
             let known = asking.ttl.saturating_sub(asking.elapsed);
+            let valid = if self.is_unlocked(asking) { 0 } else { valid };
             (held.valid, held.known) = (valid, known);
+            held.unlocked = false;
         }
         let heal = self.heal_of(client, &held, setup).filter(|_| valid > 0);
         self.end_asking(client);

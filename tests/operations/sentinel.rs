@@ -9,11 +9,6 @@ use crate::support::{
     sentinel::{MASTER, Sentinel, Watched, answering},
 };
 
-/// Silence of a master, in ms, after which Sentinels fail over: what a busy machine does not cause,
-/// and what no test waits for.
-const SOON: u32 = 2000;
-const NEVER: u32 = 600_000;
-
 /// A proxy that waits long for a data node, and is ready.
 fn proxy(data: &str) -> Proxy {
     let proxy =
@@ -47,7 +42,7 @@ fn says_so_once(proxy: &Proxy) -> bool {
 
 #[test]
 fn a_failover_by_hand_ends_all_sessions_on_the_old_master() {
-    let watched = Watched::start(NEVER);
+    let watched = Watched::steady();
     let proxy = proxy(&watched.data(""));
     let (mut writer, mut reader) = (proxy.client(), proxy.client());
     assert_eq!(writer.cmd(&["SET", "k", "1"]), Reply::ok());
@@ -77,7 +72,7 @@ fn a_failover_by_hand_ends_all_sessions_on_the_old_master() {
 
 #[test]
 fn a_client_that_comes_after_the_master_died_waits_for_the_next() {
-    let mut watched = Watched::start(SOON);
+    let mut watched = Watched::start(&[]);
     let proxy = proxy(&watched.data(""));
     let mut before = proxy.client();
     assert_eq!(before.cmd(&["SET", "k", "1"]), Reply::ok());
@@ -142,7 +137,7 @@ fn a_refused_write_has_the_data_node_asked_for_its_role() {
 #[test]
 fn a_minority_of_sentinels_changes_nothing() {
     let other = RedisServer::start(&[]).unwrap();
-    let mut watched = Watched::start(NEVER);
+    let mut watched = Watched::steady();
     // The third watches another Redis under that name.
     watched.sentinels[2] = Sentinel::start(other.port(), 1, "");
     let proxy = proxy(&watched.data(""));
@@ -281,7 +276,7 @@ fn a_named_master_that_is_dead_is_told_and_waited_for() {
 
 #[test]
 fn a_master_that_hangs_is_left_when_the_sentinels_name_another() {
-    let watched = Watched::start(SOON);
+    let watched = Watched::start(&[]);
     let proxy = Proxy::with()
         .data_url(&watched.data(""))
         .top(
@@ -352,7 +347,7 @@ fn strangers_are_kept_out_once_a_master_without_a_password_is_the_data_node() {
 
 #[test]
 fn an_upgrade_leaves_the_old_process_with_its_sessions_and_both_follow() {
-    let watched = Watched::start(SOON);
+    let watched = Watched::start(&[]);
     let dir = tempfile::tempdir().unwrap();
     let socket = dir.path().join("upgrade.sock");
     let mut proxy = Proxy::with()

@@ -43,6 +43,8 @@ struct Shared {
     delay: Mutex<Duration>,
     /// The loopback port to which new connections are led.
     server: AtomicU16,
+    /// The client's side of each connection.
+    clients: Mutex<Vec<TcpStream>>,
 }
 
 impl Shared {
@@ -89,6 +91,7 @@ impl Relay {
                 let server = ours.server.load(Ordering::Relaxed);
                 let Ok(server) = TcpStream::connect(("127.0.0.1", server)) else { continue };
                 let twin = |stream: &TcpStream| stream.try_clone().expect("descriptor");
+                ours.clients.lock().expect("no thread panics with it").push(twin(&client));
                 for (from, to, direction) in [
                     (twin(&client), twin(&server), Direction::ToServer),
                     (server, client, Direction::FromServer),
@@ -109,6 +112,15 @@ impl Relay {
     /// Leads connections from now on to another server, on this loopback port.
     pub fn lead_to(&self, server: u16) {
         self.shared.server.store(server, Ordering::Relaxed);
+    }
+
+    /// Leads connections from now on to another server, and closes those that there are.
+    pub fn move_to(&self, server: u16) {
+        self.lead_to(server);
+        for client in self.shared.clients.lock().expect("no thread panics with it").drain(..) {
+            // It may be closed already.
+            let _ = client.shutdown(Shutdown::Both);
+        }
     }
 
     /// Holds the next packet to the server that contains `pattern`.

@@ -42,6 +42,10 @@ impl Sentinel {
         format!("127.0.0.1:{}", self.port)
     }
 
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
     pub fn client(&self) -> Client {
         Client::connect(self.port)
     }
@@ -119,11 +123,21 @@ pub struct Watched {
 
 impl Watched {
     /// Starts all, and waits until the Sentinels could make the replica the master. They do so by
-    /// themselves once the master has been silent for this long, in ms.
-    pub fn start(down_after: u32) -> Watched {
-        let master = RedisServer::start(&[]).expect("master");
+    /// themselves once the master has been silent for two seconds, which a busy machine does not cause.
+    pub fn start(arguments: &[&str]) -> Watched {
+        Watched::start_with(arguments, 2000)
+    }
+
+    /// Starts all, with Sentinels that do nothing by themselves.
+    pub fn steady() -> Watched {
+        Watched::start_with(&[], 600_000)
+    }
+
+    fn start_with(arguments: &[&str], down_after: u32) -> Watched {
+        let master = RedisServer::start(arguments).expect("master");
         let port = master.port().to_string();
-        let replica = RedisServer::start(&["--replicaof", "127.0.0.1", &port]).expect("replica");
+        let of_master = [arguments, &["--replicaof", "127.0.0.1", &port]].concat();
+        let replica = RedisServer::start(&of_master).expect("replica");
         let silence = format!("sentinel down-after-milliseconds {MASTER} {down_after}");
         let sentinels: Vec<Sentinel> =
             (0..3).map(|_| Sentinel::start(master.port(), 2, &silence)).collect();

@@ -237,7 +237,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_quorum_that_has_jumped_loses_what_was_asked_for_before() {
         let mut config = LocksConfig {
-            nodes: (1..4).map(RedisUrl::local).collect(),
+            nodes: (1..4).map(|port| RedisUrl::local(port).into()).collect(),
             max_ttl: Duration::from_secs(60),
             ..LocksConfig::default()
         };

@@ -65,8 +65,8 @@ use super::{
 };
 use crate::{
     clock::millis,
-    config::{LocksConfig, RedisUrl},
-    lock::{jitter::jittered, quorum::quorum, scripts},
+    config::LocksConfig,
+    lock::{address::NodeAddress, jitter::jittered, quorum::quorum, scripts},
     net::Connector,
     sync::Mutex,
 };
@@ -195,15 +195,22 @@ struct Vigil {
 }
 
 impl Admissions {
-    pub(in crate::lock) fn new(config: &LocksConfig, connector: &Connector) -> Admissions {
-        let way = |url: &RedisUrl| Way { url: url.clone(), connector: connector.clone() };
+    pub(in crate::lock) fn new(
+        config: &LocksConfig,
+        addresses: &[Arc<NodeAddress>],
+        connector: &Connector,
+    ) -> Admissions {
+        let way = |address: &Arc<NodeAddress>| Way {
+            address: address.clone(),
+            connector: connector.clone(),
+        };
         Admissions {
             quarantine: config.quarantine,
             allow_shared_instance: config.allow_shared_instance,
             drift_factor: config.drift_factor,
             prefix: config.prefix.clone(),
             blank: Deployment::new(config),
-            ways: config.nodes.iter().map(way).collect(),
+            ways: addresses.iter().map(way).collect(),
             state: Mutex::new(AdmissionState {
                 possible: config.max_ttl,
                 seats: config.nodes.iter().map(|_| SeatState::default()).collect(),
@@ -490,6 +497,10 @@ impl Admissions {
             state.survey.as_ref().is_some_and(|survey| survey.others_know(index))
         });
         let longest = if all_know { state.longest } else { state.longest.max(state.possible) };
+        // Another proxy may not have heard of a failover yet.
+        let all = || self.ways.iter().map(|way| way.address.confirm()).max().unwrap_or_default();
+        let confirm = index.map_or_else(all, |index| self.ways[index].address.confirm());
+        let longest = longest + confirm;
         // A fast clock counts the time too soon.
         (longest.mul_f64(1.0 + self.drift_factor) + ROUNDING).max(FLOOR)
     }

@@ -34,6 +34,8 @@ labels! {
         Clock = "clock",
         /// The node does not tell its TIME.
         Unwatched = "unwatched",
+        /// No majority of the node's Sentinels has been heard lately to name it.
+        Unconfirmed = "unconfirmed",
     }
 }
 
@@ -55,6 +57,9 @@ impl Fault {
             Fault::Disagrees => "it was set up with other nodes or another prefix",
             Fault::Clock => "its clock has jumped forward, so it may have ended locks too early",
             Fault::Unwatched => "it does not tell its TIME, so a jump of its clock would go unseen",
+            Fault::Unconfirmed => {
+                "no majority of its Sentinels was heard lately to name it, so another may be the master"
+            }
         }
     }
 }

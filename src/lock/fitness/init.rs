@@ -11,9 +11,12 @@ use super::{
     seats::{Plan, Survey},
 };
 use crate::{
-    config::{LocksConfig, RedisUrl},
-    net::Connector,
+    config::LocksConfig,
+    lock::address::{NodeAddress, connector_to_nodes},
 };
+
+/// How long the Sentinels of a node may take to name its master.
+const SENTINELS_LIMIT: Duration = Duration::from_secs(3);
 
 /// Why the first markers were not written.
 #[derive(Debug, Error)]
@@ -42,9 +45,12 @@ pub enum InitError {
 /// # Errors
 /// If a node cannot be reached, must not vote, or has a marker, even one of version 0.1.
 pub async fn initialise(config: &LocksConfig) -> Result<String, InitError> {
-    let connector = Connector::start("node", &config.tls, &config.nodes);
-    let way = |url: &RedisUrl| Way { url: url.clone(), connector: connector.clone() };
-    let ways: Vec<Way> = config.nodes.iter().map(way).collect();
+    let connector = connector_to_nodes(config);
+    let way = |address| Way { address, connector: connector.clone() };
+    let ways: Vec<Way> = NodeAddress::all(config).into_iter().map(way).collect();
+    for way in &ways {
+        way.address.found(SENTINELS_LIMIT).await;
+    }
     let all = round::ask_all(&ways, |_| false).await;
     let (mut unfit, mut found) = (Vec::new(), Vec::new());
     let looks = round::looks(&all);

@@ -41,6 +41,9 @@ pub(in crate::lock) enum ConnectError {
     /// The node must not vote as it is.
     #[error("{1}")]
     Unfit(Fault, String),
+    /// The node's Sentinels name another master now.
+    #[error("its Sentinels name another master")]
+    Elsewhere,
     /// The engine was dropped.
     #[error("not needed any more")]
     Unused,
@@ -52,6 +55,7 @@ impl ConnectError {
         match self {
             ConnectError::Garbage(_) => Some(Fault::Garbage),
             ConnectError::Unfit(fault, _) => Some(*fault),
+            ConnectError::Elsewhere => Some(Fault::Unconfirmed),
             ConnectError::Refused { error, .. } => {
                 let code = error.split(' ').next().unwrap_or_default();
                 match code {

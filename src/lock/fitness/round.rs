@@ -4,7 +4,7 @@
 //! A round is one of Paxos, with CAS: a promise from a quorum, then the marker. A node promises and
 //! accepts only while its marker is the one that was seen there.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use redis_protocol::resp2::types::OwnedFrame;
 use tokio::{
@@ -21,8 +21,7 @@ use super::{
     seats::{Accepted, Plan},
 };
 use crate::{
-    config::RedisUrl,
-    lock::jitter,
+    lock::{address::NodeAddress, jitter},
     net::{self, Connector, Stream},
     resp::encode,
 };
@@ -40,7 +39,7 @@ const WRITE_NOTE: &str = include_str!("../scripts/since.lua");
 /// How to connect to one node.
 #[derive(Clone)]
 pub(super) struct Way {
-    pub(super) url: RedisUrl,
+    pub(super) address: Arc<NodeAddress>,
     pub(super) connector: Connector,
 }
 
@@ -52,9 +51,10 @@ pub(super) struct Answered {
 
 impl Way {
     pub(super) async fn ask(&self) -> Result<Answered, ConnectError> {
-        let mut stream = net::connect(&self.url, &self.connector, CONNECT_LIMIT, KEEPALIVE).await?;
+        let url = self.address.url()?;
+        let mut stream = net::connect(&url, &self.connector, CONNECT_LIMIT, KEEPALIVE).await?;
         let mut out = Vec::new();
-        let asked = encode_greeting(&mut out, &self.url);
+        let asked = encode_greeting(&mut out, &url);
         encode_look(&mut out);
         let asking = async {
             send(&mut stream, &out).await?;

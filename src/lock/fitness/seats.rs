@@ -146,10 +146,12 @@ impl Survey {
         self.intact.iter().filter(|intact| **intact).count()
     }
 
-    /// Whether all nodes but `seat` have kept their memory: then they know all that it has ever
-    /// granted.
+    /// Whether there are other nodes than `seat` and all of them have kept their memory: then they
+    /// know all that it has ever granted together with them. A single node grants alone, so nobody
+    /// knows that.
     pub(super) fn others_know(&self, seat: usize) -> bool {
-        (0..self.intact.len()).all(|other| other == seat || self.intact[other])
+        self.intact.len() > 1
+            && (0..self.intact.len()).all(|other| other == seat || self.intact[other])
     }
 
     /// Plans the change to be written now. Returns `None` if none is due, or none is possible.

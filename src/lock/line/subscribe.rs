@@ -22,8 +22,7 @@ use tracing::debug;
 
 use super::queue::Wishes;
 use crate::{
-    config::RedisUrl,
-    lock::{locks::Locks, node::backoff::Backoff, scripts},
+    lock::{address::NodeAddress, locks::Locks, node::backoff::Backoff, scripts},
     net::{self, Connector, redis_client::redis_settings},
 };
 
@@ -59,7 +58,7 @@ enum SubscriptionEnded {
 pub(in crate::lock) async fn run(
     locks: Weak<Locks>,
     node: usize,
-    url: RedisUrl,
+    address: Arc<NodeAddress>,
     connector: Connector,
 ) {
     let Some((wishes, gone)) =
@@ -82,7 +81,7 @@ pub(in crate::lock) async fn run(
         }
         let since = Instant::now();
         let ended = tokio::select! {
-            ended = listen(&locks, node, (&url, &connector), &wishes) => ended,
+            ended = listen(&locks, node, (&address, &connector), &wishes) => ended,
             () = gone.cancelled() => return,
         };
         if let Some(locks) = locks.upgrade() {
@@ -90,7 +89,7 @@ pub(in crate::lock) async fn run(
         }
         if !matches!(ended, Err(SubscriptionEnded::Idle)) {
             if let Err(reason) = ended {
-                debug!(node = %url, %reason, "subscription has ended");
+                debug!(node = %address, %reason, "subscription has ended");
             }
             backoff.lasted(since.elapsed());
             sleep(backoff.next()).await;
@@ -102,9 +101,10 @@ pub(in crate::lock) async fn run(
 async fn listen(
     locks: &Weak<Locks>,
     node: usize,
-    (url, connector): (&RedisUrl, &Connector),
+    (address, connector): (&NodeAddress, &Connector),
     wishes: &Wishes,
 ) -> Result<(), SubscriptionEnded> {
+    let url = &address.url()?;
     let stream = net::connect(url, connector, LIMIT, KEEPALIVE).await?;
     let connection = timeout(LIMIT, PubSub::new(&redis_settings(url), stream)).await??;
     let (mut sink, mut messages) = connection.split();
@@ -116,6 +116,7 @@ async fn listen(
                 let message = message.ok_or(SubscriptionEnded::Disconnected)?;
                 heard(&locks.upgrade().ok_or(SubscriptionEnded::Unused)?, node, &message);
             }
+            () = address.left(url) => return Err(SubscriptionEnded::Disconnected),
             () = wishes.changed.notified() => {
                 let (mut wanted, mut unwanted) = (Vec::new(), Vec::new());
                 for (key, subscribe) in wishes.take() {

@@ -16,6 +16,7 @@ use super::{
 };
 use crate::{
     clock::Instant,
+    config::RedisUrl,
     lock::{
         fitness::{
             deployment::Judgement,
@@ -50,15 +51,23 @@ impl ManageConnection for LinkManager {
 
     async fn connect(&self) -> Result<Link, ConnectError> {
         let node = self.node.upgrade().ok_or(ConnectError::Unused)?;
-        let mut stream =
-            net::connect(&node.url, &node.connector, CONNECT_LIMIT, node.keepalive).await?;
+        let url = node.address.url()?;
+        node.leads_to(url.clone());
+        let mut stream = net::connect(&url, &node.connector, CONNECT_LIMIT, node.keepalive).await?;
         let sent = Instant::now();
-        let greeting = within_limit(greet(&mut stream, &node)).await?;
+        let greeting = within_limit(greet(&mut stream, &url)).await?;
         node.saw_look(sent, &greeting.look);
         let run_id = greeting.look.run_id.clone();
-        let weak = Arc::downgrade(&node);
+        let (weak, address) = (Arc::downgrade(&node), node.address.clone());
         drop(node);
-        let (node, generation) = match admit(&weak, &mut stream, greeting.look).await {
+        let admitting = async {
+            tokio::select! {
+                admitted = admit(&weak, &mut stream, greeting.look) => admitted,
+                // A node that waits is given up once another is the master.
+                () = address.left(&url) => Err(ConnectError::Elsewhere),
+            }
+        };
+        let (node, generation) = match admitting.await {
             Ok(admitted) => admitted,
             Err(error) => {
                 if let Some(node) = weak.upgrade() {
@@ -173,9 +182,9 @@ struct Greeting {
 }
 
 /// Authenticates, selects the database, loads the scripts, all in one round trip.
-async fn greet(stream: &mut Stream, node: &Node) -> Result<Greeting, ConnectError> {
+async fn greet(stream: &mut Stream, url: &RedisUrl) -> Result<Greeting, ConnectError> {
     let mut out = Vec::new();
-    let mut asked = encode_greeting(&mut out, &node.url);
+    let mut asked = encode_greeting(&mut out, url);
     scripts::load(&mut out);
     asked.extend(["SCRIPT LOAD"; scripts::LOADS]);
     // The next two commands help but are not needed; an ACL may refuse them.

@@ -17,6 +17,7 @@ use crate::{
     key::{Key, Token},
     lock::{
         Claim, NodeStatus,
+        address::NodeAddress,
         fitness::{
             clocks::{Clocks, Sight},
             deployment::{Admissions, Wait},
@@ -27,7 +28,7 @@ use crate::{
         },
         metrics::NodeMetrics,
         operation::{Absence, Kind, Operation, Vote},
-        scripts::{self, WhichGrant},
+        scripts,
     },
     net::Connector,
     resp::encode,
@@ -50,14 +51,11 @@ thread_local! {
     pub(crate) static UNDONE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// Returns the fence that would be proposed now.
-pub(super) type ProposedFence = Arc<dyn Fn() -> u64 + Send + Sync>;
-
 /// Returns the end of a grant made by this proxy, as far as is known.
 type HeldUntil = dyn Fn(&Key, &Token, Claim) -> Option<Instant> + Send + Sync;
 
 pub(super) struct Node {
-    pub(super) url: RedisUrl,
+    pub(super) address: Arc<NodeAddress>,
     pub(super) connector: Connector,
     /// The node's place in `locks.nodes`, from 0.
     pub(super) index: usize,
@@ -70,7 +68,6 @@ pub(super) struct Node {
     clocks: Arc<Clocks>,
     /// `locks.drift_factor`.
     pub(super) drift_factor: f64,
-    clock: ProposedFence,
     /// Called when the node can be asked again.
     came_back: OnceLock<Box<dyn Fn() + Send + Sync>>,
     held_until: OnceLock<Box<HeldUntil>>,
@@ -86,6 +83,10 @@ pub(super) struct Node {
 /// is put into the queue, so that jobs have the order of submission.
 struct NodeState {
     link: Option<Link>,
+    /// Where the Redis is to which the connection is open, or about to be.
+    at: Option<RedisUrl>,
+    /// Whether its votes did not count when that was last looked at.
+    is_unconfirmed: bool,
     /// Why there is no connection, or why the node does not vote yet, and until when, if known.
     reason: String,
     until: Option<tokio::time::Instant>,
@@ -107,18 +108,17 @@ struct NodeState {
 
 impl Node {
     pub(super) fn new(
-        url: RedisUrl,
+        address: Arc<NodeAddress>,
         connector: Connector,
         index: usize,
         config: &LocksConfig,
         admissions: Arc<Admissions>,
         clocks: Arc<Clocks>,
-        clock: ProposedFence,
     ) -> Node {
-        let metrics = NodeMetrics::new(index + 1, &url.to_string(), config.node_timeout);
+        let metrics = NodeMetrics::new(index + 1, &address.to_string(), config.node_timeout);
         metrics.up.set(0.0);
         Node {
-            url,
+            address,
             connector,
             index,
             silence: config.node_silence,
@@ -128,7 +128,6 @@ impl Node {
             admissions,
             clocks,
             drift_factor: config.drift_factor,
-            clock,
             came_back: OnceLock::new(),
             held_until: OnceLock::new(),
             queue_limit: config.node_queue,
@@ -136,6 +135,8 @@ impl Node {
             max_ttl: config.max_ttl,
             state: Mutex::new(NodeState {
                 link: None,
+                at: None,
+                is_unconfirmed: false,
                 reason: "not connected yet".into(),
                 until: None,
                 unfit: None,
@@ -179,11 +180,9 @@ impl Node {
             let why = if quarantined { Absence::Quarantined } else { Absence::Down };
             return operation.vote(self.index, Vote::Missing(why));
         };
-        if operation.kind.grants()
-            && let Some(why) = self.waits()
-        {
+        if let Some(why) = self.refuses(&state, operation.kind) {
             // The node may still give the giver's lock back.
-            if let Some(release) = operation.late_release((self.clock)()) {
+            if let Some(release) = operation.late_release() {
                 link.send(Queued::Operation(Arc::new(release)));
             }
             drop(state);
@@ -199,6 +198,52 @@ impl Node {
             drop(state);
             operation.vote(self.index, Vote::Missing(Absence::Down));
         }
+    }
+
+    /// Why the node must not be asked this, though it is connected.
+    fn refuses(&self, state: &NodeState, kind: Kind) -> Option<Absence> {
+        let waits = self.waits().filter(|_| kind.grants());
+        let counts = || !kind.is_proven() || self.is_confirmed(state);
+        waits.or_else(|| (!counts()).then_some(Absence::Unconfirmed))
+    }
+
+    /// Whether votes of the connected Redis count.
+    fn is_confirmed(&self, state: &NodeState) -> bool {
+        state.at.as_ref().is_none_or(|url| self.address.is_confirmed(url))
+    }
+
+    /// Where the Redis is to which the connection leads, or leads soon.
+    pub(super) fn at(&self) -> Option<RedisUrl> {
+        self.state.lock().at.clone()
+    }
+
+    /// Notes whether the Sentinels still confirm the connected Redis, with a line in the log when
+    /// that has changed.
+    pub(super) fn check_confirmed(&self) {
+        let mut state = self.state.lock();
+        let is_confirmed = self.is_confirmed(&state);
+        if state.is_unconfirmed != is_confirmed {
+            return;
+        }
+        state.is_unconfirmed = !is_confirmed;
+        self.show_faults(&state);
+        drop(state);
+        if !is_confirmed {
+            self.metrics.up.set(0.0);
+            let reason = self.unconfirmed();
+            warn!(node = %self.address, reason, "the votes of this lock node do not count");
+            return;
+        }
+        info!(node = %self.address, "the Sentinels confirm this lock node again");
+        // The node may have come to wait meanwhile.
+        if self.state.lock().link.is_some() {
+            self.stands(0);
+        }
+    }
+
+    /// Notes where the next connection leads.
+    pub(super) fn leads_to(&self, url: RedisUrl) {
+        self.state.lock().at = Some(url);
     }
 
     /// Why the node must not grant, though it is connected.
@@ -268,7 +313,7 @@ impl Node {
             if until <= now {
                 continue;
             }
-            let release = operation.late_release((self.clock)());
+            let release = operation.late_release();
             let undo = match operation.kind {
                 Kind::HandOver { claim } if !operation.is_granted() => Some(operation.undo(claim)),
                 _ => None,
@@ -342,11 +387,11 @@ impl Node {
         let Some((_, held_back)) = held_back else { return Vec::new() };
         let mut missing = Vec::new();
         for operation in held_back {
-            let waits = self.waits().filter(|_| operation.kind.grants());
+            let waits = self.refuses(state, operation.kind);
             let is_wanted = !operation.kind.is_proven() || operation.is_wanted(self.index, &[]);
             if waits.is_some() || !is_wanted {
                 // The node may still give the giver's lock back.
-                if let Some(release) = operation.late_release((self.clock)()) {
+                if let Some(release) = operation.late_release() {
                     link.send(Queued::Operation(Arc::new(release)));
                 }
             } else if link.send(Queued::Operation(operation.clone())) {
@@ -422,7 +467,7 @@ impl Node {
         if let Some(came_back) = self.came_back.get() {
             came_back();
         }
-        info!(node = %self.url, releases, "lock node is up");
+        info!(node = %self.address, releases, "lock node is up");
     }
 
     /// The end of the wait after a jump of the node's clock.
@@ -448,7 +493,7 @@ impl Node {
         if self.standing.unwatched.swap(unwatched, Ordering::AcqRel) != unwatched {
             if unwatched {
                 let fault = Fault::Unwatched;
-                warn!(node = %self.url, fault = fault.as_str(), "lock node: {}", fault.meaning());
+                warn!(node = %self.address, fault = fault.as_str(), "lock node: {}", fault.meaning());
             }
             self.show_faults(&self.state.lock());
         }
@@ -457,7 +502,7 @@ impl Node {
             Some(Sight::SteppedBack(by)) => {
                 self.metrics.clock_stepped_back.increment(1);
                 warn!(
-                    node = %self.url, ?by,
+                    node = %self.address, ?by,
                     "the clock of a lock node was stepped back: what nobody gives back stays locked there for so much longer"
                 );
             }
@@ -465,7 +510,7 @@ impl Node {
                 self.metrics.clock_jumped_forward.increment(1);
                 let until = self.clocks.jumped(self.index);
                 warn!(
-                    node = %self.url, ?by, waits = ?until.map(|until| until - Instant::now()),
+                    node = %self.address, ?by, waits = ?until.map(|until| until - Instant::now()),
                     "the clock of a lock node has jumped forward: it may have ended locks too early"
                 );
                 if until.is_some() {
@@ -484,13 +529,10 @@ impl Node {
         if missed.undoes.as_ref().is_some_and(|undone| undone.is_granted_still()) {
             return None;
         }
-        if matches!(
-            (missed.kind, missed.whose),
-            (Kind::Release, WhichGrant::Claim(_) | WhichGrant::UpTo(_))
-        ) {
-            return Some(missed);
+        match missed.kind {
+            Kind::Release => Some(missed),
+            _ => missed.late_release().map(Arc::new),
         }
-        missed.late_release((self.clock)()).map(Arc::new)
     }
 
     /// Notes that the connection is gone. It may have ended before it was opened to everybody, so
@@ -558,23 +600,33 @@ impl Node {
         (state.unfit, state.reason) = (unfit, reason);
         self.show_faults(state);
         let reason = state.reason();
-        warn!(node = %self.url, %reason, "lock node is down");
+        warn!(node = %self.address, %reason, "lock node is down");
         self.metrics.up.set(0.0);
     }
 
     /// The node's state now.
     pub(super) fn status(&self) -> NodeStatus {
         let state = self.state.lock();
-        let up = state.link.is_some()
+        let stands = state.link.is_some()
             && !self.standing.waits.load(Ordering::Acquire)
             && !self.standing.jumped.load(Ordering::Acquire);
-        let reason = (!up).then(|| state.reason());
-        let unfit = state.unfit;
+        let up = stands && self.is_confirmed(&state);
+        let (reason, unfit) = match stands && !up {
+            true => (self.unconfirmed(), Some(Fault::Unconfirmed)),
+            false => (state.reason(), state.unfit),
+        };
+        let reason = (!up).then_some(reason);
         let pace = &self.metrics.pace;
         let slow = (up && pace.is_slow()).then_some(Fault::Slow);
         let found = self.found(&state).filter(|fault| Some(*fault) != unfit).chain(slow);
         let (found, too_slow) = (found.collect(), up && pace.is_too_slow());
-        NodeStatus { address: self.url.to_string(), up, reason, unfit, found, too_slow }
+        NodeStatus { address: self.address.to_string(), up, reason, unfit, found, too_slow }
+    }
+
+    /// Why votes of the connected Redis do not count.
+    fn unconfirmed(&self) -> String {
+        let why = self.address.problem().unwrap_or_else(|| "they were not heard lately".into());
+        format!("not confirmed by its Sentinels: {why}")
     }
 
     /// Notes the faults that an inspection has found, with one line in the log for each new one.
@@ -582,11 +634,11 @@ impl Node {
         self.admissions.heard_of(longest);
         let mut state = self.state.lock();
         if is_another && let Some(link) = &state.link {
-            warn!(node = %self.url, "another server answers at its address, or it was emptied or a replica");
+            warn!(node = %self.address, "another server answers at its address, or it was emptied or a replica");
             link.end();
         }
         for fault in found.iter().filter(|fault| !state.found.contains(fault)) {
-            warn!(node = %self.url, fault = fault.as_str(), "lock node is unfit: {}", fault.meaning());
+            warn!(node = %self.address, fault = fault.as_str(), "lock node is unfit: {}", fault.meaning());
         }
         state.found = found;
         self.show_faults(&state);
@@ -601,6 +653,7 @@ impl Node {
     fn show_faults(&self, state: &NodeState) {
         for (fault, gauge) in Fault::ALL.into_iter().zip(&self.metrics.faults) {
             let has = state.unfit == Some(fault)
+                || fault == Fault::Unconfirmed && state.is_unconfirmed
                 || self.found(state).any(|found| found == fault)
                 || fault == Fault::Slow && self.metrics.pace.is_slow();
             gauge.set(f64::from(u8::from(has)));

@@ -8,22 +8,18 @@ use std::{
 
 use tokio::runtime::Handle;
 
-use super::{
-    fences::LargestFence,
-    node::{Node, ProposedFence},
-    outage::Outage,
-    supervisor,
-};
+use super::{fences::LargestFence, node::Node, outage::Outage, supervisor};
 use crate::{
     clock::Instant,
     config::LocksConfig,
     key::{Key, Token},
     lock::{
         Alarm, Claim, NoQuorum, NodeStatus,
+        address::NodeAddress,
         fitness::{clocks::Clocks, deployment::Admissions},
         operation::{Absence, Kind, Operation, Vote},
         quorum::{Decision, Rule, quorum, validity},
-        scripts::{Wanted, WhichGrant},
+        scripts::{Ended, Wanted},
     },
     net::Connector,
 };
@@ -57,19 +53,16 @@ impl Nodes {
         config: &LocksConfig,
         runtime: &Handle,
         wall_clock: WallClock,
+        addresses: &[Arc<NodeAddress>],
         connector: &Connector,
     ) -> Nodes {
-        let admissions = Arc::new(Admissions::new(config, connector));
+        let admissions = Arc::new(Admissions::new(config, addresses, connector));
         let clocks = Arc::new(Clocks::new(config));
-        let fences: Arc<LargestFence> = Arc::default();
         let mut all = Vec::new();
-        for (index, url) in config.nodes.iter().enumerate() {
-            let (fences, clock) = (fences.clone(), wall_clock.clone());
-            let propose: ProposedFence = Arc::new(move || fences.propose(clock()));
+        for (index, address) in addresses.iter().enumerate() {
             let (connector, admissions) = (connector.clone(), admissions.clone());
             let clocks = clocks.clone();
-            let node =
-                Node::new(url.clone(), connector, index, config, admissions, clocks, propose);
+            let node = Node::new(address.clone(), connector, index, config, admissions, clocks);
             let node = Arc::new(node);
             runtime.spawn(supervisor::supervise(node.clone()));
             all.push(node);
@@ -83,7 +76,7 @@ impl Nodes {
             drift_factor: config.drift_factor,
             fence_ttl: config.fence_ttl,
             max_ttl: config.max_ttl,
-            fences,
+            fences: Arc::default(),
             clocks,
             outage: Outage::new(),
         }
@@ -160,14 +153,23 @@ impl Nodes {
     }
 
     /// Makes the operation that gives a lock back, in this proxy's name.
-    pub(in crate::lock) fn releasing(
+    pub(in crate::lock) fn releasing(&self, key: Key, token: Token, claim: Claim) -> Operation {
+        self.ending(key, token, Ended { claim, barred: None })
+    }
+
+    /// Makes the operation that gives a lock back which another proxy may have granted, and may be
+    /// putting back.
+    pub(in crate::lock) fn releasing_elsewhere(
         &self,
         key: Key,
         token: Token,
-        claim: Option<Claim>,
+        claim: Claim,
     ) -> Operation {
-        let whose = claim.map_or(WhichGrant::Token, WhichGrant::Claim);
-        Operation::release(key, token, whose, self.who.as_bytes(), self.max_ttl, self.all.len())
+        self.ending(key, token, Ended { claim, barred: Some(self.max_ttl) })
+    }
+
+    fn ending(&self, key: Key, token: Token, ended: Ended) -> Operation {
+        Operation::release(key, token, ended, self.who.as_bytes(), self.max_ttl, self.all.len())
     }
 
     /// Puts an operation to every node, in one go and without waiting.
@@ -257,7 +259,8 @@ impl Nodes {
             })
             .map(|(why, node)| {
                 let NodeStatus { address, reason, .. } = node.status();
-                let reason = reason.filter(|_| why == Absence::Quarantined);
+                let told = matches!(why, Absence::Quarantined | Absence::Unconfirmed);
+                let reason = reason.filter(|_| told);
                 format!("{address} ({})", reason.as_deref().unwrap_or(why.as_str()))
             })
             .collect();

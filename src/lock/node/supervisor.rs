@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     clock::Instant,
+    config::RedisUrl,
     lock::{
         fitness::{deployment::Admissions, inspect::Inspector},
         jitter::jittered,
@@ -31,6 +32,8 @@ const INSPECT_EVERY: Duration = Duration::from_secs(10);
 const BRIEFLY: Duration = Duration::from_millis(20);
 /// The time before the first inspection, and before one after the epoch has just changed.
 const INSPECT_FIRST: Duration = Duration::from_millis(500);
+/// How often it is looked whether the Sentinels confirm the node.
+const CHECK_EVERY: Duration = Duration::from_millis(500);
 /// The time before the next inspection of a node that did not answer.
 const INSPECT_AGAIN: Duration = Duration::from_secs(2);
 
@@ -68,6 +71,7 @@ pub(super) async fn supervise(node: Arc<Node>) {
                         () = link.closed() => {}
                         () = gone.cancelled() => return,
                         () = follow(&this, &admissions, &link, generation) => {}
+                        () = check(&this) => {}
                     }
                     let lasted = since.elapsed();
                     backoff.lasted(lasted);
@@ -94,9 +98,33 @@ pub(super) async fn supervise(node: Arc<Node>) {
     }
 }
 
+/// Looks now and then whether the node's Sentinels still name it, if it has some. Returns once the
+/// node is not wanted any more.
+async fn check(this: &Weak<Node>) {
+    while let Some(node) = this.upgrade() {
+        if node.address.confirm().is_zero() {
+            drop(node);
+            return pending().await;
+        }
+        node.check_confirmed();
+        drop(node);
+        sleep(CHECK_EVERY).await;
+    }
+}
+
 /// Follows the deployment while a connection is open. Returns once the connection is to end.
 async fn follow(this: &Weak<Node>, admissions: &Arc<Admissions>, link: &Link, generation: u64) {
     let mut changes = admissions.changes();
+    let Some((address, at)) = this.upgrade().map(|node| (node.address.clone(), node.at())) else {
+        return;
+    };
+    let elsewhere = async {
+        match at {
+            Some(at) => address.left(&at).await,
+            None => pending().await,
+        }
+    };
+    tokio::pin!(elsewhere);
     loop {
         let Some(node) = this.upgrade() else { return };
         let is_waiting = node.standing.waits.load(Ordering::Acquire);
@@ -119,6 +147,10 @@ async fn follow(this: &Weak<Node>, admissions: &Arc<Admissions>, link: &Link, ge
             biased;
             // The channel's sender lives in `admissions`, so it cannot close.
             _ = changes.changed() => {}
+            () = &mut elsewhere => {
+                link.end();
+                return link.closed().await;
+            }
             () = over => {}
         }
         if admissions.generation() != generation {
@@ -136,13 +168,23 @@ async fn follow(this: &Weak<Node>, admissions: &Arc<Admissions>, link: &Link, ge
 pub(super) async fn inspect(node: Weak<Node>) {
     let Some(gone) = node.upgrade().map(|node| node.gone.clone()) else { return };
     let inspecting = async {
-        let inspector = node.upgrade().map(|node| Inspector::new(&node.url, &node.connector))?;
+        let mut last: Option<(RedisUrl, Inspector)> = None;
         // Locks go before the first inspection.
         sleep(INSPECT_FIRST).await;
         loop {
-            let (linked, told) = {
+            let (linked, told, url, connector) = {
                 let node = node.upgrade()?;
-                (node.admissions.linked(node.index), node.admissions.told(node.index))
+                let admissions = &node.admissions;
+                let (linked, told) = (admissions.linked(node.index), admissions.told(node.index));
+                (linked, told, node.at(), node.connector.clone())
+            };
+            let Some(url) = url else {
+                sleep(INSPECT_AGAIN).await;
+                continue;
+            };
+            let (_, inspector) = match last.take_if(|(of, _)| *of == url) {
+                Some(last_one) => last.insert(last_one),
+                None => last.insert((url.clone(), Inspector::new(&url, &connector))),
             };
             let inspected = inspector.inspect(linked.as_ref(), told.as_deref()).await;
             let node = node.upgrade()?;
@@ -155,7 +197,7 @@ pub(super) async fn inspect(node: Weak<Node>) {
                 }
                 // The node is away, or an ACL refuses INFO.
                 Err(error) => {
-                    debug!(node = %node.url, %error, "lock node cannot be inspected");
+                    debug!(node = %url, %error, "lock node cannot be inspected");
                     INSPECT_AGAIN
                 }
             };

@@ -2,10 +2,10 @@
 -- KEYS[1]  the lock's key          KEYS[2]  the key of its fence and claim
 -- ARGV[1]  token                   ARGV[2]  TTL in ms
 -- ARGV[3]  proposed fence          ARGV[4]  TTL of the fence in ms
--- ARGV[5]  the grant's claim       ARGV[6]  "1": the same claim may have it already
+-- ARGV[5]  the grant's claim       ARGV[6]  "1": only where the same claim has it
 -- ARGV[7]  what the marker must be ("": anything)
 -- Answer: {1, fence} granted; a TTL that is longer already stays;
---         {0, remaining TTL in ms} held (-1: without a TTL);
+--         {0, remaining TTL in ms} held (-1: without a TTL), or not by this claim (-2: free);
 --         {3, 0} the marker is another: this node does not vote;
 --         {4, 0} the fence has come to its end.
 -- At KEYS[2] stands "fence claim", or "largest/fence claim" where others' failed
@@ -27,14 +27,17 @@ end
 if fence >= 9007199254740991 then
   return {4, 0}
 end
--- A key of another type than a string is held too.
-if not redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2], 'NX') then
-  local left = redis.call('PTTL', KEYS[1])
-  if ARGV[6] == '' or redis.pcall('GET', KEYS[1]) ~= ARGV[1] then
-    return {0, left}
+if ARGV[6] == '' then
+  -- A key of another type than a string is held too.
+  if not redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2], 'NX') then
+    return {0, redis.call('PTTL', KEYS[1])}
   end
+else
+  -- Where the key is free, the grant may have been released through another proxy, whose
+  -- release is still on its way to other nodes and would end the grant there.
+  local left = redis.call('PTTL', KEYS[1])
   local claim = string.match(found[1] or '', ' (.*)$') or '-'
-  if claim ~= ARGV[5] and claim ~= '-' then
+  if redis.pcall('GET', KEYS[1]) ~= ARGV[1] or claim ~= ARGV[5] and claim ~= '-' then
     return {0, left}
   end
   -- Its holder may still count on the grant before, should this one fail.

@@ -1,6 +1,6 @@
 -- Passes a lock on this node from one grant to the next, with the next fence.
 -- KEYS[1]  the lock's key          KEYS[2]  the key of its fence and claim
--- ARGV[1]  token that gives        ARGV[2]  its claim ("": not known)
+-- ARGV[1]  token that gives        ARGV[2]  its claim
 -- ARGV[3]  token that takes        ARGV[4]  TTL in ms
 -- ARGV[5]  proposed fence          ARGV[6]  TTL of the fence in ms
 -- ARGV[7]  the taker's claim
@@ -19,7 +19,7 @@ if found[3] ~= ARGV[8] and ARGV[8] ~= '' then
   return {3, 0, 0}
 end
 local stored, claim = string.match(found[2] or '0 -', '^(%d+)[/%d]* ?(.*)$')
-local given = found[1] == ARGV[1] and (ARGV[2] == '' or claim == ARGV[2] or #claim < 2)
+local given = found[1] == ARGV[1] and (claim == ARGV[2] or #claim < 2)
 if found[1] and not given then
   return {0, redis.call('PTTL', KEYS[1]), 0}
 end

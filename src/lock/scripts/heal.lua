@@ -5,12 +5,17 @@
 -- ARGV[3]  the grant's fence       ARGV[4]  TTL of the fence in ms
 -- ARGV[5]  the grant's claim
 -- ARGV[6]  what the marker must be ("": anything)
--- Answer: {1, fence} put back; {0, 0} it is there, or another's;
+-- Answer: {1, fence} put back; {0, 0} it is there, or another's, or was released through
+--         another proxy;
 --         {3, 0} the marker is another.
 -- What stands at KEYS[2] is told in acquire.lua.
 local found = {redis.call('GET', KEYS[2]), redis.call('GET', 'lockgate:deployment')}
 if found[2] ~= ARGV[6] and ARGV[6] ~= '' then
   return {3, 0}
+end
+-- What release.lua has noted.
+if redis.pcall('GET', 'lockgate:ended:' .. KEYS[1]) == ' ' .. ARGV[5] then
+  return {0, 0}
 end
 if not redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2], 'NX') then
   return {0, 0}

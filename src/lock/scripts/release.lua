@@ -1,25 +1,24 @@
 -- Gives a lock back on this node and tells those who wait for it.
 -- KEYS[1]  the lock's key          KEYS[2]  the key of its fence and claim
 -- ARGV[1]  token                   ARGV[2]  who gives it back
--- ARGV[3]  the grant's claim behind a blank ("": not known)
--- ARGV[4]  only where it is not known, and only if there is such a bound: the largest
---          fence that the grant can have
--- Answer: {1, fence, listeners} released (0: the claim was known);
+-- ARGV[3]  the grant's claim behind a blank
+-- ARGV[4]  only if another proxy has made the grant, and may be putting it back: for how
+--          long the node refuses that, in ms
+-- Answer: {1, 0, listeners} released;
 --         {0, 0, 0} not held by this grant.
 -- Listeners are subscribers of the lock's channel; -1: PUBLISH was refused.
 -- What stands at KEYS[2] is told in acquire.lua.
+if ARGV[4] then
+  -- An ACL without this key must not keep the lock from being given back.
+  redis.pcall('SET', 'lockgate:ended:' .. KEYS[1], ARGV[3], 'PX', ARGV[4])
+end
 -- A key of another type is nobody's that we know.
 local found = {redis.pcall('GET', KEYS[1]), redis.call('GET', KEYS[2])}
 if found[1] ~= ARGV[1] then
   return {0, 0, 0}
 end
-local stored, fence = found[2] or '0 -', 0
-if ARGV[3] == '' then
-  fence = tonumber(string.match(stored, '/(%d+)') or string.match(stored, '^%d+'))
-  if ARGV[4] and fence > tonumber(ARGV[4]) then
-    return {0, 0, 0}
-  end
-elseif not string.find(stored, ARGV[3], 1, true) and not string.find(stored, '^%d+ ?%-?$') then
+local stored = found[2] or '0 -'
+if not string.find(stored, ARGV[3], 1, true) and not string.find(stored, '^%d+ ?%-?$') then
   return {0, 0, 0}
 end
 redis.call('DEL', KEYS[1])
@@ -28,4 +27,4 @@ local listeners = redis.pcall('PUBLISH', 'lockgate:free:' .. KEYS[1], ARGV[2])
 if type(listeners) ~= 'number' then
   listeners = -1
 end
-return {1, fence, listeners}
+return {1, 0, listeners}

@@ -1,0 +1,158 @@
+//! An entry of `locks.nodes`: one Redis, or a master that Sentinels name.
+
+use std::{fmt, str::FromStr};
+
+use serde_yaml::Value;
+
+use super::{
+    data::{self, SENTINEL_KEYS, SentinelMaster},
+    locate::PathStep,
+    reader::{FromYaml, Reader, Wrong},
+    url::RedisUrl,
+};
+
+/// A lock node, or how it is found.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum LockNode {
+    /// One Redis, as long as the proxy runs.
+    Fixed(RedisUrl),
+    /// The Redis that a majority of Sentinels names. Whoever is promoted is another voter.
+    Sentinels(SentinelMaster),
+}
+
+impl LockNode {
+    /// The Redis, if it is always the same one.
+    pub fn fixed(&self) -> Option<&RedisUrl> {
+        match self {
+            LockNode::Fixed(url) => Some(url),
+            LockNode::Sentinels(_) => None,
+        }
+    }
+
+    /// The URL of the Redis with its credentials; of a master that Sentinels name, without its
+    /// address.
+    pub(crate) fn login(&self) -> &RedisUrl {
+        match self {
+            LockNode::Fixed(url) => url,
+            LockNode::Sentinels(master) => master.login(),
+        }
+    }
+
+    /// The URLs in the file: of the Redis, or of the Sentinels.
+    pub(super) fn written(&self) -> &[RedisUrl] {
+        match self {
+            LockNode::Fixed(url) => std::slice::from_ref(url),
+            LockNode::Sentinels(master) => &master.sentinels,
+        }
+    }
+
+    /// Whether connections to the Redis, or to a Sentinel, use TLS.
+    pub(super) fn uses_tls(&self) -> bool {
+        self.login().tls || self.written().iter().any(|url| url.tls)
+    }
+
+    /// Whether both are the same voter. `allow_shared_instance`: two databases of one Redis are two.
+    pub(super) fn is_same(&self, other: &LockNode, allow_shared_instance: bool) -> bool {
+        match (self, other) {
+            (LockNode::Fixed(a), LockNode::Fixed(b)) => {
+                a.endpoint == b.endpoint && (!allow_shared_instance || a.db == b.db)
+            }
+            (LockNode::Sentinels(a), LockNode::Sentinels(b)) => {
+                let endpoints = |master: &SentinelMaster| -> Vec<_> {
+                    master.sentinels.iter().map(|url| url.endpoint.clone()).collect()
+                };
+                let (of_a, of_b) = (endpoints(a), endpoints(b));
+                a.master == b.master && of_a.iter().any(|endpoint| of_b.contains(endpoint))
+            }
+            _ => false,
+        }
+    }
+}
+
+impl From<RedisUrl> for LockNode {
+    fn from(url: RedisUrl) -> LockNode {
+        LockNode::Fixed(url)
+    }
+}
+
+impl FromStr for LockNode {
+    type Err = String;
+
+    /// Reads the URL of one Redis.
+    fn from_str(url: &str) -> Result<LockNode, String> {
+        url.parse().map(LockNode::Fixed)
+    }
+}
+
+impl fmt::Display for LockNode {
+    /// Writes the address, or the master's name and the Sentinels, never a user or a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LockNode::Fixed(url) => url.fmt(f),
+            LockNode::Sentinels(master) => master.fmt(f),
+        }
+    }
+}
+
+/// A URL, or a mapping with `sentinels` and `master`.
+impl FromYaml for LockNode {
+    fn read(reader: &mut Reader<'_>, value: &Value, path: &[PathStep]) -> Result<Self, Wrong> {
+        let Value::Mapping(mapping) = value else {
+            return RedisUrl::read(reader, value, path).map(LockNode::Fixed);
+        };
+        if mapping.contains_key("primary") {
+            let what = "a name whose address changes cannot be a lock node: nobody votes on where it \
+                        leads, so locks could be granted twice; give the address of one Redis, or \
+                        its Sentinels";
+            return Err(Wrong::Because(what.into()));
+        }
+        let section = reader.mapping(value, path.to_vec(), SENTINEL_KEYS);
+        if section.get("sentinels").is_none() {
+            let what = "has no sentinels; write redis://host:port, or \
+                        {sentinels: [host:port, …], master: mymaster}";
+            return Err(Wrong::Because(what.into()));
+        }
+        data::sentinels(reader, &section).map(LockNode::Sentinels).ok_or(Wrong::Told)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{super::Config, *};
+
+    fn parse(nodes: &str) -> Result<Config, String> {
+        let text = format!("locks: {{nodes: {nodes}}}\n");
+        Config::parse(&text, "f", &|_| None).map_err(|errors| errors.to_string())
+    }
+
+    #[test]
+    fn a_node_is_a_url_or_what_sentinels_name() {
+        let read = parse("[redis://a, {sentinels: [b, c, d], master: m, password: x}, redis://e]");
+        let nodes = read.unwrap().locks.nodes;
+        assert_eq!(nodes[0], "redis://a".parse().unwrap());
+        let LockNode::Sentinels(master) = &nodes[1] else { panic!("{nodes:?}") };
+        assert_eq!(master.at("f", 7), "redis://:x@f:7".parse().unwrap());
+        assert_eq!(nodes[1].to_string(), "m (Sentinels b:26379, c:26379, d:26379)");
+        assert!(nodes[1].fixed().is_none() && nodes[2].fixed().is_some());
+    }
+
+    #[test]
+    fn what_cannot_be_a_node_is_named() {
+        for (nodes, what) in [
+            ("{primary: 'redis://a'}", "cannot be a lock node: nobody votes on where it leads"),
+            ("{master: m}", "has no sentinels; write redis://host:port"),
+            ("{sentinels: [a]}", "locks.nodes.master: is missing"),
+            ("{sentinels: [a], master: m, primary: b}", "cannot be a lock node"),
+            ("{sentinels: [a], master: m, host: b}", "host"),
+            (
+                "[{sentinels: [a, b, c], master: m}, redis://d, {sentinels: [c], master: m}]",
+                "is there twice",
+            ),
+        ] {
+            let problems = parse(nodes).unwrap_err();
+            assert!(problems.contains(what), "{nodes}: {problems}");
+        }
+        let even = parse("{sentinels: [a, b], master: m}").unwrap().notes().join("; ");
+        assert!(even.contains("locks.nodes[0].sentinels: 2 Sentinels"), "{even}");
+    }
+}

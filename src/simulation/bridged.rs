@@ -1,0 +1,141 @@
+//! An adopt rule that is bridged, its modes changed as the guide says, and who may lock by them.
+
+use std::{
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
+
+use tokio::time::sleep;
+
+use super::{MAX_TTL, PROXIES, checker::Checker, connection::rules, network::Network};
+use crate::{
+    adopt::Adoption,
+    config::{AdoptMode, NoTtlPolicy},
+};
+
+/// How long everybody waits before the next step: the longest TTL, and what is under way.
+const LONGEST: Duration = MAX_TTL.saturating_add(Duration::from_millis(500));
+/// How often it is looked whether something may be.
+const PAUSE: Duration = Duration::from_millis(50);
+
+/// A kind of clients that may not lock in every mode.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum LockerKind {
+    /// They take locks by LOCK, and exclude others from bridge on.
+    Lock = 0,
+    /// They go to the data node past the proxies, and exclude others up to bridge.
+    Past = 1,
+}
+
+/// The modes of the rule in all proxies.
+pub(super) struct Modes {
+    now: Mutex<ModesNow>,
+    /// What becomes of locks without a TTL.
+    no_ttl: NoTtlPolicy,
+}
+
+struct ModesNow {
+    /// The mode of a proxy that starts now.
+    mode: AdoptMode,
+    /// What each proxy knows of the rule, and its mode there.
+    proxies: Vec<(Arc<Adoption>, AdoptMode)>,
+    /// Whether clients of a kind may lock now, and how many do.
+    kinds: [(bool, usize); 2],
+}
+
+/// Clients of this kind may lock until this is dropped.
+pub(super) struct LockPermit(Arc<Modes>, LockerKind);
+
+impl Drop for LockPermit {
+    fn drop(&mut self) {
+        self.0.lock().kinds[self.1 as usize].1 -= 1;
+    }
+}
+
+impl Modes {
+    pub(super) fn new(mode: AdoptMode, no_ttl: NoTtlPolicy) -> Arc<Modes> {
+        let kinds = [(mode != AdoptMode::Audit, 0), (mode != AdoptMode::Enforce, 0)];
+        let now = Mutex::new(ModesNow { mode, proxies: Vec::new(), kinds });
+        Arc::new(Modes { now, no_ttl })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, ModesNow> {
+        self.now.lock().unwrap()
+    }
+
+    /// Starts another proxy.
+    pub(super) fn start(&self) -> Arc<Adoption> {
+        let mut now = self.lock();
+        let mode = now.mode;
+        let adoption = Adoption::new(&rules(mode, self.no_ttl)).unwrap();
+        now.proxies.push((adoption.clone(), mode));
+        adoption
+    }
+
+    /// Waits until clients of this kind may lock.
+    pub(super) async fn turn(self: &Arc<Self>, kind: LockerKind) -> LockPermit {
+        loop {
+            {
+                let (may, locking) = &mut self.lock().kinds[kind as usize];
+                if *may {
+                    *locking += 1;
+                    return LockPermit(self.clone(), kind);
+                }
+            }
+            sleep(PAUSE).await;
+        }
+    }
+
+    /// Whether proxies keep locks without a TTL.
+    pub(super) fn keeps(&self) -> bool {
+        self.no_ttl == NoTtlPolicy::Session
+    }
+
+    /// Whether this proxy leaves locks to the data node alone.
+    pub(super) fn is_audited(&self, proxy: usize) -> bool {
+        self.lock().proxies.get(proxy).is_some_and(|(_, mode)| *mode == AdoptMode::Audit)
+    }
+
+    /// Goes from audit to enforce and back, again and again.
+    pub(super) async fn change(self: Arc<Self>, network: Arc<Network>, checker: Arc<Checker>) {
+        loop {
+            for mode in [AdoptMode::Bridge, AdoptMode::Enforce, AdoptMode::Bridge, AdoptMode::Audit]
+            {
+                sleep(Duration::from_millis(500 + network.below(3000))).await;
+                self.step(mode, &network, &checker).await;
+            }
+        }
+    }
+
+    async fn step(&self, mode: AdoptMode, network: &Network, checker: &Checker) {
+        // Those who would not see others' locks any more are gone before.
+        let gone = match mode {
+            AdoptMode::Audit => Some(LockerKind::Lock),
+            AdoptMode::Bridge => None,
+            AdoptMode::Enforce => Some(LockerKind::Past),
+        };
+        if let Some(kind) = gone {
+            self.lock().kinds[kind as usize].0 = false;
+            while self.lock().kinds[kind as usize].1 > 0 {
+                sleep(PAUSE).await;
+            }
+            sleep(LONGEST).await;
+        }
+        let before = std::mem::replace(&mut self.lock().mode, mode);
+        for proxy in 0..PROXIES {
+            if let Some((adoption, its)) = self.lock().proxies.get_mut(proxy) {
+                adoption.step_to(&rules(mode, self.no_ttl));
+                *its = mode;
+            }
+            checker.happened(&format!("proxy {proxy} has the rule in {mode:?}"));
+            sleep(Duration::from_millis(network.below(500))).await;
+        }
+        // A bridged proxy sees the keys that there are at once; locks of enforced ones have none.
+        if before != AdoptMode::Audit {
+            sleep(LONGEST).await;
+        }
+        if mode == AdoptMode::Bridge {
+            self.lock().kinds.iter_mut().for_each(|(may, _)| *may = true);
+        }
+    }
+}

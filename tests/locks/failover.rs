@@ -1,0 +1,148 @@
+//! Lock nodes that Sentinels fail over: whoever is promoted may lack a lock, and grants none twice.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use lockgate::tools::redis_server::RedisServer;
+
+use crate::support::{
+    Client, Proxy, Reply, Setup, eventually,
+    relay::Relay,
+    sentinel::{MASTER, Watched},
+};
+
+/// Before these lock nodes.
+fn before(nodes: &[String]) -> Setup {
+    Proxy::with().node_urls(nodes).locks("default_ttl: 2s").locks("node_timeout: 400ms")
+}
+
+fn all_up(proxy: &Proxy, count: usize) {
+    eventually("all nodes are up", || proxy.nodes_up() == count);
+}
+
+/// From now on the replica gets nothing of what its master gets, as when a network is busy.
+fn hold_replication(watched: &Watched) {
+    let mut replica = watched.replica_client();
+    let nobody = ["CONFIG", "SET", "masteruser", "nobody", "masterauth", "nothing"];
+    assert_eq!(replica.cmd(&nobody), Reply::ok());
+    let mut master = Client::connect(watched.master.port());
+    assert!(matches!(master.cmd(&["CLIENT", "KILL", "TYPE", "replica"]), Reply::Int(1..)));
+    master.cmd(&["SET", "marked", "1"]);
+    assert_eq!(replica.cmd(&["GET", "marked"]), Reply::NullBulk);
+}
+
+/// Kills the only lock node before it has replicated a lock, and has another client ask for the lock
+/// until it is granted. Returns the end of the first grant, and the time of the second one.
+fn second_grant_after_a_failover(line: &str) -> (Instant, Instant) {
+    let mut watched = Watched::start(&[]);
+    let proxy = before(&[watched.data("")]).locks("max_ttl: 8s").locks(line).start();
+    all_up(&proxy, 1);
+    hold_replication(&watched);
+    let held = proxy.client().cmd(&["LOCK", "k", "a", "PX", "8000"]).grant();
+    let until = Instant::now() + Duration::from_millis(held.validity.unsigned_abs());
+    watched.master.kill().unwrap();
+    let mut second = proxy.client();
+    loop {
+        if matches!(second.cmd(&["LOCK", "k", "b", "PX", "1000"]), Reply::Array(_)) {
+            let stored = watched.replica_client().cmd(&["GET", "lock:k"]);
+            assert_eq!(stored, Reply::bulk("b"), "the promoted replica has granted it");
+            eprintln!("{}", proxy.log());
+            return (until, Instant::now());
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn without_quarantine_a_failover_grants_a_lock_twice() {
+    let (until, again) = second_grant_after_a_failover("quarantine: no");
+    assert!(again < until, "this is what the wait is for");
+}
+
+#[test]
+fn a_failover_before_the_lock_was_replicated_grants_it_once() {
+    let (until, again) = second_grant_after_a_failover("");
+    assert!(again >= until);
+}
+
+fn unconfirmed(proxy: &Proxy) -> f64 {
+    proxy.metric("lockgate_node_fault", "fault=\"unconfirmed\"")
+}
+
+#[test]
+fn a_proxy_that_hears_of_no_sentinel_grants_and_renews_nothing() {
+    let watched = Watched::start(&[]);
+    let relays: Vec<Relay> =
+        watched.sentinels.iter().map(|sentinel| Relay::to(sentinel.port())).collect();
+    let all: Vec<String> =
+        relays.iter().map(|relay| format!("'127.0.0.1:{}'", relay.port())).collect();
+    let node = format!("{{sentinels: [{}], master: {MASTER}}}", all.join(", "));
+    let proxy = before(&[node]).start();
+    all_up(&proxy, 1);
+    let mut client = proxy.client();
+    client.cmd(&["LOCK", "k", "a", "PX", "60000"]).grant();
+    let nobody = lockgate::tools::redis_server::free_port().unwrap();
+    let lead = |count: usize, to: fn(&Watched, usize) -> Option<u16>| {
+        for (index, relay) in relays.iter().enumerate().take(count) {
+            relay.move_to(to(&watched, index).unwrap_or(nobody));
+        }
+    };
+    let sentinel = |watched: &Watched, index: usize| Some(watched.sentinels[index].port());
+    // The master still answers; but another may have been promoted.
+    lead(2, |_, _| None);
+    let reason = "not confirmed by its Sentinels: 2 of 3 Sentinels must name one master";
+    eventually("nothing is granted", || client.cmd(&["LOCK", "l"]).error_text().contains(reason));
+    for command in [&["RENEW", "k", "a", "PX", "50000"][..], &["LOCK", "k", "a", "PX", "5000"]] {
+        let reply = client.cmd(command);
+        assert!(reply.error_text().starts_with("NOQUORUM"), "{command:?}: {reply:?}");
+    }
+    let page = proxy.http("/readyz");
+    assert!(page.starts_with("HTTP/1.1 503") && page.contains(reason), "{page}");
+    eventually("it is counted", || unconfirmed(&proxy) == 1.0);
+    // What is given back is given back wherever it is.
+    assert_eq!(client.cmd(&["UNLOCK", "k", "a"]), Reply::Int(1));
+    lead(2, sentinel);
+    eventually("locks are granted again", || matches!(client.cmd(&["LOCK", "m"]), Reply::Array(_)));
+    eventually("it is counted", || unconfirmed(&proxy) == 0.0);
+    assert!(proxy.log().contains("the Sentinels confirm this lock node again"));
+}
+
+#[test]
+fn what_is_held_stays_held_while_one_of_three_nodes_fails_over() {
+    let mut watched = Watched::start(&[]);
+    let others = [RedisServer::start(&[]).unwrap(), RedisServer::start(&[]).unwrap()];
+    let nodes = [watched.data(""), others[0].url(), others[1].url()];
+    let proxy = before(&nodes).locks("max_ttl: 4s").start();
+    all_up(&proxy, 3);
+    hold_replication(&watched);
+    let mut holder = proxy.client();
+    holder.cmd(&["LOCK", "k"]).grant();
+    watched.master.kill().unwrap();
+    eventually("the lock is put back on the promoted replica, which waits", || {
+        watched.replica_client().cmd(&["EXISTS", "lock:k"]) == Reply::Int(1)
+    });
+    all_up(&proxy, 3);
+    assert_eq!(proxy.client().cmd(&["LOCK", "k"]), Reply::NullArray);
+    assert_eq!(holder.cmd(&["UNLOCK", "k"]), Reply::Int(1), "it was never lost");
+    let stored = |port| Client::connect(port).cmd(&["EXISTS", "lock:k"]);
+    eventually("it is free", || stored(watched.replica.port()) == Reply::Int(0));
+}
+
+#[test]
+fn a_lock_outlives_a_failover_by_hand() {
+    let watched = Watched::start(&[]);
+    let proxy = before(&[watched.data("")]).locks("max_ttl: 20s").start();
+    all_up(&proxy, 1);
+    let mut client = proxy.client();
+    client.cmd(&["LOCK", "k", "a", "PX", "20000"]).grant();
+    watched.fail_over();
+    eventually("the promoted replica waits", || {
+        proxy.http("/readyz").contains("locks that are still held")
+    });
+    let refused = client.cmd(&["LOCK", "k", "b"]);
+    assert!(refused.error_text().starts_with("NOQUORUM"), "{refused:?}");
+    let stored = watched.replica_client().cmd(&["GET", "lock:k"]);
+    assert_eq!(stored, Reply::bulk("a"));
+}
