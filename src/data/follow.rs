@@ -28,8 +28,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(1);
 pub(super) const RETRY: Duration = Duration::from_millis(200);
 /// Least time between two looks, whoever wants one.
 const GAP: Duration = Duration::from_millis(50);
-/// How long looking a name up may take.
-const LOOKUP_LIMIT: Duration = Duration::from_secs(5);
+/// How long looking a name up may take: the system asks a second server after five seconds.
+const LOOKUP_LIMIT: Duration = Duration::from_secs(8);
 /// Most addresses of one name that are tried.
 const MOST_ADDRESSES: usize = 16;
 
@@ -82,38 +82,31 @@ impl Following {
 
     /// Looks once. `asker` asks the Redis that is the data node now.
     async fn look(&self, asker: &mut Option<RoleAsker>) {
-        let found = self.candidates().await;
         let now = self.tenure.borrow().clone();
-        if let Some(tenure) = now {
-            let leads_elsewhere =
-                matches!(&found, Ok(urls) if !urls.iter().any(|url| *url == tenure.url));
-            match &self.authority {
-                Authority::Sentinels(..) if leads_elsewhere => {
-                    let names = list(found.as_deref().unwrap_or_default());
-                    let why = format!("a majority of the Sentinels names {names}");
-                    self.end(&tenure, SwitchReason::Sentinels, &why);
-                }
-                _ => match ask(asker, &tenure.url, &self.connector).await {
-                    Ok(Role::Master) => {
-                        *self.problem.lock() = None;
-                        if !leads_elsewhere {
-                            return;
-                        }
-                    }
+        if let Some(tenure) = &now {
+            if let Some(other) = self.named().filter(|url| *url != tenure.url) {
+                self.end(tenure, SwitchReason::Sentinels, &sentinels_name(&other));
+            } else {
+                // Before the name is looked up, which may take long.
+                match ask(asker, &tenure.url, &self.connector).await {
+                    Ok(Role::Master) => *self.problem.lock() = None,
                     Ok(Role::Replica | Role::Other) => {
-                        self.end(&tenure, SwitchReason::Replica, "it says that it is no master");
+                        self.end(tenure, SwitchReason::Replica, "it says that it is no master");
                     }
                     Err(error) => {
                         *self.problem.lock() = Some(error);
-                        if !leads_elsewhere {
-                            self.ask_again();
-                            return;
-                        }
+                        self.ask_again();
                     }
-                },
+                }
             }
         }
-        self.find(found, asker).await;
+        let found = self.candidates().await;
+        let stays = now.is_some_and(|tenure| {
+            !tenure.has_ended() && !matches!(&found, Ok(urls) if !urls.contains(&tenure.url))
+        });
+        if !stays {
+            self.find(found, asker).await;
+        }
     }
 
     /// Makes the first Redis the data node that is led to and says that it is a master.
@@ -155,8 +148,8 @@ impl Following {
     /// The Redis that may be the data node, best first; at least one.
     async fn candidates(&self) -> Result<Vec<RedisUrl>, String> {
         match &self.authority {
-            Authority::Sentinels(sentinels, master) => match sentinels.named() {
-                Some(named) => Ok(vec![master.at(&named.address.host, named.address.port)]),
+            Authority::Sentinels(sentinels, _) => match self.named() {
+                Some(url) => Ok(vec![url]),
                 None => Err(sentinels.problem().unwrap_or_else(|| "not asked yet".into())),
             },
             Authority::Name(url) => {
@@ -165,11 +158,24 @@ impl Following {
         }
     }
 
+    /// The Redis that a majority of the Sentinels has named last, if there are Sentinels.
+    fn named(&self) -> Option<RedisUrl> {
+        let Authority::Sentinels(sentinels, master) = &self.authority else { return None };
+        let address = sentinels.named()?.address;
+        Some(master.at(&address.host, address.port))
+    }
+
     fn begin(&self, url: &RedisUrl) {
         let before = self.tenure.borrow().clone();
         if let Some(before) = before.filter(|before| before.url != *url) {
-            let why = format!("its name leads to {url} now, which says that it is a master");
-            self.end(&before, SwitchReason::Name, &why);
+            let (reason, why) = match &self.authority {
+                Authority::Sentinels(..) => (SwitchReason::Sentinels, sentinels_name(url)),
+                Authority::Name(_) => {
+                    let why = format!("its name leads to {url}, which says that it is a master");
+                    (SwitchReason::Name, why)
+                }
+            };
+            self.end(&before, reason, &why);
         }
         info!(data = %self.name, master = %url, "this Redis is the data node from now on");
         *self.problem.lock() = None;
@@ -225,6 +231,6 @@ pub(super) async fn addresses(url: &RedisUrl) -> io::Result<Vec<RedisUrl>> {
     Ok(urls)
 }
 
-fn list(urls: &[RedisUrl]) -> String {
-    urls.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+fn sentinels_name(url: &RedisUrl) -> String {
+    format!("a majority of the Sentinels names {url}")
 }

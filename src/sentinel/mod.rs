@@ -50,7 +50,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub(crate) fn describe() {
     describe_gauge!(
         "lockgate_sentinel_fault",
-        "1 for each thing that is wrong with a Sentinel, by name."
+        "1 for each thing that is wrong with a Sentinel of a master, by name."
     );
     describe_gauge!("lockgate_sentinels", "Sentinels there are, by the name of their master.");
     describe_gauge!(
@@ -84,7 +84,7 @@ impl Sentinels {
     pub(crate) fn start(master: &SentinelMaster, connector: &Connector) -> Sentinels {
         let urls = master.sentinels.clone();
         let fault = |url: &RedisUrl, fault: SentinelFault| {
-            gauge!("lockgate_sentinel_fault",
+            gauge!("lockgate_sentinel_fault", "master" => master.master.clone(),
                 "sentinel" => url.to_string(), "fault" => fault.as_str())
         };
         let known = Arc::new(KnownAnswers {

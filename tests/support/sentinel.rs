@@ -122,29 +122,28 @@ pub struct Watched {
 }
 
 impl Watched {
-    /// Starts all, and waits until the Sentinels could make the replica the master.
+    /// Starts all, and waits until the Sentinels could make the replica the master. They do so by
+    /// themselves once the master has been silent for two seconds, which a busy machine does not cause.
     pub fn start(arguments: &[&str]) -> Watched {
+        Watched::start_with(arguments, 2000)
+    }
+
+    /// Starts all, with Sentinels that do nothing by themselves.
+    pub fn steady() -> Watched {
+        Watched::start_with(&[], 600_000)
+    }
+
+    fn start_with(arguments: &[&str], down_after: u32) -> Watched {
         let master = RedisServer::start(arguments).expect("master");
         let port = master.port().to_string();
         let of_master = [arguments, &["--replicaof", "127.0.0.1", &port]].concat();
         let replica = RedisServer::start(&of_master).expect("replica");
+        let silence = format!("sentinel down-after-milliseconds {MASTER} {down_after}");
         let sentinels: Vec<Sentinel> =
-            (0..3).map(|_| Sentinel::start(master.port(), 2, "")).collect();
+            (0..3).map(|_| Sentinel::start(master.port(), 2, &silence)).collect();
         let watched = Watched { master, replica, sentinels };
-        for sentinel in &watched.sentinels {
-            // Sentinels need not take ten seconds to hear of a replica, nor two of each other.
-            let quick = sentinel.client().cmd(&[
-                "SENTINEL",
-                "DEBUG",
-                "info-period",
-                "200",
-                "publish-period",
-                "200",
-                "ask-period",
-                "200",
-            ]);
-            assert_eq!(quick, Reply::ok());
-        }
+        // Sentinels need not take ten seconds to hear of a replica, nor two of each other.
+        watched.set_periods("200");
         for sentinel in &watched.sentinels {
             let mut client = sentinel.client();
             eventually("the Sentinel knows the replica and the other Sentinels", || {
@@ -154,10 +153,21 @@ impl Watched {
                 info.contains("status=ok") && info.contains("slaves=1,sentinels=3")
             });
         }
+        // A Sentinel takes a replica that calls itself a master for a former master, and makes it a
+        // replica again, if it hears of no failover within four such periods.
+        watched.set_periods("2000");
         eventually("the replica is in step", || {
             watched.replica_client().cmd(&["ROLE"]).is_in_step()
         });
         watched
+    }
+
+    /// Sets how often the Sentinels tell each other of themselves, in ms.
+    fn set_periods(&self, publish: &str) {
+        for sentinel in &self.sentinels {
+            let words = ["SENTINEL", "DEBUG", "info-period", "200", "publish-period", publish];
+            assert_eq!(sentinel.client().cmd(&words), Reply::ok());
+        }
     }
 
     /// The Sentinels' addresses and [`MASTER`], as `data` has them, with these other keys in front.
