@@ -595,7 +595,7 @@ mod tests {
         let (mut redis, claim) = (loaded(), Claim::new());
         let told = scripts::told(b"d 1 0/3 lock:");
         let ask = |redis: &mut Redis| {
-            let mut request = scripts::acquire(&wanted(b"a", 9, claim), true);
+            let mut request = scripts::acquire(&wanted(b"a", 9, claim), false);
             request.extend_from_slice(&told);
             answer(redis, request).as_bytes()[5]
         };
