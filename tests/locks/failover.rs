@@ -22,6 +22,12 @@ fn all_up(proxy: &Proxy, count: usize) {
     eventually("all nodes are up", || proxy.nodes_up() == count);
 }
 
+fn waits(proxy: &Proxy) {
+    eventually("the promoted replica waits", || {
+        proxy.http("/readyz").contains("locks that are still held")
+    });
+}
+
 /// From now on the replica gets nothing of what its master gets, as when a network is busy.
 fn hold_replication(watched: &Watched) {
     let mut replica = watched.replica_client();
@@ -120,6 +126,8 @@ fn what_is_held_stays_held_while_one_of_three_nodes_fails_over() {
     let mut holder = proxy.client();
     holder.cmd(&["LOCK", "k"]).grant();
     watched.master.kill().unwrap();
+    // Who promotes a replica ends its connections.
+    waits(&proxy);
     eventually("the lock is put back on the promoted replica, which waits", || {
         watched.replica_client().cmd(&["EXISTS", "lock:k"]) == Reply::Int(1)
     });
@@ -138,9 +146,7 @@ fn a_lock_outlives_a_failover_by_hand() {
     let mut client = proxy.client();
     client.cmd(&["LOCK", "k", "a", "PX", "20000"]).grant();
     watched.fail_over();
-    eventually("the promoted replica waits", || {
-        proxy.http("/readyz").contains("locks that are still held")
-    });
+    waits(&proxy);
     let refused = client.cmd(&["LOCK", "k", "b"]);
     assert!(refused.error_text().starts_with("NOQUORUM"), "{refused:?}");
     let stored = watched.replica_client().cmd(&["GET", "lock:k"]);
