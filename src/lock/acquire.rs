@@ -154,12 +154,27 @@ impl Acquire {
                 let (key, token) = (&operation.key, &operation.token);
                 let holder = Holder::new(token, self.claim, fence, now, until);
                 self.grants.granted(key, holder);
+                self.put_on_waiting();
                 self.tally.nodes.learn_fence(fence);
                 let until = now + validity;
                 Ok(Grant { fence, claim: Some(self.claim), validity, until })
             }
             // The votes came so late that no validity is left.
             None => Err(self.no_quorum(&self.tally.operation.votes())),
+        }
+    }
+
+    /// Puts a lock that was just granted on the nodes that may not grant, but keep what is put
+    /// back: once such a node votes, another one may be restarted.
+    fn put_on_waiting(&self) {
+        let operation = &self.tally.operation;
+        let votes = operation.votes();
+        let waits = |node: &usize| {
+            matches!(votes[*node], Vote::Missing(Absence::Quarantined | Absence::Jumped))
+        };
+        if (0..votes.len()).any(|node| waits(&node)) {
+            let nodes = (0..votes.len()).filter(waits);
+            self.grants.put_back(&operation.key, &operation.token, self.claim, nodes);
         }
     }
 

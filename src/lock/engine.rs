@@ -15,7 +15,7 @@ use tokio::{runtime::Handle, time::sleep};
 use super::{
     Acquire, Attach, Claim, Counts, Keep, KeptLock, LockStatus, LookUp, Losses, NoQuorum,
     NodeStatus, Raise, Release, Renew, Waiter, WallClock,
-    keep::{lose::lose, watchdog},
+    keep::{leases, lose::lose, watchdog},
     line::subscribe,
     locks::Locks,
     metrics::LostReason,
@@ -108,6 +108,7 @@ impl Engine {
             move |key, token, claim| held.upgrade()?.holders.until(key, token, claim),
         );
         tokio::spawn(watchdog::run(Arc::downgrade(&locks)));
+        tokio::spawn(leases::run(Arc::downgrade(&locks)));
         tokio::spawn(sweep(Arc::downgrade(&locks)));
         Arc::new(Engine { locks })
     }
