@@ -159,6 +159,7 @@ impl Acquire {
                 if self.again && !self.keeps {
                     self.grants.heal_once_told(operation, self.claim, self.ttl);
                 }
+                self.put_on_waiting();
                 self.tally.nodes.learn_fence(fence);
                 let until = now + validity;
                 Ok(Grant { fence, claim: Some(self.claim), validity, until })
@@ -178,6 +179,20 @@ impl Acquire {
         asked.close();
         self.done = true;
         *self = Acquire::ask(&grants, key, token, self.ttl, None);
+    }
+
+    /// Puts a lock that was just granted on the nodes that may not grant, but keep what is put
+    /// back: once such a node votes, another one may be restarted.
+    fn put_on_waiting(&self) {
+        let operation = &self.tally.operation;
+        let votes = operation.votes();
+        let waits = |node: &usize| {
+            matches!(votes[*node], Vote::Missing(Absence::Quarantined | Absence::Jumped))
+        };
+        if (0..votes.len()).any(|node| waits(&node)) {
+            let nodes = (0..votes.len()).filter(waits);
+            self.grants.put_back(&operation.key, &operation.token, self.claim, nodes);
+        }
     }
 
     /// The answer if another grant holds the lock.

@@ -16,7 +16,7 @@ use super::{
     Acquire, Attach, Claim, Counts, Keep, KeptLock, LockStatus, LookUp, Losses, NoQuorum,
     NodeStatus, Raise, Release, Renew, Waiter, WallClock,
     address::{NodeAddress, connector_to_nodes},
-    keep::{lose::lose, watchdog},
+    keep::{leases, lose::lose, watchdog},
     line::subscribe,
     locks::Locks,
     metrics::LostReason,
@@ -111,6 +111,7 @@ impl Engine {
             move |key, token, claim| held.upgrade()?.holders.until(key, token, claim),
         );
         tokio::spawn(watchdog::run(Arc::downgrade(&locks)));
+        tokio::spawn(leases::run(Arc::downgrade(&locks)));
         tokio::spawn(sweep(Arc::downgrade(&locks)));
         Arc::new(Engine { locks })
     }

@@ -18,6 +18,9 @@ use crate::{
     key::{Key, Token},
 };
 
+/// The shortest TTL that a node can be asked for.
+const LEAST: Duration = Duration::from_millis(1);
+
 #[cfg(test)]
 thread_local! {
     /// A fault that tests plant: no lock is put back.
@@ -90,17 +93,46 @@ impl Grants {
         ttl: Duration,
         nodes: impl Iterator<Item = usize>,
     ) {
+        self.heal_for(key, token, claim, Some(ttl), nodes);
+    }
+
+    /// Puts a lock back on `nodes`, which do not have it, for what is left of its TTL: a quorum of
+    /// other nodes has just granted or confirmed it. Returns whether the grant still has the lock,
+    /// as far as this proxy knows.
+    pub(super) fn put_back(
+        &self,
+        key: &Key,
+        token: &Token,
+        claim: Claim,
+        nodes: impl Iterator<Item = usize>,
+    ) -> bool {
+        self.heal_for(key, token, claim, None, nodes).is_some()
+    }
+
+    /// Puts a lock back for `ttl`, or for what is left of its TTL.
+    fn heal_for(
+        &self,
+        key: &Key,
+        token: &Token,
+        claim: Claim,
+        ttl: Option<Duration>,
+        nodes: impl Iterator<Item = usize>,
+    ) -> Option<()> {
         #[cfg(test)]
         if NO_HEALS.get() {
-            return;
+            return None;
         }
         #[cfg(feature = "planted")]
         if std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "heal") {
-            return;
+            return None;
         }
         // Sent under the mutex of the holders, so that no release comes in between: the heal would
         // overtake it, and the lock would stay without a holder.
-        self.holders.while_held(key, token, claim, |fence| {
+        self.holders.while_held(key, token, claim, |fence, left| {
+            let ttl = ttl.unwrap_or(left);
+            if ttl < LEAST {
+                return;
+            }
             let wanted = Wanted { fence, ..self.nodes.wanted(key, token, ttl, claim) };
             let request = scripts::heal(&wanted);
             let (key, token) = (key.clone(), token.clone());
@@ -109,7 +141,7 @@ impl Grants {
                 self.metrics.heals.increment(1);
                 self.nodes.submit_to(node, &operation);
             }
-        });
+        })
     }
 }
 

@@ -18,7 +18,7 @@ use crate::{
 const SWEEP: usize = 64;
 
 /// Parts of the map, so that a walk over all of it stops nobody for long.
-const SHARDS: usize = 64;
+pub(super) const SHARDS: usize = 64;
 
 /// Holders of locks, by key.
 pub(super) struct Holders(Vec<Mutex<Map>>);
@@ -48,6 +48,13 @@ pub(super) struct Holder {
     watch: Option<Arc<Watch>>,
     /// The library, or the words, that took the lock for an adopted command; empty for others.
     adopted: &'static str,
+}
+
+/// A lock that no keeper renews.
+pub(super) struct Lease {
+    pub(super) key: Key,
+    pub(super) token: Token,
+    pub(super) claim: Claim,
 }
 
 /// The parts of a holder that may be shown.
@@ -176,6 +183,21 @@ impl Holders {
         all
     }
 
+    /// The leases in one of the [`SHARDS`] parts of the map that have not run out.
+    pub(super) fn leases(&self, shard: usize) -> Vec<Lease> {
+        let now = Instant::now();
+        let map = self.0[shard].lock();
+        let leases =
+            map.by_key.iter().filter(|(_, holder)| holder.watch.is_none() && holder.until > now);
+        leases
+            .map(|(key, holder)| Lease {
+                key: key.clone(),
+                token: holder.token.clone(),
+                claim: holder.claim,
+            })
+            .collect()
+    }
+
     /// The keeper of the lock of `token`, if it is a session lock.
     pub(super) fn watched(&self, key: &Key, token: &Token) -> Option<Arc<Watch>> {
         let map = self.lock(key);
@@ -217,7 +239,7 @@ impl Holders {
 
     /// Whether this grant has the lock, as far as this proxy knows.
     pub(super) fn has(&self, key: &Key, token: &Token, claim: Claim) -> bool {
-        self.while_held(key, token, claim, |_| ()).is_some()
+        self.while_held(key, token, claim, |_, _| ()).is_some()
     }
 
     /// The time until which this grant has the lock, as far as this proxy knows.
@@ -227,18 +249,20 @@ impl Holders {
         (holder.until > Instant::now()).then_some(holder.until)
     }
 
-    /// Calls `act` with the fence if this grant has the lock, as far as this proxy knows. A release
-    /// through this proxy comes before it or after it. `act` must not call the holders.
+    /// Calls `act` with the fence and the rest of the TTL if this grant has the lock, as far as this
+    /// proxy knows. A release through this proxy comes before it or after it. `act` must not call
+    /// the holders.
     pub(super) fn while_held<T>(
         &self,
         key: &Key,
         token: &Token,
         claim: Claim,
-        act: impl FnOnce(u64) -> T,
+        act: impl FnOnce(u64, Duration) -> T,
     ) -> Option<T> {
         let map = self.lock(key);
         let holder = map.by_key.get(key).filter(|holder| holder.is(token, Some(claim)))?;
-        (holder.until > Instant::now()).then(|| act(holder.fence))
+        let now = Instant::now();
+        (holder.until > now).then(|| act(holder.fence, holder.until - now))
     }
 
     /// Forgets all leases, and returns the keepers of all session locks.

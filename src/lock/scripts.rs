@@ -226,7 +226,8 @@ pub(crate) fn renew(
 pub(super) struct Prolonged<'a> {
     pub(super) key: &'a [u8],
     pub(super) token: &'a [u8],
-    pub(super) ttl: Duration,
+    /// `None`: the lock is only looked at, and its TTL stays.
+    pub(super) ttl: Option<Duration>,
     pub(super) claim: Claim,
 }
 
@@ -245,7 +246,10 @@ pub(super) fn prolong(locks: &[Prolonged<'_>], fence_ttl: Option<Duration>) -> V
     }
     for lock in locks {
         encode::bulk(&mut out, lock.token);
-        encode::bulk_number(&mut out, millis(lock.ttl));
+        match lock.ttl {
+            Some(ttl) => encode::bulk_number(&mut out, millis(ttl)),
+            None => encode::bulk(&mut out, b"-1"),
+        }
         append_claim_to_find(&mut out, lock.claim);
     }
     match fence_ttl {

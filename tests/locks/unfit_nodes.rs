@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use crate::support::{self, Client, Proxy, Reply, Setup, eventually};
+use crate::support::{self, Client, Proxy, Reply, Setup, eventually, relay::Relay};
 use lockgate::tools::redis_server::RedisServer;
 
 /// The longest TTL of these deployments.
@@ -432,6 +432,91 @@ fn a_session_lock_outlives_a_rolling_restart_of_all_nodes() {
         assert_eq!(holder.cmd(&["GET", "x"]), Reply::NullBulk, "after {index}");
     }
     assert_eq!(holder.cmd(&["UNLOCK", "k"]), Reply::Int(1));
+}
+
+/// Waits until a node that has come back empty waits on its seat.
+fn one_waits(proxy: &Proxy, count: usize) {
+    eventually("a node waits", || proxy.nodes_up() == count - 1);
+}
+
+fn has(node: &RedisServer, key: &str) -> bool {
+    Client::connect(node.port()).cmd(&["EXISTS", key]) == Reply::Int(1)
+}
+
+#[test]
+fn a_lease_taken_while_a_node_waits_outlives_the_restart_of_the_next() {
+    let mut nodes = nodes(3, &[]);
+    let proxy = before(&nodes).start();
+    all_up(&proxy, 3);
+    let (mut holder, mut other) = (proxy.client(), proxy.client());
+    holder.cmd(&["LOCK", "longest", "a", "PX", "4000"]).grant();
+    nodes[2].restart().unwrap();
+    one_waits(&proxy, 3);
+    thread::sleep(ms(2000));
+    holder.cmd(&["LOCK", "k", "a", "PX", "4000"]).grant();
+    holder.cmd(&["LOCK", "given back", "a", "PX", "4000"]).grant();
+    all_up(&proxy, 3);
+    nodes[0].kill().unwrap();
+    assert!(matches!(holder.cmd(&["RENEW", "k", "a", "PX", "4000"]), Reply::Int(1..)));
+    assert_eq!(other.cmd(&["LOCK", "k", "b", "PX", "1000"]), Reply::NullArray);
+    for lock in ["k", "given back"] {
+        assert_eq!(holder.cmd(&["UNLOCK", lock, "a"]), Reply::Int(1), "{lock}");
+        other.cmd(&["LOCK", lock, "b", "PX", "1000"]).grant();
+    }
+}
+
+#[test]
+fn a_lease_is_put_back_where_it_was_forgotten_for_the_rest_of_its_time() {
+    let mut nodes = nodes(3, &[]);
+    let proxy = before(&nodes).start();
+    all_up(&proxy, 3);
+    let mut holder = proxy.client();
+    holder.cmd(&["LOCK", "k", "a", "PX", "4000"]).grant();
+    let since = Instant::now();
+    nodes[2].restart().unwrap();
+    eventually("it is put back", || has(&nodes[2], "lock:k"));
+    let on = |node: &RedisServer, words: &[&str]| Client::connect(node.port()).cmd(words);
+    let left = on(&nodes[2], &["PTTL", "lock:k"]);
+    let most = i64::try_from((ms(4100) - since.elapsed()).as_millis()).unwrap();
+    assert!(matches!(left, Reply::Int(left) if 0 < left && left <= most), "{left:?} of {most}");
+    for key in ["lock:k", "lockgate:fence:lock:k"] {
+        let values = [0, 2].map(|node: usize| on(&nodes[node], &["GET", key]));
+        assert_eq!(values[0], values[1], "token, fence and claim");
+    }
+    assert_eq!(holder.cmd(&["UNLOCK", "k", "a"]), Reply::Int(1));
+    eventually("it is given back", || nodes.iter().all(|node| !has(node, "lock:k")));
+    assert!(since.elapsed() < ms(3500), "it has not run out");
+}
+
+#[test]
+fn a_lease_that_was_given_back_elsewhere_is_put_back_on_no_node_for_long() {
+    let mut nodes = nodes(3, &[]);
+    let relay = Relay::to(nodes[2].port());
+    let setup = |urls: &[String]| {
+        Proxy::with().node_urls(urls).locks("max_ttl: 20s").locks("node_timeout: 400ms")
+    };
+    let mut ways = urls(&nodes);
+    ways[2] = format!("redis://127.0.0.1:{}", relay.port());
+    let one = setup(&ways).start();
+    let other = setup(&urls(&nodes)).uninitialised().start();
+    [&one, &other].iter().for_each(|proxy| all_up(proxy, 3));
+    one.client().cmd(&["LOCK", "k", "a", "PX", "20000"]).grant();
+    let since = Instant::now();
+    nodes[2].kill().unwrap();
+    let heal = include_str!("../../src/lock/scripts/heal.lua");
+    let heal = Client::connect(nodes[0].port()).cmd(&["SCRIPT", "LOAD", heal]);
+    let Reply::Bulk(heal) = heal else { panic!("{heal:?}") };
+    relay.hold_request(&format!("{}\r\n$1\r\n2\r\n", String::from_utf8(heal).unwrap()));
+    nodes[2].restart().unwrap();
+    relay.wait_until_held();
+    // Otherwise the release would reach the node behind what is put back.
+    eventually("the other proxy has the node", || other.log().contains("waits 2"));
+    assert_eq!(other.client().cmd(&["UNLOCK", "k", "a"]), Reply::Int(1));
+    assert!(!has(&nodes[2], "lock:k"));
+    relay.release();
+    eventually("it is put back too late", || has(&nodes[2], "lock:k"));
+    eventually("it is given back there", || !has(&nodes[2], "lock:k"));
+    assert!(since.elapsed() < ms(19_000), "it has not run out");
 }
 
 #[test]

@@ -951,6 +951,12 @@ impl State {
                 };
                 this.renewed |= asking.votes.iter().zip(&this.links).any(waits);
             }
+            if !asking.renews && valid > 0 {
+                // A grant is put on the nodes that must not grant, now or later.
+                let waits = |seat: usize| this.links[seat].is_some_and(|link| link.waits);
+                this.heals =
+                    std::array::from_fn(|seat| asking.votes[seat] == Vote::Missing && waits(seat));
+            }
             if !asking.renews || this.valid > 0 {
                 this.valid = valid;
             }

@@ -3,8 +3,10 @@
 //! - `watch`: one session lock; `schedule`: when each is to be renewed.
 //! - `keeper`: the handle by which a connection keeps one, and ends it.
 //! - `watchdog`: renews them; `lose`: ends a lost one; `losses`: what a connection is told of.
+//! - `leases`: puts the other locks back on nodes that have come back.
 
 pub(super) mod keeper;
+pub(super) mod leases;
 pub(super) mod lose;
 pub(super) mod losses;
 pub(super) mod schedule;

@@ -60,6 +60,8 @@ pub(in crate::lock) struct Schedule {
     pub(in crate::lock) changed: Notify,
     /// Notified when a lock node has come back, which may have lost all locks.
     pub(in crate::lock) came_back: Notify,
+    /// Notified then too, for the leases.
+    pub(in crate::lock) lacks_leases: Notify,
     /// A permit for each renewal call that may be under way.
     pub(in crate::lock) calls: Arc<Semaphore>,
     pub(in crate::lock) gone: CancellationToken,
@@ -75,6 +77,7 @@ impl Schedule {
             due: Mutex::default(),
             changed: Notify::new(),
             came_back: Notify::new(),
+            lacks_leases: Notify::new(),
             calls: Arc::new(Semaphore::new(AT_ONCE)),
             gone: CancellationToken::new(),
             next_id: AtomicU64::new(0),
@@ -159,6 +162,7 @@ impl Schedule {
     /// Notes that a lock node has come back: locks that it has lost are put back soon.
     pub(in crate::lock) fn came_back(&self) {
         self.came_back.notify_one();
+        self.lacks_leases.notify_one();
     }
 
     /// Notes that the holder asks the nodes for another TTL. A shorter one counts at once: the

@@ -18,6 +18,7 @@ use super::{
 };
 use crate::{
     clock::Instant,
+    key::{Key, Token},
     lock::{
         grants::Grants,
         locks::Locks,
@@ -46,7 +47,12 @@ async fn renew_many(locks: Arc<Locks>, watches: Vec<Arc<Watch>>, call: OwnedSema
     let timed = watches.iter().zip(&ttls);
     let renewed = |(watch, ttl): (_, &Duration)| {
         let watch: &Arc<Watch> = watch;
-        scripts::Prolonged { key: &watch.key, token: &watch.token, ttl: *ttl, claim: watch.claim }
+        scripts::Prolonged {
+            key: &watch.key,
+            token: &watch.token,
+            ttl: Some(*ttl),
+            claim: watch.claim,
+        }
     };
     let calls: Vec<scripts::Prolonged<'_>> = timed.map(renewed).collect();
     let least = ttls.iter().min().copied().unwrap_or_default();
@@ -79,11 +85,17 @@ async fn renew_many(locks: Arc<Locks>, watches: Vec<Arc<Watch>>, call: OwnedSema
 
 /// Puts a lock that a quorum keeps back on the nodes that have lost it.
 fn heal_kept(grants: &Grants, watch: &Watch, ttl: Duration, votes: &[Vote], place: usize) {
-    let lost = |node: &usize| matches!(votes[*node], Vote::Yes(sum) | Vote::No(sum) if sum >> place & 1 == 0);
-    if (0..votes.len()).any(|node| lost(&node)) {
-        let nodes = (0..votes.len()).filter(lost);
+    let mut nodes = lost(votes, place).peekable();
+    if nodes.peek().is_some() {
         grants.heal(&watch.key, &watch.token, watch.claim, ttl, nodes);
     }
+}
+
+/// The nodes that deny one lock of several that were asked for in one call.
+pub(super) fn lost(votes: &[Vote], place: usize) -> impl Iterator<Item = usize> {
+    let denies =
+        move |vote: &Vote| matches!(vote, Vote::Yes(sum) | Vote::No(sum) if sum >> place & 1 == 0);
+    votes.iter().enumerate().filter(move |(_, vote)| denies(vote)).map(|(node, _)| node)
 }
 
 /// Notes the outcome of a renewal for `ttl`, sent at `since`.
@@ -128,7 +140,7 @@ fn note_renewal(
 }
 
 /// Decides on one lock of several that were renewed in one call.
-fn decide(votes: &[Vote], place: usize) -> Decision {
+pub(super) fn decide(votes: &[Vote], place: usize) -> Decision {
     let mut counted = Votes { nodes: votes.len(), ..Votes::default() };
     for vote in votes {
         match vote {
@@ -209,7 +221,8 @@ pub(in crate::lock) async fn run(locks: Weak<Locks>) {
         for alike in renewing.chunk_by(|one, other| patience(one) == patience(other)) {
             let mut rest = alike;
             while !rest.is_empty() {
-                let (batch, others) = rest.split_at(call_length(rest));
+                let (batch, others) =
+                    rest.split_at(call_length(rest.iter().map(|watch| (&watch.key, &watch.token))));
                 rest = others;
                 match schedule.calls.clone().try_acquire_owned() {
                     Ok(call) => drop(tokio::spawn(renew_many(locks.clone(), batch.to_vec(), call))),
@@ -221,10 +234,10 @@ pub(in crate::lock) async fn run(locks: Weak<Locks>) {
 }
 
 /// The number of the first locks that go into one call.
-fn call_length(watches: &[Arc<Watch>]) -> usize {
+pub(super) fn call_length<'a>(locks: impl Iterator<Item = (&'a Key, &'a Token)>) -> usize {
     let mut bytes = 0;
-    let fit = watches.iter().take(MAX_RENEWALS).take_while(|watch| {
-        bytes += 2 * watch.key.len() + watch.token.len();
+    let fit = locks.take(MAX_RENEWALS).take_while(|(key, token)| {
+        bytes += 2 * key.len() + token.len();
         bytes <= CALL_BYTES
     });
     fit.count().max(1)

@@ -68,7 +68,7 @@ pub(super) struct Node {
     clocks: Arc<Clocks>,
     /// `locks.drift_factor`.
     pub(super) drift_factor: f64,
-    /// Called when the node can be asked again.
+    /// Called when the node can be asked again, be it only for locks that are put back.
     came_back: OnceLock<Box<dyn Fn() + Send + Sync>>,
     held_until: OnceLock<Box<HeldUntil>>,
     queue_limit: usize,
@@ -149,7 +149,7 @@ impl Node {
         }
     }
 
-    /// Has `came_back` called whenever the node can be asked again.
+    /// Has `came_back` called whenever the node can be asked again, or waits on its seat.
     pub(super) fn on_return(&self, came_back: impl Fn() + Send + Sync + 'static) {
         let _ = self.came_back.set(Box::new(came_back));
     }
@@ -372,6 +372,10 @@ impl Node {
         let missing = self.send_held_back(&mut state, link, held_back);
         drop(state);
         self.stands(releases);
+        if self.waits().is_some() {
+            // It votes on nothing, but keeps the locks that are put back.
+            self.tell_of_return();
+        }
         self.give_up(missing);
     }
 
@@ -464,10 +468,14 @@ impl Node {
         self.show_faults(&state);
         drop(state);
         self.metrics.up.set(1.0);
+        self.tell_of_return();
+        info!(node = %self.address, releases, "lock node is up");
+    }
+
+    fn tell_of_return(&self) {
         if let Some(came_back) = self.came_back.get() {
             came_back();
         }
-        info!(node = %self.address, releases, "lock node is up");
     }
 
     /// The end of the wait after a jump of the node's clock.

@@ -38,7 +38,7 @@ pub(in crate::lock) struct Nodes {
     wall_clock: WallClock,
     /// The name of this proxy in the messages about its releases.
     who: String,
-    node_timeout: Duration,
+    pub(in crate::lock) node_timeout: Duration,
     pub(in crate::lock) drift_factor: f64,
     pub(in crate::lock) fence_ttl: Duration,
     pub(in crate::lock) max_ttl: Duration,

@@ -1,8 +1,9 @@
 -- Keeps locks on this node for at least a TTL more. A longer one stays: their
 -- holder may have renewed a lock for longer at the same time.
 -- KEYS     of each lock its key and the key of its fence and claim, at most 50 locks
--- ARGV     token, TTL in ms and claim behind a blank of each; then the TTL of fences
---          in ms ("": they last long enough), and what the marker must be ("": anything)
+-- ARGV     token, TTL in ms (-1: the one that it has) and claim behind a blank of each;
+--          then the TTL of fences in ms ("": they last long enough), and what the marker
+--          must be ("": anything)
 -- Answer: {1, sum} all kept; {0, sum} not all: the rest are not held by their
 --         grants. In the sum each lock kept counts 2^(its place from 0).
 --         {3, 0} the marker is another: this node does not vote.
