@@ -10,6 +10,7 @@ use std::{
 
 use lockgate::{
     config::Config,
+    lock::initialise,
     server::{self, Control},
     tools::redis_server::{RedisServer, free_port},
 };
@@ -200,6 +201,7 @@ impl Twins {
                 .enable_all()
                 .build()
                 .unwrap();
+            runtime.block_on(initialise(&config.locks)).unwrap();
             runtime.block_on(server::run(config, Control::default())).unwrap();
         });
         let mut twins = Twins { direct, behind, proxy, scripts: 0, _locks: locks };
