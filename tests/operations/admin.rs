@@ -137,7 +137,8 @@ fn votes_that_are_late_are_counted_though_the_others_made_the_quorum() {
     }
     let late = || proxy.metric("lockgate_node_errors_total", "reason=\"timeout\"");
     eventually("they are counted", || late() >= 6.0);
-    assert_eq!(late(), 6.0);
+    // After its start the proxy may ask once whether the nodes have its leases.
+    assert!(late() <= 7.0, "{}", late());
     proxy.node(2).thaw().unwrap();
 }
 
