@@ -782,6 +782,10 @@ fn a_renewed_ca_is_trusted_without_a_restart() {
         .data_url(&url)
         .node_urls(slice::from_ref(&url))
         .top(&pki.trusting(""))
+        // The node has no marker yet, and waits for the longest TTL.
+        .locks("max_ttl: 4s")
+        .locks("default_ttl: 2s")
+        .locks("node_timeout: 400ms")
         .start();
     eventually("it is not trusted", || {
         proxy.http("/readyz").matches("not signed by a CA that is trusted here").count() == 2
