@@ -170,6 +170,7 @@ async fn a_renewal_that_too_few_could_answer_leaves_the_lock_alone() {
     let with = nodes.with("lock:k");
     assert!([1, 2, 3, 4].iter().all(|node| with.contains(node)), "{with:?}");
     assert!(engine.renew(b"lock:k", b"t", MINUTE, None).await.unwrap().is_some());
+    eventually("all have it again", || nodes.with("lock:k").len() == 5);
 }
 
 #[tokio::test(flavor = "multi_thread")]
