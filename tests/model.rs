@@ -26,6 +26,7 @@
 /// The specification.
 mod model {
     pub(crate) mod epochs;
+    pub(crate) mod failover;
     pub(crate) mod guards;
     pub(crate) mod link;
     pub(crate) mod node;
@@ -49,6 +50,7 @@ use model::{
         self, ADMITTED, EPOCHS_ALWAYS, Epochs, GRANTED as GRANTED_SECOND, NOT_STUCK, ONE_EPOCH,
         ONE_HOLDER as ONE_COUNTS, ONWARD, RENEWED, Start,
     },
+    failover::{self, COPY_RENEWED, FAILOVER_ALWAYS, Failover, GRANTS_AGAIN, ONE_HELD, PUT_BACK},
     guards::{self, *},
     properties::*,
     setup::{Clocks, Fault, Quarantine, Setup},
@@ -724,6 +726,59 @@ fn limit_most_addresses_lead_elsewhere_for_one_proxy() {
     let base = epochs::Setup { locks: [1, 1], renewals: 0, exchanges: 2, ..epochs() };
     let setup = epochs::Setup { ttl: 1, looks: [2, 0], properties: COUNTS, ..base };
     shortest_break("most addresses lead elsewhere", Epochs(setup), EPOCHS_ALWAYS);
+}
+
+// A lock node that is alone and fails over.
+
+/// A replica is promoted, and perhaps the master before again.
+fn alone() -> failover::Setup {
+    failover::Setup {
+        ttl: 3,
+        confirm: 2,
+        locks: [1, 1],
+        renewals: 2,
+        promotions: 1,
+        skew: 0,
+        fault: None,
+        properties: &[ONE_HELD, GRANTS_AGAIN, COPY_RENEWED, PUT_BACK],
+    }
+}
+
+fn failover_holds(name: &str, setup: failover::Setup) {
+    every_state(name, Failover(setup), FAILOVER_ALWAYS);
+}
+
+fn failover_breaks(name: &str, fault: failover::Fault, setup: failover::Setup) {
+    let setup = failover::Setup { fault: Some(fault), properties: &[ONE_HELD], ..setup };
+    shortest_break(name, Failover(setup), FAILOVER_ALWAYS);
+}
+
+#[test]
+fn a_lock_is_held_once_where_its_only_node_fails_over() {
+    failover_holds("a failover", alone());
+    failover_holds("a failover to a clock that is behind", failover::Setup { skew: 2, ..alone() });
+    let back = failover::Setup { promotions: 2, ..alone() };
+    failover_holds("a failover and one back", back);
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn failovers_hold_in_wider_bounds() {
+    let more = failover::Setup { locks: [2, 2], renewals: 3, promotions: 2, skew: 1, ..alone() };
+    failover_holds("failovers, with two locks of each", more);
+    let longer = failover::Setup { ttl: 5, confirm: 2, promotions: 3, renewals: 3, ..alone() };
+    failover_holds("three failovers, and a longer TTL", longer);
+}
+
+#[test]
+fn whoever_is_promoted_waits_and_renews_what_a_proxy_knows() {
+    failover_breaks("no wait", failover::Fault::NoWait, alone());
+    failover_breaks("wait without confirm", failover::Fault::WaitWithoutConfirm, alone());
+    failover_breaks("no confirm", failover::Fault::NoConfirm, alone());
+    failover_breaks("renewed at once", failover::Fault::RenewedAtOnce, alone());
+    let skewed = failover::Setup { skew: 3, ..alone() };
+    failover_breaks("renewed by a copy", failover::Fault::RenewedByCopy, skewed);
+    failover_breaks("renewed by a copy of the released", failover::Fault::RenewedByCopy, alone());
 }
 
 // Guarded writes.

@@ -15,6 +15,14 @@
 //! the first proxy had sent its question before the second one learned of the promoted master, and
 //! takes no votes of the master before for longer than [`CONFIRM`] after that. What these granted runs
 //! out within the longest PX. Hence a wait that is as long as both ends after all of them.
+//!
+//! - If there is no other node, what is renewed on the promoted one counts from [`CONFIRM`] after its wait
+//!   began, and only what the proxy knows to be valid.
+//!
+//! Why that suffices: until then, the master before may grant a lock anew to a proxy that has not heard
+//! of the promoted one, when its copy has run out. Later it grants nothing, and the promoted one does
+//! not yet. So no grant becomes valid any more. Two were never valid at once, whatever either has in its
+//! memory, so each proxy may renew what it knows to be valid.
 
 use std::{fmt, io, sync::Arc, time::Duration};
 

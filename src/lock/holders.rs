@@ -249,6 +249,11 @@ impl Holders {
         (holder.until > Instant::now()).then_some(holder.until)
     }
 
+    /// Whether this grant's lock ends no sooner than `drift` from now, as far as this proxy knows.
+    pub(super) fn is_valid(&self, key: &Key, token: &Token, claim: Claim, drift: Duration) -> bool {
+        self.until(key, token, claim).is_some_and(|until| until > Instant::now() + drift)
+    }
+
     /// Calls `act` with the fence and the rest of the TTL if this grant has the lock, as far as this
     /// proxy knows. A release through this proxy comes before it or after it. `act` must not call
     /// the holders.

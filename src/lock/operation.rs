@@ -185,6 +185,8 @@ pub(super) struct Operation {
     ///
     /// [`Admissions::learned`]: super::fitness::deployment::Admissions::learned
     pub(super) learned: u64,
+    /// Renewal only: whether this proxy knows the grant to be valid.
+    is_vouched: bool,
     /// The longest time that a grant nobody knows of could last.
     pub(super) ttl: Duration,
     /// The command, encoded once for all nodes.
@@ -260,9 +262,21 @@ impl Operation {
             listeners: 0,
             named: Vec::new(),
         };
-        let (from, ended, undoes, learned) = (None, None, None, 0);
+        let (from, ended, undoes, learned, is_vouched) = (None, None, None, 0, false);
         let state = Mutex::new(state);
-        Operation { kind, key, token, from, ended, undoes, learned, ttl, request, state }
+        Operation {
+            kind,
+            key,
+            token,
+            from,
+            ended,
+            undoes,
+            learned,
+            is_vouched,
+            ttl,
+            request,
+            state,
+        }
     }
 
     /// Marks the operation as a hand-over of a lock that `from` gives.
@@ -279,6 +293,23 @@ impl Operation {
     /// Notes how many deployments the proxy had learned when the operation was made.
     pub(super) fn made_at(self, learned: u64) -> Operation {
         Operation { learned, ..self }
+    }
+
+    /// Notes that the grant is known to this proxy and still valid.
+    pub(super) fn vouched(self) -> Operation {
+        Operation { is_vouched: true, ..self }
+    }
+
+    /// Whether a node that waits for itself alone may be asked this. What it has may be old: a lock
+    /// that has run out elsewhere, or was released. So it says nothing of locks that this proxy does
+    /// not know to be held.
+    pub(super) fn may_ask_alone(&self) -> bool {
+        match self.kind {
+            Kind::Acquire { .. } | Kind::HandOver { .. } | Kind::Attach | Kind::Raise => false,
+            Kind::Renew => self.is_vouched,
+            // The watchdog renews valid locks alone.
+            Kind::RenewMany | Kind::Heal | Kind::Look | Kind::Release | Kind::Flush => true,
+        }
     }
 
     /// Notes that the lock ends by itself after `ttl`.

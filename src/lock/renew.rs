@@ -53,7 +53,15 @@ impl Renew {
         }
         let claim = claim.or_else(|| Some(holders.claim(&key, &token)?.0));
         let request = scripts::renew(&key, &token, ttl, claim, nodes.fence_ttl);
-        let tally = nodes.ask(Kind::Renew, Rule::Renewal, key, token, ttl, request);
+        let valid = claim.filter(|claim| {
+            nodes.wait_alone() && holders.is_valid(&key, &token, *claim, nodes.most_drift())
+        });
+        if let Some(claim) = valid {
+            locks.grants.put_back(&key, &token, claim, std::iter::once(0));
+        }
+        let operation = nodes.operation(Kind::Renew, key, token, ttl, request);
+        let operation = if valid.is_some() { operation.vouched() } else { operation };
+        let tally = nodes.await_votes(nodes.submit(operation), Rule::Renewal, ttl);
         Renew { locks: locks.clone(), since, ttl, claim, tally, watch }
     }
 

@@ -1,4 +1,5 @@
 //! Lock nodes that Sentinels fail over: whoever is promoted may lack a lock, and grants none twice.
+//! What is held stays held.
 
 use std::{
     thread,
@@ -151,4 +152,87 @@ fn a_lock_outlives_a_failover_by_hand() {
     assert!(refused.error_text().starts_with("NOQUORUM"), "{refused:?}");
     let stored = watched.replica_client().cmd(&["GET", "lock:k"]);
     assert_eq!(stored, Reply::bulk("a"));
+}
+
+/// Whether the lock's TTL on what was the replica is longer than what is left of one that nobody has
+/// renewed since `since`.
+fn is_renewed(watched: &Watched, key: &str, ttl: Duration, since: Instant) -> bool {
+    let left = watched.replica_client().cmd(&["PTTL", key]);
+    let before = ttl.saturating_sub(since.elapsed());
+    matches!(left, Reply::Int(left) if Duration::from_millis(left.max(0) as u64) > before)
+}
+
+#[test]
+fn session_locks_outlive_the_failover_of_the_only_node() {
+    const TTL: Duration = Duration::from_secs(24);
+    let mut watched = Watched::start(&[]);
+    let proxy = Proxy::with()
+        .node_urls(&[watched.data("")])
+        .locks("default_ttl: 24s")
+        .locks("max_ttl: 24s")
+        .locks("node_timeout: 400ms")
+        .start();
+    all_up(&proxy, 1);
+    let mut holder = proxy.client();
+    holder.cmd(&["LOCK", "replicated", "a"]).grant();
+    eventually("it is replicated", || {
+        watched.replica_client().cmd(&["EXISTS", "lock:replicated"]) == Reply::Int(1)
+    });
+    hold_replication(&watched);
+    holder.cmd(&["LOCK", "lost", "b"]).grant();
+    let mut lease = proxy.client();
+    lease.cmd(&["LOCK", "lease", "c", "PX", "24000"]).grant();
+    let since = Instant::now();
+    watched.master.kill().unwrap();
+    waits(&proxy);
+    for key in ["lock:replicated", "lock:lost"] {
+        eventually("it is renewed on the promoted replica", || {
+            is_renewed(&watched, key, TTL, since + TTL / 2)
+        });
+    }
+    eventually("the lease is put back", || {
+        watched.replica_client().cmd(&["GET", "lock:lease"]) == Reply::bulk("c")
+    });
+    let refused = proxy.client().cmd(&["LOCK", "another"]);
+    assert!(refused.error_text().contains("locks that are still held"), "{refused:?}");
+    assert!(matches!(lease.cmd(&["RENEW", "lease", "c", "PX", "24000"]), Reply::Int(1..)));
+    eventually("the promoted replica votes", || {
+        matches!(proxy.client().cmd(&["LOCK", "another", "PX", "1000"]), Reply::Array(_))
+    });
+    for (key, token) in [("replicated", "a"), ("lost", "b")] {
+        assert_eq!(proxy.client().cmd(&["LOCK", key]), Reply::NullArray);
+        assert_eq!(holder.cmd(&["UNLOCK", key, token]), Reply::Int(1), "it was never lost");
+    }
+    assert_eq!(lease.cmd(&["UNLOCK", "lease", "c"]), Reply::Int(1));
+}
+
+#[test]
+fn a_promoted_replica_alone_says_nothing_of_locks_that_the_proxy_does_not_know() {
+    let watched = Watched::start(&[]);
+    let with = || before(&[watched.data("")]).locks("max_ttl: 60s").start();
+    let (proxy, other) = (with(), with());
+    all_up(&proxy, 1);
+    all_up(&other, 1);
+    let mut holders = [proxy.client(), other.client()];
+    for (holder, key) in holders.iter_mut().zip(["k", "l"]) {
+        holder.cmd(&["LOCK", key, "a", "PX", "60000"]).grant();
+    }
+    let since = Instant::now();
+    watched.fail_over();
+    for proxy in [&proxy, &other] {
+        waits(proxy);
+    }
+    // Both keep what they know, once the master before would grant nothing any more.
+    for (holder, key) in holders.iter_mut().zip(["k", "l"]) {
+        let renew = ["RENEW", key, "a", "PX", "50000"];
+        eventually("its own lease is renewed", || matches!(holder.cmd(&renew), Reply::Int(1..)));
+    }
+    assert!(since.elapsed() >= Duration::from_secs(5), "another proxy could still use the master");
+    let renew = ["RENEW", "k", "a", "PX", "50000"];
+    let commands = [&renew[..], &["LOCK.ATTACH", "k", "a"], &["LOCK", "k", "a", "PX", "5000"]];
+    for command in commands {
+        let reply = other.client().cmd(command);
+        assert!(reply.error_text().starts_with("NOQUORUM"), "{command:?}: {reply:?}");
+    }
+    assert_eq!(other.client().cmd(&["UNLOCK", "k", "a"]), Reply::Int(1));
 }

@@ -19,7 +19,9 @@
 //! quorum that keeps a lock with its help meets each quorum that grants in a node that has the
 //! lock. If too few nodes have kept their memory to make a quorum, there is no first step: the wait
 //! counts from when the others were first seen, by a note on them, and those that have waited count
-//! as consenting. (A gap remains: most addresses lead to other servers at once, the old ones live
+//! as consenting. A single node that Sentinels have promoted keeps meanwhile, once it has waited for
+//! [`CONFIRM`](crate::lock::address::CONFIRM), what this proxy knows to be valid: no other node could
+//! confirm that. (A gap remains: most addresses lead to other servers at once, the old ones live
 //! on, and a proxy keeps its connections to them.)
 //!
 //! **Rounds.** Markers are written by [`super::round`]: Paxos over the seats, with the marker as
@@ -268,8 +270,8 @@ impl Admissions {
     pub(in crate::lock) fn wait(&self, index: usize) -> Option<Wait> {
         let state = self.state.lock();
         let seat = &state.seats[index];
-        let sits = state.current.as_ref().map(|current| &current.deployment.seats[index]);
-        if seat.linked.is_none() || !matches!(sits, Some(Seat::Waiting(..))) {
+        let deployment = &state.current.as_ref()?.deployment;
+        if seat.linked.as_ref().is_none_or(|who| deployment.names(index, who)) {
             return None;
         }
         let vigil = seat.vigil.as_ref()?;
@@ -380,6 +382,9 @@ impl Admissions {
         index: usize,
         look: &SelfReport,
     ) -> Judgement {
+        if let Some(generation) = self.keeps_alone(state, index, look) {
+            return Judgement::Admitted(generation);
+        }
         let covered = state.survey.as_ref().is_some_and(|s| s.intact() >= quorum(self.ways.len()));
         let known =
             state.current.as_deref().or(state.survey.as_ref().and_then(|s| s.newest.as_ref()));
@@ -409,6 +414,42 @@ impl Admissions {
                 Judgement::Waits(Wait { until: Some(Instant::now() + left), why: why.into() })
             }
         }
+    }
+
+    /// Whether there is one lock node alone. No other one could give a successor a place to wait.
+    pub(in crate::lock) fn is_alone(&self) -> bool {
+        self.ways.len() == 1
+    }
+
+    /// Admits a stranger that is alone and has a copy of the marker, to keep while it waits what
+    /// this proxy knows to be held: see the module's first lines. Returns `None` if it must not.
+    fn keeps_alone(
+        &self,
+        state: &mut AdmissionState,
+        index: usize,
+        look: &SelfReport,
+    ) -> Option<u64> {
+        let (current, who) = (state.current.clone()?, look.identity()?);
+        let is_copy = look.marker().is_some_and(|m| m.deployment == current.deployment);
+        if !self.is_alone() || !is_copy {
+            return None;
+        }
+        // The Redis before may still be reached, and grant what is renewed here. Only of one that
+        // Sentinels name is it known until when.
+        let confirm = self.ways[index].address.confirm();
+        let settled = confirm.mul_f64(1.0 + self.drift_factor) + ROUNDING;
+        let left = self.remaining(state, index, look, Instant::now())?;
+        let waited = self.enough(state, Some(index)).saturating_sub(left);
+        if confirm.is_zero() || waited < settled || left.is_zero() {
+            return None;
+        }
+        state.seats[index].linked = Some(who);
+        let standing = &self.standings[index];
+        standing.waits.store(true, Ordering::Release);
+        let marker = scripts::told(current.deployment.told(index).as_bytes());
+        let (learned, seatings) = (self.learned(), seatings(state));
+        standing.told.store(Arc::new(Told { marker, learned, seatings }));
+        Some(self.generation())
     }
 
     fn ask_or(&self, state: &AdmissionState, why: &str) -> Judgement {

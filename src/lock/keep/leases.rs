@@ -68,6 +68,12 @@ async fn walk(locks: &Weak<Locks>, calls: &Arc<Semaphore>) -> Option<()> {
 
 /// Puts these leases, at most [`MAX_RENEWALS`], back on the nodes that deny them.
 async fn put_back(locks: &Arc<Locks>, leases: Vec<Lease>, calls: &Arc<Semaphore>) {
+    if locks.grants.nodes.wait_alone() {
+        for Lease { key, token, claim } in &leases {
+            locks.grants.put_back(key, token, *claim, std::iter::once(0));
+        }
+        return;
+    }
     let votes = confirm(locks, &leases, calls).await;
     let mut healed = Vec::new();
     for (place, lease) in leases.into_iter().enumerate() {

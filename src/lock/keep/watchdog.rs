@@ -44,6 +44,11 @@ async fn renew_many(locks: Arc<Locks>, watches: Vec<Arc<Watch>>, call: OwnedSema
     let ttls: Vec<Duration> = watches.iter().map(|watch| watch.times().ttl).collect();
     let grants = &locks.grants;
     let nodes = &grants.nodes;
+    if nodes.wait_alone() {
+        for watch in &watches {
+            grants.put_back(&watch.key, &watch.token, watch.claim, std::iter::once(0));
+        }
+    }
     let timed = watches.iter().zip(&ttls);
     let renewed = |(watch, ttl): (_, &Duration)| {
         let watch: &Arc<Watch> = watch;

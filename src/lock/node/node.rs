@@ -180,7 +180,7 @@ impl Node {
             let why = if quarantined { Absence::Quarantined } else { Absence::Down };
             return operation.vote(self.index, Vote::Missing(why));
         };
-        if let Some(why) = self.refuses(&state, operation.kind) {
+        if let Some(why) = self.refuses(&state, operation) {
             // The node may still give the giver's lock back.
             if let Some(release) = operation.late_release() {
                 link.send(Queued::Operation(Arc::new(release)));
@@ -201,8 +201,10 @@ impl Node {
     }
 
     /// Why the node must not be asked this, though it is connected.
-    fn refuses(&self, state: &NodeState, kind: Kind) -> Option<Absence> {
-        let waits = self.waits().filter(|_| kind.grants());
+    fn refuses(&self, state: &NodeState, operation: &Operation) -> Option<Absence> {
+        let kind = operation.kind;
+        let may_ask = || !self.waits_alone() || operation.may_ask_alone();
+        let waits = self.waits().filter(|_| kind.grants() || !may_ask());
         let counts = || !kind.is_proven() || self.is_confirmed(state);
         waits.or_else(|| (!counts()).then_some(Absence::Unconfirmed))
     }
@@ -244,6 +246,11 @@ impl Node {
     /// Notes where the next connection leads.
     pub(super) fn leads_to(&self, url: RedisUrl) {
         self.state.lock().at = Some(url);
+    }
+
+    /// Whether the node is the only one, and waits: no other one knows which locks are held.
+    pub(super) fn waits_alone(&self) -> bool {
+        self.admissions.is_alone() && self.standing.waits.load(Ordering::Acquire)
     }
 
     /// Why the node must not grant, though it is connected.
@@ -391,7 +398,7 @@ impl Node {
         let Some((_, held_back)) = held_back else { return Vec::new() };
         let mut missing = Vec::new();
         for operation in held_back {
-            let waits = self.refuses(state, operation.kind);
+            let waits = self.refuses(state, &operation);
             let is_wanted = !operation.kind.is_proven() || operation.is_wanted(self.index, &[]);
             if waits.is_some() || !is_wanted {
                 // The node may still give the giver's lock back.

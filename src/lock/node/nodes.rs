@@ -18,7 +18,7 @@ use crate::{
         address::NodeAddress,
         fitness::{clocks::Clocks, deployment::Admissions},
         operation::{Absence, Kind, Operation, Vote},
-        quorum::{Decision, Rule, quorum, validity},
+        quorum::{DRIFT, Decision, Rule, quorum, validity},
         scripts::{Ended, Wanted},
     },
     net::Connector,
@@ -110,6 +110,12 @@ impl Nodes {
     /// The state of every node now, in the order of the configuration.
     pub(in crate::lock) fn status(&self) -> Vec<NodeStatus> {
         self.all.iter().map(|node| node.status()).collect()
+    }
+
+    /// Whether the only node waits. Then no node confirms that a lock is held: it is put back
+    /// because this proxy knows it.
+    pub(in crate::lock) fn wait_alone(&self) -> bool {
+        self.all.first().is_some_and(|node| node.waits_alone())
     }
 
     pub(in crate::lock) fn quorum(&self) -> usize {
@@ -240,6 +246,11 @@ impl Nodes {
             return None;
         }
         validity(ttl, now - since, self.drift_factor)
+    }
+
+    /// The most by which a lock may end on a node sooner than this proxy's clock says.
+    pub(in crate::lock) fn most_drift(&self) -> Duration {
+        self.max_ttl.mul_f64(self.drift_factor) + DRIFT
     }
 
     /// The NOQUORUM error of votes that do not decide: the nodes that are missing.
