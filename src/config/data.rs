@@ -54,6 +54,15 @@ pub struct SentinelMaster {
 }
 
 impl SentinelMaster {
+    /// A master without a password on this machine, named by Sentinels at these ports.
+    pub(crate) fn local(sentinels: impl Iterator<Item = u16>, master: &str) -> SentinelMaster {
+        SentinelMaster {
+            sentinels: sentinels.map(RedisUrl::local).collect(),
+            master: master.to_owned(),
+            login: RedisUrl::local(0),
+        }
+    }
+
     /// The master at an address that the Sentinels name.
     pub(crate) fn at(&self, host: &str, port: u16) -> RedisUrl {
         let endpoint = Endpoint::Tcp { host: host.to_owned(), port };

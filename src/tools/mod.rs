@@ -3,9 +3,11 @@
 //! - [`dev`]: `lockgate dev`, a whole deployment on this machine.
 //! - [`doctor`]: `lockgate doctor`, a diagnosis of each Redis of a configuration.
 //! - [`init`]: `lockgate init`, the first markers of a deployment.
-//! - [`redis_server`]: real `redis-server` children, for `dev` and for tests.
+//! - [`redis_server`], [`sentinel_server`]: real `redis-server` children, as a Redis and as a Sentinel,
+//!   for `dev` and for tests.
 
 pub mod dev;
 pub mod doctor;
 pub mod init;
 pub mod redis_server;
+pub mod sentinel_server;

@@ -87,6 +87,20 @@ impl RedisServer {
         self.child.id()
     }
 
+    /// How many replicas the server has. Returns `None` if it does not say.
+    pub fn replicas(&self) -> Option<usize> {
+        let mut stream = UnixStream::connect(self.unix_socket()).ok()?;
+        stream.set_read_timeout(Some(Duration::from_secs(1))).ok()?;
+        stream.write_all(b"INFO replication\r\n").ok()?;
+        let (mut text, mut part) = (String::new(), [0; 1024]);
+        while !text.contains("master_replid") {
+            let read = stream.read(&mut part).ok().filter(|read| *read > 0)?;
+            text += &String::from_utf8_lossy(part.get(..read)?);
+        }
+        let line = text.lines().find_map(|line| line.strip_prefix("connected_slaves:"))?;
+        line.trim().parse().ok()
+    }
+
     /// Sends SIGKILL, and waits until the process is gone.
     ///
     /// # Errors
@@ -151,8 +165,8 @@ pub fn free_port() -> io::Result<u16> {
 
 fn spawn(port: u16, dir: &Path, arguments: &[String]) -> io::Result<Child> {
     let log = dir.join("redis.log");
-    let mut child = Command::new("setpriv")
-        .args(["--pdeathsig", "KILL", "redis-server"])
+    let mut command = bound_to_this_process();
+    let child = command
         .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
         .args(["--save", "", "--appendonly", "no", "--daemonize", "no"])
         .arg("--dir")
@@ -161,17 +175,36 @@ fn spawn(port: u16, dir: &Path, arguments: &[String]) -> io::Result<Child> {
         .arg(dir.join("redis.sock"))
         .arg("--logfile")
         .arg(&log)
-        .args(arguments)
+        .args(arguments);
+    until_up(child, &log, || answers(&dir.join("redis.sock")))
+}
+
+/// A command that starts `redis-server`, and whose process ends with this one.
+pub(super) fn bound_to_this_process() -> Command {
+    let mut command = Command::new("setpriv");
+    command
+        .args(["--pdeathsig", "KILL", "redis-server"])
         // A Ctrl-C in the terminal goes to the parent alone, which then ends its children.
         .process_group(0)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .map_err(|error| match error.kind() {
-            io::ErrorKind::NotFound => missing("setpriv (package util-linux)"),
-            _ => error,
-        })?;
+        .stderr(Stdio::null());
+    command
+}
+
+/// Starts the command, and waits until the server is up.
+///
+/// # Errors
+/// The errors of [`RedisServer::start`], with the words of the server's log.
+pub(super) fn until_up(
+    command: &mut Command,
+    log: &Path,
+    is_up: impl Fn() -> bool,
+) -> io::Result<Child> {
+    let mut child = command.spawn().map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => missing("setpriv (package util-linux)"),
+        _ => error,
+    })?;
     let deadline = Instant::now() + START_LIMIT;
     loop {
         if let Some(status) = child.try_wait()? {
@@ -179,10 +212,10 @@ fn spawn(port: u16, dir: &Path, arguments: &[String]) -> io::Result<Child> {
             if status.code() == Some(127) {
                 return Err(missing("redis-server (apt-get install redis-server)"));
             }
-            let words = std::fs::read_to_string(&log).unwrap_or_default();
+            let words = std::fs::read_to_string(log).unwrap_or_default();
             return Err(io::Error::other(format!("redis-server ended with {status}: {words}")));
         }
-        if answers(&dir.join("redis.sock")) {
+        if is_up() {
             return Ok(child);
         }
         if Instant::now() > deadline {

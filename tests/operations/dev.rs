@@ -39,8 +39,12 @@ fn command(port: u16, admin: u16) -> Command {
 }
 
 fn start() -> Dev {
+    start_with(&[])
+}
+
+fn start_with(arguments: &[&str]) -> Dev {
     let (port, admin) = (free_port().unwrap(), free_port().unwrap());
-    let mut child = command(port, admin).spawn().unwrap();
+    let mut child = command(port, admin).args(arguments).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let (mut servers, mut printed) = (Vec::new(), String::new());
     while !printed.contains("UNLOCK job") {
@@ -74,6 +78,24 @@ fn end(signal: Signal) -> Option<i32> {
     let status = dev.child.wait().unwrap();
     eventually("its servers are gone", || !dev.servers.iter().any(|pid| runs(*pid)));
     status.code()
+}
+
+#[test]
+fn a_master_can_be_killed() {
+    let dev = start_with(&["--sentinel"]);
+    assert_eq!(dev.servers.len(), 11, "{}", dev.printed);
+    let mut client = Client::connect(dev.port);
+    assert_eq!(client.cmd(&["SET", "x", "1"]), Reply::ok());
+    assert_eq!(client.cmd(&["WAIT", "2", "5000"]), Reply::Int(2));
+    let (_, command) = dev.printed.split_once("kill -9 ").unwrap();
+    let pid: i32 = command.lines().next().unwrap().parse().unwrap();
+    assert_eq!(pid, dev.servers[0], "the master comes first");
+    kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
+    eventually("it is gone", || !runs(pid));
+    // It waits for the next master.
+    let mut client = Client::connect(dev.port);
+    assert_eq!(client.cmd(&["GET", "x"]), Reply::bulk("1"));
+    assert_eq!(client.cmd(&["SET", "x", "2"]), Reply::ok());
 }
 
 #[test]

@@ -1,25 +1,16 @@
 //! Real Sentinels before a real master, on loopback.
 
-use std::{
-    io::Write as _,
-    net::{TcpListener, TcpStream},
-    os::unix::process::CommandExt,
-    process::{Child, Command, Stdio},
-};
+use std::{io::Write as _, net::TcpListener};
 
-use lockgate::tools::redis_server::{RedisServer, free_port};
+use lockgate::tools::{redis_server::RedisServer, sentinel_server::SentinelServer};
 
-use super::{Client, LIMIT, PORT_ATTEMPTS, Reply, eventually};
+use super::{Client, LIMIT, Reply, eventually};
 
 /// The name that Sentinels have for their master.
 pub const MASTER: &str = "mymaster";
 
-/// A running `redis-server --sentinel`.
-pub struct Sentinel {
-    child: Child,
-    port: u16,
-    dir: tempfile::TempDir,
-}
+/// A running Sentinel, whose log a test that fails prints.
+pub struct Sentinel(SentinelServer);
 
 impl Sentinel {
     /// Starts a Sentinel that watches the Redis at this port under [`MASTER`], with these lines in its
@@ -30,24 +21,24 @@ impl Sentinel {
              sentinel down-after-milliseconds {MASTER} 1000\n\
              sentinel failover-timeout {MASTER} 10000\n{lines}\n"
         );
-        (0..PORT_ATTEMPTS).find_map(|_| spawn(&watch)).expect("a port that nobody else takes")
+        Sentinel::idle(&watch)
     }
 
     /// Starts a Sentinel that watches nothing.
     pub fn idle(lines: &str) -> Sentinel {
-        (0..PORT_ATTEMPTS).find_map(|_| spawn(lines)).expect("a port that nobody else takes")
+        Sentinel(SentinelServer::start(lines).expect("Sentinel"))
     }
 
     pub fn address(&self) -> String {
-        format!("127.0.0.1:{}", self.port)
+        self.0.addr().to_string()
     }
 
     pub fn port(&self) -> u16 {
-        self.port
+        self.0.port()
     }
 
     pub fn client(&self) -> Client {
-        Client::connect(self.port)
+        Client::connect(self.port())
     }
 
     /// The port of the master that this Sentinel names.
@@ -63,55 +54,16 @@ impl Sentinel {
 
     /// Sends SIGKILL.
     pub fn kill(&mut self) {
-        self.child.kill().expect("kill");
-        self.child.wait().expect("end");
-    }
-
-    fn log(&self) -> String {
-        std::fs::read_to_string(self.dir.path().join("log")).unwrap_or_default()
+        self.0.kill().expect("kill");
     }
 }
 
 impl Drop for Sentinel {
     fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
         if std::thread::panicking() {
-            eprintln!("the log of the Sentinel at {}:\n{}", self.port, self.log());
+            eprintln!("the log of the Sentinel at {}:\n{}", self.0.addr(), self.0.log());
         }
     }
-}
-
-fn spawn(lines: &str) -> Option<Sentinel> {
-    let (port, dir) = (free_port().expect("port"), tempfile::tempdir().expect("directory"));
-    let (file, log, path) = (
-        dir.path().join("sentinel.conf"),
-        dir.path().join("log"),
-        dir.path().display().to_string(),
-    );
-    let text =
-        format!("port {port}\nbind 127.0.0.1\ndir {path}\nlogfile {}\n{lines}\n", log.display());
-    std::fs::write(&file, text).expect("configuration");
-    let mut child = Command::new("setpriv")
-        .args(["--pdeathsig", "KILL", "redis-server"])
-        .arg(&file)
-        .arg("--sentinel")
-        .process_group(0)
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .spawn()
-        .expect("redis-server");
-    let mut ended = false;
-    eventually("the Sentinel listens", || {
-        ended = child.try_wait().expect("status").is_some();
-        // Its own log: another process could answer at the port.
-        let text = std::fs::read_to_string(&log).unwrap_or_default();
-        ended || text.contains("Sentinel ID is") && TcpStream::connect(("127.0.0.1", port)).is_ok()
-    });
-    let text = std::fs::read_to_string(&log).unwrap_or_default();
-    assert!(!ended || text.contains("ddress already in use"), "the Sentinel ended:\n{text}");
-    (!ended).then_some(Sentinel { child, port, dir })
 }
 
 /// A master, a replica and three Sentinels that know each other.
