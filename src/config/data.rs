@@ -54,6 +54,12 @@ pub struct SentinelMaster {
 }
 
 impl SentinelMaster {
+    /// A master without a password, named by these Sentinels.
+    #[cfg(test)]
+    pub(crate) fn simulated(sentinels: Vec<RedisUrl>, master: &str) -> SentinelMaster {
+        SentinelMaster { sentinels, master: master.to_owned(), login: RedisUrl::local(0) }
+    }
+
     /// A master without a password on this machine, named by Sentinels at these ports.
     pub(crate) fn local(sentinels: impl Iterator<Item = u16>, master: &str) -> SentinelMaster {
         SentinelMaster {

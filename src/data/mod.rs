@@ -102,7 +102,7 @@ impl DataNode {
             DataConfig::Primary(url) => Authority::Name(url.clone()),
             DataConfig::Sentinels(master) => {
                 let way = sentinel_connector(&config.tls, &master.sentinels);
-                Authority::Sentinels(Sentinels::start(master, &way), master.clone())
+                Authority::Sentinels(Sentinels::start(master, &way, false), master.clone())
             }
         };
         let (sender, tenure) = watch::channel(None);

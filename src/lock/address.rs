@@ -8,11 +8,12 @@
 //! - A proxy takes votes of a master only within [`CONFIRM`] of having sent the questions to which a
 //!   majority of the Sentinels named it.
 //! - A node that was found through Sentinels waits for [`CONFIRM`] longer than others.
+//! - Whoever is elected is another identity, by the number of the election, even if it is a master from
+//!   before: it may not have heard of the one in between, and remembers nothing of it.
 //!
 //! Why that suffices: any two majorities have a Sentinel in common. It named the master before in its
 //! answer to one proxy, and the promoted one in its later answer to another: a Sentinel does not go
-//! back to a master before, but by another failover, after which that has another replication id. So
-//! the first proxy had sent its question before the second one learned of the promoted master, and
+//! back to an election before, as long as it keeps its file. So the first proxy had sent its question before the second one learned of the promoted master, and
 //! takes no votes of the master before for longer than [`CONFIRM`] after that. What these granted runs
 //! out within the longest PX. Hence a wait that is as long as both ends after all of them.
 //!
@@ -38,6 +39,20 @@ use crate::{
 /// value, so it cannot be configured.
 pub(in crate::lock) const CONFIRM: Duration = Duration::from_secs(5);
 
+#[cfg(test)]
+thread_local! {
+    /// A fault that tests plant: a master's votes count, however long ago it was named.
+    pub(crate) static NOT_CONFIRMED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
+}
+
+/// The Redis that a lock node is now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Whereabouts {
+    pub(crate) url: RedisUrl,
+    /// The election that made it the master. `None`: it is always this one.
+    pub(crate) election: Option<u64>,
+}
+
 /// Where one lock node is.
 pub(in crate::lock) enum NodeAddress {
     /// Always there.
@@ -54,7 +69,7 @@ impl NodeAddress {
             LockNode::Fixed(url) => NodeAddress::Fixed(url.clone()),
             LockNode::Sentinels(master) => {
                 let way = Connector::start("sentinel", &config.tls, &master.sentinels);
-                NodeAddress::Named(master.clone(), Sentinels::start(master, &way))
+                NodeAddress::Named(master.clone(), Sentinels::start(master, &way, true))
             }
         };
         config.nodes.iter().map(|node| Arc::new(address(node))).collect()
@@ -64,9 +79,9 @@ impl NodeAddress {
     ///
     /// # Errors
     /// If no majority of the Sentinels has named a master yet.
-    pub(in crate::lock) fn url(&self) -> io::Result<RedisUrl> {
+    pub(in crate::lock) fn now(&self) -> io::Result<Whereabouts> {
         match self {
-            NodeAddress::Fixed(url) => Ok(url.clone()),
+            NodeAddress::Fixed(url) => Ok(Whereabouts { url: url.clone(), election: None }),
             NodeAddress::Named(master, sentinels) => match sentinels.named() {
                 Some(named) => Ok(at(master, &named)),
                 None => Err(io::Error::other(sentinels.problem().unwrap_or_default())),
@@ -74,13 +89,17 @@ impl NodeAddress {
         }
     }
 
-    /// Whether votes of the Redis at `url` count now.
-    pub(in crate::lock) fn is_confirmed(&self, url: &RedisUrl) -> bool {
+    /// Whether votes of the Redis there count now.
+    pub(in crate::lock) fn is_confirmed(&self, there: &Whereabouts) -> bool {
         let NodeAddress::Named(master, sentinels) = self else { return true };
+        #[cfg(test)]
+        if NOT_CONFIRMED.get() {
+            return true;
+        }
         let now = Instant::now();
-        sentinels.named().is_some_and(|named| {
-            now < named.asked + CONFIRM && at(master, &named).endpoint == url.endpoint
-        })
+        sentinels
+            .named()
+            .is_some_and(|named| now < named.asked + CONFIRM && at(master, &named) == *there)
     }
 
     /// Why votes do not count, in the words of the Sentinels.
@@ -99,13 +118,13 @@ impl NodeAddress {
         }
     }
 
-    /// Returns once the node is not at `url` any more.
-    pub(in crate::lock) async fn left(&self, url: &RedisUrl) {
+    /// Returns once the node is not this Redis any more, or that was elected anew.
+    pub(in crate::lock) async fn left(&self, there: &Whereabouts) {
         let NodeAddress::Named(master, sentinels) = self else {
             return std::future::pending().await;
         };
         let is_elsewhere = |named: &Option<NamedMaster>| {
-            named.as_ref().is_some_and(|named| at(master, named).endpoint != url.endpoint)
+            named.as_ref().is_some_and(|named| at(master, named) != *there)
         };
         if sentinels.changes().wait_for(is_elsewhere).await.is_err() {
             std::future::pending().await
@@ -142,16 +161,17 @@ pub(crate) fn connector_to_nodes(config: &LocksConfig) -> Connector {
 ///
 /// # Errors
 /// Why no majority of its Sentinels names a master.
-pub(crate) async fn locate(node: &LockNode, tls: &ClientTls) -> Result<RedisUrl, String> {
+pub(crate) async fn locate(node: &LockNode, tls: &ClientTls) -> Result<Whereabouts, String> {
     match node {
-        LockNode::Fixed(url) => Ok(url.clone()),
+        LockNode::Fixed(url) => Ok(Whereabouts { url: url.clone(), election: None }),
         LockNode::Sentinels(master) => {
             let way = Connector::start("sentinel", tls, &master.sentinels);
-            sentinel::ask_once(master, &way).await.0.map(|named| at(master, &named))
+            sentinel::ask_once(master, &way, true).await.0.map(|named| at(master, &named))
         }
     }
 }
 
-fn at(master: &SentinelMaster, named: &NamedMaster) -> RedisUrl {
-    master.at(&named.address.host, named.address.port)
+fn at(master: &SentinelMaster, named: &NamedMaster) -> Whereabouts {
+    let url = master.at(&named.address.host, named.address.port);
+    Whereabouts { url, election: named.address.election }
 }

@@ -78,7 +78,11 @@ pub use reply::{VotesRead, read_votes};
 #[cfg(test)]
 pub(crate) mod seams {
     pub(crate) use super::{
-        fitness::{clocks::UNWATCHED, deployment::NEW_IF_BARE},
+        address::NOT_CONFIRMED,
+        fitness::{
+            clocks::UNWATCHED,
+            deployment::{NEW_IF_BARE, RENEWED_AT_ONCE},
+        },
         grants::NO_HEALS,
         jitter::set_seed,
         keep::schedule::{LATE, NOT_RETRIED},

@@ -54,21 +54,54 @@ impl SentinelLink {
         Ok(link)
     }
 
-    /// Asks which master has this name. Returns its address, and when the question was sent.
+    /// Asks which master has this name, and by which election if `elected`. Returns its address, and
+    /// when the question was sent.
     pub(super) async fn master(
         &mut self,
         name: &str,
+        elected: bool,
     ) -> Result<(MasterAddress, Instant), SentinelTrouble> {
         let asked = Instant::now();
         let question: [&[u8]; 3] = [b"SENTINEL", b"GET-MASTER-ADDR-BY-NAME", name.as_bytes()];
-        match self.ask(&question).await? {
-            SentinelReply::Texts(texts) => Ok((address(&texts)?, asked)),
+        if !elected {
+            return Ok((self.address(&question, name).await?, asked));
+        }
+        // The address was that of the election if that is the same before and after.
+        loop {
+            let before = self.election(name).await?;
+            let address = self.address(&question, name).await?;
+            if self.election(name).await? == before {
+                return Ok((MasterAddress { election: Some(before), ..address }, asked));
+            }
+        }
+    }
+
+    async fn address(
+        &mut self,
+        question: &[&[u8]],
+        name: &str,
+    ) -> Result<MasterAddress, SentinelTrouble> {
+        match self.ask(question).await? {
+            SentinelReply::Texts(texts) => Ok(address(&texts)?),
             SentinelReply::Nothing => {
                 let what = format!("it watches no master '{name}'");
                 Err(SentinelTrouble::new(SentinelFault::UnknownMaster, what))
             }
             SentinelReply::Error(error) => Err(SentinelTrouble::of_error(&error)),
             SentinelReply::Text(_) => Err(reply::Garbled.into()),
+        }
+    }
+
+    /// The election by which the Sentinel's master of this name is the master.
+    async fn election(&mut self, name: &str) -> Result<u64, SentinelTrouble> {
+        match self.ask(&[b"SENTINEL", b"MASTER", name.as_bytes()]).await? {
+            SentinelReply::Texts(texts) => Ok(election(&texts).ok_or(reply::Garbled)?),
+            SentinelReply::Error(error) if error.contains("No such master") => {
+                let what = format!("it watches no master '{name}'");
+                Err(SentinelTrouble::new(SentinelFault::UnknownMaster, what))
+            }
+            SentinelReply::Error(error) => Err(SentinelTrouble::of_error(&error)),
+            SentinelReply::Text(_) | SentinelReply::Nothing => Err(reply::Garbled.into()),
         }
     }
 
@@ -131,7 +164,18 @@ fn address(texts: &[Vec<u8>]) -> Result<MasterAddress, SentinelTrouble> {
     let host = std::str::from_utf8(host).ok().filter(is_host).ok_or(reply::Garbled)?;
     let port = std::str::from_utf8(port).ok().and_then(|port| port.parse().ok());
     let port: u16 = port.filter(|port| *port != 0).ok_or(reply::Garbled)?;
-    Ok(MasterAddress { host: host.to_owned(), port })
+    Ok(MasterAddress { host: host.to_owned(), port, election: None })
+}
+
+/// Reads the `config-epoch` among the fields that a Sentinel tells of a master.
+fn election(fields: &[Vec<u8>]) -> Option<u64> {
+    let (_, value) = fields
+        .as_chunks::<2>()
+        .0
+        .iter()
+        .map(|[name, value]| (name, value))
+        .find(|(name, _)| name.as_slice() == b"config-epoch")?;
+    std::str::from_utf8(value).ok()?.parse().ok()
 }
 
 #[cfg(test)]
@@ -144,7 +188,8 @@ mod tests {
             address(&[host.as_bytes().to_vec(), port.as_bytes().to_vec()]).ok()
         };
         for host in ["10.0.0.1", "fe80::1%eth0", "redis-1.internal"] {
-            assert_eq!(read(host, "6379"), Some(MasterAddress { host: host.into(), port: 6379 }));
+            let address = MasterAddress { host: host.into(), port: 6379, election: None };
+            assert_eq!(read(host, "6379"), Some(address));
         }
         let long = "x".repeat(LONGEST_HOST + 1);
         for (host, port) in [
@@ -159,5 +204,12 @@ mod tests {
             assert_eq!(read(host, port), None, "{host:?} {port:?}");
         }
         assert!(address(&[b"a".to_vec()]).is_err());
+        let fields = |all: &[&str]| -> Vec<Vec<u8>> {
+            all.iter().map(|field| field.as_bytes().to_vec()).collect()
+        };
+        assert_eq!(election(&fields(&["name", "config-epoch", "config-epoch", "7"])), Some(7));
+        for bad in [&["name", "m"][..], &["config-epoch"], &["config-epoch", "-1"], &[]] {
+            assert_eq!(election(&fields(bad)), None, "{bad:?}");
+        }
     }
 }

@@ -11,13 +11,21 @@ pub(crate) struct MasterAddress {
     /// Name or address, without brackets.
     pub(crate) host: String,
     pub(crate) port: u16,
+    /// The election that made it the master (the Sentinel's `config-epoch`): another one each time,
+    /// even if a Redis is elected again that has not heard of the master in between. `None`: not asked
+    /// for.
+    pub(crate) election: Option<u64>,
 }
 
 impl fmt::Display for MasterAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.host.contains(':') {
-            true => write!(f, "[{}]:{}", self.host, self.port),
-            false => write!(f, "{}:{}", self.host, self.port),
+            true => write!(f, "[{}]:{}", self.host, self.port)?,
+            false => write!(f, "{}:{}", self.host, self.port)?,
+        }
+        match self.election {
+            Some(election) => write!(f, " (config-epoch {election})"),
+            None => Ok(()),
         }
     }
 }
@@ -60,7 +68,7 @@ mod tests {
     use super::{super::trouble::SentinelFault, *};
 
     fn address(host: &str) -> MasterAddress {
-        MasterAddress { host: host.into(), port: 6379 }
+        MasterAddress { host: host.into(), port: 6379, election: None }
     }
 
     fn silent() -> LastAnswer {
@@ -80,6 +88,12 @@ mod tests {
         assert_eq!(host(&[names("a"), names("a"), names("b"), names("b")]), None, "half");
         assert_eq!(host(&[names("a"), silent()]), None, "one of two");
         assert_eq!(host(&[]), None);
+        let elected = |election| {
+            let address = MasterAddress { election: Some(election), ..address("a") };
+            Some(Ok((address, now)))
+        };
+        assert_eq!(host(&[elected(0), elected(2), elected(0)]), Some("a".into()));
+        assert_eq!(host(&[elected(0), elected(2), silent()]), None, "by another election");
     }
 
     #[tokio::test]

@@ -69,6 +69,8 @@ pub(crate) struct Sentinels {
 /// What the Sentinels have said.
 struct KnownAnswers {
     urls: Vec<RedisUrl>,
+    /// Whether the Sentinels are asked by which election a master is one.
+    elected: bool,
     answers: Mutex<Vec<LastAnswer>>,
     /// The last master that a majority has named.
     named: watch::Sender<Option<NamedMaster>>,
@@ -80,8 +82,14 @@ struct KnownAnswers {
 }
 
 impl Sentinels {
-    /// Asks from now on, in the current runtime. Connections go by `connector`.
-    pub(crate) fn start(master: &SentinelMaster, connector: &Connector) -> Sentinels {
+    /// Asks from now on, in the current runtime. Connections go by `connector`. `elected`: the
+    /// Sentinels are also asked by which election the master is one, for which their user needs
+    /// `+sentinel|master`.
+    pub(crate) fn start(
+        master: &SentinelMaster,
+        connector: &Connector,
+        elected: bool,
+    ) -> Sentinels {
         let urls = master.sentinels.clone();
         let fault = |url: &RedisUrl, fault: SentinelFault| {
             gauge!("lockgate_sentinel_fault", "master" => master.master.clone(),
@@ -96,6 +104,7 @@ impl Sentinels {
                 .map(|url| SentinelFault::ALL.map(|of| fault(url, of)).into())
                 .collect(),
             agreeing: gauge!("lockgate_sentinels_agreeing", "master" => master.master.clone()),
+            elected,
             urls,
         });
         gauge!("lockgate_sentinels", "master" => master.master.clone())
@@ -144,6 +153,7 @@ impl Sentinels {
 pub(crate) async fn ask_once(
     master: &SentinelMaster,
     connector: &Connector,
+    elected: bool,
 ) -> (Result<NamedMaster, String>, Vec<(RedisUrl, SentinelTrouble)>) {
     let asking: Vec<_> = master
         .sentinels
@@ -151,7 +161,7 @@ pub(crate) async fn ask_once(
         .map(|url| (url.clone(), connector.clone(), master.master.clone()))
         .map(|(url, connector, name)| {
             tokio::spawn(async move {
-                SentinelLink::connect(&url, &connector).await?.master(&name).await
+                SentinelLink::connect(&url, &connector).await?.master(&name, elected).await
             })
         })
         .collect();
@@ -265,13 +275,13 @@ async fn follow(
 ) -> Result<std::convert::Infallible, SentinelTrouble> {
     let url = &known.urls[index];
     let mut questions = SentinelLink::connect(url, connector).await?;
-    known.take(index, Ok(questions.master(name).await?));
+    known.take(index, Ok(questions.master(name, known.elected).await?));
     let mut news = SentinelLink::connect(url, connector).await?;
     // A Sentinel whose user may not subscribe is only asked.
     let tells = news.subscribe().await?;
     loop {
         // The master may have changed before the subscription.
-        known.take(index, Ok(questions.master(name).await?));
+        known.take(index, Ok(questions.master(name, known.elected).await?));
         sleep(GAP).await;
         tokio::select! {
             () = sleep(POLL) => {}

@@ -1,9 +1,10 @@
 //! Replies of a Sentinel: cut and read within bounds, as they are input from outside.
 
-/// Most bytes of one reply. The longest that is asked for has two names of hosts.
+/// Most bytes of one reply. The longest that is asked for tells all of a
+/// master.
 pub(super) const LONGEST: usize = 4096;
-/// Most elements of one reply.
-const MOST_ELEMENTS: usize = 16;
+/// Most elements of one reply. A Sentinel tells some twenty fields of a master, with their names.
+const MOST_ELEMENTS: usize = 128;
 
 /// A reply, or a message of a subscription.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -150,7 +151,7 @@ mod tests {
             b"\r\n",
             b"+OK\n",
             b"*1\r\n*1\r\n",
-            b"*17\r\n",
+            b"*129\r\n",
             b"*-2\r\n",
             b"$4097\r\n",
             b"$2\r\nabc\r\n",

@@ -43,7 +43,7 @@ fn three() -> (Sentinels, Names) {
     let config = Config::parse(text, "f", &|_| None).unwrap();
     let DataConfig::Sentinels(master) = &config.data else { panic!("{config:?}") };
     let connector = Connector::start("sentinel", &config.tls, &[]);
-    (Sentinels::start(master, &connector), names)
+    (Sentinels::start(master, &connector, false), names)
 }
 
 async fn named(sentinels: &Sentinels, host: &str) -> NamedMaster {

@@ -33,8 +33,8 @@ impl SentinelFault {
             }
             SentinelFault::Auth => {
                 "Put its user and password into sentinel_username and sentinel_password; \
-                 the user needs +auth +subscribe +sentinel|get-master-addr-by-name and the channel \
-                 +switch-master."
+                 the user needs +auth +subscribe +sentinel|get-master-addr-by-name, for a lock node \
+                 +sentinel|master too, and the channel +switch-master."
             }
             SentinelFault::NotSentinel => {
                 "Give the address of the Sentinel beside that Redis: port 26379, unless its file says \

@@ -111,7 +111,7 @@ async fn look(
     while told.changed().await.is_ok() {
         let ours = told.borrow_and_update().clone();
         let url = match timeout(LIMIT, lock::locate(&node, &tls)).await {
-            Ok(Ok(url)) => url,
+            Ok(Ok(there)) => there.url,
             // The engine tells that too.
             Ok(Err(_)) | Err(_) => continue,
         };

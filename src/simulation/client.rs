@@ -46,6 +46,8 @@ pub(super) struct Client {
     pub(super) modes: Option<Arc<Modes>>,
     /// Whether modes change.
     pub(super) steps: bool,
+    /// Whether a session lock must not be lost without a reason.
+    pub(super) judges: bool,
 }
 
 /// A lock that a client has.
@@ -68,7 +70,7 @@ pub(super) struct LossNote {
     proxy: usize,
     delay: Duration,
     adopts: bool,
-    bridges: bool,
+    judges: bool,
     key: &'static str,
     /// The grant's name on the lock nodes, if its proxy still knows it.
     claim: Option<Claim>,
@@ -105,7 +107,7 @@ impl LossNote {
         }
         self.checker.ended(self.key, &self.name, "lost");
         // Under bridge the data node may be the reason.
-        let Some(claim) = self.claim.filter(|_| !self.bridges) else { return };
+        let Some(claim) = self.claim.filter(|_| self.judges) else { return };
         let (ttl, since) = *self.ttl.lock().unwrap();
         let (proxy, key, delay) = (self.proxy, full(self.key), self.delay);
         let (valid, adopts) = (1.0 - DRIFT_FACTOR, self.adopts);
@@ -244,7 +246,7 @@ impl Client {
             proxy: self.proxy,
             delay: self.delay,
             adopts: self.adopts,
-            bridges: self.modes.is_some(),
+            judges: self.judges && self.modes.is_none(),
             key,
             claim: known.filter(|(_, known)| *known == fence).map(|(claim, _)| claim),
             name: name.to_owned(),

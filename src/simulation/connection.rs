@@ -147,6 +147,14 @@ impl Reply {
         }
     }
 
+    /// The fence and the validity, in ms, of a LOCK that was granted.
+    pub(super) fn grant(&self) -> Option<(u64, u64)> {
+        match self {
+            Reply::Array(Some(grant)) => Some((grant.get(1)?.number()?, grant.get(2)?.number()?)),
+            _ => None,
+        }
+    }
+
     pub(super) fn number(&self) -> Option<u64> {
         match self {
             Reply::Line(line) => line.strip_prefix(':')?.parse().ok(),

@@ -10,10 +10,13 @@ pub(super) const DATA: &[u8] = b"data:";
 /// Prefix that makes a lock's name the key that lock libraries take for it.
 pub(super) const OLD: &[u8] = b"old:";
 
+/// Keys, their values, and when they end, in ms.
+pub(super) type Keys = HashMap<Vec<u8>, (Vec<u8>, Option<u64>)>;
+
 /// Keys and values that a node knows, and can forget.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    pub(super) keys: HashMap<Vec<u8>, (Vec<u8>, Option<u64>)>,
+    pub(super) keys: Keys,
     /// The time by the node's own clock, in ms.
     pub(super) now: u64,
     /// Every SET of a data node, in order.

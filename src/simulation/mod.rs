@@ -5,7 +5,8 @@
 //! [`network`] the ways to them and their faults. A [`client`] locks and writes over a
 //! [`connection`] that a session of the product serves, by LOCK or, where it is [`adopted`], as lock
 //! libraries do; where such locks are [`bridged`], some clients go past the proxies. [`checker`] checks
-//! what must hold, [`writes`] what must hold of guarded writes. A seed that fails does so each time:
+//! what must hold, [`writes`] what must hold of guarded writes. In [`failover`] Sentinels promote a lock
+//! node's replica. A seed that fails does so each time:
 //! `LOCKGATE_SEED=n cargo test --lib simulation` prints its history. `LOCKGATE_SEEDS=n` tries `n`
 //! seeds.
 
@@ -16,6 +17,7 @@ mod bridged;
 mod checker;
 mod client;
 mod connection;
+mod failover;
 mod lua;
 mod memory;
 mod network;
@@ -41,8 +43,8 @@ use crate::{
     lock::{
         Engine, WallClock, initialise, padded,
         seams::{
-            LATE, NEW_IF_BARE, NO_HEALS, NOT_ASKED_AGAIN, NOT_RETRIED, TOO_SMALL, UNDONE,
-            UNWATCHED, set_seed,
+            LATE, NEW_IF_BARE, NO_HEALS, NOT_ASKED_AGAIN, NOT_CONFIRMED, NOT_RETRIED,
+            RENEWED_AT_ONCE, TOO_SMALL, UNDONE, UNWATCHED, set_seed,
         },
     },
     net::memory::set_network,
@@ -131,6 +133,10 @@ enum Planted {
     KeyFreed,
     /// A release frees the key of a bridged lock, whoever has it.
     KeyFreedForAll,
+    /// A master's votes count, however long ago the Sentinels named it.
+    NotConfirmed,
+    /// Renewals by a promoted node that is alone count while the one before may still grant.
+    RenewedAtOnce,
 }
 
 impl Planted {
@@ -197,6 +203,8 @@ impl Planted {
         LATE.set(self == Planted::Late);
         NOT_RETRIED.set(self == Planted::NotRetried);
         UNDONE.set(self == Planted::Undone);
+        NOT_CONFIRMED.set(self == Planted::NotConfirmed);
+        RENEWED_AT_ONCE.set(self == Planted::RenewedAtOnce);
     }
 }
 
@@ -293,7 +301,20 @@ async fn live(seed: u64, planted: Planted) -> RunOutcome {
         let connection = SessionUnderTest::new(shared, data.clone(), end);
         let modes = modes.clone();
         let is_clean = true;
-        Client { connection, is_clean, network, checker, name, proxy, delay, adopts, modes, steps }
+        let judges = true;
+        Client {
+            connection,
+            is_clean,
+            network,
+            checker,
+            name,
+            proxy,
+            delay,
+            adopts,
+            modes,
+            steps,
+            judges,
+        }
     };
     let run = |engine: &Arc<Engine>, rule: &BridgedRule, proxy| -> Vec<_> {
         let of_proxy = |name: &usize| name % PROXIES == proxy;
@@ -493,7 +514,10 @@ fn seeds() -> std::ops::Range<u64> {
 }
 
 /// Simulates these seeds on all cores; the outcomes come as they are ready.
-fn outcomes(seeds: std::ops::Range<u64>) -> impl Iterator<Item = (u64, RunOutcome)> {
+fn outcomes(
+    seeds: std::ops::Range<u64>,
+    simulate: fn(u64, Planted) -> RunOutcome,
+) -> impl Iterator<Item = (u64, RunOutcome)> {
     let threads = std::thread::available_parallelism().map_or(1, usize::from);
     let next = Arc::new(AtomicU64::new(seeds.start));
     let (tell, told) = std::sync::mpsc::channel();
@@ -515,7 +539,7 @@ fn no_seed_breaks_anything() {
     let (mut counts, begun, seeds) = (Happened::default(), std::time::Instant::now(), seeds());
     let (tried, mut failed) = (seeds.end - seeds.start, Vec::new());
     let mut ended = 0;
-    for (seed, outcome) in outcomes(seeds) {
+    for (seed, outcome) in outcomes(seeds, simulate) {
         ended += 1;
         if tried == 1 {
             println!("{}", outcome.history);

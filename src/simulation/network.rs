@@ -20,6 +20,8 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
+    failover::WatchedPair,
+    memory::Keys,
     reasons::{History, Loss, Reason},
     redis::{Edit, Illness, Redis, next_command},
 };
@@ -48,6 +50,7 @@ struct NetworkState {
     /// Whether no more faults happen.
     is_well: bool,
     history: History,
+    pair: Option<WatchedPair>,
 }
 
 struct SimulatedNode {
@@ -100,12 +103,50 @@ impl Network {
                 forgets: false,
                 is_well: false,
                 history: History::default(),
+                pair: None,
             }),
         })
     }
 
     fn lock(&self) -> MutexGuard<'_, NetworkState> {
         self.state.lock().unwrap()
+    }
+
+    /// Has Sentinels watch two of the nodes.
+    pub(super) fn watch(&self, pair: WatchedPair) {
+        let mut state = self.lock();
+        state.nodes[pair.replica()].is_up = false;
+        state.pair = Some(pair);
+    }
+
+    /// Calls `act` with what the Sentinels watch.
+    pub(super) fn watched<T>(&self, act: impl FnOnce(&mut WatchedPair) -> T) -> T {
+        act(self.lock().pair.as_mut().unwrap())
+    }
+
+    /// What a replica of this node would be sent now.
+    pub(super) fn keys_of(&self, index: usize) -> Keys {
+        self.lock().nodes[index].redis.keys()
+    }
+
+    /// Makes a replica a master, with the keys that it was sent.
+    pub(super) fn promote(&self, index: usize, keys: Keys) {
+        let mut state = self.lock();
+        let node = &mut state.nodes[index];
+        node.restarts += 1;
+        node.redis.promote(keys, node.restarts);
+        node.is_up = true;
+    }
+
+    /// Makes a master a replica, or ends it: all its connections end.
+    pub(super) fn demote(&self, index: usize) {
+        let mut state = self.lock();
+        let node = &mut state.nodes[index];
+        node.break_connections(|_| true);
+        for connection in node.connections.values() {
+            connection.killed.store(true, Ordering::Relaxed);
+        }
+        node.is_up = false;
     }
 
     /// A number that depends on the seed alone.

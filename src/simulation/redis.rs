@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::{
     lua,
-    memory::{Memory, OLD, RedisReply},
+    memory::{Keys, Memory, OLD, RedisReply},
 };
 use crate::{
     guard::FENCE_PREFIX,
@@ -54,6 +54,8 @@ pub(super) struct Redis {
     memory: Memory,
     scripts: HashMap<String, String>,
     run_id: String,
+    /// New when the run id is, or when the node was promoted.
+    replication_id: String,
     /// The time of its start.
     born: Instant,
     /// The rate of its clock, compared with the true one.
@@ -127,6 +129,7 @@ impl Redis {
             memory: Memory::default(),
             scripts: HashMap::new(),
             run_id: format!("{name}x0"),
+            replication_id: format!("{name}x0"),
             born: now,
             rate,
             begun: now,
@@ -227,6 +230,7 @@ impl Redis {
     /// Starts the node again, with or without its memory.
     pub(super) fn restart(&mut self, times: usize, keeps_memory: bool) {
         self.run_id = format!("{}x{times}", self.run_id.split('x').next().unwrap());
+        self.replication_id.clone_from(&self.run_id);
         self.born = Instant::now();
         self.scripts.clear();
         self.illness = None;
@@ -236,6 +240,21 @@ impl Redis {
             self.memory = Memory::default();
             self.note(Cause::Memory);
         }
+    }
+
+    /// All keys, with the times at which they end by the node's clock: what a replica is sent.
+    pub(super) fn keys(&self) -> Keys {
+        self.memory.keys.clone()
+    }
+
+    /// Makes the node, which was a replica, a master with what it was sent. `times`: how often there
+    /// was a promotion.
+    pub(super) fn promote(&mut self, keys: Keys, times: usize) {
+        self.memory.keys = keys;
+        self.replication_id = format!("p{times}");
+        self.scripts.clear();
+        self.transactions.clear();
+        self.note(Cause::Memory);
     }
 
     /// Carries out one command. `client` is the connection's number.
@@ -364,7 +383,7 @@ impl Redis {
                 let info = format!(
                     "role:master\r\nrun_id:{}\r\nmaster_replid:{}\r\nuptime_in_seconds:{}\r\n",
                     self.run_id,
-                    self.run_id,
+                    self.replication_id,
                     uptime.as_secs()
                 );
                 encode::bulk(out, info.as_bytes());

@@ -42,6 +42,8 @@ struct Patient {
     info: HashMap<String, String>,
     /// The marker of a lock node, and version 0.1's. `None`: the node has none.
     markers: [Option<String>; 2],
+    /// The election by which Sentinels made a lock node the master.
+    election: Option<u64>,
     /// The modes of adopt rules in the proxies that use this lock node.
     modes: Vec<ProxyModes>,
     /// Median and longest of the round trips.
@@ -122,8 +124,9 @@ async fn examine_all(config: &Config) -> (String, usize) {
         .map(|node| (node.clone(), to_nodes.clone(), config.locks.tls.clone()))
         .map(|(node, way, tls)| {
             tokio::spawn(async move {
-                let url = lock::locate(&node, &tls).await?;
-                examine(&url, &way, true).await
+                let there = lock::locate(&node, &tls).await?;
+                let patient = examine(&there.url, &way, true).await?;
+                Ok(Patient { election: there.election, ..patient })
             })
         })
         .collect();
@@ -435,7 +438,7 @@ fn not_found(error: &str, config: &Config) -> Finding {
 async fn sentinels(config: &Config) -> Option<(String, usize)> {
     let DataConfig::Sentinels(master) = &config.data else { return None };
     let way = data::sentinel_connector(&config.tls, &master.sentinels);
-    let (named, troubles) = sentinel::ask_once(master, &way).await;
+    let (named, troubles) = sentinel::ask_once(master, &way, false).await;
     let mut report = String::new();
     for url in &master.sentinels {
         let trouble = troubles.iter().find(|(other, _)| other == url).map(|(_, trouble)| trouble);
@@ -485,7 +488,7 @@ fn diagnose(
     if !locks.allow_shared_instance && nodes[..index].iter().any(same) {
         findings.push(of_fault(Fault::SharedInstance));
     }
-    let identity = (run_id, patient.field("master_replid"));
+    let identity = (run_id, patient.field("master_replid"), patient.election);
     let markers = patient.markers.each_ref().map(Option::as_deref);
     let is_bare = |node: &Result<Patient, String>| {
         node.as_ref().is_ok_and(|node| node.markers.iter().all(Option::is_none))
@@ -644,7 +647,8 @@ async fn question(
     };
     // A user need not have this key.
     let modes = ProxyModes::read_all(&modes.ok().flatten().unwrap_or_default());
-    Ok(Patient { info, markers, modes, round_trip, timeout, sentinels, clock })
+    let election = None;
+    Ok(Patient { info, markers, election, modes, round_trip, timeout, sentinels, clock })
 }
 
 /// The time of day on this machine, in ms since 1970.

@@ -11,7 +11,7 @@ use lockgate::tools::redis_server::RedisServer;
 use crate::support::{
     Client, Proxy, Reply, Setup, eventually,
     relay::Relay,
-    sentinel::{MASTER, Watched},
+    sentinel::{MASTER, Sentinel, Watched},
 };
 
 /// Before these lock nodes.
@@ -235,4 +235,27 @@ fn a_promoted_replica_alone_says_nothing_of_locks_that_the_proxy_does_not_know()
         assert!(reply.error_text().starts_with("NOQUORUM"), "{command:?}: {reply:?}");
     }
     assert_eq!(other.client().cmd(&["UNLOCK", "k", "a"]), Reply::Int(1));
+}
+
+/// A master may be elected again that has not heard of the one in between, and so has everything that
+/// proves its votes.
+#[test]
+fn a_master_that_is_elected_again_waits() {
+    let master = RedisServer::start(&[]).unwrap();
+    let elected = |election: u32| {
+        let line = format!("sentinel config-epoch {MASTER} {election}");
+        Sentinel::start(master.port(), 1, &line)
+    };
+    let (first, again) = (elected(0), elected(2));
+    let relay = Relay::to(first.port());
+    let node = format!("{{sentinels: ['127.0.0.1:{}'], master: {MASTER}}}", relay.port());
+    let proxy = before(&[node]).locks("max_ttl: 4s").start();
+    all_up(&proxy, 1);
+    let mut client = proxy.client();
+    client.cmd(&["LOCK", "k", "a", "PX", "3000"]).grant();
+    relay.move_to(again.port());
+    waits(&proxy);
+    let refused = client.cmd(&["LOCK", "l", "b"]);
+    assert!(refused.error_text().starts_with("NOQUORUM"), "{refused:?}");
+    eventually("it votes", || matches!(client.cmd(&["LOCK", "l", "b"]), Reply::Array(_)));
 }

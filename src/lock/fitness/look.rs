@@ -14,7 +14,12 @@ use super::{
     fault::Fault,
     marker::{BALLOT, Identity, LONGEST, MARKER, Marker, NOTE, Note, OLD_MARKER, SEATS, text_of},
 };
-use crate::{config::RedisUrl, lock::reply, net::Stream, resp::encode};
+use crate::{
+    config::RedisUrl,
+    lock::{address::Whereabouts, reply},
+    net::Stream,
+    resp::encode,
+};
 
 /// The longest time for connecting, and for each exchange.
 pub(in crate::lock) const CONNECT_LIMIT: Duration = Duration::from_secs(1);
@@ -78,6 +83,8 @@ pub(in crate::lock) struct SelfReport {
     pub(in crate::lock) run_id: Option<String>,
     /// The `master_replid`, new if the node was a replica. `None`: the node does not tell it.
     pub(in crate::lock) replication_id: Option<String>,
+    /// The election by which the node's Sentinels made it the master.
+    pub(in crate::lock) election: Option<u64>,
     /// Whether the node is no replica.
     pub(in crate::lock) is_master: bool,
     /// The `run_id` that a proxy of version 0.1 has admitted.
@@ -107,7 +114,13 @@ impl SelfReport {
     /// The node's identity, if it tells.
     pub(in crate::lock) fn identity(&self) -> Option<Identity> {
         let replication_id = self.replication_id.clone().unwrap_or_else(|| "?".into());
-        Some(Identity { run_id: self.run_id.clone()?, replication_id })
+        let election = self.election;
+        Some(Identity { run_id: self.run_id.clone()?, replication_id, election })
+    }
+
+    /// Notes by which election the node is there.
+    pub(in crate::lock) fn of(self, there: &Whereabouts) -> SelfReport {
+        SelfReport { election: there.election, ..self }
     }
 
     /// The node's marker, if it has one that can be read.

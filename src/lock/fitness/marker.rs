@@ -10,6 +10,7 @@
 //! <deployment id> <epoch> <seat>/<nodes> <prefix, percent-encoded>    MARKER
 //! <milliseconds>                                                      LONGEST
 //! <run_id> <replication id>                       one for each seat, in their order: it votes
+//! <run_id> <replication id>?<election>            it votes, and was elected by Sentinels
 //! <run_id> <replication id> <epoch>               it waits, since that epoch
 //! - <epoch>                                       nobody is there since that epoch
 //! ```
@@ -47,6 +48,31 @@ pub(in crate::lock) struct Identity {
     pub(in crate::lock) run_id: String,
     /// The replication id, new when a replica becomes a master; empty if the node does not tell it.
     pub(in crate::lock) replication_id: String,
+    /// The election by which Sentinels made it the master. `None`: it is not found through Sentinels.
+    pub(in crate::lock) election: Option<u64>,
+}
+
+impl Identity {
+    /// The two words of an identity, as they stand on nodes: `<run_id> <replication id>`, with `?` and
+    /// the election behind, if there was one.
+    pub(in crate::lock) fn text(&self) -> String {
+        let Identity { run_id, replication_id, election } = self;
+        match election {
+            Some(election) => format!("{run_id} {replication_id}?{election}"),
+            None => format!("{run_id} {replication_id}"),
+        }
+    }
+
+    /// Reads the two words. Returns `None` if they are not sound.
+    fn read(run_id: &str, second: &str) -> Option<Identity> {
+        let (run_id, second) = (word(run_id)?, word(second)?);
+        let split = second.rsplit_once('?').and_then(|(id, of)| Some((id.to_owned(), number(of)?)));
+        let (replication_id, election) = match split {
+            Some((id, election)) => (word(&id)?, Some(election)),
+            None => (second, None),
+        };
+        Some(Identity { run_id, replication_id, election })
+    }
 }
 
 /// The state of a seat.
@@ -104,10 +130,8 @@ impl Deployment {
     /// The lines about all seats.
     pub(in crate::lock) fn seats_text(&self) -> String {
         let line = |seat: &Seat| match seat {
-            Seat::Filled(who) => format!("{} {}\n", who.run_id, who.replication_id),
-            Seat::Waiting(who, since) => {
-                format!("{} {} {since}\n", who.run_id, who.replication_id)
-            }
+            Seat::Filled(who) => format!("{}\n", who.text()),
+            Seat::Waiting(who, since) => format!("{} {since}\n", who.text()),
             Seat::Blank(since) => format!("- {since}\n"),
         };
         self.seats.iter().map(line).collect()
@@ -177,14 +201,11 @@ fn usize_of(text: &str) -> Option<usize> {
 }
 
 fn seat_of(line: &str) -> Option<Seat> {
-    let who = |run_id: &str, replication_id: &str| {
-        Some(Identity { run_id: word(run_id)?, replication_id: word(replication_id)? })
-    };
     match line.split(' ').collect::<Vec<_>>().as_slice() {
         ["-", since] => Some(Seat::Blank(number(since)?)),
-        [run_id, replication_id] => who(run_id, replication_id).map(Seat::Filled),
-        [run_id, replication_id, since] => {
-            Some(Seat::Waiting(who(run_id, replication_id)?, number(since)?))
+        [run_id, second] => Identity::read(run_id, second).map(Seat::Filled),
+        [run_id, second, since] => {
+            Some(Seat::Waiting(Identity::read(run_id, second)?, number(since)?))
         }
         _ => None,
     }
@@ -203,8 +224,8 @@ pub(in crate::lock) struct Note {
 impl Note {
     /// Reads a note. Returns `None` if the text is no note of Lockgate.
     pub(in crate::lock) fn parse(text: &str) -> Option<Note> {
-        let [run_id, replication_id, epoch, since] = words(text)?;
-        let who = Identity { run_id: word(run_id)?, replication_id: word(replication_id)? };
+        let [run_id, second, epoch, since] = words(text)?;
+        let who = Identity::read(run_id, second)?;
         Some(Note { who, epoch: number(epoch)?, since: number(since)? })
     }
 }
@@ -215,7 +236,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn who(name: &str) -> Identity {
-        Identity { run_id: name.into(), replication_id: "0f".into() }
+        Identity { run_id: name.into(), replication_id: "0f".into(), election: None }
     }
 
     fn marker() -> Marker {
@@ -273,8 +294,9 @@ mod tests {
 
     fn seat() -> impl Strategy<Value = Seat> {
         let who = || {
-            ("[0-9a-f]{1,40}", "[0-9a-f]{1,40}|[?]")
-                .prop_map(|(run_id, replication_id)| Identity { run_id, replication_id })
+            ("[0-9a-f]{1,40}", "[0-9a-f]{1,40}|[?]", proptest::option::of(0u64..1 << 50)).prop_map(
+                |(run_id, replication_id, election)| Identity { run_id, replication_id, election },
+            )
         };
         let epoch = || 0u64..1 << 50;
         prop_oneof![

@@ -75,13 +75,14 @@ pub(super) fn refusal(
 pub(crate) fn diagnose(
     config: &LocksConfig,
     index: usize,
-    (run_id, replication_id): (&str, &str),
+    (run_id, replication_id, election): (&str, &str, Option<u64>),
     [marker, old]: [Option<&str>; 2],
 ) -> Option<(Fault, String)> {
     let present = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
     let look = SelfReport {
         run_id: present(run_id),
         replication_id: present(replication_id),
+        election,
         is_master: true,
         old_marker: old.map(str::to_owned),
         marker: marker.map_or(MarkerFound::Nothing, |text| {

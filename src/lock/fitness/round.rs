@@ -51,10 +51,11 @@ pub(super) struct Answered {
 
 impl Way {
     pub(super) async fn ask(&self) -> Result<Answered, ConnectError> {
-        let url = self.address.url()?;
-        let mut stream = net::connect(&url, &self.connector, CONNECT_LIMIT, KEEPALIVE).await?;
+        let there = self.address.now()?;
+        let url = &there.url;
+        let mut stream = net::connect(url, &self.connector, CONNECT_LIMIT, KEEPALIVE).await?;
         let mut out = Vec::new();
-        let asked = encode_greeting(&mut out, &url);
+        let asked = encode_greeting(&mut out, url);
         encode_look(&mut out);
         let asking = async {
             send(&mut stream, &out).await?;
@@ -66,7 +67,7 @@ impl Way {
             }
             read_look(&mut stream, &mut received).await
         };
-        let look = within_limit(asking).await?;
+        let look = within_limit(asking).await?.of(&there);
         Ok(Answered { stream, look })
     }
 }
@@ -212,7 +213,7 @@ pub(in crate::lock) async fn write_note(
     epoch: u64,
 ) -> Result<(), ConnectError> {
     let Some(who) = look.identity() else { return Ok(()) };
-    let words = format!("{} {} {epoch}", who.run_id, who.replication_id);
+    let words = format!("{} {epoch}", who.text());
     let mut out = Vec::new();
     let digest = load(&mut out, WRITE_NOTE);
     let arguments: [&[u8]; 6] =
@@ -250,7 +251,7 @@ async fn run(
     let mut out = Vec::new();
     let (told, sitting) = (next.told(write.seat), next.seats_text());
     let joining = match look.identity().filter(|_| write.joins) {
-        Some(who) => format!("{} {} {}", who.run_id, who.replication_id, next.epoch),
+        Some(who) => format!("{} {}", who.text(), next.epoch),
         None => String::new(),
     };
     let digest = load(&mut out, script);

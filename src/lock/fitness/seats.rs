@@ -244,7 +244,7 @@ mod tests {
     use proptest::prelude::*;
 
     fn who(name: &str) -> Identity {
-        Identity { run_id: name.into(), replication_id: "r".into() }
+        Identity { run_id: name.into(), replication_id: "r".into(), election: None }
     }
 
     fn deployment(epoch: u64, seats: Vec<Seat>) -> Deployment {

@@ -104,9 +104,9 @@ async fn listen(
     (address, connector): (&NodeAddress, &Connector),
     wishes: &Wishes,
 ) -> Result<(), SubscriptionEnded> {
-    let url = &address.url()?;
-    let stream = net::connect(url, connector, LIMIT, KEEPALIVE).await?;
-    let connection = timeout(LIMIT, PubSub::new(&redis_settings(url), stream)).await??;
+    let there = &address.now()?;
+    let stream = net::connect(&there.url, connector, LIMIT, KEEPALIVE).await?;
+    let connection = timeout(LIMIT, PubSub::new(&redis_settings(&there.url), stream)).await??;
     let (mut sink, mut messages) = connection.split();
     let wanted = locks.upgrade().ok_or(SubscriptionEnded::Unused)?.queues.connected(node);
     subscribe(locks, node, &mut sink, &wanted).await?;
@@ -116,7 +116,7 @@ async fn listen(
                 let message = message.ok_or(SubscriptionEnded::Disconnected)?;
                 heard(&locks.upgrade().ok_or(SubscriptionEnded::Unused)?, node, &message);
             }
-            () = address.left(url) => return Err(SubscriptionEnded::Disconnected),
+            () = address.left(there) => return Err(SubscriptionEnded::Disconnected),
             () = wishes.changed.notified() => {
                 let (mut wanted, mut unwanted) = (Vec::new(), Vec::new());
                 for (key, subscribe) in wishes.take() {

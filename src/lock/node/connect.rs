@@ -18,6 +18,7 @@ use crate::{
     clock::Instant,
     config::RedisUrl,
     lock::{
+        address::Whereabouts,
         fitness::{
             deployment::Judgement,
             fault::Fault,
@@ -51,20 +52,22 @@ impl ManageConnection for LinkManager {
 
     async fn connect(&self) -> Result<Link, ConnectError> {
         let node = self.node.upgrade().ok_or(ConnectError::Unused)?;
-        let url = node.address.url()?;
-        node.leads_to(url.clone());
-        let mut stream = net::connect(&url, &node.connector, CONNECT_LIMIT, node.keepalive).await?;
+        let there = node.address.now()?;
+        let url = &there.url;
+        node.leads_to(there.clone());
+        let mut stream = net::connect(url, &node.connector, CONNECT_LIMIT, node.keepalive).await?;
         let sent = Instant::now();
-        let greeting = within_limit(greet(&mut stream, &url)).await?;
+        let mut greeting = within_limit(greet(&mut stream, url)).await?;
+        greeting.look = greeting.look.of(&there);
         node.saw_look(sent, &greeting.look);
         let run_id = greeting.look.run_id.clone();
         let (weak, address) = (Arc::downgrade(&node), node.address.clone());
         drop(node);
         let admitting = async {
             tokio::select! {
-                admitted = admit(&weak, &mut stream, greeting.look) => admitted,
+                admitted = admit(&weak, &mut stream, greeting.look, &there) => admitted,
                 // A node that waits is given up once another is the master.
-                () = address.left(&url) => Err(ConnectError::Elsewhere),
+                () = address.left(&there) => Err(ConnectError::Elsewhere),
             }
         };
         let (node, generation) = match admitting.await {
@@ -119,6 +122,7 @@ async fn admit(
     weak: &Weak<Node>,
     stream: &mut Stream,
     mut look: SelfReport,
+    there: &Whereabouts,
 ) -> Result<(Arc<Node>, u64), ConnectError> {
     for looks in 1.. {
         let node = weak.upgrade().ok_or(ConnectError::Unused)?;
@@ -156,7 +160,7 @@ async fn admit(
             sleep(pause).await;
         }
         let sent = Instant::now();
-        look = within_limit(look_again(stream)).await?;
+        look = within_limit(look_again(stream)).await?.of(there);
         weak.upgrade().ok_or(ConnectError::Unused)?.saw_look(sent, &look);
     }
     Err(ConnectError::Unused)

@@ -13,11 +13,11 @@ use tracing::{info, warn};
 use super::link::{Closed, Leftover, Link, Queued};
 use crate::{
     clock::Instant,
-    config::{LocksConfig, RedisUrl},
+    config::LocksConfig,
     key::{Key, Token},
     lock::{
         Claim, NodeStatus,
-        address::NodeAddress,
+        address::{NodeAddress, Whereabouts},
         fitness::{
             clocks::{Clocks, Sight},
             deployment::{Admissions, Wait},
@@ -84,7 +84,7 @@ pub(super) struct Node {
 struct NodeState {
     link: Option<Link>,
     /// Where the Redis is to which the connection is open, or about to be.
-    at: Option<RedisUrl>,
+    at: Option<Whereabouts>,
     /// Whether its votes did not count when that was last looked at.
     is_unconfirmed: bool,
     /// Why there is no connection, or why the node does not vote yet, and until when, if known.
@@ -211,11 +211,11 @@ impl Node {
 
     /// Whether votes of the connected Redis count.
     fn is_confirmed(&self, state: &NodeState) -> bool {
-        state.at.as_ref().is_none_or(|url| self.address.is_confirmed(url))
+        state.at.as_ref().is_none_or(|there| self.address.is_confirmed(there))
     }
 
     /// Where the Redis is to which the connection leads, or leads soon.
-    pub(super) fn at(&self) -> Option<RedisUrl> {
+    pub(super) fn at(&self) -> Option<Whereabouts> {
         self.state.lock().at.clone()
     }
 
@@ -244,8 +244,8 @@ impl Node {
     }
 
     /// Notes where the next connection leads.
-    pub(super) fn leads_to(&self, url: RedisUrl) {
-        self.state.lock().at = Some(url);
+    pub(super) fn leads_to(&self, there: Whereabouts) {
+        self.state.lock().at = Some(there);
     }
 
     /// Whether the node is the only one, and waits: no other one knows which locks are held.

@@ -176,7 +176,7 @@ pub(super) async fn inspect(node: Weak<Node>) {
                 let node = node.upgrade()?;
                 let admissions = &node.admissions;
                 let (linked, told) = (admissions.linked(node.index), admissions.told(node.index));
-                (linked, told, node.at(), node.connector.clone())
+                (linked, told, node.at().map(|at| at.url), node.connector.clone())
             };
             let Some(url) = url else {
                 sleep(INSPECT_AGAIN).await;
