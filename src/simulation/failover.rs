@@ -5,7 +5,6 @@
 //! proxies that reach it and are cut off from the Sentinels; then it is the replica.
 
 use std::{
-    collections::BTreeMap,
     io,
     sync::{
         Arc,
@@ -28,6 +27,7 @@ use super::{
     network::Network,
     outcomes,
     redis::next_command,
+    watched_pair::{SENTINELS, WatchedPair},
 };
 use crate::{
     config::{Endpoint, LockNode, LocksConfig, RedisUrl, SentinelMaster},
@@ -39,7 +39,6 @@ use crate::{
     resp::encode,
 };
 
-const SENTINELS: usize = 3;
 const PROXIES: usize = 3;
 const MASTER: &str = "m";
 /// The longest TTL, and that of session locks: they outlast a failover.
@@ -48,36 +47,6 @@ const MAX_TTL: Duration = Duration::from_secs(16);
 const FAILOVERS: usize = 3;
 /// The seeds tried.
 const SEEDS: u64 = 6;
-
-/// A master and its replica, as three Sentinels see them.
-pub(super) struct WatchedPair {
-    /// The two nodes.
-    nodes: [usize; 2],
-    /// Which of them is the master.
-    master: usize,
-    /// Which of them each Sentinel names, and by which election.
-    named: [usize; SENTINELS],
-    elections: [u64; SENTINELS],
-    /// Whether the other one has not heard that it is no master any more.
-    lingers: bool,
-    /// The time before which nothing passes between a proxy and the Sentinels.
-    unheard: BTreeMap<usize, Instant>,
-}
-
-impl WatchedPair {
-    fn new(nodes: [usize; 2]) -> WatchedPair {
-        let (named, elections) = ([0; SENTINELS], [0; SENTINELS]);
-        WatchedPair { nodes, master: 0, named, elections, lingers: false, unheard: BTreeMap::new() }
-    }
-
-    pub(super) fn replica(&self) -> usize {
-        self.nodes[1 - self.master]
-    }
-
-    fn hears_again(&self, proxy: usize) -> Option<Instant> {
-        self.unheard.get(&proxy).copied().filter(|until| *until > Instant::now())
-    }
-}
 
 /// Connects a proxy to a Sentinel.
 fn connect(network: &Arc<Network>, proxy: usize, sentinel: usize) -> io::Result<DuplexStream> {

@@ -11,12 +11,12 @@ pub(super) const DATA: &[u8] = b"data:";
 pub(super) const OLD: &[u8] = b"old:";
 
 /// Keys, their values, and when they end, in ms.
-pub(super) type Keys = HashMap<Vec<u8>, (Vec<u8>, Option<u64>)>;
+pub(super) type StoredKeys = HashMap<Vec<u8>, (Vec<u8>, Option<u64>)>;
 
 /// Keys and values that a node knows, and can forget.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
-    pub(super) keys: Keys,
+    pub(super) keys: StoredKeys,
     /// The time by the node's own clock, in ms.
     pub(super) now: u64,
     /// Every SET of a data node, in order.

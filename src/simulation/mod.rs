@@ -23,6 +23,7 @@ mod memory;
 mod network;
 mod reasons;
 mod redis;
+mod watched_pair;
 mod writes;
 
 use std::{

@@ -20,10 +20,10 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    failover::WatchedPair,
-    memory::Keys,
+    memory::StoredKeys,
     reasons::{History, Loss, Reason},
     redis::{Edit, Illness, Redis, next_command},
+    watched_pair::WatchedPair,
 };
 use crate::lock::scripts::MAX_TTL;
 
@@ -125,12 +125,12 @@ impl Network {
     }
 
     /// What a replica of this node would be sent now.
-    pub(super) fn keys_of(&self, index: usize) -> Keys {
+    pub(super) fn keys_of(&self, index: usize) -> StoredKeys {
         self.lock().nodes[index].redis.keys()
     }
 
     /// Makes a replica a master, with the keys that it was sent.
-    pub(super) fn promote(&self, index: usize, keys: Keys) {
+    pub(super) fn promote(&self, index: usize, keys: StoredKeys) {
         let mut state = self.lock();
         let node = &mut state.nodes[index];
         node.restarts += 1;

@@ -11,7 +11,7 @@ use tokio::time::Instant;
 
 use super::{
     lua,
-    memory::{Keys, Memory, OLD, RedisReply},
+    memory::{Memory, OLD, RedisReply, StoredKeys},
 };
 use crate::{
     guard::FENCE_PREFIX,
@@ -243,13 +243,13 @@ impl Redis {
     }
 
     /// All keys, with the times at which they end by the node's clock: what a replica is sent.
-    pub(super) fn keys(&self) -> Keys {
+    pub(super) fn keys(&self) -> StoredKeys {
         self.memory.keys.clone()
     }
 
     /// Makes the node, which was a replica, a master with what it was sent. `times`: how often there
     /// was a promotion.
-    pub(super) fn promote(&mut self, keys: Keys, times: usize) {
+    pub(super) fn promote(&mut self, keys: StoredKeys, times: usize) {
         self.memory.keys = keys;
         self.replication_id = format!("p{times}");
         self.scripts.clear();
