@@ -45,7 +45,10 @@ const ROOMS: &[(&str, &[&str])] = &[
             "session", "sync",
         ],
     ),
-    ("tools", &["adopt", "bridge", "config", "data", "lock", "net", "sentinel", "server"]),
+    (
+        "tools",
+        &["adopt", "bridge", "cluster", "config", "data", "lock", "net", "sentinel", "server"],
+    ),
     (
         "simulation",
         &["adopt", "bridge", "config", "data", "guard", "key", "lock", "net", "resp", "session"],

@@ -21,12 +21,21 @@ labels! {
         NoFront = "no_front",
         /// A node announces an address that cannot be reached.
         Address = "address",
+        /// Clients are told an address of a node that is no front's.
+        Past = "past",
+        /// The other nodes say that a node is down.
+        Down = "down",
         /// A node named in the configuration belongs to another cluster.
         Foreign = "foreign",
     }
 }
 
 impl ClusterFault {
+    /// Whether clients are not served as they should be; otherwise it is only to look at.
+    pub(crate) fn is_grave(self) -> bool {
+        !matches!(self, ClusterFault::Alone | ClusterFault::Down)
+    }
+
     /// What to do about it.
     pub(crate) fn advice(self) -> &'static str {
         match self {
@@ -56,6 +65,14 @@ impl ClusterFault {
             ClusterFault::Address => {
                 "Set cluster-announce-ip (and -port) on the node to an address that is reached from \
                  here, or name the node in data.cluster by one."
+            }
+            ClusterFault::Past => {
+                "announce is off: have the node announce its front (docs/cluster.md), or leave announce \
+                 out; until then clients are led past the proxy."
+            }
+            ClusterFault::Down => {
+                "Its front closes connections until it is back; CLUSTER FORGET it if it does not come \
+                 back."
             }
             ClusterFault::Foreign => "Name nodes of one cluster in data.cluster.",
         }

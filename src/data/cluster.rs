@@ -76,6 +76,8 @@ struct ClusterMemory {
     nodes: Vec<ClusterNode>,
     /// Where each node, by its id, is reached.
     reached: HashMap<String, RedisUrl>,
+    /// Ids of nodes that have answered once.
+    answered: HashSet<String>,
     /// Connections that are still open, by the address.
     connections: HashMap<String, Connection>,
 }
@@ -157,6 +159,7 @@ impl ClusterWatch {
             fronts: Fronts::new(self.listen.len()),
             nodes: Vec::new(),
             reached: HashMap::new(),
+            answered: HashSet::new(),
             connections: HashMap::new(),
         };
         loop {
@@ -259,9 +262,19 @@ impl ClusterWatch {
     ) -> Vec<ClusterTrouble> {
         let mut troubles = Vec::new();
         memory.reached.retain(|id, _| nodes.iter().any(|node| node.id == *id));
+        memory.answered.retain(|id| nodes.iter().any(|node| node.id == *id));
         for node in &nodes {
-            if let Err(trouble) = self.reach(node, answers, &mut memory.reached) {
+            if let Err(trouble) = self.reach(node, answers, memory) {
                 troubles.push(trouble);
+            }
+        }
+        for answer in answers.iter().filter(|answer| self.config.nodes.contains(&answer.url)) {
+            let is_known = memory.reached.values().any(|url| *url == answer.url);
+            if let Err(trouble) = &answer.told
+                && trouble.fault != ClusterFault::Foreign
+                && !is_known
+            {
+                troubles.push(trouble.clone());
             }
         }
         let wants = |node: &ClusterNode| self.wanted_front(node);
@@ -287,6 +300,17 @@ impl ClusterWatch {
         let mut table = FrontTable::default();
         for node in &nodes {
             let front = memory.fronts.of(&node.id);
+            if node.has_failed {
+                let what = format!("{} is down, say the others", name(node));
+                troubles.push(ClusterTrouble::new(ClusterFault::Down, what));
+            }
+            // A port may be mapped to another, but then the node would announce that one.
+            if self.config.announce == Announce::Nodes
+                && front.is_some_and(|front| self.listen[front].port() != node.port)
+            {
+                let what = format!("{} announces no front", name(node));
+                troubles.push(ClusterTrouble::new(ClusterFault::Past, what));
+            }
             let shown = match front {
                 Some(front) if self.own_front(node) == Some(front) => ShownAs::AsItIs,
                 Some(front) => ShownAs::Front(self.listen[front].port()),
@@ -312,10 +336,13 @@ impl ClusterWatch {
         &self,
         node: &ClusterNode,
         answers: &[ClusterAnswer],
-        reached: &mut HashMap<String, RedisUrl>,
+        ClusterMemory { reached, answered, .. }: &mut ClusterMemory,
     ) -> Result<(), ClusterTrouble> {
         let is_there = |url: &RedisUrl| {
             answers.iter().any(|answer| answer.url == *url && answer.id() == Some(&node.id))
+        };
+        let told = |url: &RedisUrl| {
+            answers.iter().find(|answer| answer.url == *url).map(|answer| &answer.told)
         };
         if reached.get(&node.id).is_some_and(&is_there) {
             return Ok(());
@@ -330,7 +357,14 @@ impl ClusterWatch {
         let written = self.config.nodes.iter().find(|url| is_there(url)).cloned();
         if let Some(url) = announced.clone().filter(&is_there).or(written) {
             reached.insert(node.id.clone(), url);
+            answered.insert(node.id.clone());
             return Ok(());
+        }
+        if answered.contains(&node.id)
+            && let Some(Err(error)) = reached.get(&node.id).and_then(told)
+        {
+            // Where the others know that it is down, that is told.
+            return if node.has_failed { Ok(()) } else { Err(error.clone()) };
         }
         let Some(announced) = announced else {
             let what = format!(
@@ -339,8 +373,7 @@ impl ClusterWatch {
             );
             return Err(ClusterTrouble::new(ClusterFault::Address, what));
         };
-        let error =
-            answers.iter().find(|answer| answer.url == announced).map(|answer| &answer.told);
+        let error = told(&announced);
         let what = match error {
             Some(Err(error)) => error.what.clone(),
             Some(Ok(_)) => format!("{announced} is another node"),

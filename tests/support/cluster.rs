@@ -30,6 +30,26 @@ pub fn node(arguments: &[&str]) -> RedisServer {
     RedisServer::start(&[&own[..], arguments].concat()).expect("node of a cluster")
 }
 
+/// Starts a node without slots that these have met.
+pub fn join(nodes: &[RedisServer]) -> RedisServer {
+    let new = node(&[]);
+    for other in nodes {
+        meet(new.port(), other.port());
+    }
+    all_know(&nodes.iter().chain([&new]).collect::<Vec<_>>());
+    new
+}
+
+/// Waits until all nodes know each other.
+fn all_know(nodes: &[&RedisServer]) {
+    eventually("all nodes know each other", || {
+        nodes.iter().all(|node| {
+            let text = text(&Client::connect(node.port()).cmd(&["CLUSTER", "NODES"]));
+            !text.contains("handshake") && text.lines().count() == nodes.len()
+        })
+    });
+}
+
 impl Cluster {
     /// Starts a cluster with so many masters, which share the slots, and a replica for each.
     pub fn start(masters: usize) -> Cluster {
@@ -48,7 +68,7 @@ impl Cluster {
                 meet(one.port(), other.port());
             }
         }
-        cluster.all_know(2 * masters);
+        all_know(&cluster.nodes.iter().collect::<Vec<_>>());
         for index in 0..masters {
             let id = cluster.id(index);
             eventually("the replica finds its master", || {
@@ -70,32 +90,11 @@ impl Cluster {
         cluster
     }
 
-    /// Waits until all nodes know so many.
-    fn all_know(&self, count: usize) {
-        eventually("all nodes know each other", || {
-            (0..self.nodes.len()).all(|index| {
-                let text = self.text(index, &["CLUSTER", "NODES"]);
-                !text.contains("handshake") && text.lines().count() == count
-            })
-        });
-    }
-
     /// The slots of a master.
     pub fn slots(&self, index: usize) -> (usize, usize) {
         let share = SLOTS / self.masters;
         let last = if index + 1 == self.masters { SLOTS } else { (index + 1) * share };
         (index * share, last - 1)
-    }
-
-    /// Adds a node without slots.
-    pub fn join(&mut self) -> usize {
-        let new = node(&[]);
-        for other in &self.nodes {
-            meet(new.port(), other.port());
-        }
-        self.nodes.push(new);
-        self.all_know(self.nodes.len());
-        self.nodes.len() - 1
     }
 
     /// Addresses of all nodes, as `data.cluster` has them, with these other keys behind.
@@ -150,7 +149,7 @@ impl Cluster {
         let (first, last) = self.slots(index);
         let mut client = self.client(0);
         (0..10_000)
-            .map(|number| format!("{{{number}}}{name}"))
+            .map(|number| format!("{{{name}-{number}}}"))
             .find(|key| match client.cmd(&["CLUSTER", "KEYSLOT", key]) {
                 Reply::Int(slot) => (first..=last).contains(&(slot as usize)),
                 other => panic!("{other:?}"),
