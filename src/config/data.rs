@@ -76,6 +76,11 @@ pub enum Announce {
 }
 
 impl ClusterConfig {
+    /// A cluster that these nodes know, whose fronts are shown as clients reach them.
+    pub(crate) fn of(nodes: Vec<RedisUrl>) -> ClusterConfig {
+        ClusterConfig { nodes, announce: Announce::Reached, login: RedisUrl::local(0) }
+    }
+
     /// The node at an address that the cluster tells.
     pub(crate) fn at(&self, host: &str, port: u16) -> RedisUrl {
         let endpoint = Endpoint::Tcp { host: host.to_owned(), port };

@@ -1,6 +1,6 @@
 //! `lockgate dev`: a whole deployment on this machine, for trying things out.
 //!
-//! The data node and the lock nodes are real `redis-server` children in temporary directories.
+//! The data node, or a cluster's, and the lock nodes are real `redis-server` children in temporary directories.
 //! The servers end with this process, however it ends.
 
 use std::{
@@ -19,10 +19,10 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    config::{Config, DataConfig, Listener, RedisUrl},
+    config::{ClusterConfig, Config, DataConfig, Listener, RedisUrl},
     lock::initialise,
     server::{self, Control, logging},
-    tools::redis_server::RedisServer,
+    tools::{dev_cluster, redis_server::RedisServer},
 };
 
 /// What can be chosen.
@@ -37,6 +37,9 @@ pub struct Options {
     /// Lock nodes: 1, 3, 5, 7.
     #[arg(long, default_value_t = 5)]
     pub nodes: usize,
+    /// Have a Redis Cluster of six nodes as the data; the proxy listens on six ports from --port on.
+    #[arg(long)]
+    pub cluster: bool,
 }
 
 /// Runs until SIGINT or SIGTERM.
@@ -51,9 +54,18 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         bail!("{} lock nodes have no better majority than one less; give 1, 3, 5", options.nodes);
     }
     logging::start("warn", "auto")?;
-    let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, options.port));
+    let start = || RedisServer::start(&["--maxmemory-policy", "noeviction"]);
+    let count = if options.cluster { dev_cluster::NODES } else { 1 };
+    if usize::from(u16::MAX - options.port) < count {
+        bail!("there are no {count} ports from {} on; choose another with --port", options.port);
+    }
+    let listen: Vec<SocketAddr> = (options.port..)
+        .take(count)
+        .map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+        .collect();
     let admin = SocketAddr::from((Ipv4Addr::LOCALHOST, options.admin_port));
-    for (addr, option) in [(listen, "--port"), (admin, "--admin-port")] {
+    let ports = listen.iter().map(|addr| (*addr, "--port")).chain([(admin, "--admin-port")]);
+    for (addr, option) in ports {
         match TcpListener::bind(addr) {
             Err(error) if error.kind() == ErrorKind::AddrInUse => {
                 bail!("{addr} is in use; choose another port with {option}")
@@ -61,14 +73,17 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
             other => drop(other.with_context(|| format!("cannot listen on {addr}"))?),
         }
     }
-    let start = || RedisServer::start(&["--maxmemory-policy", "noeviction"]);
-    let data = start()?;
+    let data = if options.cluster { dev_cluster::start()? } else { vec![start()?] };
+    let urls: Vec<RedisUrl> = data.iter().map(|node| RedisUrl::local(node.port())).collect();
     let nodes = (0..options.nodes).map(|_| start()).collect::<Result<Vec<_>, _>>()?;
 
     let mut config = Config {
-        listen: vec![Listener::plain(listen)],
+        listen: listen.iter().copied().map(Listener::plain).collect(),
         admin: Some(admin),
-        data: DataConfig::Fixed(RedisUrl::local(data.port())),
+        data: match &urls[..] {
+            [url] => DataConfig::Fixed(url.clone()),
+            _ => DataConfig::Cluster(ClusterConfig::of(urls)),
+        },
         ..Config::default()
     };
     config.locks.nodes = nodes.iter().map(|node| RedisUrl::local(node.port()).into()).collect();
@@ -77,6 +92,9 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     let result = runtime.block_on(async {
         // The nodes are new: nobody holds a lock there.
         initialise(&config.locks).await?;
+        if options.cluster {
+            dev_cluster::form(&data).await?;
+        }
         let shutdown = CancellationToken::new();
         let control = Control { shutdown: shutdown.clone(), ..Control::default() };
         let mut terminate = signal(SignalKind::terminate())?;
@@ -84,9 +102,13 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         let mut proxy = tokio::spawn(server::run(config, control));
         tokio::select! {
             ended = &mut proxy => return ended?,
-            () = accepts(listen) => {
+            () = accepts(listen[0]) => {
+                let text = match &data[..] {
+                    [data] => welcome(options, data, &nodes),
+                    data => cluster_welcome(options, data, &nodes),
+                };
                 // A welcome that cannot be written does not stop the proxy.
-                let _ = writeln!(stdout(), "{}", welcome(options, &data, &nodes));
+                let _ = writeln!(stdout(), "{text}");
             }
         }
         tokio::select! {
@@ -106,6 +128,37 @@ async fn accepts(addr: SocketAddr) {
     while TcpStream::connect(addr).await.is_err() {
         sleep(Duration::from_millis(10)).await;
     }
+}
+
+fn cluster_welcome(options: &Options, data: &[RedisServer], nodes: &[RedisServer]) -> String {
+    let port = options.port;
+    let mut text = format!(
+        "\nLockgate is running before a Redis Cluster. Ctrl-C ends it and everything below.\n\n  \
+         fronts      127.0.0.1:{port} to {}, one for each node\n  \
+         admin       http://127.0.0.1:{}/metrics  /healthz  /readyz\n",
+        usize::from(port) + data.len() - 1,
+        options.admin_port,
+    );
+    for (index, node) in data.iter().enumerate() {
+        let role = if index < data.len() / 2 { "master" } else { "replica" };
+        text += &format!("  {role:<11} {}  (pid {})\n", node.addr(), node.pid());
+    }
+    for (index, node) in nodes.iter().enumerate() {
+        text += &format!("  lock node {} {}  (pid {})\n", index + 1, node.addr(), node.pid());
+    }
+    text += &format!(
+        "\nTry, in another terminal:\n\n  \
+         redis-cli -c -p {port} SET x 1\n  \
+         redis-cli -p {port} CLUSTER NODES        (the fronts, not the nodes)\n  \
+         kill -9 {}                     (a master: its replica takes over in a few seconds)\n  \
+         redis-cli -c -p {} SET x 2\n  \
+         redis-cli -p {} LOCK job PX 30000\n  \
+         redis-cli -p {port} UNLOCK job TOKEN     (the token that LOCK answered, at any front)\n",
+        data[0].pid(),
+        port + 1,
+        port + 2,
+    );
+    text
 }
 
 fn welcome(options: &Options, data: &RedisServer, nodes: &[RedisServer]) -> String {

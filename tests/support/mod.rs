@@ -790,6 +790,11 @@ impl Client {
         }
     }
 
+    /// Waits for more bytes. Returns whether the other side has closed instead.
+    pub fn is_at_end(&mut self) -> bool {
+        self.reader.fill_buf().map_or(true, <[u8]>::is_empty)
+    }
+
     /// Whether the next line is `+PONG`; the connection may also end.
     pub fn rest_is_pong(&mut self) -> bool {
         let mut line = String::new();
