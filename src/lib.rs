@@ -14,6 +14,7 @@
 //! - [`adopt`]: lock idioms of existing libraries, and what is told of them.
 //! - [`lock`]: what a lock is; knows nothing of the sockets of clients.
 //! - [`data`]: which Redis the data node is now. [`sentinel`]: which one Sentinels name.
+//! - [`cluster`]: what a Redis Cluster says of itself, and how clients are shown it.
 //! - [`net`]: TCP, TLS and Unix streams under one name, and their socket options.
 //! - [`resp`]: the wire: where commands and replies end, and what a command is called.
 //! - [`config`]: the YAML file, its defaults, and its errors with line numbers.
@@ -27,6 +28,7 @@
 mod adopt;
 mod bridge;
 mod clock;
+mod cluster;
 // Fuzzing reads commands' words with it.
 pub mod command;
 // The binary reads a configuration; tests write one.

@@ -24,7 +24,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("sync", &[]),
     ("net", &["config", "metrics"]),
     ("sentinel", &["clock", "config", "metrics", "net", "resp", "sync"]),
-    ("data", &["config", "metrics", "net", "sentinel", "sync"]),
+    ("cluster", &["clock", "metrics", "resp"]),
+    ("data", &["clock", "cluster", "config", "metrics", "net", "resp", "sentinel", "sync"]),
     ("command", &["config", "glob", "key", "lock", "resp"]),
     ("adopt", &["config", "glob", "metrics", "resp", "sync"]),
     ("guard", &["config", "data", "glob", "key", "resp"]),
@@ -33,8 +34,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "session",
         &[
-            "adopt", "bridge", "clock", "command", "config", "data", "glob", "guard", "key",
-            "lock", "metrics", "net", "resp",
+            "adopt", "bridge", "clock", "cluster", "command", "config", "data", "glob", "guard",
+            "key", "lock", "metrics", "net", "resp",
         ],
     ),
     (
@@ -44,7 +45,10 @@ const ROOMS: &[(&str, &[&str])] = &[
             "session", "sync",
         ],
     ),
-    ("tools", &["adopt", "bridge", "config", "data", "lock", "net", "sentinel", "server"]),
+    (
+        "tools",
+        &["adopt", "bridge", "cluster", "config", "data", "lock", "net", "sentinel", "server"],
+    ),
     (
         "simulation",
         &["adopt", "bridge", "config", "data", "guard", "key", "lock", "net", "resp", "session"],

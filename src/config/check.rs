@@ -6,7 +6,8 @@ use std::{
 };
 
 use super::{
-    ClientTls, Config, Endpoint, LOG_LEVELS, Listener, LockNode, LocksConfig, RedisUrl, SocketPath,
+    AdoptMode, ClientTls, Config, Endpoint, LOG_LEVELS, Listener, LockNode, LocksConfig, Policy,
+    RedisUrl, SocketPath,
     reader::{Reader, Section},
 };
 
@@ -276,6 +277,30 @@ pub(super) fn tls(reader: &mut Reader<'_>, top: &Section<'_>, config: &Config) {
         servers(reader, top, data, "data", &config.tls);
     } else {
         servers(reader, top, data || nodes, "data or locks.nodes", &config.tls);
+    }
+}
+
+/// Checks a cluster as `data` against what clients' keys are used for.
+pub(super) fn cluster(reader: &mut Reader<'_>, top: &Section<'_>, config: &Config) {
+    let Some(cluster) = config.data.cluster() else { return };
+    if reader.sound(top, &["listen", "data"]) && config.listen.len() < cluster.nodes.len() {
+        let what = format!(
+            "{} fronts for a cluster of which data.cluster names {} nodes; give an address for each \
+             node, masters and replicas, as 127.0.0.1:7100-7105",
+            config.listen.len(),
+            cluster.nodes.len()
+        );
+        reader.problem(&top.path("listen"), what);
+    }
+    if config.guards.rules.iter().any(|rule| rule.policy == Policy::Enforce) {
+        let what = "policy enforce does not work with data.cluster yet: a fence would have to lie in \
+                    the slot of the key; policy audit does";
+        reader.problem(&top.path("guards"), what);
+    }
+    if config.adopt.rules.iter().any(|rule| rule.mode == AdoptMode::Bridge) {
+        let what =
+            "mode bridge does not work with data.cluster yet: it takes locks on one data node";
+        reader.problem(&top.path("adopt"), what);
     }
 }
 

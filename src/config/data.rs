@@ -1,5 +1,5 @@
-//! `data`: one Redis, a master that Sentinels name, or a primary behind a name whose address
-//! changes.
+//! `data`: one Redis, a master that Sentinels name, a primary behind a name whose address changes, or
+//! a Redis Cluster.
 
 use std::{fmt, net::IpAddr};
 
@@ -14,6 +14,8 @@ use super::{
 
 /// The keys of `data` where it is a mapping.
 const DATA_KEYS: &[&str] = &[
+    "cluster",
+    "announce",
     "primary",
     "sentinels",
     "master",
@@ -25,7 +27,13 @@ const DATA_KEYS: &[&str] = &[
     "sentinel_tls",
 ];
 /// The keys of a master that Sentinels name.
-pub(super) const SENTINEL_KEYS: &[&str] = DATA_KEYS.split_at(1).1;
+pub(super) const SENTINEL_KEYS: &[&str] = DATA_KEYS.split_at(3).1;
+/// The keys of a Redis Cluster.
+const CLUSTER_KEYS: [&str; 5] = ["cluster", "announce", "username", "password", "tls"];
+/// The port of a cluster's node whose address names none.
+const NODE_PORT: u16 = 6379;
+/// The longest host that a front is announced with: the longest name of DNS, in bytes.
+const LONGEST_HOST: usize = 253;
 /// The port of a Sentinel whose address names none.
 const SENTINEL_PORT: u16 = 26379;
 /// The longest name of a master, in bytes.
@@ -40,6 +48,44 @@ pub enum DataConfig {
     Primary(RedisUrl),
     /// `sentinels` and `master`: the Redis that a majority of Sentinels names.
     Sentinels(SentinelMaster),
+    /// `cluster`: a Redis Cluster, each node of which has a front: an address of `listen`.
+    Cluster(ClusterConfig),
+}
+
+/// A Redis Cluster whose clients come through fronts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct ClusterConfig {
+    /// `cluster`: nodes that are asked which others there are, each with the cluster's user,
+    /// password and whether it speaks TLS.
+    pub nodes: Vec<RedisUrl>,
+    /// `announce`: how fronts are shown to clients.
+    pub announce: Announce,
+    /// `username`, `password` and `tls` of all nodes.
+    login: RedisUrl,
+}
+
+/// Which addresses clients are told where a reply names nodes of the cluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Announce {
+    /// The address to which the client has connected, with the port of each node's front.
+    Reached,
+    /// This host, with the port of each node's front.
+    Host(String),
+    /// Whatever the nodes announce: no reply is changed.
+    Nodes,
+}
+
+impl ClusterConfig {
+    /// A cluster that these nodes know, whose fronts are shown as clients reach them.
+    pub(crate) fn of(nodes: Vec<RedisUrl>) -> ClusterConfig {
+        ClusterConfig { nodes, announce: Announce::Reached, login: RedisUrl::local(0) }
+    }
+
+    /// The node at an address that the cluster tells.
+    pub(crate) fn at(&self, host: &str, port: u16) -> RedisUrl {
+        let endpoint = Endpoint::Tcp { host: host.to_owned(), port };
+        RedisUrl { endpoint, ..self.login.clone() }
+    }
 }
 
 /// A master that Sentinels watch.
@@ -103,7 +149,15 @@ impl DataConfig {
     pub fn fixed(&self) -> Option<&RedisUrl> {
         match self {
             DataConfig::Fixed(url) => Some(url),
-            DataConfig::Primary(_) | DataConfig::Sentinels(_) => None,
+            DataConfig::Primary(_) | DataConfig::Sentinels(_) | DataConfig::Cluster(_) => None,
+        }
+    }
+
+    /// The Redis Cluster, if it is one.
+    pub fn cluster(&self) -> Option<&ClusterConfig> {
+        match self {
+            DataConfig::Cluster(cluster) => Some(cluster),
+            _ => None,
         }
     }
 
@@ -114,23 +168,26 @@ impl DataConfig {
             DataConfig::Sentinels(master) => {
                 master.login.tls || master.sentinels.iter().any(|sentinel| sentinel.tls)
             }
+            DataConfig::Cluster(cluster) => cluster.login.tls,
         }
     }
 
-    /// A URL of the Redis with its credentials; of a master that Sentinels name, without its
-    /// address.
+    /// A URL of the Redis with its credentials; of a master that Sentinels name, and of a cluster,
+    /// without its address.
     pub(crate) fn login(&self) -> &RedisUrl {
         match self {
             DataConfig::Fixed(url) | DataConfig::Primary(url) => url,
             DataConfig::Sentinels(master) => &master.login,
+            DataConfig::Cluster(cluster) => &cluster.login,
         }
     }
 
-    /// The URLs in the file: of the Redis, or of the Sentinels.
+    /// The URLs in the file: of the Redis, of the Sentinels, or of nodes of the cluster.
     pub(super) fn written(&self) -> &[RedisUrl] {
         match self {
             DataConfig::Fixed(url) | DataConfig::Primary(url) => std::slice::from_ref(url),
             DataConfig::Sentinels(master) => &master.sentinels,
+            DataConfig::Cluster(cluster) => &cluster.nodes,
         }
     }
 
@@ -139,6 +196,11 @@ impl DataConfig {
         match self {
             DataConfig::Fixed(_) | DataConfig::Primary(_) => None,
             DataConfig::Sentinels(master) => master.notes("data"),
+            DataConfig::Cluster(cluster) => (cluster.nodes.len() == 1).then(|| {
+                "data.cluster: one node; while it is down, a starting proxy does not find the others: \
+                 name two or more"
+                    .into()
+            }),
         }
     }
 }
@@ -151,12 +213,22 @@ impl fmt::Display for SentinelMaster {
     }
 }
 
+impl fmt::Display for ClusterConfig {
+    /// Writes the nodes in the file, never a user or a password.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let all: Vec<String> = self.nodes.iter().map(ToString::to_string).collect();
+        write!(f, "cluster ({})", all.join(", "))
+    }
+}
+
 impl fmt::Display for DataConfig {
-    /// Writes the address, or the master's name and the Sentinels, never a user or a password.
+    /// Writes the address, or the master's name and the Sentinels, or nodes of the cluster, never a
+    /// user or a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             DataConfig::Fixed(url) | DataConfig::Primary(url) => url.fmt(f),
             DataConfig::Sentinels(master) => master.fmt(f),
+            DataConfig::Cluster(cluster) => cluster.fmt(f),
         }
     }
 }
@@ -201,13 +273,63 @@ impl FromYaml for SentinelAddress {
     }
 }
 
-/// A URL, or a mapping with `primary`, or with `sentinels` and `master`.
+/// The address of a cluster's node.
+struct ClusterAddress(Endpoint);
+
+impl FromYaml for ClusterAddress {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<Self, Wrong> {
+        let text = value.as_str().ok_or(Wrong::Wanted("the address of a node"))?;
+        if text.contains("://") || text.contains('@') {
+            let what = "write host:port; user and password of all nodes are username and password \
+                        beside cluster, TLS is tls";
+            return Err(Wrong::Because(what.into()));
+        }
+        let read = host_and_port(text, NODE_PORT, "host:port");
+        let (host, port) = read.map_err(Wrong::Because)?;
+        Ok(ClusterAddress(Endpoint::Tcp { host, port }))
+    }
+}
+
+impl FromYaml for Announce {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<Self, Wrong> {
+        // YAML has "off" for false.
+        if matches!(value, Value::Bool(false)) {
+            return Ok(Announce::Nodes);
+        }
+        let text = value.as_str().ok_or(Wrong::Wanted("auto, off or the host of the fronts"))?;
+        let is_host = !text.is_empty()
+            && text.len() <= LONGEST_HOST
+            && (text.parse::<IpAddr>().is_ok()
+                || text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte)));
+        match text {
+            "auto" => Ok(Announce::Reached),
+            "off" => Ok(Announce::Nodes),
+            host if is_host => Ok(Announce::Host(host.to_owned())),
+            _ => {
+                let what = "is no host: write a name or an address without a port, as each node's \
+                            front has its own";
+                Err(Wrong::Because(what.into()))
+            }
+        }
+    }
+}
+
+/// A URL, or a mapping with `cluster`, with `primary`, or with `sentinels` and `master`.
 impl FromYaml for DataConfig {
     fn read(reader: &mut Reader<'_>, value: &Value, path: &[PathStep]) -> Result<Self, Wrong> {
         let Value::Mapping(_) = value else {
             return RedisUrl::read(reader, value, path).map(DataConfig::Fixed);
         };
         let section = reader.mapping(value, path.to_vec(), DATA_KEYS);
+        if section.get("cluster").is_some() {
+            let cluster = self::cluster(reader, &section).map(DataConfig::Cluster);
+            return cluster.ok_or(Wrong::Told);
+        }
+        if section.get("announce").is_some() {
+            let what =
+                "has no effect without cluster: the fronts of a cluster's nodes are announced";
+            reader.problem(&section.path("announce"), what);
+        }
         let (primary, sentinels) = (section.get("primary"), section.get("sentinels"));
         let read = match (primary, sentinels) {
             (Some(_), Some(_)) => {
@@ -218,9 +340,10 @@ impl FromYaml for DataConfig {
             (Some(_), None) => self::primary(reader, &section).map(DataConfig::Primary),
             (None, Some(_)) => self::sentinels(reader, &section).map(DataConfig::Sentinels),
             (None, None) => {
-                let what = "has neither primary nor sentinels; write data: redis://host:port, \
-                            data: {primary: redis://name:port}, or \
-                            data: {sentinels: [host:port, …], master: mymaster}";
+                let what = "has neither primary nor sentinels nor cluster; write \
+                            data: redis://host:port, data: {primary: redis://name:port}, \
+                            data: {sentinels: [host:port, …], master: mymaster}, or \
+                            data: {cluster: [host:port, …]}";
                 reader.problem(path, what);
                 None
             }
@@ -232,7 +355,7 @@ impl FromYaml for DataConfig {
 fn primary(reader: &mut Reader<'_>, section: &Section<'_>) -> Option<RedisUrl> {
     let mut url = None::<RedisUrl>;
     reader.read(section, "primary", &mut url);
-    for key in DATA_KEYS.iter().skip(1).filter(|key| section.get(key).is_some()) {
+    for key in SENTINEL_KEYS.iter().filter(|key| section.get(key).is_some()) {
         let what = "has no effect beside primary, whose URL says it: \
                     redis[s]://user:password@name:port";
         reader.problem(&section.path(key), what);
@@ -248,6 +371,35 @@ fn primary(reader: &mut Reader<'_>, section: &Section<'_>) -> Option<RedisUrl> {
         reader.problem(&section.path("primary"), what);
     }
     Some(url)
+}
+
+/// Reads a Redis Cluster.
+fn cluster(reader: &mut Reader<'_>, section: &Section<'_>) -> Option<ClusterConfig> {
+    let mut addresses = Vec::<ClusterAddress>::new();
+    reader.read(section, "cluster", &mut addresses);
+    if addresses.is_empty() && reader.sound(section, &["cluster"]) {
+        let what = "no node; name two or more, which know the others";
+        reader.problem(&section.path("cluster"), what);
+    }
+    let mut announce = Announce::Reached;
+    reader.read(section, "announce", &mut announce);
+    for key in DATA_KEYS.iter().filter(|key| !CLUSTER_KEYS.contains(key)) {
+        if section.get(key).is_some() {
+            let what = "has no effect beside cluster, whose nodes know their masters";
+            reader.problem(&section.path(key), what);
+        }
+    }
+    let login = login(reader, section, "");
+    let nodes: Vec<RedisUrl> = addresses
+        .into_iter()
+        .map(|ClusterAddress(endpoint)| RedisUrl { endpoint, ..login.clone() })
+        .collect();
+    for (index, node) in nodes.iter().enumerate() {
+        if nodes[..index].contains(node) {
+            reader.problem(&section.path("cluster"), format!("{node} is there twice"));
+        }
+    }
+    Some(ClusterConfig { nodes, announce, login })
 }
 
 /// Reads a master that Sentinels name.

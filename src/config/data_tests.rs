@@ -68,6 +68,73 @@ fn what_cannot_be_meant_is_refused_and_no_secret_is_repeated() {
 }
 
 #[test]
+fn a_cluster_has_a_front_for_each_node_that_is_named() {
+    let at = |listen: &str, data: &str, more: &str| {
+        let text =
+            format!("listen: {listen}\ndata: {data}\n{more}locks: {{nodes: redis://10.0.0.9}}\n");
+        Config::parse(&text, "f", &|_| Some("s3cr3t".into())).map_err(|errors| errors.to_string())
+    };
+    let two = "{cluster: [a, 'b:7'], username: u, password: '${SECRET}', announce: proxy.example}";
+    let config = at("127.0.0.1:7100-7102", two, "").unwrap();
+    let ports: Vec<u16> = config.listen.iter().map(|listener| listener.address.port()).collect();
+    assert_eq!(ports, [7100, 7101, 7102]);
+    let cluster = config.data.cluster().unwrap();
+    assert_eq!(cluster.nodes[0], "redis://u:s3cr3t@a:6379".parse().unwrap());
+    assert_eq!(cluster.at("10.0.0.1", 9), "redis://u:s3cr3t@10.0.0.1:9".parse().unwrap());
+    assert_eq!(cluster.announce, Announce::Host("proxy.example".into()));
+    assert_eq!(config.data.to_string(), "cluster (a:6379, b:7)");
+    assert!(
+        at("127.0.0.1:1-2", "{cluster: a}", "").unwrap().notes().join("\n").contains("one node")
+    );
+    for (announce, read) in [("auto", Announce::Reached), ("off", Announce::Nodes)] {
+        let data = format!("{{cluster: a, announce: {announce}}}");
+        assert_eq!(at("127.0.0.1:1", &data, "").unwrap().data.cluster().unwrap().announce, read);
+    }
+    let guard = "guards: {rules: [{keys: 'a:*', lock: '{1}'}]}\n";
+    let bridge = "adopt: {keys: 'l:*', mode: bridge}\n";
+    for (listen, data, more, what) in [
+        (
+            "127.0.0.1:1",
+            "{cluster: [a, b]}",
+            "",
+            "1 fronts for a cluster of which data.cluster names 2",
+        ),
+        ("127.0.0.1:9-1", "{cluster: [a]}", "", "is no range of ports"),
+        ("127.0.0.1:1-9999", "{cluster: [a]}", "", "is no range of ports"),
+        ("127.0.0.1:1-2", "{cluster: []}", "", "no node"),
+        ("127.0.0.1:1-2", "{cluster: ['redis://:s3cr3t@a']}", "", "write host:port"),
+        ("127.0.0.1:1-2", "{cluster: [a, 'a:6379']}", "", "is there twice"),
+        (
+            "127.0.0.1:1-2",
+            "{cluster: a, master: m}",
+            "",
+            "data.master: has no effect beside cluster",
+        ),
+        ("127.0.0.1:1-2", "{cluster: a, announce: 'b:7'}", "", "is no host"),
+        ("127.0.0.1:1-2", "{cluster: ['127.0.0.1:2']}", "", "is this proxy itself"),
+        ("127.0.0.1:1-2", "{primary: 'redis://a', announce: b}", "", "has no effect"),
+        (
+            "127.0.0.1:1-2",
+            "{cluster: a}",
+            guard,
+            "policy enforce does not work with data.cluster yet",
+        ),
+        (
+            "127.0.0.1:1-2",
+            "{cluster: a}",
+            bridge,
+            "mode bridge does not work with data.cluster yet",
+        ),
+    ] {
+        let error = at(listen, data, more).unwrap_err();
+        assert!(error.contains(what), "{listen} {data}: {error}");
+        assert!(!error.contains("s3cr3t"), "{error}");
+    }
+    let audit = "guards: {rules: [{keys: 'a:*', lock: '{1}', policy: audit}]}\n";
+    assert!(at("127.0.0.1:1-2", "{cluster: a}", audit).is_ok());
+}
+
+#[test]
 fn too_few_sentinels_are_noted() {
     let notes = |text: &str| parse(text).unwrap().notes().join("\n");
     assert!(notes("{sentinels: [a], master: m}").contains("one Sentinel"));

@@ -42,7 +42,7 @@ pub use adopt::{AdoptConfig, AdoptMode, AdoptRule};
 pub use adopt_options::{AdoptOptions, BlindPolicy, LongTtlPolicy, NoTtlPolicy, UnknownPolicy};
 pub use adopt_scripts::{AdoptScript, ScriptOp, ScriptUnit};
 pub(crate) use check::SHARED_WITH_DATA;
-pub use data::{DataConfig, SentinelMaster};
+pub use data::{Announce, ClusterConfig, DataConfig, SentinelMaster};
 pub use error::{ConfigErrors, Problem};
 pub use guards::{Flush, GuardRule, GuardsConfig, Policy};
 pub use lock_node::LockNode;
@@ -159,6 +159,7 @@ impl Config {
         config.guards = guards::read(&mut reader, &top, &locks, &config.locks.prefix);
         config.adopt = adopt::read(&mut reader, &top, &config.guards.rules, config.locks.max_ttl);
         check::tls(&mut reader, &top, &config);
+        check::cluster(&mut reader, &top, &config);
         reader.finish()?;
         Ok(config)
     }

@@ -323,6 +323,24 @@ impl Fill for ClientTls {
 /// A type that can be read from a value.
 pub(super) trait FromYaml: Sized {
     fn read(reader: &mut Reader<'_>, value: &Value, path: &[PathStep]) -> Result<Self, Wrong>;
+
+    /// Reads an element of a list, which stands for several where the type has a form for that.
+    fn read_several(
+        reader: &mut Reader<'_>,
+        value: &Value,
+        path: &[PathStep],
+    ) -> Result<Vec<Self>, Wrong> {
+        Self::read(reader, value, path).map(|one| vec![one])
+    }
+}
+
+/// The values of one element of a list.
+struct Several<T>(Vec<T>);
+
+impl<T: FromYaml> FromYaml for Several<T> {
+    fn read(reader: &mut Reader<'_>, value: &Value, path: &[PathStep]) -> Result<Self, Wrong> {
+        T::read_several(reader, value, path).map(Several)
+    }
 }
 
 /// The value in the file, for an error. A URL may hold a password, so it is not shown.
@@ -470,8 +488,54 @@ impl FromYaml for Option<AuthClients> {
     }
 }
 
+/// Most ports of one range in `listen`.
+const MOST_PORTS: u16 = 1000;
+
+/// Reads `host:first-last`: the address of the first port, and the last port. Returns `None` if the
+/// text has not that form.
+fn port_range(text: &str) -> Option<(SocketAddr, u16)> {
+    let (first, last) = text.rsplit_once('-')?;
+    Some((first.parse().ok()?, last.parse().ok()?))
+}
+
+/// The addresses of a range of ports.
+fn addresses((first, last): (SocketAddr, u16)) -> Result<impl Iterator<Item = SocketAddr>, Wrong> {
+    if first.port() == 0 || last < first.port() || last - first.port() >= MOST_PORTS {
+        let what = format!(
+            "is no range of ports: write the first, a dash and the last, {MOST_PORTS} of them at most"
+        );
+        return Err(Wrong::Because(what));
+    }
+    Ok((first.port()..=last).map(move |port| SocketAddr::new(first.ip(), port)))
+}
+
 /// An address, or a mapping with more settings.
+///
+/// `127.0.0.1:7100-7105` stands for the listeners at six ports.
 impl FromYaml for Listener {
+    fn read_several(
+        reader: &mut Reader<'_>,
+        value: &Value,
+        path: &[PathStep],
+    ) -> Result<Vec<Listener>, Wrong> {
+        let Value::Mapping(mapping) = value else {
+            let range = value.as_str().and_then(port_range);
+            return match range {
+                Some(range) => addresses(range).map(|all| all.map(Listener::plain).collect()),
+                None => Listener::read(reader, value, path).map(|one| vec![one]),
+            };
+        };
+        let range = mapping.get("address").and_then(Value::as_str).and_then(port_range);
+        let Some(range) = range else {
+            return Listener::read(reader, value, path).map(|one| vec![one]);
+        };
+        let all = addresses(range)?;
+        let mut first = mapping.clone();
+        first.insert("address".into(), range.0.to_string().into());
+        let listener = Listener::read(reader, &Value::Mapping(first), path)?;
+        Ok(all.map(|address| Listener { address, ..listener.clone() }).collect())
+    }
+
     fn read(reader: &mut Reader<'_>, value: &Value, path: &[PathStep]) -> Result<Listener, Wrong> {
         let Value::Mapping(_) = value else {
             return SocketAddr::read(reader, value, path).map(Listener::plain);
@@ -532,13 +596,14 @@ impl FromYaml for RedisUrl {
 impl<T: FromYaml> FromYaml for Vec<T> {
     fn read(reader: &mut Reader<'_>, value: &Value, path: &[PathStep]) -> Result<Vec<T>, Wrong> {
         let Value::Sequence(elements) = value else {
-            return T::read(reader, value, path).map(|one| vec![one]);
+            return T::read_several(reader, value, path);
         };
         let mut all = Vec::new();
         for (index, element) in elements.iter().enumerate() {
             let mut path = path.to_vec();
             path.push(PathStep::Index(index));
-            all.extend(reader.value(element, &path));
+            let several = reader.value(element, &path);
+            all.extend(several.into_iter().flat_map(|Several(some)| some));
         }
         Ok(all)
     }

@@ -2,18 +2,23 @@
 //!
 //! A data node at one address is that Redis for as long as the proxy runs, and nothing here asks it
 //! anything. One that Sentinels name, or that is behind a name whose address changes, is followed:
-//! while a Redis is the data node it has a [`Tenure`], and with that all sessions on it end.
+//! while a Redis is the data node it has a [`Tenure`], and with that all sessions on it end. Of a Redis
+//! Cluster each node has a front, which is a data node of its own: [`DataNode::front`].
 //!
 //! - `tenure`: one Redis for as long as it is the data node.
 //! - `follow`: from one to the next. `role`: whether a Redis is a master, in its own words.
-//! - `metrics`: counters of both.
+//! - `cluster`: which node is behind which front. `front_view`: how a client there is shown the
+//!   others.
+//! - `metrics`: counters of all.
 
+mod cluster;
 mod follow;
+mod front_view;
 mod metrics;
 mod role;
 mod tenure;
 
-use std::{fmt, io, sync::Arc, time::Duration};
+use std::{fmt, io, net::IpAddr, sync::Arc, time::Duration};
 
 use ::metrics::Counter;
 use bb8_redis::redis::{ErrorKind, RedisError};
@@ -23,13 +28,15 @@ use tokio::{
 };
 use tokio_util::task::AbortOnDropHandle;
 
-pub(crate) use self::tenure::Tenure;
 use self::{
+    cluster::ClusterWatch,
     follow::{Authority, Following, RETRY},
     metrics::FollowMetrics,
 };
+pub(crate) use self::{front_view::FrontView, tenure::Tenure};
 use crate::{
-    config::{ClientTls, Config, DataConfig, RedisUrl},
+    cluster::trouble::ClusterTrouble,
+    config::{ClientTls, Config, DataConfig, Endpoint, RedisUrl},
     net::{
         self, Connector, Stream,
         proxy_header::Ends,
@@ -61,6 +68,13 @@ enum DataWay {
     Fixed(Arc<Tenure>, #[allow(dead_code, reason = "kept")] watch::Sender<Option<Arc<Tenure>>>),
     /// It is followed.
     Followed(Arc<Following>, #[allow(dead_code, reason = "aborted with it")] AbortOnDropHandle<()>),
+    /// It is a cluster: any node that answers, for the proxy's own questions.
+    Cluster(
+        Arc<ClusterWatch>,
+        #[allow(dead_code, reason = "aborted with it")] AbortOnDropHandle<()>,
+    ),
+    /// It is the node of a cluster that is behind a front.
+    Front(Arc<ClusterWatch>),
 }
 
 /// Why a client's connection to the data node could not be made.
@@ -68,6 +82,15 @@ pub(crate) struct NotConnected {
     /// The address that was tried, or what the configuration calls the data node.
     pub(crate) data: String,
     pub(crate) error: io::Error,
+    /// Whether the client is closed without a word, as by the node itself: a cluster's client goes to
+    /// another node then.
+    pub(crate) is_silent: bool,
+}
+
+impl NotConnected {
+    fn new(data: String, error: io::Error) -> NotConnected {
+        NotConnected { data, error, is_silent: false }
+    }
 }
 
 /// A client's connection to the data node.
@@ -104,6 +127,14 @@ impl DataNode {
                 let way = sentinel_connector(&config.tls, &master.sentinels);
                 Authority::Sentinels(Sentinels::start(master, &way, false), master.clone())
             }
+            DataConfig::Cluster(cluster) => {
+                let listen = config.listen.iter().map(|listener| listener.address).collect();
+                let watch = Arc::new(ClusterWatch::new(cluster, listen, &connector));
+                let tenure = watch.any();
+                let task = AbortOnDropHandle::new(tokio::spawn(watch.clone().run()));
+                let way = DataWay::Cluster(watch, task);
+                return Arc::new(DataNode { name, connector, tenure, way });
+            }
         };
         let (sender, tenure) = watch::channel(None);
         let following = Arc::new(Following {
@@ -126,7 +157,55 @@ impl DataNode {
 
     /// Whether the data node may become another Redis.
     pub(crate) fn is_followed(&self) -> bool {
-        matches!(self.way, DataWay::Followed(..))
+        !matches!(self.way, DataWay::Fixed(..))
+    }
+
+    /// The data node of clients that come to the listener with this number: of a cluster, the node
+    /// behind that front.
+    pub(crate) fn front(self: &Arc<DataNode>, index: usize) -> Arc<DataNode> {
+        let DataWay::Cluster(watch, _) = &self.way else { return self.clone() };
+        Arc::new(DataNode {
+            name: self.name.clone(),
+            connector: self.connector.clone(),
+            tenure: watch.front(index),
+            way: DataWay::Front(watch.clone()),
+        })
+    }
+
+    /// How a client is shown the cluster that came to `reached` and is connected to `node`. Returns
+    /// `None` if no reply is changed.
+    pub(crate) fn view(&self, reached: IpAddr, tls: bool, node: &Tenure) -> Option<Arc<FrontView>> {
+        let DataWay::Front(watch) = &self.way else { return None };
+        let host = watch.host(reached)?;
+        let asked = match &node.url.endpoint {
+            Endpoint::Tcp { host, .. } => host.clone(),
+            Endpoint::Unix(_) => String::new(),
+        };
+        Some(Arc::new(FrontView {
+            table: watch.table.clone(),
+            host,
+            tls,
+            asked,
+            wanted: watch.wanted.clone(),
+            metrics: watch.metrics.clone(),
+        }))
+    }
+
+    /// Each Redis to which clients are led now.
+    pub(crate) fn all(&self) -> Vec<Arc<Tenure>> {
+        match &self.way {
+            DataWay::Cluster(watch, _) => watch.all(),
+            _ => self.tenure().into_iter().collect(),
+        }
+    }
+
+    /// What is wrong with the cluster, and a line about how large it is. Returns `None` if it is no
+    /// cluster.
+    pub(crate) fn cluster(&self) -> Option<(String, Vec<ClusterTrouble>)> {
+        match &self.way {
+            DataWay::Cluster(watch, _) => Some((watch.summary(), watch.troubles())),
+            _ => None,
+        }
     }
 
     /// The Redis that is the data node now. Returns `None` while there is none.
@@ -154,6 +233,11 @@ impl DataNode {
         match &self.way {
             DataWay::Fixed(..) => None,
             DataWay::Followed(following, _) => following.problem.lock().clone(),
+            DataWay::Cluster(watch, _) | DataWay::Front(watch) if self.tenure().is_none() => {
+                let first = watch.troubles().into_iter().next();
+                Some(first.map_or_else(|| "not asked yet".into(), |trouble| trouble.to_string()))
+            }
+            DataWay::Cluster(..) | DataWay::Front(_) => None,
         }
     }
 
@@ -199,11 +283,43 @@ impl DataNode {
                 let (url, connector) = (&fixed.url, &self.connector);
                 match net::connect_for(client, url, connector, limit, keepalive).await {
                     Ok(stream) => Ok(DataStream { stream, tenure: None }),
-                    Err(error) => Err(NotConnected { data: url.to_string(), error }),
+                    Err(error) => Err(NotConnected::new(url.to_string(), error)),
                 }
+            }
+            DataWay::Cluster(watch, _) | DataWay::Front(watch) => {
+                self.connect_to_front(watch, client, limit, keepalive).await
             }
             DataWay::Followed(following, _) => {
                 self.connect_to_whoever_it_is(following, client, limit, keepalive).await
+            }
+        }
+    }
+
+    /// Connects to the node behind a front, once the nodes are known. A node that is down has no
+    /// successor here: its replica has a front of its own.
+    async fn connect_to_front(
+        &self,
+        watch: &ClusterWatch,
+        client: Option<&Ends>,
+        limit: Duration,
+        keepalive: Duration,
+    ) -> Result<DataStream, NotConnected> {
+        let deadline = Instant::now() + limit;
+        let mut known = watch.known.subscribe();
+        let is_known = timeout(limit, known.wait_for(|known| *known)).await.is_ok();
+        let Some(tenure) = self.tenure() else {
+            let why = match is_known {
+                true => "no node of the cluster is behind this front".into(),
+                false => self.problem().unwrap_or_default(),
+            };
+            return Err(NotConnected::new(self.name.clone(), io::Error::other(why)));
+        };
+        let left = deadline.saturating_duration_since(Instant::now());
+        match net::connect_for(client, &tenure.url, &self.connector, left, keepalive).await {
+            Ok(stream) => Ok(DataStream { stream, tenure: Some(tenure) }),
+            Err(error) => {
+                watch.wanted.notify_one();
+                Err(NotConnected { data: tenure.url.to_string(), error, is_silent: true })
             }
         }
     }
@@ -230,7 +346,7 @@ impl DataNode {
                         Ok(stream) => return Ok(DataStream { stream, tenure: Some(tenure) }),
                         // Waiting for another data node does not help this proxy.
                         Err(error) if net::descriptors_are_used_up(&error) => {
-                            return Err(NotConnected { data: tenure.url.to_string(), error });
+                            return Err(NotConnected::new(tenure.url.to_string(), error));
                         }
                         Err(error) => failed = Some((tenure.url.to_string(), error)),
                     },
@@ -240,7 +356,9 @@ impl DataNode {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 return Err(match failed {
-                    Some((data, error)) if self.tenure().is_some() => NotConnected { data, error },
+                    Some((data, error)) if self.tenure().is_some() => {
+                        NotConnected::new(data, error)
+                    }
                     _ => self.nobody(limit),
                 });
             }
@@ -253,7 +371,7 @@ impl DataNode {
     fn nobody(&self, limit: Duration) -> NotConnected {
         let why = self.problem().unwrap_or_default();
         let error = io::Error::other(format!("no master within {limit:?}: {why}"));
-        NotConnected { data: self.name.clone(), error }
+        NotConnected::new(self.name.clone(), error)
     }
 }
 

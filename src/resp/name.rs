@@ -38,6 +38,19 @@ pub enum Listing {
     List,
 }
 
+/// Kind of reply in which a node of a Redis Cluster tells the addresses of others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Topology {
+    /// CLUSTER SLOTS: an array of ranges of slots.
+    Slots,
+    /// CLUSTER SHARDS: an array of maps.
+    Shards,
+    /// CLUSTER NODES: a text with a line for each node.
+    Nodes,
+    /// CLUSTER REPLICAS and SLAVES: an array of such lines.
+    Replicas,
+}
+
 /// A command's name, as far as a rule of ours depends on it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Name {
@@ -65,6 +78,8 @@ pub enum Name {
     ClientReply(ReplyMode),
     /// COMMAND, COMMAND INFO, DOCS, COUNT or LIST without more words.
     Listing(Listing),
+    /// CLUSTER SLOTS, SHARDS, NODES, REPLICAS or SLAVES.
+    Topology(Topology),
     /// ASKING or CLIENT CACHING: a flag for the next command only.
     NextOnly,
     /// AUTH.
@@ -125,6 +140,7 @@ pub(super) enum ParsedName {
 pub(super) enum Container {
     Client,
     Command,
+    Cluster,
 }
 
 /// Names a command by its first word; the case does not matter.
@@ -152,6 +168,7 @@ pub(super) fn name_of(text: &[u8]) -> ParsedName {
         (12, Some(b'S')) if is("SUNSUBSCRIBE") => Name::Unsubscribe(Channels::Shard),
         (6, Some(b'C')) if is("CLIENT") => return ParsedName::Container(Container::Client),
         (7, Some(b'C')) if is("COMMAND") => return ParsedName::Container(Container::Command),
+        (7, Some(b'C')) if is("CLUSTER") => return ParsedName::Container(Container::Cluster),
         (8, Some(b'L')) if is("LOCKGATE") => Name::Own(Own::Lockgate),
         (6, Some(b'A')) if is("ASKING") => Name::NextOnly,
         (4, Some(b'A')) if is("AUTH") => Name::Auth,
@@ -179,6 +196,17 @@ pub(super) fn container_name(
         (Container::Client, ..) => Name::Other,
         (Container::Command, None, _) => Name::Listing(Listing::Info),
         (Container::Command, Some(sub), argument) => command_name(sub, argument),
+        (Container::Cluster, sub, _) => cluster_name(sub.unwrap_or_default()),
+    }
+}
+
+fn cluster_name(sub: &[u8]) -> Name {
+    match sub.to_ascii_uppercase().as_slice() {
+        b"SLOTS" => Name::Topology(Topology::Slots),
+        b"SHARDS" => Name::Topology(Topology::Shards),
+        b"NODES" => Name::Topology(Topology::Nodes),
+        b"REPLICAS" | b"SLAVES" => Name::Topology(Topology::Replicas),
+        _ => Name::Other,
     }
 }
 

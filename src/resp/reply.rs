@@ -17,6 +17,9 @@ const HEAD: usize = 32;
 const REFUSED_WRITE: [&[u8]; 2] =
     [b"-READONLY ", b"-EXECABORT Transaction discarded because of: READONLY "];
 
+/// Beginnings of the errors by which a node of a cluster leads a client to another.
+const REDIRECTIONS: [&[u8]; 2] = [b"-MOVED ", b"-ASK "];
+
 /// Reply to a GET of a missing key.
 const NULL_BULK: &[u8] = b"$-1\r\n";
 
@@ -72,11 +75,19 @@ pub struct ReplyScanner {
     /// Whether the current frame's aggregate has been entered.
     inside: bool,
     last_integer: i64,
-    /// Whether an error was one of [`REFUSED_WRITE`].
-    refused_write: bool,
+    errors: ErrorNotes,
     head: [u8; HEAD],
     /// Bytes of the current frame kept in `head` from earlier calls.
     head_len: usize,
+}
+
+/// What errors are looked at for.
+#[derive(Debug, Default)]
+struct ErrorNotes {
+    /// Whether an error was one of [`REFUSED_WRITE`].
+    refused_write: bool,
+    /// Whether [`REDIRECTIONS`] are for [`ReplyScanner::next`].
+    stop_at_redirections: bool,
 }
 
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
@@ -103,7 +114,12 @@ impl ReplyScanner {
     /// Returns once whether an error has told that the Redis takes no writes, as it is a replica.
     #[inline]
     pub fn take_refused_write(&mut self) -> bool {
-        std::mem::take(&mut self.refused_write)
+        std::mem::take(&mut self.errors.refused_write)
+    }
+
+    /// Has [`ReplyScanner::skip_flat`] stop at redirections from now on.
+    pub(crate) fn stop_at_redirections(&mut self) {
+        self.errors.stop_at_redirections = true;
     }
 
     /// Makes the elements of the aggregate whose head was just seen frames of their own.
@@ -117,7 +133,7 @@ impl ReplyScanner {
     pub fn skip_flat(&mut self, buf: &[u8], pos: &mut usize, most: u32) -> u32 {
         let mut count = 0;
         while self.remaining == 0 && count < most {
-            let Some(length) = flat_length(&buf[*pos..], &mut self.refused_write) else { break };
+            let Some(length) = flat_length(&buf[*pos..], &mut self.errors) else { break };
             *pos += length;
             count += 1;
         }
@@ -231,7 +247,7 @@ impl ReplyScanner {
         if wanted.get(usize::from(seen)) == Some(&byte) {
             return ReplyPhase::Error { which, seen: seen + 1 };
         }
-        self.refused_write |= usize::from(seen) == wanted.len();
+        self.errors.refused_write |= usize::from(seen) == wanted.len();
         ReplyPhase::Text
     }
 
@@ -271,14 +287,18 @@ impl ReplyScanner {
 }
 
 /// Returns the length of the flat frame at the beginning of `buf`, if it is whole and nothing about
-/// it is unusual. Notes in `refused_write` an error that is one of [`REFUSED_WRITE`].
+/// it is unusual. Notes in `errors` an error that is one of [`REFUSED_WRITE`].
 #[inline]
-fn flat_length(buf: &[u8], refused_write: &mut bool) -> Option<usize> {
+fn flat_length(buf: &[u8], errors: &mut ErrorNotes) -> Option<usize> {
     match *buf.first()? {
         b'+' => Some(memchr::memchr(b'\n', buf)? + 1),
         b'-' => {
             let end = memchr::memchr(b'\n', buf)?;
-            *refused_write |= REFUSED_WRITE.iter().any(|error| buf.starts_with(error));
+            if errors.stop_at_redirections && REDIRECTIONS.iter().any(|code| buf.starts_with(code))
+            {
+                return None;
+            }
+            errors.refused_write |= REFUSED_WRITE.iter().any(|error| buf.starts_with(error));
             Some(end + 1)
         }
         b':' => {

@@ -42,6 +42,7 @@ pub(super) struct Door {
     pub(super) header_policy: Option<HeaderPolicy>,
     /// `None`: plain TCP.
     pub(super) tls: Option<Acceptor>,
+    /// Where this listener's clients are led: of a cluster, the node behind this front.
     pub(super) data: Arc<DataNode>,
     /// Shared by all listeners.
     pub(super) metrics: Arc<DoorMetrics>,
@@ -144,6 +145,11 @@ impl Door {
         if net::tune(&client, config.tcp_keepalive).is_err() {
             return CloseReason::Client;
         }
+        // The address by which the client knows this front.
+        let reached = match &told {
+            Some(told) => Some(told.destination.ip()),
+            None => client.local_addr().ok().map(|address| address.ip()),
+        };
         let told = match told {
             None if self.data.connector().sends_header() => match Ends::of(&client) {
                 Ok(ends) => Some(Box::new(ends)),
@@ -175,8 +181,11 @@ impl Door {
             Ok(DataStream { stream: upstream, tenure }) => {
                 self.metrics.upstream_connects_ok.increment(1);
                 let balanced = self.header_policy.is_some();
+                let view = tenure.as_ref().zip(reached).and_then(|(tenure, reached)| {
+                    self.data.view(reached, self.tls.is_some(), tenure)
+                });
                 let session = Session::new(client, upstream, self.shared.clone(), balanced);
-                Box::new(session.during(tenure)).run().await
+                Box::new(session.during(tenure).showing(view)).run().await
             }
             Err(NotConnected { error, .. }) if net::descriptors_are_used_up(&error) => {
                 self.metrics.upstream_connects_failed.increment(1);
@@ -187,7 +196,11 @@ impl Door {
                 }
                 CloseReason::UpstreamConnect
             }
-            Err(NotConnected { data, error }) => {
+            Err(NotConnected { is_silent: true, .. }) => {
+                self.metrics.upstream_connects_failed.increment(1);
+                CloseReason::UpstreamConnect
+            }
+            Err(NotConnected { data, error, .. }) => {
                 self.metrics.upstream_connects_failed.increment(1);
                 let error = unreachable::words(&data, &error);
                 tokio::select! {

@@ -152,14 +152,16 @@ impl Proxy {
             sockets.push((addr, listener.clone()));
             admin.spawn(|stop| admin::serve(listener, self.state.clone(), stop));
         }
-        for ((listener, tls), settings) in opened.listeners.into_iter().zip(&self.config.listen) {
+        for (index, ((listener, tls), settings)) in
+            opened.listeners.into_iter().zip(&self.config.listen).enumerate()
+        {
             if let Ok(addr) = listener.local_addr() {
                 let (nodes, tls) = (self.config.locks.nodes.len(), tls.is_some());
                 info!(%addr, tls, data = %self.config.data, nodes, "listening");
             }
             let listener = Arc::new(listener);
             sockets.push((settings.address, listener.clone()));
-            let door = self.door(&shared, settings, tls);
+            let door = self.door(&shared, index, settings, tls);
             doors.spawn(|stop| door.accept(listener, stop));
         }
         systemd::ready(is_successor).await;
@@ -195,8 +197,14 @@ impl Proxy {
         })
     }
 
-    /// The door of one entry of `listen`.
-    fn door(&self, shared: &Arc<Shared>, settings: &Listener, tls: Option<Acceptor>) -> Door {
+    /// The door of one entry of `listen`, by its place there.
+    fn door(
+        &self,
+        shared: &Arc<Shared>,
+        index: usize,
+        settings: &Listener,
+        tls: Option<Acceptor>,
+    ) -> Door {
         // `None`: the clients can only be on this machine.
         let exposure = exposure::serves_strangers(settings).then(|| self.exposure.clone());
         Door {
@@ -206,7 +214,7 @@ impl Proxy {
             exposure,
             header_policy: HeaderPolicy::demanded(&self.config, settings),
             tls,
-            data: self.data.clone(),
+            data: self.data.front(index),
             metrics: self.door_metrics.clone(),
         }
     }

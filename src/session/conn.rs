@@ -21,6 +21,8 @@ pub(super) struct Conn {
     pub(super) auth_queued: bool,
     /// The selected database. `None` after a SELECT, until CLIENT INFO was asked.
     pub(super) database: Option<u64>,
+    /// The client has spoken as replicas do.
+    pub(super) is_replica: bool,
     /// The fences that are watched for the client's transaction.
     pub(super) armed: Option<Box<Armed>>,
     pub(super) permissions: Permissions,
@@ -36,6 +38,7 @@ impl Conn {
             blind_watch: false,
             auth_queued: false,
             database: Some(0),
+            is_replica: false,
             armed: None,
             permissions: Permissions::new(authorize_cache),
         }

@@ -13,7 +13,11 @@
 //! Bytes that pass are not copied: `client_sent` and `data_sent` return the part of their argument
 //! that the caller sends on behind the outbox.
 
-use std::{ops::Range, sync::atomic::Ordering, time::Duration};
+use std::{
+    ops::Range,
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use super::{
     audit::Audit,
@@ -31,6 +35,7 @@ use crate::{
     clock::Instant,
     command::shown,
     config::OnLost,
+    data::FrontView,
     key::Key,
     lock::LossKind,
     net::Outbox,
@@ -149,6 +154,13 @@ impl Core {
             linger: None,
             unheard: false,
         }
+    }
+
+    /// Shows the client the nodes of a cluster as `view` does.
+    pub(super) fn show(&mut self, view: Arc<FrontView>) {
+        self.desk.view = Some(view);
+        self.desk.owed.look_into_transactions();
+        self.replies.stop_at_redirections();
     }
 
     /// Whether a command has the floor: client bytes stay unsent meanwhile.

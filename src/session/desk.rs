@@ -16,6 +16,7 @@ use super::{
 use crate::{
     clock::Instant,
     config::Config,
+    data::FrontView,
     guard::{Guards, Need},
     key::{Key, Token},
     lock::{Grant, Keep},
@@ -39,6 +40,8 @@ pub(super) struct Desk {
     pub(super) short_way: ShortWay,
     /// The client's transaction about an adopted lock.
     pub(super) transaction: Option<Box<LockTransaction>>,
+    /// How the client is shown a cluster's nodes; none: no reply about them is changed.
+    pub(super) view: Option<Arc<FrontView>>,
     /// Wakes the session's task.
     pub(super) waker: Waker,
 }
@@ -57,6 +60,7 @@ impl Desk {
             to_data: Outbox::default(),
             short_way: ShortWay::default(),
             transaction: None,
+            view: None,
             waker: Waker::noop().clone(),
         }
     }
@@ -123,11 +127,14 @@ impl Desk {
         !planted::has(PlantedFault::Raise) && self.shared.guards.as_ref().is_some_and(is_needed)
     }
 
-    /// Whether commands must be seen: at least one guard is enforced, or one adopt rule is bridged or
-    /// enforced. A connection that cannot be followed must then end.
+    /// Whether commands and replies must be seen: at least one guard is enforced, one adopt rule is
+    /// bridged or enforced, or replies name a cluster's nodes. A connection that cannot be followed
+    /// must then end.
     pub(super) fn must_be_followed(&self) -> bool {
         self.shared.guards.as_ref().is_some_and(|guards| guards.enforces())
             || self.shared.adoption.as_ref().is_some_and(|adoption| adoption.enforces())
+            // A replica is told no address.
+            || self.view.is_some() && !self.conn.is_replica
     }
 
     /// Has the watchdog renew a session lock from now on. Returns `None` if the lock was granted

@@ -48,6 +48,7 @@ impl Desk {
                     self.conn.permissions.forget();
                 }
             }
+            Name::Sync | Name::Replconf => self.conn.is_replica = true,
             Name::Auth | Name::Hello => {
                 self.conn.permissions.forget();
                 self.conn.auth_queued = true;
@@ -82,6 +83,7 @@ impl Desk {
             Name::Sync => Entry::Sync,
             Name::ClientReply(_) => Entry::Unqueued,
             Name::Listing(listing) => Entry::Listing(listing),
+            Name::Topology(kind) if self.view.is_some() => Entry::Topology(kind),
             _ => Entry::Plain(1),
         };
         self.owe(entry)

@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 
 use super::conn::State;
 use crate::resp::{
-    name::{Channels, Listing},
+    name::{Channels, Listing, Topology},
     reply::Frame,
 };
 
@@ -47,6 +47,8 @@ pub(super) enum Entry {
     Sync,
     /// A list of commands, to which ours are added.
     Listing(Listing),
+    /// A reply about the cluster, to a client that came through a front.
+    Topology(Topology),
     /// The reply to a command that the proxy sent for itself.
     Ours,
 }
@@ -67,6 +69,16 @@ pub(super) enum Verdict {
 #[derive(Debug, Default)]
 pub(super) struct Owed {
     queue: VecDeque<Entry>,
+    /// At a front: what the client's transaction has queued.
+    queued: Option<Box<QueuedCommands>>,
+}
+
+/// What the client's transaction has queued.
+#[derive(Debug, Default)]
+struct QueuedCommands {
+    count: usize,
+    /// Which of them are about the cluster.
+    topologies: Vec<(usize, Topology)>,
 }
 
 impl Owed {
@@ -85,6 +97,16 @@ impl Owed {
         }
         self.queue.push_back(entry);
         true
+    }
+
+    /// Looks from now on for commands about the cluster in the client's transactions.
+    pub(super) fn look_into_transactions(&mut self) {
+        self.queued = Some(Box::default());
+    }
+
+    /// The elements of EXEC's reply, which comes next, that are about the cluster.
+    pub(super) fn topologies(&self) -> Vec<(usize, Topology)> {
+        self.queued.as_ref().map(|queued| queued.topologies.clone()).unwrap_or_default()
     }
 
     /// Puts `count` plain replies before everything already owed.
@@ -107,8 +129,11 @@ impl Owed {
     /// possible replication stream, or a reply that is changed on its way.
     pub(super) fn next_special(&self) -> Option<Entry> {
         let special = |entry: &&Entry| {
-            use Entry::{ArmedExec, Guarded, Listing, Ours, Sync};
-            matches!(entry, Ours | Sync | Listing(_) | ArmedExec | Guarded)
+            use Entry::{ArmedExec, Exec, Guarded, Listing, Ours, Sync, Topology};
+            let has_topologies =
+                || self.queued.as_ref().is_some_and(|queued| !queued.topologies.is_empty());
+            matches!(entry, Ours | Sync | Listing(_) | Topology(_) | ArmedExec | Guarded)
+                || matches!(entry, Exec) && has_topologies()
         };
         self.queue.front().filter(special).copied()
     }
@@ -122,7 +147,12 @@ impl Owed {
     #[inline]
     pub(super) fn plain_run(&self, state: &State) -> u32 {
         match self.queue.front() {
-            Some(Entry::Plain(run)) if state.is_plain() => *run,
+            // At a front each command that is queued counts.
+            Some(Entry::Plain(run))
+                if state.is_plain() && !(state.multi && self.queued.is_some()) =>
+            {
+                *run
+            }
             _ => 0,
         }
     }
@@ -153,6 +183,24 @@ impl Owed {
         let queued = frame.head.starts_with(b"+QUEUED");
         let ok = frame.head.starts_with(b"+OK");
         let mut verdict = Verdict::Pass;
+        if let Some(counted) = &mut self.queued {
+            match front {
+                // Of a transaction whose beginning was not seen the elements cannot be told apart.
+                Entry::Topology(_) if queued && !state.multi => return Verdict::Lost,
+                Entry::Topology(_) if queued && counted.topologies.len() >= MAX_ENTRIES => {
+                    return Verdict::Lost;
+                }
+                Entry::Topology(kind) if queued => counted.topologies.push((counted.count, *kind)),
+                // Redis takes no second MULTI, and goes on with the first.
+                Entry::Multi if ok => **counted = QueuedCommands::default(),
+                Entry::Exec | Entry::ArmedExec | Entry::Reset => {
+                    **counted = QueuedCommands::default();
+                }
+                Entry::Discard if ok => **counted = QueuedCommands::default(),
+                _ => {}
+            }
+            counted.count += usize::from(queued);
+        }
         match front {
             Entry::Plain(run) if *run > 1 => {
                 *run -= 1;

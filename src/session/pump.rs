@@ -29,7 +29,7 @@ use super::{
 };
 use crate::{
     config::OnDisconnect,
-    data::Tenure,
+    data::{FrontView, Tenure},
     lock::Alarm,
     net::{Outbox, Stream},
     resp::request::INLINE_LIMIT,
@@ -127,6 +127,14 @@ impl Session {
     /// Ends the session with the tenure of the Redis to which its upstream connection leads.
     pub(crate) fn during(mut self, tenure: Option<Arc<Tenure>>) -> Session {
         self.tenure = tenure;
+        self
+    }
+
+    /// Shows the client the nodes of a cluster as `view` does, if there is one.
+    pub(crate) fn showing(mut self, view: Option<Arc<FrontView>>) -> Session {
+        if let Some(view) = view {
+            self.core.show(view);
+        }
         self
     }
 

@@ -1,8 +1,10 @@
 //! Data node → client: which bytes of the replies pass, and what the replies tell the session.
 
+use tracing::warn;
+
 use super::{
     core::{Core, Tracking},
-    filter::{Filter, Heard, Whose},
+    filter::{Filter, Heard, HeldReply, Whose},
     metrics::GuardedWrite,
     owed::{Entry, Verdict},
 };
@@ -28,6 +30,13 @@ impl Core {
                 && !self.begin_special(special, bytes[pos])
             {
                 break;
+            }
+            if self.desk.view.is_some()
+                && self.filter.is_none()
+                && self.replies.between_frames()
+                && bytes.get(pos) == Some(&b'-')
+            {
+                self.hold(HeldReply::Error);
             }
             let begin = pos;
             // The head of an array whose elements the client gets is read by itself first.
@@ -113,6 +122,11 @@ impl Core {
             Heard::Dropped => self.desk.shared.metrics.guarded(GuardedWrite::Fenced),
             Heard::Unreadable => self.tracking = Tracking::Closing,
             Heard::NoList => self.filter = None,
+            Heard::TooLong => {
+                self.filter = None;
+                self.tracking = Tracking::Closing;
+                warn!("a reply about the cluster is too long to be told with the fronts; closed");
+            }
         }
         true
     }
@@ -136,6 +150,11 @@ impl Core {
             Entry::ArmedExec if first != b'>' && !self.desk.conn.state.watching => {
                 self.filter = Some(Filter::unwrap(Whose::Clients, false));
             }
+            Entry::Topology(kind) if first != b'>' => self.hold(HeldReply::Topology(kind)),
+            Entry::Exec if first != b'>' => {
+                let topologies = self.desk.owed.topologies();
+                self.hold(HeldReply::Exec(topologies));
+            }
             // A RESP2 subscriber may not ask for a list, so this is a message.
             Entry::Listing(listing) if !self.desk.conn.state.is_resp2_subscriber() => {
                 self.filter = Filter::listing(listing, first);
@@ -143,6 +162,11 @@ impl Core {
             _ => {}
         }
         true
+    }
+
+    /// Holds the reply that begins until it is whole, as it may name nodes of a cluster.
+    fn hold(&mut self, what: HeldReply) {
+        self.filter = self.desk.view.clone().map(|view| Filter::shown(view, what));
     }
 
     /// Takes in that the data node has closed: bytes kept back of a reply pass.

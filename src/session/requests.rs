@@ -286,8 +286,9 @@ impl Core {
                 self.noted(noted);
                 return Flow::Forward;
             }
-            // SELECT is judged too: `rename-command` may give its name to another command.
-            (_, Name::Other | Name::Select)
+            // SELECT and CLUSTER are judged too: `rename-command` may give their names to other
+            // commands.
+            (_, Name::Other | Name::Select | Name::Topology(_))
                 if scan.is_guarded && !scan.is_free(commands, bytes) =>
             {
                 match self.guard(commands, scan.glance, bytes, first != First::NoRoom) {

@@ -1,13 +1,13 @@
 //! `lockgate dev`: a whole deployment on this machine, for trying things out.
 //!
-//! The data node and the lock nodes, and with `--sentinel` the Sentinels, are real `redis-server`
-//! children in temporary directories. The servers end with this process, however it ends.
+//! The data node, with `--sentinel` the Sentinels, with `--cluster` the nodes of a cluster, and the lock
+//! nodes are real `redis-server` children in temporary directories. The servers end with this process,
+//! however it ends.
 
 use std::{
-    io::{self, ErrorKind, Write, stdout},
+    io::{ErrorKind, Write, stdout},
     net::{Ipv4Addr, SocketAddr, TcpListener},
-    thread,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use anyhow::{Context as _, bail};
@@ -20,22 +20,15 @@ use tokio::{
 use tokio_util::sync::CancellationToken;
 
 use crate::{
-    config::{Config, DataConfig, Listener, RedisUrl, SentinelMaster},
+    config::{Config, Listener, RedisUrl},
     lock::initialise,
     server::{self, Control, logging},
-    tools::{redis_server::RedisServer, sentinel_server::SentinelServer},
+    tools::{
+        dev_cluster,
+        dev_data::{DataServers, EVICT_NOTHING, line},
+        redis_server::RedisServer,
+    },
 };
-
-/// What all servers are started with.
-const EVICT_NOTHING: &[&str] = &["--maxmemory-policy", "noeviction"];
-/// With `--sentinel`: the name of the master, and how many replicas and Sentinels it has.
-const MASTER: &str = "mymaster";
-const REPLICAS: usize = 2;
-const SENTINELS: usize = 3;
-/// How long the replicas may take to find their master.
-const START_LIMIT: Duration = Duration::from_secs(20);
-/// With `--sentinel`: how long clients wait for a master, longer than a failover takes.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(15);
 
 /// What can be chosen.
 #[derive(Debug, Clone, clap::Args)]
@@ -52,14 +45,9 @@ pub struct Options {
     /// The data node is a master with two replicas and three Sentinels, which is followed.
     #[arg(long)]
     pub sentinel: bool,
-}
-
-/// The servers of the data node.
-struct DataServers {
-    /// The master at first.
-    master: RedisServer,
-    replicas: Vec<RedisServer>,
-    sentinels: Vec<SentinelServer>,
+    /// The data is a Redis Cluster of six nodes; the proxy listens on six ports from --port on.
+    #[arg(long, conflicts_with = "sentinel")]
+    pub cluster: bool,
 }
 
 /// Runs until SIGINT or SIGTERM.
@@ -74,9 +62,17 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         bail!("{} lock nodes have no better majority than one less; give 1, 3, 5", options.nodes);
     }
     logging::start("warn", "auto")?;
-    let listen = SocketAddr::from((Ipv4Addr::LOCALHOST, options.port));
+    let count = if options.cluster { dev_cluster::NODES } else { 1 };
+    if usize::from(u16::MAX - options.port) < count {
+        bail!("there are no {count} ports from {} on; choose another with --port", options.port);
+    }
+    let listen: Vec<SocketAddr> = (options.port..)
+        .take(count)
+        .map(|port| SocketAddr::from((Ipv4Addr::LOCALHOST, port)))
+        .collect();
     let admin = SocketAddr::from((Ipv4Addr::LOCALHOST, options.admin_port));
-    for (addr, option) in [(listen, "--port"), (admin, "--admin-port")] {
+    let ports = listen.iter().map(|addr| (*addr, "--port")).chain([(admin, "--admin-port")]);
+    for (addr, option) in ports {
         match TcpListener::bind(addr) {
             Err(error) if error.kind() == ErrorKind::AddrInUse => {
                 bail!("{addr} is in use; choose another port with {option}")
@@ -84,25 +80,27 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
             other => drop(other.with_context(|| format!("cannot listen on {addr}"))?),
         }
     }
-    let start = || RedisServer::start(EVICT_NOTHING);
-    let data = DataServers::start(options)?;
-    let nodes = (0..options.nodes).map(|_| start()).collect::<Result<Vec<_>, _>>()?;
+    let data = match options {
+        Options { sentinel: true, .. } => DataServers::watched()?,
+        Options { cluster: true, .. } => DataServers::cluster()?,
+        _ => DataServers::one()?,
+    };
+    let nodes = (0..options.nodes).map(|_| RedisServer::start(EVICT_NOTHING));
+    let nodes = nodes.collect::<Result<Vec<_>, _>>()?;
 
     let mut config = Config {
-        listen: vec![Listener::plain(listen)],
+        listen: listen.iter().copied().map(Listener::plain).collect(),
         admin: Some(admin),
-        data: data.config(),
         ..Config::default()
     };
-    if options.sentinel {
-        config.connect_timeout = CONNECT_TIMEOUT;
-    }
+    data.configure(&mut config);
     config.locks.nodes = nodes.iter().map(|node| RedisUrl::local(node.port()).into()).collect();
 
     let runtime = Builder::new_multi_thread().enable_all().build()?;
     let result = runtime.block_on(async {
         // The nodes are new: nobody holds a lock there.
         initialise(&config.locks).await?;
+        data.form().await?;
         let shutdown = CancellationToken::new();
         let control = Control { shutdown: shutdown.clone(), ..Control::default() };
         let mut terminate = signal(SignalKind::terminate())?;
@@ -110,7 +108,7 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
         let mut proxy = tokio::spawn(server::run(config, control));
         tokio::select! {
             ended = &mut proxy => return ended?,
-            () = accepts(listen) => {
+            () = accepts(listen[0]) => {
                 // A welcome that cannot be written does not stop the proxy.
                 let _ = writeln!(stdout(), "{}", welcome(options, &data, &nodes));
             }
@@ -127,64 +125,6 @@ pub fn run(options: &Options) -> anyhow::Result<()> {
     result
 }
 
-impl DataServers {
-    fn start(options: &Options) -> io::Result<DataServers> {
-        let master = RedisServer::start(EVICT_NOTHING)?;
-        let (mut replicas, mut sentinels) = (Vec::new(), Vec::new());
-        if options.sentinel {
-            let port = master.port().to_string();
-            let of_master = [EVICT_NOTHING, &["--replicaof", "127.0.0.1", &port]].concat();
-            let watch = format!(
-                "sentinel monitor {MASTER} 127.0.0.1 {port} 2\n\
-                 sentinel down-after-milliseconds {MASTER} 2000\n\
-                 sentinel failover-timeout {MASTER} 10000"
-            );
-            for _ in 0..REPLICAS {
-                replicas.push(RedisServer::start(&of_master)?);
-            }
-            // Sentinels ask the master only now and then who its replicas are.
-            let deadline = Instant::now() + START_LIMIT;
-            while master.replicas() != Some(REPLICAS) {
-                if Instant::now() > deadline {
-                    return Err(io::Error::other("the replicas do not find their master"));
-                }
-                thread::sleep(Duration::from_millis(20));
-            }
-            for _ in 0..SENTINELS {
-                sentinels.push(SentinelServer::start(&watch)?);
-            }
-        }
-        Ok(DataServers { master, replicas, sentinels })
-    }
-
-    fn config(&self) -> DataConfig {
-        if self.sentinels.is_empty() {
-            return DataConfig::Fixed(RedisUrl::local(self.master.port()));
-        }
-        let ports = self.sentinels.iter().map(SentinelServer::port);
-        DataConfig::Sentinels(SentinelMaster::local(ports, MASTER))
-    }
-
-    /// A line for each server.
-    fn welcome(&self) -> String {
-        if self.sentinels.is_empty() {
-            return line("data node", self.master.addr(), self.master.pid());
-        }
-        let mut text = line("master", self.master.addr(), self.master.pid());
-        for replica in &self.replicas {
-            text += &line("replica", replica.addr(), replica.pid());
-        }
-        for sentinel in &self.sentinels {
-            text += &line("Sentinel", sentinel.addr(), sentinel.pid());
-        }
-        text
-    }
-}
-
-fn line(what: &str, addr: SocketAddr, pid: u32) -> String {
-    format!("  {what:<11} {addr}  (pid {pid})\n")
-}
-
 /// Waits until a connection to `addr` succeeds.
 async fn accepts(addr: SocketAddr) {
     while TcpStream::connect(addr).await.is_err() {
@@ -194,9 +134,14 @@ async fn accepts(addr: SocketAddr) {
 
 fn welcome(options: &Options, data: &DataServers, nodes: &[RedisServer]) -> String {
     let port = options.port;
+    let last = if options.cluster {
+        format!(" to {}, a front for each node", usize::from(port) + dev_cluster::NODES - 1)
+    } else {
+        String::new()
+    };
     let mut text = format!(
         "\nLockgate is running. Ctrl-C ends it and everything below.\n\n  \
-         proxy       127.0.0.1:{port}\n  \
+         proxy       127.0.0.1:{port}{last}\n  \
          admin       http://127.0.0.1:{}/metrics  /healthz  /readyz\n",
         options.admin_port,
     );
@@ -204,19 +149,12 @@ fn welcome(options: &Options, data: &DataServers, nodes: &[RedisServer]) -> Stri
     for (index, node) in nodes.iter().enumerate() {
         text += &line(&format!("lock node {}", index + 1), node.addr(), node.pid());
     }
-    if options.sentinel {
-        text += &format!(
-            "\nKill the master and watch (as if nothing had happened, some 5 s later):\n\n  \
-             kill -9 {}\n  \
-             redis-cli -p {port} ROLE\n",
-            data.master.pid()
-        );
-    }
     text += &format!(
         "\nTry, in another terminal:\n\n  \
-         redis-cli -p {port} LOCK job PX 30000\n  \
-         redis-cli -p {port} SET x 1\n  \
-         redis-cli -p {port} UNLOCK job TOKEN     (the token that LOCK answered)\n"
+         redis-cli -p {port} LOCK job PX 30000\n\
+         {}  \
+         redis-cli -p {port} UNLOCK job TOKEN     (the token that LOCK answered)\n",
+        data.to_try(port)
     );
     text
 }

@@ -16,6 +16,7 @@ use tokio::time::timeout;
 use crate::{
     adopt::fleet::{MODES, ModeConflict, ProxyModes},
     bridge::{self, CommandFailure},
+    cluster::trouble::ClusterTrouble,
     config::{
         AdoptMode, AdoptRule, Config, DataConfig, LockNode, LocksConfig, RedisUrl, SHARED_WITH_DATA,
     },
@@ -146,6 +147,11 @@ async fn examine_all(config: &Config) -> (String, usize) {
     let urls = std::iter::once(first).chain(config.locks.nodes.iter().map(ToString::to_string));
     let mut report = String::new();
     let (mut grave, mut minor, mut waiting) = (0, 0, 0);
+    if let Some((lines, faults, others)) = cluster(config, &data_node).await {
+        report += &lines;
+        grave += faults;
+        minor += others;
+    }
     if let Some((lines, others)) = sentinels(config).await {
         report += &lines;
         minor += others;
@@ -428,6 +434,7 @@ fn not_found(error: &str, config: &Config) -> Finding {
             "Sentinels name it until they have promoted another: is a failover under way, and can that \
              address be reached from here (sentinel announce-ip, replica-announce-ip)?"
         }
+        DataConfig::Cluster(_) => "No node of the cluster has told of it.",
         _ => "The name in data.primary must lead to a Redis that says role:master.",
     };
     Finding::grave(error, advice)
@@ -455,6 +462,49 @@ async fn sentinels(config: &Config) -> Option<(String, usize)> {
     }
     let minor = if named.is_ok() { troubles.len() } else { 0 };
     Some((report, minor))
+}
+
+/// Asks the nodes of a cluster for it, and examines each. Returns a line for each front with what is wrong
+/// with its node, and how many nodes are not fit and how many things there are to look at. Returns `None`
+/// if there is no cluster.
+async fn cluster(config: &Config, data: &Arc<DataNode>) -> Option<(String, usize, usize)> {
+    let (summary, troubles) = data.cluster()?;
+    let mut report = String::new();
+    // Writing to a String cannot fail.
+    let _ = writeln!(report, "{}  {summary}", config.data);
+    let is_grave = |trouble: &&ClusterTrouble| trouble.fault.is_grave();
+    for ClusterTrouble { fault, what } in &troubles {
+        let mark = if fault.is_grave() { "!!" } else { " -" };
+        let _ = writeln!(report, "  {mark} {what}\n     {}", fault.advice());
+    }
+    let mut grave = usize::from(troubles.iter().any(|trouble| trouble.fault.is_grave()));
+    let mut minor = troubles.iter().filter(|trouble| !is_grave(trouble)).count();
+    let fronts = config.listen.iter().enumerate();
+    let led =
+        fronts.filter_map(|(index, front)| Some((front.address, data.front(index).tenure()?)));
+    let asking: Vec<_> = led
+        .map(|(front, tenure)| {
+            let (url, way) = (tenure.url.clone(), data.connector().clone());
+            let asking = tokio::spawn(async move { examine(&url, &way, false).await });
+            (front, tenure, asking)
+        })
+        .collect();
+    for (front, tenure, asking) in asking {
+        let patient = asking.await.unwrap_or_else(|error| Err(error.to_string()));
+        let findings: Vec<Finding> = match &patient {
+            Err(error) if error.contains("no permissions") => Vec::new(),
+            Err(error) => vec![unreachable(error)],
+            Ok(patient) => idle(patient, "data node").into_iter().chain(renamed(patient)).collect(),
+        };
+        let _ = writeln!(report, "front {front}  {}  {}", tenure.url, self::summary(&patient));
+        for finding in &findings {
+            let mark = if finding.is_grave { "!!" } else { " -" };
+            let _ = writeln!(report, "  {mark} {}\n     {}", finding.what, finding.advice);
+        }
+        grave += usize::from(findings.iter().any(|finding| finding.is_grave));
+        minor += findings.iter().filter(|finding| !finding.is_grave).count();
+    }
+    Some((report, grave, minor))
 }
 
 /// Finding about a data node that knows SET by another name.

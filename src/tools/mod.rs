@@ -1,12 +1,15 @@
 //! The other commands of the binary, each by itself.
 //!
-//! - [`dev`]: `lockgate dev`, a whole deployment on this machine.
+//! - [`dev`]: `lockgate dev`, a whole deployment on this machine; `dev_data`: its data node, `dev_cluster`: or its
+//!   Redis Cluster.
 //! - [`doctor`]: `lockgate doctor`, a diagnosis of each Redis of a configuration.
 //! - [`init`]: `lockgate init`, the first markers of a deployment.
 //! - [`redis_server`], [`sentinel_server`]: real `redis-server` children, as a Redis and as a Sentinel,
 //!   for `dev` and for tests.
 
 pub mod dev;
+mod dev_cluster;
+mod dev_data;
 pub mod doctor;
 pub mod init;
 pub mod redis_server;

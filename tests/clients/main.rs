@@ -15,6 +15,7 @@
 )]
 
 mod agents;
+mod cluster;
 mod failover;
 mod legacy;
 mod page;

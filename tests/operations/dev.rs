@@ -39,16 +39,22 @@ fn command(port: u16, admin: u16) -> Command {
 }
 
 fn start() -> Dev {
-    start_with(&[])
+    start_with(&[]).expect("it ended")
 }
 
-fn start_with(arguments: &[&str]) -> Dev {
-    let (port, admin) = (free_port().unwrap(), free_port().unwrap());
+/// Starts it with these arguments. Returns `None` if it ends, as when a port is taken.
+fn start_with(arguments: &[&str]) -> Option<Dev> {
+    // Ports are given in a row, and those behind `port` may be wanted too.
+    let (admin, port) = (free_port().unwrap(), free_port().unwrap());
     let mut child = command(port, admin).args(arguments).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let (mut servers, mut printed) = (Vec::new(), String::new());
     while !printed.contains("UNLOCK job") {
-        let line = lines.next().expect("it ended").unwrap();
+        let Some(line) = lines.next() else {
+            child.wait().unwrap();
+            return None;
+        };
+        let line = line.unwrap();
         if let Some((_, pid)) = line.split_once("(pid ") {
             servers.push(pid.trim_end_matches(')').parse().unwrap());
         }
@@ -56,7 +62,7 @@ fn start_with(arguments: &[&str]) -> Dev {
         printed.push('\n');
     }
     thread::spawn(move || lines.for_each(drop));
-    Dev { child, port, servers, printed }
+    Some(Dev { child, port, servers, printed })
 }
 
 fn runs(pid: i32) -> bool {
@@ -82,13 +88,13 @@ fn end(signal: Signal) -> Option<i32> {
 
 #[test]
 fn a_master_can_be_killed() {
-    let dev = start_with(&["--sentinel"]);
+    let dev = start_with(&["--sentinel"]).expect("it ended");
     assert_eq!(dev.servers.len(), 11, "{}", dev.printed);
     let mut client = Client::connect(dev.port);
     assert_eq!(client.cmd(&["SET", "x", "1"]), Reply::ok());
     assert_eq!(client.cmd(&["WAIT", "2", "5000"]), Reply::Int(2));
     let (_, command) = dev.printed.split_once("kill -9 ").unwrap();
-    let pid: i32 = command.lines().next().unwrap().parse().unwrap();
+    let pid: i32 = command.split(' ').next().unwrap().parse().unwrap();
     assert_eq!(pid, dev.servers[0], "the master comes first");
     kill_process(Pid::from_raw(pid).unwrap(), Signal::KILL).unwrap();
     eventually("it is gone", || !runs(pid));
@@ -111,6 +117,34 @@ fn ctrl_c_takes_everything_down() {
 #[test]
 fn sigkill_takes_everything_down() {
     assert_eq!(end(Signal::KILL), None);
+}
+
+#[test]
+fn a_master_of_its_cluster_may_be_killed() {
+    let mut dev = (0..10).find_map(|_| start_with(&["--cluster"])).expect("six ports in a row");
+    assert_eq!(dev.servers.len(), 11, "{}", dev.printed);
+    let ports = dev.port..dev.port + 6;
+    let works = |words: &[&str], wanted: fn(&Reply) -> bool| {
+        ports.clone().any(|port| {
+            let mut client = Client::connect(port);
+            // A front whose node is down closes.
+            client.send(&pipeline(&[words]));
+            !client.is_at_end() && wanted(&client.reply())
+        })
+    };
+    let is_ok = |reply: &Reply| *reply == Reply::ok();
+    // In slot 449, which is the first master's.
+    let key = "k2";
+    eventually("it serves", || works(&["SET", key, "1"], is_ok));
+    eventually("there are locks", || {
+        works(&["LOCK", "job", "PX", "30000"], |reply| matches!(reply, Reply::Array(_)))
+    });
+    assert!(works(&["LOCK", "job", "PX", "30000"], |reply| *reply == Reply::NullArray));
+    kill_process(Pid::from_raw(dev.servers[0]).unwrap(), Signal::KILL).unwrap();
+    eventually("the replica takes over", || works(&["SET", key, "2"], is_ok));
+    kill_process(Pid::from_child(&dev.child), Signal::TERM).unwrap();
+    assert_eq!(dev.child.wait().unwrap().code(), Some(0));
+    eventually("its servers are gone", || !dev.servers.iter().any(|pid| runs(*pid)));
 }
 
 #[test]

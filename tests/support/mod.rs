@@ -7,6 +7,7 @@
 #![allow(dead_code, unreachable_pub, reason = "each test binary uses a part")]
 #![allow(clippy::expect_used, clippy::panic, reason = "a test fails by panicking")]
 
+pub mod cluster;
 pub mod relay;
 pub mod sentinel;
 
@@ -67,6 +68,7 @@ pub struct Setup {
     host: String,
     files: Option<(u64, u64)>,
     hosts: Option<PathBuf>,
+    fronts: usize,
 }
 
 impl Setup {
@@ -133,6 +135,12 @@ impl Setup {
         self
     }
 
+    /// Listens on so many addresses; see [`Proxy::fronts`].
+    pub fn fronts(mut self, fronts: usize) -> Setup {
+        self.fronts = fronts;
+        self
+    }
+
     /// Adds lines to the top of the configuration.
     pub fn top(mut self, lines: &str) -> Setup {
         self.top += lines;
@@ -184,13 +192,15 @@ impl Setup {
         );
         let more = (self.tls.as_deref(), self.behind_balancer.as_deref());
         if self.init {
-            init(&settings, &self.environment);
+            // Nobody listens there; a cluster needs so many.
+            let listen = format!("listen: 127.0.0.1:1-{}\n", self.fronts);
+            init(&(listen + &settings), &self.environment);
         }
-        let Listening { child, port, tls_port, balancer_port, admin_port, dir } = (0
+        let Listening { child, ports, tls_port, balancer_port, admin_port, dir } = (0
             ..PORT_ATTEMPTS)
             .find_map(|_| {
                 listening(
-                    &self.host,
+                    (&self.host, self.fronts),
                     more,
                     &settings,
                     &self.environment,
@@ -201,7 +211,7 @@ impl Setup {
         let (locks, node_urls) = (self.locks, urls);
         let proxy = Proxy {
             child,
-            port,
+            ports,
             tls_port,
             balancer_port,
             admin_port,
@@ -239,7 +249,7 @@ pub fn init(settings: &str, environment: &[(String, String)]) -> String {
 /// A process that accepts connections.
 struct Listening {
     child: Child,
-    port: u16,
+    ports: Vec<u16>,
     tls_port: u16,
     balancer_port: u16,
     admin_port: u16,
@@ -249,14 +259,18 @@ struct Listening {
 /// Starts the binary and waits until it listens. Returns `None` if another process has taken one of
 /// its ports.
 fn listening(
-    host: &str,
+    (host, fronts): (&str, usize),
     (tls, behind_balancer): (Option<&str>, Option<&str>),
     settings: &str,
     environment: &[(String, String)],
     (files, hosts): (Option<(u64, u64)>, Option<&Path>),
 ) -> Option<Listening> {
-    let [port, tls_port, balancer_port, admin_port] = [(); 4].map(|()| free_port().expect("port"));
-    let mut listen = format!("listen:\n  - {host}:{port}\n");
+    let [tls_port, balancer_port, admin_port] = [(); 3].map(|()| free_port().expect("port"));
+    let ports: Vec<u16> = (0..fronts).map(|_| free_port().expect("port")).collect();
+    let mut listen = "listen:\n".to_owned();
+    for port in &ports {
+        listen += &format!("  - {host}:{port}\n");
+    }
     if let Some(tls) = tls {
         listen += &format!("  - address: {host}:{tls_port}\n    tls: {tls}\n");
     }
@@ -297,16 +311,16 @@ fn listening(
         taken = ended.is_some() && log.contains("Address already in use");
         assert!(taken || ended.is_none(), "the proxy ended: {ended:?}\n{log}\n{config}");
         // The proxy's own log: another process could answer at the port.
-        let listeners = 1 + [tls, behind_balancer].iter().flatten().count();
+        let listeners = fronts + [tls, behind_balancer].iter().flatten().count();
         taken || log.matches("\"listening\"").count() == listeners
     });
-    (!taken).then_some(Listening { child, port, tls_port, balancer_port, admin_port, dir })
+    (!taken).then_some(Listening { child, ports, tls_port, balancer_port, admin_port, dir })
 }
 
 /// The real binary, its data node and its lock nodes.
 pub struct Proxy {
     child: Child,
-    port: u16,
+    ports: Vec<u16>,
     tls_port: u16,
     balancer_port: u16,
     admin_port: u16,
@@ -342,6 +356,7 @@ impl Proxy {
             host: "127.0.0.1".into(),
             files: None,
             hosts: None,
+            fronts: 1,
         }
     }
 
@@ -359,7 +374,12 @@ impl Proxy {
 
     /// The port for clients.
     pub fn port(&self) -> u16 {
-        self.port
+        self.ports[0]
+    }
+
+    /// The ports for clients, in the order of `listen`; more than one only with [`Setup::fronts`].
+    pub fn fronts(&self) -> &[u16] {
+        &self.ports
     }
 
     /// The port for clients that speak TLS; only with [`Setup::tls`].
@@ -389,7 +409,7 @@ impl Proxy {
 
     /// A client of the proxy.
     pub fn client(&self) -> Client {
-        Client::connect(self.port)
+        Client::connect(self.port())
     }
 
     /// The data node.
@@ -768,6 +788,11 @@ impl Client {
             Err(error) if error.kind() == ErrorKind::ConnectionReset => (all, false),
             Err(error) => panic!("neither closed nor reset: {error} after {all:?}"),
         }
+    }
+
+    /// Waits for more bytes. Returns whether the other side has closed instead.
+    pub fn is_at_end(&mut self) -> bool {
+        self.reader.fill_buf().map_or(true, <[u8]>::is_empty)
     }
 
     /// Whether the next line is `+PONG`; the connection may also end.

@@ -110,6 +110,12 @@ impl PageSource {
             (None, None) => writeln!(text, "data node {}: ok", self.data),
             (Some(problem), _) => writeln!(text, "data node {}: {problem}", self.data),
         };
+        if let Some((summary, troubles)) = self.data.cluster() {
+            let _ = writeln!(text, "{summary}");
+            for trouble in troubles {
+                let _ = writeln!(text, "cluster: {trouble}");
+            }
+        }
         for problem in self.data.sentinel_problems() {
             let _ = writeln!(text, "{problem}");
         }

@@ -137,12 +137,26 @@ impl Exposure {
         }
     }
 
-    /// Sends PING on a fresh connection, without credentials.
+    /// Asks each Redis to which clients are led. One that is open is enough; one that has not answered,
+    /// such as a cluster's node that is down, is not, as clients cannot be led there either.
     async fn ask(&self) -> Manner {
-        let Some(tenure) = self.data.found(ASK_LIMIT).await else {
+        if self.data.found(ASK_LIMIT).await.is_none() {
             return Manner::Unclear(self.data.problem().unwrap_or_default());
-        };
-        let asking = first_answer(&tenure.url, self.data.connector(), b"PING\r\n");
+        }
+        let mut found = Manner::Unclear("no node is known".into());
+        for tenure in self.data.all() {
+            match self.ask_one(&tenure.url).await {
+                Manner::Open => return Manner::Open,
+                Manner::Unclear(_) if found == Manner::Guarded => {}
+                manner => found = manner,
+            }
+        }
+        found
+    }
+
+    /// Sends PING on a fresh connection, without credentials.
+    async fn ask_one(&self, url: &RedisUrl) -> Manner {
+        let asking = first_answer(url, self.data.connector(), b"PING\r\n");
         match timeout(ASK_LIMIT, asking).await {
             Ok(Ok(Some(answer))) => judge(&answer),
             Ok(Ok(None)) => Manner::Unclear(io::ErrorKind::UnexpectedEof.to_string()),

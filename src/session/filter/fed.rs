@@ -33,4 +33,6 @@ pub(in crate::session) enum Heard {
     Unreadable,
     /// Nothing can be added to this list.
     NoList,
+    /// The reply is longer than what is held of it.
+    TooLong,
 }

@@ -1,19 +1,24 @@
 //! Replies that are changed on their way: those to the proxy's own questions, those that wrap the
-//! replies of guarded writes, and lists of commands, to which ours are added.
+//! replies of guarded writes, lists of commands, to which ours are added, and those that name nodes of
+//! a cluster.
 //!
 //! At most one [`Filter`] is at work, on the reply that is being received.
 //!
 //! - `fed`: the result of filtering a piece of a reply.
 //! - `unwrap`: replies of the script and of EXEC.
 //! - `listing`: COMMAND, COMMAND INFO, DOCS, LIST and COUNT.
+//! - `shown`: redirections, CLUSTER SLOTS, SHARDS, NODES and REPLICAS.
 
 mod fed;
 mod listing;
+mod shown;
 mod unwrap;
 
-use self::{fed::Fed, listing::Addition, unwrap::Unwrap};
-pub(super) use self::{fed::Heard, unwrap::Whose};
-use crate::resp::name::Listing;
+use std::sync::Arc;
+
+use self::{fed::Fed, listing::Addition, shown::ShownReply, unwrap::Unwrap};
+pub(super) use self::{fed::Heard, shown::HeldReply, unwrap::Whose};
+use crate::{data::FrontView, resp::name::Listing};
 
 /// Bytes kept of the reply to a question of the proxy's: an error line.
 const REPLY_LIMIT: usize = 1024;
@@ -26,6 +31,8 @@ pub(super) enum Filter {
     Unwrap(Unwrap),
     /// Adds our entries to a list.
     Listing(Addition),
+    /// Puts fronts in place of a cluster's nodes.
+    Shown(ShownReply),
 }
 
 impl Filter {
@@ -43,6 +50,11 @@ impl Filter {
     /// an error or `+QUEUED`.
     pub(super) fn listing(listing: Listing, first: u8) -> Option<Filter> {
         Addition::begin(listing, first).map(Filter::Listing)
+    }
+
+    /// Filters a reply that may name nodes of a cluster.
+    pub(super) fn shown(view: Arc<FrontView>, what: HeldReply) -> Filter {
+        Filter::Shown(ShownReply::new(view, what))
     }
 
     /// Whether the head of the reply must be looked at before anything behind it.
@@ -65,7 +77,7 @@ impl Filter {
     pub(super) fn rest(self) -> Vec<u8> {
         match self {
             Filter::Listing(addition) => addition.rest(),
-            Filter::Ours(_) | Filter::Unwrap(_) => Vec::new(),
+            Filter::Ours(_) | Filter::Unwrap(_) | Filter::Shown(_) => Vec::new(),
         }
     }
 
@@ -81,6 +93,7 @@ impl Filter {
                 Fed { taken: piece.len(), heard, ..Fed::default() }
             }
             Filter::Unwrap(unwrap) => unwrap.feed(piece, ended),
+            Filter::Shown(shown) => shown.feed(piece, ended && whole),
             Filter::Listing(addition) => addition.feed(piece, ended, ended && whole, resp3),
         }
     }

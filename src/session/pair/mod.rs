@@ -8,6 +8,7 @@
 
 mod adopted;
 mod adopted_exec;
+mod fronts;
 mod guards;
 mod ordering;
 

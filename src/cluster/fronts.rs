@@ -1,0 +1,121 @@
+//! Which front leads to which node.
+//!
+//! A front is an address on which clients are accepted; its number is its place in `listen`. It leads
+//! to one node for as long as the cluster has a node of that id.
+
+use std::time::Duration;
+
+use super::node::ClusterNode;
+use crate::clock::Instant;
+
+/// How long the front of a node that has gone stays its front. Clients that still know the front find
+/// nothing there, instead of another node; a node that was forgotten by mistake comes back to it.
+pub(crate) const FREED_AFTER: Duration = Duration::from_secs(60);
+
+/// The fronts, each with its node.
+#[derive(Debug)]
+pub(crate) struct Fronts(Vec<FrontSeat>);
+
+#[derive(Debug, Default, Clone)]
+struct FrontSeat {
+    /// The id of the node; `None`: the front is free.
+    node: Option<String>,
+    /// Since when the cluster has no such node.
+    gone: Option<Instant>,
+}
+
+impl Fronts {
+    pub(crate) fn new(count: usize) -> Fronts {
+        Fronts(vec![FrontSeat::default(); count])
+    }
+
+    /// The number of fronts.
+    pub(crate) fn count(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Gives each node a front: the one that it has, the one that it `wants`, or the first that is
+    /// free, in the order of `nodes`. Returns the ids of nodes for which there is none.
+    pub(crate) fn give(
+        &mut self,
+        nodes: &[ClusterNode],
+        wants: impl Fn(&ClusterNode) -> Option<usize>,
+        now: Instant,
+    ) -> Vec<String> {
+        for seat in &mut self.0 {
+            let is_there = nodes.iter().any(|node| Some(&node.id) == seat.node.as_ref());
+            if is_there || seat.node.is_none() {
+                seat.gone = None;
+                continue;
+            }
+            let gone = *seat.gone.get_or_insert(now);
+            if now.saturating_duration_since(gone) >= FREED_AFTER {
+                *seat = FrontSeat::default();
+            }
+        }
+        let mut left: Vec<&ClusterNode> =
+            nodes.iter().filter(|node| self.of(&node.id).is_none()).collect();
+        left.retain(|node| {
+            let wanted = wants(node).and_then(|front| self.0.get_mut(front));
+            let Some(seat) = wanted.filter(|seat| seat.node.is_none()) else { return true };
+            seat.node = Some(node.id.clone());
+            false
+        });
+        left.retain(|node| {
+            let Some(seat) = self.0.iter_mut().find(|seat| seat.node.is_none()) else {
+                return true;
+            };
+            seat.node = Some(node.id.clone());
+            false
+        });
+        left.into_iter().map(|node| node.id.clone()).collect()
+    }
+
+    /// The front of a node.
+    pub(crate) fn of(&self, id: &str) -> Option<usize> {
+        self.0.iter().position(|seat| seat.node.as_deref() == Some(id))
+    }
+
+    /// The node of a front, while the cluster has it.
+    pub(crate) fn node(&self, front: usize) -> Option<&str> {
+        let seat = self.0.get(front).filter(|seat| seat.gone.is_none())?;
+        seat.node.as_deref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::node::read;
+
+    fn nodes(ids: &[&str]) -> Vec<ClusterNode> {
+        let line = |id: &&str| format!("{id} 10.0.0.1:7000@1 master - 0 0 0 connected\n");
+        read(&ids.iter().map(line).collect::<String>()).unwrap()
+    }
+
+    #[test]
+    fn a_front_stays_with_its_node_and_is_free_some_time_after_it_has_gone() {
+        let (mut fronts, start) = (Fronts::new(3), Instant::now());
+        let nobody = |_: &ClusterNode| None;
+        assert!(fronts.give(&nodes(&["a", "b"]), nobody, start).is_empty());
+        assert_eq!((fronts.of("a"), fronts.of("b")), (Some(0), Some(1)));
+        // `b` goes, and two come.
+        assert_eq!(fronts.give(&nodes(&["c", "a", "d"]), nobody, start), ["d"]);
+        assert_eq!((fronts.of("a"), fronts.of("c"), fronts.node(1)), (Some(0), Some(2), None));
+        // `b` comes back to its front.
+        assert_eq!(fronts.give(&nodes(&["a", "b", "c", "d"]), nobody, start), ["d"]);
+        assert_eq!(fronts.node(1), Some("b"));
+        assert_eq!(fronts.give(&nodes(&["a", "c", "d"]), nobody, start), ["d"]);
+        let later = start + FREED_AFTER;
+        assert!(fronts.give(&nodes(&["a", "c", "d"]), nobody, later).is_empty());
+        assert_eq!(fronts.of("d"), Some(1));
+    }
+
+    #[test]
+    fn a_node_that_announces_a_front_has_that_one() {
+        let mut fronts = Fronts::new(2);
+        let wants = |node: &ClusterNode| (node.id == "b").then_some(0);
+        assert!(fronts.give(&nodes(&["a", "b"]), wants, Instant::now()).is_empty());
+        assert_eq!((fronts.of("a"), fronts.of("b")), (Some(1), Some(0)));
+    }
+}

@@ -1,0 +1,65 @@
+//! One list of nodes out of what several of them say.
+
+use std::collections::BTreeMap;
+
+use super::node::{ClusterNode, SLOTS};
+
+/// The list of nodes upon which the nodes agree that answered. A node is in it if more than half of
+/// the answers name it. What a node says of itself counts, but for its address, which others may
+/// know better; where the node did not answer, the line with the largest epoch counts.
+pub(crate) fn agree(views: &[Vec<ClusterNode>]) -> Vec<ClusterNode> {
+    let mut lines: BTreeMap<&str, Vec<&ClusterNode>> = BTreeMap::new();
+    for node in views.iter().flatten() {
+        lines.entry(&node.id).or_default().push(node);
+    }
+    lines.retain(|_, told| told.len() * 2 > views.len());
+    let mut nodes: Vec<ClusterNode> = lines.values().filter_map(|told| best(told)).collect();
+    nodes.sort_by(|a, b| (&a.host, a.port, &a.id).cmp(&(&b.host, b.port, &b.id)));
+    nodes
+}
+
+fn best(told: &[&ClusterNode]) -> Option<ClusterNode> {
+    let mut node = (*told.iter().max_by_key(|node| (node.is_myself, node.epoch))?).clone();
+    let failed = told.iter().filter(|node| node.has_failed).count();
+    node.has_failed = failed * 2 > told.len();
+    // A node that nobody has met yet does not know its own address.
+    let knows = told.iter().filter(|node| !node.host.is_empty()).max_by_key(|node| !node.is_myself);
+    if let Some(other) = knows.filter(|_| node.host.is_empty()) {
+        (node.host, node.port) = (other.host.clone(), other.port);
+    }
+    Some(node)
+}
+
+/// How many slots no master has.
+pub(crate) fn uncovered(nodes: &[ClusterNode]) -> usize {
+    let mut slots = vec![false; usize::from(SLOTS)];
+    for (first, last) in nodes.iter().filter(|node| node.is_master).flat_map(|node| &node.slots) {
+        slots[usize::from(*first)..=usize::from(*last)].fill(true);
+    }
+    slots.iter().filter(|is_covered| !**is_covered).count()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::node::read;
+
+    #[test]
+    fn who_answers_counts_for_itself_and_a_majority_for_who_is_there() {
+        let a = "aa :7000@1 myself,master - 0 0 5 connected 0-99\n\
+                 bb 10.0.0.2:7001@1 slave,fail aa 0 0 1 connected\n\
+                 cc 10.0.0.3:7002@1 master - 0 0 2 connected 100-16383\n";
+        let b = "aa 10.0.0.1:7000@1 master - 0 0 4 connected 0-200\n\
+                 bb 10.0.0.2:7001@1 myself,slave aa 0 0 1 connected\n\
+                 cc 10.0.0.3:7002@1 master - 0 0 1 connected 201-16383\n\
+                 dd 10.0.0.4:7003@1 master - 0 0 1 connected\n";
+        let nodes = agree(&[read(a).unwrap(), read(b).unwrap()]);
+        let ids: Vec<&str> = nodes.iter().map(|node| &*node.id).collect();
+        assert_eq!(ids, ["aa", "bb", "cc"], "one of two is no majority");
+        assert_eq!((&*nodes[0].host, &nodes[0].slots[..]), ("10.0.0.1", &[(0, 99)][..]));
+        assert!(!nodes[1].has_failed);
+        assert_eq!(nodes[2].slots, [(100, 16383)], "of two that are not asked, the newer one");
+        assert_eq!(uncovered(&nodes), 0);
+        assert_eq!(uncovered(&nodes[..2]), 16284);
+    }
+}

@@ -1,0 +1,552 @@
+//! Follows a Redis Cluster: asks its nodes who they are, and gives each a front.
+//!
+//! All nodes are asked for CLUSTER NODES, every [`LOOK_EVERY`] and at once when a session has seen a
+//! redirection. A front leads to the same node, by its id, wherever that is.
+
+use std::{
+    collections::{HashMap, HashSet},
+    net::{IpAddr, SocketAddr, UdpSocket},
+    sync::Arc,
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+use bb8_redis::redis::{self, RedisError};
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+use tracing::{info, warn};
+
+use super::{metrics::ClusterMetrics, tenure::Tenure};
+use crate::{
+    clock::Instant,
+    cluster::{
+        fronts::Fronts,
+        node::{self, ClusterNode},
+        table::{FrontTable, ShownAs},
+        trouble::{ClusterFault, ClusterTrouble},
+        view::{agree, uncovered},
+    },
+    config::{Announce, ClusterConfig, RedisUrl},
+    net::{
+        Connector,
+        redis_client::{self, Connection},
+    },
+    sync::Mutex,
+};
+
+/// How often each node is asked.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// Least time between two looks, whoever wants one.
+const GAP: Duration = Duration::from_millis(100);
+/// Pause while no node has answered yet.
+const RETRY: Duration = Duration::from_millis(300);
+/// How long connecting and an answer may take.
+const LIMIT: Duration = Duration::from_secs(1);
+/// Most faults that are told; more are counted.
+const MOST_TROUBLES: usize = 20;
+
+/// What is known of a cluster.
+pub(super) struct ClusterWatch {
+    config: ClusterConfig,
+    connector: Connector,
+    /// Addresses of the fronts.
+    listen: Vec<SocketAddr>,
+    /// A node that answers, for the proxy's own questions.
+    any: watch::Sender<Option<Arc<Tenure>>>,
+    /// The node of each front.
+    fronts: Vec<watch::Sender<Option<Arc<Tenure>>>>,
+    pub(super) table: Arc<ArcSwap<FrontTable>>,
+    /// Whether the nodes have been heard of.
+    pub(super) known: watch::Sender<bool>,
+    troubles: Mutex<Vec<ClusterTrouble>>,
+    /// A line about how many nodes and fronts there are.
+    summary: Mutex<String>,
+    /// Notified when a look is wanted now.
+    pub(super) wanted: Arc<Notify>,
+    pub(super) metrics: Arc<ClusterMetrics>,
+}
+
+/// What the looks know from one to the next.
+struct ClusterMemory {
+    fronts: Fronts,
+    /// The nodes of the last look that found any.
+    nodes: Vec<ClusterNode>,
+    /// Where each node, by its id, is reached.
+    reached: HashMap<String, RedisUrl>,
+    /// Ids of nodes that have answered once.
+    answered: HashSet<String>,
+    /// Connections that are still open, by the address.
+    connections: HashMap<String, Connection>,
+}
+
+/// What came of asking at one address.
+struct ClusterAnswer {
+    url: RedisUrl,
+    told: Result<Vec<ClusterNode>, ClusterTrouble>,
+}
+
+impl ClusterAnswer {
+    /// The id of the node that has answered.
+    fn id(&self) -> Option<&str> {
+        let nodes = self.told.as_ref().ok()?;
+        nodes.iter().find(|node| node.is_myself).map(|node| &*node.id)
+    }
+}
+
+impl ClusterWatch {
+    pub(super) fn new(
+        config: &ClusterConfig,
+        listen: Vec<SocketAddr>,
+        connector: &Connector,
+    ) -> ClusterWatch {
+        let count = listen.len();
+        ClusterWatch {
+            config: config.clone(),
+            connector: connector.clone(),
+            listen,
+            any: watch::Sender::new(None),
+            fronts: (0..count).map(|_| watch::Sender::new(None)).collect(),
+            table: Arc::default(),
+            known: watch::Sender::new(false),
+            troubles: Mutex::default(),
+            summary: Mutex::default(),
+            wanted: Arc::new(Notify::new()),
+            metrics: Arc::new(ClusterMetrics::new()),
+        }
+    }
+
+    /// Follows a node that answers.
+    pub(super) fn any(&self) -> watch::Receiver<Option<Arc<Tenure>>> {
+        self.any.subscribe()
+    }
+
+    /// Follows the node of a front; of a number that is no front's, nobody.
+    pub(super) fn front(&self, index: usize) -> watch::Receiver<Option<Arc<Tenure>>> {
+        let front = self.fronts.get(index).map(watch::Sender::subscribe);
+        front.unwrap_or_else(|| watch::channel(None).1)
+    }
+
+    /// All nodes that have a front.
+    pub(super) fn all(&self) -> Vec<Arc<Tenure>> {
+        self.fronts.iter().filter_map(|front| front.borrow().clone()).collect()
+    }
+
+    /// How replies that name nodes are changed; `None`: they are not.
+    pub(super) fn host(&self, reached: IpAddr) -> Option<String> {
+        match &self.config.announce {
+            Announce::Nodes => None,
+            Announce::Host(host) => Some(host.clone()),
+            Announce::Reached => Some(reached.to_canonical().to_string()),
+        }
+    }
+
+    /// What is wrong.
+    pub(super) fn troubles(&self) -> Vec<ClusterTrouble> {
+        self.troubles.lock().clone()
+    }
+
+    /// A line about how many nodes and fronts there are.
+    pub(super) fn summary(&self) -> String {
+        self.summary.lock().clone()
+    }
+
+    /// Looks again and again, for as long as the runtime runs.
+    pub(super) async fn run(self: Arc<ClusterWatch>) {
+        let mut memory = ClusterMemory {
+            fronts: Fronts::new(self.listen.len()),
+            nodes: Vec::new(),
+            reached: HashMap::new(),
+            answered: HashSet::new(),
+            connections: HashMap::new(),
+        };
+        loop {
+            self.look(&mut memory).await;
+            sleep(GAP).await;
+            let pause = if memory.nodes.is_empty() { RETRY } else { LOOK_EVERY };
+            tokio::select! {
+                () = sleep(pause) => {}
+                () = self.wanted.notified() => {}
+            }
+        }
+    }
+
+    async fn look(&self, memory: &mut ClusterMemory) {
+        let mut urls = self.config.nodes.clone();
+        for url in memory.reached.values() {
+            if !urls.contains(url) {
+                urls.push(url.clone());
+            }
+        }
+        let mut answers = self.ask(&urls, memory).await;
+        let mut troubles = drop_foreign(&mut answers, &memory.nodes);
+        // Nodes that only the others name, so that already the first look finds all.
+        let mut more: Vec<RedisUrl> =
+            agreed(&answers).iter().filter_map(|node| self.announced(node)).collect();
+        more.retain(|url| !urls.contains(url));
+        answers.extend(self.ask(&more, memory).await);
+        troubles.extend(drop_foreign(&mut answers, &memory.nodes));
+        let nodes = agreed(&answers);
+        if nodes.is_empty() {
+            troubles.extend(answers.iter().filter_map(|answer| answer.told.clone().err()));
+        } else {
+            troubles.extend(self.take(nodes, &answers, memory));
+        }
+        self.choose_any(&answers);
+        let kept: HashSet<String> = memory.reached.values().map(ToString::to_string).collect();
+        memory.connections.retain(|url, _| kept.contains(url));
+        self.tell(troubles, memory);
+    }
+
+    /// Asks at all addresses at once.
+    async fn ask(&self, urls: &[RedisUrl], memory: &mut ClusterMemory) -> Vec<ClusterAnswer> {
+        let mut asking = JoinSet::new();
+        for url in urls {
+            let (url, connector) = (url.clone(), self.connector.clone());
+            let kept = memory.connections.remove(&url.to_string());
+            asking.spawn(async move { ask(url, &connector, kept).await });
+        }
+        let mut answers = Vec::new();
+        while let Some(asked) = asking.join_next().await {
+            let Ok((answer, connection)) = asked else { continue };
+            if let Some(connection) = connection {
+                memory.connections.insert(answer.url.to_string(), connection);
+            }
+            answers.push(answer);
+        }
+        // In the order of the configuration, whoever was faster.
+        answers.sort_by_key(|answer| urls.iter().position(|url| *url == answer.url));
+        answers
+    }
+
+    /// The address that a node announces; `None` if there is none, or it is that of a front.
+    fn announced(&self, node: &ClusterNode) -> Option<RedisUrl> {
+        let is_usable = !node.host.is_empty() && self.own_front(node).is_none();
+        is_usable.then(|| self.config.at(&node.host, node.port))
+    }
+
+    /// The front whose address a node announces, if it certainly is a front's.
+    fn own_front(&self, node: &ClusterNode) -> Option<usize> {
+        let index = self.listen.iter().position(|front| front.port() == node.port)?;
+        let front = self.listen[index].ip().to_canonical();
+        let is_front = match node.host.parse::<IpAddr>() {
+            Ok(host) => {
+                let host = host.to_canonical();
+                host == front || front.is_unspecified() && is_of_this_machine(host)
+            }
+            Err(_) => false,
+        };
+        let is_announced = matches!(
+            &self.config.announce,
+            Announce::Host(host) if host.eq_ignore_ascii_case(&node.host)
+        );
+        (is_front || is_announced).then_some(index)
+    }
+
+    /// The front that a node announces, as far as can be told.
+    fn wanted_front(&self, node: &ClusterNode) -> Option<usize> {
+        self.own_front(node).or_else(|| {
+            let by_port = || self.listen.iter().position(|front| front.port() == node.port);
+            (self.config.announce == Announce::Nodes).then(by_port).flatten()
+        })
+    }
+
+    /// Takes the nodes in, and leads the fronts to them. Returns what is wrong.
+    fn take(
+        &self,
+        nodes: Vec<ClusterNode>,
+        answers: &[ClusterAnswer],
+        memory: &mut ClusterMemory,
+    ) -> Vec<ClusterTrouble> {
+        let mut troubles = Vec::new();
+        memory.reached.retain(|id, _| nodes.iter().any(|node| node.id == *id));
+        memory.answered.retain(|id| nodes.iter().any(|node| node.id == *id));
+        for node in &nodes {
+            if let Err(trouble) = self.reach(node, answers, memory) {
+                troubles.push(trouble);
+            }
+        }
+        for answer in answers.iter().filter(|answer| self.config.nodes.contains(&answer.url)) {
+            let is_known = memory.reached.values().any(|url| *url == answer.url);
+            if let Err(trouble) = &answer.told
+                && trouble.fault != ClusterFault::Foreign
+                && !is_known
+            {
+                troubles.push(trouble.clone());
+            }
+        }
+        let wants = |node: &ClusterNode| self.wanted_front(node);
+        for id in memory.fronts.give(&nodes, wants, Instant::now()) {
+            let node = nodes.iter().find(|node| node.id == id);
+            let what = format!(
+                "{} has no front: listen has {}, and the cluster {} nodes",
+                node.map_or(id.clone(), name),
+                self.listen.len(),
+                nodes.len(),
+            );
+            troubles.push(ClusterTrouble::new(ClusterFault::NoFront, what));
+        }
+        if let [node] = &nodes[..] {
+            let what = format!("the cluster has one node, {}", name(node));
+            troubles.push(ClusterTrouble::new(ClusterFault::Alone, what));
+        }
+        let without = uncovered(&nodes);
+        if without > 0 {
+            let what = format!("{without} of {} slots have no master", node::SLOTS);
+            troubles.push(ClusterTrouble::new(ClusterFault::Uncovered, what));
+        }
+        let mut table = FrontTable::default();
+        for node in &nodes {
+            let front = memory.fronts.of(&node.id);
+            if node.has_failed {
+                let what = format!("{} is down, say the others", name(node));
+                troubles.push(ClusterTrouble::new(ClusterFault::Down, what));
+            }
+            // A port may be mapped to another, but then the node would announce that one.
+            if self.config.announce == Announce::Nodes
+                && front.is_some_and(|front| self.listen[front].port() != node.port)
+            {
+                let what = format!("{} announces no front", name(node));
+                troubles.push(ClusterTrouble::new(ClusterFault::Past, what));
+            }
+            let shown = match front {
+                Some(front) if self.own_front(node) == Some(front) => ShownAs::AsItIs,
+                Some(front) => ShownAs::Front(self.listen[front].port()),
+                None => ShownAs::Nothing,
+            };
+            let hosts = [&*node.host, node.hostname.as_deref().unwrap_or_default()];
+            table.add(&node.id, &hosts, node.port, shown);
+        }
+        // A client that is told of a front finds its node there.
+        for (index, front) in self.fronts.iter().enumerate() {
+            let url = memory.fronts.node(index).and_then(|id| memory.reached.get(id));
+            self.lead(index, front, url);
+        }
+        self.table.store(Arc::new(table));
+        memory.nodes = nodes;
+        self.known.send_if_modified(|known| !std::mem::replace(known, true));
+        troubles
+    }
+
+    /// Finds out where a node is reached. Its address stays while the node answers there, or answers
+    /// nowhere else.
+    fn reach(
+        &self,
+        node: &ClusterNode,
+        answers: &[ClusterAnswer],
+        ClusterMemory { reached, answered, .. }: &mut ClusterMemory,
+    ) -> Result<(), ClusterTrouble> {
+        let is_there = |url: &RedisUrl| {
+            answers.iter().any(|answer| answer.url == *url && answer.id() == Some(&node.id))
+        };
+        let told = |url: &RedisUrl| {
+            answers.iter().find(|answer| answer.url == *url).map(|answer| &answer.told)
+        };
+        if reached.get(&node.id).is_some_and(&is_there) {
+            return Ok(());
+        }
+        let is_another = |url: &RedisUrl| {
+            answers.iter().any(|answer| answer.url == *url && answer.id().is_some())
+        };
+        if reached.get(&node.id).is_some_and(is_another) {
+            reached.remove(&node.id);
+        }
+        let announced = self.announced(node);
+        let written = self.config.nodes.iter().find(|url| is_there(url)).cloned();
+        if let Some(url) = announced.clone().filter(&is_there).or(written) {
+            reached.insert(node.id.clone(), url);
+            answered.insert(node.id.clone());
+            return Ok(());
+        }
+        if answered.contains(&node.id)
+            && let Some(Err(error)) = reached.get(&node.id).and_then(told)
+        {
+            // Where the others know that it is down, that is told.
+            return if node.has_failed { Ok(()) } else { Err(error.clone()) };
+        }
+        let Some(announced) = announced else {
+            let what = format!(
+                "{} announces a front, and is not in data.cluster with an address of its own",
+                name(node)
+            );
+            return Err(ClusterTrouble::new(ClusterFault::Address, what));
+        };
+        let error = told(&announced);
+        let what = match error {
+            Some(Err(error)) => error.what.clone(),
+            Some(Ok(_)) => format!("{announced} is another node"),
+            None => format!("{announced} was not asked"),
+        };
+        // A node of another id there is no node of this cluster: nobody is led to it.
+        if !matches!(error, Some(Ok(_))) {
+            reached.entry(node.id.clone()).or_insert(announced);
+        }
+        match node.has_failed {
+            // The other nodes know, and their clients do not come here.
+            true => Ok(()),
+            false => {
+                let what = format!("{} cannot be reached where it announces: {what}", name(node));
+                Err(ClusterTrouble::new(ClusterFault::Address, what))
+            }
+        }
+    }
+
+    /// Leads a front to the node at `url`. Sessions on another one end.
+    fn lead(
+        &self,
+        index: usize,
+        front: &watch::Sender<Option<Arc<Tenure>>>,
+        url: Option<&RedisUrl>,
+    ) {
+        let now = front.borrow().clone();
+        if now.as_ref().map(|tenure| &tenure.url) == url {
+            return;
+        }
+        let address = self.listen[index];
+        match (&now, url) {
+            (Some(_), _) => {
+                self.metrics.moves.increment(1);
+                warn!(
+                    front = %address, node = url.map(tracing::field::display),
+                    "the node behind this front has gone or is elsewhere now; its sessions end"
+                );
+            }
+            (None, Some(url)) => {
+                info!(front = %address, node = %url, "this front leads to the node")
+            }
+            (None, None) => {}
+        }
+        front.send_replace(url.map(|url| self.tenure(url)));
+        if let Some(tenure) = now {
+            tenure.finish();
+        }
+    }
+
+    fn tenure(&self, url: &RedisUrl) -> Arc<Tenure> {
+        Arc::new(Tenure::new(url.clone(), self.wanted.clone(), self.metrics.doubts.clone()))
+    }
+
+    /// Keeps or chooses the node that the proxy's own questions go to.
+    fn choose_any(&self, answers: &[ClusterAnswer]) {
+        let now = self.any.borrow().clone();
+        let alive =
+            |url: &RedisUrl| answers.iter().any(|answer| answer.url == *url && answer.told.is_ok());
+        if now.as_ref().is_some_and(|tenure| alive(&tenure.url)) {
+            return;
+        }
+        let next = answers.iter().find(|answer| answer.told.is_ok());
+        if now.is_some() || next.is_some() {
+            self.any.send_replace(next.map(|answer| self.tenure(&answer.url)));
+        }
+        if let Some(tenure) = now {
+            tenure.finish();
+        }
+    }
+
+    /// Notes what is wrong, with a line in the log for what is new.
+    fn tell(&self, mut troubles: Vec<ClusterTrouble>, memory: &ClusterMemory) {
+        troubles.dedup();
+        self.metrics.count(&troubles, memory.nodes.len());
+        let left = (0..memory.fronts.count()).filter(|front| memory.fronts.node(*front).is_some());
+        *self.summary.lock() = format!(
+            "cluster: {} nodes; {} of {} fronts lead to one",
+            memory.nodes.len(),
+            left.count(),
+            memory.fronts.count()
+        );
+        troubles.truncate(MOST_TROUBLES);
+        let mut known = self.troubles.lock();
+        for trouble in troubles.iter().filter(|trouble| !known.contains(trouble)) {
+            warn!(cluster = %self.config, fault = trouble.fault.as_str(), "{trouble}");
+        }
+        if troubles.is_empty() && !known.is_empty() {
+            info!(cluster = %self.config, "nothing is wrong with the cluster any more");
+        }
+        *known = troubles;
+    }
+}
+
+/// The nodes upon which the answers agree.
+fn agreed(answers: &[ClusterAnswer]) -> Vec<ClusterNode> {
+    let views: Vec<Vec<ClusterNode>> =
+        answers.iter().filter_map(|answer| answer.told.clone().ok()).collect();
+    agree(&views)
+}
+
+/// Makes troubles of the answers of nodes that know no node of this cluster: those that are known, or
+/// those of the first that has answered.
+fn drop_foreign(answers: &mut [ClusterAnswer], known: &[ClusterNode]) -> Vec<ClusterTrouble> {
+    let first = answers.iter().find_map(|answer| answer.told.clone().ok()).unwrap_or_default();
+    let known = if known.is_empty() { &first } else { known };
+    let is_known = |node: &ClusterNode| known.iter().any(|other| other.id == node.id);
+    let mut troubles = Vec::new();
+    for answer in answers {
+        if answer.told.as_ref().is_ok_and(|nodes| !nodes.iter().any(is_known)) {
+            let what = format!("{} belongs to another cluster", answer.url);
+            let trouble = ClusterTrouble::new(ClusterFault::Foreign, what);
+            answer.told = Err(trouble.clone());
+            troubles.push(trouble);
+        }
+    }
+    troubles
+}
+
+/// A node as it is told: by its address, and the beginning of its id.
+fn name(node: &ClusterNode) -> String {
+    let id: String = node.id.chars().take(8).collect();
+    format!("the node {}:{} ({id})", node.host, node.port)
+}
+
+/// Whether an address is one of this machine's: only then can a socket have it.
+fn is_of_this_machine(host: IpAddr) -> bool {
+    host.is_loopback() || UdpSocket::bind((host, 0)).is_ok()
+}
+
+/// Asks at one address, over the connection of the time before if that is still open.
+async fn ask(
+    url: RedisUrl,
+    connector: &Connector,
+    kept: Option<Connection>,
+) -> (ClusterAnswer, Option<Connection>) {
+    let asking = async {
+        let mut connection = match kept.filter(|connection| !connection.is_closed()) {
+            Some(connection) => connection,
+            None => redis_client::connect(&url, connector).await?,
+        };
+        let mut question = redis::cmd("CLUSTER");
+        let text: String = question.arg("NODES").query_async(&mut connection.redis).await?;
+        Ok::<_, RedisError>((text, connection))
+    };
+    let trouble = |fault, what: &str| Err(ClusterTrouble::new(fault, format!("{url}: {what}")));
+    let (told, connection) = match timeout(LIMIT, asking).await {
+        Ok(Ok((text, connection))) => match node::read(&text) {
+            Some(nodes) => (Ok(nodes), Some(connection)),
+            None => {
+                (trouble(ClusterFault::Off, "what it tells of its cluster cannot be read"), None)
+            }
+        },
+        Ok(Err(error)) => {
+            let text = error.to_string();
+            // The system's own texts end with the error's number.
+            let text = text.split(" (os error").next().unwrap_or_default();
+            (trouble(fault_of(&error), text), None)
+        }
+        Err(_) => {
+            (trouble(ClusterFault::Unreachable, &format!("no answer within {LIMIT:?}")), None)
+        }
+    };
+    (ClusterAnswer { url, told }, connection)
+}
+
+fn fault_of(error: &RedisError) -> ClusterFault {
+    let (code, text) = (error.code().unwrap_or_default(), error.to_string());
+    if matches!(code, "NOAUTH" | "WRONGPASS" | "NOPERM") || text.contains("assword") {
+        ClusterFault::Auth
+    } else if error.is_io_error() || error.is_timeout() {
+        ClusterFault::Unreachable
+    } else {
+        ClusterFault::Off
+    }
+}

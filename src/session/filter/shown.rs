@@ -1,0 +1,67 @@
+//! Replies that name nodes of a cluster, to a client that came through a front: held until they are
+//! whole, and told with the fronts in place of the nodes.
+
+use std::sync::Arc;
+
+use super::fed::{Fed, Heard};
+use crate::{cluster::rewrite::may_redirect, data::FrontView, resp::name::Topology};
+
+/// Most bytes of a reply that are held: CLUSTER NODES of 10,000 nodes has 2 MB.
+const LONGEST: usize = 4 * 1024 * 1024;
+/// Longest redirection: the longest host has 253 bytes.
+const LONGEST_LINE: usize = 512;
+
+/// The reply that is held.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(in crate::session) enum HeldReply {
+    /// An error, which may be a redirection.
+    Error,
+    /// The reply to a command about the cluster.
+    Topology(Topology),
+    /// The reply to EXEC, in which the elements with these indexes are about the cluster.
+    Exec(Vec<(usize, Topology)>),
+}
+
+/// A reply that may name nodes.
+pub(in crate::session) struct ShownReply {
+    view: Arc<FrontView>,
+    what: HeldReply,
+    kept: Vec<u8>,
+    /// The reply names none: it passes.
+    passes: bool,
+}
+
+impl ShownReply {
+    pub(super) fn new(view: Arc<FrontView>, what: HeldReply) -> ShownReply {
+        ShownReply { view, what, kept: Vec::new(), passes: false }
+    }
+
+    /// Filters a piece of the reply. `ended`: the reply ends with it.
+    pub(super) fn feed(&mut self, piece: &[u8], ended: bool) -> Fed {
+        if self.passes {
+            return Fed::default();
+        }
+        self.kept.extend_from_slice(piece);
+        let longest = match self.what {
+            HeldReply::Error => LONGEST_LINE,
+            HeldReply::Topology(_) | HeldReply::Exec(_) => LONGEST,
+        };
+        let mut fed = Fed { taken: piece.len(), ..Fed::default() };
+        if self.what == HeldReply::Error && !may_redirect(&self.kept) {
+            self.passes = true;
+            fed.instead = std::mem::take(&mut self.kept);
+        } else if self.kept.len() > longest {
+            self.kept = Vec::new();
+            fed.heard = Heard::TooLong;
+        } else if ended {
+            let kept = std::mem::take(&mut self.kept);
+            let changed = match &self.what {
+                HeldReply::Error => self.view.redirect(&kept),
+                HeldReply::Topology(kind) => self.view.topology(&kept, *kind),
+                HeldReply::Exec(asked) => self.view.exec(&kept, asked),
+            };
+            fed.instead = changed.unwrap_or(kept);
+        }
+        fed
+    }
+}

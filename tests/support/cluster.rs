@@ -1,0 +1,181 @@
+//! A real Redis Cluster on loopback.
+
+use lockgate::tools::redis_server::{RedisServer, free_port};
+
+use super::{Client, Proxy, Reply, Setup, eventually};
+
+/// Number of slots of a cluster.
+const SLOTS: usize = 16384;
+
+/// Masters, and behind them a replica for each.
+pub struct Cluster {
+    pub nodes: Vec<RedisServer>,
+    masters: usize,
+}
+
+/// Starts a node that has met no other. A busy machine does not make it silent for long enough to be
+/// taken for dead.
+pub fn node(arguments: &[&str]) -> RedisServer {
+    let bus = free_port().expect("port").to_string();
+    let own = [
+        "--cluster-enabled",
+        "yes",
+        "--cluster-node-timeout",
+        "10000",
+        "--cluster-port",
+        &bus,
+        "--repl-diskless-sync-delay",
+        "0",
+    ];
+    RedisServer::start(&[&own[..], arguments].concat()).expect("node of a cluster")
+}
+
+/// Starts a node without slots that these have met.
+pub fn join(nodes: &[RedisServer]) -> RedisServer {
+    let new = node(&[]);
+    for other in nodes {
+        meet(new.port(), other.port());
+    }
+    all_know(&nodes.iter().chain([&new]).collect::<Vec<_>>());
+    new
+}
+
+/// Waits until all nodes know each other.
+fn all_know(nodes: &[&RedisServer]) {
+    eventually("all nodes know each other", || {
+        nodes.iter().all(|node| {
+            let text = text(&Client::connect(node.port()).cmd(&["CLUSTER", "NODES"]));
+            !text.contains("handshake") && text.lines().count() == nodes.len()
+        })
+    });
+}
+
+impl Cluster {
+    /// Starts a cluster with so many masters, which share the slots, and a replica for each.
+    pub fn start(masters: usize) -> Cluster {
+        let nodes: Vec<RedisServer> = (0..2 * masters).map(|_| node(&[])).collect();
+        let cluster = Cluster { nodes, masters };
+        for index in 0..masters {
+            let (first, last) = cluster.slots(index);
+            let (first, last, epoch) =
+                (first.to_string(), last.to_string(), (index + 1).to_string());
+            let mut client = cluster.client(index);
+            assert_eq!(client.cmd(&["CLUSTER", "SET-CONFIG-EPOCH", &epoch]), Reply::ok());
+            assert_eq!(client.cmd(&["CLUSTER", "ADDSLOTSRANGE", &first, &last]), Reply::ok());
+        }
+        for (index, one) in cluster.nodes.iter().enumerate() {
+            for other in &cluster.nodes[index + 1..] {
+                meet(one.port(), other.port());
+            }
+        }
+        all_know(&cluster.nodes.iter().collect::<Vec<_>>());
+        for index in 0..masters {
+            let id = cluster.id(index);
+            eventually("the replica finds its master", || {
+                cluster.client(masters + index).cmd(&["CLUSTER", "REPLICATE", &id]) == Reply::ok()
+            });
+        }
+        eventually("all nodes say that all is well, and know the replicas", || {
+            (0..2 * masters).all(|index| {
+                let text = cluster.text(index, &["CLUSTER", "NODES"]);
+                cluster.text(index, &["CLUSTER", "INFO"]).contains("cluster_state:ok")
+                    && text.matches("slave ").count() == masters
+            })
+        });
+        for index in masters..2 * masters {
+            eventually("the replica is in step", || {
+                cluster.text(index, &["INFO", "replication"]).contains("master_link_status:up")
+            });
+        }
+        cluster
+    }
+
+    /// The slots of a master.
+    pub fn slots(&self, index: usize) -> (usize, usize) {
+        let share = SLOTS / self.masters;
+        let last = if index + 1 == self.masters { SLOTS } else { (index + 1) * share };
+        (index * share, last - 1)
+    }
+
+    /// Addresses of all nodes, as `data.cluster` has them, with these other keys behind.
+    pub fn data(&self, others: &str) -> String {
+        let all: Vec<String> =
+            self.nodes.iter().map(|node| format!("'127.0.0.1:{}'", node.port())).collect();
+        format!("{{cluster: [{}]{others}}}", all.join(", "))
+    }
+
+    /// A proxy with a front for each node, which gives the lock nodes much time.
+    pub fn proxy(&self, others: &str) -> Setup {
+        Proxy::with().data_url(&self.data(others)).fronts(self.nodes.len())
+    }
+
+    pub fn client(&self, index: usize) -> Client {
+        Client::connect(self.nodes[index].port())
+    }
+
+    /// The text that a node answers.
+    pub fn text(&self, index: usize, words: &[&str]) -> String {
+        text(&self.client(index).cmd(words))
+    }
+
+    pub fn id(&self, index: usize) -> String {
+        self.text(index, &["CLUSTER", "MYID"])
+    }
+
+    /// The port of the front of each node, in the order of the nodes, once all have one.
+    pub fn fronts(&self, proxy: &Proxy) -> Vec<u16> {
+        ready(proxy);
+        let mut ports = Vec::new();
+        eventually("each node has a front", || {
+            let ids: Vec<(String, u16)> = proxy
+                .fronts()
+                .iter()
+                .map(|port| (Client::connect(*port).cmd(&["CLUSTER", "MYID"]), *port))
+                .filter(|(id, _)| matches!(id, Reply::Bulk(_)))
+                .map(|(id, port)| (text(&id), port))
+                .collect();
+            let front = |index: usize| {
+                let id = self.id(index);
+                ids.iter().find(|(other, _)| *other == id).map(|(_, port)| *port)
+            };
+            ports = (0..self.nodes.len()).filter_map(front).collect();
+            ports.len() == self.nodes.len()
+        });
+        ports
+    }
+
+    /// A key of a master, by this name.
+    pub fn key(&self, index: usize, name: &str) -> String {
+        let (first, last) = self.slots(index);
+        let mut client = self.client(0);
+        (0..10_000)
+            .map(|number| format!("{{{name}-{number}}}"))
+            .find(|key| match client.cmd(&["CLUSTER", "KEYSLOT", key]) {
+                Reply::Int(slot) => (first..=last).contains(&(slot as usize)),
+                other => panic!("{other:?}"),
+            })
+            .expect("a key")
+    }
+}
+
+/// Has two nodes meet.
+fn meet(one: u16, other: u16) {
+    let text = text(&Client::connect(other).cmd(&["CONFIG", "GET", "cluster-port"]));
+    let (other, bus) = (other.to_string(), text);
+    let met = Client::connect(one).cmd(&["CLUSTER", "MEET", "127.0.0.1", &other, &bus]);
+    assert_eq!(met, Reply::ok());
+}
+
+/// The text of a reply; of an array, its last element.
+pub fn text(reply: &Reply) -> String {
+    match reply {
+        Reply::Bulk(text) => String::from_utf8_lossy(text).into_owned(),
+        Reply::Array(all) => text(all.last().expect("an element")),
+        other => panic!("no text: {other:?}"),
+    }
+}
+
+/// Waits until the proxy is ready.
+pub fn ready(proxy: &Proxy) {
+    eventually("the proxy is ready", || proxy.http("/readyz").starts_with("HTTP/1.1 200"));
+}
