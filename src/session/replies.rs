@@ -100,6 +100,7 @@ impl Core {
             Heard::Nothing => {}
             Heard::Reply(reply) => self.step(|job, desk| job.reply(&reply, desk)),
             Heard::Made => self.step(|job, desk| job.made(desk)),
+            Heard::Held(made, reply) => self.step(|job, desk| job.held(made, reply, desk)),
             Heard::NotMade(reply) => self.step(|job, desk| job.not_made(&reply, desk)),
             Heard::Elements(made) => {
                 // Each element is a reply of its own; the last one is `Guarded` again.
@@ -130,8 +131,15 @@ impl Core {
             Entry::Ours if first != b'>' => self.filter = Some(Filter::ours()),
             Entry::Guarded if first != b'>' => {
                 if let Some((whose, silent)) = self.wraps() {
-                    self.filter = Some(Filter::unwrap(whose, silent));
+                    let held = self.holds().map(|limit| Filter::held(whose, limit));
+                    self.filter = Some(held.unwrap_or_else(|| Filter::unwrap(whose, silent)));
                 }
+            }
+            Entry::ArmedExec
+                if first != b'>'
+                    && let Some(limit) = self.holds() =>
+            {
+                self.filter = Some(Filter::held(Whose::Clients, limit));
             }
             Entry::ArmedExec if first != b'>' && !self.desk.conn.state.watching => {
                 self.filter = Some(Filter::unwrap(Whose::Clients, false));

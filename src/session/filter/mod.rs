@@ -4,15 +4,19 @@
 //! At most one [`Filter`] is at work, on the reply that is being received.
 //!
 //! - `fed`: the result of filtering a piece of a reply.
-//! - `unwrap`: replies of the script and of EXEC.
+//! - `unwrap`: replies of the script and of EXEC. `held`: those that replicas must acknowledge first.
 //! - `listing`: COMMAND, COMMAND INFO, DOCS, LIST and COUNT.
 
 mod fed;
+mod held;
 mod listing;
 mod unwrap;
 
-use self::{fed::Fed, listing::Addition, unwrap::Unwrap};
-pub(super) use self::{fed::Heard, unwrap::Whose};
+use self::{fed::Fed, held::HeldReply, listing::Addition, unwrap::Unwrap};
+pub(super) use self::{
+    fed::Heard,
+    unwrap::{DROPPED, Whose},
+};
 use crate::resp::name::Listing;
 
 /// Bytes kept of the reply to a question of the proxy's: an error line.
@@ -24,6 +28,8 @@ pub(super) enum Filter {
     Ours(Vec<u8>),
     /// Takes the client's replies out of EXEC's or the script's.
     Unwrap(Unwrap),
+    /// Holds the client's replies in EXEC's or the script's.
+    Held(HeldReply),
     /// Adds our entries to a list.
     Listing(Addition),
 }
@@ -37,6 +43,11 @@ impl Filter {
     /// Filters the reply to what was sent for a guarded write.
     pub(super) fn unwrap(whose: Whose, silent: bool) -> Filter {
         Filter::Unwrap(Unwrap::new(whose, silent))
+    }
+
+    /// Holds the reply to what was sent for a guarded write, of at most `limit` bytes.
+    pub(super) fn held(whose: Whose, limit: usize) -> Filter {
+        Filter::Held(HeldReply::new(whose, limit))
     }
 
     /// Filters a list whose first byte is `first`. Returns `None` if the reply is not a list, but
@@ -65,7 +76,7 @@ impl Filter {
     pub(super) fn rest(self) -> Vec<u8> {
         match self {
             Filter::Listing(addition) => addition.rest(),
-            Filter::Ours(_) | Filter::Unwrap(_) => Vec::new(),
+            Filter::Ours(_) | Filter::Unwrap(_) | Filter::Held(_) => Vec::new(),
         }
     }
 
@@ -81,6 +92,7 @@ impl Filter {
                 Fed { taken: piece.len(), heard, ..Fed::default() }
             }
             Filter::Unwrap(unwrap) => unwrap.feed(piece, ended),
+            Filter::Held(held) => held.feed(piece, ended),
             Filter::Listing(addition) => addition.feed(piece, ended, ended && whole, resp3),
         }
     }
