@@ -33,6 +33,8 @@ fn in_step(master: u16, replica: u16) {
 struct Deployment {
     proxy: Proxy,
     replica: RedisServer,
+    /// The way from the data node to the replica.
+    replication: Relay,
     _data: RedisServer,
 }
 
@@ -44,12 +46,14 @@ impl Deployment {
     fn start(others: &str) -> Deployment {
         // The first replica gives the data another history, so it comes before the proxy.
         let data = RedisServer::start(AT_ONCE).expect("data node");
-        let replica = RedisServer::start(&["--replicaof", "127.0.0.1", &data.port().to_string()]);
+        let replication = Relay::to(data.port());
+        let master = replication.port().to_string();
+        let replica = RedisServer::start(&["--replicaof", "127.0.0.1", &master]);
         let replica = replica.expect("replica");
         in_step(data.port(), replica.port());
         let proxy = Proxy::with().nodes(3).top(&guards(others)).data_port(data.port()).start();
         ready(&proxy);
-        Deployment { proxy, replica, _data: data }
+        Deployment { proxy, replica, replication, _data: data }
     }
 }
 
@@ -64,8 +68,10 @@ fn word(reply: &Reply) -> &str {
 
 #[test]
 fn a_lock_that_is_told_has_its_fence_on_the_replica() {
-    let Deployment { proxy, replica, _data } =
+    let Deployment { proxy, replica, replication, _data } =
         Deployment::start("replicas: 1\n  replica_timeout: 10s");
+    // Nothing is there by chance.
+    replication.delay_replies(Duration::from_millis(20));
     let mut replica = Client::connect(replica.port());
     let mut client = proxy.client();
     let check = |replica: &mut Client, fence: i64| {
@@ -100,7 +106,7 @@ fn a_lock_that_is_told_has_its_fence_on_the_replica() {
 
 #[test]
 fn a_lock_whose_fence_no_replica_acknowledges_is_not_granted() {
-    let Deployment { proxy, replica, _data } =
+    let Deployment { proxy, replica, replication: _way, _data } =
         Deployment::start("replicas: 1\n  replica_timeout: 200ms");
     let mut holder = proxy.client();
     holder.cmd(&["LOCK", "account:2", "held", "PX", "30000"]).grant();
@@ -149,7 +155,7 @@ fn a_lock_whose_fence_no_replica_acknowledges_is_not_granted() {
 /// Nobody waits for replicas longer than the lock lasts.
 #[test]
 fn a_lock_is_refused_once_its_time_is_over() {
-    let Deployment { proxy, replica, _data } =
+    let Deployment { proxy, replica, replication: _way, _data } =
         Deployment::start("replicas: 1\n  replica_timeout: 30s");
     replica.freeze().expect("stopped");
     let begun = Instant::now();
@@ -160,7 +166,8 @@ fn a_lock_is_refused_once_its_time_is_over() {
 
 #[test]
 fn a_user_who_may_not_wait_is_told_so() {
-    let Deployment { proxy, replica: _replica, _data } = Deployment::start("replicas: 1");
+    let Deployment { proxy, replica: _replica, replication: _way, _data } =
+        Deployment::start("replicas: 1");
     proxy.data_client().cmd(&["ACL", "SETUSER", "bank", "on", ">x", "~*", "+@all", "-wait"]);
     let mut client = proxy.client();
     assert_eq!(client.cmd(&["AUTH", "bank", "x"]), Reply::ok());
@@ -172,8 +179,10 @@ fn a_user_who_may_not_wait_is_told_so() {
 
 #[test]
 fn a_write_that_is_answered_is_on_the_replica() {
-    let Deployment { proxy, replica, _data } =
+    let Deployment { proxy, replica, replication, _data } =
         Deployment::start("replicas: 1\n  wait_at: write\n  replica_timeout: 10s");
+    // Nothing is there by chance.
+    replication.delay_replies(Duration::from_millis(20));
     let mut replica = Client::connect(replica.port());
     let mut client = proxy.client();
     client.cmd(&["LOCK", "account:1", "PX", "30000"]).grant();
@@ -215,7 +224,7 @@ fn a_write_that_is_answered_is_on_the_replica() {
 
 #[test]
 fn a_client_is_told_that_no_replica_has_its_write() {
-    let Deployment { proxy, replica, _data } =
+    let Deployment { proxy, replica, replication: _way, _data } =
         Deployment::start("replicas: 1\n  wait_at: write\n  replica_timeout: 100ms");
     let mut client = proxy.client();
     client.cmd(&["LOCK", "account:1", "PX", "30000"]).grant();
