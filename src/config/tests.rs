@@ -843,3 +843,20 @@ fn a_bridged_rule_must_tell_the_key_of_each_lock() {
         assert!(errors.iter().any(|error| error.contains(expected)), "{rules}: {errors:?}");
     }
 }
+
+#[test]
+fn a_data_node_that_may_be_another_is_noted_where_replicas_acknowledge_nothing() {
+    let rules = "rules: {keys: 'a:*', lock: 'a:{1}'}";
+    let notes = |text: &str| {
+        let notes = parse(text).unwrap().notes();
+        notes.into_iter().filter(|note| note.starts_with("guards.")).collect::<Vec<_>>()
+    };
+    let followed = "data: {primary: redis://p}\n";
+    assert_eq!(notes(&format!("guards: {{{rules}}}")), [""; 0]);
+    let [none] = &notes(&format!("{followed}guards: {{{rules}}}"))[..] else { panic!("one") };
+    assert!(none.starts_with("guards.replicas is 0, and data may become another"), "{none}");
+    let [one] = &notes(&format!("guards: {{replicas: 1, {rules}}}"))[..] else { panic!("one") };
+    assert!(one.contains("must be the number of all replicas that may be promoted"), "{one}");
+    let audited = "rules: {keys: 'a:*', lock: 'a:{1}', policy: audit}";
+    assert_eq!(notes(&format!("{followed}guards: {{{audited}}}")), [""; 0]);
+}
