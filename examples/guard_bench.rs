@@ -6,9 +6,12 @@
 //!     guard_bench careful CLIENTS SECONDS PORT DEPTH    what an application does without guards:
 //!                                                       a script that compares its fence and
 //!                                                       writes
+//!     guard_bench lock    CLIENTS SECONDS PORT 1        LOCK and UNLOCK of a guard's lock
+//!     guard_bench free    CLIENTS SECONDS PORT 1        LOCK and UNLOCK of a lock that no guard
+//!                                                       is about
 //!
 //! The careful application keeps the fence beside the account, as Lockgate does, and
-//! calls its script by digest. Prints how many writes were made.
+//! calls its script by digest. Prints how many writes were made, or locks taken.
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a benchmark that fails must not go on")]
 
@@ -32,7 +35,7 @@ const OK: &[u8] = b"+OK\r\n";
 fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let [mode, clients, seconds, port, depth] = arguments.as_slice() else {
-        panic!("guard_bench plain|guarded|careful CLIENTS SECONDS PORT DEPTH")
+        panic!("guard_bench plain|guarded|careful|lock|free CLIENTS SECONDS PORT DEPTH")
     };
     let depth: usize = depth.parse().unwrap();
     let (clients, port): (usize, u16) = (clients.parse().unwrap(), port.parse().unwrap());
@@ -55,6 +58,8 @@ async fn write(mode: String, client: usize, seconds: Duration, port: u16, depth:
     let (account, free) = (format!("account:{client}"), format!("free:{client}"));
     let mut command = Vec::new();
     match mode.as_str() {
+        "lock" => return lock(stream, &account, seconds).await,
+        "free" => return lock(stream, &free, seconds).await,
         "plain" => encode::command(&mut command, &[b"SET", free.as_bytes(), VALUE]),
         "guarded" => {
             let mut take = Vec::new();
@@ -87,6 +92,20 @@ async fn write(mode: String, client: usize, seconds: Duration, port: u16, depth:
         writes += depth as u64;
     }
     writes
+}
+
+/// How many locks one client takes and gives back.
+async fn lock(mut stream: TcpStream, name: &str, seconds: Duration) -> u64 {
+    let (mut take, mut give) = (Vec::new(), Vec::new());
+    encode::command(&mut take, &[b"LOCK", name.as_bytes(), b"PX", b"10000"]);
+    encode::command(&mut give, &[b"UNLOCK", name.as_bytes()]);
+    let (until, mut locks) = (Instant::now() + seconds, 0);
+    while Instant::now() < until {
+        assert!(ask(&mut stream, &take).await.starts_with(b"*3"));
+        assert_eq!(ask(&mut stream, &give).await, b":1\r\n");
+        locks += 1;
+    }
+    locks
 }
 
 /// One short reply.

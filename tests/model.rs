@@ -791,6 +791,8 @@ fn guarded() -> guards::Setup {
         stops: 0,
         forgets: 0,
         forgets_all: false,
+        replicas: false,
+        sees: false,
         fault: None,
         properties: &[
             NONE_BELOW,
@@ -847,6 +849,10 @@ fn guarded_writes_hold_in_wider_bounds() {
     let properties = &[NONE_BELOW, NONE_OVERWRITTEN, TOLD];
     let setup = guards::Setup { forgets: 1, stops: 1, properties, ..guarded() };
     guards_hold("guarded writes, ends and forgetting", setup);
+    let properties = &[NO_LOST_UPDATE, TOLD];
+    let setup = guards::Setup { forgets: 1, sees: true, properties, ..guarded() };
+    guards_hold("another history, three holders", setup);
+    guards_hold("two failovers", guards::Setup { forgets: 2, properties, ..replicated() });
 }
 
 const BELOW: &[&str; 1] = &[NONE_BELOW];
@@ -896,10 +902,36 @@ fn clients_are_told_what_became_of_their_writes() {
     guards_break("compare behind the write", guards::Fault::CompareBehindWrite, WRITE_TOLD);
 }
 
-/// A data node that goes back to the fence of a holder whose time is over lets that holder write,
-/// as long as nobody has told it a larger fence.
+/// Three holders one after the other, and a data node that goes back to what its replicas have, which
+/// acknowledge fences.
+fn replicated() -> guards::Setup {
+    let properties = &[NO_LOST_UPDATE, TOLD, FENCED];
+    guards::Setup { forgets: 1, replicas: true, properties, ..guarded() }
+}
+
 #[test]
-fn limit_a_data_node_that_goes_back_lets_a_late_holder_in() {
+fn replicas_that_have_a_fence_before_lock_is_answered_let_no_late_holder_in() {
+    guards_hold("guarded writes and a failover", replicated());
+    let fault = Some(guards::Fault::NotAcknowledged);
+    let setup = guards::Setup { fault, properties: LOST, ..replicated() };
+    shortest_break("not acknowledged", Guarded(setup), GUARDS_ALWAYS);
+}
+
+/// Without replicas, a data node that goes back to the fence of a holder whose time is over lets in
+/// what that holder had sent before.
+#[test]
+fn without_replicas_a_data_node_that_goes_back_lets_a_late_holder_in() {
     let setup = guards::Setup { forgets: 1, properties: LOST, ..guarded() };
     shortest_break("data node goes back", Guarded(setup), GUARDS_ALWAYS);
+}
+
+/// What is sent once the proxies have seen it is refused, replicas or not.
+#[test]
+fn the_lock_nodes_must_be_asked_once_the_data_node_has_another_history() {
+    let base = || guards::Setup { locks: [1, 1, 0], forgets: 1, sees: true, ..guarded() };
+    let setup = guards::Setup { properties: &[NO_LOST_UPDATE, TOLD], ..base() };
+    guards_hold("another history", setup);
+    let fault = Some(guards::Fault::NoDoubt);
+    let setup = guards::Setup { fault, properties: LOST, ..base() };
+    shortest_break("no doubt", Guarded(setup), GUARDS_ALWAYS);
 }

@@ -150,6 +150,7 @@ impl Config {
             LockNode::Sentinels(master) => master.notes(&format!("locks.nodes[{index}]")),
         }));
         notes.extend(self.data.notes());
+        notes.extend(self.guards.notes(data.is_none()));
         notes.extend(self.adopt.notes());
         notes
     }

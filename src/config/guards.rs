@@ -1,5 +1,7 @@
 //! The `guards:` section: which writes need which lock.
 
+use std::time::Duration;
+
 use serde_yaml::Value;
 
 use super::{
@@ -10,10 +12,15 @@ use super::{
 };
 
 /// The keys under `guards`, if it is more than a list of rules.
-pub(super) const KEYS: &[&str] = &["rules", "max_command", "flush"];
+pub(super) const KEYS: &[&str] =
+    &["rules", "max_command", "flush", "replicas", "replica_timeout", "wait_at"];
 pub(super) const RULE_KEYS: &[&str] = &["keys", "lock", "policy"];
 /// Smallest `max_command`, in bytes. Less would refuse ordinary writes.
 const LEAST_COMMAND: usize = 64 * 1024;
+/// Most `replicas`. Each LOCK waits for all of them.
+const MOST_REPLICAS: usize = 16;
+/// Longest `replica_timeout`. The client's connection to the data node is blocked meanwhile.
+const LONGEST_REPLICA_TIMEOUT: Duration = Duration::from_secs(60);
 /// First bytes of Lockgate's own keys, on the lock nodes and on the data node.
 const RESERVED: &str = "lockgate:";
 
@@ -27,11 +34,45 @@ pub struct GuardsConfig {
     pub max_command: usize,
     /// `flush`: whether commands that would empty the data node pass.
     pub flush: Flush,
+    /// `replicas`: how many replicas of the data node must have acknowledged a fence before LOCK is
+    /// answered. None are asked if it is 0.
+    pub replicas: usize,
+    /// `replica_timeout`: how long they may take.
+    pub replica_timeout: Duration,
+    /// `wait_at`: for what they are waited for.
+    pub wait_at: WaitAt,
 }
 
 impl Default for GuardsConfig {
     fn default() -> GuardsConfig {
-        GuardsConfig { rules: Vec::new(), max_command: 128 * 1024 * 1024, flush: Flush::Refuse }
+        GuardsConfig {
+            rules: Vec::new(),
+            max_command: 128 * 1024 * 1024,
+            flush: Flush::Refuse,
+            replicas: 0,
+            replica_timeout: Duration::from_millis(100),
+            wait_at: WaitAt::Lock,
+        }
+    }
+}
+
+impl GuardsConfig {
+    /// Settings that are allowed, but easily not what was meant: a line for each.
+    pub(super) fn notes(&self, data_is_followed: bool) -> Vec<String> {
+        let enforces = self.rules.iter().any(|rule| rule.policy == Policy::Enforce);
+        match self.replicas {
+            0 if enforces && data_is_followed => vec![
+                "guards.replicas is 0, and data may become another Redis: one that lacks the last \
+                 fence lets a late write in; set it to the number of replicas that may be promoted"
+                    .into(),
+            ],
+            1.. if enforces => vec![format!(
+                "guards.replicas is {}: it must be the number of all replicas that may be promoted, as \
+                 any {} of them may be those that acknowledge; lockgate doctor counts them",
+                self.replicas, self.replicas
+            )],
+            _ => Vec::new(),
+        }
     }
 }
 
@@ -62,6 +103,15 @@ pub enum Flush {
     Refuse,
     /// Lets the commands pass.
     Allow,
+}
+
+/// What replicas are waited for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WaitAt {
+    /// The fence of a guard's lock, before LOCK is answered.
+    Lock,
+    /// Each guarded write too, before it is answered.
+    Write,
 }
 
 /// A rule and its path in the file.
@@ -103,6 +153,10 @@ pub(super) fn read(
             reader.read(&section, "rules", &mut rules);
             reader.read(&section, "max_command", &mut guards.max_command);
             reader.read(&section, "flush", &mut guards.flush);
+            reader.read(&section, "replicas", &mut guards.replicas);
+            reader.read(&section, "replica_timeout", &mut guards.replica_timeout);
+            reader.read(&section, "wait_at", &mut guards.wait_at);
+            replicas(reader, &section, &guards, rules.is_empty());
             if !(LEAST_COMMAND..=LONGEST_STRING).contains(&guards.max_command) {
                 reader.problem(&section.path("max_command"), "must be from 64kb to 512mb");
             }
@@ -116,6 +170,33 @@ pub(super) fn read(
     own_keys(reader, &rules, reader.sound(locks, &["prefix"]).then_some(prefix));
     guards.rules = rules.into_iter().map(|placed| placed.rule).collect();
     guards
+}
+
+/// Notes what is wrong with the keys about replicas.
+fn replicas(
+    reader: &mut Reader<'_>,
+    section: &Section<'_>,
+    guards: &GuardsConfig,
+    is_without_rules: bool,
+) {
+    if guards.replicas > MOST_REPLICAS {
+        reader.problem(&section.path("replicas"), "must be from 0 to 16");
+    }
+    let longest = LONGEST_REPLICA_TIMEOUT;
+    if !(Duration::from_millis(1)..=longest).contains(&guards.replica_timeout) {
+        reader.problem(&section.path("replica_timeout"), "must be from 1ms to 1m");
+    }
+    if guards.replicas > 0 && is_without_rules && reader.sound(section, &["rules"]) {
+        let what = "there are no guards.rules: no LOCK has a fence that replicas could acknowledge";
+        reader.problem(&section.path("replicas"), what);
+    }
+    if guards.replicas == 0
+        && guards.wait_at == WaitAt::Write
+        && reader.sound(section, &["replicas"])
+    {
+        let what = "waits for no replica while guards.replicas is 0; how many are there?";
+        reader.problem(&section.path("wait_at"), what);
+    }
 }
 
 /// Notes what is wrong with a rule by itself, and beside the rules before it.
@@ -233,6 +314,16 @@ impl FromYaml for Flush {
             Some("refuse") => Ok(Flush::Refuse),
             Some("allow") => Ok(Flush::Allow),
             _ => Err(Wrong::Wanted("refuse or allow")),
+        }
+    }
+}
+
+impl FromYaml for WaitAt {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<WaitAt, Wrong> {
+        match value.as_str() {
+            Some("lock") => Ok(WaitAt::Lock),
+            Some("write") => Ok(WaitAt::Write),
+            _ => Err(Wrong::Wanted("lock or write")),
         }
     }
 }

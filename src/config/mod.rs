@@ -44,7 +44,7 @@ pub use adopt_scripts::{AdoptScript, ScriptOp, ScriptUnit};
 pub(crate) use check::SHARED_WITH_DATA;
 pub use data::{Announce, ClusterConfig, DataConfig, SentinelMaster};
 pub use error::{ConfigErrors, Problem};
-pub use guards::{Flush, GuardRule, GuardsConfig, Policy};
+pub use guards::{Flush, GuardRule, GuardsConfig, Policy, WaitAt};
 pub use lock_node::LockNode;
 pub use pattern::Pattern;
 pub use reader::Environment;

@@ -119,10 +119,18 @@ fn guards_are_a_list_of_rules_or_stand_beside_settings() {
     assert_eq!((default.max_command, default.flush), (128 << 20, Flush::Refuse));
     assert_eq!(parse(&format!("guards:\n{list}")).unwrap().guards, default);
     let text = format!(
-        "guards:\n  max_command: 64kb\n  flush: allow\n  rules:\n  {}",
+        "guards:\n  max_command: 64kb\n  flush: allow\n  replicas: 2\n  replica_timeout: 1s\n  \
+         wait_at: write\n  rules:\n  {}",
         list.replace('\n', "\n  ")
     );
-    let expected = GuardsConfig { rules, max_command: 64 << 10, flush: Flush::Allow };
+    let expected = GuardsConfig {
+        rules,
+        max_command: 64 << 10,
+        flush: Flush::Allow,
+        replicas: 2,
+        replica_timeout: Duration::from_secs(1),
+        wait_at: WaitAt::Write,
+    };
     assert_eq!(parse(&text).unwrap().guards, expected);
     // A list of one may be written as its element.
     let one = [rule("a", "b", Policy::Enforce)];
@@ -264,6 +272,22 @@ fn contradictions_are_refused_with_what_would_be_right() {
         ("guards: {ruels: []}", "guards.ruels: unknown key; did you mean rules?"),
         ("guards: {max_command: 65535}", "guards.max_command: must be from 64kb to 512mb"),
         ("guards: {max_command: 513mb}", "guards.max_command: must be from 64kb to 512mb"),
+        (
+            "guards: {replicas: 17, rules: {keys: a, lock: b}}",
+            "guards.replicas: must be from 0 to 16",
+        ),
+        (
+            "guards: {replicas: 1}",
+            "guards.replicas: there are no guards.rules: no LOCK has a fence that replicas could acknowledge",
+        ),
+        (
+            "guards: {replicas: 1, replica_timeout: 0ms, rules: {keys: a, lock: b}}",
+            "guards.replica_timeout: must be from 1ms to 1m",
+        ),
+        (
+            "guards: {wait_at: write, rules: {keys: a, lock: b}}",
+            "guards.wait_at: waits for no replica while guards.replicas is 0; how many are there?",
+        ),
         ("guards: {flush: never}", "guards.flush: 'never' where refuse or allow is wanted"),
         ("guards: {flush: no}", "guards.flush: 'no' where refuse or allow is wanted"),
         ("guards: [{keys: a, lock: b, polcy: audit}]", "did you mean policy?"),
@@ -818,4 +842,21 @@ fn a_bridged_rule_must_tell_the_key_of_each_lock() {
         let errors = bridge(rules);
         assert!(errors.iter().any(|error| error.contains(expected)), "{rules}: {errors:?}");
     }
+}
+
+#[test]
+fn a_data_node_that_may_be_another_is_noted_where_replicas_acknowledge_nothing() {
+    let rules = "rules: {keys: 'a:*', lock: 'a:{1}'}";
+    let notes = |text: &str| {
+        let notes = parse(text).unwrap().notes();
+        notes.into_iter().filter(|note| note.starts_with("guards.")).collect::<Vec<_>>()
+    };
+    let followed = "data: {primary: redis://p}\n";
+    assert_eq!(notes(&format!("guards: {{{rules}}}")), [""; 0]);
+    let [none] = &notes(&format!("{followed}guards: {{{rules}}}"))[..] else { panic!("one") };
+    assert!(none.starts_with("guards.replicas is 0, and data may become another"), "{none}");
+    let [one] = &notes(&format!("guards: {{replicas: 1, {rules}}}"))[..] else { panic!("one") };
+    assert!(one.contains("must be the number of all replicas that may be promoted"), "{one}");
+    let audited = "rules: {keys: 'a:*', lock: 'a:{1}', policy: audit}";
+    assert_eq!(notes(&format!("{followed}guards: {{{audited}}}")), [""; 0]);
 }

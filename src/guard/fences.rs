@@ -1,6 +1,7 @@
 //! The question to the data node before a guarded write: has it seen a larger fence?
 //!
-//! The question is one packet: EVAL announces a fence that is new, WATCH makes EXEC fail should it
+//! The question is one packet: EVAL announces a fence that is new, WAIT has replicas acknowledge it if
+//! they must, WATCH makes EXEC fail should it
 //! be written again, GET reads it, and MULTI opens the transaction that the write belongs to.
 //! Fences live in database 0: if the client has selected another one, SELECT goes there before
 //! WATCH and comes back behind GET. Knows nothing of connections: makes bytes and reads replies.
@@ -10,7 +11,10 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use super::FENCE_PREFIX;
+use super::{
+    FENCE_PREFIX,
+    replicas::{Replicas, Unacknowledged},
+};
 use crate::{
     key::Key,
     resp::{encode, number},
@@ -60,6 +64,8 @@ enum MissingReply {
     Any,
     /// The reply to EVAL or GET: the fence that is known of this claim.
     Fence(usize),
+    /// The reply to WAIT.
+    Replicas(Replicas),
     /// The reply to SELECT 0.
     There,
     /// The reply to WATCH.
@@ -87,6 +93,8 @@ pub(crate) struct FenceQuestion {
     seen: Vec<Option<u64>>,
     /// The first error line, without `-` and line end.
     error: Option<Vec<u8>>,
+    /// Too few replicas have acknowledged the fences announced.
+    lacks_replicas: bool,
     /// Database 0 was selected, and the client's own not again.
     astray: bool,
     /// MULTI was answered with OK.
@@ -146,19 +154,24 @@ pub(crate) fn read_error(reply: &[u8]) -> Option<Vec<u8>> {
 
 impl FenceQuestion {
     /// Appends the question about `claims` to a connection that has `selected` this database. The
-    /// first `before` replies belong to commands sent before the question.
+    /// first `before` replies belong to commands sent before the question. A fence announced with it
+    /// must be acknowledged by `replicas`.
     pub(crate) fn ask(
         out: &mut Vec<u8>,
         claims: &[FencedLock],
         before: usize,
         with: With,
         selected: u64,
-        ttl: Duration,
+        (ttl, replicas): (Duration, Option<Replicas>),
     ) -> FenceQuestion {
         let mut missing: VecDeque<MissingReply> = (0..before).map(|_| MissingReply::Any).collect();
         for (index, claim) in claims.iter().enumerate().filter(|(_, claim)| !claim.announced) {
             announce(out, &claim.key, claim.fence, Some(selected), ttl);
             missing.push_back(MissingReply::Fence(index));
+        }
+        if let Some(replicas) = replicas.filter(|_| missing.len() > before) {
+            replicas.ask(out, None);
+            missing.push_back(MissingReply::Replicas(replicas));
         }
         if selected != 0 {
             select(out, 0);
@@ -189,7 +202,8 @@ impl FenceQuestion {
             missing.push_back(MissingReply::Multi);
         }
         let (seen, error) = (vec![None; claims.len()], None);
-        FenceQuestion { missing, seen, error, astray: false, in_multi: false }
+        let (lacks_replicas, astray, in_multi) = (false, false, false);
+        FenceQuestion { missing, seen, error, lacks_replicas, astray, in_multi }
     }
 
     /// How many replies are missing.
@@ -200,8 +214,16 @@ impl FenceQuestion {
     /// Takes in a reply.
     pub(crate) fn reply(&mut self, reply: &[u8]) {
         let Some(missing) = self.missing.pop_front() else { return };
-        if missing == MissingReply::Any {
-            return;
+        match missing {
+            MissingReply::Any => return,
+            MissingReply::Replicas(replicas) => {
+                if let Err(why) = replicas.read(reply) {
+                    self.lacks_replicas |= matches!(why, Unacknowledged::TooFew(_));
+                    self.error.get_or_insert_with(|| replicas.refuse_fence(&why));
+                }
+                return;
+            }
+            _ => {}
         }
         if let Some(error) = read_error(reply) {
             self.error.get_or_insert(error);
@@ -216,8 +238,13 @@ impl FenceQuestion {
             }
             MissingReply::There => self.astray = true,
             MissingReply::Back => self.astray = false,
-            MissingReply::Any | MissingReply::Ok => {}
+            MissingReply::Any | MissingReply::Replicas(_) | MissingReply::Ok => {}
         }
+    }
+
+    /// Whether too few replicas have acknowledged a fence, once all replies are in.
+    pub(crate) fn lacks_replicas(&self) -> bool {
+        self.lacks_replicas
     }
 
     /// Whether the transaction was opened.
@@ -268,8 +295,8 @@ mod tests {
 
     fn asked_in(selected: u64, claims: &[FencedLock], with: With) -> (String, FenceQuestion) {
         let mut out = Vec::new();
-        let fences =
-            FenceQuestion::ask(&mut out, claims, 0, with, selected, Duration::from_secs(1));
+        let how = (Duration::from_secs(1), None);
+        let fences = FenceQuestion::ask(&mut out, claims, 0, with, selected, how);
         (String::from_utf8(out).unwrap(), fences)
     }
 
@@ -334,6 +361,35 @@ mod tests {
             }
             assert_eq!((fences.missing(), fences.is_astray()), (0, astray), "{there} {back}");
             assert_eq!(fences.error(), error.map(str::as_bytes), "{there} {back}");
+        }
+    }
+
+    #[test]
+    fn replicas_acknowledge_a_fence_that_is_announced_before_it_counts() {
+        let config = crate::config::GuardsConfig { replicas: 2, ..Default::default() };
+        let how = (Duration::from_secs(1), Replicas::of(&config));
+        let asked = |announced| {
+            let (mut out, claims) = (Vec::new(), [claim("a", 5, announced)]);
+            let fences = FenceQuestion::ask(&mut out, &claims, 1, With::Multi, 0, how);
+            (String::from_utf8(out).unwrap(), fences)
+        };
+        assert!(!asked(true).0.contains("WAIT"), "it was acknowledged before");
+        for (reply, lacks, error) in [
+            (":2\r\n", false, None),
+            (":1\r\n", true, Some("NOREPLICAS 1 of 2 replicas")),
+            ("-NOPERM x\r\n", false, Some("NOPERM guards.replicas needs WAIT: x")),
+        ] {
+            let (sent, mut fences) = asked(false);
+            let place = |word: &str| sent.find(word).unwrap();
+            assert!(place("EVAL") < place("WAIT") && place("WAIT") < place("WATCH"));
+            let others = ["+OK\r\n", "$1\r\n5\r\n"];
+            for reply in others.into_iter().chain([reply, "+OK\r\n", "$1\r\n5\r\n", "+OK\r\n"]) {
+                fences.reply(reply.as_bytes());
+            }
+            assert_eq!((fences.missing(), fences.lacks_replicas()), (0, lacks));
+            let told = fences.error().map(String::from_utf8_lossy);
+            assert_eq!(told.is_some(), error.is_some());
+            assert!(told.unwrap_or_default().starts_with(error.unwrap_or_default()));
         }
     }
 

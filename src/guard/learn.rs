@@ -1,4 +1,5 @@
-//! Asks the data node what its commands are, over a connection of the proxy's own.
+//! Asks the data node what its commands are, and whether its history is another, over a connection
+//! of the proxy's own.
 //!
 //! The connection is kept, as its end tells that the data node may have become another: from then
 //! on nothing counts as known until the commands were read again.
@@ -17,6 +18,7 @@ use tracing::{info, warn};
 
 use super::{
     catalog::{self, FirstBytes, Table},
+    history::{self, DataHistory, SeenHistory},
     keys::{self, Positions},
 };
 use crate::data::DataNode;
@@ -68,12 +70,13 @@ impl Catalog {
     pub(crate) fn start(
         data: &Arc<DataNode>,
         first_bytes: FirstBytes,
+        history: Arc<DataHistory>,
         runtime: &Handle,
     ) -> Catalog {
         let table = Arc::new(ArcSwapOption::empty());
         let (questions, asked) = mpsc::channel(MAX_QUESTIONS);
         let (data, kept) = (data.clone(), table.clone());
-        runtime.spawn(async move { keep(&data, first_bytes, &kept, asked).await });
+        runtime.spawn(async move { keep(&data, first_bytes, &kept, &history, asked).await });
         Catalog { table, questions }
     }
 
@@ -148,11 +151,13 @@ async fn keep(
     data: &DataNode,
     first_bytes: FirstBytes,
     table: &ArcSwapOption<Table>,
+    history: &DataHistory,
     mut questions: mpsc::Receiver<CatalogQuestion>,
 ) {
     let (mut told, mut changes) = (false, data.changes());
+    let mut seen = SeenHistory::default();
     while !questions.is_closed() {
-        match follow(data, first_bytes, table, &mut questions).await {
+        match follow(data, first_bytes, table, (history, &mut seen), &mut questions).await {
             Ok(()) => told = false,
             Err(error) if !told => {
                 told = true;
@@ -173,10 +178,14 @@ async fn follow(
     data: &DataNode,
     first_bytes: FirstBytes,
     table: &ArcSwapOption<Table>,
+    (history, seen): (&DataHistory, &mut SeenHistory),
     questions: &mut mpsc::Receiver<CatalogQuestion>,
 ) -> Result<(), AskError> {
     let (tenure, mut connection) = data.ask().await?;
-    let mut read = Instant::now();
+    // Before any write passes.
+    history.look(seen, &mut connection.redis).await;
+    let mut looked = Instant::now();
+    let mut read = looked;
     // Names that COMMAND does not list, because `rename-command` made them.
     let mut others = Vec::new();
     let known = read_commands(&mut connection.redis, &others, first_bytes).await?;
@@ -188,6 +197,10 @@ async fn follow(
         tokio::select! {
             () = connection.closed() => return Ok(()),
             () = tenure.ended() => return Ok(()),
+            () = sleep_until(looked + history::LOOK_EVERY) => {
+                history.look(seen, &mut connection.redis).await;
+                looked = Instant::now();
+            }
             () = again, if !waiting.is_empty() => {
                 let answers = std::mem::take(&mut waiting);
                 read = Instant::now();

@@ -5,15 +5,19 @@
 //!
 //! - [`catalog`]: which commands write, and where their keys are.
 //! - [`keys`]: Redis's key specifications.
-//! - [`learn`]: asks the data node for both.
+//! - [`learn`]: asks the data node for both, and whether its history is another.
+//! - [`history`]: whether the data node may have forgotten fences.
 //! - [`room`]: how many bytes of large commands are kept until they can be looked at.
 //! - [`mod@write`]: the short way for most writes, in one script.
 //! - [`fences`]: the question to the data node before a write that goes the long way.
+//! - [`replicas`]: replicas that must have acknowledged fences, or writes.
 
 pub(crate) mod catalog;
 pub(crate) mod fences;
+pub(crate) mod history;
 pub(crate) mod keys;
 pub(crate) mod learn;
+pub(crate) mod replicas;
 pub(crate) mod room;
 pub(crate) mod write;
 
@@ -33,8 +37,10 @@ use tracing::warn;
 pub(crate) use self::room::Room;
 use self::{
     catalog::{FirstBytes, Glance, Table, Writes},
+    history::DataHistory,
     keys::{MAX_POSITIONS, Positions},
     learn::Catalog,
+    replicas::Replicas,
     room::Rooms,
     write::Write,
 };
@@ -71,6 +77,10 @@ pub(crate) struct Guards {
     /// The largest command that is kept to be looked at, in bytes.
     pub max_command: usize,
     pub catalog: Catalog,
+    /// Whether the data node may have forgotten fences.
+    pub history: Arc<DataHistory>,
+    /// Replicas that must acknowledge fences, if there are any.
+    pub replicas: Option<Replicas>,
     /// At least one rule is enforced.
     enforces: bool,
     /// Room for large commands.
@@ -147,12 +157,13 @@ impl Guards {
         if rules.is_empty() {
             return None;
         }
-        let catalog = Catalog::start(data, first_bytes(rules), runtime);
-        Some(Guards::with(&config.guards, catalog))
+        let history = Arc::new(DataHistory::default());
+        let catalog = Catalog::start(data, first_bytes(rules), history.clone(), runtime);
+        Some(Guards::with(&config.guards, catalog, history))
     }
 
-    fn with(config: &GuardsConfig, catalog: Catalog) -> Arc<Guards> {
-        let GuardsConfig { rules, max_command, flush } = config;
+    fn with(config: &GuardsConfig, catalog: Catalog, history: Arc<DataHistory>) -> Arc<Guards> {
+        let GuardsConfig { rules, max_command, flush, .. } = config;
         Arc::new(Guards {
             rules: rules.clone(),
             locks: rules
@@ -163,6 +174,8 @@ impl Guards {
             flush: *flush,
             max_command: *max_command,
             catalog,
+            history,
+            replicas: Replicas::of(config),
             enforces: rules.iter().any(|rule| rule.policy == Policy::Enforce),
             rooms: Rooms::new(MAX_HELD.saturating_mul(*max_command)),
             told_at: AtomicU64::new(u64::MAX),
@@ -175,7 +188,7 @@ impl Guards {
     #[cfg(test)]
     pub(crate) fn of_few_commands(config: &Config) -> Arc<Guards> {
         let catalog = Catalog::of_few_commands(first_bytes(&config.guards.rules));
-        Guards::with(&config.guards, catalog)
+        Guards::with(&config.guards, catalog, Arc::default())
     }
 
     /// Whether at least one rule is enforced.

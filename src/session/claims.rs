@@ -32,6 +32,9 @@ pub(super) struct Held {
     pub(super) fence: u64,
     /// The fence was announced on the data node.
     pub(super) announced: bool,
+    /// The data node may have forgotten the fence since: the lock nodes are asked before it is
+    /// announced again.
+    pub(super) doubted: bool,
     /// Set for a session lock, which is renewed no more once this is dropped.
     pub(super) keep: Option<Keep>,
     /// Set by LOCK.ATTACH: the lock was granted elsewhere.
@@ -45,8 +48,18 @@ impl Held {
     /// told, not as long as the lock nodes keep it.
     pub(super) fn granted(token: Token, ttl: Duration, grant: &Grant, keep: Option<Keep>) -> Held {
         let Grant { fence, claim, until, .. } = *grant;
-        let (announced, attached, giving_back) = (false, false, false);
-        Held { token, claim, ttl, until, fence, announced, keep, attached, giving_back }
+        Held {
+            token,
+            claim,
+            ttl,
+            until,
+            fence,
+            announced: false,
+            doubted: false,
+            keep,
+            attached: false,
+            giving_back: false,
+        }
     }
 }
 
@@ -108,6 +121,14 @@ pub(super) enum Left {
     Kept(Duration),
     /// A lease, valid for this long.
     For(Duration),
+}
+
+impl Left {
+    /// Returns for how long the grant is valid, without renewal.
+    pub(super) fn duration(self) -> Duration {
+        let (Left::Kept(left) | Left::For(left)) = self;
+        left
+    }
 }
 
 impl Tokens {
@@ -173,8 +194,21 @@ impl Tokens {
     /// Notes that the fence was announced on the data node.
     pub(super) fn announced(&mut self, key: &Key, fence: u64) {
         if let Some(held) = self.held.get_mut(key).filter(|held| held.fence == fence) {
-            held.announced = true;
+            (held.announced, held.doubted) = (true, false);
         }
+    }
+
+    /// Notes that the data node may have forgotten all fences.
+    #[cold]
+    pub(super) fn doubt_all(&mut self) {
+        for held in self.held.values_mut() {
+            (held.announced, held.doubted) = (false, true);
+        }
+    }
+
+    /// Whether the data node may have forgotten the lock's fence.
+    pub(super) fn is_doubted(&self, key: &Key) -> bool {
+        self.held.get(key).is_some_and(|held| held.doubted)
     }
 
     /// Notes that the lock nodes have raised a grant's fence from `before` to `fence`.

@@ -212,6 +212,13 @@ impl Core {
         }
     }
 
+    /// Returns how many bytes of the reply to the guarded write that has the floor are held, if they
+    /// are.
+    pub(super) fn holds(&self) -> Option<usize> {
+        let holds = matches!(&self.turn, Turn::Job(job) if job.holds());
+        self.desk.shared.guards.as_ref().filter(|_| holds).map(|guards| guards.max_command)
+    }
+
     /// Whether the command with the floor needs replies to be read, even if the client does not
     /// take them.
     pub(super) fn needs_replies(&self) -> bool {

@@ -17,7 +17,7 @@ use crate::{
     clock::Instant,
     config::Config,
     data::FrontView,
-    guard::{Guards, Need},
+    guard::{Guards, Need, fences::FencedLock, replicas::Replicas},
     key::{Key, Token},
     lock::{Grant, Keep},
     net::Outbox,
@@ -38,6 +38,8 @@ pub(super) struct Desk {
     pub(super) unsent: Vec<u8>,
     pub(super) to_data: Outbox,
     pub(super) short_way: ShortWay,
+    /// How often the data node's history had changed when this was last looked at.
+    history_changes: u64,
     /// The client's transaction about an adopted lock.
     pub(super) transaction: Option<Box<LockTransaction>>,
     /// How the client is shown a cluster's nodes; none: no reply about them is changed.
@@ -49,7 +51,9 @@ pub(super) struct Desk {
 impl Desk {
     pub(super) fn new(shared: Arc<Shared>) -> Desk {
         let config = shared.config.load_full();
+        let history_changes = shared.guards.as_ref().map_or(0, |guards| guards.history.changes());
         Desk {
+            history_changes,
             conn: Conn::new(config.locks.authorize_cache),
             config,
             shared,
@@ -125,6 +129,40 @@ impl Desk {
     pub(super) fn is_guard_lock(&self, key: &Key) -> bool {
         let is_needed = |guards: &Arc<Guards>| guards.is_needed(self.name(key));
         !planted::has(PlantedFault::Raise) && self.shared.guards.as_ref().is_some_and(is_needed)
+    }
+
+    /// Takes in whether the data node may have forgotten the fences that it was told on this
+    /// connection. Returns whether that is news.
+    #[inline]
+    pub(super) fn take_in_history(&mut self) -> bool {
+        let Some(guards) = &self.shared.guards else { return false };
+        let changes = guards.history.changes();
+        let is_news = self.history_changes != changes && !planted::has(PlantedFault::NoDoubt);
+        if is_news {
+            self.history_changes = changes;
+            self.tokens.doubt_all();
+        }
+        is_news
+    }
+
+    /// Whether the data node may have forgotten these fences since it was last asked about them, so
+    /// that its answer proves nothing. Then they count as not announced.
+    pub(super) fn doubts(&mut self, claims: &mut [FencedLock]) -> bool {
+        let is_news = self.take_in_history();
+        let mut doubts = false;
+        for claim in claims {
+            // One that was not announced was announced with the question, if that is no news.
+            if is_news || claim.announced && self.tokens.is_doubted(&claim.key) {
+                claim.announced = false;
+                doubts = true;
+            }
+        }
+        doubts
+    }
+
+    /// Returns the replicas that must acknowledge fences.
+    pub(super) fn replicas(&self) -> Option<Replicas> {
+        self.shared.guards.as_ref().and_then(|guards| guards.replicas)
     }
 
     /// Whether commands and replies must be seen: at least one guard is enforced, one adopt rule is

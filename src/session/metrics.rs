@@ -99,6 +99,11 @@ pub(crate) fn describe() {
         "LOCKs whose fence on the data node was more than a day ahead of the clock."
     );
     describe_counter!(
+        "lockgate_guard_unacknowledged_total",
+        "Fences refused (of=\"lock\") and writes warned of (of=\"write\") as too few replicas had \
+         acknowledged them."
+    );
+    describe_counter!(
         "lockgate_barrier_waits_total",
         "LOCK, UNLOCK and RENEW that had to wait for earlier replies of their connection."
     );
@@ -139,6 +144,10 @@ pub(crate) struct Metrics {
     pub barrier_waits: Counter,
     /// LOCKs whose fence on the data node was so large that no clock can have made it.
     pub fences_ahead: Counter,
+    /// Locks refused as too few replicas had acknowledged their fences.
+    pub unacknowledged_locks: Counter,
+    /// Guarded writes that too few replicas had acknowledged.
+    pub unacknowledged_writes: Counter,
     /// How long commands of ours waited for earlier replies.
     pub barrier_wait_seconds: Histogram,
     /// By [`GuardedWrite`].
@@ -158,6 +167,8 @@ impl Metrics {
                 "operation" => operation.as_str(), "result" => outcome.as_str())
         };
         let grants = |kind: &'static str| counter!("lockgate_grants_total", "kind" => kind);
+        let unacknowledged =
+            |of: &'static str| counter!("lockgate_guard_unacknowledged_total", "of" => of);
         Arc::new(Metrics {
             grants_lease: grants("lease"),
             grants_session: grants("session"),
@@ -173,6 +184,8 @@ impl Metrics {
             protocol_errors: counter!("lockgate_protocol_errors_total"),
             barrier_waits: counter!("lockgate_barrier_waits_total"),
             fences_ahead: counter!("lockgate_guard_fences_ahead_total"),
+            unacknowledged_locks: unacknowledged("lock"),
+            unacknowledged_writes: unacknowledged("write"),
             barrier_wait_seconds: histogram!("lockgate_barrier_wait_seconds"),
             guarded: GuardedWrite::ALL
                 .map(|result| counter!("lockgate_guarded_writes_total", "result" => result.as_str()))

@@ -11,6 +11,10 @@ pub(crate) enum PlantedFault {
     ValidityOfBefore,
     /// A forgotten fence is announced again without asking the lock nodes.
     NoAsking,
+    /// A fence counts as announced whatever has become of the data node.
+    NoDoubt,
+    /// A fence counts as announced whether replicas have acknowledged it or not.
+    NoReplicas,
     /// A write shares a call with others whether its lock is held or not.
     Together,
     /// An answer does not wait for earlier replies.
@@ -53,6 +57,8 @@ pub(super) fn has(fault: PlantedFault) -> bool {
 pub(super) fn has(fault: PlantedFault) -> bool {
     let name = match fault {
         PlantedFault::Raise => "raise",
+        PlantedFault::NoDoubt => "no doubt",
+        PlantedFault::NoReplicas => "no replicas",
         PlantedFault::Untold => "untold",
         PlantedFault::Pipeline => "pipeline",
         PlantedFault::GiveBack => "give back",

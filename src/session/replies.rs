@@ -4,7 +4,7 @@ use tracing::warn;
 
 use super::{
     core::{Core, Tracking},
-    filter::{Filter, Heard, HeldReply, Whose},
+    filter::{Filter, Heard, HeldTopology, Whose},
     metrics::GuardedWrite,
     owed::{Entry, Verdict},
 };
@@ -36,7 +36,7 @@ impl Core {
                 && self.replies.between_frames()
                 && bytes.get(pos) == Some(&b'-')
             {
-                self.hold(HeldReply::Error);
+                self.hold(HeldTopology::Error);
             }
             let begin = pos;
             // The head of an array whose elements the client gets is read by itself first.
@@ -109,6 +109,7 @@ impl Core {
             Heard::Nothing => {}
             Heard::Reply(reply) => self.step(|job, desk| job.reply(&reply, desk)),
             Heard::Made => self.step(|job, desk| job.made(desk)),
+            Heard::Held(made, reply) => self.step(|job, desk| job.held(made, reply, desk)),
             Heard::NotMade(reply) => self.step(|job, desk| job.not_made(&reply, desk)),
             Heard::Elements(made) => {
                 // Each element is a reply of its own; the last one is `Guarded` again.
@@ -144,16 +145,23 @@ impl Core {
             Entry::Ours if first != b'>' => self.filter = Some(Filter::ours()),
             Entry::Guarded if first != b'>' => {
                 if let Some((whose, silent)) = self.wraps() {
-                    self.filter = Some(Filter::unwrap(whose, silent));
+                    let held = self.holds().map(|limit| Filter::held(whose, limit));
+                    self.filter = Some(held.unwrap_or_else(|| Filter::unwrap(whose, silent)));
                 }
+            }
+            Entry::ArmedExec
+                if first != b'>'
+                    && let Some(limit) = self.holds() =>
+            {
+                self.filter = Some(Filter::held(Whose::Clients, limit));
             }
             Entry::ArmedExec if first != b'>' && !self.desk.conn.state.watching => {
                 self.filter = Some(Filter::unwrap(Whose::Clients, false));
             }
-            Entry::Topology(kind) if first != b'>' => self.hold(HeldReply::Topology(kind)),
+            Entry::Topology(kind) if first != b'>' => self.hold(HeldTopology::Topology(kind)),
             Entry::Exec if first != b'>' => {
                 let topologies = self.desk.owed.topologies();
-                self.hold(HeldReply::Exec(topologies));
+                self.hold(HeldTopology::Exec(topologies));
             }
             // A RESP2 subscriber may not ask for a list, so this is a message.
             Entry::Listing(listing) if !self.desk.conn.state.is_resp2_subscriber() => {
@@ -165,7 +173,7 @@ impl Core {
     }
 
     /// Holds the reply that begins until it is whole, as it may name nodes of a cluster.
-    fn hold(&mut self, what: HeldReply) {
+    fn hold(&mut self, what: HeldTopology) {
         self.filter = self.desk.view.clone().map(|view| Filter::shown(view, what));
     }
 

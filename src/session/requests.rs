@@ -6,7 +6,10 @@ use super::{
     audit::{Adopting, Audit},
     core::{Core, First, Tracking, Turn},
     dropping::Dropping,
-    guarded::arm::{Arming, must_arm},
+    guarded::{
+        acknowledged::{Exec, must_acknowledge},
+        arm::{Arming, must_arm},
+    },
     jobs::{
         Pass,
         own::OwnCommand,
@@ -24,7 +27,7 @@ use crate::{
     resp::{
         name::{Name, Own, ReplyMode},
         number,
-        request::NextRequest,
+        request::{INLINE_LIMIT, NextRequest},
         split::{Split, split},
     },
 };
@@ -299,6 +302,14 @@ impl Core {
             }
             (_, Name::Multi) if scan.is_guarded && must_arm(&mut self.desk) => {
                 self.wait(Box::new(Arming));
+                return Flow::Keep;
+            }
+            (_, Name::Exec)
+                if scan.is_guarded && arguments == 1 && must_acknowledge(&self.desk) =>
+            {
+                if let Split::Whole { length, .. } = split(bytes, 1, INLINE_LIMIT) {
+                    self.wait(Box::new(Exec::new(length)));
+                }
                 return Flow::Keep;
             }
             // Whether the data node will obey is known only once every earlier reply is in.

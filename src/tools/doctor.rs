@@ -18,7 +18,8 @@ use crate::{
     bridge::{self, CommandFailure},
     cluster::trouble::ClusterTrouble,
     config::{
-        AdoptMode, AdoptRule, Config, DataConfig, LockNode, LocksConfig, RedisUrl, SHARED_WITH_DATA,
+        AdoptMode, AdoptRule, Config, DataConfig, LockNode, LocksConfig, Policy, RedisUrl,
+        SHARED_WITH_DATA, SentinelMaster,
     },
     data::{self, DataNode, Tenure},
     lock::{self, Fault},
@@ -141,6 +142,7 @@ async fn examine_all(config: &Config) -> (String, usize) {
     }
     let exposure = exposure(config, &data_node).await;
     let unbridged = bridging(config, &data_node).await;
+    let known = replicas_known(config).await;
     let (data, nodes) = (&patients[0], &patients[1..]);
     let name = |tenure: &Arc<Tenure>| tenure.url.to_string();
     let first = found.as_ref().map_or_else(|| data_node.to_string(), name);
@@ -173,6 +175,7 @@ async fn examine_all(config: &Config) -> (String, usize) {
                 let mut findings: Vec<Finding> = exposure.iter().cloned().collect();
                 findings.extend(idle(patient, "data node"));
                 findings.extend(renamed(patient));
+                findings.extend(replicas(config, patient, known));
                 findings.extend_from_slice(&unbridged);
                 findings
             }
@@ -505,6 +508,68 @@ async fn cluster(config: &Config, data: &Arc<DataNode>) -> Option<(String, usize
         minor += findings.iter().filter(|finding| !finding.is_grave).count();
     }
     Some((report, grave, minor))
+}
+
+/// Counts the replicas that Sentinels may promote, those that are away included. Returns 0 if there
+/// are no Sentinels, or none answers.
+async fn replicas_known(config: &Config) -> usize {
+    let DataConfig::Sentinels(master) = &config.data else { return 0 };
+    let SentinelMaster { sentinels, master: name, .. } = master;
+    let way = data::sentinel_connector(&config.tls, sentinels);
+    let mut most = 0;
+    for url in sentinels {
+        let asking = async {
+            let mut connection = redis_client::connect(url, &way).await?;
+            let mut question = redis::cmd("SENTINEL");
+            question.arg("REPLICAS").arg(name);
+            question.query_async::<Vec<HashMap<String, String>>>(&mut connection.redis).await
+        };
+        let Ok(Ok(replicas)) = timeout(LIMIT, asking).await else { continue };
+        let may_be_promoted = |replica: &&HashMap<String, String>| {
+            replica.get("slave-priority").is_none_or(|it| it != "0")
+        };
+        most = most.max(replicas.iter().filter(may_be_promoted).count());
+    }
+    most
+}
+
+/// Findings about a data node whose replicas may lack a fence when one is promoted. `known`: how many
+/// replicas Sentinels may promote.
+fn replicas(config: &Config, patient: &Patient, known: usize) -> Vec<Finding> {
+    let guards = &config.guards;
+    let mut findings = Vec::new();
+    if !guards.rules.iter().any(|rule| rule.policy == Policy::Enforce) {
+        return findings;
+    }
+    let connected: usize = patient.field("connected_slaves").parse().unwrap_or(0);
+    let (wanted, all) = (guards.replicas, connected.max(known));
+    if wanted > connected {
+        let what = format!(
+            "it has {connected} replicas now, and guards.replicas is {wanted}: no lock of a guard is granted"
+        );
+        let advice = "Bring the replicas back, or set guards.replicas to how many there are.";
+        findings.push(Finding::grave(what, advice));
+    }
+    if wanted < all {
+        let what = format!(
+            "{all} replicas may be promoted, and guards.replicas is {wanted}: one that lacks the last \
+             fence lets a late write in"
+        );
+        let advice =
+            "Set guards.replicas to their number: any of them may be those that acknowledge.";
+        findings.push(Finding::minor(what, advice));
+    } else if all == 0 && config.data.fixed().is_none() {
+        let what = "data may become another Redis, and no replica of it is known: what it has not \
+                    replicated is lost then, fences too";
+        findings.push(Finding::minor(what, "Set guards.replicas to how many there should be."));
+    }
+    // The field is there only where the setting is.
+    if all > 0 && !patient.info.contains_key("min_slaves_good_slaves") {
+        let what = "min-replicas-to-write is 0: a master that is cut off from its replicas takes writes \
+                    that are lost once one of them is promoted";
+        findings.push(Finding::minor(what, "CONFIG SET min-replicas-to-write 1."));
+    }
+    findings
 }
 
 /// Finding about a data node that knows SET by another name.

@@ -16,6 +16,7 @@ mod guide;
 mod patterns;
 mod pipeline;
 mod random;
+mod replicas;
 #[path = "../support/mod.rs"]
 mod support;
 mod writes;

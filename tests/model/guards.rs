@@ -33,6 +33,13 @@ pub(crate) struct Setup {
     /// one, which nobody can tell from the largest. And no lock is told to its client after it has
     /// run out: the proxy looks at its clock once the data node has the fence.
     pub(crate) forgets_all: bool,
+    /// Whether replicas must have acknowledged a fence before LOCK is answered, and before it counts
+    /// as told again (`guards.replicas`). The data node goes back to what they have.
+    pub(crate) replicas: bool,
+    /// Whether the proxies see that the data node has another history, and ask the lock nodes before
+    /// the next write under each lock. Updates lost to a write that was under way then do not count:
+    /// nobody is asked about it any more.
+    pub(crate) sees: bool,
     /// The fault that is planted.
     pub(crate) fault: Option<Fault>,
     /// Properties to hold always, or to happen at all.
@@ -56,6 +63,10 @@ pub(crate) enum Fault {
     NoCompareInProxy,
     /// The proxy is content with a smaller fence, and announces no larger one.
     SmallerIsEnough,
+    /// LOCK is answered though replicas have not acknowledged its fence.
+    NotAcknowledged,
+    /// A fence counts as told whatever has become of the data node.
+    NoDoubt,
     /// The proxy announces the fence again without having asked the lock nodes.
     NoAsking,
     /// The long way goes without WATCH.

@@ -274,3 +274,44 @@ fn a_user_whom_doctor_finds_fit_can_bridge() {
     assert_eq!(client.cmd(&["UNLOCK", "job"]), Reply::Int(1));
     assert_eq!(past.cmd(&["EXISTS", "lock:job"]), Reply::Int(0));
 }
+
+#[test]
+fn guards_need_all_replicas_that_may_be_promoted() {
+    let (data, node) = (start(&["--repl-diskless-sync-delay", "0"]), start(&[]));
+    init(&[node.url()]);
+    let asked = |replicas: &str| {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("lockgate.yaml");
+        let text = format!(
+            "data: {}\nguards: {{{replicas}rules: {{keys: 'a:*', lock: 'a:{{1}}'}}}}\nlocks: {{nodes: {}}}\n",
+            data.url(),
+            node.url()
+        );
+        std::fs::write(&file, text).unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_lockgate"))
+            .args(["doctor", file.to_str().unwrap()])
+            .output()
+            .unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let (status, alone) = asked("");
+    assert_eq!(status, Some(0), "{alone}");
+    assert!(!alone.contains("replicas"), "{alone}");
+    let (status, none) = asked("replicas: 1, ");
+    assert_eq!(status, Some(1), "{none}");
+    assert!(none.contains("it has 0 replicas now, and guards.replicas is 1"), "{none}");
+    let replica = start(&["--replicaof", "127.0.0.1", &data.port().to_string()]);
+    support::eventually("the replica is connected", || {
+        Client::connect(data.port()).cmd(&["WAIT", "1", "100"]) == Reply::Int(1)
+    });
+    let (status, few) = asked("");
+    assert_eq!(status, Some(0), "{few}");
+    assert!(few.contains("1 replicas may be promoted, and guards.replicas is 0"), "{few}");
+    assert!(few.contains("min-replicas-to-write is 0"), "{few}");
+    let words = ["CONFIG", "SET", "min-replicas-to-write", "1"];
+    assert_eq!(Client::connect(data.port()).cmd(&words), Reply::ok());
+    let (status, all) = asked("replicas: 1, ");
+    assert_eq!(status, Some(0), "{all}");
+    assert!(!all.contains("may be promoted") && !all.contains("min-replicas"), "{all}");
+    drop(replica);
+}

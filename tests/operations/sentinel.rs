@@ -445,3 +445,72 @@ fn a_data_node_at_one_address_is_not_asked_for_its_role() {
     assert!(!String::from_utf8_lossy(&stats).contains("cmdstat_role:"));
     assert!(!proxy.http("/metrics").contains("lockgate_data_switches_total{"));
 }
+
+/// From now on the replica gets nothing of what its master gets, as when a network is busy.
+fn hold_replication(watched: &Watched) {
+    let mut replica = watched.replica_client();
+    let nobody = ["CONFIG", "SET", "masteruser", "nobody", "masterauth", "nothing"];
+    assert_eq!(replica.cmd(&nobody), Reply::ok());
+    let mut master = Client::connect(watched.master.port());
+    assert!(matches!(master.cmd(&["CLIENT", "KILL", "TYPE", "replica"]), Reply::Int(1..)));
+}
+
+/// A has a lock that a guard needs, and is late: its time runs out, and B asks for the lock. The
+/// master is killed before it has replicated B's fence. Returns what B was told, with clients that have
+/// come back.
+fn killed_before_the_fence_was_replicated(replicas: usize) -> (Watched, Proxy, Reply) {
+    const FENCE: &str = "lockgate:guard:lock:account:1";
+    let mut watched = Watched::start(&[]);
+    let guards = format!(
+        "connect_timeout: 25s\nguards: {{replicas: {replicas}, replica_timeout: 2s, rules: {{keys: \
+         'account:*', lock: 'account:{{1}}'}}}}"
+    );
+    let proxy = Proxy::with().nodes(3).data_url(&watched.data("")).top(&guards).start();
+    ready(&proxy);
+    let mut a = proxy.client();
+    let fence = a.cmd(&["LOCK", "account:1", "a", "PX", "30000"]).grant().fence;
+    assert_eq!(a.cmd(&["SET", "account:1", "100"]), Reply::ok());
+    eventually("the replica has A's write", || {
+        watched.replica_client().cmd(&["GET", "account:1"]) == Reply::bulk("100")
+    });
+    hold_replication(&watched);
+    for node in 0..3 {
+        proxy.node_client(node).cmd(&["DEL", "lock:account:1"]);
+    }
+    let answer = proxy.client().cmd(&["LOCK", "account:1", "b", "PX", "30000"]);
+    watched.master.kill().unwrap();
+    // All connections end with it. A comes back, and is late.
+    let mut back = proxy.client();
+    assert_eq!(back.cmd(&["PING"]), Reply::simple("PONG"));
+    assert_eq!(back.cmd(&["GET", FENCE]), Reply::bulk(&fence.to_string()), "B's fence is lost");
+    assert!(a.rest().0.is_empty());
+    assert!(back.cmd(&["SET", "account:1", "late"]).error_text().starts_with("NOTHELD"));
+    assert_eq!(back.cmd(&["LOCK.ATTACH", "account:1", "a"]), Reply::NullArray);
+    assert_eq!(back.cmd(&["RENEW", "account:1", "a"]), Reply::Int(0));
+    assert!(back.cmd(&["SET", "account:1", "late"]).error_text().starts_with("NOTHELD"));
+    (watched, proxy, answer)
+}
+
+#[test]
+fn a_late_holder_comes_back_to_a_promoted_replica_by_no_way() {
+    let (watched, proxy, answer) = killed_before_the_fence_was_replicated(0);
+    let fence = answer.grant().fence;
+    // B has the lock still, and its fence is told again when it comes back.
+    let mut b = proxy.client();
+    assert_eq!(b.cmd(&["LOCK.ATTACH", "account:1", "b"]).grant().fence, fence);
+    assert_eq!(b.cmd(&["SET", "account:1", "101"]), Reply::ok());
+    assert_eq!(watched.replica_client().cmd(&["GET", "account:1"]), Reply::bulk("101"));
+}
+
+#[test]
+fn no_lock_is_granted_whose_fence_a_failover_could_lose() {
+    let (mut watched, proxy, answer) = killed_before_the_fence_was_replicated(1);
+    assert!(answer.error_text().starts_with("NOREPLICAS 0 of 1"), "{answer:?}");
+    // The promoted one has no replica. The old master becomes one.
+    let mut client = proxy.client();
+    let lock = ["LOCK", "account:1", "PX", "30000"];
+    assert!(client.cmd(&lock).error_text().starts_with("NOREPLICAS 0 of 1"));
+    watched.master.restart().unwrap();
+    eventually("locks are granted again", || matches!(client.cmd(&lock), Reply::Array(_)));
+    assert_eq!(client.cmd(&["SET", "account:1", "101"]), Reply::ok());
+}

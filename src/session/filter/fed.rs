@@ -25,11 +25,14 @@ pub(in crate::session) enum Heard {
     Elements(usize),
     /// The guarded write was made, and its reply has passed.
     Made,
+    /// So many guarded writes were made, and these are their replies, which nobody was told yet.
+    Held(usize, Vec<u8>),
     /// The guarded write was not made; the reply to EXEC or to the script.
     NotMade(Vec<u8>),
     /// The client's transaction was dropped because of a fence; the client is told so.
     Dropped,
-    /// The value of a number is not known: the client's ACL may let it write what it may not read.
+    /// The reply cannot be told: the client's ACL may let it write a number that it may not read, or
+    /// the reply is too large to be held.
     Unreadable,
     /// Nothing can be added to this list.
     NoList,

@@ -5,19 +5,24 @@
 //! At most one [`Filter`] is at work, on the reply that is being received.
 //!
 //! - `fed`: the result of filtering a piece of a reply.
-//! - `unwrap`: replies of the script and of EXEC.
+//! - `unwrap`: replies of the script and of EXEC. `held`: those that replicas must acknowledge first.
 //! - `listing`: COMMAND, COMMAND INFO, DOCS, LIST and COUNT.
 //! - `shown`: redirections, CLUSTER SLOTS, SHARDS, NODES and REPLICAS.
 
 mod fed;
+mod held;
 mod listing;
 mod shown;
 mod unwrap;
 
 use std::sync::Arc;
 
-use self::{fed::Fed, listing::Addition, shown::ShownReply, unwrap::Unwrap};
-pub(super) use self::{fed::Heard, shown::HeldReply, unwrap::Whose};
+use self::{fed::Fed, held::HeldReply, listing::Addition, shown::ShownReply, unwrap::Unwrap};
+pub(super) use self::{
+    fed::Heard,
+    shown::HeldTopology,
+    unwrap::{DROPPED, Whose},
+};
 use crate::{data::FrontView, resp::name::Listing};
 
 /// Bytes kept of the reply to a question of the proxy's: an error line.
@@ -29,6 +34,8 @@ pub(super) enum Filter {
     Ours(Vec<u8>),
     /// Takes the client's replies out of EXEC's or the script's.
     Unwrap(Unwrap),
+    /// Holds the client's replies in EXEC's or the script's.
+    Held(HeldReply),
     /// Adds our entries to a list.
     Listing(Addition),
     /// Puts fronts in place of a cluster's nodes.
@@ -46,6 +53,11 @@ impl Filter {
         Filter::Unwrap(Unwrap::new(whose, silent))
     }
 
+    /// Holds the reply to what was sent for a guarded write, of at most `limit` bytes.
+    pub(super) fn held(whose: Whose, limit: usize) -> Filter {
+        Filter::Held(HeldReply::new(whose, limit))
+    }
+
     /// Filters a list whose first byte is `first`. Returns `None` if the reply is not a list, but
     /// an error or `+QUEUED`.
     pub(super) fn listing(listing: Listing, first: u8) -> Option<Filter> {
@@ -53,7 +65,7 @@ impl Filter {
     }
 
     /// Filters a reply that may name nodes of a cluster.
-    pub(super) fn shown(view: Arc<FrontView>, what: HeldReply) -> Filter {
+    pub(super) fn shown(view: Arc<FrontView>, what: HeldTopology) -> Filter {
         Filter::Shown(ShownReply::new(view, what))
     }
 
@@ -77,7 +89,7 @@ impl Filter {
     pub(super) fn rest(self) -> Vec<u8> {
         match self {
             Filter::Listing(addition) => addition.rest(),
-            Filter::Ours(_) | Filter::Unwrap(_) | Filter::Shown(_) => Vec::new(),
+            Filter::Ours(_) | Filter::Unwrap(_) | Filter::Held(_) | Filter::Shown(_) => Vec::new(),
         }
     }
 
@@ -94,6 +106,7 @@ impl Filter {
             }
             Filter::Unwrap(unwrap) => unwrap.feed(piece, ended),
             Filter::Shown(shown) => shown.feed(piece, ended && whole),
+            Filter::Held(held) => held.feed(piece, ended),
             Filter::Listing(addition) => addition.feed(piece, ended, ended && whole, resp3),
         }
     }

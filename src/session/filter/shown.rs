@@ -13,7 +13,7 @@ const LONGEST_LINE: usize = 512;
 
 /// The reply that is held.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(in crate::session) enum HeldReply {
+pub(in crate::session) enum HeldTopology {
     /// An error, which may be a redirection.
     Error,
     /// The reply to a command about the cluster.
@@ -25,14 +25,14 @@ pub(in crate::session) enum HeldReply {
 /// A reply that may name nodes.
 pub(in crate::session) struct ShownReply {
     view: Arc<FrontView>,
-    what: HeldReply,
+    what: HeldTopology,
     kept: Vec<u8>,
     /// The reply names none: it passes.
     passes: bool,
 }
 
 impl ShownReply {
-    pub(super) fn new(view: Arc<FrontView>, what: HeldReply) -> ShownReply {
+    pub(super) fn new(view: Arc<FrontView>, what: HeldTopology) -> ShownReply {
         ShownReply { view, what, kept: Vec::new(), passes: false }
     }
 
@@ -43,11 +43,11 @@ impl ShownReply {
         }
         self.kept.extend_from_slice(piece);
         let longest = match self.what {
-            HeldReply::Error => LONGEST_LINE,
-            HeldReply::Topology(_) | HeldReply::Exec(_) => LONGEST,
+            HeldTopology::Error => LONGEST_LINE,
+            HeldTopology::Topology(_) | HeldTopology::Exec(_) => LONGEST,
         };
         let mut fed = Fed { taken: piece.len(), ..Fed::default() };
-        if self.what == HeldReply::Error && !may_redirect(&self.kept) {
+        if self.what == HeldTopology::Error && !may_redirect(&self.kept) {
             self.passes = true;
             fed.instead = std::mem::take(&mut self.kept);
         } else if self.kept.len() > longest {
@@ -56,9 +56,9 @@ impl ShownReply {
         } else if ended {
             let kept = std::mem::take(&mut self.kept);
             let changed = match &self.what {
-                HeldReply::Error => self.view.redirect(&kept),
-                HeldReply::Topology(kind) => self.view.topology(&kept, *kind),
-                HeldReply::Exec(asked) => self.view.exec(&kept, asked),
+                HeldTopology::Error => self.view.redirect(&kept),
+                HeldTopology::Topology(kind) => self.view.topology(&kept, *kind),
+                HeldTopology::Exec(asked) => self.view.exec(&kept, asked),
             };
             fed.instead = changed.unwrap_or(kept);
         }

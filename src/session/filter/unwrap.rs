@@ -9,7 +9,7 @@ use crate::{
 
 /// Answer to the client whose transaction was dropped. The client itself watched nothing, so a
 /// fence was the reason.
-const DROPPED: &str =
+pub(in crate::session) const DROPPED: &str =
     "FENCED a lock of this transaction was granted again, nothing in it was executed";
 
 /// Longest first line that is looked at: the head of an array, a null, or a large integer.
@@ -68,13 +68,13 @@ impl Unwrap {
 }
 
 /// Returns the length of the array of which `line` is the head; 0 for any other line.
-fn elements(line: &[u8]) -> usize {
+pub(super) fn elements(line: &[u8]) -> usize {
     let digits = line.strip_prefix(b"*").and_then(|rest| rest.strip_suffix(b"\r\n"));
     digits.and_then(number::integer).and_then(|count| count.try_into().ok()).unwrap_or_default()
 }
 
 /// Whether the line is null, that is, the transaction was dropped.
-fn is_null(line: &[u8]) -> bool {
+pub(super) fn is_null(line: &[u8]) -> bool {
     line.starts_with(b"*-1") || line.starts_with(b"_")
 }
 

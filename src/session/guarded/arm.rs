@@ -60,6 +60,7 @@ impl Arming {
             return Progress::Pass(Pass::Counted);
         }
         desk.conn.armed = None;
+        desk.take_in_history();
         let now = Instant::now();
         if !claimed.verified {
             let asked = run_out(guard_locks(desk).cloned(), now, desk);
@@ -79,6 +80,9 @@ impl Arming {
         if claimed.claims.is_empty() {
             return Progress::Pass(Pass::Counted);
         }
+        if claimed.claims.iter().any(|claim| desk.tokens.is_doubted(&claim.key)) {
+            return forgotten::ask(Subject::Multi(claimed), None, desk);
+        }
         short::begin(Subject::Multi(claimed), desk)
     }
 }
@@ -86,13 +90,16 @@ impl Arming {
 /// Arms the client's transaction with no fences: no guarded write in it will pass, for this reason.
 pub(super) fn arm_for_nothing(error: Vec<u8>, desk: &mut Desk) -> Progress {
     let (claims, refused) = (Vec::new(), vec![(None, error)]);
-    desk.conn.armed = Some(Box::new(Armed { claims, refused }));
+    desk.conn.armed = Some(Box::new(Armed { claims, refused, has_writes: false }));
     Progress::Pass(Pass::Counted)
 }
 
 /// Arms the client's transaction: its fences are known, and watched.
 pub(super) fn arm(mut claimed: Claimed, fences: &FenceQuestion, desk: &mut Desk) -> Progress {
     if let Some(error) = fences.error() {
+        if fences.lacks_replicas() {
+            desk.shared.metrics.unacknowledged_locks.increment(1);
+        }
         return arm_for_nothing(error.to_vec(), desk);
     }
     let standings: Vec<FenceStanding> = fences.standings(&claimed.claims).collect();
@@ -101,7 +108,12 @@ pub(super) fn arm(mut claimed: Claimed, fences: &FenceQuestion, desk: &mut Desk)
             claim.announced = *standing != FenceStanding::Unknown;
         }
         let undo = ConnectionChange { in_multi: false, astray: false };
-        return forgotten::ask(Subject::Multi(claimed), undo, desk);
+        return forgotten::ask(Subject::Multi(claimed), Some(undo), desk);
+    }
+    let all_largest = standings.iter().all(|standing| *standing == FenceStanding::Largest);
+    if all_largest && claimed.tries < MAX_TRIES && desk.doubts(&mut claimed.claims) {
+        let undo = ConnectionChange { in_multi: false, astray: false };
+        return forgotten::ask(Subject::Multi(claimed), Some(undo), desk);
     }
     let mut armed = Armed::default();
     for (claim, standing) in claimed.claims.into_iter().zip(standings) {

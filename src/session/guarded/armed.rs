@@ -8,6 +8,8 @@ pub(in crate::session) struct Armed {
     pub(super) claims: Vec<FencedLock>,
     /// Reason why this lock's fence is not watched; without a key, why none is.
     pub(super) refused: Vec<(Option<Key>, Vec<u8>)>,
+    /// A guarded write was queued.
+    pub(super) has_writes: bool,
 }
 
 impl Armed {

@@ -1,7 +1,9 @@
-//! Announces again a fence that the data node has forgotten, but only under a lock that is still
-//! held.
+//! Announces again a fence that the data node has forgotten, or may have, but only under a lock that
+//! is still held.
 //!
-//! Otherwise a late write could announce the fence of a grant that is over, as the data node knows
+//! The data node has forgotten a fence if it knows none, or an earlier one. It may have if it is
+//! another process or its data has another history since ([`crate::guard::history`]). In both cases
+//! a late write could announce the fence of a grant that is over, as the data node knows
 //! no larger one any more. So the lock nodes are asked first whether the token still has the lock.
 //! A write whose fence is known to the data node asks nobody.
 
@@ -14,6 +16,8 @@ use super::{
     },
     arm::arm_for_nothing,
     long::{ConnectionChange, ask_for_fences, try_again},
+    refuse::refuse,
+    short,
     subject::{Subject, fenced},
 };
 use crate::{
@@ -23,8 +27,9 @@ use crate::{
     lock::NotAttached,
 };
 
-/// Asks the lock nodes about the claims that are not announced.
-pub(super) fn ask(subject: Subject, undo: ConnectionChange, desk: &mut Desk) -> Progress {
+/// Asks the lock nodes about the claims that are not announced. `undo`: what the question about the
+/// fences has changed, if it was asked.
+pub(super) fn ask(subject: Subject, undo: Option<ConnectionChange>, desk: &mut Desk) -> Progress {
     let now = Instant::now();
     let asked: Vec<(Key, Token)> = subject
         .claims()
@@ -42,7 +47,7 @@ pub(super) fn ask(subject: Subject, undo: ConnectionChange, desk: &mut Desk) -> 
 /// The lock nodes were asked whether locks are held whose fences the data node does not know.
 struct Checking {
     subject: Subject,
-    undo: ConnectionChange,
+    undo: Option<ConnectionChange>,
     asked: Vec<(Key, Token)>,
 }
 
@@ -67,13 +72,25 @@ impl Job for Checking {
             }
             (Subject::Multi(mut claimed), _) => {
                 claimed.tries += 1;
-                ask_for_fences(Subject::Multi(claimed), true, desk)
+                match self.undo {
+                    Some(_) => ask_for_fences(Subject::Multi(claimed), true, desk),
+                    None => short::begin(Subject::Multi(claimed), desk),
+                }
             }
-            (Subject::Write(write), Some((error, result))) => {
-                desk.shared.metrics.guarded(result);
-                self.undo.then(write, &error, desk)
-            }
-            (Subject::Write(write), None) => try_again(write, self.undo, desk),
+            (Subject::Write(write), Some((error, result))) => match self.undo {
+                Some(undo) => {
+                    desk.shared.metrics.guarded(result);
+                    undo.then(write, &error, desk)
+                }
+                None => refuse(write, &error, result, desk),
+            },
+            (Subject::Write(mut write), None) => match self.undo {
+                Some(undo) => try_again(write, undo, desk),
+                None => {
+                    write.turn_replies_on(desk);
+                    short::begin(Subject::Write(write), desk)
+                }
+            },
         }
     }
 }

@@ -9,13 +9,17 @@ use super::{
         metrics::GuardedWrite,
         owed::Entry,
     },
+    acknowledged::Acknowledging,
     arm::arm,
     forgotten,
     refuse::end,
     subject::{GuardedCommand, Subject, error_reply, fenced},
 };
 use crate::{
-    guard::fences::{FenceQuestion, FenceStanding, With, read_error},
+    guard::{
+        fences::{FenceQuestion, FenceStanding, With, read_error},
+        replicas::Replicas,
+    },
     resp::encode,
 };
 
@@ -45,7 +49,8 @@ pub(super) fn ask_for_fences(subject: Subject, again: bool, desk: &mut Desk) -> 
         before += 1;
     }
     let database = desk.conn.database.unwrap_or_default();
-    let fences = FenceQuestion::ask(&mut bytes, subject.claims(), before, with, database, ttl);
+    let how = (ttl, desk.replicas());
+    let fences = FenceQuestion::ask(&mut bytes, subject.claims(), before, with, database, how);
     desk.to_data.push(&bytes);
     for _ in owed_already..fences.missing() {
         // Only these replies are owed, so there is room.
@@ -84,9 +89,16 @@ fn compare(mut write: GuardedCommand, fences: &FenceQuestion, desk: &mut Desk) -
     let undo = ConnectionChange { in_multi: fences.in_multi(), astray: fences.is_astray() };
     if let Some(error) = fences.error() {
         desk.shared.metrics.guarded(GuardedWrite::Refused);
+        if fences.lacks_replicas() {
+            desk.shared.metrics.unacknowledged_locks.increment(1);
+        }
         return undo.then(write, error, desk);
     }
     let standings: Vec<FenceStanding> = fences.standings(&write.claimed.claims).collect();
+    let all_largest = standings.iter().all(|standing| *standing == FenceStanding::Largest);
+    if all_largest && desk.doubts(&mut write.claimed.claims) {
+        return forgotten::ask(Subject::Write(write), Some(undo), desk);
+    }
     for (claim, standing) in write.claimed.claims.iter_mut().zip(&standings) {
         match standing {
             FenceStanding::Fenced(seen) => {
@@ -103,7 +115,7 @@ fn compare(mut write: GuardedCommand, fences: &FenceQuestion, desk: &mut Desk) -
         }
     }
     if standings.contains(&FenceStanding::Unknown) {
-        return forgotten::ask(Subject::Write(write), undo, desk);
+        return forgotten::ask(Subject::Write(write), Some(undo), desk);
     }
     commit(write, desk)
 }
@@ -117,12 +129,15 @@ fn commit(write: GuardedCommand, desk: &mut Desk) -> Progress {
     desk.to_data.push(&exec);
     let _ = desk.owed.push(Entry::Ours);
     let _ = desk.owed.push(Entry::Guarded);
-    Progress::Wait(Box::new(Committing { write, error: None }))
+    let replicas = desk.ask_replicas(write.silent);
+    Progress::Wait(Box::new(Committing { write, replicas, error: None }))
 }
 
 /// The write and EXEC were sent. `error`: Redis's error to the write, if there was one.
 struct Committing {
     write: GuardedCommand,
+    /// Replicas that must acknowledge the write.
+    replicas: Option<Replicas>,
     error: Option<Vec<u8>>,
 }
 
@@ -134,6 +149,15 @@ impl Job for Committing {
 
     fn wraps(&self) -> Option<(Whose, bool)> {
         Some((Whose::Exec, self.write.silent))
+    }
+
+    fn holds(&self) -> bool {
+        self.replicas.is_some()
+    }
+
+    fn held(self: Box<Self>, made: usize, answer: Vec<u8>, desk: &mut Desk) -> Progress {
+        desk.shared.metrics.guarded(GuardedWrite::Passed);
+        Acknowledging::hold(self.replicas, (made, self.write.length), answer)
     }
 
     fn made(self: Box<Self>, desk: &mut Desk) -> Progress {
@@ -191,7 +215,9 @@ impl ConnectionChange {
         let undo: &[u8] = if self.in_multi { b"DISCARD" } else { b"UNWATCH" };
         desk.ask(|out| encode::command(out, &[undo]));
         let (answer, astray) = (error_reply(error), self.astray);
-        Progress::Wait(Box::new(Undoing { write, answer, astray }))
+        // The reply to WAIT may be owed.
+        let missing = desk.owed.len();
+        Progress::Wait(Box::new(Undoing { write, answer, astray, missing }))
     }
 }
 
@@ -200,10 +226,16 @@ struct Undoing {
     write: GuardedCommand,
     answer: Vec<u8>,
     astray: bool,
+    /// How many replies are missing; the last one is that of DISCARD or UNWATCH.
+    missing: usize,
 }
 
 impl Job for Undoing {
-    fn reply(self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
+    fn reply(mut self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
+        self.missing -= 1;
+        if self.missing > 0 {
+            return Progress::Wait(self);
+        }
         // A transaction or watch that could not be undone leaves the connection in a state unknown
         // to the client.
         let is_undone = !reply.starts_with(b"-") || reply.starts_with(NOTHING_TO_DISCARD);

@@ -28,11 +28,13 @@
 //! - `database`: in which database the write is to be made.
 //! - `forgotten`: announces again fences that the data node has forgotten.
 //! - `arm`, `armed`: the client's own transactions.
+//! - `acknowledged`: replicas that must acknowledge a write before its client is told.
 //!
 //! A transaction of the client's own is armed at its MULTI: the fences of all locks
 //! that the connection holds are WATCHed before it is passed on, and the writes in it
 //! are only compared with those.
 
+pub(super) mod acknowledged;
 pub(super) mod arm;
 pub(super) mod armed;
 mod batch;

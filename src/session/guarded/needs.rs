@@ -8,6 +8,7 @@ use super::{
         jobs::{Answer, Job, Pass, Progress, Question, Waits, When, not_asked},
         metrics::GuardedWrite,
     },
+    forgotten,
     refuse::{refuse, refuse_where_redis_would},
     short,
     subject::{GuardedCommand, Subject},
@@ -166,6 +167,7 @@ impl Guarded {
 
 /// Goes on with a write if the connection holds these locks.
 fn begin_write(mut write: GuardedCommand, needs: Vec<Need>, desk: &mut Desk) -> Progress {
+    desk.take_in_history();
     let (now, in_multi) = (Instant::now(), desk.conn.in_multi());
     let keys: Vec<Key> = needs.iter().map(|need| desk.key(&need.lock)).collect();
     if !in_multi && !write.claimed.verified {
@@ -202,6 +204,9 @@ fn begin_write(mut write: GuardedCommand, needs: Vec<Need>, desk: &mut Desk) -> 
         }
     }
     if in_multi {
+        if let Some(armed) = &mut desk.conn.armed {
+            armed.has_writes = true;
+        }
         desk.shared.metrics.guarded(GuardedWrite::Passed);
         return Progress::Pass(Pass::Counted);
     }
@@ -210,7 +215,13 @@ fn begin_write(mut write: GuardedCommand, needs: Vec<Need>, desk: &mut Desk) -> 
                      WATCH, or in the transaction";
         return refuse(write, error.as_bytes(), GuardedWrite::NotHeld, desk);
     }
+    let is_doubted = |claim: &FencedLock| !claim.announced && desk.tokens.is_doubted(&claim.key);
+    let doubted = claims.iter().any(is_doubted);
     write.claimed.claims = claims;
+    if doubted {
+        // Before anything is asked of the data node: no reply may come meanwhile.
+        return forgotten::ask(Subject::Write(write), None, desk);
+    }
     write.turn_replies_on(desk);
     short::begin(Subject::Write(write), desk)
 }

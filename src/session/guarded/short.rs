@@ -11,13 +11,17 @@ use super::{
         metrics::GuardedWrite,
         owed::Entry,
     },
+    acknowledged::Acknowledging,
     batch::Batch,
     database,
     long::ask_for_fences,
     refuse::end,
     subject::{GuardedCommand, Subject},
 };
-use crate::guard::write::{self, Write};
+use crate::guard::{
+    replicas::Replicas,
+    write::{self, Write},
+};
 
 /// Goes on once it is known that the locks are held: the short way, if it is open.
 pub(super) fn begin(subject: Subject, desk: &mut Desk) -> Progress {
@@ -39,23 +43,40 @@ fn write_by_script(write: GuardedCommand, desk: &mut Desk) -> Progress {
     desk.to_data.push(&call);
     // Nothing else is owed, so there is room.
     let _ = desk.owed.push(Entry::Guarded);
-    Progress::Wait(Box::new(Short { write, writes }))
+    let replicas = desk.ask_replicas(write.silent);
+    Progress::Wait(Box::new(Short { write, writes, replicas }))
 }
 
 /// The script was sent, to compare the fences and make these writes.
 struct Short {
     write: GuardedCommand,
     writes: SmallVec<[Write; 4]>,
+    /// Replicas that must acknowledge them.
+    replicas: Option<Replicas>,
 }
 
 impl Job for Short {
+    fn holds(&self) -> bool {
+        self.replicas.is_some()
+    }
+
+    fn held(self: Box<Self>, made: usize, answer: Vec<u8>, desk: &mut Desk) -> Progress {
+        if made > self.writes.len() {
+            return Progress::Relay;
+        }
+        let length = self.writes[..made].iter().map(|write| write.length).sum();
+        desk.short_way.note(self.writes.len(), made);
+        (0..made).for_each(|_| desk.shared.metrics.guarded(GuardedWrite::Passed));
+        Acknowledging::hold(self.replicas, (made, length), answer)
+    }
+
     fn wraps(&self) -> Option<(Whose, bool)> {
         let whose = if self.writes.len() > 1 { Whose::Batch } else { Whose::Script };
         Some((whose, self.write.silent))
     }
 
     fn made_several(self: Box<Self>, made: usize, desk: &mut Desk) -> Progress {
-        let Short { mut write, writes } = *self;
+        let Short { mut write, writes, .. } = *self;
         if made == 0 || made > writes.len() {
             return Progress::Relay;
         }

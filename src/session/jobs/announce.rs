@@ -1,5 +1,6 @@
 //! A lock that guards need was granted: announces its fence on the data node before the client is
-//! told of the lock.
+//! told of the lock. By `guards.replicas`, replicas must have acknowledged it then: WAIT goes in the
+//! same packet, behind the script, which writes in every case in which the lock can be told.
 
 use std::time::Duration;
 
@@ -16,7 +17,7 @@ use super::{
 };
 use crate::{
     clock::Instant,
-    guard::fences,
+    guard::{fences, replicas::Replicas},
     key::{Key, Token},
     lock::Claim,
     resp::{encode, name::ReplyMode},
@@ -38,7 +39,9 @@ pub(super) fn granted(ours: Ours, lock: Granted, answer: Vec<u8>, desk: &mut Des
     }
     let Granted { key, token, claim, fence, attached, again, least, .. } = lock;
     let lock = NewLock { key, token, claim, fence, attached, again, least, rounds: 0 };
-    Box::new(Announcing { ours, lock, undo, answer, missing: 0 }).tell(desk)
+    let replicas = desk.replicas();
+    Box::new(Announcing { ours, lock, undo, answer, replicas, said: Vec::new(), missing: 0 })
+        .tell(desk)
 }
 
 /// A lock just granted, or attached to, that the client has not been told of.
@@ -64,7 +67,12 @@ struct Announcing {
     undo: Option<Undo>,
     /// The reply to LOCK or LOCK.ATTACH.
     answer: Vec<u8>,
-    /// How many replies are missing; the last one is the announcement's.
+    /// Replicas that must acknowledge.
+    replicas: Option<Replicas>,
+    /// The reply to the announcement, if that to WAIT is missing still.
+    said: Vec<u8>,
+    /// How many replies are missing; the last ones are the announcement's, and WAIT's if replicas
+    /// must acknowledge.
     missing: usize,
 }
 
@@ -81,6 +89,11 @@ impl Announcing {
         let (selected, ttl) = (desk.conn.database, desk.config.locks.fence_ttl);
         desk.speak_up();
         desk.ask(|out| fences::announce(out, &self.lock.key, self.lock.fence, selected, ttl));
+        if let Some(replicas) = self.replicas {
+            let left = desk.tokens.left(&self.lock.key, self.lock.fence, Instant::now());
+            let left = left.map_or(Duration::ZERO, |(_, left)| left.duration());
+            desk.ask(|out| replicas.ask(out, Some(left)));
+        }
         self.missing = desk.owed.len();
         Progress::Wait(self)
     }
@@ -166,11 +179,17 @@ impl Job for Announcing {
     fn reply(mut self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
         self.missing -= 1;
         if self.missing > 0 {
+            if self.missing == 1 && self.replicas.is_some() {
+                self.said = reply.to_vec();
+            }
             return Progress::Wait(self);
         }
         if desk.conn.reply_mode == ReplyMode::Off {
             desk.hush();
         }
+        let acknowledged = self.replicas.map(|replicas| (replicas, replicas.read(reply)));
+        let said = std::mem::take(&mut self.said);
+        let reply = if self.replicas.is_some() { &said[..] } else { reply };
         let seen = fences::read_fence(reply);
         if let Some(seen) = seen
             && fences::is_from_the_future(seen)
@@ -180,7 +199,13 @@ impl Job for Announcing {
             guards.tell_of_fence_ahead(desk.name(&self.lock.key), seen);
         }
         match seen {
-            Some(seen) if seen <= self.lock.fence => self.announced(desk),
+            Some(seen) if seen <= self.lock.fence => match acknowledged {
+                Some((replicas, Err(why))) if !planted::has(PlantedFault::NoReplicas) => {
+                    desk.shared.metrics.unacknowledged_locks.increment(1);
+                    self.fail(&replicas.refuse_fence(&why), desk)
+                }
+                _ => self.announced(desk),
+            },
             Some(seen)
                 if seen < END
                     && !self.lock.attached

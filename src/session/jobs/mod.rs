@@ -149,6 +149,16 @@ pub(super) trait Job: Send {
         None
     }
 
+    /// Whether the reply to what was sent is held until replicas have acknowledged the write.
+    fn holds(&self) -> bool {
+        false
+    }
+
+    /// Takes in that `made` writes were carried out, with their replies, which are held.
+    fn held(self: Box<Self>, _made: usize, _reply: Vec<u8>, _desk: &mut Desk) -> Progress {
+        Progress::Relay
+    }
+
     /// Takes in that the script has made `made` writes, whose replies come next.
     fn made_several(self: Box<Self>, _made: usize, _desk: &mut Desk) -> Progress {
         Progress::Relay

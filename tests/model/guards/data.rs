@@ -8,6 +8,8 @@ use super::{Fault, Setup};
 pub(crate) enum Request {
     /// Remember a fence: `guard/announce.lua`.
     Raise { fence: u8 },
+    /// Wait for replicas, for some time: WAIT behind `Raise`, in the same packet.
+    Wait,
     /// Compare and write: `guard/write.lua`.
     Script(Write),
     /// Watch the fence, and nothing that was watched before.
@@ -67,6 +69,10 @@ pub(crate) struct Data {
     pub(crate) forgotten: u8,
     /// The largest fence of the others that were acknowledged.
     pub(crate) acknowledged: u8,
+    /// How often the fence was written.
+    pub(crate) offset: u8,
+    /// What replicas have: the offset, and the fence stored then.
+    pub(crate) replica: (u8, u8),
 }
 
 /// The outcome of a request.
@@ -98,10 +104,13 @@ impl Data {
                 if self.stored <= fence || setup.has(Fault::RaiseLowers) {
                     self.stored = fence;
                     self.seen = self.seen.max(fence);
+                    self.offset += u8::from(setup.replicas);
                     outcome.writes_fence = true;
                 }
                 outcome.reply = Reply::Fence(self.stored);
             }
+            // The session knows what came of it.
+            Request::Wait => {}
             Request::Get => outcome.reply = Reply::Fence(self.stored),
             Request::Watch => *watch = Watch::Unwritten,
             Request::Script(write) => {
@@ -133,5 +142,17 @@ impl Data {
     pub(crate) fn forget(&mut self, to: u8) {
         (self.stored, self.seen, self.acknowledged) = (to, to, 0);
         self.forgotten = self.version();
+    }
+
+    /// A replica takes its place, or it becomes a replica and the master again.
+    pub(crate) fn fail_over(&mut self) {
+        self.forget(self.replica.1);
+        self.offset += 1;
+        self.replicate();
+    }
+
+    /// Replicas get all that there is.
+    pub(crate) fn replicate(&mut self) {
+        self.replica = (self.offset, self.stored);
     }
 }

@@ -18,6 +18,9 @@ pub(crate) struct State {
     pub(crate) stops: u8,
     pub(crate) forgets: u8,
     pub(crate) wrong: Wrong,
+    /// A write landed that was under way when the data node went back: what is lost to it does not
+    /// count.
+    pub(crate) is_excused: bool,
 }
 
 /// Things that must never have happened.
@@ -52,6 +55,15 @@ pub(crate) struct Session {
     /// The reply to the last request carried out.
     pub(crate) reply: Option<Reply>,
     pub(crate) watch: Watch,
+    /// What replicas must have, so that they have the fence that this connection wrote last. `None`:
+    /// they never will, as the data node ends who waits when it becomes a replica.
+    pub(crate) written: Option<u8>,
+    /// Whether replicas have acknowledged that.
+    pub(crate) is_acknowledged: bool,
+    /// The data node has had another history since the last write.
+    pub(crate) doubts: bool,
+    /// Requests were under way when that came about.
+    pub(crate) under_way: bool,
 }
 
 /// A grant.
@@ -112,6 +124,10 @@ pub(crate) enum Step {
     Stop { client: usize },
     /// The data node knows only this fence any more.
     Forget { to: u8 },
+    /// The data node goes back to what its replicas have.
+    FailOver,
+    /// Replicas get all that the data node has.
+    Replicate,
 }
 
 impl State {
@@ -126,6 +142,7 @@ impl State {
             stops: setup.stops,
             forgets: setup.forgets,
             wrong: Wrong::default(),
+            is_excused: false,
         }
     }
 
@@ -169,6 +186,15 @@ impl State {
                 steps.extend(open.iter().map(|way| Step::Write { client, way: *way }));
             }
         }
+        if setup.replicas {
+            if self.data.replica.0 < self.data.offset {
+                steps.push(Step::Replicate);
+                if self.forgets > 0 {
+                    steps.push(Step::FailOver);
+                }
+            }
+            return;
+        }
         if self.forgets > 0 {
             let most = if setup.forgets_all { 1 } else { self.data.stored };
             steps.extend((0..self.data.stored.min(most)).map(|to| Step::Forget { to }));
@@ -192,8 +218,14 @@ impl State {
             Step::Forget { to } => {
                 next.forgets -= 1;
                 next.data.forget(to);
-                next.fence_is_written(None);
+                next.has_another_history(setup);
             }
+            Step::FailOver => {
+                next.forgets -= 1;
+                next.data.fail_over();
+                next.has_another_history(setup);
+            }
+            Step::Replicate => next.data.replicate(),
         }
         next.sessions.sort_unstable();
         next
@@ -211,6 +243,7 @@ impl State {
             return;
         }
         one.requests.push(Request::Raise { fence });
+        one.wait(setup);
         if !setup.has(Fault::RaiseBehindAnswer) {
             one.phase = Phase::Locking;
         }
@@ -219,13 +252,21 @@ impl State {
     fn carry_out(&mut self, client: usize, setup: &Setup) {
         let one = &mut self.sessions[client];
         let request = one.requests.remove(0);
+        if request == Request::Wait {
+            one.is_acknowledged = one.written.is_some_and(|written| self.data.replica.0 >= written);
+            return;
+        }
         let before = (self.data.seen, self.data.acknowledged, self.data.version());
         let outcome = self.data.carry_out(request, &mut one.watch, setup);
+        if setup.replicas && matches!(request, Request::Raise { .. }) {
+            one.written = Some(self.data.offset);
+        }
         if let Some(write) = outcome.lands {
             let (seen, acknowledged, version) = before;
+            self.is_excused |= one.under_way;
             self.wrong.below |= write.fence < seen;
             self.wrong.overwritten |= write.fence < acknowledged;
-            self.wrong.lost |= write.based_on != version;
+            self.wrong.lost |= write.based_on != version && !self.is_excused;
             one.landings += 1;
             one.landed_at = self.data.version();
         }
@@ -243,6 +284,16 @@ impl State {
         }
     }
 
+    /// Notes that the data node has forgotten, or gone back.
+    fn has_another_history(&mut self, setup: &Setup) {
+        self.fence_is_written(None);
+        for one in &mut self.sessions {
+            one.written = None;
+            one.doubts |= setup.sees && one.claim.is_some();
+            one.under_way |= setup.sees && !one.requests.is_empty();
+        }
+    }
+
     /// Notes that the fence is written: by a connection, which then does not watch it itself, or by
     /// none.
     fn fence_is_written(&mut self, by: Option<usize>) {
@@ -256,7 +307,14 @@ impl State {
     fn answered(&mut self, client: usize, setup: &Setup) {
         let one = &mut self.sessions[client];
         let (Some(reply), Some(claim)) = (one.reply.take(), &mut one.claim) else { return };
+        let is_acknowledged = !setup.replicas || one.is_acknowledged;
         match (one.phase, reply) {
+            (Phase::Locking, Reply::Fence(_))
+                if !is_acknowledged && !setup.has(Fault::NotAcknowledged) =>
+            {
+                one.phase = Phase::Idle;
+                one.ends_claim();
+            }
             (Phase::Locking, Reply::Fence(seen))
                 if seen <= claim.fence && (one.valid || !setup.forgets_all) =>
             {
@@ -269,8 +327,21 @@ impl State {
             }
             (Phase::Asking, Reply::Fence(seen)) => {
                 let fence = claim.fence;
+                if !claim.raised && !is_acknowledged && seen == fence {
+                    // NOREPLICAS: UNWATCH, and the next write announces it again.
+                    one.watch = Watch::Nothing;
+                    self.tell(client, false);
+                    return;
+                }
+                if one.doubts && !setup.has(Fault::NoDoubt) && seen == fence && one.valid {
+                    // It proves nothing. The lock nodes have said that the lock is held.
+                    (one.doubts, claim.raised) = (false, false);
+                    one.ask(setup);
+                    return;
+                }
+                let is_held = one.valid || !one.doubts || setup.has(Fault::NoDoubt);
                 let is_enough = seen < fence && setup.has(Fault::SmallerIsEnough);
-                if seen == fence || is_enough || setup.has(Fault::NoCompareInProxy) {
+                if seen == fence && is_held || is_enough || setup.has(Fault::NoCompareInProxy) {
                     claim.raised = true;
                     one.commit(setup);
                 } else if seen < fence && (one.valid || setup.has(Fault::NoAsking)) {
@@ -304,7 +375,7 @@ impl State {
             one.read = Some(one.landed_at);
         }
         (one.landings, one.landed_at) = (0, 0);
-        (one.phase, one.own) = (Phase::Idle, false);
+        (one.phase, one.own, one.under_way) = (Phase::Idle, false, false);
     }
 }
 
@@ -320,6 +391,17 @@ impl Session {
     fn write(&mut self, way: Way, setup: &Setup) {
         let Some(write) = self.the_write() else { return };
         self.writes -= 1;
+        if std::mem::take(&mut self.doubts) && !setup.has(Fault::NoDoubt) {
+            if !self.valid {
+                // The lock nodes have said so: NOTHELD.
+                (self.claim, self.read) = (None, None);
+                return;
+            }
+            self.claim = self.claim.map(|claim| Claim { raised: false, ..claim });
+            self.own = way == Way::Own;
+            self.ask(setup);
+            return;
+        }
         self.own = way == Way::Own;
         if way == Way::Short {
             self.requests.push(Request::Script(write));
@@ -334,12 +416,21 @@ impl Session {
         let Some(claim) = self.claim else { return };
         if !claim.raised {
             self.requests.push(Request::Raise { fence: claim.fence });
+            self.wait(setup);
         }
         if !setup.has(Fault::NoWatch) && !setup.has(Fault::WatchBehindGet) {
             self.requests.push(Request::Watch);
         }
         self.requests.push(Request::Get);
         self.phase = Phase::Asking;
+    }
+
+    /// Has replicas acknowledge what was sent before.
+    fn wait(&mut self, setup: &Setup) {
+        if setup.replicas {
+            self.is_acknowledged = false;
+            self.requests.push(Request::Wait);
+        }
     }
 
     /// Sends another packet: the write and EXEC.

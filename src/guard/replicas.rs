@@ -1,0 +1,142 @@
+//! Replicas of the data node that must have acknowledged what it was told: the fence of a guard's
+//! lock, and, by choice, each guarded write.
+//!
+//! A replica that is promoted without the last fence would take the write of the holder before. WAIT
+//! goes in one packet behind what is to be acknowledged, on the client's own connection: Redis counts
+//! the replicas that have all that this connection has written.
+
+use std::time::Duration;
+
+use crate::{
+    config::{GuardsConfig, WaitAt},
+    resp::{encode, number},
+};
+
+/// How many replicas must acknowledge, and how long they may take.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Replicas {
+    count: usize,
+    timeout: Duration,
+    /// Guarded writes are waited for too.
+    pub(crate) at_writes: bool,
+}
+
+/// An acknowledgement that is missing.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Unacknowledged {
+    /// So many replicas have acknowledged, which are too few.
+    TooFew(u64),
+    /// The data node refuses WAIT, with this error.
+    Refused(Vec<u8>),
+}
+
+impl Replicas {
+    /// Returns `None` if none are to be waited for.
+    pub(super) fn of(config: &GuardsConfig) -> Option<Replicas> {
+        let GuardsConfig { replicas: count, replica_timeout: timeout, wait_at, .. } = *config;
+        let at_writes = wait_at == WaitAt::Write;
+        (count > 0).then_some(Replicas { count, timeout, at_writes })
+    }
+
+    /// Appends WAIT, which is answered after `left` at the latest: longer than a lock is held nobody
+    /// need wait. A client library counts on that too, as Redis answers nothing else meanwhile.
+    pub(crate) fn ask(&self, out: &mut Vec<u8>, left: Option<Duration>) {
+        let timeout = left.map_or(self.timeout, |left| left.min(self.timeout)).as_millis();
+        encode::array(out, 3);
+        encode::bulk(out, b"WAIT");
+        encode::bulk_number(out, self.count as u64);
+        // WAIT 0 would wait for ever.
+        encode::bulk_number(out, u64::try_from(timeout).unwrap_or(u64::MAX).max(1));
+    }
+
+    /// Reads the reply to WAIT.
+    ///
+    /// # Errors
+    /// That too few replicas have acknowledged, or that the data node refuses.
+    pub(crate) fn read(&self, reply: &[u8]) -> Result<(), Unacknowledged> {
+        if let Some(error) = reply.strip_prefix(b"-") {
+            return Err(Unacknowledged::Refused(error.trim_ascii_end().to_vec()));
+        }
+        let count = reply.strip_prefix(b":").and_then(|rest| rest.strip_suffix(b"\r\n"));
+        let count = count.and_then(number::integer).and_then(|count| u64::try_from(count).ok());
+        match count.unwrap_or_default() {
+            count if count >= self.count as u64 => Ok(()),
+            count => Err(Unacknowledged::TooFew(count)),
+        }
+    }
+
+    /// Words why a fence does not count as announced. Redis refuses a write in these words where
+    /// `min-replicas-to-write` is not met.
+    pub(crate) fn refuse_fence(&self, why: &Unacknowledged) -> Vec<u8> {
+        match why {
+            Unacknowledged::TooFew(count) => {
+                let Replicas { count: wanted, timeout, .. } = self;
+                format!(
+                    "NOREPLICAS {count} of {wanted} replicas have acknowledged the lock's fence within \
+                     {timeout:?} (guards.replicas), try again"
+                )
+                .into_bytes()
+            }
+            Unacknowledged::Refused(error) => refused(error),
+        }
+    }
+
+    /// Words that a write was made, and may be lost in a failover. The code is none of Redis's: by
+    /// its NOREPLICAS nothing is written.
+    pub(crate) fn warn_of_write(&self, why: &Unacknowledged) -> Vec<u8> {
+        let Replicas { count: wanted, timeout, .. } = self;
+        let why = match why {
+            Unacknowledged::TooFew(count) => format!(
+                "{count} of {wanted} replicas have acknowledged it within {timeout:?} (guards.replicas)"
+            ),
+            Unacknowledged::Refused(error) => String::from_utf8_lossy(&refused(error)).into_owned(),
+        };
+        format!("UNREPLICATED it was written, but may be lost in a failover: {why}").into_bytes()
+    }
+}
+
+/// Words that the data node refuses WAIT, in its own words.
+fn refused(error: &[u8]) -> Vec<u8> {
+    let end = memchr::memchr(b' ', error).unwrap_or(error.len());
+    let (code, text) = error.split_at(end);
+    [code, b" guards.replicas needs WAIT: ", text.trim_ascii_start()].concat()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn two() -> Replicas {
+        let timeout = Duration::from_millis(100);
+        Replicas { count: 2, timeout, at_writes: false }
+    }
+
+    #[test]
+    fn nobody_is_waited_for_longer_than_the_lock_is_held() {
+        let wait = |left| {
+            let mut out = Vec::new();
+            two().ask(&mut out, left);
+            String::from_utf8(out).unwrap()
+        };
+        let of = |ms: &str| format!("*3\r\n$4\r\nWAIT\r\n$1\r\n2\r\n${}\r\n{ms}\r\n", ms.len());
+        assert_eq!(wait(None), of("100"));
+        assert_eq!(wait(Some(Duration::from_secs(1))), of("100"));
+        assert_eq!(wait(Some(Duration::from_millis(30))), of("30"));
+        assert_eq!(wait(Some(Duration::ZERO)), of("1"), "0 is for ever");
+    }
+
+    #[test]
+    fn a_reply_that_does_not_say_enough_says_too_few() {
+        for enough in [":2\r\n", ":3\r\n"] {
+            assert_eq!(two().read(enough.as_bytes()), Ok(()));
+        }
+        for (few, count) in
+            [(":1\r\n", 1), (":0\r\n", 0), (":-2\r\n", 0), ("+OK\r\n", 0), ("$1\r\n2\r\n", 0)]
+        {
+            assert_eq!(two().read(few.as_bytes()), Err(Unacknowledged::TooFew(count)), "{few}");
+        }
+        let refused = two().read(b"-NOPERM no 'wait'\r\n").unwrap_err();
+        let told = String::from_utf8(two().refuse_fence(&refused)).unwrap();
+        assert_eq!(told, "NOPERM guards.replicas needs WAIT: no 'wait'");
+    }
+}
