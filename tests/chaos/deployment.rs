@@ -253,18 +253,6 @@ impl Deployment {
         &self.options
     }
 
-    /// A command on a host, which ends with the thread that starts it.
-    fn on(&self, host: usize) -> Command {
-        let mut command = Command::new("nsenter");
-        command
-            .arg(format!("--net={}", self.network.namespace(host)))
-            .args(["setpriv", "--pdeathsig", "KILL", "env"])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(Stdio::null());
-        command
-    }
-
     fn redis(
         &self,
         (host, port): (usize, u16),
@@ -272,7 +260,7 @@ impl Deployment {
         more: &[&str],
         clock: Option<PathBuf>,
     ) -> Child {
-        let mut command = self.on(host);
+        let mut command = self.network.command(host);
         command
             .args(clock.iter().flat_map(|file| faketime(file)))
             .arg("redis-server")
@@ -511,7 +499,7 @@ impl Deployment {
     /// Runs `lockgate init`.
     fn initialise(&self) {
         self.configure(0, Settings::Right);
-        let mut command = self.on(proxy_host(0));
+        let mut command = self.network.command(proxy_host(0));
         command.arg(&self.options.proxy.0).arg("init").arg(self.configuration(0));
         let output = command.stderr(Stdio::piped()).output().expect("nsenter");
         let words = String::from_utf8_lossy(&output.stderr);
@@ -526,7 +514,7 @@ impl Deployment {
         let clock = self.options.proxy_clocks[proxy].map(|_| format!("proxy-clock-{proxy}"));
         let clock = clock.map(|name| self.path(&name));
         let (binary, plant) = &self.options.proxy;
-        let mut command = self.on(proxy_host(proxy));
+        let mut command = self.network.command(proxy_host(proxy));
         command
             .args(clock.iter().flat_map(|file| faketime(file)))
             .args(plant.map(|plant| format!("LOCKGATE_PLANT={plant}")))
@@ -687,7 +675,7 @@ impl Deployment {
                 _ => self.options.aside,
             },
         };
-        let mut command = self.on(group_host(group));
+        let mut command = self.network.command(group_host(group));
         match program {
             Program::Own(_) | Program::Past => command
                 .arg(format!("{}={}", client::VARIABLE, plan.encode()))
@@ -852,12 +840,12 @@ fn proxy_address(proxy: usize) -> SocketAddr {
     SocketAddr::from((address(proxy_host(proxy)), PROXY_PORT))
 }
 
-fn send_signal(child: &Child, signal: Signal) {
+pub(crate) fn send_signal(child: &Child, signal: Signal) {
     // A process that has ended by itself needs no signal.
     let _ = kill_process(Pid::from_child(child), signal);
 }
 
-fn end(child: &mut Option<Child>) {
+pub(crate) fn end(child: &mut Option<Child>) {
     if let Some(mut child) = child.take() {
         let _ = child.kill();
         let _ = child.wait();
@@ -906,7 +894,7 @@ fn connect(socket: &Path) -> UnixStream {
     }
 }
 
-fn answers(socket: &Path) -> bool {
+pub(crate) fn answers(socket: &Path) -> bool {
     let ping = || -> std::io::Result<bool> {
         let mut stream = UnixStream::connect(socket)?;
         stream.set_read_timeout(Some(Duration::from_secs(1)))?;
@@ -918,7 +906,7 @@ fn answers(socket: &Path) -> bool {
     ping().unwrap_or(false)
 }
 
-fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
     let deadline = Instant::now() + START_LIMIT;
     while !condition() {
         assert!(Instant::now() < deadline, "not within {START_LIMIT:?}: {what}");

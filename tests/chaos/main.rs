@@ -13,6 +13,8 @@
 //! what was acknowledged is there, what was refused is not, and none landed below a larger fence;
 //! and that redis-py loses no update.
 //!
+//! Failovers of a lock node and of the data node have a deployment of their own ([`failover`]).
+//!
 //! `make test` runs the short form; `make chaos` the long one (`MINUTES`, `SEED`), and
 //! shows that planted faults are found. It needs root.
 //!
@@ -30,6 +32,7 @@ mod checker;
 mod client;
 mod deployment;
 mod directed;
+mod failover;
 mod fault;
 mod history;
 mod network;

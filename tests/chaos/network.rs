@@ -12,7 +12,7 @@ use std::{
     net::Ipv4Addr,
     os::unix::fs::MetadataExt as _,
     path::Path,
-    process::Command,
+    process::{Command, Stdio},
     sync::{
         Arc, Condvar, Mutex, RwLock,
         atomic::{AtomicU64, Ordering},
@@ -130,6 +130,18 @@ impl Network {
     /// The path at which `ip netns` and `nsenter --net` find a host.
     pub(crate) fn namespace(&self, host: usize) -> String {
         format!("/run/netns/{}{host}", self.prefix)
+    }
+
+    /// A command on a host, which ends with the thread that starts it.
+    pub(crate) fn command(&self, host: usize) -> Command {
+        let mut command = Command::new("nsenter");
+        command
+            .arg(format!("--net={}", self.namespace(host)))
+            .args(["setpriv", "--pdeathsig", "KILL", "env"])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null());
+        command
     }
 
     /// The processes on a host, the newest last.

@@ -52,6 +52,10 @@ pub(super) struct Answered {
 impl Way {
     pub(super) async fn ask(&self) -> Result<Answered, ConnectError> {
         let there = self.address.now()?;
+        // Its Sentinels may have elected another, to whom a proxy that knows better gives the seat.
+        if !self.address.is_confirmed(&there) {
+            return Err(ConnectError::Elsewhere);
+        }
         let url = &there.url;
         let mut stream = net::connect(url, &self.connector, CONNECT_LIMIT, KEEPALIVE).await?;
         let mut out = Vec::new();
