@@ -196,7 +196,6 @@ impl Owed {
                 Entry::Exec | Entry::ArmedExec | Entry::Reset => {
                     **counted = QueuedCommands::default();
                 }
-                Entry::Discard if ok => **counted = QueuedCommands::default(),
                 _ => {}
             }
             counted.count += usize::from(queued);

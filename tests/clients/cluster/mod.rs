@@ -160,7 +160,14 @@ fn cluster_clients_stay_at_the_fronts_while_slots_move_and_a_master_dies() {
     round(&mut scripts, (&client, &mut connection), 1);
     let said = reshard.join().unwrap();
     assert!(said.contains("Moving slot"), "{said}");
-    let check = redis_cli(1, &["--cluster", "check", &format!("127.0.0.1:{}", fronts[4])], "");
+    // Until all nodes have heard of it, redis-cli complains that they do not agree.
+    let mut check = String::new();
+    eventually("the nodes agree", || {
+        let at = format!("127.0.0.1:{}", fronts[4]);
+        let output = Command::new("redis-cli").args(["--cluster", "check", &at]).output().unwrap();
+        check = String::from_utf8_lossy(&output.stdout).into_owned();
+        output.status.success()
+    });
     assert!(check.contains("[OK] All 16384 slots covered."), "{check}");
     for node in &cluster.nodes {
         assert!(!check.contains(&format!(":{}", node.port())), "{check}");
