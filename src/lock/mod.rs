@@ -79,10 +79,7 @@ pub use reply::{VotesRead, read_votes};
 pub(crate) mod seams {
     pub(crate) use super::{
         address::NOT_CONFIRMED,
-        fitness::{
-            clocks::UNWATCHED,
-            deployment::{NEW_IF_BARE, RENEWED_AT_ONCE},
-        },
+        fitness::{clocks::UNWATCHED, deployment::NEW_IF_BARE},
         grants::NO_HEALS,
         jitter::set_seed,
         keep::schedule::{LATE, NOT_RETRIED},

@@ -44,8 +44,8 @@ use crate::{
     lock::{
         Engine, WallClock, initialise, padded,
         seams::{
-            LATE, NEW_IF_BARE, NO_HEALS, NOT_ASKED_AGAIN, NOT_CONFIRMED, NOT_RETRIED,
-            RENEWED_AT_ONCE, TOO_SMALL, UNDONE, UNWATCHED, set_seed,
+            LATE, NEW_IF_BARE, NO_HEALS, NOT_ASKED_AGAIN, NOT_CONFIRMED, NOT_RETRIED, TOO_SMALL,
+            UNDONE, UNWATCHED, set_seed,
         },
     },
     net::memory::set_network,
@@ -136,8 +136,6 @@ enum Planted {
     KeyFreedForAll,
     /// A master's votes count, however long ago the Sentinels named it.
     NotConfirmed,
-    /// Renewals by a promoted node that is alone count while the one before may still grant.
-    RenewedAtOnce,
 }
 
 impl Planted {
@@ -205,7 +203,6 @@ impl Planted {
         NOT_RETRIED.set(self == Planted::NotRetried);
         UNDONE.set(self == Planted::Undone);
         NOT_CONFIRMED.set(self == Planted::NotConfirmed);
-        RENEWED_AT_ONCE.set(self == Planted::RenewedAtOnce);
     }
 }
 

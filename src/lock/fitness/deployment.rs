@@ -119,8 +119,6 @@ pub(in crate::lock) struct Wait {
 thread_local! {
     /// A fault that tests plant: a node without a marker is new, and votes.
     pub(crate) static NEW_IF_BARE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
-    /// A fault that tests plant: what a promoted node that is alone renews counts at once.
-    pub(crate) static RENEWED_AT_ONCE: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
 /// One proxy's knowledge of all nodes.
@@ -440,8 +438,6 @@ impl Admissions {
         // Sentinels name is it known until when.
         let confirm = self.ways[index].address.confirm();
         let settled = confirm.mul_f64(1.0 + self.drift_factor) + ROUNDING;
-        #[cfg(test)]
-        let settled = if RENEWED_AT_ONCE.get() { Duration::ZERO } else { settled };
         let left = self.remaining(state, index, look, Instant::now())?;
         let waited = self.enough(state, Some(index)).saturating_sub(left);
         if confirm.is_zero() || waited < settled || left.is_zero() {
