@@ -6,8 +6,8 @@ use std::{
 };
 
 use super::{
-    AdoptMode, ClientTls, Config, Endpoint, LOG_LEVELS, Listener, LockNode, LocksConfig, Policy,
-    RedisUrl, SocketPath,
+    AdoptMode, Announce, ClientTls, Config, Endpoint, LOG_LEVELS, Listener, LockNode, LocksConfig,
+    Policy, RedisUrl, SocketPath,
     reader::{Reader, Section},
 };
 
@@ -290,6 +290,18 @@ pub(super) fn cluster(reader: &mut Reader<'_>, top: &Section<'_>, config: &Confi
              node, masters and replicas, as 127.0.0.1:7100-7105",
             config.listen.len(),
             cluster.nodes.len()
+        );
+        reader.problem(&top.path("listen"), what);
+    }
+    // Clients are told of all fronts by one host.
+    let ports = || config.listen.iter().map(|front| front.address.port());
+    let twice = ports().enumerate().find(|(index, port)| ports().take(*index).any(|p| p == *port));
+    if cluster.announce != Announce::Nodes
+        && let Some((_, port)) = twice
+    {
+        let what = format!(
+            "two fronts have port {port}; clients are told of all fronts by one host, so give each a \
+             port of its own, or set data.announce to off"
         );
         reader.problem(&top.path("listen"), what);
     }

@@ -297,17 +297,22 @@ impl FromYaml for Announce {
             return Ok(Announce::Nodes);
         }
         let text = value.as_str().ok_or(Wrong::Wanted("auto, off or the host of the fronts"))?;
+        let lower = text.to_ascii_lowercase();
+        let is_word = ["auto", "off", "on", "no", "yes", "true", "false"].contains(&&*lower);
+        let address = text.parse::<IpAddr>();
         let is_host = !text.is_empty()
+            && !is_word
             && text.len() <= LONGEST_HOST
-            && (text.parse::<IpAddr>().is_ok()
+            && !address.as_ref().is_ok_and(IpAddr::is_unspecified)
+            && (address.is_ok()
                 || text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-._".contains(&byte)));
         match text {
             "auto" => Ok(Announce::Reached),
             "off" => Ok(Announce::Nodes),
             host if is_host => Ok(Announce::Host(host.to_owned())),
             _ => {
-                let what = "is no host: write a name or an address without a port, as each node's \
-                            front has its own";
+                let what = "is neither auto nor off nor the host of the fronts: a name or an address \
+                            without a port, as each node's front has its own";
                 Err(Wrong::Because(what.into()))
             }
         }

@@ -110,7 +110,10 @@ fn a_cluster_has_a_front_for_each_node_that_is_named() {
             "",
             "data.master: has no effect beside cluster",
         ),
-        ("127.0.0.1:1-2", "{cluster: a, announce: 'b:7'}", "", "is no host"),
+        ("127.0.0.1:1-2", "{cluster: a, announce: 'b:7'}", "", "is neither auto nor off"),
+        ("127.0.0.1:1-2", "{cluster: a, announce: 'OFF'}", "", "is neither auto nor off"),
+        ("127.0.0.1:1-2", "{cluster: a, announce: 0.0.0.0}", "", "is neither auto nor off"),
+        ("[127.0.0.1:7, 127.0.0.2:7]", "{cluster: a}", "", "two fronts have port 7"),
         ("127.0.0.1:1-2", "{cluster: ['127.0.0.1:2']}", "", "is this proxy itself"),
         ("127.0.0.1:1-2", "{primary: 'redis://a', announce: b}", "", "has no effect"),
         (

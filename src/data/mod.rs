@@ -308,11 +308,13 @@ impl DataNode {
         let mut known = watch.known.subscribe();
         let is_known = timeout(limit, known.wait_for(|known| *known)).await.is_ok();
         let Some(tenure) = self.tenure() else {
+            // Without a node it is as if the node were down: an error would be taken for its answer.
             let why = match is_known {
                 true => "no node of the cluster is behind this front".into(),
                 false => self.problem().unwrap_or_default(),
             };
-            return Err(NotConnected::new(self.name.clone(), io::Error::other(why)));
+            let (data, error) = (self.name.clone(), io::Error::other(why));
+            return Err(NotConnected { data, error, is_silent: is_known });
         };
         let left = deadline.saturating_duration_since(Instant::now());
         match net::connect_for(client, &tenure.url, &self.connector, left, keepalive).await {

@@ -54,6 +54,15 @@ impl SentinelLink {
         Ok(link)
     }
 
+    /// Asks for the Sentinel's own id. Returns `None` if it does not tell: before version 6.2, or by an
+    /// ACL.
+    pub(super) async fn id(&mut self) -> Result<Option<Vec<u8>>, SentinelTrouble> {
+        match self.ask(&[b"SENTINEL", b"MYID"]).await? {
+            SentinelReply::Text(id) => Ok(Some(id)),
+            SentinelReply::Error(_) | SentinelReply::Texts(_) | SentinelReply::Nothing => Ok(None),
+        }
+    }
+
     /// Asks which master has this name, and by which election if `elected`. Returns its address, and
     /// when the question was sent.
     pub(super) async fn master(

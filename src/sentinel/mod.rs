@@ -66,12 +66,17 @@ pub(crate) struct Sentinels {
     _tasks: JoinSet<()>,
 }
 
+/// The own id of a Sentinel, if it tells.
+type SentinelId = Option<Vec<u8>>;
+
 /// What the Sentinels have said.
 struct KnownAnswers {
     urls: Vec<RedisUrl>,
     /// Whether the Sentinels are asked by which election a master is one.
     elected: bool,
     answers: Mutex<Vec<LastAnswer>>,
+    /// The id of each Sentinel, as it told it last.
+    ids: Mutex<Vec<SentinelId>>,
     /// The last master that a majority has named.
     named: watch::Sender<Option<NamedMaster>>,
     /// Notified when an answer is wanted now.
@@ -97,6 +102,7 @@ impl Sentinels {
         };
         let known = Arc::new(KnownAnswers {
             answers: Mutex::new(vec![None; urls.len()]),
+            ids: Mutex::new(vec![None; urls.len()]),
             named: watch::Sender::new(None),
             wanted: Notify::new(),
             faults: urls
@@ -161,18 +167,38 @@ pub(crate) async fn ask_once(
         .map(|url| (url.clone(), connector.clone(), master.master.clone()))
         .map(|(url, connector, name)| {
             tokio::spawn(async move {
-                SentinelLink::connect(&url, &connector).await?.master(&name, elected).await
+                let mut link = match SentinelLink::connect(&url, &connector).await {
+                    Ok(link) => link,
+                    Err(trouble) => return (None, Err(trouble)),
+                };
+                match link.id().await {
+                    Ok(id) => (id, link.master(&name, elected).await),
+                    Err(trouble) => (None, Err(trouble)),
+                }
             })
         })
         .collect();
-    let mut answers: Vec<LastAnswer> = Vec::new();
+    let (mut ids, mut answers) = (Vec::new(), Vec::<LastAnswer>::new());
     for asked in asking {
-        answers.push(asked.await.ok());
+        let (id, answer) = asked.await.map_or((None, None), |(id, answer)| (id, Some(answer)));
+        ids.push(id);
+        answers.push(answer);
     }
     let urls = &master.sentinels;
+    for (index, answer) in answers.iter_mut().enumerate() {
+        if let Some(first) = first_with_its_id(&ids, index) {
+            *answer = Some(Err(SentinelTrouble::twice(&urls[first])));
+        }
+    }
     let named = majority::named(&answers);
     let named = named.ok_or_else(|| no_majority(urls, &answers).unwrap_or_default());
     (named, troubles(urls, &answers))
+}
+
+/// The first Sentinel that has the id of the one at `index`, if that is another one. It speaks for both.
+fn first_with_its_id(ids: &[SentinelId], index: usize) -> Option<usize> {
+    let id = ids[index].as_ref()?;
+    ids[..index].iter().position(|other| other.as_ref() == Some(id))
 }
 
 fn troubles(urls: &[RedisUrl], answers: &[LastAnswer]) -> Vec<(RedisUrl, SentinelTrouble)> {
@@ -275,6 +301,15 @@ async fn follow(
 ) -> Result<std::convert::Infallible, SentinelTrouble> {
     let url = &known.urls[index];
     let mut questions = SentinelLink::connect(url, connector).await?;
+    let id = questions.id().await?;
+    let twice = {
+        let mut ids = known.ids.lock();
+        ids[index] = id;
+        first_with_its_id(&ids, index)
+    };
+    if let Some(first) = twice {
+        return Err(SentinelTrouble::twice(&known.urls[first]));
+    }
     known.take(index, Ok(questions.master(name, known.elected).await?));
     let mut news = SentinelLink::connect(url, connector).await?;
     // A Sentinel whose user may not subscribe is only asked.

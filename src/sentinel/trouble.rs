@@ -3,7 +3,7 @@
 use std::io;
 
 use super::reply::Garbled;
-use crate::metrics::labels;
+use crate::{config::RedisUrl, metrics::labels};
 
 labels! {
     /// What is wrong with a Sentinel; the label `fault` of `lockgate_sentinel_fault`.
@@ -20,6 +20,8 @@ labels! {
         Garbage = "garbage",
         /// The Sentinel names another master than the majority.
         Disagrees = "disagrees",
+        /// The Sentinel is listed under another name already.
+        Twice = "twice",
     }
 }
 
@@ -46,6 +48,7 @@ impl SentinelFault {
             SentinelFault::Garbage => {
                 "Is another service at that address, or is TLS wanted (sentinel_tls)?"
             }
+            SentinelFault::Twice => "List each Sentinel once: a majority is counted of them.",
             SentinelFault::Disagrees => {
                 "For a moment that is as it should be, after a failover. Else it watches another \
                  deployment, or is cut off from the other Sentinels."
@@ -65,6 +68,12 @@ pub(crate) struct SentinelTrouble {
 impl SentinelTrouble {
     pub(super) fn new(fault: SentinelFault, what: impl Into<String>) -> SentinelTrouble {
         SentinelTrouble { fault, what: what.into() }
+    }
+
+    /// The trouble with a Sentinel that is `first`, by another name.
+    pub(super) fn twice(first: &RedisUrl) -> SentinelTrouble {
+        let what = format!("it is the Sentinel at {first}, by another name");
+        SentinelTrouble::new(SentinelFault::Twice, what)
     }
 
     /// The trouble with a Sentinel that answers an error.

@@ -14,6 +14,9 @@ impl Core {
     /// Takes in bytes from the data node. Returns from where on they pass, behind the client's
     /// outbox.
     pub(super) fn data_sent(&mut self, bytes: &[u8]) -> usize {
+        if self.hides() {
+            return bytes.len();
+        }
         let (mut from, mut pos) = (0, 0);
         let is_watched = self.desk.shared.guards.is_some();
         // A list that was begun must be ended, as its announced length was changed.
@@ -85,14 +88,21 @@ impl Core {
             match verdict {
                 Some(Verdict::Lost) => {
                     self.relay();
+                    if self.hides() {
+                        self.to_client.push(bytes.get(from..begin).unwrap_or_default());
+                        return bytes.len();
+                    }
                     continue;
                 }
                 // RESET counts as the end of one connection and the beginning of another.
                 Some(Verdict::Reset) => self.desk.tokens.give_back(),
                 Some(Verdict::Pass) | None => {}
             }
-            if !self.hear(heard) {
+            if !self.hear(heard) || self.hides() {
                 from = bytes.len();
+            }
+            if self.hides() {
+                break;
             }
             if verdict.is_none() && pos >= bytes.len() {
                 break;
@@ -100,6 +110,12 @@ impl Core {
         }
         debug_assert!(from <= bytes.len());
         from
+    }
+
+    /// Whether nothing passes to the client any more: the connection is about to be closed, and what
+    /// comes may name nodes of a cluster, or be taken for the reply to another command.
+    fn hides(&self) -> bool {
+        self.tracking == Tracking::Closing && self.desk.view.is_some()
     }
 
     /// Takes in what a filtered reply has told. Returns `false` if nothing of it may pass, as the
@@ -158,8 +174,11 @@ impl Core {
             Entry::ArmedExec if first != b'>' && !self.desk.conn.state.watching => {
                 self.filter = Some(Filter::unwrap(Whose::Clients, false));
             }
-            Entry::Topology(kind) if first != b'>' => self.hold(HeldTopology::Topology(kind)),
-            Entry::Exec if first != b'>' => {
+            // An error may be a redirection.
+            Entry::Topology(kind) if !matches!(first, b'>' | b'-') => {
+                self.hold(HeldTopology::Topology(kind));
+            }
+            Entry::Exec if !matches!(first, b'>' | b'-') => {
                 let topologies = self.desk.owed.topologies();
                 self.hold(HeldTopology::Exec(topologies));
             }

@@ -253,6 +253,27 @@ fn what_is_no_sentinel_of_the_master_is_named_with_what_to_do() {
 }
 
 #[test]
+fn a_sentinel_under_two_names_has_one_voice() {
+    let [one, other] = [(); 2].map(|()| RedisServer::start(&[]).unwrap());
+    let sentinels = [&one, &other].map(|master| Sentinel::start(master.port(), 1, ""));
+    let [first, second] = sentinels.each_ref().map(Sentinel::port);
+    let all = format!("'127.0.0.1:{first}', 'localhost:{first}', '127.0.0.1:{second}'");
+    let data = format!("{{sentinels: [{all}], master: {MASTER}}}");
+    let proxy = Proxy::with().data_url(&data).top("connect_timeout: 1s").start();
+    let what = format!("it is the Sentinel at 127.0.0.1:{first}, by another name");
+    eventually("it is told", || {
+        let page = proxy.http("/readyz");
+        page.starts_with("HTTP/1.1 503") && page.contains(&what)
+    });
+    let (status, report) = doctor(&proxy.config_file());
+    assert!(status == Some(1) && report.contains("List each Sentinel once"), "{report}");
+    assert!(
+        proxy.client().cmd(&["PING"]).error().contains("2 of 3"),
+        "two voices name two masters"
+    );
+}
+
+#[test]
 fn a_named_master_that_is_dead_is_told_and_waited_for() {
     let mut dead = RedisServer::start(&[]).unwrap();
     let sentinel = Sentinel::start(dead.port(), 1, "");

@@ -86,3 +86,32 @@ async fn a_client_whose_replies_are_not_followed_is_closed_and_a_replica_is_not(
     pair.reply(&format!("$5000000\r\n{}", "x".repeat(4_200_000)));
     assert_eq!((pair.core.tracking, pair.at_client()), (Tracking::Closing, String::new()));
 }
+
+#[tokio::test(start_paused = true)]
+async fn nothing_passes_behind_what_closes_the_connection() {
+    let moved = "-MOVED 5 10.0.0.1:7000\r\n";
+    // Too long to be held, in one piece with the replies behind it.
+    let mut pair = at_front();
+    pair.commands(&[&["MULTI"], &["GET", "k"], &["CLUSTER", "NODES"], &["EXEC"], &["PING"]]);
+    let long = format!("$4200000\r\n{}\r\n", "x".repeat(4_200_000));
+    pair.reply(&format!("+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n{long}{LINE}+PONG\r\n{moved}"));
+    pair.reply(moved);
+    assert_eq!(pair.core.tracking, Tracking::Closing);
+    assert_eq!(pair.at_client(), "+OK\r\n+QUEUED\r\n+QUEUED\r\n");
+    // Replies that cannot be followed any more.
+    let mut pair = at_front();
+    pair.commands(&[&["GET", "k"], &["MULTI"], &["HELLO", "3"], &["CLUSTER", "NODES"], &["EXEC"]]);
+    pair.reply(&format!("$1\r\nv\r\n+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n%0\r\n{LINE}{moved}"));
+    assert_eq!(pair.core.tracking, Tracking::Closing);
+    let told = pair.at_client();
+    assert!(!told.contains("10.0.0.1"), "{told}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_transaction_that_is_redirected_names_the_front() {
+    let mut pair = at_front();
+    pair.commands(&[&["MULTI"], &["GET", "k"], &["CLUSTER", "NODES"], &["EXEC"], &["GET", "k"]]);
+    pair.reply("+OK\r\n+QUEUED\r\n+QUEUED\r\n-MOVED 5 10.0.0.1:7000\r\n-ASK 5 10.0.0.1:7000\r\n");
+    let told = "+OK\r\n+QUEUED\r\n+QUEUED\r\n-MOVED 5 192.0.2.9:6001\r\n-ASK 5 192.0.2.9:6001\r\n";
+    assert_eq!(pair.at_client(), told);
+}
