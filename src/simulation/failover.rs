@@ -46,7 +46,7 @@ const MAX_TTL: Duration = Duration::from_secs(16);
 /// Failovers in one run.
 const FAILOVERS: usize = 3;
 /// The seeds tried.
-const SEEDS: u64 = 6;
+const SEEDS: u64 = 4;
 
 /// Connects a proxy to a Sentinel.
 fn connect(network: &Arc<Network>, proxy: usize, sentinel: usize) -> io::Result<DuplexStream> {

@@ -6,7 +6,7 @@ use lockgate::tools::redis_server::{RedisServer, free_port};
 
 use crate::support::{
     Client, Proxy, Reply,
-    cluster::{Cluster, join, node, ready, text},
+    cluster::{Cluster, answer, join, node, ready, text},
     eventually,
 };
 
@@ -170,8 +170,7 @@ fn text_of_slot(client: &mut Client, key: &str) -> String {
 fn front_of(proxy: &Proxy, id: &str) -> u16 {
     let mut found = None;
     eventually("the node has a front", || {
-        let is_its =
-            |port: &&u16| Client::connect(**port).cmd(&["CLUSTER", "MYID"]) == Reply::bulk(id);
+        let is_its = |port: &&u16| answer(**port, &["CLUSTER", "MYID"]) == Some(Reply::bulk(id));
         found = proxy.fronts().iter().find(is_its).copied();
         found.is_some()
     });
@@ -207,14 +206,14 @@ fn the_fronts_follow_failovers_moved_slots_and_new_nodes() {
     assert_eq!(cluster.client(3).cmd(&["CLUSTER", "FAILOVER", "TAKEOVER"]), Reply::ok());
     eventually("the other node leads there", || moved_to(fronts[3], &on_other.cmd(&["GET", &key])));
     eventually("the cluster serves again", || {
-        Client::connect(fronts[3]).cmd(&["SET", &key, "2"]) == Reply::ok()
+        answer(fronts[3], &["SET", &key, "2"]) == Some(Reply::ok())
     });
     // A front without its node is no reason to send no traffic.
     ready(&proxy);
     cluster.nodes[0].restart().unwrap();
     assert_eq!(front_of(&proxy, &name), fronts[0], "the node comes back to its front");
     eventually("the node is a replica now", || {
-        moved_to(fronts[3], &Client::connect(fronts[0]).cmd(&["GET", &key]))
+        answer(fronts[0], &["GET", &key]).is_some_and(|reply| moved_to(fronts[3], &reply))
     });
 
     // A slot moves.

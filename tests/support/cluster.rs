@@ -2,7 +2,7 @@
 
 use lockgate::tools::redis_server::{RedisServer, free_port};
 
-use super::{Client, Proxy, Reply, Setup, eventually};
+use super::{Client, Proxy, Reply, Setup, eventually, pipeline};
 
 /// Number of slots of a cluster.
 const SLOTS: usize = 16384;
@@ -130,7 +130,7 @@ impl Cluster {
             let ids: Vec<(String, u16)> = proxy
                 .fronts()
                 .iter()
-                .map(|port| (Client::connect(*port).cmd(&["CLUSTER", "MYID"]), *port))
+                .filter_map(|port| Some((answer(*port, &["CLUSTER", "MYID"])?, *port)))
                 .filter(|(id, _)| matches!(id, Reply::Bulk(_)))
                 .map(|(id, port)| (text(&id), port))
                 .collect();
@@ -178,4 +178,11 @@ pub fn text(reply: &Reply) -> String {
 /// Waits until the proxy is ready.
 pub fn ready(proxy: &Proxy) {
     eventually("the proxy is ready", || proxy.http("/readyz").starts_with("HTTP/1.1 200"));
+}
+
+/// The answer at a front. Returns `None` if it closes, as it has no node now.
+pub fn answer(front: u16, words: &[&str]) -> Option<Reply> {
+    let mut client = Client::connect(front);
+    client.send(&pipeline(&[words]));
+    (!client.is_at_end()).then(|| client.reply())
 }
