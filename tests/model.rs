@@ -776,6 +776,8 @@ fn whoever_is_promoted_waits_and_renews_what_a_proxy_knows() {
     failover_breaks("wait without confirm", failover::Fault::WaitWithoutConfirm, alone());
     failover_breaks("no confirm", failover::Fault::NoConfirm, alone());
     failover_breaks("renewed at once", failover::Fault::RenewedAtOnce, alone());
+    let again = failover::Setup { promotions: 2, locks: [2, 2], ..alone() };
+    failover_breaks("elected again", failover::Fault::SameIfElectedAgain, again);
     let skewed = failover::Setup { skew: 3, ..alone() };
     failover_breaks("renewed by a copy", failover::Fault::RenewedByCopy, skewed);
     failover_breaks("renewed by a copy of the released", failover::Fault::RenewedByCopy, alone());

@@ -45,6 +45,8 @@ pub(crate) enum Fault {
     RenewedAtOnce,
     /// A promoted Redis renews whatever it has, though the proxy's lock has run out or was released.
     RenewedByCopy,
+    /// A master that is elected again is the one that it was.
+    SameIfElectedAgain,
 }
 
 /// A grant: its number, and for how long still.
@@ -62,7 +64,7 @@ struct Memory {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 struct Redis {
-    /// The identity: another one with each promotion.
+    /// The identity: another one with each election.
     who: u8,
     role: Role,
     memory: Memory,
@@ -124,6 +126,8 @@ pub(crate) enum Step {
     Replicate,
     /// The Sentinels promote the replica.
     Promote,
+    /// The Sentinels elect the master before, which has not heard of the one in between.
+    ElectAgain,
     /// A Redis that is no master any more dies, and comes back as a replica.
     Die(usize),
     Demote(usize),
@@ -308,6 +312,9 @@ impl Model for Failover {
         } else {
             if state.redises[other].role == Role::Master {
                 steps.push(Step::Die(other));
+                if state.promotions > 0 {
+                    steps.push(Step::ElectAgain);
+                }
             }
             steps.push(Step::Demote(other));
         }
@@ -320,7 +327,8 @@ impl Model for Failover {
             Step::Ask(proxy) => {
                 let this = &mut next.proxies[proxy];
                 this.named = (state.named, 0);
-                this.link = this.link.filter(|link| link.0 == state.named);
+                let who = state.redises[state.named].who;
+                this.link = this.link.filter(|link| (link.0, link.1) == (state.named, who));
             }
             Step::Connect(proxy) => next.connect(proxy, self),
             Step::Lock(proxy) => {
@@ -356,6 +364,14 @@ impl Model for Failover {
                 (redis.who, redis.role) = (next.next_who, Role::Master);
                 next.next_who += 1;
                 next.unlink(1 - state.named);
+            }
+            Step::ElectAgain => {
+                next.promotions -= 1;
+                next.named = 1 - state.named;
+                if !self.has(Fault::SameIfElectedAgain) {
+                    next.redises[next.named].who = next.next_who;
+                    next.next_who += 1;
+                }
             }
             Step::Die(at) => {
                 next.redises[at].role = Role::Dead;
