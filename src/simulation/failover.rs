@@ -27,14 +27,12 @@ use super::{
     network::Network,
     outcomes,
     redis::next_command,
+    seeds, simulate_by,
     watched_pair::{SENTINELS, WatchedPair},
 };
 use crate::{
     config::{Endpoint, LockNode, LocksConfig, RedisUrl, SentinelMaster},
-    lock::{
-        Engine, initialise,
-        seams::{set_seed, validity},
-    },
+    lock::{Engine, initialise, seams::validity},
     net::memory::set_network,
     resp::encode,
 };
@@ -278,28 +276,12 @@ async fn live(seed: u64, planted: Planted) -> RunOutcome {
 }
 
 fn simulate(seed: u64, planted: Planted) -> RunOutcome {
-    planted.set();
-    set_seed(Some(seed));
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build()
-        .unwrap();
-    let outcome = runtime.block_on(live(seed, planted));
-    drop(runtime);
-    set_network(None);
-    set_seed(None);
-    Planted::Nothing.set();
-    outcome
+    simulate_by(seed, planted, live)
 }
 
 #[test]
 fn no_failover_breaks_anything() {
-    let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
-    let seeds = match (number("LOCKGATE_SEED"), number("LOCKGATE_SEEDS")) {
-        (Some(seed), None) => seed..seed + 1,
-        (first, count) => first.unwrap_or(0)..first.unwrap_or(0) + count.unwrap_or(SEEDS),
-    };
+    let seeds = seeds(SEEDS);
     let (mut failed, mut grants, mut renewals, mut losses) = (Vec::new(), 0, 0, 0);
     for (seed, outcome) in outcomes(seeds.clone(), simulate) {
         if seeds.end - seeds.start == 1 {

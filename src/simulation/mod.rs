@@ -27,6 +27,7 @@ mod watched_pair;
 mod writes;
 
 use std::{
+    future::Future,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -218,6 +219,15 @@ type BridgedRule = (Option<Arc<Adoption>>, Option<Arc<Bridge>>);
 
 /// One deployment, from its start to its end.
 fn simulate(seed: u64, planted: Planted) -> RunOutcome {
+    simulate_by(seed, planted, live)
+}
+
+/// Runs `live` under virtual time, with all chance from the seed and this fault planted.
+fn simulate_by<T: Future<Output = RunOutcome>>(
+    seed: u64,
+    planted: Planted,
+    live: fn(u64, Planted) -> T,
+) -> RunOutcome {
     planted.set();
     set_seed(Some(seed));
     let runtime = tokio::runtime::Builder::new_current_thread()
@@ -502,12 +512,12 @@ fn clock(proxy: usize, begun: Instant) -> WallClock {
     Arc::new(move || 1_000_000_000 + wrong + u64::try_from(begun.elapsed().as_micros()).unwrap())
 }
 
-/// The seeds to try.
-fn seeds() -> std::ops::Range<u64> {
+/// The seeds to try: so many, unless the environment has others.
+fn seeds(count: u64) -> std::ops::Range<u64> {
     let number = |name: &str| std::env::var(name).ok().map(|text| text.parse::<u64>().unwrap());
     match (number("LOCKGATE_SEED"), number("LOCKGATE_SEEDS")) {
         (Some(seed), None) => seed..seed + 1,
-        (first, count) => first.unwrap_or(0)..first.unwrap_or(0) + count.unwrap_or(SEEDS),
+        (first, wanted) => first.unwrap_or(0)..first.unwrap_or(0) + wanted.unwrap_or(count),
     }
 }
 
@@ -534,7 +544,7 @@ fn outcomes(
 
 #[test]
 fn no_seed_breaks_anything() {
-    let (mut counts, begun, seeds) = (Happened::default(), std::time::Instant::now(), seeds());
+    let (mut counts, begun, seeds) = (Happened::default(), std::time::Instant::now(), seeds(SEEDS));
     let (tried, mut failed) = (seeds.end - seeds.start, Vec::new());
     let mut ended = 0;
     for (seed, outcome) in outcomes(seeds, simulate) {

@@ -50,16 +50,9 @@ impl RedisServer {
     pub fn start(arguments: &[&str]) -> io::Result<RedisServer> {
         let arguments: Vec<String> = arguments.iter().map(|a| (*a).to_owned()).collect();
         let dir = tempfile::Builder::new().prefix("lockgate-redis-").tempdir()?;
-        let mut last = io::Error::other("no free port");
-        for _ in 0..PORT_ATTEMPTS {
-            let port = free_port()?;
-            match spawn(port, dir.path(), &arguments) {
-                Ok(child) => return Ok(RedisServer { child, port, arguments, dir }),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(error),
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
+        let (child, port) =
+            at_a_free_port(|port| Ok((spawn(port, dir.path(), &arguments)?, port)))?;
+        Ok(RedisServer { child, port, arguments, dir })
     }
 
     /// The server's loopback port; unchanged by [`RedisServer::restart`].
@@ -177,6 +170,22 @@ fn spawn(port: u16, dir: &Path, arguments: &[String]) -> io::Result<Child> {
         .arg(&log)
         .args(arguments);
     until_up(child, &log, || answers(&dir.join("redis.sock")))
+}
+
+/// Starts a server at a free port, and at another if somebody else has taken that meanwhile.
+///
+/// # Errors
+/// The last one, or that the program is missing.
+pub(super) fn at_a_free_port<T>(start: impl Fn(u16) -> io::Result<T>) -> io::Result<T> {
+    let mut last = io::Error::other("no free port");
+    for _ in 0..PORT_ATTEMPTS {
+        match start(free_port()?) {
+            Ok(started) => return Ok(started),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(error),
+            Err(error) => last = error,
+        }
+    }
+    Err(last)
 }
 
 /// A command that starts `redis-server`, and whose process ends with this one.

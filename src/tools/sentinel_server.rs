@@ -9,10 +9,7 @@ use std::{
     process::Child,
 };
 
-use super::redis_server::{bound_to_this_process, free_port, until_up};
-
-/// How many ports are tried if another process takes the first ones.
-const PORT_ATTEMPTS: usize = 10;
+use super::redis_server::{at_a_free_port, bound_to_this_process, until_up};
 
 /// A running `redis-server --sentinel`, with its own temporary directory.
 #[derive(Debug)]
@@ -29,15 +26,7 @@ impl SentinelServer {
     /// # Errors
     /// The errors of [`RedisServer::start`](super::redis_server::RedisServer::start).
     pub fn start(lines: &str) -> io::Result<SentinelServer> {
-        let mut last = io::Error::other("no free port");
-        for _ in 0..PORT_ATTEMPTS {
-            match spawn(free_port()?, lines) {
-                Ok(sentinel) => return Ok(sentinel),
-                Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(error),
-                Err(error) => last = error,
-            }
-        }
-        Err(last)
+        at_a_free_port(|port| spawn(port, lines))
     }
 
     /// The Sentinel's loopback port.

@@ -29,24 +29,13 @@ fn waits(proxy: &Proxy) {
     });
 }
 
-/// From now on the replica gets nothing of what its master gets, as when a network is busy.
-fn hold_replication(watched: &Watched) {
-    let mut replica = watched.replica_client();
-    let nobody = ["CONFIG", "SET", "masteruser", "nobody", "masterauth", "nothing"];
-    assert_eq!(replica.cmd(&nobody), Reply::ok());
-    let mut master = Client::connect(watched.master.port());
-    assert!(matches!(master.cmd(&["CLIENT", "KILL", "TYPE", "replica"]), Reply::Int(1..)));
-    master.cmd(&["SET", "marked", "1"]);
-    assert_eq!(replica.cmd(&["GET", "marked"]), Reply::NullBulk);
-}
-
 /// Kills the only lock node before it has replicated a lock, and has another client ask for the lock
 /// until it is granted. Returns the end of the first grant, and the time of the second one.
 fn second_grant_after_a_failover(line: &str) -> (Instant, Instant) {
     let mut watched = Watched::start(&[]);
     let proxy = before(&[watched.data("")]).locks("max_ttl: 8s").locks(line).start();
     all_up(&proxy, 1);
-    hold_replication(&watched);
+    watched.hold_replication();
     let held = proxy.client().cmd(&["LOCK", "k", "a", "PX", "8000"]).grant();
     let until = Instant::now() + Duration::from_millis(held.validity.unsigned_abs());
     watched.master.kill().unwrap();
@@ -123,7 +112,7 @@ fn what_is_held_stays_held_while_one_of_three_nodes_fails_over() {
     let nodes = [watched.data(""), others[0].url(), others[1].url()];
     let proxy = before(&nodes).locks("max_ttl: 4s").start();
     all_up(&proxy, 3);
-    hold_replication(&watched);
+    watched.hold_replication();
     let mut holder = proxy.client();
     holder.cmd(&["LOCK", "k"]).grant();
     watched.master.kill().unwrap();
@@ -178,7 +167,7 @@ fn session_locks_outlive_the_failover_of_the_only_node() {
     eventually("it is replicated", || {
         watched.replica_client().cmd(&["EXISTS", "lock:replicated"]) == Reply::Int(1)
     });
-    hold_replication(&watched);
+    watched.hold_replication();
     holder.cmd(&["LOCK", "lost", "b"]).grant();
     let mut lease = proxy.client();
     lease.cmd(&["LOCK", "lease", "c", "PX", "24000"]).grant();

@@ -467,15 +467,6 @@ fn a_data_node_at_one_address_is_not_asked_for_its_role() {
     assert!(!proxy.http("/metrics").contains("lockgate_data_switches_total{"));
 }
 
-/// From now on the replica gets nothing of what its master gets, as when a network is busy.
-fn hold_replication(watched: &Watched) {
-    let mut replica = watched.replica_client();
-    let nobody = ["CONFIG", "SET", "masteruser", "nobody", "masterauth", "nothing"];
-    assert_eq!(replica.cmd(&nobody), Reply::ok());
-    let mut master = Client::connect(watched.master.port());
-    assert!(matches!(master.cmd(&["CLIENT", "KILL", "TYPE", "replica"]), Reply::Int(1..)));
-}
-
 /// A has a lock that a guard needs, and is late: its time runs out, and B asks for the lock. The
 /// master is killed before it has replicated B's fence. Returns what B was told, with clients that have
 /// come back.
@@ -494,7 +485,7 @@ fn killed_before_the_fence_was_replicated(replicas: usize) -> (Watched, Proxy, R
     eventually("the replica has A's write", || {
         watched.replica_client().cmd(&["GET", "account:1"]) == Reply::bulk("100")
     });
-    hold_replication(&watched);
+    watched.hold_replication();
     for node in 0..3 {
         proxy.node_client(node).cmd(&["DEL", "lock:account:1"]);
     }

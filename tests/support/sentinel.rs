@@ -133,6 +133,17 @@ impl Watched {
         Client::connect(self.replica.port())
     }
 
+    /// From now on the replica gets nothing of what its master gets, as when a network is busy.
+    pub fn hold_replication(&self) {
+        let mut replica = self.replica_client();
+        let nobody = ["CONFIG", "SET", "masteruser", "nobody", "masterauth", "nothing"];
+        assert_eq!(replica.cmd(&nobody), Reply::ok());
+        let mut master = Client::connect(self.master.port());
+        assert!(matches!(master.cmd(&["CLIENT", "KILL", "TYPE", "replica"]), Reply::Int(1..)));
+        master.cmd(&["SET", "marked", "1"]);
+        assert_eq!(replica.cmd(&["GET", "marked"]), Reply::NullBulk);
+    }
+
     /// Has the first Sentinel make the replica the master.
     pub fn fail_over(&self) {
         let mut client = self.sentinels[0].client();
