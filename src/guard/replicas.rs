@@ -91,12 +91,19 @@ impl Replicas {
             ),
             Unacknowledged::Refused(error) => String::from_utf8_lossy(&refused(error)).into_owned(),
         };
-        format!("UNREPLICATED it was written, but may be lost in a failover: {why}").into_bytes()
+        format!("UNREPLICATED it was carried out, but may be lost in a failover: {why}")
+            .into_bytes()
     }
 }
 
 /// Words that the data node refuses WAIT, in its own words.
 fn refused(error: &[u8]) -> Vec<u8> {
+    // So Redis ends a WAIT when it becomes a replica.
+    if error.starts_with(b"UNBLOCKED") {
+        return b"READONLY the data node became a replica before replicas had acknowledged it \
+                 (guards.replicas), try again"
+            .to_vec();
+    }
     let end = memchr::memchr(b' ', error).unwrap_or(error.len());
     let (code, text) = error.split_at(end);
     [code, b" guards.replicas needs WAIT: ", text.trim_ascii_start()].concat()
@@ -138,5 +145,8 @@ mod tests {
         let refused = two().read(b"-NOPERM no 'wait'\r\n").unwrap_err();
         let told = String::from_utf8(two().refuse_fence(&refused)).unwrap();
         assert_eq!(told, "NOPERM guards.replicas needs WAIT: no 'wait'");
+        let ended = b"-UNBLOCKED force unblock from blocking operation, instance state changed\r\n";
+        let told = two().refuse_fence(&two().read(ended).unwrap_err());
+        assert!(told.starts_with(b"READONLY the data node became a replica"));
     }
 }

@@ -90,7 +90,7 @@ fn compare(mut write: GuardedCommand, fences: &FenceQuestion, desk: &mut Desk) -
     if let Some(error) = fences.error() {
         desk.shared.metrics.guarded(GuardedWrite::Refused);
         if fences.lacks_replicas() {
-            desk.shared.metrics.unacknowledged_locks.increment(1);
+            desk.lacks_replicas();
         }
         return undo.then(write, error, desk);
     }
@@ -107,7 +107,10 @@ fn compare(mut write: GuardedCommand, fences: &FenceQuestion, desk: &mut Desk) -
                 desk.shared.metrics.guarded(GuardedWrite::Fenced);
                 return undo.then(write, error.as_bytes(), desk);
             }
-            FenceStanding::Unknown => claim.announced = false,
+            FenceStanding::Unknown => {
+                claim.announced = false;
+                desk.tokens.forgotten(&claim.key, claim.fence);
+            }
             FenceStanding::Largest => {
                 claim.announced = true;
                 desk.tokens.announced(&claim.key, claim.fence);

@@ -201,10 +201,15 @@ impl Job for Announcing {
         match seen {
             Some(seen) if seen <= self.lock.fence => match acknowledged {
                 Some((replicas, Err(why))) if !planted::has(PlantedFault::NoReplicas) => {
-                    desk.shared.metrics.unacknowledged_locks.increment(1);
+                    desk.lacks_replicas();
                     self.fail(&replicas.refuse_fence(&why), desk)
                 }
-                _ => self.announced(desk),
+                _ => {
+                    if let Some(guards) = &desk.shared.guards {
+                        guards.has_replicas();
+                    }
+                    self.announced(desk)
+                }
             },
             Some(seen)
                 if seen < END
