@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     AdoptMode, Announce, ClientTls, Config, Endpoint, LOG_LEVELS, Listener, LockNode, LocksConfig,
-    Policy, RedisUrl, SocketPath,
+    RedisUrl, SocketPath,
     reader::{Reader, Section},
 };
 
@@ -304,11 +304,6 @@ pub(super) fn cluster(reader: &mut Reader<'_>, top: &Section<'_>, config: &Confi
              port of its own, or set data.announce to off"
         );
         reader.problem(&top.path("listen"), what);
-    }
-    if config.guards.rules.iter().any(|rule| rule.policy == Policy::Enforce) {
-        let what = "policy enforce does not work with data.cluster yet: a fence would have to lie in \
-                    the slot of the key; policy audit does";
-        reader.problem(&top.path("guards"), what);
     }
     if config.adopt.rules.iter().any(|rule| rule.mode == AdoptMode::Bridge) {
         let what =

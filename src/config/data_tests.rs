@@ -120,7 +120,7 @@ fn a_cluster_has_a_front_for_each_node_that_is_named() {
             "127.0.0.1:1-2",
             "{cluster: a}",
             guard,
-            "policy enforce does not work with data.cluster yet",
+            "a lock must be in the slot of each key that it guards",
         ),
         (
             "127.0.0.1:1-2",
@@ -135,6 +135,34 @@ fn a_cluster_has_a_front_for_each_node_that_is_named() {
     }
     let audit = "guards: {rules: [{keys: 'a:*', lock: '{1}', policy: audit}]}\n";
     assert!(at("127.0.0.1:1-2", "{cluster: a}", audit).is_ok());
+    // A lock is in the slot of the keys, or there are keys for which it is not.
+    for (keys, lock, is_sound) in [
+        ("a:*", "a:{1}", true),
+        ("a:*:*", "a:{1}:{2}", true),
+        ("a:*:*", "a:{2}:{1}", false),
+        ("a:*", "b:{1}", false),
+        ("a:[0-9]*", "a:{1}", false),
+        ("a", "a", true),
+        ("a", "b", false),
+        ("a:{*}:*", "b:{{1}}", true),
+        ("a:{*}:?", "{{1}}:x", true),
+        ("a:{*}:*", "a:{1}", false),
+        ("a:{*}:*", "a:{{2}}", false),
+        ("a:{u*:*}*", "{u{1}:{2}}", true),
+        ("a:{u*:*}*", "{u{1}}", false),
+        ("a:{[a-z]}", "a:{x}", false),
+        ("{x}:*", "{x}", true),
+        ("{x}:*", "y{x}:{1}", true),
+        ("{}:*", "{}y", false),
+        ("*{x}", "{x}", false),
+        ("a{*", "a{b", false),
+        ("a:{*}:*", "{1}:{{1}}", false),
+    ] {
+        let lock = lock.replace("{}", "\\{\\}").replace("a{b", "a\\{b");
+        let guard = format!("guards: [{{keys: '{keys}', lock: '{lock}'}}]\n");
+        let checked = at("127.0.0.1:1-2", "{cluster: a}", &guard);
+        assert_eq!(checked.is_ok(), is_sound, "{keys} {lock}: {checked:?}");
+    }
 }
 
 #[test]

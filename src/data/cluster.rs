@@ -6,7 +6,10 @@
 use std::{
     collections::{HashMap, HashSet},
     net::{IpAddr, SocketAddr, UdpSocket},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -54,10 +57,14 @@ pub(super) struct ClusterWatch {
     connector: Connector,
     /// Addresses of the fronts.
     listen: Vec<SocketAddr>,
+    /// Whether no client must be led past the proxy, whatever nodes announce: guards are enforced.
+    keeps_clients: bool,
     /// A node that answers, for the proxy's own questions.
     any: watch::Sender<Option<Arc<Tenure>>>,
     /// The node of each front.
     fronts: Vec<watch::Sender<Option<Arc<Tenure>>>>,
+    /// How often the node of each front was seen with slots that it had not before.
+    gains: Vec<AtomicU64>,
     pub(super) table: Arc<ArcSwap<FrontTable>>,
     /// Whether the nodes have been heard of.
     pub(super) known: watch::Sender<bool>,
@@ -107,8 +114,10 @@ impl ClusterWatch {
             config: config.clone(),
             connector: connector.clone(),
             listen,
+            keeps_clients: false,
             any: watch::Sender::new(None),
             fronts: (0..count).map(|_| watch::Sender::new(None)).collect(),
+            gains: (0..count).map(|_| AtomicU64::new(0)).collect(),
             table: Arc::default(),
             known: watch::Sender::new(false),
             troubles: Mutex::default(),
@@ -116,6 +125,11 @@ impl ClusterWatch {
             wanted: Arc::new(Notify::new()),
             metrics: Arc::new(ClusterMetrics::new()),
         }
+    }
+
+    /// Has no client be led past the proxy, whatever nodes announce.
+    pub(super) fn keeping_clients_here(self) -> ClusterWatch {
+        ClusterWatch { keeps_clients: true, ..self }
     }
 
     /// Follows a node that answers.
@@ -129,6 +143,11 @@ impl ClusterWatch {
         front.unwrap_or_else(|| watch::channel(None).1)
     }
 
+    /// How often the node of a front was seen with slots that it had not before.
+    pub(super) fn gains(&self, index: usize) -> u64 {
+        self.gains.get(index).map_or(0, |gains| gains.load(Ordering::Acquire))
+    }
+
     /// All nodes that have a front.
     pub(super) fn all(&self) -> Vec<Arc<Tenure>> {
         self.fronts.iter().filter_map(|front| front.borrow().clone()).collect()
@@ -137,7 +156,8 @@ impl ClusterWatch {
     /// How replies that name nodes are changed; `None`: they are not.
     pub(super) fn host(&self, reached: IpAddr) -> Option<String> {
         match &self.config.announce {
-            Announce::Nodes => None,
+            // Only what nodes announce that is no front's is left out.
+            Announce::Nodes => self.keeps_clients.then(String::new),
             Announce::Host(host) => Some(host.clone()),
             Announce::Reached => Some(reached.to_canonical().to_string()),
         }
@@ -194,10 +214,11 @@ impl ClusterWatch {
         } else {
             troubles.extend(self.take(nodes, &answers, memory));
         }
-        self.choose_any(&answers);
         let kept: HashSet<String> = memory.reached.values().map(ToString::to_string).collect();
         memory.connections.retain(|url, _| kept.contains(url));
         self.tell(troubles, memory);
+        // Whoever waits for a node knows then what is wrong.
+        self.choose_any(&answers);
     }
 
     /// Asks at all addresses at once.
@@ -300,6 +321,12 @@ impl ClusterWatch {
         let mut table = FrontTable::default();
         for node in &nodes {
             let front = memory.fronts.of(&node.id);
+            let before = memory.nodes.iter().find(|before| before.id == node.id);
+            if let Some(front) = front
+                && before.is_some_and(|before| node.has_slots_beyond(before))
+            {
+                self.gains[front].fetch_add(1, Ordering::Release);
+            }
             if node.has_failed {
                 let what = format!("{} is down, say the others", name(node));
                 troubles.push(ClusterTrouble::new(ClusterFault::Down, what));
@@ -313,6 +340,12 @@ impl ClusterWatch {
             }
             let shown = match front {
                 Some(front) if self.own_front(node) == Some(front) => ShownAs::AsItIs,
+                Some(front) if self.config.announce == Announce::Nodes => {
+                    match self.listen[front].port() == node.port {
+                        true => ShownAs::AsItIs,
+                        false => ShownAs::Nothing,
+                    }
+                }
                 Some(front) => ShownAs::Front(self.listen[front].port()),
                 None => ShownAs::Nothing,
             };
