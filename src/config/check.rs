@@ -305,6 +305,19 @@ pub(super) fn cluster(reader: &mut Reader<'_>, top: &Section<'_>, config: &Confi
         );
         reader.problem(&top.path("listen"), what);
     }
+    for (id, port) in &cluster.fronts {
+        match ports().filter(|other| other == port).count() {
+            1 => {}
+            0 => {
+                let what = format!("the node {id} would have port {port}, which listen has not");
+                reader.problem(&top.inside("data").path("fronts"), what);
+            }
+            _ => {
+                let what = format!("listen has port {port} more than once; which is meant?");
+                reader.problem(&top.inside("data").path("fronts"), what);
+            }
+        }
+    }
     if config.adopt.rules.iter().any(|rule| rule.mode == AdoptMode::Bridge) {
         let what =
             "mode bridge does not work with data.cluster yet: it takes locks on one data node";

@@ -51,6 +51,9 @@ const LIMIT: Duration = Duration::from_secs(1);
 /// Most faults that are told; more are counted.
 const MOST_TROUBLES: usize = 20;
 
+/// The address of a front, and the id of the node to which it leads.
+pub(crate) type FrontOfNode = (SocketAddr, String);
+
 /// What is known of a cluster.
 pub(super) struct ClusterWatch {
     config: ClusterConfig,
@@ -59,6 +62,10 @@ pub(super) struct ClusterWatch {
     listen: Vec<SocketAddr>,
     /// Whether no client must be led past the proxy, whatever nodes announce: guards are enforced.
     keeps_clients: bool,
+    /// Addresses of fronts with the ids of their nodes, as another process had them.
+    taken_over: Vec<FrontOfNode>,
+    /// The same as it is now.
+    led: Mutex<Vec<FrontOfNode>>,
     /// A node that answers, for the proxy's own questions.
     any: watch::Sender<Option<Arc<Tenure>>>,
     /// The node of each front.
@@ -115,6 +122,8 @@ impl ClusterWatch {
             connector: connector.clone(),
             listen,
             keeps_clients: false,
+            taken_over: Vec::new(),
+            led: Mutex::default(),
             any: watch::Sender::new(None),
             fronts: (0..count).map(|_| watch::Sender::new(None)).collect(),
             gains: (0..count).map(|_| AtomicU64::new(0)).collect(),
@@ -130,6 +139,32 @@ impl ClusterWatch {
     /// Has no client be led past the proxy, whatever nodes announce.
     pub(super) fn keeping_clients_here(self) -> ClusterWatch {
         ClusterWatch { keeps_clients: true, ..self }
+    }
+
+    /// Begins with the fronts as another process had them.
+    pub(super) fn taking_over(self, taken_over: Vec<FrontOfNode>) -> ClusterWatch {
+        ClusterWatch { taken_over, ..self }
+    }
+
+    /// The fronts that have a node.
+    pub(super) fn led(&self) -> Vec<FrontOfNode> {
+        self.led.lock().clone()
+    }
+
+    /// The fronts before the first look: which are kept for nodes, and which lead to one already.
+    fn first_fronts(&self) -> Fronts {
+        let mut fronts = Fronts::new(self.listen.len());
+        for (id, port) in &self.config.fronts {
+            if let Some(front) = self.listen.iter().position(|front| front.port() == *port) {
+                fronts.keep_for(front, id);
+            }
+        }
+        for (address, id) in &self.taken_over {
+            if let Some(front) = self.listen.iter().position(|front| front == address) {
+                fronts.take_over(front, id);
+            }
+        }
+        fronts
     }
 
     /// Follows a node that answers.
@@ -176,7 +211,7 @@ impl ClusterWatch {
     /// Looks again and again, for as long as the runtime runs.
     pub(super) async fn run(self: Arc<ClusterWatch>) {
         let mut memory = ClusterMemory {
-            fronts: Fronts::new(self.listen.len()),
+            fronts: self.first_fronts(),
             nodes: Vec::new(),
             reached: HashMap::new(),
             answered: HashSet::new(),
@@ -298,6 +333,9 @@ impl ClusterWatch {
                 troubles.push(trouble.clone());
             }
         }
+        if memory.nodes.is_empty() {
+            memory.fronts.doubt(&nodes);
+        }
         let wants = |node: &ClusterNode| self.wanted_front(node);
         for id in memory.fronts.give(&nodes, wants, Instant::now()) {
             let node = nodes.iter().find(|node| node.id == id);
@@ -358,6 +396,10 @@ impl ClusterWatch {
             self.lead(index, front, url);
         }
         self.table.store(Arc::new(table));
+        let led = self.listen.iter().enumerate();
+        *self.led.lock() = led
+            .filter_map(|(index, front)| Some((*front, memory.fronts.node(index)?.to_owned())))
+            .collect();
         memory.nodes = nodes;
         self.known.send_if_modified(|known| !std::mem::replace(known, true));
         troubles

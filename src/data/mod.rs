@@ -33,7 +33,7 @@ use self::{
     follow::{Authority, Following, RETRY},
     metrics::FollowMetrics,
 };
-pub(crate) use self::{front_view::FrontView, tenure::Tenure};
+pub(crate) use self::{cluster::FrontOfNode, front_view::FrontView, tenure::Tenure};
 use crate::{
     cluster::trouble::{ClusterFault, ClusterTrouble},
     config::{ClientTls, Config, DataConfig, Endpoint, RedisUrl},
@@ -114,6 +114,12 @@ pub(crate) fn sentinel_connector(tls: &ClientTls, sentinels: &[RedisUrl]) -> Con
 impl DataNode {
     /// Begins to follow the data node, if it can change, in the current runtime.
     pub(crate) fn start(config: &Config) -> Arc<DataNode> {
+        DataNode::take_over(config, Vec::new())
+    }
+
+    /// Begins to follow the data node, if it can change, in the current runtime. `fronts`: the fronts of
+    /// a cluster as another process had them.
+    pub(crate) fn take_over(config: &Config, fronts: Vec<FrontOfNode>) -> Arc<DataNode> {
         let (name, connector) = (config.data.to_string(), connector(config));
         let authority = match &config.data {
             DataConfig::Fixed(url) => {
@@ -130,7 +136,7 @@ impl DataNode {
             DataConfig::Cluster(cluster) => {
                 let listen = config.listen.iter().map(|listener| listener.address).collect();
                 let enforces = config.guards.enforces();
-                let watch = ClusterWatch::new(cluster, listen, &connector);
+                let watch = ClusterWatch::new(cluster, listen, &connector).taking_over(fronts);
                 let watch = Arc::new(if enforces { watch.keeping_clients_here() } else { watch });
                 let tenure = watch.any();
                 let task = AbortOnDropHandle::new(tokio::spawn(watch.clone().run()));
@@ -218,6 +224,11 @@ impl DataNode {
             DataWay::Cluster(watch, _) => Some((watch.summary(), watch.troubles())),
             _ => None,
         }
+    }
+
+    /// The fronts of a cluster that have a node.
+    pub(crate) fn fronts(&self) -> Vec<FrontOfNode> {
+        if let DataWay::Cluster(watch, _) = &self.way { watch.led() } else { Vec::new() }
     }
 
     /// A node of a cluster that leads clients past the fronts, with what to do about it, if there is

@@ -44,11 +44,13 @@ impl Opened {
         control: &mut Control,
     ) -> anyhow::Result<(Opened, Succession)> {
         let predecessor = upgrade::predecessor(config, control.take_over).await?;
-        let predecessor = predecessor.map(|(predecessor, sockets)| {
+        let mut predecessor = predecessor.map(|(predecessor, sockets)| {
             control.listeners.add(sockets);
             predecessor
         });
-        let data = DataNode::start(config);
+        // Connections of both processes are led alike.
+        let fronts = predecessor.as_mut().map(Predecessor::take_fronts).unwrap_or_default();
+        let data = DataNode::take_over(config, fronts);
         refuse_ways_past(config, &data).await?;
         let exposure = Exposure::find_out(config, data.clone()).await?;
         let open = |listener| open(listener, &mut control.listeners);
