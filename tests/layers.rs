@@ -28,7 +28,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("data", &["clock", "cluster", "config", "metrics", "net", "resp", "sentinel", "sync"]),
     ("command", &["config", "glob", "key", "lock", "resp"]),
     ("adopt", &["config", "glob", "metrics", "resp", "sync"]),
-    ("guard", &["config", "data", "glob", "key", "resp"]),
+    ("guard", &["cluster", "config", "data", "glob", "key", "net", "resp"]),
     ("lock", &["clock", "config", "key", "metrics", "net", "resp", "sentinel", "sync"]),
     ("bridge", &["adopt", "clock", "config", "data", "key", "lock", "net"]),
     (

@@ -22,6 +22,15 @@ struct FrontSeat {
     node: Option<String>,
     /// Since when the cluster has no such node.
     gone: Option<Instant>,
+    /// The id of the only node that may have it.
+    kept_for: Option<String>,
+}
+
+impl FrontSeat {
+    /// Whether any node may have it.
+    fn is_free(&self) -> bool {
+        self.node.is_none() && self.kept_for.is_none()
+    }
 }
 
 impl Fronts {
@@ -29,13 +38,41 @@ impl Fronts {
         Fronts(vec![FrontSeat::default(); count])
     }
 
+    /// Keeps a front for the node with this id, before any node has one.
+    pub(crate) fn keep_for(&mut self, front: usize, id: &str) {
+        if let Some(seat) = self.0.get_mut(front) {
+            seat.kept_for = Some(id.to_owned());
+        }
+    }
+
+    /// Takes over from another process that a front leads to the node with this id, unless the front
+    /// or the node is kept for another.
+    pub(crate) fn take_over(&mut self, front: usize, id: &str) {
+        let is_kept = self.0.iter().any(|seat| seat.kept_for.as_deref() == Some(id));
+        let is_led = self.of(id).is_some();
+        if let Some(seat) = self.0.get_mut(front)
+            && seat.kept_for.is_none()
+            && !is_kept
+            && !is_led
+        {
+            seat.node = Some(id.to_owned());
+        }
+    }
+
+    /// Forgets what was taken over, unless the cluster has one of the nodes.
+    pub(crate) fn doubt(&mut self, nodes: &[ClusterNode]) {
+        if !nodes.iter().any(|node| self.of(&node.id).is_some()) {
+            self.0.iter_mut().for_each(|seat| seat.node = None);
+        }
+    }
+
     /// The number of fronts.
     pub(crate) fn count(&self) -> usize {
         self.0.len()
     }
 
-    /// Gives each node a front: the one that it has, the one that it `wants`, or the first that is
-    /// free, in the order of `nodes`. Returns the ids of nodes for which there is none.
+    /// Gives each node a front: the one that it has, the one that is kept for it, the one that it
+    /// `wants`, or the first that is free, in the order of `nodes`. Returns the ids of nodes for which there is none.
     pub(crate) fn give(
         &mut self,
         nodes: &[ClusterNode],
@@ -50,19 +87,25 @@ impl Fronts {
             }
             let gone = *seat.gone.get_or_insert(now);
             if now.saturating_duration_since(gone) >= FREED_AFTER {
-                *seat = FrontSeat::default();
+                (seat.node, seat.gone) = (None, None);
             }
         }
         let mut left: Vec<&ClusterNode> =
             nodes.iter().filter(|node| self.of(&node.id).is_none()).collect();
         left.retain(|node| {
-            let wanted = wants(node).and_then(|front| self.0.get_mut(front));
-            let Some(seat) = wanted.filter(|seat| seat.node.is_none()) else { return true };
+            let is_kept = |seat: &&mut FrontSeat| seat.kept_for.as_ref() == Some(&node.id);
+            let Some(seat) = self.0.iter_mut().find(is_kept) else { return true };
             seat.node = Some(node.id.clone());
             false
         });
         left.retain(|node| {
-            let Some(seat) = self.0.iter_mut().find(|seat| seat.node.is_none()) else {
+            let wanted = wants(node).and_then(|front| self.0.get_mut(front));
+            let Some(seat) = wanted.filter(|seat| seat.is_free()) else { return true };
+            seat.node = Some(node.id.clone());
+            false
+        });
+        left.retain(|node| {
+            let Some(seat) = self.0.iter_mut().find(|seat| seat.is_free()) else {
                 return true;
             };
             seat.node = Some(node.id.clone());
@@ -109,6 +152,45 @@ mod tests {
         let later = start + FREED_AFTER;
         assert!(fronts.give(&nodes(&["a", "c", "d"]), nobody, later).is_empty());
         assert_eq!(fronts.of("d"), Some(1));
+    }
+
+    #[test]
+    fn a_front_that_is_kept_for_a_node_leads_to_no_other() {
+        let (mut fronts, nobody) = (Fronts::new(3), |_: &ClusterNode| None);
+        fronts.keep_for(0, "c");
+        let wants = |_: &ClusterNode| Some(0);
+        assert!(fronts.give(&nodes(&["a"]), wants, Instant::now()).is_empty());
+        assert!(fronts.give(&nodes(&["a", "c", "b"]), nobody, Instant::now()).is_empty());
+        assert_eq!((fronts.of("a"), fronts.of("c"), fronts.of("b")), (Some(1), Some(0), Some(2)));
+        assert_eq!(fronts.give(&nodes(&["a", "b", "d"]), nobody, Instant::now()), ["d"]);
+        let later = Instant::now() + FREED_AFTER;
+        assert_eq!(fronts.give(&nodes(&["a", "b", "d"]), nobody, later), ["d"]);
+        assert!(fronts.give(&nodes(&["a", "b", "c"]), nobody, later).is_empty());
+        assert_eq!(fronts.node(0), Some("c"));
+    }
+
+    #[test]
+    fn fronts_are_taken_over_as_they_were() {
+        let nobody = |_: &ClusterNode| None;
+        let taken = |kept: Option<(usize, &str)>| {
+            let mut fronts = Fronts::new(3);
+            kept.iter().for_each(|(front, id)| fronts.keep_for(*front, id));
+            for (front, id) in [(1, "a"), (0, "b"), (2, "b"), (9, "c")] {
+                fronts.take_over(front, id);
+            }
+            fronts
+        };
+        let given = |mut fronts: Fronts, ids: &[&str]| {
+            fronts.doubt(&nodes(ids));
+            fronts.give(&nodes(ids), nobody, Instant::now());
+            ids.iter().map(|id| fronts.of(id)).collect::<Vec<_>>()
+        };
+        assert_eq!(given(taken(None), &["a", "b", "c"]), [Some(1), Some(0), Some(2)]);
+        // Those that the file names go before, and a node that has gone keeps its front for a while.
+        assert_eq!(given(taken(Some((1, "b"))), &["a", "b"]), [Some(0), Some(1)]);
+        assert_eq!(given(taken(None), &["a", "d"]), [Some(1), Some(2)]);
+        // They are of another cluster.
+        assert_eq!(given(taken(None), &["x", "y", "z"]), [Some(0), Some(1), Some(2)]);
     }
 
     #[test]

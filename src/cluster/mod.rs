@@ -4,12 +4,14 @@
 //! - [`node`]: a line of CLUSTER NODES. [`view`]: one list out of what several nodes say.
 //! - [`fronts`]: which front leads to which node. [`table`]: which front stands for an id or an
 //!   address in a reply.
+//! - [`slot`]: slots of keys.
 //! - [`rewrite`]: replies that name nodes, with the fronts in place of the nodes.
 //! - [`trouble`]: what can be wrong with a cluster, and what to do about it.
 
 pub(crate) mod fronts;
 pub(crate) mod node;
 pub(crate) mod rewrite;
+pub(crate) mod slot;
 pub(crate) mod table;
 pub(crate) mod trouble;
 pub(crate) mod view;

@@ -57,6 +57,13 @@ impl<'a> NodePlace<'a> {
 }
 
 impl ClusterNode {
+    /// Whether this node has slots that the other has not.
+    pub(crate) fn has_slots_beyond(&self, other: &ClusterNode) -> bool {
+        let has =
+            |slot: u16| other.slots.iter().any(|(first, last)| (*first..=*last).contains(&slot));
+        self.slots.iter().any(|(first, last)| !(*first..=*last).all(has))
+    }
+
     /// Reads a line. Returns `None` if it is none.
     fn read(line: &str) -> Option<ClusterNode> {
         let mut words = line.split(' ');
@@ -119,6 +126,9 @@ mod tests {
         assert_eq!((a.epoch, &a.slots[..]), (3, &[(0, 5), (7, 7)][..]));
         assert_eq!((&*b.host, b.port, b.is_master), ("::1", 7001, false));
         assert!(c.has_failed && c.hostname.is_none());
+        let with = |slots: &[(u16, u16)]| ClusterNode { slots: slots.to_vec(), ..a.clone() };
+        assert!(!with(&[(1, 2), (7, 7)]).has_slots_beyond(a) && !with(&[]).has_slots_beyond(a));
+        assert!(with(&[(0, 6)]).has_slots_beyond(a) && with(&[(8, 9)]).has_slots_beyond(a));
         let old = "aa 10.0.0.1:7000 myself,master - 0 0 0 connected 0-16383";
         assert_eq!(read(old).unwrap()[0].port, 7000);
         for garbage in

@@ -68,7 +68,8 @@ impl ClusterFault {
             }
             ClusterFault::Past => {
                 "announce is off: have the node announce its front (docs/cluster.md), or leave announce \
-                 out; until then clients are led past the proxy."
+                 out; until then clients are led past the proxy, and to that node not at all where \
+                 guards are enforced."
             }
             ClusterFault::Down => {
                 "Its front closes connections until it is back; CLUSTER FORGET it if it does not come \

@@ -7,7 +7,7 @@ use std::{
 
 use super::{
     AdoptMode, Announce, ClientTls, Config, Endpoint, LOG_LEVELS, Listener, LockNode, LocksConfig,
-    Policy, RedisUrl, SocketPath,
+    RedisUrl, SocketPath,
     reader::{Reader, Section},
 };
 
@@ -305,10 +305,18 @@ pub(super) fn cluster(reader: &mut Reader<'_>, top: &Section<'_>, config: &Confi
         );
         reader.problem(&top.path("listen"), what);
     }
-    if config.guards.rules.iter().any(|rule| rule.policy == Policy::Enforce) {
-        let what = "policy enforce does not work with data.cluster yet: a fence would have to lie in \
-                    the slot of the key; policy audit does";
-        reader.problem(&top.path("guards"), what);
+    for (id, port) in &cluster.fronts {
+        match ports().filter(|other| other == port).count() {
+            1 => {}
+            0 => {
+                let what = format!("the node {id} would have port {port}, which listen has not");
+                reader.problem(&top.inside("data").path("fronts"), what);
+            }
+            _ => {
+                let what = format!("listen has port {port} more than once; which is meant?");
+                reader.problem(&top.inside("data").path("fronts"), what);
+            }
+        }
     }
     if config.adopt.rules.iter().any(|rule| rule.mode == AdoptMode::Bridge) {
         let what =

@@ -16,6 +16,7 @@ use super::{
 const DATA_KEYS: &[&str] = &[
     "cluster",
     "announce",
+    "fronts",
     "primary",
     "sentinels",
     "master",
@@ -27,11 +28,13 @@ const DATA_KEYS: &[&str] = &[
     "sentinel_tls",
 ];
 /// The keys of a master that Sentinels name.
-pub(super) const SENTINEL_KEYS: &[&str] = DATA_KEYS.split_at(3).1;
+pub(super) const SENTINEL_KEYS: &[&str] = DATA_KEYS.split_at(4).1;
 /// The keys of a Redis Cluster.
-const CLUSTER_KEYS: [&str; 5] = ["cluster", "announce", "username", "password", "tls"];
+const CLUSTER_KEYS: [&str; 6] = ["cluster", "announce", "fronts", "username", "password", "tls"];
 /// The port of a cluster's node whose address names none.
 const NODE_PORT: u16 = 6379;
+/// Length of a node's id in a cluster, in hexadecimal digits.
+const NODE_ID: usize = 40;
 /// The longest host that a front is announced with: the longest name of DNS, in bytes.
 const LONGEST_HOST: usize = 253;
 /// The port of a Sentinel whose address names none.
@@ -60,6 +63,8 @@ pub struct ClusterConfig {
     pub nodes: Vec<RedisUrl>,
     /// `announce`: how fronts are shown to clients.
     pub announce: Announce,
+    /// `fronts`: the port of the front of each node that is named here by its id.
+    pub fronts: Vec<(String, u16)>,
     /// `username`, `password` and `tls` of all nodes.
     login: RedisUrl,
 }
@@ -78,7 +83,8 @@ pub enum Announce {
 impl ClusterConfig {
     /// A cluster that these nodes know, whose fronts are shown as clients reach them.
     pub(crate) fn of(nodes: Vec<RedisUrl>) -> ClusterConfig {
-        ClusterConfig { nodes, announce: Announce::Reached, login: RedisUrl::local(0) }
+        let (announce, login) = (Announce::Reached, RedisUrl::local(0));
+        ClusterConfig { nodes, announce, fronts: Vec::new(), login }
     }
 
     /// The node at an address that the cluster tells.
@@ -290,6 +296,38 @@ impl FromYaml for ClusterAddress {
     }
 }
 
+/// Ports of fronts by ids of nodes.
+#[derive(Default)]
+struct NamedFronts(Vec<(String, u16)>);
+
+impl FromYaml for NamedFronts {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<Self, Wrong> {
+        let wanted = Wrong::Wanted("ids of nodes with the ports of their fronts");
+        let Value::Mapping(all) = value else { return Err(wanted) };
+        let mut fronts = Vec::<(String, u16)>::new();
+        for (id, port) in all {
+            // An id of digits alone is a number to YAML.
+            let id = id.as_str().unwrap_or_default();
+            let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
+            if id.len() != NODE_ID || !id.bytes().all(is_digit) {
+                let what = "has what is no id of a node: 40 digits and letters from a to f, in quotes, \
+                            as CLUSTER MYID tells";
+                return Err(Wrong::Because(what.into()));
+            }
+            let port = port.as_u64().and_then(|port| u16::try_from(port).ok());
+            let port = port.ok_or_else(|| {
+                Wrong::Because(format!("has no port for the node {id}: give that of its front"))
+            })?;
+            if fronts.iter().any(|(_, other)| *other == port) {
+                let what = format!("has port {port} twice; each node has a front of its own");
+                return Err(Wrong::Because(what));
+            }
+            fronts.push((id.to_owned(), port));
+        }
+        Ok(NamedFronts(fronts))
+    }
+}
+
 impl FromYaml for Announce {
     fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<Self, Wrong> {
         // YAML has "off" for false.
@@ -330,10 +368,11 @@ impl FromYaml for DataConfig {
             let cluster = self::cluster(reader, &section).map(DataConfig::Cluster);
             return cluster.ok_or(Wrong::Told);
         }
-        if section.get("announce").is_some() {
-            let what =
-                "has no effect without cluster: the fronts of a cluster's nodes are announced";
-            reader.problem(&section.path("announce"), what);
+        for key in ["announce", "fronts"] {
+            if section.get(key).is_some() {
+                let what = "has no effect without cluster, whose nodes have fronts";
+                reader.problem(&section.path(key), what);
+            }
         }
         let (primary, sentinels) = (section.get("primary"), section.get("sentinels"));
         let read = match (primary, sentinels) {
@@ -388,6 +427,8 @@ fn cluster(reader: &mut Reader<'_>, section: &Section<'_>) -> Option<ClusterConf
     }
     let mut announce = Announce::Reached;
     reader.read(section, "announce", &mut announce);
+    let mut fronts = NamedFronts::default();
+    reader.read(section, "fronts", &mut fronts);
     for key in DATA_KEYS.iter().filter(|key| !CLUSTER_KEYS.contains(key)) {
         if section.get(key).is_some() {
             let what = "has no effect beside cluster, whose nodes know their masters";
@@ -404,7 +445,7 @@ fn cluster(reader: &mut Reader<'_>, section: &Section<'_>) -> Option<ClusterConf
             reader.problem(&section.path("cluster"), format!("{node} is there twice"));
         }
     }
-    Some(ClusterConfig { nodes, announce, login })
+    Some(ClusterConfig { nodes, announce, fronts: fronts.0, login })
 }
 
 /// Reads a master that Sentinels name.

@@ -90,6 +90,24 @@ fn a_cluster_has_a_front_for_each_node_that_is_named() {
         let data = format!("{{cluster: a, announce: {announce}}}");
         assert_eq!(at("127.0.0.1:1", &data, "").unwrap().data.cluster().unwrap().announce, read);
     }
+    let ids = ["a", "1"].map(|digit| digit.repeat(40));
+    let [one, two] = &ids;
+    let data = format!("{{cluster: a, fronts: {{{one}: 2, '{two}': 1}}}}");
+    let named = at("127.0.0.1:1-2", &data, "").unwrap();
+    let expected = [(one.clone(), 2), (two.clone(), 1)];
+    assert_eq!(named.data.cluster().unwrap().fronts, expected);
+    for (fronts, what) in [
+        (format!("{{{one}: 2, '{two}': 2}}"), "has port 2 twice; each node has a front of its own"),
+        (format!("{{{one}: 3}}"), "would have port 3, which listen has not"),
+        (format!("{{{one}: 66000}}"), "has no port for the node aaaa"),
+        (format!("{{{two}: 1}}"), "is no id of a node"),
+        ("{AA: 1}".into(), "is no id of a node: 40 digits and letters from a to f, in quotes"),
+        ("[1]".into(), "ids of nodes with the ports of their fronts"),
+    ] {
+        let data = format!("{{cluster: a, fronts: {fronts}}}");
+        let error = at("127.0.0.1:1-2", &data, "").unwrap_err();
+        assert!(error.contains(what), "{fronts}: {error}");
+    }
     let guard = "guards: {rules: [{keys: 'a:*', lock: '{1}'}]}\n";
     let bridge = "adopt: {keys: 'l:*', mode: bridge}\n";
     for (listen, data, more, what) in [
@@ -116,11 +134,18 @@ fn a_cluster_has_a_front_for_each_node_that_is_named() {
         ("[127.0.0.1:7, 127.0.0.2:7]", "{cluster: a}", "", "two fronts have port 7"),
         ("127.0.0.1:1-2", "{cluster: ['127.0.0.1:2']}", "", "is this proxy itself"),
         ("127.0.0.1:1-2", "{primary: 'redis://a', announce: b}", "", "has no effect"),
+        ("127.0.0.1:1-2", "{primary: 'redis://a', fronts: {}}", "", "has no effect"),
+        (
+            "[127.0.0.1:7, 127.0.0.2:7]",
+            "{cluster: a, announce: off, fronts: {aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa: 7}}",
+            "",
+            "listen has port 7 more than once",
+        ),
         (
             "127.0.0.1:1-2",
             "{cluster: a}",
             guard,
-            "policy enforce does not work with data.cluster yet",
+            "a lock must be in the slot of each key that it guards",
         ),
         (
             "127.0.0.1:1-2",
@@ -135,6 +160,34 @@ fn a_cluster_has_a_front_for_each_node_that_is_named() {
     }
     let audit = "guards: {rules: [{keys: 'a:*', lock: '{1}', policy: audit}]}\n";
     assert!(at("127.0.0.1:1-2", "{cluster: a}", audit).is_ok());
+    // A lock is in the slot of the keys, or there are keys for which it is not.
+    for (keys, lock, is_sound) in [
+        ("a:*", "a:{1}", true),
+        ("a:*:*", "a:{1}:{2}", true),
+        ("a:*:*", "a:{2}:{1}", false),
+        ("a:*", "b:{1}", false),
+        ("a:[0-9]*", "a:{1}", false),
+        ("a", "a", true),
+        ("a", "b", false),
+        ("a:{*}:*", "b:{{1}}", true),
+        ("a:{*}:?", "{{1}}:x", true),
+        ("a:{*}:*", "a:{1}", false),
+        ("a:{*}:*", "a:{{2}}", false),
+        ("a:{u*:*}*", "{u{1}:{2}}", true),
+        ("a:{u*:*}*", "{u{1}}", false),
+        ("a:{[a-z]}", "a:{x}", false),
+        ("{x}:*", "{x}", true),
+        ("{x}:*", "y{x}:{1}", true),
+        ("{}:*", "{}y", false),
+        ("*{x}", "{x}", false),
+        ("a{*", "a{b", false),
+        ("a:{*}:*", "{1}:{{1}}", false),
+    ] {
+        let lock = lock.replace("{}", "\\{\\}").replace("a{b", "a\\{b");
+        let guard = format!("guards: [{{keys: '{keys}', lock: '{lock}'}}]\n");
+        let checked = at("127.0.0.1:1-2", "{cluster: a}", &guard);
+        assert_eq!(checked.is_ok(), is_sound, "{keys} {lock}: {checked:?}");
+    }
 }
 
 #[test]

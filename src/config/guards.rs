@@ -5,9 +5,10 @@ use std::time::Duration;
 use serde_yaml::Value;
 
 use super::{
-    Pattern, Template,
+    DataConfig, Pattern, Template,
     check::LONGEST_STRING,
     locate::{self, PathStep},
+    pattern::Piece,
     reader::{Fill, FromYaml, Reader, Section, Wrong},
 };
 
@@ -57,9 +58,14 @@ impl Default for GuardsConfig {
 }
 
 impl GuardsConfig {
+    /// Whether at least one rule is enforced.
+    pub(crate) fn enforces(&self) -> bool {
+        self.rules.iter().any(|rule| rule.policy == Policy::Enforce)
+    }
+
     /// Settings that are allowed, but easily not what was meant: a line for each.
     pub(super) fn notes(&self, data_is_followed: bool) -> Vec<String> {
-        let enforces = self.rules.iter().any(|rule| rule.policy == Policy::Enforce);
+        let enforces = self.enforces();
         match self.replicas {
             0 if enforces && data_is_followed => vec![
                 "guards.replicas is 0, and data may become another Redis: one that lacks the last \
@@ -140,12 +146,12 @@ impl Fill for GuardsConfig {
 }
 
 /// Reads and checks the section, a list of rules or a mapping. `locks` and `prefix` are from the
-/// section `locks`.
+/// section `locks`. `data`: the keys are there.
 pub(super) fn read(
     reader: &mut Reader<'_>,
     top: &Section<'_>,
-    locks: &Section<'_>,
-    prefix: &str,
+    (locks, prefix): (&Section<'_>, &str),
+    data: &DataConfig,
 ) -> GuardsConfig {
     let mut guards = GuardsConfig::default();
     let mut rules = Vec::<Placed>::new();
@@ -171,6 +177,9 @@ pub(super) fn read(
     }
     for (index, rule) in rules.iter().enumerate() {
         check(reader, rule, &rules[..index]);
+        if data.cluster().is_some() {
+            check_slots(reader, rule);
+        }
     }
     own_keys(reader, &rules, reader.sound(locks, &["prefix"]).then_some(prefix));
     guards.rules = rules.into_iter().map(|placed| placed.rule).collect();
@@ -222,6 +231,33 @@ fn check(reader: &mut Reader<'_>, placed: &Placed, before: &[Placed]) {
     if !keys.overlaps(&Pattern::new("*")) {
         reader.problem(&placed.path("keys"), "no key matches it: it has a class without bytes, []");
     }
+}
+
+/// Notes an enforced rule whose keys and lock may be in different slots of a cluster, so that no node
+/// could compare the fence with the write.
+fn check_slots(reader: &mut Reader<'_>, placed: &Placed) {
+    let GuardRule { keys, lock, policy } = &placed.rule;
+    let (key_pieces, lock_pieces) = (keys.pieces(), lock.pieces());
+    // The template has no piece that is any byte.
+    let is_key = key_pieces == lock_pieces;
+    let has_same_tag = tag(&key_pieces).is_some() && tag(&key_pieces) == tag(&lock_pieces);
+    if *policy == Policy::Enforce && !(is_key || has_same_tag) {
+        let what = "of a cluster, a lock must be in the slot of each key that it guards: name it as the \
+                    key itself is named (keys: 'account:*', lock: 'account:{1}'), or give both the \
+                    same hash tag (keys: 'account:{*}:*', lock: 'account:{{1}}')";
+        reader.problem(&placed.path("lock"), what);
+    }
+}
+
+/// What is in the braces that make the hash tag of all texts made of these pieces. Returns `None` if
+/// other bytes may be their hash tag.
+fn tag(pieces: &[Piece]) -> Option<&[Piece]> {
+    let is_byte = |piece: &Piece| matches!(piece, Piece::Byte(_));
+    let from = pieces.iter().position(|piece| *piece == Piece::Byte(b'{'))? + 1;
+    let length = pieces[from..].iter().position(|piece| *piece == Piece::Byte(b'}'))?;
+    // A star before the braces could take others, and nothing between them is no tag.
+    let is_certain = pieces[..from].iter().all(is_byte) && length > 0;
+    is_certain.then(|| &pieces[from..from + length])
 }
 
 /// Notes rules that match Lockgate's own keys: no lock's own key must need a lock, nor must the

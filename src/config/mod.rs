@@ -156,7 +156,8 @@ impl Config {
             config.locks.tls = config.tls.clone();
         }
         check::all(&mut reader, &top, &config);
-        config.guards = guards::read(&mut reader, &top, &locks, &config.locks.prefix);
+        let prefix = &config.locks.prefix;
+        config.guards = guards::read(&mut reader, &top, (&locks, prefix), &config.data);
         config.adopt = adopt::read(&mut reader, &top, &config.guards.rules, config.locks.max_ttl);
         check::tls(&mut reader, &top, &config);
         check::cluster(&mut reader, &top, &config);

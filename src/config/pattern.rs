@@ -121,6 +121,20 @@ impl Pattern {
         (stars == 1).then_some(texts)
     }
 
+    /// The pieces of every matching text.
+    pub(super) fn pieces(&self) -> Vec<Piece> {
+        let mut stars = 0;
+        let piece = |element: Element<'_>| match element {
+            Element::Literal(byte) => Piece::Byte(byte),
+            Element::Star => {
+                stars += 1;
+                Piece::Star(stars)
+            }
+            Element::Any | Element::Class(_) => Piece::Any,
+        };
+        Element::all(self.text.as_bytes()).map(piece).collect()
+    }
+
     /// A text that matches, with `filler` for each star. Returns `None` if there is none: a class can
     /// be empty.
     pub(crate) fn example(&self, filler: &str) -> Option<Vec<u8>> {
@@ -143,6 +157,17 @@ impl Pattern {
     fn rest(&self) -> &[u8] {
         &self.text.as_bytes()[self.rest..]
     }
+}
+
+/// A piece of all texts that a pattern matches, or a template makes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Piece {
+    /// This byte.
+    Byte(u8),
+    /// What the star of this number took, from 1.
+    Star(usize),
+    /// Another byte.
+    Any,
 }
 
 /// Whether a text can pass `element` while the other pattern stays before `other`: `element` is

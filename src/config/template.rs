@@ -1,6 +1,6 @@
 //! The name of the lock that a guard asks for: a key with places for the pattern's captures.
 
-use super::pattern::{Pattern, escape};
+use super::pattern::{Pattern, Piece, escape};
 
 /// A lock's key in which `{1}` stands for the bytes that the pattern's first `*` took.
 ///
@@ -93,6 +93,18 @@ impl Template {
                 }
             }
         }
+    }
+
+    /// The pieces of every key that the template makes.
+    pub(super) fn pieces(&self) -> Vec<Piece> {
+        let mut pieces = Vec::new();
+        for part in &self.parts {
+            match part {
+                Part::Literal(text) => pieces.extend(text.bytes().map(Piece::Byte)),
+                Part::Capture(number) => pieces.push(Piece::Star(*number)),
+            }
+        }
+        pieces
     }
 
     /// The texts before and behind the first capture, if that is all that the template has.

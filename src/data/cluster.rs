@@ -6,7 +6,10 @@
 use std::{
     collections::{HashMap, HashSet},
     net::{IpAddr, SocketAddr, UdpSocket},
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -48,16 +51,27 @@ const LIMIT: Duration = Duration::from_secs(1);
 /// Most faults that are told; more are counted.
 const MOST_TROUBLES: usize = 20;
 
+/// The address of a front, and the id of the node to which it leads.
+pub(crate) type FrontOfNode = (SocketAddr, String);
+
 /// What is known of a cluster.
 pub(super) struct ClusterWatch {
     config: ClusterConfig,
     connector: Connector,
     /// Addresses of the fronts.
     listen: Vec<SocketAddr>,
+    /// Whether no client must be led past the proxy, whatever nodes announce: guards are enforced.
+    keeps_clients: bool,
+    /// Addresses of fronts with the ids of their nodes, as another process had them.
+    taken_over: Vec<FrontOfNode>,
+    /// The same as it is now.
+    led: Mutex<Vec<FrontOfNode>>,
     /// A node that answers, for the proxy's own questions.
     any: watch::Sender<Option<Arc<Tenure>>>,
     /// The node of each front.
     fronts: Vec<watch::Sender<Option<Arc<Tenure>>>>,
+    /// How often the node of each front was seen with slots that it had not before.
+    gains: Vec<AtomicU64>,
     pub(super) table: Arc<ArcSwap<FrontTable>>,
     /// Whether the nodes have been heard of.
     pub(super) known: watch::Sender<bool>,
@@ -107,8 +121,12 @@ impl ClusterWatch {
             config: config.clone(),
             connector: connector.clone(),
             listen,
+            keeps_clients: false,
+            taken_over: Vec::new(),
+            led: Mutex::default(),
             any: watch::Sender::new(None),
             fronts: (0..count).map(|_| watch::Sender::new(None)).collect(),
+            gains: (0..count).map(|_| AtomicU64::new(0)).collect(),
             table: Arc::default(),
             known: watch::Sender::new(false),
             troubles: Mutex::default(),
@@ -116,6 +134,37 @@ impl ClusterWatch {
             wanted: Arc::new(Notify::new()),
             metrics: Arc::new(ClusterMetrics::new()),
         }
+    }
+
+    /// Has no client be led past the proxy, whatever nodes announce.
+    pub(super) fn keeping_clients_here(self) -> ClusterWatch {
+        ClusterWatch { keeps_clients: true, ..self }
+    }
+
+    /// Begins with the fronts as another process had them.
+    pub(super) fn taking_over(self, taken_over: Vec<FrontOfNode>) -> ClusterWatch {
+        ClusterWatch { taken_over, ..self }
+    }
+
+    /// The fronts that have a node.
+    pub(super) fn led(&self) -> Vec<FrontOfNode> {
+        self.led.lock().clone()
+    }
+
+    /// The fronts before the first look: which are kept for nodes, and which lead to one already.
+    fn first_fronts(&self) -> Fronts {
+        let mut fronts = Fronts::new(self.listen.len());
+        for (id, port) in &self.config.fronts {
+            if let Some(front) = self.listen.iter().position(|front| front.port() == *port) {
+                fronts.keep_for(front, id);
+            }
+        }
+        for (address, id) in &self.taken_over {
+            if let Some(front) = self.listen.iter().position(|front| front == address) {
+                fronts.take_over(front, id);
+            }
+        }
+        fronts
     }
 
     /// Follows a node that answers.
@@ -129,6 +178,11 @@ impl ClusterWatch {
         front.unwrap_or_else(|| watch::channel(None).1)
     }
 
+    /// How often the node of a front was seen with slots that it had not before.
+    pub(super) fn gains(&self, index: usize) -> u64 {
+        self.gains.get(index).map_or(0, |gains| gains.load(Ordering::Acquire))
+    }
+
     /// All nodes that have a front.
     pub(super) fn all(&self) -> Vec<Arc<Tenure>> {
         self.fronts.iter().filter_map(|front| front.borrow().clone()).collect()
@@ -137,7 +191,8 @@ impl ClusterWatch {
     /// How replies that name nodes are changed; `None`: they are not.
     pub(super) fn host(&self, reached: IpAddr) -> Option<String> {
         match &self.config.announce {
-            Announce::Nodes => None,
+            // Only what nodes announce that is no front's is left out.
+            Announce::Nodes => self.keeps_clients.then(String::new),
             Announce::Host(host) => Some(host.clone()),
             Announce::Reached => Some(reached.to_canonical().to_string()),
         }
@@ -156,7 +211,7 @@ impl ClusterWatch {
     /// Looks again and again, for as long as the runtime runs.
     pub(super) async fn run(self: Arc<ClusterWatch>) {
         let mut memory = ClusterMemory {
-            fronts: Fronts::new(self.listen.len()),
+            fronts: self.first_fronts(),
             nodes: Vec::new(),
             reached: HashMap::new(),
             answered: HashSet::new(),
@@ -194,10 +249,11 @@ impl ClusterWatch {
         } else {
             troubles.extend(self.take(nodes, &answers, memory));
         }
-        self.choose_any(&answers);
         let kept: HashSet<String> = memory.reached.values().map(ToString::to_string).collect();
         memory.connections.retain(|url, _| kept.contains(url));
         self.tell(troubles, memory);
+        // Whoever waits for a node knows then what is wrong.
+        self.choose_any(&answers);
     }
 
     /// Asks at all addresses at once.
@@ -277,6 +333,9 @@ impl ClusterWatch {
                 troubles.push(trouble.clone());
             }
         }
+        if memory.nodes.is_empty() {
+            memory.fronts.doubt(&nodes);
+        }
         let wants = |node: &ClusterNode| self.wanted_front(node);
         for id in memory.fronts.give(&nodes, wants, Instant::now()) {
             let node = nodes.iter().find(|node| node.id == id);
@@ -300,6 +359,12 @@ impl ClusterWatch {
         let mut table = FrontTable::default();
         for node in &nodes {
             let front = memory.fronts.of(&node.id);
+            let before = memory.nodes.iter().find(|before| before.id == node.id);
+            if let Some(front) = front
+                && before.is_some_and(|before| node.has_slots_beyond(before))
+            {
+                self.gains[front].fetch_add(1, Ordering::Release);
+            }
             if node.has_failed {
                 let what = format!("{} is down, say the others", name(node));
                 troubles.push(ClusterTrouble::new(ClusterFault::Down, what));
@@ -313,6 +378,12 @@ impl ClusterWatch {
             }
             let shown = match front {
                 Some(front) if self.own_front(node) == Some(front) => ShownAs::AsItIs,
+                Some(front) if self.config.announce == Announce::Nodes => {
+                    match self.listen[front].port() == node.port {
+                        true => ShownAs::AsItIs,
+                        false => ShownAs::Nothing,
+                    }
+                }
                 Some(front) => ShownAs::Front(self.listen[front].port()),
                 None => ShownAs::Nothing,
             };
@@ -325,6 +396,10 @@ impl ClusterWatch {
             self.lead(index, front, url);
         }
         self.table.store(Arc::new(table));
+        let led = self.listen.iter().enumerate();
+        *self.led.lock() = led
+            .filter_map(|(index, front)| Some((*front, memory.fronts.node(index)?.to_owned())))
+            .collect();
         memory.nodes = nodes;
         self.known.send_if_modified(|known| !std::mem::replace(known, true));
         troubles

@@ -33,9 +33,9 @@ use self::{
     follow::{Authority, Following, RETRY},
     metrics::FollowMetrics,
 };
-pub(crate) use self::{front_view::FrontView, tenure::Tenure};
+pub(crate) use self::{cluster::FrontOfNode, front_view::FrontView, tenure::Tenure};
 use crate::{
-    cluster::trouble::ClusterTrouble,
+    cluster::trouble::{ClusterFault, ClusterTrouble},
     config::{ClientTls, Config, DataConfig, Endpoint, RedisUrl},
     net::{
         self, Connector, Stream,
@@ -74,7 +74,7 @@ enum DataWay {
         #[allow(dead_code, reason = "aborted with it")] AbortOnDropHandle<()>,
     ),
     /// It is the node of a cluster that is behind a front.
-    Front(Arc<ClusterWatch>),
+    Front(Arc<ClusterWatch>, usize),
 }
 
 /// Why a client's connection to the data node could not be made.
@@ -114,6 +114,12 @@ pub(crate) fn sentinel_connector(tls: &ClientTls, sentinels: &[RedisUrl]) -> Con
 impl DataNode {
     /// Begins to follow the data node, if it can change, in the current runtime.
     pub(crate) fn start(config: &Config) -> Arc<DataNode> {
+        DataNode::take_over(config, Vec::new())
+    }
+
+    /// Begins to follow the data node, if it can change, in the current runtime. `fronts`: the fronts of
+    /// a cluster as another process had them.
+    pub(crate) fn take_over(config: &Config, fronts: Vec<FrontOfNode>) -> Arc<DataNode> {
         let (name, connector) = (config.data.to_string(), connector(config));
         let authority = match &config.data {
             DataConfig::Fixed(url) => {
@@ -129,7 +135,9 @@ impl DataNode {
             }
             DataConfig::Cluster(cluster) => {
                 let listen = config.listen.iter().map(|listener| listener.address).collect();
-                let watch = Arc::new(ClusterWatch::new(cluster, listen, &connector));
+                let enforces = config.guards.enforces();
+                let watch = ClusterWatch::new(cluster, listen, &connector).taking_over(fronts);
+                let watch = Arc::new(if enforces { watch.keeping_clients_here() } else { watch });
                 let tenure = watch.any();
                 let task = AbortOnDropHandle::new(tokio::spawn(watch.clone().run()));
                 let way = DataWay::Cluster(watch, task);
@@ -168,14 +176,24 @@ impl DataNode {
             name: self.name.clone(),
             connector: self.connector.clone(),
             tenure: watch.front(index),
-            way: DataWay::Front(watch.clone()),
+            way: DataWay::Front(watch.clone(), index),
         })
+    }
+
+    /// The number of the front; 0 if this is none.
+    pub(crate) fn number(&self) -> usize {
+        if let DataWay::Front(_, index) = &self.way { *index } else { 0 }
+    }
+
+    /// How often the node behind a front was seen with slots that it had not before.
+    pub(crate) fn gains(&self) -> u64 {
+        if let DataWay::Front(watch, index) = &self.way { watch.gains(*index) } else { 0 }
     }
 
     /// How a client is shown the cluster that came to `reached` and is connected to `node`. Returns
     /// `None` if no reply is changed.
     pub(crate) fn view(&self, reached: IpAddr, tls: bool, node: &Tenure) -> Option<Arc<FrontView>> {
-        let DataWay::Front(watch) = &self.way else { return None };
+        let DataWay::Front(watch, _) = &self.way else { return None };
         let host = watch.host(reached)?;
         let asked = match &node.url.endpoint {
             Endpoint::Tcp { host, .. } => host.clone(),
@@ -208,6 +226,18 @@ impl DataNode {
         }
     }
 
+    /// The fronts of a cluster that have a node.
+    pub(crate) fn fronts(&self) -> Vec<FrontOfNode> {
+        if let DataWay::Cluster(watch, _) = &self.way { watch.led() } else { Vec::new() }
+    }
+
+    /// A node of a cluster that leads clients past the fronts, with what to do about it, if there is
+    /// one.
+    pub(crate) fn way_past(&self) -> Option<ClusterTrouble> {
+        let (_, troubles) = self.cluster()?;
+        troubles.into_iter().find(|trouble| trouble.fault == ClusterFault::Past)
+    }
+
     /// The Redis that is the data node now. Returns `None` while there is none.
     pub(crate) fn tenure(&self) -> Option<Arc<Tenure>> {
         self.tenure.borrow().clone()
@@ -233,11 +263,11 @@ impl DataNode {
         match &self.way {
             DataWay::Fixed(..) => None,
             DataWay::Followed(following, _) => following.problem.lock().clone(),
-            DataWay::Cluster(watch, _) | DataWay::Front(watch) if self.tenure().is_none() => {
+            DataWay::Cluster(watch, _) | DataWay::Front(watch, _) if self.tenure().is_none() => {
                 let first = watch.troubles().into_iter().next();
                 Some(first.map_or_else(|| "not asked yet".into(), |trouble| trouble.to_string()))
             }
-            DataWay::Cluster(..) | DataWay::Front(_) => None,
+            DataWay::Cluster(..) | DataWay::Front(..) => None,
         }
     }
 
@@ -286,7 +316,7 @@ impl DataNode {
                     Err(error) => Err(NotConnected::new(url.to_string(), error)),
                 }
             }
-            DataWay::Cluster(watch, _) | DataWay::Front(watch) => {
+            DataWay::Cluster(watch, _) | DataWay::Front(watch, _) => {
                 self.connect_to_front(watch, client, limit, keepalive).await
             }
             DataWay::Followed(following, _) => {

@@ -16,6 +16,7 @@ use super::{
     replicas::{Replicas, Unacknowledged},
 };
 use crate::{
+    cluster::slot::{self, TAG},
     key::Key,
     resp::{encode, number},
 };
@@ -25,6 +26,10 @@ const ANNOUNCE: &[u8] = include_bytes!("announce.lua");
 
 /// Error if SELECT is answered with neither OK nor an error.
 const NOT_SELECTED: &[u8] = b"ERR the data node did not select the database";
+
+/// Error while the slot of a fence is being moved from node to node.
+pub(crate) const MOVING: &[u8] =
+    b"TRYAGAIN the slot is being moved to another node, and with it the fence of the lock";
 
 #[cfg(test)]
 thread_local! {
@@ -55,6 +60,8 @@ pub(crate) enum FenceStanding {
     Fenced(u64),
     /// The data node does not know the fence, or not any more.
     Unknown,
+    /// The node has not the slot of the fence ([`FenceQuestion::elsewhere`]).
+    Elsewhere,
 }
 
 /// A reply that is missing.
@@ -68,8 +75,8 @@ enum MissingReply {
     Replicas(Replicas),
     /// The reply to SELECT 0.
     There,
-    /// The reply to WATCH.
-    Ok,
+    /// The reply to WATCH; of one claim if each has a WATCH of its own.
+    Watched(Option<usize>),
     /// The reply to the SELECT of the client's own database.
     Back,
     /// The reply to MULTI.
@@ -91,7 +98,12 @@ pub(crate) struct FenceQuestion {
     missing: VecDeque<MissingReply>,
     /// The fence that the data node has told, by claim.
     seen: Vec<Option<u64>>,
-    /// The first error line, without `-` and line end.
+    /// For each claim, the error of a node that has not the slot of its fence. Only the client's own
+    /// MULTI goes on without such a claim.
+    elsewhere: Vec<Option<Vec<u8>>>,
+    /// Whether there can be such errors.
+    goes_on: bool,
+    /// The first other error line, without `-` and line end.
     error: Option<Vec<u8>>,
     /// Too few replicas have acknowledged the fences announced.
     lacks_replicas: bool,
@@ -101,15 +113,63 @@ pub(crate) struct FenceQuestion {
     in_multi: bool,
 }
 
-/// Appends the key at which the data node keeps a lock's largest fence.
-fn fence_key(out: &mut Vec<u8>, key: &Key) {
-    encode::bulk_of_two(out, FENCE_PREFIX, key);
+/// Where fences are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub(crate) enum FencePlace {
+    /// On the one data node.
+    #[default]
+    Alone,
+    /// On the node of a cluster that has the slot of the lock's name, which is the rest of the lock's
+    /// key behind so many bytes of prefix.
+    Slot { prefix: usize },
+}
+
+impl FencePlace {
+    /// Appends the key of a lock's largest fence.
+    pub(crate) fn append(self, out: &mut Vec<u8>, key: &Key) {
+        match self.slot(key) {
+            None => encode::bulk_of_two(out, FENCE_PREFIX, key),
+            Some(slot) => encode::bulk_of_two(out, &tagged(slot), key),
+        }
+    }
+
+    /// The key of a lock's largest fence.
+    pub(crate) fn fence_key(self, key: &Key) -> Vec<u8> {
+        match self.slot(key) {
+            None => [FENCE_PREFIX, key].concat(),
+            Some(slot) => [&tagged(slot), &**key].concat(),
+        }
+    }
+
+    /// The slot of a lock's fence; none outside of a cluster.
+    pub(crate) fn slot(self, key: &Key) -> Option<u16> {
+        match self {
+            FencePlace::Alone => None,
+            FencePlace::Slot { prefix } => Some(slot::slot(key.get(prefix..).unwrap_or_default())),
+        }
+    }
+}
+
+/// Length of what stands before a lock's key in the key of its fence, in a cluster.
+const TAGGED: usize = FENCE_PREFIX.len() + TAG + 3;
+
+/// What stands before a lock's key in the key of its fence: a hash tag of the slot, as the lock's name
+/// may have none, or braces that make no tag.
+fn tagged(slot: u16) -> [u8; TAGGED] {
+    let mut bytes = [0; TAGGED];
+    let (prefix, rest) = bytes.split_at_mut(FENCE_PREFIX.len());
+    prefix.copy_from_slice(FENCE_PREFIX);
+    rest[0] = b'{';
+    rest[1..=TAG].copy_from_slice(&slot::tag(slot));
+    rest[TAG + 1..].copy_from_slice(b"}:");
+    bytes
 }
 
 /// Appends the call that announces a fence, whichever database is selected, as far as that is
 /// known.
 pub(crate) fn announce(
     out: &mut Vec<u8>,
+    place: FencePlace,
     key: &Key,
     fence: u64,
     selected: Option<u64>,
@@ -119,7 +179,7 @@ pub(crate) fn announce(
     encode::bulk(out, b"EVAL");
     encode::bulk(out, ANNOUNCE);
     encode::bulk(out, b"1");
-    fence_key(out, key);
+    place.append(out, key);
     encode::bulk_number(out, fence);
     encode::bulk_number(out, u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX));
     // A client that uses database 0 alone needs no permission to SELECT.
@@ -147,9 +207,23 @@ pub(crate) fn is_from_the_future(fence: u64) -> bool {
     u128::from(fence) > latest.as_micros()
 }
 
-/// Returns the text of an error reply.
+/// Returns the text of an error reply. An `-ASK` becomes `-TRYAGAIN`: while a slot moves, a fence may
+/// be on the one node and the key that it protects on the other, and nobody may be led past the fence.
 pub(crate) fn read_error(reply: &[u8]) -> Option<Vec<u8>> {
-    Some(reply.strip_prefix(b"-")?.trim_ascii_end().to_vec())
+    let text = reply.strip_prefix(b"-")?.trim_ascii_end();
+    Some(if text.starts_with(b"ASK ") { MOVING.to_vec() } else { text.to_vec() })
+}
+
+/// Returns the error of a node that has not the slot of a key that it was asked about. An `-ASK` becomes
+/// `-TRYAGAIN`.
+pub(crate) fn read_elsewhere(reply: &[u8]) -> Option<String> {
+    let error = read_error(reply).filter(|error| is_about_slots(error))?;
+    Some(String::from_utf8_lossy(&error).into_owned())
+}
+
+/// Whether an error says that another node has the slot, or none, or that it is being moved.
+fn is_about_slots(error: &[u8]) -> bool {
+    [&b"MOVED "[..], b"TRYAGAIN ", b"CLUSTERDOWN "].iter().any(|code| error.starts_with(code))
 }
 
 impl FenceQuestion {
@@ -158,6 +232,7 @@ impl FenceQuestion {
     /// must be acknowledged by `replicas`.
     pub(crate) fn ask(
         out: &mut Vec<u8>,
+        place: FencePlace,
         claims: &[FencedLock],
         before: usize,
         with: With,
@@ -166,7 +241,7 @@ impl FenceQuestion {
     ) -> FenceQuestion {
         let mut missing: VecDeque<MissingReply> = (0..before).map(|_| MissingReply::Any).collect();
         for (index, claim) in claims.iter().enumerate().filter(|(_, claim)| !claim.announced) {
-            announce(out, &claim.key, claim.fence, Some(selected), ttl);
+            announce(out, place, &claim.key, claim.fence, Some(selected), ttl);
             missing.push_back(MissingReply::Fence(index));
         }
         if let Some(replicas) = replicas.filter(|_| missing.len() > before) {
@@ -177,20 +252,24 @@ impl FenceQuestion {
             select(out, 0);
             missing.push_back(MissingReply::There);
         }
-        encode::array(out, 1 + claims.len());
         let watch = "WATCH";
         #[cfg(feature = "planted")]
         let watch = match std::env::var("LOCKGATE_PLANT") {
             Ok(fault) if fault == "watch" => "EXISTS",
             _ => watch,
         };
-        encode::bulk(out, watch.as_bytes());
-        claims.iter().for_each(|claim| fence_key(out, &claim.key));
-        missing.push_back(MissingReply::Ok);
+        // One command of a cluster's client has keys of one slot.
+        let at_once = if place == FencePlace::Alone { claims.len().max(1) } else { 1 };
+        for (index, claims) in claims.chunks(at_once).enumerate() {
+            encode::array(out, 1 + claims.len());
+            encode::bulk(out, watch.as_bytes());
+            claims.iter().for_each(|claim| place.append(out, &claim.key));
+            missing.push_back(MissingReply::Watched((place != FencePlace::Alone).then_some(index)));
+        }
         for (index, claim) in claims.iter().enumerate() {
             encode::array(out, 2);
             encode::bulk(out, b"GET");
-            fence_key(out, &claim.key);
+            place.append(out, &claim.key);
             missing.push_back(MissingReply::Fence(index));
         }
         if selected != 0 {
@@ -201,9 +280,19 @@ impl FenceQuestion {
             encode::command(out, &[b"MULTI"]);
             missing.push_back(MissingReply::Multi);
         }
-        let (seen, error) = (vec![None; claims.len()], None);
+        let (seen, elsewhere) = (vec![None; claims.len()], vec![None; claims.len()]);
+        let goes_on = with == With::Nothing && place != FencePlace::Alone;
         let (lacks_replicas, astray, in_multi) = (false, false, false);
-        FenceQuestion { missing, seen, error, lacks_replicas, astray, in_multi }
+        FenceQuestion {
+            missing,
+            seen,
+            elsewhere,
+            goes_on,
+            error: None,
+            lacks_replicas,
+            astray,
+            in_multi,
+        }
     }
 
     /// How many replies are missing.
@@ -226,7 +315,15 @@ impl FenceQuestion {
             _ => {}
         }
         if let Some(error) = read_error(reply) {
-            self.error.get_or_insert(error);
+            let of = match missing {
+                MissingReply::Fence(index) => Some(index),
+                MissingReply::Watched(index) => index,
+                _ => None,
+            };
+            match of.filter(|_| self.goes_on && is_about_slots(&error)) {
+                Some(index) => self.elsewhere[index].get_or_insert(error),
+                None => self.error.get_or_insert(error),
+            };
             return;
         }
         match missing {
@@ -238,7 +335,7 @@ impl FenceQuestion {
             }
             MissingReply::There => self.astray = true,
             MissingReply::Back => self.astray = false,
-            MissingReply::Any | MissingReply::Replicas(_) | MissingReply::Ok => {}
+            MissingReply::Any | MissingReply::Replicas(_) | MissingReply::Watched(_) => {}
         }
     }
 
@@ -262,12 +359,19 @@ impl FenceQuestion {
         self.error.as_deref()
     }
 
+    /// Returns why nothing was learned of this claim: another node has the slot of its fence, or none.
+    pub(crate) fn elsewhere(&self, claim: usize) -> Option<&[u8]> {
+        self.elsewhere.get(claim)?.as_deref()
+    }
+
     /// Returns how each of the claims stands, once all replies are in.
     pub(crate) fn standings<'a>(
         &'a self,
         claims: &'a [FencedLock],
     ) -> impl Iterator<Item = FenceStanding> + 'a {
-        claims.iter().zip(&self.seen).map(|(claim, seen)| match seen {
+        let told = self.seen.iter().zip(&self.elsewhere);
+        claims.iter().zip(told).map(|(claim, (seen, elsewhere))| match seen {
+            _ if elsewhere.is_some() => FenceStanding::Elsewhere,
             #[cfg(test)]
             _ if NOT_COMPARED.get() => FenceStanding::Largest,
             #[cfg(feature = "planted")]
@@ -296,7 +400,8 @@ mod tests {
     fn asked_in(selected: u64, claims: &[FencedLock], with: With) -> (String, FenceQuestion) {
         let mut out = Vec::new();
         let how = (Duration::from_secs(1), None);
-        let fences = FenceQuestion::ask(&mut out, claims, 0, with, selected, how);
+        let fences =
+            FenceQuestion::ask(&mut out, FencePlace::Alone, claims, 0, with, selected, how);
         (String::from_utf8(out).unwrap(), fences)
     }
 
@@ -370,7 +475,8 @@ mod tests {
         let how = (Duration::from_secs(1), Replicas::of(&config));
         let asked = |announced| {
             let (mut out, claims) = (Vec::new(), [claim("a", 5, announced)]);
-            let fences = FenceQuestion::ask(&mut out, &claims, 1, With::Multi, 0, how);
+            let place = FencePlace::Alone;
+            let fences = FenceQuestion::ask(&mut out, place, &claims, 1, With::Multi, 0, how);
             (String::from_utf8(out).unwrap(), fences)
         };
         assert!(!asked(true).0.contains("WAIT"), "it was acknowledged before");
@@ -390,6 +496,58 @@ mod tests {
             let told = fences.error().map(String::from_utf8_lossy);
             assert_eq!(told.is_some(), error.is_some());
             assert!(told.unwrap_or_default().starts_with(error.unwrap_or_default()));
+        }
+    }
+
+    #[test]
+    fn in_a_cluster_each_fence_is_asked_about_by_itself_and_may_be_elsewhere() {
+        let claims = [claim("lock:a", 5, false), claim("lock:b", 7, true)];
+        let ask = |with| {
+            let (mut out, how) = (Vec::new(), (Duration::from_secs(1), None));
+            let place = FencePlace::Slot { prefix: 5 };
+            let question = FenceQuestion::ask(&mut out, place, &claims, 0, with, 0, how);
+            (String::from_utf8(out).unwrap(), question)
+        };
+        let replies =
+            ["$1\r\n5\r\n", "+OK\r\n", "-MOVED 1 b:1\r\n", "$1\r\n5\r\n", "-MOVED 1 b:1\r\n"];
+        let (sent, mut fences) = ask(With::Nothing);
+        assert_eq!(sent.matches("WATCH").count(), 2);
+        replies.iter().for_each(|reply| fences.reply(reply.as_bytes()));
+        let standings: Vec<FenceStanding> = fences.standings(&claims).collect();
+        assert_eq!(standings, [FenceStanding::Largest, FenceStanding::Elsewhere]);
+        assert_eq!((fences.error(), fences.elsewhere(0)), (None, None));
+        assert_eq!(fences.elsewhere(1), Some(b"MOVED 1 b:1".as_slice()));
+        // A write goes on with all of its fences or with none.
+        let (_, mut fences) = ask(With::Multi);
+        replies.iter().for_each(|reply| fences.reply(reply.as_bytes()));
+        assert_eq!(fences.error(), Some(b"MOVED 1 b:1".as_slice()));
+    }
+
+    #[test]
+    fn nobody_is_asked_to_go_on_elsewhere_while_a_slot_moves() {
+        assert_eq!(read_error(b"-ASK 7 10.0.0.1:1\r\n").as_deref(), Some(MOVING));
+        assert!(read_elsewhere(b"-ASK 7 10.0.0.1:1\r\n").unwrap().starts_with("TRYAGAIN "));
+        assert_eq!(read_elsewhere(b"-MOVED 7 10.0.0.1:1\r\n").unwrap(), "MOVED 7 10.0.0.1:1");
+        for here in ["-ERR syntax error\r\n", "$-1\r\n", "-NOPERM no\r\n"] {
+            assert_eq!(read_elsewhere(here.as_bytes()), None);
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn a_fence_is_in_the_slot_of_the_locks_name(
+            name in "[{}a*:]{0,12}", bytes: Vec<u8>, prefix in "[{}l:]{0,6}"
+        ) {
+            let place = FencePlace::Slot { prefix: prefix.len() };
+            for name in [name.as_bytes(), &bytes] {
+                let key = Key::new(prefix.as_bytes(), name);
+                proptest::prop_assert_eq!(slot::slot(&place.fence_key(&key)), slot::slot(name));
+                let mut out = Vec::new();
+                place.append(&mut out, &key);
+                let mut expected = Vec::new();
+                encode::bulk(&mut expected, &place.fence_key(&key));
+                proptest::prop_assert_eq!(out, expected);
+            }
         }
     }
 

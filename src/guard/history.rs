@@ -4,16 +4,25 @@
 //! A process that was a replica in between has kept its clients' connections and may have gone back
 //! to an earlier fence, which nobody can tell from the largest. Redis takes another replication id
 //! when it is promoted, and follows its master's while it is a replica. So from another id on, every
-//! fence told counts as forgotten.
+//! fence told counts as forgotten. Each node of a cluster has a history of its own, which changes too
+//! when the node gets slots: their fences come from another node, which may have lost some.
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
 use bb8_redis::redis::{self, RedisError, aio::MultiplexedConnection};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tracing::warn;
+
+use crate::{
+    data::{DataNode, Tenure},
+    net::redis_client::Connection,
+};
 
 /// How often the data node is asked.
 pub(super) const LOOK_EVERY: Duration = Duration::from_secs(1);
@@ -30,6 +39,8 @@ pub(crate) struct DataHistory {
 /// What was seen last of the data node's history.
 #[derive(Debug, Default)]
 pub(super) struct SeenHistory {
+    /// How often the node of a cluster had got slots.
+    gains: Option<u64>,
     /// The `run_id` and `master_replid`. `None`: nothing yet.
     ids: Option<[String; 2]>,
     /// The log says that nothing can be seen.
@@ -47,15 +58,8 @@ impl DataHistory {
     pub(super) async fn look(&self, seen: &mut SeenHistory, redis: &mut MultiplexedConnection) {
         match timeout(LIMIT, ids(redis)).await {
             Ok(Ok(ids)) => self.take_in(seen, ids),
-            Ok(Err(error)) if !seen.told => {
-                seen.told = true;
-                warn!(
-                    %error,
-                    "guards: the data node does not tell its INFO (the user in data needs +info); \
-                     it is not seen whether it has been a replica in between"
-                );
-            }
-            Ok(Err(_)) | Err(_) => {}
+            Ok(Err(error)) => tell_of_silence(seen, &error),
+            Err(_) => {}
         }
     }
 
@@ -69,6 +73,67 @@ impl DataHistory {
             );
         }
         seen.ids = Some(ids);
+    }
+}
+
+/// Asks the node behind a front of a cluster, for as long as somebody wants to know. While it does not
+/// answer nobody sees what becomes of it, so that counts as a change each time.
+pub(super) async fn watch(data: Arc<DataNode>, history: Weak<DataHistory>) {
+    let (mut seen, mut connected) = (SeenHistory::default(), None);
+    while let Some(history) = history.upgrade() {
+        if !history.look_at_front(&data, &mut seen, &mut connected).await {
+            connected = None;
+            history.changes.fetch_add(1, Ordering::Release);
+        }
+        drop(history);
+        sleep(LOOK_EVERY).await;
+    }
+}
+
+impl DataHistory {
+    /// Asks the node behind a front. Returns whether its history was seen, or cannot be.
+    async fn look_at_front(
+        &self,
+        data: &DataNode,
+        seen: &mut SeenHistory,
+        connected: &mut Option<(Arc<Tenure>, Connection)>,
+    ) -> bool {
+        let is_open = |(tenure, connection): &(Arc<Tenure>, Connection)| {
+            !tenure.has_ended() && !connection.is_closed()
+        };
+        // A fence that has been elsewhere may have come back as an earlier one.
+        let gains = data.gains();
+        if seen.gains.replace(gains).is_some_and(|before| before != gains) {
+            self.changes.fetch_add(1, Ordering::Release);
+        }
+        if !connected.as_ref().is_some_and(is_open) {
+            let Ok(Ok(connection)) = timeout(LIMIT, data.ask()).await else { return false };
+            *connected = Some(connection);
+        }
+        let Some((_, connection)) = connected else { return false };
+        match timeout(LIMIT, ids(&mut connection.redis)).await {
+            Ok(Ok(ids)) => {
+                self.take_in(seen, ids);
+                true
+            }
+            Ok(Err(error)) if error.is_io_error() || error.is_timeout() => false,
+            Ok(Err(error)) => {
+                tell_of_silence(seen, &error);
+                true
+            }
+            Err(_) => false,
+        }
+    }
+}
+
+/// Logs, once, that the data node does not tell its history.
+fn tell_of_silence(seen: &mut SeenHistory, error: &RedisError) {
+    if !std::mem::replace(&mut seen.told, true) {
+        warn!(
+            %error,
+            "guards: the data node does not tell its INFO (the user in data needs +info); it is not \
+             seen whether it has been a replica in between"
+        );
     }
 }
 

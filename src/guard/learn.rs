@@ -97,6 +97,7 @@ impl Catalog {
             ("EXISTS", Nothing),
             ("PTTL", Nothing),
             ("SCRIPT", Nothing),
+            ("CLUSTER", Nothing),
             // The tests' scripts write no key that a guard has.
             ("EVAL", Nothing),
             ("EVALSHA", Nothing),

@@ -37,6 +37,7 @@ use tracing::warn;
 pub(crate) use self::room::Room;
 use self::{
     catalog::{FirstBytes, Glance, Table, Writes},
+    fences::FencePlace,
     history::DataHistory,
     keys::{MAX_POSITIONS, Positions},
     learn::Catalog,
@@ -45,6 +46,7 @@ use self::{
     write::Write,
 };
 use crate::{
+    cluster::slot::slot,
     config::{Config, Flush, GuardRule, GuardsConfig, Pattern, Policy},
     data::DataNode,
     glob::Budget,
@@ -81,9 +83,13 @@ pub(crate) struct Guards {
     pub max_command: usize,
     pub catalog: Catalog,
     /// Whether the data node may have forgotten fences.
-    pub history: Arc<DataHistory>,
+    history: Arc<DataHistory>,
+    /// Whether each node of a cluster may have, by its front.
+    fronts: Vec<Arc<DataHistory>>,
     /// Replicas that must acknowledge fences, if there are any.
     pub replicas: Option<Replicas>,
+    /// Where the data node keeps fences.
+    pub place: FencePlace,
     /// At least one rule is enforced.
     enforces: bool,
     /// Room for large commands.
@@ -145,6 +151,8 @@ pub(crate) enum Stop {
     Databases(Vec<u8>),
     /// The command would write a key of Lockgate's own.
     Reserved,
+    /// A key and a lock that it needs are in different slots of the cluster.
+    Slots(Need),
     /// The command needs more than [`MAX_LOCKS`] locks.
     TooMany,
     /// Finding out which locks the command needs would take too long.
@@ -168,10 +176,23 @@ impl Guards {
         }
         let history = Arc::new(DataHistory::default());
         let catalog = Catalog::start(data, first_bytes(rules), history.clone(), runtime);
-        Some(Guards::with(&config.guards, catalog, history))
+        let place = place(config);
+        let fronts = if place == FencePlace::Alone { 0 } else { config.listen.len() };
+        let watched = (0..fronts).map(|front| {
+            let history = Arc::new(DataHistory::default());
+            runtime.spawn(history::watch(data.front(front), Arc::downgrade(&history)));
+            history
+        });
+        let fronts = watched.collect();
+        Some(Guards::with(&config.guards, place, catalog, (history, fronts)))
     }
 
-    fn with(config: &GuardsConfig, catalog: Catalog, history: Arc<DataHistory>) -> Arc<Guards> {
+    fn with(
+        config: &GuardsConfig,
+        place: FencePlace,
+        catalog: Catalog,
+        (history, fronts): (Arc<DataHistory>, Vec<Arc<DataHistory>>),
+    ) -> Arc<Guards> {
         let GuardsConfig { rules, max_command, flush, .. } = config;
         Arc::new(Guards {
             rules: rules.clone(),
@@ -184,7 +205,9 @@ impl Guards {
             max_command: *max_command,
             catalog,
             history,
+            fronts,
             replicas: Replicas::of(config),
+            place,
             enforces: rules.iter().any(|rule| rule.policy == Policy::Enforce),
             rooms: Rooms::new(MAX_HELD.saturating_mul(*max_command)),
             told_at: AtomicU64::new(u64::MAX),
@@ -200,7 +223,12 @@ impl Guards {
     #[cfg(test)]
     pub(crate) fn of_few_commands(config: &Config) -> Arc<Guards> {
         let catalog = Catalog::of_few_commands(first_bytes(&config.guards.rules));
-        Guards::with(&config.guards, catalog, Arc::default())
+        Guards::with(&config.guards, place(config), catalog, Default::default())
+    }
+
+    /// Whether the data node, or the node behind this front of a cluster, may have forgotten fences.
+    pub(crate) fn history(&self, front: usize) -> &Arc<DataHistory> {
+        self.fronts.get(front).unwrap_or(&self.history)
     }
 
     /// Whether at least one rule is enforced.
@@ -401,6 +429,12 @@ impl Guards {
                     Policy::Enforce => &mut enforced,
                     Policy::Audit => &mut audited,
                 };
+                if rule.policy == Policy::Enforce
+                    && self.place != FencePlace::Alone
+                    && slot(key) != slot(&lock)
+                {
+                    return Err(Stop::Slots(Need { lock, key: key.to_vec() }));
+                }
                 budget.take(needs.len()).ok_or(Stop::TooMuch)?;
                 if !needs.iter().any(|need| need.lock == lock) {
                     if needs.len() >= MAX_LOCKS {
@@ -417,6 +451,14 @@ impl Guards {
     /// too much. `waker`: more bytes are to come, and if none come, others may have the room.
     pub(crate) fn room(&self, bytes: usize, waker: Option<&Waker>) -> Option<Room> {
         self.rooms.room(bytes, waker)
+    }
+}
+
+/// Where fences are kept by this configuration.
+fn place(config: &Config) -> FencePlace {
+    match config.data.cluster() {
+        Some(_) => FencePlace::Slot { prefix: config.locks.prefix.len() },
+        None => FencePlace::Alone,
     }
 }
 

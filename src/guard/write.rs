@@ -9,6 +9,7 @@ use std::sync::LazyLock;
 
 use smallvec::SmallVec;
 
+use super::fences::FencePlace;
 use crate::{key::Key, resp::encode};
 
 /// Prefix of the status that tells an integer too large for Lua.
@@ -142,8 +143,14 @@ impl Write {
 }
 
 /// Returns the call that carries out the writes at the beginning of `held` in this database, if the
-/// data node has seen no other fences than these, given as key and fence.
-pub(crate) fn call(held: &[u8], writes: &[Write], fences: &[(Key, u64)], database: u64) -> Vec<u8> {
+/// data node has seen no other fences than these, given as key and fence, and kept in this place.
+pub(crate) fn call(
+    held: &[u8],
+    writes: &[Write],
+    place: FencePlace,
+    fences: &[(Key, u64)],
+    database: u64,
+) -> Vec<u8> {
     let words = writes.iter().fold(0, |sum, write| sum + 1 + write.count);
     let bytes = writes.iter().fold(0, |sum, write| sum + 8 + write.length);
     let mut out = Vec::with_capacity(bytes + 160 + fences.len() * 128);
@@ -152,7 +159,7 @@ pub(crate) fn call(held: &[u8], writes: &[Write], fences: &[(Key, u64)], databas
     encode::bulk(&mut out, DIGEST.as_bytes());
     encode::bulk_number(&mut out, fences.len() as u64);
     for (key, _) in fences {
-        encode::bulk_of_two(&mut out, super::FENCE_PREFIX, key);
+        place.append(&mut out, key);
     }
     for (_, fence) in fences {
         encode::bulk_number(&mut out, *fence);
@@ -211,7 +218,7 @@ mod tests {
         let (set, del) = (encoded(&[b"SET", b"k", b"v"]), encoded(&[b"del", b"k"]));
         let fences = [(Key::from("lock:a"), 7), (Key::from("lock:b"), 8)];
         let writes = [&set, &del].map(|command| parsed(command).unwrap());
-        let call = call(&[set, del].concat(), &writes, &fences, 5);
+        let call = call(&[set, del].concat(), &writes, FencePlace::Alone, &fences, 5);
         let expected = encoded(&[
             b"EVALSHA",
             DIGEST.as_bytes(),

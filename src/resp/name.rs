@@ -80,8 +80,10 @@ pub enum Name {
     Listing(Listing),
     /// CLUSTER SLOTS, SHARDS, NODES, REPLICAS or SLAVES.
     Topology(Topology),
-    /// ASKING or CLIENT CACHING: a flag for the next command only.
+    /// CLIENT CACHING: a flag for the next command only.
     NextOnly,
+    /// ASKING: a flag for the next command only too.
+    Asking,
     /// AUTH.
     Auth,
     /// HELLO.
@@ -170,7 +172,7 @@ pub(super) fn name_of(text: &[u8]) -> ParsedName {
         (7, Some(b'C')) if is("COMMAND") => return ParsedName::Container(Container::Command),
         (7, Some(b'C')) if is("CLUSTER") => return ParsedName::Container(Container::Cluster),
         (8, Some(b'L')) if is("LOCKGATE") => Name::Own(Own::Lockgate),
-        (6, Some(b'A')) if is("ASKING") => Name::NextOnly,
+        (6, Some(b'A')) if is("ASKING") => Name::Asking,
         (4, Some(b'A')) if is("AUTH") => Name::Auth,
         (5, Some(b'H')) if is("HELLO") => Name::Hello,
         (5, Some(b'R')) if is("RESET") => Name::Reset,

@@ -118,7 +118,7 @@ fn names_are_known_in_any_case_at_every_split() {
         ("UNSUBSCRIBE", Name::Unsubscribe(Channels::Plain)),
         ("PUNSUBSCRIBE", Name::Unsubscribe(Channels::Pattern)),
         ("SUNSUBSCRIBE", Name::Unsubscribe(Channels::Shard)),
-        ("ASKING", Name::NextOnly),
+        ("ASKING", Name::Asking),
         ("AUTH", Name::Auth),
         ("HELLO", Name::Hello),
         ("RESET", Name::Reset),

@@ -185,7 +185,8 @@ impl Door {
                     self.data.view(reached, self.tls.is_some(), tenure)
                 });
                 let session = Session::new(client, upstream, self.shared.clone(), balanced);
-                Box::new(session.during(tenure).showing(view)).run().await
+                let session = session.during(tenure).showing(view).through(self.data.number());
+                Box::new(session).run().await
             }
             Err(NotConnected { error, .. }) if net::descriptors_are_used_up(&error) => {
                 self.metrics.upstream_connects_failed.increment(1);

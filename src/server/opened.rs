@@ -1,12 +1,12 @@
 //! Everything that a process must have before anything runs in it.
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use tokio::net::TcpListener;
 
 use crate::{
-    config::{Config, Listener},
+    config::{Announce, Config, Listener},
     data::DataNode,
     net::Acceptor,
     server::{
@@ -15,6 +15,9 @@ use crate::{
         upgrade::{self, Predecessor, Prepared},
     },
 };
+
+/// How long a cluster may take to tell its nodes.
+const ASK_LIMIT: Duration = Duration::from_secs(1);
 
 /// Everything that a process must have before anything runs in it. A process that cannot have
 /// all of it ends.
@@ -41,11 +44,14 @@ impl Opened {
         control: &mut Control,
     ) -> anyhow::Result<(Opened, Succession)> {
         let predecessor = upgrade::predecessor(config, control.take_over).await?;
-        let predecessor = predecessor.map(|(predecessor, sockets)| {
+        let mut predecessor = predecessor.map(|(predecessor, sockets)| {
             control.listeners.add(sockets);
             predecessor
         });
-        let data = DataNode::start(config);
+        // Connections of both processes are led alike.
+        let fronts = predecessor.as_mut().map(Predecessor::take_fronts).unwrap_or_default();
+        let data = DataNode::take_over(config, fronts);
+        refuse_ways_past(config, &data).await?;
         let exposure = Exposure::find_out(config, data.clone()).await?;
         let open = |listener| open(listener, &mut control.listeners);
         let listeners = config.listen.iter().map(open).collect::<anyhow::Result<Vec<_>>>()?;
@@ -61,6 +67,22 @@ impl Opened {
         control.listeners.close_others();
         let rendezvous = upgrade::prepare(config)?;
         Ok((Opened { data, exposure, listeners, admin }, Succession { predecessor, rendezvous }))
+    }
+}
+
+/// Makes sure that guards cannot be evaded by clients whom a cluster's nodes lead past the fronts.
+/// While the nodes are not known they lead nobody: a front tells no address that is not a front's.
+///
+/// # Errors
+/// If guards are enforced and nodes announce what is no front's.
+async fn refuse_ways_past(config: &Config, data: &DataNode) -> anyhow::Result<()> {
+    let leads = config.data.cluster().is_some_and(|cluster| cluster.announce == Announce::Nodes);
+    if !leads || !config.guards.enforces() || data.found(ASK_LIMIT).await.is_none() {
+        return Ok(());
+    }
+    match data.way_past() {
+        Some(trouble) => bail!("guards could be evaded: {trouble}"),
+        None => Ok(()),
     }
 }
 

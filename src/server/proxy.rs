@@ -167,8 +167,20 @@ impl Proxy {
         systemd::ready(is_successor).await;
         let (state, workers, shutdown) =
             (self.state.clone(), self.workers.clone(), self.control.shutdown.clone());
+        let data = self.data.clone();
         let in_charge = self.take_charge(&shared, rendezvous.is_some(), predecessor);
-        Serving { shutdown, in_charge, doors, admin, sockets, rendezvous, shared, state, workers }
+        Serving {
+            shutdown,
+            in_charge,
+            doors,
+            admin,
+            sockets,
+            rendezvous,
+            shared,
+            state,
+            data,
+            workers,
+        }
     }
 
     /// Makes the state that all sessions of this process share.

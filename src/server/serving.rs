@@ -16,6 +16,7 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use tracing::{info, warn};
 
 use crate::{
+    data::DataNode,
     server::{
         admin, systemd,
         upgrade::{self, Rendezvous, Replaced},
@@ -43,6 +44,7 @@ pub(super) struct Serving {
     pub(super) rendezvous: Option<Rendezvous>,
     pub(super) shared: Arc<Shared>,
     pub(super) state: Arc<admin::PageSource>,
+    pub(super) data: Arc<DataNode>,
     pub(super) workers: Arc<Workers>,
 }
 
@@ -60,7 +62,7 @@ impl Serving {
         let is_ready = || async { self.state.is_ready_now().await.is_ok() };
         let end = tokio::select! {
             () = self.shutdown.cancelled() => End::Shutdown,
-            replaced = upgrade::wait(self.rendezvous.as_ref(), &self.sockets, &self.shared.config, is_ready) => {
+            replaced = upgrade::wait(self.rendezvous.as_ref(), &self.sockets, (&self.shared.config, &self.data), is_ready) => {
                 End::Replaced(replaced)
             }
         };

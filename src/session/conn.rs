@@ -13,6 +13,8 @@ pub(super) struct Conn {
     pub(super) reply_mode: ReplyMode,
     /// ASKING or CLIENT CACHING has set a flag for the next command.
     pub(super) next_only: bool,
+    /// If `next_only`: ASKING has.
+    pub(super) asking: bool,
     /// MULTI was forwarded while replies were off: no reply tells whether it worked.
     pub(super) blind_multi: bool,
     /// WATCH was forwarded while replies were off.
@@ -34,6 +36,7 @@ impl Conn {
             state: State::default(),
             reply_mode: ReplyMode::On,
             next_only: false,
+            asking: false,
             blind_multi: false,
             blind_watch: false,
             auth_queued: false,
@@ -42,6 +45,11 @@ impl Conn {
             armed: None,
             permissions: Permissions::new(authorize_cache),
         }
+    }
+
+    /// Whether ASKING has set a flag for the next command.
+    pub(super) fn is_asking(&self) -> bool {
+        self.next_only && self.asking
     }
 
     /// Whether the data node queues commands, as far as can be known.

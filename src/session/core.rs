@@ -33,6 +33,7 @@ use super::{
 };
 use crate::{
     clock::Instant,
+    cluster::rewrite::may_redirect,
     command::shown,
     config::OnLost,
     data::FrontView,
@@ -418,6 +419,7 @@ impl Core {
     /// Answers a command that is done, and lets the bytes behind it go on.
     fn finish(&mut self, answering: Answering) {
         let (answer, length) = answering.finish();
+        let answer = self.with_front(answer);
         debug_assert!(answer.is_empty() || self.replies.between_frames());
         debug_assert!(length <= self.desk.unsent.len(), "a command's bytes are held until its end");
         self.desk.losing.note_written();
@@ -431,6 +433,14 @@ impl Core {
         held.drain(..length.min(held.len()));
         if stopped || !held.is_empty() {
             self.turn = Turn::Again(First::Anew);
+        }
+    }
+
+    /// Puts the front into an answer that passes a node's redirection on.
+    fn with_front(&self, answer: Vec<u8>) -> Vec<u8> {
+        match &self.desk.view {
+            Some(view) if may_redirect(&answer) => view.redirect(&answer).unwrap_or(answer),
+            _ => answer,
         }
     }
 

@@ -17,7 +17,12 @@ use crate::{
     clock::Instant,
     config::Config,
     data::FrontView,
-    guard::{Guards, Need, fences::FencedLock, replicas::Replicas},
+    guard::{
+        Guards, Need,
+        fences::{FencePlace, FencedLock},
+        history::DataHistory,
+        replicas::Replicas,
+    },
     key::{Key, Token},
     lock::{Grant, Keep},
     net::Outbox,
@@ -38,7 +43,9 @@ pub(super) struct Desk {
     pub(super) unsent: Vec<u8>,
     pub(super) to_data: Outbox,
     pub(super) short_way: ShortWay,
-    /// How often the data node's history had changed when this was last looked at.
+    /// Whether the data node may have forgotten fences.
+    history: Option<Arc<DataHistory>>,
+    /// How often that history had changed when this was last looked at.
     history_changes: u64,
     /// The client's transaction about an adopted lock.
     pub(super) transaction: Option<Box<LockTransaction>>,
@@ -51,9 +58,10 @@ pub(super) struct Desk {
 impl Desk {
     pub(super) fn new(shared: Arc<Shared>) -> Desk {
         let config = shared.config.load_full();
-        let history_changes = shared.guards.as_ref().map_or(0, |guards| guards.history.changes());
+        let history = shared.guards.as_ref().map(|guards| guards.history(0).clone());
         Desk {
-            history_changes,
+            history_changes: history.as_ref().map_or(0, |history| history.changes()),
+            history,
             conn: Conn::new(config.locks.authorize_cache),
             config,
             shared,
@@ -67,6 +75,12 @@ impl Desk {
             view: None,
             waker: Waker::noop().clone(),
         }
+    }
+
+    /// Notes that the data node is the one behind this front of a cluster.
+    pub(super) fn come_through(&mut self, front: usize) {
+        self.history = self.shared.guards.as_ref().map(|guards| guards.history(front).clone());
+        self.history_changes = self.history.as_ref().map_or(0, |history| history.changes());
     }
 
     /// Sends a command of the proxy's own, whose reply the client does not see.
@@ -135,8 +149,8 @@ impl Desk {
     /// connection. Returns whether that is news.
     #[inline]
     pub(super) fn take_in_history(&mut self) -> bool {
-        let Some(guards) = &self.shared.guards else { return false };
-        let changes = guards.history.changes();
+        let Some(history) = &self.history else { return false };
+        let changes = history.changes();
         let is_news = self.history_changes != changes && !planted::has(PlantedFault::NoDoubt);
         if is_news {
             self.history_changes = changes;
@@ -158,6 +172,16 @@ impl Desk {
             }
         }
         doubts
+    }
+
+    /// Where the data node keeps fences.
+    pub(super) fn fence_place(&self) -> FencePlace {
+        self.shared.guards.as_ref().map(|guards| guards.place).unwrap_or_default()
+    }
+
+    /// Whether the data node is a cluster's, and guards are enforced: fences are in slots.
+    pub(super) fn has_slots(&self) -> bool {
+        self.fence_place() != FencePlace::Alone
     }
 
     /// Returns the replicas that must acknowledge fences.

@@ -78,6 +78,8 @@ labels! {
         BadRequest = "bad_request",
         /// The data node would not let this client SET the lock key.
         Denied = "denied",
+        /// Another node of the cluster has the slot of the lock's fence, or none has it now.
+        Elsewhere = "elsewhere",
         /// The client went away before the answer.
         Aborted = "aborted",
         /// Too many waited.

@@ -19,7 +19,7 @@ impl Desk {
     /// Notes the reply that the data node will owe for a command that is forwarded.
     #[inline]
     pub(super) fn note(&mut self, name: Name, arguments: usize) -> Noted {
-        self.conn.next_only = name == Name::NextOnly;
+        self.conn.next_only = matches!(name, Name::NextOnly | Name::Asking);
         if name == Name::Other && self.conn.reply_mode == ReplyMode::On {
             self.owe(Entry::Plain(1))
         } else {
@@ -34,6 +34,7 @@ impl Desk {
 
     fn note_special(&mut self, name: Name, arguments: usize) -> Noted {
         let mut armed = false;
+        self.conn.asking = name == Name::Asking;
         if matches!(name, Name::Select | Name::Reset) {
             self.conn.database = None;
         }

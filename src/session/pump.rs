@@ -138,6 +138,12 @@ impl Session {
         self
     }
 
+    /// Notes by which front of a cluster the client came; 0 if there is no cluster.
+    pub(crate) fn through(mut self, front: usize) -> Session {
+        self.core.desk.come_through(front);
+        self
+    }
+
     /// Moves bytes until either side is gone or the proxy shuts down. Both connections are closed
     /// when this returns or is dropped, and a LOCK under way is undone. Session locks are released
     /// if the client has ended the connection. If the data node or the proxy ended it, session

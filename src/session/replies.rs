@@ -169,7 +169,21 @@ impl Core {
                 if first != b'>'
                     && let Some(limit) = self.holds() =>
             {
+                if first != b'-' && !self.desk.owed.topologies().is_empty() {
+                    // What is held for the replicas is told as it is.
+                    self.tracking = Tracking::Closing;
+                    return false;
+                }
                 self.filter = Some(Filter::held(Whose::Clients, limit));
+            }
+            // An error may be a redirection.
+            Entry::ArmedExec if first == b'-' && self.desk.view.is_some() => {}
+            Entry::ArmedExec if first != b'>' && !self.desk.owed.topologies().is_empty() => {
+                let topologies = self.desk.owed.topologies();
+                self.hold(match self.desk.conn.state.watching {
+                    true => HeldTopology::Exec(topologies),
+                    false => HeldTopology::ArmedExec(topologies),
+                });
             }
             Entry::ArmedExec if first != b'>' && !self.desk.conn.state.watching => {
                 self.filter = Some(Filter::unwrap(Whose::Clients, false));

@@ -177,7 +177,9 @@ async fn examine_all(config: &Config) -> (String, usize) {
                 let mut findings: Vec<Finding> = exposure.iter().cloned().collect();
                 findings.extend(idle(patient, "data node"));
                 findings.extend(renamed(patient));
-                findings.extend(replicas(config, patient, known));
+                if config.data.cluster().is_none() {
+                    findings.extend(replicas(config, patient, known));
+                }
                 findings.extend_from_slice(&unbridged);
                 findings
             }
@@ -499,7 +501,14 @@ async fn cluster(config: &Config, data: &Arc<DataNode>) -> Option<(String, usize
         let findings: Vec<Finding> = match &patient {
             Err(error) if error.contains("no permissions") => Vec::new(),
             Err(error) => vec![unreachable(error)],
-            Ok(patient) => idle(patient, "data node").into_iter().chain(renamed(patient)).collect(),
+            Ok(patient) => {
+                let mut findings: Vec<Finding> =
+                    idle(patient, "data node").into_iter().chain(renamed(patient)).collect();
+                if patient.field("role") == "master" {
+                    findings.extend(replicas(config, patient, 0));
+                }
+                findings
+            }
         };
         let _ = writeln!(report, "front {front}  {}  {}", tenure.url, self::summary(&patient));
         for finding in &findings {

@@ -17,6 +17,7 @@ mod patterns;
 mod pipeline;
 mod random;
 mod replicas;
+mod slots;
 #[path = "../support/mod.rs"]
 mod support;
 mod writes;

@@ -256,6 +256,8 @@ fn the_fronts_follow_failovers_moved_slots_and_new_nodes() {
         let words = ["CLUSTER", "SETSLOT", &slot, how, who];
         assert_eq!(Client::connect(eighth.port()).cmd(&words), Reply::ok());
     }
+    // Of two that claim a slot the larger epoch counts.
+    Client::connect(eighth.port()).cmd(&["CLUSTER", "BUMPEPOCH"]);
     eventually("the slot is there", || {
         let told = Client::connect(fronts[2]).cmd(&["GET", &moving]);
         assert!(

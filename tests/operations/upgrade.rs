@@ -17,7 +17,7 @@ use std::{
     time::Duration,
 };
 
-use crate::support::{self, Client, LIMIT, Proxy, Reply, Setup, eventually};
+use crate::support::{self, Client, LIMIT, Proxy, Reply, Setup, cluster, eventually};
 use lockgate::tools::redis_server::{RedisServer, free_port};
 use rustix::process::{Pid, Signal, kill_process};
 
@@ -537,6 +537,106 @@ fn a_proxy_that_does_not_know_what_it_says_is_not_taken_over() {
         assert!(!new.wait().success());
         assert!(new.log().contains(expected), "{answer:?}: {}", new.log());
         assert!(TcpStream::connect(("127.0.0.1", port)).is_err());
+    }
+}
+
+/// Two nodes of a cluster, of which one has all slots.
+fn two_nodes() -> [RedisServer; 2] {
+    let one = cluster::node(&[]);
+    let two = cluster::join(std::slice::from_ref(&one));
+    let words = ["CLUSTER", "ADDSLOTSRANGE", "0", "16383"];
+    assert_eq!(Client::connect(two.port()).cmd(&words), Reply::ok());
+    [one, two]
+}
+
+/// The ids of the nodes behind these fronts.
+fn behind(fronts: &[u16]) -> Vec<String> {
+    let id = |front: &u16| match cluster::answer(*front, &["CLUSTER", "MYID"]) {
+        Some(reply @ Reply::Bulk(_)) => cluster::text(&reply),
+        _ => String::new(),
+    };
+    fronts.iter().map(id).collect()
+}
+
+#[test]
+fn the_fronts_of_a_cluster_lead_to_the_nodes_as_before() {
+    let nodes = two_nodes();
+    let place = Place::new();
+    let [one, two] = nodes.each_ref().map(|node| format!("'127.0.0.1:{}'", node.port()));
+    let mut proxy =
+        place.setup().data_url(&format!("{{cluster: [{one}, {two}]}}")).fronts(2).start();
+    let fronts = proxy.fronts().to_vec();
+    let mut ids = Vec::new();
+    eventually("each node has a front", || {
+        ids = behind(&fronts);
+        ids.iter().all(|id| id.len() == 40)
+    });
+    // The other way round than their addresses have it, as the file says.
+    let text = fs::read_to_string(proxy.config_file()).unwrap();
+    let named = format!("fronts: {{'{}': {}, '{}': {}}}", ids[0], fronts[1], ids[1], fronts[0]);
+    let turned = text.replace("{cluster:", &format!("{{{named}, cluster:"));
+    assert_ne!(turned, text);
+    proxy.kill();
+    fs::write(proxy.config_file(), turned).unwrap();
+    proxy.start_again();
+    let other_way = vec![ids[1].clone(), ids[0].clone()];
+    eventually("the file counts", || behind(&fronts) == other_way);
+
+    // A process whose file says nothing leads clients as the one before.
+    fs::write(proxy.config_file(), &text).unwrap();
+    let mut old = Client::connect(fronts[0]);
+    assert_eq!(cluster::text(&old.cmd(&["CLUSTER", "MYID"])), other_way[0]);
+    let process = Process::upgrade(&place, &proxy.config_file());
+    for _ in 0..6 {
+        assert_eq!(behind(&fronts), other_way);
+        thread::sleep(Duration::from_millis(500));
+    }
+    assert_eq!(cluster::text(&old.cmd(&["CLUSTER", "MYID"])), other_way[0]);
+    let moved = Client::connect(fronts[1]).cmd(&["GET", "k"]);
+    assert!(moved.error_text().ends_with(&format!(" 127.0.0.1:{}", fronts[0])), "{moved:?}");
+    assert!(!process.log().contains("its sessions end"), "{}", process.log());
+    drop(process);
+    // A start anew goes by the addresses.
+    proxy.kill();
+    proxy.start_again();
+    eventually("the order is that of the addresses", || behind(&fronts) == ids);
+}
+
+#[test]
+fn a_proxy_that_knows_no_fronts_is_asked_as_it_wants() {
+    let place = Place::new();
+    let port = free_port().unwrap();
+    let text = format!(
+        "listen: 127.0.0.1:{port}\nadmin: off\nupgrade_socket: {}\ndata: {{cluster: \
+         ['127.0.0.1:9']}}\n",
+        place.socket().display()
+    );
+    let config = place.write("lockgate.yaml", &text);
+    for (answer, expected) in [
+        ("sockets 0 ready no\nfronts 129\n", "does not speak this version's language"),
+        ("sockets 0 ready no\nfronts 1\nhere\n", "it sent no front"),
+        ("sockets 0 ready no\nwelcome\n", "does not speak this version's language"),
+        ("sockets 0 ready no\n", "it has gone"),
+        ("", "it has gone"),
+    ] {
+        let _ = fs::remove_file(place.socket());
+        let listener = UnixListener::bind(place.socket()).unwrap();
+        let mut new = Process::start(&place, &config, &["--upgrade"]);
+        let says = |expected: &str, answer: &str| {
+            let (mut stream, _) = listener.accept().unwrap();
+            let mut hello = String::new();
+            BufReader::new(&stream).read_line(&mut hello).unwrap();
+            assert!(hello.starts_with(expected), "{hello:?}");
+            stream.write_all(answer.as_bytes()).unwrap();
+        };
+        says("lockgate-upgrade 3 ", answer);
+        // A proxy that hangs up may be of an earlier version.
+        if !answer.contains("fronts") && !answer.contains("welcome") {
+            says("lockgate-upgrade 2 ", "");
+            says("lockgate-upgrade 1\n", "");
+        }
+        assert!(!new.wait().success());
+        assert!(new.log().contains(expected), "{answer:?}: {}", new.log());
     }
 }
 

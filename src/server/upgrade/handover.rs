@@ -11,10 +11,10 @@ use tokio::{
 use tracing::{info, warn};
 
 use super::{
-    hello::{Common, DONE, READY, REFUSED},
+    hello::{CLUSTER_HELLO, Common, DONE, READY, REFUSED},
     wire::{Wire, bad},
 };
-use crate::{config::Config, server::entry::listeners::ACCEPT_PAUSE};
+use crate::{config::Config, data::DataNode, server::entry::listeners::ACCEPT_PAUSE};
 
 /// How long a peer may take to say what it wants, and to read the answer.
 const TALK_LIMIT: Duration = Duration::from_secs(3);
@@ -47,7 +47,7 @@ impl Replaced {
 pub(super) async fn serve<F: Future<Output = bool>>(
     rendezvous: &UnixListener,
     sockets: &Sockets,
-    config: &ArcSwap<Config>,
+    (config, data): (&ArcSwap<Config>, &DataNode),
     is_ready: impl Fn() -> F,
 ) -> Replaced {
     loop {
@@ -63,7 +63,7 @@ pub(super) async fn serve<F: Future<Output = bool>>(
         let talked = async {
             let mut wire = Wire::new(stream)?;
             peer = wire.peer();
-            talk(&mut wire, sockets, config, &is_ready).await.map(|()| wire)
+            talk(&mut wire, sockets, (config, data), &is_ready).await.map(|()| wire)
         };
         match talked.await {
             Ok(wire) => return Replaced(wire),
@@ -78,7 +78,7 @@ pub(super) async fn serve<F: Future<Output = bool>>(
 async fn talk<F: Future<Output = bool>>(
     wire: &mut Wire,
     sockets: &Sockets,
-    config: &ArcSwap<Config>,
+    (config, data): (&ArcSwap<Config>, &DataNode),
     is_ready: impl Fn() -> F,
 ) -> io::Result<()> {
     let begin = async {
@@ -95,6 +95,13 @@ async fn talk<F: Future<Output = bool>>(
         wire.send(&format!("sockets {} ready {ready}", sockets.len()), None).await?;
         for (address, socket) in sockets {
             wire.send(&address.to_string(), Some(socket.as_fd())).await?;
+        }
+        if hello.starts_with(CLUSTER_HELLO) {
+            let fronts = data.fronts();
+            wire.send(&format!("fronts {}", fronts.len()), None).await?;
+            for (front, node) in fronts {
+                wire.send(&format!("{front} {node}"), None).await?;
+            }
         }
         io::Result::Ok(())
     };

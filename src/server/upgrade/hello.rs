@@ -5,6 +5,9 @@ use crate::config::{AdoptMode, AdoptRule, Config};
 /// First words of a process that wants to take another's place, with the version of the
 /// protocol. The digests of [`Common`] follow.
 pub(super) const HELLO: &str = "lockgate-upgrade 2";
+/// First words of such a process before a Redis Cluster, which asks for the fronts of the nodes too. The
+/// digests are those of [`HELLO`].
+pub(super) const CLUSTER_HELLO: &str = "lockgate-upgrade 3";
 /// First words of version 0.1, without digests.
 pub(super) const OLD_HELLO: &str = "lockgate-upgrade 1";
 /// Said by the old process to one that must not take over, with the reason.
@@ -18,7 +21,11 @@ pub(super) const DONE: &str = "done";
 /// nodes have the locks, under which keys, and which keys of the data node are locks, with the modes
 /// of their rules. The last is empty, and left out, where the proxy answers no idioms.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Common([String; 3]);
+pub(crate) struct Common {
+    digests: [String; 3],
+    /// Whether the data node is a cluster's, whose fronts should stay as they are.
+    has_fronts: bool,
+}
 
 impl Common {
     /// Takes the settings of this configuration.
@@ -39,17 +46,26 @@ impl Common {
             [] => String::new(),
             _ => format!("{}.{modes}", digest(&format!("{same:?}"))),
         };
-        Common([digest(&nodes.join(" ")), digest(&config.locks.prefix), adopted])
+        Common {
+            digests: [digest(&nodes.join(" ")), digest(&config.locks.prefix), adopted],
+            has_fronts: config.data.cluster().is_some(),
+        }
     }
 
     /// Whether keys of the data node are locks.
     pub(super) fn enforces(&self) -> bool {
-        !self.0[2].is_empty()
+        !self.digests[2].is_empty()
     }
 
-    pub(super) fn hello(&self) -> String {
-        let Common([nodes, prefix, adopted]) = self;
-        format!("{HELLO} {nodes} {prefix} {adopted}").trim_end().to_owned()
+    /// First words, the newest first, for processes that hang up on those they do not know.
+    pub(super) fn hellos(&self) -> Vec<String> {
+        let [nodes, prefix, adopted] = &self.digests;
+        let hello = |version| format!("{version} {nodes} {prefix} {adopted}").trim_end().to_owned();
+        let mut hellos = vec![hello(HELLO), OLD_HELLO.to_owned()];
+        if self.has_fronts {
+            hellos.insert(0, hello(CLUSTER_HELLO));
+        }
+        hellos
     }
 
     /// The keys that differ in another process's first words. Returns `None` if it is no such
@@ -58,16 +74,16 @@ impl Common {
         if hello == OLD_HELLO {
             return Some(if self.enforces() { vec!["adopt"] } else { Vec::new() });
         }
-        let mut told: Vec<&str> =
-            hello.strip_prefix(HELLO)?.strip_prefix(' ')?.split(' ').collect();
+        let told = hello.strip_prefix(HELLO).or_else(|| hello.strip_prefix(CLUSTER_HELLO))?;
+        let mut told: Vec<&str> = told.strip_prefix(' ')?.split(' ').collect();
         if told.len() == 2 {
             told.push("");
         }
         let names = ["locks.nodes", "locks.prefix", "adopt"];
         (told.len() == names.len()).then(|| {
             let differs = |at: &usize| match at {
-                2 => !may_share_keys(&self.0[2], told[2]),
-                _ => self.0[*at] != told[*at],
+                2 => !may_share_keys(&self.digests[2], told[2]),
+                _ => self.digests[*at] != told[*at],
             };
             (0..names.len()).filter(differs).map(|at| names[at]).collect()
         })
@@ -94,6 +110,22 @@ mod tests {
     use super::*;
 
     #[test]
+    fn a_proxy_before_a_cluster_asks_for_the_fronts_first() {
+        let text =
+            "listen: 127.0.0.1:1-2\ndata: {cluster: [a, b]}\nlocks: {nodes: ['redis://a:1']}";
+        let cluster = Common::of(&Config::parse(text, "f", &|_| None).unwrap());
+        let text = "locks: {nodes: ['redis://a:1']}";
+        let alone = Common::of(&Config::parse(text, "f", &|_| None).unwrap());
+        let versions = |common: &Common| -> Vec<char> {
+            common.hellos().iter().filter_map(|hello| hello.chars().nth(17)).collect()
+        };
+        assert_eq!((versions(&cluster), versions(&alone)), (vec!['3', '2', '1'], vec!['2', '1']));
+        for hello in cluster.hellos() {
+            assert_eq!(alone.differences(&hello), Some(vec![]), "{hello}");
+        }
+    }
+
+    #[test]
     fn what_must_be_the_same_is_compared() {
         let config = |nodes: &str, prefix: &str| {
             let text = format!("locks: {{nodes: [{nodes}], prefix: '{prefix}'}}");
@@ -102,9 +134,9 @@ mod tests {
         let ours = config("'redis://a:1', 'redis://b:1', 'redis://c:1'", "l:");
         let same = config("'redis://:pass@a:1', 'redis://b:1', 'redis://c:1'", "l:");
         let turned = config("'redis://b:1', 'redis://a:1', 'redis://c:1'", "m:");
-        assert_eq!(ours.differences(&same.hello()), Some(vec![]), "passwords may change");
+        assert_eq!(ours.differences(&same.hellos()[0]), Some(vec![]), "passwords may change");
         assert_eq!(
-            ours.differences(&turned.hello()),
+            ours.differences(&turned.hellos()[0]),
             Some(vec!["locks.nodes", "locks.prefix"]),
             "each node has its seat"
         );
@@ -121,19 +153,19 @@ mod tests {
             "{keys: 'a:*', lock: '{1}', mode: enforce}",
         ]
         .map(adopting);
-        assert_eq!(none.hello().split(' ').count(), 4, "as version 2 knows it");
-        assert_eq!(audit.differences(&none.hello()), Some(vec![]), "an audit may come and go");
-        assert_eq!(bridge.differences(&enforce.hello()), Some(vec![]), "one step away");
-        assert_eq!(enforce.differences(&bridge.hello()), Some(vec![]));
+        assert_eq!(none.hellos()[0].split(' ').count(), 4, "as version 2 knows it");
+        assert_eq!(audit.differences(&none.hellos()[0]), Some(vec![]), "an audit may come and go");
+        assert_eq!(bridge.differences(&enforce.hellos()[0]), Some(vec![]), "one step away");
+        assert_eq!(enforce.differences(&bridge.hellos()[0]), Some(vec![]));
         for (one, two) in
             [(&audit, &enforce), (&audit, &bridge), (&enforce, &none), (&enforce, &other)]
         {
-            assert_eq!(one.differences(&two.hello()), Some(vec!["adopt"]));
+            assert_eq!(one.differences(&two.hellos()[0]), Some(vec!["adopt"]));
         }
-        assert_eq!(enforce.differences(&enforce.hello()), Some(vec![]));
+        assert_eq!(enforce.differences(&enforce.hellos()[0]), Some(vec![]));
         assert_eq!(enforce.differences(OLD_HELLO), Some(vec!["adopt"]));
         let options = "{keys: 'a:*', mode: enforce, blind: as-redis, no_ttl: refuse}";
-        assert_eq!(enforce.differences(&adopting(options).hello()), Some(vec![]), "defaults");
+        assert_eq!(enforce.differences(&adopting(options).hellos()[0]), Some(vec![]), "defaults");
         for option in [
             "blind: refuse",
             "unknown: forward",
@@ -144,16 +176,16 @@ mod tests {
              replies: [0, 1, 1, 0]}",
         ] {
             let other = adopting(&format!("{{keys: 'a:*', mode: enforce, {option}}}"));
-            assert_eq!(enforce.differences(&other.hello()), Some(vec!["adopt"]), "{option}");
+            assert_eq!(enforce.differences(&other.hellos()[0]), Some(vec!["adopt"]), "{option}");
         }
         let shadowed = adopting("[{keys: 'a:x', mode: audit}, {keys: 'a:*', mode: enforce}]");
-        assert_eq!(enforce.differences(&shadowed.hello()), Some(vec!["adopt"]));
+        assert_eq!(enforce.differences(&shadowed.hellos()[0]), Some(vec!["adopt"]));
         for other in [
             "",
             "x",
             HELLO,
             "lockgate-upgrade 2 a",
-            "lockgate-upgrade 3 a b",
+            "lockgate-upgrade 4 a b",
             "lockgate-upgrade 2 a b c d",
         ] {
             assert_eq!(ours.differences(other), None, "{other}");

@@ -14,7 +14,16 @@
 //! ```
 //!
 //! A process with other lock nodes or another prefix is answered `refused` and which of them
-//! differs: clients of both could hold one lock. Version 0.1 says `lockgate-upgrade 1`, without
+//! differs: clients of both could hold one lock. Before a Redis Cluster the new process says
+//! `lockgate-upgrade 3`, and behind the sockets the old one says which fronts lead to which nodes:
+//!
+//! ```text
+//! old → new   fronts 6                           how many come
+//! old → new   10.0.0.1:7100 07c37df…             each with the id of its node
+//! ```
+//!
+//! So connections of both are led alike. A process that hangs up on that is asked once more without
+//! it. Version 0.1 says `lockgate-upgrade 1`, without
 //! digests, and understands nothing else; it is asked once more in those words.
 //!
 //! Until `ready` the old process goes on as if nobody had asked, whatever becomes of the new
@@ -51,6 +60,7 @@ use tracing::{error, info, warn};
 use self::{handover::Sockets, hello::Common, successor::Successor};
 use crate::{
     config::{Config, SocketPath},
+    data::DataNode,
     server::entry::listeners::Inherited,
 };
 
@@ -115,11 +125,14 @@ pub(super) fn install(
 pub(super) async fn wait<F: Future<Output = bool>>(
     rendezvous: Option<&Rendezvous>,
     sockets: &Sockets,
-    config: &ArcSwap<Config>,
+    (config, data): (&ArcSwap<Config>, &DataNode),
     is_ready: impl Fn() -> F,
 ) -> Replaced {
     match rendezvous {
-        Some(rendezvous) => handover::serve(&rendezvous.listener, sockets, config, is_ready).await,
+        Some(rendezvous) => {
+            let listener = &rendezvous.listener;
+            handover::serve(listener, sockets, (config, data), is_ready).await
+        }
         None => pending().await,
     }
 }

@@ -17,12 +17,13 @@ use tokio::{
 use tracing::{info, warn};
 
 use super::{
-    hello::{Common, DONE, OLD_HELLO, READY, REFUSED},
+    hello::{CLUSTER_HELLO, Common, DONE, HELLO, READY, REFUSED},
     rendezvous::{Rendezvous, is_nobody},
     wire::{MAX_SOCKETS, Wire, bad},
 };
 use crate::{
     config::OTHER_NODES,
+    data::FrontOfNode,
     server::{admin::PageSource, entry::listeners::Inherited},
 };
 
@@ -47,6 +48,8 @@ pub(crate) struct Predecessor {
     path: PathBuf,
     /// Whether the process could serve when it was asked.
     is_ready: bool,
+    /// The fronts of a cluster as the process had them.
+    fronts: Vec<FrontOfNode>,
 }
 
 impl Predecessor {
@@ -59,7 +62,7 @@ impl Predecessor {
         common: &Common,
     ) -> anyhow::Result<Option<(Predecessor, Vec<Inherited>)>> {
         let mut asked = None;
-        for hello in [common.hello(), OLD_HELLO.to_owned()] {
+        for hello in common.hellos() {
             let stream = match UnixStream::connect(path).await {
                 Ok(stream) => stream,
                 Err(error) if is_nobody(&error) => return Ok(None),
@@ -69,9 +72,9 @@ impl Predecessor {
             let answer = timeout(HAND_OVER_LIMIT, ask(&mut wire, &hello)).await;
             let answer =
                 answer.context("it does not answer; perhaps another upgrade is under way")?;
-            // Version 0.1 hangs up on unknown words.
+            // Earlier versions hang up on unknown words.
             let is_old = answer.as_ref().is_err_and(|e| e.kind() == io::ErrorKind::UnexpectedEof);
-            if is_old && common.enforces() {
+            if is_old && hello.starts_with(HELLO) && common.enforces() {
                 bail!(
                     "the running proxy is of a version without adopt's mode enforce, and clients of \
                      both could hold one lock. Stop it, and start the new one"
@@ -83,9 +86,15 @@ impl Predecessor {
             }
         }
         let (answer, wire) = asked.context("it was not asked")?;
-        let (is_ready, sockets) = answer.context("it does not hand its sockets over")?;
+        let Handed { is_ready, sockets, fronts } =
+            answer.context("it does not hand its sockets over")?;
         info!(pid = wire.peer(), sockets = sockets.len(), "taking over from a running proxy");
-        Ok(Some((Predecessor { wire, path: path.to_owned(), is_ready }, sockets)))
+        Ok(Some((Predecessor { wire, path: path.to_owned(), is_ready, fronts }, sockets)))
+    }
+
+    /// Takes the fronts of a cluster as the process had them.
+    pub(crate) fn take_fronts(&mut self) -> Vec<FrontOfNode> {
+        std::mem::take(&mut self.fronts)
     }
 
     /// The process's id, if the system knows it.
@@ -149,7 +158,16 @@ impl Predecessor {
     }
 }
 
-async fn ask(wire: &mut Wire, hello: &str) -> io::Result<(bool, Vec<Inherited>)> {
+/// What the process whose place is taken hands over.
+struct Handed {
+    /// Whether it could serve.
+    is_ready: bool,
+    sockets: Vec<Inherited>,
+    /// The fronts of a cluster.
+    fronts: Vec<FrontOfNode>,
+}
+
+async fn ask(wire: &mut Wire, hello: &str) -> io::Result<Handed> {
     wire.send(hello, None).await?;
     let head = next(wire).await?;
     if let Some(differences) = head.strip_prefix(REFUSED) {
@@ -181,7 +199,25 @@ async fn ask(wire: &mut Wire, hello: &str) -> io::Result<(bool, Vec<Inherited>)>
         }
         sockets.push(Inherited { address, socket });
     }
-    Ok((is_ready, sockets))
+    let fronts = if hello.starts_with(CLUSTER_HELLO) { fronts(wire).await? } else { Vec::new() };
+    Ok(Handed { is_ready, sockets, fronts })
+}
+
+/// Reads to which nodes the fronts lead.
+async fn fronts(wire: &mut Wire) -> io::Result<Vec<FrontOfNode>> {
+    let head = next(wire).await?;
+    let count = head.strip_prefix("fronts ").and_then(|count| count.parse::<usize>().ok());
+    let count = count.filter(|count| *count <= MAX_SOCKETS);
+    let count = count.ok_or_else(|| bad("it does not speak this version's language"))?;
+    let mut fronts = Vec::with_capacity(count);
+    for _ in 0..count {
+        let line = next(wire).await?;
+        let front = line
+            .split_once(' ')
+            .and_then(|(address, id)| Some((address.parse().ok()?, id.to_owned())));
+        fronts.push(front.ok_or_else(|| bad("it sent no front"))?);
+    }
+    Ok(fronts)
 }
 
 async fn next(wire: &mut Wire) -> io::Result<String> {

@@ -3,8 +3,15 @@
 
 use std::sync::Arc;
 
-use super::fed::{Fed, Heard};
-use crate::{cluster::rewrite::may_redirect, data::FrontView, resp::name::Topology};
+use super::{
+    fed::{Fed, Heard},
+    unwrap::{DROPPED, is_null},
+};
+use crate::{
+    cluster::rewrite::may_redirect,
+    data::FrontView,
+    resp::{encode, name::Topology},
+};
 
 /// Most bytes of a reply that are held: CLUSTER NODES of 10,000 nodes has 2 MB.
 const LONGEST: usize = 4 * 1024 * 1024;
@@ -20,6 +27,9 @@ pub(in crate::session) enum HeldTopology {
     Topology(Topology),
     /// The reply to EXEC, in which the elements with these indexes are about the cluster.
     Exec(Vec<(usize, Topology)>),
+    /// As before, of a client for which fences are watched, and which watches nothing itself: null says
+    /// that one was written.
+    ArmedExec(Vec<(usize, Topology)>),
 }
 
 /// A reply that may name nodes.
@@ -44,7 +54,9 @@ impl ShownReply {
         self.kept.extend_from_slice(piece);
         let longest = match self.what {
             HeldTopology::Error => LONGEST_LINE,
-            HeldTopology::Topology(_) | HeldTopology::Exec(_) => LONGEST,
+            HeldTopology::Topology(_) | HeldTopology::Exec(_) | HeldTopology::ArmedExec(_) => {
+                LONGEST
+            }
         };
         let mut fed = Fed { taken: piece.len(), ..Fed::default() };
         if self.what == HeldTopology::Error && !may_redirect(&self.kept) {
@@ -53,12 +65,17 @@ impl ShownReply {
         } else if self.kept.len() > longest {
             self.kept = Vec::new();
             fed.heard = Heard::TooLong;
+        } else if ended && matches!(self.what, HeldTopology::ArmedExec(_)) && is_null(&self.kept) {
+            encode::error(&mut fed.instead, DROPPED);
+            fed.heard = Heard::Dropped;
         } else if ended {
             let kept = std::mem::take(&mut self.kept);
             let changed = match &self.what {
                 HeldTopology::Error => self.view.redirect(&kept),
                 HeldTopology::Topology(kind) => self.view.topology(&kept, *kind),
-                HeldTopology::Exec(asked) => self.view.exec(&kept, asked),
+                HeldTopology::Exec(asked) | HeldTopology::ArmedExec(asked) => {
+                    self.view.exec(&kept, asked)
+                }
             };
             fed.instead = changed.unwrap_or(kept);
         }

@@ -113,14 +113,21 @@ pub(super) fn arm(mut claimed: Claimed, fences: &FenceQuestion, desk: &mut Desk)
         let undo = ConnectionChange { in_multi: false, astray: false };
         return forgotten::ask(Subject::Multi(claimed), Some(undo), desk);
     }
-    let all_largest = standings.iter().all(|standing| *standing == FenceStanding::Largest);
+    let is_largest = |standing: &FenceStanding| {
+        matches!(standing, FenceStanding::Largest | FenceStanding::Elsewhere)
+    };
+    let all_largest = standings.iter().all(is_largest);
     if all_largest && claimed.tries < MAX_TRIES && desk.doubts(&mut claimed.claims) {
         let undo = ConnectionChange { in_multi: false, astray: false };
         return forgotten::ask(Subject::Multi(claimed), Some(undo), desk);
     }
     let mut armed = Armed::default();
-    for (claim, standing) in claimed.claims.into_iter().zip(standings) {
+    for (index, (claim, standing)) in claimed.claims.into_iter().zip(standings).enumerate() {
         match standing {
+            FenceStanding::Elsewhere => {
+                let error = fences.elsewhere(index).unwrap_or_default().to_vec();
+                armed.refused.push((Some(claim.key), error));
+            }
             FenceStanding::Largest => {
                 desk.tokens.announced(&claim.key, claim.fence);
                 armed.claims.push(claim);

@@ -46,13 +46,23 @@ impl Desk {
             let now = *now.get_or_insert_with(Instant::now);
             let Some((write, locks)) = self.next_write(&self.unsent[length..], now) else { break };
             length += write.length;
-            if length > MAX_BYTES || !write.may_follow(&first) || !unite(&mut fences, locks) {
+            let is_alike = write.may_follow(&first) && self.are_in_one_slot(&fences, &locks);
+            if length > MAX_BYTES || !is_alike || !unite(&mut fences, locks) {
                 break;
             }
             writes.push(write);
         }
         let database = self.conn.database.unwrap_or_default();
-        Batch { call: write::call(&self.unsent, &writes, &fences, database), writes }
+        let place = self.fence_place();
+        Batch { call: write::call(&self.unsent, &writes, place, &fences, database), writes }
+    }
+
+    /// Whether the fences of these locks may be in one call: a cluster's node takes keys of one slot.
+    fn are_in_one_slot(&self, fences: &CallFences, more: &CallFences) -> bool {
+        let place = self.fence_place();
+        let mut slots = fences.iter().chain(more).map(|(key, _)| place.slot(key));
+        let first = slots.next();
+        slots.all(|slot| Some(slot) == first)
     }
 
     /// Returns the write at the beginning of these bytes, and its locks. Returns `None` unless the

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     guard::{
-        fences::{FenceQuestion, FenceStanding, With, read_error},
+        fences::{FenceQuestion, FenceStanding, MOVING, With, read_error},
         replicas::Replicas,
     },
     resp::encode,
@@ -34,6 +34,11 @@ pub(super) fn ask_for_fences(subject: Subject, again: bool, desk: &mut Desk) -> 
     let is_multi = subject.is_multi();
     let with = if is_multi { With::Nothing } else { With::Multi };
     let mut bytes = Vec::new();
+    if desk.has_slots() && desk.conn.is_asking() {
+        // The client's MULTI would have used its ASKING up, to no effect.
+        desk.conn.next_only = false;
+        desk.ask(|out| encode::command(out, &[b"PING"]));
+    }
     // Replies to CLIENT REPLY ON and SCRIPT LOAD may be owed.
     let owed_already = desk.owed.len();
     let mut before = owed_already;
@@ -49,8 +54,9 @@ pub(super) fn ask_for_fences(subject: Subject, again: bool, desk: &mut Desk) -> 
         before += 1;
     }
     let database = desk.conn.database.unwrap_or_default();
-    let how = (ttl, desk.replicas());
-    let fences = FenceQuestion::ask(&mut bytes, subject.claims(), before, with, database, how);
+    let (how, place) = ((ttl, desk.replicas()), desk.fence_place());
+    let claims = subject.claims();
+    let fences = FenceQuestion::ask(&mut bytes, place, claims, before, with, database, how);
     desk.to_data.push(&bytes);
     for _ in owed_already..fences.missing() {
         // Only these replies are owed, so there is room.
@@ -107,6 +113,7 @@ fn compare(mut write: GuardedCommand, fences: &FenceQuestion, desk: &mut Desk) -
                 desk.shared.metrics.guarded(GuardedWrite::Fenced);
                 return undo.then(write, error.as_bytes(), desk);
             }
+            FenceStanding::Elsewhere => return undo.then(write, MOVING, desk),
             FenceStanding::Unknown => {
                 claim.announced = false;
                 desk.tokens.forgotten(&claim.key, claim.fence);

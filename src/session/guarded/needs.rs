@@ -16,7 +16,12 @@ use super::{
 };
 use crate::{
     clock::Instant,
-    guard::{Guards, Look, MAX_LOCKS, Need, Room, Stop, fences::FencedLock, shown, write::Write},
+    guard::{
+        Guards, Look, MAX_LOCKS, Need, Room, Stop,
+        fences::{FencedLock, MOVING},
+        shown,
+        write::Write,
+    },
     key::Key,
 };
 
@@ -84,6 +89,11 @@ fn stopped(write: GuardedCommand, stop: Stop, guards: Arc<Guards>, desk: &mut De
         }
         Stop::Reserved => {
             ("ERR keys that begin with 'lockgate:guard:' are Lockgate's own".into(), NotHeld)
+        }
+        Stop::Slots(Need { lock, key }) => {
+            let (lock, key) = (shown(&lock), shown(&key));
+            let error = format!("CROSSSLOT '{key}' is in another slot than its lock '{lock}'");
+            (error, NotHeld)
         }
         Stop::ZeroInName => {
             ("ERR unknown command, there is a zero byte in its name".into(), Refused)
@@ -169,6 +179,10 @@ impl Guarded {
 fn begin_write(mut write: GuardedCommand, needs: Vec<Need>, desk: &mut Desk) -> Progress {
     desk.take_in_history();
     let (now, in_multi) = (Instant::now(), desk.conn.in_multi());
+    if desk.conn.is_asking() && desk.has_slots() && !in_multi {
+        // The node to which the slot is moved need not have the fence yet.
+        return refuse(write, MOVING, GuardedWrite::Refused, desk);
+    }
     let keys: Vec<Key> = needs.iter().map(|need| desk.key(&need.lock)).collect();
     if !in_multi && !write.claimed.verified {
         let run_out = run_out(keys.iter().cloned(), now, desk);

@@ -43,10 +43,16 @@ pub(super) fn refuse(
             desk.ask(|out| encode::command(out, &[b"LOCK"]));
             return Progress::Wait(Box::new(Failing { write, answer }));
         }
+        // The flag for this command must not be left for the next one.
+        ReplyMode::On if std::mem::take(&mut desk.conn.next_only) => {
+            desk.ask(|out| encode::command(out, &[b"PING"]));
+            return Progress::Wait(Box::new(Failing { write, answer }));
+        }
         ReplyMode::On => {}
         ReplyMode::Off | ReplyMode::Skip => {
             write.silent = true;
-            if desk.conn.reply_mode == ReplyMode::Skip || in_multi {
+            let is_flagged = std::mem::take(&mut desk.conn.next_only);
+            if desk.conn.reply_mode == ReplyMode::Skip || in_multi || is_flagged {
                 desk.to_data.push(b"LOCK\r\n");
             }
             if desk.conn.reply_mode == ReplyMode::Skip {
@@ -57,7 +63,8 @@ pub(super) fn refuse(
     end(write, answer, desk)
 }
 
-/// A command was sent that makes the client's transaction fail; `answer` follows its reply.
+/// A command was sent that makes the client's transaction fail, or that uses up the flag for the
+/// client's; `answer` follows its reply.
 struct Failing {
     write: GuardedCommand,
     answer: Vec<u8>,

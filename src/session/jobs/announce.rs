@@ -89,8 +89,9 @@ struct Raising {
 impl Announcing {
     fn tell(mut self: Box<Self>, desk: &mut Desk) -> Progress {
         let (selected, ttl) = (desk.conn.database, desk.config.locks.fence_ttl);
+        let (place, lock) = (desk.fence_place(), &self.lock);
         desk.speak_up();
-        desk.ask(|out| fences::announce(out, &self.lock.key, self.lock.fence, selected, ttl));
+        desk.ask(|out| fences::announce(out, place, &lock.key, lock.fence, selected, ttl));
         if let Some(replicas) = self.replicas {
             let left = desk.tokens.left(&self.lock.key, self.lock.fence, Instant::now());
             self.left = left.map_or(Duration::ZERO, |(_, left)| left.duration());

@@ -17,6 +17,7 @@ use crate::{
         operator::{self, Inquiry},
     },
     config::LocksConfig,
+    guard::fences,
     key::Key,
     resp::{
         encode,
@@ -163,10 +164,11 @@ impl Waits for OwnCommand {
                 desk.conn.permissions.remembered(&adopted::permission(task), now)
             }
         };
-        if !ask && remembered {
+        let fence = asked.fence(desk);
+        if !ask && remembered && fence.is_none() {
             return asked.carry_out(ours, now, desk);
         }
-        let missing = 1 + usize::from(desk.speak_up());
+        let missing = 1 + usize::from(desk.speak_up()) + usize::from(fence.is_some());
         let probed = match &asked {
             OwnRequest::Lock { key, .. } => desk.shared.set_key(key),
             _ => Vec::new(),
@@ -179,7 +181,11 @@ impl Waits for OwnCommand {
             OwnRequest::Inquiry(_) => authorize::probe_operator(out),
             OwnRequest::Adopted(task) => adopted::probe(out, task),
         });
-        Progress::Wait(Box::new(Probing { ours, asked, missing }))
+        let slot = fence.map(|fence| {
+            desk.ask(|out| authorize::probe(out, &fence));
+            SlotAnswer::Asked
+        });
+        Progress::Wait(Box::new(Probing { ours, asked, slot, missing }))
     }
 }
 
@@ -187,24 +193,44 @@ impl Waits for OwnCommand {
 struct Probing {
     ours: Ours,
     asked: OwnRequest,
-    /// How many replies are missing; the last one is the probe's.
+    /// Whether the node has the slot of the lock's fence; none if that does not matter.
+    slot: Option<SlotAnswer>,
+    /// How many replies are missing; the last ones are that of the probe, and that about the fence.
     missing: usize,
+}
+
+/// What is known of the slot of a fence.
+enum SlotAnswer {
+    /// The node was asked whether it has the slot.
+    Asked,
+    /// The reply to the probe before; the answer about the slot is missing.
+    Permitted(Vec<u8>),
 }
 
 impl Job for Probing {
     fn reply(mut self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
         if !desk.are_all_in(&mut self.missing) {
+            if self.missing == 1 && self.slot.is_some() {
+                self.slot = Some(SlotAnswer::Permitted(reply.to_vec()));
+            }
             return Progress::Wait(self);
         }
+        let (permitted, slot) = match self.slot.take() {
+            Some(SlotAnswer::Permitted(permitted)) => (permitted, Some(reply)),
+            _ => (reply.to_vec(), None),
+        };
         let question = match self.ours.own {
             Own::Lockgate if !self.ours.adopted => authorize::Probe::Operator,
             _ if self.ours.adopted => authorize::Probe::Adopted,
             Own::Command => authorize::Probe::Commands,
             _ => authorize::Probe::Lock,
         };
-        match authorize::read(question, reply) {
+        match authorize::read(question, &permitted) {
             Permission::Refused(error) => self.ours.refuse(&error, Outcome::Denied, desk),
             Permission::Granted => {
+                if let Some(error) = slot.and_then(fences::read_elsewhere) {
+                    return self.ours.refuse(&error, Outcome::Elsewhere, desk);
+                }
                 let now = Instant::now();
                 match &self.asked {
                     OwnRequest::Lock { key, .. } => desk.conn.permissions.remember(key, now),
@@ -224,6 +250,15 @@ impl Job for Probing {
 }
 
 impl OwnRequest {
+    /// The key of the lock's fence, if the lock must not be taken before it is known that the client's
+    /// node has the slot of that key.
+    fn fence(&self, desk: &Desk) -> Option<Vec<u8>> {
+        let OwnRequest::Lock { key, request } = self else { return None };
+        let is_taken = matches!(request, Ok(Request::Lock { .. } | Request::Attach { .. }));
+        let is_placed = is_taken && desk.has_slots() && desk.is_guard_lock(key);
+        is_placed.then(|| desk.fence_place().fence_key(key))
+    }
+
     /// Carries out the request of a client that may make it: asks the lock nodes, or answers the
     /// inquiry.
     fn carry_out(self, ours: Ours, now: Instant, desk: &mut Desk) -> Progress {

@@ -4,6 +4,7 @@
 use super::*;
 use crate::{
     cluster::table::{FrontTable, ShownAs},
+    config::{ClusterConfig, DataConfig},
     data::FrontView,
 };
 
@@ -14,6 +15,167 @@ fn at_front() -> Pair {
     let mut pair = Pair::new();
     pair.core.show(Arc::new(FrontView::of(table, "192.0.2.9")));
     pair
+}
+
+/// As before, with a guard: writes to `g:X` need the lock `g:X`.
+fn guarded_at_front() -> Pair {
+    let mut table = FrontTable::default();
+    table.add("a", &["10.0.0.1"], 7000, ShownAs::Front(6001));
+    let rule = GuardRule {
+        keys: Pattern::new("g:*"),
+        lock: Template::new("g:{1}").unwrap(),
+        policy: Policy::Enforce,
+    };
+    let cluster = ClusterConfig::of(vec!["redis://10.0.0.1:7000".parse().unwrap()]);
+    let mut config = Config { data: DataConfig::Cluster(cluster), ..Config::default() };
+    config.guards.rules.push(rule);
+    let mut pair = Pair::with(config);
+    pair.core.show(Arc::new(FrontView::of(table, "192.0.2.9")));
+    pair
+}
+
+/// Has the pair hold the lock `g:k`, with fence 7.
+fn lock(pair: &mut Pair) {
+    pair.commands(&[&["LOCK", "g:k", "t", "PX", "10000"]]);
+    pair.reply("-MOVED 1 10.0.0.1:7000\r\n-ERR syntax error\r\n");
+    pair.question();
+    pair.answer(granted(7));
+    pair.reply("$1\r\n7\r\n");
+    pair.at_data();
+    assert!(pair.at_client().starts_with("*3\r\n$1\r\nt\r\n:7\r\n"));
+}
+
+const MOVED: &str = "-MOVED 5 10.0.0.1:7000\r\n";
+const FRONT: &str = "-MOVED 5 192.0.2.9:6001\r\n";
+
+#[tokio::test(start_paused = true)]
+async fn a_guards_lock_is_taken_only_where_its_slot_is() {
+    for (told, expected) in [
+        (MOVED, FRONT),
+        ("-ASK 5 10.0.0.1:7000\r\n", "-TRYAGAIN the slot is being moved"),
+        ("-CLUSTERDOWN Hash slot not served\r\n", "-CLUSTERDOWN Hash slot not served\r\n"),
+    ] {
+        let mut pair = guarded_at_front();
+        pair.commands(&[&["LOCK", "g:k", "t", "PX", "10000"]]);
+        let asked = pair.at_data();
+        assert_eq!(asked.matches("SET").count(), 2, "{asked}");
+        pair.reply("-ERR syntax error\r\n");
+        pair.reply(told);
+        assert!(pair.core.question().is_none(), "no lock node was asked");
+        let answer = pair.at_client();
+        assert!(answer.starts_with(expected), "{answer}");
+        // The slot goes between the question and the announcement.
+        let mut pair = guarded_at_front();
+        pair.commands(&[&["LOCK", "g:k", "t", "PX", "10000"]]);
+        pair.reply("-ERR syntax error\r\n-ERR syntax error\r\n");
+        pair.question();
+        pair.answer(granted(7));
+        pair.reply(told);
+        let answer = pair.at_client();
+        assert!(answer.starts_with(expected), "{answer}");
+        pair.commands(&[&["SET", "g:k", "1"]]);
+        assert!(pair.at_client().starts_with("-NOTHELD"));
+    }
+    // Other locks lie on the lock nodes alone.
+    let mut pair = guarded_at_front();
+    pair.commands(&[&["LOCK", "free", "t", "PX", "10000"]]);
+    assert_eq!(pair.at_data().matches("SET").count(), 1);
+    pair.reply(MOVED);
+    pair.question();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_guarded_write_leads_to_a_front_or_nowhere() {
+    for (told, expected) in
+        [(MOVED, FRONT), ("-ASK 5 10.0.0.1:7000\r\n", "-TRYAGAIN the slot is being moved")]
+    {
+        let mut pair = guarded_at_front();
+        lock(&mut pair);
+        pair.commands(&[&["SET", "g:k", "1"]]);
+        pair.reply(told);
+        // WATCH, GET and MULTI.
+        pair.reply(&format!("{told}{told}+OK\r\n"));
+        pair.reply("+OK\r\n");
+        let answer = pair.at_client();
+        assert!(answer.starts_with(expected), "{answer}");
+        // The fence is here, and the key is not.
+        pair.commands(&[&["SET", "g:k", "1"]]);
+        pair.reply("-ERR Script attempted to access a non local key in a cluster node\r\n");
+        pair.reply("+OK\r\n$1\r\n7\r\n+OK\r\n");
+        pair.reply(&format!("{told}-EXECABORT x\r\n"));
+        let answer = pair.at_client();
+        assert!(answer.starts_with(expected), "{answer}");
+        // In the client's own transaction.
+        pair.commands(&[&["MULTI"], &["SET", "g:k", "1"], &["EXEC"]]);
+        pair.reply(&format!("{told}{told}"));
+        pair.reply("+OK\r\n");
+        pair.reply("-ERR unknown command\r\n");
+        pair.reply("-EXECABORT x\r\n");
+        let answer = pair.at_client();
+        assert!(answer.starts_with(&format!("+OK\r\n{expected}")), "{answer}");
+        assert_eq!(pair.core.tracking, Tracking::Matched);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_asking_was_sent_for_is_refused_and_uses_it_up() {
+    let mut pair = guarded_at_front();
+    lock(&mut pair);
+    pair.commands(&[&["ASKING"], &["SET", "g:k", "1"], &["GET", "k"]]);
+    assert_eq!(pair.at_data(), text(&["ASKING"]));
+    pair.reply("+OK\r\n");
+    assert_eq!(pair.at_data(), text(&["PING"]));
+    pair.reply("+PONG\r\n");
+    let told = pair.at_client();
+    assert!(told.starts_with("+OK\r\n-TRYAGAIN the slot is being moved"), "{told}");
+    assert_eq!(pair.at_data(), text(&["GET", "k"]));
+    pair.reply("$-1\r\n");
+    pair.at_client();
+    // Nothing of the proxy's own is sent with it.
+    pair.commands(&[&["ASKING"], &["MULTI"]]);
+    pair.at_data();
+    pair.reply("+OK\r\n");
+    let asked = pair.at_data();
+    assert!(asked.starts_with(&text(&["PING"])) && asked.contains("WATCH"), "{asked}");
+    pair.reply("+PONG\r\n+OK\r\n$1\r\n7\r\n");
+    assert_eq!(pair.at_data(), text(&["MULTI"]));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_transaction_under_a_lock_names_fronts_too() {
+    let armed = |watch: bool| {
+        let mut pair = guarded_at_front();
+        lock(&mut pair);
+        if watch {
+            pair.commands(&[&["WATCH", "k"]]);
+            pair.reply("+OK\r\n");
+        }
+        pair.commands(&[&["MULTI"]]);
+        pair.reply("+OK\r\n$1\r\n7\r\n");
+        pair.reply("+OK\r\n");
+        pair.commands(&[&["SET", "g:k", "1"], &["CLUSTER", "NODES"], &["EXEC"]]);
+        pair.reply("+QUEUED\r\n+QUEUED\r\n");
+        pair.at_client();
+        pair
+    };
+    for (reply, told) in [
+        (format!("*2\r\n+OK\r\n{LINE}"), format!("*2\r\n+OK\r\n{SHOWN}")),
+        (MOVED.to_owned(), FRONT.to_owned()),
+        ("*-1\r\n".to_owned(), "-FENCED a lock of this transaction".to_owned()),
+    ] {
+        for piece in [1, 4, 1000] {
+            let mut pair = armed(false);
+            for piece in reply.as_bytes().chunks(piece) {
+                pair.reply(std::str::from_utf8(piece).unwrap());
+            }
+            let got = pair.at_client();
+            assert!(got.starts_with(&told), "{got}");
+            assert!(pair.core.is_at_rest());
+        }
+    }
+    let mut pair = armed(true);
+    pair.reply("*-1\r\n");
+    assert_eq!(pair.at_client(), "*-1\r\n");
 }
 
 const LINE: &str = "$32\r\na 10.0.0.1:7000@1 master - 0 0 0\r\n";
