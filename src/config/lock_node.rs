@@ -46,6 +46,13 @@ impl LockNode {
         }
     }
 
+    /// How many Redis servers may vote for it at the same time, each on locks of its own.
+    pub(crate) fn seats(&self) -> usize {
+        match self {
+            LockNode::Fixed(_) | LockNode::Sentinels(_) => 1,
+        }
+    }
+
     /// Whether connections to the Redis, or to a Sentinel, use TLS.
     pub(super) fn uses_tls(&self) -> bool {
         self.login().tls || self.written().iter().any(|url| url.tls)

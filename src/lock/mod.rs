@@ -2,7 +2,8 @@
 //!
 //! Names no client, no socket and no protocol. The files, those that need none of the others first:
 //!
-//! - `quorum`: what votes come to; validity. Pure arithmetic.
+//! - `quorum`: what votes come to; validity. Pure arithmetic. `voters`: who they are, and the seats of
+//!   each.
 //! - `claim`: the name of one grant; `scripts`: the Lua that nodes run; `reply`: what they
 //!   answer; `operation`: one request to all nodes, and their votes as they come in.
 //! - `address`: where a node is, which its Sentinels may say; when its votes count then.
@@ -43,6 +44,7 @@ mod release;
 mod renew;
 mod reply;
 pub(crate) mod scripts;
+mod voters;
 
 pub use acquire::Acquire;
 pub(crate) use address::{connector_to_nodes, locate};

@@ -68,7 +68,7 @@ use super::{
 use crate::{
     clock::millis,
     config::LocksConfig,
-    lock::{address::NodeAddress, jitter::jittered, quorum::quorum, scripts},
+    lock::{address::NodeAddress, jitter::jittered, scripts, voters::Voters},
     net::Connector,
     sync::Mutex,
 };
@@ -127,6 +127,7 @@ pub(in crate::lock) struct Admissions {
     allow_shared_instance: bool,
     drift_factor: f64,
     prefix: String,
+    voters: Voters,
     blank: Deployment,
     ways: Vec<Way>,
     standings: Vec<Arc<NodeStanding>>,
@@ -211,14 +212,15 @@ impl Admissions {
             allow_shared_instance: config.allow_shared_instance,
             drift_factor: config.drift_factor,
             prefix: config.prefix.clone(),
+            voters: Voters::new(config),
             blank: Deployment::new(config),
             ways: addresses.iter().map(way).collect(),
             state: Mutex::new(AdmissionState {
                 possible: config.max_ttl,
-                seats: config.nodes.iter().map(|_| SeatState::default()).collect(),
+                seats: addresses.iter().map(|_| SeatState::default()).collect(),
                 ..AdmissionState::default()
             }),
-            standings: config.nodes.iter().map(|_| Arc::default()).collect(),
+            standings: addresses.iter().map(|_| Arc::default()).collect(),
             generation: AtomicU64::new(0),
             learned: AtomicU64::new(0),
             changed: watch::Sender::new(()),
@@ -385,7 +387,7 @@ impl Admissions {
         if let Some(generation) = self.keeps_alone(state, index, look) {
             return Judgement::Admitted(generation);
         }
-        let covered = state.survey.as_ref().is_some_and(|s| s.intact() >= quorum(self.ways.len()));
+        let covered = state.survey.as_ref().is_some_and(|survey| survey.is_covered(&self.voters));
         let known =
             state.current.as_deref().or(state.survey.as_ref().and_then(|s| s.newest.as_ref()));
         let sits = known.map(|known| &known.deployment.seats[index]);
@@ -416,9 +418,9 @@ impl Admissions {
         }
     }
 
-    /// Whether there is one lock node alone. No other one could give a successor a place to wait.
+    /// Whether there is one voter alone. No other one could give a successor a place to wait.
     pub(in crate::lock) fn is_alone(&self) -> bool {
-        self.ways.len() == 1
+        self.voters.count() == 1
     }
 
     /// Admits a stranger that is alone and has a copy of the marker, to keep while it waits what
@@ -467,7 +469,8 @@ impl Admissions {
     /// Whether to ask nodes again that could tell how long this one must wait, and were away when
     /// all were asked.
     fn may_know_more(&self, state: &AdmissionState, index: usize) -> bool {
-        let all_know = state.survey.as_ref().is_some_and(|survey| survey.others_know(index));
+        let all_know =
+            state.survey.as_ref().is_some_and(|survey| survey.others_know(&self.voters, index));
         !all_know && state.asked.is_none_or(|asked| asked.elapsed() >= ASK_OTHERS_EVERY)
     }
 
@@ -535,7 +538,7 @@ impl Admissions {
     /// forgotten; without `index`: that any node may have.
     fn enough(&self, state: &AdmissionState, index: Option<usize>) -> Duration {
         let all_know = index.is_some_and(|index| {
-            state.survey.as_ref().is_some_and(|survey| survey.others_know(index))
+            state.survey.as_ref().is_some_and(|survey| survey.others_know(&self.voters, index))
         });
         let longest = if all_know { state.longest } else { state.longest.max(state.possible) };
         // Another proxy may not have heard of a failover yet.
@@ -568,7 +571,7 @@ impl Admissions {
         let id = known.as_ref().map(|known| known.deployment.id.as_str());
         // A deployment that a quorum has is all that is needed: slow nodes are not waited for.
         let enough = |looks: &[Option<SelfReport>]| {
-            let committed = Survey::new(looks, &self.prefix, id).committed;
+            let committed = Survey::new(&self.voters, looks, &self.prefix, id).committed;
             committed.is_some_and(|committed| {
                 known.as_ref().is_none_or(|known| {
                     let (known, theirs) = (&known.deployment, &committed.deployment);
@@ -578,7 +581,7 @@ impl Admissions {
         };
         let all = round::ask_all(&self.ways, enough).await;
         let looks = round::looks(&all);
-        let survey = Survey::new(&looks, &self.prefix, id);
+        let survey = Survey::new(&self.voters, &looks, &self.prefix, id);
         let (plan, longest) = {
             let mut state = self.state.lock();
             let state = &mut *state;
@@ -610,7 +613,8 @@ impl Admissions {
                 waiting.push(self.waiting(state, seat, look.as_ref(), now));
             }
             let remembered = state.current.as_ref().map(|current| &current.deployment);
-            let plan = survey.plan(&looks, &waiting, remembered, || self.blank.clone());
+            let plan =
+                survey.plan(&self.voters, &looks, &waiting, remembered, || self.blank.clone());
             // If no node has kept the longest PX, it may have been as long as is allowed.
             let nobody_knows = survey.newest.is_none();
             let longest =
@@ -618,8 +622,8 @@ impl Admissions {
             (plan, longest)
         };
         let Some(plan) = plan else { return };
-        let needed = quorum(self.ways.len());
-        let done = round::carry_out(all, &plan, &survey.promised, longest, needed).await;
+        let are_enough = |seats: &[usize]| plan.is_quorum(&self.voters, seats);
+        let done = round::carry_out(all, &plan, &survey.promised, longest, are_enough).await;
         if let Some(accepted) = done {
             let mut state = self.state.lock();
             state.longest = state.longest.max(longest);
@@ -673,7 +677,7 @@ impl Admissions {
     /// it votes no more from here on.
     fn learn(&self, state: &mut AdmissionState, accepted: &Accepted) {
         let deployment = &accepted.deployment;
-        debug_assert_eq!(deployment.seats.len(), self.ways.len(), "each lock node has a seat");
+        debug_assert_eq!(deployment.seats.len(), self.voters.seats(), "each voter has its seats");
         if let Some(current) = &state.current {
             let known = &current.deployment;
             if known.id == deployment.id && known.epoch > deployment.epoch {

@@ -12,7 +12,10 @@ use super::{
 };
 use crate::{
     config::LocksConfig,
-    lock::address::{NodeAddress, connector_to_nodes},
+    lock::{
+        address::{NodeAddress, connector_to_nodes},
+        voters::Voters,
+    },
 };
 
 /// How long the Sentinels of a node may take to name its master.
@@ -76,9 +79,11 @@ pub async fn initialise(config: &LocksConfig) -> Result<String, InitError> {
         *seat = who.map_or(Seat::Blank(1), Seat::Filled);
     }
     let everybody: Vec<usize> = (0..ways.len()).collect();
-    let promised = Survey::new(&looks, &config.prefix, None).promised;
-    let plan = Plan { next, acceptors: everybody, admitted: Vec::new(), joining: Vec::new() };
-    let done = round::carry_out(all, &plan, &promised, Duration::ZERO, ways.len()).await;
+    let promised = Survey::new(&Voters::new(config), &looks, &config.prefix, None).promised;
+    let (blank, admitted, joining) = (Vec::new(), Vec::new(), Vec::new());
+    let plan = Plan { next, acceptors: everybody, blank, admitted, joining };
+    let are_all = |seats: &[usize]| seats.len() == ways.len();
+    let done = round::carry_out(all, &plan, &promised, Duration::ZERO, are_all).await;
     done.map(|accepted| accepted.deployment.id).ok_or(InitError::Incomplete)
 }
 

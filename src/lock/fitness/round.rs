@@ -125,17 +125,18 @@ pub(in crate::lock) struct MarkerWrite {
     pub(super) joins: bool,
 }
 
-/// Carries out a plan. Returns the deployment as a quorum has accepted it. Returns `None` if no
-/// quorum has: the next proxy that asks finds what was written.
+/// Carries out a plan. `are_enough` says of seats whether they are those of a quorum. Returns the
+/// deployment as a quorum has accepted it. Returns `None` if no quorum has: the next proxy that asks
+/// finds what was written.
 pub(super) async fn carry_out(
     mut all: Vec<Result<Answered, ConnectError>>,
     plan: &Plan,
     promised: &str,
     longest: Duration,
-    needed: usize,
+    are_enough: impl Fn(&[usize]) -> bool,
 ) -> Option<Accepted> {
     debug_assert_eq!(plan.next.seats.len(), all.len(), "each lock node has a seat");
-    debug_assert!(plan.acceptors.len() >= needed, "a quorum may accept");
+    debug_assert!(are_enough(&plan.acceptors), "a quorum may accept");
     debug_assert!(
         plan.admitted.iter().all(|seat| plan.acceptors.contains(seat)),
         "who is admitted accepts it"
@@ -154,7 +155,7 @@ pub(super) async fn carry_out(
         joins: plan.joining.contains(&seat),
     };
     let promises = step(&mut all, &plan.acceptors, PROMISE, write).await;
-    if promises.len() < needed || plan.admitted.iter().any(|seat| !promises.contains(seat)) {
+    if !are_enough(&promises) || plan.admitted.iter().any(|seat| !promises.contains(seat)) {
         return None;
     }
     let mut done = step(&mut all, &plan.admitted, ACCEPT, write).await;
@@ -164,7 +165,7 @@ pub(super) async fn carry_out(
     let rest: Vec<usize> =
         promises.into_iter().filter(|seat| !plan.admitted.contains(seat)).collect();
     done.extend(step(&mut all, &rest, ACCEPT, write).await);
-    if done.len() < needed || begun.elapsed() >= LIMIT {
+    if !are_enough(&done) || begun.elapsed() >= LIMIT {
         return None;
     }
     // From here on no node votes together with the seats' nodes before: the wait of the new ones
