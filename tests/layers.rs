@@ -29,7 +29,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("command", &["config", "glob", "key", "lock", "resp"]),
     ("adopt", &["config", "glob", "metrics", "resp", "sync"]),
     ("guard", &["config", "data", "glob", "key", "resp"]),
-    ("lock", &["clock", "config", "key", "metrics", "net", "resp", "sentinel", "sync"]),
+    ("lock", &["clock", "cluster", "config", "key", "metrics", "net", "resp", "sentinel", "sync"]),
     ("bridge", &["adopt", "clock", "config", "data", "key", "lock", "net"]),
     (
         "session",

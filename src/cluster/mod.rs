@@ -5,11 +5,13 @@
 //! - [`fronts`]: which front leads to which node. [`table`]: which front stands for an id or an
 //!   address in a reply.
 //! - [`rewrite`]: replies that name nodes, with the fronts in place of the nodes.
+//! - [`slot`]: the slot of a key, and tags that lead to slots.
 //! - [`trouble`]: what can be wrong with a cluster, and what to do about it.
 
 pub(crate) mod fronts;
 pub(crate) mod node;
 pub(crate) mod rewrite;
+pub(crate) mod slot;
 pub(crate) mod table;
 pub(crate) mod trouble;
 pub(crate) mod view;

@@ -146,7 +146,7 @@ impl Config {
             notes.push(SHARED_WITH_DATA.replace("{}", &node.to_string()));
         }
         notes.extend(nodes.iter().enumerate().filter_map(|(index, node)| match node {
-            LockNode::Fixed(_) => None,
+            LockNode::Fixed(_) | LockNode::Cluster(_) => None,
             LockNode::Sentinels(master) => master.notes(&format!("locks.nodes[{index}]")),
         }));
         notes.extend(self.data.notes());

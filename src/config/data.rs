@@ -81,6 +81,11 @@ impl ClusterConfig {
         ClusterConfig { nodes, announce: Announce::Reached, login: RedisUrl::local(0) }
     }
 
+    /// A URL with the credentials of all nodes, without an address.
+    pub(crate) fn login(&self) -> &RedisUrl {
+        &self.login
+    }
+
     /// The node at an address that the cluster tells.
     pub(crate) fn at(&self, host: &str, port: u16) -> RedisUrl {
         let endpoint = Endpoint::Tcp { host: host.to_owned(), port };
@@ -379,7 +384,7 @@ fn primary(reader: &mut Reader<'_>, section: &Section<'_>) -> Option<RedisUrl> {
 }
 
 /// Reads a Redis Cluster.
-fn cluster(reader: &mut Reader<'_>, section: &Section<'_>) -> Option<ClusterConfig> {
+pub(super) fn cluster(reader: &mut Reader<'_>, section: &Section<'_>) -> Option<ClusterConfig> {
     let mut addresses = Vec::<ClusterAddress>::new();
     reader.read(section, "cluster", &mut addresses);
     if addresses.is_empty() && reader.sound(section, &["cluster"]) {

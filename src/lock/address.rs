@@ -62,7 +62,7 @@ pub(in crate::lock) enum NodeAddress {
 }
 
 impl NodeAddress {
-    /// The addresses of all lock nodes. Begins to ask Sentinels, where there are some, in the current
+    /// The addresses of the lock nodes on all seats. Begins to ask Sentinels, where there are some, in the current
     /// runtime.
     pub(in crate::lock) fn all(config: &LocksConfig) -> Vec<Arc<NodeAddress>> {
         let address = |node: &LockNode| match node {
@@ -71,8 +71,12 @@ impl NodeAddress {
                 let way = Connector::start("sentinel", &config.tls, &master.sentinels);
                 NodeAddress::Named(master.clone(), Sentinels::start(master, &way, true))
             }
+            // The configuration refuses it.
+            LockNode::Cluster(of) => NodeAddress::Fixed(of.cluster.login().clone()),
         };
-        config.nodes.iter().map(|node| Arc::new(address(node))).collect()
+        let all = config.nodes.iter();
+        let seats = all.flat_map(|node| std::iter::repeat_n(node, node.seats()));
+        seats.map(|node| Arc::new(address(node))).collect()
     }
 
     /// Where the node is now.
@@ -168,6 +172,7 @@ pub(crate) async fn locate(node: &LockNode, tls: &ClientTls) -> Result<Whereabou
             let way = Connector::start("sentinel", tls, &master.sentinels);
             sentinel::ask_once(master, &way, true).await.0.map(|named| at(master, &named))
         }
+        LockNode::Cluster(_) => Err("its shards are several".into()),
     }
 }
 

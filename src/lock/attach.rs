@@ -51,7 +51,7 @@ impl Attach {
     /// Asks all nodes whether `token` holds `key`.
     pub(super) fn ask(nodes: &Arc<Nodes>, key: Key, token: Token) -> Attach {
         let since = Instant::now();
-        let request = scripts::attach(&key, &token);
+        let request = scripts::attach(nodes.dialect, &key, &token);
         let tally = nodes.ask(Kind::Attach, Rule::Renewal, key, token, nodes.max_ttl, request);
         Attach { since, tally }
     }

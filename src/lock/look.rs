@@ -45,7 +45,7 @@ impl LookUp {
     /// Asks all nodes who holds `key`.
     pub(super) fn ask(nodes: &Arc<Nodes>, key: Key) -> LookUp {
         let since = Instant::now();
-        let request = scripts::look(&key);
+        let request = scripts::look(nodes.dialect, &key);
         let nobody = Token::from(b"");
         // A node that names a holder counts as yes if most name that one, and as no otherwise.
         let tally = nodes.ask(Kind::Look, Rule::Renewal, key, nobody, nodes.max_ttl, request);

@@ -52,7 +52,7 @@ impl Renew {
             schedule.asked(watch, ttl, nodes.drift_factor);
         }
         let claim = claim.or_else(|| Some(holders.claim(&key, &token)?.0));
-        let request = scripts::renew(&key, &token, ttl, claim, nodes.fence_ttl);
+        let request = scripts::renew(nodes.dialect, &key, &token, ttl, claim, nodes.fence_ttl);
         let valid = claim.filter(|claim| {
             nodes.wait_alone() && holders.is_valid(&key, &token, *claim, nodes.most_drift())
         });

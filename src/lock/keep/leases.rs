@@ -98,7 +98,7 @@ async fn confirm(locks: &Arc<Locks>, leases: &[Lease], calls: &Semaphore) -> All
     for Lease { key, token, claim } in leases {
         asked.push(scripts::Prolonged { key, token, ttl: None, claim: *claim });
     }
-    let request = scripts::prolong(&asked, None);
+    let request = scripts::prolong(nodes.dialect, &asked, None);
     // The call stores nothing, so the nodes note no TTL for it.
     let operation = nodes.operation(Kind::RenewMany, "".into(), "".into(), Duration::ZERO, request);
     let mut tally = nodes.await_votes(nodes.submit(operation), Rule::All, nodes.max_ttl);

@@ -64,7 +64,7 @@ async fn renew_many(locks: Arc<Locks>, watches: Vec<Arc<Watch>>, call: OwnedSema
     let longest = ttls.iter().max().copied().unwrap_or_default();
     let fences_until = watches.iter().map(|watch| watch.times().fence_until).min();
     let fence_ttl = fences_until.filter(|until| *until <= since).map(|_| nodes.fence_ttl);
-    let request = scripts::prolong(&calls, fence_ttl);
+    let request = scripts::prolong(nodes.dialect, &calls, fence_ttl);
     let operation = nodes.operation(Kind::RenewMany, "".into(), "".into(), longest, request);
     let mut tally = nodes.await_votes(nodes.submit(operation), Rule::All, least);
     let mut call = Some(call);

@@ -29,7 +29,8 @@ use crate::{
             marker::OLD_MARKER,
             round::{catch_up, write_note},
         },
-        reply, scripts,
+        reply,
+        scripts::{self, Dialect},
     },
     net::{self, Stream},
     resp::encode,
@@ -57,7 +58,7 @@ impl ManageConnection for LinkManager {
         node.leads_to(there.clone());
         let mut stream = net::connect(url, &node.connector, CONNECT_LIMIT, node.keepalive).await?;
         let sent = Instant::now();
-        let mut greeting = within_limit(greet(&mut stream, url)).await?;
+        let mut greeting = within_limit(greet(&mut stream, url, node.dialect)).await?;
         greeting.look = greeting.look.of(&there);
         node.saw_look(sent, &greeting.look);
         let run_id = greeting.look.run_id.clone();
@@ -86,6 +87,7 @@ impl ManageConnection for LinkManager {
             metrics: node.metrics.clone(),
             standing: node.standing.clone(),
             drift_factor: node.drift_factor,
+            dialect: node.dialect,
             on_clock: Box::new(move |sight| {
                 if let Some(node) = watching.upgrade() {
                     node.saw_clock(sight);
@@ -186,10 +188,14 @@ struct Greeting {
 }
 
 /// Authenticates, selects the database, loads the scripts, all in one round trip.
-async fn greet(stream: &mut Stream, url: &RedisUrl) -> Result<Greeting, ConnectError> {
+async fn greet(
+    stream: &mut Stream,
+    url: &RedisUrl,
+    dialect: Dialect,
+) -> Result<Greeting, ConnectError> {
     let mut out = Vec::new();
     let mut asked = encode_greeting(&mut out, url);
-    scripts::load(&mut out);
+    scripts::load(dialect, &mut out);
     asked.extend(["SCRIPT LOAD"; scripts::LOADS]);
     // The next two commands help but are not needed; an ACL may refuse them.
     encode::command(&mut out, &[b"CLIENT", b"SETNAME", b"lockgate"]);

@@ -28,7 +28,7 @@ use crate::{
         },
         metrics::NodeMetrics,
         operation::{Absence, Kind, Operation, Vote},
-        scripts,
+        scripts::{self, Dialect},
     },
     net::Connector,
     resp::encode,
@@ -68,6 +68,7 @@ pub(super) struct Node {
     clocks: Arc<Clocks>,
     /// `locks.drift_factor`.
     pub(super) drift_factor: f64,
+    pub(super) dialect: Dialect,
     /// Called when the node can be asked again, be it only for locks that are put back.
     came_back: OnceLock<Box<dyn Fn() + Send + Sync>>,
     held_until: OnceLock<Box<HeldUntil>>,
@@ -128,6 +129,7 @@ impl Node {
             admissions,
             clocks,
             drift_factor: config.drift_factor,
+            dialect: Dialect::of(config),
             came_back: OnceLock::new(),
             held_until: OnceLock::new(),
             queue_limit: config.node_queue,

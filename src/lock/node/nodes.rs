@@ -19,7 +19,7 @@ use crate::{
         fitness::{clocks::Clocks, deployment::Admissions},
         operation::{Absence, Kind, Operation, Vote},
         quorum::{DRIFT, Decision, Rule, quorum, validity},
-        scripts::{Ended, Wanted},
+        scripts::{Dialect, Ended, Wanted},
     },
     net::Connector,
 };
@@ -40,6 +40,7 @@ pub(in crate::lock) struct Nodes {
     who: String,
     pub(in crate::lock) node_timeout: Duration,
     pub(in crate::lock) drift_factor: f64,
+    pub(in crate::lock) dialect: Dialect,
     pub(in crate::lock) fence_ttl: Duration,
     pub(in crate::lock) max_ttl: Duration,
     fences: Arc<LargestFence>,
@@ -74,6 +75,7 @@ impl Nodes {
             who: format!("{:016x}", rand::random::<u64>()),
             node_timeout: config.node_timeout,
             drift_factor: config.drift_factor,
+            dialect: Dialect::of(config),
             fence_ttl: config.fence_ttl,
             max_ttl: config.max_ttl,
             fences: Arc::default(),
@@ -155,7 +157,7 @@ impl Nodes {
         request: Vec<u8>,
     ) -> Operation {
         let operation = Operation::new(kind, key, token, ttl, request, self.all.len());
-        operation.made_at(self.admissions.learned())
+        operation.in_dialect(self.dialect).made_at(self.admissions.learned())
     }
 
     /// Makes the operation that gives a lock back, in this proxy's name.
@@ -175,7 +177,8 @@ impl Nodes {
     }
 
     fn ending(&self, key: Key, token: Token, ended: Ended) -> Operation {
-        Operation::release(key, token, ended, self.who.as_bytes(), self.max_ttl, self.all.len())
+        let (who, count) = (self.who.as_bytes(), self.all.len());
+        Operation::release(self.dialect, key, token, ended, who, self.max_ttl, count)
     }
 
     /// Puts an operation to every node, in one go and without waiting.

@@ -37,7 +37,8 @@ use crate::{
         },
         metrics::NodeMetrics,
         operation::{Absence, Kind, Operation, Vote},
-        reply, scripts,
+        reply,
+        scripts::{self, Dialect},
     },
     net::{Outbox, Stream},
     sync::Mutex,
@@ -71,6 +72,7 @@ pub(super) struct NodeSide {
     pub(super) standing: Arc<NodeStanding>,
     /// `locks.drift_factor`.
     pub(super) drift_factor: f64,
+    pub(super) dialect: Dialect,
     /// Told each sight of the node's clock. `None`: the node does not tell its TIME.
     pub(super) on_clock: Callback<Option<Sight>>,
     /// Told a release or a hand-over that the node has answered with an error.
@@ -550,7 +552,7 @@ impl Pump {
         }
         let now = Instant::now();
         let mut scripts = Vec::new();
-        scripts::load(&mut scripts);
+        scripts::load(self.side.dialect, &mut scripts);
         self.out.push(&scripts);
         for _ in 0..scripts::LOADS {
             self.shared.pending.fetch_add(1, Ordering::Relaxed);
