@@ -24,7 +24,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("sync", &[]),
     ("net", &["config", "metrics"]),
     ("sentinel", &["clock", "config", "metrics", "net", "resp", "sync"]),
-    ("cluster", &["clock", "metrics", "resp"]),
+    ("cluster", &["clock", "config", "metrics", "net", "resp"]),
     ("data", &["clock", "cluster", "config", "metrics", "net", "resp", "sentinel", "sync"]),
     ("command", &["config", "glob", "key", "lock", "resp"]),
     ("adopt", &["config", "glob", "metrics", "resp", "sync"]),
