@@ -225,7 +225,7 @@ impl Acquire {
     /// The answer if the votes do not decide, or came too late.
     fn no_quorum(&mut self, votes: &[Vote]) -> NotGranted {
         self.give_up();
-        NotGranted::NoQuorum(self.tally.nodes.no_quorum(votes))
+        NotGranted::NoQuorum(self.tally.nodes.no_quorum(&self.tally.operation.key, votes))
     }
 
     /// Undoes this attempt on every node that may have granted it, whether the node answered or

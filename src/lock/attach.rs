@@ -98,7 +98,7 @@ impl Future for Attach {
                 Decision::No => return Poll::Ready(Ok(None)),
                 Decision::NoQuorum | Decision::Open => {
                     let votes = self.tally.operation.votes();
-                    let error = self.tally.nodes.no_quorum(&votes);
+                    let error = self.tally.nodes.no_quorum(&self.tally.operation.key, &votes);
                     return Poll::Ready(Err(NotAttached::NoQuorum(error)));
                 }
             }

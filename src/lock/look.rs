@@ -82,7 +82,10 @@ impl LookUp {
                 return Poll::Ready(Ok(None));
             }
             if self.tally.rule == Rule::All {
-                return Poll::Ready(Err(self.tally.nodes.no_quorum(&votes)));
+                return Poll::Ready(Err(self
+                    .tally
+                    .nodes
+                    .no_quorum(&self.tally.operation.key, &votes)));
             }
             self.tally.rule = Rule::All;
         }
@@ -111,9 +114,10 @@ impl Future for LookUp {
                 Ok(held)
             }
             Decision::No => Ok(None),
-            Decision::NoQuorum | Decision::Open => {
-                Err(self.tally.nodes.no_quorum(&self.tally.operation.votes()))
-            }
+            Decision::NoQuorum | Decision::Open => Err(self
+                .tally
+                .nodes
+                .no_quorum(&self.tally.operation.key, &self.tally.operation.votes())),
         })
     }
 }

@@ -6,7 +6,8 @@
 //!   each.
 //! - `claim`: the name of one grant; `scripts`: the Lua that nodes run; `reply`: what they
 //!   answer; `operation`: one request to all nodes, and their votes as they come in.
-//! - `address`: where a node is, which its Sentinels may say; when its votes count then.
+//! - `stations`: where markers lie; `shards`: which master each shard of a cluster has.
+//! - `address`: where a node is, which its Sentinels or its cluster may say; when its votes count then.
 //! - `fitness/`: which nodes may vote, and what is wrong with them.
 //! - `node/`: the nodes themselves and the connections to them.
 //! - `keep/`: session locks, renewed for as long as a connection keeps them. What a session lock is
@@ -44,10 +45,12 @@ mod release;
 mod renew;
 mod reply;
 pub(crate) mod scripts;
+mod shards;
+mod stations;
 mod voters;
 
 pub use acquire::Acquire;
-pub(crate) use address::{connector_to_nodes, locate};
+pub(crate) use address::{connector_to_nodes, locate, masters_once};
 pub(crate) use alarm::Alarm;
 pub(crate) use attach::Attach;
 pub(crate) use claim::Claim;

@@ -125,8 +125,13 @@ pub(super) enum Absence {
     Unproven,
     /// The lock's fence has come to the end of its numbers there.
     FenceEnd,
-    /// No majority of the node's Sentinels has been heard lately to name it.
+    /// No majority of the node's Sentinels, or of its cluster's masters, has been heard lately to name
+    /// it.
     Unconfirmed,
+    /// The lock's slot is on its way to another shard, or there already.
+    Moved,
+    /// The cluster does not serve the lock's slot now.
+    ClusterDown,
 }
 
 impl Absence {
@@ -143,6 +148,8 @@ impl Absence {
             Absence::Unproven => "not proven",
             Absence::FenceEnd => "fence at its end",
             Absence::Unconfirmed => "not confirmed by its Sentinels",
+            Absence::Moved => "slot moves",
+            Absence::ClusterDown => "no shard serves its slot",
         }
     }
 }

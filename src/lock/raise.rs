@@ -59,7 +59,9 @@ impl Future for Raise {
                 Ok(Some(fence))
             }
             Decision::No => Ok(None),
-            Decision::NoQuorum | Decision::Open => Err(self.tally.nodes.no_quorum(&votes)),
+            Decision::NoQuorum | Decision::Open => {
+                Err(self.tally.nodes.no_quorum(&self.tally.operation.key, &votes))
+            }
         })
     }
 }

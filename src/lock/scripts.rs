@@ -410,33 +410,28 @@ pub(crate) fn look(dialect: Dialect, key: &[u8]) -> Vec<u8> {
     out
 }
 
-/// Has a node note that it is about to store a lock for `ttl`.
-pub(crate) fn note(ttl: Duration) -> Vec<u8> {
-    note_at(LONGEST, ttl)
-}
-
-/// Has a node note that a proxy may ask for a lock for `ttl`.
-pub(super) fn note_max_ttl(ttl: Duration) -> Vec<u8> {
-    note_at(MAX_TTL, ttl)
-}
-
-fn note_at(key: &[u8], ttl: Duration) -> Vec<u8> {
+/// Has a node note at `key` that it is about to store a lock for `ttl`, or that a proxy may ask for
+/// one.
+pub(crate) fn note(key: &[u8], ttl: Duration) -> Vec<u8> {
     let mut out = NOTE.plain.call(key.len() + 50);
     encode::bulk(&mut out, key);
     encode::bulk_number(&mut out, millis(ttl));
     out
 }
 
-/// Encodes the last argument of all scripts that vote: the marker that a node must have to be
-/// proven in the memory that votes. If it is empty nothing is compared.
-pub(crate) fn told(line: &[u8]) -> Vec<u8> {
+/// Encodes the end of all requests that vote: the marker that a node must have to be proven in the
+/// memory that votes, if it is empty nothing is compared; and in [`Dialect::Tagged`] its key.
+pub(crate) fn told(dialect: Dialect, line: &[u8], place: &[u8]) -> Vec<u8> {
     #[cfg(feature = "planted")]
     let line: &[u8] = match std::env::var("LOCKGATE_PLANT") {
         Ok(fault) if fault == "marker" => b"",
         _ => line,
     };
-    let mut out = Vec::with_capacity(line.len() + 16);
+    let mut out = Vec::with_capacity(line.len() + place.len() + 32);
     encode::bulk(&mut out, line);
+    if dialect == Dialect::Tagged {
+        encode::bulk(&mut out, place);
+    }
     out
 }
 

@@ -46,8 +46,21 @@ impl Voters {
         self.of.len()
     }
 
+    /// The largest of the numbers of each voter's seats.
+    pub(super) fn most(&self, number: impl Fn(usize) -> u64) -> Vec<u64> {
+        let mut most = vec![0; self.count];
+        for (seat, voter) in self.of.iter().enumerate() {
+            most[*voter] = most[*voter].max(number(seat));
+        }
+        most
+    }
+
+    /// The first seat of a voter.
+    pub(super) fn first(&self, voter: usize) -> usize {
+        self.of.partition_point(|of| *of < voter)
+    }
+
     /// The voter to which a seat belongs.
-    #[cfg(test)]
     pub(super) fn of(&self, seat: usize) -> usize {
         self.of[seat]
     }
@@ -114,6 +127,7 @@ mod tests {
         let voters = Voters::with_seats([1, 3, 1].into_iter());
         assert_eq!((voters.count(), voters.seats()), (3, 5));
         assert_eq!(voters.of, [0, 1, 1, 1, 2]);
+        assert_eq!([0, 1, 2].map(|voter| voters.first(voter)), [0, 1, 4]);
         let agree = |blank: &[usize], agreeing: &[usize]| {
             voters.agree(|seat| blank.contains(&seat), |seat| agreeing.contains(&seat))
         };

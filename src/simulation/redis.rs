@@ -491,7 +491,7 @@ mod tests {
     /// The first two numbers of the node's answer to a script.
     fn said(redis: &mut Redis, mut request: Vec<u8>) -> (i64, i64) {
         // The last argument of proven scripts.
-        request.extend(scripts::told(b""));
+        request.extend(scripts::told(Dialect::Plain, b"", b""));
         let answer = answer(redis, request);
         let mut numbers = answer.split("\r\n:").skip(1).map(|text| text.trim().parse().unwrap());
         (numbers.next().unwrap(), numbers.next().unwrap())
@@ -612,7 +612,7 @@ mod tests {
         let mut redis = loaded();
         let look = |redis: &mut Redis, marker: &[u8]| {
             let mut request = scripts::look(Dialect::Plain, b"lock:k");
-            request.extend(scripts::told(marker));
+            request.extend(scripts::told(Dialect::Plain, marker, b""));
             answer(redis, request)
         };
         assert_eq!(look(&mut redis, b""), "*4\r\n:0\r\n:0\r\n:0\r\n$0\r\n\r\n");
@@ -639,7 +639,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_vote_proves_itself_and_the_longest_ttl_is_noted() {
         let (mut redis, claim) = (loaded(), Claim::new());
-        let told = scripts::told(b"d 1 0/3 lock:");
+        let told = scripts::told(Dialect::Plain, b"d 1 0/3 lock:", b"");
         let ask = |redis: &mut Redis| {
             let mut request = scripts::acquire(Dialect::Plain, &wanted(b"a", 9, claim), false);
             request.extend_from_slice(&told);
@@ -653,7 +653,7 @@ mod tests {
             assert_eq!(ask(&mut redis), says, "{marker}");
         }
         for (seconds, longest) in [(10, "10000"), (5, "10000"), (11, "11000")] {
-            answer(&mut redis, scripts::note(Duration::from_secs(seconds)));
+            answer(&mut redis, scripts::note(scripts::LONGEST, Duration::from_secs(seconds)));
             let mut get = Vec::new();
             encode::command(&mut get, &[b"GET", scripts::LONGEST]);
             assert_eq!(answer(&mut redis, get), format!("$5\r\n{longest}\r\n"));

@@ -68,7 +68,7 @@ use super::{
 use crate::{
     clock::millis,
     config::LocksConfig,
-    lock::{address::NodeAddress, jitter::jittered, scripts, voters::Voters},
+    lock::{address::NodeAddress, jitter::jittered, scripts::Dialect, voters::Voters},
     net::Connector,
     sync::Mutex,
 };
@@ -203,9 +203,11 @@ impl Admissions {
         addresses: &[Arc<NodeAddress>],
         connector: &Connector,
     ) -> Admissions {
-        let way = |address: &Arc<NodeAddress>| Way {
+        let dialect = Dialect::of(config);
+        let way = |(seat, address): (usize, &Arc<NodeAddress>)| Way {
             address: address.clone(),
             connector: connector.clone(),
+            seat: (seat, addresses.len()),
         };
         Admissions {
             quarantine: config.quarantine,
@@ -214,13 +216,13 @@ impl Admissions {
             prefix: config.prefix.clone(),
             voters: Voters::new(config),
             blank: Deployment::new(config),
-            ways: addresses.iter().map(way).collect(),
+            ways: addresses.iter().enumerate().map(way).collect(),
             state: Mutex::new(AdmissionState {
                 possible: config.max_ttl,
                 seats: addresses.iter().map(|_| SeatState::default()).collect(),
                 ..AdmissionState::default()
             }),
-            standings: addresses.iter().map(|_| Arc::default()).collect(),
+            standings: addresses.iter().map(|_| Arc::new(NodeStanding::new(dialect))).collect(),
             generation: AtomicU64::new(0),
             learned: AtomicU64::new(0),
             changed: watch::Sender::new(()),
@@ -231,6 +233,16 @@ impl Admissions {
     /// The standing that the connection to node `index` obeys.
     pub(in crate::lock) fn standing(&self, index: usize) -> Arc<NodeStanding> {
         self.standings[index].clone()
+    }
+
+    /// The number of all seats.
+    pub(in crate::lock) fn seats(&self) -> usize {
+        self.voters.seats()
+    }
+
+    /// The voter to which a seat belongs.
+    pub(in crate::lock) fn voter(&self, seat: usize) -> usize {
+        self.voters.of(seat)
     }
 
     /// The generation of connections: those of another one must end.
@@ -336,7 +348,7 @@ impl Admissions {
                     return Judgement::Note(deployment.epoch);
                 }
                 state.seats[index].linked = Some(who);
-                self.tell(index, deployment, self.learned(), seatings(state));
+                self.tell(index, deployment, self.learned(), self.seatings(state));
                 let longest = millis(marker.longest);
                 self.standings[index].longest.store(longest, Ordering::Relaxed);
                 return Judgement::Admitted(self.generation());
@@ -448,8 +460,8 @@ impl Admissions {
         state.seats[index].linked = Some(who);
         let standing = &self.standings[index];
         standing.waits.store(true, Ordering::Release);
-        let marker = scripts::told(current.deployment.told(index).as_bytes());
-        let (learned, seatings) = (self.learned(), seatings(state));
+        let marker = standing.encode(current.deployment.told(index).as_bytes());
+        let (learned, seatings) = (self.learned(), self.seatings(state));
         standing.told.store(Arc::new(Told { marker, learned, seatings }));
         Some(self.generation())
     }
@@ -571,7 +583,7 @@ impl Admissions {
         let id = known.as_ref().map(|known| known.deployment.id.as_str());
         // A deployment that a quorum has is all that is needed: slow nodes are not waited for.
         let enough = |looks: &[Option<SelfReport>]| {
-            let committed = Survey::new(&self.voters, looks, &self.prefix, id).committed;
+            let committed = Survey::new(&self.voters, looks, &[], &self.prefix, id).committed;
             committed.is_some_and(|committed| {
                 known.as_ref().is_none_or(|known| {
                     let (known, theirs) = (&known.deployment, &committed.deployment);
@@ -581,7 +593,8 @@ impl Admissions {
         };
         let all = round::ask_all(&self.ways, enough).await;
         let looks = round::looks(&all);
-        let survey = Survey::new(&self.voters, &looks, &self.prefix, id);
+        let gone = self.gone(&looks);
+        let survey = Survey::new(&self.voters, &looks, &gone, &self.prefix, id);
         let (plan, longest) = {
             let mut state = self.state.lock();
             let state = &mut *state;
@@ -634,6 +647,15 @@ impl Admissions {
         }
     }
 
+    /// For each seat, whether there has been nobody for so long that nothing counts any more that was
+    /// granted there. What a cluster's nodes say of it, they say by a majority.
+    fn gone(&self, looks: &[Option<SelfReport>]) -> Vec<bool> {
+        let state = self.state.lock();
+        let enough = self.enough(&state, None);
+        let ways = self.ways.iter().zip(looks);
+        ways.map(|(way, look)| look.is_none() && way.address.gone_for() > enough).collect()
+    }
+
     /// Whether a deployment that a quorum has accepted is this proxy's. A deployment other than the
     /// known one is, once all locks granted under the known one have run out.
     fn is_ours(&self, state: &mut AdmissionState, id: &str, now: Instant) -> bool {
@@ -662,7 +684,11 @@ impl Admissions {
         now: Instant,
     ) -> Waiting {
         let Some(look) = look.filter(|look| look.is_master && look.run_id.is_some()) else {
-            return Waiting::Unknown;
+            // Of a place that a cluster has for one more shard.
+            return match self.ways[seat].address.is_absent() {
+                true => Waiting::Nobody,
+                false => Waiting::Unknown,
+            };
         };
         if self.refusal(state, seat, look).is_some() {
             return Waiting::Unknown;
@@ -730,10 +756,10 @@ impl Admissions {
                 state.seats[*seat].linked.as_ref().is_some_and(|who| is_there(*seat, who))
             });
         for seat in &goes {
-            self.standings[*seat].told.store(Arc::new(Told::marker(NOTHING)));
+            self.standings[*seat].tell_alone(NOTHING);
         }
         if goes.is_empty() {
-            let seatings = seatings(state);
+            let seatings = self.seatings(state);
             for seat in stays {
                 self.tell(seat, deployment, learned, seatings.clone());
             }
@@ -746,6 +772,11 @@ impl Admissions {
         self.changed.send_replace(());
     }
 
+    /// When the last change of each voter's seats was learned.
+    fn seatings(&self, state: &AdmissionState) -> Arc<[u64]> {
+        self.voters.most(|seat| state.seats[seat].seated).into()
+    }
+
     /// Has the connection to the node on `seat` obey this deployment.
     fn tell(&self, seat: usize, deployment: &Deployment, learned: u64, seatings: Arc<[u64]>) {
         let standing = &self.standings[seat];
@@ -753,17 +784,12 @@ impl Admissions {
         if waits {
             standing.waits.store(true, Ordering::Release);
         }
-        let marker = scripts::told(deployment.told(seat).as_bytes());
+        let marker = standing.encode(deployment.told(seat).as_bytes());
         standing.told.store(Arc::new(Told { marker, learned, seatings }));
         if !waits {
             standing.waits.store(false, Ordering::Release);
         }
     }
-}
-
-/// When each seat's last change was learned.
-fn seatings(state: &AdmissionState) -> Arc<[u64]> {
-    state.seats.iter().map(|seat| seat.seated).collect()
 }
 
 /// Finds another node that is connected to the same instance.

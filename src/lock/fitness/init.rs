@@ -49,15 +49,23 @@ pub enum InitError {
 /// If a node cannot be reached, must not vote, or has a marker, even one of version 0.1.
 pub async fn initialise(config: &LocksConfig) -> Result<String, InitError> {
     let connector = connector_to_nodes(config);
-    let way = |address| Way { address, connector: connector.clone() };
-    let ways: Vec<Way> = NodeAddress::all(config).into_iter().map(way).collect();
+    let voters = Voters::new(config);
+    let way = |(seat, address)| Way {
+        address,
+        connector: connector.clone(),
+        seat: (seat, voters.seats()),
+    };
+    let ways: Vec<Way> = NodeAddress::all(config).into_iter().enumerate().map(way).collect();
     for way in &ways {
         way.address.found(SENTINELS_LIMIT).await;
     }
     let all = round::ask_all(&ways, |_| false).await;
     let (mut unfit, mut found) = (Vec::new(), Vec::new());
     let looks = round::looks(&all);
-    for (seat, (asked, url)) in all.iter().zip(&config.nodes).enumerate() {
+    let is_there = |seat: &usize| !ways[*seat].address.is_absent();
+    let there: Vec<usize> = (0..ways.len()).filter(is_there).collect();
+    for seat in there.iter().copied() {
+        let (asked, url) = (&all[seat], &ways[seat].address);
         match asked {
             Err(error) => unfit.push(format!("lock node {url}: {error}")),
             Ok(asked) => {
@@ -78,11 +86,10 @@ pub async fn initialise(config: &LocksConfig) -> Result<String, InitError> {
         let who = look.as_ref().and_then(SelfReport::identity);
         *seat = who.map_or(Seat::Blank(1), Seat::Filled);
     }
-    let everybody: Vec<usize> = (0..ways.len()).collect();
-    let promised = Survey::new(&Voters::new(config), &looks, &config.prefix, None).promised;
+    let promised = Survey::new(&voters, &looks, &[], &config.prefix, None).promised;
     let (blank, admitted, joining) = (Vec::new(), Vec::new(), Vec::new());
-    let plan = Plan { next, acceptors: everybody, blank, admitted, joining };
-    let are_all = |seats: &[usize]| seats.len() == ways.len();
+    let plan = Plan { next, acceptors: there.clone(), blank, admitted, joining };
+    let are_all = |seats: &[usize]| seats.len() == there.len();
     let done = round::carry_out(all, &plan, &promised, Duration::ZERO, are_all).await;
     done.map(|accepted| accepted.deployment.id).ok_or(InitError::Incomplete)
 }

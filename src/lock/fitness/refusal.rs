@@ -91,7 +91,8 @@ pub(crate) fn diagnose(
         ..SelfReport::default()
     };
     let who = look.identity()?;
-    let nodes = Voters::new(config).seats();
+    let voters = Voters::new(config);
+    let (nodes, index) = (voters.seats(), voters.first(index));
     let place = Place { index, nodes, prefix: &config.prefix };
     if let Some(refusal) = refusal(&place, &look, None) {
         return Some(refusal);

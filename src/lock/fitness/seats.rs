@@ -21,6 +21,8 @@ pub(super) struct Accepted {
 pub(super) enum Waiting {
     /// The node must not be given a seat: it is away, a replica, or another deployment's.
     Unknown,
+    /// There is no such node.
+    Nobody,
     /// Locks that the node may have forgotten may still be held.
     Yes,
     /// All locks that the node may have forgotten have run out.
@@ -42,6 +44,8 @@ pub(super) struct Survey {
     pub(super) ids: Vec<String>,
     /// For each node, whether it has kept its memory since it was admitted.
     pub(super) intact: Vec<bool>,
+    /// For each seat, whether nobody is there any more, whatever the newest state says.
+    pub(super) gone: Vec<bool>,
     /// The longest PX that any of the nodes has stored.
     pub(super) longest: Duration,
     /// Whether every node has answered, and none has a marker, even one of version 0.1.
@@ -93,9 +97,11 @@ impl Survey {
     pub(super) fn new(
         voters: &Voters,
         looks: &[Option<SelfReport>],
+        gone: &[bool],
         prefix: &str,
         known: Option<&str>,
     ) -> Survey {
+        let is_gone = |seat: usize| gone.get(seat) == Some(&true);
         let nodes = looks.len();
         let fitting = |(seat, look): (usize, &Option<SelfReport>)| {
             let look = look.as_ref()?;
@@ -109,7 +115,8 @@ impl Survey {
             let has = || all.iter().filter(|(.., m)| m.deployment.id == id);
             // Which seats are blank the newest knows.
             let newest = has().max_by_key(|(.., m)| m.deployment.epoch);
-            let is_blank = |seat| newest.is_some_and(|(.., m)| m.deployment.is_blank(seat));
+            let is_blank =
+                |seat| is_gone(seat) || newest.is_some_and(|(.., m)| m.deployment.is_blank(seat));
             voters.agree(is_blank, |seat| has().any(|(of, ..)| *of == seat))
         };
         ids.sort();
@@ -127,7 +134,7 @@ impl Survey {
         };
         let is_agreed = |one: &Accepted| {
             let agrees = |seat| ours.iter().any(|other| other.0 == seat && accepted(other) == *one);
-            voters.agree(|seat| one.deployment.is_blank(seat), agrees)
+            voters.agree(|seat| is_gone(seat) || one.deployment.is_blank(seat), agrees)
         };
         let committed = ours.iter().map(|one| accepted(one)).find(is_agreed);
         // A larger ballot with a smaller epoch is from before nodes forgot their promises.
@@ -152,6 +159,7 @@ impl Survey {
             look.marker == super::look::MarkerFound::Nothing && look.old_marker.is_none()
         };
         Survey {
+            gone: (0..nodes).map(is_gone).collect(),
             committed,
             newest,
             intact,
@@ -170,7 +178,8 @@ impl Survey {
 
     /// Whether nobody is on the seat, in the newest state.
     fn is_blank(&self, seat: usize) -> bool {
-        self.newest.as_ref().is_some_and(|newest| newest.deployment.is_blank(seat))
+        self.gone[seat]
+            || self.newest.as_ref().is_some_and(|newest| newest.deployment.is_blank(seat))
     }
 
     /// Whether there are other voters than that of `seat` and all of them have kept their memory: then
@@ -203,8 +212,10 @@ impl Survey {
                 let admitted = who(seat).filter(|_| over(&seat));
                 next.seats[seat] = admitted.map_or(Seat::Blank(next.epoch), Seat::Filled);
             }
-            // Nobody knows which seats were blank, so none is taken to be.
-            let (admitted, joining, blank) = (acceptors.clone(), vec![], vec![]);
+            // Nobody knows which seats were blank: all are needed where there is somebody.
+            let nobody = |seat: &usize| waiting[*seat] == Waiting::Nobody;
+            let blank = (0..nodes).filter(nobody).collect();
+            let (admitted, joining) = (acceptors.clone(), vec![]);
             let plan = Plan { next, acceptors, blank, admitted, joining };
             return plan.is_quorum(voters, &plan.acceptors).then_some(plan);
         };
@@ -219,7 +230,7 @@ impl Survey {
             (0..nodes).any(|seat| is_behind(&seat))
         });
         let is_covered = self.is_covered(voters);
-        let blank: Vec<usize> = (0..nodes).filter(|seat| base.is_blank(*seat)).collect();
+        let blank: Vec<usize> = (0..nodes).filter(|seat| self.is_blank(*seat)).collect();
         // If too few nodes have kept their memory, those that have waited decide with them:
         // otherwise all would wait for good.
         if is_covered && (self.committed.as_ref() != Some(newest) || is_held_up) {
@@ -233,11 +244,16 @@ impl Survey {
         let last = known.filter(|known| known.id == base.id).map_or(0, |known| known.epoch);
         let mut next = Deployment { epoch: base.epoch.max(last) + 1, ..base.clone() };
         let (mut admitted, mut joining) = (Vec::new(), Vec::new());
+        let mut is_left = false;
         for seat in 0..nodes {
+            if self.gone[seat] && !base.is_blank(seat) {
+                next.seats[seat] = Seat::Blank(next.epoch);
+                is_left = true;
+            }
             let Some(who) = who(seat).filter(|_| !self.intact[seat]) else { continue };
             let has_joined = looks[seat].as_ref().is_some_and(|look| has_joined(base, seat, look));
             match waiting[seat] {
-                Waiting::Unknown => {}
+                Waiting::Unknown | Waiting::Nobody => {}
                 // The seat's node before may still vote for another proxy: it loses the seat first,
                 // and the wait begins behind that.
                 _ if is_covered && !has_joined => {
@@ -262,7 +278,7 @@ impl Survey {
             (0..nodes).filter(|seat| self.intact[*seat]).collect()
         };
         let is_overtaken = is_covered && last > base.epoch;
-        let is_change = !joining.is_empty() || !admitted.is_empty() || is_overtaken;
+        let is_change = !joining.is_empty() || !admitted.is_empty() || is_overtaken || is_left;
         let plan = Plan { next, acceptors, blank, admitted, joining };
         (is_change && plan.is_quorum(voters, &plan.acceptors)).then_some(plan)
     }
@@ -310,7 +326,7 @@ mod tests {
     }
 
     fn surveyed(looks: &[Option<SelfReport>], known: Option<&str>) -> Survey {
-        Survey::new(&alone(looks.len()), looks, "lock:", known)
+        Survey::new(&alone(looks.len()), looks, &[], "lock:", known)
     }
 
     /// The number of nodes that have kept their memory.
@@ -336,7 +352,7 @@ mod tests {
         assert_eq!(survey.committed.as_ref().map(|c| &c.deployment), Some(&now));
         assert_eq!((intact(&survey), survey.longest), (3, Duration::from_secs(3)));
         assert_eq!(plan(&looks, &NONE), None);
-        let other = Survey::new(&alone(3), &looks, "other:", None);
+        let other = Survey::new(&alone(3), &looks, &[], "other:", None);
         assert_eq!((other.committed, other.newest), (None, None), "another prefix");
     }
 
@@ -462,6 +478,44 @@ mod tests {
     }
 
     #[test]
+    fn a_shard_that_is_gone_hinders_nobody_and_loses_its_seat() {
+        let voters = Voters::with_seats([3].into_iter());
+        let now = deployment(4, filled(&["a", "b", "c"]));
+        let looks = [look("a", 0, Some(("1", &now))), look("b", 1, Some(("1", &now))), None];
+        let survey = |gone| Survey::new(&voters, &looks, &[false, false, gone], "lock:", None);
+        let away = survey(false);
+        assert!(!away.is_covered(&voters) && away.committed.is_none(), "it may still vote");
+        assert_eq!(away.plan(&voters, &looks, &NONE, None, || unreachable!()), None);
+        let gone = survey(true);
+        assert!(gone.is_covered(&voters) && gone.committed.is_some());
+        let plan = gone.plan(&voters, &looks, &NONE, None, || unreachable!()).unwrap();
+        let seats = [filled(&["a", "b"]), vec![Seat::Blank(5)]].concat();
+        assert_eq!((plan.next.clone(), &plan.acceptors[..]), (deployment(5, seats), &[0, 1][..]));
+        // A new shard waits there.
+        let looks =
+            [0, 1].map(|seat| look(["a", "b"][seat], seat, Some(("2", &plan.next)))).to_vec();
+        let looks = [looks, vec![look("d", 2, None)]].concat();
+        let survey = Survey::new(&voters, &looks, &[], "lock:", None);
+        let plan = survey.plan(&voters, &looks, &NONE, None, || unreachable!()).unwrap();
+        assert_eq!(plan.next.seats[2], Seat::Waiting(who("d"), 6));
+    }
+
+    #[test]
+    fn a_cluster_without_markers_begins_by_all_shards_that_there_are() {
+        let voters = Voters::with_seats([3].into_iter());
+        let looks = [look("a", 0, None), look("b", 1, None), None];
+        let survey = Survey::new(&voters, &looks, &[], "lock:", None);
+        let new = || deployment(0, vec![Seat::Blank(0); 3]);
+        let plan = |third| {
+            let waiting = [Waiting::Over, Waiting::Over, third];
+            survey.plan(&voters, &looks, &waiting, None, new)
+        };
+        assert_eq!(plan(Waiting::Unknown), None, "it may have a marker of another deployment");
+        let seats = [filled(&["a", "b"]), vec![Seat::Blank(1)]].concat();
+        assert_eq!(plan(Waiting::Nobody).unwrap().next, deployment(1, seats));
+    }
+
+    #[test]
     fn nodes_of_two_deployments_are_none() {
         let ours = deployment(1, filled(&["a", "b", "c"]));
         let theirs = Deployment { id: "e".into(), ..ours.clone() };
@@ -533,7 +587,7 @@ mod tests {
                 _ if now.is_blank(seat) => None,
                 _ => look(&name(seat), seat, Some(("7", &now))),
             }).collect();
-            let survey = Survey::new(&voters, &looks, "lock:", None);
+            let survey = Survey::new(&voters, &looks, &[], "lock:", None);
             let waiting: Vec<_> = all.clone()
                 .map(|seat| if over[seat] { Waiting::Over } else { Waiting::Yes }).collect();
             let new = || deployment(7, vec![Seat::Blank(0); voters.seats()]);
