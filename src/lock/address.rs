@@ -28,7 +28,7 @@
 
 use std::{fmt, io, sync::Arc, time::Duration};
 
-use super::{shards::Shards, voters::Voters};
+use super::{shards::Shards, voters::Voters, whereabouts::Whereabouts};
 use crate::{
     clock::Instant,
     cluster::{
@@ -50,14 +50,6 @@ pub(in crate::lock) const CONFIRM: Duration = Duration::from_secs(5);
 thread_local! {
     /// A fault that tests plant: a master's votes count, however long ago it was named.
     pub(crate) static NOT_CONFIRMED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
-}
-
-/// The Redis that a lock node is now.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Whereabouts {
-    pub(crate) url: RedisUrl,
-    /// The election that made it the master. `None`: it is always this one.
-    pub(crate) election: Option<u64>,
 }
 
 /// Where one lock node is.
@@ -120,9 +112,9 @@ impl NodeAddress {
                 None => Err(io::Error::other(sentinels.problem().unwrap_or_default())),
             },
             NodeAddress::Shard(shards, place) => {
-                let url = shards.master(*place).borrow().clone();
+                let there = shards.master(*place).borrow().clone();
                 let problem = || shards.problem().unwrap_or_else(|| "nobody is there".into());
-                url.map(always).ok_or_else(|| io::Error::other(problem()))
+                there.ok_or_else(|| io::Error::other(problem()))
             }
             NodeAddress::Any(shards) => {
                 let url = shards.any().map(always);
@@ -140,7 +132,7 @@ impl NodeAddress {
         let (master, sentinels) = match self {
             NodeAddress::Fixed(_) | NodeAddress::Any(_) => return true,
             NodeAddress::Named(master, sentinels) => (master, sentinels),
-            NodeAddress::Shard(shards, place) => return shards.is_confirmed(*place, &there.url),
+            NodeAddress::Shard(shards, place) => return shards.is_confirmed(*place, there),
         };
         let now = Instant::now();
         sentinels
@@ -171,7 +163,7 @@ impl NodeAddress {
         let (master, sentinels) = match self {
             NodeAddress::Fixed(_) => return std::future::pending().await,
             NodeAddress::Named(master, sentinels) => (master, sentinels),
-            NodeAddress::Shard(shards, place) => return shards.left(*place, &there.url).await,
+            NodeAddress::Shard(shards, place) => return shards.left(*place, there).await,
             NodeAddress::Any(shards) => return shards.left_all(&there.url).await,
         };
         let is_elsewhere = |named: &Option<NamedMaster>| {
@@ -298,10 +290,10 @@ pub(crate) async fn masters_once(
 
 /// A Redis that no Sentinels have elected.
 fn always(url: RedisUrl) -> Whereabouts {
-    Whereabouts { url, election: None }
+    Whereabouts { url, election: None, claimed: None }
 }
 
 fn at(master: &SentinelMaster, named: &NamedMaster) -> Whereabouts {
     let url = master.at(&named.address.host, named.address.port);
-    Whereabouts { url, election: named.address.election }
+    Whereabouts { url, election: named.address.election, claimed: None }
 }

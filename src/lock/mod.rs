@@ -6,7 +6,7 @@
 //!   each.
 //! - `claim`: the name of one grant; `scripts`: the Lua that nodes run; `reply`: what they
 //!   answer; `operation`: one request to all nodes, and their votes as they come in.
-//! - `stations`: where markers lie; `shards`: which master each shard of a cluster has.
+//! - `whereabouts`: the Redis that a node is now; `stations`: where markers lie; `shards`: which master each shard of a cluster has.
 //! - `address`: where a node is, which its Sentinels or its cluster may say; when its votes count then.
 //! - `fitness/`: which nodes may vote, and what is wrong with them.
 //! - `node/`: the nodes themselves and the connections to them.
@@ -48,6 +48,7 @@ pub(crate) mod scripts;
 mod shards;
 mod stations;
 mod voters;
+mod whereabouts;
 
 pub use acquire::Acquire;
 pub(crate) use address::{connector_to_nodes, locate, masters_once};

@@ -213,15 +213,16 @@ pub(super) fn vote(kind: Kind, frame: &OwnedFrame) -> Result<(Vote, i64), Garbag
 }
 
 /// Why a node of a cluster does not carry an operation out. Returns `None` if it is another error.
-pub(super) fn elsewhere(error: &str) -> Option<Absence> {
+pub(super) fn elsewhere(kind: Kind, error: &str) -> Option<Absence> {
     // A script has the beginning of an error of its own.
     let is = |what: &str| error.starts_with(what) || error.contains(what);
-    if error.contains("a non local key") {
+    if error.contains("a non local key") && kind.is_proven() {
         // The slot of the marker has gone: scripts look there first, and change nothing.
         Some(Absence::Unproven)
     } else if error.starts_with("MOVED ")
         || error.starts_with("ASK ")
         || error.starts_with("TRYAGAIN")
+        || error.contains("a non local key")
     {
         Some(Absence::Moved)
     } else if is("CLUSTERDOWN") || is("while the cluster is down") {
@@ -326,8 +327,10 @@ mod tests {
             ("OOM command not allowed", None),
             ("ERR MOVED is a word", None),
         ] {
-            assert_eq!(elsewhere(error), why, "{error}");
+            assert_eq!(elsewhere(Kind::Renew, error), why, "{error}");
         }
+        let released = elsewhere(Kind::Release, "ERR Script attempted to access a non local key");
+        assert_eq!(released, Some(Absence::Moved), "it proves nothing, and is sent again");
     }
 
     #[test]

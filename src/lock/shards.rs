@@ -18,7 +18,8 @@
 //! has voted and joins the minority before it has heard of the outcome.
 //!
 //! A change of the configuration's epoch alone makes no other identity, as slots that are moved change
-//! it too: whoever is elected was a replica, and has a new replication id.
+//! it too: whoever is elected was a replica, and has a new replication id. But the node is looked at
+//! anew, as a connection may outlast its being a replica.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -38,7 +39,10 @@ use tokio::{
 };
 use tracing::{info, warn};
 
-use super::stations::{self, Marked};
+use super::{
+    stations::{self, Marked},
+    whereabouts::Whereabouts,
+};
 use crate::{
     clock::{Instant, millis},
     cluster::{
@@ -67,14 +71,14 @@ const NOBODY: u8 = u8::MAX;
 
 /// What is known of a cluster that votes.
 pub(in crate::lock) struct Shards {
-    pub(super) config: LockCluster,
+    pub(in crate::lock) config: LockCluster,
     connector: Connector,
     /// The number of seats of all voters, as markers have it, and the first of this voter.
     seats: (usize, usize),
     /// For each slot the place of its shard among the seats of the voter.
     slots: ArcSwap<Vec<u8>>,
     /// The master of each shard.
-    masters: Vec<watch::Sender<Option<RedisUrl>>>,
+    masters: Vec<watch::Sender<Option<Whereabouts>>>,
     /// When the questions were sent to which a majority last named the master, by seat.
     confirmed: Vec<AtomicI64>,
     /// Since when a majority knows of no shard on the seat, in microseconds; below 0: there is one, or
@@ -136,26 +140,28 @@ impl Shards {
     }
 
     /// Follows the master of a shard.
-    pub(super) fn master(&self, place: usize) -> watch::Receiver<Option<RedisUrl>> {
+    pub(super) fn master(&self, place: usize) -> watch::Receiver<Option<Whereabouts>> {
         self.masters[place].subscribe()
     }
 
     /// Any master.
     pub(super) fn any(&self) -> Option<RedisUrl> {
-        self.masters.iter().find_map(|master| master.borrow().clone())
+        self.masters.iter().find_map(|master| master.borrow().as_ref().map(|it| it.url.clone()))
     }
 
-    /// Returns once the shard's master is another, or is none.
-    pub(super) async fn left(&self, place: usize, url: &RedisUrl) {
-        let is_another = |known: &Option<RedisUrl>| known.as_ref() != Some(url);
+    /// Returns once the shard's master is another, or none, or has claimed its slots anew: it may have
+    /// been a replica in between.
+    pub(super) async fn left(&self, place: usize, there: &Whereabouts) {
+        let is_another = |known: &Option<Whereabouts>| known.as_ref() != Some(there);
         let _ = self.master(place).wait_for(is_another).await;
     }
 
     /// Returns once no shard has this master.
     pub(super) async fn left_all(&self, url: &RedisUrl) {
         for place in 0..self.masters.len() {
-            if self.masters[place].borrow().as_ref() == Some(url) {
-                self.left(place, url).await;
+            let there = self.masters[place].borrow().clone();
+            if let Some(there) = there.filter(|there| there.url == *url) {
+                self.left(place, &there).await;
             }
         }
     }
@@ -168,11 +174,11 @@ impl Shards {
     }
 
     /// Whether votes of the shard's master count now.
-    pub(super) fn is_confirmed(&self, place: usize, url: &RedisUrl) -> bool {
+    pub(super) fn is_confirmed(&self, place: usize, there: &Whereabouts) -> bool {
         let asked = self.confirmed[place].load(Ordering::Acquire);
         let is_fresh = asked >= 0
             && Instant::now().micros() - asked < i64::try_from(CONFIRM.as_micros()).unwrap_or(0);
-        is_fresh && self.masters[place].borrow().as_ref() == Some(url)
+        is_fresh && self.masters[place].borrow().as_ref() == Some(there)
     }
 
     /// How long a majority has known of no shard on the seat. Zero: there is one, or that is not known.
@@ -295,7 +301,8 @@ impl Shards {
                 problem = Some(what);
                 continue;
             };
-            seated[place] = Some(where_is(node));
+            let claimed = Some(node.epoch);
+            seated[place] = Some(Whereabouts { url: where_is(node), election: None, claimed });
             for (first, last) in &node.slots {
                 table[usize::from(*first)..=usize::from(*last)].fill(place as u8);
             }
@@ -304,9 +311,9 @@ impl Shards {
         if without > 0 {
             problem = Some(format!("{without} of {SLOTS} slots have no master"));
         }
-        for (place, url) in seated.into_iter().enumerate() {
+        for (place, there) in seated.into_iter().enumerate() {
             let now = Instant::now().micros();
-            match &url {
+            match &there {
                 Some(_) => self.gone[place].store(-1, Ordering::Release),
                 // The time counts from a look that knew of no shard there.
                 None => {
@@ -317,18 +324,18 @@ impl Shards {
             // Another master is confirmed as itself alone.
             self.confirmed[place].store(-1, Ordering::Release);
             self.masters[place].send_if_modified(|known| {
-                let is_new = *known != url;
+                let is_new = *known != there;
                 if is_new {
                     info!(
                         cluster = %self.config.cluster, shard = place + 1,
-                        master = url.as_ref().map(tracing::field::display),
+                        master = there.as_ref().map(|it| tracing::field::display(&it.url)),
                         "the shard's master"
                     );
-                    known.clone_from(&url);
+                    known.clone_from(&there);
                 }
                 is_new
             });
-            if url.is_some() {
+            if there.is_some() {
                 self.confirmed[place].store(sent.micros(), Ordering::Release);
             }
         }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use thiserror::Error;
+use tokio::time::Instant;
 
 use super::{
     look::{MarkerFound, SelfReport},
@@ -18,7 +19,7 @@ use crate::{
     },
 };
 
-/// How long the Sentinels of a node may take to name its master.
+/// How long Sentinels and clusters may take to name the masters.
 const SENTINELS_LIMIT: Duration = Duration::from_secs(3);
 
 /// Why the first markers were not written.
@@ -56,8 +57,9 @@ pub async fn initialise(config: &LocksConfig) -> Result<String, InitError> {
         seat: (seat, voters.seats()),
     };
     let ways: Vec<Way> = NodeAddress::all(config).into_iter().enumerate().map(way).collect();
+    let until = Instant::now() + SENTINELS_LIMIT;
     for way in &ways {
-        way.address.found(SENTINELS_LIMIT).await;
+        way.address.found(until.saturating_duration_since(Instant::now())).await;
     }
     let all = round::ask_all(&ways, |_| false).await;
     let (mut unfit, mut found) = (Vec::new(), Vec::new());
@@ -67,7 +69,15 @@ pub async fn initialise(config: &LocksConfig) -> Result<String, InitError> {
     for seat in there.iter().copied() {
         let (asked, url) = (&all[seat], &ways[seat].address);
         match asked {
-            Err(error) => unfit.push(format!("lock node {url}: {error}")),
+            Err(error) => {
+                // A cluster that does not answer is one trouble, whatever its seats are.
+                let of = url.cluster().filter(|_| url.now().is_err()).map(|of| &of.config.cluster);
+                let name = of.map_or_else(|| url.to_string(), ToString::to_string);
+                let line = format!("lock node {name}: {error}");
+                if !unfit.contains(&line) {
+                    unfit.push(line);
+                }
+            }
             Ok(asked) => {
                 let name = |what| format!("lock node {url} {what}");
                 found.extend(marker_of(&asked.look).map(name));

@@ -18,9 +18,10 @@ use crate::{
     cluster::node,
     config::RedisUrl,
     lock::{
-        address::{NodeAddress, Whereabouts},
+        address::NodeAddress,
         reply,
         stations::{self, Station, StationText},
+        whereabouts::Whereabouts,
     },
     net::Stream,
     resp::encode,
@@ -212,13 +213,30 @@ pub(in crate::lock) async fn find_station(
     send(stream, &out).await?;
     let mut all = Vec::with_capacity(among.len());
     for station in among {
-        let mut text = async || read_text(stream, &mut received, "GET lockgate:deployment").await;
+        let mut is_moving = false;
+        let mut text = async || {
+            let told = read_text(stream, &mut received, "GET lockgate:deployment").await;
+            match told {
+                Err(ConnectError::Refused { error, .. }) if is_elsewhere(&error) => {
+                    is_moving = true;
+                    Ok(None)
+                }
+                told => told,
+            }
+        };
         let found =
             StationText { marker: text().await?, seats: text().await?, ballot: text().await? };
-        all.push((station, found));
+        if !is_moving {
+            all.push((station, found));
+        }
     }
     let run_id = info_field(info.as_bytes(), "run_id").unwrap_or_default();
     stations::choose(&all, &run_id, seat, seats).ok_or(ConnectError::NoStation)
+}
+
+/// Whether a node of a cluster says that a key's slot is another's, or on its way there.
+fn is_elsewhere(error: &str) -> bool {
+    ["ASK ", "MOVED ", "TRYAGAIN"].iter().any(|code| error.starts_with(code))
 }
 
 /// Appends the commands that [`read_look`] reads the answers of. TIME comes before the note that it
@@ -242,8 +260,16 @@ pub(in crate::lock) async fn read_look(
     station: Station,
 ) -> Result<SelfReport, ConnectError> {
     loop {
-        if let Some(look) = read_one_look(stream, received).await? {
-            return Ok(SelfReport { station, ..look });
+        match read_one_look(stream, received).await {
+            Ok(Some(look)) => return Ok(SelfReport { station, ..look }),
+            Ok(None) => {}
+            Err(ConnectError::Refused { error, .. })
+                if station == Station::Plain && is_elsewhere(&error) =>
+            {
+                let fault = Fault::Cluster;
+                return Err(ConnectError::Unfit(fault, fault.meaning().into()));
+            }
+            Err(error) => return Err(error),
         }
         let mut out = Vec::new();
         encode_look(&mut out, station);

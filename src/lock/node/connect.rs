@@ -18,7 +18,6 @@ use crate::{
     clock::Instant,
     config::RedisUrl,
     lock::{
-        address::Whereabouts,
         fitness::{
             deployment::Judgement,
             fault::Fault,
@@ -31,6 +30,7 @@ use crate::{
         },
         reply, scripts,
         stations::Station,
+        whereabouts::Whereabouts,
     },
     net::{self, Stream},
     resp::encode,

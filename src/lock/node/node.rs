@@ -17,7 +17,7 @@ use crate::{
     key::{Key, Token},
     lock::{
         Claim, NodeStatus,
-        address::{NodeAddress, Whereabouts},
+        address::NodeAddress,
         fitness::{
             clocks::{Clocks, Sight},
             deployment::{Admissions, Wait},
@@ -29,6 +29,7 @@ use crate::{
         metrics::NodeMetrics,
         operation::{Absence, Kind, Operation, Vote},
         scripts::{self, Dialect},
+        whereabouts::Whereabouts,
     },
     net::Connector,
     resp::encode,

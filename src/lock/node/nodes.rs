@@ -435,13 +435,14 @@ fn of_shards(shards: &Shards, all: Vec<NodeStatus>) -> NodeStatus {
         let new: Vec<_> = new.copied().collect();
         found.extend(new);
     }
+    let up = reasons.is_empty() && !all.is_empty();
     NodeStatus {
         address: shards.config.cluster.to_string(),
-        up: reasons.is_empty() && !all.is_empty(),
+        up,
         reason: Some(reasons.join("; ")).filter(|reasons| !reasons.is_empty()),
         unfit: all.iter().find_map(|shard| shard.unfit),
         found,
-        too_slow: all.iter().any(|shard| shard.too_slow),
+        too_slow: up && all.iter().any(|shard| shard.too_slow),
     }
 }
 

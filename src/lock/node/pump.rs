@@ -472,7 +472,7 @@ impl Pump {
                 }
                 if let (Vote::Missing(Absence::Error), NodeReply::Frame(OwnedFrame::Error(text))) =
                     (vote, answer)
-                    && let Some(why) = reply::elsewhere(text)
+                    && let Some(why) = reply::elsewhere(operation.kind, text)
                 {
                     vote = Vote::Missing(why);
                 }
