@@ -15,6 +15,8 @@ pub(crate) struct ClusterNode {
     /// The line is about the node that tells it.
     pub(crate) is_myself: bool,
     pub(crate) is_master: bool,
+    /// The id of the master, of a replica.
+    pub(crate) master: Option<String>,
     /// A majority of the masters has found that the node is down.
     pub(crate) has_failed: bool,
     /// The configuration epoch: of two that claim a slot, the larger one counts.
@@ -69,7 +71,7 @@ impl ClusterNode {
         let mut words = line.split(' ');
         let (id, address, flags) = (words.next()?, words.next()?, words.next()?);
         let address = NodePlace::read(address)?;
-        let (_master, _ping, _pong, epoch) =
+        let (master, _ping, _pong, epoch) =
             (words.next()?, words.next()?, words.next()?, words.next()?);
         let _link = words.next()?;
         let is = |flag: &str| flags.split(',').any(|other| other == flag);
@@ -87,6 +89,7 @@ impl ClusterNode {
             hostname: address.hostname.filter(|name| !name.is_empty()).map(str::to_owned),
             is_myself: is("myself"),
             is_master: is("master"),
+            master: Some(master).filter(|id| *id != "-").map(str::to_owned),
             has_failed: is("fail"),
             epoch: epoch.parse().ok()?,
             slots: slots.map(range).collect::<Option<_>>()?,
@@ -129,6 +132,7 @@ mod tests {
         let with = |slots: &[(u16, u16)]| ClusterNode { slots: slots.to_vec(), ..a.clone() };
         assert!(!with(&[(1, 2), (7, 7)]).has_slots_beyond(a) && !with(&[]).has_slots_beyond(a));
         assert!(with(&[(0, 6)]).has_slots_beyond(a) && with(&[(8, 9)]).has_slots_beyond(a));
+        assert_eq!((a.master.as_deref(), b.master.as_deref()), (None, Some("aa")));
         let old = "aa 10.0.0.1:7000 myself,master - 0 0 0 connected 0-16383";
         assert_eq!(read(old).unwrap()[0].port, 7000);
         for garbage in

@@ -66,7 +66,7 @@ mod tests {
             assert_eq!(slot(&tag), number);
             assert!(tag.iter().all(u8::is_ascii_lowercase));
         }
-        // Keys on data nodes are named so.
+        // Keys on data nodes and lock nodes are named so.
         assert_eq!([0, 1, 12182].map(tag), [*b"afps", *b"bgdh", *b"bdfm"]);
     }
 

@@ -134,7 +134,13 @@ impl Config {
         };
         let mut notes: Vec<String> = self.listen.iter().filter(open).map(note).collect();
         let nodes = &self.locks.nodes;
-        if let [node] = nodes.as_slice() {
+        if let [LockNode::Cluster(of)] = nodes.as_slice() {
+            notes.push(format!(
+                "locks.nodes is {} alone. While one of its shards fails over, no new lock of its slots is \
+                 granted",
+                of.cluster
+            ));
+        } else if let [node] = nodes.as_slice() {
             let left_out = if self.locks.nodes_left_out { " is left out, so that it" } else { "" };
             notes.push(format!(
                 "locks.nodes{left_out} is {node} alone. One lock node: when it fails or is restarted, \
@@ -146,7 +152,7 @@ impl Config {
             notes.push(SHARED_WITH_DATA.replace("{}", &node.to_string()));
         }
         notes.extend(nodes.iter().enumerate().filter_map(|(index, node)| match node {
-            LockNode::Fixed(_) => None,
+            LockNode::Fixed(_) | LockNode::Cluster(_) => None,
             LockNode::Sentinels(master) => master.notes(&format!("locks.nodes[{index}]")),
         }));
         notes.extend(self.data.notes());

@@ -87,6 +87,11 @@ impl ClusterConfig {
         ClusterConfig { nodes, announce, fronts: Vec::new(), login }
     }
 
+    /// A URL with the credentials of all nodes, without an address.
+    pub(crate) fn login(&self) -> &RedisUrl {
+        &self.login
+    }
+
     /// The node at an address that the cluster tells.
     pub(crate) fn at(&self, host: &str, port: u16) -> RedisUrl {
         let endpoint = Endpoint::Tcp { host: host.to_owned(), port };
@@ -418,7 +423,7 @@ fn primary(reader: &mut Reader<'_>, section: &Section<'_>) -> Option<RedisUrl> {
 }
 
 /// Reads a Redis Cluster.
-fn cluster(reader: &mut Reader<'_>, section: &Section<'_>) -> Option<ClusterConfig> {
+pub(super) fn cluster(reader: &mut Reader<'_>, section: &Section<'_>) -> Option<ClusterConfig> {
     let mut addresses = Vec::<ClusterAddress>::new();
     reader.read(section, "cluster", &mut addresses);
     if addresses.is_empty() && reader.sound(section, &["cluster"]) {

@@ -1,15 +1,42 @@
-//! An entry of `locks.nodes`: one Redis, or a master that Sentinels name.
+//! An entry of `locks.nodes`: one Redis, a master that Sentinels name, or a Redis Cluster.
 
 use std::{fmt, str::FromStr};
 
 use serde_yaml::Value;
 
 use super::{
-    data::{self, SENTINEL_KEYS, SentinelMaster},
+    data::{self, ClusterConfig, SENTINEL_KEYS, SentinelMaster},
     locate::PathStep,
     reader::{FromYaml, Reader, Wrong},
     url::RedisUrl,
 };
+
+/// The keys of a mapping.
+const KEYS: &[&str] = &[
+    "cluster",
+    "shards",
+    "sentinels",
+    "master",
+    "username",
+    "password",
+    "tls",
+    "sentinel_username",
+    "sentinel_password",
+    "sentinel_tls",
+];
+/// `shards` where it is left out.
+const SHARDS: usize = 16;
+/// The most shards of a cluster: all seats must go into a marker.
+const MOST_SHARDS: usize = 128;
+
+/// A Redis Cluster that votes. The vote on a lock is that of the shard that has its slot.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockCluster {
+    /// `cluster`: nodes that are asked which others there are.
+    pub cluster: ClusterConfig,
+    /// `shards`: how many shards it may have.
+    pub shards: usize,
+}
 
 /// A lock node, or how it is found.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,6 +45,8 @@ pub enum LockNode {
     Fixed(RedisUrl),
     /// The Redis that a majority of Sentinels names. Whoever is promoted is another voter.
     Sentinels(SentinelMaster),
+    /// A Redis Cluster, whose shards vote each on the locks of its slots.
+    Cluster(LockCluster),
 }
 
 impl LockNode {
@@ -25,24 +54,34 @@ impl LockNode {
     pub fn fixed(&self) -> Option<&RedisUrl> {
         match self {
             LockNode::Fixed(url) => Some(url),
-            LockNode::Sentinels(_) => None,
+            LockNode::Sentinels(_) | LockNode::Cluster(_) => None,
         }
     }
 
-    /// The URL of the Redis with its credentials; of a master that Sentinels name, without its
-    /// address.
+    /// The URL of the Redis with its credentials; of a master that Sentinels name, and of a cluster,
+    /// without its address.
     pub(crate) fn login(&self) -> &RedisUrl {
         match self {
             LockNode::Fixed(url) => url,
             LockNode::Sentinels(master) => master.login(),
+            LockNode::Cluster(of) => of.cluster.login(),
         }
     }
 
-    /// The URLs in the file: of the Redis, or of the Sentinels.
+    /// The URLs in the file: of the Redis, of the Sentinels, or of nodes of the cluster.
     pub(super) fn written(&self) -> &[RedisUrl] {
         match self {
             LockNode::Fixed(url) => std::slice::from_ref(url),
             LockNode::Sentinels(master) => &master.sentinels,
+            LockNode::Cluster(of) => &of.cluster.nodes,
+        }
+    }
+
+    /// How many Redis servers may vote for it at the same time, each on locks of its own.
+    pub(crate) fn seats(&self) -> usize {
+        match self {
+            LockNode::Fixed(_) | LockNode::Sentinels(_) => 1,
+            LockNode::Cluster(of) => of.shards,
         }
     }
 
@@ -63,6 +102,16 @@ impl LockNode {
                 };
                 let (of_a, of_b) = (endpoints(a), endpoints(b));
                 a.master == b.master && of_a.iter().any(|endpoint| of_b.contains(endpoint))
+            }
+            (LockNode::Cluster(a), LockNode::Cluster(b)) => {
+                let of_b = |url: &RedisUrl| {
+                    b.cluster.nodes.iter().any(|other| other.endpoint == url.endpoint)
+                };
+                a.cluster.nodes.iter().any(of_b)
+            }
+            (LockNode::Cluster(of), LockNode::Fixed(url))
+            | (LockNode::Fixed(url), LockNode::Cluster(of)) => {
+                of.cluster.nodes.iter().any(|other| other.endpoint == url.endpoint)
             }
             _ => false,
         }
@@ -85,16 +134,18 @@ impl FromStr for LockNode {
 }
 
 impl fmt::Display for LockNode {
-    /// Writes the address, or the master's name and the Sentinels, never a user or a password.
+    /// Writes the address, or the master's name and the Sentinels, or nodes of the cluster, never a user
+    /// or a password.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             LockNode::Fixed(url) => url.fmt(f),
             LockNode::Sentinels(master) => master.fmt(f),
+            LockNode::Cluster(of) => of.cluster.fmt(f),
         }
     }
 }
 
-/// A URL, or a mapping with `sentinels` and `master`.
+/// A URL, or a mapping with `sentinels` and `master`, or with `cluster`.
 impl FromYaml for LockNode {
     fn read(reader: &mut Reader<'_>, value: &Value, path: &[PathStep]) -> Result<Self, Wrong> {
         let Value::Mapping(mapping) = value else {
@@ -105,6 +156,17 @@ impl FromYaml for LockNode {
                         leads, so locks could be granted twice; give the address of one Redis, or \
                         its Sentinels";
             return Err(Wrong::Because(what.into()));
+        }
+        if mapping.contains_key("cluster") {
+            let section = reader.mapping(value, path.to_vec(), KEYS);
+            let mut shards = SHARDS;
+            reader.read(&section, "shards", &mut shards);
+            if !(1..=MOST_SHARDS).contains(&shards) {
+                let what = format!("must be from 1 to {MOST_SHARDS}");
+                reader.problem(&section.path("shards"), what);
+            }
+            let cluster = data::cluster(reader, &section).ok_or(Wrong::Told)?;
+            return Ok(LockNode::Cluster(LockCluster { cluster, shards }));
         }
         let section = reader.mapping(value, path.to_vec(), SENTINEL_KEYS);
         if section.get("sentinels").is_none() {
@@ -144,6 +206,10 @@ mod tests {
             ("{sentinels: [a]}", "locks.nodes.master: is missing"),
             ("{sentinels: [a], master: m, primary: b}", "cannot be a lock node"),
             ("{sentinels: [a], master: m, host: b}", "host"),
+            ("[{cluster: [a, b]}, redis://c, {cluster: [d, b]}]", "is there twice"),
+            ("[{cluster: [a, b]}, redis://b, redis://c]", "is there twice"),
+            ("{cluster: [a, b], shards: 0}", "shards: must be from 1 to 128"),
+            ("{cluster: [a, b], master: m}", "master: has no effect beside cluster"),
             (
                 "[{sentinels: [a, b, c], master: m}, redis://d, {sentinels: [c], master: m}]",
                 "is there twice",

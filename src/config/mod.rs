@@ -45,7 +45,7 @@ pub(crate) use check::SHARED_WITH_DATA;
 pub use data::{Announce, ClusterConfig, DataConfig, SentinelMaster};
 pub use error::{ConfigErrors, Problem};
 pub use guards::{Flush, GuardRule, GuardsConfig, Policy, WaitAt};
-pub use lock_node::LockNode;
+pub use lock_node::{LockCluster, LockNode};
 pub use pattern::Pattern;
 pub use reader::Environment;
 pub use settings::{Config, LocksConfig, LogConfig};

@@ -14,11 +14,10 @@ use std::{
 };
 
 use arc_swap::ArcSwap;
-use bb8_redis::redis::{self, RedisError};
 use tokio::{
     sync::{Notify, watch},
     task::JoinSet,
-    time::{sleep, timeout},
+    time::sleep,
 };
 use tracing::{info, warn};
 
@@ -26,17 +25,15 @@ use super::{metrics::ClusterMetrics, tenure::Tenure};
 use crate::{
     clock::Instant,
     cluster::{
+        ask::{ClusterAnswer, agreed, ask, drop_foreign},
         fronts::Fronts,
         node::{self, ClusterNode},
         table::{FrontTable, ShownAs},
         trouble::{ClusterFault, ClusterTrouble},
-        view::{agree, uncovered},
+        view::uncovered,
     },
     config::{Announce, ClusterConfig, RedisUrl},
-    net::{
-        Connector,
-        redis_client::{self, Connection},
-    },
+    net::{Connector, redis_client::Connection},
     sync::Mutex,
 };
 
@@ -46,8 +43,6 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 const GAP: Duration = Duration::from_millis(100);
 /// Pause while no node has answered yet.
 const RETRY: Duration = Duration::from_millis(300);
-/// How long connecting and an answer may take.
-const LIMIT: Duration = Duration::from_secs(1);
 /// Most faults that are told; more are counted.
 const MOST_TROUBLES: usize = 20;
 
@@ -94,20 +89,6 @@ struct ClusterMemory {
     answered: HashSet<String>,
     /// Connections that are still open, by the address.
     connections: HashMap<String, Connection>,
-}
-
-/// What came of asking at one address.
-struct ClusterAnswer {
-    url: RedisUrl,
-    told: Result<Vec<ClusterNode>, ClusterTrouble>,
-}
-
-impl ClusterAnswer {
-    /// The id of the node that has answered.
-    fn id(&self) -> Option<&str> {
-        let nodes = self.told.as_ref().ok()?;
-        nodes.iter().find(|node| node.is_myself).map(|node| &*node.id)
-    }
 }
 
 impl ClusterWatch {
@@ -543,31 +524,6 @@ impl ClusterWatch {
     }
 }
 
-/// The nodes upon which the answers agree.
-fn agreed(answers: &[ClusterAnswer]) -> Vec<ClusterNode> {
-    let views: Vec<Vec<ClusterNode>> =
-        answers.iter().filter_map(|answer| answer.told.clone().ok()).collect();
-    agree(&views)
-}
-
-/// Makes troubles of the answers of nodes that know no node of this cluster: those that are known, or
-/// those of the first that has answered.
-fn drop_foreign(answers: &mut [ClusterAnswer], known: &[ClusterNode]) -> Vec<ClusterTrouble> {
-    let first = answers.iter().find_map(|answer| answer.told.clone().ok()).unwrap_or_default();
-    let known = if known.is_empty() { &first } else { known };
-    let is_known = |node: &ClusterNode| known.iter().any(|other| other.id == node.id);
-    let mut troubles = Vec::new();
-    for answer in answers {
-        if answer.told.as_ref().is_ok_and(|nodes| !nodes.iter().any(is_known)) {
-            let what = format!("{} belongs to another cluster", answer.url);
-            let trouble = ClusterTrouble::new(ClusterFault::Foreign, what);
-            answer.told = Err(trouble.clone());
-            troubles.push(trouble);
-        }
-    }
-    troubles
-}
-
 /// A node as it is told: by its address, and the beginning of its id.
 fn name(node: &ClusterNode) -> String {
     let id: String = node.id.chars().take(8).collect();
@@ -577,51 +533,4 @@ fn name(node: &ClusterNode) -> String {
 /// Whether an address is one of this machine's: only then can a socket have it.
 fn is_of_this_machine(host: IpAddr) -> bool {
     host.is_loopback() || UdpSocket::bind((host, 0)).is_ok()
-}
-
-/// Asks at one address, over the connection of the time before if that is still open.
-async fn ask(
-    url: RedisUrl,
-    connector: &Connector,
-    kept: Option<Connection>,
-) -> (ClusterAnswer, Option<Connection>) {
-    let asking = async {
-        let mut connection = match kept.filter(|connection| !connection.is_closed()) {
-            Some(connection) => connection,
-            None => redis_client::connect(&url, connector).await?,
-        };
-        let mut question = redis::cmd("CLUSTER");
-        let text: String = question.arg("NODES").query_async(&mut connection.redis).await?;
-        Ok::<_, RedisError>((text, connection))
-    };
-    let trouble = |fault, what: &str| Err(ClusterTrouble::new(fault, format!("{url}: {what}")));
-    let (told, connection) = match timeout(LIMIT, asking).await {
-        Ok(Ok((text, connection))) => match node::read(&text) {
-            Some(nodes) => (Ok(nodes), Some(connection)),
-            None => {
-                (trouble(ClusterFault::Off, "what it tells of its cluster cannot be read"), None)
-            }
-        },
-        Ok(Err(error)) => {
-            let text = error.to_string();
-            // The system's own texts end with the error's number.
-            let text = text.split(" (os error").next().unwrap_or_default();
-            (trouble(fault_of(&error), text), None)
-        }
-        Err(_) => {
-            (trouble(ClusterFault::Unreachable, &format!("no answer within {LIMIT:?}")), None)
-        }
-    };
-    (ClusterAnswer { url, told }, connection)
-}
-
-fn fault_of(error: &RedisError) -> ClusterFault {
-    let (code, text) = (error.code().unwrap_or_default(), error.to_string());
-    if matches!(code, "NOAUTH" | "WRONGPASS" | "NOPERM") || text.contains("assword") {
-        ClusterFault::Auth
-    } else if error.is_io_error() || error.is_timeout() {
-        ClusterFault::Unreachable
-    } else {
-        ClusterFault::Off
-    }
 }

@@ -76,7 +76,11 @@ impl Acquire {
         (claim, again): (Claim, bool),
     ) -> Acquire {
         let since = Instant::now();
-        let request = scripts::acquire(&grants.nodes.wanted(&key, &token, ttl, claim), again);
+        let request = scripts::acquire(
+            grants.nodes.dialect,
+            &grants.nodes.wanted(&key, &token, ttl, claim),
+            again,
+        );
         let kind = Kind::Acquire { claim, again };
         let operation = grants.nodes.operation(kind, key, token, ttl, request);
         let rule = if again { Rule::Renewal } else { Rule::Grant };
@@ -93,7 +97,10 @@ impl Acquire {
         claim: Claim,
     ) -> Acquire {
         let since = Instant::now();
-        let request = scripts::take_over(&grants.nodes.wanted(&key, &token, ttl, claim));
+        let request = scripts::take_over(
+            grants.nodes.dialect,
+            &grants.nodes.wanted(&key, &token, ttl, claim),
+        );
         let kind = Kind::Acquire { claim, again: true };
         let operation = grants.nodes.operation(kind, key, token, ttl, request);
         let mut taking = Acquire::submit(grants, operation, Rule::Grant, (claim, true), since);
@@ -112,7 +119,7 @@ impl Acquire {
     ) -> (Acquire, Arc<Operation>) {
         let (since, claim) = (Instant::now(), Claim::new());
         let wanted = grants.nodes.wanted(&key, &token, ttl, claim);
-        let request = scripts::hand_over(&from, giver, &wanted);
+        let request = scripts::hand_over(grants.nodes.dialect, &from, giver, &wanted);
         let kind = Kind::HandOver { claim };
         let operation =
             grants.nodes.operation(kind, key, token, ttl, request).given_by(from, giver);
@@ -218,7 +225,7 @@ impl Acquire {
     /// The answer if the votes do not decide, or came too late.
     fn no_quorum(&mut self, votes: &[Vote]) -> NotGranted {
         self.give_up();
-        NotGranted::NoQuorum(self.tally.nodes.no_quorum(votes))
+        NotGranted::NoQuorum(self.tally.nodes.no_quorum(&self.tally.operation.key, votes))
     }
 
     /// Undoes this attempt on every node that may have granted it, whether the node answered or
@@ -290,7 +297,14 @@ impl Future for Acquire {
             }
             let (nodes, asked) = (&self.tally.nodes, &self.tally.operation);
             let key = asked.key.clone();
-            let request = scripts::raise(&key, &asked.token, fence, nodes.fence_ttl, self.claim);
+            let request = scripts::raise(
+                nodes.dialect,
+                &key,
+                &asked.token,
+                fence,
+                nodes.fence_ttl,
+                self.claim,
+            );
             let nobody = Token::from("");
             let raising = nodes.ask(Kind::Raise, Rule::Grant, key, nobody, self.ttl, request);
             self.raising = Some((fence, raising));

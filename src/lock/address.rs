@@ -1,4 +1,5 @@
-//! Where a lock node is: at one address, or wherever its Sentinels say.
+//! Where a lock node is: at one address, or wherever its Sentinels or its cluster say. What is so of
+//! a shard's master [`super::shards`] tells.
 //!
 //! A master that Sentinels name is another Redis after a failover, and the one before may live on
 //! and be reached. Two masters must never vote on one seat at the same time. Whoever is promoted is
@@ -27,9 +28,15 @@
 
 use std::{fmt, io, sync::Arc, time::Duration};
 
+use super::{shards::Shards, voters::Voters, whereabouts::Whereabouts};
 use crate::{
     clock::Instant,
-    config::{ClientTls, LockNode, LocksConfig, RedisUrl, SentinelMaster},
+    cluster::{
+        ask::{agreed, ask, drop_foreign},
+        node::ClusterNode,
+        slot::slot,
+    },
+    config::{ClientTls, LockCluster, LockNode, LocksConfig, RedisUrl, SentinelMaster},
     net::Connector,
     sentinel::{self, NamedMaster, Sentinels},
 };
@@ -45,34 +52,52 @@ thread_local! {
     pub(crate) static NOT_CONFIRMED: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// The Redis that a lock node is now.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Whereabouts {
-    pub(crate) url: RedisUrl,
-    /// The election that made it the master. `None`: it is always this one.
-    pub(crate) election: Option<u64>,
-}
-
 /// Where one lock node is.
 pub(in crate::lock) enum NodeAddress {
     /// Always there.
     Fixed(RedisUrl),
     /// Where a majority of the Sentinels says.
     Named(SentinelMaster, Sentinels),
+    /// Where a majority of the cluster's masters says: the master of the shard on this place.
+    Shard(Arc<Shards>, usize),
+    /// At any master of the cluster.
+    Any(Arc<Shards>),
 }
 
 impl NodeAddress {
-    /// The addresses of all lock nodes. Begins to ask Sentinels, where there are some, in the current
+    /// The addresses of the lock nodes on all seats. Begins to ask Sentinels, where there are some, in the current
     /// runtime.
     pub(in crate::lock) fn all(config: &LocksConfig) -> Vec<Arc<NodeAddress>> {
-        let address = |node: &LockNode| match node {
-            LockNode::Fixed(url) => NodeAddress::Fixed(url.clone()),
-            LockNode::Sentinels(master) => {
-                let way = Connector::start("sentinel", &config.tls, &master.sentinels);
-                NodeAddress::Named(master.clone(), Sentinels::start(master, &way, true))
+        let count = Voters::new(config).seats();
+        let mut all = Vec::with_capacity(count);
+        for node in &config.nodes {
+            match node {
+                LockNode::Fixed(url) => all.push(NodeAddress::Fixed(url.clone())),
+                LockNode::Sentinels(master) => {
+                    let way = Connector::start("sentinel", &config.tls, &master.sentinels);
+                    let sentinels = Sentinels::start(master, &way, true);
+                    all.push(NodeAddress::Named(master.clone(), sentinels));
+                }
+                LockNode::Cluster(of) => {
+                    let login = std::slice::from_ref(of.cluster.login());
+                    let way = Connector::start("node", &config.tls, login);
+                    let shards = Shards::start(of, &way, (count, all.len()));
+                    all.extend((0..of.shards).map(|at| NodeAddress::Shard(shards.clone(), at)));
+                }
             }
+        }
+        all.into_iter().map(Arc::new).collect()
+    }
+
+    /// The addresses at which releases are published, one of each voter: all nodes of a cluster hear of
+    /// them.
+    pub(in crate::lock) fn of_voters(seats: Vec<Arc<NodeAddress>>) -> Vec<Arc<NodeAddress>> {
+        let voter = |address: Arc<NodeAddress>| match &*address {
+            NodeAddress::Shard(shards, 0) => Some(Arc::new(NodeAddress::Any(shards.clone()))),
+            NodeAddress::Shard(..) => None,
+            _ => Some(address),
         };
-        config.nodes.iter().map(|node| Arc::new(address(node))).collect()
+        seats.into_iter().filter_map(voter).collect()
     }
 
     /// Where the node is now.
@@ -81,32 +106,46 @@ impl NodeAddress {
     /// If no majority of the Sentinels has named a master yet.
     pub(in crate::lock) fn now(&self) -> io::Result<Whereabouts> {
         match self {
-            NodeAddress::Fixed(url) => Ok(Whereabouts { url: url.clone(), election: None }),
+            NodeAddress::Fixed(url) => Ok(always(url.clone())),
             NodeAddress::Named(master, sentinels) => match sentinels.named() {
                 Some(named) => Ok(at(master, &named)),
                 None => Err(io::Error::other(sentinels.problem().unwrap_or_default())),
             },
+            NodeAddress::Shard(shards, place) => {
+                let there = shards.master(*place).borrow().clone();
+                let problem = || shards.problem().unwrap_or_else(|| "nobody is there".into());
+                there.ok_or_else(|| io::Error::other(problem()))
+            }
+            NodeAddress::Any(shards) => {
+                let url = shards.any().map(always);
+                url.ok_or_else(|| io::Error::other(shards.problem().unwrap_or_default()))
+            }
         }
     }
 
     /// Whether votes of the Redis there count now.
     pub(in crate::lock) fn is_confirmed(&self, there: &Whereabouts) -> bool {
-        let NodeAddress::Named(master, sentinels) = self else { return true };
         #[cfg(test)]
         if NOT_CONFIRMED.get() {
             return true;
         }
+        let (master, sentinels) = match self {
+            NodeAddress::Fixed(_) | NodeAddress::Any(_) => return true,
+            NodeAddress::Named(master, sentinels) => (master, sentinels),
+            NodeAddress::Shard(shards, place) => return shards.is_confirmed(*place, there),
+        };
         let now = Instant::now();
         sentinels
             .named()
             .is_some_and(|named| now < named.asked + CONFIRM && at(master, &named) == *there)
     }
 
-    /// Why votes do not count, in the words of the Sentinels.
+    /// Why votes do not count, in the words of the Sentinels, or of the cluster.
     pub(in crate::lock) fn problem(&self) -> Option<String> {
         match self {
             NodeAddress::Fixed(_) => None,
             NodeAddress::Named(_, sentinels) => sentinels.problem(),
+            NodeAddress::Shard(shards, _) | NodeAddress::Any(shards) => shards.problem(),
         }
     }
 
@@ -115,13 +154,17 @@ impl NodeAddress {
         match self {
             NodeAddress::Fixed(_) => Duration::ZERO,
             NodeAddress::Named(..) => CONFIRM,
+            NodeAddress::Shard(shards, _) | NodeAddress::Any(shards) => shards.confirm(),
         }
     }
 
     /// Returns once the node is not this Redis any more, or that was elected anew.
     pub(in crate::lock) async fn left(&self, there: &Whereabouts) {
-        let NodeAddress::Named(master, sentinels) = self else {
-            return std::future::pending().await;
+        let (master, sentinels) = match self {
+            NodeAddress::Fixed(_) => return std::future::pending().await,
+            NodeAddress::Named(master, sentinels) => (master, sentinels),
+            NodeAddress::Shard(shards, place) => return shards.left(*place, there).await,
+            NodeAddress::Any(shards) => return shards.left_all(&there.url).await,
         };
         let is_elsewhere = |named: &Option<NamedMaster>| {
             named.as_ref().is_some_and(|named| at(master, named) != *there)
@@ -133,10 +176,44 @@ impl NodeAddress {
 
     /// Waits until it is known where the node is, at most for `limit`.
     pub(in crate::lock) async fn found(&self, limit: Duration) {
-        if let NodeAddress::Named(_, sentinels) = self {
-            let mut changes = sentinels.changes();
-            // Whoever asks for the URL then is told what is wrong.
-            let _ = tokio::time::timeout(limit, changes.wait_for(Option::is_some)).await;
+        // Whoever asks for the URL then is told what is wrong.
+        match self {
+            NodeAddress::Fixed(_) | NodeAddress::Any(_) => {}
+            NodeAddress::Named(_, sentinels) => {
+                let mut changes = sentinels.changes();
+                let _ = tokio::time::timeout(limit, changes.wait_for(Option::is_some)).await;
+            }
+            NodeAddress::Shard(shards, place) => {
+                let _ = tokio::time::timeout(limit, shards.settled(*place)).await;
+            }
+        }
+    }
+
+    /// Waits until somebody is there, of a place that may be nobody's.
+    pub(in crate::lock) async fn occupied(&self) {
+        if let NodeAddress::Shard(shards, place) = self {
+            let _ = shards.master(*place).wait_for(Option::is_some).await;
+        }
+    }
+
+    /// Whether it is known that nobody is there.
+    pub(in crate::lock) fn is_absent(&self) -> bool {
+        matches!(self, NodeAddress::Shard(shards, place) if shards.is_absent(*place))
+    }
+
+    /// How long it has been known that nobody is there. Zero: somebody is, or that is not known.
+    pub(in crate::lock) fn gone_for(&self) -> Duration {
+        match self {
+            NodeAddress::Shard(shards, place) => shards.gone_for(*place),
+            _ => Duration::ZERO,
+        }
+    }
+
+    /// The cluster of which it is a shard.
+    pub(in crate::lock) fn cluster(&self) -> Option<&Arc<Shards>> {
+        match self {
+            NodeAddress::Shard(shards, _) => Some(shards),
+            _ => None,
         }
     }
 }
@@ -147,6 +224,10 @@ impl fmt::Display for NodeAddress {
         match self {
             NodeAddress::Fixed(url) => url.fmt(f),
             NodeAddress::Named(master, _) => master.fmt(f),
+            NodeAddress::Shard(shards, place) => {
+                write!(f, "{}, shard {}", shards.config.cluster, place + 1)
+            }
+            NodeAddress::Any(shards) => shards.config.cluster.fmt(f),
         }
     }
 }
@@ -157,21 +238,62 @@ pub(crate) fn connector_to_nodes(config: &LocksConfig) -> Connector {
     Connector::start("node", &config.tls, &logins)
 }
 
-/// Finds out once where a lock node is.
+/// Finds out once where a lock node is; of a cluster, the master of the shard that has `key`.
 ///
 /// # Errors
-/// Why no majority of its Sentinels names a master.
-pub(crate) async fn locate(node: &LockNode, tls: &ClientTls) -> Result<Whereabouts, String> {
+/// Why no majority of its Sentinels names a master, or no node of the cluster does.
+pub(crate) async fn locate(
+    node: &LockNode,
+    tls: &ClientTls,
+    key: &[u8],
+) -> Result<Whereabouts, String> {
     match node {
-        LockNode::Fixed(url) => Ok(Whereabouts { url: url.clone(), election: None }),
+        LockNode::Fixed(url) => Ok(always(url.clone())),
         LockNode::Sentinels(master) => {
             let way = Connector::start("sentinel", tls, &master.sentinels);
             sentinel::ask_once(master, &way, true).await.0.map(|named| at(master, &named))
         }
+        LockNode::Cluster(of) => {
+            let slot = slot(key);
+            let has =
+                |node: &&ClusterNode| node.slots.iter().any(|(a, b)| (*a..=*b).contains(&slot));
+            let masters = masters_once(of, tls).await?;
+            let master = masters.iter().find(has);
+            let there = master.map(|node| always(of.cluster.at(&node.host, node.port)));
+            there.ok_or_else(|| format!("no master has slot {slot}"))
+        }
     }
+}
+
+/// Asks once which masters have slots.
+///
+/// # Errors
+/// Why none of the nodes in the configuration says so.
+pub(crate) async fn masters_once(
+    of: &LockCluster,
+    tls: &ClientTls,
+) -> Result<Vec<ClusterNode>, String> {
+    let way = Connector::start("node", tls, std::slice::from_ref(of.cluster.login()));
+    let mut answers = Vec::new();
+    for url in &of.cluster.nodes {
+        answers.push(ask(url.clone(), &way, None).await.0);
+    }
+    drop_foreign(&mut answers, &[]);
+    let mut nodes = agreed(&answers);
+    if nodes.is_empty() {
+        let first = answers.iter().find_map(|answer| answer.told.as_ref().err());
+        return Err(first.map_or_else(|| "no node answers".into(), |trouble| trouble.what.clone()));
+    }
+    nodes.retain(|node| node.is_master && !node.slots.is_empty());
+    Ok(nodes)
+}
+
+/// A Redis that no Sentinels have elected.
+fn always(url: RedisUrl) -> Whereabouts {
+    Whereabouts { url, election: None, claimed: None }
 }
 
 fn at(master: &SentinelMaster, named: &NamedMaster) -> Whereabouts {
     let url = master.at(&named.address.host, named.address.port);
-    Whereabouts { url, election: named.address.election }
+    Whereabouts { url, election: named.address.election, claimed: None }
 }

@@ -51,7 +51,7 @@ impl Attach {
     /// Asks all nodes whether `token` holds `key`.
     pub(super) fn ask(nodes: &Arc<Nodes>, key: Key, token: Token) -> Attach {
         let since = Instant::now();
-        let request = scripts::attach(&key, &token);
+        let request = scripts::attach(nodes.dialect, &key, &token);
         let tally = nodes.ask(Kind::Attach, Rule::Renewal, key, token, nodes.max_ttl, request);
         Attach { since, tally }
     }
@@ -98,7 +98,7 @@ impl Future for Attach {
                 Decision::No => return Poll::Ready(Ok(None)),
                 Decision::NoQuorum | Decision::Open => {
                     let votes = self.tally.operation.votes();
-                    let error = self.tally.nodes.no_quorum(&votes);
+                    let error = self.tally.nodes.no_quorum(&self.tally.operation.key, &votes);
                     return Poll::Ready(Err(NotAttached::NoQuorum(error)));
                 }
             }

@@ -78,7 +78,7 @@ impl Engine {
         let addresses = NodeAddress::all(config);
         let engine = Engine::start_locks(config, runtime, wall_clock, &addresses, &connector);
         engine.locks.grants.nodes.inspect(runtime);
-        for (index, address) in addresses.into_iter().enumerate() {
+        for (index, address) in NodeAddress::of_voters(addresses).into_iter().enumerate() {
             let locks = Arc::downgrade(&engine.locks);
             tokio::spawn(subscribe::run(locks, index, address, connector.clone()));
         }

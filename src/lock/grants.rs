@@ -134,7 +134,7 @@ impl Grants {
                 return;
             }
             let wanted = Wanted { fence, ..self.nodes.wanted(key, token, ttl, claim) };
-            let request = scripts::heal(&wanted);
+            let request = scripts::heal(self.nodes.dialect, &wanted);
             let (key, token) = (key.clone(), token.clone());
             let operation = Arc::new(self.nodes.operation(Kind::Heal, key, token, ttl, request));
             for node in nodes {

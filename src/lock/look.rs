@@ -45,7 +45,7 @@ impl LookUp {
     /// Asks all nodes who holds `key`.
     pub(super) fn ask(nodes: &Arc<Nodes>, key: Key) -> LookUp {
         let since = Instant::now();
-        let request = scripts::look(&key);
+        let request = scripts::look(nodes.dialect, &key);
         let nobody = Token::from(b"");
         // A node that names a holder counts as yes if most name that one, and as no otherwise.
         let tally = nodes.ask(Kind::Look, Rule::Renewal, key, nobody, nodes.max_ttl, request);
@@ -82,7 +82,10 @@ impl LookUp {
                 return Poll::Ready(Ok(None));
             }
             if self.tally.rule == Rule::All {
-                return Poll::Ready(Err(self.tally.nodes.no_quorum(&votes)));
+                return Poll::Ready(Err(self
+                    .tally
+                    .nodes
+                    .no_quorum(&self.tally.operation.key, &votes)));
             }
             self.tally.rule = Rule::All;
         }
@@ -111,9 +114,10 @@ impl Future for LookUp {
                 Ok(held)
             }
             Decision::No => Ok(None),
-            Decision::NoQuorum | Decision::Open => {
-                Err(self.tally.nodes.no_quorum(&self.tally.operation.votes()))
-            }
+            Decision::NoQuorum | Decision::Open => Err(self
+                .tally
+                .nodes
+                .no_quorum(&self.tally.operation.key, &self.tally.operation.votes())),
         })
     }
 }

@@ -2,10 +2,12 @@
 //!
 //! Names no client, no socket and no protocol. The files, those that need none of the others first:
 //!
-//! - `quorum`: what votes come to; validity. Pure arithmetic.
+//! - `quorum`: what votes come to; validity. Pure arithmetic. `voters`: who they are, and the seats of
+//!   each.
 //! - `claim`: the name of one grant; `scripts`: the Lua that nodes run; `reply`: what they
 //!   answer; `operation`: one request to all nodes, and their votes as they come in.
-//! - `address`: where a node is, which its Sentinels may say; when its votes count then.
+//! - `whereabouts`: the Redis that a node is now; `stations`: where markers lie; `shards`: which master each shard of a cluster has.
+//! - `address`: where a node is, which its Sentinels or its cluster may say; when its votes count then.
 //! - `fitness/`: which nodes may vote, and what is wrong with them.
 //! - `node/`: the nodes themselves and the connections to them.
 //! - `keep/`: session locks, renewed for as long as a connection keeps them. What a session lock is
@@ -43,9 +45,13 @@ mod release;
 mod renew;
 mod reply;
 pub(crate) mod scripts;
+mod shards;
+mod stations;
+mod voters;
+mod whereabouts;
 
 pub use acquire::Acquire;
-pub(crate) use address::{connector_to_nodes, locate};
+pub(crate) use address::{connector_to_nodes, locate, masters_once};
 pub(crate) use alarm::Alarm;
 pub(crate) use attach::Attach;
 pub(crate) use claim::Claim;

@@ -7,7 +7,7 @@ use smallvec::{SmallVec, smallvec};
 use super::{
     Claim,
     quorum::{Decision, Rule, Votes},
-    scripts::{self, Ended},
+    scripts::{self, Dialect, Ended},
 };
 use crate::{
     clock::Instant,
@@ -125,8 +125,13 @@ pub(super) enum Absence {
     Unproven,
     /// The lock's fence has come to the end of its numbers there.
     FenceEnd,
-    /// No majority of the node's Sentinels has been heard lately to name it.
+    /// No majority of the node's Sentinels, or of its cluster's masters, has been heard lately to name
+    /// it.
     Unconfirmed,
+    /// The lock's slot is on its way to another shard, or there already.
+    Moved,
+    /// The cluster does not serve the lock's slot now.
+    ClusterDown,
 }
 
 impl Absence {
@@ -143,6 +148,8 @@ impl Absence {
             Absence::Unproven => "not proven",
             Absence::FenceEnd => "fence at its end",
             Absence::Unconfirmed => "not confirmed by its Sentinels",
+            Absence::Moved => "slot moves",
+            Absence::ClusterDown => "no shard serves its slot",
         }
     }
 }
@@ -185,6 +192,8 @@ pub(super) struct Operation {
     ///
     /// [`Admissions::learned`]: super::fitness::deployment::Admissions::learned
     pub(super) learned: u64,
+    /// How keys are named in the request.
+    dialect: Dialect,
     /// Renewal only: whether this proxy knows the grant to be valid.
     is_vouched: bool,
     /// The longest time that a grant nobody knows of could last.
@@ -272,6 +281,7 @@ impl Operation {
             ended,
             undoes,
             learned,
+            dialect: Dialect::default(),
             is_vouched,
             ttl,
             request,
@@ -288,6 +298,11 @@ impl Operation {
     /// and still runs: then the votes are its holder's.
     pub(super) fn unless_granted(self, undoes: Arc<Operation>) -> Operation {
         Operation { undoes: Some(undoes), ..self }
+    }
+
+    /// Notes how keys are named in the request.
+    pub(super) fn in_dialect(self, dialect: Dialect) -> Operation {
+        Operation { dialect, ..self }
     }
 
     /// Notes how many deployments the proxy had learned when the operation was made.
@@ -320,6 +335,7 @@ impl Operation {
     /// Makes a release of that grant, published under the name `who`. A release that nobody waits
     /// for lasts as long as a lock can.
     pub(super) fn release(
+        dialect: Dialect,
         key: Key,
         token: Token,
         ended: Ended,
@@ -327,9 +343,9 @@ impl Operation {
         ttl: Duration,
         nodes: usize,
     ) -> Operation {
-        let request = scripts::release(&key, &token, who, ended);
+        let request = scripts::release(dialect, &key, &token, who, ended);
         let release = Operation::new(Kind::Release, key, token, ttl, request, nodes);
-        Operation { ended: Some(ended), ..release }
+        Operation { ended: Some(ended), dialect, ..release }
     }
 
     /// Counts the vote of node `node`. Only the first vote of a node counts.
@@ -481,11 +497,11 @@ impl Operation {
     /// Makes the operation that takes back all that a LOCK may have taken.
     pub(super) fn undo(&self, claim: Claim) -> Operation {
         debug_assert!(self.kind.grants(), "only what asks for a lock is undone");
-        let request = scripts::undo(&self.key, &self.token, claim);
+        let request = scripts::undo(self.dialect, &self.key, &self.token, claim);
         let nodes = self.state.lock().votes.len();
         let (key, token) = (self.key.clone(), self.token.clone());
         let undo = Operation::new(Kind::Release, key, token, self.ttl, request, nodes);
-        Operation { ended: Some(Ended { claim, barred: None }), ..undo }
+        Operation { ended: Some(Ended { claim, barred: None }), dialect: self.dialect, ..undo }
     }
 
     /// Makes the operation that gives back, on a node that could not do it in time, the lock that
@@ -501,6 +517,7 @@ impl Operation {
         };
         let nodes = self.state.lock().votes.len();
         // The release names no proxy, so that all that hear of it look.
-        Some(Operation::release(self.key.clone(), token.clone(), ended, b"", ttl, nodes))
+        let (key, token) = (self.key.clone(), token.clone());
+        Some(Operation::release(self.dialect, key, token, ended, b"", ttl, nodes))
     }
 }

@@ -34,7 +34,7 @@ impl Raise {
         fence: u64,
     ) -> Raise {
         let nodes = &grants.nodes;
-        let request = scripts::raise(&key, &token, fence, nodes.fence_ttl, claim);
+        let request = scripts::raise(nodes.dialect, &key, &token, fence, nodes.fence_ttl, claim);
         let tally = nodes.ask(Kind::Raise, Rule::Grant, key, token, nodes.max_ttl, request);
         Raise { grants: grants.clone(), claim, tally }
     }
@@ -59,7 +59,9 @@ impl Future for Raise {
                 Ok(Some(fence))
             }
             Decision::No => Ok(None),
-            Decision::NoQuorum | Decision::Open => Err(self.tally.nodes.no_quorum(&votes)),
+            Decision::NoQuorum | Decision::Open => {
+                Err(self.tally.nodes.no_quorum(&self.tally.operation.key, &votes))
+            }
         })
     }
 }

@@ -221,7 +221,7 @@ impl Future for Release {
                     let votes = operation.votes();
                     let released = votes.iter().filter(|vote| matches!(vote, Vote::Yes(_)));
                     match votes.iter().any(|vote| matches!(vote, Vote::Missing(_))) {
-                        true => Err(tally.nodes.no_quorum(&votes)),
+                        true => Err(tally.nodes.no_quorum(&operation.key, &votes)),
                         false => Ok(released.count() >= tally.nodes.quorum()),
                     }
                 }
@@ -231,7 +231,7 @@ impl Future for Release {
                         *tally = instead;
                         continue;
                     }
-                    None => Err(tally.nodes.no_quorum(&operation.votes())),
+                    None => Err(tally.nodes.no_quorum(&operation.key, &operation.votes())),
                 },
             };
             locks.refusals.released(&operation.key);

@@ -52,9 +52,9 @@ impl Renew {
             schedule.asked(watch, ttl, nodes.drift_factor);
         }
         let claim = claim.or_else(|| Some(holders.claim(&key, &token)?.0));
-        let request = scripts::renew(&key, &token, ttl, claim, nodes.fence_ttl);
+        let request = scripts::renew(nodes.dialect, &key, &token, ttl, claim, nodes.fence_ttl);
         let valid = claim.filter(|claim| {
-            nodes.wait_alone() && holders.is_valid(&key, &token, *claim, nodes.most_drift())
+            nodes.wait_alone(&key) && holders.is_valid(&key, &token, *claim, nodes.most_drift())
         });
         if let Some(claim) = valid {
             locks.grants.put_back(&key, &token, claim, std::iter::once(0));
@@ -154,7 +154,7 @@ impl Future for Renew {
                         }
                         Ok(self.told(Renewed { validity, until: now + validity, grant }))
                     }
-                    None => Err(self.tally.nodes.no_quorum(&votes)),
+                    None => Err(self.tally.nodes.no_quorum(&self.tally.operation.key, &votes)),
                 }
             }
             // The holder is told that it holds nothing, so its lock may stay on no node. Without a
@@ -166,7 +166,9 @@ impl Future for Renew {
                 }
                 Ok(None)
             }
-            Decision::NoQuorum | Decision::Open => Err(self.tally.nodes.no_quorum(&votes)),
+            Decision::NoQuorum | Decision::Open => {
+                Err(self.tally.nodes.no_quorum(&self.tally.operation.key, &votes))
+            }
         })
     }
 }

@@ -212,6 +212,26 @@ pub(super) fn vote(kind: Kind, frame: &OwnedFrame) -> Result<(Vote, i64), Garbag
     }
 }
 
+/// Why a node of a cluster does not carry an operation out. Returns `None` if it is another error.
+pub(super) fn elsewhere(kind: Kind, error: &str) -> Option<Absence> {
+    // A script has the beginning of an error of its own.
+    let is = |what: &str| error.starts_with(what) || error.contains(what);
+    if error.contains("a non local key") && kind.is_proven() {
+        // The slot of the marker has gone: scripts look there first, and change nothing.
+        Some(Absence::Unproven)
+    } else if error.starts_with("MOVED ")
+        || error.starts_with("ASK ")
+        || error.starts_with("TRYAGAIN")
+        || error.contains("a non local key")
+    {
+        Some(Absence::Moved)
+    } else if is("CLUSTERDOWN") || is("while the cluster is down") {
+        Some(Absence::ClusterDown)
+    } else {
+        None
+    }
+}
+
 /// The vote in the answer to the question who holds a lock, and the token in it.
 pub(super) fn look(frame: &OwnedFrame) -> Result<(Vote, &[u8]), Garbage> {
     let OwnedFrame::Array(all) = frame else { return Err(Garbage) };
@@ -291,6 +311,26 @@ mod tests {
             assert_eq!(length(format!("{reply}:1\r\n").as_bytes()), Ok(Some(reply.len())));
             assert!(read(reply.as_bytes()).is_ok(), "{reply:?}");
         }
+    }
+
+    #[test]
+    fn errors_of_a_cluster_say_what_became_of_a_slot() {
+        for (error, why) in [
+            ("MOVED 12182 127.0.0.1:7001", Some(Absence::Moved)),
+            ("ASK 12182 127.0.0.1:7001", Some(Absence::Moved)),
+            ("TRYAGAIN Multiple keys request during rehashing of slot", Some(Absence::Moved)),
+            ("CLUSTERDOWN Hash slot not served", Some(Absence::ClusterDown)),
+            (
+                "ERR Script attempted to access a non local key in a cluster node script: f, on @user_script:1.",
+                Some(Absence::Unproven),
+            ),
+            ("OOM command not allowed", None),
+            ("ERR MOVED is a word", None),
+        ] {
+            assert_eq!(elsewhere(Kind::Renew, error), why, "{error}");
+        }
+        let released = elsewhere(Kind::Release, "ERR Script attempted to access a non local key");
+        assert_eq!(released, Some(Absence::Moved), "it proves nothing, and is sent again");
     }
 
     #[test]

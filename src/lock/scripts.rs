@@ -1,11 +1,18 @@
 //! The Lua scripts that lock nodes run, and how they are called.
 
-use std::{sync::LazyLock, time::Duration};
+use std::{borrow::Cow, sync::LazyLock, time::Duration};
 
 use super::Claim;
-use crate::{clock::millis, resp::encode};
+use crate::{
+    clock::millis,
+    cluster::slot,
+    config::{LockNode, LocksConfig},
+    resp::encode,
+};
 
-/// Prefix that makes a lock's key the key of its last fence.
+/// Prefix that makes a lock's key the key of its last fence; with a tag of the key's slot between them
+/// in [`Dialect::Tagged`], as `lockgate:fence:{abcd}:lock:job`. To make the key itself the tag would
+/// do for most keys, but not for those with braces.
 const FENCE_PREFIX: &[u8] = b"lockgate:fence:";
 /// Prefix that makes a lock's key the channel on which its release is published. The scripts know
 /// it too.
@@ -23,17 +30,85 @@ pub(crate) const MAX_TTL: &[u8] = b"lockgate:max_ttl";
 /// as Lua's numbers are, which 53 would allow.
 pub(super) const MAX_RENEWALS: usize = 50;
 
+/// How the keys beside a lock's own are named on the nodes of a deployment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Dialect {
+    /// By the lock's key alone: no node is a cluster's.
+    #[default]
+    Plain,
+    /// By a tag of the slot of the lock's key too: there is a cluster among the nodes, and a script
+    /// may touch one slot alone beside that of the node's marker, whose key it is told.
+    Tagged,
+}
+
+impl Dialect {
+    /// The dialect of a configuration's nodes: it is the same on all of them, as a request is.
+    pub(super) fn of(config: &LocksConfig) -> Dialect {
+        let is_cluster = |node: &LockNode| matches!(node, LockNode::Cluster(_));
+        match config.nodes.iter().any(is_cluster) {
+            true => Dialect::Tagged,
+            false => Dialect::Plain,
+        }
+    }
+}
+
+/// What [`Dialect::Tagged`] puts before a script that compares the marker: it is told the marker's key
+/// behind the marker. Where no marker is compared, what it reads is of no account.
+const TOLD_WHERE: &str = "local place = table.remove(ARGV)
+if place == '' then
+  place = KEYS[2]
+end
+";
+
 /// One script, known to a node by its digest.
 struct Script {
-    body: &'static str,
+    body: Cow<'static, str>,
     digest: String,
     /// The beginning of every call with the script's number of keys and arguments.
     call: Vec<u8>,
 }
 
+/// A script in both dialects.
+struct Dialects {
+    plain: Script,
+    tagged: Script,
+}
+
+impl Dialects {
+    fn new(body: &'static str, keys: usize, arguments: usize) -> Dialects {
+        let tagged = tagged(body);
+        let more = usize::from(tagged.starts_with(TOLD_WHERE));
+        Dialects {
+            plain: Script::new(body.into(), keys, arguments),
+            tagged: Script::new(tagged.into(), keys, arguments + more),
+        }
+    }
+
+    fn in_dialect(&self, dialect: Dialect) -> &Script {
+        match dialect {
+            Dialect::Plain => &self.plain,
+            Dialect::Tagged => &self.tagged,
+        }
+    }
+}
+
+/// Translates a script into [`Dialect::Tagged`].
+fn tagged(body: &str) -> String {
+    // What follows the prefix of a fence's key follows that of all others.
+    let after = format!(".. string.sub(KEYS[2], {})", FENCE_PREFIX.len() + 1);
+    let text = body.replace("'lockgate:ended:' .. KEYS[1]", &format!("'lockgate:ended:' {after}"));
+    // While its slot is moved the key may be elsewhere already: then nothing is done without it.
+    let text = text.replace("pcall('SET', 'lockgate:ended:'", "call('SET', 'lockgate:ended:'");
+    let text = text.replace("pcall('GET', 'lockgate:ended:'", "call('GET', 'lockgate:ended:'");
+    match text.contains("'lockgate:deployment'") {
+        true => [TOLD_WHERE, &text.replace("'lockgate:deployment'", "place")].concat(),
+        false => text,
+    }
+}
+
 impl Script {
-    fn new(body: &'static str, keys: usize, arguments: usize) -> Script {
-        let digest = sha1_smol::Sha1::from(body).digest().to_string();
+    fn new(body: Cow<'static, str>, keys: usize, arguments: usize) -> Script {
+        let digest = sha1_smol::Sha1::from(&*body).digest().to_string();
         let call = beginning(&digest, keys, arguments);
         Script { body, digest, call }
     }
@@ -55,38 +130,38 @@ fn beginning(digest: &str, keys: usize, arguments: usize) -> Vec<u8> {
     out
 }
 
-static ACQUIRE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/acquire.lua"), 2, 7));
-static RELEASE: LazyLock<Script> = LazyLock::new(|| {
+static ACQUIRE: LazyLock<Dialects> =
+    LazyLock::new(|| Dialects::new(include_str!("scripts/acquire.lua"), 2, 7));
+static RELEASE: LazyLock<Dialects> = LazyLock::new(|| {
     #[cfg(feature = "planted")]
     if std::env::var("LOCKGATE_PLANT").is_ok_and(|fault| fault == "release") {
-        return Script::new("redis.call('DEL', KEYS[1]) return {1, 0, 0}", 2, 3);
+        return Dialects::new("redis.call('DEL', KEYS[1]) return {1, 0, 0}", 2, 3);
     }
-    Script::new(include_str!("scripts/release.lua"), 2, 3)
+    Dialects::new(include_str!("scripts/release.lua"), 2, 3)
 });
-static UNDO: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/undo.lua"), 2, 2));
-static RENEW: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/renew.lua"), 2, 5));
-static PROLONG: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/prolong.lua"), 3, 5));
-static HEAL: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/heal.lua"), 2, 6));
-static HAND_OVER: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/hand_over.lua"), 2, 8));
-static RAISE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/raise.lua"), 2, 5));
-static ATTACH: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/attach.lua"), 2, 2));
-static LOOK: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/look.lua"), 2, 1));
-static TAKE_OVER: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/take_over.lua"), 2, 6));
-static NOTE: LazyLock<Script> =
-    LazyLock::new(|| Script::new(include_str!("scripts/longest.lua"), 1, 1));
+static UNDO: LazyLock<Dialects> =
+    LazyLock::new(|| Dialects::new(include_str!("scripts/undo.lua"), 2, 2));
+static RENEW: LazyLock<Dialects> =
+    LazyLock::new(|| Dialects::new(include_str!("scripts/renew.lua"), 2, 5));
+static PROLONG: LazyLock<Dialects> =
+    LazyLock::new(|| Dialects::new(include_str!("scripts/prolong.lua"), 3, 5));
+static HEAL: LazyLock<Dialects> =
+    LazyLock::new(|| Dialects::new(include_str!("scripts/heal.lua"), 2, 6));
+static HAND_OVER: LazyLock<Dialects> =
+    LazyLock::new(|| Dialects::new(include_str!("scripts/hand_over.lua"), 2, 8));
+static RAISE: LazyLock<Dialects> =
+    LazyLock::new(|| Dialects::new(include_str!("scripts/raise.lua"), 2, 5));
+static ATTACH: LazyLock<Dialects> =
+    LazyLock::new(|| Dialects::new(include_str!("scripts/attach.lua"), 2, 2));
+static LOOK: LazyLock<Dialects> =
+    LazyLock::new(|| Dialects::new(include_str!("scripts/look.lua"), 2, 1));
+static TAKE_OVER: LazyLock<Dialects> =
+    LazyLock::new(|| Dialects::new(include_str!("scripts/take_over.lua"), 2, 6));
+static NOTE: LazyLock<Dialects> =
+    LazyLock::new(|| Dialects::new(include_str!("scripts/longest.lua"), 1, 1));
 
 /// All scripts, in the order in which they are loaded.
-static ALL: [&LazyLock<Script>; LOADS] = [
+static ALL: [&LazyLock<Dialects>; LOADS] = [
     &ACQUIRE, &RELEASE, &UNDO, &RENEW, &PROLONG, &HEAL, &RAISE, &HAND_OVER, &ATTACH, &TAKE_OVER,
     &NOTE, &LOOK,
 ];
@@ -95,9 +170,10 @@ static ALL: [&LazyLock<Script>; LOADS] = [
 pub(super) const LOADS: usize = 12;
 
 /// Appends a SCRIPT LOAD for every script.
-pub(crate) fn load(out: &mut Vec<u8>) {
+pub(crate) fn load(dialect: Dialect, out: &mut Vec<u8>) {
     for script in ALL {
-        encode::command(out, &[b"SCRIPT", b"LOAD", script.body.as_bytes()]);
+        let body = &script.in_dialect(dialect).body;
+        encode::command(out, &[b"SCRIPT", b"LOAD", body.as_bytes()]);
     }
 }
 
@@ -132,7 +208,7 @@ pub(crate) struct Wanted<'a> {
 
 impl Wanted<'_> {
     fn bytes(&self) -> usize {
-        FENCE_PREFIX.len() + 2 * self.key.len() + self.token.len() + 300
+        FENCE_PREFIX.len() + 2 * self.key.len() + self.token.len() + 310
     }
 
     fn append_arguments(&self, out: &mut Vec<u8>) {
@@ -145,14 +221,26 @@ impl Wanted<'_> {
 }
 
 /// Appends the lock's key, and that of its fence and claim.
-fn append_keys(out: &mut Vec<u8>, key: &[u8]) {
+fn append_keys(out: &mut Vec<u8>, dialect: Dialect, key: &[u8]) {
     encode::bulk(out, key);
-    encode::bulk_of_two(out, FENCE_PREFIX, key);
+    match dialect {
+        Dialect::Plain => encode::bulk_of_two(out, FENCE_PREFIX, key),
+        Dialect::Tagged => {
+            let tag = slot::tag(slot::slot(key));
+            let mut prefix = [0; FENCE_PREFIX.len() + slot::TAG + 3];
+            let (first, rest) = prefix.split_at_mut(FENCE_PREFIX.len());
+            first.copy_from_slice(FENCE_PREFIX);
+            rest[0] = b'{';
+            rest[1..=slot::TAG].copy_from_slice(&tag);
+            rest[slot::TAG + 1..].copy_from_slice(b"}:");
+            encode::bulk_of_two(out, &prefix, key);
+        }
+    }
 }
 
 /// Bytes to reserve for keys and a token, and for numbers beside them.
 fn room(key: &[u8], token: &[u8]) -> usize {
-    FENCE_PREFIX.len() + 2 * key.len() + token.len() + 200
+    FENCE_PREFIX.len() + 2 * key.len() + token.len() + 210
 }
 
 fn append_claim(out: &mut Vec<u8>, claim: Option<Claim>) {
@@ -166,37 +254,49 @@ fn append_claim(out: &mut Vec<u8>, claim: Option<Claim>) {
 ///
 /// This and all other requests of scripts that vote lack their last argument. It differs from node
 /// to node and is appended when the request is sent: [`told`].
-pub(crate) fn acquire(wanted: &Wanted<'_>, again: bool) -> Vec<u8> {
-    let mut out = ACQUIRE.call(wanted.bytes());
-    append_keys(&mut out, wanted.key);
+pub(crate) fn acquire(dialect: Dialect, wanted: &Wanted<'_>, again: bool) -> Vec<u8> {
+    let mut out = ACQUIRE.in_dialect(dialect).call(wanted.bytes());
+    append_keys(&mut out, dialect, wanted.key);
     wanted.append_arguments(&mut out);
     encode::bulk(&mut out, if again { b"1" } else { b"" });
     out
 }
 
-pub(super) fn hand_over(from: &[u8], claim: Claim, wanted: &Wanted<'_>) -> Vec<u8> {
-    let mut out = HAND_OVER.call(wanted.bytes() + from.len());
-    append_keys(&mut out, wanted.key);
+pub(super) fn hand_over(
+    dialect: Dialect,
+    from: &[u8],
+    claim: Claim,
+    wanted: &Wanted<'_>,
+) -> Vec<u8> {
+    let mut out = HAND_OVER.in_dialect(dialect).call(wanted.bytes() + from.len());
+    append_keys(&mut out, dialect, wanted.key);
     encode::bulk(&mut out, from);
     encode::bulk_number(&mut out, claim.number());
     wanted.append_arguments(&mut out);
     out
 }
 
-pub(crate) fn undo(key: &[u8], token: &[u8], claim: Claim) -> Vec<u8> {
-    let mut out = UNDO.call(room(key, token));
-    append_keys(&mut out, key);
+pub(crate) fn undo(dialect: Dialect, key: &[u8], token: &[u8], claim: Claim) -> Vec<u8> {
+    let mut out = UNDO.in_dialect(dialect).call(room(key, token));
+    append_keys(&mut out, dialect, key);
     encode::bulk(&mut out, token);
     encode::bulk_number(&mut out, claim.number());
     out
 }
 
-pub(crate) fn release(key: &[u8], token: &[u8], who: &[u8], ended: Ended) -> Vec<u8> {
+pub(crate) fn release(
+    dialect: Dialect,
+    key: &[u8],
+    token: &[u8],
+    who: &[u8],
+    ended: Ended,
+) -> Vec<u8> {
+    let script = RELEASE.in_dialect(dialect);
     let mut out = match ended.barred {
-        Some(_) => beginning(&RELEASE.digest, 2, 4),
-        None => RELEASE.call(room(key, token) + who.len()),
+        Some(_) => beginning(&script.digest, 2, 4),
+        None => script.call(room(key, token) + who.len()),
     };
-    append_keys(&mut out, key);
+    append_keys(&mut out, dialect, key);
     encode::bulk(&mut out, token);
     encode::bulk(&mut out, who);
     append_claim_to_find(&mut out, ended.claim);
@@ -207,14 +307,15 @@ pub(crate) fn release(key: &[u8], token: &[u8], who: &[u8], ended: Ended) -> Vec
 }
 
 pub(crate) fn renew(
+    dialect: Dialect,
     key: &[u8],
     token: &[u8],
     ttl: Duration,
     claim: Option<Claim>,
     fence_ttl: Duration,
 ) -> Vec<u8> {
-    let mut out = RENEW.call(room(key, token));
-    append_keys(&mut out, key);
+    let mut out = RENEW.in_dialect(dialect).call(room(key, token));
+    append_keys(&mut out, dialect, key);
     encode::bulk(&mut out, token);
     encode::bulk_number(&mut out, millis(ttl));
     append_claim(&mut out, claim);
@@ -238,11 +339,17 @@ fn append_claim_to_find(out: &mut Vec<u8>, claim: Claim) {
 }
 
 /// Renews at most [`MAX_RENEWALS`] locks. Without a TTL, fences stay as they are.
-pub(super) fn prolong(locks: &[Prolonged<'_>], fence_ttl: Option<Duration>) -> Vec<u8> {
+pub(super) fn prolong(
+    dialect: Dialect,
+    locks: &[Prolonged<'_>],
+    fence_ttl: Option<Duration>,
+) -> Vec<u8> {
     debug_assert!(locks.len() <= MAX_RENEWALS, "their sum must be exact");
-    let mut out = beginning(&PROLONG.digest, 2 * locks.len(), 3 * locks.len() + 2);
+    let digest = &PROLONG.in_dialect(dialect).digest;
+    let more = usize::from(dialect == Dialect::Tagged);
+    let mut out = beginning(digest, 2 * locks.len(), 3 * locks.len() + 2 + more);
     for lock in locks {
-        append_keys(&mut out, lock.key);
+        append_keys(&mut out, dialect, lock.key);
     }
     for lock in locks {
         encode::bulk(&mut out, lock.token);
@@ -260,30 +367,31 @@ pub(super) fn prolong(locks: &[Prolonged<'_>], fence_ttl: Option<Duration>) -> V
 }
 
 /// Puts a lock back with this fence and claim if a node has lost it.
-pub(crate) fn heal(wanted: &Wanted<'_>) -> Vec<u8> {
-    let mut out = HEAL.call(wanted.bytes());
-    append_keys(&mut out, wanted.key);
+pub(crate) fn heal(dialect: Dialect, wanted: &Wanted<'_>) -> Vec<u8> {
+    let mut out = HEAL.in_dialect(dialect).call(wanted.bytes());
+    append_keys(&mut out, dialect, wanted.key);
     wanted.append_arguments(&mut out);
     out
 }
 
 /// Gives a lock that the token holds a new claim.
-pub(super) fn take_over(wanted: &Wanted<'_>) -> Vec<u8> {
-    let mut out = TAKE_OVER.call(wanted.bytes());
-    append_keys(&mut out, wanted.key);
+pub(super) fn take_over(dialect: Dialect, wanted: &Wanted<'_>) -> Vec<u8> {
+    let mut out = TAKE_OVER.in_dialect(dialect).call(wanted.bytes());
+    append_keys(&mut out, dialect, wanted.key);
     wanted.append_arguments(&mut out);
     out
 }
 
 pub(crate) fn raise(
+    dialect: Dialect,
     key: &[u8],
     token: &[u8],
     fence: u64,
     fence_ttl: Duration,
     claim: Claim,
 ) -> Vec<u8> {
-    let mut out = RAISE.call(room(key, token));
-    append_keys(&mut out, key);
+    let mut out = RAISE.in_dialect(dialect).call(room(key, token));
+    append_keys(&mut out, dialect, key);
     encode::bulk(&mut out, token);
     encode::bulk_number(&mut out, fence);
     encode::bulk_number(&mut out, millis(fence_ttl));
@@ -291,46 +399,81 @@ pub(crate) fn raise(
     out
 }
 
-pub(crate) fn attach(key: &[u8], token: &[u8]) -> Vec<u8> {
-    let mut out = ATTACH.call(room(key, token));
-    append_keys(&mut out, key);
+pub(crate) fn attach(dialect: Dialect, key: &[u8], token: &[u8]) -> Vec<u8> {
+    let mut out = ATTACH.in_dialect(dialect).call(room(key, token));
+    append_keys(&mut out, dialect, key);
     encode::bulk(&mut out, token);
     out
 }
 
 /// Asks who holds a lock.
-pub(crate) fn look(key: &[u8]) -> Vec<u8> {
-    let mut out = LOOK.call(room(key, b""));
-    append_keys(&mut out, key);
+pub(crate) fn look(dialect: Dialect, key: &[u8]) -> Vec<u8> {
+    let mut out = LOOK.in_dialect(dialect).call(room(key, b""));
+    append_keys(&mut out, dialect, key);
     out
 }
 
-/// Has a node note that it is about to store a lock for `ttl`.
-pub(crate) fn note(ttl: Duration) -> Vec<u8> {
-    note_at(LONGEST, ttl)
-}
-
-/// Has a node note that a proxy may ask for a lock for `ttl`.
-pub(super) fn note_max_ttl(ttl: Duration) -> Vec<u8> {
-    note_at(MAX_TTL, ttl)
-}
-
-fn note_at(key: &[u8], ttl: Duration) -> Vec<u8> {
-    let mut out = NOTE.call(key.len() + 50);
+/// Has a node note at `key` that it is about to store a lock for `ttl`, or that a proxy may ask for
+/// one.
+pub(crate) fn note(key: &[u8], ttl: Duration) -> Vec<u8> {
+    let mut out = NOTE.plain.call(key.len() + 50);
     encode::bulk(&mut out, key);
     encode::bulk_number(&mut out, millis(ttl));
     out
 }
 
-/// Encodes the last argument of all scripts that vote: the marker that a node must have to be
-/// proven in the memory that votes. If it is empty nothing is compared.
-pub(crate) fn told(line: &[u8]) -> Vec<u8> {
+/// Encodes the end of all requests that vote: the marker that a node must have to be proven in the
+/// memory that votes, if it is empty nothing is compared; and in [`Dialect::Tagged`] its key.
+pub(crate) fn told(dialect: Dialect, line: &[u8], place: &[u8]) -> Vec<u8> {
     #[cfg(feature = "planted")]
     let line: &[u8] = match std::env::var("LOCKGATE_PLANT") {
         Ok(fault) if fault == "marker" => b"",
         _ => line,
     };
-    let mut out = Vec::with_capacity(line.len() + 16);
+    let mut out = Vec::with_capacity(line.len() + place.len() + 32);
     encode::bulk(&mut out, line);
+    if dialect == Dialect::Tagged {
+        encode::bulk(&mut out, place);
+    }
     out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_script_in_the_tagged_dialect_reads_the_marker_where_it_is_told() {
+        for script in ALL {
+            let (plain, tagged) = (&script.plain.body, &script.tagged.body);
+            assert!(!tagged.contains("'lockgate:deployment'"), "{tagged}");
+            assert!(!tagged.contains("'lockgate:ended:' .. KEYS[1]"), "{tagged}");
+            assert!(!tagged.contains("pcall('SET', 'lockgate:e"), "{tagged}");
+            assert!(!tagged.contains("pcall('GET', 'lockgate:e"), "{tagged}");
+            assert_eq!(plain.contains("'lockgate:deployment'"), tagged.contains("place"));
+        }
+    }
+
+    proptest! {
+        /// A Redis Cluster refuses a script that touches keys of two slots.
+        #[test]
+        fn keys_beside_a_lock_have_its_slot(
+            braces in "lock:[{}a*b]{0,12}", bytes: Vec<u8>, plain in "lock:[a-z]{1,10}",
+        ) {
+            for key in [braces.as_bytes(), &bytes, plain.as_bytes()] {
+                let mut out = Vec::new();
+                append_keys(&mut out, Dialect::Tagged, key);
+                let mut expected = Vec::new();
+                let tag = slot::tag(slot::slot(key));
+                let fence = [FENCE_PREFIX, b"{", &tag, b"}:", key].concat();
+                encode::bulk(&mut expected, key);
+                encode::bulk(&mut expected, &fence);
+                prop_assert_eq!(out, expected);
+                prop_assert_eq!(slot::slot(&fence), slot::slot(key));
+                let ended = [b"lockgate:ended:", &fence[FENCE_PREFIX.len()..]].concat();
+                prop_assert_eq!(slot::slot(&ended), slot::slot(key));
+            }
+        }
+    }
 }

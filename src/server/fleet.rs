@@ -110,7 +110,7 @@ async fn look(
     let mut is_refused = false;
     while told.changed().await.is_ok() {
         let ours = told.borrow_and_update().clone();
-        let url = match timeout(LIMIT, lock::locate(&node, &tls)).await {
+        let url = match timeout(LIMIT, lock::locate(&node, &tls, MODES)).await {
             Ok(Ok(there)) => there.url,
             // The engine tells that too.
             Ok(Err(_)) | Err(_) => continue,

@@ -476,7 +476,7 @@ mod tests {
     use super::*;
     use crate::lock::{
         Claim,
-        scripts::{self, Ended},
+        scripts::{self, Dialect, Ended},
     };
 
     /// The node's answer to `request`.
@@ -491,7 +491,7 @@ mod tests {
     /// The first two numbers of the node's answer to a script.
     fn said(redis: &mut Redis, mut request: Vec<u8>) -> (i64, i64) {
         // The last argument of proven scripts.
-        request.extend(scripts::told(b""));
+        request.extend(scripts::told(Dialect::Plain, b"", b""));
         let answer = answer(redis, request);
         let mut numbers = answer.split("\r\n:").skip(1).map(|text| text.trim().parse().unwrap());
         (numbers.next().unwrap(), numbers.next().unwrap())
@@ -500,7 +500,7 @@ mod tests {
     fn loaded() -> Redis {
         let mut redis = Redis::new("n", 1.0);
         let mut load = Vec::new();
-        scripts::load(&mut load);
+        scripts::load(Dialect::Plain, &mut load);
         answer(&mut redis, load);
         redis
     }
@@ -512,15 +512,16 @@ mod tests {
     }
 
     fn release(token: &[u8], claim: Claim, barred: Option<Duration>) -> Vec<u8> {
-        scripts::release(b"lock:k", token, b"", Ended { claim, barred })
+        scripts::release(Dialect::Plain, b"lock:k", token, b"", Ended { claim, barred })
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_fence_is_raised_only_where_its_grant_has_the_lock() {
         let (mut redis, ours, others) = (loaded(), Claim::new(), Claim::new());
-        let taking = scripts::acquire(&wanted(b"a", 9, ours), false);
+        let taking = scripts::acquire(Dialect::Plain, &wanted(b"a", 9, ours), false);
         assert_eq!(said(&mut redis, taking), (1, 9));
-        let raise = |claim, fence| scripts::raise(b"lock:k", b"a", fence, 10 * TTL, claim);
+        let raise =
+            |claim, fence| scripts::raise(Dialect::Plain, b"lock:k", b"a", fence, 10 * TTL, claim);
         assert_eq!(said(&mut redis, raise(others, 20)), (0, 0));
         assert_eq!(said(&mut redis, raise(ours, 5)), (1, 9), "the other's was not stored");
         assert_eq!(said(&mut redis, raise(ours, 12)), (1, 12));
@@ -531,68 +532,93 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn the_same_token_is_held_but_for_the_grant_that_has_it() {
         let (mut redis, ours, others) = (loaded(), Claim::new(), Claim::new());
-        assert_eq!(said(&mut redis, scripts::acquire(&wanted(b"a", 9, ours), false)), (1, 9));
+        assert_eq!(
+            said(&mut redis, scripts::acquire(Dialect::Plain, &wanted(b"a", 9, ours), false)),
+            (1, 9)
+        );
         for again in [false, true] {
-            let taking = scripts::acquire(&wanted(b"a", 10, others), again);
+            let taking = scripts::acquire(Dialect::Plain, &wanted(b"a", 10, others), again);
             assert_eq!(said(&mut redis, taking), (0, 10_000), "{again}");
         }
-        assert_eq!(said(&mut redis, scripts::acquire(&wanted(b"a", 9, ours), true)), (1, 10));
-        let undo = scripts::undo(b"lock:k", b"a", others);
+        assert_eq!(
+            said(&mut redis, scripts::acquire(Dialect::Plain, &wanted(b"a", 9, ours), true)),
+            (1, 10)
+        );
+        let undo = scripts::undo(Dialect::Plain, b"lock:k", b"a", others);
         assert_eq!(answer(&mut redis, undo), "*2\r\n:0\r\n:0\r\n");
         let mut release = |claim| answer(&mut redis, release(b"a", claim, None));
         assert_eq!(release(others), "*3\r\n:0\r\n:0\r\n:0\r\n");
         assert_eq!(release(ours), "*3\r\n:1\r\n:0\r\n:0\r\n");
-        let again = scripts::acquire(&wanted(b"a", 12, ours), true);
+        let again = scripts::acquire(Dialect::Plain, &wanted(b"a", 12, ours), true);
         assert_eq!(said(&mut redis, again), (0, -2), "it is not taken anew by that claim");
-        assert_eq!(said(&mut redis, scripts::acquire(&wanted(b"a", 12, others), false)), (1, 12));
+        assert_eq!(
+            said(&mut redis, scripts::acquire(Dialect::Plain, &wanted(b"a", 12, others), false)),
+            (1, 12)
+        );
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_lock_is_put_back_where_nobody_has_it_and_fences_never_fall() {
         let (mut redis, ours, others) = (loaded(), Claim::new(), Claim::new());
-        assert_eq!(said(&mut redis, scripts::heal(&wanted(b"a", 5, ours))), (1, 5));
-        assert_eq!(said(&mut redis, scripts::heal(&wanted(b"b", 6, others))), (0, 0));
-        let renew = |token, claim| scripts::renew(b"lock:k", token, TTL, Some(claim), TTL);
+        assert_eq!(said(&mut redis, scripts::heal(Dialect::Plain, &wanted(b"a", 5, ours))), (1, 5));
+        assert_eq!(
+            said(&mut redis, scripts::heal(Dialect::Plain, &wanted(b"b", 6, others))),
+            (0, 0)
+        );
+        let renew =
+            |token, claim| scripts::renew(Dialect::Plain, b"lock:k", token, TTL, Some(claim), TTL);
         assert_eq!(said(&mut redis, renew(b"a", ours)), (1, 5));
         assert_eq!(said(&mut redis, renew(b"a", others)), (0, 0));
         assert_eq!(answer(&mut redis, release(b"a", ours, None)), "*3\r\n:1\r\n:0\r\n:0\r\n");
         // The grant that is put back keeps its own fence beside the node's.
-        assert_eq!(said(&mut redis, scripts::heal(&wanted(b"b", 3, others))), (1, 3));
+        assert_eq!(
+            said(&mut redis, scripts::heal(Dialect::Plain, &wanted(b"b", 3, others))),
+            (1, 3)
+        );
         assert_eq!(said(&mut redis, renew(b"b", others)), (1, 3));
-        let raise = |fence| scripts::raise(b"lock:k", b"b", fence, TTL, others);
+        let raise = |fence| scripts::raise(Dialect::Plain, b"lock:k", b"b", fence, TTL, others);
         for (fence, raised) in [(2, 3), (4, 4)] {
             assert_eq!(said(&mut redis, raise(fence)), (1, raised));
-            assert_eq!(said(&mut redis, scripts::attach(b"lock:k", b"b")), (1, raised));
+            assert_eq!(
+                said(&mut redis, scripts::attach(Dialect::Plain, b"lock:k", b"b")),
+                (1, raised)
+            );
         }
         assert_eq!(answer(&mut redis, release(b"b", others, None)), "*3\r\n:1\r\n:0\r\n:0\r\n");
-        assert_eq!(said(&mut redis, scripts::heal(&wanted(b"b", 4, others))), (1, 4));
+        assert_eq!(
+            said(&mut redis, scripts::heal(Dialect::Plain, &wanted(b"b", 4, others))),
+            (1, 4)
+        );
         // Once another proxy has released it, the lock is not put back, whether it was there or not.
         for yes in [1, 0] {
             let release = release(b"b", others, Some(2 * TTL));
             assert_eq!(answer(&mut redis, release), format!("*3\r\n:{yes}\r\n:0\r\n:0\r\n"));
-            assert_eq!(said(&mut redis, scripts::heal(&wanted(b"b", 4, others))), (0, 0));
+            assert_eq!(
+                said(&mut redis, scripts::heal(Dialect::Plain, &wanted(b"b", 4, others))),
+                (0, 0)
+            );
         }
-        assert_eq!(said(&mut redis, scripts::heal(&wanted(b"b", 4, ours))), (1, 4));
+        assert_eq!(said(&mut redis, scripts::heal(Dialect::Plain, &wanted(b"b", 4, ours))), (1, 4));
         tokio::time::advance(TTL).await;
-        let next = scripts::acquire(&wanted(b"c", 1, Claim::new()), false);
+        let next = scripts::acquire(Dialect::Plain, &wanted(b"c", 1, Claim::new()), false);
         assert_eq!(said(&mut redis, next), (1, 6));
         let near_its_end = wanted(b"c", (1 << 53) - 1, Claim::new());
         tokio::time::advance(TTL).await;
-        assert_eq!(said(&mut redis, scripts::acquire(&near_its_end, false)).0, 4);
+        assert_eq!(said(&mut redis, scripts::acquire(Dialect::Plain, &near_its_end, false)).0, 4);
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_node_tells_who_holds_a_lock_and_for_how_long() {
         let mut redis = loaded();
         let look = |redis: &mut Redis, marker: &[u8]| {
-            let mut request = scripts::look(b"lock:k");
-            request.extend(scripts::told(marker));
+            let mut request = scripts::look(Dialect::Plain, b"lock:k");
+            request.extend(scripts::told(Dialect::Plain, marker, b""));
             answer(redis, request)
         };
         assert_eq!(look(&mut redis, b""), "*4\r\n:0\r\n:0\r\n:0\r\n$0\r\n\r\n");
         assert_eq!(look(&mut redis, b"d 1 0/3 lock:"), "*4\r\n:3\r\n:0\r\n:0\r\n$0\r\n\r\n");
         let claim = Claim::new();
-        let taking = scripts::acquire(&wanted(b"\0a\r\n", 9, claim), false);
+        let taking = scripts::acquire(Dialect::Plain, &wanted(b"\0a\r\n", 9, claim), false);
         assert_eq!(said(&mut redis, taking), (1, 9));
         tokio::time::advance(TTL / 10).await;
         assert_eq!(
@@ -613,9 +639,9 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_vote_proves_itself_and_the_longest_ttl_is_noted() {
         let (mut redis, claim) = (loaded(), Claim::new());
-        let told = scripts::told(b"d 1 0/3 lock:");
+        let told = scripts::told(Dialect::Plain, b"d 1 0/3 lock:", b"");
         let ask = |redis: &mut Redis| {
-            let mut request = scripts::acquire(&wanted(b"a", 9, claim), false);
+            let mut request = scripts::acquire(Dialect::Plain, &wanted(b"a", 9, claim), false);
             request.extend_from_slice(&told);
             answer(redis, request).as_bytes()[5]
         };
@@ -627,7 +653,7 @@ mod tests {
             assert_eq!(ask(&mut redis), says, "{marker}");
         }
         for (seconds, longest) in [(10, "10000"), (5, "10000"), (11, "11000")] {
-            answer(&mut redis, scripts::note(Duration::from_secs(seconds)));
+            answer(&mut redis, scripts::note(scripts::LONGEST, Duration::from_secs(seconds)));
             let mut get = Vec::new();
             encode::command(&mut get, &[b"GET", scripts::LONGEST]);
             assert_eq!(answer(&mut redis, get), format!("$5\r\n{longest}\r\n"));

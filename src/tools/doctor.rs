@@ -16,10 +16,10 @@ use tokio::time::timeout;
 use crate::{
     adopt::fleet::{MODES, ModeConflict, ProxyModes},
     bridge::{self, CommandFailure},
-    cluster::trouble::ClusterTrouble,
+    cluster::{trouble::ClusterTrouble, view::uncovered},
     config::{
-        AdoptMode, AdoptRule, Config, DataConfig, LockNode, LocksConfig, Policy, RedisUrl,
-        SHARED_WITH_DATA, SentinelMaster,
+        AdoptMode, AdoptRule, Config, DataConfig, LockCluster, LockNode, LocksConfig, Policy,
+        RedisUrl, SHARED_WITH_DATA, SentinelMaster,
     },
     data::{self, DataNode, Tenure},
     lock::{self, Fault},
@@ -128,7 +128,7 @@ async fn examine_all(config: &Config) -> (String, usize) {
         .map(|node| (node.clone(), to_nodes.clone(), config.locks.tls.clone()))
         .map(|(node, way, tls)| {
             tokio::spawn(async move {
-                let there = lock::locate(&node, &tls).await?;
+                let there = lock::locate(&node, &tls, MODES).await?;
                 let patient = examine(&there.url, &way, true).await?;
                 Ok(Patient { election: there.election, ..patient })
             })
@@ -162,6 +162,14 @@ async fn examine_all(config: &Config) -> (String, usize) {
     }
     for (place, (url, patient)) in urls.zip(&patients).enumerate() {
         let name = if place == 0 { "data node".into() } else { format!("lock node {place}") };
+        if let Some(LockNode::Cluster(of)) = place.checked_sub(1).map(|at| &config.locks.nodes[at])
+        {
+            let (lines, faults, others) = shards(of, config, &to_nodes, &name).await;
+            report += &lines;
+            grave += faults;
+            minor += others;
+            continue;
+        }
         let findings = match (place, patient) {
             (0, Err(error)) if error.contains("no permissions") => {
                 // What clients are served with is their own user's.
@@ -471,6 +479,71 @@ async fn sentinels(config: &Config) -> Option<(String, usize)> {
     Some((report, minor))
 }
 
+/// Examines the shards of a cluster that votes. Returns a line for each with what is wrong with it, and
+/// how many of them are not fit and how many things there are to look at.
+async fn shards(
+    of: &LockCluster,
+    config: &Config,
+    way: &Connector,
+    name: &str,
+) -> (String, usize, usize) {
+    let mut report = String::new();
+    let (mut grave, mut minor) = (0, 0);
+    let mut tell = |title: String, findings: Vec<Finding>| {
+        // Writing to a String cannot fail.
+        let _ = writeln!(report, "{title}");
+        for finding in &findings {
+            let mark = if finding.is_grave { "!!" } else { " -" };
+            let _ = writeln!(report, "  {mark} {}\n     {}", finding.what, finding.advice);
+        }
+        grave += usize::from(findings.iter().any(|finding| finding.is_grave));
+        minor += findings.iter().filter(|finding| !finding.is_grave).count();
+    };
+    let masters = match lock::masters_once(of, &config.locks.tls).await {
+        Ok(masters) => masters,
+        Err(error) => {
+            let advice = "Are its nodes running, with cluster-enabled yes, and does the user may \
+                          CLUSTER NODES (+cluster|nodes)?";
+            tell(format!("{name}  {}", of.cluster), vec![Finding::grave(error, advice)]);
+            return (report, grave, minor);
+        }
+    };
+    let mut findings = Vec::new();
+    let without = uncovered(&masters);
+    if without > 0 {
+        let what = format!("{without} slots have no master: no lock in them is granted");
+        let advice = "redis-cli --cluster check HOST:PORT says which, --cluster fix assigns them.";
+        findings.push(Finding::grave(what, advice));
+    }
+    if masters.len() > of.shards {
+        let what = format!("it has {} shards, and shards is {}", masters.len(), of.shards);
+        let advice = "Set shards in all proxies' files to more than there will ever be; then the \
+                      deployment is a new one (lockgate init).";
+        findings.push(Finding::grave(what, advice));
+    }
+    if masters.len() < 3 {
+        let what =
+            format!("it has {} masters: no replica is promoted when one fails", masters.len());
+        findings.push(Finding::minor(what, "A cluster that fails over has three masters or more."));
+    }
+    tell(format!("{name}  {}  {} shards", of.cluster, masters.len()), findings);
+    for master in &masters {
+        let url = of.cluster.at(&master.host, master.port);
+        let patient = examine(&url, way, true).await;
+        let findings = match &patient {
+            Err(error) => vec![unreachable(error)],
+            Ok(patient) => {
+                let faults = lock::faults_of(|name| patient.field(name)).into_iter();
+                let faults = faults.filter(|fault| *fault != Fault::Cluster).map(of_fault);
+                let unwatched = patient.clock.is_none().then(|| of_fault(Fault::Unwatched));
+                faults.chain(unwatched).chain(idle(patient, "lock node")).collect()
+            }
+        };
+        tell(format!("{name}  {url}  {}", summary(&patient)), findings);
+    }
+    (report, grave, minor)
+}
+
 /// Asks the nodes of a cluster for it, and examines each. Returns a line for each front with what is wrong
 /// with its node, and how many nodes are not fit and how many things there are to look at. Returns `None`
 /// if there is no cluster.
@@ -691,7 +764,10 @@ fn of_fault(fault: Fault) -> Finding {
         Fault::Eviction => {
             "CONFIG SET maxmemory-policy noeviction, or give locks a Redis of their own."
         }
-        Fault::Cluster => "Use Redis servers outside of a cluster (cluster-enabled no).",
+        Fault::Cluster => {
+            "Write {cluster: [host:port, …]} in its place in locks.nodes, or use a Redis outside of a \
+             cluster (cluster-enabled no)."
+        }
         Fault::Unidentified => {
             "Allow the user INFO (ACL SETUSER … +info), or set locks.quarantine: no."
         }
@@ -772,11 +848,17 @@ async fn question(
     {
         info.insert("set_is_unknown".into(), "1".into());
     }
+    let is_cluster = info.get("cluster_enabled").is_some_and(|told| told == "1");
     let mut lying: [Option<String>; 4] = [const { None }; 4];
     let keys = [lock::MARKER, lock::LONGEST, lock::SEATS, lock::OLD_MARKER];
     // The data node's user needs no key of Lockgate's.
     for (found, key) in lying.iter_mut().zip(keys).filter(|_| votes) {
-        *found = redis::cmd("GET").arg(key).query_async(connection).await?;
+        let asked = redis::cmd("GET").arg(key).query_async(connection).await;
+        *found = match asked {
+            // Another node may have the key's slot, which is told by itself.
+            Err(_) if is_cluster => None,
+            told => told?,
+        };
     }
     let [first, longest, seats, old] = lying;
     let marker = lock::text_of(first.as_deref(), longest.as_deref(), seats.as_deref());

@@ -90,6 +90,48 @@ impl Cluster {
         cluster
     }
 
+    /// Sets after how many milliseconds a node that does not answer is taken for dead.
+    pub fn node_timeout(self, millis: u32) -> Cluster {
+        for index in 0..self.nodes.len() {
+            let words = ["CONFIG", "SET", "cluster-node-timeout", &millis.to_string()];
+            assert_eq!(self.client(index).cmd(&words), Reply::ok());
+        }
+        self
+    }
+
+    /// Moves the slot of `key` from one master to another, with all that is in it. `between`: called
+    /// while it is on its way.
+    pub fn move_slot(&self, key: &str, from: usize, to: usize, between: impl FnOnce(&Cluster)) {
+        let Reply::Int(slot) = self.client(0).cmd(&["CLUSTER", "KEYSLOT", key]) else {
+            panic!("no slot")
+        };
+        let slot = slot.to_string();
+        let (source, target) = (self.id(from), self.id(to));
+        let set = |index: usize, words: &[&str]| {
+            let set = self.client(index).cmd(&[&["CLUSTER", "SETSLOT", &slot], words].concat());
+            assert_eq!(set, Reply::ok());
+        };
+        set(to, &["IMPORTING", &source]);
+        set(from, &["MIGRATING", &target]);
+        let port = self.nodes[to].port().to_string();
+        let mut at = self.client(from);
+        while let Reply::Array(keys) = at.cmd(&["CLUSTER", "GETKEYSINSLOT", &slot, "10"])
+            && !keys.is_empty()
+        {
+            for key in &keys {
+                let key = text(key);
+                // A node that has just joined may take nothing yet.
+                eventually("the key is moved", || {
+                    let moved = at.cmd(&["MIGRATE", "127.0.0.1", &port, &key, "0", "5000"]);
+                    matches!(&moved, Reply::Simple(text) if text == "OK" || text == "NOKEY")
+                });
+            }
+        }
+        between(self);
+        set(to, &["NODE", &target]);
+        set(from, &["NODE", &target]);
+    }
+
     /// The slots of a master.
     pub fn slots(&self, index: usize) -> (usize, usize) {
         let share = SLOTS / self.masters;
@@ -111,6 +153,11 @@ impl Cluster {
 
     pub fn client(&self, index: usize) -> Client {
         Client::connect(self.nodes[index].port())
+    }
+
+    /// Addresses of all nodes, as an entry of `locks.nodes` has them.
+    pub fn voter(&self) -> String {
+        self.data(", shards: 6")
     }
 
     /// The text that a node answers.

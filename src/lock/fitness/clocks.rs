@@ -15,7 +15,7 @@ use tokio::sync::Notify;
 use crate::{
     clock::Instant,
     config::LocksConfig,
-    lock::quorum::{DRIFT, quorum},
+    lock::{quorum::DRIFT, voters::Voters},
     sync::Mutex,
 };
 
@@ -100,7 +100,8 @@ pub(in crate::lock) struct Clocks {
     /// How long a node waits: by then every lock that it has ended too early has ended by itself.
     /// `None`: nodes do not wait (`locks.quarantine`).
     wait: Option<Duration>,
-    /// The end of each node's wait.
+    voters: Voters,
+    /// The end of each node's wait, by its seat.
     until: Mutex<Vec<Option<Instant>>>,
     /// No answer counts to a request made before this time, in [`Instant::micros`].
     lost_until: AtomicI64,
@@ -111,27 +112,30 @@ pub(in crate::lock) struct Clocks {
 impl Clocks {
     pub(in crate::lock) fn new(config: &LocksConfig) -> Clocks {
         let wait = config.max_ttl.mul_f64(1.0 + config.drift_factor) + DRIFT;
+        let voters = Voters::new(config);
         Clocks {
             wait: config.quarantine.then_some(wait),
-            until: Mutex::new(vec![None; config.nodes.len()]),
+            until: Mutex::new(vec![None; voters.seats()]),
+            voters,
             lost_until: AtomicI64::new(-1),
             lost: Notify::new(),
         }
     }
 
-    /// Notes that the clock of node `index` has jumped forward. Returns the end of its wait.
+    /// Notes that the clock of the node on seat `index` has jumped forward. Returns the end of its
+    /// wait.
     pub(in crate::lock) fn jumped(&self, index: usize) -> Option<Instant> {
         let now = Instant::now();
         let mut all = self.until.lock();
         all[index] = Some(now + self.wait?);
-        if all.iter().flatten().filter(|until| **until > now).count() >= quorum(all.len()) {
+        if self.voters.have_any(|seat| all[seat].is_some_and(|until| until > now)) {
             self.lost_until.store(now.micros(), Ordering::Release);
             self.lost.notify_one();
         }
         all[index]
     }
 
-    /// The end of the wait of node `index`. Returns `None` if it may vote.
+    /// The end of the wait of the node on seat `index`. Returns `None` if it may vote.
     pub(in crate::lock) fn waits_until(&self, index: usize) -> Option<Instant> {
         let mut all = self.until.lock();
         all[index].take_if(|until| *until <= Instant::now());

@@ -68,7 +68,7 @@ use super::{
 use crate::{
     clock::millis,
     config::LocksConfig,
-    lock::{address::NodeAddress, jitter::jittered, quorum::quorum, scripts},
+    lock::{address::NodeAddress, jitter::jittered, scripts::Dialect, voters::Voters},
     net::Connector,
     sync::Mutex,
 };
@@ -127,6 +127,7 @@ pub(in crate::lock) struct Admissions {
     allow_shared_instance: bool,
     drift_factor: f64,
     prefix: String,
+    voters: Voters,
     blank: Deployment,
     ways: Vec<Way>,
     standings: Vec<Arc<NodeStanding>>,
@@ -202,23 +203,26 @@ impl Admissions {
         addresses: &[Arc<NodeAddress>],
         connector: &Connector,
     ) -> Admissions {
-        let way = |address: &Arc<NodeAddress>| Way {
+        let dialect = Dialect::of(config);
+        let way = |(seat, address): (usize, &Arc<NodeAddress>)| Way {
             address: address.clone(),
             connector: connector.clone(),
+            seat: (seat, addresses.len()),
         };
         Admissions {
             quarantine: config.quarantine,
             allow_shared_instance: config.allow_shared_instance,
             drift_factor: config.drift_factor,
             prefix: config.prefix.clone(),
+            voters: Voters::new(config),
             blank: Deployment::new(config),
-            ways: addresses.iter().map(way).collect(),
+            ways: addresses.iter().enumerate().map(way).collect(),
             state: Mutex::new(AdmissionState {
                 possible: config.max_ttl,
-                seats: config.nodes.iter().map(|_| SeatState::default()).collect(),
+                seats: addresses.iter().map(|_| SeatState::default()).collect(),
                 ..AdmissionState::default()
             }),
-            standings: config.nodes.iter().map(|_| Arc::default()).collect(),
+            standings: addresses.iter().map(|_| Arc::new(NodeStanding::new(dialect))).collect(),
             generation: AtomicU64::new(0),
             learned: AtomicU64::new(0),
             changed: watch::Sender::new(()),
@@ -229,6 +233,16 @@ impl Admissions {
     /// The standing that the connection to node `index` obeys.
     pub(in crate::lock) fn standing(&self, index: usize) -> Arc<NodeStanding> {
         self.standings[index].clone()
+    }
+
+    /// The number of all seats.
+    pub(in crate::lock) fn seats(&self) -> usize {
+        self.voters.seats()
+    }
+
+    /// The voter to which a seat belongs.
+    pub(in crate::lock) fn voter(&self, seat: usize) -> usize {
+        self.voters.of(seat)
     }
 
     /// The generation of connections: those of another one must end.
@@ -334,7 +348,7 @@ impl Admissions {
                     return Judgement::Note(deployment.epoch);
                 }
                 state.seats[index].linked = Some(who);
-                self.tell(index, deployment, self.learned(), seatings(state));
+                self.tell(index, deployment, self.learned(), self.seatings(state));
                 let longest = millis(marker.longest);
                 self.standings[index].longest.store(longest, Ordering::Relaxed);
                 return Judgement::Admitted(self.generation());
@@ -385,7 +399,7 @@ impl Admissions {
         if let Some(generation) = self.keeps_alone(state, index, look) {
             return Judgement::Admitted(generation);
         }
-        let covered = state.survey.as_ref().is_some_and(|s| s.intact() >= quorum(self.ways.len()));
+        let covered = state.survey.as_ref().is_some_and(|survey| survey.is_covered(&self.voters));
         let known =
             state.current.as_deref().or(state.survey.as_ref().and_then(|s| s.newest.as_ref()));
         let sits = known.map(|known| &known.deployment.seats[index]);
@@ -416,9 +430,9 @@ impl Admissions {
         }
     }
 
-    /// Whether there is one lock node alone. No other one could give a successor a place to wait.
+    /// Whether there is one voter alone. No other one could give a successor a place to wait.
     pub(in crate::lock) fn is_alone(&self) -> bool {
-        self.ways.len() == 1
+        self.voters.count() == 1
     }
 
     /// Admits a stranger that is alone and has a copy of the marker, to keep while it waits what
@@ -446,8 +460,8 @@ impl Admissions {
         state.seats[index].linked = Some(who);
         let standing = &self.standings[index];
         standing.waits.store(true, Ordering::Release);
-        let marker = scripts::told(current.deployment.told(index).as_bytes());
-        let (learned, seatings) = (self.learned(), seatings(state));
+        let marker = standing.encode(current.deployment.told(index).as_bytes());
+        let (learned, seatings) = (self.learned(), self.seatings(state));
         standing.told.store(Arc::new(Told { marker, learned, seatings }));
         Some(self.generation())
     }
@@ -467,7 +481,8 @@ impl Admissions {
     /// Whether to ask nodes again that could tell how long this one must wait, and were away when
     /// all were asked.
     fn may_know_more(&self, state: &AdmissionState, index: usize) -> bool {
-        let all_know = state.survey.as_ref().is_some_and(|survey| survey.others_know(index));
+        let all_know =
+            state.survey.as_ref().is_some_and(|survey| survey.others_know(&self.voters, index));
         !all_know && state.asked.is_none_or(|asked| asked.elapsed() >= ASK_OTHERS_EVERY)
     }
 
@@ -535,7 +550,7 @@ impl Admissions {
     /// forgotten; without `index`: that any node may have.
     fn enough(&self, state: &AdmissionState, index: Option<usize>) -> Duration {
         let all_know = index.is_some_and(|index| {
-            state.survey.as_ref().is_some_and(|survey| survey.others_know(index))
+            state.survey.as_ref().is_some_and(|survey| survey.others_know(&self.voters, index))
         });
         let longest = if all_know { state.longest } else { state.longest.max(state.possible) };
         // Another proxy may not have heard of a failover yet.
@@ -568,7 +583,7 @@ impl Admissions {
         let id = known.as_ref().map(|known| known.deployment.id.as_str());
         // A deployment that a quorum has is all that is needed: slow nodes are not waited for.
         let enough = |looks: &[Option<SelfReport>]| {
-            let committed = Survey::new(looks, &self.prefix, id).committed;
+            let committed = Survey::new(&self.voters, looks, &[], &self.prefix, id).committed;
             committed.is_some_and(|committed| {
                 known.as_ref().is_none_or(|known| {
                     let (known, theirs) = (&known.deployment, &committed.deployment);
@@ -578,7 +593,8 @@ impl Admissions {
         };
         let all = round::ask_all(&self.ways, enough).await;
         let looks = round::looks(&all);
-        let survey = Survey::new(&looks, &self.prefix, id);
+        let gone = self.gone(&looks);
+        let survey = Survey::new(&self.voters, &looks, &gone, &self.prefix, id);
         let (plan, longest) = {
             let mut state = self.state.lock();
             let state = &mut *state;
@@ -610,7 +626,8 @@ impl Admissions {
                 waiting.push(self.waiting(state, seat, look.as_ref(), now));
             }
             let remembered = state.current.as_ref().map(|current| &current.deployment);
-            let plan = survey.plan(&looks, &waiting, remembered, || self.blank.clone());
+            let plan =
+                survey.plan(&self.voters, &looks, &waiting, remembered, || self.blank.clone());
             // If no node has kept the longest PX, it may have been as long as is allowed.
             let nobody_knows = survey.newest.is_none();
             let longest =
@@ -618,8 +635,8 @@ impl Admissions {
             (plan, longest)
         };
         let Some(plan) = plan else { return };
-        let needed = quorum(self.ways.len());
-        let done = round::carry_out(all, &plan, &survey.promised, longest, needed).await;
+        let are_enough = |seats: &[usize]| plan.is_quorum(&self.voters, seats);
+        let done = round::carry_out(all, &plan, &survey.promised, longest, are_enough).await;
         if let Some(accepted) = done {
             let mut state = self.state.lock();
             state.longest = state.longest.max(longest);
@@ -628,6 +645,15 @@ impl Admissions {
             // The survey is from before the round.
             state.asked = None;
         }
+    }
+
+    /// For each seat, whether there has been nobody for so long that nothing counts any more that was
+    /// granted there. What a cluster's nodes say of it, they say by a majority.
+    fn gone(&self, looks: &[Option<SelfReport>]) -> Vec<bool> {
+        let state = self.state.lock();
+        let enough = self.enough(&state, None);
+        let ways = self.ways.iter().zip(looks);
+        ways.map(|(way, look)| look.is_none() && way.address.gone_for() > enough).collect()
     }
 
     /// Whether a deployment that a quorum has accepted is this proxy's. A deployment other than the
@@ -658,7 +684,11 @@ impl Admissions {
         now: Instant,
     ) -> Waiting {
         let Some(look) = look.filter(|look| look.is_master && look.run_id.is_some()) else {
-            return Waiting::Unknown;
+            // Of a place that a cluster has for one more shard.
+            return match self.ways[seat].address.is_absent() {
+                true => Waiting::Nobody,
+                false => Waiting::Unknown,
+            };
         };
         if self.refusal(state, seat, look).is_some() {
             return Waiting::Unknown;
@@ -673,7 +703,7 @@ impl Admissions {
     /// it votes no more from here on.
     fn learn(&self, state: &mut AdmissionState, accepted: &Accepted) {
         let deployment = &accepted.deployment;
-        debug_assert_eq!(deployment.seats.len(), self.ways.len(), "each lock node has a seat");
+        debug_assert_eq!(deployment.seats.len(), self.voters.seats(), "each voter has its seats");
         if let Some(current) = &state.current {
             let known = &current.deployment;
             if known.id == deployment.id && known.epoch > deployment.epoch {
@@ -726,10 +756,10 @@ impl Admissions {
                 state.seats[*seat].linked.as_ref().is_some_and(|who| is_there(*seat, who))
             });
         for seat in &goes {
-            self.standings[*seat].told.store(Arc::new(Told::marker(NOTHING)));
+            self.standings[*seat].tell_alone(NOTHING);
         }
         if goes.is_empty() {
-            let seatings = seatings(state);
+            let seatings = self.seatings(state);
             for seat in stays {
                 self.tell(seat, deployment, learned, seatings.clone());
             }
@@ -742,6 +772,11 @@ impl Admissions {
         self.changed.send_replace(());
     }
 
+    /// When the last change of each voter's seats was learned.
+    fn seatings(&self, state: &AdmissionState) -> Arc<[u64]> {
+        self.voters.most(|seat| state.seats[seat].seated).into()
+    }
+
     /// Has the connection to the node on `seat` obey this deployment.
     fn tell(&self, seat: usize, deployment: &Deployment, learned: u64, seatings: Arc<[u64]>) {
         let standing = &self.standings[seat];
@@ -749,17 +784,12 @@ impl Admissions {
         if waits {
             standing.waits.store(true, Ordering::Release);
         }
-        let marker = scripts::told(deployment.told(seat).as_bytes());
+        let marker = standing.encode(deployment.told(seat).as_bytes());
         standing.told.store(Arc::new(Told { marker, learned, seatings }));
         if !waits {
             standing.waits.store(false, Ordering::Release);
         }
     }
-}
-
-/// When each seat's last change was learned.
-fn seatings(state: &AdmissionState) -> Arc<[u64]> {
-    state.seats.iter().map(|seat| seat.seated).collect()
 }
 
 /// Finds another node that is connected to the same instance.

@@ -47,7 +47,9 @@ impl Fault {
             Fault::SharedInstance => "it is the same instance as another node",
             Fault::Replica => "it is a replica, whose votes are not its own",
             Fault::Eviction => "its maxmemory-policy is not noeviction, so it may drop locks",
-            Fault::Cluster => "it is in cluster mode, where it refuses keys of other slots",
+            Fault::Cluster => {
+                "it is a node of a cluster, where it refuses keys of other slots: name the cluster"
+            }
             Fault::ProtectedMode => "it is in protected mode and lets nobody in from elsewhere",
             Fault::Auth => "it refuses the credentials, or allows them too little",
             Fault::Unidentified => "it does not tell its run_id, so a restart would go unseen",

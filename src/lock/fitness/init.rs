@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use thiserror::Error;
+use tokio::time::Instant;
 
 use super::{
     look::{MarkerFound, SelfReport},
@@ -12,10 +13,13 @@ use super::{
 };
 use crate::{
     config::LocksConfig,
-    lock::address::{NodeAddress, connector_to_nodes},
+    lock::{
+        address::{NodeAddress, connector_to_nodes},
+        voters::Voters,
+    },
 };
 
-/// How long the Sentinels of a node may take to name its master.
+/// How long Sentinels and clusters may take to name the masters.
 const SENTINELS_LIMIT: Duration = Duration::from_secs(3);
 
 /// Why the first markers were not written.
@@ -46,17 +50,34 @@ pub enum InitError {
 /// If a node cannot be reached, must not vote, or has a marker, even one of version 0.1.
 pub async fn initialise(config: &LocksConfig) -> Result<String, InitError> {
     let connector = connector_to_nodes(config);
-    let way = |address| Way { address, connector: connector.clone() };
-    let ways: Vec<Way> = NodeAddress::all(config).into_iter().map(way).collect();
+    let voters = Voters::new(config);
+    let way = |(seat, address)| Way {
+        address,
+        connector: connector.clone(),
+        seat: (seat, voters.seats()),
+    };
+    let ways: Vec<Way> = NodeAddress::all(config).into_iter().enumerate().map(way).collect();
+    let until = Instant::now() + SENTINELS_LIMIT;
     for way in &ways {
-        way.address.found(SENTINELS_LIMIT).await;
+        way.address.found(until.saturating_duration_since(Instant::now())).await;
     }
     let all = round::ask_all(&ways, |_| false).await;
     let (mut unfit, mut found) = (Vec::new(), Vec::new());
     let looks = round::looks(&all);
-    for (seat, (asked, url)) in all.iter().zip(&config.nodes).enumerate() {
+    let is_there = |seat: &usize| !ways[*seat].address.is_absent();
+    let there: Vec<usize> = (0..ways.len()).filter(is_there).collect();
+    for seat in there.iter().copied() {
+        let (asked, url) = (&all[seat], &ways[seat].address);
         match asked {
-            Err(error) => unfit.push(format!("lock node {url}: {error}")),
+            Err(error) => {
+                // A cluster that does not answer is one trouble, whatever its seats are.
+                let of = url.cluster().filter(|_| url.now().is_err()).map(|of| &of.config.cluster);
+                let name = of.map_or_else(|| url.to_string(), ToString::to_string);
+                let line = format!("lock node {name}: {error}");
+                if !unfit.contains(&line) {
+                    unfit.push(line);
+                }
+            }
             Ok(asked) => {
                 let name = |what| format!("lock node {url} {what}");
                 found.extend(marker_of(&asked.look).map(name));
@@ -75,10 +96,11 @@ pub async fn initialise(config: &LocksConfig) -> Result<String, InitError> {
         let who = look.as_ref().and_then(SelfReport::identity);
         *seat = who.map_or(Seat::Blank(1), Seat::Filled);
     }
-    let everybody: Vec<usize> = (0..ways.len()).collect();
-    let promised = Survey::new(&looks, &config.prefix, None).promised;
-    let plan = Plan { next, acceptors: everybody, admitted: Vec::new(), joining: Vec::new() };
-    let done = round::carry_out(all, &plan, &promised, Duration::ZERO, ways.len()).await;
+    let promised = Survey::new(&voters, &looks, &[], &config.prefix, None).promised;
+    let (blank, admitted, joining) = (Vec::new(), Vec::new(), Vec::new());
+    let plan = Plan { next, acceptors: there.clone(), blank, admitted, joining };
+    let are_all = |seats: &[usize]| seats.len() == there.len();
+    let done = round::carry_out(all, &plan, &promised, Duration::ZERO, are_all).await;
     done.map(|accepted| accepted.deployment.id).ok_or(InitError::Incomplete)
 }
 

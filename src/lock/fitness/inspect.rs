@@ -19,7 +19,7 @@ use super::{
 };
 use crate::{
     config::RedisUrl,
-    lock::scripts::MAX_TTL,
+    lock::{scripts::MAX_TTL, stations::Station},
     net::{Connector, redis_client::Manager},
 };
 
@@ -63,6 +63,7 @@ impl Inspector {
         &self,
         admitted: Option<&Identity>,
         told: Option<&str>,
+        station: Station,
     ) -> Result<Inspected, InspectError> {
         let mut connection = self.pool.get().await?;
         let command = redis::cmd("INFO");
@@ -81,13 +82,20 @@ impl Inspector {
         let (mut is_another, mut longest) = (is_another, Duration::ZERO);
         if let Some(told) = told {
             let mut commands = redis::pipe();
-            commands.get(MARKER).get(LONGEST).get(MAX_TTL);
+            for name in [MARKER, LONGEST, MAX_TTL] {
+                commands.get(station.key(name));
+            }
             let asking = commands.query_async::<Lying>(&mut connection.redis);
             let lying = timeout(LIMIT, asking).await.map_err(|_| InspectError::Silent)??;
             is_another |= lying.0.as_deref() != Some(told);
             longest = Duration::from_millis(lying.1.unwrap_or(0).max(lying.2.unwrap_or(0)));
         }
-        Ok(Inspected { faults: faults_of(field), is_another, longest })
+        let mut faults = faults_of(field);
+        if station != Station::Plain {
+            // It is meant to be a cluster's.
+            faults.retain(|fault| *fault != Fault::Cluster);
+        }
+        Ok(Inspected { faults, is_another, longest })
     }
 }
 

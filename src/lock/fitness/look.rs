@@ -15,8 +15,14 @@ use super::{
     marker::{BALLOT, Identity, LONGEST, MARKER, Marker, NOTE, Note, OLD_MARKER, SEATS, text_of},
 };
 use crate::{
+    cluster::node,
     config::RedisUrl,
-    lock::{address::Whereabouts, reply},
+    lock::{
+        address::NodeAddress,
+        reply,
+        stations::{self, Station, StationText},
+        whereabouts::Whereabouts,
+    },
     net::Stream,
     resp::encode,
 };
@@ -46,6 +52,9 @@ pub(in crate::lock) enum ConnectError {
     /// The node must not vote as it is.
     #[error("{1}")]
     Unfit(Fault, String),
+    /// No slot of the node is free for its marker.
+    #[error("it has no slot for its marker")]
+    NoStation,
     /// The node's Sentinels name another master now.
     #[error("its Sentinels name another master")]
     Elsewhere,
@@ -71,7 +80,10 @@ impl ConnectError {
                     _ => None,
                 }
             }
-            ConnectError::Io(_) | ConnectError::Silent | ConnectError::Unused => None,
+            ConnectError::Io(_)
+            | ConnectError::Silent
+            | ConnectError::NoStation
+            | ConnectError::Unused => None,
         }
     }
 }
@@ -79,6 +91,8 @@ impl ConnectError {
 /// A node's report on itself before it is admitted.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(in crate::lock) struct SelfReport {
+    /// Where its marker lies, or is to lie.
+    pub(in crate::lock) station: Station,
     /// The `run_id`, new with each start. `None`: the node does not tell it.
     pub(in crate::lock) run_id: Option<String>,
     /// The `master_replid`, new if the node was a replica. `None`: the node does not tell it.
@@ -158,11 +172,14 @@ pub(in crate::lock) fn encode_greeting(out: &mut Vec<u8>, url: &RedisUrl) -> Vec
     asked
 }
 
-pub(in crate::lock) async fn look_again(stream: &mut Stream) -> Result<SelfReport, ConnectError> {
+pub(in crate::lock) async fn look_again(
+    stream: &mut Stream,
+    station: Station,
+) -> Result<SelfReport, ConnectError> {
     let mut out = Vec::new();
-    encode_look(&mut out);
+    encode_look(&mut out, station);
     send(stream, &out).await?;
-    read_look(stream, &mut Vec::new()).await
+    read_look(stream, &mut Vec::new(), station).await
 }
 
 pub(in crate::lock) async fn send(stream: &mut Stream, bytes: &[u8]) -> Result<(), ConnectError> {
@@ -170,16 +187,68 @@ pub(in crate::lock) async fn send(stream: &mut Stream, bytes: &[u8]) -> Result<(
     Ok(stream.flush().await?)
 }
 
+/// Finds where the marker of a node lies, or is to lie, which sits on `seat` of `seats`.
+pub(in crate::lock) async fn find_station(
+    stream: &mut Stream,
+    address: &NodeAddress,
+    seat: usize,
+    seats: usize,
+) -> Result<Station, ConnectError> {
+    if address.cluster().is_none() {
+        return Ok(Station::Plain);
+    }
+    let (mut out, mut received) = (Vec::new(), Vec::new());
+    encode::command(&mut out, &[b"CLUSTER", b"NODES"]);
+    encode::command(&mut out, &[b"INFO", b"server"]);
+    send(stream, &out).await?;
+    let map = read_text(stream, &mut received, "CLUSTER NODES").await?.unwrap_or_default();
+    let info = read_text(stream, &mut received, "INFO").await?.unwrap_or_default();
+    let nodes = node::read(&map).unwrap_or_default();
+    let own = nodes.into_iter().find(|node| node.is_myself).map(|node| node.slots);
+    let among = stations::among(&own.unwrap_or_default());
+    let mut out = Vec::new();
+    for key in among.iter().flat_map(|station| stations::keys(*station)) {
+        encode::command(&mut out, &[b"GET", &key]);
+    }
+    send(stream, &out).await?;
+    let mut all = Vec::with_capacity(among.len());
+    for station in among {
+        let mut is_moving = false;
+        let mut text = async || {
+            let told = read_text(stream, &mut received, "GET lockgate:deployment").await;
+            match told {
+                Err(ConnectError::Refused { error, .. }) if is_elsewhere(&error) => {
+                    is_moving = true;
+                    Ok(None)
+                }
+                told => told,
+            }
+        };
+        let found =
+            StationText { marker: text().await?, seats: text().await?, ballot: text().await? };
+        if !is_moving {
+            all.push((station, found));
+        }
+    }
+    let run_id = info_field(info.as_bytes(), "run_id").unwrap_or_default();
+    stations::choose(&all, &run_id, seat, seats).ok_or(ConnectError::NoStation)
+}
+
+/// Whether a node of a cluster says that a key's slot is another's, or on its way there.
+fn is_elsewhere(error: &str) -> bool {
+    ["ASK ", "MOVED ", "TRYAGAIN"].iter().any(|code| error.starts_with(code))
+}
+
 /// Appends the commands that [`read_look`] reads the answers of. TIME comes before the note that it
 /// is compared with: an older time makes a wait longer, never shorter. The ballots come before and
 /// behind the marker, which lies under several keys. Each marker that is written has a ballot of
 /// its own, so one that is written between these commands is noticed.
-pub(in crate::lock) fn encode_look(out: &mut Vec<u8>) {
+pub(in crate::lock) fn encode_look(out: &mut Vec<u8>, station: Station) {
     encode::command(out, &[b"INFO", b"server"]);
     encode::command(out, &[b"INFO", b"replication"]);
     encode::command(out, &[b"TIME"]);
     for key in [BALLOT, MARKER, LONGEST, SEATS, NOTE, BALLOT, OLD_MARKER] {
-        encode::command(out, &[b"GET", key]);
+        encode::command(out, &[b"GET", &station.key(key)]);
     }
 }
 
@@ -188,13 +257,22 @@ pub(in crate::lock) fn encode_look(out: &mut Vec<u8>) {
 pub(in crate::lock) async fn read_look(
     stream: &mut Stream,
     received: &mut Vec<u8>,
+    station: Station,
 ) -> Result<SelfReport, ConnectError> {
     loop {
-        if let Some(look) = read_one_look(stream, received).await? {
-            return Ok(look);
+        match read_one_look(stream, received).await {
+            Ok(Some(look)) => return Ok(SelfReport { station, ..look }),
+            Ok(None) => {}
+            Err(ConnectError::Refused { error, .. })
+                if station == Station::Plain && is_elsewhere(&error) =>
+            {
+                let fault = Fault::Cluster;
+                return Err(ConnectError::Unfit(fault, fault.meaning().into()));
+            }
+            Err(error) => return Err(error),
         }
         let mut out = Vec::new();
-        encode_look(&mut out);
+        encode_look(&mut out, station);
         send(stream, &out).await?;
     }
 }
@@ -315,7 +393,7 @@ mod tests {
         let answers = [answer("1 1", 1, "2 2"), answer("2 2", 2, "2 2")];
         node.write_all(&answers.concat()).await.unwrap();
         let mut received = Vec::new();
-        let look = read_look(&mut stream, &mut received).await.unwrap();
+        let look = read_look(&mut stream, &mut received, Station::Plain).await.unwrap();
         assert_eq!((look.promised.as_str(), look.accepted.as_str()), ("2", "2"));
         assert!(received.is_empty(), "both answers were read");
     }

@@ -22,7 +22,10 @@ use std::{borrow::Cow, time::Duration};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
 pub(crate) use crate::lock::scripts::{LONGEST, MARKER};
-use crate::{config::LocksConfig, lock::jitter};
+use crate::{
+    config::LocksConfig,
+    lock::{jitter, voters::Voters},
+};
 
 /// The key that says which node sits on which seat.
 pub(crate) const SEATS: &[u8] = b"lockgate:seats";
@@ -96,7 +99,7 @@ pub(in crate::lock) struct Deployment {
     pub(in crate::lock) epoch: u64,
     /// `locks.prefix`.
     pub(in crate::lock) prefix: String,
-    /// Seats in the order of `locks.nodes`.
+    /// Seats of all voters, in the order of `locks.nodes`.
     pub(in crate::lock) seats: Vec<Seat>,
 }
 
@@ -117,7 +120,7 @@ impl Deployment {
             id: format!("{:016x}{:016x}", jitter::number(), jitter::number()),
             epoch: 0,
             prefix: config.prefix.clone(),
-            seats: vec![Seat::Blank(0); config.nodes.len()],
+            seats: vec![Seat::Blank(0); Voters::new(config).seats()],
         }
     }
 
@@ -135,6 +138,11 @@ impl Deployment {
             Seat::Blank(since) => format!("- {since}\n"),
         };
         self.seats.iter().map(line).collect()
+    }
+
+    /// Whether nobody is on `seat`.
+    pub(in crate::lock) fn is_blank(&self, seat: usize) -> bool {
+        matches!(self.seats.get(seat), Some(Seat::Blank(_)) | None)
     }
 
     /// Whether `who` sits on `seat` and votes.

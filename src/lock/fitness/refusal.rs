@@ -6,7 +6,7 @@ use super::{
     marker::Marker,
     seats::fits,
 };
-use crate::config::LocksConfig;
+use crate::{config::LocksConfig, lock::voters::Voters};
 
 /// The reason why a node waits.
 pub(super) const FORGOTTEN: &str =
@@ -14,9 +14,9 @@ pub(super) const FORGOTTEN: &str =
 
 /// A node's place in this proxy's configuration.
 pub(super) struct Place<'a> {
-    /// The place in `locks.nodes`, from 0.
+    /// The seat, from 0.
     pub(super) index: usize,
-    /// The number of nodes.
+    /// The number of seats.
     pub(super) nodes: usize,
     /// `locks.prefix`.
     pub(super) prefix: &'a str,
@@ -91,7 +91,9 @@ pub(crate) fn diagnose(
         ..SelfReport::default()
     };
     let who = look.identity()?;
-    let place = Place { index, nodes: config.nodes.len(), prefix: &config.prefix };
+    let voters = Voters::new(config);
+    let (nodes, index) = (voters.seats(), voters.first(index));
+    let place = Place { index, nodes, prefix: &config.prefix };
     if let Some(refusal) = refusal(&place, &look, None) {
         return Some(refusal);
     }

@@ -15,13 +15,13 @@ use tokio::{
 use super::{
     look::{
         CONNECT_LIMIT, ConnectError, MarkerFound, SelfReport, encode_greeting, encode_look,
-        read_look, read_reply, send, within_limit,
+        find_station, look_again, read_look, read_reply, send, within_limit,
     },
     marker::{BALLOT, Deployment, LONGEST, MARKER, NOTE, SEATS},
     seats::{Accepted, Plan},
 };
 use crate::{
-    lock::{address::NodeAddress, jitter},
+    lock::{address::NodeAddress, jitter, stations::Station},
     net::{self, Connector, Stream},
     resp::encode,
 };
@@ -41,6 +41,8 @@ const WRITE_NOTE: &str = include_str!("../scripts/since.lua");
 pub(super) struct Way {
     pub(super) address: Arc<NodeAddress>,
     pub(super) connector: Connector,
+    /// The seat, and the number of all.
+    pub(super) seat: (usize, usize),
 }
 
 /// A node that has answered, and the connection for its next step.
@@ -60,7 +62,10 @@ impl Way {
         let mut stream = net::connect(url, &self.connector, CONNECT_LIMIT, KEEPALIVE).await?;
         let mut out = Vec::new();
         let asked = encode_greeting(&mut out, url);
-        encode_look(&mut out);
+        let is_plain = self.address.cluster().is_none();
+        if is_plain {
+            encode_look(&mut out, Station::Plain);
+        }
         let asking = async {
             send(&mut stream, &out).await?;
             let mut received = Vec::new();
@@ -69,7 +74,12 @@ impl Way {
                     return Err(ConnectError::Refused { command, error });
                 }
             }
-            read_look(&mut stream, &mut received).await
+            if is_plain {
+                return read_look(&mut stream, &mut received, Station::Plain).await;
+            }
+            let (seat, seats) = self.seat;
+            let station = find_station(&mut stream, &self.address, seat, seats).await?;
+            look_again(&mut stream, station).await
         };
         let look = within_limit(asking).await?.of(&there);
         Ok(Answered { stream, look })
@@ -125,17 +135,18 @@ pub(in crate::lock) struct MarkerWrite {
     pub(super) joins: bool,
 }
 
-/// Carries out a plan. Returns the deployment as a quorum has accepted it. Returns `None` if no
-/// quorum has: the next proxy that asks finds what was written.
+/// Carries out a plan. `are_enough` says of seats whether they are those of a quorum. Returns the
+/// deployment as a quorum has accepted it. Returns `None` if no quorum has: the next proxy that asks
+/// finds what was written.
 pub(super) async fn carry_out(
     mut all: Vec<Result<Answered, ConnectError>>,
     plan: &Plan,
     promised: &str,
     longest: Duration,
-    needed: usize,
+    are_enough: impl Fn(&[usize]) -> bool,
 ) -> Option<Accepted> {
     debug_assert_eq!(plan.next.seats.len(), all.len(), "each lock node has a seat");
-    debug_assert!(plan.acceptors.len() >= needed, "a quorum may accept");
+    debug_assert!(are_enough(&plan.acceptors), "a quorum may accept");
     debug_assert!(
         plan.admitted.iter().all(|seat| plan.acceptors.contains(seat)),
         "who is admitted accepts it"
@@ -154,7 +165,7 @@ pub(super) async fn carry_out(
         joins: plan.joining.contains(&seat),
     };
     let promises = step(&mut all, &plan.acceptors, PROMISE, write).await;
-    if promises.len() < needed || plan.admitted.iter().any(|seat| !promises.contains(seat)) {
+    if !are_enough(&promises) || plan.admitted.iter().any(|seat| !promises.contains(seat)) {
         return None;
     }
     let mut done = step(&mut all, &plan.admitted, ACCEPT, write).await;
@@ -164,7 +175,7 @@ pub(super) async fn carry_out(
     let rest: Vec<usize> =
         promises.into_iter().filter(|seat| !plan.admitted.contains(seat)).collect();
     done.extend(step(&mut all, &rest, ACCEPT, write).await);
-    if done.len() < needed || begun.elapsed() >= LIMIT {
+    if !are_enough(&done) || begun.elapsed() >= LIMIT {
         return None;
     }
     // From here on no node votes together with the seats' nodes before: the wait of the new ones
@@ -220,8 +231,9 @@ pub(in crate::lock) async fn write_note(
     let words = format!("{} {epoch}", who.text());
     let mut out = Vec::new();
     let digest = load(&mut out, WRITE_NOTE);
+    let key = look.station.key(NOTE);
     let arguments: [&[u8]; 6] =
-        [b"EVALSHA", digest.as_bytes(), b"1", NOTE, look.note.as_bytes(), words.as_bytes()];
+        [b"EVALSHA", digest.as_bytes(), b"1", &key, look.note.as_bytes(), words.as_bytes()];
     encode::command(&mut out, &arguments);
     within_limit(async {
         send(stream, &out).await?;
@@ -259,15 +271,16 @@ async fn run(
         None => String::new(),
     };
     let digest = load(&mut out, script);
+    let keys = [MARKER, BALLOT, NOTE, SEATS, LONGEST].map(|name| look.station.key(name));
     let words: [&[u8]; 16] = [
         b"EVALSHA",
         digest.as_bytes(),
         b"5",
-        MARKER,
-        BALLOT,
-        NOTE,
-        SEATS,
-        LONGEST,
+        &keys[0],
+        &keys[1],
+        &keys[2],
+        &keys[3],
+        &keys[4],
         write.accepted.ballot.as_bytes(),
         first.as_bytes(),
         seats.as_bytes(),

@@ -7,7 +7,7 @@ use super::{
     look::SelfReport,
     marker::{Deployment, Identity, Marker, Seat},
 };
-use crate::lock::quorum::quorum;
+use crate::lock::voters::Voters;
 
 /// A deployment as nodes have accepted it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -21,6 +21,8 @@ pub(super) struct Accepted {
 pub(super) enum Waiting {
     /// The node must not be given a seat: it is away, a replica, or another deployment's.
     Unknown,
+    /// There is no such node.
+    Nobody,
     /// Locks that the node may have forgotten may still be held.
     Yes,
     /// All locks that the node may have forgotten have run out.
@@ -42,6 +44,8 @@ pub(super) struct Survey {
     pub(super) ids: Vec<String>,
     /// For each node, whether it has kept its memory since it was admitted.
     pub(super) intact: Vec<bool>,
+    /// For each seat, whether nobody is there any more, whatever the newest state says.
+    pub(super) gone: Vec<bool>,
     /// The longest PX that any of the nodes has stored.
     pub(super) longest: Duration,
     /// Whether every node has answered, and none has a marker, even one of version 0.1.
@@ -56,10 +60,19 @@ pub(super) struct Plan {
     pub(super) next: Deployment,
     /// Nodes that may accept the change.
     pub(super) acceptors: Vec<usize>,
+    /// Blank seats that have no part in the change.
+    pub(super) blank: Vec<usize>,
     /// Acceptors that the change admits: they go first, and all of them must accept.
     pub(super) admitted: Vec<usize>,
     /// Nodes that wait from the change on: they are told once a quorum has accepted it.
     pub(super) joining: Vec<usize>,
+}
+
+impl Plan {
+    /// Whether these seats are those of a quorum of voters.
+    pub(super) fn is_quorum(&self, voters: &Voters, seats: &[usize]) -> bool {
+        voters.agree(|seat| self.blank.contains(&seat), |seat| seats.contains(&seat))
+    }
 }
 
 /// Whether a marker belongs to a deployment with so many nodes and that prefix, and to this seat.
@@ -81,7 +94,14 @@ pub(super) fn has_joined(deployment: &Deployment, seat: usize, look: &SelfReport
 impl Survey {
     /// Surveys the looks at all nodes, in the order of the configuration. `None`: the node did not
     /// answer. `known` is the deployment's id, if this proxy knows it.
-    pub(super) fn new(looks: &[Option<SelfReport>], prefix: &str, known: Option<&str>) -> Survey {
+    pub(super) fn new(
+        voters: &Voters,
+        looks: &[Option<SelfReport>],
+        gone: &[bool],
+        prefix: &str,
+        known: Option<&str>,
+    ) -> Survey {
+        let is_gone = |seat: usize| gone.get(seat) == Some(&true);
         let nodes = looks.len();
         let fitting = |(seat, look): (usize, &Option<SelfReport>)| {
             let look = look.as_ref()?;
@@ -91,10 +111,17 @@ impl Survey {
         let all: Vec<(usize, SelfReport, Marker)> =
             looks.iter().enumerate().filter_map(fitting).collect();
         let mut ids: Vec<String> = all.iter().map(|(.., m)| m.deployment.id.clone()).collect();
-        let count = |id: &str| all.iter().filter(|(.., m)| m.deployment.id == id).count();
+        let is_had = |id: &str| {
+            let has = || all.iter().filter(|(.., m)| m.deployment.id == id);
+            // Which seats are blank the newest knows.
+            let newest = has().max_by_key(|(.., m)| m.deployment.epoch);
+            let is_blank =
+                |seat| is_gone(seat) || newest.is_some_and(|(.., m)| m.deployment.is_blank(seat));
+            voters.agree(is_blank, |seat| has().any(|(of, ..)| *of == seat))
+        };
         ids.sort();
         ids.dedup();
-        let ours = ids.iter().find(|id| count(id) >= quorum(nodes)).cloned();
+        let ours = ids.iter().find(|id| is_had(id)).cloned();
         let id = ours.or_else(|| {
             let known = ids.iter().find(|id| known == Some(id.as_str()));
             known.or(ids.first().filter(|_| ids.len() == 1)).cloned()
@@ -105,9 +132,11 @@ impl Survey {
             ballot: look.accepted.clone(),
             deployment: marker.deployment.clone(),
         };
-        let agree = |one: &Accepted| ours.iter().filter(|other| accepted(other) == *one).count();
-        let committed =
-            ours.iter().map(|one| accepted(one)).find(|one| agree(one) >= quorum(nodes));
+        let is_agreed = |one: &Accepted| {
+            let agrees = |seat| ours.iter().any(|other| other.0 == seat && accepted(other) == *one);
+            voters.agree(|seat| is_gone(seat) || one.deployment.is_blank(seat), agrees)
+        };
+        let committed = ours.iter().map(|one| accepted(one)).find(is_agreed);
         // A larger ballot with a smaller epoch is from before nodes forgot their promises.
         let may_follow = |one: &Accepted| {
             let epoch = |committed: &Accepted| committed.deployment.epoch;
@@ -130,6 +159,7 @@ impl Survey {
             look.marker == super::look::MarkerFound::Nothing && look.old_marker.is_none()
         };
         Survey {
+            gone: (0..nodes).map(is_gone).collect(),
             committed,
             newest,
             intact,
@@ -141,22 +171,28 @@ impl Survey {
         }
     }
 
-    /// The number of nodes that have kept their memory.
-    pub(super) fn intact(&self) -> usize {
-        self.intact.iter().filter(|intact| **intact).count()
+    /// Whether a quorum of voters has kept its memory.
+    pub(super) fn is_covered(&self, voters: &Voters) -> bool {
+        voters.agree(|seat| self.is_blank(seat), |seat| self.intact[seat])
     }
 
-    /// Whether there are other nodes than `seat` and all of them have kept their memory: then they
-    /// know all that it has ever granted together with them. A single node grants alone, so nobody
-    /// knows that.
-    pub(super) fn others_know(&self, seat: usize) -> bool {
-        self.intact.len() > 1
-            && (0..self.intact.len()).all(|other| other == seat || self.intact[other])
+    /// Whether nobody is on the seat, in the newest state.
+    fn is_blank(&self, seat: usize) -> bool {
+        self.gone[seat]
+            || self.newest.as_ref().is_some_and(|newest| newest.deployment.is_blank(seat))
+    }
+
+    /// Whether there are other voters than that of `seat` and all of them have kept their memory: then
+    /// they know all that it has ever granted together with them. A single voter grants alone, so
+    /// nobody knows that.
+    pub(super) fn others_know(&self, voters: &Voters, seat: usize) -> bool {
+        voters.others_agree(seat, |seat| self.is_blank(seat), |seat| self.intact[seat])
     }
 
     /// Plans the change to be written now. Returns `None` if none is due, or none is possible.
     pub(super) fn plan(
         &self,
+        voters: &Voters,
         looks: &[Option<SelfReport>],
         waiting: &[Waiting],
         known: Option<&Deployment>,
@@ -176,8 +212,12 @@ impl Survey {
                 let admitted = who(seat).filter(|_| over(&seat));
                 next.seats[seat] = admitted.map_or(Seat::Blank(next.epoch), Seat::Filled);
             }
-            let plan = Plan { next, admitted: acceptors.clone(), acceptors, joining: vec![] };
-            return (plan.acceptors.len() >= quorum(nodes)).then_some(plan);
+            // Nobody knows which seats were blank: all are needed where there is somebody.
+            let nobody = |seat: &usize| waiting[*seat] == Waiting::Nobody;
+            let blank = (0..nodes).filter(nobody).collect();
+            let (admitted, joining) = (acceptors.clone(), vec![]);
+            let plan = Plan { next, acceptors, blank, admitted, joining };
+            return plan.is_quorum(voters, &plan.acceptors).then_some(plan);
         };
         let base = &newest.deployment;
         let is_held_up = self.committed.as_ref().is_some_and(|committed| {
@@ -189,24 +229,31 @@ impl Survey {
             };
             (0..nodes).any(|seat| is_behind(&seat))
         });
-        let is_covered = self.intact() >= quorum(nodes);
+        let is_covered = self.is_covered(voters);
+        let blank: Vec<usize> = (0..nodes).filter(|seat| self.is_blank(*seat)).collect();
         // If too few nodes have kept their memory, those that have waited decide with them:
         // otherwise all would wait for good.
         if is_covered && (self.committed.as_ref() != Some(newest) || is_held_up) {
             // A change that another proxy began is brought to its end first.
             let acceptors: Vec<usize> = (0..nodes).filter(|seat| self.intact[*seat]).collect();
-            return Some(Plan { next: base.clone(), acceptors, admitted: vec![], joining: vec![] });
+            let (admitted, joining) = (vec![], vec![]);
+            return Some(Plan { next: base.clone(), acceptors, blank, admitted, joining });
         }
         // The nodes that were told a newer epoch may have forgotten it, but proxies have not: they
         // learn no older one.
         let last = known.filter(|known| known.id == base.id).map_or(0, |known| known.epoch);
         let mut next = Deployment { epoch: base.epoch.max(last) + 1, ..base.clone() };
         let (mut admitted, mut joining) = (Vec::new(), Vec::new());
+        let mut is_left = false;
         for seat in 0..nodes {
+            if self.gone[seat] && !base.is_blank(seat) {
+                next.seats[seat] = Seat::Blank(next.epoch);
+                is_left = true;
+            }
             let Some(who) = who(seat).filter(|_| !self.intact[seat]) else { continue };
             let has_joined = looks[seat].as_ref().is_some_and(|look| has_joined(base, seat, look));
             match waiting[seat] {
-                Waiting::Unknown => {}
+                Waiting::Unknown | Waiting::Nobody => {}
                 // The seat's node before may still vote for another proxy: it loses the seat first,
                 // and the wait begins behind that.
                 _ if is_covered && !has_joined => {
@@ -231,16 +278,16 @@ impl Survey {
             (0..nodes).filter(|seat| self.intact[*seat]).collect()
         };
         let is_overtaken = is_covered && last > base.epoch;
-        let is_change = !joining.is_empty() || !admitted.is_empty() || is_overtaken;
-        let plan = Plan { next, acceptors, admitted, joining };
-        (is_change && plan.acceptors.len() >= quorum(nodes)).then_some(plan)
+        let is_change = !joining.is_empty() || !admitted.is_empty() || is_overtaken || is_left;
+        let plan = Plan { next, acceptors, blank, admitted, joining };
+        (is_change && plan.is_quorum(voters, &plan.acceptors)).then_some(plan)
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::lock::fitness::look::MarkerFound;
+    use crate::lock::{fitness::look::MarkerFound, quorum::quorum};
     use proptest::prelude::*;
 
     fn who(name: &str) -> Identity {
@@ -273,9 +320,25 @@ mod tests {
         names.iter().map(|name| Seat::Filled(who(name))).collect()
     }
 
+    /// So many voters, each with one seat.
+    fn alone(voters: usize) -> Voters {
+        Voters::with_seats(std::iter::repeat_n(1, voters))
+    }
+
+    fn surveyed(looks: &[Option<SelfReport>], known: Option<&str>) -> Survey {
+        Survey::new(&alone(looks.len()), looks, &[], "lock:", known)
+    }
+
+    /// The number of nodes that have kept their memory.
+    fn intact(survey: &Survey) -> usize {
+        survey.intact.iter().filter(|intact| **intact).count()
+    }
+
     fn plan(looks: &[Option<SelfReport>], waiting: &[Waiting]) -> Option<Plan> {
-        let survey = Survey::new(looks, "lock:", None);
-        survey.plan(looks, waiting, None, || deployment(0, vec![Seat::Blank(0); looks.len()]))
+        let survey = surveyed(looks, None);
+        survey.plan(&alone(looks.len()), looks, waiting, None, || {
+            deployment(0, vec![Seat::Blank(0); looks.len()])
+        })
     }
 
     const NONE: [Waiting; 3] = [Waiting::Yes; 3];
@@ -285,11 +348,11 @@ mod tests {
         let now = deployment(1, filled(&["a", "b", "c"]));
         let looks: Vec<_> =
             (0..3).map(|seat| look(["a", "b", "c"][seat], seat, Some(("1", &now)))).collect();
-        let survey = Survey::new(&looks, "lock:", None);
+        let survey = surveyed(&looks, None);
         assert_eq!(survey.committed.as_ref().map(|c| &c.deployment), Some(&now));
-        assert_eq!((survey.intact(), survey.longest), (3, Duration::from_secs(3)));
+        assert_eq!((intact(&survey), survey.longest), (3, Duration::from_secs(3)));
         assert_eq!(plan(&looks, &NONE), None);
-        let other = Survey::new(&looks, "other:", None);
+        let other = Survey::new(&alone(3), &looks, &[], "other:", None);
         assert_eq!((other.committed, other.newest), (None, None), "another prefix");
     }
 
@@ -351,8 +414,8 @@ mod tests {
         let now = deployment(1, filled(&["a", "b", "c"]));
         let begun = deployment(2, [filled(&["a", "b"]), vec![Seat::Waiting(who("x"), 2)]].concat());
         let looks = [look("a", 0, Some(("2", &begun))), look("b", 1, Some(("1", &now))), None];
-        let survey = Survey::new(&looks, "lock:", None);
-        assert_eq!((survey.committed.is_none(), survey.intact()), (true, 2));
+        let survey = surveyed(&looks, None);
+        assert_eq!((survey.committed.is_none(), intact(&survey)), (true, 2));
         let plan = plan(&looks, &NONE).unwrap();
         assert_eq!((plan.next, plan.acceptors), (begun, vec![0, 1]));
     }
@@ -372,8 +435,8 @@ mod tests {
             look("d", 3, Some(("20", &begun))),
             look("e", 4, Some(("06", &now))),
         ];
-        let survey = Survey::new(&looks, "lock:", None);
-        assert_eq!((survey.committed.is_some(), survey.intact()), (true, 2));
+        let survey = surveyed(&looks, None);
+        assert_eq!((survey.committed.is_some(), intact(&survey)), (true, 2));
         let over = Waiting::Over;
         let plan = plan(&looks, &[over, over, Waiting::Yes, Waiting::Yes, over]).unwrap();
         assert_eq!(plan.next, Deployment { epoch: 8, ..begun });
@@ -386,8 +449,10 @@ mod tests {
         let now = deployment(4, filled(&["x", "y", "z"]));
         let looks: Vec<_> =
             (0..3).map(|seat| look(["x", "y", "z"][seat], seat, Some(("1", &now)))).collect();
-        let survey = Survey::new(&looks, "lock:", Some("d"));
-        let plan = |known: &Deployment| survey.plan(&looks, &NONE, Some(known), || unreachable!());
+        let survey = surveyed(&looks, Some("d"));
+        let plan = |known: &Deployment| {
+            survey.plan(&alone(3), &looks, &NONE, Some(known), || unreachable!())
+        };
         let plan_of_now = plan(&known).unwrap();
         assert_eq!(plan_of_now.next, Deployment { epoch: 11, ..now.clone() });
         assert_eq!((plan_of_now.acceptors, plan_of_now.admitted), (vec![0, 1, 2], vec![]));
@@ -404,12 +469,50 @@ mod tests {
             look("b", 1, Some(("10", &now))),
             look("z", 2, Some(("12", &before))),
         ];
-        let survey = Survey::new(&looks, "lock:", None);
-        assert_eq!((survey.newest.clone(), survey.intact()), (survey.committed.clone(), 2));
+        let survey = surveyed(&looks, None);
+        assert_eq!((survey.newest.clone(), intact(&survey)), (survey.committed.clone(), 2));
         assert_eq!(plan(&looks, &NONE).unwrap().joining, [2]);
         let newer = deployment(5, filled(&["a", "b", "y"]));
         let looks = [looks[0].clone(), looks[1].clone(), look("y", 2, Some(("12", &newer)))];
-        assert_eq!(Survey::new(&looks, "lock:", None).newest.unwrap().deployment, newer);
+        assert_eq!(surveyed(&looks, None).newest.unwrap().deployment, newer);
+    }
+
+    #[test]
+    fn a_shard_that_is_gone_hinders_nobody_and_loses_its_seat() {
+        let voters = Voters::with_seats([3].into_iter());
+        let now = deployment(4, filled(&["a", "b", "c"]));
+        let looks = [look("a", 0, Some(("1", &now))), look("b", 1, Some(("1", &now))), None];
+        let survey = |gone| Survey::new(&voters, &looks, &[false, false, gone], "lock:", None);
+        let away = survey(false);
+        assert!(!away.is_covered(&voters) && away.committed.is_none(), "it may still vote");
+        assert_eq!(away.plan(&voters, &looks, &NONE, None, || unreachable!()), None);
+        let gone = survey(true);
+        assert!(gone.is_covered(&voters) && gone.committed.is_some());
+        let plan = gone.plan(&voters, &looks, &NONE, None, || unreachable!()).unwrap();
+        let seats = [filled(&["a", "b"]), vec![Seat::Blank(5)]].concat();
+        assert_eq!((plan.next.clone(), &plan.acceptors[..]), (deployment(5, seats), &[0, 1][..]));
+        // A new shard waits there.
+        let looks =
+            [0, 1].map(|seat| look(["a", "b"][seat], seat, Some(("2", &plan.next)))).to_vec();
+        let looks = [looks, vec![look("d", 2, None)]].concat();
+        let survey = Survey::new(&voters, &looks, &[], "lock:", None);
+        let plan = survey.plan(&voters, &looks, &NONE, None, || unreachable!()).unwrap();
+        assert_eq!(plan.next.seats[2], Seat::Waiting(who("d"), 6));
+    }
+
+    #[test]
+    fn a_cluster_without_markers_begins_by_all_shards_that_there_are() {
+        let voters = Voters::with_seats([3].into_iter());
+        let looks = [look("a", 0, None), look("b", 1, None), None];
+        let survey = Survey::new(&voters, &looks, &[], "lock:", None);
+        let new = || deployment(0, vec![Seat::Blank(0); 3]);
+        let plan = |third| {
+            let waiting = [Waiting::Over, Waiting::Over, third];
+            survey.plan(&voters, &looks, &waiting, None, new)
+        };
+        assert_eq!(plan(Waiting::Unknown), None, "it may have a marker of another deployment");
+        let seats = [filled(&["a", "b"]), vec![Seat::Blank(1)]].concat();
+        assert_eq!(plan(Waiting::Nobody).unwrap().next, deployment(1, seats));
     }
 
     #[test]
@@ -417,9 +520,9 @@ mod tests {
         let ours = deployment(1, filled(&["a", "b", "c"]));
         let theirs = Deployment { id: "e".into(), ..ours.clone() };
         let looks = [look("a", 0, Some(("1", &ours))), look("b", 1, Some(("1", &theirs))), None];
-        let survey = Survey::new(&looks, "lock:", None);
+        let survey = surveyed(&looks, None);
         assert_eq!((survey.ours, survey.newest, survey.ids.len()), (None, None, 2));
-        let known = Survey::new(&looks, "lock:", Some("e"));
+        let known = surveyed(&looks, Some("e"));
         assert_eq!(known.ours.as_deref(), Some("e"));
     }
 
@@ -437,11 +540,11 @@ mod tests {
                 1 => None,
                 _ => look(names[seat], seat, Some(("7", &now))),
             }).collect();
-            let survey = Survey::new(&looks, "lock:", None);
+            let survey = surveyed(&looks, None);
             let waiting: Vec<_> = over.iter()
                 .map(|over| if *over { Waiting::Over } else { Waiting::Yes }).collect();
             let blank = || deployment(7, vec![Seat::Blank(0); 5]);
-            if let Some(plan) = survey.plan(&looks, &waiting, None, blank) {
+            if let Some(plan) = survey.plan(&alone(5), &looks, &waiting, None, blank) {
                 prop_assert!(plan.acceptors.len() >= quorum(5));
                 prop_assert_eq!(plan.next.epoch, now.epoch + u64::from(plan.next != now));
                 for (seat, over) in over.iter().enumerate() {
@@ -450,7 +553,73 @@ mod tests {
                         (Seat::Filled(a), Seat::Filled(b)) if a != b
                     );
                     // A seat is exchanged in one step only if nobody can refuse, and after a wait.
-                    prop_assert!(!exchanged || survey.intact() < quorum(5) && *over);
+                    prop_assert!(!exchanged || intact(&survey) < quorum(5) && *over);
+                }
+            }
+        }
+
+        /// A seat of a voter with several is exchanged as safely: once a node waits there, each
+        /// quorum with the node before, on whatever lock, has somebody who refuses.
+        #[test]
+        fn where_voters_have_several_seats_quorums_on_each_lock_share_an_identity(
+            seats in prop_oneof![
+                proptest::collection::vec(1usize..4, 1),
+                proptest::collection::vec(1usize..4, 3),
+                proptest::collection::vec(1usize..4, 5),
+            ],
+            kept in proptest::collection::vec(0u8..8, 15),
+            blank in proptest::collection::vec(0u8..5, 15),
+            over in proptest::collection::vec(any::<bool>(), 15),
+            shards in proptest::collection::vec(0usize..3, 5),
+            order in Just((0usize..5).collect::<Vec<_>>()).prop_shuffle(),
+        ) {
+            let voters = Voters::with_seats(seats.iter().copied());
+            let all = 0..voters.seats();
+            let name = |seat: usize| format!("n{seat}");
+            let seat = |seat: usize| match blank[seat] {
+                0 => Seat::Blank(3),
+                _ => Seat::Filled(who(&name(seat))),
+            };
+            let now = deployment(7, all.clone().map(seat).collect());
+            let looks: Vec<_> = all.clone().map(|seat| match kept[seat] {
+                0 => look("x", seat, None),
+                1 => None,
+                _ if now.is_blank(seat) => None,
+                _ => look(&name(seat), seat, Some(("7", &now))),
+            }).collect();
+            let survey = Survey::new(&voters, &looks, &[], "lock:", None);
+            let waiting: Vec<_> = all.clone()
+                .map(|seat| if over[seat] { Waiting::Over } else { Waiting::Yes }).collect();
+            let new = || deployment(7, vec![Seat::Blank(0); voters.seats()]);
+            let Some(plan) = survey.plan(&voters, &looks, &waiting, None, new) else {
+                return Ok(());
+            };
+            prop_assert!(plan.is_quorum(&voters, &plan.acceptors));
+            for seat in all.clone() {
+                let exchanged = matches!(
+                    (&now.seats[seat], &plan.next.seats[seat]),
+                    (Seat::Filled(a), Seat::Filled(b)) if a != b
+                );
+                prop_assert!(!exchanged || !survey.is_covered(&voters) && over[seat]);
+            }
+            for lost in &plan.joining {
+                // Those that vote on a lock of the seat's node before: it, and one seat of as many
+                // other voters as make a quorum.
+                let of = |seat: usize| voters.of(seat);
+                let others = order.iter().filter(|voter| **voter < voters.count());
+                let others = others.filter(|voter| **voter != of(*lost));
+                let filled = |voter: usize| -> Option<usize> {
+                    let own = all.clone().filter(|seat| of(*seat) == voter && !now.is_blank(*seat));
+                    let own: Vec<usize> = own.collect();
+                    own.get(shards[voter] % own.len().max(1)).copied()
+                };
+                let others: Vec<usize> = others.filter_map(|voter| filled(*voter)).collect();
+                if now.is_blank(*lost) {
+                    continue;
+                }
+                let needed = quorum(voters.count()) - 1;
+                if let Some(others) = others.get(..needed) {
+                    prop_assert!(others.iter().any(|seat| plan.acceptors.contains(seat)));
                 }
             }
         }

@@ -8,7 +8,13 @@ use std::sync::{
 use arc_swap::ArcSwap;
 
 use super::clocks::NodeClock;
-use crate::{lock::scripts, sync::Mutex};
+use crate::{
+    lock::{
+        scripts::{self, Dialect},
+        stations::Station,
+    },
+    sync::Mutex,
+};
 
 /// What scripts that vote are told of the epoch.
 pub(in crate::lock) struct Told {
@@ -16,15 +22,15 @@ pub(in crate::lock) struct Told {
     pub(in crate::lock) marker: Vec<u8>,
     /// How many deployments the proxy has learned, this one included.
     pub(in crate::lock) learned: u64,
-    /// For each seat, `learned` as of which it is as it is now. A vote on an operation from before
+    /// For each voter, `learned` as of which its seats are as they are now. A vote on an operation from before
     /// that was another node's, or was given before the node waited. Empty: no seat has changed.
     pub(in crate::lock) seatings: Arc<[u64]>,
 }
 
 impl Told {
-    /// This marker, without a deployment.
-    pub(in crate::lock) fn marker(marker: &[u8]) -> Told {
-        Told { marker: scripts::told(marker), learned: 0, seatings: Arc::default() }
+    /// What is encoded, without a deployment.
+    fn encoded(marker: Vec<u8>) -> Told {
+        Told { marker, learned: 0, seatings: Arc::default() }
     }
 }
 
@@ -32,6 +38,9 @@ impl Told {
 pub(in crate::lock) struct NodeStanding {
     /// What the node's scripts are told.
     pub(in crate::lock) told: Arc<ArcSwap<Told>>,
+    dialect: Dialect,
+    /// Where the node's marker lies.
+    pub(in crate::lock) station: Mutex<Station>,
     /// Whether the node waits to be admitted: it must not grant.
     pub(in crate::lock) waits: AtomicBool,
     /// The longest TTL, in ms, that this node is known to have noted ([`scripts::LONGEST`]).
@@ -44,16 +53,30 @@ pub(in crate::lock) struct NodeStanding {
     pub(in crate::lock) unwatched: AtomicBool,
 }
 
-impl Default for NodeStanding {
+impl NodeStanding {
     /// A standing in which no marker is compared, and the node votes.
-    fn default() -> NodeStanding {
+    pub(in crate::lock) fn new(dialect: Dialect) -> NodeStanding {
+        let nothing = Told::encoded(scripts::told(dialect, b"", b""));
         NodeStanding {
-            told: Arc::new(ArcSwap::from_pointee(Told::marker(b""))),
+            told: Arc::new(ArcSwap::from_pointee(nothing)),
+            dialect,
+            station: Mutex::default(),
             waits: AtomicBool::new(false),
             longest: AtomicU64::new(0),
             clock: Mutex::default(),
             jumped: AtomicBool::new(false),
             unwatched: AtomicBool::new(false),
         }
+    }
+
+    /// Encodes the marker that scripts are told to find, and where.
+    pub(in crate::lock) fn encode(&self, marker: &[u8]) -> Vec<u8> {
+        let station = *self.station.lock();
+        scripts::told(self.dialect, marker, &station.key(scripts::MARKER))
+    }
+
+    /// Has scripts look for a marker that no deployment has.
+    pub(in crate::lock) fn tell_alone(&self, marker: &[u8]) {
+        self.told.store(Arc::new(Told::encoded(self.encode(marker))));
     }
 }

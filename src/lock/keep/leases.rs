@@ -57,7 +57,11 @@ async fn walk(locks: &Weak<Locks>, calls: &Arc<Semaphore>) -> Option<()> {
         found.extend(locks.upgrade()?.grants.holders.leases(shard));
         let is_last = shard + 1 == SHARDS;
         while found.len() >= MAX_RENEWALS || is_last && !found.is_empty() {
-            let length = call_length(found.iter().map(|lease: &Lease| (&lease.key, &lease.token)));
+            let nodes = locks.upgrade()?.grants.nodes.clone();
+            found.sort_by_cached_key(|lease: &Lease| nodes.together(&lease.key));
+            let first = found.first().map(|lease| nodes.together(&lease.key));
+            let alike = found.iter().take_while(|lease| Some(nodes.together(&lease.key)) == first);
+            let length = call_length(alike.map(|lease| (&lease.key, &lease.token)));
             let others = found.split_off(length);
             let batch = std::mem::replace(&mut found, others);
             put_back(&locks.upgrade()?, batch, calls).await;
@@ -68,10 +72,13 @@ async fn walk(locks: &Weak<Locks>, calls: &Arc<Semaphore>) -> Option<()> {
 
 /// Puts these leases, at most [`MAX_RENEWALS`], back on the nodes that deny them.
 async fn put_back(locks: &Arc<Locks>, leases: Vec<Lease>, calls: &Arc<Semaphore>) {
-    if locks.grants.nodes.wait_alone() {
-        for Lease { key, token, claim } in &leases {
-            locks.grants.put_back(key, token, *claim, std::iter::once(0));
-        }
+    let nodes = &locks.grants.nodes;
+    let (alone, leases): (Vec<Lease>, Vec<Lease>) =
+        leases.into_iter().partition(|lease| nodes.wait_alone(&lease.key));
+    for Lease { key, token, claim } in &alone {
+        locks.grants.put_back(key, token, *claim, std::iter::once(0));
+    }
+    if leases.is_empty() {
         return;
     }
     let votes = confirm(locks, &leases, calls).await;
@@ -98,9 +105,15 @@ async fn confirm(locks: &Arc<Locks>, leases: &[Lease], calls: &Semaphore) -> All
     for Lease { key, token, claim } in leases {
         asked.push(scripts::Prolonged { key, token, ttl: None, claim: *claim });
     }
-    let request = scripts::prolong(&asked, None);
+    let request = scripts::prolong(nodes.dialect, &asked, None);
     // The call stores nothing, so the nodes note no TTL for it.
-    let operation = nodes.operation(Kind::RenewMany, "".into(), "".into(), Duration::ZERO, request);
+    let operation = nodes.operation(
+        Kind::RenewMany,
+        nodes.place_of(&leases[0].key),
+        "".into(),
+        Duration::ZERO,
+        request,
+    );
     let mut tally = nodes.await_votes(nodes.submit(operation), Rule::All, nodes.max_ttl);
     std::future::poll_fn(|cx| tally.poll_decision(cx).map(drop)).await;
     tally.operation.votes()

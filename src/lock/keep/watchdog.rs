@@ -44,8 +44,8 @@ async fn renew_many(locks: Arc<Locks>, watches: Vec<Arc<Watch>>, call: OwnedSema
     let ttls: Vec<Duration> = watches.iter().map(|watch| watch.times().ttl).collect();
     let grants = &locks.grants;
     let nodes = &grants.nodes;
-    if nodes.wait_alone() {
-        for watch in &watches {
+    for watch in &watches {
+        if nodes.wait_alone(&watch.key) {
             grants.put_back(&watch.key, &watch.token, watch.claim, std::iter::once(0));
         }
     }
@@ -64,8 +64,14 @@ async fn renew_many(locks: Arc<Locks>, watches: Vec<Arc<Watch>>, call: OwnedSema
     let longest = ttls.iter().max().copied().unwrap_or_default();
     let fences_until = watches.iter().map(|watch| watch.times().fence_until).min();
     let fence_ttl = fences_until.filter(|until| *until <= since).map(|_| nodes.fence_ttl);
-    let request = scripts::prolong(&calls, fence_ttl);
-    let operation = nodes.operation(Kind::RenewMany, "".into(), "".into(), longest, request);
+    let request = scripts::prolong(nodes.dialect, &calls, fence_ttl);
+    let operation = nodes.operation(
+        Kind::RenewMany,
+        nodes.place_of(&watches[0].key),
+        "".into(),
+        longest,
+        request,
+    );
     let mut tally = nodes.await_votes(nodes.submit(operation), Rule::All, least);
     let mut call = Some(call);
     std::future::poll_fn(|cx| {
@@ -222,8 +228,9 @@ pub(in crate::lock) async fn run(locks: Weak<Locks>) {
         let nodes = &locks.grants.nodes;
         let patience =
             |watch: &Arc<Watch>| nodes.patience(watch.times().ttl).as_millis().checked_ilog2();
-        renewing.sort_by_cached_key(patience);
-        for alike in renewing.chunk_by(|one, other| patience(one) == patience(other)) {
+        let place = |watch: &Arc<Watch>| (patience(watch), nodes.together(&watch.key));
+        renewing.sort_by_cached_key(place);
+        for alike in renewing.chunk_by(|one, other| place(one) == place(other)) {
             let mut rest = alike;
             while !rest.is_empty() {
                 let (batch, others) =

@@ -18,18 +18,19 @@ use crate::{
     clock::Instant,
     config::RedisUrl,
     lock::{
-        address::Whereabouts,
         fitness::{
             deployment::Judgement,
             fault::Fault,
             look::{
-                CONNECT_LIMIT, ConnectError, SelfReport, encode_greeting, encode_look, look_again,
-                read_look, read_reply, send, within_limit,
+                CONNECT_LIMIT, ConnectError, SelfReport, encode_greeting, encode_look,
+                find_station, look_again, read_look, read_reply, send, within_limit,
             },
             marker::OLD_MARKER,
             round::{catch_up, write_note},
         },
         reply, scripts,
+        stations::Station,
+        whereabouts::Whereabouts,
     },
     net::{self, Stream},
     resp::encode,
@@ -57,8 +58,10 @@ impl ManageConnection for LinkManager {
         node.leads_to(there.clone());
         let mut stream = net::connect(url, &node.connector, CONNECT_LIMIT, node.keepalive).await?;
         let sent = Instant::now();
-        let mut greeting = within_limit(greet(&mut stream, url)).await?;
+        let mut greeting = within_limit(greet(&mut stream, url, &node)).await?;
         greeting.look = greeting.look.of(&there);
+        let station = greeting.look.station;
+        *node.standing.station.lock() = station;
         node.saw_look(sent, &greeting.look);
         let run_id = greeting.look.run_id.clone();
         let (weak, address) = (Arc::downgrade(&node), node.address.clone());
@@ -79,13 +82,15 @@ impl ManageConnection for LinkManager {
                 return Err(error);
             }
         };
-        let (failing, watching) = (weak.clone(), weak.clone());
+        let (failing, watching, moving) = (weak.clone(), weak.clone(), weak.clone());
         let side = NodeSide {
-            node: node.index,
+            node: node.voter,
+            station,
             silence: node.silence,
             metrics: node.metrics.clone(),
             standing: node.standing.clone(),
             drift_factor: node.drift_factor,
+            dialect: node.dialect,
             on_clock: Box::new(move |sight| {
                 if let Some(node) = watching.upgrade() {
                     node.saw_clock(sight);
@@ -94,6 +99,11 @@ impl ManageConnection for LinkManager {
             on_error: Box::new(move |operation| {
                 if let Some(node) = failing.upgrade() {
                     node.answered_with_error(operation);
+                }
+            }),
+            on_moved: Box::new(move |operation| {
+                if let Some(node) = moving.upgrade() {
+                    node.answered_elsewhere(operation);
                 }
             }),
         };
@@ -129,9 +139,10 @@ async fn admit(
         let mut pause = if looks < FIRST_LOOKS { LOOK_SOON } else { LOOK_EVERY };
         match node.admissions.judge(node.index, &look) {
             Judgement::Admitted(generation) => {
-                if let Some(run_id) = look.run_id.filter(|id| Some(id) != look.old_marker.as_ref())
+                if let Some(run_id) =
+                    look.run_id.clone().filter(|id| Some(id) != look.old_marker.as_ref())
                 {
-                    within_limit(mark(stream, &run_id)).await?;
+                    within_limit(mark(stream, look.station, &run_id)).await?;
                 }
                 return Ok((node, generation));
             }
@@ -160,16 +171,16 @@ async fn admit(
             sleep(pause).await;
         }
         let sent = Instant::now();
-        look = within_limit(look_again(stream)).await?.of(there);
+        look = within_limit(look_again(stream, look.station)).await?.of(there);
         weak.upgrade().ok_or(ConnectError::Unused)?.saw_look(sent, &look);
     }
     Err(ConnectError::Unused)
 }
 
 /// Notes the admission on the node, for proxies of version 0.1.
-async fn mark(stream: &mut Stream, run_id: &str) -> Result<(), ConnectError> {
+async fn mark(stream: &mut Stream, station: Station, run_id: &str) -> Result<(), ConnectError> {
     let mut out = Vec::new();
-    encode::command(&mut out, &[b"SET", OLD_MARKER, run_id.as_bytes()]);
+    encode::command(&mut out, &[b"SET", &station.key(OLD_MARKER), run_id.as_bytes()]);
     send(stream, &out).await?;
     match read_reply(stream, &mut Vec::new()).await? {
         OwnedFrame::Error(error) => {
@@ -186,15 +197,18 @@ struct Greeting {
 }
 
 /// Authenticates, selects the database, loads the scripts, all in one round trip.
-async fn greet(stream: &mut Stream, url: &RedisUrl) -> Result<Greeting, ConnectError> {
+async fn greet(stream: &mut Stream, url: &RedisUrl, node: &Node) -> Result<Greeting, ConnectError> {
     let mut out = Vec::new();
     let mut asked = encode_greeting(&mut out, url);
-    scripts::load(&mut out);
+    scripts::load(node.dialect, &mut out);
     asked.extend(["SCRIPT LOAD"; scripts::LOADS]);
     // The next two commands help but are not needed; an ACL may refuse them.
     encode::command(&mut out, &[b"CLIENT", b"SETNAME", b"lockgate"]);
     encode::command(&mut out, &[b"CLIENT", b"ID"]);
-    encode_look(&mut out);
+    let is_plain = node.address.cluster().is_none();
+    if is_plain {
+        encode_look(&mut out, Station::Plain);
+    }
     send(stream, &out).await?;
 
     let mut received = Vec::new();
@@ -208,7 +222,13 @@ async fn greet(stream: &mut Stream, url: &RedisUrl) -> Result<Greeting, ConnectE
         OwnedFrame::Integer(id) => Some(id),
         _ => None,
     };
-    let look = read_look(stream, &mut received).await?;
+    if !is_plain {
+        let seats = node.admissions.seats();
+        let station = find_station(stream, &node.address, node.index, seats).await?;
+        let look = look_again(stream, station).await?;
+        return Ok(Greeting { client_id, look });
+    }
+    let look = read_look(stream, &mut received, Station::Plain).await?;
     if !received.is_empty() {
         return Err(reply::Garbage.into());
     }

@@ -2,7 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, OnceLock, Weak, atomic::Ordering},
+    sync::{Arc, LazyLock, OnceLock, Weak, atomic::Ordering},
     time::Duration,
 };
 
@@ -17,7 +17,7 @@ use crate::{
     key::{Key, Token},
     lock::{
         Claim, NodeStatus,
-        address::{NodeAddress, Whereabouts},
+        address::NodeAddress,
         fitness::{
             clocks::{Clocks, Sight},
             deployment::{Admissions, Wait},
@@ -28,7 +28,8 @@ use crate::{
         },
         metrics::NodeMetrics,
         operation::{Absence, Kind, Operation, Vote},
-        scripts,
+        scripts::{self, Dialect},
+        whereabouts::Whereabouts,
     },
     net::Connector,
     resp::encode,
@@ -54,23 +55,34 @@ thread_local! {
 /// Returns the end of a grant made by this proxy, as far as is known.
 type HeldUntil = dyn Fn(&Key, &Token, Claim) -> Option<Instant> + Send + Sync;
 
+/// Metrics that are made when they are first needed.
+type LazyMetrics = LazyLock<Arc<NodeMetrics>, Box<dyn FnOnce() -> Arc<NodeMetrics> + Send>>;
+/// Is told an operation.
+type Again = dyn Fn(&Arc<Operation>) + Send + Sync;
+
 pub(super) struct Node {
     pub(super) address: Arc<NodeAddress>,
     pub(super) connector: Connector,
-    /// The node's place in `locks.nodes`, from 0.
+    /// The node's seat, from 0.
     pub(super) index: usize,
+    /// The place of its voter in `locks.nodes`, from 0.
+    pub(super) voter: usize,
     pub(super) silence: Duration,
     pub(super) keepalive: Duration,
-    pub(super) metrics: Arc<NodeMetrics>,
+    /// Made once somebody is on the seat.
+    pub(super) metrics: LazyMetrics,
     pub(super) admissions: Arc<Admissions>,
     /// The node's standing, which its connection obeys.
     pub(super) standing: Arc<NodeStanding>,
     clocks: Arc<Clocks>,
     /// `locks.drift_factor`.
     pub(super) drift_factor: f64,
+    pub(super) dialect: Dialect,
     /// Called when the node can be asked again, be it only for locks that are put back.
     came_back: OnceLock<Box<dyn Fn() + Send + Sync>>,
     held_until: OnceLock<Box<HeldUntil>>,
+    /// Told what another node of the cluster must be asked to give back.
+    again: OnceLock<Box<Again>>,
     queue_limit: usize,
     /// Cancelled when the engine is dropped.
     pub(super) gone: CancellationToken,
@@ -115,21 +127,28 @@ impl Node {
         admissions: Arc<Admissions>,
         clocks: Arc<Clocks>,
     ) -> Node {
-        let metrics = NodeMetrics::new(index + 1, &address.to_string(), config.node_timeout);
-        metrics.up.set(0.0);
+        let (name, timeout) = (address.to_string(), config.node_timeout);
+        let metrics: LazyMetrics =
+            LazyLock::new(Box::new(move || Arc::new(NodeMetrics::new(index + 1, &name, timeout))));
+        if address.cluster().is_none() {
+            metrics.up.set(0.0);
+        }
         Node {
             address,
             connector,
             index,
+            voter: admissions.voter(index),
             silence: config.node_silence,
             keepalive: config.node_silence.max(Duration::from_secs(3)),
-            metrics: Arc::new(metrics),
+            metrics,
             standing: admissions.standing(index),
             admissions,
             clocks,
             drift_factor: config.drift_factor,
+            dialect: Dialect::of(config),
             came_back: OnceLock::new(),
             held_until: OnceLock::new(),
+            again: OnceLock::new(),
             queue_limit: config.node_queue,
             gone: CancellationToken::new(),
             max_ttl: config.max_ttl,
@@ -178,7 +197,7 @@ impl Node {
             let quarantined = state.unfit == Some(Fault::Quarantined);
             drop(state);
             let why = if quarantined { Absence::Quarantined } else { Absence::Down };
-            return operation.vote(self.index, Vote::Missing(why));
+            return operation.vote(self.voter, Vote::Missing(why));
         };
         if let Some(why) = self.refuses(&state, operation) {
             // The node may still give the giver's lock back.
@@ -186,18 +205,36 @@ impl Node {
                 link.send(Queued::Operation(Arc::new(release)));
             }
             drop(state);
-            return operation.vote(self.index, Vote::Missing(why));
+            return operation.vote(self.voter, Vote::Missing(why));
         }
         if matches!(operation.kind, Kind::Acquire { .. }) && link.pending() >= self.queue_limit {
             drop(state);
             self.metrics.errors_queue_full.increment(1);
-            return operation.vote(self.index, Vote::Missing(Absence::Busy));
+            return operation.vote(self.voter, Vote::Missing(Absence::Busy));
         }
         if !link.send(Queued::Operation(operation.clone())) {
             self.clean_up_unsent(&mut state, operation);
             drop(state);
-            operation.vote(self.index, Vote::Missing(Absence::Down));
+            operation.vote(self.voter, Vote::Missing(Absence::Down));
         }
+    }
+
+    /// Notes that the cluster has the lock's slot elsewhere, or nowhere. What was to be given back is
+    /// given back where the slot is then.
+    pub(super) fn answered_elsewhere(&self, operation: &Arc<Operation>) {
+        if let Some(shards) = self.address.cluster() {
+            shards.look_now();
+        }
+        if let Some(again) = self.again.get()
+            && matches!(operation.kind, Kind::Release | Kind::HandOver { .. })
+        {
+            again(operation);
+        }
+    }
+
+    /// Has `again` told what another node of the cluster must be asked to give back.
+    pub(super) fn on_elsewhere(&self, again: impl Fn(&Arc<Operation>) + Send + Sync + 'static) {
+        let _ = self.again.set(Box::new(again));
     }
 
     /// Why the node must not be asked this, though it is connected.
@@ -236,7 +273,10 @@ impl Node {
             warn!(node = %self.address, reason, "the votes of this lock node do not count");
             return;
         }
-        info!(node = %self.address, "the Sentinels confirm this lock node again");
+        match self.address.cluster() {
+            Some(_) => info!(node = %self.address, "the cluster confirms this lock node again"),
+            None => info!(node = %self.address, "the Sentinels confirm this lock node again"),
+        }
         // The node may have come to wait meanwhile.
         if self.state.lock().link.is_some() {
             self.stands(0);
@@ -358,7 +398,7 @@ impl Node {
             encode::command(&mut kill, &[b"CLIENT", b"KILL", b"ID", id.to_string().as_bytes()]);
             link.send(Queued::Blind(kill));
         }
-        link.send(Queued::Blind(scripts::note_max_ttl(self.max_ttl)));
+        link.send(Queued::Blind(self.note_max_ttl()));
         state.before = link.run_id.clone().zip(link.client_id);
         let now = Instant::now();
         let cleanup = std::mem::take(&mut state.cleanup);
@@ -386,6 +426,11 @@ impl Node {
         self.give_up(missing);
     }
 
+    fn note_max_ttl(&self) -> Vec<u8> {
+        let station = *self.standing.station.lock();
+        scripts::note(&station.key(scripts::MAX_TTL), self.max_ttl)
+    }
+
     /// Sends what was held back, behind what the node has missed and ahead of all new operations.
     /// The connection leaves out what must not be asked any more. Returns the operations that were
     /// not sent, with the reason.
@@ -399,7 +444,7 @@ impl Node {
         let mut missing = Vec::new();
         for operation in held_back {
             let waits = self.refuses(state, &operation);
-            let is_wanted = !operation.kind.is_proven() || operation.is_wanted(self.index, &[]);
+            let is_wanted = !operation.kind.is_proven() || operation.is_wanted(self.voter, &[]);
             if waits.is_some() || !is_wanted {
                 // The node may still give the giver's lock back.
                 if let Some(release) = operation.late_release() {
@@ -430,7 +475,7 @@ impl Node {
     /// Votes for operations that the node is not asked about any more. Called without the mutex.
     fn give_up(&self, missing: Vec<(Arc<Operation>, Absence)>) {
         for (operation, why) in missing {
-            operation.vote(self.index, Vote::Missing(why));
+            operation.vote(self.voter, Vote::Missing(why));
         }
     }
 
@@ -581,7 +626,7 @@ impl Node {
         self.note_down(&mut state, leftover.reason.to_string(), None, garbage);
         drop(state);
         for operation in leftover.sent {
-            operation.vote(self.index, Vote::Missing(Absence::Disconnected));
+            operation.vote(self.voter, Vote::Missing(Absence::Disconnected));
         }
         self.give_up(unsent);
     }
@@ -641,7 +686,10 @@ impl Node {
     /// Why votes of the connected Redis do not count.
     fn unconfirmed(&self) -> String {
         let why = self.address.problem().unwrap_or_else(|| "they were not heard lately".into());
-        format!("not confirmed by its Sentinels: {why}")
+        match self.address.cluster() {
+            Some(_) => format!("not confirmed by its cluster: {why}"),
+            None => format!("not confirmed by its Sentinels: {why}"),
+        }
     }
 
     /// Notes the faults that an inspection has found, with one line in the log for each new one.

@@ -1,16 +1,25 @@
 //! All lock nodes: puts operations to them, waits for their votes, and says who is missing.
 
 use std::{
-    sync::Arc,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicUsize, Ordering},
+    },
     task::{Context, Poll, Waker, ready},
     time::Duration,
 };
 
-use tokio::runtime::Handle;
+use tokio::{runtime::Handle, time::sleep};
 
-use super::{fences::LargestFence, node::Node, outage::Outage, supervisor};
+use super::{
+    fences::LargestFence,
+    node::{ASK_AGAIN, Node},
+    outage::Outage,
+    supervisor,
+};
 use crate::{
     clock::Instant,
+    cluster::slot::slot,
     config::LocksConfig,
     key::{Key, Token},
     lock::{
@@ -19,7 +28,8 @@ use crate::{
         fitness::{clocks::Clocks, deployment::Admissions},
         operation::{Absence, Kind, Operation, Vote},
         quorum::{DRIFT, Decision, Rule, quorum, validity},
-        scripts::{Ended, Wanted},
+        scripts::{Dialect, Ended, Wanted},
+        shards::Shards,
     },
     net::Connector,
 };
@@ -28,18 +38,33 @@ use crate::{
 /// validity up.
 const TIMEOUT_SHARE: u32 = 10;
 
+/// Releases that wait for where their slot is, at most; for any further one the lock has to run out.
+const MOST_MOVED: usize = 10_000;
+
 /// The time of day in microseconds, from which fences are proposed.
 pub(crate) type WallClock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
+/// Where a voter's vote on a lock is asked for.
+enum VoterRoute {
+    /// Of the node on this seat.
+    Seat(usize),
+    /// Of the shard that has the lock's slot; the first of the cluster's seats.
+    Shards(Arc<Shards>, usize),
+}
+
 /// All lock nodes of one proxy, with what is the same for each operation on them.
 pub(in crate::lock) struct Nodes {
+    /// By their seats.
     all: Vec<Arc<Node>>,
+    /// Of each voter, in the order of `locks.nodes`.
+    routes: Arc<[VoterRoute]>,
     admissions: Arc<Admissions>,
     wall_clock: WallClock,
     /// The name of this proxy in the messages about its releases.
     who: String,
     pub(in crate::lock) node_timeout: Duration,
     pub(in crate::lock) drift_factor: f64,
+    pub(in crate::lock) dialect: Dialect,
     pub(in crate::lock) fence_ttl: Duration,
     pub(in crate::lock) max_ttl: Duration,
     fences: Arc<LargestFence>,
@@ -67,13 +92,40 @@ impl Nodes {
             runtime.spawn(supervisor::supervise(node.clone()));
             all.push(node);
         }
+        let routes = routes(&all, addresses);
+        for node in all.iter().filter(|node| node.address.cluster().is_some()) {
+            let (routes, weak) =
+                (routes.clone(), all.iter().map(Arc::downgrade).collect::<Vec<_>>());
+            let (voter, runtime, max_ttl) = (node.voter, runtime.clone(), config.max_ttl);
+            let waiting = Arc::new(AtomicUsize::new(0));
+            node.on_elsewhere(move |operation| {
+                // The rest of the locks runs out.
+                if waiting.fetch_add(1, Ordering::Relaxed) >= MOST_MOVED {
+                    waiting.fetch_sub(1, Ordering::Relaxed);
+                    return;
+                }
+                let giving = give_back_elsewhere(
+                    (routes.clone(), weak.clone()),
+                    voter,
+                    operation.clone(),
+                    max_ttl,
+                );
+                let waiting = waiting.clone();
+                runtime.spawn(async move {
+                    giving.await;
+                    waiting.fetch_sub(1, Ordering::Relaxed);
+                });
+            });
+        }
         Nodes {
             all,
+            routes,
             admissions,
             wall_clock,
             who: format!("{:016x}", rand::random::<u64>()),
             node_timeout: config.node_timeout,
             drift_factor: config.drift_factor,
+            dialect: Dialect::of(config),
             fence_ttl: config.fence_ttl,
             max_ttl: config.max_ttl,
             fences: Arc::default(),
@@ -109,17 +161,26 @@ impl Nodes {
 
     /// The state of every node now, in the order of the configuration.
     pub(in crate::lock) fn status(&self) -> Vec<NodeStatus> {
-        self.all.iter().map(|node| node.status()).collect()
+        let status = |voter: usize| match &self.routes[voter] {
+            VoterRoute::Seat(seat) => self.all[*seat].status(),
+            VoterRoute::Shards(shards, _) => {
+                let own = self.all.iter().filter(|node| node.voter == voter);
+                let there = own.filter(|node| node.address.now().is_ok());
+                of_shards(shards, there.map(|node| node.status()).collect())
+            }
+        };
+        (0..self.routes.len()).map(status).collect()
     }
 
-    /// Whether the only node waits. Then no node confirms that a lock is held: it is put back
-    /// because this proxy knows it.
-    pub(in crate::lock) fn wait_alone(&self) -> bool {
-        self.all.first().is_some_and(|node| node.waits_alone())
+    /// Whether the only node that votes on the lock at `key` waits. Then no node confirms that it is
+    /// held: it is put back because this proxy knows it.
+    pub(in crate::lock) fn wait_alone(&self, key: &[u8]) -> bool {
+        self.routes.len() == 1
+            && self.asked(0, key).is_some_and(|seat| self.all[seat].waits_alone())
     }
 
     pub(in crate::lock) fn quorum(&self) -> usize {
-        quorum(self.all.len())
+        quorum(self.routes.len())
     }
 
     /// Whether a message about a release was published by this proxy itself.
@@ -154,8 +215,8 @@ impl Nodes {
         ttl: Duration,
         request: Vec<u8>,
     ) -> Operation {
-        let operation = Operation::new(kind, key, token, ttl, request, self.all.len());
-        operation.made_at(self.admissions.learned())
+        let operation = Operation::new(kind, key, token, ttl, request, self.routes.len());
+        operation.in_dialect(self.dialect).made_at(self.admissions.learned())
     }
 
     /// Makes the operation that gives a lock back, in this proxy's name.
@@ -175,21 +236,50 @@ impl Nodes {
     }
 
     fn ending(&self, key: Key, token: Token, ended: Ended) -> Operation {
-        Operation::release(key, token, ended, self.who.as_bytes(), self.max_ttl, self.all.len())
+        let (who, count) = (self.who.as_bytes(), self.routes.len());
+        Operation::release(self.dialect, key, token, ended, who, self.max_ttl, count)
     }
 
     /// Puts an operation to every node, in one go and without waiting.
     pub(in crate::lock) fn submit(&self, operation: Operation) -> Arc<Operation> {
         let operation = Arc::new(operation);
-        for node in &self.all {
-            node.submit(&operation);
+        for voter in 0..self.routes.len() {
+            self.submit_to(voter, &operation);
         }
         operation
     }
 
-    /// Puts an operation to one node alone.
-    pub(in crate::lock) fn submit_to(&self, node: usize, operation: &Arc<Operation>) {
-        self.all[node].submit(operation);
+    /// Puts an operation to one voter alone.
+    pub(in crate::lock) fn submit_to(&self, voter: usize, operation: &Arc<Operation>) {
+        match self.asked(voter, &operation.key) {
+            Some(seat) => self.all[seat].submit(operation),
+            None => operation.vote(voter, Vote::Missing(Absence::ClusterDown)),
+        }
+    }
+
+    /// Locks for which this is the same may be in one call. A call on locks of several slots no node of
+    /// a cluster carries out.
+    pub(in crate::lock) fn together(&self, key: &[u8]) -> u16 {
+        match self.dialect {
+            Dialect::Plain => 0,
+            Dialect::Tagged => slot(key),
+        }
+    }
+
+    /// The key by which a call on several locks, of which this is one, finds its nodes.
+    pub(in crate::lock) fn place_of(&self, key: &Key) -> Key {
+        match self.dialect {
+            Dialect::Plain => "".into(),
+            Dialect::Tagged => key.clone(),
+        }
+    }
+
+    /// The seat that votes for a voter on the lock at `key`.
+    fn asked(&self, voter: usize, key: &[u8]) -> Option<usize> {
+        match &self.routes[voter] {
+            VoterRoute::Seat(seat) => Some(*seat),
+            VoterRoute::Shards(shards, first) => shards.of(key).map(|place| first + place),
+        }
     }
 
     /// Puts one request to every node, and waits for the votes by `rule`.
@@ -229,9 +319,31 @@ impl Nodes {
     pub(in crate::lock) async fn drain(self: &Arc<Self>, limit: Duration) {
         let mut ping = Vec::new();
         crate::resp::encode::command(&mut ping, &[b"PING"]);
-        let mut tally = self.ask(Kind::Flush, Rule::All, "".into(), "".into(), limit, ping);
-        tally.deadline = tokio::time::Instant::now() + limit;
-        std::future::poll_fn(|cx| tally.poll_decision(cx).map(drop)).await;
+        let deadline = tokio::time::Instant::now() + limit;
+        // One node of each voter at a time: a voter has one vote.
+        let mut rounds = Vec::new();
+        for round in 0.. {
+            let operation = self.operation(Kind::Flush, "".into(), "".into(), limit, ping.clone());
+            let operation = Arc::new(operation);
+            let mut any = false;
+            for voter in 0..self.routes.len() {
+                let mut own = self.all.iter().filter(|node| node.voter == voter);
+                let node = own.nth(round);
+                any |= node.is_some();
+                match node.filter(|node| !node.address.is_absent()) {
+                    Some(node) => node.submit(&operation),
+                    None => operation.vote(voter, Vote::Missing(Absence::Down)),
+                }
+            }
+            if !any {
+                break;
+            }
+            rounds.push(self.await_votes(operation, Rule::All, limit));
+        }
+        for mut tally in rounds {
+            tally.deadline = deadline;
+            std::future::poll_fn(|cx| tally.poll_decision(cx).map(drop)).await;
+        }
     }
 
     /// The part of `ttl` that is left for a client whose lock was asked for at `since`. Returns
@@ -253,12 +365,21 @@ impl Nodes {
         self.max_ttl.mul_f64(self.drift_factor) + DRIFT
     }
 
+    /// The state of the node that votes for a voter on the lock at `key`.
+    fn status_of(&self, voter: usize, key: &[u8]) -> NodeStatus {
+        match (self.asked(voter, key), &self.routes[voter]) {
+            (Some(seat), _) => self.all[seat].status(),
+            (None, VoterRoute::Seat(seat)) => self.all[*seat].status(),
+            (None, VoterRoute::Shards(shards, _)) => of_shards(shards, Vec::new()),
+        }
+    }
+
     /// The NOQUORUM error of votes that do not decide: the nodes that are missing.
-    pub(in crate::lock) fn no_quorum(&self, votes: &[Vote]) -> NoQuorum {
+    pub(in crate::lock) fn no_quorum(&self, key: &[u8], votes: &[Vote]) -> NoQuorum {
         let missing: Vec<String> = votes
             .iter()
-            .zip(&self.all)
-            .filter_map(|(vote, node)| match vote {
+            .enumerate()
+            .filter_map(|(node, vote)| match vote {
                 Vote::Missing(why) => Some((*why, node)),
                 Vote::Pending => Some((Absence::Timeout, node)),
                 Vote::Yes(_)
@@ -269,7 +390,7 @@ impl Nodes {
                 | Vote::No(_) => None,
             })
             .map(|(why, node)| {
-                let NodeStatus { address, reason, .. } = node.status();
+                let NodeStatus { address, reason, .. } = self.status_of(node, key);
                 let told = matches!(why, Absence::Quarantined | Absence::Unconfirmed);
                 let reason = reason.filter(|_| told);
                 format!("{address} ({})", reason.as_deref().unwrap_or(why.as_str()))
@@ -284,6 +405,65 @@ impl Nodes {
         };
         self.outage.failed(&error);
         error
+    }
+}
+
+/// Finds where each voter's votes are asked for.
+fn routes(all: &[Arc<Node>], addresses: &[Arc<NodeAddress>]) -> Arc<[VoterRoute]> {
+    let mut routes = Vec::new();
+    for (seat, node) in all.iter().enumerate() {
+        if node.voter == routes.len() {
+            routes.push(match addresses[seat].cluster() {
+                Some(shards) => VoterRoute::Shards(shards.clone(), seat),
+                None => VoterRoute::Seat(seat),
+            });
+        }
+    }
+    routes.into()
+}
+
+/// The state of a cluster's voter, of those of its shards.
+fn of_shards(shards: &Shards, all: Vec<NodeStatus>) -> NodeStatus {
+    let mut reasons: Vec<String> = shards.problem().into_iter().collect();
+    let mut found = Vec::new();
+    for shard in &all {
+        let reason = shard.reason.iter().filter(|reason| !reasons.contains(reason));
+        let reason: Vec<String> =
+            reason.map(|reason| format!("{}: {reason}", shard.address)).collect();
+        reasons.extend(reason);
+        let new = shard.found.iter().filter(|fault| !found.contains(*fault));
+        let new: Vec<_> = new.copied().collect();
+        found.extend(new);
+    }
+    let up = reasons.is_empty() && !all.is_empty();
+    NodeStatus {
+        address: shards.config.cluster.to_string(),
+        up,
+        reason: Some(reasons.join("; ")).filter(|reasons| !reasons.is_empty()),
+        unfit: all.iter().find_map(|shard| shard.unfit),
+        found,
+        too_slow: up && all.iter().any(|shard| shard.too_slow),
+    }
+}
+
+/// Gives a lock back at the shard that has its slot now, which has moved away from another; at once
+/// the map may not know.
+async fn give_back_elsewhere(
+    (routes, nodes): (Arc<[VoterRoute]>, Vec<Weak<Node>>),
+    voter: usize,
+    operation: Arc<Operation>,
+    max_ttl: Duration,
+) {
+    sleep(ASK_AGAIN).await;
+    let left = operation.ttl.min(max_ttl).saturating_sub(ASK_AGAIN);
+    let (Some(release), Some(VoterRoute::Shards(shards, first)), false) =
+        (operation.late_release(), routes.get(voter), left.is_zero())
+    else {
+        return;
+    };
+    let Some(place) = shards.of(&operation.key) else { return };
+    if let Some(node) = nodes.get(first + place).and_then(Weak::upgrade) {
+        node.submit(&Arc::new(release.lasting(left)));
     }
 }
 
@@ -308,7 +488,9 @@ impl Tally {
         }
         ready!(self.alarm.poll(self.deadline, cx));
         for late in self.operation.time_out() {
-            self.nodes.all[late].metrics.errors_timeout.increment(1);
+            if let Some(seat) = self.nodes.asked(late, &self.operation.key) {
+                self.nodes.all[seat].metrics.errors_timeout.increment(1);
+            }
         }
         let decision = self.operation.decision(self.rule, Waker::noop());
         debug_assert_ne!(decision, Decision::Open, "no vote is waited for any more");

@@ -37,7 +37,9 @@ use crate::{
         },
         metrics::NodeMetrics,
         operation::{Absence, Kind, Operation, Vote},
-        reply, scripts,
+        reply,
+        scripts::{self, Dialect},
+        stations::Station,
     },
     net::{Outbox, Stream},
     sync::Mutex,
@@ -65,16 +67,22 @@ type OnError = dyn Fn(&Arc<Operation>) + Send;
 
 /// The parts of a node that its connection needs.
 pub(super) struct NodeSide {
+    /// The place of its voter in `locks.nodes`, from 0.
     pub(super) node: usize,
+    /// Where its marker lies.
+    pub(super) station: Station,
     pub(super) silence: Duration,
     pub(super) metrics: Arc<NodeMetrics>,
     pub(super) standing: Arc<NodeStanding>,
     /// `locks.drift_factor`.
     pub(super) drift_factor: f64,
+    pub(super) dialect: Dialect,
     /// Told each sight of the node's clock. `None`: the node does not tell its TIME.
     pub(super) on_clock: Callback<Option<Sight>>,
     /// Told a release or a hand-over that the node has answered with an error.
     pub(super) on_error: Box<OnError>,
+    /// Told an operation that another node of the cluster was to be sent.
+    pub(super) on_moved: Box<OnError>,
 }
 
 /// Starts the task that owns `stream`, whose handshake is done. `on_end` is told the unanswered
@@ -324,7 +332,7 @@ impl Pump {
         }
         let ttl = millis(operation.ttl);
         if self.side.standing.longest.fetch_max(ttl, Ordering::Relaxed) < ttl {
-            self.out.push(&scripts::note(operation.ttl));
+            self.out.push(&scripts::note(&self.side.station.key(scripts::LONGEST), operation.ttl));
             self.shared.pending.fetch_add(1, Ordering::Relaxed);
             self.push(Sent::Blind, now);
         }
@@ -462,6 +470,12 @@ impl Pump {
                     self.unproven.push((operation, vote));
                     return Ok(());
                 }
+                if let (Vote::Missing(Absence::Error), NodeReply::Frame(OwnedFrame::Error(text))) =
+                    (vote, answer)
+                    && let Some(why) = reply::elsewhere(operation.kind, text)
+                {
+                    vote = Vote::Missing(why);
+                }
                 if vote == Vote::Missing(Absence::Unproven) {
                     self.refused.push(operation);
                     return Ok(());
@@ -532,7 +546,9 @@ impl Pump {
     }
 
     fn vote(&self, operation: &Arc<Operation>, vote: Vote) {
-        if matches!(vote, Vote::Missing(Absence::Error)) {
+        if let Vote::Missing(Absence::Moved | Absence::ClusterDown) = vote {
+            (self.side.on_moved)(operation);
+        } else if matches!(vote, Vote::Missing(Absence::Error)) {
             self.side.metrics.errors_reply.increment(1);
             if matches!(operation.kind, Kind::Release | Kind::HandOver { .. }) {
                 (self.side.on_error)(operation);
@@ -550,7 +566,7 @@ impl Pump {
         }
         let now = Instant::now();
         let mut scripts = Vec::new();
-        scripts::load(&mut scripts);
+        scripts::load(self.side.dialect, &mut scripts);
         self.out.push(&scripts);
         for _ in 0..scripts::LOADS {
             self.shared.pending.fetch_add(1, Ordering::Relaxed);

@@ -54,6 +54,11 @@ pub(super) async fn supervise(node: Arc<Node>) {
     drop(node);
     let mut backoff = Backoff::default();
     loop {
+        let Some(address) = this.upgrade().map(|node| node.address.clone()) else { return };
+        tokio::select! {
+            () = address.occupied() => {}
+            () = gone.cancelled() => return,
+        }
         let connected = pool.dedicated_connection().await;
         let Some(node) = this.upgrade() else { return };
         match connected {
@@ -172,11 +177,12 @@ pub(super) async fn inspect(node: Weak<Node>) {
         // Locks go before the first inspection.
         sleep(INSPECT_FIRST).await;
         loop {
-            let (linked, told, url, connector) = {
+            let (linked, told, url, connector, station) = {
                 let node = node.upgrade()?;
                 let admissions = &node.admissions;
                 let (linked, told) = (admissions.linked(node.index), admissions.told(node.index));
-                (linked, told, node.at().map(|at| at.url), node.connector.clone())
+                let station = *node.standing.station.lock();
+                (linked, told, node.at().map(|at| at.url), node.connector.clone(), station)
             };
             let Some(url) = url else {
                 sleep(INSPECT_AGAIN).await;
@@ -186,7 +192,7 @@ pub(super) async fn inspect(node: Weak<Node>) {
                 Some(last_one) => last.insert(last_one),
                 None => last.insert((url.clone(), Inspector::new(&url, &connector))),
             };
-            let inspected = inspector.inspect(linked.as_ref(), told.as_deref()).await;
+            let inspected = inspector.inspect(linked.as_ref(), told.as_deref(), station).await;
             let node = node.upgrade()?;
             let pause = match inspected {
                 // The epoch has changed meanwhile.

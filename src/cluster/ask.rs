@@ -1,0 +1,111 @@
+//! Asking the nodes of a cluster who they are.
+
+use std::time::Duration;
+
+use bb8_redis::redis::{self, RedisError};
+use tokio::time::timeout;
+
+use super::{
+    node::{self, ClusterNode},
+    trouble::{ClusterFault, ClusterTrouble},
+    view::agree,
+};
+use crate::{
+    config::RedisUrl,
+    net::{
+        Connector,
+        redis_client::{self, Connection},
+    },
+};
+
+/// How long connecting and an answer may take.
+const LIMIT: Duration = Duration::from_secs(1);
+
+/// What came of asking at one address.
+pub(crate) struct ClusterAnswer {
+    pub(crate) url: RedisUrl,
+    pub(crate) told: Result<Vec<ClusterNode>, ClusterTrouble>,
+}
+
+impl ClusterAnswer {
+    /// The id of the node that has answered.
+    pub(crate) fn id(&self) -> Option<&str> {
+        let nodes = self.told.as_ref().ok()?;
+        nodes.iter().find(|node| node.is_myself).map(|node| &*node.id)
+    }
+}
+
+/// The nodes upon which the answers agree.
+pub(crate) fn agreed(answers: &[ClusterAnswer]) -> Vec<ClusterNode> {
+    let views: Vec<Vec<ClusterNode>> =
+        answers.iter().filter_map(|answer| answer.told.clone().ok()).collect();
+    agree(&views)
+}
+
+/// Makes troubles of the answers of nodes that know no node of this cluster: those that are known, or
+/// those of the first that has answered.
+pub(crate) fn drop_foreign(
+    answers: &mut [ClusterAnswer],
+    known: &[ClusterNode],
+) -> Vec<ClusterTrouble> {
+    let first = answers.iter().find_map(|answer| answer.told.clone().ok()).unwrap_or_default();
+    let known = if known.is_empty() { &first } else { known };
+    let is_known = |node: &ClusterNode| known.iter().any(|other| other.id == node.id);
+    let mut troubles = Vec::new();
+    for answer in answers {
+        if answer.told.as_ref().is_ok_and(|nodes| !nodes.iter().any(is_known)) {
+            let what = format!("{} belongs to another cluster", answer.url);
+            let trouble = ClusterTrouble::new(ClusterFault::Foreign, what);
+            answer.told = Err(trouble.clone());
+            troubles.push(trouble);
+        }
+    }
+    troubles
+}
+
+/// Asks at one address, over the connection of the time before if that is still open.
+pub(crate) async fn ask(
+    url: RedisUrl,
+    connector: &Connector,
+    kept: Option<Connection>,
+) -> (ClusterAnswer, Option<Connection>) {
+    let asking = async {
+        let mut connection = match kept.filter(|connection| !connection.is_closed()) {
+            Some(connection) => connection,
+            None => redis_client::connect(&url, connector).await?,
+        };
+        let mut question = redis::cmd("CLUSTER");
+        let text: String = question.arg("NODES").query_async(&mut connection.redis).await?;
+        Ok::<_, RedisError>((text, connection))
+    };
+    let trouble = |fault, what: &str| Err(ClusterTrouble::new(fault, format!("{url}: {what}")));
+    let (told, connection) = match timeout(LIMIT, asking).await {
+        Ok(Ok((text, connection))) => match node::read(&text) {
+            Some(nodes) => (Ok(nodes), Some(connection)),
+            None => {
+                (trouble(ClusterFault::Off, "what it tells of its cluster cannot be read"), None)
+            }
+        },
+        Ok(Err(error)) => {
+            let text = error.to_string();
+            // The system's own texts end with the error's number.
+            let text = text.split(" (os error").next().unwrap_or_default();
+            (trouble(fault_of(&error), text), None)
+        }
+        Err(_) => {
+            (trouble(ClusterFault::Unreachable, &format!("no answer within {LIMIT:?}")), None)
+        }
+    };
+    (ClusterAnswer { url, told }, connection)
+}
+
+fn fault_of(error: &RedisError) -> ClusterFault {
+    let (code, text) = (error.code().unwrap_or_default(), error.to_string());
+    if matches!(code, "NOAUTH" | "WRONGPASS" | "NOPERM") || text.contains("assword") {
+        ClusterFault::Auth
+    } else if error.is_io_error() || error.is_timeout() {
+        ClusterFault::Unreachable
+    } else {
+        ClusterFault::Off
+    }
+}

@@ -1,0 +1,440 @@
+//! Follows a Redis Cluster that votes: which node is the master of each shard, and which shard has
+//! which slot.
+//!
+//! Each shard has a seat of the cluster's voter. The seat is kept for it: by the node's id, by that of
+//! the master whose replica it was, or by the marker on it. Nothing is unsafe if two proxies seat a
+//! shard differently, as only who is named there votes ([`super::fitness::deployment`]); it only waits.
+//!
+//! - A proxy takes votes of a shard's master only within [`CONFIRM`] of having sent the questions to
+//!   which a majority of the masters that have slots answered, and named it.
+//! - A promoted master waits for [`CONFIRM`] and `cluster-node-timeout` longer than others: a master
+//!   that is cut off in a minority refuses writes by itself after `cluster-node-timeout`, as soon as it
+//!   notices.
+//!
+//! Why that suffices: a replica is elected by a majority of the masters. A proxy that is cut off with
+//! the master before, and with too few others, takes no votes of it for longer than [`CONFIRM`]; and
+//! after `cluster-node-timeout` there are none. Not seen is what no majority has voted for (CLUSTER
+//! FAILOVER TAKEOVER, slots that an operator assigns while their master is cut off), and a master that
+//! has voted and joins the minority before it has heard of the outcome.
+//!
+//! A change of the configuration's epoch alone makes no other identity, as slots that are moved change
+//! it too: whoever is elected was a replica, and has a new replication id. But the node is looked at
+//! anew, as a connection may outlast its being a replica.
+
+use std::{
+    collections::{HashMap, HashSet},
+    sync::{
+        Arc,
+        atomic::{AtomicI64, AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use arc_swap::ArcSwap;
+use bb8_redis::redis;
+use tokio::{
+    sync::{Notify, watch},
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+use tracing::{info, warn};
+
+use super::{
+    stations::{self, Marked},
+    whereabouts::Whereabouts,
+};
+use crate::{
+    clock::{Instant, millis},
+    cluster::{
+        ask::{ClusterAnswer, agreed, ask, drop_foreign},
+        node::{ClusterNode, SLOTS},
+        slot::slot,
+        view::uncovered,
+    },
+    config::{LockCluster, RedisUrl},
+    net::{Connector, redis_client::Connection},
+    sync::Mutex,
+};
+
+/// How long votes of a shard's master count after a majority of the masters was asked for it.
+pub(super) const CONFIRM: Duration = Duration::from_secs(5);
+/// How often the nodes are asked.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// The pause between two looks, whoever wants one.
+const GAP: Duration = Duration::from_millis(50);
+/// The longest time for what is asked beside the map.
+const LIMIT: Duration = Duration::from_secs(1);
+/// `cluster-node-timeout` where the nodes do not tell it: Redis's default.
+const NODE_TIMEOUT: Duration = Duration::from_secs(15);
+/// In the table of slots: nobody has the slot.
+const NOBODY: u8 = u8::MAX;
+
+/// What is known of a cluster that votes.
+pub(in crate::lock) struct Shards {
+    pub(in crate::lock) config: LockCluster,
+    connector: Connector,
+    /// The number of seats of all voters, as markers have it, and the first of this voter.
+    seats: (usize, usize),
+    /// For each slot the place of its shard among the seats of the voter.
+    slots: ArcSwap<Vec<u8>>,
+    /// The master of each shard.
+    masters: Vec<watch::Sender<Option<Whereabouts>>>,
+    /// When the questions were sent to which a majority last named the master, by seat.
+    confirmed: Vec<AtomicI64>,
+    /// Since when a majority knows of no shard on the seat, in microseconds; below 0: there is one, or
+    /// that is not known.
+    gone: Vec<AtomicI64>,
+    /// `cluster-node-timeout`, in ms; 0: not asked yet.
+    node_timeout: AtomicU64,
+    /// Notified when a look is wanted now.
+    wanted: Notify,
+    /// What is wrong with the cluster now; empty: nothing.
+    problem: Mutex<String>,
+}
+
+/// What the looks know from one to the next.
+#[derive(Default)]
+struct ShardMemory {
+    /// The seat of each master, by its id.
+    seats: HashMap<String, usize>,
+    /// The master of each replica, by their ids, as last told.
+    masters: HashMap<String, String>,
+    nodes: Vec<ClusterNode>,
+    connections: HashMap<String, Connection>,
+}
+
+impl Shards {
+    /// Begins to follow a cluster, in the current runtime. `seats` are the number of all voters' seats
+    /// and the first of this one's.
+    pub(super) fn start(
+        config: &LockCluster,
+        connector: &Connector,
+        seats: (usize, usize),
+    ) -> Arc<Shards> {
+        let count = config.shards;
+        let shards = Arc::new(Shards {
+            config: config.clone(),
+            connector: connector.clone(),
+            seats,
+            slots: ArcSwap::from_pointee(vec![NOBODY; usize::from(SLOTS)]),
+            masters: (0..count).map(|_| watch::Sender::new(None)).collect(),
+            confirmed: (0..count).map(|_| AtomicI64::new(-1)).collect(),
+            gone: (0..count).map(|_| AtomicI64::new(-1)).collect(),
+            node_timeout: AtomicU64::new(0),
+            wanted: Notify::new(),
+            problem: Mutex::new("its nodes were not asked yet".into()),
+        });
+        tokio::spawn(run(Arc::downgrade(&shards)));
+        shards
+    }
+
+    /// The place of the shard that has the slot of `key`. Returns `None` if none is known.
+    pub(super) fn of(&self, key: &[u8]) -> Option<usize> {
+        let place = self.slots.load()[usize::from(slot(key))];
+        (place != NOBODY).then_some(usize::from(place))
+    }
+
+    /// Asks for a look now.
+    pub(super) fn look_now(&self) {
+        self.wanted.notify_one();
+    }
+
+    /// Follows the master of a shard.
+    pub(super) fn master(&self, place: usize) -> watch::Receiver<Option<Whereabouts>> {
+        self.masters[place].subscribe()
+    }
+
+    /// Any master.
+    pub(super) fn any(&self) -> Option<RedisUrl> {
+        self.masters.iter().find_map(|master| master.borrow().as_ref().map(|it| it.url.clone()))
+    }
+
+    /// Returns once the shard's master is another, or none, or has claimed its slots anew: it may have
+    /// been a replica in between.
+    pub(super) async fn left(&self, place: usize, there: &Whereabouts) {
+        let is_another = |known: &Option<Whereabouts>| known.as_ref() != Some(there);
+        let _ = self.master(place).wait_for(is_another).await;
+    }
+
+    /// Returns once no shard has this master.
+    pub(super) async fn left_all(&self, url: &RedisUrl) {
+        for place in 0..self.masters.len() {
+            let there = self.masters[place].borrow().clone();
+            if let Some(there) = there.filter(|there| there.url == *url) {
+                self.left(place, &there).await;
+            }
+        }
+    }
+
+    /// Returns once it is known whether there is a shard.
+    pub(super) async fn settled(&self, place: usize) {
+        while self.confirmed[place].load(Ordering::Acquire) < 0 && !self.is_absent(place) {
+            sleep(GAP).await;
+        }
+    }
+
+    /// Whether votes of the shard's master count now.
+    pub(super) fn is_confirmed(&self, place: usize, there: &Whereabouts) -> bool {
+        let asked = self.confirmed[place].load(Ordering::Acquire);
+        let is_fresh = asked >= 0
+            && Instant::now().micros() - asked < i64::try_from(CONFIRM.as_micros()).unwrap_or(0);
+        is_fresh && self.masters[place].borrow().as_ref() == Some(there)
+    }
+
+    /// How long a majority has known of no shard on the seat. Zero: there is one, or that is not known.
+    pub(super) fn gone_for(&self, place: usize) -> Duration {
+        let since = self.gone[place].load(Ordering::Acquire);
+        if since < 0 {
+            return Duration::ZERO;
+        }
+        Duration::from_micros(u64::try_from(Instant::now().micros() - since).unwrap_or(0))
+    }
+
+    /// Whether a majority knows of no shard on the seat.
+    pub(super) fn is_absent(&self, place: usize) -> bool {
+        self.gone[place].load(Ordering::Acquire) >= 0
+    }
+
+    /// How much longer than others a promoted master waits.
+    pub(super) fn confirm(&self) -> Duration {
+        let told = self.node_timeout.load(Ordering::Relaxed);
+        CONFIRM + if told == 0 { NODE_TIMEOUT } else { Duration::from_millis(told) }
+    }
+
+    /// What is wrong with the cluster now.
+    pub(super) fn problem(&self) -> Option<String> {
+        Some(self.problem.lock().clone()).filter(|problem| !problem.is_empty())
+    }
+
+    async fn look(&self, memory: &mut ShardMemory) {
+        let sent = Instant::now();
+        let mut urls = self.config.cluster.nodes.clone();
+        for node in memory.nodes.iter().filter(|node| !node.host.is_empty()) {
+            let url = self.config.cluster.at(&node.host, node.port);
+            if !urls.contains(&url) {
+                urls.push(url);
+            }
+        }
+        let mut answers = self.ask(&urls, memory).await;
+        drop_foreign(&mut answers, &memory.nodes);
+        let announced = agreed(&answers);
+        let announced = announced.iter().filter(|node| !node.host.is_empty());
+        let mut more: Vec<RedisUrl> =
+            announced.map(|node| self.config.cluster.at(&node.host, node.port)).collect();
+        more.retain(|url| !urls.contains(url));
+        answers.extend(self.ask(&more, memory).await);
+        drop_foreign(&mut answers, &memory.nodes);
+        let nodes = agreed(&answers);
+        let problem = self.take(nodes, &answers, memory, sent).await;
+        let mut known = self.problem.lock();
+        match &problem {
+            Some(problem) if *known != *problem => {
+                warn!(cluster = %self.config.cluster, "lock node: {problem}");
+            }
+            None if !known.is_empty() => {
+                info!(cluster = %self.config.cluster, "lock node: its shards are known");
+            }
+            _ => {}
+        }
+        *known = problem.unwrap_or_default();
+    }
+
+    /// Asks at all addresses at once.
+    async fn ask(&self, urls: &[RedisUrl], memory: &mut ShardMemory) -> Vec<ClusterAnswer> {
+        let mut asking = JoinSet::new();
+        for url in urls {
+            let (url, connector) = (url.clone(), self.connector.clone());
+            let kept = memory.connections.remove(&url.to_string());
+            asking.spawn(async move { ask(url, &connector, kept).await });
+        }
+        let mut answers = Vec::new();
+        while let Some(asked) = asking.join_next().await {
+            let Ok((answer, connection)) = asked else { continue };
+            if let Some(connection) = connection {
+                memory.connections.insert(answer.url.to_string(), connection);
+            }
+            answers.push(answer);
+        }
+        answers.sort_by_key(|answer| urls.iter().position(|url| *url == answer.url));
+        answers
+    }
+
+    /// Takes the nodes in. Returns what is wrong.
+    async fn take(
+        &self,
+        nodes: Vec<ClusterNode>,
+        answers: &[ClusterAnswer],
+        memory: &mut ShardMemory,
+        sent: Instant,
+    ) -> Option<String> {
+        if nodes.is_empty() {
+            let first = answers.iter().find_map(|answer| answer.told.as_ref().err());
+            return Some(
+                first.map_or_else(|| "no node answers".into(), |trouble| trouble.what.clone()),
+            );
+        }
+        let mut masters: Vec<&ClusterNode> =
+            nodes.iter().filter(|node| node.is_master && !node.slots.is_empty()).collect();
+        masters.sort_by_key(|node| node.slots.first().map(|range| range.0));
+        let has_answered =
+            |node: &&&ClusterNode| answers.iter().any(|answer| answer.id() == Some(&node.id));
+        let answered = masters.iter().filter(has_answered).count();
+        if masters.is_empty() || answered * 2 <= masters.len() {
+            memory.nodes = nodes.clone();
+            return Some(format!("{answered} of its {} masters answer", masters.len()));
+        }
+        let where_is = |node: &ClusterNode| {
+            let there = answers.iter().find(|answer| answer.id() == Some(&node.id));
+            there.map_or_else(
+                || self.config.cluster.at(&node.host, node.port),
+                |answer| answer.url.clone(),
+            )
+        };
+        self.ask_node_timeout(memory).await;
+        self.seat(&masters, &where_is, memory).await;
+        let (mut table, mut problem) = (vec![NOBODY; usize::from(SLOTS)], None);
+        let mut seated = vec![None; self.config.shards];
+        for node in &masters {
+            let Some(place) = memory.seats.get(&node.id).copied() else {
+                let most = self.config.shards;
+                let what = format!("it has {} shards; shards is {most}", masters.len());
+                problem = Some(what);
+                continue;
+            };
+            let claimed = Some(node.epoch);
+            seated[place] = Some(Whereabouts { url: where_is(node), election: None, claimed });
+            for (first, last) in &node.slots {
+                table[usize::from(*first)..=usize::from(*last)].fill(place as u8);
+            }
+        }
+        let without = uncovered(&nodes);
+        if without > 0 {
+            problem = Some(format!("{without} of {SLOTS} slots have no master"));
+        }
+        for (place, there) in seated.into_iter().enumerate() {
+            let now = Instant::now().micros();
+            match &there {
+                Some(_) => self.gone[place].store(-1, Ordering::Release),
+                // The time counts from a look that knew of no shard there.
+                None => {
+                    let gone = &self.gone[place];
+                    let _ = gone.compare_exchange(-1, now, Ordering::AcqRel, Ordering::Acquire);
+                }
+            }
+            // Another master is confirmed as itself alone.
+            self.confirmed[place].store(-1, Ordering::Release);
+            self.masters[place].send_if_modified(|known| {
+                let is_new = *known != there;
+                if is_new {
+                    info!(
+                        cluster = %self.config.cluster, shard = place + 1,
+                        master = there.as_ref().map(|it| tracing::field::display(&it.url)),
+                        "the shard's master"
+                    );
+                    known.clone_from(&there);
+                }
+                is_new
+            });
+            if there.is_some() {
+                self.confirmed[place].store(sent.micros(), Ordering::Release);
+            }
+        }
+        self.slots.store(Arc::new(table));
+        let replicas =
+            nodes.iter().filter_map(|node| Some((node.id.clone(), node.master.clone()?)));
+        memory.masters.extend(replicas);
+        memory.masters.retain(|id, _| nodes.iter().any(|node| node.id == *id));
+        let kept: HashSet<String> = nodes.iter().map(|node| where_is(node).to_string()).collect();
+        memory.connections.retain(|url, _| kept.contains(url));
+        memory.nodes = nodes;
+        problem
+    }
+
+    /// Finds a seat for each shard that has none.
+    async fn seat(
+        &self,
+        masters: &[&ClusterNode],
+        where_is: &impl Fn(&ClusterNode) -> RedisUrl,
+        memory: &mut ShardMemory,
+    ) {
+        let ids: HashSet<&str> = masters.iter().map(|node| &*node.id).collect();
+        let (mut strangers, count) = (Vec::new(), self.config.shards);
+        for node in masters {
+            if memory.seats.contains_key(&node.id) {
+                continue;
+            }
+            let before = memory.masters.get(&node.id).filter(|id| !ids.contains(id.as_str()));
+            match before.and_then(|id| memory.seats.remove(id)) {
+                Some(place) => drop(memory.seats.insert(node.id.clone(), place)),
+                None => strangers.push(*node),
+            }
+        }
+        // A shard that has lost all its slots keeps its seat while nobody else needs it.
+        for node in &strangers {
+            let url = where_is(node);
+            let told = match memory.connections.get_mut(&url.to_string()) {
+                Some(connection) => {
+                    timeout(LIMIT, stations::markers(connection, &node.slots)).await
+                }
+                None => continue,
+            };
+            let Ok(Some(told)) = told else { continue };
+            let (all, first) = self.seats;
+            let is_ours = |marked: &&Marked| {
+                marked.seats == all && (first..first + count).contains(&marked.seat)
+            };
+            let place =
+                told.iter().filter(is_ours).max_by_key(|marked| (marked.is_named, marked.epoch));
+            let Some(place) = place.map(|marked| marked.seat - first) else { continue };
+            if !memory.seats.values().any(|taken| *taken == place) {
+                memory.seats.insert(node.id.clone(), place);
+            }
+        }
+        for node in strangers {
+            if memory.seats.contains_key(&node.id) {
+                continue;
+            }
+            let is_free = |place: &usize| !memory.seats.values().any(|taken| taken == place);
+            let free = (0..count).find(is_free).or_else(|| {
+                let gone = memory.seats.iter().find(|(id, _)| !ids.contains(id.as_str()));
+                gone.map(|(_, place)| *place)
+            });
+            if let Some(place) = free {
+                memory.seats.retain(|_, taken| *taken != place);
+                memory.seats.insert(node.id.clone(), place);
+            }
+        }
+    }
+
+    /// Asks for `cluster-node-timeout` until a node tells it; an ACL may refuse that.
+    async fn ask_node_timeout(&self, memory: &mut ShardMemory) {
+        if self.node_timeout.load(Ordering::Relaxed) != 0 {
+            return;
+        }
+        let Some(connection) = memory.connections.values_mut().next() else { return };
+        let mut question = redis::cmd("CONFIG");
+        question.arg("GET").arg("cluster-node-timeout");
+        let asking = question.query_async::<(String, u64)>(&mut connection.redis);
+        let told = match timeout(LIMIT, asking).await {
+            Ok(Ok((_, told))) => told.max(1),
+            Ok(Err(_)) => millis(NODE_TIMEOUT),
+            Err(_) => return,
+        };
+        self.node_timeout.store(told, Ordering::Relaxed);
+    }
+}
+
+/// Looks again and again, for as long as the cluster is wanted.
+async fn run(shards: std::sync::Weak<Shards>) {
+    let mut memory = ShardMemory::default();
+    while let Some(known) = shards.upgrade() {
+        known.look(&mut memory).await;
+        let known = Arc::downgrade(&known);
+        sleep(GAP).await;
+        let Some(shards) = known.upgrade() else { return };
+        tokio::select! {
+            () = sleep(LOOK_EVERY) => {}
+            () = shards.wanted.notified() => {}
+        }
+    }
+}

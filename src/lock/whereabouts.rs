@@ -1,0 +1,14 @@
+//! The Redis that a lock node is at some time.
+
+use crate::config::RedisUrl;
+
+/// The Redis that a lock node is now.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Whereabouts {
+    pub(crate) url: RedisUrl,
+    /// The election that made it the master. `None`: it is always this one.
+    pub(crate) election: Option<u64>,
+    /// Of a shard's master the epoch of its claim to the slots: it is new after each election, and
+    /// when slots are moved. `None`: it is no shard's.
+    pub(crate) claimed: Option<u64>,
+}
