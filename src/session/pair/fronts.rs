@@ -239,8 +239,16 @@ async fn a_client_whose_replies_are_not_followed_is_closed_and_a_replica_is_not(
     pair.commands(&[&["MULTI"], &["SUBSCRIBE", "c"]]);
     pair.reply("+OK\r\n+QUEUED\r\n");
     assert_eq!(pair.core.tracking, Tracking::Closing);
+    // Where no node announces a front, no replica comes through one.
+    let replica = &[&["REPLCONF", "listening-port", "1"][..]];
     let mut pair = at_front();
-    pair.commands(&[&["REPLCONF", "listening-port", "1"]]);
+    pair.commands(replica);
+    assert_eq!(pair.core.tracking, Tracking::Closing);
+    let mut table = FrontTable::default();
+    table.add("a", &["10.0.0.1"], 7000, ShownAs::AsItIs);
+    let mut pair = Pair::new();
+    pair.core.show(Arc::new(FrontView::of(table, "10.0.0.1")));
+    pair.commands(replica);
     assert_eq!(pair.core.tracking, Tracking::Relayed);
     // A reply that is too long to be held.
     let mut pair = at_front();
