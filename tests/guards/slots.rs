@@ -384,6 +384,42 @@ fn no_counter_loses_a_count_while_slots_are_moved_under_it() {
 #[derive(Default)]
 struct AtomicCount(std::sync::atomic::AtomicU64);
 
+#[test]
+fn a_fence_that_comes_back_as_an_earlier_one_lets_no_late_holder_in() {
+    let cluster = Cluster::start(3);
+    let proxy = proxy(&cluster).start();
+    let fronts = cluster.fronts(&proxy);
+    for way in WAYS {
+        let (key, lock) = &account(&cluster, 0, &format!("e{way}"));
+        let slot = slot(&cluster, key);
+        let mut late = Client::connect(fronts[0]);
+        let first = late.cmd(&["LOCK", lock, "PX", "60000"]).grant();
+        assert!(is_written(&write(&mut late, way, key, "early")));
+        let (fence_key, _) = fence(&cluster, 0, lock).unwrap();
+        let go = |from: usize, to: usize| {
+            begin_to_move(&cluster, slot, from, to);
+            for key in [key, &fence_key] {
+                carry(&cluster, key, from, to);
+            }
+            end_to_move(&cluster, slot, to);
+        };
+        go(0, 1);
+        take_away(&proxy, lock);
+        let mut holder = Client::connect(fronts[1]);
+        holder.cmd(&["LOCK", lock, "PX", "60000"]).grant();
+        // The proxy looks every two seconds who has which slots.
+        thread::sleep(Duration::from_secs(3));
+        // As if that node had been replaced by one that had not heard of the fence.
+        let set = cluster.client(1).cmd(&["SET", &fence_key, &first.fence.to_string()]);
+        assert_eq!(set, Reply::ok());
+        go(1, 0);
+        thread::sleep(Duration::from_millis(3500));
+        let refused = write(&mut late, way, key, "late");
+        assert!(matches!(refused, Reply::Error(_)), "{way}: {refused:?}");
+        assert_eq!(Client::connect(fronts[0]).cmd(&["GET", key]), Reply::bulk("early"));
+    }
+}
+
 /// Makes a replica the master by CLUSTER FAILOVER, and waits until all know.
 fn promote(cluster: &Cluster, node: usize, others: &[usize]) {
     let id = cluster.id(node);
