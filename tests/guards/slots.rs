@@ -2,6 +2,7 @@
 //! these move.
 
 use std::{
+    path::Path,
     process::{Command, Stdio},
     sync::atomic::{AtomicBool, Ordering},
     thread,
@@ -286,6 +287,55 @@ fn a_slot_that_moves_carries_its_fences_and_nobody_writes_past_them() {
         let late = write(&mut again, way, key, "late");
         assert!(late.error_text().starts_with("NOTHELD"), "{way}: {late:?}");
     }
+}
+
+/// What docs/cluster.md shows, and the lines before and behind it.
+const PROGRAM: (&str, &str) = (
+    "import sys, redis\n\
+     from redis.cluster import RedisCluster\n\
+     cluster = RedisCluster(host='127.0.0.1', port=int(sys.argv[1]))\n",
+    "bank.set('account:{7}:balance', 100)\n\
+     print(cluster.get('account:{7}:balance').decode())\n\
+     # A library that follows -MOVED comes to the front of the lock by itself.\n\
+     for front in cluster.get_primaries():\n\
+     \x20   told = cluster.execute_command('LOCK', 'account:{8}', 'mine', 'PX', 10000, target_nodes=front)\n\
+     \x20   print(told[0].decode() if told else told)\n\
+     try:\n\
+     \x20   cluster.set('account:{9}:balance', 1)\n\
+     except redis.ResponseError as error:\n\
+     \x20   print(str(error).split(' ')[0])\n",
+);
+
+#[test]
+fn redis_py_is_led_to_the_front_of_a_lock() {
+    let cluster = Cluster::start(3);
+    let proxy = proxy(&cluster).start();
+    let fronts = cluster.fronts(&proxy);
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/cluster.md");
+    let page = std::fs::read_to_string(page).expect("the page");
+    let shown: String = page
+        .lines()
+        .skip_while(|line| !line.starts_with("    node = cluster."))
+        .take_while(|line| line.starts_with("    "))
+        .map(|line| format!("{}\n", line.trim()))
+        .collect();
+    assert_eq!(shown.lines().count(), 3, "{shown}");
+    let program = format!("{}{shown}{}", PROGRAM.0, PROGRAM.1);
+    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/.venv/bin/python");
+    assert!(python.exists(), "{python:?} is missing: run \"make test\", which installs it");
+    let run = Command::new("timeout")
+        .arg("60")
+        .arg(python)
+        .args(["-c", &program, &fronts[0].to_string()])
+        .output()
+        .expect("timeout");
+    let said = String::from_utf8_lossy(&run.stdout);
+    let error = String::from_utf8_lossy(&run.stderr);
+    // Whichever connection was first has the lock, and the others have it not.
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!((lines.first(), lines.last()), (Some(&"100"), Some(&"NOTHELD")), "{said}{error}");
+    assert_eq!(lines.len(), 5, "{said}{error}");
+    assert!(lines[1..4].contains(&"mine"), "{said}{error}");
 }
 
 /// Sends a command to the front that has the slot of its key. Comes again while the slot moves.
