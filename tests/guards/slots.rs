@@ -289,6 +289,44 @@ fn a_slot_that_moves_carries_its_fences_and_nobody_writes_past_them() {
     }
 }
 
+#[test]
+fn the_user_of_the_acl_writes_its_own_fences_and_no_others() {
+    let cluster = Cluster::start(3);
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/cluster.md");
+    let page = std::fs::read_to_string(page).expect("the page");
+    let keys = page.lines().map(str::trim).find(|line| line.starts_with("~account:*"));
+    let keys: Vec<&str> = keys.expect("the keys").split(' ').collect();
+    let rights = "on >secret -@all +get +set +eval +evalsha +script|load +watch +unwatch +multi +exec \
+                  +discard";
+    let words: Vec<&str> =
+        ["ACL", "SETUSER", "bank"].into_iter().chain(rights.split(' ')).chain(keys).collect();
+    for node in 0..6 {
+        assert_eq!(cluster.client(node).cmd(&words), Reply::ok());
+    }
+    let proxy = proxy(&cluster).start();
+    let fronts = cluster.fronts(&proxy);
+    for (key, lock) in [account(&cluster, 1, "acl"), account(&cluster, 1, "acl2")] {
+        let mut client = Client::connect(fronts[1]);
+        assert_eq!(client.cmd(&["AUTH", "bank", "secret"]), Reply::ok());
+        client.cmd(&["LOCK", &lock, "PX", "30000"]).grant();
+        for way in WAYS {
+            let written = write(&mut client, way, &key, way);
+            assert!(is_written(&written), "{way}: {written:?}");
+        }
+        // A script that declares no key can write all that its user may.
+        let (own, _) = fence(&cluster, 1, &lock).unwrap();
+        for other in
+            ["lockgate:guard:{aaaa}:lock:order:1", "lockgate:guard:{a}:lock:x}:lock:account:1"]
+        {
+            let script = format!("return redis.call('SET', '{other}', '9')");
+            let refused = client.cmd(&["EVAL", &script, "0"]);
+            assert!(refused.error_text().contains("can't access"), "{refused:?}");
+        }
+        let script = format!("return redis.call('SET', '{own}', '9')");
+        assert_eq!(client.cmd(&["EVAL", &script, "0"]), Reply::ok());
+    }
+}
+
 /// What docs/cluster.md shows, and the lines before and behind it.
 const PROGRAM: (&str, &str) = (
     "import sys, redis\n\
