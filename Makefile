@@ -2,6 +2,9 @@
 
 CARGO ?= cargo
 
+# Most tests wait for servers longer than they work.
+THREADS ?= $(shell echo $$((2 * $$(nproc))))
+
 # Each for a share of the time; the one that runs real servers for three.
 FUZZ := requests replies grammar configuration node_replies differential differential differential
 
@@ -33,12 +36,12 @@ test:
 	@scripts/setup.sh test
 	@$(MAKE) --no-print-directory lint
 	RUSTDOCFLAGS="-D warnings -A rustdoc::private-intra-doc-links" $(CARGO) doc --no-deps --quiet
-	$(CARGO) test --quiet --no-fail-fast
+	$(CARGO) test --quiet --no-fail-fast -- --test-threads=$(THREADS)
 
 bench:
 	@scripts/setup.sh bench
 	$(CARGO) build --release --bins --examples --quiet
-	@failed=0; bench/run || failed=1; bench/locks || failed=1; bench/guards || failed=1; bench/adopt || failed=1; bench/idle || failed=1; exit $$failed
+	@failed=0; bench/run || failed=1; bench/locks || failed=1; bench/guards || failed=1; bench/adopt || failed=1; bench/idle || failed=1; bench/follow || failed=1; exit $$failed
 
 chaos:
 	@scripts/setup.sh chaos

@@ -77,7 +77,12 @@ impl GuardsConfig {
                  any {} of them may be those that acknowledge; lockgate doctor counts them",
                 self.replicas, self.replicas
             )],
-            _ => Vec::new(),
+            1.. => vec![
+                "guards.replicas waits for nothing: no rule has policy: enforce, so no LOCK has a fence \
+                 that replicas could acknowledge"
+                    .into(),
+            ],
+            0 => Vec::new(),
         }
     }
 }

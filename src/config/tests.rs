@@ -859,4 +859,6 @@ fn a_data_node_that_may_be_another_is_noted_where_replicas_acknowledge_nothing()
     assert!(one.contains("must be the number of all replicas that may be promoted"), "{one}");
     let audited = "rules: {keys: 'a:*', lock: 'a:{1}', policy: audit}";
     assert_eq!(notes(&format!("{followed}guards: {{{audited}}}")), [""; 0]);
+    let [idle] = &notes(&format!("guards: {{replicas: 1, {audited}}}"))[..] else { panic!("one") };
+    assert!(idle.contains("waits for nothing"), "{idle}");
 }

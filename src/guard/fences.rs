@@ -308,7 +308,7 @@ impl FenceQuestion {
             MissingReply::Replicas(replicas) => {
                 if let Err(why) = replicas.read(reply) {
                     self.lacks_replicas |= matches!(why, Unacknowledged::TooFew(_));
-                    self.error.get_or_insert_with(|| replicas.refuse_fence(&why));
+                    self.error.get_or_insert_with(|| replicas.refuse_fence(&why, None));
                 }
                 return;
             }

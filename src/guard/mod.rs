@@ -69,6 +69,9 @@ const MAX_STEPS: usize = 16_000_000;
 /// Number of commands of the largest size that may be kept at the same time, for all clients. One
 /// client has at most one of them.
 const MAX_HELD: usize = 8;
+/// The shortest time between two lines in the log about replicas, and the time for which a missing
+/// acknowledgement counts if none was asked for since, in seconds.
+const TELL_EVERY: u64 = 10;
 
 /// The rules, and the knowledge to apply them.
 pub(crate) struct Guards {
@@ -95,6 +98,12 @@ pub(crate) struct Guards {
     told_at: AtomicU64,
     /// Last time that [`Guards::tell_of_fence_ahead`] logged, in seconds since `started`.
     told_ahead_at: AtomicU64,
+    /// Fences in a row that too few replicas have acknowledged, and the last time of one, in seconds
+    /// since `started`.
+    unacknowledged: AtomicU64,
+    unacknowledged_at: AtomicU64,
+    /// Last time that [`Guards::lacked_replicas`] logged, in seconds since `started`.
+    told_unacknowledged_at: AtomicU64,
     started: Instant,
 }
 
@@ -203,6 +212,9 @@ impl Guards {
             rooms: Rooms::new(MAX_HELD.saturating_mul(*max_command)),
             told_at: AtomicU64::new(u64::MAX),
             told_ahead_at: AtomicU64::new(u64::MAX),
+            unacknowledged: AtomicU64::new(0),
+            unacknowledged_at: AtomicU64::new(0),
+            told_unacknowledged_at: AtomicU64::new(u64::MAX),
             started: Instant::now(),
         })
     }
@@ -241,6 +253,38 @@ impl Guards {
                  was it written past Lockgate (ACL: docs/guards.md), or is a clock wrong?"
             );
         }
+    }
+
+    /// Notes that too few replicas have acknowledged a fence, and logs that, at most every ten seconds.
+    pub(crate) fn lacked_replicas(&self) {
+        let times = self.unacknowledged.fetch_add(1, Ordering::Relaxed) + 1;
+        let now = self.started.elapsed().as_secs();
+        self.unacknowledged_at.store(now, Ordering::Relaxed);
+        let told = self.told_unacknowledged_at.load(Ordering::Relaxed);
+        if told == u64::MAX || now.saturating_sub(told) >= TELL_EVERY {
+            self.told_unacknowledged_at.store(now, Ordering::Relaxed);
+            warn!(
+                times,
+                "guards: too few replicas have acknowledged a lock's fence (guards.replicas): locks of \
+                 guards are refused (NOREPLICAS)"
+            );
+        }
+    }
+
+    /// Notes that enough replicas have acknowledged a fence.
+    pub(crate) fn has_replicas(&self) {
+        if self.unacknowledged.load(Ordering::Relaxed) > 0 {
+            self.unacknowledged.store(0, Ordering::Relaxed);
+        }
+    }
+
+    /// How many fences in a row too few replicas have acknowledged. Returns `None` if the last one was
+    /// acknowledged, or is long ago.
+    pub(crate) fn unacknowledged(&self) -> Option<u64> {
+        let at = self.unacknowledged_at.load(Ordering::Relaxed);
+        let is_recent = self.started.elapsed().as_secs().saturating_sub(at) < TELL_EVERY;
+        let times = self.unacknowledged.load(Ordering::Relaxed);
+        (times > 0 && is_recent).then_some(times)
     }
 
     /// Logs, at most once a second, a write that passed without its lock.

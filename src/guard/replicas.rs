@@ -41,12 +41,17 @@ impl Replicas {
     /// Appends WAIT, which is answered after `left` at the latest: longer than a lock is held nobody
     /// need wait. A client library counts on that too, as Redis answers nothing else meanwhile.
     pub(crate) fn ask(&self, out: &mut Vec<u8>, left: Option<Duration>) {
-        let timeout = left.map_or(self.timeout, |left| left.min(self.timeout)).as_millis();
+        let timeout = self.patience(left).as_millis();
         encode::array(out, 3);
         encode::bulk(out, b"WAIT");
         encode::bulk_number(out, self.count as u64);
         // WAIT 0 would wait for ever.
         encode::bulk_number(out, u64::try_from(timeout).unwrap_or(u64::MAX).max(1));
+    }
+
+    /// How long replicas may take, for a lock that is held for `left`.
+    fn patience(&self, left: Option<Duration>) -> Duration {
+        left.map_or(self.timeout, |left| left.min(self.timeout))
     }
 
     /// Reads the reply to WAIT.
@@ -65,12 +70,14 @@ impl Replicas {
         }
     }
 
-    /// Words why a fence does not count as announced. Redis refuses a write in these words where
-    /// `min-replicas-to-write` is not met.
-    pub(crate) fn refuse_fence(&self, why: &Unacknowledged) -> Vec<u8> {
+    /// Words why a fence does not count as announced, with how long replicas had for it. Redis refuses
+    /// a write in these words where `min-replicas-to-write` is not met.
+    pub(crate) fn refuse_fence(&self, why: &Unacknowledged, left: Option<Duration>) -> Vec<u8> {
         match why {
             Unacknowledged::TooFew(count) => {
-                let Replicas { count: wanted, timeout, .. } = self;
+                let (wanted, timeout) = (self.count, self.patience(left));
+                let timeout =
+                    Duration::from_millis(u64::try_from(timeout.as_millis()).unwrap_or(u64::MAX));
                 format!(
                     "NOREPLICAS {count} of {wanted} replicas have acknowledged the lock's fence within \
                      {timeout:?} (guards.replicas), try again"
@@ -91,12 +98,19 @@ impl Replicas {
             ),
             Unacknowledged::Refused(error) => String::from_utf8_lossy(&refused(error)).into_owned(),
         };
-        format!("UNREPLICATED it was written, but may be lost in a failover: {why}").into_bytes()
+        format!("UNREPLICATED it was carried out, but may be lost in a failover: {why}")
+            .into_bytes()
     }
 }
 
 /// Words that the data node refuses WAIT, in its own words.
 fn refused(error: &[u8]) -> Vec<u8> {
+    // So Redis ends a WAIT when it becomes a replica.
+    if error.starts_with(b"UNBLOCKED") {
+        return b"READONLY the data node became a replica before replicas had acknowledged it \
+                 (guards.replicas), try again"
+            .to_vec();
+    }
     let end = memchr::memchr(b' ', error).unwrap_or(error.len());
     let (code, text) = error.split_at(end);
     [code, b" guards.replicas needs WAIT: ", text.trim_ascii_start()].concat()
@@ -136,7 +150,14 @@ mod tests {
             assert_eq!(two().read(few.as_bytes()), Err(Unacknowledged::TooFew(count)), "{few}");
         }
         let refused = two().read(b"-NOPERM no 'wait'\r\n").unwrap_err();
-        let told = String::from_utf8(two().refuse_fence(&refused)).unwrap();
+        let told = String::from_utf8(two().refuse_fence(&refused, None)).unwrap();
         assert_eq!(told, "NOPERM guards.replicas needs WAIT: no 'wait'");
+        let ended = b"-UNBLOCKED force unblock from blocking operation, instance state changed\r\n";
+        let told = two().refuse_fence(&two().read(ended).unwrap_err(), None);
+        assert!(told.starts_with(b"READONLY the data node became a replica"));
+        let short = Some(Duration::from_micros(30_400));
+        let told = two().refuse_fence(&Unacknowledged::TooFew(1), short);
+        let told = String::from_utf8(told).unwrap();
+        assert!(told.contains(" 1 of 2 replicas") && told.contains(" within 30ms "), "{told}");
     }
 }

@@ -198,6 +198,14 @@ impl Tokens {
         }
     }
 
+    /// Notes that the data node has forgotten the fence. Until replicas too have it again, each write
+    /// asks anew.
+    pub(super) fn forgotten(&mut self, key: &Key, fence: u64) {
+        if let Some(held) = self.held.get_mut(key).filter(|held| held.fence == fence) {
+            (held.announced, held.doubted) = (false, true);
+        }
+    }
+
     /// Notes that the data node may have forgotten all fences.
     #[cold]
     pub(super) fn doubt_all(&mut self) {

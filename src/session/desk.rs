@@ -189,6 +189,15 @@ impl Desk {
         self.shared.guards.as_ref().and_then(|guards| guards.replicas)
     }
 
+    /// Counts and tells that too few replicas have acknowledged a fence.
+    #[cold]
+    pub(super) fn lacks_replicas(&self) {
+        self.shared.metrics.unacknowledged_locks.increment(1);
+        if let Some(guards) = &self.shared.guards {
+            guards.lacked_replicas();
+        }
+    }
+
     /// Whether commands and replies must be seen: at least one guard is enforced, one adopt rule is
     /// bridged or enforced, or replies name a cluster's nodes. A connection that cannot be followed
     /// must then end.

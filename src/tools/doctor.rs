@@ -34,6 +34,8 @@ const LIMIT: Duration = Duration::from_secs(3);
 const TRIAL_NAME: &str = "lockgate:doctor";
 /// Most findings about modes that are two steps apart.
 const MAX_APART: usize = 32;
+/// The longest time since a replica has acknowledged, in seconds, after which it still answers.
+const MAX_LAG: u64 = 3;
 const ROUND_TRIPS: usize = 20;
 /// A larger difference between two clocks means that one of them is not kept.
 const CLOCKS_APART: Duration = Duration::from_secs(1);
@@ -553,9 +555,11 @@ fn replicas(config: &Config, patient: &Patient, known: usize) -> Vec<Finding> {
     }
     let connected: usize = patient.field("connected_slaves").parse().unwrap_or(0);
     let (wanted, all) = (guards.replicas, connected.max(known));
-    if wanted > connected {
+    let answering = (0..connected).filter(|number| answers(patient, *number)).count();
+    if wanted > answering {
         let what = format!(
-            "it has {connected} replicas now, and guards.replicas is {wanted}: no lock of a guard is granted"
+            "it has {connected} replicas now, of which {answering} acknowledge what they get, and \
+             guards.replicas is {wanted}: no lock of a guard is granted"
         );
         let advice = "Bring the replicas back, or set guards.replicas to how many there are.";
         findings.push(Finding::grave(what, advice));
@@ -568,7 +572,7 @@ fn replicas(config: &Config, patient: &Patient, known: usize) -> Vec<Finding> {
         let advice =
             "Set guards.replicas to their number: any of them may be those that acknowledge.";
         findings.push(Finding::minor(what, advice));
-    } else if all == 0 && config.data.fixed().is_none() {
+    } else if all == 0 && wanted == 0 && config.data.fixed().is_none() {
         let what = "data may become another Redis, and no replica of it is known: what it has not \
                     replicated is lost then, fences too";
         findings.push(Finding::minor(what, "Set guards.replicas to how many there should be."));
@@ -594,6 +598,19 @@ fn one_of_many(config: &Config, patient: &Patient) -> Option<Finding> {
             false => Finding::minor(what, advice),
         }
     })
+}
+
+/// Whether a replica has lately acknowledged what the data node has sent it. Each does once a second.
+fn answers(patient: &Patient, number: usize) -> bool {
+    let (replica, mut is_online, mut lag) = (patient.field(&format!("slave{number}")), false, None);
+    for field in replica.split(',') {
+        match field.split_once('=') {
+            Some(("state", state)) => is_online = state == "online",
+            Some(("lag", seconds)) => lag = seconds.parse::<u64>().ok(),
+            _ => {}
+        }
+    }
+    is_online && lag.is_some_and(|lag| lag <= MAX_LAG)
 }
 
 /// Finding about a data node that knows SET by another name.

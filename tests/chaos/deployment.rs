@@ -447,20 +447,7 @@ impl Deployment {
 
     /// The entries written under each lock, in the order in which they landed.
     pub(crate) fn lists(&self) -> Lists {
-        let socket = self.data.socket();
-        eventually("the data node answers", || answers(&socket));
-        let stream = UnixStream::connect(socket).expect("the data node");
-        stream.set_read_timeout(Some(START_LIMIT)).expect("limit");
-        let mut client = Client::over(stream);
-        let locks = (0..self.options.keys).map(trace::lock).filter(|lock| trace::is_guard(lock));
-        let mut list = |lock: &str| match client.cmd(&["LRANGE", &trace::list(lock), "0", "-1"]) {
-            Reply::Array(entries) => entries.into_iter().map(|entry| match entry {
-                Reply::Bulk(text) => String::from_utf8_lossy(&text).parse().expect("an entry"),
-                other => panic!("not an entry: {other:?}"),
-            }),
-            other => panic!("not a list: {other:?}"),
-        };
-        locks.map(|lock| (lock.clone(), list(&lock).collect())).collect()
+        lists(&self.data.socket(), self.options.keys)
     }
 
     // Proxies
@@ -912,4 +899,22 @@ pub(crate) fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
         assert!(Instant::now() < deadline, "not within {START_LIMIT:?}: {what}");
         thread::sleep(Duration::from_millis(10));
     }
+}
+
+/// The entries written under each of so many locks, in the order in which they landed on the data node
+/// at this socket.
+pub(crate) fn lists(socket: &Path, locks: usize) -> Lists {
+    eventually("the data node answers", || answers(socket));
+    let stream = UnixStream::connect(socket).expect("the data node");
+    stream.set_read_timeout(Some(START_LIMIT)).expect("limit");
+    let mut client = Client::over(stream);
+    let locks = (0..locks).map(trace::lock).filter(|lock| trace::is_guard(lock));
+    let mut list = |lock: &str| match client.cmd(&["LRANGE", &trace::list(lock), "0", "-1"]) {
+        Reply::Array(entries) => entries.into_iter().map(|entry| match entry {
+            Reply::Bulk(text) => String::from_utf8_lossy(&text).parse().expect("an entry"),
+            other => panic!("not an entry: {other:?}"),
+        }),
+        other => panic!("not a list: {other:?}"),
+    };
+    locks.map(|lock| (lock.clone(), list(&lock).collect())).collect()
 }

@@ -19,7 +19,7 @@ use crate::{
     checker::{self, Wrong},
     client::Style,
     history::{Event, Outcome, Time, now},
-    number, sound,
+    number, sound, writes,
 };
 use fleet::{Act, Fleet, History, Options, PLAIN, PROXIES, SENTINELS, What};
 
@@ -80,6 +80,7 @@ fn random(seed: u64, alone: bool) -> Options {
         pinned: &[Style::Mixed, Style::Sessions, Style::ToTheEnd],
         wandering: &[Style::Mixed, Style::Mixed],
         keys: 8,
+        guards: None,
     }
 }
 
@@ -95,9 +96,17 @@ fn binary() -> PathBuf {
     sound().0
 }
 
-/// The steps of one fault.
-fn steps(kind: usize, random: &mut StdRng) -> Steps {
-    let what = if random.random_bool(0.3) { What::Data } else { What::Locks };
+/// Options of a random run whose clients write under the locks of guards. All replicas acknowledge
+/// each write.
+fn guarded(seed: u64, guards: &'static str) -> Options {
+    let pinned = &[Style::Mixed, Style::ToTheEnd, Style::Writers];
+    let wandering = &[Style::Mixed, Style::Writers];
+    Options { guards: Some(guards), pinned, wandering, ..random(seed, false) }
+}
+
+/// The steps of one fault. `data`: how often it is about the data node.
+fn steps(kind: usize, data: f64, random: &mut StdRng) -> Steps {
+    let what = if random.random_bool(data) { What::Data } else { What::Locks };
     let mut within = |range: Range<u64>| random.random_range(range);
     match kind {
         0 => vec![(0, Act::FailOver(what)), (within(2000..4000), Act::Nothing)],
@@ -154,13 +163,13 @@ fn steps(kind: usize, random: &mut StdRng) -> Steps {
 }
 
 /// An episode: one fault, and often another that begins while it lasts.
-fn episode(kind: usize, random: &mut StdRng) -> (Vec<usize>, Steps) {
-    let (mut kinds, mut all) = (vec![kind], steps(kind, random));
+fn episode(kind: usize, data: f64, random: &mut StdRng) -> (Vec<usize>, Steps) {
+    let (mut kinds, mut all) = (vec![kind], steps(kind, data, random));
     if random.random_bool(0.5) {
         let second = *[0, 2, 5, 6, 7].get(random.random_range(0..5)).unwrap_or(&0);
         if second != kind {
             let begin = random.random_range(0..3000);
-            let later = steps(second, random).into_iter().map(|(at, act)| (at + begin, act));
+            let later = steps(second, data, random).into_iter().map(|(at, act)| (at + begin, act));
             // A proxy or a master that one of them has is not the other's.
             let is_other = |act: &Act| all.iter().all(|(_, other)| !collide(act, other));
             let later: Steps = later.collect();
@@ -195,6 +204,7 @@ fn collide(one: &Act, other: &Act) -> bool {
 /// Makes faults for so long, and until each kind has come.
 fn play_all(fleet: &mut Fleet, length: Duration) -> Vec<Episode> {
     let mut random = StdRng::seed_from_u64(fleet.options().seed);
+    let data = if fleet.options().guards.is_some() { 0.7 } else { 0.3 };
     let begun = now();
     let (mut kinds, mut episodes) = (Vec::new(), Vec::new());
     while now() < begun + length.as_micros() as Time {
@@ -202,7 +212,7 @@ fn play_all(fleet: &mut Fleet, length: Duration) -> Vec<Episode> {
             kinds = (0..KINDS.len()).collect();
             kinds.shuffle(&mut random);
         }
-        let (kinds, steps) = episode(kinds.pop().unwrap_or(0), &mut random);
+        let (kinds, steps) = episode(kinds.pop().unwrap_or(0), data, &mut random);
         let short = random.random_bool(0.3).then(|| random.random_range(300..2500));
         let from = now();
         play(fleet, &steps);
@@ -304,6 +314,11 @@ fn judge(fleet: &Fleet, episodes: &[Episode], from: Time) {
     let (writes, strayed) = strayed(fleet);
     wrong.extend(strayed);
     print(fleet, &verdict, episodes, from);
+    if options.guards.is_some() {
+        let guarded = writes::check(&histories, &fleet.lists());
+        wrong.extend(guarded.wrong.iter().map(writes::Wrong::to_string));
+        println!("guarded writes: {:?}", guarded.counts);
+    }
     let switches = |what| fleet.tenures(what).len() - 1;
     println!(
         "failover: setup={} seed={} seconds={} locks={} data={} grants={} renewals={} noquorum={} \
@@ -431,14 +446,14 @@ fn around(fleet: &Fleet, wrong: &Wrong) -> String {
     lines.collect()
 }
 
-fn run(alone_at_its_seat: bool) {
+fn run(options: impl Fn(u64) -> Options) {
     let _alone = alone();
     let seed = match number("LOCKGATE_SEED", 0) {
         0 => rand::random_range(1..1_000_000),
         seed => seed,
     };
     let length = Duration::from_secs(60 * number("LOCKGATE_MINUTES", 1));
-    let mut fleet = Fleet::start(random(seed, alone_at_its_seat));
+    let mut fleet = Fleet::start(options(seed));
     fleet.start_clients();
     let from = now();
     recover(&mut fleet, from);
@@ -459,13 +474,47 @@ fn writer_process() {
 #[test]
 #[ignore = "takes minutes: make chaos"]
 fn locks_hold_while_the_only_lock_node_fails_over() {
-    run(true);
+    run(|seed| random(seed, true));
 }
 
 #[test]
 #[ignore = "takes minutes: make chaos"]
 fn locks_hold_while_one_of_three_lock_nodes_fails_over() {
-    run(false);
+    run(|seed| random(seed, false));
+}
+
+#[test]
+#[ignore = "takes minutes: make chaos"]
+fn no_acknowledged_write_is_lost_that_all_replicas_have() {
+    run(|seed| guarded(seed, "  replicas: 2\n  replica_timeout: 300ms\n  wait_at: write\n"));
+}
+
+/// Writes that the master had not replicated when it died, where nobody waits for replicas.
+#[test]
+#[ignore = "takes minutes: make chaos"]
+fn without_replicas_acknowledged_writes_are_lost() {
+    let _alone = alone();
+    let mut fleet = Fleet::start(guarded(1, ""));
+    fleet.start_clients();
+    let from = now();
+    recover(&mut fleet, from);
+    let what = What::Data;
+    let back = Act::Restart { what, empty: true };
+    play(
+        &mut fleet,
+        &[
+            (0, Act::HoldReplication(what)),
+            (1000, Act::Kill(what)),
+            (5000, Act::LetReplicate(what)),
+            (6000, back),
+        ],
+    );
+    let since = now();
+    recover(&mut fleet, since);
+    fleet.stop_clients();
+    let histories: Vec<_> = fleet.histories().into_iter().map(|(_, history)| history).collect();
+    let found = writes::check(&histories, &fleet.lists()).wrong;
+    println!("{} are wrong, the first: {}", found.len(), found.first().expect("none is lost"));
 }
 
 /// Cuts off a proxy with both masters and the Sentinel of its number. Both sides reach these plain

@@ -3,7 +3,7 @@
 //!
 //! - An acknowledged write is there, once, whole, and where its client was told.
 //! - A refused write, with whatever error, is not there. A write without an answer may be there,
-//!   whole, or not at all.
+//!   whole, or not at all; so may one that replicas have not acknowledged in time.
 //! - Fences never fall from one entry of a list to the next.
 //! - A client that reads a list's length under a new lock has seen all that was ever written under
 //!   the locks before: behind that length there is no smaller fence.
@@ -53,6 +53,9 @@ pub(crate) enum What {
     /// The write landed behind a length that was read under this larger fence.
     Late(u64),
 }
+
+/// The error of a write that was made, and which replicas did not acknowledge in time.
+const UNREPLICATED: &str = "UNREPLICATED";
 
 /// Counts of writes.
 #[derive(Debug, Default, Clone, PartialEq, Eq)]
@@ -232,13 +235,14 @@ fn fate(write: &Write, found: &[(usize, Entry)], verdict: &mut Verdict) {
             let refused = (0..made.len()).any(|part| !made[part] && is_there(&part));
             match (missing, refused) {
                 (true, _) => Some(What::Lost),
-                (_, true) => Some(What::Refused(word.clone())),
+                (_, true) if word != UNREPLICATED => Some(What::Refused(word.clone())),
                 _ => None,
             }
         }
         Fate::Refused(word) => {
             *counts.refused.entry(word.clone()).or_default() += 1;
-            (!there.is_empty()).then(|| What::Refused(word.clone()))
+            let is_refused = word != UNREPLICATED || is_half && !is_pipeline;
+            (!there.is_empty() && is_refused).then(|| What::Refused(word.clone()))
         }
         Fate::Done(_) if there.is_empty() => Some(What::Lost),
         Fate::Open if is_pipeline => {
@@ -357,6 +361,11 @@ mod tests {
             assert_eq!(whats(&[&refused], "5:0:1:0"), [What::Refused(word.to_owned())]);
         }
         assert_eq!(whats(&[&one("lost")], "5:0:1:0"), [What::Refused("LOCKLOST".to_owned())]);
+        // It was made, whole, and may be lost.
+        let unreplicated = one("error UNREPLICATED");
+        assert_eq!(whats(&[&unreplicated], ""), []);
+        assert_eq!(whats(&[&unreplicated], "5:0:1:0 5:0:1:1"), []);
+        assert_eq!(whats(&[&unreplicated], "5:0:1:0"), [What::Refused("UNREPLICATED".to_owned())]);
     }
 
     #[test]

@@ -119,7 +119,9 @@ fn add_up(kind: &str, pause: Duration, mut fault: impl FnMut(&Proxy)) -> usize {
         rust.join().unwrap()
     });
     for (n, mut child) in children.into_iter().enumerate() {
-        assert!(child.wait().unwrap().success(), "the {n}. of the scripts");
+        let status = child.wait().unwrap();
+        let locks = || proxy.client().cmd(&["LOCKGATE", "LOCKS"]);
+        assert!(status.success(), "the {n}. of the scripts: {status}; locks now: {:?}", locks());
     }
     let Reply::Bulk(added) = proxy.data_client().cmd(&["GET", "account:1"]) else { panic!("none") };
     let added: usize = String::from_utf8(added).unwrap().parse().unwrap();

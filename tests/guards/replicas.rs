@@ -153,6 +153,34 @@ fn a_lock_whose_fence_no_replica_acknowledges_is_not_granted() {
 }
 
 /// Nobody waits for replicas longer than the lock lasts.
+/// The replica has nothing of a fence that is announced again, so it must not be written under.
+#[test]
+fn nothing_is_written_under_a_forgotten_fence_before_replicas_have_it_again() {
+    let Deployment { proxy, replica, replication: _way, _data } =
+        Deployment::start("replicas: 1\n  replica_timeout: 200ms");
+    let mut client = proxy.client();
+    client.cmd(&["LOCK", "account:1", "mine", "PX", "60000"]).grant();
+    assert!(is_written(&write(&mut client, "short", "x")));
+    replica.freeze().expect("stopped");
+    proxy.data_client().cmd(&["DEL", FENCE]);
+    for way in WAYS.into_iter().chain(WAYS) {
+        let refused = write(&mut client, way, "y");
+        assert_eq!(word(&refused), "NOREPLICAS", "{way}: {refused:?}");
+    }
+    let set: &[&str] = &["SET", "account:1", "y"];
+    let refused = client.pipe(&[set; 3]);
+    assert!(refused.iter().all(|reply| word(reply) == "NOREPLICAS"), "{refused:?}");
+    assert_eq!(proxy.data_client().cmd(&["GET", "account:1"]), Reply::bulk("x"));
+    let page = proxy.http("/readyz");
+    assert!(page.contains("guards: locks are refused (NOREPLICAS), 9 times in a row"), "{page}");
+    assert_eq!(proxy.log().matches("too few replicas have acknowledged").count(), 1);
+    replica.thaw().expect("goes on");
+    eventually("the replica has it again", || is_written(&write(&mut client, "short", "z")));
+    for way in WAYS {
+        assert!(is_written(&write(&mut client, way, "z")), "{way}");
+    }
+}
+
 #[test]
 fn a_lock_is_refused_once_its_time_is_over() {
     let Deployment { proxy, replica, replication: _way, _data } =
@@ -233,7 +261,7 @@ fn a_client_is_told_that_no_replica_has_its_write() {
     replica.freeze().expect("stopped");
     for way in WAYS {
         let refused = write(&mut client, way, way);
-        let expected = "UNREPLICATED it was written, but may be lost in a failover: 0 of 1 replicas \
+        let expected = "UNREPLICATED it was carried out, but may be lost in a failover: 0 of 1 replicas \
                         have acknowledged it within 100ms (guards.replicas)";
         assert_eq!(refused.error_text(), expected, "{way}");
         assert_eq!(proxy.data_client().cmd(&["GET", "account:1"]), Reply::bulk(way));

@@ -146,6 +146,13 @@ impl PageSource {
             text += "guards: clients' commands are refused: the data node has not told which commands \
                      it has (COMMAND)\n";
         }
+        if let Some(times) = self.guards.as_ref().and_then(|guards| guards.unacknowledged()) {
+            let _ = writeln!(
+                text,
+                "guards: locks are refused (NOREPLICAS), {times} times in a row: too few replicas \
+                 acknowledge fences (guards.replicas)"
+            );
+        }
         for ModeConflict { keys, here, there, name, .. } in self.fleet.conflicts() {
             let (here, there) = (here.as_str(), there.as_str());
             let _ = writeln!(

@@ -98,7 +98,7 @@ pub(super) fn arm_for_nothing(error: Vec<u8>, desk: &mut Desk) -> Progress {
 pub(super) fn arm(mut claimed: Claimed, fences: &FenceQuestion, desk: &mut Desk) -> Progress {
     if let Some(error) = fences.error() {
         if fences.lacks_replicas() {
-            desk.shared.metrics.unacknowledged_locks.increment(1);
+            desk.lacks_replicas();
         }
         return arm_for_nothing(error.to_vec(), desk);
     }
@@ -106,6 +106,9 @@ pub(super) fn arm(mut claimed: Claimed, fences: &FenceQuestion, desk: &mut Desk)
     if standings.contains(&FenceStanding::Unknown) && claimed.tries < MAX_TRIES {
         for (claim, standing) in claimed.claims.iter_mut().zip(&standings) {
             claim.announced = *standing != FenceStanding::Unknown;
+            if !claim.announced {
+                desk.tokens.forgotten(&claim.key, claim.fence);
+            }
         }
         let undo = ConnectionChange { in_multi: false, astray: false };
         return forgotten::ask(Subject::Multi(claimed), Some(undo), desk);

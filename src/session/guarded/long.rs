@@ -96,7 +96,7 @@ fn compare(mut write: GuardedCommand, fences: &FenceQuestion, desk: &mut Desk) -
     if let Some(error) = fences.error() {
         desk.shared.metrics.guarded(GuardedWrite::Refused);
         if fences.lacks_replicas() {
-            desk.shared.metrics.unacknowledged_locks.increment(1);
+            desk.lacks_replicas();
         }
         return undo.then(write, error, desk);
     }
@@ -114,7 +114,10 @@ fn compare(mut write: GuardedCommand, fences: &FenceQuestion, desk: &mut Desk) -
                 return undo.then(write, error.as_bytes(), desk);
             }
             FenceStanding::Elsewhere => return undo.then(write, MOVING, desk),
-            FenceStanding::Unknown => claim.announced = false,
+            FenceStanding::Unknown => {
+                claim.announced = false;
+                desk.tokens.forgotten(&claim.key, claim.fence);
+            }
             FenceStanding::Largest => {
                 claim.announced = true;
                 desk.tokens.announced(&claim.key, claim.fence);

@@ -40,8 +40,8 @@ pub(super) fn granted(ours: Ours, lock: Granted, answer: Vec<u8>, desk: &mut Des
     let Granted { key, token, claim, fence, attached, again, least, .. } = lock;
     let lock = NewLock { key, token, claim, fence, attached, again, least, rounds: 0 };
     let replicas = desk.replicas();
-    Box::new(Announcing { ours, lock, undo, answer, replicas, said: Vec::new(), missing: 0 })
-        .tell(desk)
+    let (said, left, missing) = (Vec::new(), Duration::ZERO, 0);
+    Box::new(Announcing { ours, lock, undo, answer, replicas, left, said, missing }).tell(desk)
 }
 
 /// A lock just granted, or attached to, that the client has not been told of.
@@ -69,6 +69,8 @@ struct Announcing {
     answer: Vec<u8>,
     /// Replicas that must acknowledge.
     replicas: Option<Replicas>,
+    /// For how long the lock was held still when they were asked.
+    left: Duration,
     /// The reply to the announcement, if that to WAIT is missing still.
     said: Vec<u8>,
     /// How many replies are missing; the last ones are the announcement's, and WAIT's if replicas
@@ -92,8 +94,8 @@ impl Announcing {
         desk.ask(|out| fences::announce(out, place, &lock.key, lock.fence, selected, ttl));
         if let Some(replicas) = self.replicas {
             let left = desk.tokens.left(&self.lock.key, self.lock.fence, Instant::now());
-            let left = left.map_or(Duration::ZERO, |(_, left)| left.duration());
-            desk.ask(|out| replicas.ask(out, Some(left)));
+            self.left = left.map_or(Duration::ZERO, |(_, left)| left.duration());
+            desk.ask(|out| replicas.ask(out, Some(self.left)));
         }
         self.missing = desk.owed.len();
         Progress::Wait(self)
@@ -202,10 +204,16 @@ impl Job for Announcing {
         match seen {
             Some(seen) if seen <= self.lock.fence => match acknowledged {
                 Some((replicas, Err(why))) if !planted::has(PlantedFault::NoReplicas) => {
-                    desk.shared.metrics.unacknowledged_locks.increment(1);
-                    self.fail(&replicas.refuse_fence(&why), desk)
+                    desk.lacks_replicas();
+                    let left = Some(self.left);
+                    self.fail(&replicas.refuse_fence(&why, left), desk)
                 }
-                _ => self.announced(desk),
+                _ => {
+                    if let Some(guards) = &desk.shared.guards {
+                        guards.has_replicas();
+                    }
+                    self.announced(desk)
+                }
             },
             Some(seen)
                 if seen < END

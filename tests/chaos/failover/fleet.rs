@@ -25,10 +25,12 @@ use rustix::process::Signal;
 use super::writer::{self, Acknowledged, Orders};
 use crate::{
     client::{self, Plan, Style},
-    deployment::{answers, end, eventually, redis_address, send_signal},
+    deployment::{self, answers, end, eventually, redis_address, send_signal},
     history::{self, Event, Time},
     network::{self, Network, PREFIX, Wire, address},
     support::encode,
+    trace,
+    writes::Lists,
 };
 
 /// Redises of each kind: hosts from 0.
@@ -105,6 +107,8 @@ pub(super) struct Options {
     pub(super) pinned: &'static [Style],
     pub(super) wandering: &'static [Style],
     pub(super) keys: usize,
+    /// What the proxies' `guards` have beside their rules, if clients write under their locks.
+    pub(super) guards: Option<&'static str>,
 }
 
 /// One step of a fault, or of its end.
@@ -472,11 +476,14 @@ impl Fleet {
             .collect();
         let Options { max_ttl, default_ttl, quarantine, .. } = self.options;
         let quarantine = if quarantine { "yes" } else { "no" };
+        let guards = self.options.guards.map_or(String::new(), |more| {
+            trace::GUARDS.replacen('\n', &format!("\n{more}  rules:\n"), 1)
+        });
         let settings = format!(
             "listen: 0.0.0.0:{PROXY_PORT}\nadmin: 127.0.0.1:9380\nallow_open: true\n\
              data: {}\nconnect_timeout: 10s\nlog:\n  level: info\n  format: json\n\
              locks:\n  max_ttl: {max_ttl}ms\n  default_ttl: {default_ttl}ms\n  \
-             node_timeout: 300ms\n  quarantine: {quarantine}\n  nodes:\n    - {}\n{plain}",
+             node_timeout: 300ms\n  quarantine: {quarantine}\n  nodes:\n    - {}\n{plain}{guards}",
             master(Data),
             master(Locks),
         );
@@ -517,7 +524,7 @@ impl Fleet {
             control: self.path("control"),
             keys: self.options.keys,
             max_ttl: self.options.max_ttl,
-            writes: false,
+            writes: self.options.guards.is_some(),
             is_past: false,
             aside: 0,
         };
@@ -605,6 +612,12 @@ impl Fleet {
         (since.max(self.started[host]), host)
     }
 
+    /// The entries written under each lock, as the data node has them.
+    pub(super) fn lists(&self) -> Lists {
+        let (_, host) = self.last_data();
+        deployment::lists(&self.data[host].socket(), self.options.keys)
+    }
+
     /// Whether a data Redis has this key.
     pub(super) fn has(&self, host: usize, key: &str) -> bool {
         let reply = ask(&self.data[host].socket(), &["EXISTS", key]);
@@ -642,7 +655,9 @@ impl Fleet {
             }
             Act::Restart { what, empty } => {
                 let Some(host) = self.killed[*what as usize].take() else { return };
-                if *empty {
+                // A master that comes back with nothing empties its replicas too.
+                let empties_all = self.options.guards.is_some() && self.master(*what) == host;
+                if *empty && !empties_all {
                     let files = fs::read_dir(&self.server(*what, host).directory);
                     for entry in files.expect("directory").flatten() {
                         let _ = fs::remove_dir_all(entry.path())
