@@ -32,6 +32,11 @@ impl FrontTable {
         self.by_port.entry(port).and_modify(|other| *other = ShownAs::Nothing).or_insert(shown);
     }
 
+    /// Whether nodes announce fronts, so that replicas may come through them.
+    pub(crate) fn has_fronts_announced(&self) -> bool {
+        self.by_id.values().any(|shown| *shown == ShownAs::AsItIs)
+    }
+
     /// How the node with this id is shown.
     pub(crate) fn node(&self, id: &str) -> ShownAs {
         self.by_id.get(id).copied().unwrap_or(ShownAs::Nothing)

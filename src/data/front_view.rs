@@ -42,6 +42,12 @@ impl FrontView {
         }
     }
 
+    /// Whether a client that speaks as replicas do may be one: nodes announce fronts, so that their
+    /// replicas are led to them.
+    pub(crate) fn may_lead_replicas(&self) -> bool {
+        self.table.load().has_fronts_announced()
+    }
+
     /// The line to tell in place of an error that may be a redirection; `None`: the error itself.
     pub(crate) fn redirect(&self, line: &[u8]) -> Option<Vec<u8>> {
         match self.face(&self.table.load()).redirect(line) {

@@ -204,8 +204,10 @@ impl Desk {
     pub(super) fn must_be_followed(&self) -> bool {
         self.shared.guards.as_ref().is_some_and(|guards| guards.enforces())
             || self.shared.adoption.as_ref().is_some_and(|adoption| adoption.enforces())
-            // A replica is told no address.
-            || self.view.is_some() && !self.conn.is_replica
+            || self.view.as_ref().is_some_and(|view| {
+                // A replica is told no address.
+                !(self.conn.is_replica && view.may_lead_replicas())
+            })
     }
 
     /// Has the watchdog renew a session lock from now on. Returns `None` if the lock was granted

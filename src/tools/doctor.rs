@@ -185,6 +185,7 @@ async fn examine_all(config: &Config) -> (String, usize) {
                 let mut findings: Vec<Finding> = exposure.iter().cloned().collect();
                 findings.extend(idle(patient, "data node"));
                 findings.extend(renamed(patient));
+                findings.extend(one_of_many(config, patient));
                 if config.data.cluster().is_none() {
                     findings.extend(replicas(config, patient, known));
                 }
@@ -656,6 +657,20 @@ fn replicas(config: &Config, patient: &Patient, known: usize) -> Vec<Finding> {
         findings.push(Finding::minor(what, "CONFIG SET min-replicas-to-write 1."));
     }
     findings
+}
+
+/// Finding about a data node that is one of many.
+fn one_of_many(config: &Config, patient: &Patient) -> Option<Finding> {
+    let is_one = config.data.cluster().is_none() && patient.field("cluster_enabled") == "1";
+    is_one.then(|| {
+        let what = "it is a node of a Redis Cluster, and leads clients past the proxy to the others (-MOVED)";
+        let advice = "Write data: {cluster: [host:port, …]}, with an address of listen for each node \
+                      (docs/cluster.md).";
+        match config.guards.enforces() {
+            true => Finding::grave(what, advice),
+            false => Finding::minor(what, advice),
+        }
+    })
 }
 
 /// Whether a replica has lately acknowledged what the data node has sent it. Each does once a second.

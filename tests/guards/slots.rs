@@ -2,6 +2,7 @@
 //! these move.
 
 use std::{
+    path::Path,
     process::{Command, Stdio},
     sync::atomic::{AtomicBool, Ordering},
     thread,
@@ -288,6 +289,93 @@ fn a_slot_that_moves_carries_its_fences_and_nobody_writes_past_them() {
     }
 }
 
+#[test]
+fn the_user_of_the_acl_writes_its_own_fences_and_no_others() {
+    let cluster = Cluster::start(3);
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/cluster.md");
+    let page = std::fs::read_to_string(page).expect("the page");
+    let keys = page.lines().map(str::trim).find(|line| line.starts_with("~account:*"));
+    let keys: Vec<&str> = keys.expect("the keys").split(' ').collect();
+    let rights = "on >secret -@all +get +set +eval +evalsha +script|load +watch +unwatch +multi +exec \
+                  +discard";
+    let words: Vec<&str> =
+        ["ACL", "SETUSER", "bank"].into_iter().chain(rights.split(' ')).chain(keys).collect();
+    for node in 0..6 {
+        assert_eq!(cluster.client(node).cmd(&words), Reply::ok());
+    }
+    let proxy = proxy(&cluster).start();
+    let fronts = cluster.fronts(&proxy);
+    for (key, lock) in [account(&cluster, 1, "acl"), account(&cluster, 1, "acl2")] {
+        let mut client = Client::connect(fronts[1]);
+        assert_eq!(client.cmd(&["AUTH", "bank", "secret"]), Reply::ok());
+        client.cmd(&["LOCK", &lock, "PX", "30000"]).grant();
+        for way in WAYS {
+            let written = write(&mut client, way, &key, way);
+            assert!(is_written(&written), "{way}: {written:?}");
+        }
+        // A script that declares no key can write all that its user may.
+        let (own, _) = fence(&cluster, 1, &lock).unwrap();
+        for other in
+            ["lockgate:guard:{aaaa}:lock:order:1", "lockgate:guard:{a}:lock:x}:lock:account:1"]
+        {
+            let script = format!("return redis.call('SET', '{other}', '9')");
+            let refused = client.cmd(&["EVAL", &script, "0"]);
+            assert!(refused.error_text().contains("can't access"), "{refused:?}");
+        }
+        let script = format!("return redis.call('SET', '{own}', '9')");
+        assert_eq!(client.cmd(&["EVAL", &script, "0"]), Reply::ok());
+    }
+}
+
+/// What docs/cluster.md shows, and the lines before and behind it.
+const PROGRAM: (&str, &str) = (
+    "import sys, redis\n\
+     from redis.cluster import RedisCluster\n\
+     cluster = RedisCluster(host='127.0.0.1', port=int(sys.argv[1]))\n",
+    "bank.set('account:{7}:balance', 100)\n\
+     print(cluster.get('account:{7}:balance').decode())\n\
+     # A library that follows -MOVED comes to the front of the lock by itself.\n\
+     for front in cluster.get_primaries():\n\
+     \x20   told = cluster.execute_command('LOCK', 'account:{8}', 'mine', 'PX', 10000, target_nodes=front)\n\
+     \x20   print(told[0].decode() if told else told)\n\
+     try:\n\
+     \x20   cluster.set('account:{9}:balance', 1)\n\
+     except redis.ResponseError as error:\n\
+     \x20   print(str(error).split(' ')[0])\n",
+);
+
+#[test]
+fn redis_py_is_led_to_the_front_of_a_lock() {
+    let cluster = Cluster::start(3);
+    let proxy = proxy(&cluster).start();
+    let fronts = cluster.fronts(&proxy);
+    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/cluster.md");
+    let page = std::fs::read_to_string(page).expect("the page");
+    let shown: String = page
+        .lines()
+        .skip_while(|line| !line.starts_with("    node = cluster."))
+        .take_while(|line| line.starts_with("    "))
+        .map(|line| format!("{}\n", line.trim()))
+        .collect();
+    assert_eq!(shown.lines().count(), 3, "{shown}");
+    let program = format!("{}{shown}{}", PROGRAM.0, PROGRAM.1);
+    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clients/.venv/bin/python");
+    assert!(python.exists(), "{python:?} is missing: run \"make test\", which installs it");
+    let run = Command::new("timeout")
+        .arg("60")
+        .arg(python)
+        .args(["-c", &program, &fronts[0].to_string()])
+        .output()
+        .expect("timeout");
+    let said = String::from_utf8_lossy(&run.stdout);
+    let error = String::from_utf8_lossy(&run.stderr);
+    // Whichever connection was first has the lock, and the others have it not.
+    let lines: Vec<&str> = said.lines().collect();
+    assert_eq!((lines.first(), lines.last()), (Some(&"100"), Some(&"NOTHELD")), "{said}{error}");
+    assert_eq!(lines.len(), 5, "{said}{error}");
+    assert!(lines[1..4].contains(&"mine"), "{said}{error}");
+}
+
 /// Sends a command to the front that has the slot of its key. Comes again while the slot moves.
 fn led(client: &mut Client, fronts: &[u16], words: &[&str]) -> Reply {
     for _ in 0..1000 {
@@ -316,7 +404,7 @@ fn no_counter_loses_a_count_while_slots_are_moved_under_it() {
         .map(|number| (format!("account:{{{number}}}:balance"), format!("account:{{{number}}}")))
         .filter(|(key, _)| {
             let slot = slot(&cluster, key) as usize;
-            (0..2).any(|master| (cluster.slots(master).0..).take(300).any(|other| other == slot))
+            (0..2).any(|master| (cluster.slots(master).0..).take(100).any(|other| other == slot))
         })
         .take(6)
         .collect();
@@ -357,7 +445,7 @@ fn no_counter_loses_a_count_while_slots_are_moved_under_it() {
         }
         let node = cluster.nodes[2].port();
         let mut moved = 0;
-        for (from, to, slots) in [(0, 1, "300"), (1, 2, "600"), (2, 0, "600"), (0, 1, "300")] {
+        for (from, to, slots) in [(0, 1, "100"), (1, 2, "200"), (2, 0, "200"), (0, 1, "100")] {
             let run = Command::new("redis-cli")
                 .args(["--cluster", "reshard", &format!("127.0.0.1:{node}")])
                 .args(["--cluster-from", &cluster.id(from), "--cluster-to", &cluster.id(to)])
@@ -383,6 +471,42 @@ fn no_counter_loses_a_count_while_slots_are_moved_under_it() {
 
 #[derive(Default)]
 struct AtomicCount(std::sync::atomic::AtomicU64);
+
+#[test]
+fn a_fence_that_comes_back_as_an_earlier_one_lets_no_late_holder_in() {
+    let cluster = Cluster::start(3);
+    let proxy = proxy(&cluster).start();
+    let fronts = cluster.fronts(&proxy);
+    for way in WAYS {
+        let (key, lock) = &account(&cluster, 0, &format!("e{way}"));
+        let slot = slot(&cluster, key);
+        let mut late = Client::connect(fronts[0]);
+        let first = late.cmd(&["LOCK", lock, "PX", "60000"]).grant();
+        assert!(is_written(&write(&mut late, way, key, "early")));
+        let (fence_key, _) = fence(&cluster, 0, lock).unwrap();
+        let go = |from: usize, to: usize| {
+            begin_to_move(&cluster, slot, from, to);
+            for key in [key, &fence_key] {
+                carry(&cluster, key, from, to);
+            }
+            end_to_move(&cluster, slot, to);
+        };
+        go(0, 1);
+        take_away(&proxy, lock);
+        let mut holder = Client::connect(fronts[1]);
+        holder.cmd(&["LOCK", lock, "PX", "60000"]).grant();
+        // The proxy looks every two seconds who has which slots.
+        thread::sleep(Duration::from_secs(3));
+        // As if that node had been replaced by one that had not heard of the fence.
+        let set = cluster.client(1).cmd(&["SET", &fence_key, &first.fence.to_string()]);
+        assert_eq!(set, Reply::ok());
+        go(1, 0);
+        thread::sleep(Duration::from_millis(3500));
+        let refused = write(&mut late, way, key, "late");
+        assert!(matches!(refused, Reply::Error(_)), "{way}: {refused:?}");
+        assert_eq!(Client::connect(fronts[0]).cmd(&["GET", key]), Reply::bulk("early"));
+    }
+}
 
 /// Makes a replica the master by CLUSTER FAILOVER, and waits until all know.
 fn promote(cluster: &Cluster, node: usize, others: &[usize]) {

@@ -39,6 +39,25 @@ fn about<'a>(report: &'a str, url: &str) -> Vec<&'a str> {
 }
 
 #[test]
+fn a_data_node_that_is_one_of_a_cluster_is_named_with_what_to_write() {
+    let (data, node) = (support::cluster::node(&[]), start(&[]));
+    let urls = [node.url()];
+    init(&urls);
+    let what = "it is a node of a Redis Cluster, and leads clients past the proxy";
+    for (guards, mark) in
+        [("", " -"), ("guards: [{keys: 'account:*', lock: 'account:{1}'}]\n", "!!")]
+    {
+        let url = format!("{}\n{guards}", data.url());
+        let (status, report, _) = doctor(url.trim_end(), &urls, "");
+        assert_eq!(status == Some(0), guards.is_empty(), "{report}");
+        let lines = about(&report, &data.url());
+        let told = lines.iter().find(|line| line.contains(what));
+        assert!(told.is_some_and(|line| line.trim_start().starts_with(mark.trim())), "{report}");
+        assert!(report.contains("Write data: {cluster: [host:port, …]}"), "{report}");
+    }
+}
+
+#[test]
 fn a_sound_deployment_is_fit() {
     let (data, nodes) = (start(&[]), [start(&[]), start(&[]), start(&["--appendonly", "yes"])]);
     let urls: Vec<String> = nodes.iter().map(RedisServer::url).collect();

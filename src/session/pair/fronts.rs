@@ -49,6 +49,22 @@ const MOVED: &str = "-MOVED 5 10.0.0.1:7000\r\n";
 const FRONT: &str = "-MOVED 5 192.0.2.9:6001\r\n";
 
 #[tokio::test(start_paused = true)]
+async fn a_call_has_writes_of_one_slot() {
+    let mut pair = guarded_at_front();
+    lock(&mut pair);
+    pair.commands(&[&["LOCK", "g:j", "t", "PX", "10000"]]);
+    pair.reply("-ERR syntax error\r\n-ERR syntax error\r\n");
+    pair.question();
+    pair.answer(granted(8));
+    pair.reply("$1\r\n8\r\n");
+    pair.at_data();
+    pair.commands(&[&["INCR", "g:k"], &["INCR", "g:k"], &["INCR", "g:j"]]);
+    assert_eq!(pair.at_data().matches("INCR").count(), 2);
+    pair.reply("*2\r\n:1\r\n:2\r\n");
+    assert_eq!(pair.at_data().matches("INCR").count(), 1);
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_guards_lock_is_taken_only_where_its_slot_is() {
     for (told, expected) in [
         (MOVED, FRONT),
@@ -239,8 +255,16 @@ async fn a_client_whose_replies_are_not_followed_is_closed_and_a_replica_is_not(
     pair.commands(&[&["MULTI"], &["SUBSCRIBE", "c"]]);
     pair.reply("+OK\r\n+QUEUED\r\n");
     assert_eq!(pair.core.tracking, Tracking::Closing);
+    // Where no node announces a front, no replica comes through one.
+    let replica = &[&["REPLCONF", "listening-port", "1"][..]];
     let mut pair = at_front();
-    pair.commands(&[&["REPLCONF", "listening-port", "1"]]);
+    pair.commands(replica);
+    assert_eq!(pair.core.tracking, Tracking::Closing);
+    let mut table = FrontTable::default();
+    table.add("a", &["10.0.0.1"], 7000, ShownAs::AsItIs);
+    let mut pair = Pair::new();
+    pair.core.show(Arc::new(FrontView::of(table, "10.0.0.1")));
+    pair.commands(replica);
     assert_eq!(pair.core.tracking, Tracking::Relayed);
     // A reply that is too long to be held.
     let mut pair = at_front();
