@@ -119,6 +119,11 @@ impl Fronts {
         self.0.iter().position(|seat| seat.node.as_deref() == Some(id))
     }
 
+    /// The node whose front it is, even if the cluster has it no more.
+    pub(crate) fn last_node(&self, front: usize) -> Option<&str> {
+        self.0.get(front)?.node.as_deref()
+    }
+
     /// The node of a front, while the cluster has it.
     pub(crate) fn node(&self, front: usize) -> Option<&str> {
         let seat = self.0.get(front).filter(|seat| seat.gone.is_none())?;
@@ -145,6 +150,7 @@ mod tests {
         // `b` goes, and two come.
         assert_eq!(fronts.give(&nodes(&["c", "a", "d"]), nobody, start), ["d"]);
         assert_eq!((fronts.of("a"), fronts.of("c"), fronts.node(1)), (Some(0), Some(2), None));
+        assert_eq!(fronts.last_node(1), Some("b"), "a successor keeps it for the node too");
         // `b` comes back to its front.
         assert_eq!(fronts.give(&nodes(&["a", "b", "c", "d"]), nobody, start), ["d"]);
         assert_eq!(fronts.node(1), Some("b"));

@@ -59,8 +59,15 @@ impl<'a> NodePlace<'a> {
 }
 
 impl ClusterNode {
+    /// Whether this node may have got slots since it was `other`: it has some that it had not, or its
+    /// epoch is another, as it is for who imports a slot or is elected. A slot may have gone and come
+    /// back in between.
+    pub(crate) fn may_have_gained(&self, other: &ClusterNode) -> bool {
+        self.epoch != other.epoch || self.has_slots_beyond(other)
+    }
+
     /// Whether this node has slots that the other has not.
-    pub(crate) fn has_slots_beyond(&self, other: &ClusterNode) -> bool {
+    fn has_slots_beyond(&self, other: &ClusterNode) -> bool {
         let has =
             |slot: u16| other.slots.iter().any(|(first, last)| (*first..=*last).contains(&slot));
         self.slots.iter().any(|(first, last)| !(*first..=*last).all(has))
@@ -132,6 +139,8 @@ mod tests {
         let with = |slots: &[(u16, u16)]| ClusterNode { slots: slots.to_vec(), ..a.clone() };
         assert!(!with(&[(1, 2), (7, 7)]).has_slots_beyond(a) && !with(&[]).has_slots_beyond(a));
         assert!(with(&[(0, 6)]).has_slots_beyond(a) && with(&[(8, 9)]).has_slots_beyond(a));
+        assert!(!a.may_have_gained(a) && with(&[(0, 6)]).may_have_gained(a));
+        assert!(ClusterNode { epoch: a.epoch + 1, ..a.clone() }.may_have_gained(a));
         assert_eq!((a.master.as_deref(), b.master.as_deref()), (None, Some("aa")));
         let old = "aa 10.0.0.1:7000 myself,master - 0 0 0 connected 0-16383";
         assert_eq!(read(old).unwrap()[0].port, 7000);

@@ -342,7 +342,7 @@ impl ClusterWatch {
             let front = memory.fronts.of(&node.id);
             let before = memory.nodes.iter().find(|before| before.id == node.id);
             if let Some(front) = front
-                && before.is_some_and(|before| node.has_slots_beyond(before))
+                && before.is_some_and(|before| node.may_have_gained(before))
             {
                 self.gains[front].fetch_add(1, Ordering::Release);
             }
@@ -379,7 +379,7 @@ impl ClusterWatch {
         self.table.store(Arc::new(table));
         let led = self.listen.iter().enumerate();
         *self.led.lock() = led
-            .filter_map(|(index, front)| Some((*front, memory.fronts.node(index)?.to_owned())))
+            .filter_map(|(index, front)| Some((*front, memory.fronts.last_node(index)?.to_owned())))
             .collect();
         memory.nodes = nodes;
         self.known.send_if_modified(|known| !std::mem::replace(known, true));

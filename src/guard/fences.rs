@@ -29,7 +29,7 @@ const NOT_SELECTED: &[u8] = b"ERR the data node did not select the database";
 
 /// Error while the slot of a fence is being moved from node to node.
 pub(crate) const MOVING: &[u8] =
-    b"TRYAGAIN the slot is being moved to another node, and with it the fence of the lock";
+    b"TRYAGAIN the slot may be on its way to another node, and with it the fence of the lock";
 
 #[cfg(test)]
 thread_local! {
