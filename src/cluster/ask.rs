@@ -1,9 +1,9 @@
 //! Asking the nodes of a cluster who they are.
 
-use std::time::Duration;
+use std::{collections::HashMap, time::Duration};
 
 use bb8_redis::redis::{self, RedisError};
-use tokio::time::timeout;
+use tokio::{task::JoinSet, time::timeout};
 
 use super::{
     node::{self, ClusterNode},
@@ -63,8 +63,33 @@ pub(crate) fn drop_foreign(
     troubles
 }
 
+/// Asks at all addresses at once, and keeps the connections by address for the next time. Returns the
+/// answers in the order of the addresses, whoever was faster.
+pub(crate) async fn ask_all(
+    urls: &[RedisUrl],
+    connector: &Connector,
+    connections: &mut HashMap<String, Connection>,
+) -> Vec<ClusterAnswer> {
+    let mut asking = JoinSet::new();
+    for url in urls {
+        let (url, connector) = (url.clone(), connector.clone());
+        let kept = connections.remove(&url.to_string());
+        asking.spawn(async move { ask(url, &connector, kept).await });
+    }
+    let mut answers = Vec::new();
+    while let Some(asked) = asking.join_next().await {
+        let Ok((answer, connection)) = asked else { continue };
+        if let Some(connection) = connection {
+            connections.insert(answer.url.to_string(), connection);
+        }
+        answers.push(answer);
+    }
+    answers.sort_by_key(|answer| urls.iter().position(|url| *url == answer.url));
+    answers
+}
+
 /// Asks at one address, over the connection of the time before if that is still open.
-pub(crate) async fn ask(
+async fn ask(
     url: RedisUrl,
     connector: &Connector,
     kept: Option<Connection>,

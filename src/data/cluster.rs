@@ -16,7 +16,6 @@ use std::{
 use arc_swap::ArcSwap;
 use tokio::{
     sync::{Notify, watch},
-    task::JoinSet,
     time::sleep,
 };
 use tracing::{info, warn};
@@ -25,7 +24,7 @@ use super::{metrics::ClusterMetrics, tenure::Tenure};
 use crate::{
     clock::Instant,
     cluster::{
-        ask::{ClusterAnswer, agreed, ask, drop_foreign},
+        ask::{ClusterAnswer, agreed, ask_all, drop_foreign},
         fronts::Fronts,
         node::{self, ClusterNode},
         table::{FrontTable, ShownAs},
@@ -216,13 +215,13 @@ impl ClusterWatch {
                 urls.push(url.clone());
             }
         }
-        let mut answers = self.ask(&urls, memory).await;
+        let mut answers = ask_all(&urls, &self.connector, &mut memory.connections).await;
         let mut troubles = drop_foreign(&mut answers, &memory.nodes);
         // Nodes that only the others name, so that already the first look finds all.
         let mut more: Vec<RedisUrl> =
             agreed(&answers).iter().filter_map(|node| self.announced(node)).collect();
         more.retain(|url| !urls.contains(url));
-        answers.extend(self.ask(&more, memory).await);
+        answers.extend(ask_all(&more, &self.connector, &mut memory.connections).await);
         troubles.extend(drop_foreign(&mut answers, &memory.nodes));
         let nodes = agreed(&answers);
         if nodes.is_empty() {
@@ -235,27 +234,6 @@ impl ClusterWatch {
         self.tell(troubles, memory);
         // Whoever waits for a node knows then what is wrong.
         self.choose_any(&answers);
-    }
-
-    /// Asks at all addresses at once.
-    async fn ask(&self, urls: &[RedisUrl], memory: &mut ClusterMemory) -> Vec<ClusterAnswer> {
-        let mut asking = JoinSet::new();
-        for url in urls {
-            let (url, connector) = (url.clone(), self.connector.clone());
-            let kept = memory.connections.remove(&url.to_string());
-            asking.spawn(async move { ask(url, &connector, kept).await });
-        }
-        let mut answers = Vec::new();
-        while let Some(asked) = asking.join_next().await {
-            let Ok((answer, connection)) = asked else { continue };
-            if let Some(connection) = connection {
-                memory.connections.insert(answer.url.to_string(), connection);
-            }
-            answers.push(answer);
-        }
-        // In the order of the configuration, whoever was faster.
-        answers.sort_by_key(|answer| urls.iter().position(|url| *url == answer.url));
-        answers
     }
 
     /// The address that a node announces; `None` if there is none, or it is that of a front.

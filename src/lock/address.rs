@@ -26,13 +26,13 @@
 //! not yet. So no grant becomes valid any more. Two were never valid at once, whatever either has in its
 //! memory, so each proxy may renew what it knows to be valid.
 
-use std::{fmt, io, sync::Arc, time::Duration};
+use std::{collections::HashMap, fmt, io, sync::Arc, time::Duration};
 
 use super::{shards::Shards, voters::Voters, whereabouts::Whereabouts};
 use crate::{
     clock::Instant,
     cluster::{
-        ask::{agreed, ask, drop_foreign},
+        ask::{agreed, ask_all, drop_foreign},
         node::ClusterNode,
         slot::slot,
     },
@@ -274,10 +274,7 @@ pub(crate) async fn masters_once(
     tls: &ClientTls,
 ) -> Result<Vec<ClusterNode>, String> {
     let way = Connector::start("node", tls, std::slice::from_ref(of.cluster.login()));
-    let mut answers = Vec::new();
-    for url in &of.cluster.nodes {
-        answers.push(ask(url.clone(), &way, None).await.0);
-    }
+    let mut answers = ask_all(&of.cluster.nodes, &way, &mut HashMap::new()).await;
     drop_foreign(&mut answers, &[]);
     let mut nodes = agreed(&answers);
     if nodes.is_empty() {

@@ -34,7 +34,6 @@ use arc_swap::ArcSwap;
 use bb8_redis::redis;
 use tokio::{
     sync::{Notify, watch},
-    task::JoinSet,
     time::{sleep, timeout},
 };
 use tracing::{info, warn};
@@ -46,7 +45,7 @@ use super::{
 use crate::{
     clock::{Instant, millis},
     cluster::{
-        ask::{ClusterAnswer, agreed, ask, drop_foreign},
+        ask::{ClusterAnswer, agreed, ask_all, drop_foreign},
         node::{ClusterNode, SLOTS},
         slot::slot,
         view::uncovered,
@@ -215,14 +214,14 @@ impl Shards {
                 urls.push(url);
             }
         }
-        let mut answers = self.ask(&urls, memory).await;
+        let mut answers = ask_all(&urls, &self.connector, &mut memory.connections).await;
         drop_foreign(&mut answers, &memory.nodes);
         let announced = agreed(&answers);
         let announced = announced.iter().filter(|node| !node.host.is_empty());
         let mut more: Vec<RedisUrl> =
             announced.map(|node| self.config.cluster.at(&node.host, node.port)).collect();
         more.retain(|url| !urls.contains(url));
-        answers.extend(self.ask(&more, memory).await);
+        answers.extend(ask_all(&more, &self.connector, &mut memory.connections).await);
         drop_foreign(&mut answers, &memory.nodes);
         let nodes = agreed(&answers);
         let problem = self.take(nodes, &answers, memory, sent).await;
@@ -237,26 +236,6 @@ impl Shards {
             _ => {}
         }
         *known = problem.unwrap_or_default();
-    }
-
-    /// Asks at all addresses at once.
-    async fn ask(&self, urls: &[RedisUrl], memory: &mut ShardMemory) -> Vec<ClusterAnswer> {
-        let mut asking = JoinSet::new();
-        for url in urls {
-            let (url, connector) = (url.clone(), self.connector.clone());
-            let kept = memory.connections.remove(&url.to_string());
-            asking.spawn(async move { ask(url, &connector, kept).await });
-        }
-        let mut answers = Vec::new();
-        while let Some(asked) = asking.join_next().await {
-            let Ok((answer, connection)) = asked else { continue };
-            if let Some(connection) = connection {
-                memory.connections.insert(answer.url.to_string(), connection);
-            }
-            answers.push(answer);
-        }
-        answers.sort_by_key(|answer| urls.iter().position(|url| *url == answer.url));
-        answers
     }
 
     /// Takes the nodes in. Returns what is wrong.
