@@ -166,9 +166,6 @@ impl FromYaml for LockNode {
                 reader.problem(&section.path("shards"), what);
             }
             let cluster = data::cluster(reader, &section).ok_or(Wrong::Told)?;
-            let what = "a Redis Cluster cannot be a lock node yet; give the address of one Redis, or \
-                        its Sentinels";
-            reader.problem(&section.path("cluster"), what);
             return Ok(LockNode::Cluster(LockCluster { cluster, shards }));
         }
         let section = reader.mapping(value, path.to_vec(), SENTINEL_KEYS);
@@ -209,7 +206,8 @@ mod tests {
             ("{sentinels: [a]}", "locks.nodes.master: is missing"),
             ("{sentinels: [a], master: m, primary: b}", "cannot be a lock node"),
             ("{sentinels: [a], master: m, host: b}", "host"),
-            ("{cluster: [a, b]}", "a Redis Cluster cannot be a lock node yet"),
+            ("[{cluster: [a, b]}, redis://c, {cluster: [d, b]}]", "is there twice"),
+            ("[{cluster: [a, b]}, redis://b, redis://c]", "is there twice"),
             ("{cluster: [a, b], shards: 0}", "shards: must be from 1 to 128"),
             ("{cluster: [a, b], master: m}", "master: has no effect beside cluster"),
             (

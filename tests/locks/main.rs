@@ -14,6 +14,7 @@ mod engine;
 mod failover;
 mod locking;
 mod session_locks;
+mod shards;
 #[path = "../support/mod.rs"]
 mod support;
 mod unfit_nodes;

@@ -1,0 +1,293 @@
+//! Redis Clusters as lock nodes: each lock is voted upon by the shard that has its slot, and a shard that
+//! fails over, or gives slots away, stops no other.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use lockgate::tools::redis_server::RedisServer;
+
+use crate::support::{
+    Client, Proxy, Reply, Setup,
+    cluster::{Cluster, join},
+    eventually,
+};
+
+/// Before these lock nodes.
+fn before(nodes: &[String]) -> Setup {
+    Proxy::with().node_urls(nodes).locks("node_timeout: 400ms")
+}
+
+fn all_up(proxy: &Proxy, count: usize) {
+    let all = format!("{count} of {count} up");
+    eventually("all voters are up", || proxy.http("/readyz").contains(&all));
+}
+
+/// Takes, asks for, renews and gives back locks of all kinds of keys.
+fn lock_all(proxy: &Proxy) {
+    let (mut one, mut other) = (proxy.client(), proxy.client());
+    let mut keys: Vec<String> = (0..30).map(|number| format!("job-{number}")).collect();
+    let braces = ["{a}", "{", "}", "{}", "}{a", "a{}b{c}", "{{a}}", "x}{y}z", "{orders}:7"];
+    keys.extend(braces.map(str::to_owned));
+    for key in &keys {
+        let grant = one.cmd(&["LOCK", key, "PX", "20000"]).grant();
+        assert_eq!(other.cmd(&["LOCK", key, "PX", "20000"]), Reply::NullArray, "{key}");
+        let attached = other.cmd(&["LOCK.ATTACH", key, &grant.token]);
+        assert!(matches!(attached, Reply::Array(_)), "{key}: {attached:?}");
+        let renewed = one.cmd(&["RENEW", key, &grant.token, "PX", "30000"]);
+        assert!(matches!(renewed, Reply::Int(1..)), "{key}: {renewed:?}");
+        assert_eq!(other.cmd(&["UNLOCK", key, "wrong"]), Reply::Int(0), "{key}");
+        assert_eq!(one.cmd(&["UNLOCK", key, &grant.token]), Reply::Int(1), "{key}");
+        let next = other.cmd(&["LOCK", key, "PX", "20000"]).grant();
+        assert!(next.fence > grant.fence, "{key}");
+        assert_eq!(other.cmd(&["UNLOCK", key]), Reply::Int(1), "{key}");
+    }
+}
+
+#[test]
+fn one_cluster_votes_by_the_shard_of_each_lock() {
+    let cluster = Cluster::start(3);
+    let proxy = before(&[cluster.voter()]).locks("default_ttl: 1500ms").start();
+    all_up(&proxy, 1);
+    lock_all(&proxy);
+    // Session locks of all shards are renewed.
+    let mut holder = proxy.client();
+    let keys: Vec<String> =
+        (0..3).flat_map(|index| [cluster.key(index, "a"), cluster.key(index, "b")]).collect();
+    for key in &keys {
+        holder.cmd(&["LOCK", key]).grant();
+    }
+    for (index, key) in keys.iter().enumerate() {
+        let stored = cluster.client(index / 2).cmd(&["EXISTS", &format!("lock:{key}")]);
+        assert_eq!(stored, Reply::Int(1), "{key}");
+    }
+    thread::sleep(Duration::from_secs(4));
+    let mut other = proxy.client();
+    for key in &keys {
+        assert_eq!(other.cmd(&["LOCK", key]), Reply::NullArray, "{key}");
+    }
+    // One that waits is woken by another proxy's release.
+    let beside = before(&[cluster.voter()]).start();
+    all_up(&beside, 1);
+    let mut waiting = beside.client();
+    waiting.send(&crate::support::encode(&["LOCK", &keys[0], "WAIT", "10000"]));
+    thread::sleep(Duration::from_millis(500));
+    let since = Instant::now();
+    assert_eq!(holder.cmd(&["UNLOCK", &keys[0]]), Reply::Int(1));
+    assert!(matches!(waiting.reply(), Reply::Array(_)));
+    assert!(since.elapsed() < Duration::from_millis(1500));
+}
+
+#[test]
+fn a_cluster_is_one_of_three_voters() {
+    let cluster = Cluster::start(3);
+    let mut others = [RedisServer::start(&[]).unwrap(), RedisServer::start(&[]).unwrap()];
+    let nodes = [others[0].url(), cluster.voter(), others[1].url()];
+    let proxy = before(&nodes).start();
+    all_up(&proxy, 3);
+    lock_all(&proxy);
+    others[0].kill().unwrap();
+    eventually("locks are granted", || {
+        matches!(proxy.client().cmd(&["LOCK", "x", "PX", "1000"]), Reply::Array(_))
+    });
+    lock_all(&proxy);
+}
+
+#[test]
+fn three_clusters_make_a_quorum() {
+    let clusters = [Cluster::start(1), Cluster::start(2), Cluster::start(1)];
+    let nodes: Vec<String> = clusters.iter().map(Cluster::voter).collect();
+    let proxy = before(&nodes).start();
+    all_up(&proxy, 3);
+    lock_all(&proxy);
+}
+
+/// Asks for a lock until it is granted.
+fn granted_at(client: &mut Client, key: &str) -> Instant {
+    let begun = Instant::now();
+    loop {
+        let reply = client.cmd(&["LOCK", key, "PX", "1000"]);
+        if matches!(reply, Reply::Array(_)) {
+            return Instant::now();
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "{reply:?}");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+#[test]
+fn a_shard_that_fails_over_grants_nothing_twice_and_stops_no_other() {
+    let mut cluster = Cluster::start(3).node_timeout(2000);
+    let proxy = before(&[cluster.voter()]).locks("max_ttl: 10s").locks("default_ttl: 9s").start();
+    all_up(&proxy, 1);
+    let [lost, kept, free] =
+        [(0, "lost"), (1, "kept"), (2, "free")].map(|(index, name)| cluster.key(index, name));
+    let mut sessions = proxy.client();
+    sessions.cmd(&["LOCK", &kept]).grant();
+    // Asynchronous replication may lack it.
+    let replica = cluster.nodes[3].port();
+    Client::connect(replica).cmd(&["CONFIG", "SET", "repl-timeout", "3600"]);
+    let mut holder = proxy.client();
+    let grant = holder.cmd(&["LOCK", &lost, "PX", "10000"]).grant();
+    let until = Instant::now() + Duration::from_millis(grant.validity.unsigned_abs());
+    cluster.nodes[0].kill().unwrap();
+    let dead = Instant::now();
+    let mut other = proxy.client();
+    thread::sleep(Duration::from_millis(500));
+    // The cluster refuses everything until the replica is promoted; then the other shards go on.
+    granted_at(&mut other, &free);
+    let others_at = dead.elapsed();
+    // A copy of the lock may have been replicated: it must not be what keeps it.
+    eventually("the replica is promoted", || {
+        cluster.text(3, &["INFO", "replication"]).contains("role:master")
+    });
+    Client::connect(replica).cmd(&["DEL", &format!("lock:{lost}")]);
+    let again = granted_at(&mut other, &lost);
+    eprintln!("others after {others_at:?}, the lock after {:?}\n{}", again - dead, proxy.log());
+    assert!(again >= until, "granted twice: {:?} too early", until - again);
+    assert!(others_at < again - dead, "the other shards did not wait");
+    assert_eq!(sessions.cmd(&["UNLOCK", &kept]), Reply::Int(1), "it was renewed all the time");
+}
+
+#[test]
+fn what_is_no_cluster_or_only_a_part_of_one_is_named() {
+    let cluster = Cluster::start(1);
+    let alone = RedisServer::start(&[]).unwrap();
+    let off = format!("{{cluster: ['{}']}}", alone.addr());
+    for (node, what) in [
+        (off, "cluster support disabled"),
+        (cluster.nodes[0].url(), "it is a node of a cluster"),
+        (
+            cluster.voter().replace("shards: 6", "shards: 6, password: x"),
+            "Password authentication failed",
+        ),
+    ] {
+        let proxy = before(std::slice::from_ref(&node)).start();
+        eventually(&format!("'{what}' is told: {}", proxy.http("/readyz")), || {
+            proxy.http("/readyz").contains(what)
+        });
+        let refused = proxy.client().cmd(&["LOCK", "k"]);
+        assert!(refused.error_text().starts_with("NOQUORUM"), "{node}: {refused:?}");
+    }
+}
+
+#[test]
+fn what_is_given_back_while_its_slot_is_moved_is_free_behind_it() {
+    let cluster = Cluster::start(3);
+    let proxy = before(&[cluster.voter()]).start();
+    all_up(&proxy, 1);
+    let key = cluster.key(0, "k");
+    let (mut holder, mut other) = (proxy.client(), proxy.client());
+    holder.cmd(&["LOCK", &key, "a", "PX", "60000"]).grant();
+    cluster.move_slot(&format!("lock:{key}"), 0, 1, |cluster| {
+        let told = holder.cmd(&["UNLOCK", &key, "a"]);
+        assert!(told.error_text().contains("(slot moves)"), "{told:?}");
+        let stored = cluster.client(1).pipe(&[&["ASKING"], &["EXISTS", &format!("lock:{key}")]]);
+        assert_eq!(stored[1], Reply::Int(1), "it is there already");
+    });
+    let since = Instant::now();
+    granted_at(&mut other, &key);
+    assert!(since.elapsed() < Duration::from_secs(10), "it was given back where it is now");
+}
+
+#[test]
+fn a_new_shard_keeps_what_is_moved_to_it_and_waits_before_it_grants() {
+    let mut cluster = Cluster::start(3);
+    let proxy = before(&[cluster.voter()]).locks("max_ttl: 6s").locks("default_ttl: 4s").start();
+    all_up(&proxy, 1);
+    let (held, new) = ("{moving}-held", "{moving}-new");
+    let mut holder = proxy.client();
+    holder.cmd(&["LOCK", held]).grant();
+    let Reply::Int(slot) = cluster.client(0).cmd(&["CLUSTER", "KEYSLOT", held]) else { panic!() };
+    let from = (0..3).find(|index| {
+        let (first, last) = cluster.slots(*index);
+        (first..=last).contains(&(slot as usize))
+    });
+    cluster.nodes.push(join(&cluster.nodes));
+    // Where its marker will lie: a new shard has a slot for it before others come.
+    let station = (slot as usize / 16 * 16).to_string();
+    let mut asked = cluster.client(0);
+    let station = Reply::Int(station.parse().unwrap());
+    let station_key = (0..200_000)
+        .map(|number| number.to_string())
+        .find(|key| asked.cmd(&["CLUSTER", "KEYSLOT", key]) == station);
+    cluster.move_slot(&station_key.unwrap(), from.unwrap(), 6, |_| {});
+    cluster.move_slot(held, from.unwrap(), 6, |_| {});
+    let mut other = proxy.client();
+    let begun = Instant::now();
+    eventually("it waits", || {
+        other.cmd(&["LOCK", new, "PX", "1000"]).error_text().contains("locks that are still held")
+    });
+    while begun.elapsed() < Duration::from_secs(8) {
+        let reply = other.cmd(&["LOCK", held, "PX", "1000"]);
+        assert!(!matches!(reply, Reply::Array(_)), "it is held");
+        thread::sleep(Duration::from_millis(100));
+    }
+    granted_at(&mut other, new);
+    assert_eq!(other.cmd(&["LOCK", held]), Reply::NullArray);
+    assert_eq!(holder.cmd(&["UNLOCK", held]), Reply::Int(1), "it was never lost");
+}
+
+/// Its shard still answers, but another may have been promoted.
+#[test]
+fn a_proxy_that_hears_of_no_majority_of_the_masters_grants_and_renews_nothing() {
+    let cluster = Cluster::start(3).node_timeout(60_000);
+    let proxy = before(&[cluster.voter()]).locks("default_ttl: 30s").start();
+    all_up(&proxy, 1);
+    let (key, other) = (cluster.key(0, "k"), cluster.key(0, "l"));
+    let mut client = proxy.client();
+    client.cmd(&["LOCK", &key, "a", "PX", "60000"]).grant();
+    for index in [1, 2] {
+        cluster.nodes[index].freeze().unwrap();
+    }
+    let reason = "not confirmed by its cluster: 1 of its 3 masters answer";
+    eventually("nothing is granted", || {
+        client.cmd(&["LOCK", &other, "PX", "1000"]).error_text().contains(reason)
+    });
+    for command in [&["RENEW", &key, "a", "PX", "50000"][..], &["LOCK", &key, "a", "PX", "5000"]] {
+        let reply = client.cmd(command);
+        assert!(reply.error_text().starts_with("NOQUORUM"), "{command:?}: {reply:?}");
+    }
+    assert_eq!(client.cmd(&["UNLOCK", &key, "a"]), Reply::Int(1), "what is given back is");
+    for index in [1, 2] {
+        cluster.nodes[index].thaw().unwrap();
+    }
+    eventually("locks are granted again", || {
+        matches!(client.cmd(&["LOCK", &other, "PX", "1000"]), Reply::Array(_))
+    });
+}
+
+#[test]
+fn what_is_held_stays_held_while_its_slot_is_moved() {
+    let cluster = Cluster::start(3);
+    let proxy = before(&[cluster.voter()]).locks("default_ttl: 3s").start();
+    all_up(&proxy, 1);
+    let keys: Vec<String> = (0..3).map(|number| cluster.key(0, &format!("k{number}"))).collect();
+    let (mut holder, mut other) = (proxy.client(), proxy.client());
+    for key in &keys {
+        holder.cmd(&["LOCK", key]).grant();
+    }
+    for key in &keys {
+        cluster.move_slot(&format!("lock:{key}"), 0, 1, |_| {
+            let reply = other.cmd(&["LOCK", key, "PX", "1000"]);
+            let is_told =
+                matches!(&reply, Reply::NullArray) || reply.error_text().contains("slot moves");
+            assert!(is_told, "{reply:?}");
+        });
+        let stored = cluster.client(1).cmd(&["EXISTS", &format!("lock:{key}")]);
+        assert_eq!(stored, Reply::Int(1), "it has moved");
+    }
+    let begun = Instant::now();
+    while begun.elapsed() < Duration::from_secs(6) {
+        for key in &keys {
+            let reply = other.cmd(&["LOCK", key, "PX", "1000"]);
+            assert!(!matches!(reply, Reply::Array(_)), "{key} is held");
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+    for key in &keys {
+        assert_eq!(holder.cmd(&["UNLOCK", key]), Reply::Int(1), "{key} was never lost");
+        other.cmd(&["LOCK", key, "PX", "1000"]).grant();
+    }
+}
