@@ -30,6 +30,26 @@ fn best(told: &[&ClusterNode]) -> Option<ClusterNode> {
     Some(node)
 }
 
+/// Leaves each slot to the master that claims it with the largest configuration epoch: a dead master is
+/// still told with its slots by nodes that have not heard yet who was elected in its place.
+pub(crate) fn settle_claims(nodes: &mut [ClusterNode]) {
+    let mut owners: Vec<Option<usize>> = vec![None; usize::from(SLOTS)];
+    for (at, node) in nodes.iter().enumerate().filter(|(_, node)| node.is_master) {
+        for slot in node.slots.iter().flat_map(|(first, last)| *first..=*last) {
+            let owner = &mut owners[usize::from(slot)];
+            if owner.is_none_or(|other| nodes[other].epoch < node.epoch) {
+                *owner = Some(at);
+            }
+        }
+    }
+    for (at, node) in nodes.iter_mut().enumerate().filter(|(_, node)| node.is_master) {
+        let all = node.slots.iter().flat_map(|(first, last)| *first..=*last);
+        let own: Vec<u16> = all.filter(|slot| owners[usize::from(*slot)] == Some(at)).collect();
+        let ranges = own.chunk_by(|slot, next| slot + 1 == *next);
+        node.slots = ranges.filter_map(|range| Some((*range.first()?, *range.last()?))).collect();
+    }
+}
+
 /// How many slots no master has.
 pub(crate) fn uncovered(nodes: &[ClusterNode]) -> usize {
     let mut slots = vec![false; usize::from(SLOTS)];
@@ -61,5 +81,20 @@ mod tests {
         assert_eq!(nodes[2].slots, [(100, 16383)], "of two that are not asked, the newer one");
         assert_eq!(uncovered(&nodes), 0);
         assert_eq!(uncovered(&nodes[..2]), 16284);
+    }
+
+    #[test]
+    fn a_slot_is_whose_claim_is_the_newest() {
+        let promoted = "dd 10.0.0.1:1@1 master,fail - 0 0 1 connected 0-99 200-299\n\
+                        rr 10.0.0.2:1@1 myself,master - 0 0 4 connected 0-99 200-250\n\
+                        oo 10.0.0.3:1@1 master - 0 0 2 connected 100-199\n";
+        let mut nodes = read(promoted).unwrap();
+        settle_claims(&mut nodes);
+        let slots: Vec<&[(u16, u16)]> = nodes.iter().map(|node| &node.slots[..]).collect();
+        assert_eq!(slots, [&[(251, 299)][..], &[(0, 99), (200, 250)], &[(100, 199)]]);
+        nodes[0].slots.clear();
+        let before = nodes.clone();
+        settle_claims(&mut nodes);
+        assert_eq!(nodes, before, "nothing is claimed twice");
     }
 }

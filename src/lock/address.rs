@@ -35,6 +35,7 @@ use crate::{
         ask::{agreed, ask_all, drop_foreign},
         node::ClusterNode,
         slot::slot,
+        view::settle_claims,
     },
     config::{ClientTls, LockCluster, LockNode, LocksConfig, RedisUrl, SentinelMaster},
     net::Connector,
@@ -209,6 +210,13 @@ impl NodeAddress {
         }
     }
 
+    /// Has the shard there sit on this place of its cluster from now on, as the lock nodes have agreed.
+    pub(in crate::lock) fn move_to(&self, home: usize) {
+        if let NodeAddress::Shard(shards, place) = self {
+            shards.move_to(*place, home);
+        }
+    }
+
     /// The cluster of which it is a shard.
     pub(in crate::lock) fn cluster(&self) -> Option<&Arc<Shards>> {
         match self {
@@ -281,6 +289,7 @@ pub(crate) async fn masters_once(
         let first = answers.iter().find_map(|answer| answer.told.as_ref().err());
         return Err(first.map_or_else(|| "no node answers".into(), |trouble| trouble.what.clone()));
     }
+    settle_claims(&mut nodes);
     nodes.retain(|node| node.is_master && !node.slots.is_empty());
     Ok(nodes)
 }

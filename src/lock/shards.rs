@@ -22,7 +22,7 @@
 //! anew, as a connection may outlast its being a replica.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     sync::{
         Arc,
         atomic::{AtomicI64, AtomicU64, Ordering},
@@ -48,7 +48,7 @@ use crate::{
         ask::{ClusterAnswer, agreed, ask_all, drop_foreign},
         node::{ClusterNode, SLOTS},
         slot::slot,
-        view::uncovered,
+        view::{settle_claims, uncovered},
     },
     config::{LockCluster, RedisUrl},
     net::{Connector, redis_client::Connection},
@@ -85,6 +85,8 @@ pub(in crate::lock) struct Shards {
     gone: Vec<AtomicI64>,
     /// `cluster-node-timeout`, in ms; 0: not asked yet.
     node_timeout: AtomicU64,
+    /// Places whose shards the next look exchanges, as the lock nodes have agreed otherwise.
+    moves: Mutex<BTreeMap<usize, usize>>,
     /// Notified when a look is wanted now.
     wanted: Notify,
     /// What is wrong with the cluster now; empty: nothing.
@@ -100,6 +102,23 @@ struct ShardMemory {
     masters: HashMap<String, String>,
     nodes: Vec<ClusterNode>,
     connections: HashMap<String, Connection>,
+}
+
+impl ShardMemory {
+    /// Has shards sit on other places, and who was there on theirs.
+    fn exchange(&mut self, moves: &BTreeMap<usize, usize>) {
+        let on = |(id, place): (&String, &usize)| Some((id.clone(), *moves.get(place)?));
+        let moved: Vec<(String, usize)> = self.seats.iter().filter_map(on).collect();
+        for (id, home) in moved {
+            let other = self.seats.iter().find(|(_, taken)| **taken == home);
+            let other = other.map(|(id, _)| id.clone());
+            if let Some(place) = self.seats.insert(id.clone(), home)
+                && let Some(other) = other.filter(|other| *other != id)
+            {
+                self.seats.insert(other, place);
+            }
+        }
+    }
 }
 
 impl Shards {
@@ -120,6 +139,7 @@ impl Shards {
             confirmed: (0..count).map(|_| AtomicI64::new(-1)).collect(),
             gone: (0..count).map(|_| AtomicI64::new(-1)).collect(),
             node_timeout: AtomicU64::new(0),
+            moves: Mutex::new(BTreeMap::new()),
             wanted: Notify::new(),
             problem: Mutex::new("its nodes were not asked yet".into()),
         });
@@ -136,6 +156,12 @@ impl Shards {
     /// Asks for a look now.
     pub(super) fn look_now(&self) {
         self.wanted.notify_one();
+    }
+
+    /// Has the shard on one place sit on another one, as the lock nodes have agreed that it does.
+    pub(super) fn move_to(&self, place: usize, home: usize) {
+        self.moves.lock().insert(place, home);
+        self.look_now();
     }
 
     /// Follows the master of a shard.
@@ -223,7 +249,8 @@ impl Shards {
         more.retain(|url| !urls.contains(url));
         answers.extend(ask_all(&more, &self.connector, &mut memory.connections).await);
         drop_foreign(&mut answers, &memory.nodes);
-        let nodes = agreed(&answers);
+        let mut nodes = agreed(&answers);
+        settle_claims(&mut nodes);
         let problem = self.take(nodes, &answers, memory, sent).await;
         let mut known = self.problem.lock();
         match &problem {
@@ -336,6 +363,7 @@ impl Shards {
         where_is: &impl Fn(&ClusterNode) -> RedisUrl,
         memory: &mut ShardMemory,
     ) {
+        memory.exchange(&std::mem::take(&mut *self.moves.lock()));
         let ids: HashSet<&str> = masters.iter().map(|node| &*node.id).collect();
         let (mut strangers, count) = (Vec::new(), self.config.shards);
         for node in masters {
@@ -415,5 +443,25 @@ async fn run(shards: std::sync::Weak<Shards>) {
             () = sleep(LOOK_EVERY) => {}
             () = shards.wanted.notified() => {}
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn shards_are_exchanged_as_was_agreed() {
+        let exchanged = |moves: &[(usize, usize)]| {
+            let seats = [("a", 0), ("b", 1), ("c", 2)].map(|(id, place)| (id.to_owned(), place));
+            let mut memory = ShardMemory { seats: seats.into(), ..ShardMemory::default() };
+            memory.exchange(&moves.iter().copied().collect());
+            ["a", "b", "c"].map(|id| memory.seats[id])
+        };
+        assert_eq!(exchanged(&[(0, 2)]), [2, 1, 0]);
+        assert_eq!(exchanged(&[(0, 2), (2, 0)]), [2, 1, 0], "both are misplaced");
+        assert_eq!(exchanged(&[(1, 5), (4, 0)]), [0, 5, 2], "one place was free, one is nobody's");
+        let all = exchanged(&[(0, 1), (1, 2), (2, 0)]);
+        assert_eq!(all, [1, 2, 0], "three go round");
     }
 }

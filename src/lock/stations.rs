@@ -81,8 +81,11 @@ pub(in crate::lock) fn keys(station: u16) -> [Vec<u8>; 3] {
     [MARKER, SEATS, BALLOT].map(|name| Station::Slot(station).key(name))
 }
 
-/// Chooses the station of a node with this `run_id` on `seat` of `seats`. Returns `None` if others'
-/// markers lie at all of them, or there is none.
+/// Chooses the station of a node with this `run_id` on `seat` of `seats`. Returns `None` if other
+/// seats' markers lie at all of them, or there is none.
+///
+/// A marker of a deployment with other seats, or what is none, is never passed by: whoever reads it
+/// there is told that the node is another's.
 ///
 /// Whoever looks at the same time chooses the same one, unless its slot has been moved away: then what
 /// another proxy does there fails.
@@ -93,10 +96,14 @@ pub(in crate::lock) fn choose(
     seats: usize,
 ) -> Option<Station> {
     let marked = |found: &StationText| found.marked(run_id);
+    let is_ours = |found: &StationText| marked(found).is_some_and(|marked| marked.seats == seats);
+    let foreign = all.iter().find(|(_, found)| found.marker.is_some() && !is_ours(found));
+    if let Some((at, _)) = foreign {
+        return Some(Station::Slot(*at));
+    }
     let own = all.iter().filter_map(|(at, found)| Some((*at, marked(found)?)));
-    let own = own.filter(|(_, marked)| marked.seat == seat && marked.seats == seats);
+    let own = own.filter(|(_, marked)| marked.seat == seat);
     let best = own.max_by_key(|(at, marked)| (marked.is_named, marked.epoch, *at));
-    // A marker that cannot be read is nobody else's either.
     let is_free = |found: &StationText| found.marker.is_none();
     let begun = || all.iter().find(|(_, found)| is_free(found) && found.ballot.is_some());
     let highest = || all.iter().find(|(_, found)| is_free(found));
@@ -176,6 +183,12 @@ mod tests {
             Some(Station::Slot(32)),
             "it has promised"
         );
+        let of_five = found("d 9 1/5 lock:", &["a", "b", "c", "d", "e"]);
+        let strange = found("hello", &[]);
+        for foreign in [of_five, strange] {
+            let all = [(48, free()), (32, ours.clone()), (16, foreign)];
+            assert_eq!(choose(&all), Some(Station::Slot(16)), "it is not passed by");
+        }
         assert_eq!(choose(&[(48, theirs)]), None);
         assert_eq!(choose(&[]), None);
     }

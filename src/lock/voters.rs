@@ -8,6 +8,8 @@
 //! without having agreed: the vote on a lock comes from one of its seats, and nobody knows which
 //! locks there are.
 
+use std::ops::Range;
+
 use super::quorum::quorum;
 use crate::config::LocksConfig;
 
@@ -58,6 +60,12 @@ impl Voters {
     /// The first seat of a voter.
     pub(super) fn first(&self, voter: usize) -> usize {
         self.of.partition_point(|of| *of < voter)
+    }
+
+    /// All seats of the voter to which `seat` belongs.
+    pub(super) fn beside(&self, seat: usize) -> Range<usize> {
+        let voter = self.of[seat];
+        self.first(voter)..self.first(voter + 1)
     }
 
     /// The voter to which a seat belongs.
@@ -128,6 +136,7 @@ mod tests {
         assert_eq!((voters.count(), voters.seats()), (3, 5));
         assert_eq!(voters.of, [0, 1, 1, 1, 2]);
         assert_eq!([0, 1, 2].map(|voter| voters.first(voter)), [0, 1, 4]);
+        assert_eq!([0, 1, 3, 4].map(|seat| voters.beside(seat)), [0..1, 1..4, 1..4, 4..5]);
         let agree = |blank: &[usize], agreeing: &[usize]| {
             voters.agree(|seat| blank.contains(&seat), |seat| agreeing.contains(&seat))
         };

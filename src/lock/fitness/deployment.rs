@@ -337,6 +337,11 @@ impl Admissions {
             return self.judge_unknown(state, index, look);
         };
         let deployment = &current.deployment;
+        if let Some(home) = self.home(deployment, index, look) {
+            self.ways[index].address.move_to(home - self.voters.beside(index).start);
+            let why = format!("the lock nodes have it at seat {}", home + 1);
+            return Judgement::Waits(Wait { until: None, why });
+        }
         let joined = has_joined(deployment, index, look);
         if let Some(marker) = look.marker()
             && (joined || deployment.names(index, &who))
@@ -374,6 +379,14 @@ impl Admissions {
             }
         }
         self.judge_stranger(state, index, look)
+    }
+
+    /// The other seat of its voter on which the deployment has the node that this proxy has met on
+    /// `index`. Proxies find the shards of a cluster by themselves, and may differ.
+    fn home(&self, deployment: &Deployment, index: usize, look: &SelfReport) -> Option<usize> {
+        let beside = self.voters.beside(index);
+        let home = deployment.seat_of(beside, look.run_id.as_deref()?)?;
+        (home != index).then_some(home)
     }
 
     /// Judges a node while no deployment accepted by a quorum is known.
@@ -690,7 +703,11 @@ impl Admissions {
                 false => Waiting::Unknown,
             };
         };
-        if self.refusal(state, seat, look).is_some() {
+        let newest = state.survey.as_ref().and_then(|survey| survey.newest.as_ref());
+        let known = newest.or(state.current.as_deref());
+        let is_elsewhere =
+            known.and_then(|known| self.home(&known.deployment, seat, look)).is_some();
+        if is_elsewhere || self.refusal(state, seat, look).is_some() {
             return Waiting::Unknown;
         }
         match self.remaining(state, seat, look, now) {

@@ -17,7 +17,7 @@
 //!
 //! Markers are written only in rounds ([`super::deployment`]) and by `lockgate init`.
 
-use std::{borrow::Cow, time::Duration};
+use std::{borrow::Cow, ops::Range, time::Duration};
 
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 
@@ -145,6 +145,17 @@ impl Deployment {
         matches!(self.seats.get(seat), Some(Seat::Blank(_)) | None)
     }
 
+    /// The seat among these on which the process with this `run_id` is, or waits. Whoever reads one
+    /// deployment finds the same one.
+    pub(in crate::lock) fn seat_of(&self, seats: Range<usize>, run_id: &str) -> Option<usize> {
+        let is_there = |seat: &usize| match &self.seats[*seat] {
+            Seat::Filled(who) | Seat::Waiting(who, _) => who.run_id == run_id,
+            Seat::Blank(_) => false,
+        };
+        let waits = |seat: &usize| !matches!(self.seats[*seat], Seat::Filled(_));
+        seats.filter(is_there).min_by_key(|seat| (waits(seat), *seat))
+    }
+
     /// Whether `who` sits on `seat` and votes.
     pub(in crate::lock) fn names(&self, seat: usize, who: &Identity) -> bool {
         matches!(self.seats.get(seat), Some(Seat::Filled(named)) if named == who)
@@ -264,6 +275,15 @@ mod tests {
         assert!(!marker().deployment.names(1, &who("aa")));
         assert!(!marker().deployment.names(2, &who("cc")), "it only waits");
         assert!(!marker().deployment.names(9, &who("aa")));
+        let mut deployment = marker().deployment;
+        deployment.seats[1] = Seat::Waiting(who("dd"), 7);
+        deployment.seats.push(Seat::Filled(who("cc")));
+        let found = |from, run_id| deployment.seat_of(from..4, run_id);
+        assert_eq!(
+            ["aa", "cc", "dd", "ee"].map(|it| found(0, it)),
+            [Some(0), Some(3), Some(1), None]
+        );
+        assert_eq!(found(1, "aa"), None, "it is another voter's");
     }
 
     #[test]
