@@ -5,7 +5,8 @@ use std::fmt;
 use crate::metrics::labels;
 
 labels! {
-    /// What is wrong with a cluster; the label `fault` of `lockgate_cluster_fault`.
+    /// What is wrong with a cluster; the label `fault` of `lockgate_cluster_fault`, and of
+    /// `lockgate_lock_cluster_fault`.
     pub(crate) enum ClusterFault {
         /// No node that is named in the configuration can be reached, or it does not answer in time.
         Unreachable = "unreachable",
@@ -27,6 +28,10 @@ labels! {
         Down = "down",
         /// A node named in the configuration belongs to another cluster.
         Foreign = "foreign",
+        /// Too few masters answer: nobody knows whether another has been elected.
+        Minority = "minority",
+        /// The cluster has more shards than it may have as a lock node.
+        TooMany = "too_many",
     }
 }
 
@@ -40,19 +45,19 @@ impl ClusterFault {
     pub(crate) fn advice(self) -> &'static str {
         match self {
             ClusterFault::Unreachable => {
-                "Is it running, is its address in data.cluster right, and does a firewall stand between?"
+                "Is it running, is its address under cluster right, and does a firewall stand between?"
             }
             ClusterFault::Auth => {
-                "Put user and password into data.username and data.password; the user needs \
+                "Put user and password into username and password beside cluster; the user needs \
                  +cluster|nodes +ping."
             }
             ClusterFault::Off => {
                 "Set cluster-enabled yes in its redis.conf; for a Redis alone write \
-                 data: redis://host:port."
+                 redis://host:port."
             }
             ClusterFault::Alone => {
                 "Join the others with redis-cli --cluster create or CLUSTER MEET; for a Redis alone \
-                 write data: redis://host:port."
+                 write redis://host:port."
             }
             ClusterFault::Uncovered => {
                 "redis-cli --cluster check HOST:PORT says which, --cluster fix assigns them; commands \
@@ -64,7 +69,7 @@ impl ClusterFault {
             }
             ClusterFault::Address => {
                 "Set cluster-announce-ip (and -port) on the node to an address that is reached from \
-                 here, or name the node in data.cluster by one."
+                 here, or name the node under cluster by one."
             }
             ClusterFault::Past => {
                 "announce is off: have the node announce its front (docs/cluster.md), or leave announce \
@@ -75,7 +80,14 @@ impl ClusterFault {
                 "Its front closes connections until it is back; CLUSTER FORGET it if it does not come \
                  back."
             }
-            ClusterFault::Foreign => "Name nodes of one cluster in data.cluster.",
+            ClusterFault::Foreign => "Name nodes of one cluster under cluster.",
+            ClusterFault::Minority => {
+                "No lock is granted there: let the proxy reach more than half of the masters."
+            }
+            ClusterFault::TooMany => {
+                "No lock of the shards that have no seat is granted. Set shards in all proxies' files \
+                 to more than there will ever be; that is a new deployment (lockgate init)."
+            }
         }
     }
 }

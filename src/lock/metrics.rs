@@ -8,7 +8,10 @@ use metrics::{
 };
 
 use super::{Fault, fitness::pace::Pace};
-use crate::metrics::labels;
+use crate::{
+    cluster::trouble::{ClusterFault, ClusterTrouble},
+    metrics::labels,
+};
 
 labels! {
     /// Why the head of a line asked the nodes once more; the label `cause`.
@@ -65,6 +68,10 @@ pub(crate) fn describe() {
     describe_gauge!(
         "lockgate_node_fault",
         "1 for each thing that is wrong with a lock node, by name."
+    );
+    describe_gauge!(
+        "lockgate_lock_cluster_fault",
+        "Things that are wrong with a cluster that is a lock node, by name."
     );
     describe_histogram!(
         "lockgate_node_round_trip_seconds",
@@ -220,6 +227,25 @@ impl NodeMetrics {
             errors_timeout: errors("timeout"),
             errors_reply: errors("reply"),
             errors_queue_full: errors("queue_full"),
+        }
+    }
+}
+
+/// Handles of a cluster that is a lock node, by [`ClusterFault`].
+pub(super) struct LockClusterMetrics(Vec<Gauge>);
+
+impl LockClusterMetrics {
+    /// Makes the handles.
+    pub(super) fn new(cluster: &str) -> LockClusterMetrics {
+        let fault = |fault: ClusterFault| gauge!("lockgate_lock_cluster_fault", "cluster" => cluster.to_owned(), "fault" => fault.as_str());
+        LockClusterMetrics(ClusterFault::ALL.map(fault).into())
+    }
+
+    /// Sets the gauges.
+    pub(super) fn count(&self, troubles: &[ClusterTrouble]) {
+        for (fault, gauge) in ClusterFault::ALL.iter().zip(&self.0) {
+            let count = troubles.iter().filter(|trouble| trouble.fault == *fault).count();
+            gauge.set(u32::try_from(count).unwrap_or(u32::MAX));
         }
     }
 }

@@ -79,6 +79,7 @@ pub(crate) use release::Release;
 pub(crate) use renew::Renew;
 #[doc(hidden)]
 pub use reply::{VotesRead, read_votes};
+pub(crate) use stations::diagnose_shard;
 
 /// Faults that the simulation plants in this folder, and the arithmetic that it checks answers by.
 #[cfg(test)]

@@ -39,6 +39,7 @@ use tokio::{
 use tracing::{info, warn};
 
 use super::{
+    metrics::LockClusterMetrics,
     stations::{self, Marked},
     whereabouts::Whereabouts,
 };
@@ -48,6 +49,7 @@ use crate::{
         ask::{ClusterAnswer, agreed, ask_all, drop_foreign},
         node::{ClusterNode, SLOTS},
         slot::slot,
+        trouble::{ClusterFault, ClusterTrouble},
         view::{settle_claims, uncovered},
     },
     config::{LockCluster, RedisUrl},
@@ -89,8 +91,9 @@ pub(in crate::lock) struct Shards {
     moves: Mutex<BTreeMap<usize, usize>>,
     /// Notified when a look is wanted now.
     wanted: Notify,
-    /// What is wrong with the cluster now; empty: nothing.
-    problem: Mutex<String>,
+    /// What is wrong with the cluster now.
+    troubles: Mutex<Vec<ClusterTrouble>>,
+    metrics: LockClusterMetrics,
 }
 
 /// What the looks know from one to the next.
@@ -141,7 +144,11 @@ impl Shards {
             node_timeout: AtomicU64::new(0),
             moves: Mutex::new(BTreeMap::new()),
             wanted: Notify::new(),
-            problem: Mutex::new("its nodes were not asked yet".into()),
+            troubles: Mutex::new(vec![ClusterTrouble::new(
+                ClusterFault::Minority,
+                "its nodes were not asked yet",
+            )]),
+            metrics: LockClusterMetrics::new(&config.cluster.to_string()),
         });
         tokio::spawn(run(Arc::downgrade(&shards)));
         shards
@@ -226,9 +233,14 @@ impl Shards {
         CONFIRM + if told == 0 { NODE_TIMEOUT } else { Duration::from_millis(told) }
     }
 
-    /// What is wrong with the cluster now.
+    /// What is wrong with the cluster now, the worst first.
+    pub(super) fn troubles(&self) -> Vec<ClusterTrouble> {
+        self.troubles.lock().clone()
+    }
+
+    /// The worst that is wrong with the cluster now.
     pub(super) fn problem(&self) -> Option<String> {
-        Some(self.problem.lock().clone()).filter(|problem| !problem.is_empty())
+        self.troubles.lock().first().map(|trouble| trouble.what.clone())
     }
 
     async fn look(&self, memory: &mut ShardMemory) {
@@ -251,33 +263,33 @@ impl Shards {
         drop_foreign(&mut answers, &memory.nodes);
         let mut nodes = agreed(&answers);
         settle_claims(&mut nodes);
-        let problem = self.take(nodes, &answers, memory, sent).await;
-        let mut known = self.problem.lock();
-        match &problem {
-            Some(problem) if *known != *problem => {
-                warn!(cluster = %self.config.cluster, "lock node: {problem}");
-            }
-            None if !known.is_empty() => {
-                info!(cluster = %self.config.cluster, "lock node: its shards are known");
-            }
-            _ => {}
+        let mut troubles: Vec<ClusterTrouble> =
+            self.take(nodes, &answers, memory, sent).await.into_iter().collect();
+        let is_named = |answer: &&ClusterAnswer| self.config.cluster.nodes.contains(&answer.url);
+        let unheard = answers.iter().filter(is_named).filter_map(|it| it.told.as_ref().err());
+        troubles.extend(unheard.cloned());
+        self.metrics.count(&troubles);
+        let mut known = self.troubles.lock();
+        for trouble in troubles.iter().filter(|trouble| !known.contains(trouble)) {
+            warn!(cluster = %self.config.cluster, fault = trouble.fault.as_str(), "lock node: {}", trouble.what);
         }
-        *known = problem.unwrap_or_default();
+        if troubles.is_empty() && !known.is_empty() {
+            info!(cluster = %self.config.cluster, "lock node: its shards are known");
+        }
+        *known = troubles;
     }
 
-    /// Takes the nodes in. Returns what is wrong.
+    /// Takes the nodes in. Returns the worst that is wrong with them.
     async fn take(
         &self,
         nodes: Vec<ClusterNode>,
         answers: &[ClusterAnswer],
         memory: &mut ShardMemory,
         sent: Instant,
-    ) -> Option<String> {
+    ) -> Option<ClusterTrouble> {
+        let trouble = |fault, what: String| Some(ClusterTrouble::new(fault, what));
         if nodes.is_empty() {
-            let first = answers.iter().find_map(|answer| answer.told.as_ref().err());
-            return Some(
-                first.map_or_else(|| "no node answers".into(), |trouble| trouble.what.clone()),
-            );
+            return None;
         }
         let mut masters: Vec<&ClusterNode> =
             nodes.iter().filter(|node| node.is_master && !node.slots.is_empty()).collect();
@@ -287,7 +299,8 @@ impl Shards {
         let answered = masters.iter().filter(has_answered).count();
         if masters.is_empty() || answered * 2 <= masters.len() {
             memory.nodes = nodes.clone();
-            return Some(format!("{answered} of its {} masters answer", masters.len()));
+            let what = format!("{answered} of its {} masters answer", masters.len());
+            return trouble(ClusterFault::Minority, what);
         }
         let where_is = |node: &ClusterNode| {
             let there = answers.iter().find(|answer| answer.id() == Some(&node.id));
@@ -304,7 +317,7 @@ impl Shards {
             let Some(place) = memory.seats.get(&node.id).copied() else {
                 let most = self.config.shards;
                 let what = format!("it has {} shards; shards is {most}", masters.len());
-                problem = Some(what);
+                problem = trouble(ClusterFault::TooMany, what);
                 continue;
             };
             let claimed = Some(node.epoch);
@@ -315,7 +328,8 @@ impl Shards {
         }
         let without = uncovered(&nodes);
         if without > 0 {
-            problem = Some(format!("{without} of {SLOTS} slots have no master"));
+            let what = format!("{without} of {SLOTS} slots have no master");
+            problem = trouble(ClusterFault::Uncovered, what);
         }
         for (place, there) in seated.into_iter().enumerate() {
             let now = Instant::now().micros();

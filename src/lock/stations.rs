@@ -9,8 +9,12 @@ use std::collections::HashMap;
 
 use bb8_redis::redis::{self, Value};
 
-use super::fitness::marker::{BALLOT, MARKER, SEATS};
-use crate::{cluster::slot, net::redis_client::Connection};
+use super::{
+    Fault,
+    fitness::marker::{BALLOT, MARKER, SEATS},
+    voters::Voters,
+};
+use crate::{cluster::slot, config::LocksConfig, net::redis_client::Connection};
 
 /// The distance of two stations.
 const APART: u16 = 16;
@@ -141,6 +145,32 @@ pub(in crate::lock) async fn markers(
         _ => None,
     });
     Some(found.collect())
+}
+
+/// Finds the fault that keeps a shard from voting now, as far as its markers tell. For `lockgate doctor`.
+pub(crate) async fn diagnose_shard(
+    config: &LocksConfig,
+    connection: &mut Connection,
+    slots: &[(u16, u16)],
+) -> Option<(Fault, String)> {
+    let seats = Voters::new(config).seats();
+    let told = markers(connection, slots).await?;
+    if let Some(other) = told.iter().find(|marked| marked.seats != seats) {
+        let what = format!(
+            "its marker is of a deployment of {} seats, this file has {seats}: locks.nodes and the shards \
+             of each cluster must be the same for all proxies",
+            other.seats
+        );
+        return Some((Fault::Disagrees, what));
+    }
+    if told.iter().any(|marked| marked.is_named) {
+        return None;
+    }
+    let what = match told.is_empty() {
+        true => "it has no marker: it was emptied, or is new",
+        false => "its markers are of another Redis: it was restarted, or promoted",
+    };
+    Some((Fault::Quarantined, what.into()))
 }
 
 #[cfg(test)]

@@ -164,10 +164,11 @@ async fn examine_all(config: &Config) -> (String, usize) {
         let name = if place == 0 { "data node".into() } else { format!("lock node {place}") };
         if let Some(LockNode::Cluster(of)) = place.checked_sub(1).map(|at| &config.locks.nodes[at])
         {
-            let (lines, faults, others) = shards(of, config, &to_nodes, &name).await;
+            let (lines, faults, others, waits) = shards(of, config, &to_nodes, &name).await;
             report += &lines;
             grave += faults;
             minor += others;
+            waiting += usize::from(waits);
             continue;
         }
         let findings = match (place, patient) {
@@ -222,6 +223,11 @@ async fn examine_all(config: &Config) -> (String, usize) {
         let _ = writeln!(report, "   - {}\n     {}", finding.what, finding.advice);
     }
     minor += apart.len();
+    // Those of a cluster have a line each.
+    let is_server = |line: &&str| {
+        ["data node ", "lock node ", "front "].iter().any(|name| line.starts_with(name))
+    };
+    let servers = report.lines().filter(is_server).count();
     let may_fail = nodes.len() - (nodes.len() / 2 + 1);
     let verdict = match grave {
         0 if waiting > may_fail => format!(
@@ -234,7 +240,7 @@ async fn examine_all(config: &Config) -> (String, usize) {
             may_fail - waiting
         ),
         0 => format!("fit: of {} lock nodes {may_fail} may fail", nodes.len()),
-        _ => format!("not fit: {grave} of {} servers (!!)", patients.len()),
+        _ => format!("not fit: {grave} of {} servers (!!)", servers.max(grave)),
     };
     let rest = if minor == 0 { String::new() } else { format!("; to look at: {minor} (-)") };
     let _ = writeln!(report, "{verdict}{rest}");
@@ -480,16 +486,16 @@ async fn sentinels(config: &Config) -> Option<(String, usize)> {
     Some((report, minor))
 }
 
-/// Examines the shards of a cluster that votes. Returns a line for each with what is wrong with it, and
-/// how many of them are not fit and how many things there are to look at.
+/// Examines the shards of a cluster that votes. Returns a line for each with what is wrong with it,
+/// how many of them are not fit, how many things there are to look at, and whether all of them wait.
 async fn shards(
     of: &LockCluster,
     config: &Config,
     way: &Connector,
     name: &str,
-) -> (String, usize, usize) {
+) -> (String, usize, usize, bool) {
     let mut report = String::new();
-    let (mut grave, mut minor) = (0, 0);
+    let (mut grave, mut minor, mut waiting) = (0, 0, 0);
     let mut tell = |title: String, findings: Vec<Finding>| {
         // Writing to a String cannot fail.
         let _ = writeln!(report, "{title}");
@@ -499,6 +505,7 @@ async fn shards(
         }
         grave += usize::from(findings.iter().any(|finding| finding.is_grave));
         minor += findings.iter().filter(|finding| !finding.is_grave).count();
+        waiting += usize::from(findings.iter().any(|finding| finding.waits));
     };
     let masters = match lock::masters_once(of, &config.locks.tls).await {
         Ok(masters) => masters,
@@ -506,7 +513,7 @@ async fn shards(
             let advice = "Are its nodes running, with cluster-enabled yes, and does the user may \
                           CLUSTER NODES (+cluster|nodes)?";
             tell(format!("{name}  {}", of.cluster), vec![Finding::grave(error, advice)]);
-            return (report, grave, minor);
+            return (report, grave, minor, false);
         }
     };
     let mut findings = Vec::new();
@@ -524,7 +531,7 @@ async fn shards(
     }
     if masters.len() < 3 {
         let what =
-            format!("it has {} masters: no replica is promoted when one fails", masters.len());
+            format!("of {} masters none is replaced by a replica when it fails", masters.len());
         findings.push(Finding::minor(what, "A cluster that fails over has three masters or more."));
     }
     tell(format!("{name}  {}  {} shards", of.cluster, masters.len()), findings);
@@ -537,12 +544,28 @@ async fn shards(
                 let faults = lock::faults_of(|name| patient.field(name)).into_iter();
                 let faults = faults.filter(|fault| *fault != Fault::Cluster).map(of_fault);
                 let unwatched = patient.clock.is_none().then(|| of_fault(Fault::Unwatched));
-                faults.chain(unwatched).chain(idle(patient, "lock node")).collect()
+                let marked = marked(&config.locks, way, &url, &master.slots).await;
+                faults.chain(unwatched).chain(marked).chain(idle(patient, "lock node")).collect()
             }
         };
         tell(format!("{name}  {url}  {}", summary(&patient)), findings);
     }
-    (report, grave, minor)
+    (report, grave, minor, waiting == masters.len())
+}
+
+/// Finding about the markers on a shard that has these slots.
+async fn marked(
+    locks: &LocksConfig,
+    way: &Connector,
+    url: &RedisUrl,
+    slots: &[(u16, u16)],
+) -> Option<Finding> {
+    let asking = async {
+        let mut connection = redis_client::connect(url, way).await.ok()?;
+        lock::diagnose_shard(locks, &mut connection, slots).await
+    };
+    let (fault, what) = timeout(LIMIT, asking).await.ok()??;
+    Some(of_marker(fault, what))
 }
 
 /// Asks the nodes of a cluster for it, and examines each. Returns a line for each front with what is wrong
@@ -730,12 +753,7 @@ fn diagnose(
                 "no lock node has a marker, so all of them wait as if they had been restarted",
                 "If the deployment is new: lockgate init with this file.",
             ),
-            Fault::Quarantined => Finding::minor(
-                what,
-                "It votes by itself after the longest TTL that was asked for; /readyz says how \
-                 long still. Restart one node at a time.",
-            ),
-            _ => Finding::grave(what, "All proxies need the same locks.nodes and locks.prefix."),
+            _ => of_marker(fault, what),
         };
         findings.push(Finding { waits: fault == Fault::Quarantined, ..finding });
     }
@@ -766,6 +784,16 @@ fn diagnose(
         findings.push(Finding::minor("it is loading its data", "Wait."));
     }
     findings
+}
+
+/// Finding about the marker of a lock node.
+fn of_marker(fault: Fault, what: String) -> Finding {
+    if fault != Fault::Quarantined {
+        return Finding::grave(what, "All proxies need the same locks.nodes and locks.prefix.");
+    }
+    let advice = "It votes by itself after the longest TTL that was asked for; /readyz says how \
+                  long still. Restart one node at a time.";
+    Finding { waits: true, ..Finding::minor(what, advice) }
 }
 
 fn of_fault(fault: Fault) -> Finding {

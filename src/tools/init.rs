@@ -25,8 +25,8 @@ pub fn run(file: Option<&Path>, if_new: bool) -> anyhow::Result<()> {
             "deployment {id}: the markers are written, {nodes} lock nodes may vote; \
              proxies that run already take it over by themselves after the longest TTL, or at once when restarted"
         ),
-        Err(InitError::Found(found)) if if_new => {
-            println!("nothing to do: {}", found.join("; "));
+        Err(InitError::Found { markers, .. }) if if_new => {
+            println!("nothing to do: {}", markers.join("; "));
         }
         Err(error) => bail!(error),
     }

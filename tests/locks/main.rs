@@ -13,6 +13,7 @@ mod clocks;
 mod engine;
 mod failover;
 mod locking;
+mod seats;
 mod session_locks;
 mod shards;
 #[path = "../support/mod.rs"]

@@ -21,7 +21,11 @@ fn before(nodes: &[String]) -> Setup {
 
 fn all_up(proxy: &Proxy, count: usize) {
     let all = format!("{count} of {count} up");
-    eventually("all voters are up", || proxy.http("/readyz").contains(&all));
+    eventually("all voters are up, with all shards", || {
+        let page = proxy.http("/readyz");
+        let mut nodes = page.lines().filter(|line| line.starts_with("lock node "));
+        page.contains(&all) && nodes.all(|line| line.ends_with(": ok"))
+    });
 }
 
 /// Takes, asks for, renews and gives back locks of all kinds of keys.

@@ -581,7 +581,8 @@ impl Admissions {
         index: usize,
         look: &SelfReport,
     ) -> Option<(Fault, String)> {
-        let place = Place { index, nodes: self.ways.len(), prefix: &self.prefix };
+        let has_shards = self.voters.seats() != self.voters.count();
+        let place = Place { index, nodes: self.ways.len(), has_shards, prefix: &self.prefix };
         refusal(&place, look, state.belongs_to().as_deref())
     }
 

@@ -8,6 +8,7 @@ use tokio::time::Instant;
 use super::{
     look::{MarkerFound, SelfReport},
     marker::{Deployment, Seat},
+    refusal::keys_of_marker,
     round::{self, Way},
     seats::{Plan, Survey},
 };
@@ -15,6 +16,7 @@ use crate::{
     config::LocksConfig,
     lock::{
         address::{NodeAddress, connector_to_nodes},
+        stations::Station,
         voters::Voters,
     },
 };
@@ -25,20 +27,25 @@ const SENTINELS_LIMIT: Duration = Duration::from_secs(3);
 /// Why the first markers were not written.
 #[derive(Debug, Error)]
 pub enum InitError {
-    /// These nodes have markers already.
+    /// Nodes have markers already.
     #[error(
         "{}; nothing was written. Nodes that are set up need no init. If none of them is in use, by no \
-         proxy and no client, DEL lockgate:deployment lockgate:node on them and run it again",
-        .0.join("; ")
+         proxy and no client, {} and run it again",
+        .markers.join("; "), .deletions.join(", ")
     )]
-    Found(Vec<String>),
+    Found {
+        /// Which node has which marker.
+        markers: Vec<String>,
+        /// The commands that delete them.
+        deletions: Vec<String>,
+    },
     /// These nodes cannot be used.
     #[error("{}; nothing was written", .0.join("; "))]
     Unfit(Vec<String>),
     /// A node was lost or changed while the markers were written.
     #[error(
         "not all nodes took their markers: see lockgate doctor. Proxies admit them once locks.max_ttl has \
-         passed; or DEL lockgate:deployment on all of them and run it again"
+         passed; or delete their markers (lockgate:deployment…) and run it again"
     )]
     Incomplete,
 }
@@ -62,7 +69,7 @@ pub async fn initialise(config: &LocksConfig) -> Result<String, InitError> {
         way.address.found(until.saturating_duration_since(Instant::now())).await;
     }
     let all = round::ask_all(&ways, |_| false).await;
-    let (mut unfit, mut found) = (Vec::new(), Vec::new());
+    let (mut unfit, mut found, mut deletions) = (Vec::new(), Vec::new(), Vec::new());
     let looks = round::looks(&all);
     let is_there = |seat: &usize| !ways[*seat].address.is_absent();
     let there: Vec<usize> = (0..ways.len()).filter(is_there).collect();
@@ -80,7 +87,18 @@ pub async fn initialise(config: &LocksConfig) -> Result<String, InitError> {
             }
             Ok(asked) => {
                 let name = |what| format!("lock node {url} {what}");
-                found.extend(marker_of(&asked.look).map(name));
+                if let Some(marker) = marker_of(&asked.look) {
+                    found.push(name(marker));
+                    let station = asked.look.station;
+                    let command = format!("DEL {}", keys_of_marker(station));
+                    match station {
+                        Station::Plain if deletions.is_empty() => {
+                            deletions.push(format!("{command} on them"));
+                        }
+                        Station::Plain => {}
+                        Station::Slot(_) => deletions.push(format!("redis-cli -c … {command}")),
+                    }
+                }
                 unfit.extend(unfitness(&looks, seat, config).map(name));
             }
         }
@@ -89,7 +107,7 @@ pub async fn initialise(config: &LocksConfig) -> Result<String, InitError> {
         return Err(InitError::Unfit(unfit));
     }
     if !found.is_empty() {
-        return Err(InitError::Found(found));
+        return Err(InitError::Found { markers: found, deletions });
     }
     let mut next = Deployment { epoch: 1, ..Deployment::new(config) };
     for (seat, look) in next.seats.iter_mut().zip(&looks) {

@@ -3,10 +3,13 @@
 use super::{
     fault::Fault,
     look::{MarkerFound, SelfReport},
-    marker::Marker,
+    marker::{MARKER, Marker, OLD_MARKER},
     seats::fits,
 };
-use crate::{config::LocksConfig, lock::voters::Voters};
+use crate::{
+    config::LocksConfig,
+    lock::{stations::Station, voters::Voters},
+};
 
 /// The reason why a node waits.
 pub(super) const FORGOTTEN: &str =
@@ -18,8 +21,16 @@ pub(super) struct Place<'a> {
     pub(super) index: usize,
     /// The number of seats.
     pub(super) nodes: usize,
+    /// Whether seats are those of shards too, which nobody numbers in the configuration.
+    pub(super) has_shards: bool,
     /// `locks.prefix`.
     pub(super) prefix: &'a str,
+}
+
+/// What to delete, that a node forgets its deployment.
+pub(super) fn keys_of_marker(station: Station) -> String {
+    let keys = [MARKER, OLD_MARKER].map(|name| station.key(name));
+    keys.map(|key| String::from_utf8_lossy(&key).into_owned()).join(" ")
 }
 
 /// Finds the fault that keeps a node out for good. `ours` is the deployment to which it must
@@ -29,25 +40,38 @@ pub(super) fn refusal(
     look: &SelfReport,
     ours: Option<&str>,
 ) -> Option<(Fault, String)> {
-    let Place { index, nodes, prefix } = *place;
+    let Place { index, nodes, has_shards, prefix } = *place;
+    let keys = keys_of_marker(look.station);
     let marker = match &look.marker {
         MarkerFound::Nothing => return None,
         MarkerFound::Other => {
-            let why = "what lies at lockgate:deployment there is no marker of this version; \
-                       if nothing else uses it, DEL it";
-            return Some((Fault::Foreign, why.into()));
+            let why = format!(
+                "what lies there is no marker of this version; if nothing else uses it, DEL {keys}"
+            );
+            return Some((Fault::Foreign, why));
         }
         MarkerFound::Marker(marker) => marker,
     };
     let theirs = &marker.deployment;
     let names_itself = look.identity().is_some_and(|who| theirs.names(marker.seat, &who));
     let has_copy = !names_itself && theirs.seats.len() == nodes && theirs.prefix == prefix;
+    if !fits(marker, index, nodes, prefix) && !has_copy && has_shards {
+        let why = format!(
+            "its marker is of a deployment of {} seats with prefix '{}', this proxy has {nodes} with \
+             prefix '{prefix}': all proxies need the same locks.nodes, in the same order, the same \
+             shards, which are a cluster's seats, and locks.prefix; where that deployment is not used \
+             any more, lockgate init says what to delete",
+            theirs.seats.len(),
+            theirs.prefix,
+        );
+        return Some((Fault::Disagrees, why));
+    }
     if !fits(marker, index, nodes, prefix) && !has_copy {
         let why = format!(
             "its marker has it as node {} of {} with prefix '{}', this proxy as node {} of {} \
              with prefix '{}': all proxies need the same locks.nodes, in the same order, and \
              locks.prefix; for another deployment use another database (redis://host:port/1), \
-             or where this one is not used any more, DEL lockgate:deployment lockgate:node",
+             or where this one is not used any more, DEL {keys}",
             marker.seat + 1,
             theirs.seats.len(),
             theirs.prefix,
@@ -60,10 +84,10 @@ pub(super) fn refusal(
     let ours = ours?;
     (theirs.id != ours).then(|| {
         let why = format!(
-            "it belongs to deployment {}, not to {ours}: use another database \
-             (redis://host:port/1), or where that deployment is not used any more, DEL \
-             lockgate:deployment lockgate:node there",
-            theirs.id
+            "it belongs to deployment {}, not to {ours}: use another {}, or where that deployment is \
+             not used any more, DEL {keys} there",
+            theirs.id,
+            if has_shards { "cluster" } else { "database (redis://host:port/1)" },
         );
         (Fault::Foreign, why)
     })
@@ -93,7 +117,8 @@ pub(crate) fn diagnose(
     let who = look.identity()?;
     let voters = Voters::new(config);
     let (nodes, index) = (voters.seats(), voters.first(index));
-    let place = Place { index, nodes, prefix: &config.prefix };
+    let has_shards = nodes != voters.count();
+    let place = Place { index, nodes, has_shards, prefix: &config.prefix };
     if let Some(refusal) = refusal(&place, &look, None) {
         return Some(refusal);
     }

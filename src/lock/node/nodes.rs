@@ -1,6 +1,7 @@
 //! All lock nodes: puts operations to them, waits for their votes, and says who is missing.
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc, Weak,
         atomic::{AtomicUsize, Ordering},
@@ -164,9 +165,10 @@ impl Nodes {
         let status = |voter: usize| match &self.routes[voter] {
             VoterRoute::Seat(seat) => self.all[*seat].status(),
             VoterRoute::Shards(shards, _) => {
-                let own = self.all.iter().filter(|node| node.voter == voter);
-                let there = own.filter(|node| node.address.now().is_ok());
-                of_shards(shards, there.map(|node| node.status()).collect())
+                let own = self.all.iter().filter(|node| node.voter == voter).enumerate();
+                let there = own.filter(|(_, node)| node.address.now().is_ok());
+                let all: Vec<_> = there.map(|(place, node)| (place, node.status())).collect();
+                of_shards(shards, &all)
             }
         };
         (0..self.routes.len()).map(status).collect()
@@ -370,7 +372,7 @@ impl Nodes {
         match (self.asked(voter, key), &self.routes[voter]) {
             (Some(seat), _) => self.all[seat].status(),
             (None, VoterRoute::Seat(seat)) => self.all[*seat].status(),
-            (None, VoterRoute::Shards(shards, _)) => of_shards(shards, Vec::new()),
+            (None, VoterRoute::Shards(shards, _)) => of_shards(shards, &[]),
         }
     }
 
@@ -422,27 +424,32 @@ fn routes(all: &[Arc<Node>], addresses: &[Arc<NodeAddress>]) -> Arc<[VoterRoute]
     routes.into()
 }
 
-/// The state of a cluster's voter, of those of its shards.
-fn of_shards(shards: &Shards, all: Vec<NodeStatus>) -> NodeStatus {
-    let mut reasons: Vec<String> = shards.problem().into_iter().collect();
-    let mut found = Vec::new();
-    for shard in &all {
-        let reason = shard.reason.iter().filter(|reason| !reasons.contains(reason));
-        let reason: Vec<String> =
-            reason.map(|reason| format!("{}: {reason}", shard.address)).collect();
-        reasons.extend(reason);
+/// The state of a cluster's voter, of those of its shards by their places. It is up while any of them is:
+/// locks of the others' slots are granted nowhere else either.
+fn of_shards(shards: &Shards, all: &[(usize, NodeStatus)]) -> NodeStatus {
+    let troubles = shards.troubles();
+    let mut reasons: Vec<String> = troubles.into_iter().map(|trouble| trouble.what).collect();
+    let (mut told, mut found) = (BTreeMap::<&str, Vec<String>>::new(), Vec::new());
+    for (place, shard) in all {
+        if let Some(reason) = &shard.reason {
+            told.entry(reason).or_default().push((place + 1).to_string());
+        }
         let new = shard.found.iter().filter(|fault| !found.contains(*fault));
         let new: Vec<_> = new.copied().collect();
         found.extend(new);
     }
-    let up = reasons.is_empty() && !all.is_empty();
+    for (reason, places) in told {
+        let s = if places.len() == 1 { "" } else { "s" };
+        reasons.push(format!("shard{s} {}: {reason}", places.join(", ")));
+    }
+    let up = all.iter().any(|(_, shard)| shard.up);
     NodeStatus {
         address: shards.config.cluster.to_string(),
         up,
         reason: Some(reasons.join("; ")).filter(|reasons| !reasons.is_empty()),
-        unfit: all.iter().find_map(|shard| shard.unfit),
+        unfit: all.iter().find_map(|(_, shard)| shard.unfit),
         found,
-        too_slow: up && all.iter().any(|shard| shard.too_slow),
+        too_slow: up && all.iter().all(|(_, shard)| shard.too_slow || !shard.up),
     }
 }
 

@@ -1,0 +1,80 @@
+//! Seats of a cluster's shards: who is promoted has its master's, all proxies agree upon them, and
+//! another number of them is another deployment.
+
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::support::{Client, Proxy, Reply, Setup, cluster::Cluster, eventually};
+
+/// Before this cluster alone, whose promoted replicas need not wait for long.
+fn before(voter: &str) -> Setup {
+    let locks = Proxy::with().node_urls(&[voter.to_owned()]).locks("node_timeout: 400ms");
+    locks.locks("max_ttl: 5s").locks("default_ttl: 4s")
+}
+
+fn is_granted(client: &mut Client, key: &str) -> bool {
+    matches!(client.cmd(&["LOCK", key, "PX", "1000"]), Reply::Array(_))
+}
+
+/// The epochs that a proxy has learned.
+fn epochs(proxy: &Proxy) -> usize {
+    proxy.log().matches("the lock nodes' epoch").count()
+}
+
+#[test]
+fn who_is_promoted_has_its_masters_seat_in_all_proxies() {
+    let mut cluster = Cluster::start(3).node_timeout(1500);
+    let proxy = before(&cluster.voter()).start();
+    let key = cluster.key(0, "k");
+    eventually("locks are granted", || is_granted(&mut proxy.client(), &key));
+    cluster.nodes[0].kill().unwrap();
+    eventually("the replica is promoted", || {
+        cluster.text(3, &["INFO", "replication"]).contains("role:master")
+    });
+    // It has no marker that would tell the seat to a proxy that has not seen it as a replica.
+    assert_eq!(cluster.client(3).cmd(&["FLUSHALL"]), Reply::ok());
+    let beside = before(&cluster.voter()).uninitialised().unready().start();
+    for (name, proxy) in [("one", &proxy), ("other", &beside)] {
+        eventually(&format!("locks are granted by the {name}: {}", proxy.http("/readyz")), || {
+            is_granted(&mut proxy.client(), &key)
+        });
+    }
+    let log = proxy.log();
+    assert!(!log.contains("\"shard\":4"), "it is no new shard: {log}");
+    // They do not overthrow each other's epochs. What is asked twice a second would have done so.
+    let before = [&proxy, &beside].map(epochs);
+    thread::sleep(Duration::from_secs(3));
+    assert_eq!([&proxy, &beside].map(epochs), before, "all agree");
+}
+
+#[test]
+fn another_number_of_shards_is_another_deployment() {
+    let cluster = Cluster::start(3);
+    let proxy = before(&cluster.voter()).start();
+    let keys: Vec<String> = (0..3).map(|index| cluster.key(index, "k")).collect();
+    let mut holder = proxy.client();
+    for key in &keys {
+        eventually("the lock is granted", || matches!(holder.cmd(&["LOCK", key]), Reply::Array(_)));
+    }
+    for shards in ["shards: 5", "shards: 7"] {
+        let other = before(&cluster.voter().replace("shards: 6", shards)).unready().start();
+        let mut client = other.client();
+        let reason = "shards 1, 2, 3: its marker is of a deployment of 6 seats with prefix 'lock:'";
+        eventually(&format!("all shards refuse: {}", other.http("/readyz")), || {
+            other.http("/readyz").contains(reason)
+        });
+        let last = Instant::now() + Duration::from_secs(5);
+        while Instant::now() < last {
+            for key in &keys {
+                let reply = client.cmd(&["LOCK", key, "PX", "1000"]);
+                assert!(reply.error_text().starts_with("NOQUORUM"), "{reply:?}");
+            }
+            thread::sleep(Duration::from_millis(50));
+        }
+    }
+    for key in &keys {
+        assert_eq!(holder.cmd(&["UNLOCK", key]), Reply::Int(1), "{key} was held all the time");
+    }
+}
