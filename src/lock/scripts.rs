@@ -221,21 +221,26 @@ impl Wanted<'_> {
 }
 
 /// Appends the lock's key, and that of its fence and claim.
+#[inline]
 fn append_keys(out: &mut Vec<u8>, dialect: Dialect, key: &[u8]) {
     encode::bulk(out, key);
     match dialect {
         Dialect::Plain => encode::bulk_of_two(out, FENCE_PREFIX, key),
-        Dialect::Tagged => {
-            let tag = slot::tag(slot::slot(key));
-            let mut prefix = [0; FENCE_PREFIX.len() + slot::TAG + 3];
-            let (first, rest) = prefix.split_at_mut(FENCE_PREFIX.len());
-            first.copy_from_slice(FENCE_PREFIX);
-            rest[0] = b'{';
-            rest[1..=slot::TAG].copy_from_slice(&tag);
-            rest[slot::TAG + 1..].copy_from_slice(b"}:");
-            encode::bulk_of_two(out, &prefix, key);
-        }
+        Dialect::Tagged => encode::bulk_of_two(out, &tagged_prefix(key), key),
     }
+}
+
+/// [`FENCE_PREFIX`] with a tag of the key's slot behind it. Whoever has no cluster pays for none of it.
+#[inline(never)]
+fn tagged_prefix(key: &[u8]) -> [u8; FENCE_PREFIX.len() + slot::TAG + 3] {
+    let tag = slot::tag(slot::slot(key));
+    let mut prefix = [0; FENCE_PREFIX.len() + slot::TAG + 3];
+    let (first, rest) = prefix.split_at_mut(FENCE_PREFIX.len());
+    first.copy_from_slice(FENCE_PREFIX);
+    rest[0] = b'{';
+    rest[1..=slot::TAG].copy_from_slice(&tag);
+    rest[slot::TAG + 1..].copy_from_slice(b"}:");
+    prefix
 }
 
 /// Bytes to reserve for keys and a token, and for numbers beside them.

@@ -515,6 +515,14 @@ impl Core {
     /// If the connection is to end. The outbox is then worth one more try.
     #[inline]
     pub(super) fn take_losses(&mut self) -> Result<(), CloseReason> {
+        match self.desk.losing.losses {
+            Some(_) => self.look_for_losses(),
+            None => Ok(()),
+        }
+    }
+
+    /// As [`Core::take_losses`], of a client that has had a session lock; most have none.
+    fn look_for_losses(&mut self) -> Result<(), CloseReason> {
         let Some(losses) = &self.desk.losing.losses else { return Ok(()) };
         if losses.is_check_due() {
             if let Some(first) = self.desk.tokens.valid_until() {

@@ -47,10 +47,30 @@ pub(crate) type WallClock = Arc<dyn Fn() -> u64 + Send + Sync>;
 
 /// Where a voter's vote on a lock is asked for.
 enum VoterRoute {
-    /// Of the node on this seat.
-    Seat(usize),
-    /// Of the shard that has the lock's slot; the first of the cluster's seats.
-    Shards(Arc<Shards>, usize),
+    /// Of this node.
+    One(Arc<Node>),
+    /// Of the shard that has the lock's slot; the nodes on the cluster's seats.
+    Shards(Arc<Shards>, Box<[Arc<Node>]>),
+}
+
+impl VoterRoute {
+    /// The node that votes on the lock at `key`. Returns `None` if no shard is known to have its slot.
+    #[inline]
+    fn node(&self, key: &[u8]) -> Option<&Arc<Node>> {
+        match self {
+            VoterRoute::One(node) => Some(node),
+            VoterRoute::Shards(shards, nodes) => nodes.get(shards.of(key)?),
+        }
+    }
+
+    /// Puts an operation to the node that votes on its lock, in the name of `voter`.
+    #[inline]
+    fn submit(&self, voter: usize, operation: &Arc<Operation>) {
+        match self.node(&operation.key) {
+            Some(node) => node.submit(operation),
+            None => operation.vote(voter, Vote::Missing(Absence::ClusterDown)),
+        }
+    }
 }
 
 /// All lock nodes of one proxy, with what is the same for each operation on them.
@@ -58,7 +78,7 @@ pub(in crate::lock) struct Nodes {
     /// By their seats.
     all: Vec<Arc<Node>>,
     /// Of each voter, in the order of `locks.nodes`.
-    routes: Arc<[VoterRoute]>,
+    routes: Box<[VoterRoute]>,
     admissions: Arc<Admissions>,
     wall_clock: WallClock,
     /// The name of this proxy in the messages about its releases.
@@ -93,30 +113,11 @@ impl Nodes {
             runtime.spawn(supervisor::supervise(node.clone()));
             all.push(node);
         }
-        let routes = routes(&all, addresses);
-        for node in all.iter().filter(|node| node.address.cluster().is_some()) {
-            let (routes, weak) =
-                (routes.clone(), all.iter().map(Arc::downgrade).collect::<Vec<_>>());
-            let (voter, runtime, max_ttl) = (node.voter, runtime.clone(), config.max_ttl);
-            let waiting = Arc::new(AtomicUsize::new(0));
-            node.on_elsewhere(move |operation| {
-                // The rest of the locks runs out.
-                if waiting.fetch_add(1, Ordering::Relaxed) >= MOST_MOVED {
-                    waiting.fetch_sub(1, Ordering::Relaxed);
-                    return;
-                }
-                let giving = give_back_elsewhere(
-                    (routes.clone(), weak.clone()),
-                    voter,
-                    operation.clone(),
-                    max_ttl,
-                );
-                let waiting = waiting.clone();
-                runtime.spawn(async move {
-                    giving.await;
-                    waiting.fetch_sub(1, Ordering::Relaxed);
-                });
-            });
+        let routes = routes(&all);
+        for route in &routes {
+            if let VoterRoute::Shards(shards, nodes) = route {
+                follow_moves(shards, nodes, runtime, config.max_ttl);
+            }
         }
         Nodes {
             all,
@@ -162,23 +163,25 @@ impl Nodes {
 
     /// The state of every node now, in the order of the configuration.
     pub(in crate::lock) fn status(&self) -> Vec<NodeStatus> {
-        let status = |voter: usize| match &self.routes[voter] {
-            VoterRoute::Seat(seat) => self.all[*seat].status(),
-            VoterRoute::Shards(shards, _) => {
-                let own = self.all.iter().filter(|node| node.voter == voter).enumerate();
-                let there = own.filter(|(_, node)| node.address.now().is_ok());
+        let status = |route: &VoterRoute| match route {
+            VoterRoute::One(node) => node.status(),
+            VoterRoute::Shards(shards, nodes) => {
+                let there = nodes.iter().enumerate();
+                let there = there.filter(|(_, node)| node.address.now().is_ok());
                 let all: Vec<_> = there.map(|(place, node)| (place, node.status())).collect();
                 of_shards(shards, &all)
             }
         };
-        (0..self.routes.len()).map(status).collect()
+        self.routes.iter().map(status).collect()
     }
 
     /// Whether the only node that votes on the lock at `key` waits. Then no node confirms that it is
     /// held: it is put back because this proxy knows it.
     pub(in crate::lock) fn wait_alone(&self, key: &[u8]) -> bool {
-        self.routes.len() == 1
-            && self.asked(0, key).is_some_and(|seat| self.all[seat].waits_alone())
+        match &*self.routes {
+            [only] => only.node(key).is_some_and(|node| node.waits_alone()),
+            _ => false,
+        }
     }
 
     pub(in crate::lock) fn quorum(&self) -> usize {
@@ -245,18 +248,15 @@ impl Nodes {
     /// Puts an operation to every node, in one go and without waiting.
     pub(in crate::lock) fn submit(&self, operation: Operation) -> Arc<Operation> {
         let operation = Arc::new(operation);
-        for voter in 0..self.routes.len() {
-            self.submit_to(voter, &operation);
+        for (voter, route) in self.routes.iter().enumerate() {
+            route.submit(voter, &operation);
         }
         operation
     }
 
     /// Puts an operation to one voter alone.
     pub(in crate::lock) fn submit_to(&self, voter: usize, operation: &Arc<Operation>) {
-        match self.asked(voter, &operation.key) {
-            Some(seat) => self.all[seat].submit(operation),
-            None => operation.vote(voter, Vote::Missing(Absence::ClusterDown)),
-        }
+        self.routes[voter].submit(voter, operation);
     }
 
     /// Locks for which this is the same may be in one call. A call on locks of several slots no node of
@@ -273,14 +273,6 @@ impl Nodes {
         match self.dialect {
             Dialect::Plain => "".into(),
             Dialect::Tagged => key.clone(),
-        }
-    }
-
-    /// The seat that votes for a voter on the lock at `key`.
-    fn asked(&self, voter: usize, key: &[u8]) -> Option<usize> {
-        match &self.routes[voter] {
-            VoterRoute::Seat(seat) => Some(*seat),
-            VoterRoute::Shards(shards, first) => shards.of(key).map(|place| first + place),
         }
     }
 
@@ -369,9 +361,9 @@ impl Nodes {
 
     /// The state of the node that votes for a voter on the lock at `key`.
     fn status_of(&self, voter: usize, key: &[u8]) -> NodeStatus {
-        match (self.asked(voter, key), &self.routes[voter]) {
-            (Some(seat), _) => self.all[seat].status(),
-            (None, VoterRoute::Seat(seat)) => self.all[*seat].status(),
+        let route = &self.routes[voter];
+        match (route.node(key), route) {
+            (Some(node), _) | (None, VoterRoute::One(node)) => node.status(),
             (None, VoterRoute::Shards(shards, _)) => of_shards(shards, &[]),
         }
     }
@@ -411,17 +403,37 @@ impl Nodes {
 }
 
 /// Finds where each voter's votes are asked for.
-fn routes(all: &[Arc<Node>], addresses: &[Arc<NodeAddress>]) -> Arc<[VoterRoute]> {
-    let mut routes = Vec::new();
-    for (seat, node) in all.iter().enumerate() {
-        if node.voter == routes.len() {
-            routes.push(match addresses[seat].cluster() {
-                Some(shards) => VoterRoute::Shards(shards.clone(), seat),
-                None => VoterRoute::Seat(seat),
+fn routes(all: &[Arc<Node>]) -> Box<[VoterRoute]> {
+    let of_voter = all.chunk_by(|one, next| one.voter == next.voter);
+    let route = |nodes: &[Arc<Node>]| match nodes[0].address.cluster() {
+        Some(shards) => VoterRoute::Shards(shards.clone(), nodes.into()),
+        None => VoterRoute::One(nodes[0].clone()),
+    };
+    of_voter.map(route).collect()
+}
+
+/// Has what each of a cluster's nodes was to give back given back where the slot is, if that has moved.
+fn follow_moves(shards: &Arc<Shards>, nodes: &[Arc<Node>], runtime: &Handle, max_ttl: Duration) {
+    // Each node keeps what it calls.
+    let weak: Arc<[Weak<Node>]> = nodes.iter().map(Arc::downgrade).collect();
+    for node in nodes {
+        let (shards, weak, runtime) = (shards.clone(), weak.clone(), runtime.clone());
+        let waiting = Arc::new(AtomicUsize::new(0));
+        node.on_elsewhere(move |operation| {
+            // The rest of the locks runs out.
+            if waiting.fetch_add(1, Ordering::Relaxed) >= MOST_MOVED {
+                waiting.fetch_sub(1, Ordering::Relaxed);
+                return;
+            }
+            let route = (shards.clone(), weak.clone());
+            let giving = give_back_elsewhere(route, operation.clone(), max_ttl);
+            let waiting = waiting.clone();
+            runtime.spawn(async move {
+                giving.await;
+                waiting.fetch_sub(1, Ordering::Relaxed);
             });
-        }
+        });
     }
-    routes.into()
 }
 
 /// The state of a cluster's voter, of those of its shards by their places. It is up while any of them is:
@@ -456,20 +468,15 @@ fn of_shards(shards: &Shards, all: &[(usize, NodeStatus)]) -> NodeStatus {
 /// Gives a lock back at the shard that has its slot now, which has moved away from another; at once
 /// the map may not know.
 async fn give_back_elsewhere(
-    (routes, nodes): (Arc<[VoterRoute]>, Vec<Weak<Node>>),
-    voter: usize,
+    (shards, nodes): (Arc<Shards>, Arc<[Weak<Node>]>),
     operation: Arc<Operation>,
     max_ttl: Duration,
 ) {
     sleep(ASK_AGAIN).await;
     let left = operation.ttl.min(max_ttl).saturating_sub(ASK_AGAIN);
-    let (Some(release), Some(VoterRoute::Shards(shards, first)), false) =
-        (operation.late_release(), routes.get(voter), left.is_zero())
-    else {
-        return;
-    };
+    let (Some(release), false) = (operation.late_release(), left.is_zero()) else { return };
     let Some(place) = shards.of(&operation.key) else { return };
-    if let Some(node) = nodes.get(first + place).and_then(Weak::upgrade) {
+    if let Some(node) = nodes.get(place).and_then(Weak::upgrade) {
         node.submit(&Arc::new(release.lasting(left)));
     }
 }
@@ -495,8 +502,8 @@ impl Tally {
         }
         ready!(self.alarm.poll(self.deadline, cx));
         for late in self.operation.time_out() {
-            if let Some(seat) = self.nodes.asked(late, &self.operation.key) {
-                self.nodes.all[seat].metrics.errors_timeout.increment(1);
+            if let Some(node) = self.nodes.routes[late].node(&self.operation.key) {
+                node.metrics.errors_timeout.increment(1);
             }
         }
         let decision = self.operation.decision(self.rule, Waker::noop());
