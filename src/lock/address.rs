@@ -61,8 +61,6 @@ pub(in crate::lock) enum NodeAddress {
     Named(SentinelMaster, Sentinels),
     /// Where a majority of the cluster's masters says: the master of the shard on this place.
     Shard(Arc<Shards>, usize),
-    /// At any master of the cluster.
-    Any(Arc<Shards>),
 }
 
 impl NodeAddress {
@@ -90,15 +88,12 @@ impl NodeAddress {
         all.into_iter().map(Arc::new).collect()
     }
 
-    /// The addresses at which releases are published, one of each voter: all nodes of a cluster hear of
-    /// them.
-    pub(in crate::lock) fn of_voters(seats: Vec<Arc<NodeAddress>>) -> Vec<Arc<NodeAddress>> {
-        let voter = |address: Arc<NodeAddress>| match &*address {
-            NodeAddress::Shard(shards, 0) => Some(Arc::new(NodeAddress::Any(shards.clone()))),
-            NodeAddress::Shard(..) => None,
-            _ => Some(address),
-        };
-        seats.into_iter().filter_map(voter).collect()
+    /// Whether the node votes on the lock at `key`, as far as is known.
+    pub(in crate::lock) fn has(&self, key: &[u8]) -> bool {
+        match self {
+            NodeAddress::Shard(shards, place) => shards.of(key) == Some(*place),
+            _ => true,
+        }
     }
 
     /// Where the node is now.
@@ -117,10 +112,6 @@ impl NodeAddress {
                 let problem = || shards.problem().unwrap_or_else(|| "nobody is there".into());
                 there.ok_or_else(|| io::Error::other(problem()))
             }
-            NodeAddress::Any(shards) => {
-                let url = shards.any().map(always);
-                url.ok_or_else(|| io::Error::other(shards.problem().unwrap_or_default()))
-            }
         }
     }
 
@@ -131,7 +122,7 @@ impl NodeAddress {
             return true;
         }
         let (master, sentinels) = match self {
-            NodeAddress::Fixed(_) | NodeAddress::Any(_) => return true,
+            NodeAddress::Fixed(_) => return true,
             NodeAddress::Named(master, sentinels) => (master, sentinels),
             NodeAddress::Shard(shards, place) => return shards.is_confirmed(*place, there),
         };
@@ -146,7 +137,7 @@ impl NodeAddress {
         match self {
             NodeAddress::Fixed(_) => None,
             NodeAddress::Named(_, sentinels) => sentinels.problem(),
-            NodeAddress::Shard(shards, _) | NodeAddress::Any(shards) => shards.problem(),
+            NodeAddress::Shard(shards, _) => shards.problem(),
         }
     }
 
@@ -155,7 +146,7 @@ impl NodeAddress {
         match self {
             NodeAddress::Fixed(_) => Duration::ZERO,
             NodeAddress::Named(..) => CONFIRM,
-            NodeAddress::Shard(shards, _) | NodeAddress::Any(shards) => shards.confirm(),
+            NodeAddress::Shard(shards, _) => shards.confirm(),
         }
     }
 
@@ -165,7 +156,6 @@ impl NodeAddress {
             NodeAddress::Fixed(_) => return std::future::pending().await,
             NodeAddress::Named(master, sentinels) => (master, sentinels),
             NodeAddress::Shard(shards, place) => return shards.left(*place, there).await,
-            NodeAddress::Any(shards) => return shards.left_all(&there.url).await,
         };
         let is_elsewhere = |named: &Option<NamedMaster>| {
             named.as_ref().is_some_and(|named| at(master, named) != *there)
@@ -179,7 +169,7 @@ impl NodeAddress {
     pub(in crate::lock) async fn found(&self, limit: Duration) {
         // Whoever asks for the URL then is told what is wrong.
         match self {
-            NodeAddress::Fixed(_) | NodeAddress::Any(_) => {}
+            NodeAddress::Fixed(_) => {}
             NodeAddress::Named(_, sentinels) => {
                 let mut changes = sentinels.changes();
                 let _ = tokio::time::timeout(limit, changes.wait_for(Option::is_some)).await;
@@ -235,7 +225,6 @@ impl fmt::Display for NodeAddress {
             NodeAddress::Shard(shards, place) => {
                 write!(f, "{}, shard {}", shards.config.cluster, place + 1)
             }
-            NodeAddress::Any(shards) => shards.config.cluster.fmt(f),
         }
     }
 }

@@ -17,11 +17,12 @@ use super::{
     NodeStatus, Raise, Release, Renew, Waiter, WallClock,
     address::{NodeAddress, connector_to_nodes},
     keep::{leases, lose::lose, watchdog},
-    line::subscribe,
+    line::subscribe::{self, ListeningSeat},
     locks::Locks,
     metrics::LostReason,
     node::nodes::Nodes,
     quorum::ttl_for,
+    voters::Voters,
 };
 use crate::{
     clock::Instant,
@@ -78,9 +79,11 @@ impl Engine {
         let addresses = NodeAddress::all(config);
         let engine = Engine::start_locks(config, runtime, wall_clock, &addresses, &connector);
         engine.locks.grants.nodes.inspect(runtime);
-        for (index, address) in NodeAddress::of_voters(addresses).into_iter().enumerate() {
-            let locks = Arc::downgrade(&engine.locks);
-            tokio::spawn(subscribe::run(locks, index, address, connector.clone()));
+        let voters = Voters::new(config);
+        for (seat, address) in addresses.into_iter().enumerate() {
+            let (voter, connector) = (voters.of(seat), connector.clone());
+            let listener = ListeningSeat { seat, voter, address, connector };
+            tokio::spawn(subscribe::run(Arc::downgrade(&engine.locks), listener));
         }
         engine
     }

@@ -60,6 +60,12 @@ if place == '' then
 end
 ";
 
+/// The command that tells the lock's own shard of a release. A node beside the cluster may be older
+/// than Redis 7, which brought shards' channels and this number.
+const SHARDED_PUBLISH: &str = "redis.REDIS_VERSION_NUM and 'SPUBLISH' or 'PUBLISH'";
+/// The command that counts the subscribers of [`SHARDED_PUBLISH`].
+const SHARDED_NUMSUB: &str = "redis.REDIS_VERSION_NUM and 'SHARDNUMSUB' or 'NUMSUB'";
+
 /// One script, known to a node by its digest.
 struct Script {
     body: Cow<'static, str>,
@@ -100,6 +106,10 @@ fn tagged(body: &str) -> String {
     // While its slot is moved the key may be elsewhere already: then nothing is done without it.
     let text = text.replace("pcall('SET', 'lockgate:ended:'", "call('SET', 'lockgate:ended:'");
     let text = text.replace("pcall('GET', 'lockgate:ended:'", "call('GET', 'lockgate:ended:'");
+    // A plain message goes to every node of a cluster, and NUMSUB counts on one of them.
+    let text = text.replace("'lockgate:free:' .. KEYS[1]", &format!("'lockgate:free:' {after}"));
+    let text = text.replace("'PUBLISH'", SHARDED_PUBLISH);
+    let text = text.replace("'NUMSUB'", SHARDED_NUMSUB);
     match text.contains("'lockgate:deployment'") {
         true => [TOLD_WHERE, &text.replace("'lockgate:deployment'", "place")].concat(),
         false => text,
@@ -178,13 +188,20 @@ pub(crate) fn load(dialect: Dialect, out: &mut Vec<u8>) {
 }
 
 /// The channel on which a node publishes the release of the lock at `key`.
-pub(super) fn channel(key: &[u8]) -> Vec<u8> {
-    [CHANNEL_PREFIX, key].concat()
+pub(super) fn channel(dialect: Dialect, key: &[u8]) -> Vec<u8> {
+    match dialect {
+        Dialect::Plain => [CHANNEL_PREFIX, key].concat(),
+        Dialect::Tagged => [CHANNEL_PREFIX, b"{", &slot::tag(slot::slot(key)), b"}:", key].concat(),
+    }
 }
 
 /// The key of the lock whose releases are published on `channel`.
-pub(super) fn key_of_channel(channel: &[u8]) -> Option<&[u8]> {
-    channel.strip_prefix(CHANNEL_PREFIX)
+pub(super) fn key_of_channel(dialect: Dialect, channel: &[u8]) -> Option<&[u8]> {
+    let key = channel.strip_prefix(CHANNEL_PREFIX)?;
+    match dialect {
+        Dialect::Plain => Some(key),
+        Dialect::Tagged => key.get(slot::TAG + 3..),
+    }
 }
 
 /// The grant that a release means.
@@ -454,6 +471,9 @@ mod tests {
             let (plain, tagged) = (&script.plain.body, &script.tagged.body);
             assert!(!tagged.contains("'lockgate:deployment'"), "{tagged}");
             assert!(!tagged.contains("'lockgate:ended:' .. KEYS[1]"), "{tagged}");
+            assert!(!tagged.contains("'lockgate:free:' .. KEYS[1]"), "{tagged}");
+            assert!(!tagged.contains("('PUBLISH'"), "{tagged}");
+            assert!(!tagged.contains("'PUBSUB', 'NUMSUB'"), "{tagged}");
             assert!(!tagged.contains("pcall('SET', 'lockgate:e"), "{tagged}");
             assert!(!tagged.contains("pcall('GET', 'lockgate:e"), "{tagged}");
             assert_eq!(plain.contains("'lockgate:deployment'"), tagged.contains("place"));
@@ -478,6 +498,10 @@ mod tests {
                 prop_assert_eq!(slot::slot(&fence), slot::slot(key));
                 let ended = [b"lockgate:ended:", &fence[FENCE_PREFIX.len()..]].concat();
                 prop_assert_eq!(slot::slot(&ended), slot::slot(key));
+                let channel = channel(Dialect::Tagged, key);
+                prop_assert_eq!(&channel, &[CHANNEL_PREFIX, &fence[FENCE_PREFIX.len()..]].concat());
+                prop_assert_eq!(slot::slot(&channel), slot::slot(key));
+                prop_assert_eq!(key_of_channel(Dialect::Tagged, &channel), Some(key));
             }
         }
     }

@@ -176,26 +176,11 @@ impl Shards {
         self.masters[place].subscribe()
     }
 
-    /// Any master.
-    pub(super) fn any(&self) -> Option<RedisUrl> {
-        self.masters.iter().find_map(|master| master.borrow().as_ref().map(|it| it.url.clone()))
-    }
-
     /// Returns once the shard's master is another, or none, or has claimed its slots anew: it may have
     /// been a replica in between.
     pub(super) async fn left(&self, place: usize, there: &Whereabouts) {
         let is_another = |known: &Option<Whereabouts>| known.as_ref() != Some(there);
         let _ = self.master(place).wait_for(is_another).await;
-    }
-
-    /// Returns once no shard has this master.
-    pub(super) async fn left_all(&self, url: &RedisUrl) {
-        for place in 0..self.masters.len() {
-            let there = self.masters[place].borrow().clone();
-            if let Some(there) = there.filter(|there| there.url == *url) {
-                self.left(place, &there).await;
-            }
-        }
     }
 
     /// Returns once it is known whether there is a shard.

@@ -20,3 +20,4 @@ mod shards;
 mod support;
 mod unfit_nodes;
 mod waiting;
+mod wake_ups;

@@ -2,8 +2,9 @@
 //!
 //! - `queue`: all lines of one proxy; names neither nodes nor connections.
 //! - `waiter`: one client that waits.
-//! - `subscribe`: hears of releases through other proxies.
+//! - `subscribe`: hears of releases through other proxies; `subscription`: over one connection.
 
 pub(super) mod queue;
 pub(super) mod subscribe;
+mod subscription;
 pub(super) mod waiter;

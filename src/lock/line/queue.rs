@@ -26,6 +26,7 @@ use crate::{
         jitter::jittered,
         metrics::{LockMetrics, WakeUp},
         quorum::quorum,
+        voters::Voters,
     },
     sync::Mutex,
 };
@@ -56,13 +57,13 @@ pub(in crate::lock) struct Queues {
     max_waiters: AtomicUsize,
     max_handovers: AtomicUsize,
     metrics: Arc<LockMetrics>,
-    /// For each node, the changes that its subscription has to make.
+    /// For each seat, the changes that its subscription has to make.
     wishes: Vec<Arc<Wishes>>,
     /// Cancelled when the engine is dropped.
     pub(in crate::lock) gone: CancellationToken,
 }
 
-/// Changes that the subscription to one node has to make.
+/// Changes that the subscription to one node has to make. A shard is told of all locks, and picks its own.
 #[derive(Default)]
 pub(in crate::lock) struct Wishes {
     /// For each key, whether to subscribe or to unsubscribe. `None` while there is no connection:
@@ -93,9 +94,9 @@ struct Queue {
     others: bool,
     /// The error of the last request, if too few nodes answered.
     no_quorum: Option<NoQuorum>,
-    /// Nodes that have told of a release since the last try, one bit each.
+    /// Voters that have told of a release since the last try, one bit each.
     heard: u64,
-    /// Nodes that are subscribed to, one bit each.
+    /// Voters that are subscribed to, one bit each.
     subscribed: u64,
     /// Whether nodes were asked to tell of releases.
     listening: bool,
@@ -151,7 +152,7 @@ impl Queues {
             max_waiters: AtomicUsize::new(config.max_waiters),
             max_handovers: AtomicUsize::new(config.max_handovers),
             metrics,
-            wishes: config.nodes.iter().map(|_| Arc::default()).collect(),
+            wishes: (0..Voters::new(config).seats()).map(|_| Arc::default()).collect(),
             gone: CancellationToken::new(),
         }
     }
@@ -376,11 +377,11 @@ impl Queues {
         }
     }
 
-    /// Notes that node `node` has told of a release through another proxy.
-    pub(in crate::lock) fn heard_of_release(&self, node: usize, key: &[u8]) {
+    /// Notes that a voter has told of a release through another proxy.
+    pub(in crate::lock) fn heard_of_release(&self, voter: usize, key: &[u8]) {
         let mut queues = self.queues.lock();
         let Some(queue) = queues.get_mut(key) else { return };
-        queue.heard |= bit(node);
+        queue.heard |= bit(voter);
         if queue.heard.count_ones() as usize >= self.quorum {
             queue.heard = 0;
             if !queue.clashed {
@@ -390,50 +391,63 @@ impl Queues {
         }
     }
 
-    /// Notes that node `node` will tell of releases from now on.
-    pub(in crate::lock) fn subscribed<'a>(
+    /// Notes that a voter will tell of this lock's releases from now on.
+    pub(in crate::lock) fn subscribed(&self, voter: usize, key: &[u8]) {
+        let mut queues = self.queues.lock();
+        let Some(queue) = queues.get_mut(key) else { return };
+        let before = queue.subscribed.count_ones() as usize;
+        queue.subscribed |= bit(voter);
+        if before < self.quorum && queue.subscribed.count_ones() as usize >= self.quorum {
+            // The lock may have been released before the subscription.
+            queue.wake(WakeUp::Retry);
+        }
+    }
+
+    /// Notes that a voter tells of these locks' releases no more.
+    pub(in crate::lock) fn unsubscribed<'a>(
         &self,
-        node: usize,
-        keys: impl Iterator<Item = &'a [u8]>,
+        voter: usize,
+        keys: impl Iterator<Item = &'a Vec<u8>>,
     ) {
         let mut queues = self.queues.lock();
         for key in keys {
             let Some(queue) = queues.get_mut(key) else { continue };
-            let before = queue.subscribed.count_ones() as usize;
-            queue.subscribed |= bit(node);
-            if before < self.quorum && queue.subscribed.count_ones() as usize >= self.quorum {
-                // The lock may have been released before the subscription.
-                queue.wake(WakeUp::Retry);
-            }
-        }
-    }
-
-    /// Whether any release is wanted to be told of.
-    pub(in crate::lock) fn is_listening(&self) -> bool {
-        self.count.load(Ordering::Relaxed) > 0
-            && self.queues.lock().values().any(|queue| queue.listening)
-    }
-
-    /// Notes that node `node` can be subscribed to. Returns all keys that are wanted now.
-    pub(in crate::lock) fn connected(&self, node: usize) -> Vec<Vec<u8>> {
-        let queues = self.queues.lock();
-        *self.wishes[node].changes.lock() = Some(HashMap::new());
-        let wanted = queues.iter().filter(|(_, queue)| queue.listening);
-        wanted.map(|(key, _)| key.clone()).collect()
-    }
-
-    /// Notes that node `node` tells of no release any more.
-    pub(in crate::lock) fn disconnected(&self, node: usize) {
-        let mut queues = self.queues.lock();
-        *self.wishes[node].changes.lock() = None;
-        for queue in queues.values_mut() {
-            queue.subscribed &= !bit(node);
+            queue.subscribed &= !bit(voter);
             // The head must look for itself, and soon.
             queue.next_try = queue.next_try.min(Instant::now() + jittered(POLLING.1));
             if let Some(waker) = queue.seats.front_mut().and_then(|head| head.waker.take()) {
                 waker.wake();
             }
         }
+    }
+
+    /// Whether any release is wanted to be told of.
+    pub(in crate::lock) fn is_listening(&self) -> bool {
+        self.is_listening_to(|_| true)
+    }
+
+    /// Whether any release is wanted to be told of, of these locks.
+    pub(in crate::lock) fn is_listening_to(&self, is_one: impl Fn(&[u8]) -> bool) -> bool {
+        let is_wanted = |(key, queue): (&Vec<u8>, &Queue)| queue.listening && is_one(key);
+        self.count.load(Ordering::Relaxed) > 0 && self.queues.lock().iter().any(is_wanted)
+    }
+
+    /// Notes that the node on this seat can be subscribed to.
+    pub(in crate::lock) fn connected(&self, seat: usize) {
+        *self.wishes[seat].changes.lock() = Some(HashMap::new());
+    }
+
+    /// Notes that the node on this seat cannot be subscribed to any more.
+    pub(in crate::lock) fn disconnected(&self, seat: usize) {
+        *self.wishes[seat].changes.lock() = None;
+    }
+
+    /// The locks of whose releases a voter is wanted to tell, and does not.
+    pub(in crate::lock) fn untold(&self, voter: usize) -> Vec<Vec<u8>> {
+        let queues = self.queues.lock();
+        let is_untold = |queue: &Queue| queue.listening && queue.subscribed & bit(voter) == 0;
+        let untold = queues.iter().filter(|(_, queue)| is_untold(queue));
+        untold.map(|(key, _)| key.clone()).collect()
     }
 
     /// The number of waiters for `key`.
@@ -453,9 +467,9 @@ impl Queues {
         first.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
-    /// The changes that the subscription to a node has to make.
-    pub(in crate::lock) fn wishes(&self, node: usize) -> Arc<Wishes> {
-        self.wishes[node].clone()
+    /// The changes that the subscription on a seat has to make.
+    pub(in crate::lock) fn wishes(&self, seat: usize) -> Arc<Wishes> {
+        self.wishes[seat].clone()
     }
 
     /// Ends the queues in which nobody has waited for a while.
@@ -570,9 +584,9 @@ impl Queue {
     }
 }
 
-/// The bit of a node. Nodes beyond the 64th, which nobody has, share one.
-fn bit(node: usize) -> u64 {
-    1 << node.min(63)
+/// The bit of a voter. Voters beyond the 64th, which nobody has, share one.
+fn bit(voter: usize) -> u64 {
+    1 << voter.min(63)
 }
 
 #[cfg(test)]

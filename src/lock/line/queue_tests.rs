@@ -50,7 +50,7 @@ fn held() -> Queues {
     assert_eq!(turn(&queues, 1), "ask");
     queues.refused(b"k", 1, &HELD);
     for node in 0..5 {
-        queues.subscribed(node, [b"k".as_slice()].into_iter());
+        queues.subscribed(node, b"k");
     }
     // The lock may have been released before the nodes would have told.
     assert_eq!(turn(&queues, 1), "ask Retry");
@@ -123,9 +123,8 @@ async fn who_listens_sleeps_long_and_who_does_not_looks_often() {
     let queues = held();
     tokio::time::advance(LISTENING / 3).await;
     assert_eq!(turn(&queues, 1), "wait");
-    queues.disconnected(0);
-    queues.disconnected(1);
-    queues.disconnected(2);
+    (0..3).for_each(|node| queues.unsubscribed(node, [b"k".to_vec()].iter()));
+    assert_eq!([2, 3].map(|node| queues.untold(node).len()), [1, 0]);
     tokio::time::advance(POLLING.1).await;
     assert_eq!(turn(&queues, 1), "ask Retry");
     let soon = NotGranted::Held { remaining: Some(Duration::from_millis(3)), contested: false };
@@ -233,10 +232,13 @@ async fn nodes_tell_only_as_long_as_somebody_waits() {
     join(&queues, 1);
     assert_eq!(turn(&queues, 1), "ask");
     assert!(!queues.is_listening(), "it may be granted at once");
-    assert!(queues.connected(0).is_empty());
+    assert!(queues.untold(0).is_empty());
+    queues.connected(0);
     queues.refused(b"k", 1, &HELD);
     assert!(queues.is_listening());
-    assert_eq!(queues.connected(1), [b"k"]);
+    queues.connected(1);
+    assert_eq!(queues.untold(1), [b"k"]);
+    assert!(queues.is_listening_to(|key| key == b"k") && !queues.is_listening_to(|_| false));
     assert_eq!(queues.wishes(0).take(), HashMap::from([(b"k".to_vec(), true)]));
     queues.leave(b"k", 1, Departure::Gone);
     queues.sweep();

@@ -1,92 +1,82 @@
 //! Hears of releases through other proxies: a subscription to one lock node, for the locks that
-//! clients of this proxy wait for, while there are any.
+//! clients of this proxy wait for, while there are any. Of a cluster each shard is subscribed to for
+//! the locks whose slots it has.
 //!
-//! The subscription uses bb8-redis's client library, over a connection apart from the one that
-//! carries operations. A missed message costs a waiter time and nothing else.
+//! The subscription has a connection apart from the one that carries operations. A missed message
+//! costs a waiter time and nothing else.
 
 use std::{
-    io,
-    pin::Pin,
+    collections::HashMap,
     sync::{Arc, Weak},
     time::Duration,
 };
 
-use bb8_redis::redis::{
-    Msg, RedisError,
-    aio::{PubSub, PubSubSink, PubSubStream},
-};
-use futures_core::Stream;
-use thiserror::Error;
-use tokio::time::{Instant, error::Elapsed, sleep, timeout};
+use tokio::time::{Instant, sleep, sleep_until};
 use tracing::debug;
 
-use super::queue::Wishes;
+use super::{
+    queue::Wishes,
+    subscription::{Subscription, SubscriptionEnded, SubscriptionNews},
+};
 use crate::{
-    lock::{address::NodeAddress, locks::Locks, node::backoff::Backoff, scripts},
-    net::{self, Connector, redis_client::redis_settings},
+    lock::{address::NodeAddress, locks::Locks, node::backoff::Backoff},
+    net::Connector,
 };
 
-/// The longest time for connecting, or for a confirmation.
-const LIMIT: Duration = Duration::from_secs(1);
-/// Idle time after which the node is asked for a sign of life.
-const KEEPALIVE: Duration = Duration::from_secs(3);
-/// Channels in one command.
-const CHANNELS: usize = 1000;
+/// How often it is looked where the slots of locks are, and whether anybody waits.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Idle time after which a connection without subscriptions is closed.
 const IDLE: Duration = Duration::from_secs(10);
 
-/// Why a subscription ended.
-#[derive(Debug, Error)]
-enum SubscriptionEnded {
-    #[error("{0}")]
-    Io(#[from] io::Error),
-    #[error("{0}")]
-    Redis(#[from] RedisError),
-    #[error("no answer within {LIMIT:?}")]
-    Silent(#[from] Elapsed),
-    #[error("disconnected")]
-    Disconnected,
-    /// Nobody waits for anything.
-    #[error("idle")]
-    Idle,
-    /// The engine was dropped.
-    #[error("not needed any more")]
-    Unused,
+/// A lock node to be subscribed to.
+pub(in crate::lock) struct ListeningSeat {
+    pub(in crate::lock) seat: usize,
+    /// The voter to which the seat belongs.
+    pub(in crate::lock) voter: usize,
+    pub(in crate::lock) address: Arc<NodeAddress>,
+    pub(in crate::lock) connector: Connector,
 }
 
-/// Keeps a subscription to node `node` for as long as a client waits.
-pub(in crate::lock) async fn run(
-    locks: Weak<Locks>,
-    node: usize,
-    address: Arc<NodeAddress>,
-    connector: Connector,
-) {
-    let Some((wishes, gone)) =
-        locks.upgrade().map(|locks| (locks.queues.wishes(node), locks.queues.gone.clone()))
+/// Keeps a subscription to a node for as long as a client waits for a lock on which it votes.
+pub(in crate::lock) async fn run(locks: Weak<Locks>, listener: ListeningSeat) {
+    let Some((wishes, gone)) = locks
+        .upgrade()
+        .map(|locks| (locks.queues.wishes(listener.seat), locks.queues.gone.clone()))
     else {
         return;
     };
+    tokio::select! {
+        () = keep(&locks, &listener, &wishes) => {}
+        () = gone.cancelled() => {}
+    }
+}
+
+async fn keep(locks: &Weak<Locks>, listener: &ListeningSeat, wishes: &Wishes) {
+    let address = &listener.address;
     let mut backoff = Backoff::default();
     loop {
-        let idle = match locks.upgrade() {
-            Some(locks) => !locks.queues.is_listening(),
+        address.occupied().await;
+        let (here, anywhere) = match locks.upgrade() {
+            Some(locks) => {
+                (locks.queues.is_listening_to(|key| address.has(key)), locks.queues.is_listening())
+            }
             None => return,
         };
-        if idle {
+        if !here {
             tokio::select! {
                 () = wishes.changed.notified() => {}
-                () = gone.cancelled() => return,
+                // Slots may come.
+                () = sleep(LOOK_EVERY), if anywhere => {}
             }
             continue;
         }
         let since = Instant::now();
-        let ended = tokio::select! {
-            ended = listen(&locks, node, (&address, &connector), &wishes) => ended,
-            () = gone.cancelled() => return,
-        };
-        if let Some(locks) = locks.upgrade() {
-            locks.queues.disconnected(node);
-        }
+        let mut told = ToldOf::default();
+        let ended = listen(locks, listener, wishes, &mut told).await;
+        let Some(locks) = locks.upgrade() else { return };
+        locks.queues.disconnected(listener.seat);
+        locks.queues.unsubscribed(listener.voter, told.keys());
+        drop(locks);
         if !matches!(ended, Err(SubscriptionEnded::Idle)) {
             if let Err(reason) = ended {
                 debug!(node = %address, %reason, "subscription has ended");
@@ -97,70 +87,120 @@ pub(in crate::lock) async fn run(
     }
 }
 
+/// The locks of whose releases a node was asked to tell, and whether it has confirmed that.
+type ToldOf = HashMap<Vec<u8>, bool>;
+
 /// Serves one connection until it ends.
 async fn listen(
     locks: &Weak<Locks>,
-    node: usize,
-    (address, connector): (&NodeAddress, &Connector),
+    listener: &ListeningSeat,
     wishes: &Wishes,
+    told: &mut ToldOf,
 ) -> Result<(), SubscriptionEnded> {
-    let there = &address.now()?;
-    let stream = net::connect(&there.url, connector, LIMIT, KEEPALIVE).await?;
-    let connection = timeout(LIMIT, PubSub::new(&redis_settings(&there.url), stream)).await??;
-    let (mut sink, mut messages) = connection.split();
-    let wanted = locks.upgrade().ok_or(SubscriptionEnded::Unused)?.queues.connected(node);
-    subscribe(locks, node, &mut sink, &wanted).await?;
+    let locks = || locks.upgrade().ok_or(SubscriptionEnded::Unused);
+    let ListeningSeat { seat, address, connector, .. } = listener;
+    let there = address.now()?;
+    let dialect = locks()?.grants.nodes.dialect;
+    let mut subscription = Subscription::open(&there.url, connector, dialect).await?;
+    locks()?.queues.connected(*seat);
+    let (mut next_look, mut busy) = (Instant::now(), Instant::now());
     loop {
-        tokio::select! {
-            message = next(&mut messages) => {
-                let message = message.ok_or(SubscriptionEnded::Disconnected)?;
-                heard(&locks.upgrade().ok_or(SubscriptionEnded::Unused)?, node, &message);
+        let (wanted, unwanted) = tokio::select! {
+            news = subscription.next() => {
+                hear(&*locks()?, listener, news?, told);
+                continue;
             }
-            () = address.left(there) => return Err(SubscriptionEnded::Disconnected),
-            () = wishes.changed.notified() => {
-                let (mut wanted, mut unwanted) = (Vec::new(), Vec::new());
-                for (key, subscribe) in wishes.take() {
-                    if subscribe { wanted.push(key) } else { unwanted.push(scripts::channel(&key)) }
-                }
-                for channels in unwanted.chunks(CHANNELS) {
-                    timeout(LIMIT, sink.unsubscribe(channels)).await??;
-                }
-                subscribe(locks, node, &mut sink, &wanted).await?;
+            () = address.left(&there) => return Err(SubscriptionEnded::Elsewhere),
+            () = wishes.changed.notified() => listener.wished(&*locks()?, wishes, told),
+            () = sleep_until(next_look) => {
+                next_look = Instant::now() + LOOK_EVERY;
+                (listener.look(&*locks()?, told), Vec::new())
             }
-            () = sleep(IDLE) => {
-                if !locks.upgrade().ok_or(SubscriptionEnded::Unused)?.queues.is_listening() {
-                    return Err(SubscriptionEnded::Idle);
-                }
-            }
+        };
+        subscription.unsubscribe(unwanted).await?;
+        subscription.subscribe(wanted).await?;
+        if !told.is_empty() {
+            busy = Instant::now();
+        } else if busy.elapsed() > IDLE {
+            return Err(SubscriptionEnded::Idle);
         }
     }
 }
 
-async fn subscribe(
-    locks: &Weak<Locks>,
-    node: usize,
-    sink: &mut PubSubSink,
-    keys: &[Vec<u8>],
-) -> Result<(), SubscriptionEnded> {
-    for keys in keys.chunks(CHANNELS) {
-        let channels: Vec<Vec<u8>> = keys.iter().map(|key| scripts::channel(key)).collect();
-        timeout(LIMIT, sink.subscribe(channels.as_slice())).await??;
-        let locks = locks.upgrade().ok_or(SubscriptionEnded::Unused)?;
-        locks.queues.subscribed(node, keys.iter().map(Vec::as_slice));
+impl ListeningSeat {
+    /// Takes the changes that are wished. Returns the locks to subscribe to, and those to unsubscribe
+    /// from.
+    fn wished(
+        &self,
+        locks: &Locks,
+        wishes: &Wishes,
+        told: &mut ToldOf,
+    ) -> (Vec<Vec<u8>>, Vec<Vec<u8>>) {
+        let (mut wanted, mut unwanted) = (Vec::new(), Vec::new());
+        for (key, subscribe) in wishes.take() {
+            if !subscribe {
+                unwanted.extend(told.remove(&key).map(|_| key));
+            } else if self.address.has(&key) {
+                self.want(locks, key, told, &mut wanted);
+            }
+        }
+        (wanted, unwanted)
     }
-    Ok(())
+
+    /// Forgets locks whose slots have gone. Returns those to subscribe to: their slots have come, or no
+    /// node knew where they are.
+    fn look(&self, locks: &Locks, told: &mut ToldOf) -> Vec<Vec<u8>> {
+        let gone: Vec<Vec<u8>> =
+            told.keys().filter(|key| !self.address.has(key)).cloned().collect();
+        self.lost(locks, &gone, told);
+        let mut wanted = Vec::new();
+        for key in locks.queues.untold(self.voter) {
+            if self.address.has(&key) {
+                self.want(locks, key, told, &mut wanted);
+            }
+        }
+        wanted
+    }
+
+    fn want(&self, locks: &Locks, key: Vec<u8>, told: &mut ToldOf, wanted: &mut Vec<Vec<u8>>) {
+        match told.get(&key) {
+            None => {
+                told.insert(key.clone(), false);
+                wanted.push(key);
+            }
+            // The line is another, or the shard that had the slot before has lost it late.
+            Some(true) => locks.queues.subscribed(self.voter, &key),
+            Some(false) => {}
+        }
+    }
+
+    fn lost(&self, locks: &Locks, keys: &[Vec<u8>], told: &mut ToldOf) {
+        for key in keys {
+            told.remove(key);
+        }
+        locks.queues.unsubscribed(self.voter, keys.iter());
+    }
 }
 
-async fn next(messages: &mut PubSubStream) -> Option<Msg> {
-    std::future::poll_fn(|cx| Pin::new(&mut *messages).poll_next(cx)).await
-}
-
-/// Notes a release that a node has told of, unless it is this proxy's own.
-fn heard(locks: &Arc<Locks>, node: usize, message: &Msg) {
-    let Ok(channel) = message.get_channel::<Vec<u8>>() else { return };
-    if let Some(key) = scripts::key_of_channel(&channel)
-        && !locks.grants.nodes.is_own_word(message.get_payload_bytes())
-    {
-        locks.queues.heard_of_release(node, key);
+/// Takes in what a node tells. A release by this proxy itself is no news.
+fn hear(locks: &Locks, listener: &ListeningSeat, news: SubscriptionNews, told: &mut ToldOf) {
+    match news {
+        SubscriptionNews::Released(key, who) => {
+            if !locks.grants.nodes.is_own_word(&who) {
+                locks.queues.heard_of_release(listener.voter, &key);
+            }
+        }
+        SubscriptionNews::Subscribed(key) => {
+            if let Some(is_confirmed) = told.get_mut(&key) {
+                *is_confirmed = true;
+                locks.queues.subscribed(listener.voter, &key);
+            }
+        }
+        SubscriptionNews::Lost(keys) => {
+            listener.lost(locks, &keys, told);
+            if let Some(shards) = listener.address.cluster() {
+                shards.look_now();
+            }
+        }
     }
 }
