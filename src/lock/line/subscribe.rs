@@ -28,6 +28,9 @@ const LOOK_EVERY: Duration = Duration::from_millis(500);
 /// Idle time after which a connection without subscriptions is closed.
 const IDLE: Duration = Duration::from_secs(10);
 
+/// The longest key of a lock to whose channel is subscribed, in bytes: a message fits in one reply.
+const LONGEST_KEY: usize = 32 * 1024;
+
 /// A lock node to be subscribed to.
 pub(in crate::lock) struct ListeningSeat {
     pub(in crate::lock) seat: usize,
@@ -164,6 +167,7 @@ impl ListeningSeat {
 
     fn want(&self, locks: &Locks, key: Vec<u8>, told: &mut ToldOf, wanted: &mut Vec<Vec<u8>>) {
         match told.get(&key) {
+            None if key.len() > LONGEST_KEY => {}
             None => {
                 told.insert(key.clone(), false);
                 wanted.push(key);
