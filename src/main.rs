@@ -1,8 +1,12 @@
 //! Command line → configuration → runtime; nothing else.
 
-use std::{path::PathBuf, process::ExitCode};
+use std::{
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
 
-use clap::{Parser, Subcommand};
+use anyhow::{Context, bail};
+use clap::{Args, Parser, Subcommand};
 use lockgate::{
     config::{Config, ConfigErrors},
     server::{self, Control, Listeners, logging},
@@ -24,9 +28,8 @@ const CONFIG_VARIABLE: &str = "LOCKGATE_CONFIG";
 #[derive(Parser)]
 #[command(version, args_conflicts_with_subcommands = true)]
 struct Arguments {
-    /// The configuration file; without it, the one that LOCKGATE_CONFIG names.
-    #[arg(long, value_name = "FILE")]
-    config: Option<PathBuf>,
+    #[command(flatten)]
+    source: ConfigSource,
     /// Takes the place of the proxy that runs with the same upgrade_socket, without a
     /// client noticing.
     #[arg(long)]
@@ -35,18 +38,44 @@ struct Arguments {
     command: Option<Command>,
 }
 
+/// Where the configuration is; every command takes it in the same way.
+#[derive(Args)]
+struct ConfigSource {
+    /// The configuration file; without it, the one that LOCKGATE_CONFIG names, or the
+    /// defaults.
+    #[arg(conflicts_with = "config")]
+    file: Option<PathBuf>,
+    /// The same.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+}
+
+impl ConfigSource {
+    /// The file, if there is one.
+    fn path(self) -> Option<PathBuf> {
+        self.file.or(self.config).or_else(file_of_environment)
+    }
+
+    fn load(self) -> anyhow::Result<Config> {
+        Ok(self.path().map_or_else(|| Ok(Config::default()), |file| Config::load(&file))?)
+    }
+}
+
 #[derive(Subcommand)]
 enum Command {
     /// Says all that is wrong with a configuration file.
     Check {
-        /// The configuration file.
-        file: PathBuf,
+        #[command(flatten)]
+        source: ConfigSource,
     },
     /// Looks at every Redis that a configuration file names, and says what is wrong
-    /// with it and what to do about it.
+    /// with it and what to do about it. Fails if one is not fit for its part.
     Doctor {
-        /// The configuration file.
-        file: PathBuf,
+        /// Tells it for programs.
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        source: ConfigSource,
     },
     /// Says that the lock nodes of a configuration file are a new deployment: nobody holds a
     /// lock there, so they vote at once. Without it they wait as if they had been restarted.
@@ -54,31 +83,35 @@ enum Command {
         /// Ends well, and writes nothing, where a node is set up already.
         #[arg(long)]
         if_new: bool,
-        /// The configuration file; without it, the one that LOCKGATE_CONFIG names, or the
-        /// defaults.
-        file: Option<PathBuf>,
+        #[command(flatten)]
+        source: ConfigSource,
     },
     /// Runs a whole deployment on this machine, for trying things out.
     Dev(dev::Options),
-    /// Asks a running proxy whether it is healthy; for a container's HEALTHCHECK.
+    /// Asks a running proxy whether it is healthy, at the admin address of its
+    /// configuration; for a container's HEALTHCHECK.
     Health {
-        /// Its admin address.
-        #[arg(default_value = "127.0.0.1:9380")]
-        admin: String,
+        /// Its configuration file, or its admin address; without it, the file that
+        /// LOCKGATE_CONFIG names, or 127.0.0.1:9380.
+        #[arg(value_name = "FILE|ADDRESS", conflicts_with = "config")]
+        at: Option<String>,
+        /// Its configuration file.
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
     },
 }
 
 fn main() -> ExitCode {
     let arguments = Arguments::parse();
     let result = match arguments.command {
-        Some(Command::Check { file }) => check(&file),
-        Some(Command::Doctor { file }) => doctor::run(&file),
-        Some(Command::Init { if_new, file }) => {
-            init::run(file.or_else(file_of_environment).as_deref(), if_new)
+        Some(Command::Check { source }) => check(source.path().as_deref()),
+        Some(Command::Doctor { json, source }) => {
+            source.load().and_then(|config| doctor::run(&config, json))
         }
+        Some(Command::Init { if_new, source }) => init::run(source.path().as_deref(), if_new),
         Some(Command::Dev(options)) => dev::run(&options),
-        Some(Command::Health { admin }) => server::health_check(&admin),
-        None => run(arguments.config, arguments.upgrade),
+        Some(Command::Health { at, config }) => health(at, config),
+        None => run(arguments.source.path(), arguments.upgrade),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -93,15 +126,34 @@ fn main() -> ExitCode {
     }
 }
 
-fn check(file: &std::path::Path) -> anyhow::Result<()> {
-    let config = Config::load(file)?;
+fn check(file: Option<&Path>) -> anyhow::Result<()> {
+    let config = file.map_or_else(|| Ok(Config::default()), Config::load)?;
     let nodes = config.locks.nodes.len();
     let nodes = if nodes == 1 { "1 lock node".into() } else { format!("{nodes} lock nodes") };
-    println!("{}: ok, data node {}, {nodes}", file.display(), config.data);
+    let name =
+        file.map_or_else(|| "no file, the defaults".into(), |file| file.display().to_string());
+    println!("{name}: ok, data node {}, {nodes}", config.data);
     for note in config.notes() {
         println!("note: {note}");
     }
     Ok(())
+}
+
+/// Asks the proxy at an address, or the one that runs with a file.
+fn health(at: Option<String>, config: Option<PathBuf>) -> anyhow::Result<()> {
+    // No file that is there looks like an address, and an address is no file.
+    let (address, file) = match at {
+        Some(at) if at.contains(':') && !Path::new(&at).exists() => (Some(at), None),
+        at => (None, at.map(PathBuf::from)),
+    };
+    let admin = match address {
+        Some(address) => address,
+        None => {
+            let admin = ConfigSource { file, config }.load()?.admin;
+            admin.context("admin is off: there is no address to ask")?.to_string()
+        }
+    };
+    server::health_check(&admin)
 }
 
 /// The file that the environment names. An empty variable names none: compose files pass on an
@@ -113,7 +165,11 @@ fn file_of_environment() -> Option<PathBuf> {
 fn run(file: Option<PathBuf>, take_over: bool) -> anyhow::Result<()> {
     // Before there are threads: this changes the environment.
     let listeners = Listeners::of_environment();
-    let file = file.or_else(file_of_environment);
+    if let Some(word) = file.as_ref().filter(|file| !file.exists()).and_then(|file| file.to_str())
+        && !word.contains(['.', '/'])
+    {
+        bail!("{word} is no file, and no command: see lockgate --help");
+    }
     let config = match &file {
         Some(file) => Config::load(file)?,
         None => Config::default(),

@@ -280,6 +280,8 @@ fn a_container_can_ask_for_health() {
     };
     let addr = format!("127.0.0.1:{}", proxy.admin_port());
     assert!(health(&addr).status.success());
+    let file = proxy.config_file();
+    assert!(health(file.to_str().unwrap()).status.success(), "the file has the address");
     proxy.terminate();
     proxy.wait();
     let gone = health(&addr);

@@ -313,7 +313,7 @@ fn what_is_wrong_with_a_cluster_is_named_with_what_to_do() {
         1,
         "auth",
         false,
-        ["NOAUTH", "data.password"],
+        ["NOAUTH", "password beside cluster"],
     );
 
     let alone = node(&[]);

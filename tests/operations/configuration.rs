@@ -159,7 +159,20 @@ fn the_environment_names_the_file_unless_it_is_empty_or_one_is_given() {
     assert!(error.contains("/nowhere/e.yaml:1: No such file"), "{error}");
     let (_, error) = with_config_variable("/nowhere/e.yaml", &["--config", "/nowhere/f.yaml"]);
     assert!(error.contains("/nowhere/f.yaml:1: No such file"), "{error}");
-    // Other commands have no use for it.
+    for command in ["check", "doctor", "init", "health"] {
+        let (status, error) = with_config_variable("/nowhere/e.yaml", &[command]);
+        assert_eq!(status, Some(1), "{command}");
+        assert!(error.contains("/nowhere/e.yaml:1: No such file"), "{command}: {error}");
+        for file in [&["/nowhere/f.yaml"][..], &["--config", "/nowhere/f.yaml"]] {
+            let (_, error) = with_config_variable("/nowhere/e.yaml", &[&[command], file].concat());
+            assert!(error.contains("/nowhere/f.yaml:1: No such file"), "{command}: {error}");
+        }
+    }
+    let (_, error) = with_config_variable("", &["/nowhere/f.yaml"]);
+    assert!(error.contains("/nowhere/f.yaml:1: No such file"), "{error}");
+    let (status, error) = with_config_variable("", &["chekc"]);
+    assert_eq!(status, Some(1));
+    assert_eq!(error, "lockgate: chekc is no file, and no command: see lockgate --help\n");
     for variable in ["", "/nowhere/e.yaml"] {
         let good = concat!(env!("CARGO_MANIFEST_DIR"), "/config/lockgate.yaml");
         let (status, error) = with_config_variable(variable, &["check", good]);

@@ -77,6 +77,37 @@ fn a_sound_deployment_is_fit() {
 }
 
 #[test]
+fn programs_are_told_the_same() {
+    let (data, nodes) = (start(&[]), [start(&[]), start(&[]), start(&["--requirepass", "x"])]);
+    let urls = nodes.each_ref().map(RedisServer::url);
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("lockgate.yaml");
+    let settings = format!("data: {}\nlocks: {{nodes: [{}]}}\n", data.url(), urls.join(", "));
+    std::fs::write(&file, settings).unwrap();
+    let output = Command::new(env!("CARGO_BIN_EXE_lockgate"))
+        .args(["doctor", "--json", "--config", file.to_str().unwrap()])
+        .output()
+        .unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    let told: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(told["fit"], false);
+    assert_eq!(told["verdict"], "not fit: 1 of 4 servers (!!)");
+    assert_eq!((&told["lock_nodes"], &told["may_fail"]), (&3.into(), &1.into()));
+    let examined = told["examined"].as_array().unwrap();
+    let parts: Vec<&str> = examined.iter().map(|one| one["part"].as_str().unwrap()).collect();
+    assert_eq!(parts, ["data node", "lock node 1", "lock node 2", "lock node 3"]);
+    let locked = &examined[3];
+    assert_eq!(
+        (&locked["fit"], &locked["address"]),
+        (&false.into(), &nodes[2].addr().to_string().into())
+    );
+    let finding = &locked["findings"][0];
+    assert_eq!(finding["severity"], "grave");
+    assert!(finding["advice"].as_str().unwrap().contains("user and password"), "{finding}");
+    assert_eq!((&examined[1]["fit"], &examined[1]["waits"]), (&true.into(), &true.into()));
+}
+
+#[test]
 fn whatever_is_wrong_is_told_with_what_to_do() {
     let evicting = start(&["--maxmemory", "50mb", "--maxmemory-policy", "allkeys-lru"]);
     let replica = start(&["--replicaof", "127.0.0.1 1"]);

@@ -1,0 +1,375 @@
+//! What is wrong with a server, by what it has told, and what to do about it.
+
+use std::{collections::HashMap, time::Duration};
+
+use super::{patient::Patient, report::Finding};
+use crate::{
+    adopt::fleet::{ModeConflict, ProxyModes},
+    bridge::{self, CommandFailure},
+    config::{AdoptRule, Config, DataConfig, LockNode, LocksConfig, Policy, SHARED_WITH_DATA},
+    data::Tenure,
+    lock::{self, Fault},
+};
+
+/// Most findings about modes that are two steps apart.
+const MAX_APART: usize = 32;
+
+/// The longest time since a replica has acknowledged, in seconds, after which it still answers.
+const MAX_LAG: u64 = 3;
+
+/// A larger difference between two clocks means that one of them is not kept.
+const CLOCKS_APART: Duration = Duration::from_secs(1);
+
+/// Findings about adopt rules whose modes are two steps apart, in proxies that run or in the
+/// configuration.
+pub(super) fn apart(
+    config: &Config,
+    data: &Result<Patient, String>,
+    nodes: &[Result<Patient, String>],
+) -> Vec<Finding> {
+    let mut running: HashMap<&str, &ProxyModes> = HashMap::new();
+    for modes in nodes.iter().flatten().flat_map(|node| &node.modes) {
+        let known = running.entry(&modes.id).or_insert(modes);
+        if modes.sequence > known.sequence {
+            *known = modes;
+        }
+    }
+    let file = "this configuration";
+    let file = ProxyModes {
+        replication_id: data.as_ref().map_or("", |data| data.field("master_replid")).to_owned(),
+        ..ProxyModes::new("", file, &config.data.to_string(), &config.adopt.rules)
+    };
+    let mut all: Vec<&ProxyModes> = running.into_values().collect();
+    all.sort_by_key(|modes| &modes.name);
+    all.insert(0, &file);
+    let mut findings = Vec::new();
+    for (at, one) in all.iter().enumerate() {
+        for conflict in all[at + 1..].iter().flat_map(|other| one.conflicts(other)) {
+            let ModeConflict { keys, here, there, name, .. } = conflict;
+            let what = format!(
+                "'{keys}' is {} in {} and {} in {name}: a lock may be granted twice",
+                here.as_str(),
+                one.name,
+                there.as_str(),
+            );
+            let advice = "Two proxies may be one step apart, and never two: step one of them.";
+            findings.push(Finding::minor(what, advice));
+        }
+    }
+    findings.truncate(MAX_APART);
+    findings
+}
+
+/// Findings about a bridged rule, of which these commands fail.
+pub(super) fn unbridged(rule: &AdoptRule, key: &[u8], failures: &[CommandFailure]) -> Vec<Finding> {
+    let keys = rule.keys.as_str();
+    let (refused, broken): (Vec<_>, Vec<_>) =
+        failures.iter().partition(|failure| failure.is_refusal());
+    let mut findings = Vec::new();
+    if !refused.is_empty() {
+        let names: Vec<String> = refused.iter().map(|failure| name(&failure.command)).collect();
+        let what = format!(
+            "the proxy's user lacks what mode: bridge needs on '{keys}': {} (tried on '{}')",
+            names.join(", "),
+            String::from_utf8_lossy(key),
+        );
+        let needed: Vec<String> =
+            bridge::NEEDED.iter().map(|command| format!("+{command}")).collect();
+        let advice = format!(
+            "Allow the user in data ~{keys} {} (ACL SETUSER); until then no lock of these keys is granted.",
+            needed.join(" ")
+        );
+        findings.push(Finding::grave(what, advice));
+    }
+    for CommandFailure { command, error } in broken {
+        let what = format!("mode: bridge cannot use {} on '{keys}': {error}", name(command));
+        findings.push(Finding::grave(what, "Until that works no lock of these keys is granted."));
+    }
+    findings
+}
+
+/// A failed command as it is told.
+fn name(command: &str) -> String {
+    if command == "keys" { "the keys".into() } else { command.to_ascii_uppercase() }
+}
+
+/// Finding about a server that closes idle connections.
+pub(super) fn idle(patient: &Patient, name: &str) -> Option<Finding> {
+    let advice = if name == "data node" {
+        "Clients that wait for a lock or hold one are kept alive; others find their connection closed, as by Redis itself. CONFIG SET timeout 0 if they should not; tcp-keepalive finds dead clients."
+    } else {
+        "Its connection is made anew each time. CONFIG SET timeout 0; tcp-keepalive finds dead clients."
+    };
+    let what = format!("it closes connections that are idle for {} s (timeout)", patient.timeout);
+    (patient.timeout > 0).then(|| Finding::minor(what, advice))
+}
+
+/// Findings about a lock node that is the only one, or is the data node too.
+pub(super) fn alone_or_shared(
+    config: &Config,
+    node: &LockNode,
+    patient: &Patient,
+    (tenure, data): (Option<&Tenure>, &Result<Patient, String>),
+) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    if config.locks.nodes.len() == 1 {
+        let what = "it is the only lock node: when it fails or is restarted, locks stop";
+        findings.push(Finding::minor(what, "Fine for trying. Else name 3, 5 or 7 in locks.nodes."));
+    }
+    let run_id = patient.field("run_id");
+    let is_there =
+        |tenure: &Tenure| node.fixed().is_some_and(|url| tenure.url.endpoint == url.endpoint);
+    let is_data = tenure.is_some_and(is_there)
+        || !run_id.is_empty() && data.as_ref().is_ok_and(|data| data.field("run_id") == run_id);
+    if is_data {
+        let what = SHARED_WITH_DATA.replace("{}", &node.to_string());
+        findings.push(Finding::minor(what, "Else give locks a Redis of their own."));
+    }
+    findings
+}
+
+/// Finding about replicas and Sentinels: they change the replication id by which a lock node is
+/// known.
+fn replication(patient: &Patient) -> Option<Finding> {
+    let replicas: u64 = patient.field("connected_slaves").parse().unwrap_or(0);
+    let (what, when) = match (replicas, patient.sentinels) {
+        (0, 0) => return None,
+        (_, 0) => (format!("it has replicas ({replicas})"), ""),
+        (_, sentinels) => {
+            (format!("Sentinels watch it ({sentinels})"), "at each failover, which they make, ")
+        }
+    };
+    let what = format!(
+        "{what}: its replication id changes {when}when a first replica comes, an hour after the last \
+         has left (repl-backlog-ttl), and when a replica is promoted; it then waits before it votes"
+    );
+    Some(Finding::minor(what, "A lock node needs no replicas: what it votes is its own."))
+}
+
+pub(super) fn unreachable(error: &str) -> Finding {
+    let advice = if error.contains("DENIED") {
+        "Give it a password (requirepass, or a user by ACL SETUSER), or bind it to an address that only proxies reach and set protected-mode no."
+    } else if error.contains("NOAUTH") || error.contains("WRONGPASS") || error.contains("password")
+    {
+        "Put user and password into its URL: redis://user:${PASSWORD}@host:port."
+    } else if error.contains("unknown command 'INFO'") {
+        "INFO has another name there (rename-command): LOCKGATE and doctor need it. Leave it its name, and take it from users by an ACL."
+    } else if error.contains("no permissions") {
+        "The ACL user needs ~lock:* ~lockgate:* &lockgate:*, and +@connection +@scripting +@pubsub +info +time +get +set +del +pttl +pexpire."
+    } else {
+        "Is it running, is the address right, and does a firewall stand between?"
+    };
+    Finding::grave(error, advice)
+}
+
+/// Finding about a data node that is followed, if none was found.
+pub(super) fn not_found(error: &str, config: &Config) -> Finding {
+    let advice = match &config.data {
+        _ if error.contains("ROLE is asked with") => {
+            "Give data the user and password of a user of that Redis that may ROLE; clients authenticate \
+             themselves."
+        }
+        DataConfig::Sentinels(_) if error.contains("must name one master") => {
+            "A majority of all Sentinels in data.sentinels must answer, and name the same master."
+        }
+        DataConfig::Sentinels(_) => {
+            "Sentinels name it until they have promoted another: is a failover under way, and can that \
+             address be reached from here (sentinel announce-ip, replica-announce-ip)?"
+        }
+        DataConfig::Cluster(_) => "No node of the cluster has told of it.",
+        _ => "The name in data.primary must lead to a Redis that says role:master.",
+    };
+    Finding::grave(error, advice)
+}
+
+/// Findings about a data node whose replicas may lack a fence when one is promoted. `known`: how many
+/// replicas Sentinels may promote.
+pub(super) fn replicas(config: &Config, patient: &Patient, known: usize) -> Vec<Finding> {
+    let guards = &config.guards;
+    let mut findings = Vec::new();
+    if !guards.rules.iter().any(|rule| rule.policy == Policy::Enforce) {
+        return findings;
+    }
+    let connected: usize = patient.field("connected_slaves").parse().unwrap_or(0);
+    let (wanted, all) = (guards.replicas, connected.max(known));
+    let answering = (0..connected).filter(|number| answers(patient, *number)).count();
+    if wanted > answering {
+        let what = format!(
+            "it has {connected} replicas now, of which {answering} acknowledge what they get, and \
+             guards.replicas is {wanted}: no lock of a guard is granted"
+        );
+        let advice = "Bring the replicas back, or set guards.replicas to how many there are.";
+        findings.push(Finding::grave(what, advice));
+    }
+    if wanted < all {
+        let what = format!(
+            "{all} replicas may be promoted, and guards.replicas is {wanted}: one that lacks the last \
+             fence lets a late write in"
+        );
+        let advice =
+            "Set guards.replicas to their number: any of them may be those that acknowledge.";
+        findings.push(Finding::minor(what, advice));
+    } else if all == 0 && wanted == 0 && config.data.fixed().is_none() {
+        let what = "data may become another Redis, and no replica of it is known: what it has not \
+                    replicated is lost then, fences too";
+        findings.push(Finding::minor(what, "Set guards.replicas to how many there should be."));
+    }
+    // The field is there only where the setting is.
+    if all > 0 && !patient.info.contains_key("min_slaves_good_slaves") {
+        let what = "min-replicas-to-write is 0: a master that is cut off from its replicas takes writes \
+                    that are lost once one of them is promoted";
+        findings.push(Finding::minor(what, "CONFIG SET min-replicas-to-write 1."));
+    }
+    findings
+}
+
+/// Finding about a data node that is one of many.
+pub(super) fn one_of_many(config: &Config, patient: &Patient) -> Option<Finding> {
+    let is_one = config.data.cluster().is_none() && patient.field("cluster_enabled") == "1";
+    is_one.then(|| {
+        let what = "it is a node of a Redis Cluster, and leads clients past the proxy to the others (-MOVED)";
+        let advice = "Write data: {cluster: [host:port, …]}, with an address of listen for each node \
+                      (docs/cluster.md).";
+        match config.guards.enforces() {
+            true => Finding::grave(what, advice),
+            false => Finding::minor(what, advice),
+        }
+    })
+}
+
+/// Whether a replica has lately acknowledged what the data node has sent it. Each does once a second.
+fn answers(patient: &Patient, number: usize) -> bool {
+    let (replica, mut is_online, mut lag) = (patient.field(&format!("slave{number}")), false, None);
+    for field in replica.split(',') {
+        match field.split_once('=') {
+            Some(("state", state)) => is_online = state == "online",
+            Some(("lag", seconds)) => lag = seconds.parse::<u64>().ok(),
+            _ => {}
+        }
+    }
+    is_online && lag.is_some_and(|lag| lag <= MAX_LAG)
+}
+
+/// Finding about a data node that knows SET by another name.
+pub(super) fn renamed(patient: &Patient) -> Option<Finding> {
+    (patient.field("set_is_unknown") == "1").then(|| {
+        Finding::grave(
+            "it knows no command SET (rename-command), so that it cannot tell who may lock: LOCK is refused",
+            "Leave SET its name, and take it from users by an ACL.",
+        )
+    })
+}
+
+/// Findings about one lock node.
+pub(super) fn diagnose(
+    index: usize,
+    patient: &Patient,
+    nodes: &[Result<Patient, String>],
+    locks: &LocksConfig,
+) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    let run_id = patient.field("run_id");
+    let same = |node: &Result<Patient, String>| {
+        node.as_ref().is_ok_and(|node| !run_id.is_empty() && node.field("run_id") == run_id)
+    };
+    for fault in lock::faults_of(|name| patient.field(name)) {
+        findings.push(of_fault(fault));
+    }
+    if run_id.is_empty() && locks.quarantine {
+        findings.push(of_fault(Fault::Unidentified));
+    }
+    if !locks.allow_shared_instance && nodes[..index].iter().any(same) {
+        findings.push(of_fault(Fault::SharedInstance));
+    }
+    let identity = (run_id, patient.field("master_replid"), patient.election);
+    let markers = patient.markers.each_ref().map(Option::as_deref);
+    let is_bare = |node: &Result<Patient, String>| {
+        node.as_ref().is_ok_and(|node| node.markers.iter().all(Option::is_none))
+    };
+    if locks.quarantine
+        && let Some((fault, what)) = lock::diagnose(locks, index, identity, markers)
+    {
+        let finding = match fault {
+            Fault::Quarantined if nodes.iter().all(is_bare) => Finding::minor(
+                "no lock node has a marker, so all of them wait as if they had been restarted",
+                "If the deployment is new: lockgate init with this file.",
+            ),
+            _ => of_marker(fault, what),
+        };
+        findings.push(Finding { waits: fault == Fault::Quarantined, ..finding });
+    }
+    if locks.nodes[index].fixed().is_some() {
+        findings.extend(replication(patient));
+    }
+    findings.extend(idle(patient, "lock node"));
+    if patient.clock.is_none() {
+        findings.push(of_fault(Fault::Unwatched));
+    }
+    let (ahead, around) = patient.clock.unwrap_or_default();
+    if ahead.unsigned_abs() > around.unsigned_abs() + CLOCKS_APART.as_millis() as u64 {
+        let advice = "Locks do not need equal clocks, but one that is set while Redis runs ends locks too early or too late: keep all of them by NTP, without steps.";
+        findings
+            .push(Finding::minor(format!("its clock is {ahead} ms ahead of the one here"), advice));
+    }
+    if patient.round_trip.0 * 2 > locks.node_timeout {
+        let what = format!(
+            "a round trip takes more than half of locks.node_timeout ({:?})",
+            locks.node_timeout
+        );
+        findings.push(Finding::minor(
+            what,
+            "Set node_timeout to some ten round trips, or move it nearer.",
+        ));
+    }
+    if patient.field("loading") == "1" {
+        findings.push(Finding::minor("it is loading its data", "Wait."));
+    }
+    findings
+}
+
+/// Finding about the marker of a lock node.
+pub(super) fn of_marker(fault: Fault, what: String) -> Finding {
+    if fault != Fault::Quarantined {
+        return Finding::grave(what, "All proxies need the same locks.nodes and locks.prefix.");
+    }
+    let advice = "It votes by itself after the longest TTL that was asked for; /readyz says how \
+                  long still. Restart one node at a time.";
+    Finding { waits: true, ..Finding::minor(what, advice) }
+}
+
+pub(super) fn of_fault(fault: Fault) -> Finding {
+    let advice = match fault {
+        Fault::SharedInstance => {
+            "Give each entry of locks.nodes a Redis of its own, on a machine of its own."
+        }
+        Fault::Replica => {
+            "Name masters only; a replica votes for what its master has voted already."
+        }
+        Fault::Eviction => {
+            "CONFIG SET maxmemory-policy noeviction, or give locks a Redis of their own."
+        }
+        Fault::Cluster => {
+            "Write {cluster: [host:port, …]} in its place in locks.nodes, or use a Redis outside of a \
+             cluster (cluster-enabled no)."
+        }
+        Fault::Unidentified => {
+            "Allow the user INFO (ACL SETUSER … +info), or set locks.quarantine: no."
+        }
+        Fault::Slow => "Set node_timeout to some ten round trips, or move it nearer.",
+        Fault::Unwatched => "Allow the user TIME (ACL SETUSER … +time).",
+        Fault::Unconfirmed => "Let the proxy reach a majority of its Sentinels.",
+        Fault::Quarantined
+        | Fault::ProtectedMode
+        | Fault::Auth
+        | Fault::Garbage
+        | Fault::Clock
+        | Fault::Foreign
+        | Fault::Disagrees => "See its log.",
+    };
+    Finding {
+        is_grave: !matches!(fault, Fault::Eviction | Fault::Slow | Fault::Unwatched),
+        what: fault.meaning().into(),
+        advice: advice.into(),
+        waits: false,
+    }
+}

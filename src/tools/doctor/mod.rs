@@ -1,0 +1,333 @@
+//! `lockgate doctor`: looks at every Redis that a configuration names, once and from this
+//! machine, and says what is wrong and what to do about it. Changes nothing.
+//!
+//! - `patient`: asks one server.
+//! - `findings`: what is wrong with it.
+//! - `report`: tells that.
+
+mod findings;
+mod patient;
+mod report;
+
+use std::{collections::HashMap, sync::Arc};
+
+use anyhow::bail;
+use bb8_redis::redis::{self, RedisError};
+use tokio::time::timeout;
+
+use self::{
+    findings::{
+        alone_or_shared, apart, diagnose, idle, not_found, of_fault, of_marker, one_of_many,
+        renamed, replicas, unbridged, unreachable,
+    },
+    patient::{LIMIT, Patient, examine, summary},
+    report::{Examined, Finding, Report},
+};
+use crate::{
+    adopt::fleet::MODES,
+    bridge,
+    cluster::{trouble::ClusterTrouble, view::uncovered},
+    config::{
+        AdoptMode, AdoptRule, Config, DataConfig, LockCluster, LockNode, LocksConfig, RedisUrl,
+        SentinelMaster,
+    },
+    data::{self, DataNode, Tenure},
+    lock::{self, Fault},
+    net::{Connector, redis_client},
+    sentinel,
+    server::Exposure,
+};
+
+/// What stands for each star in a key on which mode bridge is tried: no client can LOCK such a name.
+const TRIAL_NAME: &str = "lockgate:doctor";
+
+/// Examines every Redis of the configuration, and prints the findings.
+///
+/// # Errors
+/// The configuration's, or that something grave was found.
+pub fn run(config: &Config, as_json: bool) -> anyhow::Result<()> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let report = runtime.block_on(examine_all(config));
+    runtime.shutdown_background();
+    match as_json {
+        true => println!("{:#}", report.json()),
+        false => print!("{report}"),
+    }
+    match report.grave() {
+        0 => Ok(()),
+        1 => bail!("1 server is not fit for its part"),
+        many => bail!("{many} servers are not fit for their part"),
+    }
+}
+
+async fn examine_all(config: &Config) -> Report {
+    let nodes = &config.locks.nodes;
+    let data_node = DataNode::start(config);
+    let to_nodes = lock::connector_to_nodes(&config.locks);
+    let asking: Vec<_> = nodes
+        .iter()
+        .map(|node| (node.clone(), to_nodes.clone(), config.locks.tls.clone()))
+        .map(|(node, way, tls)| {
+            tokio::spawn(async move {
+                let there = lock::locate(&node, &tls, MODES).await?;
+                let patient = examine(&there.url, &way, true).await?;
+                Ok(Patient { election: there.election, ..patient })
+            })
+        })
+        .collect();
+    let found = data_node.found(LIMIT).await;
+    let mut patients = vec![match &found {
+        Some(tenure) => examine(&tenure.url, data_node.connector(), false).await,
+        None => Err(data_node.problem().unwrap_or_default()),
+    }];
+    for asked in asking {
+        patients.push(asked.await.unwrap_or_else(|error| Err(error.to_string())));
+    }
+    let exposure = exposure(config, &data_node).await;
+    let unbridged = bridging(config, &data_node).await;
+    let known = replicas_known(config).await;
+    let (data, nodes) = (&patients[0], &patients[1..]);
+    let name = |tenure: &Arc<Tenure>| tenure.url.to_string();
+    let first = found.as_ref().map_or_else(|| data_node.to_string(), name);
+    let urls = std::iter::once(first).chain(config.locks.nodes.iter().map(ToString::to_string));
+    let mut all = cluster(config, &data_node).await;
+    all.extend(sentinels(config).await);
+    let mut waiting = 0;
+    for (place, (url, patient)) in urls.zip(&patients).enumerate() {
+        let name = if place == 0 { "data node".into() } else { format!("lock node {place}") };
+        if let Some(LockNode::Cluster(of)) = place.checked_sub(1).map(|at| &config.locks.nodes[at])
+        {
+            let shards = shards(of, config, &to_nodes, &name).await;
+            waiting += usize::from(shards[1..].iter().all(Examined::waits) && shards.len() > 1);
+            all.extend(shards);
+            continue;
+        }
+        let findings = match (place, patient) {
+            (0, Err(error)) if error.contains("no permissions") => {
+                // What clients are served with is their own user's.
+                let advice =
+                    "doctor cannot examine it; for that the user in data needs INFO and PING.";
+                let mut findings = vec![Finding::minor(error, advice)];
+                findings.extend_from_slice(&unbridged);
+                findings
+            }
+            (0, Err(error)) if found.is_none() => vec![not_found(error, config)],
+            (_, Err(error)) => vec![unreachable(error)],
+            (0, Ok(patient)) => {
+                let mut findings: Vec<Finding> = exposure.iter().cloned().collect();
+                findings.extend(idle(patient, "data node"));
+                findings.extend(renamed(patient));
+                findings.extend(one_of_many(config, patient));
+                if config.data.cluster().is_none() {
+                    findings.extend(replicas(config, patient, known));
+                }
+                findings.extend_from_slice(&unbridged);
+                findings
+            }
+            (_, Ok(patient)) => {
+                let mut findings = diagnose(place - 1, patient, nodes, &config.locks);
+                waiting += usize::from(findings.iter().any(|finding| finding.waits));
+                let data = (found.as_deref(), data);
+                findings.extend(alone_or_shared(
+                    config,
+                    &config.locks.nodes[place - 1],
+                    patient,
+                    data,
+                ));
+                findings
+            }
+        };
+        all.push(Examined::server(name, url, summary(patient), findings));
+    }
+    let apart = apart(config, data, nodes);
+    if !apart.is_empty() {
+        all.push(Examined::other("adopt", "", apart));
+    }
+    Report { all, nodes: nodes.len(), waiting }
+}
+
+/// Asks, as a starting proxy does, whether clients from elsewhere may come.
+async fn exposure(config: &Config, data: &Arc<DataNode>) -> Option<Finding> {
+    match Exposure::find_out(config, data.clone()).await {
+        Err(open) => Some(Finding::grave(open.to_string(), "Until then Lockgate does not start.")),
+        Ok(exposure) if !exposure.is_safe() => Some(Finding::minor(
+            "it does not tell whether it asks for a password",
+            "Until it does, clients from other machines are refused (listen, allow_open).",
+        )),
+        Ok(_) => None,
+    }
+}
+
+/// Tries, as the proxy's user, what the rules in mode bridge need of the data node. There are no
+/// findings if the data node does not answer.
+async fn bridging(config: &Config, data: &DataNode) -> Vec<Finding> {
+    let bridged: Vec<&AdoptRule> =
+        config.adopt.rules.iter().filter(|rule| rule.mode == AdoptMode::Bridge).collect();
+    if bridged.is_empty() {
+        return Vec::new();
+    }
+    let mut findings = Vec::new();
+    let trying = async {
+        let (_, mut connection) = data.ask().await?;
+        for rule in bridged {
+            let Some(key) = rule.keys.example(TRIAL_NAME) else { continue };
+            let failures = bridge::try_commands(&mut connection.redis, &key).await?;
+            findings.extend(unbridged(rule, &key, &failures));
+        }
+        Ok::<(), RedisError>(())
+    };
+    let _ = timeout(LIMIT, trying).await;
+    findings
+}
+
+/// Asks each Sentinel, if there are some.
+async fn sentinels(config: &Config) -> Vec<Examined> {
+    let DataConfig::Sentinels(master) = &config.data else { return Vec::new() };
+    let way = data::sentinel_connector(&config.tls, &master.sentinels);
+    let (named, troubles) = sentinel::ask_once(master, &way, false).await;
+    let examined = |url: &RedisUrl| {
+        let trouble = troubles.iter().find(|(other, _)| other == url).map(|(_, trouble)| trouble);
+        let (summary, findings) = match (trouble, &named) {
+            (None, Ok(named)) => (format!("names {}", named.address), Vec::new()),
+            (None, Err(_)) => ("names what no majority names".into(), Vec::new()),
+            (Some(trouble), _) => {
+                let (what, advice) = (trouble.what.clone(), trouble.fault.advice());
+                let finding = match named.is_err() {
+                    true => Finding::grave(what, advice),
+                    false => Finding::minor(what, advice),
+                };
+                (String::new(), vec![finding])
+            }
+        };
+        Examined { address: url.to_string(), ..Examined::other("sentinel", summary, findings) }
+    };
+    master.sentinels.iter().map(examined).collect()
+}
+
+/// Examines a cluster that votes, and behind it each of its shards.
+async fn shards(of: &LockCluster, config: &Config, way: &Connector, name: &str) -> Vec<Examined> {
+    let tell = |summary: String, findings| Examined {
+        address: of.cluster.to_string(),
+        ..Examined::other(name, summary, findings)
+    };
+    let masters = match lock::masters_once(of, &config.locks.tls).await {
+        Ok(masters) => masters,
+        Err(error) => {
+            let advice = "Are its nodes running, with cluster-enabled yes, and does the user may \
+                          CLUSTER NODES (+cluster|nodes)?";
+            return vec![tell(String::new(), vec![Finding::grave(error, advice)])];
+        }
+    };
+    let mut findings = Vec::new();
+    let without = uncovered(&masters);
+    if without > 0 {
+        let what = format!("{without} slots have no master: no lock in them is granted");
+        let advice = "redis-cli --cluster check HOST:PORT says which, --cluster fix assigns them.";
+        findings.push(Finding::grave(what, advice));
+    }
+    if masters.len() > of.shards {
+        let what = format!("it has {} shards, and shards is {}", masters.len(), of.shards);
+        let advice = "Set shards in all proxies' files to more than there will ever be; then the \
+                      deployment is a new one (lockgate init).";
+        findings.push(Finding::grave(what, advice));
+    }
+    if masters.len() < 3 {
+        let what =
+            format!("of {} masters none is replaced by a replica when it fails", masters.len());
+        findings.push(Finding::minor(what, "A cluster that fails over has three masters or more."));
+    }
+    let mut all = vec![tell(format!("{} shards", masters.len()), findings)];
+    for master in &masters {
+        let url = of.cluster.at(&master.host, master.port);
+        let patient = examine(&url, way, true).await;
+        let findings = match &patient {
+            Err(error) => vec![unreachable(error)],
+            Ok(patient) => {
+                let faults = lock::faults_of(|name| patient.field(name)).into_iter();
+                let faults = faults.filter(|fault| *fault != Fault::Cluster).map(of_fault);
+                let unwatched = patient.clock.is_none().then(|| of_fault(Fault::Unwatched));
+                let marked = marked(&config.locks, way, &url, &master.slots).await;
+                faults.chain(unwatched).chain(marked).chain(idle(patient, "lock node")).collect()
+            }
+        };
+        all.push(Examined::server(name, url.to_string(), summary(&patient), findings));
+    }
+    all
+}
+
+/// Finding about the markers on a shard that has these slots.
+async fn marked(
+    locks: &LocksConfig,
+    way: &Connector,
+    url: &RedisUrl,
+    slots: &[(u16, u16)],
+) -> Option<Finding> {
+    let asking = async {
+        let mut connection = redis_client::connect(url, way).await.ok()?;
+        lock::diagnose_shard(locks, &mut connection, slots).await
+    };
+    let (fault, what) = timeout(LIMIT, asking).await.ok()??;
+    Some(of_marker(fault, what))
+}
+
+/// Asks the nodes of a cluster for it, and examines each, if the data is one.
+async fn cluster(config: &Config, data: &Arc<DataNode>) -> Vec<Examined> {
+    let Some((summary, troubles)) = data.cluster() else { return Vec::new() };
+    let finding = |ClusterTrouble { fault, what }: &ClusterTrouble| match fault.is_grave() {
+        true => Finding::grave(what, fault.advice()),
+        false => Finding::minor(what, fault.advice()),
+    };
+    let findings = troubles.iter().map(finding).collect();
+    let mut all = vec![Examined::other(config.data.to_string(), summary, findings)];
+    let fronts = config.listen.iter().enumerate();
+    let led =
+        fronts.filter_map(|(index, front)| Some((front.address, data.front(index).tenure()?)));
+    let asking: Vec<_> = led
+        .map(|(front, tenure)| {
+            let (url, way) = (tenure.url.clone(), data.connector().clone());
+            let asking = tokio::spawn(async move { examine(&url, &way, false).await });
+            (front, tenure, asking)
+        })
+        .collect();
+    for (front, tenure, asking) in asking {
+        let patient = asking.await.unwrap_or_else(|error| Err(error.to_string()));
+        let findings: Vec<Finding> = match &patient {
+            Err(error) if error.contains("no permissions") => Vec::new(),
+            Err(error) => vec![unreachable(error)],
+            Ok(patient) => {
+                let mut findings: Vec<Finding> =
+                    idle(patient, "data node").into_iter().chain(renamed(patient)).collect();
+                if patient.field("role") == "master" {
+                    findings.extend(replicas(config, patient, 0));
+                }
+                findings
+            }
+        };
+        let part = format!("front {front}");
+        all.push(Examined::server(part, tenure.url.to_string(), self::summary(&patient), findings));
+    }
+    all
+}
+
+/// Counts the replicas that Sentinels may promote, those that are away included. Returns 0 if there
+/// are no Sentinels, or none answers.
+async fn replicas_known(config: &Config) -> usize {
+    let DataConfig::Sentinels(master) = &config.data else { return 0 };
+    let SentinelMaster { sentinels, master: name, .. } = master;
+    let way = data::sentinel_connector(&config.tls, sentinels);
+    let mut most = 0;
+    for url in sentinels {
+        let asking = async {
+            let mut connection = redis_client::connect(url, &way).await?;
+            let mut question = redis::cmd("SENTINEL");
+            question.arg("REPLICAS").arg(name);
+            question.query_async::<Vec<HashMap<String, String>>>(&mut connection.redis).await
+        };
+        let Ok(Ok(replicas)) = timeout(LIMIT, asking).await else { continue };
+        let may_be_promoted = |replica: &&HashMap<String, String>| {
+            replica.get("slave-priority").is_none_or(|it| it != "0")
+        };
+        most = most.max(replicas.iter().filter(may_be_promoted).count());
+    }
+    most
+}

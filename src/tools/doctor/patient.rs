@@ -1,0 +1,173 @@
+//! Asks one server all that doctor wants to know of it.
+
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
+};
+
+use bb8_redis::redis::{self, RedisError, aio::MultiplexedConnection};
+use tokio::time::timeout;
+
+use crate::{
+    adopt::fleet::{MODES, ProxyModes},
+    config::RedisUrl,
+    lock,
+    net::{Connector, redis_client},
+};
+
+/// How long examining one server may take.
+pub(super) const LIMIT: Duration = Duration::from_secs(3);
+const ROUND_TRIPS: usize = 20;
+
+/// Everything that one server told.
+pub(super) struct Patient {
+    /// The fields of INFO.
+    pub(super) info: HashMap<String, String>,
+    /// The marker of a lock node, and version 0.1's. `None`: the node has none.
+    pub(super) markers: [Option<String>; 2],
+    /// The election by which Sentinels made a lock node the master.
+    pub(super) election: Option<u64>,
+    /// The modes of adopt rules in the proxies that use this lock node.
+    pub(super) modes: Vec<ProxyModes>,
+    /// Median and longest of the round trips.
+    pub(super) round_trip: (Duration, Duration),
+    /// Idle seconds after which the server closes a client's connection; 0: never.
+    pub(super) timeout: u64,
+    /// Number of Sentinels that watch the server.
+    pub(super) sentinels: u64,
+    /// The server's clock less this machine's, in ms, and the error of that, in ms. `None`: the
+    /// server does not tell.
+    pub(super) clock: Option<(i64, i64)>,
+}
+
+impl Patient {
+    pub(super) fn field(&self, name: &str) -> &str {
+        self.info.get(name).map_or("", String::as_str)
+    }
+
+    pub(super) fn uptime(&self) -> Duration {
+        Duration::from_secs(self.field("uptime_in_seconds").parse().unwrap_or(0))
+    }
+
+    pub(super) fn persistence(&self) -> &'static str {
+        match (self.field("aof_enabled"), self.info.get("saves").map(String::as_str)) {
+            ("1", _) => "append-only file",
+            (_, Some("")) => "no persistence",
+            (_, Some(_)) => "snapshots",
+            (_, None) => "persistence unknown",
+        }
+    }
+}
+
+pub(super) fn summary(patient: &Result<Patient, String>) -> String {
+    let patient = match patient {
+        Ok(patient) => patient,
+        Err(error) if error.contains("no permissions") => return "not examined".into(),
+        Err(_) => return "no answer".into(),
+    };
+    let (median, longest) = patient.round_trip;
+    let (ahead, around) = patient.clock.unwrap_or_default();
+    format!(
+        "{} {}, up {} s, round trip {:.2} ms (longest {:.2}), clock {ahead:+} ms (±{around}), {}",
+        if patient.field("valkey_version").is_empty() { "redis" } else { "valkey" },
+        patient.field("redis_version"),
+        patient.uptime().as_secs(),
+        median.as_secs_f64() * 1e3,
+        longest.as_secs_f64() * 1e3,
+        patient.persistence(),
+    )
+}
+
+/// Asks one server everything. `votes`: it is a lock node.
+pub(super) async fn examine(
+    url: &RedisUrl,
+    way: &Connector,
+    votes: bool,
+) -> Result<Patient, String> {
+    let asking = async {
+        let mut connection = redis_client::connect(url, way).await?;
+        question(&mut connection.redis, votes).await
+    };
+    match timeout(LIMIT, asking).await {
+        Ok(answer) => answer.map_err(|error: RedisError| error.to_string()),
+        Err(_) => Err(format!("no answer within {LIMIT:?}")),
+    }
+}
+
+async fn question(
+    connection: &mut MultiplexedConnection,
+    votes: bool,
+) -> Result<Patient, RedisError> {
+    let info: String = redis::cmd("INFO").query_async(connection).await?;
+    let mut info: HashMap<String, String> = info
+        .lines()
+        .filter_map(|line| line.trim_end().split_once(':'))
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect();
+    let mut round_trips = Vec::new();
+    for _ in 0..ROUND_TRIPS {
+        let begun = Instant::now();
+        let _: String = redis::cmd("PING").query_async(connection).await?;
+        round_trips.push(begun.elapsed());
+    }
+    round_trips.sort();
+    let before = now_in_ms();
+    // An ACL may refuse TIME and the next questions: their answers are useful, not needed.
+    let time = redis::cmd("TIME").query_async::<(i64, i64)>(connection).await;
+    let after = now_in_ms();
+    let clock = time.ok().map(|(seconds, micros)| {
+        let around = (after - before) / 2 + 1;
+        (seconds * 1000 + micros / 1000 - before.midpoint(after), around)
+    });
+    let mut saves = redis::cmd("CONFIG");
+    saves.arg("GET").arg("save");
+    if let Ok((_, saves)) = saves.query_async::<(String, String)>(connection).await {
+        info.insert("saves".into(), saves);
+    }
+    let mut timeout = redis::cmd("CONFIG");
+    timeout.arg("GET").arg("timeout");
+    let timeout = timeout.query_async::<(String, u64)>(connection).await.map_or(0, |told| told.1);
+    let mut sentinels = redis::cmd("PUBSUB");
+    sentinels.arg("NUMSUB").arg("__sentinel__:hello");
+    let sentinels = sentinels.query_async::<(String, u64)>(connection).await;
+    let sentinels = sentinels.map_or(0, |told| told.1);
+    // The probe by which LOCK asks whether a client may: a syntax error, found only after the
+    // ACL's check.
+    let mut set = redis::cmd("SET");
+    set.arg("lockgate:doctor").arg("x").arg("NX").arg("XX");
+    if let Err(error) = set.query_async::<()>(connection).await
+        && error.to_string().contains("unknown command")
+    {
+        info.insert("set_is_unknown".into(), "1".into());
+    }
+    let is_cluster = info.get("cluster_enabled").is_some_and(|told| told == "1");
+    let mut lying: [Option<String>; 4] = [const { None }; 4];
+    let keys = [lock::MARKER, lock::LONGEST, lock::SEATS, lock::OLD_MARKER];
+    // The data node's user needs no key of Lockgate's.
+    for (found, key) in lying.iter_mut().zip(keys).filter(|_| votes) {
+        let asked = redis::cmd("GET").arg(key).query_async(connection).await;
+        *found = match asked {
+            // Another node may have the key's slot, which is told by itself.
+            Err(_) if is_cluster => None,
+            told => told?,
+        };
+    }
+    let [first, longest, seats, old] = lying;
+    let marker = lock::text_of(first.as_deref(), longest.as_deref(), seats.as_deref());
+    let markers = [marker, old];
+    let round_trip = (round_trips[ROUND_TRIPS / 2], round_trips[ROUND_TRIPS - 1]);
+    let modes = match votes {
+        true => redis::cmd("GET").arg(MODES).query_async::<Option<String>>(connection).await,
+        false => Ok(None),
+    };
+    // A user need not have this key.
+    let modes = ProxyModes::read_all(&modes.ok().flatten().unwrap_or_default());
+    let election = None;
+    Ok(Patient { info, markers, election, modes, round_trip, timeout, sentinels, clock })
+}
+
+/// The time of day on this machine, in ms since 1970.
+fn now_in_ms() -> i64 {
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
+}

@@ -1,0 +1,158 @@
+//! What doctor tells: servers with what is wrong with each, as text and as JSON.
+
+use std::fmt::{self, Write as _};
+
+use serde_json::{Value, json};
+
+/// A problem of a server.
+#[derive(Clone)]
+pub(super) struct Finding {
+    /// Whether the server cannot vote, no command can be forwarded, or no bridged lock be taken.
+    pub(super) is_grave: bool,
+    pub(super) what: String,
+    /// Advice what to do about the problem.
+    pub(super) advice: String,
+    /// Whether the server is a lock node that may not vote yet.
+    pub(super) waits: bool,
+}
+
+impl Finding {
+    pub(super) fn grave(what: impl Into<String>, advice: impl Into<String>) -> Finding {
+        Finding { is_grave: true, what: what.into(), advice: advice.into(), waits: false }
+    }
+
+    pub(super) fn minor(what: impl Into<String>, advice: impl Into<String>) -> Finding {
+        Finding { is_grave: false, what: what.into(), advice: advice.into(), waits: false }
+    }
+}
+
+/// A server, or what several have in common, with what is wrong.
+pub(super) struct Examined {
+    /// Its part: `lock node 2`.
+    pub(super) part: String,
+    /// Its address; empty: the part says it.
+    pub(super) address: String,
+    pub(super) summary: String,
+    pub(super) findings: Vec<Finding>,
+    /// Whether the verdict counts it among the servers.
+    pub(super) is_server: bool,
+}
+
+impl Examined {
+    pub(super) fn server(
+        part: impl Into<String>,
+        address: impl Into<String>,
+        summary: impl Into<String>,
+        findings: Vec<Finding>,
+    ) -> Examined {
+        let (part, address, summary) = (part.into(), address.into(), summary.into());
+        Examined { part, address, summary, findings, is_server: true }
+    }
+
+    /// What is no server of its own.
+    pub(super) fn other(
+        part: impl Into<String>,
+        summary: impl Into<String>,
+        findings: Vec<Finding>,
+    ) -> Examined {
+        Examined { is_server: false, ..Examined::server(part, "", summary, findings) }
+    }
+
+    pub(super) fn is_fit(&self) -> bool {
+        !self.findings.iter().any(|finding| finding.is_grave)
+    }
+
+    /// Whether it is a lock node that may not vote yet.
+    pub(super) fn waits(&self) -> bool {
+        self.findings.iter().any(|finding| finding.waits)
+    }
+}
+
+/// All that was examined.
+pub(super) struct Report {
+    pub(super) all: Vec<Examined>,
+    /// Lock nodes of the configuration.
+    pub(super) nodes: usize,
+    /// Those that may not vote yet.
+    pub(super) waiting: usize,
+}
+
+impl Report {
+    /// How many are not fit for their part.
+    pub(super) fn grave(&self) -> usize {
+        self.all.iter().filter(|one| !one.is_fit()).count()
+    }
+
+    fn minor(&self) -> usize {
+        let findings = self.all.iter().flat_map(|one| &one.findings);
+        findings.filter(|finding| !finding.is_grave).count()
+    }
+
+    fn may_fail(&self) -> usize {
+        self.nodes - (self.nodes / 2 + 1)
+    }
+
+    fn verdict(&self) -> String {
+        let (nodes, waiting, may_fail) = (self.nodes, self.waiting, self.may_fail());
+        let servers = self.all.iter().filter(|one| one.is_server).count();
+        match self.grave() {
+            0 if waiting > may_fail => format!(
+                "fit, but no lock can be had now: of {nodes} lock nodes {waiting} wait, and {may_fail} may"
+            ),
+            0 if waiting > 0 => format!(
+                "fit: of {nodes} lock nodes {waiting} may not vote yet, and {} may fail",
+                may_fail - waiting
+            ),
+            0 => format!("fit: of {nodes} lock nodes {may_fail} may fail"),
+            grave => format!("not fit: {grave} of {} servers (!!)", servers.max(grave)),
+        }
+    }
+
+    /// The report for programs.
+    pub(super) fn json(&self) -> Value {
+        let finding = |finding: &Finding| {
+            json!({
+                "severity": if finding.is_grave { "grave" } else { "minor" },
+                "what": finding.what,
+                "advice": finding.advice,
+            })
+        };
+        let examined = |one: &Examined| {
+            json!({
+                "part": one.part,
+                "address": one.address,
+                "summary": one.summary,
+                "fit": one.is_fit(),
+                "waits": one.waits(),
+                "findings": one.findings.iter().map(finding).collect::<Vec<_>>(),
+            })
+        };
+        json!({
+            "fit": self.grave() == 0,
+            "verdict": self.verdict(),
+            "lock_nodes": self.nodes,
+            "may_fail": self.may_fail(),
+            "waiting": self.waiting,
+            "examined": self.all.iter().map(examined).collect::<Vec<_>>(),
+        })
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for Examined { part, address, summary, findings, .. } in &self.all {
+            let mut title = part.clone();
+            for more in [address, summary].into_iter().filter(|more| !more.is_empty()) {
+                write!(title, "  {more}")?;
+            }
+            writeln!(f, "{title}")?;
+            for Finding { is_grave, what, advice, .. } in findings {
+                let mark = if *is_grave { "!!" } else { " -" };
+                writeln!(f, "  {mark} {what}\n     {advice}")?;
+            }
+        }
+        let minor = self.minor();
+        let rest = if minor == 0 { String::new() } else { format!("; to look at: {minor} (-)") };
+        writeln!(f, "{}{rest}", self.verdict())
+    }
+}
