@@ -147,7 +147,7 @@ impl Absence {
             Absence::Error => "error",
             Absence::Unproven => "not proven",
             Absence::FenceEnd => "fence at its end",
-            Absence::Unconfirmed => "not confirmed by its Sentinels",
+            Absence::Unconfirmed => "not confirmed",
             Absence::Moved => "slot moves",
             Absence::ClusterDown => "no shard serves its slot",
         }

@@ -326,23 +326,7 @@ impl Shards {
                     let _ = gone.compare_exchange(-1, now, Ordering::AcqRel, Ordering::Acquire);
                 }
             }
-            // Another master is confirmed as itself alone.
-            self.confirmed[place].store(-1, Ordering::Release);
-            self.masters[place].send_if_modified(|known| {
-                let is_new = *known != there;
-                if is_new {
-                    info!(
-                        cluster = %self.config.cluster, shard = place + 1,
-                        master = there.as_ref().map(|it| tracing::field::display(&it.url)),
-                        "the shard's master"
-                    );
-                    known.clone_from(&there);
-                }
-                is_new
-            });
-            if there.is_some() {
-                self.confirmed[place].store(sent.micros(), Ordering::Release);
-            }
+            self.note_master(place, there, sent);
         }
         self.slots.store(Arc::new(table));
         let replicas =
@@ -353,6 +337,29 @@ impl Shards {
         memory.connections.retain(|url, _| kept.contains(url));
         memory.nodes = nodes;
         problem
+    }
+
+    /// Notes the master of a shard, or that there is none, as it was told when asked at `sent`.
+    fn note_master(&self, place: usize, there: Option<Whereabouts>, sent: Instant) {
+        let is_there = there.is_some();
+        self.masters[place].send_if_modified(|known| {
+            let is_new = *known != there;
+            if is_new {
+                // Another master is confirmed as itself alone. The same one never ceases to be: its
+                // votes come in meanwhile.
+                self.confirmed[place].store(-1, Ordering::Release);
+                info!(
+                    cluster = %self.config.cluster, shard = place + 1,
+                    master = there.as_ref().map(|it| tracing::field::display(&it.url)),
+                    "the shard's master"
+                );
+                *known = there;
+            }
+            is_new
+        });
+        if is_there {
+            self.confirmed[place].store(sent.micros(), Ordering::Release);
+        }
     }
 
     /// Finds a seat for each shard that has none.
@@ -448,6 +455,41 @@ async fn run(shards: std::sync::Weak<Shards>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::{Config, LockNode};
+
+    #[tokio::test]
+    async fn a_master_that_is_named_again_does_not_cease_to_be_confirmed() {
+        let text = "locks: {nodes: [{cluster: ['127.0.0.1:1'], shards: 1}]}";
+        let config = Config::parse(text, "f", &|_| None).unwrap();
+        let LockNode::Cluster(of) = &config.locks.nodes[0] else { panic!("no cluster") };
+        let way =
+            Connector::start("node", &config.locks.tls, std::slice::from_ref(of.cluster.login()));
+        let shards = Shards::start(of, &way, (1, 0));
+        let at =
+            |port| Whereabouts { url: RedisUrl::local(port), election: None, claimed: Some(1) };
+        let (one, other) = (at(1), at(2));
+        shards.note_master(0, Some(one.clone()), Instant::now());
+        let done = std::sync::atomic::AtomicBool::new(false);
+        let ceased = std::thread::scope(|scope| {
+            let looking = scope.spawn(|| {
+                let mut ceased = 0;
+                while !done.load(Ordering::Relaxed) {
+                    ceased += u32::from(!shards.is_confirmed(0, &one));
+                }
+                ceased
+            });
+            for _ in 0..20_000 {
+                shards.note_master(0, Some(one.clone()), Instant::now());
+            }
+            done.store(true, Ordering::Relaxed);
+            looking.join().unwrap()
+        });
+        assert_eq!(ceased, 0);
+        shards.note_master(0, Some(other.clone()), Instant::now());
+        assert!(!shards.is_confirmed(0, &one) && shards.is_confirmed(0, &other));
+        shards.note_master(0, None, Instant::now());
+        assert!(!shards.is_confirmed(0, &other));
+    }
 
     #[test]
     fn shards_are_exchanged_as_was_agreed() {
