@@ -227,9 +227,9 @@ impl fmt::Display for NoQuorum {
 pub struct NodeStatus {
     /// Address without credentials.
     pub address: String,
-    /// Whether the node is connected and answers.
+    /// Whether the node is connected and answers; of a cluster, whether one of its shards is and does.
     pub up: bool,
-    /// Why the node is not up.
+    /// Why the node is not up, or some shards of it are not.
     pub reason: Option<String>,
     /// The fault that makes the node unfit to vote, if that is the reason.
     pub unfit: Option<Fault>,

@@ -10,7 +10,7 @@ use lockgate::tools::redis_server::RedisServer;
 
 use crate::support::{
     Client, Proxy, Reply, Setup,
-    cluster::{Cluster, join},
+    cluster::{Cluster, join, text},
     eventually,
 };
 
@@ -210,13 +210,8 @@ fn a_new_shard_keeps_what_is_moved_to_it_and_waits_before_it_grants() {
     });
     cluster.nodes.push(join(&cluster.nodes));
     // Where its marker will lie: a new shard has a slot for it before others come.
-    let station = (slot as usize / 16 * 16).to_string();
-    let mut asked = cluster.client(0);
-    let station = Reply::Int(station.parse().unwrap());
-    let station_key = (0..200_000)
-        .map(|number| number.to_string())
-        .find(|key| asked.cmd(&["CLUSTER", "KEYSLOT", key]) == station);
-    cluster.move_slot(&station_key.unwrap(), from.unwrap(), 6, |_| {});
+    let station = cluster.key_of_slot(slot as usize / 16 * 16);
+    cluster.move_slot(&station, from.unwrap(), 6, |_| {});
     cluster.move_slot(held, from.unwrap(), 6, |_| {});
     let mut other = proxy.client();
     let begun = Instant::now();
@@ -294,4 +289,143 @@ fn what_is_held_stays_held_while_its_slot_is_moved() {
         assert_eq!(holder.cmd(&["UNLOCK", key]), Reply::Int(1), "{key} was never lost");
         other.cmd(&["LOCK", key, "PX", "1000"]).grant();
     }
+}
+
+/// While half of a lock's keys are on either side its scripts are answered TRYAGAIN, then ASK, and
+/// MOVED in the end.
+#[test]
+fn a_lock_whose_keys_lie_on_both_sides_is_nobody_elses_and_its_move_is_told() {
+    let cluster = Cluster::start(3);
+    let proxy = before(&[cluster.voter()]).start();
+    let beside = before(&[cluster.voter()]).start();
+    all_up(&proxy, 1);
+    all_up(&beside, 1);
+    let (key, given_back) = (cluster.key(0, "k"), cluster.key(0, "l"));
+    let (mut holder, mut other) = (proxy.client(), beside.client());
+    for key in [&key, &given_back] {
+        holder.cmd(&["LOCK", key, "a", "PX", "60000"]).grant();
+    }
+    let all = [
+        &["LOCK", &key, "PX", "1000"][..],
+        &["RENEW", &key, "a", "PX", "50000"],
+        &["LOCK.ATTACH", &key, "a"],
+        &["UNLOCK", &key, "b"],
+    ];
+    for key in [&key, &given_back] {
+        let locked = format!("lock:{key}");
+        let slot = cluster.slot(&locked);
+        cluster.begin_move(&slot, 0, 1);
+        cluster.migrate(&locked, 0, 1);
+        let rest = cluster.client(0).cmd(&["CLUSTER", "GETKEYSINSLOT", &slot, "10"]);
+        let Reply::Array(rest) = rest else { panic!("{rest:?}") };
+        let rest: Vec<String> = rest.iter().map(text).collect();
+        let asked = cluster.client(0).cmd(&["EXISTS", &locked, &rest[0]]);
+        assert!(asked.error_text().starts_with("TRYAGAIN"), "{asked:?}");
+        if *key == given_back {
+            let told = holder.cmd(&["UNLOCK", key, "a"]);
+            assert!(told.error_text().contains("(slot moves)"), "{told:?}");
+        } else {
+            for words in all {
+                let told = other.cmd(words);
+                assert!(told.error_text().contains("(slot moves)"), "{words:?}: {told:?}");
+            }
+        }
+        rest.iter().for_each(|key| cluster.migrate(key, 0, 1));
+        let asked = cluster.client(0).cmd(&["EXISTS", &locked]);
+        assert!(asked.error_text().starts_with("ASK"), "{asked:?}");
+        if *key != given_back {
+            for words in all {
+                let told = other.cmd(words);
+                assert!(told.error_text().contains("(slot moves)"), "{words:?}: {told:?}");
+            }
+        }
+        cluster.move_slot(&locked, 0, 1, |_| {});
+        let asked = cluster.client(0).cmd(&["EXISTS", &locked]);
+        assert!(asked.error_text().starts_with("MOVED"), "{asked:?}");
+    }
+    // The map may be old once more.
+    eventually("it is known where the lock is", || match other.cmd(&["LOCK", &key]) {
+        Reply::NullArray => true,
+        told => {
+            assert!(told.error_text().contains("(slot moves)"), "{told:?}");
+            false
+        }
+    });
+    granted_at(&mut other, &given_back);
+    assert_eq!(holder.cmd(&["UNLOCK", &key, "a"]), Reply::Int(1));
+}
+
+#[test]
+fn a_slot_that_no_shard_has_stops_its_own_locks_or_all_and_is_told() {
+    for (coverage, stops_all) in [("no", false), ("yes", true)] {
+        let cluster = Cluster::start(3);
+        cluster.set("cluster-require-full-coverage", coverage);
+        let proxy = before(&[cluster.voter()]).locks("default_ttl: 60s").start();
+        all_up(&proxy, 1);
+        let (lost, same_shard, free) =
+            (cluster.key(0, "lost"), cluster.key(0, "same"), cluster.key(1, "free"));
+        let (mut holder, mut client) = (proxy.client(), proxy.client());
+        holder.cmd(&["LOCK", &same_shard]).grant();
+        let slot = cluster.slot(&format!("lock:{lost}"));
+        cluster.uncover(&slot);
+        let is_told = |reply: &Reply| reply.error_text().contains("(no shard serves its slot)");
+        eventually("the lock is refused", || is_told(&client.cmd(&["LOCK", &lost])));
+        let what = "1 of 16384 slots have no master";
+        eventually("it is told", || proxy.http("/readyz").contains(what));
+        if stops_all {
+            eventually("all are refused", || is_told(&client.cmd(&["LOCK", &free])));
+            eventually("it is not ready", || {
+                is_told(&client.cmd(&["LOCK", &free]))
+                    && proxy.http("/readyz").starts_with("HTTP/1.1 503")
+            });
+        } else {
+            for _ in 0..20 {
+                client.cmd(&["LOCK", &free, "PX", "1000"]).grant();
+                assert_eq!(client.cmd(&["UNLOCK", &free]), Reply::Int(1));
+                assert_eq!(client.cmd(&["LOCK", &same_shard]), Reply::NullArray);
+            }
+            assert!(proxy.http("/readyz").starts_with("HTTP/1.1 200"), "{}", proxy.http("/readyz"));
+        }
+        let covered = cluster.client(0).cmd(&["CLUSTER", "ADDSLOTS", &slot]);
+        assert_eq!(covered, Reply::ok());
+        granted_at(&mut client, &lost);
+        granted_at(&mut client, &free);
+        assert!(!proxy.http("/readyz").contains(what));
+        assert_eq!(holder.cmd(&["UNLOCK", &same_shard]), Reply::Int(1), "it was never lost");
+    }
+}
+
+#[test]
+fn a_shard_that_is_merged_away_leaves_its_seat_to_a_later_one() {
+    let mut cluster = Cluster::start(3).node_timeout(2000);
+    // No more seats than shards.
+    let voter = cluster.data(", shards: 3");
+    let proxy = before(&[voter]).locks("max_ttl: 6s").locks("default_ttl: 4s").start();
+    all_up(&proxy, 1);
+    let key = cluster.key(2, "k");
+    let (mut holder, mut other) = (proxy.client(), proxy.client());
+    holder.cmd(&["LOCK", &key]).grant();
+    cluster.give_all(2, 1);
+    granted_at(&mut other, &cluster.key(2, "free"));
+    // The others agree upon a failover without it, once what it has granted has run out.
+    let promoted = cluster.client(3).cmd(&["CLUSTER", "FAILOVER"]);
+    assert_eq!(promoted, Reply::ok());
+    let filled = |seats: u8| proxy.log().matches(&format!("\"filled\":{seats}")).count();
+    let lost = cluster.key(0, "lost");
+    eventually("the promoted one waits", || {
+        other.cmd(&["LOCK", &lost]).error_text().contains("locks that are still held")
+    });
+    granted_at(&mut other, &lost);
+    assert_eq!((filled(2), filled(3)), (1, 1), "its seat is blank");
+    let new = join(&cluster.nodes);
+    cluster.nodes.push(new);
+    // A slot for its marker first.
+    let (first, _) = cluster.slots(2);
+    let station = cluster.key_of_slot(first.div_ceil(16) * 16);
+    let mine = cluster.key(2, "mine");
+    cluster.move_slot(&station, 1, 6, |_| {});
+    cluster.move_slot(&mine, 1, 6, |_| {});
+    granted_at(&mut other, &mine);
+    assert_eq!(filled(3), 2, "it has the seat");
+    assert_eq!(holder.cmd(&["UNLOCK", &key]), Reply::Int(1), "it was never lost");
 }

@@ -92,44 +92,115 @@ impl Cluster {
 
     /// Sets after how many milliseconds a node that does not answer is taken for dead.
     pub fn node_timeout(self, millis: u32) -> Cluster {
-        for index in 0..self.nodes.len() {
-            let words = ["CONFIG", "SET", "cluster-node-timeout", &millis.to_string()];
-            assert_eq!(self.client(index).cmd(&words), Reply::ok());
-        }
+        self.set("cluster-node-timeout", &millis.to_string());
         self
     }
 
     /// Moves the slot of `key` from one master to another, with all that is in it. `between`: called
     /// while it is on its way.
     pub fn move_slot(&self, key: &str, from: usize, to: usize, between: impl FnOnce(&Cluster)) {
-        let Reply::Int(slot) = self.client(0).cmd(&["CLUSTER", "KEYSLOT", key]) else {
-            panic!("no slot")
-        };
-        let slot = slot.to_string();
-        let (source, target) = (self.id(from), self.id(to));
-        let set = |index: usize, words: &[&str]| {
-            let set = self.client(index).cmd(&[&["CLUSTER", "SETSLOT", &slot], words].concat());
-            assert_eq!(set, Reply::ok());
-        };
-        set(to, &["IMPORTING", &source]);
-        set(from, &["MIGRATING", &target]);
-        let port = self.nodes[to].port().to_string();
+        let slot = self.slot(key);
+        self.begin_move(&slot, from, to);
         let mut at = self.client(from);
         while let Reply::Array(keys) = at.cmd(&["CLUSTER", "GETKEYSINSLOT", &slot, "10"])
             && !keys.is_empty()
         {
-            for key in &keys {
-                let key = text(key);
-                // A node that has just joined may take nothing yet.
-                eventually("the key is moved", || {
-                    let moved = at.cmd(&["MIGRATE", "127.0.0.1", &port, &key, "0", "5000"]);
-                    matches!(&moved, Reply::Simple(text) if text == "OK" || text == "NOKEY")
-                });
-            }
+            keys.iter().for_each(|key| self.migrate(&text(key), from, to));
         }
         between(self);
-        set(to, &["NODE", &target]);
-        set(from, &["NODE", &target]);
+        for index in [to, from] {
+            self.set_slot(index, &slot, &["NODE", &self.id(to)]);
+        }
+    }
+
+    /// The slot of a key.
+    pub fn slot(&self, key: &str) -> String {
+        match self.client(0).cmd(&["CLUSTER", "KEYSLOT", key]) {
+            Reply::Int(slot) => slot.to_string(),
+            other => panic!("no slot: {other:?}"),
+        }
+    }
+
+    /// A key of this slot.
+    pub fn key_of_slot(&self, slot: usize) -> String {
+        let (mut asked, slot) = (self.client(0), Reply::Int(slot as i64));
+        (0..200_000)
+            .map(|number| number.to_string())
+            .find(|key| asked.cmd(&["CLUSTER", "KEYSLOT", key]) == slot)
+            .expect("a key")
+    }
+
+    /// Tells both masters that a slot is on its way from one to the other.
+    pub fn begin_move(&self, slot: &str, from: usize, to: usize) {
+        self.set_slot(to, slot, &["IMPORTING", &self.id(from)]);
+        self.set_slot(from, slot, &["MIGRATING", &self.id(to)]);
+    }
+
+    /// Moves one key of a slot that is on its way.
+    pub fn migrate(&self, key: &str, from: usize, to: usize) {
+        let port = self.nodes[to].port().to_string();
+        let mut at = self.client(from);
+        // A node that has just joined may take nothing yet.
+        eventually("the key is moved", || {
+            let moved = at.cmd(&["MIGRATE", "127.0.0.1", &port, key, "0", "5000"]);
+            matches!(&moved, Reply::Simple(text) if text == "OK" || text == "NOKEY")
+        });
+    }
+
+    fn set_slot(&self, index: usize, slot: &str, words: &[&str]) {
+        let set = self.client(index).cmd(&[&["CLUSTER", "SETSLOT", slot], words].concat());
+        assert_eq!(set, Reply::ok());
+    }
+
+    /// Gives all slots that a master had at the start to another, with all that is in them, from the
+    /// lowest on.
+    pub fn give_all(&self, from: usize, to: usize) {
+        let (first, last) = self.slots(from);
+        let all: Vec<String> = (first..=last).map(|slot| slot.to_string()).collect();
+        let ask: Vec<Vec<&str>> =
+            all.iter().map(|slot| vec!["CLUSTER", "COUNTKEYSINSLOT", slot]).collect();
+        let asked: Vec<&[&str]> = ask.iter().map(Vec::as_slice).collect();
+        let counts = self.client(from).pipe(&asked);
+        let (empty, full): (Vec<_>, Vec<_>) =
+            all.iter().zip(counts).partition(|(_, count)| *count == Reply::Int(0));
+        // The new claims must be newer than the old ones.
+        self.text(to, &["CLUSTER", "BUMPEPOCH"]);
+        let target = self.id(to);
+        let set: Vec<[&str; 5]> = empty
+            .iter()
+            .map(|(slot, _)| ["CLUSTER", "SETSLOT", slot.as_str(), "NODE", &target])
+            .collect();
+        let set: Vec<&[&str]> = set.iter().map(<[&str; 5]>::as_slice).collect();
+        for index in [to, from] {
+            assert!(self.client(index).pipe(&set).iter().all(|reply| *reply == Reply::ok()));
+        }
+        for (slot, _) in full {
+            self.begin_move(slot, from, to);
+            let keys = self.client(from).cmd(&["CLUSTER", "GETKEYSINSLOT", slot, "1000"]);
+            let Reply::Array(keys) = keys else { panic!("{keys:?}") };
+            keys.iter().for_each(|key| self.migrate(&text(key), from, to));
+            [to, from].iter().for_each(|index| self.set_slot(*index, slot, &["NODE", &target]));
+        }
+    }
+
+    /// Takes a slot from its master, and gives it to nobody.
+    pub fn uncover(&self, slot: &str) {
+        eventually("nobody has the slot", || {
+            (0..self.nodes.len()).fold(true, |all, index| {
+                // What was under way may have told a node of the slot again.
+                self.client(index).cmd(&["CLUSTER", "DELSLOTS", slot]);
+                let told = self.text(index, &["CLUSTER", "INFO"]);
+                all && told.contains("cluster_slots_assigned:16383")
+            })
+        });
+    }
+
+    /// Sets this on all nodes.
+    pub fn set(&self, name: &str, value: &str) {
+        for index in 0..self.nodes.len() {
+            let words = ["CONFIG", "SET", name, value];
+            assert_eq!(self.client(index).cmd(&words), Reply::ok());
+        }
     }
 
     /// The slots of a master.
@@ -216,6 +287,7 @@ fn meet(one: u16, other: u16) {
 /// The text of a reply; of an array, its last element.
 pub fn text(reply: &Reply) -> String {
     match reply {
+        Reply::Simple(text) => text.clone(),
         Reply::Bulk(text) => String::from_utf8_lossy(text).into_owned(),
         Reply::Array(all) => text(all.last().expect("an element")),
         other => panic!("no text: {other:?}"),

@@ -55,8 +55,8 @@ pub(in crate::lock) enum ConnectError {
     /// No slot of the node is free for its marker.
     #[error("it has no slot for its marker")]
     NoStation,
-    /// The node's Sentinels name another master now.
-    #[error("its Sentinels name another master")]
+    /// Another Redis is the master now, by the Sentinels or the cluster.
+    #[error("its Sentinels, or its cluster, name another master")]
     Elsewhere,
     /// The engine was dropped.
     #[error("not needed any more")]
