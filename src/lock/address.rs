@@ -67,8 +67,8 @@ impl NodeAddress {
     /// The addresses of the lock nodes on all seats. Begins to ask Sentinels, where there are some, in the current
     /// runtime.
     pub(in crate::lock) fn all(config: &LocksConfig) -> Vec<Arc<NodeAddress>> {
-        let count = Voters::new(config).seats();
-        let mut all = Vec::with_capacity(count);
+        let voters = Voters::new(config);
+        let mut all = Vec::with_capacity(voters.seats());
         for node in &config.nodes {
             match node {
                 LockNode::Fixed(url) => all.push(NodeAddress::Fixed(url.clone())),
@@ -80,7 +80,7 @@ impl NodeAddress {
                 LockNode::Cluster(of) => {
                     let login = std::slice::from_ref(of.cluster.login());
                     let way = Connector::start("node", &config.tls, login);
-                    let shards = Shards::start(of, &way, (count, all.len()));
+                    let shards = Shards::start(of, &way, voters.place(all.len()));
                     all.extend((0..of.shards).map(|at| NodeAddress::Shard(shards.clone(), at)));
                 }
             }

@@ -41,6 +41,7 @@ use tracing::{info, warn};
 use super::{
     metrics::LockClusterMetrics,
     stations::{self, Marked},
+    voters::SeatPlace,
     whereabouts::Whereabouts,
 };
 use crate::{
@@ -74,8 +75,8 @@ const NOBODY: u8 = u8::MAX;
 pub(in crate::lock) struct Shards {
     pub(in crate::lock) config: LockCluster,
     connector: Connector,
-    /// The number of seats of all voters, as markers have it, and the first of this voter.
-    seats: (usize, usize),
+    /// The first of its seats, among those of all voters.
+    seat: SeatPlace,
     /// For each slot the place of its shard among the seats of the voter.
     slots: ArcSwap<Vec<u8>>,
     /// The master of each shard.
@@ -125,18 +126,17 @@ impl ShardMemory {
 }
 
 impl Shards {
-    /// Begins to follow a cluster, in the current runtime. `seats` are the number of all voters' seats
-    /// and the first of this one's.
+    /// Begins to follow a cluster, in the current runtime. `seat` is the first of its seats.
     pub(super) fn start(
         config: &LockCluster,
         connector: &Connector,
-        seats: (usize, usize),
+        seat: SeatPlace,
     ) -> Arc<Shards> {
         let count = config.shards;
         let shards = Arc::new(Shards {
             config: config.clone(),
             connector: connector.clone(),
-            seats,
+            seat,
             slots: ArcSwap::from_pointee(vec![NOBODY; usize::from(SLOTS)]),
             masters: (0..count).map(|_| watch::Sender::new(None)).collect(),
             confirmed: (0..count).map(|_| AtomicI64::new(-1)).collect(),
@@ -392,13 +392,12 @@ impl Shards {
                 None => continue,
             };
             let Ok(Some(told)) = told else { continue };
-            let (all, first) = self.seats;
-            let is_ours = |marked: &&Marked| {
-                marked.seats == all && (first..first + count).contains(&marked.seat)
-            };
+            let SeatPlace { beside, shape, .. } = &self.seat;
+            let is_ours =
+                |marked: &&Marked| marked.shape == *shape && beside.contains(&marked.seat);
             let place =
                 told.iter().filter(is_ours).max_by_key(|marked| (marked.is_named, marked.epoch));
-            let Some(place) = place.map(|marked| marked.seat - first) else { continue };
+            let Some(place) = place.map(|marked| marked.seat - beside.start) else { continue };
             if !memory.seats.values().any(|taken| *taken == place) {
                 memory.seats.insert(node.id.clone(), place);
             }
@@ -455,7 +454,10 @@ async fn run(shards: std::sync::Weak<Shards>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::config::{Config, LockNode};
+    use crate::{
+        config::{Config, LockNode},
+        lock::voters::Voters,
+    };
 
     #[tokio::test]
     async fn a_master_that_is_named_again_does_not_cease_to_be_confirmed() {
@@ -464,7 +466,7 @@ mod tests {
         let LockNode::Cluster(of) = &config.locks.nodes[0] else { panic!("no cluster") };
         let way =
             Connector::start("node", &config.locks.tls, std::slice::from_ref(of.cluster.login()));
-        let shards = Shards::start(of, &way, (1, 0));
+        let shards = Shards::start(of, &way, Voters::new(&config.locks).place(0));
         let at =
             |port| Whereabouts { url: RedisUrl::local(port), election: None, claimed: Some(1) };
         let (one, other) = (at(1), at(2));

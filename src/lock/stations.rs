@@ -11,8 +11,8 @@ use bb8_redis::redis::{self, Value};
 
 use super::{
     Fault,
-    fitness::marker::{BALLOT, MARKER, SEATS},
-    voters::Voters,
+    fitness::marker::{BALLOT, MARKER, NOTE, Note, SEATS},
+    voters::{SeatPlace, Shape, Voters},
 };
 use crate::{cluster::slot, config::LocksConfig, net::redis_client::Connection};
 
@@ -52,7 +52,7 @@ pub(in crate::lock) fn among(slots: &[(u16, u16)]) -> Vec<u16> {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(in crate::lock) struct Marked {
     pub(in crate::lock) seat: usize,
-    pub(in crate::lock) seats: usize,
+    pub(in crate::lock) shape: Shape,
     pub(in crate::lock) epoch: u64,
     /// Whether the seat is that of the node on which it lies.
     pub(in crate::lock) is_named: bool,
@@ -64,6 +64,7 @@ pub(in crate::lock) struct StationText {
     pub(in crate::lock) marker: Option<String>,
     pub(in crate::lock) seats: Option<String>,
     pub(in crate::lock) ballot: Option<String>,
+    pub(in crate::lock) note: Option<String>,
 }
 
 impl StationText {
@@ -71,47 +72,63 @@ impl StationText {
     fn marked(&self, run_id: &str) -> Option<Marked> {
         let words: Vec<&str> = self.marker.as_deref()?.split(' ').collect();
         let [_, epoch, place, _] = words[..] else { return None };
-        let (seat, seats) = place.split_once('/')?;
+        let (seat, shape) = place.split_once('/')?;
         let seat = seat.parse::<usize>().ok()?.checked_sub(1)?;
         let line = self.seats.as_deref().and_then(|seats| seats.lines().nth(seat));
         let is_named =
             !run_id.is_empty() && line.is_some_and(|line| line.split(' ').next() == Some(run_id));
-        Some(Marked { seat, seats: seats.parse().ok()?, epoch: epoch.parse().ok()?, is_named })
+        Some(Marked { seat, shape: Shape::read(shape)?, epoch: epoch.parse().ok()?, is_named })
+    }
+
+    /// The epoch in which a note was written that this Redis waits.
+    fn waits_since(&self, run_id: &str) -> Option<u64> {
+        let note = Note::parse(self.note.as_deref()?)?;
+        (note.who.run_id == run_id).then_some(note.epoch)
     }
 }
 
 /// The keys at a station that say whose it is, in the order of [`StationText`].
-pub(in crate::lock) fn keys(station: u16) -> [Vec<u8>; 3] {
-    [MARKER, SEATS, BALLOT].map(|name| Station::Slot(station).key(name))
+pub(in crate::lock) fn keys(station: u16) -> [Vec<u8>; 4] {
+    [MARKER, SEATS, BALLOT, NOTE].map(|name| Station::Slot(station).key(name))
 }
 
-/// Chooses the station of a node with this `run_id` on `seat` of `seats`. Returns `None` if other
-/// seats' markers lie at all of them, or there is none.
+/// Chooses the station of a node with this `run_id` on a seat. Returns `None` if other seats' markers lie
+/// at all of them, or there is none.
 ///
-/// A marker of a deployment with other seats, or what is none, is never passed by: whoever reads it
-/// there is told that the node is another's.
+/// A marker of a deployment of another shape, one that has the node at another voter, or what is none is
+/// never passed by: whoever reads it there is told that the node is another's.
 ///
-/// Whoever looks at the same time chooses the same one, unless its slot has been moved away: then what
+/// Whoever looks at the same time chooses the same one, and whoever looks later, though slots have come
+/// meanwhile: where the node's wait is noted, or a round has begun. If that slot has been moved away, what
 /// another proxy does there fails.
 pub(in crate::lock) fn choose(
     all: &[(u16, StationText)],
     run_id: &str,
-    seat: usize,
-    seats: usize,
+    place: &SeatPlace,
 ) -> Option<Station> {
     let marked = |found: &StationText| found.marked(run_id);
-    let is_ours = |found: &StationText| marked(found).is_some_and(|marked| marked.seats == seats);
+    let is_ours = |found: &StationText| {
+        let fits = |marked: Marked| {
+            marked.shape == place.shape && (!marked.is_named || place.beside.contains(&marked.seat))
+        };
+        marked(found).is_some_and(fits)
+    };
     let foreign = all.iter().find(|(_, found)| found.marker.is_some() && !is_ours(found));
     if let Some((at, _)) = foreign {
         return Some(Station::Slot(*at));
     }
     let own = all.iter().filter_map(|(at, found)| Some((*at, marked(found)?)));
-    let own = own.filter(|(_, marked)| marked.seat == seat);
+    let own = own.filter(|(_, marked)| marked.seat == place.seat);
     let best = own.max_by_key(|(at, marked)| (marked.is_named, marked.epoch, *at));
     let is_free = |found: &StationText| found.marker.is_none();
+    let waiting = || {
+        let noted = |(at, found): &(u16, StationText)| Some((found.waits_since(run_id)?, *at));
+        let free = all.iter().filter(|(_, found)| is_free(found));
+        free.filter_map(noted).max().map(|(_, at)| at)
+    };
     let begun = || all.iter().find(|(_, found)| is_free(found) && found.ballot.is_some());
     let highest = || all.iter().find(|(_, found)| is_free(found));
-    let free = || begun().or_else(highest).map(|(at, _)| *at);
+    let free = || waiting().or_else(|| begun().or_else(highest).map(|(at, _)| *at));
     best.map(|(at, _)| at).or_else(free).map(Station::Slot)
 }
 
@@ -137,10 +154,10 @@ pub(in crate::lock) async fn markers(
         Value::BulkString(text) => Some(String::from_utf8_lossy(text).into_owned()),
         _ => None,
     };
-    let found = told.chunks(3).filter_map(|three| match three {
-        [marker, seats, ballot] => {
-            StationText { marker: text(marker), seats: text(seats), ballot: text(ballot) }
-                .marked(run_id)
+    let found = told.chunks(4).filter_map(|four| match four {
+        [marker, seats, ballot, note] => {
+            let [marker, seats, ballot, note] = [marker, seats, ballot, note].map(text);
+            StationText { marker, seats, ballot, note }.marked(run_id)
         }
         _ => None,
     });
@@ -153,13 +170,13 @@ pub(crate) async fn diagnose_shard(
     connection: &mut Connection,
     slots: &[(u16, u16)],
 ) -> Option<(Fault, String)> {
-    let seats = Voters::new(config).seats();
+    let shape = Voters::new(config).shape();
     let told = markers(connection, slots).await?;
-    if let Some(other) = told.iter().find(|marked| marked.seats != seats) {
+    if let Some(other) = told.iter().find(|marked| marked.shape != shape) {
         let what = format!(
-            "its marker is of a deployment of {} seats, this file has {seats}: locks.nodes and the shards \
-             of each cluster must be the same for all proxies",
-            other.seats
+            "its marker is of a deployment with seats {}, this file has {shape}: locks.nodes and the \
+             shards of each cluster must be the same for all proxies",
+            other.shape
         );
         return Some((Fault::Disagrees, what));
     }
@@ -180,7 +197,8 @@ mod tests {
 
     fn found(marker: &str, run_ids: &[&str]) -> StationText {
         let seats = run_ids.iter().map(|run_id| format!("{run_id} r\n")).collect();
-        StationText { marker: Some(marker.into()), seats: Some(seats), ballot: Some("1 1".into()) }
+        let ballot = Some("1 1".into());
+        StationText { marker: Some(marker.into()), seats: Some(seats), ballot, note: None }
     }
 
     #[test]
@@ -197,11 +215,13 @@ mod tests {
 
     #[test]
     fn who_has_a_marker_keeps_its_station_and_others_take_the_highest_that_is_free() {
-        let ours = found("d 3 2/4 lock:", &["a", "b", "c", "d"]);
-        let theirs = found("d 9 1/4 lock:", &["a", "b", "c", "d"]);
-        let copy = found("d 5 2/4 lock:", &["a", "x", "c", "d"]);
+        // A cluster of three seats beside one node.
+        let place = Voters::with_seats([3, 1].into_iter()).place(1);
+        let ours = found("d 3 2/3+1 lock:", &["a", "b", "c", "d"]);
+        let theirs = found("d 9 1/3+1 lock:", &["a", "b", "c", "d"]);
+        let copy = found("d 5 2/3+1 lock:", &["a", "x", "c", "d"]);
         let promised = StationText { ballot: Some("1 0".into()), ..StationText::default() };
-        let choose = |all: &[(u16, StationText)]| choose(all, "b", 1, 4);
+        let choose = |all: &[(u16, StationText)]| choose(all, "b", &place);
         let free = || StationText::default();
         assert_eq!(choose(&[(48, free()), (32, free())]), Some(Station::Slot(48)));
         assert_eq!(choose(&[(48, theirs.clone()), (32, free())]), Some(Station::Slot(32)));
@@ -214,11 +234,20 @@ mod tests {
             "it has promised"
         );
         let of_five = found("d 9 1/5 lock:", &["a", "b", "c", "d", "e"]);
+        let in_other_order = found("d 9 2/1+3 lock:", &["a", "b", "c", "d"]);
+        let of_another_voter = found("d 9 4/3+1 lock:", &["a", "x", "c", "b"]);
         let strange = found("hello", &[]);
-        for foreign in [of_five, strange] {
+        for foreign in [of_five, in_other_order, of_another_voter, strange] {
             let all = [(48, free()), (32, ours.clone()), (16, foreign)];
             assert_eq!(choose(&all), Some(Station::Slot(16)), "it is not passed by");
         }
+        let noted = |who: &str, epoch: u64| StationText {
+            note: Some(format!("{who} r {epoch} 1")),
+            ..StationText::default()
+        };
+        let all = [(64, free()), (48, noted("b", 3)), (32, noted("b", 3)), (16, noted("b", 2))];
+        assert_eq!(choose(&all), Some(Station::Slot(48)), "slots that come change nothing");
+        assert_eq!(choose(&[(48, free()), (32, noted("x", 3))]), Some(Station::Slot(48)));
         assert_eq!(choose(&[(48, theirs)]), None);
         assert_eq!(choose(&[]), None);
     }

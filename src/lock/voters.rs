@@ -8,10 +8,13 @@
 //! without having agreed: the vote on a lock comes from one of its seats, and nobody knows which
 //! locks there are.
 
-use std::ops::Range;
+use std::{fmt, ops::Range};
 
 use super::quorum::quorum;
 use crate::config::LocksConfig;
+
+/// More seats than there can be: a marker names all of them.
+const MOST_SEATS: usize = 4096;
 
 /// The voters, in the order of `locks.nodes`; their seats have numbers from 0 through all of them.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -60,6 +63,17 @@ impl Voters {
     /// The first seat of a voter.
     pub(super) fn first(&self, voter: usize) -> usize {
         self.of.partition_point(|of| *of < voter)
+    }
+
+    /// A seat among those of its voter.
+    pub(super) fn place(&self, seat: usize) -> SeatPlace {
+        SeatPlace { seat, beside: self.beside(seat), shape: self.shape() }
+    }
+
+    /// How many seats each voter has, in their order.
+    pub(super) fn shape(&self) -> Shape {
+        let sizes = self.of.chunk_by(|one, next| one == next).map(<[usize]>::len);
+        Shape(sizes.collect())
     }
 
     /// All seats of the voter to which `seat` belongs.
@@ -125,6 +139,51 @@ impl Voters {
     }
 }
 
+/// A seat, and what is known of the others.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct SeatPlace {
+    pub(super) seat: usize,
+    /// All seats of its voter.
+    pub(super) beside: Range<usize>,
+    pub(super) shape: Shape,
+}
+
+/// How many seats each voter has: a deployment has the same shape for all proxies. As text
+/// `5`, if each voter has one, else `1+16+1`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Shape(Vec<usize>);
+
+impl Shape {
+    /// Reads the text. Returns `None` if it is none.
+    pub(super) fn read(text: &str) -> Option<Shape> {
+        let number =
+            |text: &str| text.parse().ok().filter(|number| (1..=MOST_SEATS).contains(number));
+        let shape = match (text.strip_suffix('+'), text.contains('+')) {
+            (Some(alone), _) => Shape(vec![number(alone)?]),
+            (None, true) => Shape(text.split('+').map(number).collect::<Option<_>>()?),
+            (None, false) => Shape(vec![1; number(text)?]),
+        };
+        (shape.seats() <= MOST_SEATS && shape.to_string() == text).then_some(shape)
+    }
+
+    /// The number of all seats.
+    pub(super) fn seats(&self) -> usize {
+        self.0.iter().sum()
+    }
+}
+
+impl fmt::Display for Shape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.0.iter().all(|size| *size == 1) {
+            return self.0.len().fmt(f);
+        }
+        let sizes: Vec<String> = self.0.iter().map(ToString::to_string).collect();
+        // One voter alone is told from so many.
+        let alone = if sizes.len() == 1 { "+" } else { "" };
+        write!(f, "{}{alone}", sizes.join("+"))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -137,6 +196,19 @@ mod tests {
         assert_eq!(voters.of, [0, 1, 1, 1, 2]);
         assert_eq!([0, 1, 2].map(|voter| voters.first(voter)), [0, 1, 4]);
         assert_eq!([0, 1, 3, 4].map(|seat| voters.beside(seat)), [0..1, 1..4, 1..4, 4..5]);
+        assert_eq!(voters.shape().to_string(), "1+3+1");
+        for (sizes, text) in
+            [(&[1, 1, 1][..], "3"), (&[1], "1"), (&[16], "16+"), (&[2, 16], "2+16")]
+        {
+            let shape = Voters::with_seats(sizes.iter().copied()).shape();
+            assert_eq!((shape.to_string().as_str(), shape.seats()), (text, sizes.iter().sum()));
+            assert_eq!(Shape::read(text), Some(shape));
+        }
+        for bad in
+            ["", "+", "0", "1+", "1+1", "01", "2++", "2+0", "-1", "5000", "4000+4000", "2+ 3"]
+        {
+            assert_eq!(Shape::read(bad), None, "{bad}");
+        }
         let agree = |blank: &[usize], agreeing: &[usize]| {
             voters.agree(|seat| blank.contains(&seat), |seat| agreeing.contains(&seat))
         };

@@ -6,6 +6,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use lockgate::tools::redis_server::RedisServer;
+
 use crate::support::{Client, Proxy, Reply, Setup, cluster::Cluster, eventually};
 
 /// Before this cluster alone, whose promoted replicas need not wait for long.
@@ -61,7 +63,8 @@ fn another_number_of_shards_is_another_deployment() {
     for shards in ["shards: 5", "shards: 7"] {
         let other = before(&cluster.voter().replace("shards: 6", shards)).unready().start();
         let mut client = other.client();
-        let reason = "shards 1, 2, 3: its marker is of a deployment of 6 seats with prefix 'lock:'";
+        let reason =
+            "shards 1, 2, 3: its marker is of a deployment with seats 6+ and prefix 'lock:'";
         eventually(&format!("all shards refuse: {}", other.http("/readyz")), || {
             other.http("/readyz").contains(reason)
         });
@@ -76,5 +79,64 @@ fn another_number_of_shards_is_another_deployment() {
     }
     for key in &keys {
         assert_eq!(holder.cmd(&["UNLOCK", key]), Reply::Int(1), "{key} was held all the time");
+    }
+}
+
+#[test]
+fn a_cluster_in_another_place_of_the_list_refuses() {
+    let cluster = Cluster::start(3);
+    let [one, two] = [0, 1].map(|_| RedisServer::start(&[]).unwrap());
+    let entries = [one.url(), cluster.voter(), two.url()];
+    let in_order = |order: [usize; 3]| {
+        let nodes = order.map(|at| entries[at].clone());
+        let locks = Proxy::with().node_urls(&nodes).locks("node_timeout: 400ms").unready();
+        locks.locks("max_ttl: 5s").locks("default_ttl: 4s")
+    };
+    let proxy = in_order([0, 1, 2]).start();
+    let mut holder = proxy.client();
+    eventually("the lock is granted", || {
+        matches!(holder.cmd(&["LOCK", "k", "PX", "5000"]), Reply::Array(_))
+    });
+    for order in [[0, 2, 1], [1, 0, 2]] {
+        let other = in_order(order).uninitialised().start();
+        let reason = "all proxies need the same locks.nodes in the same order";
+        eventually("what differs is told", || other.http("/readyz").contains(reason));
+        // It would have waited so long for nodes that have forgotten.
+        let last = Instant::now() + Duration::from_secs(18);
+        while Instant::now() < last {
+            let reply = other.client().cmd(&["LOCK", "k", "PX", "1000"]);
+            assert!(reply.error_text().starts_with("NOQUORUM"), "{reply:?}");
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
+    eventually("the lock is granted again", || {
+        matches!(holder.cmd(&["LOCK", "k", "PX", "1000"]), Reply::Array(_))
+    });
+}
+
+#[test]
+fn a_shard_that_gets_slots_while_it_waits_is_admitted_by_all() {
+    let cluster = Cluster::start(3).node_timeout(1500);
+    let proxy = before(&cluster.voter()).start();
+    let key = cluster.key(0, "k");
+    eventually("locks are granted", || is_granted(&mut proxy.client(), &key));
+    let beside = before(&cluster.voter()).uninitialised().unready().start();
+    eventually("by both", || is_granted(&mut beside.client(), &key));
+    assert_eq!(cluster.client(0).cmd(&["FLUSHALL"]), Reply::ok());
+    eventually("it waits", || proxy.http("/readyz").contains("shard 1: waits"));
+    thread::sleep(Duration::from_secs(1));
+    // Higher slots, in which its marker would be sought if nothing lay elsewhere.
+    let mut asked = cluster.client(0);
+    for slot in [10_928, 11_200] {
+        let slot = Reply::Int(slot);
+        let numbers = (0..200_000).map(|number| number.to_string());
+        let inside =
+            numbers.into_iter().find(|key| asked.cmd(&["CLUSTER", "KEYSLOT", key]) == slot);
+        cluster.move_slot(&inside.unwrap(), 2, 0, |_| {});
+    }
+    for (name, proxy) in [("one", &proxy), ("other", &beside)] {
+        eventually(&format!("locks are granted by the {name}: {}", proxy.http("/readyz")), || {
+            is_granted(&mut proxy.client(), &key)
+        });
     }
 }

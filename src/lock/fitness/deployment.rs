@@ -68,7 +68,12 @@ use super::{
 use crate::{
     clock::millis,
     config::LocksConfig,
-    lock::{address::NodeAddress, jitter::jittered, scripts::Dialect, voters::Voters},
+    lock::{
+        address::NodeAddress,
+        jitter::jittered,
+        scripts::Dialect,
+        voters::{SeatPlace, Voters},
+    },
     net::Connector,
     sync::Mutex,
 };
@@ -204,19 +209,20 @@ impl Admissions {
         connector: &Connector,
     ) -> Admissions {
         let dialect = Dialect::of(config);
+        let voters = Voters::new(config);
         let way = |(seat, address): (usize, &Arc<NodeAddress>)| Way {
             address: address.clone(),
             connector: connector.clone(),
-            seat: (seat, addresses.len()),
+            seat: voters.place(seat),
         };
         Admissions {
             quarantine: config.quarantine,
             allow_shared_instance: config.allow_shared_instance,
             drift_factor: config.drift_factor,
             prefix: config.prefix.clone(),
-            voters: Voters::new(config),
             blank: Deployment::new(config),
             ways: addresses.iter().enumerate().map(way).collect(),
+            voters,
             state: Mutex::new(AdmissionState {
                 possible: config.max_ttl,
                 seats: addresses.iter().map(|_| SeatState::default()).collect(),
@@ -235,9 +241,9 @@ impl Admissions {
         self.standings[index].clone()
     }
 
-    /// The number of all seats.
-    pub(in crate::lock) fn seats(&self) -> usize {
-        self.voters.seats()
+    /// A seat among those of its voter.
+    pub(in crate::lock) fn place(&self, seat: usize) -> &SeatPlace {
+        &self.ways[seat].seat
     }
 
     /// The voter to which a seat belongs.
@@ -323,6 +329,13 @@ impl Admissions {
         let Some(who) = look.identity() else {
             return Judgement::Refused(Fault::Unidentified, Fault::Unidentified.meaning().into());
         };
+        if let Some(current) = state.current.clone()
+            && let Some(home) = self.home(&current.deployment, index, look)
+        {
+            self.ways[index].address.move_to(home - self.voters.beside(index).start);
+            let why = "the lock nodes have it at another seat of its cluster".into();
+            return Judgement::Waits(Wait { until: None, why });
+        }
         if let Some((fault, why)) = self.refusal(state, index, look) {
             return match &state.other {
                 _ if self.may_ask(state) => Judgement::Ask,
@@ -337,11 +350,6 @@ impl Admissions {
             return self.judge_unknown(state, index, look);
         };
         let deployment = &current.deployment;
-        if let Some(home) = self.home(deployment, index, look) {
-            self.ways[index].address.move_to(home - self.voters.beside(index).start);
-            let why = format!("the lock nodes have it at seat {}", home + 1);
-            return Judgement::Waits(Wait { until: None, why });
-        }
         let joined = has_joined(deployment, index, look);
         if let Some(marker) = look.marker()
             && (joined || deployment.names(index, &who))
@@ -581,8 +589,7 @@ impl Admissions {
         index: usize,
         look: &SelfReport,
     ) -> Option<(Fault, String)> {
-        let has_shards = self.voters.seats() != self.voters.count();
-        let place = Place { index, nodes: self.ways.len(), has_shards, prefix: &self.prefix };
+        let place = Place { index, voters: &self.voters, prefix: &self.prefix };
         refusal(&place, look, state.belongs_to().as_deref())
     }
 

@@ -58,11 +58,8 @@ pub enum InitError {
 pub async fn initialise(config: &LocksConfig) -> Result<String, InitError> {
     let connector = connector_to_nodes(config);
     let voters = Voters::new(config);
-    let way = |(seat, address)| Way {
-        address,
-        connector: connector.clone(),
-        seat: (seat, voters.seats()),
-    };
+    let way =
+        |(seat, address)| Way { address, connector: connector.clone(), seat: voters.place(seat) };
     let ways: Vec<Way> = NodeAddress::all(config).into_iter().enumerate().map(way).collect();
     let until = Instant::now() + SENTINELS_LIMIT;
     for way in &ways {

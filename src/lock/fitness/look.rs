@@ -21,6 +21,7 @@ use crate::{
         address::NodeAddress,
         reply,
         stations::{self, Station, StationText},
+        voters::SeatPlace,
         whereabouts::Whereabouts,
     },
     net::Stream,
@@ -55,6 +56,9 @@ pub(in crate::lock) enum ConnectError {
     /// No slot of the node is free for its marker.
     #[error("it has no slot for its marker")]
     NoStation,
+    /// The node's marker lies, or is to lie, in another slot.
+    #[error("its marker is to lie in another slot now")]
+    OtherStation,
     /// Another Redis is the master now, by the Sentinels or the cluster.
     #[error("its Sentinels, or its cluster, name another master")]
     Elsewhere,
@@ -83,6 +87,7 @@ impl ConnectError {
             ConnectError::Io(_)
             | ConnectError::Silent
             | ConnectError::NoStation
+            | ConnectError::OtherStation
             | ConnectError::Unused => None,
         }
     }
@@ -187,12 +192,11 @@ pub(in crate::lock) async fn send(stream: &mut Stream, bytes: &[u8]) -> Result<(
     Ok(stream.flush().await?)
 }
 
-/// Finds where the marker of a node lies, or is to lie, which sits on `seat` of `seats`.
+/// Finds where the marker of the node on a seat lies, or is to lie.
 pub(in crate::lock) async fn find_station(
     stream: &mut Stream,
     address: &NodeAddress,
-    seat: usize,
-    seats: usize,
+    place: &SeatPlace,
 ) -> Result<Station, ConnectError> {
     if address.cluster().is_none() {
         return Ok(Station::Plain);
@@ -224,14 +228,18 @@ pub(in crate::lock) async fn find_station(
                 told => told,
             }
         };
-        let found =
-            StationText { marker: text().await?, seats: text().await?, ballot: text().await? };
+        let found = StationText {
+            marker: text().await?,
+            seats: text().await?,
+            ballot: text().await?,
+            note: text().await?,
+        };
         if !is_moving {
             all.push((station, found));
         }
     }
     let run_id = info_field(info.as_bytes(), "run_id").unwrap_or_default();
-    stations::choose(&all, &run_id, seat, seats).ok_or(ConnectError::NoStation)
+    stations::choose(&all, &run_id, place).ok_or(ConnectError::NoStation)
 }
 
 /// Whether a node of a cluster says that a key's slot is another's, or on its way there.

@@ -7,7 +7,7 @@
 //! one text:
 //!
 //! ```text
-//! <deployment id> <epoch> <seat>/<nodes> <prefix, percent-encoded>    MARKER
+//! <deployment id> <epoch> <seat>/<shape> <prefix, percent-encoded>    MARKER
 //! <milliseconds>                                                      LONGEST
 //! <run_id> <replication id>                       one for each seat, in their order: it votes
 //! <run_id> <replication id>?<election>            it votes, and was elected by Sentinels
@@ -24,7 +24,10 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_perc
 pub(crate) use crate::lock::scripts::{LONGEST, MARKER};
 use crate::{
     config::LocksConfig,
-    lock::{jitter, voters::Voters},
+    lock::{
+        jitter,
+        voters::{Shape, Voters},
+    },
 };
 
 /// The key that says which node sits on which seat.
@@ -99,6 +102,8 @@ pub(in crate::lock) struct Deployment {
     pub(in crate::lock) epoch: u64,
     /// `locks.prefix`.
     pub(in crate::lock) prefix: String,
+    /// How many seats each voter has.
+    pub(in crate::lock) shape: Shape,
     /// Seats of all voters, in the order of `locks.nodes`.
     pub(in crate::lock) seats: Vec<Seat>,
 }
@@ -120,6 +125,7 @@ impl Deployment {
             id: format!("{:016x}{:016x}", jitter::number(), jitter::number()),
             epoch: 0,
             prefix: config.prefix.clone(),
+            shape: Voters::new(config).shape(),
             seats: vec![Seat::Blank(0); Voters::new(config).seats()],
         }
     }
@@ -127,7 +133,7 @@ impl Deployment {
     /// The words of the marker that a vote of the node on `seat` must prove.
     pub(in crate::lock) fn told(&self, seat: usize) -> String {
         let prefix: Cow<'_, str> = utf8_percent_encode(&self.prefix, PLAIN).into();
-        format!("{} {} {}/{} {prefix}", self.id, self.epoch, seat + 1, self.seats.len())
+        format!("{} {} {}/{} {prefix}", self.id, self.epoch, seat + 1, self.shape)
     }
 
     /// The lines about all seats.
@@ -179,14 +185,14 @@ impl Marker {
         let body = text.strip_suffix('\n').filter(|_| text.len() <= MAX_TEXT)?;
         let mut lines = body.split('\n');
         let [id, epoch, place, prefix] = words(lines.next()?)?;
-        let (seat, nodes) = place.split_once('/')?;
-        let (seat, nodes) = (usize_of(seat)?, usize_of(nodes)?);
+        let (seat, shape) = place.split_once('/')?;
+        let (seat, shape) = (usize_of(seat)?, Shape::read(shape)?);
         let longest = Duration::from_millis(number(lines.next()?)?);
         let seats: Vec<Seat> = lines.map(seat_of).collect::<Option<_>>()?;
-        let is_sound = word(id).is_some() && seat <= nodes && seats.len() == nodes;
+        let is_sound = word(id).is_some() && seat <= seats.len() && seats.len() == shape.seats();
         let seat = seat.checked_sub(1)?;
         let prefix = percent_decode_str(prefix).decode_utf8().ok()?.into_owned();
-        let deployment = Deployment { id: id.into(), epoch: number(epoch)?, prefix, seats };
+        let deployment = Deployment { id: id.into(), epoch: number(epoch)?, prefix, shape, seats };
         let marker = Marker { deployment, seat, longest };
         // A marker is written in one way only: scripts compare texts, and would find equal markers
         // different.
@@ -260,8 +266,9 @@ mod tests {
 
     fn marker() -> Marker {
         let seats = vec![Seat::Filled(who("aa")), Seat::Blank(3), Seat::Waiting(who("cc"), 6)];
+        let shape = Shape::read("3").unwrap();
         let deployment =
-            Deployment { id: "d1".into(), epoch: 7, prefix: "lock %/é:".into(), seats };
+            Deployment { id: "d1".into(), epoch: 7, prefix: "lock %/é:".into(), shape, seats };
         Marker { deployment, seat: 2, longest: Duration::from_millis(30_000) }
     }
 
@@ -345,7 +352,8 @@ mod tests {
             longest in 0u64..1 << 40,
         ) {
             let seat = at % seats.len();
-            let deployment = Deployment { id, epoch, prefix, seats };
+            let shape = Shape::read(&seats.len().to_string()).unwrap();
+            let deployment = Deployment { id, epoch, prefix, shape, seats };
             let marker = Marker { deployment, seat, longest: Duration::from_millis(longest) };
             prop_assert_eq!(Marker::parse(&marker.text()), Some(marker));
         }

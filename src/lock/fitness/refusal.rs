@@ -19,10 +19,7 @@ pub(super) const FORGOTTEN: &str =
 pub(super) struct Place<'a> {
     /// The seat, from 0.
     pub(super) index: usize,
-    /// The number of seats.
-    pub(super) nodes: usize,
-    /// Whether seats are those of shards too, which nobody numbers in the configuration.
-    pub(super) has_shards: bool,
+    pub(super) voters: &'a Voters,
     /// `locks.prefix`.
     pub(super) prefix: &'a str,
 }
@@ -40,7 +37,8 @@ pub(super) fn refusal(
     look: &SelfReport,
     ours: Option<&str>,
 ) -> Option<(Fault, String)> {
-    let Place { index, nodes, has_shards, prefix } = *place;
+    let Place { index, voters, prefix } = *place;
+    let (shape, has_shards) = (voters.shape(), voters.seats() != voters.count());
     let keys = keys_of_marker(look.station);
     let marker = match &look.marker {
         MarkerFound::Nothing => return None,
@@ -54,19 +52,25 @@ pub(super) fn refusal(
     };
     let theirs = &marker.deployment;
     let names_itself = look.identity().is_some_and(|who| theirs.names(marker.seat, &who));
-    let has_copy = !names_itself && theirs.seats.len() == nodes && theirs.prefix == prefix;
-    if !fits(marker, index, nodes, prefix) && !has_copy && has_shards {
+    let has_copy = !names_itself && theirs.shape == shape && theirs.prefix == prefix;
+    let is_ours = fits(marker, index, voters, prefix) || has_copy;
+    if !is_ours && has_shards && theirs.shape == shape && theirs.prefix == prefix {
+        let why = "its marker has it as another entry of locks.nodes: all proxies need the same \
+                   locks.nodes in the same order; where that deployment is not used any more, \
+                   lockgate init says what to delete";
+        return Some((Fault::Disagrees, why.into()));
+    }
+    if !is_ours && has_shards {
         let why = format!(
-            "its marker is of a deployment of {} seats with prefix '{}', this proxy has {nodes} with \
-             prefix '{prefix}': all proxies need the same locks.nodes, in the same order, the same \
-             shards, which are a cluster's seats, and locks.prefix; where that deployment is not used \
-             any more, lockgate init says what to delete",
-            theirs.seats.len(),
-            theirs.prefix,
+            "its marker is of a deployment with seats {} and prefix '{}', this proxy has {shape} and \
+             '{prefix}': all proxies need the same locks.nodes in the same order, the same shards, \
+             which are a cluster's seats, and locks.prefix; where that deployment is not used any \
+             more, lockgate init says what to delete",
+            theirs.shape, theirs.prefix,
         );
         return Some((Fault::Disagrees, why));
     }
-    if !fits(marker, index, nodes, prefix) && !has_copy {
+    if !is_ours {
         let why = format!(
             "its marker has it as node {} of {} with prefix '{}', this proxy as node {} of {} \
              with prefix '{}': all proxies need the same locks.nodes, in the same order, and \
@@ -76,7 +80,7 @@ pub(super) fn refusal(
             theirs.seats.len(),
             theirs.prefix,
             index + 1,
-            nodes,
+            voters.seats(),
             prefix,
         );
         return Some((Fault::Disagrees, why));
@@ -116,9 +120,8 @@ pub(crate) fn diagnose(
     };
     let who = look.identity()?;
     let voters = Voters::new(config);
-    let (nodes, index) = (voters.seats(), voters.first(index));
-    let has_shards = nodes != voters.count();
-    let place = Place { index, nodes, has_shards, prefix: &config.prefix };
+    let index = voters.first(index);
+    let place = Place { index, voters: &voters, prefix: &config.prefix };
     if let Some(refusal) = refusal(&place, &look, None) {
         return Some(refusal);
     }
@@ -130,6 +133,6 @@ pub(crate) fn diagnose(
         });
     };
     let is_named =
-        fits(marker, index, place.nodes, place.prefix) && marker.deployment.names(index, &who);
+        fits(marker, index, &voters, &config.prefix) && marker.deployment.names(index, &who);
     (!is_named).then(|| (Fault::Quarantined, FORGOTTEN.to_owned()))
 }

@@ -21,7 +21,7 @@ use super::{
     seats::{Accepted, Plan},
 };
 use crate::{
-    lock::{address::NodeAddress, jitter, stations::Station},
+    lock::{address::NodeAddress, jitter, stations::Station, voters::SeatPlace},
     net::{self, Connector, Stream},
     resp::encode,
 };
@@ -41,8 +41,7 @@ const WRITE_NOTE: &str = include_str!("../scripts/since.lua");
 pub(super) struct Way {
     pub(super) address: Arc<NodeAddress>,
     pub(super) connector: Connector,
-    /// The seat, and the number of all.
-    pub(super) seat: (usize, usize),
+    pub(super) seat: SeatPlace,
 }
 
 /// A node that has answered, and the connection for its next step.
@@ -77,8 +76,7 @@ impl Way {
             if is_plain {
                 return read_look(&mut stream, &mut received, Station::Plain).await;
             }
-            let (seat, seats) = self.seat;
-            let station = find_station(&mut stream, &self.address, seat, seats).await?;
+            let station = find_station(&mut stream, &self.address, &self.seat).await?;
             look_again(&mut stream, station).await
         };
         let look = within_limit(asking).await?.of(&there);

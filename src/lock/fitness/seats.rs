@@ -75,10 +75,10 @@ impl Plan {
     }
 }
 
-/// Whether a marker belongs to a deployment with so many nodes and that prefix, and to this seat.
-pub(super) fn fits(marker: &Marker, seat: usize, nodes: usize, prefix: &str) -> bool {
+/// Whether a marker belongs to a deployment of these voters with that prefix, and to this seat.
+pub(super) fn fits(marker: &Marker, seat: usize, voters: &Voters, prefix: &str) -> bool {
     let deployment = &marker.deployment;
-    marker.seat == seat && deployment.seats.len() == nodes && deployment.prefix == prefix
+    marker.seat == seat && deployment.shape == voters.shape() && deployment.prefix == prefix
 }
 
 /// Whether the node waits on its seat, and has kept its memory since the wait began.
@@ -105,7 +105,7 @@ impl Survey {
         let nodes = looks.len();
         let fitting = |(seat, look): (usize, &Option<SelfReport>)| {
             let look = look.as_ref()?;
-            let marker = look.marker().filter(|marker| fits(marker, seat, nodes, prefix))?;
+            let marker = look.marker().filter(|marker| fits(marker, seat, voters, prefix))?;
             Some((seat, look.clone(), marker.clone()))
         };
         let all: Vec<(usize, SelfReport, Marker)> =
@@ -295,7 +295,12 @@ mod tests {
     }
 
     fn deployment(epoch: u64, seats: Vec<Seat>) -> Deployment {
-        Deployment { id: "d".into(), epoch, prefix: "lock:".into(), seats }
+        deployment_of(&alone(seats.len()), epoch, seats)
+    }
+
+    fn deployment_of(voters: &Voters, epoch: u64, seats: Vec<Seat>) -> Deployment {
+        let shape = voters.shape();
+        Deployment { id: "d".into(), epoch, prefix: "lock:".into(), shape, seats }
     }
 
     /// The look at node `name`, which has accepted this.
@@ -480,7 +485,7 @@ mod tests {
     #[test]
     fn a_shard_that_is_gone_hinders_nobody_and_loses_its_seat() {
         let voters = Voters::with_seats([3].into_iter());
-        let now = deployment(4, filled(&["a", "b", "c"]));
+        let now = deployment_of(&voters, 4, filled(&["a", "b", "c"]));
         let looks = [look("a", 0, Some(("1", &now))), look("b", 1, Some(("1", &now))), None];
         let survey = |gone| Survey::new(&voters, &looks, &[false, false, gone], "lock:", None);
         let away = survey(false);
@@ -490,7 +495,10 @@ mod tests {
         assert!(gone.is_covered(&voters) && gone.committed.is_some());
         let plan = gone.plan(&voters, &looks, &NONE, None, || unreachable!()).unwrap();
         let seats = [filled(&["a", "b"]), vec![Seat::Blank(5)]].concat();
-        assert_eq!((plan.next.clone(), &plan.acceptors[..]), (deployment(5, seats), &[0, 1][..]));
+        assert_eq!(
+            (plan.next.clone(), &plan.acceptors[..]),
+            (deployment_of(&voters, 5, seats), &[0, 1][..])
+        );
         // A new shard waits there.
         let looks =
             [0, 1].map(|seat| look(["a", "b"][seat], seat, Some(("2", &plan.next)))).to_vec();
@@ -505,14 +513,14 @@ mod tests {
         let voters = Voters::with_seats([3].into_iter());
         let looks = [look("a", 0, None), look("b", 1, None), None];
         let survey = Survey::new(&voters, &looks, &[], "lock:", None);
-        let new = || deployment(0, vec![Seat::Blank(0); 3]);
+        let new = || deployment_of(&voters, 0, vec![Seat::Blank(0); 3]);
         let plan = |third| {
             let waiting = [Waiting::Over, Waiting::Over, third];
             survey.plan(&voters, &looks, &waiting, None, new)
         };
         assert_eq!(plan(Waiting::Unknown), None, "it may have a marker of another deployment");
         let seats = [filled(&["a", "b"]), vec![Seat::Blank(1)]].concat();
-        assert_eq!(plan(Waiting::Nobody).unwrap().next, deployment(1, seats));
+        assert_eq!(plan(Waiting::Nobody).unwrap().next, deployment_of(&voters, 1, seats));
     }
 
     #[test]
@@ -580,7 +588,7 @@ mod tests {
                 0 => Seat::Blank(3),
                 _ => Seat::Filled(who(&name(seat))),
             };
-            let now = deployment(7, all.clone().map(seat).collect());
+            let now = deployment_of(&voters, 7, all.clone().map(seat).collect());
             let looks: Vec<_> = all.clone().map(|seat| match kept[seat] {
                 0 => look("x", seat, None),
                 1 => None,
@@ -590,7 +598,7 @@ mod tests {
             let survey = Survey::new(&voters, &looks, &[], "lock:", None);
             let waiting: Vec<_> = all.clone()
                 .map(|seat| if over[seat] { Waiting::Over } else { Waiting::Yes }).collect();
-            let new = || deployment(7, vec![Seat::Blank(0); voters.seats()]);
+            let new = || deployment_of(&voters, 7, vec![Seat::Blank(0); voters.seats()]);
             let Some(plan) = survey.plan(&voters, &looks, &waiting, None, new) else {
                 return Ok(());
             };

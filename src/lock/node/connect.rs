@@ -41,6 +41,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(250);
 /// The pause between the first few looks, which are not logged.
 const LOOK_SOON: Duration = Duration::from_millis(20);
 const FIRST_LOOKS: usize = 10;
+/// After how many looks at a node that waits it is looked anew where its marker is to lie.
+const FIND_EVERY: usize = 8;
 
 /// Makes [`Link`]s to one node.
 pub(super) struct LinkManager {
@@ -170,6 +172,15 @@ async fn admit(
         if !pause.is_zero() {
             sleep(pause).await;
         }
+        if looks % FIND_EVERY == 0 {
+            // Another proxy may have begun elsewhere, if slots have come meanwhile.
+            let node = weak.upgrade().ok_or(ConnectError::Unused)?;
+            let place = node.admissions.place(node.index);
+            let station = within_limit(find_station(stream, &node.address, place)).await?;
+            if station != look.station {
+                return Err(ConnectError::OtherStation);
+            }
+        }
         let sent = Instant::now();
         look = within_limit(look_again(stream, look.station)).await?.of(there);
         weak.upgrade().ok_or(ConnectError::Unused)?.saw_look(sent, &look);
@@ -223,8 +234,8 @@ async fn greet(stream: &mut Stream, url: &RedisUrl, node: &Node) -> Result<Greet
         _ => None,
     };
     if !is_plain {
-        let seats = node.admissions.seats();
-        let station = find_station(stream, &node.address, node.index, seats).await?;
+        let place = node.admissions.place(node.index);
+        let station = find_station(stream, &node.address, place).await?;
         let look = look_again(stream, station).await?;
         return Ok(Greeting { client_id, look });
     }
