@@ -311,18 +311,14 @@ pub(super) fn cluster(reader: &mut Reader<'_>, top: &Section<'_>, config: &Confi
         );
         reader.problem(&top.path("listen"), what);
     }
+    let fronts = top.inside("data").inside("fronts");
     for (id, port) in &cluster.fronts {
-        match ports().filter(|other| other == port).count() {
-            1 => {}
-            0 => {
-                let what = format!("the node {id} would have port {port}, which listen has not");
-                reader.problem(&top.inside("data").path("fronts"), what);
-            }
-            _ => {
-                let what = format!("listen has port {port} more than once; which is meant?");
-                reader.problem(&top.inside("data").path("fronts"), what);
-            }
-        }
+        let what = match ports().filter(|other| other == port).count() {
+            1 => continue,
+            0 => format!("{port} is the port of no front; give one of those in listen"),
+            _ => format!("{port} is in listen more than once; which front is meant?"),
+        };
+        reader.problem(&fronts.path(id), what);
     }
     if config.adopt.rules.iter().any(|rule| rule.mode == AdoptMode::Bridge) {
         let what =

@@ -7,7 +7,7 @@ use serde_yaml::Value;
 
 use super::{
     locate::PathStep,
-    reader::{FromYaml, Reader, Section, Wrong},
+    reader::{FromYaml, Reader, Section, Wrong, shown},
     tls,
     url::{Endpoint, RedisUrl, host_and_port},
 };
@@ -306,28 +306,37 @@ impl FromYaml for ClusterAddress {
 struct NamedFronts(Vec<(String, u16)>);
 
 impl FromYaml for NamedFronts {
-    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<Self, Wrong> {
-        let wanted = Wrong::Wanted("ids of nodes with the ports of their fronts");
+    fn read(reader: &mut Reader<'_>, value: &Value, path: &[PathStep]) -> Result<Self, Wrong> {
+        let wanted = Wrong::Wanted("a mapping from nodes' ids to the ports of their fronts");
         let Value::Mapping(all) = value else { return Err(wanted) };
         let mut fronts = Vec::<(String, u16)>::new();
         for (id, port) in all {
             // An id of digits alone is a number to YAML.
-            let id = id.as_str().unwrap_or_default();
+            let text = id.as_str().unwrap_or_default();
             let is_digit = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
-            if id.len() != NODE_ID || !id.bytes().all(is_digit) {
-                let what = "has what is no id of a node: 40 digits and letters from a to f, in quotes, \
-                            as CLUSTER MYID tells";
-                return Err(Wrong::Because(what.into()));
+            if text.len() != NODE_ID || !text.bytes().all(is_digit) {
+                let what = format!(
+                    "{} where a node's id is wanted: 40 digits and letters from a to f, in quotes, as \
+                     CLUSTER MYID tells",
+                    shown(id)
+                );
+                reader.problem(path, what);
+                continue;
             }
-            let port = port.as_u64().and_then(|port| u16::try_from(port).ok());
-            let port = port.ok_or_else(|| {
-                Wrong::Because(format!("has no port for the node {id}: give that of its front"))
-            })?;
-            if fronts.iter().any(|(_, other)| *other == port) {
-                let what = format!("has port {port} twice; each node has a front of its own");
-                return Err(Wrong::Because(what));
+            let own = [path, &[PathStep::Key(text.to_owned())]].concat();
+            let Some(number) = port.as_u64().and_then(|port| u16::try_from(port).ok()) else {
+                reader.problem(
+                    &own,
+                    format!("{} where the port of its front is wanted", shown(port)),
+                );
+                continue;
+            };
+            if fronts.iter().any(|(_, other)| *other == number) {
+                let what =
+                    format!("{number} is the port of another node's front; each has its own");
+                reader.problem(&own, what);
             }
-            fronts.push((id.to_owned(), port));
+            fronts.push((text.to_owned(), number));
         }
         Ok(NamedFronts(fronts))
     }

@@ -68,6 +68,38 @@ fn what_cannot_be_meant_is_refused_and_no_secret_is_repeated() {
 }
 
 #[test]
+fn what_is_wrong_with_a_front_that_is_named_is_told_with_its_node() {
+    let [one, two] = ["a", "1"].map(|digit| digit.repeat(40));
+    let wanted = "where a node's id is wanted: 40 digits and letters from a to f, in quotes, as \
+                  CLUSTER MYID tells";
+    let port = "where the port of its front is wanted";
+    for (fronts, told) in [
+        (
+            format!("{{{one}: 2, '{two}': 2}}"),
+            format!(".{two}: 2 is the port of another node's front"),
+        ),
+        (
+            format!("{{{one}: 3}}"),
+            format!(".{one}: 3 is the port of no front; give one of those in"),
+        ),
+        (format!("{{{one}: 66000}}"), format!(".{one}: 66000 {port}")),
+        (format!("{{{one}: -1}}"), format!(".{one}: -1 {port}")),
+        (format!("{{{one}: 'x:7'}}"), format!(".{one}: 'x:7' {port}")),
+        (format!("{{{two}: 1}}"), format!(": 1.1111111111111112e39 {wanted}")),
+        ("{AA: 1}".into(), format!(": 'AA' {wanted}")),
+        ("[1]".into(), ": a list where a mapping from nodes' ids to the ports of their".into()),
+    ] {
+        let text = format!(
+            "listen: 127.0.0.1:1-2\ndata: {{cluster: a, fronts: {fronts}}}\n\
+             locks: {{nodes: redis://10.0.0.9}}\n"
+        );
+        let error = Config::parse(&text, "f", &|_| None).unwrap_err().to_string();
+        let told = format!("f:2: data.fronts{told}");
+        assert!(error.contains(&told), "{told}\n{error}");
+    }
+}
+
+#[test]
 fn a_cluster_has_a_front_for_each_node_that_is_named() {
     let at = |listen: &str, data: &str, more: &str| {
         let text =
@@ -96,18 +128,6 @@ fn a_cluster_has_a_front_for_each_node_that_is_named() {
     let named = at("127.0.0.1:1-2", &data, "").unwrap();
     let expected = [(one.clone(), 2), (two.clone(), 1)];
     assert_eq!(named.data.cluster().unwrap().fronts, expected);
-    for (fronts, what) in [
-        (format!("{{{one}: 2, '{two}': 2}}"), "has port 2 twice; each node has a front of its own"),
-        (format!("{{{one}: 3}}"), "would have port 3, which listen has not"),
-        (format!("{{{one}: 66000}}"), "has no port for the node aaaa"),
-        (format!("{{{two}: 1}}"), "is no id of a node"),
-        ("{AA: 1}".into(), "is no id of a node: 40 digits and letters from a to f, in quotes"),
-        ("[1]".into(), "ids of nodes with the ports of their fronts"),
-    ] {
-        let data = format!("{{cluster: a, fronts: {fronts}}}");
-        let error = at("127.0.0.1:1-2", &data, "").unwrap_err();
-        assert!(error.contains(what), "{fronts}: {error}");
-    }
     let guard = "guards: {rules: [{keys: 'a:*', lock: '{1}'}]}\n";
     let bridge = "adopt: {keys: 'l:*', mode: bridge}\n";
     for (listen, data, more, what) in [
@@ -139,7 +159,7 @@ fn a_cluster_has_a_front_for_each_node_that_is_named() {
             "[127.0.0.1:7, 127.0.0.2:7]",
             "{cluster: a, announce: off, fronts: {aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa: 7}}",
             "",
-            "listen has port 7 more than once",
+            "7 is in listen more than once; which front is meant?",
         ),
         (
             "127.0.0.1:1-2",

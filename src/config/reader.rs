@@ -344,7 +344,7 @@ impl<T: FromYaml> FromYaml for Several<T> {
 }
 
 /// The value in the file, for an error. A URL may hold a password, so it is not shown.
-fn shown(value: &Value) -> String {
+pub(super) fn shown(value: &Value) -> String {
     match value {
         Value::String(text) if text.contains("://") => "a URL".into(),
         Value::String(text) => format!("'{text}'"),
