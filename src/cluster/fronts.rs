@@ -46,8 +46,8 @@ impl Fronts {
     }
 
     /// Takes over from another process that a front leads to the node with this id, unless the front
-    /// or the node is kept for another.
-    pub(crate) fn take_over(&mut self, front: usize, id: &str) {
+    /// or the node is kept for another. `gone`: since when the cluster has no such node.
+    pub(crate) fn take_over(&mut self, front: usize, id: &str, gone: Option<Instant>) {
         let is_kept = self.0.iter().any(|seat| seat.kept_for.as_deref() == Some(id));
         let is_led = self.of(id).is_some();
         if let Some(seat) = self.0.get_mut(front)
@@ -55,14 +55,14 @@ impl Fronts {
             && !is_kept
             && !is_led
         {
-            seat.node = Some(id.to_owned());
+            (seat.node, seat.gone) = (Some(id.to_owned()), gone);
         }
     }
 
     /// Forgets what was taken over, unless the cluster has one of the nodes.
     pub(crate) fn doubt(&mut self, nodes: &[ClusterNode]) {
         if !nodes.iter().any(|node| self.of(&node.id).is_some()) {
-            self.0.iter_mut().for_each(|seat| seat.node = None);
+            self.0.iter_mut().for_each(|seat| (seat.node, seat.gone) = (None, None));
         }
     }
 
@@ -119,9 +119,10 @@ impl Fronts {
         self.0.iter().position(|seat| seat.node.as_deref() == Some(id))
     }
 
-    /// The node whose front it is, even if the cluster has it no more.
-    pub(crate) fn last_node(&self, front: usize) -> Option<&str> {
-        self.0.get(front)?.node.as_deref()
+    /// The node whose front it is, and since when the cluster has it no more.
+    pub(crate) fn last_node(&self, front: usize) -> Option<(&str, Option<Instant>)> {
+        let seat = self.0.get(front)?;
+        Some((seat.node.as_deref()?, seat.gone))
     }
 
     /// The node of a front, while the cluster has it.
@@ -150,7 +151,19 @@ mod tests {
         // `b` goes, and two come.
         assert_eq!(fronts.give(&nodes(&["c", "a", "d"]), nobody, start), ["d"]);
         assert_eq!((fronts.of("a"), fronts.of("c"), fronts.node(1)), (Some(0), Some(2), None));
-        assert_eq!(fronts.last_node(1), Some("b"), "a successor keeps it for the node too");
+        let gone = fronts.last_node(1);
+        assert_eq!(gone, Some(("b", Some(start))), "a successor keeps it for the node too");
+        // Both give it to another at the same time.
+        let mut successor = Fronts::new(3);
+        for (front, id, gone) in [(0, "a", None), (1, "b", Some(start)), (2, "c", None)] {
+            successor.take_over(front, id, gone);
+        }
+        let soon = start + FREED_AFTER / 2;
+        successor.doubt(&nodes(&["a", "c", "d"]));
+        assert_eq!(successor.give(&nodes(&["a", "c", "d"]), nobody, soon), ["d"]);
+        let later = start + FREED_AFTER;
+        assert!(successor.give(&nodes(&["a", "c", "d"]), nobody, later).is_empty());
+        assert_eq!(successor.of("d"), Some(1));
         // `b` comes back to its front.
         assert_eq!(fronts.give(&nodes(&["a", "b", "c", "d"]), nobody, start), ["d"]);
         assert_eq!(fronts.node(1), Some("b"));
@@ -182,7 +195,7 @@ mod tests {
             let mut fronts = Fronts::new(3);
             kept.iter().for_each(|(front, id)| fronts.keep_for(*front, id));
             for (front, id) in [(1, "a"), (0, "b"), (2, "b"), (9, "c")] {
-                fronts.take_over(front, id);
+                fronts.take_over(front, id, None);
             }
             fronts
         };

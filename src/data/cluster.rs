@@ -45,8 +45,15 @@ const RETRY: Duration = Duration::from_millis(300);
 /// Most faults that are told; more are counted.
 const MOST_TROUBLES: usize = 20;
 
-/// The address of a front, and the id of the node to which it leads.
-pub(crate) type FrontOfNode = (SocketAddr, String);
+/// A front and its node, as one process tells another.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct FrontOfNode {
+    pub(crate) front: SocketAddr,
+    /// The id of the node to which it leads.
+    pub(crate) node: String,
+    /// For how long the cluster has had no such node; `None`: it has one.
+    pub(crate) gone_for: Option<Duration>,
+}
 
 /// What is known of a cluster.
 pub(super) struct ClusterWatch {
@@ -56,10 +63,10 @@ pub(super) struct ClusterWatch {
     listen: Vec<SocketAddr>,
     /// Whether no client must be led past the proxy, whatever nodes announce: guards are enforced.
     keeps_clients: bool,
-    /// Addresses of fronts with the ids of their nodes, as another process had them.
-    taken_over: Vec<FrontOfNode>,
-    /// The same as it is now.
-    led: Mutex<Vec<FrontOfNode>>,
+    /// Fronts with their nodes, as another process had them, and when it told that.
+    taken_over: (Vec<FrontOfNode>, Instant),
+    /// Fronts with the ids of their nodes, and since when the cluster has no such node.
+    led: Mutex<Vec<(SocketAddr, String, Option<Instant>)>>,
     /// A node that answers, for the proxy's own questions.
     any: watch::Sender<Option<Arc<Tenure>>>,
     /// The node of each front.
@@ -102,7 +109,7 @@ impl ClusterWatch {
             connector: connector.clone(),
             listen,
             keeps_clients: false,
-            taken_over: Vec::new(),
+            taken_over: (Vec::new(), Instant::now()),
             led: Mutex::default(),
             any: watch::Sender::new(None),
             fronts: (0..count).map(|_| watch::Sender::new(None)).collect(),
@@ -123,12 +130,18 @@ impl ClusterWatch {
 
     /// Begins with the fronts as another process had them.
     pub(super) fn taking_over(self, taken_over: Vec<FrontOfNode>) -> ClusterWatch {
-        ClusterWatch { taken_over, ..self }
+        ClusterWatch { taken_over: (taken_over, Instant::now()), ..self }
     }
 
     /// The fronts that have a node.
     pub(super) fn led(&self) -> Vec<FrontOfNode> {
-        self.led.lock().clone()
+        let led = self.led.lock();
+        let told = |(front, node, gone): &(SocketAddr, String, Option<Instant>)| FrontOfNode {
+            front: *front,
+            node: node.clone(),
+            gone_for: gone.map(Instant::elapsed),
+        };
+        led.iter().map(told).collect()
     }
 
     /// The fronts before the first look: which are kept for nodes, and which lead to one already.
@@ -139,9 +152,10 @@ impl ClusterWatch {
                 fronts.keep_for(front, id);
             }
         }
-        for (address, id) in &self.taken_over {
+        let (taken_over, told) = &self.taken_over;
+        for FrontOfNode { front: address, node, gone_for } in taken_over {
             if let Some(front) = self.listen.iter().position(|front| front == address) {
-                fronts.take_over(front, id);
+                fronts.take_over(front, node, gone_for.map(|gone_for| *told - gone_for));
             }
         }
         fronts
@@ -356,9 +370,11 @@ impl ClusterWatch {
         }
         self.table.store(Arc::new(table));
         let led = self.listen.iter().enumerate();
-        *self.led.lock() = led
-            .filter_map(|(index, front)| Some((*front, memory.fronts.last_node(index)?.to_owned())))
-            .collect();
+        let of_node = |(index, front): (usize, &SocketAddr)| {
+            let (node, gone) = memory.fronts.last_node(index)?;
+            Some((*front, node.to_owned(), gone))
+        };
+        *self.led.lock() = led.filter_map(of_node).collect();
         memory.nodes = nodes;
         self.known.send_if_modified(|known| !std::mem::replace(known, true));
         troubles

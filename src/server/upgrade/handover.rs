@@ -11,7 +11,7 @@ use tokio::{
 use tracing::{info, warn};
 
 use super::{
-    hello::{CLUSTER_HELLO, Common, DONE, READY, REFUSED},
+    hello::{CLUSTER_HELLO, Common, DONE, READY, REFUSED, encode_front},
     wire::{Wire, bad},
 };
 use crate::{config::Config, data::DataNode, server::entry::listeners::ACCEPT_PAUSE};
@@ -99,8 +99,8 @@ async fn talk<F: Future<Output = bool>>(
         if hello.starts_with(CLUSTER_HELLO) {
             let fronts = data.fronts();
             wire.send(&format!("fronts {}", fronts.len()), None).await?;
-            for (front, node) in fronts {
-                wire.send(&format!("{front} {node}"), None).await?;
+            for front in &fronts {
+                wire.send(&encode_front(front), None).await?;
             }
         }
         io::Result::Ok(())

@@ -1,6 +1,11 @@
 //! What two processes say to each other, and what they must have in common.
 
-use crate::config::{AdoptMode, AdoptRule, Config};
+use std::time::Duration;
+
+use crate::{
+    config::{AdoptMode, AdoptRule, Config},
+    data::FrontOfNode,
+};
 
 /// First words of a process that wants to take another's place, with the version of the
 /// protocol. The digests of [`Common`] follow.
@@ -16,6 +21,26 @@ pub(super) const REFUSED: &str = "refused";
 pub(super) const READY: &str = "ready";
 /// Said by the old process once it accepts no more.
 pub(super) const DONE: &str = "done";
+
+/// Words that a front of a cluster leads to a node, or did before the node had gone.
+pub(super) fn encode_front(FrontOfNode { front, node, gone_for }: &FrontOfNode) -> String {
+    match gone_for {
+        None => format!("{front} {node}"),
+        Some(gone_for) => format!("{front} {node} gone {}", gone_for.as_millis()),
+    }
+}
+
+/// Reads these words. Returns `None` if they say something else.
+pub(super) fn read_front(line: &str) -> Option<FrontOfNode> {
+    let (front, node, gone_for) = match line.split(' ').collect::<Vec<_>>()[..] {
+        [front, node] => (front, node, None),
+        [front, node, "gone", gone_for] => {
+            (front, node, Some(Duration::from_millis(gone_for.parse().ok()?)))
+        }
+        _ => return None,
+    };
+    Some(FrontOfNode { front: front.parse().ok()?, node: node.to_owned(), gone_for })
+}
 
 /// Settings that two processes that serve at the same time must share, each as a digest: which
 /// nodes have the locks, under which keys, and which keys of the data node are locks, with the modes
@@ -108,6 +133,20 @@ fn may_share_keys(ours: &str, theirs: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_front_is_told_with_how_long_its_node_has_been_gone() {
+        let front = "127.0.0.1:7100".parse().unwrap();
+        for gone_for in [None, Some(Duration::ZERO), Some(Duration::from_millis(59_999))] {
+            let told = FrontOfNode { front, node: "07c37".into(), gone_for };
+            assert_eq!(read_front(&encode_front(&told)), Some(told));
+        }
+        for bad in
+            ["", "127.0.0.1:7100", "a 07c37", "127.0.0.1:7100 a gone", "127.0.0.1:7100 a gone b"]
+        {
+            assert_eq!(read_front(bad), None, "{bad}");
+        }
+    }
 
     #[test]
     fn a_proxy_before_a_cluster_asks_for_the_fronts_first() {

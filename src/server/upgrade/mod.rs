@@ -20,6 +20,7 @@
 //! ```text
 //! old → new   fronts 6                           how many come
 //! old → new   10.0.0.1:7100 07c37df…             each with the id of its node
+//! old → new   10.0.0.1:7101 67ed2db… gone 12000  which the cluster has not had for so many ms
 //! ```
 //!
 //! So connections of both are led alike. A process that hangs up on that is asked once more without

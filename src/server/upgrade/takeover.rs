@@ -17,7 +17,7 @@ use tokio::{
 use tracing::{info, warn};
 
 use super::{
-    hello::{CLUSTER_HELLO, Common, DONE, HELLO, READY, REFUSED},
+    hello::{CLUSTER_HELLO, Common, DONE, HELLO, READY, REFUSED, read_front},
     rendezvous::{Rendezvous, is_nobody},
     wire::{MAX_SOCKETS, Wire, bad},
 };
@@ -212,10 +212,7 @@ async fn fronts(wire: &mut Wire) -> io::Result<Vec<FrontOfNode>> {
     let mut fronts = Vec::with_capacity(count);
     for _ in 0..count {
         let line = next(wire).await?;
-        let front = line
-            .split_once(' ')
-            .and_then(|(address, id)| Some((address.parse().ok()?, id.to_owned())));
-        fronts.push(front.ok_or_else(|| bad("it sent no front"))?);
+        fronts.push(read_front(&line).ok_or_else(|| bad("it sent no front"))?);
     }
     Ok(fronts)
 }
