@@ -25,7 +25,7 @@ use std::{
     borrow::Cow,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::Waker,
     time::Instant,
@@ -104,6 +104,8 @@ pub(crate) struct Guards {
     unacknowledged_at: AtomicU64,
     /// Last time that [`Guards::lacked_replicas`] logged, in seconds since `started`.
     told_unacknowledged_at: AtomicU64,
+    /// The data node has carried out the script of a guarded write.
+    has_script: AtomicBool,
     started: Instant,
 }
 
@@ -215,6 +217,7 @@ impl Guards {
             unacknowledged: AtomicU64::new(0),
             unacknowledged_at: AtomicU64::new(0),
             told_unacknowledged_at: AtomicU64::new(u64::MAX),
+            has_script: AtomicBool::new(false),
             started: Instant::now(),
         })
     }
@@ -268,6 +271,18 @@ impl Guards {
                 "guards: too few replicas have acknowledged a lock's fence (guards.replicas): locks of \
                  guards are refused (NOREPLICAS)"
             );
+        }
+    }
+
+    /// Whether the data node knew the script of a guarded write when it was last called.
+    pub(crate) fn has_script(&self) -> bool {
+        self.has_script.load(Ordering::Relaxed)
+    }
+
+    /// Notes whether the data node knows the script of a guarded write.
+    pub(crate) fn note_script(&self, is_known: bool) {
+        if self.has_script() != is_known {
+            self.has_script.store(is_known, Ordering::Relaxed);
         }
     }
 

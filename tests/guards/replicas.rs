@@ -7,7 +7,7 @@ use lockgate::tools::redis_server::RedisServer;
 
 use crate::{
     account::{SCRIPT, WAYS, is_written, take_away, write},
-    support::{Client, Proxy, Reply, encode, eventually, pipeline, relay::Relay},
+    support::{Client, Proxy, Reply, cluster::text, encode, eventually, pipeline, relay::Relay},
 };
 
 const FENCE: &str = "lockgate:guard:lock:account:1";
@@ -281,6 +281,27 @@ fn a_client_is_told_that_no_replica_has_its_write() {
     ]));
     assert_eq!(client.reply(), Reply::ok());
     assert_eq!(client.cmd(&["GET", "account:1"]), Reply::bulk("silent"));
+    replica.thaw().expect("goes on");
+    eventually("it is acknowledged again", || is_written(&write(&mut client, "short", "after")));
+}
+
+#[test]
+fn replicas_that_are_away_are_waited_for_once_where_the_script_is_not_known() {
+    let Deployment { proxy, replica, replication: _way, _data } =
+        Deployment::start("replicas: 1\n  wait_at: write\n  replica_timeout: 100ms");
+    let mut client = proxy.client();
+    client.cmd(&["LOCK", "account:1", "PX", "30000"]).grant();
+    replica.freeze().expect("stopped");
+    let waits = || {
+        let stats = text(&proxy.data_client().cmd(&["INFO", "commandstats"]));
+        let line = stats.lines().find_map(|line| line.strip_prefix("cmdstat_wait:calls="));
+        line.and_then(|line| line.split(',').next()?.parse::<u64>().ok()).unwrap_or_default()
+    };
+    for value in ["first", "second"] {
+        let before = waits();
+        assert_eq!(word(&client.cmd(&["SET", "account:1", value])), "UNREPLICATED");
+        assert_eq!(waits() - before, 1, "{value}");
+    }
     replica.thaw().expect("goes on");
     eventually("it is acknowledged again", || is_written(&write(&mut client, "short", "after")));
 }

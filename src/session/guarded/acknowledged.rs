@@ -20,9 +20,14 @@ use crate::{
 impl Desk {
     /// Appends WAIT behind a guarded write, if replicas must acknowledge it.
     pub(super) fn ask_replicas(&mut self, silent: bool) -> Option<Replicas> {
-        let replicas = self.replicas().filter(|replicas| replicas.at_writes && !silent)?;
+        let replicas = self.replicas_at_writes(silent)?;
         self.ask(|out| replicas.ask(out, None));
         Some(replicas)
+    }
+
+    /// The replicas that must acknowledge a guarded write.
+    pub(super) fn replicas_at_writes(&self, silent: bool) -> Option<Replicas> {
+        self.replicas().filter(|replicas| replicas.at_writes && !silent)
     }
 }
 

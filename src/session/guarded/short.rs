@@ -43,8 +43,14 @@ fn write_by_script(write: GuardedCommand, desk: &mut Desk) -> Progress {
     desk.to_data.push(&call);
     // Nothing else is owed, so there is room.
     let _ = desk.owed.push(Entry::Guarded);
-    let replicas = desk.ask_replicas(write.silent);
-    Progress::Wait(Box::new(Short { write, writes, replicas }))
+    // Replicas that are away keep the connection, so WAIT does not follow a call that may be refused:
+    // the long way would wait for them once more.
+    let are_asked = desk.shared.guards.as_ref().is_some_and(|guards| guards.has_script());
+    let replicas = match are_asked {
+        true => desk.ask_replicas(write.silent),
+        false => desk.replicas_at_writes(write.silent),
+    };
+    Progress::Wait(Box::new(Short { write, writes, replicas, are_asked }))
 }
 
 /// The script was sent, to compare the fences and make these writes.
@@ -53,6 +59,15 @@ struct Short {
     writes: SmallVec<[Write; 4]>,
     /// Replicas that must acknowledge them.
     replicas: Option<Replicas>,
+    /// They were asked in the same packet.
+    are_asked: bool,
+}
+
+/// Notes whether the data node knows the script.
+fn note_script(is_known: bool, desk: &Desk) {
+    if let Some(guards) = &desk.shared.guards {
+        guards.note_script(is_known);
+    }
 }
 
 impl Job for Short {
@@ -66,6 +81,10 @@ impl Job for Short {
         }
         let length = self.writes[..made].iter().map(|write| write.length).sum();
         desk.short_way.note(self.writes.len(), made);
+        note_script(true, desk);
+        if !self.are_asked && !answer.starts_with(b"-") {
+            desk.ask_replicas(self.write.silent);
+        }
         (0..made).for_each(|_| desk.shared.metrics.guarded(GuardedWrite::Passed));
         Acknowledging::hold(self.replicas, (made, length), answer)
     }
@@ -99,6 +118,7 @@ impl Job for Short {
     fn not_made(self: Box<Self>, error: &[u8], desk: &mut Desk) -> Progress {
         desk.short_way.note(self.writes.len(), 0);
         if error.starts_with(b"-NOSCRIPT") {
+            note_script(false, desk);
             desk.ask(write::load);
         } else if error.starts_with(b"-NOPERM") {
             // The write may be allowed all the same.
