@@ -158,6 +158,8 @@ async fn keep(
     let (mut told, mut changes) = (false, data.changes());
     let mut seen = SeenHistory::default();
     while !questions.is_closed() {
+        // At the start, and between two of them, nobody is the data node for a moment.
+        data.found(LIMIT).await;
         match follow(data, first_bytes, table, (history, &mut seen), &mut questions).await {
             Ok(()) => told = false,
             Err(error) if !told => {

@@ -15,6 +15,7 @@ use crate::{
         Client, LIMIT, Proxy, Reply, Setup,
         cluster::{Cluster, text},
         eventually,
+        relay::Relay,
     },
 };
 
@@ -300,6 +301,20 @@ fn a_slot_that_moves_carries_its_fences_and_nobody_writes_past_them() {
         let late = write(&mut again, way, key, "late");
         assert!(late.error_text().starts_with("NOTHELD"), "{way}: {late:?}");
     }
+}
+
+#[test]
+fn nothing_is_wrong_where_the_nodes_were_not_asked_yet() {
+    let cluster = Cluster::start(3);
+    let rules = guards("").replace("'}", "', policy: audit}");
+    // The first look takes its time.
+    let way = Relay::to(cluster.nodes[0].port());
+    way.delay_replies(Duration::from_millis(100));
+    let data = format!("{{cluster: ['127.0.0.1:{}']}}", way.port());
+    let proxy = Proxy::with().data_url(&data).fronts(6).nodes(3).top(&rules).start();
+    let log = || proxy.log();
+    eventually("the commands are known", || log().contains("the data node's commands are known"));
+    assert!(!log().contains("cannot read"), "{}", log());
 }
 
 #[test]
