@@ -152,7 +152,11 @@ fn a_lock_is_granted_at_the_front_of_its_slot_and_fenced_there() {
             // A replica serves its master's keys to whoever wants to read.
             assert_eq!(client.cmd(&["READONLY"]), Reply::ok());
             assert_eq!(client.cmd(take[0]), moved, "{key} at {index}");
-            assert!(write(&mut client, "short", key, "x").error_text().starts_with("NOTHELD"));
+            for way in ["short", "long"] {
+                assert_eq!(write(&mut client, way, key, "x"), moved, "{key} {way} at {index}");
+            }
+            let refused = write(&mut client, "transaction", key, "x");
+            assert!(refused.error_text().starts_with("NOTHELD"), "{refused:?}");
         }
         assert!(!is_taken(&proxy, lock), "{lock}");
         let (mut late, mut client) =

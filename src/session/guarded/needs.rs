@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{
     super::{
         desk::Desk,
-        jobs::{Answer, Job, Pass, Progress, Question, Waits, When, not_asked},
+        jobs::{Answer, Job, Pass, Progress, Question, Waits, When, authorize, not_asked},
         metrics::GuardedWrite,
     },
     forgotten,
@@ -18,11 +18,12 @@ use crate::{
     clock::Instant,
     guard::{
         Guards, Look, MAX_LOCKS, Need, Room, Stop,
-        fences::{FencedLock, MOVING},
+        fences::{self, FencedLock, MOVING},
         shown,
         write::Write,
     },
     key::Key,
+    resp::name::ReplyMode,
 };
 
 /// A write that guards stop, before its locks are known.
@@ -212,8 +213,10 @@ fn begin_write(mut write: GuardedCommand, needs: Vec<Need>, desk: &mut Desk) -> 
             }
             _ => {
                 let why = armed.and_then(|armed| armed.refused(&key));
-                let error = why.unwrap_or_else(|| not_held(need).into_bytes());
-                return refuse(write, &error, GuardedWrite::NotHeld, desk);
+                return match why {
+                    Some(why) => refuse(write, &why, GuardedWrite::NotHeld, desk),
+                    None => refuse_without_lock(write, need, &key, desk),
+                };
             }
         }
     }
@@ -238,6 +241,38 @@ fn begin_write(mut write: GuardedCommand, needs: Vec<Need>, desk: &mut Desk) -> 
     }
     write.turn_replies_on(desk);
     short::begin(Subject::Write(write), desk)
+}
+
+/// Refuses a write whose lock the connection does not hold. A node of a cluster is asked first whether it
+/// has the slot: a client that comes to another one is led to where its lock is.
+fn refuse_without_lock(write: GuardedCommand, need: &Need, key: &Key, desk: &mut Desk) -> Progress {
+    let error = not_held(need).into_bytes();
+    // What else is sent in a transaction would be queued.
+    if !desk.has_slots() || desk.conn.in_multi() || desk.conn.reply_mode != ReplyMode::On {
+        return refuse(write, &error, GuardedWrite::NotHeld, desk);
+    }
+    // The question uses a flag for this command up.
+    desk.conn.next_only = false;
+    let fence = desk.fence_place().fence_key(key);
+    desk.ask(|out| authorize::probe(out, &fence));
+    Progress::Wait(Box::new(Placing { write, error }))
+}
+
+/// The node was asked whether it has the slot of a write whose lock is not held; if so, `error` refuses
+/// the write.
+struct Placing {
+    write: GuardedCommand,
+    error: Vec<u8>,
+}
+
+impl Job for Placing {
+    fn reply(self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
+        let Placing { write, error } = *self;
+        match fences::read_elsewhere(reply) {
+            Some(elsewhere) => refuse(write, elsewhere.as_bytes(), GuardedWrite::Refused, desk),
+            None => refuse(write, &error, GuardedWrite::NotHeld, desk),
+        }
+    }
 }
 
 fn not_held(Need { lock, key }: &Need) -> String {

@@ -90,6 +90,7 @@ async fn a_guards_lock_is_taken_only_where_its_slot_is() {
         let answer = pair.at_client();
         assert!(answer.starts_with(expected), "{answer}");
         pair.commands(&[&["SET", "g:k", "1"]]);
+        pair.reply("-ERR syntax error\r\n");
         assert!(pair.at_client().starts_with("-NOTHELD"));
     }
     // Other locks lie on the lock nodes alone.
@@ -98,6 +99,44 @@ async fn a_guards_lock_is_taken_only_where_its_slot_is() {
     assert_eq!(pair.at_data().matches("SET").count(), 1);
     pair.reply(MOVED);
     pair.question();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_write_without_its_lock_is_led_to_the_front_of_its_slot() {
+    for (told, expected) in [
+        (MOVED, FRONT),
+        ("-ASK 5 10.0.0.1:7000\r\n", "-TRYAGAIN the slot may be on its way"),
+        ("-CLUSTERDOWN Hash slot not served\r\n", "-CLUSTERDOWN Hash slot not served\r\n"),
+        ("-ERR syntax error\r\n", "-NOTHELD 'g:k'"),
+        ("-NOPERM no\r\n", "-NOTHELD 'g:k'"),
+    ] {
+        let mut pair = guarded_at_front();
+        for flag in [false, true] {
+            if flag {
+                pair.commands(&[&["CLIENT", "CACHING", "YES"]]);
+                pair.reply("+OK\r\n");
+                pair.at_client();
+                pair.at_data();
+            }
+            pair.commands(&[&["SET", "g:k", "1"], &["GET", "x"]]);
+            let asked = pair.at_data();
+            assert!(asked.starts_with("*5\r\n$3\r\nSET\r\n$30\r\nlockgate:guard:{"), "{asked}");
+            assert!(asked.ends_with("$2\r\nNX\r\n$2\r\nXX\r\n"), "nothing is written: {asked}");
+            pair.reply(told);
+            let answer = pair.at_client();
+            assert!(answer.starts_with(expected), "{answer}");
+            assert_eq!(pair.at_data(), text(&["GET", "x"]));
+            pair.reply("$-1\r\n");
+            assert_eq!(pair.at_client(), "$-1\r\n");
+        }
+        // Nobody can be asked in a transaction.
+        pair.commands(&[&["MULTI"], &["SET", "g:k", "1"]]);
+        pair.reply("+OK\r\n");
+        assert!(!pair.at_data().contains("NX"));
+        pair.reply("-ERR unknown command\r\n");
+        let answer = pair.at_client();
+        assert!(answer.starts_with("+OK\r\n-NOTHELD 'g:k'"), "{answer}");
+    }
 }
 
 #[tokio::test(start_paused = true)]
