@@ -90,6 +90,8 @@ pub(crate) enum With {
     Multi,
     /// Nothing: the client sends MULTI itself.
     Nothing,
+    /// ASKING, behind all else, for the MULTI that the client sends itself.
+    Asking,
 }
 
 /// A question under way.
@@ -276,12 +278,19 @@ impl FenceQuestion {
             select(out, selected);
             missing.push_back(MissingReply::Back);
         }
-        if with == With::Multi {
-            encode::command(out, &[b"MULTI"]);
-            missing.push_back(MissingReply::Multi);
+        match with {
+            With::Multi => {
+                encode::command(out, &[b"MULTI"]);
+                missing.push_back(MissingReply::Multi);
+            }
+            With::Asking => {
+                encode::command(out, &[b"ASKING"]);
+                missing.push_back(MissingReply::Any);
+            }
+            With::Nothing => {}
         }
         let (seen, elsewhere) = (vec![None; claims.len()], vec![None; claims.len()]);
-        let goes_on = with == With::Nothing && place != FencePlace::Alone;
+        let goes_on = with != With::Multi && place != FencePlace::Alone;
         let (lacks_replicas, astray, in_multi) = (false, false, false);
         FenceQuestion {
             missing,

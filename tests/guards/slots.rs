@@ -322,6 +322,61 @@ fn nothing_is_wrong_where_the_nodes_were_not_asked_yet() {
 }
 
 #[test]
+fn a_clients_transaction_that_is_led_after_a_key_writes_nothing() {
+    let cluster = Cluster::start(3);
+    let proxy = proxy(&cluster).start();
+    let fronts = cluster.fronts(&proxy);
+    let (key, lock) = &account(&cluster, 0, "a");
+    let slot = slot(&cluster, key);
+    let mut holder = Client::connect(fronts[0]);
+    holder.cmd(&["LOCK", lock, "PX", "30000"]).grant();
+    let [first, second] = &["first", "second"].map(|name| key.replace("balance", name));
+    for key in [key, first, second] {
+        assert!(is_written(&write(&mut holder, "short", key, "early")));
+    }
+    begin_to_move(&cluster, slot, 0, 1);
+    let ask = Reply::Error(format!("ASK {slot} 127.0.0.1:{}", fronts[1]));
+    let set = |key: &str| ["SET".to_owned(), key.to_owned(), "late".to_owned()];
+    // A key has gone before it is written.
+    carry(&cluster, first, 0, 1);
+    let [one, two] = [set(key), set(first)];
+    let [one, two] = [&one, &two].map(|words| words.each_ref().map(String::as_str));
+    let replies = holder.pipe(&[&["MULTI"], &one, &two, &["EXEC"]]);
+    assert_eq!(replies[..3], [Reply::ok(), Reply::simple("QUEUED"), ask.clone()]);
+    assert!(replies[3].error_text().starts_with("EXECABORT"), "{replies:?}");
+    assert_eq!(cluster.client(0).cmd(&["GET", key]), Reply::bulk("early"));
+    // A key goes while it is queued.
+    let three = set(second);
+    let three = three.each_ref().map(String::as_str);
+    let replies = holder.pipe(&[&["MULTI"], &three]);
+    assert_eq!(replies, [Reply::ok(), Reply::simple("QUEUED")]);
+    carry(&cluster, second, 0, 1);
+    assert_eq!(holder.cmd(&["EXEC"]), ask);
+    // The transaction has ended, and the connection is as good as before.
+    assert!(holder.cmd(&["EXEC"]).error_text().starts_with("ERR EXEC without MULTI"));
+    assert!(is_written(&write(&mut holder, "transaction", key, "still")));
+    // Who goes after the key has no lock there.
+    let mut asking = Client::connect(fronts[1]);
+    for other in [first, second] {
+        let words = set(other);
+        let words = words.each_ref().map(String::as_str);
+        let replies = asking.pipe(&[&["ASKING"], &["MULTI"], &words, &["EXEC"]]);
+        assert!(replies[2].error_text().starts_with("NOTHELD"), "{replies:?}");
+        assert!(replies[3].error_text().starts_with("EXECABORT"), "{replies:?}");
+        let there = cluster.client(1).pipe(&[&["ASKING"], &["GET", other]]);
+        assert_eq!(there[1], Reply::bulk("early"));
+    }
+    // What no guard is about is written there, as before nodes, whatever locks the connection has.
+    let free = &format!("free:{}", &lock["account:".len()..]);
+    let (_, its) = &account(&cluster, 1, "b");
+    asking.cmd(&["LOCK", its, "PX", "30000"]).grant();
+    for _ in 0..2 {
+        let replies = asking.pipe(&[&["ASKING"], &["MULTI"], &["SET", free, "x"], &["EXEC"]]);
+        assert_eq!(replies[3], Reply::Array(vec![Reply::ok()]), "{replies:?}");
+    }
+}
+
+#[test]
 fn the_user_of_the_acl_writes_its_own_fences_and_no_others() {
     let cluster = Cluster::start(3);
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/docs/cluster.md");

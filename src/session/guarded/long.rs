@@ -32,11 +32,16 @@ const NOTHING_TO_DISCARD: &[u8] = b"-ERR DISCARD without MULTI";
 pub(super) fn ask_for_fences(subject: Subject, again: bool, desk: &mut Desk) -> Progress {
     let ttl = desk.config.locks.fence_ttl;
     let is_multi = subject.is_multi();
-    let with = if is_multi { With::Nothing } else { With::Multi };
+    let is_asking = desk.has_slots() && desk.conn.is_asking();
+    let with = match is_multi {
+        true if is_asking => With::Asking,
+        true => With::Nothing,
+        false => With::Multi,
+    };
     let mut bytes = Vec::new();
-    if desk.has_slots() && desk.conn.is_asking() {
-        // The client's MULTI would have used its ASKING up, to no effect.
-        desk.conn.next_only = false;
+    if is_asking {
+        // The client's ASKING is for its MULTI, and all that it queues. A fence is watched only where its
+        // slot is.
         desk.ask(|out| encode::command(out, &[b"PING"]));
     }
     // Replies to CLIENT REPLY ON and SCRIPT LOAD may be owed.

@@ -186,14 +186,17 @@ async fn what_asking_was_sent_for_is_refused_and_uses_it_up() {
     assert_eq!(pair.at_data(), text(&["GET", "k"]));
     pair.reply("$-1\r\n");
     pair.at_client();
-    // Nothing of the proxy's own is sent with it.
+    // Nothing of the proxy's own is sent with it, and the client's MULTI is.
     pair.commands(&[&["ASKING"], &["MULTI"]]);
     pair.at_data();
     pair.reply("+OK\r\n");
     let asked = pair.at_data();
     assert!(asked.starts_with(&text(&["PING"])) && asked.contains("WATCH"), "{asked}");
-    pair.reply("+PONG\r\n+OK\r\n$1\r\n7\r\n");
+    assert!(asked.ends_with(&text(&["ASKING"])), "{asked}");
+    pair.reply("+PONG\r\n+OK\r\n$1\r\n7\r\n+OK\r\n");
     assert_eq!(pair.at_data(), text(&["MULTI"]));
+    pair.reply("+OK\r\n");
+    assert!(pair.core.is_at_rest());
 }
 
 #[tokio::test(start_paused = true)]
