@@ -7,7 +7,9 @@
 //! every proxy, that no session lock is lost where other lock nodes are a quorum, and that no write is
 //! acknowledged by a Redis that is not the data node any more.
 
+mod cluster;
 mod fleet;
+mod shards;
 mod writer;
 
 use std::{collections::BTreeMap, ops::Range, path::PathBuf, thread, time::Duration};
@@ -254,7 +256,7 @@ fn recover(fleet: &mut Fleet, since: Time) -> Time {
     loop {
         thread::sleep(LOOK);
         let firsts = (0..PROXIES).map(|proxy| {
-            let granted = granted(fleet, Some(proxy));
+            let granted = granted(&fleet.histories(), Some(proxy));
             granted.into_iter().find(|time| *time > since)
         });
         let all: Option<Vec<Time>> = firsts.collect();
@@ -267,20 +269,19 @@ fn recover(fleet: &mut Fleet, since: Time) -> Time {
 }
 
 /// When clients of a proxy, or of all, were told of a grant.
-fn granted(fleet: &Fleet, proxy: Option<usize>) -> Vec<Time> {
-    let of = fleet.histories().into_iter();
-    let of = of.filter(|(one, _)| proxy.is_none() || *one == proxy).map(|(_, history)| history);
-    checker::check(&of.collect::<Vec<_>>()).granted
+fn granted(histories: &[(Option<usize>, History)], proxy: Option<usize>) -> Vec<Time> {
+    let of = histories.iter().filter(|(one, _)| proxy.is_none() || *one == proxy);
+    checker::check(&of.map(|(_, history)| history.clone()).collect::<Vec<_>>()).granted
 }
 
 /// Session locks of which a client was told that it has lost them, by proxy.
-fn losses(fleet: &Fleet) -> Vec<(usize, Time)> {
+fn losses(histories: Vec<(Option<usize>, History)>) -> Vec<(usize, Time)> {
     let is_loss = |event: &Event| matches!(event, Event::Pushed | Event::Answered(Outcome::Lost));
     let of = |(proxy, history): (Option<usize>, History)| {
         let lost = history.into_iter().filter(|(_, event)| is_loss(event));
         proxy.map(|proxy| lost.map(move |(time, _)| (proxy, time)).collect::<Vec<_>>())
     };
-    fleet.histories().into_iter().filter_map(of).flatten().collect()
+    histories.into_iter().filter_map(of).flatten().collect()
 }
 
 /// Prints the outcome of a run, and fails if something is wrong.
@@ -298,7 +299,7 @@ fn judge(fleet: &Fleet, episodes: &[Episode], from: Time) {
             wrong.push(format!("no grant through every proxy within {limit} µs of {kinds:?}"));
         }
     }
-    let lost = losses(fleet);
+    let lost = losses(fleet.histories());
     let felt = options.default_ttl * 1000 + CONFIRM;
     let is_cut = |(proxy, time): &(usize, Time)| {
         let of = |cut: &&fleet::Cut| cut.plain || cut.proxy == *proxy && cut.from_nodes;
@@ -342,7 +343,7 @@ fn judge(fleet: &Fleet, episodes: &[Episode], from: Time) {
         return;
     }
     for one in verdict.wrong.iter().take(2) {
-        println!("\nWRONG: {one}\n{}", around(fleet, one));
+        println!("\nWRONG: {one}\n{}", around(&fleet.log, &fleet.histories(), one));
     }
     for (time, what) in &fleet.log {
         println!("{time} {what}");
@@ -408,15 +409,15 @@ fn print(fleet: &Fleet, verdict: &checker::Verdict, episodes: &[Episode], from: 
 }
 
 /// Events of clients and faults about what is wrong.
-fn around(fleet: &Fleet, wrong: &Wrong) -> String {
+fn around(log: &[(Time, String)], histories: &[(Option<usize>, History)], wrong: &Wrong) -> String {
     let (key, time) = match wrong {
         Wrong::TwoHolders(_, other) => (&*other.key, other.from),
         Wrong::Fence { key, told, .. } => (&**key, *told),
         Wrong::NoAnswer { sent, .. } => ("", *sent),
         Wrong::Untold { key, sent, .. } | Wrong::Behind { key, sent, .. } => (&**key, *sent),
     };
-    let mut lines: Vec<(Time, String)> = fleet.log.clone();
-    for (client, (proxy, history)) in fleet.histories().iter().enumerate() {
+    let mut lines: Vec<(Time, String)> = log.to_vec();
+    for (client, (proxy, history)) in histories.iter().enumerate() {
         let mut about = false;
         for (at, event) in history {
             if let Event::Sent { key: asked, .. } = event {
@@ -524,8 +525,8 @@ fn cut(proxy: usize, shared: Vec<usize>) -> Act {
 }
 
 /// The pairs of clients that have had a lock at once.
-fn two_holders(fleet: &Fleet) -> Vec<Wrong> {
-    let histories: Vec<_> = fleet.histories().into_iter().map(|(_, history)| history).collect();
+fn two_holders(histories: Vec<(Option<usize>, History)>) -> Vec<Wrong> {
+    let histories: Vec<_> = histories.into_iter().map(|(_, history)| history).collect();
     let wrong = checker::check(&histories).wrong.into_iter();
     wrong.filter(|wrong| matches!(wrong, Wrong::TwoHolders(..))).collect()
 }
@@ -552,7 +553,7 @@ fn without_quarantine_a_failover_makes_two_holders() {
         );
         let since = now();
         recover(&mut fleet, since);
-        if let Some(wrong) = two_holders(&fleet).first() {
+        if let Some(wrong) = two_holders(fleet.histories()).first() {
             println!("found after {} s: {wrong}", (now() - from) / SECOND);
             return;
         }
@@ -576,8 +577,8 @@ fn a_proxy_cut_off_with_the_old_master_stops_before_others_grant() {
         recover(&mut fleet, healed);
         let within = |time: &&Time| (cut_off..healed).contains(*time);
         let seconds = |time: Time| time.saturating_sub(cut_off) as f64 / 1e6;
-        let inside = granted(&fleet, Some(proxy));
-        let outside = granted(&fleet, Some(2));
+        let inside = granted(&fleet.histories(), Some(proxy));
+        let outside = granted(&fleet.histories(), Some(2));
         let (_, _, master) = *fleet.tenures(What::Locks).last().expect("a master");
         let told = fleet.tenures(What::Locks).last().map_or(0, |(time, ..)| *time);
         let stopped = inside.iter().filter(within).max().copied().unwrap_or(cut_off);
@@ -591,8 +592,13 @@ fn a_proxy_cut_off_with_the_old_master_stops_before_others_grant() {
             seconds(stopped),
             seconds(began)
         );
-        let found = two_holders(&fleet);
-        assert!(found.is_empty(), "{}\n{}", found[0], around(&fleet, &found[0]));
+        let found = two_holders(fleet.histories());
+        assert!(
+            found.is_empty(),
+            "{}\n{}",
+            found[0],
+            around(&fleet.log, &fleet.histories(), &found[0])
+        );
         assert!(told > cut_off, "the Sentinels have named another master");
         assert!(stopped > cut_off + SECOND, "the old master was not heard of any more at once");
         assert!(stopped < cut_off + CONFIRM + SECOND, "it went on with the old master");
@@ -614,11 +620,11 @@ fn a_proxy_cut_off_with_the_old_master_keeps_nobody_else_from_locks() {
     let healed = now();
     recover(&mut fleet, healed);
     for proxy in 0..PROXIES {
-        let granted = granted(&fleet, Some(proxy));
+        let granted = granted(&fleet.histories(), Some(proxy));
         let (gap, _) = checker::longest_gap(&granted, cut_off, healed);
         let count = granted.iter().filter(|time| (cut_off..healed).contains(*time)).count();
         let epochs = fleet.proxy_log(proxy).matches("the lock nodes' epoch").count();
-        let lost = losses(&fleet).into_iter().filter(|(of, _)| *of == proxy).count();
+        let lost = losses(fleet.histories()).into_iter().filter(|(of, _)| *of == proxy).count();
         println!(
             "proxy {proxy}: {count} grants in 20 s, none for {:.1} s; {lost} session locks lost; {epochs} \
              epochs in its log",
@@ -627,6 +633,11 @@ fn a_proxy_cut_off_with_the_old_master_keeps_nobody_else_from_locks() {
         assert!(proxy == 0 || lost == 0, "two lock nodes have kept it all the time");
         assert!(gap < RECOVERY, "two lock nodes are a quorum");
     }
-    let found = two_holders(&fleet);
-    assert!(found.is_empty(), "{}\n{}", found[0], around(&fleet, &found[0]));
+    let found = two_holders(fleet.histories());
+    assert!(
+        found.is_empty(),
+        "{}\n{}",
+        found[0],
+        around(&fleet.log, &fleet.histories(), &found[0])
+    );
 }

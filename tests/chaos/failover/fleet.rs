@@ -11,7 +11,7 @@ use std::{
     net::{Ipv4Addr, SocketAddr},
     os::unix::net::UnixStream,
     path::{Path, PathBuf},
-    process::{Child, Stdio},
+    process::{Child, Command, Stdio},
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering},
@@ -152,22 +152,76 @@ pub(super) enum Act {
     Nothing,
 }
 
-struct Server {
-    child: Option<Child>,
-    directory: PathBuf,
+pub(super) struct Server {
+    pub(super) child: Option<Child>,
+    pub(super) directory: PathBuf,
 }
 
 impl Server {
-    fn socket(&self) -> PathBuf {
+    pub(super) fn socket(&self) -> PathBuf {
         self.directory.join("socket")
     }
 }
 
-struct Running {
-    child: Child,
+pub(super) struct Running {
+    pub(super) child: Child,
     history: PathBuf,
     /// The only proxy that the client knows.
     proxy: Option<usize>,
+}
+
+impl Running {
+    /// Starts a client by this command of its host. `proxy`: the only one that it knows.
+    pub(super) fn start(
+        command: Command,
+        plan: &Plan,
+        proxy: Option<usize>,
+        directory: &Path,
+    ) -> Running {
+        let variable = format!("{}={}", client::VARIABLE, plan.encode());
+        let log = directory.join(format!("client-{}.log", plan.number));
+        let child = start_program(command, &variable, "client_process", &log);
+        Running { child, history: plan.history.clone(), proxy }
+    }
+}
+
+/// Starts this program again, for one test, by this command of its host.
+fn start_program(mut command: Command, variable: &str, test: &str, log: &Path) -> Child {
+    let log = File::create(log).expect("log");
+    command
+        .arg(variable)
+        .arg(std::env::current_exe().expect("this program"))
+        .args(["--exact", test, "--ignored"])
+        .stdout(log.try_clone().expect("log"))
+        .stderr(log);
+    command.spawn().expect("nsenter")
+}
+
+/// Waits until clients that were told to end have ended.
+pub(super) fn await_end<'a>(clients: impl Iterator<Item = &'a mut Child>) {
+    let deadline = Instant::now() + END_LIMIT;
+    for child in clients {
+        loop {
+            if let Some(status) = child.try_wait().expect("status") {
+                assert!(status.success(), "a client ended with {status}");
+                break;
+            }
+            assert!(Instant::now() < deadline, "a client does not end");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+}
+
+/// The histories of these clients so far, each with its proxy.
+pub(super) fn read_all(clients: &[Running]) -> Vec<(Option<usize>, History)> {
+    // All are cut at one time: what follows from a line is in none that lacks this line.
+    let until = history::now();
+    let read = |client: &Running| {
+        let mut events = history::read(&client.history);
+        events.retain(|(time, _)| *time <= until);
+        (client.proxy, events)
+    };
+    clients.iter().map(read).collect()
 }
 
 /// What one Sentinel says from some time on: the host of the master that it names.
@@ -513,14 +567,13 @@ impl Fleet {
 
     fn start_client(&mut self, style: Style, proxy: Option<usize>) {
         let number = self.clients.len();
-        let history = self.path(&format!("history-{number}"));
         let all = (0..PROXIES).filter(|one| proxy.is_none_or(|proxy| proxy == *one));
         let plan = Plan {
             seed: self.options.seed ^ ((number as u64) << 32),
             number,
             style,
             proxies: all.map(proxy_address).collect(),
-            history: history.clone(),
+            history: self.path(&format!("history-{number}")),
             control: self.path("control"),
             keys: self.options.keys,
             max_ttl: self.options.max_ttl,
@@ -528,9 +581,8 @@ impl Fleet {
             is_past: false,
             aside: 0,
         };
-        let variable = format!("{}={}", client::VARIABLE, plan.encode());
-        let child = self.start_program(&variable, "client_process", &format!("client-{number}"));
-        self.clients.push(Running { child, history, proxy });
+        let command = self.network.command(CLIENTS);
+        self.clients.push(Running::start(command, &plan, proxy, self.directory.path()));
     }
 
     fn start_writer(&mut self, proxy: usize) {
@@ -542,38 +594,17 @@ impl Fleet {
         };
         let variable = format!("{}={}", writer::VARIABLE, orders.encode());
         let name = format!("writer-{proxy}");
-        let child = self.start_program(&variable, "failover::writer_process", &name);
+        let log = self.path(&format!("{name}.log"));
+        let command = self.network.command(CLIENTS);
+        let child = start_program(command, &variable, "failover::writer_process", &log);
         self.writers.push((child, proxy, orders.notes));
-    }
-
-    /// Starts this program again, on the clients' host.
-    fn start_program(&self, variable: &str, test: &str, name: &str) -> Child {
-        let log = File::create(self.path(&format!("{name}.log"))).expect("log");
-        let mut command = self.network.command(CLIENTS);
-        command
-            .arg(variable)
-            .arg(std::env::current_exe().expect("this program"))
-            .args(["--exact", test, "--ignored"])
-            .stdout(log.try_clone().expect("log"))
-            .stderr(log);
-        command.spawn().expect("nsenter")
     }
 
     /// Tells all clients to end, and waits until they have.
     pub(super) fn stop_clients(&mut self) {
         fs::write(self.path("control"), "").expect("control");
-        let deadline = Instant::now() + END_LIMIT;
         let clients = self.clients.iter_mut().map(|client| &mut client.child);
-        for child in clients.chain(self.writers.iter_mut().map(|(child, ..)| child)) {
-            loop {
-                if let Some(status) = child.try_wait().expect("status") {
-                    assert!(status.success(), "a client ended with {status}");
-                    break;
-                }
-                assert!(Instant::now() < deadline, "a client does not end");
-                thread::sleep(Duration::from_millis(10));
-            }
-        }
+        await_end(clients.chain(self.writers.iter_mut().map(|(child, ..)| child)));
     }
 
     /// The number of clients that lock.
@@ -583,14 +614,7 @@ impl Fleet {
 
     /// The histories of all clients so far, each with its proxy.
     pub(super) fn histories(&self) -> Vec<(Option<usize>, History)> {
-        // All are cut at one time: what follows from a line is in none that lacks this line.
-        let until = history::now();
-        let read = |client: &Running| {
-            let mut events = history::read(&client.history);
-            events.retain(|(time, _)| *time <= until);
-            (client.proxy, events)
-        };
-        self.clients.iter().map(read).collect()
+        read_all(&self.clients)
     }
 
     /// The acknowledged writes, each with its proxy and the host of the Redis.
@@ -772,7 +796,7 @@ fn named(socket: &Path, what: What) -> Option<usize> {
 }
 
 /// Says something to a Redis that may be dead or stopped. Returns what has come of its reply at once.
-fn ask(socket: &Path, words: &[&str]) -> Option<String> {
+pub(super) fn ask(socket: &Path, words: &[&str]) -> Option<String> {
     let mut stream = UnixStream::connect(socket).ok()?;
     stream.set_read_timeout(Some(ANSWER_LIMIT)).ok()?;
     stream.write_all(&encode(words)).ok()?;
