@@ -32,6 +32,7 @@ mod model {
     pub(crate) mod node;
     pub(crate) mod properties;
     pub(crate) mod setup;
+    pub(crate) mod shards;
     pub(crate) mod state;
     pub(crate) mod steps;
 
@@ -54,6 +55,10 @@ use model::{
     guards::{self, *},
     properties::*,
     setup::{Clocks, Fault, Quarantine, Setup},
+    shards::{
+        self, EXCHANGED_GRANTS, KEPT_BY_SHARD, MOVED_GRANTS, ONE_AGREEMENT, ONE_OWNER,
+        PROMOTED_GRANTS, SHARDS_ALWAYS, Shards,
+    },
 };
 
 /// Checks all states: the properties of `always` hold in every state, and each other property in
@@ -781,6 +786,93 @@ fn whoever_is_promoted_waits_and_renews_what_a_proxy_knows() {
     let skewed = failover::Setup { skew: 3, ..alone() };
     failover_breaks("renewed by a copy", failover::Fault::RenewedByCopy, skewed);
     failover_breaks("renewed by a copy of the released", failover::Fault::RenewedByCopy, alone());
+}
+
+// A Redis Cluster as a voter, alone or one of three.
+
+/// Shards of the only voter fail over, and the slot moves.
+fn sharded() -> shards::Setup {
+    shards::Setup {
+        alone: true,
+        ttl: 3,
+        confirm: 2,
+        locks: [1, 1],
+        renewals: 1,
+        promotions: 1,
+        moves: 1,
+        moves_from_waiting: false,
+        exchanged_for: &[],
+        is_new: false,
+        cut: [None, None],
+        fault: None,
+        properties: &[ONE_OWNER, ONE_AGREEMENT, MOVED_GRANTS, PROMOTED_GRANTS, KEPT_BY_SHARD],
+    }
+}
+
+/// Another lock node is exchanged.
+fn one_of_three() -> shards::Setup {
+    let properties = &[ONE_OWNER, ONE_AGREEMENT, MOVED_GRANTS, EXCHANGED_GRANTS];
+    let base = shards::Setup { alone: false, ttl: 2, confirm: 1, promotions: 0, ..sharded() };
+    shards::Setup { exchanged_for: &[0, 1], properties, ..base }
+}
+
+fn shards_hold(name: &str, setup: shards::Setup) {
+    every_state(name, Shards(setup), SHARDS_ALWAYS);
+}
+
+fn shards_break(name: &str, fault: Option<shards::Fault>, setup: shards::Setup) {
+    let setup = shards::Setup { fault, properties: &[ONE_OWNER], ..setup };
+    shortest_break(name, Shards(setup), SHARDS_ALWAYS);
+}
+
+#[test]
+fn a_lock_is_held_once_while_shards_fail_over_and_its_slot_moves() {
+    shards_hold("a shard fails over, a slot moves", sharded());
+    let properties = &[ONE_OWNER, ONE_AGREEMENT, MOVED_GRANTS];
+    let is_new = shards::Setup { is_new: true, promotions: 0, moves: 2, ..sharded() };
+    shards_hold("a slot moves to a new shard", shards::Setup { properties, ..is_new });
+}
+
+#[test]
+fn a_lock_is_held_once_where_one_of_three_voters_has_shards() {
+    shards_hold("one of three is exchanged, a slot moves", one_of_three());
+}
+
+#[test]
+fn shards_must_wait_and_be_confirmed() {
+    use shards::Fault;
+    shards_break("a promoted shard does not wait", Some(Fault::NoWait), sharded());
+    shards_break("it waits without confirm", Some(Fault::WaitWithoutConfirm), sharded());
+    shards_break("votes are not confirmed", Some(Fault::NotConfirmed), sharded());
+    shards_break("a shard votes on any slot", Some(Fault::AnySlot), sharded());
+    shards_break("a slot moves without its key", Some(Fault::KeyLeftBehind), sharded());
+}
+
+/// Both shards fail over, and each proxy reaches one of them.
+#[test]
+fn all_shards_of_a_voter_must_agree() {
+    let properties = &[ONE_OWNER, ONE_AGREEMENT];
+    let cut = [Some(1), Some(0)];
+    let setup = || shards::Setup { promotions: 2, moves: 0, cut, properties, ..sharded() };
+    shards_hold("each proxy reaches one shard", setup());
+    let (fault, properties) = (Some(shards::Fault::AnySeat), &[ONE_AGREEMENT]);
+    let setup = shards::Setup { fault, properties, ..setup() };
+    shortest_break("any shard agrees for its voter", Shards(setup), SHARDS_ALWAYS);
+}
+
+/// A slot that is moved away from a promoted shard before that has waited comes to one that need not.
+#[test]
+fn limit_a_slot_moves_away_from_a_shard_that_waits() {
+    let setup = shards::Setup { moves_from_waiting: true, ..sharded() };
+    shards_break("a slot moves away from a shard that waits", None, setup);
+}
+
+/// An address leads one proxy elsewhere, which does not hear of the cluster either: too few are left
+/// that could refuse the other.
+#[test]
+fn limit_an_address_leads_one_proxy_elsewhere_that_reaches_no_shard() {
+    let setup = shards::Setup { exchanged_for: &[1], ..one_of_three() };
+    shards_break("an address leads one proxy elsewhere", None, setup);
 }
 
 // Guarded writes.
