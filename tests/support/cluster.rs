@@ -115,7 +115,7 @@ impl Cluster {
 
     /// The slot of a key.
     pub fn slot(&self, key: &str) -> String {
-        match self.client(0).cmd(&["CLUSTER", "KEYSLOT", key]) {
+        match self.client(self.nodes.len() - 1).cmd(&["CLUSTER", "KEYSLOT", key]) {
             Reply::Int(slot) => slot.to_string(),
             other => panic!("no slot: {other:?}"),
         }
