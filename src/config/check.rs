@@ -6,8 +6,8 @@ use std::{
 };
 
 use super::{
-    AdoptMode, Announce, ClientTls, Config, Endpoint, LOG_LEVELS, Listener, LockNode, LocksConfig,
-    RedisUrl, SocketPath,
+    AdoptMode, Announce, ClientTls, Config, Endpoint, LOG_LEVELS, Listener, LockNode, LockNotify,
+    LocksConfig, RedisUrl, SocketPath,
     reader::{Reader, Section},
 };
 
@@ -357,6 +357,11 @@ fn independent(reader: &mut Reader<'_>, section: &Section<'_>, locks: &LocksConf
             reader.problem(&path, what);
         }
         _ => {}
+    }
+    if locks.notify == LockNotify::Stream && !matches!(locks.nodes[..], [LockNode::Cluster(_)]) {
+        let what = "stream is for a Redis Cluster that is the only lock node: each of several would \
+                    wake another proxy, and one Redis alone has nobody else to tell; leave it out";
+        reader.problem(&section.path("notify"), what);
     }
     for (index, node) in locks.nodes.iter().enumerate() {
         let before = &locks.nodes[..index];

@@ -180,6 +180,15 @@ pub enum OnLost {
     Ignore,
 }
 
+/// How proxies hear of releases through each other.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum LockNotify {
+    /// By a message to all that wait.
+    PubSub,
+    /// By an entry of a stream for one of those that wait. Of one cluster alone.
+    Stream,
+}
+
 /// Treatment of session locks whose client hangs up.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum OnDisconnect {

@@ -5,7 +5,7 @@ use std::{net::SocketAddr, path::PathBuf, time::Duration};
 use serde_yaml::{Mapping, Value};
 
 use super::{
-    LISTENER_KEYS, Listener, OnDisconnect, OnLost, SocketPath,
+    LISTENER_KEYS, Listener, LockNotify, OnDisconnect, OnLost, SocketPath,
     error::{ConfigErrors, Problem},
     locate::{self, PathStep},
     tls::{AuthClients, CLIENT_KEYS, ClientTls, SERVER_KEYS, ServerTls, TlsProblem},
@@ -368,6 +368,16 @@ impl FromYaml for Option<Duration> {
             Value::Bool(false) => Ok(None),
             Value::String(text) if text == "off" => Ok(None),
             _ => Duration::read(reader, value, path).map(Some).map_err(|_| Wrong::Wanted(wanted)),
+        }
+    }
+}
+
+impl FromYaml for LockNotify {
+    fn read(_: &mut Reader<'_>, value: &Value, _: &[PathStep]) -> Result<LockNotify, Wrong> {
+        match value.as_str() {
+            Some("pubsub") => Ok(LockNotify::PubSub),
+            Some("stream") => Ok(LockNotify::Stream),
+            _ => Err(Wrong::Wanted("pubsub or stream")),
         }
     }
 }

@@ -10,8 +10,8 @@ use std::{
 };
 
 use super::{
-    AdoptConfig, ClientTls, DataConfig, GuardsConfig, Listener, LockNode, OnDisconnect, OnLost,
-    RedisUrl, SocketPath,
+    AdoptConfig, ClientTls, DataConfig, GuardsConfig, Listener, LockNode, LockNotify, OnDisconnect,
+    OnLost, RedisUrl, SocketPath,
     check::{
         at_least, below_half, if_given, keepalive, known_format, known_level, longer_than_zero,
         not_reserved, short_path, string, threads,
@@ -144,6 +144,8 @@ keys! {
         /// How often in a row a lock may pass between clients of this proxy before other proxies
         /// have their turn.
         live max_handovers: usize = 16;
+        /// How proxies hear of releases through each other.
+        fixed notify: LockNotify = LockNotify::PubSub;
         /// The longest that a session lock may be held; none with `off`.
         fixed max_hold: Option<Duration> = None;
         /// Treatment of a connection whose session lock is lost.

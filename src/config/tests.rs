@@ -238,6 +238,8 @@ fn contradictions_are_refused_with_what_would_be_right() {
         ("locks: {max_wait: 0s}", "locks.max_wait: must be longer than 0"),
         ("locks: {max_waiters: 0}", "locks.max_waiters: 0 lets nobody wait"),
         ("locks: {max_hold: 1s}", "locks.max_hold: 1s is shorter than locks.default_ttl (10s)"),
+        ("locks: {notify: shout}", "'shout' where pubsub or stream is wanted"),
+        ("locks: {notify: stream}", "locks.notify: stream is for a Redis Cluster that is the only"),
         ("locks: {max_hold: soon}", "a duration with its unit, as 50ms, 10s, 5m or 7d, or off,"),
         ("locks: {on_lost: panic}", "'panic' where error, close, push or ignore is wanted"),
         ("locks: {on_disconnect: keep}", "'keep' where release or expire is wanted"),

@@ -17,7 +17,10 @@ use super::{
     NodeStatus, Raise, Release, Renew, Waiter, WallClock,
     address::{NodeAddress, connector_to_nodes},
     keep::{leases, lose::lose, watchdog},
-    line::subscribe::{self, ListeningSeat},
+    line::{
+        streams,
+        subscribe::{self, ListeningSeat},
+    },
     locks::Locks,
     metrics::LostReason,
     node::nodes::Nodes,
@@ -26,7 +29,7 @@ use super::{
 };
 use crate::{
     clock::Instant,
-    config::LocksConfig,
+    config::{LockNotify, LocksConfig},
     key::{Key, Token},
     net::Connector,
 };
@@ -83,7 +86,11 @@ impl Engine {
         for (seat, address) in addresses.into_iter().enumerate() {
             let (voter, connector) = (voters.of(seat), connector.clone());
             let listener = ListeningSeat { seat, voter, address, connector };
-            tokio::spawn(subscribe::run(Arc::downgrade(&engine.locks), listener));
+            let locks = Arc::downgrade(&engine.locks);
+            match config.notify {
+                LockNotify::PubSub => drop(tokio::spawn(subscribe::run(locks, listener))),
+                LockNotify::Stream => drop(tokio::spawn(streams::run(locks, listener))),
+            }
         }
         engine
     }

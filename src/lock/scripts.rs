@@ -6,7 +6,7 @@ use super::Claim;
 use crate::{
     clock::millis,
     cluster::slot,
-    config::{LockNode, LocksConfig},
+    config::{LockNode, LockNotify, LocksConfig},
     resp::encode,
 };
 
@@ -17,6 +17,9 @@ const FENCE_PREFIX: &[u8] = b"lockgate:fence:";
 /// Prefix that makes a lock's key the channel on which its release is published. The scripts know
 /// it too.
 const CHANNEL_PREFIX: &[u8] = b"lockgate:free:";
+/// Prefix that makes a lock's key the stream by which those that wait hear of its release. The scripts
+/// know it too.
+const STREAM_PREFIX: &[u8] = b"lockgate:wake:";
 /// The key of a node's marker: its deployment, epoch and seat. Scripts that vote are sent the
 /// marker to compare. They name its key themselves: as one of the keys of each call it would cost a
 /// node 2 % of a LOCK with its UNLOCK more.
@@ -39,16 +42,24 @@ pub(crate) enum Dialect {
     /// By a tag of the slot of the lock's key too: there is a cluster among the nodes, and a script
     /// may touch one slot alone beside that of the node's marker, whose key it is told.
     Tagged,
+    /// As [`Dialect::Tagged`], and releases are told by streams.
+    Streams,
 }
 
 impl Dialect {
     /// The dialect of a configuration's nodes: it is the same on all of them, as a request is.
     pub(super) fn of(config: &LocksConfig) -> Dialect {
         let is_cluster = |node: &LockNode| matches!(node, LockNode::Cluster(_));
-        match config.nodes.iter().any(is_cluster) {
-            true => Dialect::Tagged,
-            false => Dialect::Plain,
+        match (config.nodes.iter().any(is_cluster), config.notify) {
+            (true, LockNotify::Stream) => Dialect::Streams,
+            (true, LockNotify::PubSub) => Dialect::Tagged,
+            (false, _) => Dialect::Plain,
         }
+    }
+
+    /// Whether the keys beside a lock are named by its slot.
+    pub(super) fn is_tagged(self) -> bool {
+        self != Dialect::Plain
     }
 }
 
@@ -66,6 +77,9 @@ const SHARDED_PUBLISH: &str = "redis.REDIS_VERSION_NUM and 'SPUBLISH' or 'PUBLIS
 /// The command that counts the subscribers of [`SHARDED_PUBLISH`].
 const SHARDED_NUMSUB: &str = "redis.REDIS_VERSION_NUM and 'SHARDNUMSUB' or 'NUMSUB'";
 
+/// What [`Dialect::Streams`] puts before a script that tells of a release, or counts who would hear of it.
+const WITH_STREAMS: &str = include_str!("scripts/streams.lua");
+
 /// One script, known to a node by its digest.
 struct Script {
     body: Cow<'static, str>,
@@ -74,19 +88,21 @@ struct Script {
     call: Vec<u8>,
 }
 
-/// A script in both dialects.
+/// A script in all dialects.
 struct Dialects {
     plain: Script,
     tagged: Script,
+    streams: Script,
 }
 
 impl Dialects {
     fn new(body: &'static str, keys: usize, arguments: usize) -> Dialects {
-        let tagged = tagged(body);
+        let (tagged, streams) = (tagged(body), tagged(&with_streams(body)));
         let more = usize::from(tagged.starts_with(TOLD_WHERE));
         Dialects {
             plain: Script::new(body.into(), keys, arguments),
             tagged: Script::new(tagged.into(), keys, arguments + more),
+            streams: Script::new(streams.into(), keys, arguments + more),
         }
     }
 
@@ -94,7 +110,21 @@ impl Dialects {
         match dialect {
             Dialect::Plain => &self.plain,
             Dialect::Tagged => &self.tagged,
+            Dialect::Streams => &self.streams,
         }
+    }
+}
+
+/// Has a script tell of releases by streams.
+fn with_streams(body: &str) -> String {
+    let text = body.replace("redis.pcall('PUBLISH', 'lockgate:free:' .. KEYS[1], ", "wake(");
+    let text = text.replace(
+        "redis.pcall('PUBSUB', 'NUMSUB', 'lockgate:free:' .. KEYS[1])[2] or -1",
+        "waiters()",
+    );
+    match text == body {
+        true => text,
+        false => [WITH_STREAMS, &text].concat(),
     }
 }
 
@@ -103,6 +133,7 @@ fn tagged(body: &str) -> String {
     // What follows the prefix of a fence's key follows that of all others.
     let after = format!(".. string.sub(KEYS[2], {})", FENCE_PREFIX.len() + 1);
     let text = body.replace("'lockgate:ended:' .. KEYS[1]", &format!("'lockgate:ended:' {after}"));
+    let text = text.replace("'lockgate:wake:' .. KEYS[1]", &format!("'lockgate:wake:' {after}"));
     // While its slot is moved the key may be elsewhere already: then nothing is done without it.
     let text = text.replace("pcall('SET', 'lockgate:ended:'", "call('SET', 'lockgate:ended:'");
     let text = text.replace("pcall('GET', 'lockgate:ended:'", "call('GET', 'lockgate:ended:'");
@@ -189,18 +220,28 @@ pub(crate) fn load(dialect: Dialect, out: &mut Vec<u8>) {
 
 /// The channel on which a node publishes the release of the lock at `key`.
 pub(super) fn channel(dialect: Dialect, key: &[u8]) -> Vec<u8> {
-    match dialect {
-        Dialect::Plain => [CHANNEL_PREFIX, key].concat(),
-        Dialect::Tagged => [CHANNEL_PREFIX, b"{", &slot::tag(slot::slot(key)), b"}:", key].concat(),
+    beside(dialect, CHANNEL_PREFIX, key)
+}
+
+/// The stream of those that wait for the lock at `key`.
+pub(super) fn stream(dialect: Dialect, key: &[u8]) -> Vec<u8> {
+    beside(dialect, STREAM_PREFIX, key)
+}
+
+/// A name with this prefix that lies in the slot of the lock at `key`.
+fn beside(dialect: Dialect, prefix: &[u8], key: &[u8]) -> Vec<u8> {
+    match dialect.is_tagged() {
+        true => [prefix, b"{", &slot::tag(slot::slot(key)), b"}:", key].concat(),
+        false => [prefix, key].concat(),
     }
 }
 
 /// The key of the lock whose releases are published on `channel`.
 pub(super) fn key_of_channel(dialect: Dialect, channel: &[u8]) -> Option<&[u8]> {
     let key = channel.strip_prefix(CHANNEL_PREFIX)?;
-    match dialect {
-        Dialect::Plain => Some(key),
-        Dialect::Tagged => key.get(slot::TAG + 3..),
+    match dialect.is_tagged() {
+        true => key.get(slot::TAG + 3..),
+        false => Some(key),
     }
 }
 
@@ -241,9 +282,9 @@ impl Wanted<'_> {
 #[inline]
 fn append_keys(out: &mut Vec<u8>, dialect: Dialect, key: &[u8]) {
     encode::bulk(out, key);
-    match dialect {
-        Dialect::Plain => encode::bulk_of_two(out, FENCE_PREFIX, key),
-        Dialect::Tagged => encode::bulk_of_two(out, &tagged_prefix(key), key),
+    match dialect.is_tagged() {
+        false => encode::bulk_of_two(out, FENCE_PREFIX, key),
+        true => encode::bulk_of_two(out, &tagged_prefix(key), key),
     }
 }
 
@@ -368,7 +409,7 @@ pub(super) fn prolong(
 ) -> Vec<u8> {
     debug_assert!(locks.len() <= MAX_RENEWALS, "their sum must be exact");
     let digest = &PROLONG.in_dialect(dialect).digest;
-    let more = usize::from(dialect == Dialect::Tagged);
+    let more = usize::from(dialect.is_tagged());
     let mut out = beginning(digest, 2 * locks.len(), 3 * locks.len() + 2 + more);
     for lock in locks {
         append_keys(&mut out, dialect, lock.key);
@@ -454,7 +495,7 @@ pub(crate) fn told(dialect: Dialect, line: &[u8], place: &[u8]) -> Vec<u8> {
     };
     let mut out = Vec::with_capacity(line.len() + place.len() + 32);
     encode::bulk(&mut out, line);
-    if dialect == Dialect::Tagged {
+    if dialect.is_tagged() {
         encode::bulk(&mut out, place);
     }
     out
@@ -477,6 +518,10 @@ mod tests {
             assert!(!tagged.contains("pcall('SET', 'lockgate:e"), "{tagged}");
             assert!(!tagged.contains("pcall('GET', 'lockgate:e"), "{tagged}");
             assert_eq!(plain.contains("'lockgate:deployment'"), tagged.contains("place"));
+            let streams = &script.streams.body;
+            let tells = plain.contains("lockgate:free:");
+            assert_eq!((streams.contains("lockgate:free:"), streams != tagged), (false, tells));
+            assert!(!streams.contains("'lockgate:wake:' .. KEYS[1]"), "{streams}");
         }
     }
 

@@ -3,8 +3,10 @@
 //! - `queue`: all lines of one proxy; names neither nodes nor connections.
 //! - `waiter`: one client that waits.
 //! - `subscribe`: hears of releases through other proxies; `subscription`: over one connection.
+//! - `streams`: hears of them one proxy at a time.
 
 pub(super) mod queue;
+pub(super) mod streams;
 pub(super) mod subscribe;
 mod subscription;
 pub(super) mod waiter;

@@ -450,6 +450,17 @@ impl Queues {
         untold.map(|(key, _)| key.clone()).collect()
     }
 
+    /// Has nobody told of a lock's releases until the next waiter is refused it. Does nothing if somebody
+    /// waits. Returns whether nobody does.
+    pub(in crate::lock) fn stop_listening(&self, key: &[u8]) -> bool {
+        let mut queues = self.queues.lock();
+        let Some(queue) = queues.get_mut(key) else { return true };
+        if queue.seats.is_empty() {
+            (queue.listening, queue.subscribed) = (false, 0);
+        }
+        queue.seats.is_empty()
+    }
+
     /// The number of waiters for `key`.
     pub(in crate::lock) fn waiting(&self, key: &[u8]) -> usize {
         self.queues.lock().get(key).map_or(0, |queue| queue.seats.len())

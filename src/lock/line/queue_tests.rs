@@ -252,3 +252,20 @@ async fn nodes_tell_only_as_long_as_somebody_waits() {
     queues.leave(b"k", 2, Departure::Granted(TTL));
     assert_eq!(queues.count.load(Ordering::Relaxed), 0, "nobody was told of it");
 }
+
+#[tokio::test(start_paused = true)]
+async fn who_was_told_in_vain_listens_again_only_for_the_next_waiter() {
+    let queues = held();
+    assert!(!queues.stop_listening(b"k"), "somebody waits");
+    assert!(queues.is_listening() && queues.stop_listening(b"other"));
+    queues.leave(b"k", 1, Departure::Gone);
+    assert!(queues.stop_listening(b"k"));
+    assert!(!queues.is_listening());
+    queues.connected(0);
+    join(&queues, 2);
+    assert_eq!(turn(&queues, 2), "ask");
+    queues.refused(b"k", 2, &HELD);
+    assert_eq!(queues.wishes(0).take(), HashMap::from([(b"k".to_vec(), true)]));
+    tokio::time::advance(POLLING.1).await;
+    assert_eq!(turn(&queues, 2), "ask Retry", "nobody would tell yet");
+}

@@ -103,8 +103,10 @@ impl Subscription {
         let mut out = Vec::new();
         let mut received = Vec::new();
         let asked = encode_greeting(&mut out, url);
-        // Without subscriptions it only tells whether the node knows the word.
-        encode::command(&mut out, &[b"SUNSUBSCRIBE"]);
+        if dialect.is_tagged() {
+            // Without subscriptions it only tells whether the node knows the word.
+            encode::command(&mut out, &[b"SUNSUBSCRIBE"]);
+        }
         let greeting = async {
             send(&mut stream, &out).await?;
             for _ in asked {
@@ -112,12 +114,14 @@ impl Subscription {
                     return Ok(Err(error));
                 }
             }
-            read_reply(&mut stream, &mut received).await.map(Ok)
+            if !dialect.is_tagged() {
+                return Ok(Ok(false));
+            }
+            let told = read_reply(&mut stream, &mut received).await?;
+            let is_unknown = |text: &String| text.starts_with("ERR unknown command");
+            Ok(Ok(!matches!(told, OwnedFrame::Error(text) if is_unknown(&text))))
         };
-        let told = within_limit(greeting).await?.map_err(SubscriptionEnded::Refused)?;
-        let is_unknown =
-            matches!(told, OwnedFrame::Error(text) if text.starts_with("ERR unknown command"));
-        let is_sharded = dialect == Dialect::Tagged && !is_unknown;
+        let is_sharded = within_limit(greeting).await?.map_err(SubscriptionEnded::Refused)?;
         let (asked, heard) = (VecDeque::new(), Instant::now());
         Ok(Subscription { stream, received, dialect, is_sharded, asked, heard })
     }

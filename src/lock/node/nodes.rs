@@ -188,6 +188,11 @@ impl Nodes {
         quorum(self.routes.len())
     }
 
+    /// The name of this proxy in the messages about its releases.
+    pub(in crate::lock) fn who(&self) -> &str {
+        &self.who
+    }
+
     /// Whether a message about a release was published by this proxy itself.
     pub(in crate::lock) fn is_own_word(&self, who: &[u8]) -> bool {
         who == self.who.as_bytes()
@@ -264,7 +269,7 @@ impl Nodes {
     pub(in crate::lock) fn together(&self, key: &[u8]) -> u16 {
         match self.dialect {
             Dialect::Plain => 0,
-            Dialect::Tagged => slot(key),
+            Dialect::Tagged | Dialect::Streams => slot(key),
         }
     }
 
@@ -272,7 +277,7 @@ impl Nodes {
     pub(in crate::lock) fn place_of(&self, key: &Key) -> Key {
         match self.dialect {
             Dialect::Plain => "".into(),
-            Dialect::Tagged => key.clone(),
+            Dialect::Tagged | Dialect::Streams => key.clone(),
         }
     }
 
