@@ -17,6 +17,10 @@
 //! FAILOVER TAKEOVER, slots that an operator assigns while their master is cut off), and a master that
 //! has voted and joins the minority before it has heard of the outcome.
 //!
+//! A slot may leave a shard that waits. Its next shard need not wait, and lacks what that one lacked. So a
+//! proxy that has seen the slot go takes no grant in it for as long as the shard would have waited. (A
+//! proxy that is started later has not seen that.)
+//!
 //! A change of the configuration's epoch alone makes no other identity, as slots that are moved change
 //! it too: whoever is elected was a replica, and has a new replication id. But the node is looked at
 //! anew, as a connection may outlast its being a replica.
@@ -24,8 +28,8 @@
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     sync::{
-        Arc,
-        atomic::{AtomicI64, AtomicU64, Ordering},
+        Arc, OnceLock,
+        atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -68,6 +72,8 @@ const GAP: Duration = Duration::from_millis(50);
 const LIMIT: Duration = Duration::from_secs(1);
 /// `cluster-node-timeout` where the nodes do not tell it: Redis's default.
 const NODE_TIMEOUT: Duration = Duration::from_secs(15);
+/// How long it is kept that a slot has left a shard that did not vote: longer than any wait.
+const FORGET_DOUBTS: Duration = Duration::from_secs(24 * 3600);
 /// In the table of slots: nobody has the slot.
 const NOBODY: u8 = u8::MAX;
 
@@ -88,6 +94,12 @@ pub(in crate::lock) struct Shards {
     gone: Vec<AtomicI64>,
     /// `cluster-node-timeout`, in ms; 0: not asked yet.
     node_timeout: AtomicU64,
+    /// Slots that have left a shard that did not vote, whose locks it may have lacked: since when.
+    doubts: Mutex<HashMap<u16, Instant>>,
+    /// How many they are.
+    doubtful: AtomicUsize,
+    /// Whether the shard on a place votes now.
+    votes: OnceLock<Box<dyn Fn(usize) -> bool + Send + Sync>>,
     /// Places whose shards the next look exchanges, as the lock nodes have agreed otherwise.
     moves: Mutex<BTreeMap<usize, usize>>,
     /// Notified when a look is wanted now.
@@ -142,6 +154,9 @@ impl Shards {
             confirmed: (0..count).map(|_| AtomicI64::new(-1)).collect(),
             gone: (0..count).map(|_| AtomicI64::new(-1)).collect(),
             node_timeout: AtomicU64::new(0),
+            doubts: Mutex::default(),
+            doubtful: AtomicUsize::new(0),
+            votes: OnceLock::new(),
             moves: Mutex::new(BTreeMap::new()),
             wanted: Notify::new(),
             troubles: Mutex::new(vec![ClusterTrouble::new(
@@ -158,6 +173,40 @@ impl Shards {
     pub(super) fn of(&self, key: &[u8]) -> Option<usize> {
         let place = self.slots.load()[usize::from(slot(key))];
         (place != NOBODY).then_some(usize::from(place))
+    }
+
+    /// Has `votes` asked whether the shard on a place votes now.
+    pub(super) fn ask_votes(&self, votes: impl Fn(usize) -> bool + Send + Sync + 'static) {
+        let _ = self.votes.set(Box::new(votes));
+    }
+
+    /// Whether the slot of `key` has come from a shard that did not vote then, less than `enough` ago: what
+    /// that lacked its next shard lacks too.
+    pub(super) fn is_doubtful(&self, key: &[u8], enough: impl FnOnce() -> Duration) -> bool {
+        if self.doubtful.load(Ordering::Acquire) == 0 {
+            return false;
+        }
+        let since = self.doubts.lock().get(&slot(key)).copied();
+        since.is_some_and(|since| Instant::now() < since + enough())
+    }
+
+    /// Notes which slots are elsewhere than before, if their shard of before did not vote.
+    fn doubt(&self, table: &[u8], seated: &[Option<Whereabouts>]) {
+        let votes = |place: usize| {
+            let is_same = *self.masters[place].borrow() == seated[place];
+            is_same && self.votes.get().is_some_and(|votes| votes(place))
+        };
+        let voting: Vec<bool> = (0..seated.len()).map(votes).collect();
+        let now = Instant::now();
+        let mut doubts = self.doubts.lock();
+        // The longest wait is that of the longest TTL.
+        doubts.retain(|_, since| now < *since + FORGET_DOUBTS);
+        for (slot, (was, is)) in (0u16..).zip(self.slots.load().iter().zip(table)) {
+            if was != is && *was != NOBODY && !voting[usize::from(*was)] {
+                doubts.insert(slot, now);
+            }
+        }
+        self.doubtful.store(doubts.len(), Ordering::Release);
     }
 
     /// Asks for a look now.
@@ -316,6 +365,7 @@ impl Shards {
             let what = format!("{without} of {SLOTS} slots have no master");
             problem = trouble(ClusterFault::Uncovered, what);
         }
+        self.doubt(&table, &seated);
         for (place, there) in seated.into_iter().enumerate() {
             let now = Instant::now().micros();
             match &there {

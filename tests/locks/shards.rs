@@ -430,10 +430,9 @@ fn a_shard_that_is_merged_away_leaves_its_seat_to_a_later_one() {
     assert_eq!(holder.cmd(&["UNLOCK", &key]), Reply::Int(1), "it was never lost");
 }
 
-/// The replica lacks the lock, and waits; the shard to which its slot is moved need not. It does not hold yet:
-/// `limit_a_slot_moves_away_from_a_shard_that_waits` in tests/model.rs has why.
+/// The replica lacks the lock, and waits; the shard to which its slot is moved need not. For a proxy that has
+/// not seen the move it does not hold: `limit_a_slot_moves_away_from_a_shard_that_waits` in tests/model.rs.
 #[test]
-#[ignore = "a known limit: docs/failover.md"]
 fn a_slot_moved_away_from_a_promoted_shard_is_not_granted_before_its_wait_is_over() {
     let mut cluster = Cluster::start(3).node_timeout(2000);
     let proxy = before(&[cluster.voter()]).locks("max_ttl: 20s").start();

@@ -582,6 +582,11 @@ impl Admissions {
         (longest.mul_f64(1.0 + self.drift_factor) + ROUNDING).max(FLOOR)
     }
 
+    /// The time after which no lock is held any more that any node may have forgotten.
+    pub(in crate::lock) fn longest_wait(&self) -> Duration {
+        self.enough(&self.state.lock(), None)
+    }
+
     /// The fault that keeps a node out for good, as its marker tells.
     fn refusal(
         &self,

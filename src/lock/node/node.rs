@@ -242,6 +242,13 @@ impl Node {
         let kind = operation.kind;
         let may_ask = || !self.waits_alone() || operation.may_ask_alone();
         let waits = self.waits().filter(|_| kind.grants() || !may_ask());
+        let is_doubtful = || match self.address.cluster() {
+            Some(shards) if kind.grants() => {
+                shards.is_doubtful(&operation.key, || self.admissions.longest_wait())
+            }
+            _ => false,
+        };
+        let waits = waits.or_else(|| is_doubtful().then_some(Absence::Quarantined));
         let counts = || !kind.is_proven() || self.is_confirmed(state);
         waits.or_else(|| (!counts()).then_some(Absence::Unconfirmed))
     }
@@ -291,6 +298,12 @@ impl Node {
     /// Whether the node is the only one, and waits: no other one knows which locks are held.
     pub(super) fn waits_alone(&self) -> bool {
         self.admissions.is_alone() && self.standing.waits.load(Ordering::Acquire)
+    }
+
+    /// Whether the node may grant now.
+    pub(super) fn votes(&self) -> bool {
+        let state = self.state.lock();
+        state.link.is_some() && self.waits().is_none() && self.is_confirmed(&state)
     }
 
     /// Why the node must not grant, though it is connected.

@@ -421,6 +421,10 @@ fn routes(all: &[Arc<Node>]) -> Box<[VoterRoute]> {
 fn follow_moves(shards: &Arc<Shards>, nodes: &[Arc<Node>], runtime: &Handle, max_ttl: Duration) {
     // Each node keeps what it calls.
     let weak: Arc<[Weak<Node>]> = nodes.iter().map(Arc::downgrade).collect();
+    let seated = weak.clone();
+    shards.ask_votes(move |place| {
+        seated.get(place).and_then(Weak::upgrade).is_some_and(|node| node.votes())
+    });
     for node in nodes {
         let (shards, weak, runtime) = (shards.clone(), weak.clone(), runtime.clone());
         let waiting = Arc::new(AtomicUsize::new(0));
