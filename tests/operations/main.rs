@@ -14,6 +14,7 @@ mod adopt_enforced;
 mod adopt_exec;
 mod adopt_fleet;
 mod adopt_session;
+mod alerts;
 mod cluster;
 mod configuration;
 mod dev;
