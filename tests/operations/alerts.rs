@@ -407,6 +407,30 @@ fn rules_and_board_name_metrics_and_labels_that_there_are() {
 }
 
 #[test]
+fn texts_of_alerts_name_labels_that_these_have() {
+    let mut there = BTreeSet::new();
+    quoted(&Path::new(env!("CARGO_MANIFEST_DIR")).join("src"), &mut there);
+    // What Prometheus adds.
+    there.insert("instance".to_owned());
+    for alert in rules("config/alerts.yml") {
+        let (name, expression) = (word(&alert["alert"]), word(&alert["expr"]));
+        // What is summed has no other labels than these.
+        let kept = expression.split("by (").nth(1).and_then(|rest| rest.split(')').next());
+        for text in ["summary", "description"] {
+            for told in word(&alert["annotations"][text]).split("{{ ").skip(1) {
+                if told.starts_with("$value }}") || told.starts_with("$value | humanize") {
+                    continue;
+                }
+                let label = told.strip_prefix("$labels.").and_then(|rest| rest.split(" }}").next());
+                let label = label.unwrap_or_else(|| panic!("{name}: {told}"));
+                let has = kept.is_none_or(|kept| kept.split(", ").any(|one| one == label));
+                assert!(has && there.contains(label), "{name} has no {label}");
+            }
+        }
+    }
+}
+
+#[test]
 fn the_board_has_its_rows_and_asks_the_data_source_that_is_chosen() {
     let board = board();
     let variables = list(&board["templating"]["list"]);
