@@ -35,6 +35,7 @@ use crate::{
         ask::{agreed, ask_all, drop_foreign},
         node::ClusterNode,
         slot::slot,
+        trouble::ClusterTrouble,
         view::settle_claims,
     },
     config::{ClientTls, LockCluster, LockNode, LocksConfig, RedisUrl, SentinelMaster},
@@ -253,23 +254,28 @@ pub(crate) async fn locate(
         LockNode::Cluster(of) => {
             let slot = slot(key);
             let has =
-                |node: &&ClusterNode| node.slots.iter().any(|(a, b)| (*a..=*b).contains(&slot));
-            let masters = masters_once(of, tls).await?;
-            let master = masters.iter().find(has);
-            let there = master.map(|node| always(of.cluster.at(&node.host, node.port)));
+                |node: &ClusterNode| node.slots.iter().any(|(a, b)| (*a..=*b).contains(&slot));
+            let masters = shards_once(of, tls).await?.masters;
+            let master = masters.into_iter().find(|(node, _)| has(node));
+            let there = master.map(|(_, url)| always(url));
             there.ok_or_else(|| format!("no master has slot {slot}"))
         }
     }
+}
+
+/// The shards of a cluster, as it tells them when it is asked once.
+pub(crate) struct ShardsOnce {
+    /// The masters that have slots, and where they are.
+    pub(crate) masters: Vec<(ClusterNode, RedisUrl)>,
+    /// What is wrong with the nodes in the configuration.
+    pub(crate) troubles: Vec<ClusterTrouble>,
 }
 
 /// Asks once which masters have slots.
 ///
 /// # Errors
 /// Why none of the nodes in the configuration says so.
-pub(crate) async fn masters_once(
-    of: &LockCluster,
-    tls: &ClientTls,
-) -> Result<Vec<ClusterNode>, String> {
+pub(crate) async fn shards_once(of: &LockCluster, tls: &ClientTls) -> Result<ShardsOnce, String> {
     let way = Connector::start("node", tls, std::slice::from_ref(of.cluster.login()));
     let mut answers = ask_all(&of.cluster.nodes, &way, &mut HashMap::new()).await;
     drop_foreign(&mut answers, &[]);
@@ -280,7 +286,16 @@ pub(crate) async fn masters_once(
     }
     settle_claims(&mut nodes);
     nodes.retain(|node| node.is_master && !node.slots.is_empty());
-    Ok(nodes)
+    let located = |node: ClusterNode| {
+        // A node that nobody has met does not know its own address.
+        let there = answers.iter().find(|answer| answer.id() == Some(&node.id));
+        let url = there.map(|answer| answer.url.clone());
+        let url = url.unwrap_or_else(|| of.cluster.at(&node.host, node.port));
+        (node, url)
+    };
+    let masters = nodes.into_iter().map(located).collect();
+    let troubles = answers.iter().filter_map(|answer| answer.told.as_ref().err().cloned());
+    Ok(ShardsOnce { masters, troubles: troubles.collect() })
 }
 
 /// A Redis that no Sentinels have elected.

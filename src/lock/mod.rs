@@ -51,7 +51,7 @@ mod voters;
 mod whereabouts;
 
 pub use acquire::Acquire;
-pub(crate) use address::{connector_to_nodes, locate, masters_once};
+pub(crate) use address::{ShardsOnce, connector_to_nodes, locate, shards_once};
 pub(crate) use alarm::Alarm;
 pub(crate) use attach::Attach;
 pub(crate) use claim::Claim;

@@ -225,6 +225,11 @@ impl Shards {
         self.masters[place].subscribe()
     }
 
+    /// Where the master of a shard is.
+    pub(super) fn master_of(&self, place: usize) -> Option<RedisUrl> {
+        self.masters.get(place)?.borrow().as_ref().map(|there| there.url.clone())
+    }
+
     /// Returns once the shard's master is another, or none, or has claimed its slots anew: it may have
     /// been a replica in between.
     pub(super) async fn left(&self, place: usize, there: &Whereabouts) {

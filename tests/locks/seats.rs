@@ -8,7 +8,7 @@ use std::{
 
 use lockgate::tools::redis_server::RedisServer;
 
-use crate::support::{Client, Proxy, Reply, Setup, cluster::Cluster, eventually};
+use crate::support::{self, Client, Proxy, Reply, Setup, cluster::Cluster, eventually};
 
 /// Before this cluster alone, whose promoted replicas need not wait for long.
 fn before(voter: &str) -> Setup {
@@ -139,4 +139,25 @@ fn a_shard_that_gets_slots_while_it_waits_is_admitted_by_all() {
             is_granted(&mut proxy.client(), &key)
         });
     }
+}
+
+#[test]
+fn a_deployment_is_begun_by_a_whole_cluster_alone() {
+    let (cluster, other) = (Cluster::start(3), Cluster::start(1));
+    let with = |entry: u16| cluster.voter().replace(']', &format!(", '127.0.0.1:{entry}']"));
+    let init = |voter: &str| {
+        let listen = "listen: 127.0.0.1:1\nadmin: off\ndata: redis://127.0.0.1:2\n";
+        support::init(&format!("{listen}locks: {{nodes: [\"{voter}\"]}}\n").replace('"', ""), &[])
+    };
+    let dead = lockgate::tools::redis_server::free_port().unwrap();
+    for (voter, what) in [
+        (cluster.voter().replace("shards: 6", "shards: 2"), "it has 3 shards; shards is 2"),
+        (with(dead), "Connection refused"),
+        (with(other.nodes[0].port()), "belongs to another cluster"),
+    ] {
+        let said = init(&voter);
+        assert!(said.contains(what) && said.contains("nothing was written"), "{voter}: {said}");
+    }
+    let said = init(&cluster.voter());
+    assert!(said.contains("the markers are written"), "{said}");
 }

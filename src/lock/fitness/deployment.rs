@@ -430,7 +430,14 @@ impl Admissions {
         }
         let survey = state.survey.as_ref();
         if survey.is_some_and(|s| s.intact[index]) {
-            return self.ask_or(state, "too few other nodes have kept their memory");
+            let why = match self.voters.beside(index).len() {
+                1 => "too few other nodes have kept their memory",
+                // A running proxy knows the agreement, and goes on.
+                _ => {
+                    "another shard is away or has forgotten, and until it votes a proxy that was started meanwhile does not learn what the lock nodes have agreed upon"
+                }
+            };
+            return self.ask_or(state, why);
         }
         let epoch = known.map_or(0, |known| known.deployment.epoch);
         match self.remaining(state, index, look, Instant::now()) {

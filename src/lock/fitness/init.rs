@@ -1,6 +1,6 @@
 //! The first markers of a deployment, which are written only on request (`lockgate init`).
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use thiserror::Error;
 use tokio::time::Instant;
@@ -13,9 +13,11 @@ use super::{
     seats::{Plan, Survey},
 };
 use crate::{
+    cluster::trouble::ClusterTrouble,
     config::LocksConfig,
     lock::{
         address::{NodeAddress, connector_to_nodes},
+        shards::Shards,
         stations::Station,
         voters::Voters,
     },
@@ -70,16 +72,19 @@ pub async fn initialise(config: &LocksConfig) -> Result<String, InitError> {
     let looks = round::looks(&all);
     let is_there = |seat: &usize| !ways[*seat].address.is_absent();
     let there: Vec<usize> = (0..ways.len()).filter(is_there).collect();
+    for of in clusters(&ways) {
+        let line =
+            |trouble: ClusterTrouble| format!("lock node {}: {}", of.config.cluster, trouble.what);
+        unfit.extend(of.troubles().into_iter().map(line));
+    }
     for seat in there.iter().copied() {
         let (asked, url) = (&all[seat], &ways[seat].address);
         match asked {
             Err(error) => {
                 // A cluster that does not answer is one trouble, whatever its seats are.
-                let of = url.cluster().filter(|_| url.now().is_err()).map(|of| &of.config.cluster);
-                let name = of.map_or_else(|| url.to_string(), ToString::to_string);
-                let line = format!("lock node {name}: {error}");
-                if !unfit.contains(&line) {
-                    unfit.push(line);
+                // What a cluster does not answer is told already.
+                if url.cluster().is_none_or(|of| of.troubles().is_empty()) {
+                    unfit.push(format!("lock node {url}: {error}"));
                 }
             }
             Ok(asked) => {
@@ -117,6 +122,13 @@ pub async fn initialise(config: &LocksConfig) -> Result<String, InitError> {
     let are_all = |seats: &[usize]| seats.len() == there.len();
     let done = round::carry_out(all, &plan, &promised, Duration::ZERO, are_all).await;
     done.map(|accepted| accepted.deployment.id).ok_or(InitError::Incomplete)
+}
+
+/// The clusters that vote.
+fn clusters(ways: &[Way]) -> Vec<&Arc<Shards>> {
+    let mut all: Vec<&Arc<Shards>> = ways.iter().filter_map(|way| way.address.cluster()).collect();
+    all.dedup_by(|one, other| Arc::ptr_eq(one, other));
+    all
 }
 
 fn marker_of(look: &SelfReport) -> Option<String> {

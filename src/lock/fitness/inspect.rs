@@ -58,12 +58,13 @@ impl Inspector {
     }
 
     /// Finds the node's faults, and whether it is still the identity that was admitted, with the
-    /// marker that it must have: while nobody locks, no vote finds that out.
+    /// marker that it must have: while nobody locks, no vote finds that out. `is_shard`: it is meant to be a
+    /// cluster's.
     pub(in crate::lock) async fn inspect(
         &self,
         admitted: Option<&Identity>,
         told: Option<&str>,
-        station: Station,
+        (station, is_shard): (Station, bool),
     ) -> Result<Inspected, InspectError> {
         let mut connection = self.pool.get().await?;
         let command = redis::cmd("INFO");
@@ -91,8 +92,7 @@ impl Inspector {
             longest = Duration::from_millis(lying.1.unwrap_or(0).max(lying.2.unwrap_or(0)));
         }
         let mut faults = faults_of(field);
-        if station != Station::Plain {
-            // It is meant to be a cluster's.
+        if is_shard {
             faults.retain(|fault| *fault != Fault::Cluster);
         }
         Ok(Inspected { faults, is_another, longest })

@@ -450,18 +450,22 @@ fn follow_moves(shards: &Arc<Shards>, nodes: &[Arc<Node>], runtime: &Handle, max
 fn of_shards(shards: &Shards, all: &[(usize, NodeStatus)]) -> NodeStatus {
     let troubles = shards.troubles();
     let mut reasons: Vec<String> = troubles.into_iter().map(|trouble| trouble.what).collect();
-    let (mut told, mut found) = (BTreeMap::<&str, Vec<String>>::new(), Vec::new());
+    let (mut told, mut found) = (BTreeMap::<&str, Vec<usize>>::new(), Vec::new());
     for (place, shard) in all {
         if let Some(reason) = &shard.reason {
-            told.entry(reason).or_default().push((place + 1).to_string());
+            told.entry(reason).or_default().push(*place);
         }
         let new = shard.found.iter().filter(|fault| !found.contains(*fault));
         let new: Vec<_> = new.copied().collect();
         found.extend(new);
     }
     for (reason, places) in told {
-        let s = if places.len() == 1 { "" } else { "s" };
-        reasons.push(format!("shard{s} {}: {reason}", places.join(", ")));
+        let (s, at) = match places[..] {
+            [place] => ("", shards.master_of(place).map(|url| format!(" ({url})"))),
+            _ => ("s", None),
+        };
+        let places: Vec<String> = places.iter().map(|place| (place + 1).to_string()).collect();
+        reasons.push(format!("shard{s} {}{}: {reason}", places.join(", "), at.unwrap_or_default()));
     }
     let up = all.iter().any(|(_, shard)| shard.up);
     NodeStatus {

@@ -181,7 +181,7 @@ pub(super) async fn inspect(node: Weak<Node>) {
                 let node = node.upgrade()?;
                 let admissions = &node.admissions;
                 let (linked, told) = (admissions.linked(node.index), admissions.told(node.index));
-                let station = *node.standing.station.lock();
+                let station = (*node.standing.station.lock(), node.address.cluster().is_some());
                 (linked, told, node.at().map(|at| at.url), node.connector.clone(), station)
             };
             let Some(url) = url else {

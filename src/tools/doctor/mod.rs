@@ -26,13 +26,13 @@ use self::{
 use crate::{
     adopt::fleet::MODES,
     bridge,
-    cluster::{trouble::ClusterTrouble, view::uncovered},
+    cluster::{node::ClusterNode, trouble::ClusterTrouble, view::uncovered},
     config::{
         AdoptMode, AdoptRule, Config, DataConfig, LockCluster, LockNode, LocksConfig, RedisUrl,
         SentinelMaster,
     },
     data::{self, DataNode, Tenure},
-    lock::{self, Fault},
+    lock::{self, Fault, ShardsOnce},
     net::{Connector, redis_client},
     sentinel,
     server::Exposure,
@@ -210,19 +210,22 @@ async fn shards(of: &LockCluster, config: &Config, way: &Connector, name: &str) 
         address: of.cluster.to_string(),
         ..Examined::other(name, summary, findings)
     };
-    let masters = match lock::masters_once(of, &config.locks.tls).await {
-        Ok(masters) => masters,
+    let ShardsOnce { masters, troubles } = match lock::shards_once(of, &config.locks.tls).await {
+        Ok(shards) => shards,
         Err(error) => {
-            let advice = "Are its nodes running, with cluster-enabled yes, and does the user may \
-                          CLUSTER NODES (+cluster|nodes)?";
+            let advice = "Are its nodes running, with cluster-enabled yes, and are user, password and tls \
+                          right? The user needs +cluster|nodes.";
             return vec![tell(String::new(), vec![Finding::grave(error, advice)])];
         }
     };
-    let mut findings = Vec::new();
-    let without = uncovered(&masters);
+    let finding = |trouble: &ClusterTrouble| Finding::minor(&trouble.what, trouble.fault.advice());
+    let mut findings: Vec<Finding> = troubles.iter().map(finding).collect();
+    let nodes: Vec<ClusterNode> = masters.iter().map(|(node, _)| node.clone()).collect();
+    let without = uncovered(&nodes);
     if without > 0 {
         let what = format!("{without} slots have no master: no lock in them is granted");
-        let advice = "redis-cli --cluster check HOST:PORT says which, --cluster fix assigns them.";
+        let advice = "redis-cli --cluster check HOST:PORT says which, --cluster fix assigns them: locks that \
+                      are still held in them may then be granted again.";
         findings.push(Finding::grave(what, advice));
     }
     if masters.len() > of.shards {
@@ -236,17 +239,17 @@ async fn shards(of: &LockCluster, config: &Config, way: &Connector, name: &str) 
             format!("of {} masters none is replaced by a replica when it fails", masters.len());
         findings.push(Finding::minor(what, "A cluster that fails over has three masters or more."));
     }
-    let mut all = vec![tell(format!("{} shards", masters.len()), findings)];
-    for master in &masters {
-        let url = of.cluster.at(&master.host, master.port);
-        let patient = examine(&url, way, true).await;
+    let s = if masters.len() == 1 { "" } else { "s" };
+    let mut all = vec![tell(format!("{} shard{s}", masters.len()), findings)];
+    for (master, url) in &masters {
+        let patient = examine(url, way, true).await;
         let findings = match &patient {
             Err(error) => vec![unreachable(error)],
             Ok(patient) => {
                 let faults = lock::faults_of(|name| patient.field(name)).into_iter();
                 let faults = faults.filter(|fault| *fault != Fault::Cluster).map(of_fault);
                 let unwatched = patient.clock.is_none().then(|| of_fault(Fault::Unwatched));
-                let marked = marked(&config.locks, way, &url, &master.slots).await;
+                let marked = marked(&config.locks, way, url, &master.slots).await;
                 faults.chain(unwatched).chain(marked).chain(idle(patient, "lock node")).collect()
             }
         };
