@@ -302,6 +302,14 @@ impl Shards {
         drop_foreign(&mut answers, &memory.nodes);
         let mut nodes = agreed(&answers);
         settle_claims(&mut nodes);
+        let is_foreign = |answer: &ClusterAnswer| {
+            answer.told.as_ref().is_err_and(|it| it.fault == ClusterFault::Foreign)
+        };
+        if memory.nodes.is_empty() && answers.iter().any(is_foreign) {
+            // Nobody knows which cluster is meant. Two proxies that chose each another one would grant
+            // each lock twice.
+            nodes.clear();
+        }
         let mut troubles: Vec<ClusterTrouble> =
             self.take(nodes, &answers, memory, sent).await.into_iter().collect();
         let is_named = |answer: &&ClusterAnswer| self.config.cluster.nodes.contains(&answer.url);

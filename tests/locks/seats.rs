@@ -162,4 +162,12 @@ fn a_deployment_is_begun_by_a_whole_cluster_alone() {
     }
     let said = init(&cluster.voter());
     assert!(said.contains("the markers are written"), "{said}");
+    // A proxy that is started does not choose between two clusters.
+    let mixed = before(&with(other.nodes[0].port())).uninitialised().unready().start();
+    eventually("two clusters are told", || mixed.http("/readyz").contains("another cluster"));
+    let last = Instant::now() + Duration::from_secs(3);
+    while Instant::now() < last {
+        let reply = mixed.client().cmd(&["LOCK", "k", "PX", "1000"]);
+        assert!(reply.error_text().starts_with("NOQUORUM"), "{reply:?}");
+    }
 }

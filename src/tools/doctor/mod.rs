@@ -26,7 +26,11 @@ use self::{
 use crate::{
     adopt::fleet::MODES,
     bridge,
-    cluster::{node::ClusterNode, trouble::ClusterTrouble, view::uncovered},
+    cluster::{
+        node::ClusterNode,
+        trouble::{ClusterFault, ClusterTrouble},
+        view::uncovered,
+    },
     config::{
         AdoptMode, AdoptRule, Config, DataConfig, LockCluster, LockNode, LocksConfig, RedisUrl,
         SentinelMaster,
@@ -218,7 +222,11 @@ async fn shards(of: &LockCluster, config: &Config, way: &Connector, name: &str) 
             return vec![tell(String::new(), vec![Finding::grave(error, advice)])];
         }
     };
-    let finding = |trouble: &ClusterTrouble| Finding::minor(&trouble.what, trouble.fault.advice());
+    let finding = |ClusterTrouble { fault, what }: &ClusterTrouble| match fault {
+        // A proxy that is started does not know which cluster is meant.
+        ClusterFault::Foreign => Finding::grave(what, fault.advice()),
+        _ => Finding::minor(what, fault.advice()),
+    };
     let mut findings: Vec<Finding> = troubles.iter().map(finding).collect();
     let nodes: Vec<ClusterNode> = masters.iter().map(|(node, _)| node.clone()).collect();
     let without = uncovered(&nodes);
