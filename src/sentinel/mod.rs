@@ -185,20 +185,21 @@ pub(crate) async fn ask_once(
         answers.push(answer);
     }
     let urls = &master.sentinels;
-    for (index, answer) in answers.iter_mut().enumerate() {
-        if let Some(first) = first_with_its_id(&ids, index) {
-            *answer = Some(Err(SentinelTrouble::twice(&urls[first])));
-        }
-    }
+    silence_twins(urls, &ids, &mut answers);
     let named = majority::named(&answers);
     let named = named.ok_or_else(|| no_majority(urls, &answers).unwrap_or_default());
     (named, troubles(urls, &answers))
 }
 
-/// The first Sentinel that has the id of the one at `index`, if that is another one. It speaks for both.
-fn first_with_its_id(ids: &[SentinelId], index: usize) -> Option<usize> {
-    let id = ids[index].as_ref()?;
-    ids[..index].iter().position(|other| other.as_ref() == Some(id))
+/// Counts a Sentinel that is listed twice once: the first speaks for both, whichever answers first.
+fn silence_twins(urls: &[RedisUrl], ids: &[SentinelId], answers: &mut [LastAnswer]) {
+    for (index, answer) in answers.iter_mut().enumerate() {
+        let Some(id) = &ids[index] else { continue };
+        let first = ids[..index].iter().position(|other| other.as_ref() == Some(id));
+        if let (Some(first), Some(Ok(_))) = (first, &answer) {
+            *answer = Some(Err(SentinelTrouble::twice(&urls[first])));
+        }
+    }
 }
 
 fn troubles(urls: &[RedisUrl], answers: &[LastAnswer]) -> Vec<(RedisUrl, SentinelTrouble)> {
@@ -242,6 +243,7 @@ impl KnownAnswers {
         let mut answers = self.answers.lock();
         let before = troubles(&self.urls, &answers);
         answers[index] = Some(answer);
+        silence_twins(&self.urls, &self.ids.lock(), &mut answers);
         let now = troubles(&self.urls, &answers);
         for (url, faults) in self.urls.iter().zip(&self.faults) {
             let of = |all: &[(RedisUrl, SentinelTrouble)]| {
@@ -302,14 +304,7 @@ async fn follow(
     let url = &known.urls[index];
     let mut questions = SentinelLink::connect(url, connector).await?;
     let id = questions.id().await?;
-    let twice = {
-        let mut ids = known.ids.lock();
-        ids[index] = id;
-        first_with_its_id(&ids, index)
-    };
-    if let Some(first) = twice {
-        return Err(SentinelTrouble::twice(&known.urls[first]));
-    }
+    known.ids.lock()[index] = id;
     known.take(index, Ok(questions.master(name, known.elected).await?));
     let mut news = SentinelLink::connect(url, connector).await?;
     // A Sentinel whose user may not subscribe is only asked.

@@ -39,11 +39,16 @@ fn three() -> (Sentinels, Names) {
         tokio::spawn(serve(there, served.clone()));
         Ok(here)
     })));
+    (start(), names)
+}
+
+/// Asks the Sentinels at three simulated hosts.
+fn start() -> Sentinels {
     let text = "data: {sentinels: [simulated-1, simulated-2, simulated-3], master: m}";
     let config = Config::parse(text, "f", &|_| None).unwrap();
     let DataConfig::Sentinels(master) = &config.data else { panic!("{config:?}") };
     let connector = Connector::start("sentinel", &config.tls, &[]);
-    (Sentinels::start(master, &connector, false), names)
+    Sentinels::start(master, &connector, false)
 }
 
 async fn named(sentinels: &Sentinels, host: &str) -> NamedMaster {
@@ -89,4 +94,36 @@ async fn an_answer_that_is_wanted_does_not_wait_for_the_poll() {
     sleep(Duration::from_millis(1)).await;
     assert!(sentinels.named().unwrap().asked > before);
     drop(names);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_sentinel_under_two_names_has_one_voice_whichever_answers_first() {
+    for late in ["simulated-1", "simulated-2"] {
+        set_network(Some(Box::new(move |host: &str| {
+            let (here, mut there) = duplex(4096);
+            let wait = Duration::from_millis(if host == late { 500 } else { 0 });
+            let third = host == "simulated-3";
+            tokio::spawn(async move {
+                let mut bytes = [0; 512];
+                sleep(wait).await;
+                while let Ok(length @ 1..) = there.read(&mut bytes).await {
+                    let asks_id = bytes[..length].windows(4).any(|word| word == b"MYID");
+                    let answer: &[u8] = match (asks_id, third) {
+                        (true, false) => b"$2\r\nid\r\n",
+                        (true, true) => b"$5\r\nother\r\n",
+                        (false, false) => b"*2\r\n$1\r\na\r\n$4\r\n6379\r\n",
+                        (false, true) => b"*2\r\n$1\r\nb\r\n$4\r\n6379\r\n",
+                    };
+                    let _ = there.write_all(answer).await;
+                }
+            });
+            Ok(here)
+        })));
+        let sentinels = start();
+        let mut changes = sentinels.changes();
+        let named = timeout(10 * POLL, changes.wait_for(Option::is_some)).await;
+        assert!(named.is_err(), "{late} is late");
+        let told = sentinels.problem().unwrap();
+        assert!(told.contains("simulated-2:26379: it is the Sentinel at"), "{told}");
+    }
 }

@@ -679,11 +679,14 @@ async fn a_hand_over_shortens_nothing() {
     let nodes = Nodes::start(3);
     let engines = [nodes.engine(&nodes.config()), nodes.engine(&nodes.config())];
     let late = engines[0].acquire(b"lock:k", b"ta", MINUTE, None).await.unwrap();
+    // A vote that is still under way would come behind the DEL.
+    eventually("all have it", || nodes.with("lock:k").len() == 3);
     // The lock runs out, and another client has it by the token that waits.
     for node in 0..3 {
         nodes.client(node).cmd(&["DEL", "lock:k"]);
     }
     engines[1].acquire(b"lock:k", b"tb", MINUTE, None).await.unwrap();
+    eventually("all have the other's", || nodes.with("lock:k").len() == 3);
     let mut waiter = Box::pin(engines[0].wait(b"lock:k", b"tb", ms(1000), MINUTE, None));
     std::future::poll_fn(|cx| {
         assert!(waiter.as_mut().poll(cx).is_pending());
