@@ -801,6 +801,7 @@ fn sharded() -> shards::Setup {
         promotions: 1,
         moves: 1,
         moves_from_waiting: false,
+        starts: 0,
         exchanged_for: &[],
         is_new: false,
         cut: [None, None],
@@ -860,11 +861,19 @@ fn all_shards_of_a_voter_must_agree() {
     shortest_break("any shard agrees for its voter", Shards(setup), SHARDS_ALWAYS);
 }
 
-/// A slot that is moved away from a promoted shard before that has waited comes to one that need not.
+/// A slot is moved away from a shard that waits, and back, and proxies are started meanwhile.
 #[test]
-fn limit_a_slot_moves_away_from_a_shard_that_waits() {
-    let setup = shards::Setup { moves_from_waiting: true, ..sharded() };
-    shards_break("a slot moves away from a shard that waits", None, setup);
+fn a_slot_that_leaves_a_shard_that_waits_is_doubted() {
+    use shards::Fault;
+    let properties = &[ONE_OWNER, ONE_AGREEMENT, MOVED_GRANTS];
+    let short = shards::Setup { ttl: 2, confirm: 1, renewals: 0, properties, ..sharded() };
+    let started = shards::Setup { moves_from_waiting: true, starts: 1, ..short };
+    shards_hold("a proxy is started", started.clone());
+    let seen = shards::Setup { starts: 0, ..started.clone() };
+    shards_break("it is granted in at once", Some(Fault::NoDoubt), seen);
+    shards_break("a proxy trusts it at start", Some(Fault::TrustedAtStart), started.clone());
+    let back = shards::Setup { moves: 2, ..started };
+    shards_break("what is noted counts for good", Some(Fault::NotedForGood), back);
 }
 
 /// An address leads one proxy elsewhere, which does not hear of the cluster either: too few are left

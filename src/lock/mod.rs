@@ -26,6 +26,7 @@ mod address;
 mod alarm;
 mod attach;
 mod claim;
+mod custody;
 mod engine;
 mod fitness;
 mod grants;

@@ -17,9 +17,7 @@
 //! FAILOVER TAKEOVER, slots that an operator assigns while their master is cut off), and a master that
 //! has voted and joins the minority before it has heard of the outcome.
 //!
-//! A slot may leave a shard that waits. Its next shard need not wait, and lacks what that one lacked. So a
-//! proxy that has seen the slot go takes no grant in it for as long as the shard would have waited. (A
-//! proxy that is started later has not seen that.)
+//! A slot may leave a shard that waits for one that need not: [`super::custody`].
 //!
 //! A change of the configuration's epoch alone makes no other identity, as slots that are moved change
 //! it too: whoever is elected was a replica, and has a new replication id. But the node is looked at
@@ -38,11 +36,13 @@ use arc_swap::ArcSwap;
 use bb8_redis::redis;
 use tokio::{
     sync::{Notify, watch},
+    task::JoinSet,
     time::{sleep, timeout},
 };
 use tracing::{info, warn};
 
 use super::{
+    custody::{Custody, CustodyNote, Seen},
     metrics::LockClusterMetrics,
     stations::{self, Marked},
     voters::SeatPlace,
@@ -72,8 +72,6 @@ const GAP: Duration = Duration::from_millis(50);
 const LIMIT: Duration = Duration::from_secs(1);
 /// `cluster-node-timeout` where the nodes do not tell it: Redis's default.
 const NODE_TIMEOUT: Duration = Duration::from_secs(15);
-/// How long it is kept that a slot has left a shard that did not vote: longer than any wait.
-const FORGET_DOUBTS: Duration = Duration::from_secs(24 * 3600);
 /// In the table of slots: nobody has the slot.
 const NOBODY: u8 = u8::MAX;
 
@@ -94,12 +92,11 @@ pub(in crate::lock) struct Shards {
     gone: Vec<AtomicI64>,
     /// `cluster-node-timeout`, in ms; 0: not asked yet.
     node_timeout: AtomicU64,
-    /// Slots that have left a shard that did not vote, whose locks it may have lacked: since when.
-    doubts: Mutex<HashMap<u16, Instant>>,
-    /// How many they are.
+    custody: Mutex<Custody>,
+    /// The number of slots in doubt.
     doubtful: AtomicUsize,
-    /// Whether the shard on a place votes now.
-    votes: OnceLock<Box<dyn Fn(usize) -> bool + Send + Sync>>,
+    /// Who decides on votes.
+    judge: OnceLock<Box<dyn ShardJudge>>,
     /// Places whose shards the next look exchanges, as the lock nodes have agreed otherwise.
     moves: Mutex<BTreeMap<usize, usize>>,
     /// Notified when a look is wanted now.
@@ -107,6 +104,27 @@ pub(in crate::lock) struct Shards {
     /// What is wrong with the cluster now.
     troubles: Mutex<Vec<ClusterTrouble>>,
     metrics: LockClusterMetrics,
+}
+
+/// Who decides which shards vote.
+pub(in crate::lock) trait ShardJudge: Send + Sync {
+    /// Whether the shard on a place votes now.
+    fn votes(&self, place: usize) -> bool;
+    /// The time after which no lock is held any more that any shard may have forgotten.
+    fn longest_wait(&self) -> Duration;
+}
+
+/// Of a cluster on which nothing was ever granted.
+struct NothingHeld;
+
+impl ShardJudge for NothingHeld {
+    fn votes(&self, _place: usize) -> bool {
+        false
+    }
+
+    fn longest_wait(&self) -> Duration {
+        Duration::ZERO
+    }
 }
 
 /// What the looks know from one to the next.
@@ -154,9 +172,9 @@ impl Shards {
             confirmed: (0..count).map(|_| AtomicI64::new(-1)).collect(),
             gone: (0..count).map(|_| AtomicI64::new(-1)).collect(),
             node_timeout: AtomicU64::new(0),
-            doubts: Mutex::default(),
+            custody: Mutex::default(),
             doubtful: AtomicUsize::new(0),
-            votes: OnceLock::new(),
+            judge: OnceLock::new(),
             moves: Mutex::new(BTreeMap::new()),
             wanted: Notify::new(),
             troubles: Mutex::new(vec![ClusterTrouble::new(
@@ -175,38 +193,28 @@ impl Shards {
         (place != NOBODY).then_some(usize::from(place))
     }
 
-    /// Has `votes` asked whether the shard on a place votes now.
-    pub(super) fn ask_votes(&self, votes: impl Fn(usize) -> bool + Send + Sync + 'static) {
-        let _ = self.votes.set(Box::new(votes));
+    /// Has `judge` asked which shards vote, from now on.
+    pub(super) fn judge_by(&self, judge: impl ShardJudge + 'static) {
+        let _ = self.judge.set(Box::new(judge));
     }
 
-    /// Whether the slot of `key` has come from a shard that did not vote then, less than `enough` ago: what
-    /// that lacked its next shard lacks too.
-    pub(super) fn is_doubtful(&self, key: &[u8], enough: impl FnOnce() -> Duration) -> bool {
-        if self.doubtful.load(Ordering::Acquire) == 0 {
-            return false;
-        }
-        let since = self.doubts.lock().get(&slot(key)).copied();
-        since.is_some_and(|since| Instant::now() < since + enough())
+    /// Whether the slot of `key` is in doubt: what is held there its shard may lack.
+    pub(super) fn is_doubtful(&self, key: &[u8]) -> bool {
+        self.doubtful.load(Ordering::Acquire) > 0
+            && self.judge.get().is_some()
+            && self.custody.lock().doubts(slot(key))
     }
 
-    /// Notes which slots are elsewhere than before, if their shard of before did not vote.
-    fn doubt(&self, table: &[u8], seated: &[Option<Whereabouts>]) {
-        let votes = |place: usize| {
-            let is_same = *self.masters[place].borrow() == seated[place];
-            is_same && self.votes.get().is_some_and(|votes| votes(place))
-        };
-        let voting: Vec<bool> = (0..seated.len()).map(votes).collect();
-        let now = Instant::now();
-        let mut doubts = self.doubts.lock();
-        // The longest wait is that of the longest TTL.
-        doubts.retain(|_, since| now < *since + FORGET_DOUBTS);
-        for (slot, (was, is)) in (0u16..).zip(self.slots.load().iter().zip(table)) {
-            if was != is && *was != NOBODY && !voting[usize::from(*was)] {
-                doubts.insert(slot, now);
+    /// Notes on the shards that nothing is held in any slot, or gives up after `limit`.
+    pub(super) async fn declare_free(&self, limit: Duration) {
+        self.judge_by(NothingHeld);
+        self.look_now();
+        let noted = async {
+            while self.doubtful.load(Ordering::Acquire) > 0 {
+                sleep(GAP).await;
             }
-        }
-        self.doubtful.store(doubts.len(), Ordering::Release);
+        };
+        let _ = timeout(limit, noted).await;
     }
 
     /// Asks for a look now.
@@ -357,6 +365,10 @@ impl Shards {
             )
         };
         self.ask_node_timeout(memory).await;
+        // By the places on which the shards were until now.
+        let votes = |place: usize| self.judge.get().is_some_and(|judge| judge.votes(place));
+        let voting = memory.seats.iter().filter(|(_, place)| votes(**place));
+        let voting: HashSet<String> = voting.map(|(id, _)| id.clone()).collect();
         self.seat(&masters, &where_is, memory).await;
         let (mut table, mut problem) = (vec![NOBODY; usize::from(SLOTS)], None);
         let mut seated = vec![None; self.config.shards];
@@ -378,7 +390,9 @@ impl Shards {
             let what = format!("{without} of {SLOTS} slots have no master");
             problem = trouble(ClusterFault::Uncovered, what);
         }
-        self.doubt(&table, &seated);
+        let seen = Seen { sent, within: CONFIRM, masters: &memory.masters, voting: &voting };
+        self.custody.lock().take(&nodes, &seen);
+        self.share_custody(&masters, &where_is, &mut memory.connections).await;
         for (place, there) in seated.into_iter().enumerate() {
             let now = Instant::now().micros();
             match &there {
@@ -422,6 +436,63 @@ impl Shards {
         });
         if is_there {
             self.confirmed[place].store(sent.micros(), Ordering::Release);
+        }
+    }
+
+    /// Reads on each shard what is noted of its slots, and notes there what is known beyond that.
+    async fn share_custody(
+        &self,
+        masters: &[&ClusterNode],
+        where_is: &impl Fn(&ClusterNode) -> RedisUrl,
+        connections: &mut HashMap<String, Connection>,
+    ) {
+        if let Some(judge) = self.judge.get() {
+            self.custody.lock().expire(judge.longest_wait());
+        }
+        let mut asking = JoinSet::new();
+        for node in masters {
+            let (url, key) = (where_is(node).to_string(), CustodyNote::key(node));
+            if let (Some(key), Some(mut connection)) = (key, connections.remove(&url)) {
+                let node = (*node).clone();
+                asking.spawn(async move {
+                    let noted = timeout(LIMIT, read_note(&mut connection, &key)).await;
+                    (node, url, connection, noted.unwrap_or_default())
+                });
+            }
+        }
+        let mut writing = JoinSet::new();
+        while let Some(asked) = asking.join_next().await {
+            let Ok((node, url, mut connection, noted)) = asked else { continue };
+            let mut custody = self.custody.lock();
+            if let Some(noted) = &noted {
+                custody.believe(&node, noted);
+            }
+            match (custody.note(&node, noted.as_ref()), CustodyNote::key(&node)) {
+                (Some(note), Some(key)) if self.judge.get().is_some() => {
+                    writing.spawn(async move {
+                        let mut command = redis::cmd("SET");
+                        command.arg(key).arg(note.text());
+                        let done = command.query_async::<()>(&mut connection.redis);
+                        // The next look finds whether it is written.
+                        let _ = timeout(LIMIT, done).await;
+                        (url, connection)
+                    });
+                }
+                _ => drop(connections.insert(url, connection)),
+            }
+        }
+        while let Some(written) = writing.join_next().await {
+            connections.extend(written.ok());
+        }
+        let doubtful = self.custody.lock().all_doubts();
+        if self.doubtful.swap(doubtful, Ordering::AcqRel) < doubtful
+            && let Some(judge) = self.judge.get()
+        {
+            warn!(
+                cluster = %self.config.cluster, slots = doubtful, seconds = judge.longest_wait().as_secs(),
+                "lock node: nobody knows whether what is held in these slots has come with them; nothing is \
+                 granted there until it has run out"
+            );
         }
     }
 
@@ -497,6 +568,13 @@ impl Shards {
         };
         self.node_timeout.store(told, Ordering::Relaxed);
     }
+}
+
+/// Reads what is noted of a node's slots. Returns `None` if nothing is, or it does not tell.
+async fn read_note(connection: &mut Connection, key: &[u8]) -> Option<CustodyNote> {
+    let asking =
+        redis::cmd("GET").arg(key).query_async::<Option<String>>(&mut connection.redis).await;
+    CustodyNote::read(&asking.ok()??)
 }
 
 /// Looks again and again, for as long as the cluster is wanted.

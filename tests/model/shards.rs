@@ -3,7 +3,7 @@
 //!
 //! One lock. The cluster has two shards, and the slot of the lock moves between them, with its key. Each
 //! shard has a master and a replica, to which what the master has comes at any time or never. A proxy
-//! learns of promotions and moves when it asks, at any time or never. What is agreed upon is written on
+//! learns of promotions and moves when it asks, at any time or never, and may be started anew. What is agreed upon is written on
 //! all that accept it in one step, and a lock is asked for and granted in one: `epochs.rs` and the model
 //! of the algorithm tell what is late.
 
@@ -36,8 +36,10 @@ pub(crate) struct Setup {
     pub(crate) promotions: u8,
     /// Moves of the slot, with its key.
     pub(crate) moves: u8,
-    /// Whether it may also be moved away from a shard that does not vote.
+    /// Whether it may also be moved away from a shard that does not vote: where it has been is followed.
     pub(crate) moves_from_waiting: bool,
+    /// How often a proxy is started anew.
+    pub(crate) starts: u8,
     /// The proxies that the address of another lock node leads to a new server, some time.
     pub(crate) exchanged_for: &'static [usize],
     /// The second shard is new: its seat is blank.
@@ -65,6 +67,12 @@ pub(crate) enum Fault {
     AnySlot,
     /// A slot is moved without its keys.
     KeyLeftBehind,
+    /// A slot that has left a shard that waits is granted in at once.
+    NoDoubt,
+    /// A proxy that is started takes it that no slot has.
+    TrustedAtStart,
+    /// What is noted of a slot counts in every configuration of the cluster.
+    NotedForGood,
 }
 
 /// A grant: its number, and for how long still.
@@ -92,6 +100,9 @@ struct Memory {
     marker: Option<Marker>,
     /// Who waits here, and for how long so far.
     note: Option<(u8, u8)>,
+    /// The configuration of the cluster in which the shard is known to lack nothing of the slot that it
+    /// does not wait for.
+    custody: Option<u8>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -112,6 +123,11 @@ struct Proxy {
     route: usize,
     /// The epoch that it asks by.
     epoch: u8,
+    /// Since it was started, whether it has asked; and the configurations of the shards then.
+    has_asked: bool,
+    configured: [u8; SHARDS],
+    /// For how long it grants nothing in the slot, as nobody knows where that has been.
+    doubts: u8,
     /// The lock that its client counts on.
     valid: Option<Lock>,
     locks: u8,
@@ -125,12 +141,17 @@ pub(crate) struct State {
     /// The master of each shard, and the shard that has the slot, as the cluster says.
     masters: [usize; SHARDS],
     home: usize,
+    /// The configuration epoch of each shard: a new one is larger than all others.
+    configured: [u8; SHARDS],
     next_who: u8,
     next_grant: u8,
     renewals: u8,
     promotions: u8,
     moves: u8,
+    starts: u8,
     exchanged: bool,
+    /// For how long nobody has been promoted; no more than `confirm` is counted.
+    calm: u8,
     /// What has been: a grant where the slot was moved to, one by a promoted Redis, one by the new
     /// server of another voter, and a lock put back on one that waits.
     seen: [bool; 4],
@@ -157,6 +178,8 @@ pub(crate) enum Step {
     Move(usize),
     /// An address leads some proxies to a new server.
     Exchange,
+    /// A proxy whose clients count on nothing is started anew.
+    Start(usize),
 }
 
 /// Of two clients at most one counts on the lock.
@@ -268,8 +291,37 @@ impl State {
         asked.map(|(seat, servers)| &mut servers[reach[seat]].memory.lock).collect()
     }
 
+    /// Whether this proxy knows that a shard lacked nothing when the slot left it.
+    fn has_seen_vote(&self, proxy: usize, shard: usize, model: &Shards) -> bool {
+        let (this, server) = (&self.proxies[proxy], self.server(proxy, shard));
+        let marker = server.memory.marker.filter(|marker| marker.epoch == this.epoch);
+        self.is_reached(proxy, shard, model)
+            && this.reach[shard] == self.masters[shard]
+            && this.configured[shard] == self.configured[shard]
+            && marker.is_some_and(|it| it.seats[shard] == Seat::Filled(server.who))
+    }
+
+    /// Whether the slot's shard is known to lack nothing of it but what it waits for.
+    fn is_in_custody(&self, proxy: usize, model: &Shards) -> bool {
+        let (this, home) = (&self.proxies[proxy], self.home);
+        if !this.has_asked {
+            return model.has(Fault::TrustedAtStart);
+        }
+        let is_watched = this.asked < model.0.confirm;
+        match home == this.route {
+            true => is_watched || this.configured[home] == self.configured[home],
+            false => {
+                is_watched && self.has_seen_vote(proxy, this.route, model)
+                    || model.has(Fault::NoDoubt)
+            }
+        }
+    }
+
     fn ask(&mut self, proxy: usize, model: &Shards) {
         let (masters, home) = (self.masters, self.home);
+        if model.0.moves_from_waiting && !self.is_in_custody(proxy, model) {
+            self.proxies[proxy].doubts = model.wait(home);
+        }
         let this = &mut self.proxies[proxy];
         (this.reach[0], this.reach[1]) = (masters[0], masters[1]);
         (this.asked, this.route) = (0, home);
@@ -277,6 +329,21 @@ impl State {
         let markers = markers.filter_map(|seat| self.server(proxy, seat).memory.marker);
         let newest = markers.map(|marker| marker.epoch).max().unwrap_or(0);
         self.proxies[proxy].epoch = newest.max(self.proxies[proxy].epoch);
+        let configured = self.configured;
+        let this = &mut self.proxies[proxy];
+        (this.has_asked, this.configured) = (true, configured);
+        if !model.0.moves_from_waiting || !self.is_reached(proxy, home, model) {
+            return;
+        }
+        let note = &mut self.servers[home][masters[home]].memory.custody;
+        let is_noted = |of: u8| of == configured[home] || model.has(Fault::NotedForGood);
+        let this = &mut self.proxies[proxy];
+        if note.is_some_and(is_noted) {
+            this.doubts = 0;
+        }
+        if this.doubts == 0 {
+            *note = Some(configured[home]);
+        }
     }
 
     /// Writes what is due at a seat.
@@ -343,9 +410,13 @@ impl State {
                 }
             }
         }
+        if model.0.moves_from_waiting {
+            self.calm = (self.calm + 1).min(model.0.confirm);
+        }
         for proxy in &mut self.proxies {
             age(&mut proxy.valid);
             proxy.asked = (proxy.asked + 1).min(model.0.confirm);
+            proxy.doubts = proxy.doubts.saturating_sub(1);
         }
     }
 
@@ -393,8 +464,24 @@ impl State {
         target.has_slot = true;
         target.memory.lock = lock.filter(|_| !model.has(Fault::KeyLeftBehind));
         self.home = to;
+        // Who imports a slot has the newest configuration from then on.
+        if self.configured[to] < self.configured[from] {
+            self.configure(to, model);
+        }
     }
 }
+
+impl State {
+    fn configure(&mut self, shard: usize, model: &Shards) {
+        if !model.0.moves_from_waiting {
+            return;
+        }
+        self.configured[shard] = self.configured.into_iter().max().unwrap_or(0) + 1;
+    }
+}
+
+/// The configuration epochs of the shards at first.
+const CONFIGURED: [u8; SHARDS] = [1, 2];
 
 /// Servers have numbers of their own; later ones are promoted, or new.
 const FIRST_PROMOTED: u8 = (SEATS * SERVERS) as u8;
@@ -411,7 +498,8 @@ impl Model for Shards {
         let server = |seat: usize, number: usize| {
             let is_new = seat == 1 && self.0.is_new || seat >= SHARDS && number > 0;
             let marker = (!is_new).then_some(Marker { epoch: 0, seats });
-            let memory = Memory { lock: None, marker, note: None };
+            let custody = (seat == 0).then_some(CONFIGURED[0]);
+            let memory = Memory { lock: None, marker, note: None, custody };
             let is_master = number == 0 || seat >= SHARDS;
             let has_slot = seat == 0 && number == 0;
             Server { who: (seat * SERVERS + number) as u8, is_master, has_slot, memory }
@@ -421,6 +509,9 @@ impl Model for Shards {
             asked: 0,
             route: 0,
             epoch: 0,
+            has_asked: true,
+            configured: CONFIGURED,
+            doubts: 0,
             valid: None,
             locks: self.0.locks[at],
         };
@@ -429,12 +520,15 @@ impl Model for Shards {
             proxies: [proxy(0), proxy(1)],
             masters: [0; SHARDS],
             home: 0,
+            configured: CONFIGURED,
             next_who: FIRST_PROMOTED,
             next_grant: 1,
             renewals: self.0.renewals,
             promotions: self.0.promotions,
             moves: self.0.moves,
+            starts: self.0.starts,
             exchanged: false,
+            calm: self.0.confirm,
             seen: [false; 4],
         }]
     }
@@ -452,6 +546,7 @@ impl Model for Shards {
             for voters in self.quorums() {
                 if this.valid.is_none()
                     && this.locks > 0
+                    && (this.doubts == 0 || voters & 1 == 0)
                     && state.all_count(proxy, *voters, false, self)
                 {
                     steps.push(Step::Lock(proxy, *voters));
@@ -465,6 +560,8 @@ impl Model for Shards {
             }
             if this.valid.is_some() {
                 steps.push(Step::Release(proxy));
+            } else if state.starts > 0 {
+                steps.push(Step::Start(proxy));
             }
         }
         for shard in 0..SHARDS {
@@ -480,7 +577,11 @@ impl Model for Shards {
         }
         let source = &state.servers[state.home][state.masters[state.home]];
         let votes = |marker: Marker| marker.seats[state.home] == Seat::Filled(source.who);
-        let is_fit = source.memory.marker.is_some_and(votes) || self.0.moves_from_waiting;
+        // Nobody moves a slot there and back, with a failover in between, from one look to the next.
+        let is_fit = match self.0.moves_from_waiting {
+            true => state.calm == self.0.confirm,
+            false => source.memory.marker.is_some_and(votes),
+        };
         if state.moves > 0 && is_fit {
             steps.push(Step::Move(1 - state.home));
         }
@@ -515,6 +616,8 @@ impl Model for Shards {
             Step::Promote(shard) => {
                 next.promotions -= 1;
                 next.masters[shard] = 1 - state.masters[shard];
+                next.configure(shard, self);
+                next.calm = if self.0.moves_from_waiting { 0 } else { next.calm };
                 let server = &mut next.servers[shard][next.masters[shard]];
                 (server.who, server.is_master) = (next.next_who, true);
                 server.has_slot = state.home == shard;
@@ -527,6 +630,11 @@ impl Model for Shards {
                 (server.is_master, server.has_slot, server.memory) = (false, false, memory);
             }
             Step::Move(shard) => next.move_to(shard, self),
+            Step::Start(proxy) => {
+                next.starts -= 1;
+                let this = &mut next.proxies[proxy];
+                (this.asked, this.epoch, this.has_asked) = (self.0.confirm, 0, false);
+            }
             Step::Exchange => {
                 next.exchanged = true;
                 self.0.exchanged_for.iter().for_each(|proxy| next.proxies[*proxy].reach[2] = 1);

@@ -121,7 +121,11 @@ pub async fn initialise(config: &LocksConfig) -> Result<String, InitError> {
     let plan = Plan { next, acceptors: there.clone(), blank, admitted, joining };
     let are_all = |seats: &[usize]| seats.len() == there.len();
     let done = round::carry_out(all, &plan, &promised, Duration::ZERO, are_all).await;
-    done.map(|accepted| accepted.deployment.id).ok_or(InitError::Incomplete)
+    let accepted = done.ok_or(InitError::Incomplete)?;
+    for of in clusters(&ways) {
+        of.declare_free(SENTINELS_LIMIT).await;
+    }
+    Ok(accepted.deployment.id)
 }
 
 /// The clusters that vote.

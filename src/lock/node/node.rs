@@ -243,10 +243,8 @@ impl Node {
         let may_ask = || !self.waits_alone() || operation.may_ask_alone();
         let waits = self.waits().filter(|_| kind.grants() || !may_ask());
         let is_doubtful = || match self.address.cluster() {
-            Some(shards) if kind.grants() => {
-                shards.is_doubtful(&operation.key, || self.admissions.longest_wait())
-            }
-            _ => false,
+            Some(shards) => kind.grants() && shards.is_doubtful(&operation.key),
+            None => false,
         };
         let waits = waits.or_else(|| is_doubtful().then_some(Absence::Quarantined));
         let counts = || !kind.is_proven() || self.is_confirmed(state);

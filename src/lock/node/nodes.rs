@@ -30,7 +30,7 @@ use crate::{
         operation::{Absence, Kind, Operation, Vote},
         quorum::{DRIFT, Decision, Rule, quorum, validity},
         scripts::{Dialect, Ended, Wanted},
-        shards::Shards,
+        shards::{ShardJudge, Shards},
     },
     net::Connector,
 };
@@ -116,6 +116,10 @@ impl Nodes {
         let routes = routes(&all);
         for route in &routes {
             if let VoterRoute::Shards(shards, nodes) = route {
+                if config.quarantine {
+                    let nodes = nodes.iter().map(Arc::downgrade).collect();
+                    shards.judge_by(JudgeOfShards { nodes, admissions: admissions.clone() });
+                }
                 follow_moves(shards, nodes, runtime, config.max_ttl);
             }
         }
@@ -417,14 +421,27 @@ fn routes(all: &[Arc<Node>]) -> Box<[VoterRoute]> {
     of_voter.map(route).collect()
 }
 
+/// Tells those who follow a cluster which of its shards vote.
+struct JudgeOfShards {
+    /// By the places of the shards. They know who follows the cluster.
+    nodes: Vec<Weak<Node>>,
+    admissions: Arc<Admissions>,
+}
+
+impl ShardJudge for JudgeOfShards {
+    fn votes(&self, place: usize) -> bool {
+        self.nodes.get(place).and_then(Weak::upgrade).is_some_and(|node| node.votes())
+    }
+
+    fn longest_wait(&self) -> Duration {
+        self.admissions.longest_wait()
+    }
+}
+
 /// Has what each of a cluster's nodes was to give back given back where the slot is, if that has moved.
 fn follow_moves(shards: &Arc<Shards>, nodes: &[Arc<Node>], runtime: &Handle, max_ttl: Duration) {
     // Each node keeps what it calls.
     let weak: Arc<[Weak<Node>]> = nodes.iter().map(Arc::downgrade).collect();
-    let seated = weak.clone();
-    shards.ask_votes(move |place| {
-        seated.get(place).and_then(Weak::upgrade).is_some_and(|node| node.votes())
-    });
     for node in nodes {
         let (shards, weak, runtime) = (shards.clone(), weak.clone(), runtime.clone());
         let waiting = Arc::new(AtomicUsize::new(0));
