@@ -430,31 +430,90 @@ fn a_shard_that_is_merged_away_leaves_its_seat_to_a_later_one() {
     assert_eq!(holder.cmd(&["UNLOCK", &key]), Reply::Int(1), "it was never lost");
 }
 
-/// The replica lacks the lock, and waits; the shard to which its slot is moved need not. For a proxy that has
-/// not seen the move it does not hold: `limit_a_slot_moves_away_from_a_shard_that_waits` in tests/model.rs.
-#[test]
-fn a_slot_moved_away_from_a_promoted_shard_is_not_granted_before_its_wait_is_over() {
-    let mut cluster = Cluster::start(3).node_timeout(2000);
-    let proxy = before(&[cluster.voter()]).locks("max_ttl: 20s").start();
-    all_up(&proxy, 1);
-    let lost = cluster.key(0, "lost");
-    let (mut holder, mut other) = (proxy.client(), proxy.client());
+/// A shard's replica is promoted that lacks these locks, which are held until then.
+fn promote_without(cluster: &mut Cluster, proxy: &Proxy, keys: &[&str]) -> Instant {
     // Replication stands still.
     let replica = cluster.nodes[3].port();
     let nobody = ["CONFIG", "SET", "masteruser", "nobody", "masterauth", "nothing"];
     Client::connect(replica).cmd(&nobody);
     cluster.client(0).cmd(&["CLIENT", "KILL", "TYPE", "replica"]);
-    let grant = holder.cmd(&["LOCK", &lost, "PX", "20000"]).grant();
-    let until = Instant::now() + Duration::from_millis(grant.validity.unsigned_abs());
+    let mut holder = proxy.client();
+    let held = keys.iter().map(|key| {
+        let grant = holder.cmd(&["LOCK", key, "PX", "20000"]).grant();
+        Instant::now() + Duration::from_millis(grant.validity.unsigned_abs())
+    });
+    let until = held.min().unwrap();
     cluster.nodes[0].kill().unwrap();
     eventually("the replica is promoted", || {
         cluster.text(3, &["INFO", "replication"]).contains("role:master")
             && cluster.text(1, &["CLUSTER", "INFO"]).contains("cluster_state:ok")
     });
     eventually("it waits", || {
-        other.cmd(&["LOCK", &lost, "PX", "1000"]).error_text().contains("still held")
+        proxy.client().cmd(&["LOCK", keys[0], "PX", "1000"]).error_text().contains("still held")
     });
-    cluster.move_slot(&format!("lock:{lost}"), 3, 1, |_| {});
-    let again = granted_at(&mut other, &lost);
+    until
+}
+
+/// The replica lacks the locks, and waits; the shard to which their slots are moved need not. One slot is
+/// moved while a proxy sees it, one while none runs.
+#[test]
+fn a_slot_moved_away_from_a_promoted_shard_is_not_granted_before_its_wait_is_over() {
+    let mut cluster = Cluster::start(3).node_timeout(2000);
+    let voter = cluster.voter();
+    let start = || before(std::slice::from_ref(&voter)).locks("max_ttl: 20s").start();
+    let proxy = start();
+    all_up(&proxy, 1);
+    let [seen, unseen, there] =
+        [cluster.key(0, "seen"), cluster.key(0, "unseen"), cluster.key(1, "there")];
+    let until = promote_without(&mut cluster, &proxy, &[&seen, &unseen]);
+    cluster.move_slot(&format!("lock:{seen}"), 3, 1, |_| {});
+    eventually("the proxy has noted which slots are not in doubt", || {
+        let info = cluster.text(1, &["CLUSTER", "INFO"]);
+        let epoch = info.lines().find_map(|line| line.strip_prefix("cluster_my_epoch:")).unwrap();
+        let Reply::Array(keys) = cluster.client(1).cmd(&["KEYS", "lockgate:custody*"]) else {
+            panic!("no keys")
+        };
+        let note = cluster.text(1, &["GET", &text(&keys[0])]);
+        note.split(' ').nth(1) == Some(epoch.trim())
+    });
+    drop(proxy);
+    cluster.move_slot(&format!("lock:{unseen}"), 3, 1, |_| {});
+    let late = start();
+    eventually("others are granted by the shard", || {
+        matches!(late.client().cmd(&["LOCK", &there, "PX", "1000"]), Reply::Array(_))
+    });
+    assert!(Instant::now() < until, "that was to be seen while the locks are held");
+    for key in [&seen, &unseen] {
+        let again = granted_at(&mut late.client(), key);
+        assert!(again >= until, "{key} granted twice: {:?} too early", until - again);
+    }
+}
+
+/// Where the cluster is the only voter, its other shards need nobody's consent.
+#[test]
+fn a_proxy_that_is_started_while_a_shard_is_away_or_waits_grants_on_the_others() {
+    let mut cluster = Cluster::start(3).node_timeout(2000);
+    let voter = cluster.voter();
+    let start = || before(std::slice::from_ref(&voter)).locks("max_ttl: 20s").start();
+    let proxy = start();
+    all_up(&proxy, 1);
+    let (lost, there) = (cluster.key(0, "lost"), cluster.key(1, "there"));
+    let until = promote_without(&mut cluster, &proxy, &[&lost]);
+    drop(proxy);
+    let grants = |late: &Proxy, key: &str| {
+        matches!(late.client().cmd(&["LOCK", key, "PX", "1000"]), Reply::Array(_))
+    };
+    let late = start();
+    eventually("others are granted while a shard waits", || grants(&late, &there));
+    assert!(Instant::now() < until, "that was to be seen while the lock is held");
+    let again = granted_at(&mut late.client(), &lost);
     assert!(again >= until, "granted twice: {:?} too early", until - again);
+    drop(late);
+    // The cluster goes on without the shard.
+    for node in [1, 2, 4, 5] {
+        cluster.client(node).cmd(&["CONFIG", "SET", "cluster-require-full-coverage", "no"]);
+    }
+    cluster.nodes[3].kill().unwrap();
+    let late = start();
+    eventually("others are granted while a shard is away", || grants(&late, &there));
 }

@@ -640,6 +640,13 @@ impl Admissions {
             {
                 self.learn(state, committed);
             }
+            // A shard that is away stops no other.
+            if state.current.is_none()
+                && self.is_alone()
+                && let Some(accepted) = survey.of_those_there(&looks)
+            {
+                self.learn(state, accepted);
+            }
             // Slow nodes were not waited for: a node that is no voter needs their knowledge, too.
             if known.is_none() && state.current.is_some() {
                 state.asked = None;

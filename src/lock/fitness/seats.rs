@@ -176,6 +176,20 @@ impl Survey {
         voters.agree(|seat| self.is_blank(seat), |seat| self.intact[seat])
     }
 
+    /// The state upon which those of a single voter's seats agree that have kept their memory, whoever is
+    /// away. Each of them votes alone on its locks: no later state was accepted without it, but where it
+    /// counted as gone.
+    pub(super) fn of_those_there(&self, looks: &[Option<SelfReport>]) -> Option<&Accepted> {
+        let newest = self.newest.as_ref()?;
+        let mut intact = looks.iter().zip(&self.intact).filter(|(_, intact)| **intact).peekable();
+        intact.peek()?;
+        let agrees = |look: &SelfReport| {
+            look.accepted == newest.ballot
+                && look.marker().is_some_and(|marker| marker.deployment == newest.deployment)
+        };
+        intact.all(|(look, _)| look.as_ref().is_some_and(agrees)).then_some(newest)
+    }
+
     /// Whether nobody is on the seat, in the newest state.
     fn is_blank(&self, seat: usize) -> bool {
         self.gone[seat]
