@@ -186,3 +186,115 @@ impl CustodyNote {
         Some(CustodyNote { node, epoch, slots })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cluster::node::read;
+
+    const WITHIN: Duration = Duration::from_secs(5);
+
+    /// Two shards and a replica of the first, with these epochs and slots.
+    fn nodes(a: (u64, &str), b: (u64, &str)) -> Vec<ClusterNode> {
+        let line = |id: &str, (epoch, slots): (u64, &str)| {
+            format!("{id} 10.0.0.1:1@1 master - 0 0 {epoch} connected {slots}\n")
+        };
+        read(&[line("aa", a), line("bb", b)].concat()).unwrap()
+    }
+
+    /// One look after the other, so many seconds apart, in which these have voted.
+    struct Looks {
+        custody: Custody,
+        sent: Instant,
+    }
+
+    impl Looks {
+        fn first(nodes: &[ClusterNode]) -> Looks {
+            let mut looks = Looks { custody: Custody::default(), sent: Instant::now() };
+            looks.next(0, nodes, &[]);
+            looks.custody.expire(Duration::ZERO);
+            looks
+        }
+
+        /// Returns the first and the last slot in doubt, and how many are.
+        fn next(
+            &mut self,
+            seconds: u64,
+            nodes: &[ClusterNode],
+            voting: &[&str],
+        ) -> (u16, u16, usize) {
+            self.sent = self.sent + Duration::from_secs(seconds);
+            let voting = voting.iter().map(|id| (*id).to_owned()).collect();
+            let masters = HashMap::from([("cc".to_owned(), "aa".to_owned())]);
+            let (sent, within) = (self.sent, WITHIN);
+            self.custody.take(nodes, &Seen { sent, within, masters: &masters, voting: &voting });
+            let all = || self.custody.doubts.keys().copied();
+            (all().min().unwrap_or(0), all().max().unwrap_or(0), self.custody.all_doubts())
+        }
+    }
+
+    #[test]
+    fn a_slot_that_leaves_a_shard_that_votes_stays_in_custody() {
+        let all = ["aa", "bb"];
+        let begun = || Looks::first(&nodes((1, "0-99"), (2, "100-199")));
+        let moved = || nodes((1, "0-89"), (2, "90-199"));
+        assert_eq!(begun().next(1, &moved(), &all), (0, 0, 0));
+        assert_eq!(begun().next(1, &moved(), &["bb"]), (90, 99, 10), "it waited");
+        assert_eq!(begun().next(6, &moved(), &all), (90, 99, 10), "nobody has watched");
+        let elected = nodes((3, "0-89"), (4, "90-199"));
+        assert_eq!(begun().next(1, &elected, &all), (90, 99, 10), "it may be elected anew");
+        let mut emptied = begun();
+        assert_eq!(emptied.next(1, &nodes((1, ""), (2, "0-199")), &all), (0, 0, 0));
+        let gap = nodes((1, "0-98"), (2, "100-199"));
+        let mut looks = begun();
+        looks.next(1, &gap, &all);
+        assert_eq!(looks.next(1, &nodes((1, "0-99"), (2, "100-199")), &all), (99, 99, 1));
+    }
+
+    #[test]
+    fn who_stays_on_its_shard_stays_in_custody_while_somebody_watches() {
+        let begun = || Looks::first(&nodes((1, "0-99"), (2, "100-199")));
+        let newer = nodes((1, "0-99"), (3, "100-199"));
+        assert_eq!(begun().next(1, &newer, &[]), (0, 0, 0));
+        assert_eq!(begun().next(6, &newer, &[]), (100, 199, 100), "they may have been elsewhere");
+        // The replica of aa is promoted, which waits by itself.
+        let mut promoted = nodes((4, "0-99"), (2, "100-199"));
+        promoted[0].id = "cc".into();
+        assert_eq!(begun().next(1, &promoted, &[]), (0, 0, 0));
+        promoted[0].id = "dd".into();
+        assert_eq!(begun().next(1, &promoted, &[]), (0, 99, 100), "whose replica was it?");
+    }
+
+    #[test]
+    fn what_is_noted_of_a_nodes_present_epoch_is_believed() {
+        let now = nodes((1, "0-99"), (2, "100-199"));
+        let mut started = Looks { custody: Custody::default(), sent: Instant::now() };
+        assert_eq!(started.next(0, &now, &[]), (0, 199, 200));
+        let note = |text: &str| CustodyNote::read(text).unwrap();
+        for other in ["aa 0 0-99", "aa 2 0-99", "bb 1 0-99", "aa 1 100-199"] {
+            started.custody.believe(&now[0], &note(other));
+            assert_eq!(started.custody.all_doubts(), 200, "{other}");
+        }
+        assert_eq!(started.custody.note(&now[0], None), None, "nothing is known");
+        started.custody.believe(&now[0], &note("aa 1 0-9 20-99 150-160"));
+        assert_eq!(started.custody.all_doubts(), 110);
+        let known = started.custody.note(&now[0], None).unwrap();
+        assert_eq!(known.text(), "aa 1 0-9 20-99");
+        assert_eq!(started.custody.note(&now[0], Some(&known)), None);
+        let more = started.custody.note(&now[0], Some(&note("aa 1 15-15 200-300"))).unwrap();
+        assert_eq!(more.text(), "aa 1 0-9 15-15 20-99", "what others know stands");
+        let anew = started.custody.note(&now[0], Some(&note("aa 0 15-15"))).unwrap();
+        assert_eq!(anew.text(), "aa 1 0-9 20-99");
+        assert_eq!(CustodyNote::read(&anew.text()), Some(anew));
+    }
+
+    #[test]
+    fn whatever_else_lies_there_is_no_note() {
+        let long = format!("aa 1{}", " 0-1".repeat(MAX_TEXT));
+        for bad in ["", "aa", "aa x 0-1", "aa 1 ", "aa 1 1-0", "aa 1 0-16384", "aa 1 0", &long] {
+            assert_eq!(CustodyNote::read(bad), None, "{bad:?}");
+        }
+        let fragments: String = (0..SLOTS / 2).map(|at| format!(" {0}-{0}", 2 * at)).collect();
+        assert!(CustodyNote::read(&format!("{} 1{fragments}", "a".repeat(40))).is_some());
+    }
+}
