@@ -44,7 +44,7 @@ pub(super) struct Custody {
 }
 
 /// What a look at a cluster has shown, beside its nodes.
-pub(super) struct Seen<'a> {
+pub(super) struct SlotLook<'a> {
     /// When its questions were sent.
     pub(super) sent: Instant,
     /// How long after the look before it nothing can have escaped.
@@ -57,7 +57,7 @@ pub(super) struct Seen<'a> {
 
 impl Custody {
     /// Takes in a look upon which a majority agrees.
-    pub(super) fn take(&mut self, nodes: &[ClusterNode], seen: &Seen<'_>) {
+    pub(super) fn take(&mut self, nodes: &[ClusterNode], seen: &SlotLook<'_>) {
         let is_watched = self.looked.is_some_and(|before| seen.sent < before + seen.within);
         let masters: Vec<ClusterNode> = nodes.iter().filter(|it| it.is_master).cloned().collect();
         let (before, after) = (owners(&self.masters), owners(&masters));
@@ -227,7 +227,8 @@ mod tests {
             let voting = voting.iter().map(|id| (*id).to_owned()).collect();
             let masters = HashMap::from([("cc".to_owned(), "aa".to_owned())]);
             let (sent, within) = (self.sent, WITHIN);
-            self.custody.take(nodes, &Seen { sent, within, masters: &masters, voting: &voting });
+            self.custody
+                .take(nodes, &SlotLook { sent, within, masters: &masters, voting: &voting });
             let all = || self.custody.doubts.keys().copied();
             (all().min().unwrap_or(0), all().max().unwrap_or(0), self.custody.all_doubts())
         }

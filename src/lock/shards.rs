@@ -42,7 +42,7 @@ use tokio::{
 use tracing::{info, warn};
 
 use super::{
-    custody::{Custody, CustodyNote, Seen},
+    custody::{Custody, CustodyNote, SlotLook},
     metrics::LockClusterMetrics,
     stations::{self, Marked},
     voters::SeatPlace,
@@ -390,7 +390,7 @@ impl Shards {
             let what = format!("{without} of {SLOTS} slots have no master");
             problem = trouble(ClusterFault::Uncovered, what);
         }
-        let seen = Seen { sent, within: CONFIRM, masters: &memory.masters, voting: &voting };
+        let seen = SlotLook { sent, within: CONFIRM, masters: &memory.masters, voting: &voting };
         self.custody.lock().take(&nodes, &seen);
         self.share_custody(&masters, &where_is, &mut memory.connections).await;
         for (place, there) in seated.into_iter().enumerate() {

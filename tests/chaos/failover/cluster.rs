@@ -202,11 +202,8 @@ fn collide(one: &Act, other: &Act) -> bool {
         Act::HoldReplication(shard) | Act::LetReplicate(shard) => Some(*shard),
         _ => None,
     };
-    // A slot that leaves a promoted shard before that has waited takes none of what was not replicated:
-    // a known limit (docs/failover.md).
-    let moves = |act: &Act| matches!(act, Act::BeginMove { .. } | Act::HoldReplication(_));
     let both = |one: Option<usize>, other: Option<usize>| one.is_some() && one == other;
-    both(proxy(one), proxy(other)) || both(shard(one), shard(other)) || moves(one) && moves(other)
+    both(proxy(one), proxy(other)) || both(shard(one), shard(other))
 }
 
 /// Makes faults for so long, and until each kind has come.
