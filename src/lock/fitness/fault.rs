@@ -60,7 +60,8 @@ impl Fault {
             Fault::Clock => "its clock has jumped forward, so it may have ended locks too early",
             Fault::Unwatched => "it does not tell its TIME, so a jump of its clock would go unseen",
             Fault::Unconfirmed => {
-                "no majority of its Sentinels was heard lately to name it, so another may be the master"
+                "no majority of its Sentinels, or of its cluster's masters, was heard lately to name it, so another may be \
+                 the master"
             }
         }
     }

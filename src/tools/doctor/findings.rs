@@ -357,7 +357,9 @@ pub(super) fn of_fault(fault: Fault) -> Finding {
         }
         Fault::Slow => "Set node_timeout to some ten round trips, or move it nearer.",
         Fault::Unwatched => "Allow the user TIME (ACL SETUSER … +time).",
-        Fault::Unconfirmed => "Let the proxy reach a majority of its Sentinels.",
+        Fault::Unconfirmed => {
+            "Let the proxy reach a majority of its Sentinels, or of its cluster's masters."
+        }
         Fault::Quarantined
         | Fault::ProtectedMode
         | Fault::Auth
