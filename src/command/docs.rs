@@ -44,6 +44,11 @@ const EXPIRATION: Argument = Argument {
     optional: true,
     choices: &[number("milliseconds", "PX", false), number("seconds", "EX", false)],
 };
+/// Which grant LOCKGATE UNLOCK means.
+const GRANT: &[Argument] = &[
+    number("fence", "FENCE", false),
+    Argument { name: "any", kind: "pure-token", token: Some("ANY"), optional: false, choices: &[] },
+];
 const WAIT: Argument = number("milliseconds", "WAIT", true);
 
 const fn number(name: &'static str, token: &'static str, optional: bool) -> Argument {
@@ -118,6 +123,15 @@ const LOCKGATE: Described = Described {
             "Tells of one lock granted through this proxy.",
             3,
             &[Argument { name: "key", optional: false, ..TOKEN }],
+        ),
+        subcommand(
+            "lockgate|unlock",
+            "Takes a lock back from its holder.",
+            -4,
+            &[
+                Argument { name: "key", optional: false, ..TOKEN },
+                Argument { name: "grant", kind: "oneof", optional: false, choices: GRANT, ..TOKEN },
+            ],
         ),
     ],
 };

@@ -6,6 +6,7 @@
 //! function, so that tests can give each proxy a clock of its own.
 
 use std::{
+    future::Future,
     sync::{Arc, Weak},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -13,8 +14,8 @@ use std::{
 use tokio::{runtime::Handle, time::sleep};
 
 use super::{
-    Acquire, Attach, Claim, Counts, Keep, KeptLock, LockStatus, LookUp, Losses, NoQuorum,
-    NodeStatus, Raise, Release, Renew, Waiter, WallClock,
+    Acquire, Attach, Claim, Counts, FoundGrant, Keep, KeptLock, LockStatus, LookUp, Losses,
+    NoQuorum, NodeStatus, Raise, Release, Renew, Waiter, WallClock,
     address::{NodeAddress, connector_to_nodes},
     keep::{leases, lose::lose, watchdog},
     line::{
@@ -25,6 +26,7 @@ use super::{
     metrics::LostReason,
     node::nodes::Nodes,
     quorum::ttl_for,
+    take_back,
     voters::Voters,
 };
 use crate::{
@@ -207,6 +209,21 @@ impl Engine {
         claim: Claim,
     ) -> Release {
         Release::ask_found(&self.locks, key.into(), token.into(), claim)
+    }
+
+    /// Asks every node which grant has `key`. Changes nothing. `None`: nobody holds it.
+    pub(crate) fn find(
+        &self,
+        key: Key,
+    ) -> impl Future<Output = Result<Option<FoundGrant>, NoQuorum>> + Send + 'static {
+        take_back::find(self.locks.clone(), key)
+    }
+
+    /// Takes `key` back from the grant that [`Engine::find`] has found, whichever proxy has made it: it
+    /// cannot be renewed any more, nor put back on a node. Answers `false` if that grant does not hold
+    /// the lock any more.
+    pub(crate) fn take_back(&self, key: Key, found: &FoundGrant) -> Release {
+        take_back::ask(&self.locks, key, found)
     }
 
     /// Gives `key` a fresh TTL on every node where the grant with this claim holds it. Without a

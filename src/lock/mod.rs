@@ -16,7 +16,8 @@
 //!   holders with the nodes and the schedule, which is what an operation needs.
 //! - `acquire`, `attach`, `look`, `raise`: one operation each, and its outcome.
 //! - `line/`: which client waits for which lock; `locks`: the grants and the lines together.
-//! - `release`, `renew`: operations that may end a grant, or pass it on.
+//! - `release`, `renew`: operations that may end a grant, or pass it on. `take_back`: a release that
+//!   the holder did not ask for.
 //! - `engine`: what sessions ask of all this.
 //! - `metrics`: counters of locks and nodes; `alarm`: the timer of an operation, which nearly never
 //!   fires; `jitter`: chance, in one place.
@@ -47,6 +48,7 @@ mod reply;
 pub(crate) mod scripts;
 mod shards;
 mod stations;
+mod take_back;
 mod voters;
 mod whereabouts;
 
@@ -80,6 +82,7 @@ pub(crate) use renew::Renew;
 #[doc(hidden)]
 pub use reply::{VotesRead, read_votes};
 pub(crate) use stations::diagnose_shard;
+pub(crate) use take_back::FoundGrant;
 
 /// Faults that the simulation plants in this folder, and the arithmetic that it checks answers by.
 #[cfg(test)]

@@ -26,4 +26,5 @@ mod sentinel;
 #[path = "../support/mod.rs"]
 mod support;
 mod systemd;
+mod unlock;
 mod upgrade;

@@ -32,7 +32,7 @@ const ADOPTED_FIELDS: [&str; 12] = [
 const TOO_MANY_STEPS: &str = "ERR comparing all keys with this pattern would take too long, \
      give one with fewer stars, or that begins as the keys do";
 
-const HELP: [&str; 22] = [
+const HELP: [&str; 25] = [
     "LOCKGATE <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
     "INFO",
     "    Tell of this proxy: version, uptime, lock nodes, locks and waiters, and adopt rules that",
@@ -49,6 +49,9 @@ const HELP: [&str; 22] = [
     "    List the lock idioms of existing libraries that were seen on keys of adopt rules, the",
     "    unsafe first, with what would become of each if its lock were taken on the lock nodes,",
     "    and the mode of its rule now. Rules of which nothing was seen come last.",
+    "UNLOCK <key> FENCE <fence> | ANY",
+    "    Take a lock back: from the grant with this fence, or from whoever holds it, through whichever",
+    "    proxy. Answers 1, or 0 where that grant does not hold it. Only who may CLIENT KILL may.",
     "VERSION",
     "    Tell the version.",
     "HELP",
