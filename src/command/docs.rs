@@ -45,14 +45,18 @@ const EXPIRATION: Argument = Argument {
     choices: &[number("milliseconds", "PX", false), number("seconds", "EX", false)],
 };
 /// Which grant LOCKGATE UNLOCK means.
-const GRANT: &[Argument] = &[
-    number("fence", "FENCE", false),
-    Argument { name: "any", kind: "pure-token", token: Some("ANY"), optional: false, choices: &[] },
-];
+const GRANT: &[Argument] = &[number("fence", "FENCE", false), word("any", "ANY")];
+/// What becomes of a lock node by LOCKGATE NODE.
+const STATE: &[Argument] = &[word("pause", "PAUSE"), word("resume", "RESUME")];
 const WAIT: Argument = number("milliseconds", "WAIT", true);
 
 const fn number(name: &'static str, token: &'static str, optional: bool) -> Argument {
     Argument { name, kind: "integer", token: Some(token), optional, choices: &[] }
+}
+
+/// A word that stands for itself.
+const fn word(name: &'static str, token: &'static str) -> Argument {
+    Argument { name, kind: "pure-token", token: Some(token), optional: false, choices: &[] }
 }
 
 const LOCK: Described = Described {
@@ -133,6 +137,23 @@ const LOCKGATE: Described = Described {
                 Argument { name: "grant", kind: "oneof", optional: false, choices: GRANT, ..TOKEN },
             ],
         ),
+        subcommand(
+            "lockgate|node",
+            "Has a lock node asked for no new locks, or asked again.",
+            -4,
+            &[
+                Argument { name: "address", optional: false, ..TOKEN },
+                Argument { name: "state", kind: "oneof", optional: false, choices: STATE, ..TOKEN },
+                Argument { optional: true, ..word("force", "FORCE") },
+            ],
+        ),
+        subcommand(
+            "lockgate|pause",
+            "Has new LOCKs wait.",
+            3,
+            &[Argument { token: None, ..number("milliseconds", "", false) }],
+        ),
+        subcommand("lockgate|unpause", "Has new LOCKs granted again.", 2, &[]),
     ],
 };
 

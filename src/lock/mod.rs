@@ -190,6 +190,20 @@ pub enum NotAttached {
     FenceForgotten,
 }
 
+/// Why a lock node is not paused or resumed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NotPaused {
+    /// No lock node has the address.
+    Unknown,
+    /// Fewer lock nodes would vote than are needed.
+    TooFew {
+        /// Nodes that vote besides.
+        voting: usize,
+        /// Votes needed.
+        quorum: usize,
+    },
+}
+
 /// An operation that too few lock nodes answered, or not in time.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct NoQuorum {

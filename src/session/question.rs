@@ -14,7 +14,7 @@ use super::{
 use crate::{
     bridge::{Asker, Crossing},
     key::Token,
-    lock::{Acquire, Alarm, Attach, LookUp, Raise, Release, Renew, Waiter},
+    lock::{Acquire, Alarm, Attach, LookUp, NotGranted, Raise, Release, Renew, Waiter},
 };
 
 /// A question, until it is answered. A LOCK whose question is dropped before is undone on every
@@ -41,6 +41,10 @@ impl Asked {
             Err(question) => question,
         };
         let engine = &shared.engine;
+        if takes_at_once(&question) && engine.paused_for().is_some() {
+            let held = NotGranted::Held { remaining: None, contested: false };
+            return Asked::Boxed(Box::pin(async { Answer::Lock(Err(held)) }));
+        }
         let mut asked =
             match question {
                 Question::Lock { key, token, ttl, again, wait: None } => {
@@ -129,6 +133,11 @@ impl Asked {
             Asked::Boxed(asked) => ready!(asked.as_mut().poll(cx)),
         })
     }
+}
+
+/// Whether this asks for a lock that its client does not have, and waits in no line.
+fn takes_at_once(question: &Question) -> bool {
+    matches!(question, Question::Lock { again: None, wait: None, .. } | Question::Adopt { .. })
 }
 
 /// Asks about a bridged lock on both sides. Gives any other question back.

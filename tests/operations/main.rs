@@ -21,6 +21,7 @@ mod dev;
 mod digests;
 mod doctor;
 mod operator;
+mod pause;
 mod reload;
 mod sentinel;
 #[path = "../support/mod.rs"]

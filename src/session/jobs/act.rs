@@ -7,6 +7,8 @@
 //! it refuses the holder's writes. Behind that the grant is released on the lock nodes. So nobody is
 //! granted the lock while its last holder may still write, and a step that fails leaves the lock with its
 //! holder, whose writes are refused; the operator repeats it.
+//!
+//! **NODE, PAUSE.** They end with the process: an operator who forgets them is forgiven by a restart.
 
 use std::{
     fmt,
@@ -27,7 +29,7 @@ use crate::{
     command::{self, BadRequest, act::OperatorAct, shown},
     guard::fences,
     key::Key,
-    lock::{FoundGrant, NoQuorum},
+    lock::{FoundGrant, NoQuorum, NotPaused},
     resp::{encode, name::ReplyMode},
 };
 
@@ -42,20 +44,15 @@ const NO_TOKEN: &str = "ERR what lies at the lock's key on the lock nodes is no 
 /// # Errors
 /// If no lock can have that key.
 pub(super) fn begin(ours: Ours, act: OperatorAct, desk: &mut Desk) -> Result<Progress, BadRequest> {
-    let OperatorAct::Unlock { key: name, fence } = act;
-    let key = desk.key(&name);
-    command::check_key(&name, &key, &desk.config.locks)?;
+    if let OperatorAct::Unlock { key, .. } = &act {
+        command::check_key(key, &desk.key(key), &desk.config.locks)?;
+    }
     desk.speak_up();
     desk.ask(|out| encode::command(out, &[b"ACL", b"WHOAMI"]));
     desk.ask(|out| encode::command(out, &[b"CLIENT", b"GETNAME"]));
     let missing = desk.owed.len();
     let operator = Operator { address: desk.peer, user: None, name: None };
-    Ok(Progress::Wait(Box::new(Introducing {
-        ours,
-        unlock: ForcedUnlock { key, fence },
-        operator,
-        missing,
-    })))
+    Ok(Progress::Wait(Box::new(Introducing { ours, act, operator, missing })))
 }
 
 /// Who has something done.
@@ -92,7 +89,7 @@ struct ForcedUnlock {
 /// The data node is asked who the operator is.
 struct Introducing {
     ours: Ours,
-    unlock: ForcedUnlock,
+    act: OperatorAct,
     operator: Operator,
     /// How many replies are missing; the last ones tell the user and the name.
     missing: usize,
@@ -137,9 +134,33 @@ impl Job for Introducing {
         if desk.conn.reply_mode == ReplyMode::Off {
             desk.hush();
         }
-        let Introducing { ours, unlock, operator, .. } = *self;
-        let question = Question::Find(unlock.key.clone());
-        Progress::Ask(Box::new(FindingGrant { ours, unlock, operator }), question)
+        let Introducing { ours, act, operator, .. } = *self;
+        match act {
+            OperatorAct::Unlock { key: name, fence } => {
+                let key = desk.key(&name);
+                let unlock = ForcedUnlock { key: key.clone(), fence };
+                let finding = FindingGrant { ours, unlock, operator };
+                Progress::Ask(Box::new(finding), Question::Find(key))
+            }
+            OperatorAct::PauseNode { address, force } => {
+                let paused = desk.shared.engine.pause_node(&address, force);
+                of_node(ours, &address, paused, &operator, desk)
+            }
+            OperatorAct::ResumeNode { address } => {
+                let resumed = desk.shared.engine.resume_node(&address);
+                of_node(ours, &address, resumed, &operator, desk)
+            }
+            OperatorAct::Pause { time } => {
+                desk.shared.engine.pause(time);
+                match time.is_zero() {
+                    true => warn!(by = %operator, "an operator has new LOCKs granted again"),
+                    false => {
+                        warn!(?time, by = %operator, "an operator has new LOCKs wait (LOCKGATE PAUSE)")
+                    }
+                }
+                answer_ok(ours)
+            }
+        }
     }
 
     fn ours(&self) -> Option<Ours> {
@@ -269,6 +290,36 @@ impl Job for TakingBack {
     fn asks_for(&self) -> Option<Ours> {
         Some(self.ours)
     }
+}
+
+/// Answers whether a lock node was paused or resumed. Its own line in the log says which.
+fn of_node(
+    ours: Ours,
+    address: &[u8],
+    done: Result<(), NotPaused>,
+    operator: &Operator,
+    desk: &Desk,
+) -> Progress {
+    let node = shown(address);
+    let error = match done {
+        Ok(()) => {
+            warn!(node, by = %operator, "an operator has paused or resumed a lock node (LOCKGATE NODE)");
+            return answer_ok(ours);
+        }
+        Err(NotPaused::Unknown) => {
+            format!("ERR no lock node has the address '{node}' (LOCKGATE NODES)")
+        }
+        Err(NotPaused::TooFew { voting, quorum }) => format!(
+            "ERR {voting} other lock nodes vote, and {quorum} are needed; with FORCE it is paused all the same"
+        ),
+    };
+    ours.refuse(&error, Outcome::BadRequest, desk)
+}
+
+fn answer_ok(ours: Ours) -> Progress {
+    let mut out = Vec::new();
+    encode::simple(&mut out, "OK");
+    ours.answer(out, None)
 }
 
 fn answer_integer(ours: Ours, number: i64) -> Progress {

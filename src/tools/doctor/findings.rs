@@ -359,6 +359,7 @@ pub(super) fn of_fault(fault: Fault) -> Finding {
         Fault::Unwatched => "Allow the user TIME (ACL SETUSER … +time).",
         Fault::Unconfirmed => "Let the proxy reach a majority of its Sentinels.",
         Fault::Quarantined
+        | Fault::Paused
         | Fault::ProtectedMode
         | Fault::Auth
         | Fault::Garbage
