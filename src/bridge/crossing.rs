@@ -89,6 +89,9 @@ impl Crossing {
         adopted: Option<Claim>,
     ) -> Result<Grant, NotGranted> {
         let Crossing { bridge, places, key, token, .. } = self;
+        if again.is_none() && bridge.engine.paused_for().is_some() {
+            return Err(NotGranted::Held { remaining: None, contested: false });
+        }
         let mut taken = None;
         if again.is_some() {
             if !self.keep(ttl).await.map_err(NotGranted::NoQuorum)? {

@@ -44,10 +44,19 @@ const EXPIRATION: Argument = Argument {
     optional: true,
     choices: &[number("milliseconds", "PX", false), number("seconds", "EX", false)],
 };
+/// Which grant LOCKGATE UNLOCK means.
+const GRANT: &[Argument] = &[number("fence", "FENCE", false), word("any", "ANY")];
+/// What becomes of a lock node by LOCKGATE NODE.
+const STATE: &[Argument] = &[word("pause", "PAUSE"), word("resume", "RESUME")];
 const WAIT: Argument = number("milliseconds", "WAIT", true);
 
 const fn number(name: &'static str, token: &'static str, optional: bool) -> Argument {
     Argument { name, kind: "integer", token: Some(token), optional, choices: &[] }
+}
+
+/// A word that stands for itself.
+const fn word(name: &'static str, token: &'static str) -> Argument {
+    Argument { name, kind: "pure-token", token: Some(token), optional: false, choices: &[] }
 }
 
 const LOCK: Described = Described {
@@ -119,6 +128,32 @@ const LOCKGATE: Described = Described {
             3,
             &[Argument { name: "key", optional: false, ..TOKEN }],
         ),
+        subcommand(
+            "lockgate|unlock",
+            "Takes a lock back from its holder.",
+            -4,
+            &[
+                Argument { name: "key", optional: false, ..TOKEN },
+                Argument { name: "grant", kind: "oneof", optional: false, choices: GRANT, ..TOKEN },
+            ],
+        ),
+        subcommand(
+            "lockgate|node",
+            "Has a lock node asked for no new locks, or asked again.",
+            -4,
+            &[
+                Argument { name: "address", optional: false, ..TOKEN },
+                Argument { name: "state", kind: "oneof", optional: false, choices: STATE, ..TOKEN },
+                Argument { optional: true, ..word("force", "FORCE") },
+            ],
+        ),
+        subcommand(
+            "lockgate|pause",
+            "Has new LOCKs wait.",
+            3,
+            &[Argument { token: None, ..number("milliseconds", "", false) }],
+        ),
+        subcommand("lockgate|unpause", "Has new LOCKs granted again.", 2, &[]),
     ],
 };
 

@@ -2,9 +2,11 @@
 //!
 //! Knows nothing of connections or of how a lock is taken.
 //!
-//! - [`operator`]: LOCKGATE, and what libraries ask of our commands.
+//! - [`operator`]: LOCKGATE, and what libraries ask of our commands. [`act`]: what an operator has the
+//!   proxy do.
 //! - [`docs`]: the answers to them.
 
+pub mod act;
 pub(crate) mod docs;
 pub mod operator;
 
@@ -218,21 +220,14 @@ pub fn parse<Word: AsRef<[u8]>>(
     let has_ttl = ttl.is_some();
     let ttl = ttl.map(|(value, unit)| read_ttl(own, value, unit, config)).transpose()?;
     let wait = wait.map(|value| read_wait(value, config.max_wait)).transpose()?;
-    if key.as_ref().is_empty() {
-        return Err(BadRequest::EmptyKey);
-    }
-    if key.as_ref().len() > config.max_key {
-        return Err(BadRequest::KeyTooLong(config.max_key));
-    }
+    check_length(key.as_ref(), config)?;
     if token.is_some_and(|token| token.len() > config.max_token) {
         return Err(BadRequest::TokenTooLong(config.max_token));
     }
     if let Some(token) = token {
         check_token(own, key.as_ref(), token, rest, has_ttl)?;
     }
-    if full_key.starts_with(RESERVED) {
-        return Err(BadRequest::Reserved);
-    }
+    check_reserved(full_key)?;
     let token = token.map(Token::from);
     Ok(match own {
         Own::Lock => Request::Lock { token, ttl, wait },
@@ -242,6 +237,34 @@ pub fn parse<Word: AsRef<[u8]>>(
         Own::Detach => Request::Detach,
         Own::Lockgate | Own::Command => return Err(BadRequest::Syntax),
     })
+}
+
+/// Checks a key that a client names, without the prefix. `full_key` is [`full_key`] of it.
+///
+/// # Errors
+/// If no lock can have that key.
+pub(crate) fn check_key(
+    key: &[u8],
+    full_key: &Key,
+    config: &LocksConfig,
+) -> Result<(), BadRequest> {
+    check_length(key, config)?;
+    check_reserved(full_key)
+}
+
+fn check_length(key: &[u8], config: &LocksConfig) -> Result<(), BadRequest> {
+    match key.len() {
+        0 => Err(BadRequest::EmptyKey),
+        length if length > config.max_key => Err(BadRequest::KeyTooLong(config.max_key)),
+        _ => Ok(()),
+    }
+}
+
+fn check_reserved(full_key: &Key) -> Result<(), BadRequest> {
+    match full_key.starts_with(RESERVED) {
+        true => Err(BadRequest::Reserved),
+        false => Ok(()),
+    }
 }
 
 /// The unit of a TTL: the option's name, and the unit's milliseconds.

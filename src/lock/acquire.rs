@@ -194,7 +194,10 @@ impl Acquire {
         let operation = &self.tally.operation;
         let votes = operation.votes();
         let waits = |node: &usize| {
-            matches!(votes[*node], Vote::Missing(Absence::Quarantined | Absence::Jumped))
+            matches!(
+                votes[*node],
+                Vote::Missing(Absence::Quarantined | Absence::Jumped | Absence::Paused)
+            )
         };
         if (0..votes.len()).any(|node| waits(&node)) {
             let nodes = (0..votes.len()).filter(waits);

@@ -29,7 +29,7 @@ use std::{
 };
 
 use super::{
-    Grant, NotAttached,
+    Grant, NoQuorum, NotAttached,
     node::nodes::{Nodes, Tally},
     operation::{Kind, Vote},
     quorum::{Decision, Rule, fence_bounds, quorum},
@@ -56,18 +56,43 @@ impl Attach {
         Attach { since, tally }
     }
 
+    /// Polls for the two numbers between which the fence of the token's grant lies. `None`: that token
+    /// does not hold the lock, or too few nodes store a fence of it.
+    pub(super) fn poll_bounds(
+        &mut self,
+        cx: &mut Context<'_>,
+    ) -> Poll<Result<Option<(u64, u64)>, NoQuorum>> {
+        loop {
+            let all_told = self.tally.rule == Rule::All;
+            let decision = ready!(self.tally.poll_decision(cx));
+            let votes = self.tally.operation.votes();
+            let bounds = fence_bounds(&mut fences(&votes), votes.len());
+            return Poll::Ready(match (decision, bounds) {
+                (Decision::No, _) => Ok(None),
+                (Decision::Yes, Some((least, most))) if least == most || all_told => Ok(bounds),
+                (Decision::Yes, _) if all_told => Ok(None),
+                (Decision::Yes, _) => {
+                    self.tally.rule = Rule::All;
+                    continue;
+                }
+                (Decision::NoQuorum | Decision::Open, _) => {
+                    Err(self.tally.nodes.no_quorum(&self.tally.operation.key, &votes))
+                }
+            });
+        }
+    }
+
     /// The answer if a quorum keeps the lock. Returns `None` if these votes do not settle the
     /// fence.
     fn held(&self, all_told: bool) -> Option<Result<Option<Grant>, NotAttached>> {
         let votes = self.tally.operation.votes();
-        let (mut fences, mut left) = (Vec::new(), Vec::new());
+        let mut left = Vec::new();
         for vote in &votes {
-            if let Vote::Held { fence, left: millis } = vote {
+            if let Vote::Held { left: millis, .. } = vote {
                 left.push(Duration::from_millis((*millis).into()).min(self.tally.nodes.max_ttl));
-                fences.extend(u64::try_from(*fence).ok().filter(|fence| *fence > 0));
             }
         }
-        let fence = match fence_bounds(&mut fences, votes.len()) {
+        let fence = match fence_bounds(&mut fences(&votes), votes.len()) {
             Some((least, most)) if least == most || all_told => least,
             None if all_told => return Some(Err(NotAttached::FenceForgotten)),
             _ => return None,
@@ -81,6 +106,15 @@ impl Attach {
         let grant = |validity| Grant { fence, claim: None, validity, until: now + validity };
         Some(Ok(validity.map(grant)))
     }
+}
+
+/// The fences that nodes store for the token.
+fn fences(votes: &[Vote]) -> Vec<u64> {
+    let fence = |vote: &Vote| match vote {
+        Vote::Held { fence, .. } => u64::try_from(*fence).ok().filter(|fence| *fence > 0),
+        _ => None,
+    };
+    votes.iter().filter_map(fence).collect()
 }
 
 impl Future for Attach {

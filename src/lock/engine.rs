@@ -6,6 +6,7 @@
 //! function, so that tests can give each proxy a clock of its own.
 
 use std::{
+    future::Future,
     sync::{Arc, Weak},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
@@ -13,8 +14,8 @@ use std::{
 use tokio::{runtime::Handle, time::sleep};
 
 use super::{
-    Acquire, Attach, Claim, Counts, Keep, KeptLock, LockStatus, LookUp, Losses, NoQuorum,
-    NodeStatus, Raise, Release, Renew, Waiter, WallClock,
+    Acquire, Attach, Claim, Counts, FoundGrant, Keep, KeptLock, LockStatus, LookUp, Losses,
+    NoQuorum, NodeStatus, NotPaused, Raise, Release, Renew, Waiter, WallClock,
     address::{NodeAddress, connector_to_nodes},
     keep::{leases, lose::lose, watchdog},
     line::{
@@ -25,6 +26,7 @@ use super::{
     metrics::LostReason,
     node::nodes::Nodes,
     quorum::ttl_for,
+    take_back,
     voters::Voters,
 };
 use crate::{
@@ -209,6 +211,21 @@ impl Engine {
         Release::ask_found(&self.locks, key.into(), token.into(), claim)
     }
 
+    /// Asks every node which grant has `key`. Changes nothing. `None`: nobody holds it.
+    pub(crate) fn find(
+        &self,
+        key: Key,
+    ) -> impl Future<Output = Result<Option<FoundGrant>, NoQuorum>> + Send + 'static {
+        take_back::find(self.locks.clone(), key)
+    }
+
+    /// Takes `key` back from the grant that [`Engine::find`] has found, whichever proxy has made it: it
+    /// cannot be renewed any more, nor put back on a node. Answers `false` if that grant does not hold
+    /// the lock any more.
+    pub(crate) fn take_back(&self, key: Key, found: &FoundGrant) -> Release {
+        take_back::ask(&self.locks, key, found)
+    }
+
     /// Gives `key` a fresh TTL on every node where the grant with this claim holds it. Without a
     /// claim, the grant that `token` has is meant.
     pub fn renew(
@@ -328,6 +345,45 @@ impl Engine {
         })
     }
 
+    /// Has a lock node asked for no new locks from now on. It keeps those that it has: they are renewed
+    /// there, put back and released.
+    ///
+    /// # Errors
+    /// If no lock node has this address; unless `force`, if fewer others vote than are needed.
+    pub(crate) fn pause_node(&self, address: &[u8], force: bool) -> Result<(), NotPaused> {
+        let nodes = self.status();
+        let voter = place_of(&nodes, address)?;
+        let others = nodes.iter().enumerate().filter(|(other, _)| *other != voter);
+        let voting = others.filter(|(_, node)| node.up && !node.too_slow).count();
+        if voting < self.quorum() && !force {
+            return Err(NotPaused::TooFew { voting, quorum: self.quorum() });
+        }
+        self.locks.grants.nodes.pause(voter, true);
+        Ok(())
+    }
+
+    /// Has a lock node asked for new locks again. What was granted meanwhile is put on it.
+    ///
+    /// # Errors
+    /// If no lock node has this address.
+    pub(crate) fn resume_node(&self, address: &[u8]) -> Result<(), NotPaused> {
+        let voter = place_of(&self.status(), address)?;
+        self.locks.grants.nodes.pause(voter, false);
+        Ok(())
+    }
+
+    /// Has nobody granted a lock for so long, but again whoever has it; zero: no longer.
+    pub(crate) fn pause(&self, time: Duration) {
+        let until = tokio::time::Instant::now() + time;
+        self.locks.queues.pause(Some(until).filter(|_| !time.is_zero()));
+    }
+
+    /// How long nobody is to be granted a lock. Who waits in line does so; others must not ask.
+    pub(crate) fn paused_for(&self) -> Option<Duration> {
+        let until = self.locks.queues.paused_until()?;
+        Some(until.saturating_duration_since(tokio::time::Instant::now()))
+    }
+
     /// Counts the locks held through this proxy and the clients that wait.
     pub fn counts(&self) -> Counts {
         let (waiters, longest_wait) =
@@ -359,6 +415,12 @@ impl Engine {
     pub async fn drain(&self, limit: Duration) {
         self.locks.grants.nodes.drain(limit).await;
     }
+}
+
+/// The place of the lock node with this address.
+fn place_of(nodes: &[NodeStatus], address: &[u8]) -> Result<usize, NotPaused> {
+    let place = nodes.iter().position(|node| node.address.as_bytes() == address);
+    place.ok_or(NotPaused::Unknown)
 }
 
 /// Ends lines in which nobody waits any more, for as long as there are locks.

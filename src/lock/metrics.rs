@@ -59,6 +59,9 @@ labels! {
         /// It was taken by an adopted command without a TTL, and is not held by that grant any
         /// more: another proxy's client has released it or given it a TTL, or the nodes lost it.
         Elsewhere = "elsewhere",
+        /// An operator took it back through this proxy. A holder through another one has lost what is
+        /// not held any more.
+        Operator = "operator",
     }
 }
 

@@ -16,7 +16,8 @@
 //!   holders with the nodes and the schedule, which is what an operation needs.
 //! - `acquire`, `attach`, `look`, `raise`: one operation each, and its outcome.
 //! - `line/`: which client waits for which lock; `locks`: the grants and the lines together.
-//! - `release`, `renew`: operations that may end a grant, or pass it on.
+//! - `release`, `renew`: operations that may end a grant, or pass it on. `take_back`: a release that
+//!   the holder did not ask for.
 //! - `engine`: what sessions ask of all this.
 //! - `metrics`: counters of locks and nodes; `alarm`: the timer of an operation, which nearly never
 //!   fires; `jitter`: chance, in one place.
@@ -48,6 +49,7 @@ mod reply;
 pub(crate) mod scripts;
 mod shards;
 mod stations;
+mod take_back;
 mod voters;
 mod whereabouts;
 
@@ -81,6 +83,7 @@ pub(crate) use renew::Renew;
 #[doc(hidden)]
 pub use reply::{VotesRead, read_votes};
 pub(crate) use stations::diagnose_shard;
+pub(crate) use take_back::FoundGrant;
 
 /// Faults that the simulation plants in this folder, and the arithmetic that it checks answers by.
 #[cfg(test)]
@@ -186,6 +189,20 @@ pub enum NotAttached {
     NoQuorum(NoQuorum),
     /// The token holds the lock, but too few nodes store a fence of it.
     FenceForgotten,
+}
+
+/// Why a lock node is not paused or resumed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum NotPaused {
+    /// No lock node has the address.
+    Unknown,
+    /// Fewer lock nodes would vote than are needed.
+    TooFew {
+        /// Nodes that vote besides.
+        voting: usize,
+        /// Votes needed.
+        quorum: usize,
+    },
 }
 
 /// An operation that too few lock nodes answered, or not in time.

@@ -113,6 +113,8 @@ pub(super) enum Absence {
     Quarantined,
     /// The node's clock has jumped forward, so that it may have ended locks that are still held.
     Jumped,
+    /// An operator has the node asked for no new locks.
+    Paused,
     /// The connection ended before the answer.
     Disconnected,
     /// Too many operations are under way there.
@@ -141,6 +143,7 @@ impl Absence {
             Absence::Down => "down",
             Absence::Quarantined => "quarantined",
             Absence::Jumped => "clock jumped",
+            Absence::Paused => "paused",
             Absence::Disconnected => "disconnected",
             Absence::Busy => "busy",
             Absence::Timeout => "timeout",

@@ -7,6 +7,9 @@
 //! released, so those nodes refuse that, and it counts no node that has the lock anew by that
 //! claim. So at most as many nodes as are no quorum have the grant once a quorum has released it,
 //! and all that is told of the grant from then on is that it has ended.
+//!
+//! What an operator takes back is released in that way too, whoever has granted it: its holder goes on
+//! renewing it, through whichever proxy.
 
 use std::{
     future::{Future, poll_fn},
@@ -59,17 +62,39 @@ impl Stage {
     }
 }
 
+/// Who has named the grant that is to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum NamedBy {
+    /// Whoever gives the lock back.
+    Asker,
+    /// The nodes, for somebody who gives the lock back.
+    Nodes,
+    /// The nodes, for an operator who takes the lock back: the holder knows nothing of that.
+    Operator,
+}
+
 impl Release {
     /// Releases `key` on every node where the grant with this claim holds it, or hands it over to
     /// the next waiter here. Without a claim, the grant that `token` has is meant: if this proxy does
     /// not know it, a quorum of nodes must.
     pub(super) fn ask(locks: &Arc<Locks>, key: Key, token: Token, claim: Option<Claim>) -> Release {
-        Release::begin(locks, key, token, claim, false).told()
+        Release::begin(locks, key, token, claim, NamedBy::Asker).told()
     }
 
     /// Releases the grant with this claim, which the nodes have told.
     pub(super) fn ask_found(locks: &Arc<Locks>, key: Key, token: Token, claim: Claim) -> Release {
-        Release::begin(locks, key, token, Some(claim), true).told()
+        Release::begin(locks, key, token, Some(claim), NamedBy::Nodes).told()
+    }
+
+    /// Releases the grant with this claim, which the nodes have told, though its holder goes on. The
+    /// caller has told its keeper here.
+    pub(super) fn ask_taken_back(
+        locks: &Arc<Locks>,
+        key: Key,
+        token: Token,
+        claim: Claim,
+    ) -> Release {
+        Release::begin(locks, key, token, Some(claim), NamedBy::Operator).told()
     }
 
     /// Tells the lock's keeper.
@@ -84,19 +109,18 @@ impl Release {
     /// told, if there is one.
     pub(super) fn ask_lost(locks: &Arc<Locks>, lost: &Arc<Watch>) -> Option<Arc<Watch>> {
         let (key, token) = (lost.key.clone(), lost.token.clone());
-        let release = Release::begin(locks, key, token, Some(lost.claim), false);
+        let release = Release::begin(locks, key, token, Some(lost.claim), NamedBy::Asker);
         let other = release.watch.filter(|watch| !Arc::ptr_eq(watch, lost));
         other.filter(|other| locks.grants.schedule.pause(other))
     }
 
-    /// Releases the lock or hands it over. The caller tells its keeper. `is_found`: the nodes have
-    /// told the claim.
+    /// Releases the lock or hands it over. The caller tells its keeper. `by`: who has named the claim.
     fn begin(
         locks: &Arc<Locks>,
         key: Key,
         token: Token,
         claim: Option<Claim>,
-        is_found: bool,
+        by: NamedBy,
     ) -> Release {
         let since = Instant::now();
         let (grants, nodes) = (&locks.grants, &locks.grants.nodes);
@@ -111,16 +135,16 @@ impl Release {
         };
         let unsure = claim.is_none().then(|| (key.clone(), token.clone()));
         let claim = match (known, claim) {
-            (Owner::This(known), _) => known,
-            (Owner::Another | Owner::Nothing, Some(claim)) if is_found => {
+            (Owner::This(known), _) if by != NamedBy::Operator => known,
+            (_, Some(claim)) if by != NamedBy::Asker => {
                 let operation = nodes.submit(nodes.releasing_elsewhere(key, token, claim));
                 locks.queues.released(&operation.key, &NextHolder::Nobody);
                 // A quorum must have released it: that one may have is not enough.
                 let tally = nodes.await_votes(operation, Rule::Renewal, nodes.max_ttl);
                 return releasing(tally, None);
             }
-            (Owner::Another | Owner::Nothing, Some(claim)) => claim,
-            (Owner::Another | Owner::Nothing, None) => {
+            (_, Some(claim)) => claim,
+            (_, None) => {
                 let (locks, stage) = (locks.clone(), Stage::look(locks, key, token));
                 return Release { locks, stage, watch, unsure: None };
             }

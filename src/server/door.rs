@@ -145,6 +145,10 @@ impl Door {
         if net::tune(&client, config.tcp_keepalive).is_err() {
             return CloseReason::Client;
         }
+        let peer = match &told {
+            Some(told) => Some(told.source),
+            None => client.peer_addr().ok(),
+        };
         // The address by which the client knows this front.
         let reached = match &told {
             Some(told) => Some(told.destination.ip()),
@@ -186,6 +190,7 @@ impl Door {
                 });
                 let session = Session::new(client, upstream, self.shared.clone(), balanced);
                 let session = session.during(tenure).showing(view).through(self.data.number());
+                let session = session.from(peer);
                 Box::new(session).run().await
             }
             Err(NotConnected { error, .. }) if net::descriptors_are_used_up(&error) => {

@@ -60,6 +60,7 @@ pub(super) fn describe() {
         "lockgate_quorum_slack",
         "Lock nodes that may still fail or become slow before locks stop; below 0: they have."
     );
+    describe_gauge!("lockgate_paused", "1 while an operator has new LOCKs wait (LOCKGATE PAUSE).");
     describe_gauge!("lockgate_leases", "Leases granted here and held now, as far as is known.");
     describe_gauge!(
         "lockgate_adopted_locks",
@@ -133,6 +134,8 @@ pub(super) struct StateMetrics {
     pub quorum: Gauge,
     /// Number of usable lock nodes beyond the quorum.
     pub quorum_slack: Gauge,
+    /// 1 while new LOCKs wait for an operator.
+    pub paused: Gauge,
     /// Leases held now.
     pub leases: Gauge,
     /// Locks held that adopted commands took.
@@ -151,6 +154,7 @@ impl StateMetrics {
             nodes: gauge!("lockgate_nodes"),
             quorum: gauge!("lockgate_quorum"),
             quorum_slack: gauge!("lockgate_quorum_slack"),
+            paused: gauge!("lockgate_paused"),
             leases: gauge!("lockgate_leases"),
             adopted_locks: gauge!("lockgate_adopted_locks"),
             oldest_hold: gauge!("lockgate_oldest_hold_seconds"),

@@ -1,6 +1,6 @@
 //! The parts of a session that a job may use, and the moves that many jobs make.
 
-use std::{sync::Arc, task::Waker, time::Duration};
+use std::{net::SocketAddr, sync::Arc, task::Waker, time::Duration};
 
 use super::{
     claims::Tokens,
@@ -51,6 +51,8 @@ pub(super) struct Desk {
     pub(super) transaction: Option<Box<LockTransaction>>,
     /// How the client is shown a cluster's nodes; none: no reply about them is changed.
     pub(super) view: Option<Arc<FrontView>>,
+    /// The client's address, for the log. `None`: it has none, or it is not known.
+    pub(super) peer: Option<SocketAddr>,
     /// Wakes the session's task.
     pub(super) waker: Waker,
 }
@@ -73,6 +75,7 @@ impl Desk {
             short_way: ShortWay::default(),
             transaction: None,
             view: None,
+            peer: None,
             waker: Waker::noop().clone(),
         }
     }

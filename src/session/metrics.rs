@@ -87,6 +87,20 @@ labels! {
     }
 }
 
+labels! {
+    /// How LOCKGATE UNLOCK ended; the label `result` of `lockgate_operator_unlocks_total`.
+    pub(crate) enum TakenBack {
+        /// The lock was taken back.
+        Ok = "ok",
+        /// Nobody held it, or not by that fence.
+        NotHeld = "not_held",
+        /// Too few lock nodes answered.
+        NoQuorum = "no_quorum",
+        /// The data node did not take a larger fence, or no grant has the lock.
+        Failed = "failed",
+    }
+}
+
 /// Gives each metric its help text. The recorder must be installed.
 pub(crate) fn describe() {
     describe_counter!(
@@ -123,6 +137,10 @@ pub(crate) fn describe() {
         Unit::Seconds,
         "From asking the lock nodes to the answer."
     );
+    describe_counter!(
+        "lockgate_operator_unlocks_total",
+        "Locks that operators took back, or tried to (LOCKGATE UNLOCK), by result."
+    );
     describe_counter!("lockgate_grants_total", "LOCKs granted, by kind: lease or session.");
 }
 
@@ -152,6 +170,8 @@ pub(crate) struct Metrics {
     pub unacknowledged_writes: Counter,
     /// How long commands of ours waited for earlier replies.
     pub barrier_wait_seconds: Histogram,
+    /// By [`TakenBack`].
+    taken_back: Vec<Counter>,
     /// By [`GuardedWrite`].
     guarded: Vec<Counter>,
     /// By [`Verb`], then [`Outcome`].
@@ -189,6 +209,11 @@ impl Metrics {
             unacknowledged_locks: unacknowledged("lock"),
             unacknowledged_writes: unacknowledged("write"),
             barrier_wait_seconds: histogram!("lockgate_barrier_wait_seconds"),
+            taken_back: TakenBack::ALL
+                .map(|result| {
+                    counter!("lockgate_operator_unlocks_total", "result" => result.as_str())
+                })
+                .into(),
             guarded: GuardedWrite::ALL
                 .map(|result| counter!("lockgate_guarded_writes_total", "result" => result.as_str()))
                 .into(),
@@ -207,6 +232,11 @@ impl Metrics {
     pub(crate) fn granted(&self, is_session_lock: bool) {
         let grants = if is_session_lock { &self.grants_session } else { &self.grants_lease };
         grants.increment(1);
+    }
+
+    /// Counts one LOCKGATE UNLOCK.
+    pub(crate) fn taken_back(&self, result: TakenBack) {
+        self.taken_back[result as usize].increment(1);
     }
 
     /// Counts one write to guarded keys.

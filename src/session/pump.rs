@@ -7,6 +7,7 @@ use std::{
     cell::RefCell,
     future::{Future, poll_fn},
     io,
+    net::SocketAddr,
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll},
@@ -141,6 +142,12 @@ impl Session {
     /// Notes by which front of a cluster the client came; 0 if there is no cluster.
     pub(crate) fn through(mut self, front: usize) -> Session {
         self.core.desk.come_through(front);
+        self
+    }
+
+    /// Notes the client's address.
+    pub(crate) fn from(mut self, peer: Option<SocketAddr>) -> Session {
+        self.core.desk.peer = peer;
         self
     }
 

@@ -14,7 +14,7 @@ use super::{
 use crate::{
     bridge::{Asker, Crossing},
     key::Token,
-    lock::{Acquire, Alarm, Attach, LookUp, Raise, Release, Renew, Waiter},
+    lock::{Acquire, Alarm, Attach, LookUp, NotGranted, Raise, Release, Renew, Waiter},
 };
 
 /// A question, until it is answered. A LOCK whose question is dropped before is undone on every
@@ -29,8 +29,8 @@ pub(super) enum Asked {
     Attached(Vec<Attach>, Vec<Attached>),
     Look(LookUp),
     Raise(Raise),
-    /// Asked of the data node, over a connection of the proxy's own, and perhaps of the lock nodes.
-    DataNode(Pin<Box<dyn Future<Output = Answer> + Send>>),
+    /// Asked in several steps, or of the data node over a connection of the proxy's own.
+    Boxed(Pin<Box<dyn Future<Output = Answer> + Send>>),
 }
 
 impl Asked {
@@ -41,6 +41,10 @@ impl Asked {
             Err(question) => question,
         };
         let engine = &shared.engine;
+        if takes_at_once(&question) && engine.paused_for().is_some() {
+            let held = NotGranted::Held { remaining: None, contested: false };
+            return Asked::Boxed(Box::pin(async { Answer::Lock(Err(held)) }));
+        }
         let mut asked =
             match question {
                 Question::Lock { key, token, ttl, again, wait: None } => {
@@ -70,13 +74,20 @@ impl Asked {
                     Asked::Attached(locks.into_iter().map(attach).collect(), Vec::new())
                 }
                 Question::Look(key) => Asked::Look(engine.look(key)),
+                Question::Find(key) => {
+                    let finding = engine.find(key);
+                    Asked::Boxed(Box::pin(async move { Answer::Find(finding.await) }))
+                }
+                Question::TakeBack { key, found } => Asked::Unlock(engine.take_back(key, &found)),
                 Question::Raise { key, token, claim, fence } => {
                     Asked::Raise(engine.raise(key, token, claim, fence))
                 }
-                Question::Keys(guards, words) => Asked::DataNode(Box::pin(async move {
-                    Answer::Keys(guards.catalog.keys(words).await)
-                })),
-                Question::Commands(guards, name) => Asked::DataNode(Box::pin(async move {
+                Question::Keys(guards, words) => {
+                    Asked::Boxed(Box::pin(
+                        async move { Answer::Keys(guards.catalog.keys(words).await) },
+                    ))
+                }
+                Question::Commands(guards, name) => Asked::Boxed(Box::pin(async move {
                     Answer::Commands(guards.catalog.again(name).await)
                 })),
             };
@@ -98,7 +109,7 @@ impl Asked {
             | Asked::Attached(..)
             | Asked::Look(_)
             | Asked::Raise(_)
-            | Asked::DataNode(_) => return,
+            | Asked::Boxed(_) => return,
         };
         std::mem::swap(own, alarm);
     }
@@ -119,9 +130,14 @@ impl Asked {
             }
             Asked::Look(asked) => Answer::Look(ready!(Pin::new(asked).poll(cx))),
             Asked::Raise(asked) => Answer::Raise(ready!(Pin::new(asked).poll(cx))),
-            Asked::DataNode(asked) => ready!(asked.as_mut().poll(cx)),
+            Asked::Boxed(asked) => ready!(asked.as_mut().poll(cx)),
         })
     }
+}
+
+/// Whether this asks for a lock that its client does not have, and waits in no line.
+fn takes_at_once(question: &Question) -> bool {
+    matches!(question, Question::Lock { again: None, wait: None, .. } | Question::Adopt { .. })
 }
 
 /// Asks about a bridged lock on both sides. Gives any other question back.
@@ -140,12 +156,14 @@ fn bridged(question: Question, shared: &Arc<Shared>) -> Result<Asked, Question> 
         Question::Look(key) => (key, &nobody, Asker::Adopted),
         Question::TakeOver { .. }
         | Question::Attached(_)
+        | Question::Find(_)
+        | Question::TakeBack { .. }
         | Question::Raise { .. }
         | Question::Keys(..)
         | Question::Commands(..) => return Err(question),
     };
     let Some(crossing) = Crossing::of(bridge, key, token, asker) else { return Err(question) };
-    Ok(Asked::DataNode(match question {
+    Ok(Asked::Boxed(match question {
         Question::Lock { ttl, again, wait, .. } => {
             Box::pin(async move { Answer::Lock(crossing.acquire(ttl, again, wait).await) })
         }

@@ -21,9 +21,11 @@ mod dev;
 mod digests;
 mod doctor;
 mod operator;
+mod pause;
 mod reload;
 mod sentinel;
 #[path = "../support/mod.rs"]
 mod support;
 mod systemd;
+mod unlock;
 mod upgrade;

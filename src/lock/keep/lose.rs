@@ -42,6 +42,25 @@ pub(in crate::lock) fn lose(locks: &Arc<Locks>, watch: &Arc<Watch>, reason: Lost
     }
 }
 
+/// Ends a session lock that an operator takes back: tells its holder, and begins the `release`.
+pub(in crate::lock) fn take_back(
+    locks: &Arc<Locks>,
+    watch: &Arc<Watch>,
+    release: impl FnOnce() -> Release,
+) -> Release {
+    let (reason, kind) = judged(watch, LostReason::Operator);
+    let mut lost = watch.losses.lock();
+    let was_kept = watch.lose();
+    let release = release();
+    if was_kept {
+        locks.grants.metrics.lost(reason);
+        watch.losses.add(&mut lost, Lost { kind, ..watch.loss(false) });
+        drop(lost);
+        watch.losses.wake();
+    }
+    release
+}
+
 /// Loses all session locks held here: a quorum of nodes may have ended them.
 pub(in crate::lock) fn lose_all(locks: &Arc<Locks>) {
     for watch in locks.grants.holders.forget() {

@@ -9,7 +9,7 @@ use std::{
     collections::{HashMap, VecDeque},
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::Waker,
     time::Duration,
@@ -56,6 +56,9 @@ pub(in crate::lock) struct Queues {
     /// Limits that change when the configuration is read again.
     max_waiters: AtomicUsize,
     max_handovers: AtomicUsize,
+    /// Until when nobody is to be granted a lock, and whether that is set.
+    pause: Mutex<Option<Instant>>,
+    is_paused: AtomicBool,
     metrics: Arc<LockMetrics>,
     /// For each seat, the changes that its subscription has to make.
     wishes: Vec<Arc<Wishes>>,
@@ -151,6 +154,8 @@ impl Queues {
             quorum: quorum(config.nodes.len()),
             max_waiters: AtomicUsize::new(config.max_waiters),
             max_handovers: AtomicUsize::new(config.max_handovers),
+            pause: Mutex::default(),
+            is_paused: AtomicBool::new(false),
             metrics,
             wishes: (0..Voters::new(config).seats()).map(|_| Arc::default()).collect(),
             gone: CancellationToken::new(),
@@ -161,6 +166,30 @@ impl Queues {
     pub(in crate::lock) fn set_limits(&self, config: &LocksConfig) {
         self.max_waiters.store(config.max_waiters, Ordering::Relaxed);
         self.max_handovers.store(config.max_handovers, Ordering::Relaxed);
+    }
+
+    /// Has everybody in line wait until then, whether a lock becomes free or not; `None`: no longer.
+    pub(in crate::lock) fn pause(&self, until: Option<Instant>) {
+        *self.pause.lock() = until;
+        self.is_paused.store(until.is_some(), Ordering::Release);
+        // Each head looks again whether it may ask.
+        let mut queues = self.queues.lock();
+        let heads = queues.values_mut().filter_map(|queue| queue.seats.front_mut()?.waker.take());
+        let heads: Vec<Waker> = heads.collect();
+        drop(queues);
+        heads.into_iter().for_each(Waker::wake);
+    }
+
+    /// Until when nobody is to be granted a lock, if that is not over.
+    pub(in crate::lock) fn paused_until(&self) -> Option<Instant> {
+        if !self.is_paused.load(Ordering::Acquire) {
+            return None;
+        }
+        let until = (*self.pause.lock()).filter(|until| *until > Instant::now());
+        if until.is_none() {
+            self.is_paused.store(false, Ordering::Release);
+        }
+        until
     }
 
     /// Takes a place at the end of the queue of `key`.
@@ -213,6 +242,9 @@ impl Queues {
         }
         if !is_head || queue.asking {
             return WaiterTurn::Wait(None);
+        }
+        if let Some(until) = self.paused_until() {
+            return WaiterTurn::Wait(Some(until));
         }
         let reason = match queue.woken.take() {
             Some(woken) => Some(woken),
@@ -305,7 +337,7 @@ impl Queues {
         let mut queues = self.queues.lock();
         let Some(queue) = queues.get_mut(key) else { return NextHolder::Nobody };
         let Some(head) = queue.seats.front() else { return NextHolder::Nobody };
-        if queue.asking {
+        if queue.asking || self.paused_until().is_some() {
             return NextHolder::Nobody;
         }
         if queue.others || queue.handovers >= self.max_handovers.load(Ordering::Relaxed) {

@@ -2,7 +2,10 @@
 
 use std::{
     collections::VecDeque,
-    sync::{Arc, LazyLock, OnceLock, Weak, atomic::Ordering},
+    sync::{
+        Arc, LazyLock, OnceLock, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
@@ -75,6 +78,8 @@ pub(super) struct Node {
     /// The node's standing, which its connection obeys.
     pub(super) standing: Arc<NodeStanding>,
     clocks: Arc<Clocks>,
+    /// Whether an operator has the node asked for no new locks.
+    paused: AtomicBool,
     /// `locks.drift_factor`.
     pub(super) drift_factor: f64,
     pub(super) dialect: Dialect,
@@ -144,6 +149,7 @@ impl Node {
             standing: admissions.standing(index),
             admissions,
             clocks,
+            paused: AtomicBool::new(false),
             drift_factor: config.drift_factor,
             dialect: Dialect::of(config),
             came_back: OnceLock::new(),
@@ -242,6 +248,8 @@ impl Node {
         let kind = operation.kind;
         let may_ask = || !self.waits_alone() || operation.may_ask_alone();
         let waits = self.waits().filter(|_| kind.grants() || !may_ask());
+        let paused = || (kind.grants() && self.is_paused()).then_some(Absence::Paused);
+        let waits = waits.or_else(paused);
         let is_doubtful = || match self.address.cluster() {
             Some(shards) => kind.grants() && shards.is_doubtful(&operation.key),
             None => false,
@@ -312,6 +320,23 @@ impl Node {
             Some(Absence::Jumped)
         } else {
             None
+        }
+    }
+
+    fn is_paused(&self) -> bool {
+        self.paused.load(Ordering::Acquire)
+    }
+
+    /// Has the node asked for no new locks from now on, or asked again. It keeps those that it has: they
+    /// are renewed there, put back and released.
+    pub(super) fn pause(&self, paused: bool) {
+        if self.paused.swap(paused, Ordering::AcqRel) != paused && self.state.lock().link.is_some()
+        {
+            self.stands(0);
+            if paused {
+                // It may be stopped soon: what others lack is put on them.
+                self.tell_of_return();
+            }
         }
     }
 
@@ -430,7 +455,7 @@ impl Node {
         let missing = self.send_held_back(&mut state, link, held_back);
         drop(state);
         self.stands(releases);
-        if self.waits().is_some() {
+        if self.waits().is_some() || self.is_paused() {
             // It votes on nothing, but keeps the locks that are put back.
             self.tell_of_return();
         }
@@ -524,6 +549,9 @@ impl Node {
                 self.clocks_until(),
                 Some(Fault::Clock),
             );
+        }
+        if self.is_paused() {
+            return self.is_down(Fault::Paused.meaning().into(), None, Some(Fault::Paused));
         }
         let mut state = self.state.lock();
         state.reason.clear();
@@ -680,7 +708,8 @@ impl Node {
         let state = self.state.lock();
         let stands = state.link.is_some()
             && !self.standing.waits.load(Ordering::Acquire)
-            && !self.standing.jumped.load(Ordering::Acquire);
+            && !self.standing.jumped.load(Ordering::Acquire)
+            && !self.is_paused();
         let up = stands && self.is_confirmed(&state);
         let (reason, unfit) = match stands && !up {
             true => (self.unconfirmed(), Some(Fault::Unconfirmed)),

@@ -54,6 +54,14 @@ enum VoterRoute {
 }
 
 impl VoterRoute {
+    /// The nodes on the voter's seats.
+    fn nodes(&self) -> &[Arc<Node>] {
+        match self {
+            VoterRoute::One(node) => std::slice::from_ref(node),
+            VoterRoute::Shards(_, nodes) => nodes,
+        }
+    }
+
     /// The node that votes on the lock at `key`. Returns `None` if no shard is known to have its slot.
     #[inline]
     fn node(&self, key: &[u8]) -> Option<&Arc<Node>> {
@@ -177,6 +185,11 @@ impl Nodes {
             }
         };
         self.routes.iter().map(status).collect()
+    }
+
+    /// Has a voter asked for no new locks from now on, or asked again.
+    pub(in crate::lock) fn pause(&self, voter: usize, paused: bool) {
+        self.routes[voter].nodes().iter().for_each(|node| node.pause(paused));
     }
 
     /// Whether the only node that votes on the lock at `key` waits. Then no node confirms that it is

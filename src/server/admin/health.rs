@@ -136,6 +136,14 @@ impl PageSource {
         if let Some((failed, error)) = &outage {
             let _ = writeln!(text, "locks: NOQUORUM {failed} times in a row: {error}");
         }
+        let paused = self.engine.paused_for();
+        if let Some(left) = paused {
+            let _ = writeln!(
+                text,
+                "locks: new ones wait for {} s more (LOCKGATE PAUSE)",
+                left.as_secs_f64().ceil()
+            );
+        }
         let safe = self.exposure.is_safe();
         if !safe {
             text += "listen: clients from elsewhere are refused: the data node is not known to ask \
@@ -166,6 +174,7 @@ impl PageSource {
         let one_if = |holds: bool| f64::from(u8::from(holds));
         self.gauges.ready.set(one_if(ready));
         self.gauges.data_up.set(one_if(problem.is_none()));
+        self.gauges.paused.set(one_if(paused.is_some()));
         self.gauges.nodes.set(as_gauge(all));
         self.gauges.quorum.set(as_gauge(quorum));
         self.gauges.quorum_slack.set(as_gauge(usable) - as_gauge(quorum));

@@ -71,6 +71,13 @@ pub(in crate::session) fn probe_operator(out: &mut Vec<u8>) {
     encode::command(out, &[b"INFO", b"lockgate"]);
 }
 
+/// Appends the probe for what an operator has the proxy do: a client that may kill others' connections
+/// may take their locks. There is no such filter, so Redis refuses the words once it has checked who
+/// asks, and kills nobody.
+pub(in crate::session) fn probe_act(out: &mut Vec<u8>) {
+    encode::command(out, &[b"CLIENT", b"KILL", b"lockgate", b"nobody"]);
+}
+
 /// The probe sent, which decides how a good answer looks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::session) enum Probe {
@@ -78,6 +85,8 @@ pub(in crate::session) enum Probe {
     Lock,
     /// [`probe_operator`].
     Operator,
+    /// [`probe_act`].
+    Act,
     /// COMMAND COUNT.
     Commands,
     /// [`probe`], or a command that only reads the key.
@@ -119,6 +128,7 @@ pub(in crate::session) fn read(asked: Probe, reply: &[u8]) -> Permission {
         }
         (Probe::Lock, _) => matches!(line, b"+OK" | b"$-1" | b"*-1" | b"_"),
         (Probe::Operator, first) => matches!(first, Some(b'$' | b'=')),
+        (Probe::Act, _) => false,
         (Probe::Commands, first) => first == Some(&b':'),
         (Probe::Adopted, first) => first.is_some(),
     };

@@ -32,7 +32,7 @@ const ADOPTED_FIELDS: [&str; 12] = [
 const TOO_MANY_STEPS: &str = "ERR comparing all keys with this pattern would take too long, \
      give one with fewer stars, or that begins as the keys do";
 
-const HELP: [&str; 22] = [
+const HELP: [&str; 33] = [
     "LOCKGATE <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
     "INFO",
     "    Tell of this proxy: version, uptime, lock nodes, locks and waiters, and adopt rules that",
@@ -49,6 +49,17 @@ const HELP: [&str; 22] = [
     "    List the lock idioms of existing libraries that were seen on keys of adopt rules, the",
     "    unsafe first, with what would become of each if its lock were taken on the lock nodes,",
     "    and the mode of its rule now. Rules of which nothing was seen come last.",
+    "UNLOCK <key> FENCE <fence> | ANY",
+    "    Take a lock back: from the grant with this fence, or from whoever holds it, through whichever",
+    "    proxy. Answers 1, or 0 where that grant does not hold it. Only who may CLIENT KILL may.",
+    "NODE <address> PAUSE [FORCE] | RESUME",
+    "    Have a lock node asked for no new locks, for maintenance, or asked again. It keeps those that",
+    "    it has. Refused if too few others vote, but with FORCE. Only who may CLIENT KILL may.",
+    "PAUSE <milliseconds>",
+    "    Have new LOCKs wait, as long as their WAIT allows; who holds a lock goes on. Only who may",
+    "    CLIENT KILL may.",
+    "UNPAUSE",
+    "    End that; PAUSE 0 does too.",
     "VERSION",
     "    Tell the version.",
     "HELP",
@@ -97,7 +108,7 @@ impl Desk {
         format!(
             "# Server\r\nlockgate_version:{}\r\nprocess_id:{}\r\nuptime_in_seconds:{}\r\n\
              listen:{}\r\n\r\n# Clients\r\nconnected_clients:{}\r\n\r\n# Nodes\r\nnodes:{}\r\nnodes_up:{}\r\nquorum:{}\r\n\r\n\
-             # Locks\r\nheld:{}\r\nsession_locks:{}\r\nadopted_locks:{}\r\nwaiters:{}\r\n",
+             # Locks\r\nheld:{}\r\nsession_locks:{}\r\nadopted_locks:{}\r\nwaiters:{}\r\npaused_ms:{}\r\n",
             env!("CARGO_PKG_VERSION"),
             std::process::id(),
             self.shared.started.elapsed().as_secs(),
@@ -110,6 +121,7 @@ impl Desk {
             counts.session_locks,
             counts.adopted,
             counts.waiters,
+            millis(engine.paused_for().unwrap_or_default()),
         ) + &self.conflicts()
     }
 

@@ -22,9 +22,10 @@
 //! - `lock`, `unlock`, `renew`, `attach`: one file for each of our commands about a lock.
 //! - `announce`: the data node is told the fence of a lock that guards need.
 //! - `undo`: gives back a LOCK that was granted and is not answered.
-//! - `inquiry`: LOCKGATE's answers.
+//! - `inquiry`: LOCKGATE's answers. `act`: what LOCKGATE has the proxy do.
 //! - `lost`: commands that were dropped because the client must first be told of a loss.
 
+mod act;
 pub(super) mod adopted;
 pub(super) mod adopted_exec;
 mod adopted_kept;
@@ -55,7 +56,7 @@ use crate::{
     clock::Instant,
     guard::{Guards, learn::AskError},
     key::{Key, Token},
-    lock::{Claim, Grant, Holding, NoQuorum, NotAttached, NotGranted, Renewed},
+    lock::{Claim, FoundGrant, Grant, Holding, NoQuorum, NotAttached, NotGranted, Renewed},
     resp::{
         encode,
         name::{Own, ReplyMode},
@@ -224,6 +225,10 @@ pub(super) enum Question {
     Attached(Vec<(Key, Token)>),
     /// Who holds this lock.
     Look(Key),
+    /// Which grant has this lock.
+    Find(Key),
+    /// Takes a lock back from this grant. The answer is that to an UNLOCK.
+    TakeBack { key: Key, found: FoundGrant },
     /// Raises the fence of a lock to at least this number.
     Raise { key: Key, token: Token, claim: Claim, fence: u64 },
     /// Which keys this command writes: asked of the data node, over another connection.
@@ -245,6 +250,8 @@ pub(super) enum Answer {
     Attached(Vec<Attached>),
     /// `None`: nobody holds it.
     Look(Result<Option<Holding>, NoQuorum>),
+    /// `None`: nobody holds it.
+    Find(Result<Option<FoundGrant>, NoQuorum>),
     /// The fence that counts; `None` if the lock is not held any more.
     Raise(Result<Option<u64>, NoQuorum>),
     Keys(Result<Vec<Vec<u8>>, AskError>),

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 
 use super::{
     super::{desk::Desk, metrics::Outcome, notes::Noted},
-    Answering, Job, Ours, Pass, Progress, Waits, When, adopted, attach,
+    Answering, Job, Ours, Pass, Progress, Waits, When, act, adopted, attach,
     authorize::{self, Permission},
     lock, renew, unlock,
 };
@@ -14,6 +14,7 @@ use crate::{
     clock::Instant,
     command::{
         self, BadRequest, Request,
+        act::OperatorAct,
         operator::{self, Inquiry},
     },
     config::LocksConfig,
@@ -40,6 +41,8 @@ enum OwnRequest {
     Lock { key: Key, request: Result<Request, BadRequest> },
     /// LOCKGATE, or COMMAND about commands of ours.
     Inquiry(Result<Inquiry, BadRequest>),
+    /// LOCKGATE about what the proxy is to do.
+    Act(Result<OperatorAct, BadRequest>),
     /// A lock idiom on an adopted key.
     Adopted(Box<AdoptTask>),
 }
@@ -53,7 +56,10 @@ impl OwnCommand {
         locks: &LocksConfig,
     ) -> OwnCommand {
         let asked = command::check_arity(own, words.len() + 1).map(|()| match own {
-            Own::Lockgate => OwnRequest::Inquiry(operator::lockgate(words)),
+            Own::Lockgate => match command::act::read(words) {
+                Some(act) => OwnRequest::Act(act),
+                None => OwnRequest::Inquiry(operator::lockgate(words)),
+            },
             // COMMAND about commands of Redis too has been forwarded.
             Own::Command => OwnRequest::Inquiry(operator::command(words).ok_or(BadRequest::Syntax)),
             Own::Lock | Own::Unlock | Own::Renew | Own::Attach | Own::Detach => {
@@ -159,7 +165,7 @@ impl Waits for OwnCommand {
         let now = when.now();
         let remembered = match &asked {
             OwnRequest::Lock { key, .. } => desk.conn.permissions.remembered(key, now),
-            OwnRequest::Inquiry(_) => false,
+            OwnRequest::Inquiry(_) | OwnRequest::Act(_) => false,
             OwnRequest::Adopted(task) => {
                 desk.conn.permissions.remembered(&adopted::permission(task), now)
             }
@@ -179,6 +185,7 @@ impl Waits for OwnCommand {
                 encode::command(out, &[b"COMMAND", b"COUNT"]);
             }
             OwnRequest::Inquiry(_) => authorize::probe_operator(out),
+            OwnRequest::Act(_) => authorize::probe_act(out),
             OwnRequest::Adopted(task) => adopted::probe(out, task),
         });
         let slot = fence.map(|fence| {
@@ -220,6 +227,7 @@ impl Job for Probing {
             _ => (reply.to_vec(), None),
         };
         let question = match self.ours.own {
+            _ if matches!(self.asked, OwnRequest::Act(_)) => authorize::Probe::Act,
             Own::Lockgate if !self.ours.adopted => authorize::Probe::Operator,
             _ if self.ours.adopted => authorize::Probe::Adopted,
             Own::Command => authorize::Probe::Commands,
@@ -237,7 +245,7 @@ impl Job for Probing {
                     OwnRequest::Adopted(task) => {
                         desk.conn.permissions.remember(&adopted::permission(task), now);
                     }
-                    OwnRequest::Inquiry(_) => {}
+                    OwnRequest::Inquiry(_) | OwnRequest::Act(_) => {}
                 }
                 self.asked.carry_out(self.ours, now, desk)
             }
@@ -266,6 +274,7 @@ impl OwnRequest {
             OwnRequest::Inquiry(inquiry) => {
                 inquiry.map(|inquiry| ours.answer(desk.tell(&inquiry), None))
             }
+            OwnRequest::Act(act) => act.and_then(|act| act::begin(ours, act, desk)),
             OwnRequest::Adopted(task) => {
                 return adopted::begin(Ours { since: now, ..ours }, *task, desk);
             }

@@ -361,6 +361,7 @@ pub(super) fn of_fault(fault: Fault) -> Finding {
             "Let the proxy reach a majority of its Sentinels, or of its cluster's masters."
         }
         Fault::Quarantined
+        | Fault::Paused
         | Fault::ProtectedMode
         | Fault::Auth
         | Fault::Garbage

@@ -1,0 +1,59 @@
+//! A lock that an operator takes back from its holder.
+//!
+//! The nodes say which grant has the lock, and that grant is released by its claim: whoever is granted
+//! the lock meanwhile has another one. The holder goes on, through whichever proxy, and renews. So the
+//! nodes note that the grant has ended, as where a lock is released through another proxy
+//! ([`release`](super::release)): none of them has it put back, and once a quorum has released it every
+//! renewal, raise or LOCK by that claim finds it ended. Nothing of this needs the proxy that has granted
+//! the lock.
+//!
+//! If too few nodes answer, some may have released the grant. The others keep it, and the operator
+//! repeats it: a grant that is on no quorum any more counts as not held.
+
+use std::{future::poll_fn, sync::Arc};
+
+use super::{Attach, Claim, LookUp, NoQuorum, Release, keep::lose, locks::Locks};
+use crate::key::{Key, Token};
+
+/// The grant that has a lock.
+#[derive(Debug, Clone)]
+pub(crate) struct FoundGrant {
+    /// The token that a quorum of nodes has. It is empty if what lies there is no token.
+    pub(crate) token: Token,
+    /// The grant's claim, by which it is released.
+    pub(crate) claim: Claim,
+    /// The two numbers between which its fence lies. `None`: no quorum stores one.
+    pub(crate) fences: Option<(u64, u64)>,
+}
+
+/// Asks the nodes which grant has `key`.
+pub(super) async fn find(locks: Arc<Locks>, key: Key) -> Result<Option<FoundGrant>, NoQuorum> {
+    let nodes = &locks.grants.nodes;
+    let mut look = LookUp::ask(nodes, key.clone());
+    let Some(holding) = (&mut look).await? else { return Ok(None) };
+    let token = holding.token;
+    let Some(claim) = poll_fn(|cx| look.poll_claim_of(&token, cx)).await? else {
+        return Ok(None);
+    };
+    // What was granted here is known better than the nodes tell it.
+    let known = locks.grants.holders.claim(&key, &token);
+    let fences = match known.filter(|(known, _)| *known == claim) {
+        Some((_, fence)) => Some((fence, fence)),
+        None => {
+            let mut attach = Attach::ask(nodes, key, token.clone());
+            poll_fn(|cx| attach.poll_bounds(cx)).await?
+        }
+    };
+    Ok(Some(FoundGrant { token, claim, fences }))
+}
+
+/// Releases the grant, and tells its keeper if this proxy keeps it.
+pub(super) fn ask(locks: &Arc<Locks>, key: Key, found: &FoundGrant) -> Release {
+    let FoundGrant { token, claim, .. } = found;
+    let watch = locks.grants.holders.watched(&key, token).filter(|watch| watch.claim == *claim);
+    let release = || Release::ask_taken_back(locks, key, token.clone(), *claim);
+    match watch {
+        Some(watch) => lose::take_back(locks, &watch, release),
+        None => release(),
+    }
+}

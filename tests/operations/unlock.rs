@@ -1,0 +1,209 @@
+//! LOCKGATE UNLOCK: an operator takes a lock back, whoever holds it and through whichever proxy.
+
+use std::time::Duration;
+
+use crate::support::{Client, Proxy, Reply, encode, eventually};
+
+const ACCOUNTS: &str = "guards:\n  - keys: 'account:*'\n    lock: 'account:{1}'";
+
+fn deployment() -> Proxy {
+    Proxy::with().nodes(3).locks("default_ttl: 2s").start()
+}
+
+fn unlock(client: &mut Client, key: &str, fence: i64) -> Reply {
+    client.cmd(&["LOCKGATE", "UNLOCK", key, "FENCE", &fence.to_string()])
+}
+
+/// A lock's values on all nodes.
+fn everywhere(token: &str) -> [Reply; 3] {
+    std::array::from_fn(|_| Reply::bulk(token))
+}
+
+#[test]
+fn a_lease_is_taken_back_by_its_fence_alone_and_a_waiter_has_it() {
+    let proxy = deployment();
+    let (mut holder, mut operator, mut waiter) = (proxy.client(), proxy.client(), proxy.client());
+    let first = holder.cmd(&["LOCK", "job", "PX", "60000"]).grant();
+    waiter.send(&encode(&["LOCK", "job", "PX", "60000", "WAIT", "30000"]));
+    eventually("it waits", || proxy.waiters() == 1);
+    assert_eq!(operator.cmd(&["CLIENT", "SETNAME", "night-shift"]), Reply::ok());
+
+    assert_eq!(unlock(&mut operator, "job", first.fence - 1), Reply::Int(0));
+    assert_eq!(unlock(&mut operator, "other", first.fence), Reply::Int(0));
+    assert_eq!(proxy.on_nodes("lock:job"), everywhere(&first.token));
+    assert_eq!(unlock(&mut operator, "job", first.fence), Reply::Int(1));
+    let second = waiter.reply().grant();
+    assert!(second.fence > first.fence);
+    assert_eq!(proxy.nodes_with("lockgate:ended:lock:job"), 3, "nobody puts the first back");
+
+    // The next holder's is another grant.
+    assert_eq!(unlock(&mut operator, "job", first.fence), Reply::Int(0));
+    assert_eq!(holder.cmd(&["RENEW", "job", "PX", "60000"]), Reply::Int(0));
+    assert_eq!(holder.cmd(&["UNLOCK", "job"]), Reply::Int(0));
+    assert_eq!(proxy.on_nodes("lock:job"), everywhere(&second.token));
+    assert_eq!(operator.cmd(&["lockgate", "unlock", "job", "any"]), Reply::Int(1));
+    assert_eq!(operator.cmd(&["LOCKGATE", "UNLOCK", "job", "ANY"]), Reply::Int(0));
+    assert_eq!(proxy.nodes_with("lock:job"), 0);
+
+    assert_eq!(proxy.metric("lockgate_operator_unlocks_total", "result=\"ok\""), 2.0);
+    assert_eq!(proxy.metric("lockgate_operator_unlocks_total", "result=\"not_held\""), 4.0);
+    let log = proxy.log();
+    let told: Vec<&str> =
+        log.lines().filter(|line| line.contains("an operator has taken a lock back")).collect();
+    assert_eq!(told.len(), 2, "{log}");
+    for part in ["job", &first.fence.to_string(), "127.0.0.1:", "user", "default", "night-shift"] {
+        assert!(told[0].contains(part), "{part} in {}", told[0]);
+    }
+    assert!(!log.contains(&first.token), "no token is logged");
+}
+
+#[test]
+fn the_holder_of_a_session_lock_is_told_and_nobody_puts_it_back() {
+    let proxy = deployment();
+    let (mut holder, mut operator) = (proxy.client(), proxy.client());
+    let first = holder.cmd(&["LOCK", "job"]).grant();
+    assert_eq!(unlock(&mut operator, "job", first.fence), Reply::Int(1));
+    // Two renewals would have come meanwhile.
+    std::thread::sleep(Duration::from_millis(1500));
+    assert_eq!(proxy.nodes_with("lock:job"), 0);
+    assert!(holder.cmd(&["SET", "x", "1"]).error().starts_with("LOCKLOST the lock 'job' was lost"));
+    assert_eq!(holder.cmd(&["GET", "x"]), Reply::NullBulk, "it was not carried out");
+    assert_eq!(proxy.metric("lockgate_lost_locks_total", "reason=\"operator\""), 1.0);
+    assert_eq!(proxy.metric("lockgate_session_locks", ""), 0.0);
+    // An operator may hold one as well.
+    let own = operator.cmd(&["LOCK", "own"]).grant();
+    assert_eq!(unlock(&mut operator, "own", own.fence), Reply::Int(1));
+    assert!(operator.cmd(&["PING"]).error().starts_with("LOCKLOST"));
+}
+
+#[test]
+fn a_proxy_that_renews_a_lock_does_not_bring_it_back() {
+    let proxy = deployment();
+    let other = Proxy::beside(&proxy).start();
+    let (mut holder, mut late) = (other.client(), other.client());
+    let first = holder.cmd(&["LOCK", "job"]).grant();
+    let lease = late.cmd(&["LOCK", "lease", "PX", "60000"]).grant();
+    let mut operator = proxy.client();
+    assert_eq!(unlock(&mut operator, "job", first.fence), Reply::Int(1));
+    assert_eq!(unlock(&mut operator, "lease", lease.fence), Reply::Int(1));
+    let mut next = proxy.client();
+    let second = next.cmd(&["LOCK", "job", "PX", "60000"]).grant();
+    eventually("its keeper finds out", || {
+        other.metric("lockgate_lost_locks_total", "reason=\"not_held\"") == 1.0
+    });
+    assert!(holder.cmd(&["PING"]).error().starts_with("LOCKLOST"));
+    assert_eq!(late.cmd(&["RENEW", "lease", "PX", "60000"]), Reply::Int(0));
+    assert_eq!(proxy.on_nodes("lock:job"), everywhere(&second.token));
+    assert_eq!(proxy.nodes_with("lock:lease"), 0);
+}
+
+#[test]
+fn a_proxy_that_slept_or_died_is_not_needed() {
+    let proxy = deployment();
+    let mut other = Proxy::beside(&proxy).start();
+    let mut holder = other.client();
+    let session = holder.cmd(&["LOCK", "job"]).grant();
+    let lease = holder.cmd(&["LOCK", "lease", "PX", "60000"]).grant();
+    other.freeze();
+    let mut operator = proxy.client();
+    assert_eq!(unlock(&mut operator, "job", session.fence), Reply::Int(1));
+    let second = operator.cmd(&["LOCK", "job", "PX", "60000"]).grant();
+    other.thaw();
+    eventually("its keeper finds out", || other.metric("lockgate_lost_locks_total", "") == 1.0);
+    assert!(holder.cmd(&["PING"]).error().starts_with("LOCKLOST"));
+    assert_eq!(proxy.on_nodes("lock:job"), everywhere(&second.token));
+    other.kill();
+    assert_eq!(unlock(&mut operator, "lease", lease.fence + 1), Reply::Int(0));
+    assert_eq!(unlock(&mut operator, "lease", lease.fence), Reply::Int(1));
+    assert_eq!(proxy.nodes_with("lock:lease"), 0);
+}
+
+#[test]
+fn too_few_lock_nodes_are_told_and_it_can_be_repeated() {
+    let mut proxy = Proxy::with().nodes(3).locks("node_timeout: 200ms").start();
+    let (mut holder, mut operator) = (proxy.client(), proxy.client());
+    let first = holder.cmd(&["LOCK", "job", "PX", "60000"]).grant();
+    for node in [1, 2] {
+        proxy.node(node).freeze().unwrap();
+    }
+    for words in [&["LOCKGATE", "UNLOCK", "job", "ANY"][..]; 2] {
+        assert!(operator.cmd(words).error().starts_with("NOQUORUM 1 of 3 lock nodes answered"));
+    }
+    for node in [1, 2] {
+        proxy.node(node).thaw().unwrap();
+    }
+    eventually("they answer again", || unlock(&mut operator, "job", first.fence) == Reply::Int(1));
+    assert_eq!(proxy.nodes_with("lock:job"), 0);
+    assert!(proxy.metric("lockgate_operator_unlocks_total", "result=\"no_quorum\"") >= 2.0);
+}
+
+#[test]
+fn late_writes_of_the_last_holder_are_refused_at_once() {
+    let proxy = Proxy::with().nodes(3).top(ACCOUNTS).start();
+    let other = Proxy::beside(&proxy).top(ACCOUNTS).start();
+    let (mut holder, mut operator) = (other.client(), proxy.client());
+    let first = holder.cmd(&["LOCK", "account:1", "PX", "60000"]).grant();
+    assert_eq!(holder.cmd(&["SET", "account:1", "100"]), Reply::ok());
+    let mut direct = proxy.data_client();
+
+    // The data node is asked first: if it cannot be told, the lock stays.
+    for words in [
+        &["ACL", "SETUSER", "op", "on", ">op", "+@all", "~*", "-eval"][..],
+        &["ACL", "SETUSER", "full", "on", ">full", "+@all", "~*"],
+    ] {
+        assert_eq!(direct.cmd(words), Reply::ok());
+    }
+    operator.cmd(&["AUTH", "op", "op"]);
+    assert!(unlock(&mut operator, "account:1", first.fence).error().starts_with("NOPERM"));
+    assert_eq!(proxy.on_nodes("lock:account:1"), everywhere(&first.token));
+    assert_eq!(holder.cmd(&["SET", "account:1", "150"]), Reply::ok());
+    assert_eq!(proxy.metric("lockgate_operator_unlocks_total", "result=\"failed\""), 1.0);
+
+    operator.cmd(&["AUTH", "full", "full"]);
+    operator.cmd(&["SELECT", "3"]);
+    operator.send(&encode(&["CLIENT", "REPLY", "OFF"]));
+    operator.send(&encode(&["LOCKGATE", "UNLOCK", "account:1", "ANY"]));
+    operator.send(&encode(&["CLIENT", "REPLY", "ON"]));
+    assert_eq!(operator.reply(), Reply::ok());
+    assert_eq!(proxy.nodes_with("lock:account:1"), 0);
+    assert!(holder.cmd(&["SET", "account:1", "200"]).error().starts_with("FENCED 'account:1'"));
+    assert_eq!(direct.cmd(&["GET", "account:1"]), Reply::bulk("150"));
+    let second = proxy.client().cmd(&["LOCK", "account:1", "PX", "60000"]).grant();
+    assert!(second.fence > first.fence);
+}
+
+#[test]
+fn who_may_not_kill_connections_may_not_take_locks_back() {
+    let proxy = deployment();
+    let (mut holder, mut operator) = (proxy.client(), proxy.client());
+    let first = holder.cmd(&["LOCK", "job", "PX", "60000"]).grant();
+    let user = ["ACL", "SETUSER", "app", "on", ">app", "~*", "+@all", "-client|kill"];
+    assert_eq!(holder.cmd(&user), Reply::ok());
+    operator.cmd(&["AUTH", "app", "app"]);
+    let redis = operator.cmd(&["CLIENT", "KILL", "ID", "1"]);
+    assert!(redis.error().starts_with("NOPERM"));
+    assert_eq!(operator.cmd(&["LOCKGATE", "UNLOCK", "job", "ANY"]), redis);
+    assert_eq!(operator.cmd(&["LOCKGATE", "UNLOCK", "job", "SOME"]), redis);
+    assert_eq!(proxy.on_nodes("lock:job"), everywhere(&first.token));
+
+    // Who may is told what is wrong, and the question whether it may has killed nobody.
+    for (words, error) in [
+        (&["LOCKGATE", "UNLOCK", "", "ANY"][..], "ERR the key is empty"),
+        (
+            &["LOCKGATE", "UNLOCK", "job"],
+            "ERR wrong number of arguments for 'lockgate|unlock' command",
+        ),
+    ] {
+        assert_eq!(holder.cmd(words).error(), error);
+    }
+    assert_eq!(operator.cmd(&["PING"]), Reply::simple("PONG"));
+    let bare = Proxy::with().locks("prefix: ''").start();
+    let mut client = bare.client();
+    assert_eq!(
+        client.cmd(&["LOCKGATE", "UNLOCK", "lockgate:deployment", "ANY"]).error(),
+        "ERR keys that begin with 'lockgate:' are reserved"
+    );
+    assert_eq!(bare.node_client(0).cmd(&["LPUSH", "list", "x"]), Reply::Int(1));
+    let told = client.cmd(&["LOCKGATE", "UNLOCK", "list", "ANY"]);
+    assert!(told.error().starts_with("ERR what lies at the lock's key"), "{told:?}");
+}
