@@ -21,6 +21,14 @@ const PAGES: [&str; 4] = [
     include_str!("../../docs/clients/rust.md"),
     include_str!("../../docs/clients/shell.md"),
 ];
+/// The pages of the commands: a row of their tables has what was sent, and the error.
+const COMMANDS: [&str; 5] = [
+    include_str!("../../docs/commands/index.md"),
+    include_str!("../../docs/commands/lock.md"),
+    include_str!("../../docs/commands/unlock.md"),
+    include_str!("../../docs/commands/renew.md"),
+    include_str!("../../docs/commands/lockgate.md"),
+];
 /// How often each program adds one.
 const TIMES: usize = 20;
 /// The longest time for the programs.
@@ -246,4 +254,25 @@ fn its_session_locks_lose_no_update_though_connections_are() {
         }
     });
     assert!(unknown <= 5 * kills, "{unknown}");
+}
+
+#[test]
+fn what_the_commands_pages_send_is_answered_as_they_say() {
+    let proxy = Proxy::with().nodes(1).start();
+    let mut tried = 0;
+    for row in COMMANDS.iter().flat_map(|page| page.lines()) {
+        let Some((sent, rest)) = row.strip_prefix("| `").and_then(|row| row.split_once("` | `-"))
+        else {
+            continue;
+        };
+        let error = rest.split_once('`').unwrap().0.replace("\\|", "|");
+        let words: Vec<_> = sent.split(' ').map(|word| word.trim_matches('"')).collect();
+        let answer = proxy.client().cmd(&words);
+        match error.strip_suffix('…') {
+            Some(begin) => assert!(answer.error_text().starts_with(begin), "{sent}: {answer:?}"),
+            None => assert_eq!(answer, Reply::Error(error), "{sent}"),
+        }
+        tried += 1;
+    }
+    assert!(tried >= 20, "they are not found: {tried}");
 }
