@@ -15,7 +15,7 @@ cp docs/book.toml "$tree/book.toml"
 
 # The list of pages is read from the root there.
 sed -e 's|](\([^.)][^)]*\))|](docs/\1)|' -e 's|](\.\./|](|' docs/SUMMARY.md >"$tree/SUMMARY.md"
-sed -i 's|\[`docs/SUMMARY.md`\](docs/SUMMARY.md)|to the left|' "$tree/README.md"
+sed -i 's|\[`docs/SUMMARY.md`\](docs/SUMMARY.md)|the list on the left|' "$tree/README.md" "$tree/ARCHITECTURE.md"
 # A browser shows no YAML file, so the page has it whole.
 {
   printf '\n```yaml\n'
