@@ -8,7 +8,7 @@ THREADS ?= $(shell echo $$((3 * $$(nproc))))
 # Each for a share of the time; the one that runs real servers for three.
 FUZZ := requests replies grammar configuration node_replies differential differential differential
 
-.PHONY: help run test lint bench chaos fuzz compat suites docker
+.PHONY: help run test lint bench chaos fuzz compat suites docker docs
 
 help:
 	@echo "make run     a whole deployment on this machine: proxy, data node, five lock nodes"
@@ -22,6 +22,7 @@ help:
 	@echo "make suites  lock libraries' own tests, on Redis and through a proxy that adopts their locks"
 	@echo "make lint    formatting and lints alone"
 	@echo "make docker  the container image lockgate:latest"
+	@echo "make docs    all pages as a site: target/book/html/index.html"
 
 run:
 	@scripts/setup.sh run
@@ -81,3 +82,7 @@ suites:
 
 docker:
 	docker build --tag lockgate:latest .
+
+docs:
+	@scripts/setup.sh docs
+	@scripts/book.sh

@@ -6,6 +6,7 @@
 #   scripts/setup.sh chaos      the same as run, what makes networks and wrong clocks, redis-py
 #   scripts/setup.sh bench      the same as run, and the peers of the benchmarks
 #   scripts/setup.sh fuzz       the same as run, and cargo-fuzz; says how to get a nightly
+#   scripts/setup.sh docs       mdBook, and what its build needs
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -22,7 +23,8 @@ case "${1:-run}" in
     "openssl openssl" "python3 python3" "node nodejs" "npm npm") ;;
   # libFuzzer is C++.
   fuzz) wanted+=("c++ g++") ;;
-  *) echo "usage: $0 run|test|chaos|bench|fuzz" >&2; exit 2 ;;
+  docs) wanted=("git git") ;;
+  *) echo "usage: $0 run|test|chaos|bench|fuzz|docs" >&2; exit 2 ;;
 esac
 
 missing=()
@@ -82,6 +84,10 @@ fi
 
 case "${1:-run}" in
   run) exit ;;
+  docs)
+    command -v mdbook >/dev/null || cargo install --quiet --locked mdbook@0.5.4
+    exit
+    ;;
   fuzz)
     if ! cargo +nightly --version >/dev/null 2>&1; then
       echo "Missing: a nightly Rust, which libFuzzer's coverage needs: rustup toolchain install nightly" >&2

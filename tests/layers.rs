@@ -8,7 +8,11 @@
 
 #![allow(clippy::unwrap_used, clippy::panic, reason = "a test fails by panicking")]
 
-use std::{collections::BTreeMap, fs, path::Path};
+use std::{
+    collections::BTreeMap,
+    fs,
+    path::{Path, PathBuf},
+};
 
 use proc_macro2::{Span, TokenTree};
 use syn::{Attribute, File, Item, UseTree, spanned::Spanned, visit::Visit};
@@ -358,21 +362,60 @@ fn each_page_and_file_that_is_cited_is_there() {
         }
     }
     assert!(found >= 5, "they are not found: {found}");
-    let pages = ["README.md", "ARCHITECTURE.md", "CHANGELOG.md", "bench/README.md"];
-    let docs = ["docs", "docs/design"].map(|folder| fs::read_dir(root.join(folder)).unwrap());
-    let docs = docs.into_iter().flatten().map(|entry| entry.unwrap().path());
-    let docs = docs.filter(|path| path.extension().is_some_and(|ending| ending == "md"));
-    for page in docs.chain(pages.map(|page| root.join(page))) {
+    for page in pages(root) {
         let text = fs::read_to_string(&page).unwrap();
-        for link in text.split("](").skip(1) {
-            let link = link.split([')', '#']).next().unwrap();
-            if !link.is_empty()
-                && !link.starts_with("http")
-                && !page.parent().unwrap().join(link).exists()
-            {
+        for link in links(&text) {
+            let (path, heading) = link.split_once('#').unwrap_or((link, ""));
+            let to = if path.is_empty() { page.clone() } else { page.parent().unwrap().join(path) };
+            let is_page = to.extension().is_some_and(|ending| ending == "md");
+            let has_heading = |text: String| headings(&text).any(|anchor| anchor == heading);
+            let is_there = match heading.is_empty() || !is_page {
+                true => to.exists(),
+                false => fs::read_to_string(&to).is_ok_and(has_heading),
+            };
+            if !is_there {
                 faults.push(format!("{}: {link}", page.display()));
             }
         }
     }
     assert!(faults.is_empty(), "\n{}", faults.join("\n"));
+}
+
+/// The pages that people read: those at the root, below docs/, and that of the benchmarks.
+fn pages(root: &Path) -> Vec<PathBuf> {
+    let folders = ["", "docs", "docs/design", "docs/clients", "docs/commands", "bench"];
+    let entries = folders.into_iter().flat_map(|folder| fs::read_dir(root.join(folder)).unwrap());
+    let paths = entries.map(|entry| entry.unwrap().path());
+    paths.filter(|path| path.extension().is_some_and(|ending| ending == "md")).collect()
+}
+
+/// What a page's links lead to, but for addresses of other places.
+fn links(text: &str) -> impl Iterator<Item = &str> {
+    let links = text.split("](").skip(1).map(|rest| rest.split(')').next().unwrap());
+    links.filter(|link| !link.starts_with("http"))
+}
+
+/// The anchors of a page's headings, as GitHub and mdBook make them.
+fn headings(text: &str) -> impl Iterator<Item = String> {
+    let lines = text.lines().filter(|line| line.starts_with('#'));
+    let names = lines.map(|line| line.trim_start_matches('#').trim().to_lowercase());
+    names.map(|name| {
+        let kept = |c: &char| c.is_alphanumeric() || "-_ ".contains(*c);
+        name.chars().filter(kept).map(|c| if c == ' ' { '-' } else { c }).collect()
+    })
+}
+
+#[test]
+fn the_site_has_every_page() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let docs = root.join("docs").canonicalize().unwrap();
+    let summary = fs::read_to_string(docs.join("SUMMARY.md")).unwrap();
+    let listed: Vec<_> =
+        links(&summary).map(|link| docs.join(link).canonicalize().unwrap()).collect();
+    let missing: Vec<_> = pages(root)
+        .into_iter()
+        .map(|page| page.canonicalize().unwrap())
+        .filter(|page| !page.ends_with("SUMMARY.md") && !listed.contains(page))
+        .collect();
+    assert!(missing.is_empty(), "{missing:?}");
 }

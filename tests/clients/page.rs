@@ -1,5 +1,6 @@
-//! The programs of docs/clients.md, as they stand there, lose no update while their locks and
-//! their connections are taken away.
+//! The programs of docs/clients/, as they stand there: the short ones wait for a lock with the
+//! libraries' default settings; the long ones lose no update while their locks and their connections
+//! are taken away.
 
 use std::{
     path::{Path, PathBuf},
@@ -12,9 +13,22 @@ use std::{
 use bb8_redis::redis::Client;
 
 use super::{MACHINE, file};
-use crate::support::{Proxy, Reply};
+use crate::support::{Proxy, Reply, eventually};
 
-const PAGE: &str = include_str!("../../docs/clients.md");
+const PAGES: [&str; 4] = [
+    include_str!("../../docs/clients/python.md"),
+    include_str!("../../docs/clients/node.md"),
+    include_str!("../../docs/clients/rust.md"),
+    include_str!("../../docs/clients/shell.md"),
+];
+/// The pages of the commands: a row of their tables has what was sent, and the error.
+const COMMANDS: [&str; 5] = [
+    include_str!("../../docs/commands/index.md"),
+    include_str!("../../docs/commands/lock.md"),
+    include_str!("../../docs/commands/unlock.md"),
+    include_str!("../../docs/commands/renew.md"),
+    include_str!("../../docs/commands/lockgate.md"),
+];
 /// How often each program adds one.
 const TIMES: usize = 20;
 /// The longest time for the programs.
@@ -37,32 +51,59 @@ mod rust {
     }
 }
 
-/// The programs in this language, in the order of the page.
-fn programs(language: &str) -> Vec<&'static str> {
-    let begin = format!("```{language}\n");
-    PAGE.split(&begin).skip(1).map(|block| block.split("```").next().unwrap()).collect()
+mod short_rust {
+    use bb8_redis::redis;
+    include!("redis_rs_short.rs");
+
+    pub(super) fn run(port: u16) {
+        let client = Client::open(format!("redis://127.0.0.1:{port}")).unwrap();
+        add_report(&client, "rust's").unwrap();
+    }
 }
 
-/// Starts the programs that are scripts, each in a file where it finds its library.
+/// All programs in this language, in the order of the pages.
+fn blocks(language: &str) -> impl Iterator<Item = &'static str> {
+    let begin = format!("```{language}\n");
+    let blocks = move |page: &'static str| {
+        let blocks = page.split(&begin).skip(1).map(|block| block.split("```").next().unwrap());
+        blocks.collect::<Vec<_>>()
+    };
+    PAGES.into_iter().flat_map(blocks)
+}
+
+/// The long programs in this language: those that take arguments.
+fn programs(language: &str) -> Vec<&'static str> {
+    blocks(language).filter(|text| text.contains("argv")).collect()
+}
+
+/// Starts a program that is a script, from a file, where it finds its library.
+fn spawn(language: &str, text: &str, script: &Path, arguments: &[String]) -> Child {
+    let interpreter = match language {
+        "python" => file(".venv/bin/python"),
+        "js" => PathBuf::from("node"),
+        shell => PathBuf::from(shell),
+    };
+    std::fs::write(script, text).unwrap();
+    Command::new("timeout")
+        .args(["--kill-after=5", &LIMIT.as_secs().to_string()])
+        .arg(interpreter)
+        .arg(script)
+        .args(arguments)
+        .env("NODE_PATH", file("node_modules"))
+        .spawn()
+        .unwrap()
+}
+
+/// Starts the long programs that are scripts.
 fn start(port: u16, kind: &str, directory: &Path) -> Vec<Child> {
-    let python = file(".venv/bin/python");
-    let node = PathBuf::from("node");
-    let all = [("python", "py", &python), ("js", "js", &node)];
+    let arguments = [port.to_string(), TIMES.to_string(), kind.to_owned()];
     let mut children = Vec::new();
-    for (language, ending, program) in all {
+    for language in ["python", "js"] {
         let texts = programs(language);
         assert_eq!(texts.len(), 2, "{language}");
-        for (n, text) in texts.into_iter().enumerate() {
-            let script = directory.join(format!("{n}.{ending}"));
-            std::fs::write(&script, text).unwrap();
-            let child = Command::new("timeout")
-                .args(["--kill-after=5", &LIMIT.as_secs().to_string()])
-                .arg(program)
-                .arg(script)
-                .args([port.to_string(), TIMES.to_string(), kind.to_owned()])
-                .env("NODE_PATH", file("node_modules"))
-                .spawn();
-            children.push(child.unwrap());
+        for text in texts {
+            let script = directory.join(format!("{}.{language}", children.len()));
+            children.push(spawn(language, text, &script, &arguments));
         }
     }
     children
@@ -138,9 +179,47 @@ fn take_locks_away(proxy: &Proxy) {
 }
 
 #[test]
-fn the_page_has_the_program_in_rust() {
-    let program = include_str!("redis_rs.rs");
-    assert_eq!(programs("rust"), [program]);
+fn the_page_has_the_programs_in_rust() {
+    let programs = [include_str!("redis_rs_short.rs"), include_str!("redis_rs.rs")];
+    assert!(blocks("rust").eq(programs));
+}
+
+/// While another has the lock none of them goes on; then each adds one, whoever comes first.
+#[test]
+fn its_short_programs_wait_for_the_lock() {
+    let _shared = MACHINE.read().unwrap_or_else(PoisonError::into_inner);
+    let setup = Proxy::with().nodes(3).locks("node_timeout: 2s").locks("node_silence: 4s");
+    let (proxy, directory) = (setup.start(), tempfile::tempdir().unwrap());
+    let port = proxy.port();
+    let mut holder = proxy.client();
+    assert!(matches!(holder.cmd(&["LOCK", "report"]), Reply::Array(_)));
+    let mut children = Vec::new();
+    for language in ["python", "js", "sh", "bash"] {
+        for text in blocks(language).filter(|text| !text.contains("argv")) {
+            let script = directory.path().join(format!("{}.{language}", children.len()));
+            let text = text.replace("6380", &port.to_string());
+            children.push((spawn(language, &text, &script, &[]), text));
+        }
+    }
+    assert_eq!(children.len(), 6);
+    let rust = thread::spawn(move || short_rust::run(port));
+    // Those in Node.js ask again and again, all others stand in line.
+    eventually("all others wait", || proxy.waiters() == 5);
+    let refused = || {
+        let labels = r#"operation="lock",result="busy""#;
+        proxy.metric("lockgate_lock_requests_total", labels)
+    };
+    eventually("the rest ask for it", || refused() >= 4.0);
+    let mut data = proxy.data_client();
+    assert_eq!(data.cmd(&["GET", "reports"]), Reply::NullBulk, "one goes on without the lock");
+    assert!(!rust.is_finished());
+    assert_eq!(holder.cmd(&["UNLOCK", "report"]), Reply::Int(1));
+    for (mut child, text) in children {
+        assert!(child.wait().unwrap().success(), "{text}");
+    }
+    rust.join().unwrap();
+    assert_eq!(data.cmd(&["GET", "reports"]), Reply::bulk("7"), "each has added one");
+    eventually("the lock is given back", || proxy.nodes_with("lock:report") == 0);
 }
 
 #[test]
@@ -175,4 +254,25 @@ fn its_session_locks_lose_no_update_though_connections_are() {
         }
     });
     assert!(unknown <= 5 * kills, "{unknown}");
+}
+
+#[test]
+fn what_the_commands_pages_send_is_answered_as_they_say() {
+    let proxy = Proxy::with().nodes(1).start();
+    let mut tried = 0;
+    for row in COMMANDS.iter().flat_map(|page| page.lines()) {
+        let Some((sent, rest)) = row.strip_prefix("| `").and_then(|row| row.split_once("` | `-"))
+        else {
+            continue;
+        };
+        let error = rest.split_once('`').unwrap().0.replace("\\|", "|");
+        let words: Vec<_> = sent.split(' ').map(|word| word.trim_matches('"')).collect();
+        let answer = proxy.client().cmd(&words);
+        match error.strip_suffix('…') {
+            Some(begin) => assert!(answer.error_text().starts_with(begin), "{sent}: {answer:?}"),
+            None => assert_eq!(answer, Reply::Error(error), "{sent}"),
+        }
+        tried += 1;
+    }
+    assert!(tried >= 20, "they are not found: {tried}");
 }
