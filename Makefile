@@ -8,7 +8,7 @@ THREADS ?= $(shell echo $$((3 * $$(nproc))))
 # Each for a share of the time; the one that runs real servers for three.
 FUZZ := requests replies grammar configuration node_replies differential differential differential
 
-.PHONY: help run test lint bench chaos fuzz compat suites dist dist-test docker
+.PHONY: help run test lint bench chaos fuzz compat suites dist dist-test docker docker-test
 
 help:
 	@echo "make run     a whole deployment on this machine: proxy, data node, five lock nodes"
@@ -23,7 +23,7 @@ help:
 	@echo "make lint    formatting and lints alone"
 	@echo "make dist    what can be downloaded: a static binary as tar.gz, .deb and .rpm, into target/packages"
 	@echo "make dist-test  installs them in fresh roots of Debian, and locks there; as root"
-	@echo "make docker  the container image lockgate:latest"
+	@echo "make docker  the container image lockgate:latest; docker-test: config/compose.yaml with it"
 
 run:
 	@scripts/setup.sh run
@@ -91,4 +91,9 @@ dist-test:
 	tests/packages/run.sh $(SUITES)
 
 docker:
-	docker build --tag lockgate:latest .
+	docker build --tag lockgate:latest \
+		--build-arg VERSION=$$(sed -n 's/^version = "\(.*\)"/\1/p;T;q' Cargo.toml) \
+		--build-arg REVISION=$$(git rev-parse HEAD 2>/dev/null || echo unknown) .
+
+docker-test: docker
+	tests/packages/container.sh
