@@ -8,7 +8,7 @@ THREADS ?= $(shell echo $$((3 * $$(nproc))))
 # Each for a share of the time; the one that runs real servers for three.
 FUZZ := requests replies grammar configuration node_replies differential differential differential
 
-.PHONY: help run test lint bench chaos fuzz compat suites docker docs
+.PHONY: help run test lint bench chaos fuzz compat suites dist dist-test docker docker-test docs
 
 help:
 	@echo "make run     a whole deployment on this machine: proxy, data node, five lock nodes"
@@ -21,7 +21,9 @@ help:
 	@echo "make compat  a running proxy of another version is replaced, and replaces this one (BEFORE=rev)"
 	@echo "make suites  lock libraries' own tests, on Redis and through a proxy that adopts their locks"
 	@echo "make lint    formatting and lints alone"
-	@echo "make docker  the container image lockgate:latest"
+	@echo "make dist    what can be downloaded: a static binary as tar.gz, .deb and .rpm, into target/packages"
+	@echo "make dist-test  installs them in fresh roots of Debian, and locks there; as root"
+	@echo "make docker  the container image lockgate:latest; docker-test: config/compose.yaml with it"
 	@echo "make docs    all pages as a site: target/book/html/index.html"
 
 run:
@@ -80,8 +82,22 @@ suites:
 	$(CARGO) build --quiet --bin lockgate
 	python3 tests/clients/suites/run.py target/debug/lockgate
 
+dist:
+	@scripts/setup.sh dist
+	cargo deny --log-level error check
+	scripts/dist.sh $(ARCH)
+
+dist-test:
+	@scripts/setup.sh dist
+	tests/packages/run.sh $(SUITES)
+
 docker:
-	docker build --tag lockgate:latest .
+	docker build --tag lockgate:latest \
+		--build-arg VERSION=$$(sed -n 's/^version = "\(.*\)"/\1/p;T;q' Cargo.toml) \
+		--build-arg REVISION=$$(git rev-parse HEAD 2>/dev/null || echo unknown) .
+
+docker-test: docker
+	tests/packages/container.sh
 
 docs:
 	@scripts/setup.sh docs

@@ -5,6 +5,7 @@
 #   scripts/setup.sh test       the same, and the clients that the tests run
 #   scripts/setup.sh chaos      the same as run, what makes networks and wrong clocks, redis-py
 #   scripts/setup.sh bench      the same as run, and the peers of the benchmarks
+#   scripts/setup.sh dist       what the packages are built with, and installed in by their test
 #   scripts/setup.sh fuzz       the same as run, and cargo-fuzz; says how to get a nightly
 #   scripts/setup.sh docs       mdBook, and what its build needs
 set -euo pipefail
@@ -21,10 +22,13 @@ case "${1:-run}" in
     "prometheus prometheus" "promtool prometheus") ;;
   bench) wanted+=("haproxy haproxy" "nutcracker nutcracker" "redis-benchmark redis-tools"
     "openssl openssl" "python3 python3" "node nodejs" "npm npm") ;;
+  dist) wanted+=("musl-gcc musl-tools" "aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu"
+    "python3 python3" "rpm rpm" "debootstrap debootstrap" "qemu-aarch64-static qemu-user-static"
+    "ip iproute2" "readelf binutils") ;;
   # libFuzzer is C++.
   fuzz) wanted+=("c++ g++") ;;
   docs) wanted=("git git") ;;
-  *) echo "usage: $0 run|test|chaos|bench|fuzz|docs" >&2; exit 2 ;;
+  *) echo "usage: $0 run|test|chaos|bench|dist|fuzz|docs" >&2; exit 2 ;;
 esac
 
 missing=()
@@ -33,6 +37,9 @@ for pair in "${wanted[@]}"; do
   command -v "$command" >/dev/null || PATH="$PATH:/usr/sbin:/sbin" command -v "$command" >/dev/null ||
     missing+=("$package")
 done
+if [ "${1:-run}" = dist ] && [ ! -e /usr/aarch64-linux-gnu/include/stdlib.h ]; then
+  missing+=(libc6-dev-arm64-cross)
+fi
 # A compiler alone, without the C library's files, cannot link.
 if ! echo 'int main(void) { return 0; }' | cc -x c -o /dev/null - 2>/dev/null; then
   missing+=(gcc libc6-dev)
@@ -86,6 +93,15 @@ case "${1:-run}" in
   run) exit ;;
   docs)
     command -v mdbook >/dev/null || cargo install --quiet --locked mdbook@0.5.4
+    exit
+    ;;
+  dist)
+    for target in x86_64-unknown-linux-musl aarch64-unknown-linux-musl; do
+      [ -d "$(rustc --print sysroot)/lib/rustlib/$target" ] || rustup target add "$target"
+    done
+    for tool in cargo-deb cargo-generate-rpm cargo-cyclonedx cargo-deny; do
+      command -v "$tool" >/dev/null || cargo install --quiet --locked "$tool"
+    done
     exit
     ;;
   fuzz)

@@ -6,11 +6,11 @@ use std::{
 };
 
 use anyhow::{Context, bail};
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use lockgate::{
     config::{Config, ConfigErrors},
     server::{self, Control, Listeners, logging},
-    tools::{dev, doctor, init},
+    tools::{dev, doctor, init, manual},
 };
 use tokio::{
     runtime::Builder,
@@ -99,6 +99,12 @@ enum Command {
         #[arg(long, value_name = "FILE")]
         config: Option<PathBuf>,
     },
+    /// Writes the man pages and the completions for bash, fish and zsh into a directory.
+    Manual {
+        /// The directory; it is made where it is missing.
+        #[arg(value_name = "DIRECTORY")]
+        directory: PathBuf,
+    },
 }
 
 fn main() -> ExitCode {
@@ -111,6 +117,7 @@ fn main() -> ExitCode {
         Some(Command::Init { if_new, source }) => init::run(source.path().as_deref(), if_new),
         Some(Command::Dev(options)) => dev::run(&options),
         Some(Command::Health { at, config }) => health(at, config),
+        Some(Command::Manual { directory }) => manual::run(Arguments::command(), &directory),
         None => run(arguments.source.path(), arguments.upgrade),
     };
     match result {

@@ -4,6 +4,7 @@
 //!   Redis Cluster.
 //! - [`doctor`]: `lockgate doctor`, a diagnosis of each Redis of a configuration.
 //! - [`init`]: `lockgate init`, the first markers of a deployment.
+//! - [`manual`]: `lockgate manual`, man pages and shell completions.
 //! - [`redis_server`], [`sentinel_server`]: real `redis-server` children, as a Redis and as a Sentinel,
 //!   for `dev` and for tests.
 
@@ -12,5 +13,6 @@ mod dev_cluster;
 mod dev_data;
 pub mod doctor;
 pub mod init;
+pub mod manual;
 pub mod redis_server;
 pub mod sentinel_server;

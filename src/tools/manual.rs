@@ -1,0 +1,83 @@
+//! `lockgate manual`: man pages and shell completions, made from the definition of the command line
+//! itself, so that they say what this binary understands.
+
+use std::{fs, io, path::Path};
+
+use anyhow::Context as _;
+use clap::Command;
+use clap_complete::{
+    Generator,
+    shells::{Bash, Fish, Zsh},
+};
+use clap_mangen::{
+    Man,
+    roff::{Roff, bold, roman},
+};
+
+/// Sections behind those of clap: headings, and pairs of a name and what it is.
+const SECTIONS: &[(&str, &[(&str, &str)])] = &[
+    (
+        "FILES",
+        &[(
+            "/etc/lockgate/lockgate.yaml",
+            "The configuration that the packages' service reads. Each key stands in it with its default and \
+             when to touch it.",
+        )],
+    ),
+    (
+        "ENVIRONMENT",
+        &[
+            ("LOCKGATE_CONFIG", "The configuration file, where the command line names none."),
+            ("LOCKGATE_LOG", "What is logged: a level, which takes the place of log.level."),
+        ],
+    ),
+    (
+        "SIGNALS",
+        &[
+            ("SIGTERM, SIGINT", "Ends the proxy, after commands under way are answered."),
+            ("SIGHUP", "Has the configuration read again."),
+            ("SIGUSR2", "Starts the program anew, which takes over (upgrade_socket)."),
+        ],
+    ),
+];
+
+/// Writes `man/*.1` and `completions/*` into `directory`, which is made where it is missing.
+///
+/// # Errors
+/// If a file cannot be written.
+pub fn run(command: Command, directory: &Path) -> anyhow::Result<()> {
+    let written = write(command, directory);
+    written.with_context(|| format!("cannot write to {}", directory.display()))
+}
+
+fn write(mut command: Command, directory: &Path) -> io::Result<()> {
+    let (pages, completions) = (directory.join("man"), directory.join("completions"));
+    fs::create_dir_all(&pages)?;
+    fs::create_dir_all(&completions)?;
+    // Before the completions, which add pages for each command's help.
+    clap_mangen::generate_to(command.clone(), &pages)?;
+    let mut page = Vec::new();
+    Man::new(command.clone().disable_help_subcommand(true)).render(&mut page)?;
+    page.extend(sections().to_roff().into_bytes());
+    fs::write(pages.join("lockgate.1"), page)?;
+    complete(Bash, &mut command, &completions)?;
+    complete(Fish, &mut command, &completions)?;
+    complete(Zsh, &mut command, &completions)
+}
+
+fn complete(shell: impl Generator, command: &mut Command, directory: &Path) -> io::Result<()> {
+    clap_complete::generate_to(shell, command, "lockgate", directory).map(drop)
+}
+
+fn sections() -> Roff {
+    let mut page = Roff::new();
+    for (heading, entries) in SECTIONS {
+        page.control("SH", [*heading]);
+        for (name, meaning) in *entries {
+            page.control("TP", []);
+            page.text([bold(*name)]);
+            page.text([roman(*meaning)]);
+        }
+    }
+    page
+}
