@@ -150,6 +150,7 @@ impl Door {
             Some(told) => Some(told.destination.ip()),
             None => client.local_addr().ok().map(|address| address.ip()),
         };
+        let from = told.as_ref().map(|told| told.source).or_else(|| client.peer_addr().ok());
         let told = match told {
             None if self.data.connector().sends_header() => match Ends::of(&client) {
                 Ok(ends) => Some(Box::new(ends)),
@@ -185,7 +186,8 @@ impl Door {
                     self.data.view(reached, self.tls.is_some(), tenure)
                 });
                 let session = Session::new(client, upstream, self.shared.clone(), balanced);
-                let session = session.during(tenure).showing(view).through(self.data.number());
+                let session =
+                    session.during(tenure).showing(view).through(self.data.number()).of(from);
                 Box::new(session).run().await
             }
             Err(NotConnected { error, .. }) if net::descriptors_are_used_up(&error) => {

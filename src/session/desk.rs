@@ -1,6 +1,6 @@
 //! The parts of a session that a job may use, and the moves that many jobs make.
 
-use std::{sync::Arc, task::Waker, time::Duration};
+use std::{net::SocketAddr, sync::Arc, task::Waker, time::Duration};
 
 use super::{
     claims::Tokens,
@@ -14,6 +14,7 @@ use super::{
     shared::Shared,
 };
 use crate::{
+    card::ClientCard,
     clock::Instant,
     config::Config,
     data::FrontView,
@@ -35,6 +36,8 @@ pub(super) struct Desk {
     /// The configuration at the time when the client connected.
     pub(super) config: Arc<Config>,
     pub(super) conn: Conn,
+    /// Who the client is, as operators are told.
+    pub(super) card: Arc<ClientCard>,
     pub(super) tokens: Tokens,
     pub(super) losing: Losing,
     pub(super) owed: Owed,
@@ -63,6 +66,7 @@ impl Desk {
             history_changes: history.as_ref().map_or(0, |history| history.changes()),
             history,
             conn: Conn::new(config.locks.authorize_cache),
+            card: ClientCard::new(None),
             config,
             shared,
             tokens: Tokens::default(),
@@ -75,6 +79,11 @@ impl Desk {
             view: None,
             waker: Waker::noop().clone(),
         }
+    }
+
+    /// Notes where the client is.
+    pub(super) fn come_from(&mut self, address: Option<SocketAddr>) {
+        self.card = ClientCard::new(address);
     }
 
     /// Notes that the data node is the one behind this front of a cluster.
@@ -241,5 +250,11 @@ impl Desk {
                 }
             }
         }
+    }
+}
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        self.card.leave();
     }
 }

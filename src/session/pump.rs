@@ -7,6 +7,7 @@ use std::{
     cell::RefCell,
     future::{Future, poll_fn},
     io,
+    net::SocketAddr,
     pin::{Pin, pin},
     sync::Arc,
     task::{Context, Poll},
@@ -135,6 +136,12 @@ impl Session {
         if let Some(view) = view {
             self.core.show(view);
         }
+        self
+    }
+
+    /// Notes where the client is, for operators.
+    pub(crate) fn of(mut self, client: Option<SocketAddr>) -> Session {
+        self.core.desk.come_from(client);
         self
     }
 
@@ -563,8 +570,9 @@ impl Session {
         loop {
             moved |= self.core.go_on();
             if let Some(question) = self.core.question() {
-                let shared = &self.core.desk.shared;
-                self.asked = Some(Box::new(Asked::ask(*question, shared, &mut self.alarm)));
+                let Desk { shared, card, .. } = &self.core.desk;
+                let asked = Asked::ask(*question, shared, card, &mut self.alarm);
+                self.asked = Some(Box::new(asked));
             }
             self.drop_what_is_not_asked();
             let Some(asked) = &mut self.asked else { break };

@@ -27,3 +27,4 @@ mod sentinel;
 mod support;
 mod systemd;
 mod upgrade;
+mod who;

@@ -22,7 +22,7 @@
 //! - `lock`, `unlock`, `renew`, `attach`: one file for each of our commands about a lock.
 //! - `announce`: the data node is told the fence of a lock that guards need.
 //! - `undo`: gives back a LOCK that was granted and is not answered.
-//! - `inquiry`: LOCKGATE's answers.
+//! - `inquiry`: LOCKGATE's answers; `inquiry_locks`: those about locks and who holds them or waits.
 //! - `lost`: commands that were dropped because the client must first be told of a loss.
 
 pub(super) mod adopted;
@@ -33,6 +33,7 @@ pub(super) mod announce;
 mod attach;
 pub(super) mod authorize;
 mod inquiry;
+mod inquiry_locks;
 mod lock;
 pub(super) mod lost;
 pub(super) mod own;
