@@ -19,7 +19,7 @@
 //! - [`resp`]: the wire: where commands and replies end, and what a command is called.
 //! - [`config`]: the YAML file, its defaults, and its errors with line numbers.
 //! - [`metrics`]: keeps and renders the counters.
-//! - [`key`], [`glob`], [`clock`], [`sync`]: shared by several of them.
+//! - [`card`], [`key`], [`glob`], [`clock`], [`sync`]: shared by several of them.
 //! - [`tools`]: the other commands of the binary: `dev`, `doctor`, `init`.
 //! - `simulation`, in tests alone: the real engine and real sessions over a simulated network.
 //!
@@ -27,6 +27,7 @@
 
 mod adopt;
 mod bridge;
+mod card;
 mod clock;
 mod cluster;
 // Fuzzing reads commands' words with it.

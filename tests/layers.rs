@@ -26,6 +26,7 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("metrics", &[]),
     ("resp", &[]),
     ("sync", &[]),
+    ("card", &["sync"]),
     ("net", &["config", "metrics"]),
     ("sentinel", &["clock", "config", "metrics", "net", "resp", "sync"]),
     ("cluster", &["clock", "config", "metrics", "net", "resp"]),
@@ -33,13 +34,19 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("command", &["config", "glob", "key", "lock", "resp"]),
     ("adopt", &["config", "glob", "metrics", "resp", "sync"]),
     ("guard", &["cluster", "config", "data", "glob", "key", "net", "resp"]),
-    ("lock", &["clock", "cluster", "config", "key", "metrics", "net", "resp", "sentinel", "sync"]),
-    ("bridge", &["adopt", "clock", "config", "data", "key", "lock", "net"]),
+    (
+        "lock",
+        &[
+            "card", "clock", "cluster", "config", "key", "metrics", "net", "resp", "sentinel",
+            "sync",
+        ],
+    ),
+    ("bridge", &["adopt", "card", "clock", "config", "data", "key", "lock", "net"]),
     (
         "session",
         &[
-            "adopt", "bridge", "clock", "cluster", "command", "config", "data", "glob", "guard",
-            "key", "lock", "metrics", "net", "resp",
+            "adopt", "bridge", "card", "clock", "cluster", "command", "config", "data", "glob",
+            "guard", "key", "lock", "metrics", "net", "resp",
         ],
     ),
     (

@@ -54,7 +54,9 @@ use crate::{
     config::{AdoptMode, AdoptOptions, AdoptRule},
     glob::Budget,
     resp::{
-        inline, number,
+        inline,
+        name::given_name,
+        number,
         words::{Walk, WordStep},
     },
 };
@@ -725,25 +727,8 @@ fn first_of<'w, 'a>(count: &[u8], words: &'w [&'a [u8]]) -> &'w [&'a [u8]] {
 /// The name in CLIENT SETNAME, or behind SETNAME in HELLO.
 fn introduced(words: &[&[u8]]) -> AdoptLook {
     let name = match words {
-        [client, sub, name]
-            if client.eq_ignore_ascii_case(b"CLIENT") && sub.eq_ignore_ascii_case(b"SETNAME") =>
-        {
-            Some(name)
-        }
-        [hello, _version, options @ ..] if hello.eq_ignore_ascii_case(b"HELLO") => {
-            let mut options = options.iter();
-            loop {
-                match options.next() {
-                    None => break None,
-                    Some(word) if word.eq_ignore_ascii_case(b"SETNAME") => break options.next(),
-                    // A user and a password, which may be called so.
-                    Some(word) if word.eq_ignore_ascii_case(b"AUTH") => drop(options.nth(1)),
-                    Some(_) => {}
-                }
-            }
-        }
-        [reset] if reset.eq_ignore_ascii_case(b"RESET") => Some(&&b""[..]),
-        _ => None,
+        [reset] if reset.eq_ignore_ascii_case(b"RESET") => Some(&b""[..]),
+        words => given_name(words),
     };
     match name {
         // Redis refuses others, and the client keeps the name that it has.

@@ -11,6 +11,7 @@ use super::{
 };
 use crate::{
     adopt::place::KeyPlace,
+    card::ClientCard,
     clock::Instant,
     key::{Key, Token},
     lock::{Claim, Grant, Holding, NoQuorum, NotGranted, Renewed},
@@ -41,20 +42,23 @@ pub(crate) struct Crossing {
     key: Key,
     token: Token,
     asker: Asker,
+    /// The client that asks.
+    card: Arc<ClientCard>,
 }
 
 impl Crossing {
     /// Prepares an operation; `None` if no bridged rule has the lock.
     pub(crate) fn of(
         bridge: Option<&Arc<Bridge>>,
-        key: &Key,
-        token: &Token,
+        (key, token): (&Key, &Token),
         asker: Asker,
+        card: &Arc<ClientCard>,
     ) -> Option<Crossing> {
         let bridge = bridge?;
         let places = bridge.places(key);
         let (key, token) = (key.clone(), token.clone());
-        (!places.is_empty()).then(|| Crossing { bridge: bridge.clone(), places, key, token, asker })
+        let (bridge, card) = (bridge.clone(), card.clone());
+        (!places.is_empty()).then_some(Crossing { bridge, places, key, token, asker, card })
     }
 
     /// Takes the lock for an adopted command, by this claim.
@@ -109,8 +113,8 @@ impl Crossing {
         }
         let (key, token) = (key.clone(), token.clone());
         let grant = match adopted {
-            None => bridge.engine.acquire(key, token, ttl, again).await?,
-            Some(claim) => bridge.engine.adopt(key, token, ttl, claim).await?,
+            None => bridge.engine.acquire(key, token, ttl, again).by(&self.card).await?,
+            Some(claim) => bridge.engine.adopt(key, token, ttl, claim).by(&self.card).await?,
         };
         if let Some(keys) = taken {
             keys.keep();
@@ -167,7 +171,8 @@ impl Crossing {
     pub(crate) async fn convert(self, ttl: Duration, claim: Claim) -> Result<Grant, NotGranted> {
         let Crossing { bridge, key, token, .. } = &self;
         let nobodys = NotGranted::Held { remaining: None, contested: false };
-        let grant = match bridge.engine.take_over(key.clone(), token.clone(), ttl, claim).await {
+        let taking = bridge.engine.take_over(key.clone(), token.clone(), ttl, claim);
+        let grant = match taking.by(&self.card).await {
             Err(NotGranted::Held { .. }) => {
                 let adopted = self.adopt_keys(ttl, claim).await;
                 return adopted.map_err(NotGranted::NoQuorum)?.ok_or(nobodys);
@@ -192,7 +197,7 @@ impl Crossing {
         if kept.map_err(|error| silent(&error))? == KeysKept::Refused {
             return Ok(None);
         }
-        match bridge.engine.adopt(key.clone(), token.clone(), ttl, claim).await {
+        match bridge.engine.adopt(key.clone(), token.clone(), ttl, claim).by(&self.card).await {
             Ok(grant) => Ok(Some(grant)),
             Err(NotGranted::NoQuorum(error)) => Err(error),
             Err(_) => Ok(None),

@@ -48,6 +48,16 @@ const EXPIRATION: Argument = Argument {
 const GRANT: &[Argument] = &[number("fence", "FENCE", false), word("any", "ANY")];
 /// What becomes of a lock node by LOCKGATE NODE.
 const STATE: &[Argument] = &[word("pause", "PAUSE"), word("resume", "RESUME")];
+const COUNT: Argument = number("count", "COUNT", true);
+const BY: Argument = Argument {
+    name: "order",
+    kind: "oneof",
+    token: Some("BY"),
+    optional: true,
+    choices: &[word("waiters", "WAITERS"), word("age", "AGE"), word("wait", "WAIT")],
+};
+/// A lock's name in LOCKGATE, by which a cluster client must not route: the answer is this proxy's.
+const LOCK_NAME: Argument = Argument { name: "key", optional: false, ..TOKEN };
 const WAIT: Argument = number("milliseconds", "WAIT", true);
 
 const fn number(name: &'static str, token: &'static str, optional: bool) -> Argument {
@@ -118,15 +128,16 @@ const LOCKGATE: Described = Described {
             "lockgate|locks",
             "Lists the locks granted through this proxy.",
             -2,
-            &[Argument { name: "pattern", kind: "pattern", ..TOKEN }],
+            &[Argument { name: "pattern", kind: "pattern", ..TOKEN }, COUNT, BY],
         ),
-        // No argument is a key by which a cluster client could route: the answer is this
-        // proxy's.
+        subcommand("lockgate|lock", "Tells of one lock, wherever it was granted.", 3, &[LOCK_NAME]),
+        subcommand("lockgate|waiters", "Lists the clients that wait for a lock.", 3, &[LOCK_NAME]),
+        subcommand("lockgate|clients", "Lists the clients that hold locks or wait.", 2, &[]),
         subcommand(
-            "lockgate|lock",
-            "Tells of one lock granted through this proxy.",
-            3,
-            &[Argument { name: "key", optional: false, ..TOKEN }],
+            "lockgate|hot",
+            "Lists the locks that are waited for longest.",
+            -2,
+            &[Argument { name: "count", token: None, ..COUNT }],
         ),
         subcommand(
             "lockgate|unlock",

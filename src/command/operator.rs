@@ -1,8 +1,14 @@
 //! Reads LOCKGATE, the operator's command, and COMMAND INFO and DOCS about commands of ours:
 //! from words to a typed [`Inquiry`].
 
-use super::BadRequest;
-use crate::resp::name::{Own, own_by_name};
+use super::{BadRequest, shown};
+use crate::{
+    lock::LockOrder,
+    resp::{
+        name::{Own, own_by_name},
+        number,
+    },
+};
 
 /// A question of an operator or a client library.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -13,15 +19,24 @@ pub enum Inquiry {
     Info,
     /// The state of the lock nodes.
     Nodes,
-    /// Locks granted here whose key matches the pattern.
-    Locks {
-        /// A glob; none: all locks.
-        pattern: Option<Vec<u8>>,
-    },
+    /// Locks granted here.
+    Locks(LocksWanted),
     /// A single lock.
     Lock {
         /// The key as clients write it, without the prefix.
         key: Vec<u8>,
+    },
+    /// The clients that wait for a lock.
+    Waiters {
+        /// The key as clients write it, without the prefix.
+        key: Vec<u8>,
+    },
+    /// The clients that hold locks or wait.
+    Clients,
+    /// The locks that are waited for longest.
+    Hot {
+        /// At most so many.
+        most: usize,
     },
     /// Lock idioms seen on adopted keys.
     Adopted,
@@ -32,6 +47,20 @@ pub enum Inquiry {
     /// COMMAND DOCS.
     CommandDocs(Vec<Own>),
 }
+
+/// Which locks LOCKGATE LOCKS lists.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct LocksWanted {
+    /// A glob that their keys match; none: all locks.
+    pub pattern: Option<Vec<u8>>,
+    /// At most so many; none: as many as an answer may have.
+    pub most: Option<usize>,
+    /// The largest first; none: by key.
+    pub by: Option<LockOrder>,
+}
+
+/// Number of locks of LOCKGATE HOT unless told.
+const HOT: usize = 10;
 
 /// The longest pattern of LOCKGATE LOCKS, in bytes. Each lock's key is compared with it.
 const MAX_PATTERN: usize = 256;
@@ -50,19 +79,61 @@ pub fn lockgate<Word: AsRef<[u8]>>(words: &[Word]) -> Result<Inquiry, BadRequest
         (b"nodes", []) => Ok(Inquiry::Nodes),
         (b"version", []) => Ok(Inquiry::Version),
         (b"adopted", []) => Ok(Inquiry::Adopted),
-        (b"locks", []) => Ok(Inquiry::Locks { pattern: None }),
-        (b"locks", [pattern]) if pattern.as_ref().len() > MAX_PATTERN => {
-            Err(BadRequest::PatternTooLong(MAX_PATTERN))
-        }
-        (b"locks", [pattern]) => Ok(Inquiry::Locks { pattern: Some(pattern.as_ref().to_vec()) }),
+        (b"clients", []) => Ok(Inquiry::Clients),
+        (b"locks", options) => Ok(Inquiry::Locks(locks_wanted(options)?)),
         (b"lock", [key]) => Ok(Inquiry::Lock { key: key.as_ref().to_vec() }),
-        (b"help" | b"info" | b"nodes" | b"version" | b"locks" | b"lock" | b"adopted", _) => {
-            Err(BadRequest::SubcommandArity(String::from_utf8_lossy(&name).into_owned()))
-        }
+        (b"waiters", [key]) => Ok(Inquiry::Waiters { key: key.as_ref().to_vec() }),
+        (b"hot", []) => Ok(Inquiry::Hot { most: HOT }),
+        (b"hot", [most]) => Ok(Inquiry::Hot { most: count(most.as_ref(), "HOT")? }),
+        (
+            b"help" | b"info" | b"nodes" | b"version" | b"lock" | b"adopted" | b"clients"
+            | b"waiters" | b"hot",
+            _,
+        ) => Err(BadRequest::SubcommandArity(String::from_utf8_lossy(&name).into_owned())),
         _ => {
             let shown = &subcommand[..subcommand.len().min(128)];
             Err(BadRequest::Subcommand(String::from_utf8_lossy(shown).into_owned()))
         }
+    }
+}
+
+/// Reads the words behind LOCKGATE LOCKS. Options are pairs of words, so with an odd number of words
+/// the first one is the pattern.
+fn locks_wanted<Word: AsRef<[u8]>>(words: &[Word]) -> Result<LocksWanted, BadRequest> {
+    let mut wanted = LocksWanted::default();
+    let (pattern, options) = words.split_at(words.len() % 2);
+    if let [pattern] = pattern {
+        if pattern.as_ref().len() > MAX_PATTERN {
+            return Err(BadRequest::PatternTooLong(MAX_PATTERN));
+        }
+        wanted.pattern = Some(pattern.as_ref().to_vec());
+    }
+    for [option, value] in options.as_chunks().0 {
+        let (option, value) = (option.as_ref(), value.as_ref());
+        match option.to_ascii_lowercase().as_slice() {
+            b"count" if wanted.most.is_none() => wanted.most = Some(count(value, "COUNT")?),
+            b"by" if wanted.by.is_none() => wanted.by = Some(order(value)?),
+            b"count" | b"by" => return Err(BadRequest::Repeated(shown(option))),
+            _ => return Err(BadRequest::UnknownOption(shown(option))),
+        }
+    }
+    Ok(wanted)
+}
+
+/// Reads how many are wanted at most.
+fn count(word: &[u8], option: &'static str) -> Result<usize, BadRequest> {
+    let number = number::integer(word).and_then(|count| usize::try_from(count).ok());
+    let number = number.filter(|count| *count > 0);
+    number.ok_or_else(|| BadRequest::NotAnInteger(shown(word), option))
+}
+
+/// Reads by what locks are sorted.
+fn order(word: &[u8]) -> Result<LockOrder, BadRequest> {
+    match word.to_ascii_lowercase().as_slice() {
+        b"waiters" => Ok(LockOrder::Waiters),
+        b"age" => Ok(LockOrder::Age),
+        b"wait" => Ok(LockOrder::Wait),
+        _ => Err(BadRequest::UnknownOption(shown(word))),
     }
 }
 
@@ -94,9 +165,28 @@ mod tests {
         assert_eq!(read("NODES"), Ok(Inquiry::Nodes));
         assert_eq!(read("version"), Ok(Inquiry::Version));
         assert_eq!(read("Adopted"), Ok(Inquiry::Adopted));
-        assert_eq!(read("locks"), Ok(Inquiry::Locks { pattern: None }));
-        assert_eq!(read("LOCKS a*"), Ok(Inquiry::Locks { pattern: Some(b"a*".to_vec()) }));
+        assert_eq!(read("waiters K"), Ok(Inquiry::Waiters { key: b"K".to_vec() }));
+        assert_eq!(read("Clients"), Ok(Inquiry::Clients));
+        assert_eq!(read("hot"), Ok(Inquiry::Hot { most: 10 }));
+        assert_eq!(read("HOT 3"), Ok(Inquiry::Hot { most: 3 }));
         assert_eq!(read("LOCK K"), Ok(Inquiry::Lock { key: b"K".to_vec() }));
+    }
+
+    #[test]
+    fn the_first_of_an_odd_number_of_words_is_the_pattern_of_locks() {
+        let locks = |pattern: Option<&str>, most, by| {
+            let pattern = pattern.map(|pattern| pattern.as_bytes().to_vec());
+            Ok(Inquiry::Locks(LocksWanted { pattern, most, by }))
+        };
+        let read = |text: &str| lockgate(&words(text));
+        assert_eq!(read("locks"), locks(None, None, None));
+        assert_eq!(read("LOCKS a*"), locks(Some("a*"), None, None));
+        assert_eq!(read("LOCKS by"), locks(Some("by"), None, None));
+        assert_eq!(read("locks BY wait"), locks(None, None, Some(LockOrder::Wait)));
+        let all = locks(Some("a*"), Some(5), Some(LockOrder::Age));
+        assert_eq!(read("locks a* by AGE count 5"), all);
+        assert_eq!(read("locks a* COUNT 5 BY age"), all);
+        assert_eq!(read("locks by by waiters"), locks(Some("by"), None, Some(LockOrder::Waiters)));
     }
 
     #[test]
@@ -105,7 +195,14 @@ mod tests {
             ("", "ERR wrong number of arguments for 'lockgate' command"),
             ("foo", "ERR unknown subcommand 'foo'. Try LOCKGATE HELP."),
             ("LOCK", "ERR wrong number of arguments for 'lockgate|lock' command"),
-            ("Locks a b", "ERR wrong number of arguments for 'lockgate|locks' command"),
+            ("Locks a b", "ERR syntax error, unknown option 'a'"),
+            ("Locks by size", "ERR syntax error, unknown option 'size'"),
+            ("Locks by wait by age", "ERR syntax error, 'by' is one option too many"),
+            ("locks count 0", "ERR value is not an integer or out of range, '0' for COUNT"),
+            ("hot many", "ERR value is not an integer or out of range, 'many' for HOT"),
+            ("hot 1 2", "ERR wrong number of arguments for 'lockgate|hot' command"),
+            ("waiters", "ERR wrong number of arguments for 'lockgate|waiters' command"),
+            ("clients x", "ERR wrong number of arguments for 'lockgate|clients' command"),
             ("adopted x", "ERR wrong number of arguments for 'lockgate|adopted' command"),
             ("info all", "ERR wrong number of arguments for 'lockgate|info' command"),
         ] {

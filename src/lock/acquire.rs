@@ -18,6 +18,7 @@ use super::{
     scripts,
 };
 use crate::{
+    card::ClientCard,
     clock::Instant,
     key::{Key, Token},
 };
@@ -34,6 +35,8 @@ pub struct Acquire {
     again: bool,
     /// Whether nothing is undone, whatever the outcome.
     keeps: bool,
+    /// The client that asks, if that is known.
+    card: Option<Arc<ClientCard>>,
     tally: Tally,
     /// The fence, and the second round that makes a quorum remember it.
     raising: Option<(u64, Tally)>,
@@ -139,7 +142,14 @@ impl Acquire {
         let operation = grants.nodes.submit(operation);
         let tally = grants.nodes.await_votes(operation, rule, ttl);
         let (grants, raising) = (grants.clone(), None);
-        Acquire { grants, since, ttl, claim, again, keeps: false, tally, raising, done: false }
+        let (keeps, card, done) = (false, None, false);
+        Acquire { grants, since, ttl, claim, again, keeps, card, tally, raising, done }
+    }
+
+    /// Notes which client asks.
+    pub(crate) fn by(mut self, card: &Arc<ClientCard>) -> Acquire {
+        self.card = Some(card.clone());
+        self
     }
 
     /// The operation's timer, to be used again.
@@ -161,7 +171,8 @@ impl Acquire {
                 debug_assert!(now + validity <= until, "a validity ends before its lock does");
                 operation.grant(until);
                 let (key, token) = (&operation.key, &operation.token);
-                let holder = Holder::new(token, self.claim, fence, now, until);
+                let card = self.card.take();
+                let holder = Holder::new(token, self.claim, fence, now, until).by(card);
                 self.grants.granted(key, holder);
                 if self.again && !self.keeps {
                     self.grants.heal_once_told(operation, self.claim, self.ttl);
@@ -185,7 +196,9 @@ impl Acquire {
         grants.nodes.submit(grants.nodes.releasing(key.clone(), token.clone(), self.claim));
         asked.close();
         self.done = true;
+        let card = self.card.take();
         *self = Acquire::ask(&grants, key, token, self.ttl, None);
+        self.card = card;
     }
 
     /// Puts a lock that was just granted on the nodes that may not grant, but keep what is put

@@ -14,8 +14,9 @@ use std::{
 use tokio::{runtime::Handle, time::sleep};
 
 use super::{
-    Acquire, Attach, Claim, Counts, FoundGrant, Keep, KeptLock, LockStatus, LookUp, Losses,
-    NoQuorum, NodeStatus, NotPaused, Raise, Release, Renew, Waiter, WallClock,
+    Acquire, Attach, Claim, ClientStatus, Counts, FoundGrant, HotLock, Keep, KeptLock, LockStatus,
+    LookUp, Losses, NoQuorum, NodeStatus, NotPaused, Raise, Release, Renew, Waiter, WaiterStatus,
+    WallClock,
     address::{NodeAddress, connector_to_nodes},
     keep::{leases, lose::lose, watchdog},
     line::{
@@ -25,6 +26,7 @@ use super::{
     locks::Locks,
     metrics::LostReason,
     node::nodes::Nodes,
+    overview,
     quorum::ttl_for,
     take_back,
     voters::Voters,
@@ -325,24 +327,35 @@ impl Engine {
         self.locks.grants.nodes.outage.status()
     }
 
-    /// Shows the key of every lock that was granted here and is held now, until `visit` returns
-    /// false.
-    pub fn locks(&self, visit: &mut dyn FnMut(&[u8]) -> bool) {
-        self.locks.grants.holders.visit(&mut |key, _| visit(key));
+    /// Shows the key of every lock that was granted here and is held now, and for how long it has
+    /// been, until `visit` returns false.
+    pub fn locks(&self, visit: &mut dyn FnMut(&[u8], Duration) -> bool) {
+        self.locks.grants.holders.visit(&mut |key, shown| visit(key, shown.held_for));
     }
 
-    /// Describes one lock. Returns `None` if no client of this proxy holds it now.
+    /// Describes one lock. Returns `None` if no client of this proxy holds it now, or waits for it.
     pub fn lock(&self, key: &[u8]) -> Option<LockStatus> {
-        let shown = self.locks.grants.holders.show(&Key::from(key))?;
-        Some(LockStatus {
-            key: key.to_vec(),
-            fence: shown.fence,
-            session: shown.is_session_lock,
-            adopted: shown.adopted,
-            held_for: shown.held_for,
-            remaining: shown.remaining,
-            waiters: self.locks.queues.waiting(key),
-        })
+        overview::lock(&self.locks, &Key::from(key))
+    }
+
+    /// Shows the key of every lock that a client of this proxy waits for.
+    pub(crate) fn waited_for(&self, visit: &mut dyn FnMut(&[u8])) {
+        self.locks.queues.visit(&mut |key, _| visit(key));
+    }
+
+    /// The clients of this proxy that wait for a lock, first come, first.
+    pub(crate) fn waiters(&self, key: &[u8]) -> Vec<WaiterStatus> {
+        self.locks.queues.line(key)
+    }
+
+    /// All clients of this proxy that hold locks or wait, in no order.
+    pub(crate) fn clients(&self) -> Vec<ClientStatus> {
+        overview::clients(&self.locks)
+    }
+
+    /// The locks that clients of this proxy wait for longest, at most `most`.
+    pub(crate) fn hot(&self, most: usize) -> Vec<HotLock> {
+        overview::hot(&self.locks, most)
     }
 
     /// Has a lock node asked for no new locks from now on. It keeps those that it has: they are renewed

@@ -8,6 +8,7 @@ use std::{
 
 use super::{Claim, KeptLock, keep::watch::Watch};
 use crate::{
+    card::ClientCard,
     clock::Instant,
     key::{Key, KeyMap, Token},
     sync::Mutex,
@@ -48,6 +49,8 @@ pub(super) struct Holder {
     watch: Option<Arc<Watch>>,
     /// The library, or the words, that took the lock for an adopted command; empty for others.
     adopted: &'static str,
+    /// The client that was granted the lock, if that is known.
+    card: Option<Arc<ClientCard>>,
 }
 
 /// A lock that no keeper renews.
@@ -65,6 +68,8 @@ pub(super) struct Shown {
     pub(super) adopted: Option<&'static str>,
     pub(super) held_for: Duration,
     pub(super) remaining: Duration,
+    /// The client that was granted the lock, if that is known.
+    pub(super) card: Option<Arc<ClientCard>>,
 }
 
 impl Holder {
@@ -76,7 +81,13 @@ impl Holder {
         since: Instant,
         until: Instant,
     ) -> Holder {
-        Holder { token: token.clone(), claim, fence, since, until, watch: None, adopted: "" }
+        let (token, watch, adopted, card) = (token.clone(), None, "", None);
+        Holder { token, claim, fence, since, until, watch, adopted, card }
+    }
+
+    /// Notes the client that was granted the lock.
+    pub(super) fn by(self, card: Option<Arc<ClientCard>>) -> Holder {
+        Holder { card, ..self }
     }
 
     fn is(&self, token: &Token, claim: Option<Claim>) -> bool {
@@ -90,6 +101,7 @@ impl Holder {
             adopted: self.claim.is_adopted().then_some(self.adopted),
             held_for: now - self.since,
             remaining: self.until - now,
+            card: self.card.clone(),
         }
     }
 }

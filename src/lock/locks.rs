@@ -3,7 +3,10 @@
 use std::sync::Arc;
 
 use super::{
-    grants::Grants, line::queue::Queues, metrics::LockMetrics, node::nodes::Nodes,
+    grants::Grants,
+    line::{hot::HotLocks, queue::Queues},
+    metrics::LockMetrics,
+    node::nodes::Nodes,
     refusals::Refusals,
 };
 use crate::config::LocksConfig;
@@ -14,6 +17,8 @@ pub(super) struct Locks {
     pub(super) grants: Arc<Grants>,
     /// Clients that wait here.
     pub(super) queues: Queues,
+    /// Locks that clients here have waited for.
+    pub(super) hot: HotLocks,
     /// Locks that others are known to hold.
     pub(super) refusals: Refusals,
 }
@@ -24,6 +29,6 @@ impl Locks {
         let metrics = Arc::new(LockMetrics::new());
         let queues = Queues::new(config, metrics.clone());
         let grants = Arc::new(Grants::new(config, nodes, metrics));
-        Locks { grants, queues, refusals: Refusals::default() }
+        Locks { grants, queues, hot: HotLocks::default(), refusals: Refusals::default() }
     }
 }

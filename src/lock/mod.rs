@@ -1,6 +1,6 @@
 //! Locks: votes of N independent Redis nodes, a quorum, a fence.
 //!
-//! Names no client, no socket and no protocol. The files, those that need none of the others first:
+//! Names no socket and no protocol, and of a client only its card. The files, those that need none of the others first:
 //!
 //! - `quorum`: what votes come to; validity. Pure arithmetic. `voters`: who they are, and the seats of
 //!   each.
@@ -18,6 +18,7 @@
 //! - `line/`: which client waits for which lock; `locks`: the grants and the lines together.
 //! - `release`, `renew`: operations that may end a grant, or pass it on. `take_back`: a release that
 //!   the holder did not ask for.
+//! - `overview`: what operators are told of locks, clients and waits.
 //! - `engine`: what sessions ask of all this.
 //! - `metrics`: counters of locks and nodes; `alarm`: the timer of an operation, which nearly never
 //!   fires; `jitter`: chance, in one place.
@@ -40,6 +41,7 @@ mod look;
 pub(crate) mod metrics;
 mod node;
 mod operation;
+mod overview;
 mod quorum;
 mod raise;
 mod refusals;
@@ -73,9 +75,11 @@ pub(crate) use keep::{
     keeper::Keep,
     losses::{LossKind, Losses, Lost},
 };
-pub(crate) use line::waiter::Waiter;
+pub(crate) use line::{queue::WaiterStatus, waiter::Waiter};
 pub(crate) use look::LookUp;
 pub(crate) use node::nodes::WallClock;
+pub(crate) use overview::{ClientStatus, HotLock};
+pub use overview::{GrantStatus, LockOrder, LockStatus};
 pub(crate) use quorum::{shortest_ttl, ttl_for};
 pub(crate) use raise::Raise;
 pub(crate) use release::Release;
@@ -255,26 +259,6 @@ pub struct NodeStatus {
     pub found: Vec<Fault>,
     /// Whether the node is up, but its votes mostly come too late to count.
     pub too_slow: bool,
-}
-
-/// One lock that was granted through this proxy, for operators. The token is left out: whoever
-/// knows it can release the lock.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct LockStatus {
-    /// The lock's key on the nodes.
-    pub key: Vec<u8>,
-    /// The fence of the last grant.
-    pub fence: u64,
-    /// Whether it is a session lock; otherwise it is a lease.
-    pub session: bool,
-    /// The library, or the words, that took the lock in place of LOCK.
-    pub adopted: Option<&'static str>,
-    /// Time since the grant.
-    pub held_for: Duration,
-    /// Time until the lock ends if nobody renews it.
-    pub remaining: Duration,
-    /// Clients of this proxy that wait for the lock.
-    pub waiters: usize,
 }
 
 /// Locks and waiters of this proxy.

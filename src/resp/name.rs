@@ -88,6 +88,8 @@ pub enum Name {
     Auth,
     /// HELLO.
     Hello,
+    /// CLIENT SETNAME.
+    SetName,
     /// RESET.
     Reset,
     /// QUIT, behind which Redis carries nothing out.
@@ -237,6 +239,9 @@ fn client_name(sub: &[u8], argument: &[u8]) -> Name {
         let is = |word: &[u8]| argument.eq_ignore_ascii_case(word);
         return if is(b"YES") || is(b"NO") { Name::NextOnly } else { Name::Other };
     }
+    if sub.eq_ignore_ascii_case(b"SETNAME") {
+        return Name::SetName;
+    }
     if !sub.eq_ignore_ascii_case(b"REPLY") {
         return Name::Other;
     }
@@ -245,5 +250,26 @@ fn client_name(sub: &[u8], argument: &[u8]) -> Name {
         b"OFF" => Name::ClientReply(ReplyMode::Off),
         b"SKIP" => Name::ClientReply(ReplyMode::Skip),
         _ => Name::Other,
+    }
+}
+
+/// The name that a client gives itself by these words: CLIENT SETNAME, or HELLO with SETNAME. An
+/// empty one takes its name away. `None`: the words give no name.
+pub fn given_name<Word: AsRef<[u8]>>(words: &[Word]) -> Option<&[u8]> {
+    let is = |word: &Word, name: &str| word.as_ref().eq_ignore_ascii_case(name.as_bytes());
+    match words {
+        [client, sub, name] if is(client, "CLIENT") && is(sub, "SETNAME") => Some(name.as_ref()),
+        [hello, _version, options @ ..] if is(hello, "HELLO") => {
+            let mut options = options.iter();
+            loop {
+                match options.next()? {
+                    word if is(word, "SETNAME") => break options.next().map(AsRef::as_ref),
+                    // A user and a password, which may be called so.
+                    word if is(word, "AUTH") => drop(options.nth(1)),
+                    _ => {}
+                }
+            }
+        }
+        _ => None,
     }
 }

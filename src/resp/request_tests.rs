@@ -153,7 +153,7 @@ fn client_is_told_apart_by_its_next_words() {
         (&["CLIENT", "CACHING", "YES"], Name::NextOnly),
         (&["client", "caching", "no"], Name::NextOnly),
         (&["CLIENT", "CACHING", "longer-than-ours"], Name::Other),
-        (&["CLIENT", "SETNAME", "REPLY"], Name::Other),
+        (&["CLIENT", "SETNAME", "REPLY"], Name::SetName),
         (&["CLIENT", "SETINFO", "a-longer-argument"], Name::Other),
         (&["CLIENT", "ID"], Name::Other),
     ];

@@ -145,15 +145,12 @@ impl Door {
         if net::tune(&client, config.tcp_keepalive).is_err() {
             return CloseReason::Client;
         }
-        let peer = match &told {
-            Some(told) => Some(told.source),
-            None => client.peer_addr().ok(),
-        };
         // The address by which the client knows this front.
         let reached = match &told {
             Some(told) => Some(told.destination.ip()),
             None => client.local_addr().ok().map(|address| address.ip()),
         };
+        let from = told.as_ref().map(|told| told.source).or_else(|| client.peer_addr().ok());
         let told = match told {
             None if self.data.connector().sends_header() => match Ends::of(&client) {
                 Ok(ends) => Some(Box::new(ends)),
@@ -190,7 +187,7 @@ impl Door {
                 });
                 let session = Session::new(client, upstream, self.shared.clone(), balanced);
                 let session = session.during(tenure).showing(view).through(self.data.number());
-                let session = session.from(peer);
+                let session = session.of(from);
                 Box::new(session).run().await
             }
             Err(NotConnected { error, .. }) if net::descriptors_are_used_up(&error) => {

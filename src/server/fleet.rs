@@ -50,12 +50,17 @@ pub(super) fn start(shared: &Arc<Shared>, config: &Config, data: Arc<DataNode>) 
     tokio::spawn(run(Arc::downgrade(shared), fleet.clone(), data, tell));
 }
 
-/// The modes of this proxy as they are now.
-fn modes(fleet: &Fleet, config: &Config, sequence: u64) -> ProxyModes {
+/// What operators are told that this proxy is called: its machine, where it listens, its process.
+pub(super) fn name_of(config: &Config) -> String {
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let listen: Vec<String> =
         config.listen.iter().take(2).map(|listener| listener.address.to_string()).collect();
-    let name = format!("{}, {}, pid {}", host.trim(), listen.join(" "), std::process::id());
+    format!("{}, {}, pid {}", host.trim(), listen.join(" "), std::process::id())
+}
+
+/// The modes of this proxy as they are now.
+fn modes(fleet: &Fleet, config: &Config, sequence: u64) -> ProxyModes {
+    let name = name_of(config);
     let modes = ProxyModes::new(&fleet.id, &name, &config.data.to_string(), &config.adopt.rules);
     ProxyModes { sequence, ..modes }
 }

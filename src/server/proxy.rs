@@ -202,6 +202,7 @@ impl Proxy {
             ahead: Arc::default(),
             clients: AtomicUsize::new(0),
             started: Instant::now(),
+            name: fleet::name_of(&self.config),
             listen: self.config.listen.iter().map(|listener| listener.address).collect(),
             draining: AtomicBool::new(false),
             drain: CancellationToken::new(),

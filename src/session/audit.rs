@@ -142,7 +142,7 @@ impl Audit {
                 TransactionPart::Other
             }
             Name::Watch => TransactionPart::Watch,
-            Name::Hello | Name::Topology(_) => TransactionPart::Other,
+            Name::Hello | Name::SetName | Name::Topology(_) => TransactionPart::Other,
             Name::Multi => TransactionPart::Multi,
             Name::Exec => TransactionPart::Exec,
             Name::Discard | Name::Reset => TransactionPart::Discard,

@@ -14,6 +14,7 @@ use super::{
     shared::Shared,
 };
 use crate::{
+    card::ClientCard,
     clock::Instant,
     config::Config,
     data::FrontView,
@@ -35,6 +36,8 @@ pub(super) struct Desk {
     /// The configuration at the time when the client connected.
     pub(super) config: Arc<Config>,
     pub(super) conn: Conn,
+    /// Who the client is, as operators are told.
+    pub(super) card: Arc<ClientCard>,
     pub(super) tokens: Tokens,
     pub(super) losing: Losing,
     pub(super) owed: Owed,
@@ -51,8 +54,6 @@ pub(super) struct Desk {
     pub(super) transaction: Option<Box<LockTransaction>>,
     /// How the client is shown a cluster's nodes; none: no reply about them is changed.
     pub(super) view: Option<Arc<FrontView>>,
-    /// The client's address, for the log. `None`: it has none, or it is not known.
-    pub(super) peer: Option<SocketAddr>,
     /// Wakes the session's task.
     pub(super) waker: Waker,
 }
@@ -65,6 +66,7 @@ impl Desk {
             history_changes: history.as_ref().map_or(0, |history| history.changes()),
             history,
             conn: Conn::new(config.locks.authorize_cache),
+            card: ClientCard::new(None),
             config,
             shared,
             tokens: Tokens::default(),
@@ -75,9 +77,13 @@ impl Desk {
             short_way: ShortWay::default(),
             transaction: None,
             view: None,
-            peer: None,
             waker: Waker::noop().clone(),
         }
+    }
+
+    /// Notes where the client is.
+    pub(super) fn come_from(&mut self, address: Option<SocketAddr>) {
+        self.card = ClientCard::new(address);
     }
 
     /// Notes that the data node is the one behind this front of a cluster.
@@ -244,5 +250,11 @@ impl Desk {
                 }
             }
         }
+    }
+}
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        self.card.leave();
     }
 }

@@ -21,6 +21,7 @@
 //!   attached to; [`losses`], what the client is told when a session lock is lost;
 //!   [`lock_transaction`], how far a transaction about an adopted lock has come.
 //! - [`shared`]: what all sessions share. [`idle`]: how long the data node lets clients be idle.
+//! - [`naming`]: the name that a client gives itself.
 //! - [`planted`]: faults that tests put in on purpose.
 //! - [`metrics`]: counters of commands, and the words for how things end.
 
@@ -39,6 +40,7 @@ mod jobs;
 mod lock_transaction;
 mod losses;
 pub(crate) mod metrics;
+mod naming;
 mod notes;
 mod owed;
 #[cfg(test)]

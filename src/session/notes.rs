@@ -78,6 +78,7 @@ impl Desk {
                 Entry::Unsubscribe(kind, (arguments > 1).then(|| arguments - 1))
             }
             Name::Hello => Entry::Hello,
+            Name::SetName => Entry::SetName,
             Name::Reset => Entry::Reset,
             Name::Quit => Entry::Quit,
             Name::Monitor => Entry::Monitor,

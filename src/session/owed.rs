@@ -16,6 +16,8 @@ use crate::resp::{
 /// state-changing commands (MULTI, SUBSCRIBE, …) without reading; at 24 bytes an entry that stays
 /// under 2 MB.
 const MAX_ENTRIES: usize = 65_536;
+/// Most names that wait for replies.
+const MAX_NAMES: usize = 64;
 
 /// Replies owed for one or several commands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -40,6 +42,8 @@ pub(super) enum Entry {
     /// of the kind.
     Unsubscribe(Channels, Option<usize>),
     Hello,
+    /// CLIENT SETNAME.
+    SetName,
     Reset,
     Quit,
     Monitor,
@@ -58,6 +62,8 @@ pub(super) enum Entry {
 pub(super) enum Verdict {
     /// Passes the frame on.
     Pass,
+    /// Passes the frame on: the data node has accepted a command that may have given a name.
+    Named,
     /// Passes the frame on: the connection is as new.
     Reset,
     /// Passes the frame and all behind it on untouched: it was not expected, or nothing behind it
@@ -71,6 +77,8 @@ pub(super) struct Owed {
     queue: VecDeque<Entry>,
     /// At a front: what the client's transaction has queued.
     queued: Option<Box<QueuedCommands>>,
+    /// The names that the commands of [`Entry::Hello`] and [`Entry::SetName`] give, in order.
+    names: VecDeque<Option<Box<[u8]>>>,
 }
 
 /// What the client's transaction has queued.
@@ -97,6 +105,22 @@ impl Owed {
         }
         self.queue.push_back(entry);
         true
+    }
+
+    /// Notes which name the command gives that is pushed next.
+    pub(super) fn expect_name(&mut self, name: Option<Box<[u8]>>) {
+        // Nobody gives itself so many names.
+        let name = name.filter(|_| self.names.len() < MAX_NAMES);
+        self.names.push_back(name);
+    }
+
+    /// Takes the name that the command gave whose reply came last, if it gave one.
+    pub(super) fn next_name(&mut self) -> Option<Box<[u8]>> {
+        let name = self.names.pop_front().flatten();
+        if self.names.is_empty() {
+            self.names = VecDeque::new();
+        }
+        name
     }
 
     /// Looks from now on for commands about the cluster in the client's transactions.
@@ -141,6 +165,7 @@ impl Owed {
     /// Forgets everything and frees the memory.
     pub(super) fn clear(&mut self) {
         self.queue = VecDeque::new();
+        self.names = VecDeque::new();
     }
 
     /// Returns how many plain replies come next.
@@ -222,8 +247,11 @@ impl Owed {
                 *state = State::default();
                 verdict = Verdict::Reset;
             }
-            Entry::Hello if frame.kind() == b'%' => state.resp3 = true,
-            Entry::Hello if frame.kind() == b'*' => state.resp3 = false,
+            Entry::Hello if matches!(frame.kind(), b'%' | b'*') => {
+                state.resp3 = frame.kind() == b'%';
+                verdict = Verdict::Named;
+            }
+            Entry::SetName if ok => verdict = Verdict::Named,
             Entry::Monitor if ok => state.monitor = true,
             Entry::Quit => state.quit = ok,
             // Inside EXEC's reply the frames of these commands cannot be told apart.
@@ -240,6 +268,7 @@ impl Owed {
             Entry::Subscribe(..) | Entry::Unsubscribe(..) if frame.kind() != b'-' => {
                 return Verdict::Lost;
             }
+            Entry::Hello | Entry::SetName => drop(self.next_name()),
             _ => {}
         }
         self.pop(state);

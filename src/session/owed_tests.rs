@@ -124,15 +124,42 @@ fn quit_ends_the_connection_only_where_it_is_obeyed() {
 #[test]
 fn hello_and_reset_change_the_protocol_by_their_replies() {
     let mut state = State::default();
-    assert_eq!(play(&[Entry::Hello], &mut state, "%1\r\n+a\r\n:1\r\n"), PAID);
+    let accepted = (true, Verdict::Named);
+    assert_eq!(play(&[Entry::Hello], &mut state, "%1\r\n+a\r\n:1\r\n"), accepted);
     assert!(state.resp3);
     assert_eq!(play(&[Entry::Hello], &mut state, "-NOPROTO no\r\n"), PAID);
     assert!(state.resp3);
-    assert_eq!(play(&[Entry::Hello], &mut state, "*2\r\n+a\r\n:1\r\n"), PAID);
+    assert_eq!(play(&[Entry::Hello], &mut state, "*2\r\n+a\r\n:1\r\n"), accepted);
     assert!(!state.resp3);
     state.multi = true;
     assert_eq!(play(&[Entry::Reset], &mut state, "+RESET\r\n"), (true, Verdict::Reset));
     assert_eq!(state, State::default());
+}
+
+#[test]
+fn a_name_counts_once_its_own_command_is_accepted() {
+    let mut owed = Owed::default();
+    let names = [Some("a"), None, Some("b c"), Some("d")];
+    let entries = [Entry::SetName, Entry::Hello, Entry::SetName, Entry::SetName];
+    for (name, entry) in names.into_iter().zip(entries) {
+        owed.expect_name(name.map(|name| name.as_bytes().into()));
+        assert!(owed.push(entry));
+    }
+    let mut state = State::default();
+    let mut told = |reply: &str| {
+        let (mut scanner, mut pos) = (ReplyScanner::default(), 0);
+        let NextReply::Frame(frame) = scanner.next(reply.as_bytes(), &mut pos) else { return None };
+        let verdict = owed.frame(frame, &mut state);
+        if verdict == Verdict::Named { owed.next_name() } else { None }
+    };
+    assert_eq!(told("+OK\r\n").as_deref(), Some(&b"a"[..]));
+    assert_eq!(told("*2\r\n+a\r\n:1\r\n"), None, "a HELLO without a name");
+    assert_eq!(told("-ERR Client names cannot contain spaces\r\n"), None);
+    assert_eq!(told("+OK\r\n").as_deref(), Some(&b"d"[..]));
+    for _ in 0..2 * MAX_NAMES {
+        owed.expect_name(Some((*b"n").into()));
+    }
+    assert_eq!(owed.names.iter().flatten().count(), MAX_NAMES);
 }
 
 #[test]

@@ -139,15 +139,15 @@ impl Session {
         self
     }
 
-    /// Notes by which front of a cluster the client came; 0 if there is no cluster.
-    pub(crate) fn through(mut self, front: usize) -> Session {
-        self.core.desk.come_through(front);
+    /// Notes where the client is, for operators.
+    pub(crate) fn of(mut self, client: Option<SocketAddr>) -> Session {
+        self.core.desk.come_from(client);
         self
     }
 
-    /// Notes the client's address.
-    pub(crate) fn from(mut self, peer: Option<SocketAddr>) -> Session {
-        self.core.desk.peer = peer;
+    /// Notes by which front of a cluster the client came; 0 if there is no cluster.
+    pub(crate) fn through(mut self, front: usize) -> Session {
+        self.core.desk.come_through(front);
         self
     }
 
@@ -570,8 +570,9 @@ impl Session {
         loop {
             moved |= self.core.go_on();
             if let Some(question) = self.core.question() {
-                let shared = &self.core.desk.shared;
-                self.asked = Some(Box::new(Asked::ask(*question, shared, &mut self.alarm)));
+                let Desk { shared, card, .. } = &self.core.desk;
+                let asked = Asked::ask(*question, shared, card, &mut self.alarm);
+                self.asked = Some(Box::new(asked));
             }
             self.drop_what_is_not_asked();
             let Some(asked) = &mut self.asked else { break };

@@ -13,6 +13,7 @@ use super::{
 };
 use crate::{
     bridge::{Asker, Crossing},
+    card::ClientCard,
     key::Token,
     lock::{Acquire, Alarm, Attach, LookUp, NotGranted, Raise, Release, Renew, Waiter},
 };
@@ -34,9 +35,14 @@ pub(super) enum Asked {
 }
 
 impl Asked {
-    /// Asks the question. `alarm` is the last question's, to be used again.
-    pub(super) fn ask(question: Question, shared: &Arc<Shared>, alarm: &mut Alarm) -> Asked {
-        let question = match bridged(question, shared) {
+    /// Asks the question for the client with this card. `alarm` is the last question's, to be used again.
+    pub(super) fn ask(
+        question: Question,
+        shared: &Arc<Shared>,
+        card: &Arc<ClientCard>,
+        alarm: &mut Alarm,
+    ) -> Asked {
+        let question = match bridged(question, shared, card) {
             Ok(asked) => return asked,
             Err(question) => question,
         };
@@ -48,13 +54,13 @@ impl Asked {
         let mut asked =
             match question {
                 Question::Lock { key, token, ttl, again, wait: None } => {
-                    Asked::Lock(engine.acquire(key, token, ttl, again))
+                    Asked::Lock(engine.acquire(key, token, ttl, again).by(card))
                 }
                 Question::Lock { key, token, ttl, again, wait: Some(wait) } => {
-                    Asked::Wait(Box::new(engine.wait(key, token, ttl, wait, again)))
+                    Asked::Wait(Box::new(engine.wait(key, token, ttl, wait, again).by(card)))
                 }
                 Question::Adopt { key, token, ttl, claim } => {
-                    Asked::Lock(engine.adopt(key, token, ttl, claim))
+                    Asked::Lock(engine.adopt(key, token, ttl, claim).by(card))
                 }
                 // Adopted commands know a claim only from the nodes.
                 Question::Unlock { key, token, claim: Some(claim), asker: Asker::Adopted } => {
@@ -67,7 +73,7 @@ impl Asked {
                     Asked::Renew(engine.renew(key, token, ttl, claim))
                 }
                 Question::TakeOver { key, token, ttl, claim } => {
-                    Asked::TakeOver(engine.take_over(key, token, ttl, claim))
+                    Asked::TakeOver(engine.take_over(key, token, ttl, claim).by(card))
                 }
                 Question::Attached(locks) => {
                     let attach = |(key, token)| engine.attach(key, token);
@@ -141,7 +147,11 @@ fn takes_at_once(question: &Question) -> bool {
 }
 
 /// Asks about a bridged lock on both sides. Gives any other question back.
-fn bridged(question: Question, shared: &Arc<Shared>) -> Result<Asked, Question> {
+fn bridged(
+    question: Question,
+    shared: &Arc<Shared>,
+    card: &Arc<ClientCard>,
+) -> Result<Asked, Question> {
     let bridge = shared.bridge.as_ref();
     let nobody = Token::from(b"");
     let (key, token, asker) = match &question {
@@ -162,7 +172,9 @@ fn bridged(question: Question, shared: &Arc<Shared>) -> Result<Asked, Question> 
         | Question::Keys(..)
         | Question::Commands(..) => return Err(question),
     };
-    let Some(crossing) = Crossing::of(bridge, key, token, asker) else { return Err(question) };
+    let Some(crossing) = Crossing::of(bridge, (key, token), asker, card) else {
+        return Err(question);
+    };
     Ok(Asked::Boxed(match question {
         Question::Lock { ttl, again, wait, .. } => {
             Box::pin(async move { Answer::Lock(crossing.acquire(ttl, again, wait).await) })

@@ -95,7 +95,15 @@ impl Core {
                     continue;
                 }
                 // RESET counts as the end of one connection and the beginning of another.
-                Some(Verdict::Reset) => self.desk.tokens.give_back(),
+                Some(Verdict::Reset) => {
+                    self.desk.tokens.give_back();
+                    self.desk.card.rename(b"");
+                }
+                Some(Verdict::Named) => {
+                    if let Some(name) = self.desk.owed.next_name() {
+                        self.desk.card.rename(&name);
+                    }
+                }
                 Some(Verdict::Pass) | None => {}
             }
             if !self.hear(heard) || self.hides() {

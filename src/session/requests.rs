@@ -289,9 +289,9 @@ impl Core {
                 self.noted(noted);
                 return Flow::Forward;
             }
-            // SELECT and CLUSTER are judged too: `rename-command` may give their names to other
+            // SELECT, CLUSTER and CLIENT are judged too: `rename-command` may give their names to other
             // commands.
-            (_, Name::Other | Name::Select | Name::Topology(_))
+            (_, Name::Other | Name::SetName | Name::Select | Name::Topology(_))
                 if scan.is_guarded && !scan.is_free(commands, bytes) =>
             {
                 match self.guard(commands, scan.glance, bytes, first != First::NoRoom) {
@@ -323,6 +323,9 @@ impl Core {
                 return Flow::Keep;
             }
             _ => {}
+        }
+        if matches!(name, Name::Hello | Name::SetName) && !self.may_pass_name(bytes) {
+            return Flow::Keep;
         }
         let noted = self.desk.note(name, arguments);
         self.noted(noted);

@@ -41,6 +41,8 @@ pub(crate) struct Shared {
     /// Clients connected now, for LOCKGATE; a metric cannot be read back.
     pub clients: AtomicUsize,
     pub started: Instant,
+    /// What operators are told that this proxy is called.
+    pub name: String,
     /// Addresses on which clients are accepted.
     pub listen: Vec<SocketAddr>,
     /// Set when the proxy shuts down, before `drain` is cancelled.

@@ -63,7 +63,7 @@ impl Core {
                 self.desk.transaction = None;
                 return Transacting::Pass;
             }
-            (_, false) | (Name::Blank | Name::Other | Name::Topology(_), true) => {
+            (_, false) | (Name::Blank | Name::Other | Name::SetName | Name::Topology(_), true) => {
                 return Transacting::Pass;
             }
             (_, true) => return Transacting::Drop(self.misfits(MISFIT)),
@@ -86,7 +86,7 @@ impl Core {
     #[cold]
     pub(super) fn misfit(&mut self, name: Name) -> Option<Dropping> {
         match (name, self.is_in_transaction()) {
-            (Name::Other | Name::Topology(_), true) => Some(self.misfits(MISFIT)),
+            (Name::Other | Name::SetName | Name::Topology(_), true) => Some(self.misfits(MISFIT)),
             (Name::Watch, false) => Some(self.misfits(ALONE)),
             _ => None,
         }

@@ -94,6 +94,7 @@ pub(super) fn shared(
         ahead: Arc::new(Taken::default()),
         clients: AtomicUsize::new(0),
         started: Instant::now(),
+        name: String::new(),
         listen: vec![SocketAddr::from(([127, 0, 0, 1], 6380))],
         draining: AtomicBool::new(false),
         drain: CancellationToken::new(),

@@ -30,3 +30,4 @@ mod support;
 mod systemd;
 mod unlock;
 mod upgrade;
+mod who;

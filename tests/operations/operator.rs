@@ -568,7 +568,7 @@ fn redis_cli_gives_hints_and_help() {
     for hint in [
         "key [token] [PX milliseconds|EX seconds] [WAIT milliseconds]",
         "[token] [PX milliseconds|EX seconds] [WAIT milliseconds]\u{1b}",
-        "[pattern]\u{1b}",
+        "[pattern] [COUNT count] [BY WAITERS|AGE|WAIT]\u{1b}",
     ] {
         assert!(seen.contains(hint), "no {hint:?} in {seen:?}");
     }

@@ -19,6 +19,7 @@ use tokio::{sync::Notify, time::Instant};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
+    card::ClientCard,
     config::LocksConfig,
     key::Token,
     lock::{
@@ -107,11 +108,29 @@ struct Queue {
     empty_since: Option<Instant>,
 }
 
+/// What a waiter wants.
+pub(in crate::lock) struct LineUp {
+    pub(in crate::lock) token: Token,
+    pub(in crate::lock) ttl: Duration,
+    /// The client, if that is known.
+    pub(in crate::lock) card: Option<Arc<ClientCard>>,
+}
+
+/// A waiter as operators are told of it.
+#[derive(Debug)]
+pub(crate) struct WaiterStatus {
+    /// The client, if that is known.
+    pub(crate) card: Option<Arc<ClientCard>>,
+    /// How long it has waited.
+    pub(crate) waited: Duration,
+    /// The TTL that it asks for.
+    pub(crate) ttl: Duration,
+}
+
 struct InLine {
     ticket: u64,
     since: Instant,
-    token: Token,
-    ttl: Duration,
+    wants: LineUp,
     waker: Option<Waker>,
     /// The lock, while it is handed over to this waiter.
     handed: Option<Acquire>,
@@ -199,8 +218,7 @@ impl Queues {
     pub(in crate::lock) fn join(
         &self,
         key: &[u8],
-        token: Token,
-        ttl: Duration,
+        wants: LineUp,
         ticket: u64,
     ) -> Result<(), NotGranted> {
         let mut queues = self.queues.lock();
@@ -217,7 +235,7 @@ impl Queues {
         }
         queue.empty_since = None;
         let since = Instant::now();
-        queue.seats.push_back(InLine { ticket, since, token, ttl, waker: None, handed: None });
+        queue.seats.push_back(InLine { ticket, since, wants, waker: None, handed: None });
         self.count.store(queues.len(), Ordering::Relaxed);
         self.metrics.waiters.increment(1.0);
         Ok(())
@@ -347,7 +365,8 @@ impl Queues {
         queue.asking = true;
         queue.handovers += 1;
         queue.heard = 0;
-        NextHolder::HandTo { ticket: head.ticket, token: head.token.clone(), ttl: head.ttl }
+        let LineUp { token, ttl, .. } = &head.wants;
+        NextHolder::HandTo { ticket: head.ticket, token: token.clone(), ttl: *ttl }
     }
 
     /// Notes that a release is on its way to every node, before all later requests. A request of
@@ -493,11 +512,6 @@ impl Queues {
         queue.seats.is_empty()
     }
 
-    /// The number of waiters for `key`.
-    pub(in crate::lock) fn waiting(&self, key: &[u8]) -> usize {
-        self.queues.lock().get(key).map_or(0, |queue| queue.seats.len())
-    }
-
     /// The number of all waiters.
     pub(in crate::lock) fn all_waiting(&self) -> usize {
         self.queues.lock().values().map(|queue| queue.seats.len()).sum()
@@ -508,6 +522,25 @@ impl Queues {
         let heads = |queue: &Queue| queue.seats.front().map(|seat| seat.since);
         let first = self.queues.lock().values().filter_map(heads).min();
         first.map_or(Duration::ZERO, |since| since.elapsed())
+    }
+
+    /// Shows each line in which somebody waits, first come, first.
+    pub(in crate::lock) fn visit(&self, visit: &mut dyn FnMut(&[u8], &[WaiterStatus])) {
+        if self.count.load(Ordering::Relaxed) == 0 {
+            return;
+        }
+        let now = Instant::now();
+        for (key, queue) in &*self.queues.lock() {
+            if !queue.seats.is_empty() {
+                visit(key, &queue.shown(now));
+            }
+        }
+    }
+
+    /// The waiters for `key`, first come, first.
+    pub(in crate::lock) fn line(&self, key: &[u8]) -> Vec<WaiterStatus> {
+        let queues = self.queues.lock();
+        queues.get(key).map_or_else(Vec::new, |queue| queue.shown(Instant::now()))
     }
 
     /// The changes that the subscription on a seat has to make.
@@ -578,6 +611,15 @@ impl Queue {
             listening: false,
             empty_since: None,
         }
+    }
+
+    /// The waiters as operators are told of them.
+    fn shown(&self, now: Instant) -> Vec<WaiterStatus> {
+        let shown = |seat: &InLine| {
+            let LineUp { ttl, card, .. } = &seat.wants;
+            WaiterStatus { card: card.clone(), waited: now - seat.since, ttl: *ttl }
+        };
+        self.seats.iter().map(shown).collect()
     }
 
     /// Has the head ask at once, as nothing is known of the lock.

@@ -18,8 +18,12 @@ fn queues() -> Queues {
     Queues::new(&config, Arc::default())
 }
 
+fn line_up(ticket: u64) -> LineUp {
+    LineUp { token: Token::from(&format!("t{ticket}")), ttl: TTL, card: None }
+}
+
 fn join(queues: &Queues, ticket: u64) {
-    queues.join(b"k", Token::from(&format!("t{ticket}")), TTL, ticket).unwrap();
+    queues.join(b"k", line_up(ticket), ticket).unwrap();
 }
 
 /// The waiter's turn: `ask` with the cause, `take`, or `wait`.
@@ -79,9 +83,9 @@ async fn a_queue_is_bounded_and_whoever_leaves_makes_room() {
     for ticket in 1..=3 {
         join(&queues, ticket);
     }
-    let full = queues.join(b"k", Token::from("t4"), TTL, 4);
+    let full = queues.join(b"k", line_up(4), 4);
     assert_eq!(full, Err(NotGranted::QueueFull { limit: 3 }));
-    queues.join(b"other", Token::from("t4"), TTL, 4).unwrap();
+    queues.join(b"other", line_up(4), 4).unwrap();
     queues.leave(b"k", 2, Departure::Gone);
     join(&queues, 5);
     queues.leave(b"k", 9, Departure::Gone);

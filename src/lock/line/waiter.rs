@@ -13,8 +13,9 @@ use std::{
 
 use tokio::time::{Instant, Sleep, sleep_until};
 
-use super::queue::{Departure, WaiterTurn};
+use super::queue::{Departure, LineUp, WaiterTurn};
 use crate::{
+    card::ClientCard,
     key::{Key, Token},
     lock::{Acquire, Claim, Grant, NotGranted, locks::Locks, metrics::WakeUp},
 };
@@ -32,9 +33,13 @@ pub struct Waiter {
     key: Key,
     token: Token,
     ttl: Duration,
+    /// The client that waits, if that is known.
+    card: Option<Arc<ClientCard>>,
     ticket: u64,
     /// Whether the waiter has a place in the queue.
     seated: bool,
+    /// Whether it had to wait there.
+    has_waited: bool,
     since: Instant,
     deadline: Instant,
     asking: Option<Acquire>,
@@ -62,8 +67,10 @@ impl Waiter {
             key,
             token,
             ttl,
+            card: None,
             ticket: TICKETS.fetch_add(1, Ordering::Relaxed),
             seated: false,
+            has_waited: false,
             since,
             deadline,
             asking,
@@ -72,10 +79,29 @@ impl Waiter {
         }
     }
 
+    /// Notes which client waits.
+    pub(crate) fn by(mut self, card: &Arc<ClientCard>) -> Waiter {
+        self.asking = self.asking.take().map(|asking| asking.by(card));
+        self.card = Some(card.clone());
+        self
+    }
+
+    /// Has the lock asked for in the client's name.
+    fn in_its_name(&self, asking: Acquire) -> Acquire {
+        match &self.card {
+            Some(card) => asking.by(card),
+            None => asking,
+        }
+    }
+
     fn leave(&mut self, how: Departure) {
         if std::mem::take(&mut self.seated) {
             self.locks.queues.leave(&self.key, self.ticket, how);
-            self.locks.grants.metrics.queue_seconds.record(self.since.elapsed().as_secs_f64());
+            let waited = self.since.elapsed();
+            self.locks.grants.metrics.queue_seconds.record(waited.as_secs_f64());
+            if self.has_waited {
+                self.locks.hot.count(&self.key, waited);
+            }
         }
     }
 
@@ -112,15 +138,16 @@ impl Future for Waiter {
                 }
             }
             if !self.seated {
-                let token = self.token.clone();
-                self.locks.queues.join(&self.key, token, self.ttl, self.ticket)?;
+                let (token, ttl, card) = (self.token.clone(), self.ttl, self.card.clone());
+                let asked = LineUp { token, ttl, card };
+                self.locks.queues.join(&self.key, asked, self.ticket)?;
                 self.seated = true;
             }
             let until = match self.locks.queues.turn(&self.key, self.ticket, cx.waker()) {
                 WaiterTurn::Take(acquire) => {
                     self.locks.grants.metrics.woken(WakeUp::HandOver);
                     self.locks.grants.metrics.handovers.increment(1);
-                    self.asking = Some(acquire);
+                    self.asking = Some(self.in_its_name(acquire));
                     continue;
                 }
                 WaiterTurn::Ask(reason) if reason.is_none() || Instant::now() < self.deadline => {
@@ -128,8 +155,8 @@ impl Future for Waiter {
                         self.locks.grants.metrics.woken(reason);
                     }
                     let (key, token) = (self.key.clone(), self.token.clone());
-                    self.asking =
-                        Some(Acquire::ask(&self.locks.grants, key, token, self.ttl, None));
+                    let asking = Acquire::ask(&self.locks.grants, key, token, self.ttl, None);
+                    self.asking = Some(self.in_its_name(asking));
                     continue;
                 }
                 WaiterTurn::Ask(_) => None,
@@ -143,6 +170,7 @@ impl Future for Waiter {
                     no_quorum.map_or_else(|| self.last.clone(), NotGranted::NoQuorum)
                 ));
             }
+            self.has_waited = true;
             ready!(self.poll_timer(until, cx));
         }
     }

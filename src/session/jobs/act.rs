@@ -12,7 +12,7 @@
 
 use std::{
     fmt,
-    net::SocketAddr,
+    sync::Arc,
     time::{SystemTime, UNIX_EPOCH},
 };
 
@@ -26,6 +26,7 @@ use super::{
     Answer, Job, Ours, Progress, Question, not_asked,
 };
 use crate::{
+    card::ClientCard,
     command::{self, BadRequest, act::OperatorAct, shown},
     guard::fences,
     key::Key,
@@ -49,30 +50,29 @@ pub(super) fn begin(ours: Ours, act: OperatorAct, desk: &mut Desk) -> Result<Pro
     }
     desk.speak_up();
     desk.ask(|out| encode::command(out, &[b"ACL", b"WHOAMI"]));
-    desk.ask(|out| encode::command(out, &[b"CLIENT", b"GETNAME"]));
     let missing = desk.owed.len();
-    let operator = Operator { address: desk.peer, user: None, name: None };
+    let operator = Operator { card: desk.card.clone(), user: None };
     Ok(Progress::Wait(Box::new(Introducing { ours, act, operator, missing })))
 }
 
 /// Who has something done.
 struct Operator {
-    address: Option<SocketAddr>,
-    /// The user on the data node, and the connection's name there; `None` if it does not tell.
+    card: Arc<ClientCard>,
+    /// The user on the data node; `None` if that does not tell.
     user: Option<String>,
-    name: Option<String>,
 }
 
 impl fmt::Display for Operator {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.address {
-            Some(address) => write!(f, "{address}")?,
-            None => f.write_str("?")?,
+        match self.card.address().as_str() {
+            "" => f.write_str("?")?,
+            address => f.write_str(address)?,
         }
         if let Some(user) = &self.user {
             write!(f, " user {user:?}")?;
         }
-        if let Some(name) = self.name.as_deref().filter(|name| !name.is_empty()) {
+        let name = self.card.name();
+        if !name.is_empty() {
             write!(f, " name {name:?}")?;
         }
         Ok(())
@@ -91,7 +91,7 @@ struct Introducing {
     ours: Ours,
     act: OperatorAct,
     operator: Operator,
-    /// How many replies are missing; the last ones tell the user and the name.
+    /// How many replies are missing; the last one tells the user.
     missing: usize,
 }
 
@@ -123,14 +123,10 @@ struct TakingBack {
 impl Job for Introducing {
     fn reply(mut self: Box<Self>, reply: &[u8], desk: &mut Desk) -> Progress {
         self.missing -= 1;
-        match self.missing {
-            0 => self.operator.name = text_of(reply),
-            1 => self.operator.user = text_of(reply),
-            _ => {}
-        }
         if self.missing > 0 {
             return Progress::Wait(self);
         }
+        self.operator.user = text_of(reply);
         if desk.conn.reply_mode == ReplyMode::Off {
             desk.hush();
         }

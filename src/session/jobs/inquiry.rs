@@ -2,25 +2,16 @@
 
 use std::{fmt::Write as _, sync::atomic::Ordering};
 
-use super::super::desk::Desk;
+use super::{super::desk::Desk, Ours, Progress};
 use crate::{
     adopt::{fleet::ModeConflict, rows::hexadecimal, verdict::danger},
     clock::millis,
     command::{docs, operator::Inquiry},
-    glob::{self, Budget},
-    lock::LockStatus,
     resp::encode,
 };
 
-/// Most locks in one answer to LOCKGATE LOCKS.
-const MAX_LOCKS: usize = 1000;
 /// Most rules in one answer whose modes are two steps apart; their number is told whole.
 const MAX_CONFLICTS: usize = 16;
-/// Most bytes of keys in one answer.
-const MAX_KEY_BYTES: usize = 1024 * 1024;
-/// Steps that comparing keys with the pattern of one LOCKGATE LOCKS may take: some ten
-/// milliseconds, in which the thread that renews locks does nothing else.
-const MAX_STEPS: usize = 10_000_000;
 
 /// The fields of an entry of LOCKGATE ADOPTED behind its `times`. New ones go behind all others, so
 /// that whoever reads them by place still finds them.
@@ -29,22 +20,34 @@ const ADOPTED_FIELDS: [&str; 12] = [
     "because", "mode",
 ];
 
-const TOO_MANY_STEPS: &str = "ERR comparing all keys with this pattern would take too long, \
-     give one with fewer stars, or that begins as the keys do";
-
-const HELP: [&str; 33] = [
+const HELP: [&str; 48] = [
     "LOCKGATE <subcommand> [<arg> [value] [opt] ...]. Subcommands are:",
     "INFO",
     "    Tell of this proxy: version, uptime, lock nodes, locks and waiters, and adopt rules that",
     "    another proxy has in a mode two steps away.",
     "NODES",
     "    List the lock nodes, with the reason where one is down, and what is wrong with it.",
-    "LOCKS [<pattern>]",
+    "LOCKS [<pattern>] [COUNT <count>] [BY WAITERS|AGE|WAIT]",
     "    List the locks granted through this proxy and held now, at most 1000 with 1 MB of",
-    "    keys, whose key matches the glob-style pattern. An adopted one is told with the library",
-    "    that took it, or the command.",
+    "    keys, whose key matches the glob-style pattern, with the address and the name of the",
+    "    client that took each. An adopted one is told with the library that took it, or the",
+    "    command. BY lists the largest first: by clients that wait, by time held, or by the",
+    "    longest wait. BY WAITERS and BY WAIT list locks too that clients here wait for and that",
+    "    were granted elsewhere; of these -1 stands for what is not known.",
     "LOCK <key>",
-    "    Tell of one of these locks; null if it is not held through this proxy.",
+    "    Tell of one lock. The lock nodes are asked about one that was not granted through this",
+    "    proxy: its kind is then elsewhere. Null if nobody holds it.",
+    "WAITERS <key>",
+    "    List the clients of this proxy that wait for a lock, in line: address, name, how long",
+    "    each has waited, and the TTL that it asks for.",
+    "CLIENTS",
+    "    List the clients of this proxy that hold locks or wait, at most 1000, those first that",
+    "    wait longest: address, name, number of locks with some of their keys, and the lock",
+    "    waited for. One that has gone and whose leases last is told as not connected.",
+    "HOT [<count>]",
+    "    List the locks for which clients of this proxy have waited longest, all waits together,",
+    "    10 unless told. All numbers are halved every ten minutes. excess-ms is the part of",
+    "    waited-ms that may have been for other locks.",
     "ADOPTED",
     "    List the lock idioms of existing libraries that were seen on keys of adopt rules, the",
     "    unsafe first, with what would become of each if its lock were taken on the lock nodes,",
@@ -69,7 +72,8 @@ const HELP: [&str; 33] = [
 ];
 
 impl Desk {
-    pub(super) fn tell(&self, inquiry: &Inquiry) -> Vec<u8> {
+    /// Answers an inquiry.
+    pub(super) fn tell(&self, ours: Ours, inquiry: &Inquiry) -> Progress {
         let mut out = Vec::new();
         let resp3 = self.conn.state.resp3;
         match inquiry {
@@ -81,14 +85,12 @@ impl Desk {
             Inquiry::Info => encode::bulk(&mut out, self.info().as_bytes()),
             Inquiry::Nodes => self.tell_nodes(&mut out),
             Inquiry::Adopted => self.tell_adopted(&mut out),
-            Inquiry::Locks { pattern } => self.tell_locks(&mut out, pattern.as_deref()),
-            Inquiry::Lock { key } => {
-                let key = [self.config.locks.prefix.as_bytes(), key].concat();
-                match self.shared.engine.lock(&key) {
-                    Some(lock) => self.tell_lock(&mut out, &lock),
-                    None => encode::null(&mut out, resp3),
-                }
-            }
+            Inquiry::Locks(wanted) => self.tell_locks(&mut out, wanted),
+            // The lock nodes may have to be asked.
+            Inquiry::Lock { key } => return self.tell_one_lock(ours, key),
+            Inquiry::Waiters { key } => self.tell_waiters(&mut out, key),
+            Inquiry::Clients => self.tell_clients(&mut out),
+            Inquiry::Hot { most } => self.tell_hot(&mut out, *most),
             Inquiry::CommandInfo(all) => {
                 encode::array(&mut out, all.len());
                 all.iter().for_each(|own| docs::info(&mut out, *own, resp3));
@@ -98,7 +100,7 @@ impl Desk {
                 all.iter().for_each(|own| docs::docs(&mut out, *own, resp3));
             }
         }
-        out
+        ours.answer(out, None)
     }
 
     fn info(&self) -> String {
@@ -198,55 +200,6 @@ impl Desk {
             encode::bulk(out, b"because");
             encode::bulk(out, b"of these kinds no more are kept");
         }
-    }
-
-    fn tell_locks(&self, out: &mut Vec<u8>, pattern: Option<&[u8]>) {
-        let (mut found, mut bytes) = (Vec::new(), 0);
-        let (mut budget, mut is_enough) = (Budget::of(MAX_STEPS), true);
-        let prefix = self.config.locks.prefix.len();
-        self.shared.engine.locks(&mut |key| {
-            let key = &key[prefix.min(key.len())..];
-            let matches = match pattern {
-                None => Some(true),
-                Some(pattern) => glob::matches_within(pattern, key, &mut budget),
-            };
-            is_enough = matches.is_some();
-            if matches == Some(true) {
-                bytes += key.len();
-                found.push(key.to_vec());
-            }
-            is_enough && found.len() < MAX_LOCKS && bytes < MAX_KEY_BYTES
-        });
-        if !is_enough {
-            // An answer with some of the locks would look as if they were all.
-            return encode::error(out, TOO_MANY_STEPS);
-        }
-        found.sort();
-        let full = |key: &Vec<u8>| [self.config.locks.prefix.as_bytes(), key].concat();
-        // A lock may have been given back meanwhile.
-        let found: Vec<LockStatus> =
-            found.iter().filter_map(|key| self.shared.engine.lock(&full(key))).collect();
-        encode::array(out, found.len());
-        found.iter().for_each(|lock| self.tell_lock(out, lock));
-    }
-
-    fn tell_lock(&self, out: &mut Vec<u8>, lock: &LockStatus) {
-        encode::map(out, 7, self.conn.state.resp3);
-        encode::bulk(out, b"key");
-        encode::bulk(out, &lock.key[self.config.locks.prefix.len().min(lock.key.len())..]);
-        encode::bulk(out, b"kind");
-        encode::bulk(out, if lock.session { b"session" } else { b"lease" });
-        for (field, value) in [
-            ("fence", lock.fence),
-            ("held-ms", millis(lock.held_for)),
-            ("remaining-ms", millis(lock.remaining)),
-            ("waiters", lock.waiters as u64),
-        ] {
-            encode::bulk(out, field.as_bytes());
-            encode::integer(out, i64::try_from(value).unwrap_or(i64::MAX));
-        }
-        encode::bulk(out, b"adopted");
-        encode::bulk(out, lock.adopted.unwrap_or_default().as_bytes());
     }
 }
 

@@ -22,7 +22,8 @@
 //! - `lock`, `unlock`, `renew`, `attach`: one file for each of our commands about a lock.
 //! - `announce`: the data node is told the fence of a lock that guards need.
 //! - `undo`: gives back a LOCK that was granted and is not answered.
-//! - `inquiry`: LOCKGATE's answers. `act`: what LOCKGATE has the proxy do.
+//! - `inquiry`: LOCKGATE's answers; `inquiry_locks`: those about locks and who holds them or waits.
+//!   `act`: what LOCKGATE has the proxy do.
 //! - `lost`: commands that were dropped because the client must first be told of a loss.
 
 mod act;
@@ -34,6 +35,7 @@ pub(super) mod announce;
 mod attach;
 pub(super) mod authorize;
 mod inquiry;
+mod inquiry_locks;
 mod lock;
 pub(super) mod lost;
 pub(super) mod own;

@@ -271,9 +271,7 @@ impl OwnRequest {
     /// inquiry.
     fn carry_out(self, ours: Ours, now: Instant, desk: &mut Desk) -> Progress {
         let begun = match self {
-            OwnRequest::Inquiry(inquiry) => {
-                inquiry.map(|inquiry| ours.answer(desk.tell(&inquiry), None))
-            }
+            OwnRequest::Inquiry(inquiry) => inquiry.map(|inquiry| desk.tell(ours, &inquiry)),
             OwnRequest::Act(act) => act.and_then(|act| act::begin(ours, act, desk)),
             OwnRequest::Adopted(task) => {
                 return adopted::begin(Ours { since: now, ..ours }, *task, desk);

@@ -80,6 +80,7 @@ impl Pair {
             ahead: Arc::new(Taken::default()),
             clients: AtomicUsize::new(0),
             started: tokio::time::Instant::now(),
+            name: String::new(),
             listen: Vec::new(),
             draining: AtomicBool::new(false),
             drain: CancellationToken::new(),

@@ -1,0 +1,31 @@
+//! The name that a client gives itself: taken from CLIENT SETNAME and HELLO as they pass, and put on
+//! the client's card once the data node has accepted it. One that EXEC carries out, or whose reply
+//! is off, is not taken.
+
+use super::core::Core;
+use crate::resp::{
+    name::{ReplyMode, given_name},
+    split::{Split, split},
+};
+
+/// Most words and bytes of a command that may give a name. One with more passes, and gives none.
+const MOST_WORDS: usize = 16;
+const MOST_BYTES: usize = 4096;
+
+impl Core {
+    /// Looks at a command that may give the client a name and is about to be forwarded. Returns
+    /// `false` if more of it must come before.
+    #[cold]
+    pub(super) fn may_pass_name(&mut self, bytes: &[u8]) -> bool {
+        if self.desk.conn.reply_mode != ReplyMode::On {
+            return true;
+        }
+        let given = match split(bytes, MOST_WORDS, MOST_BYTES) {
+            Split::Incomplete if bytes.len() < MOST_BYTES && !self.client_done => return false,
+            Split::Incomplete | Split::TooLong => None,
+            Split::Whole { words, .. } => given_name(&words).map(Box::from),
+        };
+        self.desk.owed.expect_name(given);
+        true
+    }
+}
