@@ -18,6 +18,7 @@
 //! - `line/`: which client waits for which lock; `locks`: the grants and the lines together.
 //! - `release`, `renew`: operations that may end a grant, or pass it on.
 //! - `overview`: what operators are told of locks, clients and waits.
+//! - `trail`: lines in the log about locks, and the audit trail.
 //! - `engine`: what sessions ask of all this.
 //! - `metrics`: counters of locks and nodes; `alarm`: the timer of an operation, which nearly never
 //!   fires; `jitter`: chance, in one place.
@@ -49,6 +50,7 @@ mod reply;
 pub(crate) mod scripts;
 mod shards;
 mod stations;
+mod trail;
 mod voters;
 mod whereabouts;
 

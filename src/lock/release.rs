@@ -26,6 +26,7 @@ use super::{
     node::nodes::Tally,
     operation::Vote,
     quorum::{Decision, Rule},
+    trail::GrantEnd,
 };
 use crate::{
     clock::Instant,
@@ -41,6 +42,17 @@ pub struct Release {
     /// Set if the asker has named no grant: the one that this proxy knows may have ended, and
     /// another proxy may have made one since.
     unsure: Option<(Key, Token)>,
+}
+
+/// Why a lock is released.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ReleaseCause {
+    /// A client gives it back.
+    Asked,
+    /// The same, by a claim that the nodes have told.
+    Found,
+    /// The session lock is lost.
+    Lost,
 }
 
 enum Stage {
@@ -64,12 +76,12 @@ impl Release {
     /// the next waiter here. Without a claim, the grant that `token` has is meant: if this proxy does
     /// not know it, a quorum of nodes must.
     pub(super) fn ask(locks: &Arc<Locks>, key: Key, token: Token, claim: Option<Claim>) -> Release {
-        Release::begin(locks, key, token, claim, false).told()
+        Release::begin(locks, key, token, claim, ReleaseCause::Asked).told()
     }
 
     /// Releases the grant with this claim, which the nodes have told.
     pub(super) fn ask_found(locks: &Arc<Locks>, key: Key, token: Token, claim: Claim) -> Release {
-        Release::begin(locks, key, token, Some(claim), true).told()
+        Release::begin(locks, key, token, Some(claim), ReleaseCause::Found).told()
     }
 
     /// Tells the lock's keeper.
@@ -84,26 +96,32 @@ impl Release {
     /// told, if there is one.
     pub(super) fn ask_lost(locks: &Arc<Locks>, lost: &Arc<Watch>) -> Option<Arc<Watch>> {
         let (key, token) = (lost.key.clone(), lost.token.clone());
-        let release = Release::begin(locks, key, token, Some(lost.claim), false);
+        let release = Release::begin(locks, key, token, Some(lost.claim), ReleaseCause::Lost);
         let other = release.watch.filter(|watch| !Arc::ptr_eq(watch, lost));
         other.filter(|other| locks.grants.schedule.pause(other))
     }
 
-    /// Releases the lock or hands it over. The caller tells its keeper. `is_found`: the nodes have
-    /// told the claim.
+    /// Releases the lock or hands it over. The caller tells its keeper.
     fn begin(
         locks: &Arc<Locks>,
         key: Key,
         token: Token,
         claim: Option<Claim>,
-        is_found: bool,
+        cause: ReleaseCause,
     ) -> Release {
         let since = Instant::now();
         let (grants, nodes) = (&locks.grants, &locks.grants.nodes);
         let (known, watch, held) = grants.holders.release(&key, &token, claim, since);
         locks.refusals.released(&key);
-        if let Some(held) = held {
-            grants.metrics.hold_seconds.record(held.as_secs_f64());
+        match held {
+            Some(held) => {
+                grants.metrics.hold_seconds.record(held.held_for.as_secs_f64());
+                let is_lost = cause == ReleaseCause::Lost;
+                let how = if is_lost { GrantEnd::Lost } else { GrantEnd::Released };
+                grants.trail.ended(&key, &held, how);
+            }
+            None if cause == ReleaseCause::Found => grants.trail.released_elsewhere(&key),
+            None => {}
         }
         let releasing = |tally, unsure| {
             let (locks, stage) = (locks.clone(), Stage::Releasing(tally));
@@ -112,7 +130,7 @@ impl Release {
         let unsure = claim.is_none().then(|| (key.clone(), token.clone()));
         let claim = match (known, claim) {
             (Owner::This(known), _) => known,
-            (Owner::Another | Owner::Nothing, Some(claim)) if is_found => {
+            (Owner::Another | Owner::Nothing, Some(claim)) if cause == ReleaseCause::Found => {
                 let operation = nodes.submit(nodes.releasing_elsewhere(key, token, claim));
                 locks.queues.released(&operation.key, &NextHolder::Nobody);
                 // A quorum must have released it: that one may have is not enough.

@@ -20,6 +20,7 @@ mod configuration;
 mod dev;
 mod digests;
 mod doctor;
+mod logs;
 mod operator;
 mod reload;
 mod sentinel;
