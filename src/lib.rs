@@ -19,7 +19,7 @@
 //! - [`resp`]: the wire: where commands and replies end, and what a command is called.
 //! - [`config`]: the YAML file, its defaults, and its errors with line numbers.
 //! - [`metrics`]: keeps and renders the counters.
-//! - [`card`], [`key`], [`glob`], [`clock`], [`sync`]: shared by several of them.
+//! - [`card`], [`key`], [`glob`], [`clock`], [`sync`], [`told`]: shared by several of them.
 //! - [`tools`]: the other commands of the binary: `dev`, `doctor`, `init`.
 //! - `simulation`, in tests alone: the real engine and real sessions over a simulated network.
 //!
@@ -52,6 +52,7 @@ mod session;
 #[cfg(test)]
 mod simulation;
 mod sync;
+mod told;
 // The binary runs them; tests start a Redis with them.
 pub mod tools;
 

@@ -8,7 +8,7 @@ use std::sync::{self, MutexGuard, PoisonError};
 pub(crate) struct Mutex<T>(sync::Mutex<T>);
 
 impl<T> Mutex<T> {
-    pub(crate) fn new(value: T) -> Mutex<T> {
+    pub(crate) const fn new(value: T) -> Mutex<T> {
         Mutex(sync::Mutex::new(value))
     }
 

@@ -27,18 +27,19 @@ const ROOMS: &[(&str, &[&str])] = &[
     ("resp", &[]),
     ("sync", &[]),
     ("card", &["sync"]),
+    ("told", &["sync"]),
     ("net", &["config", "metrics"]),
     ("sentinel", &["clock", "config", "metrics", "net", "resp", "sync"]),
     ("cluster", &["clock", "config", "metrics", "net", "resp"]),
     ("data", &["clock", "cluster", "config", "metrics", "net", "resp", "sentinel", "sync"]),
     ("command", &["config", "glob", "key", "lock", "resp"]),
     ("adopt", &["config", "glob", "metrics", "resp", "sync"]),
-    ("guard", &["cluster", "config", "data", "glob", "key", "net", "resp"]),
+    ("guard", &["cluster", "config", "data", "glob", "key", "net", "resp", "told"]),
     (
         "lock",
         &[
             "card", "clock", "cluster", "config", "key", "metrics", "net", "resp", "sentinel",
-            "sync",
+            "sync", "told",
         ],
     ),
     ("bridge", &["adopt", "card", "clock", "config", "data", "key", "lock", "net"]),
@@ -46,7 +47,7 @@ const ROOMS: &[(&str, &[&str])] = &[
         "session",
         &[
             "adopt", "bridge", "card", "clock", "cluster", "command", "config", "data", "glob",
-            "guard", "key", "lock", "metrics", "net", "resp",
+            "guard", "key", "lock", "metrics", "net", "resp", "told",
         ],
     ),
     (

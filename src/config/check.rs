@@ -81,6 +81,12 @@ pub(super) fn known_level(level: &str) -> Option<String> {
 }
 
 /// The message does not repeat the value, which may come from the environment.
+pub(super) fn known_trail(trail: &str) -> Option<String> {
+    let is_right = ["off", "all"].contains(&trail);
+    (!is_right).then(|| "neither off nor all".into())
+}
+
+/// The message does not repeat the value, which may come from the environment.
 pub(super) fn known_format(format: &str) -> Option<String> {
     let formats = ["auto", "human", "json"];
     let is_right = formats.contains(&format);

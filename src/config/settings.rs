@@ -13,8 +13,8 @@ use super::{
     AdoptConfig, ClientTls, DataConfig, GuardsConfig, Listener, LockNode, LockNotify, OnDisconnect,
     OnLost, RedisUrl, SocketPath,
     check::{
-        at_least, below_half, if_given, keepalive, known_format, known_level, longer_than_zero,
-        not_reserved, short_path, string, threads,
+        at_least, below_half, if_given, keepalive, known_format, known_level, known_trail,
+        longer_than_zero, not_reserved, short_path, string, threads,
     },
     data::without_database,
     keys::keys,
@@ -98,6 +98,8 @@ keys! {
         live level: String = "info".into() => known_level;
         /// `auto`, `human` or `json`.
         fixed format: String = "auto".into() => known_format;
+        /// `off`, or `all`: a line for each grant of a lock and its end.
+        live locks: String = "off".into() => known_trail;
     }
 }
 

@@ -22,7 +22,6 @@ pub(crate) mod room;
 pub(crate) mod write;
 
 use std::{
-    borrow::Cow,
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
@@ -54,6 +53,7 @@ use crate::{
         inline,
         words::{Spans, Walk, WordStep},
     },
+    told::shown,
 };
 
 /// Prefix of a lock's key on the data node, where the largest fence stands that the data node has
@@ -496,15 +496,4 @@ fn ruled(ruling: Ruling, words: &[&[u8]], command: &[u8]) -> Look {
         Ok(audited) => Look::Audited(audited),
         Err(stop) => Look::Stop(command.len(), stop, Write::of(words, command)),
     }
-}
-
-/// Returns a key or a lock as an error shows it: printable, and not too long.
-pub(crate) fn shown(bytes: &[u8]) -> Cow<'_, str> {
-    const LONGEST: usize = 128;
-    let cut = &bytes[..bytes.len().min(LONGEST)];
-    if bytes.len() <= LONGEST && cut.iter().all(|b| b.is_ascii_graphic() || *b == b' ') {
-        return String::from_utf8_lossy(cut);
-    }
-    let dots = if bytes.len() > LONGEST { "…" } else { "" };
-    Cow::Owned(format!("{}{dots}", cut.escape_ascii()))
 }

@@ -18,6 +18,8 @@ use super::{
     LookUp, Losses, NoQuorum, NodeStatus, NotPaused, Raise, Release, Renew, Waiter, WaiterStatus,
     WallClock,
     address::{NodeAddress, connector_to_nodes},
+    grants::Grants,
+    holders::SHARDS,
     keep::{leases, lose::lose, watchdog},
     line::{
         streams,
@@ -40,6 +42,9 @@ use crate::{
 
 /// How often lines are looked for in which nobody waits any more.
 const SWEEP_EVERY: Duration = Duration::from_millis(500);
+/// Parts of the map of holders in which it is looked for grants that have run out, each time: all of
+/// them in eight seconds.
+const SHARDS_AT_ONCE: usize = 4;
 
 /// The lock engine over all lock nodes.
 pub struct Engine {
@@ -412,6 +417,12 @@ impl Engine {
         counts
     }
 
+    /// Writes a line on stderr for each grant and its end, or no more. `proxy`: what this process is
+    /// called, as it was told first.
+    pub(crate) fn set_trail(&self, is_whole: bool, proxy: &str) {
+        self.locks.grants.trail.set(is_whole, proxy);
+    }
+
     /// Applies the settings that can change while the process runs: `max_waiters` and
     /// `max_handovers`.
     pub(crate) fn set_limits(&self, config: &LocksConfig) {
@@ -436,16 +447,45 @@ fn place_of(nodes: &[NodeStatus], address: &[u8]) -> Result<usize, NotPaused> {
     place.ok_or(NotPaused::Unknown)
 }
 
-/// Ends lines in which nobody waits any more, for as long as there are locks.
+/// Ends lines in which nobody waits any more, forgets grants that have run out, and tells the log of
+/// the quorum, for as long as there are locks.
 async fn sweep(locks: Weak<Locks>) {
+    let (mut shard, mut quorum) = (0, QuorumWatch::default());
     loop {
         sleep(SWEEP_EVERY).await;
-        match locks.upgrade() {
-            Some(locks) => {
-                locks.queues.sweep();
-                locks.grants.nodes.outage.tell();
-            }
-            None => return,
+        let Some(locks) = locks.upgrade() else { return };
+        locks.queues.sweep();
+        let grants = &locks.grants;
+        grants.nodes.outage.tell();
+        grants.forget_run_out(shard..shard + SHARDS_AT_ONCE);
+        shard = (shard + SHARDS_AT_ONCE) % SHARDS;
+        quorum.look(grants);
+        grants.trail.tell_left_out();
+    }
+}
+
+/// Tells the log when a quorum of the lock nodes cannot vote any more, and when it can again.
+#[derive(Default)]
+struct QuorumWatch {
+    /// Whether a quorum could vote once; a proxy that starts has none yet.
+    was_there: bool,
+    lost_at: Option<Instant>,
+}
+
+impl QuorumWatch {
+    fn look(&mut self, grants: &Grants) {
+        let (nodes, needed) = (grants.nodes.status(), grants.nodes.quorum());
+        let up = nodes.iter().filter(|node| node.up).count();
+        let is_there = up >= needed;
+        if is_there && let Some(since) = self.lost_at.take() {
+            grants.trail.quorum_back(up, needed, since.elapsed());
+        } else if !is_there && self.was_there && self.lost_at.is_none() {
+            self.lost_at = Some(Instant::now());
+            let missing = nodes.iter().filter(|node| !node.up).map(|node| {
+                format!("{} ({})", node.address, node.reason.as_deref().unwrap_or("down"))
+            });
+            grants.trail.quorum_lost(up, needed, &missing.collect::<Vec<_>>().join(", "));
         }
+        self.was_there |= is_there;
     }
 }

@@ -1,7 +1,7 @@
 //! Grants made through this proxy: the nodes that keep them, their holders, and when each is to be
 //! renewed.
 
-use std::{sync::Arc, time::Duration};
+use std::{ops::Range, sync::Arc, time::Duration};
 
 use super::{
     Claim,
@@ -12,8 +12,10 @@ use super::{
     operation::{Kind, Operation, Vote},
     quorum::Rule,
     scripts::{self, Wanted},
+    trail::{GrantEnd, Trail},
 };
 use crate::{
+    clock::Instant,
     config::LocksConfig,
     key::{Key, Token},
 };
@@ -35,6 +37,8 @@ pub(super) struct Grants {
     /// The schedule by which session locks are renewed.
     pub(super) schedule: Arc<Schedule>,
     pub(super) metrics: Arc<LockMetrics>,
+    /// Lines in the log.
+    pub(super) trail: Trail,
 }
 
 impl Grants {
@@ -44,13 +48,46 @@ impl Grants {
             holders: Holders::default(),
             schedule: Arc::new(Schedule::new(config)),
             metrics,
+            trail: Trail::new(config.prefix.len()),
         }
     }
 
     /// Notes a grant, and tells the lock's keeper before, if there was one.
     pub(super) fn granted(&self, key: &Key, holder: Holder) {
-        if let Some(before) = self.holders.granted(key, holder) {
-            self.schedule.replace(&before);
+        let claim = holder.claim();
+        let told = self.trail.is_whole().then(|| holder.told(Instant::now()));
+        let before = self.holders.granted(key, holder);
+        if let Some(before) = &before {
+            if let Some(watch) = before.watch() {
+                self.schedule.replace(watch);
+            }
+            if before.claim() != claim {
+                self.replaced(key, before);
+            }
+        }
+        if let Some(told) = told {
+            self.trail.granted(key, &told);
+        }
+    }
+
+    /// Tells of the end of a grant that another one has followed.
+    #[cold]
+    fn replaced(&self, key: &Key, before: &Holder) {
+        let now = Instant::now();
+        let how = match before.has_run_out(now) {
+            true => GrantEnd::RanOut,
+            false => GrantEnd::Replaced,
+        };
+        self.trail.ended(key, &before.told(now), how);
+    }
+
+    /// Forgets grants in some parts of the map of holders whose TTL has run out, and tells of them.
+    pub(super) fn forget_run_out(&self, shards: Range<usize>) {
+        let now = Instant::now();
+        for shard in shards {
+            for (key, ended) in self.holders.run_out(shard, now) {
+                self.trail.ended(&key, &ended, GrantEnd::RanOut);
+            }
         }
     }
 

@@ -60,6 +60,24 @@ pub(super) struct Lease {
     pub(super) claim: Claim,
 }
 
+/// What is told of a grant that has been made, or has ended.
+#[derive(Default)]
+pub(super) struct GrantTold {
+    pub(super) fence: u64,
+    pub(super) held_for: Duration,
+    pub(super) is_session_lock: bool,
+    pub(super) is_adopted: bool,
+    /// The client that was granted the lock, if that is known.
+    card: Option<Arc<ClientCard>>,
+}
+
+impl GrantTold {
+    /// The client's address, and its name.
+    pub(super) fn client(&self) -> (String, Arc<str>) {
+        self.card.as_ref().map(|card| (card.address(), card.name())).unwrap_or_default()
+    }
+}
+
 /// The parts of a holder that may be shown.
 pub(super) struct Shown {
     pub(super) fence: u64,
@@ -90,6 +108,32 @@ impl Holder {
         Holder { card, ..self }
     }
 
+    /// The keeper of a session lock.
+    pub(super) fn watch(&self) -> Option<&Arc<Watch>> {
+        self.watch.as_ref()
+    }
+
+    /// The grant's claim.
+    pub(super) fn claim(&self) -> Claim {
+        self.claim
+    }
+
+    /// Whether the lock's TTL has run out.
+    pub(super) fn has_run_out(&self, now: Instant) -> bool {
+        self.until <= now
+    }
+
+    /// What is told of the grant.
+    pub(super) fn told(&self, now: Instant) -> GrantTold {
+        GrantTold {
+            fence: self.fence,
+            held_for: now - self.since,
+            is_session_lock: self.watch.is_some(),
+            is_adopted: self.claim.is_adopted(),
+            card: self.card.clone(),
+        }
+    }
+
     fn is(&self, token: &Token, claim: Option<Claim>) -> bool {
         self.token == *token && claim.is_none_or(|claim| claim == self.claim)
     }
@@ -117,9 +161,9 @@ pub(super) enum Owner {
 }
 
 impl Holders {
-    /// Notes a grant. A grant with the same claim keeps its start. Returns the keeper before: the
+    /// Notes a grant. A grant with the same claim keeps its start. Returns the holder before: the
     /// newer grant is another's to keep.
-    pub(super) fn granted(&self, key: &Key, new: Holder) -> Option<Arc<Watch>> {
+    pub(super) fn granted(&self, key: &Key, new: Holder) -> Option<Holder> {
         let mut map = self.lock(key);
         if let Some(holder) = map.by_key.get_mut(key) {
             debug_assert!(
@@ -132,7 +176,7 @@ impl Holders {
             } else {
                 (new.since, new.until, new.adopted)
             };
-            return std::mem::replace(holder, Holder { since, until, adopted, ..new }).watch;
+            return Some(std::mem::replace(holder, Holder { since, until, adopted, ..new }));
         }
         if map.by_key.len() >= SWEEP.max(2 * map.swept) {
             map.by_key.retain(|_, holder| holder.until > new.since);
@@ -225,14 +269,14 @@ impl Holders {
     }
 
     /// Forgets the holder of a lock that is given back: by `claim`, or without one whichever grant
-    /// the token has. Returns the grant's claim, and for how long the lock was held.
+    /// the token has. Returns the grant's claim, and what is told of it.
     pub(super) fn release(
         &self,
         key: &Key,
         token: &Token,
         claim: Option<Claim>,
         now: Instant,
-    ) -> (Owner, Option<Arc<Watch>>, Option<Duration>) {
+    ) -> (Owner, Option<Arc<Watch>>, Option<GrantTold>) {
         let mut map = self.lock(key);
         match map.by_key.get(key) {
             Some(holder) if holder.is(token, claim) => {
@@ -241,12 +285,23 @@ impl Holders {
                     false => Owner::Nothing,
                 };
                 let holder = map.by_key.remove(key);
-                let held = holder.as_ref().map(|holder| now - holder.since);
+                let held = holder.as_ref().map(|holder| holder.told(now));
                 (known, holder.and_then(|holder| holder.watch), held)
             }
             Some(holder) if holder.until > now => (Owner::Another, None, None),
             Some(_) | None => (Owner::Nothing, None, None),
         }
+    }
+
+    /// Forgets the holders in one of the [`SHARDS`] parts of the map whose TTL has run out and whom
+    /// nobody keeps.
+    pub(super) fn run_out(&self, shard: usize, now: Instant) -> Vec<(Key, GrantTold)> {
+        let is_over = |holder: &Holder| {
+            holder.has_run_out(now) && holder.watch.as_ref().is_none_or(|watch| !watch.is_kept())
+        };
+        let mut map = self.0[shard % SHARDS].lock();
+        let over = map.by_key.extract_if(|_, holder| is_over(holder));
+        over.map(|(key, holder)| (key, holder.told(now))).collect()
     }
 
     /// Whether this grant has the lock, as far as this proxy knows.
@@ -358,7 +413,8 @@ mod tests {
         assert_eq!(known, Owner::Nothing, "that one's time is up");
         holders.granted(k, holder(b, second, 3, 10));
         let (known, _, held) = holders.release(k, b, None, Instant::now());
-        assert_eq!((known, held), (Owner::This(second), Some(Duration::ZERO)));
+        let held = held.map(|held| (held.fence, held.held_for));
+        assert_eq!((known, held), (Owner::This(second), Some((3, Duration::ZERO))));
         assert_eq!(holders.release(k, b, None, Instant::now()).0, Owner::Nothing);
     }
 

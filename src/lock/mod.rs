@@ -19,6 +19,7 @@
 //! - `release`, `renew`: operations that may end a grant, or pass it on. `take_back`: a release that
 //!   the holder did not ask for.
 //! - `overview`: what operators are told of locks, clients and waits.
+//! - `trail`: lines in the log about locks, and the audit trail.
 //! - `engine`: what sessions ask of all this.
 //! - `metrics`: counters of locks and nodes; `alarm`: the timer of an operation, which nearly never
 //!   fires; `jitter`: chance, in one place.
@@ -52,6 +53,7 @@ pub(crate) mod scripts;
 mod shards;
 mod stations;
 mod take_back;
+mod trail;
 mod voters;
 mod whereabouts;
 

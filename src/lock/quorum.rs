@@ -125,6 +125,12 @@ impl Votes {
         self.no = answered - self.yes - self.taken;
     }
 
+    /// The votes in words.
+    pub(super) fn told(self) -> String {
+        let Votes { nodes, yes, no, missing, .. } = self;
+        format!("{yes} yes, {no} no, {missing} missing of {nodes}")
+    }
+
     fn pending(self) -> usize {
         self.nodes - self.answered() - self.missing
     }

@@ -29,6 +29,7 @@ use super::{
     node::nodes::Tally,
     operation::Vote,
     quorum::{Decision, Rule},
+    trail::GrantEnd,
 };
 use crate::{
     clock::Instant,
@@ -44,6 +45,19 @@ pub struct Release {
     /// Set if the asker has named no grant: the one that this proxy knows may have ended, and
     /// another proxy may have made one since.
     unsure: Option<(Key, Token)>,
+}
+
+/// Why a lock is released.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum ReleaseCause {
+    /// A client gives it back.
+    Asked,
+    /// The same, by a claim that the nodes have told.
+    Found,
+    /// An operator takes it back, by a claim that the nodes have told: the holder knows nothing of that.
+    TakenBack,
+    /// The session lock is lost.
+    Lost,
 }
 
 enum Stage {
@@ -62,28 +76,17 @@ impl Stage {
     }
 }
 
-/// Who has named the grant that is to end.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum NamedBy {
-    /// Whoever gives the lock back.
-    Asker,
-    /// The nodes, for somebody who gives the lock back.
-    Nodes,
-    /// The nodes, for an operator who takes the lock back: the holder knows nothing of that.
-    Operator,
-}
-
 impl Release {
     /// Releases `key` on every node where the grant with this claim holds it, or hands it over to
     /// the next waiter here. Without a claim, the grant that `token` has is meant: if this proxy does
     /// not know it, a quorum of nodes must.
     pub(super) fn ask(locks: &Arc<Locks>, key: Key, token: Token, claim: Option<Claim>) -> Release {
-        Release::begin(locks, key, token, claim, NamedBy::Asker).told()
+        Release::begin(locks, key, token, claim, ReleaseCause::Asked).told()
     }
 
     /// Releases the grant with this claim, which the nodes have told.
     pub(super) fn ask_found(locks: &Arc<Locks>, key: Key, token: Token, claim: Claim) -> Release {
-        Release::begin(locks, key, token, Some(claim), NamedBy::Nodes).told()
+        Release::begin(locks, key, token, Some(claim), ReleaseCause::Found).told()
     }
 
     /// Releases the grant with this claim, which the nodes have told, though its holder goes on. The
@@ -94,7 +97,7 @@ impl Release {
         token: Token,
         claim: Claim,
     ) -> Release {
-        Release::begin(locks, key, token, Some(claim), NamedBy::Operator).told()
+        Release::begin(locks, key, token, Some(claim), ReleaseCause::TakenBack).told()
     }
 
     /// Tells the lock's keeper.
@@ -109,25 +112,36 @@ impl Release {
     /// told, if there is one.
     pub(super) fn ask_lost(locks: &Arc<Locks>, lost: &Arc<Watch>) -> Option<Arc<Watch>> {
         let (key, token) = (lost.key.clone(), lost.token.clone());
-        let release = Release::begin(locks, key, token, Some(lost.claim), NamedBy::Asker);
+        let release = Release::begin(locks, key, token, Some(lost.claim), ReleaseCause::Lost);
         let other = release.watch.filter(|watch| !Arc::ptr_eq(watch, lost));
         other.filter(|other| locks.grants.schedule.pause(other))
     }
 
-    /// Releases the lock or hands it over. The caller tells its keeper. `by`: who has named the claim.
+    /// Releases the lock or hands it over. The caller tells its keeper.
     fn begin(
         locks: &Arc<Locks>,
         key: Key,
         token: Token,
         claim: Option<Claim>,
-        by: NamedBy,
+        cause: ReleaseCause,
     ) -> Release {
         let since = Instant::now();
         let (grants, nodes) = (&locks.grants, &locks.grants.nodes);
         let (known, watch, held) = grants.holders.release(&key, &token, claim, since);
         locks.refusals.released(&key);
-        if let Some(held) = held {
-            grants.metrics.hold_seconds.record(held.as_secs_f64());
+        let is_found = matches!(cause, ReleaseCause::Found | ReleaseCause::TakenBack);
+        match held {
+            Some(held) => {
+                grants.metrics.hold_seconds.record(held.held_for.as_secs_f64());
+                let how = match cause {
+                    ReleaseCause::Asked | ReleaseCause::Found => GrantEnd::Released,
+                    ReleaseCause::TakenBack => GrantEnd::TakenBack,
+                    ReleaseCause::Lost => GrantEnd::Lost,
+                };
+                grants.trail.ended(&key, &held, how);
+            }
+            None if is_found => grants.trail.released_elsewhere(&key),
+            None => {}
         }
         let releasing = |tally, unsure| {
             let (locks, stage) = (locks.clone(), Stage::Releasing(tally));
@@ -135,8 +149,8 @@ impl Release {
         };
         let unsure = claim.is_none().then(|| (key.clone(), token.clone()));
         let claim = match (known, claim) {
-            (Owner::This(known), _) if by != NamedBy::Operator => known,
-            (_, Some(claim)) if by != NamedBy::Asker => {
+            (Owner::This(known), _) if cause != ReleaseCause::TakenBack => known,
+            (_, Some(claim)) if is_found => {
                 let operation = nodes.submit(nodes.releasing_elsewhere(key, token, claim));
                 locks.queues.released(&operation.key, &NextHolder::Nobody);
                 // A quorum must have released it: that one may have is not enough.

@@ -37,7 +37,7 @@ use crate::{
         upgrade::{self, Predecessor, Rendezvous},
         workers::Workers,
     },
-    session::{Shared, idle::Idle, metrics::Metrics},
+    session::{self, Shared, idle::Idle, metrics::Metrics},
 };
 
 /// All parts that serve clients, before the first client is let in.
@@ -94,6 +94,9 @@ impl Proxy {
         let idle = Arc::new(Idle::default());
         tokio::spawn(idle.clone().watch(data.clone(), shutdown.clone()));
         let guards = Guards::start(&config, data, workers.shared());
+        if guards.is_some() {
+            tokio::spawn(session::tell_left_out());
+        }
         let fleet = Arc::new(Fleet::new());
         let state = Arc::new(admin::PageSource::new(
             recorder,
@@ -190,6 +193,8 @@ impl Proxy {
         let bridge = adoption
             .as_ref()
             .map(|adoption| Bridge::new(&self.config, adoption, engine, data, runtime));
+        let name = fleet::name_of(&self.config);
+        engine.set_trail(self.config.log.locks == "all", &name);
         Arc::new(Shared {
             engine: self.engine.clone(),
             metrics: self.metrics.clone(),
@@ -202,7 +207,7 @@ impl Proxy {
             ahead: Arc::default(),
             clients: AtomicUsize::new(0),
             started: Instant::now(),
-            name: fleet::name_of(&self.config),
+            name,
             listen: self.config.listen.iter().map(|listener| listener.address).collect(),
             draining: AtomicBool::new(false),
             drain: CancellationToken::new(),

@@ -146,6 +146,7 @@ impl Reloader {
                 Err(error) => error!(%error, "log.level cannot be changed"),
             }
         }
+        self.shared.engine.set_trail(config.log.locks == "all", &self.shared.name);
         if let Some(adoption) = self.shared.adoption.as_ref().filter(|_| taken.contains(&"adopt")) {
             adoption.step_to(&config.adopt.rules);
             for rule in &config.adopt.rules {
@@ -186,6 +187,7 @@ mod tests {
             ("maxclients", "maxclients: 7"),
             ("upgrade_grace", "upgrade_grace: off"),
             ("log.level", "log: {level: debug}"),
+            ("log.locks", "log: {locks: all}"),
             ("locks.default_ttl", "locks: {default_ttl: 7s}"),
             ("locks.on_disconnect", "locks: {on_disconnect: expire}"),
         ];

@@ -229,7 +229,7 @@ impl Desk {
         grant: &Grant,
     ) -> Option<Keep> {
         let claim = grant.claim?;
-        let losses = self.losing.listen(&self.waker);
+        let losses = self.losing.listen(&self.waker, &self.card);
         Some(self.shared.engine.keep(key, token, claim, ttl, grant.until, losses))
     }
 

@@ -9,6 +9,7 @@ use std::{sync::Arc, task::Waker};
 
 use super::planted::{self, PlantedFault};
 use crate::{
+    card::ClientCard,
     key::{Key, Token},
     lock::Losses,
     resp::{encode, name::Name},
@@ -85,8 +86,8 @@ impl News {
 
 impl Losing {
     /// Returns the inbox for the watchdog's losses.
-    pub(super) fn listen(&mut self, waker: &Waker) -> &Arc<Losses> {
-        self.losses.get_or_insert_with(|| Arc::new(Losses::new(waker.clone())))
+    pub(super) fn listen(&mut self, waker: &Waker, card: &Arc<ClientCard>) -> &Arc<Losses> {
+        self.losses.get_or_insert_with(|| Arc::new(Losses::new(waker.clone(), card.clone())))
     }
 
     /// Has the next command refused for these losses.

@@ -57,4 +57,4 @@ mod transact;
 
 #[cfg(test)]
 pub(crate) use self::ahead::Taken;
-pub(crate) use self::{pump::Session, shared::Shared};
+pub(crate) use self::{guarded::log::tell_left_out, pump::Session, shared::Shared};

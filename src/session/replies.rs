@@ -4,7 +4,8 @@ use tracing::warn;
 
 use super::{
     core::{Core, Tracking},
-    filter::{Filter, Heard, HeldTopology, Whose},
+    filter::{DROPPED, Filter, Heard, HeldTopology, Whose},
+    guarded::log::{EXEC, tell_refused},
     metrics::GuardedWrite,
     owed::{Entry, Verdict},
 };
@@ -144,7 +145,10 @@ impl Core {
                 }
                 self.replies.enter();
             }
-            Heard::Dropped => self.desk.shared.metrics.guarded(GuardedWrite::Fenced),
+            Heard::Dropped => {
+                self.desk.shared.metrics.guarded(GuardedWrite::Fenced);
+                tell_refused(GuardedWrite::Fenced, EXEC, DROPPED.as_bytes(), &self.desk);
+            }
             Heard::Unreadable => self.tracking = Tracking::Closing,
             Heard::NoList => self.filter = None,
             Heard::TooLong => {

@@ -20,6 +20,7 @@ mod configuration;
 mod dev;
 mod digests;
 mod doctor;
+mod logs;
 mod manual;
 mod operator;
 mod pause;

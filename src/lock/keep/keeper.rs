@@ -46,9 +46,9 @@ impl Keep {
         losses: &Arc<Losses>,
     ) -> Keep {
         let now = Instant::now();
-        let Grants { nodes, holders, schedule, metrics } = &*locks.grants;
+        let Grants { nodes, holders, schedule, metrics, .. } = &*locks.grants;
         let fence_until = now + nodes.fence_ttl / FENCE_SHARE;
-        let times = Times { ttl, valid_until, due: None, fence_until };
+        let times = Times { ttl, valid_until, due: None, fence_until, votes: None };
         let hold_until = schedule.hold_until(now);
         let watch = Watch::new(schedule.next_id(), grant, hold_until, times, losses);
         let watch = Arc::new(watch);

@@ -34,6 +34,11 @@ pub(in crate::lock) fn lose(locks: &Arc<Locks>, watch: &Arc<Watch>, reason: Lost
         let other = Release::ask_lost(locks, watch);
         watch.losses.add(&mut lost, Lost { kind, ..watch.loss(false) });
         drop(lost);
+        // Of a lock without a TTL, of which a library knows no news, others tell.
+        if kind == LossKind::Told {
+            let (client, votes) = (watch.losses.client(), watch.times().votes);
+            locks.grants.trail.lost(&watch.key, (&client.0, &client.1), reason, votes);
+        }
         // The lock may have been granted anew to the same token meanwhile, for another keeper.
         if let Some(other) = other {
             other.losses.tell(other.loss(true));

@@ -2,13 +2,14 @@
 
 use std::{
     sync::{
-        MutexGuard,
+        Arc, MutexGuard,
         atomic::{AtomicBool, Ordering},
     },
     task::Waker,
 };
 
 use crate::{
+    card::ClientCard,
     clock::Instant,
     key::{Key, Token},
     sync::Mutex,
@@ -52,13 +53,20 @@ pub(crate) struct Losses {
     /// keeps no lock.
     check_at: Mutex<Option<Instant>>,
     waker: Waker,
+    /// The connection's client, for the log.
+    card: Arc<ClientCard>,
 }
 
 impl Losses {
     /// Starts without losses. `waker` is woken for each.
-    pub(crate) fn new(waker: Waker) -> Losses {
+    pub(crate) fn new(waker: Waker, card: Arc<ClientCard>) -> Losses {
         let (any, lost) = (AtomicBool::new(false), Mutex::default());
-        Losses { any, lost, check_at: Mutex::default(), waker }
+        Losses { any, lost, check_at: Mutex::default(), waker, card }
+    }
+
+    /// The address of the connection's client, and its name.
+    pub(in crate::lock) fn client(&self) -> (String, Arc<str>) {
+        (self.card.address(), self.card.name())
     }
 
     /// Whether the validity of a kept lock may have ended. If so, each must be looked at

@@ -12,7 +12,7 @@ use super::losses::{LossKind, Losses, Lost};
 use crate::{
     clock::Instant,
     key::{Key, Token},
-    lock::Claim,
+    lock::{Claim, quorum::Votes},
     sync::Mutex,
 };
 
@@ -40,6 +40,8 @@ pub(in crate::lock) struct Times {
     pub(in crate::lock) due: Option<Instant>,
     /// The time until which nodes surely keep its fence.
     pub(in crate::lock) fence_until: Instant,
+    /// The votes of the last renewal, if there was one.
+    pub(in crate::lock) votes: Option<Votes>,
 }
 
 /// The lock is renewed.

@@ -85,7 +85,9 @@ async fn renew_many(locks: Arc<Locks>, watches: Vec<Arc<Watch>>, call: OwnedSema
     let votes = tally.operation.votes();
     for (place, (watch, ttl)) in watches.iter().zip(ttls).enumerate() {
         if watch.is_kept() {
-            let decision = decide(&votes, place);
+            let counted = count(&votes, place);
+            watch.times().votes = Some(counted);
+            let decision = counted.decide(Rule::Renewal);
             note_renewal(&locks, watch, since, ttl, fence_ttl, decision);
             if decision == Decision::Yes {
                 heal_kept(grants, watch, ttl, &votes, place);
@@ -119,7 +121,7 @@ fn note_renewal(
     decision: Decision,
 ) {
     let now = Instant::now();
-    let Grants { nodes, holders, schedule, metrics } = &*locks.grants;
+    let Grants { nodes, holders, schedule, metrics, .. } = &*locks.grants;
     let left = nodes.validity(ttl, since, now);
     match (decision, left) {
         (Decision::Yes, Some(left)) => {
@@ -152,6 +154,11 @@ fn note_renewal(
 
 /// Decides on one lock of several that were renewed in one call.
 pub(super) fn decide(votes: &[Vote], place: usize) -> Decision {
+    count(votes, place).decide(Rule::Renewal)
+}
+
+/// Counts the votes on one lock of several that were renewed in one call.
+fn count(votes: &[Vote], place: usize) -> Votes {
     let mut counted = Votes { nodes: votes.len(), ..Votes::default() };
     for vote in votes {
         match vote {
@@ -167,7 +174,7 @@ pub(super) fn decide(votes: &[Vote], place: usize) -> Decision {
             Vote::Pending | Vote::Missing(_) => counted.missing += 1,
         }
     }
-    counted.decide(Rule::Renewal)
+    counted
 }
 
 /// Renews the locks that are due, for as long as there are any.

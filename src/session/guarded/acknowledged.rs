@@ -10,6 +10,7 @@ use super::{
         jobs::{Answering, Job, Progress, Waits, When},
         metrics::GuardedWrite,
     },
+    log::{EXEC, tell_refused},
     subject::error_reply,
 };
 use crate::{
@@ -133,6 +134,7 @@ impl Job for Executing {
             reply.to_vec()
         } else {
             desk.shared.metrics.guarded(GuardedWrite::Fenced);
+            tell_refused(GuardedWrite::Fenced, EXEC, DROPPED.as_bytes(), desk);
             error_reply(DROPPED.as_bytes())
         };
         Progress::Answer(Answering::new(answer, self.length))

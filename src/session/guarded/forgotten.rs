@@ -15,6 +15,7 @@ use super::{
         planted::{self, PlantedFault},
     },
     arm::arm_for_nothing,
+    log::tell_refused,
     long::{ConnectionChange, ask_for_fences, try_again},
     refuse::refuse,
     short,
@@ -22,9 +23,10 @@ use super::{
 };
 use crate::{
     clock::Instant,
-    guard::{fences::FencedLock, shown},
+    guard::fences::FencedLock,
     key::{Key, Token},
     lock::NotAttached,
+    told::shown,
 };
 
 /// Asks the lock nodes about the claims that are not announced. `undo`: what the question about the
@@ -80,6 +82,7 @@ impl Job for Checking {
             (Subject::Write(write), Some((error, result))) => match self.undo {
                 Some(undo) => {
                     desk.shared.metrics.guarded(result);
+                    tell_refused(result, desk.unsent_command(write.length), &error, desk);
                     undo.then(write, &error, desk)
                 }
                 None => refuse(write, &error, result, desk),

@@ -12,6 +12,7 @@ use super::{
     acknowledged::Acknowledging,
     arm::arm,
     forgotten,
+    log::tell_refused,
     refuse::end,
     subject::{GuardedCommand, Subject, error_reply, fenced},
 };
@@ -116,6 +117,8 @@ fn compare(mut write: GuardedCommand, fences: &FenceQuestion, desk: &mut Desk) -
                 let error = fenced(claim, *seen, desk);
                 desk.tokens.superseded(&claim.key, claim.fence);
                 desk.shared.metrics.guarded(GuardedWrite::Fenced);
+                let command = desk.unsent_command(write.length);
+                tell_refused(GuardedWrite::Fenced, command, error.as_bytes(), desk);
                 return undo.then(write, error.as_bytes(), desk);
             }
             FenceStanding::Elsewhere => return undo.then(write, MOVING, desk),

@@ -27,6 +27,7 @@
 //! - `long`: the question about the fences, the write, and what undoes the question.
 //! - `database`: in which database the write is to be made.
 //! - `forgotten`: announces again fences that the data node has forgotten.
+//! - `log`: lines about refused writes.
 //! - `arm`, `armed`: the client's own transactions.
 //! - `acknowledged`: replicas that must acknowledge a write before its client is told.
 //!
@@ -41,6 +42,7 @@ mod batch;
 pub(super) mod database;
 mod forgotten;
 pub(super) mod limit;
+pub(super) mod log;
 mod long;
 pub(super) mod needs;
 mod refuse;

@@ -19,11 +19,11 @@ use crate::{
     guard::{
         Guards, Look, MAX_LOCKS, Need, Room, Stop,
         fences::{self, FencedLock, MOVING},
-        shown,
         write::Write,
     },
     key::Key,
     resp::name::ReplyMode,
+    told::shown,
 };
 
 /// A write that guards stop, before its locks are known.

@@ -7,15 +7,12 @@ use super::{
         jobs::{Answering, Job, Progress},
         metrics::GuardedWrite,
     },
+    log::{first_word, tell_refused},
     subject::{GuardedCommand, error_reply},
 };
 use crate::{
-    guard::shown,
-    resp::{
-        encode, inline,
-        name::ReplyMode,
-        words::{Walk, WordStep},
-    },
+    resp::{encode, name::ReplyMode},
+    told::shown,
 };
 
 /// Ends a write with this answer, or without one if it is empty.
@@ -36,6 +33,7 @@ pub(super) fn refuse(
     desk: &mut Desk,
 ) -> Progress {
     desk.shared.metrics.guarded(result);
+    tell_refused(result, desk.unsent_command(write.length), error, desk);
     let (answer, in_multi) = (error_reply(error), desk.conn.in_multi());
     match desk.conn.reply_mode {
         ReplyMode::On if in_multi => {
@@ -87,22 +85,10 @@ pub(super) fn refuse_where_redis_would(write: GuardedCommand, desk: &mut Desk) -
     let error = if desk.conn.state.monitor {
         "ERR Replica can't interact with the keyspace".to_owned()
     } else {
-        let name =
-            first_word(&desk.unsent[..write.length.min(desk.unsent.len())]).to_ascii_lowercase();
+        let name = first_word(desk.unsent_command(write.length)).to_ascii_lowercase();
         let allowed = "(P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET";
         let name = shown(&name);
         format!("ERR Can't execute '{name}': only {allowed} are allowed in this context")
     };
     refuse(write, error.as_bytes(), GuardedWrite::Refused, desk)
-}
-
-/// Returns the name of the command in these bytes.
-fn first_word(bytes: &[u8]) -> Vec<u8> {
-    if bytes.first() == Some(&b'*') {
-        return match Walk::default().step(bytes) {
-            WordStep::Word(range) => bytes[range].to_vec(),
-            _ => Vec::new(),
-        };
-    }
-    inline::split(bytes).and_then(|words| words.into_iter().next()).unwrap_or_default()
 }

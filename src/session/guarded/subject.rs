@@ -2,8 +2,9 @@
 
 use super::super::desk::Desk;
 use crate::{
-    guard::{Room, fences::FencedLock, shown, write::Write},
+    guard::{Room, fences::FencedLock, write::Write},
     resp::{encode, name::ReplyMode},
+    told::shown,
 };
 
 /// Locks under which writes are made, and how far it is known that they are held.

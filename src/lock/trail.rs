@@ -1,0 +1,198 @@
+//! Lines in the log about locks: session locks that were lost, leases that ran out, the quorum; and
+//! the audit trail, a line of JSON on stderr for each grant and each end of one (`log.locks: all`).
+//! No token stands in any of them.
+
+use std::{
+    borrow::Cow,
+    fmt::Write as _,
+    io::Write as _,
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use serde_json::json;
+use tracing::{info, warn};
+use tracing_subscriber::fmt::{
+    format::Writer,
+    time::{FormatTime, SystemTime},
+};
+
+use super::{holders::GrantTold, metrics::LostReason, quorum::Votes};
+use crate::{
+    clock::millis,
+    key::Key,
+    told::{FewLines, shown},
+};
+
+/// How a grant ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum GrantEnd {
+    /// A client gave it back through this proxy, or ended the connection that kept it.
+    Released,
+    /// An operator took it back through this proxy.
+    TakenBack,
+    /// The session lock was lost.
+    Lost,
+    /// Nobody gave it back through this proxy in time.
+    RanOut,
+    /// The same lock was granted anew through this proxy, by another claim.
+    Replaced,
+}
+
+impl GrantEnd {
+    /// The word in the audit trail.
+    fn as_str(self) -> &'static str {
+        match self {
+            GrantEnd::Released => "released",
+            GrantEnd::TakenBack => "taken_back",
+            GrantEnd::Lost => "lost",
+            GrantEnd::RanOut => "ran_out",
+            GrantEnd::Replaced => "replaced",
+        }
+    }
+}
+
+/// Tells of locks.
+pub(super) struct Trail {
+    /// Whether each grant and its end has a line.
+    is_whole: AtomicBool,
+    /// What this proxy is called.
+    proxy: OnceLock<String>,
+    /// The length of `locks.prefix`.
+    prefix: usize,
+    lost: FewLines,
+    ran_out: FewLines,
+    quorum: FewLines,
+}
+
+impl Trail {
+    /// Starts without the audit trail. `prefix`: the length of `locks.prefix`.
+    pub(super) fn new(prefix: usize) -> Trail {
+        Trail {
+            is_whole: AtomicBool::new(false),
+            proxy: OnceLock::new(),
+            prefix,
+            lost: FewLines::new(),
+            ran_out: FewLines::new(),
+            quorum: FewLines::new(),
+        }
+    }
+
+    /// Writes the audit trail from now on, or no more. `proxy`: what this proxy is called, which stays.
+    pub(super) fn set(&self, is_whole: bool, proxy: &str) {
+        let _ = self.proxy.set(proxy.to_owned());
+        self.is_whole.store(is_whole, Ordering::Relaxed);
+    }
+
+    /// Whether each grant and its end has a line.
+    #[inline]
+    pub(super) fn is_whole(&self) -> bool {
+        self.is_whole.load(Ordering::Relaxed)
+    }
+
+    /// Tells of a grant, in the audit trail.
+    #[cold]
+    pub(super) fn granted(&self, key: &Key, grant: &GrantTold) {
+        self.write("granted", key, grant, None);
+    }
+
+    /// Tells of a grant's end: in the audit trail, and in the log if a lease ran out that LOCK took.
+    pub(super) fn ended(&self, key: &Key, grant: &GrantTold, how: GrantEnd) {
+        if self.is_whole() {
+            self.write(how.as_str(), key, grant, Some(grant.held_for));
+        }
+        if how == GrantEnd::RanOut
+            && !grant.is_adopted
+            && let Some(left_out) = self.ran_out.next(Instant::now())
+        {
+            let (address, name) = grant.client();
+            info!(
+                lock = %self.shown(key), fence = grant.fence, address, name = &*name,
+                held_ms = millis(grant.held_for), left_out,
+                "a lease ran out that was not given back through this proxy"
+            );
+        }
+    }
+
+    /// Tells that a grant of another proxy is being released through this one, in the audit trail.
+    pub(super) fn released_elsewhere(&self, key: &Key) {
+        if self.is_whole() {
+            self.write("released_elsewhere", key, &GrantTold::default(), None);
+        }
+    }
+
+    /// Tells that a session lock was lost. `votes`: those of the last renewal, if there was one.
+    pub(super) fn lost(
+        &self,
+        key: &Key,
+        (address, name): (&str, &str),
+        reason: LostReason,
+        votes: Option<Votes>,
+    ) {
+        let Some(left_out) = self.lost.next(Instant::now()) else { return };
+        let votes = votes.map(Votes::told);
+        warn!(
+            lock = %self.shown(key), reason = reason.as_str(), address, name, votes, left_out,
+            "a session lock was lost"
+        );
+    }
+
+    /// Tells that fewer lock nodes than a quorum can vote now.
+    pub(super) fn quorum_lost(&self, up: usize, needed: usize, missing: &str) {
+        if let Some(left_out) = self.quorum.next(Instant::now()) {
+            warn!(up, needed, missing, left_out, "the quorum is lost: locks cannot be had");
+        }
+    }
+
+    /// Tells that a quorum can vote again.
+    pub(super) fn quorum_back(&self, up: usize, needed: usize, after: Duration) {
+        if let Some(left_out) = self.quorum.next(Instant::now()) {
+            info!(up, needed, after_ms = millis(after), left_out, "the quorum is back");
+        }
+    }
+
+    /// Tells how many lines were left out, if that was not told yet.
+    pub(super) fn tell_left_out(&self) {
+        let now = Instant::now();
+        for (few, what) in [
+            (&self.lost, "more session locks were lost"),
+            (&self.ran_out, "more leases ran out that were not given back through this proxy"),
+            (&self.quorum, "the quorum was lost, or came back, more often"),
+        ] {
+            if let Some(left_out) = few.left_out(now) {
+                warn!(left_out, "{what}");
+            }
+        }
+    }
+
+    /// The lock's name as clients know it, for the log.
+    fn shown<'k>(&self, key: &'k Key) -> Cow<'k, str> {
+        shown(key.get(self.prefix..).unwrap_or_default())
+    }
+
+    /// Writes one line of the audit trail. One that cannot be written is lost, as the log's are.
+    fn write(&self, event: &str, key: &Key, grant: &GrantTold, held_for: Option<Duration>) {
+        let mut time = String::new();
+        let _ = SystemTime.format_time(&mut Writer::new(&mut time));
+        let name = key.get(self.prefix..).unwrap_or_default();
+        let (address, client) = grant.client();
+        let line = json!({
+            "timestamp": time,
+            "audit": event,
+            "lock": String::from_utf8_lossy(name),
+            "fence": grant.fence,
+            "kind": if grant.is_session_lock { "session" } else { "lease" },
+            "address": address,
+            "name": &*client,
+            "proxy": self.proxy.get(),
+            "held_ms": held_for.map(millis),
+        });
+        let mut text = String::new();
+        // Writing to a String cannot fail.
+        let _ = writeln!(text, "{line}");
+        let _ = std::io::stderr().lock().write_all(text.as_bytes());
+    }
+}

@@ -1,0 +1,167 @@
+//! Lines in the log that speak of locks, and the audit trail.
+
+use std::fs;
+
+use crate::support::{Client, Proxy, Reply, encode, eventually};
+
+/// The lines of the log that have all of these words.
+fn lines(proxy: &Proxy, words: &[&str]) -> Vec<String> {
+    let log = proxy.log();
+    let is_one = |line: &&str| words.iter().all(|word| line.contains(word));
+    log.lines().filter(is_one).map(str::to_owned).collect()
+}
+
+fn named(proxy: &Proxy, name: &str) -> Client {
+    let mut client = proxy.client();
+    assert_eq!(client.cmd(&["CLIENT", "SETNAME", name]), Reply::ok());
+    client
+}
+
+fn address_of(client: &Client) -> String {
+    client.socket().local_addr().unwrap().to_string()
+}
+
+/// The number that a line of JSON has under this name.
+fn number(line: &str, name: &str) -> u64 {
+    let (_, rest) = line.split_once(&format!("\"{name}\":")).unwrap_or_else(|| panic!("{line}"));
+    let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
+    digits.parse().unwrap_or_else(|_| panic!("{name} in {line}"))
+}
+
+#[test]
+fn a_lost_lock_and_a_lease_that_ran_out_are_told_with_their_client() {
+    let proxy = Proxy::with().nodes(3).locks("default_ttl: 1s").start();
+    let mut holder = named(&proxy, "worker");
+    let lost = holder.cmd(&["LOCK", "lost"]).grant();
+    let lease = holder.cmd(&["LOCK", "lease\r\n", "PX", "100"]).grant();
+    holder.cmd(&["LOCK", "given:back", "PX", "100"]).grant();
+    assert_eq!(holder.cmd(&["UNLOCK", "given:back"]), Reply::Int(1));
+    for node in 0..3 {
+        assert_eq!(proxy.node_client(node).cmd(&["DEL", "lock:lost"]), Reply::Int(1));
+    }
+    let client = format!("\"address\":\"{}\",\"name\":\"worker\"", address_of(&holder));
+    let told = || lines(&proxy, &["a session lock was lost", "\"lock\":\"lost\"", &client]);
+    eventually("the loss is told", || !told().is_empty());
+    let votes = ["\"reason\":\"not_held\"", "\"votes\":\"0 yes, 3 no, 0 missing of 3\""];
+    assert!(votes.iter().all(|word| told()[0].contains(word)), "{:?}", told());
+    assert!(told()[0].contains("\"level\":\"WARN\""));
+    let told = || lines(&proxy, &["a lease ran out", &client]);
+    eventually("the end of the lease is told", || !told().is_empty());
+    assert!(told()[0].contains(r#""lock":"lease\\r\\n""#), "{:?}", told());
+    assert_eq!(number(&told()[0], "fence"), u64::try_from(lease.fence).unwrap());
+    assert!(number(&told()[0], "held_ms") >= 100);
+    assert_eq!(lines(&proxy, &["given:back"]), Vec::<String>::new());
+    assert!(!proxy.log().contains(&lost.token) && !proxy.log().contains(&lease.token));
+}
+
+#[test]
+fn the_end_of_the_quorum_and_its_return_have_one_line_each() {
+    let mut proxy = Proxy::with().nodes(3).start();
+    proxy.node(0).freeze().unwrap();
+    eventually("it is seen", || proxy.nodes_up() == 2);
+    assert_eq!(lines(&proxy, &["the quorum is"]), Vec::<String>::new());
+    proxy.node(1).freeze().unwrap();
+    eventually("its end is told", || !lines(&proxy, &["the quorum is lost"]).is_empty());
+    let line = &lines(&proxy, &["the quorum is lost", "\"up\":1", "\"needed\":2"])[0];
+    for node in 0..2 {
+        let port = proxy.node(node).port();
+        assert!(line.contains(&format!("127.0.0.1:{port} (")), "{line}");
+    }
+    proxy.node(0).thaw().unwrap();
+    eventually("its return is told", || !lines(&proxy, &["the quorum is back"]).is_empty());
+    assert_eq!(lines(&proxy, &["the quorum is"]).len(), 2);
+    proxy.node(1).thaw().unwrap();
+}
+
+#[test]
+fn refused_writes_are_told_with_client_and_command_and_few_of_them() {
+    let guards = "guards:\n  - keys: 'account:*'\n    lock: 'account:{1}'";
+    let proxy = Proxy::with().nodes(3).top(guards).start();
+    let (mut careless, mut slept) = (named(&proxy, "careless"), named(&proxy, "slept"));
+    let told = |words: &[&str]| lines(&proxy, &[&["guards: "], words].concat());
+    let secret = "a-value-of-the-client";
+    assert!(careless.cmd(&["set", "account:7", secret]).error().starts_with("NOTHELD"));
+    let client = format!("\"address\":\"{}\",\"name\":\"careless\"", address_of(&careless));
+    let line = &told(&["NOTHELD 'account:7'"])[0];
+    assert!(line.contains("\"command\":\"SET\"") && line.contains(&client), "{line}");
+
+    let fence = slept.cmd(&["LOCK", "account:8", "PX", "30000"]).grant().fence;
+    assert_eq!(slept.cmd(&["SET", "account:8", "1"]), Reply::ok());
+    let other = proxy.client().cmd(&["RENEW", "account:8", "x"]);
+    assert_eq!(other, Reply::Int(0));
+    let mut data = proxy.data_client();
+    let newer = (fence + 1000).to_string();
+    assert_eq!(data.cmd(&["SET", "lockgate:guard:lock:account:8", &newer]), Reply::ok());
+    assert!(slept.cmd(&["INCR", "account:8"]).error().starts_with("FENCED"));
+    let line = &told(&["FENCED 'account:8'"])[0];
+    assert!(line.contains("\"command\":\"INCR\"") && line.contains("\"name\":\"slept\""), "{line}");
+
+    for _ in 0..200 {
+        careless.cmd(&["set", "account:9", secret]);
+    }
+    let all = || told(&["NOTHELD 'account:9'"]);
+    eventually("it is told that lines were left out", || {
+        let left_out = lines(&proxy, &["guards: ", "\"left_out\""]);
+        let left_out: u64 = left_out.iter().map(|line| number(line, "left_out")).sum();
+        left_out + all().len() as u64 >= 200
+    });
+    assert!(all().len() < 100, "{}", all().len());
+    assert!(!proxy.log().contains(secret));
+}
+
+#[test]
+fn the_audit_trail_has_a_line_for_each_grant_and_its_end() {
+    let settings = Proxy::with().nodes(3).environment("LOCKGATE_LOG", "");
+    let mut proxy = settings.top("log: {level: info}").start();
+    let (mut first, mut second) = (named(&proxy, "first"), named(&proxy, "second"));
+    first.cmd(&["LOCK", "before"]).grant();
+    let file = proxy.config_file();
+    let text = fs::read_to_string(&file).unwrap();
+    // Whatever the level.
+    fs::write(&file, text.replace("{level: info}", "{level: 'off', locks: all}")).unwrap();
+    proxy.reload();
+    eventually("it is on", || {
+        first.cmd(&["LOCK", "probe", "PX", "1000"]).grant();
+        first.cmd(&["UNLOCK", "probe"]);
+        !lines(&proxy, &["\"audit\"", "probe"]).is_empty()
+    });
+    let granted = first.cmd(&["LOCK", "job", "PX", "30000"]).grant();
+    second.send(&encode(&["LOCK", "job", "my-own-token", "WAIT", "60000"]));
+    eventually("it waits", || proxy.waiters() == 1);
+    assert_eq!(first.cmd(&["UNLOCK", "job"]), Reply::Int(1));
+    let handed = second.reply().grant();
+    second.hang_up();
+    let of = |event: &str, name: &str| {
+        let event = format!("\"audit\":\"{event}\"");
+        lines(&proxy, &[&event, "\"lock\":\"job\"", &format!("\"name\":\"{name}\"")])
+    };
+    eventually("the last end is told", || !of("released", "second").is_empty());
+    for (name, fence, kind, address) in [
+        ("first", granted.fence, "lease", address_of(&first)),
+        ("second", handed.fence, "session", address_of(&second)),
+    ] {
+        for event in ["granted", "released"] {
+            let [line] = &of(event, name)[..] else { panic!("{event} {name}: {}", proxy.log()) };
+            assert_eq!(number(line, "fence"), u64::try_from(fence).unwrap());
+            assert!(line.contains(&format!("\"address\":\"{address}\"")), "{line}");
+            assert!(line.contains(&format!("pid {}\"", proxy.pid())), "{line}");
+            assert!(event == "granted" || line.contains(&format!("\"kind\":\"{kind}\"")), "{line}");
+            assert_eq!(line.contains("\"held_ms\":null"), event == "granted", "{line}");
+            assert!(line.starts_with('{') && line.ends_with('}'), "{line}");
+        }
+    }
+    first.cmd(&["LOCK", "forgotten", "PX", "100"]).grant();
+    let ran_out = ["\"audit\":\"ran_out\"", "\"lock\":\"forgotten\""];
+    eventually("the end of the lease is told", || !lines(&proxy, &ran_out).is_empty());
+    assert!(!proxy.log().contains(&granted.token) && !proxy.log().contains("my-own-token"));
+    fs::write(&file, text).unwrap();
+    proxy.reload();
+    eventually("it is off again", || {
+        let before = proxy.log().len();
+        first.cmd(&["LOCK", "probe", "PX", "1000"]).grant();
+        first.cmd(&["UNLOCK", "probe"]);
+        proxy.log().len() == before
+    });
+    proxy.terminate();
+    proxy.wait();
+}
