@@ -261,7 +261,10 @@ async fn written(redis: &mut MultiplexedConnection, words: &[Vec<u8>]) -> Result
     question.arg("GETKEYSANDFLAGS").arg(words);
     match timeout(LIMIT, question.query_async::<Value>(redis)).await {
         Err(_) => return Err(AskError::Silent),
-        Ok(Ok(reply)) => return Ok(catalog::written_keys(&reply)),
+        Ok(Ok(reply)) => {
+            let name = words.first().map(Vec::as_slice).unwrap_or_default();
+            return Ok(catalog::written_keys(name, &reply));
+        }
         Ok(Err(_)) => {}
     }
     let mut question = redis::cmd("COMMAND");
