@@ -50,6 +50,10 @@ for arch in "$@"; do
     -C "$stage" -c "$name" | gzip -9n >"$out/$name.tar.gz"
 done
 
+# The chart: the rules and the board of config/ in place of the links to them.
+tar --dereference --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 --numeric-owner \
+  -C charts -c lockgate | gzip -9n >"$out/lockgate-chart-$version.tgz"
+
 # What the binary is made of; what its tests need is no part of it.
 cargo cyclonedx --quiet --format json --target "$host" --override-filename "lockgate-$version.cdx"
 mv "lockgate-$version.cdx.json" "$out/"

@@ -6,6 +6,7 @@
 #   scripts/setup.sh chaos      the same as run, what makes networks and wrong clocks, redis-py
 #   scripts/setup.sh bench      the same as run, and the peers of the benchmarks
 #   scripts/setup.sh dist       what the packages are built with, and installed in by their test
+#   scripts/setup.sh chart      Helm, as a library for Python 3.12 or later, and Kubernetes's schemas
 #   scripts/setup.sh fuzz       the same as run, and cargo-fuzz; says how to get a nightly
 #   scripts/setup.sh docs       mdBook, and what its build needs
 set -euo pipefail
@@ -25,10 +26,11 @@ case "${1:-run}" in
   dist) wanted+=("musl-gcc musl-tools" "aarch64-linux-gnu-gcc gcc-aarch64-linux-gnu"
     "python3 python3" "rpm rpm" "debootstrap debootstrap" "qemu-aarch64-static qemu-user-static"
     "ip iproute2" "readelf binutils") ;;
+  chart) ;;
   # libFuzzer is C++.
   fuzz) wanted+=("c++ g++") ;;
   docs) wanted=("git git") ;;
-  *) echo "usage: $0 run|test|chaos|bench|dist|fuzz|docs" >&2; exit 2 ;;
+  *) echo "usage: $0 run|test|chaos|bench|dist|chart|fuzz|docs" >&2; exit 2 ;;
 esac
 
 missing=()
@@ -102,6 +104,20 @@ case "${1:-run}" in
     for tool in cargo-deb cargo-generate-rpm cargo-cyclonedx cargo-deny; do
       command -v "$tool" >/dev/null || cargo install --quiet --locked "$tool"
     done
+    exit
+    ;;
+  chart)
+    if ! cmp -s tests/packages/requirements.txt target/chart/installed 2>/dev/null; then
+      for python in "${PYTHON:-python3}" python3.14 python3.13 python3.12; do
+        "$python" -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null && break
+      done
+      "$python" -c 'import sys; sys.exit(sys.version_info < (3, 12))' 2>/dev/null ||
+        { echo "Missing: Python 3.12 or later; PYTHON=… names one" >&2; exit 1; }
+      rm -rf target/chart
+      "$python" -m venv target/chart
+      target/chart/bin/pip install --quiet --disable-pip-version-check -r tests/packages/requirements.txt
+      cp tests/packages/requirements.txt target/chart/installed
+    fi
     exit
     ;;
   fuzz)

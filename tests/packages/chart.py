@@ -1,0 +1,269 @@
+"""Installs charts/lockgate by Helm's own code in a cluster that is none, and looks at what it makes.
+
+    chart.py LOCKGATE [CHART]
+
+LOCKGATE is a binary, which checks the configuration that the chart writes. CHART may be an archive of the chart. Helm is the Go library in helm-sdkpy;
+it installs in an API server in this file, which keeps what it is sent. Run by `make chart-test`.
+"""
+
+import asyncio
+import http.server
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import threading
+import urllib.parse
+
+import helm_sdkpy
+import kubernetes_validate
+import yaml
+
+LOCKGATE = sys.argv[1]
+ROOT = pathlib.Path(__file__).parents[2]
+CHART = (sys.argv[2:] or [str(ROOT / "charts/lockgate")])[0]
+# What the server knows: the kinds of each group.
+KINDS = {
+    "v1": ["ConfigMap", "Secret", "Service"],
+    "apps/v1": ["Deployment", "DaemonSet", "StatefulSet"],
+    "batch/v1": ["Job"],
+    "policy/v1": ["PodDisruptionBudget"],
+    "networking.k8s.io/v1": ["NetworkPolicy"],
+    "monitoring.coreos.com/v1": ["ServiceMonitor", "PrometheusRule"],
+}
+
+
+def plural(kind):
+    return kind.lower()[:-1] + "ies" if kind.endswith("y") else kind.lower() + "s"
+
+
+class Cluster(http.server.ThreadingHTTPServer):
+    """As much of an API server as Helm asks for."""
+
+    daemon_threads = True
+
+    def __init__(self):
+        super().__init__(("127.0.0.1", 0), Answers)
+        # What is there, and whatever was: a hook goes when it has succeeded.
+        self.objects, self.made = {}, []
+        threading.Thread(target=self.serve_forever, daemon=True).start()
+
+    def handle_error(self, request, client_address):
+        """Helm leaves when it knows enough."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+    def config(self):
+        url = f"http://127.0.0.1:{self.server_address[1]}"
+        return yaml.safe_dump({
+            "apiVersion": "v1", "kind": "Config", "current-context": "c", "users": [{"name": "u", "user": {}}],
+            "clusters": [{"name": "c", "cluster": {"server": url}}],
+            "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+        })
+
+
+class Answers(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, *_):
+        pass
+
+    def answer(self, what, status=200):
+        text = json.dumps(what).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def refuse(self, status, reason):
+        self.answer({"kind": "Status", "apiVersion": "v1", "status": "Failure", "reason": reason,
+                     "message": reason, "code": status}, status)
+
+    def do_GET(self):
+        url = urllib.parse.urlsplit(self.path)
+        path, query = url.path.rstrip("/"), urllib.parse.parse_qs(url.query)
+        group = path.removeprefix("/apis/").removeprefix("/api/")
+        if path == "/version":
+            self.answer({"major": "1", "minor": "34", "gitVersion": "v1.34.0"})
+        elif path == "/api":
+            self.answer({"kind": "APIVersions", "versions": ["v1"]})
+        elif path == "/apis":
+            versions = {name: {"groupVersion": name, "version": "v1"} for name in KINDS if "/" in name}
+            self.answer({"kind": "APIGroupList", "apiVersion": "v1", "groups": [
+                {"name": name.split("/")[0], "versions": [one], "preferredVersion": one}
+                for name, one in versions.items()]})
+        elif group in KINDS and path.startswith("/api"):
+            verbs = ["create", "delete", "get", "list", "patch", "update", "watch"]
+            self.answer({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": group, "resources": [
+                {"name": plural(kind), "kind": kind, "namespaced": True, "verbs": verbs} for kind in KINDS[group]]})
+        elif path == "/openapi/v3":
+            self.answer({"paths": {"apis/batch/v1": {"serverRelativeURL": "/openapi/v3/apis/batch/v1"}}})
+        elif path == "/openapi/v3/apis/batch/v1":
+            # Says that the server itself looks whether a hook is well-formed; the schemas below do.
+            job = {"group": "batch", "version": "v1", "kind": "Job"}
+            self.answer({"openapi": "3.0.0", "info": {"title": "", "version": ""}, "paths": {"/jobs/{name}": {
+                "patch": {"x-kubernetes-group-version-kind": job, "responses": {},
+                          "parameters": [{"name": "fieldValidation", "in": "query"}]}}}})
+        elif path in self.server.objects:
+            self.answer(self.server.objects[path])
+        elif "watch" in query:
+            # Has Helm ask for the whole list instead.
+            self.refuse(*((422, "Invalid") if "sendInitialEvents" in query else (410, "Expired")))
+        elif self.kind_of(path):
+            kind, version = self.kind_of(path)
+            inside = [one for at, one in self.server.objects.items() if at.rsplit("/", 1)[0] == path]
+            self.answer({"kind": kind + "List", "apiVersion": version, "metadata": {"resourceVersion": "1"},
+                         "items": inside})
+        else:
+            self.refuse(404, "NotFound")
+
+    def kind_of(self, path):
+        last = path.rsplit("/", 1)[1]
+        found = [(kind, version) for version, kinds in KINDS.items() for kind in kinds if plural(kind) == last]
+        return found[0] if found else None
+
+    def body(self):
+        """What was sent; None where it is no JSON: Helm's own record of the release, which is sent back."""
+        text = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if "json" in (self.headers["Content-Type"] or "json"):
+            return json.loads(text) if text else {}
+        self.send_response(201 if self.command == "POST" else 200)
+        self.send_header("Content-Type", self.headers["Content-Type"])
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+        return None
+
+    def do_POST(self):
+        path, one = urllib.parse.urlsplit(self.path).path, self.body()
+        if one is None:
+            return
+        self.server.made.append(json.loads(json.dumps(one)))
+        self.server.objects[f"{path}/{one['metadata']['name']}"] = one
+        one["metadata"].update({"uid": "1", "resourceVersion": "1", "generation": 1})
+        if one["kind"] == "Job":
+            done = [{"type": kind, "status": "True"} for kind in ("SuccessCriteriaMet", "Complete")]
+            one["status"] = {"conditions": done, "succeeded": 1}
+        self.answer(one, 201)
+
+    def do_PUT(self):
+        one = self.body()
+        if one is not None:
+            self.answer(one)
+
+    def do_DELETE(self):
+        self.body()
+        self.server.objects.pop(urllib.parse.urlsplit(self.path).path, None)
+        self.answer({"kind": "Status", "apiVersion": "v1", "status": "Success"})
+
+
+def install(values):
+    """What the chart makes of values, by kind and name."""
+    cluster = Cluster()
+    config = helm_sdkpy.Configuration(namespace="locks", kubeconfig=cluster.config())
+    asyncio.run(helm_sdkpy.Install(config).run("lockgate", CHART, values=values, wait=False, timeout=30))
+    cluster.shutdown()
+    return {(one["kind"], one["metadata"]["name"]): one for one in cluster.made}
+
+
+def refused(values, reason):
+    """The chart says what is wrong with values."""
+    try:
+        install(values)
+    except helm_sdkpy.HelmError as error:
+        assert reason in str(error), f"{error} does not name {reason}"
+    else:
+        raise AssertionError(f"{values} was installed")
+
+
+def fits_schemas(made):
+    for (kind, name), one in made.items():
+        if one["apiVersion"].startswith("monitoring"):
+            continue
+        kubernetes_validate.validate(one, "1.34", strict=True)
+
+
+def pods(made):
+    """The labels of all pods by what makes them."""
+    return {key: one["spec"]["template"]["metadata"]["labels"] for key, one in made.items()
+            if "template" in one.get("spec", {})}
+
+
+def chosen(made, labels):
+    return {key for key, pod in pods(made).items() if labels.items() <= pod.items()}
+
+
+def selectors_find_their_pods(made, proxy):
+    nodes = {key for key in pods(made) if key[0] == "StatefulSet"}
+    wanted = {"lockgate": {proxy}, "lockgate-admin": {proxy}, "lockgate-nodes": nodes}
+    for (kind, name), one in made.items():
+        if kind == "Service":
+            assert chosen(made, one["spec"]["selector"]) == wanted[name], f"{kind} {name}"
+        if kind == "PodDisruptionBudget":
+            assert chosen(made, one["spec"]["selector"]["matchLabels"]) == wanted[name], f"{kind} {name}"
+        if kind == "NetworkPolicy":
+            assert chosen(made, one["spec"]["podSelector"]["matchLabels"]) == wanted[name], f"{kind} {name}"
+    for key in nodes | {proxy}:
+        assert chosen(made, made[key]["spec"]["selector"]["matchLabels"]) == {key}, f"{key} chooses others' pods"
+
+
+def check_config(made):
+    """The proxy's own word on the configuration, and the configuration."""
+    text = made["ConfigMap", "lockgate"]["data"]["lockgate.yaml"]
+    with tempfile.NamedTemporaryFile("w", suffix=".yaml") as file:
+        file.write(text)
+        file.flush()
+        secrets = {**os.environ, "REDIS_PASSWORD": "secret", "LOCK_PASSWORD": "secret"}
+        checked = subprocess.run([LOCKGATE, "check", file.name], env=secrets, capture_output=True, text=True)
+    assert checked.returncode == 0, checked.stderr + text
+    return yaml.safe_load(text)
+
+
+print("== lint")
+lint = asyncio.run(helm_sdkpy.Lint(helm_sdkpy.Configuration()).run(CHART))
+assert not [one for one in lint.get("Messages") or [] if one.get("Severity", 0) > 2], lint
+assert not lint.get("Errors"), lint
+
+print("== two proxies before lock nodes of one's own")
+data = "redis://:${REDIS_PASSWORD}@redis:6379"
+made = install({"config": {"data": data, "locks": {"nodes": ["redis://a", "redis://b", "redis://c"]}}})
+fits_schemas(made)
+selectors_find_their_pods(made, ("Deployment", "lockgate"))
+config = check_config(made)
+assert (config["listen"], config["admin"]) == ("0.0.0.0:6380", "0.0.0.0:9380"), config
+assert config["locks"]["nodes"] == ["redis://a", "redis://b", "redis://c"], config
+kinds = sorted(kind for kind, _ in made)
+assert kinds == ["ConfigMap", "Deployment", "Job", "NetworkPolicy", "PodDisruptionBudget", "Service", "Service"], kinds
+hooks = made["Job", "lockgate-init"]["metadata"]["annotations"]
+assert hooks["helm.sh/hook"] == "post-install", "init after an upgrade would free locks that are held"
+
+print("== everything that can be switched on")
+made = install({
+    "kind": "DaemonSet", "secret": "passwords", "nodes": {"enabled": True, "passwordKey": "LOCK_PASSWORD"},
+    "monitor": {"enabled": True, "labels": {"release": "p"}}, "rules": {"enabled": True},
+    "board": {"enabled": True},
+    "config": {"data": data, "locks": {"max_ttl": "30s"}}, "service": {"annotations": {"a": "b"}},
+    "nodeSelector": {"disk": "ssd"}, "tolerations": [{"operator": "Exists"}], "imagePullSecrets": [{"name": "p"}],
+    "podAnnotations": {"a": "b"},
+})
+fits_schemas(made)
+selectors_find_their_pods(made, ("DaemonSet", "lockgate"))
+config = check_config(made)
+assert config["locks"]["max_ttl"] == "30s", config
+hosts = [node.split("@")[1] for node in config["locks"]["nodes"]]
+names = [f"{name}-0.lockgate-nodes.locks.svc:6379" for kind, name in sorted(made) if kind == "StatefulSet"]
+assert hosts == names and len(hosts) == 5, f"{hosts} are not {names}"
+groups = made["PrometheusRule", "lockgate"]["spec"]["groups"]
+ours = [yaml.safe_load((ROOT / f"config/{file}.yml").read_text())["groups"] for file in ("alerts", "rules")]
+assert groups == ours[0] + ours[1], "the rules are not those of config/"
+board = json.loads(made["ConfigMap", "lockgate-board"]["data"]["lockgate.json"])
+assert board == json.loads((ROOT / "config/grafana/lockgate.json").read_text()), "the board is not that of config/"
+
+print("== what is wrong is said")
+refused({}, "config.data")
+refused({"config": {"data": data}, "nodes": {"enabled": True, "count": 4}}, "nodes.count")
+refused({"config": {"data": data}, "kind": "Pod"}, "kind: Deployment or DaemonSet")
+print("== all well")
