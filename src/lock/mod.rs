@@ -256,6 +256,18 @@ pub struct NodeStatus {
     pub too_slow: bool,
 }
 
+impl NodeStatus {
+    /// Whether the node's votes can be counted on: it is up, takes writes, and is not too slow.
+    pub fn votes(&self) -> bool {
+        self.up && !self.too_slow && !self.refuses()
+    }
+
+    /// Whether the node is up, but refuses writes.
+    pub fn refuses(&self) -> bool {
+        self.up && self.found.contains(&Fault::Refuses)
+    }
+}
+
 /// One lock that was granted through this proxy, for operators. The token is left out: whoever
 /// knows it can release the lock.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -22,6 +22,7 @@ mod digests;
 mod doctor;
 mod operator;
 mod pause;
+mod readiness;
 mod reload;
 mod sentinel;
 #[path = "../support/mod.rs"]
