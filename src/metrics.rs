@@ -14,6 +14,7 @@ use std::{
 use anyhow::Context as _;
 use metrics::{describe_gauge, gauge};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
+use metrics_process::Collector;
 
 /// Makes an enum of the values of a label, such as why a connection ended. A value's number is its
 /// index in `ALL`, and so among handles that are made from `ALL`.
@@ -50,12 +51,17 @@ const SECONDS: [f64; 20] = [
 
 /// Keeps the metrics and renders them.
 #[derive(Clone)]
-pub(crate) struct Recorder(PrometheusHandle);
+pub(crate) struct Recorder {
+    handle: PrometheusHandle,
+    /// Measures the process itself: CPU, memory, file descriptors, threads, when it began.
+    process: Collector,
+}
 
 impl Recorder {
-    /// All metrics in Prometheus's text format.
+    /// All metrics in Prometheus's text format. The process is measured now.
     pub(crate) fn render(&self) -> String {
-        self.0.render()
+        self.process.collect();
+        self.handle.render()
     }
 }
 
@@ -75,7 +81,9 @@ pub(crate) fn install() -> anyhow::Result<Recorder> {
     keep_up(handle.clone()).context("cannot start the metrics thread")?;
     describe();
     gauge!("lockgate_build_info", "version" => env!("CARGO_PKG_VERSION")).set(1.0);
-    Ok(installed.insert(Recorder(handle)).clone())
+    let process = Collector::default();
+    process.describe();
+    Ok(installed.insert(Recorder { handle, process }).clone())
 }
 
 fn builder() -> anyhow::Result<PrometheusBuilder> {

@@ -372,7 +372,7 @@ impl Engine {
         let nodes = self.status();
         let voter = place_of(&nodes, address)?;
         let others = nodes.iter().enumerate().filter(|(other, _)| *other != voter);
-        let voting = others.filter(|(_, node)| node.up && !node.too_slow).count();
+        let voting = others.filter(|(_, node)| node.votes()).count();
         if voting < self.quorum() && !force {
             return Err(NotPaused::TooFew { voting, quorum: self.quorum() });
         }

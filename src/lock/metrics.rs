@@ -79,7 +79,12 @@ pub(crate) fn describe() {
     describe_histogram!(
         "lockgate_node_round_trip_seconds",
         Unit::Seconds,
-        "Round trip of a PING to a lock node."
+        "Round trip of a TIME to a lock node, behind other requests where it is never idle."
+    );
+    describe_gauge!(
+        "lockgate_node_clock_offset_seconds",
+        Unit::Seconds,
+        "How far a lock node's time of day is ahead of this machine's, as far as a round trip tells."
     );
     describe_counter!(
         "lockgate_clock_jumps_total",
@@ -181,6 +186,8 @@ pub(crate) struct NodeMetrics {
     pub(crate) pace: Pace,
     /// Round trips of its TIMEs.
     pub(crate) round_trip_seconds: Histogram,
+    /// How far its time of day is ahead of this machine's.
+    pub(crate) clock_offset: Gauge,
     /// Forward jumps of the node's clock.
     pub(crate) clock_jumped_forward: Counter,
     /// Backward steps of the node's clock.
@@ -223,6 +230,7 @@ impl NodeMetrics {
             up: gauge!("lockgate_node_up", &labels),
             pace: Pace::new(address, timeout, faults[Fault::Slow as usize].clone()),
             faults,
+            clock_offset: gauge!("lockgate_node_clock_offset_seconds", &labels),
             round_trip_seconds: histogram!("lockgate_node_round_trip_seconds", &labels),
             errors_connect: errors("connect"),
             errors_disconnect: errors("disconnect"),

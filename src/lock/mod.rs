@@ -263,6 +263,18 @@ pub struct NodeStatus {
     pub too_slow: bool,
 }
 
+impl NodeStatus {
+    /// Whether the node's votes can be counted on: it is up, takes writes, and is not too slow.
+    pub fn votes(&self) -> bool {
+        self.up && !self.too_slow && !self.refuses()
+    }
+
+    /// Whether the node is up, but refuses writes.
+    pub fn refuses(&self) -> bool {
+        self.up && self.found.contains(&Fault::Refuses)
+    }
+}
+
 /// Locks and waiters of this proxy.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub struct Counts {

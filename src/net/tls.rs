@@ -47,8 +47,12 @@ impl Acceptor {
     pub(crate) fn start(address: SocketAddr, tls: &ServerTls) -> Result<Acceptor, String> {
         let (metrics, name) = (TlsMetrics::new("client"), format!("listen {address}"));
         let files = tls.files();
-        let tls = tls.clone();
-        let load = move || tls.load().map_err(|problems| listed(&problems));
+        let (tls, place, ending) = (tls.clone(), name.clone(), metrics.clone());
+        let load = move || {
+            let loaded = tls.load().map_err(|problems| listed(&problems))?;
+            ending.ends(&place, tls.not_after());
+            Ok(loaded)
+        };
         let settings = Reloading::start(name, files, load, metrics.clone());
         settings.now()?;
         Ok(Acceptor { settings, metrics })
@@ -110,9 +114,14 @@ impl Connector {
         }
         let (metrics, files) = (TlsMetrics::new(side), tls.files());
         let server_name = tls.server_name.as_deref().and_then(tls::server_name);
-        let tls = tls.clone();
-        let load = move || tls.load().map_err(|problems| listed(&problems));
-        let settings = Reloading::start(format!("tls ({side})"), files, load, metrics.clone());
+        let (tls, name, ending) = (tls.clone(), format!("tls ({side})"), metrics.clone());
+        let place = name.clone();
+        let load = move || {
+            let loaded = tls.load().map_err(|problems| listed(&problems))?;
+            ending.ends(&place, tls.not_after());
+            Ok(loaded)
+        };
+        let settings = Reloading::start(name, files, load, metrics.clone());
         let tls = Some(Arc::new(TlsClient { settings, server_name, metrics }));
         Connector { tls, sends_header: false }
     }

@@ -24,6 +24,7 @@ mod logs;
 mod manual;
 mod operator;
 mod pause;
+mod readiness;
 mod reload;
 mod sentinel;
 #[path = "../support/mod.rs"]

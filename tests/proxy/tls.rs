@@ -767,9 +767,14 @@ fn a_renewed_certificate_is_shown_without_a_restart_and_a_broken_one_is_not() {
     eventually("it is counted", || reloads("failed") == 4.0);
     assert_eq!(shown_by(&pki, proxy.tls_port()), second);
 
-    pki.issue("server", &["localhost"], |_| {});
+    pki.issue("server", &["localhost"], |params| {
+        params.not_after = rcgen::date_time_ymd(2030, 1, 2);
+    });
     let third = file();
     eventually("the next good one is shown", || shown_by(&pki, proxy.tls_port()) == third);
+    let ends =
+        || proxy.metric("lockgate_tls_certificate_not_after_timestamp_seconds", "\"client\"");
+    eventually("its end is told", || ends() == 1_893_542_400.0);
     assert_eq!(old.cmd(&["PING"]), Reply::simple("PONG"), "connections stay");
 }
 

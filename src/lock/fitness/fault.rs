@@ -36,6 +36,8 @@ labels! {
         Unwatched = "unwatched",
         /// No majority of the node's Sentinels has been heard lately to name it.
         Unconfirmed = "unconfirmed",
+        /// The node answers all writes with an error.
+        Refuses = "refuses",
         /// An operator has the node asked for no new locks.
         Paused = "paused",
     }
@@ -61,6 +63,9 @@ impl Fault {
             Fault::Disagrees => "it was set up with other nodes or another prefix",
             Fault::Clock => "its clock has jumped forward, so it may have ended locks too early",
             Fault::Unwatched => "it does not tell its TIME, so a jump of its clock would go unseen",
+            Fault::Refuses => {
+                "it refuses writes: its disk or its memory is full, or replicas that it wants are missing"
+            }
             Fault::Paused => "an operator has it asked for no new locks (LOCKGATE NODE)",
             Fault::Unconfirmed => {
                 "no majority of its Sentinels, or of its cluster's masters, was heard lately to name it, so another may be \

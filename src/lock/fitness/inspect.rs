@@ -25,6 +25,11 @@ use crate::{
 
 /// Connections to one node for inspections.
 const MAX_CONNECTIONS: u32 = 2;
+/// The key of no value, by which a node is asked whether it takes writes.
+const PROBE: &[u8] = b"lockgate:probe";
+/// The codes of errors by which a node refuses any write. Others say nothing of that: the user may lack a
+/// permission.
+const REFUSALS: [&str; 4] = ["MISCONF", "OOM", "NOREPLICAS", "READONLY"];
 /// The longest time for getting a connection, or an answer.
 const LIMIT: Duration = Duration::from_secs(1);
 
@@ -91,17 +96,28 @@ impl Inspector {
             is_another |= lying.0.as_deref() != Some(told);
             longest = Duration::from_millis(lying.1.unwrap_or(0).max(lying.2.unwrap_or(0)));
         }
+        // There is no such key, so this writes nothing: it is refused, or not. It asks for memory too.
+        let mut probe = redis::cmd("SET");
+        probe.arg(station.key(PROBE)).arg("").arg("XX").arg("PX").arg(1);
+        let probing = probe.query_async::<redis::Value>(&mut connection.redis);
+        let probed = timeout(LIMIT, probing).await.map_err(|_| InspectError::Silent)?;
+        let refusal =
+            probed.err().filter(|error| error.code().is_some_and(|code| REFUSALS.contains(&code)));
         let mut faults = faults_of(field);
+        faults.extend(refusal.is_some().then_some(Fault::Refuses));
         if is_shard {
             faults.retain(|fault| *fault != Fault::Cluster);
         }
-        Ok(Inspected { faults, is_another, longest })
+        let refusal = refusal.map(|error| error.to_string());
+        Ok(Inspected { faults, refusal, is_another, longest })
     }
 }
 
 /// The findings of an inspection.
 pub(in crate::lock) struct Inspected {
     pub(in crate::lock) faults: Vec<Fault>,
+    /// In what words the node refuses writes.
+    pub(in crate::lock) refusal: Option<String>,
     /// Whether the node is another than the one admitted.
     pub(in crate::lock) is_another: bool,
     /// The longest TTL that the node knows of, stored or to be stored by some proxy.

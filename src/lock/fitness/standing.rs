@@ -6,6 +6,7 @@ use std::sync::{
 };
 
 use arc_swap::ArcSwap;
+use tokio::sync::Notify;
 
 use super::clocks::NodeClock;
 use crate::{
@@ -51,6 +52,8 @@ pub(in crate::lock) struct NodeStanding {
     pub(in crate::lock) jumped: AtomicBool,
     /// Whether the node does not tell its TIME: an ACL may forbid that.
     pub(in crate::lock) unwatched: AtomicBool,
+    /// Notified when the node has answered a request with an error: is it fit still?
+    pub(in crate::lock) refused: Notify,
 }
 
 impl NodeStanding {
@@ -66,6 +69,7 @@ impl NodeStanding {
             clock: Mutex::default(),
             jumped: AtomicBool::new(false),
             unwatched: AtomicBool::new(false),
+            refused: Notify::new(),
         }
     }
 

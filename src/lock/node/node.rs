@@ -733,7 +733,8 @@ impl Node {
     }
 
     /// Notes the faults that an inspection has found, with one line in the log for each new one.
-    pub(super) fn inspected(&self, Inspected { faults: found, is_another, longest }: Inspected) {
+    pub(super) fn inspected(&self, inspected: Inspected) {
+        let Inspected { faults: found, refusal, is_another, longest } = inspected;
         self.admissions.heard_of(longest);
         let mut state = self.state.lock();
         if is_another && let Some(link) = &state.link {
@@ -741,7 +742,11 @@ impl Node {
             link.end();
         }
         for fault in found.iter().filter(|fault| !state.found.contains(fault)) {
-            warn!(node = %self.address, fault = fault.as_str(), "lock node is unfit: {}", fault.meaning());
+            let error = refusal.as_ref().filter(|_| *fault == Fault::Refuses);
+            warn!(node = %self.address, fault = fault.as_str(), error, "lock node is unfit: {}", fault.meaning());
+        }
+        if state.found.contains(&Fault::Refuses) && refusal.is_none() {
+            info!(node = %self.address, "lock node takes writes again");
         }
         state.found = found;
         self.show_faults(&state);

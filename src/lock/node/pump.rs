@@ -12,7 +12,7 @@ use std::{
         atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     task::{Context, Poll, ready},
-    time::Duration,
+    time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
 use arc_swap::{ArcSwap, Cache};
@@ -114,6 +114,7 @@ pub(super) fn start(
         heard: Instant::now(),
         is_late: false,
         asked: None,
+        measured: None,
         times: 0,
         unproven: Vec::new(),
         refused: Vec::new(),
@@ -142,9 +143,9 @@ enum Sent {
     /// An operation, and how often the node refused it because it had no scripts.
     Operation(Arc<Operation>, u8),
     Blind,
-    /// TIME; `alone`: sent by itself, so that its round trip can be measured.
+    /// TIME; `measured`: its round trip counts.
     Time {
-        alone: bool,
+        measured: bool,
     },
 }
 
@@ -169,6 +170,8 @@ struct Pump {
     is_late: bool,
     /// The time of the last TIME.
     asked: Option<Instant>,
+    /// When a TIME was sent last whose round trip counts.
+    measured: Option<Instant>,
     /// TIMEs in flight.
     times: usize,
     /// Votes by which a lock is free, or was, which count once a TIME behind them has shown the
@@ -242,24 +245,30 @@ impl Pump {
             }
             let may_send = !self.repeats.is_needed() && self.refused.is_empty();
             if may_send && self.asked.is_none_or(|asked| now - asked >= TIME_EVERY) {
-                self.ask_time(now, self.in_flight.is_empty());
+                self.ask_time(now);
             }
         }
         Ok(())
     }
 
-    fn ask_time(&mut self, at: Instant, alone: bool) {
+    /// Asks for the node's TIME. Its round trip is measured twice a second: behind other requests, too, if
+    /// the node is never idle.
+    fn ask_time(&mut self, at: Instant) {
+        let measured = self.measured.is_none_or(|before| at - before >= TIME_EVERY);
+        if measured {
+            self.measured = Some(at);
+        }
         self.out.push(TIME);
         self.times += 1;
         self.asked = Some(at);
-        self.push(Sent::Time { alone }, at);
+        self.push(Sent::Time { measured }, at);
     }
 
     /// Sends TIME behind operations whose votes may say that a lock is free. Such votes count only once the answer shows a
     /// clock that has not jumped: sent before them, TIME would miss a jump in between.
     fn prove(&mut self, unproven: &mut usize, at: Instant) {
         if std::mem::take(unproven) > 0 && !self.side.standing.unwatched.load(Ordering::Relaxed) {
-            self.ask_time(at, false);
+            self.ask_time(at);
         }
     }
 
@@ -425,7 +434,7 @@ impl Pump {
         // A reply to nothing is as wrong as one that cannot be read.
         let InFlight { sent, at } = self.in_flight.pop_front().ok_or(reply::Garbage)?;
         let operation = match sent {
-            Sent::Time { alone } => return self.time_told(at, alone, answer),
+            Sent::Time { measured } => return self.time_told(at, measured, answer),
             Sent::Blind => {
                 self.shared.done();
                 return Ok(());
@@ -506,15 +515,20 @@ impl Pump {
     }
 
     /// Takes the answer to TIME: the votes before it that had to wait count now, or do not.
-    fn time_told(&mut self, at: Instant, alone: bool, answer: NodeReply<'_>) -> Result<(), Closed> {
+    fn time_told(
+        &mut self,
+        at: Instant,
+        measured: bool,
+        answer: NodeReply<'_>,
+    ) -> Result<(), Closed> {
         debug_assert!(self.times > 0, "a node tells its TIME when asked");
         self.times -= 1;
-        if alone {
+        if measured {
             self.side.metrics.round_trip_seconds.record((self.heard - at).as_secs_f64());
         }
         let standing = &self.side.standing;
         let mut error = None;
-        let time = match answer {
+        let time: Option<i64> = match answer {
             NodeReply::Time(time) => Some(time),
             NodeReply::Frame(OwnedFrame::Error(text)) => {
                 // Any other error does not say whether the node may tell its time.
@@ -525,6 +539,9 @@ impl Pump {
             NodeReply::Frame(frame) => Some(reply::time_of(frame)?),
             NodeReply::Numbers(_) => return Err(reply::Garbage.into()),
         };
+        if measured && let Some(time) = time {
+            self.side.metrics.clock_offset.set(ahead(time, self.heard - at));
+        }
         if error.is_none() {
             let sight = time.map(|time| {
                 let mut clock = standing.clock.lock();
@@ -550,6 +567,7 @@ impl Pump {
             (self.side.on_moved)(operation);
         } else if matches!(vote, Vote::Missing(Absence::Error)) {
             self.side.metrics.errors_reply.increment(1);
+            self.side.standing.refused.notify_one();
             if matches!(operation.kind, Kind::Release | Kind::HandOver { .. }) {
                 (self.side.on_error)(operation);
             }
@@ -615,6 +633,14 @@ impl Pump {
         }
         Leftover { sent, unsent, reason }
     }
+}
+
+/// How far a node's time, read half a round trip ago, is ahead of this machine's time of day, in
+/// seconds.
+fn ahead(time: i64, round_trip: Duration) -> f64 {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let read = now.saturating_sub(round_trip / 2).as_micros();
+    time.saturating_sub(i64::try_from(read).unwrap_or(i64::MAX)) as f64 / 1e6
 }
 
 /// A reply, decoded as far as needed.

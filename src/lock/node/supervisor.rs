@@ -7,7 +7,7 @@ use std::{
 };
 
 use bb8_redis::bb8::Pool;
-use tokio::time::{sleep, sleep_until};
+use tokio::time::{sleep, sleep_until, timeout};
 use tracing::debug;
 
 use super::{
@@ -194,12 +194,14 @@ pub(super) async fn inspect(node: Weak<Node>) {
             };
             let inspected = inspector.inspect(linked.as_ref(), told.as_deref(), station).await;
             let node = node.upgrade()?;
+            let standing = node.standing.clone();
             let pause = match inspected {
                 // The epoch has changed meanwhile.
                 Ok(_) if node.admissions.told(node.index) != told => INSPECT_FIRST,
                 Ok(inspected) => {
+                    let refuses = inspected.refusal.is_some();
                     node.inspected(inspected);
-                    INSPECT_EVERY
+                    if refuses { INSPECT_AGAIN } else { INSPECT_EVERY }
                 }
                 // The node is away, or an ACL refuses INFO.
                 Err(error) => {
@@ -208,7 +210,10 @@ pub(super) async fn inspect(node: Weak<Node>) {
                 }
             };
             drop(node);
-            sleep(pause).await;
+            // Its errors are looked into, but not each of them.
+            sleep(pause.min(INSPECT_FIRST)).await;
+            let rest = pause.saturating_sub(INSPECT_FIRST);
+            let _ = timeout(rest, standing.refused.notified()).await;
         }
     };
     let _: Option<Option<std::convert::Infallible>> = gone.run_until_cancelled(inspecting).await;

@@ -1,6 +1,6 @@
 //! Counters of TLS on each side.
 
-use metrics::{Counter, counter, describe_counter};
+use metrics::{Counter, Unit, counter, describe_counter, describe_gauge, gauge};
 
 /// Gives each metric its help text. Install the recorder first.
 pub(crate) fn describe() {
@@ -9,11 +9,17 @@ pub(crate) fn describe() {
         "lockgate_tls_reloads_total",
         "Certificates read again because their files had changed, by side and result."
     );
+    describe_gauge!(
+        "lockgate_tls_certificate_not_after_timestamp_seconds",
+        Unit::Seconds,
+        "When the certificate that the proxy shows ends, in seconds since 1970, by side and place."
+    );
 }
 
 /// Handles of TLS on one side; the label `side` is `client`, `data` or `node`.
 #[derive(Clone)]
 pub(crate) struct TlsMetrics {
+    side: &'static str,
     /// Handshakes that were not finished.
     pub handshake_failures: Counter,
     /// Changed files that were read.
@@ -27,9 +33,19 @@ impl TlsMetrics {
     pub(crate) fn new(side: &'static str) -> TlsMetrics {
         let reloads = |result: &'static str| counter!("lockgate_tls_reloads_total", "side" => side, "result" => result);
         TlsMetrics {
+            side,
             handshake_failures: counter!("lockgate_tls_handshake_failures_total", "side" => side),
             reloads_ok: reloads("ok"),
             reloads_failed: reloads("failed"),
+        }
+    }
+
+    /// Tells when a certificate ends, in seconds since 1970. `place`: whose it is, as the log names it.
+    pub(super) fn ends(&self, place: &str, not_after: Option<i64>) {
+        if let Some(not_after) = not_after {
+            gauge!("lockgate_tls_certificate_not_after_timestamp_seconds",
+                "side" => self.side, "place" => place.to_owned())
+            .set(not_after as f64);
         }
     }
 }

@@ -96,7 +96,9 @@ impl PageSource {
         let nodes = self.engine.status();
         let up = nodes.iter().filter(|node| node.up).count();
         let too_slow = nodes.iter().filter(|node| node.too_slow).count();
-        let (usable, quorum, all) = (up - too_slow, self.engine.quorum(), nodes.len());
+        let refusing = nodes.iter().filter(|node| node.refuses()).count();
+        let usable = nodes.iter().filter(|node| node.votes()).count();
+        let (quorum, all) = (self.engine.quorum(), nodes.len());
         let draining = self.draining.load(Ordering::Relaxed);
         let problem = self.data_problem.lock().clone();
         let mut text = String::new();
@@ -122,6 +124,9 @@ impl PageSource {
         let _ = write!(text, "lock nodes: {up} of {all} up, ");
         if too_slow > 0 {
             let _ = write!(text, "{too_slow} of them too slow, ");
+        }
+        if refusing > 0 {
+            let _ = write!(text, "{refusing} of them refusing writes, ");
         }
         let _ = writeln!(text, "{quorum} needed");
         for node in nodes {

@@ -356,6 +356,7 @@ pub(super) fn of_fault(fault: Fault) -> Finding {
             "Allow the user INFO (ACL SETUSER … +info), or set locks.quarantine: no."
         }
         Fault::Slow => "Set node_timeout to some ten round trips, or move it nearer.",
+        Fault::Refuses => "Make room on its disk, raise maxmemory, or bring its replicas back.",
         Fault::Unwatched => "Allow the user TIME (ACL SETUSER … +time).",
         Fault::Unconfirmed => {
             "Let the proxy reach a majority of its Sentinels, or of its cluster's masters."
