@@ -115,7 +115,7 @@ impl Release {
         locks.refusals.released(&key);
         match held {
             Some(held) => {
-                grants.metrics.hold_seconds.record(held.held_for.as_secs_f64());
+                grants.metrics.held(&key, held.held_for);
                 let is_lost = cause == ReleaseCause::Lost;
                 let how = if is_lost { GrantEnd::Lost } else { GrantEnd::Released };
                 grants.trail.ended(&key, &held, how);
