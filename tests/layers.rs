@@ -38,8 +38,8 @@ const ROOMS: &[(&str, &[&str])] = &[
     (
         "lock",
         &[
-            "card", "clock", "cluster", "config", "key", "metrics", "net", "resp", "sentinel",
-            "sync", "told",
+            "card", "clock", "cluster", "config", "glob", "key", "metrics", "net", "resp",
+            "sentinel", "sync", "told",
         ],
     ),
     ("bridge", &["adopt", "card", "clock", "config", "data", "key", "lock", "net"]),

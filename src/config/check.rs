@@ -7,12 +7,15 @@ use std::{
 
 use super::{
     AdoptMode, Announce, ClientTls, Config, Endpoint, LOG_LEVELS, Listener, LockNode, LockNotify,
-    LocksConfig, RedisUrl, SocketPath,
+    LocksConfig, OTHER_KEYS, RedisUrl, SocketPath,
     reader::{Reader, Section},
 };
 
 /// The longest TTL must be at least so many `node_timeout`s (see the engine).
 const TIMEOUT_SHARE: u32 = 10;
+/// Most patterns of `metrics.keys`, and most bytes of one.
+const MAX_METRICS_PATTERNS: usize = 32;
+const MAX_METRICS_PATTERN: usize = 256;
 /// Setting more of the TTL than this aside for drift leaves no lock worth having.
 const MAX_DRIFT: f64 = 0.5;
 /// The longest keepalive that Linux takes (MAX_TCP_KEEPIDLE). Asked for more it refuses the
@@ -72,6 +75,20 @@ pub(super) fn below_half(share: &f64) -> Option<String> {
 
 pub(super) fn not_reserved(prefix: &str) -> Option<String> {
     prefix.starts_with("lockgate:").then(|| "keys that begin with 'lockgate:' are reserved".into())
+}
+
+/// Each pattern has two histograms of some twenty numbers, and is compared with the key of each lock
+/// that is given back.
+pub(super) fn few_patterns(patterns: &[String]) -> Option<String> {
+    let is_wrong = |pattern: &&String| pattern.is_empty() || pattern.len() > MAX_METRICS_PATTERN;
+    if patterns.len() > MAX_METRICS_PATTERNS {
+        return Some(format!("has more than {MAX_METRICS_PATTERNS} patterns"));
+    }
+    if patterns.iter().any(|pattern| is_wrong(&pattern)) {
+        return Some(format!("a pattern must have 1 to {MAX_METRICS_PATTERN} bytes"));
+    }
+    let is_other = patterns.iter().any(|pattern| pattern == OTHER_KEYS);
+    is_other.then(|| format!("'{OTHER_KEYS}' stands for locks that no pattern matches"))
 }
 
 /// The message does not repeat the value, which may come from the environment.
@@ -179,6 +196,7 @@ pub(super) fn all(reader: &mut Reader<'_>, top: &Section<'_>, config: &Config) {
     config.check(reader, top);
     addresses(reader, top, config);
     config.log.check(reader, &log);
+    config.metrics.check(reader, &top.inside("metrics"));
     nodes(reader, top, &locks, config);
     config.locks.check(reader, &locks);
     times(reader, &locks, &config.locks);

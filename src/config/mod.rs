@@ -48,7 +48,7 @@ pub use guards::{Flush, GuardRule, GuardsConfig, Policy, WaitAt};
 pub use lock_node::{LockCluster, LockNode};
 pub use pattern::Pattern;
 pub use reader::Environment;
-pub use settings::{Config, LocksConfig, LogConfig};
+pub use settings::{Config, LocksConfig, LogConfig, MetricsConfig};
 pub use template::Template;
 pub use tls::{AuthClients, ClientTls, ServerTls, TlsProblem};
 pub use url::{Endpoint, RedisUrl};
@@ -60,6 +60,8 @@ const LISTENER_KEYS: &[&str] = &["address", "tls", "proxy_protocol"];
 
 /// The values of `log.level`, from the most severe on. With `off` nothing is written.
 pub const LOG_LEVELS: [&str; 6] = ["error", "warn", "info", "debug", "trace", "off"];
+/// What metrics call locks that no pattern of `metrics.keys` matches.
+pub const OTHER_KEYS: &str = "other";
 /// Tells an operator how a deployment gets other lock nodes, or another prefix.
 pub const OTHER_NODES: &str = "For other lock nodes or another prefix: stop all proxies, wait for \
     the longest TTL, DEL lockgate:deployment lockgate:node on all nodes, lockgate init with the \

@@ -13,8 +13,8 @@ use super::{
     AdoptConfig, ClientTls, DataConfig, GuardsConfig, Listener, LockNode, LockNotify, OnDisconnect,
     OnLost, RedisUrl, SocketPath,
     check::{
-        at_least, below_half, if_given, keepalive, known_format, known_level, known_trail,
-        longer_than_zero, not_reserved, short_path, string, threads,
+        at_least, below_half, few_patterns, if_given, keepalive, known_format, known_level,
+        known_trail, longer_than_zero, not_reserved, short_path, string, threads,
     },
     data::without_database,
     keys::keys,
@@ -80,6 +80,8 @@ keys! {
         live upgrade_grace: Option<Duration> = Some(secs(HOUR));
         /// The log: how much is written, and in which format.
         section log: LogConfig = LogConfig::default();
+        /// What /metrics has beside what it always has.
+        section metrics: MetricsConfig = MetricsConfig::default();
         /// The lock nodes and the limits of locks.
         section locks: LocksConfig = LocksConfig::default();
         /// The guards: which writes need which lock. All proxies before one data node need the
@@ -100,6 +102,15 @@ keys! {
         fixed format: String = "auto".into() => known_format;
         /// `off`, or `all`: a line for each grant of a lock and its end.
         live locks: String = "off".into() => known_trail;
+    }
+}
+
+keys! {
+    /// The `metrics:` section.
+    #[derive(Debug, Clone, PartialEq, Eq)]
+    pub struct MetricsConfig at "metrics." {
+        /// Patterns of keys of locks, by which waiting and holding are told apart.
+        fixed keys: Vec<String> = Vec::new() => few_patterns;
     }
 }
 

@@ -23,6 +23,7 @@ fn the_annotated_file_says_every_key_and_every_default() {
     let sections = [
         Config::KEYS,
         LogConfig::KEYS,
+        MetricsConfig::KEYS,
         LocksConfig::KEYS,
         LISTENER_KEYS,
         tls::SERVER_KEYS,
@@ -48,7 +49,19 @@ fn only_a_key_without_a_default_is_left_out_of_the_annotated_file() {
     };
     assert!(left_out(&file, Config::KEYS).is_empty());
     assert!(left_out(&file["log"], LogConfig::KEYS).is_empty());
+    assert!(left_out(&file["metrics"], MetricsConfig::KEYS).is_empty());
     assert_eq!(left_out(&file["locks"], LocksConfig::KEYS), ["on_disconnect"]);
+}
+
+#[test]
+fn the_patterns_of_metrics_are_few() {
+    let keys = |count| {
+        let all: Vec<String> = (0..count).map(|n| format!("k{n}:*")).collect();
+        parse(&format!("metrics: {{keys: {all:?}}}"))
+    };
+    assert_eq!(keys(32).unwrap().metrics.keys.len(), 32);
+    assert!(keys(33).unwrap_err().contains("metrics.keys: has more than 32 patterns"));
+    assert_eq!(parse("metrics: {keys: 'job:*'}").unwrap().metrics.keys, ["job:*"]);
 }
 
 #[test]
@@ -97,7 +110,7 @@ fn everything_wrong_is_said_at_once_with_its_line() {
             "f.yaml:12: zzz: unknown key; known here are listen, allow_open, admin, data, send_proxy_protocol, tls, connect_timeout, \
              tcp_keepalive, maxclients, max_clients_per_address, max_connect_rate, \
              first_byte_timeout, io_threads, barrier_buffer, shutdown_delay, shutdown_grace, upgrade_socket, \
-             upgrade_grace, log, locks, guards, adopt",
+             upgrade_grace, log, metrics, locks, guards, adopt",
         ]
     );
 }
@@ -234,6 +247,10 @@ fn contradictions_are_refused_with_what_would_be_right() {
         ("locks: {nodes: [!env redis://a]}", "a tag"),
         ("log: {level: loud}", "no level"),
         ("log: {format: xml}", "no format"),
+        ("log: {locks: some}", "log.locks: neither off nor all"),
+        ("metrics: {keys: ['a*', '']}", "metrics.keys: a pattern must have 1 to 256 bytes"),
+        ("metrics: {keys: [other]}", "'other' stands for locks that no pattern matches"),
+        ("metrics: {key: a}", "did you mean keys"),
         ("data: redis://a/3", "SELECT"),
         ("locks: {max_wait: 0s}", "locks.max_wait: must be longer than 0"),
         ("locks: {max_waiters: 0}", "locks.max_waiters: 0 lets nobody wait"),

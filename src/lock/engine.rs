@@ -423,6 +423,12 @@ impl Engine {
         self.locks.grants.trail.set(is_whole, proxy);
     }
 
+    /// Tells waiting and holding apart, in /metrics, by the first of these patterns that matches a
+    /// lock. `prefix`: `locks.prefix`.
+    pub(crate) fn tell_apart(&self, patterns: &[String], prefix: &str) {
+        self.locks.grants.metrics.tell_apart(patterns, prefix.len());
+    }
+
     /// Applies the settings that can change while the process runs: `max_waiters` and
     /// `max_handovers`.
     pub(crate) fn set_limits(&self, config: &LocksConfig) {

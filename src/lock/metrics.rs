@@ -1,15 +1,20 @@
 //! Metrics of locks and of each lock node.
 
-use std::time::Duration;
+use std::{sync::OnceLock, time::Duration};
 
 use metrics::{
     Counter, Gauge, Histogram, Unit, counter, describe_counter, describe_gauge, describe_histogram,
     gauge, histogram,
 };
 
-use super::{Fault, fitness::pace::Pace};
+use super::{
+    Fault,
+    fitness::pace::Pace,
+    key_metrics::{self, KeyMetrics},
+};
 use crate::{
     cluster::trouble::{ClusterFault, ClusterTrouble},
+    key::Key,
     metrics::labels,
 };
 
@@ -67,6 +72,7 @@ labels! {
 
 /// Gives each metric its help text. The recorder must be installed before.
 pub(crate) fn describe() {
+    key_metrics::describe();
     describe_gauge!("lockgate_node_up", "1 while a lock node is connected and answers.");
     describe_gauge!(
         "lockgate_node_fault",
@@ -118,12 +124,14 @@ pub(crate) fn describe() {
 
 /// Handles of the locks themselves.
 pub(crate) struct LockMetrics {
+    /// Times by pattern of the key, if there are patterns.
+    by_key: OnceLock<KeyMetrics>,
     /// Clients waiting in line now.
     pub(crate) waiters: Gauge,
     /// Time for which clients waited in line.
-    pub(crate) queue_seconds: Histogram,
+    queue_seconds: Histogram,
     /// Time from a grant to its release.
-    pub(crate) hold_seconds: Histogram,
+    hold_seconds: Histogram,
     /// Locks handed from client to client.
     pub(crate) handovers: Counter,
     /// Locks kept for connections now.
@@ -143,6 +151,7 @@ impl LockMetrics {
         let lost =
             |reason: LostReason| counter!("lockgate_lost_locks_total", "reason" => reason.as_str());
         LockMetrics {
+            by_key: OnceLock::new(),
             waiters: gauge!("lockgate_waiters"),
             queue_seconds: histogram!("lockgate_queue_seconds"),
             hold_seconds: histogram!("lockgate_hold_seconds"),
@@ -152,6 +161,30 @@ impl LockMetrics {
             wakeups: WakeUp::ALL.map(wakeup).into(),
             renewals: Renewal::ALL.map(renewal).into(),
             lost: LostReason::ALL.map(lost).into(),
+        }
+    }
+
+    /// Tells waiting and holding apart by these patterns from now on. `prefix`: the length of
+    /// `locks.prefix`.
+    pub(crate) fn tell_apart(&self, patterns: &[String], prefix: usize) {
+        if !patterns.is_empty() {
+            let _ = self.by_key.set(KeyMetrics::new(patterns, prefix));
+        }
+    }
+
+    /// Counts a client that has waited in line, granted or not.
+    pub(crate) fn waited(&self, key: &Key, time: Duration) {
+        self.queue_seconds.record(time.as_secs_f64());
+        if let Some(by_key) = self.by_key.get() {
+            by_key.waited(key, time);
+        }
+    }
+
+    /// Counts a lock that was given back.
+    pub(crate) fn held(&self, key: &Key, time: Duration) {
+        self.hold_seconds.record(time.as_secs_f64());
+        if let Some(by_key) = self.by_key.get() {
+            by_key.held(key, time);
         }
     }
 

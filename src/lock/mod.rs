@@ -21,7 +21,7 @@
 //! - `overview`: what operators are told of locks, clients and waits.
 //! - `trail`: lines in the log about locks, and the audit trail.
 //! - `engine`: what sessions ask of all this.
-//! - `metrics`: counters of locks and nodes; `alarm`: the timer of an operation, which nearly never
+//! - `metrics`: counters of locks and nodes; `key_metrics`: times by pattern of the key; `alarm`: the timer of an operation, which nearly never
 //!   fires; `jitter`: chance, in one place.
 
 mod acquire;
@@ -36,6 +36,7 @@ mod grants;
 mod holders;
 mod jitter;
 mod keep;
+mod key_metrics;
 mod line;
 mod locks;
 mod look;

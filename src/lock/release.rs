@@ -132,7 +132,7 @@ impl Release {
         let is_found = matches!(cause, ReleaseCause::Found | ReleaseCause::TakenBack);
         match held {
             Some(held) => {
-                grants.metrics.hold_seconds.record(held.held_for.as_secs_f64());
+                grants.metrics.held(&key, held.held_for);
                 let how = match cause {
                     ReleaseCause::Asked | ReleaseCause::Found => GrantEnd::Released,
                     ReleaseCause::TakenBack => GrantEnd::TakenBack,

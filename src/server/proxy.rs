@@ -90,6 +90,7 @@ impl Proxy {
             locks.fence_ttl = locks.fence_ttl.max(locks.max_ttl);
         }
         let engine = Engine::start_on(&locks, workers.shared());
+        engine.tell_apart(&config.metrics.keys, &locks.prefix);
         tokio::spawn(exposure.clone().watch(shutdown.clone()));
         let idle = Arc::new(Idle::default());
         tokio::spawn(idle.clone().watch(data.clone(), shutdown.clone()));

@@ -273,3 +273,25 @@ fn a_lock_of_another_proxy_is_told_as_held_elsewhere() {
     let silence = operator.cmd(&["LOCKGATE", "LOCK", "job"]);
     assert!(silence.error().starts_with("NOQUORUM"), "{silence:?}");
 }
+
+#[test]
+fn waiting_and_holding_are_told_by_the_first_pattern_that_matches() {
+    let proxy = Proxy::with().nodes(3).top("metrics: {keys: ['account:1*', 'account:*']}").start();
+    let (mut holder, mut waiter) = (proxy.client(), proxy.client());
+    holder.cmd(&["LOCK", "account:17"]).grant();
+    waits(&proxy, &mut waiter, &["LOCK", "account:17", "WAIT", "60000"]);
+    assert_eq!(holder.cmd(&["UNLOCK", "account:17"]), Reply::Int(1));
+    waiter.reply().grant();
+    for key in ["account:2", "job", "lock:account:3"] {
+        holder.cmd(&["LOCK", key]).grant();
+        assert_eq!(holder.cmd(&["UNLOCK", key]), Reply::Int(1));
+    }
+    let count = |metric: &str, keys: &str| {
+        proxy.metric(&format!("lockgate_key_{metric}_seconds_count"), &format!("keys=\"{keys}\""))
+    };
+    let held = ["account:1*", "account:*", "other"].map(|keys| count("hold", keys));
+    assert_eq!(held, [1.0, 1.0, 2.0]);
+    let waited = ["account:1*", "account:*", "other"].map(|keys| count("queue", keys));
+    assert_eq!(waited, [1.0, 0.0, 0.0]);
+    assert_eq!(Proxy::start().http("/metrics").matches("lockgate_key_").count(), 0);
+}

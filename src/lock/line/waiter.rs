@@ -98,7 +98,7 @@ impl Waiter {
         if std::mem::take(&mut self.seated) {
             self.locks.queues.leave(&self.key, self.ticket, how);
             let waited = self.since.elapsed();
-            self.locks.grants.metrics.queue_seconds.record(waited.as_secs_f64());
+            self.locks.grants.metrics.waited(&self.key, waited);
             if self.has_waited {
                 self.locks.hot.count(&self.key, waited);
             }
