@@ -32,6 +32,8 @@ labels! {
         Minority = "minority",
         /// The cluster has more shards than it may have as a lock node.
         TooMany = "too_many",
+        /// Slots of a lock node have left a shard that waits, or nobody knows where they have been.
+        InDoubt = "in_doubt",
     }
 }
 
@@ -83,6 +85,10 @@ impl ClusterFault {
             ClusterFault::Foreign => "Name nodes of one cluster under cluster.",
             ClusterFault::Minority => {
                 "No lock is granted there: let the proxy reach more than half of the masters."
+            }
+            ClusterFault::InDoubt => {
+                "It passes by itself. Move no slots away from a shard that waits, and none while no \
+                 proxy runs."
             }
             ClusterFault::TooMany => {
                 "No lock of the shards that have no seat is granted. Set shards in all proxies' files \

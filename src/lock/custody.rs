@@ -14,6 +14,9 @@
 //!   (CLUSTER ADDSLOTS).
 //! - A slot that is in no such note when a proxy meets it first is in doubt.
 //!
+//! What was held in a slot in doubt, and its shard lacks, is lost: its holder is told, and nobody else gets
+//! it before it would have run out.
+//!
 //! `tests/model/shards.rs` has that, with the faults that break it.
 
 use std::{
@@ -61,8 +64,16 @@ impl Custody {
         let is_watched = self.looked.is_some_and(|before| seen.sent < before + seen.within);
         let masters: Vec<ClusterNode> = nodes.iter().filter(|it| it.is_master).cloned().collect();
         let (before, after) = (owners(&self.masters), owners(&masters));
-        let is_same =
-            |was: &ClusterNode| masters.iter().any(|it| it.id == was.id && it.epoch == was.epoch);
+        // A master that has lost its last slot becomes a replica of who has got that.
+        let is_emptied = |was: &ClusterNode| {
+            let now = nodes.iter().find(|it| it.id == was.id).and_then(|it| it.master.as_ref());
+            let had_slots =
+                |id: &String| self.masters.iter().any(|it| it.id == *id && !it.slots.is_empty());
+            now.is_some_and(had_slots)
+        };
+        let is_same = |was: &ClusterNode| {
+            masters.iter().any(|it| it.id == was.id && it.epoch == was.epoch) || is_emptied(was)
+        };
         let is_kept = |was: &ClusterNode, is: &ClusterNode| {
             let stays = was.id == is.id || seen.masters.get(&is.id) == Some(&was.id);
             match stays {
@@ -116,15 +127,18 @@ impl Custody {
     ) -> Option<CustodyNote> {
         let noted = noted.filter(|noted| noted.is_of(node));
         let is_noted = |slot: u16| noted.is_some_and(|noted| is_in(&noted.slots, slot));
-        let own = || node.slots.iter().flat_map(|(first, last)| *first..=*last);
+        let own = node.slots.iter().flat_map(|(first, last)| *first..=*last);
         let is_known = |slot: u16| !self.doubts.contains_key(&slot);
-        if own().all(|slot| is_noted(slot) || !is_known(slot)) {
-            return None;
-        }
-        let slots: Vec<u16> = own().filter(|slot| is_noted(*slot) || is_known(*slot)).collect();
+        // Slots that have left are noted no more: somebody may assign them to the node again.
+        let slots: Vec<u16> = own.filter(|slot| is_noted(*slot) || is_known(*slot)).collect();
         let ranges = slots.chunk_by(|slot, next| slot + 1 == *next);
-        let slots = ranges.filter_map(|range| Some((*range.first()?, *range.last()?))).collect();
-        Some(CustodyNote { node: node.id.clone(), epoch: node.epoch, slots })
+        let slots: Vec<_> =
+            ranges.filter_map(|range| Some((*range.first()?, *range.last()?))).collect();
+        let is_said = match noted {
+            Some(noted) => noted.slots == slots,
+            None => slots.is_empty(),
+        };
+        (!is_said).then(|| CustodyNote { node: node.id.clone(), epoch: node.epoch, slots })
     }
 }
 
@@ -246,6 +260,11 @@ mod tests {
         assert_eq!(begun().next(1, &elected, &all), (90, 99, 10), "it may be elected anew");
         let mut emptied = begun();
         assert_eq!(emptied.next(1, &nodes((1, ""), (2, "0-199")), &all), (0, 0, 0));
+        let mut emptied = nodes((1, ""), (3, "0-199"));
+        (emptied[0].is_master, emptied[0].master) = (false, Some("bb".into()));
+        assert_eq!(begun().next(1, &emptied, &all), (0, 0, 0));
+        emptied[0].master = Some("cc".into());
+        assert_eq!(begun().next(1, &emptied, &all), (0, 99, 100), "it has failed over");
         let gap = nodes((1, "0-98"), (2, "100-199"));
         let mut looks = begun();
         looks.next(1, &gap, &all);
@@ -282,6 +301,8 @@ mod tests {
         let known = started.custody.note(&now[0], None).unwrap();
         assert_eq!(known.text(), "aa 1 0-9 20-99");
         assert_eq!(started.custody.note(&now[0], Some(&known)), None);
+        let gone = started.custody.note(&now[0], Some(&note("aa 1 0-9 20-100"))).unwrap();
+        assert_eq!(gone.text(), "aa 1 0-9 20-99");
         let more = started.custody.note(&now[0], Some(&note("aa 1 15-15 200-300"))).unwrap();
         assert_eq!(more.text(), "aa 1 0-9 15-15 20-99", "what others know stands");
         let anew = started.custody.note(&now[0], Some(&note("aa 0 15-15"))).unwrap();

@@ -320,6 +320,7 @@ impl Shards {
         }
         let mut troubles: Vec<ClusterTrouble> =
             self.take(nodes, &answers, memory, sent).await.into_iter().collect();
+        troubles.extend(self.doubts());
         let is_named = |answer: &&ClusterAnswer| self.config.cluster.nodes.contains(&answer.url);
         let unheard = answers.iter().filter(is_named).filter_map(|it| it.told.as_ref().err());
         troubles.extend(unheard.cloned());
@@ -484,16 +485,18 @@ impl Shards {
         while let Some(written) = writing.join_next().await {
             connections.extend(written.ok());
         }
-        let doubtful = self.custody.lock().all_doubts();
-        if self.doubtful.swap(doubtful, Ordering::AcqRel) < doubtful
-            && let Some(judge) = self.judge.get()
-        {
-            warn!(
-                cluster = %self.config.cluster, slots = doubtful, seconds = judge.longest_wait().as_secs(),
-                "lock node: nobody knows whether what is held in these slots has come with them; nothing is \
-                 granted there until it has run out"
-            );
-        }
+        self.doubtful.store(self.custody.lock().all_doubts(), Ordering::Release);
+    }
+
+    /// The trouble with slots in doubt, if there are some.
+    fn doubts(&self) -> Option<ClusterTrouble> {
+        let (slots, judge) = (self.doubtful.load(Ordering::Acquire), self.judge.get()?);
+        let seconds = judge.longest_wait().as_secs();
+        let what = format!(
+            "{slots} slots are in doubt: their shards may lack what is held there, so for {seconds} s nothing \
+             is granted there"
+        );
+        (slots > 0).then(|| ClusterTrouble::new(ClusterFault::InDoubt, what))
     }
 
     /// Finds a seat for each shard that has none.
