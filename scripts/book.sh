@@ -9,7 +9,7 @@ cd "$(dirname "$0")/.."
 tree=target/book/tree
 rm -rf target/book
 mkdir -p "$tree"
-git ls-files --cached --others --exclude-standard -z -- '*.md' docs config src tests scripts examples \
+git ls-files --cached --others --exclude-standard -z -- '*.md' docs config charts src tests scripts examples \
   ':!docs/book.toml' ':!docs/SUMMARY.md' | xargs -0 cp --parents -t "$tree"
 cp docs/book.toml "$tree/book.toml"
 

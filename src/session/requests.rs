@@ -167,6 +167,11 @@ impl Core {
                         from = at;
                         break at;
                     }
+                    if self.is_blank_line(&found) {
+                        self.desk.to_data.push(&bytes[from..at]);
+                        from = pos;
+                        continue;
+                    }
                     match self.command(&found, &mut scan, commands) {
                         Flow::Forward => {
                             if let Some(audit) = &mut self.audit {
@@ -226,6 +231,14 @@ impl Core {
 }
 
 impl Core {
+    /// Whether this is a line of blanks alone, sent where the data node must read as is read here.
+    /// Behind one Valkey 8 takes arrays for lines, so that a write could hide in an argument.
+    fn is_blank_line(&self, found: &FoundCommand<'_>) -> bool {
+        found.name == Name::Blank
+            && !matches!(found.bytes.first(), Some(b'*' | b'\r' | b'\n'))
+            && self.desk.must_be_followed()
+    }
+
     /// Decides the fate of a command.
     fn command(
         &mut self,

@@ -21,6 +21,14 @@ async fn a_guarded_write_needs_its_lock_and_is_compared_with_its_fence() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_line_of_blanks_is_not_sent_on() {
+    let mut pair = Pair::guarded();
+    let (before, behind) = (text(&["PING"]), text(&["ECHO", "SET g:k 1"]));
+    pair.send(format!("{before} \t \r\n{behind}\r\n  \n{before}").as_bytes());
+    assert_eq!(pair.at_data(), format!("{before}{behind}\r\n{before}"));
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_long_way_takes_the_reply_out_of_exec() {
     let mut pair = Pair::guarded();
     pair.lock("k", 7);
