@@ -8,7 +8,7 @@ THREADS ?= $(shell echo $$((3 * $$(nproc))))
 # Each for a share of the time; the one that runs real servers for three.
 FUZZ := requests replies grammar configuration node_replies differential differential differential
 
-.PHONY: help run test lint bench chaos fuzz compat suites dist dist-test docker docker-test chart-test docs
+.PHONY: help run test lint bench chaos fuzz compat suites dist dist-test advisories docker docker-test chart-test docs
 
 help:
 	@echo "make run     a whole deployment on this machine: proxy, data node, five lock nodes"
@@ -23,6 +23,7 @@ help:
 	@echo "make lint    formatting and lints alone"
 	@echo "make dist    what can be downloaded: a static binary as tar.gz, .deb and .rpm, into target/packages"
 	@echo "make dist-test  installs them in fresh roots of Debian, and locks there; as root"
+	@echo "make advisories  dependencies with known weaknesses; asks GitHub"
 	@echo "make docker  the container image lockgate:latest; docker-test: config/compose.yaml with it"
 	@echo "make chart-test  charts/lockgate, installed by Helm's code in a server that keeps what it is sent"
 	@echo "make docs    all pages as a site: target/book/html/index.html"
@@ -85,8 +86,13 @@ suites:
 
 dist:
 	@scripts/setup.sh dist
-	cargo deny --log-level error check
+	cargo deny --log-level error check licenses bans sources
 	scripts/dist.sh $(ARCH)
+
+# Apart, as its database is on GitHub.
+advisories:
+	@scripts/setup.sh dist
+	cargo deny check advisories
 
 dist-test:
 	@scripts/setup.sh dist

@@ -14,6 +14,9 @@ export SOURCE_DATE_EPOCH
 # One of Debian's compilers makes C for arm64, and links; musl itself comes with the target.
 export CC_aarch64_unknown_linux_musl=aarch64-linux-gnu-gcc
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_MUSL_LINKER=aarch64-linux-gnu-gcc
+# Names of files in messages do not tell where it was built.
+export CARGO_ENCODED_RUSTFLAGS="--remap-path-prefix=${CARGO_HOME:-$HOME/.cargo}/registry/src=/crates"
+CARGO_ENCODED_RUSTFLAGS+=$'\x1f'"--remap-path-prefix=$PWD=/lockgate"
 
 stage=target/package   # what Cargo.toml's [package.metadata.*] name
 out=target/packages
@@ -56,6 +59,8 @@ tar --dereference --sort=name --mtime="@$SOURCE_DATE_EPOCH" --owner=0 --group=0 
 
 # What the binary is made of; what its tests need is no part of it.
 cargo cyclonedx --quiet --format json --target "$host" --override-filename "lockgate-$version.cdx"
-mv "lockgate-$version.cdx.json" "$out/"
+# Where it was built is nobody's matter.
+sed "s|file://$PWD|file:///lockgate|g" "lockgate-$version.cdx.json" >"$out/lockgate-$version.cdx.json"
+rm "lockgate-$version.cdx.json"
 (cd "$out" && sha256sum -- * >SHA256SUMS)
 ls -l "$out"
