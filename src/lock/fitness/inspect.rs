@@ -8,7 +8,7 @@ use std::{collections::HashMap, time::Duration};
 
 use bb8_redis::{
     bb8,
-    redis::{self, RedisError},
+    redis::{self, RedisError, aio::MultiplexedConnection},
 };
 use thiserror::Error;
 use tokio::time::timeout;
@@ -62,6 +62,15 @@ impl Inspector {
         Inspector { pool }
     }
 
+    /// Asks whether the node takes writes, and nothing else. Returns in what words it refuses them.
+    pub(in crate::lock) async fn refusal(
+        &self,
+        station: Station,
+    ) -> Result<Option<String>, InspectError> {
+        let mut connection = self.pool.get().await?;
+        refusal(&mut connection.redis, station).await
+    }
+
     /// Finds the node's faults, and whether it is still the identity that was admitted, with the
     /// marker that it must have: while nobody locks, no vote finds that out. `is_shard`: it is meant to be a
     /// cluster's.
@@ -96,21 +105,27 @@ impl Inspector {
             is_another |= lying.0.as_deref() != Some(told);
             longest = Duration::from_millis(lying.1.unwrap_or(0).max(lying.2.unwrap_or(0)));
         }
-        // There is no such key, so this writes nothing: it is refused, or not. It asks for memory too.
-        let mut probe = redis::cmd("SET");
-        probe.arg(station.key(PROBE)).arg("").arg("XX").arg("PX").arg(1);
-        let probing = probe.query_async::<redis::Value>(&mut connection.redis);
-        let probed = timeout(LIMIT, probing).await.map_err(|_| InspectError::Silent)?;
-        let refusal =
-            probed.err().filter(|error| error.code().is_some_and(|code| REFUSALS.contains(&code)));
+        let refusal = refusal(&mut connection.redis, station).await?;
         let mut faults = faults_of(field);
-        faults.extend(refusal.is_some().then_some(Fault::Refuses));
         if is_shard {
             faults.retain(|fault| *fault != Fault::Cluster);
         }
-        let refusal = refusal.map(|error| error.to_string());
         Ok(Inspected { faults, refusal, is_another, longest })
     }
+}
+
+/// Asks a node whether it takes writes. Returns in what words it refuses them.
+async fn refusal(
+    connection: &mut MultiplexedConnection,
+    station: Station,
+) -> Result<Option<String>, InspectError> {
+    // There is no such key, so this writes nothing: it is refused, or not. It asks for memory too.
+    let mut probe = redis::cmd("SET");
+    probe.arg(station.key(PROBE)).arg("").arg("XX").arg("PX").arg(1);
+    let probing = probe.query_async::<redis::Value>(connection);
+    let probed = timeout(LIMIT, probing).await.map_err(|_| InspectError::Silent)?;
+    let is_refusal = |error: &RedisError| error.code().is_some_and(|code| REFUSALS.contains(&code));
+    Ok(probed.err().filter(is_refusal).map(|error| error.to_string()))
 }
 
 /// The findings of an inspection.

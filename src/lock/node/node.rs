@@ -111,6 +111,8 @@ struct NodeState {
     unfit: Option<Fault>,
     /// Other faults of the node.
     found: Vec<Fault>,
+    /// Whether it refuses writes.
+    refuses: bool,
     /// Releases of locks that the node may hold in vain, with the latest end of each lock. The end
     /// is `None` for an acquire that a stopped node has not read yet: its TTL has not begun.
     cleanup: VecDeque<(Arc<Operation>, Option<Instant>)>,
@@ -166,6 +168,7 @@ impl Node {
                 until: None,
                 unfit: None,
                 found: Vec::new(),
+                refuses: false,
                 cleanup: VecDeque::new(),
                 refused: VecDeque::new(),
                 before: None,
@@ -742,20 +745,37 @@ impl Node {
             link.end();
         }
         for fault in found.iter().filter(|fault| !state.found.contains(fault)) {
-            let error = refusal.as_ref().filter(|_| *fault == Fault::Refuses);
-            warn!(node = %self.address, fault = fault.as_str(), error, "lock node is unfit: {}", fault.meaning());
-        }
-        if state.found.contains(&Fault::Refuses) && refusal.is_none() {
-            info!(node = %self.address, "lock node takes writes again");
+            warn!(node = %self.address, fault = fault.as_str(), "lock node is unfit: {}", fault.meaning());
         }
         state.found = found;
-        self.show_faults(&state);
+        self.note_refusal(&mut state, refusal);
+    }
+
+    /// Notes whether the node refuses writes, and in what words.
+    pub(super) fn takes_writes(&self, refusal: Option<String>) {
+        self.note_refusal(&mut self.state.lock(), refusal);
+    }
+
+    /// Notes whether the node refuses writes, with one line in the log when that has changed.
+    fn note_refusal(&self, state: &mut NodeState, refusal: Option<String>) {
+        let fault = Fault::Refuses;
+        match (state.refuses, &refusal) {
+            (false, Some(error)) => {
+                warn!(node = %self.address, fault = fault.as_str(), error, "lock node is unfit: {}", fault.meaning());
+            }
+            (true, None) => info!(node = %self.address, "lock node takes writes again"),
+            _ => {}
+        }
+        state.refuses = refusal.is_some();
+        self.show_faults(state);
     }
 
     /// The node's faults.
     fn found(&self, state: &NodeState) -> impl Iterator<Item = Fault> {
         let unwatched = self.standing.unwatched.load(Ordering::Acquire);
-        state.found.iter().copied().chain(unwatched.then_some(Fault::Unwatched))
+        let refuses = state.refuses.then_some(Fault::Refuses);
+        let found = state.found.iter().copied().chain(unwatched.then_some(Fault::Unwatched));
+        found.chain(refuses)
     }
 
     fn show_faults(&self, state: &NodeState) {

@@ -7,7 +7,7 @@ use std::{
 };
 
 use bb8_redis::bb8::Pool;
-use tokio::time::{sleep, sleep_until, timeout};
+use tokio::time::{sleep, sleep_until, timeout_at};
 use tracing::debug;
 
 use super::{
@@ -193,15 +193,15 @@ pub(super) async fn inspect(node: Weak<Node>) {
                 None => last.insert((url.clone(), Inspector::new(&url, &connector))),
             };
             let inspected = inspector.inspect(linked.as_ref(), told.as_deref(), station).await;
-            let node = node.upgrade()?;
-            let standing = node.standing.clone();
+            let known = node.upgrade()?;
+            let (standing, mut refuses) = (known.standing.clone(), false);
             let pause = match inspected {
                 // The epoch has changed meanwhile.
-                Ok(_) if node.admissions.told(node.index) != told => INSPECT_FIRST,
+                Ok(_) if known.admissions.told(known.index) != told => INSPECT_FIRST,
                 Ok(inspected) => {
-                    let refuses = inspected.refusal.is_some();
-                    node.inspected(inspected);
-                    if refuses { INSPECT_AGAIN } else { INSPECT_EVERY }
+                    refuses = inspected.refusal.is_some();
+                    known.inspected(inspected);
+                    INSPECT_EVERY
                 }
                 // The node is away, or an ACL refuses INFO.
                 Err(error) => {
@@ -209,11 +209,23 @@ pub(super) async fn inspect(node: Weak<Node>) {
                     INSPECT_AGAIN
                 }
             };
-            drop(node);
-            // Its errors are looked into, but not each of them.
-            sleep(pause.min(INSPECT_FIRST)).await;
-            let rest = pause.saturating_sub(INSPECT_FIRST);
-            let _ = timeout(rest, standing.refused.notified()).await;
+            drop(known);
+            let next = tokio::time::Instant::now() + pause;
+            loop {
+                // A node that refuses writes is asked again soon, and one that has answered with an
+                // error, but not for each of them.
+                let again = if refuses { INSPECT_AGAIN } else { pause };
+                let until = next.min(tokio::time::Instant::now() + again);
+                let _ = timeout_at(until, standing.refused.notified()).await;
+                if tokio::time::Instant::now() >= next {
+                    break;
+                }
+                if let Ok(refusal) = inspector.refusal(station.0).await {
+                    refuses = refusal.is_some();
+                    node.upgrade()?.takes_writes(refusal);
+                }
+                sleep(INSPECT_FIRST).await;
+            }
         }
     };
     let _: Option<Option<std::convert::Infallible>> = gone.run_until_cancelled(inspecting).await;
