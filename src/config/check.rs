@@ -79,7 +79,7 @@ pub(super) fn not_reserved(prefix: &str) -> Option<String> {
 
 /// Each pattern has two histograms of some twenty numbers, and is compared with the key of each lock
 /// that is given back.
-pub(super) fn few_patterns(patterns: &Vec<String>) -> Option<String> {
+pub(super) fn few_patterns(patterns: &[String]) -> Option<String> {
     let is_wrong = |pattern: &&String| pattern.is_empty() || pattern.len() > MAX_METRICS_PATTERN;
     if patterns.len() > MAX_METRICS_PATTERNS {
         return Some(format!("has more than {MAX_METRICS_PATTERNS} patterns"));
