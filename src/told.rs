@@ -53,8 +53,8 @@ impl LineRoom {
         let since = *self.since.get_or_insert(now);
         let more = now.saturating_duration_since(since).as_secs() / ONE_MORE_EVERY.as_secs();
         if more > 0 {
-            let more = u32::try_from(more).unwrap_or(BURST).min(BURST);
-            self.lines = (self.lines + more).min(BURST);
+            let more = u32::try_from(more).unwrap_or(u32::MAX);
+            self.lines = self.lines.saturating_add(more).min(BURST);
             self.since = Some(now);
         }
         let has_one = self.lines > 0;

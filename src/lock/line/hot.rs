@@ -134,6 +134,8 @@ mod tests {
         }
         let counters = hot.all();
         assert_eq!(counters.len(), COUNTERS);
+        let sum: Duration = counters.iter().map(|counter| counter.waited).sum();
+        assert_eq!(sum, all, "nothing is forgotten with a counter that is taken over");
         let first = counters.iter().max_by_key(|counter| counter.waited).unwrap();
         assert_eq!(first.key, Key::from("hot"));
         let (exact, most) = (1000 * 20 * MS, all / 128);
